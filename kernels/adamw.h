@@ -1,0 +1,34 @@
+/* The optimizer's arithmetic, once, for every engine that runs it: the CPU pool (offload/), the cpu device's op, and the
+ * CUDA kernel, all with identical bits. So each operation is named: fma is one rounding, / and sqrt are IEEE, nothing is
+ * reassociated. For each parameter, all fp32:
+ *
+ *     g = grad * grad_scale
+ *     m = fma(beta1, m, (1 - beta1) * g)
+ *     v = fma(beta2, v, ((1 - beta2) * g) * g)
+ *     d = sqrt(v) / bias2_sqrt + eps
+ *     p = p - (lr * weight_decay) * p            only where decay; one fma: fma(-(lr * weight_decay), p, p)
+ *     p = fma(-(lr / bias1), m / d, p)
+ *
+ * (1 - beta) is computed in fp32 from the fp32 beta; lr * weight_decay and lr / bias1 once per call. This is
+ * torch.optim.AdamW's update up to rounding. Kernels: AVX-512, AVX2+FMA, scalar; chosen once at run time.
+ */
+#ifndef OT_KERNELS_ADAMW_H
+#define OT_KERNELS_ADAMW_H
+
+#include "kernels/ops.h"
+
+/* Updates args->n parameters on the calling thread; all pointers host-readable. Safe to call on disjoint ranges from
+ * many threads. A step with skip set changes nothing. */
+void ot_adamw_run(const struct ot_adamw *args);
+
+/* The kernel in use: "avx512", "avx2" or "scalar"; OFFLOAD_TRAIN_ADAMW in the environment forces one that this CPU has. */
+const char *ot_adamw_kernel_name(void);
+
+/* For tests: the named kernel, or NULL where this CPU or build lacks it. */
+typedef void (*ot_adamw_fn)(const struct ot_adamw *args);
+ot_adamw_fn ot_adamw_kernel(const char *name);
+
+/* The part [first, first + n) of a larger update. */
+struct ot_adamw ot_adamw_slice(const struct ot_adamw *whole, int64_t first, int64_t n);
+
+#endif

@@ -1,0 +1,113 @@
+/* The device interface: memory, lanes, events, copies and a table of ops. The engine is written against this page alone.
+ *
+ * MEMORY. A device has a budget. Everything that lives on it is allocated from that budget before the first step, and
+ * nothing inside a step. Pinned memory is host memory that the device copies from and to at full rate; it is charged to
+ * the host budget. Device pointers are opaque on the host: only ops and copies may follow them. (On the cpu device they
+ * happen to be readable; freed and fresh device memory is filled with a signalling pattern, so that reading what was
+ * never written shows.)
+ *
+ * LANES. A lane is an in-order queue. Calls that take a lane only enqueue: the work happens later, in call order
+ * within the lane, in any order between lanes. What a call takes by pointer to memory must stay valid and unchanged
+ * until the work is done; its argument struct is copied. A full queue makes the caller wait. One thread at a time may
+ * enqueue on a lane.
+ *
+ * EVENTS order lanes: record on one, wait on another. An event may be recorded again after its last waiter was
+ * enqueued. Recording and waiting are also what makes writes of one lane visible to the other; nothing else is. So a
+ * missing dependency is a data race, which ThreadSanitizer reports on the cpu device, whose lanes are threads.
+ *
+ * ERRORS. Bad arguments are the caller's bug and are asserted. Asynchronous failures stick to the lane: the next
+ * ot_lane_sync or ot_event_sync on it returns them.
+ */
+#ifndef OT_KERNELS_DEVICE_H
+#define OT_KERNELS_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ot_device;
+struct ot_lane;
+struct ot_event;
+struct ot_ops;
+
+struct ot_device_config {
+    const char *kind;         /* "cpu" */
+    size_t memory_bytes;      /* budget of device memory; 0: no limit but what the machine has */
+    int threads;              /* cpu device: threads that compute one op, >= 1 */
+    uint64_t lane_delay_seed; /* test seam: not 0 puts a random delay of 0..200 us before each command of each lane */
+};
+
+/* Errors: OT_E_DEVICE (no such kind, cannot start), OT_E_BUDGET. */
+int ot_device_open(const struct ot_device_config *config, struct ot_device **out);
+void ot_device_close(struct ot_device *device); /* every lane, event and allocation must be gone; NULL is fine */
+const char *ot_device_name(const struct ot_device *device); /* for people: "cpu (2 threads, AVX-512, oneDNN bf16)" */
+const struct ot_ops *ot_device_ops(const struct ot_device *device);
+
+/* 256-byte aligned. `name` appears in the error. Errors: OT_E_BUDGET, saying by how much it is short. */
+int ot_device_alloc(struct ot_device *device, size_t bytes, const char *name, void **out);
+void ot_device_free(struct ot_device *device, void *memory); /* NULL is fine */
+int ot_device_alloc_pinned(struct ot_device *device, size_t bytes, const char *name, void **out); /* zeroed, 4 KiB aligned */
+void ot_device_free_pinned(struct ot_device *device, void *memory, size_t bytes);
+
+struct ot_device_usage {
+    size_t budget_bytes, used_bytes, peak_bytes; /* device memory */
+    size_t pinned_bytes, pinned_peak_bytes;
+};
+void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out);
+
+int ot_lane_open(struct ot_device *device, const char *name, struct ot_lane **out); /* Errors: OT_E_DEVICE */
+void ot_lane_close(struct ot_lane *lane); /* waits for its work; NULL is fine */
+struct ot_device *ot_lane_device(const struct ot_lane *lane);
+
+enum ot_copy_kind { OT_COPY_H2D, OT_COPY_D2H, OT_COPY_D2D };
+void ot_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
+void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
+/* Calls fn(arg) on some thread after all work enqueued before. fn must be short and must not touch the device. */
+void ot_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+int ot_lane_sync(struct ot_lane *lane); /* blocks until the lane is empty. Errors: what went wrong in it */
+
+int ot_event_create(struct ot_device *device, struct ot_event **out);
+void ot_event_destroy(struct ot_event *event); /* NULL is fine */
+void ot_lane_record(struct ot_lane *lane, struct ot_event *event);
+void ot_lane_wait(struct ot_lane *lane, struct ot_event *event); /* passes at once if never recorded */
+int ot_event_sync(struct ot_event *event);                       /* blocks the calling thread */
+
+/* ---- what a device implements (kernels/cpu, kernels/cuda) --------------------------------------------------------- */
+
+struct ot_device_api {
+    int (*open)(const struct ot_device_config *config, struct ot_device **out);
+    void (*close)(struct ot_device *device);
+    const char *(*name)(const struct ot_device *device);
+    int (*alloc)(struct ot_device *device, size_t bytes, const char *name, void **out);
+    void (*free)(struct ot_device *device, void *memory);
+    int (*alloc_pinned)(struct ot_device *device, size_t bytes, const char *name, void **out);
+    void (*free_pinned)(struct ot_device *device, void *memory, size_t bytes);
+    void (*usage)(const struct ot_device *device, struct ot_device_usage *out);
+    int (*lane_open)(struct ot_device *device, const char *name, struct ot_lane **out);
+    void (*lane_close)(struct ot_lane *lane);
+    void (*copy)(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
+    void (*fill)(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
+    void (*notify)(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+    int (*lane_sync)(struct ot_lane *lane);
+    int (*event_create)(struct ot_device *device, struct ot_event **out);
+    void (*event_destroy)(struct ot_event *event);
+    void (*record)(struct ot_lane *lane, struct ot_event *event);
+    void (*wait)(struct ot_lane *lane, struct ot_event *event);
+    int (*event_sync)(struct ot_event *event);
+};
+
+/* A device's own structs begin with these. */
+struct ot_device {
+    const struct ot_device_api *api;
+    const struct ot_ops *ops;
+};
+struct ot_lane {
+    struct ot_device *device;
+};
+struct ot_event {
+    struct ot_device *device;
+};
+
+extern const struct ot_device_api ot_cpu_device_api;
+
+#endif

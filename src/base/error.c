@@ -1,0 +1,64 @@
+#include "src/base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static _Thread_local struct ot_error last_error;
+
+/* A sentence is one line whatever a file name or a library's message carried. */
+static void keep_one_line(char *text) {
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = ' ';
+}
+
+int ot_fail(enum ot_error_code code, const char *format, ...) {
+    va_list args;
+    char text[OT_ERROR_TEXT_BYTES]; /* the arguments may point into the record */
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    keep_one_line(text);
+    last_error.code = (int)code;
+    memcpy(last_error.text, text, sizeof text);
+    return -(int)code;
+}
+
+int ot_fail_errno(enum ot_error_code code, int errno_value, const char *format, ...) {
+    va_list args;
+    char text[OT_ERROR_TEXT_BYTES];
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return ot_fail(code, "%s: %s", text, strerror(errno_value));
+}
+
+int ot_fail_context(int rc, const char *format, ...) {
+    va_list args;
+    char context[OT_ERROR_TEXT_BYTES];
+    va_start(args, format);
+    vsnprintf(context, sizeof context, format, args);
+    va_end(args);
+    ot_fail((enum ot_error_code)(rc < 0 ? -rc : OT_E_INTERNAL), "%s: %s", context, last_error.text);
+    return rc;
+}
+
+const char *ot_error_text(void) {
+    return last_error.text;
+}
+
+void ot_error_clear(void) {
+    last_error.code = 0;
+    last_error.text[0] = '\0';
+}
+
+void ot_error_save(struct ot_error *out, int rc) {
+    *out = last_error;
+    out->code = rc < 0 ? -rc : 0;
+}
+
+int ot_error_load(const struct ot_error *error) {
+    last_error = *error;
+    return -error->code;
+}

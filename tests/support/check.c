@@ -1,0 +1,86 @@
+#include "tests/support/check.h"
+
+#include <ftw.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void check_failure(int rc, int code, const char *words, const char *expr, const char *file, int line) {
+    if (rc != -code)
+        fail_msg("%s:%d: %s returned %d, wanted -%d: %s", file, line, expr, rc, code, ot_error_text());
+    if (!strstr(ot_error_text(), words))
+        fail_msg("%s:%d: %s said \"%s\", which lacks \"%s\"", file, line, expr, ot_error_text(), words);
+    assert_null(strchr(ot_error_text(), '\n'));
+}
+
+void check_close(const char *what, const float *got, const float *want, int64_t n, double absolute, double relative) {
+    int64_t worst = -1;
+    double excess = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double over = fabs((double)got[i] - want[i]) - (absolute + relative * fabs((double)want[i]));
+        if (!(over <= 0) && (worst < 0 || over > excess || isnan(over))) {
+            worst = i;
+            excess = over;
+        }
+    }
+    if (worst >= 0)
+        fail_msg("%s[%lld of %lld] = %.9g, wanted %.9g", what, (long long)worst, (long long)n, (double)got[worst],
+                 (double)want[worst]);
+}
+
+double relative_error(const float *got, const float *want, int64_t n) {
+    double difference = 0, norm = 0;
+    for (int64_t i = 0; i < n; i++) {
+        difference += ((double)got[i] - want[i]) * ((double)got[i] - want[i]);
+        norm += (double)want[i] * want[i];
+    }
+    return norm > 0 ? sqrt(difference / norm) : sqrt(difference);
+}
+
+const char *shared_path(const char *relative) {
+    static char paths[4][1024];
+    static int next;
+    char *path = paths[next++ % 4];
+    snprintf(path, sizeof paths[0], "%s/%s", OT_TEST_SHARED, relative);
+    return access(path, R_OK) == 0 ? path : NULL;
+}
+
+void skip_without_shared(const char *relative) {
+    if (shared_path(relative))
+        return;
+    fprintf(stderr, "SKIP: real input %s/%s is absent\n", OT_TEST_SHARED, relative);
+    exit(77);
+}
+
+char *make_folder(void) {
+    const char *base = getenv("TMPDIR");
+    char path[512];
+    snprintf(path, sizeof path, "%s/offload-train-test-XXXXXX", base ? base : "/tmp");
+    if (!mkdtemp(path))
+        fail_msg("cannot make a folder like %s", path);
+    char *folder = strdup(path);
+    assert_non_null(folder);
+    return folder;
+}
+
+static int remove_one(const char *path, const struct stat *info, int type, struct FTW *walk) {
+    (void)info, (void)type, (void)walk;
+    return remove(path);
+}
+
+void remove_folder(char *folder) {
+    nftw(folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    free(folder);
+}
+
+void write_file(const char *folder, const char *name, const void *data, size_t bytes) {
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "wb");
+    if (!file)
+        fail_msg("cannot write %s", path);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    assert_int_equal(fclose(file), 0);
+}
