@@ -20,7 +20,9 @@ enum ot_rope_scaling { OT_ROPE_PLAIN, OT_ROPE_LINEAR, OT_ROPE_LLAMA3 };
 struct ot_model_config {
     enum ot_family family;
     int64_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_position;
-    int64_t window; /* sliding window in tokens; 0: none */
+    /* Sliding window in tokens (0: none) of the layers from window_first_layer on. Mistral: sliding_window, null is none,
+     * layer 0. Qwen: only where use_sliding_window is true, layers from max_window_layers on. */
+    int64_t window, window_first_layer;
     enum ot_norm_kind norm;
     float norm_eps;
     enum ot_activation act;
@@ -28,7 +30,7 @@ struct ot_model_config {
     enum ot_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor, rope_original_max_position;
     int64_t rotary_dim; /* = head_dim unless partial */
-    bool qkv_bias, out_bias, mlp_bias, qk_norm, tied;
+    bool qkv_bias, out_bias, mlp_bias, qk_norm, tied; /* attention_bias of llama and qwen3: qkv_bias and out_bias */
     double init_std; /* initializer_range */
 };
 
@@ -78,8 +80,8 @@ struct ot_tensor {
 
 struct ot_model; /* the tensors, the slabs, and the chain built from a config */
 
-/* dtype: OT_F32 or OT_BF16, of weights and activations on the device. max_tokens_position: positions that the rope
- * tables must cover (the sequence length). Errors: as ot_model_config_check, OT_E_BUDGET. */
+/* dtype: OT_F32 or OT_BF16, of weights and activations on the device. max_position: positions that the rope tables must
+ * cover (the sequence length). Errors: as ot_model_config_check, OT_E_BUDGET. */
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                   struct ot_model **out);
 void ot_model_close(struct ot_model *model);

@@ -83,7 +83,8 @@ struct ot_block_run {
     void *y;                            /* forward: boundary out; NULL for the last block */
     void *dxy;                          /* backward: gradient of y on entry, of x on return, in place; the last block
                                            only writes it, block 0 only reads it */
-    void *saved;                        /* saved_bytes; what forward keeps for backward */
+    void *saved;                        /* saved_bytes; what forward keeps for backward. Every pass works in it, so it is
+                                           always given; backward may overwrite it */
     bool saved_valid;                   /* backward: saved holds this micro-batch's forward; else recompute into it */
     void *scratch;                      /* scratch_bytes; garbage between calls */
     float *token_loss;                  /* last block, EVAL forward and backward: [n_tokens] fp32 */
