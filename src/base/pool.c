@@ -1,0 +1,258 @@
+#include "src/base/pool.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "src/base/error.h"
+
+/* One word says whether a loop is open, which one, and how many workers are inside:
+ *
+ *     bit 0        a loop is open to join
+ *     bits 1..31   workers inside
+ *     bits 32..63  number of the loop
+ *
+ * The caller fills in the loop while the word is closed and empty, then opens it. A worker joins by adding
+ * itself to an open word and leaves by subtracting. The caller closes the word when no chunk is left to hand
+ * out and waits until it is empty. So a worker that sleeps through a short loop costs its caller nothing:
+ * nobody waits for one that never joined.
+ *
+ * Sleeping is the classic flag-and-recheck on both sides, in sequentially consistent order: who goes to sleep
+ * announces it, then looks at the word again; who changes the word looks for sleepers afterwards. One of them
+ * sees the other. */
+#define OPEN       UINT64_C(1)
+#define ONE_WORKER UINT64_C(2)
+#define INSIDE     UINT64_C(0xfffffffe)
+#define ONE_LOOP   (UINT64_C(1) << 32)
+
+/* Longer than the gap between two ops of a layer, shorter than what a wake-up through the kernel costs. */
+enum { SPIN_NS = 10000 };
+
+enum { CACHE_LINE = 64 };
+
+struct worker {
+    struct ot_pool *pool;
+    int index;
+    pthread_t thread;
+};
+
+struct ot_pool {
+    int threads, started;
+    struct worker *workers; /* [threads - 1] */
+    pthread_mutex_t turn;   /* one loop at a time */
+
+    /* the loop */
+    ot_pool_fn fn;
+    void *context;
+    int64_t count, chunk_size;
+    _Alignas(CACHE_LINE) _Atomic int64_t next_chunk;
+
+    _Alignas(CACHE_LINE) _Atomic uint64_t state;
+    _Atomic bool stopping;
+    _Atomic int sleeping_workers;
+    _Atomic bool sleeping_caller;
+    pthread_mutex_t mutex;
+    pthread_cond_t opened, emptied;
+};
+
+/* The pool whose chunk this thread runs, to catch a loop within a loop, which would wait for itself. */
+static _Thread_local const struct ot_pool *running;
+
+static void pause_cpu(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void run_chunks(struct ot_pool *pool, int worker) {
+    const struct ot_pool *outer = running;
+    running = pool;
+    int64_t n_chunks = ot_chunk_count(pool->count, pool->chunk_size);
+    for (;;) {
+        int64_t chunk = atomic_fetch_add_explicit(&pool->next_chunk, 1, memory_order_relaxed);
+        if (chunk >= n_chunks)
+            break;
+        int64_t begin = chunk * pool->chunk_size;
+        int64_t end = chunk + 1 == n_chunks ? pool->count : begin + pool->chunk_size;
+        pool->fn(pool->context, begin, end, chunk, worker);
+    }
+    running = outer;
+}
+
+/* ---- workers ---- */
+
+static bool has_news(struct ot_pool *pool, uint64_t seen_loop) {
+    uint64_t state = atomic_load(&pool->state);
+    return ((state & OPEN) && state / ONE_LOOP != seen_loop) || atomic_load(&pool->stopping);
+}
+
+static void wait_for_news(struct ot_pool *pool, uint64_t seen_loop) {
+    for (int64_t until = now_ns() + SPIN_NS; now_ns() < until; pause_cpu())
+        if (has_news(pool, seen_loop))
+            return;
+    pthread_mutex_lock(&pool->mutex);
+    atomic_fetch_add(&pool->sleeping_workers, 1);
+    while (!has_news(pool, seen_loop))
+        pthread_cond_wait(&pool->opened, &pool->mutex);
+    atomic_fetch_sub(&pool->sleeping_workers, 1);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* Joins the open loop, if there is one that was not seen before. */
+static bool join_loop(struct ot_pool *pool, uint64_t *seen_loop) {
+    uint64_t state = atomic_load(&pool->state);
+    do {
+        if (!(state & OPEN) || state / ONE_LOOP == *seen_loop)
+            return false;
+    } while (!atomic_compare_exchange_weak(&pool->state, &state, state + ONE_WORKER));
+    *seen_loop = state / ONE_LOOP;
+    return true;
+}
+
+static void leave_loop(struct ot_pool *pool) {
+    uint64_t state = atomic_fetch_sub(&pool->state, ONE_WORKER) - ONE_WORKER;
+    if (!(state & (OPEN | INSIDE)) && atomic_load(&pool->sleeping_caller)) {
+        pthread_mutex_lock(&pool->mutex);
+        pthread_cond_signal(&pool->emptied);
+        pthread_mutex_unlock(&pool->mutex);
+    }
+}
+
+static void *worker_main(void *arg) {
+    struct worker *self = arg;
+    struct ot_pool *pool = self->pool;
+    uint64_t seen_loop = 0; /* loops count from 1 */
+    while (!atomic_load(&pool->stopping)) {
+        if (join_loop(pool, &seen_loop)) {
+            run_chunks(pool, self->index);
+            leave_loop(pool);
+        }
+        wait_for_news(pool, seen_loop);
+    }
+    return NULL;
+}
+
+/* ---- the caller ---- */
+
+static void open_loop(struct ot_pool *pool) {
+    uint64_t loop = (atomic_load(&pool->state) / ONE_LOOP + 1) & UINT32_MAX;
+    atomic_store(&pool->state, loop * ONE_LOOP | OPEN);
+    if (atomic_load(&pool->sleeping_workers) > 0) {
+        pthread_mutex_lock(&pool->mutex);
+        pthread_cond_broadcast(&pool->opened);
+        pthread_mutex_unlock(&pool->mutex);
+    }
+}
+
+static void close_loop(struct ot_pool *pool) {
+    atomic_fetch_and(&pool->state, ~OPEN);
+    for (int64_t until = now_ns() + SPIN_NS; now_ns() < until; pause_cpu())
+        if (!(atomic_load(&pool->state) & INSIDE))
+            return;
+    pthread_mutex_lock(&pool->mutex);
+    atomic_store(&pool->sleeping_caller, true);
+    while (atomic_load(&pool->state) & INSIDE)
+        pthread_cond_wait(&pool->emptied, &pool->mutex);
+    atomic_store(&pool->sleeping_caller, false);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+void ot_pool_run(struct ot_pool *pool, int64_t count, int64_t chunk_size, ot_pool_fn fn, void *context) {
+    assert(chunk_size >= 1 && running != pool);
+    if (count <= 0)
+        return;
+    pthread_mutex_lock(&pool->turn);
+    pool->fn = fn;
+    pool->context = context;
+    pool->count = count;
+    pool->chunk_size = chunk_size;
+    atomic_store_explicit(&pool->next_chunk, 0, memory_order_relaxed);
+    if (pool->threads == 1 || count <= chunk_size) {
+        run_chunks(pool, 0);
+    } else {
+        open_loop(pool);
+        run_chunks(pool, 0);
+        close_loop(pool);
+    }
+    pthread_mutex_unlock(&pool->turn);
+}
+
+int ot_pool_threads(const struct ot_pool *pool) {
+    return pool->threads;
+}
+
+static int start_worker(struct ot_pool *pool, int index, const char *name) {
+    struct worker *worker = &pool->workers[index - 1];
+    worker->pool = pool;
+    worker->index = index;
+    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    if (error)
+        return ot_fail_errno(OT_E_IO, error, "cannot start thread %d of the %d of pool '%s'", index + 1,
+                             pool->threads, name);
+    char thread_name[16]; /* the kernel takes no more */
+    snprintf(thread_name, sizeof thread_name, "%.9s-%u", name, (unsigned)(uint16_t)index);
+    pthread_setname_np(worker->thread, thread_name);
+    return 0;
+}
+
+int ot_pool_open(int threads, const char *name, struct ot_pool **out) {
+    assert(threads >= 1);
+    *out = NULL;
+    struct ot_pool *pool = aligned_alloc(CACHE_LINE, sizeof *pool);
+    if (!pool)
+        return ot_fail(OT_E_BUDGET, "no memory for pool '%s'", name);
+    *pool = (struct ot_pool){.threads = threads};
+    pthread_mutex_init(&pool->turn, NULL);
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->opened, NULL);
+    pthread_cond_init(&pool->emptied, NULL);
+    pool->workers = calloc((size_t)threads, sizeof *pool->workers);
+    int rc = pool->workers ? 0 : ot_fail(OT_E_BUDGET, "no memory for pool '%s'", name);
+
+    /* Signals are for the main thread. */
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    for (int index = 1; index < threads && rc == 0; index++) {
+        rc = start_worker(pool, index, name);
+        pool->started += rc == 0;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+
+    if (rc < 0) {
+        ot_pool_close(pool);
+        return rc;
+    }
+    *out = pool;
+    return 0;
+}
+
+void ot_pool_close(struct ot_pool *pool) {
+    if (!pool)
+        return;
+    pthread_mutex_lock(&pool->mutex);
+    atomic_store(&pool->stopping, true);
+    pthread_cond_broadcast(&pool->opened);
+    pthread_mutex_unlock(&pool->mutex);
+    for (int i = 0; i < pool->started; i++)
+        pthread_join(pool->workers[i].thread, NULL);
+    pthread_cond_destroy(&pool->emptied);
+    pthread_cond_destroy(&pool->opened);
+    pthread_mutex_destroy(&pool->mutex);
+    pthread_mutex_destroy(&pool->turn);
+    free(pool->workers);
+    free(pool);
+}
