@@ -1,0 +1,60 @@
+/* An output directory that appears whole or not at all.
+ *
+ * Files are written into OUT.partial, beside OUT; ot_out_dir_commit() flushes them and exchanges the two by
+ * rename, so that at any moment OUT is the previous output or the new one. The file offload-train.json marks
+ * a directory as an output of ours and lists the files that were written; what else lies there (a log, notes,
+ * checkpoints) belongs to others and moves to the new directory untouched.
+ *
+ * OUT may be absent, empty, or an earlier output of ours; anything else, a symbolic link included, is refused
+ * before a byte is written. An OUT.partial left behind by a crash is cleared at the next open; one that a
+ * living process holds (by flock) is refused.
+ *
+ * Every call to the system that may fail with a full or broken disk goes through struct ot_file_ops, so that
+ * tests can make it fail. One thread uses a directory.
+ */
+#ifndef OT_FILES_OUT_DIR_H
+#define OT_FILES_OUT_DIR_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct ot_file_ops { /* each as the system call of its name: -1 and errno on failure */
+    ssize_t (*write)(int fd, const void *data, size_t bytes);
+    int (*fsync)(int fd);
+    int (*reserve)(int fd, off_t bytes);           /* fallocate; EOPNOTSUPP where the file system cannot */
+    int (*exchange)(const char *a, const char *b); /* renameat2(RENAME_EXCHANGE); EINVAL or ENOSYS likewise */
+    int64_t (*free_bytes)(const char *path);       /* for an unprivileged user, by statvfs */
+};
+extern const struct ot_file_ops ot_file_ops_system;
+
+struct ot_out_dir;
+
+/* Missing parents are made. ops NULL: the system's. Errors: OT_E_INPUT (OUT is something else, or in use),
+ * OT_E_IO. */
+int ot_out_dir_open(const char *out, const struct ot_file_ops *ops, struct ot_out_dir **dir);
+/* Drops everything written since open, and the parents that open made; NULL and a committed directory are
+ * fine. */
+void ot_out_dir_close(struct ot_out_dir *dir);
+const char *ot_out_dir_path(const struct ot_out_dir *dir); /* OUT, as given */
+
+/* Errors: OT_E_IO naming the shortfall. */
+int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes);
+
+/* One file at a time: create, write any number of times, finish (fsync and close). reserve_bytes 0: unknown.
+ * Errors: OT_E_IO naming the file; OT_E_INTERNAL for a name that comes twice or is not a plain file name. */
+int ot_out_dir_create(struct ot_out_dir *dir, const char *name, int64_t reserve_bytes);
+int ot_out_dir_write(struct ot_out_dir *dir, const void *data, size_t bytes);
+int ot_out_dir_finish(struct ot_out_dir *dir);
+int ot_out_dir_put(struct ot_out_dir *dir, const char *name, const void *data, size_t bytes); /* all three */
+int ot_out_dir_copy(struct ot_out_dir *dir, const char *name, const char *from); /* the bytes of a file */
+
+/* Writes the marker last, flushes the directories, and puts the result in OUT's place. Errors: OT_E_IO; OUT
+ * is then what it was. */
+int ot_out_dir_commit(struct ot_out_dir *dir);
+
+/* Makes OUT now, with nothing but the marker, so that a program may keep its log there before the first save;
+ * does nothing where OUT is ours already. Errors as open. */
+int ot_out_dir_claim(const char *out, const struct ot_file_ops *ops);
+
+#endif
