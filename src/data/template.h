@@ -1,0 +1,92 @@
+/* Templates: the text around what the user wrote.
+ *
+ * A rendered sample is one text with a mark on every stretch of it: does it train, and did the user write it.
+ * Tokens are made from the whole text at once, because that is what the model sees when it is used; the marks
+ * are applied afterwards by byte offset (reference/tokenizers.md, 8 and 10).
+ *
+ * Two things make such texts: chat templates, built in and chosen by name, and prompt formats like
+ * "{context}\n-- {question}\n", whose placeholders name fields of a row.
+ *
+ * Threads: templates and formats never change once made; a rendered text belongs to one thread.
+ */
+#ifndef OT_DATA_TEMPLATE_H
+#define OT_DATA_TEMPLATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ot_json;
+struct ot_tokenizer;
+
+/* ---- rendered text ---- */
+
+struct ot_span { /* covers the text from the end of the span before it */
+    size_t end;
+    bool trained, user;
+};
+
+/* Zero before the first use; memory is kept from sample to sample. */
+struct ot_rendered {
+    char *text;
+    size_t bytes, capacity;
+    struct ot_span *spans;
+    size_t n_spans, span_capacity;
+    bool failed; /* out of memory: appending has become a no-op, ot_rendered_check says so */
+};
+
+void ot_rendered_reset(struct ot_rendered *r); /* empty, memory kept */
+void ot_rendered_free(struct ot_rendered *r);
+void ot_rendered_append(struct ot_rendered *r, const char *text, size_t bytes, bool trained, bool user);
+int ot_rendered_check(const struct ot_rendered *r); /* Errors: OT_E_BUDGET */
+
+/* ---- prompt formats ---- */
+
+struct ot_prompt_format;
+
+/* Placeholders are {name}; "{{" and "}}" are braces; "\n", "\t", "\\" escapes are understood, since a shell
+ * passes them on unread. Errors: OT_E_USAGE naming what is wrong with the format, OT_E_BUDGET. */
+int ot_prompt_format_open(const char *format, struct ot_prompt_format **out);
+void ot_prompt_format_close(struct ot_prompt_format *format);          /* NULL is fine */
+size_t ot_prompt_format_fields(const struct ot_prompt_format *format); /* number of placeholders */
+const char *ot_prompt_format_field(const struct ot_prompt_format *format, size_t index);
+/* Appends the format filled with the row's fields, literals as ours and fields as the user's; nothing trains.
+ * A missing or null field is empty: what a row must have is for the caller to check. */
+void ot_prompt_format_render(const struct ot_prompt_format *format, const struct ot_json *row,
+                             struct ot_rendered *r);
+
+/* ---- chat templates ---- */
+
+enum ot_role { OT_ROLE_SYSTEM, OT_ROLE_USER, OT_ROLE_ASSISTANT };
+
+struct ot_turn { /* text borrowed from the row */
+    enum ot_role role;
+    const char *text;
+    size_t bytes;
+    const char *input; /* alpaca's second part of an instruction; NULL: none */
+    size_t input_bytes;
+};
+
+struct ot_chat_template;
+
+/* llama-2, llama-3, chatml, mistral, zephyr, alpaca; NULL if there is no such template. */
+const struct ot_chat_template *ot_chat_template_find(const char *name);
+const char *ot_chat_template_name(const struct ot_chat_template *t);
+const char *ot_chat_template_names(void); /* "llama-2, llama-3, ..." for sentences */
+/* For chat rows without --template: the one whose own tokens this tokenizer has, else zephyr, which needs
+ * none. */
+const struct ot_chat_template *ot_chat_template_guess(const struct ot_tokenizer *tokenizer);
+
+struct ot_chat_marks { /* spellings of the special tokens that templates write; "" if the tokenizer has none
+                        */
+    const char *bos, *eos;
+    size_t bos_bytes, eos_bytes;
+};
+
+/* Renders a conversation; every assistant turn trains, with the end-of-turn mark that follows it. Turns must
+ * alternate user, assistant after an optional system turn. Errors: OT_E_INPUT, with `where` ("FILE:LINE") in
+ * front. */
+int ot_chat_template_render(const struct ot_chat_template *t, const struct ot_turn *turns, size_t n_turns,
+                            const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r);
+
+#endif
