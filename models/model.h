@@ -45,8 +45,13 @@ struct ot_family_row {
     const char *model_type;   /* config.json: "llama" */
     const char *architecture; /* config.json: "LlamaForCausalLM" */
     bool qkv_bias, qk_norm;   /* facts that are not in config.json */
-    bool tied_if_absent;      /* what an absent tie_word_embeddings means */
+    bool attention_bias, mlp_bias; /* whether these keys of config.json are heeded */
+    /* What absent keys mean. head_dim 0: hidden / heads. The window of a family without one is 0, and the key ignored. */
+    bool tied_if_absent;
     double norm_eps_if_absent, rope_theta_if_absent;
+    int64_t head_dim_if_absent, window_if_absent;
+    bool window_by_flag; /* the window holds only where use_sliding_window is true, from layer max_window_layers on */
+    int64_t max_window_layers_if_absent;
 };
 const struct ot_family_row *ot_family_row(enum ot_family family);
 const struct ot_family_row *ot_family_find(const char *model_type); /* NULL if unknown */
