@@ -1,0 +1,234 @@
+#include "src/base/json_scan.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+/* Table 3-7 of the Unicode Standard: no overlong forms, no surrogates, nothing above U+10FFFF. */
+size_t ot_utf8_sequence_bytes(const unsigned char *text, size_t bytes) {
+    unsigned char lead = text[0];
+    if (lead < 0x80)
+        return 1;
+    size_t length = lead >= 0xc2 && lead <= 0xdf   ? 2
+                    : (lead & 0xf0) == 0xe0        ? 3
+                    : lead >= 0xf0 && lead <= 0xf4 ? 4
+                                                   : 0;
+    if (length == 0 || length > bytes)
+        return 0;
+    unsigned char least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    unsigned char most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    if (text[1] < least || text[1] > most)
+        return 0;
+    for (size_t i = 2; i < length; i++)
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+    return length;
+}
+
+static int fault(const struct ot_json_scan *scan, const char *what) {
+    if (scan->at >= scan->bytes)
+        return ot_fail(OT_E_INPUT, "%s: byte %zu: not valid JSON: it ends here, too early", scan->where,
+                       scan->at);
+    return ot_fail(OT_E_INPUT, "%s: byte %zu: not valid JSON: %s", scan->where, scan->at, what);
+}
+
+/* The byte at the cursor, or -1 at the end. */
+static int peek(const struct ot_json_scan *scan) {
+    return scan->at < scan->bytes ? scan->text[scan->at] : -1;
+}
+
+static bool take(struct ot_json_scan *scan, int byte) {
+    if (peek(scan) != byte)
+        return false;
+    scan->at++;
+    return true;
+}
+
+static void skip_space(struct ot_json_scan *scan) {
+    for (int c = peek(scan); c == ' ' || c == '\n' || c == '\r' || c == '\t'; c = peek(scan))
+        scan->at++;
+}
+
+static bool is_digit(int c) {
+    return c >= '0' && c <= '9';
+}
+
+static bool is_hex(int c) {
+    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+/* ---- strings ---- */
+
+static int scan_escape(struct ot_json_scan *scan, bool is_key) {
+    size_t start = scan->at++;
+    int c = peek(scan);
+    if (c >= 0 && c != 'u' && strchr("\"\\/bfnrt", c) && c != '\0') {
+        scan->at++;
+        return 0;
+    }
+    if (c != 'u')
+        return fault(scan, "an unknown escape in a string");
+    scan->at++;
+    for (int i = 0; i < 4; i++, scan->at++)
+        if (!is_hex(peek(scan)))
+            return fault(scan, "\\u needs four hexadecimal digits");
+    if (is_key && memcmp(scan->text + start, "\\u0000", 6) == 0) {
+        scan->at = start;
+        return fault(scan, "a key with a NUL in it");
+    }
+    return 0;
+}
+
+/* json-c measures strings with an int. */
+static const size_t max_string_bytes = (size_t)1 << 30;
+
+static int scan_string(struct ot_json_scan *scan, bool is_key) {
+    size_t start = ++scan->at; /* past the quote */
+    for (;;) {
+        int c = peek(scan);
+        if (c < 0x20) /* the end, too */
+            return fault(scan, "a control character in a string; it must be escaped");
+        if (c == '"')
+            break;
+        if (c == '\\') {
+            OT_TRY(scan_escape(scan, is_key));
+            continue;
+        }
+        size_t length = ot_utf8_sequence_bytes(scan->text + scan->at, scan->bytes - scan->at);
+        if (length == 0)
+            return fault(scan, "invalid UTF-8");
+        scan->at += length;
+    }
+    if (scan->at - start > max_string_bytes)
+        return fault(scan, "a string of more than 1 GiB");
+    scan->at++;
+    return 0;
+}
+
+/* ---- numbers ---- */
+
+static size_t scan_digits(struct ot_json_scan *scan) {
+    size_t start = scan->at;
+    while (is_digit(peek(scan)))
+        scan->at++;
+    return scan->at - start;
+}
+
+static bool exceeds_int64(const unsigned char *digits, size_t n, bool negative) {
+    static const char *const limits[] = {"9223372036854775807", "9223372036854775808"};
+    return n > 19 || (n == 19 && memcmp(digits, limits[negative], 19) > 0);
+}
+
+static int scan_number(struct ot_json_scan *scan) {
+    bool negative = take(scan, '-'), is_int = true;
+    const unsigned char *digits = scan->text + scan->at;
+    size_t n_digits = scan_digits(scan);
+    if (n_digits == 0)
+        return fault(scan, "a number without digits");
+    if (n_digits > 1 && digits[0] == '0') {
+        scan->at -= n_digits;
+        return fault(scan, "a number with a leading zero");
+    }
+    if (take(scan, '.')) {
+        is_int = false;
+        if (scan_digits(scan) == 0)
+            return fault(scan, "a number without digits after its point");
+    }
+    if (take(scan, 'e') || take(scan, 'E')) {
+        is_int = false;
+        if (!take(scan, '-'))
+            take(scan, '+');
+        if (scan_digits(scan) == 0)
+            return fault(scan, "a number without digits in its exponent");
+    }
+    if (is_int && exceeds_int64(digits, n_digits, negative))
+        return scan->on_long_int(scan->context, scan->at);
+    return 0;
+}
+
+/* ---- values ---- */
+
+static int scan_value(struct ot_json_scan *scan);
+
+static int scan_word(struct ot_json_scan *scan, const char *word) {
+    for (const char *c = word; *c; c++)
+        if (!take(scan, (unsigned char)*c))
+            return fault(scan, "an unknown word; only true, false and null are allowed");
+    return 0;
+}
+
+static int scan_array(struct ot_json_scan *scan) {
+    scan->at++;
+    skip_space(scan);
+    if (take(scan, ']'))
+        return 0;
+    for (;;) {
+        OT_TRY(scan_value(scan));
+        skip_space(scan);
+        if (take(scan, ']'))
+            return 0;
+        if (!take(scan, ','))
+            return fault(scan, "expected ',' or ']'");
+    }
+}
+
+static int scan_object(struct ot_json_scan *scan) {
+    scan->at++;
+    skip_space(scan);
+    if (take(scan, '}'))
+        return 0;
+    for (;;) {
+        skip_space(scan);
+        if (peek(scan) != '"')
+            return fault(scan, "expected a key in double quotes");
+        OT_TRY(scan_string(scan, true));
+        skip_space(scan);
+        if (!take(scan, ':'))
+            return fault(scan, "expected ':' after a key");
+        OT_TRY(scan_value(scan));
+        skip_space(scan);
+        if (take(scan, '}'))
+            return 0;
+        if (!take(scan, ','))
+            return fault(scan, "expected ',' or '}'");
+    }
+}
+
+static int scan_value(struct ot_json_scan *scan) {
+    skip_space(scan);
+    int c = peek(scan), rc;
+    switch (c) {
+    case '{':
+    case '[':
+        if (scan->depth == OT_JSON_MAX_DEPTH)
+            return fault(scan, "nested more than 64 levels deep");
+        scan->depth++;
+        rc = c == '{' ? scan_object(scan) : scan_array(scan);
+        scan->depth--;
+        return rc;
+    case '"':
+        return scan_string(scan, false);
+    case 't':
+        return scan_word(scan, "true");
+    case 'f':
+        return scan_word(scan, "false");
+    case 'n':
+        return scan_word(scan, "null");
+    case 'N':
+    case 'I':
+        return fault(scan, "NaN and Infinity are not JSON");
+    default:
+        if (c == '-' || is_digit(c))
+            return scan_number(scan);
+        return fault(scan, "expected a value");
+    }
+}
+
+int ot_json_scan_document(struct ot_json_scan *scan) {
+    OT_TRY(scan_value(scan));
+    skip_space(scan);
+    if (scan->at < scan->bytes)
+        return fault(scan, "text after the end of the document");
+    return 0;
+}

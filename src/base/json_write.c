@@ -1,0 +1,235 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/base/json_scan.h"
+
+/* ---- the growing text ---- */
+
+static void append(struct ot_json_writer *w, const char *text, size_t bytes) {
+    if (w->failed)
+        return;
+    if (w->capacity - w->bytes <= bytes) { /* one more for the NUL */
+        size_t capacity = (w->bytes + bytes) * 2 + 256;
+        char *grown = realloc(w->text, capacity);
+        if (!grown) {
+            w->failed = true;
+            return;
+        }
+        w->text = grown;
+        w->capacity = capacity;
+    }
+    memcpy(w->text + w->bytes, text, bytes);
+    w->bytes += bytes;
+    w->text[w->bytes] = '\0';
+}
+
+static void append_text(struct ot_json_writer *w, const char *text) {
+    append(w, text, strlen(text));
+}
+
+static void append_line_break(struct ot_json_writer *w) {
+    append_text(w, "\n");
+    for (int i = 0; i < w->depth; i++)
+        append_text(w, "  ");
+}
+
+/* ---- strings ---- */
+
+static void append_escaped(struct ot_json_writer *w, unsigned char c) {
+    static const char named[] = "\"\"\\\\\bb\ff\nn\rr\tt";
+    char escape[8];
+    for (const char *pair = named; *pair; pair += 2)
+        if ((unsigned char)*pair == c) {
+            append(w, (char[]){'\\', pair[1]}, 2);
+            return;
+        }
+    snprintf(escape, sizeof escape, "\\u%04x", c);
+    append_text(w, escape);
+}
+
+/* What is not UTF-8 becomes U+FFFD, byte by byte, so that the output is JSON whatever was generated. */
+static void append_quoted(struct ot_json_writer *w, const char *value, size_t bytes) {
+    const unsigned char *text = (const unsigned char *)value;
+    append_text(w, "\"");
+    size_t plain = 0; /* start of the run that needs no change */
+    for (size_t at = 0; at < bytes;) {
+        size_t length = ot_utf8_sequence_bytes(text + at, bytes - at);
+        if (length > 0 && text[at] >= 0x20 && text[at] != '"' && text[at] != '\\') {
+            at += length;
+            continue;
+        }
+        append(w, value + plain, at - plain);
+        if (length == 0)
+            append_text(w, "\xef\xbf\xbd");
+        else
+            append_escaped(w, text[at]);
+        plain = ++at;
+    }
+    append(w, value + plain, bytes - plain);
+    append_text(w, "\"");
+}
+
+/* ---- structure ---- */
+
+static void start_item(struct ot_json_writer *w, const char *key) {
+    if (w->comma)
+        append_text(w, w->indent < 0 ? ", " : ",");
+    if (w->indent >= 0 && w->depth > 0)
+        append_line_break(w);
+    if (key) {
+        append_quoted(w, key, strlen(key));
+        append_text(w, ": ");
+    }
+    w->comma = true;
+}
+
+static void begin(struct ot_json_writer *w, const char *key, const char *bracket) {
+    start_item(w, key);
+    append_text(w, bracket);
+    w->depth++;
+    w->comma = false;
+}
+
+static void end(struct ot_json_writer *w, const char *bracket) {
+    w->depth--;
+    if (w->indent >= 0 && w->comma) /* not in an empty one */
+        append_line_break(w);
+    append_text(w, bracket);
+    w->comma = true;
+}
+
+void ot_json_begin_object(struct ot_json_writer *w, const char *key) {
+    begin(w, key, "{");
+}
+
+void ot_json_end_object(struct ot_json_writer *w) {
+    end(w, "}");
+}
+
+void ot_json_begin_array(struct ot_json_writer *w, const char *key) {
+    begin(w, key, "[");
+}
+
+void ot_json_end_array(struct ot_json_writer *w) {
+    end(w, "]");
+}
+
+/* ---- values ---- */
+
+void ot_json_put_string(struct ot_json_writer *w, const char *key, const char *value, size_t bytes) {
+    start_item(w, key);
+    append_quoted(w, value, bytes);
+}
+
+void ot_json_put_text(struct ot_json_writer *w, const char *key, const char *value) {
+    ot_json_put_string(w, key, value, strlen(value));
+}
+
+void ot_json_put_int(struct ot_json_writer *w, const char *key, int64_t value) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    start_item(w, key);
+    append_text(w, text);
+}
+
+static void format_real(char *text, size_t capacity, double value, int digits) {
+    snprintf(text, capacity, "%.*g", digits, value);
+    for (char *c = text; *c; c++) /* a locale's decimal comma */
+        if (*c == ',')
+            *c = '.';
+}
+
+void ot_json_put_real(struct ot_json_writer *w, const char *key, double value) {
+    char text[40];
+    format_real(text, sizeof text, value, 9);
+    start_item(w, key);
+    append_text(w, isfinite(value) ? text : "null");
+}
+
+/* A parsed real: as short as reads back to the same bits, and still a real then. */
+static void put_exact_real(struct ot_json_writer *w, const char *key, double value) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) {
+            format_real(text, sizeof text, value, digits);
+            break;
+        }
+    }
+    start_item(w, key);
+    append_text(w, isfinite(value) ? text : "null");
+    if (isfinite(value) && !strpbrk(text, ".e"))
+        append_text(w, ".0");
+}
+
+void ot_json_put_bool(struct ot_json_writer *w, const char *key, bool value) {
+    start_item(w, key);
+    append_text(w, value ? "true" : "false");
+}
+
+void ot_json_put_null(struct ot_json_writer *w, const char *key) {
+    start_item(w, key);
+    append_text(w, "null");
+}
+
+static void put_object(struct ot_json_writer *w, const char *key, const struct ot_json *value) {
+    void *cursor = NULL;
+    const char *member_key;
+    struct ot_json *member;
+    ot_json_begin_object(w, key);
+    while (ot_json_next(value, &cursor, &member_key, &member))
+        ot_json_put_value(w, member_key, member);
+    ot_json_end_object(w);
+}
+
+static void put_array(struct ot_json_writer *w, const char *key, const struct ot_json *value) {
+    ot_json_begin_array(w, key);
+    for (size_t i = 0; i < ot_json_length(value); i++)
+        ot_json_put_value(w, NULL, ot_json_at(value, i));
+    ot_json_end_array(w);
+}
+
+/* Recurses no deeper than the parser let the tree become. */
+void ot_json_put_value(struct ot_json_writer *w, const char *key, const struct ot_json *value) {
+    size_t bytes = 0;
+    const char *text;
+    switch (ot_json_type(value)) {
+    case OT_JSON_NULL:
+        ot_json_put_null(w, key);
+        break;
+    case OT_JSON_BOOL:
+        ot_json_put_bool(w, key, ot_json_bool(value, false));
+        break;
+    case OT_JSON_INT:
+        ot_json_put_int(w, key, ot_json_int(value, 0));
+        break;
+    case OT_JSON_REAL:
+        put_exact_real(w, key, ot_json_real(value, 0));
+        break;
+    case OT_JSON_STRING:
+        text = ot_json_string(value, &bytes);
+        ot_json_put_string(w, key, text, bytes);
+        break;
+    case OT_JSON_ARRAY:
+        put_array(w, key, value);
+        break;
+    case OT_JSON_OBJECT:
+        put_object(w, key, value);
+        break;
+    }
+}
+
+int ot_json_writer_take(struct ot_json_writer *w, char **text, size_t *bytes) {
+    append(w, "", 0); /* an empty text is a text */
+    bool failed = w->failed;
+    *text = failed ? NULL : w->text;
+    if (bytes)
+        *bytes = failed ? 0 : w->bytes;
+    if (failed)
+        free(w->text);
+    *w = (struct ot_json_writer){.indent = w->indent};
+    return failed ? ot_fail(OT_E_BUDGET, "no memory to write JSON") : 0;
+}
