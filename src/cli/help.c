@@ -1,0 +1,127 @@
+#include "src/cli/help.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { COLUMNS = 96, INDENT = 30 };
+
+struct command_help {
+    const char *usage, *what, *examples[4];
+};
+
+static const struct command_help commands[OT_COMMAND_COUNT] = {
+    [OT_COMMAND_TRAIN] =
+        {"[train] --model DIR|NAME --data FILE [options]",
+         "Fine-tunes all parameters of a language model with AdamW, streaming through the device what does "
+         "not fit on "
+         "it. Prints a plan that adds up, trains, evaluates, and leaves a Hugging Face directory with a "
+         "log.jsonl. "
+         "Ctrl-C finishes the step, saves the model and stops; a second one stops at once.",
+         {"offload-train --model llama-7b --data sql.jsonl",
+          "offload-train --model my-llama --data chat.jsonl --template llama-3 --gpu-mem 8G --dry-run",
+          "offload-train --config run.json --steps 100"}},
+    [OT_COMMAND_GENERATE] = {"generate DIR|NAME [-p TEXT] [options]",
+                             "Continues a text, or answers a data row. The text goes to stdout as it is "
+                             "made. Without -p, each line of "
+                             "stdin is a prompt.",
+                             {"offload-train generate out/llama-7b-sql -p \"Once upon a time\"",
+                              "offload-train generate out/llama-7b-sql --row -p '{\"question\": \"How many "
+                              "singers?\", \"context\": "
+                              "\"CREATE TABLE singer (id INT)\"}'"}},
+    [OT_COMMAND_EVAL] = {"eval DIR|NAME --data FILE [options]",
+                         "Loss and perplexity of a model on rows, per trained token.",
+                         {"offload-train eval out/llama-7b-sql --data sql-eval.jsonl --json"}},
+    [OT_COMMAND_TOKENIZE] = {"tokenize DIR|NAME [-p TEXT] [options]",
+                             "Turns text into token ids, one line of ids a text, or ids back into text. "
+                             "Without -p, each line of stdin is "
+                             "a text.",
+                             {"offload-train tokenize llama-7b -p \"Hello world\"",
+                              "offload-train tokenize --tokenizer tokenizer.json --json < texts.txt"}},
+};
+
+static const char *const exit_codes[] = {
+    "0  done, or stopped by Ctrl-C with the model saved",
+    "1  a fault of this program",
+    "2  unknown or contradictory options",
+    "3  a file says something wrong: config, weights, tokenizer, rows",
+    "4  does not fit in the memory it may use",
+    "5  the system refused: open, read, write, space",
+    "6  device, driver or library missing or failed",
+    "7  training produced numbers that it cannot go on with",
+    "8  stopped at once by a second signal",
+};
+
+/* Words from `column` on, wrapped, each new line indented; returns the column reached. */
+static int print_wrapped(FILE *out, const char *text, int column, int indent) {
+    while (*text) {
+        int word = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + word > COLUMNS) {
+            fprintf(out, "\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            fputc(' ', out);
+            column++;
+        }
+        fwrite(text, 1, (size_t)word, out);
+        column += word;
+        text += word + (text[word] == ' ');
+    }
+    return column;
+}
+
+static void print_option(FILE *out, const struct ot_option *option) {
+    char head[128], letter[8] = "    ";
+    if (option->letter)
+        snprintf(letter, sizeof letter, "-%c, ", option->letter);
+    const char *value = option->type == OT_OPTION_YES_NO ? "yes|no"
+                        : option->choices                ? option->choices
+                        : option->argument               ? option->argument
+                                                         : "";
+    int column = snprintf(head, sizeof head, "  %s--%s%s%s", letter, option->name, *value ? " " : "", value);
+    fputs(head, out);
+    if (column + 2 > INDENT)
+        fprintf(out, "\n%*s", INDENT, "");
+    else
+        fprintf(out, "%*s", INDENT - column, "");
+    char note[256] = "";
+    if (option->fallback || option->chosen)
+        snprintf(note, sizeof note, " (default: %s)", option->fallback ? option->fallback : option->chosen);
+    column = print_wrapped(out, option->help, INDENT, INDENT);
+    if (*note)
+        print_wrapped(out, note + 1, column, INDENT);
+    fputc('\n', out);
+}
+
+void ot_help_print(FILE *out, enum ot_command command) {
+    const struct command_help *help = &commands[command];
+    fprintf(out, "Usage: offload-train %s\n\n", help->usage);
+    print_wrapped(out, help->what, 0, 0);
+    fputs("\n", out);
+    if (command == OT_COMMAND_TRAIN) {
+        fputs("\nOther commands (offload-train COMMAND --help tells more):\n", out);
+        for (int c = 1; c < OT_COMMAND_COUNT; c++)
+            fprintf(out, "  %s\n", commands[c].usage);
+    }
+    for (int section = 0; section < OT_SECTION_COUNT; section++) {
+        bool titled = false;
+        const struct ot_option *option;
+        for (int i = 0; (option = ot_option_at(i)); i++) {
+            if ((int)option->section != section || !(option->commands & (1u << command)))
+                continue;
+            if (!titled)
+                fprintf(out, "\n%s:\n", ot_option_section_title((enum ot_option_section)section));
+            titled = true;
+            print_option(out, option);
+        }
+    }
+    fputs("\nExamples:\n", out);
+    for (int i = 0; i < 4 && help->examples[i]; i++)
+        fprintf(out, "  %s\n", help->examples[i]);
+    fputs("\nExit codes:\n", out);
+    for (size_t i = 0; i < sizeof exit_codes / sizeof *exit_codes; i++)
+        fprintf(out, "  %s\n", exit_codes[i]);
+}
+
+void ot_help_print_version(FILE *out) {
+    fprintf(out, "offload-train %s\n", OT_VERSION);
+}

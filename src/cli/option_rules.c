@@ -1,0 +1,144 @@
+/* What options say together: contradictions, and what would have no effect. Both are refused, never ignored.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/cli/options.h"
+
+struct pair {
+    unsigned commands;
+    const char *a, *b;
+};
+
+/* Two ways to say one thing. */
+static const struct pair exclusive[] = {
+    {OT_FOR_TRAIN, "steps", "epochs"},
+    {OT_FOR_TRAIN, "eval-data", "eval-fraction"},
+    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "template", "prompt-format"},
+    {OT_FOR_TRAIN, "quiet", "log-every"},
+    {OT_FOR_TOKENIZE, "model", "tokenizer"},
+    {OT_FOR_GENERATE, "row", "no-special"},
+};
+
+/* The first has no effect without the second. */
+static const struct pair dependent[] = {
+    {OT_FOR_GENERATE, "template", "row"},
+    {OT_FOR_GENERATE, "prompt-format", "row"},
+    {OT_FOR_GENERATE, "top-p", "temperature"},
+    {OT_FOR_GENERATE, "seed", "temperature"},
+};
+
+enum {
+    EXCLUSIVE_PAIRS = sizeof exclusive / sizeof *exclusive,
+    DEPENDENT_PAIRS = sizeof dependent / sizeof *dependent
+};
+
+static int find_option(const char *name, const struct ot_option **out) {
+    for (int i = 0; (*out = ot_option_at(i)); i++)
+        if (strcmp((*out)->name, name) == 0)
+            return i;
+    return -1;
+}
+
+/* Given, and not a switch that is given as "no". */
+static bool is_active(const struct ot_options *options, const char *name) {
+    const struct ot_option *option;
+    find_option(name, &option);
+    return ot_options_given(options, name) &&
+           (option->type != OT_OPTION_FLAG || *(const bool *)((const char *)options + option->field));
+}
+
+bool ot_option_overruled(const struct ot_options *options, const char *name) {
+    for (int i = 0; i < EXCLUSIVE_PAIRS; i++) {
+        const char *other = strcmp(exclusive[i].a, name) == 0   ? exclusive[i].b
+                            : strcmp(exclusive[i].b, name) == 0 ? exclusive[i].a
+                                                                : NULL;
+        if (other && (exclusive[i].commands & (1u << options->command)) && !ot_options_given(options, name) &&
+            is_active(options, other))
+            return true;
+    }
+    return false;
+}
+
+/* The command line wins also over the other word for the same thing in the config file. */
+static void drop_overruled(struct ot_options *options, const struct pair *pair) {
+    const struct ot_option *a, *b;
+    int a_index = find_option(pair->a, &a), b_index = find_option(pair->b, &b);
+    bool a_wins =
+        options->source[a_index] == OT_FROM_COMMAND_LINE && options->source[b_index] == OT_FROM_FILE;
+    bool b_wins =
+        options->source[b_index] == OT_FROM_COMMAND_LINE && options->source[a_index] == OT_FROM_FILE;
+    if (a_wins)
+        ot_option_reset(options, b_index);
+    if (b_wins)
+        ot_option_reset(options, a_index);
+}
+
+static int check_pairs(struct ot_options *options) {
+    for (int i = 0; i < EXCLUSIVE_PAIRS; i++) {
+        const struct pair *pair = &exclusive[i];
+        if (!(pair->commands & (1u << options->command)))
+            continue;
+        drop_overruled(options, pair);
+        if (is_active(options, pair->a) && is_active(options, pair->b))
+            return ot_fail(OT_E_USAGE, "--%s and --%s contradict each other; give one of them", pair->a,
+                           pair->b);
+    }
+    for (int i = 0; i < DEPENDENT_PAIRS; i++) {
+        const struct pair *pair = &dependent[i];
+        if ((pair->commands & (1u << options->command)) && is_active(options, pair->a) &&
+            !is_active(options, pair->b))
+            return ot_fail(OT_E_USAGE, "--%s has no effect without --%s", pair->a, pair->b);
+    }
+    return 0;
+}
+
+static int require(const struct ot_options *options, const char *name, const char *example) {
+    if (ot_options_given(options, name))
+        return 0;
+    const char *command = ot_command_name(options->command);
+    return ot_fail(OT_E_USAGE, "%s needs --%s, such as --%s %s (offload-train %s --help lists all options)",
+                   command, name, name, example, command);
+}
+
+static int check_required(const struct ot_options *options) {
+    switch (options->command) {
+    case OT_COMMAND_TRAIN:
+        OT_TRY(require(options, "model", "tinyllama-1.1b"));
+        return require(options, "data", "rows.jsonl");
+    case OT_COMMAND_EVAL:
+        OT_TRY(require(options, "model", "out/my-model"));
+        return require(options, "data", "rows.jsonl");
+    case OT_COMMAND_GENERATE:
+        return require(options, "model", "out/my-model");
+    default:
+        return ot_options_given(options, "tokenizer") ? 0 : require(options, "model", "out/my-model");
+    }
+}
+
+static int check_train(const struct ot_options *o) {
+    if (o->steps > 0 && o->warmup.steps > o->steps)
+        return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run of --steps %lld",
+                       (long long)o->warmup.steps, (long long)o->steps);
+    if (o->seq_len > 0 && o->tokens_per_step > 0 && o->tokens_per_step < o->seq_len)
+        return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence of --seq-len %lld",
+                       (long long)o->tokens_per_step, (long long)o->seq_len);
+    if (ot_options_given(o, "eval-every") && !o->eval_data && o->eval_fraction == 0)
+        return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; give --eval-data");
+    if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
+        return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights pass through");
+    return 0;
+}
+
+int ot_options_check(struct ot_options *options) {
+    OT_TRY(check_pairs(options));
+    OT_TRY(check_required(options));
+    if (options->command == OT_COMMAND_TRAIN)
+        return check_train(options);
+    if (options->command == OT_COMMAND_GENERATE && ot_options_given(options, "temperature") &&
+        options->temperature == 0 &&
+        (ot_options_given(options, "top-p") || ot_options_given(options, "seed")))
+        return ot_fail(OT_E_USAGE, "--top-p and --seed have no effect with --temperature 0, which is greedy");
+    return 0;
+}

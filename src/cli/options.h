@@ -1,0 +1,185 @@
+/* The one option table (DESIGN section 11): it drives parsing, --help, the refusal of what would have no
+ * effect, the log's record of a run and --config, so that none of them can disagree.
+ *
+ * An option's value lies in a named field of struct ot_options; the table (option_table.c) says where. Values
+ * come from the table's defaults, then from --config FILE (a JSON object with the options' names as keys),
+ * then from the command line; what a command chooses itself where nothing was said (ot_options_choose_*)
+ * joins the record.
+ *
+ * Strings are borrowed: from argv, from the table, or from the config tree that the struct owns. No
+ * environment variable changes an option. Single-threaded.
+ */
+#ifndef OT_CLI_OPTIONS_H
+#define OT_CLI_OPTIONS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "offload/plan.h"
+#include "src/base/json.h"
+
+enum ot_command {
+    OT_COMMAND_TRAIN,
+    OT_COMMAND_GENERATE,
+    OT_COMMAND_EVAL,
+    OT_COMMAND_TOKENIZE,
+    OT_COMMAND_COUNT
+};
+const char *ot_command_name(enum ot_command command);
+
+/* Which commands an option belongs to. */
+enum {
+    OT_FOR_TRAIN = 1 << OT_COMMAND_TRAIN,
+    OT_FOR_GENERATE = 1 << OT_COMMAND_GENERATE,
+    OT_FOR_EVAL = 1 << OT_COMMAND_EVAL,
+    OT_FOR_TOKENIZE = 1 << OT_COMMAND_TOKENIZE,
+    OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
+};
+
+enum ot_option_type {
+    OT_OPTION_FLAG,   /* bool: present or not; true or false in a config file */
+    OT_OPTION_YES_NO, /* bool */
+    OT_OPTION_TEXT,   /* const char * */
+    OT_OPTION_CHOICE, /* int: index into `choices` */
+    OT_OPTION_COUNT,  /* int64_t; k, M, G = 10^3.., Ki, Mi, Gi = 2^10.. */
+    OT_OPTION_BYTES,  /* int64_t; K, M, G, T (or KiB..) = 2^10.., KB, MB, GB, TB = 10^3.. */
+    OT_OPTION_REAL,   /* double */
+    OT_OPTION_SHARE,  /* double: 0.02 or 2% */
+    OT_OPTION_WARMUP, /* struct ot_warmup: 100 (steps) or 3% (of the run) */
+    OT_OPTION_EVERY,  /* struct ot_every: 100 (steps), 30s, 5m or 1h */
+    OT_OPTION_HOMES,  /* struct ot_homes: weights=gpu|host|auto,state=...,activations=... or one word for all
+                       */
+    OT_OPTION_TYPE_COUNT
+};
+
+struct ot_warmup {
+    int64_t steps;
+    double share; /* of all steps, where steps is 0 */
+};
+struct ot_every { /* at most one is not 0 */
+    int64_t steps;
+    double seconds;
+};
+struct ot_homes {
+    enum ot_home weights, state, activations;
+};
+
+enum ot_option_section {
+    OT_SECTION_INPUT,
+    OT_SECTION_DATA,
+    OT_SECTION_STEP,
+    OT_SECTION_OPTIMIZER,
+    OT_SECTION_MEMORY,
+    OT_SECTION_TEXT,
+    OT_SECTION_REPORT,
+    OT_SECTION_COUNT
+};
+
+struct ot_option {
+    const char *name; /* without the dashes; also the key in a config file */
+    char letter;      /* -p; '\0': none */
+    enum ot_option_type type;
+    const char *argument; /* what help calls the value; NULL for flags and choices */
+    const char *choices;  /* "auto|cpu" */
+    double min, max;      /* inclusive; of numbers */
+    const char *fallback; /* default, parsed like any value; NULL: unset */
+    const char *chosen;   /* for help: how the program chooses where the option is unset */
+    unsigned commands;
+    enum ot_option_section section;
+    size_t field;          /* offset in struct ot_options */
+    const char *help;      /* one or two sentences */
+    const char *elsewhere; /* what other programs call it, separated by spaces: for "did you mean" alone */
+};
+
+/* NULL past the last. */
+const struct ot_option *ot_option_at(int index);
+const char *ot_option_section_title(enum ot_option_section section);
+
+enum ot_option_source {
+    OT_FROM_NOWHERE,
+    OT_FROM_DEFAULT,
+    OT_FROM_CHOICE,
+    OT_FROM_FILE,
+    OT_FROM_COMMAND_LINE
+};
+enum { OT_OPTIONS_MAX = 64 };
+
+enum { OT_CHOICE_DEVICE_AUTO, OT_CHOICE_DEVICE_CPU };
+enum { OT_CHOICE_DTYPE_AUTO, OT_CHOICE_DTYPE_BF16, OT_CHOICE_DTYPE_FP32 };
+enum { OT_CHOICE_INIT_FILES, OT_CHOICE_INIT_RANDOM };
+enum { OT_CHOICE_RECOMPUTE_AUTO, OT_CHOICE_RECOMPUTE_ALL, OT_CHOICE_RECOMPUTE_NONE };
+
+struct ot_options {
+    enum ot_command command;
+    bool help, version;
+
+    const char *model, *data, *eval_data, *out, *tokenizer, *config;
+    int init;
+
+    const char *template_name, *prompt_format;
+    bool pack, train_on_prompt, no_eos, skip_bad, show_sample;
+    double eval_fraction;
+
+    int64_t seq_len, tokens_per_step, micro_batch, epochs, steps, seed;
+
+    double lr, weight_decay, beta1, beta2, eps, clip;
+    int schedule; /* enum ot_schedule_kind */
+    struct ot_warmup warmup;
+
+    int device, dtype, recompute, order; /* order: enum ot_order */
+    int64_t gpu_mem, host_mem, slots, threads, optimizer_threads;
+    struct ot_homes home;
+
+    const char *prompt;
+    bool row, decode, no_special;
+    int64_t max_new_tokens;
+    double temperature, top_p;
+
+    struct ot_every eval_every, log_every;
+    bool dry_run, json, quiet;
+
+    enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */
+    struct ot_json *config_tree;
+};
+
+/* Parses the words after the program's name, reads --config, and refuses what contradicts or would have no
+ * effect. With --help or --version the rest is not looked at. Errors: OT_E_USAGE, or as the config file
+ * failed; `out` needs ot_options_free in either case. */
+int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
+void ot_options_free(struct ot_options *options);
+
+/* Said by the user, on the command line or in the config file. `name` must be in the table. */
+bool ot_options_given(const struct ot_options *options, const char *name);
+/* What the program chose for an option that was not given; it becomes part of the record. */
+void ot_options_choose_count(struct ot_options *options, const char *name, int64_t value);
+void ot_options_choose_real(struct ot_options *options, const char *name, double value);
+void ot_options_choose_text(struct ot_options *options, const char *name, const char *value); /* borrowed */
+void ot_options_choose_index(struct ot_options *options, const char *name, int value);
+
+/* An object with the value of every option of the command that has one. As a --config FILE it repeats the
+ * run. */
+void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
+
+/* ---- for options.c and its tests ---- */
+
+/* Parses `text` into the option's field. Errors: OT_E_USAGE, naming the option as `spelled`. */
+int ot_option_parse_value(const struct ot_option *option, const char *spelled, const char *text,
+                          struct ot_options *out);
+void ot_option_put_value(const struct ot_option *option, const struct ot_options *options,
+                         struct ot_json_writer *w);
+/* Back to the default, or to nothing. */
+void ot_option_reset(struct ot_options *options, int index);
+/* Errors: OT_E_USAGE: what the options say together cannot be, or some of it would have no effect. What the
+ * command line overrules in the config file is reset. */
+int ot_options_check(struct ot_options *options);
+/* Not given, because another option that was given says the same thing in another way. */
+bool ot_option_overruled(const struct ot_options *options, const char *name);
+/* The best guess at what was meant among n names, NULL if none is near: by edit distance, transposition
+ * counting one. */
+const char *ot_nearest_name(const char *word, const char *const *names, int n);
+/* The table's name nearest to `word` among the options of the command (names of other programs count); NULL
+ * if none. */
+const char *ot_option_nearest(const char *word, enum ot_command command);
+
+#endif
