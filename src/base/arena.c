@@ -1,0 +1,91 @@
+#include "src/base/arena.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+enum { ALIGN = 16, FIRST_BLOCK_BYTES = 4096, LARGEST_BLOCK_BYTES = 1 << 20 };
+
+struct block {
+    struct block *next;
+    size_t bytes, used;
+    _Alignas(ALIGN) unsigned char data[];
+};
+
+struct ot_arena {
+    struct block *blocks; /* the first is the one in use */
+    size_t next_bytes, total_bytes;
+};
+
+int ot_arena_open(struct ot_arena **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return ot_fail(OT_E_BUDGET, "no memory for an arena");
+    (*out)->next_bytes = FIRST_BLOCK_BYTES;
+    return 0;
+}
+
+void ot_arena_close(struct ot_arena *arena) {
+    if (!arena)
+        return;
+    for (struct block *block = arena->blocks, *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
+    free(arena);
+}
+
+/* Blocks double up to a bound, so that few small names cost little and millions cost few calls. A piece that
+ * is large for a block gets one of its own, behind the one in use, whose rest is not lost. */
+static struct block *add_block(struct ot_arena *arena, size_t bytes) {
+    bool own = bytes > arena->next_bytes / 4;
+    size_t capacity = own ? bytes : arena->next_bytes;
+    struct block *block = calloc(1, sizeof *block + capacity);
+    if (!block)
+        return NULL;
+    block->bytes = capacity;
+    arena->total_bytes += sizeof *block + capacity;
+    if (own && arena->blocks) {
+        block->next = arena->blocks->next;
+        arena->blocks->next = block;
+    } else {
+        block->next = arena->blocks;
+        arena->blocks = block;
+    }
+    if (!own && arena->next_bytes < LARGEST_BLOCK_BYTES)
+        arena->next_bytes *= 2;
+    return block;
+}
+
+void *ot_arena_alloc(struct ot_arena *arena, size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX / 2) {
+        ot_fail(OT_E_BUDGET, "no memory for %zu items of %zu bytes", count, size);
+        return NULL;
+    }
+    bytes = (bytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    struct block *block = arena->blocks;
+    if (!block || block->bytes - block->used < bytes)
+        block = add_block(arena, bytes);
+    if (!block) {
+        ot_fail(OT_E_BUDGET, "no memory for %zu bytes", bytes);
+        return NULL;
+    }
+    void *piece = block->data + block->used;
+    block->used += bytes;
+    return piece;
+}
+
+char *ot_arena_strdup(struct ot_arena *arena, const char *text, size_t bytes) {
+    char *copy = ot_arena_alloc(arena, bytes + 1, 1);
+    if (copy)
+        memcpy(copy, text, bytes);
+    return copy;
+}
+
+size_t ot_arena_bytes(const struct ot_arena *arena) {
+    return arena->total_bytes;
+}
