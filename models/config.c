@@ -3,8 +3,8 @@
 #include "models/model.h"
 #include "src/base/error.h"
 
-/* Widths of activations, so that (tokens below 2^31) x (a few widths) x 4 bytes stays far inside 64 bits. The widest
- * published model has 2^16. Layers: the tensor table has a row for each of a layer's tensors. */
+/* Widths of activations, so that (tokens below 2^31) x (a few widths) x 4 bytes stays far inside 64 bits. The
+ * widest published model has 2^16. Layers: the tensor table has a row for each of a layer's tensors. */
 static const int64_t MAX_WIDTH = (int64_t)1 << 24, MAX_LAYERS = (int64_t)1 << 16, MAX_COUNT = INT32_MAX;
 /* 16 bytes a parameter stay inside 64 bits. */
 static const double MAX_PARAMS = 0x1p56;
@@ -43,8 +43,10 @@ static int check_counts(const struct ot_model_config *c, const char *where) {
     struct field width = {"num_attention_heads x head_dim", c->n_heads * c->head_dim, MAX_WIDTH};
     OT_TRY(check_count(&width, where));
     if (c->n_heads % c->n_kv_heads)
-        return ot_fail(OT_E_INPUT, "%s: num_attention_heads is %lld, which is not a multiple of num_key_value_heads, %lld",
-                       where, (long long)c->n_heads, (long long)c->n_kv_heads);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: num_attention_heads is %lld, which is not a multiple of num_key_value_heads, %lld", where,
+            (long long)c->n_heads, (long long)c->n_kv_heads);
     if (c->window < 0 || c->window > MAX_COUNT)
         return ot_fail(OT_E_INPUT, "%s: sliding_window is %lld, must be from 0 (none) to %lld", where,
                        (long long)c->window, (long long)MAX_COUNT);
@@ -56,8 +58,10 @@ static int check_counts(const struct ot_model_config *c, const char *where) {
 
 static int check_rope(const struct ot_model_config *c, const char *where) {
     if (c->rotary_dim < 2 || c->rotary_dim > c->head_dim || c->rotary_dim % 2)
-        return ot_fail(OT_E_INPUT, "%s: %lld of each head's %lld elements would be rotated; must be even and from 2 to head_dim",
-                       where, (long long)c->rotary_dim, (long long)c->head_dim);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: %lld of each head's %lld elements would be rotated; must be even and from 2 to head_dim",
+            where, (long long)c->rotary_dim, (long long)c->head_dim);
     OT_TRY(check_positive(c->rope_theta, "rope_theta", where));
     if (c->rope_scaling == OT_ROPE_PLAIN)
         return 0;
@@ -66,9 +70,11 @@ static int check_rope(const struct ot_model_config *c, const char *where) {
         return 0;
     OT_TRY(check_positive(c->rope_low_freq_factor, "rope_scaling.low_freq_factor", where));
     OT_TRY(check_positive(c->rope_high_freq_factor, "rope_scaling.high_freq_factor", where));
-    OT_TRY(check_positive(c->rope_original_max_position, "rope_scaling.original_max_position_embeddings", where));
+    OT_TRY(check_positive(c->rope_original_max_position, "rope_scaling.original_max_position_embeddings",
+                          where));
     if (c->rope_high_freq_factor <= c->rope_low_freq_factor)
-        return ot_fail(OT_E_INPUT, "%s: rope_scaling.high_freq_factor is %g, must be above low_freq_factor, %g", where,
+        return ot_fail(OT_E_INPUT,
+                       "%s: rope_scaling.high_freq_factor is %g, must be above low_freq_factor, %g", where,
                        c->rope_high_freq_factor, c->rope_low_freq_factor);
     return 0;
 }
@@ -94,7 +100,9 @@ int ot_model_config_check(const struct ot_model_config *c, const char *where) {
         return ot_fail(OT_E_INPUT, "%s: this decoder has RMS norms only", where);
     double n = (double)layer_params(c) * (double)c->n_layers + 2.0 * (double)c->vocab * (double)c->hidden;
     if (n > MAX_PARAMS)
-        return ot_fail(OT_E_INPUT, "%s: num_hidden_layers, hidden_size and the other sizes make %.3g parameters", where, n);
+        return ot_fail(OT_E_INPUT,
+                       "%s: num_hidden_layers, hidden_size and the other sizes make %.3g parameters", where,
+                       n);
     return 0;
 }
 

@@ -2,8 +2,9 @@
 
 #include "models/model.h"
 
-/* What an absent key means is what transformers' configuration classes say (LlamaConfig, MistralConfig, Qwen2Config,
- * Qwen3Config). The qkv bias of Qwen2 and the q and k norms of Qwen3 are in its modelling code and nowhere else. */
+/* What an absent key means is what transformers' configuration classes say (LlamaConfig, MistralConfig,
+ * Qwen2Config, Qwen3Config). The qkv bias of Qwen2 and the q and k norms of Qwen3 are in its modelling code
+ * and nowhere else. */
 static const struct ot_family_row ROWS[] = {
     {
         .family = OT_FAMILY_LLAMA,

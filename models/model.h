@@ -1,8 +1,9 @@
-/* What a decoder is, as data. One struct describes every family that we know; a row per family (family.c) says how its
- * config.json and tensors are named, and what its absent keys mean; presets (preset.c) are known configurations with
- * their exact parameter counts.
+/* What a decoder is, as data. One struct describes every family that we know; a row per family (family.c)
+ * says how its config.json and tensors are named, and what its absent keys mean; presets (preset.c) are known
+ * configurations with their exact parameter counts.
  *
- * Facts: reference model cards as gathered in the design's reference pages; each preset's count is asserted by a test.
+ * Facts: reference model cards as gathered in the design's reference pages; each preset's count is asserted
+ * by a test.
  */
 #ifndef OT_MODELS_MODEL_H
 #define OT_MODELS_MODEL_H
@@ -20,8 +21,9 @@ enum ot_rope_scaling { OT_ROPE_PLAIN, OT_ROPE_LINEAR, OT_ROPE_LLAMA3 };
 struct ot_model_config {
     enum ot_family family;
     int64_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_position;
-    /* Sliding window in tokens (0: none) of the layers from window_first_layer on. Mistral: sliding_window, null is none,
-     * layer 0. Qwen: only where use_sliding_window is true, layers from max_window_layers on. */
+    /* Sliding window in tokens (0: none) of the layers from window_first_layer on. Mistral: sliding_window,
+     * null is none, layer 0. Qwen: only where use_sliding_window is true, layers from max_window_layers on.
+     */
     int64_t window, window_first_layer;
     enum ot_norm_kind norm;
     float norm_eps;
@@ -30,11 +32,13 @@ struct ot_model_config {
     enum ot_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor, rope_original_max_position;
     int64_t rotary_dim; /* = head_dim unless partial */
-    bool qkv_bias, out_bias, mlp_bias, qk_norm, tied; /* attention_bias of llama and qwen3: qkv_bias and out_bias */
+    bool qkv_bias, out_bias, mlp_bias, qk_norm,
+        tied;        /* attention_bias of llama and qwen3: qkv_bias and out_bias */
     double init_std; /* initializer_range */
 };
 
-/* Errors: OT_E_INPUT with the field's name: counts positive and below 2^31, heads divisible, no product overflowing. */
+/* Errors: OT_E_INPUT with the field's name: counts positive and below 2^31, heads divisible, no product
+ * overflowing. */
 int ot_model_config_check(const struct ot_model_config *config, const char *where);
 int64_t ot_model_param_count(const struct ot_model_config *config); /* each tied tensor once */
 
@@ -42,27 +46,29 @@ int64_t ot_model_param_count(const struct ot_model_config *config); /* each tied
 
 struct ot_family_row {
     enum ot_family family;
-    const char *model_type;   /* config.json: "llama" */
-    const char *architecture; /* config.json: "LlamaForCausalLM" */
-    bool qkv_bias, qk_norm;   /* facts that are not in config.json */
+    const char *model_type;        /* config.json: "llama" */
+    const char *architecture;      /* config.json: "LlamaForCausalLM" */
+    bool qkv_bias, qk_norm;        /* facts that are not in config.json */
     bool attention_bias, mlp_bias; /* whether these keys of config.json are heeded */
-    /* What absent keys mean. head_dim 0: hidden / heads. The window of a family without one is 0, and the key ignored. */
+    /* What absent keys mean. head_dim 0: hidden / heads. The window of a family without one is 0, and the key
+     * ignored. */
     bool tied_if_absent;
     double norm_eps_if_absent, rope_theta_if_absent;
     int64_t head_dim_if_absent, window_if_absent;
-    bool window_by_flag; /* the window holds only where use_sliding_window is true, from layer max_window_layers on */
+    bool window_by_flag; /* the window holds only where use_sliding_window is true, from layer
+                            max_window_layers on */
     int64_t max_window_layers_if_absent;
 };
 const struct ot_family_row *ot_family_row(enum ot_family family);
 const struct ot_family_row *ot_family_find(const char *model_type); /* NULL if unknown */
-const char *ot_family_known_types(void);                            /* "llama, mistral, qwen2, qwen3", for sentences */
+const char *ot_family_known_types(void); /* "llama, mistral, qwen2, qwen3", for sentences */
 
 /* ---- presets ---- */
 
 struct ot_preset {
-    const char *name;       /* "llama-7b" */
-    const char *hub_id;     /* "huggyllama/llama-7b", or NULL for presets of our own */
-    int64_t n_params;       /* exact */
+    const char *name;   /* "llama-7b" */
+    const char *hub_id; /* "huggyllama/llama-7b", or NULL for presets of our own */
+    int64_t n_params;   /* exact */
     struct ot_model_config config;
 };
 const struct ot_preset *ot_preset_find(const char *name); /* NULL if unknown */
@@ -85,8 +91,8 @@ struct ot_tensor {
 
 struct ot_model; /* the tensors, the slabs, and the chain built from a config */
 
-/* dtype: OT_F32 or OT_BF16, of weights and activations on the device. max_position: positions that the rope tables must
- * cover (the sequence length). Errors: as ot_model_config_check, OT_E_BUDGET. */
+/* dtype: OT_F32 or OT_BF16, of weights and activations on the device. max_position: positions that the rope
+ * tables must cover (the sequence length). Errors: as ot_model_config_check, OT_E_BUDGET. */
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                   struct ot_model **out);
 void ot_model_close(struct ot_model *model);
@@ -94,12 +100,14 @@ const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);
 const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t index); /* in slab order */
 struct ot_chain;
-const struct ot_chain *ot_model_chain(const struct ot_model *model); /* offload/block.h; lives as long as the model */
+const struct ot_chain *
+ot_model_chain(const struct ot_model *model); /* offload/block.h; lives as long as the model */
 
-/* Fills values[n] with the initial values of parameters [first, first + n) of a slab: normal(0, init_std), residual
- * projections (o_proj, down_proj) scaled by 1/sqrt(2 n_layers) as GPT-2 does, norms 1, biases and padding 0.
- * A pure function of (seed, tensor, index). */
-void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab, int64_t first, int64_t n, float *values);
+/* Fills values[n] with the initial values of parameters [first, first + n) of a slab: normal(0, init_std),
+ * residual projections (o_proj, down_proj) scaled by 1/sqrt(2 n_layers) as GPT-2 does, norms 1, biases and
+ * padding 0. A pure function of (seed, tensor, index). */
+void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab, int64_t first, int64_t n,
+                          float *values);
 
 /* Model floating-point operations per trained token at a given mean row length, forward and backward, without
  * recompute: 6 N (embedding lookup excluded) + causal attention. For MFU. */

@@ -2,9 +2,10 @@
 
 #include "models/model.h"
 
-/* Sizes as in each model's config.json on the hub (rope and eps too). The two tiny ones are our own: tiny-sql is what
- * scripts/quickstart trains, small enough for a minute on two cores; tiny-test is for tests. Their vocabulary is that
- * of a byte-level tokenizer (256 bytes, some special tokens, some merges) rounded up to a multiple of 128. */
+/* Sizes as in each model's config.json on the hub (rope and eps too). The two tiny ones are our own: tiny-sql
+ * is what scripts/quickstart trains, small enough for a minute on two cores; tiny-test is for tests. Their
+ * vocabulary is that of a byte-level tokenizer (256 bytes, some special tokens, some merges) rounded up to a
+ * multiple of 128. */
 #define COMMON .norm = OT_NORM_RMS, .act = OT_ACT_SILU, .init_std = 0.02
 #define SHAPE(layers, width, mlp, heads, kv, dim, words, positions)                                          \
     .n_layers = (layers), .hidden = (width), .ffn = (mlp), .n_heads = (heads), .n_kv_heads = (kv),           \
@@ -42,8 +43,8 @@ static const struct ot_preset PRESETS[] = {
     {"llama-3.1-8b",
      "meta-llama/Llama-3.1-8B",
      8030261248,
-     {COMMON, .family = OT_FAMILY_LLAMA, SHAPE(32, 4096, 14336, 32, 8, 128, 128256, 131072), .norm_eps = 1e-5f,
-      .rope_theta = 5e5, LLAMA3_SCALING(8)}},
+     {COMMON, .family = OT_FAMILY_LLAMA, SHAPE(32, 4096, 14336, 32, 8, 128, 128256, 131072),
+      .norm_eps = 1e-5f, .rope_theta = 5e5, LLAMA3_SCALING(8)}},
     {"llama-3.2-1b",
      "meta-llama/Llama-3.2-1B",
      1235814400,
@@ -57,8 +58,8 @@ static const struct ot_preset PRESETS[] = {
     {"mistral-7b",
      "mistralai/Mistral-7B-v0.1",
      7241732096,
-     {COMMON, .family = OT_FAMILY_MISTRAL, SHAPE(32, 4096, 14336, 32, 8, 128, 32000, 32768), .norm_eps = 1e-5f,
-      .rope_theta = 1e4, .window = 4096}},
+     {COMMON, .family = OT_FAMILY_MISTRAL, SHAPE(32, 4096, 14336, 32, 8, 128, 32000, 32768),
+      .norm_eps = 1e-5f, .rope_theta = 1e4, .window = 4096}},
     {"qwen2.5-0.5b",
      "Qwen/Qwen2.5-0.5B",
      494032768,
@@ -67,8 +68,8 @@ static const struct ot_preset PRESETS[] = {
     {"qwen2.5-7b",
      "Qwen/Qwen2.5-7B",
      7615616512,
-     {COMMON, .family = OT_FAMILY_QWEN2, SHAPE(28, 3584, 18944, 28, 4, 128, 152064, 131072), .norm_eps = 1e-6f,
-      .rope_theta = 1e6, .qkv_bias = true}},
+     {COMMON, .family = OT_FAMILY_QWEN2, SHAPE(28, 3584, 18944, 28, 4, 128, 152064, 131072),
+      .norm_eps = 1e-6f, .rope_theta = 1e6, .qkv_bias = true}},
     {"qwen3-0.6b",
      "Qwen/Qwen3-0.6B",
      596049920,
@@ -82,12 +83,13 @@ static const struct ot_preset PRESETS[] = {
     {"tiny-sql",
      NULL,
      2730432,
-     {COMMON, .family = OT_FAMILY_LLAMA, SHAPE(6, 192, 512, 6, 6, 32, 384, 512), .norm_eps = 1e-5f, .rope_theta = 1e4,
-      .tied = true}},
+     {COMMON, .family = OT_FAMILY_LLAMA, SHAPE(6, 192, 512, 6, 6, 32, 384, 512), .norm_eps = 1e-5f,
+      .rope_theta = 1e4, .tied = true}},
     {"tiny-test",
      NULL,
      123200,
-     {COMMON, .family = OT_FAMILY_LLAMA, SHAPE(2, 64, 128, 4, 2, 16, 384, 256), .norm_eps = 1e-5f, .rope_theta = 1e4}},
+     {COMMON, .family = OT_FAMILY_LLAMA, SHAPE(2, 64, 128, 4, 2, 16, 384, 256), .norm_eps = 1e-5f,
+      .rope_theta = 1e4}},
 };
 static const int N_PRESETS = sizeof PRESETS / sizeof PRESETS[0];
 

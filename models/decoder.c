@@ -1,0 +1,144 @@
+/* The model as a chain of blocks: opens it, and hands each block's calls to the file that knows it. */
+#include "models/decoder.h"
+
+#include <stdlib.h>
+
+#include "src/base/error.h"
+
+enum block_kind { BLOCK_EMBED, BLOCK_LAYER, BLOCK_HEAD };
+
+static enum block_kind kind_of(const struct ot_model *model, int block) {
+    if (block == 0)
+        return BLOCK_EMBED;
+    return block == model->chain.n_blocks - 1 ? BLOCK_HEAD : BLOCK_LAYER;
+}
+
+static size_t saved_bytes(const void *context, int block, int64_t n_tokens) {
+    const struct ot_model *model = context;
+    return kind_of(model, block) == BLOCK_LAYER ? ot_layer_saved_bytes(model, n_tokens) : 0;
+}
+
+static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
+    const struct ot_model *model = context;
+    switch (kind_of(model, block)) {
+    case BLOCK_EMBED:
+        return 0;
+    case BLOCK_LAYER:
+        return ot_layer_scratch_bytes(model, n_tokens);
+    default:
+        return ot_head_scratch_bytes(model, n_tokens);
+    }
+}
+
+static void forward(const void *context, int block, const struct ot_block_run *run) {
+    const struct ot_model *model = context;
+    switch (kind_of(model, block)) {
+    case BLOCK_EMBED:
+        ot_embed_forward(model, run);
+        break;
+    case BLOCK_LAYER:
+        ot_layer_forward(model, block - 1, run);
+        break;
+    case BLOCK_HEAD:
+        ot_head_forward(model, run);
+        break;
+    }
+}
+
+static void backward(const void *context, int block, const struct ot_block_run *run) {
+    const struct ot_model *model = context;
+    switch (kind_of(model, block)) {
+    case BLOCK_EMBED:
+        ot_embed_backward(model, run);
+        break;
+    case BLOCK_LAYER:
+        ot_layer_backward(model, block - 1, run);
+        break;
+    case BLOCK_HEAD:
+        ot_head_backward(model, run);
+        break;
+    }
+}
+
+static void fill_constants(const void *context, void *host_memory) {
+    ot_rope_fill_tables(context, host_memory);
+}
+
+static int build_blocks(struct ot_model *model) {
+    int n = model->chain.n_blocks;
+    model->blocks = calloc((size_t)n, sizeof *model->blocks);
+    if (!model->blocks)
+        return ot_fail(OT_E_BUDGET, "no memory for the table of %d blocks", n);
+    for (int b = 0; b < n; b++) {
+        model->blocks[b].name = model->slab_memory[b].name;
+        model->blocks[b].n_uses = 1;
+        model->blocks[b].uses[0] = (struct ot_block_use){.slab = b, .needed_in_backward = b > 0};
+    }
+    if (model->config.tied) {
+        struct ot_block_spec *head = &model->blocks[n - 1];
+        head->uses[head->n_uses++] = (struct ot_block_use){.slab = 0, .needed_in_backward = true};
+    }
+    return 0;
+}
+
+static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max_position) {
+    struct ot_chain *chain = &model->chain;
+    chain->context = model;
+    chain->dtype = dtype;
+    chain->n_blocks = chain->n_slabs = (int)model->config.n_layers + 2;
+    chain->boundary_elems = model->config.hidden;
+    chain->kv_elems = model->kv_elems;
+    chain->vocab = model->config.vocab;
+    chain->max_position = max_position;
+    chain->constant_bytes = 2 * ot_rope_table_bytes(model);
+    chain->fill_constants = fill_constants;
+    chain->saved_bytes = saved_bytes;
+    chain->scratch_bytes = scratch_bytes;
+    chain->forward = forward;
+    chain->backward = backward;
+}
+
+int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
+                  struct ot_model **out) {
+    int rc;
+    *out = NULL;
+    OT_TRY(ot_model_config_check(config, "model"));
+    if (max_position < 1 || max_position > INT32_MAX)
+        return ot_fail(OT_E_INPUT, "a sequence of %lld tokens: must be from 1 to %d", (long long)max_position,
+                       INT32_MAX);
+    struct ot_model *model = calloc(1, sizeof *model);
+    if (!model)
+        return ot_fail(OT_E_BUDGET, "no memory for the model");
+    model->config = *config;
+    model->q_elems = config->n_heads * config->head_dim;
+    model->kv_elems = config->n_kv_heads * config->head_dim;
+    model->qkv_elems = model->q_elems + 2 * model->kv_elems;
+    build_chain(model, dtype, max_position);
+    OT_TRY_GOTO(ot_model_build_params(model), rc, out);
+    OT_TRY_GOTO(build_blocks(model), rc, out);
+    model->chain.slabs = model->slabs;
+    model->chain.blocks = model->blocks;
+    *out = model;
+    return 0;
+out:
+    ot_model_close(model);
+    return rc;
+}
+
+void ot_model_close(struct ot_model *model) {
+    if (!model)
+        return;
+    free(model->tensors);
+    free(model->slab_memory);
+    free(model->slabs);
+    free(model->blocks);
+    free(model);
+}
+
+const struct ot_model_config *ot_model_get_config(const struct ot_model *model) {
+    return &model->config;
+}
+
+const struct ot_chain *ot_model_chain(const struct ot_model *model) {
+    return &model->chain;
+}

@@ -1,0 +1,449 @@
+/* A transformer layer, sequential and pre-norm:
+ *
+ *     mid = x + attention(norm1(x)),   y = mid + mlp(norm2(mid))
+ *
+ * What forward keeps for backward, in elements per token: q, k, v (again q, k under their norms, where the
+ * model has these), attention's output, mid, gate and up; and fp32 per head: the softmax's lse. In bf16 that
+ * is 85 KB a token for a 7B Llama layer. The normed inputs and the MLP's inner product are not kept: one
+ * elementwise pass brings each back, with the same bits, and they are a third of what would have to be kept.
+ * They live in scratch, which is one for all layers.
+ *
+ * Scratch has three areas, each used several times; see struct memory. */
+#include <math.h>
+
+#include "models/decoder.h"
+#include "models/linear.h"
+
+struct memory {
+    /* Saved. Without q and k norms attention reads q, k, v from qkv; with them, q and k from qk, v from qkv,
+     * and qkv holds what the norms were given. */
+    void *qkv, *qk, *attn, *mid, *gate_up;
+    float *lse, *rstd_q, *rstd_k;
+    /* Scratch. wide: the MLP's inner activation, its gradient, then the gradient of qkv. normed: a norm's
+     * output, or the gradient of qk. narrow: the output of o_proj, or a gradient on its way down. */
+    void *wide, *normed, *narrow;
+    float *rstd, *attention;
+};
+
+/* One call: the model, the run, and where things lie. */
+struct call {
+    const struct ot_model *model;
+    const struct ot_model_config *config;
+    const struct ot_block_run *run;
+    const struct ot_ops *ops;
+    int64_t layer, n;
+    struct memory memory;
+};
+
+static int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+static size_t saved_memory(const struct ot_model *model, int64_t n_tokens, void *saved,
+                           struct memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
+    struct ot_pieces pieces = {.base = saved};
+    memory->qkv = ot_pieces_take(&pieces, n * (size_t)model->qkv_elems * item);
+    memory->attn = ot_pieces_take(&pieces, n * (size_t)model->q_elems * item);
+    memory->mid = ot_pieces_take(&pieces, n * (size_t)c->hidden * item);
+    memory->gate_up = ot_pieces_take(&pieces, n * 2 * (size_t)c->ffn * item);
+    memory->lse = ot_pieces_take(&pieces, n * (size_t)c->n_heads * sizeof(float));
+    if (c->qk_norm) {
+        memory->qk = ot_pieces_take(&pieces, n * (size_t)(model->q_elems + model->kv_elems) * item);
+        memory->rstd_q = ot_pieces_take(&pieces, n * (size_t)c->n_heads * sizeof(float));
+        memory->rstd_k = ot_pieces_take(&pieces, n * (size_t)c->n_kv_heads * sizeof(float));
+    }
+    return pieces.bytes;
+}
+
+static size_t scratch_memory(const struct ot_model *model, int64_t n_tokens, void *scratch,
+                             struct memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
+    int64_t normed = larger(c->hidden, c->qk_norm ? model->q_elems + model->kv_elems : 0);
+    struct ot_pieces pieces = {.base = scratch};
+    memory->wide = ot_pieces_take(&pieces, n * (size_t)larger(c->ffn, model->qkv_elems) * item);
+    memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
+    memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
+    memory->rstd = ot_pieces_take(&pieces, n * sizeof(float));
+    memory->attention = ot_pieces_take(&pieces, ot_attention_backward_scratch_bytes(n_tokens, c->n_heads));
+    return pieces.bytes;
+}
+
+size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t n_tokens) {
+    struct memory memory;
+    return saved_memory(model, n_tokens, NULL, &memory);
+}
+
+size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
+    struct memory memory;
+    return scratch_memory(model, n_tokens, NULL, &memory);
+}
+
+static struct call make_call(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
+    struct call call = {
+        .model = model,
+        .config = &model->config,
+        .run = run,
+        .ops = ot_run_ops(run),
+        .layer = layer,
+        .n = run->batch.n_tokens,
+    };
+    saved_memory(model, call.n, run->saved, &call.memory);
+    scratch_memory(model, call.n, run->scratch, &call.memory);
+    return call;
+}
+
+/* ---- the layer's linear maps and norms ---- */
+
+static struct ot_linear linear(const struct call *call, int64_t in, int64_t out, int64_t weight, int64_t bias,
+                               bool want_grad) {
+    const struct ot_block_run *run = call->run;
+    return (struct ot_linear){
+        .rows = call->n,
+        .in = in,
+        .out = out,
+        .weight = ot_run_weight(run, 0, weight),
+        .bias = ot_run_weight(run, 0, bias),
+        .dweight = want_grad ? ot_run_grad(run, 0, weight) : NULL,
+        .dbias = want_grad ? ot_run_grad(run, 0, bias) : NULL,
+    };
+}
+
+static struct ot_linear qkv_proj(const struct call *call, bool want_grad) {
+    const struct ot_layer_layout *at = &call->model->layer;
+    return linear(call, call->config->hidden, call->model->qkv_elems, at->qkv, at->qkv_bias, want_grad);
+}
+
+static struct ot_linear o_proj(const struct call *call, bool want_grad) {
+    const struct ot_layer_layout *at = &call->model->layer;
+    return linear(call, call->model->q_elems, call->config->hidden, at->o, at->o_bias, want_grad);
+}
+
+static struct ot_linear gate_up_proj(const struct call *call, bool want_grad) {
+    const struct ot_layer_layout *at = &call->model->layer;
+    return linear(call, call->config->hidden, 2 * call->config->ffn, at->gate_up, at->gate_up_bias,
+                  want_grad);
+}
+
+static struct ot_linear down_proj(const struct call *call, bool want_grad) {
+    const struct ot_layer_layout *at = &call->model->layer;
+    return linear(call, call->config->ffn, call->config->hidden, at->down, at->down_bias, want_grad);
+}
+
+/* memory.normed = norm(x), or norm(x + delta) with the sum in memory.mid. */
+static void norm(const struct call *call, const void *x, const void *delta, int64_t weight) {
+    const struct ot_norm op = {
+        .dtype = call->run->dtype,
+        .kind = call->config->norm,
+        .rows = call->n,
+        .cols = call->config->hidden,
+        .group = 1,
+        .ldx = call->config->hidden,
+        .ldy = call->config->hidden,
+        .eps = call->config->norm_eps,
+        .x = x,
+        .delta = delta,
+        .weight = ot_run_weight(call->run, 0, weight),
+        .sum = delta ? call->memory.mid : NULL,
+        .y = call->memory.normed,
+        .rstd = call->memory.rstd,
+    };
+    call->ops->norm(call->run->lane, &op);
+}
+
+/* dxy = its residual part, which it holds, + the gradient of x through norm(x), from memory.narrow.
+ * memory.rstd is that norm's. */
+static void norm_backward(const struct call *call, const void *x, int64_t weight) {
+    const struct ot_norm_backward op = {
+        .dtype = call->run->dtype,
+        .kind = call->config->norm,
+        .rows = call->n,
+        .cols = call->config->hidden,
+        .group = 1,
+        .ldx = call->config->hidden,
+        .ldy = call->config->hidden,
+        .x = x,
+        .dy = call->memory.narrow,
+        .weight = ot_run_weight(call->run, 0, weight),
+        .dx_add = call->run->dxy,
+        .rstd = call->memory.rstd,
+        .dx = call->run->dxy,
+        .dweight = ot_run_grad(call->run, 0, weight),
+    };
+    call->ops->norm_backward(call->run->lane, &op);
+}
+
+/* ---- attention ---- */
+
+/* Where attention finds q, k and v, or puts their gradients. */
+struct qkv {
+    void *q, *k, *v;
+    int64_t ldq, ldk, ldv;
+};
+
+/* Of a [n, qkv] array, and, under q and k norms, a [n, q + k] array that holds q and k instead. */
+static struct qkv packed_qkv(const struct call *call, void *qkv, void *qk) {
+    const struct ot_model *model = call->model;
+    const struct ot_block_run *run = call->run;
+    int64_t ld = model->qkv_elems, ld_qk = qk ? model->q_elems + model->kv_elems : ld;
+    return (struct qkv){
+        .q = qk ? qk : qkv,
+        .k = ot_run_at(run, qk ? qk : qkv, model->q_elems),
+        .v = ot_run_at(run, qkv, model->q_elems + model->kv_elems),
+        .ldq = ld_qk,
+        .ldk = ld_qk,
+        .ldv = ld,
+    };
+}
+
+/* Norm of each head of q or k; x and y may be the same. */
+static void head_norm(const struct call *call, const void *x, int64_t ldx, void *y, int64_t ldy,
+                      int64_t heads, int64_t weight, float *rstd) {
+    const struct ot_norm op = {
+        .dtype = call->run->dtype,
+        .kind = OT_NORM_RMS,
+        .rows = call->n * heads,
+        .cols = call->config->head_dim,
+        .group = heads,
+        .ldx = ldx,
+        .ldy = ldy,
+        .eps = call->config->norm_eps,
+        .x = x,
+        .weight = ot_run_weight(call->run, 0, weight),
+        .y = y,
+        .rstd = rstd,
+    };
+    call->ops->norm(call->run->lane, &op);
+}
+
+static void head_norm_backward(const struct call *call, const void *x, const void *dy, int64_t ldy, void *dx,
+                               int64_t heads, int64_t weight, const float *rstd) {
+    const struct ot_norm_backward op = {
+        .dtype = call->run->dtype,
+        .kind = OT_NORM_RMS,
+        .rows = call->n * heads,
+        .cols = call->config->head_dim,
+        .group = heads,
+        .ldx = call->model->qkv_elems,
+        .ldy = ldy,
+        .x = x,
+        .dy = dy,
+        .weight = ot_run_weight(call->run, 0, weight),
+        .rstd = rstd,
+        .dx = dx,
+        .dweight = ot_run_grad(call->run, 0, weight),
+    };
+    call->ops->norm_backward(call->run->lane, &op);
+}
+
+static void rope(const struct call *call, void *x, int64_t ld, int64_t heads, bool inverse) {
+    const struct ot_block_run *run = call->run;
+    const struct ot_rope op = {
+        .dtype = run->dtype,
+        .n = call->n,
+        .heads = heads,
+        .head_dim = call->config->head_dim,
+        .rotary_dim = call->config->rotary_dim,
+        .ld = ld,
+        .max_position = call->model->chain.max_position,
+        .inverse = inverse,
+        .position = run->batch.position,
+        .cos_table = run->constants,
+        .sin_table = (const float *)((const char *)run->constants + ot_rope_table_bytes(call->model)),
+        .x = x,
+    };
+    call->ops->rope(run->lane, &op);
+}
+
+static struct ot_attention attention_op(const struct call *call, const struct qkv *at, int64_t n_keys) {
+    const struct ot_model_config *c = call->config;
+    return (struct ot_attention){
+        .dtype = call->run->dtype,
+        .n = call->n,
+        .n_keys = n_keys,
+        .heads = c->n_heads,
+        .kv_heads = c->n_kv_heads,
+        .head_dim = c->head_dim,
+        .window = call->layer >= c->window_first_layer ? c->window : 0,
+        .ldq = at->ldq,
+        .ldk = at->ldk,
+        .ldv = at->ldv,
+        .ldo = call->model->q_elems,
+        .scale = (float)(1 / sqrt((double)c->head_dim)),
+        .row_start = call->run->batch.row_start,
+        .q = at->q,
+        .k = at->k,
+        .v = at->v,
+        .out = call->memory.attn,
+        .lse = call->memory.lse,
+    };
+}
+
+/* memory.attn from memory.normed. */
+static void attention_forward(const struct call *call) {
+    const struct ot_model_config *c = call->config;
+    const struct memory *memory = &call->memory;
+    const struct ot_linear proj = qkv_proj(call, false);
+    const struct qkv raw = packed_qkv(call, memory->qkv, NULL),
+                     at = packed_qkv(call, memory->qkv, memory->qk);
+    ot_linear_forward(call->run, &proj, memory->normed, call->run->dtype, memory->qkv);
+    if (c->qk_norm) {
+        const struct ot_layer_layout *layout = &call->model->layer;
+        head_norm(call, raw.q, raw.ldq, at.q, at.ldq, c->n_heads, layout->q_norm, memory->rstd_q);
+        head_norm(call, raw.k, raw.ldk, at.k, at.ldk, c->n_kv_heads, layout->k_norm, memory->rstd_k);
+    }
+    rope(call, at.q, at.ldq, c->n_heads + c->n_kv_heads, false); /* k lies behind q */
+    const struct ot_attention op = attention_op(call, &at, call->n);
+    call->ops->attention(call->run->lane, &op);
+}
+
+/* A part of the fused projection, elements [first, first + out) of qkv, into a place of its own. */
+static void project_part(const struct call *call, int64_t first, int64_t out, void *y) {
+    const struct ot_layer_layout *at = &call->model->layer;
+    int64_t bias = at->qkv_bias == OT_ABSENT ? OT_ABSENT : at->qkv_bias + first;
+    const struct ot_linear proj =
+        linear(call, call->config->hidden, out, at->qkv + first * call->config->hidden, bias, false);
+    ot_linear_forward(call->run, &proj, call->memory.normed, call->run->dtype, y);
+}
+
+/* The same with a cache: k and v are computed where they stay, behind those of earlier tokens. */
+static void attention_decode(const struct call *call) {
+    const struct ot_model *model = call->model;
+    const struct ot_model_config *c = call->config;
+    const struct ot_block_run *run = call->run;
+    const struct memory *memory = &call->memory;
+    int64_t q_elems = model->q_elems, kv_elems = model->kv_elems, n_past = run->kv.n_past;
+    void *new_k = ot_run_at(run, run->kv.k, n_past * kv_elems);
+    void *new_v = ot_run_at(run, run->kv.v, n_past * kv_elems);
+    struct qkv at = {memory->qkv, run->kv.k, run->kv.v, q_elems, kv_elems, kv_elems};
+    project_part(call, 0, q_elems, at.q);
+    project_part(call, q_elems, kv_elems, new_k);
+    project_part(call, q_elems + kv_elems, kv_elems, new_v);
+    if (c->qk_norm) {
+        head_norm(call, at.q, q_elems, at.q, q_elems, c->n_heads, model->layer.q_norm, memory->rstd_q);
+        head_norm(call, new_k, kv_elems, new_k, kv_elems, c->n_kv_heads, model->layer.k_norm, memory->rstd_k);
+    }
+    rope(call, at.q, q_elems, c->n_heads, false);
+    rope(call, new_k, kv_elems, c->n_kv_heads, false);
+    const struct ot_attention op = attention_op(call, &at, n_past + call->n);
+    call->ops->attention(run->lane, &op);
+}
+
+/* memory.wide = gradient of the projection's output, from memory.narrow, the gradient of memory.attn. */
+static void attention_backward(const struct call *call) {
+    const struct ot_model_config *c = call->config;
+    const struct memory *memory = &call->memory;
+    const struct qkv at = packed_qkv(call, memory->qkv, memory->qk);
+    const struct qkv grad = packed_qkv(call, memory->wide, c->qk_norm ? memory->normed : NULL);
+    const struct ot_attention_backward op = {
+        .forward = attention_op(call, &at, call->n),
+        .dout = memory->narrow,
+        .dq = grad.q,
+        .dk = grad.k,
+        .dv = grad.v,
+        .scratch = memory->attention,
+    };
+    call->ops->attention_backward(call->run->lane, &op);
+    rope(call, grad.q, grad.ldq, c->n_heads + c->n_kv_heads, true);
+    if (c->qk_norm) {
+        const struct ot_layer_layout *layout = &call->model->layer;
+        const struct qkv raw = packed_qkv(call, memory->qkv, NULL),
+                         raw_grad = packed_qkv(call, memory->wide, NULL);
+        head_norm_backward(call, raw.q, grad.q, grad.ldq, raw_grad.q, c->n_heads, layout->q_norm,
+                           memory->rstd_q);
+        head_norm_backward(call, raw.k, grad.k, grad.ldk, raw_grad.k, c->n_kv_heads, layout->k_norm,
+                           memory->rstd_k);
+    }
+}
+
+/* ---- the layer ---- */
+
+static struct ot_glu glu_op(const struct call *call) {
+    const struct memory *memory = &call->memory;
+    return (struct ot_glu){
+        .dtype = call->run->dtype,
+        .act = call->config->act,
+        .rows = call->n,
+        .cols = call->config->ffn,
+        .ld_in = 2 * call->config->ffn,
+        .ld_out = call->config->ffn,
+        .gate = memory->gate_up,
+        .up = ot_run_at(call->run, memory->gate_up, call->config->ffn),
+        .out = memory->wide,
+    };
+}
+
+static void glu(const struct call *call) {
+    const struct ot_glu op = glu_op(call);
+    call->ops->glu(call->run->lane, &op);
+}
+
+/* Everything before the last projection: fills what is saved, and leaves memory.normed = norm2(mid) with its
+ * rstd, and memory.wide = the MLP's inner activation. */
+static void forward_inside(const struct call *call) {
+    const struct ot_block_run *run = call->run;
+    const struct memory *memory = &call->memory;
+    const struct ot_linear o = o_proj(call, false), gate_up = gate_up_proj(call, false);
+    norm(call, run->x, NULL, call->model->layer.norm1);
+    if (run->pass == OT_PASS_DECODE)
+        attention_decode(call);
+    else
+        attention_forward(call);
+    ot_linear_forward(run, &o, memory->attn, run->dtype, memory->narrow);
+    norm(call, run->x, memory->narrow, call->model->layer.norm2);
+    ot_linear_forward(run, &gate_up, memory->normed, run->dtype, memory->gate_up);
+    glu(call);
+}
+
+void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
+    const struct call call = make_call(model, layer, run);
+    const struct ot_linear down = down_proj(&call, false);
+    forward_inside(&call);
+    ot_linear_forward(run, &down, call.memory.wide, run->dtype, run->y);
+    const struct ot_add add = {
+        .dtype = run->dtype,
+        .n = call.n * call.config->hidden,
+        .a = call.memory.mid,
+        .b = run->y,
+        .out = run->y,
+    };
+    call.ops->add(run->lane, &add);
+}
+
+/* dxy: from the gradient of y to that of mid. Overwrites gate and up with their gradients. */
+static void mlp_backward(const struct call *call) {
+    const struct ot_block_run *run = call->run;
+    const struct memory *memory = &call->memory;
+    const struct ot_linear down = down_proj(call, true), gate_up = gate_up_proj(call, true);
+    ot_linear_backward_params(run, &down, memory->wide, run->dxy, down.out);
+    ot_linear_backward_input(run, &down, run->dxy, down.out, memory->wide);
+    struct ot_glu_backward glu_backward = {
+        .forward = glu_op(call), .dout = memory->wide, .dgate = memory->gate_up};
+    glu_backward.dup = ot_run_at(run, memory->gate_up, call->config->ffn);
+    call->ops->glu_backward(run->lane, &glu_backward);
+    ot_linear_backward_params(run, &gate_up, memory->normed, memory->gate_up, gate_up.out);
+    ot_linear_backward_input(run, &gate_up, memory->gate_up, gate_up.out, memory->narrow);
+    norm_backward(call, memory->mid, call->model->layer.norm2);
+}
+
+void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
+    const struct call call = make_call(model, layer, run);
+    const struct memory *memory = &call.memory;
+    const struct ot_linear o = o_proj(&call, true), qkv = qkv_proj(&call, true);
+    if (run->saved_valid) {
+        norm(&call, memory->mid, NULL, model->layer.norm2);
+        glu(&call);
+    } else {
+        forward_inside(&call);
+    }
+    mlp_backward(&call);
+    ot_linear_backward_params(run, &o, memory->attn, run->dxy, o.out);
+    ot_linear_backward_input(run, &o, run->dxy, o.out, memory->narrow);
+    attention_backward(&call);
+    norm(&call, run->x, NULL, model->layer.norm1);
+    ot_linear_backward_params(run, &qkv, memory->normed, memory->wide, qkv.out);
+    ot_linear_backward_input(run, &qkv, memory->wide, qkv.out, memory->narrow);
+    norm_backward(&call, run->x, model->layer.norm1);
+}
