@@ -1,0 +1,218 @@
+/* Causal attention, forward: blocks of queries against blocks of keys with a running softmax (Milakov &
+ * Gimelshein, "Online normalizer calculation for softmax"; Dao et al., "FlashAttention"). A chunk of work is
+ * one head and one block of queries; it visits only key blocks that some query of it sees, so packed rows and
+ * windows cost what they contain. */
+#include "kernels/cpu/op_parts.h"
+
+/* QUERIES x KEYS scores are 64 KiB: with the operands they stay in L2, and both are large enough for BLAS. */
+enum { QUERIES = 64, KEYS = 256 };
+
+/* What one worker needs for a tile; everything fp32. */
+struct attention_tile {
+    float *scores;      /* [QUERIES, KEYS] */
+    float *slopes;      /* [QUERIES, KEYS], backward: gradient of the scores */
+    float *sum;         /* [KEYS, head_dim] result: queries' or keys' rows */
+    float *sum_too;     /* [KEYS, head_dim] backward: the second result */
+    float *copy[4];     /* [KEYS, head_dim] each: operands converted from bf16 */
+    float *max, *total; /* [QUERIES] */
+};
+
+static int64_t attention_tile_elems(int64_t head_dim) {
+    return 2 * QUERIES * KEYS + 6 * KEYS * head_dim + 2 * QUERIES;
+}
+
+static struct attention_tile attention_tile_at(float *memory, int64_t head_dim) {
+    struct attention_tile tile;
+    int64_t side = KEYS * head_dim;
+    tile.scores = memory;
+    tile.slopes = tile.scores + QUERIES * KEYS;
+    tile.sum = tile.slopes + QUERIES * KEYS;
+    tile.sum_too = tile.sum + side;
+    for (int i = 0; i < 4; i++)
+        tile.copy[i] = tile.sum_too + (i + 1) * side;
+    tile.max = tile.copy[3] + side;
+    tile.total = tile.max + QUERIES;
+    return tile;
+}
+
+/* The keys that query i sees: [first, last). */
+struct key_range {
+    int64_t first, last;
+};
+
+static struct key_range attention_keys(const struct ot_attention *op, int64_t query) {
+    int64_t self = query + op->n_keys - op->n;
+    int64_t first = op->row_start[query];
+    if (op->window)
+        first = larger(first, self - op->window + 1);
+    return (struct key_range){first, self + 1};
+}
+
+/* The keys that any query of [begin, end) sees. */
+static struct key_range attention_block_keys(const struct ot_attention *op, int64_t begin, int64_t end) {
+    struct key_range all = attention_keys(op, end - 1);
+    for (int64_t query = begin; query < end - 1; query++)
+        all.first = smaller(all.first, attention_keys(op, query).first);
+    return all;
+}
+
+/* Some tokens' vectors of one head, as they lie in device memory. */
+struct head_rows {
+    const void *data;
+    int64_t ld, rows;
+};
+
+static struct head_rows head_rows_at(enum ot_dtype dtype, const void *array, int64_t ld, int64_t first,
+                                     int64_t rows, int64_t column) {
+    struct head_rows result = {at(dtype, array, first * ld + column), ld, rows};
+    show_read(dtype, result.data, rows, ld);
+    return result;
+}
+
+/* The same in fp32: converted into copy where they are not. */
+static struct head_rows head_rows_f32(enum ot_dtype dtype, struct head_rows from, int64_t head_dim,
+                                      float *copy) {
+    if (dtype == OT_F32)
+        return from;
+    convert_block(from.data, from.ld, from.rows, head_dim, copy);
+    return (struct head_rows){copy, head_dim, from.rows};
+}
+
+/* out[a.rows, b.rows] = scale * a b^T, on bf16 as stored where the CPU can (the products are exact in fp32
+ * either way). */
+static void attention_dots(const struct ot_attention *op, struct head_rows a, struct head_rows b, float scale,
+                           float *copies[2], float *out) {
+    int64_t dim = op->head_dim;
+    bool native = op->dtype == OT_BF16 && ot_cpu_blas_has_bf16();
+    if (!native) {
+        a = head_rows_f32(op->dtype, a, dim, copies[0]);
+        b = head_rows_f32(op->dtype, b, dim, copies[1]);
+    }
+    struct ot_cpu_product product = {false, true, a.rows, b.rows, dim,   a.data, b.data,
+                                     out,   a.ld, b.ld,   KEYS,   scale, 0};
+    if (native)
+        ot_cpu_blas_bf16(&product);
+    else
+        ot_cpu_blas_f32(&product);
+}
+
+/* sum[m, head_dim] += weights * rows, weights being [m, rows] or its transpose, with KEYS between its rows.
+ */
+static void attention_weigh(const struct ot_attention *op, const float *weights, bool trans, int64_t m,
+                            struct head_rows rows, float *sum) {
+    struct ot_cpu_product product = {trans, false, m,       op->head_dim, rows.rows, weights, rows.data,
+                                     sum,   KEYS,  rows.ld, op->head_dim, 1,         1};
+    ot_cpu_blas_f32(&product);
+}
+
+/* Zeroes what lies outside [first, last) of a row of n. */
+static void attention_mask_row(float *row, int64_t first, int64_t last, int64_t n) {
+    memset(row, 0, (size_t)first * sizeof *row);
+    memset(row + last, 0, (size_t)(n - last) * sizeof *row);
+}
+
+/* One row of scores, of which [first, last) is seen: becomes exp(score - max so far); the running sum and the
+ * row's result are brought to the new maximum. */
+static void attention_softmax_row(float *scores, int64_t first, int64_t last, float *max, float *total,
+                                  float *sum, int64_t head_dim) {
+    float *seen = scores + first;
+    ot_vf largest = vec_set(*max), added = {0};
+    OT_FOR_LANES(i, lanes, last - first, {
+        ot_vf x = vec_select(vec_first(lanes), vec_load(OT_F32, seen, i, lanes), vec_set(-INFINITY));
+        largest = vec_max(x, largest);
+    });
+    float new_max = vec_largest(largest);
+    OT_FOR_LANES(i, lanes, last - first, {
+        ot_vf e = vec_exp(vec_load(OT_F32, seen, i, lanes) - new_max);
+        vec_store(OT_F32, seen, i, lanes, e);
+        added += vec_select(vec_first(lanes), e, vec_set(0.0f));
+    });
+    if (new_max > *max) { /* also the first time: from -infinity, where factor and sums are 0 */
+        float factor = expf(*max - new_max);
+        *total *= factor;
+        OT_FOR_LANES(i, lanes, head_dim,
+                     { vec_store(OT_F32, sum, i, lanes, factor * vec_load(OT_F32, sum, i, lanes)); });
+        *max = new_max;
+    }
+    *total += vec_sum(added);
+}
+
+static OT_INLINE void attention_store(enum ot_dtype dtype, void *array, int64_t first, const float *sum,
+                                      int64_t dim, float factor) {
+    OT_FOR_LANES(i, lanes, dim,
+                 { vec_store(dtype, array, first + i, lanes, factor * vec_load(OT_F32, sum, i, lanes)); });
+}
+
+/* The block of queries [begin, end) of one head. */
+static void attention_block(const struct ot_attention *op, int64_t head, int64_t begin, int64_t end,
+                            struct attention_tile *tile) {
+    int64_t dim = op->head_dim, rows = end - begin, kv_column = head / (op->heads / op->kv_heads) * dim;
+    struct head_rows q = head_rows_at(op->dtype, op->q, op->ldq, begin, rows, head * dim);
+    struct key_range all = attention_block_keys(op, begin, end);
+    memset(tile->sum, 0, (size_t)(rows * dim) * sizeof(float));
+    for (int64_t i = 0; i < rows; i++) {
+        tile->max[i] = -INFINITY;
+        tile->total[i] = 0;
+    }
+    for (int64_t key = all.first; key < all.last; key += KEYS) {
+        int64_t keys = smaller(KEYS, all.last - key);
+        struct head_rows k = head_rows_at(op->dtype, op->k, op->ldk, key, keys, kv_column);
+        struct head_rows v = head_rows_at(op->dtype, op->v, op->ldv, key, keys, kv_column);
+        attention_dots(op, q, k, op->scale, tile->copy, tile->scores);
+        for (int64_t i = 0; i < rows; i++) {
+            struct key_range seen = attention_keys(op, begin + i);
+            int64_t first = smaller(larger(seen.first - key, 0), keys),
+                    last = larger(smaller(seen.last - key, keys), first);
+            attention_mask_row(tile->scores + i * KEYS, first, last, keys);
+            if (first < last)
+                attention_softmax_row(tile->scores + i * KEYS, first, last, &tile->max[i], &tile->total[i],
+                                      tile->sum + i * dim, dim);
+        }
+        attention_weigh(op, tile->scores, false, rows, head_rows_f32(op->dtype, v, dim, tile->copy[2]),
+                        tile->sum);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t out = (begin + i) * op->ldo + head * dim;
+        WITH_DTYPE(op->dtype, attention_store, op->out, out, tile->sum + i * dim, dim, 1.0f / tile->total[i]);
+        if (op->lse)
+            op->lse[head * op->n + begin + i] = tile->max[i] + logf(tile->total[i]);
+    }
+}
+
+struct attention_run {
+    const struct ot_attention *op;
+    const struct ot_attention_backward *backward; /* NULL in forward */
+    float *scratch;
+    int64_t blocks; /* of queries or keys, per head */
+};
+
+static void attention_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk;
+    const struct attention_run *run = context;
+    const struct ot_attention *op = run->op;
+    struct attention_tile tile =
+        attention_tile_at(run->scratch + worker * attention_tile_elems(op->head_dim), op->head_dim);
+    for (int64_t i = begin; i < end; i++) {
+        /* Late queries see most keys: the long work first. */
+        int64_t block = run->blocks - 1 - i / op->heads;
+        attention_block(op, i % op->heads, block * QUERIES, smaller(op->n, (block + 1) * QUERIES), &tile);
+    }
+}
+
+static float *attention_scratch(struct ot_lane *lane, int64_t head_dim) {
+    int64_t workers = ot_pool_threads(ot_cpu_lane_pool(lane));
+    return ot_cpu_lane_scratch(lane, (size_t)(workers * attention_tile_elems(head_dim)) * sizeof(float));
+}
+
+static void run_attention(struct ot_lane *lane, const void *args) {
+    const struct ot_attention *op = args;
+    struct attention_run run = {op, NULL, attention_scratch(lane, op->head_dim),
+                                ot_chunk_count(op->n, QUERIES)};
+    if (run.scratch)
+        ot_pool_run(ot_cpu_lane_pool(lane), run.blocks * op->heads, 1, attention_chunk, &run);
+}
+
+static void cpu_attention(struct ot_lane *lane, const struct ot_attention *op) {
+    assert(op->heads % op->kv_heads == 0 && op->n_keys >= op->n);
+    ot_cpu_lane_push(lane, run_attention, op, sizeof *op);
+}

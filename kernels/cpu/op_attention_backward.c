@@ -1,0 +1,180 @@
+/* Causal attention, backward (Dao et al., "FlashAttention", section 3 and appendix B). With p = exp(scale *
+ * q.k - lse): dv += p dout     ds = p * (dout.v - delta) * scale     dq += ds k     dk += ds q     delta =
+ * dout.out
+ *
+ * Two passes over the tiles, each recomputing p: one owns a block of queries and sums dq over keys, the other
+ * owns a block of keys and sums dk and dv over queries and over the heads that share them. That is seven
+ * products a tile where a fused pass needs five, but every sum has one owner and one order, without any
+ * memory beyond a tile. */
+#include "kernels/cpu/op_parts.h"
+
+/* Keys that a chunk of the second pass owns; as many queries are visited at a time. */
+enum { OWNED_KEYS = 128 };
+
+/* ---- delta -------------------------------------------------------------------------------------------- */
+
+static OT_INLINE void attention_delta(enum ot_dtype dtype, const struct ot_attention_backward *op,
+                                      int64_t query) {
+    const struct ot_attention *forward = &op->forward;
+    for (int64_t head = 0; head < forward->heads; head++) {
+        int64_t first = query * forward->ldo + head * forward->head_dim;
+        const void *out = at(dtype, forward->out, first), *dout = at(dtype, op->dout, first);
+        ot_vf sum = {0};
+        OT_FOR_LANES(i, lanes, forward->head_dim,
+                     { sum += vec_load(dtype, out, i, lanes) * vec_load(dtype, dout, i, lanes); });
+        op->scratch[head * forward->n + query] = vec_sum(sum);
+    }
+}
+
+static void attention_delta_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_attention_backward *op = context;
+    for (int64_t query = begin; query < end; query++)
+        WITH_DTYPE(op->forward.dtype, attention_delta, op, query);
+}
+
+/* ---- one tile ----------------------------------------------------------------------------------------- */
+
+/* Queries [query, query + q.rows) against keys [key, key + k.rows) of one head. */
+struct attention_pair {
+    int64_t head, query, key;
+    struct head_rows q, k, v, dout;
+};
+
+/* tile->scores becomes p, tile->slopes ds. */
+static void attention_slopes(const struct ot_attention_backward *op, const struct attention_pair *pair,
+                             struct attention_tile *tile) {
+    const struct ot_attention *forward = &op->forward;
+    attention_dots(forward, pair->q, pair->k, forward->scale, tile->copy, tile->scores);
+    attention_dots(forward, pair->dout, pair->v, 1, tile->copy, tile->slopes);
+    for (int64_t i = 0; i < pair->q.rows; i++) {
+        int64_t query = pair->query + i, keys = pair->k.rows;
+        struct key_range seen = attention_keys(forward, query);
+        int64_t first = smaller(larger(seen.first - pair->key, 0), keys);
+        int64_t last = larger(smaller(seen.last - pair->key, keys), first);
+        float *p = tile->scores + i * KEYS, *ds = tile->slopes + i * KEYS;
+        float lse = forward->lse[pair->head * forward->n + query],
+              delta = op->scratch[pair->head * forward->n + query];
+        attention_mask_row(p, first, last, keys);
+        attention_mask_row(ds, first, last, keys);
+        p += first;
+        ds += first;
+        OT_FOR_LANES(j, lanes, last - first, {
+            ot_vf e = vec_exp(vec_load(OT_F32, p, j, lanes) - lse);
+            vec_store(OT_F32, p, j, lanes, e);
+            vec_store(OT_F32, ds, j, lanes, e * (vec_load(OT_F32, ds, j, lanes) - delta) * forward->scale);
+        });
+    }
+}
+
+/* ---- dq
+ * -----------------------------------------------------------------------------------------------------------
+ */
+
+static void attention_dq_block(const struct ot_attention_backward *op, int64_t head, int64_t begin,
+                               int64_t end, struct attention_tile *tile) {
+    const struct ot_attention *f = &op->forward;
+    int64_t dim = f->head_dim, rows = end - begin, kv_column = head / (f->heads / f->kv_heads) * dim;
+    struct attention_pair pair = {head, begin, 0, {0}, {0}, {0}, {0}};
+    pair.q = head_rows_at(f->dtype, f->q, f->ldq, begin, rows, head * dim);
+    pair.dout = head_rows_at(f->dtype, op->dout, f->ldo, begin, rows, head * dim);
+    struct key_range all = attention_block_keys(f, begin, end);
+    memset(tile->sum, 0, (size_t)(rows * dim) * sizeof(float));
+    for (pair.key = all.first; pair.key < all.last; pair.key += KEYS) {
+        int64_t keys = smaller(KEYS, all.last - pair.key);
+        pair.k = head_rows_at(f->dtype, f->k, f->ldk, pair.key, keys, kv_column);
+        pair.v = head_rows_at(f->dtype, f->v, f->ldv, pair.key, keys, kv_column);
+        attention_slopes(op, &pair, tile);
+        attention_weigh(f, tile->slopes, false, rows, head_rows_f32(f->dtype, pair.k, dim, tile->copy[2]),
+                        tile->sum);
+    }
+    for (int64_t i = 0; i < rows; i++)
+        WITH_DTYPE(f->dtype, attention_store, op->dq, (begin + i) * f->ldq + head * dim, tile->sum + i * dim,
+                   dim, 1);
+}
+
+static void attention_dq_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk;
+    const struct attention_run *run = context;
+    const struct ot_attention *op = run->op;
+    struct attention_tile tile =
+        attention_tile_at(run->scratch + worker * attention_tile_elems(op->head_dim), op->head_dim);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t block = run->blocks - 1 - i / op->heads;
+        attention_dq_block(run->backward, i % op->heads, block * QUERIES,
+                           smaller(op->n, (block + 1) * QUERIES), &tile);
+    }
+}
+
+/* ---- dk, dv ------------------------------------------------------------------------------------------- */
+
+/* Adds what the queries of one head, from the first that can see keys [begin, end) on, send to those keys. */
+static void attention_add_head(const struct ot_attention_backward *op, struct attention_pair *pair,
+                               int64_t end, struct attention_tile *tile) {
+    const struct ot_attention *f = &op->forward;
+    int64_t dim = f->head_dim;
+    for (pair->query = pair->key; pair->query < f->n; pair->query += QUERIES) {
+        int64_t rows = smaller(QUERIES, f->n - pair->query);
+        if (attention_block_keys(f, pair->query, pair->query + rows).first >= end)
+            continue;
+        pair->q = head_rows_at(f->dtype, f->q, f->ldq, pair->query, rows, pair->head * dim);
+        pair->dout = head_rows_at(f->dtype, op->dout, f->ldo, pair->query, rows, pair->head * dim);
+        attention_slopes(op, pair, tile);
+        attention_weigh(f, tile->slopes, true, pair->k.rows,
+                        head_rows_f32(f->dtype, pair->q, dim, tile->copy[2]), tile->sum);
+        attention_weigh(f, tile->scores, true, pair->k.rows,
+                        head_rows_f32(f->dtype, pair->dout, dim, tile->copy[3]), tile->sum_too);
+    }
+}
+
+static void attention_dkv_block(const struct ot_attention_backward *op, int64_t kv_head, int64_t begin,
+                                int64_t end, struct attention_tile *tile) {
+    const struct ot_attention *f = &op->forward;
+    int64_t dim = f->head_dim, keys = end - begin, group = f->heads / f->kv_heads;
+    struct attention_pair pair = {0, 0, begin, {0}, {0}, {0}, {0}};
+    pair.k = head_rows_at(f->dtype, f->k, f->ldk, begin, keys, kv_head * dim);
+    pair.v = head_rows_at(f->dtype, f->v, f->ldv, begin, keys, kv_head * dim);
+    memset(tile->sum, 0, (size_t)(keys * dim) * sizeof(float));
+    memset(tile->sum_too, 0, (size_t)(keys * dim) * sizeof(float));
+    for (pair.head = kv_head * group; pair.head < (kv_head + 1) * group; pair.head++)
+        attention_add_head(op, &pair, end, tile);
+    for (int64_t j = 0; j < keys; j++) {
+        int64_t k = (begin + j) * f->ldk + kv_head * dim, v = (begin + j) * f->ldv + kv_head * dim;
+        WITH_DTYPE(f->dtype, attention_store, op->dk, k, tile->sum + j * dim, dim, 1);
+        WITH_DTYPE(f->dtype, attention_store, op->dv, v, tile->sum_too + j * dim, dim, 1);
+    }
+}
+
+static void attention_dkv_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk;
+    const struct attention_run *run = context;
+    const struct ot_attention *op = run->op;
+    struct attention_tile tile =
+        attention_tile_at(run->scratch + worker * attention_tile_elems(op->head_dim), op->head_dim);
+    for (int64_t i = begin; i < end; i++) {
+        int64_t first =
+            i / op->kv_heads * OWNED_KEYS; /* early keys are seen by most queries: the long work first */
+        attention_dkv_block(run->backward, i % op->kv_heads, first, smaller(op->n, first + OWNED_KEYS),
+                            &tile);
+    }
+}
+
+static void run_attention_backward(struct ot_lane *lane, const void *args) {
+    const struct ot_attention_backward *op = args;
+    const struct ot_attention *forward = &op->forward;
+    struct ot_pool *pool = ot_cpu_lane_pool(lane);
+    struct attention_run run = {forward, op, attention_scratch(lane, forward->head_dim), 0};
+    if (!run.scratch)
+        return;
+    ot_pool_run(pool, forward->n, rows_per_chunk(forward->heads * forward->head_dim), attention_delta_chunk,
+                (void *)op);
+    run.blocks = ot_chunk_count(forward->n, QUERIES);
+    ot_pool_run(pool, run.blocks * forward->heads, 1, attention_dq_chunk, &run);
+    run.blocks = ot_chunk_count(forward->n, OWNED_KEYS);
+    ot_pool_run(pool, run.blocks * forward->kv_heads, 1, attention_dkv_chunk, &run);
+}
+
+static void cpu_attention_backward(struct ot_lane *lane, const struct ot_attention_backward *op) {
+    assert(op->forward.n_keys == op->forward.n && op->forward.lse);
+    ot_cpu_lane_push(lane, run_attention_backward, op, sizeof *op);
+}

@@ -1,0 +1,260 @@
+/* Element by element: add, cast, activations, gated activations, AdamW in chunks. */
+#include "kernels/cpu/op_parts.h"
+
+#include "kernels/adamw.h"
+
+/* ---- activations -------------------------------------------------------------------------------------- */
+
+#define GELU_SLOPE   0.7978845608f /* sqrt(2 / pi) */
+#define GELU_CUBIC   0.044715f
+#define SQRT_HALF    0.7071067812f
+#define INV_SQRT_2PI 0.3989422804f
+
+static OT_INLINE ot_vf activation(enum ot_activation act, ot_vf x) {
+    switch (act) {
+    case OT_ACT_SILU:
+        return x * vec_sigmoid(x);
+    case OT_ACT_GELU_ERF:
+        return (0.5f * x) * (1.0f + vec_erf(x * SQRT_HALF));
+    case OT_ACT_GELU_TANH:
+        return (0.5f * x) * (1.0f + vec_tanh(GELU_SLOPE * (x + GELU_CUBIC * (x * x * x))));
+    default:
+        return vec_select(x > 0.0f, x, vec_set(0.0f));
+    }
+}
+
+/* *y = act(x); returns act'(x). */
+static OT_INLINE ot_vf activation_slope(enum ot_activation act, ot_vf x, ot_vf *y) {
+    switch (act) {
+    case OT_ACT_SILU: {
+        ot_vf s = vec_sigmoid(x);
+        *y = x * s;
+        return s * (1.0f + x * (1.0f - s));
+    }
+    case OT_ACT_GELU_ERF: {
+        ot_vf cdf = 0.5f * (1.0f + vec_erf(x * SQRT_HALF));
+        *y = x * cdf;
+        return cdf + x * (INV_SQRT_2PI * vec_exp(-0.5f * (x * x)));
+    }
+    case OT_ACT_GELU_TANH: {
+        ot_vf t = vec_tanh(GELU_SLOPE * (x + GELU_CUBIC * (x * x * x)));
+        ot_vf slope = GELU_SLOPE * (1.0f + (3.0f * GELU_CUBIC) * (x * x));
+        *y = (0.5f * x) * (1.0f + t);
+        return 0.5f * (1.0f + t) + (0.5f * x) * ((1.0f - t * t) * slope);
+    }
+    default:
+        *y = activation(act, x);
+        return vec_select(x > 0.0f, vec_set(1.0f), vec_set(0.0f));
+    }
+}
+
+/* ---- activate ----------------------------------------------------------------------------------------- */
+
+static OT_INLINE void activate_span(enum ot_dtype dtype, const struct ot_activate *op, int64_t begin,
+                                    int64_t end) {
+    const void *x = at(dtype, op->x, begin);
+    void *y = at_mut(dtype, op->y, begin);
+    OT_FOR_LANES(i, lanes, end - begin,
+                 { vec_store(dtype, y, i, lanes, activation(op->act, vec_load(dtype, x, i, lanes))); });
+}
+
+static void activate_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_activate *op = context;
+    WITH_DTYPE(op->dtype, activate_span, op, begin, end);
+}
+
+static void run_activate(struct ot_lane *lane, const void *args) {
+    const struct ot_activate *op = args;
+    ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS, activate_chunk, (void *)op);
+}
+
+static void cpu_activate(struct ot_lane *lane, const struct ot_activate *op) {
+    ot_cpu_lane_push(lane, run_activate, op, sizeof *op);
+}
+
+static OT_INLINE void activate_backward_span(enum ot_dtype dtype, const struct ot_activate_backward *op,
+                                             int64_t begin, int64_t end) {
+    const void *x = at(dtype, op->x, begin), *dy = at(dtype, op->dy, begin);
+    void *dx = at_mut(dtype, op->dx, begin);
+    OT_FOR_LANES(i, lanes, end - begin, {
+        ot_vf y;
+        ot_vf slope = activation_slope(op->act, vec_load(dtype, x, i, lanes), &y);
+        vec_store(dtype, dx, i, lanes, vec_load(dtype, dy, i, lanes) * slope);
+    });
+}
+
+static void activate_backward_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_activate_backward *op = context;
+    WITH_DTYPE(op->dtype, activate_backward_span, op, begin, end);
+}
+
+static void run_activate_backward(struct ot_lane *lane, const void *args) {
+    const struct ot_activate_backward *op = args;
+    ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS, activate_backward_chunk, (void *)op);
+}
+
+static void cpu_activate_backward(struct ot_lane *lane, const struct ot_activate_backward *op) {
+    ot_cpu_lane_push(lane, run_activate_backward, op, sizeof *op);
+}
+
+/* ---- glu
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+static OT_INLINE void glu_row(enum ot_dtype dtype, const struct ot_glu *op, int64_t row) {
+    const void *gate = at(dtype, op->gate, row * op->ld_in), *up = at(dtype, op->up, row * op->ld_in);
+    void *out = at_mut(dtype, op->out, row * op->ld_out);
+    OT_FOR_LANES(i, lanes, op->cols, {
+        ot_vf a = activation(op->act, vec_load(dtype, gate, i, lanes));
+        vec_store(dtype, out, i, lanes, a * vec_load(dtype, up, i, lanes));
+    });
+}
+
+static void glu_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_glu *op = context;
+    for (int64_t row = begin; row < end; row++)
+        WITH_DTYPE(op->dtype, glu_row, op, row);
+}
+
+static void run_glu(struct ot_lane *lane, const void *args) {
+    const struct ot_glu *op = args;
+    ot_pool_run(ot_cpu_lane_pool(lane), op->rows, rows_per_chunk(op->cols), glu_chunk, (void *)op);
+}
+
+static void cpu_glu(struct ot_lane *lane, const struct ot_glu *op) {
+    ot_cpu_lane_push(lane, run_glu, op, sizeof *op);
+}
+
+static OT_INLINE void glu_backward_row(enum ot_dtype dtype, const struct ot_glu_backward *op, int64_t row) {
+    const struct ot_glu *forward = &op->forward;
+    int64_t in = row * forward->ld_in;
+    const void *gate = at(dtype, forward->gate, in), *up = at(dtype, forward->up, in);
+    const void *dout = at(dtype, op->dout, row * forward->ld_out);
+    void *dgate = at_mut(dtype, op->dgate, in), *dup = at_mut(dtype, op->dup, in);
+    OT_FOR_LANES(i, lanes, forward->cols, {
+        ot_vf a;
+        ot_vf slope = activation_slope(forward->act, vec_load(dtype, gate, i, lanes), &a);
+        ot_vf d = vec_load(dtype, dout, i, lanes), u = vec_load(dtype, up, i, lanes);
+        vec_store(dtype, dgate, i, lanes, (d * u) * slope);
+        vec_store(dtype, dup, i, lanes, d * a);
+    });
+}
+
+static void glu_backward_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_glu_backward *op = context;
+    for (int64_t row = begin; row < end; row++)
+        WITH_DTYPE(op->forward.dtype, glu_backward_row, op, row);
+}
+
+static void run_glu_backward(struct ot_lane *lane, const void *args) {
+    const struct ot_glu_backward *op = args;
+    ot_pool_run(ot_cpu_lane_pool(lane), op->forward.rows, rows_per_chunk(op->forward.cols),
+                glu_backward_chunk, (void *)op);
+}
+
+static void cpu_glu_backward(struct ot_lane *lane, const struct ot_glu_backward *op) {
+    ot_cpu_lane_push(lane, run_glu_backward, op, sizeof *op);
+}
+
+/* ---- add
+ * ----------------------------------------------------------------------------------------------------------
+ */
+
+static OT_INLINE void add_span(enum ot_dtype dtype, const struct ot_add *op, int64_t begin, int64_t end) {
+    const void *a = at(dtype, op->a, begin), *b = at(dtype, op->b, begin);
+    void *out = at_mut(dtype, op->out, begin);
+    OT_FOR_LANES(i, lanes, end - begin, {
+        vec_store(dtype, out, i, lanes, vec_load(dtype, a, i, lanes) + vec_load(dtype, b, i, lanes));
+    });
+}
+
+static void add_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_add *op = context;
+    WITH_DTYPE(op->dtype, add_span, op, begin, end);
+}
+
+static void run_add(struct ot_lane *lane, const void *args) {
+    const struct ot_add *op = args;
+    ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS, add_chunk, (void *)op);
+}
+
+static void cpu_add(struct ot_lane *lane, const struct ot_add *op) {
+    ot_cpu_lane_push(lane, run_add, op, sizeof *op);
+}
+
+/* ---- cast
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+static OT_INLINE void cast_span(enum ot_dtype to, enum ot_dtype from, const void *src, void *dst, int64_t n) {
+    OT_FOR_LANES(i, lanes, n, { vec_store(to, dst, i, lanes, vec_load(from, src, i, lanes)); });
+}
+
+static float cast_read(enum ot_dtype dtype, const void *src, int64_t i) {
+    switch (dtype) {
+    case OT_F32:
+        return ((const float *)src)[i];
+    case OT_BF16:
+        return ot_bf16_to_f32(((const uint16_t *)src)[i]);
+    default:
+        return ot_f16_to_f32(((const uint16_t *)src)[i]);
+    }
+}
+
+static void cast_write(enum ot_dtype dtype, void *dst, int64_t i, float value) {
+    switch (dtype) {
+    case OT_F32:
+        ((float *)dst)[i] = value;
+        return;
+    case OT_BF16:
+        ((uint16_t *)dst)[i] = ot_bf16_from_f32(value);
+        return;
+    default:
+        ((uint16_t *)dst)[i] = ot_f16_from_f32(value);
+    }
+}
+
+static void cast_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_cast *op = context;
+    const void *src = at(op->from, op->src, begin);
+    void *dst = at_mut(op->to, op->dst, begin);
+    if (op->from == op->to)
+        memcpy(dst, src, (size_t)(end - begin) * ot_dtype_bytes(op->to));
+    else if (op->from == OT_F16 || op->to == OT_F16) /* only where a model file is F16: once, not in a step */
+        for (int64_t i = 0; i < end - begin; i++)
+            cast_write(op->to, dst, i, cast_read(op->from, src, i));
+    else
+        WITH_DTYPE(op->to, cast_span, op->from, src, dst, end - begin);
+}
+
+static void run_cast(struct ot_lane *lane, const void *args) {
+    const struct ot_cast *op = args;
+    ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS, cast_chunk, (void *)op);
+}
+
+static void cpu_cast(struct ot_lane *lane, const struct ot_cast *op) {
+    ot_cpu_lane_push(lane, run_cast, op, sizeof *op);
+}
+
+/* ---- adamw -------------------------------------------------------------------------------------------- */
+
+static void adamw_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    struct ot_adamw part = ot_adamw_slice(context, begin, end - begin);
+    ot_adamw_run(&part);
+}
+
+static void run_adamw(struct ot_lane *lane, const void *args) {
+    const struct ot_adamw *op = args;
+    ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS, adamw_chunk, (void *)op);
+}
+
+static void cpu_adamw(struct ot_lane *lane, const struct ot_adamw *op) {
+    ot_cpu_lane_push(lane, run_adamw, op, sizeof *op);
+}

@@ -1,0 +1,147 @@
+/* Matrix products: C is cut into tiles by the shape alone, each tile is one single-threaded BLAS call
+ * (cpu_blas.h). */
+#include "kernels/cpu/op_parts.h"
+
+/* Tiles start large, where BLAS runs at its best, and are halved until there are enough of them for many
+ * threads or they are as small as BLAS still likes (tests/bench/bench_ops.c). */
+enum { TILE_MAX = 512, TILE_MIN = 128, TILES_WANTED = 16 };
+/* Rows of the k dimension that are converted at a time where bf16 goes through fp32. */
+enum { CONVERT_K = 512 };
+
+struct gemm_run {
+    const struct ot_gemm *op;
+    int64_t tile_m, tile_n, tiles_n;
+    float *scratch; /* worker_elems for each worker: result tile, A block, B block (the last two where
+                       converted) */
+    int64_t worker_elems;
+};
+
+struct gemm_tile {
+    int64_t row, col, rows, cols;
+};
+
+/* ThreadSanitizer does not see what BLAS reads and writes: show it one element of each row. */
+#if defined(__SANITIZE_THREAD__)
+#define SEES_THREADS 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SEES_THREADS 1
+#endif
+#endif
+
+static void show_read(enum ot_dtype dtype, const void *array, int64_t rows, int64_t ld) {
+#ifdef SEES_THREADS
+    for (int64_t row = 0; row < rows; row++)
+        (void)*(const volatile uint16_t *)at(dtype, array, row * ld);
+#else
+    (void)dtype, (void)array, (void)rows, (void)ld;
+#endif
+}
+
+static void show_write(float *array, int64_t rows, int64_t ld) {
+#ifdef SEES_THREADS
+    for (int64_t row = 0; row < rows; row++) {
+        volatile float *element = array + row * ld;
+        *element = *element;
+    }
+#else
+    (void)array, (void)rows, (void)ld;
+#endif
+}
+
+/* The block of rows [row, row + rows) and columns [col, col + cols) in fp32, contiguous. */
+static void convert_block(const void *from, int64_t ld, int64_t rows, int64_t cols, float *to) {
+    for (int64_t row = 0; row < rows; row++) {
+        const uint16_t *line = (const uint16_t *)from + row * ld;
+        OT_FOR_LANES(i, lanes, cols,
+                     { vec_store(OT_F32, to, row * cols + i, lanes, vec_load(OT_BF16, line, i, lanes)); });
+    }
+}
+
+/* bf16 operands through fp32, a stretch of k at a time, so that the copies stay in the cache. */
+static void product_converted(const struct ot_cpu_product *whole, float *a, float *b) {
+    struct ot_cpu_product part = *whole;
+    for (int64_t k = 0; k < whole->k; k += CONVERT_K) {
+        part.k = smaller(CONVERT_K, whole->k - k);
+        const uint16_t *from_a = (const uint16_t *)whole->a + (whole->trans_a ? k * whole->lda : k);
+        const uint16_t *from_b = (const uint16_t *)whole->b + (whole->trans_b ? k : k * whole->ldb);
+        part.lda = whole->trans_a ? whole->m : part.k;
+        part.ldb = whole->trans_b ? part.k : whole->n;
+        convert_block(from_a, whole->lda, whole->trans_a ? part.k : whole->m, part.lda, a);
+        convert_block(from_b, whole->ldb, whole->trans_b ? whole->n : part.k, part.ldb, b);
+        part.a = a;
+        part.b = b;
+        ot_cpu_blas_f32(&part);
+        part.beta = 1;
+    }
+}
+
+static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op, const struct gemm_tile *tile,
+                                  const float *from, int64_t ld) {
+    for (int64_t row = 0; row < tile->rows; row++) {
+        int64_t first = (tile->row + row) * op->ldc + tile->col;
+        OT_FOR_LANES(i, lanes, tile->cols, {
+            ot_vf value = vec_load(OT_F32, from, row * ld + i, lanes);
+            if (op->bias)
+                value += vec_load(op->dtype, op->bias, tile->col + i, lanes);
+            vec_store(dtype, op->c, first + i, lanes, value);
+        });
+    }
+}
+
+static void gemm_tile(const struct gemm_run *run, const struct gemm_tile *tile, float *scratch) {
+    const struct ot_gemm *op = run->op;
+    bool direct = op->c_dtype == OT_F32;
+    float *c = direct ? (float *)op->c + tile->row * op->ldc + tile->col : scratch;
+    int64_t ldc = direct ? op->ldc : tile->cols;
+    const void *a = at(op->dtype, op->a, op->trans_a ? tile->row : tile->row * op->lda);
+    const void *b = at(op->dtype, op->b, op->trans_b ? tile->col * op->ldb : tile->col);
+    struct ot_cpu_product product = {
+        op->trans_a, op->trans_b,           tile->rows, tile->cols, op->k, a, b, c, op->lda, op->ldb, ldc,
+        1,           op->accumulate ? 1 : 0};
+    show_read(op->dtype, a, op->trans_a ? op->k : tile->rows, op->lda);
+    show_read(op->dtype, b, op->trans_b ? tile->cols : op->k, op->ldb);
+    show_write(c, tile->rows, ldc);
+    if (op->dtype == OT_F32)
+        ot_cpu_blas_f32(&product);
+    else if (ot_cpu_blas_has_bf16())
+        ot_cpu_blas_bf16(&product);
+    else
+        product_converted(&product, scratch + run->tile_m * run->tile_n,
+                          scratch + run->tile_m * run->tile_n + run->tile_m * CONVERT_K);
+    if (!direct || op->bias)
+        WITH_DTYPE(op->c_dtype, gemm_finish, op, tile, c, ldc);
+}
+
+static void gemm_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk;
+    const struct gemm_run *run = context;
+    for (int64_t i = begin; i < end; i++) {
+        int64_t row = i / run->tiles_n * run->tile_m, col = i % run->tiles_n * run->tile_n;
+        struct gemm_tile tile = {row, col, smaller(run->tile_m, run->op->m - row),
+                                 smaller(run->tile_n, run->op->n - col)};
+        gemm_tile(run, &tile, run->scratch + worker * run->worker_elems);
+    }
+}
+
+static void run_gemm(struct ot_lane *lane, const void *args) {
+    const struct ot_gemm *op = args;
+    struct ot_pool *pool = ot_cpu_lane_pool(lane);
+    int64_t m = TILE_MAX, n = TILE_MAX;
+    while (ot_chunk_count(op->m, m) * ot_chunk_count(op->n, n) < TILES_WANTED && larger(m, n) > TILE_MIN) {
+        if (n >= m)
+            n /= 2;
+        else
+            m /= 2;
+    }
+    struct gemm_run run = {op, m, n, ot_chunk_count(op->n, n), NULL, m * n + (m + n) * CONVERT_K};
+    run.scratch =
+        ot_cpu_lane_scratch(lane, (size_t)(run.worker_elems * ot_pool_threads(pool)) * sizeof(float));
+    if (run.scratch)
+        ot_pool_run(pool, ot_chunk_count(op->m, m) * run.tiles_n, 1, gemm_chunk, &run);
+}
+
+static void cpu_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
+    assert(!op->accumulate || op->c_dtype == OT_F32);
+    ot_cpu_lane_push(lane, run_gemm, op, sizeof *op);
+}

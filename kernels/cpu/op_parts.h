@@ -1,0 +1,57 @@
+/* What the op_*.c files share. They are parts of one translation unit, ops_table.c, which is compiled once
+ * for each instruction set (kernels/meson.build): everything in them is static.
+ *
+ * An op has three layers: ot_ops entry (pushes a command), run_* (on the lane's thread: picks chunks, runs
+ * the pool), and the chunk function (on a pool thread: plain arithmetic). Chunk borders depend on the shape
+ * alone.
+ */
+#ifndef OT_KERNELS_CPU_OP_PARTS_H
+#define OT_KERNELS_CPU_OP_PARTS_H
+
+#include <assert.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu_blas.h"
+#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/vecmath.h"
+#include "kernels/ops.h"
+#include "src/base/pool.h"
+
+/* Elements of a row-wise or element-wise chunk: some 10 us of work, so that the pool's own cost does not
+ * show. */
+enum { CHUNK_ELEMENTS = 16384 };
+
+/* Calls an inlined function with the storage dtype as a constant. */
+#define WITH_DTYPE(dtype, fn, ...)                                                                           \
+    do {                                                                                                     \
+        if ((dtype) == OT_F32)                                                                               \
+            fn(OT_F32, __VA_ARGS__);                                                                         \
+        else                                                                                                 \
+            fn(OT_BF16, __VA_ARGS__);                                                                        \
+    } while (0)
+
+static inline const void *at(enum ot_dtype dtype, const void *array, int64_t index) {
+    return (const char *)array + index * (int64_t)ot_dtype_bytes(dtype);
+}
+
+static inline void *at_mut(enum ot_dtype dtype, void *array, int64_t index) {
+    return (char *)array + index * (int64_t)ot_dtype_bytes(dtype);
+}
+
+static inline int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static inline int64_t larger(int64_t a, int64_t b) {
+    return a > b ? a : b;
+}
+
+/* Rows of a chunk when a row costs `cols` elements. */
+static inline int64_t rows_per_chunk(int64_t cols) {
+    return larger(1, CHUNK_ELEMENTS / larger(cols, 1));
+}
+
+#endif

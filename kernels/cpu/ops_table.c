@@ -1,0 +1,35 @@
+/* The cpu device's ops, as one translation unit: the parts below are inlined into each other and compiled for
+ * the instruction set at hand. */
+#include "kernels/cpu/op_parts.h"
+
+#include "kernels/cpu/op_elementwise.c"
+#include "kernels/cpu/op_sums.c"
+#include "kernels/cpu/op_rope.c"
+#include "kernels/cpu/op_norm.c"
+#include "kernels/cpu/op_cross_entropy.c"
+#include "kernels/cpu/op_gemm.c"
+#include "kernels/cpu/op_attention.c"
+#include "kernels/cpu/op_attention_backward.c"
+
+extern const struct ot_ops ot_cpu_ops;
+
+const struct ot_ops ot_cpu_ops = {
+    .gemm = cpu_gemm,
+    .bias_backward = cpu_bias_backward,
+    .embed = cpu_embed,
+    .embed_backward = cpu_embed_backward,
+    .norm = cpu_norm,
+    .norm_backward = cpu_norm_backward,
+    .rope = cpu_rope,
+    .attention = cpu_attention,
+    .attention_backward = cpu_attention_backward,
+    .glu = cpu_glu,
+    .glu_backward = cpu_glu_backward,
+    .activate = cpu_activate,
+    .activate_backward = cpu_activate_backward,
+    .add = cpu_add,
+    .cross_entropy = cpu_cross_entropy,
+    .reduce = cpu_reduce,
+    .cast = cpu_cast,
+    .adamw = cpu_adamw,
+};
