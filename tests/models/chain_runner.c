@@ -1,0 +1,301 @@
+#include "tests/models/chain_runner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/block.h"
+#include "tests/support/check.h"
+
+struct runner {
+    struct ot_model *model;
+    const struct ot_chain *chain;
+    struct ot_device *device;
+    struct ot_lane *lane;
+    int64_t max_tokens;
+    void **weights;               /* [n_slabs] */
+    float *(*grads)[OT_MAX_USES]; /* [n_blocks] */
+    void **boundary;              /* [n_blocks - 1] */
+    void **saved;                 /* [n_blocks] */
+    void *recomputed, *scratch, *constants, *dxy;
+    size_t recomputed_bytes, scratch_bytes;
+    int32_t *tokens, *targets, *position, *row_start;
+    float *token_loss, *logits;
+    struct ot_kv_cache *caches; /* [n_blocks] while decoding */
+};
+
+static void *device_alloc(struct runner *r, size_t bytes, const char *name) {
+    void *memory;
+    check_ok(ot_device_alloc(r->device, bytes ? bytes : 1, name, &memory));
+    return memory;
+}
+
+static void *host_alloc(size_t count, size_t size) {
+    void *memory = calloc(count ? count : 1, size);
+    assert_non_null(memory);
+    return memory;
+}
+
+static void upload(struct runner *r, void *to, const void *from, size_t bytes) {
+    ot_lane_copy(r->lane, OT_COPY_H2D, to, from, bytes);
+    check_ok(ot_lane_sync(r->lane));
+}
+
+static void download(struct runner *r, void *to, const void *from, size_t bytes) {
+    ot_lane_copy(r->lane, OT_COPY_D2H, to, from, bytes);
+    check_ok(ot_lane_sync(r->lane));
+}
+
+/* A NaN in every dtype. */
+static void spoil(struct runner *r, void *memory, size_t bytes) {
+    ot_lane_fill(r->lane, memory, 0xff, bytes);
+}
+
+static size_t boundary_bytes(const struct runner *r, int64_t n) {
+    return (size_t)(n * r->chain->boundary_elems) * ot_dtype_bytes(r->chain->dtype);
+}
+
+static size_t larger(size_t a, size_t b) {
+    return a > b ? a : b;
+}
+
+static void alloc_blocks(struct runner *r) {
+    const struct ot_chain *chain = r->chain;
+    r->grads = host_alloc((size_t)chain->n_blocks, sizeof *r->grads);
+    r->boundary = host_alloc((size_t)chain->n_blocks, sizeof *r->boundary);
+    r->saved = host_alloc((size_t)chain->n_blocks, sizeof *r->saved);
+    for (int b = 0; b < chain->n_blocks; b++) {
+        size_t saved = chain->saved_bytes(chain->context, b, r->max_tokens);
+        for (int u = 0; u < chain->blocks[b].n_uses; u++) {
+            int64_t n = chain->slabs[chain->blocks[b].uses[u].slab].n_params;
+            r->grads[b][u] = device_alloc(r, (size_t)n * sizeof(float), "gradients");
+        }
+        if (b < chain->n_blocks - 1)
+            r->boundary[b] = device_alloc(r, boundary_bytes(r, r->max_tokens), "boundary");
+        if (saved)
+            r->saved[b] = device_alloc(r, saved, "saved");
+        r->recomputed_bytes = larger(r->recomputed_bytes, saved);
+        r->scratch_bytes = larger(r->scratch_bytes, chain->scratch_bytes(chain->context, b, r->max_tokens));
+    }
+    r->recomputed = device_alloc(r, r->recomputed_bytes, "saved");
+    r->scratch = device_alloc(r, r->scratch_bytes, "scratch");
+    r->dxy = device_alloc(r, boundary_bytes(r, r->max_tokens), "gradient of the boundary");
+}
+
+static void alloc_batch(struct runner *r) {
+    size_t bytes = (size_t)r->max_tokens * sizeof(int32_t);
+    r->tokens = device_alloc(r, bytes, "tokens");
+    r->targets = device_alloc(r, bytes, "targets");
+    r->position = device_alloc(r, bytes, "position");
+    r->row_start = device_alloc(r, bytes, "row_start");
+    r->token_loss = device_alloc(r, bytes, "token_loss");
+    r->logits = device_alloc(r, (size_t)r->chain->vocab * sizeof(float), "logits");
+}
+
+struct runner *runner_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_tokens,
+                           int threads) {
+    struct runner *r = host_alloc(1, sizeof *r);
+    const struct ot_device_config device = {.kind = "cpu", .threads = threads};
+    r->max_tokens = max_tokens;
+    check_ok(ot_model_open(config, dtype, config->max_position, &r->model));
+    check_ok(ot_device_open(&device, &r->device));
+    check_ok(ot_lane_open(r->device, "compute", &r->lane));
+    r->chain = ot_model_chain(r->model);
+    r->weights = host_alloc((size_t)r->chain->n_slabs, sizeof *r->weights);
+    for (int s = 0; s < r->chain->n_slabs; s++) {
+        size_t bytes = (size_t)r->chain->slabs[s].n_params * ot_dtype_bytes(dtype);
+        r->weights[s] = device_alloc(r, bytes, "weights");
+        spoil(r, r->weights[s], bytes);
+    }
+    alloc_blocks(r);
+    alloc_batch(r);
+    void *constants = host_alloc(r->chain->constant_bytes, 1);
+    r->constants = device_alloc(r, r->chain->constant_bytes, "constants");
+    r->chain->fill_constants(r->chain->context, constants);
+    upload(r, r->constants, constants, r->chain->constant_bytes);
+    free(constants);
+    runner_zero_grads(r);
+    return r;
+}
+
+void runner_close(struct runner *r) {
+    void *single[] = {r->recomputed, r->scratch,  r->constants, r->dxy,        r->tokens,
+                      r->targets,    r->position, r->row_start, r->token_loss, r->logits};
+    ot_lane_close(r->lane);
+    for (size_t i = 0; i < sizeof single / sizeof single[0]; i++)
+        ot_device_free(r->device, single[i]);
+    for (int s = 0; s < r->chain->n_slabs; s++)
+        ot_device_free(r->device, r->weights[s]);
+    for (int b = 0; b < r->chain->n_blocks; b++) {
+        for (int u = 0; u < OT_MAX_USES; u++)
+            ot_device_free(r->device, r->grads[b][u]);
+        ot_device_free(r->device, r->boundary[b]);
+        ot_device_free(r->device, r->saved[b]);
+    }
+    ot_device_close(r->device);
+    ot_model_close(r->model);
+    free(r->weights);
+    free(r->grads);
+    free(r->boundary);
+    free(r->saved);
+    free(r);
+}
+
+struct ot_model *runner_model(struct runner *r) {
+    return r->model;
+}
+
+static void set_values(struct runner *r, int slab, int64_t first, int64_t n, const float *values) {
+    size_t item = ot_dtype_bytes(r->chain->dtype);
+    uint16_t *narrow = host_alloc((size_t)n, sizeof *narrow);
+    for (int64_t i = 0; i < n; i++)
+        narrow[i] = ot_bf16_from_f32(values[i]);
+    upload(r, (char *)r->weights[slab] + (size_t)first * item, item == 4 ? (const void *)values : narrow,
+           (size_t)n * item);
+    free(narrow);
+}
+
+void runner_set_tensor(struct runner *r, const struct ot_tensor *tensor, const float *values) {
+    set_values(r, tensor->slab, tensor->first, tensor->rows * tensor->cols, values);
+}
+
+void runner_init_weights(struct runner *r, uint64_t seed) {
+    for (int s = 0; s < r->chain->n_slabs; s++) {
+        int64_t n = r->chain->slabs[s].n_params;
+        float *values = host_alloc((size_t)n, sizeof *values);
+        ot_model_init_values(r->model, seed, s, 0, n, values);
+        set_values(r, s, 0, n, values);
+        free(values);
+    }
+}
+
+void runner_zero_grads(struct runner *r) {
+    for (int b = 0; b < r->chain->n_blocks; b++)
+        for (int u = 0; u < r->chain->blocks[b].n_uses; u++) {
+            int64_t n = r->chain->slabs[r->chain->blocks[b].uses[u].slab].n_params;
+            ot_lane_fill(r->lane, r->grads[b][u], 0, (size_t)n * sizeof(float));
+        }
+    check_ok(ot_lane_sync(r->lane));
+}
+
+static void upload_batch(struct runner *r, const struct runner_batch *batch) {
+    size_t bytes = (size_t)batch->n * sizeof(int32_t);
+    assert_true(batch->n <= r->max_tokens);
+    upload(r, r->tokens, batch->tokens, bytes);
+    upload(r, r->targets, batch->targets, bytes);
+    upload(r, r->position, batch->position, bytes);
+    upload(r, r->row_start, batch->row_start, bytes);
+}
+
+/* What every call of a block has in common; also spoils scratch. */
+static struct ot_block_run make_run(struct runner *r, int block, enum ot_pass pass,
+                                    const struct runner_batch *batch) {
+    const struct ot_block_spec *spec = &r->chain->blocks[block];
+    struct ot_block_run run = {
+        .lane = r->lane,
+        .dtype = r->chain->dtype,
+        .pass = pass,
+        .batch = {batch->n, r->tokens, r->targets, r->position, r->row_start, batch->grad_scale},
+        .constants = r->constants,
+        .x = block > 0 ? r->boundary[block - 1] : NULL,
+        .y = block < r->chain->n_blocks - 1 ? r->boundary[block] : NULL,
+        .saved = r->recomputed,
+        .scratch = r->scratch,
+        .token_loss = r->token_loss,
+        .logits = r->logits,
+    };
+    for (int u = 0; u < spec->n_uses; u++)
+        run.weights[u] = r->weights[spec->uses[u].slab];
+    spoil(r, r->scratch, r->scratch_bytes);
+    return run;
+}
+
+void runner_train(struct runner *r, const struct runner_batch *batch, bool keep, float *token_loss) {
+    const struct ot_chain *chain = r->chain;
+    upload_batch(r, batch);
+    for (int b = 0; b < chain->n_blocks; b++) {
+        struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
+        run.saved = keep ? r->saved[b] : r->recomputed;
+        chain->forward(chain->context, b, &run);
+    }
+    spoil(r, r->dxy, boundary_bytes(r, r->max_tokens));
+    for (int b = chain->n_blocks - 1; b >= 0; b--) {
+        struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
+        memcpy(run.grads, r->grads[b], sizeof run.grads);
+        run.y = NULL;
+        run.dxy = r->dxy;
+        run.saved_valid = keep && r->saved[b];
+        run.saved = keep ? r->saved[b] : r->recomputed;
+        if (!run.saved_valid)
+            spoil(r, r->recomputed, r->recomputed_bytes);
+        for (int u = 0; u < chain->blocks[b].n_uses; u++)
+            if (!chain->blocks[b].uses[u].needed_in_backward)
+                run.weights[u] = NULL;
+        chain->backward(chain->context, b, &run);
+    }
+    check_ok(ot_lane_sync(r->lane));
+    if (token_loss)
+        download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
+}
+
+void runner_eval(struct runner *r, const struct runner_batch *batch, float *token_loss) {
+    upload_batch(r, batch);
+    for (int b = 0; b < r->chain->n_blocks; b++) {
+        struct ot_block_run run = make_run(r, b, OT_PASS_EVAL, batch);
+        r->chain->forward(r->chain->context, b, &run);
+    }
+    download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
+}
+
+void runner_decode_begin(struct runner *r, int64_t capacity) {
+    size_t bytes = (size_t)(capacity * r->chain->kv_elems) * ot_dtype_bytes(r->chain->dtype);
+    r->caches = host_alloc((size_t)r->chain->n_blocks, sizeof *r->caches);
+    for (int b = 1; b < r->chain->n_blocks - 1; b++) {
+        struct ot_kv_cache *cache = &r->caches[b];
+        *cache = (struct ot_kv_cache){device_alloc(r, bytes, "keys"), device_alloc(r, bytes, "values"), 0,
+                                      capacity};
+        spoil(r, cache->k, bytes);
+        spoil(r, cache->v, bytes);
+    }
+}
+
+void runner_decode(struct runner *r, const int32_t *tokens, int64_t n, float *logits) {
+    int32_t *fields = host_alloc((size_t)n * 2, sizeof *fields); /* positions, row starts */
+    int64_t past = r->caches[1].n_past;
+    assert_true(past + n <= r->caches[1].capacity);
+    for (int64_t i = 0; i < n; i++)
+        fields[i] = (int32_t)(past + i);
+    const struct runner_batch batch = {n, tokens, fields + n, fields, fields + n, 0};
+    upload_batch(r, &batch);
+    for (int b = 0; b < r->chain->n_blocks; b++) {
+        struct ot_block_run run = make_run(r, b, OT_PASS_DECODE, &batch);
+        run.kv = r->caches[b];
+        r->chain->forward(r->chain->context, b, &run);
+        r->caches[b].n_past += n;
+    }
+    download(r, logits, r->logits, (size_t)r->chain->vocab * sizeof(float));
+    free(fields);
+}
+
+void runner_decode_end(struct runner *r) {
+    for (int b = 1; b < r->chain->n_blocks - 1; b++) {
+        ot_device_free(r->device, r->caches[b].k);
+        ot_device_free(r->device, r->caches[b].v);
+    }
+    free(r->caches);
+    r->caches = NULL;
+}
+
+float *runner_slab_grad(struct runner *r, int slab) {
+    size_t n = (size_t)r->chain->slabs[slab].n_params;
+    float *sum = host_alloc(n, sizeof *sum), *part = host_alloc(n, sizeof *part);
+    for (int b = 0; b < r->chain->n_blocks; b++)
+        for (int u = 0; u < r->chain->blocks[b].n_uses; u++) {
+            if (r->chain->blocks[b].uses[u].slab != slab)
+                continue;
+            download(r, part, r->grads[b][u], n * sizeof *part);
+            for (size_t i = 0; i < n; i++)
+                sum[i] += part[i];
+        }
+    free(part);
+    return sum;
+}
