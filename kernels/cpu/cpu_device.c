@@ -1,0 +1,226 @@
+#include "kernels/cpu/cpu_device.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels/adamw.h"
+#include "kernels/cpu/cpu_lane.h"
+#include "kernels/ops.h"
+#include "src/base/error.h"
+
+extern const struct ot_ops ot_cpu_ops; /* kernels/cpu/ops_table.c */
+
+/* A NaN in fp32, fp16 and bf16, and -1 as a token. */
+enum { POISON = 0xff };
+
+enum { ALIGN = 256, PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20 };
+
+static struct ot_cpu_device *cpu(const struct ot_device *device) {
+    return (struct ot_cpu_device *)(uintptr_t)device;
+}
+
+static size_t round_up(size_t bytes, size_t unit) {
+    return (bytes + unit - 1) / unit * unit;
+}
+
+/* ---- device memory ----
+ *
+ * Each allocation is a mapping of its own. It ends at a page that may not be touched, so an op that runs over
+ * the end faults at once; freed memory is unmapped, so whoever still uses it does as well. */
+
+struct ot_cpu_allocation {
+    struct ot_cpu_allocation *next;
+    void *memory;
+    size_t bytes;
+    void *mapping;
+    size_t mapping_bytes;
+};
+
+static int map_allocation(struct ot_cpu_allocation *allocation, const char *name) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = allocation->bytes;
+    size_t body = round_up(bytes, page);
+    unsigned char *mapping =
+        mmap(NULL, body + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapping == MAP_FAILED)
+        return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes left for '%s'", bytes, name);
+    if (mprotect(mapping, body, PROT_READ | PROT_WRITE) != 0) {
+        int error = errno;
+        munmap(mapping, body + page);
+        return ot_fail_errno(OT_E_BUDGET, error, "the machine has no %zu bytes left for '%s'", bytes, name);
+    }
+    if (body >= HUGE_PAGE)
+        madvise(mapping, body, MADV_HUGEPAGE); /* only faster where it works */
+    memset(mapping, POISON, body);
+    allocation->mapping = mapping;
+    allocation->mapping_bytes = body + page;
+    allocation->memory = mapping + body - round_up(bytes, ALIGN);
+    return 0;
+}
+
+/* Takes the bytes out of the budget, or says by how much it is short. */
+static int reserve(struct ot_cpu_device *device, size_t bytes, const char *name) {
+    struct ot_device_usage *usage = &device->usage;
+    size_t left = usage->budget_bytes - usage->used_bytes;
+    if (bytes > left)
+        return ot_fail(
+            OT_E_BUDGET,
+            "device memory is %zu bytes short for '%s', which needs %zu: %zu of the budget of %zu are "
+            "in use; give the device more memory or the model fewer tokens at a time",
+            bytes - left, name, bytes, usage->used_bytes, usage->budget_bytes);
+    usage->used_bytes += bytes;
+    if (usage->used_bytes > usage->peak_bytes)
+        usage->peak_bytes = usage->used_bytes;
+    return 0;
+}
+
+static int alloc_device(struct ot_device *device, size_t bytes, const char *name, void **out) {
+    struct ot_cpu_device *self = cpu(device);
+    *out = NULL;
+    if (bytes == 0)
+        return 0;
+    pthread_mutex_lock(&self->mutex);
+    int rc = reserve(self, bytes, name);
+    pthread_mutex_unlock(&self->mutex);
+    if (rc < 0)
+        return rc;
+
+    struct ot_cpu_allocation *allocation = calloc(1, sizeof *allocation);
+    if (allocation) {
+        allocation->bytes = bytes;
+        rc = map_allocation(allocation, name);
+    } else {
+        rc = ot_fail(OT_E_BUDGET, "no memory to note the allocation of '%s'", name);
+    }
+    pthread_mutex_lock(&self->mutex);
+    if (rc < 0) {
+        self->usage.used_bytes -= bytes;
+        free(allocation);
+    } else {
+        allocation->next = self->allocations;
+        self->allocations = allocation;
+        *out = allocation->memory;
+    }
+    pthread_mutex_unlock(&self->mutex);
+    return rc;
+}
+
+static void free_device(struct ot_device *device, void *memory) {
+    struct ot_cpu_device *self = cpu(device);
+    pthread_mutex_lock(&self->mutex);
+    struct ot_cpu_allocation **link = &self->allocations;
+    while (*link && (*link)->memory != memory)
+        link = &(*link)->next;
+    struct ot_cpu_allocation *allocation = *link;
+    assert(allocation); /* else it was freed before, or never came from here */
+    *link = allocation->next;
+    self->usage.used_bytes -= allocation->bytes;
+    pthread_mutex_unlock(&self->mutex);
+    munmap(allocation->mapping, allocation->mapping_bytes);
+    free(allocation);
+}
+
+/* ---- pinned memory: the machine's own pages, which this device copies from as they are ---- */
+
+static int alloc_pinned(struct ot_device *device, size_t bytes, const char *name, void **out) {
+    struct ot_cpu_device *self = cpu(device);
+    *out = NULL;
+    if (bytes == 0)
+        return 0;
+    void *memory =
+        mmap(NULL, round_up(bytes, PINNED_ALIGN), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
+                             bytes, name);
+    if (bytes >= HUGE_PAGE)
+        madvise(memory, bytes, MADV_HUGEPAGE);
+    pthread_mutex_lock(&self->mutex);
+    self->usage.pinned_bytes += bytes;
+    if (self->usage.pinned_bytes > self->usage.pinned_peak_bytes)
+        self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
+    pthread_mutex_unlock(&self->mutex);
+    *out = memory;
+    return 0;
+}
+
+static void free_pinned(struct ot_device *device, void *memory, size_t bytes) {
+    struct ot_cpu_device *self = cpu(device);
+    munmap(memory, round_up(bytes, PINNED_ALIGN));
+    pthread_mutex_lock(&self->mutex);
+    assert(self->usage.pinned_bytes >= bytes);
+    self->usage.pinned_bytes -= bytes;
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static void get_usage(const struct ot_device *device, struct ot_device_usage *out) {
+    struct ot_cpu_device *self = cpu(device);
+    pthread_mutex_lock(&self->mutex);
+    *out = self->usage;
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* ---- the device ---- */
+
+static int open_device(const struct ot_device_config *config, struct ot_device **out) {
+    struct ot_cpu_device *self = calloc(1, sizeof *self);
+    if (!self)
+        return ot_fail(OT_E_DEVICE, "no memory to open the cpu device");
+    int rc = ot_pool_open(config->threads, "compute", &self->pool);
+    if (rc < 0) {
+        free(self);
+        return rc;
+    }
+    self->base = (struct ot_device){&ot_cpu_device_api, &ot_cpu_ops};
+    self->delay_seed = config->lane_delay_seed;
+    size_t machine_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    self->usage.budget_bytes = config->memory_bytes ? config->memory_bytes : machine_bytes;
+    snprintf(self->name, sizeof self->name, "cpu (%d %s, %s)", config->threads,
+             config->threads == 1 ? "thread" : "threads", ot_adamw_kernel_name());
+    pthread_mutex_init(&self->mutex, NULL);
+    *out = &self->base;
+    return 0;
+}
+
+static void close_device(struct ot_device *device) {
+    struct ot_cpu_device *self = cpu(device);
+    assert(atomic_load(&self->n_lanes) == 0 && atomic_load(&self->n_events) == 0);
+    assert(!self->allocations && self->usage.pinned_bytes == 0);
+    ot_pool_close(self->pool);
+    for (struct ot_cpu_failure *failure = self->failures, *next; failure; failure = next) {
+        next = failure->next;
+        free(failure);
+    }
+    pthread_mutex_destroy(&self->mutex);
+    free(self);
+}
+
+static const char *get_name(const struct ot_device *device) {
+    return cpu(device)->name;
+}
+
+const struct ot_device_api ot_cpu_device_api = {
+    .open = open_device,
+    .close = close_device,
+    .name = get_name,
+    .alloc = alloc_device,
+    .free = free_device,
+    .alloc_pinned = alloc_pinned,
+    .free_pinned = free_pinned,
+    .usage = get_usage,
+    .lane_open = ot_cpu_lane_open,
+    .lane_close = ot_cpu_lane_close,
+    .copy = ot_cpu_lane_copy,
+    .fill = ot_cpu_lane_fill,
+    .notify = ot_cpu_lane_notify,
+    .lane_sync = ot_cpu_lane_sync,
+    .event_create = ot_cpu_event_create,
+    .event_destroy = ot_cpu_event_destroy,
+    .record = ot_cpu_lane_record,
+    .wait = ot_cpu_lane_wait,
+    .event_sync = ot_cpu_event_sync,
+};

@@ -1,0 +1,379 @@
+/* Lanes and events of the cpu device.
+ *
+ * What one lane writes must become visible to another, or to the caller, through record and wait alone: only
+ * then does ThreadSanitizer see a missing dependency as the data race that it would be on a GPU. So nothing
+ * here may order a lane before the thread that enqueues on it: no mutex that both take, no sequentially
+ * consistent flag that both touch. The caller publishes a command by a release store of `filled` and wakes
+ * the lane with a futex call, which orders nothing in the language's eyes; it looks at `finished`, which
+ * does, only when the ring seems full.
+ *
+ * What is left of such hidden order is the device's pool, when two lanes run ops: they take turns there. */
+#include "kernels/cpu/cpu_lane.h"
+
+#include <assert.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/cpu/cpu_device.h"
+#include "src/base/error.h"
+#include "src/base/random.h"
+
+/* Commands that may wait in a lane; more than a step of a 7B model puts there. A power of two, since counters
+ * wrap. */
+enum { RING_COMMANDS = 2048 };
+
+/* Records of one event that may be under way at once before one of them waits for the oldest. */
+enum { EVENT_RECORDS = 16 };
+
+enum { SPIN_NS = 5000, LONGEST_DELAY_NS = 200000, CACHE_LINE = 64 };
+
+struct command {
+    ot_cpu_command_fn fn;
+    bool control; /* runs on a failed lane as well: others wait for it */
+    _Alignas(16) unsigned char args[OT_CPU_COMMAND_BYTES];
+};
+
+struct cpu_lane {
+    struct ot_lane base;
+    pthread_t thread;
+    struct ot_event *idle; /* for ot_lane_sync */
+    uint64_t delay_stream;
+
+    /* the enqueuing thread's */
+    uint32_t next_fill, known_finished;
+    /* the lane's thread's */
+    uint32_t next_run;
+    bool stopping;
+    const struct ot_error *error; /* NULL: none yet */
+    void *scratch;
+    size_t scratch_bytes;
+
+    _Alignas(CACHE_LINE) _Atomic uint32_t filled;
+    _Alignas(CACHE_LINE) _Atomic uint32_t finished;
+    _Atomic bool caller_sleeps;
+    struct command ring[RING_COMMANDS];
+};
+
+/* done[g % EVENT_RECORDS] becomes g when record number g has run; error[] beside it is what its lane had
+ * failed with. Numbers count from 1; comparisons allow for wrapping. */
+struct cpu_event {
+    struct ot_event base;
+    _Atomic uint32_t enqueued;
+    _Atomic uint32_t done[EVENT_RECORDS];
+    _Atomic(const struct ot_error *) error[EVENT_RECORDS];
+};
+
+static struct ot_cpu_device *device_of(const struct ot_lane *lane) {
+    return (struct ot_cpu_device *)lane->device;
+}
+
+/* ---- waiting for a word to change ---- */
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+static void wake_all(_Atomic uint32_t *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Returns once the word is not `seen`, or for no reason; the caller looks again. */
+static void wait_for_change(_Atomic uint32_t *word, uint32_t seen) {
+    for (int64_t until = now_ns() + SPIN_NS; now_ns() < until;)
+        if (atomic_load_explicit(word, memory_order_relaxed) != seen)
+            return;
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+/* ---- the ring ---- */
+
+static void wait_for_room(struct cpu_lane *lane) {
+    uint32_t finished = atomic_load(&lane->finished);
+    while (lane->next_fill - finished == RING_COMMANDS) {
+        atomic_store(&lane->caller_sleeps, true);
+        finished = atomic_load(&lane->finished);
+        if (lane->next_fill - finished == RING_COMMANDS)
+            wait_for_change(&lane->finished, finished);
+        finished = atomic_load(&lane->finished);
+    }
+    atomic_store(&lane->caller_sleeps, false);
+    lane->known_finished = finished;
+}
+
+static void push(struct ot_lane *base, ot_cpu_command_fn fn, bool control, const void *args, size_t bytes) {
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    assert(bytes <= OT_CPU_COMMAND_BYTES);
+    if (lane->next_fill - lane->known_finished == RING_COMMANDS)
+        wait_for_room(lane);
+    struct command *command = &lane->ring[lane->next_fill % RING_COMMANDS];
+    command->fn = fn;
+    command->control = control;
+    if (bytes > 0)
+        memcpy(command->args, args, bytes);
+    lane->next_fill++;
+    atomic_store_explicit(&lane->filled, lane->next_fill, memory_order_release);
+    wake_all(&lane->filled);
+}
+
+void ot_cpu_lane_push(struct ot_lane *lane, ot_cpu_command_fn fn, const void *args, size_t bytes) {
+    push(lane, fn, false, args, bytes);
+}
+
+/* ---- the lane's thread ---- */
+
+static void delay(const struct cpu_lane *lane) {
+    uint64_t seed = device_of(&lane->base)->delay_seed;
+    if (!seed)
+        return;
+    uint64_t ns = ot_random_below(seed, lane->delay_stream, lane->next_run, LONGEST_DELAY_NS + 1);
+    nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+}
+
+static void *lane_main(void *arg) {
+    struct cpu_lane *lane = arg;
+    while (!lane->stopping) {
+        uint32_t filled = atomic_load_explicit(&lane->filled, memory_order_acquire);
+        if (filled == lane->next_run) {
+            wait_for_change(&lane->filled, filled);
+            continue;
+        }
+        const struct command *command = &lane->ring[lane->next_run % RING_COMMANDS];
+        delay(lane);
+        if (command->control || !lane->error)
+            command->fn(&lane->base, command->args);
+        lane->next_run++;
+        atomic_store(&lane->finished, lane->next_run);
+        if (atomic_load(&lane->caller_sleeps))
+            wake_all(&lane->finished);
+    }
+    return NULL;
+}
+
+static void run_stop(struct ot_lane *lane, const void *args) {
+    (void)args;
+    ((struct cpu_lane *)lane)->stopping = true;
+}
+
+static int start_thread(struct cpu_lane *lane, const char *name) {
+    sigset_t all, old;
+    sigfillset(&all); /* signals are for the main thread */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int error = pthread_create(&lane->thread, NULL, lane_main, lane);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (error)
+        return ot_fail_errno(OT_E_DEVICE, error, "cannot start a thread for the lane '%s'", name);
+    char thread_name[16]; /* the kernel takes no more */
+    snprintf(thread_name, sizeof thread_name, "%.15s", name);
+    pthread_setname_np(lane->thread, thread_name);
+    return 0;
+}
+
+int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane **out) {
+    struct ot_cpu_device *owner = (struct ot_cpu_device *)device;
+    int rc;
+    *out = NULL;
+    struct cpu_lane *lane = aligned_alloc(CACHE_LINE, sizeof *lane);
+    if (!lane)
+        return ot_fail(OT_E_DEVICE, "no memory for the lane '%s'", name);
+    memset(lane, 0, sizeof *lane);
+    lane->base.device = device;
+    lane->delay_stream = ot_random_stream(OT_RANDOM_TEST, 0, atomic_fetch_add(&owner->lane_numbers, 1));
+    OT_TRY_GOTO(ot_cpu_event_create(device, &lane->idle), rc, out);
+    OT_TRY_GOTO(start_thread(lane, name), rc, out);
+    atomic_fetch_add(&owner->n_lanes, 1);
+    *out = &lane->base;
+    return 0;
+out:
+    ot_event_destroy(lane->idle);
+    free(lane);
+    return rc;
+}
+
+void ot_cpu_lane_close(struct ot_lane *base) {
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    push(base, run_stop, true, NULL, 0);
+    pthread_join(lane->thread, NULL);
+    ot_cpu_event_destroy(lane->idle);
+    atomic_fetch_sub(&device_of(base)->n_lanes, 1);
+    free(lane->scratch);
+    free(lane);
+}
+
+/* ---- for commands ---- */
+
+struct ot_pool *ot_cpu_lane_pool(struct ot_lane *lane) {
+    return device_of(lane)->pool;
+}
+
+void ot_cpu_lane_fail(struct ot_lane *base, int rc) {
+    static const struct ot_error nameless = {OT_E_DEVICE, "an op failed, and there was no memory to say why"};
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    struct ot_cpu_device *device = device_of(base);
+    assert(rc < 0);
+    if (lane->error)
+        return;
+    struct ot_cpu_failure *failure = malloc(sizeof *failure);
+    if (!failure) {
+        lane->error = &nameless;
+        return;
+    }
+    ot_error_save(&failure->error, rc);
+    pthread_mutex_lock(&device->mutex);
+    failure->next = device->failures;
+    device->failures = failure;
+    pthread_mutex_unlock(&device->mutex);
+    lane->error = &failure->error;
+}
+
+void *ot_cpu_lane_scratch(struct ot_lane *base, size_t bytes) {
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    if (bytes > lane->scratch_bytes) {
+        free(lane->scratch);
+        size_t rounded = (bytes + CACHE_LINE - 1) & ~(size_t)(CACHE_LINE - 1);
+        lane->scratch = aligned_alloc(CACHE_LINE, rounded);
+        lane->scratch_bytes = lane->scratch ? rounded : 0;
+        if (!lane->scratch)
+            ot_cpu_lane_fail(base, ot_fail(OT_E_BUDGET, "no memory for %zu bytes of an op's scratch", bytes));
+    }
+    return lane->scratch;
+}
+
+/* ---- copy, fill, notify ---- */
+
+struct copy {
+    void *dst;
+    const void *src;
+    size_t bytes;
+};
+
+static void run_copy(struct ot_lane *lane, const void *args) {
+    (void)lane;
+    const struct copy *copy = args;
+    memcpy(copy->dst, copy->src, copy->bytes);
+}
+
+void ot_cpu_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src,
+                      size_t bytes) {
+    (void)kind; /* all memory is the machine's */
+    if (bytes > 0)
+        push(lane, run_copy, false, &(struct copy){dst, src, bytes}, sizeof(struct copy));
+}
+
+struct fill {
+    void *dst;
+    int byte;
+    size_t bytes;
+};
+
+static void run_fill(struct ot_lane *lane, const void *args) {
+    (void)lane;
+    const struct fill *fill = args;
+    memset(fill->dst, fill->byte, fill->bytes);
+}
+
+void ot_cpu_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes) {
+    if (bytes > 0)
+        push(lane, run_fill, false, &(struct fill){device_dst, byte, bytes}, sizeof(struct fill));
+}
+
+struct notification {
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+static void run_notification(struct ot_lane *lane, const void *args) {
+    (void)lane;
+    const struct notification *notification = args;
+    notification->fn(notification->arg);
+}
+
+void ot_cpu_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
+    push(lane, run_notification, true, &(struct notification){fn, arg}, sizeof(struct notification));
+}
+
+/* ---- events ---- */
+
+int ot_cpu_event_create(struct ot_device *device, struct ot_event **out) {
+    struct cpu_event *event = calloc(1, sizeof *event);
+    *out = NULL;
+    if (!event)
+        return ot_fail(OT_E_DEVICE, "no memory for an event");
+    event->base.device = device;
+    atomic_fetch_add(&((struct ot_cpu_device *)device)->n_events, 1);
+    *out = &event->base;
+    return 0;
+}
+
+void ot_cpu_event_destroy(struct ot_event *event) {
+    atomic_fetch_sub(&((struct ot_cpu_device *)event->device)->n_events, 1);
+    free(event);
+}
+
+struct record {
+    struct cpu_event *event;
+    uint32_t number;
+};
+
+/* Blocks until record `number` has run. With memory_order_acquire, what it followed is visible then. */
+static void wait_for_record(struct cpu_event *event, uint32_t number, memory_order order) {
+    _Atomic uint32_t *word = &event->done[number % EVENT_RECORDS];
+    for (uint32_t done = atomic_load_explicit(word, order); (int32_t)(done - number) < 0;
+         done = atomic_load_explicit(word, order))
+        wait_for_change(word, done);
+}
+
+static void run_record(struct ot_lane *lane, const void *args) {
+    const struct record *record = args;
+    struct cpu_event *event = record->event;
+    /* The word still belongs to an older record while that one, on a lane far behind, has not run. */
+    wait_for_record(event, record->number - EVENT_RECORDS, memory_order_relaxed);
+    uint32_t slot = record->number % EVENT_RECORDS;
+    atomic_store_explicit(&event->error[slot], ((struct cpu_lane *)lane)->error, memory_order_relaxed);
+    atomic_store_explicit(&event->done[slot], record->number, memory_order_release);
+    wake_all(&event->done[slot]);
+}
+
+void ot_cpu_lane_record(struct ot_lane *lane, struct ot_event *base) {
+    struct cpu_event *event = (struct cpu_event *)base;
+    uint32_t number = atomic_fetch_add_explicit(&event->enqueued, 1, memory_order_relaxed) + 1;
+    push(lane, run_record, true, &(struct record){event, number}, sizeof(struct record));
+}
+
+static void run_wait(struct ot_lane *lane, const void *args) {
+    (void)lane;
+    const struct record *record = args;
+    wait_for_record(record->event, record->number, memory_order_acquire);
+}
+
+void ot_cpu_lane_wait(struct ot_lane *lane, struct ot_event *base) {
+    struct cpu_event *event = (struct cpu_event *)base;
+    uint32_t number = atomic_load_explicit(&event->enqueued, memory_order_relaxed);
+    if (number > 0)
+        push(lane, run_wait, true, &(struct record){event, number}, sizeof(struct record));
+}
+
+int ot_cpu_event_sync(struct ot_event *base) {
+    struct cpu_event *event = (struct cpu_event *)base;
+    uint32_t number = atomic_load_explicit(&event->enqueued, memory_order_relaxed);
+    if (number == 0)
+        return 0;
+    wait_for_record(event, number, memory_order_acquire);
+    const struct ot_error *error =
+        atomic_load_explicit(&event->error[number % EVENT_RECORDS], memory_order_relaxed);
+    return error ? ot_error_load(error) : 0;
+}
+
+int ot_cpu_lane_sync(struct ot_lane *base) {
+    struct cpu_lane *lane = (struct cpu_lane *)base;
+    ot_cpu_lane_record(base, lane->idle);
+    return ot_cpu_event_sync(lane->idle);
+}
