@@ -1,0 +1,76 @@
+#include "src/cli/progress.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/log.h"
+#include "src/cli/units.h"
+
+void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal) {
+    *progress = (struct ot_progress){.steps = steps, .every = every, .terminal = terminal};
+}
+
+bool ot_progress_add(struct ot_progress *progress, const struct ot_progress_point *point, double now) {
+    double weight = progress->mean_seconds > 0 ? 1.0 / 20 : 1;
+    progress->mean_seconds += weight * (point->seconds - progress->mean_seconds);
+    progress->mean_tokens += weight * ((double)point->tokens - progress->mean_tokens);
+    if (progress->terminal)
+        return false;
+    bool due = point->step == 1 || point->step == progress->steps || point->skipped;
+    if (progress->every.steps > 0)
+        due = due || point->step % progress->every.steps == 0;
+    else
+        due = due || now - progress->last_line >= progress->every.seconds;
+    if (due)
+        progress->last_line = now;
+    return due;
+}
+
+double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step) {
+    return (double)(progress->steps - step) * progress->mean_seconds;
+}
+
+void ot_progress_line(const struct ot_progress *progress, const struct ot_progress_point *point,
+                      char line[OT_PROGRESS_LINE_BYTES]) {
+    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], left[OT_TEXT_BYTES],
+        total[OT_TEXT_BYTES];
+    int width = snprintf(total, sizeof total, "%" PRId64, progress->steps);
+    double seconds = progress->mean_seconds > 0 ? progress->mean_seconds : 1;
+    int n = snprintf(line, OT_PROGRESS_LINE_BYTES,
+                     "step %*" PRId64 "/%s loss %.4f |g| %.3g lr %.2e %s tok/s gpu %s host %s", width,
+                     point->step, total, point->loss, point->grad_norm, point->lr,
+                     ot_text_count((int64_t)(progress->mean_tokens / seconds), rate),
+                     ot_text_bytes((int64_t)point->gpu_bytes, gpu),
+                     ot_text_bytes((int64_t)point->host_bytes, host));
+    size_t room = OT_PROGRESS_LINE_BYTES - (size_t)n;
+    if (point->skipped)
+        snprintf(line + n, room, " skipped: gradient not finite");
+    else if (point->step < progress->steps)
+        snprintf(line + n, room, " ETA %s",
+                 ot_text_duration(ot_progress_seconds_left(progress, point->step), left));
+}
+
+void ot_progress_bar(const struct ot_progress *progress, const struct ot_progress_point *point,
+                     char line[OT_PROGRESS_LINE_BYTES]) {
+    enum { WIDTH = 20 };
+    char text[OT_PROGRESS_LINE_BYTES], bar[WIDTH + 1];
+    ot_progress_line(progress, point, text);
+    int done = (int)(WIDTH * point->step / (progress->steps > 0 ? progress->steps : 1));
+    for (int i = 0; i < WIDTH; i++)
+        bar[i] = i < done ? '#' : '.';
+    bar[WIDTH] = '\0';
+    snprintf(line, OT_PROGRESS_LINE_BYTES, "[%s] %.*s", bar, OT_PROGRESS_LINE_BYTES - WIDTH - 4, text);
+}
+
+void ot_progress_show(struct ot_progress *progress, const struct ot_progress_point *point) {
+    char line[OT_PROGRESS_LINE_BYTES];
+    bool due = ot_progress_add(progress, point, ot_now());
+    if (progress->terminal) {
+        ot_progress_bar(progress, point, line);
+        ot_log_set_status(line);
+    } else if (due) {
+        ot_progress_line(progress, point, line);
+        ot_log(OT_LOG_INFO, "%s", line);
+    }
+}

@@ -1,0 +1,117 @@
+#include "src/cli/run_log.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+struct ot_run_log {
+    bool mirror;
+    FILE *file;
+    char path[PATH_MAX];
+    char *early; /* lines from before the file, each with its newline */
+    size_t early_bytes;
+    struct ot_json_writer writer;
+};
+
+int ot_run_log_open(bool mirror, struct ot_run_log **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return ot_fail(OT_E_BUDGET, "no memory for the log");
+    (*out)->mirror = mirror;
+    return 0;
+}
+
+static int put_line(FILE *file, const char *path, const char *text, size_t bytes) {
+    if (fwrite(text, 1, bytes, file) == bytes && fflush(file) == 0)
+        return 0;
+    return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", path);
+}
+
+int ot_run_log_start_file(struct ot_run_log *log, const char *dir) {
+    int n = snprintf(log->path, sizeof log->path, "%s/log.jsonl", dir);
+    if (n < 0 || (size_t)n >= sizeof log->path)
+        return ot_fail(OT_E_IO, "%.200s...: the path is too long", dir);
+    log->file = fopen(log->path, "we");
+    if (!log->file)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
+    OT_TRY(log->early_bytes ? put_line(log->file, log->path, log->early, log->early_bytes) : 0);
+    free(log->early);
+    log->early = NULL;
+    log->early_bytes = 0;
+    return 0;
+}
+
+void ot_run_log_close(struct ot_run_log *log) {
+    if (!log)
+        return;
+    if (log->file)
+        fclose(log->file);
+    free(log->writer.text);
+    free(log->early);
+    free(log);
+}
+
+struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event) {
+    log->writer.indent = -1;
+    ot_json_begin_object(&log->writer, NULL);
+    ot_json_put_text(&log->writer, "event", event);
+    return &log->writer;
+}
+
+static int keep_early(struct ot_run_log *log, const char *line, size_t bytes) {
+    char *grown = realloc(log->early, log->early_bytes + bytes);
+    if (!grown)
+        return ot_fail(OT_E_BUDGET, "no memory for the log");
+    memcpy(grown + log->early_bytes, line, bytes);
+    log->early = grown;
+    log->early_bytes += bytes;
+    return 0;
+}
+
+int ot_run_log_end(struct ot_run_log *log) {
+    char *text;
+    size_t bytes;
+    ot_json_end_object(&log->writer);
+    OT_TRY(ot_json_writer_take(&log->writer, &text, &bytes));
+    text[bytes] = '\n'; /* in the place of the NUL */
+    int rc = log->mirror ? put_line(stdout, "stdout", text, bytes + 1) : 0;
+    if (rc == 0)
+        rc = log->file ? put_line(log->file, log->path, text, bytes + 1) : keep_early(log, text, bytes + 1);
+    free(text);
+    return rc;
+}
+
+int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "step");
+    ot_json_put_int(w, "step", record->step);
+    ot_json_put_real(w, "epoch", record->epoch);
+    ot_json_put_real(w, "loss", record->loss);
+    ot_json_put_real(w, "grad_norm", record->grad_norm);
+    ot_json_put_real(w, "clipped_norm", record->clipped_norm);
+    ot_json_put_real(w, "lr", record->lr);
+    ot_json_put_int(w, "tokens", record->tokens);
+    ot_json_put_int(w, "trained_tokens", record->trained_tokens);
+    ot_json_put_real(w, "tokens_per_s", record->seconds > 0 ? (double)record->tokens / record->seconds : 0);
+    ot_json_put_real(w, "seconds", record->seconds);
+    ot_json_put_int(w, "gpu_bytes", (int64_t)record->gpu_bytes);
+    ot_json_put_int(w, "host_bytes", (int64_t)record->host_bytes);
+    if (record->skipped)
+        ot_json_put_bool(w, "skipped", true);
+    return ot_run_log_end(log);
+}
+
+int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_record *record) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "eval");
+    ot_json_put_int(w, "step", record->step);
+    ot_json_put_real(w, "loss", record->loss);
+    ot_json_put_real(w, "perplexity", exp(record->loss));
+    ot_json_put_int(w, "trained_tokens", record->trained_tokens);
+    ot_json_put_int(w, "rows", record->rows);
+    ot_json_put_real(w, "seconds", record->seconds);
+    return ot_run_log_end(log);
+}

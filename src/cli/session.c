@@ -1,0 +1,278 @@
+#include "src/cli/session.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/pool.h"
+#include "src/cli/units.h"
+
+/* ---- tokenizer ---- */
+
+/* Own presets have no tokenizer file anywhere: bytes serve them. */
+static int make_byte_tokenizer(struct ot_session *s) {
+    const char *folder = getenv("TMPDIR");
+    if (asprintf(&s->tokenizer_path, "%s/offload-train-XXXXXX.json", folder && *folder ? folder : "/tmp") <
+        0) {
+        s->tokenizer_path = NULL;
+        return ot_fail(OT_E_BUDGET, "no memory for a file name");
+    }
+    int fd = mkstemps(s->tokenizer_path, 5);
+    if (fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot make a temporary file; set TMPDIR",
+                             s->tokenizer_path);
+    close(fd);
+    s->tokenizer_is_temporary = true;
+    return ot_tokenizer_write_byte_level(s->tokenizer_path);
+}
+
+static int find_tokenizer(struct ot_session *s) {
+    const struct ot_preset *preset = s->resolved.preset;
+    const char *path = s->options->tokenizer;
+    if (!path && s->dir)
+        path = ot_model_dir_facts(s->dir)->tokenizer_path;
+    if (!path && s->dir)
+        return ot_fail(OT_E_INPUT, "%s has no tokenizer.json; give one with --tokenizer FILE",
+                       ot_model_dir_path(s->dir));
+    if (!path && preset && !preset->hub_id)
+        return make_byte_tokenizer(s);
+    if (!path)
+        return ot_fail(OT_E_INPUT,
+                       "%s has no tokenizer here; give the tokenizer.json of %s with --tokenizer FILE",
+                       s->options->model, preset->hub_id);
+    s->tokenizer_path = strdup(path);
+    return s->tokenizer_path ? 0 : ot_fail(OT_E_BUDGET, "no memory for a file name");
+}
+
+static int32_t find_first_token(const struct ot_tokenizer *tokenizer, const char *const *names) {
+    int32_t id = -1;
+    for (; *names && id < 0; names++)
+        id = ot_tokenizer_find(tokenizer, *names, strlen(*names));
+    return id;
+}
+
+/* Where no config names the ids, or the tokenizer is not the config's: by the spellings that models use. */
+static void guess_ids(struct ot_session *s) {
+    static const char *const starts[] = {"<s>", "<|begin_of_text|>", "<|bos|>", "<bos>", NULL};
+    static const char *const ends[] = {"</s>",  "<|im_end|>", "<|end_of_text|>", "<|eos|>", "<|endoftext|>",
+                                       "<eos>", NULL};
+    s->ids.bos = find_first_token(s->tokenizer, starts);
+    int32_t end = find_first_token(s->tokenizer, ends);
+    s->ids.n_eos = end >= 0;
+    s->ids.eos[0] = end;
+}
+
+/* Whether the post-processor puts a token in front is seen in what it does to a text. */
+static int find_specials(struct ot_session *s) {
+    struct ot_token_list bare = {0}, framed = {0};
+    int rc;
+    OT_TRY_GOTO(ot_tokenizer_encode(s->tokenizer, "a", 1, 0, &bare), rc, out);
+    OT_TRY_GOTO(ot_tokenizer_encode(s->tokenizer, "a", 1, OT_TOKENIZER_ADD_SPECIAL, &framed), rc, out);
+    s->specials = (struct ot_special_tokens){.bos_id = s->ids.bos};
+    if (framed.n > bare.n && (bare.n == 0 || framed.ids[0] != bare.ids[0])) {
+        s->specials.add_bos = true;
+        s->specials.bos_id = framed.ids[0];
+    }
+    for (int i = 0; i < s->ids.n_eos && i < OT_SAMPLE_MAX_EOS; i++)
+        s->specials.eos_ids[s->specials.n_eos++] = s->ids.eos[i];
+out:
+    ot_token_list_free(&bare);
+    ot_token_list_free(&framed);
+    return rc;
+}
+
+static int open_tokenizer(struct ot_session *s) {
+    OT_TRY(find_tokenizer(s));
+    OT_TRY(ot_tokenizer_open(s->tokenizer_path, &s->tokenizer));
+    if (s->dir && !s->options->tokenizer)
+        s->ids = ot_model_dir_facts(s->dir)->ids;
+    if (s->ids.n_eos == 0)
+        guess_ids(s);
+    return find_specials(s);
+}
+
+/* ---- open ---- */
+
+static int open_machine(struct ot_options *options, struct ot_session *out) {
+    *out = (struct ot_session){.options = options, .ids = {.bos = -1}};
+    OT_TRY(ot_machine_probe("", &out->machine));
+    if (!options->threads)
+        ot_options_choose_count(options, "threads", out->machine.cores);
+    return ot_pool_open((int)options->threads, "files", &out->pool);
+}
+
+static int open_model_files(struct ot_session *s) {
+    OT_TRY(ot_model_resolve(s->options->model, &s->resolved));
+    bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
+    if (!s->resolved.path) {
+        if (!random)
+            return ot_fail(OT_E_INPUT, "%s", s->resolved.missing);
+        s->config = s->resolved.preset->config;
+        s->stored = OT_BF16;
+        return 0;
+    }
+    OT_TRY(ot_model_dir_open(s->resolved.path, &s->dir));
+    const struct ot_model_facts *facts = ot_model_dir_facts(s->dir);
+    s->config = facts->config;
+    s->stored = facts->dtype;
+    return 0;
+}
+
+static int need_weights(const struct ot_session *s) {
+    if (s->options->init == OT_CHOICE_INIT_RANDOM || ot_model_dir_facts(s->dir)->has_weights)
+        return 0;
+    const char *missing = ot_model_dir_facts(s->dir)->weights_missing;
+    return ot_fail(OT_E_INPUT, "%s%s", missing,
+                   s->options->command == OT_COMMAND_TRAIN ? "; --init random starts from random weights"
+                                                           : "");
+}
+
+int ot_session_open(struct ot_options *options, struct ot_session *out) {
+    OT_TRY(open_machine(options, out));
+    OT_TRY(open_model_files(out));
+    OT_TRY(need_weights(out));
+    OT_TRY(open_tokenizer(out));
+    if (options->device == OT_CHOICE_DEVICE_AUTO)
+        ot_options_choose_index(options, "device", OT_CHOICE_DEVICE_CPU);
+    if (options->dtype == OT_CHOICE_DTYPE_AUTO)
+        ot_options_choose_index(options, "dtype", OT_CHOICE_DTYPE_FP32);
+    out->dtype = options->dtype == OT_CHOICE_DTYPE_BF16 ? OT_BF16 : OT_F32;
+    return 0;
+}
+
+int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out) {
+    OT_TRY(open_machine(options, out));
+    if (options->tokenizer) {
+        OT_TRY(find_tokenizer(out));
+        return ot_tokenizer_open(out->tokenizer_path, &out->tokenizer);
+    }
+    OT_TRY(ot_model_resolve(options->model, &out->resolved));
+    if (out->resolved.path)
+        OT_TRY(ot_model_dir_open(out->resolved.path, &out->dir));
+    return open_tokenizer(out);
+}
+
+void ot_session_close(struct ot_session *s) {
+    ot_engine_close(s->engine);
+    ot_device_close(s->device);
+    ot_plan_free(&s->plan);
+    ot_model_close(s->model);
+    ot_tokenizer_close(s->tokenizer);
+    if (s->tokenizer_is_temporary)
+        unlink(s->tokenizer_path);
+    free(s->tokenizer_path);
+    ot_model_dir_close(s->dir);
+    ot_resolved_free(&s->resolved);
+    ot_pool_close(s->pool);
+    *s = (struct ot_session){0};
+}
+
+/* ---- plan ---- */
+
+int64_t ot_session_cache_bytes(const struct ot_session *s, int64_t tokens) {
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    return 2 * s->config.n_layers * tokens * chain->kv_elems * (int64_t)ot_dtype_bytes(chain->dtype);
+}
+
+/* On the cpu device both tiers are RAM, and a budget that the user gave may be more than there is. */
+static int check_free(const struct ot_session *s) {
+    size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU),
+           host = ot_ledger_total(&s->plan.ledger, OT_TIER_HOST);
+    if (gpu + host <= (size_t)s->machine.free_bytes)
+        return 0;
+    char need[OT_TEXT_BYTES], gpu_text[OT_TEXT_BYTES], host_text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
+    return ot_fail(OT_E_BUDGET,
+                   "the plan needs %s of RAM (gpu tier %s, host tier %s) and %s are free%s; lower --gpu-mem, "
+                   "--micro-batch or --seq-len",
+                   ot_text_bytes((int64_t)(gpu + host), need), ot_text_bytes((int64_t)gpu, gpu_text),
+                   ot_text_bytes((int64_t)host, host_text), ot_text_bytes(s->machine.free_bytes, have),
+                   s->machine.limited ? " within this container's limit" : "");
+}
+
+int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
+    const struct ot_options *o = s->options;
+    OT_TRY(ot_model_open(&s->config, s->dtype, need->max_position, &s->model));
+    if (o->init == OT_CHOICE_INIT_FILES)
+        OT_TRY(ot_model_dir_check(s->dir, s->model));
+    ot_machine_budgets(&s->machine, o->gpu_mem, o->host_mem, s->budget_bytes);
+    struct ot_plan_request request = {
+        .chain = ot_model_chain(s->model),
+        .budget_bytes = {s->budget_bytes[OT_TIER_GPU], s->budget_bytes[OT_TIER_HOST]},
+        .sequence_tokens = need->sequence_tokens,
+        .step_sequences = need->step_sequences,
+        .micro_sequences = need->micro_sequences,
+        .train = need->train,
+        .clip = need->clip,
+        .weights = o->home.weights,
+        .state = o->home.state,
+        .activations = o->home.activations,
+        .slots = (int)o->slots,
+        .recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL,
+        .order = (enum ot_order)o->order,
+        .extra_device_bytes = need->cache_tokens ? ot_session_cache_bytes(s, need->cache_tokens) : 0,
+    };
+    size_t *host = &request.budget_bytes[OT_TIER_HOST];
+    *host -= (size_t)need->host_bytes < *host ? (size_t)need->host_bytes : *host;
+    OT_TRY(ot_plan_make(&request, &s->plan));
+    return check_free(s);
+}
+
+/* ---- start ---- */
+
+static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
+    return ot_engine_set(context, OT_SLAB_MASTER, slab, first, n, values);
+}
+
+struct random_job {
+    const struct ot_session *session;
+    int slab;
+    int64_t first;
+    float *values;
+};
+
+static void fill_random(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct random_job *job = context;
+    (void)chunk, (void)worker;
+    ot_model_init_values(job->session->model, (uint64_t)job->session->options->seed, job->slab,
+                         job->first + begin, end - begin, job->values + begin);
+}
+
+static int init_random(struct ot_session *s) {
+    enum { PIECE = 1 << 22, CHUNK = 1 << 14 };
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    float *values = malloc(PIECE * sizeof *values);
+    if (!values)
+        return ot_fail(OT_E_BUDGET, "no memory for random weights");
+    int rc = 0;
+    for (int slab = 0; slab < chain->n_slabs && rc == 0; slab++)
+        for (int64_t first = 0; first < chain->slabs[slab].n_params && rc == 0; first += PIECE) {
+            int64_t left = chain->slabs[slab].n_params - first, n = left < PIECE ? left : PIECE;
+            struct random_job job = {s, slab, first, values};
+            ot_pool_run(s->pool, n, CHUNK, fill_random, &job);
+            rc = ot_engine_set(s->engine, OT_SLAB_MASTER, slab, first, n, values);
+        }
+    free(values);
+    return rc;
+}
+
+int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *optimizer) {
+    const struct ot_options *o = s->options;
+    struct ot_device_config device = {
+        .kind = "cpu", .memory_bytes = s->budget_bytes[OT_TIER_GPU], .threads = (int)o->threads};
+    OT_TRY(ot_device_open(&device, &s->device));
+    struct ot_engine_config engine = {
+        .chain = ot_model_chain(s->model),
+        .device = s->device,
+        .plan = &s->plan,
+        .optimizer = optimizer ? *optimizer
+                               : (struct ot_optimizer_config){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f},
+        .optimizer_threads = o->optimizer_threads ? (int)o->optimizer_threads : 1,
+    };
+    OT_TRY(ot_engine_open(&engine, &s->engine));
+    if (o->init == OT_CHOICE_INIT_RANDOM)
+        return init_random(s);
+    return ot_model_dir_load(s->dir, s->model, s->pool, put_values, s->engine);
+}

@@ -1,0 +1,71 @@
+/* What every command that runs a model opens, in order: machine, tokenizer, model, plan, device, engine.
+ *
+ *   ot_session_open    reads the small files: config, tokenizer, safetensors headers. Nothing large is
+ * allocated ot_session_plan    fixes the model's dtype and positions and makes the plan: what would be used
+ * is known ot_session_start   allocates it, and loads the weights or makes random ones
+ *
+ * The struct owns what it names and borrows the options; a field is NULL until its stage. One thread.
+ */
+#ifndef OT_CLI_SESSION_H
+#define OT_CLI_SESSION_H
+
+#include "kernels/device.h"
+#include "models/model.h"
+#include "offload/engine.h"
+#include "src/cli/machine.h"
+#include "src/cli/options.h"
+#include "src/data/sample.h"
+#include "src/files/model_dir.h"
+#include "src/files/resolve.h"
+
+struct ot_pool;
+
+struct ot_session {
+    struct ot_options *options;
+    struct ot_machine machine;
+    struct ot_pool *pool; /* for files and rows */
+
+    struct ot_resolved resolved;
+    struct ot_model_dir *dir; /* NULL: a preset without files, for --init random */
+    struct ot_model_config config;
+    enum ot_dtype stored; /* of the weight files, read and written */
+    struct ot_token_ids ids;
+
+    char *tokenizer_path;
+    bool tokenizer_is_temporary; /* the byte-level tokenizer that own presets get; deleted at close */
+    struct ot_tokenizer *tokenizer;
+    struct ot_special_tokens specials;
+
+    enum ot_dtype dtype; /* on the device */
+    struct ot_model *model;
+    size_t budget_bytes[OT_TIER_COUNT];
+    struct ot_plan plan;
+    struct ot_device *device;
+    struct ot_engine *engine;
+};
+
+/* Fills in the options that the machine decides (threads, dtype). Errors: OT_E_INPUT, OT_E_IO, OT_E_USAGE.
+ * `out` needs ot_session_close in either case. */
+int ot_session_open(struct ot_options *options, struct ot_session *out);
+/* The same for the tokenizer alone; it has no model. */
+int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out);
+void ot_session_close(struct ot_session *session);
+
+struct ot_session_need {
+    int64_t max_position; /* positions that rows may have */
+    int64_t sequence_tokens, step_sequences;
+    int64_t micro_sequences; /* 0: chosen from the budget */
+    bool train, clip;
+    int64_t cache_tokens; /* key/value cache for generation; 0: none */
+    int64_t host_bytes;   /* held by the caller already (rows): the host budget is less by it */
+};
+
+/* Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files are not this model's). */
+int ot_session_plan(struct ot_session *session, const struct ot_session_need *need);
+/* Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_INPUT (a weight is not finite), OT_E_IO. */
+int ot_session_start(struct ot_session *session, const struct ot_optimizer_config *optimizer);
+
+/* Bytes of a key/value cache for `tokens` tokens. The session has a model. */
+int64_t ot_session_cache_bytes(const struct ot_session *session, int64_t tokens);
+
+#endif
