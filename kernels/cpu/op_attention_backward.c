@@ -11,7 +11,7 @@
 /* Keys that a chunk of the second pass owns; as many queries are visited at a time. */
 enum { OWNED_KEYS = 128 };
 
-/* ---- delta -------------------------------------------------------------------------------------------- */
+/* ---- delta ---- */
 
 static OT_INLINE void attention_delta(enum ot_dtype dtype, const struct ot_attention_backward *op,
                                       int64_t query) {
@@ -33,7 +33,7 @@ static void attention_delta_chunk(void *context, int64_t begin, int64_t end, int
         WITH_DTYPE(op->forward.dtype, attention_delta, op, query);
 }
 
-/* ---- one tile ----------------------------------------------------------------------------------------- */
+/* ---- one tile ---- */
 
 /* Queries [query, query + q.rows) against keys [key, key + k.rows) of one head. */
 struct attention_pair {
@@ -67,9 +67,7 @@ static void attention_slopes(const struct ot_attention_backward *op, const struc
     }
 }
 
-/* ---- dq
- * -----------------------------------------------------------------------------------------------------------
- */
+/* ---- dq ---- */
 
 static void attention_dq_block(const struct ot_attention_backward *op, int64_t head, int64_t begin,
                                int64_t end, struct attention_tile *tile) {
@@ -106,7 +104,7 @@ static void attention_dq_chunk(void *context, int64_t begin, int64_t end, int64_
     }
 }
 
-/* ---- dk, dv ------------------------------------------------------------------------------------------- */
+/* ---- dk, dv ---- */
 
 /* Adds what the queries of one head, from the first that can see keys [begin, end) on, send to those keys. */
 static void attention_add_head(const struct ot_attention_backward *op, struct attention_pair *pair,

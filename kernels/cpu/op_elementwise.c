@@ -3,7 +3,7 @@
 
 #include "kernels/adamw.h"
 
-/* ---- activations -------------------------------------------------------------------------------------- */
+/* ---- activations ---- */
 
 #define GELU_SLOPE   0.7978845608f /* sqrt(2 / pi) */
 #define GELU_CUBIC   0.044715f
@@ -48,7 +48,7 @@ static OT_INLINE ot_vf activation_slope(enum ot_activation act, ot_vf x, ot_vf *
     }
 }
 
-/* ---- activate ----------------------------------------------------------------------------------------- */
+/* ---- activate ---- */
 
 static OT_INLINE void activate_span(enum ot_dtype dtype, const struct ot_activate *op, int64_t begin,
                                     int64_t end) {
@@ -99,9 +99,7 @@ static void cpu_activate_backward(struct ot_lane *lane, const struct ot_activate
     ot_cpu_lane_push(lane, run_activate_backward, op, sizeof *op);
 }
 
-/* ---- glu
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- glu ---- */
 
 static OT_INLINE void glu_row(enum ot_dtype dtype, const struct ot_glu *op, int64_t row) {
     const void *gate = at(dtype, op->gate, row * op->ld_in), *up = at(dtype, op->up, row * op->ld_in);
@@ -160,9 +158,7 @@ static void cpu_glu_backward(struct ot_lane *lane, const struct ot_glu_backward 
     ot_cpu_lane_push(lane, run_glu_backward, op, sizeof *op);
 }
 
-/* ---- add
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- add ---- */
 
 static OT_INLINE void add_span(enum ot_dtype dtype, const struct ot_add *op, int64_t begin, int64_t end) {
     const void *a = at(dtype, op->a, begin), *b = at(dtype, op->b, begin);
@@ -187,9 +183,7 @@ static void cpu_add(struct ot_lane *lane, const struct ot_add *op) {
     ot_cpu_lane_push(lane, run_add, op, sizeof *op);
 }
 
-/* ---- cast
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- cast ---- */
 
 static OT_INLINE void cast_span(enum ot_dtype to, enum ot_dtype from, const void *src, void *dst, int64_t n) {
     OT_FOR_LANES(i, lanes, n, { vec_store(to, dst, i, lanes, vec_load(from, src, i, lanes)); });
@@ -242,7 +236,7 @@ static void cpu_cast(struct ot_lane *lane, const struct ot_cast *op) {
     ot_cpu_lane_push(lane, run_cast, op, sizeof *op);
 }
 
-/* ---- adamw -------------------------------------------------------------------------------------------- */
+/* ---- adamw ---- */
 
 static void adamw_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;

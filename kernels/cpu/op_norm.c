@@ -10,7 +10,7 @@ static int64_t norm_offset(int64_t row, int64_t group, int64_t ld, int64_t cols)
     return row / group * ld + row % group * cols;
 }
 
-/* ---- forward ------------------------------------------------------------------------------------------ */
+/* ---- forward ---- */
 
 /* x + delta, rounded to dtype, into sum. */
 static OT_INLINE void norm_residual(enum ot_dtype dtype, const struct ot_norm *op, int64_t offset) {
@@ -76,7 +76,7 @@ static void cpu_norm(struct ot_lane *lane, const struct ot_norm *op) {
     ot_cpu_lane_push(lane, run_norm, op, sizeof *op);
 }
 
-/* ---- backward ----------------------------------------------------------------------------------------- */
+/* ---- backward ---- */
 
 struct norm_backward_run {
     const struct ot_norm_backward *op;

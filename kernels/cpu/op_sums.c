@@ -10,9 +10,7 @@ enum {
     REDUCE_ELEMENTS = 65536,
 };
 
-/* ---- bias
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- bias ---- */
 
 static OT_INLINE void bias_backward_strip(enum ot_dtype dtype, const struct ot_bias_backward *op,
                                           int64_t begin, int64_t end) {
@@ -45,7 +43,7 @@ static void cpu_bias_backward(struct ot_lane *lane, const struct ot_bias_backwar
     ot_cpu_lane_push(lane, run_bias_backward, op, sizeof *op);
 }
 
-/* ---- embedding ---------------------------------------------------------------------------------------- */
+/* ---- embedding ---- */
 
 static void embed_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;
@@ -95,7 +93,7 @@ static void cpu_embed_backward(struct ot_lane *lane, const struct ot_embed_backw
     ot_cpu_lane_push(lane, run_embed_backward, op, sizeof *op);
 }
 
-/* ---- reduce ------------------------------------------------------------------------------------------- */
+/* ---- reduce ---- */
 
 struct reduce_run {
     const struct ot_reduce *op;

@@ -37,7 +37,7 @@ static OT_INLINE ot_vf vec_set(float value) {
     return value - (ot_vf){0};
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------- */
+/* ---- memory ---- */
 
 static OT_INLINE ot_vf vec_from_bf16(ot_vh half) {
     return (ot_vf)(__builtin_convertvector(half, ot_vu) << 16);
@@ -101,7 +101,7 @@ static OT_INLINE void vec_store(enum ot_dtype dtype, void *array, int64_t first,
         }                                                                                                    \
     } while (0)
 
-/* ---- lanes -------------------------------------------------------------------------------------------- */
+/* ---- lanes ---- */
 
 /* mask lanes are all ones or all zeros, as comparisons make them. */
 static OT_INLINE ot_vf vec_select(ot_vi mask, ot_vf yes, ot_vf no) {
@@ -146,7 +146,7 @@ static OT_INLINE ot_vi vec_first(int64_t count) {
     return index < (int32_t)count;
 }
 
-/* ---- functions ---------------------------------------------------------------------------------------- */
+/* ---- functions ---- */
 
 /* exp over the whole range: 0 below -104, infinity above 88.73, subnormals in between; NaN stays NaN. */
 static OT_INLINE ot_vf vec_exp(ot_vf x) {
