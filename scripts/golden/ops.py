@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Golden vectors of the ops (kernels/ops.h), forward and backward, by PyTorch in float64: tests/golden/ops.bin.
+
+Inputs lie on the bf16 grid, so that the same file serves the fp32 and the bf16 ops. Results are stored as fp32: one
+rounding of the float64 value. Run: python scripts/golden/ops.py (needs torch, numpy)
+"""
+
+import os
+
+import torch
+import torch.nn.functional as F
+
+from goldenfile import write
+
+torch.manual_seed(2)
+arrays = {}
+
+
+def inputs(case, **shapes):
+    """Random float64 leaves on the bf16 grid, recorded under CASE.NAME."""
+    tensors = []
+    for name, shape in shapes.items():
+        value = torch.randn(shape).bfloat16().double()
+        arrays[f"{case}.{name}"] = value.float()
+        tensors.append(value.requires_grad_())
+    return tensors
+
+
+def constant(case, name, value):
+    arrays[f"{case}.{name}"] = value
+    return value
+
+
+def results(case, **tensors):
+    for name, value in tensors.items():
+        arrays[f"{case}.{name}"] = value.detach().float()
+
+
+def backward(case, out, leaves, dout_name="dout"):
+    """Back-propagates a random gradient; leaves: {name of the gradient: leaf}."""
+    dout = torch.randn(out.shape).bfloat16().double()
+    arrays[f"{case}.{dout_name}"] = dout.float()
+    grads = torch.autograd.grad(out, list(leaves.values()), dout)
+    results(case, **dict(zip(leaves, grads)))
+
+
+def gemm():
+    for case, m, n, k in (("gemm", 7, 13, 19),):
+        a, b, bias, c = inputs(case, a=(m, k), b=(k, n), bias=(n,), c=(m, n))
+        results(case, product=a @ b, with_bias=a @ b + bias, accumulated=c + a @ b)
+
+
+def embed():
+    (table,) = inputs("embed", table=(11, 20))
+    tokens = torch.tensor([3, 0, 10, 3, 3, 7, 0], dtype=torch.int32)
+    constant("embed", "tokens", tokens)
+    out = F.embedding(tokens.long(), table)
+    results("embed", out=out)
+    backward("embed", out, {"dtable": table})
+
+
+def norm():
+    """A residual sum, rounded to bf16 so that both dtypes normalise the same numbers, then either norm."""
+    for case, kind, rows, cols in (("norm.rms", "rms", 5, 21), ("norm.layer", "layer", 5, 21)):
+        x, weight, bias = inputs(case, x=(rows, cols), weight=(cols,), bias=(cols,))
+        eps = 1e-5
+        if kind == "rms":
+            rstd = torch.rsqrt((x * x).mean(-1) + eps)
+            y = x * rstd[:, None] * weight
+            leaves = {"dx": x, "dweight": weight}
+        else:
+            mean = x.mean(-1)
+            rstd = torch.rsqrt(((x - mean[:, None]) ** 2).mean(-1) + eps)
+            y = F.layer_norm(x, (cols,), weight, bias, eps)
+            leaves = {"dx": x, "dweight": weight, "dbias": bias}
+            results(case, mean=mean)
+        results(case, y=y, rstd=rstd)
+        backward(case, y, leaves, "dy")
+
+
+def rope():
+    """Hugging Face's rotate_half on the first rotary_dim elements of each head."""
+    n, heads, dim, rotary, positions = 5, 3, 12, 8, 40
+    (x,) = inputs("rope", x=(n, heads, dim))
+    position = constant("rope", "position", torch.tensor([0, 1, 39, 7, 0], dtype=torch.int32))
+    angle = torch.arange(positions).double()[:, None] / 10000 ** (torch.arange(0, rotary, 2).double() / rotary)
+    cos = constant("rope", "cos", angle.cos().float()).double()[position.long()][:, None]
+    sin = constant("rope", "sin", angle.sin().float()).double()[position.long()][:, None]
+    head, tail = x[..., :rotary], x[..., rotary:]
+    half = torch.cat((-head[..., rotary // 2 :], head[..., : rotary // 2]), -1)
+    y = torch.cat((head * torch.cat((cos, cos), -1) + half * torch.cat((sin, sin), -1), tail), -1)
+    results("rope", y=y)
+    backward("rope", y, {"dx": x}, "dy")
+
+
+def attention_mask(row_start, n_keys, window):
+    """True where query i sees key j."""
+    n = len(row_start)
+    own = torch.arange(n)[:, None] + n_keys - n
+    key = torch.arange(n_keys)[None]
+    seen = (key >= torch.tensor(row_start)[:, None]) & (key <= own)
+    return seen & (key > own - window) if window else seen
+
+
+def attention():
+    cases = {
+        "attention.plain": (9, 9, 2, 2, 8, 0, [0] * 9),
+        "attention.grouped": (21, 21, 6, 2, 5, 0, [0] * 4 + [4] * 1 + [5] * 16),
+        "attention.window": (18, 18, 2, 1, 8, 5, [0] * 11 + [11] * 7),
+        "attention.decode": (3, 20, 4, 2, 8, 0, [0] * 3),
+    }
+    for case, (n, n_keys, heads, kv_heads, dim, window, row_start) in cases.items():
+        q, k, v = inputs(case, q=(n, heads, dim), k=(n_keys, kv_heads, dim), v=(n_keys, kv_heads, dim))
+        constant(case, "row_start", torch.tensor(row_start, dtype=torch.int32))
+        constant(case, "window", torch.tensor([window], dtype=torch.int32))
+        group = heads // kv_heads
+        wide_k, wide_v = (t.repeat_interleave(group, 1).transpose(0, 1) for t in (k, v))
+        mask = attention_mask(row_start, n_keys, window)
+        out = F.scaled_dot_product_attention(q.transpose(0, 1), wide_k, wide_v, attn_mask=mask).transpose(0, 1)
+        scores = (q.transpose(0, 1) @ wide_k.transpose(1, 2)) / dim**0.5
+        lse = scores.masked_fill(~mask, float("-inf")).logsumexp(-1)
+        results(case, out=out, lse=lse)
+        backward(case, out, {"dq": q, "dk": k, "dv": v})
+
+
+def activations():
+    acts = {
+        "silu": F.silu,
+        "gelu_erf": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+        "relu": F.relu,
+    }
+    wide = torch.cat((torch.randn(40) * 3, torch.tensor([0.0, -0.0, 1e-3, -30, 30, -100, 100, -9, 9, -5.5])))
+    for name, act in acts.items():
+        case = f"act.{name}"
+        x = wide.bfloat16().double()
+        arrays[f"{case}.x"] = x.float()
+        x.requires_grad_()
+        y = act(x)
+        results(case, y=y)
+        backward(case, y, {"dx": x}, "dy")
+        case = f"glu.{name}"
+        gate, up = inputs(case, gate=(3, 18), up=(3, 18))
+        out = act(gate) * up
+        results(case, out=out)
+        backward(case, out, {"dgate": gate, "dup": up})
+
+
+def cross_entropy():
+    """Logits with large offsets; one ignored row; gradient of the sum times 0.125."""
+    case, rows, vocab = "cross_entropy", 6, 37
+    logits = torch.randn(rows, vocab).double() * 4 + torch.tensor([0.0, 100, -300, 5000, 0, 1]).double()[:, None]
+    logits = logits.float().double()
+    arrays[f"{case}.logits"] = logits.float()
+    targets = constant(case, "targets", torch.tensor([5, 36, 0, 11, -100, 7], dtype=torch.int32))
+    logits.requires_grad_()
+    loss = F.cross_entropy(logits, targets.long(), reduction="none", ignore_index=-100)
+    (grad,) = torch.autograd.grad(loss.sum() * 0.125, logits)
+    results(case, loss=loss, grad=grad)
+
+
+def bias():
+    (dy,) = inputs("bias", dy=(23, 10))
+    results("bias", dbias=dy.sum(0))
+
+
+for make in (gemm, bias, embed, norm, rope, attention, activations, cross_entropy):
+    make()
+write(os.path.join(os.path.dirname(__file__), "../../tests/golden/ops.bin"), arrays)
