@@ -19,12 +19,14 @@
 struct ot_pool;
 struct ot_dataset;
 
+enum { OT_DATA_MAX_SEQ_LEN = 1 << 24 }; /* longer than any model's context; packing has tables of this size */
+
 struct ot_dataset_config {
     const char *path;
     const struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
     int32_t vocab_size;
-    int64_t seq_len;
+    int64_t seq_len;                           /* 2..OT_DATA_MAX_SEQ_LEN */
     const char *template_name, *prompt_format; /* NULL: by the kind of the rows */
     bool train_prompt;                         /* no prompt masking */
     bool no_eos;

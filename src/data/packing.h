@@ -20,10 +20,10 @@
 struct ot_dataset;
 struct ot_packing;
 
-/* Draws fraction of the documents (rounded, never all of them) for evaluation: eval[i] for each row of the
- * dataset, so that pieces of one document stay together. Same seed and file: same rows. Errors: OT_E_BUDGET.
- */
-int ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_t seed, bool *eval);
+/* Draws a fraction of the documents (rounded, never all of them) for evaluation: sets eval[i] for each row of
+ * the dataset, so that pieces of one document stay together. Same seed and file: same rows. Returns the
+ * number of documents drawn. */
+int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_t seed, bool *eval);
 
 struct ot_packing_config {
     const struct ot_dataset *dataset; /* outlives the packing */
@@ -31,7 +31,7 @@ struct ot_packing_config {
     bool only_value;                  /* rows with only[i] == only_value are used */
     int64_t seq_len;
     bool one_row; /* --pack no: a sequence is one row */
-    bool shuffle; /* false: file order as far as packing allows, the same in every epoch */
+    bool shuffle; /* false: every epoch has the same order, with one_row that of the file */
     uint64_t seed;
 };
 

@@ -40,31 +40,29 @@ struct ot_sample_config {
     const struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
     bool append_eos;
-    int64_t seq_len;    /* tokens a piece may have, >= 2 */
+    int64_t seq_len;    /* tokens that a piece may have, >= 2 */
     int32_t vocab_size; /* rows of the model's embedding: larger ids are refused */
 };
 
 /* Zero before the first use; free with ot_sample_free. */
 struct ot_sample {
     struct ot_token_list encoded; /* scratch of the tokenizer */
-    uint32_t *tokens;             /* the pieces, laid end to end */
-    size_t n_tokens, token_capacity;
-    uint32_t *start; /* byte in the rendered text at which each token starts */
-    size_t *piece_end;
-    size_t n_pieces, piece_capacity;
-    int64_t trained; /* tokens that will be targets: trained, and not the first of their piece */
-    bool truncated;  /* something was cut away */
-    bool straddles;  /* an answer's first bytes are inside the prompt's last token, which does not train */
-    size_t user_specials;  /* special tokens that came out of the user's own text */
-    int32_t first_special; /* id of the first of those, -1 if none */
+    uint32_t *tokens; /* the pieces, laid end to end; the first token of a piece never has the mark */
+    uint32_t *start;  /* byte of the rendered text at which each token starts */
+    size_t n_tokens, capacity;
+    size_t piece_tokens;   /* of each piece but the last, which has the rest; 0: nothing trains, no piece */
+    int64_t trained;       /* tokens with the mark */
+    bool truncated;        /* something was cut away */
+    bool straddles;        /* an answer begins inside the prompt's last token, which does not train */
+    int32_t first_special; /* id of the first special token that came out of the user's own text; -1: none */
 };
 
 void ot_sample_free(struct ot_sample *sample);
 
 /* Replaces *sample. `split`: a text that does not fit becomes several pieces, each of which begins with the
  * last token of the one before it, so that every token but the first is a target once; otherwise there is one
- * piece. n_pieces is 0 where nothing would train. Errors: OT_E_INPUT with `where` ("FILE:LINE") in front: an
- * id beyond vocab_size, or what the tokenizer refuses; OT_E_BUDGET. */
+ * piece. Errors: OT_E_INPUT with `where` ("FILE:LINE") in front: an id beyond vocab_size, or what the
+ * tokenizer refuses; OT_E_BUDGET. */
 int ot_sample_make(const struct ot_sample_config *config, const struct ot_rendered *rendered, bool split,
                    const char *where, struct ot_sample *sample);
 

@@ -2,10 +2,10 @@
  *
  * Reads JSON lines or one JSON array of rows, plain or gzip; which it is is seen in the bytes, not in the
  * name. Memory is bounded by the longest row. Offsets are 64 bits. A UTF-8 byte order mark, CRLF and empty
- * lines are accepted; a NUL byte, another encoding, a truncated or damaged gzip stream are errors that name
- * the file and the line.
+ * lines are accepted; a truncated or damaged gzip stream and files of other kinds are errors that name the
+ * file and the place.
  *
- * A source checks only what it needs to cut rows; that a row is valid JSON is for who parses it.
+ * A source checks only what it needs to cut rows; that a row is UTF-8 and JSON is for who parses it.
  * One thread at a time.
  */
 #ifndef OT_DATA_SOURCE_H

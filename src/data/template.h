@@ -77,15 +77,15 @@ const char *ot_chat_template_names(void); /* "llama-2, llama-3, ..." for sentenc
  * none. */
 const struct ot_chat_template *ot_chat_template_guess(const struct ot_tokenizer *tokenizer);
 
-struct ot_chat_marks { /* spellings of the special tokens that templates write; "" if the tokenizer has none
-                        */
+/* Spellings of the special tokens that templates write; 0 bytes: the tokenizer has none. */
+struct ot_chat_marks {
     const char *bos, *eos;
     size_t bos_bytes, eos_bytes;
 };
 
-/* Renders a conversation; every assistant turn trains, with the end-of-turn mark that follows it. Turns must
- * alternate user, assistant after an optional system turn. Errors: OT_E_INPUT, with `where` ("FILE:LINE") in
- * front. */
+/* Renders a conversation; every assistant turn that says something trains, with the end-of-turn mark behind
+ * it. A system turn of a template that has no place for one goes into the user's turn after it. Errors:
+ * OT_E_INPUT with `where` ("FILE:LINE") in front: there is no such user's turn. */
 int ot_chat_template_render(const struct ot_chat_template *t, const struct ot_turn *turns, size_t n_turns,
                             const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r);
 

@@ -1,0 +1,378 @@
+#include "src/data/dataset.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/pool.h"
+#include "src/data/pipeline.h"
+#include "src/data/source.h"
+
+/* A batch is read, tokenized in parallel, and appended in order. Large enough to keep threads busy, small
+ * beside the tokens of the files for which memory matters. */
+enum { BATCH_ROWS = 4096, BATCH_BYTES = 16 << 20, CHUNK_ROWS = 16 };
+
+struct entry {
+    uint64_t first; /* token */
+    uint32_t tokens, trained, document;
+};
+
+struct ot_dataset {
+    struct ot_data_stats stats;
+    uint32_t *tokens;
+    struct entry *rows;
+    size_t n_tokens, token_capacity, n_rows, row_capacity;
+};
+
+/* ---- one batch ---- */
+
+enum outcome { ROW_KEPT, ROW_UNTRAINED, ROW_BAD };
+
+struct item {
+    size_t text, bytes; /* in the loader's text */
+    int64_t line;
+    enum outcome outcome;
+    int worker;              /* whose tokens */
+    size_t tokens, n_tokens; /* in the worker's tokens */
+    size_t piece_tokens;
+    bool truncated, straddles;
+    int32_t first_special;
+};
+
+struct worker {
+    struct ot_row_scratch scratch;
+    uint32_t *tokens; /* of the rows that this worker made in this batch */
+    size_t n_tokens, capacity;
+    int64_t bad_item;           /* the first bad row that this worker saw in this batch; -1: none */
+    struct ot_error bad, fatal; /* fatal.code is not 0 once something other than a row was at fault */
+};
+
+struct loader {
+    const struct ot_dataset_config *config;
+    struct ot_pipeline pipeline;
+    struct ot_source *source;
+    struct ot_dataset *dataset;
+    char *text; /* rows of the batch, end to end */
+    size_t text_bytes, text_capacity;
+    struct item *items;
+    int64_t n_items;
+    struct worker *workers;
+    int n_workers;
+    struct ot_error first_bad; /* of the file */
+};
+
+static int no_memory(const struct loader *l) {
+    return ot_fail(OT_E_BUDGET, "%s: no memory for the data; row %lld", l->config->path,
+                   (long long)l->dataset->stats.rows);
+}
+
+static int reserve_bytes(void **buffer, size_t *capacity, size_t need, size_t item_bytes) {
+    if (need <= *capacity)
+        return 0;
+    size_t grown = *capacity + *capacity / 2;
+    grown = grown < need ? need : grown;
+    if (grown < 1024)
+        grown = 1024;
+    if (grown > SIZE_MAX / item_bytes)
+        return -1;
+    void *memory = realloc(*buffer, grown * item_bytes);
+    if (!memory)
+        return -1;
+    *buffer = memory;
+    *capacity = grown;
+    return 0;
+}
+
+/* 1 while there are rows, 0 at the end of the file. */
+static int read_batch(struct loader *l) {
+    l->n_items = 0;
+    l->text_bytes = 0;
+    while (l->n_items < BATCH_ROWS && l->text_bytes < BATCH_BYTES) {
+        const char *text;
+        struct item item = {0};
+        int rc = ot_source_next(l->source, &text, &item.bytes, &item.line);
+        OT_TRY(rc);
+        if (rc == 0)
+            break;
+        if (reserve_bytes((void **)&l->text, &l->text_capacity, l->text_bytes + item.bytes, 1) < 0)
+            return no_memory(l);
+        memcpy(l->text + l->text_bytes, text, item.bytes);
+        item.text = l->text_bytes;
+        l->text_bytes += item.bytes;
+        l->items[l->n_items++] = item;
+    }
+    return l->n_items > 0;
+}
+
+static int mend_or_skip(void) {
+    return ot_fail(OT_E_INPUT, "%s; mend the row, or --skip-bad leaves such rows out and counts them",
+                   ot_error_text());
+}
+
+/* The first row that says what it is fixes the kind for all. A broken row in front of it is reported by
+ * make_rows. */
+static int detect_kind(struct loader *l) {
+    for (int64_t i = 0; i < l->n_items && ot_format_kind(l->pipeline.format) == OT_ROW_UNKNOWN; i++) {
+        const struct item *item = &l->items[i];
+        int rc = ot_pipeline_detect(&l->pipeline, l->text + item->text, item->bytes, item->line);
+        if (rc == -OT_E_INPUT && !l->config->skip_bad)
+            return mend_or_skip();
+        if (rc == -OT_E_INPUT && l->first_bad.code == 0)
+            ot_error_save(&l->first_bad, rc);
+        if (rc < 0 && rc != -OT_E_INPUT)
+            return rc;
+    }
+    return 0;
+}
+
+static int keep_tokens(struct worker *w, struct item *item) {
+    const struct ot_sample *sample = &w->scratch.sample;
+    if (reserve_bytes((void **)&w->tokens, &w->capacity, w->n_tokens + sample->n_tokens, sizeof *w->tokens) <
+        0)
+        return ot_fail(OT_E_BUDGET, "no memory for the tokens of a row");
+    memcpy(w->tokens + w->n_tokens, sample->tokens, sample->n_tokens * sizeof *w->tokens);
+    item->tokens = w->n_tokens;
+    item->n_tokens = sample->n_tokens;
+    item->piece_tokens = sample->piece_tokens;
+    item->truncated = sample->truncated;
+    item->straddles = sample->straddles;
+    item->first_special = sample->first_special;
+    w->n_tokens += sample->n_tokens;
+    return 0;
+}
+
+static int make_row(const struct loader *l, struct worker *w, struct item *item) {
+    OT_TRY(ot_pipeline_make(&l->pipeline, l->text + item->text, item->bytes, item->line, &w->scratch));
+    item->outcome = w->scratch.sample.piece_tokens == 0 ? ROW_UNTRAINED : ROW_KEPT;
+    return item->outcome == ROW_KEPT ? keep_tokens(w, item) : 0;
+}
+
+static void make_rows(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    struct loader *l = context;
+    struct worker *w = &l->workers[worker];
+    (void)chunk;
+    for (int64_t i = begin; i < end; i++) {
+        struct item *item = &l->items[i];
+        item->worker = worker;
+        int rc = ot_format_kind(l->pipeline.format) == OT_ROW_UNKNOWN
+                     ? -OT_E_INPUT /* a whole batch without a good row: detect_kind has kept the sentence */
+                     : make_row(l, w, item);
+        if (rc == 0)
+            continue;
+        item->outcome = ROW_BAD;
+        if (rc != -OT_E_INPUT && w->fatal.code == 0)
+            ot_error_save(&w->fatal, rc);
+        if (rc == -OT_E_INPUT && (w->bad_item < 0 || i < w->bad_item)) {
+            w->bad_item = i;
+            ot_error_save(&w->bad, rc);
+        }
+    }
+}
+
+/* What the workers met, in the order of the file, whoever met it. */
+static int collect_errors(struct loader *l) {
+    const struct worker *first = NULL;
+    for (int i = 0; i < l->n_workers; i++) {
+        const struct worker *w = &l->workers[i];
+        if (w->fatal.code != 0)
+            return ot_error_load(&w->fatal);
+        if (w->bad_item >= 0 && (!first || w->bad_item < first->bad_item))
+            first = w;
+    }
+    if (!first)
+        return 0;
+    if (l->first_bad.code == 0)
+        l->first_bad = first->bad;
+    if (l->config->skip_bad)
+        return 0;
+    ot_error_load(&first->bad);
+    return mend_or_skip();
+}
+
+/* ---- appending ---- */
+
+static int append_piece(struct ot_dataset *d, const uint32_t *tokens, size_t n) {
+    struct entry row = {.first = d->n_tokens, .tokens = (uint32_t)n, .document = (uint32_t)d->stats.kept};
+    if (d->n_rows >= UINT32_MAX ||
+        reserve_bytes((void **)&d->rows, &d->row_capacity, d->n_rows + 1, sizeof *d->rows) < 0 ||
+        reserve_bytes((void **)&d->tokens, &d->token_capacity, d->n_tokens + n, sizeof *d->tokens) < 0)
+        return -1;
+    memcpy(d->tokens + d->n_tokens, tokens, n * sizeof *tokens);
+    for (size_t i = 0; i < n; i++)
+        row.trained += ot_token_trained(tokens[i]);
+    d->n_tokens += n;
+    d->rows[d->n_rows++] = row;
+    d->stats.trained_tokens += row.trained;
+    if ((int64_t)n > d->stats.longest)
+        d->stats.longest = (int64_t)n;
+    return 0;
+}
+
+static int append_kept(struct loader *l, const struct item *item) {
+    struct ot_dataset *d = l->dataset;
+    const uint32_t *tokens = l->workers[item->worker].tokens + item->tokens;
+    for (size_t at = 0; at < item->n_tokens; at += item->piece_tokens) {
+        size_t rest = item->n_tokens - at;
+        if (append_piece(d, tokens + at, rest < item->piece_tokens ? rest : item->piece_tokens) < 0)
+            return no_memory(l);
+    }
+    d->stats.kept++;
+    d->stats.truncated += item->truncated;
+    d->stats.split += item->n_tokens > item->piece_tokens;
+    d->stats.straddling += item->straddles;
+    if (item->first_special >= 0 && d->stats.with_specials++ == 0) {
+        d->stats.first_special = item->first_special;
+        d->stats.first_special_line = item->line;
+    }
+    return 0;
+}
+
+static int append_batch(struct loader *l) {
+    struct ot_data_stats *stats = &l->dataset->stats;
+    for (int64_t i = 0; i < l->n_items; i++) {
+        const struct item *item = &l->items[i];
+        stats->rows++;
+        if (item->outcome == ROW_BAD && stats->bad++ == 0)
+            stats->first_bad_line = item->line;
+        if (item->outcome == ROW_UNTRAINED)
+            stats->untrained++;
+        if (item->outcome == ROW_KEPT)
+            OT_TRY(append_kept(l, item));
+    }
+    return 0;
+}
+
+static int load_batches(struct loader *l) {
+    const struct ot_dataset_config *config = l->config;
+    for (;;) {
+        int more = read_batch(l);
+        OT_TRY(more);
+        if (!more)
+            return 0;
+        OT_TRY(detect_kind(l));
+        for (int i = 0; i < l->n_workers; i++) {
+            l->workers[i].n_tokens = 0;
+            l->workers[i].bad_item = -1;
+        }
+        ot_pool_run(config->pool, l->n_items, CHUNK_ROWS, make_rows, l);
+        OT_TRY(collect_errors(l));
+        OT_TRY(append_batch(l));
+        if (config->progress)
+            config->progress(config->progress_context, ot_source_bytes_read(l->source),
+                             ot_source_bytes_total(l->source));
+    }
+}
+
+/* ---- the whole ---- */
+
+static int check_any(const struct loader *l) {
+    const struct ot_data_stats *stats = &l->dataset->stats;
+    if (stats->kept > 0)
+        return 0;
+    if (stats->rows == 0)
+        return ot_fail(OT_E_INPUT, "%s: there is no row in it", l->config->path);
+    if (stats->bad == stats->rows)
+        return ot_fail(OT_E_INPUT, "none of the %lld rows is good; the first: %s", (long long)stats->rows,
+                       l->first_bad.text);
+    return ot_fail(OT_E_INPUT,
+                   "%s: in none of its %lld rows is anything to train on: the answers are empty, or there is "
+                   "no assistant turn",
+                   l->config->path, (long long)stats->rows);
+}
+
+static void shrink(struct ot_dataset *d) {
+    uint32_t *tokens = realloc(d->tokens, d->n_tokens * sizeof *tokens);
+    struct entry *rows = realloc(d->rows, d->n_rows * sizeof *rows);
+    if (tokens) {
+        d->tokens = tokens;
+        d->token_capacity = d->n_tokens;
+    }
+    if (rows) {
+        d->rows = rows;
+        d->row_capacity = d->n_rows;
+    }
+}
+
+static int open_loader(struct loader *l) {
+    l->n_workers = ot_pool_threads(l->config->pool);
+    l->items = calloc(BATCH_ROWS, sizeof *l->items);
+    l->workers = calloc((size_t)l->n_workers, sizeof *l->workers);
+    if (!l->items || !l->workers)
+        return no_memory(l);
+    OT_TRY(ot_pipeline_open(&l->pipeline, l->config));
+    return ot_source_open(l->config->path, &l->source);
+}
+
+static void close_loader(struct loader *l) {
+    for (int i = 0; l->workers && i < l->n_workers; i++) {
+        ot_row_scratch_free(&l->workers[i].scratch);
+        free(l->workers[i].tokens);
+    }
+    ot_source_close(l->source);
+    ot_pipeline_close(&l->pipeline);
+    free(l->workers);
+    free(l->items);
+    free(l->text);
+}
+
+int ot_dataset_open(const struct ot_dataset_config *config, struct ot_dataset **out) {
+    *out = NULL;
+    struct ot_dataset *d = calloc(1, sizeof *d);
+    if (!d)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for the data", config->path);
+    struct loader l = {.config = config, .dataset = d};
+    int rc;
+    OT_TRY_GOTO(open_loader(&l), rc, out);
+    OT_TRY_GOTO(load_batches(&l), rc, out);
+    OT_TRY_GOTO(check_any(&l), rc, out);
+    d->stats.kind = ot_format_kind(l.pipeline.format);
+    d->stats.template_name = ot_format_template(l.pipeline.format);
+    d->stats.pieces = (int64_t)d->n_rows;
+    d->stats.tokens = (int64_t)d->n_tokens;
+    shrink(d);
+    *out = d;
+    d = NULL;
+out:
+    close_loader(&l);
+    ot_dataset_close(d);
+    return rc;
+}
+
+void ot_dataset_close(struct ot_dataset *d) {
+    if (!d)
+        return;
+    free(d->tokens);
+    free(d->rows);
+    free(d);
+}
+
+const struct ot_data_stats *ot_dataset_stats(const struct ot_dataset *d) {
+    return &d->stats;
+}
+
+int64_t ot_dataset_rows(const struct ot_dataset *d) {
+    return (int64_t)d->n_rows;
+}
+
+int64_t ot_dataset_documents(const struct ot_dataset *d) {
+    return d->stats.kept;
+}
+
+struct ot_row ot_dataset_row(const struct ot_dataset *d, int64_t row) {
+    const struct entry *entry = &d->rows[row];
+    return (struct ot_row){.tokens = d->tokens + entry->first,
+                           .n = entry->tokens,
+                           .trained = entry->trained,
+                           .document = entry->document};
+}
+
+int64_t ot_row_prompt_tokens(const struct ot_row *row) {
+    int64_t n = 0;
+    while (n < row->n && !ot_token_trained(row->tokens[n]))
+        n++;
+    return n;
+}
+
+size_t ot_dataset_bytes(const struct ot_dataset *d) {
+    return d->token_capacity * sizeof *d->tokens + d->row_capacity * sizeof *d->rows;
+}

@@ -1,0 +1,342 @@
+#include "src/data/format.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+
+/* The comment that tells what the statement after it does: base models have read millions of those. The line
+ * end keeps the border of prompt and answer between tokens, whatever the tokenizer. */
+#define SQL_PROMPT "{context}\n-- {question}\n"
+
+enum { MAX_KEYS = 3 };
+
+struct kind {
+    enum ot_row_kind kind;
+    const char *name;
+    const char *keys[MAX_KEYS]; /* what a row must have; the last one of a pair kind is the answer */
+    const char *prompt;         /* prompt format; NULL: the kind has turns or one text */
+};
+
+/* In the order in which they are tried: what says more comes first (alpaca files also carry a rendered
+ * "text"). */
+static const struct kind kinds[] = {
+    {OT_ROW_MESSAGES, "messages", {"messages"}, NULL},
+    {OT_ROW_SHAREGPT, "sharegpt", {"conversations"}, NULL},
+    {OT_ROW_ALPACA, "alpaca", {"instruction", "output"}, "{instruction}"},
+    {OT_ROW_SQL, "sql", {"question", "context", "answer"}, SQL_PROMPT},
+    {OT_ROW_PROMPT, "prompt", {"prompt", "completion"}, "{prompt}"},
+    {OT_ROW_PROMPT, "prompt", {"prompt", "response"}, "{prompt}"},
+    {OT_ROW_TEXT, "text", {"text"}, NULL},
+};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+static const char accepted[] =
+    "text; prompt + completion or response; instruction + output (+ input); messages; "
+    "conversations; question + context + answer";
+
+struct ot_format {
+    const struct ot_chat_template *template;
+    struct ot_prompt_format *prompt; /* the user's, then the kind's */
+    struct ot_chat_marks marks;
+    const struct ot_tokenizer *tokenizer;
+    bool train_prompt, custom;
+    enum ot_row_kind kind;
+    const struct kind *row; /* NULL: custom */
+    const char *answer_key; /* NULL: turns or text */
+};
+
+const char *ot_row_kind_name(enum ot_row_kind kind) {
+    for (int i = 0; i < N_KINDS; i++)
+        if (kinds[i].kind == kind)
+            return kinds[i].name;
+    return kind == OT_ROW_CUSTOM ? "custom" : "unknown";
+}
+
+int ot_format_open(const struct ot_format_config *config, struct ot_format **out) {
+    *out = NULL;
+    int rc = 0;
+    struct ot_format *f = calloc(1, sizeof *f);
+    if (!f)
+        return ot_fail(OT_E_BUDGET, "no memory for the data format");
+    f->marks = config->marks;
+    f->tokenizer = config->tokenizer;
+    f->train_prompt = config->train_prompt;
+    if (config->template_name) {
+        f->template = ot_chat_template_find(config->template_name);
+        if (!f->template) {
+            rc = ot_fail(OT_E_USAGE, "there is no chat template '%s'; there are %s", config->template_name,
+                         ot_chat_template_names());
+            goto out;
+        }
+    }
+    f->custom = config->prompt_format != NULL;
+    if (f->custom)
+        OT_TRY_GOTO(ot_prompt_format_open(config->prompt_format, &f->prompt), rc, out);
+    *out = f;
+    f = NULL;
+out:
+    ot_format_close(f);
+    return rc;
+}
+
+void ot_format_close(struct ot_format *f) {
+    if (!f)
+        return;
+    ot_prompt_format_close(f->prompt);
+    free(f);
+}
+
+enum ot_row_kind ot_format_kind(const struct ot_format *f) {
+    return f->kind;
+}
+
+const char *ot_format_template(const struct ot_format *f) {
+    return f->template ? ot_chat_template_name(f->template) : NULL;
+}
+
+/* ---- which kind ---- */
+
+static bool has_keys(const struct ot_json *row, const struct kind *kind) {
+    for (int i = 0; i < MAX_KEYS && kind->keys[i]; i++)
+        if (ot_json_type(ot_json_get(row, kind->keys[i])) == OT_JSON_NULL)
+            return false;
+    return true;
+}
+
+/* The keys of a row, for a sentence. */
+static void list_keys(const struct ot_json *row, char *text, size_t capacity) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    size_t used = 0;
+    text[0] = '\0';
+    while (used < capacity && ot_json_next(row, &cursor, &key, &value))
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ", " : "", key);
+}
+
+static bool is_placeholder(const struct ot_prompt_format *format, const char *key) {
+    for (size_t i = 0; i < ot_prompt_format_fields(format); i++)
+        if (strcmp(ot_prompt_format_field(format, i), key) == 0)
+            return true;
+    return false;
+}
+
+static int detect_custom(struct ot_format *f, const struct ot_json *row, const char *where) {
+    static const char *const answers[] = {"answer", "completion", "response", "output"};
+    for (size_t i = 0; i < sizeof answers / sizeof *answers && !f->answer_key; i++)
+        if (ot_json_get(row, answers[i]) && !is_placeholder(f->prompt, answers[i]))
+            f->answer_key = answers[i];
+    if (!f->answer_key) {
+        char keys[256];
+        list_keys(row, keys, sizeof keys);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: --prompt-format is the prompt alone; the answer goes behind it and must be a key 'answer', "
+            "'completion', 'response' or 'output' (the row has %s)",
+            where, keys);
+    }
+    f->kind = OT_ROW_CUSTOM;
+    return 0;
+}
+
+static int adopt_kind(struct ot_format *f, const struct kind *kind, const char *where) {
+    bool is_chat = kind->kind == OT_ROW_MESSAGES || kind->kind == OT_ROW_SHAREGPT;
+    if (kind->kind == OT_ROW_TEXT && f->template)
+        return ot_fail(OT_E_USAGE, "%s: rows of plain text have no turns for --template %s; leave it out",
+                       where, ot_chat_template_name(f->template));
+    if (!f->template && is_chat)
+        f->template = ot_chat_template_guess(f->tokenizer);
+    if (!f->template && kind->kind == OT_ROW_ALPACA)
+        f->template = ot_chat_template_find("alpaca");
+    if (kind->prompt) {
+        OT_TRY(ot_prompt_format_open(kind->prompt, &f->prompt));
+        int last = MAX_KEYS - 1;
+        while (!kind->keys[last])
+            last--;
+        f->answer_key = kind->keys[last];
+    }
+    f->row = kind;
+    f->kind = kind->kind;
+    return 0;
+}
+
+static int need_object(const struct ot_json *row, const char *where) {
+    if (ot_json_type(row) == OT_JSON_OBJECT)
+        return 0;
+    return ot_fail(OT_E_INPUT, "%s: a row must be an object {...}, not %s", where,
+                   ot_json_type_name(ot_json_type(row)));
+}
+
+int ot_format_detect(struct ot_format *f, const struct ot_json *row, const char *where) {
+    if (f->kind != OT_ROW_UNKNOWN)
+        return 0;
+    OT_TRY(need_object(row, where));
+    if (f->custom)
+        return detect_custom(f, row, where);
+    for (int i = 0; i < N_KINDS; i++)
+        if (has_keys(row, &kinds[i]))
+            return adopt_kind(f, &kinds[i], where);
+    char keys[256];
+    list_keys(row, keys, sizeof keys);
+    return ot_fail(OT_E_INPUT,
+                   "%s: cannot tell what kind of row has the keys %s; accepted are %s; or name fields with "
+                   "--prompt-format",
+                   where, *keys ? keys : "(none)", accepted);
+}
+
+/* ---- rendering ---- */
+
+static int need_string(const struct ot_format *f, const struct ot_json *row, const char *where,
+                       const char *key, const char **text, size_t *bytes) {
+    const struct ot_json *value = ot_json_get(row, key);
+    *text = ot_json_string(value, bytes);
+    if (*text)
+        return 0;
+    if (!value)
+        return ot_fail(OT_E_INPUT, "%s: key '%s' is missing (the file's rows are of kind '%s')", where, key,
+                       ot_row_kind_name(f->kind));
+    return ot_fail(OT_E_INPUT, "%s: key '%s' must be a string, not %s", where, key,
+                   ot_json_type_name(ot_json_type(value)));
+}
+
+/* White space alone is no answer: a model that trains on it learns to say nothing. */
+static bool is_blank(const char *text, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        if (!strchr(" \t\r\n", text[i]) || text[i] == '\0')
+            return false;
+    return true;
+}
+
+static int render_text(const struct ot_format *f, const struct ot_json *row, const char *where,
+                       struct ot_rendered *r) {
+    const char *text;
+    size_t bytes;
+    OT_TRY(need_string(f, row, where, "text", &text, &bytes));
+    ot_rendered_append(r, text, bytes, !is_blank(text, bytes), true);
+    return 0;
+}
+
+/* The prompt as the user's turn of a chat template, the answer as the assistant's. */
+static int render_pair_as_turns(const struct ot_format *f, const struct ot_json *row, const char *where,
+                                struct ot_turn answer, struct ot_rendered *r) {
+    struct ot_rendered prompt = {0};
+    ot_prompt_format_render(f->prompt, row, &prompt);
+    /* A format ends in what separates prompt and answer; between turns the template does that. */
+    while (prompt.bytes > 0 && is_blank(prompt.text + prompt.bytes - 1, 1))
+        prompt.bytes--;
+    struct ot_turn turns[2] = {
+        {.role = OT_ROLE_USER, .text = prompt.bytes ? prompt.text : "", .bytes = prompt.bytes}, answer};
+    if (f->kind == OT_ROW_ALPACA)
+        turns[0].input = ot_json_string(ot_json_get(row, "input"), &turns[0].input_bytes);
+    if (turns[0].input_bytes == 0)
+        turns[0].input = NULL;
+    int rc = ot_rendered_check(&prompt);
+    if (rc == 0)
+        rc = ot_chat_template_render(f->template, turns, 2, &f->marks, where, r);
+    ot_rendered_free(&prompt);
+    return rc;
+}
+
+static int render_pair(const struct ot_format *f, const struct ot_json *row, const char *where,
+                       struct ot_rendered *r) {
+    struct ot_turn answer = {.role = OT_ROLE_ASSISTANT};
+    for (size_t i = 0; i < ot_prompt_format_fields(f->prompt); i++) {
+        const char *text;
+        size_t bytes;
+        OT_TRY(need_string(f, row, where, ot_prompt_format_field(f->prompt, i), &text, &bytes));
+    }
+    OT_TRY(need_string(f, row, where, f->answer_key, &answer.text, &answer.bytes));
+    if (f->template)
+        return render_pair_as_turns(f, row, where, answer, r);
+    ot_prompt_format_render(f->prompt, row, r);
+    ot_rendered_append(r, answer.text, answer.bytes, !is_blank(answer.text, answer.bytes), true);
+    return 0;
+}
+
+static int parse_role(const char *name, const char *where, enum ot_role *role) {
+    static const struct {
+        const char *name;
+        enum ot_role role;
+    } roles[] = {
+        {"system", OT_ROLE_SYSTEM},     {"developer", OT_ROLE_SYSTEM},    {"user", OT_ROLE_USER},
+        {"human", OT_ROLE_USER},        {"assistant", OT_ROLE_ASSISTANT}, {"gpt", OT_ROLE_ASSISTANT},
+        {"chatgpt", OT_ROLE_ASSISTANT}, {"model", OT_ROLE_ASSISTANT},
+    };
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (strcmp(roles[i].name, name) == 0) {
+            *role = roles[i].role;
+            return 0;
+        }
+    return ot_fail(OT_E_INPUT, "%s: unknown role '%s'; there are system, user (human), assistant (gpt)",
+                   where, name);
+}
+
+/* Messages and sharegpt differ in their keys alone; mixtures occur. */
+static int parse_turn(const struct ot_format *f, const struct ot_json *item, const char *where,
+                      struct ot_turn *turn) {
+    OT_TRY(need_object(item, where));
+    bool sharegpt = ot_json_get(item, "from") != NULL;
+    const char *role;
+    size_t role_bytes;
+    OT_TRY(need_string(f, item, where, sharegpt ? "from" : "role", &role, &role_bytes));
+    OT_TRY(parse_role(role, where, &turn->role));
+    return need_string(f, item, where, sharegpt ? "value" : "content", &turn->text, &turn->bytes);
+}
+
+static int render_turns(const struct ot_format *f, const struct ot_json *row, const char *where,
+                        struct ot_rendered *r) {
+    const char *key = f->row->keys[0];
+    const struct ot_json *list = ot_json_get(row, key);
+    if (ot_json_type(list) != OT_JSON_ARRAY)
+        return ot_fail(OT_E_INPUT, "%s: key '%s' must be an array of turns, not %s", where, key,
+                       list ? ot_json_type_name(ot_json_type(list)) : "missing");
+    size_t n = ot_json_length(list);
+    struct ot_turn *turns = calloc(n ? n : 1, sizeof *turns);
+    if (!turns)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %zu turns", where, n);
+    int rc = 0;
+    for (size_t i = 0; i < n; i++)
+        OT_TRY_GOTO(parse_turn(f, ot_json_at(list, i), where, &turns[i]), rc, out);
+    rc = ot_chat_template_render(f->template, turns, n, &f->marks, where, r);
+out:
+    free(turns);
+    return rc;
+}
+
+/* Leaves out what follows the last trained span, or makes everything train. */
+static void finish(const struct ot_format *f, struct ot_rendered *r) {
+    if (f->train_prompt)
+        for (size_t i = 0; i < r->n_spans; i++)
+            r->spans[i].trained = true;
+    while (r->n_spans > 0 && !r->spans[r->n_spans - 1].trained)
+        r->n_spans--;
+    r->bytes = r->n_spans > 0 ? r->spans[r->n_spans - 1].end : 0;
+}
+
+int ot_format_render(const struct ot_format *f, const struct ot_json *row, const char *where,
+                     struct ot_rendered *r) {
+    ot_rendered_reset(r);
+    OT_TRY(need_object(row, where));
+    switch (f->kind) {
+    case OT_ROW_TEXT:
+        OT_TRY(render_text(f, row, where, r));
+        break;
+    case OT_ROW_MESSAGES:
+    case OT_ROW_SHAREGPT:
+        OT_TRY(render_turns(f, row, where, r));
+        break;
+    case OT_ROW_PROMPT:
+    case OT_ROW_ALPACA:
+    case OT_ROW_SQL:
+    case OT_ROW_CUSTOM:
+        OT_TRY(render_pair(f, row, where, r));
+        break;
+    case OT_ROW_UNKNOWN:
+        return ot_fail(OT_E_INTERNAL, "%s: rendered before its kind is known", where);
+    }
+    finish(f, r);
+    return ot_rendered_check(r);
+}

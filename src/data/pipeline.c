@@ -1,0 +1,83 @@
+#include "src/data/pipeline.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+
+enum { WHERE_BYTES = 512 };
+
+static void say_where(char where[WHERE_BYTES], const char *path, int64_t line) {
+    snprintf(where, WHERE_BYTES, "%.400s:%lld", path, (long long)line);
+}
+
+static int check_special(const struct ot_dataset_config *config, const char *name, int32_t id) {
+    if (id < config->vocab_size)
+        return 0;
+    return ot_fail(OT_E_INPUT, "the tokenizer's %s token has id %d, beyond the model's embedding of %d rows",
+                   name, id, config->vocab_size);
+}
+
+static int check_config(const struct ot_dataset_config *config) {
+    if (config->seq_len < 2 || config->seq_len > OT_DATA_MAX_SEQ_LEN)
+        return ot_fail(OT_E_USAGE, "--seq-len %lld: a sequence has 2 to %d tokens",
+                       (long long)config->seq_len, OT_DATA_MAX_SEQ_LEN);
+    OT_TRY(check_special(config, "BOS", config->specials.bos_id));
+    for (int i = 0; i < config->specials.n_eos; i++)
+        OT_TRY(check_special(config, "EOS", config->specials.eos_ids[i]));
+    return 0;
+}
+
+int ot_pipeline_open(struct ot_pipeline *p, const struct ot_dataset_config *config) {
+    OT_TRY(check_config(config));
+    p->path = config->path;
+    p->sample = (struct ot_sample_config){.tokenizer = config->tokenizer,
+                                          .specials = config->specials,
+                                          .append_eos = !config->no_eos,
+                                          .seq_len = config->seq_len,
+                                          .vocab_size = config->vocab_size};
+    struct ot_format_config format = {.template_name = config->template_name,
+                                      .prompt_format = config->prompt_format,
+                                      .tokenizer = config->tokenizer,
+                                      .train_prompt = config->train_prompt};
+    struct ot_chat_marks *marks = &format.marks;
+    if (config->specials.bos_id >= 0)
+        marks->bos = ot_tokenizer_token(config->tokenizer, config->specials.bos_id, &marks->bos_bytes);
+    if (config->specials.n_eos > 0)
+        marks->eos = ot_tokenizer_token(config->tokenizer, config->specials.eos_ids[0], &marks->eos_bytes);
+    return ot_format_open(&format, &p->format);
+}
+
+void ot_pipeline_close(struct ot_pipeline *p) {
+    ot_format_close(p->format);
+    p->format = NULL;
+}
+
+void ot_row_scratch_free(struct ot_row_scratch *scratch) {
+    ot_rendered_free(&scratch->rendered);
+    ot_sample_free(&scratch->sample);
+}
+
+int ot_pipeline_detect(struct ot_pipeline *p, const char *text, size_t bytes, int64_t line) {
+    char where[WHERE_BYTES];
+    struct ot_json *row;
+    say_where(where, p->path, line);
+    OT_TRY(ot_json_parse(text, bytes, where, &row));
+    int rc = ot_format_detect(p->format, row, where);
+    ot_json_free(row);
+    return rc;
+}
+
+int ot_pipeline_make(const struct ot_pipeline *p, const char *text, size_t bytes, int64_t line,
+                     struct ot_row_scratch *scratch) {
+    char where[WHERE_BYTES];
+    struct ot_json *row;
+    say_where(where, p->path, line);
+    OT_TRY(ot_json_parse(text, bytes, where, &row));
+    int rc = ot_format_render(p->format, row, where, &scratch->rendered);
+    ot_json_free(row); /* the rendered text is a copy */
+    OT_TRY(rc);
+    bool split = ot_format_kind(p->format) == OT_ROW_TEXT;
+    return ot_sample_make(&p->sample, &scratch->rendered, split, where, &scratch->sample);
+}

@@ -1,0 +1,165 @@
+#include "src/data/sample.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+void ot_sample_free(struct ot_sample *s) {
+    ot_token_list_free(&s->encoded);
+    free(s->tokens);
+    free(s->start);
+    memset(s, 0, sizeof *s);
+}
+
+static int reserve(struct ot_sample *s, size_t n, const char *where) {
+    if (n <= s->capacity)
+        return 0;
+    size_t capacity = n + n / 2;
+    uint32_t *tokens = realloc(s->tokens, capacity * sizeof *tokens);
+    if (tokens)
+        s->tokens = tokens;
+    uint32_t *start = realloc(s->start, capacity * sizeof *start);
+    if (start)
+        s->start = start;
+    if (!tokens || !start)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %zu tokens", where, n);
+    s->capacity = capacity;
+    return 0;
+}
+
+static void push(struct ot_sample *s, int32_t id, size_t start, bool trained) {
+    s->tokens[s->n_tokens] = (uint32_t)id | (trained ? OT_TOKEN_TRAINED : 0);
+    s->start[s->n_tokens++] = (uint32_t)start;
+}
+
+static bool is_eos(const struct ot_special_tokens *specials, int32_t id) {
+    for (int i = 0; i < specials->n_eos; i++)
+        if (specials->eos_ids[i] == id)
+            return true;
+    return false;
+}
+
+/* First byte of the run of trained spans that span `s` belongs to. */
+static size_t trained_run_begin(const struct ot_rendered *r, size_t s) {
+    while (s > 0 && r->spans[s - 1].trained)
+        s--;
+    return s > 0 ? r->spans[s - 1].end : 0;
+}
+
+/* Takes the encoded tokens over, each with the mark of the span in which it starts. */
+static void push_encoded(const struct ot_sample_config *config, const struct ot_rendered *r,
+                         struct ot_sample *s) {
+    size_t span = 0;
+    bool before = false;
+    for (size_t i = 0; i < s->encoded.n; i++) {
+        int32_t id = s->encoded.ids[i];
+        size_t start = s->encoded.start[i];
+        while (span + 1 < r->n_spans && start >= r->spans[span].end)
+            span++;
+        while (span > 0 && start < r->spans[span - 1].end)
+            span--;
+        bool trained = r->spans[span].trained;
+        if (trained && !before && i > 0 && start > trained_run_begin(r, span))
+            s->straddles = true;
+        if (s->encoded.specials > 0 && s->first_special < 0 && r->spans[span].user &&
+            ot_tokenizer_is_special(config->tokenizer, id))
+            s->first_special = id;
+        push(s, id, start, trained);
+        before = trained;
+    }
+}
+
+static int check_ids(const struct ot_sample_config *config, const char *where, const struct ot_sample *s) {
+    for (size_t i = 0; i < s->n_tokens; i++) {
+        int32_t id = ot_token_id(s->tokens[i]);
+        if (id >= config->vocab_size) {
+            const char *name = ot_tokenizer_token(config->tokenizer, id, NULL);
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: token %d ('%s') is beyond the model's embedding of %d rows; use the tokenizer that "
+                "belongs to the model",
+                where, id, name ? name : "", config->vocab_size);
+        }
+    }
+    return 0;
+}
+
+/* Cuts the oldest tokens of the prompt (but for BOS, and for one to predict the answer's first token from),
+ * then the end. */
+static void truncate_row(const struct ot_sample_config *config, struct ot_sample *s) {
+    size_t limit = (size_t)config->seq_len, prompt = 0;
+    if (s->n_tokens <= limit)
+        return;
+    while (prompt < s->n_tokens && !ot_token_trained(s->tokens[prompt]))
+        prompt++;
+    size_t head = ot_token_id(s->tokens[0]) == config->specials.bos_id ? 1 : 0;
+    size_t removable = prompt > 1 ? prompt - 1 : 0;
+    size_t excess = s->n_tokens - limit;
+    size_t cut = excess < removable ? excess : removable;
+    size_t rest = s->n_tokens - head - cut;
+    memmove(s->tokens + head, s->tokens + head + cut, rest * sizeof *s->tokens);
+    memmove(s->start + head, s->start + head + cut, rest * sizeof *s->start);
+    s->n_tokens = head + rest < limit ? head + rest : limit;
+    s->truncated = true;
+}
+
+/* Makes room for the token that each piece but the first repeats: piece k moves from k * (L - 1) to k * L. */
+static int split_row(const struct ot_sample_config *config, const char *where, struct ot_sample *s) {
+    size_t limit = (size_t)config->seq_len, n = s->n_tokens;
+    s->piece_tokens = limit;
+    if (n <= limit)
+        return 0;
+    size_t pieces = (n - 2) / (limit - 1) + 1;
+    OT_TRY(reserve(s, n + pieces - 1, where));
+    for (size_t k = pieces; k-- > 1;) {
+        size_t from = k * (limit - 1);
+        size_t count = n - from < limit ? n - from : limit;
+        memmove(s->tokens + k * limit, s->tokens + from, count * sizeof *s->tokens);
+        memmove(s->start + k * limit, s->start + from, count * sizeof *s->start);
+    }
+    s->n_tokens = n + pieces - 1;
+    return 0;
+}
+
+/* Nothing predicts the first token of a piece. */
+static void count_trained(struct ot_sample *s) {
+    for (size_t i = 0; i < s->n_tokens; i += s->piece_tokens)
+        s->tokens[i] &= ~OT_TOKEN_TRAINED;
+    for (size_t i = 0; i < s->n_tokens; i++)
+        s->trained += ot_token_trained(s->tokens[i]);
+    if (s->trained == 0)
+        s->piece_tokens = 0;
+}
+
+int ot_sample_make(const struct ot_sample_config *config, const struct ot_rendered *r, bool split,
+                   const char *where, struct ot_sample *s) {
+    const struct ot_special_tokens *specials = &config->specials;
+    s->n_tokens = s->piece_tokens = 0;
+    s->trained = 0;
+    s->truncated = s->straddles = false;
+    s->first_special = -1;
+    if (r->bytes == 0)
+        return 0;
+    int rc = ot_tokenizer_encode(config->tokenizer, r->text, r->bytes, 0, &s->encoded);
+    if (rc < 0)
+        return ot_fail_context(rc, "%s", where);
+    size_t n = s->encoded.n;
+    if (n == 0)
+        return 0;
+    OT_TRY(reserve(s, n + 2, where));
+    if (specials->add_bos && specials->bos_id >= 0 && s->encoded.ids[0] != specials->bos_id)
+        push(s, specials->bos_id, 0, false);
+    push_encoded(config, r, s);
+    if (config->append_eos && specials->n_eos > 0 && !is_eos(specials, s->encoded.ids[n - 1]))
+        push(s, specials->eos_ids[0], r->bytes, true);
+    OT_TRY(check_ids(config, where, s));
+    if (split) {
+        OT_TRY(split_row(config, where, s));
+    } else {
+        truncate_row(config, s);
+        s->piece_tokens = s->n_tokens;
+    }
+    count_trained(s);
+    return 0;
+}

@@ -1,0 +1,326 @@
+#include "src/data/source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "src/base/error.h"
+
+enum { BUFFER_BYTES = 1 << 18 };
+
+enum layout { LAYOUT_LINES, LAYOUT_ARRAY };
+
+struct ot_source {
+    char *path;
+    gzFile file; /* zlib passes plain files through */
+    int64_t total;
+    enum layout layout;
+    bool in_array, ended; /* '[' was read; ']' or the end of the file was read */
+    int64_t line;         /* of the next byte, from 1 */
+
+    unsigned char *buffer; /* [begin, end) is read and not yet used */
+    size_t begin, end;
+
+    char *row;
+    size_t row_bytes, row_capacity;
+};
+
+/* ---- bytes ---- */
+
+static int read_failed(const struct ot_source *s) {
+    int code = Z_OK;
+    const char *text = gzerror(s->file, &code);
+    if (code == Z_ERRNO)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read", s->path);
+    if (code == Z_BUF_ERROR)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: the gzip stream ends after line %lld in the middle: the file is truncated; copy it again",
+            s->path, (long long)s->line);
+    return ot_fail(OT_E_INPUT, "%s: the gzip stream is damaged after line %lld (%s); copy the file again",
+                   s->path, (long long)s->line, text);
+}
+
+/* Fills the empty buffer: 1, or 0 at the end of the file. */
+static int fill_buffer(struct ot_source *s) {
+    int n = gzread(s->file, s->buffer, BUFFER_BYTES);
+    int code = Z_OK;
+    gzerror(s->file, &code); /* a truncated stream still gives what it has, then 0 with Z_BUF_ERROR */
+    if (n < 0 || (n == 0 && code != Z_OK && code != Z_STREAM_END))
+        return read_failed(s);
+    s->begin = 0;
+    s->end = (size_t)n;
+    return n > 0;
+}
+
+/* The next byte without using it up, or -1 at the end of the file; < -1: an error. */
+static int peek_byte(struct ot_source *s, int *byte) {
+    *byte = -1;
+    if (s->begin == s->end) {
+        int rc = fill_buffer(s);
+        if (rc <= 0)
+            return rc;
+    }
+    *byte = s->buffer[s->begin];
+    return 0;
+}
+
+static int append_row(struct ot_source *s, int64_t line, const void *bytes, size_t n) {
+    if (n > OT_SOURCE_MAX_ROW_BYTES - s->row_bytes)
+        return ot_fail(OT_E_INPUT, "%s:%lld: a row of more than %zu MB; put each row on a line of its own",
+                       s->path, (long long)line, OT_SOURCE_MAX_ROW_BYTES >> 20);
+    if (s->row_bytes + n > s->row_capacity) {
+        size_t capacity = s->row_capacity ? s->row_capacity : 4096;
+        while (capacity < s->row_bytes + n)
+            capacity *= 2;
+        char *row = realloc(s->row, capacity);
+        if (!row)
+            return ot_fail(OT_E_BUDGET, "%s:%lld: no memory for a row of %zu MB", s->path, (long long)line,
+                           capacity >> 20);
+        s->row = row;
+        s->row_capacity = capacity;
+    }
+    memcpy(s->row + s->row_bytes, bytes, n);
+    s->row_bytes += n;
+    return 0;
+}
+
+/* ---- opening ---- */
+
+/* Files that people hand over by mistake, by their first bytes. */
+static int refuse_other_kinds(const struct ot_source *s) {
+    static const struct {
+        const char *magic, *name, *cure;
+    } kinds[] = {
+        {"\xff\xfe", "UTF-16 text", "convert it with iconv -f UTF-16 -t UTF-8"},
+        {"\xfe\xff", "UTF-16 text", "convert it with iconv -f UTF-16 -t UTF-8"},
+        {"PAR1", "a Parquet file",
+         "export it as JSON lines (pandas: to_json(lines=True, orient=\"records\"))"},
+        {"\x28\xb5\x2f\xfd", "a zstd file", "unpack it, or use gzip"},
+        {"PK\x03\x04", "a zip file", "unpack it, or use gzip"},
+    };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        size_t n = strlen(kinds[i].magic);
+        if (s->end >= n && memcmp(s->buffer, kinds[i].magic, n) == 0)
+            return ot_fail(OT_E_INPUT, "%s: this is %s, not JSON lines; %s", s->path, kinds[i].name,
+                           kinds[i].cure);
+    }
+    return 0;
+}
+
+static bool is_space(int byte) {
+    return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
+}
+
+/* Uses up white space, counting lines. */
+static int skip_space(struct ot_source *s, int *byte) {
+    for (;;) {
+        OT_TRY(peek_byte(s, byte));
+        if (!is_space(*byte))
+            return 0;
+        s->line += *byte == '\n';
+        s->begin++;
+    }
+}
+
+static int open_file(struct ot_source *s) {
+    struct stat info;
+    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the data", s->path);
+    if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
+        close(fd);
+        return ot_fail(OT_E_INPUT, "%s: is a folder; name one .jsonl, .jsonl.gz or .json file in it",
+                       s->path);
+    }
+    s->total = S_ISREG(info.st_mode) ? (int64_t)info.st_size : 0;
+    s->file = gzdopen(fd, "rb");
+    if (!s->file) {
+        close(fd);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read it", s->path);
+    }
+    gzbuffer(s->file, BUFFER_BYTES);
+    return 0;
+}
+
+/* Looks at the beginning: other kinds of files, a byte order mark, an array or lines. */
+static int detect_layout(struct ot_source *s) {
+    int byte;
+    OT_TRY(fill_buffer(s));
+    OT_TRY(refuse_other_kinds(s));
+    if (s->end >= 3 && memcmp(s->buffer, "\xef\xbb\xbf", 3) == 0)
+        s->begin = 3;
+    OT_TRY(skip_space(s, &byte));
+    if (byte < 0)
+        return ot_fail(OT_E_INPUT,
+                       "%s: the file is empty; each line should be a row such as {\"text\": \"...\"}",
+                       s->path);
+    s->layout = byte == '[' ? LAYOUT_ARRAY : LAYOUT_LINES;
+    return 0;
+}
+
+int ot_source_open(const char *path, struct ot_source **out) {
+    *out = NULL;
+    struct ot_source *s = calloc(1, sizeof *s);
+    int rc = 0;
+    if (!s || !(s->path = strdup(path)) || !(s->buffer = malloc(BUFFER_BYTES))) {
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to read it", path);
+        goto out;
+    }
+    s->line = 1;
+    OT_TRY_GOTO(open_file(s), rc, out);
+    OT_TRY_GOTO(detect_layout(s), rc, out);
+    *out = s;
+    s = NULL;
+out:
+    ot_source_close(s);
+    return rc;
+}
+
+void ot_source_close(struct ot_source *s) {
+    if (!s)
+        return;
+    if (s->file)
+        gzclose(s->file);
+    free(s->row);
+    free(s->buffer);
+    free(s->path);
+    free(s);
+}
+
+/* ---- rows ---- */
+
+/* The rest of the present line goes to the row; its end is used up. */
+static int take_line(struct ot_source *s) {
+    int64_t line = s->line;
+    for (;;) {
+        int byte;
+        OT_TRY(peek_byte(s, &byte));
+        if (byte < 0)
+            break;
+        const unsigned char *start = s->buffer + s->begin;
+        const unsigned char *end = memchr(start, '\n', s->end - s->begin);
+        size_t n = end ? (size_t)(end - start) : s->end - s->begin;
+        OT_TRY(append_row(s, line, start, n));
+        s->begin += n;
+        if (end) {
+            s->begin++;
+            s->line++;
+            break;
+        }
+    }
+    while (s->row_bytes > 0 && is_space((unsigned char)s->row[s->row_bytes - 1]))
+        s->row_bytes--;
+    return 0;
+}
+
+/* State of the walk through one element of an array: enough JSON to find its end. */
+struct walk {
+    int depth;
+    bool in_string, escaped, done;
+};
+
+static void walk_byte(struct walk *w, unsigned char byte) {
+    if (w->in_string) {
+        if (w->escaped)
+            w->escaped = false;
+        else if (byte == '\\')
+            w->escaped = true;
+        else if (byte == '"')
+            w->in_string = false;
+    } else if (byte == '"') {
+        w->in_string = true;
+    } else if (byte == '{' || byte == '[') {
+        w->depth++;
+    } else if (byte == '}' || byte == ']') {
+        w->done = --w->depth == 0;
+    }
+}
+
+/* The object at hand goes to the row, with line ends inside it counted. */
+static int take_object(struct ot_source *s) {
+    int64_t line = s->line;
+    struct walk w = {0};
+    while (!w.done) {
+        int byte;
+        OT_TRY(peek_byte(s, &byte));
+        if (byte < 0)
+            return ot_fail(OT_E_INPUT, "%s:%lld: the file ends inside this row: it is truncated", s->path,
+                           (long long)line);
+        size_t i = s->begin;
+        for (; i < s->end && !w.done; i++) {
+            walk_byte(&w, s->buffer[i]);
+            s->line += s->buffer[i] == '\n';
+        }
+        OT_TRY(append_row(s, line, s->buffer + s->begin, i - s->begin));
+        s->begin = i;
+    }
+    return 0;
+}
+
+static int unexpected(const struct ot_source *s, const char *wanted) {
+    return ot_fail(OT_E_INPUT, "%s:%lld: expected %s in the array of rows", s->path, (long long)s->line,
+                   wanted);
+}
+
+/* Stands before '[', after a row, or after a comma's row: moves to the next row's '{'. 1, or 0 after ']'. */
+static int next_element(struct ot_source *s) {
+    int byte;
+    bool first = !s->in_array;
+    OT_TRY(skip_space(s, &byte));
+    if (first || byte == ',') {
+        s->in_array = true;
+        s->begin++;
+        OT_TRY(skip_space(s, &byte));
+        if (byte == '{')
+            return 1;
+        if (!first || byte != ']')
+            return unexpected(s, "a row {...}");
+    }
+    if (byte != ']')
+        return unexpected(s, byte < 0 ? "']' before the end of the file (is it truncated?)" : "',' or ']'");
+    s->begin++;
+    s->ended = true;
+    OT_TRY(skip_space(s, &byte));
+    return byte < 0 ? 0
+                    : ot_fail(OT_E_INPUT, "%s:%lld: more text after the end of the array of rows", s->path,
+                              (long long)s->line);
+}
+
+int ot_source_next(struct ot_source *s, const char **text, size_t *bytes, int64_t *line) {
+    s->row_bytes = 0;
+    if (s->ended)
+        return 0;
+    if (s->layout == LAYOUT_ARRAY) {
+        int rc = next_element(s);
+        if (rc <= 0)
+            return rc;
+        *line = s->line;
+        OT_TRY(take_object(s));
+    } else {
+        int byte;
+        OT_TRY(skip_space(s, &byte)); /* empty lines too */
+        if (byte < 0) {
+            s->ended = true;
+            return 0;
+        }
+        *line = s->line;
+        OT_TRY(take_line(s));
+    }
+    *text = s->row;
+    *bytes = s->row_bytes;
+    return 1;
+}
+
+int64_t ot_source_bytes_read(const struct ot_source *s) {
+    return (int64_t)gzoffset(s->file);
+}
+
+int64_t ot_source_bytes_total(const struct ot_source *s) {
+    return s->total;
+}
