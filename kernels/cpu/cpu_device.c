@@ -9,12 +9,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels/adamw.h"
+#include "kernels/cpu/cpu_blas.h"
 #include "kernels/cpu/cpu_lane.h"
-#include "kernels/ops.h"
+#include "kernels/cpu/cpu_ops.h"
 #include "src/base/error.h"
-
-extern const struct ot_ops ot_cpu_ops; /* kernels/cpu/ops_table.c */
 
 /* A NaN in fp32, fp16 and bf16, and -1 as a token. */
 enum { POISON = 0xff };
@@ -175,12 +173,13 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
         free(self);
         return rc;
     }
-    self->base = (struct ot_device){&ot_cpu_device_api, &ot_cpu_ops};
+    struct ot_cpu_ops_build build = ot_cpu_ops_choose();
+    self->base = (struct ot_device){&ot_cpu_device_api, build.ops};
     self->delay_seed = config->lane_delay_seed;
     size_t machine_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     self->usage.budget_bytes = config->memory_bytes ? config->memory_bytes : machine_bytes;
-    snprintf(self->name, sizeof self->name, "cpu (%d %s, %s)", config->threads,
-             config->threads == 1 ? "thread" : "threads", ot_adamw_kernel_name());
+    snprintf(self->name, sizeof self->name, "cpu (%d %s, %s, %s)", config->threads,
+             config->threads == 1 ? "thread" : "threads", build.name, ot_cpu_blas_name());
     pthread_mutex_init(&self->mutex, NULL);
     *out = &self->base;
     return 0;

@@ -11,9 +11,10 @@
 #include "kernels/cpu/op_attention.c"
 #include "kernels/cpu/op_attention_backward.c"
 
-extern const struct ot_ops ot_cpu_ops;
+/* OT_CPU_OPS: the build's symbol, from kernels/cpu/meson.build. */
+extern const struct ot_ops OT_CPU_OPS;
 
-const struct ot_ops ot_cpu_ops = {
+const struct ot_ops OT_CPU_OPS = {
     .gemm = cpu_gemm,
     .bias_backward = cpu_bias_backward,
     .embed = cpu_embed,
