@@ -1,0 +1,134 @@
+#include "tests/kernels/ops_fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/dtype.h"
+#include "src/base/random.h"
+#include "tests/support/check.h"
+
+void ops_open(struct ops_fixture *f, int threads, enum ot_dtype dtype) {
+    memset(f, 0, sizeof *f);
+    f->dtype = dtype;
+    struct ot_device_config config = {.kind = "cpu", .threads = threads};
+    check_ok(ot_device_open(&config, &f->device));
+    check_ok(ot_lane_open(f->device, "compute", &f->lane));
+    f->ops = ot_device_ops(f->device);
+}
+
+void ops_close(struct ops_fixture *f) {
+    check_ok(ot_lane_sync(f->lane));
+    for (int i = 0; i < f->n_memories; i++)
+        ot_device_free(f->device, f->memories[i]);
+    for (int i = 0; i < f->n_results; i++)
+        free(f->results[i].values);
+    ot_lane_close(f->lane);
+    ot_device_close(f->device);
+    memset(f, 0, sizeof *f);
+}
+
+void *ops_blank(struct ops_fixture *f, size_t bytes) {
+    assert_true(f->n_memories < OPS_MEMORIES);
+    void **memory = &f->memories[f->n_memories++];
+    check_ok(ot_device_alloc(f->device, bytes, "test", memory));
+    return *memory;
+}
+
+void *ops_blank_values(struct ops_fixture *f, enum ot_dtype dtype, int64_t n) {
+    return ops_blank(f, (size_t)n * ot_dtype_bytes(dtype));
+}
+
+static void *upload_bytes(struct ops_fixture *f, const void *data, size_t bytes) {
+    void *memory = ops_blank(f, bytes);
+    ot_lane_copy(f->lane, OT_COPY_H2D, memory, data, bytes);
+    check_ok(ot_lane_sync(f->lane));
+    return memory;
+}
+
+void *ops_upload(struct ops_fixture *f, enum ot_dtype dtype, const float *values, int64_t n) {
+    if (dtype == OT_F32)
+        return upload_bytes(f, values, (size_t)n * sizeof *values);
+    uint16_t *half = malloc((size_t)n * sizeof *half);
+    assert_non_null(half);
+    for (int64_t i = 0; i < n; i++)
+        half[i] = dtype == OT_BF16 ? ot_bf16_from_f32(values[i]) : ot_f16_from_f32(values[i]);
+    void *memory = upload_bytes(f, half, (size_t)n * sizeof *half);
+    free(half);
+    return memory;
+}
+
+int32_t *ops_upload_ids(struct ops_fixture *f, const int32_t *ids, int64_t n) {
+    return upload_bytes(f, ids, (size_t)n * sizeof *ids);
+}
+
+void ops_collect(struct ops_fixture *f, const char *name, enum ot_dtype dtype, const void *device,
+                 int64_t n) {
+    assert_true(f->n_results < OPS_RESULTS);
+    struct ops_result *result = &f->results[f->n_results++];
+    *result = (struct ops_result){name, malloc((size_t)n * sizeof(float)), n};
+    uint16_t *half = malloc((size_t)n * sizeof *half);
+    assert_non_null(result->values);
+    assert_non_null(half);
+    void *to = dtype == OT_F32 ? (void *)result->values : (void *)half;
+    ot_lane_copy(f->lane, OT_COPY_D2H, to, device, (size_t)n * ot_dtype_bytes(dtype));
+    check_ok(ot_lane_sync(f->lane));
+    for (int64_t i = 0; dtype != OT_F32 && i < n; i++)
+        result->values[i] = dtype == OT_BF16 ? ot_bf16_to_f32(half[i]) : ot_f16_to_f32(half[i]);
+    free(half);
+}
+
+const float *ops_result(const struct ops_fixture *f, const char *name, int64_t *n) {
+    for (int i = 0; i < f->n_results; i++) {
+        if (strcmp(f->results[i].name, name) != 0)
+            continue;
+        if (n)
+            *n = f->results[i].n;
+        return f->results[i].values;
+    }
+    fail_msg("the case collected no '%s'", name);
+    return NULL;
+}
+
+float *ops_random(uint64_t seed, int64_t n, float scale) {
+    float *values = malloc((size_t)n * sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = ot_bf16_to_f32(ot_bf16_from_f32(scale * ot_random_normal(seed, 0, (uint64_t)i)));
+    return values;
+}
+
+void ops_check_threads(struct ops_fixture *f, ops_case run, const void *argument, enum ot_dtype dtype) {
+    static const int threads[] = {2, 3, 5};
+    ops_open(f, 1, dtype);
+    run(f, argument);
+    for (int t = 0; t < 3; t++) {
+        struct ops_fixture other;
+        ops_open(&other, threads[t], dtype);
+        run(&other, argument);
+        assert_int_equal(other.n_results, f->n_results);
+        for (int i = 0; i < f->n_results; i++)
+            if (memcmp(other.results[i].values, f->results[i].values,
+                       (size_t)f->results[i].n * sizeof(float)) != 0)
+                fail_msg("%s differs between 1 and %d threads (%s)", f->results[i].name, threads[t],
+                         ot_dtype_name(dtype));
+        ops_close(&other);
+    }
+}
+
+void ops_check_bf16(ops_case run, const void *argument, double bound) {
+    struct ops_fixture single, half;
+    ops_open(&single, 2, OT_F32);
+    ops_open(&half, 2, OT_BF16);
+    run(&single, argument);
+    run(&half, argument);
+    assert_int_equal(single.n_results, half.n_results);
+    for (int i = 0; i < single.n_results; i++) {
+        const struct ops_result *want = &single.results[i], *got = &half.results[i];
+        double error = relative_error(got->values, want->values, want->n);
+        if (!(error < bound))
+            fail_msg("%s in bf16 is %.3g away from fp32, more than %.3g", want->name, error, bound);
+    }
+    ops_close(&single);
+    ops_close(&half);
+}
