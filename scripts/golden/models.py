@@ -12,6 +12,8 @@ Each file holds one case:
     logits        f32  [n, vocab]
     token_loss    f32  [n], 0 where the target is < 0
     loss          f64  mean over the trained tokens
+    bf16_error    f64  of the same model run in bf16 by torch, against the above: the worst tensor's gradient
+                       (relative), and the worst token's loss (absolute)
 
 Each row is run as a sequence of its own, so that a packed run that equals it keeps its rows apart. The same model with
 double-precision weights must agree with every fp32 gradient to 5e-6 (relative, whole tensors): what is left of a test's
@@ -122,6 +124,7 @@ def run(model, rows):
     """Logits, token losses and mean loss; gradients are left in the model."""
     trained = sum(int((t >= 0).sum()) for _, t in rows)
     logits = torch.cat([model(input_ids=torch.tensor(ids[None])).logits[0] for ids, _ in rows])
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # the loss of bf16 logits is fp32 everywhere
     targets = torch.tensor(np.concatenate([t for _, t in rows]))
     token_loss = torch.nn.functional.cross_entropy(logits, targets, ignore_index=-1, reduction="none")
     loss = token_loss.sum() / trained
@@ -129,15 +132,14 @@ def run(model, rows):
     return logits, token_loss, loss
 
 
-def check_against_double(name, model, rows):
-    exact = copy.deepcopy(model).double()
-    exact.zero_grad()
-    run(exact, rows)
-    worst = 0.0
-    for (tensor, p), q in zip(model.named_parameters(), exact.parameters()):
-        worst = max(worst, ((p.grad - q.grad).norm() / q.grad.norm()).item())
-    assert worst < 5e-6, (name, worst)
-    return worst
+def run_as(model, rows, dtype):
+    """The same run in another dtype: worst relative difference of a gradient, and the token losses."""
+    other = copy.deepcopy(model).to(dtype)
+    other.zero_grad()
+    _, token_loss, _ = run(other, rows)
+    worst = max(((q.grad.double() - p.grad).norm() / p.grad.norm()).item()
+                for p, q in zip(model.parameters(), other.parameters()))
+    return worst, token_loss
 
 
 def golden_case(name, seed):
@@ -145,14 +147,19 @@ def golden_case(name, seed):
     model = make_model(family, options, seed)
     rows = make_rows(model.config.vocab_size, seed)
     logits, token_loss, loss = run(model, rows)
-    worst = check_against_double(name, model, rows)
+    worst, _ = run_as(model, rows, torch.float64)
+    assert worst < 5e-6, (name, worst)
+    bf16_gradient, bf16_loss = run_as(model, rows, torch.bfloat16)
+    bf16_error = [bf16_gradient, (bf16_loss.double() - token_loss).abs().max().item()]
     arrays = config_arrays(family, model.config) | row_arrays(rows)
     arrays |= {f"weight.{n}": p for n, p in model.named_parameters()}
     arrays |= {f"grad.{n}": p.grad for n, p in model.named_parameters()}
-    arrays |= {"logits": logits, "token_loss": token_loss, "loss": np.array([loss.item()])}
+    arrays |= {"logits": logits, "token_loss": token_loss, "loss": np.array([loss.item()]),
+               "bf16_error": np.array(bf16_error)}
     path = os.path.join(OUT, f"model_{name}.bin")
     goldenfile.write(path, arrays)
-    print(f"{name}: loss {loss.item():.4f}, gradients fp32 against fp64 {worst:.1e}, {os.path.getsize(path)} bytes")
+    print(f"{name}: loss {loss.item():.4f}, gradients fp32 against fp64 {worst:.1e}, "
+          f"bf16 against fp32 {bf16_gradient:.1e}, {os.path.getsize(path)} bytes")
     return os.path.getsize(path)
 
 
