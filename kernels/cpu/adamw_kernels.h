@@ -1,0 +1,35 @@
+/* Inside the optimizer: its kernels and the numbers that all of them start from. */
+#ifndef OT_KERNELS_CPU_ADAMW_KERNELS_H
+#define OT_KERNELS_CPU_ADAMW_KERNELS_H
+
+#include "kernels/ops.h"
+
+/* A step's numbers as the inner loops want them; each fp32 operation here is part of the contract in
+ * kernels/adamw.h. */
+struct ot_adamw_numbers {
+    float beta1, beta2, rest1, rest2; /* rest: 1 - beta */
+    float eps, grad_scale, bias2_sqrt;
+    float minus_decay; /* -(lr * weight_decay), 0 where the parameters do not decay */
+    float minus_rate;  /* -(lr / bias1) */
+};
+
+static inline struct ot_adamw_numbers ot_adamw_numbers(const struct ot_adamw *args) {
+    const struct ot_adamw_step *step = args->step;
+    return (struct ot_adamw_numbers){
+        .beta1 = step->beta1,
+        .beta2 = step->beta2,
+        .rest1 = 1.0f - step->beta1,
+        .rest2 = 1.0f - step->beta2,
+        .eps = step->eps,
+        .grad_scale = step->grad_scale,
+        .bias2_sqrt = step->bias2_sqrt,
+        .minus_decay = args->decay ? -(step->lr * step->weight_decay) : 0.0f,
+        .minus_rate = -(step->lr / step->bias1),
+    };
+}
+
+void ot_adamw_scalar(const struct ot_adamw *args);
+void ot_adamw_avx2(const struct ot_adamw *args);   /* needs AVX2 and FMA */
+void ot_adamw_avx512(const struct ot_adamw *args); /* needs AVX-512 F, BW and VL */
+
+#endif
