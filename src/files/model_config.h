@@ -49,6 +49,14 @@ int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vo
 int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes);
 int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size_t *bytes);
 
+/* The config.json of a base with another dtype and, where ids->n_eos > 0, other ids; *text stays NULL where
+ * nothing would change. The caller frees the text. Errors: OT_E_BUDGET. */
+int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
+                            char **text, size_t *bytes);
+/* The same for a generation_config.json, which knows ids alone. */
+int ot_generation_config_rewrite(const struct ot_json *root, const struct ot_token_ids *ids, char **text,
+                                 size_t *bytes);
+
 /* "bfloat16", as torch_dtype says it. */
 const char *ot_torch_dtype_name(enum ot_dtype dtype);
 

@@ -79,7 +79,8 @@ struct ot_model_save {
     const struct ot_file_ops *ops; /* NULL: the system's */
 };
 
-/* Bytes that a save will write, to the byte. Errors: OT_E_INPUT, OT_E_IO (a file of the base), OT_E_BUDGET.
+/* Bytes that a save will write: the weights to the byte, and a margin over the small files. Errors:
+ * OT_E_INPUT, OT_E_IO (a file of the base), OT_E_BUDGET.
  */
 int ot_model_dir_save_bytes(const struct ot_model_save *save, int64_t *bytes);
 /* Tries it before step 1: the directory can be made and written, and has room for all of it; leaves nothing

@@ -18,7 +18,7 @@ struct ot_resolved {
     char *missing; /* a sentence, where path is NULL */
 };
 
-/* Errors: OT_E_INPUT: neither found nor a preset; the sentence names the places and the nearest preset. */
+/* Errors: OT_E_INPUT: neither found nor a preset; the sentence names the places and the presets. */
 int ot_model_resolve(const char *name, struct ot_resolved *out);
 void ot_resolved_free(struct ot_resolved *resolved); /* NULL and zeroed are fine */
 

@@ -1,0 +1,189 @@
+#include "src/files/model_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+
+/* The shortest decimal that is this float again: 1e-06, not 9.99999997e-07. */
+static double shortest(float value) {
+    char text[32];
+    double decimal = value;
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)value);
+        decimal = strtod(text, NULL);
+        if ((float)decimal == value)
+            break;
+    }
+    return decimal;
+}
+
+static const char *act_name(enum ot_activation act) {
+    static const char *const names[] = {"silu", "gelu", "gelu_pytorch_tanh", "relu"};
+    return names[act];
+}
+
+static void put_ids(struct ot_json_writer *w, const char *key, const int32_t *ids, int n) {
+    if (n == 1) {
+        ot_json_put_int(w, key, ids[0]);
+        return;
+    }
+    ot_json_begin_array(w, key);
+    for (int i = 0; i < n; i++)
+        ot_json_put_int(w, NULL, ids[i]);
+    ot_json_end_array(w);
+}
+
+static void put_token_ids(struct ot_json_writer *w, const struct ot_token_ids *ids) {
+    if (ids->bos >= 0)
+        ot_json_put_int(w, "bos_token_id", ids->bos);
+    if (ids->n_eos > 0)
+        put_ids(w, "eos_token_id", ids->eos, ids->n_eos);
+}
+
+/* The older names: transformers 5 still reads them, and 4 reads no others. */
+static void put_rope(struct ot_json_writer *w, const struct ot_model_config *c) {
+    ot_json_put_real(w, "rope_theta", c->rope_theta);
+    if (c->rope_scaling == OT_ROPE_PLAIN)
+        return;
+    ot_json_begin_object(w, "rope_scaling");
+    ot_json_put_text(w, "rope_type", c->rope_scaling == OT_ROPE_LINEAR ? "linear" : "llama3");
+    ot_json_put_real(w, "factor", c->rope_factor);
+    if (c->rope_scaling == OT_ROPE_LLAMA3) {
+        ot_json_put_real(w, "low_freq_factor", c->rope_low_freq_factor);
+        ot_json_put_real(w, "high_freq_factor", c->rope_high_freq_factor);
+        ot_json_put_int(w, "original_max_position_embeddings", (int64_t)c->rope_original_max_position);
+    }
+    ot_json_end_object(w);
+}
+
+static void put_window(struct ot_json_writer *w, const struct ot_model_config *c,
+                       const struct ot_family_row *row) {
+    if (row->window_if_absent == 0)
+        return;
+    if (c->window > 0)
+        ot_json_put_int(w, "sliding_window", c->window);
+    else
+        ot_json_put_null(w, "sliding_window");
+    if (row->window_by_flag) {
+        ot_json_put_bool(w, "use_sliding_window", c->window > 0);
+        ot_json_put_int(w, "max_window_layers", c->window > 0 ? c->window_first_layer : c->n_layers);
+    }
+}
+
+int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes) {
+    const struct ot_model_config *c = &file->config;
+    const struct ot_family_row *row = ot_family_row(c->family);
+    struct ot_json_writer w = {.indent = 0};
+    ot_json_begin_object(&w, NULL);
+    ot_json_begin_array(&w, "architectures");
+    ot_json_put_text(&w, NULL, row->architecture);
+    ot_json_end_array(&w);
+    if (row->attention_bias)
+        ot_json_put_bool(&w, "attention_bias", c->out_bias);
+    put_token_ids(&w, &file->ids);
+    ot_json_put_int(&w, "head_dim", c->head_dim);
+    ot_json_put_text(&w, "hidden_act", act_name(c->act));
+    ot_json_put_int(&w, "hidden_size", c->hidden);
+    ot_json_put_real(&w, "initializer_range", c->init_std);
+    ot_json_put_int(&w, "intermediate_size", c->ffn);
+    ot_json_put_int(&w, "max_position_embeddings", c->max_position);
+    if (row->mlp_bias)
+        ot_json_put_bool(&w, "mlp_bias", c->mlp_bias);
+    ot_json_put_text(&w, "model_type", row->model_type);
+    ot_json_put_int(&w, "num_attention_heads", c->n_heads);
+    ot_json_put_int(&w, "num_hidden_layers", c->n_layers);
+    ot_json_put_int(&w, "num_key_value_heads", c->n_kv_heads);
+    if (c->rotary_dim != c->head_dim)
+        ot_json_put_real(&w, "partial_rotary_factor", (double)c->rotary_dim / (double)c->head_dim);
+    ot_json_put_real(&w, "rms_norm_eps", shortest(c->norm_eps));
+    put_rope(&w, c);
+    put_window(&w, c, row);
+    ot_json_put_bool(&w, "tie_word_embeddings", c->tied);
+    ot_json_put_text(&w, "torch_dtype", ot_torch_dtype_name(file->dtype));
+    ot_json_put_int(&w, "vocab_size", c->vocab);
+    ot_json_end_object(&w);
+    return ot_json_writer_take(&w, text, bytes);
+}
+
+int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size_t *bytes) {
+    struct ot_json_writer w = {.indent = 0};
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_bool(&w, "_from_model_config", true);
+    put_token_ids(&w, ids);
+    ot_json_end_object(&w);
+    return ot_json_writer_take(&w, text, bytes);
+}
+
+/* ---- changing what a base says ---- */
+
+struct rewrite {
+    const char *dtype_key, *dtype; /* dtype_key NULL: the file has none of its own */
+    const struct ot_token_ids *ids;
+};
+
+static bool same_ids(const struct ot_json *value, const int32_t *ids, int n) {
+    if (n == 1 && ot_json_type(value) == OT_JSON_INT)
+        return ot_json_int(value, -1) == ids[0];
+    if (ot_json_length(value) != (size_t)n)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (ot_json_int(ot_json_at(value, (size_t)i), -1) != ids[i])
+            return false;
+    return true;
+}
+
+static bool changes(const struct ot_json *root, const struct rewrite *change) {
+    if (change->dtype_key) {
+        const char *name = ot_json_string(ot_json_get(root, change->dtype_key), NULL);
+        if (!name || strcmp(name, change->dtype) != 0)
+            return true;
+    }
+    if (change->ids->n_eos == 0)
+        return false;
+    return !same_ids(ot_json_get(root, "eos_token_id"), change->ids->eos, change->ids->n_eos) ||
+           (change->ids->bos >= 0 && ot_json_int(ot_json_get(root, "bos_token_id"), -1) != change->ids->bos);
+}
+
+static bool is_replaced(const char *key, const struct rewrite *change) {
+    bool ids = change->ids->n_eos > 0;
+    return (change->dtype_key && strcmp(key, change->dtype_key) == 0) ||
+           (ids && strcmp(key, "eos_token_id") == 0) ||
+           (ids && change->ids->bos >= 0 && strcmp(key, "bos_token_id") == 0);
+}
+
+static int rewrite(const struct ot_json *root, const struct rewrite *change, char **text, size_t *bytes) {
+    struct ot_json_writer w = {.indent = 0};
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    *text = NULL;
+    if (!changes(root, change))
+        return 0;
+    ot_json_begin_object(&w, NULL);
+    while (ot_json_next(root, &cursor, &key, &value))
+        if (!is_replaced(key, change))
+            ot_json_put_value(&w, key, value);
+    if (change->dtype_key)
+        ot_json_put_text(&w, change->dtype_key, change->dtype);
+    if (change->ids->n_eos > 0)
+        put_token_ids(&w, change->ids);
+    ot_json_end_object(&w);
+    return ot_json_writer_take(&w, text, bytes);
+}
+
+int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
+                            char **text, size_t *bytes) {
+    struct rewrite change = {.dtype_key = ot_json_get(root, "dtype") ? "dtype" : "torch_dtype",
+                             .dtype = ot_torch_dtype_name(dtype),
+                             .ids = ids};
+    return rewrite(root, &change, text, bytes);
+}
+
+int ot_generation_config_rewrite(const struct ot_json *root, const struct ot_token_ids *ids, char **text,
+                                 size_t *bytes) {
+    struct rewrite change = {.ids = ids};
+    return rewrite(root, &change, text, bytes);
+}

@@ -1,0 +1,324 @@
+#include "src/files/model_dir_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "src/base/arena.h"
+#include "src/base/error.h"
+#include "src/base/json.h"
+
+enum { INDEX_MAX_BYTES = 64 << 20, TOKENIZER_MAX_BYTES = 256 << 20 };
+
+const char *ot_model_dir_file(const struct ot_model_dir *dir, const char *name, char path[PATH_MAX]) {
+    snprintf(path, PATH_MAX, "%s/%.*s", dir->path, NAME_MAX, name);
+    return path;
+}
+
+bool ot_model_dir_has(const struct ot_model_dir *dir, const char *name) {
+    char path[PATH_MAX];
+    struct stat info;
+    return stat(ot_model_dir_file(dir, name, path), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+static int read_json(const struct ot_model_dir *dir, const char *name, size_t max_bytes,
+                     struct ot_json **out) {
+    char path[PATH_MAX];
+    return ot_json_read_file(ot_model_dir_file(dir, name, path), max_bytes, out);
+}
+
+/* ---- token ids ---- */
+
+/* A special token of tokenizer_config.json is its text, or an object with the text in it. */
+static const char *token_text(const struct ot_json *tokenizer_config, const char *key) {
+    const struct ot_json *token = ot_json_get(tokenizer_config, key);
+    const struct ot_json *content = ot_json_get(token, "content");
+    return ot_json_string(content ? content : token, NULL);
+}
+
+static int64_t token_id(const struct ot_json *tokenizer, const char *text) {
+    const struct ot_json *added = ot_json_get(tokenizer, "added_tokens");
+    for (size_t i = 0; text && i < ot_json_length(added); i++) {
+        const struct ot_json *token = ot_json_at(added, i);
+        const char *content = ot_json_string(ot_json_get(token, "content"), NULL);
+        if (content && strcmp(content, text) == 0)
+            return ot_json_int(ot_json_get(token, "id"), -1);
+    }
+    return text ? ot_json_int(ot_json_get(ot_json_get(ot_json_get(tokenizer, "model"), "vocab"), text), -1)
+                : -1;
+}
+
+/* bos and eos by the tokenizer's own files; -1 where they do not say. */
+static int read_tokenizer_ids(const struct ot_model_dir *dir, int64_t *bos, int64_t *eos) {
+    struct ot_json *config = NULL, *tokenizer = NULL;
+    int rc = 0;
+    *bos = *eos = -1;
+    if (!dir->facts.tokenizer_path || !ot_model_dir_has(dir, "tokenizer_config.json"))
+        return 0;
+    OT_TRY_GOTO(read_json(dir, "tokenizer_config.json", OT_CONFIG_MAX_BYTES, &config), rc, out);
+    OT_TRY_GOTO(read_json(dir, "tokenizer.json", TOKENIZER_MAX_BYTES, &tokenizer), rc, out);
+    *bos = token_id(tokenizer, token_text(config, "bos_token"));
+    *eos = token_id(tokenizer, token_text(config, "eos_token"));
+    if (*bos >= dir->facts.config.vocab || *eos >= dir->facts.config.vocab)
+        rc = ot_fail(OT_E_INPUT,
+                     "%s: bos_token or eos_token has the id %lld, beyond the model's vocab_size %lld",
+                     dir->facts.tokenizer_path, (long long)(*bos > *eos ? *bos : *eos),
+                     (long long)dir->facts.config.vocab);
+out:
+    ot_json_free(tokenizer);
+    ot_json_free(config);
+    return rc;
+}
+
+static void put_first(struct ot_token_ids *ids, int64_t eos) {
+    for (int i = 1; i < ids->n_eos; i++)
+        if (ids->eos[i] == eos) {
+            ids->eos[i] = ids->eos[0];
+            ids->eos[0] = (int32_t)eos;
+        }
+}
+
+/* On entry facts.ids is what config.json says. The tokenizer is large, so it is read only where it decides.
+ */
+static int resolve_ids(struct ot_model_dir *dir) {
+    struct ot_token_ids *ids = &dir->facts.ids, generation = {.bos = -1};
+    int64_t bos, eos;
+    if (dir->generation) {
+        char path[PATH_MAX];
+        ot_model_dir_file(dir, "generation_config.json", path);
+        OT_TRY(ot_token_ids_parse(dir->generation, path, dir->facts.config.vocab, &generation));
+    }
+    if (generation.bos < 0 || generation.n_eos != 1) {
+        OT_TRY(read_tokenizer_ids(dir, &bos, &eos));
+        if (bos >= 0)
+            ids->bos = (int32_t)bos;
+        if (eos >= 0 && generation.n_eos == 0 && ids->n_eos <= 1) {
+            ids->n_eos = 1;
+            ids->eos[0] = (int32_t)eos;
+        }
+        put_first(ids, eos);
+        put_first(&generation, eos);
+    }
+    if (generation.bos >= 0)
+        ids->bos = generation.bos;
+    if (generation.n_eos > 0) {
+        ids->n_eos = generation.n_eos;
+        memcpy(ids->eos, generation.eos, sizeof ids->eos);
+    }
+    return 0;
+}
+
+/* ---- weights ---- */
+
+static int open_shard(struct ot_model_dir *dir, const char *name) {
+    int n = dir->facts.n_shards;
+    char path[PATH_MAX];
+    struct ot_safetensors **files = realloc(dir->files, ((size_t)n + 1) * sizeof *files);
+    if (files)
+        dir->files = files;
+    if (!files)
+        return ot_fail(OT_E_BUDGET, "%s: out of memory", dir->path);
+    OT_TRY(ot_safetensors_open(ot_model_dir_file(dir, name, path), &dir->files[n]));
+    dir->facts.n_shards++;
+    return 0;
+}
+
+/* The open file that the index calls `name`, opened now if it is the first to ask. */
+static int find_shard(struct ot_model_dir *dir, const char *index, const char *name,
+                      struct ot_safetensors **file) {
+    size_t bytes = strlen(name), end = strlen(".safetensors"), prefix = strlen(dir->path) + 1;
+    if (strchr(name, '/') || name[0] == '.' || bytes <= end || bytes > NAME_MAX ||
+        strcmp(name + bytes - end, ".safetensors") != 0)
+        return ot_fail(OT_E_INPUT, "%s: '%s' is not the name of a .safetensors file in this directory", index,
+                       name);
+    for (int i = 0; i < dir->facts.n_shards; i++)
+        if (strcmp(ot_safetensors_path(dir->files[i]) + prefix, name) == 0) {
+            *file = dir->files[i];
+            return 0;
+        }
+    OT_TRY(open_shard(dir, name));
+    *file = dir->files[dir->facts.n_shards - 1];
+    return 0;
+}
+
+/* The shards hold what the index lists, no more: else a tensor would be dropped in silence. */
+static int check_all_listed(const struct ot_model_dir *dir, const char *index, const struct ot_json *map) {
+    for (int f = 0; f < dir->facts.n_shards; f++)
+        for (int64_t i = 0; i < ot_safetensors_count(dir->files[f]); i++) {
+            const char *name = ot_safetensors_at(dir->files[f], i)->name;
+            const char *file = ot_json_string(ot_json_get(map, name), NULL);
+            if (!file || strcmp(file, strrchr(ot_safetensors_path(dir->files[f]), '/') + 1) != 0)
+                return ot_fail(OT_E_INPUT, "%s: holds tensor %s, which %s does not place there",
+                               ot_safetensors_path(dir->files[f]), name, index);
+        }
+    return 0;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const struct ot_stored *)a)->tensor->name, ((const struct ot_stored *)b)->tensor->name);
+}
+
+static int read_index(struct ot_model_dir *dir, const char *index, const struct ot_json *root) {
+    const struct ot_json *map = ot_json_get(root, "weight_map");
+    void *cursor = NULL;
+    const char *name;
+    struct ot_json *value;
+    size_t room = 0;
+    if (ot_json_type(map) != OT_JSON_OBJECT)
+        return ot_fail(OT_E_INPUT, "%s: the key 'weight_map' must be an object", index);
+    while (ot_json_next(map, &cursor, &name, &value))
+        room++;
+    dir->stored = ot_arena_alloc(dir->arena, room + 1, sizeof *dir->stored);
+    if (!dir->stored)
+        return -OT_E_BUDGET;
+    for (cursor = NULL; ot_json_next(map, &cursor, &name, &value);) {
+        const char *file_name = ot_json_string(value, NULL);
+        struct ot_safetensors *file = NULL;
+        if (!file_name)
+            return ot_fail(OT_E_INPUT, "%s: weight_map: tensor %s must name a file", index, name);
+        OT_TRY(find_shard(dir, index, file_name, &file));
+        const struct ot_safetensor *tensor = ot_safetensors_find(file, name);
+        if (!tensor)
+            return ot_fail(OT_E_INPUT, "%s: places tensor %s in %s, which does not hold it", index, name,
+                           file_name);
+        dir->stored[dir->n_stored++] = (struct ot_stored){tensor, file};
+    }
+    OT_TRY(check_all_listed(dir, index, map));
+    qsort(dir->stored, (size_t)dir->n_stored, sizeof *dir->stored, by_name);
+    return 0;
+}
+
+static int open_sharded(struct ot_model_dir *dir) {
+    struct ot_json *root = NULL;
+    char index[PATH_MAX];
+    ot_model_dir_file(dir, "model.safetensors.index.json", index);
+    OT_TRY(ot_json_read_file(index, INDEX_MAX_BYTES, &root));
+    int rc = read_index(dir, index, root);
+    ot_json_free(root);
+    return rc;
+}
+
+static int open_single(struct ot_model_dir *dir) {
+    OT_TRY(open_shard(dir, "model.safetensors"));
+    dir->n_stored = ot_safetensors_count(dir->files[0]);
+    dir->stored = ot_arena_alloc(dir->arena, (size_t)dir->n_stored + 1, sizeof *dir->stored);
+    if (!dir->stored)
+        return -OT_E_BUDGET;
+    for (int64_t i = 0; i < dir->n_stored; i++) /* sorted already */
+        dir->stored[i] = (struct ot_stored){ot_safetensors_at(dir->files[0], i), dir->files[0]};
+    return 0;
+}
+
+/* The dtype of most bytes: some models keep a few norms in fp32 among bf16 matrices. */
+static void count_bytes(struct ot_model_dir *dir) {
+    int64_t bytes[3] = {0};
+    for (int64_t i = 0; i < dir->n_stored; i++) {
+        const struct ot_safetensor *tensor = dir->stored[i].tensor;
+        dir->facts.weight_bytes += (int64_t)tensor->bytes;
+        if (tensor->readable)
+            bytes[tensor->dtype] += (int64_t)tensor->bytes;
+    }
+    for (int dtype = 0; dtype < 3; dtype++)
+        if (bytes[dtype] > bytes[dir->facts.dtype])
+            dir->facts.dtype = (enum ot_dtype)dtype;
+}
+
+static int open_weights(struct ot_model_dir *dir) {
+    dir->facts.has_weights = true;
+    if (ot_model_dir_has(dir, "model.safetensors"))
+        OT_TRY(open_single(dir));
+    else if (ot_model_dir_has(dir, "model.safetensors.index.json"))
+        OT_TRY(open_sharded(dir));
+    else {
+        bool pickled = ot_model_dir_has(dir, "pytorch_model.bin") ||
+                       ot_model_dir_has(dir, "pytorch_model.bin.index.json");
+        dir->facts.has_weights = false;
+        dir->facts.weights_missing = pickled
+                                         ? "holds pytorch_model.bin but no safetensors; save the model again "
+                                           "with transformers to convert it"
+                                         : "holds neither model.safetensors nor model.safetensors.index.json";
+    }
+    count_bytes(dir);
+    return 0;
+}
+
+/* ---- the directory ---- */
+
+static int read_configs(struct ot_model_dir *dir) {
+    struct ot_config_file file;
+    char path[PATH_MAX];
+    ot_model_dir_file(dir, "config.json", path);
+    OT_TRY(ot_json_read_file(path, OT_CONFIG_MAX_BYTES, &dir->config));
+    OT_TRY(ot_model_config_parse(dir->config, path, &file));
+    dir->facts.config = file.config;
+    dir->facts.dtype = file.dtype;
+    dir->facts.ids = file.ids;
+    if (ot_model_dir_has(dir, "generation_config.json"))
+        OT_TRY(read_json(dir, "generation_config.json", OT_CONFIG_MAX_BYTES, &dir->generation));
+    if (ot_model_dir_has(dir, "tokenizer.json")) {
+        ot_model_dir_file(dir, "tokenizer.json", path);
+        dir->facts.tokenizer_path = ot_arena_strdup(dir->arena, path, strlen(path));
+        if (!dir->facts.tokenizer_path)
+            return -OT_E_BUDGET;
+    }
+    return resolve_ids(dir);
+}
+
+static int find_chat_template(struct ot_model_dir *dir) {
+    struct ot_json *config = NULL;
+    dir->facts.has_chat_template =
+        ot_model_dir_has(dir, "chat_template.jinja") || ot_model_dir_has(dir, "chat_template.json");
+    if (dir->facts.has_chat_template || !ot_model_dir_has(dir, "tokenizer_config.json"))
+        return 0;
+    OT_TRY(read_json(dir, "tokenizer_config.json", OT_CONFIG_MAX_BYTES, &config));
+    dir->facts.has_chat_template = ot_json_get(config, "chat_template") != NULL;
+    ot_json_free(config);
+    return 0;
+}
+
+int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
+    int rc;
+    struct ot_model_dir *dir = calloc(1, sizeof *dir);
+    if (!dir)
+        return ot_fail(OT_E_BUDGET, "%s: out of memory", path);
+    dir->path = strdup(path);
+    if (!dir->path) {
+        rc = ot_fail(OT_E_BUDGET, "%s: out of memory", path);
+        goto out;
+    }
+    if (strlen(path) + NAME_MAX + 2 > PATH_MAX) {
+        rc = ot_fail(OT_E_INPUT, "%.64s...: longer than a path may be", path);
+        goto out;
+    }
+    OT_TRY_GOTO(ot_arena_open(&dir->arena), rc, out);
+    OT_TRY_GOTO(read_configs(dir), rc, out);
+    OT_TRY_GOTO(find_chat_template(dir), rc, out);
+    OT_TRY_GOTO(open_weights(dir), rc, out);
+    *out = dir;
+    dir = NULL;
+out:
+    ot_model_dir_close(dir);
+    return rc;
+}
+
+void ot_model_dir_close(struct ot_model_dir *dir) {
+    if (!dir)
+        return;
+    for (int i = 0; i < dir->facts.n_shards; i++)
+        ot_safetensors_close(dir->files[i]);
+    free(dir->files);
+    ot_json_free(dir->config);
+    ot_json_free(dir->generation);
+    ot_arena_close(dir->arena);
+    free(dir->path);
+    free(dir);
+}
+
+const struct ot_model_facts *ot_model_dir_facts(const struct ot_model_dir *dir) {
+    return &dir->facts;
+}
+
+const char *ot_model_dir_path(const struct ot_model_dir *dir) {
+    return dir->path;
+}

@@ -1,0 +1,40 @@
+/* What the three parts of model_dir share: open (model_dir.c), load (model_dir_load.c), save
+ * (model_dir_save.c). */
+#ifndef OT_FILES_MODEL_DIR_INTERNAL_H
+#define OT_FILES_MODEL_DIR_INTERNAL_H
+
+#include <limits.h>
+
+#include "src/files/model_dir.h"
+#include "src/files/safetensors.h"
+
+struct ot_arena;
+struct ot_json;
+struct ot_tensor;
+
+/* A tensor of the files, under the name that the index or the file gives it. */
+struct ot_stored {
+    const struct ot_safetensor *tensor;
+    const struct ot_safetensors *file;
+};
+
+struct ot_model_dir {
+    char *path;
+    struct ot_arena *arena;
+    struct ot_model_facts facts;
+    struct ot_json *config, *generation; /* generation: NULL if the file is absent */
+    struct ot_safetensors **files;       /* [facts.n_shards] */
+    struct ot_stored *stored;            /* sorted by name */
+    int64_t n_stored;
+};
+
+/* Writes "PATH/name" and returns it; open has seen to it that a name of up to 255 bytes fits. */
+const char *ot_model_dir_file(const struct ot_model_dir *dir, const char *name, char path[PATH_MAX]);
+/* Whether it is there, as a file. */
+bool ot_model_dir_has(const struct ot_model_dir *dir, const char *name);
+
+/* For each tensor of the model where it is stored; the caller frees *map. Errors as ot_model_dir_check. */
+int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,
+                     const struct ot_stored ***map);
+
+#endif

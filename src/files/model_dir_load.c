@@ -1,0 +1,288 @@
+#include "src/files/model_dir_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/block.h"
+#include "src/base/error.h"
+#include "src/base/pool.h"
+
+enum {
+    CHUNK_VALUES = 1 << 20,
+    PART_VALUES = 1 << 16,
+    MAX_PARTS = CHUNK_VALUES / PART_VALUES,
+    AHEAD_BYTES =
+        32 << 20, /* what the kernel reads while we convert; enough to keep a fast NVMe's queue full */
+};
+
+/* ---- which stored tensor is which ---- */
+
+static int compare_name(const void *key, const void *element) {
+    return strcmp(key, ((const struct ot_stored *)element)->tensor->name);
+}
+
+static const struct ot_stored *find_exact(const struct ot_model_dir *dir, const char *name) {
+    return bsearch(name, dir->stored, (size_t)dir->n_stored, sizeof *dir->stored, compare_name);
+}
+
+static const char *without_prefix(const char *name) {
+    static const char *const prefixes[] = {"model.", "transformer."};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return name + strlen(prefixes[i]);
+    return name;
+}
+
+/* Checkpoints of the bare model lack the prefix that the model with a head gives its tensors. */
+static const struct ot_stored *find_stored(const struct ot_model_dir *dir, const char *name) {
+    char other[128];
+    const char *bare = without_prefix(name);
+    const struct ot_stored *stored = find_exact(dir, name);
+    if (!stored)
+        stored = find_exact(dir, bare);
+    static const char *const prefixes[] = {"model.", "transformer."};
+    for (size_t i = 0; !stored && i < sizeof prefixes / sizeof *prefixes; i++) {
+        snprintf(other, sizeof other, "%s%s", prefixes[i], bare);
+        stored = find_exact(dir, other);
+    }
+    return stored;
+}
+
+static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *wanted) {
+    const struct ot_safetensor *found = stored->tensor;
+    int64_t shape[2] = {wanted->rows, wanted->cols};
+    const int64_t *want = wanted->dims == 1 ? &shape[1] : shape;
+    char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];
+    if (found->dims != wanted->dims || memcmp(found->shape, want, (size_t)wanted->dims * sizeof *want) != 0)
+        return ot_fail(OT_E_INPUT, "%s: tensor %s has the shape %s, but config.json means %s",
+                       ot_safetensors_path(stored->file), found->name,
+                       ot_shape_text(found->shape, found->dims, have_text),
+                       ot_shape_text(want, wanted->dims, want_text));
+    if (!found->readable)
+        return ot_fail(OT_E_INPUT, "%s: tensor %s is stored as %s; only F32, F16 and BF16 can be trained",
+                       ot_safetensors_path(stored->file), found->name, found->dtype_name);
+    return 0;
+}
+
+/* Buffers that older versions of transformers saved, and the head of a tied model, which is the embedding
+ * again. */
+static bool may_ignore(const struct ot_safetensor *tensor, bool tied) {
+    static const char *const suffixes[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                                           ".attn.causal_mask"};
+    size_t bytes = strlen(tensor->name);
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        size_t end = strlen(suffixes[i]);
+        if (bytes > end && strcmp(tensor->name + bytes - end, suffixes[i]) == 0)
+            return true;
+    }
+    return tied && strcmp(without_prefix(tensor->name), "lm_head.weight") == 0;
+}
+
+static int find_all(const struct ot_model_dir *dir, const struct ot_model *model,
+                    const struct ot_stored **map, bool *used) {
+    bool tied = ot_model_get_config(model)->tied;
+    const struct ot_tensor *missing = NULL;
+    int64_t n_missing = 0;
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *wanted = ot_model_tensor(model, i);
+        map[i] = find_stored(dir, wanted->name);
+        /* Of two tied tensors safetensors stores one, and which one is up to the writer. */
+        if (!map[i] && tied && strcmp(without_prefix(wanted->name), "embed_tokens.weight") == 0)
+            map[i] = find_stored(dir, "lm_head.weight");
+        if (!map[i]) {
+            missing = missing ? missing : wanted;
+            n_missing++;
+            continue;
+        }
+        OT_TRY(check_tensor(map[i], wanted));
+        used[map[i] - dir->stored] = true;
+    }
+    if (!missing)
+        return 0;
+    const char *hint =
+        strcmp(missing->name, "lm_head.weight") == 0
+            ? "; if the output weights are the embedding's, config.json needs tie_word_embeddings true"
+            : "";
+    return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights (%lld missing in all)%s", dir->path,
+                   missing->name, (long long)n_missing, hint);
+}
+
+static int check_extra(const struct ot_model_dir *dir, bool tied, const bool *used) {
+    const struct ot_stored *extra = NULL;
+    int64_t n_extra = 0;
+    for (int64_t i = 0; i < dir->n_stored; i++)
+        if (!used[i] && !may_ignore(dir->stored[i].tensor, tied)) {
+            extra = extra ? extra : &dir->stored[i];
+            n_extra++;
+        }
+    if (!extra)
+        return 0;
+    return ot_fail(OT_E_INPUT,
+                   "%s: tensor %s has no place in the model that config.json describes (%lld such in all)",
+                   ot_safetensors_path(extra->file), extra->tensor->name, (long long)n_extra);
+}
+
+int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,
+                     const struct ot_stored ***out) {
+    if (!dir->facts.has_weights)
+        return ot_fail(OT_E_INPUT, "%s: %s", dir->path, dir->facts.weights_missing);
+    const struct ot_stored **map = calloc((size_t)ot_model_tensor_count(model) + 1, sizeof *map);
+    bool *used = calloc((size_t)dir->n_stored + 1, sizeof *used);
+    int rc;
+    if (!map || !used) {
+        rc = ot_fail(OT_E_BUDGET, "%s: out of memory for a table of tensors", dir->path);
+        goto out;
+    }
+    OT_TRY_GOTO(find_all(dir, model, map, used), rc, out);
+    OT_TRY_GOTO(check_extra(dir, ot_model_get_config(model)->tied, used), rc, out);
+    *out = map;
+    map = NULL;
+out:
+    free(used);
+    free(map);
+    return rc;
+}
+
+int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *model) {
+    const struct ot_stored **map;
+    OT_TRY(ot_model_dir_map(dir, model, &map));
+    free(map);
+    return 0;
+}
+
+/* ---- the stream ---- */
+
+struct loader {
+    const struct ot_model *model;
+    const struct ot_stored **map;
+    struct ot_pool *pool;
+    ot_param_sink sink;
+    void *context;
+    float *values; /* CHUNK_VALUES */
+    /* How far the kernel was asked to read: tensor and value, and the bytes from the present place to there.
+     */
+    int64_t ahead_tensor, ahead_value, ahead_bytes;
+    /* The chunk at hand. */
+    const struct ot_stored *stored;
+    int64_t first;
+    struct ot_error errors[MAX_PARTS];
+};
+
+static const char *value_at(const struct ot_stored *stored, int64_t index) {
+    return (const char *)stored->tensor->data + index * (int64_t)ot_dtype_bytes(stored->tensor->dtype);
+}
+
+static int64_t smaller(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Keeps the kernel AHEAD_BYTES in front, in the order in which the model (not the file) wants the tensors. */
+static void read_ahead(struct loader *l) {
+    while (l->ahead_bytes < AHEAD_BYTES && l->ahead_tensor < ot_model_tensor_count(l->model)) {
+        const struct ot_stored *stored = l->map[l->ahead_tensor];
+        int64_t n = smaller(stored->tensor->count - l->ahead_value, CHUNK_VALUES);
+        int64_t bytes = n * (int64_t)ot_dtype_bytes(stored->tensor->dtype);
+        ot_safetensors_prefetch(stored->file, value_at(stored, l->ahead_value), (size_t)bytes);
+        l->ahead_bytes += bytes;
+        l->ahead_value += n;
+        if (l->ahead_value == stored->tensor->count) {
+            l->ahead_tensor++;
+            l->ahead_value = 0;
+        }
+    }
+}
+
+static int convert_part(const struct loader *l, int64_t begin, int64_t end) {
+    const struct ot_safetensor *tensor = l->stored->tensor;
+    const char *data = value_at(l->stored, l->first + begin);
+    size_t bytes = (size_t)(end - begin) * ot_dtype_bytes(tensor->dtype);
+    OT_TRY(ot_safetensors_fetch(l->stored->file, data, bytes));
+    int64_t bad = ot_safetensors_convert(tensor->dtype, data, end - begin, l->values + begin);
+    if (bad >= 0)
+        return ot_fail(OT_E_INPUT, "%s: tensor %s holds %g at element %lld; the weights are damaged",
+                       ot_safetensors_path(l->stored->file), tensor->name, (double)l->values[begin + bad],
+                       (long long)(l->first + begin + bad));
+    return 0;
+}
+
+static void convert_on_pool(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    struct loader *l = context;
+    (void)worker;
+    ot_error_save(&l->errors[chunk], convert_part(l, begin, end));
+}
+
+static int convert_chunk(struct loader *l, int64_t n) {
+    if (!l->pool)
+        return convert_part(l, 0, n);
+    ot_pool_run(l->pool, n, PART_VALUES, convert_on_pool, l);
+    for (int64_t part = 0; part < ot_chunk_count(n, PART_VALUES); part++)
+        if (l->errors[part].code != 0)
+            return ot_error_load(&l->errors[part]);
+    return 0;
+}
+
+static int load_tensor(struct loader *l, const struct ot_tensor *tensor, const struct ot_stored *stored) {
+    l->stored = stored;
+    for (l->first = 0; l->first < stored->tensor->count;) {
+        int64_t n = smaller(stored->tensor->count - l->first, CHUNK_VALUES);
+        size_t bytes = (size_t)n * ot_dtype_bytes(stored->tensor->dtype);
+        read_ahead(l);
+        OT_TRY(convert_chunk(l, n));
+        OT_TRY(l->sink(l->context, tensor->slab, tensor->first + l->first, n, l->values));
+        ot_safetensors_release(stored->file, value_at(stored, l->first), bytes);
+        l->ahead_bytes -= (int64_t)bytes;
+        l->first += n;
+    }
+    return 0;
+}
+
+static int load_zeros(struct loader *l, int slab, int64_t first, int64_t end) {
+    if (first < end)
+        memset(l->values, 0, (size_t)smaller(end - first, CHUNK_VALUES) * sizeof *l->values);
+    for (int64_t n; first < end; first += n) {
+        n = smaller(end - first, CHUNK_VALUES);
+        OT_TRY(l->sink(l->context, slab, first, n, l->values));
+    }
+    return 0;
+}
+
+static int load_slabs(struct loader *l) {
+    const struct ot_chain *chain = ot_model_chain(l->model);
+    int64_t index = 0, count = ot_model_tensor_count(l->model);
+    for (int slab = 0; slab < chain->n_slabs; slab++) {
+        int64_t at = 0;
+        for (; index < count && ot_model_tensor(l->model, index)->slab == slab; index++) {
+            const struct ot_tensor *tensor = ot_model_tensor(l->model, index);
+            if (tensor->first < at)
+                return ot_fail(OT_E_INTERNAL, "tensor %s lies before its predecessor", tensor->name);
+            OT_TRY(load_zeros(l, slab, at, tensor->first));
+            OT_TRY(load_tensor(l, tensor, l->map[index]));
+            at = tensor->first + tensor->rows * tensor->cols;
+        }
+        OT_TRY(load_zeros(l, slab, at, chain->slabs[slab].n_params));
+    }
+    return 0;
+}
+
+int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *model, struct ot_pool *pool,
+                      ot_param_sink sink, void *context) {
+    int rc;
+    struct loader *l = calloc(1, sizeof *l);
+    if (!l)
+        return ot_fail(OT_E_BUDGET, "%s: out of memory", dir->path);
+    *l = (struct loader){.model = model, .pool = pool, .sink = sink, .context = context};
+    OT_TRY_GOTO(ot_model_dir_map(dir, model, &l->map), rc, out);
+    l->values = malloc(CHUNK_VALUES * sizeof *l->values);
+    if (!l->values) {
+        rc = ot_fail(OT_E_BUDGET, "%s: out of memory for a buffer of %zu bytes", dir->path,
+                     CHUNK_VALUES * sizeof *l->values);
+        goto out;
+    }
+    rc = load_slabs(l);
+out:
+    free(l->values);
+    free(l->map);
+    free(l);
+    return rc;
+}

@@ -1,0 +1,200 @@
+#include "src/files/model_dir_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/files/out_dir.h"
+
+enum {
+    CHUNK_VALUES = 1 << 20,
+    MARGIN_BYTES = 1 << 20, /* configs that we write, the marker, a file system's own blocks */
+    TRIAL_BYTES = 1 << 16,
+};
+
+/* What a base has beside weights and configs, as transformers' tokenizers save it. */
+static const char *const copied_names[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
+    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json",
+};
+enum { N_COPIED = sizeof copied_names / sizeof *copied_names };
+
+struct saver {
+    const struct ot_model_save *save;
+    struct ot_out_dir *dir;
+    struct ot_safetensors_entry *entries;
+    struct ot_safetensors_writer *writer;
+    float *values; /* CHUNK_VALUES */
+};
+
+static bool is_extra(const struct ot_model_save *save, const char *name) {
+    for (int i = 0; i < save->n_extra; i++)
+        if (strcmp(save->extra[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+static bool is_copied(const struct ot_model_save *save, const char *name) {
+    return save->base && !is_extra(save, name) && ot_model_dir_has(save->base, name);
+}
+
+static int open_writer(struct saver *s) {
+    const struct ot_model *model = s->save->model;
+    int64_t n = ot_model_tensor_count(model);
+    s->entries = calloc((size_t)n + 1, sizeof *s->entries);
+    if (!s->entries)
+        return ot_fail(OT_E_BUDGET, "%s: out of memory for a table of tensors", s->save->out);
+    for (int64_t i = 0; i < n; i++) {
+        const struct ot_tensor *tensor = ot_model_tensor(model, i);
+        s->entries[i] = (struct ot_safetensors_entry){.name = tensor->name, .dims = tensor->dims};
+        s->entries[i].shape[0] = tensor->dims == 1 ? tensor->cols : tensor->rows;
+        s->entries[i].shape[1] = tensor->cols;
+    }
+    return ot_safetensors_writer_open(s->dir, s->entries, n, s->save->dtype,
+                                      s->save->shard_bytes > 0 ? s->save->shard_bytes : OT_SHARD_BYTES,
+                                      &s->writer);
+}
+
+static int add_file_bytes(const char *path, int64_t *bytes) {
+    struct stat info;
+    if (stat(path, &info) < 0 || !S_ISREG(info.st_mode))
+        return ot_fail(OT_E_IO, "%s: cannot be copied to the output: not a readable file", path);
+    *bytes += info.st_size;
+    return 0;
+}
+
+static int count_bytes(const struct saver *s, int64_t *bytes) {
+    const struct ot_model_save *save = s->save;
+    char path[PATH_MAX];
+    *bytes = ot_safetensors_writer_bytes(s->writer) + MARGIN_BYTES;
+    for (int i = 0; i < save->n_extra; i++)
+        if (save->extra[i].path)
+            OT_TRY(add_file_bytes(save->extra[i].path, bytes));
+        else
+            *bytes += (int64_t)save->extra[i].bytes;
+    for (int i = 0; i < N_COPIED; i++)
+        if (is_copied(save, copied_names[i]))
+            OT_TRY(add_file_bytes(ot_model_dir_file(save->base, copied_names[i], path), bytes));
+    return 0;
+}
+
+static void close_saver(struct saver *s) {
+    ot_safetensors_writer_close(s->writer);
+    ot_out_dir_close(s->dir);
+    free(s->entries);
+    free(s->values);
+}
+
+int ot_model_dir_save_bytes(const struct ot_model_save *save, int64_t *bytes) {
+    struct saver s = {.save = save};
+    int rc;
+    OT_TRY_GOTO(open_writer(&s), rc, out);
+    rc = count_bytes(&s, bytes);
+out:
+    close_saver(&s);
+    return rc;
+}
+
+/* Everything that can be known before the first value: the directory can be made, and there is room. */
+static int prepare(struct saver *s) {
+    int64_t bytes;
+    OT_TRY(ot_out_dir_open(s->save->out, s->save->ops, &s->dir));
+    OT_TRY(open_writer(s));
+    OT_TRY(count_bytes(s, &bytes));
+    return ot_out_dir_need_space(s->dir, bytes);
+}
+
+/* ---- the small files ---- */
+
+static int put_config(const struct saver *s, const char *name, char *text, size_t bytes) {
+    char path[PATH_MAX];
+    int rc = text ? ot_out_dir_put(s->dir, name, text, bytes)
+                  : ot_out_dir_copy(s->dir, name, ot_model_dir_file(s->save->base, name, path));
+    free(text);
+    return rc;
+}
+
+static int save_configs(const struct saver *s) {
+    const struct ot_model_save *save = s->save;
+    char *text = NULL;
+    size_t bytes = 0;
+    if (!is_extra(save, "config.json")) {
+        struct ot_config_file file = {.config = *ot_model_get_config(save->model),
+                                      .has_dtype = true,
+                                      .dtype = save->dtype,
+                                      .ids = save->ids};
+        OT_TRY(save->base
+                   ? ot_model_config_rewrite(save->base->config, save->dtype, &save->ids, &text, &bytes)
+                   : ot_model_config_write(&file, &text, &bytes));
+        OT_TRY(put_config(s, "config.json", text, bytes));
+    }
+    if (is_extra(save, "generation_config.json") ||
+        (save->base ? !save->base->generation : save->ids.n_eos == 0))
+        return 0;
+    text = NULL;
+    OT_TRY(save->base ? ot_generation_config_rewrite(save->base->generation, &save->ids, &text, &bytes)
+                      : ot_generation_config_write(&save->ids, &text, &bytes));
+    return put_config(s, "generation_config.json", text, bytes);
+}
+
+static int save_files(const struct saver *s) {
+    const struct ot_model_save *save = s->save;
+    char path[PATH_MAX];
+    for (int i = 0; i < save->n_extra; i++) {
+        const struct ot_extra_file *file = &save->extra[i];
+        OT_TRY(file->path ? ot_out_dir_copy(s->dir, file->name, file->path)
+                          : ot_out_dir_put(s->dir, file->name, file->text, file->bytes));
+    }
+    for (int i = 0; i < N_COPIED; i++)
+        if (is_copied(save, copied_names[i])) {
+            ot_model_dir_file(save->base, copied_names[i], path);
+            OT_TRY(ot_out_dir_copy(s->dir, copied_names[i], path));
+        }
+    return 0;
+}
+
+/* ---- the weights ---- */
+
+static int save_weights(struct saver *s, ot_param_source source, void *context) {
+    const struct ot_model *model = s->save->model;
+    s->values = malloc(CHUNK_VALUES * sizeof *s->values);
+    if (!s->values)
+        return ot_fail(OT_E_BUDGET, "%s: out of memory for a buffer of %zu bytes", s->save->out,
+                       CHUNK_VALUES * sizeof *s->values);
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *tensor = ot_model_tensor(model, i);
+        int64_t count = tensor->rows * tensor->cols;
+        for (int64_t at = 0, n; at < count; at += n) {
+            n = count - at < CHUNK_VALUES ? count - at : CHUNK_VALUES;
+            OT_TRY(source(context, tensor->slab, tensor->first + at, n, s->values));
+            OT_TRY(ot_safetensors_writer_put(s->writer, s->values, n));
+        }
+    }
+    return ot_safetensors_writer_finish(s->writer);
+}
+
+int ot_model_dir_save_probe(const struct ot_model_save *save) {
+    static const char trial[TRIAL_BYTES];
+    struct saver s = {.save = save};
+    int rc;
+    OT_TRY_GOTO(prepare(&s), rc, out);
+    rc = ot_out_dir_put(s.dir, "write-test", trial, sizeof trial);
+out:
+    close_saver(&s);
+    return rc;
+}
+
+int ot_model_dir_save(const struct ot_model_save *save, ot_param_source source, void *context) {
+    struct saver s = {.save = save};
+    int rc;
+    OT_TRY_GOTO(prepare(&s), rc, out);
+    OT_TRY_GOTO(save_configs(&s), rc, out);
+    OT_TRY_GOTO(save_files(&s), rc, out);
+    OT_TRY_GOTO(save_weights(&s, source, context), rc, out);
+    rc = ot_out_dir_commit(s.dir);
+out:
+    close_saver(&s);
+    return rc;
+}

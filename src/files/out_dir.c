@@ -1,0 +1,489 @@
+#include "src/files/out_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/files/file_ops.h"
+
+#define MARKER "offload-train.json"
+/* Lies in OUT.partial while it is being written: all that is there is then ours and worthless. */
+#define UNFINISHED ".offload-train-unfinished"
+
+enum { MARKER_MAX_BYTES = 1 << 20, COPY_BYTES = 1 << 16 };
+
+struct ot_out_dir {
+    char *out, *partial,
+        *previous; /* previous: where the old output waits when the two cannot be exchanged */
+    char *parent;
+    int n_made_parents; /* how many of OUT's parents open made, from the innermost outwards */
+    const struct ot_file_ops *ops;
+    int dir_fd; /* OUT.partial, locked */
+    int file_fd;
+    char **names; /* written files; the last is the open one while file_fd >= 0 */
+    size_t n_names;
+    bool committed;
+};
+
+static int text_of(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int text_of(char **out, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int length = vasprintf(out, format, args);
+    va_end(args);
+    if (length < 0)
+        *out = NULL;
+    return length < 0 ? ot_fail(OT_E_BUDGET, "out of memory for a path") : 0;
+}
+
+static bool has_entry(const char *dir, const char *name) {
+    char path[PATH_MAX];
+    struct stat info;
+    return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && lstat(path, &info) == 0 &&
+           S_ISREG(info.st_mode);
+}
+
+/* ---- what is in the way ---- */
+
+static int is_empty(const char *path, bool *empty) {
+    DIR *dir = opendir(path);
+    if (!dir)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", path);
+    *empty = true;
+    for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            *empty = false;
+    closedir(dir);
+    return 0;
+}
+
+/* *exists: an output of ours. An empty directory counts as absent. */
+static int check_target(const char *out, bool *exists) {
+    struct stat info;
+    bool empty;
+    *exists = false;
+    if (lstat(out, &info) < 0)
+        return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot be used for output", out);
+    if (S_ISLNK(info.st_mode))
+        return ot_fail(OT_E_INPUT, "%s: is a symbolic link; give the directory itself", out);
+    if (!S_ISDIR(info.st_mode))
+        return ot_fail(OT_E_INPUT, "%s: is not a directory; choose another output", out);
+    OT_TRY(is_empty(out, &empty));
+    *exists = has_entry(out, MARKER);
+    if (!empty && !*exists)
+        return ot_fail(OT_E_INPUT,
+                       "%s: is not empty and not an earlier output of offload-train (no " MARKER
+                       "); choose another output or empty it",
+                       out);
+    return 0;
+}
+
+/* ---- clearing OUT.partial ---- */
+
+static bool is_listed(const struct ot_json *files, const char *name) {
+    for (size_t i = 0; i < ot_json_length(files); i++) {
+        const char *file = ot_json_string(ot_json_at(files, i), NULL);
+        if (file && strcmp(file, name) == 0)
+            return true;
+    }
+    return strcmp(name, MARKER) == 0;
+}
+
+static int retire_entry(const struct ot_out_dir *dir, int fd, const char *name, bool ours) {
+    char to[PATH_MAX];
+    if (ours)
+        return unlinkat(fd, name, 0) == 0 || errno == ENOENT
+                   ? 0
+                   : ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot remove", dir->partial, name);
+    struct stat info;
+    if (snprintf(to, sizeof to, "%s/%s", dir->out, name) >= (int)sizeof to)
+        return ot_fail(OT_E_IO, "%s/%s: the name is too long to keep", dir->out, name);
+    if (lstat(to, &info) == 0 || renameat(fd, name, AT_FDCWD, to) < 0)
+        return ot_fail(OT_E_IO, "%s/%s: cannot be moved to %s; move it away", dir->partial, name, dir->out);
+    return 0;
+}
+
+/* Empties OUT.partial, which is an unfinished output (all of it is ours) or a previous one (what its marker
+ * lists is ours, the rest moves to OUT), and removes it. */
+static int retire_partial(const struct ot_out_dir *dir) {
+    struct ot_json *marker = NULL;
+    char path[PATH_MAX];
+    int rc = 0;
+    bool unfinished = has_entry(dir->partial, UNFINISHED);
+    if (!unfinished && has_entry(dir->partial, MARKER)) {
+        if (snprintf(path, sizeof path, "%s/" MARKER, dir->partial) >= (int)sizeof path)
+            return ot_fail(OT_E_IO, "%s: the path is too long", dir->partial);
+        OT_TRY(ot_json_read_file(path, MARKER_MAX_BYTES, &marker));
+    }
+    DIR *entries = opendir(dir->partial);
+    if (!entries) {
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", dir->partial);
+        goto out;
+    }
+    /* The marker and the flag go last: a retirement that is cut short begins anew. */
+    for (struct dirent *entry = readdir(entries); entry && rc == 0; entry = readdir(entries)) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, MARKER) == 0 ||
+            strcmp(name, UNFINISHED) == 0)
+            continue;
+        rc = retire_entry(dir, dirfd(entries), name,
+                          unfinished || is_listed(ot_json_get(marker, "files"), name));
+    }
+    if (rc == 0) {
+        (void)unlinkat(dirfd(entries), MARKER, 0);
+        (void)unlinkat(dirfd(entries), UNFINISHED, 0);
+        if (rmdir(dir->partial) < 0)
+            rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot remove", dir->partial);
+    }
+    closedir(entries);
+out:
+    ot_json_free(marker);
+    return rc;
+}
+
+/* ---- opening ---- */
+
+static int make_parents(struct ot_out_dir *dir) {
+    char *path = dir->parent;
+    for (char *at = path; at;) {
+        at = strchr(at + 1, '/');
+        if (at)
+            *at = '\0';
+        bool made = mkdir(path, 0777) == 0;
+        int saved = errno;
+        if (at)
+            *at = '/';
+        if (made)
+            dir->n_made_parents++;
+        else if (saved != EEXIST && saved != EISDIR)
+            return ot_fail_errno(OT_E_IO, saved, "%s: cannot make the directories above the output",
+                                 dir->out);
+    }
+    return 0;
+}
+
+static void remove_made_parents(struct ot_out_dir *dir) {
+    for (; dir->n_made_parents > 0; dir->n_made_parents--) {
+        char *slash = strrchr(dir->parent, '/');
+        if (rmdir(dir->parent) < 0 || !slash || slash == dir->parent)
+            return;
+        *slash = '\0';
+    }
+}
+
+static int hold_partial(struct ot_out_dir *dir) {
+    dir->dir_fd = open(dir->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir->dir_fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", dir->partial);
+    /* Where a file system has no locks, two programs with one output are the user's own doing. */
+    if (flock(dir->dir_fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+        return ot_fail(OT_E_INPUT,
+                       "%s: another process is writing this output; wait for it or choose another", dir->out);
+    return 0;
+}
+
+/* What a crash left behind, if it is ours. */
+static int clear_stale(struct ot_out_dir *dir) {
+    struct stat info;
+    bool empty;
+    if (lstat(dir->out, &info) < 0 && has_entry(dir->previous, MARKER) && rename(dir->previous, dir->out) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be brought back from %s", dir->out, dir->previous);
+    if (lstat(dir->partial, &info) < 0)
+        return 0;
+    if (!S_ISDIR(info.st_mode))
+        return ot_fail(OT_E_INPUT, "%s: is in the way of the output; move it away", dir->partial);
+    OT_TRY(is_empty(dir->partial, &empty));
+    if (!empty && !has_entry(dir->partial, MARKER) && !has_entry(dir->partial, UNFINISHED))
+        return ot_fail(OT_E_INPUT, "%s: is in the way of the output; move it away", dir->partial);
+    OT_TRY(hold_partial(dir));
+    OT_TRY(retire_partial(dir));
+    close(dir->dir_fd);
+    dir->dir_fd = -1;
+    return 0;
+}
+
+static int name_paths(struct ot_out_dir *dir, const char *out) {
+    size_t length = strlen(out);
+    while (length > 1 && out[length - 1] == '/')
+        length--;
+    const char *base = memrchr(out, '/', length);
+    base = base ? base + 1 : out;
+    size_t base_bytes = length - (size_t)(base - out);
+    if (length == 0 || base_bytes == 0 || strncmp(base, ".", base_bytes) == 0 ||
+        strncmp(base, "..", base_bytes) == 0)
+        return ot_fail(OT_E_INPUT, "'%s' cannot be an output: name a directory that may be replaced", out);
+    if (length + 32 > PATH_MAX)
+        return ot_fail(OT_E_INPUT, "the name of the output is longer than a path may be");
+    OT_TRY(text_of(&dir->out, "%.*s", (int)length, out));
+    OT_TRY(text_of(&dir->partial, "%s.partial", dir->out));
+    OT_TRY(text_of(&dir->previous, "%s.previous", dir->out));
+    if (base == out)
+        return text_of(&dir->parent, ".");
+    size_t parent_bytes = (size_t)(base - out);
+    while (parent_bytes > 1 && out[parent_bytes - 1] == '/')
+        parent_bytes--;
+    return text_of(&dir->parent, "%.*s", (int)parent_bytes, out);
+}
+
+int ot_out_dir_open(const char *out, const struct ot_file_ops *ops, struct ot_out_dir **result) {
+    bool exists;
+    int rc, flag;
+    struct ot_out_dir *dir = calloc(1, sizeof *dir);
+    if (!dir)
+        return ot_fail(OT_E_BUDGET, "%s: out of memory", out);
+    dir->ops = ops ? ops : &ot_file_ops_system;
+    dir->dir_fd = dir->file_fd = -1;
+    OT_TRY_GOTO(name_paths(dir, out), rc, out);
+    OT_TRY_GOTO(check_target(dir->out, &exists), rc, out);
+    OT_TRY_GOTO(clear_stale(dir), rc, out);
+    OT_TRY_GOTO(make_parents(dir), rc, out);
+    if (mkdir(dir->partial, 0777) < 0) {
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot make a directory here", dir->partial);
+        goto out;
+    }
+    OT_TRY_GOTO(hold_partial(dir), rc, out);
+    flag = openat(dir->dir_fd, UNFINISHED, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (flag < 0) {
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write", dir->partial);
+        rmdir(dir->partial);
+        goto out;
+    }
+    close(flag);
+    *result = dir;
+    dir = NULL;
+out:
+    if (dir) { /* nothing of ours is there yet, and what is there may be another's */
+        remove_made_parents(dir);
+        dir->committed = true;
+        ot_out_dir_close(dir);
+    }
+    return rc;
+}
+
+void ot_out_dir_close(struct ot_out_dir *dir) {
+    if (!dir)
+        return;
+    if (dir->file_fd >= 0)
+        close(dir->file_fd);
+    if (!dir->committed) {
+        /* The caller reports why it gave up; what cannot be removed is cleared at the next open. */
+        struct ot_error why;
+        ot_error_save(&why, -OT_E_INTERNAL);
+        if (retire_partial(dir) == 0)
+            remove_made_parents(dir);
+        ot_error_load(&why);
+    }
+    if (dir->dir_fd >= 0)
+        close(dir->dir_fd);
+    for (size_t i = 0; i < dir->n_names; i++)
+        free(dir->names[i]);
+    free(dir->names);
+    free(dir->out);
+    free(dir->partial);
+    free(dir->previous);
+    free(dir->parent);
+    free(dir);
+}
+
+const char *ot_out_dir_path(const struct ot_out_dir *dir) {
+    return dir->out;
+}
+
+int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes) {
+    int64_t free_bytes = dir->ops->free_bytes(dir->partial);
+    if (free_bytes < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot ask for the free space", dir->out);
+    if (free_bytes < bytes)
+        return ot_fail(
+            OT_E_IO,
+            "%s: needs %.2f GB but only %.2f GB are free there: free %.2f GB or choose another output",
+            dir->out, (double)bytes * 1e-9, (double)free_bytes * 1e-9, (double)(bytes - free_bytes) * 1e-9);
+    return 0;
+}
+
+/* ---- files ---- */
+
+static int add_name(struct ot_out_dir *dir, const char *name) {
+    if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return ot_fail(OT_E_INTERNAL, "'%s' is not the name of a file", name);
+    char **names = realloc(dir->names, (dir->n_names + 1) * sizeof *names);
+    if (names)
+        dir->names = names;
+    char *copy = names ? strdup(name) : NULL;
+    if (!copy)
+        return ot_fail(OT_E_BUDGET, "out of memory for the name of %s", name);
+    dir->names[dir->n_names++] = copy;
+    return 0;
+}
+
+static int fail_file(const struct ot_out_dir *dir, int errno_value, const char *what) {
+    return ot_fail_errno(OT_E_IO, errno_value, "%s/%s: cannot %s", dir->out, dir->names[dir->n_names - 1],
+                         what);
+}
+
+int ot_out_dir_create(struct ot_out_dir *dir, const char *name, int64_t reserve_bytes) {
+    OT_TRY(add_name(dir, name));
+    dir->file_fd = openat(dir->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (dir->file_fd < 0)
+        return fail_file(dir, errno, "create");
+    if (reserve_bytes > 0 && dir->ops->reserve(dir->file_fd, (off_t)reserve_bytes) < 0 &&
+        errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL && errno != EPERM)
+        return fail_file(dir, errno, "reserve its space");
+    return 0;
+}
+
+int ot_out_dir_write(struct ot_out_dir *dir, const void *data, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = dir->ops->write(dir->file_fd, (const char *)data + done, bytes - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return fail_file(dir, n < 0 ? errno : ENOSPC, "write");
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+int ot_out_dir_finish(struct ot_out_dir *dir) {
+    int fd = dir->file_fd;
+    dir->file_fd = -1;
+    if (dir->ops->fsync(fd) < 0) {
+        int saved = errno;
+        close(fd);
+        return fail_file(dir, saved, "flush");
+    }
+    return close(fd) < 0 ? fail_file(dir, errno, "close") : 0;
+}
+
+int ot_out_dir_put(struct ot_out_dir *dir, const char *name, const void *data, size_t bytes) {
+    OT_TRY(ot_out_dir_create(dir, name, 0));
+    OT_TRY(ot_out_dir_write(dir, data, bytes));
+    return ot_out_dir_finish(dir);
+}
+
+int ot_out_dir_copy(struct ot_out_dir *dir, const char *name, const char *from) {
+    int rc = 0, fd = open(from, O_RDONLY | O_CLOEXEC);
+    char *buffer = NULL;
+    struct stat info;
+    if (fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", from);
+    if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode)) {
+        rc = ot_fail(OT_E_INPUT, "%s: not a regular file", from);
+        goto out;
+    }
+    buffer = malloc(COPY_BYTES);
+    if (!buffer) {
+        rc = ot_fail(OT_E_BUDGET, "%s: out of memory", from);
+        goto out;
+    }
+    OT_TRY_GOTO(ot_out_dir_create(dir, name, (int64_t)info.st_size), rc, out);
+    for (;;) {
+        ssize_t n = read(fd, buffer, COPY_BYTES);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0) {
+            rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot read", from);
+            goto out;
+        }
+        if (n == 0)
+            break;
+        OT_TRY_GOTO(ot_out_dir_write(dir, buffer, (size_t)n), rc, out);
+    }
+    rc = ot_out_dir_finish(dir);
+out:
+    free(buffer);
+    close(fd);
+    return rc;
+}
+
+/* ---- commit ---- */
+
+static int write_marker(struct ot_out_dir *dir) {
+    struct ot_json_writer w = {.indent = 0};
+    char *text;
+    size_t bytes;
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_text(&w, "made_by", "offload-train " OT_VERSION);
+    ot_json_begin_array(&w, "files");
+    for (size_t i = 0; i < dir->n_names; i++)
+        ot_json_put_text(&w, NULL, dir->names[i]);
+    ot_json_end_array(&w);
+    ot_json_end_object(&w);
+    OT_TRY(ot_json_writer_take(&w, &text, &bytes));
+    int rc = ot_out_dir_put(dir, MARKER, text, bytes);
+    free(text);
+    return rc;
+}
+
+/* OUT becomes OUT.partial's directory; *old says whether a previous output is now in OUT.partial. */
+static int swap_in(struct ot_out_dir *dir, bool *old) {
+    *old = false;
+    if (rename(dir->partial, dir->out) == 0) /* absent or empty */
+        return 0;
+    if (errno != ENOTEMPTY && errno != EEXIST)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the finished output in place", dir->out);
+    *old = true;
+    if (dir->ops->exchange(dir->partial, dir->out) == 0)
+        return 0;
+    if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the finished output in place", dir->out);
+    /* A file system that cannot exchange: for a moment OUT is absent; clear_stale() knows. */
+    if (rename(dir->out, dir->previous) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be moved aside", dir->out);
+    if (rename(dir->partial, dir->out) < 0) {
+        int saved = errno;
+        (void)rename(dir->previous, dir->out);
+        return ot_fail_errno(OT_E_IO, saved, "%s: cannot put the finished output in place", dir->out);
+    }
+    if (rename(dir->previous, dir->partial) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: saved, but the previous output stays in %s", dir->out,
+                             dir->previous);
+    return 0;
+}
+
+static int flush_parent(const struct ot_out_dir *dir) {
+    int fd = open(dir->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", dir->parent);
+    int rc = dir->ops->fsync(fd) < 0 ? ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", dir->parent) : 0;
+    close(fd);
+    return rc;
+}
+
+int ot_out_dir_commit(struct ot_out_dir *dir) {
+    bool exists, old;
+    OT_TRY(check_target(dir->out, &exists)); /* again: training took hours */
+    OT_TRY(write_marker(dir));
+    if (unlinkat(dir->dir_fd, UNFINISHED, 0) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be finished", dir->out);
+    if (dir->ops->fsync(dir->dir_fd) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", dir->out);
+    OT_TRY(swap_in(dir, &old));
+    dir->committed = true;
+    OT_TRY(flush_parent(dir));
+    return old ? retire_partial(dir) : 0;
+}
+
+int ot_out_dir_claim(const char *out, const struct ot_file_ops *ops) {
+    struct ot_out_dir *dir = NULL;
+    bool exists;
+    int rc;
+    OT_TRY_GOTO(ot_out_dir_open(out, ops, &dir), rc, out);
+    OT_TRY_GOTO(check_target(dir->out, &exists), rc, out);
+    if (!exists)
+        rc = ot_out_dir_commit(dir);
+out:
+    ot_out_dir_close(dir);
+    return rc;
+}

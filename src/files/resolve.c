@@ -1,0 +1,253 @@
+#include "src/files/resolve.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "models/model.h"
+#include "src/base/error.h"
+
+enum { REF_MAX_BYTES = 128, NAME_MAX_BYTES = 256 };
+
+/* A search: the name, where it was looked for, and what came of it. */
+struct search {
+    const char *name, *hub_id; /* hub_id NULL: not a preset of the hub's, nor written like one */
+    char looked[1024];         /* "A, B, C", for the sentence */
+    char path[PATH_MAX];       /* found when not "" */
+    char source[64];           /* "HF cache" */
+};
+
+static bool is_directory(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static bool has_file(const char *directory, const char *name) {
+    char path[PATH_MAX];
+    struct stat info;
+    return snprintf(path, sizeof path, "%s/%s", directory, name) < (int)sizeof path &&
+           stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+static bool has_weights(const char *directory) {
+    return has_file(directory, "model.safetensors") || has_file(directory, "model.safetensors.index.json");
+}
+
+static void remember(struct search *s, const char *path, const char *remark) {
+    size_t at = strlen(s->looked);
+    snprintf(s->looked + at, sizeof s->looked - at, "%s%s%s", at ? ", " : "", path, remark);
+}
+
+/* Takes a directory if it holds a whole model; a config alone is what an interrupted download leaves. */
+static bool take(struct search *s, const char *path, const char *source) {
+    if (!has_file(path, "config.json")) {
+        remember(s, path, "");
+        return false;
+    }
+    if (!has_weights(path)) {
+        remember(s, path, " (incomplete: no model.safetensors)");
+        return false;
+    }
+    snprintf(s->path, sizeof s->path, "%s", path);
+    snprintf(s->source, sizeof s->source, "%s", source);
+    return true;
+}
+
+/* Hub names are letters, digits, '.', '-', '_', and at most one '/': nothing that leads out of a directory.
+ */
+static bool is_hub_name(const char *name) {
+    size_t slashes = 0, bytes = strlen(name);
+    if (bytes == 0 || bytes > NAME_MAX_BYTES || name[0] == '/' || name[bytes - 1] == '/' || name[0] == '.')
+        return false;
+    for (const char *c = name; *c; c++) {
+        bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') ||
+                     *c == '-' || *c == '_' || *c == '.';
+        if (*c == '/')
+            slashes++;
+        if ((!plain && *c != '/') || (*c == '/' && c[1] == '.'))
+            return false;
+    }
+    return slashes <= 1;
+}
+
+/* ---- $OFFLOAD_MODELS ---- */
+
+static bool look_in_models(struct search *s) {
+    const char *root = getenv("OFFLOAD_MODELS");
+    if (!root || !*root) {
+        remember(s, "$OFFLOAD_MODELS", " (not set)");
+        return false;
+    }
+    const char *last = s->hub_id ? strrchr(s->hub_id, '/') + 1 : NULL;
+    const char *names[] = {s->name, s->hub_id, last};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[PATH_MAX];
+        bool again = i > 0 && names[i] && strcmp(names[i], s->name) == 0;
+        if (names[i] && !again && snprintf(path, sizeof path, "%s/%s", root, names[i]) < (int)sizeof path &&
+            take(s, path, "$OFFLOAD_MODELS"))
+            return true;
+    }
+    return false;
+}
+
+/* ---- the Hugging Face cache ---- */
+
+static bool cache_root(char root[PATH_MAX]) {
+    static const struct {
+        const char *variable, *below;
+    } places[] = {{"HF_HUB_CACHE", ""},
+                  {"HF_HOME", "/hub"},
+                  {"XDG_CACHE_HOME", "/huggingface/hub"},
+                  {"HOME", "/.cache/huggingface/hub"}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *value = getenv(places[i].variable);
+        if (value && *value)
+            return snprintf(root, PATH_MAX, "%s%s", value, places[i].below) < PATH_MAX;
+    }
+    return false;
+}
+
+/* refs/main holds the commit that "main" was when it was downloaded. */
+static bool read_ref(const char *repository, char ref[REF_MAX_BYTES]) {
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/refs/main", repository) >= (int)sizeof path)
+        return false;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    size_t bytes = fread(ref, 1, REF_MAX_BYTES - 1, file);
+    fclose(file);
+    ref[bytes] = '\0';
+    ref[strcspn(ref, " \t\r\n")] = '\0';
+    return is_hub_name(ref) && !strchr(ref, '/');
+}
+
+/* Without the ref (a copied cache), the snapshot if it is the only one. */
+static bool find_sole_snapshot(const char *repository, char ref[REF_MAX_BYTES], int *count) {
+    char path[PATH_MAX];
+    *count = 0;
+    if (snprintf(path, sizeof path, "%s/snapshots", repository) >= (int)sizeof path)
+        return false;
+    DIR *dir = opendir(path);
+    if (!dir)
+        return false;
+    for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
+        if (entry->d_name[0] != '.' && strlen(entry->d_name) < REF_MAX_BYTES) {
+            snprintf(ref, REF_MAX_BYTES, "%s", entry->d_name);
+            (*count)++;
+        }
+    closedir(dir);
+    return *count == 1;
+}
+
+static bool look_in_cache(struct search *s) {
+    char root[PATH_MAX], repository[PATH_MAX], path[PATH_MAX], ref[REF_MAX_BYTES];
+    int snapshots = 0;
+    if (!s->hub_id || !cache_root(root))
+        return false;
+    const char *slash = strchr(s->hub_id, '/');
+    if (snprintf(repository, sizeof repository, "%s/models--%.*s--%s", root, (int)(slash - s->hub_id),
+                 s->hub_id, slash + 1) >= (int)sizeof repository)
+        return false;
+    if (!is_directory(repository)) {
+        remember(s, repository, "");
+        return false;
+    }
+    if (!read_ref(repository, ref) && !find_sole_snapshot(repository, ref, &snapshots)) {
+        remember(s, repository,
+                 snapshots > 1 ? " (several snapshots and no refs/main: give one's path)" : " (no snapshot)");
+        return false;
+    }
+    if (snprintf(path, sizeof path, "%s/snapshots/%s", repository, ref) >= (int)sizeof path)
+        return false;
+    return take(s, path, "HF cache");
+}
+
+/* ---- the answer ---- */
+
+static int set_text(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int set_text(char **out, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int length = vasprintf(out, format, args);
+    va_end(args);
+    if (length < 0)
+        *out = NULL;
+    return length < 0 ? ot_fail(OT_E_BUDGET, "out of memory for a path") : 0;
+}
+
+static int take_directory(const char *name, struct ot_resolved *out) {
+    if (!has_file(name, "config.json"))
+        return ot_fail(OT_E_INPUT, "%s: no config.json in this directory: not a Hugging Face model", name);
+    OT_TRY(set_text(&out->path, "%s", name));
+    if (out->preset)
+        return set_text(&out->found, "%s (directory; the preset of that name is not used)", name);
+    return set_text(&out->found, "%s (directory)", name);
+}
+
+static int report_missing(const struct search *s, struct ot_resolved *out) {
+    if (out->preset && !s->hub_id)
+        return set_text(&out->missing,
+                        "%s is a preset without published weights: train it with --init random, or give "
+                        "a directory (looked in %s)",
+                        s->name, s->looked);
+    if (out->preset)
+        return set_text(&out->missing,
+                        "%s: no weights found in %s; get them with 'hf download %s', or give a directory, "
+                        "or train from scratch with --init random",
+                        s->name, s->looked, s->hub_id);
+    if (s->hub_id)
+        return ot_fail(OT_E_INPUT, "%s: not found in %s; get it with 'hf download %s', or give a directory",
+                       s->name, s->looked, s->hub_id);
+    char presets[512] = "";
+    const struct ot_preset *preset;
+    for (int i = 0; (preset = ot_preset_at(i)) != NULL; i++) {
+        size_t at = strlen(presets);
+        snprintf(presets + at, sizeof presets - at, "%s%s", i ? ", " : "", preset->name);
+    }
+    return ot_fail(OT_E_INPUT,
+                   "%s: no such directory, preset or hub id (org/name); looked in %s; presets: %s", s->name,
+                   s->looked, presets);
+}
+
+static int resolve(const char *name, struct ot_resolved *out) {
+    struct search s = {.name = name};
+    struct stat info;
+    out->preset = ot_preset_find(name);
+    if (is_directory(name))
+        return take_directory(name, out);
+    if (stat(name, &info) == 0)
+        return ot_fail(OT_E_INPUT, "%s: is a file; --model wants the directory that holds config.json", name);
+    if (!is_hub_name(name))
+        return ot_fail(OT_E_INPUT, "%s: no such directory", name);
+    s.hub_id = out->preset ? out->preset->hub_id : strchr(name, '/') ? name : NULL;
+    if (!look_in_models(&s) && !look_in_cache(&s))
+        return report_missing(&s, out);
+    OT_TRY(set_text(&out->path, "%s", s.path));
+    if (out->preset && s.hub_id)
+        return set_text(&out->found, "%s -> %s (%s, %s)", name, s.hub_id, s.source, s.path);
+    return set_text(&out->found, "%s (%s, %s)", name, s.source, s.path);
+}
+
+int ot_model_resolve(const char *name, struct ot_resolved *out) {
+    *out = (struct ot_resolved){0};
+    int rc = resolve(name, out);
+    if (rc < 0)
+        ot_resolved_free(out);
+    return rc;
+}
+
+void ot_resolved_free(struct ot_resolved *resolved) {
+    if (!resolved)
+        return;
+    free(resolved->path);
+    free(resolved->found);
+    free(resolved->missing);
+    *resolved = (struct ot_resolved){0};
+}
