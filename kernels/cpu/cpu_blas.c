@@ -15,9 +15,11 @@ typedef int (*bf16_gemm_fn)(char trans_a, char trans_b, int64_t m, int64_t n, in
 
 static struct {
     pthread_once_t once;
+    bool one_at_a_time; /* OpenBLAS may not be called by two threads at once */
+    pthread_mutex_t turn;
     bf16_gemm_fn bf16_gemm;
     void (*omp_set_num_threads)(int);
-} blas = {.once = PTHREAD_ONCE_INIT};
+} blas = {.once = PTHREAD_ONCE_INIT, .turn = PTHREAD_MUTEX_INITIALIZER};
 
 static bool cpu_multiplies_bf16(void) {
 #if defined(__x86_64__)
@@ -43,6 +45,9 @@ static void open_onednn(void) {
 
 static void blas_open(void) {
     openblas_set_num_threads(1);
+    /* Debian's serial build (0.3.21) gives wrong products when two threads call it: it is compiled without
+     * locks. */
+    blas.one_at_a_time = openblas_get_parallel() == OPENBLAS_SEQUENTIAL;
     open_onednn();
 }
 
@@ -50,9 +55,13 @@ void ot_cpu_blas_f32(const struct ot_cpu_product *p) {
     pthread_once(&blas.once, blas_open);
     assert(p->m <= INT_MAX && p->n <= INT_MAX && p->k <= INT_MAX);
     assert(p->lda <= INT_MAX && p->ldb <= INT_MAX && p->ldc <= INT_MAX);
+    if (blas.one_at_a_time)
+        pthread_mutex_lock(&blas.turn);
     cblas_sgemm(CblasRowMajor, p->trans_a ? CblasTrans : CblasNoTrans, p->trans_b ? CblasTrans : CblasNoTrans,
                 (int)p->m, (int)p->n, (int)p->k, p->alpha, p->a, (int)p->lda, p->b, (int)p->ldb, p->beta,
                 p->c, (int)p->ldc);
+    if (blas.one_at_a_time)
+        pthread_mutex_unlock(&blas.turn);
 }
 
 bool ot_cpu_blas_has_bf16(void) {
@@ -73,5 +82,8 @@ void ot_cpu_blas_bf16(const struct ot_cpu_product *p) {
 }
 
 const char *ot_cpu_blas_name(void) {
-    return ot_cpu_blas_has_bf16() ? "OpenBLAS, oneDNN bf16" : "OpenBLAS";
+    bool native = ot_cpu_blas_has_bf16();
+    if (blas.one_at_a_time)
+        return native ? "serial OpenBLAS, oneDNN bf16" : "serial OpenBLAS";
+    return native ? "OpenBLAS, oneDNN bf16" : "OpenBLAS";
 }
