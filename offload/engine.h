@@ -76,8 +76,9 @@ int ot_engine_eval(struct ot_engine *engine, const struct ot_micro_batch *micro,
 
 /* Generation: a cache for `capacity` tokens, allocated from the device's budget. One at a time per engine. */
 int ot_engine_decode_begin(struct ot_engine *engine, int64_t capacity);
-/* Appends n tokens (all but the first call usually 1) and returns the logits [vocab] after the last of them. n may be
- * at most plan.micro_tokens. Errors: OT_E_INPUT when the cache is full. */
+size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity); /* what it will take, for a plan's extra bytes */
+/* Appends n tokens (all but the first call usually 1) and returns the logits [vocab] after the last of them. Errors:
+ * OT_E_INPUT when the cache is full. */
 int ot_engine_decode(struct ot_engine *engine, const int32_t *tokens, int64_t n, float *logits);
 void ot_engine_decode_end(struct ot_engine *engine);
 

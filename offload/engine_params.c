@@ -1,0 +1,102 @@
+/* Parameters and state, from and to the caller's fp32 arrays, wherever their homes are. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/engine_state.h"
+#include "src/base/error.h"
+
+/* Converted at a time: small enough for the cache, large enough for a copy to a device. */
+enum { CHUNK_PARAMS = 1 << 18 };
+
+static int move(struct ot_engine *en, int buffer, size_t offset, void *host, size_t bytes, bool in) {
+    char *at = (char *)ot_engine_at(en, buffer) + offset;
+    if (en->layout.buffers[buffer].tier == OT_TIER_HOST) {
+        memcpy(in ? at : host, in ? host : at, bytes);
+        return 0;
+    }
+    ot_lane_copy(en->lane, in ? OT_COPY_H2D : OT_COPY_D2H, in ? at : host, in ? host : at, bytes);
+    return ot_lane_sync(en->lane);
+}
+
+static int check_range(const struct ot_engine *en, int slab, int64_t first, int64_t n) {
+    if (slab < 0 || slab >= en->chain.n_slabs || first < 0 || n < 0 || n > en->chain.slabs[slab].n_params - first)
+        return ot_fail(OT_E_INTERNAL, "parameters %lld..%lld of slab %d do not exist", (long long)first, (long long)(first + n), slab);
+    if (en->submitted != en->collected)
+        return ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
+    return ot_executor_drain(en->executor);
+}
+
+static int state_buffer(const struct ot_engine *en, int slab) {
+    const struct ot_slab_buffers *b = &en->layout.slabs[slab];
+    return b->state_host != OT_NO_BUFFER ? b->state_host : b->state_gpu;
+}
+
+/* Weights, where the plan has them: up to two copies with the same bytes. */
+static int move_weights(struct ot_engine *en, int slab, size_t offset, void *host, size_t bytes, bool in) {
+    const struct ot_slab_buffers *b = &en->layout.slabs[slab];
+    if (b->weights_host != OT_NO_BUFFER)
+        OT_TRY(move(en, b->weights_host, offset, host, bytes, in));
+    if (b->weights_gpu != OT_NO_BUFFER && (in || b->weights_host == OT_NO_BUFFER))
+        OT_TRY(move(en, b->weights_gpu, offset, host, bytes, in));
+    return 0;
+}
+
+/* bf16: the high half, and the remainder where there is one (a plan that only runs forward keeps none). */
+static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
+    int rc = 0, state = state_buffer(en, slab);
+    size_t low_offset = ot_state_low_offset(en->chain.slabs[slab].n_params) + (size_t)first * 2;
+    uint16_t *high = calloc((size_t)n, sizeof *high);
+    int16_t *low = calloc((size_t)n, sizeof *low);
+    if (!high || !low) {
+        rc = ot_fail(OT_E_BUDGET, "out of memory for %lld parameters", (long long)n);
+        goto out;
+    }
+    for (int64_t i = 0; in && i < n; i++)
+        ot_split_f32(values[i], &high[i], &low[i]);
+    OT_TRY_GOTO(move_weights(en, slab, (size_t)first * 2, high, (size_t)n * 2, in), rc, out);
+    if (state != OT_NO_BUFFER)
+        OT_TRY_GOTO(move(en, state, low_offset, low, (size_t)n * 2, in), rc, out);
+    for (int64_t i = 0; !in && i < n; i++)
+        values[i] = ot_join_f32(high[i], low[i]);
+out:
+    free(high);
+    free(low);
+    return rc;
+}
+
+static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n, float *values, bool in) {
+    int64_t n_params = en->chain.slabs[slab].n_params;
+    size_t offset = (size_t)first * sizeof(float), bytes = (size_t)n * sizeof(float);
+    int state = state_buffer(en, slab);
+    if (kind == OT_SLAB_MASTER)
+        return en->chain.dtype == OT_F32 ? move_weights(en, slab, offset, values, bytes, in)
+                                         : move_split(en, slab, first, n, values, in);
+    if (state == OT_NO_BUFFER)
+        return ot_fail(OT_E_INTERNAL, "a plan that only runs forward has no optimizer state");
+    return move(en, state, offset + (kind == OT_SLAB_M ? ot_state_m_offset() : ot_state_v_offset(n_params)), values, bytes, in);
+}
+
+static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n, float *values, bool in) {
+    OT_TRY(check_range(en, slab, first, n));
+    for (int64_t i = 0; i < n; i += CHUNK_PARAMS) {
+        int64_t chunk = n - i < CHUNK_PARAMS ? n - i : CHUNK_PARAMS;
+        OT_TRY(move_kind(en, kind, slab, first + i, chunk, values + i, in));
+    }
+    return 0;
+}
+
+int ot_engine_set(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n, const float *values) {
+    return move_chunks(en, kind, slab, first, n, (float *)values, true); /* only read when moving in */
+}
+
+int ot_engine_get(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n, float *values) {
+    return move_chunks(en, kind, slab, first, n, values, false);
+}
+
+int ot_engine_get_grad(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values) {
+    OT_TRY(check_range(en, slab, first, n));
+    int buffer = en->layout.slabs[slab].kept_grad;
+    if (buffer == OT_NO_BUFFER)
+        return ot_fail(OT_E_INTERNAL, "this plan keeps no gradients");
+    return move(en, buffer, (size_t)first * sizeof(float), values, (size_t)n * sizeof(float), false);
+}

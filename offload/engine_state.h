@@ -1,0 +1,59 @@
+/* What the engine's own files share (engine.c, engine_tasks.c, engine_params.c). Internal to offload/. */
+#ifndef OT_OFFLOAD_ENGINE_STATE_H
+#define OT_OFFLOAD_ENGINE_STATE_H
+
+#include "offload/engine.h"
+#include "offload/executor.h"
+#include "src/base/pool.h"
+
+/* The host's side of a step in flight: written by submit before the step starts, then read by its tasks. */
+struct ot_engine_step {
+    int n_micro;
+    int64_t *micro_tokens; /* [plan.max_micro] */
+    float grad_scale;      /* 1 / trained tokens, for the device */
+    double inverse_tokens; /* and for the loss */
+    float lr;
+    struct ot_step_result result; /* written by the step's last decision */
+};
+
+/* What decisions carry from one to the next; only DECIDE tasks touch it, and the schedule orders them. */
+struct ot_engine_control {
+    int64_t adam_step;  /* updates applied so far */
+    int64_t deciding;   /* the step that the two flags belong to */
+    bool skip, updated; /* without clipping: a slab was not finite; a slab was updated */
+};
+
+struct ot_engine {
+    struct ot_chain chain; /* a copy; what it points to is the caller's */
+    struct ot_plan plan;
+    struct ot_optimizer_config optimizer;
+    struct ot_device *device;
+    const struct ot_ops *ops;
+    struct ot_layout layout;
+    char *tier_memory[OT_TIER_COUNT];
+    struct ot_pool *pool; /* the optimizer's */
+    struct ot_executor *executor;
+    struct ot_lane *lane; /* for copies between steps; the executor's lanes are its own */
+    struct ot_schedule train, eval, decode;
+    struct ot_bound *train_bound, *eval_bound, *decode_bound;
+    int decide_task;      /* the step's last decision */
+    struct ot_engine_step steps[2]; /* by step & 1 */
+    struct ot_engine_control control;
+    int64_t submitted, collected; /* steps, counted from what set_step said */
+    double last_result_time, step_start[2];
+    enum ot_pass pass;            /* of the forward schedule that runs now */
+    char *kv_memory;
+    int64_t kv_capacity, kv_past;
+};
+
+static inline void *ot_engine_at(const struct ot_engine *engine, int buffer) {
+    const struct ot_buffer *b = &engine->layout.buffers[buffer];
+    return engine->tier_memory[b->tier] + b->offset;
+}
+
+/* The executor's callback (engine_tasks.c). */
+int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
+
+double ot_engine_now(void); /* seconds, monotonic */
+
+#endif

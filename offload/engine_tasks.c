@@ -1,0 +1,322 @@
+/* What each task of a schedule does. */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/adamw.h"
+#include "offload/engine_state.h"
+#include "src/base/error.h"
+
+double ot_engine_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static struct ot_engine_step *step_of(struct ot_engine *en, int64_t step) {
+    return &en->steps[step & 1];
+}
+
+/* The buffer of a parity pair that this step uses. */
+static void *at_parity(const struct ot_engine *en, int first_of_pair, int64_t step) {
+    return ot_engine_at(en, first_of_pair + (int)(step & 1));
+}
+
+static size_t weight_bytes(const struct ot_engine *en, int64_t n) {
+    return (size_t)n * ot_dtype_bytes(en->chain.dtype);
+}
+
+/* ---- copies --------------------------------------------------------------------------------------------------------- */
+
+static void copy_slab(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane, enum ot_copy_kind kind) {
+    size_t bytes = weight_bytes(en, en->chain.slabs[task->slab].n_params);
+    ot_lane_copy(lane, kind, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
+}
+
+static void copy_boundary(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane,
+                          enum ot_copy_kind kind) {
+    const struct ot_engine_step *st = step_of(en, step);
+    if (task->micro >= st->n_micro)
+        return;
+    size_t bytes = weight_bytes(en, st->micro_tokens[task->micro] * en->chain.boundary_elems);
+    ot_lane_copy(lane, kind, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
+}
+
+/* Token arrays of micro-batch m, field f of tokens, targets, position, row_start. */
+static size_t batch_offset(const struct ot_engine *en, int micro, int field) {
+    return (size_t)(micro * 4 + field) * (size_t)en->plan.micro_tokens;
+}
+
+static void batch_in(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    size_t bytes = batch_offset(en, step_of(en, step)->n_micro, 0) * sizeof(int32_t);
+    ot_lane_copy(lane, OT_COPY_H2D, at_parity(en, task->to, step), at_parity(en, task->from, step), bytes);
+}
+
+static void result_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    size_t n_slabs = (size_t)en->chain.n_slabs, first = task->slab >= 0 ? (size_t)task->slab : en->plan.clip ? 0 : n_slabs;
+    size_t end = task->slab >= 0 ? first + 1 : n_slabs + (size_t)en->plan.max_micro;
+    double *to = at_parity(en, task->to, step);
+    const double *from = ot_engine_at(en, task->from);
+    ot_lane_copy(lane, OT_COPY_D2H, to + first, from + first, (end - first) * sizeof(double));
+}
+
+static void params_in(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    const struct ot_adamw_step *from = at_parity(en, task->from, step);
+    struct ot_adamw_step *to = ot_engine_at(en, task->to);
+    ot_lane_copy(lane, OT_COPY_H2D, to + task->slab, from + task->slab, sizeof *from);
+}
+
+static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    int64_t n = en->pass == OT_PASS_DECODE ? en->chain.vocab : step_of(en, step)->micro_tokens[0];
+    ot_lane_copy(lane, OT_COPY_D2H, at_parity(en, task->to, step), ot_engine_at(en, task->from), (size_t)n * sizeof(float));
+}
+
+/* ---- blocks --------------------------------------------------------------------------------------------------------- */
+
+static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane,
+                     struct ot_block_run *run) {
+    const struct ot_engine_step *st = step_of(en, step);
+    const int32_t *batch = at_parity(en, en->layout.batch_gpu[0], step);
+    *run = (struct ot_block_run){
+        .lane = lane,
+        .dtype = en->chain.dtype,
+        .pass = en->pass,
+        .batch = {.n_tokens = st->micro_tokens[task->micro],
+                  .tokens = batch + batch_offset(en, task->micro, 0),
+                  .targets = batch + batch_offset(en, task->micro, 1),
+                  .position = batch + batch_offset(en, task->micro, 2),
+                  .row_start = batch + batch_offset(en, task->micro, 3),
+                  .grad_scale = st->grad_scale},
+        .constants = ot_engine_at(en, en->layout.constants),
+        .saved = ot_engine_at(en, task->saved),
+        .saved_valid = task->saved_valid,
+        .scratch = ot_engine_at(en, en->layout.scratch),
+        .token_loss = ot_engine_at(en, en->layout.token_loss),
+        .logits = ot_engine_at(en, en->layout.logits),
+    };
+    for (int u = 0; u < OT_MAX_USES; u++) {
+        run->weights[u] = task->weights[u] == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->weights[u]);
+        run->grads[u] = task->grads[u] == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->grads[u]);
+    }
+    run->x = task->x == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->x);
+    run->dxy = task->dxy == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->dxy);
+}
+
+static void forward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    struct ot_block_run run;
+    if (task->micro >= step_of(en, step)->n_micro)
+        return;
+    fill_run(en, task, step, lane, &run);
+    bool last = task->block == en->chain.n_blocks - 1, first = task->block == 0;
+    run.y = last ? NULL : ot_engine_at(en, task->y);
+    if (en->pass == OT_PASS_DECODE && !last && !first) {
+        size_t bytes = weight_bytes(en, en->kv_capacity * en->chain.kv_elems);
+        char *k = en->kv_memory + 2 * bytes * (size_t)(task->block - 1);
+        run.kv = (struct ot_kv_cache){k, k + bytes, en->kv_past, en->kv_capacity};
+    }
+    en->chain.forward(en->chain.context, task->block, &run);
+}
+
+static void backward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    const struct ot_block_spec *block = &en->chain.blocks[task->block];
+    struct ot_block_run run;
+    if (task->micro >= step_of(en, step)->n_micro)
+        return;
+    fill_run(en, task, step, lane, &run);
+    for (int u = 0; task->first && u < block->n_uses; u++)
+        ot_lane_fill(lane, run.grads[u], 0, (size_t)en->chain.slabs[block->uses[u].slab].n_params * sizeof(float));
+    en->chain.backward(en->chain.context, task->block, &run);
+    if (task->block < en->chain.n_blocks - 1)
+        return;
+    double *losses = (double *)ot_engine_at(en, en->layout.results_gpu) + en->chain.n_slabs;
+    en->ops->reduce(lane, &(struct ot_reduce){.n = run.batch.n_tokens, .x = run.token_loss, .out = losses + task->micro});
+}
+
+/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+
+static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
+    float *sum = ot_engine_at(en, task->from);
+    double *norm = (double *)ot_engine_at(en, en->layout.results_gpu) + task->slab;
+    bool more = false;
+    for (int i = 1; i < task->n_uses; i++)
+        en->ops->add(lane, &(struct ot_add){.dtype = OT_F32, .n = slab->n_params, .a = sum, .b = ot_engine_at(en, task->grads[i]),
+                                            .out = sum});
+    ot_lane_fill(lane, norm, 0, sizeof *norm);
+    for (int g = 0; g < slab->n_groups; g++) {
+        const struct ot_param_group *group = &slab->groups[g];
+        if (!group->trained || group->n == 0)
+            continue;
+        en->ops->reduce(lane, &(struct ot_reduce){.n = group->n, .x = sum + group->first, .out = norm, .squares = true,
+                                                  .accumulate = more});
+        more = true;
+    }
+    if (task->to == task->from)
+        return;
+    void *to = ot_engine_at(en, task->to);
+    if (en->chain.dtype == OT_F32)
+        ot_lane_copy(lane, OT_COPY_D2D, to, sum, (size_t)slab->n_params * sizeof *sum);
+    else
+        en->ops->cast(lane, &(struct ot_cast){.from = OT_F32, .to = en->chain.dtype, .n = slab->n_params, .src = sum, .dst = to});
+}
+
+static void grad_keep(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    size_t bytes = (size_t)en->chain.slabs[task->slab].n_params * sizeof(float);
+    ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
+}
+
+/* ---- decisions ------------------------------------------------------------------------------------------------------ */
+
+/* The numbers of update number t; torch.optim.AdamW's bias corrections, in double, rounded once. */
+static struct ot_adamw_step adamw_step(const struct ot_engine *en, const struct ot_engine_step *st, int64_t t, double scale,
+                                       bool skip) {
+    const struct ot_optimizer_config *o = &en->optimizer;
+    return (struct ot_adamw_step){
+        .lr = st->lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .weight_decay = o->weight_decay,
+        .bias1 = (float)(1 - pow((double)o->beta1, (double)t)),
+        .bias2_sqrt = (float)sqrt(1 - pow((double)o->beta2, (double)t)),
+        .grad_scale = (float)scale, .skip = skip};
+}
+
+static void finish_step(struct ot_engine *en, const double *results, int64_t step, bool skipped) {
+    struct ot_engine_step *st = step_of(en, step);
+    double loss = 0, squares = 0;
+    for (int m = 0; m < st->n_micro; m++)
+        loss += results[en->chain.n_slabs + m];
+    for (int s = 0; s < en->chain.n_slabs; s++)
+        squares += results[s];
+    st->result.step = step;
+    st->result.loss = loss * st->inverse_tokens;
+    st->result.grad_norm = sqrt(squares);
+    st->result.clipped_norm = st->result.grad_norm;
+    st->result.skipped = skipped;
+    if (!skipped)
+        en->control.adam_step++;
+}
+
+/* torch.nn.utils.clip_grad_norm_: scale = min(1, clip / (norm + 1e-6)), of the norm over all trained parameters. */
+static int decide_all(struct ot_engine *en, const struct ot_task *task, int64_t step) {
+    const double *results = at_parity(en, task->from, step);
+    struct ot_engine_step *st = step_of(en, step);
+    if (!en->plan.clip) {
+        struct ot_engine_control *c = &en->control;
+        bool skipped = c->deciding == step && c->skip, torn = skipped && c->updated;
+        finish_step(en, results, step, skipped);
+        return !torn ? 0
+                     : ot_fail(OT_E_NUMERIC, "step %lld: a gradient was not finite after other blocks had been updated (clipping is "
+                               "off, so updates do not wait for the norm): start again from the last checkpoint, with --clip 1.0",
+                               (long long)step);
+    }
+    double squares = 0;
+    for (int s = 0; s < en->chain.n_slabs; s++)
+        squares += results[s];
+    double norm = sqrt(squares), scale = en->optimizer.clip / (norm + 1e-6);
+    scale = scale < 1 ? scale : 1;
+    bool skip = !isfinite(norm);
+    struct ot_adamw_step *params = at_parity(en, task->to, step);
+    struct ot_adamw_step numbers = adamw_step(en, st, en->control.adam_step + 1, scale, skip);
+    for (int s = 0; s < en->chain.n_slabs; s++)
+        params[s] = numbers;
+    finish_step(en, results, step, skip);
+    st->result.clipped_norm = norm * scale;
+    return 0;
+}
+
+/* Without clipping: one slab. From the first gradient that is not finite on, the step updates nothing more. */
+static int decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t step) {
+    const double *results = at_parity(en, task->from, step);
+    struct ot_adamw_step *params = at_parity(en, task->to, step);
+    struct ot_engine_control *c = &en->control;
+    if (c->deciding != step)
+        *c = (struct ot_engine_control){.adam_step = c->adam_step, .deciding = step};
+    c->skip = c->skip || !isfinite(results[task->slab]);
+    c->updated = c->updated || !c->skip;
+    params[task->slab] = adamw_step(en, step_of(en, step), c->adam_step + 1, 1, c->skip);
+    return 0;
+}
+
+/* ---- updates -------------------------------------------------------------------------------------------------------- */
+
+static struct ot_adamw slab_update(const struct ot_engine *en, const struct ot_task *task, const struct ot_adamw_step *step) {
+    int64_t n = en->chain.slabs[task->slab].n_params;
+    char *state = ot_engine_at(en, task->x);
+    return (struct ot_adamw){.dtype = en->chain.dtype, .n = n, .step = step,
+                             .weight = ot_engine_at(en, task->to),
+                             .low = (int16_t *)(state + ot_state_low_offset(n)),
+                             .m = (float *)(state + ot_state_m_offset()),
+                             .v = (float *)(state + ot_state_v_offset(n)),
+                             .grad = ot_engine_at(en, task->from)};
+}
+
+/* The part of group g inside [first, end). */
+static bool clip_group(const struct ot_param_group *g, int64_t first, int64_t end, int64_t *from, int64_t *n) {
+    *from = g->first > first ? g->first : first;
+    int64_t to = g->first + g->n < end ? g->first + g->n : end;
+    *n = to - *from;
+    return g->trained && *n > 0;
+}
+
+static void update_gpu(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
+    const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
+    struct ot_adamw whole = slab_update(en, task, params + task->slab);
+    int64_t from, n;
+    for (int g = 0; g < slab->n_groups; g++) {
+        if (!clip_group(&slab->groups[g], 0, slab->n_params, &from, &n))
+            continue;
+        struct ot_adamw part = ot_adamw_slice(&whole, from, n);
+        part.decay = slab->groups[g].decay;
+        en->ops->adamw(lane, &part);
+    }
+}
+
+static void update_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    struct ot_adamw part = ot_adamw_slice(context, begin, end - begin);
+    ot_adamw_run(&part);
+}
+
+/* Chunks of a thread: long enough to amortise the hand-over, short enough to balance; a multiple of every vector. */
+enum { UPDATE_CHUNK_PARAMS = 1 << 16 };
+
+static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t step) {
+    const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
+    const struct ot_adamw_step *params = at_parity(en, en->layout.params_host[0], step);
+    struct ot_adamw whole = slab_update(en, task, params + task->slab);
+    int64_t first = task->tile * en->plan.tile_params, end = first + en->plan.tile_params, from, n;
+    if (params[task->slab].skip)
+        return;
+    for (int g = 0; g < slab->n_groups; g++) {
+        if (!clip_group(&slab->groups[g], first, end, &from, &n))
+            continue;
+        struct ot_adamw part = ot_adamw_slice(&whole, from, n);
+        part.decay = slab->groups[g].decay;
+        ot_pool_run(en->pool, n, UPDATE_CHUNK_PARAMS, update_chunk, &part);
+    }
+}
+
+int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
+    struct ot_engine *en = context;
+    switch (task->kind) {
+    case OT_TASK_BATCH_IN: batch_in(en, task, step, lane); break;
+    case OT_TASK_FETCH: copy_slab(en, task, lane, OT_COPY_H2D); break;
+    case OT_TASK_FORWARD: forward(en, task, step, lane); break;
+    case OT_TASK_BOUNDARY_OUT: copy_boundary(en, task, step, lane, OT_COPY_D2H); break;
+    case OT_TASK_BOUNDARY_IN: copy_boundary(en, task, step, lane, OT_COPY_H2D); break;
+    case OT_TASK_BACKWARD: backward(en, task, step, lane); break;
+    case OT_TASK_GRAD_FINISH: grad_finish(en, task, lane); break;
+    case OT_TASK_GRAD_OUT: copy_slab(en, task, lane, OT_COPY_D2H); break;
+    case OT_TASK_GRAD_KEEP: grad_keep(en, task, lane); break;
+    case OT_TASK_RESULT_OUT: result_out(en, task, step, lane); break;
+    case OT_TASK_DECIDE: return task->slab < 0 ? decide_all(en, task, step) : decide_slab(en, task, step);
+    case OT_TASK_PARAMS_IN: params_in(en, task, step, lane); break;
+    case OT_TASK_UPDATE_CPU: update_cpu(en, task, step); break;
+    case OT_TASK_UPDATE_GPU: update_gpu(en, task, lane); break;
+    case OT_TASK_UPLOAD: copy_slab(en, task, lane, OT_COPY_H2D); break;
+    case OT_TASK_STORE: copy_slab(en, task, lane, OT_COPY_D2H); break;
+    case OT_TASK_LOSS_OUT: loss_out(en, task, step, lane); break;
+    case OT_TASK_KINDS: assert(!"a task kind");
+    }
+    return 0;
+}

@@ -1,0 +1,265 @@
+#include "offload/layout.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+/* What begins in memory: a device's vector loads want 256 bytes, disks and page tables 4 KiB. */
+enum { GPU_ALIGN = 256, HOST_ALIGN = 4096, BUFFER_LIMIT = 1 << 22 };
+
+struct maker {
+    const struct ot_chain *chain;
+    const struct ot_plan *plan;
+    struct ot_layout *layout;
+    int capacity;
+    int rc;
+};
+
+/* Adds a buffer and returns its index; after a failure it does nothing and the maker's rc says why. */
+static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles) {
+    struct ot_layout *layout = mk->layout;
+    if (mk->rc < 0)
+        return OT_NO_BUFFER;
+    if (layout->n_buffers == mk->capacity) {
+        int capacity = mk->capacity ? mk->capacity * 2 : 256;
+        struct ot_buffer *grown = capacity > BUFFER_LIMIT
+                                      ? NULL
+                                      : realloc(layout->buffers, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            mk->rc = ot_fail(OT_E_BUDGET, "out of memory for the plan's %d buffers", layout->n_buffers);
+            return OT_NO_BUFFER;
+        }
+        layout->buffers = grown;
+        mk->capacity = capacity;
+    }
+    size_t align = tier == OT_TIER_GPU ? GPU_ALIGN : HOST_ALIGN;
+    size_t rounded = (bytes + align - 1) / align * align;
+    if (bytes > SIZE_MAX / 4 || layout->tier_bytes[tier] > SIZE_MAX / 4) {
+        mk->rc = ot_fail(OT_E_BUDGET, "%s: %zu bytes are more than any machine has; lower the sequence length or the micro-batch",
+                         name, bytes);
+        return OT_NO_BUFFER;
+    }
+    layout->buffers[layout->n_buffers] = (struct ot_buffer){tier, name, bytes, rounded, layout->tier_bytes[tier], n_tiles};
+    layout->tier_bytes[tier] += rounded;
+    return layout->n_buffers++;
+}
+
+static int *new_indices(struct maker *mk, int64_t n) {
+    if (n == 0)
+        return NULL;
+    int *indices = n > 0 && n < BUFFER_LIMIT ? malloc((size_t)n * sizeof *indices) : NULL;
+    if (!indices) {
+        if (mk->rc >= 0)
+            mk->rc = ot_fail(OT_E_BUDGET, "out of memory for a plan with %lld buffers of a kind", (long long)n);
+        return NULL;
+    }
+    for (int64_t i = 0; i < n; i++)
+        indices[i] = OT_NO_BUFFER;
+    return indices;
+}
+
+static int *add_many(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int64_t n) {
+    int *indices = new_indices(mk, n);
+    for (int64_t i = 0; indices && i < n; i++)
+        indices[i] = add(mk, tier, name, bytes, 1);
+    return indices;
+}
+
+static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
+    return (size_t)n_params * ot_dtype_bytes(chain->dtype);
+}
+
+static size_t state_bytes(const struct ot_chain *chain, int64_t n_params) {
+    return ot_state_low_offset(n_params) + (chain->dtype == OT_F32 ? 0 : (size_t)n_params * 2);
+}
+
+enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {
+    return chain->slabs[slab].edge ? OT_SLOT_EDGE : OT_SLOT_LAYER;
+}
+
+bool ot_slab_is_streamed(const struct ot_plan *plan, int slab) {
+    return plan->slabs[slab].weights == OT_HOME_HOST;
+}
+
+/* fp32 gradients that wait on the device anyway need no slot: they are summed where they wait. A tied slab's two sums
+ * are joined first. */
+bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return chain->dtype == OT_F32 && plan->slabs[slab].state == OT_HOME_GPU && ot_slab_uses(chain, slab) == 1;
+}
+
+int ot_slab_uses(const struct ot_chain *chain, int slab) {
+    int uses = 0;
+    for (int b = 0; b < chain->n_blocks; b++)
+        for (int u = 0; u < chain->blocks[b].n_uses; u++)
+            uses += chain->blocks[b].uses[u].slab == slab;
+    return uses;
+}
+
+int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return (int)((chain->slabs[slab].n_params + plan->tile_params - 1) / plan->tile_params);
+}
+
+static void add_slab(struct maker *mk, int s) {
+    const struct ot_chain *chain = mk->chain;
+    const struct ot_slab_plan *home = &mk->plan->slabs[s];
+    struct ot_slab_buffers *b = &mk->layout->slabs[s];
+    int64_t n = chain->slabs[s].n_params;
+    int tiles = ot_slab_tiles(chain, mk->plan, s);
+    bool train = mk->plan->train;
+    *b = (struct ot_slab_buffers){-1, -1, -1, -1, -1, -1, -1};
+    if (home->weights == OT_HOME_GPU)
+        b->weights_gpu = add(mk, OT_TIER_GPU, "weights", weight_bytes(chain, n), 1);
+    if (home->weights == OT_HOME_HOST || (train && home->state == OT_HOME_HOST))
+        b->weights_host = add(mk, OT_TIER_HOST, "weights", weight_bytes(chain, n), tiles);
+    if (!train)
+        return;
+    if (home->state == OT_HOME_GPU) {
+        b->state_gpu = add(mk, OT_TIER_GPU, "optimizer state", state_bytes(chain, n), 1);
+        b->grad_gpu = add(mk, OT_TIER_GPU, "gradients", weight_bytes(chain, n), 1);
+    } else {
+        b->state_host = add(mk, OT_TIER_HOST, "optimizer state", state_bytes(chain, n), tiles);
+        b->grad_host = add(mk, OT_TIER_HOST, "gradients", weight_bytes(chain, n), 1);
+    }
+    if (mk->plan->keep_grads)
+        b->kept_grad = add(mk, OT_TIER_HOST, "kept gradients", (size_t)n * 4, 1);
+}
+
+static void add_slots(struct maker *mk) {
+    const struct ot_chain *chain = mk->chain;
+    int64_t largest[OT_SLOT_KINDS] = {0};
+    for (int s = 0; s < chain->n_slabs; s++) {
+        int64_t *most = &largest[ot_slab_slot_kind(chain, s)];
+        *most = chain->slabs[s].n_params > *most ? chain->slabs[s].n_params : *most;
+    }
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        const struct ot_plan *plan = mk->plan;
+        struct ot_layout *layout = mk->layout;
+        layout->weight_slots[k] = add_many(mk, OT_TIER_GPU, "weight slots", weight_bytes(chain, largest[k]), plan->weight_slots[k]);
+        layout->grad_slots[k] = add_many(mk, OT_TIER_GPU, "gradient slots", (size_t)largest[k] * 4, plan->grad_slots[k]);
+        layout->stage_slots[k] = add_many(mk, OT_TIER_GPU, "gradient slots", weight_bytes(chain, largest[k]), plan->stage_slots[k]);
+    }
+}
+
+static void add_boundaries(struct maker *mk) {
+    const struct ot_chain *chain = mk->chain;
+    const struct ot_plan *plan = mk->plan;
+    struct ot_layout *layout = mk->layout;
+    size_t bytes = (size_t)plan->micro_tokens * (size_t)chain->boundary_elems * ot_dtype_bytes(chain->dtype);
+    int boundaries = chain->n_blocks - 1;
+    bool all = plan->train && plan->activations == OT_HOME_GPU;
+    layout->n_boundaries = all || boundaries < 2 ? boundaries : 2;
+    layout->boundary_gpu = add_many(mk, OT_TIER_GPU, "activations", bytes, (int64_t)layout->n_boundaries * plan->max_micro);
+    if (!plan->train)
+        return;
+    if (!all)
+        layout->boundary_host = add_many(mk, OT_TIER_HOST, "activations", bytes, (int64_t)boundaries * plan->max_micro);
+    layout->activation_slots = add_many(mk, OT_TIER_GPU, "activation slots", bytes, plan->activation_slots);
+    layout->boundary_grad = add_many(mk, OT_TIER_GPU, "activation gradients", bytes, plan->max_micro);
+}
+
+/* The insides of blocks, and the scratch that all blocks share: only the compute lane touches them. */
+static void add_workspace(struct maker *mk) {
+    const struct ot_chain *chain = mk->chain;
+    const struct ot_plan *plan = mk->plan;
+    struct ot_layout *layout = mk->layout;
+    size_t saved = 0, saved_middle = 0, scratch = 0;
+    for (int b = 0; b < chain->n_blocks; b++) {
+        size_t bytes = chain->saved_bytes(chain->context, b, plan->micro_tokens);
+        saved = bytes > saved ? bytes : saved;
+        if (b > 0 && b < chain->n_blocks - 1)
+            saved_middle = bytes > saved_middle ? bytes : saved_middle;
+        bytes = chain->scratch_bytes(chain->context, b, plan->micro_tokens);
+        scratch = bytes > scratch ? bytes : scratch;
+    }
+    layout->saved = add_many(mk, OT_TIER_GPU, "kept activations", saved_middle, (int64_t)plan->kept_blocks * plan->max_micro);
+    layout->saved_scratch = add(mk, OT_TIER_GPU, "workspace", saved, 1);
+    layout->scratch = add(mk, OT_TIER_GPU, "workspace", scratch, 1);
+    layout->token_loss = add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
+    layout->logits = add(mk, OT_TIER_GPU, "workspace", (size_t)chain->vocab * sizeof(float), 1);
+    layout->constants = add(mk, OT_TIER_GPU, "constants", chain->constant_bytes, 1);
+}
+
+static void add_step_buffers(struct maker *mk) {
+    const struct ot_plan *plan = mk->plan;
+    struct ot_layout *layout = mk->layout;
+    size_t batch = (size_t)plan->max_micro * (size_t)plan->micro_tokens * 4 * sizeof(int32_t);
+    /* Tile s holds slab s's squared norm, the last tile the losses: they leave at different times. */
+    size_t results = ((size_t)plan->max_micro + (size_t)mk->chain->n_slabs) * sizeof(double);
+    size_t forward = (size_t)(mk->chain->vocab > plan->micro_tokens ? mk->chain->vocab : plan->micro_tokens) * sizeof(float);
+    int tiles = mk->chain->n_slabs + 1;
+    results = results > forward ? results : forward; /* the same pages bring token losses and logits to the host */
+    layout->results_gpu = add(mk, OT_TIER_GPU, "batches, results", results, tiles);
+    size_t params = (size_t)mk->chain->n_slabs * sizeof(struct ot_adamw_step);
+    layout->params_gpu = add(mk, OT_TIER_GPU, "batches, results", params, mk->chain->n_slabs);
+    for (int p = 0; p < 2; p++)
+        layout->batch_gpu[p] = add(mk, OT_TIER_GPU, "batches, results", batch, 1);
+    for (int p = 0; p < 2; p++)
+        layout->batch_host[p] = add(mk, OT_TIER_HOST, "batches, results", batch, 1);
+    for (int p = 0; p < 2; p++)
+        layout->results_host[p] = add(mk, OT_TIER_HOST, "batches, results", results, tiles);
+    for (int p = 0; p < 2; p++)
+        layout->params_host[p] = add(mk, OT_TIER_HOST, "batches, results", params, mk->chain->n_slabs);
+    layout->control = add(mk, OT_TIER_HOST, "batches, results", 64, 1);
+}
+
+int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out) {
+    struct maker mk = {chain, plan, out, 0, 0};
+    memset(out, 0, sizeof *out);
+    out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
+    if (!out->slabs)
+        return ot_fail(OT_E_BUDGET, "out of memory for the plan of %d slabs", chain->n_slabs);
+    for (int s = 0; s < chain->n_slabs; s++)
+        add_slab(&mk, s);
+    add_slots(&mk);
+    add_boundaries(&mk);
+    add_workspace(&mk);
+    add_step_buffers(&mk);
+    if (mk.rc < 0)
+        ot_layout_free(out);
+    return mk.rc;
+}
+
+void ot_layout_free(struct ot_layout *layout) {
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        free(layout->weight_slots[k]);
+        free(layout->grad_slots[k]);
+        free(layout->stage_slots[k]);
+    }
+    free(layout->boundary_gpu);
+    free(layout->boundary_host);
+    free(layout->activation_slots);
+    free(layout->boundary_grad);
+    free(layout->saved);
+    free(layout->slabs);
+    free(layout->buffers);
+    memset(layout, 0, sizeof *layout);
+}
+
+void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < layout->n_buffers; i++) {
+        const struct ot_buffer *b = &layout->buffers[i];
+        int e = 0;
+        while (e < out->n && (out->entries[e].tier != b->tier || strcmp(out->entries[e].name, b->name) != 0))
+            e++;
+        assert(e < OT_LEDGER_MAX); /* there are fewer names than that */
+        if (e == out->n)
+            out->entries[out->n++] = (struct ot_ledger_entry){b->tier, b->name, 0};
+        out->entries[e].bytes += b->reserved;
+    }
+}
+
+int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro) {
+    return layout->boundary_gpu[boundary % layout->n_boundaries * plan->max_micro + micro];
+}
+
+int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan, int block,
+                    int micro) {
+    int last_middle = chain->n_blocks - 2;
+    int slot = last_middle - block; /* the last middle block has slot 0 */
+    if (block < 1 || block > last_middle || slot >= plan->kept_blocks)
+        return OT_NO_BUFFER;
+    return layout->saved[slot * plan->max_micro + micro];
+}

@@ -1,0 +1,26 @@
+#include "offload/reach.h"
+
+#include <stdlib.h>
+
+#include "src/base/error.h"
+
+int ot_reach_open(struct ot_reach *reach, int n) {
+    *reach = (struct ot_reach){.n = n, .words = ((size_t)n + 63) / 64};
+    reach->sets = calloc((size_t)n * reach->words + 1, sizeof *reach->sets);
+    if (!reach->sets)
+        return ot_fail(OT_E_BUDGET, "out of memory for the order of %d tasks: use larger micro-batches", n);
+    return 0;
+}
+
+void ot_reach_close(struct ot_reach *reach) {
+    free(reach->sets);
+    *reach = (struct ot_reach){0};
+}
+
+void ot_reach_add(struct ot_reach *reach, int node, int ancestor) {
+    uint64_t *to = reach->sets + (size_t)node * reach->words;
+    const uint64_t *from = reach->sets + (size_t)ancestor * reach->words;
+    for (size_t w = 0; w <= (size_t)ancestor / 64; w++) /* ancestors have smaller numbers */
+        to[w] |= from[w];
+    to[(size_t)ancestor / 64] |= (uint64_t)1 << (ancestor % 64);
+}
