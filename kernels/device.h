@@ -3,8 +3,8 @@
  * MEMORY. A device has a budget. Everything that lives on it is allocated from that budget before the first step, and
  * nothing inside a step. Pinned memory is host memory that the device copies from and to at full rate; it is charged to
  * the host budget. Device pointers are opaque on the host: only ops and copies may follow them. (On the cpu device they
- * happen to be readable; freed and fresh device memory is filled with a signalling pattern, so that reading what was
- * never written shows.)
+ * happen to be readable. There, fresh device memory is full of NaNs, so that reading what was never written shows, and
+ * freed memory and what lies beyond an allocation's end cannot be touched at all.)
  *
  * LANES. A lane is an in-order queue. Calls that take a lane only enqueue: the work happens later, in call order
  * within the lane, in any order between lanes. What a call takes by pointer to memory must stay valid and unchanged
