@@ -11,37 +11,40 @@ static const double GRADIENT_BOUND = 2e-5;
 /* Logits of size about 1 out of sums of some thirty products, twice two or three layers deep: about 1e-6. */
 static const double VALUE_BOUND = 1e-5;
 
-/* The worst relative error of a tensor's gradient, and which tensor that is. */
-static double worst_gradient(const struct golden_case *c, struct runner *runner, const char **tensor) {
+static double vector_norm(const float *values, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)values[i] * values[i];
+    return sqrt(sum);
+}
+
+/* Every tensor's gradient within `bound`; returns the error of all as one vector. */
+static double check_gradients(const struct golden_case *c, struct runner *runner, const char *name,
+                              double bound) {
     const struct ot_model *model = runner_model(runner);
+    double squared_difference = 0, squared_norm = 0;
     float *slab_grad = NULL;
-    double worst = -1;
     int slab = -1;
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
         char array[128];
+        int64_t n;
         snprintf(array, sizeof array, "grad.%s", t->name);
+        const float *want = golden_f32(c->golden, array, &n);
+        assert_int_equal(n, t->rows * t->cols);
         if (t->slab != slab) {
             free(slab_grad);
             slab_grad = runner_slab_grad(runner, slab = t->slab);
         }
-        double error =
-            relative_error(slab_grad + t->first, golden_f32(c->golden, array, NULL), t->rows * t->cols);
-        if (!(error <= worst)) {
-            worst = error;
-            *tensor = t->name;
-        }
+        double error = relative_error(slab_grad + t->first, want, n);
+        if (!(error < bound))
+            fail_msg("%s: gradient of %s is off by %.2e, bound %.2e", name, t->name, error, bound);
+        double norm = vector_norm(want, n);
+        squared_difference += error * norm * error * norm;
+        squared_norm += norm * norm;
     }
     free(slab_grad);
-    return worst;
-}
-
-static void check_gradients(const struct golden_case *c, struct runner *runner, const char *name,
-                            double bound) {
-    const char *tensor;
-    double worst = worst_gradient(c, runner, &tensor);
-    if (!(worst < bound))
-        fail_msg("%s: gradient of %s is off by %.2e, bound %.2e", name, tensor, worst, bound);
+    return sqrt(squared_difference / squared_norm);
 }
 
 static double mean_loss(const struct golden_case *c, const float *token_loss) {
@@ -54,13 +57,15 @@ static double mean_loss(const struct golden_case *c, const float *token_loss) {
 static void check_training(const struct golden_case *c, const char *name, bool keep) {
     struct runner *runner = golden_case_runner(c, OT_F32, 1);
     float *token_loss = calloc((size_t)c->batch.n, sizeof *token_loss);
-    assert_non_null(token_loss);
+    float *eval_loss = calloc((size_t)c->batch.n, sizeof *eval_loss);
+    assert_true(token_loss && eval_loss);
     runner_train(runner, &c->batch, keep, token_loss);
     check_close(name, token_loss, c->token_loss, c->batch.n, VALUE_BOUND, VALUE_BOUND);
     assert_true(fabs(mean_loss(c, token_loss) - golden_f64(c->golden, "loss", NULL)[0]) < VALUE_BOUND);
     check_gradients(c, runner, name, GRADIENT_BOUND);
-    runner_eval(runner, &c->batch, token_loss);
-    check_close(name, token_loss, c->token_loss, c->batch.n, VALUE_BOUND, VALUE_BOUND);
+    runner_eval(runner, &c->batch, eval_loss);
+    assert_memory_equal(eval_loss, token_loss, (size_t)c->batch.n * sizeof *eval_loss);
+    free(eval_loss);
     free(token_loss);
     runner_close(runner);
 }
@@ -76,17 +81,21 @@ static void test_losses_and_gradients(void **state) {
     }
 }
 
-/* In bf16, against the fp32 golden values: no gradient is further off than the worst is in torch's own bf16
- * run of the same model. The worst token's loss is the largest of some twenty roundings, so two runs' may
- * differ by a factor. */
+/* In bf16, against the fp32 golden values: no further off than torch's own bf16 run of the same model, all
+ * gradients as one vector and all losses as one. Half more, because the errors of 20 losses are 20 draws, and
+ * the norms of two such vectors differ by a fifth (one deviation). A single tensor may have a gradient that
+ * nearly cancels (a key's bias), of which rounding leaves less: 10 %. */
 static void check_bf16(const struct golden_case *c, const char *name) {
     const double *torch_error = golden_f64(c->golden, "bf16_error", NULL);
     struct runner *runner = golden_case_runner(c, OT_BF16, 1);
     float *token_loss = calloc((size_t)c->batch.n, sizeof *token_loss);
     assert_non_null(token_loss);
     runner_train(runner, &c->batch, true, token_loss);
-    check_close(name, token_loss, c->token_loss, c->batch.n, 2 * torch_error[1], 0);
-    check_gradients(c, runner, name, torch_error[0]);
+    double loss_error = relative_error(token_loss, c->token_loss, c->batch.n);
+    double grad_error = check_gradients(c, runner, name, 0.1);
+    if (!(loss_error < 1.5 * torch_error[1]) || !(grad_error < 1.5 * torch_error[0]))
+        fail_msg("%s: bf16 is off by %.2e in losses, %.2e in gradients; torch by %.2e, %.2e", name,
+                 loss_error, grad_error, torch_error[1], torch_error[0]);
     free(token_loss);
     runner_close(runner);
 }
