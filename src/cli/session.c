@@ -173,8 +173,10 @@ void ot_session_close(struct ot_session *s) {
 /* ---- plan ---- */
 
 int64_t ot_session_cache_bytes(const struct ot_session *s, int64_t tokens) {
+    enum { ALLOCATION = 256 }; /* each layer's keys and values lie in memory of their own */
     const struct ot_chain *chain = ot_model_chain(s->model);
-    return 2 * s->config.n_layers * tokens * chain->kv_elems * (int64_t)ot_dtype_bytes(chain->dtype);
+    int64_t bytes = tokens * chain->kv_elems * (int64_t)ot_dtype_bytes(chain->dtype);
+    return 2 * s->config.n_layers * ((bytes + ALLOCATION - 1) / ALLOCATION * ALLOCATION);
 }
 
 /* On the cpu device both tiers are RAM, and a budget that the user gave may be more than there is. */

@@ -1,0 +1,79 @@
+/* offload-train eval: the loss of a model on rows. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/cli/command.h"
+#include "src/cli/evaluate.h"
+#include "src/cli/rows.h"
+#include "src/cli/run_shape.h"
+#include "src/cli/sample_view.h"
+#include "src/cli/session.h"
+#include "src/cli/units.h"
+
+static int print_result(const struct ot_options *options, const struct ot_eval_result *result) {
+    if (!options->json) {
+        char tokens[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
+        printf("loss %.6f · perplexity %.6g · %s trained tokens · %s rows\n", result->loss, exp(result->loss),
+               ot_text_count(result->trained_tokens, tokens), ot_text_count(result->rows, rows));
+        return 0;
+    }
+    struct ot_json_writer w = {.indent = -1};
+    char *text;
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_real(&w, "loss", result->loss);
+    ot_json_put_real(&w, "perplexity", exp(result->loss));
+    ot_json_put_int(&w, "trained_tokens", result->trained_tokens);
+    ot_json_put_int(&w, "rows", result->rows);
+    ot_json_end_object(&w);
+    OT_TRY(ot_json_writer_take(&w, &text, NULL));
+    puts(text);
+    free(text);
+    return 0;
+}
+
+static int start(struct ot_session *s, const struct ot_rows *rows) {
+    int64_t sequences = ot_packing_sequences(rows->eval), micro = s->options->micro_batch;
+    struct ot_session_need need = {.max_position = rows->seq_len,
+                                   .sequence_tokens = rows->seq_len,
+                                   .step_sequences = sequences,
+                                   .micro_sequences = micro < sequences ? micro : sequences /* 0: chosen */,
+                                   .host_bytes = ot_rows_bytes(rows)};
+    OT_TRY(ot_session_plan(s, &need));
+    return ot_session_start(s, NULL);
+}
+
+static int evaluate(struct ot_session *s, struct ot_rows *rows) {
+    int64_t seq_len;
+    OT_TRY(ot_shape_seq_len(s->options, s->config.max_position, &seq_len));
+    OT_TRY(ot_rows_open(s, seq_len, rows));
+    if (s->options->show_sample)
+        OT_TRY(ot_sample_view_print(s, rows));
+    OT_TRY(start(s, rows));
+    struct ot_evaluation evaluation = {.dataset = rows->eval_set,
+                                       .packing = rows->eval,
+                                       .seq_len = seq_len,
+                                       .micro_sequences = s->plan.micro_tokens / seq_len};
+    struct ot_eval_result result;
+    OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
+    const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
+    if (stats->bad || stats->untrained || stats->truncated)
+        ot_log(OT_LOG_WARN,
+               "%s: %lld rows skipped as bad, %lld without a trained token, %lld truncated to %lld tokens",
+               s->options->data, (long long)stats->bad, (long long)stats->untrained,
+               (long long)stats->truncated, (long long)seq_len);
+    return print_result(s->options, &result);
+}
+
+int ot_command_eval(struct ot_options *options) {
+    struct ot_session session;
+    struct ot_rows rows = {0};
+    int rc = ot_session_open(options, &session);
+    if (rc == 0)
+        rc = evaluate(&session, &rows);
+    ot_rows_close(&rows);
+    ot_session_close(&session);
+    return rc;
+}

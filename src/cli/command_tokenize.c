@@ -1,0 +1,143 @@
+/* offload-train tokenize: text to ids and back, a line of output for each text. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/pool.h"
+#include "src/cli/command.h"
+#include "src/cli/lines.h"
+#include "src/cli/session.h"
+
+enum { BATCH_LINES = 4096 }; /* tokenized in parallel, printed in order */
+
+struct batch {
+    const struct ot_tokenizer *tokenizer;
+    unsigned flags;
+    struct ot_lines lines;
+    struct ot_token_list lists[BATCH_LINES];
+    struct ot_error errors[BATCH_LINES];
+};
+
+static void encode_lines(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    struct batch *batch = context;
+    (void)chunk, (void)worker;
+    for (int64_t i = begin; i < end; i++) {
+        int rc = ot_tokenizer_encode(batch->tokenizer, batch->lines.text[i], batch->lines.bytes[i],
+                                     batch->flags, &batch->lists[i]);
+        ot_error_save(&batch->errors[i], rc);
+    }
+}
+
+static void print_ids(const struct ot_token_list *list, bool json) {
+    fputs(json ? "[" : "", stdout);
+    for (size_t i = 0; i < list->n; i++)
+        printf(i ? (json ? ", %d" : " %d") : "%d", list->ids[i]);
+    fputs(json ? "]\n" : "\n", stdout);
+}
+
+static int encode_batch(struct ot_session *s, struct batch *batch) {
+    ot_pool_run(s->pool, (int64_t)batch->lines.n, 16, encode_lines, batch);
+    for (size_t i = 0; i < batch->lines.n; i++) {
+        if (batch->errors[i].code)
+            return ot_fail_context(ot_error_load(&batch->errors[i]), "text %zu", i + 1);
+        print_ids(&batch->lists[i], s->options->json);
+    }
+    return 0;
+}
+
+/* "1 15043 3186", "1, 15043" or "[1, 15043]" */
+static int parse_ids(const char *text, struct ot_token_list *list) {
+    list->n = 0;
+    for (const char *at = text;;) {
+        at += strspn(at, " \t\r,[]");
+        if (!*at)
+            return 0;
+        char *end;
+        long id = strtol(at, &end, 10);
+        if (end == at || id < 0 || id > INT32_MAX || !strchr(" \t\r,]", *end))
+            return ot_fail(OT_E_INPUT,
+                           "'%.40s' is not a token id; --decode wants numbers apart by spaces or commas", at);
+        if (list->n == list->capacity) {
+            size_t capacity = list->capacity ? 2 * list->capacity : 64;
+            int32_t *ids = realloc(list->ids, capacity * sizeof *ids);
+            if (!ids)
+                return ot_fail(OT_E_BUDGET, "no memory for %zu ids", capacity);
+            list->ids = ids;
+            list->capacity = capacity;
+        }
+        list->ids[list->n++] = (int32_t)id;
+        at = end;
+    }
+}
+
+static int print_text(const char *text, size_t bytes, bool json) {
+    if (!json) {
+        fwrite(text, 1, bytes, stdout);
+        putchar('\n');
+        return 0;
+    }
+    struct ot_json_writer w = {.indent = -1};
+    char *line;
+    ot_json_put_string(&w, NULL, text, bytes);
+    OT_TRY(ot_json_writer_take(&w, &line, NULL));
+    puts(line);
+    free(line);
+    return 0;
+}
+
+static int decode_batch(struct ot_session *s, const struct batch *batch) {
+    struct ot_token_list list = {0};
+    int rc = 0;
+    for (size_t i = 0; i < batch->lines.n && rc == 0; i++) {
+        char *text = NULL;
+        size_t bytes;
+        rc = parse_ids(batch->lines.text[i], &list);
+        if (rc == 0)
+            rc = ot_tokenizer_decode(s->tokenizer, list.ids, list.n, s->options->no_special, &text, &bytes);
+        if (rc == 0)
+            rc = print_text(text, bytes, s->options->json);
+        free(text);
+    }
+    ot_token_list_free(&list);
+    return rc;
+}
+
+static int run_batch(struct ot_session *s, struct batch *batch) {
+    return s->options->decode ? decode_batch(s, batch) : encode_batch(s, batch);
+}
+
+static int run(struct ot_session *s, struct batch *batch) {
+    const struct ot_options *o = s->options;
+    batch->tokenizer = s->tokenizer;
+    batch->flags = o->no_special ? 0 : OT_TOKENIZER_ADD_SPECIAL;
+    if (o->prompt) {
+        OT_TRY(ot_lines_add(&batch->lines, o->prompt, strlen(o->prompt)));
+        return run_batch(s, batch);
+    }
+    for (;;) {
+        int n = ot_lines_read(&batch->lines, stdin, BATCH_LINES);
+        if (n <= 0)
+            return n;
+        OT_TRY(run_batch(s, batch));
+        ot_lines_clear(&batch->lines);
+    }
+}
+
+int ot_command_tokenize(struct ot_options *options) {
+    struct ot_session session;
+    struct batch *batch = calloc(1, sizeof *batch);
+    int rc = ot_session_open_tokenizer(options, &session);
+    if (rc == 0 && !batch)
+        rc = ot_fail(OT_E_BUDGET, "no memory for a batch of texts");
+    if (rc == 0)
+        rc = run(&session, batch);
+    if (batch) {
+        for (int i = 0; i < BATCH_LINES; i++)
+            ot_token_list_free(&batch->lists[i]);
+        ot_lines_clear(&batch->lines);
+    }
+    free(batch);
+    ot_session_close(&session);
+    return rc;
+}

@@ -1,0 +1,24 @@
+/* Texts from the user: the one of -p, or each line of stdin. A line ends at \n, which is not part of it; the
+ * last line may lack it. */
+#ifndef OT_CLI_LINES_H
+#define OT_CLI_LINES_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+struct ot_lines {
+    char **text; /* each followed by a NUL; texts may hold NULs */
+    size_t *bytes;
+    size_t n, capacity;
+};
+
+enum { OT_LINES_MAX_BYTES = 1 << 28 };
+
+/* Appends up to `most` lines of a file; returns how many. Errors: OT_E_IO, OT_E_BUDGET (a line is too long).
+ */
+int ot_lines_read(struct ot_lines *lines, FILE *file, int most);
+/* Errors: OT_E_BUDGET. */
+int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes);
+void ot_lines_clear(struct ot_lines *lines); /* frees everything; zeroed is fine */
+
+#endif

@@ -1,0 +1,48 @@
+/* What a person reads before and after a run, and the same facts as the "run" event of the log: the machine,
+ * the model, the data, and the plan as a table that adds up. Lines go through the log (stderr), so --quiet
+ * silences them.
+ */
+#ifndef OT_CLI_REPORT_H
+#define OT_CLI_REPORT_H
+
+#include "src/cli/evaluate.h"
+#include "src/cli/rows.h"
+#include "src/cli/run_log.h"
+#include "src/cli/run_shape.h"
+#include "src/cli/session.h"
+
+struct ot_report {
+    const struct ot_session *session; /* with a plan */
+    const struct ot_rows *rows;
+    const struct ot_run_shape *shape;
+    const char *out;                     /* the output directory */
+    int64_t save_bytes, disk_free_bytes; /* disk_free_bytes < 0: unknown */
+};
+
+void ot_report_print(const struct ot_report *report);
+/* Writes the "run" event. Errors: as ot_run_log_end. */
+int ot_report_record(const struct ot_report *report, struct ot_run_log *log);
+
+enum { OT_TABLE_MAX_LINES = OT_LEDGER_MAX + 4, OT_TABLE_LINE_BYTES = 96 };
+/* The ledger as a table: a row per name, a column per tier, a total that the rounded rows add up to exactly,
+ * and the budget. Returns the number of lines. */
+int ot_report_table(const struct ot_ledger *ledger, const size_t budget_bytes[OT_TIER_COUNT],
+                    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]);
+
+struct ot_outcome {
+    int64_t steps, tokens;
+    double seconds, last_loss;
+    bool interrupted;
+    bool has_eval;
+    double first_eval, last_eval;
+};
+/* The summary, after the model was saved: predicted against used memory, where the result is, what to do
+ * next. */
+void ot_report_done(const struct ot_report *report, const struct ot_outcome *outcome);
+int ot_report_record_done(const struct ot_report *report, const struct ot_outcome *outcome,
+                          struct ot_run_log *log);
+
+/* A generated answer to a held-out prompt, also as an event. */
+int ot_report_sample(struct ot_run_log *log, int64_t step, const char *prompt, const char *text);
+
+#endif

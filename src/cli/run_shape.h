@@ -1,0 +1,31 @@
+/* What a run will do, from the options and the counts of data and model: a pure function, so that --dry-run,
+ * the log and a test see what training sees. What was not given is chosen here and written into the options.
+ */
+#ifndef OT_CLI_RUN_SHAPE_H
+#define OT_CLI_RUN_SHAPE_H
+
+#include <stdint.h>
+
+#include "src/cli/options.h"
+#include "src/cli/schedule_lr.h"
+
+struct ot_run_shape {
+    int64_t seq_len, step_sequences;
+    int64_t sequences, steps_per_epoch; /* of an epoch; its last step may have fewer sequences */
+    struct ot_lr_schedule lr;           /* lr.steps: of the whole run */
+};
+
+/* --seq-len, or a default within the model and a step. Errors: OT_E_USAGE: longer than the model's positions.
+ */
+int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *seq_len);
+/* The rest. sequences: of an epoch; params: of the model. Errors: OT_E_USAGE: a warm-up longer than the run,
+ * a micro-batch larger than a step. */
+int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
+                 struct ot_run_shape *out);
+
+/* The default learning rate: 3e-5 at a billion parameters, falling with their square root as published
+ * recipes do (Brown et al. 2020, table 2.1: 6e-4 at 125M to 1.2e-4 at 6.7B for training from random weights,
+ * ten times ours), in one digit. */
+double ot_shape_default_lr(int64_t params, bool from_random);
+
+#endif

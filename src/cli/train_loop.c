@@ -1,0 +1,181 @@
+#include "src/cli/train_loop.h"
+
+#include <stdio.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/cli/progress.h"
+#include "src/cli/stop.h"
+#include "src/cli/units.h"
+#include "src/data/batch.h"
+
+/* A bad batch now and then is survived; this many in a row means that the weights are gone. */
+enum { MOST_SKIPPED = 20, IN_FLIGHT = 2 };
+
+struct flight { /* what is known of a submitted step */
+    int64_t tokens, trained_tokens;
+    double lr, epoch;
+};
+
+struct loop {
+    const struct ot_train_loop *of;
+    struct ot_outcome *out;
+    struct ot_batcher *batcher;
+    struct ot_progress progress;
+    struct flight flights[IN_FLIGHT];
+    int64_t submitted, done, skipped_in_a_row;
+    int64_t eval_at; /* the step after which to evaluate; no step beyond it is submitted */
+    double last_eval, best_eval;
+};
+
+static int submit_step(struct loop *l) {
+    const struct ot_run_shape *shape = l->of->shape;
+    struct ot_step_batch batch;
+    ot_batcher_next(l->batcher, &batch);
+    double lr = ot_lr_at(&shape->lr, l->submitted + 1);
+    batch.input.lr = (float)lr;
+    OT_TRY(ot_engine_submit(l->of->session->engine, &batch.input));
+    double passed = (double)(batch.position.sequence + batch.sequences) / (double)shape->sequences;
+    l->flights[l->submitted % IN_FLIGHT] =
+        (struct flight){batch.tokens, batch.input.trained_tokens, lr, (double)batch.position.epoch + passed};
+    l->submitted++;
+    return 0;
+}
+
+static int record_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
+    struct ot_device_usage usage;
+    ot_device_usage(l->of->session->device, &usage);
+    struct ot_step_record record = {.step = l->done,
+                                    .tokens = flight->tokens,
+                                    .trained_tokens = flight->trained_tokens,
+                                    .epoch = flight->epoch,
+                                    .loss = result->loss,
+                                    .grad_norm = result->grad_norm,
+                                    .clipped_norm = result->clipped_norm,
+                                    .lr = flight->lr,
+                                    .seconds = result->seconds,
+                                    .gpu_bytes = usage.used_bytes,
+                                    .host_bytes = usage.pinned_bytes,
+                                    .skipped = result->skipped};
+    struct ot_progress_point point = {.step = l->done,
+                                      .loss = result->loss,
+                                      .grad_norm = result->grad_norm,
+                                      .lr = flight->lr,
+                                      .seconds = result->seconds,
+                                      .tokens = flight->tokens,
+                                      .gpu_bytes = usage.used_bytes,
+                                      .host_bytes = usage.pinned_bytes,
+                                      .skipped = result->skipped};
+    if (!l->of->session->options->quiet)
+        ot_progress_show(&l->progress, &point);
+    return ot_run_log_step(l->of->log, &record);
+}
+
+static int finish_step(struct loop *l) {
+    struct ot_step_result result;
+    OT_TRY(ot_engine_result(l->of->session->engine, &result));
+    const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
+    l->done++;
+    l->out->steps = l->done;
+    l->out->tokens += flight->tokens;
+    l->out->last_loss = result.loss;
+    OT_TRY(record_step(l, flight, &result));
+    l->skipped_in_a_row = result.skipped ? l->skipped_in_a_row + 1 : 0;
+    if (l->skipped_in_a_row >= MOST_SKIPPED)
+        return ot_fail(OT_E_NUMERIC,
+                       "step %lld: %d steps in a row had no finite gradient; lower --lr or check the data",
+                       (long long)l->done, MOST_SKIPPED);
+    return 0;
+}
+
+/* ---- evaluation ---- */
+
+static int64_t next_eval_step(const struct loop *l) {
+    const struct ot_options *o = l->of->session->options;
+    const struct ot_run_shape *shape = l->of->shape;
+    if (!l->of->rows->eval || o->eval_every.seconds > 0)
+        return shape->lr.steps;
+    int64_t every = o->eval_every.steps ? o->eval_every.steps : shape->steps_per_epoch;
+    int64_t next = (l->done / every + 1) * every;
+    return next < shape->lr.steps ? next : shape->lr.steps;
+}
+
+/* By the clock: as soon as the steps under way are through. */
+static void call_eval_by_time(struct loop *l) {
+    double seconds = l->of->session->options->eval_every.seconds;
+    if (l->of->rows->eval && seconds > 0 && ot_now() - l->last_eval >= seconds && l->eval_at > l->submitted)
+        l->eval_at = l->submitted;
+}
+
+static int evaluate(struct loop *l) {
+    struct ot_session *s = l->of->session;
+    struct ot_evaluation evaluation = {.dataset = l->of->rows->eval_set,
+                                       .packing = l->of->rows->eval,
+                                       .seq_len = l->of->rows->seq_len,
+                                       .micro_sequences = s->options->micro_batch};
+    struct ot_eval_result result;
+    OT_TRY(ot_engine_drain(s->engine));
+    OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
+    bool best = !l->out->has_eval || result.loss < l->best_eval;
+    if (!l->out->has_eval)
+        l->out->first_eval = result.loss;
+    if (best)
+        l->best_eval = result.loss;
+    l->out->has_eval = true;
+    l->out->last_eval = result.loss;
+    l->last_eval = ot_now();
+    char time[OT_TEXT_BYTES];
+    ot_log(OT_LOG_INFO, "eval %lld/%lld loss %.4f%s · %lld rows in %s", (long long)l->done,
+           (long long)l->of->shape->lr.steps, result.loss, best && l->done ? " (best)" : "",
+           (long long)result.rows, ot_text_duration(result.seconds, time));
+    struct ot_eval_record record = {.step = l->done,
+                                    .loss = result.loss,
+                                    .trained_tokens = result.trained_tokens,
+                                    .rows = result.rows,
+                                    .seconds = result.seconds};
+    return ot_run_log_eval(l->of->log, &record);
+}
+
+/* ---- the loop ---- */
+
+static int run_steps(struct loop *l) {
+    const int64_t steps = l->of->shape->lr.steps;
+    while (l->done < steps && !l->out->interrupted) {
+        while (l->submitted < l->eval_at && l->submitted - l->done < IN_FLIGHT && !ot_stop_requested())
+            OT_TRY(submit_step(l));
+        if (l->done < l->submitted)
+            OT_TRY(finish_step(l));
+        call_eval_by_time(l);
+        l->out->interrupted = ot_stop_requested() && l->done == l->submitted && l->done < steps;
+        if (l->done == l->eval_at && !l->out->interrupted) {
+            if (l->of->rows->eval)
+                OT_TRY(evaluate(l));
+            l->eval_at = next_eval_step(l);
+        }
+    }
+    return ot_engine_drain(l->of->session->engine);
+}
+
+int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
+    struct loop l = {.of = of, .out = out};
+    const struct ot_options *o = of->session->options;
+    struct ot_batch_config config = {.packing = of->rows->train,
+                                     .dataset = of->rows->data,
+                                     .seq_len = of->shape->seq_len,
+                                     .step_sequences = of->shape->step_sequences,
+                                     .micro_sequences = o->micro_batch};
+    int rc;
+    *out = (struct ot_outcome){0};
+    OT_TRY_GOTO(ot_batcher_open(&config, &l.batcher), rc, out);
+    if (of->rows->eval)
+        OT_TRY_GOTO(evaluate(&l), rc, out);
+    ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
+    l.eval_at = next_eval_step(&l);
+    double started = ot_now();
+    rc = run_steps(&l);
+    out->seconds = ot_now() - started;
+out:
+    ot_log_set_status("");
+    ot_batcher_close(l.batcher);
+    return rc;
+}
