@@ -42,10 +42,10 @@ COMMON = dict(vocab_size=44, num_hidden_layers=2, max_position_embeddings=64, in
 CASES = {
     # Grouped heads; nothing else out of the ordinary.
     "llama": ("llama", dict(hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2)),
-    # Wavelengths of 8 pairs on both sides of the borders 16 and 64, and between them. Tied.
+    # Wavelengths of 8 pairs on both sides of the borders 16 and 32, and between them. Tied.
     "llama3": ("llama", dict(
         hidden_size=32, intermediate_size=36, num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True,
-        max_position_embeddings=256, rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+        max_position_embeddings=256, rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=2.0,
                              high_freq_factor=4.0, original_max_position_embeddings=64))),
     # Every bias that a config.json can ask for, another activation, three layers.
     "llama_bias": ("llama", dict(

@@ -40,8 +40,12 @@ static void check_same_bits(const char *what, const struct gradients *a, const s
 
 static double worst_error(const struct gradients *got, const struct gradients *want) {
     double worst = 0;
-    for (int s = 0; s < got->n_slabs; s++)
-        worst = fmax(worst, relative_error(got->slab[s], want->slab[s], got->n[s]));
+    for (int s = 0; s < got->n_slabs; s++) {
+        double error = relative_error(got->slab[s], want->slab[s], got->n[s]);
+        if (isnan(error))
+            return INFINITY;
+        worst = fmax(worst, error);
+    }
     return worst;
 }
 
