@@ -230,7 +230,7 @@ static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_
 }
 
 int ot_engine_eval(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss) {
-    const float *results;
+    const float *results = NULL;
     OT_TRY(run_forward(en, OT_PASS_EVAL, micro, &results));
     memcpy(token_loss, results, (size_t)micro->n_tokens * sizeof *token_loss);
     return 0;

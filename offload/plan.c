@@ -112,10 +112,10 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
         for (int s = 0; s < chain->n_slabs; s++)
             in_kind += ot_slab_slot_kind(chain, s) == (enum ot_slot_kind)k;
         bool grads = any_slab(chain, plan, (enum ot_slot_kind)k, passes_grads);
-        plan->weight_slots[k] = !any_slab(chain, plan, (enum ot_slot_kind)k, passes_weights) ? 0
-                                : rq->slots                                               ? rq->slots
-                                : edge                                                    ? 1
-                                                                                          : c->slots;
+        int needed = edge ? 1 + is_tied(chain) : 1; /* a tied head works with two edge slabs at once */
+        int wanted = rq->slots ? rq->slots : edge ? needed : c->slots;
+        bool weights = any_slab(chain, plan, (enum ot_slot_kind)k, passes_weights);
+        plan->weight_slots[k] = !weights ? 0 : wanted > needed ? wanted : needed;
         /* Layer-major keeps the gradients of two layers in flight, and of the edge slabs one; a tied slab's two uses
          * need one each. Micro-batch-major sums all of them through the whole step. */
         plan->grad_slots[k] = !grads ? 0 : micro_major ? in_kind + edge : edge ? 1 + is_tied(chain) : c->slots > 1 ? 2 : 1;

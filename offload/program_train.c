@@ -38,9 +38,12 @@ static int boundary_for_backward(struct ot_program *p, int boundary, int micro) 
     struct ot_return *next = &p->returns[p->next_return];
     if (p->next_return == p->n_returns || next->boundary != boundary || next->micro != micro)
         return ot_layout_boundary(p->layout, p->plan, boundary, micro);
-    for (int i = 0; i < p->plan->activation_slots && p->next_return + i < p->n_returns; i++)
+    for (int i = 0; i < p->plan->activation_slots && p->next_return + i < p->n_returns; i++) {
+        if (p->plan->order == OT_ORDER_MICRO && next[i].micro != micro)
+            break; /* not even computed yet */
         if (next[i].slot < 0)
             boundary_in(p, &next[i]);
+    }
     p->next_return++;
     return p->layout->activation_slots[next->slot];
 }

@@ -22,6 +22,7 @@ struct verifier {
     int n_tiles;
     int n_touches;
     struct touch *touches;
+    bool trains; /* each step leaves weights and state one version on */
 };
 
 static const char *where(const struct verifier *vf, int node) {
@@ -174,10 +175,19 @@ static int check_conflicts(struct verifier *vf) {
 
 /* ---- contents: every read finds what it expects --------------------------------------------------------------------- */
 
-/* A tag with its version counted from step 0. */
-static struct ot_tag absolute(struct ot_tag tag, int step) {
-    tag.version = (int8_t)(tag.version + step);
+/* A tag with its version counted from step 0. Constants never change, nor do weights where nothing updates them. */
+static struct ot_tag absolute(const struct verifier *vf, struct ot_tag tag, int step) {
+    bool constant = tag.content == OT_CONTENT_CONSTANTS ||
+                    (!vf->trains && (tag.content == OT_CONTENT_WEIGHTS || tag.content == OT_CONTENT_STATE));
+    tag.version = (int8_t)(constant ? 0 : tag.version + step);
     return tag;
+}
+
+static bool updates_weights(const struct ot_schedule *s) {
+    for (int i = 0; i < s->n_tasks; i++)
+        if (s->tasks[i].kind == OT_TASK_UPDATE_CPU || s->tasks[i].kind == OT_TASK_UPDATE_GPU)
+            return true;
+    return false;
 }
 
 static bool same_tag(struct ot_tag a, struct ot_tag b) {
@@ -206,17 +216,15 @@ static int check_task_contents(const struct verifier *vf, int node, struct ot_ta
     for (int i = 0; i < task->n_accesses; i++) {
         const struct ot_access *a = &task->accesses[i];
         int buffer = ot_access_buffer(a, step), first = vf->first_tile[buffer] + a->first_tile;
-        struct ot_tag want = absolute(a->before, step);
+        struct ot_tag want = absolute(vf, a->before, step);
         for (int t = first; t < first + a->n_tiles; t++) {
-            if (a->before.content == OT_CONTENT_CONSTANTS)
-                want.version = 0; /* they never change */
             if (a->reads && a->before.content != OT_CONTENT_ANY && !same_tag(held[t], want))
                 return ot_fail(OT_E_INTERNAL, "schedule: '%s' (task %d, step %d) would find something else in a buffer of '%s' "
                                "(number %d): content %d.%d.%d version %d, expected %d.%d.%d version %d", where(vf, node), node % n,
                                step, vf->layout->buffers[buffer].name, buffer, held[t].content, held[t].index, held[t].micro,
                                held[t].version, want.content, want.index, want.micro, want.version);
             if (a->writes)
-                held[t] = absolute(a->after, step);
+                held[t] = absolute(vf, a->after, step);
         }
     }
     return 0;
@@ -252,7 +260,7 @@ static int check_bytes(const struct ot_layout *layout, const struct ot_plan *pla
 }
 
 int ot_schedule_verify(const struct ot_schedule *schedule, const struct ot_layout *layout, const struct ot_plan *plan) {
-    struct verifier vf = {.schedule = schedule, .layout = layout};
+    struct verifier vf = {.schedule = schedule, .layout = layout, .trains = updates_weights(schedule)};
     int rc = 0, total = 2 * schedule->n_tasks;
     OT_TRY(check_bytes(layout, plan));
     OT_TRY_GOTO(ot_reach_open(&vf.reach, total), rc, out);

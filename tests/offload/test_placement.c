@@ -1,0 +1,146 @@
+/* The product's first promise: the same bits wherever the bytes live (DESIGN section 7, rules 1 and 3). */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/random.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+static const enum ot_home homes[2] = {OT_HOME_GPU, OT_HOME_HOST};
+
+static void finish_plan(struct tiny_run *run) {
+    struct ot_model *model;
+    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+    check_ok(ot_plan_finish(ot_model_chain(model), &run->plan));
+    ot_model_close(model);
+}
+
+static void train_resident(struct tiny_run *run, struct tiny_result *result) {
+    tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    tiny_train(run, result);
+    ot_plan_free(&run->plan);
+    for (int i = 0; i < TINY_STEPS; i++)
+        assert_true(isfinite(result->loss[i]) && result->norm[i] > 0);
+    assert_true(result->loss[TINY_STEPS - 1] != result->loss[0]);
+}
+
+static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
+    struct tiny_run run;
+    struct tiny_result resident, other;
+    char what[160];
+    tiny_defaults(&run, 3, tied, dtype);
+    run.clip = clip;
+    train_resident(&run, &resident);
+    for (int mix = 0; mix < 8; mix++)
+        for (int slots = 1; slots <= 4; slots++) {
+            tiny_plan(&run, homes[mix & 1], homes[mix >> 1 & 1], homes[mix >> 2], slots);
+            snprintf(what, sizeof what, "%s tied=%d clip=%g weights=%s state=%s activations=%s slots=%d", ot_dtype_name(dtype), tied,
+                     (double)clip, ot_tier_name((enum ot_tier)homes[mix & 1]), ot_tier_name((enum ot_tier)homes[mix >> 1 & 1]),
+                     ot_tier_name((enum ot_tier)homes[mix >> 2]), slots);
+            run.optimizer_threads = 1 + slots % 3;
+            tiny_train(&run, &other);
+            tiny_same(&resident, &other, what);
+            tiny_result_free(&other);
+            ot_plan_free(&run.plan);
+        }
+    tiny_result_free(&resident);
+}
+
+static void homes_fp32(void **state) {
+    (void)state;
+    all_homes(OT_F32, true, 1.0f);
+    all_homes(OT_F32, false, 1.0f);
+}
+
+static void homes_bf16(void **state) {
+    (void)state;
+    all_homes(OT_BF16, true, 1.0f);
+    all_homes(OT_BF16, false, 1.0f);
+}
+
+static void homes_without_clipping(void **state) {
+    (void)state;
+    all_homes(OT_F32, true, 0);
+    all_homes(OT_BF16, false, 0);
+}
+
+/* Rule 3: layer-major equals micro-batch-major. */
+static void orders(void **state) {
+    (void)state;
+    for (int variant = 0; variant < 8; variant++) {
+        struct tiny_run run;
+        struct tiny_result layer, micro;
+        tiny_defaults(&run, 3, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
+        train_resident(&run, &layer);
+        tiny_plan(&run, variant & 4 ? OT_HOME_HOST : OT_HOME_GPU, OT_HOME_HOST, OT_HOME_HOST, 2);
+        run.plan.order = OT_ORDER_MICRO;
+        run.plan.grad_slots[OT_SLOT_LAYER] = 3;
+        run.plan.grad_slots[OT_SLOT_EDGE] = 3;
+        finish_plan(&run);
+        tiny_train(&run, &micro);
+        tiny_same(&layer, &micro, "micro-batch-major against layer-major");
+        tiny_result_free(&layer);
+        tiny_result_free(&micro);
+        ot_plan_free(&run.plan);
+    }
+}
+
+/* What a plan is free to choose, chosen at random: per slab, not only per kind. */
+static void randomise(struct tiny_run *run, uint64_t seed) {
+    uint64_t i = 0;
+    #define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 99), i++, (bound)))
+    int layers = (int)run->config.n_layers;
+    for (int s = 0; s < run->plan.n_slabs; s++) {
+        run->plan.slabs[s].weights = homes[PICK(2)];
+        run->plan.slabs[s].state = homes[PICK(2)];
+    }
+    run->plan.activations = homes[PICK(2)];
+    run->plan.activation_slots = 1 + PICK(4);
+    run->plan.kept_blocks = PICK((uint64_t)layers + 1);
+    run->plan.order = PICK(4) == 0 ? OT_ORDER_MICRO : OT_ORDER_LAYER;
+    run->plan.tile_params = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        bool all = run->plan.order == OT_ORDER_MICRO;
+        run->plan.weight_slots[k] = (k == OT_SLOT_EDGE ? 2 : 1) + PICK(3);
+        run->plan.grad_slots[k] = all ? (k == OT_SLOT_EDGE ? 3 : layers) : (k == OT_SLOT_EDGE ? 2 : 1) + PICK(2);
+        run->plan.stage_slots[k] = 1 + PICK(3);
+    }
+    run->optimizer_threads = 1 + PICK(3);
+    run->device_threads = 1 + PICK(2);
+    run->delay_seed = PICK(3) == 0 ? seed : 0;
+    #undef PICK
+}
+
+static void random_plans(void **state) {
+    (void)state;
+    int count = getenv("OT_TEST_PLANS") ? atoi(getenv("OT_TEST_PLANS")) : 200;
+    for (int variant = 0; variant < 8; variant++) {
+        struct tiny_run run;
+        struct tiny_result resident, other;
+        char what[64];
+        tiny_defaults(&run, 1 + variant % 3, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
+        run.clip = variant & 4 ? 0 : 1.0f;
+        train_resident(&run, &resident);
+        for (int i = variant; i < count; i += 8) {
+            tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
+            randomise(&run, (uint64_t)i + 1);
+            finish_plan(&run);
+            snprintf(what, sizeof what, "random plan %d", i + 1);
+            tiny_train(&run, &other);
+            tiny_same(&resident, &other, what);
+            tiny_result_free(&other);
+            ot_plan_free(&run.plan);
+        }
+        tiny_result_free(&resident);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(homes_fp32), cmocka_unit_test(homes_bf16), cmocka_unit_test(homes_without_clipping),
+        cmocka_unit_test(orders),     cmocka_unit_test(random_plans),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

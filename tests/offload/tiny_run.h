@@ -1,0 +1,49 @@
+/* A small decoder trained for some steps under a given plan: what the engine's tests compare bit by bit. */
+#ifndef OT_TESTS_TINY_RUN_H
+#define OT_TESTS_TINY_RUN_H
+
+#include "models/model.h"
+#include "offload/engine.h"
+
+enum { TINY_SEQUENCE = 24, TINY_STEP_SEQUENCES = 6, TINY_STEPS = 4 };
+
+struct tiny_run {
+    struct ot_model_config config;
+    enum ot_dtype dtype;
+    int device_threads, optimizer_threads;
+    uint64_t delay_seed;        /* random delays in every lane of the device and of the executor */
+    int64_t micro_sequences;
+    float clip;
+    int poison_step;            /* > 0: that step's gradients are made infinite through a huge learning rate before it */
+    struct ot_plan plan;        /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
+};
+
+struct tiny_result {
+    double loss[TINY_STEPS], norm[TINY_STEPS];
+    bool skipped[TINY_STEPS];
+    int64_t n_values;
+    float *values; /* master, m and v of every slab, end to end */
+};
+
+/* layers >= 1. */
+struct ot_model_config tiny_config(int layers, bool tied);
+/* Defaults: fp32, clip 1.0, two sequences a micro-batch, everything resident. Opens nothing. */
+void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dtype);
+/* A plan for the run with the given homes; free it with ot_plan_free. Fails the test if there is none. */
+void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations, int slots);
+/* Trains TINY_STEPS steps; the third is a short one (fewer micro-batches, and a last micro-batch of one sequence). */
+void tiny_train(const struct tiny_run *run, struct tiny_result *result);
+void tiny_result_free(struct tiny_result *result);
+/* Fails the test where the two differ in any bit. */
+void tiny_same(const struct tiny_result *a, const struct tiny_result *b, const char *what);
+
+/* One step's input, deterministic in `step`; fields in storage that the caller gives. */
+struct tiny_batch {
+    int32_t tokens[TINY_STEP_SEQUENCES * TINY_SEQUENCE], targets[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
+    int32_t position[TINY_STEP_SEQUENCES * TINY_SEQUENCE], row_start[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
+    struct ot_micro_batch micro[TINY_STEP_SEQUENCES];
+    struct ot_step_input input;
+};
+void tiny_fill_batch(struct tiny_batch *batch, int64_t vocab, int step, int sequences, int64_t micro_sequences);
+
+#endif
