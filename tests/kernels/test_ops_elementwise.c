@@ -1,0 +1,273 @@
+/* Activations, gated activations, add, cast, adamw: PyTorch's values, in-place use, bits over threads and
+ * instruction sets. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/adamw.h"
+#include "kernels/cpu/cpu_ops.h"
+#include "src/base/dtype.h"
+#include "tests/kernels/ops_fixture.h"
+#include "tests/support/check.h"
+#include "tests/support/golden.h"
+
+static const char *const ACT_NAMES[] = {"silu", "gelu_erf", "gelu_tanh", "relu"}; /* as enum ot_activation */
+
+/* ---- activations ---- */
+
+struct activation_case {
+    enum ot_activation act;
+    int64_t rows, cols;
+    const float *x, *dy;           /* activate */
+    const float *gate, *up, *dout; /* glu */
+};
+
+static void run_activate(struct ops_fixture *f, const void *argument) {
+    const struct activation_case *c = argument;
+    int64_t n = c->rows * c->cols;
+    struct ot_activate op = {f->dtype, c->act, n, ops_upload(f, f->dtype, c->x, n),
+                             ops_blank_values(f, f->dtype, n)};
+    f->ops->activate(f->lane, &op);
+    ops_collect(f, "y", f->dtype, op.y, n);
+    void *dy = ops_upload(f, f->dtype, c->dy, n);
+    struct ot_activate_backward back = {f->dtype, c->act, n, op.x, dy, dy}; /* in place */
+    f->ops->activate_backward(f->lane, &back);
+    ops_collect(f, "dx", f->dtype, back.dx, n);
+    struct ot_activate in_place = {f->dtype, c->act, n, op.x, (void *)(uintptr_t)op.x};
+    f->ops->activate(f->lane, &in_place);
+    ops_collect(f, "y in place", f->dtype, in_place.y, n);
+}
+
+static void run_glu(struct ops_fixture *f, const void *argument) {
+    const struct activation_case *c = argument;
+    int64_t n = c->rows * c->cols;
+    /* gate and up side by side in rows twice as wide, as one fused product leaves them */
+    float *both = malloc((size_t)(2 * n) * sizeof *both);
+    assert_non_null(both);
+    for (int64_t row = 0; row < c->rows; row++) {
+        memcpy(both + 2 * row * c->cols, c->gate + row * c->cols, (size_t)c->cols * sizeof *both);
+        memcpy(both + (2 * row + 1) * c->cols, c->up + row * c->cols, (size_t)c->cols * sizeof *both);
+    }
+    char *gate = ops_upload(f, f->dtype, both, 2 * n),
+         *up = gate + (size_t)c->cols * ot_dtype_bytes(f->dtype);
+    free(both);
+    struct ot_glu op = {
+        f->dtype, c->act, c->rows, c->cols, 2 * c->cols, c->cols, gate, up, ops_blank_values(f, f->dtype, n)};
+    f->ops->glu(f->lane, &op);
+    ops_collect(f, "out", f->dtype, op.out, n);
+    struct ot_glu_backward back = {op, ops_upload(f, f->dtype, c->dout, n), gate, up}; /* in place */
+    f->ops->glu_backward(f->lane, &back);
+    ops_collect(f, "dgate and dup", f->dtype, gate, 2 * n);
+}
+
+/* A gated activation's gradients, dense, out of "dgate and dup". */
+static void check_glu_gradients(const struct ops_fixture *f, const struct activation_case *c,
+                                struct ot_golden *golden, const char *prefix) {
+    const float *both = ops_result(f, "dgate and dup", NULL);
+    static const char *const names[] = {"dgate", "dup"};
+    for (int part = 0; part < 2; part++) {
+        char name[96];
+        snprintf(name, sizeof name, "%s.%s", prefix, names[part]);
+        const float *want = golden_f32(golden, name, NULL);
+        for (int64_t row = 0; row < c->rows; row++)
+            check_close(name, both + (2 * row + part) * c->cols, want + row * c->cols, c->cols, 1e-6, 2e-6);
+    }
+}
+
+static void test_activations(void **state) {
+    (void)state;
+    struct ot_golden *golden = golden_open("ops.bin");
+    for (int act = 0; act < 4; act++) {
+        char name[64];
+        struct activation_case c = {.act = (enum ot_activation)act, .rows = 1};
+#define ARRAY(kind, field) (snprintf(name, sizeof name, kind ".%s." field, ACT_NAMES[act]), name)
+        c.x = golden_f32(golden, ARRAY("act", "x"), &c.cols);
+        c.dy = golden_f32(golden, ARRAY("act", "dy"), NULL);
+        struct ops_fixture f;
+        ops_check_threads(&f, run_activate, &c, OT_F32);
+        /* A few ulp of the functions; GELU's 1 + erf cancels where x is very negative, hence the absolute
+         * part. */
+        check_close(name, ops_result(&f, "y", NULL), golden_f32(golden, ARRAY("act", "y"), NULL), c.cols,
+                    1e-6, 1e-6);
+        check_close(name, ops_result(&f, "dx", NULL), golden_f32(golden, ARRAY("act", "dx"), NULL), c.cols,
+                    1e-6, 2e-6);
+        assert_memory_equal(ops_result(&f, "y", NULL), ops_result(&f, "y in place", NULL),
+                            (size_t)c.cols * sizeof(float));
+        ops_close(&f);
+        ops_check_bf16(run_activate, &c, 0x1p-8);
+        c.gate = golden_f32(golden, ARRAY("glu", "gate"), NULL);
+        c.up = golden_f32(golden, ARRAY("glu", "up"), NULL);
+        c.dout = golden_f32(golden, ARRAY("glu", "dout"), NULL);
+        c.rows = golden_dim(golden, name, 0);
+        c.cols = golden_dim(golden, name, 1);
+        ops_check_threads(&f, run_glu, &c, OT_F32);
+        check_close(name, ops_result(&f, "out", NULL), golden_f32(golden, ARRAY("glu", "out"), NULL),
+                    c.rows * c.cols, 1e-6, 2e-6);
+        snprintf(name, sizeof name, "glu.%s", ACT_NAMES[act]);
+        check_glu_gradients(&f, &c, golden, name);
+        ops_close(&f);
+        ops_check_bf16(run_glu, &c, 0x1p-8);
+#undef ARRAY
+    }
+    golden_close(golden);
+}
+
+/* More elements than a chunk, so that threads do share the work. */
+static void test_activation_threads(void **state) {
+    (void)state;
+    struct activation_case c = {.act = OT_ACT_SILU, .rows = 41, .cols = 1003};
+    float *x = ops_random(1, c.rows * c.cols, 2), *y = ops_random(2, c.rows * c.cols, 1),
+          *z = ops_random(3, c.rows * c.cols, 1);
+    c.x = c.gate = x;
+    c.dy = c.up = y;
+    c.dout = z;
+    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+        struct ops_fixture f;
+        ops_check_threads(&f, run_activate, &c, (enum ot_dtype)dtype);
+        ops_close(&f);
+        ops_check_threads(&f, run_glu, &c, (enum ot_dtype)dtype);
+        ops_close(&f);
+    }
+    free(x);
+    free(y);
+    free(z);
+}
+
+/* ---- add, cast ---- */
+
+static void run_add(struct ops_fixture *f, const void *argument) {
+    const struct activation_case *c = argument;
+    void *a = ops_upload(f, f->dtype, c->x, c->cols), *b = ops_upload(f, f->dtype, c->dy, c->cols);
+    struct ot_add op = {f->dtype, c->cols, a, b, b};
+    f->ops->add(f->lane, &op);
+    ops_collect(f, "sum", f->dtype, b, c->cols);
+}
+
+static void test_add(void **state) {
+    (void)state;
+    struct activation_case c = {.cols = 40003};
+    float *a = ops_random(1, c.cols, 1), *b = ops_random(2, c.cols, 1);
+    c.x = a;
+    c.dy = b;
+    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+        struct ops_fixture f;
+        ops_check_threads(&f, run_add, &c, (enum ot_dtype)dtype);
+        const float *sum = ops_result(&f, "sum", NULL);
+        for (int64_t i = 0; i < c.cols; i++)
+            assert_true(sum[i] ==
+                        (dtype == OT_F32 ? a[i] + b[i] : ot_bf16_to_f32(ot_bf16_from_f32(a[i] + b[i]))));
+        ops_close(&f);
+    }
+    free(a);
+    free(b);
+}
+
+static float rounded(enum ot_dtype dtype, float value) {
+    if (dtype == OT_F32)
+        return value;
+    return dtype == OT_BF16 ? ot_bf16_to_f32(ot_bf16_from_f32(value)) : ot_f16_to_f32(ot_f16_from_f32(value));
+}
+
+static void test_cast(void **state) {
+    (void)state;
+    enum { N = 20011 };
+    float *x = ops_random(1, N, 3);
+    for (int i = 0; i < N; i++)
+        x[i] *= 1.0001f; /* off the bf16 grid: roundings show */
+    for (int from = OT_F32; from <= OT_F16; from++)
+        for (int to = OT_F32; to <= OT_F16; to++) {
+            struct ops_fixture f;
+            ops_open(&f, 2, OT_F32);
+            struct ot_cast op = {(enum ot_dtype)from, (enum ot_dtype)to, N,
+                                 ops_upload(&f, (enum ot_dtype)from, x, N),
+                                 ops_blank_values(&f, (enum ot_dtype)to, N)};
+            f.ops->cast(f.lane, &op);
+            ops_collect(&f, "cast", op.to, op.dst, N);
+            for (int i = 0; i < N; i++)
+                assert_true(ops_result(&f, "cast", NULL)[i] == rounded(op.to, rounded(op.from, x[i])));
+            ops_close(&f);
+        }
+    free(x);
+}
+
+/* ---- adamw ---- */
+
+/* The op in chunks of the pool equals one call over everything, bit for bit. */
+static void test_adamw(void **state) {
+    (void)state;
+    enum { N = 50021 };
+    struct ot_adamw_step step = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 0.1f, 0.0316f, 0.5f, 0};
+    float *values[4];
+    struct ops_fixture f;
+    ops_open(&f, 3, OT_F32);
+    float *device[4];
+    for (int i = 0; i < 4; i++) {
+        values[i] = ops_random((uint64_t)i, N, 1);
+        for (int j = 0; i == 2 && j < N; j++)
+            values[i][j] *= values[i][j]; /* v is not negative */
+        device[i] = ops_upload(&f, OT_F32, values[i], N);
+    }
+    struct ot_adamw_step *device_step = ops_blank(&f, sizeof step);
+    ot_lane_copy(f.lane, OT_COPY_H2D, device_step, &step, sizeof step);
+    struct ot_adamw op = {OT_F32, N, true, device_step, device[0], NULL, device[1], device[2], device[3]};
+    f.ops->adamw(f.lane, &op);
+    struct ot_adamw whole = {OT_F32, N, true, &step, values[0], NULL, values[1], values[2], values[3]};
+    ot_adamw_run(&whole);
+    static const char *const names[] = {"weight", "m", "v"};
+    for (int i = 0; i < 3; i++) {
+        ops_collect(&f, names[i], OT_F32, device[i], N);
+        assert_memory_equal(ops_result(&f, names[i], NULL), values[i], N * sizeof(float));
+    }
+    ops_close(&f);
+    for (int i = 0; i < 4; i++)
+        free(values[i]);
+}
+
+/* ---- instruction sets ---- */
+
+static void check_same_bits(ops_case run, const void *argument, const char *build, enum ot_dtype dtype) {
+    struct ops_fixture best, other;
+    ops_open(&best, 1, dtype);
+    ops_open(&other, 1, dtype);
+    other.ops = ot_cpu_ops_named(build);
+    run(&best, argument);
+    run(&other, argument);
+    for (int i = 0; i < best.n_results; i++)
+        if (memcmp(best.results[i].values, other.results[i].values,
+                   (size_t)best.results[i].n * sizeof(float)) != 0)
+            fail_msg("%s differs in the %s build (%s)", best.results[i].name, build, ot_dtype_name(dtype));
+    ops_close(&best);
+    ops_close(&other);
+}
+
+static void test_builds(void **state) {
+    (void)state;
+    static const char *const builds[] = {"baseline", "avx2", "avx512"};
+    struct activation_case c = {.rows = 3, .cols = 1003};
+    float *x = ops_random(1, c.rows * c.cols, 3), *y = ops_random(2, c.rows * c.cols, 1);
+    c.x = c.gate = x;
+    c.dy = c.up = c.dout = y;
+    assert_non_null(ot_cpu_ops_named("baseline"));
+    assert_null(ot_cpu_ops_named("none"));
+    for (int b = 0; b < 3; b++) {
+        if (!ot_cpu_ops_named(builds[b]))
+            continue;
+        for (int act = 0; act < 4; act++) {
+            c.act = (enum ot_activation)act;
+            check_same_bits(run_activate, &c, builds[b], OT_F32);
+            check_same_bits(run_glu, &c, builds[b], OT_BF16);
+        }
+    }
+    free(x);
+    free(y);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_activations), cmocka_unit_test(test_activation_threads),
+        cmocka_unit_test(test_add),         cmocka_unit_test(test_cast),
+        cmocka_unit_test(test_adamw),       cmocka_unit_test(test_builds),
+    };
+    return cmocka_run_group_tests_name("elementwise", tests, NULL, NULL);
+}

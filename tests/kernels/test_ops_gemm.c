@@ -1,0 +1,168 @@
+/* GEMM: every combination of transposes, output dtype, bias and accumulation, against PyTorch and against
+ * products summed in double; odd shapes with padded rows; the same bits on any number of threads. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/kernels/ops_fixture.h"
+#include "tests/support/check.h"
+#include "tests/support/golden.h"
+
+struct gemm_case {
+    int64_t m, n, k, pad;
+    bool trans_a, trans_b, with_bias, accumulate;
+    enum ot_dtype c_dtype;         /* in bf16 runs; an fp32 run writes fp32 */
+    const float *a, *b, *bias, *c; /* dense, not transposed */
+};
+
+/* [rows, cols], or its transpose, with `pad` NaNs after each row. */
+static void *upload_matrix(struct ops_fixture *f, enum ot_dtype dtype, const float *from, int64_t rows,
+                           int64_t cols, bool trans, int64_t pad, int64_t *ld) {
+    int64_t lines = trans ? cols : rows, length = trans ? rows : cols;
+    *ld = length + pad;
+    float *to = malloc((size_t)(lines * *ld) * sizeof *to);
+    assert_non_null(to);
+    for (int64_t i = 0; i < lines; i++)
+        for (int64_t j = 0; j < *ld; j++)
+            to[i * *ld + j] = j >= length ? NAN : trans ? from[j * cols + i] : from[i * cols + j];
+    void *memory = ops_upload(f, dtype, to, lines * *ld);
+    free(to);
+    return memory;
+}
+
+static void run_case(struct ops_fixture *f, const void *argument) {
+    const struct gemm_case *c = argument;
+    enum ot_dtype c_dtype = f->dtype == OT_F32 ? OT_F32 : c->c_dtype;
+    struct ot_gemm op = {.dtype = f->dtype,
+                         .c_dtype = c_dtype,
+                         .trans_a = c->trans_a,
+                         .trans_b = c->trans_b,
+                         .accumulate = c->accumulate,
+                         .m = c->m,
+                         .n = c->n,
+                         .k = c->k};
+    op.a = upload_matrix(f, f->dtype, c->a, c->m, c->k, c->trans_a, c->pad, &op.lda);
+    op.b = upload_matrix(f, f->dtype, c->b, c->k, c->n, c->trans_b, c->pad, &op.ldb);
+    op.bias = c->with_bias ? ops_upload(f, f->dtype, c->bias, c->n) : NULL;
+    op.ldc = c->n + c->pad;
+    if (c->accumulate)
+        op.c = upload_matrix(f, OT_F32, c->c, c->m, c->n, false, c->pad, &op.ldc);
+    else
+        op.c = ops_blank_values(f, c_dtype, c->m * op.ldc);
+    f->ops->gemm(f->lane, &op);
+    ops_collect(f, "c", c_dtype, op.c, c->m * op.ldc);
+}
+
+/* The result without its padding, which must still be NaN. */
+static float *dense_result(const struct ops_fixture *f, const struct gemm_case *c) {
+    const float *got = ops_result(f, "c", NULL);
+    float *dense = malloc((size_t)(c->m * c->n) * sizeof *dense);
+    assert_non_null(dense);
+    for (int64_t i = 0; i < c->m; i++) {
+        for (int64_t j = 0; j < c->n; j++)
+            dense[i * c->n + j] = got[i * (c->n + c->pad) + j];
+        for (int64_t j = 0; j < c->pad; j++)
+            assert_true(isnan(got[i * (c->n + c->pad) + c->n + j]));
+    }
+    return dense;
+}
+
+static void check_case(const struct gemm_case *c, enum ot_dtype dtype, const float *want, double absolute,
+                       double relative) {
+    struct ops_fixture f;
+    ops_check_threads(&f, run_case, c, dtype);
+    float *got = dense_result(&f, c);
+    check_close("c", got, want, c->m * c->n, absolute, relative);
+    free(got);
+    ops_close(&f);
+}
+
+static void test_golden(void **state) {
+    (void)state;
+    struct ot_golden *golden = golden_open("ops.bin");
+    struct gemm_case c = {.m = golden_dim(golden, "gemm.a", 0),
+                          .n = golden_dim(golden, "gemm.b", 1),
+                          .k = golden_dim(golden, "gemm.a", 1),
+                          .pad = 2,
+                          .a = golden_f32(golden, "gemm.a", NULL),
+                          .b = golden_f32(golden, "gemm.b", NULL),
+                          .bias = golden_f32(golden, "gemm.bias", NULL),
+                          .c = golden_f32(golden, "gemm.c", NULL)};
+    for (int i = 0; i < 4; i++) {
+        c.trans_a = i & 1;
+        c.trans_b = i & 2;
+        c.with_bias = c.accumulate = false;
+        /* 19 terms of size 1: each fp32 rounding is 2^-24 of a partial sum below 16. The inputs are exact in
+         * bf16. */
+        check_case(&c, OT_F32, golden_f32(golden, "gemm.product", NULL), 4e-6, 0);
+        check_case(&c, OT_BF16, golden_f32(golden, "gemm.product", NULL), 4e-6, 0);
+        c.with_bias = true;
+        check_case(&c, OT_F32, golden_f32(golden, "gemm.with_bias", NULL), 4e-6, 0);
+        check_case(&c, OT_BF16, golden_f32(golden, "gemm.with_bias", NULL), 4e-6, 0);
+        c.with_bias = false;
+        c.accumulate = true;
+        check_case(&c, OT_F32, golden_f32(golden, "gemm.accumulated", NULL), 4e-6, 0);
+        check_case(&c, OT_BF16, golden_f32(golden, "gemm.accumulated", NULL), 4e-6, 0);
+    }
+    golden_close(golden);
+}
+
+/* op summed in double. */
+static float *reference(const struct gemm_case *c) {
+    float *want = malloc((size_t)(c->m * c->n) * sizeof *want);
+    double *row = malloc((size_t)c->n * sizeof *row);
+    assert_non_null(want);
+    assert_non_null(row);
+    for (int64_t i = 0; i < c->m; i++) {
+        for (int64_t j = 0; j < c->n; j++)
+            row[j] = (c->with_bias ? c->bias[j] : 0) + (c->accumulate ? c->c[i * c->n + j] : 0);
+        for (int64_t p = 0; p < c->k; p++)
+            for (int64_t j = 0; j < c->n; j++)
+                row[j] += (double)c->a[i * c->k + p] * c->b[p * c->n + j];
+        for (int64_t j = 0; j < c->n; j++)
+            want[i * c->n + j] = (float)row[j];
+    }
+    free(row);
+    return want;
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    static const int64_t shapes[][3] = {{1, 1, 1},     {1, 300, 200},  {5, 700, 33},  {130, 65, 513},
+                                        {513, 31, 17}, {257, 385, 70}, {64, 64, 1100}};
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        int64_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2];
+        float *a = ops_random(1, m * k, 1), *b = ops_random(2, k * n, 1), *bias = ops_random(3, n, 1),
+              *old = ops_random(4, m * n, 1);
+        struct gemm_case c = {.m = m, .n = n, .k = k, .pad = 3, .a = a, .b = b, .bias = bias, .c = old};
+        /* Sums of k products of size 1 round like a random walk over partial sums of sqrt(k): some 2^-24 * k,
+         * and six standard deviations of it. */
+        double fp32 = 6 * 0x1p-24 * (double)(k + 8);
+        for (int i = 0; i < 4; i++) {
+            c.trans_a = i & 1;
+            c.trans_b = i & 2;
+            c.accumulate = i & 1;
+            c.with_bias = !(i & 1);
+            c.c_dtype = OT_F32;
+            float *want = reference(&c);
+            check_case(&c, OT_F32, want, fp32, 0);
+            check_case(&c, OT_BF16, want, fp32, 0);
+            if (!c.accumulate) {
+                c.c_dtype = OT_BF16; /* one rounding to 8 bits: half of 2^-7 of the value */
+                check_case(&c, OT_BF16, want, fp32, 0x1p-8);
+            }
+            free(want);
+        }
+        free(a);
+        free(b);
+        free(bias);
+        free(old);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_shapes),
+    };
+    return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
+}

@@ -1,0 +1,585 @@
+/* Norms, RoPE, embedding, bias, cross-entropy, reduce: PyTorch's values, layouts, bits over threads. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/dtype.h"
+#include "tests/kernels/ops_fixture.h"
+#include "tests/support/check.h"
+#include "tests/support/golden.h"
+
+/* ---- norm ---- */
+
+struct norm_case {
+    enum ot_norm_kind kind;
+    int64_t rows, cols, group, pad; /* pad: between groups of rows */
+    bool residual;
+    const float *x, *delta, *weight, *bias, *dy;
+};
+
+/* Dense rows with `pad` NaNs after every `group` of them. */
+static float *padded(const float *from, const struct norm_case *c, int64_t *n) {
+    int64_t ld = c->group * c->cols + c->pad;
+    *n = c->rows / c->group * ld;
+    float *to = malloc((size_t)*n * sizeof *to);
+    assert_non_null(to);
+    for (int64_t i = 0; i < *n; i++)
+        to[i] = i % ld < ld - c->pad ? from[i / ld * (ld - c->pad) + i % ld] : NAN;
+    return to;
+}
+
+static void *upload_rows(struct ops_fixture *f, const float *from, const struct norm_case *c) {
+    int64_t n;
+    float *wide = padded(from, c, &n);
+    void *memory = ops_upload(f, f->dtype, wide, n);
+    free(wide);
+    return memory;
+}
+
+/* Forward with the fused residual, then backward with dx = dx_add = dy's memory where the layout allows it.
+ */
+static void run_norm(struct ops_fixture *f, const void *argument) {
+    const struct norm_case *c = argument;
+    int64_t ld = c->group * c->cols + c->pad, n = c->rows / c->group * ld;
+    bool layer = c->kind == OT_NORM_LAYER;
+    struct ot_norm op = {.dtype = f->dtype,
+                         .kind = c->kind,
+                         .rows = c->rows,
+                         .cols = c->cols,
+                         .group = c->group,
+                         .ldx = ld,
+                         .ldy = ld,
+                         .eps = 1e-5f};
+    op.x = upload_rows(f, c->x, c);
+    op.delta = c->residual ? upload_rows(f, c->delta, c) : NULL;
+    op.sum = c->residual ? (void *)(uintptr_t)op.x : NULL; /* in place, as models do */
+    op.weight = ops_upload(f, f->dtype, c->weight, c->cols);
+    op.bias = layer ? ops_upload(f, f->dtype, c->bias, c->cols) : NULL;
+    op.y = ops_blank_values(f, f->dtype, n);
+    op.rstd = ops_blank_values(f, OT_F32, c->rows);
+    op.mean = layer ? ops_blank_values(f, OT_F32, c->rows) : NULL;
+    f->ops->norm(f->lane, &op);
+    ops_collect(f, "y", f->dtype, op.y, n);
+    ops_collect(f, "rstd", OT_F32, op.rstd, c->rows);
+    if (c->residual)
+        ops_collect(f, "sum", f->dtype, op.sum, n);
+    if (layer)
+        ops_collect(f, "mean", OT_F32, op.mean, c->rows);
+    float *ones = malloc((size_t)c->cols * sizeof *ones);
+    assert_non_null(ones);
+    for (int64_t i = 0; i < c->cols; i++)
+        ones[i] = 1; /* += must keep what was there */
+    struct ot_norm_backward back = {.dtype = f->dtype,
+                                    .kind = c->kind,
+                                    .rows = c->rows,
+                                    .cols = c->cols,
+                                    .group = c->group,
+                                    .ldx = ld,
+                                    .ldy = ld};
+    back.x = op.x;
+    back.weight = op.weight;
+    back.mean = op.mean;
+    back.rstd = op.rstd;
+    back.dy = upload_rows(f, c->dy, c);
+    back.dx_add = c->residual ? back.dy : NULL;
+    back.dx = (void *)(uintptr_t)back.dy;
+    back.dweight = ops_upload(f, OT_F32, ones, c->cols);
+    back.dbias = layer ? ops_upload(f, OT_F32, ones, c->cols) : NULL;
+    free(ones);
+    f->ops->norm_backward(f->lane, &back);
+    ops_collect(f, "dx", f->dtype, back.dx, n);
+    ops_collect(f, "dweight", OT_F32, back.dweight, c->cols);
+    if (layer)
+        ops_collect(f, "dbias", OT_F32, back.dbias, c->cols);
+}
+
+static void check_plus_one(const struct ops_fixture *f, const char *name, const float *want, double bound) {
+    int64_t n;
+    const float *got = ops_result(f, name, &n);
+    for (int64_t i = 0; i < n; i++) {
+        float less = got[i] - 1;
+        check_close(name, &less, &want[i], 1, bound, bound);
+    }
+}
+
+static void check_norm_golden(struct ot_golden *golden, enum ot_norm_kind kind, const char *name) {
+    char array[64];
+#define ARRAY(field) (snprintf(array, sizeof array, "norm.%s.%s", name, field), array)
+    struct norm_case c = {.kind = kind, .group = 1};
+    c.x = golden_f32(golden, ARRAY("x"), NULL);
+    c.rows = golden_dim(golden, array, 0);
+    c.cols = golden_dim(golden, array, 1);
+    c.weight = golden_f32(golden, ARRAY("weight"), NULL);
+    c.bias = golden_f32(golden, ARRAY("bias"), NULL);
+    c.dy = golden_f32(golden, ARRAY("dy"), NULL);
+    struct ops_fixture f;
+    ops_check_threads(&f, run_norm, &c, OT_F32);
+    /* Sums of 21 terms of size 1 and a few more operations: some ulp. */
+    check_close("y", ops_result(&f, "y", NULL), golden_f32(golden, ARRAY("y"), NULL), c.rows * c.cols, 1e-6,
+                1e-6);
+    check_close("rstd", ops_result(&f, "rstd", NULL), golden_f32(golden, ARRAY("rstd"), NULL), c.rows, 0,
+                5e-7);
+    check_close("dx", ops_result(&f, "dx", NULL), golden_f32(golden, ARRAY("dx"), NULL), c.rows * c.cols,
+                2e-6, 2e-6);
+    check_plus_one(&f, "dweight", golden_f32(golden, ARRAY("dweight"), NULL), 2e-6);
+    if (kind == OT_NORM_LAYER) {
+        check_close("mean", ops_result(&f, "mean", NULL), golden_f32(golden, ARRAY("mean"), NULL), c.rows,
+                    2e-7, 2e-7);
+        check_plus_one(&f, "dbias", golden_f32(golden, ARRAY("dbias"), NULL), 2e-6);
+    }
+    ops_close(&f);
+#undef ARRAY
+}
+
+static void test_norm_golden(void **state) {
+    (void)state;
+    struct ot_golden *golden = golden_open("ops.bin");
+    check_norm_golden(golden, OT_NORM_RMS, "rms");
+    check_norm_golden(golden, OT_NORM_LAYER, "layer");
+    golden_close(golden);
+}
+
+/* One row at a time in double. dx holds dx_add = dy as well where there is a residual. */
+static void reference_norm_row(const struct norm_case *c, const float *x, const float *dy, double *y,
+                               double *dx, double *dweight) {
+    double mean = 0, variance = 0, mean_g = 0, mean_gz = 0;
+    for (int64_t i = 0; c->kind == OT_NORM_LAYER && i < c->cols; i++)
+        mean += x[i] / (double)c->cols;
+    for (int64_t i = 0; i < c->cols; i++)
+        variance += (x[i] - mean) * (x[i] - mean) / (double)c->cols;
+    double rstd = 1 / sqrt(variance + 1e-5f);
+    for (int64_t i = 0; i < c->cols; i++) {
+        double z = (x[i] - mean) * rstd, g = (double)dy[i] * c->weight[i];
+        y[i] = z * c->weight[i] + (c->kind == OT_NORM_LAYER ? c->bias[i] : 0);
+        mean_g += c->kind == OT_NORM_LAYER ? g / (double)c->cols : 0;
+        mean_gz += g * z / (double)c->cols;
+        dweight[i] += dy[i] * z;
+    }
+    for (int64_t i = 0; i < c->cols; i++) {
+        double z = (x[i] - mean) * rstd, g = (double)dy[i] * c->weight[i];
+        dx[i] = rstd * (g - mean_g - z * mean_gz) + (c->residual ? dy[i] : 0);
+    }
+}
+
+/* Wide cases against double: residual, groups of heads, many rows. */
+static void check_norm_case(struct norm_case *c) {
+    int64_t n = c->rows * c->cols, ld = c->group * c->cols;
+    float *inputs[5];
+    for (int i = 0; i < 5; i++)
+        inputs[i] = ops_random(10 + (uint64_t)i, n, 1);
+    c->x = inputs[0];
+    c->delta = inputs[1];
+    c->weight = inputs[2];
+    c->bias = inputs[3];
+    c->dy = inputs[4];
+    struct ops_fixture f;
+    ops_check_threads(&f, run_norm, c, OT_F32);
+    double *y = calloc((size_t)c->cols, sizeof *y), *dx = calloc((size_t)c->cols, sizeof *dx),
+           *dweight = calloc((size_t)c->cols, sizeof *dweight);
+    float *row = malloc((size_t)c->cols * sizeof *row), *want = malloc((size_t)c->cols * sizeof *want);
+    assert_true(y && dx && dweight && row && want);
+    for (int64_t r = 0; r < c->rows; r++) {
+        int64_t first = r / c->group * (ld + c->pad) + r % c->group * c->cols;
+        for (int64_t i = 0; i < c->cols; i++)
+            row[i] = c->x[r * c->cols + i] + (c->residual ? c->delta[r * c->cols + i] : 0);
+        reference_norm_row(c, row, c->dy + r * c->cols, y, dx, dweight);
+        for (int64_t i = 0; i < c->cols; i++)
+            want[i] = (float)y[i];
+        check_close("y", ops_result(&f, "y", NULL) + first, want, c->cols, 2e-6, 2e-6);
+        for (int64_t i = 0; i < c->cols; i++)
+            want[i] = (float)dx[i];
+        check_close("dx", ops_result(&f, "dx", NULL) + first, want, c->cols, 4e-6, 4e-6);
+    }
+    for (int64_t i = 0; i < c->cols; i++)
+        want[i] = (float)dweight[i];
+    /* rows terms of size 1, summed in fp32 in chunks. */
+    check_plus_one(&f, "dweight", want, 1e-6 * sqrt((double)c->rows));
+    ops_close(&f);
+    ops_check_threads(&f, run_norm, c, OT_BF16);
+    ops_close(&f);
+    if (c->pad ==
+        0) /* norms over padding would be NaN; bf16 rounds x + delta, y and dx: 2^-9 each, in the mean less */
+        ops_check_bf16(run_norm, c, 6e-3);
+    for (int i = 0; i < 5; i++)
+        free(inputs[i]);
+    free(y);
+    free(dx);
+    free(dweight);
+    free(row);
+    free(want);
+}
+
+static void test_norm_layouts(void **state) {
+    (void)state;
+    check_norm_case(
+        &(struct norm_case){.kind = OT_NORM_RMS, .rows = 700, .cols = 96, .group = 1, .residual = true});
+    check_norm_case(
+        &(struct norm_case){.kind = OT_NORM_LAYER, .rows = 515, .cols = 130, .group = 1, .residual = true});
+    check_norm_case(
+        &(struct norm_case){.kind = OT_NORM_RMS, .rows = 4 * 150, .cols = 24, .group = 4, .pad = 48});
+    check_norm_case(&(struct norm_case){.kind = OT_NORM_RMS, .rows = 1, .cols = 1, .group = 1});
+    check_norm_case(&(struct norm_case){.kind = OT_NORM_LAYER, .rows = 9, .cols = 2000, .group = 1});
+}
+
+/* A constant row far from 0 has variance 0: rstd is 1 / sqrt(eps), not NaN from a cancelled difference. */
+static void test_norm_constant(void **state) {
+    (void)state;
+    enum { COLS = 100 };
+    float x[COLS], ones[COLS];
+    for (int i = 0; i < COLS; i++) {
+        x[i] = 4096;
+        ones[i] = 1;
+    }
+    struct norm_case c = {.kind = OT_NORM_LAYER,
+                          .rows = 1,
+                          .cols = COLS,
+                          .group = 1,
+                          .x = x,
+                          .weight = ones,
+                          .bias = ones,
+                          .dy = ones};
+    struct ops_fixture f;
+    ops_open(&f, 1, OT_F32);
+    run_norm(&f, &c);
+    check_close("y", ops_result(&f, "y", NULL), ones, COLS, 0, 0);
+    assert_true(fabsf(ops_result(&f, "rstd", NULL)[0] - 316.2278f) < 1e-3f);
+    ops_close(&f);
+}
+
+/* ---- rope ---- */
+
+struct rope_case {
+    int64_t n, heads, head_dim, rotary_dim, pad, positions;
+    const int32_t *position;
+    const float *x, *dy, *cosines, *sines;
+};
+
+static void run_rope(struct ops_fixture *f, const void *argument) {
+    const struct rope_case *c = argument;
+    int64_t width = c->heads * c->head_dim, n = c->n * width;
+    struct ot_rope op = {.dtype = f->dtype,
+                         .n = c->n,
+                         .heads = c->heads,
+                         .head_dim = c->head_dim,
+                         .rotary_dim = c->rotary_dim,
+                         .ld = width,
+                         .max_position = c->positions};
+    op.position = ops_upload_ids(f, c->position, c->n);
+    op.cos_table = ops_upload(f, OT_F32, c->cosines, c->positions * c->rotary_dim / 2);
+    op.sin_table = ops_upload(f, OT_F32, c->sines, c->positions * c->rotary_dim / 2);
+    op.x = ops_upload(f, f->dtype, c->x, n);
+    f->ops->rope(f->lane, &op);
+    ops_collect(f, "y", f->dtype, op.x, n);
+    op.inverse = true;
+    f->ops->rope(f->lane, &op);
+    ops_collect(f, "back", f->dtype, op.x, n);
+    op.x = ops_upload(f, f->dtype, c->dy, n);
+    f->ops->rope(f->lane, &op);
+    ops_collect(f, "dx", f->dtype, op.x, n);
+}
+
+static void test_rope(void **state) {
+    (void)state;
+    struct ot_golden *golden = golden_open("ops.bin");
+    struct rope_case c = {.x = golden_f32(golden, "rope.x", NULL),
+                          .dy = golden_f32(golden, "rope.dy", NULL),
+                          .position = golden_i32(golden, "rope.position", NULL),
+                          .cosines = golden_f32(golden, "rope.cos", NULL),
+                          .sines = golden_f32(golden, "rope.sin", NULL)};
+    c.n = golden_dim(golden, "rope.x", 0);
+    c.heads = golden_dim(golden, "rope.x", 1);
+    c.head_dim = golden_dim(golden, "rope.x", 2);
+    c.positions = golden_dim(golden, "rope.cos", 0);
+    c.rotary_dim = 2 * golden_dim(golden, "rope.cos", 1);
+    struct ops_fixture f;
+    ops_check_threads(&f, run_rope, &c, OT_F32);
+    int64_t n = c.n * c.heads * c.head_dim;
+    check_close("y", ops_result(&f, "y", NULL), golden_f32(golden, "rope.y", NULL), n, 5e-7, 0);
+    check_close("back", ops_result(&f, "back", NULL), c.x, n, 1e-6, 0);
+    check_close("dx", ops_result(&f, "dx", NULL), golden_f32(golden, "rope.dx", NULL), n, 5e-7, 0);
+    ops_close(&f);
+    ops_check_bf16(run_rope, &c, 0x1p-8);
+    golden_close(golden);
+}
+
+/* ---- embedding, bias ---- */
+
+struct embed_case {
+    int64_t n, cols, vocab;
+    const int32_t *tokens;
+    const float *table, *dout;
+};
+
+static void run_embed(struct ops_fixture *f, const void *argument) {
+    const struct embed_case *c = argument;
+    struct ot_embed op = {f->dtype,
+                          c->n,
+                          c->cols,
+                          c->vocab,
+                          ops_upload_ids(f, c->tokens, c->n),
+                          ops_upload(f, f->dtype, c->table, c->vocab * c->cols),
+                          ops_blank_values(f, f->dtype, c->n * c->cols)};
+    f->ops->embed(f->lane, &op);
+    ops_collect(f, "out", f->dtype, op.out, c->n * c->cols);
+    struct ot_embed_backward back = {f->dtype,
+                                     c->n,
+                                     c->cols,
+                                     c->vocab,
+                                     op.tokens,
+                                     ops_upload(f, f->dtype, c->dout, c->n * c->cols),
+                                     ops_upload(f, OT_F32, c->table, c->vocab * c->cols)};
+    f->ops->embed_backward(f->lane, &back); /* onto the table's own numbers: += shows */
+    ops_collect(f, "dtable", OT_F32, back.dtable, c->vocab * c->cols);
+}
+
+static void test_embed(void **state) {
+    (void)state;
+    struct ot_golden *golden = golden_open("ops.bin");
+    struct embed_case c = {.tokens = golden_i32(golden, "embed.tokens", NULL),
+                           .table = golden_f32(golden, "embed.table", NULL),
+                           .dout = golden_f32(golden, "embed.dout", NULL)};
+    c.n = golden_dim(golden, "embed.tokens", 0);
+    c.vocab = golden_dim(golden, "embed.table", 0);
+    c.cols = golden_dim(golden, "embed.table", 1);
+    const float *out = golden_f32(golden, "embed.out", NULL),
+                *dtable = golden_f32(golden, "embed.dtable", NULL);
+    for (int dtype = OT_F32; dtype <= OT_BF16;
+         dtype++) { /* the inputs are exact in bf16, the sums are fp32 */
+        struct ops_fixture f;
+        ops_check_threads(&f, run_embed, &c, (enum ot_dtype)dtype);
+        assert_memory_equal(ops_result(&f, "out", NULL), out, (size_t)(c.n * c.cols) * sizeof *out);
+        for (int64_t i = 0; i < c.vocab * c.cols; i++) {
+            float want = dtable[i] + c.table[i];
+            check_close("dtable", &ops_result(&f, "dtable", NULL)[i], &want, 1, 5e-7, 5e-7);
+        }
+        ops_close(&f);
+    }
+    golden_close(golden);
+}
+
+/* Many repeats over several strips of columns: the order of the ids decides the bits, not the threads. */
+static void test_embed_repeats(void **state) {
+    (void)state;
+    enum { N = 500, COLS = 200, VOCAB = 3 };
+    int32_t tokens[N];
+    float *table = ops_random(1, VOCAB * COLS, 1), *dout = ops_random(2, N * COLS, 1),
+          *want = malloc(VOCAB * COLS * sizeof *want);
+    assert_non_null(want);
+    memcpy(want, table, VOCAB * COLS * sizeof *want);
+    for (int i = 0; i < N; i++) {
+        tokens[i] = i * 7 % VOCAB;
+        for (int j = 0; j < COLS; j++)
+            want[tokens[i] * COLS + j] += dout[i * COLS + j];
+    }
+    struct embed_case c = {N, COLS, VOCAB, tokens, table, dout};
+    struct ops_fixture f;
+    ops_check_threads(&f, run_embed, &c, OT_F32);
+    assert_memory_equal(ops_result(&f, "dtable", NULL), want, VOCAB * COLS * sizeof *want);
+    ops_close(&f);
+    free(table);
+    free(dout);
+    free(want);
+}
+
+struct bias_case {
+    int64_t rows, cols, ld;
+    const float *dy; /* [rows, ld] */
+};
+
+static void run_bias(struct ops_fixture *f, const void *argument) {
+    const struct bias_case *c = argument;
+    float *ones = malloc((size_t)c->cols * sizeof *ones);
+    assert_non_null(ones);
+    for (int64_t i = 0; i < c->cols; i++)
+        ones[i] = 1;
+    struct ot_bias_backward op = {f->dtype,
+                                  c->rows,
+                                  c->cols,
+                                  c->ld,
+                                  ops_upload(f, f->dtype, c->dy, c->rows * c->ld),
+                                  ops_upload(f, OT_F32, ones, c->cols)};
+    free(ones);
+    f->ops->bias_backward(f->lane, &op);
+    ops_collect(f, "dbias", OT_F32, op.dbias, c->cols);
+}
+
+static void test_bias(void **state) {
+    (void)state;
+    struct ot_golden *golden = golden_open("ops.bin");
+    struct bias_case c = {golden_dim(golden, "bias.dy", 0), golden_dim(golden, "bias.dy", 1),
+                          golden_dim(golden, "bias.dy", 1), golden_f32(golden, "bias.dy", NULL)};
+    struct ops_fixture f;
+    ops_check_threads(&f, run_bias, &c, OT_F32);
+    check_plus_one(&f, "dbias", golden_f32(golden, "bias.dbias", NULL), 2e-6);
+    ops_close(&f);
+    golden_close(golden);
+    /* Several blocks of rows and strips of columns, a part of wider rows. */
+    float *dy = ops_random(1, 700 * 170, 1);
+    c = (struct bias_case){700, 150, 170, dy};
+    float want[150];
+    for (int j = 0; j < 150; j++) {
+        double sum = 0;
+        for (int i = 0; i < 700; i++)
+            sum += dy[i * 170 + j];
+        want[j] = (float)sum;
+    }
+    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+        ops_check_threads(&f, run_bias, &c, (enum ot_dtype)dtype);
+        check_plus_one(&f, "dbias", want, 2e-5); /* 700 terms: sqrt(700) * 2^-24 * partial sums of 26 */
+        ops_close(&f);
+    }
+    free(dy);
+}
+
+/* ---- cross-entropy ---- */
+
+struct loss_case {
+    int64_t rows, vocab, ld;
+    const float *logits; /* [rows, ld] */
+    const int32_t *targets;
+};
+
+static void run_loss(struct ops_fixture *f, const void *argument) {
+    const struct loss_case *c = argument;
+    struct ot_cross_entropy op = {
+        .rows = c->rows, .vocab = c->vocab, .ld = c->ld, .grad_dtype = f->dtype, .grad_scale = 0.125f};
+    op.targets = ops_upload_ids(f, c->targets, c->rows);
+    op.logits = ops_upload(f, OT_F32, c->logits, c->rows * c->ld);
+    op.loss = ops_blank_values(f, OT_F32, c->rows);
+    f->ops->cross_entropy(f->lane, &op);
+    ops_collect(f, "loss alone", OT_F32, op.loss, c->rows);
+    ops_collect(f, "logits kept", OT_F32, op.logits, c->rows * c->ld);
+    op.want_grad = true;
+    f->ops->cross_entropy(f->lane, &op);
+    ops_collect(f, "loss", OT_F32, op.loss, c->rows);
+    ops_collect(f, "grad", f->dtype, op.logits, c->rows * c->ld * (f->dtype == OT_F32 ? 1 : 2));
+}
+
+/* The gradient's rows, each of which begins where the logits' row began. */
+static void check_loss_gradient(const struct ops_fixture *f, const struct loss_case *c, const float *want,
+                                double absolute, double relative) {
+    int64_t ld = c->ld * (f->dtype == OT_F32 ? 1 : 2);
+    for (int64_t row = 0; row < c->rows; row++)
+        check_close("grad", ops_result(f, "grad", NULL) + row * ld, want + row * c->vocab, c->vocab, absolute,
+                    relative);
+}
+
+static void test_cross_entropy(void **state) {
+    (void)state;
+    struct ot_golden *golden = golden_open("ops.bin");
+    struct loss_case c = {
+        golden_dim(golden, "cross_entropy.logits", 0), golden_dim(golden, "cross_entropy.logits", 1),
+        golden_dim(golden, "cross_entropy.logits", 1), golden_f32(golden, "cross_entropy.logits", NULL),
+        golden_i32(golden, "cross_entropy.targets", NULL)};
+    const float *loss = golden_f32(golden, "cross_entropy.loss", NULL),
+                *grad = golden_f32(golden, "cross_entropy.grad", NULL);
+    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+        struct ops_fixture f;
+        ops_check_threads(&f, run_loss, &c, (enum ot_dtype)dtype);
+        check_close("loss", ops_result(&f, "loss", NULL), loss, c.rows, 1e-6, 5e-7);
+        assert_memory_equal(ops_result(&f, "loss", NULL), ops_result(&f, "loss alone", NULL),
+                            (size_t)c.rows * sizeof *loss);
+        assert_memory_equal(ops_result(&f, "logits kept", NULL), c.logits,
+                            (size_t)(c.rows * c.ld) * sizeof *loss);
+        check_loss_gradient(&f, &c, grad, 1e-8, dtype == OT_F32 ? 1e-6 : 0x1p-8);
+        ops_close(&f);
+    }
+    golden_close(golden);
+}
+
+/* A real vocabulary, in padded rows: gradients sum to 0, rows of ignored targets are zeros, infinite logits
+ * are said. */
+static void test_cross_entropy_wide(void **state) {
+    (void)state;
+    enum { ROWS = 7, VOCAB = 32003, LD = 32016 };
+    float *logits = ops_random(1, ROWS * LD, 3);
+    int32_t targets[ROWS] = {0, VOCAB - 1, -1, 5, 77, 31999, 12345};
+    struct loss_case c = {ROWS, VOCAB, LD, logits, targets};
+    struct ops_fixture f;
+    ops_check_threads(&f, run_loss, &c, OT_F32);
+    for (int row = 0; row < ROWS; row++) {
+        const float *grad = ops_result(&f, "grad", NULL) + (int64_t)row * LD;
+        double sum = 0, total = 0;
+        for (int i = 0; i < VOCAB; i++) {
+            sum += grad[i];
+            total += exp((double)logits[row * LD + i]);
+        }
+        double want = targets[row] < 0 ? 0 : log(total) - logits[row * LD + targets[row]];
+        assert_true(fabs(ops_result(&f, "loss", NULL)[row] - want) < 2e-6 * 15);
+        assert_true(fabs(sum) < 1e-6);
+        assert_true(targets[row] >= 0 || (grad[0] == 0 && grad[VOCAB - 1] == 0));
+    }
+    ops_close(&f);
+    logits[3 * LD + 9] = INFINITY;
+    ops_open(&f, 2, OT_F32);
+    run_loss(&f, &c);
+    assert_false(isfinite(ops_result(&f, "loss", NULL)[3]));
+    assert_true(isfinite(ops_result(&f, "loss", NULL)[4]));
+    ops_close(&f);
+    free(logits);
+}
+
+/* ---- reduce ---- */
+
+struct reduce_case {
+    int64_t n;
+    const float *x;
+};
+
+static void run_reduce(struct ops_fixture *f, const void *argument) {
+    const struct reduce_case *c = argument;
+    float *x = ops_upload(f, OT_F32, c->x, c->n);
+    double *out = ops_blank(f, 2 * sizeof *out);
+    f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out, false, false});
+    f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out + 1, true, false});
+    f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out + 1, true, true});
+    ops_collect(f, "sum and squares", OT_F32, out, 4); /* two doubles, by their bits */
+}
+
+static void test_reduce(void **state) {
+    (void)state;
+    struct reduce_case c = {200003, NULL};
+    float *x = ops_random(1, c.n, 1);
+    c.x = x;
+    double sum = 0, squares = 0, got[2];
+    for (int64_t i = 0; i < c.n; i++) {
+        sum += x[i];
+        squares += (double)x[i] * x[i];
+    }
+    struct ops_fixture f;
+    ops_check_threads(&f, run_reduce, &c, OT_F32);
+    memcpy(got, ops_result(&f, "sum and squares", NULL), sizeof got);
+    assert_true(fabs(got[0] - sum) < 1e-9);
+    assert_true(fabs(got[1] - 2 * squares) < 1e-8);
+    ops_close(&f);
+    static const float bad[] = {INFINITY, -INFINITY, NAN};
+    for (int i = 0; i < 3; i++) {
+        float old = x[150000];
+        x[150000] = bad[i];
+        ops_open(&f, 2, OT_F32);
+        run_reduce(&f, &c);
+        memcpy(got, ops_result(&f, "sum and squares", NULL), sizeof got);
+        assert_false(isfinite(got[0]));
+        assert_false(isfinite(got[1]));
+        ops_close(&f);
+        x[150000] = old;
+    }
+    free(x);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_norm_golden),
+        cmocka_unit_test(test_norm_layouts),
+        cmocka_unit_test(test_norm_constant),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_embed),
+        cmocka_unit_test(test_embed_repeats),
+        cmocka_unit_test(test_bias),
+        cmocka_unit_test(test_cross_entropy),
+        cmocka_unit_test(test_cross_entropy_wide),
+        cmocka_unit_test(test_reduce),
+    };
+    return cmocka_run_group_tests_name("rows", tests, NULL, NULL);
+}
