@@ -37,8 +37,8 @@ struct ot_model_config {
     double init_std; /* initializer_range */
 };
 
-/* Errors: OT_E_INPUT with the field's name: counts positive and below 2^31, heads divisible, no product
- * overflowing. */
+/* Errors: OT_E_INPUT with `where` (a path) and the field's name in config.json: counts positive, widths at
+ * most 2^24, others below 2^31, heads divisible, no product overflowing. */
 int ot_model_config_check(const struct ot_model_config *config, const char *where);
 int64_t ot_model_param_count(const struct ot_model_config *config); /* each tied tensor once */
 
