@@ -11,9 +11,15 @@
 
 enum { BATCH_LINES = 4096 }; /* tokenized in parallel, printed in order */
 
+struct id_list {
+    int32_t *ids;
+    size_t n, capacity;
+};
+
 struct batch {
     const struct ot_tokenizer *tokenizer;
     unsigned flags;
+    int64_t before; /* texts of earlier batches */
     struct ot_lines lines;
     struct ot_token_list lists[BATCH_LINES];
     struct ot_error errors[BATCH_LINES];
@@ -40,14 +46,15 @@ static int encode_batch(struct ot_session *s, struct batch *batch) {
     ot_pool_run(s->pool, (int64_t)batch->lines.n, 16, encode_lines, batch);
     for (size_t i = 0; i < batch->lines.n; i++) {
         if (batch->errors[i].code)
-            return ot_fail_context(ot_error_load(&batch->errors[i]), "text %zu", i + 1);
+            return ot_fail_context(ot_error_load(&batch->errors[i]), "text %lld",
+                                   (long long)batch->before + (long long)i + 1);
         print_ids(&batch->lists[i], s->options->json);
     }
     return 0;
 }
 
 /* "1 15043 3186", "1, 15043" or "[1, 15043]" */
-static int parse_ids(const char *text, struct ot_token_list *list) {
+static int parse_ids(const char *text, struct id_list *list) {
     list->n = 0;
     for (const char *at = text;;) {
         at += strspn(at, " \t\r,[]");
@@ -87,19 +94,21 @@ static int print_text(const char *text, size_t bytes, bool json) {
 }
 
 static int decode_batch(struct ot_session *s, const struct batch *batch) {
-    struct ot_token_list list = {0};
+    struct id_list list = {0};
     int rc = 0;
     for (size_t i = 0; i < batch->lines.n && rc == 0; i++) {
         char *text = NULL;
         size_t bytes;
         rc = parse_ids(batch->lines.text[i], &list);
+        if (rc < 0)
+            ot_fail_context(rc, "text %lld", (long long)batch->before + (long long)i + 1);
         if (rc == 0)
             rc = ot_tokenizer_decode(s->tokenizer, list.ids, list.n, s->options->no_special, &text, &bytes);
         if (rc == 0)
             rc = print_text(text, bytes, s->options->json);
         free(text);
     }
-    ot_token_list_free(&list);
+    free(list.ids);
     return rc;
 }
 
@@ -120,6 +129,7 @@ static int run(struct ot_session *s, struct batch *batch) {
         if (n <= 0)
             return n;
         OT_TRY(run_batch(s, batch));
+        batch->before += n;
         ot_lines_clear(&batch->lines);
     }
 }

@@ -1,0 +1,197 @@
+/* offload-train train: everything is read and planned, then tried, then done. Nothing is written before the
+ * plan stands, and the output directory is touched only when the first step is about to run. */
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/cli/command.h"
+#include "src/cli/generator.h"
+#include "src/cli/sample_view.h"
+#include "src/cli/save.h"
+#include "src/cli/stop.h"
+#include "src/cli/train_loop.h"
+#include "src/files/out_dir.h"
+
+enum { SAMPLE_NEW_TOKENS = 96 };
+
+struct train {
+    struct ot_session session;
+    struct ot_rows rows;
+    struct ot_run_shape shape;
+    struct ot_save save;
+    struct ot_report report;
+    struct ot_run_log *log;
+    int64_t sample_row; /* of the evaluation rows, to show what was learnt; -1: none */
+    char out[PATH_MAX];
+};
+
+/* out/MODEL-DATA: the last part of the model's name, and the data file's up to its first dot. */
+static int choose_out(struct train *t) {
+    struct ot_options *o = t->session.options;
+    if (o->out)
+        return 0;
+    const char *path = t->session.resolved.path;
+    char *real = path && (o->model[0] == '.' || o->model[0] == '/') ? realpath(path, NULL) : NULL;
+    const char *model = real ? real : o->model;
+    size_t model_end = strlen(model);
+    while (model_end > 1 && model[model_end - 1] == '/')
+        model_end--;
+    size_t model_start = model_end;
+    while (model_start > 0 && model[model_start - 1] != '/')
+        model_start--;
+    const char *slash = strrchr(o->data, '/'), *data = slash ? slash + 1 : o->data;
+    size_t dot = strcspn(data + 1, ".") + 1; /* a hidden file keeps its first dot */
+    int n = snprintf(t->out, sizeof t->out, "out/%.*s-%.*s", (int)(model_end - model_start),
+                     model + model_start, (int)dot, data);
+    free(real);
+    if (n < 0 || (size_t)n >= sizeof t->out)
+        return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
+    ot_options_choose_text(o, "out", t->out);
+    return 0;
+}
+
+/* The first held-out row that has a prompt: it is answered at the end. */
+static int64_t find_sample_row(const struct train *t) {
+    const struct ot_rows *rows = &t->rows;
+    for (int64_t i = 0; rows->eval && i < ot_dataset_rows(rows->eval_set); i++) {
+        if (rows->eval_set == rows->data && !rows->held_out[i])
+            continue;
+        struct ot_row row = ot_dataset_row(rows->eval_set, i);
+        if (ot_row_prompt_tokens(&row) > 1 + t->session.specials.add_bos)
+            return i;
+    }
+    return -1;
+}
+
+/* Room to answer the sample row is kept only where it is small beside the budget. */
+static int64_t sample_tokens(const struct train *t) {
+    if (t->sample_row < 0)
+        return 0;
+    struct ot_row row = ot_dataset_row(t->rows.eval_set, t->sample_row);
+    int64_t tokens = ot_row_prompt_tokens(&row) + SAMPLE_NEW_TOKENS;
+    return tokens < t->rows.seq_len ? tokens : t->rows.seq_len;
+}
+
+static int make_plan(struct train *t) {
+    struct ot_session *s = &t->session;
+    struct ot_options *o = s->options;
+    t->sample_row = find_sample_row(t);
+    struct ot_session_need need = {.max_position = t->shape.seq_len,
+                                   .sequence_tokens = t->shape.seq_len,
+                                   .step_sequences = t->shape.step_sequences,
+                                   .micro_sequences = o->micro_batch,
+                                   .train = true,
+                                   .clip = o->clip > 0,
+                                   .cache_tokens = sample_tokens(t),
+                                   .host_bytes = ot_rows_bytes(&t->rows)};
+    OT_TRY(ot_session_plan(s, &need));
+    if (!o->micro_batch)
+        ot_options_choose_count(o, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
+    return 0;
+}
+
+static int prepare(struct train *t) {
+    struct ot_session *s = &t->session;
+    struct ot_options *o = s->options;
+    int64_t seq_len;
+    OT_TRY(choose_out(t));
+    OT_TRY(ot_shape_seq_len(o, s->config.max_position, &seq_len));
+    if (!o->optimizer_threads)
+        ot_options_choose_count(o, "optimizer-threads", o->threads);
+    OT_TRY(ot_rows_open(s, seq_len, &t->rows));
+    OT_TRY(ot_shape_run(o, seq_len, ot_packing_sequences(t->rows.train), ot_model_param_count(&s->config),
+                        &t->shape));
+    OT_TRY(make_plan(t));
+    OT_TRY(ot_save_open(s, o->out, &t->save));
+    t->report = (struct ot_report){.session = s,
+                                   .rows = &t->rows,
+                                   .shape = &t->shape,
+                                   .out = o->out,
+                                   .save_bytes = t->save.bytes,
+                                   .disk_free_bytes = ot_save_disk_free(o->out)};
+    return ot_run_log_open(o->json, &t->log);
+}
+
+static int show_plan(struct train *t) {
+    if (t->session.options->show_sample)
+        OT_TRY(ot_sample_view_print(&t->session, &t->rows));
+    ot_report_print(&t->report);
+    return ot_report_record(&t->report, t->log);
+}
+
+/* Greedy, from a row that was never trained on. */
+static int show_sample(struct train *t, int64_t step) {
+    struct ot_session *s = &t->session;
+    struct ot_row row = ot_dataset_row(t->rows.eval_set, t->sample_row);
+    int64_t n = ot_row_prompt_tokens(&row);
+    int32_t *prompt = malloc((size_t)n * sizeof *prompt);
+    char *prompt_text = NULL;
+    struct ot_generated generated = {0};
+    if (!prompt)
+        return ot_fail(OT_E_BUDGET, "no memory for a prompt of %lld tokens", (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        prompt[i] = ot_token_id(row.tokens[i]);
+    struct ot_generation generation = {
+        .prompt = prompt, .n_prompt = n, .max_new = SAMPLE_NEW_TOKENS, .top_p = 1};
+    if (generation.max_new > t->rows.seq_len - n)
+        generation.max_new = t->rows.seq_len - n;
+    int rc;
+    OT_TRY_GOTO(ot_tokenizer_decode(s->tokenizer, prompt, (size_t)n, true, &prompt_text, NULL), rc, out);
+    OT_TRY_GOTO(ot_generate(s, &generation, &generated), rc, out);
+    rc = ot_report_sample(t->log, step, prompt_text, generated.text ? generated.text : "");
+out:
+    ot_generated_free(&generated);
+    free(prompt_text);
+    free(prompt);
+    return rc;
+}
+
+static int run(struct train *t) {
+    struct ot_session *s = &t->session;
+    const struct ot_options *o = s->options;
+    struct ot_optimizer_config optimizer = {.beta1 = (float)o->beta1,
+                                            .beta2 = (float)o->beta2,
+                                            .eps = (float)o->eps,
+                                            .weight_decay = (float)o->weight_decay,
+                                            .clip = (float)o->clip};
+    struct ot_outcome outcome;
+    OT_TRY(ot_session_start(s, &optimizer));
+    OT_TRY(ot_out_dir_claim(o->out, NULL));
+    OT_TRY(ot_run_log_start_file(t->log, o->out));
+    struct ot_train_loop loop = {.session = s, .rows = &t->rows, .shape = &t->shape, .log = t->log};
+    ot_stop_install();
+    OT_TRY(ot_train_loop_run(&loop, &outcome));
+    OT_TRY(ot_save_write(&t->save));
+    if (t->sample_row >= 0 && !outcome.interrupted)
+        OT_TRY(show_sample(t, outcome.steps));
+    ot_stop_restore();
+    ot_report_done(&t->report, &outcome);
+    return ot_report_record_done(&t->report, &outcome, t->log);
+}
+
+int ot_command_train(struct ot_options *options) {
+    struct train *t = calloc(1, sizeof *t);
+    if (!t)
+        return ot_fail(OT_E_BUDGET, "no memory");
+    int rc;
+    OT_TRY_GOTO(ot_session_open(options, &t->session), rc, out);
+    OT_TRY_GOTO(prepare(t), rc, out);
+    if (options->dry_run) {
+        rc = show_plan(t);
+        goto out;
+    }
+    OT_TRY_GOTO(ot_save_probe(&t->save), rc, out);
+    OT_TRY_GOTO(show_plan(t), rc, out);
+    rc = run(t);
+out:
+    ot_run_log_close(t->log);
+    ot_save_close(&t->save);
+    ot_rows_close(&t->rows);
+    ot_session_close(&t->session);
+    free(t);
+    return rc;
+}

@@ -1,0 +1,88 @@
+#include "src/cli/save.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/files/out_dir.h"
+
+static void put_token(const struct ot_session *s, const char *key, int32_t id, struct ot_json_writer *w) {
+    size_t bytes;
+    const char *token = id >= 0 ? ot_tokenizer_token(s->tokenizer, id, &bytes) : NULL;
+    if (token)
+        ot_json_put_string(w, key, token, bytes);
+}
+
+/* The least that transformers needs to load a tokenizer.json with its special tokens. */
+static int write_tokenizer_config(const struct ot_session *s, char **text, size_t *bytes) {
+    struct ot_json_writer w = {.indent = 0};
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_text(&w, "tokenizer_class", "PreTrainedTokenizerFast");
+    put_token(s, "bos_token", s->specials.bos_id, &w);
+    put_token(s, "eos_token", s->specials.n_eos ? s->specials.eos_ids[0] : -1, &w);
+    ot_json_put_int(&w, "model_max_length", s->config.max_position);
+    ot_json_put_bool(&w, "clean_up_tokenization_spaces", false);
+    ot_json_end_object(&w);
+    return ot_json_writer_take(&w, text, bytes);
+}
+
+int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
+    bool own_tokenizer = !s->dir || s->options->tokenizer;
+    struct ot_json_writer w = {.indent = 0};
+    size_t run_bytes, tokenizer_bytes;
+    *out = (struct ot_save){.session = s};
+    ot_options_put_json(s->options, NULL, &w);
+    OT_TRY(ot_json_writer_take(&w, &out->run_text, &run_bytes));
+    out->extra[0] = (struct ot_extra_file){.name = "run.json", .text = out->run_text, .bytes = run_bytes};
+    int n = 1;
+    if (own_tokenizer) {
+        OT_TRY(write_tokenizer_config(s, &out->tokenizer_text, &tokenizer_bytes));
+        out->extra[n++] = (struct ot_extra_file){.name = "tokenizer.json", .path = s->tokenizer_path};
+        out->extra[n++] = (struct ot_extra_file){
+            .name = "tokenizer_config.json", .text = out->tokenizer_text, .bytes = tokenizer_bytes};
+    }
+    out->files = (struct ot_model_save){
+        .out = dir, .model = s->model, .base = s->dir, .dtype = s->stored, .extra = out->extra, .n_extra = n};
+    if (own_tokenizer)
+        out->files.ids = s->ids;
+    return ot_model_dir_save_bytes(&out->files, &out->bytes);
+}
+
+void ot_save_close(struct ot_save *save) {
+    free(save->run_text);
+    free(save->tokenizer_text);
+    *save = (struct ot_save){0};
+}
+
+int ot_save_probe(const struct ot_save *save) {
+    return ot_model_dir_save_probe(&save->files);
+}
+
+static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
+    return ot_engine_get(context, OT_SLAB_MASTER, slab, first, n, values);
+}
+
+int ot_save_write(const struct ot_save *save) {
+    return ot_model_dir_save(&save->files, get_values, save->session->engine);
+}
+
+int64_t ot_save_disk_free(const char *dir) {
+    char path[PATH_MAX];
+    if (strlen(dir) + 3 > sizeof path)
+        return -1;
+    snprintf(path, sizeof path, "%s", dir);
+    while (access(path, F_OK) != 0) {
+        char *slash = strrchr(path, '/');
+        if (!slash) {
+            strcpy(path, ".");
+            break;
+        }
+        slash[slash == path] = '\0'; /* "/name" becomes "/" */
+        if (strcmp(path, "/") == 0)
+            break;
+    }
+    return ot_file_ops_system.free_bytes(path);
+}

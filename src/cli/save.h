@@ -1,0 +1,30 @@
+/* The output directory: what goes into it beside the weights, how large it is, trying it, writing it.
+ *
+ * Beside the base's own files lie run.json (the effective options: a --config that repeats the run) and,
+ * where the base has no tokenizer or --tokenizer replaced it, tokenizer.json and a tokenizer_config.json that
+ * names its special tokens.
+ */
+#ifndef OT_CLI_SAVE_H
+#define OT_CLI_SAVE_H
+
+#include "src/cli/session.h"
+#include "src/files/model_dir.h"
+
+struct ot_save {
+    struct ot_session *session; /* with a plan; with an engine at ot_save_write */
+    struct ot_model_save files;
+    struct ot_extra_file extra[3];
+    char *run_text, *tokenizer_text;
+    int64_t bytes; /* of all files */
+};
+
+/* Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. `out` needs ot_save_close in either case. */
+int ot_save_open(struct ot_session *session, const char *dir, struct ot_save *out);
+void ot_save_close(struct ot_save *save);
+int ot_save_probe(const struct ot_save *save); /* as ot_model_dir_save_probe */
+int ot_save_write(const struct ot_save *save); /* the engine's weights; it is drained */
+
+/* Bytes free where DIR is or would be; -1 where that cannot be told. */
+int64_t ot_save_disk_free(const char *dir);
+
+#endif
