@@ -21,9 +21,8 @@ enum ot_rope_scaling { OT_ROPE_PLAIN, OT_ROPE_LINEAR, OT_ROPE_LLAMA3 };
 struct ot_model_config {
     enum ot_family family;
     int64_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_position;
-    /* Sliding window in tokens (0: none) of the layers from window_first_layer on. Mistral: sliding_window,
-     * null is none, layer 0. Qwen: only where use_sliding_window is true, layers from max_window_layers on.
-     */
+    /* Sliding window in tokens (0: none), of the layers from window_first_layer on. Mistral: sliding_window
+     * in all layers. Qwen: only where use_sliding_window is true, in layers from max_window_layers on. */
     int64_t window, window_first_layer;
     enum ot_norm_kind norm;
     float norm_eps;
@@ -31,9 +30,9 @@ struct ot_model_config {
     double rope_theta;
     enum ot_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor, rope_original_max_position;
-    int64_t rotary_dim; /* = head_dim unless partial */
-    bool qkv_bias, out_bias, mlp_bias, qk_norm,
-        tied;        /* attention_bias of llama and qwen3: qkv_bias and out_bias */
+    int64_t rotary_dim;      /* = head_dim unless partial */
+    bool qkv_bias, out_bias; /* attention_bias of llama and qwen3 sets both */
+    bool mlp_bias, qk_norm, tied;
     double init_std; /* initializer_range */
 };
 
@@ -55,8 +54,7 @@ struct ot_family_row {
     bool tied_if_absent;
     double norm_eps_if_absent, rope_theta_if_absent;
     int64_t head_dim_if_absent, window_if_absent;
-    bool window_by_flag; /* the window holds only where use_sliding_window is true, from layer
-                            max_window_layers on */
+    bool window_by_flag; /* the window needs use_sliding_window, and begins at layer max_window_layers */
     int64_t max_window_layers_if_absent;
 };
 const struct ot_family_row *ot_family_row(enum ot_family family);
