@@ -108,8 +108,6 @@ static void train_steps(const struct tiny_run *run, struct ot_engine *engine, st
         int sequences = step == 2 ? (int)run->micro_sequences + 1 : TINY_STEP_SEQUENCES;
         sequences = sequences > TINY_STEP_SEQUENCES ? TINY_STEP_SEQUENCES : sequences;
         tiny_fill_batch(batch, run->config.vocab, step, sequences, run->micro_sequences);
-        if (step + 1 == run->poison_step)
-            batch->input.lr = 1e30f;
         check_ok(ot_engine_submit(engine, &batch->input));
         if (step > 0)
             collect(engine, result, step - 1);

@@ -14,7 +14,6 @@ struct tiny_run {
     uint64_t delay_seed;        /* random delays in every lane of the device and of the executor */
     int64_t micro_sequences;
     float clip;
-    int poison_step;            /* > 0: that step's gradients are made infinite through a huge learning rate before it */
     struct ot_plan plan;        /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
 };
 
