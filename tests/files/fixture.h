@@ -1,0 +1,55 @@
+/* What the tests of model files build: raw safetensors files, right or wrong, and a tiny model with a
+ * directory. */
+#ifndef OT_TESTS_FILES_FIXTURE_H
+#define OT_TESTS_FILES_FIXTURE_H
+
+#include "models/model.h"
+#include "src/files/file_ops.h"
+#include "src/files/model_dir.h"
+#include "tests/support/check.h"
+
+/* FOLDER/NAME with a header of the given text, its true length in front, and data behind. */
+void write_raw_safetensors(const char *folder, const char *name, const char *header, const void *data,
+                           size_t bytes);
+void write_text(const char *folder, const char *name, const char *text);
+char *read_text(const char *folder, const char *name,
+                size_t *bytes); /* the caller frees it; fails if absent */
+bool file_exists(const char *folder, const char *name);
+const char *in_folder(const char *folder, const char *name); /* static, overwritten by the eighth next call */
+int count_entries(const char *folder);                       /* without . and .. */
+
+/* Hidden 16, two layers, 4 heads of 4 with 2 key/value heads, 24 words. */
+struct ot_model_config tiny_config(bool tied);
+const char *tiny_config_text(bool tied,
+                             const char *more); /* config.json of it; more: ", \"key\": value" or "" */
+/* The values of a parameter, exact in every dtype. */
+float tiny_value(int slab, int64_t index);
+
+/* All parameters of a model, by slab, padding included. */
+struct params {
+    const struct ot_model *model;
+    float **slabs;
+    int64_t *next;          /* [slabs]: where the next sink call must begin */
+    int64_t calls, stop_at; /* stop_at > 0: that call fails */
+    int on_slab;
+};
+struct params *params_open(const struct ot_model *model);
+void params_fill(struct params *params); /* tiny_value for tensors, 0 for padding */
+void params_close(struct params *params);
+int params_sink(void *context, int slab, int64_t first, int64_t n,
+                const float *values); /* checks the order */
+int params_source(void *context, int slab, int64_t first, int64_t n, float *values);
+void params_check_equal(const struct params *got, const struct params *want);
+
+/* The system's calls, some of which fail. */
+struct faults {
+    int64_t write_bytes; /* < 0: unlimited; then ENOSPC */
+    bool short_writes, fail_fsync, fail_reserve, no_exchange;
+    int64_t free_bytes; /* < 0: the truth */
+    int interrupts;     /* the next writes answer EINTR */
+};
+extern struct faults faults;
+extern const struct ot_file_ops faulty_ops;
+void faults_clear(void);
+
+#endif

@@ -1,0 +1,273 @@
+/* The output directory: whole or absent, never over another's files, whatever the disk does. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <fcntl.h>
+
+#include "src/files/out_dir.h"
+#include "tests/files/fixture.h"
+
+static int open_folder(void **state) {
+    *state = make_folder();
+    faults_clear();
+    return 0;
+}
+
+static int drop_folder(void **state) {
+    remove_folder(*state);
+    return 0;
+}
+
+/* Writes an output that holds `name` alone. */
+static int save(const char *out, const char *name, const char *text) {
+    struct ot_out_dir *dir;
+    OT_TRY(ot_out_dir_open(out, &faulty_ops, &dir));
+    int rc = ot_out_dir_put(dir, name, text, strlen(text));
+    if (rc == 0)
+        rc = ot_out_dir_commit(dir);
+    ot_out_dir_close(dir);
+    return rc;
+}
+
+static void check_content(const char *folder, const char *name, const char *want) {
+    char *text = read_text(folder, name, NULL);
+    assert_string_equal(text, want);
+    free(text);
+}
+
+static void test_appears_whole(void **state) {
+    struct ot_out_dir *dir;
+    const char *out = in_folder(*state, "a/b/out/");
+    check_ok(ot_out_dir_open(out, NULL, &dir));
+    check_ok(ot_out_dir_create(dir, "f", 5));
+    check_ok(ot_out_dir_write(dir, "he", 2));
+    check_ok(ot_out_dir_write(dir, "llo", 3));
+    check_ok(ot_out_dir_finish(dir));
+    assert_false(file_exists(*state, "a/b/out"));
+    check_ok(ot_out_dir_commit(dir));
+    ot_out_dir_close(dir);
+    check_content(*state, "a/b/out/f", "hello");
+    assert_int_equal(count_entries(in_folder(*state, "a/b")), 1);
+    assert_int_equal(count_entries(out), 2);
+}
+
+static void test_given_up_leaves_nothing(void **state) {
+    struct ot_out_dir *dir;
+    check_ok(ot_out_dir_open(in_folder(*state, "a/b/out"), NULL, &dir));
+    check_ok(ot_out_dir_put(dir, "f", "x", 1));
+    check_ok(ot_out_dir_create(dir, "half", 0));
+    ot_out_dir_close(dir);
+    assert_int_equal(count_entries(*state), 0);
+}
+
+static void test_replaces_its_own_and_keeps_what_is_not(void **state) {
+    const char *out = in_folder(*state, "out");
+    check_ok(save(out, "old", "1"));
+    write_text(out, "log.jsonl", "a line\n");
+    assert_int_equal(mkdir(in_folder(out, "checkpoints"), 0777), 0);
+    write_text(out, "checkpoints/one", "state");
+    check_ok(save(out, "new", "2"));
+    assert_false(file_exists(out, "old"));
+    check_content(out, "new", "2");
+    check_content(out, "log.jsonl", "a line\n");
+    check_content(out, "checkpoints/one", "state");
+    assert_int_equal(count_entries(*state), 1);
+    check_ok(save(out, "new", "3")); /* and once more: what was kept is still not ours */
+    check_content(out, "log.jsonl", "a line\n");
+    check_content(out, "new", "3");
+}
+
+static void test_file_systems_without_exchange(void **state) {
+    const char *out = in_folder(*state, "out");
+    check_ok(save(out, "old", "1"));
+    write_text(out, "log.jsonl", "a line\n");
+    faults.no_exchange = true;
+    check_ok(save(out, "new", "2"));
+    assert_false(file_exists(out, "old"));
+    check_content(out, "new", "2");
+    check_content(out, "log.jsonl", "a line\n");
+    assert_int_equal(count_entries(*state), 1);
+    /* A crash between the two renames: the previous output comes back. */
+    assert_int_equal(rename(out, in_folder(*state, "out.previous")), 0);
+    struct ot_out_dir *dir;
+    check_ok(ot_out_dir_open(out, &faulty_ops, &dir));
+    ot_out_dir_close(dir);
+    check_content(out, "new", "2");
+    assert_int_equal(count_entries(*state), 1);
+}
+
+static void test_refuses_what_is_not_its_own(void **state) {
+    struct ot_out_dir *dir = NULL;
+    const char *out = in_folder(*state, "out");
+    assert_int_equal(mkdir(out, 0777), 0);
+    check_ok(save(out, "f", "into an empty one")); /* empty is fine */
+    assert_int_equal(mkdir(in_folder(*state, "other"), 0777), 0);
+    write_text(*state, "other/config.json", "{}");
+    check_fails(ot_out_dir_open(in_folder(*state, "other"), NULL, &dir), OT_E_INPUT, "not an earlier output");
+    write_text(*state, "file", "x");
+    check_fails(ot_out_dir_open(in_folder(*state, "file"), NULL, &dir), OT_E_INPUT, "is not a directory");
+    assert_int_equal(symlink(out, in_folder(*state, "link")), 0);
+    check_fails(ot_out_dir_open(in_folder(*state, "link"), NULL, &dir), OT_E_INPUT, "symbolic link");
+    assert_int_equal(symlink("nowhere", in_folder(*state, "broken")), 0);
+    check_fails(ot_out_dir_open(in_folder(*state, "broken"), NULL, &dir), OT_E_INPUT, "symbolic link");
+    check_fails(ot_out_dir_open(in_folder(*state, "file/out"), NULL, &dir), OT_E_IO, "Not a directory");
+    const char *names[] = {"", ".", "..", "/", "a/.", "a/.."};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        check_fails(ot_out_dir_open(names[i], NULL, &dir), OT_E_INPUT, "cannot be an output");
+    assert_int_equal(count_entries(*state), 5);
+}
+
+static void test_refuses_a_partial_that_is_not_its_own(void **state) {
+    struct ot_out_dir *dir = NULL;
+    const char *out = in_folder(*state, "out");
+    assert_int_equal(mkdir(in_folder(*state, "out.partial"), 0777), 0);
+    check_ok(save(out, "f", "1")); /* an empty one is what a crash may leave */
+    assert_int_equal(mkdir(in_folder(*state, "out.partial"), 0777), 0);
+    write_text(*state, "out.partial/thesis.txt", "years of work");
+    check_fails(ot_out_dir_open(out, NULL, &dir), OT_E_INPUT, "out.partial: is in the way");
+    check_content(*state, "out.partial/thesis.txt", "years of work");
+    assert_int_equal(unlink(in_folder(*state, "out.partial/thesis.txt")), 0);
+    assert_int_equal(rmdir(in_folder(*state, "out.partial")), 0);
+    assert_int_equal(symlink(out, in_folder(*state, "out.partial")), 0);
+    check_fails(ot_out_dir_open(out, NULL, &dir), OT_E_INPUT, "in the way");
+    check_content(out, "f", "1");
+}
+
+static void test_clears_what_a_crash_left(void **state) {
+    const char *out = in_folder(*state, "out"), *partial = in_folder(*state, "out.partial");
+    check_ok(save(out, "f", "1"));
+    /* Before the exchange: an unfinished output. */
+    assert_int_equal(mkdir(partial, 0777), 0);
+    write_text(partial, ".offload-train-unfinished", "");
+    write_text(partial, "model.safetensors", "half");
+    check_ok(save(out, "f", "2"));
+    check_content(out, "f", "2");
+    assert_false(file_exists(out, "model.safetensors"));
+    /* After it: the previous output, with a log that had not been moved yet. */
+    assert_int_equal(mkdir(partial, 0777), 0);
+    write_text(partial, "offload-train.json", "{\"files\": [\"old\"]}");
+    write_text(partial, "old", "x");
+    write_text(partial, "log.jsonl", "kept");
+    check_ok(save(out, "f", "3"));
+    check_content(out, "f", "3");
+    check_content(out, "log.jsonl", "kept");
+    assert_false(file_exists(out, "old"));
+    assert_int_equal(count_entries(*state), 1);
+}
+
+static void test_never_overwrites_a_kept_file(void **state) {
+    struct ot_out_dir *dir;
+    const char *out = in_folder(*state, "out"), *partial = in_folder(*state, "out.partial");
+    check_ok(save(out, "f", "1"));
+    write_text(out, "log.jsonl", "newer");
+    assert_int_equal(mkdir(partial, 0777), 0);
+    write_text(partial, "offload-train.json", "{\"files\": []}");
+    write_text(partial, "log.jsonl", "older");
+    check_fails(ot_out_dir_open(out, NULL, &dir), OT_E_IO, "log.jsonl: cannot be moved to");
+    check_content(out, "log.jsonl", "newer");
+    check_content(partial, "log.jsonl", "older");
+}
+
+static void test_two_writers_are_one_too_many(void **state) {
+    struct ot_out_dir *first, *second = NULL;
+    const char *out = in_folder(*state, "out");
+    check_ok(ot_out_dir_open(out, NULL, &first));
+    check_ok(ot_out_dir_put(first, "f", "1", 1));
+    check_fails(ot_out_dir_open(out, NULL, &second), OT_E_INPUT, "another process is writing");
+    check_ok(ot_out_dir_commit(first));
+    ot_out_dir_close(first);
+    check_content(out, "f", "1");
+}
+
+static void test_full_and_broken_disks(void **state) {
+    const char *out = in_folder(*state, "out");
+    check_ok(save(out, "f", "before"));
+    for (int64_t room = 0; room < 5; room++) { /* in the file, not yet in the marker */
+        faults.write_bytes = room;
+        check_fails(save(out, "f", "after"), OT_E_IO, "out/f: cannot write: No space left");
+    }
+    faults.write_bytes = 8; /* in the marker */
+    check_fails(save(out, "f", "after"), OT_E_IO, "out/offload-train.json: cannot write");
+    faults_clear();
+    faults.fail_fsync = true;
+    check_fails(save(out, "f", "after"), OT_E_IO, "out/f: cannot flush: Input/output error");
+    check_content(out, "f", "before");
+    assert_int_equal(count_entries(*state), 1);
+    faults_clear();
+    faults.short_writes = true;
+    faults.interrupts = 3;
+    check_ok(save(out, "f", "after all"));
+    check_content(out, "f", "after all");
+}
+
+static void test_space_is_asked_for_first(void **state) {
+    struct ot_out_dir *dir;
+    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_ops, &dir));
+    faults.free_bytes = 3000000000;
+    check_ok(ot_out_dir_need_space(dir, 3000000000));
+    check_fails(ot_out_dir_need_space(dir, 5000000000), OT_E_IO,
+                "needs 5.00 GB but only 3.00 GB are free there: free 2.00 GB");
+    faults.fail_reserve = true;
+    check_fails(ot_out_dir_create(dir, "f", 1000), OT_E_IO, "out/f: cannot reserve its space: No space left");
+    ot_out_dir_close(dir);
+    assert_int_equal(count_entries(*state), 0);
+}
+
+static void test_copies_files(void **state) {
+    enum { BYTES = 200001 };
+    struct ot_out_dir *dir;
+    size_t bytes;
+    char *data = malloc(BYTES);
+    assert_non_null(data);
+    for (int i = 0; i < BYTES; i++)
+        data[i] = (char)(i * 7 + i / 256);
+    write_file(*state, "from", data, BYTES);
+    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_ops, &dir));
+    check_ok(ot_out_dir_copy(dir, "to", in_folder(*state, "from")));
+    check_fails(ot_out_dir_copy(dir, "to", in_folder(*state, "from")), OT_E_IO, "out/to: cannot create");
+    check_fails(ot_out_dir_copy(dir, "two", in_folder(*state, "absent")), OT_E_IO, "absent: cannot open");
+    check_fails(ot_out_dir_copy(dir, "two", *state), OT_E_INPUT, "not a regular file");
+    check_fails(ot_out_dir_put(dir, "../up", "x", 1), OT_E_INTERNAL, "not the name of a file");
+    check_ok(ot_out_dir_commit(dir));
+    ot_out_dir_close(dir);
+    char *copy = read_text(*state, "out/to", &bytes);
+    assert_int_equal(bytes, BYTES);
+    assert_memory_equal(copy, data, BYTES);
+    free(copy);
+    free(data);
+}
+
+static void test_claim_makes_it_ours(void **state) {
+    const char *out = in_folder(*state, "x/out");
+    check_ok(ot_out_dir_claim(out, NULL));
+    assert_int_equal(count_entries(out), 1);
+    write_text(out, "log.jsonl", "line 1\n");
+    check_ok(ot_out_dir_claim(out, NULL));
+    check_ok(save(out, "f", "1"));
+    check_content(out, "log.jsonl", "line 1\n");
+    write_text(*state, "file", "");
+    check_fails(ot_out_dir_claim(in_folder(*state, "file"), NULL), OT_E_INPUT, "is not a directory");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_appears_whole, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_given_up_leaves_nothing, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_replaces_its_own_and_keeps_what_is_not, open_folder,
+                                        drop_folder),
+        cmocka_unit_test_setup_teardown(test_file_systems_without_exchange, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_refuses_what_is_not_its_own, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_refuses_a_partial_that_is_not_its_own, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_clears_what_a_crash_left, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_never_overwrites_a_kept_file, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_two_writers_are_one_too_many, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_full_and_broken_disks, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_space_is_asked_for_first, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_copies_files, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_claim_makes_it_ours, open_folder, drop_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
