@@ -177,7 +177,6 @@ int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
     st->lr = input->lr;
     for (int m = 0; m < input->n_micro; m++)
         copy_micro(en, step, m, &input->micro[m]);
-    en->pass = OT_PASS_TRAIN;
     en->step_start[step & 1] = ot_engine_now();
     OT_TRY(ot_executor_submit(en->executor, en->train_bound, step));
     en->submitted = step;
@@ -221,10 +220,11 @@ static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_
     int64_t step = 0; /* any: nothing else is in flight */
     en->steps[step].n_micro = 1;
     copy_micro(en, step, 0, micro);
-    en->pass = pass;
+    en->pass = pass; /* nothing is in flight, before and after */
     struct ot_bound *bound = pass == OT_PASS_DECODE ? en->decode_bound : en->eval_bound;
     OT_TRY(ot_executor_submit(en->executor, bound, step));
     OT_TRY(ot_executor_drain(en->executor));
+    en->pass = OT_PASS_TRAIN;
     *results = ot_engine_at(en, en->layout.results_host[step]);
     return 0;
 }

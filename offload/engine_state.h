@@ -41,7 +41,7 @@ struct ot_engine {
     struct ot_engine_control control;
     int64_t submitted, collected; /* steps, counted from what set_step said */
     double last_result_time, step_start[2];
-    enum ot_pass pass;            /* of the forward schedule that runs now */
+    enum ot_pass pass;            /* what runs: training, but inside a forward alone */
     char *kv_memory;
     int64_t kv_capacity, kv_past;
 };
