@@ -29,9 +29,9 @@ void write_text(const char *folder, const char *name, const char *text) {
 }
 
 const char *in_folder(const char *folder, const char *name) {
-    static char paths[8][1024];
+    static char paths[64][1024];
     static int next;
-    char *path = paths[next++ % 8];
+    char *path = paths[next++ % 64];
     snprintf(path, sizeof paths[0], "%s/%s", folder, name);
     return path;
 }

@@ -15,7 +15,7 @@ void write_text(const char *folder, const char *name, const char *text);
 char *read_text(const char *folder, const char *name,
                 size_t *bytes); /* the caller frees it; fails if absent */
 bool file_exists(const char *folder, const char *name);
-const char *in_folder(const char *folder, const char *name); /* static, overwritten by the eighth next call */
+const char *in_folder(const char *folder, const char *name); /* static, overwritten by the 64th next call */
 int count_entries(const char *folder);                       /* without . and .. */
 
 /* Hidden 16, two layers, 4 heads of 4 with 2 key/value heads, 24 words. */
