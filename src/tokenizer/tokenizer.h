@@ -5,8 +5,8 @@
  * post-processor. Ids equal those of Hugging Face `tokenizers`; what this program does not know is refused by
  * name when the file is opened.
  *
- * Text is UTF-8; each byte that is not part of a valid sequence counts as U+FFFD, as in text read by Python
- * with errors="replace". NUL is a character like any other.
+ * Text is UTF-8; what is not is read as Python's errors="replace" reads it: one U+FFFD for each maximal
+ * invalid part. NUL is a character like any other.
  *
  * Threads: an open tokenizer never changes, and any number of threads may encode and decode with one at a
  * time. Working memory and word caches are lent to one call at a time and stay with the tokenizer for the

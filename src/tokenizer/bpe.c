@@ -1,0 +1,390 @@
+/* BPE of one word.
+ *
+ * The word becomes one-character tokens ("symbols"); then, again and again, the adjacent pair of least rank,
+ * leftmost first, is merged. Short runs are scanned for it; long ones keep a heap, so that a text without a
+ * single border (a Llama has no pre-tokenizer: a whole row is one word) takes n log n.
+ *
+ * Two shortcuts keep results exact. A border between two symbols that no merge has side by side can never be
+ * crossed, so the word is cut there first. And words that fit a cache entry are remembered with their tokens.
+ */
+#include "src/tokenizer/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+enum { SCAN_LIMIT = 64 }; /* symbols; below, scanning beats the heap */
+static const uint32_t none = UINT32_MAX;
+
+struct word {
+    struct ot_encoding *e;
+    const struct ot_piece *piece;
+    bool cacheable;       /* runs of it may go through the cache */
+    bool plain;           /* since the last cut, no symbol is <0xNN> or unk */
+    bool last_is_special; /* the last symbol is one */
+};
+
+/* ---- symbols
+ * ---------------------------------------------------------------------------------------------------- */
+
+static int grow(struct ot_symbols *s) {
+    size_t capacity = 2 * s->capacity + 256;
+    uint32_t **arrays[] = {&s->begin, &s->prev, &s->next, &s->rank};
+    int32_t *ids = realloc(s->ids, capacity * sizeof *ids);
+    bool grew = ids != NULL;
+    if (ids)
+        s->ids = ids;
+    for (size_t i = 0; grew && i < sizeof arrays / sizeof *arrays; i++) {
+        uint32_t *grown = realloc(*arrays[i], capacity * sizeof *grown);
+        grew = grown != NULL;
+        if (grown)
+            *arrays[i] = grown;
+    }
+    if (!grew)
+        return ot_fail(OT_E_BUDGET, "no memory to tokenize a word of %zu characters", s->n);
+    s->capacity = capacity;
+    return 0;
+}
+
+/* ---- merging
+ * ---------------------------------------------------------------------------------------------------- */
+
+static uint32_t rank_of(const struct ot_merges *merges, int32_t left, int32_t right) {
+    const struct ot_merge *m = ot_merges_find(merges, left, right);
+    return m ? m->rank : none;
+}
+
+/* Scans for the least rank after each merge. rank[i] belongs to the pair (i, i + 1). */
+static void merge_by_scan(const struct ot_merges *merges, struct ot_symbols *s) {
+    size_t n = s->n;
+    for (size_t i = 0; i + 1 < n; i++)
+        s->rank[i] = rank_of(merges, s->ids[i], s->ids[i + 1]);
+    while (n > 1) {
+        uint32_t least = none;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < n; i++) {
+            if (s->rank[i] < least) {
+                least = s->rank[i];
+                at = i;
+            }
+        }
+        if (least == none)
+            break;
+        s->ids[at] = ot_merges_find(merges, s->ids[at], s->ids[at + 1])->id;
+        n--;
+        for (size_t i = at + 1; i < n; i++) {
+            s->ids[i] = s->ids[i + 1];
+            s->begin[i] = s->begin[i + 1];
+            s->rank[i] = s->rank[i + 1];
+        }
+        if (at + 1 < n)
+            s->rank[at] = rank_of(merges, s->ids[at], s->ids[at + 1]);
+        if (at > 0)
+            s->rank[at - 1] = rank_of(merges, s->ids[at - 1], s->ids[at]);
+    }
+    s->n = n;
+}
+
+static void sift_down(uint64_t *heap, size_t n, size_t i) {
+    uint64_t key = heap[i];
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && heap[child + 1] < heap[child])
+            child++;
+        if (key <= heap[child])
+            break;
+        heap[i] = heap[child];
+    }
+    heap[i] = key;
+}
+
+static int heap_push(struct ot_symbols *s, uint32_t rank, uint32_t at) {
+    if (s->heap_n == s->heap_capacity) {
+        size_t capacity = s->heap_capacity + s->heap_capacity / 2 + s->n;
+        uint64_t *grown = realloc(s->heap, capacity * sizeof *grown);
+        if (!grown)
+            return ot_fail(OT_E_BUDGET, "no memory to merge a word of %zu characters", s->n);
+        s->heap = grown;
+        s->heap_capacity = capacity;
+    }
+    uint64_t key = (uint64_t)rank << 32 | at;
+    size_t i = s->heap_n++;
+    for (; i > 0 && s->heap[(i - 1) / 2] > key; i = (i - 1) / 2)
+        s->heap[i] = s->heap[(i - 1) / 2];
+    s->heap[i] = key;
+    return 0;
+}
+
+/* Sets the rank of the pair that starts at `at`, and queues it. */
+static int rank_pair(const struct ot_merges *merges, struct ot_symbols *s, uint32_t at) {
+    uint32_t right = s->next[at];
+    s->rank[at] = right == none ? none : rank_of(merges, s->ids[at], s->ids[right]);
+    return s->rank[at] == none ? 0 : heap_push(s, s->rank[at], at);
+}
+
+/* A heap of (rank, position); an entry is stale when the pair at its position has another rank by now. */
+static int merge_by_heap(const struct ot_merges *merges, struct ot_symbols *s) {
+    s->heap_n = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        s->prev[i] = i ? i - 1 : none;
+        s->next[i] = i + 1 < s->n ? i + 1 : none;
+    }
+    for (uint32_t i = 0; i < s->n; i++)
+        OT_TRY(rank_pair(merges, s, i));
+    while (s->heap_n > 0) {
+        uint32_t rank = (uint32_t)(s->heap[0] >> 32), at = (uint32_t)s->heap[0];
+        s->heap[0] = s->heap[--s->heap_n];
+        if (s->heap_n > 0)
+            sift_down(s->heap, s->heap_n, 0);
+        if (s->rank[at] != rank)
+            continue;
+        uint32_t right = s->next[at], after = s->next[right];
+        s->ids[at] = ot_merges_find(merges, s->ids[at], s->ids[right])->id;
+        s->rank[right] = none;
+        s->next[at] = after;
+        if (after != none)
+            s->prev[after] = at;
+        OT_TRY(rank_pair(merges, s, at));
+        if (s->prev[at] != none)
+            OT_TRY(rank_pair(merges, s, s->prev[at]));
+    }
+    size_t kept = 0;
+    for (uint32_t i = 0; i != none; i = s->next[i]) {
+        s->ids[kept] = s->ids[i];
+        s->begin[kept++] = s->begin[i];
+    }
+    s->n = kept;
+    return 0;
+}
+
+/* ---- cache
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* A key of at most 24 bytes as three words, the same for the same bytes, without reading past them. */
+static void make_key(const char *text, size_t n, uint64_t key[3]) {
+    key[0] = key[1] = key[2] = 0;
+    if (n >= 8) {
+        memcpy(&key[0], text, 8);
+        if (n > 16)
+            memcpy(&key[1], text + 8, 8);
+        memcpy(&key[2], text + n - 8, 8);
+    } else if (n >= 4) {
+        uint32_t head, tail;
+        memcpy(&head, text, 4);
+        memcpy(&tail, text + n - 4, 4);
+        key[0] = (uint64_t)head << 32 | tail;
+    } else {
+        key[0] =
+            (uint64_t)(uint8_t)text[0] << 16 | (uint64_t)(uint8_t)text[n / 2] << 8 | (uint8_t)text[n - 1];
+    }
+}
+
+static struct ot_cache_entry *cache_slot(struct ot_scratch *scratch, const uint64_t key[3], size_t n) {
+    uint64_t h = (key[0] ^ n) * 0x9e3779b97f4a7c15u;
+    h = (h ^ h >> 32 ^ key[1]) * 0xff51afd7ed558ccdu;
+    h = (h ^ h >> 32 ^ key[2]) * 0x9e3779b97f4a7c15u;
+    return &scratch->cache[h >> 40 & (OT_CACHE_SLOTS - 1)];
+}
+
+static bool cache_holds(const struct ot_cache_entry *entry, const uint64_t key[3], size_t n) {
+    return entry->bytes == n && memcmp(entry->key, key, sizeof entry->key) == 0;
+}
+
+static int emit_cached(struct ot_encoding *e, const struct ot_cache_entry *entry,
+                       const struct ot_piece *word) {
+    OT_TRY(ot_emit(e->out, entry->ids[0], ot_piece_start(word, 0)));
+    for (int i = 1; i < entry->n; i++)
+        OT_TRY(ot_emit(e->out, entry->ids[i], ot_piece_start(word, entry->begin[i - 1])));
+    return 0;
+}
+
+/* ---- words
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* Merges the symbols and emits them. */
+static int finish_run(struct ot_encoding *e, const struct ot_piece *piece) {
+    struct ot_symbols *s = &e->scratch->symbols;
+    const struct ot_merges *merges = &e->t->bpe.merges;
+    if (s->n <= SCAN_LIMIT)
+        merge_by_scan(merges, s);
+    else
+        OT_TRY(merge_by_heap(merges, s));
+    for (size_t i = 0; i < s->n; i++)
+        OT_TRY(ot_emit(e->out, s->ids[i], ot_piece_start(piece, s->begin[i])));
+    return 0;
+}
+
+/* Remembers n tokens, if they fit; token i starts at byte begin[i] - origin of the word. */
+static void cache_store(struct ot_cache_entry *entry, const uint64_t key[3], size_t bytes, const int32_t *ids,
+                        const uint32_t *begin, uint32_t origin, size_t n) {
+    if (n == 0 || n > OT_CACHE_TOKENS)
+        return;
+    memcpy(entry->key, key, sizeof entry->key);
+    entry->bytes = (uint8_t)bytes;
+    entry->n = (uint8_t)n;
+    for (size_t i = 0; i < n; i++) {
+        entry->ids[i] = ids[i];
+        if (i > 0)
+            entry->begin[i - 1] = (uint8_t)(begin[i] - origin);
+    }
+}
+
+/* Ends the run of symbols in front of byte `end` of the piece. */
+static int cut(struct word *w, size_t end) {
+    struct ot_symbols *s = &w->e->scratch->symbols;
+    int rc = 0;
+    size_t begin = s->n ? s->begin[0] : 0;
+    if (s->n < 3 || !w->cacheable || !w->plain || end - begin > OT_CACHE_KEY) {
+        rc = finish_run(w->e, w->piece);
+    } else {
+        struct ot_piece run = ot_piece_slice(w->piece, begin, end);
+        uint64_t key[3];
+        make_key(run.bytes, run.n, key);
+        struct ot_cache_entry *entry = cache_slot(w->e->scratch, key, run.n);
+        if (cache_holds(entry, key, run.n)) {
+            rc = emit_cached(w->e, entry, &run);
+        } else {
+            rc = finish_run(w->e, w->piece);
+            cache_store(entry, key, run.n, s->ids, s->begin, (uint32_t)begin, s->n);
+        }
+    }
+    s->n = 0;
+    w->plain = true;
+    return rc;
+}
+
+/* Whether the border between the last symbol and this one may be crossed by a merge. */
+static bool may_join(const struct word *w, int32_t left, int32_t right, bool is_special) {
+    const struct ot_bpe *bpe = &w->e->t->bpe;
+    if (is_special || w->last_is_special)
+        return bpe->special_merges;
+    uint32_t bit = ot_bpe_pair_bit(left, right);
+    return bpe->pairs[bit / 64] >> bit % 64 & 1;
+}
+
+/* Appends a symbol that starts at byte `begin` of the piece; cuts before it where nothing can cross. */
+static int put_symbol(struct word *w, int32_t id, size_t begin, bool is_special) {
+    struct ot_symbols *s = &w->e->scratch->symbols;
+    if (s->n > 0 && !may_join(w, s->ids[s->n - 1], id, is_special))
+        OT_TRY(cut(w, begin));
+    if (s->n == s->capacity)
+        OT_TRY(grow(s));
+    s->ids[s->n] = id;
+    s->begin[s->n++] = (uint32_t)begin;
+    w->last_is_special = is_special;
+    w->plain &= !is_special;
+    return 0;
+}
+
+/* Unknown characters that wait to become one unk. */
+struct unknown {
+    bool waits;
+    size_t begin;
+};
+
+static int flush_unknown(struct word *w, struct unknown *u) {
+    if (!u->waits)
+        return 0;
+    u->waits = false;
+    return put_symbol(w, w->e->t->bpe.unk, u->begin, true);
+}
+
+/* A character without a token. `text` is its spelling, which starts at byte `begin` of the piece. */
+static int put_unknown(struct word *w, struct unknown *u, const char *text, size_t n, size_t begin) {
+    const struct ot_bpe *bpe = &w->e->t->bpe;
+    bool has_all = bpe->byte_fallback;
+    for (size_t i = 0; has_all && i < n; i++)
+        has_all = bpe->byte_tokens[(uint8_t)text[i]] >= 0;
+    if (has_all) {
+        /* A waiting unk stays behind these bytes: so does Hugging Face's. In byte-level spelling all come
+         * from one byte. */
+        for (size_t i = 0; i < n; i++)
+            OT_TRY(
+                put_symbol(w, bpe->byte_tokens[(uint8_t)text[i]], bpe->byte_level ? begin : begin + i, true));
+        return 0;
+    }
+    if (bpe->unk < 0) {
+        w->plain = false;
+        return 0;
+    }
+    if (u->waits && bpe->fuse_unk)
+        return 0;
+    OT_TRY(flush_unknown(w, u));
+    *u = (struct unknown){true, begin};
+    return 0;
+}
+
+static int symbolize(struct word *w) {
+    const struct ot_bpe *bpe = &w->e->t->bpe;
+    const struct ot_piece *piece = w->piece;
+    struct unknown unknown = {0};
+    size_t length = 1;
+    for (size_t i = 0; i < piece->n; i += length) {
+        int32_t id;
+        if (bpe->byte_level) {
+            id = bpe->byte_symbols[(uint8_t)piece->bytes[i]];
+        } else {
+            id = ot_bpe_symbol(bpe, ot_utf8_decode(piece->bytes + i, &length));
+        }
+        if (id >= 0) {
+            OT_TRY(flush_unknown(w, &unknown));
+            OT_TRY(put_symbol(w, id, i, false));
+        } else if (bpe->byte_level) {
+            char spelled[4];
+            size_t n = ot_utf8_encode(ot_byte_level_char((uint8_t)piece->bytes[i]), spelled);
+            OT_TRY(put_unknown(w, &unknown, spelled, n, i));
+        } else {
+            OT_TRY(put_unknown(w, &unknown, piece->bytes + i, length, i));
+        }
+    }
+    OT_TRY(flush_unknown(w, &unknown));
+    return cut(w, piece->n);
+}
+
+/* The token of the model that is the whole word, or -1. */
+static int32_t whole_word(const struct ot_bpe *bpe, const struct ot_piece *word) {
+    char spelled[2 * 256];
+    const char *text = word->bytes;
+    size_t n = word->n;
+    if (bpe->byte_level) {
+        if (n > sizeof spelled / 2)
+            return -1;
+        n = 0;
+        for (size_t i = 0; i < word->n; i++)
+            n += ot_utf8_encode(ot_byte_level_char((uint8_t)word->bytes[i]), spelled + n);
+        text = spelled;
+    }
+    int32_t id = ot_vocab_find(&bpe->vocab, text, n);
+    return id >= 0 && (bpe->vocab.tokens[id].flags & OT_TOKEN_MODEL) ? id : -1;
+}
+
+static int encode_word(struct ot_encoding *e, const struct ot_piece *word) {
+    const struct ot_bpe *bpe = &e->t->bpe;
+    int32_t id = bpe->ignore_merges ? whole_word(bpe, word) : -1;
+    if (id >= 0)
+        return ot_emit(e->out, id, ot_piece_start(word, 0));
+    /* A short word is remembered whole, by the caller. With ignore_merges a run may not be: as a word of its
+     * own, which the cache would take it for, it could give another token. */
+    bool cacheable = word->n > OT_CACHE_KEY && !bpe->ignore_merges;
+    struct word w = {.e = e, .piece = word, .cacheable = cacheable, .plain = true};
+    e->scratch->symbols.n = 0;
+    return symbolize(&w);
+}
+
+int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
+    if (word->n > OT_CACHE_KEY)
+        return encode_word(e, word);
+    uint64_t key[3];
+    make_key(word->bytes, word->n, key);
+    struct ot_cache_entry *entry = cache_slot(e->scratch, key, word->n);
+    if (cache_holds(entry, key, word->n))
+        return emit_cached(e, entry, word);
+    /* Encode with offsets within the word, so that they can be remembered; then shift them. */
+    size_t first = e->out->n;
+    struct ot_piece local = {word->bytes, word->n, NULL, 0};
+    OT_TRY(encode_word(e, &local));
+    cache_store(entry, key, word->n, e->out->ids + first, e->out->start + first, 0, e->out->n - first);
+    for (size_t i = first; i < e->out->n; i++)
+        e->out->start[i] = ot_piece_start(word, e->out->start[i]);
+    return 0;
+}

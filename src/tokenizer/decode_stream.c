@@ -1,0 +1,104 @@
+/* Decoding id by id. What a token decodes to depends on those before it (a leading space is stripped, bytes
+ * join to characters), so a window of ids is decoded anew at each push and what is new is given out: the
+ * tokens of the last output, for context, and those behind them. */
+#include "src/tokenizer/decode.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+struct ot_decode_stream {
+    const struct ot_tokenizer *tokenizer;
+    struct ot_decoding decoding;
+    bool skip_special;
+    int32_t *ids; /* the window */
+    size_t n, capacity;
+    size_t context; /* ids of the window whose text is out already */
+    size_t given;   /* bytes of the window's text that are out */
+    char *out;      /* what the last call gave */
+    size_t out_capacity;
+};
+
+int ot_decode_stream_open(const struct ot_tokenizer *tokenizer, bool skip_special,
+                          struct ot_decode_stream **out) {
+    struct ot_decode_stream *s = calloc(1, sizeof *s);
+    if (!s)
+        return ot_fail(OT_E_BUDGET, "no memory to decode");
+    s->tokenizer = tokenizer;
+    s->skip_special = skip_special;
+    int rc = ot_decoding_open(&s->decoding);
+    if (rc < 0)
+        ot_decode_stream_close(s);
+    else
+        *out = s;
+    return rc;
+}
+
+void ot_decode_stream_close(struct ot_decode_stream *s) {
+    if (!s)
+        return;
+    ot_decoding_close(&s->decoding);
+    free(s->ids);
+    free(s->out);
+    free(s);
+}
+
+/* Decodes the window and copies what is new to s->out; *bytes is 0 while it ends inside a character, unless
+ * `all`. */
+static int decode_window(struct ot_decode_stream *s, bool all, const char **text, size_t *bytes) {
+    struct ot_decoding *x = &s->decoding;
+    OT_TRY(ot_decode(s->tokenizer, x, s->ids, s->n, s->skip_special));
+    size_t given = s->given < x->bytes ? s->given : x->bytes;
+    while (given < x->bytes &&
+           ((unsigned char)x->text[given] & 0xc0) == 0x80) /* a run of bytes that went bad */
+        given++;
+    size_t n = x->open && !all ? 0 : x->bytes - given;
+    if (n + 1 > s->out_capacity) {
+        char *grown = realloc(s->out, 2 * n + 64);
+        if (!grown)
+            return ot_fail(OT_E_BUDGET, "no memory to decode");
+        s->out = grown;
+        s->out_capacity = 2 * n + 64;
+    }
+    memcpy(s->out, x->text + given, n);
+    s->out[n] = '\0';
+    *text = s->out;
+    *bytes = n;
+    return 0;
+}
+
+/* Drops the old context; what has just been given out is the new one. It is decoded alone to learn how much
+ * of later windows is old. */
+static int slide(struct ot_decode_stream *s) {
+    s->n -= s->context;
+    memmove(s->ids, s->ids + s->context, s->n * sizeof *s->ids);
+    s->context = s->n;
+    OT_TRY(ot_decode(s->tokenizer, &s->decoding, s->ids, s->n, s->skip_special));
+    s->given = s->decoding.bytes;
+    return 0;
+}
+
+int ot_decode_stream_push(struct ot_decode_stream *s, int32_t id, const char **text, size_t *bytes) {
+    *text = "";
+    *bytes = 0;
+    if (!ot_decode_gives_text(s->tokenizer, id, s->skip_special))
+        return 0;
+    if (s->n == s->capacity) {
+        size_t capacity = 2 * s->capacity + 16;
+        int32_t *grown = realloc(s->ids, capacity * sizeof *grown);
+        if (!grown)
+            return ot_fail(OT_E_BUDGET, "no memory to decode");
+        s->ids = grown;
+        s->capacity = capacity;
+    }
+    s->ids[s->n++] = id;
+    OT_TRY(decode_window(s, false, text, bytes));
+    return *bytes > 0 ? slide(s) : 0;
+}
+
+int ot_decode_stream_finish(struct ot_decode_stream *s, const char **text, size_t *bytes) {
+    OT_TRY(decode_window(s, true, text, bytes));
+    s->n = s->context = s->given = 0;
+    return 0;
+}

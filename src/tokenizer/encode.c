@@ -1,0 +1,164 @@
+#include "src/tokenizer/parts.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+
+/* ---- scratches
+ * -------------------------------------------------------------------------------------------------- */
+
+static int scratch_open(struct ot_scratch **out) {
+    struct ot_scratch *s = calloc(1, sizeof *s);
+    if (!s)
+        return ot_fail(OT_E_BUDGET, "no memory to tokenize");
+    int rc = ot_regex_scratch_open(&s->regex);
+    if (rc == 0 && !(s->cache = calloc(OT_CACHE_SLOTS, sizeof *s->cache)))
+        rc = ot_fail(OT_E_BUDGET, "no memory for a word cache");
+    if (rc < 0)
+        ot_scratch_close(s);
+    else
+        *out = s;
+    return rc;
+}
+
+void ot_scratch_close(struct ot_scratch *s) {
+    if (!s)
+        return;
+    ot_regex_scratch_close(s->regex);
+    ot_text_free(&s->repaired);
+    ot_text_free(&s->normal[0]);
+    ot_text_free(&s->normal[1]);
+    for (int i = 0; i < OT_MAX_STAGES; i++)
+        ot_text_free(&s->staged[i]);
+    free(s->chars);
+    free(s->symbols.ids);
+    free(s->symbols.begin);
+    free(s->symbols.prev);
+    free(s->symbols.next);
+    free(s->symbols.rank);
+    free(s->symbols.heap);
+    free(s->cache);
+    free(s);
+}
+
+/* Where a thread looks first: at its own last scratch, whose cache is warm, mostly. */
+static unsigned first_spare(void) {
+    uint64_t self = (uint64_t)(uintptr_t)pthread_self();
+    return (unsigned)((self * 0x9e3779b97f4a7c15u) >> 32) % OT_SPARES;
+}
+
+int ot_scratch_take(const struct ot_tokenizer *t, struct ot_scratch **out) {
+    unsigned first = first_spare();
+    for (unsigned i = 0; i < OT_SPARES; i++) {
+        struct ot_scratch *s = atomic_exchange(&t->spares[(first + i) % OT_SPARES], NULL);
+        if (s) {
+            *out = s;
+            return 0;
+        }
+    }
+    return scratch_open(out);
+}
+
+/* What a scratch holds on to; one that met a giant text is not kept. */
+static size_t scratch_bytes(const struct ot_scratch *s) {
+    size_t text = s->repaired.capacity + s->normal[0].capacity + s->normal[1].capacity;
+    for (int i = 0; i < OT_MAX_STAGES; i++)
+        text += s->staged[i].capacity;
+    return 5 * text + s->chars_capacity * sizeof *s->chars + 20 * s->symbols.capacity +
+           8 * s->symbols.heap_capacity;
+}
+
+void ot_scratch_give(const struct ot_tokenizer *t, struct ot_scratch *s) {
+    unsigned first = first_spare();
+    for (unsigned i = 0; i < OT_SPARES && scratch_bytes(s) <= OT_SCRATCH_KEPT_BYTES; i++) {
+        struct ot_scratch *empty = NULL;
+        if (atomic_compare_exchange_strong(&t->spares[(first + i) % OT_SPARES], &empty, s))
+            return;
+    }
+    ot_scratch_close(s);
+}
+
+/* ---- lists
+ * ------------------------------------------------------------------------------------------------------ */
+
+void ot_token_list_free(struct ot_token_list *list) {
+    free(list->ids);
+    free(list->start);
+    *list = (struct ot_token_list){0};
+}
+
+int ot_token_list_grow(struct ot_token_list *list) {
+    size_t capacity = list->capacity + list->capacity / 2 + 64;
+    int32_t *ids = realloc(list->ids, capacity * sizeof *ids);
+    if (ids)
+        list->ids = ids;
+    uint32_t *start = ids ? realloc(list->start, capacity * sizeof *start) : NULL;
+    if (!start)
+        return ot_fail(OT_E_BUDGET, "no memory for a list of %zu tokens", capacity);
+    list->start = start;
+    list->capacity = capacity;
+    return 0;
+}
+
+/* ---- encoding
+ * --------------------------------------------------------------------------------------------------- */
+
+typedef int next_step(struct ot_encoding *e, struct ot_piece piece);
+
+/* Cuts the added tokens of one pass out of a piece and hands the rest on. */
+static int cut_added(struct ot_encoding *e, const struct ot_trie *trie, const struct ot_piece *piece,
+                     next_step *next) {
+    size_t floor = 0, from = 0, begin, end;
+    const struct ot_added_token *token;
+    while ((token = ot_trie_next(trie, piece, e->flags, floor, &from, &begin, &end))) {
+        if (floor < begin)
+            OT_TRY(next(e, ot_piece_slice(piece, floor, begin)));
+        /* A match at the very end that starts behind it was stripped to nothing: it comes from the end. */
+        OT_TRY(ot_emit(e->out, token->id, begin < piece->n ? ot_piece_start(piece, begin) : e->end));
+        e->out->specials += token->special;
+        floor = end;
+    }
+    return floor < piece->n ? next(e, ot_piece_slice(piece, floor, piece->n)) : 0;
+}
+
+static int split_piece(struct ot_encoding *e, struct ot_piece piece) {
+    return ot_split(e, 0, piece);
+}
+
+static int normalize_piece(struct ot_encoding *e, struct ot_piece piece) {
+    OT_TRY(ot_normalize(e->t, e->scratch, piece, &piece));
+    return cut_added(e, &e->t->normalized, &piece, split_piece);
+}
+
+static int encode_text(struct ot_encoding *e, struct ot_piece piece) {
+    if (ot_utf8_valid(piece.bytes, piece.n) < piece.n) {
+        e->scratch->repaired.n = 0;
+        OT_TRY(ot_utf8_repair(&piece, &e->scratch->repaired));
+        piece = ot_text_view(&e->scratch->repaired);
+    }
+    return cut_added(e, &e->t->raw, &piece, normalize_piece);
+}
+
+int ot_tokenizer_encode(const struct ot_tokenizer *t, const char *text, size_t bytes, unsigned flags,
+                        struct ot_token_list *out) {
+    struct ot_encoding e = {.t = t, .out = out, .flags = flags, .end = (uint32_t)bytes};
+    bool frame = flags & OT_TOKENIZER_ADD_SPECIAL;
+    int rc = 0;
+    out->n = out->specials = 0;
+    if (bytes > OT_TOKENIZER_MAX_BYTES)
+        return ot_fail(OT_E_INPUT,
+                       "a text of %zu bytes is too long to tokenize; cut it into rows below %d bytes", bytes,
+                       OT_TOKENIZER_MAX_BYTES);
+    OT_TRY(ot_scratch_take(t, &e.scratch));
+    for (int32_t i = 0; frame && i < t->n_before; i++)
+        OT_TRY_GOTO(ot_emit(out, t->before[i], 0), rc, out);
+    OT_TRY_GOTO(encode_text(&e, (struct ot_piece){bytes ? text : "", bytes, NULL, 0}), rc, out);
+    for (int32_t i = 0; frame && i < t->n_after; i++)
+        OT_TRY_GOTO(ot_emit(out, t->after[i], e.end), rc, out);
+out:
+    ot_scratch_give(t, e.scratch);
+    if (rc < 0)
+        out->n = 0;
+    return rc;
+}

@@ -1,0 +1,189 @@
+/* "decoder" and "post_processor" of a tokenizer.json. */
+#include "src/tokenizer/parts.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/arena.h"
+#include "src/base/error.h"
+#include "src/base/json.h"
+
+/* ---- decoders
+ * --------------------------------------------------------------------------------------------------- */
+
+static int load_decoder(struct ot_tokenizer *t, const char *where, const struct ot_json *value);
+
+static int load_sequence(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+    const struct ot_json *items = ot_json_get(value, "decoders");
+    if (ot_json_type(items) != OT_JSON_ARRAY)
+        return ot_fail(OT_E_INPUT, "%s: decoder Sequence: 'decoders' must be an array", where);
+    for (size_t i = 0; i < ot_json_length(items); i++)
+        OT_TRY(load_decoder(t, where, ot_json_at(items, i)));
+    return 0;
+}
+
+static int load_character(struct ot_tokenizer *t, const char *place, const struct ot_json *value,
+                          const char *key, struct ot_string *out) {
+    size_t bytes, length = 0;
+    const char *text = ot_json_string(ot_json_get(value, key), &bytes);
+    if (text && bytes > 0)
+        ot_utf8_decode(text, &length);
+    if (!text || length != bytes || length == 0)
+        return ot_fail(OT_E_INPUT, "%s: '%s' must be one character", place, key);
+    return ot_load_string(t, ot_json_get(value, key), out);
+}
+
+static int load_strip(struct ot_tokenizer *t, const char *place, const struct ot_json *value,
+                      struct ot_decoder *d) {
+    int64_t start, stop;
+    OT_TRY(load_character(t, place, value, "content", &d->content));
+    OT_TRY(ot_json_need_int(value, place, "start", true, 0, INT32_MAX, &start));
+    OT_TRY(ot_json_need_int(value, place, "stop", true, 0, INT32_MAX, &stop));
+    d->start = (size_t)start;
+    d->stop = (size_t)stop;
+    return 0;
+}
+
+static int load_replace(struct ot_tokenizer *t, const char *place, const struct ot_json *value,
+                        struct ot_decoder *d) {
+    const char *content;
+    OT_TRY(ot_json_need_string(value, place, "content", true, &content));
+    OT_TRY(ot_load_string(t, ot_json_get(value, "content"), &d->content));
+    return ot_load_pattern(t, place, ot_json_get(value, "pattern"), &d->pattern);
+}
+
+static int load_metaspace(struct ot_tokenizer *t, const char *place, const struct ot_json *value,
+                          struct ot_decoder *d) {
+    const char *scheme = "always";
+    bool prefix = true;
+    OT_TRY(ot_json_need_string(value, place, "prepend_scheme", false, &scheme));
+    OT_TRY(ot_json_need_bool(value, place, "add_prefix_space", false, &prefix));
+    d->drop_first = prefix && strcmp(scheme, "never") != 0;
+    return load_character(t, place, value, "replacement", &d->content);
+}
+
+static int load_decoder(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+    static const char *const names[] = {[OT_DECODE_REPLACE] = "Replace",
+                                        [OT_DECODE_BYTE_FALLBACK] = "ByteFallback",
+                                        [OT_DECODE_FUSE] = "Fuse",
+                                        [OT_DECODE_STRIP] = "Strip",
+                                        [OT_DECODE_BYTE_LEVEL] = "ByteLevel",
+                                        [OT_DECODE_METASPACE] = "Metaspace"};
+    const char *type = ot_json_string(ot_json_get(value, "type"), NULL);
+    char place[512];
+    size_t kind = 0;
+    if (!type)
+        return ot_fail(OT_E_INPUT, "%s: a decoder must be an object with a string 'type', not %s", where,
+                       ot_json_type_name(ot_json_type(value)));
+    if (strcmp(type, "Sequence") == 0)
+        return load_sequence(t, where, value);
+    snprintf(place, sizeof place, "%.380s: decoder %.80s", where, type);
+    while (kind < sizeof names / sizeof *names && strcmp(type, names[kind]) != 0)
+        kind++;
+    if (kind == sizeof names / sizeof *names)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s is not supported; supported: Sequence, Replace, ByteFallback, Fuse, Strip, ByteLevel, "
+            "Metaspace",
+            place);
+    if (t->n_decoders == OT_MAX_STAGES)
+        return ot_fail(OT_E_INPUT, "%s: more than %d decoders", where, OT_MAX_STAGES);
+    struct ot_decoder *d = &t->decoders[t->n_decoders++];
+    d->kind = (enum ot_decoder_kind)kind;
+    if (d->kind == OT_DECODE_REPLACE)
+        return load_replace(t, place, value, d);
+    if (d->kind == OT_DECODE_STRIP)
+        return load_strip(t, place, value, d);
+    return d->kind == OT_DECODE_METASPACE ? load_metaspace(t, place, value, d) : 0;
+}
+
+int ot_load_decoders(struct ot_tokenizer *t, const char *where, const struct ot_json *decoder) {
+    t->has_decoder = ot_json_type(decoder) != OT_JSON_NULL;
+    return t->has_decoder ? load_decoder(t, where, decoder) : 0;
+}
+
+/* ---- post-processors
+ * -------------------------------------------------------------------------------------------- */
+
+/* The ids that one special token of a template stands for. */
+static int load_special(struct ot_tokenizer *t, const char *where, const struct ot_json *specials,
+                        const char *name, int32_t *ids, int32_t *n) {
+    const struct ot_json *list = ot_json_get(ot_json_get(specials, name), "ids");
+    if (ot_json_length(list) == 0)
+        return ot_fail(OT_E_INPUT, "%s: post_processor: special_tokens lacks the ids of '%.100s'", where,
+                       name);
+    for (size_t i = 0; i < ot_json_length(list); i++) {
+        int64_t id = ot_json_int(ot_json_at(list, i), -1);
+        if (id < 0 || id >= t->bpe.vocab.n || !t->bpe.vocab.tokens[id].text)
+            return ot_fail(OT_E_INPUT, "%s: post_processor: '%.100s' has an id that is no token", where,
+                           name);
+        if (ids)
+            ids[*n] = (int32_t)id;
+        ++*n;
+    }
+    return 0;
+}
+
+/* Walks over the template: first to count (the arrays are NULL), then to fill. */
+static int walk_template(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+    const struct ot_json *pieces = ot_json_get(value, "single"),
+                         *specials = ot_json_get(value, "special_tokens");
+    int sequences = 0;
+    t->n_before = t->n_after = 0;
+    for (size_t i = 0; i < ot_json_length(pieces); i++) {
+        const struct ot_json *piece = ot_json_at(pieces, i);
+        const char *sequence = ot_json_string(ot_json_get(ot_json_get(piece, "Sequence"), "id"), NULL);
+        const char *special = ot_json_string(ot_json_get(ot_json_get(piece, "SpecialToken"), "id"), NULL);
+        if (sequence && strcmp(sequence, "A") == 0)
+            sequences++;
+        else if (special && sequences == 0)
+            OT_TRY(load_special(t, where, specials, special, t->before, &t->n_before));
+        else if (special)
+            OT_TRY(load_special(t, where, specials, special, t->after, &t->n_after));
+        else
+            return ot_fail(OT_E_INPUT,
+                           "%s: post_processor: single[%zu] is neither sequence A nor a special token", where,
+                           i);
+    }
+    if (sequences != 1)
+        return ot_fail(OT_E_INPUT, "%s: post_processor: 'single' must hold sequence A once", where);
+    return 0;
+}
+
+static int load_template(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+    if (t->before)
+        return ot_fail(OT_E_INPUT, "%s: post_processor: more than one TemplateProcessing is not supported",
+                       where);
+    OT_TRY(walk_template(t, where, value));
+    t->before = ot_arena_alloc(t->arena, (size_t)t->n_before + 1, sizeof *t->before);
+    t->after = ot_arena_alloc(t->arena, (size_t)t->n_after + 1, sizeof *t->after);
+    if (!t->before || !t->after)
+        return ot_fail(OT_E_BUDGET, "no memory for a post-processor");
+    return walk_template(t, where, value);
+}
+
+static int load_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+    const char *type = ot_json_string(ot_json_get(value, "type"), NULL);
+    if (!type)
+        return ot_fail(OT_E_INPUT, "%s: a post_processor must be an object with a string 'type', not %s",
+                       where, ot_json_type_name(ot_json_type(value)));
+    if (strcmp(type, "ByteLevel") == 0) /* trims offsets in Hugging Face; ours say where a token starts */
+        return 0;
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return load_template(t, where, value);
+    if (strcmp(type, "Sequence") != 0)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: post_processor %.80s is not supported; supported: Sequence, TemplateProcessing, ByteLevel",
+            where, type);
+    const struct ot_json *items = ot_json_get(value, "processors");
+    if (ot_json_type(items) != OT_JSON_ARRAY)
+        return ot_fail(OT_E_INPUT, "%s: post_processor Sequence: 'processors' must be an array", where);
+    for (size_t i = 0; i < ot_json_length(items); i++)
+        OT_TRY(load_processor(t, where, ot_json_at(items, i)));
+    return 0;
+}
+
+int ot_load_post_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *processor) {
+    return ot_json_type(processor) == OT_JSON_NULL ? 0 : load_processor(t, where, processor);
+}

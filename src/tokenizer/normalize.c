@@ -1,0 +1,102 @@
+#include "src/tokenizer/parts.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+#include "src/base/error.h"
+
+static int prepend(const struct ot_normalizer *n, const struct ot_piece *in, struct ot_text *out) {
+    OT_TRY(ot_text_reserve(out, n->content.bytes + in->n));
+    OT_TRY(ot_text_append(out, n->content.text, n->content.bytes, ot_piece_start(in, 0)));
+    return ot_text_append_piece(out, in, 0, in->n);
+}
+
+static int replace(const struct ot_normalizer *n, struct ot_scratch *scratch, const struct ot_piece *in,
+                   struct ot_text *out) {
+    struct ot_finder finder = {0};
+    size_t done = 0, begin, end;
+    int found;
+    OT_TRY(ot_text_reserve(out, in->n));
+    while ((found = ot_pattern_next(&n->pattern, scratch->regex, in, &finder, &begin, &end)) > 0) {
+        OT_TRY(ot_text_append_piece(out, in, done, begin));
+        OT_TRY(ot_text_append(out, n->content.text, n->content.bytes,
+                              begin < in->n ? ot_piece_start(in, begin) : 0));
+        done = end;
+    }
+    OT_TRY(found);
+    return ot_text_append_piece(out, in, done, in->n);
+}
+
+static int lowercase(const struct ot_piece *in, struct ot_text *out) {
+    size_t length;
+    OT_TRY(ot_text_reserve(out, in->n));
+    for (size_t i = 0; i < in->n; i += length) {
+        char text[4];
+        uint32_t cp = ot_utf8_decode(in->bytes + i, &length);
+        if (cp == 0x130) { /* the one character whose lower case is two: i and a dot above */
+            OT_TRY(ot_text_append(out, "i\xcc\x87", 3, ot_piece_start(in, i)));
+            continue;
+        }
+        uint32_t lower = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+        if (lower == cp)
+            OT_TRY(ot_text_append_piece(out, in, i, i + length));
+        else
+            OT_TRY(ot_text_append(out, text, ot_utf8_encode(lower, text), ot_piece_start(in, i)));
+    }
+    return 0;
+}
+
+static struct ot_piece strip(const struct ot_normalizer *n, const struct ot_piece *in) {
+    size_t begin = 0, end = in->n, length;
+    while (n->left && begin < end && ot_unicode_is_space(ot_utf8_decode(in->bytes + begin, &length)))
+        begin += length;
+    while (n->right && end > begin && ot_unicode_is_space(ot_utf8_decode_before(in->bytes, end, &length)))
+        end -= length;
+    return ot_piece_slice(in, begin, end);
+}
+
+/* Whether Unicode normalisation leaves these bytes alone: below U+0300 nothing composes with what stands
+ * before it; composing forms keep all of it (K forms: up to U+009F), decomposing ones keep ASCII. */
+static bool is_plain(const struct ot_normalizer *n, const struct ot_piece *in) {
+    unsigned char limit = n->compose && !n->compatible ? 0xcc : n->compose ? 0xc2 : 0x80;
+    for (size_t i = 0; i < in->n; i++)
+        if ((unsigned char)in->bytes[i] >= limit)
+            return false;
+    return true;
+}
+
+int ot_normalize(const struct ot_tokenizer *t, struct ot_scratch *scratch, struct ot_piece in,
+                 struct ot_piece *out) {
+    int side = 0;
+    for (int i = 0; i < t->n_normalizers && in.n > 0; i++) {
+        const struct ot_normalizer *n = &t->normalizers[i];
+        struct ot_text *text = &scratch->normal[side];
+        if (n->kind == OT_NORMALIZE_STRIP) {
+            in = strip(n, &in);
+            continue;
+        }
+        if (n->kind == OT_NORMALIZE_UNICODE && is_plain(n, &in))
+            continue;
+        text->n = 0;
+        switch (n->kind) {
+        case OT_NORMALIZE_PREPEND:
+            OT_TRY(prepend(n, &in, text));
+            break;
+        case OT_NORMALIZE_REPLACE:
+            OT_TRY(replace(n, scratch, &in, text));
+            break;
+        case OT_NORMALIZE_UNICODE:
+            OT_TRY(ot_normalize_unicode(n, scratch, &in, text));
+            break;
+        case OT_NORMALIZE_LOWERCASE:
+            OT_TRY(lowercase(&in, text));
+            break;
+        case OT_NORMALIZE_STRIP:
+            break;
+        }
+        in = ot_text_view(text);
+        side = !side;
+    }
+    *out = in;
+    return 0;
+}

@@ -1,0 +1,284 @@
+#include "src/tokenizer/regex.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+/* Oniguruma's sets, as the inside of a PCRE2 class. Space is White_Space; word is Alphabetic, M, Nd and Pc,
+ * where Alphabetic beyond L, M and Nl is the circled and squared letters. ASCII members come first, since
+ * PCRE2 tests those by bitmap and properties by table. */
+#define SPACE                                                                                                \
+    "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"     \
+    "3000}"
+#define WORD                                                                                                 \
+    "0-9A-Z_a-z\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-"         \
+    "\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define HEX "0-9A-Fa-f"
+
+struct translation {
+    const char *pattern, *where;
+    size_t bytes, at, set_end; /* set_end: where the last \s, \p{..} and the like ended */
+    char *out;
+    size_t n, capacity;
+    bool failed; /* memory */
+};
+
+static void put(struct translation *t, const char *text, size_t n) {
+    if (n + 1 > t->capacity - t->n) {
+        size_t capacity = 2 * (t->n + n) + 256;
+        char *grown = realloc(t->out, capacity);
+        if (!grown) {
+            t->failed = true;
+            return;
+        }
+        t->out = grown;
+        t->capacity = capacity;
+    }
+    memcpy(t->out + t->n, text, n);
+    t->n += n;
+    t->out[t->n] = '\0';
+}
+
+static void put_text(struct translation *t, const char *text) {
+    put(t, text, strlen(text));
+}
+
+static int refuse(const struct translation *t, const char *what) {
+    return ot_fail(OT_E_INPUT, "%s: pattern '%.*s': %s is not supported (at offset %zu)", t->where,
+                   (int)(t->bytes < 200 ? t->bytes : 200), t->pattern, what, t->at);
+}
+
+static int peek(const struct translation *t, size_t ahead) {
+    return t->at + ahead < t->bytes ? (unsigned char)t->pattern[t->at + ahead] : -1;
+}
+
+/* Copies from `at` through the next '}'. */
+static int put_braced(struct translation *t, const char *prefix, size_t skip) {
+    const char *close = memchr(t->pattern + t->at, '}', t->bytes - t->at);
+    if (!close)
+        return refuse(t, "a brace without its end");
+    size_t end = (size_t)(close - t->pattern) + 1;
+    put_text(t, prefix);
+    put(t, t->pattern + t->at + skip, end - t->at - skip);
+    t->at = end;
+    return 0;
+}
+
+/* \p{..}, \P{..}. A single-letter category gets its ASCII members spelled out, for speed. */
+static int put_property(struct translation *t, bool in_class) {
+    static const char *const fast[][2] = {{"\\p{L}", "A-Za-z\\p{L}"}, {"\\p{N}", "0-9\\p{N}"}};
+    if (peek(t, 2) != '{')
+        return refuse(t, "\\p without braces");
+    for (size_t i = 0; i < sizeof fast / sizeof *fast; i++) {
+        size_t n = strlen(fast[i][0]);
+        if (t->bytes - t->at >= n && memcmp(t->pattern + t->at, fast[i][0], n) == 0) {
+            put_text(t, in_class ? "" : "[");
+            put_text(t, fast[i][1]);
+            put_text(t, in_class ? "" : "]");
+            t->at += n;
+            t->set_end = t->at;
+            return 0;
+        }
+    }
+    OT_TRY(put_braced(t, "", 0));
+    t->set_end = t->at;
+    return 0;
+}
+
+/* \uHHHH */
+static int put_unicode(struct translation *t) {
+    char text[16];
+    for (size_t i = 2; i < 6; i++)
+        if (peek(t, i) < 0 || !strchr("0123456789abcdefABCDEF", peek(t, i)))
+            return refuse(t, "\\u without four hexadecimal digits");
+    snprintf(text, sizeof text, "\\x{%.4s}", t->pattern + t->at + 2);
+    put_text(t, text);
+    t->at += 6;
+    return 0;
+}
+
+/* The class behind \s \w \d \h, or NULL. */
+static const char *shorthand(int letter) {
+    switch (letter | 0x20) {
+    case 's':
+        return SPACE;
+    case 'w':
+        return WORD;
+    case 'd':
+        return "0-9\\p{Nd}";
+    case 'h':
+        return HEX;
+    default:
+        return NULL;
+    }
+}
+
+static int put_shorthand(struct translation *t, int letter, bool in_class) {
+    bool negated = letter < 'a';
+    if (!in_class) {
+        put_text(t, negated ? "[^" : "[");
+        put_text(t, shorthand(letter));
+        put_text(t, "]");
+    } else if (!negated) {
+        put_text(t, shorthand(letter));
+    } else if (letter == 'S') { /* a class cannot hold a negated set, but each of these is one property */
+        put_text(t, "\\P{White_Space}");
+    } else if (letter == 'D') {
+        put_text(t, "\\P{Nd}");
+    } else {
+        return refuse(t, "\\W or \\H in a class");
+    }
+    t->at += 2;
+    t->set_end = t->at;
+    return 0;
+}
+
+static int put_escape(struct translation *t, bool in_class) {
+    int c = peek(t, 1);
+    if (c < 0)
+        return refuse(t, "a backslash at the end");
+    if (shorthand(c))
+        return put_shorthand(t, c, in_class);
+    if (c == 'p' || c == 'P')
+        return put_property(t, in_class);
+    if (c == 'u')
+        return put_unicode(t);
+    if (c == 'x' && peek(t, 2) == '{')
+        return put_braced(t, "", 0);
+    if (!in_class && (c == 'b' || c == 'B')) {
+        put_text(t, c == 'b' ? "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"
+                             : "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))");
+        t->at += 2;
+        return 0;
+    }
+    bool letter = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    if (letter && !strchr(in_class ? "tnrfaex" : "tnrfaexAzZ", c)) {
+        char what[] = "the escape \\?";
+        what[sizeof what - 2] = (char)c;
+        return refuse(t, what);
+    }
+    put(t, t->pattern + t->at, 2);
+    t->at += 2;
+    return 0;
+}
+
+/* One plain character of a class. '.', ':' and '=' could open a POSIX bracket in PCRE2, and a '-' that
+ * Oniguruma takes literally, at the border of a class or after a set, could make a range once classes are
+ * joined and sets spelled out. */
+static void put_member(struct translation *t, int c) {
+    bool border = peek(t, 1) == ']';
+    size_t before = t->at - 1;
+    if (t->pattern[before] == '^' || t->pattern[before] == '[' || t->pattern[before] == ']' ||
+        before + 1 == t->set_end)
+        border = true;
+    if (strchr(".:=", c) || (c == '-' && border))
+        put_text(t, "\\");
+    put(t, t->pattern + t->at, 1);
+}
+
+/* A class, at its '['. Nested classes are unions: their members join the outer class. */
+static int put_class(struct translation *t) {
+    int depth = 0;
+    do {
+        int c = peek(t, 0);
+        if (c < 0)
+            return refuse(t, "a class without its end");
+        if (c == '\\') {
+            OT_TRY(put_escape(t, true));
+            continue;
+        }
+        if (c == '&' && peek(t, 1) == '&')
+            return refuse(t, "an intersection of classes");
+        if (c == '[') {
+            if (peek(t, 1) == ':')
+                return refuse(t, "a POSIX bracket");
+            bool negated = peek(t, 1) == '^';
+            if (negated && depth > 0)
+                return refuse(t, "a negated class within a class");
+            if (peek(t, negated ? 2 : 1) == ']')
+                return refuse(t, "a class that starts with ]");
+            put_text(t, depth ? "" : negated ? "[^" : "[");
+            t->at += negated ? 2 : 1;
+            depth++;
+            continue;
+        }
+        if (c != ']' || depth == 1)
+            put_member(t, c);
+        t->at++;
+        depth -= c == ']';
+    } while (depth > 0);
+    return 0;
+}
+
+/* What follows "(?", with `at` on the '('. Oniguruma's m lets the dot match newlines: PCRE2 calls that s. */
+static int put_group(struct translation *t) {
+    size_t i = 2;
+    char flags[16];
+    size_t n = 0;
+    while (peek(t, i) > 0 && strchr("imx-", peek(t, i)) && n < sizeof flags) {
+        flags[n++] = (char)(peek(t, i) == 'm' ? 's' : peek(t, i));
+        i++;
+    }
+    int after = peek(t, i);
+    bool plain = n == 0 && after > 0 && strchr(":=!>", after);
+    bool look_behind = n == 0 && after == '<' && (peek(t, i + 1) == '=' || peek(t, i + 1) == '!');
+    bool options = n > 0 && n < sizeof flags && (after == ':' || after == ')');
+    if (!plain && !look_behind && !options)
+        return refuse(t, "this kind of group");
+    put_text(t, "(?");
+    put(t, flags, n);
+    size_t tail = look_behind ? 2 : 1;
+    put(t, t->pattern + t->at + i, tail);
+    t->at += i + tail;
+    return 0;
+}
+
+/* {n,m} where it is a quantifier, or the brace itself. */
+static int put_brace(struct translation *t) {
+    size_t i = 1;
+    while (peek(t, i) > 0 && strchr("0123456789,", peek(t, i)))
+        i++;
+    if (i == 1 || peek(t, i) != '}') {
+        put_text(t, "\\{");
+        t->at++;
+        return 0;
+    }
+    if (peek(t, i + 1) == '+')
+        return refuse(t, "a + after {n,m}");
+    return put_braced(t, peek(t, 1) == ',' ? "{0" : "{", 1);
+}
+
+int ot_regex_translate(const char *pattern, size_t bytes, const char *where, char **out) {
+    struct translation t = {.pattern = pattern, .where = where, .bytes = bytes};
+    int rc = 0;
+    put(&t, "", 0);
+    if (memchr(pattern, '\0', bytes))
+        OT_TRY_GOTO(refuse(&t, "a NUL character"), rc, out);
+    while (t.at < bytes && !t.failed) {
+        int c = peek(&t, 0);
+        if (c == '\\') {
+            OT_TRY_GOTO(put_escape(&t, false), rc, out);
+        } else if (c == '[') {
+            OT_TRY_GOTO(put_class(&t), rc, out);
+        } else if (c == '(' && peek(&t, 1) == '?') {
+            OT_TRY_GOTO(put_group(&t), rc, out);
+        } else if (c == '{') {
+            OT_TRY_GOTO(put_brace(&t), rc, out);
+        } else {
+            /* "(*" would be a verb to PCRE2; Oniguruma calls it an error as well. */
+            if (c == '(' && peek(&t, 1) == '*')
+                OT_TRY_GOTO(refuse(&t, "(*"), rc, out);
+            put(&t, pattern + t.at, 1);
+            t.at++;
+        }
+    }
+    if (t.failed)
+        OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory for a pattern of %zu bytes", bytes), rc, out);
+    *out = t.out;
+    t.out = NULL;
+out:
+    free(t.out);
+    return rc;
+}

@@ -1,0 +1,187 @@
+#include "src/tokenizer/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "src/base/error.h"
+
+static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
+
+void ot_text_free(struct ot_text *text) {
+    free(text->bytes);
+    free(text->start);
+    *text = (struct ot_text){0};
+}
+
+struct ot_piece ot_text_view(const struct ot_text *text) {
+    return (struct ot_piece){text->bytes, text->n, text->start, 0};
+}
+
+int ot_text_reserve(struct ot_text *text, size_t more) {
+    if (more <= text->capacity - text->n)
+        return 0;
+    size_t need = text->n + more;
+    if (need < more || need > UINT32_MAX)
+        return ot_fail(OT_E_BUDGET, "the normalised text would exceed 4 GiB; cut the text into smaller rows");
+    size_t capacity = need + need / 2 + 64;
+    char *bytes = realloc(text->bytes, capacity);
+    if (bytes)
+        text->bytes = bytes;
+    uint32_t *start = bytes ? realloc(text->start, capacity * sizeof *start) : NULL;
+    if (!start)
+        return ot_fail(OT_E_BUDGET, "no memory for a normalised text of %zu bytes", need);
+    text->start = start;
+    text->capacity = capacity;
+    return 0;
+}
+
+int ot_text_append(struct ot_text *text, const char *bytes, size_t n, uint32_t start) {
+    OT_TRY(ot_text_reserve(text, n));
+    for (size_t i = 0; i < n; i++) {
+        text->bytes[text->n + i] = bytes[i];
+        text->start[text->n + i] = start;
+    }
+    text->n += n;
+    return 0;
+}
+
+int ot_text_append_piece(struct ot_text *text, const struct ot_piece *piece, size_t begin, size_t end) {
+    size_t n = end - begin;
+    if (n == 0)
+        return 0;
+    OT_TRY(ot_text_reserve(text, n));
+    memcpy(text->bytes + text->n, piece->bytes + begin, n);
+    uint32_t *start = text->start + text->n;
+    if (piece->start)
+        memcpy(start, piece->start + begin, n * sizeof *start);
+    else
+        for (size_t i = 0; i < n; i++)
+            start[i] = piece->base + (uint32_t)(begin + i);
+    text->n += n;
+    return 0;
+}
+
+size_t ot_utf8_encode(uint32_t cp, char out[4]) {
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    if (cp < 0x800) {
+        out[0] = (char)(0xc0 | cp >> 6);
+        out[1] = (char)(0x80 | (cp & 0x3f));
+        return 2;
+    }
+    if (cp < 0x10000) {
+        out[0] = (char)(0xe0 | cp >> 12);
+        out[1] = (char)(0x80 | (cp >> 6 & 0x3f));
+        out[2] = (char)(0x80 | (cp & 0x3f));
+        return 3;
+    }
+    out[0] = (char)(0xf0 | cp >> 18);
+    out[1] = (char)(0x80 | (cp >> 12 & 0x3f));
+    out[2] = (char)(0x80 | (cp >> 6 & 0x3f));
+    out[3] = (char)(0x80 | (cp & 0x3f));
+    return 4;
+}
+
+/* How many bytes of a character that starts at s[0] are well formed (Unicode table 3-7); *length: how many it
+ * wants, 0 for a byte that starts none. */
+static size_t well_formed(const unsigned char *s, size_t n, size_t *length) {
+    unsigned char first = s[0], low = 0x80, high = 0xbf;
+    *length = first < 0x80   ? 1
+              : first < 0xc2 ? 0
+              : first < 0xe0 ? 2
+              : first < 0xf0 ? 3
+              : first < 0xf5 ? 4
+                             : 0;
+    if (*length <= 1)
+        return *length;
+    if (first == 0xe0)
+        low = 0xa0;
+    else if (first == 0xed) /* surrogates are no characters */
+        high = 0x9f;
+    else if (first == 0xf0)
+        low = 0x90;
+    else if (first == 0xf4)
+        high = 0x8f;
+    size_t good = 1;
+    while (good < *length && good < n && s[good] >= low && s[good] <= high) {
+        good++;
+        low = 0x80, high = 0xbf;
+    }
+    return good;
+}
+
+size_t ot_utf8_valid(const char *text, size_t n) {
+    const unsigned char *s = (const unsigned char *)text;
+    size_t i = 0;
+    while (i < n) {
+        uint64_t word;
+        while (i + 8 <= n && (memcpy(&word, s + i, 8), (word & 0x8080808080808080u) == 0))
+            i += 8;
+        if (i == n)
+            break;
+        size_t length, good = well_formed(s + i, n - i, &length);
+        if (length == 0 || good < length)
+            return i;
+        i += length;
+    }
+    return n;
+}
+
+size_t ot_utf8_invalid(const char *text, size_t n, bool *open) {
+    size_t length, good = well_formed((const unsigned char *)text, n, &length);
+    *open = length > 0 && good == n;
+    return good ? good : 1;
+}
+
+int ot_utf8_repair(const struct ot_piece *piece, struct ot_text *out) {
+    size_t i = 0;
+    while (i < piece->n) {
+        size_t valid = ot_utf8_valid(piece->bytes + i, piece->n - i);
+        OT_TRY(ot_text_append_piece(out, piece, i, i + valid));
+        i += valid;
+        if (i == piece->n)
+            break;
+        bool open;
+        size_t invalid = ot_utf8_invalid(piece->bytes + i, piece->n - i, &open);
+        OT_TRY(ot_text_append(out, replacement, 3, ot_piece_start(piece, i)));
+        i += invalid;
+    }
+    return 0;
+}
+
+bool ot_unicode_is_space(uint32_t cp) {
+    if (cp < 0x80)
+        return cp == ' ' || (cp >= 9 && cp <= 13);
+    return cp == 0x85 || cp == 0xa0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 ||
+           cp == 0x2029 || cp == 0x202f || cp == 0x205f || cp == 0x3000;
+}
+
+bool ot_unicode_is_number(uint32_t cp) {
+    if (cp < 0x80)
+        return cp >= '0' && cp <= '9';
+    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+    return c == UTF8PROC_CATEGORY_ND || c == UTF8PROC_CATEGORY_NL || c == UTF8PROC_CATEGORY_NO;
+}
+
+bool ot_unicode_is_punctuation(uint32_t cp) {
+    if (cp < 0x80)
+        return (cp >= '!' && cp <= '/') || (cp >= ':' && cp <= '@') || (cp >= '[' && cp <= '`') ||
+               (cp >= '{' && cp <= '~');
+    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+    return c >= UTF8PROC_CATEGORY_PC && c <= UTF8PROC_CATEGORY_PO;
+}
+
+bool ot_unicode_is_word(uint32_t cp) {
+    if (cp < 0x80)
+        return (cp >= '0' && cp <= '9') || (cp >= 'A' && cp <= 'Z') || cp == '_' || (cp >= 'a' && cp <= 'z');
+    utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
+    if ((c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_NL) || c == UTF8PROC_CATEGORY_PC)
+        return true;
+    /* Alphabetic symbols (circled and squared letters) and the two joiners. */
+    return (cp >= 0x24b6 && cp <= 0x24e9) || (cp >= 0x1f130 && cp <= 0x1f149) ||
+           (cp >= 0x1f150 && cp <= 0x1f169) || (cp >= 0x1f170 && cp <= 0x1f189) || cp == 0x200c ||
+           cp == 0x200d;
+}

@@ -1,0 +1,90 @@
+/* UTF-8, and texts that remember where each byte came from.
+ *
+ * A piece is a borrowed view of a text; a text owns its memory. Both know, per byte, the offset in the
+ * caller's original text: start == NULL says that byte i came from offset base + i, which is so until a
+ * normaliser rewrites something.
+ */
+#ifndef OT_TOKENIZER_TEXT_H
+#define OT_TOKENIZER_TEXT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdbool.h>
+
+struct ot_piece {
+    const char *bytes;
+    size_t n;
+    const uint32_t *start;
+    uint32_t base;
+};
+
+static inline uint32_t ot_piece_start(const struct ot_piece *p, size_t i) {
+    return p->start ? p->start[i] : p->base + (uint32_t)i;
+}
+
+static inline struct ot_piece ot_piece_slice(const struct ot_piece *p, size_t begin, size_t end) {
+    return (struct ot_piece){p->bytes + begin, end - begin, p->start ? p->start + begin : NULL,
+                             p->base + (p->start ? 0 : (uint32_t)begin)};
+}
+
+struct ot_text {
+    char *bytes;
+    uint32_t *start;
+    size_t n, capacity;
+};
+
+void ot_text_free(struct ot_text *text);
+struct ot_piece ot_text_view(const struct ot_text *text);
+/* Room for `more` bytes behind n. Errors: OT_E_BUDGET. */
+int ot_text_reserve(struct ot_text *text, size_t more);
+/* Appends bytes that all come from offset `start`. */
+int ot_text_append(struct ot_text *text, const char *bytes, size_t n, uint32_t start);
+/* Appends a part of a piece unchanged. */
+int ot_text_append_piece(struct ot_text *text, const struct ot_piece *piece, size_t begin, size_t end);
+
+/* One character of valid UTF-8: its code point; *bytes is its length. */
+static inline uint32_t ot_utf8_decode(const char *text, size_t *bytes) {
+    const unsigned char *s = (const unsigned char *)text;
+    if (s[0] < 0x80) {
+        *bytes = 1;
+        return s[0];
+    }
+    if (s[0] < 0xe0) {
+        *bytes = 2;
+        return (uint32_t)(s[0] & 0x1f) << 6 | (s[1] & 0x3f);
+    }
+    if (s[0] < 0xf0) {
+        *bytes = 3;
+        return (uint32_t)(s[0] & 0x0f) << 12 | (uint32_t)(s[1] & 0x3f) << 6 | (s[2] & 0x3f);
+    }
+    *bytes = 4;
+    return (uint32_t)(s[0] & 0x07) << 18 | (uint32_t)(s[1] & 0x3f) << 12 | (uint32_t)(s[2] & 0x3f) << 6 |
+           (s[3] & 0x3f);
+}
+
+/* The character that ends just before text[end], end > 0, in valid UTF-8. */
+static inline uint32_t ot_utf8_decode_before(const char *text, size_t end, size_t *bytes) {
+    size_t begin = end - 1;
+    while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80)
+        begin--;
+    return ot_utf8_decode(text + begin, bytes);
+}
+
+size_t ot_utf8_encode(uint32_t code_point, char out[4]); /* returns the length */
+/* Length of the longest valid beginning of text[0..n). */
+size_t ot_utf8_valid(const char *text, size_t n);
+/* For text[0..n), n > 0, that does not start with a valid character: the length of the part that one U+FFFD
+ * stands for (the longest beginning of some valid character, or one byte). *open: the text ended inside that
+ * character. */
+size_t ot_utf8_invalid(const char *text, size_t n, bool *open);
+/* Appends a piece with U+FFFD for each invalid part. */
+int ot_utf8_repair(const struct ot_piece *piece, struct ot_text *out);
+
+/* Unicode White_Space: what Rust's char::is_whitespace and \s of both regex engines of Hugging Face agree on.
+ */
+bool ot_unicode_is_space(uint32_t code_point);
+bool ot_unicode_is_number(uint32_t code_point);      /* categories Nd, Nl, No */
+bool ot_unicode_is_punctuation(uint32_t code_point); /* categories P*, and ASCII punctuation */
+bool ot_unicode_is_word(uint32_t code_point);        /* \w of Rust's regex crate */
+
+#endif
