@@ -1,0 +1,322 @@
+/* The cpu device's ops: GEMM by shape as a share of what the BLAS does on one thread times the threads,
+ * attention in GFLOP/s, row-wise and element-wise ops in GB/s of the bytes they must move.
+ *
+ *     bench_ops [THREADS]     default: all CPUs
+ *
+ * Best of some repeats; each enqueues the op often enough to last 20 ms. FLOPs of attention count what a
+ * causal mask leaves: 4 n^2 / 2 head_dim per head forward, 2.5 times that backward. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/device.h"
+#include "kernels/ops.h"
+#include "src/base/dtype.h"
+#include "src/base/error.h"
+#include "src/base/random.h"
+
+enum { REPEATS = 7 };
+
+struct bench {
+    struct ot_device *device;
+    struct ot_lane *lane;
+    const struct ot_ops *ops;
+    enum ot_dtype dtype;
+};
+
+static void must(int rc) {
+    if (rc >= 0)
+        return;
+    fprintf(stderr, "bench_ops: %s\n", ot_error_text());
+    exit(1);
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+/* Device memory with numbers of size 1; lives as long as the program. */
+static void *numbers(struct bench *b, enum ot_dtype dtype, int64_t n) {
+    void *memory;
+    must(ot_device_alloc(b->device, (size_t)n * ot_dtype_bytes(dtype), "bench", &memory));
+    for (int64_t i = 0; i < n; i++) {
+        float value = (float)(ot_random_unit(1, 1, (uint64_t)(i % 65521)) * 2 - 1);
+        if (dtype == OT_F32)
+            ((float *)memory)[i] = value;
+        else
+            ((uint16_t *)memory)[i] = ot_bf16_from_f32(value);
+    }
+    return memory;
+}
+
+typedef void (*enqueue_fn)(struct bench *b, const void *op);
+
+/* Seconds of one op. */
+static double measure(struct bench *b, enqueue_fn enqueue, const void *op) {
+    double best = 1e30;
+    int count = 1;
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        double start = now(), seconds;
+        for (int i = 0; i < count; i++)
+            enqueue(b, op);
+        must(ot_lane_sync(b->lane));
+        seconds = (now() - start) / count;
+        best = seconds < best ? seconds : best;
+        if (repeat == 0 && seconds < 0.02)
+            count = (int)(0.02 / seconds) + 1;
+    }
+    return best;
+}
+
+/* ---- gemm ---- */
+
+static void enqueue_gemm(struct bench *b, const void *op) {
+    b->ops->gemm(b->lane, op);
+}
+
+/* A linear layer's three products: y = x W^T, dx = dy W, dW += dy^T x. */
+static double gemm_rate(struct bench *b, int kind, int64_t tokens, int64_t out, int64_t in) {
+    int64_t largest = tokens * out > tokens * in ? tokens * out : tokens * in;
+    largest = largest > out * in ? largest : out * in;
+    void *p = numbers(b, b->dtype, largest), *q = numbers(b, b->dtype, largest),
+         *r = numbers(b, OT_F32, largest);
+    struct ot_gemm op = {.dtype = b->dtype, .c_dtype = b->dtype, .a = p, .b = q, .c = r};
+    if (kind == 0)
+        op.trans_b = true, op.m = tokens, op.n = out, op.k = in, op.lda = in, op.ldb = in, op.ldc = out;
+    else if (kind == 1)
+        op.m = tokens, op.n = in, op.k = out, op.lda = out, op.ldb = in, op.ldc = in;
+    else
+        op.trans_a = op.accumulate = true, op.c_dtype = OT_F32, op.m = out, op.n = in, op.k = tokens,
+        op.lda = out, op.ldb = in, op.ldc = in;
+    double rate = 2e-9 * (double)tokens * (double)out * (double)in / measure(b, enqueue_gemm, &op);
+    ot_device_free(b->device, p);
+    ot_device_free(b->device, q);
+    ot_device_free(b->device, r);
+    return rate;
+}
+
+static void bench_gemm(struct bench *b, double peak) {
+    static const int64_t shapes[][3] = {
+        {2048, 512, 512}, {2048, 1376, 512}, {2048, 512, 1376}, {512, 512, 512},    {2048, 256, 256},
+        {2048, 688, 256}, {1024, 4096, 256}, {256, 256, 256},   {2048, 2048, 2048}, {1, 2048, 2048}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int64_t *s = shapes[i];
+        printf("gemm %s %5lld x %4lld x %4lld", ot_dtype_name(b->dtype), (long long)s[0], (long long)s[1],
+               (long long)s[2]);
+        for (int kind = 0; kind < 3; kind++) {
+            double rate = gemm_rate(b, kind, s[0], s[1], s[2]);
+            printf("   %s %6.0f GF/s %3.0f %%", (const char *[]){"y", "dx", "dW"}[kind], rate,
+                   100 * rate / peak);
+        }
+        printf("\n");
+    }
+}
+
+/* ---- attention ---- */
+
+static void enqueue_attention(struct bench *b, const void *op) {
+    b->ops->attention(b->lane, op);
+}
+
+static void enqueue_attention_backward(struct bench *b, const void *op) {
+    b->ops->attention_backward(b->lane, op);
+}
+
+/* 2048 tokens in rows of `row`. */
+static void bench_attention(struct bench *b, int64_t row, int64_t heads, int64_t kv_heads, int64_t dim) {
+    enum { N = 2048 };
+    int64_t width = heads * dim, kv_width = kv_heads * dim;
+    int32_t *row_start = numbers(b, OT_F32, N);
+    for (int64_t i = 0; i < N; i++)
+        row_start[i] = (int32_t)(i / row * row);
+    struct ot_attention op = {.dtype = b->dtype,
+                              .n = N,
+                              .n_keys = N,
+                              .heads = heads,
+                              .kv_heads = kv_heads,
+                              .head_dim = dim,
+                              .ldq = width,
+                              .ldk = kv_width,
+                              .ldv = kv_width,
+                              .ldo = width,
+                              .scale = 0.125f,
+                              .row_start = row_start};
+    op.q = numbers(b, b->dtype, N * width);
+    op.k = numbers(b, b->dtype, N * kv_width);
+    op.v = numbers(b, b->dtype, N * kv_width);
+    op.out = numbers(b, b->dtype, N * width);
+    op.lse = numbers(b, OT_F32, N * heads);
+    struct ot_attention_backward back = {.forward = op, .dout = numbers(b, b->dtype, N * width)};
+    back.dq = numbers(b, b->dtype, N * width);
+    back.dk = numbers(b, b->dtype, N * kv_width);
+    back.dv = numbers(b, b->dtype, N * kv_width);
+    back.scratch = numbers(b, OT_F32, N * heads);
+    double forward = measure(b, enqueue_attention, &op),
+           backward = measure(b, enqueue_attention_backward, &back);
+    double flops = 2e-9 * N * (double)row * (double)width;
+    printf("attention %s rows of %4lld, %lld heads (%lld) of %3lld   forward %6.2f ms %5.0f GF/s   backward "
+           "%6.2f ms %5.0f GF/s\n",
+           ot_dtype_name(b->dtype), (long long)row, (long long)heads, (long long)kv_heads, (long long)dim,
+           forward * 1e3, flops / forward, backward * 1e3, 2.5 * flops / backward);
+}
+
+/* ---- rows and elements ---- */
+
+static void enqueue_norm(struct bench *b, const void *op) {
+    b->ops->norm(b->lane, op);
+}
+
+static void enqueue_norm_backward(struct bench *b, const void *op) {
+    b->ops->norm_backward(b->lane, op);
+}
+
+static void enqueue_glu(struct bench *b, const void *op) {
+    b->ops->glu(b->lane, op);
+}
+
+static void enqueue_glu_backward(struct bench *b, const void *op) {
+    b->ops->glu_backward(b->lane, op);
+}
+
+static void enqueue_cross_entropy(struct bench *b, const void *op) {
+    b->ops->cross_entropy(b->lane, op);
+}
+
+static void enqueue_rope(struct bench *b, const void *op) {
+    b->ops->rope(b->lane, op);
+}
+
+static void report(struct bench *b, const char *name, double seconds, double bytes) {
+    printf("%-16s %s %7.3f ms %6.1f GB/s\n", name, ot_dtype_name(b->dtype), seconds * 1e3,
+           bytes * 1e-9 / seconds);
+}
+
+static void bench_norm(struct bench *b) {
+    enum { ROWS = 2048, COLS = 512, N = ROWS * COLS };
+    void *x = numbers(b, b->dtype, N), *delta = numbers(b, b->dtype, N), *y = numbers(b, b->dtype, N);
+    void *weight = numbers(b, b->dtype, COLS);
+    float *rstd = numbers(b, OT_F32, ROWS), *dweight = numbers(b, OT_F32, COLS);
+    struct ot_norm op = {.dtype = b->dtype,
+                         .kind = OT_NORM_RMS,
+                         .rows = ROWS,
+                         .cols = COLS,
+                         .group = 1,
+                         .ldx = COLS,
+                         .ldy = COLS,
+                         .eps = 1e-5f,
+                         .x = x,
+                         .delta = delta,
+                         .weight = weight,
+                         .sum = numbers(b, b->dtype, N),
+                         .y = y,
+                         .rstd = rstd};
+    struct ot_norm_backward back = {.dtype = b->dtype,
+                                    .kind = OT_NORM_RMS,
+                                    .rows = ROWS,
+                                    .cols = COLS,
+                                    .group = 1,
+                                    .ldx = COLS,
+                                    .ldy = COLS,
+                                    .x = x,
+                                    .dy = y,
+                                    .weight = weight,
+                                    .dx_add = delta,
+                                    .rstd = rstd,
+                                    .dx = numbers(b, b->dtype, N),
+                                    .dweight = dweight};
+    double bytes = 4.0 * N * (double)ot_dtype_bytes(b->dtype);
+    report(b, "rms norm", measure(b, enqueue_norm, &op), bytes);
+    report(b, "its backward", measure(b, enqueue_norm_backward, &back), bytes);
+}
+
+static void bench_glu(struct bench *b) {
+    enum { ROWS = 2048, COLS = 1376, N = ROWS * COLS };
+    struct ot_glu op = {b->dtype,
+                        OT_ACT_SILU,
+                        ROWS,
+                        COLS,
+                        COLS,
+                        COLS,
+                        numbers(b, b->dtype, N),
+                        numbers(b, b->dtype, N),
+                        numbers(b, b->dtype, N)};
+    struct ot_glu_backward back = {op, numbers(b, b->dtype, N), numbers(b, b->dtype, N),
+                                   numbers(b, b->dtype, N)};
+    double unit = N * (double)ot_dtype_bytes(b->dtype);
+    report(b, "silu glu", measure(b, enqueue_glu, &op), 3 * unit);
+    report(b, "its backward", measure(b, enqueue_glu_backward, &back), 5 * unit);
+    op.act = OT_ACT_GELU_ERF;
+    report(b, "gelu glu", measure(b, enqueue_glu, &op), 3 * unit);
+}
+
+static void bench_cross_entropy(struct bench *b) {
+    enum { ROWS = 256, VOCAB = 32000 };
+    int32_t *targets = numbers(b, OT_F32, ROWS);
+    memset(targets, 0, ROWS * sizeof *targets);
+    struct ot_cross_entropy op = {
+        ROWS, VOCAB,    VOCAB, targets, numbers(b, OT_F32, ROWS * VOCAB), numbers(b, OT_F32, ROWS),
+        true, b->dtype, 1};
+    report(b, "cross-entropy", measure(b, enqueue_cross_entropy, &op),
+           (double)ROWS * VOCAB * (4.0 + (double)ot_dtype_bytes(b->dtype)));
+}
+
+static void bench_rope(struct bench *b) {
+    enum { N = 2048, HEADS = 8, DIM = 64 };
+    int32_t *position = numbers(b, OT_F32, N);
+    for (int i = 0; i < N; i++)
+        position[i] = i;
+    struct ot_rope op = {b->dtype,
+                         N,
+                         HEADS,
+                         DIM,
+                         DIM,
+                         HEADS * DIM,
+                         N,
+                         false,
+                         position,
+                         numbers(b, OT_F32, N * DIM / 2),
+                         numbers(b, OT_F32, N * DIM / 2),
+                         numbers(b, b->dtype, N * HEADS * DIM)};
+    report(b, "rope", measure(b, enqueue_rope, &op),
+           2.0 * N * HEADS * DIM * (double)ot_dtype_bytes(b->dtype));
+}
+
+/* ---- all ---- */
+
+static void open_bench(struct bench *b, int threads, enum ot_dtype dtype) {
+    struct ot_device_config config = {.kind = "cpu", .threads = threads};
+    must(ot_device_open(&config, &b->device));
+    must(ot_lane_open(b->device, "compute", &b->lane));
+    b->ops = ot_device_ops(b->device);
+    b->dtype = dtype;
+}
+
+int main(int argc, char **argv) {
+    int threads = argc > 1 ? atoi(argv[1]) : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (threads < 1) {
+        fprintf(stderr, "usage: bench_ops [THREADS]\n");
+        return 2;
+    }
+    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+        struct bench one, b;
+        open_bench(&one, 1, (enum ot_dtype)dtype);
+        double peak = threads * gemm_rate(&one, 0, 1024, 1024, 1024);
+        open_bench(&b, threads, (enum ot_dtype)dtype);
+        printf("%s, %s: %.0f GF/s on one thread, taken as the peak of each\n", ot_device_name(b.device),
+               ot_dtype_name(b.dtype), peak / threads);
+        bench_gemm(&b, peak);
+        bench_attention(&b, 256, 8, 8, 32);
+        bench_attention(&b, 512, 8, 8, 64);
+        bench_attention(&b, 512, 8, 2, 64);
+        bench_attention(&b, 2048, 8, 8, 64);
+        bench_norm(&b);
+        bench_glu(&b);
+        bench_cross_entropy(&b);
+        bench_rope(&b);
+    }
+    return 0;
+}
