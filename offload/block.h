@@ -1,17 +1,18 @@
-/* What the engine knows of a model: a chain of blocks. models/ implements it; tests implement it with something tiny.
+/* What the engine knows of a model: a chain of blocks. models/ implements it; tests implement it with
+ * something tiny.
  *
- * A chain has n_blocks blocks. Block 0 turns tokens into a boundary activation, the last turns a boundary activation
- * into a loss, those between map boundary to boundary. A boundary activation is [n_tokens, boundary_elems] in the
- * compute dtype.
+ * A chain has n_blocks blocks. Block 0 turns tokens into a boundary activation, the last turns a boundary
+ * activation into a loss, those between map boundary to boundary. A boundary activation is [n_tokens,
+ * boundary_elems] in the compute dtype.
  *
- * Parameters live in slabs. A slab is contiguous; the engine moves, accumulates and updates it without knowing what is
- * inside but for its groups. Most blocks use one slab of their own. Tied tensors are one slab with two uses: each use
- * accumulates its gradient in a buffer of its own, and the engine adds them in block order, so that the sum does not
- * depend on the order in which micro-batches ran.
+ * Parameters live in slabs. A slab is contiguous; the engine moves, accumulates and updates it without
+ * knowing what is inside but for its groups. Most blocks use one slab of their own. Tied tensors are one slab
+ * with two uses: each use accumulates its gradient in a buffer of its own, and the engine adds them in block
+ * order, so that the sum does not depend on the order in which micro-batches ran.
  *
- * Both functions only enqueue ops on run->lane and keep no state: whatever a call needs is in `run`. They may be called
- * for any micro-batch in any order; the engine orders the work. All pointers in `run` but `batch` itself are device
- * memory.
+ * Both functions only enqueue ops on run->lane and keep no state: whatever a call needs is in `run`. They may
+ * be called for any micro-batch in any order; the engine orders the work. All pointers in `run` but `batch`
+ * itself are device memory.
  */
 #ifndef OT_OFFLOAD_BLOCK_H
 #define OT_OFFLOAD_BLOCK_H
@@ -56,7 +57,7 @@ struct ot_block_spec {
 struct ot_batch_view { /* a micro-batch; device memory but for the counts */
     int64_t n_tokens;
     const int32_t *tokens, *targets, *position, *row_start; /* [n_tokens] each; see kernels/ops.h */
-    float grad_scale; /* 1 / trained tokens of the whole step */
+    float grad_scale;                                       /* 1 / trained tokens of the whole step */
 };
 
 /* Keys and values of earlier tokens, for generation: [capacity, kv_elems] each, n_past of them filled. */
@@ -76,20 +77,20 @@ struct ot_block_run {
     enum ot_dtype dtype;
     enum ot_pass pass;
     struct ot_batch_view batch;
-    const void *constants;              /* what fill_constants wrote */
-    const void *weights[OT_MAX_USES];   /* per use */
-    float *grads[OT_MAX_USES];          /* backward: per use, accumulated into */
-    const void *x;                      /* boundary in; NULL for block 0 */
-    void *y;                            /* forward: boundary out; NULL for the last block */
-    void *dxy;                          /* backward: gradient of y on entry, of x on return, in place; the last block
-                                           only writes it, block 0 only reads it */
-    void *saved;                        /* saved_bytes; what forward keeps for backward. Every pass works in it, so it is
-                                           always given; backward may overwrite it */
-    bool saved_valid;                   /* backward: saved holds this micro-batch's forward; else recompute into it */
-    void *scratch;                      /* scratch_bytes; garbage between calls */
-    float *token_loss;                  /* last block, EVAL forward and backward: [n_tokens] fp32 */
-    float *logits;                      /* last block, DECODE: [vocab] fp32 */
-    struct ot_kv_cache kv;              /* DECODE, middle blocks */
+    const void *constants;            /* what fill_constants wrote */
+    const void *weights[OT_MAX_USES]; /* per use */
+    float *grads[OT_MAX_USES];        /* backward: per use, accumulated into */
+    const void *x;                    /* boundary in; NULL for block 0 */
+    void *y;                          /* forward: boundary out; NULL for the last block */
+    void *dxy;             /* backward: gradient of y on entry, of x on return, in place; the last block
+                              only writes it, block 0 only reads it */
+    void *saved;           /* saved_bytes; what forward keeps for backward. Every pass works in it, so it is
+                              always given; backward may overwrite it */
+    bool saved_valid;      /* backward: saved holds this micro-batch's forward; else recompute into it */
+    void *scratch;         /* scratch_bytes; garbage between calls */
+    float *token_loss;     /* last block, EVAL forward and backward: [n_tokens] fp32 */
+    float *logits;         /* last block, DECODE: [vocab] fp32 */
+    struct ot_kv_cache kv; /* DECODE, middle blocks */
 };
 
 struct ot_chain {
@@ -98,11 +99,11 @@ struct ot_chain {
     int n_blocks, n_slabs;
     const struct ot_block_spec *blocks;
     const struct ot_slab_spec *slabs;
-    int64_t boundary_elems;  /* per token */
-    int64_t kv_elems;        /* per token and middle block, each of k and v */
-    int64_t vocab;           /* tokens and targets must be below */
-    int64_t max_position;    /* positions must be below */
-    size_t constant_bytes;   /* small read-only tables that every block may read */
+    int64_t boundary_elems; /* per token */
+    int64_t kv_elems;       /* per token and middle block, each of k and v */
+    int64_t vocab;          /* tokens and targets must be below */
+    int64_t max_position;   /* positions must be below */
+    size_t constant_bytes;  /* small read-only tables that every block may read */
     void (*fill_constants)(const void *context, void *host_memory);
     /* Bytes needed by one call of block b with n tokens. saved_bytes 0: the block has nothing to keep. */
     size_t (*saved_bytes)(const void *context, int block, int64_t n_tokens);

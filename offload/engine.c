@@ -6,7 +6,8 @@
 #include "offload/engine_state.h"
 #include "src/base/error.h"
 
-/* ---- opening -------------------------------------------------------------------------------------------------------- */
+/* ---- opening
+ * -------------------------------------------------------------------------------------------------------- */
 
 static int copy_plan(struct ot_engine *en, const struct ot_plan *plan) {
     en->plan = *plan;
@@ -90,8 +91,12 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     OT_TRY_GOTO(ot_lane_open(en->device, "setup", &en->lane), rc, out);
     OT_TRY_GOTO(initialise(en), rc, out);
     OT_TRY_GOTO(ot_pool_open(config->optimizer_threads, "optimizer", &en->pool), rc, out);
-    struct ot_executor_config executor = {.device = en->device, .chain = &en->chain, .run = ot_engine_run_task, .context = en,
-                                          .delay_seed = config->delay_seed, .stall_seconds = config->stall_seconds};
+    struct ot_executor_config executor = {.device = en->device,
+                                          .chain = &en->chain,
+                                          .run = ot_engine_run_task,
+                                          .context = en,
+                                          .delay_seed = config->delay_seed,
+                                          .stall_seconds = config->stall_seconds};
     OT_TRY_GOTO(ot_executor_open(&executor, &en->executor), rc, out);
     OT_TRY_GOTO(bind_schedules(en), rc, out);
     *out = en;
@@ -126,25 +131,31 @@ void ot_engine_close(struct ot_engine *en) {
     free(en);
 }
 
-/* ---- a step --------------------------------------------------------------------------------------------------------- */
+/* ---- a step
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static int check_micro(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
     if (mb->n_tokens < 1 || mb->n_tokens > en->plan.micro_tokens)
-        return ot_fail(OT_E_INPUT, "micro-batch %d has %lld tokens; the plan is for 1 to %lld", micro, (long long)mb->n_tokens,
-                       (long long)en->plan.micro_tokens);
+        return ot_fail(OT_E_INPUT, "micro-batch %d has %lld tokens; the plan is for 1 to %lld", micro,
+                       (long long)mb->n_tokens, (long long)en->plan.micro_tokens);
     for (int64_t i = 0; i < mb->n_tokens; i++) {
         if (mb->tokens[i] < 0 || mb->tokens[i] >= en->chain.vocab)
-            return ot_fail(OT_E_INPUT, "micro-batch %d, token %lld: id %d is not in the embedding of %lld rows", micro, (long long)i,
-                           mb->tokens[i], (long long)en->chain.vocab);
+            return ot_fail(OT_E_INPUT,
+                           "micro-batch %d, token %lld: id %d is not in the embedding of %lld rows", micro,
+                           (long long)i, mb->tokens[i], (long long)en->chain.vocab);
         if (mb->targets[i] < -1 || mb->targets[i] >= en->chain.vocab)
-            return ot_fail(OT_E_INPUT, "micro-batch %d, token %lld: target %d is not in the embedding of %lld rows", micro,
-                           (long long)i, mb->targets[i], (long long)en->chain.vocab);
+            return ot_fail(OT_E_INPUT,
+                           "micro-batch %d, token %lld: target %d is not in the embedding of %lld rows",
+                           micro, (long long)i, mb->targets[i], (long long)en->chain.vocab);
         if (mb->position[i] < 0 || mb->position[i] >= en->chain.max_position)
-            return ot_fail(OT_E_INPUT, "micro-batch %d, token %lld: position %d is beyond the %lld that the model was opened for",
-                           micro, (long long)i, mb->position[i], (long long)en->chain.max_position);
+            return ot_fail(
+                OT_E_INPUT,
+                "micro-batch %d, token %lld: position %d is beyond the %lld that the model was opened for",
+                micro, (long long)i, mb->position[i], (long long)en->chain.max_position);
         if (mb->row_start[i] < 0 || mb->row_start[i] > i)
-            return ot_fail(OT_E_INPUT, "micro-batch %d, token %lld: its row cannot start at token %d", micro, (long long)i,
-                           mb->row_start[i]);
+            return ot_fail(OT_E_INPUT, "micro-batch %d, token %lld: its row cannot start at token %d", micro,
+                           (long long)i, mb->row_start[i]);
     }
     return 0;
 }
@@ -164,8 +175,10 @@ int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
     if (en->submitted - en->collected >= 2)
         return ot_fail(OT_E_INTERNAL, "two steps are waiting for their results to be collected");
     if (input->n_micro < 1 || input->n_micro > en->plan.max_micro || input->trained_tokens < 1)
-        return ot_fail(OT_E_INPUT, "a step of %d micro-batches with %lld trained tokens; the plan is for 1 to %d with at least one",
-                       input->n_micro, (long long)input->trained_tokens, en->plan.max_micro);
+        return ot_fail(
+            OT_E_INPUT,
+            "a step of %d micro-batches with %lld trained tokens; the plan is for 1 to %d with at least one",
+            input->n_micro, (long long)input->trained_tokens, en->plan.max_micro);
     for (int m = 0; m < input->n_micro; m++)
         OT_TRY(check_micro(en, &input->micro[m], m));
     int64_t step = en->submitted + 1;
@@ -209,10 +222,12 @@ int64_t ot_engine_adam_step(const struct ot_engine *en) {
     return en->control.adam_step;
 }
 
-/* ---- forward alone -------------------------------------------------------------------------------------------------- */
+/* ---- forward alone
+ * -------------------------------------------------------------------------------------------------- */
 
 /* Runs a forward schedule over one micro-batch and returns where its results lie on the host. */
-static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro, const float **results) {
+static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro,
+                       const float **results) {
     if (en->collected != en->submitted)
         return ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
     OT_TRY(check_micro(en, micro, 0));
@@ -244,10 +259,12 @@ size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
 int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {
     void *memory;
     if (capacity < 1 || capacity > en->chain.max_position)
-        return ot_fail(OT_E_INPUT, "a text of %lld tokens is beyond the %lld positions that the model was opened for",
+        return ot_fail(OT_E_INPUT,
+                       "a text of %lld tokens is beyond the %lld positions that the model was opened for",
                        (long long)capacity, (long long)en->chain.max_position);
     ot_engine_decode_end(en);
-    OT_TRY(ot_device_alloc(en->device, ot_engine_kv_bytes(&en->chain, capacity), "the key/value cache", &memory));
+    OT_TRY(ot_device_alloc(en->device, ot_engine_kv_bytes(&en->chain, capacity), "the key/value cache",
+                           &memory));
     en->kv_memory = memory;
     en->kv_capacity = capacity;
     return 0;
@@ -281,8 +298,8 @@ out:
 int ot_engine_decode(struct ot_engine *en, const int32_t *tokens, int64_t n, float *logits) {
     const float *results = NULL;
     if (n < 1 || n > en->kv_capacity - en->kv_past)
-        return ot_fail(OT_E_INPUT, "the text would grow to %lld tokens, the cache holds %lld", (long long)(en->kv_past + n),
-                       (long long)en->kv_capacity);
+        return ot_fail(OT_E_INPUT, "the text would grow to %lld tokens, the cache holds %lld",
+                       (long long)(en->kv_past + n), (long long)en->kv_capacity);
     for (int64_t i = 0; i < n; i += en->plan.micro_tokens) {
         int64_t piece = n - i < en->plan.micro_tokens ? n - i : en->plan.micro_tokens;
         OT_TRY(decode_piece(en, tokens + i, piece, &results));

@@ -1,9 +1,9 @@
 /* The engine: trains a chain of blocks (block.h) on a device (kernels/device.h) under hard byte budgets.
  *
- * A PLAN (plan.h) says where every slab lives and how many slots stage it; a SCHEDULE (schedule.h) is made from the plan
- * once and checked by the verifier; the executor runs it step after step. Up to two steps are in flight: submit hands
- * over a step's micro-batches and returns, so that the forward of step k+1 starts while the optimizer of step k still
- * works on blocks further up.
+ * A PLAN (plan.h) says where every slab lives and how many slots stage it; a SCHEDULE (schedule.h) is made
+ * from the plan once and checked by the verifier; the executor runs it step after step. Up to two steps are
+ * in flight: submit hands over a step's micro-batches and returns, so that the forward of step k+1 starts
+ * while the optimizer of step k still works on blocks further up.
  *
  * Same seed, data, device and micro-batch size: the same bits, whatever the plan (DESIGN section 7).
  *
@@ -27,13 +27,13 @@ struct ot_engine_config {
     struct ot_device *device;     /* outlives the engine; the plan's bytes are allocated from it */
     const struct ot_plan *plan;   /* copied */
     struct ot_optimizer_config optimizer;
-    int optimizer_threads;        /* >= 1 */
-    uint64_t delay_seed;          /* test seam: not 0 delays the executor's own threads at random */
-    double stall_seconds;         /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
+    int optimizer_threads; /* >= 1 */
+    uint64_t delay_seed;   /* test seam: not 0 delays the executor's own threads at random */
+    double stall_seconds;  /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
 };
 
-/* Allocates everything, verifies the schedule, starts the lanes. Parameters are undefined until set, m and v are zero.
- * Errors: OT_E_BUDGET, OT_E_INTERNAL (the verifier's finding), OT_E_DEVICE. */
+/* Allocates everything, verifies the schedule, starts the lanes. Parameters are undefined until set, m and v
+ * are zero. Errors: OT_E_BUDGET, OT_E_INTERNAL (the verifier's finding), OT_E_DEVICE. */
 int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out);
 void ot_engine_close(struct ot_engine *engine); /* drains first; NULL is fine */
 
@@ -47,7 +47,8 @@ struct ot_micro_batch { /* host memory; rows and fields as in kernels/ops.h */
 struct ot_step_input {
     int n_micro; /* 1..plan.max_micro */
     const struct ot_micro_batch *micro;
-    int64_t trained_tokens; /* targets >= 0 in the whole step (all ranks): loss and gradient are divided by it */
+    int64_t
+        trained_tokens; /* targets >= 0 in the whole step (all ranks): loss and gradient are divided by it */
     float lr;
 };
 
@@ -56,29 +57,32 @@ struct ot_step_result {
     double loss;      /* mean over the step's trained tokens */
     double grad_norm; /* global, before clipping */
     double clipped_norm;
-    bool skipped;     /* the norm was not finite: nothing was changed, the optimizer's step count neither */
-    double seconds;   /* from the previous step's result (or this step's start, if later) to this one's */
+    bool skipped;   /* the norm was not finite: nothing was changed, the optimizer's step count neither */
+    double seconds; /* from the previous step's result (or this step's start, if later) to this one's */
 };
 
-/* Copies the input and starts the step. Blocks while two steps are in flight. Errors: OT_E_INPUT (a token, target or
- * position out of range, a bad row_start), or what an earlier step failed with. */
+/* Copies the input and starts the step. Blocks while two steps are in flight. Errors: OT_E_INPUT (a token,
+ * target or position out of range, a bad row_start), or what an earlier step failed with. */
 int ot_engine_submit(struct ot_engine *engine, const struct ot_step_input *input);
-/* Waits for the oldest submitted step: its loss and norm are final; its update may still be under way. Errors: as the
- * step failed: OT_E_DEVICE, OT_E_NUMERIC (clip off, and a gradient was not finite after other blocks were updated). */
+/* Waits for the oldest submitted step: its loss and norm are final; its update may still be under way.
+ * Errors: as the step failed: OT_E_DEVICE, OT_E_NUMERIC (clip off, and a gradient was not finite after other
+ * blocks were updated). */
 int ot_engine_result(struct ot_engine *engine, struct ot_step_result *out);
 /* Waits until every submitted step is complete, updates included. Required before anything below. */
 int ot_engine_drain(struct ot_engine *engine);
 
 /* ---- forward alone ---- */
 
-/* Losses of one micro-batch with the present weights: token_loss[n_tokens] on the host, 0 where the target is < 0. */
+/* Losses of one micro-batch with the present weights: token_loss[n_tokens] on the host, 0 where the target is
+ * < 0. */
 int ot_engine_eval(struct ot_engine *engine, const struct ot_micro_batch *micro, float *token_loss);
 
 /* Generation: a cache for `capacity` tokens, allocated from the device's budget. One at a time per engine. */
 int ot_engine_decode_begin(struct ot_engine *engine, int64_t capacity);
-size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity); /* what it will take, for a plan's extra bytes */
-/* Appends n tokens (all but the first call usually 1) and returns the logits [vocab] after the last of them. Errors:
- * OT_E_INPUT when the cache is full. */
+size_t ot_engine_kv_bytes(const struct ot_chain *chain,
+                          int64_t capacity); /* what it will take, for a plan's extra bytes */
+/* Appends n tokens (all but the first call usually 1) and returns the logits [vocab] after the last of them.
+ * Errors: OT_E_INPUT when the cache is full. */
 int ot_engine_decode(struct ot_engine *engine, const int32_t *tokens, int64_t n, float *logits);
 void ot_engine_decode_end(struct ot_engine *engine);
 
@@ -89,7 +93,8 @@ enum ot_slab_kind { OT_SLAB_MASTER, OT_SLAB_M, OT_SLAB_V };
 /* fp32 values of parameters [first, first + n) of a slab; MASTER is exact: what was set is what is read. */
 int ot_engine_set(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   const float *values);
-int ot_engine_get(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n, float *values);
+int ot_engine_get(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
+                  float *values);
 /* The accumulated gradient of the last step, fp32, before clipping (test seam; needs plan.keep_grads). */
 int ot_engine_get_grad(struct ot_engine *engine, int slab, int64_t first, int64_t n, float *values);
 void ot_engine_set_step(struct ot_engine *engine, int64_t step, int64_t adam_step);

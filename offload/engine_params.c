@@ -19,8 +19,10 @@ static int move(struct ot_engine *en, int buffer, size_t offset, void *host, siz
 }
 
 static int check_range(const struct ot_engine *en, int slab, int64_t first, int64_t n) {
-    if (slab < 0 || slab >= en->chain.n_slabs || first < 0 || n < 0 || n > en->chain.slabs[slab].n_params - first)
-        return ot_fail(OT_E_INTERNAL, "parameters %lld..%lld of slab %d do not exist", (long long)first, (long long)(first + n), slab);
+    if (slab < 0 || slab >= en->chain.n_slabs || first < 0 || n < 0 ||
+        n > en->chain.slabs[slab].n_params - first)
+        return ot_fail(OT_E_INTERNAL, "parameters %lld..%lld of slab %d do not exist", (long long)first,
+                       (long long)(first + n), slab);
     if (en->submitted != en->collected)
         return ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
     return ot_executor_drain(en->executor);
@@ -64,7 +66,8 @@ out:
     return rc;
 }
 
-static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n, float *values, bool in) {
+static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
+                     float *values, bool in) {
     int64_t n_params = en->chain.slabs[slab].n_params;
     size_t offset = (size_t)first * sizeof(float), bytes = (size_t)n * sizeof(float);
     int state = state_buffer(en, slab);
@@ -73,10 +76,12 @@ static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int
                                          : move_split(en, slab, first, n, values, in);
     if (state == OT_NO_BUFFER)
         return ot_fail(OT_E_INTERNAL, "a plan that only runs forward has no optimizer state");
-    return move(en, state, offset + (kind == OT_SLAB_M ? ot_state_m_offset() : ot_state_v_offset(n_params)), values, bytes, in);
+    return move(en, state, offset + (kind == OT_SLAB_M ? ot_state_m_offset() : ot_state_v_offset(n_params)),
+                values, bytes, in);
 }
 
-static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n, float *values, bool in) {
+static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
+                       float *values, bool in) {
     OT_TRY(check_range(en, slab, first, n));
     for (int64_t i = 0; i < n; i += CHUNK_PARAMS) {
         int64_t chunk = n - i < CHUNK_PARAMS ? n - i : CHUNK_PARAMS;
@@ -85,11 +90,13 @@ static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, i
     return 0;
 }
 
-int ot_engine_set(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n, const float *values) {
+int ot_engine_set(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
+                  const float *values) {
     return move_chunks(en, kind, slab, first, n, (float *)values, true); /* only read when moving in */
 }
 
-int ot_engine_get(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n, float *values) {
+int ot_engine_get(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
+                  float *values) {
     return move_chunks(en, kind, slab, first, n, values, false);
 }
 

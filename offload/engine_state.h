@@ -36,12 +36,12 @@ struct ot_engine {
     struct ot_lane *lane; /* for copies between steps; the executor's lanes are its own */
     struct ot_schedule train, eval, decode;
     struct ot_bound *train_bound, *eval_bound, *decode_bound;
-    int decide_task;      /* the step's last decision */
+    int decide_task;                /* the step's last decision */
     struct ot_engine_step steps[2]; /* by step & 1 */
     struct ot_engine_control control;
     int64_t submitted, collected; /* steps, counted from what set_step said */
     double last_result_time, step_start[2];
-    enum ot_pass pass;            /* what runs: training, but inside a forward alone */
+    enum ot_pass pass; /* what runs: training, but inside a forward alone */
     char *kv_memory;
     int64_t kv_capacity, kv_past;
 };

@@ -27,15 +27,18 @@ static size_t weight_bytes(const struct ot_engine *en, int64_t n) {
     return (size_t)n * ot_dtype_bytes(en->chain.dtype);
 }
 
-/* ---- copies --------------------------------------------------------------------------------------------------------- */
+/* ---- copies
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
-static void copy_slab(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane, enum ot_copy_kind kind) {
+static void copy_slab(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
+                      enum ot_copy_kind kind) {
     size_t bytes = weight_bytes(en, en->chain.slabs[task->slab].n_params);
     ot_lane_copy(lane, kind, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
 }
 
-static void copy_boundary(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane,
-                          enum ot_copy_kind kind) {
+static void copy_boundary(struct ot_engine *en, const struct ot_task *task, int64_t step,
+                          struct ot_lane *lane, enum ot_copy_kind kind) {
     const struct ot_engine_step *st = step_of(en, step);
     if (task->micro >= st->n_micro)
         return;
@@ -54,7 +57,9 @@ static void batch_in(struct ot_engine *en, const struct ot_task *task, int64_t s
 }
 
 static void result_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
-    size_t n_slabs = (size_t)en->chain.n_slabs, first = task->slab >= 0 ? (size_t)task->slab : en->plan.clip ? 0 : n_slabs;
+    size_t n_slabs = (size_t)en->chain.n_slabs, first = task->slab >= 0 ? (size_t)task->slab
+                                                        : en->plan.clip ? 0
+                                                                        : n_slabs;
     size_t end = task->slab >= 0 ? first + 1 : n_slabs + (size_t)en->plan.max_micro;
     double *to = at_parity(en, task->to, step);
     const double *from = ot_engine_at(en, task->from);
@@ -69,10 +74,13 @@ static void params_in(struct ot_engine *en, const struct ot_task *task, int64_t 
 
 static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     int64_t n = en->pass == OT_PASS_DECODE ? en->chain.vocab : step_of(en, step)->micro_tokens[0];
-    ot_lane_copy(lane, OT_COPY_D2H, at_parity(en, task->to, step), ot_engine_at(en, task->from), (size_t)n * sizeof(float));
+    ot_lane_copy(lane, OT_COPY_D2H, at_parity(en, task->to, step), ot_engine_at(en, task->from),
+                 (size_t)n * sizeof(float));
 }
 
-/* ---- blocks --------------------------------------------------------------------------------------------------------- */
+/* ---- blocks
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane,
                      struct ot_block_run *run) {
@@ -125,15 +133,18 @@ static void backward(struct ot_engine *en, const struct ot_task *task, int64_t s
         return;
     fill_run(en, task, step, lane, &run);
     for (int u = 0; task->first && u < block->n_uses; u++)
-        ot_lane_fill(lane, run.grads[u], 0, (size_t)en->chain.slabs[block->uses[u].slab].n_params * sizeof(float));
+        ot_lane_fill(lane, run.grads[u], 0,
+                     (size_t)en->chain.slabs[block->uses[u].slab].n_params * sizeof(float));
     en->chain.backward(en->chain.context, task->block, &run);
     if (task->block < en->chain.n_blocks - 1)
         return;
     double *losses = (double *)ot_engine_at(en, en->layout.results_gpu) + en->chain.n_slabs;
-    en->ops->reduce(lane, &(struct ot_reduce){.n = run.batch.n_tokens, .x = run.token_loss, .out = losses + task->micro});
+    en->ops->reduce(
+        lane, &(struct ot_reduce){.n = run.batch.n_tokens, .x = run.token_loss, .out = losses + task->micro});
 }
 
-/* ---- gradients ------------------------------------------------------------------------------------------------------ */
+/* ---- gradients
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
@@ -141,15 +152,20 @@ static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct
     double *norm = (double *)ot_engine_at(en, en->layout.results_gpu) + task->slab;
     bool more = false;
     for (int i = 1; i < task->n_uses; i++)
-        en->ops->add(lane, &(struct ot_add){.dtype = OT_F32, .n = slab->n_params, .a = sum, .b = ot_engine_at(en, task->grads[i]),
+        en->ops->add(lane, &(struct ot_add){.dtype = OT_F32,
+                                            .n = slab->n_params,
+                                            .a = sum,
+                                            .b = ot_engine_at(en, task->grads[i]),
                                             .out = sum});
     ot_lane_fill(lane, norm, 0, sizeof *norm);
     for (int g = 0; g < slab->n_groups; g++) {
         const struct ot_param_group *group = &slab->groups[g];
         if (!group->trained || group->n == 0)
             continue;
-        en->ops->reduce(lane, &(struct ot_reduce){.n = group->n, .x = sum + group->first, .out = norm, .squares = true,
-                                                  .accumulate = more});
+        en->ops->reduce(
+            lane,
+            &(struct ot_reduce){
+                .n = group->n, .x = sum + group->first, .out = norm, .squares = true, .accumulate = more});
         more = true;
     }
     if (task->to == task->from)
@@ -158,7 +174,9 @@ static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct
     if (en->chain.dtype == OT_F32)
         ot_lane_copy(lane, OT_COPY_D2D, to, sum, (size_t)slab->n_params * sizeof *sum);
     else
-        en->ops->cast(lane, &(struct ot_cast){.from = OT_F32, .to = en->chain.dtype, .n = slab->n_params, .src = sum, .dst = to});
+        en->ops->cast(lane,
+                      &(struct ot_cast){
+                          .from = OT_F32, .to = en->chain.dtype, .n = slab->n_params, .src = sum, .dst = to});
 }
 
 static void grad_keep(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
@@ -166,17 +184,22 @@ static void grad_keep(struct ot_engine *en, const struct ot_task *task, struct o
     ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
 }
 
-/* ---- decisions ------------------------------------------------------------------------------------------------------ */
+/* ---- decisions
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* The numbers of update number t; torch.optim.AdamW's bias corrections, in double, rounded once. */
-static struct ot_adamw_step adamw_step(const struct ot_engine *en, const struct ot_engine_step *st, int64_t t, double scale,
-                                       bool skip) {
+static struct ot_adamw_step adamw_step(const struct ot_engine *en, const struct ot_engine_step *st, int64_t t,
+                                       double scale, bool skip) {
     const struct ot_optimizer_config *o = &en->optimizer;
-    return (struct ot_adamw_step){
-        .lr = st->lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .weight_decay = o->weight_decay,
-        .bias1 = (float)(1 - pow((double)o->beta1, (double)t)),
-        .bias2_sqrt = (float)sqrt(1 - pow((double)o->beta2, (double)t)),
-        .grad_scale = (float)scale, .skip = skip};
+    return (struct ot_adamw_step){.lr = st->lr,
+                                  .beta1 = o->beta1,
+                                  .beta2 = o->beta2,
+                                  .eps = o->eps,
+                                  .weight_decay = o->weight_decay,
+                                  .bias1 = (float)(1 - pow((double)o->beta1, (double)t)),
+                                  .bias2_sqrt = (float)sqrt(1 - pow((double)o->beta2, (double)t)),
+                                  .grad_scale = (float)scale,
+                                  .skip = skip};
 }
 
 static void finish_step(struct ot_engine *en, const double *results, int64_t step, bool skipped) {
@@ -195,7 +218,8 @@ static void finish_step(struct ot_engine *en, const double *results, int64_t ste
         en->control.adam_step++;
 }
 
-/* torch.nn.utils.clip_grad_norm_: scale = min(1, clip / (norm + 1e-6)), of the norm over all trained parameters. */
+/* torch.nn.utils.clip_grad_norm_: scale = min(1, clip / (norm + 1e-6)), of the norm over all trained
+ * parameters. */
 static int decide_all(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const double *results = at_parity(en, task->from, step);
     struct ot_engine_step *st = step_of(en, step);
@@ -204,8 +228,11 @@ static int decide_all(struct ot_engine *en, const struct ot_task *task, int64_t 
         bool skipped = c->deciding == step && c->skip, torn = skipped && c->updated;
         finish_step(en, results, step, skipped);
         return !torn ? 0
-                     : ot_fail(OT_E_NUMERIC, "step %lld: a gradient was not finite after other blocks had been updated (clipping is "
-                               "off, so updates do not wait for the norm): start again from the last checkpoint, with --clip 1.0",
+                     : ot_fail(OT_E_NUMERIC,
+                               "step %lld: a gradient was not finite after other blocks had been updated "
+                               "(clipping is "
+                               "off, so updates do not wait for the norm): start again from the last "
+                               "checkpoint, with --clip 1.0",
                                (long long)step);
     }
     double squares = 0;
@@ -223,7 +250,8 @@ static int decide_all(struct ot_engine *en, const struct ot_task *task, int64_t 
     return 0;
 }
 
-/* Without clipping: one slab. From the first gradient that is not finite on, the step updates nothing more. */
+/* Without clipping: one slab. From the first gradient that is not finite on, the step updates nothing more.
+ */
 static int decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const double *results = at_parity(en, task->from, step);
     struct ot_adamw_step *params = at_parity(en, task->to, step);
@@ -236,12 +264,16 @@ static int decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t
     return 0;
 }
 
-/* ---- updates -------------------------------------------------------------------------------------------------------- */
+/* ---- updates
+ * -------------------------------------------------------------------------------------------------------- */
 
-static struct ot_adamw slab_update(const struct ot_engine *en, const struct ot_task *task, const struct ot_adamw_step *step) {
+static struct ot_adamw slab_update(const struct ot_engine *en, const struct ot_task *task,
+                                   const struct ot_adamw_step *step) {
     int64_t n = en->chain.slabs[task->slab].n_params;
     char *state = ot_engine_at(en, task->x);
-    return (struct ot_adamw){.dtype = en->chain.dtype, .n = n, .step = step,
+    return (struct ot_adamw){.dtype = en->chain.dtype,
+                             .n = n,
+                             .step = step,
                              .weight = ot_engine_at(en, task->to),
                              .low = (int16_t *)(state + ot_state_low_offset(n)),
                              .m = (float *)(state + ot_state_m_offset()),
@@ -250,7 +282,8 @@ static struct ot_adamw slab_update(const struct ot_engine *en, const struct ot_t
 }
 
 /* The part of group g inside [first, end). */
-static bool clip_group(const struct ot_param_group *g, int64_t first, int64_t end, int64_t *from, int64_t *n) {
+static bool clip_group(const struct ot_param_group *g, int64_t first, int64_t end, int64_t *from,
+                       int64_t *n) {
     *from = g->first > first ? g->first : first;
     int64_t to = g->first + g->n < end ? g->first + g->n : end;
     *n = to - *from;
@@ -277,7 +310,8 @@ static void update_chunk(void *context, int64_t begin, int64_t end, int64_t chun
     ot_adamw_run(&part);
 }
 
-/* Chunks of a thread: long enough to amortise the hand-over, short enough to balance; a multiple of every vector. */
+/* Chunks of a thread: long enough to amortise the hand-over, short enough to balance; a multiple of every
+ * vector. */
 enum { UPDATE_CHUNK_PARAMS = 1 << 16 };
 
 static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t step) {
@@ -299,24 +333,58 @@ static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_engine *en = context;
     switch (task->kind) {
-    case OT_TASK_BATCH_IN: batch_in(en, task, step, lane); break;
-    case OT_TASK_FETCH: copy_slab(en, task, lane, OT_COPY_H2D); break;
-    case OT_TASK_FORWARD: forward(en, task, step, lane); break;
-    case OT_TASK_BOUNDARY_OUT: copy_boundary(en, task, step, lane, OT_COPY_D2H); break;
-    case OT_TASK_BOUNDARY_IN: copy_boundary(en, task, step, lane, OT_COPY_H2D); break;
-    case OT_TASK_BACKWARD: backward(en, task, step, lane); break;
-    case OT_TASK_GRAD_FINISH: grad_finish(en, task, lane); break;
-    case OT_TASK_GRAD_OUT: copy_slab(en, task, lane, OT_COPY_D2H); break;
-    case OT_TASK_GRAD_KEEP: grad_keep(en, task, lane); break;
-    case OT_TASK_RESULT_OUT: result_out(en, task, step, lane); break;
-    case OT_TASK_DECIDE: return task->slab < 0 ? decide_all(en, task, step) : decide_slab(en, task, step);
-    case OT_TASK_PARAMS_IN: params_in(en, task, step, lane); break;
-    case OT_TASK_UPDATE_CPU: update_cpu(en, task, step); break;
-    case OT_TASK_UPDATE_GPU: update_gpu(en, task, lane); break;
-    case OT_TASK_UPLOAD: copy_slab(en, task, lane, OT_COPY_H2D); break;
-    case OT_TASK_STORE: copy_slab(en, task, lane, OT_COPY_D2H); break;
-    case OT_TASK_LOSS_OUT: loss_out(en, task, step, lane); break;
-    case OT_TASK_KINDS: assert(!"a task kind");
+    case OT_TASK_BATCH_IN:
+        batch_in(en, task, step, lane);
+        break;
+    case OT_TASK_FETCH:
+        copy_slab(en, task, lane, OT_COPY_H2D);
+        break;
+    case OT_TASK_FORWARD:
+        forward(en, task, step, lane);
+        break;
+    case OT_TASK_BOUNDARY_OUT:
+        copy_boundary(en, task, step, lane, OT_COPY_D2H);
+        break;
+    case OT_TASK_BOUNDARY_IN:
+        copy_boundary(en, task, step, lane, OT_COPY_H2D);
+        break;
+    case OT_TASK_BACKWARD:
+        backward(en, task, step, lane);
+        break;
+    case OT_TASK_GRAD_FINISH:
+        grad_finish(en, task, lane);
+        break;
+    case OT_TASK_GRAD_OUT:
+        copy_slab(en, task, lane, OT_COPY_D2H);
+        break;
+    case OT_TASK_GRAD_KEEP:
+        grad_keep(en, task, lane);
+        break;
+    case OT_TASK_RESULT_OUT:
+        result_out(en, task, step, lane);
+        break;
+    case OT_TASK_DECIDE:
+        return task->slab < 0 ? decide_all(en, task, step) : decide_slab(en, task, step);
+    case OT_TASK_PARAMS_IN:
+        params_in(en, task, step, lane);
+        break;
+    case OT_TASK_UPDATE_CPU:
+        update_cpu(en, task, step);
+        break;
+    case OT_TASK_UPDATE_GPU:
+        update_gpu(en, task, lane);
+        break;
+    case OT_TASK_UPLOAD:
+        copy_slab(en, task, lane, OT_COPY_H2D);
+        break;
+    case OT_TASK_STORE:
+        copy_slab(en, task, lane, OT_COPY_D2H);
+        break;
+    case OT_TASK_LOSS_OUT:
+        loss_out(en, task, step, lane);
+        break;
+    case OT_TASK_KINDS:
+        assert(!"a task kind");
     }
     return 0;
 }

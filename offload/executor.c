@@ -25,19 +25,19 @@ struct notice {
 struct instance {
     struct ot_bound *bound;
     int64_t step;
-    int remaining;             /* cpu tasks, and device lanes, that are not finished */
-    int pins;                  /* lanes about to wait for one of the events: it must not be recorded anew before */
+    int remaining; /* cpu tasks, and device lanes, that are not finished */
+    int pins;      /* lanes about to wait for one of the events: it must not be recorded anew before */
     struct instance *previous; /* the step before, while it is not complete */
-    bool *issued, *done;       /* [n_tasks]: enqueued; known to be finished (cpu tasks, and tasks that notify) */
-    int *pending;              /* [n_tasks]: edges not yet satisfied, of cpu tasks */
-    struct ot_event **events;  /* [n_tasks], NULL where not needed */
-    struct notice *notices;    /* [n_tasks] */
+    bool *issued, *done; /* [n_tasks]: enqueued; known to be finished (cpu tasks, and tasks that notify) */
+    int *pending;        /* [n_tasks]: edges not yet satisfied, of cpu tasks */
+    struct ot_event **events; /* [n_tasks], NULL where not needed */
+    struct notice *notices;   /* [n_tasks] */
 };
 
 struct ot_bound {
     const struct ot_schedule *schedule;
     struct instance instances[IN_FLIGHT];
-    int *first_dependent; /* [n_tasks + 1]: where each task's cpu dependents begin */
+    int *first_dependent;      /* [n_tasks + 1]: where each task's cpu dependents begin */
     struct ot_dep *dependents; /* task, and whether it is the next step's */
 };
 
@@ -48,8 +48,8 @@ struct lane_thread {
     pthread_t thread;
     pthread_cond_t wake;
     bool started, waiting;
-    int64_t runs;                   /* runs finished by this lane */
-    const struct ot_task *at;       /* for the watchdog */
+    int64_t runs;             /* runs finished by this lane */
+    const struct ot_task *at; /* for the watchdog */
     uint64_t delays;
 };
 
@@ -63,16 +63,17 @@ struct ot_executor {
     pthread_mutex_t mutex;
     pthread_cond_t driver;
     struct lane_thread lanes[OT_LANE_COUNT];
-    int64_t submitted, completed;      /* runs */
-    struct instance *runs[IN_FLIGHT];  /* by run number */
+    int64_t submitted, completed;     /* runs */
+    struct instance *runs[IN_FLIGHT]; /* by run number */
     int n_ready, ready_capacity;
     struct ready *ready;
-    uint64_t progress;                 /* tasks passed; for the watchdog */
+    uint64_t progress; /* tasks passed; for the watchdog */
     bool stop, failed;
     struct ot_error error;
 };
 
-/* ---- completion (mutex held) ---------------------------------------------------------------------------------------- */
+/* ---- completion (mutex held)
+ * ---------------------------------------------------------------------------------------- */
 
 static void wake_waiting(struct ot_executor *ex) {
     for (int l = 0; l < OT_LANE_COUNT; l++)
@@ -135,12 +136,15 @@ static void on_notice(void *arg) {
     pthread_mutex_unlock(&notice->executor->mutex);
 }
 
-/* ---- lanes ---------------------------------------------------------------------------------------------------------- */
+/* ---- lanes
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static void delay(struct lane_thread *lt) {
     uint64_t seed = lt->executor->config.delay_seed;
     if (seed)
-        usleep((useconds_t)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, lt->id, 1), lt->delays++, 200));
+        usleep((useconds_t)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, lt->id, 1), lt->delays++,
+                                           200));
 }
 
 static void wait_here(struct ot_executor *ex, struct lane_thread *lt) {
@@ -149,8 +153,10 @@ static void wait_here(struct ot_executor *ex, struct lane_thread *lt) {
     lt->waiting = false;
 }
 
-/* Makes sure of one edge: returns the event to wait for on the lane, or NULL if nothing is left to wait for. */
-static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, struct instance *in, const struct ot_dep *dep) {
+/* Makes sure of one edge: returns the event to wait for on the lane, or NULL if nothing is left to wait for.
+ */
+static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, struct instance *in,
+                               const struct ot_dep *dep) {
     const struct ot_task *before = &in->bound->schedule->tasks[dep->task];
     for (;;) {
         struct instance *at = dep->previous_step ? in->previous : in;
@@ -163,7 +169,8 @@ static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, s
 }
 
 /* Never under the mutex: enqueuing may wait for the lane, whose notifications need the mutex. */
-static void wait_for_dep(struct ot_executor *ex, struct lane_thread *lt, struct instance *in, const struct ot_dep *dep) {
+static void wait_for_dep(struct ot_executor *ex, struct lane_thread *lt, struct instance *in,
+                         const struct ot_dep *dep) {
     pthread_mutex_lock(&ex->mutex);
     struct ot_event *event = settle(ex, lt, in, dep);
     struct instance *owner = dep->previous_step ? in->previous : in;
@@ -232,7 +239,8 @@ static struct ready take_ready(struct ot_executor *ex) {
         int da = a->instance->bound->schedule->tasks[a->task].deadline;
         int db = b->instance->bound->schedule->tasks[b->task].deadline;
         if (a->instance->step != b->instance->step ? a->instance->step < b->instance->step
-                                                   : da != db ? da < db : a->task < b->task)
+            : da != db                             ? da < db
+                                                   : a->task < b->task)
             best = i;
     }
     struct ready taken = ex->ready[best];
@@ -264,7 +272,8 @@ static void *cpu_lane_main(void *arg) {
     return NULL;
 }
 
-/* ---- opening and closing -------------------------------------------------------------------------------------------- */
+/* ---- opening and closing
+ * -------------------------------------------------------------------------------------------- */
 
 int ot_executor_open(const struct ot_executor_config *config, struct ot_executor **out) {
     int rc = 0;
@@ -356,7 +365,8 @@ static int list_dependents(struct ot_bound *bound) {
     for (int i = 0; i < s->n_tasks; i++)
         for (int d = 0; d < s->tasks[i].n_deps && !ot_lane_is_device(s->tasks[i].lane); d++) {
             const struct ot_dep *dep = &s->tasks[i].deps[d];
-            bound->dependents[bound->first_dependent[dep->task + 1]++] = (struct ot_dep){i, dep->previous_step};
+            bound->dependents[bound->first_dependent[dep->task + 1]++] =
+                (struct ot_dep){i, dep->previous_step};
         }
     return 0;
 }
@@ -407,19 +417,22 @@ void ot_executor_unbind(struct ot_executor *ex, struct ot_bound *bound) {
     free(bound);
 }
 
-/* ---- driving -------------------------------------------------------------------------------------------------------- */
+/* ---- driving
+ * -------------------------------------------------------------------------------------------------------- */
 
 static void report_stall(struct ot_executor *ex, double seconds) {
     char text[160];
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         const struct ot_task *at = ex->lanes[l].at;
-        ot_log(OT_LOG_WARN, "no progress for %.0f s: lane %s %s %s", seconds, ot_lane_name((enum ot_lane_id)l),
-               at ? "is at" : "is idle", at ? ot_task_describe(at, ex->config.chain, text, sizeof text) : "");
+        ot_log(OT_LOG_WARN, "no progress for %.0f s: lane %s %s %s", seconds,
+               ot_lane_name((enum ot_lane_id)l), at ? "is at" : "is idle",
+               at ? ot_task_describe(at, ex->config.chain, text, sizeof text) : "");
     }
 }
 
 /* Waits on the driver's condition until test() holds; the watchdog looks on. Mutex held. */
-static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_executor *, const void *), const void *arg) {
+static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_executor *, const void *),
+                       const void *arg) {
     uint64_t seen = ex->progress;
     double stalled = 0, limit = ex->config.stall_seconds > 0 ? ex->config.stall_seconds : 60;
     while (!test(ex, arg)) {

@@ -1,13 +1,13 @@
 /* The executor: runs schedules step after step on the lanes of a device and on the CPU pool.
  *
- * A thread per device lane walks that lane's tasks in order. Before a task it makes sure of its edges: one from another
- * device lane becomes an event wait (once the other task has been enqueued), one from the cpu lane is waited for here.
- * Then it enqueues the task's work and goes on; it never waits for the device. One more thread serves the cpu lane: of
- * the tasks whose edges are satisfied it takes the one with the earliest deadline. Who waits is always woken by whoever
- * completes: nothing polls.
+ * A thread per device lane walks that lane's tasks in order. Before a task it makes sure of its edges: one
+ * from another device lane becomes an event wait (once the other task has been enqueued), one from the cpu
+ * lane is waited for here. Then it enqueues the task's work and goes on; it never waits for the device. One
+ * more thread serves the cpu lane: of the tasks whose edges are satisfied it takes the one with the earliest
+ * deadline. Who waits is always woken by whoever completes: nothing polls.
  *
- * Two steps may be in flight. submit() blocks for the older one when a third comes. All public functions are for one
- * driving thread.
+ * Two steps may be in flight. submit() blocks for the older one when a third comes. All public functions are
+ * for one driving thread.
  */
 #ifndef OT_OFFLOAD_EXECUTOR_H
 #define OT_OFFLOAD_EXECUTOR_H
@@ -17,8 +17,8 @@
 struct ot_executor;
 struct ot_bound; /* a schedule with its events */
 
-/* Does the task's work: enqueues on `lane`, or, for tasks of the cpu lane (lane NULL), does it at once. A failure is kept
- * and returned to the driver; the step's other tasks still run, so that nothing hangs. */
+/* Does the task's work: enqueues on `lane`, or, for tasks of the cpu lane (lane NULL), does it at once. A
+ * failure is kept and returned to the driver; the step's other tasks still run, so that nothing hangs. */
 typedef int (*ot_task_fn)(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
 
 struct ot_executor_config {
@@ -35,10 +35,11 @@ void ot_executor_close(struct ot_executor *executor); /* drains; NULL is fine */
 
 /* The schedule must outlive the binding. */
 int ot_executor_bind(struct ot_executor *executor, const struct ot_schedule *schedule, struct ot_bound **out);
-void ot_executor_unbind(struct ot_executor *executor, struct ot_bound *bound); /* NULL is fine; executor drained */
+void ot_executor_unbind(struct ot_executor *executor,
+                        struct ot_bound *bound); /* NULL is fine; executor drained */
 
-/* Starts the step. Steps of one schedule that follow each other without a drain must be numbered consecutively; another
- * schedule needs a drain before it. */
+/* Starts the step. Steps of one schedule that follow each other without a drain must be numbered
+ * consecutively; another schedule needs a drain before it. */
 int ot_executor_submit(struct ot_executor *executor, struct ot_bound *bound, int64_t step);
 /* Blocks until a further step may be submitted: the step whose parity buffers it will use is complete. */
 int ot_executor_wait_parity(struct ot_executor *executor);

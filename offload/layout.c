@@ -24,9 +24,8 @@ static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t byt
         return OT_NO_BUFFER;
     if (layout->n_buffers == mk->capacity) {
         int capacity = mk->capacity ? mk->capacity * 2 : 256;
-        struct ot_buffer *grown = capacity > BUFFER_LIMIT
-                                      ? NULL
-                                      : realloc(layout->buffers, (size_t)capacity * sizeof *grown);
+        struct ot_buffer *grown =
+            capacity > BUFFER_LIMIT ? NULL : realloc(layout->buffers, (size_t)capacity * sizeof *grown);
         if (!grown) {
             mk->rc = ot_fail(OT_E_BUDGET, "out of memory for the plan's %d buffers", layout->n_buffers);
             return OT_NO_BUFFER;
@@ -37,11 +36,14 @@ static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t byt
     size_t align = tier == OT_TIER_GPU ? GPU_ALIGN : HOST_ALIGN;
     size_t rounded = (bytes + align - 1) / align * align;
     if (bytes > SIZE_MAX / 4 || layout->tier_bytes[tier] > SIZE_MAX / 4) {
-        mk->rc = ot_fail(OT_E_BUDGET, "%s: %zu bytes are more than any machine has; lower the sequence length or the micro-batch",
-                         name, bytes);
+        mk->rc = ot_fail(
+            OT_E_BUDGET,
+            "%s: %zu bytes are more than any machine has; lower the sequence length or the micro-batch", name,
+            bytes);
         return OT_NO_BUFFER;
     }
-    layout->buffers[layout->n_buffers] = (struct ot_buffer){tier, name, bytes, rounded, layout->tier_bytes[tier], n_tiles};
+    layout->buffers[layout->n_buffers] =
+        (struct ot_buffer){tier, name, bytes, rounded, layout->tier_bytes[tier], n_tiles};
     layout->tier_bytes[tier] += rounded;
     return layout->n_buffers++;
 }
@@ -52,7 +54,8 @@ static int *new_indices(struct maker *mk, int64_t n) {
     int *indices = n > 0 && n < BUFFER_LIMIT ? malloc((size_t)n * sizeof *indices) : NULL;
     if (!indices) {
         if (mk->rc >= 0)
-            mk->rc = ot_fail(OT_E_BUDGET, "out of memory for a plan with %lld buffers of a kind", (long long)n);
+            mk->rc =
+                ot_fail(OT_E_BUDGET, "out of memory for a plan with %lld buffers of a kind", (long long)n);
         return NULL;
     }
     for (int64_t i = 0; i < n; i++)
@@ -83,8 +86,8 @@ bool ot_slab_is_streamed(const struct ot_plan *plan, int slab) {
     return plan->slabs[slab].weights == OT_HOME_HOST;
 }
 
-/* fp32 gradients that wait on the device anyway need no slot: they are summed where they wait. A tied slab's two sums
- * are joined first. */
+/* fp32 gradients that wait on the device anyway need no slot: they are summed where they wait. A tied slab's
+ * two sums are joined first. */
 bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
     return chain->dtype == OT_F32 && plan->slabs[slab].state == OT_HOME_GPU && ot_slab_uses(chain, slab) == 1;
 }
@@ -136,9 +139,12 @@ static void add_slots(struct maker *mk) {
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         const struct ot_plan *plan = mk->plan;
         struct ot_layout *layout = mk->layout;
-        layout->weight_slots[k] = add_many(mk, OT_TIER_GPU, "weight slots", weight_bytes(chain, largest[k]), plan->weight_slots[k]);
-        layout->grad_slots[k] = add_many(mk, OT_TIER_GPU, "gradient slots", (size_t)largest[k] * 4, plan->grad_slots[k]);
-        layout->stage_slots[k] = add_many(mk, OT_TIER_GPU, "gradient slots", weight_bytes(chain, largest[k]), plan->stage_slots[k]);
+        layout->weight_slots[k] =
+            add_many(mk, OT_TIER_GPU, "weight slots", weight_bytes(chain, largest[k]), plan->weight_slots[k]);
+        layout->grad_slots[k] =
+            add_many(mk, OT_TIER_GPU, "gradient slots", (size_t)largest[k] * 4, plan->grad_slots[k]);
+        layout->stage_slots[k] = add_many(mk, OT_TIER_GPU, "gradient slots", weight_bytes(chain, largest[k]),
+                                          plan->stage_slots[k]);
     }
 }
 
@@ -150,11 +156,13 @@ static void add_boundaries(struct maker *mk) {
     int boundaries = chain->n_blocks - 1;
     bool all = plan->train && plan->activations == OT_HOME_GPU;
     layout->n_boundaries = all || boundaries < 2 ? boundaries : 2;
-    layout->boundary_gpu = add_many(mk, OT_TIER_GPU, "activations", bytes, (int64_t)layout->n_boundaries * plan->max_micro);
+    layout->boundary_gpu =
+        add_many(mk, OT_TIER_GPU, "activations", bytes, (int64_t)layout->n_boundaries * plan->max_micro);
     if (!plan->train)
         return;
     if (!all)
-        layout->boundary_host = add_many(mk, OT_TIER_HOST, "activations", bytes, (int64_t)boundaries * plan->max_micro);
+        layout->boundary_host =
+            add_many(mk, OT_TIER_HOST, "activations", bytes, (int64_t)boundaries * plan->max_micro);
     layout->activation_slots = add_many(mk, OT_TIER_GPU, "activation slots", bytes, plan->activation_slots);
     layout->boundary_grad = add_many(mk, OT_TIER_GPU, "activation gradients", bytes, plan->max_micro);
 }
@@ -173,7 +181,8 @@ static void add_workspace(struct maker *mk) {
         bytes = chain->scratch_bytes(chain->context, b, plan->micro_tokens);
         scratch = bytes > scratch ? bytes : scratch;
     }
-    layout->saved = add_many(mk, OT_TIER_GPU, "kept activations", saved_middle, (int64_t)plan->kept_blocks * plan->max_micro);
+    layout->saved = add_many(mk, OT_TIER_GPU, "kept activations", saved_middle,
+                             (int64_t)plan->kept_blocks * plan->max_micro);
     layout->saved_scratch = add(mk, OT_TIER_GPU, "workspace", saved, 1);
     layout->scratch = add(mk, OT_TIER_GPU, "workspace", scratch, 1);
     layout->token_loss = add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
@@ -187,9 +196,11 @@ static void add_step_buffers(struct maker *mk) {
     size_t batch = (size_t)plan->max_micro * (size_t)plan->micro_tokens * 4 * sizeof(int32_t);
     /* Tile s holds slab s's squared norm, the last tile the losses: they leave at different times. */
     size_t results = ((size_t)plan->max_micro + (size_t)mk->chain->n_slabs) * sizeof(double);
-    size_t forward = (size_t)(mk->chain->vocab > plan->micro_tokens ? mk->chain->vocab : plan->micro_tokens) * sizeof(float);
+    size_t forward = (size_t)(mk->chain->vocab > plan->micro_tokens ? mk->chain->vocab : plan->micro_tokens) *
+                     sizeof(float);
     int tiles = mk->chain->n_slabs + 1;
-    results = results > forward ? results : forward; /* the same pages bring token losses and logits to the host */
+    results =
+        results > forward ? results : forward; /* the same pages bring token losses and logits to the host */
     layout->results_gpu = add(mk, OT_TIER_GPU, "batches, results", results, tiles);
     size_t params = (size_t)mk->chain->n_slabs * sizeof(struct ot_adamw_step);
     layout->params_gpu = add(mk, OT_TIER_GPU, "batches, results", params, mk->chain->n_slabs);
@@ -255,8 +266,8 @@ int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *pla
     return layout->boundary_gpu[boundary % layout->n_boundaries * plan->max_micro + micro];
 }
 
-int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan, int block,
-                    int micro) {
+int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan,
+                    int block, int micro) {
     int last_middle = chain->n_blocks - 2;
     int slot = last_middle - block; /* the last middle block has slot 0 */
     if (block < 1 || block > last_middle || slot >= plan->kept_blocks)

@@ -1,8 +1,9 @@
-/* Layout: every buffer that a plan needs, by name, tier and size. The ledger is its sum, the engine allocates exactly
- * it, and the schedule's tasks name buffers by their index here.
+/* Layout: every buffer that a plan needs, by name, tier and size. The ledger is its sum, the engine allocates
+ * exactly it, and the schedule's tasks name buffers by their index here.
  *
- * A buffer is the unit of conflict between tasks. Slabs on the host are cut further into tiles, so that the optimizer's
- * tiles can be updated by independent tasks. Buffers of `parity` exist twice: steps in flight alternate between them.
+ * A buffer is the unit of conflict between tasks. Slabs on the host are cut further into tiles, so that the
+ * optimizer's tiles can be updated by independent tasks. Buffers of `parity` exist twice: steps in flight
+ * alternate between them.
  */
 #ifndef OT_OFFLOAD_LAYOUT_H
 #define OT_OFFLOAD_LAYOUT_H
@@ -25,27 +26,30 @@ struct ot_buffer {
 struct ot_slab_buffers {
     int weights_gpu, weights_host; /* [n_params] in the chain's dtype */
     int state_gpu, state_host;     /* m, v fp32 [n_params] each, then lo int16 [n_params] (bf16 training) */
-    int grad_gpu, grad_host;       /* waiting gradients in the chain's dtype; fp32 on the gpu: also the accumulator */
-    int kept_grad;                 /* host, fp32: plan.keep_grads */
+    int grad_gpu,
+        grad_host; /* waiting gradients in the chain's dtype; fp32 on the gpu: also the accumulator */
+    int kept_grad; /* host, fp32: plan.keep_grads */
 };
 
 struct ot_layout {
     int n_buffers;
     struct ot_buffer *buffers;
-    struct ot_slab_buffers *slabs;            /* [n_slabs] */
-    int *weight_slots[OT_SLOT_KINDS], *grad_slots[OT_SLOT_KINDS], *stage_slots[OT_SLOT_KINDS]; /* [plan's counts] */
-    int n_boundaries;                         /* device buffers for boundaries: boundaries x micro-batches */
-    int *boundary_gpu;                        /* [n_boundaries][max_micro]: all n_blocks - 1, or a ping-pong of 2 */
-    int *boundary_host;                       /* [n_blocks - 1][max_micro], or NULL */
-    int *activation_slots;                    /* [plan.activation_slots] */
-    int *boundary_grad;                       /* [max_micro] */
-    int *saved;                               /* [kept_blocks][max_micro] */
+    struct ot_slab_buffers *slabs; /* [n_slabs] */
+    int *weight_slots[OT_SLOT_KINDS], *grad_slots[OT_SLOT_KINDS],
+        *stage_slots[OT_SLOT_KINDS]; /* [plan's counts] */
+    int n_boundaries;                /* device buffers for boundaries: boundaries x micro-batches */
+    int *boundary_gpu;               /* [n_boundaries][max_micro]: all n_blocks - 1, or a ping-pong of 2 */
+    int *boundary_host;              /* [n_blocks - 1][max_micro], or NULL */
+    int *activation_slots;           /* [plan.activation_slots] */
+    int *boundary_grad;              /* [max_micro] */
+    int *saved;                      /* [kept_blocks][max_micro] */
     int saved_scratch, scratch, token_loss, logits;
     int constants;
-    int results_gpu, results_host[2];         /* double: [n_slabs] squared norms, a tile each, then [max_micro] losses */
-    int batch_gpu[2], batch_host[2];          /* per micro-batch: tokens, targets, position, row_start */
-    int params_gpu, params_host[2];           /* struct ot_adamw_step [n_slabs], a tile each */
-    int control;                              /* the optimizer's step counter and skip flag */
+    int results_gpu,
+        results_host[2]; /* double: [n_slabs] squared norms, a tile each, then [max_micro] losses */
+    int batch_gpu[2], batch_host[2]; /* per micro-batch: tokens, targets, position, row_start */
+    int params_gpu, params_host[2];  /* struct ot_adamw_step [n_slabs], a tile each */
+    int control;                     /* the optimizer's step counter and skip flag */
     size_t tier_bytes[OT_TIER_COUNT];
 };
 
@@ -62,15 +66,22 @@ bool ot_slab_is_streamed(const struct ot_plan *plan, int slab);
 bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 int ot_slab_uses(const struct ot_chain *chain, int slab); /* by how many blocks; 2 where tied */
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-/* The device buffer of boundary b (the output of block b), micro-batch m, while the forward pass is near it. */
+/* The device buffer of boundary b (the output of block b), micro-batch m, while the forward pass is near it.
+ */
 int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro);
 /* Which kept buffer block b, micro m has; OT_NO_BUFFER if the block recomputes. */
-int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan, int block,
-                    int micro);
+int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan,
+                    int block, int micro);
 
 /* Where the parts of a slab's state lie, in bytes from the buffer's start. */
-static inline size_t ot_state_m_offset(void) { return 0; }
-static inline size_t ot_state_v_offset(int64_t n_params) { return (size_t)n_params * 4; }
-static inline size_t ot_state_low_offset(int64_t n_params) { return (size_t)n_params * 8; }
+static inline size_t ot_state_m_offset(void) {
+    return 0;
+}
+static inline size_t ot_state_v_offset(int64_t n_params) {
+    return (size_t)n_params * 4;
+}
+static inline size_t ot_state_low_offset(int64_t n_params) {
+    return (size_t)n_params * 8;
+}
 
 #endif

@@ -1,5 +1,5 @@
-/* Edges from accesses: the scoreboard of schedule.h. Two consecutive copies of the program are walked in order; the
- * edges of the second copy, within it and into the first, are the schedule's. */
+/* Edges from accesses: the scoreboard of schedule.h. Two consecutive copies of the program are walked in
+ * order; the edges of the second copy, within it and into the first, are the schedule's. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -91,7 +91,8 @@ static int reduce(struct linker *lk, int node, int step) {
             continue;
         ot_reach_add(&lk->reach, node, before);
         if (step == 1)
-            OT_TRY(add_dep(&lk->schedule->tasks[node - n], (struct ot_dep){before < n ? before : before - n, before < n}));
+            OT_TRY(add_dep(&lk->schedule->tasks[node - n],
+                           (struct ot_dep){before < n ? before : before - n, before < n}));
     }
     return 0;
 }

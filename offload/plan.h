@@ -1,17 +1,19 @@
-/* A plan: where every slab lives, how many slots stage what passes through, and how a step is cut. It turns a model and a
- * machine into a schedule, and its ledger names every byte on every tier before anything is allocated.
+/* A plan: where every slab lives, how many slots stage what passes through, and how a step is cut. It turns a
+ * model and a machine into a schedule, and its ledger names every byte on every tier before anything is
+ * allocated.
  *
  * HOMES. Per slab, weights and state live on the device or on the host.
  *   weights device, state device   resident: updated by the device where they lie
- *   weights host,   state host     streamed: updated by the CPU pool in host memory, fetched into a slot at use
- *   weights device, state host     the pool updates the host's copy, which is then uploaded to the resident one
- *   weights host,   state device   fetched into a slot, updated there at use, stored back
- * State is (lo, m, v), in fp32 training (m, v). Whoever updates needs the master's high half too, so a host-homed state
- * always has the weights beside it on the host, whatever the weights' home.
+ *   weights host,   state host     streamed: updated by the CPU pool in host memory, fetched into a slot at
+ * use weights device, state host     the pool updates the host's copy, which is then uploaded to the resident
+ * one weights host,   state device   fetched into a slot, updated there at use, stored back State is (lo, m,
+ * v), in fp32 training (m, v). Whoever updates needs the master's high half too, so a host-homed state always
+ * has the weights beside it on the host, whatever the weights' home.
  *
- * SLOTS. What is not resident passes through slots: `layer` slots fit the largest layer slab, `edge` slots the largest
- * of the others (embedding, head). Gradients accumulate in fp32 slots of the same two kinds; finished ones leave
- * through staging slots in the gradient's storage dtype (bf16 training; fp32 leaves straight from the accumulator).
+ * SLOTS. What is not resident passes through slots: `layer` slots fit the largest layer slab, `edge` slots
+ * the largest of the others (embedding, head). Gradients accumulate in fp32 slots of the same two kinds;
+ * finished ones leave through staging slots in the gradient's storage dtype (bf16 training; fp32 leaves
+ * straight from the accumulator).
  *
  * The micro-batch size is part of what fixes the bits; everything else in a plan is not.
  */
@@ -40,7 +42,8 @@ struct ot_slab_plan {
 
 struct ot_ledger_entry {
     enum ot_tier tier;
-    const char *name;  /* "weights", "optimizer state", ...; entries of one name are summed in the printed table */
+    const char
+        *name; /* "weights", "optimizer state", ...; entries of one name are summed in the printed table */
     size_t bytes;
 };
 enum { OT_LEDGER_MAX = 32 };
@@ -53,40 +56,41 @@ size_t ot_ledger_total(const struct ot_ledger *ledger, enum ot_tier tier);
 struct ot_plan {
     struct ot_slab_plan *slabs; /* [n_slabs], owned */
     int n_slabs;
-    enum ot_home activations;   /* home of the boundary activations */
-    int64_t micro_tokens;       /* tokens of a full micro-batch */
-    int max_micro;              /* micro-batches of the largest step */
+    enum ot_home activations; /* home of the boundary activations */
+    int64_t micro_tokens;     /* tokens of a full micro-batch */
+    int max_micro;            /* micro-batches of the largest step */
     enum ot_order order;
-    bool train;                 /* false: forward alone (eval, generate): no gradients, no state */
-    bool clip;                  /* updates wait for the global norm */
-    bool keep_grads;            /* test seam: see ot_engine_get_grad */
-    int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS]; /* 0 where nothing passes */
-    int activation_slots;       /* device slots for boundary activations homed on the host */
-    int kept_blocks;            /* the last k middle blocks keep their inner activations; the others recompute */
-    int64_t tile_params;        /* the CPU pool's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
+    bool train;      /* false: forward alone (eval, generate): no gradients, no state */
+    bool clip;       /* updates wait for the global norm */
+    bool keep_grads; /* test seam: see ot_engine_get_grad */
+    int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS],
+        stage_slots[OT_SLOT_KINDS]; /* 0 where nothing passes */
+    int activation_slots;           /* device slots for boundary activations homed on the host */
+    int kept_blocks;     /* the last k middle blocks keep their inner activations; the others recompute */
+    int64_t tile_params; /* the CPU pool's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
 };
 
 struct ot_plan_request {
     const struct ot_chain *chain;
     size_t budget_bytes[OT_TIER_COUNT];
-    int64_t sequence_tokens;    /* one packed sequence */
-    int64_t step_sequences;     /* sequences of a step */
-    int64_t micro_sequences;    /* sequences of a micro-batch; 0: chosen from the budget */
+    int64_t sequence_tokens; /* one packed sequence */
+    int64_t step_sequences;  /* sequences of a step */
+    int64_t micro_sequences; /* sequences of a micro-batch; 0: chosen from the budget */
     bool train, clip;
     enum ot_home weights, state, activations; /* AUTO, or forced for all slabs */
-    int slots;                  /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
-    int recompute;              /* -1: chosen, 0: keep everything, 1: recompute every block */
+    int slots;                                /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
+    int recompute;                            /* -1: chosen, 0: keep everything, 1: recompute every block */
     enum ot_order order;
     int64_t extra_device_bytes; /* reserved for the caller: the key/value cache of generate */
 };
 
-/* Chooses within the budgets: residency first where it fits, then kept activations, then more slots; streams what does
- * not fit. Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what would fit; OT_E_USAGE: a forced choice
- * that cannot be. The caller frees the plan with ot_plan_free. */
+/* Chooses within the budgets: residency first where it fits, then kept activations, then more slots; streams
+ * what does not fit. Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what would fit;
+ * OT_E_USAGE: a forced choice that cannot be. The caller frees the plan with ot_plan_free. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
-/* Recomputes the ledger from the other fields, after a test or a caller has set them by hand. Errors: OT_E_USAGE when
- * the fields contradict each other (a slab homed on the host without slots, ...). */
+/* Recomputes the ledger from the other fields, after a test or a caller has set them by hand. Errors:
+ * OT_E_USAGE when the fields contradict each other (a slab homed on the host without slots, ...). */
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan);
 void ot_plan_free(struct ot_plan *plan);
 

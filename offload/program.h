@@ -1,5 +1,5 @@
-/* Writing a step down as a sequential program: what the generators (program_train.c, program_forward.c) share. Internal
- * to offload/.
+/* Writing a step down as a sequential program: what the generators (program_train.c, program_forward.c)
+ * share. Internal to offload/.
  *
  * A program ends at the first failure: p->rc keeps it, and everything after it does nothing.
  */
@@ -17,9 +17,9 @@ struct ot_ring {
 };
 int ot_ring_open(struct ot_ring *ring, const int *buffers, int count);
 void ot_ring_close(struct ot_ring *ring);
-int ot_ring_find(const struct ot_ring *ring, int owner);                            /* -1: nowhere */
-int ot_ring_victim(const struct ot_ring *ring, const int *needed, int n_needed);    /* -1: all are needed */
-int ot_ring_take(struct ot_ring *ring, int owner, int now);                         /* a free slot; OT_E_USAGE if none */
+int ot_ring_find(const struct ot_ring *ring, int owner);                         /* -1: nowhere */
+int ot_ring_victim(const struct ot_ring *ring, const int *needed, int n_needed); /* -1: all are needed */
+int ot_ring_take(struct ot_ring *ring, int owner, int now); /* a free slot; OT_E_USAGE if none */
 
 /* A block's turn: all micro-batches in layer-major order, one in micro-batch-major. */
 struct ot_visit {
@@ -50,7 +50,7 @@ struct ot_program {
     int n_returns, next_return; /* boundaries that come back from the host, in program order */
     struct ot_return {
         int boundary, micro, slot;
-    } *returns;
+    } * returns;
     int *uses_left; /* [n_slabs]: uses whose gradient is not complete yet */
     int *deferred;  /* [n_slabs]: device updates to be emitted after the next block's backward */
     int n_deferred;
@@ -62,23 +62,28 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
 int ot_program_close(struct ot_program *p);
 
 struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane);
-struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, int buffer, bool reads, bool writes);
+struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, int buffer, bool reads,
+                                    bool writes);
 void ot_program_read(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag tag);
 void ot_program_write(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag tag);
-void ot_program_update(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag before, struct ot_tag after);
-void ot_program_scratch(struct ot_program *p, struct ot_task *task, int buffer); /* garbage before and after */
+void ot_program_update(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag before,
+                       struct ot_tag after);
+void ot_program_scratch(struct ot_program *p, struct ot_task *task,
+                        int buffer);                     /* garbage before and after */
 struct ot_access *ot_program_last(struct ot_task *task); /* to narrow the tiles, or say parity */
 
 /* The steps that training and forward alone share. */
 void ot_program_batch_in(struct ot_program *p);
-void ot_program_fetch_ahead(struct ot_program *p, int visit); /* the visit's own weights, and more as slots allow */
+void ot_program_fetch_ahead(struct ot_program *p,
+                            int visit); /* the visit's own weights, and more as slots allow */
 void ot_program_fetch(struct ot_program *p, int slab, int slot);
-int ot_program_weights(struct ot_program *p, int slab);       /* the buffer that holds them now */
+int ot_program_weights(struct ot_program *p, int slab); /* the buffer that holds them now */
 void ot_program_forward(struct ot_program *p, int block, int micro);
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses);
 
 static inline struct ot_tag ot_tag(enum ot_content content, int index, int micro, int version) {
-    return (struct ot_tag){.content = (uint8_t)content, .version = (int8_t)version, .index = index, .micro = micro};
+    return (struct ot_tag){
+        .content = (uint8_t)content, .version = (int8_t)version, .index = index, .micro = micro};
 }
 
 #endif

@@ -5,7 +5,8 @@
 #include "offload/program.h"
 #include "src/base/error.h"
 
-/* ---- opening: which blocks run when, and which streamed slabs they need -------------------------------------------- */
+/* ---- opening: which blocks run when, and which streamed slabs they need
+ * -------------------------------------------- */
 
 static void add_visits(struct ot_program *p, int first_micro, int n_micro) {
     int n = p->chain->n_blocks;
@@ -20,11 +21,13 @@ static void add_needs(struct ot_program *p, int v) {
     const struct ot_visit *visit = &p->visits[v];
     const struct ot_block_spec *block = &p->chain->blocks[visit->block];
     for (int u = 0; u < block->n_uses; u++)
-        if (ot_slab_is_streamed(p->plan, block->uses[u].slab) && (!visit->backward || block->uses[u].needed_in_backward))
+        if (ot_slab_is_streamed(p->plan, block->uses[u].slab) &&
+            (!visit->backward || block->uses[u].needed_in_backward))
             p->needs[p->n_needs++] = (struct ot_need){block->uses[u].slab, v};
 }
 
-/* Boundaries homed on the host come back for backward; the newest two are still on the device (see ot_layout). */
+/* Boundaries homed on the host come back for backward; the newest two are still on the device (see
+ * ot_layout). */
 static void add_returns(struct ot_program *p) {
     if (!p->layout->boundary_host)
         return;
@@ -87,7 +90,8 @@ int ot_program_close(struct ot_program *p) {
     return rc;
 }
 
-/* ---- weights ------------------------------------------------------------------------------------------------------ */
+/* ---- weights
+ * ------------------------------------------------------------------------------------------------------ */
 
 void ot_program_fetch(struct ot_program *p, int slab, int slot) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
@@ -102,7 +106,8 @@ void ot_program_fetch(struct ot_program *p, int slab, int slot) {
     ring->last[slot] = p->schedule->n_tasks;
 }
 
-/* Emits the fetch of need `i` unless its slab is there. False: every slot is held by something needed at or before it. */
+/* Emits the fetch of need `i` unless its slab is there. False: every slot is held by something needed at or
+ * before it. */
 static bool fetch_need(struct ot_program *p, int i) {
     int slab = p->needs[i].slab, needed[64], n_needed = 0;
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
@@ -121,13 +126,16 @@ void ot_program_fetch_ahead(struct ot_program *p, int visit) {
     bool blocked[OT_SLOT_KINDS] = {false};
     while (p->next_need < p->n_needs && p->needs[p->next_need].visit < visit)
         p->next_need++;
-    /* Rings hold at most OT_PLAN_MAX_SLOTS each, so looking further than that many needs finds them blocked. */
-    for (int i = p->next_need; i < p->n_needs && i < p->next_need + 2 * OT_PLAN_MAX_SLOTS && p->rc >= 0; i++) {
+    /* Rings hold at most OT_PLAN_MAX_SLOTS each, so looking further than that many needs finds them blocked.
+     */
+    for (int i = p->next_need; i < p->n_needs && i < p->next_need + 2 * OT_PLAN_MAX_SLOTS && p->rc >= 0;
+         i++) {
         enum ot_slot_kind kind = ot_slab_slot_kind(p->chain, p->needs[i].slab);
         if (!blocked[kind])
             blocked[kind] = !fetch_need(p, i);
         if (blocked[kind] && p->needs[i].visit == visit)
-            p->rc = ot_fail(OT_E_USAGE, "plan: block '%s' needs more weight slots at once than there are: give --slots 2",
+            p->rc = ot_fail(OT_E_USAGE,
+                            "plan: block '%s' needs more weight slots at once than there are: give --slots 2",
                             p->chain->blocks[p->visits[visit].block].name);
     }
 }
@@ -143,7 +151,8 @@ int ot_program_weights(struct ot_program *p, int slab) {
     return ring->buffers[slot];
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------- */
+/* ---- blocks
+ * ------------------------------------------------------------------------------------------------------- */
 
 void ot_program_batch_in(struct ot_program *p) {
     struct ot_task *task = ot_program_task(p, OT_TASK_BATCH_IN, OT_LANE_H2D);
@@ -190,13 +199,14 @@ void ot_program_forward(struct ot_program *p, int block, int micro) {
         task->y = p->pass == OT_PASS_DECODE ? layout->logits : layout->token_loss;
         ot_program_write(p, task, task->y, ot_tag(OT_CONTENT_LOSS, 0, 0, 0));
     }
-    int kept = p->pass == OT_PASS_TRAIN ? ot_layout_saved(layout, p->chain, p->plan, block, micro) : OT_NO_BUFFER;
+    int kept =
+        p->pass == OT_PASS_TRAIN ? ot_layout_saved(layout, p->chain, p->plan, block, micro) : OT_NO_BUFFER;
     task->saved = kept != OT_NO_BUFFER ? kept : layout->saved_scratch;
     ot_program_write(p, task, task->saved, ot_tag(OT_CONTENT_SAVED, block, micro, 0));
 }
 
-int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_layout *layout,
-                             enum ot_pass pass, struct ot_schedule *out) {
+int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
+                             const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out) {
     struct ot_program p;
     if (ot_program_open(&p, chain, plan, layout, pass, out) < 0)
         return ot_program_close(&p);

@@ -1,13 +1,14 @@
 /* A training step as a program: forward, loss and backward, gradients out, the decision, updates.
  *
- * With clipping everything after backward waits for one decision (the global norm), then updates run in the order in
- * which the next forward needs the slabs. Without clipping each slab has a decision of its own, taken as soon as its
- * gradient is complete, so that updates overlap the rest of backward.
+ * With clipping everything after backward waits for one decision (the global norm), then updates run in the
+ * order in which the next forward needs the slabs. Without clipping each slab has a decision of its own,
+ * taken as soon as its gradient is complete, so that updates overlap the rest of backward.
  */
 #include "offload/program.h"
 #include "src/base/error.h"
 
-/* ---- boundaries that live on the host ----------------------------------------------------------------------------- */
+/* ---- boundaries that live on the host
+ * ----------------------------------------------------------------------------- */
 
 static void boundary_out(struct ot_program *p, int boundary, int micro) {
     struct ot_task *task = ot_program_task(p, OT_TASK_BOUNDARY_OUT, OT_LANE_D2H);
@@ -21,7 +22,8 @@ static void boundary_out(struct ot_program *p, int boundary, int micro) {
 }
 
 static void boundary_in(struct ot_program *p, struct ot_return *back) {
-    int i = (int)(back - p->returns) % p->plan->activation_slots; /* used in order, so the oldest is free first */
+    int i =
+        (int)(back - p->returns) % p->plan->activation_slots; /* used in order, so the oldest is free first */
     struct ot_task *task = ot_program_task(p, OT_TASK_BOUNDARY_IN, OT_LANE_H2D);
     struct ot_tag tag = ot_tag(OT_CONTENT_BOUNDARY, back->boundary, back->micro, 0);
     task->block = back->boundary;
@@ -33,7 +35,8 @@ static void boundary_in(struct ot_program *p, struct ot_return *back) {
     ot_program_write(p, task, task->to, tag);
 }
 
-/* The buffer with the boundary that a backward reads, which it uses up. Fetches ahead as far as slots allow. */
+/* The buffer with the boundary that a backward reads, which it uses up. Fetches ahead as far as slots allow.
+ */
 static int boundary_for_backward(struct ot_program *p, int boundary, int micro) {
     struct ot_return *next = &p->returns[p->next_return];
     if (p->next_return == p->n_returns || next->boundary != boundary || next->micro != micro)
@@ -48,7 +51,8 @@ static int boundary_for_backward(struct ot_program *p, int boundary, int micro) 
     return p->layout->activation_slots[next->slot];
 }
 
-/* ---- gradients ---------------------------------------------------------------------------------------------------- */
+/* ---- gradients
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* Accumulators are owned by (block, use). */
 static int use_id(int block, int use) {
@@ -113,10 +117,12 @@ static void backward(struct ot_program *p, int block, int micro) {
     task->saved_valid = kept != OT_NO_BUFFER;
     task->saved = task->saved_valid ? kept : layout->saved_scratch;
     ot_program_update(p, task, task->saved,
-                      task->saved_valid ? ot_tag(OT_CONTENT_SAVED, block, micro, 0) : (struct ot_tag){0}, (struct ot_tag){0});
+                      task->saved_valid ? ot_tag(OT_CONTENT_SAVED, block, micro, 0) : (struct ot_tag){0},
+                      (struct ot_tag){0});
     if (block == last) {
         ot_program_scratch(p, task, layout->token_loss);
-        ot_program_write(p, task, layout->results_gpu, ot_tag(OT_CONTENT_RESULT, p->chain->n_slabs, micro, 0));
+        ot_program_write(p, task, layout->results_gpu,
+                         ot_tag(OT_CONTENT_RESULT, p->chain->n_slabs, micro, 0));
         ot_program_last(task)->first_tile = p->chain->n_slabs;
         ot_program_last(task)->n_tiles = 1;
     }
@@ -132,7 +138,8 @@ static void keep_grad(struct ot_program *p, int slab, int sum) {
     ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_GRAD_SUM, slab, -1, 0));
 }
 
-/* Joins the uses, takes the squared norm, rounds to the storage dtype. Returns where the finished gradient lies. */
+/* Joins the uses, takes the squared norm, rounds to the storage dtype. Returns where the finished gradient
+ * lies. */
 static int finish_grad(struct ot_program *p, int slab) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_ring *stages = &p->stages[ot_slab_slot_kind(p->chain, slab)];
@@ -157,9 +164,10 @@ static int finish_grad(struct ot_program *p, int slab) {
         struct ot_tag all = ot_tag(OT_CONTENT_GRAD_SUM, ids[i], p->plan->max_micro, 0);
         task->grads[i] = sums[i];
         if (i == 0)
-            ot_program_update(p, task, sums[0], all,
-                              ot_tag(task->to == sums[0] && !p->plan->keep_grads ? OT_CONTENT_GRAD : OT_CONTENT_GRAD_SUM, slab,
-                                     task->to == sums[0] && !p->plan->keep_grads ? 0 : -1, 0));
+            ot_program_update(
+                p, task, sums[0], all,
+                ot_tag(task->to == sums[0] && !p->plan->keep_grads ? OT_CONTENT_GRAD : OT_CONTENT_GRAD_SUM,
+                       slab, task->to == sums[0] && !p->plan->keep_grads ? 0 : -1, 0));
         else
             ot_program_read(p, task, sums[i], all);
     }
@@ -186,7 +194,8 @@ static void grad_out(struct ot_program *p, int slab, int from, bool is_sum) {
     ot_program_write(p, task, task->to, grad_tag(p, slab, is_sum));
 }
 
-/* ---- decisions and updates ---------------------------------------------------------------------------------------- */
+/* ---- decisions and updates
+ * ---------------------------------------------------------------------------------------- */
 
 /* slab < 0: all norms and the losses. With a decision per slab, what was decided before is not read again. */
 static void result_out(struct ot_program *p, int slab) {
@@ -259,9 +268,11 @@ static void update_on_cpu(struct ot_program *p, int slab) {
         ot_program_last(task)->parity = true;
         narrow(task, slab);
         ot_program_read(p, task, b->grad_host, grad_tag(p, slab, is_sum));
-        ot_program_update(p, task, b->weights_host, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0), ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
+        ot_program_update(p, task, b->weights_host, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
+                          ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
         narrow(task, tile);
-        ot_program_update(p, task, b->state_host, ot_tag(OT_CONTENT_STATE, slab, 0, 0), ot_tag(OT_CONTENT_STATE, slab, 0, 1));
+        ot_program_update(p, task, b->state_host, ot_tag(OT_CONTENT_STATE, slab, 0, 0),
+                          ot_tag(OT_CONTENT_STATE, slab, 0, 1));
         narrow(task, tile);
     }
     if (b->weights_gpu == OT_NO_BUFFER)
@@ -276,7 +287,8 @@ static void update_on_cpu(struct ot_program *p, int slab) {
 
 static void update_on_gpu(struct ot_program *p, int slab) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
-    struct ot_tag before = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0), after = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1);
+    struct ot_tag before = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
+                  after = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1);
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
     int slot = -1;
     params_in(p, slab);
@@ -295,7 +307,8 @@ static void update_on_gpu(struct ot_program *p, int slab) {
     narrow(task, slab);
     ot_program_read(p, task, b->grad_gpu, grad_tag(p, slab, ot_slab_grad_in_place(p->chain, p->plan, slab)));
     ot_program_update(p, task, weights, before, after);
-    ot_program_update(p, task, b->state_gpu, ot_tag(OT_CONTENT_STATE, slab, 0, 0), ot_tag(OT_CONTENT_STATE, slab, 0, 1));
+    ot_program_update(p, task, b->state_gpu, ot_tag(OT_CONTENT_STATE, slab, 0, 0),
+                      ot_tag(OT_CONTENT_STATE, slab, 0, 1));
     if (slot < 0)
         return;
     ring->owner[slot] = -1; /* the slot's weights belong to the next step: this one must not find them */
@@ -363,8 +376,8 @@ static void run_visit(struct ot_program *p, int v) {
             complete_slab(p, block->uses[u].slab);
 }
 
-int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_layout *layout,
-                           struct ot_schedule *out) {
+int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *plan,
+                           const struct ot_layout *layout, struct ot_schedule *out) {
     struct ot_program p;
     if (ot_program_open(&p, chain, plan, layout, OT_PASS_TRAIN, out) < 0)
         return ot_program_close(&p);

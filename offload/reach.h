@@ -1,6 +1,6 @@
-/* Reachability in a growing graph: one bit set of ancestors per node, nodes added in topological order. Internal to
- * offload/. n nodes cost n^2 / 8 bytes: two steps of a 70B model with 64 micro-batches take some 70 MB for the moment
- * that linking and verifying last.
+/* Reachability in a growing graph: one bit set of ancestors per node, nodes added in topological order.
+ * Internal to offload/. n nodes cost n^2 / 8 bytes: two steps of a 70B model with 64 micro-batches take some
+ * 70 MB for the moment that linking and verifying last.
  */
 #ifndef OT_OFFLOAD_REACH_H
 #define OT_OFFLOAD_REACH_H

@@ -13,14 +13,18 @@ const char *ot_lane_name(enum ot_lane_id lane) {
 }
 
 const char *ot_task_kind_name(enum ot_task_kind kind) {
-    static const char *const names[] = {"batch in",   "fetch",       "forward",   "boundary out", "boundary in", "backward",
-                                        "grad finish", "grad out",   "grad keep", "result out",   "decide",      "params in",
-                                        "update cpu", "update gpu",  "upload",    "store",        "loss out"};
+    static const char *const names[] = {
+        "batch in",    "fetch",      "forward",   "boundary out", "boundary in", "backward",
+        "grad finish", "grad out",   "grad keep", "result out",   "decide",      "params in",
+        "update cpu",  "update gpu", "upload",    "store",        "loss out"};
     return names[kind];
 }
 
-const char *ot_task_describe(const struct ot_task *task, const struct ot_chain *chain, char *text, size_t bytes) {
-    const char *place = task->block >= 0 ? chain->blocks[task->block].name : task->slab >= 0 ? chain->slabs[task->slab].name : "";
+const char *ot_task_describe(const struct ot_task *task, const struct ot_chain *chain, char *text,
+                             size_t bytes) {
+    const char *place = task->block >= 0  ? chain->blocks[task->block].name
+                        : task->slab >= 0 ? chain->slabs[task->slab].name
+                                          : "";
     int n = snprintf(text, bytes, "%s%s%s", ot_task_kind_name(task->kind), *place ? " " : "", place);
     int part = task->micro >= 0 ? task->micro : task->tile;
     if (part >= 0 && n > 0 && (size_t)n < bytes)
@@ -66,7 +70,8 @@ struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, en
     return task;
 }
 
-struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, int buffer, bool reads, bool writes) {
+struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, int buffer, bool reads,
+                                    bool writes) {
     if (task->n_accesses == OT_TASK_MAX_ACCESSES || buffer == OT_NO_BUFFER) {
         if (p->rc >= 0)
             p->rc = ot_fail(OT_E_INTERNAL, "schedule: '%s' needs a buffer that the plan does not have",
@@ -75,7 +80,9 @@ struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, 
         buffer = 0;
     }
     struct ot_access *a = &task->accesses[task->n_accesses++];
-    *a = (struct ot_access){.buffer = buffer, .reads = reads, .writes = writes,
+    *a = (struct ot_access){.buffer = buffer,
+                            .reads = reads,
+                            .writes = writes,
                             .n_tiles = p->rc < 0 ? 1 : p->layout->buffers[buffer].n_tiles};
     return a;
 }
@@ -88,7 +95,8 @@ void ot_program_write(struct ot_program *p, struct ot_task *task, int buffer, st
     ot_program_access(p, task, buffer, false, true)->after = tag;
 }
 
-void ot_program_update(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag before, struct ot_tag after) {
+void ot_program_update(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag before,
+                       struct ot_tag after) {
     struct ot_access *a = ot_program_access(p, task, buffer, true, true);
     a->before = before;
     a->after = after;
@@ -102,7 +110,8 @@ struct ot_access *ot_program_last(struct ot_task *task) {
     return &task->accesses[task->n_accesses - 1];
 }
 
-/* ---- slots -------------------------------------------------------------------------------------------------------- */
+/* ---- slots
+ * -------------------------------------------------------------------------------------------------------- */
 
 int ot_ring_open(struct ot_ring *ring, const int *buffers, int count) {
     *ring = (struct ot_ring){.count = count, .buffers = buffers};
@@ -150,7 +159,9 @@ int ot_ring_take(struct ot_ring *ring, int owner, int now) {
         if (ring->owner[i] == free_owner && (best < 0 || ring->last[i] < ring->last[best]))
             best = i;
     if (best < 0)
-        return ot_fail(OT_E_USAGE, "plan: all %d slots of a kind are in use at once; give more, or use --order layer", ring->count);
+        return ot_fail(OT_E_USAGE,
+                       "plan: all %d slots of a kind are in use at once; give more, or use --order layer",
+                       ring->count);
     ring->owner[best] = owner;
     ring->last[best] = now;
     return best;

@@ -1,5 +1,5 @@
-/* The verifier: see schedule.h. It takes the edges as given and asks, over two consecutive steps, whether they order what
- * must be ordered; nothing here knows how they were made. */
+/* The verifier: see schedule.h. It takes the edges as given and asks, over two consecutive steps, whether
+ * they order what must be ordered; nothing here knows how they were made. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,12 +34,15 @@ static int fail_pair(const struct verifier *vf, int a, int b, int tile) {
     while (buffer > 0 && vf->first_tile[buffer] > tile)
         buffer--;
     int n = vf->schedule->n_tasks;
-    return ot_fail(OT_E_INTERNAL, "schedule: '%s' (task %d, step %d) and '%s' (task %d, step %d) both touch a buffer of '%s' "
-                   "(number %d) in no order", where(vf, a), a % n, a / n, where(vf, b), b % n, b / n,
-                   vf->layout->buffers[buffer].name, buffer);
+    return ot_fail(
+        OT_E_INTERNAL,
+        "schedule: '%s' (task %d, step %d) and '%s' (task %d, step %d) both touch a buffer of '%s' "
+        "(number %d) in no order",
+        where(vf, a), a % n, a / n, where(vf, b), b % n, b / n, vf->layout->buffers[buffer].name, buffer);
 }
 
-/* ---- order: Kahn's algorithm over deps and lanes -------------------------------------------------------------------- */
+/* ---- order: Kahn's algorithm over deps and lanes
+ * -------------------------------------------------------------------- */
 
 /* The task just before in the same in-order lane, maybe of the step before; -1 if none. */
 static int lane_before(const struct verifier *vf, const int *lane_place, int node) {
@@ -63,7 +66,8 @@ static int sort_nodes(struct verifier *vf, const int *lane_place) {
     int total = 2 * s->n_tasks, done = 0, progress = 1;
     for (int v = 0; v < total; v++)
         vf->rank[v] = -1;
-    /* Program order is nearly topological already, so few sweeps suffice; a sweep without progress is a cycle. */
+    /* Program order is nearly topological already, so few sweeps suffice; a sweep without progress is a
+     * cycle. */
     while (done < total && progress) {
         progress = 0;
         for (int v = 0; v < total; v++) {
@@ -86,7 +90,8 @@ static int sort_nodes(struct verifier *vf, const int *lane_place) {
     int stuck = 0;
     while (vf->rank[stuck] >= 0)
         stuck++;
-    return ot_fail(OT_E_INTERNAL, "schedule: '%s' (task %d) waits for itself through a cycle", where(vf, stuck), stuck);
+    return ot_fail(OT_E_INTERNAL, "schedule: '%s' (task %d) waits for itself through a cycle",
+                   where(vf, stuck), stuck);
 }
 
 /* Reach is indexed by rank, because ancestors must have smaller numbers. */
@@ -119,11 +124,13 @@ out:
     return rc;
 }
 
-/* ---- conflicts: every two tasks that touch a tile, one of them writing, are ordered --------------------------------- */
+/* ---- conflicts: every two tasks that touch a tile, one of them writing, are ordered
+ * --------------------------------- */
 
 static int by_tile_then_rank(const void *a, const void *b) {
     const struct touch *x = a, *y = b;
-    return x->tile != y->tile ? (x->tile > y->tile) - (x->tile < y->tile) : (x->node > y->node) - (x->node < y->node);
+    return x->tile != y->tile ? (x->tile > y->tile) - (x->tile < y->tile)
+                              : (x->node > y->node) - (x->node < y->node);
 }
 
 static int collect_touches(struct verifier *vf) {
@@ -141,7 +148,8 @@ static int collect_touches(struct verifier *vf) {
             const struct ot_access *a = &task->accesses[i];
             int buffer = ot_access_buffer(a, v / s->n_tasks);
             if (a->first_tile < 0 || a->first_tile + a->n_tiles > vf->layout->buffers[buffer].n_tiles)
-                return ot_fail(OT_E_INTERNAL, "schedule: '%s' (task %d) touches tiles that '%s' does not have", where(vf, v),
+                return ot_fail(OT_E_INTERNAL,
+                               "schedule: '%s' (task %d) touches tiles that '%s' does not have", where(vf, v),
                                v % s->n_tasks, vf->layout->buffers[buffer].name);
             for (int t = 0; t < a->n_tiles; t++)
                 vf->touches[vf->n_touches++] =
@@ -152,8 +160,8 @@ static int collect_touches(struct verifier *vf) {
     return 0;
 }
 
-/* Along one tile's touches in rank order, each must come after the last write, each write after every read since: by
- * transitivity that orders all conflicting pairs. */
+/* Along one tile's touches in rank order, each must come after the last write, each write after every read
+ * since: by transitivity that orders all conflicting pairs. */
 static int check_conflicts(struct verifier *vf) {
     int writer = -1, since = 0;
     for (int i = 0; i < vf->n_touches; i++) {
@@ -173,9 +181,11 @@ static int check_conflicts(struct verifier *vf) {
     return 0;
 }
 
-/* ---- contents: every read finds what it expects --------------------------------------------------------------------- */
+/* ---- contents: every read finds what it expects
+ * --------------------------------------------------------------------- */
 
-/* A tag with its version counted from step 0. Constants never change, nor do weights where nothing updates them. */
+/* A tag with its version counted from step 0. Constants never change, nor do weights where nothing updates
+ * them. */
 static struct ot_tag absolute(const struct verifier *vf, struct ot_tag tag, int step) {
     bool constant = tag.content == OT_CONTENT_CONSTANTS ||
                     (!vf->trains && (tag.content == OT_CONTENT_WEIGHTS || tag.content == OT_CONTENT_STATE));
@@ -191,7 +201,8 @@ static bool updates_weights(const struct ot_schedule *s) {
 }
 
 static bool same_tag(struct ot_tag a, struct ot_tag b) {
-    return a.content == b.content && a.version == b.version && a.part == b.part && a.index == b.index && a.micro == b.micro;
+    return a.content == b.content && a.version == b.version && a.part == b.part && a.index == b.index &&
+           a.micro == b.micro;
 }
 
 /* What the homes hold before step 0. The driver writes each step's batch before the step starts. */
@@ -207,7 +218,8 @@ static void set_first_contents(const struct verifier *vf, int n_slabs, struct ot
     }
     held[vf->first_tile[l->constants]] = (struct ot_tag){.content = OT_CONTENT_CONSTANTS};
     for (int p = 0; p < 2; p++)
-        held[vf->first_tile[l->batch_host[p]]] = (struct ot_tag){.content = OT_CONTENT_BATCH, .version = (int8_t)p};
+        held[vf->first_tile[l->batch_host[p]]] =
+            (struct ot_tag){.content = OT_CONTENT_BATCH, .version = (int8_t)p};
 }
 
 static int check_task_contents(const struct verifier *vf, int node, struct ot_tag *held) {
@@ -219,10 +231,13 @@ static int check_task_contents(const struct verifier *vf, int node, struct ot_ta
         struct ot_tag want = absolute(vf, a->before, step);
         for (int t = first; t < first + a->n_tiles; t++) {
             if (a->reads && a->before.content != OT_CONTENT_ANY && !same_tag(held[t], want))
-                return ot_fail(OT_E_INTERNAL, "schedule: '%s' (task %d, step %d) would find something else in a buffer of '%s' "
-                               "(number %d): content %d.%d.%d version %d, expected %d.%d.%d version %d", where(vf, node), node % n,
-                               step, vf->layout->buffers[buffer].name, buffer, held[t].content, held[t].index, held[t].micro,
-                               held[t].version, want.content, want.index, want.micro, want.version);
+                return ot_fail(
+                    OT_E_INTERNAL,
+                    "schedule: '%s' (task %d, step %d) would find something else in a buffer of '%s' "
+                    "(number %d): content %d.%d.%d version %d, expected %d.%d.%d version %d",
+                    where(vf, node), node % n, step, vf->layout->buffers[buffer].name, buffer,
+                    held[t].content, held[t].index, held[t].micro, held[t].version, want.content, want.index,
+                    want.micro, want.version);
             if (a->writes)
                 held[t] = absolute(vf, a->after, step);
         }
@@ -242,7 +257,9 @@ static int check_contents(const struct verifier *vf, int n_slabs) {
     return rc;
 }
 
-/* ---- bytes ---------------------------------------------------------------------------------------------------------- */
+/* ---- bytes
+ * ----------------------------------------------------------------------------------------------------------
+ */
 
 static int check_bytes(const struct ot_layout *layout, const struct ot_plan *plan) {
     size_t end[OT_TIER_COUNT] = {0};
@@ -259,7 +276,8 @@ static int check_bytes(const struct ot_layout *layout, const struct ot_plan *pla
     return 0;
 }
 
-int ot_schedule_verify(const struct ot_schedule *schedule, const struct ot_layout *layout, const struct ot_plan *plan) {
+int ot_schedule_verify(const struct ot_schedule *schedule, const struct ot_layout *layout,
+                       const struct ot_plan *plan) {
     struct verifier vf = {.schedule = schedule, .layout = layout, .trains = updates_weights(schedule)};
     int rc = 0, total = 2 * schedule->n_tasks;
     OT_TRY(check_bytes(layout, plan));

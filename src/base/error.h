@@ -1,10 +1,11 @@
 /* Errors.
  *
- * A function that can fail returns an int: 0 (or a non-negative result) on success, -OT_E* on failure. The sentence a
- * user reads is kept beside it in a record of the calling thread: one line that names the file, the place and the cure.
- * The deepest caller that knows the reason calls ot_fail(); callers above may put context in front of it with
- * ot_fail_context(). Only main() prints it and turns it into an exit code. A thread that works for another (a lane, a
- * pool worker) copies its record out with ot_error_save() and the waiting thread takes it over with ot_error_load().
+ * A function that can fail returns an int: 0 (or a non-negative result) on success, -OT_E* on failure. The
+ * sentence a user reads is kept beside it in a record of the calling thread: one line that names the file,
+ * the place and the cure. The deepest caller that knows the reason calls ot_fail(); callers above may put
+ * context in front of it with ot_fail_context(). Only main() prints it and turns it into an exit code. A
+ * thread that works for another (a lane, a pool worker) copies its record out with ot_error_save() and the
+ * waiting thread takes it over with ot_error_load().
  */
 #ifndef OT_BASE_ERROR_H
 #define OT_BASE_ERROR_H

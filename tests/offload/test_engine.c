@@ -9,7 +9,8 @@
 #include "tests/support/check.h"
 #include "tests/support/golden.h"
 
-/* ---- a model, a device and an engine for one test -------------------------------------------------------------------- */
+/* ---- a model, a device and an engine for one test
+ * -------------------------------------------------------------------- */
 
 struct bench {
     struct ot_model *model;
@@ -20,20 +21,31 @@ struct bench {
 };
 
 static void open_bench(struct bench *b, const struct ot_model_config *config, enum ot_dtype dtype,
-                       const struct ot_optimizer_config *optimizer, int64_t sequence, int max_micro, bool keep_grads) {
+                       const struct ot_optimizer_config *optimizer, int64_t sequence, int max_micro,
+                       bool keep_grads) {
     memset(b, 0, sizeof *b);
     check_ok(ot_model_open(config, dtype, config->max_position, &b->model));
     b->chain = ot_model_chain(b->model);
-    struct ot_plan_request request = {.chain = b->chain, .budget_bytes = {(size_t)1 << 28, (size_t)1 << 28},
-                                      .sequence_tokens = sequence, .step_sequences = max_micro, .micro_sequences = 1, .train = true,
-                                      .clip = optimizer->clip > 0, .weights = OT_HOME_HOST, .state = OT_HOME_HOST,
-                                      .activations = OT_HOME_AUTO, .recompute = -1};
+    struct ot_plan_request request = {.chain = b->chain,
+                                      .budget_bytes = {(size_t)1 << 28, (size_t)1 << 28},
+                                      .sequence_tokens = sequence,
+                                      .step_sequences = max_micro,
+                                      .micro_sequences = 1,
+                                      .train = true,
+                                      .clip = optimizer->clip > 0,
+                                      .weights = OT_HOME_HOST,
+                                      .state = OT_HOME_HOST,
+                                      .activations = OT_HOME_AUTO,
+                                      .recompute = -1};
     check_ok(ot_plan_make(&request, &b->plan));
     b->plan.keep_grads = keep_grads;
     check_ok(ot_plan_finish(b->chain, &b->plan));
     struct ot_device_config device = {.kind = "cpu", .memory_bytes = (size_t)1 << 28, .threads = 1};
     check_ok(ot_device_open(&device, &b->device));
-    struct ot_engine_config engine = {.chain = b->chain, .device = b->device, .plan = &b->plan, .optimizer = *optimizer,
+    struct ot_engine_config engine = {.chain = b->chain,
+                                      .device = b->device,
+                                      .plan = &b->plan,
+                                      .optimizer = *optimizer,
                                       .optimizer_threads = 1};
     check_ok(ot_engine_open(&engine, &b->engine));
 }
@@ -58,7 +70,8 @@ static void random_weights(struct bench *b) {
 
 static const struct ot_optimizer_config adamw = {0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
 
-/* ---- the golden runs (scripts/golden/train.py) ----------------------------------------------------------------------- */
+/* ---- the golden runs (scripts/golden/train.py)
+ * ----------------------------------------------------------------------- */
 
 static const char *key(const char *run, const char *name) {
     static char text[2][192];
@@ -71,10 +84,22 @@ static const char *key(const char *run, const char *name) {
 static struct ot_model_config golden_config(const struct ot_golden *g, const char *run) {
     const int64_t *c = golden_i64(g, key(run, "config"), NULL);
     const double *r = golden_f64(g, key(run, "config_real"), NULL);
-    return (struct ot_model_config){.family = OT_FAMILY_LLAMA, .n_layers = c[0], .hidden = c[1], .ffn = c[2], .n_heads = c[3],
-                                    .n_kv_heads = c[4], .head_dim = c[5], .vocab = c[6], .max_position = c[7], .norm = OT_NORM_RMS,
-                                    .norm_eps = (float)r[0], .act = OT_ACT_SILU, .rope_theta = r[1], .rotary_dim = c[5],
-                                    .tied = strcmp(run, "tied") == 0, .init_std = 0.02};
+    return (struct ot_model_config){.family = OT_FAMILY_LLAMA,
+                                    .n_layers = c[0],
+                                    .hidden = c[1],
+                                    .ffn = c[2],
+                                    .n_heads = c[3],
+                                    .n_kv_heads = c[4],
+                                    .head_dim = c[5],
+                                    .vocab = c[6],
+                                    .max_position = c[7],
+                                    .norm = OT_NORM_RMS,
+                                    .norm_eps = (float)r[0],
+                                    .act = OT_ACT_SILU,
+                                    .rope_theta = r[1],
+                                    .rotary_dim = c[5],
+                                    .tied = strcmp(run, "tied") == 0,
+                                    .init_std = 0.02};
 }
 
 static void set_golden_weights(struct bench *b, const struct ot_golden *g, const char *run) {
@@ -87,23 +112,25 @@ static void set_golden_weights(struct bench *b, const struct ot_golden *g, const
         const struct ot_tensor *tensor = ot_model_tensor(b->model, t);
         char name[128];
         snprintf(name, sizeof name, "init.%s", tensor->name);
-        check_ok(ot_engine_set(b->engine, OT_SLAB_MASTER, tensor->slab, tensor->first, tensor->rows * tensor->cols,
-                               golden_f32(g, key(run, name), NULL)));
+        check_ok(ot_engine_set(b->engine, OT_SLAB_MASTER, tensor->slab, tensor->first,
+                               tensor->rows * tensor->cols, golden_f32(g, key(run, name), NULL)));
     }
 }
 
 static void golden_run(const char *run) {
     struct ot_golden *g = golden_open("train_llama.bin");
     struct ot_model_config config = golden_config(g, run);
-    const double *o = golden_f64(g, key(run, "optimizer"), NULL), *losses = golden_f64(g, key(run, "loss"), NULL);
+    const double *o = golden_f64(g, key(run, "optimizer"), NULL),
+                 *losses = golden_f64(g, key(run, "loss"), NULL);
     const double *norms = golden_f64(g, key(run, "grad_norm"), NULL);
     const float *lr = golden_f32(g, key(run, "lr"), NULL);
     const int64_t *trained = golden_i64(g, key(run, "trained"), NULL);
     int64_t steps, at = 0;
     const int64_t *micro_tokens = golden_i64(g, key(run, "micro_tokens"), NULL);
     steps = golden_dim(g, key(run, "micro_tokens"), 0);
-    const int32_t *arrays[4] = {golden_i32(g, key(run, "tokens"), NULL), golden_i32(g, key(run, "targets"), NULL),
-                                golden_i32(g, key(run, "position"), NULL), golden_i32(g, key(run, "row_start"), NULL)};
+    const int32_t *arrays[4] = {
+        golden_i32(g, key(run, "tokens"), NULL), golden_i32(g, key(run, "targets"), NULL),
+        golden_i32(g, key(run, "position"), NULL), golden_i32(g, key(run, "row_start"), NULL)};
     struct ot_optimizer_config optimizer = {(float)o[0], (float)o[1], (float)o[2], (float)o[3], (float)o[4]};
     struct bench b;
     int clipped = 0;
@@ -113,12 +140,14 @@ static void golden_run(const char *run) {
     for (int64_t s = 0; s < steps; s++) {
         struct ot_micro_batch micro[3];
         for (int m = 0; m < 3; at += micro_tokens[s * 3 + m], m++)
-            micro[m] = (struct ot_micro_batch){micro_tokens[s * 3 + m], arrays[0] + at, arrays[1] + at, arrays[2] + at, arrays[3] + at};
+            micro[m] = (struct ot_micro_batch){micro_tokens[s * 3 + m], arrays[0] + at, arrays[1] + at,
+                                               arrays[2] + at, arrays[3] + at};
         struct ot_step_input input = {3, micro, trained[s], lr[s]};
         struct ot_step_result r;
         check_ok(ot_engine_submit(b.engine, &input));
         check_ok(ot_engine_result(b.engine, &r));
-        if (!(fabs(r.loss - losses[s]) < 1e-5)) /* the bound; fp32 rounding alone moves torch's loss by 2e-6 */
+        if (!(fabs(r.loss - losses[s]) <
+              1e-5)) /* the bound; fp32 rounding alone moves torch's loss by 2e-6 */
             fail_msg("%s step %lld: loss %.8f, torch has %.8f", run, (long long)s + 1, r.loss, losses[s]);
         assert_true(fabs(r.grad_norm - norms[s]) < 1e-4 * norms[s]);
         clipped += r.clipped_norm < r.grad_norm;
@@ -138,7 +167,8 @@ static void golden_tied(void **state) {
     golden_run("tied");
 }
 
-/* ---- edges of a step ------------------------------------------------------------------------------------------------- */
+/* ---- edges of a step
+ * ------------------------------------------------------------------------------------------------- */
 
 static float *read_master(struct bench *b, int slab) {
     float *values = malloc((size_t)b->chain->slabs[slab].n_params * sizeof *values);
@@ -148,7 +178,8 @@ static float *read_master(struct bench *b, int slab) {
     return values;
 }
 
-/* Rule of the design: a norm that is not finite skips the step as a whole; nothing is modified, the step count neither. */
+/* Rule of the design: a norm that is not finite skips the step as a whole; nothing is modified, the step
+ * count neither. */
 static void non_finite_steps_change_nothing(void **state) {
     (void)state;
     for (int dtype = 0; dtype < 2; dtype++) {
@@ -229,11 +260,13 @@ static void eval_agrees_with_training(void **state) {
     }
     check_ok(ot_engine_submit(b.engine, &batch.input));
     check_ok(ot_engine_result(b.engine, &r));
-    assert_true(fabs(r.loss - sum / (double)batch.input.trained_tokens) < 1e-6); /* fp32 losses, summed in double */
+    assert_true(fabs(r.loss - sum / (double)batch.input.trained_tokens) <
+                1e-6); /* fp32 losses, summed in double */
     close_bench(&b);
 }
 
-/* Gradients do not depend on how a step is cut into micro-batches, within fp32 rounding of sums of some hundred terms. */
+/* Gradients do not depend on how a step is cut into micro-batches, within fp32 rounding of sums of some
+ * hundred terms. */
 static void cuts_agree(void **state) {
     (void)state;
     struct ot_model_config config = tiny_config(2, true);
@@ -249,7 +282,8 @@ static void cuts_agree(void **state) {
         struct ot_micro_batch whole = batch.micro[0];
         whole.n_tokens = 4 * TINY_SEQUENCE;
         for (int i = TINY_SEQUENCE; cut && i < 4 * TINY_SEQUENCE; i++)
-            batch.row_start[i] += i / TINY_SEQUENCE * TINY_SEQUENCE; /* counted from the one micro-batch's start */
+            batch.row_start[i] +=
+                i / TINY_SEQUENCE * TINY_SEQUENCE; /* counted from the one micro-batch's start */
         if (cut)
             batch.input = (struct ot_step_input){1, &whole, batch.input.trained_tokens, batch.input.lr};
         check_ok(ot_engine_submit(b.engine, &batch.input));
@@ -305,20 +339,20 @@ static void bad_batches_are_refused(void **state) {
     open_bench(&b, &config, OT_F32, &adamw, TINY_SEQUENCE, 2, false);
     random_weights(&b);
     tiny_fill_batch(&batch, config.vocab, 0, 2, 1);
-    #define REFUSED(place, value, words)                                                                     \
-        do {                                                                                                 \
-            int32_t kept = (place);                                                                          \
-            (place) = (value);                                                                               \
-            check_fails(ot_engine_submit(b.engine, &batch.input), OT_E_INPUT, words);                        \
-            (place) = kept;                                                                                  \
-        } while (0)
+#define REFUSED(place, value, words)                                                                         \
+    do {                                                                                                     \
+        int32_t kept = (place);                                                                              \
+        (place) = (value);                                                                                   \
+        check_fails(ot_engine_submit(b.engine, &batch.input), OT_E_INPUT, words);                            \
+        (place) = kept;                                                                                      \
+    } while (0)
     REFUSED(batch.tokens[3], 67, "id 67 is not in the embedding of 67 rows");
     REFUSED(batch.tokens[3], -1, "id -1");
     REFUSED(batch.targets[5], 67, "target 67");
     REFUSED(batch.position[7], 64, "position 64");
     REFUSED(batch.row_start[7], 8, "row");
     REFUSED(batch.input.n_micro, 3, "3 micro-batches");
-    #undef REFUSED
+#undef REFUSED
     batch.input.trained_tokens = 0;
     check_fails(ot_engine_submit(b.engine, &batch.input), OT_E_INPUT, "0 trained tokens");
     close_bench(&b);
@@ -326,10 +360,14 @@ static void bad_batches_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_untied),      cmocka_unit_test(golden_tied),
-        cmocka_unit_test(masters_are_exact),  cmocka_unit_test(non_finite_steps_change_nothing),
-        cmocka_unit_test(cuts_agree),         cmocka_unit_test(eval_agrees_with_training),
-        cmocka_unit_test(decode_agrees_with_eval), cmocka_unit_test(bad_batches_are_refused),
+        cmocka_unit_test(golden_untied),
+        cmocka_unit_test(golden_tied),
+        cmocka_unit_test(masters_are_exact),
+        cmocka_unit_test(non_finite_steps_change_nothing),
+        cmocka_unit_test(cuts_agree),
+        cmocka_unit_test(eval_agrees_with_training),
+        cmocka_unit_test(decode_agrees_with_eval),
+        cmocka_unit_test(bad_batches_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

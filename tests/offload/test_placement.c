@@ -36,8 +36,9 @@ static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
     for (int mix = 0; mix < 8; mix++)
         for (int slots = 1; slots <= 4; slots++) {
             tiny_plan(&run, homes[mix & 1], homes[mix >> 1 & 1], homes[mix >> 2], slots);
-            snprintf(what, sizeof what, "%s tied=%d clip=%g weights=%s state=%s activations=%s slots=%d", ot_dtype_name(dtype), tied,
-                     (double)clip, ot_tier_name((enum ot_tier)homes[mix & 1]), ot_tier_name((enum ot_tier)homes[mix >> 1 & 1]),
+            snprintf(what, sizeof what, "%s tied=%d clip=%g weights=%s state=%s activations=%s slots=%d",
+                     ot_dtype_name(dtype), tied, (double)clip, ot_tier_name((enum ot_tier)homes[mix & 1]),
+                     ot_tier_name((enum ot_tier)homes[mix >> 1 & 1]),
                      ot_tier_name((enum ot_tier)homes[mix >> 2]), slots);
             run.optimizer_threads = 1 + slots % 3;
             tiny_train(&run, &other);
@@ -90,7 +91,7 @@ static void orders(void **state) {
 /* What a plan is free to choose, chosen at random: per slab, not only per kind. */
 static void randomise(struct tiny_run *run, uint64_t seed) {
     uint64_t i = 0;
-    #define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 99), i++, (bound)))
+#define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 99), i++, (bound)))
     int layers = (int)run->config.n_layers;
     for (int s = 0; s < run->plan.n_slabs; s++) {
         run->plan.slabs[s].weights = homes[PICK(2)];
@@ -104,13 +105,14 @@ static void randomise(struct tiny_run *run, uint64_t seed) {
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         bool all = run->plan.order == OT_ORDER_MICRO;
         run->plan.weight_slots[k] = (k == OT_SLOT_EDGE ? 2 : 1) + PICK(3);
-        run->plan.grad_slots[k] = all ? (k == OT_SLOT_EDGE ? 3 : layers) : (k == OT_SLOT_EDGE ? 2 : 1) + PICK(2);
+        run->plan.grad_slots[k] =
+            all ? (k == OT_SLOT_EDGE ? 3 : layers) : (k == OT_SLOT_EDGE ? 2 : 1) + PICK(2);
         run->plan.stage_slots[k] = 1 + PICK(3);
     }
     run->optimizer_threads = 1 + PICK(3);
     run->device_threads = 1 + PICK(2);
     run->delay_seed = PICK(3) == 0 ? seed : 0;
-    #undef PICK
+#undef PICK
 }
 
 static void random_plans(void **state) {
@@ -139,8 +141,11 @@ static void random_plans(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(homes_fp32), cmocka_unit_test(homes_bf16), cmocka_unit_test(homes_without_clipping),
-        cmocka_unit_test(orders),     cmocka_unit_test(random_plans),
+        cmocka_unit_test(homes_fp32),
+        cmocka_unit_test(homes_bf16),
+        cmocka_unit_test(homes_without_clipping),
+        cmocka_unit_test(orders),
+        cmocka_unit_test(random_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,8 +14,8 @@ struct made {
     struct ot_schedule schedule;
 };
 
-static void make(struct made *m, bool tied, enum ot_dtype dtype, enum ot_home weights, enum ot_home state, enum ot_home activations,
-                 int slots, float clip) {
+static void make(struct made *m, bool tied, enum ot_dtype dtype, enum ot_home weights, enum ot_home state,
+                 enum ot_home activations, int slots, float clip) {
     tiny_defaults(&m->run, 3, tied, dtype);
     m->run.clip = clip;
     tiny_plan(&m->run, weights, state, activations, slots);
@@ -40,8 +40,9 @@ static void drop_each_edge(struct made *m) {
             struct ot_dep kept = task->deps[d];
             task->deps[d] = task->deps[--task->n_deps];
             if (ot_schedule_verify(&m->schedule, &m->layout, &m->run.plan) >= 0)
-                fail_msg("task %d (%s) lost its edge from task %d (%s) and nothing was said", t, ot_task_kind_name(task->kind),
-                         kept.task, ot_task_kind_name(m->schedule.tasks[kept.task].kind));
+                fail_msg("task %d (%s) lost its edge from task %d (%s) and nothing was said", t,
+                         ot_task_kind_name(task->kind), kept.task,
+                         ot_task_kind_name(m->schedule.tasks[kept.task].kind));
             task->deps[task->n_deps++] = task->deps[d];
             task->deps[d] = kept;
         }
@@ -54,8 +55,8 @@ static void dropped_edges_are_seen(void **state) {
     static const enum ot_home homes[2] = {OT_HOME_GPU, OT_HOME_HOST};
     for (int mix = 0; mix < 16; mix++) {
         struct made m;
-        make(&m, mix & 1, mix & 2 ? OT_BF16 : OT_F32, homes[mix >> 1 & 1], homes[mix >> 2 & 1], homes[mix >> 3], 1 + mix % 3,
-             mix % 3 ? 1.0f : 0);
+        make(&m, mix & 1, mix & 2 ? OT_BF16 : OT_F32, homes[mix >> 1 & 1], homes[mix >> 2 & 1],
+             homes[mix >> 3], 1 + mix % 3, mix % 3 ? 1.0f : 0);
         drop_each_edge(&m);
         discard(&m);
     }
@@ -107,7 +108,8 @@ static void rings_too_small_are_refused(void **state) {
     m.run.plan.order = OT_ORDER_MICRO; /* sums the gradients of three layers at once, and has slots for two */
     check_ok(ot_plan_finish(ot_model_chain(m.model), &m.run.plan));
     check_ok(ot_layout_make(ot_model_chain(m.model), &m.run.plan, &m.layout));
-    check_fails(ot_schedule_make_train(ot_model_chain(m.model), &m.run.plan, &m.layout, &schedule), OT_E_USAGE, "slots");
+    check_fails(ot_schedule_make_train(ot_model_chain(m.model), &m.run.plan, &m.layout, &schedule),
+                OT_E_USAGE, "slots");
     discard(&m);
 }
 
@@ -123,7 +125,8 @@ static void fetches_run_ahead(void **state) {
             continue;
         for (int d = 0; d < task->n_deps; d++) {
             const struct ot_task *before = &m.schedule.tasks[task->deps[d].task];
-            bool block_before = before->kind == OT_TASK_FORWARD && before->block == task->slab - 1 && !task->deps[d].previous_step;
+            bool block_before = before->kind == OT_TASK_FORWARD && before->block == task->slab - 1 &&
+                                !task->deps[d].previous_step;
             assert_false(block_before);
             checked++;
         }
@@ -134,8 +137,9 @@ static void fetches_run_ahead(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dropped_edges_are_seen),      cmocka_unit_test(wrong_slots_are_seen), cmocka_unit_test(cycles_and_bytes_are_seen),
-        cmocka_unit_test(rings_too_small_are_refused), cmocka_unit_test(fetches_run_ahead),
+        cmocka_unit_test(dropped_edges_are_seen),    cmocka_unit_test(wrong_slots_are_seen),
+        cmocka_unit_test(cycles_and_bytes_are_seen), cmocka_unit_test(rings_too_small_are_refused),
+        cmocka_unit_test(fetches_run_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,18 +9,35 @@
 #include "tests/support/check.h"
 
 struct ot_model_config tiny_config(int layers, bool tied) {
-    return (struct ot_model_config){.family = OT_FAMILY_LLAMA, .n_layers = layers, .hidden = 32, .ffn = 56, .n_heads = 4,
-                                    .n_kv_heads = 2, .head_dim = 8, .vocab = 67, .max_position = 64, .norm = OT_NORM_RMS,
-                                    .norm_eps = 1e-5f, .act = OT_ACT_SILU, .rope_theta = 10000, .rotary_dim = 8, .tied = tied,
+    return (struct ot_model_config){.family = OT_FAMILY_LLAMA,
+                                    .n_layers = layers,
+                                    .hidden = 32,
+                                    .ffn = 56,
+                                    .n_heads = 4,
+                                    .n_kv_heads = 2,
+                                    .head_dim = 8,
+                                    .vocab = 67,
+                                    .max_position = 64,
+                                    .norm = OT_NORM_RMS,
+                                    .norm_eps = 1e-5f,
+                                    .act = OT_ACT_SILU,
+                                    .rope_theta = 10000,
+                                    .rotary_dim = 8,
+                                    .tied = tied,
                                     .init_std = 0.1};
 }
 
 void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dtype) {
-    *run = (struct tiny_run){.config = tiny_config(layers, tied), .dtype = dtype, .device_threads = 1, .optimizer_threads = 1,
-                             .micro_sequences = 2, .clip = 1.0f};
+    *run = (struct tiny_run){.config = tiny_config(layers, tied),
+                             .dtype = dtype,
+                             .device_threads = 1,
+                             .optimizer_threads = 1,
+                             .micro_sequences = 2,
+                             .clip = 1.0f};
 }
 
-void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations, int slots) {
+void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
+               int slots) {
     struct ot_model *model;
     check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
     struct ot_plan_request request = {.chain = ot_model_chain(model),
@@ -40,7 +57,8 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
 }
 
 /* Rows of 5 to 12 tokens laid end to end; about half of the tokens are trained. */
-static void fill_micro(struct tiny_batch *b, int64_t vocab, int step, int64_t first, struct ot_micro_batch *mb) {
+static void fill_micro(struct tiny_batch *b, int64_t vocab, int step, int64_t first,
+                       struct ot_micro_batch *mb) {
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, (uint64_t)step, 7);
     int64_t row = first, row_end = first;
     for (int64_t i = first; i < first + mb->n_tokens; i++) {
@@ -51,7 +69,8 @@ static void fill_micro(struct tiny_batch *b, int64_t vocab, int step, int64_t fi
         bool last = i + 1 == row_end || i + 1 == first + mb->n_tokens;
         bool trained = !last && ot_random_below(1, stream, (uint64_t)(2000 + i), 2) == 1;
         b->tokens[i] = (int32_t)ot_random_below(1, stream, (uint64_t)i, (uint64_t)vocab);
-        b->targets[i] = trained ? (int32_t)ot_random_below(1, stream, (uint64_t)(3000 + i), (uint64_t)vocab) : -1;
+        b->targets[i] =
+            trained ? (int32_t)ot_random_below(1, stream, (uint64_t)(3000 + i), (uint64_t)vocab) : -1;
         b->position[i] = (int32_t)(i - row);
         b->row_start[i] = (int32_t)(row - first);
         b->input.trained_tokens += trained;
@@ -61,10 +80,11 @@ static void fill_micro(struct tiny_batch *b, int64_t vocab, int step, int64_t fi
 void tiny_fill_batch(struct tiny_batch *b, int64_t vocab, int step, int sequences, int64_t micro_sequences) {
     b->input = (struct ot_step_input){.micro = b->micro, .lr = 1e-2f};
     for (int64_t s = 0; s < sequences; s += micro_sequences) {
-        int64_t n = sequences - s < micro_sequences ? sequences - s : micro_sequences, first = s * TINY_SEQUENCE;
+        int64_t n = sequences - s < micro_sequences ? sequences - s : micro_sequences,
+                first = s * TINY_SEQUENCE;
         struct ot_micro_batch *mb = &b->micro[b->input.n_micro++];
-        *mb = (struct ot_micro_batch){n * TINY_SEQUENCE, b->tokens + first, b->targets + first, b->position + first,
-                                      b->row_start + first};
+        *mb = (struct ot_micro_batch){n * TINY_SEQUENCE, b->tokens + first, b->targets + first,
+                                      b->position + first, b->row_start + first};
         fill_micro(b, vocab, step, first, mb);
     }
 }
@@ -122,12 +142,17 @@ void tiny_train(const struct tiny_run *run, struct tiny_result *result) {
     struct ot_engine *engine;
     memset(result, 0, sizeof *result);
     check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
-    struct ot_device_config device_config = {.kind = "cpu", .memory_bytes = ot_ledger_total(&run->plan.ledger, OT_TIER_GPU),
-                                             .threads = run->device_threads, .lane_delay_seed = run->delay_seed};
+    struct ot_device_config device_config = {.kind = "cpu",
+                                             .memory_bytes = ot_ledger_total(&run->plan.ledger, OT_TIER_GPU),
+                                             .threads = run->device_threads,
+                                             .lane_delay_seed = run->delay_seed};
     check_ok(ot_device_open(&device_config, &device));
-    struct ot_engine_config config = {.chain = ot_model_chain(model), .device = device, .plan = &run->plan,
+    struct ot_engine_config config = {.chain = ot_model_chain(model),
+                                      .device = device,
+                                      .plan = &run->plan,
                                       .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, run->clip},
-                                      .optimizer_threads = run->optimizer_threads, .delay_seed = run->delay_seed};
+                                      .optimizer_threads = run->optimizer_threads,
+                                      .delay_seed = run->delay_seed};
     check_ok(ot_engine_open(&config, &engine));
     set_weights(engine, model);
     train_steps(run, engine, result);
@@ -150,12 +175,13 @@ void tiny_result_free(struct tiny_result *result) {
 
 void tiny_same(const struct tiny_result *a, const struct tiny_result *b, const char *what) {
     for (int i = 0; i < TINY_STEPS; i++)
-        if (memcmp(&a->loss[i], &b->loss[i], sizeof(double)) != 0 || memcmp(&a->norm[i], &b->norm[i], sizeof(double)) != 0)
-            fail_msg("%s: step %d: loss %.17g and %.17g, norm %.17g and %.17g", what, i + 1, a->loss[i], b->loss[i], a->norm[i],
-                     b->norm[i]);
+        if (memcmp(&a->loss[i], &b->loss[i], sizeof(double)) != 0 ||
+            memcmp(&a->norm[i], &b->norm[i], sizeof(double)) != 0)
+            fail_msg("%s: step %d: loss %.17g and %.17g, norm %.17g and %.17g", what, i + 1, a->loss[i],
+                     b->loss[i], a->norm[i], b->norm[i]);
     assert_int_equal(a->n_values, b->n_values);
     for (int64_t i = 0; i < a->n_values; i++)
         if (ot_f32_bits(a->values[i]) != ot_f32_bits(b->values[i]))
-            fail_msg("%s: value %lld of %lld is %.9g and %.9g", what, (long long)i, (long long)a->n_values, (double)a->values[i],
-                     (double)b->values[i]);
+            fail_msg("%s: value %lld of %lld is %.9g and %.9g", what, (long long)i, (long long)a->n_values,
+                     (double)a->values[i], (double)b->values[i]);
 }

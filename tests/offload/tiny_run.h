@@ -11,10 +11,10 @@ struct tiny_run {
     struct ot_model_config config;
     enum ot_dtype dtype;
     int device_threads, optimizer_threads;
-    uint64_t delay_seed;        /* random delays in every lane of the device and of the executor */
+    uint64_t delay_seed; /* random delays in every lane of the device and of the executor */
     int64_t micro_sequences;
     float clip;
-    struct ot_plan plan;        /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
+    struct ot_plan plan; /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
 };
 
 struct tiny_result {
@@ -29,8 +29,10 @@ struct ot_model_config tiny_config(int layers, bool tied);
 /* Defaults: fp32, clip 1.0, two sequences a micro-batch, everything resident. Opens nothing. */
 void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dtype);
 /* A plan for the run with the given homes; free it with ot_plan_free. Fails the test if there is none. */
-void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations, int slots);
-/* Trains TINY_STEPS steps; the third is a short one (fewer micro-batches, and a last micro-batch of one sequence). */
+void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
+               int slots);
+/* Trains TINY_STEPS steps; the third is a short one (fewer micro-batches, and a last micro-batch of one
+ * sequence). */
 void tiny_train(const struct tiny_run *run, struct tiny_result *result);
 void tiny_result_free(struct tiny_result *result);
 /* Fails the test where the two differ in any bit. */
@@ -43,6 +45,7 @@ struct tiny_batch {
     struct ot_micro_batch micro[TINY_STEP_SEQUENCES];
     struct ot_step_input input;
 };
-void tiny_fill_batch(struct tiny_batch *batch, int64_t vocab, int step, int sequences, int64_t micro_sequences);
+void tiny_fill_batch(struct tiny_batch *batch, int64_t vocab, int step, int sequences,
+                     int64_t micro_sequences);
 
 #endif

@@ -15,7 +15,8 @@ void check_failure(int rc, int code, const char *words, const char *expr, const 
     assert_null(strchr(ot_error_text(), '\n'));
 }
 
-void check_close(const char *what, const float *got, const float *want, int64_t n, double absolute, double relative) {
+void check_close(const char *what, const float *got, const float *want, int64_t n, double absolute,
+                 double relative) {
     int64_t worst = -1;
     double excess = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -26,8 +27,8 @@ void check_close(const char *what, const float *got, const float *want, int64_t 
         }
     }
     if (worst >= 0)
-        fail_msg("%s[%lld of %lld] = %.9g, wanted %.9g", what, (long long)worst, (long long)n, (double)got[worst],
-                 (double)want[worst]);
+        fail_msg("%s[%lld of %lld] = %.9g, wanted %.9g", what, (long long)worst, (long long)n,
+                 (double)got[worst], (double)want[worst]);
 }
 
 double relative_error(const float *got, const float *want, int64_t n) {

@@ -1,4 +1,5 @@
-/* What every test needs: cmocka with its headers, comparisons with a reason, real inputs, and folders to write in. */
+/* What every test needs: cmocka with its headers, comparisons with a reason, real inputs, and folders to
+ * write in. */
 #ifndef OT_TESTS_CHECK_H
 #define OT_TESTS_CHECK_H
 
@@ -23,12 +24,14 @@
 void check_failure(int rc, int code, const char *words, const char *expr, const char *file, int line);
 
 /* |got - want| <= absolute + relative * |want| for each; prints the worst. NaN fails. */
-void check_close(const char *what, const float *got, const float *want, int64_t n, double absolute, double relative);
-/* Norm of the difference over norm of `want`; for whole tensors whose small entries have no digits of their own. */
+void check_close(const char *what, const float *got, const float *want, int64_t n, double absolute,
+                 double relative);
+/* Norm of the difference over norm of `want`; for whole tensors whose small entries have no digits of their
+ * own. */
 double relative_error(const float *got, const float *want, int64_t n);
 
-/* Path of a real input ("models/stories260k"), or NULL where the folder is absent: then skip_shared() and return. The
- * string is static, overwritten by the fourth next call. */
+/* Path of a real input ("models/stories260k"), or NULL where the folder is absent: then skip_shared() and
+ * return. The string is static, overwritten by the fourth next call. */
 const char *shared_path(const char *relative);
 /* In main(): exits 77 with the reason, loudly, when the real inputs are absent. */
 void skip_without_shared(const char *relative);

@@ -1,8 +1,8 @@
 /* Golden vectors: small named arrays made by scripts/golden with PyTorch and committed under tests/golden.
  *
- * File: the line "OTGOLD1", one line "NAME DTYPE D0xD1x... OFFSET" per array (DTYPE f32, f64, i32, i64; OFFSET in bytes
- * from the data's start, 8-byte aligned), an empty line, then the data, little-endian. scripts/golden/goldenfile.py
- * writes it.
+ * File: the line "OTGOLD1", one line "NAME DTYPE D0xD1x... OFFSET" per array (DTYPE f32, f64, i32, i64;
+ * OFFSET in bytes from the data's start, 8-byte aligned), an empty line, then the data, little-endian.
+ * scripts/golden/goldenfile.py writes it.
  */
 #ifndef OT_TESTS_GOLDEN_H
 #define OT_TESTS_GOLDEN_H
@@ -12,10 +12,12 @@
 
 struct ot_golden;
 
-struct ot_golden *golden_open(const char *name); /* tests/golden/NAME; fails the test if it is not there or broken */
+struct ot_golden *
+golden_open(const char *name); /* tests/golden/NAME; fails the test if it is not there or broken */
 void golden_close(struct ot_golden *golden);
 bool golden_has(const struct ot_golden *golden, const char *array);
-const float *golden_f32(const struct ot_golden *golden, const char *array, int64_t *count); /* count may be NULL */
+const float *golden_f32(const struct ot_golden *golden, const char *array,
+                        int64_t *count); /* count may be NULL */
 const double *golden_f64(const struct ot_golden *golden, const char *array, int64_t *count);
 const int32_t *golden_i32(const struct ot_golden *golden, const char *array, int64_t *count);
 const int64_t *golden_i64(const struct ot_golden *golden, const char *array, int64_t *count);
