@@ -61,7 +61,8 @@ static void put_token_text(struct page *page, const struct ot_pipeline *p,
                            const struct ot_row_scratch *scratch, size_t i) {
     const struct ot_sample *s = &scratch->sample;
     const struct ot_rendered *r = &scratch->rendered;
-    size_t begin = s->start[i], end = i + 1 < s->n_tokens ? s->start[i + 1] : r->bytes;
+    size_t next = (i + 1) % s->piece_tokens == 0 ? i + 2 : i + 1; /* a piece begins by repeating a token */
+    size_t begin = s->start[i], end = next < s->n_tokens ? s->start[next] : r->bytes;
     int32_t id = ot_token_id(s->tokens[i]);
     bool outside = (i == 0 && id == p->sample.specials.bos_id && end == begin) || begin >= r->bytes;
     if (outside) {

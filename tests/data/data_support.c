@@ -1,0 +1,96 @@
+#include "tests/data/data_support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/pool.h"
+
+int open_data_fixture(void **state) {
+    struct data_fixture *f = calloc(1, sizeof *f);
+    char path[512];
+    assert_non_null(f);
+    f->folder = make_folder();
+    snprintf(path, sizeof path, "%s/tokenizer.json", f->folder);
+    check_ok(ot_tokenizer_write_byte_level(path));
+    check_ok(ot_tokenizer_open(path, &f->tokenizer));
+    check_ok(ot_pool_open(2, "data", &f->pool));
+    f->config = (struct ot_dataset_config){.path = f->path,
+                                           .tokenizer = f->tokenizer,
+                                           .specials = {.bos_id = OT_BYTE_LEVEL_BOS,
+                                                        .add_bos = true,
+                                                        .n_eos = 1,
+                                                        .eos_ids = {OT_BYTE_LEVEL_EOS}},
+                                           .vocab_size = OT_BYTE_LEVEL_VOCAB,
+                                           .seq_len = 64,
+                                           .pool = f->pool};
+    *state = f;
+    return 0;
+}
+
+int close_data_fixture(void **state) {
+    struct data_fixture *f = *state;
+    ot_pool_close(f->pool);
+    ot_tokenizer_close(f->tokenizer);
+    remove_folder(f->folder);
+    free(f);
+    return 0;
+}
+
+void put_data(struct data_fixture *f, const char *name, const void *bytes, size_t n) {
+    write_file(f->folder, name, bytes, n);
+    snprintf(f->path, sizeof f->path, "%s/%s", f->folder, name);
+}
+
+void put_text(struct data_fixture *f, const char *text) {
+    put_data(f, "data.jsonl", text, strlen(text));
+}
+
+struct ot_dataset *load_data(struct data_fixture *f) {
+    struct ot_dataset *d = NULL;
+    check_ok(ot_dataset_open(&f->config, &d));
+    return d;
+}
+
+struct ot_dataset *load_text(struct data_fixture *f, const char *text) {
+    put_text(f, text);
+    return load_data(f);
+}
+
+void put_lengths(struct data_fixture *f, const int *lengths, int n) {
+    size_t bytes = 0, at = 0;
+    for (int i = 0; i < n; i++)
+        bytes += (size_t)lengths[i] + 32;
+    char *text = malloc(bytes);
+    assert_non_null(text);
+    for (int i = 0; i < n; i++) {
+        at += (size_t)sprintf(text + at, "{\"text\": \"");
+        memset(text + at, 'a' + i % 26, (size_t)lengths[i] - 2);
+        at += (size_t)lengths[i] - 2;
+        at += (size_t)sprintf(text + at, "\"}\n");
+    }
+    put_data(f, "data.jsonl", text, at);
+    free(text);
+}
+
+const char *row_text(const struct ot_dataset *d, int64_t index) {
+    static char text[4096];
+    struct ot_row row = ot_dataset_row(d, index);
+    size_t at = 0;
+    bool open = false;
+    for (int64_t i = 0; i < row.n && at + 16 < sizeof text; i++) {
+        bool trained = ot_token_trained(row.tokens[i]);
+        int32_t id = ot_token_id(row.tokens[i]);
+        if (trained != open)
+            text[at++] = trained ? '[' : ']';
+        open = trained;
+        if (id < 256)
+            text[at++] = (char)id;
+        else
+            at += (size_t)sprintf(text + at, "<%d>", id);
+    }
+    if (open)
+        text[at++] = ']';
+    text[at] = '\0';
+    return text;
+}

@@ -1,0 +1,36 @@
+/* What the tests of src/data share: a folder for files, a byte-level tokenizer (token = byte; BOS 256, EOS
+ * 257), a pool, and datasets made of text written in the test.
+ */
+#ifndef OT_TESTS_DATA_SUPPORT_H
+#define OT_TESTS_DATA_SUPPORT_H
+
+#include "src/data/dataset.h"
+#include "tests/support/check.h"
+
+struct data_fixture {
+    char *folder;
+    struct ot_tokenizer *tokenizer;
+    struct ot_pool *pool;
+    struct ot_dataset_config config; /* path: the file written last */
+    char path[512];
+};
+
+/* cmocka set-up and tear-down; the fixture is *state. seq_len 64, BOS added, EOS appended, two threads. */
+int open_data_fixture(void **state);
+int close_data_fixture(void **state);
+
+/* Writes a data file and points the config at it. */
+void put_data(struct data_fixture *f, const char *name, const void *bytes, size_t n);
+void put_text(struct data_fixture *f, const char *text); /* data.jsonl */
+struct ot_dataset *load_data(struct data_fixture *f);    /* fails the test if it cannot */
+struct ot_dataset *load_text(struct data_fixture *f, const char *text);
+
+/* Rows of text of the given lengths in tokens (BOS and EOS included, each >= 3), as data.jsonl; all bytes of
+ * row i are the same letter. */
+void put_lengths(struct data_fixture *f, const int *lengths, int n);
+
+/* The row as text: trained bytes in [brackets], ids from 256 on as <id>. Static, overwritten by the next
+ * call. */
+const char *row_text(const struct ot_dataset *d, int64_t row);
+
+#endif

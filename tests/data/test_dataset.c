@@ -1,0 +1,218 @@
+/* Loading whole files: batches, threads, layouts and faults anywhere in them; and --show-sample. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "src/base/pool.h"
+#include "tests/data/data_support.h"
+
+enum { ROWS = 9000 }; /* more than two of the loader's batches */
+
+/* Rows of many lengths; row `bad` (or none: -1) is broken, and some have nothing to train on. */
+static char *make_rows(int bad, size_t *bytes) {
+    char *text = malloc(ROWS * 128);
+    assert_non_null(text);
+    *bytes = 0;
+    for (int i = 0; i < ROWS; i++)
+        *bytes += (size_t)sprintf(text + *bytes, "{\"prompt\": \"%0*d\", \"completion\": \"%.*s\"%s\n",
+                                  1 + i % 37, i, i % 11, "abcdefghijk", i == bad ? "" : "}");
+    return text;
+}
+
+static bool same(const struct ot_dataset *a, const struct ot_dataset *b) {
+    if (ot_dataset_rows(a) != ot_dataset_rows(b) ||
+        memcmp(ot_dataset_stats(a), ot_dataset_stats(b), sizeof(struct ot_data_stats)) != 0)
+        return false;
+    for (int64_t i = 0; i < ot_dataset_rows(a); i++) {
+        struct ot_row x = ot_dataset_row(a, i), y = ot_dataset_row(b, i);
+        if (x.n != y.n || x.document != y.document ||
+            memcmp(x.tokens, y.tokens, (size_t)x.n * sizeof *x.tokens) != 0)
+            return false;
+    }
+    return true;
+}
+
+static void test_threads(void **state) {
+    struct data_fixture *f = *state;
+    size_t bytes;
+    char *text = make_rows(-1, &bytes);
+    put_data(f, "data.jsonl", text, bytes);
+    struct ot_dataset *two = load_data(f);
+    assert_int_equal(ot_dataset_stats(two)->rows, ROWS);
+    assert_int_equal(ot_dataset_stats(two)->untrained, (ROWS + 10) / 11);
+    for (int threads = 1; threads <= 5; threads += 2) {
+        struct ot_pool *pool;
+        check_ok(ot_pool_open(threads, "data", &pool));
+        struct ot_dataset_config config = f->config;
+        config.pool = pool;
+        struct ot_dataset *d;
+        check_ok(ot_dataset_open(&config, &d));
+        assert_true(same(d, two));
+        ot_dataset_close(d);
+        ot_pool_close(pool);
+    }
+    ot_dataset_close(two);
+    free(text);
+}
+
+/* The same rows as lines, as an array, and packed. */
+static void test_layouts(void **state) {
+    struct data_fixture *f = *state;
+    size_t bytes;
+    char *text = make_rows(-1, &bytes), path[600];
+    put_data(f, "data.jsonl", text, bytes);
+    struct ot_dataset *lines = load_data(f);
+    snprintf(path, sizeof path, "%s/data.jsonl.gz", f->folder);
+    gzFile file = gzopen(path, "wb1");
+    assert_int_equal(gzwrite(file, text, (unsigned)bytes), bytes);
+    gzclose(file);
+    f->config.path = path;
+    struct ot_dataset *packed = load_data(f);
+    assert_true(same(packed, lines));
+    f->config.path = f->path;
+    char *array = malloc(bytes + 2);
+    assert_non_null(array);
+    array[0] = '[';
+    memcpy(array + 1, text, bytes);
+    for (size_t i = 1; i < bytes; i++)
+        if (array[i] == '\n')
+            array[i] = ',';
+    array[bytes] = ']';
+    put_data(f, "data.json", array, bytes + 1);
+    struct ot_dataset *listed = load_data(f);
+    assert_true(same(listed, lines));
+    ot_dataset_close(listed);
+    ot_dataset_close(packed);
+    ot_dataset_close(lines);
+    free(array);
+    free(text);
+}
+
+/* Wherever the first bad row is, it is that one which is named, whoever met it. */
+static void test_first_bad_row(void **state) {
+    struct data_fixture *f = *state;
+    static const int places[] = {0, 17, 4095, 4096, 8999};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        size_t bytes;
+        char *text = make_rows(places[i], &bytes), words[64];
+        text[bytes - 2] = '!'; /* the last row is always broken */
+        put_data(f, "data.jsonl", text, bytes);
+        snprintf(words, sizeof words, "data.jsonl:%d: ", places[i] + 1);
+        struct ot_dataset *d;
+        check_fails(ot_dataset_open(&f->config, &d), OT_E_INPUT, words);
+        struct ot_dataset_config config = f->config;
+        config.skip_bad = true;
+        check_ok(ot_dataset_open(&config, &d));
+        assert_int_equal(ot_dataset_stats(d)->first_bad_line, places[i] + 1);
+        assert_int_equal(ot_dataset_stats(d)->bad, places[i] == ROWS - 1 ? 1 : 2);
+        ot_dataset_close(d);
+        free(text);
+    }
+}
+
+static void test_damaged_file(void **state) {
+    struct data_fixture *f = *state;
+    size_t bytes;
+    char *text = make_rows(-1, &bytes), path[600];
+    snprintf(path, sizeof path, "%s/whole.gz", f->folder);
+    gzFile file = gzopen(path, "wb");
+    assert_int_equal(gzwrite(file, text, (unsigned)bytes), bytes);
+    gzclose(file);
+    FILE *in = fopen(path, "rb");
+    assert_non_null(in);
+    size_t n = fread(text, 1, bytes, in);
+    fclose(in);
+    put_data(f, "cut.gz", text, n / 2);
+    f->config.skip_bad = true; /* which is about rows, not about lost files */
+    struct ot_dataset *d;
+    check_fails(ot_dataset_open(&f->config, &d), OT_E_INPUT, "cut.gz: the gzip stream ends");
+    free(text);
+}
+
+static void test_huge_line(void **state) {
+    struct data_fixture *f = *state;
+    size_t letters = 50u << 20, at = 0;
+    char *text = malloc(letters + 128);
+    assert_non_null(text);
+    at += (size_t)sprintf(text, "{\"text\": \"one\"}\n{\"text\": \"");
+    memset(text + at, 'x', letters);
+    at += letters;
+    at += (size_t)sprintf(text + at, "\"}\n{\"text\": \"two\"}\n");
+    put_data(f, "data.jsonl", text, at);
+    free(text);
+    f->config.seq_len = 1 << 16;
+    struct ot_dataset *d = load_data(f);
+    assert_int_equal(ot_dataset_documents(d), 3);
+    assert_int_equal(ot_dataset_stats(d)->trained_tokens, (int64_t)letters + 1 + 4 + 4);
+    assert_int_equal(ot_dataset_stats(d)->longest, 1 << 16);
+    assert_in_range(ot_dataset_bytes(d), 4 * letters, 4 * letters + (1 << 20));
+    ot_dataset_close(d);
+}
+
+static void count_progress(void *context, int64_t bytes_read, int64_t bytes_total) {
+    int64_t *last = context;
+    assert_in_range(bytes_read, *last, bytes_total);
+    *last = bytes_read;
+}
+
+static void test_progress(void **state) {
+    struct data_fixture *f = *state;
+    size_t bytes;
+    int64_t last = 0;
+    char *text = make_rows(-1, &bytes);
+    put_data(f, "data.jsonl", text, bytes);
+    f->config.progress = count_progress;
+    f->config.progress_context = &last;
+    ot_dataset_close(load_data(f));
+    assert_int_equal(last, bytes);
+    free(text);
+}
+
+static void test_prompt_tokens(void **state) {
+    struct ot_dataset *d = load_text(*state, "{\"prompt\": \"abc\", \"completion\": \"d\"}\n");
+    struct ot_row row = ot_dataset_row(d, 0);
+    assert_int_equal(ot_row_prompt_tokens(&row), 4); /* BOS too */
+    ot_dataset_close(d);
+}
+
+static void check_shown(struct data_fixture *f, int64_t index, bool ansi, const char *words) {
+    char *text;
+    check_ok(ot_dataset_show_sample(&f->config, index, ansi, &text));
+    if (!strstr(text, words))
+        fail_msg("\"%s\" lacks \"%s\"", text, words);
+    free(text);
+}
+
+static void test_show_sample(void **state) {
+    struct data_fixture *f = *state;
+    put_text(f, "{\"prompt\": \"ab\\n\", \"completion\": \"c\\u001bd\"}\n{\"prompt\": \"p\", \"completion\": "
+                "\"\"}\n");
+    check_shown(f, 0, false, "data.jsonl:1: kind prompt, 8 tokens, 4 trained");
+    check_shown(f, 0, false, "<|bos|>ab\n[c\\x1bd<|eos|>]\n"); /* and no escape reaches the terminal */
+    check_shown(f, 0, false, "     0      256       -  <|bos|>\n     1       97       -  a\n");
+    check_shown(f, 0, false, "     4       99     yes  c\n");
+    check_shown(f, 0, true, "ab\n\x1b[4;32mc\\x1bd<|eos|>\x1b[0m\n");
+    check_shown(f, 1, false, "data.jsonl:2: kind prompt, dropped: nothing in this row trains");
+    char *text;
+    check_fails(ot_dataset_show_sample(&f->config, 2, false, &text), OT_E_USAGE, "no row 3: it has 2 rows");
+    put_text(f, "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", "
+                "\"content\": \"a\"}]}");
+    check_shown(f, 0, false, "kind messages, template zephyr, ");
+    f->config.seq_len = 4;
+    put_text(f, "{\"text\": \"abcdef\"}\n{\"prompt\": \"x\"}\n");
+    check_shown(f, 0, false,
+                "<|bos|>[abc]\n---- next piece ----\nc[def]\n---- next piece ----\nf[<|eos|>]\n");
+    check_fails(ot_dataset_show_sample(&f->config, 1, false, &text), OT_E_INPUT,
+                "data.jsonl:2: key 'text' is missing");
+}
+
+int main(void) {
+#define dataset_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
+    const struct CMUnitTest tests[] = {
+        dataset_test(test_threads),       dataset_test(test_layouts),     dataset_test(test_first_bad_row),
+        dataset_test(test_damaged_file),  dataset_test(test_huge_line),   dataset_test(test_progress),
+        dataset_test(test_prompt_tokens), dataset_test(test_show_sample),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,208 @@
+/* Packing: every row exactly once an epoch, no sequence too full, few of them not full; orders that depend on
+ * seed and epoch alone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/random.h"
+#include "src/data/packing.h"
+#include "tests/data/data_support.h"
+
+enum { ROWS = 1500, SEQ_LEN = 256 };
+
+/* Lengths as in text-to-SQL data: most short, some as long as a sequence. */
+static struct ot_dataset *load_mixture(struct data_fixture *f, uint64_t seed) {
+    static int lengths[ROWS];
+    for (int i = 0; i < ROWS; i++) {
+        double u = ot_random_unit(seed, ot_random_stream(OT_RANDOM_TEST, 0, 0), (uint64_t)i);
+        lengths[i] = 3 + (int)(u * u * (SEQ_LEN - 3) + 0.5);
+    }
+    f->config.seq_len = SEQ_LEN;
+    put_lengths(f, lengths, ROWS);
+    return load_data(f);
+}
+
+static struct ot_packing *open_packing(const struct ot_packing_config *config) {
+    struct ot_packing *p;
+    check_ok(ot_packing_open(config, &p));
+    return p;
+}
+
+/* Every row in use once, none of the others; no sequence above seq_len. */
+static void check_epoch(const struct ot_packing *p, const struct ot_dataset *d, const bool *used) {
+    char seen[ROWS] = {0};
+    int64_t rows = 0, tokens = 0, trained = 0;
+    for (int64_t s = 0; s < ot_packing_sequences(p); s++) {
+        int64_t n, length = 0;
+        const uint32_t *list = ot_packing_sequence(p, s, &n);
+        assert_true(n > 0);
+        for (int64_t i = 0; i < n; i++) {
+            struct ot_row row = ot_dataset_row(d, list[i]);
+            assert_false(seen[list[i]]);
+            assert_true(!used || used[list[i]]);
+            seen[list[i]] = 1;
+            length += row.n;
+            trained += row.trained;
+        }
+        assert_in_range(length, 1, SEQ_LEN);
+        rows += n;
+        tokens += length;
+    }
+    int64_t wanted = 0;
+    for (int64_t i = 0; i < ot_dataset_rows(d); i++)
+        wanted += !used || used[i];
+    assert_int_equal(rows, wanted);
+    assert_int_equal(rows, ot_packing_rows(p));
+    assert_int_equal(tokens, ot_packing_tokens(p));
+    assert_int_equal(trained, ot_packing_trained_tokens(p));
+}
+
+/* The whole order of an epoch as one array of row numbers, sequences separated by -1. */
+static int64_t list_epoch(const struct ot_packing *p, int64_t *out) {
+    int64_t at = 0;
+    for (int64_t s = 0; s < ot_packing_sequences(p); s++) {
+        int64_t n;
+        const uint32_t *rows = ot_packing_sequence(p, s, &n);
+        for (int64_t i = 0; i < n; i++)
+            out[at++] = rows[i];
+        out[at++] = -1;
+    }
+    return at;
+}
+
+static void test_each_row_once(void **state) {
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        struct ot_dataset *d = load_mixture(*state, seed);
+        for (int one_row = 0; one_row < 2; one_row++) {
+            struct ot_packing *p = open_packing(&(struct ot_packing_config){
+                .dataset = d, .seq_len = SEQ_LEN, .one_row = one_row, .shuffle = true, .seed = seed});
+            int64_t sequences = ot_packing_sequences(p);
+            for (int epoch = 0; epoch < 3; epoch++) {
+                ot_packing_set_epoch(p, epoch);
+                check_epoch(p, d, NULL);
+                assert_int_equal(ot_packing_sequences(p), sequences); /* so that steps are known in advance */
+            }
+            assert_true(one_row ? sequences == ROWS : ot_packing_fill(p) > 0.99);
+            ot_packing_close(p);
+        }
+        ot_dataset_close(d);
+    }
+}
+
+static void test_order(void **state) {
+    static int64_t first[2 * ROWS], other[2 * ROWS];
+    struct ot_dataset *d = load_mixture(*state, 1);
+    struct ot_packing_config config = {.dataset = d, .seq_len = SEQ_LEN, .shuffle = true, .seed = 5};
+    struct ot_packing *p = open_packing(&config), *q = open_packing(&config);
+    ot_packing_set_epoch(p, 2);
+    int64_t n = list_epoch(p, first);
+    ot_packing_set_epoch(q, 7); /* where it stood before does not matter */
+    assert_int_equal(list_epoch(q, other), n);
+    assert_memory_not_equal(first, other, (size_t)n * sizeof *first);
+    ot_packing_set_epoch(q, 2);
+    assert_int_equal(list_epoch(q, other), n);
+    assert_memory_equal(first, other, (size_t)n * sizeof *first);
+    ot_packing_close(q);
+    config.seed = 6;
+    q = open_packing(&config);
+    ot_packing_set_epoch(q, 2);
+    list_epoch(q, other);
+    assert_memory_not_equal(first, other, (size_t)n * sizeof *first);
+    ot_packing_close(q);
+    ot_packing_close(p);
+    ot_dataset_close(d);
+}
+
+/* Rows meet other rows in other epochs: not only the order of fixed sequences changes. */
+static void test_company_changes(void **state) {
+    static int64_t company[ROWS];
+    struct ot_dataset *d = load_mixture(*state, 1);
+    struct ot_packing *p = open_packing(
+        &(struct ot_packing_config){.dataset = d, .seq_len = SEQ_LEN, .shuffle = true, .seed = 1});
+    int changed = 0, shared = 0;
+    for (int epoch = 0; epoch < 2; epoch++) {
+        ot_packing_set_epoch(p, epoch);
+        for (int64_t s = 0; s < ot_packing_sequences(p); s++) {
+            int64_t n;
+            const uint32_t *rows = ot_packing_sequence(p, s, &n);
+            for (int64_t i = 0; i < n && n > 1; i++) {
+                int64_t neighbour = rows[(i + 1) % n];
+                shared += epoch == 1;
+                changed += epoch == 1 && company[rows[i]] != neighbour;
+                company[rows[i]] = neighbour;
+            }
+        }
+    }
+    assert_true(shared > ROWS / 2);
+    assert_true(changed > shared / 2);
+    ot_packing_close(p);
+    ot_dataset_close(d);
+}
+
+static void test_file_order(void **state) {
+    struct ot_dataset *d = load_mixture(*state, 1);
+    struct ot_packing *p =
+        open_packing(&(struct ot_packing_config){.dataset = d, .seq_len = SEQ_LEN, .one_row = true});
+    ot_packing_set_epoch(p, 3);
+    for (int64_t s = 0; s < ROWS; s++) {
+        int64_t n;
+        assert_int_equal(ot_packing_sequence(p, s, &n)[0], s);
+        assert_int_equal(n, 1);
+    }
+    ot_packing_close(p);
+    ot_dataset_close(d);
+}
+
+static void test_split(void **state) {
+    bool eval[ROWS], again[ROWS], other[ROWS];
+    struct ot_dataset *d = load_mixture(*state, 1);
+    assert_int_equal(ot_split_rows(d, 0.02, 1, eval), ROWS / 50);
+    assert_int_equal(ot_split_rows(d, 0.02, 1, again), ROWS / 50);
+    assert_memory_equal(eval, again, sizeof eval);
+    assert_int_equal(ot_split_rows(d, 0.02, 2, other), ROWS / 50);
+    assert_memory_not_equal(eval, other, sizeof eval);
+    assert_int_equal(ot_split_rows(d, 0, 1, other), 0);
+    assert_int_equal(ot_split_rows(d, 1, 1, other), ROWS - 1); /* something is left to train on */
+    struct ot_packing_config config = {
+        .dataset = d, .only = eval, .only_value = true, .seq_len = SEQ_LEN, .shuffle = true, .seed = 1};
+    struct ot_packing *p = open_packing(&config);
+    assert_int_equal(ot_packing_rows(p), ROWS / 50);
+    check_epoch(p, d, eval);
+    ot_packing_close(p);
+    config.only_value = false;
+    p = open_packing(&config);
+    assert_int_equal(ot_packing_rows(p), ROWS - ROWS / 50);
+    ot_packing_close(p);
+    config.only_value = true;
+    memset(eval, 0, sizeof eval);
+    p = open_packing(&config); /* nothing */
+    assert_int_equal(ot_packing_sequences(p), 0);
+    ot_packing_close(p);
+    ot_dataset_close(d);
+}
+
+/* Pieces of one document are all on one side. */
+static void test_split_keeps_documents(void **state) {
+    struct data_fixture *f = *state;
+    int lengths[200];
+    bool eval[2000];
+    for (int i = 0; i < 200; i++)
+        lengths[i] = 3 + i;
+    f->config.seq_len = 16;
+    put_lengths(f, lengths, 200);
+    struct ot_dataset *d = load_data(f);
+    assert_in_range(ot_dataset_rows(d), 1000, 2000);
+    assert_int_equal(ot_split_rows(d, 0.3, 1, eval), 60);
+    for (int64_t i = 1; i < ot_dataset_rows(d); i++)
+        if (ot_dataset_row(d, i).document == ot_dataset_row(d, i - 1).document)
+            assert_int_equal(eval[i], eval[i - 1]);
+    ot_dataset_close(d);
+}
+
+int main(void) {
+#define packing_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
+    const struct CMUnitTest tests[] = {
+        packing_test(test_each_row_once), packing_test(test_order), packing_test(test_company_changes),
+        packing_test(test_file_order),    packing_test(test_split), packing_test(test_split_keeps_documents),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,286 @@
+/* Every kind of row, through a whole load: what text it becomes and which tokens train ([in brackets]; BOS
+ * 256, EOS 257). And what is said about rows that are not what they should be. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/data/data_support.h"
+
+/* Loads one row and compares. */
+static void check_row(struct data_fixture *f, const char *row, const char *want) {
+    struct ot_dataset *d = load_text(f, row);
+    assert_int_equal(ot_dataset_rows(d), 1);
+    assert_string_equal(row_text(d, 0), want);
+    struct ot_row first = ot_dataset_row(d, 0);
+    int64_t trained = 0;
+    for (int64_t i = 0; i < first.n; i++)
+        trained += ot_token_trained(first.tokens[i]);
+    assert_int_equal(first.trained, trained);
+    assert_int_equal(ot_dataset_stats(d)->trained_tokens, trained);
+    ot_dataset_close(d);
+}
+
+static void check_refused(struct data_fixture *f, const char *text, int code, const char *words) {
+    struct ot_dataset *d;
+    put_text(f, text);
+    check_fails(ot_dataset_open(&f->config, &d), code, words);
+    assert_null(d);
+}
+
+static void test_kinds(void **state) {
+    struct data_fixture *f = *state;
+    f->config.seq_len = 4096;
+    check_row(f, "{\"text\": \"ab\"}", "<256>[ab<257>]");
+    check_row(f, "{\"prompt\": \"p:\", \"completion\": \"c\"}", "<256>p:[c<257>]");
+    check_row(f, "{\"prompt\": \"p:\", \"response\": \"r\", \"text\": \"ignored\"}", "<256>p:[r<257>]");
+    check_row(f, "{\"question\": \"q?\", \"context\": \"T\", \"answer\": \"A\"}", "<256>T\n-- q?\n[A<257>]");
+    check_row(f,
+              "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", "
+              "\"content\": \"a\"}]}",
+              "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]");
+    check_row(f,
+              "{\"conversations\": [{\"from\": \"human\", \"value\": \"u\"}, {\"from\": \"gpt\", \"value\": "
+              "\"a\"}, "
+              "{\"from\": \"human\", \"value\": \"v\"}, {\"from\": \"gpt\", \"value\": \"b\"}]}",
+              "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]\n<|user|>\nv<257>\n<|assistant|>\n[b<257>]");
+    check_row(f, "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\"}",
+              "<256>Below is an instruction that describes a task. Write a response that appropriately "
+              "completes the "
+              "request.\n\n### Instruction:\ni\n\n### Response:\n[o<257>]");
+    check_row(f, "{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\"}",
+              "<256>Below is an instruction that describes a task, paired with an input that provides "
+              "further context. "
+              "Write a response that appropriately completes the request.\n\n### Instruction:\ni\n\n### "
+              "Input:\nj\n\n"
+              "### Response:\n[o<257>]");
+}
+
+/* A conversation that ends with the user's words: they cannot be learned from, and are left out. */
+static void test_trailing_turn(void **state) {
+    check_row(*state,
+              "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", "
+              "\"content\": \"a\"}, "
+              "{\"role\": \"user\", \"content\": \"bye\"}]}",
+              "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]");
+}
+
+static void test_named_template(void **state) {
+    struct data_fixture *f = *state;
+    f->config.template_name = "mistral"; /* its own BOS is the only one */
+    check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", "<256>[INST] p [/INST][ c<257>]");
+    check_row(f, "{\"question\": \"q?\", \"context\": \"T\", \"answer\": \"A\"}",
+              "<256>[INST] T\n-- q? [/INST][ A<257>]");
+    f->config.template_name = "chatml"; /* its end of turn is no EOS of this tokenizer, so EOS follows */
+    check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\"}",
+              "<256><|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[c<|im_end|><257>]");
+    check_refused(f, "{\"text\": \"t\"}", OT_E_USAGE, "have no turns for --template chatml");
+    f->config.template_name = "lama-2";
+    check_refused(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", OT_E_USAGE,
+                  "no chat template 'lama-2'; there are llama-2, llama-3");
+}
+
+static void test_prompt_format(void **state) {
+    struct data_fixture *f = *state;
+    f->config.prompt_format = "{q}={context}\\n";
+    check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"answer\": \"A\"}", "<256>Q=C\n[A<257>]");
+    check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"output\": \"A\"}", "<256>Q=C\n[A<257>]");
+    check_refused(f, "{\"q\": \"Q\", \"context\": \"C\"}", OT_E_INPUT, "must be a key 'answer'");
+    check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_INPUT, ":1: key 'context' is missing");
+    f->config.template_name = "mistral"; /* both: the format makes the user's turn */
+    check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"answer\": \"A\"}", "<256>[INST] Q=C [/INST][ A<257>]");
+    f->config.prompt_format = "{q";
+    check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_USAGE, "prompt format '{q'");
+    f->config.prompt_format = "{answer}";
+    check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_INPUT, "the prompt alone");
+}
+
+static void test_masking_and_eos(void **state) {
+    struct data_fixture *f = *state;
+    f->config.no_eos = true;
+    check_row(f, "{\"prompt\": \"p:\", \"completion\": \"c\"}", "<256>p:[c]");
+    check_row(f, "{\"text\": \"ab\"}", "<256>[ab]");
+    f->config.no_eos = false;
+    f->config.train_prompt = true;
+    check_row(f, "{\"prompt\": \"p:\", \"completion\": \"c\"}", "<256>[p:c<257>]");
+    f->config.specials.add_bos = false; /* nothing predicts the first token */
+    check_row(f, "{\"prompt\": \"p:\", \"completion\": \"c\"}", "p[:c<257>]");
+    f->config.train_prompt = false;
+    f->config.specials.n_eos = 0; /* a tokenizer without EOS */
+    check_row(f, "{\"prompt\": \"p:\", \"completion\": \"c\"}", "p:[c]");
+}
+
+/* BOS and EOS that are already in the text are not doubled; the user's own are counted. */
+static void test_specials_in_text(void **state) {
+    struct data_fixture *f = *state;
+    check_row(f, "{\"text\": \"<|bos|>ab<|eos|>\"}", "<256>[ab<257>]");
+    f->config.template_name = "llama-2"; /* writes BOS and EOS itself: those are not the user's */
+    struct ot_dataset *d = load_text(f, "{\"prompt\": \"p\", \"completion\": \"c\"}\n"
+                                        "{\"prompt\": \"p<|pad|>\", \"completion\": \"<|eos|>c\"}\n");
+    assert_string_equal(row_text(d, 0), "<256>[INST] p [/INST][ c <257>]");
+    assert_int_equal(ot_dataset_stats(d)->with_specials, 1);
+    assert_int_equal(ot_dataset_stats(d)->first_special, OT_BYTE_LEVEL_PAD);
+    assert_int_equal(ot_dataset_stats(d)->first_special_line, 2);
+    ot_dataset_close(d);
+}
+
+/* UTF-8, escapes, NUL as an escape: bytes arrive as they should. */
+static void test_text_bytes(void **state) {
+    check_row(*state, "{\"text\": \"\\u00e4\\ud83d\\ude00\xc3\xa4\\n\"}",
+              "<256>[\xc3\xa4\xf0\x9f\x98\x80\xc3\xa4\n<257>]");
+    struct ot_dataset *d = load_text(*state, "{\"text\": \"a\\u0000b\"}");
+    struct ot_row row = ot_dataset_row(d, 0);
+    assert_int_equal(row.n, 5);
+    assert_int_equal(ot_token_id(row.tokens[2]), 0);
+    ot_dataset_close(d);
+}
+
+static void test_truncation(void **state) {
+    struct data_fixture *f = *state;
+    f->config.seq_len = 8;
+    check_row(f, "{\"prompt\": \"12345\", \"completion\": \"c\"}", "<256>12345[c<257>]");
+    check_row(f, "{\"prompt\": \"123456\", \"completion\": \"c\"}", "<256>23456[c<257>]");
+    check_row(f, "{\"prompt\": \"123\", \"completion\": \"abcdef\"}", "<256>[abcdef<257>]");
+    check_row(f, "{\"prompt\": \"123\", \"completion\": \"abcdefg\"}", "<256>[abcdefg]");
+    check_row(f, "{\"prompt\": \"123\", \"completion\": \"abcdefghijk\"}", "<256>[abcdefg]");
+    f->config.specials.add_bos = false;
+    check_row(f, "{\"prompt\": \"1234567\", \"completion\": \"ab\"}", "34567[ab<257>]");
+    check_row(f, "{\"prompt\": \"123\", \"completion\": \"abcdefghijk\"}", "3[abcdefg]");
+    check_row(f, "{\"prompt\": \"\", \"completion\": \"abcdefghijk\"}", "a[bcdefgh]");
+    struct ot_dataset *d = load_text(f, "{\"prompt\": \"12345\", \"completion\": \"c\"}\n"
+                                        "{\"prompt\": \"1234567\", \"completion\": \"c\"}\n");
+    assert_int_equal(ot_dataset_stats(d)->truncated, 1);
+    assert_int_equal(ot_dataset_stats(d)->kept, 2);
+    ot_dataset_close(d);
+}
+
+static void test_split_text(void **state) {
+    struct data_fixture *f = *state;
+    static const char *const want[] = {"<256>[abc]", "c[def]", "f[g<257>]", "<256>[ab<257>]"};
+    f->config.seq_len = 4;
+    struct ot_dataset *d = load_text(f, "{\"text\": \"abcdefg\"}\n{\"text\": \"ab\"}\n");
+    assert_int_equal(ot_dataset_rows(d), 4);
+    for (int i = 0; i < 4; i++) {
+        assert_string_equal(row_text(d, i), want[i]);
+        assert_int_equal(ot_dataset_row(d, i).document, i == 3);
+    }
+    const struct ot_data_stats *stats = ot_dataset_stats(d);
+    assert_int_equal(stats->kept, 2);
+    assert_int_equal(stats->split, 1);
+    assert_int_equal(stats->truncated, 0);
+    assert_int_equal(stats->pieces, 4);
+    assert_int_equal(stats->longest, 4);
+    assert_int_equal(stats->trained_tokens, 8 + 3); /* each byte and EOS once */
+    ot_dataset_close(d);
+}
+
+/* Whatever the length, every token after the first is a target exactly once. */
+static void test_split_lengths(void **state) {
+    struct data_fixture *f = *state;
+    f->config.seq_len = 5;
+    for (int length = 3; length < 40; length++) {
+        put_lengths(f, &length, 1);
+        struct ot_dataset *d = load_data(f);
+        assert_int_equal(ot_dataset_stats(d)->trained_tokens, length - 1);
+        for (int64_t i = 0; i < ot_dataset_rows(d); i++)
+            assert_in_range(ot_dataset_row(d, i).n, 2, 5);
+        ot_dataset_close(d);
+    }
+}
+
+static void test_malformed(void **state) {
+    struct data_fixture *f = *state;
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"{\"text\": \"a\"}\n{\"text\": \"b\"\n", "data.jsonl:2: "},
+        {"{\"text\": \"a\"}\nnot json\n", "data.jsonl:2: "},
+        {"{\"text\": \"a\"}\n[1]\n", "data.jsonl:2: a row must be an object"},
+        {"{\"text\": \"a\"}\n{\"text\": 5}\n", "data.jsonl:2: key 'text' must be a string, not an integer"},
+        {"{\"text\": \"a\"}\n{\"prompt\": \"p\", \"completion\": \"c\"}\n",
+         "data.jsonl:2: key 'text' is missing (the file's rows are of kind 'text')"},
+        {"{\"text\": \"a\"}\n{\"text\": \"\xff\"}\n", "data.jsonl:2: "},
+        {"{\"text\": \"a\"}\n{\"text\": \"\xc3\"}\n", "data.jsonl:2: "},
+        {"{\"text\": \"a\"}\n{\"text\": null}\n", "data.jsonl:2: key 'text' is missing"},
+        {"{\"text\": \"a\"}\n\n{\"text\": \"b\"} x\n", "data.jsonl:3: "},
+        {"{\"titel\": \"a\", \"body\": \"b\"}\n",
+         "data.jsonl:1: cannot tell what kind of row has the keys titel, body"},
+        {"{\"messages\": \"hello\"}\n",
+         "data.jsonl:1: key 'messages' must be an array of turns, not a string"},
+        {"{\"messages\": [\"hello\"]}\n", "data.jsonl:1: a row must be an object {...}, not a string"},
+        {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}\n", "data.jsonl:1: unknown role 'tool'"},
+        {"{\"messages\": [{\"role\": \"user\"}]}\n", "data.jsonl:1: key 'content' is missing"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        check_refused(f, cases[i].text, OT_E_INPUT, cases[i].words);
+        assert_non_null(strstr(ot_error_text(), "--skip-bad"));
+    }
+    static const char nul[] = "{\"text\": \"a\"}\n{\"text\": \"a\0b\"}\n";
+    struct ot_dataset *d;
+    put_data(f, "nul.jsonl", nul, sizeof nul - 1);
+    check_fails(ot_dataset_open(&f->config, &d), OT_E_INPUT, "nul.jsonl:2: ");
+}
+
+static void test_skip_bad(void **state) {
+    struct data_fixture *f = *state;
+    f->config.skip_bad = true;
+    struct ot_dataset *d =
+        load_text(f, "oops\n{\"other\": 1}\n{\"text\": \"a\"}\n{\"text\": 5}\n{\"text\": \"\"}\n"
+                     "{\"text\": \"\xff\"}\n{\"text\": \"b\"}\n");
+    const struct ot_data_stats *stats = ot_dataset_stats(d);
+    assert_int_equal(stats->rows, 7);
+    assert_int_equal(stats->kept, 2);
+    assert_int_equal(stats->bad, 4);
+    assert_int_equal(stats->first_bad_line, 1);
+    assert_int_equal(stats->untrained, 1);
+    assert_int_equal(stats->kind, OT_ROW_TEXT);
+    assert_string_equal(row_text(d, 1), "<256>[b<257>]");
+    ot_dataset_close(d);
+    check_refused(f, "oops\n{\"other\": 1}\n", OT_E_INPUT, "none of the 2 rows is good; the first: ");
+    assert_non_null(strstr(ot_error_text(), "data.jsonl:1: "));
+}
+
+static void test_untrained(void **state) {
+    struct data_fixture *f = *state;
+    struct ot_dataset *d = load_text(f, "{\"prompt\": \"p\", \"completion\": \"\"}\n"
+                                        "{\"prompt\": \"p\", \"completion\": \" \\n\"}\n"
+                                        "{\"prompt\": \"p\", \"completion\": \"c\"}\n");
+    assert_int_equal(ot_dataset_stats(d)->untrained, 2);
+    assert_int_equal(ot_dataset_rows(d), 1);
+    ot_dataset_close(d);
+    check_refused(f, "{\"prompt\": \"p\", \"completion\": \"\"}\n", OT_E_INPUT, "is anything to train on");
+    check_refused(f, "{\"messages\": []}\n", OT_E_INPUT, "is anything to train on");
+    check_refused(f, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n", OT_E_INPUT,
+                  "no assistant turn");
+    check_refused(f, "[]", OT_E_INPUT, "there is no row");
+    f->config.specials.add_bos = false;
+    f->config.no_eos = true;
+    check_refused(f, "{\"text\": \"a\"}\n", OT_E_INPUT,
+                  "is anything to train on"); /* nothing predicts the one token */
+}
+
+static void test_vocabulary(void **state) {
+    struct data_fixture *f = *state;
+    f->config.vocab_size = 100;
+    check_refused(f, "{\"text\": \"a\"}\n", OT_E_INPUT,
+                  "BOS token has id 256, beyond the model's embedding of 100 rows");
+    f->config.specials = (struct ot_special_tokens){.bos_id = -1};
+    check_refused(f, "{\"text\": \"AB\"}\n{\"text\": \"AxB\"}\n", OT_E_INPUT,
+                  "data.jsonl:2: token 120 ('x')");
+    f->config.vocab_size = OT_BYTE_LEVEL_VOCAB;
+    f->config.seq_len = 1;
+    check_refused(f, "{\"text\": \"AB\"}\n", OT_E_USAGE, "--seq-len 1");
+    f->config.seq_len = (int64_t)1 << 40;
+    check_refused(f, "{\"text\": \"AB\"}\n", OT_E_USAGE, "--seq-len 1099511627776");
+}
+
+int main(void) {
+#define row_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
+    const struct CMUnitTest tests[] = {
+        row_test(test_kinds),         row_test(test_trailing_turn),   row_test(test_named_template),
+        row_test(test_prompt_format), row_test(test_masking_and_eos), row_test(test_specials_in_text),
+        row_test(test_text_bytes),    row_test(test_truncation),      row_test(test_split_text),
+        row_test(test_split_lengths), row_test(test_malformed),       row_test(test_skip_bad),
+        row_test(test_untrained),     row_test(test_vocabulary),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,197 @@
+/* Rows are cut out of every layout of file alike, and damaged files end in a sentence. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "src/data/source.h"
+#include "tests/support/check.h"
+
+static char *folder;
+static char path[512];
+
+static int open_folder(void **state) {
+    (void)state;
+    folder = make_folder();
+    return 0;
+}
+
+static int close_folder(void **state) {
+    (void)state;
+    remove_folder(folder);
+    return 0;
+}
+
+static void put(const char *name, const void *bytes, size_t n) {
+    write_file(folder, name, bytes, n);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+}
+
+static void put_gz(const char *name, const char *text, size_t n) {
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    gzFile file = gzopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(gzwrite(file, text, (unsigned)n), n);
+    assert_int_equal(gzclose(file), Z_OK);
+}
+
+/* Reads all rows into one text: "LINE:ROW|" each. Returns the code that reading ended with. */
+static int read_all(char *out, size_t capacity) {
+    struct ot_source *source;
+    const char *text;
+    size_t bytes, at = 0;
+    int64_t line;
+    out[0] = '\0';
+    int rc = ot_source_open(path, &source);
+    if (rc < 0)
+        return rc;
+    while ((rc = ot_source_next(source, &text, &bytes, &line)) == 1)
+        at += (size_t)snprintf(out + at, capacity - at, "%lld:%.*s|", (long long)line, (int)bytes, text);
+    ot_source_close(source);
+    return rc;
+}
+
+static void check_rows(const char *file, const char *want) {
+    char got[1024];
+    put("a", file, strlen(file));
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, want);
+    put_gz("a.gz", file, strlen(file));
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, want);
+}
+
+static void check_refused(const char *file, const char *words) {
+    char got[1024];
+    put("a", file, strlen(file));
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, words);
+}
+
+static void test_lines(void **state) {
+    (void)state;
+    check_rows("{\"a\":1}\n{\"b\":2}\n", "1:{\"a\":1}|2:{\"b\":2}|");
+    check_rows("{\"a\":1}\n{\"b\":2}", "1:{\"a\":1}|2:{\"b\":2}|");
+    check_rows("\n\n {\"a\":1} \t\n   \n{\"b\":2}\n\n", "3:{\"a\":1}|5:{\"b\":2}|");
+    check_rows("{\"a\":1}\r\n\r\n{\"b\":2}\r\n", "1:{\"a\":1}|3:{\"b\":2}|");
+    check_rows("\xef\xbb\xbf{\"a\":1}\n", "1:{\"a\":1}|");
+}
+
+static void test_array(void **state) {
+    (void)state;
+    check_rows("[]", "");
+    check_rows(" \n[ ]\n", "");
+    check_rows("[{\"a\":1},\n {\"b\":[{}, \"]}\\\"\"]}\n]\n", "1:{\"a\":1}|2:{\"b\":[{}, \"]}\\\"\"]}|");
+    check_rows("\xef\xbb\xbf[\n{\n\"a\":\n1}\n,{\"b\":2}]", "2:{\n\"a\":\n1}|5:{\"b\":2}|");
+    check_refused("[{\"a\":1} {\"b\":2}]", ":1: expected ',' or ']'");
+    check_refused("[{\"a\":1},]", ":1: expected a row {...}");
+    check_refused("[1]", ":1: expected a row {...}");
+    check_refused("[{\"a\":1},\n{\"b\":2}", ":2: expected ']' before the end of the file");
+    check_refused("[{\"a\":1},\n\n{\"b\":", ":3: the file ends inside this row");
+    check_refused("[{\"a\":1}]\n{}", ":2: more text after the end");
+    check_refused("[", ":1: expected a row {...}");
+}
+
+static void test_other_files(void **state) {
+    char got[64];
+    (void)state;
+    check_refused("", "the file is empty");
+    check_refused("\xef\xbb\xbf \r\n", "the file is empty");
+    check_refused("\xff\xfe{", "UTF-16");
+    check_refused("PAR1...", "Parquet");
+    check_refused("\x28\xb5\x2f\xfd...", "zstd");
+    snprintf(path, sizeof path, "%s", folder);
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "is a folder");
+    snprintf(path, sizeof path, "%s/absent.jsonl", folder);
+    check_fails(read_all(got, sizeof got), OT_E_IO, "absent.jsonl: cannot open the data: No such file");
+}
+
+/* A file of gzip members one after the other, as log rotation makes them, is one text. */
+static void test_gzip_members(void **state) {
+    char got[64];
+    (void)state;
+    put_gz("two.gz", "{}\n", 3);
+    gzFile file = gzopen(path, "ab");
+    assert_non_null(file);
+    assert_int_equal(gzwrite(file, "[]\n", 3), 3);
+    gzclose(file);
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, "1:{}|2:[]|");
+}
+
+/* Rows that do not compress, so that every cut falls into data. */
+static size_t make_noise(char *text, int rows) {
+    size_t at = 0;
+    uint32_t seed = 1;
+    for (int i = 0; i < rows; i++) {
+        text[at++] = '{';
+        for (int k = 0; k < 60; k++) {
+            seed = seed * 1664525u + 1013904223u;
+            text[at++] = (char)('A' + (seed >> 27));
+        }
+        text[at++] = '\n';
+    }
+    return at;
+}
+
+static void test_damaged_gzip(void **state) {
+    static char text[1 << 16], got[1 << 17];
+    char packed[1 << 16];
+    (void)state;
+    size_t n = make_noise(text, 500);
+    put_gz("noise.gz", text, n);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t bytes = fread(packed, 1, sizeof packed, file);
+    fclose(file);
+    check_ok(read_all(got, sizeof got));
+    for (size_t cut = 20; cut < bytes; cut += bytes / 7) {
+        put("cut.gz", packed, cut);
+        check_fails(read_all(got, sizeof got), OT_E_INPUT, "truncated");
+    }
+    packed[bytes / 2] ^= 0x55;
+    put("bad.gz", packed, bytes);
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "damaged");
+}
+
+/* Rows longer than any buffer, of all sizes around powers of two: borders of reads do not show. */
+static void test_long_rows(void **state) {
+    (void)state;
+    const size_t sizes[] = {1, 4095, 4096, 4097, 262142, 262143, 262144, 262145, 700000, 50u << 20};
+    enum { N = sizeof sizes / sizeof *sizes };
+    snprintf(path, sizeof path, "%s/long", folder);
+    FILE *file = fopen(path, "wb");
+    char *row = malloc(sizes[N - 1]);
+    assert_non_null(file);
+    assert_non_null(row);
+    for (int i = 0; i < N; i++) {
+        memset(row, 'a' + i, sizes[i]);
+        assert_int_equal(fwrite(row, 1, sizes[i], file), sizes[i]);
+        fputc('\n', file);
+    }
+    fclose(file);
+    struct ot_source *source;
+    check_ok(ot_source_open(path, &source));
+    for (int i = 0; i < N; i++) {
+        const char *text;
+        size_t bytes;
+        int64_t line;
+        assert_int_equal(ot_source_next(source, &text, &bytes, &line), 1);
+        assert_int_equal(bytes, sizes[i]);
+        assert_int_equal(line, i + 1);
+        for (size_t k = 0; k < bytes; k++)
+            if (text[k] != 'a' + i)
+                fail_msg("row %d, byte %zu", i, k);
+    }
+    assert_int_equal(ot_source_bytes_read(source), ot_source_bytes_total(source));
+    ot_source_close(source);
+    free(row);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines),        cmocka_unit_test(test_array),
+        cmocka_unit_test(test_other_files),  cmocka_unit_test(test_gzip_members),
+        cmocka_unit_test(test_damaged_gzip), cmocka_unit_test(test_long_rows),
+    };
+    return cmocka_run_group_tests(tests, open_folder, close_folder);
+}

@@ -1,0 +1,165 @@
+/* The texts of the named chat templates, letter by letter, and prompt formats. Wanted texts are what the
+ * chat_template of the named models' tokenizer_config.json renders, with marks: [trained], everything else
+ * not. */
+#include <string.h>
+
+#include "src/base/json.h"
+#include "src/data/template.h"
+#include "tests/support/check.h"
+
+static const struct ot_chat_marks marks = {"<s>", "</s>", 3, 4};
+
+static const char *marked(const struct ot_rendered *r) {
+    static char text[4096];
+    size_t at = 0, begin = 0;
+    for (size_t i = 0; i < r->n_spans; i++) {
+        bool first = r->spans[i].trained && (i == 0 || !r->spans[i - 1].trained);
+        bool last = r->spans[i].trained && (i + 1 == r->n_spans || !r->spans[i + 1].trained);
+        if (first)
+            text[at++] = '[';
+        memcpy(text + at, r->text + begin, r->spans[i].end - begin);
+        at += r->spans[i].end - begin;
+        begin = r->spans[i].end;
+        if (last)
+            text[at++] = ']';
+    }
+    text[at] = '\0';
+    assert_int_equal(begin, r->bytes);
+    return text;
+}
+
+static struct ot_turn turn(enum ot_role role, const char *text) {
+    return (struct ot_turn){.role = role, .text = text, .bytes = strlen(text)};
+}
+
+static void check_template(const char *name, const struct ot_turn *turns, size_t n, const char *want) {
+    struct ot_rendered r = {0};
+    const struct ot_chat_template *t = ot_chat_template_find(name);
+    assert_non_null(t);
+    check_ok(ot_chat_template_render(t, turns, n, &marks, "f:1", &r));
+    assert_string_equal(marked(&r), want);
+    ot_rendered_free(&r);
+}
+
+static void test_conversations(void **state) {
+    (void)state;
+    const struct ot_turn talk[] = {turn(OT_ROLE_SYSTEM, "S"), turn(OT_ROLE_USER, " A\n"),
+                                   turn(OT_ROLE_ASSISTANT, "B"), turn(OT_ROLE_USER, "C"),
+                                   turn(OT_ROLE_ASSISTANT, "D")};
+    check_template("llama-2", talk, 5,
+                   "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST][ B </s>]<s>[INST] C [/INST][ D </s>]");
+    check_template("llama-3", talk, 5,
+                   "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+                   "<|start_header_id|>user<|end_header_id|>\n\nA<|eot_id|>"
+                   "<|start_header_id|>assistant<|end_header_id|>\n\n[B<|eot_id|>]"
+                   "<|start_header_id|>user<|end_header_id|>\n\nC<|eot_id|>"
+                   "<|start_header_id|>assistant<|end_header_id|>\n\n[D<|eot_id|>]");
+    check_template("chatml", talk, 5,
+                   "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n "
+                   "A\n<|im_end|>\n<|im_start|>assistant\n[B<|im_end|>]"
+                   "\n<|im_start|>user\nC<|im_end|>\n<|im_start|>assistant\n[D<|im_end|>]\n");
+    check_template("mistral", talk, 5, "<s>[INST] S\n\nA [/INST][ B</s>][INST] C [/INST][ D</s>]");
+    check_template("zephyr", talk, 5,
+                   "<|system|>\nS</s>\n<|user|>\n "
+                   "A\n</s>\n<|assistant|>\n[B</s>]\n<|user|>\nC</s>\n<|assistant|>\n[D</s>]\n");
+    check_template(
+        "alpaca", talk + 3, 2,
+        "Below is an instruction that describes a task. Write a response that appropriately completes the "
+        "request.\n\n### Instruction:\nC\n\n### Response:\n[D</s>]\n\n");
+}
+
+static void test_no_system(void **state) {
+    (void)state;
+    const struct ot_turn talk[] = {turn(OT_ROLE_USER, "A"), turn(OT_ROLE_ASSISTANT, "B")};
+    check_template("llama-2", talk, 2, "<s>[INST] A [/INST][ B </s>]");
+    check_template("mistral", talk, 2, "<s>[INST] A [/INST][ B</s>]");
+    check_template("zephyr", talk, 2, "<|user|>\nA</s>\n<|assistant|>\n[B</s>]\n");
+}
+
+static void test_alpaca_input(void **state) {
+    (void)state;
+    struct ot_turn talk[] = {turn(OT_ROLE_USER, "A"), turn(OT_ROLE_ASSISTANT, "B")};
+    talk[0].input = "I";
+    talk[0].input_bytes = 1;
+    check_template(
+        "alpaca", talk, 2,
+        "Below is an instruction that describes a task, paired with an input that provides further context. "
+        "Write a response that appropriately completes the request.\n\n### Instruction:\nA\n\n### "
+        "Input:\nI\n\n"
+        "### Response:\n[B</s>]\n\n");
+    check_template("zephyr", talk, 2, "<|user|>\nA\n\nI</s>\n<|assistant|>\n[B</s>]\n");
+}
+
+/* An answer that says nothing does not train, nor does its end mark: the model would learn to stop at once.
+ */
+static void test_silent_turn(void **state) {
+    (void)state;
+    const struct ot_turn talk[] = {turn(OT_ROLE_USER, "A"), turn(OT_ROLE_ASSISTANT, " \n"),
+                                   turn(OT_ROLE_USER, "C"), turn(OT_ROLE_ASSISTANT, "D")};
+    check_template("mistral", talk, 4, "<s>[INST] A [/INST] </s>[INST] C [/INST][ D</s>]");
+}
+
+static void test_lonely_system(void **state) {
+    (void)state;
+    struct ot_rendered r = {0};
+    const struct ot_turn talk[] = {turn(OT_ROLE_SYSTEM, "S"), turn(OT_ROLE_ASSISTANT, "B")};
+    check_fails(ot_chat_template_render(ot_chat_template_find("llama-2"), talk, 2, &marks, "f:7", &r),
+                OT_E_INPUT, "f:7: a system turn without a user's turn");
+    ot_rendered_reset(&r);
+    check_fails(ot_chat_template_render(ot_chat_template_find("mistral"), talk, 1, &marks, "f:7", &r),
+                OT_E_INPUT, "f:7: a system turn");
+    ot_rendered_free(&r);
+}
+
+static void test_names(void **state) {
+    (void)state;
+    char names[128];
+    strcpy(names, ot_chat_template_names());
+    for (char *name = strtok(names, ", "); name; name = strtok(NULL, ", "))
+        assert_string_equal(ot_chat_template_name(ot_chat_template_find(name)), name);
+    assert_null(ot_chat_template_find("llama"));
+}
+
+static void check_format(const char *format, const char *row, const char *want) {
+    struct ot_prompt_format *f;
+    struct ot_json *json;
+    struct ot_rendered r = {0};
+    check_ok(ot_prompt_format_open(format, &f));
+    check_ok(ot_json_parse(row, strlen(row), "row", &json));
+    ot_prompt_format_render(f, json, &r);
+    assert_string_equal(marked(&r), want);
+    ot_rendered_free(&r);
+    ot_json_free(json);
+    ot_prompt_format_close(f);
+}
+
+static void test_prompt_format(void **state) {
+    (void)state;
+    check_format("{a}\\n{b}\\t{{x}}\\\\", "{\"a\": \"1\", \"b\": \"{2}\"}", "1\n{2}\t{x}\\");
+    check_format("{a}{a}", "{\"a\": \"1\"}", "11");
+    check_format("plain", "{}", "plain");
+    check_format("{long name}{{{a}}}", "{\"a\": \"x\", \"long name\": \"y\"}", "y{x}");
+    check_format("{a}|{gone}|{null}", "{\"a\": \"\", \"null\": null}", "||");
+}
+
+static void test_bad_prompt_format(void **state) {
+    (void)state;
+    struct ot_prompt_format *f;
+    check_fails(ot_prompt_format_open("{a", &f), OT_E_USAGE, "begins a placeholder");
+    check_fails(ot_prompt_format_open("{}", &f), OT_E_USAGE, "begins a placeholder");
+    check_fails(ot_prompt_format_open("{a{b}}", &f), OT_E_USAGE, "begins a placeholder");
+    check_fails(ot_prompt_format_open("a}", &f), OT_E_USAGE, "lone '}'");
+    check_fails(ot_prompt_format_open("a\\q", &f), OT_E_USAGE, "unknown escape '\\q'");
+    check_fails(ot_prompt_format_open("a\\", &f), OT_E_USAGE, "unknown escape");
+    assert_null(f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_conversations), cmocka_unit_test(test_no_system),
+        cmocka_unit_test(test_alpaca_input),  cmocka_unit_test(test_silent_turn),
+        cmocka_unit_test(test_lonely_system), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_prompt_format), cmocka_unit_test(test_bad_prompt_format),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
