@@ -1,0 +1,76 @@
+#include "tests/support/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/arena.h"
+
+static void test_pieces_are_zeroed_aligned_and_apart(void **state) {
+    (void)state;
+    enum { PIECES = 3000 };
+    static unsigned char *pieces[PIECES];
+    struct ot_arena *arena;
+    check_ok(ot_arena_open(&arena));
+    for (int i = 0; i < PIECES; i++) {
+        size_t bytes = (size_t)(i * 37 % 500) + (i % 100 == 0 ? 100000 : 0);
+        pieces[i] = ot_arena_alloc(arena, bytes, 1);
+        assert_non_null(pieces[i]);
+        assert_int_equal((uintptr_t)pieces[i] % 16, 0);
+        for (size_t b = 0; b < bytes; b++)
+            assert_int_equal(pieces[i][b], 0);
+        memset(pieces[i], i % 255 + 1, bytes);
+    }
+    for (int i = 0; i < PIECES; i++) {
+        size_t bytes = (size_t)(i * 37 % 500) + (i % 100 == 0 ? 100000 : 0);
+        for (size_t b = 0; b < bytes; b++)
+            assert_int_equal(pieces[i][b], i % 255 + 1);
+    }
+    ot_arena_close(arena);
+    ot_arena_close(NULL);
+}
+
+static void test_overhead_is_small(void **state) {
+    (void)state;
+    struct ot_arena *arena;
+    check_ok(ot_arena_open(&arena));
+    assert_int_equal(ot_arena_bytes(arena), 0);
+    for (int i = 0; i < 100000; i++)
+        assert_non_null(ot_arena_alloc(arena, 4, 12));
+    assert_in_range(ot_arena_bytes(arena), 4800000, 4800000 * 5 / 4);
+    size_t before = ot_arena_bytes(arena);
+    assert_non_null(ot_arena_alloc(arena, 10 << 20, 1)); /* in a block of its own */
+    assert_in_range(ot_arena_bytes(arena) - before, 10 << 20, (10 << 20) + 4096);
+    ot_arena_close(arena);
+}
+
+static void test_strdup(void **state) {
+    (void)state;
+    struct ot_arena *arena;
+    check_ok(ot_arena_open(&arena));
+    char *copy = ot_arena_strdup(arena, "a\0bcd", 4);
+    assert_memory_equal(copy, "a\0bc", 5); /* with the NUL */
+    assert_string_equal(ot_arena_strdup(arena, "", 0), "");
+    ot_arena_close(arena);
+}
+
+static void test_impossible_sizes(void **state) {
+    (void)state;
+    struct ot_arena *arena;
+    check_ok(ot_arena_open(&arena));
+    assert_null(ot_arena_alloc(arena, SIZE_MAX / 2, 3)); /* would wrap */
+    assert_non_null(strstr(ot_error_text(), "no memory for"));
+    assert_null(ot_arena_alloc(arena, SIZE_MAX, 1));
+    assert_non_null(ot_arena_alloc(arena, 0, SIZE_MAX));
+    assert_non_null(ot_arena_alloc(arena, 1, 1)); /* it still works */
+    ot_arena_close(arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pieces_are_zeroed_aligned_and_apart),
+        cmocka_unit_test(test_overhead_is_small),
+        cmocka_unit_test(test_strdup),
+        cmocka_unit_test(test_impossible_sizes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

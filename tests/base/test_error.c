@@ -1,0 +1,111 @@
+#include "tests/support/check.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+
+static void test_sentence_and_code(void **state) {
+    (void)state;
+    ot_error_clear();
+    assert_string_equal(ot_error_text(), "");
+    assert_int_equal(ot_fail(OT_E_INPUT, "%s: line %d", "a.json", 7), -OT_E_INPUT);
+    assert_string_equal(ot_error_text(), "a.json: line 7");
+    assert_int_equal(ot_fail_errno(OT_E_IO, ENOENT, "%s: cannot open", "b"), -OT_E_IO);
+    assert_string_equal(ot_error_text(), "b: cannot open: No such file or directory");
+    ot_error_clear();
+    assert_string_equal(ot_error_text(), "");
+}
+
+static void test_context_goes_in_front(void **state) {
+    (void)state;
+    int rc = ot_fail(OT_E_BUDGET, "too big");
+    assert_int_equal(ot_fail_context(rc, "layer %d", 3), -OT_E_BUDGET);
+    assert_string_equal(ot_error_text(), "layer 3: too big");
+    /* the record itself may be an argument */
+    ot_fail(OT_E_IO, "again: %s", ot_error_text());
+    assert_string_equal(ot_error_text(), "again: layer 3: too big");
+}
+
+static void test_sentence_is_one_bounded_line(void **state) {
+    (void)state;
+    ot_fail(OT_E_INPUT, "a\nb\r\033[2Jc\x7f%s", "\t");
+    assert_string_equal(ot_error_text(), "a b  [2Jc  ");
+    char name[3 * OT_ERROR_TEXT_BYTES];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    ot_fail(OT_E_INPUT, "%s", name);
+    assert_int_equal(strlen(ot_error_text()), OT_ERROR_TEXT_BYTES - 1);
+    assert_int_equal(ot_fail_context(-OT_E_INPUT, "%s", name), -OT_E_INPUT);
+    assert_int_equal(strlen(ot_error_text()), OT_ERROR_TEXT_BYTES - 1);
+}
+
+struct worker {
+    struct ot_error error;
+    char before[OT_ERROR_TEXT_BYTES];
+};
+
+static void *worker_main(void *arg) {
+    struct worker *worker = arg;
+    strcpy(worker->before, ot_error_text());
+    ot_error_save(&worker->error, ot_fail(OT_E_DEVICE, "lane broke"));
+    return NULL;
+}
+
+/* Each thread has a record of its own; save and load carry one over. */
+static void test_records_are_per_thread(void **state) {
+    (void)state;
+    struct worker worker;
+    pthread_t thread;
+    ot_fail(OT_E_USAGE, "mine");
+    assert_int_equal(pthread_create(&thread, NULL, worker_main, &worker), 0);
+    pthread_join(thread, NULL);
+    assert_string_equal(worker.before, "");
+    assert_string_equal(ot_error_text(), "mine");
+    assert_int_equal(ot_error_load(&worker.error), -OT_E_DEVICE);
+    assert_string_equal(ot_error_text(), "lane broke");
+    ot_error_save(&worker.error, 5); /* a success has no code */
+    assert_int_equal(worker.error.code, 0);
+}
+
+static int steps;
+
+static int step(int rc) {
+    steps++;
+    return rc;
+}
+
+static int try_steps(int first, int second) {
+    OT_TRY(step(first));
+    OT_TRY(step(second));
+    return 0;
+}
+
+static int try_goto(int first) {
+    int rc;
+    OT_TRY_GOTO(step(first), rc, out);
+    rc += 100;
+out:
+    return rc;
+}
+
+static void test_try(void **state) {
+    (void)state;
+    steps = 0;
+    assert_int_equal(try_steps(-OT_E_IO, 0), -OT_E_IO);
+    assert_int_equal(steps, 1);
+    assert_int_equal(try_steps(3, -OT_E_USAGE), -OT_E_USAGE); /* not negative: success */
+    assert_int_equal(try_steps(3, 0), 0);
+    assert_int_equal(try_goto(-OT_E_IO), -OT_E_IO);
+    assert_int_equal(try_goto(5), 105);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sentence_and_code),
+        cmocka_unit_test(test_context_goes_in_front),
+        cmocka_unit_test(test_sentence_is_one_bounded_line),
+        cmocka_unit_test(test_records_are_per_thread),
+        cmocka_unit_test(test_try),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
