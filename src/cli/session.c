@@ -200,6 +200,9 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     if (o->init == OT_CHOICE_INIT_FILES)
         OT_TRY(ot_model_dir_check(s->dir, s->model));
     ot_machine_budgets(&s->machine, o->gpu_mem, o->host_mem, s->budget_bytes);
+    struct ot_device_config device = {
+        .kind = "cpu", .memory_bytes = s->budget_bytes[OT_TIER_GPU], .threads = (int)o->threads};
+    OT_TRY(ot_device_open(&device, &s->device));
     struct ot_plan_request request = {
         .chain = ot_model_chain(s->model),
         .budget_bytes = {s->budget_bytes[OT_TIER_GPU], s->budget_bytes[OT_TIER_HOST]},

@@ -1,0 +1,99 @@
+/* --help is generated: it names every option of the command and nothing else, and stays within the page. */
+#include "tests/support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/cli/help.h"
+
+static char *help_of(enum ot_command command) {
+    char *text;
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+    assert_non_null(file);
+    ot_help_print(file, command);
+    fclose(file);
+    return text;
+}
+
+static bool mentions(const char *help, const char *name) {
+    char line[80];
+    snprintf(line, sizeof line, "--%s", name);
+    size_t length = strlen(line);
+    for (const char *at = help; (at = strstr(at, line)); at += length) {
+        const char *start = at;
+        while (start > help && start[-1] == ' ')
+            start--;
+        bool begins = start == help || start[-1] == '\n' || (at >= help + 4 && at[-2] == ',');
+        if (begins && (at[length] == ' ' || at[length] == '\n'))
+            return true;
+    }
+    return false;
+}
+
+static void help_lists_the_options_of_its_command(void **state) {
+    (void)state;
+    for (int command = 0; command < OT_COMMAND_COUNT; command++) {
+        char *help = help_of((enum ot_command)command);
+        const struct ot_option *option;
+        for (int i = 0; (option = ot_option_at(i)); i++)
+            if (mentions(help, option->name) != !!(option->commands & (1u << command)))
+                fail_msg("%s --help and --%s disagree", ot_command_name((enum ot_command)command),
+                         option->name);
+        free(help);
+    }
+}
+
+static void help_fits_a_page_of_96_columns(void **state) {
+    (void)state;
+    for (int command = 0; command < OT_COMMAND_COUNT; command++) {
+        char *help = help_of((enum ot_command)command);
+        bool examples = false;
+        for (const char *line = help; *line;) {
+            size_t length = strcspn(line, "\n");
+            examples = examples || strncmp(line, "Examples:", 9) == 0; /* commands to copy are not broken */
+            if (length > 96 && !examples)
+                fail_msg("%.*s", (int)length, line);
+            line += length + (line[length] == '\n');
+        }
+        free(help);
+    }
+}
+
+static void help_says_defaults_and_exit_codes(void **state) {
+    (void)state;
+    char *help = help_of(OT_COMMAND_TRAIN);
+    assert_non_null(strstr(help, "(default: cosine)"));
+    assert_non_null(strstr(help, "(default: 1.0)"));
+    assert_non_null(strstr(help, "\n  4  does not fit in the memory it may use"));
+    assert_non_null(strstr(help, "offload-train --model llama-7b --data sql.jsonl"));
+    free(help);
+}
+
+static void options_are_named_once_and_described(void **state) {
+    (void)state;
+    const struct ot_option *option, *other;
+    for (int i = 0; (option = ot_option_at(i)); i++) {
+        assert_true(strlen(option->help) > 10 && option->help[strlen(option->help) - 1] == '.');
+        assert_true(option->commands != 0);
+        if (option->type == OT_OPTION_CHOICE)
+            assert_non_null(option->choices);
+        for (int j = 0; j < i; j++) {
+            other = ot_option_at(j);
+            assert_string_not_equal(option->name, other->name);
+            assert_int_not_equal(option->field, other->field);
+            assert_true(!option->letter || option->letter != other->letter);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(help_lists_the_options_of_its_command),
+        cmocka_unit_test(help_fits_a_page_of_96_columns),
+        cmocka_unit_test(help_says_defaults_and_exit_codes),
+        cmocka_unit_test(options_are_named_once_and_described),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,434 @@
+/* The option table and its parser: every option, every refusal. */
+#include "tests/support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/cli/options.h"
+#include "src/cli/schedule_lr.h"
+
+/* Splits at spaces; '_' stands for a space inside a word. */
+static int parse(struct ot_options *options, const char *line) {
+    static char text[4096];
+    char *argv[128], *rest = text, *word;
+    int argc = 0;
+    snprintf(text, sizeof text, "%s", line);
+    while ((word = strsep(&rest, " ")))
+        if (*word) {
+            for (char *c = word; *c; c++)
+                *c = *c == '_' ? ' ' : *c;
+            argv[argc++] = word;
+        }
+    return ot_options_parse(argc, argv, options);
+}
+
+static void accept(struct ot_options *options, const char *line) {
+    int rc = parse(options, line);
+    if (rc < 0)
+        fail_msg("%s: %s", line, ot_error_text());
+}
+
+static void refuse(const char *line, const char *words) {
+    struct ot_options options;
+    int rc = parse(&options, line);
+    if (rc != -OT_E_USAGE || !strstr(ot_error_text(), words))
+        fail_msg("%s: %d \"%s\", which lacks \"%s\"", line, rc, ot_error_text(), words);
+    assert_null(strchr(ot_error_text(), '\n'));
+    ot_options_free(&options);
+}
+
+#define BASE "--model m --data d.jsonl "
+
+static void defaults_are_the_documented_ones(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, BASE);
+    assert_int_equal(o.command, OT_COMMAND_TRAIN);
+    assert_string_equal(o.model, "m");
+    assert_string_equal(o.data, "d.jsonl");
+    assert_null(o.out);
+    assert_true(o.pack);
+    assert_false(o.no_eos || o.skip_bad || o.dry_run || o.json || o.quiet || o.train_on_prompt);
+    assert_true(o.eval_fraction == 0.02);
+    assert_true(o.lr == 0 && o.weight_decay == 0.01 && o.beta1 == 0.9 && o.beta2 == 0.95 && o.eps == 1e-8 &&
+                o.clip == 1);
+    assert_int_equal(o.schedule, OT_SCHEDULE_COSINE);
+    assert_true(o.warmup.steps == 0 && o.warmup.share == 0.03);
+    assert_int_equal(o.home.weights, OT_HOME_AUTO);
+    assert_int_equal(o.home.state, OT_HOME_AUTO);
+    assert_int_equal(o.order, OT_ORDER_LAYER);
+    assert_true(o.log_every.seconds == 10 && o.log_every.steps == 0);
+    assert_int_equal(o.seq_len | o.tokens_per_step | o.micro_batch | o.epochs | o.steps | o.seed | o.threads,
+                     0);
+    assert_false(ot_options_given(&o, "clip"));
+    assert_true(ot_options_given(&o, "model"));
+    ot_options_free(&o);
+}
+
+static void every_option_of_train_parses(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o,
+           "train --model=m --data=d --eval-data e --out o --init random --tokenizer t --template llama-3 "
+           "--seq-len 1k --pack no --train-on-prompt --no-eos --skip-bad --show-sample --epochs 2 "
+           "--tokens-per-step 64Ki --micro-batch 2 --seed 7 --lr 3e-4 --schedule wsd --warmup 12 "
+           "--weight-decay 0.1 --beta1 0.8 --beta2 0.99 --eps 1e-6 --clip 0 --device cpu --dtype bf16 "
+           "--gpu-mem 24G --host-mem 100GB --home weights=host,state=gpu --slots 3 --recompute all --order "
+           "micro "
+           "--threads 4 --optimizer-threads 2 --eval-every 5m --log-every 20 --dry-run --json");
+    assert_string_equal(o.eval_data, "e");
+    assert_string_equal(o.out, "o");
+    assert_string_equal(o.tokenizer, "t");
+    assert_string_equal(o.template_name, "llama-3");
+    assert_int_equal(o.init, OT_CHOICE_INIT_RANDOM);
+    assert_int_equal(o.seq_len, 1000);
+    assert_false(o.pack);
+    assert_true(o.train_on_prompt && o.no_eos && o.skip_bad && o.show_sample && o.dry_run && o.json);
+    assert_int_equal(o.epochs, 2);
+    assert_int_equal(o.tokens_per_step, 65536);
+    assert_int_equal(o.micro_batch, 2);
+    assert_int_equal(o.seed, 7);
+    assert_true(o.lr == 3e-4 && o.weight_decay == 0.1 && o.beta1 == 0.8 && o.beta2 == 0.99 && o.eps == 1e-6);
+    assert_true(o.clip == 0);
+    assert_int_equal(o.schedule, OT_SCHEDULE_WSD);
+    assert_int_equal(o.warmup.steps, 12);
+    assert_int_equal(o.device, OT_CHOICE_DEVICE_CPU);
+    assert_int_equal(o.dtype, OT_CHOICE_DTYPE_BF16);
+    assert_true(o.gpu_mem == (int64_t)24 << 30);
+    assert_true(o.host_mem == 100000000000);
+    assert_int_equal(o.home.weights, OT_HOME_HOST);
+    assert_int_equal(o.home.state, OT_HOME_GPU);
+    assert_int_equal(o.home.activations, OT_HOME_AUTO);
+    assert_int_equal(o.slots, 3);
+    assert_int_equal(o.recompute, OT_CHOICE_RECOMPUTE_ALL);
+    assert_int_equal(o.order, OT_ORDER_MICRO);
+    assert_int_equal(o.threads, 4);
+    assert_int_equal(o.optimizer_threads, 2);
+    assert_true(o.eval_every.seconds == 300 && o.eval_every.steps == 0);
+    assert_int_equal(o.log_every.steps, 20);
+    ot_options_free(&o);
+}
+
+static void the_other_commands_parse(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, "generate out/m -p Once_upon --temperature 0.8 --top-p 90% --seed 3 --max-new-tokens 64 "
+               "--no-special -q");
+    assert_int_equal(o.command, OT_COMMAND_GENERATE);
+    assert_string_equal(o.model, "out/m");
+    assert_string_equal(o.prompt, "Once upon");
+    assert_true(o.temperature == 0.8 && o.top_p == 0.9 && o.quiet && o.no_special);
+    assert_int_equal(o.max_new_tokens, 64);
+    ot_options_free(&o);
+    accept(&o, "generate m --row --prompt={} --template chatml");
+    assert_true(o.row);
+    ot_options_free(&o);
+    accept(&o, "generate m -p -1"); /* a value may begin with one dash */
+    assert_string_equal(o.prompt, "-1");
+    ot_options_free(&o);
+    accept(&o, "eval m --data d --json --seq-len 64 --micro-batch 4");
+    assert_int_equal(o.command, OT_COMMAND_EVAL);
+    assert_true(o.json);
+    ot_options_free(&o);
+    accept(&o, "tokenize --tokenizer t.json --decode");
+    assert_int_equal(o.command, OT_COMMAND_TOKENIZE);
+    assert_true(o.decode);
+    ot_options_free(&o);
+}
+
+static void units_and_homes(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, BASE "--gpu-mem 64m --host-mem 1.5GiB --steps 500k --warmup 2.5% --eval-fraction 10% --home "
+                    "gpu --log-every 1h");
+    assert_true(o.gpu_mem == 64 << 20);
+    assert_true(o.host_mem == (int64_t)3 << 29);
+    assert_int_equal(o.steps, 500000);
+    assert_true(o.warmup.steps == 0 && o.warmup.share == 0.025);
+    assert_true(o.eval_fraction == 0.1);
+    assert_int_equal(o.home.weights, OT_HOME_GPU);
+    assert_int_equal(o.home.activations, OT_HOME_GPU);
+    assert_true(o.log_every.seconds == 3600);
+    ot_options_free(&o);
+    accept(&o, BASE "--steps 1e3 --warmup 0 --tokens-per-step 2Mi");
+    assert_int_equal(o.steps, 1000);
+    assert_true(o.warmup.steps == 0 && o.warmup.share == 0);
+    assert_int_equal(o.tokens_per_step, 2 << 20);
+    ot_options_free(&o);
+}
+
+static void absurd_values_are_refused(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        "--lr 5",
+        "--lr -1",
+        "--lr nan",
+        "--lr inf",
+        "--lr 1e-5x",
+        "--lr 0x1p-3",
+        "--lr 1e999",
+        "--lr ''",
+        "--lr 1,5",
+        "--lr _1",
+        "--steps 0",
+        "--steps -3",
+        "--steps 1.5",
+        "--steps 1e30",
+        "--steps 99999999999999999999",
+        "--epochs 0",
+        "--seq-len 1",
+        "--seq-len 1e9",
+        "--tokens-per-step 1T",
+        "--micro-batch 0",
+        "--seed -1",
+        "--beta1 1",
+        "--beta2 1.5",
+        "--eps 0",
+        "--weight-decay 2",
+        "--clip -1",
+        "--gpu-mem 0",
+        "--gpu-mem 12",
+        "--gpu-mem 12X",
+        "--gpu-mem -4G",
+        "--gpu-mem 9999P",
+        "--host-mem G",
+        "--threads 0",
+        "--threads 1000000",
+        "--slots 9",
+        "--slots 0",
+        "--warmup -1",
+        "--warmup 101%",
+        "--warmup 0.03",
+        "--eval-fraction 51%",
+        "--eval-every 0",
+        "--eval-every 5x",
+        "--log-every 0s",
+        "--pack maybe",
+        "--device tpu",
+        "--dtype int8",
+        "--schedule cosin",
+        "--home weights",
+        "--home weights=disk",
+        "--home lungs=gpu",
+        "--home weights=gpu,weights=host",
+        "--home weights=gpu,",
+        "--init zero",
+        "--out=",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char line[128];
+        snprintf(line, sizeof line, BASE "%s", lines[i]);
+        refuse(line, "wants");
+    }
+    refuse("generate m --temperature 1 --top-p 0", "--top-p 0: wants a share from 1e-06 to 1");
+    refuse("generate m --max-new-tokens 0", "wants a whole number from 1 to 1000000");
+}
+
+static void contradictions_and_idle_options_are_refused(void **state) {
+    (void)state;
+    refuse(BASE "--steps 5 --epochs 2", "--steps and --epochs contradict");
+    refuse(BASE "--eval-data e --eval-fraction 5%", "--eval-data and --eval-fraction contradict");
+    refuse(BASE "--template chatml --prompt-format x", "--template and --prompt-format contradict");
+    refuse(BASE "--quiet --log-every 5", "--quiet and --log-every contradict");
+    refuse(BASE "--steps 10 --warmup 11", "--warmup 11 is longer than the run of --steps 10");
+    refuse(BASE "--seq-len 512 --tokens-per-step 256", "less than one sequence of --seq-len 512");
+    refuse(BASE "--eval-fraction 0 --eval-every 5", "--eval-every has no effect");
+    refuse(BASE "--home weights=gpu --slots 2", "--slots has no effect");
+    refuse(BASE "--lr 1e-4 --lr 1e-5", "--lr is given twice");
+    refuse(BASE "--temperature 1", "--temperature has no effect with train; it belongs to generate");
+    refuse("eval m --data d --lr 1e-5", "--lr has no effect with eval; it belongs to train");
+    refuse("generate m --top-p 0.5", "--top-p has no effect without --temperature");
+    refuse("generate m --seed 5", "--seed has no effect without --temperature");
+    refuse("generate m --seed 5 --temperature 0", "no effect with --temperature 0");
+    refuse("generate m --template chatml", "--template has no effect without --row");
+    refuse("generate m --row --no-special", "contradict");
+    refuse("tokenize m --tokenizer t", "--model and --tokenizer contradict");
+    refuse(BASE "--json=1", "--json takes no value");
+    refuse(BASE "--lr", "--lr needs a value");
+    refuse(BASE "--lr --steps 4", "--lr needs a value");
+    refuse("--model m", "train needs --data");
+    refuse("--data d", "train needs --model");
+    refuse("", "train needs --model");
+    refuse("eval m", "eval needs --data");
+    refuse("tokenize", "tokenize needs --model");
+    refuse(BASE "stray", "'stray' belongs to no option");
+    refuse("eval m n --data d", "'n' belongs to no option");
+    refuse(BASE "-", "'-' belongs to no option");
+}
+
+static void unknown_names_get_the_nearest_spelling(void **state) {
+    (void)state;
+    refuse(BASE "--lrr 1", "did you mean --lr?");
+    refuse(BASE "--epoch 1", "did you mean --epochs?");
+    refuse(BASE "--lenght 1", "unknown option --lenght (");
+    refuse(BASE "--wramup 3", "did you mean --warmup?");
+    refuse(BASE "--learning-rate 1", "did you mean --lr?");
+    refuse(BASE "--learning_rate=1", "did you mean --lr?");
+    refuse(BASE "--batch-size 8", "did you mean --tokens-per-step?");
+    refuse(BASE "--max-grad-norm 1", "did you mean --clip?");
+    refuse(BASE "--gpu_mem 1G", "did you mean --gpu-mem?");
+    refuse(BASE "--zzzzzzzzzzzz", "unknown option --zzzzzzzzzzzz (offload-train train --help");
+    refuse(BASE "-x 3", "unknown option --x");
+    refuse(BASE "--", "unknown option --");
+    refuse("tarin " BASE, "unknown command tarin; did you mean train?");
+    refuse("export m", "the commands are train, generate, eval and tokenize");
+    char line[600] = BASE "--";
+    memset(line + strlen(line), 'q', 400);
+    refuse(line, "unknown option --qqq");
+}
+
+static void nearest_name_counts_a_swap_as_one(void **state) {
+    (void)state;
+    static const char *const names[] = {"train", "eval", "tokenize"};
+    assert_string_equal(ot_nearest_name("tarin", names, 3), "train");
+    assert_string_equal(ot_nearest_name("evla", names, 3), "eval");
+    assert_string_equal(ot_nearest_name("tokenise", names, 3), "tokenize");
+    assert_null(ot_nearest_name("export", names, 3));
+    assert_null(ot_nearest_name("", names, 3));
+}
+
+/* ---- the config file ---- */
+
+static char *config_folder;
+
+static const char *config_line(const char *text, const char *more) {
+    static char line[2048];
+    write_file(config_folder, "run.json", text, strlen(text));
+    snprintf(line, sizeof line, "--config %s/run.json %s", config_folder, more);
+    return line;
+}
+
+static int make_config_folder(void **state) {
+    (void)state;
+    config_folder = make_folder();
+    return 0;
+}
+
+static int remove_config_folder(void **state) {
+    (void)state;
+    remove_folder(config_folder);
+    return 0;
+}
+
+static void config_file_sets_what_the_command_line_does_not(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, config_line(
+                   "{\"model\": \"m\", \"data\": \"d\", \"lr\": 1e-5, \"steps\": 20, \"gpu-mem\": \"64M\", "
+                   "\"pack\": false, \"skip-bad\": true, \"json\": false, \"warmup\": \"5%\", \"clip\": 2, "
+                   "\"out\": null, \"host-mem\": 4194304}",
+                   "--lr 2e-5"));
+    assert_true(o.lr == 2e-5 && o.clip == 2);
+    assert_int_equal(o.steps, 20);
+    assert_true(o.gpu_mem == 64 << 20 && o.host_mem == 4 << 20);
+    assert_false(o.pack);
+    assert_true(o.skip_bad);
+    assert_false(o.json);
+    assert_null(o.out);
+    assert_true(o.warmup.share == 0.05);
+    ot_options_free(&o);
+    /* ... and wins over the other word for the same thing. */
+    accept(&o, config_line("{\"epochs\": 3, \"eval-fraction\": 0.1}", BASE "--steps 7 --eval-data e"));
+    assert_int_equal(o.steps, 7);
+    assert_int_equal(o.epochs, 0);
+    assert_false(ot_options_given(&o, "eval-fraction"));
+    ot_options_free(&o);
+}
+
+static void refuse_config(const char *text, int code, const char *words) {
+    struct ot_options o;
+    check_fails(parse(&o, config_line(text, BASE)), code, words);
+    ot_options_free(&o);
+}
+
+static void hostile_config_files_are_refused(void **state) {
+    (void)state;
+    refuse_config("{\"learning-rate\": 1}", OT_E_USAGE,
+                  "run.json: unknown option learning-rate; did you mean lr?");
+    refuse_config("{\"lr\": \"fast\"}", OT_E_USAGE, "run.json: lr fast: wants a number");
+    refuse_config("{\"lr\": true}", OT_E_USAGE, "lr: ");
+    refuse_config("{\"lr\": [1]}", OT_E_USAGE, "lr: ");
+    refuse_config("{\"lr\": {\"a\": 1}}", OT_E_USAGE, "lr: ");
+    refuse_config("{\"pack\": 1}", OT_E_USAGE, "pack: ");
+    refuse_config("{\"steps\": 1.5}", OT_E_USAGE, "steps 1.5: wants a whole number");
+    refuse_config("{\"steps\": 99999999999999999}", OT_E_USAGE, "wants a whole number");
+    refuse_config("{\"temperature\": 1}", OT_E_USAGE, "temperature has no effect with train");
+    refuse_config("{\"config\": \"x\"}", OT_E_USAGE, "config belongs on the command line");
+    refuse_config("{\"help\": true}", OT_E_USAGE, "help belongs on the command line");
+    refuse_config("{\"out\": \"a\\u0000b\"}", OT_E_USAGE, "out: a NUL character");
+    refuse_config("{\"steps\": 5, \"epochs\": 5}", OT_E_USAGE, "contradict");
+    refuse_config("[1]", OT_E_USAGE, "wants a JSON object");
+    refuse_config("3", OT_E_USAGE, "wants a JSON object");
+    refuse_config("{\"lr\": 1e-5", OT_E_INPUT, "run.json");
+    refuse_config("", OT_E_INPUT, "run.json");
+    struct ot_options o;
+    check_fails(parse(&o, BASE "--config /nowhere/run.json"), OT_E_IO, "/nowhere/run.json");
+    ot_options_free(&o);
+}
+
+static void the_record_repeats_the_run(void **state) {
+    (void)state;
+    struct ot_options o, again;
+    accept(&o, BASE
+           "--eval-data e --lr 3e-4 --warmup 4% --home state=host --gpu-mem 64M --skip-bad --log-every 5 "
+           "--schedule linear --seed 9");
+    ot_options_choose_count(&o, "epochs", 3);
+    ot_options_choose_count(&o, "micro-batch", 4);
+    ot_options_choose_text(&o, "out", "out/x");
+    ot_options_choose_real(&o, "weight-decay", 0.25);
+    ot_options_choose_index(&o, "dtype", OT_CHOICE_DTYPE_FP32);
+    struct ot_json_writer w = {.indent = -1}, w_again = {.indent = -1};
+    char *text, *text_again;
+    ot_options_put_json(&o, NULL, &w);
+    check_ok(ot_json_writer_take(&w, &text, NULL));
+    accept(&again, config_line(text, ""));
+    assert_int_equal(again.epochs, 3);
+    assert_int_equal(again.micro_batch, 4);
+    assert_int_equal(again.dtype, OT_CHOICE_DTYPE_FP32);
+    assert_int_equal(again.home.state, OT_HOME_HOST);
+    assert_true(again.warmup.share == o.warmup.share && again.lr == o.lr && again.weight_decay == 0.25);
+    assert_string_equal(again.out, "out/x");
+    ot_options_put_json(&again, NULL, &w_again);
+    check_ok(ot_json_writer_take(&w_again, &text_again, NULL));
+    assert_string_equal(text, text_again);
+    free(text);
+    free(text_again);
+    ot_options_free(&o);
+    ot_options_free(&again);
+}
+
+static void help_and_version_end_the_parsing(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, "--help --nonsense");
+    assert_true(o.help);
+    ot_options_free(&o);
+    accept(&o, "eval -h");
+    assert_true(o.help);
+    assert_int_equal(o.command, OT_COMMAND_EVAL);
+    ot_options_free(&o);
+    accept(&o, "--version");
+    assert_true(o.version);
+    ot_options_free(&o);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_the_documented_ones),
+        cmocka_unit_test(every_option_of_train_parses),
+        cmocka_unit_test(the_other_commands_parse),
+        cmocka_unit_test(units_and_homes),
+        cmocka_unit_test(absurd_values_are_refused),
+        cmocka_unit_test(contradictions_and_idle_options_are_refused),
+        cmocka_unit_test(unknown_names_get_the_nearest_spelling),
+        cmocka_unit_test(nearest_name_counts_a_swap_as_one),
+        cmocka_unit_test_setup_teardown(config_file_sets_what_the_command_line_does_not, make_config_folder,
+                                        remove_config_folder),
+        cmocka_unit_test_setup_teardown(hostile_config_files_are_refused, make_config_folder,
+                                        remove_config_folder),
+        cmocka_unit_test_setup_teardown(the_record_repeats_the_run, make_config_folder, remove_config_folder),
+        cmocka_unit_test(help_and_version_end_the_parsing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

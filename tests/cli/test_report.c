@@ -1,0 +1,256 @@
+/* What people and programs read: numbers, progress, the table that adds up, the log, sampled tokens. */
+#include "tests/support/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/cli/progress.h"
+#include "src/cli/report.h"
+#include "src/cli/run_log.h"
+#include "src/cli/sampler.h"
+#include "src/cli/units.h"
+
+static void numbers_as_people_read_them(void **state) {
+    (void)state;
+    char t[OT_TEXT_BYTES];
+    assert_string_equal(ot_text_count(0, t), "0");
+    assert_string_equal(ot_text_count(999, t), "999");
+    assert_string_equal(ot_text_count(78577, t), "78,577");
+    assert_string_equal(ot_text_count(-1234567, t), "-1,234,567");
+    assert_string_equal(ot_text_count(INT64_MIN, t), "-9,223,372,036,854,775,808");
+    assert_string_equal(ot_text_short(656, t), "656");
+    assert_string_equal(ot_text_short(656128, t), "656 K");
+    assert_string_equal(ot_text_short(6738415616, t), "6.74 B");
+    assert_string_equal(ot_text_short(13015864320, t), "13.0 B");
+    assert_string_equal(ot_text_short(999999, t), "1.00 M");
+    assert_string_equal(ot_text_bytes(512, t), "512 B");
+    assert_string_equal(ot_text_bytes(64 << 20, t), "64.0 MiB");
+    assert_string_equal(ot_text_bytes((int64_t)1 << 30, t), "1.0 GiB");
+    assert_string_equal(ot_text_bytes(INT64_MAX, t), "8192.0 PiB");
+    assert_string_equal(ot_text_duration(0.42, t), "0.4s");
+    assert_string_equal(ot_text_duration(42, t), "42s");
+    assert_string_equal(ot_text_duration(59.7, t), "1m00s");
+    assert_string_equal(ot_text_duration(189, t), "3m09s");
+    assert_string_equal(ot_text_duration(11580, t), "3h13m");
+    assert_string_equal(ot_text_duration(187200, t), "2d04h");
+    assert_string_equal(ot_text_duration(NAN, t), "?");
+    assert_string_equal(ot_text_duration(-1, t), "?");
+}
+
+static struct ot_progress_point point_at(int64_t step) {
+    return (struct ot_progress_point){.step = step,
+                                      .loss = 0.538,
+                                      .grad_norm = 1.3,
+                                      .lr = 9.5e-6,
+                                      .seconds = 2,
+                                      .tokens = 3000,
+                                      .gpu_bytes = 64 << 20,
+                                      .host_bytes = 3 << 20};
+}
+
+static void progress_estimates_and_formats(void **state) {
+    (void)state;
+    struct ot_progress p;
+    char line[OT_PROGRESS_LINE_BYTES];
+    ot_progress_open(&p, 264, (struct ot_every){.steps = 10}, false);
+    struct ot_progress_point point = point_at(44);
+    ot_progress_add(&p, &point, 5);
+    assert_true(ot_progress_seconds_left(&p, 44) == 440);
+    ot_progress_line(&p, &point, line);
+    assert_string_equal(
+        line, "step  44/264 loss 0.5380 |g| 1.3 lr 9.50e-06 1,500 tok/s gpu 64.0 MiB host 3.0 MiB ETA "
+              "7m20s");
+    ot_progress_bar(&p, &point, line);
+    assert_memory_equal(line, "[###.................] step  44/264", 34);
+    point.skipped = true;
+    ot_progress_line(&p, &point, line);
+    assert_non_null(strstr(line, "skipped: gradient not finite"));
+    point = point_at(264);
+    ot_progress_line(&p, &point, line);
+    assert_null(strstr(line, "ETA"));
+    ot_progress_bar(&p, &point, line);
+    assert_memory_equal(line, "[####################]", 22);
+    /* One slow step moves the estimate by a twentieth of the surprise. */
+    point.seconds = 22;
+    ot_progress_add(&p, &point, 6);
+    assert_true(fabs(ot_progress_seconds_left(&p, 263) - 3) < 1e-9);
+}
+
+static void lines_come_at_intervals(void **state) {
+    (void)state;
+    struct ot_progress p;
+    int lines = 0;
+    ot_progress_open(&p, 25, (struct ot_every){.steps = 10}, false);
+    for (int64_t step = 1; step <= 25; step++) {
+        struct ot_progress_point point = point_at(step);
+        lines += ot_progress_add(&p, &point, (double)step);
+    }
+    assert_int_equal(lines, 4); /* 1, 10, 20, 25 */
+    ot_progress_open(&p, 100, (struct ot_every){.seconds = 10}, false);
+    lines = 0;
+    for (int64_t step = 1; step <= 100; step++) {
+        struct ot_progress_point point = point_at(step);
+        lines += ot_progress_add(&p, &point, 1000 + (double)step);
+    }
+    assert_int_equal(lines, 11); /* 1, 11, ..., 91, 100 */
+    ot_progress_open(&p, 25, (struct ot_every){.steps = 1}, true);
+    struct ot_progress_point point = point_at(1);
+    assert_false(ot_progress_add(&p, &point, 1)); /* a terminal has the bar */
+}
+
+static double number_in(const char *line, int column) {
+    char cell[13] = "";
+    memcpy(cell, line + strlen(line) - (column == 0 ? 25 : 12), 12);
+    return strtod(cell, NULL);
+}
+
+static void the_table_adds_up(void **state) {
+    (void)state;
+    struct ot_ledger ledger = {0};
+    static const char *const names[] = {"weights",     "gradients", "weights", "state",
+                                        "activations", "staging",   "nothing"};
+    for (int i = 0; i < 7; i++)
+        ledger.entries[ledger.n++] = (struct ot_ledger_entry){i % 2 ? OT_TIER_HOST : OT_TIER_GPU, names[i],
+                                                              i == 6 ? 0 : 1234567u * (unsigned)(i + 1)};
+    const size_t budget[OT_TIER_COUNT] = {64 << 20, 128 << 20};
+    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES];
+    int n = ot_report_table(&ledger, budget, lines);
+    assert_int_equal(n, 8); /* header, five names, total, budget */
+    for (int column = 0; column < 2; column++) {
+        double sum = 0;
+        for (int i = 1; i < n - 2; i++)
+            sum += number_in(lines[i], column);
+        assert_true(fabs(sum - number_in(lines[n - 2], column)) < 0.01);
+        double exact = (double)ot_ledger_total(&ledger, column ? OT_TIER_HOST : OT_TIER_GPU) / 0x1p20;
+        assert_true(fabs(number_in(lines[n - 2], column) - exact) <= 0.0501);
+    }
+    assert_non_null(strstr(lines[n - 1], "128.0"));
+    assert_non_null(strstr(lines[1], "weights"));
+}
+
+static struct ot_json *read_line(FILE *file) {
+    char line[2048];
+    struct ot_json *json = NULL;
+    assert_non_null(fgets(line, sizeof line, file));
+    check_ok(ot_json_parse(line, strlen(line), "log", &json));
+    return json;
+}
+
+static void the_log_has_its_fields(void **state) {
+    (void)state;
+    char *folder = make_folder(), path[600];
+    struct ot_run_log *log;
+    check_ok(ot_run_log_open(false, &log));
+    ot_json_put_int(ot_run_log_begin(log, "run"), "answer", 42);
+    check_ok(ot_run_log_end(log));
+    check_ok(ot_run_log_start_file(log, folder));
+    struct ot_step_record step = {.step = 3,
+                                  .tokens = 100,
+                                  .trained_tokens = 40,
+                                  .epoch = 0.5,
+                                  .loss = 1.25,
+                                  .grad_norm = 2,
+                                  .clipped_norm = 1,
+                                  .lr = 1e-5,
+                                  .seconds = 0.5,
+                                  .gpu_bytes = 7,
+                                  .host_bytes = 8};
+    check_ok(ot_run_log_step(log, &step));
+    step.loss = NAN;
+    step.skipped = true;
+    check_ok(ot_run_log_step(log, &step));
+    struct ot_eval_record eval = {.step = 3, .loss = 0, .trained_tokens = 9, .rows = 2, .seconds = 1};
+    check_ok(ot_run_log_eval(log, &eval));
+    ot_run_log_close(log);
+    snprintf(path, sizeof path, "%s/log.jsonl", folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    struct ot_json *json = read_line(file);
+    assert_string_equal(ot_json_string(ot_json_get(json, "event"), NULL), "run");
+    assert_int_equal(ot_json_int(ot_json_get(json, "answer"), 0), 42);
+    ot_json_free(json);
+    json = read_line(file);
+    static const char *const fields[] = {
+        "event",  "step",           "epoch",        "loss",    "grad_norm", "clipped_norm", "lr",
+        "tokens", "trained_tokens", "tokens_per_s", "seconds", "gpu_bytes", "host_bytes"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (!ot_json_get(json, fields[i]))
+            fail_msg("no %s in a step's record", fields[i]);
+    assert_true(ot_json_real(ot_json_get(json, "tokens_per_s"), 0) == 200);
+    assert_null(ot_json_get(json, "skipped"));
+    ot_json_free(json);
+    json = read_line(file);
+    assert_int_equal(ot_json_type(ot_json_get(json, "loss")), OT_JSON_NULL); /* JSON has no NaN */
+    assert_true(ot_json_bool(ot_json_get(json, "skipped"), false));
+    ot_json_free(json);
+    json = read_line(file);
+    assert_true(ot_json_real(ot_json_get(json, "perplexity"), 0) == 1);
+    assert_int_equal(ot_json_int(ot_json_get(json, "rows"), 0), 2);
+    ot_json_free(json);
+    fclose(file);
+    remove_folder(folder);
+}
+
+static void a_log_that_cannot_be_written_says_so(void **state) {
+    (void)state;
+    struct ot_run_log *log;
+    check_ok(ot_run_log_open(false, &log));
+    check_fails(ot_run_log_start_file(log, "/nowhere/at/all"), OT_E_IO, "/nowhere/at/all/log.jsonl");
+    ot_run_log_close(log);
+    if (access("/dev/full", W_OK) != 0)
+        return;
+    char *folder = make_folder(), path[600];
+    snprintf(path, sizeof path, "%s/log.jsonl", folder);
+    assert_int_equal(symlink("/dev/full", path), 0);
+    check_ok(ot_run_log_open(false, &log));
+    check_ok(ot_run_log_start_file(log, folder));
+    struct ot_step_record step = {.step = 1};
+    check_fails(ot_run_log_step(log, &step), OT_E_IO, "log.jsonl: cannot write the log");
+    ot_run_log_close(log);
+    remove_folder(folder);
+}
+
+static void the_sampler_is_exact(void **state) {
+    (void)state;
+    struct ot_sampler *sampler;
+    int32_t id;
+    const float logits[5] = {1, 3, 3, -2, 0};
+    check_ok(ot_sampler_open(5, &sampler));
+    check_ok(ot_sampler_pick(sampler, logits, 0, 1, 0.99, &id));
+    assert_int_equal(id, 1); /* the first of equals */
+    /* Weights 1, 1, e^-2, e^-3, e^-5: the borders of the cumulative sums, from the likeliest. */
+    double sum = 2 + exp(-2) + exp(-3) + exp(-5);
+    const struct {
+        double unit, top_p;
+        int32_t id;
+    } draws[] = {{0, 1, 1},
+                 {1 / sum - 1e-9, 1, 1},
+                 {1 / sum + 1e-9, 1, 2},
+                 {2 / sum + 1e-9, 1, 0},
+                 {(2 + exp(-2)) / sum + 1e-9, 1, 4},
+                 {1 - 1e-12, 1, 3},
+                 {1 - 1e-12, 1e-6, 1},            /* at least one */
+                 {1 - 1e-12, 2 / sum - 1e-6, 2}}; /* two reach it */
+    for (size_t i = 0; i < sizeof draws / sizeof *draws; i++) {
+        check_ok(ot_sampler_pick(sampler, logits, 1, draws[i].top_p, draws[i].unit, &id));
+        assert_int_equal(id, draws[i].id);
+    }
+    check_ok(ot_sampler_pick(sampler, logits, 0.01, 1, 0.499, &id)); /* cold: only the two */
+    assert_int_equal(id, 1);
+    const float broken[5] = {0, NAN, 0, 0, 0};
+    check_fails(ot_sampler_pick(sampler, broken, 0, 1, 0, &id), OT_E_NUMERIC, "not a number");
+    ot_sampler_close(sampler);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_as_people_read_them), cmocka_unit_test(progress_estimates_and_formats),
+        cmocka_unit_test(lines_come_at_intervals),     cmocka_unit_test(the_table_adds_up),
+        cmocka_unit_test(the_log_has_its_fields),      cmocka_unit_test(a_log_that_cannot_be_written_says_so),
+        cmocka_unit_test(the_sampler_is_exact),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
