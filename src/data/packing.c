@@ -1,5 +1,6 @@
 #include "src/data/packing.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,8 +49,6 @@ int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_
     return drawn;
 }
 
-/* ---- which rows ---- */
-
 static bool is_used(const struct ot_packing_config *config, int64_t row) {
     return !config->only || config->only[row] == config->only_value;
 }
@@ -72,61 +71,78 @@ static int64_t count_rows(struct ot_packing *p) {
     return longest;
 }
 
-/* Counting sort: falling length, rows of equal length in the order of the file. */
-static void rank_rows(struct ot_packing *p, int64_t longest, uint32_t *begin) {
-    for (int64_t i = 0; i < ot_dataset_rows(p->config.dataset); i++)
-        if (is_used(&p->config, i))
-            begin[longest - row_length(p, (uint32_t)i) + 1]++;
-    for (int64_t k = 1; k <= longest; k++)
-        begin[k] += begin[k - 1];
-    for (int64_t i = 0; i < ot_dataset_rows(p->config.dataset); i++)
-        if (is_used(&p->config, i))
-            p->by_rank[begin[longest - row_length(p, (uint32_t)i)]++] = (uint32_t)i;
-}
+/* ---- which rows share a sequence ---- */
 
-/* ---- best fit ---- */
-
-enum { NO_SEQUENCE = UINT32_MAX };
-
-/* Sequences by the room that is left in them: lists, and a bit for each list that is not empty. */
-struct rooms {
-    int64_t seq_len;
-    uint32_t *head; /* [seq_len + 1] */
-    uint64_t *bits; /* [seq_len / 64 + 1] */
-    uint32_t *next; /* [sequences] */
+/* The rows that are not yet in a sequence, by length. */
+struct supply {
+    int64_t longest;
+    uint32_t *left; /* [longest + 1] rows of each length */
+    uint32_t *next; /* [longest + 1] rank of the first of them */
+    uint64_t *bits; /* a bit for each length of which there are some */
 };
 
-static void put_sequence(struct rooms *r, uint32_t sequence, int64_t room) {
-    r->next[sequence] = r->head[room];
-    r->head[room] = sequence;
-    r->bits[room / 64] |= (uint64_t)1 << (room % 64);
+/* Counting sort: ranks by falling length, rows of equal length in the order of the file. */
+static void rank_rows(struct ot_packing *p, struct supply *s) {
+    int64_t n = ot_dataset_rows(p->config.dataset);
+    for (int64_t i = 0; i < n; i++)
+        if (is_used(&p->config, i))
+            s->left[row_length(p, (uint32_t)i)]++;
+    uint32_t rank = 0;
+    for (int64_t length = s->longest; length >= 0; length--) {
+        s->next[length] = rank;
+        rank += s->left[length];
+        if (s->left[length])
+            s->bits[length / 64] |= (uint64_t)1 << (length % 64);
+    }
+    for (int64_t i = 0; i < n; i++)
+        if (is_used(&p->config, i))
+            p->by_rank[s->next[row_length(p, (uint32_t)i)]++] = (uint32_t)i;
+    for (int64_t length = 0; length <= s->longest; length++)
+        s->next[length] -= s->left[length];
 }
 
-/* Takes a sequence with the least room that is enough; NO_SEQUENCE if there is none. */
-static uint32_t take_sequence(struct rooms *r, int64_t need, int64_t *room) {
-    int64_t word = need / 64;
-    uint64_t bits = r->bits[word] & (~(uint64_t)0 << (need % 64));
-    while (!bits && ++word <= r->seq_len / 64)
-        bits = r->bits[word];
-    if (!bits)
-        return NO_SEQUENCE;
-    *room = word * 64 + __builtin_ctzll(bits);
-    uint32_t sequence = r->head[*room];
-    r->head[*room] = r->next[sequence];
-    if (r->head[*room] == NO_SEQUENCE)
-        r->bits[word] &= ~((uint64_t)1 << (*room % 64));
-    return sequence;
+/* The greatest length in supply that is at most `limit`; 0 if there is none. */
+static int64_t longest_within(const struct supply *s, int64_t limit) {
+    if (limit > s->longest)
+        limit = s->longest;
+    int64_t word = limit / 64;
+    uint64_t bits = s->bits[word] & (~(uint64_t)0 >> (63 - limit % 64));
+    while (!bits && word > 0)
+        bits = s->bits[--word];
+    return bits ? word * 64 + 63 - __builtin_clzll(bits) : 0;
 }
 
-static void fit_rows(struct ot_packing *p, struct rooms *r, uint32_t *sequence_of) {
-    memset(r->head, 0xff, (size_t)(r->seq_len + 1) * sizeof *r->head);
-    for (uint32_t j = 0; j < p->n_rows; j++) {
-        int64_t length = row_length(p, p->by_rank[j]), room = r->seq_len;
-        uint32_t sequence = take_sequence(r, length, &room);
-        if (sequence == NO_SEQUENCE)
-            sequence = p->n_sequences++;
-        put_sequence(r, sequence, room - length);
-        sequence_of[j] = sequence;
+static uint32_t take_row(struct supply *s, int64_t length) {
+    if (--s->left[length] == 0)
+        s->bits[length / 64] &= ~((uint64_t)1 << (length % 64));
+    return s->next[length]++;
+}
+
+/* Two lengths in supply that fill `room` exactly: the greater one, or 0. The search is short, for it is made
+ * for nearly every row; where there are many lengths the first few pairs are good enough. */
+static int64_t exact_pair(const struct supply *s, int64_t room) {
+    enum { TRIES = 256 };
+    int64_t a = longest_within(s, room - 1);
+    for (int i = 0; i < TRIES && 2 * a >= room; i++) {
+        int64_t b = room - a;
+        if (s->left[b] > (a == b))
+            return a;
+        a = longest_within(s, a - 1);
+    }
+    return 0;
+}
+
+static void fill_sequence(struct ot_packing *p, struct supply *s, uint32_t *sequence_of) {
+    for (int64_t room = p->config.seq_len; room > 0;) {
+        int64_t length = longest_within(s, room);
+        if (length == 0)
+            return;
+        int64_t pair = length < room && room <= 2 * s->longest ? exact_pair(s, room) : 0;
+        if (pair)
+            length =
+                pair; /* the other one follows in the next round, since it is all the room that is left */
+        sequence_of[take_row(s, length)] = p->n_sequences;
+        room -= length;
     }
 }
 
@@ -147,24 +163,23 @@ static int lay_out(struct ot_packing *p, const uint32_t *sequence_of) {
 }
 
 static int pack_rows(struct ot_packing *p, int64_t longest) {
-    size_t seq_len = (size_t)p->config.seq_len, n = p->n_rows;
-    uint32_t *begin = calloc((size_t)longest + 2, sizeof *begin);
-    uint32_t *sequence_of = calloc(n + 1, sizeof *sequence_of);
-    struct rooms rooms = {.seq_len = p->config.seq_len,
-                          .head = calloc(seq_len + 1, sizeof *rooms.head),
-                          .bits = calloc(seq_len / 64 + 1, sizeof *rooms.bits),
-                          .next = calloc(n + 1, sizeof *rooms.next)};
+    size_t lengths = (size_t)longest + 1;
+    uint32_t *sequence_of = calloc((size_t)p->n_rows + 1, sizeof *sequence_of);
+    struct supply supply = {.longest = longest,
+                            .left = calloc(lengths, sizeof *supply.left),
+                            .next = calloc(lengths, sizeof *supply.next),
+                            .bits = calloc(lengths / 64 + 1, sizeof *supply.bits)};
     int rc = -1;
-    if (begin && sequence_of && rooms.head && rooms.bits && rooms.next) {
-        rank_rows(p, longest, begin);
-        fit_rows(p, &rooms, sequence_of);
+    if (sequence_of && supply.left && supply.next && supply.bits) {
+        rank_rows(p, &supply);
+        for (; longest_within(&supply, longest) > 0; p->n_sequences++)
+            fill_sequence(p, &supply, sequence_of);
         rc = lay_out(p, sequence_of);
     }
-    free(rooms.next);
-    free(rooms.bits);
-    free(rooms.head);
+    free(supply.bits);
+    free(supply.next);
+    free(supply.left);
     free(sequence_of);
-    free(begin);
     return rc;
 }
 
@@ -196,7 +211,8 @@ int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **
         return ot_fail(OT_E_BUDGET, "no memory for packing");
     p->config = *config;
     int64_t longest = count_rows(p);
-    size_t n = (size_t)p->n_rows + 1; /* so that no data is no special case */
+    assert(longest <= config->seq_len); /* the dataset was made with this seq_len or a smaller one */
+    size_t n = (size_t)p->n_rows + 1;   /* so that no data is no special case */
     p->by_rank = calloc(n, sizeof *p->by_rank);
     p->place = calloc(n, sizeof *p->place);
     p->rows = calloc(n, sizeof *p->rows);

@@ -16,13 +16,15 @@ struct feed {
 };
 
 static void put_questions(struct data_fixture *f) {
-    char *text = malloc(ROWS * 256);
+    size_t capacity = ROWS * 256;
+    char *text = malloc(capacity);
     assert_non_null(text);
     size_t at = 0;
     for (int i = 0; i < ROWS; i++) {
         int p = 1 + (int)ot_random_below(1, ot_random_stream(OT_RANDOM_TEST, 0, 1), (uint64_t)i, 40);
         int c = 1 + (int)ot_random_below(1, ot_random_stream(OT_RANDOM_TEST, 0, 2), (uint64_t)i, 30);
-        at += (size_t)sprintf(text + at, "{\"prompt\": \"%0*d\", \"completion\": \"%0*d\"}\n", p, i, c, i);
+        at += (size_t)snprintf(text + at, capacity - at, "{\"prompt\": \"%0*d\", \"completion\": \"%0*d\"}\n",
+                               p, i, c, i);
     }
     put_data(f, "data.jsonl", text, at);
     free(text);
