@@ -1,7 +1,7 @@
-/* Inside the cpu device: what its ops are written against. Nothing outside kernels/cpu includes this page.
+/* Inside the cpu device: what its ops are written against. Nothing outside kernels/cpu but tests includes it.
  *
- * A lane is a thread with a ring of commands. A command is a function and a copy of its arguments; an op's entry point
- * pushes one and returns, the lane's thread runs it later:
+ * A lane is a thread with a ring of commands. A command is a function and a copy of its arguments; an op's
+ * entry point pushes one and returns, the lane's thread runs it later:
  *
  *     static void run_add(struct ot_lane *lane, const void *args) {
  *         const struct ot_add *add = args;
@@ -11,8 +11,9 @@
  *         ot_cpu_lane_push(lane, run_add, args, sizeof *args);
  *     }
  *
- * The pool belongs to the device: lanes that compute at the same time take turns, loop by loop (src/base/pool.h).
- * Everything below but ot_cpu_lane_push is for use inside a command, on the lane's own thread.
+ * The pool belongs to the device: lanes that compute at the same time take turns, loop by loop
+ * (src/base/pool.h). Everything below but ot_cpu_lane_push is for use inside a command, on the lane's own
+ * thread.
  */
 #ifndef OT_KERNELS_CPU_DEVICE_H
 #define OT_KERNELS_CPU_DEVICE_H
@@ -33,11 +34,13 @@ void ot_cpu_lane_push(struct ot_lane *lane, ot_cpu_command_fn fn, const void *ar
 
 struct ot_pool *ot_cpu_lane_pool(struct ot_lane *lane);
 
-/* Memory of the lane for the running command, 64-byte aligned, garbage on entry; kept and grown from command to command.
- * One piece at a time: a second call gives up the first. NULL when memory is short, and the lane has failed then. */
+/* Memory of the lane for the running command, 64-byte aligned, garbage on entry; kept and grown from command
+ * to command. One piece at a time: a second call gives up the first. NULL when memory is short, and the lane
+ * has failed then. */
 void *ot_cpu_lane_scratch(struct ot_lane *lane, size_t bytes);
 
-/* The command failed with rc and left its sentence in this thread's error record: sticks to the lane. The first stays. */
+/* The command failed with rc and left its sentence in this thread's error record: sticks to the lane. The
+ * first stays. */
 void ot_cpu_lane_fail(struct ot_lane *lane, int rc);
 
 #endif

@@ -1,8 +1,10 @@
-/* JSON glue: json-c behind names of ours, with getters that make the error sentence ("FILE: key 'a.b': ...").
+/* JSON glue: json-c behind names of ours, with getters that make the error sentence ("FILE: key 'lr' must be ...").
  *
- * Parsing is strict, bounded (depth 64; the caller bounds the bytes) and reports the byte offset of a fault. Strings are
- * valid UTF-8 with lone surrogate escapes replaced by U+FFFD; they may contain NUL, so they carry a length. Reading
- * allocates one tree per document; ot_json_free releases it. Getters return borrowed pointers into the tree.
+ * Parsing is strict (RFC 8259; json_scan.h says why json-c alone is not), bounded (depth 64; the caller bounds the bytes)
+ * and names the byte of a fault. Strings are valid UTF-8 with lone surrogate escapes replaced by U+FFFD; they may contain
+ * NUL, so they carry a length; keys may not. Integers outside int64_t become reals. Of a repeated key the last value
+ * counts. A byte order mark at the start is passed over. Reading allocates one tree per document; ot_json_free releases
+ * it. Getters return borrowed pointers into the tree; many threads may read one tree.
  */
 #ifndef OT_BASE_JSON_H
 #define OT_BASE_JSON_H

@@ -201,6 +201,13 @@ static void test_depth_is_bounded(void **state) {
     memmove(text + 1, text, 64);
     text[0] = '[';
     check_refused(text, 65, "byte 64: not valid JSON: nested more than 64");
+    char objects[64 * 5 + 1 + 64 + 1] = ""; /* as deep, of objects */
+    for (int i = 0; i < 64; i++)
+        memcpy(objects + 5 * i, "{\"a\":", 5);
+    objects[64 * 5] = '1';
+    memset(objects + 64 * 5 + 1, '}', 64);
+    root = parse(objects);
+    ot_json_free(root);
     size_t many = 1000000;
     char *deep = malloc(many);
     memset(deep, '[', many);

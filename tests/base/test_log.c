@@ -126,10 +126,10 @@ static void test_status_stays_below_the_lines(void **state) {
     ot_log_set_status("step\n1"); /* one line */
     ot_log(OT_LOG_WARN, "hm");
     ot_log_set_status("0123456789too long");
-    ot_log_set_status(
-        "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"); /* 11
-                                                                                                        e-acute
-                                                                                                      */
+    ot_log_set_status("\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3"
+                      "\xa9"); /* 11
+                                  e-acute
+                                */
     ot_log_set_status("");
     ot_log(OT_LOG_INFO, "THE END");
     const char *text = caught_in_terminal(main_end, other_end);
