@@ -50,6 +50,7 @@ static int load_root(struct ot_tokenizer *t, const char *where, const struct ot_
     const struct ot_json *added = ot_json_get(root, "added_tokens");
     OT_TRY(ot_load_model(t, where, ot_json_get(root, "model"), added));
     OT_TRY(ot_load_stages(t, where, root));
+    OT_TRY(ot_load_repair(t));
     OT_TRY(ot_load_decoders(t, where, ot_json_get(root, "decoder")));
     OT_TRY(ot_load_added(t, where, added)); /* normalises them */
     return ot_load_post_processor(t, where, ot_json_get(root, "post_processor"));

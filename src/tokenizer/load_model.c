@@ -90,7 +90,7 @@ static int index_characters(struct ot_tokenizer *t) {
         }
         pages[cp >> 8][cp & 255] = id;
     }
-    bpe->pages = (const int32_t **)pages;
+    bpe->pages = pages;
     for (int byte = 0; byte < 256; byte++) {
         char name[8];
         int n = snprintf(name, sizeof name, "<0x%02X>", (unsigned)byte);
@@ -174,6 +174,12 @@ static bool read_merge(const struct ot_vocab *vocab, const struct ot_json *value
     return text && split_merge(vocab, text, n, m);
 }
 
+static bool has_more_spaces(const struct ot_json *value) {
+    size_t n;
+    const char *text = ot_json_string(value, &n), *first = text ? memchr(text, ' ', n) : NULL;
+    return first && memchr(first + 1, ' ', n - (size_t)(first + 1 - text));
+}
+
 static int load_merge(struct ot_tokenizer *t, const char *where, size_t index, const struct ot_json *value,
                       uint32_t rank) {
     struct ot_bpe *bpe = &t->bpe;
@@ -189,6 +195,7 @@ static int load_merge(struct ot_tokenizer *t, const char *where, size_t index, c
                        where, index, (int)(m.left_bytes < 80 ? m.left_bytes : 80), m.left,
                        (int)(m.right_bytes < 80 ? m.right_bytes : 80), m.right);
     bpe->special_merges |= is_special_part(bpe, left) || is_special_part(bpe, right);
+    bpe->spaced_merges |= has_more_spaces(value);
     note_pairs(bpe, &bpe->vocab.tokens[joined]);
     ot_merges_add(&bpe->merges, left, right, rank, joined);
     return 0;

@@ -126,11 +126,12 @@ enum { OT_PAIR_BITS = 1 << 18 };
 struct ot_bpe {
     struct ot_vocab vocab;
     struct ot_merges merges;
-    const int32_t **pages;     /* by code point >> 8: ids of the 256 one-character tokens, -1: none */
+    int32_t **pages;           /* by code point >> 8: ids of the 256 one-character tokens, -1: none */
     int32_t byte_symbols[256]; /* byte-level: id of the byte's character */
     int32_t byte_tokens[256];  /* fallback: id of <0xNN>, or -1 */
     int32_t unk;               /* -1: none, unknown characters vanish */
     bool byte_fallback, fuse_unk, ignore_merges;
+    bool spaced_merges;  /* some "a b" merge has more spaces than the one between a and b */
     bool byte_level;     /* pieces are raw bytes, each standing for its character */
     bool special_merges; /* some merge has <0xNN> or unk as a part */
     uint64_t *pairs;     /* bitmap by hash: two one-character tokens that stand side by side in some merge */
@@ -197,6 +198,8 @@ int ot_load_model(struct ot_tokenizer *t, const char *where, const struct ot_jso
 int ot_load_stages(struct ot_tokenizer *t, const char *where, const struct ot_json *root);
 int ot_load_decoders(struct ot_tokenizer *t, const char *where, const struct ot_json *decoder);
 int ot_load_post_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *processor);
+/* Undoes a known damage of files: see load_repair.c. After the stages. */
+int ot_load_repair(struct ot_tokenizer *t);
 int ot_load_added(struct ot_tokenizer *t, const char *where, const struct ot_json *added);
 /* Copies a string value into the arena. */
 int ot_load_string(struct ot_tokenizer *t, const struct ot_json *value, struct ot_string *out);

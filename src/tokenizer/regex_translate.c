@@ -7,15 +7,17 @@
 #include "src/base/error.h"
 
 /* Oniguruma's sets, as the inside of a PCRE2 class. Space is White_Space; word is Alphabetic, M, Nd and Pc,
- * where Alphabetic beyond L, M and Nl is the circled and squared letters. ASCII members come first, since
- * PCRE2 tests those by bitmap and properties by table. */
+ * where Alphabetic beyond L, M and Nl is the circled and squared letters; outside of classes an old table of
+ * its adds the numbers of Latin-1. ASCII members come first, since PCRE2 tests those by bitmap and properties
+ * by table. */
 #define SPACE                                                                                                \
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"     \
     "3000}"
-#define WORD                                                                                                 \
-    "0-9A-Z_a-z\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-"         \
-    "\\x{1f169}\\x{1f170}-\\x{1f189}"
-#define HEX "0-9A-Fa-f"
+#define WORD_LETTERS  "0-9A-Z_a-z\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+#define WORD_SYMBOLS  "\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define WORD_IN_CLASS WORD_LETTERS WORD_SYMBOLS
+#define WORD          WORD_IN_CLASS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define HEX           "0-9A-Fa-f"
 
 struct translation {
     const char *pattern, *where;
@@ -66,24 +68,24 @@ static int put_braced(struct translation *t, const char *prefix, size_t skip) {
     return 0;
 }
 
-/* \p{..}, \P{..}. A single-letter category gets its ASCII members spelled out, for speed. */
+/* \p{NAME}, \P{NAME}, \p{^NAME}. L and N get their ASCII members spelled out, for speed. Names longer than a
+ * category's are scripts: PCRE2 takes those for script extensions unless told otherwise. */
 static int put_property(struct translation *t, bool in_class) {
-    static const char *const fast[][2] = {{"\\p{L}", "A-Za-z\\p{L}"}, {"\\p{N}", "0-9\\p{N}"}};
-    if (peek(t, 2) != '{')
-        return refuse(t, "\\p without braces");
-    for (size_t i = 0; i < sizeof fast / sizeof *fast; i++) {
-        size_t n = strlen(fast[i][0]);
-        if (t->bytes - t->at >= n && memcmp(t->pattern + t->at, fast[i][0], n) == 0) {
-            put_text(t, in_class ? "" : "[");
-            put_text(t, fast[i][1]);
-            put_text(t, in_class ? "" : "]");
-            t->at += n;
-            t->set_end = t->at;
-            return 0;
-        }
-    }
-    OT_TRY(put_braced(t, "", 0));
-    t->set_end = t->at;
+    const char *name = t->pattern + t->at + 3;
+    const char *close = peek(t, 2) == '{' ? memchr(name, '}', t->bytes - t->at - 3) : NULL;
+    if (!close || close == name)
+        return refuse(t, "\\p without a name in braces");
+    bool negated = (peek(t, 1) == 'P') != (*name == '^');
+    name += *name == '^';
+    size_t n = (size_t)(close - name);
+    bool is_fast = n == 1 && !negated && (*name == 'L' || *name == 'N');
+    put_text(t, is_fast && !in_class ? "[" : "");
+    put_text(t, !is_fast ? "" : *name == 'L' ? "A-Za-z" : "0-9");
+    put_text(t, negated ? "\\P{" : "\\p{");
+    put_text(t, n > 2 ? "sc:" : "");
+    put(t, name, n);
+    put_text(t, is_fast && !in_class ? "}]" : "}");
+    t->at = t->set_end = (size_t)(close - t->pattern) + 1;
     return 0;
 }
 
@@ -100,12 +102,12 @@ static int put_unicode(struct translation *t) {
 }
 
 /* The class behind \s \w \d \h, or NULL. */
-static const char *shorthand(int letter) {
+static const char *shorthand(int letter, bool in_class) {
     switch (letter | 0x20) {
     case 's':
         return SPACE;
     case 'w':
-        return WORD;
+        return in_class ? WORD_IN_CLASS : WORD;
     case 'd':
         return "0-9\\p{Nd}";
     case 'h':
@@ -119,10 +121,10 @@ static int put_shorthand(struct translation *t, int letter, bool in_class) {
     bool negated = letter < 'a';
     if (!in_class) {
         put_text(t, negated ? "[^" : "[");
-        put_text(t, shorthand(letter));
+        put_text(t, shorthand(letter, in_class));
         put_text(t, "]");
     } else if (!negated) {
-        put_text(t, shorthand(letter));
+        put_text(t, shorthand(letter, in_class));
     } else if (letter == 'S') { /* a class cannot hold a negated set, but each of these is one property */
         put_text(t, "\\P{White_Space}");
     } else if (letter == 'D') {
@@ -139,7 +141,7 @@ static int put_escape(struct translation *t, bool in_class) {
     int c = peek(t, 1);
     if (c < 0)
         return refuse(t, "a backslash at the end");
-    if (shorthand(c))
+    if (shorthand(c, in_class))
         return put_shorthand(t, c, in_class);
     if (c == 'p' || c == 'P')
         return put_property(t, in_class);

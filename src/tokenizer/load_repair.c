@@ -1,0 +1,56 @@
+/* Copies of Llama-2's tokenizer.json are about in which some tool turned no-break spaces into plain ones:
+ * tokens "\u00a0" and merges of it became " " and "   ". Hugging Face cannot open such a file (its merges do
+ * not split); this program can. Since the normaliser replaces every plain space, no text could reach these
+ * tokens, so they are read as what they were: ids and decoding are then those of the undamaged file.
+ */
+#include "src/tokenizer/parts.h"
+
+#include <string.h>
+
+#include "src/base/arena.h"
+#include "src/base/error.h"
+
+enum { NO_BREAK_SPACE = 0xa0 };
+
+static bool replaces_spaces(const struct ot_tokenizer *t) {
+    for (int i = 0; i < t->n_normalizers; i++) {
+        const struct ot_normalizer *n = &t->normalizers[i];
+        if (n->kind == OT_NORMALIZE_REPLACE && n->pattern.kind == OT_PATTERN_LITERAL &&
+            n->pattern.literal.bytes == 1 && n->pattern.literal.text[0] == ' ' &&
+            !memchr(n->content.text, ' ', n->content.bytes))
+            return true;
+    }
+    return false;
+}
+
+/* The token's text with no-break spaces, which are two bytes each. */
+static int restore(struct ot_tokenizer *t, const struct ot_token *token, struct ot_string *out) {
+    char *text = ot_arena_alloc(t->arena, 2 * (size_t)token->bytes + 4, 1);
+    if (!text)
+        return ot_fail(OT_E_BUDGET, "no memory to read a tokenizer");
+    *out = (struct ot_string){text, 0};
+    for (uint32_t i = 0; i < token->bytes; i++) {
+        if (token->text[i] == ' ')
+            out->bytes += ot_utf8_encode(NO_BREAK_SPACE, text + out->bytes);
+        else
+            text[out->bytes++] = token->text[i];
+    }
+    return 0;
+}
+
+int ot_load_repair(struct ot_tokenizer *t) {
+    struct ot_bpe *bpe = &t->bpe;
+    int32_t plain = ot_bpe_symbol(bpe, ' ');
+    if (!bpe->spaced_merges || plain < 0 || ot_bpe_symbol(bpe, NO_BREAK_SPACE) >= 0 || !replaces_spaces(t))
+        return 0;
+    bpe->pages[0][NO_BREAK_SPACE] = plain;
+    t->decoded = ot_arena_alloc(t->arena, (size_t)bpe->vocab.n, sizeof *t->decoded);
+    if (!t->decoded)
+        return ot_fail(OT_E_BUDGET, "no memory to read a tokenizer");
+    for (int32_t id = 0; id < bpe->vocab.n; id++) {
+        const struct ot_token *token = ot_vocab_token(&bpe->vocab, id);
+        if (token && memchr(token->text, ' ', token->bytes))
+            OT_TRY(restore(t, token, &t->decoded[id]));
+    }
+    return 0;
+}
