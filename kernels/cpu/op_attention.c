@@ -78,9 +78,9 @@ static struct head_rows head_rows_f32(enum ot_dtype dtype, struct head_rows from
     return (struct head_rows){copy, head_dim, from.rows};
 }
 
-/* out[a.rows, b.rows] = scale * a b^T, on bf16 as stored where the CPU can (the products are exact in fp32
+/* out[a.rows, b.rows] = a b^T, on bf16 as stored where the CPU can (the products are exact in fp32
  * either way). */
-static void attention_dots(const struct ot_attention *op, struct head_rows a, struct head_rows b, float scale,
+static void attention_dots(const struct ot_attention *op, struct head_rows a, struct head_rows b,
                            float *copies[2], float *out) {
     int64_t dim = op->head_dim;
     bool native = op->dtype == OT_BF16 && ot_cpu_blas_has_bf16();
@@ -88,8 +88,8 @@ static void attention_dots(const struct ot_attention *op, struct head_rows a, st
         a = head_rows_f32(op->dtype, a, dim, copies[0]);
         b = head_rows_f32(op->dtype, b, dim, copies[1]);
     }
-    struct ot_cpu_product product = {false, true, a.rows, b.rows, dim,   a.data, b.data,
-                                     out,   a.ld, b.ld,   KEYS,   scale, 0};
+    struct ot_cpu_product product = {false, true, a.rows, b.rows, dim, a.data, b.data,
+                                     out,   a.ld, b.ld,   KEYS,   1,   0};
     if (native)
         ot_cpu_blas_bf16(&product);
     else
@@ -111,26 +111,25 @@ static void attention_mask_row(float *row, int64_t first, int64_t last, int64_t 
     memset(row + last, 0, (size_t)(n - last) * sizeof *row);
 }
 
-/* One row of scores, of which [first, last) is seen: becomes exp(score - max so far); the running sum and the
+/* The part of a row of q.k that is seen: becomes exp(scale * q.k - max so far); the running sum and the
  * row's result are brought to the new maximum. */
-static void attention_softmax_row(float *scores, int64_t first, int64_t last, float *max, float *total,
-                                  float *sum, int64_t head_dim) {
-    float *seen = scores + first;
+static void attention_softmax_row(const struct ot_attention *op, float *seen, int64_t keys, float *max,
+                                  float *total, float *sum) {
     ot_vf largest = vec_set(*max), added = {0};
-    OT_FOR_LANES(i, lanes, last - first, {
-        ot_vf x = vec_select(vec_first(lanes), vec_load(OT_F32, seen, i, lanes), vec_set(-INFINITY));
-        largest = vec_max(x, largest);
+    OT_FOR_LANES(i, lanes, keys, {
+        ot_vf x = op->scale * vec_load(OT_F32, seen, i, lanes);
+        largest = vec_max(vec_select(vec_first(lanes), x, vec_set(-INFINITY)), largest);
     });
     float new_max = vec_largest(largest);
-    OT_FOR_LANES(i, lanes, last - first, {
-        ot_vf e = vec_exp(vec_load(OT_F32, seen, i, lanes) - new_max);
+    OT_FOR_LANES(i, lanes, keys, {
+        ot_vf e = vec_exp(op->scale * vec_load(OT_F32, seen, i, lanes) - new_max);
         vec_store(OT_F32, seen, i, lanes, e);
         added += vec_select(vec_first(lanes), e, vec_set(0.0f));
     });
     if (new_max > *max) { /* also the first time: from -infinity, where factor and sums are 0 */
         float factor = expf(*max - new_max);
         *total *= factor;
-        OT_FOR_LANES(i, lanes, head_dim,
+        OT_FOR_LANES(i, lanes, op->head_dim,
                      { vec_store(OT_F32, sum, i, lanes, factor * vec_load(OT_F32, sum, i, lanes)); });
         *max = new_max;
     }
@@ -158,15 +157,15 @@ static void attention_block(const struct ot_attention *op, int64_t head, int64_t
         int64_t keys = smaller(KEYS, all.last - key);
         struct head_rows k = head_rows_at(op->dtype, op->k, op->ldk, key, keys, kv_column);
         struct head_rows v = head_rows_at(op->dtype, op->v, op->ldv, key, keys, kv_column);
-        attention_dots(op, q, k, op->scale, tile->copy, tile->scores);
+        attention_dots(op, q, k, tile->copy, tile->scores);
         for (int64_t i = 0; i < rows; i++) {
             struct key_range seen = attention_keys(op, begin + i);
             int64_t first = smaller(larger(seen.first - key, 0), keys),
                     last = larger(smaller(seen.last - key, keys), first);
             attention_mask_row(tile->scores + i * KEYS, first, last, keys);
             if (first < last)
-                attention_softmax_row(tile->scores + i * KEYS, first, last, &tile->max[i], &tile->total[i],
-                                      tile->sum + i * dim, dim);
+                attention_softmax_row(op, tile->scores + i * KEYS + first, last - first, &tile->max[i],
+                                      &tile->total[i], tile->sum + i * dim);
         }
         attention_weigh(op, tile->scores, false, rows, head_rows_f32(op->dtype, v, dim, tile->copy[2]),
                         tile->sum);

@@ -45,8 +45,8 @@ struct attention_pair {
 static void attention_slopes(const struct ot_attention_backward *op, const struct attention_pair *pair,
                              struct attention_tile *tile) {
     const struct ot_attention *forward = &op->forward;
-    attention_dots(forward, pair->q, pair->k, forward->scale, tile->copy, tile->scores);
-    attention_dots(forward, pair->dout, pair->v, 1, tile->copy, tile->slopes);
+    attention_dots(forward, pair->q, pair->k, tile->copy, tile->scores);
+    attention_dots(forward, pair->dout, pair->v, tile->copy, tile->slopes);
     for (int64_t i = 0; i < pair->q.rows; i++) {
         int64_t query = pair->query + i, keys = pair->k.rows;
         struct key_range seen = attention_keys(forward, query);
@@ -60,7 +60,7 @@ static void attention_slopes(const struct ot_attention_backward *op, const struc
         p += first;
         ds += first;
         OT_FOR_LANES(j, lanes, last - first, {
-            ot_vf e = vec_exp(vec_load(OT_F32, p, j, lanes) - lse);
+            ot_vf e = vec_exp(forward->scale * vec_load(OT_F32, p, j, lanes) - lse);
             vec_store(OT_F32, p, j, lanes, e);
             vec_store(OT_F32, ds, j, lanes, e * (vec_load(OT_F32, ds, j, lanes) - delta) * forward->scale);
         });
