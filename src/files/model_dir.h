@@ -2,8 +2,7 @@
  *
  * OPEN reads config.json, generation_config.json and tokenizer_config.json, and maps the weights:
  * model.safetensors, or the shards of model.safetensors.index.json. A directory without weights opens too
- * (its config and tokenizer serve
- * --init random); loading from it is the error then.
+ * (its config and tokenizer serve --init random); loading from it is the error then.
  *
  * LOAD finds every tensor of the model (models/model.h) in the files, with and without the prefixes that
  * transformers adds, and refuses missing, extra, misshaped and non-finite ones by name before or as it meets
@@ -13,7 +12,7 @@
  * SAVE asks a source for the values in the same order and writes shards in the base dtype, with the base's
  * config and tokenizer files, through an out_dir (out_dir.h): the result appears whole or not at all.
  *
- * A ot_model_dir is immutable once open; load and save use the calling thread and the pool.
+ * An ot_model_dir is immutable once open; load and save use the calling thread and the pool.
  */
 #ifndef OT_FILES_MODEL_DIR_H
 #define OT_FILES_MODEL_DIR_H
@@ -69,10 +68,9 @@ struct ot_extra_file {
 struct ot_model_save {
     const char *out; /* see out_dir.h: absent, empty, or an earlier output of ours */
     const struct ot_model *model;
-    const struct ot_model_dir
-        *base;               /* its config and tokenizer files are copied; NULL: written from the model */
-    enum ot_dtype dtype;     /* usually the base's */
-    struct ot_token_ids ids; /* n_eos 0: the base's stay */
+    const struct ot_model_dir *base; /* config and tokenizer are copied; NULL: written from the model */
+    enum ot_dtype dtype;             /* usually the base's */
+    struct ot_token_ids ids;         /* n_eos 0: the base's stay */
     const struct ot_extra_file *extra;
     int n_extra;
     int64_t shard_bytes;           /* 0: OT_SHARD_BYTES */
@@ -80,8 +78,7 @@ struct ot_model_save {
 };
 
 /* Bytes that a save will write: the weights to the byte, and a margin over the small files. Errors:
- * OT_E_INPUT, OT_E_IO (a file of the base), OT_E_BUDGET.
- */
+ * OT_E_IO (a file of the base), OT_E_BUDGET. */
 int ot_model_dir_save_bytes(const struct ot_model_save *save, int64_t *bytes);
 /* Tries it before step 1: the directory can be made and written, and has room for all of it; leaves nothing
  * behind. Errors: OT_E_INPUT, OT_E_IO. */

@@ -472,7 +472,9 @@ int ot_out_dir_commit(struct ot_out_dir *dir) {
     OT_TRY(swap_in(dir, &old));
     dir->committed = true;
     OT_TRY(flush_parent(dir));
-    return old ? retire_partial(dir) : 0;
+    int rc = old ? retire_partial(dir) : 0;
+    return rc < 0 ? ot_fail_context(rc, "%s: saved, but the previous output is not cleared away", dir->out)
+                  : 0;
 }
 
 int ot_out_dir_claim(const char *out, const struct ot_file_ops *ops) {

@@ -231,7 +231,7 @@ static int resolve(const char *name, struct ot_resolved *out) {
         return report_missing(&s, out);
     OT_TRY(set_text(&out->path, "%s", s.path));
     if (out->preset && s.hub_id)
-        return set_text(&out->found, "%s -> %s (%s, %s)", name, s.hub_id, s.source, s.path);
+        return set_text(&out->found, "%s → %s (%s, %s)", name, s.hub_id, s.source, s.path);
     return set_text(&out->found, "%s (%s, %s)", name, s.source, s.path);
 }
 

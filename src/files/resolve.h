@@ -14,7 +14,7 @@ struct ot_preset;
 struct ot_resolved {
     const struct ot_preset *preset; /* the name is a preset's (also beside a path); or NULL */
     char *path;    /* a directory with a config.json; NULL: a preset whose weights are not here */
-    char *found;   /* "llama-7b -> huggyllama/llama-7b (HF cache, PATH)"; NULL without a path */
+    char *found;   /* "llama-7b → huggyllama/llama-7b (HF cache, PATH)"; NULL without a path */
     char *missing; /* a sentence, where path is NULL */
 };
 

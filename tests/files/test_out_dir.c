@@ -80,6 +80,16 @@ static void test_replaces_its_own_and_keeps_what_is_not(void **state) {
     check_content(out, "new", "3");
 }
 
+/* A file that is not ours has a name that the new output wants: both survive, and it is said. */
+static void test_says_what_it_could_not_keep(void **state) {
+    const char *out = in_folder(*state, "out");
+    check_ok(save(out, "old", "1"));
+    write_text(out, "new", "a user's");
+    check_fails(save(out, "new", "2"), OT_E_IO, "saved, but the previous output is not cleared away");
+    check_content(out, "new", "2");
+    check_content(*state, "out.partial/new", "a user's");
+}
+
 static void test_file_systems_without_exchange(void **state) {
     const char *out = in_folder(*state, "out");
     check_ok(save(out, "old", "1"));
@@ -258,6 +268,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_given_up_leaves_nothing, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_replaces_its_own_and_keeps_what_is_not, open_folder,
                                         drop_folder),
+        cmocka_unit_test_setup_teardown(test_says_what_it_could_not_keep, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_file_systems_without_exchange, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_refuses_what_is_not_its_own, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_refuses_a_partial_that_is_not_its_own, open_folder, drop_folder),

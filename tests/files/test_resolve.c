@@ -72,7 +72,7 @@ static void test_offload_models(void **state) {
     check_found("own-model", make_model(*state, "models/own-model"), "own-model ($OFFLOAD_MODELS");
     check_found("org/one", make_model(*state, "models/org/one"), "org/one ($OFFLOAD_MODELS");
     const char *last = make_model(*state, "models/Mistral-7B-v0.1");
-    check_found("mistral-7b", last, "mistral-7b -> mistralai/Mistral-7B-v0.1 ($OFFLOAD_MODELS");
+    check_found("mistral-7b", last, "mistral-7b → mistralai/Mistral-7B-v0.1 ($OFFLOAD_MODELS");
     check_found("mistral-7b", make_model(*state, "models/mistralai/Mistral-7B-v0.1"), "$OFFLOAD_MODELS");
     check_found("mistral-7b", make_model(*state, "models/mistral-7b"), "$OFFLOAD_MODELS");
 }
@@ -92,7 +92,7 @@ static void test_hugging_face_cache(void **state) {
     make_cached(*state, ".cache/huggingface/hub", "models--huggyllama--llama-7b", "abc123\n", "abc123");
     check_found("llama-7b",
                 in_folder(*state, ".cache/huggingface/hub/models--huggyllama--llama-7b/snapshots/abc123"),
-                "llama-7b -> huggyllama/llama-7b (HF cache");
+                "llama-7b → huggyllama/llama-7b (HF cache");
     check_found("huggyllama/llama-7b",
                 in_folder(*state, ".cache/huggingface/hub/models--huggyllama--llama-7b/snapshots/abc123"),
                 "HF cache");
