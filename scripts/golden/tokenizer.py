@@ -356,8 +356,8 @@ def write(name, value):
         if isinstance(v, dict) and any(isinstance(x, list) and len(x) > 20 for x in v.values()):
             return "{\n" + ",\n".join(f"{json.dumps(k)}: {lines(x)}" for k, x in v.items()) + "}"
         if isinstance(v, list) and len(v) > 20 and isinstance(v[0], (dict, str)):
-            return "[\n" + ",\n".join(json.dumps(x, separators=(",", ":")) for x in v) + "]"
-        return json.dumps(v, separators=(",", ":"))
+            return "[\n" + ",\n".join(json.dumps(x, separators=(",", ":"), ensure_ascii=False) for x in v) + "]"
+        return json.dumps(v, separators=(",", ":"), ensure_ascii=False)
 
     (OUT / name).write_text(lines(value) + "\n")
 

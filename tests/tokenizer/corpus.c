@@ -31,7 +31,7 @@ struct ot_tokenizer *golden_tokenizer(const char *name) {
  * ------------------------------------------------------------------------------------------------------ */
 
 static char *allocate(size_t n) {
-    char *bytes = malloc(n + 1);
+    char *bytes = calloc(n + 1, 1);
     assert_non_null(bytes);
     return bytes;
 }
@@ -122,12 +122,15 @@ static void check_ids(const char *name, size_t index, const struct ot_json *want
         fail_msg("%s: text %zu: %zu tokens, wanted %zu", name, index, got->n, ot_json_length(want));
 }
 
+/* Without characters to round to, an offset may lie within the three bytes behind a character's first. */
 static void check_starts(const char *name, size_t index, const struct ot_json *want,
-                         const struct ot_token_list *got) {
-    for (size_t i = 0; i < got->n; i++)
-        if (ot_json_int(ot_json_at(want, i), -1) != got->start[i])
-            fail_msg("%s: text %zu: token %zu starts at %u, wanted %lld", name, index, i, got->start[i],
-                     (long long)ot_json_int(ot_json_at(want, i), -1));
+                         const struct ot_token_list *got, bool is_utf8) {
+    for (size_t i = 0; i < got->n; i++) {
+        int64_t over = got->start[i] - ot_json_int(ot_json_at(want, i), -1);
+        if (over < 0 || over > (is_utf8 ? 0 : 3))
+            fail_msg("%s: text %zu: token %zu starts at %u, off by %lld", name, index, i, got->start[i],
+                     (long long)over);
+    }
 }
 
 static void check_decoded(const struct ot_tokenizer *t, const char *name, size_t index,
@@ -151,7 +154,7 @@ static void check_text(const struct ot_tokenizer *t, const char *name, size_t in
         round_starts(list, text);
     if (ids) {
         check_ids(name, index, ids, list);
-        check_starts(name, index, ot_json_get(want, "start"), list);
+        check_starts(name, index, ot_json_get(want, "start"), list, text->is_utf8);
         check_decoded(t, name, index, ot_json_get(want, "decoded"), list, false);
         check_decoded(t, name, index, ot_json_get(want, "skipped"), list, true);
         return;
