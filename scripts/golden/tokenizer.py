@@ -5,6 +5,7 @@
 
 Writes tests/golden/tokenizers/:
   NAME.json           small tokenizers of our own, one per family, trained here on text of our own
+  byte_level.json     not made here: a copy of what src/tokenizer/byte_level.c writes, to ask Hugging Face about it
   texts.json          hostile texts, texts for everything, and random strings
   NAME.expected.json  what Hugging Face makes of those texts
   variants.json       pre-tokenizers, normalizers and decoders to be put into crossing.json, with their results
@@ -490,9 +491,9 @@ def main():
     shared = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT.parent / "shared/data"
     OUT.mkdir(parents=True, exist_ok=True)
     write("texts.json", {"texts": [spelled for _, spelled in all_texts()], "random": random_texts(400, 1)})
-    for name, make in MAKERS.items():
+    for name, make in [*MAKERS.items(), ("byte_level", None)]:
         path = OUT / f"{name}.json"
-        if not path.exists():
+        if make and not path.exists():
             path.write_text(make().to_str() + "\n")
         d = json.loads(path.read_text())
         write(f"{name}.expected.json", expected(Tokenizer.from_file(str(path)), normalized_specials(d)))

@@ -8,7 +8,7 @@
 
 /* Backtracking allowed to one match. The known patterns need a handful of steps per character; Oniguruma
  * itself gives up after 10 million. */
-enum { MATCH_STEPS = 100 * 1000 * 1000 };
+enum { MATCH_STEPS = 20 * 1000 * 1000 };
 enum { JIT_STACK_START = 32 << 10, JIT_STACK_LIMIT = 8 << 20 };
 
 struct ot_regex {

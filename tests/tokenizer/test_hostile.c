@@ -1,0 +1,260 @@
+/* Broken and foreign tokenizer.json files: one clear line each that names the file and the component. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/tokenizer/regex.h"
+#include "src/tokenizer/tokenizer.h"
+#include "tests/support/check.h"
+
+static char *folder;
+
+static int open_text(const char *text, size_t n) {
+    struct ot_tokenizer *t = NULL;
+    char path[600];
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    write_file(folder, "tokenizer.json", text, n);
+    int rc = ot_tokenizer_open(path, &t);
+    if (rc == 0)
+        ot_tokenizer_close(t);
+    else if (rc != -OT_E_BUDGET)
+        assert_non_null(strstr(ot_error_text(), "tokenizer.json"));
+    return rc;
+}
+
+static void check_refused(const char *text, const char *words) {
+    int rc = open_text(text, strlen(text));
+    if (rc != -OT_E_INPUT || !strstr(ot_error_text(), words))
+        fail_msg("returned %d, \"%s\", wanted \"%s\" for %s", rc, ot_error_text(), words, text);
+    assert_null(strchr(ot_error_text(), '\n'));
+}
+
+/* A file that differs from a good one in one part. */
+static const char *with(const char *part, const char *value) {
+    static char text[4096];
+    static const char *const parts[] = {"model",         "added_tokens",   "normalizer",
+                                        "pre_tokenizer", "post_processor", "decoder"};
+    static const char *const good[] = {
+        "{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}",
+        "[{\"id\":3,\"content\":\"<s>\",\"special\":true}]",
+        "null",
+        "null",
+        "null",
+        "null"};
+    size_t n = (size_t)snprintf(text, sizeof text, "{\"version\":\"1.0\"");
+    for (size_t i = 0; i < 6; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, ",\"%s\":%s", parts[i],
+                              strcmp(part, parts[i]) == 0 ? value : good[i]);
+    snprintf(text + n, sizeof text - n, "}");
+    return text;
+}
+
+static void the_good_file_is_good(void **state) {
+    (void)state;
+    const char *text = with("", "");
+    assert_int_equal(open_text(text, strlen(text)), 0);
+}
+
+static void models_are_refused_by_name(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"null", "'model' must be an object"},
+        {"[]", "'model' must be an object"},
+        {"{\"type\":\"Unigram\",\"vocab\":[]}", "model.type 'Unigram' is not supported; supported: BPE"},
+        {"{\"type\":\"WordPiece\",\"vocab\":{}}", "WordPiece"},
+        {"{\"type\":7}", "model.type"},
+        {"{\"type\":\"BPE\",\"merges\":[]}", "model.vocab must be an object"},
+        {"{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}", "model.vocab must be an object, not an array"},
+        {"{\"type\":\"BPE\",\"vocab\":{},\"merges\":[]}", "model.vocab is empty"},
+        {"{\"type\":\"BPE\",\"vocab\":{\"a\":0}}", "model.merges must be an array"},
+        {"{\"type\":\"BPE\",\"vocab\":{\"a\":0},\"merges\":{}}",
+         "model.merges must be an array, not an object"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[],\"dropout\":0.1}", "model.dropout"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[],\"continuing_subword_prefix\":\"##\"}",
+         "continuing_subword_prefix"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[],\"end_of_word_suffix\":\"</w>\"}", "end_of_word_suffix"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[],\"byte_fallback\":1}", "byte_fallback"},
+        {"{\"vocab\":{\"a\":-1},\"merges\":[]}", "token 'a' has no id"},
+        {"{\"vocab\":{\"a\":99999999999},\"merges\":[]}", "token 'a' has no id"},
+        {"{\"vocab\":{\"a\":16777216},\"merges\":[]}", "token 'a' has no id"},
+        {"{\"vocab\":{\"a\":0.5},\"merges\":[]}", "token 'a' has no id"},
+        {"{\"vocab\":{\"a\":\"0\"},\"merges\":[]}", "token 'a' has no id"},
+        {"{\"vocab\":{\"a\":5,\"b\":5},\"merges\":[]}", "have the same id 5"},
+        {"{\"vocab\":{\"a\":0,\"b\":1},\"merges\":[\"a b\"]}", "model.merges[0] ('a' and 'b') needs a token"},
+        {"{\"vocab\":{\"a\":0,\"ab\":1},\"merges\":[\"a b\"]}", "model.merges[0]"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[\"ab\"]}", "model.merges[0] must be"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[\"a b c\"]}", "model.merges[0] must be"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]}", "model.merges[0] must be"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[[\"a\",1]]}", "model.merges[0] must be"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[5]}", "model.merges[0] must be"},
+        {"{\"vocab\":{\"a\":0},\"merges\":[null]}", "model.merges[0] must be"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_refused(with("model", cases[i][0]), cases[i][1]);
+}
+
+static void added_tokens_are_checked(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{}", "added_tokens must be an array"},
+        {"[5]", "added_tokens[0] has no string 'content'"},
+        {"[{\"id\":3}]", "added_tokens[0] has no string 'content'"},
+        {"[{\"content\":\"x\"}]", "token 'x' has no id"},
+        {"[{\"content\":\"x\",\"id\":-4}]", "token 'x' has no id"},
+        {"[{\"content\":\"x\",\"id\":1}]", "added token 'x' has the id 1 of token 'b'"},
+        {"[{\"content\":\"a\",\"id\":7}]", "added token 'a' has id 7, but the vocabulary gives it 0"},
+        {"[{\"content\":\"x\",\"id\":3},{\"content\":\"y\",\"id\":3}]", "has the id 3 of token 'x'"},
+        {"[{\"content\":\"x\",\"id\":3,\"special\":\"yes\"}]", "special"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_refused(with("added_tokens", cases[i][0]), cases[i][1]);
+}
+
+static void components_are_refused_by_name(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        {"normalizer", "{\"type\":\"Precompiled\"}",
+         "normalizer Precompiled is not supported; supported: Sequence"},
+        {"normalizer", "{\"type\":\"BertNormalizer\"}", "BertNormalizer"},
+        {"normalizer", "[]", "a normalizer must be an object"},
+        {"normalizer", "{\"type\":\"Sequence\"}", "'normalizers' must be an array"},
+        {"normalizer", "{\"type\":\"Sequence\",\"normalizers\":[3]}", "a normalizer must be an object"},
+        {"normalizer", "{\"type\":\"Prepend\"}", "prepend"},
+        {"normalizer", "{\"type\":\"Replace\",\"content\":\"x\"}", "pattern must be"},
+        {"normalizer", "{\"type\":\"Replace\",\"content\":\"x\",\"pattern\":{\"String\":\"\"}}", "not empty"},
+        {"normalizer", "{\"type\":\"Replace\",\"content\":\"x\",\"pattern\":{\"Regex\":\"(\"}}",
+         "pattern '('"},
+        {"normalizer", "{\"type\":\"Strip\",\"strip_left\":1}", "strip_left"},
+        {"pre_tokenizer", "{\"type\":\"BertPreTokenizer\"}",
+         "pre_tokenizer BertPreTokenizer is not supported"},
+        {"pre_tokenizer", "{\"type\":\"UnicodeScripts\"}", "UnicodeScripts"},
+        {"pre_tokenizer", "{\"type\":\"ByteLevel\"}", "add_prefix_space"},
+        {"pre_tokenizer", "{\"type\":\"Split\",\"behavior\":\"Sideways\"}", "behavior 'Sideways'"},
+        {"pre_tokenizer",
+         "{\"type\":\"Split\",\"behavior\":\"Removed\",\"invert\":false,\"pattern\":{\"Regex\":\"[a&&b]\"}}",
+         "an intersection of classes is not supported"},
+        {"pre_tokenizer", "{\"type\":\"Metaspace\",\"replacement\":\"ab\"}",
+         "'replacement' must be one character"},
+        {"pre_tokenizer", "{\"type\":\"Metaspace\",\"replacement\":\"_\",\"prepend_scheme\":\"last\"}",
+         "prepend_scheme"},
+        {"pre_tokenizer", "{\"type\":\"Digits\"}", "individual_digits"},
+        {"post_processor", "{\"type\":\"BertProcessing\"}", "post_processor BertProcessing is not supported"},
+        {"post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[]}", "sequence A once"},
+        {"post_processor", "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"q\"}}]}",
+         "'q'"},
+        {"post_processor",
+         "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"q\"}},{\"Sequence\":{"
+         "\"id\":\"A\"}}],"
+         "\"special_tokens\":{\"q\":{\"ids\":[900]}}}",
+         "an id that is no token"},
+        {"decoder", "{\"type\":\"WordPiece\"}", "decoder WordPiece is not supported; supported: Sequence"},
+        {"decoder", "{\"type\":\"CTC\"}", "CTC"},
+        {"decoder", "{\"type\":\"Strip\",\"content\":\"\",\"start\":1,\"stop\":0}", "one character"},
+        {"decoder", "{\"type\":\"Strip\",\"content\":\" \",\"start\":-1,\"stop\":0}", "start"},
+        {"decoder", "\"ByteLevel\"", "a decoder must be an object"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        check_refused(with(cases[i][0], cases[i][1]), cases[i][2]);
+}
+
+static void too_many_stages_are_refused(void **state) {
+    (void)state;
+    char value[4096];
+    size_t n =
+        (size_t)snprintf(value, sizeof value, "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"}");
+    for (int i = 0; i < 40; i++)
+        n += (size_t)snprintf(value + n, sizeof value - n, ",{\"type\":\"NFC\"}");
+    snprintf(value + n, sizeof value - n, "]}");
+    check_refused(with("normalizer", value), "more than 16 normalizers");
+}
+
+static void other_documents_are_refused(void **state) {
+    (void)state;
+    struct ot_tokenizer *t;
+    check_refused("", "");
+    check_refused("[]", "not a tokenizer.json");
+    check_refused("{}", "'model' must be an object");
+    check_refused("{\"version\":\"2.0\"}", "version '2.0'");
+    check_refused("{\"model_type\":\"llama\"}", "'model' must be an object");
+    check_fails(ot_tokenizer_open("/nonexistent/tokenizer.json", &t), OT_E_IO, "/nonexistent/tokenizer.json");
+    char deep[4000];
+    memset(deep, '[', sizeof deep);
+    assert_int_equal(open_text(deep, sizeof deep), -OT_E_INPUT);
+}
+
+/* Each beginning of a file, and the file with each byte changed, is read or refused: the sanitizers watch. */
+static void truncated_and_changed_files_do_no_harm(void **state) {
+    (void)state;
+    char good[4096];
+    snprintf(good, sizeof good, "%s",
+             with("pre_tokenizer",
+                  "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":"
+                  "\"[a-c]+\"},\"behavior\":\"Isolated\",\"invert\":false},{\"type\":\"ByteLevel\","
+                  "\"add_prefix_space\":true}]}"));
+    size_t n = strlen(good);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(open_text(good, i), -OT_E_INPUT);
+    for (size_t i = 0; i < n; i++) {
+        char kept = good[i];
+        for (size_t k = 0; k < 4; k++) {
+            good[i] = "\"]0\xff"[k];
+            int rc = open_text(good, n);
+            assert_true(rc == 0 || rc == -OT_E_INPUT);
+        }
+        good[i] = kept;
+    }
+}
+
+static void patterns_are_translated_or_refused(void **state) {
+    (void)state;
+    static const char *const refused[] = {
+        "[a",     "\\",        "[[:alpha:]]", "[a[^b]]", "(?<n>a)",   "(?#c)", "\\1",
+        "\\k<n>", "\\G",       "[\\W]",       "x{1,2}+", "\\pL",      "\\p{}", "\\p{L",
+        "\\u12",  "(*ACCEPT)", "[]a]",        "[a&&b]",  "\\p{Nope}", "(",     "\\X"};
+    char *out;
+    check_ok(ot_regex_translate("[^(\\s|[.,]])]+", 14, "here", &out));
+    assert_non_null(strstr(out, "[^(\\x09"));
+    assert_non_null(strstr(out, "|\\.,])]+"));
+    free(out);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        struct ot_regex *regex = NULL;
+        int rc = ot_regex_open(refused[i], strlen(refused[i]), "here", &regex);
+        if (rc != -OT_E_INPUT || !strstr(ot_error_text(), "here: pattern '"))
+            fail_msg("%s: %d, \"%s\"", refused[i], rc, ot_error_text());
+    }
+    struct ot_regex *regex;
+    check_fails(ot_regex_open("a\0b", 3, "here", &regex), OT_E_INPUT, "NUL");
+}
+
+static void endless_backtracking_is_an_error(void **state) {
+    (void)state;
+    struct ot_regex *regex;
+    struct ot_regex_scratch *scratch;
+    char text[64];
+    size_t begin, end;
+    memset(text, 'a', sizeof text);
+    check_ok(ot_regex_open("(?:(?:a+)+)+[bc]", 16, "here", &regex));
+    check_ok(ot_regex_scratch_open(&scratch));
+    check_fails(ot_regex_match(regex, scratch, text, sizeof text, 0, &begin, &end), OT_E_INPUT,
+                "cannot cope");
+    ot_regex_scratch_close(scratch);
+    ot_regex_close(regex);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_good_file_is_good),
+        cmocka_unit_test(models_are_refused_by_name),
+        cmocka_unit_test(added_tokens_are_checked),
+        cmocka_unit_test(components_are_refused_by_name),
+        cmocka_unit_test(too_many_stages_are_refused),
+        cmocka_unit_test(other_documents_are_refused),
+        cmocka_unit_test(truncated_and_changed_files_do_no_harm),
+        cmocka_unit_test(patterns_are_translated_or_refused),
+        cmocka_unit_test(endless_backtracking_is_an_error),
+    };
+    folder = make_folder();
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    remove_folder(folder);
+    return rc;
+}
