@@ -202,20 +202,12 @@ static int need_string(const struct ot_format *f, const struct ot_json *row, con
                    ot_json_type_name(ot_json_type(value)));
 }
 
-/* White space alone is no answer: a model that trains on it learns to say nothing. */
-static bool is_blank(const char *text, size_t bytes) {
-    for (size_t i = 0; i < bytes; i++)
-        if (!strchr(" \t\r\n", text[i]) || text[i] == '\0')
-            return false;
-    return true;
-}
-
 static int render_text(const struct ot_format *f, const struct ot_json *row, const char *where,
                        struct ot_rendered *r) {
     const char *text;
     size_t bytes;
     OT_TRY(need_string(f, row, where, "text", &text, &bytes));
-    ot_rendered_append(r, text, bytes, !is_blank(text, bytes), true);
+    ot_rendered_append(r, text, bytes, !ot_text_is_blank(text, bytes), true);
     return 0;
 }
 
@@ -225,7 +217,7 @@ static int render_pair_as_turns(const struct ot_format *f, const struct ot_json 
     struct ot_rendered prompt = {0};
     ot_prompt_format_render(f->prompt, row, &prompt);
     /* A format ends in what separates prompt and answer; between turns the template does that. */
-    while (prompt.bytes > 0 && is_blank(prompt.text + prompt.bytes - 1, 1))
+    while (prompt.bytes > 0 && ot_text_is_blank(prompt.text + prompt.bytes - 1, 1))
         prompt.bytes--;
     struct ot_turn turns[2] = {
         {.role = OT_ROLE_USER, .text = prompt.bytes ? prompt.text : "", .bytes = prompt.bytes}, answer};
@@ -252,7 +244,7 @@ static int render_pair(const struct ot_format *f, const struct ot_json *row, con
     if (f->template)
         return render_pair_as_turns(f, row, where, answer, r);
     ot_prompt_format_render(f->prompt, row, r);
-    ot_rendered_append(r, answer.text, answer.bytes, !is_blank(answer.text, answer.bytes), true);
+    ot_rendered_append(r, answer.text, answer.bytes, !ot_text_is_blank(answer.text, answer.bytes), true);
     return 0;
 }
 

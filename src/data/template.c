@@ -66,6 +66,17 @@ void ot_rendered_append(struct ot_rendered *r, const char *text, size_t bytes, b
         r->spans[r->n_spans++] = (struct ot_span){.end = r->bytes, .trained = trained, .user = user};
 }
 
+static bool is_space(char byte) {
+    return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
+}
+
+bool ot_text_is_blank(const char *text, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        if (!is_space(text[i]))
+            return false;
+    return true;
+}
+
 /* ---- prompt formats ---- */
 
 struct part { /* a literal with its escapes resolved, or the name of a field */
@@ -320,10 +331,6 @@ static void append_mark(struct ot_rendered *r, const char *text, const struct ot
     }
 }
 
-static bool is_space(char byte) {
-    return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
-}
-
 static void append_content(struct ot_rendered *r, const struct ot_chat_template *t, const char *text,
                            size_t bytes, bool trained) {
     for (; t->trim && bytes > 0 && is_space(text[bytes - 1]); bytes--)
@@ -331,13 +338,6 @@ static void append_content(struct ot_rendered *r, const struct ot_chat_template 
     for (; t->trim && bytes > 0 && is_space(*text); bytes--)
         text++;
     ot_rendered_append(r, text, bytes, trained, true);
-}
-
-static bool is_blank(const struct ot_turn *turn) {
-    for (size_t i = 0; i < turn->bytes; i++)
-        if (!is_space(turn->text[i]))
-            return false;
-    return true;
 }
 
 static void render_system(const struct ot_chat_template *t, const struct ot_turn *turn,
@@ -364,7 +364,7 @@ static void render_user(const struct ot_chat_template *t, const struct ot_turn *
 
 static void render_answer(const struct ot_chat_template *t, const struct ot_turn *turn,
                           const struct ot_chat_marks *marks, struct ot_rendered *r) {
-    bool trained = !is_blank(turn); /* else the model would learn to say nothing */
+    bool trained = !ot_text_is_blank(turn->text, turn->bytes);
     append_mark(r, t->answer_head, marks, false);
     append_mark(r, t->answer_begin, marks, trained);
     append_content(r, t, turn->text, turn->bytes, trained);

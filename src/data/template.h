@@ -40,6 +40,9 @@ void ot_rendered_free(struct ot_rendered *r);
 void ot_rendered_append(struct ot_rendered *r, const char *text, size_t bytes, bool trained, bool user);
 int ot_rendered_check(const struct ot_rendered *r); /* Errors: OT_E_BUDGET */
 
+/* White space alone is no answer: a model that trains on it, or on EOS alone, learns to say nothing. */
+bool ot_text_is_blank(const char *text, size_t bytes);
+
 /* ---- prompt formats ---- */
 
 struct ot_prompt_format;
