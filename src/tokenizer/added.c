@@ -126,8 +126,9 @@ const struct ot_added_token *ot_trie_next(const struct ot_trie *trie, const stru
             continue;
         if (token->lstrip)
             *begin = floor > *begin ? floor : space_before(piece, *begin, floor);
-        if (token->rstrip)
-            *end = space_after(piece, *end);
+        if (token->rstrip) /* what stands before the floor was stripped already: spaces that need no second
+                              look */
+            *end = space_after(piece, *end > floor ? *end : floor);
         if (*end < *begin) /* a token of spaces that the one before has stripped */
             *end = *begin;
         return token;

@@ -29,7 +29,7 @@ struct word {
  * ---------------------------------------------------------------------------------------------------- */
 
 static int grow(struct ot_symbols *s) {
-    size_t capacity = 2 * s->capacity + 256;
+    size_t capacity = s->capacity + s->capacity / 2 + 256;
     uint32_t **arrays[] = {&s->begin, &s->prev, &s->next, &s->rank};
     int32_t *ids = realloc(s->ids, capacity * sizeof *ids);
     bool grew = ids != NULL;

@@ -13,6 +13,8 @@ static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
  * --------------------------------------------------------------------------------------------- */
 
 static int put_bytes(struct ot_texts *l, const char *bytes, size_t n) {
+    if (n == 0)
+        return 0;
     if (n > l->capacity - l->n) {
         size_t capacity = l->n + n + (l->n + n) / 2 + 256;
         char *grown = realloc(l->bytes, capacity);
