@@ -43,13 +43,10 @@ static int read_prompt(struct ot_session *s, struct writer *w, float *logits) {
     const struct ot_generation *g = w->generation;
     for (int64_t i = 0; i < g->n_prompt; i++) {
         const char *text;
-        OT_TRY(ot_decode_stream_push(w->stream, g->prompt[i], &text, NULL));
+        size_t bytes;
+        OT_TRY(ot_decode_stream_push(w->stream, g->prompt[i], &text, &bytes));
     }
-    for (int64_t first = 0, n; first < g->n_prompt; first += n) {
-        n = g->n_prompt - first < s->plan.micro_tokens ? g->n_prompt - first : s->plan.micro_tokens;
-        OT_TRY(ot_engine_decode(s->engine, g->prompt + first, n, logits));
-    }
-    return 0;
+    return ot_engine_decode(s->engine, g->prompt, g->n_prompt, logits);
 }
 
 static bool is_end(const struct ot_session *s, int32_t id) {

@@ -172,13 +172,6 @@ void ot_session_close(struct ot_session *s) {
 
 /* ---- plan ---- */
 
-int64_t ot_session_cache_bytes(const struct ot_session *s, int64_t tokens) {
-    enum { ALLOCATION = 256 }; /* each layer's keys and values lie in memory of their own */
-    const struct ot_chain *chain = ot_model_chain(s->model);
-    int64_t bytes = tokens * chain->kv_elems * (int64_t)ot_dtype_bytes(chain->dtype);
-    return 2 * s->config.n_layers * ((bytes + ALLOCATION - 1) / ALLOCATION * ALLOCATION);
-}
-
 /* On the cpu device both tiers are RAM, and a budget that the user gave may be more than there is. */
 static int check_free(const struct ot_session *s) {
     size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU),
@@ -203,6 +196,7 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     struct ot_device_config device = {
         .kind = "cpu", .memory_bytes = s->budget_bytes[OT_TIER_GPU], .threads = (int)o->threads};
     OT_TRY(ot_device_open(&device, &s->device));
+    size_t cache = need->cache_tokens ? ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens) : 0;
     struct ot_plan_request request = {
         .chain = ot_model_chain(s->model),
         .budget_bytes = {s->budget_bytes[OT_TIER_GPU], s->budget_bytes[OT_TIER_HOST]},
@@ -217,7 +211,7 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
         .slots = (int)o->slots,
         .recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL,
         .order = (enum ot_order)o->order,
-        .extra_device_bytes = need->cache_tokens ? ot_session_cache_bytes(s, need->cache_tokens) : 0,
+        .extra_device_bytes = (int64_t)cache,
     };
     size_t *host = &request.budget_bytes[OT_TIER_HOST];
     *host -= (size_t)need->host_bytes < *host ? (size_t)need->host_bytes : *host;

@@ -65,7 +65,4 @@ int ot_session_plan(struct ot_session *session, const struct ot_session_need *ne
 /* Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_INPUT (a weight is not finite), OT_E_IO. */
 int ot_session_start(struct ot_session *session, const struct ot_optimizer_config *optimizer);
 
-/* Bytes of a key/value cache for `tokens` tokens. The session has a model. */
-int64_t ot_session_cache_bytes(const struct ot_session *session, int64_t tokens);
-
 #endif
