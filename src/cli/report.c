@@ -166,12 +166,16 @@ int ot_report_table(const struct ot_ledger *ledger, const size_t budget_bytes[OT
     return n;
 }
 
-/* What the program holds: the plan's bytes and the rows. */
+static void add_entry(struct ot_ledger *ledger, enum ot_tier tier, const char *name, size_t bytes) {
+    if (ledger->n < OT_LEDGER_MAX)
+        ledger->entries[ledger->n++] = (struct ot_ledger_entry){tier, name, bytes};
+}
+
+/* What the program holds: the plan's bytes, the cache for the sample's answer, and the rows. */
 static struct ot_ledger whole_ledger(const struct ot_report *r) {
     struct ot_ledger ledger = r->session->plan.ledger;
-    if (ledger.n < OT_LEDGER_MAX)
-        ledger.entries[ledger.n++] =
-            (struct ot_ledger_entry){OT_TIER_HOST, "rows", (size_t)ot_rows_bytes(r->rows)};
+    add_entry(&ledger, OT_TIER_GPU, "key/value cache", r->session->cache_bytes);
+    add_entry(&ledger, OT_TIER_HOST, "rows", (size_t)ot_rows_bytes(r->rows));
     return ledger;
 }
 
@@ -185,7 +189,7 @@ void ot_report_print(const struct ot_report *r) {
     int n = ot_report_table(&ledger, r->session->budget_bytes, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%s", lines[i]);
-    ot_log(OT_LOG_INFO, "save    %s · %s in %s%s%s", r->out, ot_text_bytes(r->save_bytes, save),
+    ot_log(OT_LOG_INFO, "save    %s · up to %s in %s%s%s", r->out, ot_text_bytes(r->save_bytes, save),
            ot_dtype_name(r->session->stored), r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
            r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
 }
@@ -273,7 +277,8 @@ static struct memory_use measure_memory(const struct ot_report *r) {
     struct ot_device_usage usage;
     struct rusage process;
     ot_device_usage(r->session->device, &usage);
-    m.planned[OT_TIER_GPU] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_GPU);
+    m.planned[OT_TIER_GPU] =
+        (int64_t)(ot_ledger_total(&r->session->plan.ledger, OT_TIER_GPU) + r->session->cache_bytes);
     m.planned[OT_TIER_HOST] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_HOST);
     m.used[OT_TIER_GPU] = (int64_t)usage.peak_bytes;
     m.used[OT_TIER_HOST] = (int64_t)usage.pinned_peak_bytes;
@@ -288,23 +293,25 @@ static double flops_per_second(const struct ot_report *r, const struct ot_outcom
 }
 
 void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {
-    char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], flops[OT_TEXT_BYTES], eval[64] = "";
+    char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
     char size[5][OT_TEXT_BYTES];
     struct memory_use m = measure_memory(r);
     if (outcome->has_eval)
         snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
     double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
-    ot_log(OT_LOG_INFO, "done    %lld of %lld steps · loss %.4f%s · %s tokens in %s · %s tok/s · %sFLOP/s",
+    ot_log(OT_LOG_INFO,
+           "done    %lld of %lld steps · loss %.4f%s · %s tokens in %s · %s tok/s · %.1f GFLOP/s",
            (long long)outcome->steps, (long long)r->shape->lr.steps, outcome->last_loss, eval,
            ot_text_short((double)outcome->tokens, tokens), ot_text_duration(outcome->seconds, time),
            ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
-           ot_text_short(flops_per_second(r, outcome), flops));
+           flops_per_second(r, outcome) * 1e-9);
     ot_log(OT_LOG_INFO, "memory  gpu %s planned, %s used · host %s planned, %s used · process peak %s",
            ot_text_bytes(m.planned[OT_TIER_GPU], size[0]), ot_text_bytes(m.used[OT_TIER_GPU], size[1]),
            ot_text_bytes(m.planned[OT_TIER_HOST], size[2]), ot_text_bytes(m.used[OT_TIER_HOST], size[3]),
            ot_text_bytes(m.resident, size[4]));
-    ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s in %s · log.jsonl · run.json", r->out,
-           ot_text_bytes(r->save_bytes, size[0]), ot_dtype_name(r->session->stored));
+    int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
+    ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
+           r->out, ot_text_bytes(weights, size[0]), ot_dtype_name(r->session->stored));
     if (outcome->interrupted)
         ot_log(OT_LOG_INFO,
                "stopped by a signal after step %lld: the weights are saved, the optimizer's state is not "

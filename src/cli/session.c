@@ -111,7 +111,6 @@ static int open_model_files(struct ot_session *s) {
         if (!random)
             return ot_fail(OT_E_INPUT, "%s", s->resolved.missing);
         s->config = s->resolved.preset->config;
-        s->stored = OT_BF16;
         return 0;
     }
     OT_TRY(ot_model_dir_open(s->resolved.path, &s->dir));
@@ -140,6 +139,8 @@ int ot_session_open(struct ot_options *options, struct ot_session *out) {
     if (options->dtype == OT_CHOICE_DTYPE_AUTO)
         ot_options_choose_index(options, "dtype", OT_CHOICE_DTYPE_FP32);
     out->dtype = options->dtype == OT_CHOICE_DTYPE_BF16 ? OT_BF16 : OT_F32;
+    if (!out->dir) /* no file says in which format such a model is stored */
+        out->stored = out->dtype;
     return 0;
 }
 
@@ -174,8 +175,8 @@ void ot_session_close(struct ot_session *s) {
 
 /* On the cpu device both tiers are RAM, and a budget that the user gave may be more than there is. */
 static int check_free(const struct ot_session *s) {
-    size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU),
-           host = ot_ledger_total(&s->plan.ledger, OT_TIER_HOST);
+    size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU) + s->cache_bytes;
+    size_t host = ot_ledger_total(&s->plan.ledger, OT_TIER_HOST);
     if (gpu + host <= (size_t)s->machine.free_bytes)
         return 0;
     char need[OT_TEXT_BYTES], gpu_text[OT_TEXT_BYTES], host_text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
@@ -196,7 +197,8 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     struct ot_device_config device = {
         .kind = "cpu", .memory_bytes = s->budget_bytes[OT_TIER_GPU], .threads = (int)o->threads};
     OT_TRY(ot_device_open(&device, &s->device));
-    size_t cache = need->cache_tokens ? ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens) : 0;
+    if (need->cache_tokens)
+        s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
     struct ot_plan_request request = {
         .chain = ot_model_chain(s->model),
         .budget_bytes = {s->budget_bytes[OT_TIER_GPU], s->budget_bytes[OT_TIER_HOST]},
@@ -211,7 +213,7 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
         .slots = (int)o->slots,
         .recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL,
         .order = (enum ot_order)o->order,
-        .extra_device_bytes = (int64_t)cache,
+        .extra_device_bytes = (int64_t)s->cache_bytes,
     };
     size_t *host = &request.budget_bytes[OT_TIER_HOST];
     *host -= (size_t)need->host_bytes < *host ? (size_t)need->host_bytes : *host;

@@ -40,6 +40,7 @@ struct ot_session {
     struct ot_model *model;
     size_t budget_bytes[OT_TIER_COUNT];
     struct ot_plan plan;
+    size_t cache_bytes; /* of the key/value cache for generation, beside the plan's own bytes */
     struct ot_device *device;
     struct ot_engine *engine;
 };
