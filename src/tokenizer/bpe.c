@@ -25,8 +25,7 @@ struct word {
     bool last_is_special; /* the last symbol is one */
 };
 
-/* ---- symbols
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- symbols ---- */
 
 static int grow(struct ot_symbols *s) {
     size_t capacity = s->capacity + s->capacity / 2 + 256;
@@ -47,8 +46,7 @@ static int grow(struct ot_symbols *s) {
     return 0;
 }
 
-/* ---- merging
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- merging ---- */
 
 static uint32_t rank_of(const struct ot_merges *merges, int32_t left, int32_t right) {
     const struct ot_merge *m = ot_merges_find(merges, left, right);
@@ -157,8 +155,7 @@ static int merge_by_heap(const struct ot_merges *merges, struct ot_symbols *s) {
     return 0;
 }
 
-/* ---- cache
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- cache ---- */
 
 /* A key of at most 24 bytes as three words, the same for the same bytes, without reading past them. */
 static void make_key(const char *text, size_t n, uint64_t key[3]) {
@@ -198,8 +195,7 @@ static int emit_cached(struct ot_encoding *e, const struct ot_cache_entry *entry
     return 0;
 }
 
-/* ---- words
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- words ---- */
 
 /* Merges the symbols and emits them. */
 static int finish_run(struct ot_encoding *e, const struct ot_piece *piece) {
@@ -343,12 +339,12 @@ static int symbolize(struct word *w) {
 
 /* The token of the model that is the whole word, or -1. */
 static int32_t whole_word(const struct ot_bpe *bpe, const struct ot_piece *word) {
-    char spelled[2 * 256];
+    char spelled[2 * OT_TOKEN_MAX_BYTES];
     const char *text = word->bytes;
     size_t n = word->n;
+    if (n > OT_TOKEN_MAX_BYTES)
+        return -1;
     if (bpe->byte_level) {
-        if (n > sizeof spelled / 2)
-            return -1;
         n = 0;
         for (size_t i = 0; i < word->n; i++)
             n += ot_utf8_encode(ot_byte_level_char((uint8_t)word->bytes[i]), spelled + n);

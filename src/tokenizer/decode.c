@@ -9,8 +9,7 @@
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
-/* ---- lists of texts
- * --------------------------------------------------------------------------------------------- */
+/* ---- lists of texts ---- */
 
 static int put_bytes(struct ot_texts *l, const char *bytes, size_t n) {
     if (n == 0)
@@ -50,8 +49,7 @@ static void clear(struct ot_texts *l) {
     l->n = l->count = 0;
 }
 
-/* ---- decoders
- * --------------------------------------------------------------------------------------------------- */
+/* ---- decoders ---- */
 
 static int replace(const struct ot_decoder *d, struct ot_decoding *x, const struct ot_texts *in,
                    struct ot_texts *out) {
@@ -224,8 +222,7 @@ static int run_decoder(const struct ot_decoder *d, struct ot_decoding *x, const 
     return 0;
 }
 
-/* ---- the whole
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the whole ---- */
 
 bool ot_decode_gives_text(const struct ot_tokenizer *t, int32_t id, bool skip_special) {
     const struct ot_token *token = ot_vocab_token(&t->bpe.vocab, id);

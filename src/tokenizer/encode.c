@@ -5,8 +5,7 @@
 
 #include "src/base/error.h"
 
-/* ---- scratches
- * -------------------------------------------------------------------------------------------------- */
+/* ---- scratches ---- */
 
 static int scratch_open(struct ot_scratch **out) {
     struct ot_scratch *s = calloc(1, sizeof *s);
@@ -79,8 +78,7 @@ void ot_scratch_give(const struct ot_tokenizer *t, struct ot_scratch *s) {
     ot_scratch_close(s);
 }
 
-/* ---- lists
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- lists ---- */
 
 void ot_token_list_free(struct ot_token_list *list) {
     free(list->ids);
@@ -101,8 +99,7 @@ int ot_token_list_grow(struct ot_token_list *list) {
     return 0;
 }
 
-/* ---- encoding
- * --------------------------------------------------------------------------------------------------- */
+/* ---- encoding ---- */
 
 typedef int next_step(struct ot_encoding *e, struct ot_piece piece);
 

@@ -8,8 +8,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* ---- decoders
- * --------------------------------------------------------------------------------------------------- */
+/* ---- decoders ---- */
 
 static int load_decoder(struct ot_tokenizer *t, const char *where, const struct ot_json *value);
 
@@ -102,8 +101,7 @@ int ot_load_decoders(struct ot_tokenizer *t, const char *where, const struct ot_
     return t->has_decoder ? load_decoder(t, where, decoder) : 0;
 }
 
-/* ---- post-processors
- * -------------------------------------------------------------------------------------------- */
+/* ---- post-processors ---- */
 
 /* The ids that one special token of a template stands for. */
 static int load_special(struct ot_tokenizer *t, const char *where, const struct ot_json *specials,

@@ -27,6 +27,9 @@ static int measure(const char *where, const struct ot_json *vocab, const struct 
     struct ot_json *value;
     while (ot_json_next(vocab, &cursor, &key, &value)) {
         OT_TRY(note_id(where, key, value, max_id));
+        if (strlen(key) > OT_TOKEN_MAX_BYTES)
+            return ot_fail(OT_E_INPUT, "%s: token '%.100s...' is longer than %d bytes", where, key,
+                           OT_TOKEN_MAX_BYTES);
         ++*count;
     }
     if (*count == 0)
@@ -61,8 +64,7 @@ static int load_vocab(struct ot_tokenizer *t, const char *where, const struct ot
     return 0;
 }
 
-/* ---- symbols
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- symbols ---- */
 
 /* The pages of one-character tokens; pages without any are one shared empty page. */
 static int index_characters(struct ot_tokenizer *t) {
@@ -121,8 +123,7 @@ static bool is_special_part(const struct ot_bpe *bpe, int32_t id) {
                               bpe->byte_tokens[byte & 255] == id);
 }
 
-/* ---- merges
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- merges ---- */
 
 struct merge_text {
     const char *left, *right;
@@ -221,8 +222,7 @@ static int load_merges(struct ot_tokenizer *t, const char *where, const struct o
     return 0;
 }
 
-/* ---- model
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- model ---- */
 
 /* Refuses what would change ids silently. */
 static int refuse_unsupported(const char *where, const struct ot_json *model) {

@@ -44,8 +44,7 @@ static int need_string(struct ot_tokenizer *t, const struct place *place, const 
     return ot_load_string(t, ot_json_get(value, key), out);
 }
 
-/* ---- normalisers
- * ------------------------------------------------------------------------------------------------ */
+/* ---- normalisers ---- */
 
 static int load_normalizer(struct ot_tokenizer *t, const char *where, const struct ot_json *value);
 
@@ -102,8 +101,7 @@ static int load_normalizer(struct ot_tokenizer *t, const char *where, const stru
     return fill_normalizer(t, &place, value, type, &t->normalizers[t->n_normalizers++]);
 }
 
-/* ---- pre-tokenizers
- * --------------------------------------------------------------------------------------------- */
+/* ---- pre-tokenizers ---- */
 
 static int load_splitter(struct ot_tokenizer *t, const char *where, const struct ot_json *value);
 

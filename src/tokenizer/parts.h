@@ -1,6 +1,6 @@
 /* The parts of an open tokenizer, for the files of this folder alone.
  *
- * load*.c fill a struct ot_tokenizer; afterwards it is constant but for `spare`, the scratches that wait for
+ * load*.c fill a struct ot_tokenizer; afterwards it is constant but for `spares`, the scratches that wait for
  * the next call. Encoding goes depth first: each piece runs through the remaining stages before the next
  * piece is cut, so that no list of pieces is ever built and working memory depends on the longest piece.
  *
@@ -24,8 +24,7 @@ struct ot_string {
     size_t bytes;
 };
 
-/* ---- what to look for in a piece
- * -------------------------------------------------------------------------------- */
+/* ---- what to look for in a piece ---- */
 
 enum ot_pattern_kind {
     OT_PATTERN_LITERAL,
@@ -52,8 +51,7 @@ struct ot_finder {
 int ot_pattern_next(const struct ot_pattern *pattern, struct ot_regex_scratch *scratch,
                     const struct ot_piece *piece, struct ot_finder *finder, size_t *begin, size_t *end);
 
-/* ---- normalisers
- * ------------------------------------------------------------------------------------------------ */
+/* ---- normalisers ---- */
 
 enum ot_normalizer_kind {
     OT_NORMALIZE_PREPEND,
@@ -71,8 +69,7 @@ struct ot_normalizer {
     bool left, right;          /* strip */
 };
 
-/* ---- pre-tokenizers
- * --------------------------------------------------------------------------------------------- */
+/* ---- pre-tokenizers ---- */
 
 /* A ByteLevel of the file becomes two stages: its split, and the spelling of bytes as characters. As the last
  * stage of all (the rule) the spelling is left out: the bytes stay, and BPE looks them up by value. */
@@ -90,8 +87,7 @@ struct ot_splitter {
     enum ot_prepend prepend; /* Metaspace */
 };
 
-/* ---- added tokens
- * ----------------------------------------------------------------------------------------------- */
+/* ---- added tokens ---- */
 
 struct ot_added_token {
     struct ot_string content; /* what to match: normalised where `normalized` */
@@ -118,8 +114,7 @@ const struct ot_added_token *ot_trie_next(const struct ot_trie *trie, const stru
                                           unsigned flags, size_t floor, size_t *from, size_t *begin,
                                           size_t *end);
 
-/* ---- BPE
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- BPE ---- */
 
 enum { OT_PAIR_BITS = 1 << 18 };
 
@@ -147,8 +142,7 @@ static inline uint32_t ot_bpe_pair_bit(int32_t left, int32_t right) {
     return ot_merge_hash(ot_merge_pair(left, right)) & (OT_PAIR_BITS - 1);
 }
 
-/* ---- decoders
- * --------------------------------------------------------------------------------------------------- */
+/* ---- decoders ---- */
 
 enum ot_decoder_kind {
     OT_DECODE_REPLACE,
@@ -167,8 +161,7 @@ struct ot_decoder {
     bool drop_first;           /* Metaspace: marks of the first token vanish */
 };
 
-/* ---- the whole
- * -------------------------------------------------------------------------------------------------- */
+/* ---- the whole ---- */
 
 struct ot_scratch;
 enum { OT_MAX_STAGES = 16, OT_SPARES = 64, OT_SCRATCH_KEPT_BYTES = 16 << 20 };
@@ -208,8 +201,7 @@ int ot_load_pattern(struct ot_tokenizer *t, const char *where, const struct ot_j
                     struct ot_pattern *out);
 void ot_pattern_free(struct ot_pattern *pattern);
 
-/* ---- one call's working memory
- * ---------------------------------------------------------------------------------- */
+/* ---- one call's working memory ---- */
 
 struct ot_normal_char {
     uint32_t code_point;

@@ -27,8 +27,7 @@ struct ot_tokenizer *golden_tokenizer(const char *name) {
     return t;
 }
 
-/* ---- texts
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- texts ---- */
 
 static char *allocate(size_t n) {
     char *bytes = calloc(n + 1, 1);
@@ -93,8 +92,7 @@ void corpus_close(struct corpus *corpus) {
     free(corpus->random);
 }
 
-/* ---- comparisons
- * ------------------------------------------------------------------------------------------------ */
+/* ---- comparisons ---- */
 
 uint32_t crc_numbers(uint32_t crc, const void *numbers, size_t n) {
     const uint32_t *values = numbers;

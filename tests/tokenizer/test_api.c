@@ -87,8 +87,7 @@ static void byte_level_file_reports_an_unwritable_path(void **state) {
                 "/nonexistent/tokenizer.json");
 }
 
-/* ---- streams
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- streams ---- */
 
 static void check_stream(const struct ot_tokenizer *t, const int32_t *ids, size_t n, bool skip_special) {
     struct ot_decode_stream *stream;
@@ -162,8 +161,7 @@ static void streams_wait_for_whole_characters(void **state) {
     ot_tokenizer_close(t);
 }
 
-/* ---- threads
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- threads ---- */
 
 struct job {
     const struct ot_tokenizer *t;
@@ -213,8 +211,7 @@ static void threads_share_a_tokenizer(void **state) {
     corpus_close(&corpus);
 }
 
-/* ---- large texts
- * ------------------------------------------------------------------------------------------------ */
+/* ---- large texts ---- */
 
 /* One line without a border, and of words; sizes for a sanitizer build, or those of the worst real file. */
 static size_t large_bytes(void) {
@@ -280,8 +277,7 @@ static void texts_beyond_the_limit_are_refused(void **state) {
     ot_tokenizer_close(t);
 }
 
-/* ---- queries
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- queries ---- */
 
 static void tokens_are_found_by_text_and_id(void **state) {
     (void)state;
@@ -325,6 +321,33 @@ static void specials_in_a_text_are_counted_or_plain(void **state) {
     ot_tokenizer_close(t);
 }
 
+/* See src/tokenizer/load_repair.c. */
+static void lost_no_break_spaces_are_found_again(void **state) {
+    (void)state;
+    static const char file[] =
+        "{\"normalizer\":{\"type\":\"Replace\",\"pattern\":{\"String\":\" "
+        "\"},\"content\":\"_\"},\"decoder\":{\"type\":"
+        "\"Fuse\"},\"model\":{\"vocab\":{\" \":0,\"  \":1,\"a\":2,\"_\":3},\"merges\":[\"   \"]}}";
+    static const char text[] = "a \xc2\xa0\xc2\xa0\xc2\xa0";
+    static const int32_t ids[] = {2, 3, 1, 0};
+    struct ot_token_list list = {0};
+    struct ot_tokenizer *t;
+    char path[600], *folder = make_folder(), *back;
+    size_t n;
+    write_file(folder, "tokenizer.json", file, sizeof file - 1);
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    check_ok(ot_tokenizer_open(path, &t));
+    check_ok(ot_tokenizer_encode(t, text, sizeof text - 1, 0, &list));
+    assert_int_equal(list.n, 4);
+    assert_memory_equal(list.ids, ids, sizeof ids);
+    check_ok(ot_tokenizer_decode(t, list.ids, list.n, false, &back, &n));
+    assert_string_equal(back, "a_\xc2\xa0\xc2\xa0\xc2\xa0");
+    free(back);
+    ot_token_list_free(&list);
+    ot_tokenizer_close(t);
+    remove_folder(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(byte_level_file_gives_bytes),
@@ -336,6 +359,7 @@ int main(void) {
         cmocka_unit_test(large_texts_take_no_quadratic_time),
         cmocka_unit_test(combining_marks_without_end_are_sorted_fast),
         cmocka_unit_test(texts_beyond_the_limit_are_refused),
+        cmocka_unit_test(lost_no_break_spaces_are_found_again),
         cmocka_unit_test(tokens_are_found_by_text_and_id),
         cmocka_unit_test(specials_in_a_text_are_counted_or_plain),
     };

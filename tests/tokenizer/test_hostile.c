@@ -93,6 +93,16 @@ static void models_are_refused_by_name(void **state) {
         check_refused(with("model", cases[i][0]), cases[i][1]);
 }
 
+static void absurdly_long_tokens_are_refused(void **state) {
+    (void)state;
+    static char name[3000], value[3100];
+    memset(name, 'a', sizeof name - 1);
+    snprintf(value, sizeof value, "{\"vocab\":{\"%s\":0},\"merges\":[]}", name);
+    check_refused(with("model", value), "is longer than 2048 bytes");
+    snprintf(value, sizeof value, "[{\"content\":\"%s\",\"id\":5}]", name);
+    check_refused(with("added_tokens", value), "is longer than 1024 bytes");
+}
+
 static void added_tokens_are_checked(void **state) {
     (void)state;
     static const char *const cases[][2] = {
@@ -245,6 +255,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_good_file_is_good),
         cmocka_unit_test(models_are_refused_by_name),
+        cmocka_unit_test(absurdly_long_tokens_are_refused),
         cmocka_unit_test(added_tokens_are_checked),
         cmocka_unit_test(components_are_refused_by_name),
         cmocka_unit_test(too_many_stages_are_refused),
