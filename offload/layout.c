@@ -248,13 +248,18 @@ void ot_layout_free(struct ot_layout *layout) {
     memset(layout, 0, sizeof *layout);
 }
 
+static bool is_entry(const struct ot_ledger_entry *entry, const struct ot_buffer *b) {
+    return entry->tier == b->tier && strcmp(entry->name, b->name) == 0;
+}
+
 void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
+    int e = 0;
     memset(out, 0, sizeof *out);
     for (int i = 0; i < layout->n_buffers; i++) {
         const struct ot_buffer *b = &layout->buffers[i];
-        int e = 0;
-        while (e < out->n && (out->entries[e].tier != b->tier || strcmp(out->entries[e].name, b->name) != 0))
-            e++;
+        if (e == out->n || !is_entry(&out->entries[e], b)) /* most are of the kind before them */
+            for (e = 0; e < out->n && !is_entry(&out->entries[e], b);)
+                e++;
         assert(e < OT_LEDGER_MAX); /* there are fewer names than that */
         if (e == out->n)
             out->entries[out->n++] = (struct ot_ledger_entry){b->tier, b->name, 0};

@@ -8,10 +8,16 @@
 
 /* A micro-batch of this many tokens keeps the matrix units of every device that we know busy; more only costs
  * memory. */
-enum { MICRO_TOKENS_ENOUGH = 4096 };
+enum { MICRO_TOKENS_ENOUGH = 4096, MIB = 1 << 20 };
 /* The CPU pool's unit: 2 Mi parameters, 52 MB of traffic: a few milliseconds, far above the cost of a
  * hand-over. */
 enum { TILE_PARAMS = 2 << 20 };
+/* And no more tiles than this in all: each is a task, and the order of n tasks takes n^2 / 2 bytes to check.
+ * A 70B model's tiles grow to 17 Mi parameters, still fifty to a layer. */
+enum { MOST_TILES = 4096 };
+/* Passes of a micro-batch through a block, forward: 7B with 480 micro-batches. Each is two to four tasks,
+ * whose order then takes half a GB to 2 GB to check. */
+enum { MOST_PASSES = 1 << 14 };
 
 const char *ot_tier_name(enum ot_tier tier) {
     static const char *const names[] = {"gpu", "host"};
@@ -55,6 +61,10 @@ static bool is_tied(const struct ot_chain *chain) {
     return false;
 }
 
+static int most_micro(const struct ot_chain *chain) {
+    return chain->n_blocks < MOST_PASSES ? MOST_PASSES / chain->n_blocks : 1;
+}
+
 static int check_slots(const char *what, const int slots[OT_SLOT_KINDS], const bool needed[OT_SLOT_KINDS],
                        int most) {
     static const char *const kinds[] = {"layer", "edge"};
@@ -69,14 +79,7 @@ static int check_slots(const char *what, const int slots[OT_SLOT_KINDS], const b
     return 0;
 }
 
-int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
-    struct ot_layout layout;
-    bool weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS];
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        weights[k] = any_slab(chain, plan, (enum ot_slot_kind)k, passes_weights);
-        grads[k] = any_slab(chain, plan, (enum ot_slot_kind)k, passes_grads);
-        stages[k] = grads[k] && chain->dtype != OT_F32;
-    }
+static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan) {
     if (plan->n_slabs != chain->n_slabs)
         return ot_fail(OT_E_USAGE, "plan: made for %d slabs, the model has %d", plan->n_slabs,
                        chain->n_slabs);
@@ -85,6 +88,23 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
         return ot_fail(OT_E_USAGE,
                        "plan: %lld tokens x %d micro-batches in tiles of %lld parameters is no plan",
                        (long long)plan->micro_tokens, plan->max_micro, (long long)plan->tile_params);
+    if (plan->max_micro > most_micro(chain))
+        return ot_fail(OT_E_USAGE,
+                       "a step of %d micro-batches is longer than a schedule of %d blocks can be (%d): lower "
+                       "--tokens-per-step, or raise --micro-batch",
+                       plan->max_micro, chain->n_blocks, most_micro(chain));
+    return 0;
+}
+
+int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
+    struct ot_layout layout;
+    bool weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS];
+    OT_TRY(check_shape(chain, plan));
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        weights[k] = any_slab(chain, plan, (enum ot_slot_kind)k, passes_weights);
+        grads[k] = any_slab(chain, plan, (enum ot_slot_kind)k, passes_grads);
+        stages[k] = grads[k] && chain->dtype != OT_F32;
+    }
     OT_TRY(check_slots("weights", plan->weight_slots, weights, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("gradients", plan->grad_slots, grads, chain->n_slabs + 1));
     OT_TRY(check_slots("gradients on their way out", plan->stage_slots, stages, OT_PLAN_MAX_SLOTS));
@@ -99,14 +119,13 @@ int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
     return 0;
 }
 
-/* ---- choosing
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- choosing ---- */
 
 /* One candidate: everything that the search varies. */
 struct candidate {
     int64_t micro_sequences;
-    int resident; /* the first slabs, whose update the next forward waits for first, live on the device whole
-                   */
+    int resident; /* so many of the first slabs, whose update the next forward waits for first, live on the
+                     device */
     int kept_blocks;
     int slots;
     enum ot_home activations;
@@ -122,7 +141,7 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
             in_kind += ot_slab_slot_kind(chain, s) == (enum ot_slot_kind)k;
         bool grads = any_slab(chain, plan, (enum ot_slot_kind)k, passes_grads);
         int needed = edge ? 1 + is_tied(chain) : 1; /* a tied head works with two edge slabs at once */
-        int wanted = rq->slots ? rq->slots : edge ? needed : c->slots;
+        int wanted = edge && !rq->slots ? needed : c->slots;
         bool weights = any_slab(chain, plan, (enum ot_slot_kind)k, passes_weights);
         plan->weight_slots[k] = !weights ? 0 : wanted > needed ? wanted : needed;
         /* Layer-major keeps the gradients of two layers in flight, and of the edge slabs one; a tied slab's
@@ -147,92 +166,169 @@ static int build(const struct ot_plan_request *rq, const struct candidate *c, st
     plan->micro_tokens = c->micro_sequences * rq->sequence_tokens;
     plan->max_micro = (int)((rq->step_sequences + c->micro_sequences - 1) / c->micro_sequences);
     plan->kept_blocks = c->kept_blocks;
-    plan->activation_slots =
-        rq->train && plan->activations == OT_HOME_HOST ? (rq->slots ? rq->slots : c->slots) : 0;
+    plan->activation_slots = rq->train && plan->activations == OT_HOME_HOST ? c->slots : 0;
     set_slots(chain, rq, c, plan);
     return ot_plan_finish(chain, plan);
 }
 
-static size_t gpu_need(const struct ot_plan_request *rq, const struct ot_plan *plan) {
-    return ot_ledger_total(&plan->ledger, OT_TIER_GPU) + (size_t)rq->extra_device_bytes;
-}
+/* What a plan takes of each tier, with what the caller reserves. */
+struct need {
+    size_t bytes[OT_TIER_COUNT];
+};
 
-/* 1: fits, 0: does not, < 0: no plan at all. */
-static int fits(const struct ot_plan_request *rq, const struct candidate *c, struct ot_plan *plan) {
+static int measure(const struct ot_plan_request *rq, const struct candidate *c, struct ot_plan *plan,
+                   struct need *out) {
     OT_TRY(build(rq, c, plan));
-    return gpu_need(rq, plan) <= rq->budget_bytes[OT_TIER_GPU] &&
-           ot_ledger_total(&plan->ledger, OT_TIER_HOST) <= rq->budget_bytes[OT_TIER_HOST];
-}
-
-/* The largest value of *field in [low, high] that fits, given that `low` does; more of it never needs less
- * memory on the device. What it frees on the host can only help, so a failure on the host alone also ends the
- * search. */
-static int grow(const struct ot_plan_request *rq, struct candidate *c, int *field, int low, int high,
-                struct ot_plan *plan) {
-    while (low < high) {
-        int middle = low + (high - low + 1) / 2, rc;
-        *field = middle;
-        OT_TRY_GOTO(fits(rq, c, plan), rc, failed);
-        if (rc)
-            low = middle;
-        else
-            high = middle - 1;
-        continue;
-    failed:
-        return rc;
-    }
-    *field = low;
+    out->bytes[OT_TIER_GPU] = ot_ledger_total(&plan->ledger, OT_TIER_GPU) + (size_t)rq->extra_device_bytes;
+    out->bytes[OT_TIER_HOST] = ot_ledger_total(&plan->ledger, OT_TIER_HOST) + (size_t)rq->extra_host_bytes;
     return 0;
 }
 
-static int describe_shortage(const struct ot_plan_request *rq, const struct candidate *smallest,
-                             struct ot_plan *plan) {
-    double mib = 1024.0 * 1024.0;
-    OT_TRY(build(rq, smallest, plan));
-    size_t need = gpu_need(rq, plan), have = rq->budget_bytes[OT_TIER_GPU];
-    if (need > have)
-        return ot_fail(OT_E_BUDGET,
-                       "gpu memory: the smallest plan for %lld-token sequences needs %.1f MiB, the budget is "
-                       "%.1f MiB, short by "
-                       "%.1f MiB: give --gpu-mem %.0fM, lower --seq-len, or leave --home, --slots and "
-                       "--micro-batch to the program",
-                       (long long)rq->sequence_tokens, (double)need / mib, (double)have / mib,
-                       (double)(need - have) / mib, (double)need / mib + 1);
-    need = ot_ledger_total(&plan->ledger, OT_TIER_HOST), have = rq->budget_bytes[OT_TIER_HOST];
-    return ot_fail(OT_E_BUDGET,
-                   "host memory: what the gpu budget leaves to the host needs %.1f MiB, the budget is %.1f "
-                   "MiB, short by %.1f "
-                   "MiB: give --host-mem %.0fM, or a larger --gpu-mem so that more lives there",
-                   (double)need / mib, (double)have / mib, (double)(need - have) / mib,
-                   (double)need / mib + 1);
+static bool has_room(const struct ot_plan_request *rq, const struct need *need, enum ot_tier tier) {
+    return need->bytes[tier] <= rq->budget_bytes[tier];
 }
 
-/* The first candidate that fits, with as little as possible resident, going down in speed: large
- * micro-batches before small ones, activations on the device before the host, three slots before one. */
-static int find_base(const struct ot_plan_request *rq, struct candidate *c, struct ot_plan *plan) {
-    int64_t enough = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
-    enough = enough < 1 ? 1 : enough > rq->step_sequences ? rq->step_sequences : enough;
-    int most_slots = rq->slots ? rq->slots : 3;
-    /* All resident needs the least on the host, all streamed the least on the device: one of the two is the
-     * base. */
-    int64_t forced = rq->micro_sequences < rq->step_sequences ? rq->micro_sequences : rq->step_sequences;
-    for (int64_t micro = forced ? forced : enough;; micro /= 2) {
-        for (int home = OT_HOME_GPU; home <= OT_HOME_HOST; home++)
-            for (int slots = most_slots; slots >= 1; slots--)
-                for (int all = 0; all < 2; all++) {
-                    *c =
-                        (struct candidate){micro, all ? rq->chain->n_slabs : 0, 0, slots, (enum ot_home)home};
-                    int rc = fits(rq, c, plan);
-                    if (rc != 0)
-                        return rc < 0 ? rc : 0;
-                    if (rq->slots)
-                        slots = 1; /* forced: no other count to try */
-                }
-        if (rq->micro_sequences || micro == 1)
-            break;
+/* The smallest plans that were seen: least[T] is the least of tier T among those that the other tier has room
+ * for, both the one that needs the least of the device. SIZE_MAX: none seen. */
+struct shortage {
+    size_t least[OT_TIER_COUNT];
+    struct need both;
+};
+
+static int note_shortage(const struct ot_plan_request *rq, const struct candidate *c, struct ot_plan *plan,
+                         struct shortage *shortage) {
+    struct need need;
+    OT_TRY(measure(rq, c, plan, &need));
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        if (has_room(rq, &need, (enum ot_tier)(1 - t)) && need.bytes[t] < shortage->least[t])
+            shortage->least[t] = need.bytes[t];
+    if (need.bytes[OT_TIER_GPU] < shortage->both.bytes[OT_TIER_GPU])
+        shortage->both = need;
+    return 0;
+}
+
+static size_t whole_mib(size_t bytes) {
+    return bytes / MIB + (bytes % MIB != 0);
+}
+
+static int describe_shortage(const struct ot_plan_request *rq, const struct shortage *shortage) {
+    size_t gpu = shortage->least[OT_TIER_GPU], host = shortage->least[OT_TIER_HOST];
+    size_t have_gpu = rq->budget_bytes[OT_TIER_GPU], have_host = rq->budget_bytes[OT_TIER_HOST];
+    long long tokens = rq->sequence_tokens;
+    if (gpu != SIZE_MAX)
+        return ot_fail(OT_E_BUDGET,
+                       "gpu memory: the smallest plan for %lld-token sequences needs %.1f MiB, the budget is "
+                       "%.1f MiB, short by %.1f MiB: give --gpu-mem %zuM, lower --seq-len, or leave --home, "
+                       "--slots, --recompute and --micro-batch to the program",
+                       tokens, (double)gpu / MIB, (double)have_gpu / MIB, (double)(gpu - have_gpu) / MIB,
+                       whole_mib(gpu));
+    if (host != SIZE_MAX)
+        return ot_fail(OT_E_BUDGET,
+                       "host memory: what the gpu budget leaves to the host needs %.1f MiB, the budget is "
+                       "%.1f MiB, short by %.1f MiB: give --host-mem %zuM, or a larger --gpu-mem so that "
+                       "more lives there",
+                       (double)host / MIB, (double)have_host / MIB, (double)(host - have_host) / MIB,
+                       whole_mib(host));
+    gpu = shortage->both.bytes[OT_TIER_GPU], host = shortage->both.bytes[OT_TIER_HOST];
+    return ot_fail(OT_E_BUDGET,
+                   "gpu and host memory: the smallest plan for %lld-token sequences needs %.1f and %.1f MiB, "
+                   "the budgets are %.1f and %.1f MiB, short by %.1f and %.1f MiB: give --gpu-mem %zuM and "
+                   "--host-mem %zuM",
+                   tokens, (double)gpu / MIB, (double)host / MIB, (double)have_gpu / MIB,
+                   (double)have_host / MIB, (double)(gpu - have_gpu) / MIB, (double)(host - have_host) / MIB,
+                   whole_mib(gpu), whole_mib(host));
+}
+
+/* More resident slabs need more of the device and less of the host, but where the last slab of a kind becomes
+ * resident, slots go. The counts from the returned one up to `resident` have the same slots. */
+static int stretch_start(const struct ot_chain *chain, int resident) {
+    int all[OT_SLOT_KINDS] = {0}, start = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        all[ot_slab_slot_kind(chain, s)] = s + 1;
+    for (int k = 0; k < OT_SLOT_KINDS; k++)
+        start = all[k] <= resident && all[k] > start ? all[k] : start;
+    return start;
+}
+
+/* The number of counts in [low, high] of resident slabs that the tier has room for: for the device the first
+ * ones, for the host the last. */
+static int count_fitting(const struct ot_plan_request *rq, struct candidate *c, struct ot_plan *plan,
+                         enum ot_tier tier, int low, int high) {
+    int fitting = 0, unknown = high - low + 1;
+    while (unknown > 0) {
+        int tried = (unknown + 1) / 2;
+        struct need need;
+        c->resident = tier == OT_TIER_GPU ? low + fitting + tried - 1 : high - fitting - tried + 1;
+        OT_TRY(measure(rq, c, plan, &need));
+        bool fits = has_room(rq, &need, tier);
+        fitting += fits ? tried : 0;
+        unknown = fits ? unknown - tried : tried - 1;
     }
-    c->resident = 0;
-    return describe_shortage(rq, c, plan);
+    return fitting;
+}
+
+/* Sets c->resident to the most slabs that may live on the device. 1: found, 0: nothing fits, < 0: no plan at
+ * all. */
+static int find_resident(const struct ot_plan_request *rq, struct candidate *c, struct ot_plan *plan,
+                         struct shortage *shortage) {
+    for (int low, high = rq->chain->n_slabs; high >= 0; high = low - 1) {
+        int gpu, host;
+        low = stretch_start(rq->chain, high);
+        OT_TRY(gpu = count_fitting(rq, c, plan, OT_TIER_GPU, low, high));
+        OT_TRY(host = count_fitting(rq, c, plan, OT_TIER_HOST, low, high));
+        if (gpu + host > high - low + 1) {
+            c->resident = low + gpu - 1;
+            return 1;
+        }
+        /* The least of the device at all, of the host beside this device, and of the device beside this host.
+         */
+        int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
+        for (int i = 0; i < 3; i++) {
+            c->resident = least[i];
+            OT_TRY(note_shortage(rq, c, plan, shortage));
+        }
+    }
+    return 0;
+}
+
+/* The first candidate that fits, going down in speed: large micro-batches before small ones, activations on
+ * the device before the host, three slots before one. */
+static int find_candidate(const struct ot_plan_request *rq, struct candidate *c, struct ot_plan *plan) {
+    struct shortage shortage = {{SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX}}};
+    int64_t step = rq->step_sequences, least = (step + most_micro(rq->chain) - 1) / most_micro(rq->chain);
+    int64_t micro = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
+    micro = rq->micro_sequences ? rq->micro_sequences : micro > least ? micro : least;
+    micro = micro < step ? micro : step;
+    int most_slots = rq->slots ? rq->slots : 3, fewest_slots = rq->slots ? rq->slots : 1;
+    int kept = rq->train && rq->recompute == 0 ? rq->chain->n_blocks - 2 : 0;
+    int homes = rq->train && rq->activations == OT_HOME_AUTO ? 2 : 1;
+    for (;; micro = micro / 2 > least ? micro / 2 : least) {
+        for (int home = 0; home < homes; home++)
+            for (int slots = most_slots; slots >= fewest_slots; slots--) {
+                *c = (struct candidate){micro, 0, kept, slots, (enum ot_home)home};
+                int rc = find_resident(rq, c, plan, &shortage);
+                if (rc != 0)
+                    return rc < 0 ? rc : 0;
+            }
+        if (rq->micro_sequences || micro <= least)
+            return describe_shortage(rq, &shortage);
+    }
+}
+
+/* The most blocks whose insides there is room to keep beside what was chosen. */
+static int grow_kept(const struct ot_plan_request *rq, struct candidate *c, struct ot_plan *plan) {
+    int low = 0, high = rq->chain->n_blocks - 2;
+    while (low < high) {
+        struct need need;
+        c->kept_blocks = low + (high - low + 1) / 2;
+        OT_TRY(measure(rq, c, plan, &need));
+        if (has_room(rq, &need, OT_TIER_GPU))
+            low = c->kept_blocks;
+        else
+            high = c->kept_blocks - 1;
+    }
+    c->kept_blocks = low;
+    return 0;
 }
 
 static int check_request(const struct ot_plan_request *rq) {
@@ -246,12 +342,23 @@ static int check_request(const struct ot_plan_request *rq) {
             (long long)rq->step_sequences, (long long)rq->sequence_tokens);
     if (rq->slots < 0 || rq->slots > OT_PLAN_MAX_SLOTS)
         return ot_fail(OT_E_USAGE, "--slots %d: give 1 to %d", rq->slots, OT_PLAN_MAX_SLOTS);
+    if (rq->extra_device_bytes < 0 || rq->extra_host_bytes < 0)
+        return ot_fail(OT_E_USAGE, "plan: %lld and %lld bytes cannot be reserved",
+                       (long long)rq->extra_device_bytes, (long long)rq->extra_host_bytes);
     return 0;
+}
+
+static int64_t choose_tile(const struct ot_chain *chain) {
+    int64_t total = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        total += chain->slabs[s].n_params;
+    int64_t tile = (total / MOST_TILES / OT_SLAB_ALIGN_PARAMS + 1) * OT_SLAB_ALIGN_PARAMS;
+    return tile > TILE_PARAMS ? tile : TILE_PARAMS;
 }
 
 int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
     struct candidate c;
-    int rc, middle_blocks = rq->chain->n_blocks - 2;
+    int rc;
     memset(out, 0, sizeof *out);
     OT_TRY(check_request(rq));
     out->slabs = calloc((size_t)rq->chain->n_slabs, sizeof *out->slabs);
@@ -261,21 +368,10 @@ int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->order = rq->order;
     out->train = rq->train;
     out->clip = rq->clip;
-    out->tile_params = TILE_PARAMS;
-    OT_TRY_GOTO(find_base(rq, &c, out), rc, out_failed);
-    if (c.resident < rq->chain->n_slabs)
-        OT_TRY_GOTO(grow(rq, &c, &c.resident, c.resident, rq->chain->n_slabs, out), rc, out_failed);
-    if (rq->train && rq->recompute == 0) {
-        c.kept_blocks = middle_blocks;
-        OT_TRY_GOTO(fits(rq, &c, out), rc, out_failed);
-        if (rc == 0) {
-            rc = describe_shortage(rq, &c, out);
-            ot_fail_context(rc, "--recompute none");
-            goto out_failed;
-        }
-    } else if (rq->train && rq->recompute < 0) {
-        OT_TRY_GOTO(grow(rq, &c, &c.kept_blocks, 0, middle_blocks, out), rc, out_failed);
-    }
+    out->tile_params = choose_tile(rq->chain);
+    OT_TRY_GOTO(find_candidate(rq, &c, out), rc, out_failed);
+    if (rq->train && rq->recompute < 0)
+        OT_TRY_GOTO(grow_kept(rq, &c, out), rc, out_failed);
     OT_TRY_GOTO(build(rq, &c, out), rc, out_failed);
     return 0;
 out_failed:

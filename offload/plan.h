@@ -82,12 +82,15 @@ struct ot_plan_request {
     int slots;                                /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
     int recompute;                            /* -1: chosen, 0: keep everything, 1: recompute every block */
     enum ot_order order;
-    int64_t extra_device_bytes; /* reserved for the caller: the key/value cache of generate */
+    /* Reserved for the caller within the budgets: the key/value cache of generate; rows in memory. */
+    int64_t extra_device_bytes, extra_host_bytes;
 };
 
-/* Chooses within the budgets: residency first where it fits, then kept activations, then more slots; streams
- * what does not fit. Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what would fit;
- * OT_E_USAGE: a forced choice that cannot be. The caller frees the plan with ot_plan_free. */
+/* Chooses within the budgets: micro-batches large enough, then activations on the device, then slots enough
+ * to overlap; as much residency as that leaves room for, then kept activations; streams what does not fit.
+ * Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what would fit (the memory that the
+ * sentence says to give is enough, the rest unchanged); OT_E_USAGE: a request that cannot be. The caller
+ * frees the plan with ot_plan_free. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
 /* Recomputes the ledger from the other fields, after a test or a caller has set them by hand. Errors:
  * OT_E_USAGE when the fields contradict each other (a slab homed on the host without slots, ...). */

@@ -1,0 +1,537 @@
+/* The planner over chains that are sizes only: what it chooses under shrinking budgets, what it says when
+ * nothing fits, and that no request, however absurd, does worse than be refused. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "offload/schedule.h"
+#include "tests/support/check.h"
+
+enum { MAX_LAYERS = 80, MIB = 1 << 20 };
+
+/* ---- a chain without a model: embedding, layers, head ---- */
+
+struct fake {
+    int layers;
+    int64_t hidden, layer_params, edge_params, vocab;
+    bool tied;
+    enum ot_dtype dtype;
+    struct ot_chain chain;
+    struct ot_block_spec blocks[MAX_LAYERS + 2];
+    struct ot_slab_spec slabs[MAX_LAYERS + 2];
+};
+
+static size_t saved_bytes(const void *context, int block, int64_t n_tokens) {
+    const struct fake *f = context;
+    bool layer = block > 0 && block <= f->layers;
+    return layer ? (size_t)n_tokens * (size_t)f->hidden * 12 * ot_dtype_bytes(f->dtype) : 0;
+}
+
+static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
+    const struct fake *f = context;
+    return block == 0 ? 0 : (size_t)n_tokens * (size_t)f->hidden * 4;
+}
+
+static void open_fake(struct fake *f) {
+    static const struct ot_param_group group = {0, 0, true, true};
+    int last = f->layers + 1, n_slabs = f->layers + 2 - f->tied;
+    for (int b = 0; b <= last; b++) {
+        int slab = b == last && f->tied ? 0 : b;
+        f->blocks[b] = (struct ot_block_spec){.name = "block", .n_uses = 1, .uses = {{slab, b > 0}}};
+    }
+    for (int s = 0; s < n_slabs; s++) {
+        bool edge = s == 0 || s == last;
+        f->slabs[s] = (struct ot_slab_spec){.name = "slab",
+                                            .n_params = edge ? f->edge_params : f->layer_params,
+                                            .edge = edge,
+                                            .n_groups = 1,
+                                            .groups = &group};
+    }
+    f->chain = (struct ot_chain){.context = f,
+                                 .dtype = f->dtype,
+                                 .n_blocks = last + 1,
+                                 .n_slabs = n_slabs,
+                                 .blocks = f->blocks,
+                                 .slabs = f->slabs,
+                                 .boundary_elems = f->hidden,
+                                 .kv_elems = f->hidden,
+                                 .vocab = f->vocab,
+                                 .max_position = 1 << 20,
+                                 .constant_bytes = 4096,
+                                 .saved_bytes = saved_bytes,
+                                 .scratch_bytes = scratch_bytes};
+}
+
+/* 12 layers of 1 Mi parameters: 168 MiB of weights, state and gradients in bf16. */
+static void open_small(struct fake *f, enum ot_dtype dtype, bool tied) {
+    *f = (struct fake){.layers = 12,
+                       .hidden = 512,
+                       .layer_params = 1 << 20,
+                       .edge_params = 1 << 21,
+                       .vocab = 4096,
+                       .tied = tied,
+                       .dtype = dtype};
+    open_fake(f);
+}
+
+static struct ot_plan_request small_request(const struct fake *f) {
+    return (struct ot_plan_request){.chain = &f->chain,
+                                    .budget_bytes = {(size_t)1 << 34, (size_t)1 << 34},
+                                    .sequence_tokens = 512,
+                                    .step_sequences = 16,
+                                    .train = true,
+                                    .clip = true,
+                                    .weights = OT_HOME_AUTO,
+                                    .state = OT_HOME_AUTO,
+                                    .activations = OT_HOME_AUTO,
+                                    .recompute = -1};
+}
+
+/* ---- what is true of every plan ---- */
+
+static void check_fits(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    assert_true(ot_ledger_total(&plan->ledger, OT_TIER_GPU) + (size_t)rq->extra_device_bytes <=
+                rq->budget_bytes[OT_TIER_GPU]);
+    assert_true(ot_ledger_total(&plan->ledger, OT_TIER_HOST) + (size_t)rq->extra_host_bytes <=
+                rq->budget_bytes[OT_TIER_HOST]);
+    assert_true(plan->micro_tokens % rq->sequence_tokens == 0);
+    assert_true(plan->micro_tokens / rq->sequence_tokens * plan->max_micro >= rq->step_sequences);
+    assert_true(plan->micro_tokens / rq->sequence_tokens * (plan->max_micro - 1) < rq->step_sequences);
+}
+
+static int count_resident(const struct ot_plan *plan) {
+    int n = 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        n += plan->slabs[s].weights == OT_HOME_GPU && plan->slabs[s].state == OT_HOME_GPU;
+    return n;
+}
+
+/* The budget after "--gpu-mem" or "--host-mem" in the last error's sentence; 0 if it names none. */
+static size_t named_budget(const char *option) {
+    char format[32];
+    size_t mib = 0;
+    const char *at = strstr(ot_error_text(), option);
+    snprintf(format, sizeof format, "%s %%zuM", option);
+    return at && sscanf(at, format, &mib) == 1 ? mib * MIB : 0;
+}
+
+/* After a refusal: the sentence names the tier that is short, and the budgets that it says to give are
+ * enough. */
+static void check_cure(const struct ot_plan_request *refused) {
+    struct ot_plan_request rq = *refused;
+    struct ot_plan plan;
+    size_t gpu = named_budget("--gpu-mem"), host = named_budget("--host-mem");
+    const char *tier = gpu && host ? "gpu and host memory: " : gpu ? "gpu memory: " : "host memory: ";
+    assert_non_null(strstr(ot_error_text(), tier));
+    assert_non_null(strstr(ot_error_text(), "short by"));
+    assert_true(gpu > 0 || host > 0);
+    assert_true((!gpu || gpu > rq.budget_bytes[OT_TIER_GPU]) &&
+                (!host || host > rq.budget_bytes[OT_TIER_HOST]));
+    rq.budget_bytes[OT_TIER_GPU] = gpu ? gpu : rq.budget_bytes[OT_TIER_GPU];
+    rq.budget_bytes[OT_TIER_HOST] = host ? host : rq.budget_bytes[OT_TIER_HOST];
+    check_ok(ot_plan_make(&rq, &plan));
+    check_fits(&rq, &plan);
+    ot_plan_free(&plan);
+}
+
+/* A plan that keeps to its budgets (true), or a refusal with its cure. */
+static bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan) {
+    int rc = ot_plan_make(rq, plan);
+    if (rc == 0) {
+        check_fits(rq, plan);
+        return true;
+    }
+    assert_int_equal(rc, -OT_E_BUDGET);
+    assert_null(plan->slabs);
+    check_cure(rq);
+    return false;
+}
+
+/* ---- budgets ---- */
+
+static void all_resident_when_it_fits(void **state) {
+    (void)state;
+    for (int mix = 0; mix < 4; mix++) {
+        struct fake f;
+        open_small(&f, mix & 1 ? OT_BF16 : OT_F32, mix & 2);
+        struct ot_plan_request rq = small_request(&f);
+        struct ot_plan plan;
+        for (int exact = 0; exact < 2; exact++) {
+            check_ok(ot_plan_make(&rq, &plan));
+            check_fits(&rq, &plan);
+            assert_int_equal(count_resident(&plan), f.chain.n_slabs);
+            assert_int_equal(plan.weight_slots[OT_SLOT_LAYER] + plan.weight_slots[OT_SLOT_EDGE], 0);
+            assert_int_equal(plan.activations, OT_HOME_GPU);
+            assert_int_equal(plan.kept_blocks, f.layers);
+            for (int t = 0; t < OT_TIER_COUNT; t++)
+                rq.budget_bytes[t] = ot_ledger_total(&plan.ledger, (enum ot_tier)t);
+            ot_plan_free(&plan);
+        }
+        rq.budget_bytes[OT_TIER_GPU]--; /* one byte less, and something has to go */
+        rq.budget_bytes[OT_TIER_HOST] = (size_t)1 << 34;
+        check_ok(ot_plan_make(&rq, &plan));
+        check_fits(&rq, &plan);
+        assert_true(plan.kept_blocks < f.layers);
+        ot_plan_free(&plan);
+    }
+}
+
+/* How much of the device a plan uses to be fast, most important first; smaller budgets never get more. */
+static int compare_speed(const struct ot_plan *a, const struct ot_plan *b) {
+    int64_t of_a[] = {a->micro_tokens, -a->activations, a->stage_slots[OT_SLOT_LAYER], count_resident(a),
+                      a->kept_blocks};
+    int64_t of_b[] = {b->micro_tokens, -b->activations, b->stage_slots[OT_SLOT_LAYER], count_resident(b),
+                      b->kept_blocks};
+    for (int i = 0; i < 5; i++)
+        if (of_a[i] != of_b[i])
+            return of_a[i] > of_b[i] ? 1 : -1;
+    return 0;
+}
+
+static void shrinking_budgets_shrink_the_plan(void **state) {
+    (void)state;
+    struct fake f;
+    open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = small_request(&f);
+    struct ot_plan before, plan;
+    check_ok(ot_plan_make(&rq, &before));
+    size_t budget = ot_ledger_total(&before.ledger, OT_TIER_GPU), smallest = 0;
+    int plans = 0, changes = 0;
+    for (rq.budget_bytes[OT_TIER_GPU] = budget; plan_or_cure(&rq, &plan);
+         rq.budget_bytes[OT_TIER_GPU] -= MIB, plans++) {
+        int order = compare_speed(&plan, &before);
+        assert_true(order <= 0);
+        changes += order < 0;
+        smallest = rq.budget_bytes[OT_TIER_GPU];
+        ot_plan_free(&before);
+        before = plan;
+    }
+    ot_plan_free(&before);
+    assert_true(plans > 100 && changes > f.layers);
+    check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "gpu memory: ");
+    assert_true(named_budget("--gpu-mem") <=
+                smallest + MIB - 1); /* the sentence named the smallest, not just one that does */
+}
+
+static void every_pair_of_budgets_is_used_or_cured(void **state) {
+    (void)state;
+    for (int mix = 0; mix < 8; mix++) {
+        struct fake f;
+        int made = 0, refused = 0;
+        open_small(&f, mix & 1 ? OT_BF16 : OT_F32, mix & 2);
+        struct ot_plan_request rq = small_request(&f);
+        rq.order = mix & 4 ? OT_ORDER_MICRO : OT_ORDER_LAYER;
+        for (size_t gpu = 0; gpu <= 360; gpu += 30)
+            for (size_t host = 0; host <= 360; host += 30) {
+                struct ot_plan plan;
+                rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
+                rq.budget_bytes[OT_TIER_HOST] = host * MIB;
+                bool planned = plan_or_cure(&rq, &plan);
+                made += planned;
+                refused += !planned;
+                if (planned)
+                    ot_plan_free(&plan);
+            }
+        assert_true(made > 10 && refused > 10);
+    }
+}
+
+/* Too little of the device for everything, too little of the host for everything, and enough of both
+ * together. */
+static void tiers_share_what_neither_holds(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = small_request(&f);
+    rq.recompute = 1;
+    rq.weights = rq.state = OT_HOME_HOST;
+    check_ok(ot_plan_make(&rq, &plan));
+    size_t all_host = ot_ledger_total(&plan.ledger, OT_TIER_HOST);
+    ot_plan_free(&plan);
+    rq.weights = rq.state = OT_HOME_GPU;
+    check_ok(ot_plan_make(&rq, &plan));
+    size_t all_gpu = ot_ledger_total(&plan.ledger, OT_TIER_GPU);
+    ot_plan_free(&plan);
+    rq.weights = rq.state = OT_HOME_AUTO;
+    rq.budget_bytes[OT_TIER_GPU] = all_gpu - MIB;
+    rq.budget_bytes[OT_TIER_HOST] = all_host - MIB;
+    check_ok(ot_plan_make(&rq, &plan));
+    check_fits(&rq, &plan);
+    assert_true(count_resident(&plan) > 0 && count_resident(&plan) < f.chain.n_slabs);
+    ot_plan_free(&plan);
+}
+
+static void reserved_bytes_come_first(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = small_request(&f);
+    for (int tier = 0; tier < OT_TIER_COUNT; tier++) {
+        rq = small_request(&f);
+        rq.weights = rq.state = tier == OT_TIER_GPU ? OT_HOME_GPU : OT_HOME_HOST;
+        int64_t *reserved = tier == OT_TIER_GPU ? &rq.extra_device_bytes : &rq.extra_host_bytes;
+        *reserved = (int64_t)rq.budget_bytes[tier] - 50 * MIB;
+        assert_false(plan_or_cure(&rq, &plan));
+        *reserved -= (int64_t)1 << 30;
+        assert_true(plan_or_cure(&rq, &plan));
+        ot_plan_free(&plan);
+    }
+}
+
+/* ---- choices of the caller ---- */
+
+static void forced_homes_are_honoured(void **state) {
+    (void)state;
+    for (int mix = 0; mix < 27; mix++) {
+        struct fake f;
+        struct ot_plan plan;
+        open_small(&f, OT_BF16, mix & 1);
+        struct ot_plan_request rq = small_request(&f);
+        rq.weights = (enum ot_home)(mix % 3 - 1);
+        rq.state = (enum ot_home)(mix / 3 % 3 - 1);
+        rq.activations = (enum ot_home)(mix / 9 - 1);
+        for (size_t gpu = 4096; gpu > 0; gpu /= 2) {
+            rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
+            if (!plan_or_cure(&rq, &plan))
+                continue;
+            for (int s = 0; s < plan.n_slabs; s++) {
+                assert_true(rq.weights == OT_HOME_AUTO || plan.slabs[s].weights == rq.weights);
+                assert_true(rq.state == OT_HOME_AUTO || plan.slabs[s].state == rq.state);
+            }
+            assert_true(rq.activations == OT_HOME_AUTO || plan.activations == rq.activations);
+            ot_plan_free(&plan);
+        }
+    }
+}
+
+static void recompute_and_slots_are_honoured(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    open_small(&f, OT_BF16, false);
+    for (int recompute = 0; recompute < 2; recompute++)
+        for (int slots = 1; slots <= OT_PLAN_MAX_SLOTS; slots++) {
+            struct ot_plan_request rq = small_request(&f);
+            int made = 0;
+            rq.recompute = recompute;
+            rq.slots = slots;
+            /* Keeping everything takes 1152 MiB: it must not be starved by slabs that could as well stream.
+             */
+            for (size_t gpu = 1600; gpu >= 100; gpu -= 100) {
+                rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
+                if (!plan_or_cure(&rq, &plan))
+                    continue;
+                made++;
+                assert_int_equal(plan.kept_blocks, recompute ? 0 : f.layers);
+                for (int k = 0; k < OT_SLOT_KINDS; k++)
+                    assert_true(plan.weight_slots[k] == 0 || plan.weight_slots[k] == slots);
+                assert_true(plan.activation_slots == 0 || plan.activation_slots == slots);
+                ot_plan_free(&plan);
+            }
+            assert_true(made >= (recompute ? 10 : 2));
+        }
+}
+
+static void micro_batches_are_chosen_or_honoured(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    open_small(&f, OT_BF16, false);
+    for (int64_t micro = 0; micro <= 20; micro++) {
+        struct ot_plan_request rq = small_request(&f);
+        rq.micro_sequences = micro;
+        assert_true(plan_or_cure(&rq, &plan));
+        int64_t want = micro == 0 ? 8 : micro < 16 ? micro : 16; /* chosen: 4096 tokens are enough */
+        assert_int_equal(plan.micro_tokens, want * rq.sequence_tokens);
+        ot_plan_free(&plan);
+    }
+    struct ot_plan_request rq = small_request(&f);
+    rq.budget_bytes[OT_TIER_GPU] = 70 * MIB;
+    rq.micro_sequences = 16;
+    assert_false(plan_or_cure(&rq, &plan));
+    rq.micro_sequences = 0;
+    assert_true(plan_or_cure(&rq, &plan)); /* the same budget, and the program may choose */
+    assert_true(plan.micro_tokens < 8 * rq.sequence_tokens);
+    ot_plan_free(&plan);
+}
+
+static void forward_alone_has_no_state(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    open_small(&f, OT_BF16, true);
+    struct ot_plan_request rq = small_request(&f);
+    rq.train = false;
+    for (size_t gpu = 512; gpu > 0; gpu /= 2) {
+        rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
+        if (!plan_or_cure(&rq, &plan))
+            continue;
+        for (int e = 0; e < plan.ledger.n; e++)
+            assert_true(!strstr(plan.ledger.entries[e].name, "state") &&
+                        !strstr(plan.ledger.entries[e].name, "gradient"));
+        ot_plan_free(&plan);
+    }
+}
+
+/* ---- absurd requests ---- */
+
+static void absurd_numbers_are_refused_or_planned(void **state) {
+    (void)state;
+    static const int64_t numbers[] = {INT64_MIN, -1, 0, 1, 3, 2048, INT32_MAX, (int64_t)1 << 40, INT64_MAX};
+    static const size_t budgets[] = {0, 1, (size_t)1 << 30, SIZE_MAX};
+    enum { N = sizeof numbers / sizeof *numbers };
+    struct fake f;
+    int made = 0, refused = 0;
+    open_small(&f, OT_BF16, true);
+    for (int i = 0; i < N * N * N * 4; i++) {
+        struct ot_plan_request rq = small_request(&f);
+        struct ot_plan plan;
+        rq.sequence_tokens = numbers[i % N];
+        rq.step_sequences = numbers[i / N % N];
+        rq.micro_sequences = numbers[i / N / N % N];
+        rq.budget_bytes[OT_TIER_GPU] = rq.budget_bytes[OT_TIER_HOST] = budgets[i / N / N / N];
+        int rc = ot_plan_make(&rq, &plan);
+        assert_true(rc == 0 || rc == -OT_E_USAGE || rc == -OT_E_BUDGET);
+        if (rc == 0)
+            check_fits(&rq, &plan);
+        made += rc == 0;
+        refused += rc < 0;
+        ot_plan_free(&plan);
+    }
+    assert_true(made > 10 && refused > 10);
+}
+
+static void bad_requests_are_named(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = small_request(&f);
+#define REFUSED(field, value, words)                                                                         \
+    do {                                                                                                     \
+        rq = small_request(&f);                                                                              \
+        rq.field = (value);                                                                                  \
+        check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, words);                                            \
+        assert_null(plan.slabs);                                                                             \
+    } while (0)
+    REFUSED(sequence_tokens, 0, "0 tokens is no step");
+    REFUSED(step_sequences, -4, "-4 sequences");
+    REFUSED(micro_sequences, -1, "is no step");
+    REFUSED(step_sequences, INT64_MAX, "--tokens-per-step");
+    REFUSED(sequence_tokens, INT64_MAX, "--tokens-per-step");
+    REFUSED(slots, -1, "--slots -1");
+    REFUSED(slots, OT_PLAN_MAX_SLOTS + 1, "--slots 9");
+    REFUSED(extra_device_bytes, -1, "reserved");
+    REFUSED(extra_host_bytes, INT64_MIN, "reserved");
+#undef REFUSED
+    rq = small_request(&f);
+    rq.sequence_tokens = 1;
+    rq.step_sequences = 1 << 20;
+    rq.micro_sequences = 1;
+    check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "raise --micro-batch");
+    rq.micro_sequences = 0; /* and left to the program, it is raised */
+    rq.budget_bytes[OT_TIER_GPU] = rq.budget_bytes[OT_TIER_HOST] = (size_t)1 << 40;
+    assert_true(plan_or_cure(&rq, &plan));
+    ot_plan_free(&plan);
+}
+
+static void contradictions_are_seen(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = small_request(&f);
+    rq.weights = rq.state = rq.activations = OT_HOME_HOST;
+    check_ok(ot_plan_make(&rq, &plan));
+#define REFUSED(field, value, words)                                                                         \
+    do {                                                                                                     \
+        struct ot_plan changed = plan;                                                                       \
+        changed.field = (value);                                                                             \
+        check_fails(ot_plan_finish(&f.chain, &changed), OT_E_USAGE, words);                                  \
+    } while (0)
+    REFUSED(weight_slots[OT_SLOT_LAYER], 0, "no layer slot");
+    REFUSED(weight_slots[OT_SLOT_EDGE], OT_PLAN_MAX_SLOTS + 1, "9 edge slots");
+    REFUSED(grad_slots[OT_SLOT_EDGE], 0, "gradients pass");
+    REFUSED(stage_slots[OT_SLOT_LAYER], -1, "gradients on their way out");
+    REFUSED(activation_slots, 0, "no slot brings them back");
+    REFUSED(kept_blocks, f.layers + 1, "13 blocks of 12");
+    REFUSED(tile_params, OT_SLAB_ALIGN_PARAMS + 1, "no plan");
+    REFUSED(max_micro, 0, "no plan");
+    REFUSED(max_micro, INT32_MAX, "--tokens-per-step");
+    REFUSED(n_slabs, 3, "3 slabs");
+#undef REFUSED
+    check_ok(ot_plan_finish(&f.chain, &plan));
+    ot_plan_free(&plan);
+}
+
+/* ---- a large model ---- */
+
+static double seconds_since(const struct timespec *start) {
+    struct timespec now;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID,
+                  &now); /* not the wall's: the machine may be busy with other tests */
+    return (double)(now.tv_sec - start->tv_sec) + (double)(now.tv_nsec - start->tv_nsec) * 1e-9;
+}
+
+/* 80 layers as Llama-2-70B has them, streamed through 40 GB in 16 micro-batches: must be planned and checked
+ * while a user waits. The times go to stdout; what is asserted is the second, and that for a build without
+ * sanitizers alone. */
+static void seventy_billion_parameters_plan_in_a_second(void **state) {
+    (void)state;
+    struct fake f = {.layers = 80,
+                     .hidden = 8192,
+                     .layer_params = 855654400,
+                     .edge_params = 262144000,
+                     .vocab = 32000,
+                     .dtype = OT_BF16};
+    struct ot_plan plan;
+    struct ot_layout layout;
+    struct ot_schedule schedule;
+    struct timespec start;
+    open_fake(&f);
+    struct ot_plan_request rq = small_request(&f);
+    rq.sequence_tokens = 2048;
+    rq.micro_sequences = 1;
+    rq.budget_bytes[OT_TIER_GPU] = (size_t)40 << 30;
+    rq.budget_bytes[OT_TIER_HOST] = (size_t)2000 << 30;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
+    check_ok(ot_plan_make(&rq, &plan));
+    double planned = seconds_since(&start);
+    check_fits(&rq, &plan);
+    assert_int_equal(plan.max_micro, 16);
+    check_ok(ot_layout_make(&f.chain, &plan, &layout));
+    check_ok(ot_schedule_make_train(&f.chain, &plan, &layout, &schedule));
+    double linked = seconds_since(&start);
+    check_ok(ot_schedule_verify(&schedule, &layout, &plan));
+    double verified = seconds_since(&start);
+    printf("70B: plan %.3f s, %d tasks linked in %.3f s, verified in %.3f s\n", planned, schedule.n_tasks,
+           linked - planned, verified - linked);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    assert_true(planned < 1);
+#endif
+    ot_schedule_free(&schedule);
+    ot_layout_free(&layout);
+    ot_plan_free(&plan);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_resident_when_it_fits),
+        cmocka_unit_test(shrinking_budgets_shrink_the_plan),
+        cmocka_unit_test(every_pair_of_budgets_is_used_or_cured),
+        cmocka_unit_test(tiers_share_what_neither_holds),
+        cmocka_unit_test(reserved_bytes_come_first),
+        cmocka_unit_test(forced_homes_are_honoured),
+        cmocka_unit_test(recompute_and_slots_are_honoured),
+        cmocka_unit_test(micro_batches_are_chosen_or_honoured),
+        cmocka_unit_test(forward_alone_has_no_state),
+        cmocka_unit_test(absurd_numbers_are_refused_or_planned),
+        cmocka_unit_test(bad_requests_are_named),
+        cmocka_unit_test(contradictions_are_seen),
+        cmocka_unit_test(seventy_billion_parameters_plan_in_a_second),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
