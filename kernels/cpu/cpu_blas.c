@@ -5,85 +5,104 @@
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/cpu_amx.h"
+
 /* oneDNN's GEMM entry (exported by 2.x and 3.x, declared in no public header); 0 is success. */
-typedef int (*bf16_gemm_fn)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                            const void *a, int64_t lda, const void *b, int64_t ldb, float beta, float *c,
-                            int64_t ldc);
+typedef int (*onednn_gemm_fn)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                              const void *a, int64_t lda, const void *b, int64_t ldb, float beta, float *c,
+                              int64_t ldc);
 
 static struct {
     pthread_once_t once;
     bool one_at_a_time; /* OpenBLAS may not be called by two threads at once */
     pthread_mutex_t turn;
-    bf16_gemm_fn bf16_gemm;
+    void (*bf16)(const struct ot_cpu_product *product); /* NULL: through fp32 */
+    onednn_gemm_fn onednn;
     void (*omp_set_num_threads)(int);
+    char name[64];
 } blas = {.once = PTHREAD_ONCE_INIT, .turn = PTHREAD_MUTEX_INITIALIZER};
 
-static bool cpu_multiplies_bf16(void) {
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512bf16");
-#else
-    return false;
-#endif
-}
-
-static void open_onednn(void) {
-    const char *choice = getenv("OFFLOAD_TRAIN_BF16");
-    if ((choice && strcmp(choice, "openblas") == 0) || !cpu_multiplies_bf16())
-        return;
-    void *library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        library = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return;
-    /* Kept open to the end: its kernels are in use by then. */
-    blas.bf16_gemm = (bf16_gemm_fn)dlsym(library, "dnnl_gemm_bf16bf16f32");
-    blas.omp_set_num_threads = (void (*)(int))dlsym(library, "omp_set_num_threads");
-}
-
-static void blas_open(void) {
-    openblas_set_num_threads(1);
-    /* Debian's serial build (0.3.21) gives wrong products when two threads call it: it is compiled without
-     * locks. */
-    blas.one_at_a_time = openblas_get_parallel() == OPENBLAS_SEQUENTIAL;
-    open_onednn();
-}
-
-void ot_cpu_blas_f32(const struct ot_cpu_product *p) {
-    pthread_once(&blas.once, blas_open);
-    assert(p->m <= INT_MAX && p->n <= INT_MAX && p->k <= INT_MAX);
-    assert(p->lda <= INT_MAX && p->ldb <= INT_MAX && p->ldc <= INT_MAX);
-    if (blas.one_at_a_time)
-        pthread_mutex_lock(&blas.turn);
-    cblas_sgemm(CblasRowMajor, p->trans_a ? CblasTrans : CblasNoTrans, p->trans_b ? CblasTrans : CblasNoTrans,
-                (int)p->m, (int)p->n, (int)p->k, p->alpha, p->a, (int)p->lda, p->b, (int)p->ldb, p->beta,
-                p->c, (int)p->ldc);
-    if (blas.one_at_a_time)
-        pthread_mutex_unlock(&blas.turn);
-}
-
-bool ot_cpu_blas_has_bf16(void) {
-    pthread_once(&blas.once, blas_open);
-    return blas.bf16_gemm != NULL;
-}
-
-void ot_cpu_blas_bf16(const struct ot_cpu_product *p) {
+static void onednn_product(const struct ot_cpu_product *p) {
     /* OpenMP keeps its thread count per calling thread. */
     static _Thread_local bool single;
     if (!single && blas.omp_set_num_threads)
         blas.omp_set_num_threads(1);
     single = true;
-    int rc = blas.bf16_gemm(p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', p->m, p->n, p->k, p->alpha, p->a,
-                            p->lda, p->b, p->ldb, p->beta, p->c, p->ldc);
+    int rc = blas.onednn(p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', p->m, p->n, p->k, 1, p->a, p->lda,
+                         p->b, p->ldb, p->accumulate ? 1 : 0, p->c, p->ldc);
     assert(rc == 0);
     (void)rc;
 }
 
-const char *ot_cpu_blas_name(void) {
-    bool native = ot_cpu_blas_has_bf16();
+static bool open_onednn(void) {
+#if defined(__x86_64__)
+    if (!__builtin_cpu_supports("avx512bf16"))
+        return false; /* it would only do what product_converted does */
+#endif
+    void *library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        library = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return false;
+    /* Kept open to the end: its kernels are in use by then. */
+    blas.onednn = (onednn_gemm_fn)dlsym(library, "dnnl_gemm_bf16bf16f32");
+    blas.omp_set_num_threads = (void (*)(int))dlsym(library, "omp_set_num_threads");
+    return blas.onednn != NULL;
+}
+
+/* Returns what the name says of bf16. */
+static const char *open_bf16(void) {
+    const char *wish = getenv("OFFLOAD_TRAIN_BF16");
+    bool any = !wish || !*wish;
+    if ((any || strcmp(wish, "amx") == 0) && ot_cpu_amx_open()) {
+        blas.bf16 = ot_cpu_amx_product;
+        return ", AMX bf16";
+    }
+    if ((any || strcmp(wish, "onednn") == 0) && open_onednn()) {
+        blas.bf16 = onednn_product;
+        return ", oneDNN bf16";
+    }
+    return "";
+}
+
+static void open_blas(void) {
+    openblas_set_num_threads(1);
+    /* Debian's serial build (0.3.21) has no locks: two threads get wrong products. */
+    blas.one_at_a_time = openblas_get_parallel() == OPENBLAS_SEQUENTIAL;
+    snprintf(blas.name, sizeof blas.name, "%sOpenBLAS%s", blas.one_at_a_time ? "serial " : "", open_bf16());
+}
+
+void ot_cpu_blas_f32(const struct ot_cpu_product *p) {
+    pthread_once(&blas.once, open_blas);
+    assert(p->m <= INT_MAX && p->n <= INT_MAX && p->k <= INT_MAX);
+    assert(p->lda <= INT_MAX && p->ldb <= INT_MAX && p->ldc <= INT_MAX);
     if (blas.one_at_a_time)
-        return native ? "serial OpenBLAS, oneDNN bf16" : "serial OpenBLAS";
-    return native ? "OpenBLAS, oneDNN bf16" : "OpenBLAS";
+        pthread_mutex_lock(&blas.turn);
+    cblas_sgemm(CblasRowMajor, p->trans_a ? CblasTrans : CblasNoTrans, p->trans_b ? CblasTrans : CblasNoTrans,
+                (int)p->m, (int)p->n, (int)p->k, 1, p->a, (int)p->lda, p->b, (int)p->ldb,
+                p->accumulate ? 1 : 0, p->c, (int)p->ldc);
+    if (blas.one_at_a_time)
+        pthread_mutex_unlock(&blas.turn);
+}
+
+bool ot_cpu_blas_has_bf16(void) {
+    pthread_once(&blas.once, open_blas);
+    return blas.bf16 != NULL;
+}
+
+bool ot_cpu_blas_has_amx(void) {
+    return ot_cpu_blas_has_bf16() && blas.bf16 == ot_cpu_amx_product;
+}
+
+void ot_cpu_blas_bf16(const struct ot_cpu_product *product) {
+    blas.bf16(product);
+}
+
+const char *ot_cpu_blas_name(void) {
+    pthread_once(&blas.once, open_blas);
+    return blas.name;
 }

@@ -1,13 +1,12 @@
-/* The matrix products of the cpu device: OpenBLAS for fp32; for bf16, oneDNN where the CPU multiplies bf16
- * natively.
+/* The matrix products of the cpu device, on the calling thread alone: the device's pool does the parallel
+ * work, on tiles that depend on the shape alone, so that the bits never depend on the number of threads.
  *
- * Both run on the calling thread alone: the device's pool does the parallel work, on tiles that depend on the
- * shape alone, so that the bits never depend on the number of threads. Both are safe to call from many
- * threads.
+ * fp32: OpenBLAS. One that was built without threads is not safe to call from two of them: it is then called
+ * by one at a time, which is slow, and the name says "serial".
  *
- * oneDNN is opened at run time: without it (or on a CPU without AVX512-BF16) bf16 operands are converted to
- * fp32, which is exact, and OpenBLAS multiplies them; only the order of additions differs.
- * OFFLOAD_TRAIN_BF16=openblas in the environment forces that.
+ * bf16, the first that there is: AMX tiles (cpu_amx.h); oneDNN, opened at run time, where the CPU has
+ * AVX512-BF16; else the operands are converted to fp32, which is exact, and OpenBLAS multiplies them. Only
+ * the order of additions differs. OFFLOAD_TRAIN_BF16=amx, onednn or openblas in the environment asks for one.
  */
 #ifndef OT_KERNELS_CPU_BLAS_H
 #define OT_KERNELS_CPU_BLAS_H
@@ -15,21 +14,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* C[m,n] = alpha op(A)[m,k] op(B)[k,n] + beta C, row-major. C is not read where beta is 0. */
+/* C[m,n] = op(A)[m,k] op(B)[k,n], row-major, added to C where accumulate is set; C is not read where it is
+ * not. */
 struct ot_cpu_product {
-    bool trans_a, trans_b;
+    bool trans_a, trans_b, accumulate;
     int64_t m, n, k;
     const void *a, *b;
     float *c;
     int64_t lda, ldb, ldc;
-    float alpha, beta;
 };
 
 void ot_cpu_blas_f32(const struct ot_cpu_product *product);
 bool ot_cpu_blas_has_bf16(void);
+bool ot_cpu_blas_has_amx(void); /* then cpu_amx.h is what ot_cpu_blas_bf16 calls */
 void ot_cpu_blas_bf16(const struct ot_cpu_product *product); /* only where ot_cpu_blas_has_bf16 */
 
-/* For the device's name: "OpenBLAS, oneDNN bf16". */
+/* For the device's name: "OpenBLAS, AMX bf16". */
 const char *ot_cpu_blas_name(void);
 
 #endif

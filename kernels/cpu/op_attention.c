@@ -88,8 +88,8 @@ static void attention_dots(const struct ot_attention *op, struct head_rows a, st
         a = head_rows_f32(op->dtype, a, dim, copies[0]);
         b = head_rows_f32(op->dtype, b, dim, copies[1]);
     }
-    struct ot_cpu_product product = {false, true, a.rows, b.rows, dim, a.data, b.data,
-                                     out,   a.ld, b.ld,   KEYS,   1,   0};
+    struct ot_cpu_product product = {false,  true,   false, a.rows, b.rows, dim,
+                                     a.data, b.data, out,   a.ld,   b.ld,   KEYS};
     if (native)
         ot_cpu_blas_bf16(&product);
     else
@@ -100,8 +100,8 @@ static void attention_dots(const struct ot_attention *op, struct head_rows a, st
  */
 static void attention_weigh(const struct ot_attention *op, const float *weights, bool trans, int64_t m,
                             struct head_rows rows, float *sum) {
-    struct ot_cpu_product product = {trans, false, m,       op->head_dim, rows.rows, weights, rows.data,
-                                     sum,   KEYS,  rows.ld, op->head_dim, 1,         1};
+    struct ot_cpu_product product = {trans,   false,     true, m,    op->head_dim, rows.rows,
+                                     weights, rows.data, sum,  KEYS, rows.ld,      op->head_dim};
     ot_cpu_blas_f32(&product);
 }
 

@@ -72,10 +72,11 @@ static void product_converted(const struct ot_cpu_product *whole, float *a, floa
         part.a = a;
         part.b = b;
         ot_cpu_blas_f32(&part);
-        part.beta = 1;
+        part.accumulate = true;
     }
 }
 
+/* Stores a tile's sums, with the bias, in C. */
 static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op, const struct gemm_tile *tile,
                                   const float *from, int64_t ld) {
     for (int64_t row = 0; row < tile->rows; row++) {
@@ -97,8 +98,8 @@ static void gemm_tile(const struct gemm_run *run, const struct gemm_tile *tile, 
     const void *a = at(op->dtype, op->a, op->trans_a ? tile->row : tile->row * op->lda);
     const void *b = at(op->dtype, op->b, op->trans_b ? tile->col * op->ldb : tile->col);
     struct ot_cpu_product product = {
-        op->trans_a, op->trans_b,           tile->rows, tile->cols, op->k, a, b, c, op->lda, op->ldb, ldc,
-        1,           op->accumulate ? 1 : 0};
+        op->trans_a, op->trans_b, op->accumulate, tile->rows, tile->cols, op->k, a,
+        b,           c,           op->lda,        op->ldb,    ldc};
     show_read(op->dtype, a, op->trans_a ? op->k : tile->rows, op->lda);
     show_read(op->dtype, b, op->trans_b ? tile->cols : op->k, op->ldb);
     show_write(c, tile->rows, ldc);
@@ -107,8 +108,8 @@ static void gemm_tile(const struct gemm_run *run, const struct gemm_tile *tile, 
     else if (ot_cpu_blas_has_bf16())
         ot_cpu_blas_bf16(&product);
     else
-        product_converted(&product, scratch + run->tile_m * run->tile_n,
-                          scratch + run->tile_m * run->tile_n + run->tile_m * CONVERT_K);
+        product_converted(&product, scratch + run->worker_elems - (run->tile_m + run->tile_n) * CONVERT_K,
+                          scratch + run->worker_elems - run->tile_n * CONVERT_K);
     if (!direct || op->bias)
         WITH_DTYPE(op->c_dtype, gemm_finish, op, tile, c, ldc);
 }
@@ -124,8 +125,7 @@ static void gemm_chunk(void *context, int64_t begin, int64_t end, int64_t chunk,
     }
 }
 
-static void run_gemm(struct ot_lane *lane, const void *args) {
-    const struct ot_gemm *op = args;
+static void run_gemm_tiles(struct ot_lane *lane, const struct ot_gemm *op) {
     struct ot_pool *pool = ot_cpu_lane_pool(lane);
     int64_t m = TILE_MAX, n = TILE_MAX;
     while (ot_chunk_count(op->m, m) * ot_chunk_count(op->n, n) < TILES_WANTED && larger(m, n) > TILE_MIN) {
@@ -134,14 +134,11 @@ static void run_gemm(struct ot_lane *lane, const void *args) {
         else
             m /= 2;
     }
-    struct gemm_run run = {op, m, n, ot_chunk_count(op->n, n), NULL, m * n + (m + n) * CONVERT_K};
+    bool converts = op->dtype != OT_F32 && !ot_cpu_blas_has_bf16();
+    int64_t result_elems = op->c_dtype == OT_F32 ? 0 : m * n, copy_elems = converts ? (m + n) * CONVERT_K : 0;
+    struct gemm_run run = {op, m, n, ot_chunk_count(op->n, n), NULL, result_elems + copy_elems};
     run.scratch =
-        ot_cpu_lane_scratch(lane, (size_t)(run.worker_elems * ot_pool_threads(pool)) * sizeof(float));
+        ot_cpu_lane_scratch(lane, (size_t)(1 + run.worker_elems * ot_pool_threads(pool)) * sizeof(float));
     if (run.scratch)
         ot_pool_run(pool, ot_chunk_count(op->m, m) * run.tiles_n, 1, gemm_chunk, &run);
-}
-
-static void cpu_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
-    assert(!op->accumulate || op->c_dtype == OT_F32);
-    ot_cpu_lane_push(lane, run_gemm, op, sizeof *op);
 }

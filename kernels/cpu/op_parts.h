@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/cpu_blas.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/vecmath.h"
