@@ -48,19 +48,18 @@ static int feed(struct builder *builder, const char *text, size_t bytes) {
     return 0;
 }
 
-/* json-c would clamp it to 64 bits; with a fraction it becomes a real. */
-static int feed_long_int(void *context, size_t end) {
+static int feed_replaced(void *context, size_t begin, size_t end, const char *text, size_t bytes) {
     struct builder *builder = context;
-    OT_TRY(feed(builder, builder->text + builder->fed, end - builder->fed));
+    OT_TRY(feed(builder, builder->text + builder->fed, begin - builder->fed));
     builder->fed = end;
-    return feed(builder, ".0", 2);
+    return feed(builder, text, bytes);
 }
 
 static int build(struct builder *builder, size_t bytes) {
     struct ot_json_scan scan = {.text = (const unsigned char *)builder->text,
                                 .bytes = bytes,
                                 .where = builder->where,
-                                .on_long_int = feed_long_int,
+                                .on_replace = feed_replaced,
                                 .context = builder};
     OT_TRY(ot_json_scan_document(&scan));
     OT_TRY(feed(builder, builder->text + builder->fed, bytes - builder->fed));

@@ -60,6 +60,32 @@ static bool is_hex(int c) {
 
 /* ---- strings ---- */
 
+/* The value of "\\uXXXX" at an offset; -1 where there is none. */
+static int escaped_unit(const struct ot_json_scan *scan, size_t at) {
+    int value = 0;
+    if (at + 6 > scan->bytes || scan->text[at] != '\\' || scan->text[at + 1] != 'u')
+        return -1;
+    for (size_t i = at + 2; i < at + 6; i++) {
+        int c = scan->text[i];
+        if (!is_hex(c))
+            return -1;
+        value = value * 16 + (is_digit(c) ? c - '0' : (c | 0x20) - 'a' + 10);
+    }
+    return value;
+}
+
+/* Past the second half, if the escape at `start` is the first half of a pair. */
+static int replace_pair(struct ot_json_scan *scan, size_t start) {
+    int high = escaped_unit(scan, start), low = escaped_unit(scan, start + 6);
+    if (high < 0xd800 || high > 0xdbff || low < 0xdc00 || low > 0xdfff)
+        return 0;
+    int point = 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
+    char utf8[4] = {(char)(0xf0 | point >> 18), (char)(0x80 | (point >> 12 & 0x3f)),
+                    (char)(0x80 | (point >> 6 & 0x3f)), (char)(0x80 | (point & 0x3f))};
+    scan->at = start + 12;
+    return scan->on_replace(scan->context, start, scan->at, utf8, sizeof utf8);
+}
+
 static int scan_escape(struct ot_json_scan *scan, bool is_key) {
     size_t start = scan->at++;
     int c = peek(scan);
@@ -77,7 +103,7 @@ static int scan_escape(struct ot_json_scan *scan, bool is_key) {
         scan->at = start;
         return fault(scan, "a key with a NUL in it");
     }
-    return 0;
+    return replace_pair(scan, start);
 }
 
 /* json-c measures strings with an int. */
@@ -143,7 +169,7 @@ static int scan_number(struct ot_json_scan *scan) {
             return fault(scan, "a number without digits in its exponent");
     }
     if (is_int && exceeds_int64(digits, n_digits, negative))
-        return scan->on_long_int(scan->context, scan->at);
+        return scan->on_replace(scan->context, scan->at, scan->at, ".0", 2);
     return 0;
 }
 

@@ -115,6 +115,19 @@ static void test_strings(void **state) {
     check_string("\"\\ud800\\ud83d\\ude00\"", "\xef\xbf\xbd\xf0\x9f\x98\x80", 7);
 }
 
+/* Characters beyond U+FFFF as escaped pairs: json-c 0.16 takes some for two halves. */
+static void test_surrogate_pairs(void **state) {
+    (void)state;
+    for (unsigned point = 0x10000; point < 0x110000; point += point < 0x20000 ? 1 : 16) {
+        char json[16], want[5];
+        snprintf(json, sizeof json, "\"\\u%04x\\u%04X\"", 0xd800 + ((point - 0x10000) >> 10),
+                 0xdc00 + (point & 0x3ff));
+        snprintf(want, sizeof want, "%c%c%c%c", 0xf0 | point >> 18, 0x80 | (point >> 12 & 0x3f),
+                 0x80 | (point >> 6 & 0x3f), 0x80 | (point & 0x3f));
+        check_string(json, want, 4);
+    }
+}
+
 static void test_members_in_file_order(void **state) {
     (void)state;
     struct ot_json *root = parse("{\"z\":1,\"a\":null,\"m\":3,\"z\":4}"), *value;
@@ -402,6 +415,7 @@ int main(void) {
         cmocka_unit_test(test_any_value_is_a_document),
         cmocka_unit_test(test_integers_beyond_int64_become_reals),
         cmocka_unit_test(test_strings),
+        cmocka_unit_test(test_surrogate_pairs),
         cmocka_unit_test(test_members_in_file_order),
         cmocka_unit_test(test_faults_are_named_with_their_place),
         cmocka_unit_test(test_depth_is_bounded),
