@@ -84,7 +84,8 @@ static int add_dep(struct ot_task *task, struct ot_dep dep) {
 /* Keeps those candidates that no other one implies: the newest first, since it may reach the older. */
 static int reduce(struct linker *lk, int node, int step) {
     int n = lk->schedule->n_tasks;
-    qsort(lk->candidates, (size_t)lk->n_candidates, sizeof *lk->candidates, descending);
+    if (lk->n_candidates > 1)
+        qsort(lk->candidates, (size_t)lk->n_candidates, sizeof *lk->candidates, descending);
     for (int i = 0; i < lk->n_candidates; i++) {
         int before = lk->candidates[i];
         if (before == node || ot_reach_has(&lk->reach, node, before))

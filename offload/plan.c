@@ -9,6 +9,8 @@
 /* A micro-batch of this many tokens keeps the matrix units of every device that we know busy; more only costs
  * memory. */
 enum { MICRO_TOKENS_ENOUGH = 4096, MIB = 1 << 20 };
+/* Of this many it is within a few percent of that: it is not cut further to make room for residency. */
+enum { MICRO_TOKENS_SOUND = 1024 };
 /* The CPU pool's unit: 2 Mi parameters, 52 MB of traffic: a few milliseconds, far above the cost of a
  * hand-over. */
 enum { TILE_PARAMS = 2 << 20 };
@@ -291,8 +293,26 @@ static int find_resident(const struct ot_plan_request *rq, struct candidate *c, 
     return 0;
 }
 
-/* The first candidate that fits, going down in speed: large micro-batches before small ones, activations on
- * the device before the host, three slots before one. */
+/* Smaller micro-batches, down to a sound size, if with one of them the whole model can live on the device:
+ * that saves more than larger matrices do. 1: found, 0: none, < 0: no plan at all. */
+static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, int64_t least, int kept,
+                             struct candidate *c, struct ot_plan *plan) {
+    int64_t sound = (MICRO_TOKENS_SOUND + rq->sequence_tokens - 1) / rq->sequence_tokens;
+    least = least > sound ? least : sound;
+    for (;; micro = micro / 2) {
+        struct need need;
+        *c = (struct candidate){micro, rq->chain->n_slabs, kept, rq->slots ? rq->slots : 1, OT_HOME_GPU};
+        OT_TRY(measure(rq, c, plan, &need));
+        if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
+            return 1;
+        if (rq->micro_sequences || micro / 2 < least)
+            return 0;
+    }
+}
+
+/* The first candidate that fits, going down in speed: all resident and nothing recomputed, all resident; then
+ * large micro-batches before small ones, activations on the device before the host, three slots before one.
+ */
 static int find_candidate(const struct ot_plan_request *rq, struct candidate *c, struct ot_plan *plan) {
     struct shortage shortage = {{SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX}}};
     int64_t step = rq->step_sequences, least = (step + most_micro(rq->chain) - 1) / most_micro(rq->chain);
@@ -302,6 +322,11 @@ static int find_candidate(const struct ot_plan_request *rq, struct candidate *c,
     int most_slots = rq->slots ? rq->slots : 3, fewest_slots = rq->slots ? rq->slots : 1;
     int kept = rq->train && rq->recompute == 0 ? rq->chain->n_blocks - 2 : 0;
     int homes = rq->train && rq->activations == OT_HOME_AUTO ? 2 : 1;
+    for (int recompute = rq->train && rq->recompute < 0 ? 0 : 1; recompute < 2; recompute++) {
+        int rc = find_all_resident(rq, micro, least, recompute ? kept : rq->chain->n_blocks - 2, c, plan);
+        if (rc != 0)
+            return rc < 0 ? rc : 0;
+    }
     for (;; micro = micro / 2 > least ? micro / 2 : least) {
         for (int home = 0; home < homes; home++)
             for (int slots = most_slots; slots >= fewest_slots; slots--) {

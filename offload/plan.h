@@ -86,11 +86,12 @@ struct ot_plan_request {
     int64_t extra_device_bytes, extra_host_bytes;
 };
 
-/* Chooses within the budgets: micro-batches large enough, then activations on the device, then slots enough
- * to overlap; as much residency as that leaves room for, then kept activations; streams what does not fit.
- * Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what would fit (the memory that the
- * sentence says to give is enough, the rest unchanged); OT_E_USAGE: a request that cannot be. The caller
- * frees the plan with ot_plan_free. */
+/* Chooses within the budgets: everything resident if a micro-batch of sound size allows it; else
+ * micro-batches large enough, then activations on the device, then slots enough to overlap; as much residency
+ * as that leaves room for, then kept activations; streams what does not fit. Deterministic. Errors:
+ * OT_E_BUDGET: which tier, by how much, and what would fit (the memory that the sentence says to give is
+ * enough, the rest unchanged); OT_E_USAGE: a request that cannot be. The caller frees the plan with
+ * ot_plan_free. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
 /* Recomputes the ledger from the other fields, after a test or a caller has set them by hand. Errors:
  * OT_E_USAGE when the fields contradict each other (a slab homed on the host without slots, ...). */
