@@ -17,13 +17,10 @@
 
 enum {
     SIDE = 16,                /* rows of a tile; columns of fp32, pairs of bf16 */
-    PANEL = 2 * SIDE,         /* rows of A, columns of B, that the accumulators cover */
+    PANEL = OT_CPU_AMX_PANEL, /* rows of A, columns of B, that the accumulators cover */
     STEP = 32,                /* elements of k in a tile */
     TILE_ELEMS = SIDE * STEP, /* bf16 */
     BLOCK_K = 512,            /* a panel of A is then 32 KiB: it stays in L1 */
-    BLOCK_N = 512,            /* B's block is then 512 KiB: it stays in L2 */
-    STEPS = BLOCK_K / STEP,
-    PANEL_ELEMS = 2 * STEPS * TILE_ELEMS,
 };
 
 /* ---- the registers ---- */
@@ -90,49 +87,78 @@ struct operand {
     bool pairs_across; /* B's tiles hold one pair of k for all lines in a row; A's hold one line */
 };
 
-/* `lines` lines (at most 16) from `first` on, k in [k, k + depth) (depth at most 32), the rest zeros. */
-static inline void pack_tile(const struct operand *from, int64_t first, int64_t lines, int64_t k,
-                             int64_t depth, uint16_t *to) {
-    __m512i r[SIDE];
-    if (from->k_contiguous) {
+/* Row r of the tile before it is transposed or not: a line of k, or a pair of k for all lines. lines and
+ * depth: how much there is; the rest is zeros. */
+static inline __m512i load_row(const struct operand *from, bool k_contiguous, int64_t r, int64_t lines,
+                               int64_t depth) {
+    if (k_contiguous) {
         __mmask32 mask = depth >= STEP ? ~0u : (1u << depth) - 1;
-        for (int64_t i = 0; i < SIDE; i++)
-            r[i] = i < lines ? _mm512_maskz_loadu_epi16(mask, from->data + (first + i) * from->line + k)
-                             : _mm512_setzero_si512();
-    } else {
-        __mmask16 mask = (__mmask16)(lines >= SIDE ? 0xffff : (1 << lines) - 1);
-        for (int64_t i = 0; i < SIDE; i++) {
-            const uint16_t *even = from->data + (k + 2 * i) * from->line + first;
-            __mmask16 has_even = 2 * i < depth ? mask : 0, has_odd = 2 * i + 1 < depth ? mask : 0;
-            __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(has_even, even));
-            __m512i high = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(has_odd, even + from->line));
-            r[i] = _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-        }
+        return _mm512_maskz_loadu_epi16(r < lines ? mask : 0, from->data + r * from->line);
     }
-    if (from->k_contiguous == from->pairs_across)
+    __mmask16 mask = (__mmask16)(lines >= SIDE ? 0xffff : (1 << lines) - 1);
+    const uint16_t *even = from->data + 2 * r * from->line;
+    __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(2 * r < depth ? mask : 0, even));
+    __m512i high =
+        _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(2 * r + 1 < depth ? mask : 0, even + from->line));
+    return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
+/* `lines` lines (those beyond 16 are left out) and `depth` of k (beyond 32 likewise), from from->data on.
+ * Always inlined: for a whole tile the masks are constants. */
+static inline __attribute__((always_inline)) void pack_tile(const struct operand *from, int64_t lines,
+                                                            int64_t depth, uint16_t *to) {
+    bool k_contiguous = from->k_contiguous;
+    __m512i r[SIDE];
+    for (int64_t i = 0; i < SIDE; i++)
+        r[i] = load_row(from, k_contiguous, i, lines, depth);
+    if (k_contiguous == from->pairs_across)
         transpose(r);
     for (int i = 0; i < SIDE; i++)
         _mm512_store_si512(to + i * STEP, r[i]);
 }
 
-/* 32 lines and a block of k, ordered as the kernel reads them: for each step of k, two tiles. */
-static void pack_panel(const struct operand *from, int64_t first, int64_t lines, int64_t k, int64_t depth,
-                       uint16_t *to) {
-    for (int64_t step = 0; step < depth; step += STEP)
+/* 32 lines and all of k, ordered as the kernel reads them: for each step of k, two tiles. */
+static inline __attribute__((always_inline)) void pack_panel_as(struct operand from, int64_t lines, int64_t k,
+                                                                uint16_t *to) {
+    int64_t next_line = from.k_contiguous ? from.line : 1, next_k = from.k_contiguous ? 1 : from.line;
+    const uint16_t *data = from.data;
+    for (int64_t step = 0; step < k; step += STEP)
         for (int64_t half = 0; half < PANEL; half += SIDE, to += TILE_ELEMS) {
-            if (half < lines)
-                pack_tile(from, first + half, lines - half, k + step, depth - step, to);
+            from.data = data + half * next_line + step * next_k;
+            if (lines - half >= SIDE && k - step >= STEP)
+                pack_tile(&from, SIDE, STEP, to);
+            else if (half < lines)
+                pack_tile(&from, lines - half, k - step, to);
             else
                 memset(to, 0, TILE_ELEMS * sizeof *to);
         }
 }
 
+/* Lines [first, first + lines). Each way of packing is compiled for itself. */
+static void pack_panel(const struct operand *from, int64_t first, int64_t lines, int64_t k, uint16_t *to) {
+    const uint16_t *data = from->data + first * (from->k_contiguous ? from->line : 1);
+    if (from->k_contiguous && from->pairs_across)
+        pack_panel_as((struct operand){data, from->line, true, true}, lines, k, to);
+    else if (from->k_contiguous)
+        pack_panel_as((struct operand){data, from->line, true, false}, lines, k, to);
+    else if (from->pairs_across)
+        pack_panel_as((struct operand){data, from->line, false, true}, lines, k, to);
+    else
+        pack_panel_as((struct operand){data, from->line, false, false}, lines, k, to);
+}
+
 /* ---- the kernel ---- */
 
+/* 32 rows of A for the kernel: packed, or where they lie. */
+struct a_panel {
+    const uint16_t *data;
+    int64_t row, half, step; /* elements from a row, a tile of 16 rows, a step of k, to the next */
+};
+
 /* C[32, 32] (+)= A panel times B panel. */
-static void multiply_panels(const uint16_t *a, const uint16_t *b, int64_t steps, float *c, int64_t ldc,
+static void multiply_panels(struct a_panel a, const uint16_t *b, int64_t steps, float *c, int64_t ldc,
                             bool accumulate) {
-    size_t stride = (size_t)ldc * sizeof *c;
+    size_t stride = (size_t)ldc * sizeof *c, a_stride = (size_t)a.row * sizeof *a.data;
     if (accumulate) {
         _tile_loadd(0, c, stride);
         _tile_loadd(1, c + SIDE, stride);
@@ -144,13 +170,13 @@ static void multiply_panels(const uint16_t *a, const uint16_t *b, int64_t steps,
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t step = 0; step < steps; step++, a += 2 * TILE_ELEMS, b += 2 * TILE_ELEMS) {
-        _tile_loadd(4, a, 64);
+    for (int64_t step = 0; step < steps; step++, a.data += a.step, b += 2 * TILE_ELEMS) {
+        _tile_loadd(4, a.data, a_stride);
         _tile_loadd(6, b, 64);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + TILE_ELEMS, 64);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, a + TILE_ELEMS, 64);
+        _tile_loadd(5, a.data + a.half, a_stride);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
@@ -160,92 +186,67 @@ static void multiply_panels(const uint16_t *a, const uint16_t *b, int64_t steps,
     _tile_stored(3, c + SIDE * ldc + SIDE, stride);
 }
 
-/* The same at the border of C, through a copy. */
-static void multiply_border(const uint16_t *a, const uint16_t *b, int64_t steps, float *c, int64_t ldc,
-                            bool accumulate, int64_t rows, int64_t cols) {
+/* The same at the border of C, of which rows x cols are there, through a copy. */
+static void multiply_border(struct a_panel a, const uint16_t *b, int64_t steps,
+                            const struct ot_cpu_product *border) {
     _Alignas(64) float copy[PANEL * PANEL];
-    for (int64_t i = 0; accumulate && i < rows; i++)
-        memcpy(copy + i * PANEL, c + i * ldc, (size_t)cols * sizeof *c);
-    multiply_panels(a, b, steps, copy, PANEL, accumulate);
-    for (int64_t i = 0; i < rows; i++)
-        memcpy(c + i * ldc, copy + i * PANEL, (size_t)cols * sizeof *c);
+    size_t bytes = (size_t)border->n * sizeof *copy;
+    for (int64_t i = 0; border->accumulate && i < border->m; i++)
+        memcpy(copy + i * PANEL, border->c + i * border->ldc, bytes);
+    multiply_panels(a, b, steps, copy, PANEL, border->accumulate);
+    for (int64_t i = 0; i < border->m; i++)
+        memcpy(border->c + i * border->ldc, copy + i * PANEL, bytes);
 }
+
+/* ---- products ---- */
 
 static inline int64_t at_most(int64_t limit, int64_t value) {
     return value < limit ? value : limit;
 }
 
-/* ---- products ---- */
-
 int64_t ot_cpu_amx_panel_elems(int64_t k) {
     return (k + STEP - 1) / STEP * 2 * TILE_ELEMS;
 }
 
-static struct operand operand_a(const struct ot_cpu_product *p) {
-    return (struct operand){p->a, p->lda, !p->trans_a, false};
-}
-
-static struct operand operand_b(const struct ot_cpu_product *p) {
-    return (struct operand){p->b, p->ldb, p->trans_b, true};
-}
-
 void ot_cpu_amx_pack_a(const struct ot_cpu_product *p, int64_t row, uint16_t *panel) {
-    struct operand a = operand_a(p);
-    pack_panel(&a, row, at_most(PANEL, p->m - row), 0, p->k, panel);
+    struct operand a = {p->a, p->lda, !p->trans_a, false};
+    pack_panel(&a, row, at_most(PANEL, p->m - row), p->k, panel);
 }
 
 void ot_cpu_amx_pack_b(const struct ot_cpu_product *p, int64_t col, uint16_t *panel) {
-    struct operand b = operand_b(p);
-    pack_panel(&b, col, at_most(PANEL, p->n - col), 0, p->k, panel);
+    struct operand b = {p->b, p->ldb, p->trans_b, true};
+    pack_panel(&b, col, at_most(PANEL, p->n - col), p->k, panel);
 }
 
-/* k in blocks, so that A's panel stays in L1 while all of B's pass it. */
-void ot_cpu_amx_multiply(const struct ot_cpu_product *p) {
-    const uint16_t *a_panels = p->a, *b_panels = p->b;
-    int64_t panel_elems = ot_cpu_amx_panel_elems(p->k);
-    configure_tiles();
-    for (int64_t k = 0; k < p->k; k += BLOCK_K) {
-        int64_t steps = (at_most(BLOCK_K, p->k - k) + STEP - 1) / STEP, skip = k / STEP * 2 * TILE_ELEMS;
-        bool accumulate = p->accumulate || k > 0;
-        for (int64_t i = 0; i < p->m; i += PANEL)
-            for (int64_t j = 0; j < p->n; j += PANEL) {
-                const uint16_t *a = a_panels + i / PANEL * panel_elems + skip;
-                const uint16_t *b = b_panels + j / PANEL * panel_elems + skip;
-                float *c = p->c + i * p->ldc + j;
-                int64_t rows = at_most(PANEL, p->m - i), cols = at_most(PANEL, p->n - j);
-                if (rows == PANEL && cols == PANEL)
-                    multiply_panels(a, b, steps, c, p->ldc, accumulate);
-                else
-                    multiply_border(a, b, steps, c, p->ldc, accumulate, rows, cols);
-            }
-    }
-    _tile_release();
-}
-
-/* One block of k and of columns: B's block is packed first, A panel by panel. */
-static void multiply_block(const struct ot_cpu_product *p, int64_t k, int64_t col) {
-    static _Thread_local _Alignas(64) uint16_t a_panel[PANEL_ELEMS];
-    static _Thread_local _Alignas(64) uint16_t b_block[BLOCK_N / PANEL * PANEL_ELEMS];
-    struct operand a = operand_a(p), b = operand_b(p);
-    struct ot_cpu_product part = {
-        .accumulate = p->accumulate || k > 0, .ldc = p->ldc, .a = a_panel, .b = b_block};
-    part.k = at_most(BLOCK_K, p->k - k);
-    part.n = at_most(BLOCK_N, p->n - col);
-    for (int64_t j = 0; j < part.n; j += PANEL)
-        pack_panel(&b, col + j, at_most(PANEL, part.n - j), k, part.k,
-                   b_block + j / PANEL * ot_cpu_amx_panel_elems(part.k));
+/* One block of k: A's panel stays in L1 while all of B's pass it. */
+static void multiply_block(const struct ot_cpu_product *p, int64_t k) {
+    const uint16_t *a_data = p->a, *b_data = p->b;
+    int64_t panel_elems = ot_cpu_amx_panel_elems(p->k), skip = k / STEP * 2 * TILE_ELEMS;
+    int64_t steps = (at_most(BLOCK_K, p->k - k) + STEP - 1) / STEP;
+    bool accumulate = p->accumulate || k > 0;
     for (int64_t i = 0; i < p->m; i += PANEL) {
-        part.m = at_most(PANEL, p->m - i);
-        part.c = p->c + i * p->ldc + col;
-        pack_panel(&a, i, part.m, k, part.k, a_panel);
-        ot_cpu_amx_multiply(&part);
+        struct a_panel a = {a_data + i / PANEL * panel_elems + skip, STEP, TILE_ELEMS, 2 * TILE_ELEMS};
+        if (p->lda)
+            a = (struct a_panel){a_data + i * p->lda + k, p->lda, SIDE * p->lda, STEP};
+        for (int64_t j = 0; j < p->n; j += PANEL) {
+            const uint16_t *b = b_data + j / PANEL * panel_elems + skip;
+            float *c = p->c + i * p->ldc + j;
+            struct ot_cpu_product border = {.accumulate = accumulate, .c = c, .ldc = p->ldc};
+            border.m = at_most(PANEL, p->m - i);
+            border.n = at_most(PANEL, p->n - j);
+            if (border.m == PANEL && border.n == PANEL)
+                multiply_panels(a, b, steps, c, p->ldc, accumulate);
+            else
+                multiply_border(a, b, steps, &border);
+        }
     }
 }
 
-void ot_cpu_amx_product(const struct ot_cpu_product *p) {
-    for (int64_t col = 0; col < p->n; col += BLOCK_N)
-        for (int64_t k = 0; k < p->k; k += BLOCK_K)
-            multiply_block(p, k, col);
+void ot_cpu_amx_multiply(const struct ot_cpu_product *p) {
+    configure_tiles();
+    for (int64_t k = 0; k < p->k; k += BLOCK_K)
+        multiply_block(p, k);
+    _tile_release();
 }
 
 #else
@@ -269,11 +270,6 @@ void ot_cpu_amx_pack_b(const struct ot_cpu_product *p, int64_t col, uint16_t *pa
 }
 
 void ot_cpu_amx_multiply(const struct ot_cpu_product *p) {
-    (void)p;
-    abort();
-}
-
-void ot_cpu_amx_product(const struct ot_cpu_product *p) {
     (void)p;
     abort();
 }

@@ -20,28 +20,16 @@ static struct {
     pthread_once_t once;
     bool one_at_a_time; /* OpenBLAS may not be called by two threads at once */
     pthread_mutex_t turn;
-    void (*bf16)(const struct ot_cpu_product *product); /* NULL: through fp32 */
+    enum ot_cpu_bf16 bf16_way;
     onednn_gemm_fn onednn;
     void (*omp_set_num_threads)(int);
     char name[64];
 } blas = {.once = PTHREAD_ONCE_INIT, .turn = PTHREAD_MUTEX_INITIALIZER};
 
-static void onednn_product(const struct ot_cpu_product *p) {
-    /* OpenMP keeps its thread count per calling thread. */
-    static _Thread_local bool single;
-    if (!single && blas.omp_set_num_threads)
-        blas.omp_set_num_threads(1);
-    single = true;
-    int rc = blas.onednn(p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', p->m, p->n, p->k, 1, p->a, p->lda,
-                         p->b, p->ldb, p->accumulate ? 1 : 0, p->c, p->ldc);
-    assert(rc == 0);
-    (void)rc;
-}
-
 static bool open_onednn(void) {
 #if defined(__x86_64__)
     if (!__builtin_cpu_supports("avx512bf16"))
-        return false; /* it would only do what product_converted does */
+        return false; /* it would convert as well */
 #endif
     void *library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_LOCAL);
     if (!library)
@@ -54,26 +42,24 @@ static bool open_onednn(void) {
     return blas.onednn != NULL;
 }
 
-/* Returns what the name says of bf16. */
-static const char *open_bf16(void) {
+static enum ot_cpu_bf16 choose_bf16(void) {
     const char *wish = getenv("OFFLOAD_TRAIN_BF16");
     bool any = !wish || !*wish;
-    if ((any || strcmp(wish, "amx") == 0) && ot_cpu_amx_open()) {
-        blas.bf16 = ot_cpu_amx_product;
-        return ", AMX bf16";
-    }
-    if ((any || strcmp(wish, "onednn") == 0) && open_onednn()) {
-        blas.bf16 = onednn_product;
-        return ", oneDNN bf16";
-    }
-    return "";
+    if ((any || strcmp(wish, "amx") == 0) && ot_cpu_amx_open())
+        return OT_CPU_BF16_AMX;
+    if ((any || strcmp(wish, "onednn") == 0) && open_onednn())
+        return OT_CPU_BF16_ONEDNN;
+    return OT_CPU_BF16_CONVERT;
 }
 
 static void open_blas(void) {
     openblas_set_num_threads(1);
     /* Debian's serial build (0.3.21) has no locks: two threads get wrong products. */
     blas.one_at_a_time = openblas_get_parallel() == OPENBLAS_SEQUENTIAL;
-    snprintf(blas.name, sizeof blas.name, "%sOpenBLAS%s", blas.one_at_a_time ? "serial " : "", open_bf16());
+    blas.bf16_way = choose_bf16();
+    static const char *const ways[] = {"", ", oneDNN bf16", ", AMX bf16"};
+    snprintf(blas.name, sizeof blas.name, "%sOpenBLAS%s", blas.one_at_a_time ? "serial " : "",
+             ways[blas.bf16_way]);
 }
 
 void ot_cpu_blas_f32(const struct ot_cpu_product *p) {
@@ -89,17 +75,21 @@ void ot_cpu_blas_f32(const struct ot_cpu_product *p) {
         pthread_mutex_unlock(&blas.turn);
 }
 
-bool ot_cpu_blas_has_bf16(void) {
+enum ot_cpu_bf16 ot_cpu_blas_bf16_way(void) {
     pthread_once(&blas.once, open_blas);
-    return blas.bf16 != NULL;
+    return blas.bf16_way;
 }
 
-bool ot_cpu_blas_has_amx(void) {
-    return ot_cpu_blas_has_bf16() && blas.bf16 == ot_cpu_amx_product;
-}
-
-void ot_cpu_blas_bf16(const struct ot_cpu_product *product) {
-    blas.bf16(product);
+void ot_cpu_blas_onednn(const struct ot_cpu_product *p) {
+    /* OpenMP keeps its thread count per calling thread. */
+    static _Thread_local bool single;
+    if (!single && blas.omp_set_num_threads)
+        blas.omp_set_num_threads(1);
+    single = true;
+    int rc = blas.onednn(p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', p->m, p->n, p->k, 1, p->a, p->lda,
+                         p->b, p->ldb, p->accumulate ? 1 : 0, p->c, p->ldc);
+    assert(rc == 0);
+    (void)rc;
 }
 
 const char *ot_cpu_blas_name(void) {

@@ -4,9 +4,9 @@
  * fp32: OpenBLAS. One that was built without threads is not safe to call from two of them: it is then called
  * by one at a time, which is slow, and the name says "serial".
  *
- * bf16, the first that there is: AMX tiles (cpu_amx.h); oneDNN, opened at run time, where the CPU has
- * AVX512-BF16; else the operands are converted to fp32, which is exact, and OpenBLAS multiplies them. Only
- * the order of additions differs. OFFLOAD_TRAIN_BF16=amx, onednn or openblas in the environment asks for one.
+ * bf16, the first that there is: AMX tiles, whose operands the caller packs (cpu_amx.h); oneDNN, opened at
+ * run time, where the CPU has AVX512-BF16; else the caller converts operands to fp32, which is exact. Only
+ * the order of additions differs. OFFLOAD_TRAIN_BF16=amx, onednn or convert in the environment asks for one.
  */
 #ifndef OT_KERNELS_CPU_BLAS_H
 #define OT_KERNELS_CPU_BLAS_H
@@ -25,9 +25,10 @@ struct ot_cpu_product {
 };
 
 void ot_cpu_blas_f32(const struct ot_cpu_product *product);
-bool ot_cpu_blas_has_bf16(void);
-bool ot_cpu_blas_has_amx(void); /* then cpu_amx.h is what ot_cpu_blas_bf16 calls */
-void ot_cpu_blas_bf16(const struct ot_cpu_product *product); /* only where ot_cpu_blas_has_bf16 */
+
+enum ot_cpu_bf16 { OT_CPU_BF16_CONVERT, OT_CPU_BF16_ONEDNN, OT_CPU_BF16_AMX };
+enum ot_cpu_bf16 ot_cpu_blas_bf16_way(void);
+void ot_cpu_blas_onednn(const struct ot_cpu_product *product); /* only where that is the way */
 
 /* For the device's name: "OpenBLAS, AMX bf16". */
 const char *ot_cpu_blas_name(void);

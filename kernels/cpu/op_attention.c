@@ -13,17 +13,22 @@ struct attention_tile {
     float *slopes;      /* [QUERIES, KEYS], backward: gradient of the scores */
     float *sum;         /* [KEYS, head_dim] result: queries' or keys' rows */
     float *sum_too;     /* [KEYS, head_dim] backward: the second result */
-    float *copy[4];     /* [KEYS, head_dim] each: operands converted from bf16 */
+    float *copy[4];     /* [KEYS, head_dim] each: operands converted to fp32, or packed */
     float *max, *total; /* [QUERIES] */
 };
 
+/* [KEYS, head_dim], with head_dim rounded up so that AMX panels of as many bf16 fit. */
+static int64_t attention_side_elems(int64_t head_dim) {
+    return KEYS * ot_chunk_count(head_dim, OT_CPU_AMX_PANEL) * OT_CPU_AMX_PANEL;
+}
+
 static int64_t attention_tile_elems(int64_t head_dim) {
-    return 2 * QUERIES * KEYS + 6 * KEYS * head_dim + 2 * QUERIES;
+    return 2 * QUERIES * KEYS + 6 * attention_side_elems(head_dim) + 2 * QUERIES;
 }
 
 static struct attention_tile attention_tile_at(float *memory, int64_t head_dim) {
     struct attention_tile tile;
-    int64_t side = KEYS * head_dim;
+    int64_t side = attention_side_elems(head_dim);
     tile.scores = memory;
     tile.slopes = tile.scores + QUERIES * KEYS;
     tile.sum = tile.slopes + QUERIES * KEYS;
@@ -78,22 +83,44 @@ static struct head_rows head_rows_f32(enum ot_dtype dtype, struct head_rows from
     return (struct head_rows){copy, head_dim, from.rows};
 }
 
-/* out[a.rows, b.rows] = a b^T, on bf16 as stored where the CPU can (the products are exact in fp32
- * either way). */
+static void attention_pack(const struct ot_cpu_product *product, uint16_t *a, uint16_t *b) {
+    int64_t panel_elems = ot_cpu_amx_panel_elems(product->k);
+    for (int64_t row = 0; row < product->m; row += OT_CPU_AMX_PANEL)
+        ot_cpu_amx_pack_a(product, row, a + row / OT_CPU_AMX_PANEL * panel_elems);
+    for (int64_t col = 0; col < product->n; col += OT_CPU_AMX_PANEL)
+        ot_cpu_amx_pack_b(product, col, b + col / OT_CPU_AMX_PANEL * panel_elems);
+}
+
+/* out[a.rows, b.rows] = a b^T. bf16 is multiplied as stored where the CPU can: its products are exact in
+ * fp32. */
 static void attention_dots(const struct ot_attention *op, struct head_rows a, struct head_rows b,
                            float *copies[2], float *out) {
-    int64_t dim = op->head_dim;
-    bool native = op->dtype == OT_BF16 && ot_cpu_blas_has_bf16();
-    if (!native) {
-        a = head_rows_f32(op->dtype, a, dim, copies[0]);
-        b = head_rows_f32(op->dtype, b, dim, copies[1]);
+    enum ot_cpu_bf16 way = op->dtype == OT_BF16 ? ot_cpu_blas_bf16_way() : OT_CPU_BF16_CONVERT;
+    if (way == OT_CPU_BF16_CONVERT) {
+        a = head_rows_f32(op->dtype, a, op->head_dim, copies[0]);
+        b = head_rows_f32(op->dtype, b, op->head_dim, copies[1]);
     }
-    struct ot_cpu_product product = {false,  true,   false, a.rows, b.rows, dim,
-                                     a.data, b.data, out,   a.ld,   b.ld,   KEYS};
-    if (native)
-        ot_cpu_blas_bf16(&product);
-    else
+    struct ot_cpu_product product = {.trans_b = true,
+                                     .m = a.rows,
+                                     .n = b.rows,
+                                     .k = op->head_dim,
+                                     .a = a.data,
+                                     .b = b.data,
+                                     .c = out,
+                                     .lda = a.ld,
+                                     .ldb = b.ld,
+                                     .ldc = KEYS};
+    if (way == OT_CPU_BF16_AMX) {
+        attention_pack(&product, (void *)copies[0], (void *)copies[1]);
+        product.a = copies[0];
+        product.b = copies[1];
+        product.lda = 0;
+        ot_cpu_amx_multiply(&product);
+    } else if (way == OT_CPU_BF16_ONEDNN) {
+        ot_cpu_blas_onednn(&product);
+    } else {
         ot_cpu_blas_f32(&product);
+    }
 }
 
 /* sum[m, head_dim] += weights * rows, weights being [m, rows] or its transpose, with KEYS between its rows.

@@ -105,8 +105,8 @@ static void gemm_tile(const struct gemm_run *run, const struct gemm_tile *tile, 
     show_write(c, tile->rows, ldc);
     if (op->dtype == OT_F32)
         ot_cpu_blas_f32(&product);
-    else if (ot_cpu_blas_has_bf16())
-        ot_cpu_blas_bf16(&product);
+    else if (ot_cpu_blas_bf16_way() == OT_CPU_BF16_ONEDNN)
+        ot_cpu_blas_onednn(&product);
     else
         product_converted(&product, scratch + run->worker_elems - (run->tile_m + run->tile_n) * CONVERT_K,
                           scratch + run->worker_elems - run->tile_n * CONVERT_K);
@@ -134,7 +134,7 @@ static void run_gemm_tiles(struct ot_lane *lane, const struct ot_gemm *op) {
         else
             m /= 2;
     }
-    bool converts = op->dtype != OT_F32 && !ot_cpu_blas_has_bf16();
+    bool converts = op->dtype != OT_F32 && ot_cpu_blas_bf16_way() == OT_CPU_BF16_CONVERT;
     int64_t result_elems = op->c_dtype == OT_F32 ? 0 : m * n, copy_elems = converts ? (m + n) * CONVERT_K : 0;
     struct gemm_run run = {op, m, n, ot_chunk_count(op->n, n), NULL, result_elems + copy_elems};
     run.scratch =

@@ -1,4 +1,4 @@
-/* Matrix products on AMX tiles (cpu_amx.h): both operands are packed once, by all threads, then C's tiles are
+/* Matrix products on AMX tiles (cpu_amx.h): operands are packed once, by all threads, then C's tiles are
  * multiplied from the packed copies. Packing costs as much as multiplying some 100 rows, so that tiles which
  * packed for themselves would be slow or few. And where any product begins: which way it takes. */
 #include "kernels/cpu/op_parts.h"
@@ -17,6 +17,7 @@ struct packed_run {
     struct ot_cpu_product whole;
     int64_t row, rows, col, cols;
     int64_t a_panels, panel_elems, tile, tiles_n;
+    bool a_in_place; /* its rows are as AMX wants them: no panels */
     uint16_t *a, *b;
     float *results; /* [threads, tile, tile], where C is not fp32 */
 };
@@ -40,7 +41,9 @@ static void packed_tile(const struct packed_run *run, int64_t row, int64_t col, 
                              smaller(run->tile, run->cols - col)};
     bool direct = op->c_dtype == OT_F32;
     struct ot_cpu_product part = {.accumulate = op->accumulate, .m = tile.rows, .n = tile.cols, .k = op->k};
-    part.a = run->a + row / OT_CPU_AMX_PANEL * run->panel_elems;
+    part.a = run->a_in_place ? at(op->dtype, op->a, tile.row * op->lda)
+                             : run->a + row / OT_CPU_AMX_PANEL * run->panel_elems;
+    part.lda = run->a_in_place ? op->lda : 0;
     part.b = run->b + col / OT_CPU_AMX_PANEL * run->panel_elems;
     part.c = direct ? (float *)op->c + tile.row * op->ldc + tile.col : result;
     part.ldc = direct ? op->ldc : run->tile;
@@ -65,7 +68,7 @@ static int64_t packed_tile_count(const struct packed_run *run) {
 /* Packs A's rows of this block, and B's columns with the first of them, and multiplies. */
 static void packed_block(struct ot_pool *pool, struct packed_run *run) {
     int64_t b_panels = run->row == 0 ? ot_chunk_count(run->cols, OT_CPU_AMX_PANEL) : 0;
-    run->a_panels = ot_chunk_count(run->rows, OT_CPU_AMX_PANEL);
+    run->a_panels = run->a_in_place ? 0 : ot_chunk_count(run->rows, OT_CPU_AMX_PANEL);
     run->tile = PACKED_TILE_MAX;
     while (packed_tile_count(run) < PACKED_TILES_WANTED && run->tile > PACKED_TILE_MIN)
         run->tile /= 2;
@@ -78,11 +81,13 @@ static void run_gemm_packed(struct ot_lane *lane, const struct ot_gemm *op) {
     struct ot_pool *pool = ot_cpu_lane_pool(lane);
     int64_t side = larger(PACKED_SIDE_MIN, PACKED_ELEMS / op->k / PACKED_SIDE_MIN * PACKED_SIDE_MIN);
     int64_t panel_elems = ot_cpu_amx_panel_elems(op->k);
-    int64_t a_elems = ot_chunk_count(smaller(side, op->m), OT_CPU_AMX_PANEL) * panel_elems;
+    struct packed_run run = {.op = op, .panel_elems = panel_elems};
+    run.a_in_place = !op->trans_a && op->m % OT_CPU_AMX_PANEL == 0 && op->k % OT_CPU_AMX_PANEL == 0;
+    int64_t a_panels = run.a_in_place ? 0 : ot_chunk_count(smaller(side, op->m), OT_CPU_AMX_PANEL);
+    int64_t a_elems = a_panels * panel_elems;
     int64_t b_elems = ot_chunk_count(smaller(side, op->n), OT_CPU_AMX_PANEL) * panel_elems;
     int64_t result_elems =
         op->c_dtype == OT_F32 ? 0 : PACKED_TILE_MAX * PACKED_TILE_MAX * ot_pool_threads(pool);
-    struct packed_run run = {.op = op, .panel_elems = panel_elems};
     run.whole = (struct ot_cpu_product){.trans_a = op->trans_a,
                                         .trans_b = op->trans_b,
                                         .m = op->m,
@@ -113,7 +118,7 @@ static void run_gemm_packed(struct ot_lane *lane, const struct ot_gemm *op) {
 
 static void run_gemm(struct ot_lane *lane, const void *args) {
     const struct ot_gemm *op = args;
-    if (op->dtype == OT_BF16 && ot_cpu_blas_has_amx())
+    if (op->dtype == OT_BF16 && ot_cpu_blas_bf16_way() == OT_CPU_BF16_AMX)
         run_gemm_packed(lane, op);
     else
         run_gemm_tiles(lane, op);
