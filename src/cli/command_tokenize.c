@@ -57,12 +57,12 @@ static int encode_batch(struct ot_session *s, struct batch *batch) {
 static int parse_ids(const char *text, struct id_list *list) {
     list->n = 0;
     for (const char *at = text;;) {
-        at += strspn(at, " \t\r,[]");
+        at += strspn(at, " \t\r\n,[]");
         if (!*at)
             return 0;
         char *end;
         long id = strtol(at, &end, 10);
-        if (end == at || id < 0 || id > INT32_MAX || !strchr(" \t\r,]", *end))
+        if (end == at || id < 0 || id > INT32_MAX || !strchr(" \t\r\n,]", *end))
             return ot_fail(OT_E_INPUT,
                            "'%.40s' is not a token id; --decode wants numbers apart by spaces or commas", at);
         if (list->n == list->capacity) {

@@ -1,0 +1,108 @@
+"""Runs the built program for the end-to-end tests. Standard library only.
+
+The path of the program is the first argument of a test script, the folder of real inputs the second.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAM = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""
+SHARED = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else ""
+
+TABLES = ["singer", "song", "city", "team"]
+COLUMNS = ["name", "age", "year", "place"]
+# What makes a training run of the smallest preset take a fraction of a second.
+SMALL = ["--model", "tiny-test", "--init", "random", "--seq-len", "128", "--tokens-per-step", "512", "--threads", "1"]
+
+
+class Result:
+    def __init__(self, done):
+        self.code = done.returncode
+        self.out = done.stdout.decode("utf-8", "replace")
+        self.err = done.stderr.decode("utf-8", "replace")
+
+    def json(self):
+        return json.loads(self.out)
+
+    def events(self):
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+def run(*words, stdin=b"", cwd=None, env=None):
+    environment = {key: value for key, value in os.environ.items() if key not in ("OFFLOAD_MODELS", "HF_HOME")}
+    environment.update(env or {})
+    words = [PROGRAM] + [str(word) for word in words]
+    return Result(subprocess.run(words, input=stdin, capture_output=True, cwd=cwd, env=environment, timeout=600))
+
+
+def sql_rows(n):
+    rows = []
+    for i in range(n):
+        table, column = TABLES[i % 4], COLUMNS[i * 7 // 3 % 4]
+        rows.append({"question": f"List the {column} of every {table}.",
+                     "context": f"CREATE TABLE {table} ({column} TEXT)",
+                     "answer": f"SELECT {column} FROM {table}"})
+    return rows
+
+
+def write_rows(path, rows):
+    with open(path, "w") as file:
+        for row in rows:
+            file.write(json.dumps(row) + "\n")
+    return path
+
+
+def read_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class ProgramTest(unittest.TestCase):
+    """A folder of its own for each class, with rows.jsonl in it."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="offload-train-test-")
+        cls.rows = write_rows(cls.path("rows.jsonl"), sql_rows(60))
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    @classmethod
+    def path(cls, name):
+        return os.path.join(cls.folder, name)
+
+    def succeed(self, *words, **more):
+        result = run(*words, **more)
+        self.assertEqual(result.code, 0, f"{words}: {result.err}")
+        return result
+
+    def fail_with(self, code, phrase, *words, **more):
+        """One line on stderr, which begins with "error: " and contains the phrase; nothing on stdout."""
+        result = run(*words, **more)
+        lines = result.err.splitlines()
+        self.assertEqual(result.code, code, f"{words}: {result.err}")
+        self.assertEqual(len(lines), 1, result.err)
+        self.assertTrue(lines[0].startswith("error: "), result.err)
+        self.assertIn(phrase, lines[0])
+        self.assertEqual(result.out, "")
+        return lines[0]
+
+    def train(self, out, *words, rows=None):
+        return self.succeed("train", *SMALL, "--data", rows or self.rows, "--out", self.path(out), *words)
+
+    def log(self, out):
+        with open(os.path.join(self.path(out), "log.jsonl")) as file:
+            return [json.loads(line) for line in file]
+
+
+def main():
+    if not PROGRAM:
+        sys.exit("usage: " + sys.argv[0] + " PROGRAM [SHARED]")
+    unittest.main(argv=sys.argv[:1], verbosity=1)

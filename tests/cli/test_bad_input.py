@@ -1,0 +1,244 @@
+"""Bad input: one line that names file, place and cure; an exit code that is not 0; nothing left behind."""
+
+import gzip
+import json
+import os
+import shutil
+import struct
+
+import program
+from program import SMALL, read_bytes, run, sql_rows, write_rows
+
+USAGE, INPUT, BUDGET, IO = 2, 3, 4, 5
+
+
+class BadInput(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = cls.path("model")
+        run("train", *SMALL, "--data", cls.rows, "--out", cls.model, "--steps", "1")
+
+    def refuse(self, code, phrase, *words, **more):
+        """As fail_with, for a training run: the output directory and its neighbours stay as they were."""
+        out = self.path("out")
+        before = sorted(os.listdir(self.folder))
+        line = self.fail_with(code, phrase, "--out", out, "--seq-len", "128", "--steps", "1", *words, **more)
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+        return line
+
+    def refuse_data(self, code, phrase, data, *words, name="bad.jsonl"):
+        with open(self.path(name), "wb") as file:
+            file.write(data if isinstance(data, bytes) else data.encode())
+        line = self.refuse(code, phrase, "--model", self.model, "--data", self.path(name), *words)
+        self.assertIn(name, line)
+        os.unlink(self.path(name))
+
+    def refuse_model(self, code, phrase, change):
+        """change(folder) spoils a copy of the model."""
+        broken = self.path("broken")
+        shutil.copytree(self.model, broken)
+        change(broken)
+        self.refuse(code, phrase, "--model", broken, "--data", self.rows)
+        self.fail_with(code, phrase, "eval", broken, "--data", self.rows, "--seq-len", "128")
+        shutil.rmtree(broken)
+
+
+class Data(BadInput):
+    def test_missing_or_unreadable(self):
+        self.refuse(IO, "/nowhere/rows.jsonl", "--model", self.model, "--data", "/nowhere/rows.jsonl")
+        self.refuse(INPUT, self.folder, "--model", self.model, "--data", self.folder)
+        self.refuse(IO, "/nowhere.jsonl", "--model", self.model, "--data", self.rows, "--eval-data", "/nowhere.jsonl")
+
+    def test_malformed_rows(self):
+        good = json.dumps(sql_rows(1)[0])
+        self.refuse_data(INPUT, "bad.jsonl:2", good + "\n{\"question\": \n" + good)
+        self.refuse_data(INPUT, "bad.jsonl:3", good + "\n\n[1, 2]\n")
+        self.refuse_data(INPUT, "bad.jsonl:2", good + "\n{\"question\": \"a\"}\n")
+        self.refuse_data(INPUT, "bad.jsonl:1", "{\"foo\": 1}\n")
+        self.refuse_data(INPUT, "bad.jsonl", "")
+        self.refuse_data(INPUT, "bad.jsonl", "\n\n  \n")
+        self.refuse_data(INPUT, "bad.jsonl:1", b"{\"text\": \"\xff\xfe\"}\n")
+        self.refuse_data(INPUT, "bad.jsonl:1", b"{\"text\": \"a\0b\"}\n")
+        self.refuse_data(INPUT, "bad.jsonl", "hello".encode("utf-16"))
+        self.refuse_data(INPUT, "bad.jsonl.gz", gzip.compress(good.encode() * 100)[:-20], name="bad.jsonl.gz")
+
+    def test_rows_without_a_trained_token(self):
+        empty = json.dumps({"prompt": "x", "completion": ""})
+        self.refuse_data(INPUT, "bad.jsonl", (empty + "\n") * 3, "--no-eos")
+
+    def test_skip_bad_counts_and_goes_on(self):
+        lines = [json.dumps(row) for row in sql_rows(20)]
+        lines[3] = "{"
+        lines[7] = "{\"question\": 1}"
+        with open(self.path("mixed.jsonl"), "w") as file:
+            file.write("\n".join(lines))
+        result = self.succeed("--model", self.model, "--data", self.path("mixed.jsonl"), "--out", self.path("mixed"),
+                              "--seq-len", "128", "--steps", "1", "--skip-bad")
+        self.assertIn("2 bad, the first on line 4", result.err)
+
+    def test_marks_and_line_ends_are_accepted(self):
+        rows = [json.dumps(row) for row in sql_rows(20)]
+        texts = {"bom": b"\xef\xbb\xbf" + "\n".join(rows).encode(), "crlf": "\r\n".join(rows).encode(),
+                 "array": ("[" + ",\n".join(rows) + "]").encode(), "gz": gzip.compress("\n".join(rows).encode())}
+        losses = set()
+        for name, data in texts.items():
+            with open(self.path(name), "wb") as file:
+                file.write(data)
+            losses.add(self.succeed("eval", self.model, "--data", self.path(name), "--json", "--seq-len", "128").out)
+        self.assertEqual(len(losses), 1)
+
+    def test_a_line_of_50_megabytes(self):
+        row = {"prompt": "x " * (25 << 20), "completion": "y"}
+        write_rows(self.path("long.jsonl"), [row])
+        result = self.succeed("eval", self.model, "--data", self.path("long.jsonl"), "--json", "--seq-len", "128")
+        self.assertEqual(result.json()["trained_tokens"], 2)
+        self.assertIn("1 truncated", result.err)
+
+
+class Model(BadInput):
+    def edit_json(self, name, **values):
+        def change(folder):
+            path = os.path.join(folder, name)
+            with open(path) as file:
+                tree = json.load(file)
+            for key, value in values.items():
+                if value is None:
+                    tree.pop(key, None)
+                else:
+                    tree[key] = value
+            with open(path, "w") as file:
+                json.dump(tree, file)
+        return change
+
+    def edit_header(self, edit):
+        def change(folder):
+            path = os.path.join(folder, "model.safetensors")
+            data = read_bytes(path)
+            n = struct.unpack("<Q", data[:8])[0]
+            header = json.loads(data[8:8 + n])
+            edit(header)
+            text = json.dumps(header).encode()
+            with open(path, "wb") as file:
+                file.write(struct.pack("<Q", len(text)) + text + data[8 + n:])
+        return change
+
+    def replace_weights(self, make):
+        def change(folder):
+            path = os.path.join(folder, "model.safetensors")
+            data = make(read_bytes(path))
+            with open(path, "wb") as file:
+                file.write(data)
+        return change
+
+    def test_names_that_are_nothing(self):
+        self.refuse(INPUT, "tiny-sql", "--model", "nosuch", "--data", self.rows)
+        self.refuse(INPUT, "hf download huggyllama/llama-7b", "--model", "llama-7b", "--data", self.rows,
+                    env={"HF_HOME": self.folder})
+        self.refuse(INPUT, "--tokenizer", "--model", "llama-7b", "--data", self.rows, "--init", "random",
+                    env={"HF_HOME": self.folder})
+        self.refuse(INPUT, "config.json", "--model", self.folder, "--data", self.rows)
+
+    def test_config(self):
+        self.refuse_model(INPUT, "hidden_size", self.edit_json("config.json", hidden_size=None))
+        self.refuse_model(INPUT, "num_hidden_layers", self.edit_json("config.json", num_hidden_layers=-2))
+        self.refuse_model(INPUT, "num_hidden_layers", self.edit_json("config.json", num_hidden_layers=1e30))
+        self.refuse_model(INPUT, "mamba", self.edit_json("config.json", model_type="mamba", architectures=["MambaLM"]))
+        self.refuse_model(INPUT, "config.json",
+                          lambda folder: open(os.path.join(folder, "config.json"), "w").close())
+
+    def test_safetensors_headers_that_lie(self):
+        name = "model.embed_tokens.weight"
+
+        def overlap(header):
+            first, second = [key for key in header if key != "__metadata__"][:2]
+            header[second]["data_offsets"] = header[first]["data_offsets"]
+
+        def shift(header):
+            header[name]["data_offsets"] = [offset + (1 << 40) for offset in header[name]["data_offsets"]]
+
+        def shape(header):
+            header[name]["shape"] = [header[name]["shape"][1], header[name]["shape"][0]]
+
+        def dtype(header):
+            header[name]["dtype"] = "F99"
+
+        def rename(header):
+            header["model.other.weight"] = header.pop(name)
+
+        self.refuse_model(INPUT, "model.safetensors", self.edit_header(overlap))
+        self.refuse_model(INPUT, name, self.edit_header(shift))
+        self.refuse_model(INPUT, name, self.edit_header(shape))
+        self.refuse_model(INPUT, name, self.edit_header(dtype))
+        self.refuse_model(INPUT, name, self.edit_header(rename))
+        self.refuse_model(INPUT, "model.safetensors", self.replace_weights(lambda data: data[:-100]))
+        self.refuse_model(INPUT, "model.safetensors", self.replace_weights(lambda data: data[:5]))
+        self.refuse_model(INPUT, "model.safetensors", self.replace_weights(lambda data: b""))
+        self.refuse_model(INPUT, "model.safetensors", self.replace_weights(lambda data: data + b"more"))
+        self.refuse_model(INPUT, "model.safetensors", self.replace_weights(lambda data: b"\xff" * 8 + data[8:]))
+        self.refuse_model(INPUT, "model.safetensors",
+                          self.replace_weights(lambda data: data[:8] + b"x" * 40 + data[48:]))
+
+    def test_no_weights(self):
+        def remove(folder):
+            os.unlink(os.path.join(folder, "model.safetensors"))
+        self.refuse_model(INPUT, "model.safetensors", remove)
+
+    def test_a_damaged_weight_is_found_when_loaded(self):
+        broken = self.path("nan")
+        shutil.copytree(self.model, broken)
+        data = read_bytes(os.path.join(broken, "model.safetensors"))
+        with open(os.path.join(broken, "model.safetensors"), "wb") as file:
+            file.write(data[:-4] + struct.pack("<f", float("nan")))
+        result = run("--model", broken, "--data", self.rows, "--out", self.path("nan-out"), "--steps", "1", "--quiet")
+        self.assertEqual(result.code, INPUT)
+        self.assertRegex(result.err, r"^error: .*nan/model.safetensors.*\n$")
+        self.assertFalse(os.path.exists(self.path("nan-out")))
+
+    def test_tokenizer(self):
+        self.refuse_model(INPUT, "Unigram", self.edit_json("tokenizer.json", model={"type": "Unigram", "vocab": []}))
+        self.refuse_model(INPUT, "tokenizer.json",
+                          lambda folder: open(os.path.join(folder, "tokenizer.json"), "w").close())
+        self.refuse_model(INPUT, "--tokenizer", lambda folder: os.unlink(os.path.join(folder, "tokenizer.json")))
+        self.refuse(IO, "/nowhere.json", "--model", self.model, "--data", self.rows, "--tokenizer", "/nowhere.json")
+
+    def test_ids_beyond_the_embedding(self):
+        def grow(folder):
+            path = os.path.join(folder, "tokenizer.json")
+            with open(path) as file:
+                tree = json.load(file)
+            tree["added_tokens"].append(dict(tree["added_tokens"][0], id=5000, content="SELECT"))
+            with open(path, "w") as file:
+                json.dump(tree, file)
+        self.refuse_model(INPUT, "5000", grow)
+
+
+class Machine(BadInput):
+    def test_budgets_too_small(self):
+        for words in (["--gpu-mem", "1M"], ["--gpu-mem", "1M", "--host-mem", "1M"],
+                      ["--host-mem", "1M", "--home", "host"]):
+            self.refuse(BUDGET, "short by", "--model", "tiny-sql", "--init", "random", "--data", self.rows, *words)
+        self.fail_with(BUDGET, "short by", "generate", self.model, "-p", "x" * 200, "--gpu-mem", "1M")
+
+    def test_output_directories(self):
+        words = ["--model", self.model, "--data", self.rows, "--steps", "1", "--seq-len", "128"]
+        self.fail_with(INPUT, "rows.jsonl", *words, "--out", self.rows)
+        os.makedirs(self.path("mine/notes"))
+        self.fail_with(INPUT, "mine", *words, "--out", self.path("mine"))
+        self.assertEqual(os.listdir(self.path("mine")), ["notes"])
+        self.fail_with(IO, "/proc/none", *words, "--out", "/proc/none/out")
+
+    def test_options(self):
+        base = ["--model", self.model, "--data", self.rows]
+        self.fail_with(USAGE, "beyond the model's 256 positions", *base, "--seq-len", "512")
+        for phrase, words in (("did you mean --lr?", ["--lrr", "1"]), ("given twice", ["--lr", "1e-4", "--lr", "1"]),
+                              ("--steps and --epochs", ["--epochs", "1"]), ("wants a number", ["--lr", "1e9"]),
+                              ("wants a whole number", ["--threads", "99999999999999999999"]),
+                              ("is more than the 4 sequences", ["--micro-batch", "5", "--tokens-per-step", "512"]),
+                              ("no-such-template", ["--template", "no-such-template"]),
+                              ("begins a placeholder", ["--prompt-format", "{question"])):
+            self.refuse(USAGE, phrase, *base, *words)
+
+
+if __name__ == "__main__":
+    program.main()

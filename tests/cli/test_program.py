@@ -1,0 +1,266 @@
+"""The built program, end to end, on the smallest preset: train, eval, generate, tokenize, and what they leave behind."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+
+import program
+from program import PROGRAM, SMALL, run, sql_rows, write_rows
+
+
+class Train(program.ProgramTest):
+    def test_a_run_leaves_a_model_directory_and_a_log(self):
+        result = self.train("a", "--steps", "40", "--eval-every", "10", "--log-every", "10")
+        self.assertEqual(result.out, "")
+        names = set(os.listdir(self.path("a")))
+        self.assertLessEqual({"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                              "model.safetensors", "log.jsonl", "run.json"}, names)
+        self.assertFalse(os.path.exists(self.path("a.partial")))
+        log = self.log("a")
+        steps = [event for event in log if event["event"] == "step"]
+        self.assertEqual([event["step"] for event in steps], list(range(1, 41)))
+        for event in steps:
+            for key in ("epoch", "loss", "grad_norm", "clipped_norm", "lr", "tokens", "trained_tokens", "tokens_per_s",
+                        "seconds", "gpu_bytes", "host_bytes"):
+                self.assertGreater(event[key], 0, key)
+            self.assertLessEqual(event["clipped_norm"], 1.0001)
+        self.assertEqual([event["step"] for event in log if event["event"] == "eval"], [0, 10, 20, 30, 40])
+        evals = [event["loss"] for event in log if event["event"] == "eval"]
+        self.assertLess(evals[-1], 0.7 * evals[0])
+        self.assertEqual([event["event"] for event in log][0], "run")
+        self.assertEqual([event["event"] for event in log][-2:], ["sample", "done"])
+        for word in ("machine ", "model ", "data ", "plan ", "weights", "total", "may use", "save ", "step  1/40", "ETA",
+                     "eval 40/40", "sample ", "done ", "memory ", "saved ", "next "):
+            self.assertIn(word, result.err)
+
+    def test_the_result_evaluates_to_the_last_eval_loss(self):
+        write_rows(self.path("held.jsonl"), sql_rows(7))
+        self.train("b", "--steps", "12", "--eval-data", self.path("held.jsonl"))
+        last = [event for event in self.log("b") if event["event"] == "eval"][-1]
+        result = self.succeed("eval", self.path("b"), "--data", self.path("held.jsonl"), "--json", "--seq-len", "128")
+        self.assertEqual(len(result.out.splitlines()), 1)
+        self.assertEqual(set(result.json()), {"loss", "perplexity", "trained_tokens", "rows"})
+        self.assertEqual(result.json()["rows"], 7)
+        self.assertEqual(result.json()["trained_tokens"], last["trained_tokens"])
+        self.assertAlmostEqual(result.json()["loss"], last["loss"], delta=1e-5)
+        self.assertAlmostEqual(result.json()["perplexity"], math.exp(result.json()["loss"]), delta=1e-3)
+        self.assertEqual(result.err, "")
+        text = self.succeed("eval", "--model", self.path("b"), "--data", self.path("held.jsonl"))
+        self.assertRegex(text.out, r"^loss \d\.\d+ · perplexity .* trained tokens · 7 rows\n$")
+
+    def test_placement_and_threads_do_not_change_a_bit(self):
+        self.train("c", "--steps", "6")
+        want = [event["loss"] for event in self.log("c") if event["event"] == "step"]
+        weights = program.read_bytes(self.path("c/model.safetensors"))
+        for i, more in enumerate((["--home", "host"], ["--home", "weights=host,state=gpu", "--slots", "2"],
+                                  ["--home", "host", "--order", "micro", "--recompute", "all"],
+                                  ["--gpu-mem", "4M"], ["--optimizer-threads", "3", "--home", "state=host"])):
+            out = f"c{i}"
+            self.train(out, "--steps", "6", "--micro-batch", "4", *more)
+            losses = [event["loss"] for event in self.log(out) if event["event"] == "step"]
+            self.assertEqual(losses, want, more)
+            self.assertEqual(program.read_bytes(self.path(out + "/model.safetensors")), weights, more)
+
+    def test_the_recorded_options_repeat_the_run(self):
+        self.train("d", "--steps", "5", "--lr", "1e-3", "--schedule", "wsd", "--seed", "3")
+        again = self.path("again")
+        self.succeed("--config", os.path.join(self.path("d"), "run.json"), "--out", again)
+        first, second = self.log("d"), self.log("again")
+        self.assertEqual([event["loss"] for event in first if event["event"] == "step"],
+                         [event["loss"] for event in second if event["event"] == "step"])
+        first[0]["options"].pop("out"), second[0]["options"].pop("out")
+        self.assertEqual(first[0]["options"], second[0]["options"])
+
+    def test_training_goes_on_from_its_own_output(self):
+        self.train("e", "--steps", "20")
+        result = self.succeed("--model", self.path("e"), "--data", self.rows, "--out", self.path("e2"), "--steps", "5",
+                              "--seq-len", "128", "--tokens-per-step", "512", "--lr", "1e-4")
+        self.assertIn("fp32, computed in fp32", result.err)
+        first = [event for event in self.log("e2") if event["event"] == "eval"][0]["loss"]
+        last = [event for event in self.log("e") if event["event"] == "eval"][-1]["loss"]
+        self.assertAlmostEqual(first, last, delta=1e-5)
+        # The same directory as input and output is an earlier output of ours: replaced as a whole.
+        self.succeed("--model", self.path("e"), "--data", self.rows, "--out", self.path("e"), "--steps", "2")
+
+    def test_bf16_trains_too(self):
+        self.train("f", "--steps", "30", "--dtype", "bf16")
+        evals = [event["loss"] for event in self.log("f") if event["event"] == "eval"]
+        self.assertLess(evals[-1], 0.75 * evals[0])
+
+    def test_dry_run_prints_the_plan_and_writes_nothing(self):
+        before = sorted(os.listdir(self.folder))
+        result = self.train("dry", "--dry-run", "--show-sample")
+        self.assertEqual(sorted(os.listdir(self.folder)), before)
+        self.assertIn("[SELECT name FROM singer<|eos|>]", result.err)
+        self.assertIn("total", result.err)
+        self.assertEqual(result.out, "")
+        event = self.train("dry", "--dry-run", "--json").json()
+        self.assertEqual(event["event"], "run")
+        for tier in ("gpu", "host"):
+            planned = sum(entry["bytes"] for entry in event["plan"]["ledger"] if entry["tier"] == tier)
+            self.assertLessEqual(planned, event["plan"][tier + "_budget_bytes"])
+
+    def test_json_mirrors_the_log_on_stdout(self):
+        result = self.train("g", "--steps", "3", "--json", "--quiet")
+        self.assertEqual(result.err, "")
+        self.assertEqual(result.events(), self.log("g"))
+
+    def test_quiet_says_nothing(self):
+        result = self.train("h", "--steps", "2", "--quiet")
+        self.assertEqual((result.out, result.err), ("", ""))
+
+    def test_model_and_data_are_all_that_a_first_run_needs(self):
+        self.train("base", "--steps", "2")
+        result = run("--model", "base", "--data", "rows.jsonl", "--steps", "2", cwd=self.folder)
+        self.assertEqual(result.code, 0, result.err)
+        self.assertTrue(os.path.exists(self.path("out/base-rows/model.safetensors")))
+
+    def test_predicted_memory_is_used_memory(self):
+        self.train("m", "--steps", "3", "--gpu-mem", "4M")
+        done = self.log("m")[-1]
+        for tier in ("gpu", "host"):
+            self.assertLessEqual(done[tier + "_used_bytes"], done[tier + "_planned_bytes"] * 1.02)
+            self.assertGreaterEqual(done[tier + "_used_bytes"], done[tier + "_planned_bytes"] * 0.9)
+
+
+class Signals(program.ProgramTest):
+    def start(self, out, *words):
+        words = [PROGRAM, "train", *SMALL, "--data", self.rows, "--out", self.path(out), "--steps", "1000000",
+                 "--json", *words]
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while json.loads(child.stdout.readline())["event"] != "step":
+            pass
+        return child
+
+    def test_the_first_signal_saves_and_ends_well(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            child = self.start("stop")
+            child.send_signal(number)
+            out, err = child.communicate(timeout=60)
+            self.assertEqual(child.returncode, 0, err)
+            self.assertIn(b"the optimizer's state is not kept", err)
+            self.assertTrue(json.loads(out.splitlines()[-1])["interrupted"])
+            self.succeed("eval", self.path("stop"), "--data", self.rows, "--seq-len", "128")
+
+    def test_the_second_signal_ends_at_once(self):
+        child = self.start("twice")
+        child.send_signal(signal.SIGSTOP)  # both signals arrive before a step can end
+        child.send_signal(signal.SIGINT)
+        child.send_signal(signal.SIGTERM)
+        child.send_signal(signal.SIGCONT)
+        child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 8)
+
+    def test_a_closed_stdout_is_an_error(self):
+        child = self.start("pipe")
+        child.stdout.close()
+        err = child.stderr.read()
+        child.stderr.close()
+        self.assertEqual(child.wait(timeout=60), 5)
+        self.assertIn(b"error: stdout: cannot write", err)
+
+
+class Generate(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        write_rows(cls.path("one.jsonl"), [{"text": "abcdefghijklmnopqrstuvwxyz"}] * 8)
+        run("train", *SMALL, "--data", cls.path("one.jsonl"), "--out", cls.path("model"), "--steps", "60",
+            "--eval-fraction", "0", "--pack", "no")
+        cls.model = cls.path("model")
+
+    def test_it_continues_what_it_learnt(self):
+        self.assertEqual(self.succeed("generate", self.model, "-p", "abcdefgh").out, "ijklmnopqrstuvwxyz\n")
+        self.assertEqual(self.succeed("generate", self.model, "-p", "abcdefgh", "--max-new-tokens", "3").out, "ijk\n")
+        self.assertEqual(self.succeed("generate", self.model, "-p", "").out, "abcdefghijklmnopqrstuvwxyz\n")
+
+    def test_json_has_ids_and_reason(self):
+        event = self.succeed("generate", self.model, "-p", "abcdefghijklmnopqrstuvw", "--json").json()
+        self.assertEqual((event["text"], event["ended_by"]), ("xyz", "eos"))
+        self.assertEqual(event["ids"], [ord(c) for c in "xyz"])
+        event = self.succeed("generate", self.model, "-p", "ab", "--json", "--max-new-tokens", "2").json()
+        self.assertEqual((event["text"], event["ended_by"]), ("cd", "length"))
+
+    def test_each_line_of_stdin_is_a_prompt(self):
+        result = self.succeed("generate", self.model, "--max-new-tokens", "2", stdin=b"abcd\nabcdefg\n")
+        self.assertEqual(result.out, "ef\nhi\n")
+
+    def test_sampling_is_a_function_of_the_seed(self):
+        def draw(seed):
+            return self.succeed("generate", self.model, "-p", "ab", "--temperature", "5", "--seed", seed, "--json",
+                                "--max-new-tokens", "20").json()["ids"]
+        self.assertEqual(draw(1), draw(1))
+        self.assertNotEqual(draw(1), draw(2))
+        cold = self.succeed("generate", self.model, "-p", "abcdefgh", "--temperature", "5", "--top-p", "0.01")
+        self.assertEqual(cold.out, "ijklmnopqrstuvwxyz\n")
+
+    def test_the_positions_of_the_model_end_it(self):
+        event = self.succeed("generate", self.model, "-p", "a" * 200, "--json", "--max-new-tokens", "1000",
+                             "--temperature", "9").json()
+        self.assertLessEqual(event["prompt_tokens"] + len(event["ids"]), 256)
+        self.fail_with(3, "leave no room in the model's 256 positions", "generate", self.model, "-p", "a" * 256)
+
+    def test_rows_are_framed_as_in_training(self):
+        self.train("sql", "--steps", "150", "--lr", "3e-3")
+        for row in sql_rows(3):
+            answer = row.pop("answer")
+            result = self.succeed("generate", self.path("sql"), "--row", "-p", json.dumps(row))
+            self.assertEqual(result.out, answer + "\n")
+        self.fail_with(3, "cannot tell what kind of row", "generate", self.path("sql"), "--row", "-p", '{"x": 1}')
+        self.fail_with(3, "wants a JSON object", "generate", self.path("sql"), "--row", "-p", "[1]")
+        self.fail_with(3, "--prompt", "generate", self.path("sql"), "--row", "-p", '{"x": ')
+
+
+class Tokenize(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        run("train", *SMALL, "--data", cls.rows, "--out", cls.path("m"), "--steps", "1")
+        cls.model = cls.path("m")
+
+    def test_text_to_ids_and_back(self):
+        text = "Hé\t x\\ 日本 \U0001f600"
+        ids = self.succeed("tokenize", self.model, "-p", text, "--json").json()
+        self.assertEqual(ids, [256] + list(text.encode()))
+        plain = self.succeed("tokenize", "--model", self.model, "-p", text, "--no-special").out
+        self.assertEqual(plain, " ".join(str(byte) for byte in text.encode()) + "\n")
+        for form in (plain, json.dumps(ids[1:]), ",".join(plain.split())):
+            self.assertEqual(self.succeed("tokenize", self.model, "--decode", "-p", form).out, text + "\n")
+        self.assertEqual(self.succeed("tokenize", self.model, "--decode", "--json", "-p", plain).json(), text)
+        with_bos = self.succeed("tokenize", self.model, "--decode", "-p", "256 65").out
+        self.assertEqual(with_bos, "<|bos|>A\n")
+        self.assertEqual(self.succeed("tokenize", self.model, "--decode", "--no-special", "-p", "256 65").out, "A\n")
+
+    def test_one_line_of_output_for_each_line_of_input(self):
+        lines = [f"line {i}" for i in range(9000)]
+        result = self.succeed("tokenize", self.model, "--json", "--no-special", stdin="\n".join(lines).encode())
+        self.assertEqual([bytes(json.loads(line)).decode() for line in result.out.splitlines()], lines)
+        self.assertEqual(self.succeed("tokenize", self.model, "--json", "--no-special", stdin=b"\n\nx").out,
+                         "[]\n[]\n[120]\n")
+        self.assertEqual(self.succeed("tokenize", self.model, stdin=b"").out, "")
+
+    def test_ids_that_are_none(self):
+        for text in ("1 x", "1.5", "-1", "99999999999", "1;2"):
+            self.fail_with(3, "is not a token id", "tokenize", self.model, "--decode", "-p", text)
+
+
+class Help(program.ProgramTest):
+    def test_help_and_version(self):
+        overview = self.succeed("--help")
+        self.assertTrue(overview.out.startswith("Usage: offload-train [train]"))
+        self.assertEqual(self.succeed("train", "--help").out, overview.out)
+        self.assertIn("--temperature X", self.succeed("generate", "--help").out)
+        self.assertRegex(self.succeed("--version").out, r"^offload-train \d+\.\d+\.\d+\n$")
+
+    def test_results_that_cannot_be_written(self):
+        if os.path.exists("/dev/full"):
+            with open("/dev/full", "w") as full:
+                done = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE)
+            self.assertEqual(done.returncode, 5)
+            self.assertEqual(done.stderr, b"error: stdout: cannot write the result\n")
+
+
+if __name__ == "__main__":
+    program.main()
