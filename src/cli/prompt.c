@@ -29,7 +29,8 @@ int ot_prompt_from_text(const struct ot_session *s, const char *text, size_t byt
         rc = -OT_E_BUDGET;
     if (rc == 0) {
         out->ids[0] = bos;
-        memcpy(out->ids + front, list.ids, list.n * sizeof *list.ids);
+        if (list.n > 0)
+            memcpy(out->ids + front, list.ids, list.n * sizeof *list.ids);
     }
     ot_token_list_free(&list);
     return rc;

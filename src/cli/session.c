@@ -261,9 +261,6 @@ static int init_random(struct ot_session *s) {
 
 int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *optimizer) {
     const struct ot_options *o = s->options;
-    struct ot_device_config device = {
-        .kind = "cpu", .memory_bytes = s->budget_bytes[OT_TIER_GPU], .threads = (int)o->threads};
-    OT_TRY(ot_device_open(&device, &s->device));
     struct ot_engine_config engine = {
         .chain = ot_model_chain(s->model),
         .device = s->device,
