@@ -25,7 +25,7 @@ static int read_prompts(struct job *job) {
     if (o->prompt)
         OT_TRY(ot_lines_add(&job->lines, o->prompt, strlen(o->prompt)));
     else
-        OT_TRY(ot_lines_read(&job->lines, stdin, MOST_PROMPTS));
+        OT_TRY(ot_lines_read_stdin(&job->lines, MOST_PROMPTS));
     if (job->lines.n == 0)
         return ot_fail(OT_E_INPUT, "stdin: no prompt; give -p TEXT or a prompt a line");
     job->prompts = calloc(job->lines.n, sizeof *job->prompts);

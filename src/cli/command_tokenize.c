@@ -125,7 +125,7 @@ static int run(struct ot_session *s, struct batch *batch) {
         return run_batch(s, batch);
     }
     for (;;) {
-        int n = ot_lines_read(&batch->lines, stdin, BATCH_LINES);
+        int n = ot_lines_read_stdin(&batch->lines, BATCH_LINES);
         if (n <= 0)
             return n;
         OT_TRY(run_batch(s, batch));

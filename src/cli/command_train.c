@@ -1,6 +1,5 @@
 /* offload-train train: everything is read and planned, then tried, then done. Nothing is written before the
  * plan stands, and the output directory is touched only when the first step is about to run. */
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

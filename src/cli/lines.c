@@ -1,10 +1,13 @@
 #include "src/cli/lines.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
 
 int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes) {
     if (lines->n == lines->capacity) {
@@ -27,15 +30,17 @@ int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes) {
     return 0;
 }
 
-int ot_lines_read(struct ot_lines *lines, FILE *file, int most) {
+int ot_lines_read_stdin(struct ot_lines *lines, int most) {
     char *line = NULL;
     size_t capacity = 0;
     int rc = 0, n = 0;
+    if (isatty(STDIN_FILENO))
+        ot_log(OT_LOG_INFO, "one text a line; Ctrl-D ends the input");
     while (n < most && rc == 0) {
         errno = 0;
-        ssize_t bytes = getline(&line, &capacity, file);
+        ssize_t bytes = getline(&line, &capacity, stdin);
         if (bytes < 0) {
-            rc = feof(file) ? 0 : ot_fail_errno(OT_E_IO, errno, "stdin: cannot read");
+            rc = feof(stdin) ? 0 : ot_fail_errno(OT_E_IO, errno, "stdin: cannot read");
             break;
         }
         if (bytes > OT_LINES_MAX_BYTES)

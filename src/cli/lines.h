@@ -4,7 +4,6 @@
 #define OT_CLI_LINES_H
 
 #include <stddef.h>
-#include <stdio.h>
 
 struct ot_lines {
     char **text; /* each followed by a NUL; texts may hold NULs */
@@ -14,9 +13,9 @@ struct ot_lines {
 
 enum { OT_LINES_MAX_BYTES = 1 << 28 };
 
-/* Appends up to `most` lines of a file; returns how many. Errors: OT_E_IO, OT_E_BUDGET (a line is too long).
- */
-int ot_lines_read(struct ot_lines *lines, FILE *file, int most);
+/* Appends up to `most` lines; returns how many. Someone at a terminal is told what is awaited. Errors:
+ * OT_E_IO, OT_E_BUDGET (a line is too long). */
+int ot_lines_read_stdin(struct ot_lines *lines, int most);
 /* Errors: OT_E_BUDGET. */
 int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes);
 void ot_lines_clear(struct ot_lines *lines); /* frees everything; zeroed is fine */

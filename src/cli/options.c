@@ -76,7 +76,7 @@ static int refuse_unknown(const char *dashes, const char *name, enum ot_command 
     const char *nearest = ot_option_nearest(name, command);
     char guess[96] = "";
     if (nearest)
-        snprintf(guess, sizeof guess, "; did you mean %s%s?", dashes, nearest);
+        snprintf(guess, sizeof guess, "; did you mean %s%s?", *dashes ? "--" : "", nearest);
     return ot_fail(OT_E_USAGE, "unknown option %s%.60s%s (offload-train %s --help lists all)", dashes, name,
                    guess, ot_command_name(command));
 }
@@ -122,7 +122,7 @@ static int take_option(int argc, char *const *argv, int *at, struct ot_options *
         char name[64];
         const char *bare = word + strspn(word, "-");
         snprintf(name, sizeof name, "%.*s", (int)strcspn(bare, "="), bare);
-        return refuse_unknown("--", name, out->command);
+        return refuse_unknown(word[1] == '-' ? "--" : "-", name, out->command);
     }
     char spelled[64];
     snprintf(spelled, sizeof spelled, "--%s", option->name);

@@ -31,36 +31,50 @@ double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step
     return (double)(progress->steps - step) * progress->mean_seconds;
 }
 
-void ot_progress_line(const struct ot_progress *progress, const struct ot_progress_point *point,
-                      char line[OT_PROGRESS_LINE_BYTES]) {
-    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], left[OT_TEXT_BYTES],
-        total[OT_TEXT_BYTES];
-    int width = snprintf(total, sizeof total, "%" PRId64, progress->steps);
+struct texts { /* the numbers of a line, formatted */
+    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], rest[OT_TEXT_BYTES + 8];
+};
+
+static struct texts format_numbers(const struct ot_progress *progress,
+                                   const struct ot_progress_point *point) {
+    struct texts t = {0};
+    char left[OT_TEXT_BYTES];
     double seconds = progress->mean_seconds > 0 ? progress->mean_seconds : 1;
-    int n = snprintf(line, OT_PROGRESS_LINE_BYTES,
-                     "step %*" PRId64 "/%s loss %.4f |g| %.3g lr %.2e %s tok/s gpu %s host %s", width,
-                     point->step, total, point->loss, point->grad_norm, point->lr,
-                     ot_text_count((int64_t)(progress->mean_tokens / seconds), rate),
-                     ot_text_bytes((int64_t)point->gpu_bytes, gpu),
-                     ot_text_bytes((int64_t)point->host_bytes, host));
-    size_t room = OT_PROGRESS_LINE_BYTES - (size_t)n;
+    ot_text_count((int64_t)(progress->mean_tokens / seconds), t.rate);
+    ot_text_bytes((int64_t)point->gpu_bytes, t.gpu);
+    ot_text_bytes((int64_t)point->host_bytes, t.host);
     if (point->skipped)
-        snprintf(line + n, room, " skipped: gradient not finite");
+        snprintf(t.rest, sizeof t.rest, " skipped: gradient not finite");
     else if (point->step < progress->steps)
-        snprintf(line + n, room, " ETA %s",
+        snprintf(t.rest, sizeof t.rest, " ETA %s",
                  ot_text_duration(ot_progress_seconds_left(progress, point->step), left));
+    return t;
 }
 
+void ot_progress_line(const struct ot_progress *progress, const struct ot_progress_point *point,
+                      char line[OT_PROGRESS_LINE_BYTES]) {
+    struct texts t = format_numbers(progress, point);
+    char total[OT_TEXT_BYTES];
+    int width = snprintf(total, sizeof total, "%" PRId64, progress->steps);
+    snprintf(line, OT_PROGRESS_LINE_BYTES,
+             "step %*" PRId64 "/%s loss %.4f |g| %.3g lr %.2e %s tok/s gpu %s host %s%s", width, point->step,
+             total, point->loss, point->grad_norm, point->lr, t.rate, t.gpu, t.host, t.rest);
+}
+
+/* What matters most comes first: the log cuts the line at the terminal's width. */
 void ot_progress_bar(const struct ot_progress *progress, const struct ot_progress_point *point,
                      char line[OT_PROGRESS_LINE_BYTES]) {
     enum { WIDTH = 20 };
-    char text[OT_PROGRESS_LINE_BYTES], bar[WIDTH + 1];
-    ot_progress_line(progress, point, text);
+    struct texts t = format_numbers(progress, point);
+    char bar[WIDTH + 1];
     int done = (int)(WIDTH * point->step / (progress->steps > 0 ? progress->steps : 1));
     for (int i = 0; i < WIDTH; i++)
         bar[i] = i < done ? '#' : '.';
     bar[WIDTH] = '\0';
-    snprintf(line, OT_PROGRESS_LINE_BYTES, "[%s] %.*s", bar, OT_PROGRESS_LINE_BYTES - WIDTH - 4, text);
+    snprintf(line, OT_PROGRESS_LINE_BYTES,
+             "[%s] %" PRId64 "/%" PRId64 "%s loss %.4f %s tok/s |g| %.3g lr %.2e gpu %s host %s", bar,
+             point->step, progress->steps, t.rest, point->loss, t.rate, point->grad_norm, point->lr, t.gpu,
+             t.host);
 }
 
 void ot_progress_show(struct ot_progress *progress, const struct ot_progress_point *point) {

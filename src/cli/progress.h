@@ -37,7 +37,7 @@ enum { OT_PROGRESS_LINE_BYTES = 320 };
 /* "step  44/264 loss 0.538 |g| 1.3 lr 9.5e-06 1,517 tok/s gpu 14.7 GiB host 43.2 GiB ETA 2h40m" */
 void ot_progress_line(const struct ot_progress *progress, const struct ot_progress_point *point,
                       char line[OT_PROGRESS_LINE_BYTES]);
-/* The same behind a bar. */
+/* "[###.................] 44/264 ETA 2h40m loss 0.538 1,517 tok/s ..." */
 void ot_progress_bar(const struct ot_progress *progress, const struct ot_progress_point *point,
                      char line[OT_PROGRESS_LINE_BYTES]);
 /* Draws on stderr what is due: the bar, or a line. */

@@ -111,6 +111,23 @@ class Train(program.ProgramTest):
         result = self.train("h", "--steps", "2", "--quiet")
         self.assertEqual((result.out, result.err), ("", ""))
 
+    def test_a_terminal_gets_a_bar(self):
+        here, there = os.openpty()
+        child = subprocess.Popen([PROGRAM, *SMALL, "--data", self.rows, "--out", self.path("tty"), "--steps", "3"],
+                                 stderr=there)
+        os.close(there)
+        text = b""
+        try:
+            while piece := os.read(here, 65536):
+                text += piece
+        except OSError:  # how a pseudoterminal says that the other side is gone
+            pass
+        os.close(here)
+        self.assertEqual(child.wait(timeout=60), 0)
+        self.assertRegex(text, rb"\[#{6}\.{14}\] 1/3 ETA \d\.\ds loss \d")
+        self.assertIn(b"\r\x1b[K", text)
+        self.assertNotIn(b"step 1/3", text)
+
     def test_model_and_data_are_all_that_a_first_run_needs(self):
         self.train("base", "--steps", "2")
         result = run("--model", "base", "--data", "rows.jsonl", "--steps", "2", cwd=self.folder)
