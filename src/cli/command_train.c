@@ -43,7 +43,7 @@ static int choose_out(struct train *t) {
     while (model_start > 0 && model[model_start - 1] != '/')
         model_start--;
     const char *slash = strrchr(o->data, '/'), *data = slash ? slash + 1 : o->data;
-    size_t dot = strcspn(data + 1, ".") + 1; /* a hidden file keeps its first dot */
+    size_t dot = *data ? 1 + strcspn(data + 1, ".") : 0; /* a hidden file keeps its first dot */
     int n = snprintf(t->out, sizeof t->out, "out/%.*s-%.*s", (int)(model_end - model_start),
                      model + model_start, (int)dot, data);
     free(real);

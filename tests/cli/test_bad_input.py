@@ -48,6 +48,7 @@ class Data(BadInput):
     def test_missing_or_unreadable(self):
         self.refuse(IO, "/nowhere/rows.jsonl", "--model", self.model, "--data", "/nowhere/rows.jsonl")
         self.refuse(INPUT, self.folder, "--model", self.model, "--data", self.folder)
+        self.fail_with(INPUT, self.folder, "--model", self.model, "--data", self.folder + "/")
         self.refuse(IO, "/nowhere.jsonl", "--model", self.model, "--data", self.rows, "--eval-data", "/nowhere.jsonl")
 
     def test_malformed_rows(self):
