@@ -4,7 +4,7 @@
 
 /* Tiles start large, where BLAS runs at its best, and are halved until there are enough of them for many
  * threads or they are as small as BLAS still likes (tests/bench/bench_ops.c). */
-enum { TILE_MAX = 512, TILE_MIN = 128, TILES_WANTED = 16 };
+enum { TILE_MAX = 512, TILE_MIN = 128, TILES_WANTED = 8 };
 /* Rows of the k dimension that are converted at a time where bf16 goes through fp32. */
 enum { CONVERT_K = 512 };
 

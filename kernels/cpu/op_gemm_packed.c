@@ -1,6 +1,6 @@
 /* Matrix products on AMX tiles (cpu_amx.h): operands are packed once, by all threads, then C's tiles are
  * multiplied from the packed copies. Packing costs as much as multiplying some 100 rows, so that tiles which
- * packed for themselves would be slow or few. And where any product begins: which way it takes. */
+ * packed for themselves would be slow or few. */
 #include "kernels/cpu/op_parts.h"
 
 enum {
@@ -112,19 +112,4 @@ static void run_gemm_packed(struct ot_lane *lane, const struct ot_gemm *op) {
             packed_block(pool, &run);
         }
     }
-}
-
-/* ---- every product ---- */
-
-static void run_gemm(struct ot_lane *lane, const void *args) {
-    const struct ot_gemm *op = args;
-    if (op->dtype == OT_BF16 && ot_cpu_blas_bf16_way() == OT_CPU_BF16_AMX)
-        run_gemm_packed(lane, op);
-    else
-        run_gemm_tiles(lane, op);
-}
-
-static void cpu_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
-    assert(!op->accumulate || op->c_dtype == OT_F32);
-    ot_cpu_lane_push(lane, run_gemm, op, sizeof *op);
 }

@@ -9,6 +9,7 @@
 #include "kernels/cpu/op_cross_entropy.c"
 #include "kernels/cpu/op_gemm.c"
 #include "kernels/cpu/op_gemm_packed.c"
+#include "kernels/cpu/op_gemm_choice.c"
 #include "kernels/cpu/op_attention.c"
 #include "kernels/cpu/op_attention_backward.c"
 

@@ -127,8 +127,9 @@ static float *reference(const struct gemm_case *c) {
 
 static void test_shapes(void **state) {
     (void)state;
-    static const int64_t shapes[][3] = {{1, 1, 1},     {1, 300, 200},  {5, 700, 33},  {130, 65, 513},
-                                        {513, 31, 17}, {257, 385, 70}, {64, 64, 1100}};
+    static const int64_t shapes[][3] = {{1, 1, 1},      {1, 300, 200},  {4, 130, 77},
+                                        {5, 700, 33},   {130, 65, 513}, {513, 31, 17},
+                                        {257, 385, 70}, {64, 64, 1100}, {96, 70, 640}};
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         int64_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2];
         float *a = ops_random(1, m * k, 1), *b = ops_random(2, k * n, 1), *bias = ops_random(3, n, 1),
@@ -159,10 +160,50 @@ static void test_shapes(void **state) {
     }
 }
 
+/* A product so long that the packed way cuts it into blocks of C: its sums with random signs over each row,
+ * against A times (B times those signs) in double (Freivalds' check: an element that is wrong shows in half
+ * of all cases). */
+static void test_large(void **state) {
+    (void)state;
+    enum { M = 544, N = 550, K = 8224, PERIOD = 65521 };
+    float *period = ops_random(1, PERIOD, 1), *a = malloc(M * K * sizeof *a), *b = malloc(K * N * sizeof *b);
+    double *through = calloc(K, sizeof *through);
+    assert_true(a && b && through);
+    for (int64_t i = 0; i < M * K; i++)
+        a[i] = period[i * 7 % PERIOD];
+    for (int64_t i = 0; i < K * N; i++)
+        b[i] = period[i * 11 % PERIOD];
+    for (int64_t p = 0; p < K; p++)
+        for (int64_t j = 0; j < N; j++)
+            through[p] += period[j] > 0 ? b[p * N + j] : -b[p * N + j];
+    for (int trans = 0; trans < 2; trans++) {
+        struct gemm_case c = {.m = M, .n = N, .k = K, .trans_a = trans, .trans_b = !trans, .a = a, .b = b};
+        struct ops_fixture f;
+        ops_open(&f, 2, OT_BF16);
+        run_case(&f, &c);
+        const float *got = ops_result(&f, "c", NULL);
+        for (int64_t i = 0; i < M; i++) {
+            double sum = 0, want = 0;
+            for (int64_t j = 0; j < N; j++)
+                sum += period[j] > 0 ? got[i * N + j] : -got[i * N + j];
+            for (int64_t p = 0; p < K; p++)
+                want += a[i * K + p] * through[p];
+            /* N roundings of sums of K products each (see test_shapes), which add up like a random walk. */
+            assert_true(fabs(sum - want) < 6 * 0x1p-24 * K * sqrt(N));
+        }
+        ops_close(&f);
+    }
+    free(period);
+    free(a);
+    free(b);
+    free(through);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),
         cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_large),
     };
     return cmocka_run_group_tests_name("gemm", tests, NULL, NULL);
 }

@@ -1,0 +1,67 @@
+/* Matrix products with a few rows, as in decoding, and where any product begins: which way it takes. The
+ * choice depends on the shape, the dtype and the CPU alone. */
+#include "kernels/cpu/op_parts.h"
+
+/* With so few rows a product is bound by reading B once; packing or converting it would read and write it
+ * again. Rows of B go four at a time: that many sums are in flight. */
+enum { FEW_ROWS = 4, FEW_COLS = 4, FEW_CHUNK = 16 * FEW_COLS };
+
+static OT_INLINE void gemm_few_dots(enum ot_dtype dtype, const struct ot_gemm *op, const void *a,
+                                    const void *const b[FEW_COLS], float out[FEW_COLS]) {
+    ot_vf sums[FEW_COLS] = {0};
+    OT_FOR_LANES(i, lanes, op->k, {
+        ot_vf x = vec_load(dtype, a, i, lanes);
+        for (int j = 0; j < FEW_COLS; j++)
+            sums[j] += x * vec_load(dtype, b[j], i, lanes);
+    });
+    for (int j = 0; j < FEW_COLS; j++)
+        out[j] = vec_sum(sums[j]);
+}
+
+static void gemm_few_store(const struct ot_gemm *op, int64_t row, int64_t col, float value) {
+    int64_t at_c = row * op->ldc + col;
+    if (op->bias)
+        value += op->dtype == OT_F32 ? ((const float *)op->bias)[col]
+                                     : ot_bf16_to_f32(((const uint16_t *)op->bias)[col]);
+    if (op->c_dtype == OT_BF16)
+        ((uint16_t *)op->c)[at_c] = ot_bf16_from_f32(value);
+    else
+        ((float *)op->c)[at_c] = op->accumulate ? ((float *)op->c)[at_c] + value : value;
+}
+
+/* Columns [first, first + cols) of C, at most FEW_COLS: those rows of B stay in L1 while the rows of A meet
+ * them. */
+static OT_INLINE void gemm_few_columns(enum ot_dtype dtype, const struct ot_gemm *op, int64_t first,
+                                       int64_t cols) {
+    const void *b[FEW_COLS];
+    float values[FEW_COLS];
+    for (int64_t j = 0; j < FEW_COLS; j++) /* where there are fewer, the last one again */
+        b[j] = at(dtype, op->b, (first + smaller(j, cols - 1)) * op->ldb);
+    for (int64_t i = 0; i < op->m; i++) {
+        gemm_few_dots(dtype, op, at(dtype, op->a, i * op->lda), b, values);
+        for (int64_t j = 0; j < cols; j++)
+            gemm_few_store(op, i, first + j, values[j]);
+    }
+}
+
+static void gemm_few_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_gemm *op = context;
+    for (int64_t j = begin; j < end; j += FEW_COLS)
+        WITH_DTYPE(op->dtype, gemm_few_columns, op, j, smaller(FEW_COLS, end - j));
+}
+
+static void run_gemm(struct ot_lane *lane, const void *args) {
+    const struct ot_gemm *op = args;
+    if (op->m <= FEW_ROWS && !op->trans_a && op->trans_b)
+        ot_pool_run(ot_cpu_lane_pool(lane), op->n, FEW_CHUNK, gemm_few_chunk, (void *)op);
+    else if (op->dtype == OT_BF16 && ot_cpu_blas_bf16_way() == OT_CPU_BF16_AMX)
+        run_gemm_packed(lane, op);
+    else
+        run_gemm_tiles(lane, op);
+}
+
+static void cpu_gemm(struct ot_lane *lane, const struct ot_gemm *op) {
+    assert(!op->accumulate || op->c_dtype == OT_F32);
+    ot_cpu_lane_push(lane, run_gemm, op, sizeof *op);
+}
