@@ -214,9 +214,8 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
         .recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL,
         .order = (enum ot_order)o->order,
         .extra_device_bytes = (int64_t)s->cache_bytes,
+        .extra_host_bytes = need->host_bytes,
     };
-    size_t *host = &request.budget_bytes[OT_TIER_HOST];
-    *host -= (size_t)need->host_bytes < *host ? (size_t)need->host_bytes : *host;
     OT_TRY(ot_plan_make(&request, &s->plan));
     return check_free(s);
 }

@@ -1,17 +1,19 @@
 #include "src/cli/stop.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
 
-static volatile sig_atomic_t signals;
+/* Any thread may be interrupted; lock-free, so allowed in a handler. */
+static atomic_int signals;
 
 static void on_signal(int number) {
     static const char sentence[] = "\nerror: stopped at once by a second signal; nothing was saved\n";
     (void)number;
-    if (signals++ == 0)
+    if (atomic_fetch_add(&signals, 1) == 0)
         return;
     if (write(STDERR_FILENO, sentence, sizeof sentence - 1) < 0)
         _exit(OT_E_INTERRUPT); /* nobody listens any more */
@@ -26,7 +28,7 @@ static void set_handler(void (*handler)(int)) {
 }
 
 void ot_stop_install(void) {
-    signals = 0;
+    atomic_store(&signals, 0);
     set_handler(on_signal);
 }
 
@@ -35,5 +37,5 @@ void ot_stop_restore(void) {
 }
 
 bool ot_stop_requested(void) {
-    return signals > 0;
+    return atomic_load(&signals) > 0;
 }
