@@ -1,6 +1,6 @@
-/* The optimizer's arithmetic, once, for every engine that runs it: the CPU pool (offload/), the cpu device's op, and the
- * CUDA kernel, all with identical bits. So each operation is named: fma is one rounding, / and sqrt are IEEE, nothing is
- * reassociated. For each parameter, all fp32:
+/* The optimizer's arithmetic, once, for every engine that runs it: the CPU pool (offload/), the cpu device's
+ * op, and the CUDA kernel, all with identical bits. So each operation is named: fma is one rounding, / and
+ * sqrt are IEEE, nothing is reassociated. For each parameter, all fp32:
  *
  *     g = grad * grad_scale
  *     m = fma(beta1, m, (1 - beta1) * g)
@@ -17,11 +17,12 @@
 
 #include "kernels/ops.h"
 
-/* Updates args->n parameters on the calling thread; all pointers host-readable. Safe to call on disjoint ranges from
- * many threads. A step with skip set changes nothing. */
+/* Updates args->n parameters on the calling thread; all pointers host-readable. Safe to call on disjoint
+ * ranges from many threads. A step with skip set changes nothing. */
 void ot_adamw_run(const struct ot_adamw *args);
 
-/* The kernel in use: "avx512", "avx2" or "scalar"; OFFLOAD_TRAIN_ADAMW in the environment forces one that this CPU has. */
+/* The kernel in use: "avx512", "avx2" or "scalar"; OFFLOAD_TRAIN_ADAMW in the environment forces one that
+ * this CPU has. */
 const char *ot_adamw_kernel_name(void);
 
 /* For tests: the named kernel, or NULL where this CPU or build lacks it. */

@@ -1,22 +1,25 @@
-/* The device interface: memory, lanes, events, copies and a table of ops. The engine is written against this page alone.
+/* The device interface: memory, lanes, events, copies and a table of ops. The engine is written against this
+ * page alone.
  *
- * MEMORY. A device has a budget. Everything that lives on it is allocated from that budget before the first step, and
- * nothing inside a step. Pinned memory is host memory that the device copies from and to at full rate; it is charged to
- * the host budget. Device pointers are opaque on the host: only ops and copies may follow them. (On the cpu device they
- * happen to be readable. There, fresh device memory is full of NaNs, so that reading what was never written shows, and
- * freed memory and what lies beyond an allocation's end cannot be touched at all.)
+ * MEMORY. A device has a budget. Everything that lives on it is allocated from that budget before the first
+ * step, and nothing inside a step. Pinned memory is host memory that the device copies from and to at full
+ * rate; it is charged to the host budget. Device pointers are opaque on the host: only ops and copies may
+ * follow them. (On the cpu device they happen to be readable. There, fresh device memory is full of NaNs, so
+ * that reading what was never written shows, and freed memory and what lies beyond an allocation's end cannot
+ * be touched at all.)
  *
- * LANES. A lane is an in-order queue. Calls that take a lane only enqueue: the work happens later, in call order
- * within the lane, in any order between lanes. What a call takes by pointer to memory must stay valid and unchanged
- * until the work is done; its argument struct is copied. A full queue makes the caller wait. One thread at a time may
- * enqueue on a lane.
+ * LANES. A lane is an in-order queue. Calls that take a lane only enqueue: the work happens later, in call
+ * order within the lane, in any order between lanes. What a call takes by pointer to memory must stay valid
+ * and unchanged until the work is done; its argument struct is copied. A full queue makes the caller wait.
+ * One thread at a time may enqueue on a lane.
  *
- * EVENTS order lanes: record on one, wait on another. An event may be recorded again after its last waiter was
- * enqueued. Recording and waiting are also what makes writes of one lane visible to the other; nothing else is. So a
- * missing dependency is a data race, which ThreadSanitizer reports on the cpu device, whose lanes are threads.
+ * EVENTS order lanes: record on one, wait on another. An event may be recorded again after its last waiter
+ * was enqueued. Recording and waiting are also what makes writes of one lane visible to the other; nothing
+ * else is. So a missing dependency is a data race, which ThreadSanitizer reports on the cpu device, whose
+ * lanes are threads.
  *
- * ERRORS. Bad arguments are the caller's bug and are asserted. Asynchronous failures stick to the lane: the next
- * ot_lane_sync or ot_event_sync on it returns them.
+ * ERRORS. Bad arguments are the caller's bug and are asserted. Asynchronous failures stick to the lane: the
+ * next ot_lane_sync or ot_event_sync on it returns them.
  */
 #ifndef OT_KERNELS_DEVICE_H
 #define OT_KERNELS_DEVICE_H
@@ -34,19 +37,23 @@ struct ot_device_config {
     const char *kind;         /* "cpu" */
     size_t memory_bytes;      /* budget of device memory; 0: no limit but what the machine has */
     int threads;              /* cpu device: threads that compute one op, >= 1 */
-    uint64_t lane_delay_seed; /* test seam: not 0 puts a random delay of 0..200 us before each command of each lane */
+    /* Test seam: not 0 puts a random delay of 0..200 us before each command of each lane. */
+    uint64_t lane_delay_seed;
 };
 
 /* Errors: OT_E_DEVICE (no such kind, cannot start), OT_E_BUDGET. */
 int ot_device_open(const struct ot_device_config *config, struct ot_device **out);
-void ot_device_close(struct ot_device *device); /* every lane, event and allocation must be gone; NULL is fine */
-const char *ot_device_name(const struct ot_device *device); /* for people: "cpu (2 threads, AVX-512, oneDNN bf16)" */
+/* Every lane, event and allocation must be gone; NULL is fine. */
+void ot_device_close(struct ot_device *device);
+/* For people: "cpu (2 threads, AVX-512, oneDNN bf16)" */
+const char *ot_device_name(const struct ot_device *device);
 const struct ot_ops *ot_device_ops(const struct ot_device *device);
 
 /* 256-byte aligned. `name` appears in the error. Errors: OT_E_BUDGET, saying by how much it is short. */
 int ot_device_alloc(struct ot_device *device, size_t bytes, const char *name, void **out);
 void ot_device_free(struct ot_device *device, void *memory); /* NULL is fine */
-int ot_device_alloc_pinned(struct ot_device *device, size_t bytes, const char *name, void **out); /* zeroed, 4 KiB aligned */
+/* Zeroed, 4 KiB aligned. */
+int ot_device_alloc_pinned(struct ot_device *device, size_t bytes, const char *name, void **out);
 void ot_device_free_pinned(struct ot_device *device, void *memory, size_t bytes);
 
 struct ot_device_usage {
@@ -62,7 +69,8 @@ struct ot_device *ot_lane_device(const struct ot_lane *lane);
 enum ot_copy_kind { OT_COPY_H2D, OT_COPY_D2H, OT_COPY_D2D };
 void ot_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
 void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
-/* Calls fn(arg) on some thread after all work enqueued before. fn must be short and must not touch the device. */
+/* Calls fn(arg) on some thread after all work enqueued before. fn must be short and must not touch the
+ * device. */
 void ot_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
 int ot_lane_sync(struct ot_lane *lane); /* blocks until the lane is empty. Errors: what went wrong in it */
 
@@ -72,7 +80,7 @@ void ot_lane_record(struct ot_lane *lane, struct ot_event *event);
 void ot_lane_wait(struct ot_lane *lane, struct ot_event *event); /* passes at once if never recorded */
 int ot_event_sync(struct ot_event *event);                       /* blocks the calling thread */
 
-/* ---- what a device implements (kernels/cpu, kernels/cuda) --------------------------------------------------------- */
+/* ---- what a device implements (kernels/cpu, kernels/cuda) ---- */
 
 struct ot_device_api {
     int (*open)(const struct ot_device_config *config, struct ot_device **out);

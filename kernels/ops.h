@@ -1,17 +1,19 @@
 /* The ops: one contract each, for every device.
  *
- * Every op enqueues on the given lane (device.h) and returns; all pointers are device memory. Argument structs are
- * copied. Matrices are row-major with a leading dimension in elements. `dtype` is the storage format of activations and
- * weights (OT_F32 or OT_BF16); arithmetic and accumulation are fp32 everywhere, results are rounded to nearest even
- * once, when stored. Gradients of weights are fp32 and are accumulated into (+=) unless said otherwise; gradients of
- * activations have the dtype of the activation and are overwritten unless said otherwise.
+ * Every op enqueues on the given lane (device.h) and returns; all pointers are device memory. Argument
+ * structs are copied. Matrices are row-major with a leading dimension in elements. `dtype` is the storage
+ * format of activations and weights (OT_F32 or OT_BF16); arithmetic and accumulation are fp32 everywhere,
+ * results are rounded to nearest even once, when stored. Gradients of weights are fp32 and are accumulated
+ * into (+=) unless said otherwise; gradients of activations have the dtype of the activation and are
+ * overwritten unless said otherwise.
  *
- * Determinism: the result is a function of the arguments alone. Sums over rows are cut into chunks of fixed size and
- * added in order, so neither thread count nor timing shows.
+ * Determinism: the result is a function of the arguments alone. Sums over rows are cut into chunks of fixed
+ * size and added in order, so neither thread count nor timing shows.
  *
- * Token arrays: a micro-batch is a flat list of n tokens made of rows (samples) laid end to end. row_start[i] is the
- * index of the first token of the row that token i belongs to: token i attends to keys row_start[i]..i. position[i] is
- * what RoPE rotates by. A sequence border needs nothing else, so the ops know no batch dimension.
+ * Token arrays: a micro-batch is a flat list of n tokens made of rows (samples) laid end to end. row_start[i]
+ * is the index of the first token of the row that token i belongs to: token i attends to keys
+ * row_start[i]..i. position[i] is what RoPE rotates by. A sequence border needs nothing else, so the ops know
+ * no batch dimension.
  */
 #ifndef OT_KERNELS_OPS_H
 #define OT_KERNELS_OPS_H
@@ -23,9 +25,9 @@
 #include "kernels/device.h"
 #include "src/base/dtype.h"
 
-/* C[m,n] = op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ C if accumulate). op transposes where trans_* is set: a linear layer
- * y = x W^T is {trans_b}, dx = dy W plain, dW += dy^T x {trans_a, accumulate}. A, B and bias have dtype; C has c_dtype.
- * accumulate needs c_dtype OT_F32. C must not overlap the inputs. */
+/* C[m,n] = op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ C if accumulate). op transposes where trans_* is set: a
+ * linear layer y = x W^T is {trans_b}, dx = dy W plain, dW += dy^T x {trans_a, accumulate}. A, B and bias
+ * have dtype; C has c_dtype. accumulate needs c_dtype OT_F32. C must not overlap the inputs. */
 struct ot_gemm {
     enum ot_dtype dtype, c_dtype;
     bool trans_a, trans_b, accumulate;
@@ -62,12 +64,15 @@ struct ot_embed_backward {
 };
 
 /* Row-wise normalisation of rows r = 0..rows-1, each `cols` long. Row r starts at x + (r / group) * ldx +
- * (r % group) * cols, likewise y with ldy: group > 1 walks the heads of q or k inside a wider row (Qwen3); plain rows
- * have group 1 and ld = cols.
- *   RMS:   y = x * rstd * weight,           rstd = 1 / sqrt(mean(x^2) + eps)
- *   LAYER: y = (x - mean) * rstd * weight + bias
- * If delta is not NULL (same shape and ld as x), x + delta is rounded to dtype, written to sum (which may be x), and
- * normalised: the fused residual. y may be x where sum is NULL. mean (LAYER) and rstd are fp32 [rows]. */
+ * (r % group) * cols, likewise y with ldy: group > 1 walks the heads of q or k inside a wider row (Qwen3);
+ * plain rows have group 1 and ld = cols.
+ *
+ *     RMS:   y = x * rstd * weight,           rstd = 1 / sqrt(mean(x^2) + eps)
+ *     LAYER: y = (x - mean) * rstd * weight + bias
+ *
+ * If delta is not NULL (same shape and ld as x), x + delta is rounded to dtype, written to sum (which may be
+ * x), and normalised: the fused residual. y may be x where sum is NULL. mean (LAYER) and rstd are fp32
+ * [rows]. */
 enum ot_norm_kind { OT_NORM_RMS, OT_NORM_LAYER };
 struct ot_norm {
     enum ot_dtype dtype;
@@ -79,8 +84,9 @@ struct ot_norm {
     float *mean, *rstd; /* mean for LAYER only */
 };
 
-/* x: what was normalised (the sum, where there was a delta). dx = gradient (+ dx_add if not NULL, the gradient that
- * comes along the residual; dx may be dx_add or dy). ldx holds for x, dx and dx_add; ldy for dy. dweight, dbias +=. */
+/* x: what was normalised (the sum, where there was a delta). dx = gradient (+ dx_add if not NULL, the
+ * gradient that comes along the residual; dx may be dx_add or dy). ldx holds for x, dx and dx_add; ldy for
+ * dy. dweight, dbias +=. */
 struct ot_norm_backward {
     enum ot_dtype dtype;
     enum ot_norm_kind kind;
@@ -91,10 +97,10 @@ struct ot_norm_backward {
     float *dweight, *dbias;
 };
 
-/* Rotary embedding, in place, on x[n, heads, head_dim] with ld between tokens. The first rotary_dim elements of each head
- * are rotated as pairs (j, j + rotary_dim/2) (the rotate-half convention of Hugging Face). cos_table and sin_table are
- * fp32 [max_position, rotary_dim/2], made by the model (scaling included). inverse: rotates back, which is its
- * backward. */
+/* Rotary embedding, in place, on x[n, heads, head_dim] with ld between tokens. The first rotary_dim elements
+ * of each head are rotated as pairs (j, j + rotary_dim/2) (the rotate-half convention of Hugging Face).
+ * cos_table and sin_table are fp32 [max_position, rotary_dim/2], made by the model (scaling included).
+ * inverse: rotates back, which is its backward. */
 struct ot_rope {
     enum ot_dtype dtype;
     int64_t n, heads, head_dim, rotary_dim, ld, max_position;
@@ -104,11 +110,14 @@ struct ot_rope {
     void *x;
 };
 
-/* Causal attention of n queries over n_keys keys; query i stands at key index i + n_keys - n (in training n_keys = n;
- * with a key/value cache n_keys = past + n). Query i sees keys j with
- *     row_start[i] <= j <= i + n_keys - n   and   (window == 0 or j > i + n_keys - n - window).
- * q, out: [n, heads, head_dim]; k, v: [n_keys, kv_heads, head_dim]; query head h uses kv head h / (heads / kv_heads).
- * lse: fp32 [heads, n], log of the sum of exp(scale * q.k): kept for backward; may be NULL. Memory is linear in n. */
+/* Causal attention of n queries over n_keys keys; query i stands at key index i + n_keys - n (in training
+ * n_keys = n; with a key/value cache n_keys = past + n). Query i sees keys j with
+ *
+ *     row_start[i] <= j <= i + n_keys - n   and   (window == 0 or j > i + n_keys - n - window)
+ *
+ * q, out: [n, heads, head_dim]; k, v: [n_keys, kv_heads, head_dim]; query head h uses kv head
+ * h / (heads / kv_heads). lse: fp32 [heads, n], log of the sum of exp(scale * q.k): kept for backward; may be
+ * NULL. Memory is linear in n. */
 struct ot_attention {
     enum ot_dtype dtype;
     int64_t n, n_keys, heads, kv_heads, head_dim, window;
@@ -120,8 +129,8 @@ struct ot_attention {
     float *lse;
 };
 
-/* Training shape only (n_keys = n). dq, dk, dv are written with ldq, ldk, ldv; they must not overlap the inputs.
- * scratch: fp32, ot_attention_backward_scratch_bytes() big. */
+/* Training shape only (n_keys = n). dq, dk, dv are written with ldq, ldk, ldv; they must not overlap the
+ * inputs. scratch: fp32, ot_attention_backward_scratch_bytes() big. */
 struct ot_attention_backward {
     struct ot_attention forward; /* with out and lse as forward left them */
     const void *dout;            /* ldo */
@@ -170,10 +179,11 @@ struct ot_add {
     void *out;
 };
 
-/* Softmax cross-entropy over rows of fp32 logits[rows, vocab] (ld elements between rows). loss[i] = -log softmax(logits[i])
- * [targets[i]], 0 where targets[i] < 0. With want_grad the logits are overwritten by their gradient times grad_scale,
- * in grad_dtype: row i then holds vocab elements of grad_dtype from the row's first byte on (so its ld in elements of a
- * two-byte grad_dtype is 2 * ld); a row with target < 0 becomes zeros. */
+/* Softmax cross-entropy over rows of fp32 logits[rows, vocab] (ld elements between rows). loss[i] = -log
+ * softmax(logits[i]) [targets[i]], 0 where targets[i] < 0. With want_grad the logits are overwritten by their
+ * gradient times grad_scale, in grad_dtype: row i then holds vocab elements of grad_dtype from the row's
+ * first byte on (so its ld in elements of a two-byte grad_dtype is 2 * ld); a row with target < 0 becomes
+ * zeros. */
 struct ot_cross_entropy {
     int64_t rows, vocab, ld;
     const int32_t *targets;
@@ -184,7 +194,8 @@ struct ot_cross_entropy {
     float grad_scale;
 };
 
-/* *out = sum of x[i] (squares: of x[i]^2), in double over fixed chunks; += if accumulate. Not finite if any x is not. */
+/* *out = sum of x[i] (squares: of x[i]^2), in double over fixed chunks; += if accumulate. Not finite if any x
+ * is not. */
 struct ot_reduce {
     int64_t n;
     const float *x;
@@ -208,9 +219,10 @@ struct ot_adamw_step {
     int32_t skip;            /* not 0: change nothing */
 };
 
-/* AdamW (Loshchilov & Hutter, "Decoupled Weight Decay Regularization") on n parameters; see kernels/adamw.h for the exact
- * arithmetic, which is the same in every engine. dtype OT_F32: weight is the fp32 master, grad is fp32, low unused.
- * OT_BF16: weight is hi, low the remainder, grad bf16. decay: whether weight_decay applies. */
+/* AdamW (Loshchilov & Hutter, "Decoupled Weight Decay Regularization") on n parameters; see kernels/adamw.h
+ * for the exact arithmetic, which is the same in every engine. dtype OT_F32: weight is the fp32 master, grad
+ * is fp32, low unused. OT_BF16: weight is hi, low the remainder, grad bf16. decay: whether weight_decay
+ * applies. */
 struct ot_adamw {
     enum ot_dtype dtype;
     int64_t n;

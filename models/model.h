@@ -98,8 +98,8 @@ const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);
 const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t index); /* in slab order */
 struct ot_chain;
-const struct ot_chain *
-ot_model_chain(const struct ot_model *model); /* offload/block.h; lives as long as the model */
+/* See offload/block.h; lives as long as the model. */
+const struct ot_chain *ot_model_chain(const struct ot_model *model);
 
 /* Fills values[n] with the initial values of parameters [first, first + n) of a slab: normal(0, init_std),
  * residual projections (o_proj, down_proj) scaled by 1/sqrt(2 n_layers) as GPT-2 does, norms 1, biases and

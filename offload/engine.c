@@ -6,8 +6,7 @@
 #include "offload/engine_state.h"
 #include "src/base/error.h"
 
-/* ---- opening
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- opening ---- */
 
 static int copy_plan(struct ot_engine *en, const struct ot_plan *plan) {
     en->plan = *plan;
@@ -131,9 +130,7 @@ void ot_engine_close(struct ot_engine *en) {
     free(en);
 }
 
-/* ---- a step
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- a step ---- */
 
 static int check_micro(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
     if (mb->n_tokens < 1 || mb->n_tokens > en->plan.micro_tokens)
@@ -222,8 +219,7 @@ int64_t ot_engine_adam_step(const struct ot_engine *en) {
     return en->control.adam_step;
 }
 
-/* ---- forward alone
- * -------------------------------------------------------------------------------------------------- */
+/* ---- forward alone ---- */
 
 /* Runs a forward schedule over one micro-batch and returns where its results lie on the host. */
 static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro,

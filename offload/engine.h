@@ -47,8 +47,8 @@ struct ot_micro_batch { /* host memory; rows and fields as in kernels/ops.h */
 struct ot_step_input {
     int n_micro; /* 1..plan.max_micro */
     const struct ot_micro_batch *micro;
-    int64_t
-        trained_tokens; /* targets >= 0 in the whole step (all ranks): loss and gradient are divided by it */
+    /* targets >= 0 in the whole step (all ranks): loss and gradient are divided by it */
+    int64_t trained_tokens;
     float lr;
 };
 
@@ -79,8 +79,8 @@ int ot_engine_eval(struct ot_engine *engine, const struct ot_micro_batch *micro,
 
 /* Generation: a cache for `capacity` tokens, allocated from the device's budget. One at a time per engine. */
 int ot_engine_decode_begin(struct ot_engine *engine, int64_t capacity);
-size_t ot_engine_kv_bytes(const struct ot_chain *chain,
-                          int64_t capacity); /* what it will take, for a plan's extra bytes */
+/* What that takes, for a plan's extra bytes. */
+size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity);
 /* Appends n tokens (all but the first call usually 1) and returns the logits [vocab] after the last of them.
  * Errors: OT_E_INPUT when the cache is full. */
 int ot_engine_decode(struct ot_engine *engine, const int32_t *tokens, int64_t n, float *logits);

@@ -27,9 +27,7 @@ static size_t weight_bytes(const struct ot_engine *en, int64_t n) {
     return (size_t)n * ot_dtype_bytes(en->chain.dtype);
 }
 
-/* ---- copies
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- copies ---- */
 
 static void copy_slab(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
                       enum ot_copy_kind kind) {
@@ -78,9 +76,7 @@ static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t s
                  (size_t)n * sizeof(float));
 }
 
-/* ---- blocks
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- blocks ---- */
 
 static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane,
                      struct ot_block_run *run) {
@@ -143,8 +139,7 @@ static void backward(struct ot_engine *en, const struct ot_task *task, int64_t s
         lane, &(struct ot_reduce){.n = run.batch.n_tokens, .x = run.token_loss, .out = losses + task->micro});
 }
 
-/* ---- gradients
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- gradients ---- */
 
 static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
@@ -184,8 +179,7 @@ static void grad_keep(struct ot_engine *en, const struct ot_task *task, struct o
     ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
 }
 
-/* ---- decisions
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- decisions ---- */
 
 /* The numbers of update number t; torch.optim.AdamW's bias corrections, in double, rounded once. */
 static struct ot_adamw_step adamw_step(const struct ot_engine *en, const struct ot_engine_step *st, int64_t t,
@@ -227,13 +221,14 @@ static int decide_all(struct ot_engine *en, const struct ot_task *task, int64_t 
         struct ot_engine_control *c = &en->control;
         bool skipped = c->deciding == step && c->skip, torn = skipped && c->updated;
         finish_step(en, results, step, skipped);
-        return !torn ? 0
-                     : ot_fail(OT_E_NUMERIC,
-                               "step %lld: a gradient was not finite after other blocks had been updated "
-                               "(clipping is "
-                               "off, so updates do not wait for the norm): start again from the last "
-                               "checkpoint, with --clip 1.0",
-                               (long long)step);
+        return !torn
+                   ? 0
+                   : ot_fail(
+                         OT_E_NUMERIC,
+                         "step %lld: a gradient was not finite after other blocks had been updated "
+                         "(clipping is off, so updates do not wait for the norm): start again from the last "
+                         "checkpoint, with --clip 1.0",
+                         (long long)step);
     }
     double squares = 0;
     for (int s = 0; s < en->chain.n_slabs; s++)
@@ -250,8 +245,8 @@ static int decide_all(struct ot_engine *en, const struct ot_task *task, int64_t 
     return 0;
 }
 
-/* Without clipping: one slab. From the first gradient that is not finite on, the step updates nothing more.
- */
+/* Without clipping: one slab. From the first gradient that is not finite on, the step updates nothing
+ * more. */
 static int decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const double *results = at_parity(en, task->from, step);
     struct ot_adamw_step *params = at_parity(en, task->to, step);
@@ -264,8 +259,7 @@ static int decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t
     return 0;
 }
 
-/* ---- updates
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- updates ---- */
 
 static struct ot_adamw slab_update(const struct ot_engine *en, const struct ot_task *task,
                                    const struct ot_adamw_step *step) {

@@ -72,8 +72,7 @@ struct ot_executor {
     struct ot_error error;
 };
 
-/* ---- completion (mutex held)
- * ---------------------------------------------------------------------------------------- */
+/* ---- completion (mutex held) ---- */
 
 static void wake_waiting(struct ot_executor *ex) {
     for (int l = 0; l < OT_LANE_COUNT; l++)
@@ -136,9 +135,7 @@ static void on_notice(void *arg) {
     pthread_mutex_unlock(&notice->executor->mutex);
 }
 
-/* ---- lanes
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- lanes ---- */
 
 static void delay(struct lane_thread *lt) {
     uint64_t seed = lt->executor->config.delay_seed;
@@ -153,8 +150,8 @@ static void wait_here(struct ot_executor *ex, struct lane_thread *lt) {
     lt->waiting = false;
 }
 
-/* Makes sure of one edge: returns the event to wait for on the lane, or NULL if nothing is left to wait for.
- */
+/* Makes sure of one edge: returns the event to wait for on the lane, or NULL if nothing is left to wait
+ * for. */
 static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, struct instance *in,
                                const struct ot_dep *dep) {
     const struct ot_task *before = &in->bound->schedule->tasks[dep->task];
@@ -272,8 +269,7 @@ static void *cpu_lane_main(void *arg) {
     return NULL;
 }
 
-/* ---- opening and closing
- * -------------------------------------------------------------------------------------------- */
+/* ---- opening and closing ---- */
 
 int ot_executor_open(const struct ot_executor_config *config, struct ot_executor **out) {
     int rc = 0;
@@ -417,8 +413,7 @@ void ot_executor_unbind(struct ot_executor *ex, struct ot_bound *bound) {
     free(bound);
 }
 
-/* ---- driving
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- driving ---- */
 
 static void report_stall(struct ot_executor *ex, double seconds) {
     char text[160];

@@ -35,8 +35,8 @@ void ot_executor_close(struct ot_executor *executor); /* drains; NULL is fine */
 
 /* The schedule must outlive the binding. */
 int ot_executor_bind(struct ot_executor *executor, const struct ot_schedule *schedule, struct ot_bound **out);
-void ot_executor_unbind(struct ot_executor *executor,
-                        struct ot_bound *bound); /* NULL is fine; executor drained */
+/* The executor is drained; NULL is fine. */
+void ot_executor_unbind(struct ot_executor *executor, struct ot_bound *bound);
 
 /* Starts the step. Steps of one schedule that follow each other without a drain must be numbered
  * consecutively; another schedule needs a drain before it. */

@@ -26,8 +26,8 @@ struct ot_buffer {
 struct ot_slab_buffers {
     int weights_gpu, weights_host; /* [n_params] in the chain's dtype */
     int state_gpu, state_host;     /* m, v fp32 [n_params] each, then lo int16 [n_params] (bf16 training) */
-    int grad_gpu,
-        grad_host; /* waiting gradients in the chain's dtype; fp32 on the gpu: also the accumulator */
+    /* waiting gradients in the chain's dtype; fp32 on the gpu: also the accumulator */
+    int grad_gpu, grad_host;
     int kept_grad; /* host, fp32: plan.keep_grads */
 };
 
@@ -35,18 +35,18 @@ struct ot_layout {
     int n_buffers;
     struct ot_buffer *buffers;
     struct ot_slab_buffers *slabs; /* [n_slabs] */
-    int *weight_slots[OT_SLOT_KINDS], *grad_slots[OT_SLOT_KINDS],
-        *stage_slots[OT_SLOT_KINDS]; /* [plan's counts] */
-    int n_boundaries;                /* device buffers for boundaries: boundaries x micro-batches */
-    int *boundary_gpu;               /* [n_boundaries][max_micro]: all n_blocks - 1, or a ping-pong of 2 */
-    int *boundary_host;              /* [n_blocks - 1][max_micro], or NULL */
-    int *activation_slots;           /* [plan.activation_slots] */
-    int *boundary_grad;              /* [max_micro] */
-    int *saved;                      /* [kept_blocks][max_micro] */
+    /* [plan's counts] */
+    int *weight_slots[OT_SLOT_KINDS], *grad_slots[OT_SLOT_KINDS], *stage_slots[OT_SLOT_KINDS];
+    int n_boundaries;      /* device buffers for boundaries: boundaries x micro-batches */
+    int *boundary_gpu;     /* [n_boundaries][max_micro]: all n_blocks - 1, or a ping-pong of 2 */
+    int *boundary_host;    /* [n_blocks - 1][max_micro], or NULL */
+    int *activation_slots; /* [plan.activation_slots] */
+    int *boundary_grad;    /* [max_micro] */
+    int *saved;            /* [kept_blocks][max_micro] */
     int saved_scratch, scratch, token_loss, logits;
     int constants;
-    int results_gpu,
-        results_host[2]; /* double: [n_slabs] squared norms, a tile each, then [max_micro] losses */
+    /* double: [n_slabs] squared norms, a tile each, then [max_micro] losses */
+    int results_gpu, results_host[2];
     int batch_gpu[2], batch_host[2]; /* per micro-batch: tokens, targets, position, row_start */
     int params_gpu, params_host[2];  /* struct ot_adamw_step [n_slabs], a tile each */
     int control;                     /* the optimizer's step counter and skip flag */
@@ -66,8 +66,8 @@ bool ot_slab_is_streamed(const struct ot_plan *plan, int slab);
 bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 int ot_slab_uses(const struct ot_chain *chain, int slab); /* by how many blocks; 2 where tied */
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-/* The device buffer of boundary b (the output of block b), micro-batch m, while the forward pass is near it.
- */
+/* The device buffer of boundary b (the output of block b), micro-batch m, while the forward pass is near
+ * it. */
 int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro);
 /* Which kept buffer block b, micro m has; OT_NO_BUFFER if the block recomputes. */
 int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan,

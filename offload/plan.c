@@ -282,8 +282,8 @@ static int find_resident(const struct ot_plan_request *rq, struct candidate *c, 
             c->resident = low + gpu - 1;
             return 1;
         }
-        /* The least of the device at all, of the host beside this device, and of the device beside this host.
-         */
+        /* The least of the device at all, of the host beside this device, and of the device beside this
+         * host. */
         int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
         for (int i = 0; i < 3; i++) {
             c->resident = least[i];
@@ -310,9 +310,9 @@ static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, in
     }
 }
 
-/* The first candidate that fits, going down in speed: all resident and nothing recomputed, all resident; then
- * large micro-batches before small ones, activations on the device before the host, three slots before one.
- */
+/* The first candidate that fits, going down in speed: all resident and nothing recomputed, all resident;
+ * then large micro-batches before small ones, activations on the device before the host, three slots
+ * before one. */
 static int find_candidate(const struct ot_plan_request *rq, struct candidate *c, struct ot_plan *plan) {
     struct shortage shortage = {{SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX}}};
     int64_t step = rq->step_sequences, least = (step + most_micro(rq->chain) - 1) / most_micro(rq->chain);

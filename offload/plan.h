@@ -2,13 +2,15 @@
  * model and a machine into a schedule, and its ledger names every byte on every tier before anything is
  * allocated.
  *
- * HOMES. Per slab, weights and state live on the device or on the host.
+ * HOMES. Per slab, weights and state live on the device or on the host:
+ *
  *   weights device, state device   resident: updated by the device where they lie
- *   weights host,   state host     streamed: updated by the CPU pool in host memory, fetched into a slot at
- * use weights device, state host     the pool updates the host's copy, which is then uploaded to the resident
- * one weights host,   state device   fetched into a slot, updated there at use, stored back State is (lo, m,
- * v), in fp32 training (m, v). Whoever updates needs the master's high half too, so a host-homed state always
- * has the weights beside it on the host, whatever the weights' home.
+ *   weights host,   state host     streamed: updated by the CPU pool, fetched into a slot at use
+ *   weights device, state host     the pool updates the host's copy, which then goes to the resident one
+ *   weights host,   state device   fetched into a slot, updated there, stored back
+ *
+ * State is (lo, m, v), in fp32 training (m, v). Whoever updates needs the master's high half too, so a
+ * host-homed state always has the weights beside it on the host, whatever the weights' home.
  *
  * SLOTS. What is not resident passes through slots: `layer` slots fit the largest layer slab, `edge` slots
  * the largest of the others (embedding, head). Gradients accumulate in fp32 slots of the same two kinds;
@@ -42,8 +44,8 @@ struct ot_slab_plan {
 
 struct ot_ledger_entry {
     enum ot_tier tier;
-    const char
-        *name; /* "weights", "optimizer state", ...; entries of one name are summed in the printed table */
+    /* "weights", "optimizer state", ...; entries of one name are summed in the printed table */
+    const char *name;
     size_t bytes;
 };
 enum { OT_LEDGER_MAX = 32 };
@@ -63,11 +65,11 @@ struct ot_plan {
     bool train;      /* false: forward alone (eval, generate): no gradients, no state */
     bool clip;       /* updates wait for the global norm */
     bool keep_grads; /* test seam: see ot_engine_get_grad */
-    int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS],
-        stage_slots[OT_SLOT_KINDS]; /* 0 where nothing passes */
-    int activation_slots;           /* device slots for boundary activations homed on the host */
-    int kept_blocks;     /* the last k middle blocks keep their inner activations; the others recompute */
-    int64_t tile_params; /* the CPU pool's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
+    /* 0 where nothing passes */
+    int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS];
+    int activation_slots; /* device slots for boundary activations homed on the host */
+    int kept_blocks;      /* the last k middle blocks keep their inner activations; the others recompute */
+    int64_t tile_params;  /* the CPU pool's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
 };
 

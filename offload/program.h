@@ -68,14 +68,14 @@ void ot_program_read(struct ot_program *p, struct ot_task *task, int buffer, str
 void ot_program_write(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag tag);
 void ot_program_update(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag before,
                        struct ot_tag after);
-void ot_program_scratch(struct ot_program *p, struct ot_task *task,
-                        int buffer);                     /* garbage before and after */
+/* Garbage before and after. */
+void ot_program_scratch(struct ot_program *p, struct ot_task *task, int buffer);
 struct ot_access *ot_program_last(struct ot_task *task); /* to narrow the tiles, or say parity */
 
 /* The steps that training and forward alone share. */
 void ot_program_batch_in(struct ot_program *p);
-void ot_program_fetch_ahead(struct ot_program *p,
-                            int visit); /* the visit's own weights, and more as slots allow */
+/* The visit's own weights, and more as slots allow. */
+void ot_program_fetch_ahead(struct ot_program *p, int visit);
 void ot_program_fetch(struct ot_program *p, int slab, int slot);
 int ot_program_weights(struct ot_program *p, int slab); /* the buffer that holds them now */
 void ot_program_forward(struct ot_program *p, int block, int micro);

@@ -5,8 +5,7 @@
 #include "offload/program.h"
 #include "src/base/error.h"
 
-/* ---- opening: which blocks run when, and which streamed slabs they need
- * -------------------------------------------- */
+/* ---- opening: which blocks run when, and which streamed slabs they need ---- */
 
 static void add_visits(struct ot_program *p, int first_micro, int n_micro) {
     int n = p->chain->n_blocks;
@@ -90,8 +89,7 @@ int ot_program_close(struct ot_program *p) {
     return rc;
 }
 
-/* ---- weights
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- weights ---- */
 
 void ot_program_fetch(struct ot_program *p, int slab, int slot) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
@@ -126,8 +124,8 @@ void ot_program_fetch_ahead(struct ot_program *p, int visit) {
     bool blocked[OT_SLOT_KINDS] = {false};
     while (p->next_need < p->n_needs && p->needs[p->next_need].visit < visit)
         p->next_need++;
-    /* Rings hold at most OT_PLAN_MAX_SLOTS each, so looking further than that many needs finds them blocked.
-     */
+    /* Rings hold at most OT_PLAN_MAX_SLOTS each, so looking further than that many needs finds them
+     * blocked. */
     for (int i = p->next_need; i < p->n_needs && i < p->next_need + 2 * OT_PLAN_MAX_SLOTS && p->rc >= 0;
          i++) {
         enum ot_slot_kind kind = ot_slab_slot_kind(p->chain, p->needs[i].slab);
@@ -151,8 +149,7 @@ int ot_program_weights(struct ot_program *p, int slab) {
     return ring->buffers[slot];
 }
 
-/* ---- blocks
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ---- */
 
 void ot_program_batch_in(struct ot_program *p) {
     struct ot_task *task = ot_program_task(p, OT_TASK_BATCH_IN, OT_LANE_H2D);

@@ -7,8 +7,7 @@
 #include "offload/program.h"
 #include "src/base/error.h"
 
-/* ---- boundaries that live on the host
- * ----------------------------------------------------------------------------- */
+/* ---- boundaries that live on the host ---- */
 
 static void boundary_out(struct ot_program *p, int boundary, int micro) {
     struct ot_task *task = ot_program_task(p, OT_TASK_BOUNDARY_OUT, OT_LANE_D2H);
@@ -35,8 +34,8 @@ static void boundary_in(struct ot_program *p, struct ot_return *back) {
     ot_program_write(p, task, task->to, tag);
 }
 
-/* The buffer with the boundary that a backward reads, which it uses up. Fetches ahead as far as slots allow.
- */
+/* The buffer with the boundary that a backward reads, which it uses up. Fetches ahead as far as slots
+ * allow. */
 static int boundary_for_backward(struct ot_program *p, int boundary, int micro) {
     struct ot_return *next = &p->returns[p->next_return];
     if (p->next_return == p->n_returns || next->boundary != boundary || next->micro != micro)
@@ -51,8 +50,7 @@ static int boundary_for_backward(struct ot_program *p, int boundary, int micro) 
     return p->layout->activation_slots[next->slot];
 }
 
-/* ---- gradients
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- gradients ---- */
 
 /* Accumulators are owned by (block, use). */
 static int use_id(int block, int use) {
@@ -194,8 +192,7 @@ static void grad_out(struct ot_program *p, int slab, int from, bool is_sum) {
     ot_program_write(p, task, task->to, grad_tag(p, slab, is_sum));
 }
 
-/* ---- decisions and updates
- * ---------------------------------------------------------------------------------------- */
+/* ---- decisions and updates ---- */
 
 /* slab < 0: all norms and the losses. With a decision per slab, what was decided before is not read again. */
 static void result_out(struct ot_program *p, int slab) {

@@ -110,8 +110,7 @@ struct ot_access *ot_program_last(struct ot_task *task) {
     return &task->accesses[task->n_accesses - 1];
 }
 
-/* ---- slots
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- slots ---- */
 
 int ot_ring_open(struct ot_ring *ring, const int *buffers, int count) {
     *ring = (struct ot_ring){.count = count, .buffers = buffers};

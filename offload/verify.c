@@ -41,8 +41,7 @@ static int fail_pair(const struct verifier *vf, int a, int b, int tile) {
         where(vf, a), a % n, a / n, where(vf, b), b % n, b / n, vf->layout->buffers[buffer].name, buffer);
 }
 
-/* ---- order: Kahn's algorithm over deps and lanes
- * -------------------------------------------------------------------- */
+/* ---- order: Kahn's algorithm over deps and lanes ---- */
 
 /* The task just before in the same in-order lane, maybe of the step before; -1 if none. */
 static int lane_before(const struct verifier *vf, const int *lane_place, int node) {
@@ -124,8 +123,7 @@ out:
     return rc;
 }
 
-/* ---- conflicts: every two tasks that touch a tile, one of them writing, are ordered
- * --------------------------------- */
+/* ---- conflicts: every two tasks that touch a tile, one of them writing, are ordered ---- */
 
 static int by_tile_then_rank(const void *a, const void *b) {
     const struct touch *x = a, *y = b;
@@ -181,8 +179,7 @@ static int check_conflicts(struct verifier *vf) {
     return 0;
 }
 
-/* ---- contents: every read finds what it expects
- * --------------------------------------------------------------------- */
+/* ---- contents: every read finds what it expects ---- */
 
 /* A tag with its version counted from step 0. Constants never change, nor do weights where nothing updates
  * them. */
@@ -257,9 +254,7 @@ static int check_contents(const struct verifier *vf, int n_slabs) {
     return rc;
 }
 
-/* ---- bytes
- * ----------------------------------------------------------------------------------------------------------
- */
+/* ---- bytes ---- */
 
 static int check_bytes(const struct ot_layout *layout, const struct ot_plan *plan) {
     size_t end[OT_TIER_COUNT] = {0};

@@ -1,5 +1,5 @@
-/* Arena: many small allocations with one lifetime (names, tables, parsed rows). Not thread-safe. Blocks are zeroed and
- * 16-byte aligned. */
+/* Arena: many small allocations with one lifetime (names, tables, parsed rows). Not thread-safe. Blocks are
+ * zeroed and 16-byte aligned. */
 #ifndef OT_BASE_ARENA_H
 #define OT_BASE_ARENA_H
 

@@ -1,10 +1,12 @@
-/* JSON glue: json-c behind names of ours, with getters that make the error sentence ("FILE: key 'lr' must be ...").
+/* JSON glue: json-c behind names of ours, with getters that make the error sentence ("FILE: key 'lr' is
+ * missing").
  *
- * Parsing is strict (RFC 8259; json_scan.h says why json-c alone is not), bounded (depth 64; the caller bounds the bytes)
- * and names the byte of a fault. Strings are valid UTF-8 with lone surrogate escapes replaced by U+FFFD; they may contain
- * NUL, so they carry a length; keys may not. Integers outside int64_t become reals. Of a repeated key the last value
- * counts. A byte order mark at the start is passed over. Reading allocates one tree per document; ot_json_free releases
- * it. Getters return borrowed pointers into the tree; many threads may read one tree.
+ * Parsing is strict (RFC 8259; json_scan.h says why json-c alone is not), bounded (depth 64; the caller
+ * bounds the bytes) and names the byte of a fault. Strings are valid UTF-8 with lone surrogate escapes
+ * replaced by U+FFFD; they may contain NUL, so they carry a length; keys may not. Integers outside int64_t
+ * become reals. Of a repeated key the last value counts. A byte order mark at the start is passed over.
+ * Reading allocates one tree per document; ot_json_free releases it. Getters return borrowed pointers into
+ * the tree; many threads may read one tree.
  */
 #ifndef OT_BASE_JSON_H
 #define OT_BASE_JSON_H
@@ -16,7 +18,15 @@
 
 struct ot_json;
 
-enum ot_json_type { OT_JSON_NULL, OT_JSON_BOOL, OT_JSON_INT, OT_JSON_REAL, OT_JSON_STRING, OT_JSON_ARRAY, OT_JSON_OBJECT };
+enum ot_json_type {
+    OT_JSON_NULL,
+    OT_JSON_BOOL,
+    OT_JSON_INT,
+    OT_JSON_REAL,
+    OT_JSON_STRING,
+    OT_JSON_ARRAY,
+    OT_JSON_OBJECT
+};
 
 /* where: what to call the document in errors (a path, or "FILE:LINE"). Errors: OT_E_INPUT. */
 int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_json **out);
@@ -31,27 +41,30 @@ const char *ot_json_type_name(enum ot_json_type type);       /* "an object", "a 
 struct ot_json *ot_json_get(const struct ot_json *object, const char *key);
 size_t ot_json_length(const struct ot_json *array); /* 0 if not an array */
 struct ot_json *ot_json_at(const struct ot_json *array, size_t index);
-const char *ot_json_string(const struct ot_json *value, size_t *bytes); /* NULL if not a string; bytes may be NULL */
+/* NULL if not a string; bytes may be NULL. */
+const char *ot_json_string(const struct ot_json *value, size_t *bytes);
 bool ot_json_bool(const struct ot_json *value, bool fallback);
 int64_t ot_json_int(const struct ot_json *value, int64_t fallback);
 double ot_json_real(const struct ot_json *value, double fallback); /* ints count */
 
-/* Iterates over an object's members in file order: returns false after the last. Start with *cursor = NULL. */
+/* Iterates over an object's members in file order; false after the last. Start with *cursor = NULL. */
 bool ot_json_next(const struct ot_json *object, void **cursor, const char **key, struct ot_json **value);
 
-/* Typed access with a sentence: `where` names the file. A missing key: OT_E_INPUT unless `required` is false, then
- * *out keeps its value and 0 is returned. A wrong type or a value outside [min, max]: OT_E_INPUT. JSON null counts as
- * missing. */
-int ot_json_need_int(const struct ot_json *object, const char *where, const char *key, bool required, int64_t min,
-                     int64_t max, int64_t *out);
-int ot_json_need_real(const struct ot_json *object, const char *where, const char *key, bool required, double min,
-                      double max, double *out);
-int ot_json_need_bool(const struct ot_json *object, const char *where, const char *key, bool required, bool *out);
+/* Typed access with a sentence: `where` names the file. A missing key: OT_E_INPUT unless `required` is false,
+ * then *out keeps its value and 0 is returned. A wrong type or a value outside [min, max]: OT_E_INPUT. JSON
+ * null counts as missing. */
+int ot_json_need_int(const struct ot_json *object, const char *where, const char *key, bool required,
+                     int64_t min, int64_t max, int64_t *out);
+int ot_json_need_real(const struct ot_json *object, const char *where, const char *key, bool required,
+                      double min, double max, double *out);
+int ot_json_need_bool(const struct ot_json *object, const char *where, const char *key, bool required,
+                      bool *out);
 int ot_json_need_string(const struct ot_json *object, const char *where, const char *key, bool required,
                         const char **out);
 
-/* Writing: appends to a growing text; used for log.jsonl, --json, index and config files. A failed allocation is
- * remembered and reported by ot_json_writer_take. Keys and strings are escaped; non-finite numbers become null. */
+/* Writing: appends to a growing text; used for log.jsonl, --json, index and config files. A failed allocation
+ * is remembered and reported by ot_json_writer_take. Keys and strings are escaped; non-finite numbers become
+ * null. */
 struct ot_json_writer {
     char *text;
     size_t bytes, capacity;
@@ -59,7 +72,8 @@ struct ot_json_writer {
     int indent; /* < 0: one line; otherwise pretty, 2 spaces a level (set before the first call) */
     int depth;
 };
-void ot_json_begin_object(struct ot_json_writer *w, const char *key); /* key NULL inside arrays and at the root */
+/* key: NULL inside arrays and at the root. */
+void ot_json_begin_object(struct ot_json_writer *w, const char *key);
 void ot_json_end_object(struct ot_json_writer *w);
 void ot_json_begin_array(struct ot_json_writer *w, const char *key);
 void ot_json_end_array(struct ot_json_writer *w);
@@ -69,7 +83,8 @@ void ot_json_put_int(struct ot_json_writer *w, const char *key, int64_t value);
 void ot_json_put_real(struct ot_json_writer *w, const char *key, double value); /* %.9g */
 void ot_json_put_bool(struct ot_json_writer *w, const char *key, bool value);
 void ot_json_put_null(struct ot_json_writer *w, const char *key);
-void ot_json_put_value(struct ot_json_writer *w, const char *key, const struct ot_json *value); /* a parsed tree */
+/* A parsed tree. */
+void ot_json_put_value(struct ot_json_writer *w, const char *key, const struct ot_json *value);
 /* Hands over the text (NUL-terminated; the caller frees it) and resets the writer. Errors: OT_E_BUDGET. */
 int ot_json_writer_take(struct ot_json_writer *w, char **text, size_t *bytes);
 

@@ -1,11 +1,13 @@
 /* Thread pool: fork-join loops over a range, for ops and for the optimizer.
  *
- * The range is cut into chunks whose borders depend on the range and the chunk size alone, never on the number of
- * threads; which thread runs which chunk is free. Whoever needs a sum keeps one partial result per chunk and adds them
- * in chunk order: that is what makes results independent of the thread count (DESIGN section 7, rule 1).
+ * The range is cut into chunks whose borders depend on the range and the chunk size alone, never on the
+ * number of threads; which thread runs which chunk is free. Whoever needs a sum keeps one partial result per
+ * chunk and adds them in chunk order: that is what makes results independent of the thread count (DESIGN
+ * section 7, rule 1).
  *
- * The calling thread takes part. One loop runs at a time; a second caller waits, and a chunk must not start a loop of its
- * own pool. Workers spin for a few microseconds before they sleep, since ops follow each other closely.
+ * The calling thread takes part. One loop runs at a time; a second caller waits, and a chunk must not start a
+ * loop of its own pool. Workers spin for a few microseconds before they sleep, since ops follow each other
+ * closely.
  */
 #ifndef OT_BASE_POOL_H
 #define OT_BASE_POOL_H
@@ -14,11 +16,12 @@
 
 struct ot_pool;
 
-/* Works on [begin, end), which is chunk number `chunk`; `worker` is in [0, threads), for scratch of its own. */
+/* Works on [begin, end), which is chunk number `chunk`; `worker` is in [0, threads), for scratch of its
+ * own. */
 typedef void (*ot_pool_fn)(void *context, int64_t begin, int64_t end, int64_t chunk, int worker);
 
-/* threads >= 1, the caller included: a pool of 1 starts no thread. Errors: OT_E_IO when a thread cannot start,
- * OT_E_BUDGET. */
+/* threads >= 1, the caller included: a pool of 1 starts no thread. Errors: OT_E_IO when a thread cannot
+ * start, OT_E_BUDGET. */
 int ot_pool_open(int threads, const char *name, struct ot_pool **out);
 void ot_pool_close(struct ot_pool *pool); /* NULL is fine */
 int ot_pool_threads(const struct ot_pool *pool);

@@ -1,19 +1,28 @@
-/* Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11).
- * A number is a pure function of (seed, stream, index): no state, so placement, order, threads and resume cannot change
- * it (DESIGN section 7, rule 6). A stream is made with ot_random_stream() from what the number is for.
+/* Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3",
+ * SC'11). A number is a pure function of (seed, stream, index): no state, so placement, order, threads and
+ * resume cannot change it (DESIGN section 7, rule 6). A stream is made with ot_random_stream() from what the
+ * number is for.
  */
 #ifndef OT_BASE_RANDOM_H
 #define OT_BASE_RANDOM_H
 
 #include <stdint.h>
 
-enum ot_random_use { OT_RANDOM_INIT = 1, OT_RANDOM_SHUFFLE, OT_RANDOM_SPLIT, OT_RANDOM_SAMPLE, OT_RANDOM_ROUNDING, OT_RANDOM_TEST };
+enum ot_random_use {
+    OT_RANDOM_INIT = 1,
+    OT_RANDOM_SHUFFLE,
+    OT_RANDOM_SPLIT,
+    OT_RANDOM_SAMPLE,
+    OT_RANDOM_ROUNDING,
+    OT_RANDOM_TEST
+};
 
 uint64_t ot_random_stream(enum ot_random_use use, uint64_t step, uint64_t tensor);
 void ot_random_block(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]);
 uint32_t ot_random_u32(uint64_t seed, uint64_t stream, uint64_t index);
-uint64_t ot_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound); /* uniform in [0, bound) */
-double ot_random_unit(uint64_t seed, uint64_t stream, uint64_t index);                    /* uniform in [0, 1) */
-float ot_random_normal(uint64_t seed, uint64_t stream, uint64_t index);                   /* mean 0, variance 1 */
+/* Uniform in [0, bound). */
+uint64_t ot_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound);
+double ot_random_unit(uint64_t seed, uint64_t stream, uint64_t index);  /* uniform in [0, 1) */
+float ot_random_normal(uint64_t seed, uint64_t stream, uint64_t index); /* mean 0, variance 1 */
 
 #endif

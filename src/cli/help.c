@@ -13,28 +13,23 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
     [OT_COMMAND_TRAIN] =
         {"[train] --model DIR|NAME --data FILE [options]",
          "Fine-tunes all parameters of a language model with AdamW, streaming through the device what does "
-         "not fit on "
-         "it. Prints a plan that adds up, trains, evaluates, and leaves a Hugging Face directory with a "
-         "log.jsonl. "
-         "Ctrl-C finishes the step, saves the model and stops; a second one stops at once.",
+         "not fit on it. Prints a plan that adds up, trains, evaluates, and leaves a Hugging Face directory "
+         "with a log.jsonl. Ctrl-C finishes the step, saves the model and stops; a second one stops at once.",
          {"offload-train --model llama-7b --data sql.jsonl",
           "offload-train --model my-llama --data chat.jsonl --template llama-3 --gpu-mem 8G --dry-run",
           "offload-train --config run.json --steps 100"}},
     [OT_COMMAND_GENERATE] = {"generate DIR|NAME [-p TEXT] [options]",
                              "Continues a text, or answers a data row. The text goes to stdout as it is "
-                             "made. Without -p, each line of "
-                             "stdin is a prompt.",
+                             "made. Without -p, each line of stdin is a prompt.",
                              {"offload-train generate out/llama-7b-sql -p \"Once upon a time\"",
                               "offload-train generate out/llama-7b-sql --row -p '{\"question\": \"How many "
-                              "singers?\", \"context\": "
-                              "\"CREATE TABLE singer (id INT)\"}'"}},
+                              "singers?\", \"context\": \"CREATE TABLE singer (id INT)\"}'"}},
     [OT_COMMAND_EVAL] = {"eval DIR|NAME --data FILE [options]",
                          "Loss and perplexity of a model on rows, per trained token.",
                          {"offload-train eval out/llama-7b-sql --data sql-eval.jsonl --json"}},
     [OT_COMMAND_TOKENIZE] = {"tokenize DIR|NAME [-p TEXT] [options]",
                              "Turns text into token ids, one line of ids a text, or ids back into text. "
-                             "Without -p, each line of stdin is "
-                             "a text.",
+                             "Without -p, each line of stdin is a text.",
                              {"offload-train tokenize llama-7b -p \"Hello world\"",
                               "offload-train tokenize --tokenizer tokenizer.json --json < texts.txt"}},
 };

@@ -1,5 +1,5 @@
-/* What options say together: contradictions, and what would have no effect. Both are refused, never ignored.
- */
+/* What options say together: contradictions, and what would have no effect. Both are refused, never
+ * ignored. */
 #include <stdio.h>
 #include <string.h>
 

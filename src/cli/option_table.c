@@ -25,8 +25,7 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_INPUT,
      .field = FIELD(model),
      .help = "Hugging Face model directory, a preset such as llama-7b or tinyllama-1.1b, or a hub id. Names "
-             "are looked "
-             "up in $OFFLOAD_MODELS, then in the Hugging Face cache; nothing is downloaded.",
+             "are looked up in $OFFLOAD_MODELS, then in the Hugging Face cache; nothing is downloaded.",
      .elsewhere = "model-name-or-path base-model pretrained checkpoint"},
     {.name = "data",
      .type = OT_OPTION_TEXT,
@@ -34,9 +33,9 @@ static const struct ot_option table[] = {
      .commands = TRAIN | EVAL,
      .section = OT_SECTION_INPUT,
      .field = FIELD(data),
-     .help = "Rows to train on or to evaluate: .jsonl, .jsonl.gz or .json with text; prompt and completion "
-             "or response; "
-             "instruction, input, output; messages or conversations; or question, context, answer.",
+     .help =
+         "Rows to train on or to evaluate: .jsonl, .jsonl.gz or .json with text; prompt and completion or "
+         "response; instruction, input, output; messages or conversations; or question, context, answer.",
      .elsewhere = "dataset train-data train-file input"},
     {.name = "eval-data",
      .type = OT_OPTION_TEXT,
@@ -63,8 +62,7 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_INPUT,
      .field = FIELD(init),
      .help = "Start from the model's weight files, or from random weights made from --seed. A preset that "
-             "brings no "
-             "tokenizer needs --tokenizer.",
+             "brings no tokenizer needs --tokenizer.",
      .elsewhere = "from-scratch"},
     {.name = "tokenizer",
      .type = OT_OPTION_TEXT,
@@ -81,9 +79,8 @@ static const struct ot_option table[] = {
      .commands = OT_FOR_ALL,
      .section = OT_SECTION_INPUT,
      .field = FIELD(config),
-     .help = "JSON object with these options' names as keys; the command line wins. The options record of a "
-             "log.jsonl "
-             "is such an object.",
+     .help = "JSON object with these options' names as keys; the command line wins. The run.json that a run "
+             "leaves in --out is one.",
      .elsewhere = "config-file"},
 
     /* ---- data ---- */
@@ -315,8 +312,7 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_MEMORY,
      .field = FIELD(device),
      .help = "Where the model is computed. This version has the cpu device, whose device memory is a "
-             "budgeted part of "
-             "RAM.",
+             "budgeted part of RAM.",
      .elsewhere = "accelerator"},
     {.name = "dtype",
      .type = OT_OPTION_CHOICE,
@@ -326,8 +322,7 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_MEMORY,
      .field = FIELD(dtype),
      .help = "Format of weights and activations on the device: auto is fp32 on the cpu device. Training in "
-             "bf16 keeps "
-             "exact fp32 masters.",
+             "bf16 keeps exact fp32 masters.",
      .elsewhere = "precision mixed-precision torch-dtype bf16 fp32"},
     {.name = "gpu-mem",
      .type = OT_OPTION_BYTES,
@@ -359,8 +354,7 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_MEMORY,
      .field = FIELD(home),
      .help = "Force where things live between uses: weights, state, activations; each gpu, host or auto. The "
-             "result of "
-             "a run does not depend on it.",
+             "result of a run does not depend on it.",
      .elsewhere = "offload offload-optimizer offload-param"},
     {.name = "slots",
      .type = OT_OPTION_COUNT,

@@ -1,5 +1,5 @@
-/* The rows of a run: one data file split into training and held-out rows, or two files, tokenized and packed.
- */
+/* The rows of a run: one data file split into training and held-out rows, or two files, tokenized and
+ * packed. */
 #ifndef OT_CLI_ROWS_H
 #define OT_CLI_ROWS_H
 

@@ -15,8 +15,8 @@ struct ot_run_shape {
     struct ot_lr_schedule lr;           /* lr.steps: of the whole run */
 };
 
-/* --seq-len, or a default within the model and a step. Errors: OT_E_USAGE: longer than the model's positions.
- */
+/* --seq-len, or a default within the model and a step. Errors: OT_E_USAGE: longer than the model's
+ * positions. */
 int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *seq_len);
 /* The rest. sequences: of an epoch; params: of the model. Errors: OT_E_USAGE: a warm-up longer than the run,
  * a micro-batch larger than a step. */

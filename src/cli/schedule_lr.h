@@ -1,11 +1,15 @@
 /* Learning rate as a pure function of the step: no state, so that resuming needs none.
  *
  * Warm-up rises linearly, step / warmup of the peak, so that step 1 already trains and step `warmup` is at
- * the peak. constant  stays at the peak linear    falls to 0 after the last step cosine    half a cosine to
- * 10 % of the peak at the last step (Hoffmann et al., "Training Compute-Optimal Large Language Models", 2022,
- * section B: the common floor) wsd       stays at the peak, then falls linearly to 0 over the last 20 % (Hu
- * et al., "MiniCPM", 2024: 10 % suffices; Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond
- * Fixed Training Durations", 2024: 20 %)
+ * the peak. After it:
+ *
+ *   constant   stays at the peak
+ *   linear     falls to 0 after the last step
+ *   cosine     half a cosine to 10 % of the peak at the last step (Hoffmann et al., "Training Compute-Optimal
+ *              Large Language Models", 2022, section B: the common floor)
+ *   wsd        stays at the peak, then falls linearly to 0 over the last 20 % (Hu et al., "MiniCPM", 2024:
+ *              10 % suffices; Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training
+ *              Durations", 2024: 20 %)
  */
 #ifndef OT_CLI_SCHEDULE_LR_H
 #define OT_CLI_SCHEDULE_LR_H

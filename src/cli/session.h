@@ -1,8 +1,8 @@
 /* What every command that runs a model opens, in order: machine, tokenizer, model, plan, device, engine.
  *
- *   ot_session_open    reads the small files: config, tokenizer, safetensors headers. Nothing large is
- * allocated ot_session_plan    fixes the model's dtype and positions and makes the plan: what would be used
- * is known ot_session_start   allocates it, and loads the weights or makes random ones
+ *   ot_session_open    reads the small files: config, tokenizer, safetensors headers; allocates nothing large
+ *   ot_session_plan    fixes the model's dtype and positions and makes the plan: what would be used is known
+ *   ot_session_start   allocates it, and loads the weights or makes random ones
  *
  * The struct owns what it names and borrows the options; a field is NULL until its stage. One thread.
  */

@@ -41,17 +41,17 @@ struct ot_data_stats {
     enum ot_row_kind kind;
     const char *template_name; /* chat template in use; NULL: none */
     int64_t rows;              /* in the file, empty lines not counted; the sum of the next three */
-    int64_t kept, bad,
-        untrained;     /* bad: malformed, skipped; untrained: dropped because nothing in it trains */
-    int64_t truncated; /* kept, but cut to seq_len */
-    int64_t split;     /* kept as several pieces */
-    int64_t pieces;    /* rows of the dataset: kept, and what splitting added */
+    /* bad: malformed, skipped; untrained: dropped because nothing in it trains */
+    int64_t kept, bad, untrained;
+    int64_t truncated;              /* kept, but cut to seq_len */
+    int64_t split;                  /* kept as several pieces */
+    int64_t pieces;                 /* rows of the dataset: kept, and what splitting added */
     int64_t tokens, trained_tokens; /* trained: each is a target exactly once an epoch */
     int64_t longest;                /* tokens of the longest piece */
-    int64_t
-        straddling; /* rows whose answer begins inside the prompt's last token: that token does not train */
-    int64_t
-        with_specials; /* rows whose own text holds special tokens, encoded as such as Hugging Face does */
+    /* rows whose answer begins inside the prompt's last token: that token does not train */
+    int64_t straddling;
+    /* rows whose own text holds special tokens, encoded as such as Hugging Face does */
+    int64_t with_specials;
     int32_t first_special; /* the first of those, and its line */
     int64_t first_special_line, first_bad_line;
 };

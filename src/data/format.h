@@ -1,13 +1,12 @@
 /* Format: what kind of rows a file holds, and the text that a row becomes.
  *
- *   text       {"text"}                                     continued pre-training: all of it trains
- *   prompt     {"prompt", "completion" or "response"}       the completion trains, right behind the prompt
- *   alpaca     {"instruction", "output"[, "input"]}         the output trains; the alpaca template unless
- * another is named messages   {"messages": [{"role", "content"}]}          every assistant turn trains
- *   sharegpt   {"conversations": [{"from", "value"}]}       the same
- *   sql        {"question", "context", "answer"}            the answer trains, behind "{context}\n--
- * {question}\n" custom     --prompt-format with fields of the row       "answer", "completion", "response" or
- * "output" trains
+ *   text       {"text"}                                 continued pre-training: all of it trains
+ *   prompt     {"prompt", "completion" or "response"}   the completion trains, right behind the prompt
+ *   alpaca     {"instruction", "output"[, "input"]}     the output trains; in the alpaca template
+ *   messages   {"messages": [{"role", "content"}]}      every assistant turn trains
+ *   sharegpt   {"conversations": [{"from", "value"}]}   the same
+ *   sql        {"question", "context", "answer"}        the answer trains, behind context and question
+ *   custom     --prompt-format with fields of the row   "answer", "completion", "response" or "output" trains
  *
  * The kind is taken from the first good row of the file, and every row is then held to it. Other keys are
  * ignored. Where the row has one prompt and one answer, a named chat template makes them the user's and the
@@ -50,13 +49,13 @@ struct ot_format;
 int ot_format_open(const struct ot_format_config *config, struct ot_format **out);
 void ot_format_close(struct ot_format *format); /* NULL is fine */
 
-/* Fixes the kind by this row, if it is not fixed yet. where: "FILE:LINE". Errors: OT_E_INPUT (no kind fits:
- * the sentence lists the row's keys and what is accepted), OT_E_USAGE (the options do not go with this kind).
- */
+/* Fixes the kind by this row, if it is not fixed yet. where: "FILE:LINE". Errors: OT_E_INPUT (no kind
+ * fits: the sentence lists the row's keys and what is accepted), OT_E_USAGE (the options do not go with
+ * this kind). */
 int ot_format_detect(struct ot_format *format, const struct ot_json *row, const char *where);
 enum ot_row_kind ot_format_kind(const struct ot_format *format);
-const char *
-ot_format_template(const struct ot_format *format); /* name of the chat template in use; NULL: none */
+/* Name of the chat template in use; NULL: none. */
+const char *ot_format_template(const struct ot_format *format);
 
 /* The row's text, replacing *r; what follows the last trained span is left out, since nothing learns from it.
  * Errors: OT_E_INPUT naming `where` and the fault (a missing key, a wrong type, an unknown role). */

@@ -15,9 +15,9 @@ struct ot_packing {
     struct ot_packing_config config;
     int64_t tokens, trained;
     uint32_t n_rows, n_sequences;
-    /* A PLACE is a position in the sequences laid end to end; sequence s has the places first[s]..first[s +
-     * 1]. Rows are ranked by falling length; the row of rank j, or another of its length, stands at place[j].
-     */
+    /* A PLACE is a position in the sequences laid end to end; sequence s has the places from first[s] up to
+     * first[s + 1]. Rows are ranked by falling length; the row of rank j, or another of its length, stands at
+     * place[j]. */
     uint32_t *by_rank; /* [n_rows] row numbers */
     uint32_t *place;   /* [n_rows] */
     uint32_t *first;   /* [n_sequences + 1] */

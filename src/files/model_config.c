@@ -147,8 +147,8 @@ static int parse_flags(struct parser *p) {
 
 /* ---- attention window ---- */
 
-/* transformers 5 spells the layers out. We have one border: full attention before it, the window from it on.
- */
+/* transformers 5 spells the layers out. We have one border: full attention before it, the window from it
+ * on. */
 static int parse_layer_types(struct parser *p) {
     struct ot_model_config *c = p->config;
     const struct ot_json *types = ot_json_get(p->root, "layer_types");

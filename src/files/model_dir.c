@@ -79,8 +79,8 @@ static void put_first(struct ot_token_ids *ids, int64_t eos) {
         }
 }
 
-/* On entry facts.ids is what config.json says. The tokenizer is large, so it is read only where it decides.
- */
+/* On entry facts.ids is what config.json says. The tokenizer is large, so it is read only where it
+ * decides. */
 static int resolve_ids(struct ot_model_dir *dir) {
     struct ot_token_ids *ids = &dir->facts.ids, generation = {.bos = -1};
     int64_t bos, eos;

@@ -160,8 +160,8 @@ struct loader {
     ot_param_sink sink;
     void *context;
     float *values; /* CHUNK_VALUES */
-    /* How far the kernel was asked to read: tensor and value, and the bytes from the present place to there.
-     */
+    /* How far the kernel was asked to read: tensor and value, and the bytes from the present place to
+     * there. */
     int64_t ahead_tensor, ahead_value, ahead_bytes;
     /* The chunk at hand. */
     const struct ot_stored *stored;

@@ -49,10 +49,10 @@ int ot_safetensors_open(const char *path, struct ot_safetensors **out);
 void ot_safetensors_close(struct ot_safetensors *file); /* NULL is fine */
 const char *ot_safetensors_path(const struct ot_safetensors *file);
 int64_t ot_safetensors_count(const struct ot_safetensors *file);
-const struct ot_safetensor *ot_safetensors_at(const struct ot_safetensors *file,
-                                              int64_t index); /* sorted by name */
-const struct ot_safetensor *ot_safetensors_find(const struct ot_safetensors *file,
-                                                const char *name); /* or NULL */
+/* Sorted by name. */
+const struct ot_safetensor *ot_safetensors_at(const struct ot_safetensors *file, int64_t index);
+/* NULL if there is none. */
+const struct ot_safetensor *ot_safetensors_find(const struct ot_safetensors *file, const char *name);
 
 /* Writes "[512, 64]" (dims 0: "[]") and returns text. */
 enum { OT_SHAPE_TEXT_BYTES = 192 };

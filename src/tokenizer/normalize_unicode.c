@@ -55,8 +55,8 @@ static void reorder(struct ot_normal_char *chars, size_t n) {
     }
 }
 
-/* The composition of two characters, or 0. utf8proc composes buffers only: one of two characters is a pair.
- */
+/* The composition of two characters, or 0. utf8proc composes buffers only: one of two characters is a
+ * pair. */
 static uint32_t compose_pair(uint32_t first, uint32_t second) {
     utf8proc_int32_t pair[3] = {(utf8proc_int32_t)first, (utf8proc_int32_t)second, 0};
     if (second < 0x300)

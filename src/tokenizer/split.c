@@ -1,5 +1,5 @@
-/* Pre-tokenizers: each cuts a piece into smaller ones and hands them, from left to right, to the next stage.
- */
+/* Pre-tokenizers: each cuts a piece into smaller ones and hands them, from left to right, to the next
+ * stage. */
 #include "src/tokenizer/parts.h"
 
 #include <string.h>

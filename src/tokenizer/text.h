@@ -80,8 +80,8 @@ size_t ot_utf8_invalid(const char *text, size_t n, bool *open);
 /* Appends a piece with U+FFFD for each invalid part. */
 int ot_utf8_repair(const struct ot_piece *piece, struct ot_text *out);
 
-/* Unicode White_Space: what Rust's char::is_whitespace and \s of both regex engines of Hugging Face agree on.
- */
+/* Unicode White_Space: what Rust's char::is_whitespace and \s of both regex engines of Hugging Face agree
+ * on. */
 bool ot_unicode_is_space(uint32_t code_point);
 bool ot_unicode_is_number(uint32_t code_point);      /* categories Nd, Nl, No */
 bool ot_unicode_is_punctuation(uint32_t code_point); /* categories P*, and ASCII punctuation */

@@ -45,8 +45,8 @@ struct ot_token_list {
 void ot_token_list_free(struct ot_token_list *list);
 
 /* Replaces the contents of *out. Errors: OT_E_INPUT (the text is longer than OT_TOKENIZER_MAX_BYTES, or a
- * pattern of the tokenizer needs absurd work on it), OT_E_BUDGET; *out is then empty but still to be freed.
- */
+ * pattern of the tokenizer needs absurd work on it), OT_E_BUDGET; *out is then empty but still to be
+ * freed. */
 enum { OT_TOKENIZER_MAX_BYTES = 1 << 30 };
 int ot_tokenizer_encode(const struct ot_tokenizer *tokenizer, const char *text, size_t bytes, unsigned flags,
                         struct ot_token_list *out);
@@ -66,15 +66,15 @@ int ot_decode_stream_open(const struct ot_tokenizer *tokenizer, bool skip_specia
 void ot_decode_stream_close(struct ot_decode_stream *stream);
 /* *text is NUL-terminated, borrowed, and valid until the next call. */
 int ot_decode_stream_push(struct ot_decode_stream *stream, int32_t id, const char **text, size_t *bytes);
-int ot_decode_stream_finish(struct ot_decode_stream *stream, const char **text,
-                            size_t *bytes); /* what was held back */
+/* What was held back. */
+int ot_decode_stream_finish(struct ot_decode_stream *stream, const char **text, size_t *bytes);
 
 /* One more than the largest id, added tokens included: what an embedding must have at least. */
 int32_t ot_tokenizer_vocab_size(const struct ot_tokenizer *tokenizer);
 /* The id of a token by its text as the file spells it ("</s>", "<|im_end|>"), or -1. */
 int32_t ot_tokenizer_find(const struct ot_tokenizer *tokenizer, const char *token, size_t bytes);
-/* The spelling of an id in the file, borrowed (it may hold NUL: see bytes); NULL where the id has no token.
- */
+/* The spelling of an id in the file, borrowed (it may hold NUL: see bytes); NULL where the id has no
+ * token. */
 const char *ot_tokenizer_token(const struct ot_tokenizer *tokenizer, int32_t id, size_t *bytes);
 bool ot_tokenizer_is_special(const struct ot_tokenizer *tokenizer, int32_t id);
 

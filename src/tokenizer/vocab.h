@@ -10,8 +10,8 @@
 
 struct ot_arena;
 
-/* Ids index an array, so a file may not ask for absurd ones; the largest real vocabularies have 2^18 tokens.
- */
+/* Ids index an array, so a file may not ask for absurd ones; the largest real vocabularies have 2^18
+ * tokens. */
 enum { OT_VOCAB_MAX_ID = (1 << 24) - 1, OT_TOKEN_MAX_BYTES = 2048 };
 
 enum ot_token_flags { OT_TOKEN_MODEL = 1, OT_TOKEN_ADDED = 2, OT_TOKEN_SPECIAL = 4 };

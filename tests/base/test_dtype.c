@@ -101,8 +101,8 @@ static void check_split(uint32_t bits) {
     ot_split_f32(p, &hi, &lo);
     if (!same(ot_join_f32(hi, lo), p))
         fail_msg("%08x -> %04x, %d -> %08x", bits, hi, lo, ot_f32_bits(ot_join_f32(hi, lo)));
-    /* hi is a nearest bf16: no neighbour of it is nearer (p in units of its own, to keep infinity out of it)
-     */
+    /* hi is a nearest bf16: no neighbour of it is nearer (p in units of its own, to keep infinity out of
+     * it) */
     int64_t distance = (int64_t)bits - ((int64_t)hi << 16);
     if (distance < -0x8000 || distance > 0x8000)
         fail_msg("%08x -> %04x is not the nearest", bits, hi);

@@ -90,8 +90,8 @@ static void test_alpaca_input(void **state) {
     check_template("zephyr", talk, 2, "<|user|>\nA\n\nI</s>\n<|assistant|>\n[B</s>]\n");
 }
 
-/* An answer that says nothing does not train, nor does its end mark: the model would learn to stop at once.
- */
+/* An answer that says nothing does not train, nor does its end mark: the model would learn to stop at
+ * once. */
 static void test_silent_turn(void **state) {
     (void)state;
     const struct ot_turn talk[] = {turn(OT_ROLE_USER, "A"), turn(OT_ROLE_ASSISTANT, " \n"),

@@ -12,16 +12,16 @@
 void write_raw_safetensors(const char *folder, const char *name, const char *header, const void *data,
                            size_t bytes);
 void write_text(const char *folder, const char *name, const char *text);
-char *read_text(const char *folder, const char *name,
-                size_t *bytes); /* the caller frees it; fails if absent */
+/* the caller frees it; fails if absent */
+char *read_text(const char *folder, const char *name, size_t *bytes);
 bool file_exists(const char *folder, const char *name);
 const char *in_folder(const char *folder, const char *name); /* static, overwritten by the 64th next call */
 int count_entries(const char *folder);                       /* without . and .. */
 
 /* Hidden 16, two layers, 4 heads of 4 with 2 key/value heads, 24 words. */
 struct ot_model_config tiny_config(bool tied);
-const char *tiny_config_text(bool tied,
-                             const char *more); /* config.json of it; more: ", \"key\": value" or "" */
+/* config.json of it; more: ", \"key\": value" or "" */
+const char *tiny_config_text(bool tied, const char *more);
 /* The values of a parameter, exact in every dtype. */
 float tiny_value(int slab, int64_t index);
 
@@ -36,8 +36,8 @@ struct params {
 struct params *params_open(const struct ot_model *model);
 void params_fill(struct params *params); /* tiny_value for tensors, 0 for padding */
 void params_close(struct params *params);
-int params_sink(void *context, int slab, int64_t first, int64_t n,
-                const float *values); /* checks the order */
+/* checks the order */
+int params_sink(void *context, int slab, int64_t first, int64_t n, const float *values);
 int params_source(void *context, int slab, int64_t first, int64_t n, float *values);
 void params_check_equal(const struct params *got, const struct params *want);
 

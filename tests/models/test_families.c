@@ -110,8 +110,8 @@ static void test_bf16(void **state) {
     }
 }
 
-/* A row through the cache, in calls of `piece` tokens: the logits after each call are those of the whole row.
- */
+/* A row through the cache, in calls of `piece` tokens: the logits after each call are those of the whole
+ * row. */
 static void check_decode(const struct golden_case *c, struct runner *runner, const char *name,
                          int64_t piece) {
     int64_t vocab = c->config.vocab;

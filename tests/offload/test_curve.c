@@ -134,9 +134,9 @@ static void train_curve(const struct ot_golden *g, enum ot_dtype dtype, double l
 
 /* ---- the comparisons ---- */
 
-/* Both are fp32 runs of one exact curve, which double precision shows: ours may stray from it by a few times
- * what torch's runs do (6e-7, at the end no more than at the start: rounding does not grow into chaos here).
- */
+/* Both are fp32 runs of one exact curve, which double precision shows: ours may stray from it by a few
+ * times what torch's runs do (6e-7, at the end no more than at the start: rounding does not grow into
+ * chaos here). */
 static void fp32_follows_torch(void **state) {
     (void)state;
     struct ot_golden *g = golden_open("curve_llama.bin");
@@ -152,8 +152,8 @@ static void fp32_follows_torch(void **state) {
     golden_close(g);
 }
 
-/* How far a curve is from another over some steps: in size, and in sign, where what goes both ways cancels.
- */
+/* How far a curve is from another over some steps: in size, and in sign, where what goes both ways
+ * cancels. */
 struct deviation {
     double size, bias;
 };

@@ -9,8 +9,7 @@
 #include "tests/support/check.h"
 #include "tests/support/golden.h"
 
-/* ---- a model, a device and an engine for one test
- * -------------------------------------------------------------------- */
+/* ---- a model, a device and an engine for one test ---- */
 
 struct bench {
     struct ot_model *model;
@@ -70,8 +69,7 @@ static void random_weights(struct bench *b) {
 
 static const struct ot_optimizer_config adamw = {0.9f, 0.95f, 1e-8f, 0.1f, 1.0f};
 
-/* ---- the golden runs (scripts/golden/train.py)
- * ----------------------------------------------------------------------- */
+/* ---- the golden runs (scripts/golden/train.py) ---- */
 
 static const char *key(const char *run, const char *name) {
     static char text[2][192];
@@ -167,8 +165,7 @@ static void golden_tied(void **state) {
     golden_run("tied");
 }
 
-/* ---- edges of a step
- * ------------------------------------------------------------------------------------------------- */
+/* ---- edges of a step ---- */
 
 static float *read_master(struct bench *b, int slab) {
     float *values = malloc((size_t)b->chain->slabs[slab].n_params * sizeof *values);

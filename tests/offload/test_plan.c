@@ -325,8 +325,8 @@ static void recompute_and_slots_are_honoured(void **state) {
             int made = 0;
             rq.recompute = recompute;
             rq.slots = slots;
-            /* Keeping everything takes 1152 MiB: it must not be starved by slabs that could as well stream.
-             */
+            /* Keeping everything takes 1152 MiB: it must not be starved by slabs that could as well
+             * stream. */
             for (size_t gpu = 1600; gpu >= 100; gpu -= 100) {
                 rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
                 if (!plan_or_cure(&rq, &plan))

@@ -12,12 +12,12 @@
 
 struct ot_golden;
 
-struct ot_golden *
-golden_open(const char *name); /* tests/golden/NAME; fails the test if it is not there or broken */
+/* tests/golden/NAME; fails the test if it is not there or broken */
+struct ot_golden *golden_open(const char *name);
 void golden_close(struct ot_golden *golden);
 bool golden_has(const struct ot_golden *golden, const char *array);
-const float *golden_f32(const struct ot_golden *golden, const char *array,
-                        int64_t *count); /* count may be NULL */
+/* count may be NULL */
+const float *golden_f32(const struct ot_golden *golden, const char *array, int64_t *count);
 const double *golden_f64(const struct ot_golden *golden, const char *array, int64_t *count);
 const int32_t *golden_i32(const struct ot_golden *golden, const char *array, int64_t *count);
 const int64_t *golden_i64(const struct ot_golden *golden, const char *array, int64_t *count);

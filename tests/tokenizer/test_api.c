@@ -1,5 +1,5 @@
-/* What is not a comparison with Hugging Face: the byte-level writer, streams, threads, limits, and queries.
- */
+/* What is not a comparison with Hugging Face: the byte-level writer, streams, threads, limits, and
+ * queries. */
 #include "tests/tokenizer/corpus.h"
 
 #include <pthread.h>

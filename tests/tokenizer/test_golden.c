@@ -1,5 +1,5 @@
-/* One small tokenizer per family, against what Hugging Face makes of the same texts: ids, offsets, decoding.
- */
+/* One small tokenizer per family, against what Hugging Face makes of the same texts: ids, offsets,
+ * decoding. */
 #include "tests/tokenizer/corpus.h"
 
 #include "tests/support/check.h"
