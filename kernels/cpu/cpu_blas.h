@@ -1,12 +1,15 @@
 /* The matrix products of the cpu device, on the calling thread alone: the device's pool does the parallel
- * work, on tiles that depend on the shape alone, so that the bits never depend on the number of threads.
+ * work, on tiles that depend on the shape alone, so that the bits never depend on the number of threads. All
+ * may be called by many threads.
  *
- * fp32: OpenBLAS. One that was built without threads is not safe to call from two of them: it is then called
- * by one at a time, which is slow, and the name says "serial".
+ * fp32: oneDNN where its library can be opened at run time, which is some 15 % faster than the other
+ * (tests/bench/bench_ops.c); else OpenBLAS, which is linked. An OpenBLAS that was built without threads is
+ * not safe to call from two of them: it is then called by one at a time, which is slow, and the name says
+ * "serial". OFFLOAD_TRAIN_BLAS=onednn or openblas in the environment asks for one.
  *
- * bf16, the first that there is: AMX tiles, whose operands the caller packs (cpu_amx.h); oneDNN, opened at
- * run time, where the CPU has AVX512-BF16; else the caller converts operands to fp32, which is exact. Only
- * the order of additions differs. OFFLOAD_TRAIN_BF16=amx, onednn or convert in the environment asks for one.
+ * bf16, the first that there is: AMX tiles, whose operands the caller packs (cpu_amx.h); oneDNN, where the
+ * CPU has AVX512-BF16; else the caller converts operands to fp32, which is exact. Only the order of additions
+ * differs. OFFLOAD_TRAIN_BF16=amx, onednn or convert asks for one.
  */
 #ifndef OT_KERNELS_CPU_BLAS_H
 #define OT_KERNELS_CPU_BLAS_H
@@ -30,7 +33,7 @@ enum ot_cpu_bf16 { OT_CPU_BF16_CONVERT, OT_CPU_BF16_ONEDNN, OT_CPU_BF16_AMX };
 enum ot_cpu_bf16 ot_cpu_blas_bf16_way(void);
 void ot_cpu_blas_onednn(const struct ot_cpu_product *product); /* only where that is the way */
 
-/* For the device's name: "OpenBLAS, AMX bf16". */
+/* For the device's name: "oneDNN, AMX bf16". */
 const char *ot_cpu_blas_name(void);
 
 #endif
