@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "offload/engine_state.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
 
 /* ---- opening ---- */
@@ -187,7 +188,7 @@ int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
     st->lr = input->lr;
     for (int m = 0; m < input->n_micro; m++)
         copy_micro(en, step, m, &input->micro[m]);
-    en->step_start[step & 1] = ot_engine_now();
+    en->step_start[step & 1] = ot_clock_seconds();
     OT_TRY(ot_executor_submit(en->executor, en->train_bound, step));
     en->submitted = step;
     return 0;
@@ -198,7 +199,7 @@ int ot_engine_result(struct ot_engine *en, struct ot_step_result *out) {
         return ot_fail(OT_E_INTERNAL, "no step is waiting for its result to be collected");
     int64_t step = en->collected + 1;
     OT_TRY(ot_executor_wait_task(en->executor, en->train_bound, step, en->decide_task));
-    double now = ot_engine_now(), since = en->step_start[step & 1];
+    double now = ot_clock_seconds(), since = en->step_start[step & 1];
     *out = en->steps[step & 1].result;
     out->seconds = now - (en->last_result_time > since ? en->last_result_time : since);
     en->last_result_time = now;
@@ -249,7 +250,7 @@ int ot_engine_eval(struct ot_engine *en, const struct ot_micro_batch *micro, flo
 
 size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
     size_t one = (size_t)capacity * (size_t)chain->kv_elems * ot_dtype_bytes(chain->dtype);
-    return 2 * one * (size_t)(chain->n_blocks - 2) + 256;
+    return 2 * one * (size_t)(chain->n_blocks - 2);
 }
 
 int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {

@@ -54,6 +54,4 @@ static inline void *ot_engine_at(const struct ot_engine *engine, int buffer) {
 /* The executor's callback (engine_tasks.c). */
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
 
-double ot_engine_now(void); /* seconds, monotonic */
-
 #endif

@@ -2,17 +2,10 @@
 #include <assert.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "kernels/adamw.h"
 #include "offload/engine_state.h"
 #include "src/base/error.h"
-
-double ot_engine_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 static struct ot_engine_step *step_of(struct ot_engine *en, int64_t step) {
     return &en->steps[step & 1];
@@ -54,11 +47,14 @@ static void batch_in(struct ot_engine *en, const struct ot_task *task, int64_t s
     ot_lane_copy(lane, OT_COPY_H2D, at_parity(en, task->to, step), at_parity(en, task->from, step), bytes);
 }
 
+/* One slab's squared norm (task->slab), or the losses and all the norms that are not out yet. */
 static void result_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
-    size_t n_slabs = (size_t)en->chain.n_slabs, first = task->slab >= 0 ? (size_t)task->slab
-                                                        : en->plan.clip ? 0
-                                                                        : n_slabs;
-    size_t end = task->slab >= 0 ? first + 1 : n_slabs + (size_t)en->plan.max_micro;
+    size_t n_slabs = (size_t)en->chain.n_slabs, first = en->plan.clip ? 0 : n_slabs;
+    size_t end = n_slabs + (size_t)en->plan.max_micro;
+    if (task->slab >= 0) {
+        first = (size_t)task->slab;
+        end = first + 1;
+    }
     double *to = at_parity(en, task->to, step);
     const double *from = ot_engine_at(en, task->from);
     ot_lane_copy(lane, OT_COPY_D2H, to + first, from + first, (end - first) * sizeof(double));
@@ -196,58 +192,46 @@ static struct ot_adamw_step adamw_step(const struct ot_engine *en, const struct 
                                   .skip = skip};
 }
 
-static void finish_step(struct ot_engine *en, const double *results, int64_t step, bool skipped) {
-    struct ot_engine_step *st = step_of(en, step);
-    double loss = 0, squares = 0;
-    for (int m = 0; m < st->n_micro; m++)
-        loss += results[en->chain.n_slabs + m];
+/* Over all trained parameters. */
+static double global_norm(const struct ot_engine *en, const double *results) {
+    double squares = 0;
     for (int s = 0; s < en->chain.n_slabs; s++)
         squares += results[s];
-    st->result.step = step;
-    st->result.loss = loss * st->inverse_tokens;
-    st->result.grad_norm = sqrt(squares);
-    st->result.clipped_norm = st->result.grad_norm;
-    st->result.skipped = skipped;
+    return sqrt(squares);
+}
+
+/* scale: of the gradients, by clipping. */
+static void finish_step(struct ot_engine *en, const double *results, int64_t step, double scale,
+                        bool skipped) {
+    struct ot_engine_step *st = step_of(en, step);
+    double loss = 0, norm = global_norm(en, results);
+    for (int m = 0; m < st->n_micro; m++)
+        loss += results[en->chain.n_slabs + m];
+    st->result = (struct ot_step_result){.step = step,
+                                         .loss = loss * st->inverse_tokens,
+                                         .grad_norm = norm,
+                                         .clipped_norm = norm * scale,
+                                         .skipped = skipped};
     if (!skipped)
         en->control.adam_step++;
 }
 
-/* torch.nn.utils.clip_grad_norm_: scale = min(1, clip / (norm + 1e-6)), of the norm over all trained
- * parameters. */
-static int decide_all(struct ot_engine *en, const struct ot_task *task, int64_t step) {
+/* torch.nn.utils.clip_grad_norm_: scale = min(1, clip / (norm + 1e-6)). */
+static void decide_all(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const double *results = at_parity(en, task->from, step);
-    struct ot_engine_step *st = step_of(en, step);
-    if (!en->plan.clip) {
-        struct ot_engine_control *c = &en->control;
-        bool skipped = c->deciding == step && c->skip, torn = skipped && c->updated;
-        finish_step(en, results, step, skipped);
-        return !torn
-                   ? 0
-                   : ot_fail(
-                         OT_E_NUMERIC,
-                         "step %lld: a gradient was not finite after other blocks had been updated "
-                         "(clipping is off, so updates do not wait for the norm): start again from the last "
-                         "checkpoint, with --clip 1.0",
-                         (long long)step);
-    }
-    double squares = 0;
-    for (int s = 0; s < en->chain.n_slabs; s++)
-        squares += results[s];
-    double norm = sqrt(squares), scale = en->optimizer.clip / (norm + 1e-6);
+    struct ot_adamw_step *params = at_parity(en, task->to, step);
+    double norm = global_norm(en, results), scale = en->optimizer.clip / (norm + 1e-6);
     scale = scale < 1 ? scale : 1;
     bool skip = !isfinite(norm);
-    struct ot_adamw_step *params = at_parity(en, task->to, step);
-    struct ot_adamw_step numbers = adamw_step(en, st, en->control.adam_step + 1, scale, skip);
+    struct ot_adamw_step numbers = adamw_step(en, step_of(en, step), en->control.adam_step + 1, scale, skip);
     for (int s = 0; s < en->chain.n_slabs; s++)
         params[s] = numbers;
-    finish_step(en, results, step, skip);
-    st->result.clipped_norm = norm * scale;
-    return 0;
+    finish_step(en, results, step, scale, skip);
 }
 
 /* Without clipping: one slab. From the first gradient that is not finite on, the step updates nothing
  * more. */
-static int decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t step) {
+static void decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const double *results = at_parity(en, task->from, step);
     struct ot_adamw_step *params = at_parity(en, task->to, step);
     struct ot_engine_control *c = &en->control;
@@ -256,6 +240,28 @@ static int decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t
     c->skip = c->skip || !isfinite(results[task->slab]);
     c->updated = c->updated || !c->skip;
     params[task->slab] = adamw_step(en, step_of(en, step), c->adam_step + 1, 1, c->skip);
+}
+
+/* Without clipping, after the last slab. */
+static int close_step(struct ot_engine *en, const struct ot_task *task, int64_t step) {
+    const struct ot_engine_control *c = &en->control;
+    bool skipped = c->deciding == step && c->skip;
+    finish_step(en, at_parity(en, task->from, step), step, 1, skipped);
+    if (!skipped || !c->updated)
+        return 0;
+    return ot_fail(OT_E_NUMERIC,
+                   "step %lld: a gradient was not finite after other blocks had been updated (clipping is "
+                   "off, so updates do not wait for the norm): start again with --clip 1.0",
+                   (long long)step);
+}
+
+static int decide(struct ot_engine *en, const struct ot_task *task, int64_t step) {
+    if (task->slab < 0 && !en->plan.clip)
+        return close_step(en, task, step);
+    if (task->slab < 0)
+        decide_all(en, task, step);
+    else
+        decide_slab(en, task, step);
     return 0;
 }
 
@@ -264,7 +270,7 @@ static int decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t
 static struct ot_adamw slab_update(const struct ot_engine *en, const struct ot_task *task,
                                    const struct ot_adamw_step *step) {
     int64_t n = en->chain.slabs[task->slab].n_params;
-    char *state = ot_engine_at(en, task->x);
+    char *state = ot_engine_at(en, task->state);
     return (struct ot_adamw){.dtype = en->chain.dtype,
                              .n = n,
                              .step = step,
@@ -358,7 +364,7 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         result_out(en, task, step, lane);
         break;
     case OT_TASK_DECIDE:
-        return task->slab < 0 ? decide_all(en, task, step) : decide_slab(en, task, step);
+        return decide(en, task, step);
     case OT_TASK_PARAMS_IN:
         params_in(en, task, step, lane);
         break;

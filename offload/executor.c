@@ -6,11 +6,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
 
-enum { IN_FLIGHT = 2, DEVICE_LANES = OT_LANE_CPU };
+enum { IN_FLIGHT = 2, DEVICE_LANES = OT_LANE_CPU, STALL_SECONDS = 60 };
 
 struct instance;
 
@@ -279,7 +280,11 @@ int ot_executor_open(const struct ot_executor_config *config, struct ot_executor
         return ot_fail(OT_E_BUDGET, "out of memory for the executor");
     ex->config = *config;
     pthread_mutex_init(&ex->mutex, NULL);
-    pthread_cond_init(&ex->driver, NULL);
+    pthread_condattr_t monotonic; /* the watchdog must not see the wall clock being set */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&ex->driver, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         ex->lanes[l].executor = ex;
         ex->lanes[l].id = (enum ot_lane_id)l;
@@ -374,6 +379,8 @@ int ot_executor_bind(struct ot_executor *ex, const struct ot_schedule *schedule,
     if (!bound)
         return ot_fail(OT_E_BUDGET, "out of memory for a schedule");
     bound->schedule = schedule;
+    for (int l = 0; l < DEVICE_LANES; l++)
+        assert(schedule->lane_count[l] > 0); /* a step is complete when each lane's last task is */
     int most_ready = IN_FLIGHT * schedule->lane_count[OT_LANE_CPU] + 1;
     if (most_ready > ex->ready_capacity) {
         struct ready *grown = realloc(ex->ready, (size_t)most_ready * sizeof *grown);
@@ -429,18 +436,20 @@ static void report_stall(struct ot_executor *ex, double seconds) {
 static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_executor *, const void *),
                        const void *arg) {
     uint64_t seen = ex->progress;
-    double stalled = 0, limit = ex->config.stall_seconds > 0 ? ex->config.stall_seconds : 60;
+    double limit = ex->config.stall_seconds > 0 ? ex->config.stall_seconds : STALL_SECONDS;
+    double since = ot_clock_seconds();
     while (!test(ex, arg)) {
         struct timespec deadline;
-        clock_gettime(CLOCK_REALTIME, &deadline);
+        clock_gettime(CLOCK_MONOTONIC, &deadline);
         deadline.tv_sec += 1;
         pthread_cond_timedwait(&ex->driver, &ex->mutex, &deadline);
-        stalled = ex->progress == seen ? stalled + 1 : 0;
+        double now = ot_clock_seconds();
+        if (ex->progress == seen && now - since < limit)
+            continue;
+        if (ex->progress == seen)
+            report_stall(ex, now - since);
         seen = ex->progress;
-        if (stalled >= limit) {
-            report_stall(ex, stalled);
-            stalled = 0;
-        }
+        since = now;
     }
     return ex->failed ? ot_error_load(&ex->error) : 0;
 }
@@ -480,9 +489,7 @@ static void start_instance(struct ot_executor *ex, struct instance *in, int64_t 
     bool overlaps = ex->submitted > ex->completed; /* then the run in flight is the step before */
     in->step = step;
     in->previous = overlaps ? other : NULL;
-    in->remaining = s->lane_count[OT_LANE_CPU];
-    for (int l = 0; l < DEVICE_LANES; l++)
-        in->remaining += s->lane_count[l] > 0;
+    in->remaining = s->lane_count[OT_LANE_CPU] + DEVICE_LANES;
     for (int i = 0; i < s->n_tasks; i++) {
         in->issued[i] = in->done[i] = false;
         in->pending[i] = 0;

@@ -49,7 +49,7 @@ struct ot_layout {
     int results_gpu, results_host[2];
     int batch_gpu[2], batch_host[2]; /* per micro-batch: tokens, targets, position, row_start */
     int params_gpu, params_host[2];  /* struct ot_adamw_step [n_slabs], a tile each */
-    int control;                     /* the optimizer's step counter and skip flag */
+    int control;                     /* stands for what decisions carry on (engine_state.h): orders them */
     size_t tier_bytes[OT_TIER_COUNT];
 };
 

@@ -260,7 +260,7 @@ static void update_on_cpu(struct ot_program *p, int slab) {
         task->deadline = slab; /* slabs are numbered in the order in which forward needs them */
         task->from = b->grad_host;
         task->to = b->weights_host;
-        task->x = b->state_host;
+        task->state = b->state_host;
         ot_program_read(p, task, p->layout->params_host[0], ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
         ot_program_last(task)->parity = true;
         narrow(task, slab);
@@ -299,7 +299,7 @@ static void update_on_gpu(struct ot_program *p, int slab) {
     task->slab = slab;
     task->from = b->grad_gpu;
     task->to = weights;
-    task->x = b->state_gpu;
+    task->state = b->state_gpu;
     ot_program_read(p, task, p->layout->params_gpu, ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
     narrow(task, slab);
     ot_program_read(p, task, b->grad_gpu, grad_tag(p, slab, ot_slab_grad_in_place(p->chain, p->plan, slab)));

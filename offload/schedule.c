@@ -66,7 +66,7 @@ struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, en
     task->block = task->slab = task->micro = task->tile = -1;
     for (int u = 0; u < OT_MAX_USES; u++)
         task->weights[u] = task->grads[u] = OT_NO_BUFFER;
-    task->x = task->y = task->dxy = task->saved = task->from = task->to = OT_NO_BUFFER;
+    task->x = task->y = task->dxy = task->saved = task->from = task->to = task->state = OT_NO_BUFFER;
     return task;
 }
 

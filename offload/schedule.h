@@ -65,15 +65,13 @@ enum ot_content {
     OT_CONTENT_RESULT,
     OT_CONTENT_PARAMS,
     OT_CONTENT_CONSTANTS,
-    OT_CONTENT_CONTROL,
     OT_CONTENT_LOSS,
 };
 struct ot_tag {
     uint8_t content; /* enum ot_content */
     int8_t version;  /* relative to the step */
-    int16_t part;    /* a stage of the same thing: micro-batches summed so far, which use */
-    int32_t index;   /* slab or block */
-    int32_t micro;
+    int32_t index;   /* slab, block, or use of a slab by a block */
+    int32_t micro;   /* micro-batch, or the number of those summed up so far */
 };
 
 struct ot_access {
@@ -101,7 +99,7 @@ struct ot_task {
     int n_uses;                   /* GRAD_FINISH: how many accumulators to join */
     /* Buffers by role; OT_NO_BUFFER where it has none. Parity ones name the first of the pair. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
-    int x, y, dxy, saved, from, to;
+    int x, y, dxy, saved, from, to, state;
     int n_accesses;
     struct ot_access accesses[OT_TASK_MAX_ACCESSES];
     int n_deps;

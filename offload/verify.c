@@ -198,8 +198,7 @@ static bool updates_weights(const struct ot_schedule *s) {
 }
 
 static bool same_tag(struct ot_tag a, struct ot_tag b) {
-    return a.content == b.content && a.version == b.version && a.part == b.part && a.index == b.index &&
-           a.micro == b.micro;
+    return a.content == b.content && a.version == b.version && a.index == b.index && a.micro == b.micro;
 }
 
 /* What the homes hold before step 0. The driver writes each step's batch before the step starts. */

@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 
 /* One word says whether a loop is open, which one, and how many workers are inside:
@@ -71,12 +71,6 @@ static void pause_cpu(void) {
 #endif
 }
 
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 static void run_chunks(struct ot_pool *pool, int worker) {
     const struct ot_pool *outer = running;
     running = pool;
@@ -100,7 +94,7 @@ static bool has_news(struct ot_pool *pool, uint64_t seen_loop) {
 }
 
 static void wait_for_news(struct ot_pool *pool, uint64_t seen_loop) {
-    for (int64_t until = now_ns() + SPIN_NS; now_ns() < until; pause_cpu())
+    for (int64_t until = ot_clock_ns() + SPIN_NS; ot_clock_ns() < until; pause_cpu())
         if (has_news(pool, seen_loop))
             return;
     pthread_mutex_lock(&pool->mutex);
@@ -159,7 +153,7 @@ static void open_loop(struct ot_pool *pool) {
 
 static void close_loop(struct ot_pool *pool) {
     atomic_fetch_and(&pool->state, ~OPEN);
-    for (int64_t until = now_ns() + SPIN_NS; now_ns() < until; pause_cpu())
+    for (int64_t until = ot_clock_ns() + SPIN_NS; ot_clock_ns() < until; pause_cpu())
         if (!(atomic_load(&pool->state) & INSIDE))
             return;
     pthread_mutex_lock(&pool->mutex);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "offload/engine.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/cli/units.h"
 #include "src/data/batch.h"
 
 static int add_step(struct ot_engine *engine, const struct ot_step_input *input, float *losses, double *sum,
@@ -30,7 +30,7 @@ int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation
                                      .seq_len = evaluation->seq_len,
                                      .step_sequences = evaluation->micro_sequences,
                                      .micro_sequences = evaluation->micro_sequences};
-    double started = ot_now(), sum = 0;
+    double started = ot_clock_seconds(), sum = 0;
     int rc;
     *out = (struct ot_eval_result){.rows = ot_packing_rows(evaluation->packing)};
     float *losses = malloc((size_t)(evaluation->seq_len * evaluation->micro_sequences) * sizeof *losses);
@@ -43,7 +43,7 @@ int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation
         OT_TRY_GOTO(add_step(engine, &batch.input, losses, &sum, out), rc, out);
     }
     out->loss = out->trained_tokens ? sum / (double)out->trained_tokens : 0;
-    out->seconds = ot_now() - started;
+    out->seconds = ot_clock_seconds() - started;
     if (!isfinite(out->loss))
         rc = ot_fail(OT_E_NUMERIC, "the evaluation loss is not a finite number; the weights are damaged");
 out:

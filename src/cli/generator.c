@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
 #include "src/cli/sampler.h"
-#include "src/cli/units.h"
 
 void ot_generated_free(struct ot_generated *generated) {
     free(generated->ids);
@@ -90,7 +90,7 @@ int ot_generate(struct ot_session *s, const struct ot_generation *g, struct ot_g
     struct writer w = {g, out, NULL};
     struct ot_sampler *sampler = NULL;
     float *logits = malloc((size_t)vocab * sizeof *logits);
-    double started = ot_now();
+    double started = ot_clock_seconds();
     bool begun = false;
     int rc;
     ot_generated_free(out);
@@ -105,7 +105,7 @@ int ot_generate(struct ot_session *s, const struct ot_generation *g, struct ot_g
     begun = true;
     OT_TRY_GOTO(read_prompt(s, &w, logits), rc, out);
     OT_TRY_GOTO(write_tokens(s, &w, sampler, capacity, logits), rc, out);
-    out->seconds = ot_now() - started;
+    out->seconds = ot_clock_seconds() - started;
 out:
     if (begun)
         ot_engine_decode_end(s->engine);

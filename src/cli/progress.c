@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/base/clock.h"
 #include "src/base/log.h"
 #include "src/cli/units.h"
 
@@ -79,7 +80,7 @@ void ot_progress_bar(const struct ot_progress *progress, const struct ot_progres
 
 void ot_progress_show(struct ot_progress *progress, const struct ot_progress_point *point) {
     char line[OT_PROGRESS_LINE_BYTES];
-    bool due = ot_progress_add(progress, point, ot_now());
+    bool due = ot_progress_add(progress, point, ot_clock_seconds());
     if (progress->terminal) {
         ot_progress_bar(progress, point, line);
         ot_log_set_status(line);

@@ -25,7 +25,7 @@ struct ot_progress {
     struct ot_every every;
     bool terminal;
     double mean_seconds, mean_tokens; /* per step */
-    double last_line;                 /* ot_now() of the last line; 0: none yet */
+    double last_line;                 /* ot_clock_seconds() of the last line; 0: none yet */
 };
 
 void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal);

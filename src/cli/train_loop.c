@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/progress.h"
@@ -103,7 +104,8 @@ static int64_t next_eval_step(const struct loop *l) {
 /* By the clock: as soon as the steps under way are through. */
 static void call_eval_by_time(struct loop *l) {
     double seconds = l->of->session->options->eval_every.seconds;
-    if (l->of->rows->eval && seconds > 0 && ot_now() - l->last_eval >= seconds && l->eval_at > l->submitted)
+    if (l->of->rows->eval && seconds > 0 && ot_clock_seconds() - l->last_eval >= seconds &&
+        l->eval_at > l->submitted)
         l->eval_at = l->submitted;
 }
 
@@ -123,7 +125,7 @@ static int evaluate(struct loop *l) {
         l->best_eval = result.loss;
     l->out->has_eval = true;
     l->out->last_eval = result.loss;
-    l->last_eval = ot_now();
+    l->last_eval = ot_clock_seconds();
     char time[OT_TEXT_BYTES];
     ot_log(OT_LOG_INFO, "eval %lld/%lld loss %.4f%s · %lld rows in %s", (long long)l->done,
            (long long)l->of->shape->lr.steps, result.loss, best && l->done ? " (best)" : "",
@@ -171,9 +173,9 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
         OT_TRY_GOTO(evaluate(&l), rc, out);
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
     l.eval_at = next_eval_step(&l);
-    double started = ot_now();
+    double started = ot_clock_seconds();
     rc = run_steps(&l);
-    out->seconds = ot_now() - started;
+    out->seconds = ot_clock_seconds() - started;
 out:
     ot_log_set_status("");
     ot_batcher_close(l.batcher);

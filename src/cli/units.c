@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 const char *ot_text_count(int64_t value, char text[OT_TEXT_BYTES]) {
     char digits[OT_TEXT_BYTES];
@@ -55,10 +54,4 @@ const char *ot_text_duration(double seconds, char text[OT_TEXT_BYTES]) {
     else
         snprintf(text, OT_TEXT_BYTES, "%" PRId64 "d%02" PRId64 "h", hours / 24, hours % 24);
     return text;
-}
-
-double ot_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }

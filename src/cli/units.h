@@ -11,7 +11,4 @@ const char *ot_text_short(double value, char text[OT_TEXT_BYTES]);      /* 656 K
 const char *ot_text_bytes(int64_t bytes, char text[OT_TEXT_BYTES]);     /* 61.2 MiB */
 const char *ot_text_duration(double seconds, char text[OT_TEXT_BYTES]); /* 0.4s, 12s, 3m09s, 3h13m, 2d04h */
 
-/* Monotonic seconds, for measuring. */
-double ot_now(void);
-
 #endif
