@@ -104,14 +104,17 @@ void ot_program_fetch(struct ot_program *p, int slab, int slot) {
     ring->last[slot] = p->schedule->n_tasks;
 }
 
+/* Needs looked at: the rings of both kinds hold no more, so whoever looks further finds them blocked. */
+enum { LOOK_AHEAD = OT_SLOT_KINDS * OT_PLAN_MAX_SLOTS };
+
 /* Emits the fetch of need `i` unless its slab is there. False: every slot is held by something needed at or
  * before it. */
 static bool fetch_need(struct ot_program *p, int i) {
-    int slab = p->needs[i].slab, needed[64], n_needed = 0;
+    int slab = p->needs[i].slab, needed[LOOK_AHEAD], n_needed = 0;
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
     if (ot_ring_find(ring, slab) >= 0)
         return true;
-    for (int j = p->next_need; j < i && n_needed < 64; j++)
+    for (int j = p->next_need; j < i; j++)
         needed[n_needed++] = p->needs[j].slab;
     int slot = ot_ring_victim(ring, needed, n_needed);
     if (slot < 0)
@@ -124,10 +127,7 @@ void ot_program_fetch_ahead(struct ot_program *p, int visit) {
     bool blocked[OT_SLOT_KINDS] = {false};
     while (p->next_need < p->n_needs && p->needs[p->next_need].visit < visit)
         p->next_need++;
-    /* Rings hold at most OT_PLAN_MAX_SLOTS each, so looking further than that many needs finds them
-     * blocked. */
-    for (int i = p->next_need; i < p->n_needs && i < p->next_need + 2 * OT_PLAN_MAX_SLOTS && p->rc >= 0;
-         i++) {
+    for (int i = p->next_need; i < p->n_needs && i < p->next_need + LOOK_AHEAD && p->rc >= 0; i++) {
         enum ot_slot_kind kind = ot_slab_slot_kind(p->chain, p->needs[i].slab);
         if (!blocked[kind])
             blocked[kind] = !fetch_need(p, i);

@@ -14,7 +14,10 @@ static int run(struct ot_options *options) {
         [OT_COMMAND_TOKENIZE] = ot_command_tokenize,
     };
     if (options->help || options->version) {
-        options->help ? ot_help_print(stdout, options->command) : ot_help_print_version(stdout);
+        if (options->help)
+            ot_help_print(stdout, options->command);
+        else
+            ot_help_print_version(stdout);
         return 0;
     }
     if (options->quiet)

@@ -133,7 +133,12 @@ static int open_file(struct ot_source *s) {
     int fd = open(s->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the data", s->path);
-    if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode)) {
+    if (fstat(fd, &info) < 0) {
+        int error = errno;
+        close(fd);
+        return ot_fail_errno(OT_E_IO, error, "%s: cannot look at the data", s->path);
+    }
+    if (S_ISDIR(info.st_mode)) {
         close(fd);
         return ot_fail(OT_E_INPUT, "%s: is a folder; name one .jsonl, .jsonl.gz or .json file in it",
                        s->path);

@@ -296,10 +296,6 @@ void ot_out_dir_close(struct ot_out_dir *dir) {
     free(dir);
 }
 
-const char *ot_out_dir_path(const struct ot_out_dir *dir) {
-    return dir->out;
-}
-
 int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes) {
     int64_t free_bytes = dir->ops->free_bytes(dir->partial);
     if (free_bytes < 0)

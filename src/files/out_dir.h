@@ -27,7 +27,6 @@ int ot_out_dir_open(const char *out, const struct ot_file_ops *ops, struct ot_ou
 /* Drops everything written since open, and the parents that open made; NULL and a committed directory are
  * fine. */
 void ot_out_dir_close(struct ot_out_dir *dir);
-const char *ot_out_dir_path(const struct ot_out_dir *dir); /* OUT, as given */
 
 /* Errors: OT_E_IO naming the shortfall. */
 int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes);

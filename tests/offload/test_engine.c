@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/device.h"
 #include "tests/offload/tiny_run.h"
@@ -355,6 +356,111 @@ static void bad_batches_are_refused(void **state) {
     close_bench(&b);
 }
 
+/* ---- a run that is cut in two (DESIGN section 7, rule 2) ---- */
+
+static void run_steps(struct ot_engine *engine, int64_t vocab, int first, int end) {
+    struct tiny_batch batch;
+    struct ot_step_result result;
+    for (int step = first; step < end; step++) {
+        tiny_fill_batch(&batch, vocab, step, 2, 1);
+        batch.input.lr = 1e-2f;
+        check_ok(ot_engine_submit(engine, &batch.input));
+        check_ok(ot_engine_result(engine, &result));
+        assert_int_equal(result.step, step + 1);
+    }
+    check_ok(ot_engine_drain(engine));
+}
+
+/* `compare`: fails where they differ, instead of copying. */
+static void carry_over(struct bench *from, struct bench *to, bool compare) {
+    for (int s = 0; s < from->chain->n_slabs; s++)
+        for (enum ot_slab_kind kind = OT_SLAB_MASTER; kind <= OT_SLAB_V; kind++) {
+            int64_t n = from->chain->slabs[s].n_params;
+            float *values = malloc(2 * (size_t)n * sizeof *values);
+            assert_non_null(values);
+            check_ok(ot_engine_get(from->engine, kind, s, 0, n, values));
+            if (compare)
+                check_ok(ot_engine_get(to->engine, kind, s, 0, n, values + n));
+            else
+                check_ok(ot_engine_set(to->engine, kind, s, 0, n, values));
+            if (compare)
+                assert_memory_equal(values, values + n, (size_t)n * sizeof *values);
+            free(values);
+        }
+}
+
+static void a_run_goes_on_in_another_engine(void **state) {
+    (void)state;
+    struct ot_model_config config = tiny_config(3, false);
+    struct bench whole, first, second;
+    open_bench(&whole, &config, OT_BF16, &adamw, TINY_SEQUENCE, 2, false);
+    open_bench(&first, &config, OT_BF16, &adamw, TINY_SEQUENCE, 2, false);
+    open_bench(&second, &config, OT_BF16, &adamw, TINY_SEQUENCE, 2, false);
+    random_weights(&whole);
+    random_weights(&first);
+    run_steps(whole.engine, config.vocab, 0, 5);
+    run_steps(first.engine, config.vocab, 0, 3);
+    carry_over(&first, &second, false);
+    ot_engine_set_step(second.engine, 3, ot_engine_adam_step(first.engine));
+    run_steps(second.engine, config.vocab, 3, 5);
+    carry_over(&whole, &second, true);
+    assert_int_equal(ot_engine_adam_step(second.engine), 5);
+    close_bench(&whole);
+    close_bench(&first);
+    close_bench(&second);
+}
+
+/* ---- the watchdog ---- */
+
+static struct ot_chain slow_chain; /* another's, but for its first layer */
+static void (*quick_forward)(const void *context, int block, const struct ot_block_run *run);
+
+static void slow_forward(const void *context, int block, const struct ot_block_run *run) {
+    if (block == 1)
+        usleep(2500 * 1000);
+    quick_forward(context, block, run);
+}
+
+static void a_stuck_lane_is_named(void **state) {
+    (void)state;
+    struct ot_model_config config = tiny_config(2, false);
+    struct bench b;
+    struct tiny_batch batch;
+    float losses[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
+    char text[2048] = "";
+    open_bench(&b, &config, OT_F32, &adamw, TINY_SEQUENCE, 2, false);
+    ot_engine_close(b.engine);
+    slow_chain = *b.chain;
+    quick_forward = slow_chain.forward;
+    slow_chain.forward = slow_forward;
+    struct ot_engine_config engine = {.chain = &slow_chain,
+                                      .device = b.device,
+                                      .plan = &b.plan,
+                                      .optimizer = adamw,
+                                      .optimizer_threads = 1,
+                                      .stall_seconds = 1};
+    check_ok(ot_engine_open(&engine, &b.engine));
+    random_weights(&b);
+    tiny_fill_batch(&batch, config.vocab, 0, 1, 1);
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    int rc = ot_engine_eval(b.engine, &batch.micro[0], losses);
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    check_ok(rc);
+    rewind(file);
+    size_t bytes = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    assert_true(bytes > 0);
+    assert_non_null(strstr(text, "no progress for"));
+    assert_non_null(strstr(text, "lane compute is at forward layer.0"));
+    close_bench(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_untied),
@@ -365,6 +471,8 @@ int main(void) {
         cmocka_unit_test(eval_agrees_with_training),
         cmocka_unit_test(decode_agrees_with_eval),
         cmocka_unit_test(bad_batches_are_refused),
+        cmocka_unit_test(a_run_goes_on_in_another_engine),
+        cmocka_unit_test(a_stuck_lane_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
