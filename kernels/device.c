@@ -83,6 +83,10 @@ void ot_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
     lane->device->api->notify(lane, fn, arg);
 }
 
+int ot_lane_error(const struct ot_lane *lane) {
+    return lane->device->api->lane_error(lane);
+}
+
 int ot_lane_sync(struct ot_lane *lane) {
     return lane->device->api->lane_sync(lane);
 }

@@ -19,7 +19,7 @@
  * lanes are threads.
  *
  * ERRORS. Bad arguments are the caller's bug and are asserted. Asynchronous failures stick to the lane: the
- * next ot_lane_sync or ot_event_sync on it returns them.
+ * next ot_lane_error, ot_lane_sync or ot_event_sync on it returns them.
  */
 #ifndef OT_KERNELS_DEVICE_H
 #define OT_KERNELS_DEVICE_H
@@ -72,6 +72,7 @@ void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes
 /* Calls fn(arg) on some thread after all work enqueued before. fn must be short and must not touch the
  * device. */
 void ot_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+int ot_lane_error(const struct ot_lane *lane); /* what has gone wrong in it so far; does not wait */
 int ot_lane_sync(struct ot_lane *lane); /* blocks until the lane is empty. Errors: what went wrong in it */
 
 int ot_event_create(struct ot_device *device, struct ot_event **out);
@@ -96,6 +97,7 @@ struct ot_device_api {
     void (*copy)(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
     void (*fill)(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
     void (*notify)(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+    int (*lane_error)(const struct ot_lane *lane);
     int (*lane_sync)(struct ot_lane *lane);
     int (*event_create)(struct ot_device *device, struct ot_event **out);
     void (*event_destroy)(struct ot_event *event);

@@ -522,6 +522,8 @@ int ot_executor_wait_task(struct ot_executor *ex, struct ot_bound *bound, int64_
     pthread_mutex_lock(&ex->mutex);
     int rc = drive_until(ex, is_task_done, &place);
     pthread_mutex_unlock(&ex->mutex);
+    for (int l = 0; l < DEVICE_LANES && rc >= 0; l++)
+        rc = ot_lane_error(ex->lanes[l].lane);
     return rc;
 }
 

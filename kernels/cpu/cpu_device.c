@@ -216,6 +216,7 @@ const struct ot_device_api ot_cpu_device_api = {
     .copy = ot_cpu_lane_copy,
     .fill = ot_cpu_lane_fill,
     .notify = ot_cpu_lane_notify,
+    .lane_error = ot_cpu_lane_error,
     .lane_sync = ot_cpu_lane_sync,
     .event_create = ot_cpu_event_create,
     .event_destroy = ot_cpu_event_destroy,

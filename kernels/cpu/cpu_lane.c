@@ -51,7 +51,7 @@ struct cpu_lane {
     /* the lane's thread's */
     uint32_t next_run;
     bool stopping;
-    const struct ot_error *error; /* NULL: none yet */
+    _Atomic(const struct ot_error *) error; /* NULL: none yet; others only look */
     void *scratch;
     size_t scratch_bytes;
 
@@ -369,6 +369,12 @@ int ot_cpu_event_sync(struct ot_event *base) {
     wait_for_record(event, number, memory_order_acquire);
     const struct ot_error *error =
         atomic_load_explicit(&event->error[number % EVENT_RECORDS], memory_order_relaxed);
+    return error ? ot_error_load(error) : 0;
+}
+
+int ot_cpu_lane_error(const struct ot_lane *base) {
+    const struct ot_error *error =
+        atomic_load_explicit(&((const struct cpu_lane *)base)->error, memory_order_acquire);
     return error ? ot_error_load(error) : 0;
 }
 

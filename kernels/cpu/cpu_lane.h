@@ -37,6 +37,7 @@ void ot_cpu_lane_close(struct ot_lane *lane);
 void ot_cpu_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
 void ot_cpu_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
 void ot_cpu_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+int ot_cpu_lane_error(const struct ot_lane *lane);
 int ot_cpu_lane_sync(struct ot_lane *lane);
 
 int ot_cpu_event_create(struct ot_device *device, struct ot_event **out);

@@ -468,6 +468,8 @@ static void test_failures_stick_to_the_lane(void **state) {
     check_fails(ot_event_sync(two.event), OT_E_DEVICE, "the op broke");
     check_fails(ot_lane_sync(two.first), OT_E_DEVICE, "the op broke");
     check_fails(ot_lane_sync(two.first), OT_E_DEVICE, "the op broke");
+    check_fails(ot_lane_error(two.first), OT_E_DEVICE, "the op broke");
+    check_ok(ot_lane_error(two.second));
     assert_true(atomic_load(&called));
     ot_lane_close(two.first);
     check_fails(ot_event_sync(two.event), OT_E_DEVICE, "the op broke");

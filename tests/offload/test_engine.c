@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/cpu/cpu_device.h"
 #include "kernels/device.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
@@ -461,6 +462,40 @@ static void a_stuck_lane_is_named(void **state) {
     close_bench(&b);
 }
 
+static void break_lane(struct ot_lane *lane, const void *args) {
+    (void)args;
+    ot_cpu_lane_fail(lane, ot_fail(OT_E_DEVICE, "the device broke"));
+}
+
+static void broken_forward(const void *context, int block, const struct ot_block_run *run) {
+    (void)context, (void)block;
+    ot_cpu_lane_push(run->lane, break_lane, NULL, 0);
+}
+
+/* A device that fails under way: the step's result says so, nothing hangs, closing works. */
+static void device_failures_reach_the_driver(void **state) {
+    (void)state;
+    struct ot_model_config config = tiny_config(2, false);
+    struct bench b;
+    struct tiny_batch batch;
+    struct ot_step_result r;
+    open_bench(&b, &config, OT_F32, &adamw, TINY_SEQUENCE, 3, false);
+    struct ot_chain broken = *b.chain;
+    broken.forward = broken_forward;
+    ot_engine_close(b.engine);
+    struct ot_engine_config engine = {.chain = &broken,
+                                      .device = b.device,
+                                      .plan = &b.plan,
+                                      .optimizer = adamw,
+                                      .optimizer_threads = 1};
+    check_ok(ot_engine_open(&engine, &b.engine));
+    tiny_fill_batch(&batch, config.vocab, 0, 3, 1);
+    check_ok(ot_engine_submit(b.engine, &batch.input));
+    check_fails(ot_engine_result(b.engine, &r), OT_E_DEVICE, "the device broke");
+    check_fails(ot_engine_drain(b.engine), OT_E_DEVICE, "the device broke");
+    close_bench(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_untied),
@@ -471,6 +506,7 @@ int main(void) {
         cmocka_unit_test(eval_agrees_with_training),
         cmocka_unit_test(decode_agrees_with_eval),
         cmocka_unit_test(bad_batches_are_refused),
+        cmocka_unit_test(device_failures_reach_the_driver),
         cmocka_unit_test(a_run_goes_on_in_another_engine),
         cmocka_unit_test(a_stuck_lane_is_named),
     };
