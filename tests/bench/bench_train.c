@@ -1,7 +1,7 @@
 /* Tokens per second of the training step on the cpu device, by where things live, beside the floor: the
  * model's FLOPs at the rate of the device's own best matrix product, measured in the same run.
  *
- *     bench_train [THREADS [WINDOWS [MICRO_SEQUENCES]]]     default: all CPUs, 6, chosen by the planner
+ *     bench_train [THREADS [WINDOWS [MICRO_SEQUENCES]]]     default: all CPUs, 4, chosen by the planner
  *
  * The model is a small Llama (27 M parameters) with random weights; a step is 4 sequences of 512 random
  * tokens, all of them trained; AdamW with clipping, two steps in flight, as the program drives the engine.
@@ -19,7 +19,7 @@
 #include "src/base/random.h"
 
 enum { SEQUENCE = 512, SEQUENCES = 4, STEP_TOKENS = SEQUENCE * SEQUENCES };
-enum { WINDOW_STEPS = 3, PRODUCT = 2048, PRODUCT_REPEATS = 6 };
+enum { WINDOW_STEPS = 2, PRODUCT = 2048, PRODUCT_REPEATS = 6 };
 
 static const struct ot_model_config llama = {.family = OT_FAMILY_LLAMA,
                                              .n_layers = 8,
@@ -192,8 +192,9 @@ static void bench_dtype(enum ot_dtype dtype, int threads, int windows, int micro
     must(ot_device_open(&device_config, &device));
     must(ot_model_open(&llama, dtype, SEQUENCE, &model));
     double peak = product_rate(device, dtype), floor = peak / ot_model_flops_per_token(&llama, SEQUENCE);
-    printf("%s, %s: %.0f GFLOP/s in a product of %d, so at most %.0f tokens/s\n", ot_device_name(device),
-           ot_dtype_name(dtype), peak * 1e-9, PRODUCT, floor);
+    printf("%s\n", ot_device_name(device));
+    printf("product of %d, %-5s %8.0f GFLOP/s, so at most %.0f tokens/s\n", PRODUCT, ot_dtype_name(dtype),
+           peak * 1e-9, floor);
     for (int i = 0; i < PLACEMENTS; i++)
         open_training(&cases[i], device, model, &placements[i], threads, micro);
     for (int window = 0; window < windows; window++)
@@ -215,7 +216,7 @@ static void bench_dtype(enum ot_dtype dtype, int threads, int windows, int micro
 
 int main(int argc, char **argv) {
     int threads = argc > 1 ? atoi(argv[1]) : (int)sysconf(_SC_NPROCESSORS_ONLN);
-    int windows = argc > 2 ? atoi(argv[2]) : 6, micro = argc > 3 ? atoi(argv[3]) : 0;
+    int windows = argc > 2 ? atoi(argv[2]) : 4, micro = argc > 3 ? atoi(argv[3]) : 0;
     if (threads < 1 || windows < 1 || micro < 0 || micro > SEQUENCES) {
         fprintf(stderr, "usage: bench_train [THREADS [WINDOWS [MICRO_SEQUENCES]]]\n");
         return 2;

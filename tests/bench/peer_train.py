@@ -1,11 +1,11 @@
 """The peer of bench_train.c: the same small Llama, step, optimizer and threads in PyTorch.
 
-    peer_train.py [THREADS [WINDOWS]]     default: all CPUs, 6
+    peer_train.py [THREADS [WINDOWS]]     default: all CPUs, 4
 
-transformers' LlamaForCausalLM with sdpa attention, clip_grad_norm_ 1.0, torch.optim.AdamW (fused and foreach, the
-faster one counts). bf16 is trained in the two usual ways, of which the faster one counts: autocast over fp32
-parameters, and a bf16 model with an fp32 master copy. Each figure is the best of some windows of a few steps, and CPU
-seconds are beside it, as in bench_train.c.
+transformers' LlamaForCausalLM with sdpa attention, clip_grad_norm_ 1.0, torch.optim.AdamW, fused and foreach; bf16 in
+the two usual ways: autocast over fp32 parameters, and a bf16 model with an fp32 master copy. Every way gets one window
+of a few steps, the cheapest one of each dtype the others; the best window counts, and CPU seconds are beside it, as in
+bench_train.c.
 """
 import os
 import sys
@@ -15,7 +15,7 @@ import torch
 import transformers
 
 SEQUENCE, SEQUENCES, VOCAB = 512, 4, 4096
-WINDOW_STEPS = 3
+WINDOW_STEPS, PRODUCT = 2, 2048
 
 
 def make_model(dtype):
@@ -69,27 +69,31 @@ class Training:
         self.cpu_seconds = min(self.cpu_seconds, (time.process_time() - cpu_start) / WINDOW_STEPS)
 
 
-def product_rate(dtype, size=2048):
-    a, b = torch.randn(size, size).to(dtype), torch.randn(size, size).to(dtype)
+def product_rate(dtype):
+    a, b = (torch.full((PRODUCT, PRODUCT), 0.03, dtype=dtype) for _ in range(2))
     best = float("inf")
     for _ in range(6):
         start = time.perf_counter()
         a @ b.T
         best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
+    return 2 * PRODUCT**3 / best
 
 
 def main():
     torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else os.cpu_count())
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads: "
-          f"{product_rate(torch.float32) * 1e-9:.0f} GFLOP/s fp32, {product_rate(torch.bfloat16) * 1e-9:.0f} bf16")
+    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {torch.get_num_threads()} threads")
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        print(f"product of {PRODUCT}, {name} {product_rate(dtype) * 1e-9:8.0f} GFLOP/s")
     cases = [Training(dtype, autocast, optimizer)
              for dtype, autocast in ((torch.float32, False), (torch.float32, True), (torch.bfloat16, False))
              for optimizer in ("fused", "foreach")]
     for case in cases:
         case.step()
-    for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 6):
-        for case in cases:
+        case.window()
+    fastest = [min((case for case in cases if case.name[0] == dtype), key=lambda case: case.cpu_seconds)
+               for dtype in ("fp32", "bf16")]
+    for _ in range(int(sys.argv[2]) if len(sys.argv) > 2 else 4):
+        for case in fastest:
             case.window()
     for case in cases:
         rate = SEQUENCES * SEQUENCE / case.seconds
