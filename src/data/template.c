@@ -197,13 +197,15 @@ void ot_prompt_format_render(const struct ot_prompt_format *f, const struct ot_j
 
 /* ---- chat templates ---- */
 
-/* The texts around turns, with {bos} and {eos} for the tokenizer's own. They equal what the chat_template of
- * the named models' tokenizer_config.json on the Hub renders. */
+/* The texts around turns, with {bos} and {eos} for the tokenizer's own. llama-2, llama-3, chatml and zephyr
+ * equal what the chat_template of those models' tokenizer_config.json on the Hub renders, to the last space.
+ * The templates of the Mistral models differ from one another in spaces; this one has the answer begin with
+ * one, as their own tokenizer does. alpaca has the texts of that project. */
 struct ot_chat_template {
     const char *name;
     const char *own_token; /* a special token that only tokenizers made for this template have; NULL: none */
-    bool trim;             /* white space around each turn is dropped */
-    bool system_in_user;   /* a system turn becomes the beginning of the user's */
+    bool trim;             /* white space around what a turn says is dropped */
+    bool system_in_user;   /* a system turn becomes the beginning of what the user's says */
     const char *start;     /* before everything */
     const char *preamble,
         *preamble_input; /* where there is no system turn; the second, where there is an input */
@@ -331,19 +333,21 @@ static void append_mark(struct ot_rendered *r, const char *text, const struct ot
     }
 }
 
-static void append_content(struct ot_rendered *r, const struct ot_chat_template *t, const char *text,
-                           size_t bytes, bool trained) {
-    for (; t->trim && bytes > 0 && is_space(text[bytes - 1]); bytes--)
+/* front, back: white space there is dropped. */
+static void append_content(struct ot_rendered *r, const char *text, size_t bytes, bool trained, bool front,
+                           bool back) {
+    for (; back && bytes > 0 && is_space(text[bytes - 1]); bytes--)
         ;
-    for (; t->trim && bytes > 0 && is_space(*text); bytes--)
+    for (; front && bytes > 0 && is_space(*text); bytes--)
         text++;
     ot_rendered_append(r, text, bytes, trained, true);
 }
 
 static void render_system(const struct ot_chat_template *t, const struct ot_turn *turn,
                           const struct ot_chat_marks *marks, struct ot_rendered *r) {
+    bool trim = t->trim && !t->system_in_user;
     append_mark(r, t->system_begin, marks, false);
-    append_content(r, t, turn->text, turn->bytes, false);
+    append_content(r, turn->text, turn->bytes, false, trim, trim);
     append_mark(r, t->system_end, marks, false);
 }
 
@@ -354,10 +358,10 @@ static void render_user(const struct ot_chat_template *t, const struct ot_turn *
     append_mark(r, t->user_begin, marks, false);
     if (system)
         render_system(t, system, marks, r);
-    append_content(r, t, turn->text, turn->bytes, false);
+    append_content(r, turn->text, turn->bytes, false, t->trim && !system, t->trim);
     if (turn->input) {
         append_mark(r, t->input_begin ? t->input_begin : "\n\n", marks, false);
-        append_content(r, t, turn->input, turn->input_bytes, false);
+        append_content(r, turn->input, turn->input_bytes, false, t->trim, t->trim);
     }
     append_mark(r, t->user_end, marks, false);
 }
@@ -367,7 +371,7 @@ static void render_answer(const struct ot_chat_template *t, const struct ot_turn
     bool trained = !ot_text_is_blank(turn->text, turn->bytes);
     append_mark(r, t->answer_head, marks, false);
     append_mark(r, t->answer_begin, marks, trained);
-    append_content(r, t, turn->text, turn->bytes, trained);
+    append_content(r, turn->text, turn->bytes, trained, t->trim, t->trim);
     append_mark(r, t->answer_end, marks, trained);
     append_mark(r, t->answer_tail, marks, false);
 }

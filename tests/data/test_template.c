@@ -1,6 +1,6 @@
 /* The texts of the named chat templates, letter by letter, and prompt formats. Wanted texts are what the
- * chat_template of the named models' tokenizer_config.json renders, with marks: [trained], everything else
- * not. */
+ * chat_template of the named models' tokenizer_config.json renders (template.c says where not), with marks:
+ * [trained], everything else not. */
 #include <string.h>
 
 #include "src/base/json.h"
@@ -47,7 +47,7 @@ static void test_conversations(void **state) {
                                    turn(OT_ROLE_ASSISTANT, "B"), turn(OT_ROLE_USER, "C"),
                                    turn(OT_ROLE_ASSISTANT, "D")};
     check_template("llama-2", talk, 5,
-                   "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\nA [/INST][ B </s>]<s>[INST] C [/INST][ D </s>]");
+                   "<s>[INST] <<SYS>>\nS\n<</SYS>>\n\n A [/INST][ B </s>]<s>[INST] C [/INST][ D </s>]");
     check_template("llama-3", talk, 5,
                    "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
                    "<|start_header_id|>user<|end_header_id|>\n\nA<|eot_id|>"
@@ -58,7 +58,7 @@ static void test_conversations(void **state) {
                    "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\n "
                    "A\n<|im_end|>\n<|im_start|>assistant\n[B<|im_end|>]"
                    "\n<|im_start|>user\nC<|im_end|>\n<|im_start|>assistant\n[D<|im_end|>]\n");
-    check_template("mistral", talk, 5, "<s>[INST] S\n\nA [/INST][ B</s>][INST] C [/INST][ D</s>]");
+    check_template("mistral", talk, 5, "<s>[INST] S\n\n A [/INST][ B</s>][INST] C [/INST][ D</s>]");
     check_template("zephyr", talk, 5,
                    "<|system|>\nS</s>\n<|user|>\n "
                    "A\n</s>\n<|assistant|>\n[B</s>]\n<|user|>\nC</s>\n<|assistant|>\n[D</s>]\n");
@@ -66,6 +66,25 @@ static void test_conversations(void **state) {
         "alpaca", talk + 3, 2,
         "Below is an instruction that describes a task. Write a response that appropriately completes the "
         "request.\n\n### Instruction:\nC\n\n### Response:\n[D</s>]\n\n");
+}
+
+/* White space of the turns, as transformers renders the published templates of these four. */
+static void test_spaces(void **state) {
+    (void)state;
+    const struct ot_turn talk[] = {turn(OT_ROLE_SYSTEM, " S\n"), turn(OT_ROLE_USER, " A\n"),
+                                   turn(OT_ROLE_ASSISTANT, " B "), turn(OT_ROLE_USER, "\tC "),
+                                   turn(OT_ROLE_ASSISTANT, "D\n")};
+    check_template("llama-2", talk, 5,
+                   "<s>[INST] <<SYS>>\n S\n\n<</SYS>>\n\n A [/INST][ B </s>]<s>[INST] C [/INST][ D </s>]");
+    check_template("llama-2", talk + 1, 4, "<s>[INST] A [/INST][ B </s>]<s>[INST] C [/INST][ D </s>]");
+    check_template("llama-3", talk, 3,
+                   "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|>"
+                   "<|start_header_id|>user<|end_header_id|>\n\nA<|eot_id|>"
+                   "<|start_header_id|>assistant<|end_header_id|>\n\n[B<|eot_id|>]");
+    check_template("chatml", talk, 3,
+                   "<|im_start|>system\n S\n<|im_end|>\n<|im_start|>user\n A\n<|im_end|>\n"
+                   "<|im_start|>assistant\n[ B <|im_end|>]\n");
+    check_template("zephyr", talk, 3, "<|system|>\n S\n</s>\n<|user|>\n A\n</s>\n<|assistant|>\n[ B </s>]\n");
 }
 
 static void test_no_system(void **state) {
@@ -156,10 +175,15 @@ static void test_bad_prompt_format(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_conversations), cmocka_unit_test(test_no_system),
-        cmocka_unit_test(test_alpaca_input),  cmocka_unit_test(test_silent_turn),
-        cmocka_unit_test(test_lonely_system), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_prompt_format), cmocka_unit_test(test_bad_prompt_format),
+        cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_spaces),
+        cmocka_unit_test(test_no_system),
+        cmocka_unit_test(test_alpaca_input),
+        cmocka_unit_test(test_silent_turn),
+        cmocka_unit_test(test_lonely_system),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_prompt_format),
+        cmocka_unit_test(test_bad_prompt_format),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
