@@ -4,14 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local struct ot_error last_error;
+#include "src/base/strings.h"
 
-/* A sentence is one line whatever a file name or a library's message carried. */
-static void keep_one_line(char *text) {
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = ' ';
-}
+static _Thread_local struct ot_error last_error;
 
 int ot_fail(enum ot_error_code code, const char *format, ...) {
     va_list args;
@@ -19,7 +14,7 @@ int ot_fail(enum ot_error_code code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    keep_one_line(text);
+    ot_string_keep_line(text); /* whatever a file name or a library's message carried */
     last_error.code = (int)code;
     memcpy(last_error.text, text, sizeof text);
     return -(int)code;

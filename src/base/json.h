@@ -14,7 +14,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
+
+#include "src/base/strings.h"
 
 struct ot_json;
 
@@ -66,9 +67,8 @@ int ot_json_need_string(const struct ot_json *object, const char *where, const c
  * is remembered and reported by ot_json_writer_take. Keys and strings are escaped; non-finite numbers become
  * null. */
 struct ot_json_writer {
-    char *text;
-    size_t bytes, capacity;
-    bool comma, failed;
+    struct ot_string_builder out;
+    bool comma;
     int indent; /* < 0: one line; otherwise pretty, 2 spaces a level (set before the first call) */
     int depth;
 };

@@ -4,27 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-
-/* Table 3-7 of the Unicode Standard: no overlong forms, no surrogates, nothing above U+10FFFF. */
-size_t ot_utf8_sequence_bytes(const unsigned char *text, size_t bytes) {
-    unsigned char lead = text[0];
-    if (lead < 0x80)
-        return 1;
-    size_t length = lead >= 0xc2 && lead <= 0xdf   ? 2
-                    : (lead & 0xf0) == 0xe0        ? 3
-                    : lead >= 0xf0 && lead <= 0xf4 ? 4
-                                                   : 0;
-    if (length == 0 || length > bytes)
-        return 0;
-    unsigned char least = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
-    unsigned char most = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
-    if (text[1] < least || text[1] > most)
-        return 0;
-    for (size_t i = 2; i < length; i++)
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-    return length;
-}
+#include "src/base/utf8.h"
 
 static int fault(const struct ot_json_scan *scan, const char *what) {
     if (scan->at >= scan->bytes)
@@ -121,7 +101,7 @@ static int scan_string(struct ot_json_scan *scan, bool is_key) {
             OT_TRY(scan_escape(scan, is_key));
             continue;
         }
-        size_t length = ot_utf8_sequence_bytes(scan->text + scan->at, scan->bytes - scan->at);
+        size_t length = ot_utf8_character((const char *)scan->text + scan->at, scan->bytes - scan->at);
         if (length == 0)
             return fault(scan, "invalid UTF-8");
         scan->at += length;

@@ -1,4 +1,4 @@
-/* Inside the JSON glue: the check that stands before json-c, and UTF-8.
+/* Inside the JSON glue: the check that stands before json-c.
  *
  * json-c 0.16 accepts more than JSON even in its strict mode (control characters, NaN, leading zeros),
  * saturates long integers in silence, mistakes some surrogate pairs for halves, and says nothing of where. So
@@ -27,8 +27,5 @@ struct ot_json_scan {
 
 /* Errors: OT_E_INPUT, or what on_replace returned. */
 int ot_json_scan_document(struct ot_json_scan *scan);
-
-/* Bytes of the well-formed UTF-8 sequence that text begins with; 0 if it begins with none. bytes >= 1. */
-size_t ot_utf8_sequence_bytes(const unsigned char *text, size_t bytes);
 
 #endif

@@ -1,39 +1,16 @@
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/json.h"
-#include "src/base/json_scan.h"
-
-/* ---- the growing text ---- */
-
-static void append(struct ot_json_writer *w, const char *text, size_t bytes) {
-    if (w->failed)
-        return;
-    if (w->capacity - w->bytes <= bytes) { /* one more for the NUL */
-        size_t capacity = (w->bytes + bytes) * 2 + 256;
-        char *grown = realloc(w->text, capacity);
-        if (!grown) {
-            w->failed = true;
-            return;
-        }
-        w->text = grown;
-        w->capacity = capacity;
-    }
-    memcpy(w->text + w->bytes, text, bytes);
-    w->bytes += bytes;
-    w->text[w->bytes] = '\0';
-}
-
-static void append_text(struct ot_json_writer *w, const char *text) {
-    append(w, text, strlen(text));
-}
+#include "src/base/utf8.h"
 
 static void append_line_break(struct ot_json_writer *w) {
-    append_text(w, "\n");
+    ot_string_append_text(&w->out, "\n");
     for (int i = 0; i < w->depth; i++)
-        append_text(w, "  ");
+        ot_string_append_text(&w->out, "  ");
 }
 
 /* ---- strings ---- */
@@ -43,52 +20,52 @@ static void append_escaped(struct ot_json_writer *w, unsigned char c) {
     char escape[8];
     for (const char *pair = named; *pair; pair += 2)
         if ((unsigned char)*pair == c) {
-            append(w, (char[]){'\\', pair[1]}, 2);
+            ot_string_append(&w->out, (char[]){'\\', pair[1]}, 2);
             return;
         }
     snprintf(escape, sizeof escape, "\\u%04x", c);
-    append_text(w, escape);
+    ot_string_append_text(&w->out, escape);
 }
 
 /* What is not UTF-8 becomes U+FFFD, byte by byte, so that the output is JSON whatever was generated. */
 static void append_quoted(struct ot_json_writer *w, const char *value, size_t bytes) {
     const unsigned char *text = (const unsigned char *)value;
-    append_text(w, "\"");
+    ot_string_append_text(&w->out, "\"");
     size_t plain = 0; /* start of the run that needs no change */
     for (size_t at = 0; at < bytes;) {
-        size_t length = ot_utf8_sequence_bytes(text + at, bytes - at);
+        size_t length = ot_utf8_character(value + at, bytes - at);
         if (length > 0 && text[at] >= 0x20 && text[at] != '"' && text[at] != '\\') {
             at += length;
             continue;
         }
-        append(w, value + plain, at - plain);
+        ot_string_append(&w->out, value + plain, at - plain);
         if (length == 0)
-            append_text(w, "\xef\xbf\xbd");
+            ot_string_append_text(&w->out, "\xef\xbf\xbd");
         else
             append_escaped(w, text[at]);
         plain = ++at;
     }
-    append(w, value + plain, bytes - plain);
-    append_text(w, "\"");
+    ot_string_append(&w->out, value + plain, bytes - plain);
+    ot_string_append_text(&w->out, "\"");
 }
 
 /* ---- structure ---- */
 
 static void start_item(struct ot_json_writer *w, const char *key) {
     if (w->comma)
-        append_text(w, w->indent < 0 ? ", " : ",");
+        ot_string_append_text(&w->out, w->indent < 0 ? ", " : ",");
     if (w->indent >= 0 && w->depth > 0)
         append_line_break(w);
     if (key) {
         append_quoted(w, key, strlen(key));
-        append_text(w, ": ");
+        ot_string_append_text(&w->out, ": ");
     }
     w->comma = true;
 }
 
 static void begin(struct ot_json_writer *w, const char *key, const char *bracket) {
     start_item(w, key);
-    append_text(w, bracket);
+    ot_string_append_text(&w->out, bracket);
     w->depth++;
     w->comma = false;
 }
@@ -97,7 +74,7 @@ static void end(struct ot_json_writer *w, const char *bracket) {
     w->depth--;
     if (w->indent >= 0 && w->comma) /* not in an empty one */
         append_line_break(w);
-    append_text(w, bracket);
+    ot_string_append_text(&w->out, bracket);
     w->comma = true;
 }
 
@@ -132,7 +109,7 @@ void ot_json_put_int(struct ot_json_writer *w, const char *key, int64_t value) {
     char text[32];
     snprintf(text, sizeof text, "%lld", (long long)value);
     start_item(w, key);
-    append_text(w, text);
+    ot_string_append_text(&w->out, text);
 }
 
 static void format_real(char *text, size_t capacity, double value, int digits) {
@@ -146,7 +123,7 @@ void ot_json_put_real(struct ot_json_writer *w, const char *key, double value) {
     char text[40];
     format_real(text, sizeof text, value, 9);
     start_item(w, key);
-    append_text(w, isfinite(value) ? text : "null");
+    ot_string_append_text(&w->out, isfinite(value) ? text : "null");
 }
 
 /* A parsed real: as short as reads back to the same bits, and still a real then. */
@@ -160,19 +137,19 @@ static void put_exact_real(struct ot_json_writer *w, const char *key, double val
         }
     }
     start_item(w, key);
-    append_text(w, isfinite(value) ? text : "null");
+    ot_string_append_text(&w->out, isfinite(value) ? text : "null");
     if (isfinite(value) && !strpbrk(text, ".e"))
-        append_text(w, ".0");
+        ot_string_append_text(&w->out, ".0");
 }
 
 void ot_json_put_bool(struct ot_json_writer *w, const char *key, bool value) {
     start_item(w, key);
-    append_text(w, value ? "true" : "false");
+    ot_string_append_text(&w->out, value ? "true" : "false");
 }
 
 void ot_json_put_null(struct ot_json_writer *w, const char *key) {
     start_item(w, key);
-    append_text(w, "null");
+    ot_string_append_text(&w->out, "null");
 }
 
 static void put_object(struct ot_json_writer *w, const char *key, const struct ot_json *value) {
@@ -223,13 +200,16 @@ void ot_json_put_value(struct ot_json_writer *w, const char *key, const struct o
 }
 
 int ot_json_writer_take(struct ot_json_writer *w, char **text, size_t *bytes) {
-    append(w, "", 0); /* an empty text is a text */
-    bool failed = w->failed;
-    *text = failed ? NULL : w->text;
-    if (bytes)
-        *bytes = failed ? 0 : w->bytes;
-    if (failed)
-        free(w->text);
+    ot_string_append(&w->out, "", 0); /* an empty text is a text */
+    struct ot_string_builder done = w->out;
     *w = (struct ot_json_writer){.indent = w->indent};
-    return failed ? ot_fail(OT_E_BUDGET, "no memory to write JSON") : 0;
+    if (done.failed) {
+        free(done.text);
+        *text = NULL;
+        return ot_fail(OT_E_BUDGET, "no memory to write JSON");
+    }
+    *text = done.text;
+    if (bytes)
+        *bytes = done.bytes;
+    return 0;
 }

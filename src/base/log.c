@@ -9,6 +9,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "src/base/strings.h"
+
 static _Atomic int max_level = OT_LOG_INFO;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards stderr and the status */
@@ -20,13 +22,6 @@ void ot_log_set_level(enum ot_log_level level) {
 
 bool ot_log_is_terminal(void) {
     return isatty(STDERR_FILENO) == 1;
-}
-
-/* A line is a line, and what a file name holds does not drive the terminal. */
-static void keep_one_line(char *text) {
-    for (char *c = text; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = ' ';
 }
 
 static const char erase_line[] = "\r\033[K";
@@ -55,7 +50,7 @@ void ot_log(enum ot_log_level level, const char *format, ...) {
     va_end(args);
     if (length < 0)
         return; /* no memory for a line: nothing that a line could tell */
-    keep_one_line(line);
+    ot_string_keep_line(line);
     pthread_mutex_lock(&mutex);
     if (status[0])
         fprintf(stderr, "%s%s%s\n%.*s", erase_line, prefixes[level], line, status_bytes(), status);
@@ -72,7 +67,7 @@ bool ot_log_set_status(const char *text) {
     pthread_mutex_lock(&mutex);
     bool was_shown = status[0] != '\0';
     snprintf(status, sizeof status, "%s", text);
-    keep_one_line(status);
+    ot_string_keep_line(status);
     if (was_shown || status[0]) {
         fprintf(stderr, "%s%.*s", erase_line, status_bytes(), status);
         fflush(stderr);

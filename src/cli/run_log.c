@@ -51,7 +51,7 @@ void ot_run_log_close(struct ot_run_log *log) {
         return;
     if (log->file)
         fclose(log->file);
-    free(log->writer.text);
+    free(log->writer.out.text);
     free(log->early);
     free(log);
 }

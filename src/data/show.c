@@ -1,63 +1,28 @@
 /* --show-sample: what a row becomes, for a person. */
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/strings.h"
 #include "src/data/pipeline.h"
 #include "src/data/source.h"
 
-/* A growing text; a failed allocation is remembered. */
-struct page {
-    char *text;
-    size_t bytes, capacity;
-    bool failed;
-};
-
-static void put_bytes(struct page *page, const char *bytes, size_t n) {
-    if (page->bytes + n + 1 > page->capacity && !page->failed) {
-        size_t capacity = 2 * (page->bytes + n + 1);
-        char *text = realloc(page->text, capacity);
-        page->failed = !text;
-        if (text) {
-            page->text = text;
-            page->capacity = capacity;
-        }
-    }
-    if (page->failed)
-        return;
-    memcpy(page->text + page->bytes, bytes, n);
-    page->bytes += n;
-    page->text[page->bytes] = '\0';
-}
-
-static void put_format(struct page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void put_format(struct page *page, const char *format, ...) {
-    char line[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(line, sizeof line, format, args);
-    va_end(args);
-    put_bytes(page, line, strlen(line));
-}
-
 /* Text of a file must not steer the terminal: control characters become escapes, line ends only if
  * `one_line`. */
-static void put_plain(struct page *page, const char *text, size_t bytes, bool one_line) {
+static void put_plain(struct ot_string_builder *page, const char *text, size_t bytes, bool one_line) {
     for (size_t i = 0; i < bytes; i++) {
         unsigned char c = (unsigned char)text[i];
         if (c == '\n' && one_line)
-            put_bytes(page, "\\n", 2);
+            ot_string_append(page, "\\n", 2);
         else if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
-            put_format(page, "\\x%02x", c);
+            ot_string_append_format(page, "\\x%02x", c);
         else
-            put_bytes(page, text + i, 1);
+            ot_string_append(page, text + i, 1);
     }
 }
 
 /* The text of token i: what it covers, or for a token that is not in the text (BOS, EOS) its spelling. */
-static void put_token_text(struct page *page, const struct ot_pipeline *p,
+static void put_token_text(struct ot_string_builder *page, const struct ot_pipeline *p,
                            const struct ot_row_scratch *scratch, size_t i) {
     const struct ot_sample *s = &scratch->sample;
     const struct ot_rendered *r = &scratch->rendered;
@@ -74,51 +39,54 @@ static void put_token_text(struct page *page, const struct ot_pipeline *p,
     }
 }
 
-static void put_marked_text(struct page *page, const struct ot_pipeline *p,
+static void put_marked_text(struct ot_string_builder *page, const struct ot_pipeline *p,
                             const struct ot_row_scratch *scratch, bool ansi) {
     const struct ot_sample *s = &scratch->sample;
     bool open = false;
     for (size_t i = 0; i < s->n_tokens; i++) {
         bool trained = ot_token_trained(s->tokens[i]);
         if (i > 0 && i % s->piece_tokens == 0)
-            put_format(page, "%s\n---- next piece ----\n", open ? (ansi ? "\x1b[0m" : "]") : "");
+            ot_string_append_format(page, "%s\n---- next piece ----\n", open ? (ansi ? "\x1b[0m" : "]") : "");
         if (i > 0 && i % s->piece_tokens == 0)
             open = false;
         if (trained != open)
-            put_format(page, "%s", trained ? (ansi ? "\x1b[4;32m" : "[") : (ansi ? "\x1b[0m" : "]"));
+            ot_string_append_format(page, "%s",
+                                    trained ? (ansi ? "\x1b[4;32m" : "[") : (ansi ? "\x1b[0m" : "]"));
         open = trained;
         put_token_text(page, p, scratch, i);
     }
-    put_format(page, "%s\n", open ? (ansi ? "\x1b[0m" : "]") : "");
+    ot_string_append_format(page, "%s\n", open ? (ansi ? "\x1b[0m" : "]") : "");
 }
 
-static void put_table(struct page *page, const struct ot_pipeline *p, const struct ot_sample *s) {
-    put_format(page, "%6s %8s %7s  %s\n", "token", "id", "trained", "piece");
+static void put_table(struct ot_string_builder *page, const struct ot_pipeline *p,
+                      const struct ot_sample *s) {
+    ot_string_append_format(page, "%6s %8s %7s  %s\n", "token", "id", "trained", "piece");
     for (size_t i = 0; i < s->n_tokens; i++) {
         int32_t id = ot_token_id(s->tokens[i]);
         size_t bytes = 0;
         const char *spelling = ot_tokenizer_token(p->sample.tokenizer, id, &bytes);
-        put_format(page, "%6zu %8d %7s  ", i, id, ot_token_trained(s->tokens[i]) ? "yes" : "-");
+        ot_string_append_format(page, "%6zu %8d %7s  ", i, id, ot_token_trained(s->tokens[i]) ? "yes" : "-");
         put_plain(page, spelling, spelling ? bytes : 0, true);
-        put_bytes(page, "\n", 1);
+        ot_string_append(page, "\n", 1);
     }
 }
 
-static void put_sample(struct page *page, const struct ot_pipeline *p, const struct ot_row_scratch *scratch,
-                       int64_t line, bool ansi) {
+static void put_sample(struct ot_string_builder *page, const struct ot_pipeline *p,
+                       const struct ot_row_scratch *scratch, int64_t line, bool ansi) {
     const struct ot_sample *s = &scratch->sample;
     const char *template = ot_format_template(p->format);
-    put_format(page, "%.400s:%lld: kind %s%s%s, ", p->path, (long long)line,
-               ot_row_kind_name(ot_format_kind(p->format)), template ? ", template " : "",
-               template ? template : "");
+    ot_string_append_format(page, "%.400s:%lld: kind %s%s%s, ", p->path, (long long)line,
+                            ot_row_kind_name(ot_format_kind(p->format)), template ? ", template " : "",
+                            template ? template : "");
     if (s->piece_tokens == 0) {
-        put_format(page, "dropped: nothing in this row trains\n");
+        ot_string_append_format(page, "dropped: nothing in this row trains\n");
         return;
     }
-    put_format(page, "%zu tokens, %lld trained (%s)%s\n\n", s->n_tokens, (long long)s->trained,
-               ansi ? "underlined" : "in brackets", s->truncated ? ", truncated to --seq-len" : "");
+    ot_string_append_format(page, "%zu tokens, %lld trained (%s)%s\n\n", s->n_tokens, (long long)s->trained,
+                            ansi ? "underlined" : "in brackets",
+                            s->truncated ? ", truncated to --seq-len" : "");
     put_marked_text(page, p, scratch, ansi);
-    put_bytes(page, "\n", 1);
+    ot_string_append(page, "\n", 1);
     put_table(page, p, s);
 }
 
@@ -145,7 +113,7 @@ int ot_dataset_show_sample(const struct ot_dataset_config *config, int64_t index
     struct ot_pipeline pipeline = {0};
     struct ot_row_scratch scratch = {0};
     struct ot_source *source = NULL;
-    struct page page = {0};
+    struct ot_string_builder page = {0};
     int64_t line = 0;
     int rc;
     *text = NULL;

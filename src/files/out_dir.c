@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +14,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/strings.h"
 #include "src/files/file_ops.h"
 
 #define MARKER "offload-train.json"
@@ -35,17 +35,6 @@ struct ot_out_dir {
     size_t n_names;
     bool committed;
 };
-
-static int text_of(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int text_of(char **out, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    int length = vasprintf(out, format, args);
-    va_end(args);
-    if (length < 0)
-        *out = NULL;
-    return length < 0 ? ot_fail(OT_E_BUDGET, "out of memory for a path") : 0;
-}
 
 static bool has_entry(const char *dir, const char *name) {
     char path[PATH_MAX];
@@ -225,15 +214,15 @@ static int name_paths(struct ot_out_dir *dir, const char *out) {
         return ot_fail(OT_E_INPUT, "'%s' cannot be an output: name a directory that may be replaced", out);
     if (length + 32 > PATH_MAX)
         return ot_fail(OT_E_INPUT, "the name of the output is longer than a path may be");
-    OT_TRY(text_of(&dir->out, "%.*s", (int)length, out));
-    OT_TRY(text_of(&dir->partial, "%s.partial", dir->out));
-    OT_TRY(text_of(&dir->previous, "%s.previous", dir->out));
+    OT_TRY(ot_string_format(&dir->out, "%.*s", (int)length, out));
+    OT_TRY(ot_string_format(&dir->partial, "%s.partial", dir->out));
+    OT_TRY(ot_string_format(&dir->previous, "%s.previous", dir->out));
     if (base == out)
-        return text_of(&dir->parent, ".");
+        return ot_string_format(&dir->parent, ".");
     size_t parent_bytes = (size_t)(base - out);
     while (parent_bytes > 1 && out[parent_bytes - 1] == '/')
         parent_bytes--;
-    return text_of(&dir->parent, "%.*s", (int)parent_bytes, out);
+    return ot_string_format(&dir->parent, "%.*s", (int)parent_bytes, out);
 }
 
 int ot_out_dir_open(const char *out, const struct ot_file_ops *ops, struct ot_out_dir **result) {

@@ -3,7 +3,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +11,7 @@
 
 #include "models/model.h"
 #include "src/base/error.h"
+#include "src/base/strings.h"
 
 enum { REF_MAX_BYTES = 128, NAME_MAX_BYTES = 256 };
 
@@ -171,37 +171,28 @@ static bool look_in_cache(struct search *s) {
 
 /* ---- the answer ---- */
 
-static int set_text(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int set_text(char **out, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    int length = vasprintf(out, format, args);
-    va_end(args);
-    if (length < 0)
-        *out = NULL;
-    return length < 0 ? ot_fail(OT_E_BUDGET, "out of memory for a path") : 0;
-}
-
 static int take_directory(const char *name, struct ot_resolved *out) {
     if (!has_file(name, "config.json"))
         return ot_fail(OT_E_INPUT, "%s: no config.json in this directory: not a Hugging Face model", name);
-    OT_TRY(set_text(&out->path, "%s", name));
+    OT_TRY(ot_string_format(&out->path, "%s", name));
     if (out->preset)
-        return set_text(&out->found, "%s (directory; the preset of that name is not used)", name);
-    return set_text(&out->found, "%s (directory)", name);
+        return ot_string_format(&out->found, "%s (directory; the preset of that name is not used)", name);
+    return ot_string_format(&out->found, "%s (directory)", name);
 }
 
 static int report_missing(const struct search *s, struct ot_resolved *out) {
     if (out->preset && !s->hub_id)
-        return set_text(&out->missing,
-                        "%s is a preset without published weights: train it with --init random, or give "
-                        "a directory (looked in %s)",
-                        s->name, s->looked);
+        return ot_string_format(
+            &out->missing,
+            "%s is a preset without published weights: train it with --init random, or give "
+            "a directory (looked in %s)",
+            s->name, s->looked);
     if (out->preset)
-        return set_text(&out->missing,
-                        "%s: no weights found in %s; get them with 'hf download %s', or give a directory, "
-                        "or train from scratch with --init random",
-                        s->name, s->looked, s->hub_id);
+        return ot_string_format(
+            &out->missing,
+            "%s: no weights found in %s; get them with 'hf download %s', or give a directory, "
+            "or train from scratch with --init random",
+            s->name, s->looked, s->hub_id);
     if (s->hub_id)
         return ot_fail(OT_E_INPUT, "%s: not found in %s; get it with 'hf download %s', or give a directory",
                        s->name, s->looked, s->hub_id);
@@ -229,10 +220,10 @@ static int resolve(const char *name, struct ot_resolved *out) {
     s.hub_id = out->preset ? out->preset->hub_id : strchr(name, '/') ? name : NULL;
     if (!look_in_models(&s) && !look_in_cache(&s))
         return report_missing(&s, out);
-    OT_TRY(set_text(&out->path, "%s", s.path));
+    OT_TRY(ot_string_format(&out->path, "%s", s.path));
     if (out->preset && s.hub_id)
-        return set_text(&out->found, "%s → %s (%s, %s)", name, s.hub_id, s.source, s.path);
-    return set_text(&out->found, "%s (%s, %s)", name, s.source, s.path);
+        return ot_string_format(&out->found, "%s → %s (%s, %s)", name, s.hub_id, s.source, s.path);
+    return ot_string_format(&out->found, "%s (%s, %s)", name, s.source, s.path);
 }
 
 int ot_model_resolve(const char *name, struct ot_resolved *out) {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/strings.h"
 
 /* Oniguruma's sets, as the inside of a PCRE2 class. Space is White_Space; word is Alphabetic, M, Nd and Pc,
  * where Alphabetic beyond L, M and Nl is the circled and squared letters; outside of classes an old table of
@@ -22,30 +23,8 @@
 struct translation {
     const char *pattern, *where;
     size_t bytes, at, set_end; /* set_end: where the last \s, \p{..} and the like ended */
-    char *out;
-    size_t n, capacity;
-    bool failed; /* memory */
+    struct ot_string_builder out;
 };
-
-static void put(struct translation *t, const char *text, size_t n) {
-    if (n + 1 > t->capacity - t->n) {
-        size_t capacity = 2 * (t->n + n) + 256;
-        char *grown = realloc(t->out, capacity);
-        if (!grown) {
-            t->failed = true;
-            return;
-        }
-        t->out = grown;
-        t->capacity = capacity;
-    }
-    memcpy(t->out + t->n, text, n);
-    t->n += n;
-    t->out[t->n] = '\0';
-}
-
-static void put_text(struct translation *t, const char *text) {
-    put(t, text, strlen(text));
-}
 
 static int refuse(const struct translation *t, const char *what) {
     return ot_fail(OT_E_INPUT, "%s: pattern '%.*s': %s is not supported (at offset %zu)", t->where,
@@ -62,8 +41,8 @@ static int put_braced(struct translation *t, const char *prefix, size_t skip) {
     if (!close)
         return refuse(t, "a brace without its end");
     size_t end = (size_t)(close - t->pattern) + 1;
-    put_text(t, prefix);
-    put(t, t->pattern + t->at + skip, end - t->at - skip);
+    ot_string_append_text(&t->out, prefix);
+    ot_string_append(&t->out, t->pattern + t->at + skip, end - t->at - skip);
     t->at = end;
     return 0;
 }
@@ -79,12 +58,12 @@ static int put_property(struct translation *t, bool in_class) {
     name += *name == '^';
     size_t n = (size_t)(close - name);
     bool is_fast = n == 1 && !negated && (*name == 'L' || *name == 'N');
-    put_text(t, is_fast && !in_class ? "[" : "");
-    put_text(t, !is_fast ? "" : *name == 'L' ? "A-Za-z" : "0-9");
-    put_text(t, negated ? "\\P{" : "\\p{");
-    put_text(t, n > 2 ? "sc:" : "");
-    put(t, name, n);
-    put_text(t, is_fast && !in_class ? "}]" : "}");
+    ot_string_append_text(&t->out, is_fast && !in_class ? "[" : "");
+    ot_string_append_text(&t->out, !is_fast ? "" : *name == 'L' ? "A-Za-z" : "0-9");
+    ot_string_append_text(&t->out, negated ? "\\P{" : "\\p{");
+    ot_string_append_text(&t->out, n > 2 ? "sc:" : "");
+    ot_string_append(&t->out, name, n);
+    ot_string_append_text(&t->out, is_fast && !in_class ? "}]" : "}");
     t->at = t->set_end = (size_t)(close - t->pattern) + 1;
     return 0;
 }
@@ -96,7 +75,7 @@ static int put_unicode(struct translation *t) {
         if (peek(t, i) < 0 || !strchr("0123456789abcdefABCDEF", peek(t, i)))
             return refuse(t, "\\u without four hexadecimal digits");
     snprintf(text, sizeof text, "\\x{%.4s}", t->pattern + t->at + 2);
-    put_text(t, text);
+    ot_string_append_text(&t->out, text);
     t->at += 6;
     return 0;
 }
@@ -120,15 +99,15 @@ static const char *shorthand(int letter, bool in_class) {
 static int put_shorthand(struct translation *t, int letter, bool in_class) {
     bool negated = letter < 'a';
     if (!in_class) {
-        put_text(t, negated ? "[^" : "[");
-        put_text(t, shorthand(letter, in_class));
-        put_text(t, "]");
+        ot_string_append_text(&t->out, negated ? "[^" : "[");
+        ot_string_append_text(&t->out, shorthand(letter, in_class));
+        ot_string_append_text(&t->out, "]");
     } else if (!negated) {
-        put_text(t, shorthand(letter, in_class));
+        ot_string_append_text(&t->out, shorthand(letter, in_class));
     } else if (letter == 'S') { /* a class cannot hold a negated set, but each of these is one property */
-        put_text(t, "\\P{White_Space}");
+        ot_string_append_text(&t->out, "\\P{White_Space}");
     } else if (letter == 'D') {
-        put_text(t, "\\P{Nd}");
+        ot_string_append_text(&t->out, "\\P{Nd}");
     } else {
         return refuse(t, "\\W or \\H in a class");
     }
@@ -150,8 +129,9 @@ static int put_escape(struct translation *t, bool in_class) {
     if (c == 'x' && peek(t, 2) == '{')
         return put_braced(t, "", 0);
     if (!in_class && (c == 'b' || c == 'B')) {
-        put_text(t, c == 'b' ? "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"
-                             : "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))");
+        ot_string_append_text(&t->out,
+                              c == 'b' ? "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))"
+                                       : "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))");
         t->at += 2;
         return 0;
     }
@@ -161,7 +141,7 @@ static int put_escape(struct translation *t, bool in_class) {
         what[sizeof what - 2] = (char)c;
         return refuse(t, what);
     }
-    put(t, t->pattern + t->at, 2);
+    ot_string_append(&t->out, t->pattern + t->at, 2);
     t->at += 2;
     return 0;
 }
@@ -176,8 +156,8 @@ static void put_member(struct translation *t, int c) {
         before + 1 == t->set_end)
         border = true;
     if (strchr(".:=", c) || (c == '-' && border))
-        put_text(t, "\\");
-    put(t, t->pattern + t->at, 1);
+        ot_string_append_text(&t->out, "\\");
+    ot_string_append(&t->out, t->pattern + t->at, 1);
 }
 
 /* A class, at its '['. Nested classes are unions: their members join the outer class. */
@@ -201,7 +181,7 @@ static int put_class(struct translation *t) {
                 return refuse(t, "a negated class within a class");
             if (peek(t, negated ? 2 : 1) == ']')
                 return refuse(t, "a class that starts with ]");
-            put_text(t, depth ? "" : negated ? "[^" : "[");
+            ot_string_append_text(&t->out, depth ? "" : negated ? "[^" : "[");
             t->at += negated ? 2 : 1;
             depth++;
             continue;
@@ -229,10 +209,10 @@ static int put_group(struct translation *t) {
     bool options = n > 0 && n < sizeof flags && (after == ':' || after == ')');
     if (!plain && !look_behind && !options)
         return refuse(t, "this kind of group");
-    put_text(t, "(?");
-    put(t, flags, n);
+    ot_string_append_text(&t->out, "(?");
+    ot_string_append(&t->out, flags, n);
     size_t tail = look_behind ? 2 : 1;
-    put(t, t->pattern + t->at + i, tail);
+    ot_string_append(&t->out, t->pattern + t->at + i, tail);
     t->at += i + tail;
     return 0;
 }
@@ -243,7 +223,7 @@ static int put_brace(struct translation *t) {
     while (peek(t, i) > 0 && strchr("0123456789,", peek(t, i)))
         i++;
     if (i == 1 || peek(t, i) != '}') {
-        put_text(t, "\\{");
+        ot_string_append_text(&t->out, "\\{");
         t->at++;
         return 0;
     }
@@ -255,10 +235,10 @@ static int put_brace(struct translation *t) {
 int ot_regex_translate(const char *pattern, size_t bytes, const char *where, char **out) {
     struct translation t = {.pattern = pattern, .where = where, .bytes = bytes};
     int rc = 0;
-    put(&t, "", 0);
+    ot_string_append(&t.out, "", 0);
     if (memchr(pattern, '\0', bytes))
         OT_TRY_GOTO(refuse(&t, "a NUL character"), rc, out);
-    while (t.at < bytes && !t.failed) {
+    while (t.at < bytes && !t.out.failed) {
         int c = peek(&t, 0);
         if (c == '\\') {
             OT_TRY_GOTO(put_escape(&t, false), rc, out);
@@ -272,15 +252,15 @@ int ot_regex_translate(const char *pattern, size_t bytes, const char *where, cha
             /* "(*" would be a verb to PCRE2; Oniguruma calls it an error as well. */
             if (c == '(' && peek(&t, 1) == '*')
                 OT_TRY_GOTO(refuse(&t, "(*"), rc, out);
-            put(&t, pattern + t.at, 1);
+            ot_string_append(&t.out, pattern + t.at, 1);
             t.at++;
         }
     }
-    if (t.failed)
+    if (t.out.failed)
         OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory for a pattern of %zu bytes", bytes), rc, out);
-    *out = t.out;
-    t.out = NULL;
+    *out = t.out.text;
+    t.out.text = NULL;
 out:
-    free(t.out);
+    free(t.out.text);
     return rc;
 }

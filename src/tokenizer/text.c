@@ -5,6 +5,7 @@
 #include <utf8proc.h>
 
 #include "src/base/error.h"
+#include "src/base/utf8.h"
 
 static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
 
@@ -85,45 +86,16 @@ size_t ot_utf8_encode(uint32_t cp, char out[4]) {
     return 4;
 }
 
-/* How many bytes of a character that starts at s[0] are well formed (Unicode table 3-7); *length: how many it
- * wants, 0 for a byte that starts none. */
-static size_t well_formed(const unsigned char *s, size_t n, size_t *length) {
-    unsigned char first = s[0], low = 0x80, high = 0xbf;
-    *length = first < 0x80   ? 1
-              : first < 0xc2 ? 0
-              : first < 0xe0 ? 2
-              : first < 0xf0 ? 3
-              : first < 0xf5 ? 4
-                             : 0;
-    if (*length <= 1)
-        return *length;
-    if (first == 0xe0)
-        low = 0xa0;
-    else if (first == 0xed) /* surrogates are no characters */
-        high = 0x9f;
-    else if (first == 0xf0)
-        low = 0x90;
-    else if (first == 0xf4)
-        high = 0x8f;
-    size_t good = 1;
-    while (good < *length && good < n && s[good] >= low && s[good] <= high) {
-        good++;
-        low = 0x80, high = 0xbf;
-    }
-    return good;
-}
-
 size_t ot_utf8_valid(const char *text, size_t n) {
-    const unsigned char *s = (const unsigned char *)text;
     size_t i = 0;
     while (i < n) {
         uint64_t word;
-        while (i + 8 <= n && (memcpy(&word, s + i, 8), (word & 0x8080808080808080u) == 0))
+        while (i + 8 <= n && (memcpy(&word, text + i, 8), (word & 0x8080808080808080u) == 0))
             i += 8;
         if (i == n)
             break;
-        size_t length, good = well_formed(s + i, n - i, &length);
-        if (length == 0 || good < length)
+        size_t length = ot_utf8_character(text + i, n - i);
+        if (length == 0)
             return i;
         i += length;
     }
@@ -131,7 +103,7 @@ size_t ot_utf8_valid(const char *text, size_t n) {
 }
 
 size_t ot_utf8_invalid(const char *text, size_t n, bool *open) {
-    size_t length, good = well_formed((const unsigned char *)text, n, &length);
+    size_t length, good = ot_utf8_well_formed(text, n, &length);
     *open = length > 0 && good == n;
     return good ? good : 1;
 }

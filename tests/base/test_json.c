@@ -366,7 +366,7 @@ static void check_written(struct ot_json_writer *w, const char *want) {
     check_ok(ot_json_writer_take(w, &text, &bytes));
     assert_string_equal(text, want);
     assert_int_equal(bytes, strlen(want));
-    assert_null(w->text);
+    assert_null(w->out.text);
     free(text);
 }
 

@@ -1,0 +1,63 @@
+#include "src/base/strings.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+static bool reserve(struct ot_string_builder *b, size_t bytes) {
+    if (b->failed || b->capacity - b->bytes > bytes) /* one more for the NUL */
+        return !b->failed;
+    size_t capacity = 2 * (b->bytes + bytes) + 256;
+    char *grown = realloc(b->text, capacity);
+    b->failed = !grown;
+    if (grown) {
+        b->text = grown;
+        b->capacity = capacity;
+    }
+    return grown != NULL;
+}
+
+void ot_string_append(struct ot_string_builder *b, const char *text, size_t bytes) {
+    if (!reserve(b, bytes))
+        return;
+    memcpy(b->text + b->bytes, text, bytes);
+    b->bytes += bytes;
+    b->text[b->bytes] = '\0';
+}
+
+void ot_string_append_text(struct ot_string_builder *b, const char *text) {
+    ot_string_append(b, text, strlen(text));
+}
+
+void ot_string_append_format(struct ot_string_builder *b, const char *format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int length = vsnprintf(NULL, 0, format, args);
+    if (length < 0)
+        b->failed = true;
+    else if (reserve(b, (size_t)length))
+        b->bytes += (size_t)vsnprintf(b->text + b->bytes, (size_t)length + 1, format, again);
+    va_end(again);
+    va_end(args);
+}
+
+int ot_string_format(char **out, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int length = vasprintf(out, format, args);
+    va_end(args);
+    if (length >= 0)
+        return 0;
+    *out = NULL;
+    return ot_fail(OT_E_BUDGET, "no memory for a text");
+}
+
+void ot_string_keep_line(char *text) {
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || *c == 0x7f)
+            *c = ' ';
+}

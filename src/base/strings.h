@@ -1,0 +1,26 @@
+/* Strings: one that grows, one that is formatted to measure, one that must stay a line. Not thread-safe. */
+#ifndef OT_BASE_STRINGS_H
+#define OT_BASE_STRINGS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A text that grows. Zero it first; free(text) at the end. A failed allocation is remembered and makes what
+ * follows a no-op, so that the writer looks once, when it is done. */
+struct ot_string_builder {
+    char *text; /* NUL-terminated from the first append on */
+    size_t bytes, capacity;
+    bool failed;
+};
+void ot_string_append(struct ot_string_builder *b, const char *text, size_t bytes);
+void ot_string_append_text(struct ot_string_builder *b, const char *text); /* NUL-terminated */
+void ot_string_append_format(struct ot_string_builder *b, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* *out is freed by the caller; NULL after an error. Errors: OT_E_BUDGET. */
+int ot_string_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Control characters become spaces: what a file name holds neither breaks a line nor drives a terminal. */
+void ot_string_keep_line(char *text);
+
+#endif

@@ -1,0 +1,44 @@
+/* The form of UTF-8 characters, by table 3-7 of the Unicode Standard: no overlong forms, no surrogates,
+ * nothing above U+10FFFF. Any thread.
+ */
+#ifndef OT_BASE_UTF8_H
+#define OT_BASE_UTF8_H
+
+#include <stddef.h>
+
+/* How many bytes of the character that text begins with are well formed, and in *length how many it wants; 0
+ * and 0 for a byte that begins none. bytes >= 1. */
+static inline size_t ot_utf8_well_formed(const char *text, size_t bytes, size_t *length) {
+    const unsigned char *s = (const unsigned char *)text;
+    unsigned char first = s[0], low = 0x80, high = 0xbf;
+    *length = first < 0x80   ? 1
+              : first < 0xc2 ? 0
+              : first < 0xe0 ? 2
+              : first < 0xf0 ? 3
+              : first < 0xf5 ? 4
+                             : 0;
+    if (*length <= 1)
+        return *length;
+    if (first == 0xe0)
+        low = 0xa0;
+    else if (first == 0xed) /* surrogates are no characters */
+        high = 0x9f;
+    else if (first == 0xf0)
+        low = 0x90;
+    else if (first == 0xf4)
+        high = 0x8f;
+    size_t good = 1;
+    while (good < *length && good < bytes && s[good] >= low && s[good] <= high) {
+        good++;
+        low = 0x80, high = 0xbf;
+    }
+    return good;
+}
+
+/* Bytes of the whole character that text begins with; 0 if it begins with none. bytes >= 1. */
+static inline size_t ot_utf8_character(const char *text, size_t bytes) {
+    size_t length, good = ot_utf8_well_formed(text, bytes, &length);
+    return good == length ? length : 0;
+}
+
+#endif
