@@ -1,12 +1,12 @@
 /* offload-train eval: the loss of a model on rows. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
 #include "src/cli/evaluate.h"
+#include "src/cli/lines.h"
 #include "src/cli/rows.h"
 #include "src/cli/run_shape.h"
 #include "src/cli/sample_view.h"
@@ -21,17 +21,13 @@ static int print_result(const struct ot_options *options, const struct ot_eval_r
         return 0;
     }
     struct ot_json_writer w = {.indent = -1};
-    char *text;
     ot_json_begin_object(&w, NULL);
     ot_json_put_real(&w, "loss", result->loss);
     ot_json_put_real(&w, "perplexity", exp(result->loss));
     ot_json_put_int(&w, "trained_tokens", result->trained_tokens);
     ot_json_put_int(&w, "rows", result->rows);
     ot_json_end_object(&w);
-    OT_TRY(ot_json_writer_take(&w, &text, NULL));
-    puts(text);
-    free(text);
-    return 0;
+    return ot_lines_print_json(&w);
 }
 
 static int start(struct ot_session *s, const struct ot_rows *rows) {

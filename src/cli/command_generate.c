@@ -72,7 +72,6 @@ static int print_piece(void *context, const char *text, size_t bytes) {
 
 static int print_json(const struct job *job, size_t i, const struct ot_generated *generated) {
     struct ot_json_writer w = {.indent = -1};
-    char *line;
     ot_json_begin_object(&w, NULL);
     ot_json_put_string(&w, "prompt", job->lines.text[i], job->lines.bytes[i]);
     ot_json_put_string(&w, "text", generated->text ? generated->text : "", generated->bytes);
@@ -84,10 +83,7 @@ static int print_json(const struct job *job, size_t i, const struct ot_generated
     ot_json_put_int(&w, "prompt_tokens", job->prompts[i].n);
     ot_json_put_real(&w, "seconds", generated->seconds);
     ot_json_end_object(&w);
-    OT_TRY(ot_json_writer_take(&w, &line, NULL));
-    puts(line);
-    free(line);
-    return 0;
+    return ot_lines_print_json(&w);
 }
 
 static int generate_one(struct job *job, size_t i) {

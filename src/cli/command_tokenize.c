@@ -85,12 +85,8 @@ static int print_text(const char *text, size_t bytes, bool json) {
         return 0;
     }
     struct ot_json_writer w = {.indent = -1};
-    char *line;
     ot_json_put_string(&w, NULL, text, bytes);
-    OT_TRY(ot_json_writer_take(&w, &line, NULL));
-    puts(line);
-    free(line);
-    return 0;
+    return ot_lines_print_json(&w);
 }
 
 static int decode_batch(struct ot_session *s, const struct batch *batch) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/json.h"
 #include "src/base/log.h"
 
 int ot_lines_add(struct ot_lines *lines, const char *text, size_t bytes) {
@@ -60,4 +61,12 @@ void ot_lines_clear(struct ot_lines *lines) {
     free(lines->text);
     free(lines->bytes);
     *lines = (struct ot_lines){0};
+}
+
+int ot_lines_print_json(struct ot_json_writer *w) {
+    char *text;
+    OT_TRY(ot_json_writer_take(w, &text, NULL));
+    puts(text);
+    free(text);
+    return 0;
 }

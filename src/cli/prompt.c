@@ -5,7 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
-#include "src/data/format.h"
+#include "src/data/pipeline.h"
 
 void ot_prompt_free(struct ot_prompt *prompt) {
     free(prompt->ids);
@@ -46,7 +46,6 @@ static const struct {
 static const struct {
     const char *turns, *role, *text, *assistant;
 } chat_kinds[] = {{"messages", "role", "content", "assistant"}, {"conversations", "from", "value", "gpt"}};
-static const char *const answers[] = {"answer", "completion", "response", "output"};
 static const char filler[] = "."; /* stands for the answer; its tokens are cut off again */
 
 static void copy_members(const struct ot_json *row, const char *but, struct ot_json_writer *w) {
@@ -89,8 +88,8 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
             if (ends_with_answer(row, i))
                 return 0;
         }
-    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
-        if (ot_json_get(row, answers[i]))
+    for (const char *const *key = ot_answer_keys; *key; key++)
+        if (ot_json_get(row, *key))
             return 0;
     for (size_t i = 0; i < sizeof plain_kinds / sizeof *plain_kinds; i++)
         if (!missing && ot_json_get(row, plain_kinds[i].prompt))
@@ -129,20 +128,12 @@ static int cut_answer(const struct ot_sample *sample, struct ot_prompt *out) {
     return 0;
 }
 
-static struct ot_format_config format_config(const struct ot_session *s) {
-    struct ot_format_config config = {.template_name = s->options->template_name,
-                                      .prompt_format = s->options->prompt_format,
-                                      .tokenizer = s->tokenizer};
-    if (s->specials.bos_id >= 0)
-        config.marks.bos = ot_tokenizer_token(s->tokenizer, s->specials.bos_id, &config.marks.bos_bytes);
-    if (s->specials.n_eos > 0)
-        config.marks.eos = ot_tokenizer_token(s->tokenizer, s->specials.eos_ids[0], &config.marks.eos_bytes);
-    return config;
-}
-
 int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t bytes, const char *where,
                        struct ot_prompt *out) {
-    struct ot_format_config config = format_config(s);
+    struct ot_format_config config = {.template_name = s->options->template_name,
+                                      .prompt_format = s->options->prompt_format,
+                                      .tokenizer = s->tokenizer,
+                                      .marks = ot_pipeline_marks(s->tokenizer, &s->specials)};
     struct ot_sample_config sampling = {.tokenizer = s->tokenizer,
                                         .specials = s->specials,
                                         .append_eos = true,

@@ -33,6 +33,8 @@ static const struct kind kinds[] = {
 };
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
+const char *const ot_answer_keys[] = {"answer", "completion", "response", "output", NULL};
+
 static const char accepted[] =
     "text; prompt + completion or response; instruction + output (+ input); messages; "
     "conversations; question + context + answer";
@@ -125,10 +127,9 @@ static bool is_placeholder(const struct ot_prompt_format *format, const char *ke
 }
 
 static int detect_custom(struct ot_format *f, const struct ot_json *row, const char *where) {
-    static const char *const answers[] = {"answer", "completion", "response", "output"};
-    for (size_t i = 0; i < sizeof answers / sizeof *answers && !f->answer_key; i++)
-        if (ot_json_get(row, answers[i]) && !is_placeholder(f->prompt, answers[i]))
-            f->answer_key = answers[i];
+    for (const char *const *key = ot_answer_keys; *key && !f->answer_key; key++)
+        if (ot_json_get(row, *key) && !is_placeholder(f->prompt, *key))
+            f->answer_key = *key;
     if (!f->answer_key) {
         char keys[256];
         list_keys(row, keys, sizeof keys);

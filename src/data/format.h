@@ -34,6 +34,7 @@ enum ot_row_kind {
 };
 
 const char *ot_row_kind_name(enum ot_row_kind kind); /* "text", "prompt", ... */
+extern const char *const ot_answer_keys[]; /* where a row with a prompt has its answer; ends with NULL */
 
 struct ot_format_config {
     const char *template_name; /* --template; NULL: by kind */

@@ -29,6 +29,16 @@ static int check_config(const struct ot_dataset_config *config) {
     return 0;
 }
 
+struct ot_chat_marks ot_pipeline_marks(const struct ot_tokenizer *tokenizer,
+                                       const struct ot_special_tokens *specials) {
+    struct ot_chat_marks marks = {0};
+    if (specials->bos_id >= 0)
+        marks.bos = ot_tokenizer_token(tokenizer, specials->bos_id, &marks.bos_bytes);
+    if (specials->n_eos > 0)
+        marks.eos = ot_tokenizer_token(tokenizer, specials->eos_ids[0], &marks.eos_bytes);
+    return marks;
+}
+
 int ot_pipeline_open(struct ot_pipeline *p, const struct ot_dataset_config *config) {
     OT_TRY(check_config(config));
     p->path = config->path;
@@ -40,12 +50,8 @@ int ot_pipeline_open(struct ot_pipeline *p, const struct ot_dataset_config *conf
     struct ot_format_config format = {.template_name = config->template_name,
                                       .prompt_format = config->prompt_format,
                                       .tokenizer = config->tokenizer,
+                                      .marks = ot_pipeline_marks(config->tokenizer, &config->specials),
                                       .train_prompt = config->train_prompt};
-    struct ot_chat_marks *marks = &format.marks;
-    if (config->specials.bos_id >= 0)
-        marks->bos = ot_tokenizer_token(config->tokenizer, config->specials.bos_id, &marks->bos_bytes);
-    if (config->specials.n_eos > 0)
-        marks->eos = ot_tokenizer_token(config->tokenizer, config->specials.eos_ids[0], &marks->eos_bytes);
     return ot_format_open(&format, &p->format);
 }
 
