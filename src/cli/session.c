@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
@@ -12,20 +13,17 @@
 
 /* ---- tokenizer ---- */
 
-/* Own presets have no tokenizer file anywhere: bytes serve them. */
+/* Own presets have no tokenizer file anywhere: bytes serve them. The file is in memory: however the program
+ * ends, nothing of it stays. */
 static int make_byte_tokenizer(struct ot_session *s) {
-    const char *folder = getenv("TMPDIR");
-    if (asprintf(&s->tokenizer_path, "%s/offload-train-XXXXXX.json", folder && *folder ? folder : "/tmp") <
-        0) {
+    s->tokenizer_fd = memfd_create("tokenizer.json", MFD_CLOEXEC);
+    if (s->tokenizer_fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "cannot make a file in memory for the byte-level tokenizer");
+    s->tokenizer_is_own = true;
+    if (asprintf(&s->tokenizer_path, "/proc/self/fd/%d", s->tokenizer_fd) < 0) {
         s->tokenizer_path = NULL;
         return ot_fail(OT_E_BUDGET, "no memory for a file name");
     }
-    int fd = mkstemps(s->tokenizer_path, 5);
-    if (fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot make a temporary file; set TMPDIR",
-                             s->tokenizer_path);
-    close(fd);
-    s->tokenizer_is_temporary = true;
     return ot_tokenizer_write_byte_level(s->tokenizer_path);
 }
 
@@ -162,8 +160,8 @@ void ot_session_close(struct ot_session *s) {
     ot_plan_free(&s->plan);
     ot_model_close(s->model);
     ot_tokenizer_close(s->tokenizer);
-    if (s->tokenizer_is_temporary)
-        unlink(s->tokenizer_path);
+    if (s->tokenizer_is_own)
+        close(s->tokenizer_fd);
     free(s->tokenizer_path);
     ot_model_dir_close(s->dir);
     ot_resolved_free(&s->resolved);

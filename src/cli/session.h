@@ -32,7 +32,8 @@ struct ot_session {
     struct ot_token_ids ids;
 
     char *tokenizer_path;
-    bool tokenizer_is_temporary; /* the byte-level tokenizer that own presets get; deleted at close */
+    bool tokenizer_is_own; /* the byte-level tokenizer that own presets get: a file in memory, behind: */
+    int tokenizer_fd;
     struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
 
