@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 
@@ -20,14 +21,26 @@ static int run(struct ot_options *options) {
             ot_help_print_version(stdout);
         return 0;
     }
+    /* A closed pipe ends a filter, as everywhere; training does not die of a reader that went away. */
+    if (options->command == OT_COMMAND_TRAIN)
+        signal(SIGPIPE, SIG_IGN);
     if (options->quiet)
         ot_log_set_level(OT_LOG_WARN);
     return commands[options->command](options);
 }
 
+/* A standard stream that the caller closed would be the next file that is opened: a line for stderr would land
+ * in the model. /dev/null, opened for the other direction, fails where the closed one would have. */
+static void hold_standard_streams(void) {
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) != fd)
+            return; /* no /dev/null here: nothing better to put there */
+}
+
 int main(int argc, char **argv) {
     struct ot_options options;
-    signal(SIGPIPE, SIG_IGN); /* a closed stdout is an error that we report, not the end */
+    hold_standard_streams();
     int rc = ot_options_parse(argc - 1, argv + 1, &options);
     if (rc == 0)
         rc = run(&options);
