@@ -165,9 +165,9 @@ static int run(struct train *t) {
     ot_stop_install();
     OT_TRY(ot_train_loop_run(&loop, &outcome));
     OT_TRY(ot_save_write(&t->save));
+    ot_stop_restore();
     if (t->sample_row >= 0 && !outcome.interrupted)
         OT_TRY(show_sample(t, outcome.steps));
-    ot_stop_restore();
     ot_report_done(&t->report, &outcome);
     return ot_report_record_done(&t->report, &outcome, t->log);
 }

@@ -39,6 +39,9 @@ int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation
     OT_TRY_GOTO(ot_batcher_open(&config, &batcher), rc, out);
     for (int64_t step = 0; step < ot_batcher_steps_per_epoch(batcher); step++) {
         struct ot_step_batch batch;
+        out->stopped = evaluation->stopped && evaluation->stopped();
+        if (out->stopped)
+            goto out;
         ot_batcher_next(batcher, &batch);
         OT_TRY_GOTO(add_step(engine, &batch.input, losses, &sum, out), rc, out);
     }

@@ -3,6 +3,7 @@
 #ifndef OT_CLI_EVALUATE_H
 #define OT_CLI_EVALUATE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct ot_dataset;
@@ -13,12 +14,14 @@ struct ot_evaluation {
     const struct ot_dataset *dataset;
     struct ot_packing *packing; /* not shuffled; its epoch is set to 0 */
     int64_t seq_len, micro_sequences;
+    bool (*stopped)(void); /* asked before each step whether to give up; NULL: never */
 };
 
 struct ot_eval_result {
     double loss; /* mean over trained tokens */
     int64_t trained_tokens, rows;
     double seconds;
+    bool stopped; /* given up: the rest says nothing */
 };
 
 /* The engine is drained. Errors: OT_E_BUDGET, OT_E_INPUT (no rows), OT_E_DEVICE, OT_E_NUMERIC (the loss is

@@ -7,33 +7,49 @@
 
 #include "src/base/error.h"
 
+/* A terminal that is closed sends SIGHUP: hours of training should not be lost with it. */
+static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+enum { N_SIGNALS = sizeof numbers / sizeof *numbers };
+
+static struct sigaction before[N_SIGNALS];
+static bool at_terminal; /* where a bar may stand on the line */
+
 /* Any thread may be interrupted; lock-free, so allowed in a handler. */
 static atomic_int signals;
 
+/* Whether anybody listens does not matter. */
+static void say(const char *sentence) {
+    ssize_t written = at_terminal ? write(STDERR_FILENO, "\n", 1) : 0;
+    written = write(STDERR_FILENO, sentence, strlen(sentence));
+    (void)written;
+}
+
 static void on_signal(int number) {
-    static const char sentence[] = "\nerror: stopped at once by a second signal; nothing was saved\n";
     (void)number;
-    if (atomic_fetch_add(&signals, 1) == 0)
+    if (atomic_fetch_add(&signals, 1) == 0) {
+        say("stopping: this step is finished and the model saved; a second signal stops at once, without "
+            "saving\n");
         return;
-    if (write(STDERR_FILENO, sentence, sizeof sentence - 1) < 0)
-        _exit(OT_E_INTERRUPT); /* nobody listens any more */
+    }
+    say("error: stopped at once by a second signal; what was not saved yet is lost\n");
     _exit(OT_E_INTERRUPT);
 }
 
-static void set_handler(void (*handler)(int)) {
-    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
 void ot_stop_install(void) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
     atomic_store(&signals, 0);
-    set_handler(on_signal);
+    at_terminal = isatty(STDERR_FILENO) == 1;
+    for (int i = 0; i < N_SIGNALS; i++) {
+        sigaction(numbers[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN) /* nohup, or a script's background job */
+            sigaction(numbers[i], &action, NULL);
+    }
 }
 
 void ot_stop_restore(void) {
-    set_handler(SIG_DFL);
+    for (int i = 0; i < N_SIGNALS; i++)
+        sigaction(numbers[i], &before[i], NULL);
 }
 
 bool ot_stop_requested(void) {

@@ -114,10 +114,13 @@ static int evaluate(struct loop *l) {
     struct ot_evaluation evaluation = {.dataset = l->of->rows->eval_set,
                                        .packing = l->of->rows->eval,
                                        .seq_len = l->of->rows->seq_len,
-                                       .micro_sequences = s->options->micro_batch};
+                                       .micro_sequences = s->options->micro_batch,
+                                       .stopped = ot_stop_requested};
     struct ot_eval_result result;
     OT_TRY(ot_engine_drain(s->engine));
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
+    if (result.stopped)
+        return 0;
     bool best = !l->out->has_eval || result.loss < l->best_eval;
     if (!l->out->has_eval)
         l->out->first_eval = result.loss;

@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import subprocess
+import time
 
 import program
 from program import PROGRAM, SMALL, run, sql_rows, write_rows
@@ -143,10 +144,10 @@ class Train(program.ProgramTest):
 
 
 class Signals(program.ProgramTest):
-    def start(self, out, *words):
+    def start(self, out, *words, env=None):
         words = [PROGRAM, "train", *SMALL, "--data", self.rows, "--out", self.path(out), "--steps", "1000000",
                  "--json", *words]
-        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         while json.loads(child.stdout.readline())["event"] != "step":
             pass
         return child
@@ -167,8 +168,51 @@ class Signals(program.ProgramTest):
         child.send_signal(signal.SIGINT)
         child.send_signal(signal.SIGTERM)
         child.send_signal(signal.SIGCONT)
-        child.communicate(timeout=60)
+        _, err = child.communicate(timeout=60)
         self.assertEqual(child.returncode, 8)
+        self.assertIn(b"stopping: this step is finished", err)
+        self.assertTrue(err.endswith(b"error: stopped at once by a second signal; what was not saved yet is lost\n"))
+
+    def test_a_closed_terminal_saves_too(self):
+        child = self.start("hangup")
+        child.send_signal(signal.SIGHUP)
+        child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 0)
+
+    def test_ignored_signals_stay_ignored(self):
+        inherited = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+        child = self.start("nohup")
+        signal.signal(signal.SIGHUP, inherited)
+        child.send_signal(signal.SIGHUP)
+        while json.loads(child.stdout.readline())["step"] < 50:
+            pass
+        child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 0, err)
+        self.assertGreaterEqual(json.loads(out.splitlines()[-1])["steps"], 50)
+
+    def test_an_evaluation_is_given_up(self):
+        rows = write_rows(self.path("many.jsonl"), sql_rows(4000))
+        words = [PROGRAM, "train", *SMALL, "--data", self.rows, "--eval-data", rows, "--out", self.path("long-eval"),
+                 "--pack", "no", "--micro-batch", "1", "--json"]
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.assertEqual(json.loads(child.stdout.readline())["event"], "run")
+        while not os.path.exists(self.path("long-eval/log.jsonl")):
+            time.sleep(0.001)
+        time.sleep(0.02)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 0, err)
+        self.assertEqual([json.loads(line)["event"] for line in out.splitlines()], ["done"])
+        self.assertIn(b"after step 0", err)
+
+    def test_a_killed_run_leaves_no_temporary_file(self):
+        folder = self.path("tmp")
+        os.mkdir(folder)
+        child = self.start("killed", env={**os.environ, "TMPDIR": folder})
+        child.kill()
+        child.communicate(timeout=60)
+        self.assertEqual(os.listdir(folder), [])
 
     def test_a_closed_stdout_is_an_error(self):
         child = self.start("pipe")
@@ -277,6 +321,32 @@ class Help(program.ProgramTest):
                 done = subprocess.run([PROGRAM, "--help"], stdout=full, stderr=subprocess.PIPE)
             self.assertEqual(done.returncode, 5)
             self.assertEqual(done.stderr, b"error: stdout: cannot write the result\n")
+
+    def test_a_filter_ends_with_its_reader(self):
+        child = subprocess.Popen([PROGRAM, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        child.stdout.close()
+        self.assertEqual(child.stderr.read(), b"")
+        child.stderr.close()
+        self.assertIn(child.wait(timeout=60), (0, -signal.SIGPIPE))
+
+    def test_closed_standard_streams_are_not_taken_for_files(self):
+        words = ["train", *SMALL, "--data", self.rows, "--steps", "20", "--log-every", "1", "--json"]
+        want = None
+        for i, closed in enumerate(("0<&-", "1>&-", "2>&-", "0<&- 2>&-")):
+            out = self.path(f"closed{i}")
+            command = " ".join(["exec", PROGRAM, *words, "--out", out, closed])
+            done = subprocess.run(["sh", "-c", command], capture_output=True, timeout=60)
+            if closed == "1>&-":
+                self.assertEqual((done.returncode, os.path.exists(out)), (5, False))
+                self.assertIn(b"error: stdout: cannot write", done.stderr)
+                continue
+            self.assertEqual(done.returncode, 0, closed)
+            weights = program.read_bytes(out + "/model.safetensors")
+            self.assertEqual(weights, want or weights)
+            want = weights
+            self.log(f"closed{i}")  # every line is JSON
+        done = subprocess.run(["sh", "-c", f"exec {PROGRAM} generate {self.path('closed0')} <&-"], capture_output=True)
+        self.assertEqual((done.returncode, done.stderr), (5, b"error: stdin: cannot read: Bad file descriptor\n"))
 
 
 if __name__ == "__main__":
