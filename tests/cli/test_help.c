@@ -1,10 +1,12 @@
-/* --help is generated: it names every option of the command and nothing else, and stays within the page. */
+/* --help is generated: it names every option of the command and nothing else, and stays within the page. The
+ * README is not, so it is held to what the program has. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "models/model.h"
 #include "src/cli/help.h"
 
 static char *help_of(enum ot_command command) {
@@ -88,12 +90,84 @@ static void options_are_named_once_and_described(void **state) {
     }
 }
 
+/* ---- the README says what the program says ---- */
+
+static char *read_readme(void) {
+    FILE *file = fopen(OT_TEST_README, "r");
+    assert_non_null(file);
+    char *text = calloc(1, 1 << 20);
+    assert_non_null(text);
+    size_t bytes = fread(text, 1, (1 << 20) - 1, file);
+    fclose(file);
+    assert_true(bytes > 1000);
+    return text;
+}
+
+static bool is_option(const char *name, size_t bytes) {
+    const struct ot_option *option;
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (strlen(option->name) == bytes && memcmp(option->name, name, bytes) == 0)
+            return true;
+    return false;
+}
+
+static void readme_names_options_that_exist(void **state) {
+    (void)state;
+    char *readme = read_readme();
+    int found = 0;
+    for (const char *at = readme; (at = strstr(at, "--"));) {
+        const char *name = at + 2;
+        size_t bytes = strspn(name, "abcdefghijklmnopqrstuvwxyz-");
+        bool begins = at > readme && (at[-1] == '`' || at[-1] == ' ' || at[-1] == '(');
+        if (begins && *name != '-' && bytes > 0) {
+            found++;
+            if (!is_option(name, bytes))
+                fail_msg("README.md names --%.*s, which is no option", (int)bytes, name);
+        }
+        at = name + bytes;
+    }
+    assert_true(found > 20);
+    free(readme);
+}
+
+static void readme_names_every_preset(void **state) {
+    (void)state;
+    char *readme = read_readme(), quoted[64];
+    const struct ot_preset *preset;
+    for (int i = 0; (preset = ot_preset_at(i)); i++) {
+        snprintf(quoted, sizeof quoted, "`%s`", preset->name);
+        if (!strstr(readme, quoted))
+            fail_msg("README.md does not name the preset %s", preset->name);
+    }
+    free(readme);
+}
+
+/* "  4  does not fit ..." of --help is "| 4 | does not fit ... |" there. */
+static void readme_has_the_exit_codes(void **state) {
+    (void)state;
+    char *readme = read_readme(), *help = help_of(OT_COMMAND_TRAIN), row[200];
+    const char *line = strstr(help, "Exit codes:\n");
+    assert_non_null(line);
+    int n = 0;
+    for (line += strcspn(line, "\n") + 1; *line; line += strcspn(line, "\n") + 1, n++) {
+        snprintf(row, sizeof row, "| %c | %.*s |", line[2], (int)strcspn(line + 5, "\n"), line + 5);
+        if (!strstr(readme, row))
+            fail_msg("README.md lacks the row \"%s\"", row);
+    }
+    assert_int_equal(n, 9);
+    free(help);
+    free(readme);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_lists_the_options_of_its_command),
         cmocka_unit_test(help_fits_a_page_of_96_columns),
         cmocka_unit_test(help_says_defaults_and_exit_codes),
         cmocka_unit_test(options_are_named_once_and_described),
+        cmocka_unit_test(readme_names_options_that_exist),
+        cmocka_unit_test(readme_names_every_preset),
+        cmocka_unit_test(readme_has_the_exit_codes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
