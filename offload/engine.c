@@ -13,7 +13,7 @@ static int copy_plan(struct ot_engine *en, const struct ot_plan *plan) {
     en->plan = *plan;
     en->plan.slabs = malloc((size_t)plan->n_slabs * sizeof *en->plan.slabs);
     if (!en->plan.slabs)
-        return ot_fail(OT_E_BUDGET, "out of memory for the plan");
+        return ot_fail(OT_E_BUDGET, "no memory for the plan");
     memcpy(en->plan.slabs, plan->slabs, (size_t)plan->n_slabs * sizeof *en->plan.slabs);
     return 0;
 }
@@ -49,7 +49,7 @@ static int allocate(struct ot_engine *en) {
     for (int i = 0; i < 2; i++) {
         en->steps[i].micro_tokens = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_tokens);
         if (!en->steps[i].micro_tokens)
-            return ot_fail(OT_E_BUDGET, "out of memory for a step of %d micro-batches", en->plan.max_micro);
+            return ot_fail(OT_E_BUDGET, "no memory for a step of %d micro-batches", en->plan.max_micro);
     }
     return 0;
 }
@@ -59,7 +59,7 @@ static int initialise(struct ot_engine *en) {
     size_t bytes = en->chain.constant_bytes;
     void *constants = bytes ? malloc(bytes) : NULL;
     if (bytes && !constants)
-        return ot_fail(OT_E_BUDGET, "out of memory for %zu bytes of tables", bytes);
+        return ot_fail(OT_E_BUDGET, "no memory for %zu bytes of tables", bytes);
     if (constants) {
         en->chain.fill_constants(en->chain.context, constants);
         ot_lane_copy(en->lane, OT_COPY_H2D, ot_engine_at(en, en->layout.constants), constants, bytes);
@@ -79,7 +79,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     struct ot_engine *en = calloc(1, sizeof *en);
     *out = NULL;
     if (!en)
-        return ot_fail(OT_E_BUDGET, "out of memory for the engine");
+        return ot_fail(OT_E_BUDGET, "no memory for the engine");
     en->chain = *config->chain;
     en->optimizer = config->optimizer;
     en->device = config->device;
@@ -277,7 +277,7 @@ static int decode_piece(struct ot_engine *en, const int32_t *tokens, int64_t n, 
     int rc = 0;
     int32_t *fields = malloc(3 * (size_t)n * sizeof *fields);
     if (!fields)
-        return ot_fail(OT_E_BUDGET, "out of memory for %lld tokens", (long long)n);
+        return ot_fail(OT_E_BUDGET, "no memory for %lld tokens", (long long)n);
     int32_t *targets = fields, *position = fields + n, *row_start = fields + 2 * n;
     for (int64_t i = 0; i < n; i++) {
         targets[i] = -1;

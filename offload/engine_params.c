@@ -50,7 +50,7 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
     uint16_t *high = calloc((size_t)n, sizeof *high);
     int16_t *low = calloc((size_t)n, sizeof *low);
     if (!high || !low) {
-        rc = ot_fail(OT_E_BUDGET, "out of memory for %lld parameters", (long long)n);
+        rc = ot_fail(OT_E_BUDGET, "no memory for %lld parameters", (long long)n);
         goto out;
     }
     for (int64_t i = 0; in && i < n; i++)

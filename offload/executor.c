@@ -277,7 +277,7 @@ int ot_executor_open(const struct ot_executor_config *config, struct ot_executor
     struct ot_executor *ex = calloc(1, sizeof *ex);
     *out = NULL;
     if (!ex)
-        return ot_fail(OT_E_BUDGET, "out of memory for the executor");
+        return ot_fail(OT_E_BUDGET, "no memory for the executor");
     ex->config = *config;
     pthread_mutex_init(&ex->mutex, NULL);
     pthread_condattr_t monotonic; /* the watchdog must not see the wall clock being set */
@@ -339,7 +339,7 @@ static int open_instance(struct ot_executor *ex, struct ot_bound *bound, struct 
     in->events = calloc(n, sizeof *in->events);
     in->notices = calloc(n, sizeof *in->notices);
     if (!in->issued || !in->done || !in->pending || !in->events || !in->notices)
-        return ot_fail(OT_E_BUDGET, "out of memory for a step of %zu tasks", n);
+        return ot_fail(OT_E_BUDGET, "no memory for a step of %zu tasks", n);
     for (size_t i = 0; i < n; i++) {
         in->notices[i] = (struct notice){ex, in, (int)i};
         if (bound->schedule->tasks[i].needs_event)
@@ -354,7 +354,7 @@ static int list_dependents(struct ot_bound *bound) {
     int total = 0;
     bound->first_dependent = calloc((size_t)s->n_tasks + 2, sizeof *bound->first_dependent);
     if (!bound->first_dependent)
-        return ot_fail(OT_E_BUDGET, "out of memory for a step of %d tasks", s->n_tasks);
+        return ot_fail(OT_E_BUDGET, "no memory for a step of %d tasks", s->n_tasks);
     for (int i = 0; i < s->n_tasks; i++)
         for (int d = 0; d < s->tasks[i].n_deps && !ot_lane_is_device(s->tasks[i].lane); d++, total++)
             bound->first_dependent[s->tasks[i].deps[d].task + 2]++;
@@ -362,7 +362,7 @@ static int list_dependents(struct ot_bound *bound) {
         bound->first_dependent[i + 2] += bound->first_dependent[i + 1];
     bound->dependents = calloc((size_t)total + 1, sizeof *bound->dependents);
     if (!bound->dependents)
-        return ot_fail(OT_E_BUDGET, "out of memory for a step of %d tasks", s->n_tasks);
+        return ot_fail(OT_E_BUDGET, "no memory for a step of %d tasks", s->n_tasks);
     for (int i = 0; i < s->n_tasks; i++)
         for (int d = 0; d < s->tasks[i].n_deps && !ot_lane_is_device(s->tasks[i].lane); d++) {
             const struct ot_dep *dep = &s->tasks[i].deps[d];
@@ -377,7 +377,7 @@ int ot_executor_bind(struct ot_executor *ex, const struct ot_schedule *schedule,
     struct ot_bound *bound = calloc(1, sizeof *bound);
     *out = NULL;
     if (!bound)
-        return ot_fail(OT_E_BUDGET, "out of memory for a schedule");
+        return ot_fail(OT_E_BUDGET, "no memory for a schedule");
     bound->schedule = schedule;
     for (int l = 0; l < DEVICE_LANES; l++)
         assert(schedule->lane_count[l] > 0); /* a step is complete when each lane's last task is */
@@ -385,7 +385,7 @@ int ot_executor_bind(struct ot_executor *ex, const struct ot_schedule *schedule,
     if (most_ready > ex->ready_capacity) {
         struct ready *grown = realloc(ex->ready, (size_t)most_ready * sizeof *grown);
         if (!grown) {
-            rc = ot_fail(OT_E_BUDGET, "out of memory for a schedule");
+            rc = ot_fail(OT_E_BUDGET, "no memory for a schedule");
             goto out;
         }
         ex->ready = grown;

@@ -27,7 +27,7 @@ static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t byt
         struct ot_buffer *grown =
             capacity > BUFFER_LIMIT ? NULL : realloc(layout->buffers, (size_t)capacity * sizeof *grown);
         if (!grown) {
-            mk->rc = ot_fail(OT_E_BUDGET, "out of memory for the plan's %d buffers", layout->n_buffers);
+            mk->rc = ot_fail(OT_E_BUDGET, "no memory for the plan's %d buffers", layout->n_buffers);
             return OT_NO_BUFFER;
         }
         layout->buffers = grown;
@@ -54,8 +54,7 @@ static int *new_indices(struct maker *mk, int64_t n) {
     int *indices = n > 0 && n < BUFFER_LIMIT ? malloc((size_t)n * sizeof *indices) : NULL;
     if (!indices) {
         if (mk->rc >= 0)
-            mk->rc =
-                ot_fail(OT_E_BUDGET, "out of memory for a plan with %lld buffers of a kind", (long long)n);
+            mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %lld buffers of a kind", (long long)n);
         return NULL;
     }
     for (int64_t i = 0; i < n; i++)
@@ -220,7 +219,7 @@ int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, str
     memset(out, 0, sizeof *out);
     out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
-        return ot_fail(OT_E_BUDGET, "out of memory for the plan of %d slabs", chain->n_slabs);
+        return ot_fail(OT_E_BUDGET, "no memory for the plan of %d slabs", chain->n_slabs);
     for (int s = 0; s < chain->n_slabs; s++)
         add_slab(&mk, s);
     add_slots(&mk);

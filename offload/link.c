@@ -30,7 +30,7 @@ static int push(int **list, int *n, int *capacity, int value) {
         int more = *capacity ? 2 * *capacity : 8;
         int *grown = realloc(*list, (size_t)more * sizeof *grown);
         if (!grown)
-            return ot_fail(OT_E_BUDGET, "out of memory while ordering the schedule");
+            return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
         *list = grown;
         *capacity = more;
     }
@@ -75,7 +75,7 @@ static int descending(const void *a, const void *b) {
 static int add_dep(struct ot_task *task, struct ot_dep dep) {
     struct ot_dep *grown = realloc(task->deps, ((size_t)task->n_deps + 1) * sizeof *grown);
     if (!grown)
-        return ot_fail(OT_E_BUDGET, "out of memory while ordering the schedule");
+        return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
     task->deps = grown;
     task->deps[task->n_deps++] = dep;
     return 0;
@@ -124,7 +124,7 @@ static int build_lanes(struct ot_schedule *schedule) {
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         schedule->lane_tasks[l] = malloc(((size_t)schedule->lane_count[l] + 1) * sizeof(int));
         if (!schedule->lane_tasks[l])
-            return ot_fail(OT_E_BUDGET, "out of memory for the lanes of the schedule");
+            return ot_fail(OT_E_BUDGET, "no memory for the lanes of the schedule");
         schedule->lane_count[l] = 0;
     }
     for (int i = 0; i < schedule->n_tasks; i++) {
@@ -164,7 +164,7 @@ int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layou
     }
     lk.tiles = calloc((size_t)lk.n_tiles + 1, sizeof *lk.tiles);
     if (!lk.first_tile || !lk.tiles) {
-        rc = ot_fail(OT_E_BUDGET, "out of memory while ordering the schedule");
+        rc = ot_fail(OT_E_BUDGET, "no memory to order the schedule");
         goto out;
     }
     for (int t = 0; t < lk.n_tiles; t++)

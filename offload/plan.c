@@ -213,32 +213,41 @@ static size_t whole_mib(size_t bytes) {
     return bytes / MIB + (bytes % MIB != 0);
 }
 
+/* In MiB, what is needed rounded up to a tenth and what there is down: a shortage never reads as none. */
+static double mib_needed(size_t bytes) {
+    return (double)((bytes * 10 + MIB - 1) / MIB) / 10;
+}
+
+static double mib_there(size_t bytes) {
+    return (double)(bytes * 10 / MIB) / 10;
+}
+
 static int describe_shortage(const struct ot_plan_request *rq, const struct shortage *shortage) {
     size_t gpu = shortage->least[OT_TIER_GPU], host = shortage->least[OT_TIER_HOST];
     size_t have_gpu = rq->budget_bytes[OT_TIER_GPU], have_host = rq->budget_bytes[OT_TIER_HOST];
-    long long tokens = rq->sequence_tokens;
+    long long tokens = rq->sequence_tokens, sequences = rq->step_sequences;
+    const char *lower = rq->train && sequences > 1 ? "--tokens-per-step or --seq-len" : "--seq-len";
     if (gpu != SIZE_MAX)
         return ot_fail(OT_E_BUDGET,
                        "gpu memory: the smallest plan for %lld-token sequences needs %.1f MiB, the budget is "
-                       "%.1f MiB, short by %.1f MiB: give --gpu-mem %zuM, lower --seq-len, or leave --home, "
+                       "%.1f MiB, short by %.1f MiB: give --gpu-mem %zuM, lower %s, or leave --home, "
                        "--slots, --recompute and --micro-batch to the program",
-                       tokens, (double)gpu / MIB, (double)have_gpu / MIB, (double)(gpu - have_gpu) / MIB,
-                       whole_mib(gpu));
+                       tokens, mib_needed(gpu), mib_there(have_gpu), mib_needed(gpu - have_gpu),
+                       whole_mib(gpu), lower);
     if (host != SIZE_MAX)
         return ot_fail(OT_E_BUDGET,
                        "host memory: what the gpu budget leaves to the host needs %.1f MiB, the budget is "
                        "%.1f MiB, short by %.1f MiB: give --host-mem %zuM, or a larger --gpu-mem so that "
                        "more lives there",
-                       (double)host / MIB, (double)have_host / MIB, (double)(host - have_host) / MIB,
-                       whole_mib(host));
+                       mib_needed(host), mib_there(have_host), mib_needed(host - have_host), whole_mib(host));
     gpu = shortage->both.bytes[OT_TIER_GPU], host = shortage->both.bytes[OT_TIER_HOST];
-    return ot_fail(OT_E_BUDGET,
-                   "gpu and host memory: the smallest plan for %lld-token sequences needs %.1f and %.1f MiB, "
-                   "the budgets are %.1f and %.1f MiB, short by %.1f and %.1f MiB: give --gpu-mem %zuM and "
-                   "--host-mem %zuM",
-                   tokens, (double)gpu / MIB, (double)host / MIB, (double)have_gpu / MIB,
-                   (double)have_host / MIB, (double)(gpu - have_gpu) / MIB, (double)(host - have_host) / MIB,
-                   whole_mib(gpu), whole_mib(host));
+    return ot_fail(
+        OT_E_BUDGET,
+        "gpu and host memory: the smallest plan for %lld sequences of %lld tokens a step needs %.1f and "
+        "%.1f MiB, the budgets are %.1f and %.1f MiB, short by %.1f and %.1f MiB: give --gpu-mem %zuM "
+        "and --host-mem %zuM, or lower %s",
+        sequences, tokens, mib_needed(gpu), mib_needed(host), mib_there(have_gpu), mib_there(have_host),
+        mib_needed(gpu - have_gpu), mib_needed(host - have_host), whole_mib(gpu), whole_mib(host), lower);
 }
 
 /* More resident slabs need more of the device and less of the host, but where the last slab of a kind becomes
@@ -388,7 +397,7 @@ int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
     OT_TRY(check_request(rq));
     out->slabs = calloc((size_t)rq->chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
-        return ot_fail(OT_E_BUDGET, "out of memory for the plan");
+        return ot_fail(OT_E_BUDGET, "no memory for the plan");
     out->n_slabs = rq->chain->n_slabs;
     out->order = rq->order;
     out->train = rq->train;

@@ -53,7 +53,7 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     p->uses_left = calloc((size_t)chain->n_slabs, sizeof *p->uses_left);
     p->deferred = calloc((size_t)chain->n_slabs, sizeof *p->deferred);
     if (!p->visits || !p->needs || !p->returns || !p->uses_left || !p->deferred)
-        return p->rc = ot_fail(OT_E_BUDGET, "out of memory for the schedule of %d blocks", chain->n_blocks);
+        return p->rc = ot_fail(OT_E_BUDGET, "no memory for the schedule of %d blocks", chain->n_blocks);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         OT_TRY(p->rc = ot_ring_open(&p->weights[k], layout->weight_slots[k], plan->weight_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->grads[k], layout->grad_slots[k], plan->grad_slots[k]));

@@ -8,7 +8,7 @@ int ot_reach_open(struct ot_reach *reach, int n) {
     *reach = (struct ot_reach){.n = n, .words = ((size_t)n + 63) / 64};
     reach->sets = calloc((size_t)n * reach->words + 1, sizeof *reach->sets);
     if (!reach->sets)
-        return ot_fail(OT_E_BUDGET, "out of memory for the order of %d tasks: use larger micro-batches", n);
+        return ot_fail(OT_E_BUDGET, "no memory for the order of %d tasks: use larger micro-batches", n);
     return 0;
 }
 

@@ -57,7 +57,7 @@ struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, en
     struct ot_task *task = p->rc < 0 ? NULL : add_task(p->schedule);
     if (!task) { /* the spare keeps the caller simple; p->rc ends the program */
         if (p->rc >= 0)
-            p->rc = ot_fail(OT_E_BUDGET, "out of memory for a schedule of %d tasks", p->schedule->n_tasks);
+            p->rc = ot_fail(OT_E_BUDGET, "no memory for a schedule of %d tasks", p->schedule->n_tasks);
         task = &p->spare;
     }
     memset(task, 0, sizeof *task);
@@ -120,7 +120,7 @@ int ot_ring_open(struct ot_ring *ring, const int *buffers, int count) {
     ring->last = calloc((size_t)count, sizeof *ring->last);
     if (!ring->owner || !ring->last) {
         ot_ring_close(ring);
-        return ot_fail(OT_E_BUDGET, "out of memory for a ring of %d slots", count);
+        return ot_fail(OT_E_BUDGET, "no memory for a ring of %d slots", count);
     }
     for (int i = 0; i < count; i++)
         ring->owner[i] = -1;

@@ -112,7 +112,7 @@ static int check_order(struct verifier *vf) {
     const struct ot_schedule *s = vf->schedule;
     int rc = 0, *lane_place = malloc(((size_t)s->n_tasks + 1) * sizeof *lane_place);
     if (!lane_place)
-        return ot_fail(OT_E_BUDGET, "out of memory for the verifier");
+        return ot_fail(OT_E_BUDGET, "no memory for the verifier");
     for (int l = 0; l < OT_LANE_COUNT; l++)
         for (int i = 0; i < s->lane_count[l]; i++)
             lane_place[s->lane_tasks[l][i]] = i;
@@ -139,7 +139,7 @@ static int collect_touches(struct verifier *vf) {
             n += 2 * (size_t)s->tasks[i].accesses[a].n_tiles;
     vf->touches = malloc((n + 1) * sizeof *vf->touches);
     if (!vf->touches)
-        return ot_fail(OT_E_BUDGET, "out of memory for the verifier");
+        return ot_fail(OT_E_BUDGET, "no memory for the verifier");
     for (int v = 0; v < 2 * s->n_tasks; v++) {
         const struct ot_task *task = &s->tasks[v % s->n_tasks];
         for (int i = 0; i < task->n_accesses; i++) {
@@ -245,7 +245,7 @@ static int check_contents(const struct verifier *vf, int n_slabs) {
     int rc = 0;
     struct ot_tag *held = calloc((size_t)vf->n_tiles + 1, sizeof *held);
     if (!held)
-        return ot_fail(OT_E_BUDGET, "out of memory for the verifier");
+        return ot_fail(OT_E_BUDGET, "no memory for the verifier");
     set_first_contents(vf, n_slabs, held);
     for (int r = 0; r < vf->reach.n && rc >= 0; r++)
         rc = check_task_contents(vf, vf->order[r], held);
@@ -280,7 +280,7 @@ int ot_schedule_verify(const struct ot_schedule *schedule, const struct ot_layou
     vf.rank = malloc(((size_t)total + 1) * sizeof *vf.rank);
     vf.first_tile = malloc(((size_t)layout->n_buffers + 1) * sizeof *vf.first_tile);
     if (!vf.order || !vf.rank || !vf.first_tile) {
-        rc = ot_fail(OT_E_BUDGET, "out of memory for the verifier");
+        rc = ot_fail(OT_E_BUDGET, "no memory for the verifier");
         goto out;
     }
     for (int b = 0; b < layout->n_buffers; b++) {

@@ -122,7 +122,7 @@ static int need_weights(const struct ot_session *s) {
     if (s->options->init == OT_CHOICE_INIT_RANDOM || ot_model_dir_facts(s->dir)->has_weights)
         return 0;
     const char *missing = ot_model_dir_facts(s->dir)->weights_missing;
-    return ot_fail(OT_E_INPUT, "%s%s", missing,
+    return ot_fail(OT_E_INPUT, "%s: %s%s", ot_model_dir_path(s->dir), missing,
                    s->options->command == OT_COMMAND_TRAIN ? "; --init random starts from random weights"
                                                            : "");
 }
@@ -171,7 +171,18 @@ void ot_session_close(struct ot_session *s) {
 
 /* ---- plan ---- */
 
-/* On the cpu device both tiers are RAM, and a budget that the user gave may be more than there is. */
+/* On the cpu device both tiers are RAM. */
+static int check_given(const struct ot_session *s, const char *name, int64_t given) {
+    char text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
+    if (given <= s->machine.free_bytes)
+        return 0;
+    return ot_fail(OT_E_BUDGET,
+                   "--%s %s is more than the %s of RAM that are free%s, which the cpu device uses; give less",
+                   name, ot_text_bytes(given, text), ot_text_bytes(s->machine.free_bytes, have),
+                   s->machine.limited ? " within this container's limit" : "");
+}
+
+/* Two budgets that the user gave may together be more than there is. */
 static int check_free(const struct ot_session *s) {
     size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU) + s->cache_bytes;
     size_t host = ot_ledger_total(&s->plan.ledger, OT_TIER_HOST);
@@ -191,6 +202,8 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     OT_TRY(ot_model_open(&s->config, s->dtype, need->max_position, &s->model));
     if (o->init == OT_CHOICE_INIT_FILES)
         OT_TRY(ot_model_dir_check(s->dir, s->model));
+    OT_TRY(check_given(s, "gpu-mem", o->gpu_mem));
+    OT_TRY(check_given(s, "host-mem", o->host_mem));
     ot_machine_budgets(&s->machine, o->gpu_mem, o->host_mem, s->budget_bytes);
     struct ot_device_config device = {
         .kind = "cpu", .memory_bytes = s->budget_bytes[OT_TIER_GPU], .threads = (int)o->threads};

@@ -118,7 +118,7 @@ static int open_shard(struct ot_model_dir *dir, const char *name) {
     if (files)
         dir->files = files;
     if (!files)
-        return ot_fail(OT_E_BUDGET, "%s: out of memory", dir->path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read it", dir->path);
     OT_TRY(ot_safetensors_open(ot_model_dir_file(dir, name, path), &dir->files[n]));
     dir->facts.n_shards++;
     return 0;
@@ -281,10 +281,10 @@ int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
     int rc;
     struct ot_model_dir *dir = calloc(1, sizeof *dir);
     if (!dir)
-        return ot_fail(OT_E_BUDGET, "%s: out of memory", path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
     dir->path = strdup(path);
     if (!dir->path) {
-        rc = ot_fail(OT_E_BUDGET, "%s: out of memory", path);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
         goto out;
     }
     if (strlen(path) + NAME_MAX + 2 > PATH_MAX) {

@@ -131,7 +131,7 @@ int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *mode
     bool *used = calloc((size_t)dir->n_stored + 1, sizeof *used);
     int rc;
     if (!map || !used) {
-        rc = ot_fail(OT_E_BUDGET, "%s: out of memory for a table of tensors", dir->path);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", dir->path);
         goto out;
     }
     OT_TRY_GOTO(find_all(dir, model, map, used), rc, out);
@@ -270,12 +270,12 @@ int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *mod
     int rc;
     struct loader *l = calloc(1, sizeof *l);
     if (!l)
-        return ot_fail(OT_E_BUDGET, "%s: out of memory", dir->path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read it", dir->path);
     *l = (struct loader){.model = model, .pool = pool, .sink = sink, .context = context};
     OT_TRY_GOTO(ot_model_dir_map(dir, model, &l->map), rc, out);
     l->values = malloc(CHUNK_VALUES * sizeof *l->values);
     if (!l->values) {
-        rc = ot_fail(OT_E_BUDGET, "%s: out of memory for a buffer of %zu bytes", dir->path,
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory for a buffer of %zu bytes", dir->path,
                      CHUNK_VALUES * sizeof *l->values);
         goto out;
     }

@@ -45,7 +45,7 @@ static int open_writer(struct saver *s) {
     int64_t n = ot_model_tensor_count(model);
     s->entries = calloc((size_t)n + 1, sizeof *s->entries);
     if (!s->entries)
-        return ot_fail(OT_E_BUDGET, "%s: out of memory for a table of tensors", s->save->out);
+        return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", s->save->out);
     for (int64_t i = 0; i < n; i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
         s->entries[i] = (struct ot_safetensors_entry){.name = tensor->name, .dims = tensor->dims};
@@ -161,7 +161,7 @@ static int save_weights(struct saver *s, ot_param_source source, void *context) 
     const struct ot_model *model = s->save->model;
     s->values = malloc(CHUNK_VALUES * sizeof *s->values);
     if (!s->values)
-        return ot_fail(OT_E_BUDGET, "%s: out of memory for a buffer of %zu bytes", s->save->out,
+        return ot_fail(OT_E_BUDGET, "%s: no memory for a buffer of %zu bytes", s->save->out,
                        CHUNK_VALUES * sizeof *s->values);
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);

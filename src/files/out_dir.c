@@ -230,7 +230,7 @@ int ot_out_dir_open(const char *out, const struct ot_file_ops *ops, struct ot_ou
     int rc, flag;
     struct ot_out_dir *dir = calloc(1, sizeof *dir);
     if (!dir)
-        return ot_fail(OT_E_BUDGET, "%s: out of memory", out);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to write it", out);
     dir->ops = ops ? ops : &ot_file_ops_system;
     dir->dir_fd = dir->file_fd = -1;
     OT_TRY_GOTO(name_paths(dir, out), rc, out);
@@ -292,8 +292,8 @@ int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes) {
     if (free_bytes < bytes)
         return ot_fail(
             OT_E_IO,
-            "%s: needs %.2f GB but only %.2f GB are free there: free %.2f GB or choose another output",
-            dir->out, (double)bytes * 1e-9, (double)free_bytes * 1e-9, (double)(bytes - free_bytes) * 1e-9);
+            "%s: needs %.1f MB but only %.1f MB are free there: free %.1f MB or choose another output",
+            dir->out, (double)bytes * 1e-6, (double)free_bytes * 1e-6, (double)(bytes - free_bytes) * 1e-6);
     return 0;
 }
 
@@ -307,7 +307,7 @@ static int add_name(struct ot_out_dir *dir, const char *name) {
         dir->names = names;
     char *copy = names ? strdup(name) : NULL;
     if (!copy)
-        return ot_fail(OT_E_BUDGET, "out of memory for the name of %s", name);
+        return ot_fail(OT_E_BUDGET, "no memory for the name of %s", name);
     dir->names[dir->n_names++] = copy;
     return 0;
 }
@@ -369,7 +369,7 @@ int ot_out_dir_copy(struct ot_out_dir *dir, const char *name, const char *from) 
     }
     buffer = malloc(COPY_BYTES);
     if (!buffer) {
-        rc = ot_fail(OT_E_BUDGET, "%s: out of memory", from);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to copy it", from);
         goto out;
     }
     OT_TRY_GOTO(ot_out_dir_create(dir, name, (int64_t)info.st_size), rc, out);

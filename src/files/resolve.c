@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "models/model.h"
 #include "src/base/error.h"
@@ -172,6 +173,8 @@ static bool look_in_cache(struct search *s) {
 /* ---- the answer ---- */
 
 static int take_directory(const char *name, struct ot_resolved *out) {
+    if (access(name, X_OK) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look into this directory", name);
     if (!has_file(name, "config.json"))
         return ot_fail(OT_E_INPUT, "%s: no config.json in this directory: not a Hugging Face model", name);
     OT_TRY(ot_string_format(&out->path, "%s", name));

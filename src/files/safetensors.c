@@ -323,12 +323,12 @@ int ot_safetensors_open(const char *path, struct ot_safetensors **out) {
     int rc;
     struct ot_safetensors *file = calloc(1, sizeof *file);
     if (!file)
-        return ot_fail(OT_E_BUDGET, "%s: out of memory", path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
     file->fd = -1;
     file->map = MAP_FAILED;
     file->path = strdup(path);
     if (!file->path) {
-        rc = ot_fail(OT_E_BUDGET, "%s: out of memory", path);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
         goto out;
     }
     OT_TRY_GOTO(ot_arena_open(&file->arena), rc, out);
@@ -341,7 +341,7 @@ int ot_safetensors_open(const char *path, struct ot_safetensors **out) {
     }
     text = malloc(header_bytes + 1);
     if (!text) {
-        rc = ot_fail(OT_E_BUDGET, "%s: out of memory for a header of %zu bytes", path, header_bytes);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory for a header of %zu bytes", path, header_bytes);
         goto out;
     }
     OT_TRY_GOTO(read_at(file, text, header_bytes, 8), rc, out);

@@ -78,7 +78,7 @@ static int make_header(const struct ot_safetensors_writer *writer, const struct 
     *text = malloc(*bytes);
     if (!*text) {
         free(header);
-        return ot_fail(OT_E_BUDGET, "out of memory for a header of %zu bytes", *bytes);
+        return ot_fail(OT_E_BUDGET, "no memory for a header of %zu bytes", *bytes);
     }
     for (int i = 0; i < 8; i++)
         (*text)[i] = (char)(unsigned char)((uint64_t)padded >> (8 * i));
@@ -147,13 +147,13 @@ int ot_safetensors_writer_open(struct ot_out_dir *dir, const struct ot_safetenso
     int rc = 0;
     struct ot_safetensors_writer *writer = calloc(1, sizeof *writer);
     if (!writer)
-        return ot_fail(OT_E_BUDGET, "out of memory for a writer");
+        return ot_fail(OT_E_BUDGET, "no memory for a writer");
     *writer = (struct ot_safetensors_writer){
         .dir = dir, .entries = entries, .n_entries = n, .dtype = dtype, .in_shard = -1};
     writer->shards = calloc((size_t)n + 1, sizeof *writer->shards);
     writer->buffer = malloc(BUFFER_VALUES * sizeof(float));
     if (!writer->shards || !writer->buffer) {
-        rc = ot_fail(OT_E_BUDGET, "out of memory for a writer of %lld tensors", (long long)n);
+        rc = ot_fail(OT_E_BUDGET, "no memory for a writer of %lld tensors", (long long)n);
         goto out;
     }
     cut_shards(writer, shard_bytes);
