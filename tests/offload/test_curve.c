@@ -4,8 +4,7 @@
 #include <stdio.h>
 
 #include "kernels/device.h"
-#include "models/model.h"
-#include "offload/engine.h"
+#include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 #include "tests/support/golden.h"
 
@@ -18,26 +17,6 @@ struct curve_run {
     struct ot_engine *engine;
     struct ot_plan plan;
 };
-
-static struct ot_model_config golden_config(const struct ot_golden *g) {
-    const int64_t *c = golden_i64(g, "config", NULL);
-    const double *r = golden_f64(g, "config_real", NULL);
-    return (struct ot_model_config){.family = OT_FAMILY_LLAMA,
-                                    .n_layers = c[0],
-                                    .hidden = c[1],
-                                    .ffn = c[2],
-                                    .n_heads = c[3],
-                                    .n_kv_heads = c[4],
-                                    .head_dim = c[5],
-                                    .vocab = c[6],
-                                    .max_position = c[7],
-                                    .rotary_dim = c[5],
-                                    .norm = OT_NORM_RMS,
-                                    .norm_eps = (float)r[0],
-                                    .act = OT_ACT_SILU,
-                                    .rope_theta = r[1],
-                                    .init_std = 0.05};
-}
 
 static void set_weights(struct curve_run *run, const struct ot_golden *g) {
     for (int64_t i = 0; i < ot_model_tensor_count(run->model); i++) {
@@ -54,7 +33,8 @@ static void set_weights(struct curve_run *run, const struct ot_golden *g) {
 /* Everything streams: the plan with the most ways to go wrong; where slabs live changes no bit
  * (test_placement). */
 static void open_run(struct curve_run *run, const struct ot_golden *g, enum ot_dtype dtype) {
-    struct ot_model_config config = golden_config(g);
+    struct ot_model_config config =
+        tiny_golden_config(golden_i64(g, "config", NULL), golden_f64(g, "config_real", NULL));
     const double *o = golden_f64(g, "optimizer", NULL);
     check_ok(ot_model_open(&config, dtype, SEQUENCE, &run->model));
     struct ot_plan_request request = {.chain = ot_model_chain(run->model),

@@ -82,24 +82,10 @@ static const char *key(const char *run, const char *name) {
 }
 
 static struct ot_model_config golden_config(const struct ot_golden *g, const char *run) {
-    const int64_t *c = golden_i64(g, key(run, "config"), NULL);
-    const double *r = golden_f64(g, key(run, "config_real"), NULL);
-    return (struct ot_model_config){.family = OT_FAMILY_LLAMA,
-                                    .n_layers = c[0],
-                                    .hidden = c[1],
-                                    .ffn = c[2],
-                                    .n_heads = c[3],
-                                    .n_kv_heads = c[4],
-                                    .head_dim = c[5],
-                                    .vocab = c[6],
-                                    .max_position = c[7],
-                                    .norm = OT_NORM_RMS,
-                                    .norm_eps = (float)r[0],
-                                    .act = OT_ACT_SILU,
-                                    .rope_theta = r[1],
-                                    .rotary_dim = c[5],
-                                    .tied = strcmp(run, "tied") == 0,
-                                    .init_std = 0.02};
+    struct ot_model_config config = tiny_golden_config(golden_i64(g, key(run, "config"), NULL),
+                                                       golden_f64(g, key(run, "config_real"), NULL));
+    config.tied = strcmp(run, "tied") == 0;
+    return config;
 }
 
 static void set_golden_weights(struct bench *b, const struct ot_golden *g, const char *run) {
@@ -483,11 +469,8 @@ static void device_failures_reach_the_driver(void **state) {
     struct ot_chain broken = *b.chain;
     broken.forward = broken_forward;
     ot_engine_close(b.engine);
-    struct ot_engine_config engine = {.chain = &broken,
-                                      .device = b.device,
-                                      .plan = &b.plan,
-                                      .optimizer = adamw,
-                                      .optimizer_threads = 1};
+    struct ot_engine_config engine = {
+        .chain = &broken, .device = b.device, .plan = &b.plan, .optimizer = adamw, .optimizer_threads = 1};
     check_ok(ot_engine_open(&engine, &b.engine));
     tiny_fill_batch(&batch, config.vocab, 0, 3, 1);
     check_ok(ot_engine_submit(b.engine, &batch.input));

@@ -27,6 +27,23 @@ struct ot_model_config tiny_config(int layers, bool tied) {
                                     .init_std = 0.1};
 }
 
+struct ot_model_config tiny_golden_config(const int64_t *counts, const double *reals) {
+    return (struct ot_model_config){.family = OT_FAMILY_LLAMA,
+                                    .n_layers = counts[0],
+                                    .hidden = counts[1],
+                                    .ffn = counts[2],
+                                    .n_heads = counts[3],
+                                    .n_kv_heads = counts[4],
+                                    .head_dim = counts[5],
+                                    .vocab = counts[6],
+                                    .max_position = counts[7],
+                                    .rotary_dim = counts[5],
+                                    .norm = OT_NORM_RMS,
+                                    .norm_eps = (float)reals[0],
+                                    .act = OT_ACT_SILU,
+                                    .rope_theta = reals[1]};
+}
+
 void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dtype) {
     *run = (struct tiny_run){.config = tiny_config(layers, tied),
                              .dtype = dtype,

@@ -26,6 +26,8 @@ struct tiny_result {
 
 /* layers >= 1. */
 struct ot_model_config tiny_config(int layers, bool tied);
+/* As scripts/golden/train.py and curve.py write it: "config" and "config_real". */
+struct ot_model_config tiny_golden_config(const int64_t *counts, const double *reals);
 /* Defaults: fp32, clip 1.0, two sequences a micro-batch, everything resident. Opens nothing. */
 void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dtype);
 /* A plan for the run with the given homes; free it with ot_plan_free. Fails the test if there is none. */
