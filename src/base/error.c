@@ -2,17 +2,37 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/strings.h"
 
 static _Thread_local struct ot_error last_error;
 
+/* Of a sentence that is too long, because a name in it is, the middle goes: the reason stands at the end. */
+static void format_sentence(char text[OT_ERROR_TEXT_BYTES], const char *format, va_list args) {
+    static const char gap[] = " ... ";
+    va_list again;
+    char *whole;
+    va_copy(again, args);
+    int length = vsnprintf(text, OT_ERROR_TEXT_BYTES, format, args);
+    if (length >= OT_ERROR_TEXT_BYTES && vasprintf(&whole, format, again) == length) {
+        size_t head = OT_ERROR_TEXT_BYTES / 2, tail = (size_t)length - (OT_ERROR_TEXT_BYTES / 2 - sizeof gap);
+        while (head > 0 && (whole[head] & 0xc0) == 0x80) /* not in the middle of a character */
+            head--;
+        while ((whole[tail] & 0xc0) == 0x80)
+            tail++;
+        snprintf(text, OT_ERROR_TEXT_BYTES, "%.*s%s%s", (int)head, whole, gap, whole + tail);
+        free(whole);
+    }
+    va_end(again);
+}
+
 int ot_fail(enum ot_error_code code, const char *format, ...) {
     va_list args;
     char text[OT_ERROR_TEXT_BYTES]; /* the arguments may point into the record */
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    format_sentence(text, format, args);
     va_end(args);
     ot_string_keep_line(text); /* whatever a file name or a library's message carried */
     last_error.code = (int)code;
@@ -24,7 +44,7 @@ int ot_fail_errno(enum ot_error_code code, int errno_value, const char *format, 
     va_list args;
     char text[OT_ERROR_TEXT_BYTES];
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    format_sentence(text, format, args);
     va_end(args);
     return ot_fail(code, "%s: %s", text, strerror(errno_value));
 }
@@ -33,7 +53,7 @@ int ot_fail_context(int rc, const char *format, ...) {
     va_list args;
     char context[OT_ERROR_TEXT_BYTES];
     va_start(args, format);
-    vsnprintf(context, sizeof context, format, args);
+    format_sentence(context, format, args);
     va_end(args);
     ot_fail((enum ot_error_code)(rc < 0 ? -rc : OT_E_INTERNAL), "%s: %s", context, last_error.text);
     return rc;

@@ -4,6 +4,8 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "src/base/utf8.h"
+
 static void test_sentence_and_code(void **state) {
     (void)state;
     ot_error_clear();
@@ -37,6 +39,26 @@ static void test_sentence_is_one_bounded_line(void **state) {
     assert_int_equal(strlen(ot_error_text()), OT_ERROR_TEXT_BYTES - 1);
     assert_int_equal(ot_fail_context(-OT_E_INPUT, "%s", name), -OT_E_INPUT);
     assert_int_equal(strlen(ot_error_text()), OT_ERROR_TEXT_BYTES - 1);
+}
+
+/* A name as long as a path may be does not push the reason out. */
+static void test_a_long_name_leaves_the_reason(void **state) {
+    (void)state;
+    static const char reason[] = "\xe2\x82\xac: cannot open: No such file or directory";
+    char name[4096];
+    for (size_t i = 0; i + 1 < sizeof name; i += 3)
+        memcpy(name + i, "\xe2\x82\xac", 3);
+    name[sizeof name - 1] = '\0';
+    for (int shift = 0; shift < 3; shift++) {
+        ot_fail_errno(OT_E_IO, ENOENT, "%.*s%s: cannot open", shift, "ab", name);
+        const char *text = ot_error_text();
+        size_t length = strlen(text), good;
+        assert_in_range(length, OT_ERROR_TEXT_BYTES - 8, OT_ERROR_TEXT_BYTES - 1);
+        assert_non_null(strstr(text, " ... "));
+        assert_string_equal(text + length - strlen(reason), reason);
+        for (size_t at = 0; at < length; at += good)
+            assert_int_not_equal(good = ot_utf8_character(text + at, length - at), 0);
+    }
 }
 
 struct worker {
@@ -104,6 +126,7 @@ int main(void) {
         cmocka_unit_test(test_sentence_and_code),
         cmocka_unit_test(test_context_goes_in_front),
         cmocka_unit_test(test_sentence_is_one_bounded_line),
+        cmocka_unit_test(test_a_long_name_leaves_the_reason),
         cmocka_unit_test(test_records_are_per_thread),
         cmocka_unit_test(test_try),
     };
