@@ -226,14 +226,15 @@ static int describe_shortage(const struct ot_plan_request *rq, const struct shor
     size_t gpu = shortage->least[OT_TIER_GPU], host = shortage->least[OT_TIER_HOST];
     size_t have_gpu = rq->budget_bytes[OT_TIER_GPU], have_host = rq->budget_bytes[OT_TIER_HOST];
     long long tokens = rq->sequence_tokens, sequences = rq->step_sequences;
-    const char *lower = rq->train && sequences > 1 ? "--tokens-per-step or --seq-len" : "--seq-len";
+    const char *instead = rq->train ? "lower --tokens-per-step or --seq-len, or leave --home, --slots, "
+                                      "--recompute and --micro-batch to the program"
+                                    : "or shorten the sequences";
     if (gpu != SIZE_MAX)
         return ot_fail(OT_E_BUDGET,
                        "gpu memory: the smallest plan for %lld-token sequences needs %.1f MiB, the budget is "
-                       "%.1f MiB, short by %.1f MiB: give --gpu-mem %zuM, lower %s, or leave --home, "
-                       "--slots, --recompute and --micro-batch to the program",
+                       "%.1f MiB, short by %.1f MiB: give --gpu-mem %zuM, %s",
                        tokens, mib_needed(gpu), mib_there(have_gpu), mib_needed(gpu - have_gpu),
-                       whole_mib(gpu), lower);
+                       whole_mib(gpu), instead);
     if (host != SIZE_MAX)
         return ot_fail(OT_E_BUDGET,
                        "host memory: what the gpu budget leaves to the host needs %.1f MiB, the budget is "
@@ -243,11 +244,11 @@ static int describe_shortage(const struct ot_plan_request *rq, const struct shor
     gpu = shortage->both.bytes[OT_TIER_GPU], host = shortage->both.bytes[OT_TIER_HOST];
     return ot_fail(
         OT_E_BUDGET,
-        "gpu and host memory: the smallest plan for %lld sequences of %lld tokens a step needs %.1f and "
-        "%.1f MiB, the budgets are %.1f and %.1f MiB, short by %.1f and %.1f MiB: give --gpu-mem %zuM "
-        "and --host-mem %zuM, or lower %s",
+        "gpu and host memory: the smallest plan for steps of %lld sequences of %lld tokens needs %.1f and "
+        "%.1f MiB, the budgets are %.1f and %.1f MiB, short by %.1f and %.1f MiB: give --gpu-mem %zuM and "
+        "--host-mem %zuM, %s",
         sequences, tokens, mib_needed(gpu), mib_needed(host), mib_there(have_gpu), mib_there(have_host),
-        mib_needed(gpu - have_gpu), mib_needed(host - have_host), whole_mib(gpu), whole_mib(host), lower);
+        mib_needed(gpu - have_gpu), mib_needed(host - have_host), whole_mib(gpu), whole_mib(host), instead);
 }
 
 /* More resident slabs need more of the device and less of the host, but where the last slab of a kind becomes

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 
 import program
 from program import SMALL, read_bytes, run, sql_rows, write_rows
@@ -42,6 +43,32 @@ class BadInput(program.ProgramTest):
         self.refuse(code, phrase, "--model", broken, "--data", self.rows)
         self.fail_with(code, phrase, "eval", broken, "--data", self.rows, "--seq-len", "128")
         shutil.rmtree(broken)
+
+
+class Unreadable(BadInput):
+    def refuse_locked(self, path, *words):
+        """As a user who may not read the path."""
+        mode = os.stat(path).st_mode
+        os.chmod(path, 0)
+        user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        try:
+            done = subprocess.run([program.PROGRAM, *words], capture_output=True, timeout=60, **user)
+        finally:
+            os.chmod(path, mode)
+        err = done.stderr.decode()
+        self.assertEqual(done.returncode, IO, err)
+        self.assertRegex(err, r"^error: .*" + path + r".*: Permission denied\n$")
+
+    def test_what_may_not_be_read(self):
+        os.chmod(self.folder, 0o755)
+        words = ["--model", self.model, "--data", self.rows, "--out", self.path("never-made")]
+        self.refuse_locked(self.model, *words)
+        self.refuse_locked(self.rows, *words)
+        for name in ("config.json", "model.safetensors", "tokenizer.json"):
+            self.refuse_locked(os.path.join(self.model, name), *words)
+        os.mkdir(self.path("locked"))
+        self.refuse_locked(self.path("locked"), "--model", self.model, "--data", self.rows, "--seq-len", "128", "--out",
+                           self.path("locked/out"))
 
 
 class Data(BadInput):
@@ -183,7 +210,7 @@ class Model(BadInput):
     def test_no_weights(self):
         def remove(folder):
             os.unlink(os.path.join(folder, "model.safetensors"))
-        self.refuse_model(INPUT, "model.safetensors", remove)
+        self.refuse_model(INPUT, "broken: holds neither model.safetensors", remove)
 
     def test_a_damaged_weight_is_found_when_loaded(self):
         broken = self.path("nan")
@@ -219,6 +246,11 @@ class Machine(BadInput):
         for words in (["--gpu-mem", "1M"], ["--gpu-mem", "1M", "--host-mem", "1M"],
                       ["--host-mem", "1M", "--home", "host"]):
             self.refuse(BUDGET, "short by", "--model", "tiny-sql", "--init", "random", "--data", self.rows, *words)
+        for option in ("--gpu-mem", "--host-mem"):
+            self.refuse(BUDGET, f"{option} 900.0 TiB is more than the", "--model", self.model, "--data", self.rows,
+                        option, "900T")
+        self.refuse(BUDGET, "lower --tokens-per-step", "--model", self.model, "--data", self.rows,
+                    "--tokens-per-step", "1e9")
         self.fail_with(BUDGET, "short by", "generate", self.model, "-p", "x" * 200, "--gpu-mem", "1M")
 
     def test_output_directories(self):

@@ -219,7 +219,7 @@ static void test_space_is_asked_for_first(void **state) {
     faults.free_bytes = 3000000000;
     check_ok(ot_out_dir_need_space(dir, 3000000000));
     check_fails(ot_out_dir_need_space(dir, 5000000000), OT_E_IO,
-                "needs 5.00 GB but only 3.00 GB are free there: free 2.00 GB");
+                "needs 5000.0 MB but only 3000.0 MB are free there: free 2000.0 MB");
     faults.fail_reserve = true;
     check_fails(ot_out_dir_create(dir, "f", 1000), OT_E_IO, "out/f: cannot reserve its space: No space left");
     ot_out_dir_close(dir);
