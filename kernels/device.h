@@ -34,9 +34,9 @@ struct ot_event;
 struct ot_ops;
 
 struct ot_device_config {
-    const char *kind;         /* "cpu" */
-    size_t memory_bytes;      /* budget of device memory; 0: no limit but what the machine has */
-    int threads;              /* cpu device: threads that compute one op, >= 1 */
+    const char *kind;    /* "cpu" */
+    size_t memory_bytes; /* budget of device memory; 0: no limit but what the machine has */
+    int threads;         /* cpu device: threads that compute one op, >= 1 */
     /* Test seam: not 0 puts a random delay of 0..200 us before each command of each lane. */
     uint64_t lane_delay_seed;
 };
@@ -67,6 +67,7 @@ void ot_lane_close(struct ot_lane *lane); /* waits for its work; NULL is fine */
 struct ot_device *ot_lane_device(const struct ot_lane *lane);
 
 enum ot_copy_kind { OT_COPY_H2D, OT_COPY_D2H, OT_COPY_D2D };
+/* Enqueued: host ends are pinned memory, device ends come from ot_device_alloc; the ranges do not overlap. */
 void ot_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
 void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
 /* Calls fn(arg) on some thread after all work enqueued before. fn must be short and must not touch the
@@ -75,6 +76,7 @@ void ot_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
 int ot_lane_error(const struct ot_lane *lane); /* what has gone wrong in it so far; does not wait */
 int ot_lane_sync(struct ot_lane *lane); /* blocks until the lane is empty. Errors: what went wrong in it */
 
+/* Errors: OT_E_DEVICE. */
 int ot_event_create(struct ot_device *device, struct ot_event **out);
 void ot_event_destroy(struct ot_event *event); /* NULL is fine */
 void ot_lane_record(struct ot_lane *lane, struct ot_event *event);

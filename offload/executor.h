@@ -30,6 +30,7 @@ struct ot_executor_config {
     double stall_seconds; /* no progress for this long: one line per lane says what it waits for */
 };
 
+/* Starts a thread for each lane. Errors: OT_E_BUDGET, OT_E_IO (no thread), OT_E_DEVICE. */
 int ot_executor_open(const struct ot_executor_config *config, struct ot_executor **out);
 void ot_executor_close(struct ot_executor *executor); /* drains; NULL is fine */
 

@@ -56,11 +56,14 @@ struct ot_program {
     int n_deferred;
 };
 
+/* Errors: OT_E_BUDGET; ot_program_close is called in either case. */
 int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const struct ot_plan *plan,
                     const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out);
 /* Frees the program, links the schedule; frees it too where either failed. */
 int ot_program_close(struct ot_program *p);
 
+/* Appends a task. It is then given its accesses, by what it does with the buffer; an access covers all tiles
+ * of the buffer, and both steps, until the caller narrows it. Pointers are valid until the next task. */
 struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane);
 struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, int buffer, bool reads,
                                     bool writes);
