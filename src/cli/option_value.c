@@ -288,9 +288,9 @@ static int edit_distance(const char *a, size_t a_length, const char *b, size_t b
     return rows[a_length % 3][b_length];
 }
 
-/* A guess must share two thirds of the word; short words may differ in two letters. */
+/* A guess must share two thirds of the word; words of some letters may differ in two. */
 static int worst_distance(size_t length) {
-    return length < 3 ? 1 : length < 9 ? 2 : (int)(length / 3);
+    return length < 4 ? 1 : length < 9 ? 2 : (int)(length / 3);
 }
 
 const char *ot_nearest_name(const char *word, const char *const *names, int n) {

@@ -116,7 +116,8 @@ static void list_keys(const struct ot_json *row, char *text, size_t capacity) {
     size_t used = 0;
     text[0] = '\0';
     while (used < capacity && ot_json_next(row, &cursor, &key, &value))
-        used += (size_t)snprintf(text + used, capacity - used, "%s%s", used ? ", " : "", key);
+        used += (size_t)snprintf(text + used, capacity - used, "%s%s%s", used ? ", " : "", key,
+                                 ot_json_type(value) == OT_JSON_NULL ? " (null)" : "");
 }
 
 static bool is_placeholder(const struct ot_prompt_format *format, const char *key) {
@@ -197,8 +198,8 @@ static int need_string(const struct ot_format *f, const struct ot_json *row, con
     if (*text)
         return 0;
     if (!value)
-        return ot_fail(OT_E_INPUT, "%s: key '%s' is missing (the file's rows are of kind '%s')", where, key,
-                       ot_row_kind_name(f->kind));
+        return ot_fail(OT_E_INPUT, "%s: key '%s' is missing or null (the file's rows are of kind '%s')",
+                       where, key, ot_row_kind_name(f->kind));
     return ot_fail(OT_E_INPUT, "%s: key '%s' must be a string, not %s", where, key,
                    ot_json_type_name(ot_json_type(value)));
 }

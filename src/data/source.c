@@ -42,8 +42,9 @@ static int read_failed(const struct ot_source *s) {
             OT_E_INPUT,
             "%s: the gzip stream ends after line %lld in the middle: the file is truncated; copy it again",
             s->path, (long long)s->line);
+    const char *reason = strstr(text, ": "); /* zlib puts a name of its own in front: "<fd:4>: " */
     return ot_fail(OT_E_INPUT, "%s: the gzip stream is damaged after line %lld (%s); copy the file again",
-                   s->path, (long long)s->line, text);
+                   s->path, (long long)s->line, reason ? reason + 2 : text);
 }
 
 /* Fills the empty buffer: 1, or 0 at the end of the file. */

@@ -269,9 +269,10 @@ static void unknown_names_get_the_nearest_spelling(void **state) {
     refuse(BASE "--max-grad-norm 1", "did you mean --clip?");
     refuse(BASE "--gpu_mem 1G", "did you mean --gpu-mem?");
     refuse(BASE "--zzzzzzzzzzzz", "unknown option --zzzzzzzzzzzz (offload-train train --help");
+    refuse(BASE "--foo 3", "unknown option --foo (");
     refuse(BASE "-x 3", "unknown option -x");
     refuse(BASE "--", "unknown option --");
-    refuse("tarin " BASE, "unknown command tarin; did you mean train?");
+    refuse("tarin " BASE, "unknown command 'tarin'; did you mean train?");
     refuse("export m", "the commands are train, generate, eval and tokenize");
     char line[600] = BASE "--";
     memset(line + strlen(line), 'q', 400);
