@@ -44,8 +44,8 @@ void ot_executor_unbind(struct ot_executor *executor, struct ot_bound *bound);
 int ot_executor_submit(struct ot_executor *executor, struct ot_bound *bound, int64_t step);
 /* Blocks until a further step may be submitted: the step whose parity buffers it will use is complete. */
 int ot_executor_wait_parity(struct ot_executor *executor);
-/* Blocks until one cpu task of the newest or second newest step is done. Errors: also what has gone wrong on a lane so
- * far, before or after that task. */
+/* Blocks until one cpu task of the newest or second newest step is done. Errors: also what has gone wrong on
+ * a lane so far, before or after that task. */
 int ot_executor_wait_task(struct ot_executor *executor, struct ot_bound *bound, int64_t step, int task);
 int ot_executor_drain(struct ot_executor *executor);
 

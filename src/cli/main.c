@@ -29,8 +29,8 @@ static int run(struct ot_options *options) {
     return commands[options->command](options);
 }
 
-/* A standard stream that the caller closed would be the next file that is opened: a line for stderr would land
- * in the model. /dev/null, opened for the other direction, fails where the closed one would have. */
+/* A standard stream that the caller closed would be the next file that is opened: a line for stderr would
+ * land in the model. /dev/null, opened for the other direction, fails where the closed one would have. */
 static void hold_standard_streams(void) {
     static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};
     for (int fd = 0; fd < 3; fd++)
