@@ -8,8 +8,8 @@
  *
  * Accuracy, measured over all exponents by tests/kernels/test_vecmath.c: exp within 1.5 ulp, tanh and erf
  * within 2.5, sigmoid within 3. Argument reduction of exp: Cody and Waite, "Software Manual for the
- * Elementary Functions", 1980, with the two-part ln 2 of Moshier's Cephes. The polynomials are minimax fits of ours
- * (Lawson's iteration on Chebyshev nodes, mpmath).
+ * Elementary Functions", 1980, with the two-part ln 2 of Moshier's Cephes. The polynomials are minimax fits
+ * of ours (Lawson's iteration on Chebyshev nodes, mpmath).
  */
 #ifndef OT_KERNELS_CPU_VECMATH_H
 #define OT_KERNELS_CPU_VECMATH_H
