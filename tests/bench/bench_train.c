@@ -15,6 +15,7 @@
 
 #include "models/model.h"
 #include "offload/engine.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
 
@@ -44,9 +45,9 @@ static void must(int rc) {
     exit(1);
 }
 
-static double now(clockid_t clock) {
+static double cpu_seconds(void) {
     struct timespec time;
-    clock_gettime(clock, &time);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
@@ -77,10 +78,10 @@ static double product_rate(struct ot_device *device, enum ot_dtype dtype) {
     double best = 1e30;
     for (int repeat = 0; repeat < PRODUCT_REPEATS; repeat++) {
         must(ot_lane_sync(lane));
-        double start = now(CLOCK_MONOTONIC);
+        double start = ot_clock_seconds();
         ot_device_ops(device)->gemm(lane, &op);
         must(ot_lane_sync(lane));
-        double seconds = now(CLOCK_MONOTONIC) - start;
+        double seconds = ot_clock_seconds() - start;
         best = seconds < best ? seconds : best;
     }
     for (int i = 0; i < 3; i++)
@@ -170,7 +171,7 @@ static void open_training(struct training *t, struct ot_device *device, const st
 /* Every step's update is inside the window: it ends drained. */
 static void run_window(struct training *t) {
     struct ot_step_result result;
-    double start = now(CLOCK_MONOTONIC), cpu_start = now(CLOCK_PROCESS_CPUTIME_ID);
+    double start = ot_clock_seconds(), cpu_start = cpu_seconds();
     for (int step = 0; step < WINDOW_STEPS; step++) {
         must(ot_engine_submit(t->engine, &t->input));
         if (step > 0)
@@ -178,10 +179,10 @@ static void run_window(struct training *t) {
     }
     must(ot_engine_result(t->engine, &result));
     must(ot_engine_drain(t->engine));
-    double seconds = (now(CLOCK_MONOTONIC) - start) / WINDOW_STEPS;
-    double cpu_seconds = (now(CLOCK_PROCESS_CPUTIME_ID) - cpu_start) / WINDOW_STEPS;
+    double seconds = (ot_clock_seconds() - start) / WINDOW_STEPS;
+    double cpu = (cpu_seconds() - cpu_start) / WINDOW_STEPS;
     t->seconds = seconds < t->seconds ? seconds : t->seconds;
-    t->cpu_seconds = cpu_seconds < t->cpu_seconds ? cpu_seconds : t->cpu_seconds;
+    t->cpu_seconds = cpu < t->cpu_seconds ? cpu : t->cpu_seconds;
 }
 
 static void bench_dtype(enum ot_dtype dtype, int threads, int windows, int micro) {
