@@ -4,8 +4,9 @@
 #include "src/base/error.h"
 
 /* Widths of activations, so that (tokens below 2^31) x (a few widths) x 4 bytes stays far inside 64 bits. The
- * widest published model has 2^16. Layers: the tensor table has a row for each of a layer's tensors. */
-static const int64_t MAX_WIDTH = (int64_t)1 << 24, MAX_LAYERS = (int64_t)1 << 16, MAX_COUNT = INT32_MAX;
+ * widest published model has 2^16. Layers: the deepest has 126, and the planner's time grows with their
+ * square. */
+static const int64_t MAX_WIDTH = (int64_t)1 << 24, MAX_LAYERS = 1024, MAX_COUNT = INT32_MAX;
 /* 16 bytes a parameter stay inside 64 bits. */
 static const double MAX_PARAMS = 0x1p56;
 

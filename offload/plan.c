@@ -229,6 +229,15 @@ static int describe_shortage(const struct ot_plan_request *rq, const struct shor
     const char *instead = rq->train ? "lower --tokens-per-step or --seq-len, or leave --home, --slots, "
                                       "--recompute and --micro-batch to the program"
                                     : "or shorten the sequences";
+    if (gpu != SIZE_MAX && host != SIZE_MAX)
+        return ot_fail(OT_E_BUDGET,
+                       "gpu or host memory: the smallest plan for %lld-token sequences needs %.1f MiB of gpu "
+                       "memory where the budget is %.1f MiB, short by %.1f MiB, or %.1f MiB of host memory "
+                       "where the budget is %.1f MiB, short by %.1f MiB: give --gpu-mem %zuM or --host-mem "
+                       "%zuM, %s",
+                       tokens, mib_needed(gpu), mib_there(have_gpu), mib_needed(gpu - have_gpu),
+                       mib_needed(host), mib_there(have_host), mib_needed(host - have_host), whole_mib(gpu),
+                       whole_mib(host), instead);
     if (gpu != SIZE_MAX)
         return ot_fail(OT_E_BUDGET,
                        "gpu memory: the smallest plan for %lld-token sequences needs %.1f MiB, the budget is "

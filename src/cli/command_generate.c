@@ -20,6 +20,24 @@ struct job {
     int64_t longest;
 };
 
+/* The tokenizer may be another model's. */
+static int check_prompt(const struct job *job, const struct ot_prompt *prompt, const char *where) {
+    const struct ot_session *s = &job->session;
+    for (int64_t i = 0; i < prompt->n; i++)
+        if (prompt->ids[i] >= s->config.vocab) {
+            const char *token = ot_tokenizer_token(s->tokenizer, prompt->ids[i], NULL);
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: token %d ('%s') is beyond the model's embedding of %lld rows; use the tokenizer "
+                "that belongs to the model",
+                where, prompt->ids[i], token ? token : "", (long long)s->config.vocab);
+        }
+    if (prompt->n < s->config.max_position)
+        return 0;
+    return ot_fail(OT_E_INPUT, "%s: %lld tokens leave no room in the model's %lld positions", where,
+                   (long long)prompt->n, (long long)s->config.max_position);
+}
+
 static int read_prompts(struct job *job) {
     const struct ot_options *o = job->session.options;
     if (o->prompt)
@@ -39,10 +57,8 @@ static int read_prompts(struct job *job) {
         int rc =
             o->row ? ot_prompt_from_row(&job->session, job->lines.text[i], job->lines.bytes[i], where, prompt)
                    : ot_prompt_from_text(&job->session, job->lines.text[i], job->lines.bytes[i], prompt);
-        if (rc == 0 && prompt->n >= job->session.config.max_position)
-            rc = ot_fail(OT_E_INPUT, "%s: %lld tokens leave no room in the model's %lld positions", where,
-                         (long long)prompt->n, (long long)job->session.config.max_position);
         OT_TRY(rc);
+        OT_TRY(check_prompt(job, prompt, where));
         job->longest = prompt->n > job->longest ? prompt->n : job->longest;
     }
     return 0;

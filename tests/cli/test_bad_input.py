@@ -171,6 +171,7 @@ class Model(BadInput):
         self.refuse_model(INPUT, "hidden_size", self.edit_json("config.json", hidden_size=None))
         self.refuse_model(INPUT, "num_hidden_layers", self.edit_json("config.json", num_hidden_layers=-2))
         self.refuse_model(INPUT, "num_hidden_layers", self.edit_json("config.json", num_hidden_layers=1e30))
+        self.refuse_model(INPUT, "num_hidden_layers is 65536", self.edit_json("config.json", num_hidden_layers=65536))
         self.refuse_model(INPUT, "mamba", self.edit_json("config.json", model_type="mamba", architectures=["MambaLM"]))
         self.refuse_model(INPUT, "config.json",
                           lambda folder: open(os.path.join(folder, "config.json"), "w").close())
@@ -239,6 +240,11 @@ class Model(BadInput):
             with open(path, "w") as file:
                 json.dump(tree, file)
         self.refuse_model(INPUT, "5000", grow)
+        grown = self.path("grown")
+        shutil.copytree(self.model, grown)
+        grow(grown)
+        self.fail_with(INPUT, "--prompt: token 5000 ('SELECT') is beyond", "generate", grown, "-p", "SELECT")
+        self.succeed("generate", grown, "-p", "select", "--max-new-tokens", "1")
 
 
 class Machine(BadInput):
