@@ -10,6 +10,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/random.h"
+#include "src/base/thread.h"
 
 enum { IN_FLIGHT = 2, DEVICE_LANES = OT_LANE_CPU, STALL_SECONDS = 60 };
 
@@ -295,9 +296,10 @@ int ot_executor_open(const struct ot_executor_config *config, struct ot_executor
         bool on_device = ot_lane_is_device(lt->id);
         if (on_device)
             OT_TRY_GOTO(ot_lane_open(config->device, ot_lane_name(lt->id), &lt->lane), rc, out);
-        int err = pthread_create(&lt->thread, NULL, on_device ? device_lane_main : cpu_lane_main, lt);
-        if (err) {
-            rc = ot_fail_errno(OT_E_IO, err, "cannot start the thread of lane %s", ot_lane_name(lt->id));
+        int error = ot_thread_start(&lt->thread, ot_lane_name(lt->id),
+                                    on_device ? device_lane_main : cpu_lane_main, lt);
+        if (error) {
+            rc = ot_fail_errno(OT_E_IO, error, "cannot start the thread of lane %s", ot_lane_name(lt->id));
             goto out;
         }
         lt->started = true;

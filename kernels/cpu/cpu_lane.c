@@ -13,8 +13,6 @@
 #include <assert.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -24,6 +22,7 @@
 #include "kernels/cpu/cpu_device.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
+#include "src/base/thread.h"
 
 /* Commands that may wait in a lane; more than a step of a 7B model puts there. A power of two, since counters
  * wrap. */
@@ -163,20 +162,6 @@ static void run_stop(struct ot_lane *lane, const void *args) {
     ((struct cpu_lane *)lane)->stopping = true;
 }
 
-static int start_thread(struct cpu_lane *lane, const char *name) {
-    sigset_t all, old;
-    sigfillset(&all); /* signals are for the main thread */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int error = pthread_create(&lane->thread, NULL, lane_main, lane);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    if (error)
-        return ot_fail_errno(OT_E_DEVICE, error, "cannot start a thread for the lane '%s'", name);
-    char thread_name[16]; /* the kernel takes no more */
-    snprintf(thread_name, sizeof thread_name, "%.15s", name);
-    pthread_setname_np(lane->thread, thread_name);
-    return 0;
-}
-
 int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane **out) {
     struct ot_cpu_device *owner = (struct ot_cpu_device *)device;
     int rc;
@@ -188,7 +173,11 @@ int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane 
     lane->base.device = device;
     lane->delay_stream = ot_random_stream(OT_RANDOM_TEST, 0, atomic_fetch_add(&owner->lane_numbers, 1));
     OT_TRY_GOTO(ot_cpu_event_create(device, &lane->idle), rc, out);
-    OT_TRY_GOTO(start_thread(lane, name), rc, out);
+    int error = ot_thread_start(&lane->thread, name, lane_main, lane);
+    if (error) {
+        rc = ot_fail_errno(OT_E_DEVICE, error, "cannot start a thread for the lane '%s'", name);
+        goto out;
+    }
     atomic_fetch_add(&owner->n_lanes, 1);
     *out = &lane->base;
     return 0;

@@ -2,7 +2,6 @@
 
 #include <assert.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,6 +9,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/thread.h"
 
 /* One word says whether a loop is open, which one, and how many workers are inside:
  *
@@ -192,13 +192,12 @@ static int start_worker(struct ot_pool *pool, int index, const char *name) {
     struct worker *worker = &pool->workers[index - 1];
     worker->pool = pool;
     worker->index = index;
-    int error = pthread_create(&worker->thread, NULL, worker_main, worker);
+    char thread_name[16]; /* the number must survive the cut */
+    snprintf(thread_name, sizeof thread_name, "%.9s-%u", name, (unsigned)(uint16_t)index);
+    int error = ot_thread_start(&worker->thread, thread_name, worker_main, worker);
     if (error)
         return ot_fail_errno(OT_E_IO, error, "cannot start thread %d of the %d of pool '%s'", index + 1,
                              pool->threads, name);
-    char thread_name[16]; /* the kernel takes no more */
-    snprintf(thread_name, sizeof thread_name, "%.9s-%u", name, (unsigned)(uint16_t)index);
-    pthread_setname_np(worker->thread, thread_name);
     return 0;
 }
 
@@ -216,16 +215,10 @@ int ot_pool_open(int threads, const char *name, struct ot_pool **out) {
     pool->workers = calloc((size_t)threads, sizeof *pool->workers);
     int rc = pool->workers ? 0 : ot_fail(OT_E_BUDGET, "no memory for pool '%s'", name);
 
-    /* Signals are for the main thread. */
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
     for (int index = 1; index < threads && rc == 0; index++) {
         rc = start_worker(pool, index, name);
         pool->started += rc == 0;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-
     if (rc < 0) {
         ot_pool_close(pool);
         return rc;

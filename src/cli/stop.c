@@ -37,7 +37,7 @@ static void on_signal(int number) {
 
 void ot_stop_install(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    sigemptyset(&action.sa_mask);
+    sigfillset(&action.sa_mask); /* one sentence, then the next */
     atomic_store(&signals, 0);
     at_terminal = isatty(STDERR_FILENO) == 1;
     for (int i = 0; i < N_SIGNALS; i++) {
