@@ -296,7 +296,7 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
     char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
     char size[5][OT_TEXT_BYTES];
     struct memory_use m = measure_memory(r);
-    if (outcome->has_eval)
+    if (outcome->has_eval && outcome->eval_step == outcome->steps) /* an older one is not of what was saved */
         snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
     double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
     ot_log(OT_LOG_INFO,

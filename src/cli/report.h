@@ -34,6 +34,7 @@ struct ot_outcome {
     double seconds, last_loss;
     bool interrupted;
     bool has_eval;
+    int64_t eval_step; /* of the last evaluation */
     double first_eval, last_eval;
 };
 /* The summary, after the model was saved: predicted against used memory, where the result is, what to do

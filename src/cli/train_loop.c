@@ -128,6 +128,7 @@ static int evaluate(struct loop *l) {
         l->best_eval = result.loss;
     l->out->has_eval = true;
     l->out->last_eval = result.loss;
+    l->out->eval_step = l->done;
     l->last_eval = ot_clock_seconds();
     char time[OT_TEXT_BYTES];
     ot_log(OT_LOG_INFO, "eval %lld/%lld loss %.4f%s · %lld rows in %s", (long long)l->done,

@@ -154,12 +154,13 @@ class Signals(program.ProgramTest):
 
     def test_the_first_signal_saves_and_ends_well(self):
         for number in (signal.SIGINT, signal.SIGTERM):
-            child = self.start("stop")
+            child = self.start("stop", "--eval-every", "1000000")
             child.send_signal(number)
             out, err = child.communicate(timeout=60)
             self.assertEqual(child.returncode, 0, err)
             self.assertIn(b"the optimizer's state is not kept", err)
             self.assertTrue(json.loads(out.splitlines()[-1])["interrupted"])
+            self.assertNotIn(b" -> ", err)  # no evaluation is of the weights that were saved
             self.succeed("eval", self.path("stop"), "--data", self.rows, "--seq-len", "128")
 
     def test_the_second_signal_ends_at_once(self):
