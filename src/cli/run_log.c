@@ -1,11 +1,14 @@
 #include "src/cli/run_log.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include "src/base/error.h"
 
@@ -32,13 +35,30 @@ static int put_line(FILE *file, const char *path, const char *text, size_t bytes
     return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", path);
 }
 
+/* The log is open as long as its run, so its lock is the run's: of two runs with one output (two with the
+ * default name, say) the second would replace the first's result. Where a file system has no locks, that is
+ * the user's own doing. */
+static int open_alone(struct ot_run_log *log, const char *dir) {
+    int fd = open(log->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return ot_fail(OT_E_INPUT, "%s: another run is writing this output; choose another with --out", dir);
+    }
+    log->file = ftruncate(fd, 0) == 0 ? fdopen(fd, "w") : NULL;
+    if (log->file)
+        return 0;
+    int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
+    close(fd);
+    return rc;
+}
+
 int ot_run_log_start_file(struct ot_run_log *log, const char *dir) {
     int n = snprintf(log->path, sizeof log->path, "%s/log.jsonl", dir);
     if (n < 0 || (size_t)n >= sizeof log->path)
         return ot_fail(OT_E_IO, "%.200s...: the path is too long", dir);
-    log->file = fopen(log->path, "we");
-    if (!log->file)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
+    OT_TRY(open_alone(log, dir));
     OT_TRY(log->early_bytes ? put_line(log->file, log->path, log->early, log->early_bytes) : 0);
     free(log->early);
     log->early = NULL;

@@ -16,7 +16,8 @@ struct ot_run_log;
 
 /* mirror: also to stdout. No file is open yet. Errors: OT_E_BUDGET. */
 int ot_run_log_open(bool mirror, struct ot_run_log **out);
-/* From here on lines go to DIR/log.jsonl, which starts anew with every line so far. Errors: OT_E_IO. */
+/* From here on lines go to DIR/log.jsonl, which starts anew with every line so far and is locked until close.
+ * Errors: OT_E_IO, OT_E_INPUT (another run has it). */
 int ot_run_log_start_file(struct ot_run_log *log, const char *dir);
 void ot_run_log_close(struct ot_run_log *log); /* NULL is fine */
 

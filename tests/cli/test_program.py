@@ -192,6 +192,15 @@ class Signals(program.ProgramTest):
         self.assertEqual(child.returncode, 0, err)
         self.assertGreaterEqual(json.loads(out.splitlines()[-1])["steps"], 50)
 
+    def test_two_runs_do_not_share_an_output(self):
+        child = self.start("shared")
+        second = run("train", *SMALL, "--data", self.rows, "--out", self.path("shared"), "--steps", "1", "--quiet")
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=60)
+        self.assertEqual((second.code, child.returncode), (3, 0))
+        self.assertRegex(second.err, r"^error: .*/shared: another run is writing this output; .*\n$")
+        self.train("shared", "--steps", "1", "--quiet")
+
     def test_an_evaluation_is_given_up(self):
         rows = write_rows(self.path("many.jsonl"), sql_rows(4000))
         words = [PROGRAM, "train", *SMALL, "--data", self.rows, "--eval-data", rows, "--out", self.path("long-eval"),
