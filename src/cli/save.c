@@ -1,5 +1,7 @@
 #include "src/cli/save.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,18 +31,27 @@ static int write_tokenizer_config(const struct ot_session *s, char **text, size_
     return ot_json_writer_take(&w, text, bytes);
 }
 
+static int hold_tokenizer(const struct ot_session *s, struct ot_save *out) {
+    out->tokenizer_fd = open(s->tokenizer_path, O_RDONLY | O_CLOEXEC);
+    if (out->tokenizer_fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open it", s->tokenizer_path);
+    snprintf(out->tokenizer_path, sizeof out->tokenizer_path, "/proc/self/fd/%d", out->tokenizer_fd);
+    return 0;
+}
+
 int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
     bool own_tokenizer = !s->dir || s->options->tokenizer;
     struct ot_json_writer w = {.indent = 0};
     size_t run_bytes, tokenizer_bytes;
-    *out = (struct ot_save){.session = s};
+    *out = (struct ot_save){.session = s, .tokenizer_fd = -1};
     ot_options_put_json(s->options, NULL, &w);
     OT_TRY(ot_json_writer_take(&w, &out->run_text, &run_bytes));
     out->extra[0] = (struct ot_extra_file){.name = "run.json", .text = out->run_text, .bytes = run_bytes};
     int n = 1;
     if (own_tokenizer) {
         OT_TRY(write_tokenizer_config(s, &out->tokenizer_text, &tokenizer_bytes));
-        out->extra[n++] = (struct ot_extra_file){.name = "tokenizer.json", .path = s->tokenizer_path};
+        OT_TRY(hold_tokenizer(s, out));
+        out->extra[n++] = (struct ot_extra_file){.name = "tokenizer.json", .path = out->tokenizer_path};
         out->extra[n++] = (struct ot_extra_file){
             .name = "tokenizer_config.json", .text = out->tokenizer_text, .bytes = tokenizer_bytes};
     }
@@ -54,6 +65,8 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
 void ot_save_close(struct ot_save *save) {
     free(save->run_text);
     free(save->tokenizer_text);
+    if (save->session && save->tokenizer_fd >= 0) /* opened at all */
+        close(save->tokenizer_fd);
     *save = (struct ot_save){0};
 }
 

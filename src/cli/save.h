@@ -15,6 +15,8 @@ struct ot_save {
     struct ot_model_save files;
     struct ot_extra_file extra[3];
     char *run_text, *tokenizer_text;
+    int tokenizer_fd; /* held open: the file may be gone when training is done; -1: the base's is copied */
+    char tokenizer_path[32];
     int64_t bytes; /* of all files */
 };
 

@@ -1,9 +1,12 @@
 #include "src/files/model_dir_internal.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
@@ -20,6 +23,40 @@ bool ot_model_dir_has(const struct ot_model_dir *dir, const char *name) {
     char path[PATH_MAX];
     struct stat info;
     return stat(ot_model_dir_file(dir, name, path), &info) == 0 && S_ISREG(info.st_mode);
+}
+
+/* What a base has beside weights, as transformers' tokenizers save it. */
+const char *const ot_small_files[OT_N_SMALL_FILES] = {
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+};
+
+static int hold_small_files(struct ot_model_dir *dir) {
+    char path[PATH_MAX];
+    for (int i = 0; i < OT_N_SMALL_FILES; i++) {
+        if (!ot_model_dir_has(dir, ot_small_files[i]))
+            continue;
+        dir->small_fds[i] = open(ot_model_dir_file(dir, ot_small_files[i], path), O_RDONLY | O_CLOEXEC);
+        if (dir->small_fds[i] < 0)
+            return ot_fail_errno(OT_E_IO, errno, "%s: cannot open it", path);
+    }
+    return 0;
+}
+
+const char *ot_model_dir_small_file(const struct ot_model_dir *dir, int i, char path[PATH_MAX]) {
+    if (dir->small_fds[i] < 0)
+        return NULL;
+    snprintf(path, PATH_MAX, "/proc/self/fd/%d", dir->small_fds[i]);
+    return path;
 }
 
 static int read_json(const struct ot_model_dir *dir, const char *name, size_t max_bytes,
@@ -282,6 +319,8 @@ int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
     struct ot_model_dir *dir = calloc(1, sizeof *dir);
     if (!dir)
         return ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
+    for (int i = 0; i < OT_N_SMALL_FILES; i++)
+        dir->small_fds[i] = -1;
     dir->path = strdup(path);
     if (!dir->path) {
         rc = ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
@@ -292,6 +331,7 @@ int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
         goto out;
     }
     OT_TRY_GOTO(ot_arena_open(&dir->arena), rc, out);
+    OT_TRY_GOTO(hold_small_files(dir), rc, out);
     OT_TRY_GOTO(read_configs(dir), rc, out);
     OT_TRY_GOTO(find_chat_template(dir), rc, out);
     OT_TRY_GOTO(open_weights(dir), rc, out);
@@ -307,6 +347,9 @@ void ot_model_dir_close(struct ot_model_dir *dir) {
         return;
     for (int i = 0; i < dir->facts.n_shards; i++)
         ot_safetensors_close(dir->files[i]);
+    for (int i = 0; i < OT_N_SMALL_FILES; i++)
+        if (dir->small_fds[i] >= 0)
+            close(dir->small_fds[i]);
     free(dir->files);
     ot_json_free(dir->config);
     ot_json_free(dir->generation);

@@ -18,8 +18,14 @@ struct ot_stored {
     const struct ot_safetensors *file;
 };
 
+/* The small files that a save copies, the configs (which may change) first. They are held open: a base that is
+ * cleaned away while the model trains does not take the result with it. */
+enum { OT_SMALL_CONFIG, OT_SMALL_GENERATION_CONFIG, OT_SMALL_COPIED, OT_N_SMALL_FILES = 11 };
+extern const char *const ot_small_files[OT_N_SMALL_FILES];
+
 struct ot_model_dir {
     char *path;
+    int small_fds[OT_N_SMALL_FILES]; /* -1: absent */
     struct ot_arena *arena;
     struct ot_model_facts facts;
     struct ot_json *config, *generation; /* generation: NULL if the file is absent */
@@ -32,6 +38,9 @@ struct ot_model_dir {
 const char *ot_model_dir_file(const struct ot_model_dir *dir, const char *name, char path[PATH_MAX]);
 /* Whether it is there, as a file. */
 bool ot_model_dir_has(const struct ot_model_dir *dir, const char *name);
+
+/* A path to small file i that stays while dir is open; NULL if there was none at open. */
+const char *ot_model_dir_small_file(const struct ot_model_dir *dir, int i, char path[PATH_MAX]);
 
 /* For each tensor of the model where it is stored; the caller frees *map. Errors as ot_model_dir_check. */
 int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,

@@ -14,13 +14,6 @@ enum {
     TRIAL_BYTES = 1 << 16,
 };
 
-/* What a base has beside weights and configs, as transformers' tokenizers save it. */
-static const char *const copied_names[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
-    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json",
-};
-enum { N_COPIED = sizeof copied_names / sizeof *copied_names };
-
 struct saver {
     const struct ot_model_save *save;
     struct ot_out_dir *dir;
@@ -36,8 +29,10 @@ static bool is_extra(const struct ot_model_save *save, const char *name) {
     return false;
 }
 
-static bool is_copied(const struct ot_model_save *save, const char *name) {
-    return save->base && !is_extra(save, name) && ot_model_dir_has(save->base, name);
+/* Where the base's small file i is copied from; NULL where it is not. */
+static const char *copied_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
+    return save->base && !is_extra(save, ot_small_files[i]) ? ot_model_dir_small_file(save->base, i, path)
+                                                            : NULL;
 }
 
 static int open_writer(struct saver *s) {
@@ -74,9 +69,9 @@ static int count_bytes(const struct saver *s, int64_t *bytes) {
             OT_TRY(add_file_bytes(save->extra[i].path, bytes));
         else
             *bytes += (int64_t)save->extra[i].bytes;
-    for (int i = 0; i < N_COPIED; i++)
-        if (is_copied(save, copied_names[i]))
-            OT_TRY(add_file_bytes(ot_model_dir_file(save->base, copied_names[i], path), bytes));
+    for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
+        if (copied_path(save, i, path))
+            OT_TRY(add_file_bytes(path, bytes));
     return 0;
 }
 
@@ -108,10 +103,12 @@ static int prepare(struct saver *s) {
 
 /* ---- the small files ---- */
 
-static int put_config(const struct saver *s, const char *name, char *text, size_t bytes) {
+/* text NULL: small file i of the base as it is. */
+static int put_config(const struct saver *s, int i, char *text, size_t bytes) {
     char path[PATH_MAX];
-    int rc = text ? ot_out_dir_put(s->dir, name, text, bytes)
-                  : ot_out_dir_copy(s->dir, name, ot_model_dir_file(s->save->base, name, path));
+    int rc =
+        text ? ot_out_dir_put(s->dir, ot_small_files[i], text, bytes)
+             : ot_out_dir_copy(s->dir, ot_small_files[i], ot_model_dir_small_file(s->save->base, i, path));
     free(text);
     return rc;
 }
@@ -128,7 +125,7 @@ static int save_configs(const struct saver *s) {
         OT_TRY(save->base
                    ? ot_model_config_rewrite(save->base->config, save->dtype, &save->ids, &text, &bytes)
                    : ot_model_config_write(&file, &text, &bytes));
-        OT_TRY(put_config(s, "config.json", text, bytes));
+        OT_TRY(put_config(s, OT_SMALL_CONFIG, text, bytes));
     }
     if (is_extra(save, "generation_config.json") ||
         (save->base ? !save->base->generation : save->ids.n_eos == 0))
@@ -136,7 +133,7 @@ static int save_configs(const struct saver *s) {
     text = NULL;
     OT_TRY(save->base ? ot_generation_config_rewrite(save->base->generation, &save->ids, &text, &bytes)
                       : ot_generation_config_write(&save->ids, &text, &bytes));
-    return put_config(s, "generation_config.json", text, bytes);
+    return put_config(s, OT_SMALL_GENERATION_CONFIG, text, bytes);
 }
 
 static int save_files(const struct saver *s) {
@@ -147,11 +144,9 @@ static int save_files(const struct saver *s) {
         OT_TRY(file->path ? ot_out_dir_copy(s->dir, file->name, file->path)
                           : ot_out_dir_put(s->dir, file->name, file->text, file->bytes));
     }
-    for (int i = 0; i < N_COPIED; i++)
-        if (is_copied(save, copied_names[i])) {
-            ot_model_dir_file(save->base, copied_names[i], path);
-            OT_TRY(ot_out_dir_copy(s->dir, copied_names[i], path));
-        }
+    for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
+        if (copied_path(save, i, path))
+            OT_TRY(ot_out_dir_copy(s->dir, ot_small_files[i], path));
     return 0;
 }
 

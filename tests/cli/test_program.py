@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -144,8 +145,8 @@ class Train(program.ProgramTest):
 
 
 class Signals(program.ProgramTest):
-    def start(self, out, *words, env=None):
-        words = [PROGRAM, "train", *SMALL, "--data", self.rows, "--out", self.path(out), "--steps", "1000000",
+    def start(self, out, *words, env=None, small=SMALL):
+        words = [PROGRAM, "train", *small, "--data", self.rows, "--out", self.path(out), "--steps", "1000000",
                  "--json", *words]
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         while json.loads(child.stdout.readline())["event"] != "step":
@@ -200,6 +201,22 @@ class Signals(program.ProgramTest):
         self.assertEqual((second.code, child.returncode), (3, 0))
         self.assertRegex(second.err, r"^error: .*/shared: another run is writing this output; .*\n$")
         self.train("shared", "--steps", "1", "--quiet")
+
+    def test_the_base_may_go_while_it_trains(self):
+        self.train("base", "--steps", "1")
+        shutil.copy(self.path("base/tokenizer.json"), self.path("other.json"))
+        for words in (["--model", self.path("base")],
+                      ["--model", self.path("base2"), "--tokenizer", self.path("other.json")]):
+            if not os.path.exists(words[1]):
+                shutil.copytree(self.path("orphan"), words[1])
+            child = self.start("orphan", *words, small=SMALL[4:])
+            shutil.rmtree(words[1])
+            if words[2:]:
+                os.unlink(words[3])
+            child.send_signal(signal.SIGTERM)
+            _, err = child.communicate(timeout=60)
+            self.assertEqual(child.returncode, 0, err)
+            self.succeed("eval", self.path("orphan"), "--data", self.rows, "--seq-len", "128")
 
     def test_an_evaluation_is_given_up(self):
         rows = write_rows(self.path("many.jsonl"), sql_rows(4000))
