@@ -46,7 +46,8 @@ static int open_alone(struct ot_run_log *log, const char *dir) {
         close(fd);
         return ot_fail(OT_E_INPUT, "%s: another run is writing this output; choose another with --out", dir);
     }
-    log->file = ftruncate(fd, 0) == 0 ? fdopen(fd, "w") : NULL;
+    bool emptied = ftruncate(fd, 0) == 0 || errno == EINVAL; /* EINVAL: not a file, so nothing to empty */
+    log->file = emptied ? fdopen(fd, "w") : NULL;
     if (log->file)
         return 0;
     int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
