@@ -18,8 +18,8 @@ struct ot_stored {
     const struct ot_safetensors *file;
 };
 
-/* The small files that a save copies, the configs (which may change) first. They are held open: a base that is
- * cleaned away while the model trains does not take the result with it. */
+/* The small files that a save copies, the configs (which may change) first. They are held open: a base that
+ * is cleaned away while the model trains does not take the result with it. */
 enum { OT_SMALL_CONFIG, OT_SMALL_GENERATION_CONFIG, OT_SMALL_COPIED, OT_N_SMALL_FILES = 11 };
 extern const char *const ot_small_files[OT_N_SMALL_FILES];
 
