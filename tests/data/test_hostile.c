@@ -5,8 +5,8 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "src/base/random.h"
 #include "tests/data/data_support.h"
+#include "tests/support/damage.h"
 
 enum { ROUNDS = 1500, MOST_BYTES = 4096 };
 
@@ -24,44 +24,6 @@ static const char *const originals[] = {
     "\"\"}\n",
 };
 enum { N_ORIGINALS = sizeof originals / sizeof *originals };
-
-struct dice {
-    uint64_t round, throws;
-};
-
-static size_t throw_below(struct dice *dice, size_t bound) {
-    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, dice->round, 0);
-    return (size_t)ot_random_below(7, stream, dice->throws++, bound);
-}
-
-/* Changes a byte, cuts a piece out, repeats one, or ends the file early; a few times. */
-static size_t damage(struct dice *dice, char *text, size_t n) {
-    static const char liked[] = "{}[]\",:\\\n\r\xff\xc3\x80<|";
-    for (size_t times = 1 + throw_below(dice, 2); times > 0 && n > 1; times--) {
-        size_t at = throw_below(dice, n), length = 1 + throw_below(dice, n - at);
-        switch (throw_below(dice, 5)) {
-        case 0:
-            text[at] = (char)throw_below(dice, 256);
-            break;
-        case 1:
-            text[at] = liked[throw_below(dice, sizeof liked)];
-            break;
-        case 2:
-            memmove(text + at, text + at + length, n - at - length);
-            n -= length;
-            break;
-        case 3:
-            if (n + length <= MOST_BYTES) {
-                memmove(text + at + length, text + at, n - at);
-                n += length;
-            }
-            break;
-        default:
-            n = at;
-        }
-    }
-    return n;
-}
 
 /* A load that must end well or in a sentence. */
 static int load_any(struct data_fixture *f) {
@@ -105,7 +67,7 @@ static void test_damaged_rows(void **state) {
         const char *original = originals[throw_below(&dice, N_ORIGINALS)];
         size_t n = strlen(original);
         memcpy(text, original, n);
-        n = damage(&dice, text, n);
+        n = damage_text(&dice, text, n, MOST_BYTES);
         pick_options(&dice, f);
         put_data(f, "data.jsonl", text, n);
         loaded += load_any(f);
@@ -126,7 +88,7 @@ static void test_damaged_gzip(void **state) {
         FILE *in = fopen(path, "rb");
         size_t n = fread(text, 1, sizeof text, in);
         fclose(in);
-        n = damage(&dice, text, n);
+        n = damage_text(&dice, text, n, MOST_BYTES);
         pick_options(&dice, f);
         put_data(f, "data.gz", text, n);
         load_any(f);
