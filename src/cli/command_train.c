@@ -134,8 +134,11 @@ static int show_sample(struct train *t, int64_t step) {
         return ot_fail(OT_E_BUDGET, "no memory for a prompt of %lld tokens", (long long)n);
     for (int64_t i = 0; i < n; i++)
         prompt[i] = ot_token_id(row.tokens[i]);
-    struct ot_generation generation = {
-        .prompt = prompt, .n_prompt = n, .max_new = SAMPLE_NEW_TOKENS, .top_p = 1};
+    struct ot_generation generation = {.prompt = prompt,
+                                       .n_prompt = n,
+                                       .max_new = SAMPLE_NEW_TOKENS,
+                                       .top_p = 1,
+                                       .stopped = ot_stop_requested};
     if (generation.max_new > t->rows.seq_len - n)
         generation.max_new = t->rows.seq_len - n;
     int rc;
@@ -165,9 +168,9 @@ static int run(struct train *t) {
     ot_stop_install();
     OT_TRY(ot_train_loop_run(&loop, &outcome));
     OT_TRY(ot_save_write(&t->save));
-    ot_stop_restore();
-    if (t->sample_row >= 0 && !outcome.interrupted)
+    if (t->sample_row >= 0 && !ot_stop_requested())
         OT_TRY(show_sample(t, outcome.steps));
+    ot_stop_ignore();
     ot_report_done(&t->report, &outcome);
     return ot_report_record_done(&t->report, &outcome, t->log);
 }

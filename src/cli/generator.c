@@ -60,7 +60,7 @@ static int write_tokens(struct ot_session *s, struct writer *w, struct ot_sample
                         float *logits) {
     const struct ot_generation *g = w->generation;
     uint64_t stream = ot_random_stream(OT_RANDOM_SAMPLE, g->number, 0);
-    while (w->out->n < capacity - g->n_prompt) {
+    while (w->out->n < capacity - g->n_prompt && !(g->stopped && g->stopped())) {
         int32_t id;
         double unit = ot_random_unit(g->seed, stream, (uint64_t)w->out->n);
         OT_TRY(ot_sampler_pick(sampler, logits, g->temperature, g->top_p, unit, &id));

@@ -16,6 +16,7 @@ struct ot_generation {
     /* Called with each piece of text; may be NULL. A negative result stops and is returned. */
     int (*emit)(void *context, const char *text, size_t bytes);
     void *context;
+    bool (*stopped)(void); /* asked before each token whether to end here; NULL: never */
 };
 
 struct ot_generated { /* zero before the first use; free with ot_generated_free */

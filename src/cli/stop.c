@@ -11,7 +11,6 @@
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
 enum { N_SIGNALS = sizeof numbers / sizeof *numbers };
 
-static struct sigaction before[N_SIGNALS];
 static bool at_terminal; /* where a bar may stand on the line */
 
 /* Any thread may be interrupted; lock-free, so allowed in a handler. */
@@ -41,15 +40,16 @@ void ot_stop_install(void) {
     atomic_store(&signals, 0);
     at_terminal = isatty(STDERR_FILENO) == 1;
     for (int i = 0; i < N_SIGNALS; i++) {
-        sigaction(numbers[i], NULL, &before[i]);
-        if (before[i].sa_handler != SIG_IGN) /* nohup, or a script's background job */
+        struct sigaction before;
+        if (sigaction(numbers[i], NULL, &before) == 0 &&
+            before.sa_handler != SIG_IGN) /* nohup, or a script's background job */
             sigaction(numbers[i], &action, NULL);
     }
 }
 
-void ot_stop_restore(void) {
+void ot_stop_ignore(void) {
     for (int i = 0; i < N_SIGNALS; i++)
-        sigaction(numbers[i], &before[i], NULL);
+        signal(numbers[i], SIG_IGN);
 }
 
 bool ot_stop_requested(void) {

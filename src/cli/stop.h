@@ -7,7 +7,7 @@
 #include <stdbool.h>
 
 void ot_stop_install(void);
-void ot_stop_restore(void); /* the signals do what they did before; ends what install began */
+void ot_stop_ignore(void); /* all is done: another one changes nothing any more */
 bool ot_stop_requested(void);
 
 #endif
