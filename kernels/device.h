@@ -8,6 +8,10 @@
  * that reading what was never written shows, and freed memory and what lies beyond an allocation's end cannot
  * be touched at all.)
  *
+ * SCRATCH. Ops that need room to work in (partial sums, a GEMM's workspace) take it from scratch that the device
+ * allocated from its budget when it was opened: usage tells how much. It is one for all ops, so all ops of a
+ * device run on one lane; copies, fills and events may use any number of others.
+ *
  * LANES. A lane is an in-order queue. Calls that take a lane only enqueue: the work happens later, in call
  * order within the lane, in any order between lanes. What a call takes by pointer to memory must stay valid
  * and unchanged until the work is done; its argument struct is copied. A full queue makes the caller wait.
@@ -34,7 +38,8 @@ struct ot_event;
 struct ot_ops;
 
 struct ot_device_config {
-    const char *kind;    /* "cpu" */
+    const char *kind;    /* "cpu", or "cuda" where the build has it */
+    int index;           /* cuda: which of the visible GPUs */
     size_t memory_bytes; /* budget of device memory; 0: no limit but what the machine has */
     int threads;         /* cpu device: threads that compute one op, >= 1 */
     /* Test seam: not 0 puts a random delay of 0..200 us before each command of each lane. */
@@ -58,6 +63,7 @@ void ot_device_free_pinned(struct ot_device *device, void *memory, size_t bytes)
 
 struct ot_device_usage {
     size_t budget_bytes, used_bytes, peak_bytes; /* device memory */
+    size_t scratch_bytes;                        /* the part of used_bytes that the ops work in */
     size_t pinned_bytes, pinned_peak_bytes;
 };
 void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out);

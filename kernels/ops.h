@@ -116,14 +116,16 @@ struct ot_rope {
  *     row_start[i] <= j <= i + n_keys - n   and   (window == 0 or j > i + n_keys - n - window)
  *
  * q, out: [n, heads, head_dim]; k, v: [n_keys, kv_heads, head_dim]; query head h uses kv head
- * h / (heads / kv_heads). lse: fp32 [heads, n], log of the sum of exp(scale * q.k): kept for backward; may be
- * NULL. Memory is linear in n. */
+ * h / (heads / kv_heads). With slopes (ALiBi, Press et al. 2022: fp32 [heads], device memory) the score of key j
+ * is scale * q.k - slopes[h] * (i + n_keys - n - j). lse: fp32 [heads, n], log of the sum of exp(score): kept
+ * for backward; may be NULL. Memory is linear in n. */
 struct ot_attention {
     enum ot_dtype dtype;
     int64_t n, n_keys, heads, kv_heads, head_dim, window;
     int64_t ldq, ldk, ldv, ldo; /* elements between tokens */
     float scale;
-    const int32_t *row_start; /* [n], key indices */
+    const int32_t *row_start; /* [n], key indices; never decreasing */
+    const float *slopes;      /* [heads]; NULL: none */
     const void *q, *k, *v;
     void *out;
     float *lse;

@@ -1,0 +1,185 @@
+/* What every kernel file includes: types, 16-byte accesses, reductions, the launch.
+ *
+ * One source, two compilers. nvcc makes GPU code of it; a host C++ compiler, with kernels/emu/include first in its
+ * include path and OT_EMU defined, makes a library that runs each kernel on a CPU, thread by thread
+ * (kernels/emu/emu.h says how and what it checks). So kernel files keep to what both understand:
+ *
+ *   - kernels are __global__ functions (templates too) and are launched by ot_launch, never by <<<>>>;
+ *   - shared memory is dynamic: ot_shared<T>() is its start, the launch says how big it is. No __shared__ variables;
+ *   - __syncthreads, __syncwarp, full-mask shuffles, votes, atomics on 32- and 64-bit numbers;
+ *   - PTX only behind the wrappers of ptx.cuh.
+ *
+ * EXACTNESS. Everything is compiled with -fmad=false (host: -ffp-contract=off) and without fast-math: a product and
+ * a sum are two roundings unless fmaf is written. So the emulator's bits are the GPU's wherever only + - * / fma
+ * and sqrt occur. Sums are taken in an order that depends on the arguments alone: never on the number of
+ * multiprocessors, never by floating-point atomics.
+ */
+#ifndef OT_KERNELS_CUDA_KERNEL_CUH
+#define OT_KERNELS_CUDA_KERNEL_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <stdint.h>
+
+#include "kernels/cuda/launchers.h"
+
+enum { OT_WARP = 32 };
+
+/* ---- shared memory and the launch ---- */
+
+#ifdef OT_EMU
+#include "kernels/emu/launch.h" /* ot_shared, ot_launch */
+#else
+template <class T>
+__device__ __forceinline__ T *ot_shared() {
+    extern __shared__ __align__(128) unsigned char ot_shared_memory[];
+    return reinterpret_cast<T *>(ot_shared_memory);
+}
+
+/* kernel<<<grid, block, shared_bytes, stream>>>(args...), with the limit of shared memory raised where needed. */
+template <class... P, class... A>
+cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                      A... args) {
+    if (shared_bytes > 48 * 1024) {
+        cudaError_t rc = cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+        if (rc != cudaSuccess)
+            return rc;
+    }
+    kernel<<<grid, block, shared_bytes, stream>>>(static_cast<P>(args)...);
+    return cudaGetLastError();
+}
+#endif
+
+#define OT_CUDA_TRY(expr)                                                                                    \
+    do {                                                                                                     \
+        cudaError_t ot_cuda_rc_ = (expr);                                                                    \
+        if (ot_cuda_rc_ != cudaSuccess)                                                                      \
+            return ot_cuda_rc_;                                                                              \
+    } while (0)
+
+static inline int64_t ot_ceil_div(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+/* ---- storage types ---- */
+
+__device__ __forceinline__ float ot_to_float(float x) {
+    return x;
+}
+__device__ __forceinline__ float ot_to_float(__nv_bfloat16 x) {
+    return __bfloat162float(x);
+}
+__device__ __forceinline__ float ot_to_float(__half x) {
+    return __half2float(x);
+}
+
+template <class T>
+__device__ __forceinline__ T ot_from_float(float x);
+template <>
+__device__ __forceinline__ float ot_from_float<float>(float x) {
+    return x;
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 ot_from_float<__nv_bfloat16>(float x) {
+    return __float2bfloat16_rn(x);
+}
+template <>
+__device__ __forceinline__ __half ot_from_float<__half>(float x) {
+    return __float2half_rn(x);
+}
+
+/* Calls f with a value of the C++ type of an ot_dtype: ot_dispatch(dtype, [&](auto zero) { using T = decltype(zero); ... }) */
+template <class F>
+cudaError_t ot_dispatch(enum ot_dtype dtype, F f) {
+    switch (dtype) {
+    case OT_F32:
+        return f(float());
+    case OT_BF16:
+        return f(__nv_bfloat16());
+    case OT_F16:
+        return f(__half());
+    }
+    return cudaErrorInvalidValue;
+}
+
+/* ---- 16 bytes at a time ---- */
+
+/* N consecutive values in fp32, loaded and stored by one 16-byte access: N is 4 for fp32, 8 for two-byte types. */
+template <class T>
+struct ot_pack {
+    static constexpr int N = 16 / (int)sizeof(T);
+    float v[N];
+};
+
+template <class T>
+__device__ __forceinline__ ot_pack<T> ot_load(const T *from) {
+    union {
+        uint4 raw;
+        T values[ot_pack<T>::N];
+    } u = {*reinterpret_cast<const uint4 *>(from)};
+    ot_pack<T> pack;
+#pragma unroll
+    for (int i = 0; i < ot_pack<T>::N; i++)
+        pack.v[i] = ot_to_float(u.values[i]);
+    return pack;
+}
+
+template <class T>
+__device__ __forceinline__ void ot_store(T *to, const ot_pack<T> &pack) {
+    union U {
+        uint4 raw;
+        T values[ot_pack<T>::N];
+        __device__ U() {}
+    } u;
+#pragma unroll
+    for (int i = 0; i < ot_pack<T>::N; i++)
+        u.values[i] = ot_from_float<T>(pack.v[i]);
+    *reinterpret_cast<uint4 *>(to) = u.raw;
+}
+
+/* Whether rows that start at p and lie ld elements apart can be read in whole packs up to cols. */
+template <class T>
+static inline bool ot_is_packable(const T *p, int64_t ld, int64_t cols) {
+    constexpr int N = ot_pack<T>::N;
+    return (uintptr_t)p % 16 == 0 && ld % N == 0 && cols % N == 0;
+}
+
+/* ---- reductions: a fixed tree ---- */
+
+template <class T>
+__device__ __forceinline__ T ot_warp_sum(T x) {
+#pragma unroll
+    for (int offset = OT_WARP / 2; offset > 0; offset /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, offset);
+    return x;
+}
+
+template <class T>
+__device__ __forceinline__ T ot_warp_max(T x) {
+#pragma unroll
+    for (int offset = OT_WARP / 2; offset > 0; offset /= 2) {
+        T other = __shfl_xor_sync(0xffffffffu, x, offset);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+/* Every thread of the block gets the sum. blockDim.x is a multiple of the warp, at most 1024; room: shared memory
+ * for 32 values, free again when the function returns. */
+template <class T>
+__device__ __forceinline__ T ot_block_sum(T x, T *room) {
+    int warp = (int)threadIdx.x / OT_WARP, lane = (int)threadIdx.x % OT_WARP,
+        warps = (int)blockDim.x / OT_WARP;
+    x = ot_warp_sum(x);
+    if (lane == 0)
+        room[warp] = x;
+    __syncthreads();
+    x = ot_warp_sum(lane < warps ? room[lane] : T(0));
+    __syncthreads();
+    return x;
+}
+
+#endif

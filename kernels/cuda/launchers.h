@@ -1,0 +1,56 @@
+/* The kernels' launchers: the border between C and CUDA C++.
+ *
+ * Each takes an op's arguments (kernels/ops.h: the contract is there) and enqueues its kernels on the stream.
+ * A launcher neither allocates nor waits, keeps nothing, and returns what the launch said: cudaSuccess, or the
+ * error of the first kernel that could not be launched. It may use all of the scratch: the stream orders it
+ * against the op before. All ops of a device share one stream (device.h), so nobody else is in it.
+ *
+ * The same sources run on a CPU: kernels/emu.
+ */
+#ifndef OT_KERNELS_CUDA_LAUNCHERS_H
+#define OT_KERNELS_CUDA_LAUNCHERS_H
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/ops.h"
+
+struct ot_cuda_stream {
+    cudaStream_t stream;
+    void *scratch;        /* device memory, 256-byte aligned */
+    size_t scratch_bytes; /* at least OT_CUDA_MIN_SCRATCH_BYTES */
+    int sm_count;         /* multiprocessors: for sizing grids, never for what a sum adds up first */
+    int shared_bytes;     /* that one block may have (opt-in limit) */
+    int arch;             /* compute capability times ten: 80, 89, 90, 120 */
+};
+
+enum { OT_CUDA_MIN_SCRATCH_BYTES = 1 << 20 };
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+cudaError_t ot_cuda_bias_backward(const struct ot_bias_backward *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_embed(const struct ot_embed *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_embed_backward(const struct ot_embed_backward *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_norm(const struct ot_norm *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_norm_backward(const struct ot_norm_backward *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_rope(const struct ot_rope *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_attention(const struct ot_attention *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_attention_backward(const struct ot_attention_backward *args,
+                                       const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_glu(const struct ot_glu *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_glu_backward(const struct ot_glu_backward *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_activate(const struct ot_activate *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_activate_backward(const struct ot_activate_backward *args,
+                                      const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_add(const struct ot_add *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_cast(const struct ot_cast *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_adamw(const struct ot_adamw *args, const struct ot_cuda_stream *on);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
