@@ -8,9 +8,9 @@
  * that reading what was never written shows, and freed memory and what lies beyond an allocation's end cannot
  * be touched at all.)
  *
- * SCRATCH. Ops that need room to work in (partial sums, a GEMM's workspace) take it from scratch that the device
- * allocated from its budget when it was opened: usage tells how much. It is one for all ops, so all ops of a
- * device run on one lane; copies, fills and events may use any number of others.
+ * SCRATCH. Ops that need room to work in (partial sums, a GEMM's workspace) take it from scratch that the
+ * device allocated from its budget when it was opened: usage tells how much. It is one for all ops, so all
+ * ops of a device run on one lane; copies, fills and events may use any number of others.
  *
  * LANES. A lane is an in-order queue. Calls that take a lane only enqueue: the work happens later, in call
  * order within the lane, in any order between lanes. What a call takes by pointer to memory must stay valid

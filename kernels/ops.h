@@ -115,10 +115,10 @@ struct ot_rope {
  *
  *     row_start[i] <= j <= i + n_keys - n   and   (window == 0 or j > i + n_keys - n - window)
  *
- * q, out: [n, heads, head_dim]; k, v: [n_keys, kv_heads, head_dim]; query head h uses kv head
- * h / (heads / kv_heads). With slopes (ALiBi, Press et al. 2022: fp32 [heads], device memory) the score of key j
- * is scale * q.k - slopes[h] * (i + n_keys - n - j). lse: fp32 [heads, n], log of the sum of exp(score): kept
- * for backward; may be NULL. Memory is linear in n. */
+ * q, out: [n, heads, head_dim]; k, v: [n_keys, kv_heads, head_dim]; query head h uses kv head h / (heads /
+ * kv_heads). With slopes (ALiBi, Press et al. 2022: fp32 [heads], device memory) the score of key j is scale
+ * * q.k - slopes[h] * (i + n_keys - n - j). lse: fp32 [heads, n], log of the sum of exp(score): kept for
+ * backward; may be NULL. Memory is linear in n. */
 struct ot_attention {
     enum ot_dtype dtype;
     int64_t n, n_keys, heads, kv_heads, head_dim, window;

@@ -1,18 +1,19 @@
 /* What every kernel file includes: types, 16-byte accesses, reductions, the launch.
  *
- * One source, two compilers. nvcc makes GPU code of it; a host C++ compiler, with kernels/emu/include first in its
- * include path and OT_EMU defined, makes a library that runs each kernel on a CPU, thread by thread
+ * One source, two compilers. nvcc makes GPU code of it; a host C++ compiler, with kernels/emu/include first
+ * in its include path and OT_EMU defined, makes a library that runs each kernel on a CPU, thread by thread
  * (kernels/emu/emu.h says how and what it checks). So kernel files keep to what both understand:
  *
  *   - kernels are __global__ functions (templates too) and are launched by ot_launch, never by <<<>>>;
- *   - shared memory is dynamic: ot_shared<T>() is its start, the launch says how big it is. No __shared__ variables;
+ * - shared memory is dynamic: ot_shared<T>() is its start, the launch says how big it is. No __shared__
+ * variables;
  *   - __syncthreads, __syncwarp, full-mask shuffles, votes, atomics on 32- and 64-bit numbers;
  *   - PTX only behind the wrappers of ptx.cuh.
  *
- * EXACTNESS. Everything is compiled with -fmad=false (host: -ffp-contract=off) and without fast-math: a product and
- * a sum are two roundings unless fmaf is written. So the emulator's bits are the GPU's wherever only + - * / fma
- * and sqrt occur. Sums are taken in an order that depends on the arguments alone: never on the number of
- * multiprocessors, never by floating-point atomics.
+ * EXACTNESS. Everything is compiled with -fmad=false (host: -ffp-contract=off) and without fast-math: a
+ * product and a sum are two roundings unless fmaf is written. So the emulator's bits are the GPU's wherever
+ * only + - * / fma and sqrt occur. Sums are taken in an order that depends on the arguments alone: never on
+ * the number of multiprocessors, never by floating-point atomics.
  */
 #ifndef OT_KERNELS_CUDA_KERNEL_CUH
 #define OT_KERNELS_CUDA_KERNEL_CUH
@@ -38,7 +39,8 @@ __device__ __forceinline__ T *ot_shared() {
     return reinterpret_cast<T *>(ot_shared_memory);
 }
 
-/* kernel<<<grid, block, shared_bytes, stream>>>(args...), with the limit of shared memory raised where needed. */
+/* kernel<<<grid, block, shared_bytes, stream>>>(args...), with the limit of shared memory raised where
+ * needed. */
 template <class... P, class... A>
 cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
                       A... args) {
@@ -91,7 +93,8 @@ __device__ __forceinline__ __half ot_from_float<__half>(float x) {
     return __float2half_rn(x);
 }
 
-/* Calls f with a value of the C++ type of an ot_dtype: ot_dispatch(dtype, [&](auto zero) { using T = decltype(zero); ... }) */
+/* Calls f with a value of the C++ type of an ot_dtype: ot_dispatch(dtype, [&](auto zero) { using T =
+ * decltype(zero); ... }) */
 template <class F>
 cudaError_t ot_dispatch(enum ot_dtype dtype, F f) {
     switch (dtype) {
@@ -107,7 +110,8 @@ cudaError_t ot_dispatch(enum ot_dtype dtype, F f) {
 
 /* ---- 16 bytes at a time ---- */
 
-/* N consecutive values in fp32, loaded and stored by one 16-byte access: N is 4 for fp32, 8 for two-byte types. */
+/* N consecutive values in fp32, loaded and stored by one 16-byte access: N is 4 for fp32, 8 for two-byte
+ * types. */
 template <class T>
 struct ot_pack {
     static constexpr int N = 16 / (int)sizeof(T);
@@ -167,8 +171,8 @@ __device__ __forceinline__ T ot_warp_max(T x) {
     return x;
 }
 
-/* Every thread of the block gets the sum. blockDim.x is a multiple of the warp, at most 1024; room: shared memory
- * for 32 values, free again when the function returns. */
+/* Every thread of the block gets the sum. blockDim.x is a multiple of the warp, at most 1024; room: shared
+ * memory for 32 values, free again when the function returns. */
 template <class T>
 __device__ __forceinline__ T ot_block_sum(T x, T *room) {
     int warp = (int)threadIdx.x / OT_WARP, lane = (int)threadIdx.x % OT_WARP,

@@ -1,9 +1,9 @@
 /* The kernels' launchers: the border between C and CUDA C++.
  *
  * Each takes an op's arguments (kernels/ops.h: the contract is there) and enqueues its kernels on the stream.
- * A launcher neither allocates nor waits, keeps nothing, and returns what the launch said: cudaSuccess, or the
- * error of the first kernel that could not be launched. It may use all of the scratch: the stream orders it
- * against the op before. All ops of a device share one stream (device.h), so nobody else is in it.
+ * A launcher neither allocates nor waits, keeps nothing, and returns what the launch said: cudaSuccess, or
+ * the error of the first kernel that could not be launched. It may use all of the scratch: the stream orders
+ * it against the op before. All ops of a device share one stream (device.h), so nobody else is in it.
  *
  * The same sources run on a CPU: kernels/emu.
  */

@@ -1,7 +1,7 @@
-/* The machine's instructions that CUDA C++ has no words for, each behind one function with the meaning of the PTX ISA
- * (chapter 9): matrix products on tensor cores, their loads from shared memory, and asynchronous copies into it.
- * kernels/emu/ptx_emu.h is the same list for the emulator. What an architecture lacks is composed from what it has:
- * sm_75 copies in order and multiplies k16 as two k8 (fp16 only).
+/* The machine's instructions that CUDA C++ has no words for, each behind one function with the meaning of the
+ * PTX ISA (chapter 9): matrix products on tensor cores, their loads from shared memory, and asynchronous
+ * copies into it. kernels/emu/ptx_emu.h is the same list for the emulator. What an architecture lacks is
+ * composed from what it has: sm_75 copies in order and multiplies k16 as two k8 (fp16 only).
  */
 #ifndef OT_KERNELS_CUDA_PTX_CUH
 #define OT_KERNELS_CUDA_PTX_CUH
@@ -18,8 +18,9 @@ __device__ __forceinline__ uint32_t ot_shared_address(const void *p) {
 
 /* ---- asynchronous copies ---- */
 
-/* 16 bytes from global to shared memory, both 16-byte aligned; zeros instead where not `valid` (global is then not
- * read). Complete after a commit and the wait for its group, and visible to others after a barrier. */
+/* 16 bytes from global to shared memory, both 16-byte aligned; zeros instead where not `valid` (global is
+ * then not read). Complete after a commit and the wait for its group, and visible to others after a barrier.
+ * */
 __device__ __forceinline__ void ot_cp_async_16(void *shared, const void *global, bool valid) {
 #if __CUDA_ARCH__ >= 800
     int bytes = valid ? 16 : 0;
@@ -48,8 +49,8 @@ __device__ __forceinline__ void ot_cp_async_wait() {
 
 /* ---- fragments from shared memory ---- */
 
-/* Four 8x8 tiles of two-byte elements: lane 8 i + r gives the address of row r of tile i (16 bytes, aligned). Lane l
- * gets of tile i, in out[i], the elements (l / 4, 2 (l % 4)) and the one after it. */
+/* Four 8x8 tiles of two-byte elements: lane 8 i + r gives the address of row r of tile i (16 bytes, aligned).
+ * Lane l gets of tile i, in out[i], the elements (l / 4, 2 (l % 4)) and the one after it. */
 __device__ __forceinline__ void ot_ldmatrix_x4(uint32_t (&out)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
@@ -67,8 +68,8 @@ __device__ __forceinline__ void ot_ldmatrix_x4_trans(uint32_t (&out)[4], const v
 
 /* ---- products ---- */
 
-/* c[16][8] += a[16][16] b[16][8] for one warp, fp32 accumulation; a and b are T (bf16 or fp16), two to a register.
- * Lane l with g = l / 4, t = l % 4 holds
+/* c[16][8] += a[16][16] b[16][8] for one warp, fp32 accumulation; a and b are T (bf16 or fp16), two to a
+ * register. Lane l with g = l / 4, t = l % 4 holds
  *   a: rows g, g + 8, columns 2t, 2t+1 in a[0], a[1]; the same rows, columns 2t+8, 2t+9 in a[2], a[3]
  *   b: rows 2t, 2t+1 of column g in b0; rows 2t+8, 2t+9 in b1
  *   c: row g, columns 2t, 2t+1 in c[0], c[1]; row g + 8 in c[2], c[3]. */
