@@ -11,6 +11,8 @@ import unittest
 FOLDERS = ["src", "models", "offload", "kernels", "tests"]
 # Who may include whom: src -> models -> offload -> kernels -> src/base. Tests may include everything.
 LAYERS = [("src/base/", 0), ("kernels/", 1), ("offload/", 2), ("models/", 3), ("src/", 4), ("tests/", 5)]
+# Who may include the headers of the CUDA toolkit, or the emulator's in their place.
+CUDA_FOLDERS = ("kernels/cuda/", "kernels/emu/", "tests/emu/")
 MOST_COLUMNS, MOST_LINES = 110, 600
 
 root = sys.argv.pop(1)
@@ -24,7 +26,7 @@ def sources():
     for folder in FOLDERS:
         for where, _, names in os.walk(os.path.join(root, folder)):
             for name in names:
-                if name.endswith((".c", ".h")):
+                if name.endswith((".c", ".h", ".cpp", ".cu", ".cuh")):
                     path = os.path.relpath(os.path.join(where, name), root)
                     with open(os.path.join(root, path), encoding="utf-8") as file:
                         yield path, file.read().split("\n")
@@ -49,6 +51,13 @@ class Style(unittest.TestCase):
                     yield f"{name} belongs to a layer above"
         self.check(faults_of)
 
+    def test_cuda_stays_behind_the_device_interface(self):
+        def faults_of(path, lines):
+            if not path.startswith(CUDA_FOLDERS):
+                for name in re.findall(r'^ *# *include <((?:cuda|cublas|nvtx)[^>]*)>', "\n".join(lines), re.MULTILINE):
+                    yield f"includes {name}"
+        self.check(faults_of)
+
     def test_nothing_is_too_long(self):
         def faults_of(path, lines):
             if len(lines) - 1 > MOST_LINES:
@@ -62,8 +71,8 @@ class Style(unittest.TestCase):
         seen = set()
 
         def faults_of(path, lines):
-            if path.endswith(".h"):
-                guards = re.findall(r"^#ifndef (OT_\w+_H)$", "\n".join(lines), re.MULTILINE)
+            if path.endswith((".h", ".cuh")):
+                guards = re.findall(r"^#ifndef (OT_\w+_(?:H|CUH))$", "\n".join(lines), re.MULTILINE)
                 if len(guards) != 1 or guards[0] in seen:
                     yield f"include guards {guards}, wanted one that no other header has"
                 if not lines[0].startswith("/* "):
