@@ -8,19 +8,61 @@
 #include "src/base/random.h"
 #include "tests/support/check.h"
 
-void ops_open(struct ops_fixture *f, int threads, enum ot_dtype dtype) {
+enum { GUARD_BYTES = 256, POISON = 0xff /* a NaN in every dtype */ };
+
+void ops_open_kind(struct ops_fixture *f, const char *kind, int threads, enum ot_dtype dtype) {
     memset(f, 0, sizeof *f);
     f->dtype = dtype;
-    struct ot_device_config config = {.kind = "cpu", .threads = threads};
+    f->guard_bytes = strcmp(kind, "cpu") == 0 ? 0 : GUARD_BYTES;
+    struct ot_device_config config = {.kind = kind, .threads = threads};
     check_ok(ot_device_open(&config, &f->device));
     check_ok(ot_lane_open(f->device, "compute", &f->lane));
     f->ops = ot_device_ops(f->device);
 }
 
+void ops_open(struct ops_fixture *f, int threads, enum ot_dtype dtype) {
+    ops_open_kind(f, "cpu", threads, dtype);
+}
+
+/* ---- copies: host ends are pinned ---- */
+
+static void copy_to_device(struct ops_fixture *f, void *device, const void *data, size_t bytes) {
+    void *pinned;
+    check_ok(ot_device_alloc_pinned(f->device, bytes, "test", &pinned));
+    if (bytes)
+        memcpy(pinned, data, bytes);
+    ot_lane_copy(f->lane, OT_COPY_H2D, device, pinned, bytes);
+    check_ok(ot_lane_sync(f->lane));
+    ot_device_free_pinned(f->device, pinned, bytes);
+}
+
+static void copy_from_device(struct ops_fixture *f, void *data, const void *device, size_t bytes) {
+    void *pinned;
+    check_ok(ot_device_alloc_pinned(f->device, bytes, "test", &pinned));
+    ot_lane_copy(f->lane, OT_COPY_D2H, pinned, device, bytes);
+    check_ok(ot_lane_sync(f->lane));
+    if (bytes)
+        memcpy(data, pinned, bytes);
+    ot_device_free_pinned(f->device, pinned, bytes);
+}
+
+/* ---- memory ---- */
+
+static void check_guard(struct ops_fixture *f, int index) {
+    unsigned char guard[GUARD_BYTES];
+    const struct ops_memory *memory = &f->memories[index];
+    copy_from_device(f, guard, (const char *)memory->device + memory->bytes, f->guard_bytes);
+    for (size_t i = 0; i < f->guard_bytes; i++)
+        if (guard[i] != POISON)
+            fail_msg("byte %zu behind the end of memory %d (%zu bytes) was written", i, index, memory->bytes);
+}
+
 void ops_close(struct ops_fixture *f) {
     check_ok(ot_lane_sync(f->lane));
-    for (int i = 0; i < f->n_memories; i++)
-        ot_device_free(f->device, f->memories[i]);
+    for (int i = 0; i < f->n_memories; i++) {
+        check_guard(f, i);
+        ot_device_free(f->device, f->memories[i].device);
+    }
     for (int i = 0; i < f->n_results; i++)
         free(f->results[i].values);
     ot_lane_close(f->lane);
@@ -30,49 +72,50 @@ void ops_close(struct ops_fixture *f) {
 
 void *ops_blank(struct ops_fixture *f, size_t bytes) {
     assert_true(f->n_memories < OPS_MEMORIES);
-    void **memory = &f->memories[f->n_memories++];
-    check_ok(ot_device_alloc(f->device, bytes, "test", memory));
-    return *memory;
+    struct ops_memory *memory = &f->memories[f->n_memories++];
+    memory->bytes = bytes;
+    check_ok(ot_device_alloc(f->device, bytes + f->guard_bytes, "test", &memory->device));
+    ot_lane_fill(f->lane, memory->device, POISON, bytes + f->guard_bytes);
+    return memory->device;
 }
 
 void *ops_blank_values(struct ops_fixture *f, enum ot_dtype dtype, int64_t n) {
-    return ops_blank(f, (size_t)n * ot_dtype_bytes(dtype));
-}
-
-static void *upload_bytes(struct ops_fixture *f, const void *data, size_t bytes) {
-    void *memory = ops_blank(f, bytes);
-    ot_lane_copy(f->lane, OT_COPY_H2D, memory, data, bytes);
-    check_ok(ot_lane_sync(f->lane));
-    return memory;
+    size_t shift = (size_t)f->shift * ot_dtype_bytes(dtype);
+    return (char *)ops_blank(f, (size_t)n * ot_dtype_bytes(dtype) + shift) + shift;
 }
 
 void *ops_upload(struct ops_fixture *f, enum ot_dtype dtype, const float *values, int64_t n) {
-    if (dtype == OT_F32)
-        return upload_bytes(f, values, (size_t)n * sizeof *values);
-    uint16_t *half = malloc((size_t)n * sizeof *half);
+    void *memory = ops_blank_values(f, dtype, n);
+    size_t bytes = (size_t)n * ot_dtype_bytes(dtype);
+    if (dtype == OT_F32) {
+        copy_to_device(f, memory, values, bytes);
+        return memory;
+    }
+    uint16_t *half = malloc(bytes);
     assert_non_null(half);
     for (int64_t i = 0; i < n; i++)
         half[i] = dtype == OT_BF16 ? ot_bf16_from_f32(values[i]) : ot_f16_from_f32(values[i]);
-    void *memory = upload_bytes(f, half, (size_t)n * sizeof *half);
+    copy_to_device(f, memory, half, bytes);
     free(half);
     return memory;
 }
 
 int32_t *ops_upload_ids(struct ops_fixture *f, const int32_t *ids, int64_t n) {
-    return upload_bytes(f, ids, (size_t)n * sizeof *ids);
+    int32_t *memory = ops_blank(f, (size_t)n * sizeof *ids);
+    copy_to_device(f, memory, ids, (size_t)n * sizeof *ids);
+    return memory;
 }
 
 void ops_collect(struct ops_fixture *f, const char *name, enum ot_dtype dtype, const void *device,
                  int64_t n) {
     assert_true(f->n_results < OPS_RESULTS);
     struct ops_result *result = &f->results[f->n_results++];
-    *result = (struct ops_result){name, malloc((size_t)n * sizeof(float)), n};
+    *result = (struct ops_result){name, malloc((size_t)n * sizeof(float)), n, dtype};
     uint16_t *half = malloc((size_t)n * sizeof *half);
     assert_non_null(result->values);
     assert_non_null(half);
     void *to = dtype == OT_F32 ? (void *)result->values : (void *)half;
-    ot_lane_copy(f->lane, OT_COPY_D2H, to, device, (size_t)n * ot_dtype_bytes(dtype));
-    check_ok(ot_lane_sync(f->lane));
+    copy_from_device(f, to, device, (size_t)n * ot_dtype_bytes(dtype));
     for (int64_t i = 0; dtype != OT_F32 && i < n; i++)
         result->values[i] = dtype == OT_BF16 ? ot_bf16_to_f32(half[i]) : ot_f16_to_f32(half[i]);
     free(half);
@@ -93,8 +136,10 @@ const float *ops_result(const struct ops_fixture *f, const char *name, int64_t *
 float *ops_random(uint64_t seed, int64_t n, float scale) {
     float *values = malloc((size_t)n * sizeof *values);
     assert_non_null(values);
-    for (int64_t i = 0; i < n; i++)
-        values[i] = ot_bf16_to_f32(ot_bf16_from_f32(scale * ot_random_normal(seed, 0, (uint64_t)i)));
+    for (int64_t i = 0; i < n; i++) {
+        float wide = ot_bf16_to_f32(ot_bf16_from_f32(scale * ot_random_normal(seed, 0, (uint64_t)i)));
+        values[i] = ot_f16_to_f32(ot_f16_from_f32(wide));
+    }
     return values;
 }
 

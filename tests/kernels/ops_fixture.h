@@ -1,8 +1,12 @@
 /* Ops under test: a device with a lane, memory that is forgotten at the end, and results under names.
  *
  * A case is a function that uploads its inputs, runs ops and collects their results as fp32. Written once, it
- * runs in fp32 and in bf16, on any number of threads; what is compared is up to the test. Inputs lie on the
- * bf16 grid, so that both dtypes start from the same numbers.
+ * runs in every dtype, on any number of threads and on any device (tests/cuda/cuda_fixture.h compares two); what
+ * is compared is up to the test. Inputs lie on the grids of bf16 and fp16, so that all dtypes start from the same
+ * numbers.
+ *
+ * The cpu device itself poisons memory and guards its ends. On others the fixture does what it can from outside:
+ * fresh memory is full of NaNs, and so are the bytes behind each allocation, which must be untouched at the end.
  */
 #ifndef OT_TESTS_KERNELS_OPS_FIXTURE_H
 #define OT_TESTS_KERNELS_OPS_FIXTURE_H
@@ -14,10 +18,16 @@
 
 enum { OPS_MEMORIES = 64, OPS_RESULTS = 16 };
 
+struct ops_memory {
+    void *device;
+    size_t bytes; /* without the guard behind it */
+};
+
 struct ops_result {
     const char *name;
     float *values;
     int64_t n;
+    enum ot_dtype dtype; /* that the values were stored in */
 };
 
 struct ops_fixture {
@@ -25,13 +35,16 @@ struct ops_fixture {
     struct ot_lane *lane;
     const struct ot_ops *ops;
     enum ot_dtype dtype; /* of activations and weights in this run */
-    void *memories[OPS_MEMORIES];
+    size_t guard_bytes;  /* behind each memory: 0 where the device itself guards */
+    int shift; /* elements by which uploaded and blank values lie off the alignment of memory; 0 at first */
+    struct ops_memory memories[OPS_MEMORIES];
     int n_memories;
     struct ops_result results[OPS_RESULTS];
     int n_results;
 };
 
-void ops_open(struct ops_fixture *f, int threads, enum ot_dtype dtype);
+void ops_open(struct ops_fixture *f, int threads, enum ot_dtype dtype); /* the cpu device */
+void ops_open_kind(struct ops_fixture *f, const char *kind, int threads, enum ot_dtype dtype);
 void ops_close(struct ops_fixture *f); /* forgets results too */
 
 /* Device memory. blank: as the device hands it out, that is, poisoned. */
@@ -44,7 +57,7 @@ int32_t *ops_upload_ids(struct ops_fixture *f, const int32_t *ids, int64_t n);
 void ops_collect(struct ops_fixture *f, const char *name, enum ot_dtype dtype, const void *device, int64_t n);
 const float *ops_result(const struct ops_fixture *f, const char *name, int64_t *n); /* n may be NULL */
 
-/* Normal numbers on the bf16 grid, a function of the seed; the caller frees them. */
+/* Normal numbers on the bf16 and fp16 grids, a function of the seed; the caller frees them. */
 float *ops_random(uint64_t seed, int64_t n, float scale);
 
 typedef void (*ops_case)(struct ops_fixture *f, const void *argument);

@@ -1,0 +1,117 @@
+#include "tests/cuda/cuda_fixture.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support/check.h"
+
+enum { CPU_THREADS = 2 };
+
+double cuda_unit_roundoff(enum ot_dtype dtype) {
+    static const double units[] = {0x1p-24, 0x1p-8, 0x1p-11};
+    return units[dtype];
+}
+
+void cuda_skip_without_device(void) {
+#ifndef OT_TEST_EMULATED
+    struct ot_device *device;
+    struct ot_device_config config = {.kind = "cuda", .threads = 1};
+    if (ot_device_open(&config, &device) < 0) {
+        fprintf(stderr, "SKIP: no CUDA device: %s\n", ot_error_text());
+        exit(77);
+    }
+    ot_device_close(device);
+#endif
+}
+
+/* The cpu device computes fp16 cases in fp32, from the same numbers: inputs lie on the fp16 grid. */
+static enum ot_dtype reference_dtype(enum ot_dtype dtype) {
+    return dtype == OT_F16 ? OT_F32 : dtype;
+}
+
+static void run_on(struct ops_fixture *f, const char *kind, ops_case run, const void *argument,
+                   enum ot_dtype dtype, int shift) {
+    ops_open_kind(f, kind, CPU_THREADS, dtype);
+    f->shift = shift;
+    run(f, argument);
+}
+
+void cuda_run(struct cuda_pair *p, ops_case run, const void *argument, enum ot_dtype dtype, int shift) {
+    struct ops_fixture again;
+    run_on(&p->cuda, "cuda", run, argument, dtype, shift);
+    run_on(&again, "cuda", run, argument, dtype, shift);
+    assert_int_equal(again.n_results, p->cuda.n_results);
+    for (int i = 0; i < again.n_results; i++)
+        if (memcmp(again.results[i].values, p->cuda.results[i].values,
+                   (size_t)again.results[i].n * sizeof(float)) != 0)
+            fail_msg("%s differs from run to run (%s)", again.results[i].name, ot_dtype_name(dtype));
+    ops_close(&again);
+    run_on(&p->cpu, "cpu", run, argument, reference_dtype(dtype), shift);
+    assert_int_equal(p->cpu.n_results, p->cuda.n_results);
+}
+
+void cuda_close(struct cuda_pair *p) {
+    ops_close(&p->cuda);
+    ops_close(&p->cpu);
+}
+
+static const struct ops_result *find_result(const struct ops_fixture *f, const char *name) {
+    for (int i = 0; i < f->n_results; i++)
+        if (strcmp(f->results[i].name, name) == 0)
+            return &f->results[i];
+    fail_msg("the case collected no '%s'", name);
+    return NULL;
+}
+
+static float rounded(enum ot_dtype dtype, float value) {
+    if (dtype == OT_BF16)
+        return ot_bf16_to_f32(ot_bf16_from_f32(value));
+    return dtype == OT_F16 ? ot_f16_to_f32(ot_f16_from_f32(value)) : value;
+}
+
+static void fail_at(const struct ops_result *got, const struct ops_result *want, int64_t i, double bound) {
+    fail_msg("%s[%lld of %lld] in %s = %.9g, the cpu device has %.9g: they differ by %.3g, more than %.3g",
+             got->name, (long long)i, (long long)got->n, ot_dtype_name(got->dtype), (double)got->values[i],
+             (double)want->values[i], fabs((double)got->values[i] - want->values[i]), bound);
+}
+
+void cuda_check_bits(const struct cuda_pair *p, const char *name) {
+    const struct ops_result *got = find_result(&p->cuda, name), *want = find_result(&p->cpu, name);
+    assert_int_equal(got->n, want->n);
+    for (int64_t i = 0; i < got->n; i++) {
+        float value = rounded(got->dtype, want->values[i]);
+        if (ot_f32_bits(got->values[i]) != ot_f32_bits(value) && !(isnan(got->values[i]) && isnan(value)))
+            fail_at(got, want, i, 0);
+    }
+}
+
+/* What storing adds: one rounding in each result that is not fp32, and half of the smallest step near 0. */
+static double storing_error(const struct ops_result *result, double magnitude) {
+    if (result->dtype == OT_F32)
+        return 0;
+    return cuda_unit_roundoff(result->dtype) * magnitude + (result->dtype == OT_F16 ? 0x1p-25 : 0x1p-134);
+}
+
+void cuda_check_close(const struct cuda_pair *p, const char *name, const struct cuda_bound *bound) {
+    const struct ops_result *got = find_result(&p->cuda, name), *want = find_result(&p->cpu, name);
+    assert_int_equal(got->n, want->n);
+    int64_t worst = -1;
+    double worst_excess = 0, worst_bound = 0;
+    for (int64_t i = 0; i < got->n; i++) {
+        double g = got->values[i], w = want->values[i];
+        if (g == w || (isnan(g) && isnan(w))) /* also equal infinities */
+            continue;
+        double error = bound->relative * fabs(w) + bound->absolute + (bound->each ? bound->each[i] : 0);
+        error += storing_error(got, fabs(w) + error) + storing_error(want, fabs(w) + error);
+        double excess = fabs(g - w) - error;
+        if (!(excess <= 0) && (worst < 0 || excess > worst_excess || isnan(excess))) {
+            worst = i;
+            worst_excess = excess;
+            worst_bound = error;
+        }
+    }
+    if (worst >= 0)
+        fail_at(got, want, worst, worst_bound);
+}
