@@ -1,8 +1,8 @@
 /* One case on two devices: `cuda`, and `cpu` as the reference.
  *
- * A case is a function of tests/kernels/ops_fixture.h: it uploads inputs, runs ops and collects results. It knows
- * nothing of devices. cuda_run runs it twice on the cuda device, which must give the same bits, and once on the cpu
- * device. Then each result is compared, by name:
+ * A case is a function of tests/kernels/ops_fixture.h: it uploads inputs, runs ops and collects results. It
+ * knows nothing of devices. cuda_run runs it twice on the cuda device, which must give the same bits, and
+ * once on the cpu device. Then each result is compared, by name:
  *
  *     struct cuda_pair p;
  *     cuda_run(&p, run_norm, &shape, OT_BF16, 0);
@@ -10,12 +10,12 @@
  *     cuda_check_close(&p, "y", &(struct cuda_bound){.relative = 40 * 0x1p-24});
  *     cuda_close(&p);
  *
- * A bound says how far the two devices' numbers may be apart in fp32, before they are stored: it follows from the
- * length of the sums and the functions in it. What rounding to the dtype of the result adds is known here and added
- * here. Elements that the case leaves alone are NaN on both sides (ops_fixture.h) and must stay so.
+ * A bound says how far the two devices' numbers may be apart in fp32, before they are stored: it follows from
+ * the length of the sums and the functions in it. What rounding to the dtype of the result adds is known here
+ * and added here. Elements that the case leaves alone are NaN on both sides (ops_fixture.h) and must stay so.
  *
- * The same source runs against the emulated CUDA library and against a real one. Only the latter may be without a
- * device: main() begins with cuda_skip_without_device().
+ * The same source runs against the emulated CUDA library and against a real one. Only the latter may be
+ * without a device: main() begins with cuda_skip_without_device().
  */
 #ifndef OT_TESTS_CUDA_CUDA_FIXTURE_H
 #define OT_TESTS_CUDA_CUDA_FIXTURE_H

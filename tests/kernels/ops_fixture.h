@@ -1,12 +1,13 @@
 /* Ops under test: a device with a lane, memory that is forgotten at the end, and results under names.
  *
  * A case is a function that uploads its inputs, runs ops and collects their results as fp32. Written once, it
- * runs in every dtype, on any number of threads and on any device (tests/cuda/cuda_fixture.h compares two); what
- * is compared is up to the test. Inputs lie on the grids of bf16 and fp16, so that all dtypes start from the same
- * numbers.
+ * runs in every dtype, on any number of threads and on any device (tests/cuda/cuda_fixture.h compares two);
+ * what is compared is up to the test. Inputs lie on the grids of bf16 and fp16, so that all dtypes start from
+ * the same numbers.
  *
- * The cpu device itself poisons memory and guards its ends. On others the fixture does what it can from outside:
- * fresh memory is full of NaNs, and so are the bytes behind each allocation, which must be untouched at the end.
+ * The cpu device itself poisons memory and guards its ends. On others the fixture does what it can from
+ * outside: fresh memory is full of NaNs, and so are the bytes behind each allocation, which must be untouched
+ * at the end.
  */
 #ifndef OT_TESTS_KERNELS_OPS_FIXTURE_H
 #define OT_TESTS_KERNELS_OPS_FIXTURE_H
