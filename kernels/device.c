@@ -115,3 +115,11 @@ void ot_lane_wait(struct ot_lane *lane, struct ot_event *event) {
 int ot_event_sync(struct ot_event *event) {
     return event->device->api->event_sync(event);
 }
+
+int ot_event_create_timed(struct ot_device *device, struct ot_event **out) {
+    return device->api->event_create_timed(device, out);
+}
+
+int ot_event_seconds(struct ot_event *event, double *out) {
+    return event->device->api->event_seconds(event, out);
+}

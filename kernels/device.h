@@ -89,6 +89,12 @@ void ot_lane_record(struct ot_lane *lane, struct ot_event *event);
 void ot_lane_wait(struct ot_lane *lane, struct ot_event *event); /* passes at once if never recorded */
 int ot_event_sync(struct ot_event *event);                       /* blocks the calling thread */
 
+/* An event that also keeps the time at which its lane came to it. Errors: OT_E_DEVICE. */
+int ot_event_create_timed(struct ot_device *device, struct ot_event **out);
+/* When the event was last recorded, in seconds on ot_clock_seconds's clock; the lane has passed it. Times of
+ * one device compare to a microsecond, those of device and host to some tens. Errors: OT_E_DEVICE. */
+int ot_event_seconds(struct ot_event *event, double *out);
+
 /* ---- what a device implements (kernels/cpu, kernels/cuda) ---- */
 
 struct ot_device_api {
@@ -112,6 +118,8 @@ struct ot_device_api {
     void (*record)(struct ot_lane *lane, struct ot_event *event);
     void (*wait)(struct ot_lane *lane, struct ot_event *event);
     int (*event_sync)(struct ot_event *event);
+    int (*event_create_timed)(struct ot_device *device, struct ot_event **out);
+    int (*event_seconds)(struct ot_event *event, double *out);
 };
 
 /* A device's own structs begin with these. */

@@ -95,6 +95,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
                                           .chain = &en->chain,
                                           .run = ot_engine_run_task,
                                           .context = en,
+                                          .trace = config->trace,
                                           .delay_seed = config->delay_seed,
                                           .stall_seconds = config->stall_seconds};
     OT_TRY_GOTO(ot_executor_open(&executor, &en->executor), rc, out);

@@ -14,6 +14,7 @@
 
 #include "offload/block.h"
 #include "offload/plan.h"
+#include "offload/trace.h"
 
 struct ot_engine;
 
@@ -27,9 +28,10 @@ struct ot_engine_config {
     struct ot_device *device;     /* outlives the engine; the plan's bytes are allocated from it */
     const struct ot_plan *plan;   /* copied */
     struct ot_optimizer_config optimizer;
-    int optimizer_threads; /* >= 1 */
-    uint64_t delay_seed;   /* test seam: not 0 delays the executor's own threads at random */
-    double stall_seconds;  /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
+    int optimizer_threads;  /* >= 1 */
+    struct ot_trace *trace; /* NULL: none; outlives the engine */
+    uint64_t delay_seed;    /* test seam: not 0 delays the executor's own threads at random */
+    double stall_seconds;   /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
 };
 
 /* Allocates everything, verifies the schedule, starts the lanes. Parameters are undefined until set, m and v

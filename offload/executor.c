@@ -32,8 +32,10 @@ struct instance {
     struct instance *previous; /* the step before, while it is not complete */
     bool *issued, *done; /* [n_tasks]: enqueued; known to be finished (cpu tasks, and tasks that notify) */
     int *pending;        /* [n_tasks]: edges not yet satisfied, of cpu tasks */
-    struct ot_event **events; /* [n_tasks], NULL where not needed */
-    struct notice *notices;   /* [n_tasks] */
+    struct ot_event **events;   /* [n_tasks], NULL where not needed */
+    struct notice *notices;     /* [n_tasks] */
+    struct ot_stopwatch *watch; /* NULL without a trace */
+    bool traced;                /* it has run, and the trace does not have it yet */
 };
 
 struct ot_bound {
@@ -193,7 +195,9 @@ static void run_device_task(struct ot_executor *ex, struct lane_thread *lt, stru
     for (int d = 0; d < task->n_deps; d++)
         wait_for_dep(ex, lt, in, &task->deps[d]);
     delay(lt);
+    ot_stopwatch_begin(in->watch, index, lt->lane);
     int rc = ex->config.run(ex->config.context, task, in->step, lt->lane);
+    ot_stopwatch_end(in->watch, index, lt->lane);
     if (task->needs_event)
         ot_lane_record(lt->lane, in->events[index]);
     pthread_mutex_lock(&ex->mutex);
@@ -261,7 +265,9 @@ static void *cpu_lane_main(void *arg) {
         lt->at = task;
         pthread_mutex_unlock(&ex->mutex);
         delay(lt);
+        ot_stopwatch_begin(next.instance->watch, next.task, NULL);
         int rc = ex->config.run(ex->config.context, task, next.instance->step, NULL);
+        ot_stopwatch_end(next.instance->watch, next.task, NULL);
         pthread_mutex_lock(&ex->mutex);
         keep_failure(ex, rc);
         lt->at = NULL;
@@ -347,7 +353,7 @@ static int open_instance(struct ot_executor *ex, struct ot_bound *bound, struct 
         if (bound->schedule->tasks[i].needs_event)
             OT_TRY(ot_event_create(ex->config.device, &in->events[i]));
     }
-    return 0;
+    return ot_stopwatch_open(ex->config.trace, ex->config.device, bound->schedule, &in->watch);
 }
 
 /* For each task, the cpu tasks that wait for it; the other lanes look for themselves. */
@@ -404,13 +410,16 @@ out:
 }
 
 void ot_executor_unbind(struct ot_executor *ex, struct ot_bound *bound) {
-    (void)ex;
     if (!bound)
         return;
     for (int i = 0; i < IN_FLIGHT; i++) {
         struct instance *in = &bound->instances[i];
+        for (int run = 0; run < IN_FLIGHT; run++)
+            if (ex->runs[run] == in)
+                ex->runs[run] = NULL;
         for (int t = 0; in->events && t < bound->schedule->n_tasks; t++)
             ot_event_destroy(in->events[t]);
+        ot_stopwatch_close(in->watch);
         free(in->issued);
         free(in->done);
         free(in->pending);
@@ -485,12 +494,21 @@ int ot_executor_wait_parity(struct ot_executor *ex) {
     return rc;
 }
 
+/* The step that ran in this instance is complete. A lane that failed never got to its stamps. */
+static int collect_trace(struct ot_executor *ex, struct instance *in) {
+    if (!in->traced || ex->failed)
+        return 0;
+    in->traced = false;
+    return ot_stopwatch_collect(in->watch, in->step);
+}
+
 static void start_instance(struct ot_executor *ex, struct instance *in, int64_t step) {
     const struct ot_schedule *s = in->bound->schedule;
     struct instance *other = &in->bound->instances[(step + 1) & 1];
     bool overlaps = ex->submitted > ex->completed; /* then the run in flight is the step before */
     in->step = step;
     in->previous = overlaps ? other : NULL;
+    in->traced = in->watch != NULL;
     in->remaining = s->lane_count[OT_LANE_CPU] + DEVICE_LANES;
     for (int i = 0; i < s->n_tasks; i++) {
         in->issued[i] = in->done[i] = false;
@@ -509,6 +527,8 @@ int ot_executor_submit(struct ot_executor *ex, struct ot_bound *bound, int64_t s
     struct instance *in = &bound->instances[step & 1];
     pthread_mutex_lock(&ex->mutex);
     int rc = drive_until(ex, has_room, in);
+    if (rc >= 0)
+        rc = collect_trace(ex, in);
     if (rc >= 0) {
         start_instance(ex, in, step);
         ex->runs[ex->submitted % IN_FLIGHT] = in;
@@ -536,5 +556,8 @@ int ot_executor_drain(struct ot_executor *ex) {
     for (int l = 0; l < DEVICE_LANES && rc >= 0; l++)
         if (ex->lanes[l].lane)
             rc = ot_lane_sync(ex->lanes[l].lane);
+    for (int64_t run = ex->submitted - IN_FLIGHT; run < ex->submitted && rc >= 0; run++)
+        if (run >= 0 && ex->runs[run % IN_FLIGHT]) /* older steps first */
+            rc = collect_trace(ex, ex->runs[run % IN_FLIGHT]);
     return rc;
 }

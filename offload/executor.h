@@ -13,6 +13,7 @@
 #define OT_OFFLOAD_EXECUTOR_H
 
 #include "offload/schedule.h"
+#include "offload/trace.h"
 
 struct ot_executor;
 struct ot_bound; /* a schedule with its events */
@@ -26,8 +27,9 @@ struct ot_executor_config {
     const struct ot_chain *chain; /* for names */
     ot_task_fn run;
     void *context;
-    uint64_t delay_seed;  /* not 0: a random delay of 0..200 us before each task */
-    double stall_seconds; /* no progress for this long: one line per lane says what it waits for */
+    struct ot_trace *trace; /* NULL: none */
+    uint64_t delay_seed;    /* not 0: a random delay of 0..200 us before each task */
+    double stall_seconds;   /* no progress for this long: one line per lane says what it waits for */
 };
 
 /* Starts a thread for each lane. Errors: OT_E_BUDGET, OT_E_IO (no thread), OT_E_DEVICE. */

@@ -223,4 +223,6 @@ const struct ot_device_api ot_cpu_device_api = {
     .record = ot_cpu_lane_record,
     .wait = ot_cpu_lane_wait,
     .event_sync = ot_cpu_event_sync,
+    .event_create_timed = ot_cpu_event_create, /* every event keeps its time */
+    .event_seconds = ot_cpu_event_seconds,
 };

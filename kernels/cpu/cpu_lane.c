@@ -16,10 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kernels/cpu/cpu_device.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
 #include "src/base/thread.h"
@@ -67,6 +67,7 @@ struct cpu_event {
     _Atomic uint32_t enqueued;
     _Atomic uint32_t done[EVENT_RECORDS];
     _Atomic(const struct ot_error *) error[EVENT_RECORDS];
+    _Atomic double seconds; /* of the last record */
 };
 
 static struct ot_cpu_device *device_of(const struct ot_lane *lane) {
@@ -75,19 +76,13 @@ static struct ot_cpu_device *device_of(const struct ot_lane *lane) {
 
 /* ---- waiting for a word to change ---- */
 
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 static void wake_all(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
 /* Returns once the word is not `seen`, or for no reason; the caller looks again. */
 static void wait_for_change(_Atomic uint32_t *word, uint32_t seen) {
-    for (int64_t until = now_ns() + SPIN_NS; now_ns() < until;)
+    for (int64_t until = ot_clock_ns() + SPIN_NS; ot_clock_ns() < until;)
         if (atomic_load_explicit(word, memory_order_relaxed) != seen)
             return;
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
@@ -327,6 +322,7 @@ static void run_record(struct ot_lane *lane, const void *args) {
     wait_for_record(event, record->number - EVENT_RECORDS, memory_order_relaxed);
     uint32_t slot = record->number % EVENT_RECORDS;
     atomic_store_explicit(&event->error[slot], ((struct cpu_lane *)lane)->error, memory_order_relaxed);
+    atomic_store_explicit(&event->seconds, ot_clock_seconds(), memory_order_relaxed);
     atomic_store_explicit(&event->done[slot], record->number, memory_order_release);
     wake_all(&event->done[slot]);
 }
@@ -359,6 +355,13 @@ int ot_cpu_event_sync(struct ot_event *base) {
     const struct ot_error *error =
         atomic_load_explicit(&event->error[number % EVENT_RECORDS], memory_order_relaxed);
     return error ? ot_error_load(error) : 0;
+}
+
+int ot_cpu_event_seconds(struct ot_event *base, double *out) {
+    struct cpu_event *event = (struct cpu_event *)base;
+    OT_TRY(ot_cpu_event_sync(base));
+    *out = atomic_load_explicit(&event->seconds, memory_order_relaxed);
+    return 0;
 }
 
 int ot_cpu_lane_error(const struct ot_lane *base) {

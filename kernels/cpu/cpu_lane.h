@@ -45,5 +45,6 @@ void ot_cpu_event_destroy(struct ot_event *event);
 void ot_cpu_lane_record(struct ot_lane *lane, struct ot_event *event);
 void ot_cpu_lane_wait(struct ot_lane *lane, struct ot_event *event);
 int ot_cpu_event_sync(struct ot_event *event);
+int ot_cpu_event_seconds(struct ot_event *event, double *out);
 
 #endif

@@ -1,5 +1,6 @@
 /* offload-train train: everything is read and planned, then tried, then done. Nothing is written before the
  * plan stands, and the output directory is touched only when the first step is about to run. */
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,6 +116,14 @@ static int prepare(struct train *t) {
     return ot_run_log_open(o->json, &t->log);
 }
 
+/* Before step 1 rather than after the last. */
+static int try_trace(const char *path) {
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (path && (!file || fclose(file) != 0))
+        return ot_fail_errno(OT_E_IO, errno, "--trace %s: cannot write there", path);
+    return 0;
+}
+
 static int show_plan(struct train *t) {
     if (t->session.options->show_sample)
         OT_TRY(ot_sample_view_print(&t->session, &t->rows));
@@ -172,6 +181,7 @@ static int run(struct train *t) {
         OT_TRY(show_sample(t, outcome.steps));
     ot_stop_ignore();
     ot_report_done(&t->report, &outcome);
+    OT_TRY(ot_report_trace(&t->report, t->log));
     return ot_report_record_done(&t->report, &outcome, t->log);
 }
 
@@ -186,6 +196,7 @@ int ot_command_train(struct ot_options *options) {
         rc = show_plan(t);
         goto out;
     }
+    OT_TRY_GOTO(try_trace(options->trace), rc, out);
     OT_TRY_GOTO(ot_save_probe(&t->save), rc, out);
     OT_TRY_GOTO(show_plan(t), rc, out);
     rc = run(t);

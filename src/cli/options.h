@@ -137,6 +137,7 @@ struct ot_options {
     double temperature, top_p;
 
     struct ot_every eval_every, log_every;
+    const char *trace;
     bool dry_run, json, quiet;
 
     enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */

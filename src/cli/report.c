@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/units.h"
 
@@ -337,6 +338,49 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     ot_json_put_int(w, "host_used_bytes", m.used[OT_TIER_HOST]);
     ot_json_put_int(w, "process_peak_bytes", m.resident);
     ot_json_put_text(w, "out", r->out);
+    return ot_run_log_end(log);
+}
+
+static void put_lanes(struct ot_json_writer *w, const char *key, const double seconds[OT_LANE_COUNT]) {
+    ot_json_begin_object(w, key);
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        ot_json_put_real(w, ot_lane_name((enum ot_lane_id)l), seconds[l]);
+    ot_json_end_object(w);
+}
+
+static void print_trace(const char *path, const struct ot_trace_summary *sum) {
+    char left[64] = "";
+    double percent = sum->seconds > 0 ? 100 / sum->seconds : 0;
+    if (sum->left_out)
+        snprintf(left, sizeof left, " (the %lld after them did not fit)", (long long)sum->left_out);
+    ot_log(OT_LOG_INFO,
+           "lanes   busy: compute %.1f %% · h2d %.1f %% · d2h %.1f %% · cpu %.1f %%; compute waited for: h2d "
+           "%.1f %% · d2h %.1f %% · cpu %.1f %% · host %.1f %%",
+           percent * sum->busy[OT_LANE_COMPUTE], percent * sum->busy[OT_LANE_H2D],
+           percent * sum->busy[OT_LANE_D2H], percent * sum->busy[OT_LANE_CPU],
+           percent * sum->exposed[OT_LANE_H2D], percent * sum->exposed[OT_LANE_D2H],
+           percent * sum->exposed[OT_LANE_CPU],
+           percent * (sum->exposed_host + sum->exposed[OT_LANE_COMPUTE]));
+    ot_log(OT_LOG_INFO, "trace   %s · %lld steps%s · open it in Perfetto or chrome://tracing", path,
+           (long long)sum->steps, left);
+}
+
+int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
+    const char *path = r->session->options->trace;
+    struct ot_trace_summary sum;
+    if (!path)
+        return 0;
+    OT_TRY(ot_trace_write(r->session->trace, path));
+    OT_TRY(ot_trace_summarise(r->session->trace, &sum));
+    print_trace(path, &sum);
+    struct ot_json_writer *w = ot_run_log_begin(log, "trace");
+    ot_json_put_text(w, "file", path);
+    ot_json_put_int(w, "steps", sum.steps);
+    ot_json_put_int(w, "left_out", sum.left_out);
+    ot_json_put_real(w, "seconds", sum.seconds);
+    put_lanes(w, "busy_seconds", sum.busy);
+    put_lanes(w, "exposed_seconds", sum.exposed);
+    ot_json_put_real(w, "exposed_host_seconds", sum.exposed_host);
     return ot_run_log_end(log);
 }
 

@@ -37,6 +37,9 @@ struct ot_outcome {
     int64_t eval_step; /* of the last evaluation */
     double first_eval, last_eval;
 };
+/* With --trace: writes it (after the model was saved: nothing may come between) and says what the lanes did.
+ * Errors: as ot_trace_write. */
+int ot_report_trace(const struct ot_report *report, struct ot_run_log *log);
 /* The summary, after the model was saved: predicted against used memory, where the result is, what to do
  * next. */
 void ot_report_done(const struct ot_report *report, const struct ot_outcome *outcome);

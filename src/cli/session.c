@@ -156,6 +156,7 @@ int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out
 
 void ot_session_close(struct ot_session *s) {
     ot_engine_close(s->engine);
+    ot_trace_close(s->trace);
     ot_device_close(s->device);
     ot_plan_free(&s->plan);
     ot_model_close(s->model);
@@ -269,8 +270,13 @@ static int init_random(struct ot_session *s) {
     return rc;
 }
 
+/* A file of some 40 MB, which viewers still open at once. */
+enum { MAX_TRACED_TASKS = 250000 };
+
 int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *optimizer) {
     const struct ot_options *o = s->options;
+    if (o->trace)
+        OT_TRY(ot_trace_open(ot_model_chain(s->model), MAX_TRACED_TASKS, &s->trace));
     struct ot_engine_config engine = {
         .chain = ot_model_chain(s->model),
         .device = s->device,
@@ -278,6 +284,7 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
         .optimizer = optimizer ? *optimizer
                                : (struct ot_optimizer_config){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f},
         .optimizer_threads = o->optimizer_threads ? (int)o->optimizer_threads : 1,
+        .trace = s->trace,
     };
     OT_TRY(ot_engine_open(&engine, &s->engine));
     if (o->init == OT_CHOICE_INIT_RANDOM)

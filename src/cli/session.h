@@ -44,6 +44,7 @@ struct ot_session {
     size_t cache_bytes; /* of the key/value cache for generation, beside the plan's own bytes */
     struct ot_device *device;
     struct ot_engine *engine;
+    struct ot_trace *trace; /* NULL without --trace */
 };
 
 /* Fills in the options that the machine decides (threads, dtype). Errors: OT_E_INPUT, OT_E_IO, OT_E_USAGE.

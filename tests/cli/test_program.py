@@ -193,6 +193,26 @@ class Signals(program.ProgramTest):
         self.assertEqual(child.returncode, 0, err)
         self.assertGreaterEqual(json.loads(out.splitlines()[-1])["steps"], 50)
 
+    def test_a_trace_adds_up(self):
+        plain = self.train("ta", "--steps", "4", "--home", "host")
+        result = self.train("tb", "--steps", "4", "--home", "host", "--trace", self.path("trace.json"))
+        self.assertEqual(program.read_bytes(self.path("ta/model.safetensors")),
+                         program.read_bytes(self.path("tb/model.safetensors")))
+        self.assertNotIn("lanes ", plain.err)
+        self.assertIn("compute waited for", result.err)
+        trace = self.log("tb")[-2]
+        self.assertEqual((trace["event"], trace["steps"], trace["left_out"]), ("trace", 4, 0))
+        spent = trace["busy_seconds"]["compute"] + sum(trace["exposed_seconds"].values()) + trace["exposed_host_seconds"]
+        self.assertAlmostEqual(spent, trace["seconds"], delta=1e-6 * trace["seconds"])
+        with open(self.path("trace.json")) as file:
+            names = {event["name"] for event in json.load(file)["traceEvents"]}
+        self.assertLessEqual({"fetch layer.0", "forward layer.0 #0", "backward head #0", "decide", "step 4"}, names)
+
+    def test_a_trace_that_cannot_be_written_is_no_run(self):
+        self.fail_with(5, "cannot write there", *SMALL, "--data", self.rows, "--steps", "1", "--out",
+                       self.path("tc"), "--trace", self.path("absent/trace.json"))
+        self.assertFalse(os.path.exists(self.path("tc")))
+
     def test_two_runs_do_not_share_an_output(self):
         child = self.start("shared")
         second = run("train", *SMALL, "--data", self.rows, "--out", self.path("shared"), "--steps", "1", "--quiet")
