@@ -1,0 +1,164 @@
+#include "kernels/cuda/cublaslt.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+#ifdef OT_EMU
+#include "kernels/emu/fake_cublaslt.h"
+#define library_open   ot_fake_cublaslt_dlopen
+#define library_symbol ot_fake_cublaslt_dlsym
+#define library_close  ot_fake_cublaslt_dlclose
+#define library_error  ot_fake_cublaslt_dlerror
+#else
+#include <dlfcn.h>
+#define library_open(path) dlopen(path, RTLD_NOW | RTLD_LOCAL)
+#define library_symbol     dlsym
+#define library_close      dlclose
+#define library_error      dlerror
+#endif
+
+/* ---- the declarations, held against NVIDIA's where they are at hand ---- */
+
+#if !defined(OT_EMU) && defined(__has_include)
+#if __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
+SAME(OT_CUBLASLT_SUCCESS, CUBLAS_STATUS_SUCCESS);
+SAME(OT_CUBLASLT_NOT_INITIALIZED, CUBLAS_STATUS_NOT_INITIALIZED);
+SAME(OT_CUBLASLT_ALLOC_FAILED, CUBLAS_STATUS_ALLOC_FAILED);
+SAME(OT_CUBLASLT_INVALID_VALUE, CUBLAS_STATUS_INVALID_VALUE);
+SAME(OT_CUBLASLT_ARCH_MISMATCH, CUBLAS_STATUS_ARCH_MISMATCH);
+SAME(OT_CUBLASLT_EXECUTION_FAILED, CUBLAS_STATUS_EXECUTION_FAILED);
+SAME(OT_CUBLASLT_NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
+SAME(OT_CUBLASLT_R_32F, CUDA_R_32F);
+SAME(OT_CUBLASLT_R_16F, CUDA_R_16F);
+SAME(OT_CUBLASLT_R_16BF, CUDA_R_16BF);
+SAME(OT_CUBLASLT_COMPUTE_32F, CUBLAS_COMPUTE_32F);
+SAME(OT_CUBLASLT_COMPUTE_32F_PEDANTIC, CUBLAS_COMPUTE_32F_PEDANTIC);
+SAME(OT_CUBLASLT_OP_N, CUBLAS_OP_N);
+SAME(OT_CUBLASLT_OP_T, CUBLAS_OP_T);
+SAME(OT_CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_DEFAULT);
+SAME(OT_CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
+SAME(OT_CUBLASLT_REDUCTION_NONE, CUBLASLT_REDUCTION_SCHEME_NONE);
+SAME(OT_CUBLASLT_REDUCTION_INPLACE, CUBLASLT_REDUCTION_SCHEME_INPLACE);
+SAME(OT_CUBLASLT_REDUCTION_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+SAME(OT_CUBLASLT_REDUCTION_OUTPUT_TYPE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
+SAME(OT_CUBLASLT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
+SAME(OT_CUBLASLT_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB);
+SAME(OT_CUBLASLT_DESC_EPILOGUE, CUBLASLT_MATMUL_DESC_EPILOGUE);
+SAME(OT_CUBLASLT_DESC_BIAS_POINTER, CUBLASLT_MATMUL_DESC_BIAS_POINTER);
+SAME(OT_CUBLASLT_DESC_BIAS_DATA_TYPE, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE);
+SAME(OT_CUBLASLT_PREF_MAX_WORKSPACE_BYTES, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+SAME(OT_CUBLASLT_PREF_REDUCTION_SCHEME_MASK, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+SAME(OT_CUBLASLT_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
+SAME(OT_CUBLASLT_PREF_MIN_ALIGNMENT_B_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES);
+SAME(OT_CUBLASLT_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES);
+SAME(OT_CUBLASLT_PREF_MIN_ALIGNMENT_D_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+SAME(OT_CUBLASLT_CONFIG_REDUCTION_SCHEME, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+SAME(0, MAJOR_VERSION);
+SAME(1, MINOR_VERSION);
+SAME(2, PATCH_LEVEL);
+SAME(sizeof(struct ot_cublaslt_algo), sizeof(cublasLtMatmulAlgo_t));
+SAME(sizeof(struct ot_cublaslt_heuristic), sizeof(cublasLtMatmulHeuristicResult_t));
+SAME(offsetof(struct ot_cublaslt_heuristic, workspace_bytes),
+     offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+SAME(offsetof(struct ot_cublaslt_heuristic, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
+SAME(offsetof(struct ot_cublaslt_heuristic, waves), offsetof(cublasLtMatmulHeuristicResult_t, wavesCount));
+SAME(sizeof(int), sizeof(cublasStatus_t));
+SAME(sizeof(int), sizeof(cublasLtMatmulDescAttributes_t));
+#endif
+#endif
+
+/* ---- opening ---- */
+
+#define HOW_TO_GET                                                                                           \
+    "install the cuBLAS of CUDA 12 or 13 (the toolkit, or a package such as libcublas-13-0), or set "        \
+    "OFFLOAD_TRAIN_CUBLASLT to the path of a libcublasLt.so"
+
+static const struct {
+    const char *name;
+    size_t offset;
+} functions[] = {
+    {"cublasLtGetProperty", offsetof(struct ot_cublaslt, get_property)},
+    {"cublasLtGetCudartVersion", offsetof(struct ot_cublaslt, get_cudart_version)},
+    {"cublasLtGetStatusString", offsetof(struct ot_cublaslt, get_status_string)},
+    {"cublasLtCreate", offsetof(struct ot_cublaslt, create)},
+    {"cublasLtDestroy", offsetof(struct ot_cublaslt, destroy)},
+    {"cublasLtMatrixLayoutCreate", offsetof(struct ot_cublaslt, layout_create)},
+    {"cublasLtMatrixLayoutDestroy", offsetof(struct ot_cublaslt, layout_destroy)},
+    {"cublasLtMatmulDescCreate", offsetof(struct ot_cublaslt, desc_create)},
+    {"cublasLtMatmulDescDestroy", offsetof(struct ot_cublaslt, desc_destroy)},
+    {"cublasLtMatmulDescSetAttribute", offsetof(struct ot_cublaslt, desc_set)},
+    {"cublasLtMatmulPreferenceCreate", offsetof(struct ot_cublaslt, pref_create)},
+    {"cublasLtMatmulPreferenceDestroy", offsetof(struct ot_cublaslt, pref_destroy)},
+    {"cublasLtMatmulPreferenceSetAttribute", offsetof(struct ot_cublaslt, pref_set)},
+    {"cublasLtMatmulAlgoGetHeuristic", offsetof(struct ot_cublaslt, get_heuristic)},
+    {"cublasLtMatmulAlgoCheck", offsetof(struct ot_cublaslt, algo_check)},
+    {"cublasLtMatmulAlgoConfigGetAttribute", offsetof(struct ot_cublaslt, algo_config_get)},
+    {"cublasLtMatmul", offsetof(struct ot_cublaslt, matmul)},
+};
+
+/* Fills the table. path: for the sentences. */
+static int read_table(void *library, const char *path, struct ot_cublaslt *out) {
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *function = library_symbol(library, functions[i].name);
+        if (!function)
+            return ot_fail(OT_E_DEVICE, "%s has no function %s: %s", path, functions[i].name, HOW_TO_GET);
+        memcpy((char *)out + functions[i].offset, &function, sizeof function);
+    }
+    int *const versions[] = {&out->major, &out->minor, &out->patch};
+    for (int i = 0; i < 3; i++)
+        if (out->get_property(i, versions[i]) != OT_CUBLASLT_SUCCESS)
+            return ot_fail(OT_E_DEVICE, "%s does not tell its version: %s", path, HOW_TO_GET);
+    if (out->major != 12 && out->major != 13)
+        return ot_fail(OT_E_DEVICE, "%s is cuBLASLt %d.%d.%d, which is not known here: %s", path, out->major,
+                       out->minor, out->patch, HOW_TO_GET);
+    return 0;
+}
+
+/* A library of CUDA 13 on a driver of CUDA 12: it opens, and then nothing in it works. */
+static int check_driver(const struct ot_cublaslt *lt, const char *path, int driver_version) {
+    int made_for = (int)lt->get_cudart_version();
+    if (made_for / 1000 <= driver_version / 1000)
+        return 0;
+    return ot_fail(OT_E_DEVICE,
+                   "%s was made for CUDA %d, but the driver knows CUDA %d.%d: update the driver, or set "
+                   "OFFLOAD_TRAIN_CUBLASLT to the path of a libcublasLt.so.%d",
+                   path, made_for / 1000, driver_version / 1000, driver_version % 1000 / 10,
+                   driver_version / 1000);
+}
+
+/* Closes the library where it does not do. */
+static int take_library(void *library, const char *path, int driver_version, struct ot_cublaslt *out) {
+    int rc = read_table(library, path, out);
+    if (rc >= 0)
+        rc = check_driver(out, path, driver_version);
+    if (rc < 0)
+        library_close(library);
+    return rc;
+}
+
+int ot_cublaslt_open(int driver_version, struct ot_cublaslt *out) {
+    const char *wish = getenv("OFFLOAD_TRAIN_CUBLASLT");
+    if (wish && *wish) {
+        void *library = library_open(wish);
+        if (!library)
+            return ot_fail(OT_E_DEVICE, "OFFLOAD_TRAIN_CUBLASLT cannot be opened: %s", library_error());
+        return take_library(library, wish, driver_version, out);
+    }
+    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
+    struct ot_error why = {0}; /* of the first that is there and does not do: that is the one to cure */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        void *library = library_open(names[i]);
+        int rc = library ? take_library(library, names[i], driver_version, out) : -1;
+        if (rc >= 0)
+            return 0;
+        if (library && why.code == 0)
+            ot_error_save(&why, rc);
+    }
+    if (why.code != 0)
+        return ot_error_load(&why);
+    return ot_fail(OT_E_DEVICE, "no libcublasLt.so.13 or .12 is found: %s", HOW_TO_GET);
+}
