@@ -1,14 +1,14 @@
 /* libcublasLt, opened at run time: the few functions that we use, as a table.
  *
- * The library is some 500 MB, so it is never linked and never shipped: the machine has it, as part of the CUDA
- * toolkit, of a package of its own or of a Python environment. The first of these that can be opened is taken:
- * the path in $OFFLOAD_TRAIN_CUBLASLT, if that is set, and then nothing else; libcublasLt.so.13, libcublasLt.so.12,
- * libcublasLt.so. Versions 12 and 13 are known to fit the declarations below; a library that was made for a newer
- * CUDA than the driver knows is passed over, because it could not start. The library stays open to the end of the
- * process.
+ * The library is some 500 MB, so it is never linked and never shipped: the machine has it, as part of the
+ * CUDA toolkit, of a package of its own or of a Python environment. The first of these that can be opened is
+ * taken: the path in $OFFLOAD_TRAIN_CUBLASLT, if that is set, and then nothing else; libcublasLt.so.13,
+ * libcublasLt.so.12, libcublasLt.so. Versions 12 and 13 are known to fit the declarations below; a library
+ * that was made for a newer CUDA than the driver knows is passed over, because it could not start. The
+ * library stays open to the end of the process.
  *
- * Types and numbers are declared here, so that building needs no cuBLAS header; where there is one, cublaslt.c
- * holds them against it at compile time.
+ * Types and numbers are declared here, so that building needs no cuBLAS header; where there is one,
+ * cublaslt.c holds them against it at compile time.
  *
  * OT_EMU: the library is kernels/emu/fake_cublaslt.h, asked by name like the real one.
  */
@@ -45,7 +45,8 @@ enum {
     OT_CUBLASLT_REDUCTION_OUTPUT_TYPE = 4,
 };
 
-/* Attributes: of a product, of what the heuristic may choose, of an algorithm. The comments are their types. */
+/* Attributes: of a product, of what the heuristic may choose, of an algorithm. The comments are their types.
+ * */
 enum {
     OT_CUBLASLT_DESC_TRANSA = 3,          /* int32_t */
     OT_CUBLASLT_DESC_TRANSB = 4,          /* int32_t */
@@ -63,7 +64,8 @@ enum {
 };
 enum { OT_CUBLASLT_CONFIG_REDUCTION_SCHEME = 3 /* uint32_t */ };
 
-/* An algorithm, configured. "Can be trivially serialized and later restored for use with the same version". */
+/* An algorithm, configured. "Can be trivially serialized and later restored for use with the same version".
+ * */
 struct ot_cublaslt_algo {
     uint64_t data[8];
 };

@@ -1,36 +1,37 @@
 /* Matrix products on a GPU: the contract of struct ot_gemm (kernels/ops.h) by cuBLASLt (cublaslt.h).
  *
  * THE PRODUCT. cuBLASLt counts columns first, we count rows first: our row-major C[m,n] is its column-major
- * [n,m], so it is asked for C^T = op(B)^T op(A)^T with the operands swapped. Our bias over n is then its bias over
- * rows, which its epilogue adds in fp32 before the one rounding. That epilogue wants the bias in the dtype of C and
- * 16-byte aligned; another bias is first copied, as fp32 where C is, into the scratch. accumulate is beta = 1.
+ * [n,m], so it is asked for C^T = op(B)^T op(A)^T with the operands swapped. Our bias over n is then its bias
+ * over rows, which its epilogue adds in fp32 before the one rounding. That epilogue wants the bias in the
+ * dtype of C and 16-byte aligned; another bias is first copied, as fp32 where C is, into the scratch.
+ * accumulate is beta = 1.
  *
- * ARITHMETIC. Two-byte operands: exact products, fp32 sums (COMPUTE_32F). fp32 operands: COMPUTE_32F_PEDANTIC;
- * plain COMPUTE_32F may become TF32 or an emulation by bf16 where the environment or a later library says so.
- * A product that is split along k keeps its parts in fp32 and adds them in a step of its own
- * (REDUCTION_COMPUTE_TYPE). The other two schemes stay forbidden: both round the parts to the dtype of C, which is
- * more than the one rounding of the contract, and INPLACE promises that blocks take turns, not in which order.
- * The workspace is a fixed part of the device's scratch: were it what memory happens to be left, the plan would
- * choose the bits.
+ * ARITHMETIC. Two-byte operands: exact products, fp32 sums (COMPUTE_32F). fp32 operands:
+ * COMPUTE_32F_PEDANTIC; plain COMPUTE_32F may become TF32 or an emulation by bf16 where the environment or a
+ * later library says so. A product that is split along k keeps its parts in fp32 and adds them in a step of
+ * its own (REDUCTION_COMPUTE_TYPE). The other two schemes stay forbidden: both round the parts to the dtype
+ * of C, which is more than the one rounding of the contract, and INPLACE promises that blocks take turns, not
+ * in which order. The workspace is a fixed part of the device's scratch: were it what memory happens to be
+ * left, the plan would choose the bits.
  *
- * WHICH ALGORITHM (DESIGN.md section 7: the same bits from run to run and from plan to plan). The bits of a shape
- * are those of the first algorithm that the library's heuristic names under the rules above. The heuristic is a
- * function of GPU, library and shape, and so are the bits; no clock is asked. A shape is everything in struct
- * ot_gemm, with the addresses only as far as they are divisible by 16: all that a kernel ever asks for. The choice
- * is made when the shape is first met and kept.
+ * WHICH ALGORITHM (DESIGN.md section 7: the same bits from run to run and from plan to plan). The bits of a
+ * shape are those of the first algorithm that the library's heuristic names under the rules above. The
+ * heuristic is a function of GPU, library and shape, and so are the bits; no clock is asked. A shape is
+ * everything in struct ot_gemm, with the addresses only as far as they are divisible by 16: all that a kernel
+ * ever asks for. The choice is made when the shape is first met and kept.
  *
- * Speed comes second, and cannot cost bits. Between steps, ot_cuda_gemm_tune times the heuristic's other proposals
- * for every shape met so far, on random operands in memory that the caller lends. One that is faster replaces the
- * first only if its result has the same bits in every element: kernels that differ in tile, pipeline or schedule
- * add up k in the same order, and these the clock may choose among. So neither noise in the timing, nor whether,
- * when and with how much memory it is done, can be seen in the numbers. It also runs the first algorithm twice: one
- * that did not repeat its own bits would be an error.
+ * Speed comes second, and cannot cost bits. Between steps, ot_cuda_gemm_tune times the heuristic's other
+ * proposals for every shape met so far, on random operands in memory that the caller lends. One that is
+ * faster replaces the first only if its result has the same bits in every element: kernels that differ in
+ * tile, pipeline or schedule add up k in the same order, and these the clock may choose among. So neither
+ * noise in the timing, nor whether, when and with how much memory it is done, can be seen in the numbers. It
+ * also runs the first algorithm twice: one that did not repeat its own bits would be an error.
  *
- * What tuning found is kept in a file per GPU, driver and library (cuda_gemm_cache.h), so that the next run starts
- * with it. The file saves time and nothing else: gone, damaged or not writable, it is not missed.
+ * What tuning found is kept in a file per GPU, driver and library (cuda_gemm_cache.h), so that the next run
+ * starts with it. The file saves time and nothing else: gone, damaged or not writable, it is not missed.
  *
- * Tuning waits for the GPU; nothing else here does. The calls of one struct ot_cuda_gemm follow each other (they all
- * belong to the lane of the ops), and the GPU it was opened on is current.
+ * Tuning waits for the GPU; nothing else here does. The calls of one struct ot_cuda_gemm follow each other
+ * (they all belong to the lane of the ops), and the GPU it was opened on is current.
  */
 #ifndef OT_KERNELS_CUDA_GEMM_H
 #define OT_KERNELS_CUDA_GEMM_H
@@ -62,8 +63,8 @@ void ot_cuda_gemm_close(struct ot_cuda_gemm *gemm); /* its work is done; NULL is
 /* For the device's name: "cuBLASLt 13.1.0" */
 const char *ot_cuda_gemm_name(const struct ot_cuda_gemm *gemm);
 
-/* Enqueues; on->scratch_bytes is at least OT_CUDA_GEMM_SCRATCH_BYTES. m, n, k >= 1. Errors: OT_E_DEVICE, naming
- * the shape: the library has no algorithm for it, or could not start it. */
+/* Enqueues; on->scratch_bytes is at least OT_CUDA_GEMM_SCRATCH_BYTES. m, n, k >= 1. Errors: OT_E_DEVICE,
+ * naming the shape: the library has no algorithm for it, or could not start it. */
 int ot_cuda_gemm(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, const struct ot_cuda_stream *on);
 
 struct ot_cuda_gemm_tuning {
@@ -74,13 +75,13 @@ struct ot_cuda_gemm_tuning {
     double after;  /* and takes now */
 };
 
-/* memory [bytes]: device memory whose content nobody needs any more. Waits for the stream, then works for about
- * `seconds` at most; may be called again. Errors: OT_E_DEVICE. */
+/* memory [bytes]: device memory whose content nobody needs any more. Waits for the stream, then works for
+ * about `seconds` at most; may be called again. Errors: OT_E_DEVICE. */
 int ot_cuda_gemm_tune(struct ot_cuda_gemm *gemm, const struct ot_cuda_stream *on, void *memory, size_t bytes,
                       double seconds, struct ot_cuda_gemm_tuning *out);
 
-/* $XDG_CACHE_HOME/offload-train, or .cache/offload-train in $HOME. *out is freed by the caller, and NULL where
- * neither is set. Errors: OT_E_BUDGET. */
+/* $XDG_CACHE_HOME/offload-train, or .cache/offload-train in $HOME. *out is freed by the caller, and NULL
+ * where neither is set. Errors: OT_E_BUDGET. */
 int ot_cuda_gemm_cache_folder(char **out);
 
 #endif
