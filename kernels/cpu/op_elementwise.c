@@ -3,51 +3,6 @@
 
 #include "kernels/adamw.h"
 
-/* ---- activations ---- */
-
-#define GELU_SLOPE   0.7978845608f /* sqrt(2 / pi) */
-#define GELU_CUBIC   0.044715f
-#define SQRT_HALF    0.7071067812f
-#define INV_SQRT_2PI 0.3989422804f
-
-static OT_INLINE ot_vf activation(enum ot_activation act, ot_vf x) {
-    switch (act) {
-    case OT_ACT_SILU:
-        return x * vec_sigmoid(x);
-    case OT_ACT_GELU_ERF:
-        return (0.5f * x) * (1.0f + vec_erf(x * SQRT_HALF));
-    case OT_ACT_GELU_TANH:
-        return (0.5f * x) * (1.0f + vec_tanh(GELU_SLOPE * (x + GELU_CUBIC * (x * x * x))));
-    default:
-        return vec_select(x > 0.0f, x, vec_set(0.0f));
-    }
-}
-
-/* *y = act(x); returns act'(x). */
-static OT_INLINE ot_vf activation_slope(enum ot_activation act, ot_vf x, ot_vf *y) {
-    switch (act) {
-    case OT_ACT_SILU: {
-        ot_vf s = vec_sigmoid(x);
-        *y = x * s;
-        return s * (1.0f + x * (1.0f - s));
-    }
-    case OT_ACT_GELU_ERF: {
-        ot_vf cdf = 0.5f * (1.0f + vec_erf(x * SQRT_HALF));
-        *y = x * cdf;
-        return cdf + x * (INV_SQRT_2PI * vec_exp(-0.5f * (x * x)));
-    }
-    case OT_ACT_GELU_TANH: {
-        ot_vf t = vec_tanh(GELU_SLOPE * (x + GELU_CUBIC * (x * x * x)));
-        ot_vf slope = GELU_SLOPE * (1.0f + (3.0f * GELU_CUBIC) * (x * x));
-        *y = (0.5f * x) * (1.0f + t);
-        return 0.5f * (1.0f + t) + (0.5f * x) * ((1.0f - t * t) * slope);
-    }
-    default:
-        *y = activation(act, x);
-        return vec_select(x > 0.0f, vec_set(1.0f), vec_set(0.0f));
-    }
-}
-
 /* ---- activate ---- */
 
 static OT_INLINE void activate_span(enum ot_dtype dtype, const struct ot_activate *op, int64_t begin,
@@ -55,7 +10,7 @@ static OT_INLINE void activate_span(enum ot_dtype dtype, const struct ot_activat
     const void *x = at(dtype, op->x, begin);
     void *y = at_mut(dtype, op->y, begin);
     OT_FOR_LANES(i, lanes, end - begin,
-                 { vec_store(dtype, y, i, lanes, activation(op->act, vec_load(dtype, x, i, lanes))); });
+                 { vec_store(dtype, y, i, lanes, vec_activation(op->act, vec_load(dtype, x, i, lanes))); });
 }
 
 static void activate_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
@@ -79,7 +34,7 @@ static OT_INLINE void activate_backward_span(enum ot_dtype dtype, const struct o
     void *dx = at_mut(dtype, op->dx, begin);
     OT_FOR_LANES(i, lanes, end - begin, {
         ot_vf y;
-        ot_vf slope = activation_slope(op->act, vec_load(dtype, x, i, lanes), &y);
+        ot_vf slope = vec_activation_slope(op->act, vec_load(dtype, x, i, lanes), &y);
         vec_store(dtype, dx, i, lanes, vec_load(dtype, dy, i, lanes) * slope);
     });
 }
@@ -105,7 +60,7 @@ static OT_INLINE void glu_row(enum ot_dtype dtype, const struct ot_glu *op, int6
     const void *gate = at(dtype, op->gate, row * op->ld_in), *up = at(dtype, op->up, row * op->ld_in);
     void *out = at_mut(dtype, op->out, row * op->ld_out);
     OT_FOR_LANES(i, lanes, op->cols, {
-        ot_vf a = activation(op->act, vec_load(dtype, gate, i, lanes));
+        ot_vf a = vec_activation(op->act, vec_load(dtype, gate, i, lanes));
         vec_store(dtype, out, i, lanes, a * vec_load(dtype, up, i, lanes));
     });
 }
@@ -134,7 +89,7 @@ static OT_INLINE void glu_backward_row(enum ot_dtype dtype, const struct ot_glu_
     void *dgate = at_mut(dtype, op->dgate, in), *dup = at_mut(dtype, op->dup, in);
     OT_FOR_LANES(i, lanes, forward->cols, {
         ot_vf a;
-        ot_vf slope = activation_slope(forward->act, vec_load(dtype, gate, i, lanes), &a);
+        ot_vf slope = vec_activation_slope(forward->act, vec_load(dtype, gate, i, lanes), &a);
         ot_vf d = vec_load(dtype, dout, i, lanes), u = vec_load(dtype, up, i, lanes);
         vec_store(dtype, dgate, i, lanes, (d * u) * slope);
         vec_store(dtype, dup, i, lanes, d * a);

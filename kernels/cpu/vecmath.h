@@ -1,21 +1,21 @@
 /* Vectors of 16 floats and the functions that the cpu ops need on them: loads and stores in the storage
- * dtypes, sums, exp, tanh, erf, sigmoid.
+ * dtypes, sums, and the formulas that both devices share (kernels/formulas.h).
  *
- * The compiler's vector extension is used, not intrinsics: one source for AVX-512 (one register), AVX2 (two),
- * SSE2 and NEON (four). A lane's arithmetic is written out and never contracted, so an element's bits depend
- * neither on its place in the vector nor on the instruction set; a tail shorter than 16 is padded, computed
- * and cut.
- *
- * Accuracy, measured over all exponents by tests/kernels/test_vecmath.c: exp within 1.5 ulp, tanh and erf
- * within 2.5, sigmoid within 3. Argument reduction of exp: Cody and Waite, "Software Manual for the
- * Elementary Functions", 1980, with the two-part ln 2 of Moshier's Cephes. The polynomials are minimax fits
- * of ours (Lawson's iteration on Chebyshev nodes, mpmath).
+ * The compiler's vector extension is used, and an intrinsic for fma alone: one source for AVX-512 (one
+ * register), AVX2 (two), SSE2 and NEON (four). A lane's arithmetic is written out and never contracted, so an
+ * element's bits depend neither on its place in the vector nor on the instruction set; a tail shorter than 16
+ * is padded, computed and cut.
  */
 #ifndef OT_KERNELS_CPU_VECMATH_H
 #define OT_KERNELS_CPU_VECMATH_H
 
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
+
+#ifdef __FMA__
+#include <immintrin.h>
+#endif
 
 #include "src/base/dtype.h"
 
@@ -112,6 +112,38 @@ static OT_INLINE ot_vf vec_max(ot_vf a, ot_vf b) {
     return vec_select(a > b, a, b);
 }
 
+static OT_INLINE ot_vf vec_min(ot_vf a, ot_vf b) {
+    return vec_select(a < b, a, b);
+}
+
+static OT_INLINE ot_vi vec_bits(ot_vf a) {
+    return (ot_vi)a;
+}
+
+static OT_INLINE ot_vf vec_of_bits(ot_vi a) {
+    return (ot_vf)a;
+}
+
+/* a * b + c with one rounding, also (slowly) where the CPU has no such instruction. */
+static OT_INLINE ot_vf vec_fma(ot_vf a, ot_vf b, ot_vf c) {
+#if defined(__AVX512F__)
+    return (ot_vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+    __m256 x[2], y[2], z[2];
+    memcpy(x, &a, sizeof x);
+    memcpy(y, &b, sizeof y);
+    memcpy(z, &c, sizeof z);
+    for (int i = 0; i < 2; i++)
+        x[i] = _mm256_fmadd_ps(x[i], y[i], z[i]);
+    memcpy(&a, x, sizeof a);
+    return a;
+#else
+    for (int i = 0; i < OT_LANES; i++)
+        a[i] = fmaf(a[i], b[i], c[i]);
+    return a;
+#endif
+}
+
 static OT_INLINE ot_vf vec_abs(ot_vf a) {
     return (ot_vf)((ot_vi)a & 0x7fffffff);
 }
@@ -148,66 +180,6 @@ static OT_INLINE ot_vi vec_first(int64_t count) {
 
 /* ---- functions ---- */
 
-/* exp over the whole range: 0 below -104, infinity above 88.73, subnormals in between; NaN stays NaN. */
-static OT_INLINE ot_vf vec_exp(ot_vf x) {
-    const float shift = 0x1.8p23f; /* adding it rounds to an integer, which is then in the low bits */
-    x = vec_select(x < -104.0f, vec_set(-104.0f), x);
-    x = vec_select(x > 89.0f, vec_set(89.0f), x);
-    ot_vf shifted = x * 0x1.715476p+0f + shift;
-    ot_vf n = shifted - shift;
-    ot_vi power = (ot_vi)shifted - (int32_t)0x4b400000;
-    ot_vf r = (x - n * 0x1.63p-1f) - n * -0x1.bd0106p-13f; /* ln 2 in two parts: n times the first is exact */
-    ot_vf q = vec_set(0x1.6c6b96p-10f);
-    q = q * r + 0x1.121022p-7f;
-    q = q * r + 0x1.5555bep-5f;
-    q = q * r + 0x1.5554d8p-3f;
-    q = q * r + 0.5f;
-    ot_vf result = 1.0f + (r + (r * r) * q);
-    /* 2^power in two factors, since it may lie outside the normal range. */
-    ot_vi half = power >> 1;
-    ot_vf first = (ot_vf)((half + 127) << 23), second = (ot_vf)((power - half + 127) << 23);
-    return (result * first) * second;
-}
-
-static OT_INLINE ot_vf vec_sigmoid(ot_vf x) {
-    return 1.0f / (1.0f + vec_exp(-x));
-}
-
-static OT_INLINE ot_vf vec_tanh(ot_vf x) {
-    ot_vf s = x * x;
-    ot_vf p = vec_set(-0.006096937f);
-    p = p * s + 0.020997355f;
-    p = p * s - 0.053850953f;
-    p = p * s + 0.13332771f;
-    p = p * s - 0.33333328f;
-    ot_vf small = x + x * (s * p);
-    ot_vf large = 1.0f - 2.0f / (vec_exp(2.0f * vec_abs(x)) + 1.0f);
-    return vec_select(vec_abs(x) < 0.625f, small, vec_copysign(large, x));
-}
-
-/* Below 1 an odd polynomial, above it 1 - exp(fit of log erfc). */
-static OT_INLINE ot_vf vec_erf(ot_vf x) {
-    ot_vf s = x * x, t = vec_abs(x);
-    ot_vf p = vec_set(7.964401e-05f);
-    p = p * s - 0.00080375804f;
-    p = p * s + 0.005190598f;
-    p = p * s - 0.02685445f;
-    p = p * s + 0.11283583f;
-    p = p * s - 0.37612623f;
-    p = p * s + 0.12837917f;
-    ot_vf small = x + x * p;
-    ot_vf u = vec_select(t > 4.0f, vec_set(4.0f), t);
-    ot_vf l = vec_set(1.6024898e-06f);
-    l = l * u - 4.5354573e-05f;
-    l = l * u + 0.00059071515f;
-    l = l * u - 0.0047302814f;
-    l = l * u + 0.026335537f;
-    l = l * u - 0.10992518f;
-    l = l * u - 0.6319953f;
-    l = l * u - 1.1301315f;
-    l = l * u + 0.00029427418f;
-    ot_vf large = vec_copysign(1.0f - vec_exp(l), x);
-    return vec_select(t < 1.0f, small, large);
-}
+#include "kernels/formulas.h"
 
 #endif

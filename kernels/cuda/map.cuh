@@ -1,0 +1,125 @@
+/* Element by element: the loop that every op without neighbours shares.
+ *
+ * An op is a struct with
+ *
+ *     static constexpr int N;                              elements of a pack: 16 bytes of its narrowest array
+ *     template <int W> void run(int64_t row, int64_t i)    elements [i, i + W) of a row, W being N or 1
+ *
+ * Packs begin where the arrays are 16-byte aligned: `head` elements into each row, the same for all arrays and all
+ * rows (ot_map_head). Head and tail go one element at a time, and where no such place exists (an array begins at an
+ * odd element relative to another), the whole row does. Both are arithmetic on the same elements, so the bits do
+ * not depend on alignment.
+ *
+ * Threads walk along rows in x and over rows in y: no division by the row's length anywhere. A contiguous array is
+ * one row.
+ */
+#ifndef OT_KERNELS_CUDA_MAP_CUH
+#define OT_KERNELS_CUDA_MAP_CUH
+
+#include "kernels/cuda/kernel.cuh"
+
+enum {
+    OT_MAP_THREADS = 256,
+    /* Blocks for each multiprocessor, beyond which threads loop. Eight fill it; several rounds of them even out
+     * what differs between multiprocessors. */
+    OT_MAP_BLOCKS_PER_SM = 64,
+    OT_MAP_MAX_GRID_Y = 65535,
+};
+
+/* W values of type T in fp32, by 16-byte accesses, or by one plain access where W is 1. */
+template <int W>
+struct ot_values {
+    float v[W];
+};
+
+template <int W, class T>
+__device__ __forceinline__ ot_values<W> ot_read(const T *from) {
+    ot_values<W> x;
+    if constexpr (W == 1) {
+        x.v[0] = ot_to_float(*from);
+    } else {
+        constexpr int N = ot_pack<T>::N;
+#pragma unroll
+        for (int part = 0; part < W / N; part++) {
+            ot_pack<T> pack = ot_load(from + part * N);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                x.v[part * N + i] = pack.v[i];
+        }
+    }
+    return x;
+}
+
+template <int W, class T>
+__device__ __forceinline__ void ot_write(T *to, const ot_values<W> &x) {
+    if constexpr (W == 1) {
+        *to = ot_from_float<T>(x.v[0]);
+    } else {
+        constexpr int N = ot_pack<T>::N;
+#pragma unroll
+        for (int part = 0; part < W / N; part++) {
+            ot_pack<T> pack;
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                pack.v[i] = x.v[part * N + i];
+            ot_store(to + part * N, pack);
+        }
+    }
+}
+
+template <class Op>
+__global__ void __launch_bounds__(OT_MAP_THREADS)
+    ot_map_kernel(Op op, int64_t rows, int64_t cols, int64_t head) {
+    constexpr int N = Op::N;
+    int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
+    int64_t body_end = cols - (cols - head) % N;
+    int64_t singles = cols - (body_end - head);
+    for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
+#pragma unroll 1
+        for (int64_t i = head + first * N; i < body_end; i += stride * N)
+            op.template run<N>(row, i);
+#pragma unroll 1
+        for (int64_t i = first; i < singles; i += stride)
+            op.template run<1>(row, i < head ? i : i - head + body_end);
+    }
+}
+
+/* One array of an op: where it begins, the bytes of an element, and its elements from row to row. */
+struct ot_map_array {
+    const void *begin;
+    int64_t bytes, ld;
+};
+
+/* Elements before the first place where packs of n elements may begin in all of an op's arrays; cols where there is
+ * none. Sixteen-byte accesses are all that packs are made of, so that is the alignment of each. */
+template <int COUNT>
+int64_t ot_map_head(const struct ot_map_array (&arrays)[COUNT], int64_t rows, int64_t cols) {
+    for (int64_t head = 0; head < 8 && head < cols; head++) {
+        bool aligned = true;
+        for (int a = 0; a < COUNT; a++) {
+            const struct ot_map_array *x = &arrays[a];
+            aligned &= ((int64_t)(uintptr_t)x->begin + head * x->bytes) % 16 == 0;
+            aligned &= rows == 1 || x->ld * x->bytes % 16 == 0;
+        }
+        if (aligned)
+            return head;
+    }
+    return cols;
+}
+
+template <class Op>
+cudaError_t ot_map(const Op &op, int64_t rows, int64_t cols, int64_t head, const struct ot_cuda_stream *on) {
+    if (rows <= 0 || cols <= 0)
+        return cudaSuccess;
+    int64_t most = (int64_t)on->sm_count * OT_MAP_BLOCKS_PER_SM;
+    int64_t body = (cols - head) / Op::N, singles = cols - body * Op::N;
+    int64_t across = ot_ceil_div(body > singles ? body : singles, OT_MAP_THREADS);
+    across = across < most ? across : most;
+    int64_t down = ot_ceil_div(most, across);
+    down = down < rows ? down : rows;
+    down = down < OT_MAP_MAX_GRID_Y ? down : OT_MAP_MAX_GRID_Y;
+    return ot_launch(ot_map_kernel<Op>, dim3((unsigned)across, (unsigned)down), dim3(OT_MAP_THREADS), 0,
+                     on->stream, op, rows, cols, head);
+}
+
+#endif

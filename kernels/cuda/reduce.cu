@@ -1,0 +1,115 @@
+/* The sum, or the sum of squares, of an fp32 array, in double: with the bits of the cpu device's op, because what
+ * clips gradients may not depend on where they were summed.
+ *
+ * That fixes the order (kernels/cpu/op_sums.c). An array is cut into chunks of 65536 elements. In a chunk sixteen
+ * sums run side by side, sum l over the elements l, l + 16, l + 32, ...; then sums l and l + 8 are added, then these
+ * eight in order, and then the chunks in order.
+ *
+ * So a thread is one of a chunk's sixteen sums, and a warp two chunks. Its chain of 4096 dependent additions takes
+ * some 20 us whatever the GPU does besides, which a gradient of 10^8 elements (1526 chunks, 24416 chains) hides
+ * behind its own loads: UNROLL of them are under way in each thread. The square of an fp32 number is exact in
+ * double, so one fma does what the cpu's product and sum do.
+ *
+ * Bytes: 4 for an element.
+ */
+#include "kernels/cuda/kernel.cuh"
+
+namespace {
+
+enum {
+    CHUNK = 65536,
+    SUMS = 16,
+    THREADS = 128, /* eight chunks: blocks so small spread over all multiprocessors */
+    UNROLL = 16,
+    FINISH_THREADS = 256,
+    FINISH_TILE = 1024,
+};
+
+template <bool SQUARES>
+__device__ __forceinline__ double add_to(double sum, float x) {
+    double wide = x;
+    return SQUARES ? fma(wide, wide, sum) : sum + wide;
+}
+
+/* Elements 0, 16, 32, ... below n of x, in order. */
+template <bool SQUARES>
+__device__ __forceinline__ double sum_strided(const float *x, int64_t n) {
+    double sum = 0;
+    int64_t i = 0;
+    for (; i + (UNROLL - 1) * SUMS < n; i += UNROLL * SUMS) {
+        float next[UNROLL];
+#pragma unroll
+        for (int j = 0; j < UNROLL; j++)
+            next[j] = x[i + j * SUMS];
+#pragma unroll
+        for (int j = 0; j < UNROLL; j++)
+            sum = add_to<SQUARES>(sum, next[j]);
+    }
+#pragma unroll 1
+    for (; i < n; i += SUMS)
+        sum = add_to<SQUARES>(sum, x[i]);
+    return sum;
+}
+
+/* partial[c] = the sum of chunk c. */
+template <bool SQUARES>
+__global__ void __launch_bounds__(THREADS)
+    reduce_chunks(const float *x, int64_t n, int64_t chunks, double *partial) {
+    int64_t chunk = (int64_t)blockIdx.x * (THREADS / SUMS) + threadIdx.x / SUMS;
+    int lane = (int)threadIdx.x % SUMS, first = (int)threadIdx.x % OT_WARP / SUMS * SUMS;
+    double sum = 0;
+    if (chunk < chunks) {
+        int64_t begin = chunk * CHUNK + lane, end = (chunk + 1) * CHUNK < n ? (chunk + 1) * CHUNK : n;
+        sum = sum_strided<SQUARES>(x + begin, end - begin);
+    }
+    sum += __shfl_xor_sync(0xffffffffu, sum, SUMS / 2);
+    double total = 0;
+#pragma unroll
+    for (int i = 0; i < SUMS / 2; i++)
+        total += __shfl_sync(0xffffffffu, sum, first + i);
+    if (lane == 0 && chunk < chunks)
+        partial[chunk] = total;
+}
+
+/* *out (or 0) and then the partial sums, one after the other. One block, so that its threads fetch what one of them
+ * adds. */
+__global__ void __launch_bounds__(FINISH_THREADS)
+    reduce_finish(const double *partial, int64_t chunks, bool accumulate, double *out) {
+    double *tile = ot_shared<double>();
+    double total = accumulate ? *out : 0;
+    for (int64_t begin = 0; begin < chunks; begin += FINISH_TILE) {
+        int count = (int)(chunks - begin < FINISH_TILE ? chunks - begin : FINISH_TILE);
+        for (int i = (int)threadIdx.x; i < count; i += FINISH_THREADS)
+            tile[i] = partial[begin + i];
+        __syncthreads();
+        if (threadIdx.x == 0)
+#pragma unroll 8
+            for (int i = 0; i < count; i++)
+                total += tile[i];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        *out = total;
+}
+
+} // namespace
+
+cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on) {
+    double *partial = (double *)on->scratch;
+    int64_t chunks = ot_ceil_div(args->n, CHUNK), room = (int64_t)(on->scratch_bytes / sizeof *partial);
+    bool accumulate = args->accumulate;
+    /* As many chunks at a time as the scratch has room for; also once for none, which may have to write a zero. */
+    for (int64_t done = 0; done < chunks || done == 0; done += room) {
+        int64_t now = chunks - done < room ? chunks - done : room;
+        const float *x = args->x + done * CHUNK;
+        int64_t n = args->n - done * CHUNK;
+        if (now > 0)
+            OT_CUDA_TRY(ot_launch(args->squares ? reduce_chunks<true> : reduce_chunks<false>,
+                                  dim3((unsigned)ot_ceil_div(now, THREADS / SUMS)), dim3(THREADS), 0,
+                                  on->stream, x, n, now, partial));
+        OT_CUDA_TRY(ot_launch(reduce_finish, dim3(1), dim3(FINISH_THREADS), FINISH_TILE * sizeof(double),
+                              on->stream, partial, now, accumulate, args->out));
+        accumulate = true;
+    }
+    return cudaSuccess;
+}

@@ -1,0 +1,43 @@
+/* One thread's number as kernels/formulas.h wants it: the same formulas, and so the same bits, as on the cpu device.
+ */
+#ifndef OT_KERNELS_CUDA_SCALAR_CUH
+#define OT_KERNELS_CUDA_SCALAR_CUH
+
+#include "kernels/cuda/kernel.cuh"
+
+#define OT_INLINE __device__ __forceinline__
+
+typedef float ot_vf;
+typedef int32_t ot_vi;
+
+static OT_INLINE float vec_set(float value) {
+    return value;
+}
+static OT_INLINE float vec_fma(float a, float b, float c) {
+    return fmaf(a, b, c);
+}
+static OT_INLINE float vec_min(float a, float b) {
+    return fminf(a, b);
+}
+static OT_INLINE float vec_max(float a, float b) {
+    return fmaxf(a, b);
+}
+static OT_INLINE float vec_select(bool mask, float yes, float no) {
+    return mask ? yes : no;
+}
+static OT_INLINE float vec_abs(float a) {
+    return fabsf(a);
+}
+static OT_INLINE float vec_copysign(float a, float b) {
+    return copysignf(a, b);
+}
+static OT_INLINE int32_t vec_bits(float a) {
+    return __float_as_int(a);
+}
+static OT_INLINE float vec_of_bits(int32_t a) {
+    return __int_as_float(a);
+}
+
+#include "kernels/formulas.h"
+
+#endif
