@@ -1,8 +1,8 @@
-/* The formulas of exp, sigmoid, erf and of the activations made of them: once, for both devices, which therefore
- * agree to the last bit.
+/* The formulas of exp, sigmoid, erf and of the activations made of them: once, for both devices, which
+ * therefore agree to the last bit.
  *
- * Who includes this says what a number is: 16 floats in a vector of the compiler's (kernels/cpu/vecmath.h), or the
- * one float of a GPU's thread (kernels/cuda/scalar.cuh). It defines, before the #include,
+ * Who includes this says what a number is: 16 floats in a vector of the compiler's (kernels/cpu/vecmath.h),
+ * or the one float of a GPU's thread (kernels/cuda/scalar.cuh). It defines, before the #include,
  *
  *     ot_vf, ot_vi            fp32 numbers and as many 32-bit integers; + - * / round once
  *     vec_set                 a constant in every lane
@@ -13,12 +13,12 @@
  *     vec_bits, vec_of_bits   the same bits as ot_vi, as ot_vf
  *     OT_INLINE               what stands before a function
  *
- * Accuracy, measured over all exponents by tests/kernels/test_vecmath.c: exp within 1 ulp, sigmoid and erf within
- * 2.5. Argument reduction: Cody and Waite, "Software Manual for the Elementary Functions", 1980. The polynomials
- * are minimax fits of ours (Lawson's iteration on Chebyshev nodes, mpmath).
+ * Accuracy, measured over all exponents by tests/kernels/test_vecmath.c: exp within 1 ulp, sigmoid and erf
+ * within 2.5. Argument reduction: Cody and Waite, "Software Manual for the Elementary Functions", 1980. The
+ * polynomials are minimax fits of ours (Lawson's iteration on Chebyshev nodes, mpmath).
  *
- * Cost on a GPU, where memory leaves some 50 instructions for each element of a gated activation: the core of exp
- * is eleven.
+ * Cost on a GPU, where memory leaves some 50 instructions for each element of a gated activation: the core
+ * of exp is eleven.
  */
 #ifndef OT_KERNELS_FORMULAS_H
 #define OT_KERNELS_FORMULAS_H
@@ -27,8 +27,8 @@
 
 /* ---- exp ---- */
 
-/* e^x = 2^n * result with 0.7 < result < 1.42 and integer n; *bits holds n + k in its low nine bits. Adding 1.5 *
- * 2^23 is what rounds x / ln 2 to an integer and leaves it there. */
+/* e^x = 2^n * result with 0.7 < result < 1.42 and integer n; *bits holds n + k in its low nine bits. Adding
+ * 1.5 * 2^23 is what rounds x / ln 2 to an integer and leaves it there. */
 static OT_INLINE ot_vf vec_exp_parts(ot_vf x, float k, ot_vf *n, ot_vi *bits) {
     const float shift = 0x1.8p23f + k;
     ot_vf shifted = vec_fma(x, vec_set(0x1.715476p+0f), vec_set(shift));
@@ -108,7 +108,8 @@ static OT_INLINE ot_vf vec_erf(ot_vf x) {
 #define OT_SQRT_HALF    0.7071067812f
 #define OT_INV_SQRT_2PI 0.3989422804f
 
-/* act(x). GELU by tanh is x sigmoid(2 u), since (1 + tanh u) / 2 = sigmoid(2 u): one exp, and no cancellation. */
+/* act(x). GELU by tanh is x sigmoid(2 u), since (1 + tanh u) / 2 = sigmoid(2 u): one exp, and no
+ * cancellation. */
 static OT_INLINE ot_vf vec_activation(enum ot_activation act, ot_vf x) {
     switch (act) {
     case OT_ACT_SILU:

@@ -1,8 +1,8 @@
 /* Activations and their gradients, on contiguous arrays.
  *
- * Bytes for an element of two bytes: forward 4, backward 6. The formulas are kernels/formulas.h: some 30 (SILU, GELU
- * by tanh) to 60 (GELU by erf, backward) instructions, which is about what a GPU issues while its memory moves that
- * many bytes.
+ * Bytes for an element of two bytes: forward 4, backward 6. The formulas are kernels/formulas.h: some 30
+ * (SILU, GELU by tanh) to 60 (GELU by erf, backward) instructions, which is about what a GPU issues while
+ * its memory moves that many bytes.
  */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/map.cuh"

@@ -1,9 +1,9 @@
-/* AdamW in place: kernels/adamw.h's arithmetic, operation by operation, so that it has the bits of the CPU's kernels
- * and a parameter may be updated on either side.
+/* AdamW in place: kernels/adamw.h's arithmetic, operation by operation, so that it has the bits of the
+ * CPU's kernels and a parameter may be updated on either side.
  *
- * Bytes for a parameter: 28 in fp32 (weight, m, v read and written, gradient read), 26 with the split master (two of
- * weight and two of low instead of four, two of the gradient). Two divisions and a square root, IEEE all three: some
- * 60 instructions, well below what the memory leaves time for.
+ * Bytes for a parameter: 28 in fp32 (weight, m, v read and written, gradient read), 26 with the split
+ * master (two of weight and two of low instead of four, two of the gradient). Two divisions and a square
+ * root, IEEE all three: some 60 instructions, well below what the memory leaves time for.
  */
 #include "kernels/cuda/map.cuh"
 

@@ -1,7 +1,8 @@
 /* Gated activations (SwiGLU, GeGLU: Shazeer, "GLU Variants Improve Transformer", 2020) and their gradients.
  *
- * Bytes for an element of two bytes: forward 6 (gate, up, out), backward 10 (gate, up, dout, dgate, dup); some 35 and
- * 45 instructions with SILU. Gate and up may be halves of wider rows, as one fused product leaves them.
+ * Bytes for an element of two bytes: forward 6 (gate, up, out), backward 10 (gate, up, dout, dgate, dup);
+ * some 35 and 45 instructions with SILU. Gate and up may be halves of wider rows, as one fused product
+ * leaves them.
  */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/map.cuh"

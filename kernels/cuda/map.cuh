@@ -2,16 +2,16 @@
  *
  * An op is a struct with
  *
- *     static constexpr int N;                              elements of a pack: 16 bytes of its narrowest array
- *     template <int W> void run(int64_t row, int64_t i)    elements [i, i + W) of a row, W being N or 1
+ *     static constexpr int N;                            elements of a pack: 16 bytes of its narrowest array
+ *     template <int W> void run(int64_t row, int64_t i)  elements [i, i + W) of a row, W being N or 1
  *
- * Packs begin where the arrays are 16-byte aligned: `head` elements into each row, the same for all arrays and all
- * rows (ot_map_head). Head and tail go one element at a time, and where no such place exists (an array begins at an
- * odd element relative to another), the whole row does. Both are arithmetic on the same elements, so the bits do
- * not depend on alignment.
+ * Packs begin where the arrays are 16-byte aligned: `head` elements into each row, the same for all arrays
+ * and all rows (ot_map_head). Head and tail go one element at a time, and where no such place exists (an
+ * array begins at an odd element relative to another), the whole row does. Both are arithmetic on the same
+ * elements, so the bits do not depend on alignment.
  *
- * Threads walk along rows in x and over rows in y: no division by the row's length anywhere. A contiguous array is
- * one row.
+ * Threads walk along rows in x and over rows in y: no division by the row's length anywhere. A contiguous
+ * array is one row.
  */
 #ifndef OT_KERNELS_CUDA_MAP_CUH
 #define OT_KERNELS_CUDA_MAP_CUH
@@ -20,8 +20,8 @@
 
 enum {
     OT_MAP_THREADS = 256,
-    /* Blocks for each multiprocessor, beyond which threads loop. Eight fill it; several rounds of them even out
-     * what differs between multiprocessors. */
+    /* Blocks for each multiprocessor, beyond which threads loop. Eight fill it; several rounds of them even
+     * out what differs between multiprocessors. */
     OT_MAP_BLOCKS_PER_SM = 64,
     OT_MAP_MAX_GRID_Y = 65535,
 };
@@ -90,8 +90,8 @@ struct ot_map_array {
     int64_t bytes, ld;
 };
 
-/* Elements before the first place where packs of n elements may begin in all of an op's arrays; cols where there is
- * none. Sixteen-byte accesses are all that packs are made of, so that is the alignment of each. */
+/* Elements before the first place where packs of n elements may begin in all of an op's arrays; cols where
+ * there is none. Sixteen-byte accesses are all that packs are made of, so that is the alignment of each. */
 template <int COUNT>
 int64_t ot_map_head(const struct ot_map_array (&arrays)[COUNT], int64_t rows, int64_t cols) {
     for (int64_t head = 0; head < 8 && head < cols; head++) {

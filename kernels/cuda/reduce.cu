@@ -1,14 +1,14 @@
-/* The sum, or the sum of squares, of an fp32 array, in double: with the bits of the cpu device's op, because what
- * clips gradients may not depend on where they were summed.
+/* The sum, or the sum of squares, of an fp32 array, in double: with the bits of the cpu device's op,
+ * because what clips gradients may not depend on where they were summed.
  *
- * That fixes the order (kernels/cpu/op_sums.c). An array is cut into chunks of 65536 elements. In a chunk sixteen
- * sums run side by side, sum l over the elements l, l + 16, l + 32, ...; then sums l and l + 8 are added, then these
- * eight in order, and then the chunks in order.
+ * That fixes the order (kernels/cpu/op_sums.c). An array is cut into chunks of 65536 elements. In a chunk
+ * sixteen sums run side by side, sum l over the elements l, l + 16, l + 32, ...; then sums l and l + 8 are
+ * added, then these eight in order, and then the chunks in order.
  *
- * So a thread is one of a chunk's sixteen sums, and a warp two chunks. Its chain of 4096 dependent additions takes
- * some 20 us whatever the GPU does besides, which a gradient of 10^8 elements (1526 chunks, 24416 chains) hides
- * behind its own loads: UNROLL of them are under way in each thread. The square of an fp32 number is exact in
- * double, so one fma does what the cpu's product and sum do.
+ * So a thread is one of a chunk's sixteen sums, and a warp two chunks. Its chain of 4096 dependent
+ * additions takes some 20 us whatever the GPU does besides, which a gradient of 10^8 elements (1526 chunks,
+ * 24416 chains) hides behind its own loads: UNROLL of them are under way in each thread. The square of an
+ * fp32 number is exact in double, so one fma does what the cpu's product and sum do.
  *
  * Bytes: 4 for an element.
  */
@@ -71,8 +71,8 @@ __global__ void __launch_bounds__(THREADS)
         partial[chunk] = total;
 }
 
-/* *out (or 0) and then the partial sums, one after the other. One block, so that its threads fetch what one of them
- * adds. */
+/* *out (or 0) and then the partial sums, one after the other. One block, so that its threads fetch what one
+ * of them adds. */
 __global__ void __launch_bounds__(FINISH_THREADS)
     reduce_finish(const double *partial, int64_t chunks, bool accumulate, double *out) {
     double *tile = ot_shared<double>();
@@ -98,7 +98,8 @@ cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_st
     double *partial = (double *)on->scratch;
     int64_t chunks = ot_ceil_div(args->n, CHUNK), room = (int64_t)(on->scratch_bytes / sizeof *partial);
     bool accumulate = args->accumulate;
-    /* As many chunks at a time as the scratch has room for; also once for none, which may have to write a zero. */
+    /* As many chunks at a time as the scratch has room for; also once for none, which may have to write a
+     * zero. */
     for (int64_t done = 0; done < chunks || done == 0; done += room) {
         int64_t now = chunks - done < room ? chunks - done : room;
         const float *x = args->x + done * CHUNK;

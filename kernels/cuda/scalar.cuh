@@ -1,4 +1,5 @@
-/* One thread's number as kernels/formulas.h wants it: the same formulas, and so the same bits, as on the cpu device.
+/* One thread's number as kernels/formulas.h wants it: the same formulas, and so the same bits, as on the
+ * cpu device.
  */
 #ifndef OT_KERNELS_CUDA_SCALAR_CUH
 #define OT_KERNELS_CUDA_SCALAR_CUH
