@@ -138,18 +138,34 @@ static void attention_mask_row(float *row, int64_t first, int64_t last, int64_t 
     memset(row + last, 0, (size_t)(n - last) * sizeof *row);
 }
 
+/* What turns q.k into scores: a factor, which it returns. With slopes (Press et al., "Train Short, Test Long")
+ * q.k of keys [key, key + keys) becomes the scores themselves, and the factor is 1. */
+static float attention_scale_row(const struct ot_attention *op, int64_t head, int64_t query, int64_t key,
+                                 float *qk, int64_t keys) {
+    if (!op->slopes)
+        return op->scale;
+    const ot_vf lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    int64_t self = query + op->n_keys - op->n;
+    OT_FOR_LANES(i, lanes, keys, {
+        ot_vf distance = (float)(self - key - i) - lane;
+        vec_store(OT_F32, qk, i, lanes,
+                  op->scale * vec_load(OT_F32, qk, i, lanes) - op->slopes[head] * distance);
+    });
+    return 1;
+}
+
 /* The part of a row of q.k that is seen: becomes exp(scale * q.k - max so far); the running sum and the
  * row's result are brought to the new maximum. */
-static void attention_softmax_row(const struct ot_attention *op, float *seen, int64_t keys, float *max,
-                                  float *total, float *sum) {
+static void attention_softmax_row(const struct ot_attention *op, float scale, float *seen, int64_t keys,
+                                  float *max, float *total, float *sum) {
     ot_vf largest = vec_set(*max), added = {0};
     OT_FOR_LANES(i, lanes, keys, {
-        ot_vf x = op->scale * vec_load(OT_F32, seen, i, lanes);
+        ot_vf x = scale * vec_load(OT_F32, seen, i, lanes);
         largest = vec_max(vec_select(vec_first(lanes), x, vec_set(-INFINITY)), largest);
     });
     float new_max = vec_largest(largest);
     OT_FOR_LANES(i, lanes, keys, {
-        ot_vf e = vec_exp(op->scale * vec_load(OT_F32, seen, i, lanes) - new_max);
+        ot_vf e = vec_exp(scale * vec_load(OT_F32, seen, i, lanes) - new_max);
         vec_store(OT_F32, seen, i, lanes, e);
         added += vec_select(vec_first(lanes), e, vec_set(0.0f));
     });
@@ -190,9 +206,12 @@ static void attention_block(const struct ot_attention *op, int64_t head, int64_t
             int64_t first = smaller(larger(seen.first - key, 0), keys),
                     last = larger(smaller(seen.last - key, keys), first);
             attention_mask_row(tile->scores + i * KEYS, first, last, keys);
-            if (first < last)
-                attention_softmax_row(op, tile->scores + i * KEYS + first, last - first, &tile->max[i],
-                                      &tile->total[i], tile->sum + i * dim);
+            if (first == last)
+                continue;
+            float *row = tile->scores + i * KEYS + first;
+            float scale = attention_scale_row(op, head, begin + i, key + first, row, last - first);
+            attention_softmax_row(op, scale, row, last - first, &tile->max[i], &tile->total[i],
+                                  tile->sum + i * dim);
         }
         attention_weigh(op, tile->scores, false, rows, head_rows_f32(op->dtype, v, dim, tile->copy[2]),
                         tile->sum);

@@ -16,7 +16,8 @@ struct attention_case {
     const int32_t *row_start;
     const float *q, *k, *v, *dout;
     bool backward;
-    int64_t pad; /* extra elements between tokens, which must stay untouched */
+    int64_t pad;         /* extra elements between tokens, which must stay untouched */
+    const float *slopes; /* may be NULL */
 };
 
 /* ---- the reference ---- */
@@ -52,7 +53,8 @@ static double softmax_row(const struct attention_case *c, const double *q, const
         p[j] = -INFINITY;
         if (sees(c, query, j))
             p[j] = dot(q + (query * c->heads + head) * dim, k + (j * c->kv_heads + kv) * dim, dim) /
-                   sqrt((double)dim);
+                       sqrt((double)dim) -
+                   (c->slopes ? c->slopes[head] * (double)(query + c->n_keys - c->n - j) : 0);
         max = fmax(max, p[j]);
     }
     for (int64_t j = 0; j < c->n_keys; j++)
@@ -144,6 +146,7 @@ static struct ot_attention upload_case(struct ops_fixture *f, const struct atten
         .ldo = q_width,
         .scale = 1.0f / sqrtf((float)c->head_dim),
         .row_start = ops_upload_ids(f, c->row_start, c->n),
+        .slopes = c->slopes ? ops_upload(f, OT_F32, c->slopes, c->heads) : NULL,
         .q = upload_spread(f, c->q, c->n, q_width, c->pad),
         .k = upload_spread(f, c->k, c->n_keys, k_width, c->pad),
         .v = upload_spread(f, c->v, c->n_keys, k_width, c->pad),
@@ -239,7 +242,7 @@ static void check_golden(const char *name, bool backward) {
     ops_close(&f);
     ops_check_bf16(run_case,
                    &(struct attention_case){c.n, c.n_keys, c.heads, c.kv_heads, c.head_dim, c.window,
-                                            c.row_start, c.q, c.k, c.v, c.dout, backward, 0},
+                                            c.row_start, c.q, c.k, c.v, c.dout, backward, 0, NULL},
                    BF16_BOUND);
     golden_close(golden);
 }
@@ -256,8 +259,11 @@ static void test_golden(void **state) {
 
 struct shape {
     int64_t n, n_keys, heads, kv_heads, head_dim, window, row; /* rows of `row` tokens; 0: one row */
-    bool backward;
+    bool backward, slopes;
 };
+
+/* As ALiBi has them for 8 heads, but the last, which is no power of two. */
+static const float alibi_slopes[8] = {0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f, 0.0078125f, 0.003f};
 
 /* Random inputs for a shape; release_case frees them. */
 static struct attention_case make_case(const struct shape *s, int32_t **row_start, float *values[4]) {
@@ -270,9 +276,13 @@ static struct attention_case make_case(const struct shape *s, int32_t **row_star
     assert_non_null(*row_start);
     for (int64_t i = 0; i < s->n; i++)
         (*row_start)[i] = (int32_t)(s->row ? i / s->row * s->row : 0);
-    return (struct attention_case){s->n,      s->n_keys,   s->heads,  s->kv_heads, s->head_dim,
-                                   s->window, *row_start,  values[0], values[1],   values[2],
-                                   values[3], s->backward, 0};
+    return (struct attention_case){s->n,        s->n_keys,
+                                   s->heads,    s->kv_heads,
+                                   s->head_dim, s->window,
+                                   *row_start,  values[0],
+                                   values[1],   values[2],
+                                   values[3],   s->backward,
+                                   0,           s->slopes ? alibi_slopes : NULL};
 }
 
 static void release_case(int32_t *row_start, float *values[4]) {
@@ -324,14 +334,17 @@ static void check_shape(const struct shape *s) {
 static void test_blocks(void **state) {
     (void)state;
     static const struct shape shapes[] = {
-        {1, 1, 1, 1, 1, 0, 0, true},           /* the least there is */
-        {129, 129, 3, 1, 24, 0, 0, true},      /* one key past two blocks */
-        {300, 300, 4, 2, 64, 0, 0, true},      /* several blocks of queries and of keys */
-        {280, 280, 2, 2, 32, 0, 37, true},     /* rows that straddle blocks */
-        {333, 333, 4, 4, 16, 50, 0, true},     /* a window that leaves whole blocks unseen */
-        {290, 290, 2, 1, 128, 100, 171, true}, /* both */
-        {1, 600, 8, 2, 64, 0, 0, false},       /* one token of decoding */
-        {70, 523, 4, 2, 40, 90, 0, false},     /* a prompt after a past, with a window */
+        {1, 1, 1, 1, 1, 0, 0, true},              /* the least there is */
+        {129, 129, 3, 1, 24, 0, 0, true},         /* one key past two blocks */
+        {300, 300, 4, 2, 64, 0, 0, true},         /* several blocks of queries and of keys */
+        {280, 280, 2, 2, 32, 0, 37, true},        /* rows that straddle blocks */
+        {333, 333, 4, 4, 16, 50, 0, true},        /* a window that leaves whole blocks unseen */
+        {290, 290, 2, 1, 128, 100, 171, true},    /* both */
+        {1, 600, 8, 2, 64, 0, 0, false},          /* one token of decoding */
+        {70, 523, 4, 2, 40, 90, 0, false},        /* a prompt after a past, with a window */
+        {300, 300, 8, 4, 16, 0, 0, false, true},  /* ALiBi over several blocks */
+        {70, 523, 4, 2, 24, 90, 0, false, true},  /* after a past, with a window */
+        {280, 280, 8, 8, 16, 0, 37, false, true}, /* and with rows */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_shape(&shapes[i]);
