@@ -138,8 +138,8 @@ static void attention_mask_row(float *row, int64_t first, int64_t last, int64_t 
     memset(row + last, 0, (size_t)(n - last) * sizeof *row);
 }
 
-/* What turns q.k into scores: a factor, which it returns. With slopes (Press et al., "Train Short, Test Long")
- * q.k of keys [key, key + keys) becomes the scores themselves, and the factor is 1. */
+/* What turns q.k into scores: a factor, which it returns. With slopes (Press et al., "Train Short, Test
+ * Long") q.k of keys [key, key + keys) becomes the scores themselves, and the factor is 1. */
 static float attention_scale_row(const struct ot_attention *op, int64_t head, int64_t query, int64_t key,
                                  float *qk, int64_t keys) {
     if (!op->slopes)
