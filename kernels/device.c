@@ -5,18 +5,36 @@
 
 #include "src/base/error.h"
 
-static const struct {
-    const char *kind;
-    const struct ot_device_api *api;
-} kinds[] = {{"cpu", &ot_cpu_device_api}};
+static const struct kind {
+    const char *name;
+    const struct ot_device_api *api; /* NULL: not in this build */
+} kinds[] = {{"cpu", &ot_cpu_device_api}, {"cuda", &ot_cuda_device_api}};
+
+static const struct kind *find_kind(const char *name) {
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(name, kinds[i].name) == 0)
+            return &kinds[i];
+    return NULL;
+}
+
+bool ot_device_has_kind(const char *name) {
+    const struct kind *kind = find_kind(name);
+    return kind && kind->api;
+}
 
 int ot_device_open(const struct ot_device_config *config, struct ot_device **out) {
     assert(config->threads >= 1);
     *out = NULL;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(config->kind, kinds[i].kind) == 0)
-            return kinds[i].api->open(config, out);
-    return ot_fail(OT_E_DEVICE, "no device of the kind '%s' in this build; it has: cpu", config->kind);
+    const struct kind *kind = find_kind(config->kind);
+    if (!kind)
+        return ot_fail(OT_E_DEVICE, "there is no device of the kind '%s'; there are cpu and cuda",
+                       config->kind);
+    if (!kind->api)
+        return ot_fail(OT_E_DEVICE,
+                       "this build has no %s device: it was made where no CUDA toolkit was found, or "
+                       "with -Dcuda=disabled",
+                       config->kind);
+    return kind->api->open(config, out);
 }
 
 void ot_device_close(struct ot_device *device) {
@@ -30,6 +48,10 @@ const char *ot_device_name(const struct ot_device *device) {
 
 const struct ot_ops *ot_device_ops(const struct ot_device *device) {
     return device->ops;
+}
+
+bool ot_device_has_dtype(const struct ot_device *device, enum ot_dtype dtype) {
+    return device->api->has_dtype(device, dtype);
 }
 
 /* ---- memory ---- */
@@ -69,6 +91,11 @@ void ot_lane_close(struct ot_lane *lane) {
 
 struct ot_device *ot_lane_device(const struct ot_lane *lane) {
     return lane->device;
+}
+
+void ot_lane_mark(struct ot_lane *lane, const char *what) {
+    if (lane->device->api->mark)
+        lane->device->api->mark(lane, what);
 }
 
 void ot_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes) {

@@ -12,6 +12,9 @@
  * device allocated from its budget when it was opened: usage tells how much. It is one for all ops, so all
  * ops of a device run on one lane; copies, fills and events may use any number of others.
  *
+ * PINNED. Copies take host memory of any kind, but only pinned memory at full rate and without waiting: from
+ * and to other memory a call may block until the copy is done.
+ *
  * LANES. A lane is an in-order queue. Calls that take a lane only enqueue: the work happens later, in call
  * order within the lane, in any order between lanes. What a call takes by pointer to memory must stay valid
  * and unchanged until the work is done; its argument struct is copied. A full queue makes the caller wait.
@@ -32,20 +35,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "src/base/dtype.h"
+
 struct ot_device;
 struct ot_lane;
 struct ot_event;
 struct ot_ops;
 
 struct ot_device_config {
-    const char *kind;    /* "cpu", or "cuda" where the build has it */
-    int index;           /* cuda: which of the visible GPUs */
-    size_t memory_bytes; /* budget of device memory; 0: no limit but what the machine has */
-    int threads;         /* cpu device: threads that compute one op, >= 1 */
+    const char *kind;     /* "cpu", or "cuda" where the build has it */
+    int index;            /* cuda: which of the visible GPUs */
+    size_t memory_bytes;  /* budget of device memory; 0: what the machine has, or what is free on the GPU */
+    size_t scratch_bytes; /* cuda: what the ops work in, of the budget; 0: 64 MiB */
+    int threads;          /* cpu device: threads that compute one op, >= 1 */
     /* Test seam: not 0 puts a random delay of 0..200 us before each command of each lane. */
     uint64_t lane_delay_seed;
 };
 
+/* Whether this build has devices of the kind; whether one is there is known once it is opened. */
+bool ot_device_has_kind(const char *kind);
 /* Errors: OT_E_DEVICE (no such kind, cannot start), OT_E_BUDGET. */
 int ot_device_open(const struct ot_device_config *config, struct ot_device **out);
 /* Every lane, event and allocation must be gone; NULL is fine. */
@@ -53,6 +61,8 @@ void ot_device_close(struct ot_device *device);
 /* For people: "cpu (2 threads, AVX-512, oneDNN bf16)" */
 const char *ot_device_name(const struct ot_device *device);
 const struct ot_ops *ot_device_ops(const struct ot_device *device);
+/* Whether its ops take activations and weights of the dtype. */
+bool ot_device_has_dtype(const struct ot_device *device, enum ot_dtype dtype);
 
 /* 256-byte aligned. `name` appears in the error. Errors: OT_E_BUDGET, saying by how much it is short. */
 int ot_device_alloc(struct ot_device *device, size_t bytes, const char *name, void **out);
@@ -71,9 +81,12 @@ void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out
 int ot_lane_open(struct ot_device *device, const char *name, struct ot_lane **out); /* Errors: OT_E_DEVICE */
 void ot_lane_close(struct ot_lane *lane); /* waits for its work; NULL is fine */
 struct ot_device *ot_lane_device(const struct ot_lane *lane);
+/* Names what is enqueued from here on ("backward layer.3 #2"): what fails asynchronously is reported under
+ * this name, and profilers show it. Copied, and cut to 63 bytes. */
+void ot_lane_mark(struct ot_lane *lane, const char *what);
 
 enum ot_copy_kind { OT_COPY_H2D, OT_COPY_D2H, OT_COPY_D2D };
-/* Enqueued: host ends are pinned memory, device ends come from ot_device_alloc; the ranges do not overlap. */
+/* Enqueued: device ends come from ot_device_alloc; the ranges do not overlap. Host ends: see PINNED. */
 void ot_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
 void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
 /* Calls fn(arg) on some thread after all work enqueued before. fn must be short and must not touch the
@@ -101,6 +114,7 @@ struct ot_device_api {
     int (*open)(const struct ot_device_config *config, struct ot_device **out);
     void (*close)(struct ot_device *device);
     const char *(*name)(const struct ot_device *device);
+    bool (*has_dtype)(const struct ot_device *device, enum ot_dtype dtype);
     int (*alloc)(struct ot_device *device, size_t bytes, const char *name, void **out);
     void (*free)(struct ot_device *device, void *memory);
     int (*alloc_pinned)(struct ot_device *device, size_t bytes, const char *name, void **out);
@@ -108,6 +122,7 @@ struct ot_device_api {
     void (*usage)(const struct ot_device *device, struct ot_device_usage *out);
     int (*lane_open)(struct ot_device *device, const char *name, struct ot_lane **out);
     void (*lane_close)(struct ot_lane *lane);
+    void (*mark)(struct ot_lane *lane, const char *what); /* NULL: marks are not kept */
     void (*copy)(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
     void (*fill)(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
     void (*notify)(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
@@ -135,5 +150,7 @@ struct ot_event {
 };
 
 extern const struct ot_device_api ot_cpu_device_api;
+/* NULL in programs that are not linked with kernels/cuda (or, in tests, with its emulation). */
+extern const struct ot_device_api ot_cuda_device_api __attribute__((weak));
 
 #endif

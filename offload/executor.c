@@ -195,6 +195,8 @@ static void run_device_task(struct ot_executor *ex, struct lane_thread *lt, stru
     for (int d = 0; d < task->n_deps; d++)
         wait_for_dep(ex, lt, in, &task->deps[d]);
     delay(lt);
+    char name[64];
+    ot_lane_mark(lt->lane, ot_task_describe(task, ex->config.chain, name, sizeof name));
     ot_stopwatch_begin(in->watch, index, lt->lane);
     int rc = ex->config.run(ex->config.context, task, in->step, lt->lane);
     ot_stopwatch_end(in->watch, index, lt->lane);

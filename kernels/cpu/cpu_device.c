@@ -202,10 +202,16 @@ static const char *get_name(const struct ot_device *device) {
     return cpu(device)->name;
 }
 
+static bool has_dtype(const struct ot_device *device, enum ot_dtype dtype) {
+    (void)device;
+    return dtype == OT_F32 || dtype == OT_BF16;
+}
+
 const struct ot_device_api ot_cpu_device_api = {
     .open = open_device,
     .close = close_device,
     .name = get_name,
+    .has_dtype = has_dtype,
     .alloc = alloc_device,
     .free = free_device,
     .alloc_pinned = alloc_pinned,

@@ -29,6 +29,9 @@ enum { OT_CUDA_MIN_SCRATCH_BYTES = 1 << 20 };
 extern "C" {
 #endif
 
+/* *word = number, in stream order; word is mapped host memory. */
+cudaError_t ot_cuda_mark(uint32_t *word, uint32_t number, cudaStream_t stream);
+
 cudaError_t ot_cuda_bias_backward(const struct ot_bias_backward *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_embed(const struct ot_embed *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_embed_backward(const struct ot_embed_backward *args, const struct ot_cuda_stream *on);

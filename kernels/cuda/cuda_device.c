@@ -1,0 +1,298 @@
+/* The cuda device: its memory, and the table by which device.h knows it. */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/cuda_gemm.h"
+#include "kernels/cuda/cuda_state.h"
+
+/* Until these land: weak. */
+#pragma weak ot_cuda_gemm_open
+#pragma weak ot_cuda_gemm_close
+#pragma weak ot_cuda_gemm_name
+#pragma weak ot_cuda_gemm_cache_folder
+
+enum { PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20, MIB = 1 << 20, DEFAULT_SCRATCH = 64 * MIB };
+
+static double mib(size_t bytes) {
+    return (double)bytes / MIB;
+}
+
+/* ---- device memory ---- */
+
+/* Takes the bytes out of the budget, or says by how much it is short. */
+static int reserve(struct ot_cuda_device *self, size_t bytes, const char *name) {
+    struct ot_device_usage *usage = &self->usage;
+    size_t left = usage->budget_bytes - usage->used_bytes;
+    if (bytes > left)
+        return ot_fail(
+            OT_E_BUDGET,
+            "device memory is %zu bytes short for '%s', which needs %zu: %zu of the budget of %zu are "
+            "in use; raise --gpu-mem, or lower --micro-batch or --seq-len",
+            bytes - left, name, bytes, usage->used_bytes, usage->budget_bytes);
+    usage->used_bytes += bytes;
+    if (usage->used_bytes > usage->peak_bytes)
+        usage->peak_bytes = usage->used_bytes;
+    return 0;
+}
+
+static int allocate(struct ot_cuda_allocation *allocation, const char *name) {
+    cudaError_t code = cudaMalloc(&allocation->memory, allocation->bytes);
+    if (code != cudaErrorMemoryAllocation)
+        return ot_cuda_check(code, "allocate %.1f MiB for '%s'", mib(allocation->bytes), name);
+    (void)cudaGetLastError();
+    size_t free_bytes = 0, total_bytes = 0;
+    (void)cudaMemGetInfo(&free_bytes, &total_bytes); /* zeros where it fails as well */
+    return ot_fail(OT_E_BUDGET,
+                   "the GPU has no %.1f MiB in one piece left for '%s' (%.1f of %.1f MiB are free, and other "
+                   "programs may use it too); give less with --gpu-mem, or lower --micro-batch",
+                   mib(allocation->bytes), name, mib(free_bytes), mib(total_bytes));
+}
+
+static int alloc_device(struct ot_device *base, size_t bytes, const char *name, void **out) {
+    struct ot_cuda_device *self = ot_cuda_device_of(base);
+    *out = NULL;
+    if (bytes == 0)
+        return 0;
+    ot_cuda_enter(self);
+    struct ot_cuda_allocation *allocation = calloc(1, sizeof *allocation);
+    if (!allocation)
+        return ot_fail(OT_E_BUDGET, "no memory to note the allocation of '%s'", name);
+    allocation->bytes = bytes;
+    pthread_mutex_lock(&self->mutex);
+    int rc = reserve(self, bytes, name);
+    if (rc == 0 && (rc = allocate(allocation, name)) < 0)
+        self->usage.used_bytes -= bytes;
+    if (rc == 0) {
+        *out = allocation->memory;
+        allocation->next = self->allocations;
+        self->allocations = allocation;
+    } else {
+        free(allocation);
+    }
+    pthread_mutex_unlock(&self->mutex);
+    return rc;
+}
+
+static void free_device(struct ot_device *base, void *memory) {
+    struct ot_cuda_device *self = ot_cuda_device_of(base);
+    ot_cuda_enter(self);
+    pthread_mutex_lock(&self->mutex);
+    struct ot_cuda_allocation **link = &self->allocations;
+    while (*link && (*link)->memory != memory)
+        link = &(*link)->next;
+    struct ot_cuda_allocation *allocation = *link;
+    assert(allocation); /* else it was freed before, or never came from here */
+    *link = allocation->next;
+    self->usage.used_bytes -= allocation->bytes;
+    pthread_mutex_unlock(&self->mutex);
+    cudaFree(memory);
+    free(allocation);
+}
+
+/* ---- pinned memory ----
+ *
+ * An anonymous mapping that is registered, not cudaHostAlloc's: it can have huge pages, be bound to the
+ * memory beside the GPU, and be registered a second time with the kernel's I/O rings. */
+
+static int pin(void *memory, size_t bytes, const char *name) {
+    cudaError_t code = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
+    if (code == cudaSuccess)
+        return 0;
+    (void)cudaGetLastError();
+    struct rlimit limit;
+    char limit_text[64] = "";
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
+        snprintf(limit_text, sizeof limit_text, " (locked memory is limited to %.1f MiB: ulimit -l)",
+                 mib((size_t)limit.rlim_cur));
+    return ot_fail(
+        OT_E_BUDGET,
+        "CUDA: cannot pin %.1f MiB of host memory for '%s': %s%s; give less with --host-mem, or raise "
+        "the limit",
+        mib(bytes), name, ot_cuda_error_text(code), limit_text);
+}
+
+static size_t pinned_bytes(size_t bytes) {
+    return (bytes + PINNED_ALIGN - 1) / PINNED_ALIGN * PINNED_ALIGN;
+}
+
+static int alloc_pinned(struct ot_device *base, size_t bytes, const char *name, void **out) {
+    struct ot_cuda_device *self = ot_cuda_device_of(base);
+    size_t mapped = pinned_bytes(bytes);
+    *out = NULL;
+    if (bytes == 0)
+        return 0;
+    ot_cuda_enter(self);
+    void *memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
+                             bytes, name);
+    if (mapped >= HUGE_PAGE)
+        madvise(memory, mapped, MADV_HUGEPAGE);
+    int rc = pin(memory, mapped, name);
+    if (rc < 0) {
+        munmap(memory, mapped);
+        return rc;
+    }
+    pthread_mutex_lock(&self->mutex);
+    self->usage.pinned_bytes += bytes;
+    if (self->usage.pinned_bytes > self->usage.pinned_peak_bytes)
+        self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
+    pthread_mutex_unlock(&self->mutex);
+    *out = memory;
+    return 0;
+}
+
+static void free_pinned(struct ot_device *base, void *memory, size_t bytes) {
+    struct ot_cuda_device *self = ot_cuda_device_of(base);
+    ot_cuda_enter(self);
+    cudaHostUnregister(memory);
+    munmap(memory, pinned_bytes(bytes));
+    pthread_mutex_lock(&self->mutex);
+    assert(self->usage.pinned_bytes >= bytes);
+    self->usage.pinned_bytes -= bytes;
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static void get_usage(const struct ot_device *base, struct ot_device_usage *out) {
+    struct ot_cuda_device *self = ot_cuda_device_of(base);
+    pthread_mutex_lock(&self->mutex);
+    *out = self->usage;
+    pthread_mutex_unlock(&self->mutex);
+}
+
+/* ---- the device ---- */
+
+/* Left to others where no budget is given: kernels that the driver loads when they are first used, the
+ * display. */
+static size_t spare_bytes(const struct ot_cuda_gpu *gpu) {
+    size_t share = gpu->total_bytes / 32;
+    return share < 256u * MIB ? 256u * MIB : share > 1024u * MIB ? 1024u * MIB : share;
+}
+
+static int choose_budget(const struct ot_cuda_gpu *gpu, size_t given, size_t scratch, size_t *out) {
+    size_t spare = spare_bytes(gpu);
+    if (given > gpu->free_bytes)
+        return ot_fail(
+            OT_E_BUDGET,
+            "--gpu-mem %.1f MiB is more than the %.1f MiB that are free of the %.1f MiB of %s; give less, "
+            "or close the other programs that use it",
+            mib(given), mib(gpu->free_bytes), mib(gpu->total_bytes), gpu->name);
+    *out = given ? given : gpu->free_bytes > spare ? gpu->free_bytes - spare : 0;
+    if (*out <= scratch)
+        return ot_fail(
+            OT_E_BUDGET,
+            "%.1f MiB of %s are too little: the kernels' workspace alone takes %.1f MiB (%.1f of %.1f "
+            "MiB are free)",
+            mib(*out), gpu->name, mib(scratch), mib(gpu->free_bytes), mib(gpu->total_bytes));
+    return 0;
+}
+
+static void close_device(struct ot_device *base) {
+    struct ot_cuda_device *self = ot_cuda_device_of(base);
+    ot_cuda_enter(self);
+    ot_cuda_gemm_close(self->gemm);
+    assert(atomic_load(&self->n_lanes) == 0 && atomic_load(&self->n_events) == 0);
+    if (self->on.scratch)
+        free_device(base, self->on.scratch);
+    assert(!self->allocations && self->usage.pinned_bytes == 0);
+    if (self->begun)
+        cudaFreeHost((void *)(uintptr_t)self->begun);
+    for (struct ot_cuda_failure *failure = self->failures, *next; failure; failure = next) {
+        next = failure->next;
+        free(failure);
+    }
+    pthread_mutex_destroy(&self->mutex);
+    free(self);
+}
+
+static int open_gemm(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
+    char *folder = NULL;
+    OT_TRY(ot_cuda_gemm_cache_folder(&folder));
+    struct ot_cuda_gemm_config config = {.gpu = gpu->name,
+                                         .sm_count = gpu->sm_count,
+                                         .arch = gpu->arch,
+                                         .driver_version = gpu->driver,
+                                         .cache_folder = folder};
+    int rc = ot_cuda_gemm_open(&config, &self->gemm);
+    free(folder);
+    return rc;
+}
+
+static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu, size_t scratch) {
+    void *begun = NULL;
+    OT_TRY(
+        ot_cuda_check(cudaHostAlloc(&begun, sizeof *self->begun, cudaHostAllocMapped | cudaHostAllocPortable),
+                      "pin host memory"));
+    self->begun = begun;
+    *self->begun = 0;
+    OT_TRY(alloc_device(&self->base, scratch, "the kernels' workspace", &self->on.scratch));
+    self->on.scratch_bytes = self->usage.scratch_bytes = scratch;
+    return open_gemm(self, gpu);
+}
+
+static int open_device(const struct ot_device_config *config, struct ot_device **out) {
+    struct ot_cuda_gpu gpu;
+    size_t budget, scratch = config->scratch_bytes ? config->scratch_bytes : DEFAULT_SCRATCH;
+    assert(scratch >= OT_CUDA_GEMM_SCRATCH_BYTES);
+    OT_TRY(ot_cuda_find_gpu(config->index, &gpu));
+    OT_TRY(choose_budget(&gpu, config->memory_bytes, scratch, &budget));
+    struct ot_cuda_device *self = calloc(1, sizeof *self);
+    if (!self)
+        return ot_fail(OT_E_DEVICE, "no memory to open the cuda device");
+    self->base = (struct ot_device){&ot_cuda_device_api, &ot_cuda_ops};
+    self->index = gpu.index;
+    self->delay_seed = config->lane_delay_seed;
+    self->on =
+        (struct ot_cuda_stream){.sm_count = gpu.sm_count, .shared_bytes = gpu.shared_bytes, .arch = gpu.arch};
+    self->usage.budget_bytes = budget;
+    pthread_mutex_init(&self->mutex, NULL);
+    int rc = open_parts(self, &gpu, scratch);
+    if (rc < 0) {
+        close_device(&self->base);
+        return rc;
+    }
+    snprintf(self->name, sizeof self->name, "cuda: %s, %d SMs, driver for CUDA %d.%d, %s", gpu.name,
+             gpu.sm_count, gpu.driver / 1000, gpu.driver % 1000 / 10, ot_cuda_gemm_name(self->gemm));
+    *out = &self->base;
+    return 0;
+}
+
+static const char *get_name(const struct ot_device *base) {
+    return ot_cuda_device_of(base)->name;
+}
+
+/* bf16 came with compute capability 8.0. */
+static bool has_dtype(const struct ot_device *base, enum ot_dtype dtype) {
+    return dtype != OT_BF16 || ot_cuda_device_of(base)->on.arch >= 80;
+}
+
+const struct ot_device_api ot_cuda_device_api = {
+    .open = open_device,
+    .close = close_device,
+    .name = get_name,
+    .has_dtype = has_dtype,
+    .alloc = alloc_device,
+    .free = free_device,
+    .alloc_pinned = alloc_pinned,
+    .free_pinned = free_pinned,
+    .usage = get_usage,
+    .lane_open = ot_cuda_lane_open,
+    .lane_close = ot_cuda_lane_close,
+    .mark = ot_cuda_lane_mark,
+    .copy = ot_cuda_lane_copy,
+    .fill = ot_cuda_lane_fill,
+    .notify = ot_cuda_lane_notify,
+    .lane_error = ot_cuda_lane_error,
+    .lane_sync = ot_cuda_lane_sync,
+    .event_create = ot_cuda_event_create,
+    .event_destroy = ot_cuda_event_destroy,
+    .record = ot_cuda_lane_record,
+    .wait = ot_cuda_lane_wait,
+    .event_sync = ot_cuda_event_sync,
+};

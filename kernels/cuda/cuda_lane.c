@@ -1,0 +1,296 @@
+/* Lanes and events: cuda_state.h says what they are made of. */
+#include <assert.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/cuda_state.h"
+#include "src/base/random.h"
+
+/* Profilers show a lane's marks as ranges of the thread that enqueues. Without a profiler this does
+ * nothing. */
+#if !defined(OT_EMU) && __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#else
+#define nvtxRangePushA(text) ((void)(text))
+#define nvtxRangePop()       ((void)0)
+#endif
+
+enum { COPY_PIECE = 32 << 20, LONGEST_DELAY_NS = 200000 };
+
+static struct ot_cuda_lane *cuda(const struct ot_lane *lane) {
+    return (struct ot_cuda_lane *)(uintptr_t)lane;
+}
+
+void ot_cuda_enter(const struct ot_cuda_device *device) {
+    static _Thread_local int current = -1;
+    if (current != device->index && cudaSetDevice(device->index) == cudaSuccess)
+        current = device->index;
+}
+
+static struct ot_cuda_device *enter(const struct ot_lane *lane) {
+    struct ot_cuda_device *device = ot_cuda_device_of(lane->device);
+    ot_cuda_enter(device);
+    return device;
+}
+
+/* ---- failures ---- */
+
+static const struct ot_error nameless = {OT_E_DEVICE, "the GPU failed, and there was no memory to say how"};
+
+/* Keeps this thread's sentence. Device mutex held. */
+static const struct ot_error *keep(struct ot_cuda_device *device, int rc) {
+    struct ot_cuda_failure *failure = malloc(sizeof *failure);
+    if (!failure)
+        return &nameless;
+    ot_error_save(&failure->error, rc);
+    failure->next = device->failures;
+    device->failures = failure;
+    return &failure->error;
+}
+
+/* The sentence of a code that a call reported for this lane (NULL: for an event). Device mutex held. */
+static int describe(struct ot_cuda_device *device, const struct ot_cuda_lane *lane, cudaError_t code) {
+    uint32_t number = lane ? lane->mark : 0;
+    const struct ot_cuda_lane *ops_lane = atomic_load(&device->ops_lane);
+    if (ot_cuda_error_is_fault(code) && ops_lane) {
+        lane = ops_lane;
+        number = *device->begun;
+    }
+    const char *text = ot_cuda_error_text(code), *hint = ot_cuda_error_hint(code);
+    if (!lane)
+        return ot_fail(OT_E_DEVICE, "CUDA: %s%s", text, hint);
+    if (number == 0)
+        return ot_fail(OT_E_DEVICE, "CUDA: %s on the %s lane%s", text, lane->name, hint);
+    return ot_fail(OT_E_DEVICE, "CUDA: %s in '%s' on the %s lane%s", text,
+                   lane->marks[number % OT_CUDA_MARKS], lane->name, hint);
+}
+
+void ot_cuda_lane_fail(struct ot_cuda_lane *lane, int rc) {
+    struct ot_cuda_device *device = ot_cuda_device_of(lane->base.device);
+    pthread_mutex_lock(&device->mutex);
+    if (!lane->error)
+        lane->error = keep(device, rc);
+    pthread_mutex_unlock(&device->mutex);
+}
+
+void ot_cuda_lane_check(struct ot_cuda_lane *lane, cudaError_t code) {
+    if (code == cudaSuccess)
+        return;
+    struct ot_cuda_device *device = ot_cuda_device_of(lane->base.device);
+    (void)cudaGetLastError(); /* else a later launch on this thread would find it again */
+    pthread_mutex_lock(&device->mutex);
+    if (!lane->error)
+        lane->error = keep(device, describe(device, lane, code));
+    pthread_mutex_unlock(&device->mutex);
+}
+
+bool ot_cuda_lane_is_sound(const struct ot_cuda_lane *lane) {
+    return !atomic_load_explicit(&lane->error, memory_order_acquire);
+}
+
+/* ---- opening and closing ---- */
+
+int ot_cuda_lane_open(struct ot_device *base, const char *name, struct ot_lane **out) {
+    struct ot_cuda_device *device = ot_cuda_device_of(base);
+    int rc;
+    struct ot_cuda_lane *lane = calloc(1, sizeof *lane);
+    *out = NULL;
+    if (!lane)
+        return ot_fail(OT_E_DEVICE, "no memory for the lane '%s'", name);
+    ot_cuda_enter(device);
+    lane->base.device = base;
+    snprintf(lane->name, sizeof lane->name, "%s", name);
+    lane->delay_stream = ot_random_stream(OT_RANDOM_TEST, 0, atomic_fetch_add(&device->lane_numbers, 1));
+    OT_TRY_GOTO(ot_cuda_check(cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking),
+                              "open the lane '%s'", name),
+                rc, out);
+    OT_TRY_GOTO(
+        ot_cuda_check(cudaEventCreateWithFlags(&lane->idle, cudaEventDisableTiming | cudaEventBlockingSync),
+                      "make an event of the lane '%s'", name),
+        rc, out);
+    OT_TRY_GOTO(ot_cuda_notifier_open(lane, &lane->notifier), rc, out);
+    atomic_fetch_add(&device->n_lanes, 1);
+    *out = &lane->base;
+    return 0;
+out:
+    if (lane->idle)
+        cudaEventDestroy(lane->idle);
+    if (lane->stream)
+        cudaStreamDestroy(lane->stream);
+    free(lane);
+    return rc;
+}
+
+void ot_cuda_lane_close(struct ot_lane *base) {
+    struct ot_cuda_lane *lane = cuda(base);
+    struct ot_cuda_device *device = enter(base);
+    (void)ot_cuda_lane_sync(base); /* a failure was for those who asked */
+    ot_cuda_notifier_close(lane->notifier);
+    if (lane->in_range)
+        nvtxRangePop();
+    pthread_mutex_lock(&device->mutex);
+    if (atomic_load(&device->ops_lane) == lane)
+        atomic_store(&device->ops_lane, NULL);
+    pthread_mutex_unlock(&device->mutex);
+    cudaEventDestroy(lane->idle);
+    cudaStreamDestroy(lane->stream);
+    atomic_fetch_sub(&device->n_lanes, 1);
+    free(lane);
+}
+
+/* ---- marks ---- */
+
+void ot_cuda_lane_mark(struct ot_lane *base, const char *what) {
+    struct ot_cuda_lane *lane = cuda(base);
+    uint32_t number = lane->mark + 1;
+    snprintf(lane->marks[number % OT_CUDA_MARKS], OT_CUDA_MARK_BYTES, "%s", what);
+    lane->mark = number;
+    if (lane->in_range)
+        nvtxRangePop();
+    nvtxRangePushA(lane->marks[number % OT_CUDA_MARKS]);
+    lane->in_range = true;
+}
+
+/* ---- what is enqueued ---- */
+
+static void sleep_on_host(void *ns) {
+    nanosleep(&(struct timespec){.tv_nsec = (long)(intptr_t)ns}, NULL);
+}
+
+/* Before each command: false if the lane has failed, and does no more work. */
+static bool begin(struct ot_cuda_lane *lane) {
+    const struct ot_cuda_device *device = enter(&lane->base);
+    if (device->delay_seed) {
+        uint64_t ns =
+            ot_random_below(device->delay_seed, lane->delay_stream, lane->delays++, LONGEST_DELAY_NS + 1);
+        ot_cuda_lane_check(lane, cudaLaunchHostFunc(lane->stream, sleep_on_host, (void *)(uintptr_t)ns));
+    }
+    return ot_cuda_lane_is_sound(lane);
+}
+
+bool ot_cuda_lane_begin_op(struct ot_cuda_lane *lane) {
+    struct ot_cuda_device *device = ot_cuda_device_of(lane->base.device);
+    if (!begin(lane))
+        return false;
+    struct ot_cuda_lane *claimed = NULL;
+    if (atomic_compare_exchange_strong(&device->ops_lane, &claimed, lane))
+        device->on.stream = lane->stream;
+    else
+        assert(claimed == lane); /* device.h: all ops of a device run on one lane */
+    if (lane->announced != lane->mark) {
+        lane->announced = lane->mark;
+        ot_cuda_lane_check(lane,
+                           ot_cuda_mark((uint32_t *)(uintptr_t)device->begun, lane->mark, lane->stream));
+    }
+    return ot_cuda_lane_is_sound(lane);
+}
+
+void ot_cuda_lane_copy(struct ot_lane *base, enum ot_copy_kind kind, void *dst, const void *src,
+                       size_t bytes) {
+    static const enum cudaMemcpyKind kinds[] = {
+        [OT_COPY_H2D] = cudaMemcpyHostToDevice,
+        [OT_COPY_D2H] = cudaMemcpyDeviceToHost,
+        [OT_COPY_D2D] = cudaMemcpyDeviceToDevice,
+    };
+    struct ot_cuda_lane *lane = cuda(base);
+    size_t most = kind == OT_COPY_D2D ? bytes : COPY_PIECE;
+    if (bytes == 0 || !begin(lane))
+        return;
+    for (size_t at = 0; at < bytes; at += most) {
+        size_t piece = bytes - at < most ? bytes - at : most;
+        ot_cuda_lane_check(lane, cudaMemcpyAsync((char *)dst + at, (const char *)src + at, piece, kinds[kind],
+                                                 lane->stream));
+    }
+}
+
+void ot_cuda_lane_fill(struct ot_lane *base, void *device_dst, int byte, size_t bytes) {
+    struct ot_cuda_lane *lane = cuda(base);
+    if (bytes > 0 && begin(lane))
+        ot_cuda_lane_check(lane, cudaMemsetAsync(device_dst, byte, bytes, lane->stream));
+}
+
+void ot_cuda_lane_notify(struct ot_lane *base, void (*fn)(void *arg), void *arg) {
+    begin(cuda(base));
+    ot_cuda_notifier_push(cuda(base)->notifier, fn, arg);
+}
+
+/* ---- events ---- */
+
+int ot_cuda_event_create(struct ot_device *base, struct ot_event **out) {
+    struct ot_cuda_device *device = ot_cuda_device_of(base);
+    struct ot_cuda_event *event = calloc(1, sizeof *event);
+    *out = NULL;
+    if (!event)
+        return ot_fail(OT_E_DEVICE, "no memory for an event");
+    ot_cuda_enter(device);
+    int rc =
+        ot_cuda_check(cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming | cudaEventBlockingSync),
+                      "make an event");
+    if (rc < 0) {
+        free(event);
+        return rc;
+    }
+    event->base.device = base;
+    atomic_fetch_add(&device->n_events, 1);
+    *out = &event->base;
+    return 0;
+}
+
+void ot_cuda_event_destroy(struct ot_event *base) {
+    struct ot_cuda_event *event = (struct ot_cuda_event *)base;
+    struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    ot_cuda_enter(device);
+    cudaEventDestroy(event->event);
+    atomic_fetch_sub(&device->n_events, 1);
+    free(event);
+}
+
+/* Events are recorded and waited for on a failed lane as well: others wait for it. */
+void ot_cuda_lane_record(struct ot_lane *base, struct ot_event *event_base) {
+    struct ot_cuda_lane *lane = cuda(base);
+    struct ot_cuda_event *event = (struct ot_cuda_event *)event_base;
+    begin(lane);
+    ot_cuda_lane_check(lane, cudaEventRecord(event->event, lane->stream));
+    atomic_store(&event->error, atomic_load(&lane->error));
+}
+
+void ot_cuda_lane_wait(struct ot_lane *base, struct ot_event *event) {
+    struct ot_cuda_lane *lane = cuda(base);
+    begin(lane);
+    ot_cuda_lane_check(lane, cudaStreamWaitEvent(lane->stream, ((struct ot_cuda_event *)event)->event, 0));
+}
+
+int ot_cuda_event_sync(struct ot_event *base) {
+    struct ot_cuda_event *event = (struct ot_cuda_event *)base;
+    struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    ot_cuda_enter(device);
+    cudaError_t code = cudaEventSynchronize(event->event);
+    const struct ot_error *error = atomic_load(&event->error);
+    if (error)
+        return ot_error_load(error);
+    if (code == cudaSuccess)
+        return 0;
+    pthread_mutex_lock(&device->mutex);
+    int rc = describe(device, NULL, code);
+    pthread_mutex_unlock(&device->mutex);
+    return rc;
+}
+
+int ot_cuda_lane_error(const struct ot_lane *base) {
+    const struct ot_error *error = atomic_load_explicit(&cuda(base)->error, memory_order_acquire);
+    return error ? ot_error_load(error) : 0;
+}
+
+int ot_cuda_lane_sync(struct ot_lane *base) {
+    struct ot_cuda_lane *lane = cuda(base);
+    enter(base);
+    cudaError_t code = cudaEventRecord(lane->idle, lane->stream);
+    ot_cuda_lane_check(lane, code);
+    if (code == cudaSuccess)
+        ot_cuda_lane_check(lane, cudaEventSynchronize(lane->idle));
+    return ot_cuda_lane_error(base);
+}

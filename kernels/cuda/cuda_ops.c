@@ -1,0 +1,108 @@
+/* The ops of the cuda device: preconditions, the mark, the launcher; its error sticks to the lane. */
+#include <assert.h>
+
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/cuda_gemm.h"
+#include "kernels/cuda/cuda_state.h"
+
+/* Until these land: weak. */
+#pragma weak ot_cuda_bias_backward
+#pragma weak ot_cuda_embed
+#pragma weak ot_cuda_embed_backward
+#pragma weak ot_cuda_norm
+#pragma weak ot_cuda_norm_backward
+#pragma weak ot_cuda_rope
+#pragma weak ot_cuda_attention
+#pragma weak ot_cuda_attention_backward
+#pragma weak ot_cuda_cross_entropy
+#pragma weak ot_cuda_gemm
+
+/* ---- preconditions that the contract (ops.h) names and the host can see ---- */
+
+static bool is_sound_norm(const struct ot_norm *op) {
+    return (!op->delta || op->sum) && (op->kind == OT_NORM_RMS || (op->bias && op->mean)) && op->group >= 1;
+}
+
+static bool is_sound_norm_backward(const struct ot_norm_backward *op) {
+    return (op->kind == OT_NORM_RMS || (op->mean && op->dbias)) && op->group >= 1;
+}
+
+static bool is_sound_rope(const struct ot_rope *op) {
+    return op->rotary_dim % 2 == 0 && op->rotary_dim <= op->head_dim;
+}
+
+static bool is_sound_attention(const struct ot_attention *op) {
+    return op->heads % op->kv_heads == 0 && op->n_keys >= op->n && op->window >= 0;
+}
+
+static bool is_sound_attention_backward(const struct ot_attention_backward *op) {
+    return is_sound_attention(&op->forward) && op->forward.n_keys == op->forward.n && op->forward.lse;
+}
+
+static bool is_sound_gemm(const struct ot_gemm *op) {
+    return (!op->accumulate || op->c_dtype == OT_F32) && op->m >= 1 && op->n >= 1 && op->k >= 1;
+}
+
+/* ---- the ops ---- */
+
+/* empty: there is nothing to do, and a grid of no blocks is an error to CUDA. */
+#define DEFINE_OP(name, sound, empty)                                                                        \
+    static void cuda_##name(struct ot_lane *base, const struct ot_##name *op) {                              \
+        struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;                                             \
+        assert(sound);                                                                                       \
+        if (!(empty) && ot_cuda_lane_begin_op(lane))                                                         \
+            ot_cuda_lane_check(lane, ot_cuda_##name(op, &ot_cuda_device_of(base->device)->on));              \
+    }
+
+DEFINE_OP(bias_backward, true, op->rows == 0 || op->cols == 0)
+DEFINE_OP(embed, true, op->n == 0)
+DEFINE_OP(embed_backward, true, op->n == 0)
+DEFINE_OP(norm, is_sound_norm(op), op->rows == 0)
+DEFINE_OP(norm_backward, is_sound_norm_backward(op), op->rows == 0)
+DEFINE_OP(rope, is_sound_rope(op), op->n == 0 || op->rotary_dim == 0)
+DEFINE_OP(attention, is_sound_attention(op), op->n == 0)
+DEFINE_OP(attention_backward, is_sound_attention_backward(op), op->forward.n == 0)
+DEFINE_OP(glu, true, op->rows == 0 || op->cols == 0)
+DEFINE_OP(glu_backward, true, op->forward.rows == 0 || op->forward.cols == 0)
+DEFINE_OP(activate, true, op->n == 0)
+DEFINE_OP(activate_backward, true, op->n == 0)
+DEFINE_OP(add, true, op->n == 0)
+DEFINE_OP(cross_entropy, true, op->rows == 0)
+DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
+DEFINE_OP(cast, true, op->n == 0)
+DEFINE_OP(adamw, true, op->n == 0)
+
+static void cuda_gemm(struct ot_lane *base, const struct ot_gemm *op) {
+    struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
+    const struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    assert(is_sound_gemm(op));
+    if (!ot_cuda_lane_begin_op(lane))
+        return;
+    int rc = ot_cuda_gemm(device->gemm, op, &device->on);
+    if (rc < 0 &&
+        ot_cuda_error_is_fault(cudaPeekAtLastError())) /* of a kernel before: the shape is not at fault */
+        ot_cuda_lane_check(lane, cudaGetLastError());
+    else if (rc < 0)
+        ot_cuda_lane_fail(lane, rc);
+}
+
+const struct ot_ops ot_cuda_ops = {
+    .gemm = cuda_gemm,
+    .bias_backward = cuda_bias_backward,
+    .embed = cuda_embed,
+    .embed_backward = cuda_embed_backward,
+    .norm = cuda_norm,
+    .norm_backward = cuda_norm_backward,
+    .rope = cuda_rope,
+    .attention = cuda_attention,
+    .attention_backward = cuda_attention_backward,
+    .glu = cuda_glu,
+    .glu_backward = cuda_glu_backward,
+    .activate = cuda_activate,
+    .activate_backward = cuda_activate_backward,
+    .add = cuda_add,
+    .cross_entropy = cuda_cross_entropy,
+    .reduce = cuda_reduce,
+    .cast = cuda_cast,
+    .adamw = cuda_adamw,
+};
