@@ -1,0 +1,231 @@
+/* The probe's frame: memory, clocks, copies. The ops are in probe_ops.c. */
+#include "offload/probe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/probe_state.h"
+#include "src/base/error.h"
+#include "src/base/random.h"
+
+const char *ot_probe_group_name(enum ot_probe_group group) {
+    static const char *const names[] = {"copy", "gemm", "attention", "kernel"};
+    return names[group];
+}
+
+/* ---- memory ---- */
+
+/* Numbers in the storage dtype, small and of both signs; read as fp32 they are such numbers too, since a bf16 is
+ * the upper half of one. */
+static void fill_signed(uint16_t *to, size_t n, enum ot_dtype dtype) {
+    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, 0);
+    for (size_t i = 0; i < n; i++) {
+        float value = 0.05f * ot_random_normal(1, stream, i);
+        to[i] = dtype == OT_F16 ? ot_f16_from_f32(value) : ot_bf16_from_f32(value);
+    }
+}
+
+enum { PATTERN_BYTES = 1 << 20 };
+
+static void upload_pattern(struct ot_probe *p, char *to, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += PATTERN_BYTES) {
+        size_t piece = bytes - at < PATTERN_BYTES ? bytes - at : PATTERN_BYTES;
+        ot_lane_copy(p->compute, OT_COPY_H2D, to + at, p->pinned, piece);
+    }
+}
+
+/* Token ids, positions and row starts of one long row. */
+static int upload_ids(struct ot_probe *p) {
+    int64_t n = p->rows;
+    int32_t *ids = p->pinned;
+    for (int64_t i = 0; i < n; i++) {
+        ids[i] = (int32_t)ot_random_below(2, ot_random_stream(OT_RANDOM_TEST, 1, 0), (uint64_t)i,
+                                          (uint64_t)p->vocab);
+        ids[n + i] = (int32_t)(i % p->config->tokens);
+        ids[2 * n + i] = 0;
+    }
+    ot_lane_copy(p->compute, OT_COPY_H2D, p->ids, ids, 3 * (size_t)n * sizeof *ids);
+    return ot_lane_sync(p->compute);
+}
+
+size_t ot_probe_buffer_bytes(int64_t hidden, int64_t tokens) {
+    size_t weight_grads = (size_t)(2 * ot_probe_inter(hidden)) * (size_t)hidden * sizeof(float);
+    size_t activations = (size_t)(2 * ot_probe_inter(hidden)) * (size_t)tokens * sizeof(float);
+    return weight_grads > activations ? weight_grads : activations;
+}
+
+static int open_memory(struct ot_probe *p) {
+    const struct ot_probe_config *c = p->config;
+    size_t bytes = c->buffer_bytes;
+    if (bytes < ot_probe_buffer_bytes(c->hidden, c->tokens) || c->hidden % 128 != 0)
+        return ot_fail(OT_E_USAGE, "a probe of hidden size %lld needs buffers of %zu bytes",
+                       (long long)c->hidden, ot_probe_buffer_bytes(c->hidden, c->tokens));
+    for (int i = 0; i < OT_PROBE_BUFFERS; i++) {
+        void *memory;
+        OT_TRY(ot_device_alloc(c->device, bytes, "the probe", &memory));
+        p->buffers[i] = memory;
+    }
+    OT_TRY(ot_device_alloc_pinned(c->device, bytes, "the probe", &p->pinned));
+    void *ids;
+    OT_TRY(ot_device_alloc(c->device, 3 * (size_t)p->rows * sizeof(int32_t), "the probe", &ids));
+    p->ids = ids;
+    fill_signed(p->pinned, PATTERN_BYTES / 2, c->dtype == OT_F32 ? OT_BF16 : c->dtype);
+    for (int i = 0; i < OT_PROBE_BUFFERS; i++)
+        upload_pattern(p, p->buffers[i], bytes);
+    OT_TRY(ot_lane_sync(p->compute));
+    return upload_ids(p);
+}
+
+static int open_lanes(struct ot_probe *p) {
+    struct ot_device *device = p->config->device;
+    OT_TRY(ot_lane_open(device, "h2d", &p->h2d));
+    OT_TRY(ot_lane_open(device, "compute", &p->compute));
+    OT_TRY(ot_lane_open(device, "d2h", &p->d2h));
+    for (int i = 0; i < 4; i++)
+        OT_TRY(ot_event_create_timed(device, &p->events[i]));
+    return 0;
+}
+
+static void close_probe(struct ot_probe *p) {
+    ot_lane_close(p->h2d);
+    ot_lane_close(p->compute);
+    ot_lane_close(p->d2h);
+    for (int i = 0; i < 4; i++)
+        ot_event_destroy(p->events[i]);
+    for (int i = 0; i < OT_PROBE_BUFFERS; i++)
+        ot_device_free(p->config->device, p->buffers[i]);
+    ot_device_free(p->config->device, p->ids);
+    if (p->pinned)
+        ot_device_free_pinned(p->config->device, p->pinned, p->config->buffer_bytes);
+}
+
+/* ---- timing ---- */
+
+static int time_calls(struct ot_probe *p, const struct ot_probe_call *call, int count, double *seconds) {
+    double begin, end;
+    ot_lane_record(p->compute, p->events[0]);
+    for (int i = 0; i < count; i++)
+        call->enqueue(p, call->op);
+    ot_lane_record(p->compute, p->events[1]);
+    OT_TRY(ot_lane_sync(p->compute));
+    OT_TRY(ot_event_seconds(p->events[0], &begin));
+    OT_TRY(ot_event_seconds(p->events[1], &end));
+    *seconds = (end - begin) / count;
+    return 0;
+}
+
+static double median_of_three(const double x[3]) {
+    double low = x[0] < x[1] ? x[0] : x[1], high = x[0] < x[1] ? x[1] : x[0];
+    return x[2] < low ? low : x[2] > high ? high : x[2];
+}
+
+int ot_probe_calls(double seconds, double once) {
+    double count = seconds / 3 / (once > 1e-7 ? once : 1e-7);
+    return count < 1 ? 1 : count > 1000 ? 1000 : (int)count;
+}
+
+int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *call, double *seconds) {
+    double once, runs[3];
+    OT_TRY(time_calls(p, call, 1, &once));
+    OT_TRY(time_calls(p, call, 1, &once)); /* the first call may choose algorithms and load code */
+    int count = ot_probe_calls(p->config->seconds, once);
+    *seconds = once;
+    if (once > p->config->seconds)
+        return 0;
+    for (int i = 0; i < 3; i++)
+        OT_TRY(time_calls(p, call, count, &runs[i]));
+    *seconds = median_of_three(runs);
+    return 0;
+}
+
+int ot_probe_report(struct ot_probe *p, enum ot_probe_group group, const char *name, double seconds,
+                    double work, double peak) {
+    struct ot_probe_row row = {group, name, seconds, seconds > 0 ? work / seconds : 0, peak};
+    return p->config->row(p->config->context, &row);
+}
+
+/* ---- copies ---- */
+
+enum { COPY_PIECE = 16 << 20 }; /* about a slab's tile */
+
+static void copy_all(struct ot_probe *p, struct ot_lane *lane, enum ot_copy_kind kind, char *device,
+                     char *host, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += COPY_PIECE) {
+        size_t piece = bytes - at < COPY_PIECE ? bytes - at : COPY_PIECE;
+        if (kind == OT_COPY_H2D)
+            ot_lane_copy(lane, kind, device + at, host + at, piece);
+        else
+            ot_lane_copy(lane, kind, host + at, device + at, piece);
+    }
+    (void)p;
+}
+
+/* Both lanes begin together and each repeats its copy; the time is the longer one's. */
+static int time_copies(struct ot_probe *p, bool in, bool out, int count, double *seconds) {
+    size_t half = p->config->buffer_bytes / 2;
+    double begin[2] = {0}, end[2] = {0};
+    char *host = p->pinned;
+    if (in)
+        ot_lane_record(p->h2d, p->events[0]);
+    if (out)
+        ot_lane_record(p->d2h, p->events[2]);
+    for (int i = 0; i < count; i++) {
+        if (in)
+            copy_all(p, p->h2d, OT_COPY_H2D, p->buffers[0], host, half);
+        if (out)
+            copy_all(p, p->d2h, OT_COPY_D2H, p->buffers[1], host + half, half);
+    }
+    if (in)
+        ot_lane_record(p->h2d, p->events[1]);
+    if (out)
+        ot_lane_record(p->d2h, p->events[3]);
+    OT_TRY(ot_lane_sync(p->h2d));
+    OT_TRY(ot_lane_sync(p->d2h));
+    *seconds = 0;
+    for (int way = 0; way < 2; way++) {
+        if (!(way ? out : in))
+            continue;
+        OT_TRY(ot_event_seconds(p->events[2 * way], &begin[way]));
+        OT_TRY(ot_event_seconds(p->events[2 * way + 1], &end[way]));
+        double spent = (end[way] - begin[way]) / count;
+        *seconds = spent > *seconds ? spent : *seconds;
+    }
+    return 0;
+}
+
+static int probe_copies(struct ot_probe *p) {
+    static const struct {
+        const char *name;
+        bool in, out;
+    } ways[] = {
+        {"host to device", true, false}, {"device to host", false, true}, {"both at once", true, true}};
+    double half = (double)(p->config->buffer_bytes / 2), one_way = 0;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        double once, runs[3];
+        OT_TRY(time_copies(p, ways[i].in, ways[i].out, 1, &once));
+        OT_TRY(time_copies(p, ways[i].in, ways[i].out, 1, &once));
+        for (int r = 0; r < 3; r++)
+            OT_TRY(
+                time_copies(p, ways[i].in, ways[i].out, ot_probe_calls(p->config->seconds, once), &runs[r]));
+        double seconds = median_of_three(runs), work = ways[i].in && ways[i].out ? 2 * half : half;
+        /* Both at once: against the sum of what each does alone. */
+        OT_TRY(ot_probe_report(p, OT_PROBE_COPY, ways[i].name, seconds, work, i == 2 ? one_way : 0));
+        one_way += work / seconds;
+    }
+    return 0;
+}
+
+int ot_probe_device(const struct ot_probe_config *config) {
+    int rc = 0;
+    struct ot_probe p = {.config = config, .ops = ot_device_ops(config->device)};
+    size_t row_bytes = (size_t)config->hidden * sizeof(float);
+    p.rows = (int64_t)(config->buffer_bytes / row_bytes);
+    p.vocab = 8 * config->hidden;
+    OT_TRY_GOTO(open_lanes(&p), rc, out);
+    OT_TRY_GOTO(open_memory(&p), rc, out);
+    OT_TRY_GOTO(probe_copies(&p), rc, out);
+    OT_TRY_GOTO(ot_probe_ops(&p), rc, out);
+out:
+    close_probe(&p);
+    return rc;
+}

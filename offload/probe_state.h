@@ -1,0 +1,41 @@
+/* What the probe's two files share. Internal to offload/. */
+#ifndef OT_OFFLOAD_PROBE_STATE_H
+#define OT_OFFLOAD_PROBE_STATE_H
+
+#include "offload/probe.h"
+
+enum { OT_PROBE_BUFFERS = 4 };
+
+struct ot_probe {
+    const struct ot_probe_config *config;
+    const struct ot_ops *ops;
+    struct ot_lane *h2d, *compute, *d2h;
+    struct ot_event *events[4];
+    char *buffers[OT_PROBE_BUFFERS]; /* device, config->buffer_bytes each, random numbers */
+    void *pinned;                    /* as large as one */
+    int64_t rows;                    /* that fit a buffer in fp32, `hidden` long */
+    int64_t vocab;
+    int32_t *ids;        /* device: [rows] token ids, then positions, then row starts */
+    double product_rate; /* FLOPs a second of the best product */
+    double copy_rate;    /* bytes a second that a copy in device memory reads and writes; set by the ops */
+};
+
+struct ot_probe_call {
+    void (*enqueue)(struct ot_probe *p, const void *op);
+    const void *op;
+};
+
+/* Seconds of one call on the compute lane. Errors: OT_E_DEVICE. */
+int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *call, double *seconds);
+int ot_probe_calls(double seconds, double once); /* calls that make a third of the time given */
+/* work: bytes or FLOPs of one call. */
+int ot_probe_report(struct ot_probe *p, enum ot_probe_group group, const char *name, double seconds,
+                    double work, double peak);
+int ot_probe_ops(struct ot_probe *p);
+
+/* The width of the feed-forward part, as Llama's 11008 to 4096, in whole tiles of 128. */
+static inline int64_t ot_probe_inter(int64_t hidden) {
+    return hidden * 8 / 3 / 128 * 128 + 128;
+}
+
+#endif
