@@ -15,8 +15,8 @@ const char *ot_probe_group_name(enum ot_probe_group group) {
 
 /* ---- memory ---- */
 
-/* Numbers in the storage dtype, small and of both signs; read as fp32 they are such numbers too, since a bf16 is
- * the upper half of one. */
+/* Numbers in the storage dtype, small and of both signs; read as fp32 they are such numbers too, since a
+ * bf16 is the upper half of one. */
 static void fill_signed(uint16_t *to, size_t n, enum ot_dtype dtype) {
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, 0);
     for (size_t i = 0; i < n; i++) {

@@ -6,9 +6,9 @@
  * bytes that it must move over time. Sizes are those of a model (hidden, tokens), so that a workstation's CPU
  * and a data-centre GPU each get something that fits.
  *
- * Data are random: constant inputs draw less power and run faster. Buffers are far larger than caches. Each row
- * is timed by events on the lane, after a first call that warms it up, over as many calls as fill the time
- * given; the median of three such runs counts.
+ * Data are random: constant inputs draw less power and run faster. Buffers are far larger than caches. Each
+ * row is timed by events on the lane, after a first call that warms it up, over as many calls as fill the
+ * time given; the median of three such runs counts.
  *
  * One thread; the device is the probe's alone while it runs.
  */

@@ -78,7 +78,8 @@ static char *part(struct ot_probe *p, int buffer, int64_t elems) {
     return p->buffers[buffer] + (size_t)elems * elem(p);
 }
 
-/* One causal row of n tokens; buffers: q, k, v in 0; out, dout in 1; dq, dk, dv in 2; lse and scratch in 3. */
+/* One causal row of n tokens; buffers: q, k, v in 0; out, dout in 1; dq, dk, dv in 2; lse and scratch in
+ * 3. */
 static struct ot_attention_backward attention_of(struct ot_probe *p, int64_t n, int64_t head_dim) {
     int64_t h = p->config->hidden, heads = h / head_dim;
     struct ot_attention forward = {.dtype = p->config->dtype,
@@ -276,7 +277,8 @@ static int probe_tokens(struct ot_probe *p) {
     double gathered = (double)n * (double)h * (double)elem(p), table = (double)distinct * (double)h;
     OT_TRY(probe_kernel(p, "embedding", run_embed, &embed, gathered + table * (double)elem(p)));
     OT_TRY(probe_kernel(p, "embedding backward", run_embed_backward, &back, gathered + 8 * table));
-    /* Logits are read twice (the largest and the sum in one pass, the gradient in another) and written once. */
+    /* Logits are read twice (the largest and the sum in one pass, the gradient in another) and written
+     * once. */
     return probe_kernel(p, "cross-entropy", run_cross_entropy, &loss,
                         (double)loss.rows * (double)loss.vocab * (8 + (double)elem(p)));
 }
@@ -323,8 +325,8 @@ static int probe_optimizer(struct ot_probe *p) {
                           .m = (float *)(void *)p->buffers[2],
                           .v = (float *)(void *)p->buffers[3],
                           .grad = p->buffers[1]};
-    /* v of zeros: an average of squares is never negative. The step's numbers are zeros as well: the work is the
-     * same. */
+    /* v of zeros: an average of squares is never negative. The step's numbers are zeros as well: the work
+     * is the same. */
     ot_lane_fill(p->compute, p->buffers[3], 0, p->config->buffer_bytes);
     return probe_kernel(p, split ? "AdamW, split master" : "AdamW, fp32", run_adamw, &op,
                         (split ? 26.0 : 28.0) * (double)op.n);
