@@ -1,0 +1,230 @@
+/* Backward of RMSNorm and LayerNorm. With z = (x - mean) * rstd and g = dy * weight:
+ *
+ *     dx = rstd * (g - mean(g) - z * mean(g z)) (+ dx_add), mean(g) for LAYER only
+ *     dweight += sum over rows of dy * z,  dbias += sum over rows of dy
+ *
+ * Bytes moved per value: x, dy, dx and perhaps dx_add: 3 or 4 times the dtype; partial sums add 8 bytes per column
+ * for each chunk of 16 rows or more. Some 12 FLOPs per value: bound by memory bandwidth.
+ *
+ * A block has a chunk of rows, each row a team of threads as in norm.cu; x and dy are read once and kept in shared
+ * memory, and so are each team's sums of columns. Threads touch only their own packs of both, so that nobody waits
+ * but for the sums over a row. Where shared memory is too small for the row, it is read again (dx is written pack by
+ * pack after that, so it may be dy); where it is too small for the sums, they are kept in the scratch.
+ * Order of sums: over a row as in norm.cu; of a column, team k of a block adds rows k, k + teams, ... of the chunk,
+ * the teams are added in order, the chunks by ot_column_join.
+ */
+#include "kernels/cuda/rows.cuh"
+
+enum { ROOM_BYTES = OT_WARP * (int)sizeof(float), MIN_ROWS = 16, MAX_CHUNKS = 1024 };
+
+/* Where a block keeps things. */
+struct norm_backward_shape {
+    int team;             /* threads */
+    bool keep, sums_here; /* x and dy, sums of columns: in shared memory */
+};
+
+/* The round of chunks that a launch makes. */
+struct norm_backward_round {
+    int64_t first, chunk_rows;
+    float *dweight, *dbias; /* partial sums [chunks of the round, packs * N]; dbias NULL where there is none */
+};
+
+template <class T>
+struct norm_packs {
+    ot_pack<T> x, dy;
+};
+
+template <class T>
+struct norm_places { /* of a thread's team */
+    float *dweight, *dbias;
+    T *x, *dy; /* NULL where they are not kept */
+};
+
+/* Shared memory: room for sums; [teams][packs * N] of dweight and of dbias; [teams][2][packs * N] of x and dy. */
+template <class T>
+static __device__ __forceinline__ norm_places<T> norm_find_places(const struct norm_backward_shape &shape,
+                                                                  const struct norm_backward_round &round,
+                                                                  const struct ot_team &team, int width) {
+    float *next = ot_shared<float>() + OT_WARP;
+    norm_places<T> to = {round.dweight + (int64_t)blockIdx.x * width, NULL, NULL, NULL};
+    if (round.dbias)
+        to.dbias = round.dbias + (int64_t)blockIdx.x * width;
+    if (shape.sums_here) {
+        to.dweight = next + team.index * width;
+        next += team.count * width;
+        if (round.dbias) {
+            to.dbias = next + team.index * width;
+            next += team.count * width;
+        }
+    }
+    if (shape.keep) {
+        to.x = reinterpret_cast<T *>(next) + team.index * 2 * width;
+        to.dy = to.x + width;
+    }
+    return to;
+}
+
+/* sums[pack p] += more. */
+template <class T>
+static __device__ __forceinline__ void norm_add_columns(float *sums, int p, int width, const ot_pack<T> &more) {
+    ot_pack<T> sum = ot_row_load_floats<true, T>(sums, p, width);
+#pragma unroll
+    for (int i = 0; i < ot_pack<T>::N; i++)
+        sum.v[i] += more.v[i];
+    ot_row_store_floats<true, T>(sums, p, width, sum);
+}
+
+/* What a row adds to the sums: over columns, and its own sum of g and of g * z. */
+template <class T, bool ALIGNED>
+static __device__ __forceinline__ void norm_add_pack(const struct ot_norm_backward &op, const norm_places<T> &to,
+                                                     const norm_packs<T> &in, int p, int width, float mean,
+                                                     float rstd, float *sum_g, float *sum_gz) {
+    ot_pack<T> weight = ot_row_load<ALIGNED>(static_cast<const T *>(op.weight), p, (int)op.cols), dweight;
+#pragma unroll
+    for (int i = 0; i < ot_pack<T>::N; i++) { /* beyond the end dy is 0 and adds nothing */
+        float z = (in.x.v[i] - mean) * rstd, g = in.dy.v[i] * weight.v[i];
+        *sum_g += g;
+        *sum_gz += g * z;
+        dweight.v[i] = in.dy.v[i] * z;
+    }
+    norm_add_columns<T>(to.dweight, p, width, dweight);
+    if (to.dbias)
+        norm_add_columns<T>(to.dbias, p, width, in.dy);
+}
+
+template <class T, bool ALIGNED>
+static __device__ __forceinline__ void norm_write_pack(const struct ot_norm_backward &op, const norm_packs<T> &in,
+                                                       int64_t offset, int p, float mean, float rstd, float mean_g,
+                                                       float mean_gz) {
+    int cols = (int)op.cols;
+    ot_pack<T> weight = ot_row_load<ALIGNED>(static_cast<const T *>(op.weight), p, cols), dx;
+#pragma unroll
+    for (int i = 0; i < ot_pack<T>::N; i++) {
+        float z = (in.x.v[i] - mean) * rstd, g = in.dy.v[i] * weight.v[i];
+        dx.v[i] = rstd * (g - mean_g - z * mean_gz);
+    }
+    if (op.dx_add) {
+        ot_pack<T> add = ot_row_load<ALIGNED>(static_cast<const T *>(op.dx_add) + offset, p, cols);
+#pragma unroll
+        for (int i = 0; i < ot_pack<T>::N; i++)
+            dx.v[i] += add.v[i];
+    }
+    ot_row_store<ALIGNED>(static_cast<T *>(op.dx) + offset, p, cols, dx);
+}
+
+/* One row of a team; packs is 0 where there is none left, and the team only takes part in the sums. */
+template <class T, bool ALIGNED>
+static __device__ __forceinline__ void norm_backward_row(const struct ot_norm_backward &op, const norm_places<T> &to,
+                                                         const struct ot_team &team, int64_t row, int packs,
+                                                         int width) {
+    constexpr int N = ot_pack<T>::N;
+    float *room = ot_shared<float>();
+    bool layer = op.kind == OT_NORM_LAYER;
+    int cols = (int)op.cols;
+    int64_t offset = ot_norm_offset(row, op.group, op.ldx, op.cols);
+    const T *x = static_cast<const T *>(op.x) + offset;
+    const T *dy = static_cast<const T *>(op.dy) + ot_norm_offset(row, op.group, op.ldy, op.cols);
+    float mean = layer ? op.mean[row] : 0.0f, rstd = op.rstd[row], sum_g = 0, sum_gz = 0;
+    for (int p = team.rank; p < packs; p += team.size) {
+        norm_packs<T> in = {ot_row_load<ALIGNED>(x, p, cols), ot_row_load<ALIGNED>(dy, p, cols)};
+        if (to.x) {
+            ot_store(to.x + p * N, in.x);
+            ot_store(to.dy + p * N, in.dy);
+        }
+        norm_add_pack<T, ALIGNED>(op, to, in, p, width, mean, rstd, &sum_g, &sum_gz);
+    }
+    float mean_g = layer ? ot_team_sum(team, sum_g, room) / (float)cols : 0.0f;
+    float mean_gz = ot_team_sum(team, sum_gz, room) / (float)cols;
+    for (int p = team.rank; p < packs; p += team.size) {
+        norm_packs<T> in;
+        if (to.x)
+            in = {ot_load(to.x + p * N), ot_load(to.dy + p * N)};
+        else
+            in = {ot_row_load<ALIGNED>(x, p, cols), ot_row_load<ALIGNED>(dy, p, cols)};
+        norm_write_pack<T, ALIGNED>(op, in, offset, p, mean, rstd, mean_g, mean_gz);
+    }
+}
+
+/* The block's partial sums from those of its teams, in order. */
+static __device__ __forceinline__ void norm_join_teams(const float *sums, int teams, int width, float *partial) {
+    for (int col = (int)threadIdx.x; col < width; col += (int)blockDim.x) {
+        float sum = 0;
+        for (int team = 0; team < teams; team++)
+            sum += sums[team * width + col];
+        partial[(int64_t)blockIdx.x * width + col] = sum;
+    }
+}
+
+template <class T, bool ALIGNED>
+__global__ void norm_backward_chunk(struct ot_norm_backward op, struct norm_backward_shape shape,
+                                    struct norm_backward_round round) {
+    constexpr int N = ot_pack<T>::N;
+    struct ot_team team = ot_team_here(shape.team);
+    int packs = ((int)op.cols + N - 1) / N, width = packs * N;
+    norm_places<T> to = norm_find_places<T>(shape, round, team, width);
+    for (int p = team.rank; p < packs; p += team.size) {
+        ot_row_store_floats<true, T>(to.dweight, p, width, ot_pack<T>{});
+        if (to.dbias)
+            ot_row_store_floats<true, T>(to.dbias, p, width, ot_pack<T>{});
+    }
+    int64_t begin = (round.first + blockIdx.x) * round.chunk_rows;
+    int64_t end = begin + round.chunk_rows < op.rows ? begin + round.chunk_rows : op.rows;
+    for (int64_t row = begin; row < end; row += team.count) { /* all teams go around equally often */
+        bool live = row + team.index < end;
+        norm_backward_row<T, ALIGNED>(op, to, team, live ? row + team.index : begin, live ? packs : 0, width);
+    }
+    if (!shape.sums_here)
+        return;
+    __syncthreads();
+    const float *sums = ot_shared<float>() + OT_WARP;
+    norm_join_teams(sums, team.count, width, round.dweight);
+    if (round.dbias)
+        norm_join_teams(sums + team.count * width, team.count, width, round.dbias);
+}
+
+static bool norm_backward_aligned(const struct ot_norm_backward *op) {
+    size_t bytes = ot_dtype_bytes(op->dtype);
+    int64_t inner = op->group > 1 ? op->cols : 0; /* rows also begin at multiples of cols */
+    return ot_rows_aligned(op->x, op->ldx, bytes) && ot_rows_aligned(op->dx, inner, bytes) &&
+           ot_rows_aligned(op->dx_add, 0, bytes) && ot_rows_aligned(op->dy, op->ldy, bytes) &&
+           ot_rows_aligned(op->weight, 0, bytes);
+}
+
+/* All chunks, as many at a time as the scratch holds; after each round its partial sums are added. */
+template <class T>
+static cudaError_t norm_backward_run(const struct ot_norm_backward *op, const struct ot_cuda_stream *on) {
+    int64_t packs = ot_ceil_div(op->cols, ot_pack<T>::N), width = packs * ot_pack<T>::N;
+    int arrays = op->dbias ? 2 : 1;
+    struct ot_column_plan plan;
+    OT_CUDA_TRY(ot_column_plan(op->rows, width, arrays, MIN_ROWS, MAX_CHUNKS, on, &plan));
+
+    struct ot_team_shape threads = ot_team_shape(packs);
+    int64_t teams = threads.block / threads.team, bytes = ROOM_BYTES;
+    int64_t sums_bytes = teams * arrays * width * (int64_t)sizeof(float), keep_bytes = teams * 2 * packs * 16;
+    bool sums_here = bytes + sums_bytes <= on->shared_bytes;
+    bytes += sums_here ? sums_bytes : 0;
+    bool keep = sums_here && bytes + keep_bytes <= on->shared_bytes;
+    bytes += keep ? keep_bytes : 0;
+    struct norm_backward_shape shape = {threads.team, keep, sums_here};
+
+    auto kernel = norm_backward_aligned(op) ? norm_backward_chunk<T, true> : norm_backward_chunk<T, false>;
+    float *dweight = static_cast<float *>(on->scratch), *dbias = op->dbias ? dweight + plan.round * width : NULL;
+    for (int64_t first = 0; first < plan.chunks; first += plan.round) {
+        int64_t chunks = plan.chunks - first < plan.round ? plan.chunks - first : plan.round;
+        struct norm_backward_round round = {first, plan.chunk_rows, dweight, dbias};
+        OT_CUDA_TRY(ot_launch(kernel, dim3((unsigned)chunks), dim3((unsigned)threads.block), (size_t)bytes,
+                              on->stream, *op, shape, round));
+        OT_CUDA_TRY(ot_column_join(dweight, width, chunks, plan.group, op->cols, op->dweight, on));
+        if (dbias)
+            OT_CUDA_TRY(ot_column_join(dbias, width, chunks, plan.group, op->cols, op->dbias, on));
+    }
+    return cudaSuccess;
+}
+
+cudaError_t ot_cuda_norm_backward(const struct ot_norm_backward *args, const struct ot_cuda_stream *on) {
+    if (args->rows == 0)
+        return cudaSuccess;
+    if (args->rows > INT32_MAX)
+        return cudaErrorInvalidValue;
+    return ot_dispatch(args->dtype, [&](auto zero) { return norm_backward_run<decltype(zero)>(args, on); });
+}

@@ -1,0 +1,76 @@
+/* Rotary embedding (Su et al., "RoFormer", 2021), rotate-half convention, in place.
+ *
+ * Bytes moved per rotated value: 2 times the dtype; the tables' rows are read once per head, from the caches after
+ * the first. 3 FLOPs per value: bound by memory bandwidth. No sums: each pair is rotated by itself,
+ *
+ *     (a, b) -> (a c - b s, b c + a s),
+ *
+ * by the arithmetic of the cpu device, so the bits are the same everywhere.
+ *
+ * A thread has one pack of first halves and the pack of second halves that belongs to it; where packs do not
+ * lie at 16-byte borders, a pair.
+ */
+#include "kernels/cuda/rows.cuh"
+
+enum { ROPE_BLOCK = 256 };
+
+/* W values of each half at x and x + half, from element j of the table's row. */
+template <class T, bool PACKED>
+static __device__ __forceinline__ void rope_pairs(T *x, int half, const float *cosines, const float *sines,
+                                                  float direction) {
+    if constexpr (PACKED) {
+        ot_pack<T> a = ot_load(x), b = ot_load(x + half), first, second;
+        ot_pack<T> c = ot_row_load_floats<true, T>(cosines, 0, ot_pack<T>::N);
+        ot_pack<T> s = ot_row_load_floats<true, T>(sines, 0, ot_pack<T>::N);
+#pragma unroll
+        for (int i = 0; i < ot_pack<T>::N; i++) {
+            float sine = direction * s.v[i];
+            first.v[i] = a.v[i] * c.v[i] - b.v[i] * sine;
+            second.v[i] = b.v[i] * c.v[i] + a.v[i] * sine;
+        }
+        ot_store(x, first);
+        ot_store(x + half, second);
+    } else {
+        float a = ot_to_float(x[0]), b = ot_to_float(x[half]), c = cosines[0], s = direction * sines[0];
+        x[0] = ot_from_float<T>(a * c - b * s);
+        x[half] = ot_from_float<T>(b * c + a * s);
+    }
+}
+
+/* A block has `tokens` tokens, each of them `heads` times half / WIDTH pieces of work. */
+template <class T, bool PACKED>
+__global__ void rope_tokens(struct ot_rope op, int tokens) {
+    constexpr int WIDTH = PACKED ? ot_pack<T>::N : 1;
+    int half = (int)op.rotary_dim / 2, per_head = half / WIDTH, per_token = (int)op.heads * per_head;
+    int64_t first = (int64_t)blockIdx.x * tokens;
+    int here = op.n - first < tokens ? (int)(op.n - first) : tokens;
+    float direction = op.inverse ? -1.0f : 1.0f;
+    for (int i = (int)threadIdx.x; i < here * per_token; i += (int)blockDim.x) {
+        int64_t token = first + i / per_token;
+        int head = i % per_token / per_head, j = i % per_head * WIDTH;
+        int64_t row = (int64_t)op.position[token] * half + j;
+        T *x = static_cast<T *>(op.x) + token * op.ld + head * op.head_dim + j;
+        rope_pairs<T, PACKED>(x, half, op.cos_table + row, op.sin_table + row, direction);
+    }
+}
+
+template <class T>
+static bool rope_packed(const struct ot_rope *op) {
+    int64_t half = op->rotary_dim / 2;
+    return half % ot_pack<T>::N == 0 && ot_rows_aligned(op->x, op->ld, sizeof(T)) &&
+           ot_rows_aligned(NULL, op->head_dim, sizeof(T)) && ot_rows_aligned(op->cos_table, half, sizeof(float)) &&
+           ot_rows_aligned(op->sin_table, half, sizeof(float));
+}
+
+cudaError_t ot_cuda_rope(const struct ot_rope *args, const struct ot_cuda_stream *on) {
+    if (args->n == 0 || args->rotary_dim < 2)
+        return cudaSuccess;
+    return ot_dispatch(args->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        bool packed = rope_packed<T>(args);
+        int64_t per_token = args->heads * (args->rotary_dim / 2) / (packed ? ot_pack<T>::N : 1);
+        int tokens = per_token < ROPE_BLOCK ? (int)(ROPE_BLOCK / per_token) : 1;
+        return ot_launch(packed ? rope_tokens<T, true> : rope_tokens<T, false>,
+                         dim3((unsigned)ot_ceil_div(args->n, tokens)), dim3(ROPE_BLOCK), 0, on->stream, *args, tokens);
+    });
+}
