@@ -1,14 +1,16 @@
 /* The second half of every sum over rows: adds the chunks' partial sums of each column (rows.cuh).
  *
- * Reads 4 bytes and adds once for each chunk and column; the partial sums were just written, so most of them are
- * still in the L2 cache. Order: group by group, chunks in order inside a group, groups in order onto the output.
- * A block has 32 columns: its warp w sums the groups w, w + 16, ... of them, so that 16 groups are read at once.
+ * Reads 4 bytes and adds once for each chunk and column; the partial sums were just written, so most of them
+ * are still in the L2 cache. Order: group by group, chunks in order inside a group, groups in order onto the
+ * output. A block has 32 columns: its warp w sums the groups w, w + 16, ... of them, so that 16 groups are
+ * read at once.
  */
 #include "kernels/cuda/rows.cuh"
 
 enum { JOIN_WARPS = 16, JOIN_GROUP = 32 };
 
-__global__ void column_join(const float *partial, int64_t ld, int64_t chunks, int group, int64_t cols, float *out) {
+__global__ void column_join(const float *partial, int64_t ld, int64_t chunks, int group, int64_t cols,
+                            float *out) {
     float *sums = ot_shared<float>(); /* [JOIN_WARPS][OT_WARP] */
     int lane = (int)threadIdx.x % OT_WARP, warp = (int)threadIdx.x / OT_WARP;
     int64_t col = (int64_t)blockIdx.x * OT_WARP + lane;
@@ -48,8 +50,8 @@ cudaError_t ot_column_plan(int64_t rows, int64_t cols, int arrays, int64_t min_r
     return cudaSuccess;
 }
 
-cudaError_t ot_column_join(const float *partial, int64_t ld, int64_t chunks, int group, int64_t cols, float *out,
-                           const struct ot_cuda_stream *on) {
+cudaError_t ot_column_join(const float *partial, int64_t ld, int64_t chunks, int group, int64_t cols,
+                           float *out, const struct ot_cuda_stream *on) {
     return ot_launch(column_join, dim3((unsigned)ot_ceil_div(cols, OT_WARP)), dim3(JOIN_WARPS * OT_WARP),
                      JOIN_WARPS * OT_WARP * sizeof(float), on->stream, partial, ld, chunks, group, cols, out);
 }

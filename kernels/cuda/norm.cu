@@ -1,12 +1,13 @@
-/* RMSNorm (Zhang & Sennrich, 2019) and LayerNorm (Ba et al., 2016), with the residual addition in front of them.
+/* RMSNorm (Zhang & Sennrich, 2019) and LayerNorm (Ba et al., 2016), with the residual addition in front of
+ * them.
  *
- * Bytes moved per value: x and y, and with a residual delta and sum: 2 or 4 times the dtype; the weights stay in
- * the caches. Some 4 FLOPs per value: bound by memory bandwidth.
+ * Bytes moved per value: x and y, and with a residual delta and sum: 2 or 4 times the dtype; the weights stay
+ * in the caches. Some 4 FLOPs per value: bound by memory bandwidth.
  *
- * A team of threads has a row (rows.cuh): part of a warp for short rows, so that a warp works on several heads, a
- * block for long ones. The row is read once and kept in shared memory, each thread its own packs, so that nobody
- * waits for anybody but in the sums. A row that does not fit is read again where it lies. LAYER takes the mean and
- * then the mean of (x - mean)^2, since the mean of squares less the squared mean cancels.
+ * A team of threads has a row (rows.cuh): part of a warp for short rows, so that a warp works on several
+ * heads, a block for long ones. The row is read once and kept in shared memory, each thread its own packs, so
+ * that nobody waits for anybody but in the sums. A row that does not fit is read again where it lies. LAYER
+ * takes the mean and then the mean of (x - mean)^2, since the mean of squares less the squared mean cancels.
  * Order of sums: a thread's values from the left, then the tree of ot_team_sum.
  */
 #include "kernels/cuda/rows.cuh"
@@ -38,7 +39,8 @@ static __device__ __forceinline__ float norm_add(float sum, const ot_pack<T> &x,
     return sum;
 }
 template <class T>
-static __device__ __forceinline__ float norm_add_squares(float sum, const ot_pack<T> &x, float mean, int left) {
+static __device__ __forceinline__ float norm_add_squares(float sum, const ot_pack<T> &x, float mean,
+                                                         int left) {
 #pragma unroll
     for (int i = 0; i < ot_pack<T>::N; i++) {
         float centred = x.v[i] - mean;
@@ -124,6 +126,7 @@ cudaError_t ot_cuda_norm(const struct ot_norm *args, const struct ot_cuda_stream
         bool keep = bytes <= on->shared_bytes;
         auto kernel = norm_aligned(args) ? norm_rows<T, true> : norm_rows<T, false>;
         return ot_launch(kernel, dim3((unsigned)ot_ceil_div(args->rows, teams)), dim3((unsigned)shape.block),
-                         (size_t)(keep ? bytes : (int64_t)NORM_ROOM_BYTES), on->stream, *args, shape.team, keep);
+                         (size_t)(keep ? bytes : (int64_t)NORM_ROOM_BYTES), on->stream, *args, shape.team,
+                         keep);
     });
 }

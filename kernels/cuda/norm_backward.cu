@@ -3,15 +3,15 @@
  *     dx = rstd * (g - mean(g) - z * mean(g z)) (+ dx_add), mean(g) for LAYER only
  *     dweight += sum over rows of dy * z,  dbias += sum over rows of dy
  *
- * Bytes moved per value: x, dy, dx and perhaps dx_add: 3 or 4 times the dtype; partial sums add 8 bytes per column
- * for each chunk of 16 rows or more. Some 12 FLOPs per value: bound by memory bandwidth.
+ * Bytes moved per value: x, dy, dx and perhaps dx_add: 3 or 4 times the dtype; partial sums add 8 bytes per
+ * column for each chunk of 16 rows or more. Some 12 FLOPs per value: bound by memory bandwidth.
  *
- * A block has a chunk of rows, each row a team of threads as in norm.cu; x and dy are read once and kept in shared
- * memory, and so are each team's sums of columns. Threads touch only their own packs of both, so that nobody waits
- * but for the sums over a row. Where shared memory is too small for the row, it is read again (dx is written pack by
- * pack after that, so it may be dy); where it is too small for the sums, they are kept in the scratch.
- * Order of sums: over a row as in norm.cu; of a column, team k of a block adds rows k, k + teams, ... of the chunk,
- * the teams are added in order, the chunks by ot_column_join.
+ * A block has a chunk of rows, each row a team of threads as in norm.cu; x and dy are read once and kept in
+ * shared memory, and so are each team's sums of columns. Threads touch only their own packs of both, so that
+ * nobody waits but for the sums over a row. Where shared memory is too small for the row, it is read again
+ * (dx is written pack by pack after that, so it may be dy); where it is too small for the sums, they are kept
+ * in the scratch. Order of sums: over a row as in norm.cu; of a column, team k of a block adds rows k, k +
+ * teams, ... of the chunk, the teams are added in order, the chunks by ot_column_join.
  */
 #include "kernels/cuda/rows.cuh"
 
@@ -26,7 +26,8 @@ struct norm_backward_shape {
 /* The round of chunks that a launch makes. */
 struct norm_backward_round {
     int64_t first, chunk_rows;
-    float *dweight, *dbias; /* partial sums [chunks of the round, packs * N]; dbias NULL where there is none */
+    float *dweight,
+        *dbias; /* partial sums [chunks of the round, packs * N]; dbias NULL where there is none */
 };
 
 template <class T>
@@ -40,7 +41,8 @@ struct norm_places { /* of a thread's team */
     T *x, *dy; /* NULL where they are not kept */
 };
 
-/* Shared memory: room for sums; [teams][packs * N] of dweight and of dbias; [teams][2][packs * N] of x and dy. */
+/* Shared memory: room for sums; [teams][packs * N] of dweight and of dbias; [teams][2][packs * N] of x and
+ * dy. */
 template <class T>
 static __device__ __forceinline__ norm_places<T> norm_find_places(const struct norm_backward_shape &shape,
                                                                   const struct norm_backward_round &round,
@@ -66,7 +68,8 @@ static __device__ __forceinline__ norm_places<T> norm_find_places(const struct n
 
 /* sums[pack p] += more. */
 template <class T>
-static __device__ __forceinline__ void norm_add_columns(float *sums, int p, int width, const ot_pack<T> &more) {
+static __device__ __forceinline__ void norm_add_columns(float *sums, int p, int width,
+                                                        const ot_pack<T> &more) {
     ot_pack<T> sum = ot_row_load_floats<true, T>(sums, p, width);
 #pragma unroll
     for (int i = 0; i < ot_pack<T>::N; i++)
@@ -76,9 +79,9 @@ static __device__ __forceinline__ void norm_add_columns(float *sums, int p, int 
 
 /* What a row adds to the sums: over columns, and its own sum of g and of g * z. */
 template <class T, bool ALIGNED>
-static __device__ __forceinline__ void norm_add_pack(const struct ot_norm_backward &op, const norm_places<T> &to,
-                                                     const norm_packs<T> &in, int p, int width, float mean,
-                                                     float rstd, float *sum_g, float *sum_gz) {
+static __device__ __forceinline__ void
+norm_add_pack(const struct ot_norm_backward &op, const norm_places<T> &to, const norm_packs<T> &in, int p,
+              int width, float mean, float rstd, float *sum_g, float *sum_gz) {
     ot_pack<T> weight = ot_row_load<ALIGNED>(static_cast<const T *>(op.weight), p, (int)op.cols), dweight;
 #pragma unroll
     for (int i = 0; i < ot_pack<T>::N; i++) { /* beyond the end dy is 0 and adds nothing */
@@ -93,9 +96,9 @@ static __device__ __forceinline__ void norm_add_pack(const struct ot_norm_backwa
 }
 
 template <class T, bool ALIGNED>
-static __device__ __forceinline__ void norm_write_pack(const struct ot_norm_backward &op, const norm_packs<T> &in,
-                                                       int64_t offset, int p, float mean, float rstd, float mean_g,
-                                                       float mean_gz) {
+static __device__ __forceinline__ void norm_write_pack(const struct ot_norm_backward &op,
+                                                       const norm_packs<T> &in, int64_t offset, int p,
+                                                       float mean, float rstd, float mean_g, float mean_gz) {
     int cols = (int)op.cols;
     ot_pack<T> weight = ot_row_load<ALIGNED>(static_cast<const T *>(op.weight), p, cols), dx;
 #pragma unroll
@@ -114,9 +117,9 @@ static __device__ __forceinline__ void norm_write_pack(const struct ot_norm_back
 
 /* One row of a team; packs is 0 where there is none left, and the team only takes part in the sums. */
 template <class T, bool ALIGNED>
-static __device__ __forceinline__ void norm_backward_row(const struct ot_norm_backward &op, const norm_places<T> &to,
-                                                         const struct ot_team &team, int64_t row, int packs,
-                                                         int width) {
+static __device__ __forceinline__ void norm_backward_row(const struct ot_norm_backward &op,
+                                                         const norm_places<T> &to, const struct ot_team &team,
+                                                         int64_t row, int packs, int width) {
     constexpr int N = ot_pack<T>::N;
     float *room = ot_shared<float>();
     bool layer = op.kind == OT_NORM_LAYER;
@@ -146,7 +149,8 @@ static __device__ __forceinline__ void norm_backward_row(const struct ot_norm_ba
 }
 
 /* The block's partial sums from those of its teams, in order. */
-static __device__ __forceinline__ void norm_join_teams(const float *sums, int teams, int width, float *partial) {
+static __device__ __forceinline__ void norm_join_teams(const float *sums, int teams, int width,
+                                                       float *partial) {
     for (int col = (int)threadIdx.x; col < width; col += (int)blockDim.x) {
         float sum = 0;
         for (int team = 0; team < teams; team++)
@@ -208,7 +212,8 @@ static cudaError_t norm_backward_run(const struct ot_norm_backward *op, const st
     struct norm_backward_shape shape = {threads.team, keep, sums_here};
 
     auto kernel = norm_backward_aligned(op) ? norm_backward_chunk<T, true> : norm_backward_chunk<T, false>;
-    float *dweight = static_cast<float *>(on->scratch), *dbias = op->dbias ? dweight + plan.round * width : NULL;
+    float *dweight = static_cast<float *>(on->scratch),
+          *dbias = op->dbias ? dweight + plan.round * width : NULL;
     for (int64_t first = 0; first < plan.chunks; first += plan.round) {
         int64_t chunks = plan.chunks - first < plan.round ? plan.chunks - first : plan.round;
         struct norm_backward_round round = {first, plan.chunk_rows, dweight, dbias};

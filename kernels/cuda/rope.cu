@@ -1,7 +1,7 @@
 /* Rotary embedding (Su et al., "RoFormer", 2021), rotate-half convention, in place.
  *
- * Bytes moved per rotated value: 2 times the dtype; the tables' rows are read once per head, from the caches after
- * the first. 3 FLOPs per value: bound by memory bandwidth. No sums: each pair is rotated by itself,
+ * Bytes moved per rotated value: 2 times the dtype; the tables' rows are read once per head, from the caches
+ * after the first. 3 FLOPs per value: bound by memory bandwidth. No sums: each pair is rotated by itself,
  *
  *     (a, b) -> (a c - b s, b c + a s),
  *
@@ -58,7 +58,8 @@ template <class T>
 static bool rope_packed(const struct ot_rope *op) {
     int64_t half = op->rotary_dim / 2;
     return half % ot_pack<T>::N == 0 && ot_rows_aligned(op->x, op->ld, sizeof(T)) &&
-           ot_rows_aligned(NULL, op->head_dim, sizeof(T)) && ot_rows_aligned(op->cos_table, half, sizeof(float)) &&
+           ot_rows_aligned(NULL, op->head_dim, sizeof(T)) &&
+           ot_rows_aligned(op->cos_table, half, sizeof(float)) &&
            ot_rows_aligned(op->sin_table, half, sizeof(float));
 }
 
@@ -71,6 +72,7 @@ cudaError_t ot_cuda_rope(const struct ot_rope *args, const struct ot_cuda_stream
         int64_t per_token = args->heads * (args->rotary_dim / 2) / (packed ? ot_pack<T>::N : 1);
         int tokens = per_token < ROPE_BLOCK ? (int)(ROPE_BLOCK / per_token) : 1;
         return ot_launch(packed ? rope_tokens<T, true> : rope_tokens<T, false>,
-                         dim3((unsigned)ot_ceil_div(args->n, tokens)), dim3(ROPE_BLOCK), 0, on->stream, *args, tokens);
+                         dim3((unsigned)ot_ceil_div(args->n, tokens)), dim3(ROPE_BLOCK), 0, on->stream, *args,
+                         tokens);
     });
 }

@@ -1,8 +1,8 @@
 /* What the kernels share whose work is by rows: a row's packs, teams of threads, partial sums of columns.
  *
- * A row is cut into packs of 16 bytes, whatever its length and alignment; pack p belongs to thread p mod (threads
- * of the team). Where 16-byte accesses are impossible the same thread takes the same values one by one, so that
- * the order of a sum depends on the shape and the dtype alone, never on where the row lies.
+ * A row is cut into packs of 16 bytes, whatever its length and alignment; pack p belongs to thread p mod
+ * (threads of the team). Where 16-byte accesses are impossible the same thread takes the same values one by
+ * one, so that the order of a sum depends on the shape and the dtype alone, never on where the row lies.
  */
 #ifndef OT_KERNELS_CUDA_ROWS_CUH
 #define OT_KERNELS_CUDA_ROWS_CUH
@@ -82,7 +82,8 @@ __device__ __forceinline__ int64_t ot_norm_offset(int64_t row, int64_t group, in
 
 /* A part of a warp (a power of two) or a whole block. */
 struct ot_team {
-    int size, rank, index, count; /* threads in a team, this one's place; this team's place in the block, teams */
+    int size, rank, index,
+        count; /* threads in a team, this one's place; this team's place in the block, teams */
 };
 
 __device__ __forceinline__ struct ot_team ot_team_here(int size) {
@@ -102,8 +103,8 @@ struct ot_team_shape {
     int team, block; /* threads */
 };
 
-/* Up to 64 packs (a head's norm: 64 to 256 values) a warp or less has a row, so that a block has many of them;
- * longer rows have a block of their own, with two packs or more for each thread. */
+/* Up to 64 packs (a head's norm: 64 to 256 values) a warp or less has a row, so that a block has many of
+ * them; longer rows have a block of their own, with two packs or more for each thread. */
 static inline struct ot_team_shape ot_team_shape(int64_t packs) {
     enum { WARP_PACKS = 64, SMALL_BLOCK = 256, LARGE_BLOCK = 512 };
     if (packs > WARP_PACKS) {
@@ -120,10 +121,10 @@ static inline struct ot_team_shape ot_team_shape(int64_t packs) {
 
 /* ---- sums of columns ---- */
 
-/* Column sums over many rows: a kernel sums chunks of rows into partial sums in the scratch, then this adds the
- * chunks. How many rows a chunk has depends on the shape alone. Chunks are added in groups: a group's chunks in
- * order, then the groups, in order, onto the output. The scratch need not hold all chunks, only whole groups: they
- * are made and added in as many rounds as it takes, which changes no bit.
+/* Column sums over many rows: a kernel sums chunks of rows into partial sums in the scratch, then this adds
+ * the chunks. How many rows a chunk has depends on the shape alone. Chunks are added in groups: a group's
+ * chunks in order, then the groups, in order, onto the output. The scratch need not hold all chunks, only
+ * whole groups: they are made and added in as many rounds as it takes, which changes no bit.
  */
 struct ot_column_plan {
     int64_t chunk_rows, chunks; /* of all rows */
@@ -131,13 +132,13 @@ struct ot_column_plan {
     int64_t round;              /* chunks whose partial sums fit the scratch: whole groups, or all */
 };
 
-/* arrays: partial sums of `cols` floats that a chunk has. Chunks have at least min_rows rows; there are at most
- * max_chunks. Errors: not even one chunk would fit the smallest scratch. */
+/* arrays: partial sums of `cols` floats that a chunk has. Chunks have at least min_rows rows; there are at
+ * most max_chunks. Errors: not even one chunk would fit the smallest scratch. */
 cudaError_t ot_column_plan(int64_t rows, int64_t cols, int arrays, int64_t min_rows, int64_t max_chunks,
                            const struct ot_cuda_stream *on, struct ot_column_plan *out);
 
 /* out[cols] += partial[chunks, ld], of which the first cols of each row, as said above. */
-cudaError_t ot_column_join(const float *partial, int64_t ld, int64_t chunks, int group, int64_t cols, float *out,
-                           const struct ot_cuda_stream *on);
+cudaError_t ot_column_join(const float *partial, int64_t ld, int64_t chunks, int group, int64_t cols,
+                           float *out, const struct ot_cuda_stream *on);
 
 #endif

@@ -1,0 +1,128 @@
+/* Softmax cross-entropy over rows of fp32 logits, the gradient in place of the logits.
+ *
+ * Bytes moved per logit: 4 for the loss; with the gradient 4 to read and 4 or 2 to write more, of which the
+ * reads mostly hit the L2 cache (a row is 128 KiB at a vocabulary of 32000). Two exp per logit, some 45
+ * FLOPs.
+ *
+ * A block has a row. One pass gives the maximum and the sum of exp(logit - maximum): each thread keeps the
+ * maximum of what it has seen and rescales its sum when that grows (Milakov & Gimelshein, "Online normalizer
+ * calculation for softmax", 2018); then the threads' sums are brought to the maximum of all and added. A
+ * second pass writes. Order of the sum: a thread's logits from the left, four at a time, then the tree of
+ * ot_block_sum.
+ *
+ * A row of two-byte gradients begins where its logits begin, so what one thread writes lies over logits of
+ * others, though never over any further to the right. So the block goes along the row in steps, and in each
+ * step all read before any writes.
+ */
+#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/scalar.cuh"
+
+enum { LOSS_BLOCK = 512 };
+
+/* A sum of exp(x - max) over what was seen. */
+struct loss_sum {
+    float max, sum;
+};
+
+/* What to subtract before exp. A maximum of -infinity would make NaNs of logits that are merely impossible.
+ * */
+static __device__ __forceinline__ float loss_shift(float max) {
+    return max == -INFINITY ? 0.0f : max;
+}
+
+/* NaNs are skipped by the maximum and show in the sum. */
+static __device__ __forceinline__ struct loss_sum loss_add(struct loss_sum seen, const ot_pack<float> &x,
+                                                           int left) {
+    constexpr int N = ot_pack<float>::N;
+    float max = seen.max;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        max = i < left ? fmaxf(max, x.v[i]) : max;
+    float shift = loss_shift(max);
+    if (max > seen.max)
+        seen.sum *= vec_exp(seen.max - shift);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        seen.sum += i < left ? vec_exp(x.v[i] - shift) : 0.0f;
+    return {max, seen.sum};
+}
+
+static __device__ __forceinline__ float loss_block_max(float x, float *room) {
+    int warp = (int)threadIdx.x / OT_WARP, lane = (int)threadIdx.x % OT_WARP;
+    x = ot_warp_max(x);
+    if (lane == 0)
+        room[warp] = x;
+    __syncthreads();
+    x = ot_warp_max(room[lane % (LOSS_BLOCK / OT_WARP)]);
+    __syncthreads();
+    return x;
+}
+
+/* The row's maximum and sum, to every thread. */
+template <bool ALIGNED>
+static __device__ __forceinline__ struct loss_sum loss_read_row(const float *logits, int vocab) {
+    constexpr int N = ot_pack<float>::N;
+    float *room = ot_shared<float>();
+    struct loss_sum seen = {-INFINITY, 0.0f};
+#pragma unroll 2
+    for (int p = (int)threadIdx.x; p * N < vocab; p += LOSS_BLOCK)
+        seen = loss_add(seen, ot_row_load<ALIGNED>(logits, p, vocab), vocab - p * N);
+    float max = loss_block_max(seen.max, room);
+    float own = seen.sum * vec_exp(seen.max - loss_shift(max));
+    return {max, ot_block_sum(own, room)};
+}
+
+template <class G, bool ALIGNED>
+static __device__ __forceinline__ void loss_write_row(const struct ot_cross_entropy &op, float *logits,
+                                                      int target, const struct loss_sum &all) {
+    constexpr int N = ot_pack<G>::N;
+    int vocab = (int)op.vocab, packs = (vocab + N - 1) / N;
+    G *gradient = reinterpret_cast<G *>(logits);
+    float factor = op.grad_scale / all.sum;
+    for (int first = 0; first < packs; first += LOSS_BLOCK) {
+        int p = first + (int)threadIdx.x;
+        ot_pack<G> x = ot_row_load_floats<ALIGNED, G>(logits, p, vocab), slope;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float e = vec_exp(x.v[i] - all.max);
+            slope.v[i] = p * N + i == target ? (e / all.sum - 1.0f) * op.grad_scale : e * factor;
+        }
+        if (sizeof(G) < sizeof(float))
+            __syncthreads();
+        ot_row_store<ALIGNED>(gradient, p, vocab, slope);
+    }
+}
+
+template <class G, bool ALIGNED>
+__global__ void loss_rows(struct ot_cross_entropy op) {
+    int64_t row = blockIdx.x;
+    int vocab = (int)op.vocab, target = op.targets[row];
+    float *logits = op.logits + row * op.ld;
+    if (target < 0) {
+        if (threadIdx.x == 0)
+            op.loss[row] = 0;
+        if (op.want_grad)
+            for (int p = (int)threadIdx.x; p * ot_pack<G>::N < vocab; p += LOSS_BLOCK)
+                ot_row_store<ALIGNED>(reinterpret_cast<G *>(logits), p, vocab, ot_pack<G>{});
+        return;
+    }
+    float hit = logits[target]; /* the barriers of the sums come before anything is written */
+    struct loss_sum all = loss_read_row<ALIGNED>(logits, vocab);
+    if (threadIdx.x == 0)
+        op.loss[row] = logf(all.sum) + (all.max - hit);
+    if (op.want_grad)
+        loss_write_row<G, ALIGNED>(op, logits, target, all);
+}
+
+cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on) {
+    if (args->rows == 0)
+        return cudaSuccess;
+    if (args->rows > INT32_MAX || args->vocab > INT32_MAX / 2)
+        return cudaErrorInvalidValue;
+    return ot_dispatch(args->want_grad ? args->grad_dtype : OT_F32, [&](auto zero) {
+        using G = decltype(zero);
+        bool aligned = ot_rows_aligned(args->logits, args->ld, sizeof(float));
+        return ot_launch(aligned ? loss_rows<G, true> : loss_rows<G, false>, dim3((unsigned)args->rows),
+                         dim3(LOSS_BLOCK), OT_WARP * sizeof(float), on->stream, *args);
+    });
+}
