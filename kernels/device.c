@@ -17,9 +17,9 @@ static const struct kind *find_kind(const char *name) {
     return NULL;
 }
 
-bool ot_device_has_kind(const char *name) {
+bool ot_device_is_present(const char *name) {
     const struct kind *kind = find_kind(name);
-    return kind && kind->api;
+    return kind && kind->api && kind->api->is_present();
 }
 
 int ot_device_open(const struct ot_device_config *config, struct ot_device **out) {

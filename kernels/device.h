@@ -52,8 +52,9 @@ struct ot_device_config {
     uint64_t lane_delay_seed;
 };
 
-/* Whether this build has devices of the kind; whether one is there is known once it is opened. */
-bool ot_device_has_kind(const char *kind);
+/* Whether this machine has devices of the kind and this build knows them; opening one tells whether it can
+ * be used. */
+bool ot_device_is_present(const char *kind);
 /* Errors: OT_E_DEVICE (no such kind, cannot start), OT_E_BUDGET. */
 int ot_device_open(const struct ot_device_config *config, struct ot_device **out);
 /* Every lane, event and allocation must be gone; NULL is fine. */
@@ -111,6 +112,7 @@ int ot_event_seconds(struct ot_event *event, double *out);
 /* ---- what a device implements (kernels/cpu, kernels/cuda) ---- */
 
 struct ot_device_api {
+    bool (*is_present)(void);
     int (*open)(const struct ot_device_config *config, struct ot_device **out);
     void (*close)(struct ot_device *device);
     const char *(*name)(const struct ot_device *device);

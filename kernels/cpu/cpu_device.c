@@ -202,12 +202,17 @@ static const char *get_name(const struct ot_device *device) {
     return cpu(device)->name;
 }
 
+static bool is_present(void) {
+    return true;
+}
+
 static bool has_dtype(const struct ot_device *device, enum ot_dtype dtype) {
     (void)device;
     return dtype == OT_F32 || dtype == OT_BF16;
 }
 
 const struct ot_device_api ot_cpu_device_api = {
+    .is_present = is_present,
     .open = open_device,
     .close = close_device,
     .name = get_name,

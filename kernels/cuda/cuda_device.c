@@ -238,7 +238,7 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
 
 static int open_device(const struct ot_device_config *config, struct ot_device **out) {
     struct ot_cuda_gpu gpu;
-    size_t budget, scratch = config->scratch_bytes ? config->scratch_bytes : DEFAULT_SCRATCH;
+    size_t budget = 0, scratch = config->scratch_bytes ? config->scratch_bytes : DEFAULT_SCRATCH;
     assert(scratch >= OT_CUDA_GEMM_SCRATCH_BYTES);
     OT_TRY(ot_cuda_find_gpu(config->index, &gpu));
     OT_TRY(choose_budget(&gpu, config->memory_bytes, scratch, &budget));
@@ -273,6 +273,7 @@ static bool has_dtype(const struct ot_device *base, enum ot_dtype dtype) {
 }
 
 const struct ot_device_api ot_cuda_device_api = {
+    .is_present = ot_cuda_is_present,
     .open = open_device,
     .close = close_device,
     .name = get_name,

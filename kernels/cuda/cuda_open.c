@@ -12,6 +12,14 @@ static const char *visible_devices(void) {
     return getenv("CUDA_VISIBLE_DEVICES");
 }
 
+bool ot_cuda_is_present(void) {
+    int count = 0, driver = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code == cudaErrorInsufficientDriver)
+        return cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
+    return code == cudaSuccess ? count > 0 : code != cudaErrorNoDevice;
+}
+
 /* ---- no GPU at all ---- */
 
 /* "13.0" of 13000 */

@@ -99,6 +99,8 @@ struct ot_cuda_gpu {
     size_t free_bytes, total_bytes;
 };
 
+/* A GPU that is not hidden, or a driver too old to tell. */
+bool ot_cuda_is_present(void);
 /* Finds GPU `index` and makes it the calling thread's. Errors: OT_E_DEVICE, one sentence for each reason. */
 int ot_cuda_find_gpu(int index, struct ot_cuda_gpu *out);
 /* Whether code for these architectures ("80 86 90", and PTX of the newest) runs on `arch`. */

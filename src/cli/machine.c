@@ -141,9 +141,13 @@ int ot_machine_probe(const char *root, struct ot_machine *out) {
     return 0;
 }
 
+size_t ot_machine_host_budget(const struct ot_machine *machine, int64_t given) {
+    return (size_t)(given ? given : machine->free_bytes - machine->free_bytes / 10);
+}
+
 void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int64_t host_given,
                         size_t budget_bytes[OT_TIER_COUNT]) {
-    int64_t usable = machine->free_bytes - machine->free_bytes / 10;
+    int64_t usable = (int64_t)ot_machine_host_budget(machine, 0);
     int64_t gpu = gpu_given;
     if (!gpu) {
         gpu = machine->free_bytes / 2;

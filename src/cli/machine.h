@@ -24,4 +24,7 @@ int ot_machine_probe(const char *root, struct ot_machine *out);
 void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int64_t host_given,
                         size_t budget_bytes[OT_TIER_COUNT]);
 
+/* The host's beside a GPU, whose memory is its own: what was given, or nine tenths of what is free. */
+size_t ot_machine_host_budget(const struct ot_machine *machine, int64_t given);
+
 #endif

@@ -305,15 +305,15 @@ static const struct ot_option table[] = {
 
     /* ---- memory and machine ---- */
     {.name = "device",
-     .type = OT_OPTION_CHOICE,
-     .choices = "auto|cpu",
+     .type = OT_OPTION_DEVICE,
+     .argument = "auto|cpu|cuda[:N]",
      .fallback = "auto",
      .commands = MODELS,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(device),
-     .help = "Where the model is computed. This version has the cpu device, whose device memory is a "
-             "budgeted part of RAM.",
-     .elsewhere = "accelerator"},
+     .help = "Where the model is computed: auto is the first GPU, or the cpu device where there is none that "
+             "this build can use. The cpu device's memory is a budgeted part of RAM.",
+     .elsewhere = "accelerator gpu"},
     {.name = "dtype",
      .type = OT_OPTION_CHOICE,
      .choices = "auto|bf16|fp32",
@@ -321,15 +321,16 @@ static const struct ot_option table[] = {
      .commands = MODELS,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(dtype),
-     .help = "Format of weights and activations on the device: auto is fp32 on the cpu device. Training in "
-             "bf16 keeps exact fp32 masters.",
+     .help =
+         "Format of weights and activations on the device: auto is bf16 on a GPU, fp32 on the cpu device. "
+         "Training in bf16 keeps exact fp32 masters.",
      .elsewhere = "precision mixed-precision torch-dtype bf16 fp32"},
     {.name = "gpu-mem",
      .type = OT_OPTION_BYTES,
      .argument = "BYTES",
      .min = K * K,
      .max = K * K * K * K * K,
-     .chosen = "cpu device: half of the free RAM",
+     .chosen = "what is free on the GPU less a reserve; cpu device: half of the free RAM",
      .commands = MODELS,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(gpu_mem),

@@ -77,7 +77,7 @@ static bool read_every(const struct ot_option *option, const char *text, struct 
            (read_number(text, time_units, false, &out->seconds) && in_range(option, out->seconds));
 }
 
-/* Index of the word [text, text + bytes) in "auto|cpu", -1 if it is not there. */
+/* Index of the word [text, text + bytes) in "auto|bf16", -1 if it is not there. */
 static int find_choice(const char *choices, const char *text, size_t bytes) {
     for (int index = 0;; index++) {
         size_t length = strcspn(choices, "|");
@@ -87,6 +87,19 @@ static int find_choice(const char *choices, const char *text, size_t bytes) {
             return -1;
         choices += length + 1;
     }
+}
+
+static bool read_device(const char *text, struct ot_device_choice *out) {
+    enum { MOST_GPUS = 1024 };
+    double index = 0;
+    size_t word = strcspn(text, ":");
+    int kind = find_choice("auto|cpu|cuda", text, word);
+    if (kind < 0 ||
+        (text[word] && (kind != OT_DEVICE_CUDA || !read_number(text + word + 1, no_units, false, &index))))
+        return false;
+    out->kind = kind;
+    out->index = (int)index;
+    return index >= 0 && index < MOST_GPUS && index == floor(index);
 }
 
 static const char tier_choices[] = "gpu|host|auto";
@@ -149,6 +162,9 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
     case OT_OPTION_EVERY:
         snprintf(out, bytes, "a number of steps from 1, such as 100, or a time, such as 30s, 5m or 1h");
         break;
+    case OT_OPTION_DEVICE:
+        snprintf(out, bytes, "auto, cpu, cuda, or cuda:N for GPU N, counted from 0");
+        break;
     case OT_OPTION_HOMES:
         snprintf(out, bytes, "gpu, host or auto, or weights=TIER,state=TIER,activations=TIER");
         break;
@@ -183,6 +199,8 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return read_warmup(option, text, field);
     case OT_OPTION_EVERY:
         return read_every(option, text, field);
+    case OT_OPTION_DEVICE:
+        return read_device(text, field);
     case OT_OPTION_HOMES:
         return read_homes(text, field);
     case OT_OPTION_TYPE_COUNT:
@@ -247,6 +265,14 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
             ot_json_put_text(w, option->name, text);
         else
             ot_json_put_int(w, option->name, every->steps);
+        return;
+    }
+    case OT_OPTION_DEVICE: {
+        const struct ot_device_choice *device = field;
+        static const char *const kinds[] = {"auto", "cpu", "cuda"};
+        snprintf(text, sizeof text, device->kind == OT_DEVICE_CUDA ? "%s:%d" : "%s", kinds[device->kind],
+                 device->index);
+        ot_json_put_text(w, option->name, text);
         return;
     }
     case OT_OPTION_HOMES: {

@@ -49,6 +49,10 @@ void ot_options_choose_index(struct ot_options *options, const char *name, int v
     *(int *)choose(options, name) = value;
 }
 
+void ot_options_choose_device(struct ot_options *options, struct ot_device_choice device) {
+    *(struct ot_device_choice *)choose(options, "device") = device;
+}
+
 void ot_option_reset(struct ot_options *options, int index) {
     static const size_t bytes[OT_OPTION_TYPE_COUNT] = {
         [OT_OPTION_FLAG] = sizeof(bool),
@@ -61,6 +65,7 @@ void ot_option_reset(struct ot_options *options, int index) {
         [OT_OPTION_SHARE] = sizeof(double),
         [OT_OPTION_WARMUP] = sizeof(struct ot_warmup),
         [OT_OPTION_EVERY] = sizeof(struct ot_every),
+        [OT_OPTION_DEVICE] = sizeof(struct ot_device_choice),
         [OT_OPTION_HOMES] = sizeof(struct ot_homes),
     };
     const struct ot_option *option = ot_option_at(index);

@@ -48,6 +48,7 @@ enum ot_option_type {
     OT_OPTION_SHARE,  /* double: 0.02 or 2% */
     OT_OPTION_WARMUP, /* struct ot_warmup: 100 (steps) or 3% (of the run) */
     OT_OPTION_EVERY,  /* struct ot_every: 100 (steps), 30s, 5m or 1h */
+    OT_OPTION_DEVICE, /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
     OT_OPTION_HOMES,  /* struct ot_homes: weights=gpu|host|auto,state=...,activations=... or one word for all
                        */
     OT_OPTION_TYPE_COUNT
@@ -60,6 +61,10 @@ struct ot_warmup {
 struct ot_every { /* at most one is not 0 */
     int64_t steps;
     double seconds;
+};
+struct ot_device_choice {
+    enum { OT_DEVICE_AUTO, OT_DEVICE_CPU, OT_DEVICE_CUDA } kind;
+    int index; /* cuda: which of the visible GPUs */
 };
 struct ot_homes {
     enum ot_home weights, state, activations;
@@ -81,7 +86,7 @@ struct ot_option {
     char letter;      /* -p; '\0': none */
     enum ot_option_type type;
     const char *argument; /* what help calls the value; NULL for flags and choices */
-    const char *choices;  /* "auto|cpu" */
+    const char *choices;  /* "auto|bf16" */
     double min, max;      /* inclusive; of numbers */
     const char *fallback; /* default, parsed like any value; NULL: unset */
     const char *chosen;   /* for help: how the program chooses where the option is unset */
@@ -105,7 +110,6 @@ enum ot_option_source {
 };
 enum { OT_OPTIONS_MAX = 64 };
 
-enum { OT_CHOICE_DEVICE_AUTO, OT_CHOICE_DEVICE_CPU };
 enum { OT_CHOICE_DTYPE_AUTO, OT_CHOICE_DTYPE_BF16, OT_CHOICE_DTYPE_FP32 };
 enum { OT_CHOICE_INIT_FILES, OT_CHOICE_INIT_RANDOM };
 enum { OT_CHOICE_RECOMPUTE_AUTO, OT_CHOICE_RECOMPUTE_ALL, OT_CHOICE_RECOMPUTE_NONE };
@@ -127,7 +131,8 @@ struct ot_options {
     int schedule; /* enum ot_schedule_kind */
     struct ot_warmup warmup;
 
-    int device, dtype, recompute, order; /* order: enum ot_order */
+    struct ot_device_choice device;
+    int dtype, recompute, order; /* order: enum ot_order */
     int64_t gpu_mem, host_mem, slots, threads, optimizer_threads;
     struct ot_homes home;
 
@@ -157,6 +162,7 @@ void ot_options_choose_count(struct ot_options *options, const char *name, int64
 void ot_options_choose_real(struct ot_options *options, const char *name, double value);
 void ot_options_choose_text(struct ot_options *options, const char *name, const char *value); /* borrowed */
 void ot_options_choose_index(struct ot_options *options, const char *name, int value);
+void ot_options_choose_device(struct ot_options *options, struct ot_device_choice device);
 
 /* An object with the value of every option of the command that has one. As a --config FILE it repeats the
  * run. */

@@ -172,9 +172,12 @@ static void add_entry(struct ot_ledger *ledger, enum ot_tier tier, const char *n
         ledger->entries[ledger->n++] = (struct ot_ledger_entry){tier, name, bytes};
 }
 
-/* What the program holds: the plan's bytes, the cache for the sample's answer, and the rows. */
+/* What the program holds: the plan's bytes, what the device's ops work in, the cache for the sample's answer,
+ * and the rows. */
 static struct ot_ledger whole_ledger(const struct ot_report *r) {
     struct ot_ledger ledger = r->session->plan.ledger;
+    if (r->session->workspace_bytes)
+        add_entry(&ledger, OT_TIER_GPU, "kernel workspace", r->session->workspace_bytes);
     add_entry(&ledger, OT_TIER_GPU, "key/value cache", r->session->cache_bytes);
     add_entry(&ledger, OT_TIER_HOST, "rows", (size_t)ot_rows_bytes(r->rows));
     return ledger;
@@ -278,8 +281,8 @@ static struct memory_use measure_memory(const struct ot_report *r) {
     struct ot_device_usage usage;
     struct rusage process;
     ot_device_usage(r->session->device, &usage);
-    m.planned[OT_TIER_GPU] =
-        (int64_t)(ot_ledger_total(&r->session->plan.ledger, OT_TIER_GPU) + r->session->cache_bytes);
+    m.planned[OT_TIER_GPU] = (int64_t)(ot_ledger_total(&r->session->plan.ledger, OT_TIER_GPU) +
+                                       r->session->cache_bytes + r->session->workspace_bytes);
     m.planned[OT_TIER_HOST] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_HOST);
     m.used[OT_TIER_GPU] = (int64_t)usage.peak_bytes;
     m.used[OT_TIER_HOST] = (int64_t)usage.pinned_peak_bytes;

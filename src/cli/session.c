@@ -9,7 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/base/pool.h"
-#include "src/cli/units.h"
+#include "src/cli/session_device.h"
 
 /* ---- tokenizer ---- */
 
@@ -132,11 +132,7 @@ int ot_session_open(struct ot_options *options, struct ot_session *out) {
     OT_TRY(open_model_files(out));
     OT_TRY(need_weights(out));
     OT_TRY(open_tokenizer(out));
-    if (options->device == OT_CHOICE_DEVICE_AUTO)
-        ot_options_choose_index(options, "device", OT_CHOICE_DEVICE_CPU);
-    if (options->dtype == OT_CHOICE_DTYPE_AUTO)
-        ot_options_choose_index(options, "dtype", OT_CHOICE_DTYPE_FP32);
-    out->dtype = options->dtype == OT_CHOICE_DTYPE_BF16 ? OT_BF16 : OT_F32;
+    OT_TRY(ot_session_open_device(out));
     if (!out->dir) /* no file says in which format such a model is stored */
         out->stored = out->dtype;
     return 0;
@@ -172,43 +168,11 @@ void ot_session_close(struct ot_session *s) {
 
 /* ---- plan ---- */
 
-/* On the cpu device both tiers are RAM. */
-static int check_given(const struct ot_session *s, const char *name, int64_t given) {
-    char text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
-    if (given <= s->machine.free_bytes)
-        return 0;
-    return ot_fail(OT_E_BUDGET,
-                   "--%s %s is more than the %s of RAM that are free%s, which the cpu device uses; give less",
-                   name, ot_text_bytes(given, text), ot_text_bytes(s->machine.free_bytes, have),
-                   s->machine.limited ? " within this container's limit" : "");
-}
-
-/* Two budgets that the user gave may together be more than there is. */
-static int check_free(const struct ot_session *s) {
-    size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU) + s->cache_bytes;
-    size_t host = ot_ledger_total(&s->plan.ledger, OT_TIER_HOST);
-    if (gpu + host <= (size_t)s->machine.free_bytes)
-        return 0;
-    char need[OT_TEXT_BYTES], gpu_text[OT_TEXT_BYTES], host_text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
-    return ot_fail(OT_E_BUDGET,
-                   "the plan needs %s of RAM (gpu tier %s, host tier %s) and %s are free%s; lower --gpu-mem, "
-                   "--micro-batch or --seq-len",
-                   ot_text_bytes((int64_t)(gpu + host), need), ot_text_bytes((int64_t)gpu, gpu_text),
-                   ot_text_bytes((int64_t)host, host_text), ot_text_bytes(s->machine.free_bytes, have),
-                   s->machine.limited ? " within this container's limit" : "");
-}
-
 int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     const struct ot_options *o = s->options;
     OT_TRY(ot_model_open(&s->config, s->dtype, need->max_position, &s->model));
     if (o->init == OT_CHOICE_INIT_FILES)
         OT_TRY(ot_model_dir_check(s->dir, s->model));
-    OT_TRY(check_given(s, "gpu-mem", o->gpu_mem));
-    OT_TRY(check_given(s, "host-mem", o->host_mem));
-    ot_machine_budgets(&s->machine, o->gpu_mem, o->host_mem, s->budget_bytes);
-    struct ot_device_config device = {
-        .kind = "cpu", .memory_bytes = s->budget_bytes[OT_TIER_GPU], .threads = (int)o->threads};
-    OT_TRY(ot_device_open(&device, &s->device));
     if (need->cache_tokens)
         s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
     struct ot_plan_request request = {
@@ -225,11 +189,11 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
         .slots = (int)o->slots,
         .recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL,
         .order = (enum ot_order)o->order,
-        .extra_device_bytes = (int64_t)s->cache_bytes,
+        .extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes),
         .extra_host_bytes = need->host_bytes,
     };
     OT_TRY(ot_plan_make(&request, &s->plan));
-    return check_free(s);
+    return ot_session_check_free(s);
 }
 
 /* ---- start ---- */

@@ -1,6 +1,7 @@
 /* What every command that runs a model opens, in order: machine, tokenizer, model, plan, device, engine.
  *
- *   ot_session_open    reads the small files: config, tokenizer, safetensors headers; allocates nothing large
+ *   ot_session_open    reads the small files: config, tokenizer, safetensors headers; finds the device;
+ *                      allocates nothing large
  *   ot_session_plan    fixes the model's dtype and positions and makes the plan: what would be used is known
  *   ot_session_start   allocates it, and loads the weights or makes random ones
  *
@@ -41,13 +42,15 @@ struct ot_session {
     struct ot_model *model;
     size_t budget_bytes[OT_TIER_COUNT];
     struct ot_plan plan;
+    size_t workspace_bytes; /* what the device's ops work in, of the gpu budget */
     size_t cache_bytes; /* of the key/value cache for generation, beside the plan's own bytes */
     struct ot_device *device;
     struct ot_engine *engine;
     struct ot_trace *trace; /* NULL without --trace */
 };
 
-/* Fills in the options that the machine decides (threads, dtype). Errors: OT_E_INPUT, OT_E_IO, OT_E_USAGE.
+/* Fills in the options that the machine decides (threads, device, dtype). Errors: OT_E_INPUT, OT_E_IO,
+ * OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory asked for than there is).
  * `out` needs ot_session_close in either case. */
 int ot_session_open(struct ot_options *options, struct ot_session *out);
 /* The same for the tokenizer alone; it has no model. */

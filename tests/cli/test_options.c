@@ -93,7 +93,7 @@ static void every_option_of_train_parses(void **state) {
     assert_true(o.clip == 0);
     assert_int_equal(o.schedule, OT_SCHEDULE_WSD);
     assert_int_equal(o.warmup.steps, 12);
-    assert_int_equal(o.device, OT_CHOICE_DEVICE_CPU);
+    assert_int_equal(o.device.kind, OT_DEVICE_CPU);
     assert_int_equal(o.dtype, OT_CHOICE_DTYPE_BF16);
     assert_true(o.gpu_mem == (int64_t)24 << 30);
     assert_true(o.host_mem == 100000000000);

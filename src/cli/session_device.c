@@ -1,0 +1,107 @@
+#include "src/cli/session_device.h"
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/cli/units.h"
+
+static const char *limit_text(const struct ot_session *s) {
+    return s->machine.limited ? " within this container's limit" : "";
+}
+
+/* What was given of RAM. On the cpu device both tiers are. */
+static int check_given(const struct ot_session *s, const char *name, int64_t given, const char *why) {
+    char text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
+    if (given <= s->machine.free_bytes)
+        return 0;
+    return ot_fail(OT_E_BUDGET, "--%s %s is more than the %s of RAM that are free%s%s; give less", name,
+                   ot_text_bytes(given, text), ot_text_bytes(s->machine.free_bytes, have), limit_text(s),
+                   why);
+}
+
+/* ---- opening ---- */
+
+static int open_cpu(struct ot_session *s) {
+    struct ot_options *o = s->options;
+    const char *why = ", which the cpu device uses";
+    OT_TRY(check_given(s, "gpu-mem", o->gpu_mem, why));
+    OT_TRY(check_given(s, "host-mem", o->host_mem, why));
+    ot_machine_budgets(&s->machine, o->gpu_mem, o->host_mem, s->budget_bytes);
+    struct ot_device_config config = {
+        .kind = "cpu", .memory_bytes = s->budget_bytes[OT_TIER_GPU], .threads = (int)o->threads};
+    OT_TRY(ot_device_open(&config, &s->device));
+    if (o->device.kind == OT_DEVICE_AUTO)
+        ot_options_choose_device(o, (struct ot_device_choice){.kind = OT_DEVICE_CPU});
+    return 0;
+}
+
+static int open_cuda(struct ot_session *s) {
+    struct ot_options *o = s->options;
+    struct ot_device_usage usage;
+    OT_TRY(check_given(s, "host-mem", o->host_mem, ""));
+    struct ot_device_config config = {.kind = "cuda",
+                                      .index = o->device.index,
+                                      .memory_bytes = (size_t)o->gpu_mem,
+                                      .threads = (int)o->threads};
+    OT_TRY(ot_device_open(&config, &s->device));
+    ot_device_usage(s->device, &usage);
+    s->budget_bytes[OT_TIER_GPU] = usage.budget_bytes;
+    s->budget_bytes[OT_TIER_HOST] = ot_machine_host_budget(&s->machine, o->host_mem);
+    s->workspace_bytes = usage.scratch_bytes;
+    if (o->device.kind == OT_DEVICE_AUTO)
+        ot_options_choose_device(o, (struct ot_device_choice){.kind = OT_DEVICE_CUDA});
+    return 0;
+}
+
+static int open_any(struct ot_session *s) {
+    if (!ot_device_is_present("cuda"))
+        return open_cpu(s);
+    int rc = open_cuda(s);
+    if (rc != -OT_E_DEVICE)
+        return rc;
+    ot_log(OT_LOG_WARN, "the GPU is not used, the cpu device takes its place: %s", ot_error_text());
+    return open_cpu(s);
+}
+
+static int choose_dtype(struct ot_session *s) {
+    struct ot_options *o = s->options;
+    bool has_bf16 = ot_device_has_dtype(s->device, OT_BF16);
+    if (o->dtype == OT_CHOICE_DTYPE_AUTO)
+        ot_options_choose_index(o, "dtype",
+                                o->device.kind == OT_DEVICE_CUDA && has_bf16 ? OT_CHOICE_DTYPE_BF16
+                                                                             : OT_CHOICE_DTYPE_FP32);
+    s->dtype = o->dtype == OT_CHOICE_DTYPE_BF16 ? OT_BF16 : OT_F32;
+    if (ot_device_has_dtype(s->device, s->dtype))
+        return 0;
+    return ot_fail(OT_E_DEVICE, "%s cannot compute in %s; give --dtype fp16", ot_device_name(s->device),
+                   ot_dtype_name(s->dtype));
+}
+
+int ot_session_open_device(struct ot_session *s) {
+    static int (*const open[])(struct ot_session *) = {
+        [OT_DEVICE_AUTO] = open_any, [OT_DEVICE_CPU] = open_cpu, [OT_DEVICE_CUDA] = open_cuda};
+    OT_TRY(open[s->options->device.kind](s));
+    return choose_dtype(s);
+}
+
+/* ---- the plan's bytes against the machine's ---- */
+
+int ot_session_check_free(const struct ot_session *s) {
+    bool shared = s->options->device.kind == OT_DEVICE_CPU; /* both tiers are RAM */
+    size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU) + s->cache_bytes;
+    size_t host = ot_ledger_total(&s->plan.ledger, OT_TIER_HOST), ram = host + (shared ? gpu : 0);
+    if (ram <= (size_t)s->machine.free_bytes)
+        return 0;
+    char need[OT_TEXT_BYTES], gpu_text[OT_TEXT_BYTES], host_text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
+    ot_text_bytes((int64_t)ram, need);
+    ot_text_bytes(s->machine.free_bytes, have);
+    if (!shared)
+        return ot_fail(
+            OT_E_BUDGET,
+            "the plan needs %s of RAM and %s are free%s; raise --gpu-mem, or lower --tokens-per-step", need,
+            have, limit_text(s));
+    return ot_fail(OT_E_BUDGET,
+                   "the plan needs %s of RAM (gpu tier %s, host tier %s) and %s are free%s; lower --gpu-mem, "
+                   "--micro-batch or --seq-len",
+                   need, ot_text_bytes((int64_t)gpu, gpu_text), ot_text_bytes((int64_t)host, host_text), have,
+                   limit_text(s));
+}

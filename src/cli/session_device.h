@@ -1,0 +1,15 @@
+/* Which device a session computes on, and what it may use of the machine's memory. */
+#ifndef OT_CLI_SESSION_DEVICE_H
+#define OT_CLI_SESSION_DEVICE_H
+
+#include "src/cli/session.h"
+
+/* Opens the device of --device, fixes the budgets of both tiers, and resolves `auto` in --device and --dtype.
+ * auto is the first GPU; where one is there that cannot be used, a warning says why and the cpu device takes
+ * its place. Errors: OT_E_DEVICE, OT_E_BUDGET (more memory asked for than is free). */
+int ot_session_open_device(struct ot_session *session);
+
+/* Two budgets that the user gave may together be more than there is. Errors: OT_E_BUDGET. */
+int ot_session_check_free(const struct ot_session *session);
+
+#endif
