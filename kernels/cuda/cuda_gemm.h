@@ -73,6 +73,7 @@ struct ot_cuda_gemm_tuning {
     int replaced;  /* of these, by a faster algorithm with the same bits */
     double before; /* seconds that one product of each timed shape takes together, */
     double after;  /* and takes now */
+    bool is_kept;  /* in the file, for the next run */
 };
 
 /* memory [bytes]: device memory whose content nobody needs any more. Waits for the stream, then works for

@@ -1,0 +1,75 @@
+/* Inside the GEMM (cuda_gemm.h): a shape, the plan made for it, and the table of all plans.
+ *
+ *   cuda_gemm.c        opens the library; bias and product, enqueued
+ *   cuda_gemm_plan.c   shape -> descriptors and algorithm, kept in a hash table
+ *   cuda_gemm_tune.c   times the proposals for each plan; gemm_tune.cu has its kernels
+ *   cuda_gemm_cache.c  the file of what tuning found
+ */
+#ifndef OT_KERNELS_CUDA_GEMM_PLAN_H
+#define OT_KERNELS_CUDA_GEMM_PLAN_H
+
+#include <stdbool.h>
+
+#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cuda_gemm.h"
+
+enum {
+    OT_GEMM_ALIGNMENT = 16, /* addresses are looked at modulo this */
+    OT_GEMM_PROPOSALS = 16, /* asked of the heuristic, the first choice among them */
+};
+
+/* Everything that an algorithm may be chosen by. No padding: compared and hashed as bytes. */
+struct ot_gemm_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    uint8_t dtype, c_dtype, trans_a, trans_b, accumulate, bias;
+    uint8_t align_a, align_b, align_c; /* bytes, at most OT_GEMM_ALIGNMENT */
+    uint8_t zero[7];
+};
+
+struct ot_gemm_plan {
+    struct ot_gemm_key key;
+    struct ot_cublaslt_desc *desc;
+    struct ot_cublaslt_layout *a, *b, *c; /* as cuBLASLt's A and B: ours the other way round */
+    struct ot_cublaslt_algo algo;
+    bool is_tuned; /* in this run or in an earlier one */
+};
+
+struct ot_cuda_gemm {
+    struct ot_cublaslt lt;
+    struct ot_cublaslt_context *context;
+    struct ot_cublaslt_pref *pref;
+    char name[32];
+    char *cache_path;           /* NULL: nowhere */
+    char identity[256];         /* GPU, driver, library: whose choices these are */
+    struct ot_gemm_plan *plans; /* in the order in which shapes were met */
+    size_t n_plans, capacity;
+    uint32_t *slots; /* hash table: index of a plan + 1, or 0 */
+    size_t n_slots;  /* a power of two */
+    struct ot_gemm_choice *choices; /* read from the file; sorted by key */
+    size_t n_choices;
+};
+
+/* ---- cuda_gemm.c ---- */
+
+/* Enqueues op by the plan's algorithm. Errors: OT_E_DEVICE. */
+int ot_gemm_plan_run(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan, const struct ot_gemm *op,
+                     const struct ot_cuda_stream *on);
+
+/* ---- cuda_gemm_plan.c ---- */
+
+/* The plan for op's shape, made if it is new; valid until the next call. Errors: OT_E_DEVICE, OT_E_BUDGET. */
+int ot_gemm_plan_find(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, struct ot_gemm_plan **out);
+/* Algorithms that keep the rules of cuda_gemm.h, the heuristic's first one first. Errors: OT_E_DEVICE (none). */
+int ot_gemm_plan_propose(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan,
+                         struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS], int *n);
+void ot_gemm_plans_free(struct ot_cuda_gemm *gemm);
+/* "bf16 [16384,4096] = [16384,11008] [11008,4096]", for sentences. */
+struct ot_gemm_text {
+    char text[160];
+};
+struct ot_gemm_text ot_gemm_key_text(const struct ot_gemm_key *key);
+/* Records what the library said of this product; returns -OT_E_DEVICE, or 0 for success. */
+int ot_gemm_check(const struct ot_cuda_gemm *gemm, int status, const char *what,
+                  const struct ot_gemm_key *key);
+
+#endif

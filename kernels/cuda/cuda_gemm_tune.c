@@ -1,0 +1,218 @@
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/cuda_gemm_cache.h"
+#include "kernels/cuda/cuda_gemm_plan.h"
+#include "kernels/cuda/gemm_tune.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+
+/* A proposal's time is the least of some rounds, each of as many products as fill a few milliseconds: one disturbed
+ * round then does not count, and a round is long against the events' half microsecond. */
+enum { ROUNDS = 3, MOST_REPEATS = 50 };
+static const double round_seconds = 2e-3;
+
+enum { MEMORY_ALIGNMENT = 256 }; /* as the device's allocations have it */
+enum { SEED_A = 1, SEED_B, SEED_BIAS, SEED_C };
+
+struct tuner {
+    struct ot_cuda_gemm *gemm;
+    const struct ot_cuda_stream *on;
+    char *memory;
+    size_t bytes;
+    cudaEvent_t begin, end;
+    /* in `memory`, for the plan at hand: */
+    uint32_t *differ;
+    struct ot_gemm op; /* c is where proposals write */
+    void *first_c;     /* what the first choice wrote */
+    int64_t c_elems;
+};
+
+/* ---- operands ---- */
+
+/* Cuts a matrix off the memory, at an address that is divisible by `alignment` and by no more; NULL: there is no
+ * room. `used` counts on all the same. */
+static void *cut(const struct tuner *t, size_t *used, uint8_t dtype, int64_t elems, uint8_t alignment) {
+    size_t offset = alignment < OT_GEMM_ALIGNMENT ? alignment : 0;
+    size_t bytes = (size_t)elems * ot_dtype_bytes(dtype) + offset;
+    size_t begin = *used;
+    *used += (bytes + MEMORY_ALIGNMENT - 1) / MEMORY_ALIGNMENT * MEMORY_ALIGNMENT;
+    return *used <= t->bytes ? t->memory + begin + offset : NULL;
+}
+
+/* Lays out the plan's operands and two results. False: the memory is too small for them. */
+static bool lay_out(struct tuner *t, const struct ot_gemm_key *key) {
+    size_t used = 0;
+    t->c_elems = key->m * key->ldc;
+    t->differ = cut(t, &used, OT_F32, 1, OT_GEMM_ALIGNMENT);
+    t->op = (struct ot_gemm){
+        .dtype = key->dtype,
+        .c_dtype = key->c_dtype,
+        .trans_a = key->trans_a,
+        .trans_b = key->trans_b,
+        .accumulate = key->accumulate,
+        .m = key->m,
+        .n = key->n,
+        .k = key->k,
+        .lda = key->lda,
+        .ldb = key->ldb,
+        .ldc = key->ldc,
+        .a = cut(t, &used, key->dtype, (key->trans_a ? key->k : key->m) * key->lda, key->align_a),
+        .b = cut(t, &used, key->dtype, (key->trans_b ? key->n : key->k) * key->ldb, key->align_b),
+        .bias = key->bias ? cut(t, &used, key->dtype, key->n, OT_GEMM_ALIGNMENT) : NULL,
+        .c = cut(t, &used, key->c_dtype, t->c_elems, key->align_c)};
+    t->first_c = cut(t, &used, key->c_dtype, t->c_elems, key->align_c);
+    return used <= t->bytes;
+}
+
+static int fill(const struct tuner *t, uint8_t dtype, const void *to, int64_t elems, uint32_t seed) {
+    return ot_cuda_check(ot_cuda_gemm_fill(dtype, (void *)(uintptr_t)to, elems, seed, t->on),
+                         "fill operands to tune with");
+}
+
+static int fill_operands(const struct tuner *t, const struct ot_gemm_key *key) {
+    OT_TRY(fill(t, key->dtype, t->op.a, (key->trans_a ? key->k : key->m) * key->lda, SEED_A));
+    OT_TRY(fill(t, key->dtype, t->op.b, (key->trans_b ? key->n : key->k) * key->ldb, SEED_B));
+    return key->bias ? fill(t, key->dtype, t->op.bias, key->n, SEED_BIAS) : 0;
+}
+
+/* ---- one proposal ---- */
+
+/* Computes into c, whose old content is the same each time: padding and what is accumulated into. */
+static int compute(const struct tuner *t, const struct ot_gemm_plan *plan, void *c) {
+    struct ot_gemm op = t->op;
+    op.c = c;
+    OT_TRY(fill(t, plan->key.c_dtype, c, t->c_elems, SEED_C));
+    return ot_gemm_plan_run(t->gemm, plan, &op, t->on);
+}
+
+/* 1: op.c and first_c have the same bits; 0: they have not. */
+static int compare(const struct tuner *t) {
+    uint32_t differ = 0;
+    cudaStream_t stream = t->on->stream;
+    OT_TRY(ot_cuda_check(cudaMemsetAsync(t->differ, 0, sizeof differ, stream), "clear a count"));
+    int64_t words = t->c_elems * (int64_t)ot_dtype_bytes(t->op.c_dtype) / 2;
+    OT_TRY(ot_cuda_check(ot_cuda_gemm_compare(t->op.c, t->first_c, words, t->differ, t->on), "compare results"));
+    OT_TRY(ot_cuda_check(cudaMemcpyAsync(&differ, t->differ, sizeof differ, cudaMemcpyDeviceToHost, stream),
+                         "read a count"));
+    OT_TRY(ot_cuda_check(cudaStreamSynchronize(stream), "tune matrix products"));
+    return differ == 0;
+}
+
+/* Seconds of one product, of `repeats` in a row. */
+static int time_round(const struct tuner *t, const struct ot_gemm_plan *plan, int repeats, double *seconds) {
+    float milliseconds;
+    OT_TRY(ot_cuda_check(cudaEventRecord(t->begin, t->on->stream), "record an event"));
+    for (int i = 0; i < repeats; i++)
+        OT_TRY(ot_gemm_plan_run(t->gemm, plan, &t->op, t->on));
+    OT_TRY(ot_cuda_check(cudaEventRecord(t->end, t->on->stream), "record an event"));
+    OT_TRY(ot_cuda_check(cudaEventSynchronize(t->end), "tune matrix products"));
+    OT_TRY(ot_cuda_check(cudaEventElapsedTime(&milliseconds, t->begin, t->end), "read a time"));
+    *seconds = milliseconds * 1e-3 / repeats;
+    return 0;
+}
+
+static int time_plan(const struct tuner *t, const struct ot_gemm_plan *plan, double *seconds) {
+    OT_TRY(time_round(t, plan, 1, seconds));
+    int repeats = *seconds * MOST_REPEATS > round_seconds ? 1 + (int)(round_seconds / *seconds) : MOST_REPEATS;
+    for (int i = 0; i < ROUNDS; i++) {
+        double round;
+        OT_TRY(time_round(t, plan, repeats, &round));
+        *seconds = round < *seconds ? round : *seconds;
+    }
+    return 0;
+}
+
+/* ---- one plan ---- */
+
+/* Leaves the fastest algorithm in the plan. */
+static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot_cuda_gemm_tuning *out) {
+    struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS];
+    int n;
+    double first = 0, best = 0;
+    OT_TRY(ot_gemm_plan_propose(t->gemm, plan, proposals, &n));
+    OT_TRY(fill_operands(t, &plan->key));
+    struct ot_gemm_plan trial = *plan;
+    trial.algo = proposals[0];
+    OT_TRY(compute(t, &trial, t->first_c));
+    for (int i = 0; i < n; i++) {
+        double seconds;
+        trial.algo = proposals[i];
+        if (compute(t, &trial, t->op.c) < 0 && i > 0)
+            continue; /* the heuristic may propose what does not start */
+        int same = compare(t);
+        OT_TRY(same);
+        if (!same && i == 0)
+            return ot_fail(OT_E_DEVICE, "%s gives other bits each time for the product %s: please report this",
+                           t->gemm->name, ot_gemm_key_text(&plan->key).text);
+        if (!same)
+            continue;
+        OT_TRY(time_plan(t, &trial, &seconds));
+        if (i == 0)
+            first = best = seconds;
+        if (seconds <= best) {
+            best = seconds;
+            plan->algo = trial.algo;
+        }
+    }
+    plan->is_tuned = true;
+    out->timed++;
+    out->replaced += memcmp(&plan->algo, &proposals[0], sizeof plan->algo) != 0;
+    out->before += first;
+    out->after += best;
+    return 0;
+}
+
+/* ---- what is kept ---- */
+
+static bool is_tuned_now(const struct ot_cuda_gemm *gemm, const struct ot_gemm_key *key) {
+    for (size_t i = 0; i < gemm->n_plans; i++)
+        if (gemm->plans[i].is_tuned && memcmp(&gemm->plans[i].key, key, sizeof *key) == 0)
+            return true;
+    return false;
+}
+
+/* Plans of this run, and what the file had for shapes that this run did not meet. */
+static int write_choices(const struct ot_cuda_gemm *gemm) {
+    struct ot_gemm_choice *choices = calloc(gemm->n_plans + gemm->n_choices, sizeof *choices);
+    size_t n = 0;
+    if (!choices)
+        return ot_fail(OT_E_BUDGET, "no host memory for %s", gemm->cache_path);
+    for (size_t i = 0; i < gemm->n_plans; i++)
+        if (gemm->plans[i].is_tuned)
+            choices[n++] = (struct ot_gemm_choice){gemm->plans[i].key, gemm->plans[i].algo};
+    for (size_t i = 0; i < gemm->n_choices; i++)
+        if (!is_tuned_now(gemm, &gemm->choices[i].key))
+            choices[n++] = gemm->choices[i];
+    int rc = ot_gemm_cache_write(gemm->cache_path, gemm->identity, choices, n);
+    free(choices);
+    return rc;
+}
+
+int ot_cuda_gemm_tune(struct ot_cuda_gemm *gemm, const struct ot_cuda_stream *on, void *memory, size_t bytes,
+                      double seconds, struct ot_cuda_gemm_tuning *out) {
+    struct tuner t = {.gemm = gemm, .on = on, .memory = memory, .bytes = bytes};
+    double end = ot_clock_seconds() + seconds;
+    int rc;
+    *out = (struct ot_cuda_gemm_tuning){0};
+    OT_TRY_GOTO(ot_cuda_check(cudaEventCreate(&t.begin), "create an event"), rc, out);
+    OT_TRY_GOTO(ot_cuda_check(cudaEventCreate(&t.end), "create an event"), rc, out);
+    for (size_t i = 0; i < gemm->n_plans; i++) {
+        struct ot_gemm_plan *plan = &gemm->plans[i];
+        if (plan->is_tuned)
+            continue;
+        out->shapes++;
+        if (ot_clock_seconds() < end && lay_out(&t, &plan->key))
+            OT_TRY_GOTO(tune_plan(&t, plan, out), rc, out);
+    }
+    /* A folder that cannot be written costs the next run its head start and nothing else. */
+    out->is_kept = out->timed > 0 && gemm->cache_path && write_choices(gemm) >= 0;
+out:
+    if (t.end)
+        cudaEventDestroy(t.end);
+    if (t.begin)
+        cudaEventDestroy(t.begin);
+    return rc;
+}
