@@ -18,8 +18,8 @@ static int create_preferences(struct ot_cuda_gemm *gemm) {
     uint32_t reductions = OT_CUBLASLT_REDUCTION_COMPUTE_TYPE; /* NONE is no bit: always allowed */
     int status = gemm->lt.pref_create(&gemm->pref);
     if (status == OT_CUBLASLT_SUCCESS)
-        status = gemm->lt.pref_set(gemm->pref, OT_CUBLASLT_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                   sizeof workspace);
+        status =
+            gemm->lt.pref_set(gemm->pref, OT_CUBLASLT_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
     if (status == OT_CUBLASLT_SUCCESS)
         status = gemm->lt.pref_set(gemm->pref, OT_CUBLASLT_PREF_REDUCTION_SCHEME_MASK, &reductions,
                                    sizeof reductions);
@@ -40,8 +40,9 @@ static int start_library(struct ot_cuda_gemm *gemm) {
 }
 
 static int read_choices(struct ot_cuda_gemm *gemm, const struct ot_cuda_gemm_config *config) {
-    snprintf(gemm->identity, sizeof gemm->identity, "%s, %d SMs, sm_%d, driver %d, %s, workspace %d", config->gpu,
-             config->sm_count, config->arch, config->driver_version, gemm->name, OT_CUDA_GEMM_WORKSPACE_BYTES);
+    snprintf(gemm->identity, sizeof gemm->identity, "%s, %d SMs, sm_%d, driver %d, %s, workspace %d",
+             config->gpu, config->sm_count, config->arch, config->driver_version, gemm->name,
+             OT_CUDA_GEMM_WORKSPACE_BYTES);
     if (!config->cache_folder)
         return 0;
     OT_TRY(ot_gemm_cache_path(config->cache_folder, gemm->identity, &gemm->cache_path));
@@ -55,7 +56,8 @@ int ot_cuda_gemm_open(const struct ot_cuda_gemm_config *config, struct ot_cuda_g
         return ot_fail(OT_E_BUDGET, "no host memory for the matrix products of the GPU");
     int rc;
     OT_TRY_GOTO(ot_cublaslt_open(config->driver_version, &gemm->lt), rc, out);
-    snprintf(gemm->name, sizeof gemm->name, "cuBLASLt %d.%d.%d", gemm->lt.major, gemm->lt.minor, gemm->lt.patch);
+    snprintf(gemm->name, sizeof gemm->name, "cuBLASLt %d.%d.%d", gemm->lt.major, gemm->lt.minor,
+             gemm->lt.patch);
     OT_TRY_GOTO(start_library(gemm), rc, out);
     OT_TRY_GOTO(read_choices(gemm, config), rc, out);
     *out = gemm;
@@ -103,7 +105,8 @@ static int place_bias(const struct ot_gemm *op, const struct ot_cuda_stream *on,
         return 0;
     size_t bytes = (size_t)op->n * ot_dtype_bytes(op->c_dtype);
     if (bytes > OT_CUDA_GEMM_BIAS_BYTES)
-        return ot_fail(OT_E_DEVICE, "a bias of %lld elements does not fit the device's scratch", (long long)op->n);
+        return ot_fail(OT_E_DEVICE, "a bias of %lld elements does not fit the device's scratch",
+                       (long long)op->n);
     void *place = (char *)on->scratch + OT_CUDA_GEMM_WORKSPACE_BYTES;
     *out = place;
     if (op->c_dtype == op->dtype)

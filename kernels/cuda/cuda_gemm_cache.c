@@ -17,7 +17,7 @@ enum {
     KEY_BYTES = sizeof(struct ot_gemm_key),
     ALGO_BYTES = sizeof(struct ot_cublaslt_algo),
     CHOICE_BYTES = KEY_BYTES + ALGO_BYTES,
-    KEY_WORDS = 6,  /* numbers of eight bytes at the key's start; single bytes after them */
+    KEY_WORDS = 6, /* numbers of eight bytes at the key's start; single bytes after them */
     ALGO_WORDS = 8,
     MAX_CHOICES = 1 << 16, /* 8 MiB: no run meets so many shapes, so a file that says more is damaged */
 };
@@ -71,7 +71,8 @@ static uint32_t checksum(const void *data, size_t bytes) {
 /* ---- reading ---- */
 
 static int by_key(const void *a, const void *b) {
-    return memcmp(&((const struct ot_gemm_choice *)a)->key, &((const struct ot_gemm_choice *)b)->key, KEY_BYTES);
+    return memcmp(&((const struct ot_gemm_choice *)a)->key, &((const struct ot_gemm_choice *)b)->key,
+                  KEY_BYTES);
 }
 
 /* The whole file, or NULL: it is not there, or cannot be one of ours. Freed by the caller. */
@@ -168,7 +169,8 @@ static int write_whole(const char *path, const char *beside, const uint8_t *data
     return 0;
 }
 
-int ot_gemm_cache_write(const char *path, const char *identity, const struct ot_gemm_choice *choices, size_t n) {
+int ot_gemm_cache_write(const char *path, const char *identity, const struct ot_gemm_choice *choices,
+                        size_t n) {
     size_t identity_bytes = strlen(identity), kept = n < MAX_CHOICES ? n : MAX_CHOICES;
     size_t bytes = HEADER_BYTES + identity_bytes + kept * CHOICE_BYTES + 4;
     uint8_t *data = malloc(bytes);

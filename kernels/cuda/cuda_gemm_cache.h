@@ -1,9 +1,9 @@
 /* The file of what tuning found (cuda_gemm.h), one for each GPU, driver, library and workspace.
  *
- * Little-endian: "OTGEMM1\n"; u32 length of the identity, u32 number of choices; the identity's text; the choices,
- * each a shape (six i64, nine bytes, seven zero bytes) and an algorithm (eight u64); u32 CRC-32 of all before. It is
- * written beside its place and renamed, so that a reader sees an old or a new one, and whatever does not read as
- * above, whole and of this identity, counts as no file.
+ * Little-endian: "OTGEMM1\n"; u32 length of the identity, u32 number of choices; the identity's text; the
+ * choices, each a shape (six i64, nine bytes, seven zero bytes) and an algorithm (eight u64); u32 CRC-32 of
+ * all before. It is written beside its place and renamed, so that a reader sees an old or a new one, and
+ * whatever does not read as above, whole and of this identity, counts as no file.
  */
 #ifndef OT_KERNELS_CUDA_GEMM_CACHE_H
 #define OT_KERNELS_CUDA_GEMM_CACHE_H
@@ -15,10 +15,12 @@ struct ot_gemm_choice {
     struct ot_cublaslt_algo algo;
 };
 
-/* The choices in the file, sorted by shape; none if it does not do. Freed by the caller. Errors: OT_E_BUDGET. */
+/* The choices in the file, sorted by shape; none if it does not do. The caller frees them.
+ * Errors: OT_E_BUDGET. */
 int ot_gemm_cache_read(const char *path, const char *identity, struct ot_gemm_choice **out, size_t *n);
 /* Errors: OT_E_IO, OT_E_BUDGET. */
-int ot_gemm_cache_write(const char *path, const char *identity, const struct ot_gemm_choice *choices, size_t n);
+int ot_gemm_cache_write(const char *path, const char *identity, const struct ot_gemm_choice *choices,
+                        size_t n);
 /* The choice for a shape, or NULL. */
 const struct ot_gemm_choice *ot_gemm_cache_find(const struct ot_gemm_choice *choices, size_t n,
                                                 const struct ot_gemm_key *key);

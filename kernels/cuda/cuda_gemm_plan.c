@@ -49,7 +49,8 @@ struct ot_gemm_text ot_gemm_key_text(const struct ot_gemm_key *key) {
              ot_dtype_name(key->dtype), (long long)key->m, (long long)key->n, key->accumulate ? "+" : "",
              (long long)(key->trans_a ? key->k : key->m), (long long)(key->trans_a ? key->m : key->k),
              key->trans_a ? "^T" : "", (long long)(key->trans_b ? key->n : key->k),
-             (long long)(key->trans_b ? key->k : key->n), key->trans_b ? "^T" : "", key->bias ? " + bias" : "");
+             (long long)(key->trans_b ? key->k : key->n), key->trans_b ? "^T" : "",
+             key->bias ? " + bias" : "");
     return out;
 }
 
@@ -79,8 +80,8 @@ static int set_int(const struct ot_cuda_gemm *gemm, struct ot_cublaslt_desc *des
 }
 
 static int set_epilogue(const struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan) {
-    /* The heuristic reads the alignment of the bias off its address; each product sets its own. So it is shown one
-     * that is divisible by as much as is promised, and by no more. */
+    /* The heuristic reads the alignment of the bias off its address; each product sets its own. So it is
+     * shown one that is divisible by as much as is promised, and by no more. */
     static const _Alignas(2 * OT_GEMM_ALIGNMENT) char place[2 * OT_GEMM_ALIGNMENT];
     const void *bias = place + OT_GEMM_ALIGNMENT;
     int status = set_int(gemm, plan->desc, OT_CUBLASLT_DESC_EPILOGUE, OT_CUBLASLT_EPILOGUE_BIAS);
@@ -91,8 +92,8 @@ static int set_epilogue(const struct ot_cuda_gemm *gemm, struct ot_gemm_plan *pl
     return status;
 }
 
-/* C^T[n,m] = op(B)^T[n,k] op(A)^T[k,m], column-major: a row-major matrix is its own transpose there, so a matrix
- * that we transpose is one that cuBLASLt transposes too. */
+/* C^T[n,m] = op(B)^T[n,k] op(A)^T[k,m], column-major: a row-major matrix is its own transpose there, so a
+ * matrix that we transpose is one that cuBLASLt transposes too. */
 static int create_descriptors(const struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan) {
     const struct ot_gemm_key *key = &plan->key;
     int compute = key->dtype == OT_F32 ? OT_CUBLASLT_COMPUTE_32F_PEDANTIC : OT_CUBLASLT_COMPUTE_32F;

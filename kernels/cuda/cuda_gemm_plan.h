@@ -43,8 +43,8 @@ struct ot_cuda_gemm {
     char identity[256];         /* GPU, driver, library: whose choices these are */
     struct ot_gemm_plan *plans; /* in the order in which shapes were met */
     size_t n_plans, capacity;
-    uint32_t *slots; /* hash table: index of a plan + 1, or 0 */
-    size_t n_slots;  /* a power of two */
+    uint32_t *slots;                /* hash table: index of a plan + 1, or 0 */
+    size_t n_slots;                 /* a power of two */
     struct ot_gemm_choice *choices; /* read from the file; sorted by key */
     size_t n_choices;
 };
@@ -59,7 +59,8 @@ int ot_gemm_plan_run(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan,
 
 /* The plan for op's shape, made if it is new; valid until the next call. Errors: OT_E_DEVICE, OT_E_BUDGET. */
 int ot_gemm_plan_find(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, struct ot_gemm_plan **out);
-/* Algorithms that keep the rules of cuda_gemm.h, the heuristic's first one first. Errors: OT_E_DEVICE (none). */
+/* Algorithms that keep the rules of cuda_gemm.h, the heuristic's first one first.
+ * Errors: OT_E_DEVICE (there is none). */
 int ot_gemm_plan_propose(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan,
                          struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS], int *n);
 void ot_gemm_plans_free(struct ot_cuda_gemm *gemm);

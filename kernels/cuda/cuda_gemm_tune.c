@@ -9,8 +9,8 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 
-/* A proposal's time is the least of some rounds, each of as many products as fill a few milliseconds: one disturbed
- * round then does not count, and a round is long against the events' half microsecond. */
+/* A proposal's time is the least of some rounds, each of as many products as fill a few milliseconds: one
+ * disturbed round then does not count, and a round is long against the events' half microsecond. */
 enum { ROUNDS = 3, MOST_REPEATS = 50 };
 static const double round_seconds = 2e-3;
 
@@ -32,8 +32,8 @@ struct tuner {
 
 /* ---- operands ---- */
 
-/* Cuts a matrix off the memory, at an address that is divisible by `alignment` and by no more; NULL: there is no
- * room. `used` counts on all the same. */
+/* Cuts a matrix off the memory, at an address that is divisible by `alignment` and by no more; NULL: there is
+ * no room. `used` counts on all the same. */
 static void *cut(const struct tuner *t, size_t *used, uint8_t dtype, int64_t elems, uint8_t alignment) {
     size_t offset = alignment < OT_GEMM_ALIGNMENT ? alignment : 0;
     size_t bytes = (size_t)elems * ot_dtype_bytes(dtype) + offset;
@@ -94,7 +94,8 @@ static int compare(const struct tuner *t) {
     cudaStream_t stream = t->on->stream;
     OT_TRY(ot_cuda_check(cudaMemsetAsync(t->differ, 0, sizeof differ, stream), "clear a count"));
     int64_t words = t->c_elems * (int64_t)ot_dtype_bytes(t->op.c_dtype) / 2;
-    OT_TRY(ot_cuda_check(ot_cuda_gemm_compare(t->op.c, t->first_c, words, t->differ, t->on), "compare results"));
+    OT_TRY(
+        ot_cuda_check(ot_cuda_gemm_compare(t->op.c, t->first_c, words, t->differ, t->on), "compare results"));
     OT_TRY(ot_cuda_check(cudaMemcpyAsync(&differ, t->differ, sizeof differ, cudaMemcpyDeviceToHost, stream),
                          "read a count"));
     OT_TRY(ot_cuda_check(cudaStreamSynchronize(stream), "tune matrix products"));
@@ -116,7 +117,8 @@ static int time_round(const struct tuner *t, const struct ot_gemm_plan *plan, in
 
 static int time_plan(const struct tuner *t, const struct ot_gemm_plan *plan, double *seconds) {
     OT_TRY(time_round(t, plan, 1, seconds));
-    int repeats = *seconds * MOST_REPEATS > round_seconds ? 1 + (int)(round_seconds / *seconds) : MOST_REPEATS;
+    int repeats =
+        *seconds * MOST_REPEATS > round_seconds ? 1 + (int)(round_seconds / *seconds) : MOST_REPEATS;
     for (int i = 0; i < ROUNDS; i++) {
         double round;
         OT_TRY(time_round(t, plan, repeats, &round));
@@ -145,7 +147,8 @@ static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot
         int same = compare(t);
         OT_TRY(same);
         if (!same && i == 0)
-            return ot_fail(OT_E_DEVICE, "%s gives other bits each time for the product %s: please report this",
+            return ot_fail(OT_E_DEVICE,
+                           "%s gives other bits each time for the product %s: please report this",
                            t->gemm->name, ot_gemm_key_text(&plan->key).text);
         if (!same)
             continue;

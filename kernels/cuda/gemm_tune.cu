@@ -1,5 +1,5 @@
-/* The kernels of tuning. They run at the memory's pace and beside products that take far longer, so one element a
- * thread at a time is enough; rows of 32 threads still read and write whole sectors. */
+/* The kernels of tuning. They run at the memory's pace and beside products that take far longer, so one
+ * element a thread at a time is enough; rows of 32 threads still read and write whole sectors. */
 #include "kernels/cuda/gemm_tune.h"
 
 #include "kernels/cuda/kernel.cuh"
@@ -8,8 +8,9 @@ namespace {
 
 enum { THREADS = 256, BLOCKS_PER_SM = 32 };
 
-/* The finisher of splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators"): neighbours
- * share no bits, so the additions of two products with random operands round differently wherever their order does. */
+/* The finisher of splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators"):
+ * neighbours share no bits, so the additions of two products with random operands round differently wherever
+ * their order does. */
 __device__ __forceinline__ uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -45,8 +46,8 @@ cudaError_t ot_cuda_gemm_fill(enum ot_dtype dtype, void *to, int64_t n, uint32_t
                               const struct ot_cuda_stream *on) {
     return ot_dispatch(dtype, [&](auto zero) {
         using T = decltype(zero);
-        return ot_launch(fill_kernel<T>, grid_of(n, on), dim3(THREADS), 0, on->stream, static_cast<T *>(to), n,
-                         (uint64_t)seed);
+        return ot_launch(fill_kernel<T>, grid_of(n, on), dim3(THREADS), 0, on->stream, static_cast<T *>(to),
+                         n, (uint64_t)seed);
     });
 }
 
