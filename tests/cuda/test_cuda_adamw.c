@@ -1,0 +1,217 @@
+/* AdamW on cuda has the bits of the CPU's kernels, after 100 steps, for ordinary inputs and for those that
+ * hurt. */
+#include "tests/cuda/cuda_fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/adamw.h"
+#include "src/base/dtype.h"
+#include "src/base/random.h"
+#include "tests/support/check.h"
+
+enum { ROOM = 4099 + 32, EDGE = 16 /* elements on either side of the update, which must stay as they are */ };
+
+/* ---- parameters with their state ---- */
+
+/* As the op wants them: weight and grad in the dtype, low with bf16 alone. All arrays begin 16-byte
+ * aligned, so that element i is aligned in all or in none. */
+struct params {
+    enum ot_dtype dtype;
+    _Alignas(64) char weight[ROOM * 4];
+    _Alignas(64) char grad[ROOM * 4];
+    _Alignas(64) int16_t low[ROOM];
+    _Alignas(64) float m[ROOM];
+    _Alignas(64) float v[ROOM];
+};
+
+enum inputs { ORDINARY, ANY_SIZE, EDGES, N_INPUTS };
+
+/* A finite number of any size. */
+static float any_size(uint64_t stream, int64_t i) {
+    uint32_t bits = ot_random_u32(7, stream, (uint64_t)i);
+    return ot_f32_from_bits((bits & 0x7f800000u) == 0x7f800000u ? bits ^ 0x40000000u : bits);
+}
+
+static float input(enum inputs inputs, uint64_t stream, int64_t i, float scale) {
+    static const float edges[] = {0.0f,      -0.0f,   0x1p-149f, -0x1p-149f,      0x1.fffffcp-127f,
+                                  0x1p-126f, 1.0f,    -1.0f,     0x1.fffffep127f, -0x1.fffffep127f,
+                                  0x1p-75f,  0x1p64f, 0x1.01p0f, INFINITY,        -INFINITY};
+    switch (inputs) {
+    case ORDINARY:
+        return ot_random_normal(7, stream, (uint64_t)i) * scale;
+    case ANY_SIZE:
+        return any_size(stream, i);
+    default:
+        return edges[ot_random_below(7, stream, (uint64_t)i, sizeof edges / sizeof *edges)];
+    }
+}
+
+static void set_gradient(struct params *x, enum inputs inputs, int t) {
+    for (int64_t i = 0; i < ROOM; i++) {
+        float grad = input(inputs, 10 + (uint64_t)t, i, 1e-2f);
+        if (x->dtype == OT_F32)
+            ((float *)(void *)x->grad)[i] = grad;
+        else
+            ((uint16_t *)(void *)x->grad)[i] = ot_bf16_from_f32(grad);
+    }
+}
+
+static void fill(struct params *x, enum ot_dtype dtype, enum inputs inputs) {
+    memset(x, 0, sizeof *x);
+    x->dtype = dtype;
+    for (int64_t i = 0; i < ROOM; i++) {
+        float weight = input(inputs, 1, i, 0.02f);
+        x->m[i] = input(inputs, 2, i, 1e-3f);
+        x->v[i] = fabsf(input(inputs, 3, i, 1e-3f));
+        if (dtype == OT_F32)
+            ((float *)(void *)x->weight)[i] = weight;
+        else
+            ot_split_f32(weight, (uint16_t *)(void *)x->weight + i, &x->low[i]);
+    }
+}
+
+static struct ot_adamw_step step_number(int t, enum inputs inputs) {
+    return (struct ot_adamw_step){.lr = 3e-4f,
+                                  .beta1 = 0.9f,
+                                  .beta2 = 0.95f,
+                                  .eps = inputs == ORDINARY ? 1e-8f : 0x1p-149f,
+                                  .weight_decay = 0.1f,
+                                  .bias1 = (float)(1 - pow(0.9, t)),
+                                  .bias2_sqrt = (float)sqrt(1 - pow(0.95, t)),
+                                  .grad_scale = 0.73f,
+                                  .skip = t % 10 == 9};
+}
+
+/* ---- on the device ---- */
+
+static void copy(struct ops_fixture *f, enum ot_copy_kind kind, void *device, void *host, size_t bytes) {
+    void *pinned;
+    check_ok(ot_device_alloc_pinned(f->device, bytes, "test", &pinned));
+    memcpy(pinned, host, bytes);
+    ot_lane_copy(f->lane, kind, kind == OT_COPY_H2D ? device : pinned, kind == OT_COPY_H2D ? pinned : device,
+                 bytes);
+    check_ok(ot_lane_sync(f->lane));
+    memcpy(host, pinned, bytes);
+    ot_device_free_pinned(f->device, pinned, bytes);
+}
+
+struct on_device {
+    struct params *x;
+    struct ot_adamw_step *step;
+};
+
+static void upload_step(struct ops_fixture *f, struct on_device *d, struct params *x,
+                        struct ot_adamw_step *step) {
+    copy(f, OT_COPY_H2D, d->x->grad, x->grad, sizeof x->grad);
+    copy(f, OT_COPY_H2D, d->step, step, sizeof *step);
+}
+
+/* Elements [first, first + n) of x. */
+static struct ot_adamw args_for(struct params *x, enum ot_dtype dtype, bool decay, int64_t first, int64_t n,
+                                const struct ot_adamw_step *step) {
+    struct ot_adamw whole = {dtype, ROOM, decay,  step, x->weight, dtype == OT_F32 ? NULL : x->low,
+                             x->m,  x->v, x->grad};
+    return ot_adamw_slice(&whole, first, n);
+}
+
+/* ---- comparison ---- */
+
+/* NaNs may differ in sign and payload: instructions choose. */
+static void check_float(const char *what, int64_t i, float got, float want) {
+    if (ot_f32_bits(got) != ot_f32_bits(want) && !(isnan(got) && isnan(want)))
+        fail_msg("%s[%d]: %a, not %a", what, (int)i, (double)got, (double)want);
+}
+
+static float weight_at(const struct params *x, int64_t i) {
+    if (x->dtype == OT_F32)
+        return ((const float *)(const void *)x->weight)[i];
+    return ot_join_f32(((const uint16_t *)(const void *)x->weight)[i], x->low[i]);
+}
+
+/* hi and low follow from the joined weight where it is a number: rounding has one result. */
+static void check_same(const struct params *got, const struct params *want) {
+    for (int64_t i = 0; i < ROOM; i++) {
+        check_float("m", i, got->m[i], want->m[i]);
+        check_float("v", i, got->v[i], want->v[i]);
+        check_float("weight", i, weight_at(got, i), weight_at(want, i));
+        if (got->dtype == OT_BF16 && !isnan(weight_at(want, i)))
+            assert_int_equal(got->low[i], want->low[i]);
+    }
+}
+
+static void check_steps(enum ot_dtype dtype, enum inputs inputs, int64_t first, int64_t n, bool decay,
+                        int steps) {
+    static struct params got, want;
+    struct ops_fixture f;
+    ops_open_kind(&f, "cuda", 2, dtype);
+    struct on_device d = {ops_blank(&f, sizeof got), ops_blank(&f, sizeof *d.step)};
+    fill(&want, dtype, inputs);
+    copy(&f, OT_COPY_H2D, d.x, &want, sizeof want);
+    for (int t = 1; t <= steps; t++) {
+        struct ot_adamw_step step = step_number(t, inputs);
+        set_gradient(&want, inputs, t);
+        upload_step(&f, &d, &want, &step);
+        struct ot_adamw on_cuda = args_for(d.x, dtype, decay, first, n, d.step);
+        struct ot_adamw on_cpu = args_for(&want, dtype, decay, first, n, &step);
+        f.ops->adamw(f.lane, &on_cuda);
+        ot_adamw_run(&on_cpu);
+    }
+    copy(&f, OT_COPY_D2H, d.x, &got, sizeof got);
+    check_same(&got, &want);
+    ops_close(&f);
+}
+
+static void test_hundred_steps(void **state) {
+    (void)state;
+    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++)
+        for (int inputs = 0; inputs < N_INPUTS; inputs++)
+            check_steps((enum ot_dtype)dtype, (enum inputs)inputs, EDGE, ROOM - 2 * EDGE, inputs != ANY_SIZE,
+                        100);
+}
+
+static void test_sizes_and_alignments(void **state) {
+    (void)state;
+    static const int64_t sizes[] = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 100, 1037};
+    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            check_steps((enum ot_dtype)dtype, s % 2 ? EDGES : ORDINARY, (int64_t)(EDGE + s % 9), sizes[s],
+                        s % 3, 2);
+}
+
+/* Arrays that no 16-byte access fits together: m begins elsewhere than weight. */
+static void test_arrays_out_of_step(void **state) {
+    (void)state;
+    enum { N = 1000 };
+    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+        static struct params got, want;
+        struct ops_fixture f;
+        ops_open_kind(&f, "cuda", 2, (enum ot_dtype)dtype);
+        struct on_device d = {ops_blank(&f, sizeof got), ops_blank(&f, sizeof *d.step)};
+        fill(&want, (enum ot_dtype)dtype, ORDINARY);
+        set_gradient(&want, ORDINARY, 1);
+        copy(&f, OT_COPY_H2D, d.x, &want, sizeof want);
+        struct ot_adamw_step step = step_number(1, ORDINARY);
+        upload_step(&f, &d, &want, &step);
+        struct ot_adamw on_cuda = args_for(d.x, want.dtype, true, EDGE, N, d.step);
+        struct ot_adamw on_cpu = args_for(&want, want.dtype, true, EDGE, N, &step);
+        on_cuda.m++;
+        on_cpu.m++;
+        f.ops->adamw(f.lane, &on_cuda);
+        ot_adamw_run(&on_cpu);
+        copy(&f, OT_COPY_D2H, d.x, &got, sizeof got);
+        check_same(&got, &want);
+        ops_close(&f);
+    }
+}
+
+int main(void) {
+    cuda_skip_without_device();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hundred_steps),
+        cmocka_unit_test(test_sizes_and_alignments),
+        cmocka_unit_test(test_arrays_out_of_step),
+    };
+    return cmocka_run_group_tests_name("cuda_adamw", tests, NULL, NULL);
+}
