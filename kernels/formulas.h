@@ -72,7 +72,7 @@ static OT_INLINE ot_vf vec_exp(ot_vf x) {
 /* 1 / (1 + e^-x), both sides of the fraction times 2^-24 so that no x overflows. NaN gives any number: every
  * user multiplies it by something that is NaN then. */
 static OT_INLINE ot_vf vec_sigmoid(ot_vf x) {
-    ot_vf e = vec_exp_times(vec_min(vec_max(vec_set(0.0f) - x, vec_set(-60.0f)), vec_set(104.0f)), -24.0f);
+    ot_vf e = vec_exp_times(vec_min(vec_max(-x, vec_set(-60.0f)), vec_set(104.0f)), -24.0f);
     return vec_set(0x1p-24f) / (e + vec_set(0x1p-24f));
 }
 

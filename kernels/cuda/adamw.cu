@@ -99,12 +99,10 @@ struct adamw {
     float *m, *v;
     const struct ot_adamw_step *step;
     bool decay;
+    numbers k; /* of the thread */
 
     template <int W>
     __device__ __forceinline__ void run(int64_t, int64_t i) const {
-        if (step->skip)
-            return;
-        numbers k = step_numbers(step, decay);
         ot_values<W> p = master.template read<W>(i), g = ot_read<W>(grad + i), mean = ot_read<W>(m + i),
                      square = ot_read<W>(v + i);
 #pragma unroll
@@ -117,6 +115,12 @@ struct adamw {
 };
 
 template <class Master>
+__device__ __forceinline__ bool ot_map_prepare(adamw<Master> &op) {
+    op.k = step_numbers(op.step, op.decay);
+    return !op.step->skip;
+}
+
+template <class Master>
 cudaError_t launch(const struct ot_adamw *args, const Master &master, const struct ot_cuda_stream *on) {
     using G = typename Master::grad_type;
     int64_t bytes = sizeof(G); /* of a weight as well */
@@ -124,7 +128,7 @@ cudaError_t launch(const struct ot_adamw *args, const Master &master, const stru
     int64_t head = ot_map_head(
         {{args->weight, bytes, 0}, {low, bytes, 0}, {args->grad, bytes, 0}, {args->m, 4, 0}, {args->v, 4, 0}},
         1, args->n);
-    adamw<Master> op = {master, (const G *)args->grad, args->m, args->v, args->step, args->decay};
+    adamw<Master> op = {master, (const G *)args->grad, args->m, args->v, args->step, args->decay, {}};
     return ot_map(op, 1, args->n, head, on);
 }
 

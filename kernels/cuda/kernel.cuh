@@ -55,6 +55,17 @@ cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared
 }
 #endif
 
+/* One 16-byte store to global memory. Of a plain assignment nvcc 13 makes four stores in some loops. */
+__device__ __forceinline__ void ot_store_global(uint4 *to, uint4 x) {
+#ifdef OT_EMU
+    *to = x;
+#else
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(x.x),
+                 "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+#endif
+}
+
 #define OT_CUDA_TRY(expr)                                                                                    \
     do {                                                                                                     \
         cudaError_t ot_cuda_rc_ = (expr);                                                                    \
@@ -118,30 +129,53 @@ struct ot_pack {
     float v[N];
 };
 
+/* A register of it as values, and values as a register: one fp32 or two of the others, the first in the low half. */
+__device__ __forceinline__ void ot_unpack_word(const float *, uint32_t word, float *v) {
+    v[0] = __uint_as_float(word);
+}
+__device__ __forceinline__ void ot_unpack_word(const __nv_bfloat16 *, uint32_t word, float *v) {
+    v[0] = __uint_as_float(word << 16); /* one instruction each */
+    v[1] = __uint_as_float(word & 0xffff0000u);
+}
+__device__ __forceinline__ void ot_unpack_word(const __half *, uint32_t word, float *v) {
+    union {
+        uint32_t word;
+        __half values[2];
+    } u = {word};
+    v[0] = __half2float(u.values[0]);
+    v[1] = __half2float(u.values[1]);
+}
+
+__device__ __forceinline__ uint32_t ot_pack_word(const float *, const float *v) {
+    return __float_as_uint(v[0]);
+}
+template <class T>
+__device__ __forceinline__ uint32_t ot_pack_word(const T *, const float *v) {
+    union {
+        T values[2];
+        uint32_t word;
+    } u = {{ot_from_float<T>(v[0]), ot_from_float<T>(v[1])}};
+    return u.word;
+}
+
 template <class T>
 __device__ __forceinline__ ot_pack<T> ot_load(const T *from) {
-    union {
-        uint4 raw;
-        T values[ot_pack<T>::N];
-    } u = {*reinterpret_cast<const uint4 *>(from)};
+    constexpr int PER_WORD = ot_pack<T>::N / 4;
+    uint4 raw = *reinterpret_cast<const uint4 *>(from);
     ot_pack<T> pack;
-#pragma unroll
-    for (int i = 0; i < ot_pack<T>::N; i++)
-        pack.v[i] = ot_to_float(u.values[i]);
+    ot_unpack_word(from, raw.x, pack.v);
+    ot_unpack_word(from, raw.y, pack.v + PER_WORD);
+    ot_unpack_word(from, raw.z, pack.v + 2 * PER_WORD);
+    ot_unpack_word(from, raw.w, pack.v + 3 * PER_WORD);
     return pack;
 }
 
 template <class T>
 __device__ __forceinline__ void ot_store(T *to, const ot_pack<T> &pack) {
-    union U {
-        uint4 raw;
-        T values[ot_pack<T>::N];
-        __device__ U() {}
-    } u;
-#pragma unroll
-    for (int i = 0; i < ot_pack<T>::N; i++)
-        u.values[i] = ot_from_float<T>(pack.v[i]);
-    *reinterpret_cast<uint4 *>(to) = u.raw;
+    constexpr int PER_WORD = ot_pack<T>::N / 4;
+    uint4 raw = make_uint4(ot_pack_word(to, pack.v), ot_pack_word(to, pack.v + PER_WORD),
+                           ot_pack_word(to, pack.v + 2 * PER_WORD), ot_pack_word(to, pack.v + 3 * PER_WORD));
+    ot_store_global(reinterpret_cast<uint4 *>(to), raw);
 }
 
 /* Whether rows that start at p and lie ld elements apart can be read in whole packs up to cols. */

@@ -67,6 +67,12 @@ __device__ __forceinline__ void ot_write(T *to, const ot_values<W> &x) {
     }
 }
 
+/* Each thread calls it first, on its own copy of the op; false: there is nothing to do. For ops to overload. */
+template <class Op>
+__device__ __forceinline__ bool ot_map_prepare(Op &) {
+    return true;
+}
+
 template <class Op>
 __global__ void __launch_bounds__(OT_MAP_THREADS)
     ot_map_kernel(Op op, int64_t rows, int64_t cols, int64_t head) {
@@ -74,6 +80,8 @@ __global__ void __launch_bounds__(OT_MAP_THREADS)
     int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
     int64_t body_end = cols - (cols - head) % N;
     int64_t singles = cols - (body_end - head);
+    if (!ot_map_prepare(op))
+        return;
     for (int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
 #pragma unroll 1
         for (int64_t i = head + first * N; i < body_end; i += stride * N)
