@@ -55,17 +55,6 @@ cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared
 }
 #endif
 
-/* One 16-byte store to global memory. Of a plain assignment nvcc 13 makes four stores in some loops. */
-__device__ __forceinline__ void ot_store_global(uint4 *to, uint4 x) {
-#ifdef OT_EMU
-    *to = x;
-#else
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(x.x),
-                 "r"(x.y), "r"(x.z), "r"(x.w)
-                 : "memory");
-#endif
-}
-
 #define OT_CUDA_TRY(expr)                                                                                    \
     do {                                                                                                     \
         cudaError_t ot_cuda_rc_ = (expr);                                                                    \
@@ -129,7 +118,8 @@ struct ot_pack {
     float v[N];
 };
 
-/* A register of it as values, and values as a register: one fp32 or two of the others, the first in the low half. */
+/* A register of it as values, and values as a register: one fp32 or two of the others, the first in the low
+ * half. */
 __device__ __forceinline__ void ot_unpack_word(const float *, uint32_t word, float *v) {
     v[0] = __uint_as_float(word);
 }
@@ -171,11 +161,29 @@ __device__ __forceinline__ ot_pack<T> ot_load(const T *from) {
 }
 
 template <class T>
-__device__ __forceinline__ void ot_store(T *to, const ot_pack<T> &pack) {
+__device__ __forceinline__ uint4 ot_pack_raw(const T *type, const ot_pack<T> &pack) {
     constexpr int PER_WORD = ot_pack<T>::N / 4;
-    uint4 raw = make_uint4(ot_pack_word(to, pack.v), ot_pack_word(to, pack.v + PER_WORD),
-                           ot_pack_word(to, pack.v + 2 * PER_WORD), ot_pack_word(to, pack.v + 3 * PER_WORD));
-    ot_store_global(reinterpret_cast<uint4 *>(to), raw);
+    return make_uint4(ot_pack_word(type, pack.v), ot_pack_word(type, pack.v + PER_WORD),
+                      ot_pack_word(type, pack.v + 2 * PER_WORD), ot_pack_word(type, pack.v + 3 * PER_WORD));
+}
+
+template <class T>
+__device__ __forceinline__ void ot_store(T *to, const ot_pack<T> &pack) {
+    *reinterpret_cast<uint4 *>(to) = ot_pack_raw(to, pack);
+}
+
+/* The same for global memory alone, and surely one store: of the assignment above nvcc 13 makes four in
+ * loops where it keeps a moving address. */
+template <class T>
+__device__ __forceinline__ void ot_store_global(T *to, const ot_pack<T> &pack) {
+#ifdef OT_EMU
+    ot_store(to, pack);
+#else
+    uint4 raw = ot_pack_raw(to, pack);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(to)), "r"(raw.x),
+                 "r"(raw.y), "r"(raw.z), "r"(raw.w)
+                 : "memory");
+#endif
 }
 
 /* Whether rows that start at p and lie ld elements apart can be read in whole packs up to cols. */

@@ -62,7 +62,7 @@ __device__ __forceinline__ void ot_write(T *to, const ot_values<W> &x) {
 #pragma unroll
             for (int i = 0; i < N; i++)
                 pack.v[i] = x.v[part * N + i];
-            ot_store(to + part * N, pack);
+            ot_store_global(to + part * N, pack);
         }
     }
 }
