@@ -221,17 +221,19 @@ struct ot_adamw_step {
     int32_t skip;            /* not 0: change nothing */
 };
 
-/* AdamW (Loshchilov & Hutter, "Decoupled Weight Decay Regularization") on n parameters; see kernels/adamw.h
- * for the exact arithmetic, which is the same in every engine. dtype OT_F32: weight is the fp32 master, grad
- * is fp32, low unused. OT_BF16: weight is hi, low the remainder, grad bf16. decay: whether weight_decay
- * applies. */
+/* AdamW (Loshchilov & Hutter, "Decoupled Weight Decay Regularization") on n parameters; see
+ * kernels/adamw.h for the exact arithmetic, which is the same in every engine. dtype OT_F32: weight is the
+ * fp32 master, grad is fp32, low unused. OT_BF16: weight is hi, low the remainder, grad bf16. decay:
+ * whether weight_decay applies. OT_F16: the fp32 master lies beside the state, grad is fp16, and weight is
+ * written: the master rounded to nearest even. */
 struct ot_adamw {
     enum ot_dtype dtype;
     int64_t n;
     bool decay;
     const struct ot_adamw_step *step;
     void *weight;
-    int16_t *low;
+    int16_t *low;  /* OT_BF16 only */
+    float *master; /* OT_F16 only */
     float *m, *v;
     const void *grad;
 };

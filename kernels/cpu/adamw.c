@@ -15,7 +15,8 @@ ot_adamw_fn ot_adamw_kernel(const char *name) {
     if (strcmp(name, "avx512") == 0 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return ot_adamw_avx512;
-    if (strcmp(name, "avx2") == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if (strcmp(name, "avx2") == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+        __builtin_cpu_supports("f16c"))
         return ot_adamw_avx2;
 #endif
     return strcmp(name, "scalar") == 0 ? ot_adamw_scalar : NULL;
@@ -59,5 +60,7 @@ struct ot_adamw ot_adamw_slice(const struct ot_adamw *whole, int64_t first, int6
     part.v += first;
     if (whole->low)
         part.low += first;
+    if (whole->master)
+        part.master += first;
     return part;
 }

@@ -70,6 +70,17 @@ static void update_split(const struct ot_adamw *args, const struct vectors *k, i
     }
 }
 
+static void update_f16(const struct ot_adamw *args, const struct vectors *k, int64_t n) {
+    uint16_t *weight = args->weight;
+    const uint16_t *grad = args->grad;
+    for (int64_t i = 0; i < n; i += LANES) {
+        __m256 g = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(grad + i)));
+        __m256 p = update(k, _mm256_loadu_ps(args->master + i), g, args->m + i, args->v + i);
+        _mm256_storeu_ps(args->master + i, p);
+        _mm_storeu_si128((void *)(weight + i), _mm256_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
+    }
+}
+
 void ot_adamw_avx2(const struct ot_adamw *args) {
     if (args->step->skip)
         return;
@@ -78,8 +89,10 @@ void ot_adamw_avx2(const struct ot_adamw *args) {
     int64_t whole = args->n / LANES * LANES;
     if (args->dtype == OT_F32)
         update_f32(args, &k, whole);
-    else
+    else if (args->dtype == OT_BF16)
         update_split(args, &k, whole);
+    else
+        update_f16(args, &k, whole);
     struct ot_adamw tail = ot_adamw_slice(args, whole, args->n - whole);
     ot_adamw_scalar(&tail);
 }

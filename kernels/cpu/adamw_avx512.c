@@ -72,6 +72,19 @@ static void update_split(const struct ot_adamw *args, const struct vectors *k) {
     }
 }
 
+static void update_f16(const struct ot_adamw *args, const struct vectors *k) {
+    uint16_t *weight = args->weight;
+    const uint16_t *grad = args->grad;
+    for (int64_t i = 0; i < args->n; i += LANES) {
+        __mmask16 mask = lanes_left(args->n - i);
+        __m512 g = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, grad + i));
+        __m512 p =
+            update(k, _mm512_maskz_loadu_ps(mask, args->master + i), g, args->m + i, args->v + i, mask);
+        _mm512_mask_storeu_ps(args->master + i, mask, p);
+        _mm256_mask_storeu_epi16(weight + i, mask, _mm512_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
+    }
+}
+
 void ot_adamw_avx512(const struct ot_adamw *args) {
     if (args->step->skip)
         return;
@@ -79,6 +92,8 @@ void ot_adamw_avx512(const struct ot_adamw *args) {
     struct vectors k = broadcast(&numbers);
     if (args->dtype == OT_F32)
         update_f32(args, &k);
-    else
+    else if (args->dtype == OT_BF16)
         update_split(args, &k);
+    else
+        update_f16(args, &k);
 }

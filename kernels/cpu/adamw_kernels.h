@@ -29,7 +29,7 @@ static inline struct ot_adamw_numbers ot_adamw_numbers(const struct ot_adamw *ar
 }
 
 void ot_adamw_scalar(const struct ot_adamw *args);
-void ot_adamw_avx2(const struct ot_adamw *args);   /* needs AVX2 and FMA */
+void ot_adamw_avx2(const struct ot_adamw *args);   /* needs AVX2, FMA and F16C */
 void ot_adamw_avx512(const struct ot_adamw *args); /* needs AVX-512 F, BW and VL */
 
 #endif

@@ -30,12 +30,23 @@ static void update_split(const struct ot_adamw *args, const struct ot_adamw_numb
     }
 }
 
+static void update_f16(const struct ot_adamw *args, const struct ot_adamw_numbers *k) {
+    uint16_t *weight = args->weight;
+    const uint16_t *grad = args->grad;
+    for (int64_t i = 0; i < args->n; i++) {
+        args->master[i] = update(k, args->master[i], ot_f16_to_f32(grad[i]), &args->m[i], &args->v[i]);
+        weight[i] = ot_f16_from_f32(args->master[i]);
+    }
+}
+
 void ot_adamw_scalar(const struct ot_adamw *args) {
     if (args->step->skip)
         return;
     struct ot_adamw_numbers k = ot_adamw_numbers(args);
     if (args->dtype == OT_F32)
         update_f32(args, &k);
-    else
+    else if (args->dtype == OT_BF16)
         update_split(args, &k);
+    else
+        update_f16(args, &k);
 }

@@ -79,7 +79,7 @@ static struct head_rows head_rows_f32(enum ot_dtype dtype, struct head_rows from
                                       float *copy) {
     if (dtype == OT_F32)
         return from;
-    convert_block(from.data, from.ld, from.rows, head_dim, copy);
+    WITH_DTYPE(dtype, convert_block, from.data, from.ld, from.rows, head_dim, copy);
     return (struct head_rows){copy, head_dim, from.rows};
 }
 

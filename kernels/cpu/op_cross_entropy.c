@@ -48,10 +48,7 @@ static void cross_entropy_row(const struct ot_cross_entropy *op, int64_t row) {
         return;
     WITH_DTYPE(op->grad_dtype, cross_entropy_gradient, logits, op->vocab, max, op->grad_scale / sum);
     float slope = (expf(hit - max) / sum - 1.0f) * op->grad_scale;
-    if (op->grad_dtype == OT_F32)
-        logits[target] = slope;
-    else
-        *((uint16_t *)(void *)logits + target) = ot_bf16_from_f32(slope);
+    ot_dtype_write(op->grad_dtype, logits, target, slope);
 }
 
 static void cross_entropy_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {

@@ -140,32 +140,13 @@ static void cpu_add(struct ot_lane *lane, const struct ot_add *op) {
 
 /* ---- cast ---- */
 
-static OT_INLINE void cast_span(enum ot_dtype to, enum ot_dtype from, const void *src, void *dst, int64_t n) {
+static OT_INLINE void cast_span_from(enum ot_dtype from, enum ot_dtype to, const void *src, void *dst,
+                                     int64_t n) {
     OT_FOR_LANES(i, lanes, n, { vec_store(to, dst, i, lanes, vec_load(from, src, i, lanes)); });
 }
 
-static float cast_read(enum ot_dtype dtype, const void *src, int64_t i) {
-    switch (dtype) {
-    case OT_F32:
-        return ((const float *)src)[i];
-    case OT_BF16:
-        return ot_bf16_to_f32(((const uint16_t *)src)[i]);
-    default:
-        return ot_f16_to_f32(((const uint16_t *)src)[i]);
-    }
-}
-
-static void cast_write(enum ot_dtype dtype, void *dst, int64_t i, float value) {
-    switch (dtype) {
-    case OT_F32:
-        ((float *)dst)[i] = value;
-        return;
-    case OT_BF16:
-        ((uint16_t *)dst)[i] = ot_bf16_from_f32(value);
-        return;
-    default:
-        ((uint16_t *)dst)[i] = ot_f16_from_f32(value);
-    }
+static OT_INLINE void cast_to(enum ot_dtype to, enum ot_dtype from, const void *src, void *dst, int64_t n) {
+    WITH_DTYPE(from, cast_span_from, to, src, dst, n);
 }
 
 static void cast_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
@@ -175,11 +156,8 @@ static void cast_chunk(void *context, int64_t begin, int64_t end, int64_t chunk,
     void *dst = at_mut(op->to, op->dst, begin);
     if (op->from == op->to)
         memcpy(dst, src, (size_t)(end - begin) * ot_dtype_bytes(op->to));
-    else if (op->from == OT_F16 || op->to == OT_F16) /* only where a model file is F16: once, not in a step */
-        for (int64_t i = 0; i < end - begin; i++)
-            cast_write(op->to, dst, i, cast_read(op->from, src, i));
     else
-        WITH_DTYPE(op->to, cast_span, op->from, src, dst, end - begin);
+        WITH_DTYPE(op->to, cast_to, op->from, src, dst, end - begin);
 }
 
 static void run_cast(struct ot_lane *lane, const void *args) {

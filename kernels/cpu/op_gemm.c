@@ -50,16 +50,17 @@ static void show_write(float *array, int64_t rows, int64_t ld) {
 }
 
 /* The block of rows [row, row + rows) and columns [col, col + cols) in fp32, contiguous. */
-static void convert_block(const void *from, int64_t ld, int64_t rows, int64_t cols, float *to) {
+static OT_INLINE void convert_block(enum ot_dtype dtype, const void *from, int64_t ld, int64_t rows,
+                                    int64_t cols, float *to) {
     for (int64_t row = 0; row < rows; row++) {
-        const uint16_t *line = (const uint16_t *)from + row * ld;
+        const void *line = at(dtype, from, row * ld);
         OT_FOR_LANES(i, lanes, cols,
-                     { vec_store(OT_F32, to, row * cols + i, lanes, vec_load(OT_BF16, line, i, lanes)); });
+                     { vec_store(OT_F32, to, row * cols + i, lanes, vec_load(dtype, line, i, lanes)); });
     }
 }
 
-/* bf16 operands through fp32, a stretch of k at a time, so that the copies stay in the cache. */
-static void product_converted(const struct ot_cpu_product *whole, float *a, float *b) {
+/* Two-byte operands through fp32, a stretch of k at a time, so that the copies stay in the cache. */
+static void product_converted(enum ot_dtype dtype, const struct ot_cpu_product *whole, float *a, float *b) {
     struct ot_cpu_product part = *whole;
     for (int64_t k = 0; k < whole->k; k += CONVERT_K) {
         part.k = smaller(CONVERT_K, whole->k - k);
@@ -67,8 +68,8 @@ static void product_converted(const struct ot_cpu_product *whole, float *a, floa
         const uint16_t *from_b = (const uint16_t *)whole->b + (whole->trans_b ? k : k * whole->ldb);
         part.lda = whole->trans_a ? whole->m : part.k;
         part.ldb = whole->trans_b ? part.k : whole->n;
-        convert_block(from_a, whole->lda, whole->trans_a ? part.k : whole->m, part.lda, a);
-        convert_block(from_b, whole->ldb, whole->trans_b ? whole->n : part.k, part.ldb, b);
+        WITH_DTYPE(dtype, convert_block, from_a, whole->lda, whole->trans_a ? part.k : whole->m, part.lda, a);
+        WITH_DTYPE(dtype, convert_block, from_b, whole->ldb, whole->trans_b ? whole->n : part.k, part.ldb, b);
         part.a = a;
         part.b = b;
         ot_cpu_blas_f32(&part);
@@ -90,6 +91,10 @@ static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op,
     }
 }
 
+static bool gemm_converts(const struct ot_gemm *op) {
+    return op->dtype == OT_F16 || (op->dtype == OT_BF16 && ot_cpu_blas_bf16_way() == OT_CPU_BF16_CONVERT);
+}
+
 static void gemm_tile(const struct gemm_run *run, const struct gemm_tile *tile, float *scratch) {
     const struct ot_gemm *op = run->op;
     bool direct = op->c_dtype == OT_F32;
@@ -105,10 +110,11 @@ static void gemm_tile(const struct gemm_run *run, const struct gemm_tile *tile, 
     show_write(c, tile->rows, ldc);
     if (op->dtype == OT_F32)
         ot_cpu_blas_f32(&product);
-    else if (ot_cpu_blas_bf16_way() == OT_CPU_BF16_ONEDNN)
+    else if (!gemm_converts(op))
         ot_cpu_blas_onednn(&product);
     else
-        product_converted(&product, scratch + run->worker_elems - (run->tile_m + run->tile_n) * CONVERT_K,
+        product_converted(op->dtype, &product,
+                          scratch + run->worker_elems - (run->tile_m + run->tile_n) * CONVERT_K,
                           scratch + run->worker_elems - run->tile_n * CONVERT_K);
     if (!direct || op->bias)
         WITH_DTYPE(op->c_dtype, gemm_finish, op, tile, c, ldc);
@@ -134,8 +140,8 @@ static void run_gemm_tiles(struct ot_lane *lane, const struct ot_gemm *op) {
         else
             m /= 2;
     }
-    bool converts = op->dtype != OT_F32 && ot_cpu_blas_bf16_way() == OT_CPU_BF16_CONVERT;
-    int64_t result_elems = op->c_dtype == OT_F32 ? 0 : m * n, copy_elems = converts ? (m + n) * CONVERT_K : 0;
+    int64_t result_elems = op->c_dtype == OT_F32 ? 0 : m * n;
+    int64_t copy_elems = gemm_converts(op) ? (m + n) * CONVERT_K : 0;
     struct gemm_run run = {op, m, n, ot_chunk_count(op->n, n), NULL, result_elems + copy_elems};
     run.scratch =
         ot_cpu_lane_scratch(lane, (size_t)(1 + run.worker_elems * ot_pool_threads(pool)) * sizeof(float));

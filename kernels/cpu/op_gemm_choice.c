@@ -21,12 +21,10 @@ static OT_INLINE void gemm_few_dots(enum ot_dtype dtype, const struct ot_gemm *o
 static void gemm_few_store(const struct ot_gemm *op, int64_t row, int64_t col, float value) {
     int64_t at_c = row * op->ldc + col;
     if (op->bias)
-        value += op->dtype == OT_F32 ? ((const float *)op->bias)[col]
-                                     : ot_bf16_to_f32(((const uint16_t *)op->bias)[col]);
-    if (op->c_dtype == OT_BF16)
-        ((uint16_t *)op->c)[at_c] = ot_bf16_from_f32(value);
-    else
-        ((float *)op->c)[at_c] = op->accumulate ? ((float *)op->c)[at_c] + value : value;
+        value += ot_dtype_read(op->dtype, op->bias, col);
+    if (op->accumulate)
+        value = ((const float *)op->c)[at_c] + value;
+    ot_dtype_write(op->c_dtype, op->c, at_c, value);
 }
 
 /* Columns [first, first + cols) of C, at most FEW_COLS: those rows of B stay in L1 while the rows of A meet

@@ -30,8 +30,10 @@ enum { CHUNK_ELEMENTS = 16384 };
     do {                                                                                                     \
         if ((dtype) == OT_F32)                                                                               \
             fn(OT_F32, __VA_ARGS__);                                                                         \
-        else                                                                                                 \
+        else if ((dtype) == OT_BF16)                                                                         \
             fn(OT_BF16, __VA_ARGS__);                                                                        \
+        else                                                                                                 \
+            fn(OT_F16, __VA_ARGS__);                                                                         \
     } while (0)
 
 static inline const void *at(enum ot_dtype dtype, const void *array, int64_t index) {

@@ -52,6 +52,33 @@ static OT_INLINE ot_vh vec_to_bf16(ot_vf value) {
     return __builtin_convertvector((nan & quiet) | (~nan & rounded), ot_vh);
 }
 
+/* As ot_f16_to_f32: the bits as a number 2^112 too small, which the product puts right exactly, subnormals
+ * too. */
+static OT_INLINE ot_vf vec_from_f16(ot_vh half) {
+    ot_vu bits = __builtin_convertvector(half, ot_vu), magnitude = (bits & 0x7fffu) << 13;
+    ot_vu finite = (ot_vu)((ot_vf)magnitude * 0x1p112f);
+    ot_vu special = (ot_vu)(magnitude >= 0x0f800000u);
+    return (ot_vf)((bits & 0x8000u) << 16 | (special & (magnitude | 0x7f800000u)) | (~special & finite));
+}
+
+/* Rounds as ot_f16_from_f32 does. Adding 1/2 rounds at 2^-24, the unit of subnormals, and leaves their
+ * count in the low bits. */
+static OT_INLINE ot_vh vec_to_f16(ot_vf value) {
+    ot_vu sign = ((ot_vu)value >> 16) & 0x8000u, bits = (ot_vu)value & 0x7fffffffu;
+    ot_vu normal = (bits + 0xfffu + ((bits >> 13) & 1u) - 0x38000000u) >> 13;
+    ot_vu subnormal = (ot_vu)((ot_vf)bits + 0.5f) - 0x3f000000u;
+    ot_vu small = (ot_vu)(bits < 0x38800000u), large = (ot_vu)(bits >= 0x477ff000u);
+    ot_vu nan = (ot_vu)(bits > 0x7f800000u);
+    ot_vu half = (small & subnormal) | (~small & normal);
+    half = (large & 0x7c00u) | (~large & half);
+    half = (nan & 0x7e00u) | (~nan & half);
+    return __builtin_convertvector(sign | half, ot_vh);
+}
+
+static OT_INLINE ot_vf vec_from_half(enum ot_dtype dtype, ot_vh half) {
+    return dtype == OT_BF16 ? vec_from_bf16(half) : vec_from_f16(half);
+}
+
 /* Elements [first, first + count) of an array of dtype, count <= 16; the missing lanes are 0. With count 16 a
  * constant, this is one plain load. */
 static OT_INLINE ot_vf vec_load(enum ot_dtype dtype, const void *array, int64_t first, int64_t count) {
@@ -65,10 +92,10 @@ static OT_INLINE ot_vf vec_load(enum ot_dtype dtype, const void *array, int64_t 
     }
     const uint16_t *from = (const uint16_t *)array + first;
     if (count == OT_LANES)
-        return vec_from_bf16(*(const ot_vh_at *)from);
+        return vec_from_half(dtype, *(const ot_vh_at *)from);
     ot_vh value = {0};
     memcpy(&value, from, (size_t)count * sizeof *from);
-    return vec_from_bf16(value);
+    return vec_from_half(dtype, value);
 }
 
 static OT_INLINE void vec_store(enum ot_dtype dtype, void *array, int64_t first, int64_t count, ot_vf value) {
@@ -81,7 +108,7 @@ static OT_INLINE void vec_store(enum ot_dtype dtype, void *array, int64_t first,
         return;
     }
     uint16_t *to = (uint16_t *)array + first;
-    ot_vh half = vec_to_bf16(value);
+    ot_vh half = dtype == OT_BF16 ? vec_to_bf16(value) : vec_to_f16(value);
     if (count == OT_LANES)
         *(ot_vh_at *)to = half;
     else

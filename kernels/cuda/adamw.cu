@@ -2,7 +2,8 @@
  * CPU's kernels and a parameter may be updated on either side.
  *
  * Bytes for a parameter: 28 in fp32 (weight, m, v read and written, gradient read), 26 with the split
- * master (two of weight and two of low instead of four, two of the gradient). Two divisions and a square
+ * master (two of weight and two of low instead of four, two of the gradient), 28 with an fp16 weight (written
+ * alone, its fp32 master read and written). Two divisions and a square
  * root, IEEE all three: some 60 instructions, well below what the memory leaves time for.
  */
 #include "kernels/cuda/map.cuh"
@@ -91,6 +92,24 @@ struct split_master {
     }
 };
 
+/* The master lies apart; weight is its rounding and is never read. */
+struct f16_master {
+    using grad_type = __half;
+    static constexpr int N = 8;
+    __half *weight;
+    float *master;
+
+    template <int W>
+    __device__ __forceinline__ ot_values<W> read(int64_t i) const {
+        return ot_read<W>(master + i);
+    }
+    template <int W>
+    __device__ __forceinline__ void write(int64_t i, const ot_values<W> &p) const {
+        ot_write(master + i, p);
+        ot_write(weight + i, p);
+    }
+};
+
 template <class Master>
 struct adamw {
     static constexpr int N = Master::N;
@@ -125,9 +144,14 @@ cudaError_t launch(const struct ot_adamw *args, const Master &master, const stru
     using G = typename Master::grad_type;
     int64_t bytes = sizeof(G); /* of a weight as well */
     const void *low = args->low ? (const void *)args->low : args->weight;
-    int64_t head = ot_map_head(
-        {{args->weight, bytes, 0}, {low, bytes, 0}, {args->grad, bytes, 0}, {args->m, 4, 0}, {args->v, 4, 0}},
-        1, args->n);
+    const void *apart = args->master ? (const void *)args->master : (const void *)args->m;
+    int64_t head = ot_map_head({{args->weight, bytes, 0},
+                                {low, bytes, 0},
+                                {apart, 4, 0},
+                                {args->grad, bytes, 0},
+                                {args->m, 4, 0},
+                                {args->v, 4, 0}},
+                               1, args->n);
     adamw<Master> op = {master, (const G *)args->grad, args->m, args->v, args->step, args->decay, {}};
     return ot_map(op, 1, args->n, head, on);
 }
@@ -140,7 +164,8 @@ cudaError_t ot_cuda_adamw(const struct ot_adamw *args, const struct ot_cuda_stre
         return launch(args, f32_master{(float *)args->weight}, on);
     case OT_BF16:
         return launch(args, split_master{(uint16_t *)args->weight, (uint16_t *)args->low}, on);
-    default:
-        return cudaErrorInvalidValue;
+    case OT_F16:
+        return launch(args, f16_master{(__half *)args->weight, args->master}, on);
     }
+    return cudaErrorInvalidValue;
 }

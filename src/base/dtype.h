@@ -91,4 +91,29 @@ static inline uint16_t ot_f16_from_f32(float value) {
     return (uint16_t)(sign | ((magnitude - 0x38000000u) >> 13));
 }
 
+/* One element of an array in a storage format. */
+static inline float ot_dtype_read(enum ot_dtype dtype, const void *array, int64_t index) {
+    switch (dtype) {
+    case OT_F32:
+        return ((const float *)array)[index];
+    case OT_BF16:
+        return ot_bf16_to_f32(((const uint16_t *)array)[index]);
+    default:
+        return ot_f16_to_f32(((const uint16_t *)array)[index]);
+    }
+}
+
+static inline void ot_dtype_write(enum ot_dtype dtype, void *array, int64_t index, float value) {
+    switch (dtype) {
+    case OT_F32:
+        ((float *)array)[index] = value;
+        return;
+    case OT_BF16:
+        ((uint16_t *)array)[index] = ot_bf16_from_f32(value);
+        return;
+    default:
+        ((uint16_t *)array)[index] = ot_f16_from_f32(value);
+    }
+}
+
 #endif

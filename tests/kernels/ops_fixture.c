@@ -161,10 +161,10 @@ void ops_check_threads(struct ops_fixture *f, ops_case run, const void *argument
     }
 }
 
-void ops_check_bf16(ops_case run, const void *argument, double bound) {
+static void check_half(ops_case run, const void *argument, enum ot_dtype dtype, double bound) {
     struct ops_fixture single, half;
     ops_open(&single, 2, OT_F32);
-    ops_open(&half, 2, OT_BF16);
+    ops_open(&half, 2, dtype);
     run(&single, argument);
     run(&half, argument);
     assert_int_equal(single.n_results, half.n_results);
@@ -172,8 +172,14 @@ void ops_check_bf16(ops_case run, const void *argument, double bound) {
         const struct ops_result *want = &single.results[i], *got = &half.results[i];
         double error = relative_error(got->values, want->values, want->n);
         if (!(error < bound))
-            fail_msg("%s in bf16 is %.3g away from fp32, more than %.3g", want->name, error, bound);
+            fail_msg("%s in %s is %.3g away from fp32, more than %.3g", want->name, ot_dtype_name(dtype),
+                     error, bound);
     }
     ops_close(&single);
     ops_close(&half);
+}
+
+void ops_check_half(ops_case run, const void *argument, double bound) {
+    check_half(run, argument, OT_BF16, bound);
+    check_half(run, argument, OT_F16, bound / 8); /* three more bits of mantissa */
 }

@@ -66,7 +66,8 @@ typedef void (*ops_case)(struct ops_fixture *f, const void *argument);
 /* Runs the case in dtype on 1, 2, 3 and 5 threads; the results must be the same bits. Leaves the first run in
  * f. */
 void ops_check_threads(struct ops_fixture *f, ops_case run, const void *argument, enum ot_dtype dtype);
-/* Runs the case in fp32 and bf16; each result's relative error (norm over norm) must be below `bound`. */
-void ops_check_bf16(ops_case run, const void *argument, double bound);
+/* Runs the case in fp32, bf16 and fp16; each result's relative error (norm over norm) must be below
+ * `bound` in bf16, an eighth of it in fp16. */
+void ops_check_half(ops_case run, const void *argument, double bound);
 
 #endif

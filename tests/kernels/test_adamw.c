@@ -12,8 +12,9 @@
 enum { LARGEST = 1037, ROOM = LARGEST + 64 };
 
 struct params {
-    float weight[ROOM], m[ROOM], v[ROOM], grad[ROOM];
+    float weight[ROOM], m[ROOM], v[ROOM], grad[ROOM]; /* weight: also the master of fp16 */
     uint16_t hi[ROOM], half_grad[ROOM];
+    uint16_t half[ROOM], f16_grad[ROOM];
     int16_t low[ROOM];
 };
 
@@ -52,6 +53,10 @@ static void fill(struct params *x, enum inputs inputs) {
         ot_split_f32(x->weight[i], &x->hi[i], &x->low[i]);
         uint16_t half = ot_bf16_from_f32(x->grad[i]);
         x->half_grad[i] = (half & 0x7f80u) == 0x7f80u ? (uint16_t)(half ^ 0x4000u) : half;
+        x->half[i] = ot_f16_from_f32(x->weight[i]);
+        x->f16_grad[i] = ot_f16_from_f32(x->grad[i]);
+        if ((x->f16_grad[i] & 0x7c00u) == 0x7c00u)
+            x->f16_grad[i] ^= 0x4000u;
     }
 }
 
@@ -62,10 +67,14 @@ static struct ot_adamw args_for(struct params *x, enum ot_dtype dtype, int64_t f
     if (dtype == OT_F32) {
         args.weight = x->weight + first;
         args.grad = x->grad + first;
-    } else {
+    } else if (dtype == OT_BF16) {
         args.weight = x->hi + first;
         args.low = x->low + first;
         args.grad = x->half_grad + first;
+    } else {
+        args.weight = x->half + first;
+        args.master = x->weight + first;
+        args.grad = x->f16_grad + first;
     }
     return args;
 }
@@ -94,6 +103,10 @@ static void check_same_params(const struct params *got, const struct params *wan
     check_same_floats(got->weight, want->weight);
     check_same_floats(got->m, want->m);
     check_same_floats(got->v, want->v);
+    for (int64_t i = 0; i < ROOM; i++)
+        if (got->half[i] != want->half[i] &&
+            !(isnan(ot_f16_to_f32(got->half[i])) && isnan(ot_f16_to_f32(want->half[i]))))
+            fail_msg("element %d: fp16 %04x, not %04x", (int)i, got->half[i], want->half[i]);
     for (int64_t i = 0; i < ROOM; i++) {
         float joined = ot_join_f32(want->hi[i], want->low[i]), mine = ot_join_f32(got->hi[i], got->low[i]);
         if ((got->hi[i] != want->hi[i] || got->low[i] != want->low[i]) && !(isnan(joined) && isnan(mine)))
@@ -128,9 +141,9 @@ static void check_against_scalar(const char *name) {
     for (int inputs = 0; inputs < N_INPUTS; inputs++)
         for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
             for (int64_t first = 0; first < 4; first++)
-                for (int variant = 0; variant < 4; variant++)
-                    check_kernel(kernel, (enum inputs)inputs, variant & 1 ? OT_BF16 : OT_F32, first, sizes[s],
-                                 variant & 2);
+                for (int variant = 0; variant < 6; variant++)
+                    check_kernel(kernel, (enum inputs)inputs, (enum ot_dtype)(variant / 2), first, sizes[s],
+                                 variant & 1);
 }
 
 static void test_avx2_has_the_bits_of_scalar(void **state) {
@@ -147,7 +160,7 @@ static void test_avx512_has_the_bits_of_scalar(void **state) {
 static void test_slices_have_the_bits_of_the_whole(void **state) {
     (void)state;
     static struct params cut, whole;
-    for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
         struct ot_adamw_step step = step_number(2);
         fill(&cut, ORDINARY);
         fill(&whole, ORDINARY);
@@ -178,6 +191,27 @@ static void test_split_has_the_bits_of_fp32(void **state) {
     }
     for (int i = 0; i < LARGEST; i++)
         assert_int_equal(ot_f32_bits(ot_join_f32(split.hi[i], split.low[i])), ot_f32_bits(full.weight[i]));
+}
+
+/* The master of fp16 moves as fp32 does, and the weight is its rounding. */
+static void test_f16_follows_its_master(void **state) {
+    (void)state;
+    static struct params half, full;
+    fill(&half, ORDINARY);
+    fill(&full, ORDINARY);
+    for (int t = 1; t <= 20; t++) {
+        struct ot_adamw_step step = step_number(t);
+        for (int i = 0; i < ROOM; i++)
+            full.grad[i] = ot_f16_to_f32(half.f16_grad[i]);
+        struct ot_adamw a = args_for(&half, OT_F16, 0, LARGEST, true, &step);
+        struct ot_adamw b = args_for(&full, OT_F32, 0, LARGEST, true, &step);
+        ot_adamw_run(&a);
+        ot_adamw_run(&b);
+    }
+    for (int i = 0; i < LARGEST; i++) {
+        assert_int_equal(ot_f32_bits(half.weight[i]), ot_f32_bits(full.weight[i]));
+        assert_int_equal(half.half[i], ot_f16_from_f32(full.weight[i]));
+    }
 }
 
 /* ---- against double precision ---- */
@@ -233,7 +267,7 @@ static void test_skip_changes_nothing(void **state) {
     step.skip = 1;
     step.grad_scale = NAN;
     for (int k = 0; k < 3; k++)
-        for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+        for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
             ot_adamw_fn kernel = ot_adamw_kernel(names[k]);
             fill(&x, ORDINARY);
             fill(&before, ORDINARY);
@@ -252,18 +286,19 @@ static void test_still_parameters_keep_their_bits(void **state) {
     static struct params x;
     struct ot_adamw_step step = step_number(1);
     for (int k = 0; k < 3; k++)
-        for (int dtype = OT_F32; dtype <= OT_BF16; dtype++) {
+        for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
             ot_adamw_fn kernel = ot_adamw_kernel(names[k]);
             fill(&x, EDGES);
             memset(x.m, 0, sizeof x.m);
             memset(x.v, 0, sizeof x.v);
             memset(x.grad, 0, sizeof x.grad);
             memset(x.half_grad, 0, sizeof x.half_grad);
+            memset(x.f16_grad, 0, sizeof x.f16_grad);
             struct ot_adamw args = args_for(&x, (enum ot_dtype)dtype, 0, LARGEST, false, &step);
             if (kernel)
                 kernel(&args);
             for (int64_t i = 0; i < LARGEST; i++) {
-                float now = dtype == OT_F32 ? x.weight[i] : ot_join_f32(x.hi[i], x.low[i]),
+                float now = dtype == OT_BF16 ? ot_join_f32(x.hi[i], x.low[i]) : x.weight[i],
                       was = input(EDGES, 1, i, 0);
                 /* -0 plus an update of -0 stays; plus one of +0 it becomes +0, as IEEE 754 has it */
                 if (ot_f32_bits(now) != ot_f32_bits(was) && !(now == 0 && was == 0))
@@ -308,6 +343,7 @@ int main(void) {
         cmocka_unit_test(test_avx512_has_the_bits_of_scalar),
         cmocka_unit_test(test_slices_have_the_bits_of_the_whole),
         cmocka_unit_test(test_split_has_the_bits_of_fp32),
+        cmocka_unit_test(test_f16_follows_its_master),
         cmocka_unit_test(test_follows_double_precision),
         cmocka_unit_test(test_skip_changes_nothing),
         cmocka_unit_test(test_still_parameters_keep_their_bits),

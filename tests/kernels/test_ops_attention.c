@@ -240,7 +240,7 @@ static void check_golden(const char *name, bool backward) {
     }
 #undef ARRAY
     ops_close(&f);
-    ops_check_bf16(run_case,
+    ops_check_half(run_case,
                    &(struct attention_case){c.n, c.n_keys, c.heads, c.kv_heads, c.head_dim, c.window,
                                             c.row_start, c.q, c.k, c.v, c.dout, backward, 0, NULL},
                    BF16_BOUND);
@@ -324,7 +324,7 @@ static void check_shape(const struct shape *s) {
     ops_close(&f);
     c.pad = 0;
     if (s->n_keys > 1) /* the gradients of a softmax over one key are 0: no relative error */
-        ops_check_bf16(run_case, &c, BF16_BOUND);
+        ops_check_half(run_case, &c, BF16_BOUND);
     reference_free(&want);
     for (int i = 0; i < 4; i++)
         free(in[i]);

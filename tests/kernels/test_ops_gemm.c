@@ -76,6 +76,11 @@ static void check_case(const struct gemm_case *c, enum ot_dtype dtype, const flo
     ops_close(&f);
 }
 
+static void check_dtypes(const struct gemm_case *c, const float *want, double absolute) {
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+        check_case(c, (enum ot_dtype)dtype, want, absolute, 0);
+}
+
 static void test_golden(void **state) {
     (void)state;
     struct ot_golden *golden = golden_open("ops.bin");
@@ -92,16 +97,13 @@ static void test_golden(void **state) {
         c.trans_b = i & 2;
         c.with_bias = c.accumulate = false;
         /* 19 terms of size 1: each fp32 rounding is 2^-24 of a partial sum below 16. The inputs are exact in
-         * bf16. */
-        check_case(&c, OT_F32, golden_f32(golden, "gemm.product", NULL), 4e-6, 0);
-        check_case(&c, OT_BF16, golden_f32(golden, "gemm.product", NULL), 4e-6, 0);
+         * bf16 and in fp16. */
+        check_dtypes(&c, golden_f32(golden, "gemm.product", NULL), 4e-6);
         c.with_bias = true;
-        check_case(&c, OT_F32, golden_f32(golden, "gemm.with_bias", NULL), 4e-6, 0);
-        check_case(&c, OT_BF16, golden_f32(golden, "gemm.with_bias", NULL), 4e-6, 0);
+        check_dtypes(&c, golden_f32(golden, "gemm.with_bias", NULL), 4e-6);
         c.with_bias = false;
         c.accumulate = true;
-        check_case(&c, OT_F32, golden_f32(golden, "gemm.accumulated", NULL), 4e-6, 0);
-        check_case(&c, OT_BF16, golden_f32(golden, "gemm.accumulated", NULL), 4e-6, 0);
+        check_dtypes(&c, golden_f32(golden, "gemm.accumulated", NULL), 4e-6);
     }
     golden_close(golden);
 }
@@ -145,11 +147,12 @@ static void test_shapes(void **state) {
             c.with_bias = !(i & 1);
             c.c_dtype = OT_F32;
             float *want = reference(&c);
-            check_case(&c, OT_F32, want, fp32, 0);
-            check_case(&c, OT_BF16, want, fp32, 0);
+            check_dtypes(&c, want, fp32);
             if (!c.accumulate) {
                 c.c_dtype = OT_BF16; /* one rounding to 8 bits: half of 2^-7 of the value */
                 check_case(&c, OT_BF16, want, fp32, 0x1p-8);
+                c.c_dtype = OT_F16; /* to 11 bits */
+                check_case(&c, OT_F16, want, fp32, 0x1p-11);
             }
             free(want);
         }

@@ -99,6 +99,34 @@ static void test_bf16(void **state) {
         }
 }
 
+/* Every fp16 becomes its number; every fp32 rounds as the scalar definition does, around each border of
+ * two fp16 numbers: the middle, and its neighbours. */
+static void test_f16(void **state) {
+    (void)state;
+    for (uint32_t half = 0; half < 0x10000; half += OT_LANES) {
+        uint16_t from[OT_LANES], got[OT_LANES];
+        float x[OT_LANES], near[OT_LANES];
+        for (int i = 0; i < OT_LANES; i++)
+            from[i] = (uint16_t)(half + (uint32_t)i);
+        store(x, vec_load(OT_F16, from, 0, OT_LANES));
+        for (int i = 0; i < OT_LANES; i++)
+            assert_int_equal(ot_f32_bits(x[i]), ot_f32_bits(ot_f16_to_f32(from[i])));
+        for (int offset = -1; offset <= 1; offset++) {
+            for (int i = 0; i < OT_LANES; i++) /* halfway to the next: one more bit of the mantissa */
+                near[i] = ot_f32_from_bits(ot_f32_bits(x[i]) + 0x1000u + (uint32_t)offset);
+            vec_store(OT_F16, got, 0, OT_LANES, load(near));
+            for (int i = 0; i < OT_LANES; i++)
+                assert_int_equal(got[i], ot_f16_from_f32(near[i]));
+            for (int i = 0; i < OT_LANES; i++) /* and halfway between subnormals */
+                near[i] =
+                    ((float)((half + (uint32_t)i) & 0x3ff) + 0.5f + 0x1p-13f * (float)offset) * 0x1p-24f;
+            vec_store(OT_F16, got, 0, OT_LANES, load(near));
+            for (int i = 0; i < OT_LANES; i++)
+                assert_int_equal(got[i], ot_f16_from_f32(near[i]));
+        }
+    }
+}
+
 /* Tails touch what they should and no more. */
 static void test_tails(void **state) {
     (void)state;
@@ -136,8 +164,8 @@ static void test_sums(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exp),     cmocka_unit_test(test_erf),
-        cmocka_unit_test(test_sigmoid), cmocka_unit_test(test_bf16), cmocka_unit_test(test_tails),
+        cmocka_unit_test(test_exp),  cmocka_unit_test(test_erf), cmocka_unit_test(test_sigmoid),
+        cmocka_unit_test(test_bf16), cmocka_unit_test(test_f16), cmocka_unit_test(test_tails),
         cmocka_unit_test(test_sums),
     };
     return cmocka_run_group_tests_name("vecmath", tests, NULL, NULL);
