@@ -67,7 +67,8 @@ __device__ __forceinline__ void ot_write(T *to, const ot_values<W> &x) {
     }
 }
 
-/* Each thread calls it first, on its own copy of the op; false: there is nothing to do. For ops to overload. */
+/* Each thread calls it first, on its own copy of the op; false: there is nothing to do. For ops to
+ * overload. */
 template <class Op>
 __device__ __forceinline__ bool ot_map_prepare(Op &) {
     return true;
