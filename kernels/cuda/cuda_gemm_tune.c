@@ -23,6 +23,7 @@ struct tuner {
     char *memory;
     size_t bytes;
     cudaEvent_t begin, end;
+    uint32_t *differ_seen; /* pinned */
     /* in `memory`, for the plan at hand: */
     uint32_t *differ;
     struct ot_gemm op; /* c is where proposals write */
@@ -90,16 +91,15 @@ static int compute(const struct tuner *t, const struct ot_gemm_plan *plan, void 
 
 /* 1: op.c and first_c have the same bits; 0: they have not. */
 static int compare(const struct tuner *t) {
-    uint32_t differ = 0;
     cudaStream_t stream = t->on->stream;
-    OT_TRY(ot_cuda_check(cudaMemsetAsync(t->differ, 0, sizeof differ, stream), "clear a count"));
+    OT_TRY(ot_cuda_check(cudaMemsetAsync(t->differ, 0, sizeof *t->differ, stream), "clear a count"));
     int64_t words = t->c_elems * (int64_t)ot_dtype_bytes(t->op.c_dtype) / 2;
     OT_TRY(
         ot_cuda_check(ot_cuda_gemm_compare(t->op.c, t->first_c, words, t->differ, t->on), "compare results"));
-    OT_TRY(ot_cuda_check(cudaMemcpyAsync(&differ, t->differ, sizeof differ, cudaMemcpyDeviceToHost, stream),
+    OT_TRY(ot_cuda_check(cudaMemcpyAsync(t->differ_seen, t->differ, sizeof *t->differ, cudaMemcpyDeviceToHost, stream),
                          "read a count"));
     OT_TRY(ot_cuda_check(cudaStreamSynchronize(stream), "tune matrix products"));
-    return differ == 0;
+    return *t->differ_seen == 0;
 }
 
 /* Seconds of one product, of `repeats` in a row. */
@@ -194,28 +194,40 @@ static int write_choices(const struct ot_cuda_gemm *gemm) {
     return rc;
 }
 
+static int open_tuner(struct tuner *t) {
+    void *seen = NULL;
+    OT_TRY(ot_cuda_check(cudaHostAlloc(&seen, sizeof *t->differ_seen, cudaHostAllocPortable), "pin host memory"));
+    t->differ_seen = seen;
+    OT_TRY(ot_cuda_check(cudaEventCreate(&t->begin), "create an event"));
+    return ot_cuda_check(cudaEventCreate(&t->end), "create an event");
+}
+
+static void close_tuner(struct tuner *t) {
+    if (t->end)
+        cudaEventDestroy(t->end);
+    if (t->begin)
+        cudaEventDestroy(t->begin);
+    if (t->differ_seen)
+        cudaFreeHost(t->differ_seen);
+}
+
 int ot_cuda_gemm_tune(struct ot_cuda_gemm *gemm, const struct ot_cuda_stream *on, void *memory, size_t bytes,
                       double seconds, struct ot_cuda_gemm_tuning *out) {
     struct tuner t = {.gemm = gemm, .on = on, .memory = memory, .bytes = bytes};
     double end = ot_clock_seconds() + seconds;
-    int rc;
     *out = (struct ot_cuda_gemm_tuning){0};
-    OT_TRY_GOTO(ot_cuda_check(cudaEventCreate(&t.begin), "create an event"), rc, out);
-    OT_TRY_GOTO(ot_cuda_check(cudaEventCreate(&t.end), "create an event"), rc, out);
-    for (size_t i = 0; i < gemm->n_plans; i++) {
+    int rc = open_tuner(&t);
+    for (size_t i = 0; i < gemm->n_plans && rc >= 0; i++) {
         struct ot_gemm_plan *plan = &gemm->plans[i];
         if (plan->is_tuned)
             continue;
         out->shapes++;
         if (ot_clock_seconds() < end && lay_out(&t, &plan->key))
-            OT_TRY_GOTO(tune_plan(&t, plan, out), rc, out);
+            rc = tune_plan(&t, plan, out);
     }
     /* A folder that cannot be written costs the next run its head start and nothing else. */
-    out->is_kept = out->timed > 0 && gemm->cache_path && write_choices(gemm) >= 0;
-out:
-    if (t.end)
-        cudaEventDestroy(t.end);
-    if (t.begin)
-        cudaEventDestroy(t.begin);
+    if (rc >= 0 && out->timed > 0 && gemm->cache_path)
+        out->is_kept = write_choices(gemm) >= 0;
+    close_tuner(&t);
     return rc;
 }
