@@ -96,8 +96,9 @@ static int compare(const struct tuner *t) {
     int64_t words = t->c_elems * (int64_t)ot_dtype_bytes(t->op.c_dtype) / 2;
     OT_TRY(
         ot_cuda_check(ot_cuda_gemm_compare(t->op.c, t->first_c, words, t->differ, t->on), "compare results"));
-    OT_TRY(ot_cuda_check(cudaMemcpyAsync(t->differ_seen, t->differ, sizeof *t->differ, cudaMemcpyDeviceToHost, stream),
-                         "read a count"));
+    OT_TRY(ot_cuda_check(
+        cudaMemcpyAsync(t->differ_seen, t->differ, sizeof *t->differ, cudaMemcpyDeviceToHost, stream),
+        "read a count"));
     OT_TRY(ot_cuda_check(cudaStreamSynchronize(stream), "tune matrix products"));
     return *t->differ_seen == 0;
 }
@@ -196,7 +197,8 @@ static int write_choices(const struct ot_cuda_gemm *gemm) {
 
 static int open_tuner(struct tuner *t) {
     void *seen = NULL;
-    OT_TRY(ot_cuda_check(cudaHostAlloc(&seen, sizeof *t->differ_seen, cudaHostAllocPortable), "pin host memory"));
+    OT_TRY(ot_cuda_check(cudaHostAlloc(&seen, sizeof *t->differ_seen, cudaHostAllocPortable),
+                         "pin host memory"));
     t->differ_seen = seen;
     OT_TRY(ot_cuda_check(cudaEventCreate(&t->begin), "create an event"));
     return ot_cuda_check(cudaEventCreate(&t->end), "create an event");

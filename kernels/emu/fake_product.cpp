@@ -113,7 +113,8 @@ void soil_workspace(const fake_product &p) {
 /* One thread is the whole grid. */
 void product_kernel(fake_product p) {
     if (!may_run(p)) {
-        ot_emu::set_sticky(cudaErrorIllegalAddress, "a product of the fake cuBLASLt leaves its matrices' memory");
+        ot_emu::set_sticky(cudaErrorIllegalAddress,
+                           "a product of the fake cuBLASLt leaves its matrices' memory");
         return;
     }
     if (p.delay_us > 0)
