@@ -23,6 +23,8 @@ static int make_schedules(struct ot_engine *en) {
     if (en->plan.train) {
         OT_TRY(ot_schedule_make_train(chain, &en->plan, &en->layout, &en->train));
         OT_TRY(ot_schedule_verify(&en->train, &en->layout, &en->plan));
+        OT_TRY(ot_schedule_make_flush(chain, &en->plan, &en->layout, &en->flush));
+        OT_TRY(ot_schedule_verify(&en->flush, &en->layout, &en->plan));
         for (int i = 0; i < en->train.n_tasks; i++)
             if (en->train.tasks[i].kind == OT_TASK_DECIDE && en->train.tasks[i].slab < 0)
                 en->decide_task = i;
@@ -36,6 +38,8 @@ static int make_schedules(struct ot_engine *en) {
 static int bind_schedules(struct ot_engine *en) {
     if (en->plan.train)
         OT_TRY(ot_executor_bind(en->executor, &en->train, &en->train_bound));
+    if (en->flush.n_tasks > 0)
+        OT_TRY(ot_executor_bind(en->executor, &en->flush, &en->flush_bound));
     OT_TRY(ot_executor_bind(en->executor, &en->eval, &en->eval_bound));
     return ot_executor_bind(en->executor, &en->decode, &en->decode_bound);
 }
@@ -54,6 +58,15 @@ static int allocate(struct ot_engine *en) {
     return 0;
 }
 
+/* A step begins with the streamed updates of the step before. Before the first one, and after a flush, there is
+ * nothing to make up for: numbers of all ones bits say skip. */
+static int forget_updates(struct ot_engine *en) {
+    int params = en->layout.params_gpu;
+    en->behind = false;
+    ot_lane_fill(en->lane, ot_engine_at(en, params), 0xff, en->layout.buffers[params].bytes);
+    return ot_lane_sync(en->lane);
+}
+
 /* Tables go to the device, moments start at zero. */
 static int initialise(struct ot_engine *en) {
     size_t bytes = en->chain.constant_bytes;
@@ -69,7 +82,7 @@ static int initialise(struct ot_engine *en) {
         if (state != OT_NO_BUFFER)
             ot_lane_fill(en->lane, ot_engine_at(en, state), 0, en->layout.buffers[state].bytes);
     }
-    int rc = ot_lane_sync(en->lane);
+    int rc = forget_updates(en);
     free(constants);
     return rc;
 }
@@ -113,6 +126,7 @@ void ot_engine_close(struct ot_engine *en) {
     if (en->executor)
         ot_executor_drain(en->executor);
     ot_executor_unbind(en->executor, en->train_bound);
+    ot_executor_unbind(en->executor, en->flush_bound);
     ot_executor_unbind(en->executor, en->eval_bound);
     ot_executor_unbind(en->executor, en->decode_bound);
     ot_executor_close(en->executor);
@@ -123,6 +137,7 @@ void ot_engine_close(struct ot_engine *en) {
     if (en->tier_memory[OT_TIER_HOST])
         ot_device_free_pinned(en->device, en->tier_memory[OT_TIER_HOST], en->layout.tier_bytes[OT_TIER_HOST]);
     ot_schedule_free(&en->train);
+    ot_schedule_free(&en->flush);
     ot_schedule_free(&en->eval);
     ot_schedule_free(&en->decode);
     for (int i = 0; i < 2; i++)
@@ -192,6 +207,7 @@ int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
     en->step_start[step & 1] = ot_clock_seconds();
     OT_TRY(ot_executor_submit(en->executor, en->train_bound, step));
     en->submitted = step;
+    en->behind = en->flush.n_tasks > 0;
     return 0;
 }
 
@@ -209,7 +225,12 @@ int ot_engine_result(struct ot_engine *en, struct ot_step_result *out) {
 }
 
 int ot_engine_drain(struct ot_engine *en) {
-    return ot_executor_drain(en->executor);
+    OT_TRY(ot_executor_drain(en->executor));
+    if (!en->behind)
+        return 0;
+    OT_TRY(ot_executor_submit(en->executor, en->flush_bound, 0)); /* any step: it runs alone */
+    OT_TRY(ot_executor_drain(en->executor));
+    return forget_updates(en);
 }
 
 void ot_engine_set_step(struct ot_engine *en, int64_t step, int64_t adam_step) {
@@ -229,7 +250,7 @@ static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_
     if (en->collected != en->submitted)
         return ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
     OT_TRY(check_micro(en, micro, 0));
-    OT_TRY(ot_executor_drain(en->executor));
+    OT_TRY(ot_engine_drain(en));
     int64_t step = 0; /* any: nothing else is in flight */
     en->steps[step].n_micro = 1;
     copy_micro(en, step, 0, micro);

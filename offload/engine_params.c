@@ -18,19 +18,31 @@ static int move(struct ot_engine *en, int buffer, size_t offset, void *host, siz
     return ot_lane_sync(en->lane);
 }
 
-static int check_range(const struct ot_engine *en, int slab, int64_t first, int64_t n) {
+static int check_range(struct ot_engine *en, int slab, int64_t first, int64_t n) {
     if (slab < 0 || slab >= en->chain.n_slabs || first < 0 || n < 0 ||
         n > en->chain.slabs[slab].n_params - first)
         return ot_fail(OT_E_INTERNAL, "parameters %lld..%lld of slab %d do not exist", (long long)first,
                        (long long)(first + n), slab);
     if (en->submitted != en->collected)
         return ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
-    return ot_executor_drain(en->executor);
+    return ot_engine_drain(en);
 }
 
-static int state_buffer(const struct ot_engine *en, int slab) {
+/* Part of a slab's state between its home, or homes, and a host array. `offset`: where in the state of n
+ * parameters the values begin, `bytes`: of one value. */
+static int move_state(struct ot_engine *en, int slab, int64_t first, int64_t n, void *values,
+                      size_t (*offset)(int64_t n_params), size_t bytes, bool in) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
-    return b->state_host != OT_NO_BUFFER ? b->state_host : b->state_gpu;
+    struct ot_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
+    struct ot_span on_host = ot_slab_state_on_host(&en->chain, &en->plan, slab);
+    int64_t there = on_gpu.n - first < 0 ? 0 : on_gpu.n - first < n ? on_gpu.n - first : n;
+    if (there > 0)
+        OT_TRY(move(en, b->state_gpu, offset(on_gpu.n) + (size_t)first * bytes, values, (size_t)there * bytes,
+                    in));
+    if (there == n)
+        return 0;
+    return move(en, b->state_host, offset(on_host.n) + (size_t)(first + there - on_host.first) * bytes,
+                (char *)values + (size_t)there * bytes, (size_t)(n - there) * bytes, in);
 }
 
 /* Weights, where the plan has them: up to two copies with the same bytes. */
@@ -45,8 +57,7 @@ static int move_weights(struct ot_engine *en, int slab, size_t offset, void *hos
 
 /* bf16: the high half, and the remainder where there is one (a plan that only runs forward keeps none). */
 static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
-    int rc = 0, state = state_buffer(en, slab);
-    size_t low_offset = ot_state_low_offset(en->chain.slabs[slab].n_params) + (size_t)first * 2;
+    int rc = 0;
     uint16_t *high = calloc((size_t)n, sizeof *high);
     int16_t *low = calloc((size_t)n, sizeof *low);
     if (!high || !low) {
@@ -56,8 +67,8 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
     for (int64_t i = 0; in && i < n; i++)
         ot_split_f32(values[i], &high[i], &low[i]);
     OT_TRY_GOTO(move_weights(en, slab, (size_t)first * 2, high, (size_t)n * 2, in), rc, out);
-    if (state != OT_NO_BUFFER)
-        OT_TRY_GOTO(move(en, state, low_offset, low, (size_t)n * 2, in), rc, out);
+    if (en->plan.train)
+        OT_TRY_GOTO(move_state(en, slab, first, n, low, ot_state_low_offset, sizeof *low, in), rc, out);
     for (int64_t i = 0; !in && i < n; i++)
         values[i] = ot_join_f32(high[i], low[i]);
 out:
@@ -68,16 +79,14 @@ out:
 
 static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                      float *values, bool in) {
-    int64_t n_params = en->chain.slabs[slab].n_params;
-    size_t offset = (size_t)first * sizeof(float), bytes = (size_t)n * sizeof(float);
-    int state = state_buffer(en, slab);
+    if (kind == OT_SLAB_MASTER && en->chain.dtype != OT_F32)
+        return move_split(en, slab, first, n, values, in);
     if (kind == OT_SLAB_MASTER)
-        return en->chain.dtype == OT_F32 ? move_weights(en, slab, offset, values, bytes, in)
-                                         : move_split(en, slab, first, n, values, in);
-    if (state == OT_NO_BUFFER)
+        return move_weights(en, slab, (size_t)first * sizeof *values, values, (size_t)n * sizeof *values, in);
+    if (!en->plan.train)
         return ot_fail(OT_E_INTERNAL, "a plan that only runs forward has no optimizer state");
-    return move(en, state, offset + (kind == OT_SLAB_M ? ot_state_m_offset() : ot_state_v_offset(n_params)),
-                values, bytes, in);
+    return move_state(en, slab, first, n, values, kind == OT_SLAB_M ? ot_state_m_offset : ot_state_v_offset,
+                      sizeof *values, in);
 }
 
 static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,

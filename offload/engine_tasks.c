@@ -22,10 +22,22 @@ static size_t weight_bytes(const struct ot_engine *en, int64_t n) {
 
 /* ---- copies ---- */
 
-static void copy_slab(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
-                      enum ot_copy_kind kind) {
-    size_t bytes = weight_bytes(en, en->chain.slabs[task->slab].n_params);
-    ot_lane_copy(lane, kind, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
+/* Values in the chain's dtype of the task's span, at parameter `first` of the buffer. */
+static char *at_param(const struct ot_engine *en, int buffer, int64_t first) {
+    return (char *)ot_engine_at(en, buffer) + weight_bytes(en, first);
+}
+
+static void copy_weights(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
+                         enum ot_copy_kind kind) {
+    int64_t first = task->span.first;
+    ot_lane_copy(lane, kind, at_param(en, task->to, first), at_param(en, task->from, first),
+                 weight_bytes(en, task->span.n));
+}
+
+/* Where they wait on the host there is nothing but them. */
+static void grad_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, task->to), at_param(en, task->from, task->span.first),
+                 weight_bytes(en, task->span.n));
 }
 
 static void copy_boundary(struct ot_engine *en, const struct ot_task *task, int64_t step,
@@ -137,6 +149,18 @@ static void backward(struct ot_engine *en, const struct ot_task *task, int64_t s
 
 /* ---- gradients ---- */
 
+/* To the storage dtype: n of them from `first` on, which they keep as their place. */
+static void round_grads(struct ot_engine *en, struct ot_lane *lane, const float *sum, char *to, int64_t first,
+                        int64_t n) {
+    char *dst = to + weight_bytes(en, first);
+    if (en->chain.dtype == OT_F32)
+        ot_lane_copy(lane, OT_COPY_D2D, dst, sum + first, weight_bytes(en, n));
+    else
+        en->ops->cast(
+            lane,
+            &(struct ot_cast){.from = OT_F32, .to = en->chain.dtype, .n = n, .src = sum + first, .dst = dst});
+}
+
 static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
     float *sum = ot_engine_at(en, task->from);
@@ -159,15 +183,11 @@ static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct
                 .n = group->n, .x = sum + group->first, .out = norm, .squares = true, .accumulate = more});
         more = true;
     }
-    if (task->to == task->from)
-        return;
-    void *to = ot_engine_at(en, task->to);
-    if (en->chain.dtype == OT_F32)
-        ot_lane_copy(lane, OT_COPY_D2D, to, sum, (size_t)slab->n_params * sizeof *sum);
-    else
-        en->ops->cast(lane,
-                      &(struct ot_cast){
-                          .from = OT_F32, .to = en->chain.dtype, .n = slab->n_params, .src = sum, .dst = to});
+    struct ot_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
+    if (task->to != OT_NO_BUFFER && task->to != task->from)
+        round_grads(en, lane, sum, ot_engine_at(en, task->to), 0, stays.n);
+    if (task->stage != OT_NO_BUFFER)
+        round_grads(en, lane, sum, ot_engine_at(en, task->stage), stays.n, slab->n_params - stays.n);
 }
 
 static void grad_keep(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
@@ -267,41 +287,95 @@ static int decide(struct ot_engine *en, const struct ot_task *task, int64_t step
 
 /* ---- updates ---- */
 
-static struct ot_adamw slab_update(const struct ot_engine *en, const struct ot_task *task,
-                                   const struct ot_adamw_step *step) {
-    int64_t n = en->chain.slabs[task->slab].n_params;
+/* AdamW on the task's span. `state` holds n_state parameters, of which the span begins with number first_state;
+ * grad: the span's. */
+static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_task *task,
+                                   const struct ot_adamw_step *step, int64_t n_state, int64_t first_state,
+                                   const void *grad) {
     char *state = ot_engine_at(en, task->state);
     return (struct ot_adamw){.dtype = en->chain.dtype,
-                             .n = n,
+                             .n = task->span.n,
                              .step = step,
-                             .weight = ot_engine_at(en, task->to),
-                             .low = (int16_t *)(state + ot_state_low_offset(n)),
-                             .m = (float *)(state + ot_state_m_offset()),
-                             .v = (float *)(state + ot_state_v_offset(n)),
-                             .grad = ot_engine_at(en, task->from)};
+                             .weight = at_param(en, task->to, task->span.first),
+                             .low = (int16_t *)(state + ot_state_low_offset(n_state)) + first_state,
+                             .m = (float *)(state + ot_state_m_offset(n_state)) + first_state,
+                             .v = (float *)(state + ot_state_v_offset(n_state)) + first_state,
+                             .grad = grad};
 }
 
-/* The part of group g inside [first, end). */
-static bool clip_group(const struct ot_param_group *g, int64_t first, int64_t end, int64_t *from,
-                       int64_t *n) {
-    *from = g->first > first ? g->first : first;
+/* The part of a group inside the task's span, as an update of its own; false where there is none. */
+static bool group_update(const struct ot_task *task, const struct ot_param_group *g,
+                         const struct ot_adamw *whole, struct ot_adamw *part) {
+    int64_t first = task->span.first, end = first + task->span.n;
+    int64_t from = g->first > first ? g->first : first;
     int64_t to = g->first + g->n < end ? g->first + g->n : end;
-    *n = to - *from;
-    return g->trained && *n > 0;
+    if (!g->trained || to <= from)
+        return false;
+    *part = ot_adamw_slice(whole, from - first, to - from);
+    part->decay = g->decay;
+    return true;
+}
+
+static void update_on_device(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
+                             const struct ot_adamw *whole) {
+    const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
+    struct ot_adamw part;
+    for (int g = 0; g < slab->n_groups; g++)
+        if (group_update(task, &slab->groups[g], whole, &part))
+            en->ops->adamw(lane, &part);
 }
 
 static void update_gpu(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
-    const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
     const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
-    struct ot_adamw whole = slab_update(en, task, params + task->slab);
-    int64_t from, n;
-    for (int g = 0; g < slab->n_groups; g++) {
-        if (!clip_group(&slab->groups[g], 0, slab->n_params, &from, &n))
-            continue;
-        struct ot_adamw part = ot_adamw_slice(&whole, from, n);
-        part.decay = slab->groups[g].decay;
-        en->ops->adamw(lane, &part);
+    struct ot_adamw whole = span_update(en, task, params + task->slab, task->span.n, 0,
+                                        at_param(en, task->from, task->span.first));
+    update_on_device(en, task, lane, &whole);
+}
+
+/* Of the tile in the slot, where they waited on the host. */
+static char *slot_grads(const struct ot_engine *en, int slot) {
+    return (char *)ot_engine_at(en, slot) + ot_state_grad_offset(en->chain.dtype, en->layout.slot_params);
+}
+
+static void update_stream(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
+    const char *grad =
+        task->from != OT_NO_BUFFER ? at_param(en, task->from, task->span.first) : slot_grads(en, task->state);
+    struct ot_adamw whole = span_update(en, task, params + task->slab, en->layout.slot_params, 0, grad);
+    update_on_device(en, task, lane, &whole);
+}
+
+/* One tile's state between its home and a slot. */
+static void copy_state(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane, int slot,
+                       enum ot_copy_kind kind) {
+    struct ot_span home = ot_slab_state_on_host(&en->chain, &en->plan, task->slab);
+    int64_t n = task->span.n, first = task->span.first - home.first, room = en->layout.slot_params;
+    char *host = ot_engine_at(en, task->state), *device = ot_engine_at(en, slot);
+    size_t at_host[3] = {ot_state_m_offset(home.n) + (size_t)first * 4,
+                         ot_state_v_offset(home.n) + (size_t)first * 4,
+                         ot_state_low_offset(home.n) + (size_t)first * 2};
+    size_t at_device[3] = {ot_state_m_offset(room), ot_state_v_offset(room), ot_state_low_offset(room)};
+    for (int i = 0; i < (en->chain.dtype == OT_F32 ? 2 : 3); i++) {
+        char *h = host + at_host[i], *d = device + at_device[i];
+        ot_lane_copy(lane, kind, kind == OT_COPY_H2D ? d : h, kind == OT_COPY_H2D ? h : d,
+                     (size_t)n * (i < 2 ? 4 : 2));
     }
+}
+
+static void state_in(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    copy_state(en, task, lane, task->to, OT_COPY_H2D);
+    if (task->from == OT_NO_BUFFER)
+        return;
+    struct ot_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
+    ot_lane_copy(lane, OT_COPY_H2D, slot_grads(en, task->to),
+                 at_param(en, task->from, task->span.first - stays.n), weight_bytes(en, task->span.n));
+}
+
+static void state_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    copy_state(en, task, lane, task->from, OT_COPY_D2H);
+    if (task->to != OT_NO_BUFFER)
+        ot_lane_copy(lane, OT_COPY_D2H, at_param(en, task->to, task->span.first),
+                     at_param(en, task->weights[0], task->span.first), weight_bytes(en, task->span.n));
 }
 
 static void update_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
@@ -317,17 +391,14 @@ enum { UPDATE_CHUNK_PARAMS = 1 << 16 };
 static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
     const struct ot_adamw_step *params = at_parity(en, en->layout.params_host[0], step);
-    struct ot_adamw whole = slab_update(en, task, params + task->slab);
-    int64_t first = task->tile * en->plan.tile_params, end = first + en->plan.tile_params, from, n;
-    if (params[task->slab].skip)
-        return;
-    for (int g = 0; g < slab->n_groups; g++) {
-        if (!clip_group(&slab->groups[g], first, end, &from, &n))
-            continue;
-        struct ot_adamw part = ot_adamw_slice(&whole, from, n);
-        part.decay = slab->groups[g].decay;
-        ot_pool_run(en->pool, n, UPDATE_CHUNK_PARAMS, update_chunk, &part);
-    }
+    struct ot_span home = ot_slab_state_on_host(&en->chain, &en->plan, task->slab);
+    struct ot_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
+    struct ot_adamw part,
+        whole = span_update(en, task, params + task->slab, home.n, task->span.first - home.first,
+                            at_param(en, task->from, task->span.first - stays.n));
+    for (int g = 0; g < slab->n_groups && !whole.step->skip; g++)
+        if (group_update(task, &slab->groups[g], &whole, &part))
+            ot_pool_run(en->pool, part.n, UPDATE_CHUNK_PARAMS, update_chunk, &part);
 }
 
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
@@ -337,7 +408,8 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         batch_in(en, task, step, lane);
         break;
     case OT_TASK_FETCH:
-        copy_slab(en, task, lane, OT_COPY_H2D);
+    case OT_TASK_UPLOAD:
+        copy_weights(en, task, lane, OT_COPY_H2D);
         break;
     case OT_TASK_FORWARD:
         forward(en, task, step, lane);
@@ -355,7 +427,7 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         grad_finish(en, task, lane);
         break;
     case OT_TASK_GRAD_OUT:
-        copy_slab(en, task, lane, OT_COPY_D2H);
+        grad_out(en, task, lane);
         break;
     case OT_TASK_GRAD_KEEP:
         grad_keep(en, task, lane);
@@ -374,11 +446,17 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
     case OT_TASK_UPDATE_GPU:
         update_gpu(en, task, lane);
         break;
-    case OT_TASK_UPLOAD:
-        copy_slab(en, task, lane, OT_COPY_H2D);
-        break;
     case OT_TASK_STORE:
-        copy_slab(en, task, lane, OT_COPY_D2H);
+        copy_weights(en, task, lane, OT_COPY_D2H);
+        break;
+    case OT_TASK_STATE_IN:
+        state_in(en, task, lane);
+        break;
+    case OT_TASK_UPDATE_STREAM:
+        update_stream(en, task, lane);
+        break;
+    case OT_TASK_STATE_OUT:
+        state_out(en, task, lane);
         break;
     case OT_TASK_LOSS_OUT:
         loss_out(en, task, step, lane);

@@ -62,11 +62,16 @@ static int *new_indices(struct maker *mk, int64_t n) {
     return indices;
 }
 
-static int *add_many(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int64_t n) {
+static int *add_tiled(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles,
+                      int64_t n) {
     int *indices = new_indices(mk, n);
     for (int64_t i = 0; indices && i < n; i++)
-        indices[i] = add(mk, tier, name, bytes, 1);
+        indices[i] = add(mk, tier, name, bytes, n_tiles);
     return indices;
+}
+
+static int *add_many(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int64_t n) {
+    return add_tiled(mk, tier, name, bytes, 1, n);
 }
 
 static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
@@ -74,7 +79,7 @@ static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
 }
 
 static size_t state_bytes(const struct ot_chain *chain, int64_t n_params) {
-    return ot_state_low_offset(n_params) + (chain->dtype == OT_F32 ? 0 : (size_t)n_params * 2);
+    return ot_state_grad_offset(chain->dtype, n_params);
 }
 
 enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {
@@ -88,7 +93,8 @@ bool ot_slab_is_streamed(const struct ot_plan *plan, int slab) {
 /* fp32 gradients that wait on the device anyway need no slot: they are summed where they wait. A tied slab's
  * two sums are joined first. */
 bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return chain->dtype == OT_F32 && plan->slabs[slab].state == OT_HOME_GPU && ot_slab_uses(chain, slab) == 1;
+    return chain->dtype == OT_F32 && ot_slab_uses(chain, slab) == 1 &&
+           ot_slab_waiting_on_gpu(chain, plan, slab).n == chain->slabs[slab].n_params;
 }
 
 int ot_slab_uses(const struct ot_chain *chain, int slab) {
@@ -103,43 +109,102 @@ int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int 
     return (int)((chain->slabs[slab].n_params + plan->tile_params - 1) / plan->tile_params);
 }
 
-static void add_slab(struct maker *mk, int s) {
+static int64_t clip_params(int64_t params, int64_t most) {
+    return params < most ? params : most;
+}
+
+struct ot_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                            int first_tile, int n_tiles) {
+    int64_t n_params = chain->slabs[slab].n_params,
+            first = clip_params(first_tile * plan->tile_params, n_params);
+    int64_t end = clip_params((first_tile + n_tiles) * plan->tile_params, n_params);
+    return (struct ot_span){first_tile, n_tiles, first, end - first};
+}
+
+struct ot_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                            enum ot_tile_engine engine) {
+    const int *tiles = plan->slabs[slab].tiles;
+    int first = 0;
+    for (int e = 0; e < (int)engine; e++)
+        first += tiles[e];
+    return ot_slab_span(chain, plan, slab, first, tiles[engine]);
+}
+
+struct ot_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    const struct ot_slab_plan *sp = &plan->slabs[slab];
+    int streamed = sp->grads == OT_HOME_GPU ? sp->tiles[OT_TILE_STREAM] : 0;
+    return ot_slab_span(chain, plan, slab, 0, sp->tiles[OT_TILE_GPU] + streamed);
+}
+
+struct ot_span ot_slab_state_on_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    const int *tiles = plan->slabs[slab].tiles;
+    return ot_slab_span(chain, plan, slab, tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU]);
+}
+
+static void add_training(struct maker *mk, int s) {
     const struct ot_chain *chain = mk->chain;
-    const struct ot_slab_plan *home = &mk->plan->slabs[s];
     struct ot_slab_buffers *b = &mk->layout->slabs[s];
     int64_t n = chain->slabs[s].n_params;
-    int tiles = ot_slab_tiles(chain, mk->plan, s);
-    bool train = mk->plan->train;
-    *b = (struct ot_slab_buffers){-1, -1, -1, -1, -1, -1, -1};
-    if (home->weights == OT_HOME_GPU)
-        b->weights_gpu = add(mk, OT_TIER_GPU, "weights", weight_bytes(chain, n), 1);
-    if (home->weights == OT_HOME_HOST || (train && home->state == OT_HOME_HOST))
-        b->weights_host = add(mk, OT_TIER_HOST, "weights", weight_bytes(chain, n), tiles);
-    if (!train)
-        return;
-    if (home->state == OT_HOME_GPU) {
-        b->state_gpu = add(mk, OT_TIER_GPU, "optimizer state", state_bytes(chain, n), 1);
-        b->grad_gpu = add(mk, OT_TIER_GPU, "gradients", weight_bytes(chain, n), 1);
-    } else {
-        b->state_host = add(mk, OT_TIER_HOST, "optimizer state", state_bytes(chain, n), tiles);
-        b->grad_host = add(mk, OT_TIER_HOST, "gradients", weight_bytes(chain, n), 1);
-    }
+    struct ot_span on_gpu = ot_slab_part(chain, mk->plan, s, OT_TILE_GPU);
+    struct ot_span on_host = ot_slab_state_on_host(chain, mk->plan, s);
+    struct ot_span waiting = ot_slab_waiting_on_gpu(chain, mk->plan, s);
+    if (on_gpu.n > 0)
+        b->state_gpu = add(mk, OT_TIER_GPU, "optimizer state", state_bytes(chain, on_gpu.n), 1);
+    if (on_host.n > 0)
+        b->state_host =
+            add(mk, OT_TIER_HOST, "optimizer state", state_bytes(chain, on_host.n), on_host.n_tiles);
+    if (waiting.n > 0)
+        b->grad_gpu = add(mk, OT_TIER_GPU, "gradients", weight_bytes(chain, waiting.n), 1);
+    if (waiting.n < n)
+        b->grad_host = add(mk, OT_TIER_HOST, "gradients", weight_bytes(chain, n - waiting.n), 1);
     if (mk->plan->keep_grads)
         b->kept_grad = add(mk, OT_TIER_HOST, "kept gradients", (size_t)n * 4, 1);
+}
+
+static void add_slab(struct maker *mk, int s) {
+    const struct ot_slab_plan *sp = &mk->plan->slabs[s];
+    struct ot_slab_buffers *b = &mk->layout->slabs[s];
+    size_t bytes = weight_bytes(mk->chain, mk->chain->slabs[s].n_params);
+    int tiles = ot_slab_tiles(mk->chain, mk->plan, s);
+    *b = (struct ot_slab_buffers){-1, -1, -1, -1, -1, -1, -1};
+    if (sp->weights == OT_HOME_GPU)
+        b->weights_gpu = add(mk, OT_TIER_GPU, "weights", bytes, tiles);
+    if (sp->weights == OT_HOME_HOST || (mk->plan->train && sp->tiles[OT_TILE_CPU] > 0))
+        b->weights_host = add(mk, OT_TIER_HOST, "weights", bytes, tiles);
+    if (mk->plan->train)
+        add_training(mk, s);
+}
+
+static void add_state_slots(struct maker *mk) {
+    struct ot_layout *layout = mk->layout;
+    bool grads = false;
+    for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
+        struct ot_span part = ot_slab_part(mk->chain, mk->plan, s, OT_TILE_STREAM);
+        int64_t largest = clip_params(part.n, mk->plan->tile_params);
+        layout->slot_params = largest > layout->slot_params ? largest : layout->slot_params;
+        grads = grads || (part.n > 0 && mk->plan->slabs[s].grads == OT_HOME_HOST);
+    }
+    size_t bytes = state_bytes(mk->chain, layout->slot_params) +
+                   (grads ? weight_bytes(mk->chain, layout->slot_params) : 0);
+    layout->state_slots = add_many(mk, OT_TIER_GPU, "optimizer state slots", bytes, mk->plan->state_slots);
 }
 
 static void add_slots(struct maker *mk) {
     const struct ot_chain *chain = mk->chain;
     int64_t largest[OT_SLOT_KINDS] = {0};
+    int tiles[OT_SLOT_KINDS] = {0};
     for (int s = 0; s < chain->n_slabs; s++) {
-        int64_t *most = &largest[ot_slab_slot_kind(chain, s)];
-        *most = chain->slabs[s].n_params > *most ? chain->slabs[s].n_params : *most;
+        enum ot_slot_kind k = ot_slab_slot_kind(chain, s);
+        if (chain->slabs[s].n_params <= largest[k])
+            continue;
+        largest[k] = chain->slabs[s].n_params;
+        tiles[k] = ot_slab_tiles(chain, mk->plan, s);
     }
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         const struct ot_plan *plan = mk->plan;
         struct ot_layout *layout = mk->layout;
-        layout->weight_slots[k] =
-            add_many(mk, OT_TIER_GPU, "weight slots", weight_bytes(chain, largest[k]), plan->weight_slots[k]);
+        layout->weight_slots[k] = add_tiled(mk, OT_TIER_GPU, "weight slots", weight_bytes(chain, largest[k]),
+                                            tiles[k], plan->weight_slots[k]);
         layout->grad_slots[k] =
             add_many(mk, OT_TIER_GPU, "gradient slots", (size_t)largest[k] * 4, plan->grad_slots[k]);
         layout->stage_slots[k] = add_many(mk, OT_TIER_GPU, "gradient slots", weight_bytes(chain, largest[k]),
@@ -223,6 +288,7 @@ int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, str
     for (int s = 0; s < chain->n_slabs; s++)
         add_slab(&mk, s);
     add_slots(&mk);
+    add_state_slots(&mk);
     add_boundaries(&mk);
     add_workspace(&mk);
     add_step_buffers(&mk);
@@ -240,6 +306,7 @@ void ot_layout_free(struct ot_layout *layout) {
     free(layout->boundary_gpu);
     free(layout->boundary_host);
     free(layout->activation_slots);
+    free(layout->state_slots);
     free(layout->boundary_grad);
     free(layout->saved);
     free(layout->slabs);

@@ -1,9 +1,9 @@
 /* Layout: every buffer that a plan needs, by name, tier and size. The ledger is its sum, the engine allocates
  * exactly it, and the schedule's tasks name buffers by their index here.
  *
- * A buffer is the unit of conflict between tasks. Slabs on the host are cut further into tiles, so that the
- * optimizer's tiles can be updated by independent tasks. Buffers of `parity` exist twice: steps in flight
- * alternate between them.
+ * A buffer is the unit of conflict between tasks. Weights, and state on the host, are cut further into tiles,
+ * so that the optimizer's tiles can be updated by independent tasks, and so that the verifier knows the version
+ * of each. Buffers of `parity` exist twice: steps in flight alternate between them.
  */
 #ifndef OT_OFFLOAD_LAYOUT_H
 #define OT_OFFLOAD_LAYOUT_H
@@ -22,11 +22,20 @@ struct ot_buffer {
     int n_tiles;
 };
 
+/* Consecutive tiles of a slab, and the parameters in them. */
+struct ot_span {
+    int first_tile, n_tiles;
+    int64_t first, n;
+};
+
 /* Indices into buffers; OT_NO_BUFFER where the plan has none. */
 struct ot_slab_buffers {
-    int weights_gpu, weights_host; /* [n_params] in the chain's dtype */
-    int state_gpu, state_host;     /* m, v fp32 [n_params] each, then lo int16 [n_params] (bf16 training) */
-    /* waiting gradients in the chain's dtype; fp32 on the gpu: also the accumulator */
+    int weights_gpu, weights_host; /* the whole slab, in the chain's dtype, by tiles */
+    /* Of the tiles that the device updates, and (by tiles) of the others: m, v fp32 [n] each, then lo int16 [n]
+     * (bf16 training); n: the parameters in those tiles. */
+    int state_gpu, state_host;
+    /* Waiting gradients in the chain's dtype, of a first part of the slab and of the rest. fp32, and the whole
+     * slab on the gpu: also the accumulator. */
     int grad_gpu, grad_host;
     int kept_grad; /* host, fp32: plan.keep_grads */
 };
@@ -41,6 +50,8 @@ struct ot_layout {
     int *boundary_gpu;     /* [n_boundaries][max_micro]: all n_blocks - 1, or a ping-pong of 2 */
     int *boundary_host;    /* [n_blocks - 1][max_micro], or NULL */
     int *activation_slots; /* [plan.activation_slots] */
+    int *state_slots;      /* [plan.state_slots]: state of a tile, then its gradients */
+    int64_t slot_params;   /* parameters of the largest streamed tile: what a state slot has room for */
     int *boundary_grad;    /* [max_micro] */
     int *saved;            /* [kept_blocks][max_micro] */
     int saved_scratch, scratch, token_loss, logits;
@@ -66,6 +77,14 @@ bool ot_slab_is_streamed(const struct ot_plan *plan, int slab);
 bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 int ot_slab_uses(const struct ot_chain *chain, int slab); /* by how many blocks; 2 where tied */
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+struct ot_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                            int first_tile, int n_tiles);
+/* The engine's part; the first part, whose finished gradients wait on the device; the part whose state lives on
+ * the host. Any may be empty. */
+struct ot_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                            enum ot_tile_engine engine);
+struct ot_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+struct ot_span ot_slab_state_on_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 /* The device buffer of boundary b (the output of block b), micro-batch m, while the forward pass is near
  * it. */
 int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro);
@@ -73,8 +92,9 @@ int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *pla
 int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan,
                     int block, int micro);
 
-/* Where the parts of a slab's state lie, in bytes from the buffer's start. */
-static inline size_t ot_state_m_offset(void) {
+/* Where the parts of the state of n_params parameters lie, in bytes from the buffer's start. */
+static inline size_t ot_state_m_offset(int64_t n_params) {
+    (void)n_params; /* they come first */
     return 0;
 }
 static inline size_t ot_state_v_offset(int64_t n_params) {
@@ -82,6 +102,10 @@ static inline size_t ot_state_v_offset(int64_t n_params) {
 }
 static inline size_t ot_state_low_offset(int64_t n_params) {
     return (size_t)n_params * 8;
+}
+/* In a state slot, behind the state. */
+static inline size_t ot_state_grad_offset(enum ot_dtype dtype, int64_t n_params) {
+    return (size_t)n_params * (dtype == OT_F32 ? 8 : 10);
 }
 
 #endif

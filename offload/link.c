@@ -1,5 +1,6 @@
 /* Edges from accesses: the scoreboard of schedule.h. Two consecutive copies of the program are walked in
- * order; the edges of the second copy, within it and into the first, are the schedule's. */
+ * order; the edges of the second copy, within it and into the first, are the schedule's. Of a schedule that runs
+ * alone there is only one copy. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@ struct linker {
     struct ot_schedule *schedule;
     const struct ot_layout *layout;
     struct ot_reach reach;
+    int steps;       /* copies */
     int *first_tile; /* [n_buffers]: where a buffer's tiles begin */
     struct tile *tiles;
     int n_tiles;
@@ -91,9 +93,8 @@ static int reduce(struct linker *lk, int node, int step) {
         if (before == node || ot_reach_has(&lk->reach, node, before))
             continue;
         ot_reach_add(&lk->reach, node, before);
-        if (step == 1)
-            OT_TRY(add_dep(&lk->schedule->tasks[node - n],
-                           (struct ot_dep){before < n ? before : before - n, before < n}));
+        if (step == lk->steps - 1)
+            OT_TRY(add_dep(&lk->schedule->tasks[node % n], (struct ot_dep){before % n, before / n < step}));
     }
     return 0;
 }
@@ -153,10 +154,10 @@ static void mark_signals(struct ot_schedule *schedule) {
 }
 
 int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layout) {
-    struct linker lk = {.schedule = schedule, .layout = layout};
+    struct linker lk = {.schedule = schedule, .layout = layout, .steps = schedule->alone ? 1 : 2};
     int rc = 0, lane_last[OT_LANE_COUNT] = {-1, -1, -1, -1};
     OT_TRY_GOTO(build_lanes(schedule), rc, out);
-    OT_TRY_GOTO(ot_reach_open(&lk.reach, 2 * schedule->n_tasks), rc, out);
+    OT_TRY_GOTO(ot_reach_open(&lk.reach, lk.steps * schedule->n_tasks), rc, out);
     lk.first_tile = malloc(((size_t)layout->n_buffers + 1) * sizeof *lk.first_tile);
     for (int b = 0; lk.first_tile && b < layout->n_buffers; b++) {
         lk.first_tile[b] = lk.n_tiles;
@@ -169,7 +170,7 @@ int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layou
     }
     for (int t = 0; t < lk.n_tiles; t++)
         lk.tiles[t].writer = -1;
-    for (int step = 0; step < 2; step++)
+    for (int step = 0; step < lk.steps; step++)
         OT_TRY_GOTO(link_step(&lk, step, lane_last), rc, out);
     mark_signals(schedule);
 out:

@@ -1,5 +1,6 @@
 #include "offload/plan.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,11 @@ const char *ot_tier_name(enum ot_tier tier) {
     return names[tier];
 }
 
+const char *ot_tile_engine_name(enum ot_tile_engine engine) {
+    static const char *const names[] = {"gpu", "stream", "cpu"};
+    return names[engine];
+}
+
 size_t ot_ledger_total(const struct ot_ledger *ledger, enum ot_tier tier) {
     size_t total = 0;
     for (int i = 0; i < ledger->n; i++)
@@ -37,6 +43,13 @@ size_t ot_ledger_total(const struct ot_ledger *ledger, enum ot_tier tier) {
 void ot_plan_free(struct ot_plan *plan) {
     free(plan->slabs);
     memset(plan, 0, sizeof *plan);
+}
+
+int64_t ot_plan_count_tiles(const struct ot_plan *plan, enum ot_tile_engine engine) {
+    int64_t n = 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        n += plan->slabs[s].tiles[engine];
+    return n;
 }
 
 static bool any_slab(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_slot_kind kind,
@@ -54,6 +67,10 @@ static bool passes_weights(const struct ot_chain *chain, const struct ot_plan *p
 
 static bool passes_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
     return plan->train && !ot_slab_grad_in_place(chain, plan, slab);
+}
+
+static bool streams_state(const struct ot_plan *plan) {
+    return ot_plan_count_tiles(plan, OT_TILE_STREAM) > 0;
 }
 
 static bool is_tied(const struct ot_chain *chain) {
@@ -98,10 +115,29 @@ static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan)
     return 0;
 }
 
+static int check_tiles(const struct ot_chain *chain, const struct ot_plan *plan) {
+    for (int s = 0; s < plan->n_slabs; s++) {
+        const int *tiles = plan->slabs[s].tiles;
+        int there = plan->train ? ot_slab_tiles(chain, plan, s) : 0;
+        if (tiles[OT_TILE_GPU] < 0 || tiles[OT_TILE_STREAM] < 0 || tiles[OT_TILE_CPU] < 0 ||
+            tiles[OT_TILE_GPU] + tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU] != there)
+            return ot_fail(OT_E_USAGE, "plan: gpu %d, stream %d and cpu %d are not the %d tiles of slab '%s'",
+                           tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM], tiles[OT_TILE_CPU], there,
+                           chain->slabs[s].name);
+    }
+    if (plan->state_slots < 0 || plan->state_slots > OT_PLAN_MAX_STATE_SLOTS)
+        return ot_fail(OT_E_USAGE, "plan: %d slots for streamed state; give 1 to %d", plan->state_slots,
+                       OT_PLAN_MAX_STATE_SLOTS);
+    if (streams_state(plan) && plan->state_slots < 1)
+        return ot_fail(OT_E_USAGE, "plan: state streams through the device but there is no slot for it");
+    return 0;
+}
+
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
     struct ot_layout layout;
     bool weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS];
     OT_TRY(check_shape(chain, plan));
+    OT_TRY(check_tiles(chain, plan));
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         weights[k] = any_slab(chain, plan, (enum ot_slot_kind)k, passes_weights);
         grads[k] = any_slab(chain, plan, (enum ot_slot_kind)k, passes_grads);
@@ -128,10 +164,78 @@ struct candidate {
     int64_t micro_sequences;
     int resident; /* so many of the first slabs, whose update the next forward waits for first, live on the
                      device */
+    int waiting;  /* the gradients of the streamed tiles of so many of the first slabs wait on the device */
     int kept_blocks;
     int slots;
     enum ot_home activations;
 };
+
+/* Of the tiles that the stream engine and the pool share, so many of the first n are streamed: the two take
+ * turns. */
+static int64_t streamed_of_first(int64_t n, int64_t streamed, int64_t shared) {
+    return shared ? (n * streamed + shared / 2) / shared : 0;
+}
+
+static int64_t count_all_tiles(const struct ot_chain *chain, const struct ot_plan *plan) {
+    int64_t total = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        total += ot_slab_tiles(chain, plan, s);
+    return total;
+}
+
+/* The shares in whole tiles: the borders between engines are rounded, so that the tiles add up. */
+static void count_shares(const struct ot_plan_request *rq, int64_t total, int64_t counts[OT_TILE_ENGINES]) {
+    int64_t gpu = llround((double)total * rq->shares[OT_TILE_GPU]);
+    int64_t device = llround((double)total * (rq->shares[OT_TILE_GPU] + rq->shares[OT_TILE_STREAM]));
+    counts[OT_TILE_GPU] = gpu;
+    counts[OT_TILE_STREAM] = device - gpu;
+    counts[OT_TILE_CPU] = total - device;
+}
+
+static bool has_shares(const double shares[OT_TILE_ENGINES]) {
+    return shares[OT_TILE_GPU] != 0 || shares[OT_TILE_STREAM] != 0 || shares[OT_TILE_CPU] != 0;
+}
+
+static void deal_shares(const struct ot_plan_request *rq, struct ot_plan *plan) {
+    int64_t counts[OT_TILE_ENGINES], before = 0;
+    count_shares(rq, count_all_tiles(rq->chain, plan), counts);
+    int64_t gpu = counts[OT_TILE_GPU], streamed = counts[OT_TILE_STREAM];
+    for (int s = 0; s < plan->n_slabs; s++) {
+        int64_t end = before + ot_slab_tiles(rq->chain, plan, s);
+        int64_t from = before > gpu ? before - gpu : 0, to = end > gpu ? end - gpu : 0;
+        int64_t shared = streamed + counts[OT_TILE_CPU];
+        int64_t streams = streamed_of_first(to, streamed, shared) - streamed_of_first(from, streamed, shared);
+        int *tiles = plan->slabs[s].tiles;
+        tiles[OT_TILE_GPU] = (int)(end - before - (to - from));
+        tiles[OT_TILE_STREAM] = (int)streams;
+        tiles[OT_TILE_CPU] = (int)(to - from - streams);
+        before = end;
+    }
+}
+
+static void deal_tiles(const struct ot_plan_request *rq, const struct candidate *c, struct ot_plan *plan) {
+    if (rq->train && has_shares(rq->shares)) {
+        deal_shares(rq, plan);
+        return;
+    }
+    for (int s = 0; rq->train && s < plan->n_slabs; s++) {
+        bool gpu = rq->state != OT_HOME_AUTO ? rq->state == OT_HOME_GPU : s < c->resident;
+        int n = ot_slab_tiles(rq->chain, plan, s);
+        plan->slabs[s].tiles[OT_TILE_GPU] = gpu ? n : 0;
+        plan->slabs[s].tiles[OT_TILE_CPU] = gpu ? 0 : n;
+    }
+}
+
+/* Between two micro-batches of a block, a part of the next slab's streamed tiles is updated: slots enough for
+ * that part while the next one is on its way. */
+static int wanted_state_slots(const struct ot_plan *plan, int slots) {
+    int most = 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        most = plan->slabs[s].tiles[OT_TILE_STREAM] > most ? plan->slabs[s].tiles[OT_TILE_STREAM] : most;
+    int parts = 2 * ((most + plan->max_micro - 1) / plan->max_micro);
+    int wanted = slots > 2 && parts > slots ? parts : slots;
+    return most == 0 ? 0 : wanted < OT_PLAN_MAX_STATE_SLOTS ? wanted : OT_PLAN_MAX_STATE_SLOTS;
+}
 
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,
                       const struct candidate *c, struct ot_plan *plan) {
@@ -155,6 +259,7 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
                                              : 1;
         plan->stage_slots[k] = !grads || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;
     }
+    plan->state_slots = wanted_state_slots(plan, c->slots);
 }
 
 static int build(const struct ot_plan_request *rq, const struct candidate *c, struct ot_plan *plan) {
@@ -162,8 +267,9 @@ static int build(const struct ot_plan_request *rq, const struct candidate *c, st
     for (int s = 0; s < chain->n_slabs; s++) {
         enum ot_home home = s < c->resident ? OT_HOME_GPU : OT_HOME_HOST;
         plan->slabs[s].weights = rq->weights != OT_HOME_AUTO ? rq->weights : home;
-        plan->slabs[s].state = !rq->train ? OT_HOME_HOST : rq->state != OT_HOME_AUTO ? rq->state : home;
+        plan->slabs[s].grads = s < c->waiting ? OT_HOME_GPU : OT_HOME_HOST;
     }
+    deal_tiles(rq, c, plan);
     plan->activations = rq->activations != OT_HOME_AUTO ? rq->activations : c->activations;
     plan->micro_tokens = c->micro_sequences * rq->sequence_tokens;
     plan->max_micro = (int)((rq->step_sequences + c->micro_sequences - 1) / c->micro_sequences);
@@ -227,7 +333,7 @@ static int describe_shortage(const struct ot_plan_request *rq, const struct shor
     size_t have_gpu = rq->budget_bytes[OT_TIER_GPU], have_host = rq->budget_bytes[OT_TIER_HOST];
     long long tokens = rq->sequence_tokens, sequences = rq->step_sequences;
     const char *instead = rq->train ? "lower --tokens-per-step or --seq-len, or leave --home, --slots, "
-                                      "--recompute and --micro-batch to the program"
+                                      "--recompute, --micro-batch and --optimizer-engine to the program"
                                     : "or shorten the sequences";
     if (gpu != SIZE_MAX && host != SIZE_MAX)
         return ot_fail(OT_E_BUDGET,
@@ -320,7 +426,11 @@ static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, in
     least = least > sound ? least : sound;
     for (;; micro = micro / 2) {
         struct need need;
-        *c = (struct candidate){micro, rq->chain->n_slabs, kept, rq->slots ? rq->slots : 1, OT_HOME_GPU};
+        *c = (struct candidate){.micro_sequences = micro,
+                                .resident = rq->chain->n_slabs,
+                                .kept_blocks = kept,
+                                .slots = rq->slots ? rq->slots : 1,
+                                .activations = OT_HOME_GPU};
         OT_TRY(measure(rq, c, plan, &need));
         if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
             return 1;
@@ -349,7 +459,10 @@ static int find_candidate(const struct ot_plan_request *rq, struct candidate *c,
     for (;; micro = micro / 2 > least ? micro / 2 : least) {
         for (int home = 0; home < homes; home++)
             for (int slots = most_slots; slots >= fewest_slots; slots--) {
-                *c = (struct candidate){micro, 0, kept, slots, (enum ot_home)home};
+                *c = (struct candidate){.micro_sequences = micro,
+                                        .kept_blocks = kept,
+                                        .slots = slots,
+                                        .activations = (enum ot_home)home};
                 int rc = find_resident(rq, c, plan, &shortage);
                 if (rc != 0)
                     return rc < 0 ? rc : 0;
@@ -359,19 +472,58 @@ static int find_candidate(const struct ot_plan_request *rq, struct candidate *c,
     }
 }
 
-/* The most blocks whose insides there is room to keep beside what was chosen. */
-static int grow_kept(const struct ot_plan_request *rq, struct candidate *c, struct ot_plan *plan) {
-    int low = 0, high = rq->chain->n_blocks - 2;
+/* Sets *count, of what the candidate may have more of, to the most up to `high` that there is room for beside
+ * what was chosen. */
+static int grow(const struct ot_plan_request *rq, struct candidate *c, struct ot_plan *plan, int *count,
+                int high) {
+    int low = 0;
     while (low < high) {
         struct need need;
-        c->kept_blocks = low + (high - low + 1) / 2;
+        *count = low + (high - low + 1) / 2;
         OT_TRY(measure(rq, c, plan, &need));
         if (has_room(rq, &need, OT_TIER_GPU))
-            low = c->kept_blocks;
+            low = *count;
         else
-            high = c->kept_blocks - 1;
+            high = *count - 1;
     }
-    c->kept_blocks = low;
+    *count = low;
+    return 0;
+}
+
+/* ---- requests ---- */
+
+int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state) {
+    double sum = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++) {
+        const char *name = ot_tile_engine_name((enum ot_tile_engine)e);
+        if (!(shares[e] >= 0 && shares[e] <= 1))
+            return ot_fail(OT_E_USAGE, "--optimizer-engine: %s cannot have a share of %g: give 0 to 1", name,
+                           shares[e]);
+        enum ot_home home = e == OT_TILE_GPU ? OT_HOME_GPU : OT_HOME_HOST;
+        if (shares[e] > 0 && state != OT_HOME_AUTO && state != home)
+            return ot_fail(
+                OT_E_USAGE,
+                "--optimizer-engine: %s updates state that lives on the %s, --home state=%s puts it "
+                "elsewhere; give one of them",
+                name, ot_tier_name((enum ot_tier)home), ot_tier_name((enum ot_tier)state));
+        sum += shares[e];
+    }
+    if (has_shares(shares) && fabs(sum - 1) > 1e-6)
+        return ot_fail(OT_E_USAGE, "--optimizer-engine: the shares add up to %g, not to 1", sum);
+    return 0;
+}
+
+/* A share that is given is not rounded away. */
+static int check_counts(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    int64_t counts[OT_TILE_ENGINES], total = count_all_tiles(rq->chain, plan);
+    count_shares(rq, total, counts);
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        if (rq->shares[e] > 0 && counts[e] == 0)
+            return ot_fail(
+                OT_E_USAGE,
+                "--optimizer-engine: a share of %g for %s is none of this model's %lld tiles: give "
+                "more or leave it out",
+                rq->shares[e], ot_tile_engine_name((enum ot_tile_engine)e), (long long)total);
     return 0;
 }
 
@@ -389,7 +541,7 @@ static int check_request(const struct ot_plan_request *rq) {
     if (rq->extra_device_bytes < 0 || rq->extra_host_bytes < 0)
         return ot_fail(OT_E_USAGE, "plan: %lld and %lld bytes cannot be reserved",
                        (long long)rq->extra_device_bytes, (long long)rq->extra_host_bytes);
-    return 0;
+    return ot_plan_check_shares(rq->shares, rq->state);
 }
 
 static int64_t choose_tile(const struct ot_chain *chain) {
@@ -413,9 +565,12 @@ int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->train = rq->train;
     out->clip = rq->clip;
     out->tile_params = choose_tile(rq->chain);
+    OT_TRY_GOTO(check_counts(rq, out), rc, out_failed);
     OT_TRY_GOTO(find_candidate(rq, &c, out), rc, out_failed);
+    if (streams_state(out))
+        OT_TRY_GOTO(grow(rq, &c, out, &c.waiting, rq->chain->n_slabs), rc, out_failed);
     if (rq->train && rq->recompute < 0)
-        OT_TRY_GOTO(grow_kept(rq, &c, out), rc, out_failed);
+        OT_TRY_GOTO(grow(rq, &c, out, &c.kept_blocks, rq->chain->n_blocks - 2), rc, out_failed);
     OT_TRY_GOTO(build(rq, &c, out), rc, out_failed);
     return 0;
 out_failed:

@@ -2,20 +2,27 @@
  * model and a machine into a schedule, and its ledger names every byte on every tier before anything is
  * allocated.
  *
- * HOMES. Per slab, weights and state live on the device or on the host:
+ * HOMES. A slab's weights live on the device, or on the host and pass through a slot at each use.
  *
- *   weights device, state device   resident: updated by the device where they lie
- *   weights host,   state host     streamed: updated by the CPU pool, fetched into a slot at use
- *   weights device, state host     the pool updates the host's copy, which then goes to the resident one
- *   weights host,   state device   fetched into a slot, updated there, stored back
+ * TILES AND THEIR ENGINES. The optimizer's work is cut into tiles of tile_params parameters. The state of a
+ * tile is (lo, m, v), in fp32 training (m, v); where it lives follows from the engine that updates the tile:
  *
- * State is (lo, m, v), in fp32 training (m, v). Whoever updates needs the master's high half too, so a
- * host-homed state always has the weights beside it on the host, whatever the weights' home.
+ *   gpu      state on the device: updated there after backward, before the next forward can ask for it
+ *   stream   state on the host, brought to the device and back through a slot: updated just before the slab's
+ *            first use in the NEXT step, while the block before it computes. Until then the tile is one update
+ *            behind; its gradients wait, on the device where there is room, else on the host
+ *   cpu      state on the host: updated there by the CPU pool, in the order in which the next forward needs
+ *            the slabs
+ *
+ * A slab's tiles go to the engines in this order, so that a slab which several share has one contiguous part
+ * for each. All give the same bits. Where a slab has weights on the host (its home, or because the pool updates
+ * there) that copy is whole, and every engine brings what it has updated to each copy before anyone reads it.
  *
  * SLOTS. What is not resident passes through slots: `layer` slots fit the largest layer slab, `edge` slots
  * the largest of the others (embedding, head). Gradients accumulate in fp32 slots of the same two kinds;
  * finished ones leave through staging slots in the gradient's storage dtype (bf16 training; fp32 leaves
- * straight from the accumulator).
+ * straight from the accumulator). State slots hold one streamed tile each: its state, and its gradients where
+ * those wait on the host.
  *
  * The micro-batch size is part of what fixes the bits; everything else in a plan is not.
  */
@@ -36,10 +43,15 @@ enum ot_home { OT_HOME_AUTO = -1, OT_HOME_GPU = OT_TIER_GPU, OT_HOME_HOST = OT_T
 enum ot_order { OT_ORDER_LAYER, OT_ORDER_MICRO }; /* layer-major, or micro-batch-major (for comparison) */
 enum ot_slot_kind { OT_SLOT_LAYER, OT_SLOT_EDGE, OT_SLOT_KINDS };
 
-enum { OT_PLAN_MAX_SLOTS = 8 };
+enum { OT_PLAN_MAX_SLOTS = 8, OT_PLAN_MAX_STATE_SLOTS = 64 };
+
+enum ot_tile_engine { OT_TILE_GPU, OT_TILE_STREAM, OT_TILE_CPU, OT_TILE_ENGINES };
+const char *ot_tile_engine_name(enum ot_tile_engine engine); /* "gpu", "stream", "cpu" */
 
 struct ot_slab_plan {
-    enum ot_home weights, state;
+    enum ot_home weights;
+    int tiles[OT_TILE_ENGINES]; /* how many each engine updates; all 0 in a plan that does not train */
+    enum ot_home grads;         /* where the gradients of streamed tiles wait */
 };
 
 struct ot_ledger_entry {
@@ -67,9 +79,10 @@ struct ot_plan {
     bool keep_grads; /* test seam: see ot_engine_get_grad */
     /* 0 where nothing passes */
     int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS];
+    int state_slots;      /* of a tile each, for the stream engine */
     int activation_slots; /* device slots for boundary activations homed on the host */
     int kept_blocks;      /* the last k middle blocks keep their inner activations; the others recompute */
-    int64_t tile_params;  /* the CPU pool's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
+    int64_t tile_params;  /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
 };
 
@@ -81,6 +94,7 @@ struct ot_plan_request {
     int64_t micro_sequences; /* sequences of a micro-batch; 0: chosen from the budget */
     bool train, clip;
     enum ot_home weights, state, activations; /* AUTO, or forced for all slabs */
+    double shares[OT_TILE_ENGINES];           /* of the tiles, by engine; all 0: chosen */
     int slots;                                /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
     int recompute;                            /* -1: chosen, 0: keep everything, 1: recompute every block */
     enum ot_order order;
@@ -90,11 +104,18 @@ struct ot_plan_request {
 
 /* Chooses within the budgets: everything resident if a micro-batch of sound size allows it; else
  * micro-batches large enough, then activations on the device, then slots enough to overlap; as much residency
- * as that leaves room for, then kept activations; streams what does not fit. Deterministic. Errors:
+ * as that leaves room for, from slab 0 on, whose update the next forward waits for first; then the waiting
+ * gradients of streamed tiles, then kept activations; streams what does not fit. State that does not fit is the
+ * CPU pool's. Shares are of the whole chain's tiles: gpu takes the first ones, for the same reason, and stream
+ * and cpu take turns in the others, so that both are at work on what is needed next. Deterministic. Errors:
  * OT_E_BUDGET: which tier, by how much, and what would fit (the memory that the sentence says to give is
  * enough, the rest unchanged); OT_E_USAGE: a request that cannot be. The caller frees the plan with
  * ot_plan_free. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
+/* Whether the shares add up and go with the home of the state. Errors: OT_E_USAGE. */
+int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state);
+/* How many of all tiles the engine updates. */
+int64_t ot_plan_count_tiles(const struct ot_plan *plan, enum ot_tile_engine engine);
 /* Recomputes the ledger from the other fields, after a test or a caller has set them by hand. Errors:
  * OT_E_USAGE when the fields contradict each other (a slab homed on the host without slots, ...). */
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan);

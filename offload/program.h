@@ -1,5 +1,5 @@
-/* Writing a step down as a sequential program: what the generators (program_train.c, program_forward.c)
- * share. Internal to offload/.
+/* Writing a step down as a sequential program: what the generators (program_train.c, program_update.c,
+ * program_forward.c) share. Internal to offload/.
  *
  * A program ends at the first failure: p->rc keeps it, and everything after it does nothing.
  */
@@ -54,6 +54,8 @@ struct ot_program {
     int *uses_left; /* [n_slabs]: uses whose gradient is not complete yet */
     int *deferred;  /* [n_slabs]: device updates to be emitted after the next block's backward */
     int n_deferred;
+    int *streamed; /* [n_slabs]: streamed tiles that have had the step before's update */
+    int next_state_slot;
 };
 
 /* Errors: OT_E_BUDGET; ot_program_close is called in either case. */
@@ -73,16 +75,32 @@ void ot_program_update(struct ot_program *p, struct ot_task *task, int buffer, s
                        struct ot_tag after);
 /* Garbage before and after. */
 void ot_program_scratch(struct ot_program *p, struct ot_task *task, int buffer);
-struct ot_access *ot_program_last(struct ot_task *task); /* to narrow the tiles, or say parity */
+struct ot_access *ot_program_last(struct ot_task *task);                   /* to say parity */
+void ot_program_narrow(struct ot_task *task, int first_tile, int n_tiles); /* of the last access */
 
 /* The steps that training and forward alone share. */
 void ot_program_batch_in(struct ot_program *p);
 /* The visit's own weights, and more as slots allow. */
 void ot_program_fetch_ahead(struct ot_program *p, int visit);
-void ot_program_fetch(struct ot_program *p, int slab, int slot);
-int ot_program_weights(struct ot_program *p, int slab); /* the buffer that holds them now */
+void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_span span);
+/* The buffer that holds them now; OT_NO_BUFFER: none on the device does. */
+int ot_program_weights(struct ot_program *p, int slab);
+struct ot_span ot_program_whole(const struct ot_program *p, int slab);
 void ot_program_forward(struct ot_program *p, int block, int micro);
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses);
+
+/* Decisions and updates (program_update.c). slab < 0: all norms and the losses. With a decision per slab, what
+ * was decided before is not read again. */
+void ot_program_result_out(struct ot_program *p, int slab);
+void ot_program_decide(struct ot_program *p, int slab);
+/* The decision to the device, where it has a part in the slab's updates. */
+void ot_program_params_in(struct ot_program *p, int slab);
+/* The engine's part of the slab; nothing where it has none. */
+void ot_program_update_gpu(struct ot_program *p, int slab);
+void ot_program_update_cpu(struct ot_program *p, int slab);
+/* Brings the number of streamed tiles that have been updated to `upto`; the slab's weights must be on the
+ * device. */
+void ot_program_stream(struct ot_program *p, int slab, int upto);
 
 static inline struct ot_tag ot_tag(enum ot_content content, int index, int micro, int version) {
     return (struct ot_tag){

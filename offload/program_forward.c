@@ -52,7 +52,8 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     p->returns = calloc(n * (size_t)plan->max_micro, sizeof *p->returns);
     p->uses_left = calloc((size_t)chain->n_slabs, sizeof *p->uses_left);
     p->deferred = calloc((size_t)chain->n_slabs, sizeof *p->deferred);
-    if (!p->visits || !p->needs || !p->returns || !p->uses_left || !p->deferred)
+    p->streamed = calloc((size_t)chain->n_slabs, sizeof *p->streamed);
+    if (!p->visits || !p->needs || !p->returns || !p->uses_left || !p->deferred || !p->streamed)
         return p->rc = ot_fail(OT_E_BUDGET, "no memory for the schedule of %d blocks", chain->n_blocks);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         OT_TRY(p->rc = ot_ring_open(&p->weights[k], layout->weight_slots[k], plan->weight_slots[k]));
@@ -65,8 +66,11 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
         add_needs(p, v);
     if (train)
         add_returns(p);
-    for (int s = 0; s < chain->n_slabs; s++)
+    for (int s = 0; s < chain->n_slabs; s++) {
         p->uses_left[s] = ot_slab_uses(chain, s);
+        p->streamed[s] =
+            train ? 0 : plan->slabs[s].tiles[OT_TILE_STREAM]; /* a flush comes before the others */
+    }
     return 0;
 }
 
@@ -82,6 +86,7 @@ int ot_program_close(struct ot_program *p) {
     free(p->returns);
     free(p->uses_left);
     free(p->deferred);
+    free(p->streamed);
     if (rc >= 0)
         rc = ot_schedule_link(p->schedule, p->layout);
     if (rc < 0)
@@ -91,15 +96,36 @@ int ot_program_close(struct ot_program *p) {
 
 /* ---- weights ---- */
 
-void ot_program_fetch(struct ot_program *p, int slab, int slot) {
+struct ot_span ot_program_whole(const struct ot_program *p, int slab) {
+    return ot_slab_span(p->chain, p->plan, slab, 0, ot_slab_tiles(p->chain, p->plan, slab));
+}
+
+/* Some of the fetched tiles, all of one version. */
+static void fetch_tiles(struct ot_program *p, struct ot_task *task, int first, int end, int version) {
+    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, task->slab, 0, version);
+    int from = first > task->span.first_tile ? first : task->span.first_tile;
+    int to = task->span.first_tile + task->span.n_tiles;
+    to = end < to ? end : to;
+    if (from >= to)
+        return;
+    ot_program_read(p, task, task->from, tag);
+    ot_program_narrow(task, from, to - from);
+    ot_program_write(p, task, task->to, tag);
+    ot_program_narrow(task, from, to - from);
+}
+
+void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_span span) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
+    struct ot_span stream = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
+    int pending = stream.first_tile + p->streamed[slab], end = stream.first_tile + stream.n_tiles;
     struct ot_task *task = ot_program_task(p, OT_TASK_FETCH, OT_LANE_H2D);
-    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0);
     task->slab = slab;
+    task->span = span;
     task->from = p->layout->slabs[slab].weights_host;
     task->to = ring->buffers[slot];
-    ot_program_read(p, task, task->from, tag);
-    ot_program_write(p, task, task->to, tag);
+    fetch_tiles(p, task, 0, pending, 0);
+    fetch_tiles(p, task, pending, end, -1);
+    fetch_tiles(p, task, end, span.first_tile + span.n_tiles, 0);
     ring->owner[slot] = slab;
     ring->last[slot] = p->schedule->n_tasks;
 }
@@ -119,7 +145,7 @@ static bool fetch_need(struct ot_program *p, int i) {
     int slot = ot_ring_victim(ring, needed, n_needed);
     if (slot < 0)
         return false;
-    ot_program_fetch(p, slab, slot);
+    ot_program_fetch(p, slab, slot, ot_program_whole(p, slab));
     return true;
 }
 
@@ -169,8 +195,10 @@ void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_u
     for (int u = 0; u < n_uses; u++) {
         if (backward && !block->uses[u].needed_in_backward)
             continue;
-        task->weights[u] = ot_program_weights(p, block->uses[u].slab);
-        ot_program_read(p, task, task->weights[u], ot_tag(OT_CONTENT_WEIGHTS, block->uses[u].slab, 0, 0));
+        int slab = block->uses[u].slab;
+        task->weights[u] = ot_program_weights(p, slab);
+        ot_program_read(p, task, task->weights[u], ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0));
+        ot_program_narrow(task, 0, ot_slab_tiles(p->chain, p->plan, slab));
     }
     ot_program_read(p, task, p->layout->batch_gpu[0], ot_tag(OT_CONTENT_BATCH, 0, 0, 0));
     ot_program_last(task)->parity = true;

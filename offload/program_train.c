@@ -2,7 +2,8 @@
  *
  * With clipping everything after backward waits for one decision (the global norm), then updates run in the
  * order in which the next forward needs the slabs. Without clipping each slab has a decision of its own,
- * taken as soon as its gradient is complete, so that updates overlap the rest of backward.
+ * taken as soon as its gradient is complete, so that updates overlap the rest of backward. Streamed tiles have
+ * their turn in the next step, in either case.
  */
 #include "offload/program.h"
 #include "src/base/error.h"
@@ -121,9 +122,14 @@ static void backward(struct ot_program *p, int block, int micro) {
         ot_program_scratch(p, task, layout->token_loss);
         ot_program_write(p, task, layout->results_gpu,
                          ot_tag(OT_CONTENT_RESULT, p->chain->n_slabs, micro, 0));
-        ot_program_last(task)->first_tile = p->chain->n_slabs;
-        ot_program_last(task)->n_tiles = 1;
+        ot_program_narrow(task, p->chain->n_slabs, 1);
     }
+}
+
+/* Of the sum of all uses. In fp32 training nothing rounds it on: it is the finished gradient. */
+static struct ot_tag sum_tag(const struct ot_program *p, int slab) {
+    return p->chain->dtype == OT_F32 ? ot_tag(OT_CONTENT_GRAD, slab, 0, 0)
+                                     : ot_tag(OT_CONTENT_GRAD_SUM, slab, -1, 0);
 }
 
 /* The fp32 copy that tests compare with other implementations. */
@@ -132,237 +138,134 @@ static void keep_grad(struct ot_program *p, int slab, int sum) {
     task->slab = slab;
     task->from = sum;
     task->to = p->layout->slabs[slab].kept_grad;
-    ot_program_read(p, task, sum, ot_tag(OT_CONTENT_GRAD_SUM, slab, -1, 0));
-    ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_GRAD_SUM, slab, -1, 0));
+    ot_program_read(p, task, sum, sum_tag(p, slab));
+    ot_program_write(p, task, task->to, sum_tag(p, slab));
 }
 
-/* Joins the uses, takes the squared norm, rounds to the storage dtype. Returns where the finished gradient
- * lies. */
-static int finish_grad(struct ot_program *p, int slab) {
-    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
+/* The slot in which what leaves for the host is rounded; fp32 leaves from where it was summed. */
+static int stage_for(struct ot_program *p, int slab) {
     struct ot_ring *stages = &p->stages[ot_slab_slot_kind(p->chain, slab)];
-    bool stays = p->plan->slabs[slab].state == OT_HOME_GPU;
-    int stage = -1, n = 0, sums[OT_MAX_USES], ids[OT_MAX_USES];
+    if (p->layout->slabs[slab].grad_host == OT_NO_BUFFER || p->chain->dtype == OT_F32)
+        return OT_NO_BUFFER;
+    int stage = ot_ring_victim(stages, NULL, 0);
+    stages->last[stage] = p->schedule->n_tasks;
+    return stages->buffers[stage];
+}
+
+/* Joins the uses, takes the squared norm, rounds to the storage dtype: what waits on the device, and what leaves
+ * for the host. Returns the sum's buffer. */
+static int finish_grad(struct ot_program *p, int slab) {
+    int n = 0, sums[OT_MAX_USES], ids[OT_MAX_USES];
     for (int block = 0; block < p->chain->n_blocks; block++)
         for (int u = 0; u < p->chain->blocks[block].n_uses; u++)
             if (p->chain->blocks[block].uses[u].slab == slab && n < OT_MAX_USES) {
                 sums[n] = accumulator(p, block, u);
                 ids[n++] = use_id(block, u);
             }
-    if (!stays && stages->count > 0) {
-        stage = ot_ring_victim(stages, NULL, 0);
-        stages->last[stage] = p->schedule->n_tasks;
-    }
+    int stage = stage_for(p, slab);
     struct ot_task *task = ot_program_task(p, OT_TASK_GRAD_FINISH, OT_LANE_COMPUTE);
     task->slab = slab;
     task->n_uses = n;
     task->from = sums[0];
-    task->to = stays ? b->grad_gpu : stage >= 0 ? stages->buffers[stage] : sums[0];
+    task->to = p->layout->slabs[slab].grad_gpu;
+    task->stage = stage;
     for (int i = 0; i < n; i++) {
         struct ot_tag all = ot_tag(OT_CONTENT_GRAD_SUM, ids[i], p->plan->max_micro, 0);
         task->grads[i] = sums[i];
         if (i == 0)
-            ot_program_update(
-                p, task, sums[0], all,
-                ot_tag(task->to == sums[0] && !p->plan->keep_grads ? OT_CONTENT_GRAD : OT_CONTENT_GRAD_SUM,
-                       slab, task->to == sums[0] && !p->plan->keep_grads ? 0 : -1, 0));
+            ot_program_update(p, task, sums[0], all, sum_tag(p, slab));
         else
             ot_program_read(p, task, sums[i], all);
     }
-    if (task->to != sums[0])
+    if (task->to != OT_NO_BUFFER && task->to != sums[0])
         ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
+    if (stage != OT_NO_BUFFER)
+        ot_program_write(p, task, stage, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
     ot_program_write(p, task, p->layout->results_gpu, ot_tag(OT_CONTENT_RESULT, slab, 0, 0));
-    ot_program_last(task)->first_tile = slab;
-    ot_program_last(task)->n_tiles = 1;
-    return task->to;
+    ot_program_narrow(task, slab, 1);
+    if (p->plan->keep_grads)
+        keep_grad(p, slab, sums[0]);
+    return stage != OT_NO_BUFFER ? stage : sums[0];
 }
 
-/* Tag of a finished gradient: the sum itself where nothing was rounded and the test seam reads it as well. */
-static struct ot_tag grad_tag(const struct ot_program *p, int slab, bool is_sum) {
-    bool sum = is_sum && p->plan->keep_grads;
-    return ot_tag(sum ? OT_CONTENT_GRAD_SUM : OT_CONTENT_GRAD, slab, sum ? -1 : 0, 0);
-}
-
-static void grad_out(struct ot_program *p, int slab, int from, bool is_sum) {
+/* from: the stage, or the sum. */
+static void grad_out(struct ot_program *p, int slab, int from) {
+    struct ot_span waiting = ot_slab_waiting_on_gpu(p->chain, p->plan, slab);
     struct ot_task *task = ot_program_task(p, OT_TASK_GRAD_OUT, OT_LANE_D2H);
     task->slab = slab;
+    task->span = ot_slab_span(p->chain, p->plan, slab, waiting.n_tiles,
+                              ot_slab_tiles(p->chain, p->plan, slab) - waiting.n_tiles);
     task->from = from;
     task->to = p->layout->slabs[slab].grad_host;
-    ot_program_read(p, task, from, grad_tag(p, slab, is_sum));
-    ot_program_write(p, task, task->to, grad_tag(p, slab, is_sum));
+    ot_program_read(p, task, from, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
+    ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
 }
 
-/* ---- decisions and updates ---- */
-
-/* slab < 0: all norms and the losses. With a decision per slab, what was decided before is not read again. */
-static void result_out(struct ot_program *p, int slab) {
-    struct ot_task *task = ot_program_task(p, OT_TASK_RESULT_OUT, OT_LANE_D2H);
-    int first = slab >= 0 ? slab : p->plan->clip ? 0 : p->chain->n_slabs;
-    int last = slab >= 0 ? slab : p->chain->n_slabs;
-    task->slab = slab;
-    task->from = p->layout->results_gpu;
-    task->to = p->layout->results_host[0];
-    for (int side = 0; side < 2; side++) {
-        ot_program_access(p, task, side ? task->to : task->from, side == 0, side == 1);
-        ot_program_last(task)->parity = side == 1;
-        ot_program_last(task)->first_tile = first;
-        ot_program_last(task)->n_tiles = last - first + 1;
-    }
-}
-
-static void decide(struct ot_program *p, int slab) {
-    struct ot_task *task = ot_program_task(p, OT_TASK_DECIDE, OT_LANE_CPU);
-    task->slab = slab;
-    task->deadline = -1;
-    task->from = p->layout->results_host[0];
-    task->to = p->layout->params_host[0];
-    ot_program_access(p, task, task->from, true, false)->parity = true;
-    if (slab >= 0) {
-        ot_program_last(task)->first_tile = slab;
-        ot_program_last(task)->n_tiles = 1;
-    }
-    ot_program_update(p, task, p->layout->control, (struct ot_tag){0}, (struct ot_tag){0});
-    if (slab < 0 && !p->plan->clip)
-        return; /* every slab has been decided: this only closes the step */
-    ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
-    ot_program_last(task)->parity = true;
-    if (slab >= 0) {
-        ot_program_last(task)->first_tile = slab;
-        ot_program_last(task)->n_tiles = 1;
-    }
-}
-
-static void narrow(struct ot_task *task, int tile) {
-    ot_program_last(task)->first_tile = tile;
-    ot_program_last(task)->n_tiles = 1;
-}
-
-static void params_in(struct ot_program *p, int slab) {
-    struct ot_task *task = ot_program_task(p, OT_TASK_PARAMS_IN, OT_LANE_H2D);
-    struct ot_tag tag = ot_tag(OT_CONTENT_PARAMS, 0, 0, 0);
-    task->slab = slab;
-    task->from = p->layout->params_host[0];
-    task->to = p->layout->params_gpu;
-    ot_program_read(p, task, task->from, tag);
-    ot_program_last(task)->parity = true;
-    narrow(task, slab);
-    ot_program_write(p, task, task->to, tag);
-    narrow(task, slab);
-}
-
-static void update_on_cpu(struct ot_program *p, int slab) {
-    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
-    bool is_sum = p->chain->dtype == OT_F32;
-    for (int tile = 0; tile < ot_slab_tiles(p->chain, p->plan, slab); tile++) {
-        struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_CPU, OT_LANE_CPU);
-        task->slab = slab;
-        task->tile = tile;
-        task->deadline = slab; /* slabs are numbered in the order in which forward needs them */
-        task->from = b->grad_host;
-        task->to = b->weights_host;
-        task->state = b->state_host;
-        ot_program_read(p, task, p->layout->params_host[0], ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
-        ot_program_last(task)->parity = true;
-        narrow(task, slab);
-        ot_program_read(p, task, b->grad_host, grad_tag(p, slab, is_sum));
-        ot_program_update(p, task, b->weights_host, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
-                          ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
-        narrow(task, tile);
-        ot_program_update(p, task, b->state_host, ot_tag(OT_CONTENT_STATE, slab, 0, 0),
-                          ot_tag(OT_CONTENT_STATE, slab, 0, 1));
-        narrow(task, tile);
-    }
-    if (b->weights_gpu == OT_NO_BUFFER)
-        return;
-    struct ot_task *task = ot_program_task(p, OT_TASK_UPLOAD, OT_LANE_H2D);
-    task->slab = slab;
-    task->from = b->weights_host;
-    task->to = b->weights_gpu;
-    ot_program_read(p, task, task->from, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
-    ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
-}
-
-static void update_on_gpu(struct ot_program *p, int slab) {
-    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
-    struct ot_tag before = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
-                  after = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1);
-    struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
-    int slot = -1;
-    params_in(p, slab);
-    if (ot_slab_is_streamed(p->plan, slab)) {
-        slot = ot_ring_find(ring, slab);
-        if (slot < 0)
-            ot_program_fetch(p, slab, slot = ot_ring_victim(ring, NULL, 0));
-    }
-    int weights = ot_program_weights(p, slab);
-    struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_GPU, OT_LANE_COMPUTE);
-    task->slab = slab;
-    task->from = b->grad_gpu;
-    task->to = weights;
-    task->state = b->state_gpu;
-    ot_program_read(p, task, p->layout->params_gpu, ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
-    narrow(task, slab);
-    ot_program_read(p, task, b->grad_gpu, grad_tag(p, slab, ot_slab_grad_in_place(p->chain, p->plan, slab)));
-    ot_program_update(p, task, weights, before, after);
-    ot_program_update(p, task, b->state_gpu, ot_tag(OT_CONTENT_STATE, slab, 0, 0),
-                      ot_tag(OT_CONTENT_STATE, slab, 0, 1));
-    if (slot < 0)
-        return;
-    ring->owner[slot] = -1; /* the slot's weights belong to the next step: this one must not find them */
-    task = ot_program_task(p, OT_TASK_STORE, OT_LANE_D2H);
-    task->slab = slab;
-    task->from = weights;
-    task->to = b->weights_host;
-    ot_program_read(p, task, weights, after);
-    ot_program_write(p, task, task->to, after);
-}
-
-static void update(struct ot_program *p, int slab) {
-    if (p->plan->slabs[slab].state == OT_HOME_HOST)
-        update_on_cpu(p, slab);
-    else
-        update_on_gpu(p, slab);
-}
+/* ---- the step ---- */
 
 /* Device updates wait for a decision that takes a trip to the host: the next block's backward goes first. */
 static void flush_deferred(struct ot_program *p) {
-    for (int i = 0; i < p->n_deferred; i++)
-        update_on_gpu(p, p->deferred[i]);
+    for (int i = 0; i < p->n_deferred; i++) {
+        ot_program_params_in(p, p->deferred[i]);
+        ot_program_update_gpu(p, p->deferred[i]);
+    }
     p->n_deferred = 0;
 }
 
 static void complete_slab(struct ot_program *p, int slab) {
-    bool stays = p->plan->slabs[slab].state == OT_HOME_GPU;
-    int finished = finish_grad(p, slab);
-    /* In place, or fp32 on its way to the host: what is finished is the sum. */
-    bool is_sum = p->chain->dtype == OT_F32 && (!stays || ot_slab_grad_in_place(p->chain, p->plan, slab));
-    if (p->plan->keep_grads)
-        keep_grad(p, slab, p->schedule->tasks[p->schedule->n_tasks - 1].from);
-    if (!stays)
-        grad_out(p, slab, finished, is_sum);
+    const int *tiles = p->plan->slabs[slab].tiles;
+    int leaves = finish_grad(p, slab);
+    if (p->layout->slabs[slab].grad_host != OT_NO_BUFFER)
+        grad_out(p, slab, leaves);
     release_accumulators(p, slab);
     if (p->plan->clip)
         return;
-    result_out(p, slab);
-    decide(p, slab);
-    if (stays)
+    ot_program_result_out(p, slab);
+    ot_program_decide(p, slab);
+    if (tiles[OT_TILE_GPU] + tiles[OT_TILE_STREAM] > 0)
         p->deferred[p->n_deferred++] = slab;
-    else
-        update_on_cpu(p, slab);
+    ot_program_update_cpu(p, slab);
+}
+
+/* ---- streamed updates: the step before's ---- */
+
+/* What the visit uses must be up to date when it starts. */
+static void stream_rest(struct ot_program *p, const struct ot_visit *visit) {
+    const struct ot_block_spec *block = &p->chain->blocks[visit->block];
+    for (int u = 0; u < block->n_uses; u++)
+        ot_program_stream(p, block->uses[u].slab, p->plan->slabs[block->uses[u].slab].tiles[OT_TILE_STREAM]);
+}
+
+/* And most of it is: between the micro-batches of the visit before, as far as slots let its weights be there
+ * already. Meanwhile h2d brings the state of the tiles after. done: of the visit's micro-batches. */
+static void stream_ahead(struct ot_program *p, int v, int done) {
+    if (v + 1 == p->n_visits)
+        return;
+    const struct ot_block_spec *next = &p->chain->blocks[p->visits[v + 1].block];
+    for (int u = 0; u < next->n_uses; u++) {
+        int slab = next->uses[u].slab, tiles = p->plan->slabs[slab].tiles[OT_TILE_STREAM];
+        if (tiles > 0 && ot_program_weights(p, slab) != OT_NO_BUFFER)
+            ot_program_stream(p, slab, tiles * done / p->visits[v].n_micro);
+    }
+}
+
+static void forward(struct ot_program *p, int block, int micro) {
+    ot_program_forward(p, block, micro);
+    if (p->layout->boundary_host && block < p->chain->n_blocks - 1 - p->layout->n_boundaries)
+        boundary_out(p, block, micro);
 }
 
 static void run_visit(struct ot_program *p, int v) {
     const struct ot_visit *visit = &p->visits[v];
     int end = visit->first_micro + visit->n_micro;
     ot_program_fetch_ahead(p, v);
+    stream_rest(p, visit);
     for (int m = visit->first_micro; m < end && p->rc >= 0; m++) {
-        if (visit->backward) {
+        if (visit->backward)
             backward(p, visit->block, m);
-            continue;
-        }
-        ot_program_forward(p, visit->block, m);
-        if (p->layout->boundary_host && visit->block < p->chain->n_blocks - 1 - p->layout->n_boundaries)
-            boundary_out(p, visit->block, m);
+        else
+            forward(p, visit->block, m);
+        stream_ahead(p, v, m + 1 - visit->first_micro);
     }
     if (!visit->backward || end != p->plan->max_micro)
         return;
@@ -382,9 +285,13 @@ int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *p
     for (int v = 0; v < p.n_visits && p.rc >= 0; v++)
         run_visit(&p, v);
     flush_deferred(&p);
-    result_out(&p, -1);
-    decide(&p, -1);
-    for (int s = 0; plan->clip && s < chain->n_slabs && p.rc >= 0; s++)
-        update(&p, s);
+    ot_program_result_out(&p, -1);
+    ot_program_decide(&p, -1);
+    for (int s = 0; plan->clip && s < chain->n_slabs; s++)
+        ot_program_params_in(&p, s);
+    for (int s = 0; plan->clip && s < chain->n_slabs && p.rc >= 0; s++) {
+        ot_program_update_gpu(&p, s);
+        ot_program_update_cpu(&p, s);
+    }
     return ot_program_close(&p);
 }

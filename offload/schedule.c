@@ -14,9 +14,9 @@ const char *ot_lane_name(enum ot_lane_id lane) {
 
 const char *ot_task_kind_name(enum ot_task_kind kind) {
     static const char *const names[] = {
-        "batch in",    "fetch",      "forward",   "boundary out", "boundary in", "backward",
-        "grad finish", "grad out",   "grad keep", "result out",   "decide",      "params in",
-        "update cpu",  "update gpu", "upload",    "store",        "loss out"};
+        "batch in", "fetch",     "forward",    "boundary out",  "boundary in", "backward",   "grad finish",
+        "grad out", "grad keep", "result out", "decide",        "params in",   "update cpu", "update gpu",
+        "upload",   "store",     "state in",   "update stream", "state out",   "loss out"};
     return names[kind];
 }
 
@@ -66,7 +66,8 @@ struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, en
     task->block = task->slab = task->micro = task->tile = -1;
     for (int u = 0; u < OT_MAX_USES; u++)
         task->weights[u] = task->grads[u] = OT_NO_BUFFER;
-    task->x = task->y = task->dxy = task->saved = task->from = task->to = task->state = OT_NO_BUFFER;
+    task->x = task->y = task->dxy = task->saved = OT_NO_BUFFER;
+    task->from = task->to = task->state = task->stage = OT_NO_BUFFER;
     return task;
 }
 
@@ -108,6 +109,12 @@ void ot_program_scratch(struct ot_program *p, struct ot_task *task, int buffer) 
 
 struct ot_access *ot_program_last(struct ot_task *task) {
     return &task->accesses[task->n_accesses - 1];
+}
+
+void ot_program_narrow(struct ot_task *task, int first_tile, int n_tiles) {
+    struct ot_access *a = ot_program_last(task);
+    a->first_tile = first_tile;
+    a->n_tiles = n_tiles;
 }
 
 /* ---- slots ---- */

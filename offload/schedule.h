@@ -14,6 +14,10 @@
  * Two consecutive steps overlap as far as the edges let them; step k + 2 starts only after step k is
  * complete, which is what lets two copies of the parity buffers suffice.
  *
+ * A step leaves the streamed tiles (plan.h) one update behind: the next step makes up for it before each slab's
+ * first use. Where no step follows (before evaluation, before parameters are read), a flush does: a schedule
+ * of nothing but these updates, which runs alone.
+ *
  * Each access also says what the bytes are: "weights of slab 3 after k updates". The verifier replays the
  * program with these tags, so that a task that would read the right buffer at the wrong time, or a slot with
  * the wrong owner, is found even where no race is.
@@ -30,23 +34,26 @@ static inline bool ot_lane_is_device(enum ot_lane_id lane) {
 }
 
 enum ot_task_kind {
-    OT_TASK_BATCH_IN,     /* h2d: token arrays of the step */
-    OT_TASK_FETCH,        /* h2d: weights from their host home into a slot */
-    OT_TASK_FORWARD,      /* compute: block, micro */
-    OT_TASK_BOUNDARY_OUT, /* d2h: boundary activation to its host home */
-    OT_TASK_BOUNDARY_IN,  /* h2d: and back */
-    OT_TASK_BACKWARD,     /* compute: block, micro */
-    OT_TASK_GRAD_FINISH,  /* compute: join the uses, squared norm, round to the storage dtype */
-    OT_TASK_GRAD_OUT,     /* d2h: to the waiting gradients on the host */
-    OT_TASK_GRAD_KEEP,    /* d2h: test seam */
-    OT_TASK_RESULT_OUT,   /* d2h: losses and squared norms (slab < 0), or one slab's squared norm */
-    OT_TASK_DECIDE,       /* cpu: norm, clip factor, skip or not; slab < 0 for the whole step */
-    OT_TASK_PARAMS_IN,    /* h2d: the decision, for updates on the device */
-    OT_TASK_UPDATE_CPU,   /* cpu: AdamW on one tile */
-    OT_TASK_UPDATE_GPU,   /* compute: AdamW on a slab */
-    OT_TASK_UPLOAD,       /* h2d: updated weights to their resident copy */
-    OT_TASK_STORE,        /* d2h: weights updated on the device to their host home */
-    OT_TASK_LOSS_OUT,     /* d2h, forward alone: token losses or logits */
+    OT_TASK_BATCH_IN,      /* h2d: token arrays of the step */
+    OT_TASK_FETCH,         /* h2d: weights from their host home into a slot */
+    OT_TASK_FORWARD,       /* compute: block, micro */
+    OT_TASK_BOUNDARY_OUT,  /* d2h: boundary activation to its host home */
+    OT_TASK_BOUNDARY_IN,   /* h2d: and back */
+    OT_TASK_BACKWARD,      /* compute: block, micro */
+    OT_TASK_GRAD_FINISH,   /* compute: join the uses, squared norm, round to the storage dtype */
+    OT_TASK_GRAD_OUT,      /* d2h: to the waiting gradients on the host */
+    OT_TASK_GRAD_KEEP,     /* d2h: test seam */
+    OT_TASK_RESULT_OUT,    /* d2h: losses and squared norms (slab < 0), or one slab's squared norm */
+    OT_TASK_DECIDE,        /* cpu: norm, clip factor, skip or not; slab < 0 for the whole step */
+    OT_TASK_PARAMS_IN,     /* h2d: the decision, for updates on the device */
+    OT_TASK_UPDATE_CPU,    /* cpu: AdamW on one tile */
+    OT_TASK_UPDATE_GPU,    /* compute: AdamW on a slab */
+    OT_TASK_UPLOAD,        /* h2d: updated weights to their resident copy */
+    OT_TASK_STORE,         /* d2h: weights updated on the device to their copy on the host */
+    OT_TASK_STATE_IN,      /* h2d: a streamed tile's state, and its gradients where they wait on the host */
+    OT_TASK_UPDATE_STREAM, /* compute: AdamW on a streamed tile, with the step before's gradients */
+    OT_TASK_STATE_OUT,     /* d2h: its state back, and its weights to their copy on the host */
+    OT_TASK_LOSS_OUT,      /* d2h, forward alone: token losses or logits */
     OT_TASK_KINDS
 };
 const char *ot_task_kind_name(enum ot_task_kind kind);
@@ -94,12 +101,13 @@ struct ot_task {
     enum ot_lane_id lane;
     int block, slab, micro, tile; /* -1 where it has none */
     int deadline;                 /* cpu lane: smaller runs first */
+    struct ot_span span;          /* what part of the slab it moves or updates */
     bool first;                   /* BACKWARD: clears the accumulators before it adds */
     bool saved_valid;             /* BACKWARD: the forward kept its insides */
     int n_uses;                   /* GRAD_FINISH: how many accumulators to join */
     /* Buffers by role; OT_NO_BUFFER where it has none. Parity ones name the first of the pair. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
-    int x, y, dxy, saved, from, to, state;
+    int x, y, dxy, saved, from, to, state, stage;
     int n_accesses;
     struct ot_access accesses[OT_TASK_MAX_ACCESSES];
     int n_deps;
@@ -114,6 +122,7 @@ struct ot_schedule {
     struct ot_task *tasks; /* in program order */
     int lane_count[OT_LANE_COUNT];
     int *lane_tasks[OT_LANE_COUNT]; /* indices, in order */
+    bool alone;                     /* drained before and after: no two steps of it overlap */
 };
 
 /* Training step, or with plan->train false (and for evaluation in between) a forward pass over one
@@ -122,6 +131,9 @@ int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *p
                            const struct ot_layout *layout, struct ot_schedule *out);
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out);
+/* The streamed tiles' last updates; without any, a schedule of no tasks. */
+int ot_schedule_make_flush(const struct ot_chain *chain, const struct ot_plan *plan,
+                           const struct ot_layout *layout, struct ot_schedule *out);
 void ot_schedule_free(struct ot_schedule *schedule);
 
 /* Derives the edges from the accesses and reduces them; fills in everything that follows from them. */

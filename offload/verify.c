@@ -1,5 +1,5 @@
-/* The verifier: see schedule.h. It takes the edges as given and asks, over two consecutive steps, whether
- * they order what must be ordered; nothing here knows how they were made. */
+/* The verifier: see schedule.h. It takes the edges as given and asks, over two consecutive steps (one of a
+ * schedule that runs alone), whether they order what must be ordered; nothing here knows how they were made. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +15,8 @@ struct touch {
 struct verifier {
     const struct ot_schedule *schedule;
     const struct ot_layout *layout;
+    const struct ot_plan *plan;
+    int steps;
     struct ot_reach reach;
     int *order;      /* nodes in a topological order */
     int *rank;       /* node -> its place in it */
@@ -62,7 +64,7 @@ static int dep_node(const struct verifier *vf, int node, const struct ot_dep *de
 
 static int sort_nodes(struct verifier *vf, const int *lane_place) {
     const struct ot_schedule *s = vf->schedule;
-    int total = 2 * s->n_tasks, done = 0, progress = 1;
+    int total = vf->reach.n, done = 0, progress = 1;
     for (int v = 0; v < total; v++)
         vf->rank[v] = -1;
     /* Program order is nearly topological already, so few sweeps suffice; a sweep without progress is a
@@ -136,11 +138,11 @@ static int collect_touches(struct verifier *vf) {
     size_t n = 0;
     for (int i = 0; i < s->n_tasks; i++)
         for (int a = 0; a < s->tasks[i].n_accesses; a++)
-            n += 2 * (size_t)s->tasks[i].accesses[a].n_tiles;
+            n += (size_t)vf->steps * (size_t)s->tasks[i].accesses[a].n_tiles;
     vf->touches = malloc((n + 1) * sizeof *vf->touches);
     if (!vf->touches)
         return ot_fail(OT_E_BUDGET, "no memory for the verifier");
-    for (int v = 0; v < 2 * s->n_tasks; v++) {
+    for (int v = 0; v < vf->reach.n; v++) {
         const struct ot_task *task = &s->tasks[v % s->n_tasks];
         for (int i = 0; i < task->n_accesses; i++) {
             const struct ot_access *a = &task->accesses[i];
@@ -192,7 +194,8 @@ static struct ot_tag absolute(const struct verifier *vf, struct ot_tag tag, int 
 
 static bool updates_weights(const struct ot_schedule *s) {
     for (int i = 0; i < s->n_tasks; i++)
-        if (s->tasks[i].kind == OT_TASK_UPDATE_CPU || s->tasks[i].kind == OT_TASK_UPDATE_GPU)
+        if (s->tasks[i].kind == OT_TASK_UPDATE_CPU || s->tasks[i].kind == OT_TASK_UPDATE_GPU ||
+            s->tasks[i].kind == OT_TASK_UPDATE_STREAM)
             return true;
     return false;
 }
@@ -201,21 +204,43 @@ static bool same_tag(struct ot_tag a, struct ot_tag b) {
     return a.content == b.content && a.version == b.version && a.index == b.index && a.micro == b.micro;
 }
 
-/* What the homes hold before step 0. The driver writes each step's batch before the step starts. */
-static void set_first_contents(const struct verifier *vf, int n_slabs, struct ot_tag *held) {
-    const struct ot_layout *l = vf->layout;
-    for (int s = 0; s < n_slabs; s++) {
-        const struct ot_slab_buffers *b = &l->slabs[s];
-        int homes[4] = {b->weights_gpu, b->weights_host, b->state_gpu, b->state_host};
-        for (int h = 0; h < 4; h++)
-            for (int t = 0; homes[h] != OT_NO_BUFFER && t < l->buffers[homes[h]].n_tiles; t++)
-                held[vf->first_tile[homes[h]] + t] =
-                    (struct ot_tag){.content = h < 2 ? OT_CONTENT_WEIGHTS : OT_CONTENT_STATE, .index = s};
+static void hold(const struct verifier *vf, struct ot_tag *held, int buffer, int tile, struct ot_tag tag) {
+    if (buffer != OT_NO_BUFFER)
+        held[vf->first_tile[buffer] + tile] = absolute(vf, tag, 0);
+}
+
+/* What a slab's homes hold before step 0: streamed tiles are one update behind, and what that takes waits. */
+static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) {
+    const struct ot_slab_buffers *b = &vf->layout->slabs[slab];
+    const struct ot_slab_plan *sp = &vf->plan->slabs[slab];
+    int buffer = b->weights_host != OT_NO_BUFFER ? b->weights_host : b->weights_gpu;
+    int on_gpu = sp->tiles[OT_TILE_GPU], behind = on_gpu + sp->tiles[OT_TILE_STREAM];
+    for (int t = 0; t < vf->layout->buffers[buffer].n_tiles; t++) {
+        int version = t >= on_gpu && t < behind ? -1 : 0;
+        struct ot_tag weights = {.content = OT_CONTENT_WEIGHTS, .index = slab, .version = (int8_t)version};
+        struct ot_tag state = {
+            .content = OT_CONTENT_STATE, .index = slab, .version = (int8_t)version, .micro = t};
+        hold(vf, held, b->weights_gpu, t, weights);
+        hold(vf, held, b->weights_host, t, weights);
+        if (t >= on_gpu)
+            hold(vf, held, b->state_host, t - on_gpu, state);
     }
-    held[vf->first_tile[l->constants]] = (struct ot_tag){.content = OT_CONTENT_CONSTANTS};
+    hold(vf, held, b->state_gpu, 0, (struct ot_tag){.content = OT_CONTENT_STATE, .index = slab});
+    struct ot_tag waiting = {.content = OT_CONTENT_GRAD, .index = slab, .version = -1};
+    hold(vf, held, sp->grads == OT_HOME_GPU ? b->grad_gpu : b->grad_host, 0, waiting);
+    hold(vf, held, vf->layout->params_gpu, slab,
+         (struct ot_tag){.content = OT_CONTENT_PARAMS, .version = -1});
+}
+
+/* The driver writes each step's batch before the step starts. */
+static void set_first_contents(const struct verifier *vf, struct ot_tag *held) {
+    const struct ot_layout *l = vf->layout;
+    for (int s = 0; s < vf->plan->n_slabs; s++)
+        hold_slab(vf, s, held);
+    hold(vf, held, l->constants, 0, (struct ot_tag){.content = OT_CONTENT_CONSTANTS});
     for (int p = 0; p < 2; p++)
-        held[vf->first_tile[l->batch_host[p]]] =
-            (struct ot_tag){.content = OT_CONTENT_BATCH, .version = (int8_t)p};
+        hold(vf, held, l->batch_host[p], 0,
+             (struct ot_tag){.content = OT_CONTENT_BATCH, .version = (int8_t)p});
 }
 
 static int check_task_contents(const struct verifier *vf, int node, struct ot_tag *held) {
@@ -241,12 +266,12 @@ static int check_task_contents(const struct verifier *vf, int node, struct ot_ta
     return 0;
 }
 
-static int check_contents(const struct verifier *vf, int n_slabs) {
+static int check_contents(const struct verifier *vf) {
     int rc = 0;
     struct ot_tag *held = calloc((size_t)vf->n_tiles + 1, sizeof *held);
     if (!held)
         return ot_fail(OT_E_BUDGET, "no memory for the verifier");
-    set_first_contents(vf, n_slabs, held);
+    set_first_contents(vf, held);
     for (int r = 0; r < vf->reach.n && rc >= 0; r++)
         rc = check_task_contents(vf, vf->order[r], held);
     free(held);
@@ -272,8 +297,12 @@ static int check_bytes(const struct ot_layout *layout, const struct ot_plan *pla
 
 int ot_schedule_verify(const struct ot_schedule *schedule, const struct ot_layout *layout,
                        const struct ot_plan *plan) {
-    struct verifier vf = {.schedule = schedule, .layout = layout, .trains = updates_weights(schedule)};
-    int rc = 0, total = 2 * schedule->n_tasks;
+    struct verifier vf = {.schedule = schedule,
+                          .layout = layout,
+                          .plan = plan,
+                          .steps = schedule->alone ? 1 : 2,
+                          .trains = updates_weights(schedule)};
+    int rc = 0, total = vf.steps * schedule->n_tasks;
     OT_TRY(check_bytes(layout, plan));
     OT_TRY_GOTO(ot_reach_open(&vf.reach, total), rc, out);
     vf.order = malloc(((size_t)total + 1) * sizeof *vf.order);
@@ -290,7 +319,7 @@ int ot_schedule_verify(const struct ot_schedule *schedule, const struct ot_layou
     OT_TRY_GOTO(check_order(&vf), rc, out);
     OT_TRY_GOTO(collect_touches(&vf), rc, out);
     OT_TRY_GOTO(check_conflicts(&vf), rc, out);
-    OT_TRY_GOTO(check_contents(&vf, plan->n_slabs), rc, out);
+    OT_TRY_GOTO(check_contents(&vf), rc, out);
 out:
     free(vf.order);
     free(vf.rank);

@@ -85,11 +85,28 @@ static void print_data(const struct ot_report *r) {
 
 /* ---- the plan ---- */
 
-static int count_homes(const struct ot_plan *plan, bool state) {
+static int count_weights(const struct ot_plan *plan) {
     int n = 0;
     for (int i = 0; i < plan->n_slabs; i++)
-        n += (state ? plan->slabs[i].state : plan->slabs[i].weights) == OT_HOME_GPU;
+        n += plan->slabs[i].weights == OT_HOME_GPU;
     return n;
+}
+
+/* "updates gpu 3 of 8 tiles (37.5 %) · cpu 5 of 8 tiles (62.5 %)" */
+static void print_engines(const struct ot_plan *plan) {
+    char line[160] = "";
+    int64_t all = 0;
+    size_t used = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        all += ot_plan_count_tiles(plan, (enum ot_tile_engine)e);
+    for (int e = 0; e < OT_TILE_ENGINES; e++) {
+        int64_t n = ot_plan_count_tiles(plan, (enum ot_tile_engine)e);
+        if (n > 0)
+            used += (size_t)snprintf(line + used, sizeof line - used, "%s%s %lld of %lld tiles (%.1f %%)",
+                                     used ? " · " : "", ot_tile_engine_name((enum ot_tile_engine)e),
+                                     (long long)n, (long long)all, 100 * (double)n / (double)all);
+    }
+    ot_log(OT_LOG_INFO, "        updates %s", line);
 }
 
 static void print_shape(const struct ot_report *r) {
@@ -109,12 +126,14 @@ static void print_shape(const struct ot_report *r) {
            o->lr, schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
            ot_text_count(shape->step_sequences * shape->seq_len, tokens), steps);
     int n_layers = (int)r->session->config.n_layers;
-    ot_log(OT_LOG_INFO,
-           "        micro-batch %lld x %lld sequences · on gpu: weights of %d, state of %d of %d blocks, "
-           "activations %s · %d of %d layers recomputed",
-           (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),
-           (long long)o->micro_batch, count_homes(plan, false), count_homes(plan, true), plan->n_slabs,
-           plan->activations == OT_HOME_GPU ? "too" : "not", n_layers - plan->kept_blocks, n_layers);
+    ot_log(
+        OT_LOG_INFO,
+        "        micro-batch %lld x %lld sequences · on gpu: weights of %d of %d blocks, activations %s · %d "
+        "of %d layers recomputed",
+        (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch), (long long)o->micro_batch,
+        count_weights(plan), plan->n_slabs, plan->activations == OT_HOME_GPU ? "too" : "not",
+        n_layers - plan->kept_blocks, n_layers);
+    print_engines(plan);
 }
 
 /* A cell, rounded so that the rows add up: the difference of the rounded running sums. */
@@ -209,9 +228,13 @@ static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
     ot_json_put_int(w, "warmup", r->shape->lr.warmup);
     ot_json_put_int(w, "micro_tokens", plan->micro_tokens);
     ot_json_put_int(w, "kept_blocks", plan->kept_blocks);
-    ot_json_put_int(w, "weights_on_gpu", count_homes(plan, false));
-    ot_json_put_int(w, "state_on_gpu", count_homes(plan, true));
+    ot_json_put_int(w, "weights_on_gpu", count_weights(plan));
     ot_json_put_int(w, "slabs", plan->n_slabs);
+    ot_json_begin_object(w, "optimizer_tiles");
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        ot_json_put_int(w, ot_tile_engine_name((enum ot_tile_engine)e),
+                        ot_plan_count_tiles(plan, (enum ot_tile_engine)e));
+    ot_json_end_object(w);
     ot_json_put_text(w, "activations", ot_tier_name((enum ot_tier)plan->activations));
     ot_json_put_int(w, "gpu_budget_bytes", (int64_t)r->session->budget_bytes[OT_TIER_GPU]);
     ot_json_put_int(w, "host_budget_bytes", (int64_t)r->session->budget_bytes[OT_TIER_HOST]);

@@ -10,13 +10,6 @@
 
 static const enum ot_home homes[2] = {OT_HOME_GPU, OT_HOME_HOST};
 
-static void finish_plan(struct tiny_run *run) {
-    struct ot_model *model;
-    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
-    check_ok(ot_plan_finish(ot_model_chain(model), &run->plan));
-    ot_model_close(model);
-}
-
 static void train_resident(struct tiny_run *run, struct tiny_result *result) {
     tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
     tiny_train(run, result);
@@ -79,7 +72,7 @@ static void orders(void **state) {
         run.plan.order = OT_ORDER_MICRO;
         run.plan.grad_slots[OT_SLOT_LAYER] = 3;
         run.plan.grad_slots[OT_SLOT_EDGE] = 3;
-        finish_plan(&run);
+        tiny_finish(&run);
         tiny_train(&run, &micro);
         tiny_same(&layer, &micro, "micro-batch-major against layer-major");
         tiny_result_free(&layer);
@@ -95,13 +88,12 @@ static void randomise(struct tiny_run *run, uint64_t seed) {
     int layers = (int)run->config.n_layers;
     for (int s = 0; s < run->plan.n_slabs; s++) {
         run->plan.slabs[s].weights = homes[PICK(2)];
-        run->plan.slabs[s].state = homes[PICK(2)];
     }
     run->plan.activations = homes[PICK(2)];
     run->plan.activation_slots = 1 + PICK(4);
     run->plan.kept_blocks = PICK((uint64_t)layers + 1);
     run->plan.order = PICK(4) == 0 ? OT_ORDER_MICRO : OT_ORDER_LAYER;
-    run->plan.tile_params = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
+    run->plan.state_slots = 1 + PICK(4);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         bool all = run->plan.order == OT_ORDER_MICRO;
         run->plan.weight_slots[k] = (k == OT_SLOT_EDGE ? 2 : 1) + PICK(3);
@@ -112,6 +104,8 @@ static void randomise(struct tiny_run *run, uint64_t seed) {
     run->optimizer_threads = 1 + PICK(3);
     run->device_threads = 1 + PICK(2);
     run->delay_seed = PICK(3) == 0 ? seed : 0;
+    int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
+    tiny_deal(run, tile, 1 + (unsigned)PICK(7), seed);
 #undef PICK
 }
 
@@ -128,7 +122,6 @@ static void random_plans(void **state) {
         for (int i = variant; i < count; i += 8) {
             tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
             randomise(&run, (uint64_t)i + 1);
-            finish_plan(&run);
             snprintf(what, sizeof what, "random plan %d", i + 1);
             tiny_train(&run, &other);
             tiny_same(&resident, &other, what);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/device.h"
+#include "offload/layout.h"
 #include "src/base/random.h"
 #include "tests/support/check.h"
 
@@ -73,6 +74,43 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
     ot_model_close(model);
 }
 
+void tiny_finish(struct tiny_run *run) {
+    struct ot_model *model;
+    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+    check_ok(ot_plan_finish(ot_model_chain(model), &run->plan));
+    ot_model_close(model);
+}
+
+static void deal_slab(int n, unsigned engines, uint64_t seed, int slab, int tiles[OT_TILE_ENGINES]) {
+    int allowed = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        allowed += engines >> e & 1;
+    for (int e = 0; e < OT_TILE_ENGINES; e++) {
+        uint64_t random = ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, (uint64_t)slab, (uint64_t)e),
+                                          0, (uint64_t)n + 1);
+        int part = seed ? (int)random : allowed ? (n + allowed - 1) / allowed : 0;
+        bool in = engines >> e & 1;
+        allowed -= in;
+        tiles[e] = !in ? 0 : allowed == 0 ? n : part;
+        n -= tiles[e];
+    }
+}
+
+void tiny_deal(struct tiny_run *run, int64_t tile_params, unsigned engines, uint64_t seed) {
+    struct ot_model *model;
+    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+    run->plan.tile_params = tile_params;
+    for (int s = 0; s < run->plan.n_slabs; s++) {
+        struct ot_slab_plan *slab = &run->plan.slabs[s];
+        deal_slab(ot_slab_tiles(ot_model_chain(model), &run->plan, s), engines, seed, s, slab->tiles);
+        slab->grads = (s + seed) % 2 ? OT_HOME_GPU : OT_HOME_HOST;
+    }
+    if (run->plan.state_slots == 0)
+        run->plan.state_slots = 1;
+    check_ok(ot_plan_finish(ot_model_chain(model), &run->plan));
+    ot_model_close(model);
+}
+
 /* Rows of 5 to 12 tokens laid end to end; about half of the tokens are trained. */
 static void fill_micro(struct tiny_batch *b, int64_t vocab, int step, int64_t first,
                        struct ot_micro_batch *mb) {
@@ -118,14 +156,16 @@ static void set_weights(struct ot_engine *engine, const struct ot_model *model) 
     }
 }
 
-static void read_values(struct ot_engine *engine, const struct ot_chain *chain, struct tiny_result *result) {
+void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result) {
+    const struct ot_chain *chain = ot_model_chain(tiny->model);
     for (int s = 0; s < chain->n_slabs; s++)
         result->n_values += 3 * chain->slabs[s].n_params;
     float *at = result->values = malloc((size_t)result->n_values * sizeof *at);
     assert_non_null(at);
     for (int s = 0; s < chain->n_slabs; s++)
         for (int kind = OT_SLAB_MASTER; kind <= OT_SLAB_V; kind++, at += chain->slabs[s].n_params)
-            check_ok(ot_engine_get(engine, (enum ot_slab_kind)kind, s, 0, chain->slabs[s].n_params, at));
+            check_ok(
+                ot_engine_get(tiny->engine, (enum ot_slab_kind)kind, s, 0, chain->slabs[s].n_params, at));
 }
 
 static void collect(struct ot_engine *engine, struct tiny_result *result, int step) {
@@ -153,36 +193,44 @@ static void train_steps(const struct tiny_run *run, struct ot_engine *engine, st
     free(batch);
 }
 
-void tiny_train(const struct tiny_run *run, struct tiny_result *result) {
-    struct ot_model *model;
-    struct ot_device *device;
-    struct ot_engine *engine;
-    memset(result, 0, sizeof *result);
-    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
+    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &out->model));
     struct ot_device_config device_config = {.kind = "cpu",
                                              .memory_bytes = ot_ledger_total(&run->plan.ledger, OT_TIER_GPU),
                                              .threads = run->device_threads,
                                              .lane_delay_seed = run->delay_seed};
-    check_ok(ot_device_open(&device_config, &device));
-    struct ot_engine_config config = {.chain = ot_model_chain(model),
-                                      .device = device,
+    check_ok(ot_device_open(&device_config, &out->device));
+    struct ot_engine_config config = {.chain = ot_model_chain(out->model),
+                                      .device = out->device,
                                       .plan = &run->plan,
                                       .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, run->clip},
                                       .optimizer_threads = run->optimizer_threads,
                                       .delay_seed = run->delay_seed};
-    check_ok(ot_engine_open(&config, &engine));
-    set_weights(engine, model);
-    train_steps(run, engine, result);
-    check_ok(ot_engine_drain(engine));
-    read_values(engine, config.chain, result);
-    ot_engine_close(engine);
+    check_ok(ot_engine_open(&config, &out->engine));
+    set_weights(out->engine, out->model);
+}
+
+void tiny_close(struct tiny_engine *tiny) {
     struct ot_device_usage usage;
-    ot_device_usage(device, &usage);
+    ot_engine_close(tiny->engine);
+    ot_device_usage(tiny->device, &usage);
     assert_int_equal(usage.used_bytes, 0);
+    ot_device_close(tiny->device);
+    ot_model_close(tiny->model);
+}
+
+void tiny_train(const struct tiny_run *run, struct tiny_result *result) {
+    struct tiny_engine tiny;
+    struct ot_device_usage usage;
+    memset(result, 0, sizeof *result);
+    tiny_open(run, &tiny);
+    train_steps(run, tiny.engine, result);
+    check_ok(ot_engine_drain(tiny.engine));
+    tiny_read(&tiny, result);
+    ot_device_usage(tiny.device, &usage);
     assert_int_equal(usage.peak_bytes, ot_ledger_total(&run->plan.ledger, OT_TIER_GPU));
     assert_int_equal(usage.pinned_peak_bytes, ot_ledger_total(&run->plan.ledger, OT_TIER_HOST));
-    ot_device_close(device);
-    ot_model_close(model);
+    tiny_close(&tiny);
 }
 
 void tiny_result_free(struct tiny_result *result) {

@@ -33,6 +33,23 @@ void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dt
 /* A plan for the run with the given homes; free it with ot_plan_free. Fails the test if there is none. */
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
                int slots);
+/* Cuts the slabs into tiles of tile_params and each slab's tiles into a part for every engine of the set (bits
+ * 1 << enum ot_tile_engine): equal parts, or with a seed parts of any size, none too. Gradients of streamed tiles
+ * wait by turns on the device and on the host. The plan is finished again. */
+void tiny_deal(struct tiny_run *run, int64_t tile_params, unsigned engines, uint64_t seed);
+/* Finishes the plan after it was changed. */
+void tiny_finish(struct tiny_run *run);
+
+struct tiny_engine {
+    struct ot_model *model;
+    struct ot_device *device;
+    struct ot_engine *engine;
+};
+/* With the run's plan and the weights that every run starts from. */
+void tiny_open(const struct tiny_run *run, struct tiny_engine *out);
+void tiny_close(struct tiny_engine *tiny);
+/* All parameters and state, into result->values. */
+void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result);
 /* Trains TINY_STEPS steps; the third is a short one (fewer micro-batches, and a last micro-batch of one
  * sequence). */
 void tiny_train(const struct tiny_run *run, struct tiny_result *result);
