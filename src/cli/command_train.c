@@ -100,7 +100,9 @@ static int prepare(struct train *t) {
     int64_t seq_len;
     OT_TRY(choose_out(t));
     OT_TRY(ot_shape_seq_len(o, s->config.max_position, &seq_len));
-    if (!o->optimizer_threads)
+    const double *share = o->optimizer_engine.share;
+    bool no_cpu = share[OT_TILE_CPU] == 0 && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0;
+    if (!o->optimizer_threads && !no_cpu)
         ot_options_choose_count(o, "optimizer-threads", o->threads);
     OT_TRY(ot_rows_open(s, seq_len, &t->rows));
     OT_TRY(ot_shape_run(o, seq_len, ot_packing_sequences(t->rows.train), ot_model_param_count(&s->config),

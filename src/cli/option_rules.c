@@ -128,7 +128,12 @@ static int check_train(const struct ot_options *o) {
         return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; give --eval-data");
     if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
         return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights pass through");
-    return 0;
+    const double *share = o->optimizer_engine.share;
+    if (ot_options_given(o, "optimizer-threads") && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0 &&
+        share[OT_TILE_CPU] == 0)
+        return ot_fail(OT_E_USAGE,
+                       "--optimizer-threads has no effect with an --optimizer-engine without cpu");
+    return ot_plan_check_shares(share, o->home.state);
 }
 
 int ot_options_check(struct ot_options *options) {

@@ -357,6 +357,17 @@ static const struct ot_option table[] = {
      .help = "Force where things live between uses: weights, state, activations; each gpu, host or auto. The "
              "result of a run does not depend on it.",
      .elsewhere = "offload offload-optimizer offload-param"},
+    {.name = "optimizer-engine",
+     .type = OT_OPTION_ENGINES,
+     .argument = "ENGINE|ENGINE:SHARE,..",
+     .fallback = "auto",
+     .commands = TRAIN,
+     .section = OT_SECTION_MEMORY,
+     .field = FIELD(optimizer_engine),
+     .help =
+         "Who updates: gpu (state lives there), cpu, stream (state lives on the host and passes through the "
+         "gpu), or shares of them. auto: gpu as far as memory goes, then cpu. All give the same result.",
+     .elsewhere = "offload-optimizer-device"},
     {.name = "slots",
      .type = OT_OPTION_COUNT,
      .argument = "N",

@@ -131,6 +131,50 @@ static bool read_homes(const char *text, struct ot_homes *out) {
     }
 }
 
+/* "auto", "gpu", or "cpu:0.6,gpu:0.4". NULL, or what is wrong with the part that begins at *part. */
+static const char *read_engines(const char *text, struct ot_engine_shares *out, const char **part) {
+    double sum = 0;
+    *out = (struct ot_engine_shares){{0}};
+    *part = text;
+    if (strcmp(text, "auto") == 0)
+        return NULL;
+    for (const char *rest = text; *rest; rest += *rest == ',') {
+        char number[24] = "1"; /* an engine alone */
+        size_t name = strcspn(rest, ":,"), value = 0;
+        int engine = find_choice("gpu|stream|cpu", rest, name);
+        *part = rest;
+        if (engine < 0)
+            return "names no engine";
+        rest += name;
+        if (*rest == ':') {
+            value = strcspn(++rest, ",");
+            snprintf(number, sizeof number, "%.*s", (int)value, rest);
+        }
+        double share;
+        if (value >= sizeof number || !read_number(number, share_units, false, &share) || share <= 0 ||
+            share > 1)
+            return "has no share above 0 and up to 1";
+        if (out->share[engine] > 0)
+            return "says again what an engine has";
+        out->share[engine] = share;
+        sum += share;
+        rest += value;
+        if (strcmp(rest, ",") == 0)
+            return "ends in a comma";
+    }
+    return fabs(sum - 1) > 1e-6 ? "does not make the shares add up to 1" : NULL;
+}
+
+static int parse_engines(const char *spelled, const char *text, struct ot_engine_shares *out) {
+    const char *part, *wrong = read_engines(text, out, &part);
+    if (!wrong)
+        return 0;
+    return ot_fail(OT_E_USAGE,
+                   "%s %.80s: '%.*s' %s; wants auto, gpu, stream or cpu, or shares that add up to 1, such as "
+                   "cpu:0.6,gpu:0.4",
+                   spelled, *text ? text : "''", (int)strcspn(part, ","), part, wrong);
+}
+
 /* What a good value looks like, for the sentence. */
 static void describe_wanted(const struct ot_option *option, char *out, size_t bytes) {
     switch (option->type) {
@@ -203,6 +247,7 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return read_device(text, field);
     case OT_OPTION_HOMES:
         return read_homes(text, field);
+    case OT_OPTION_ENGINES: /* has sentences of its own */
     case OT_OPTION_TYPE_COUNT:
         break;
     }
@@ -211,6 +256,8 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
 
 int ot_option_parse_value(const struct ot_option *option, const char *spelled, const char *text,
                           struct ot_options *out) {
+    if (option->type == OT_OPTION_ENGINES)
+        return parse_engines(spelled, text, (struct ot_engine_shares *)((char *)out + option->field));
     if (read_value(option, text, (char *)out + option->field))
         return 0;
     char wanted[160];
@@ -220,6 +267,16 @@ int ot_option_parse_value(const struct ot_option *option, const char *spelled, c
 
 static const char *home_name(enum ot_home home) {
     return home == OT_HOME_AUTO ? "auto" : ot_tier_name((enum ot_tier)home);
+}
+
+static void put_engines(const char *name, const struct ot_engine_shares *engines, struct ot_json_writer *w) {
+    char text[128] = "auto";
+    size_t used = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        if (engines->share[e] > 0)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s:%.17g", used ? "," : "",
+                                     ot_tile_engine_name((enum ot_tile_engine)e), engines->share[e]);
+    ot_json_put_text(w, name, text);
 }
 
 void ot_option_put_value(const struct ot_option *option, const struct ot_options *options,
@@ -282,6 +339,9 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
         ot_json_put_text(w, option->name, text);
         return;
     }
+    case OT_OPTION_ENGINES:
+        put_engines(option->name, field, w);
+        return;
     case OT_OPTION_TYPE_COUNT:
         break;
     }

@@ -67,6 +67,7 @@ void ot_option_reset(struct ot_options *options, int index) {
         [OT_OPTION_EVERY] = sizeof(struct ot_every),
         [OT_OPTION_DEVICE] = sizeof(struct ot_device_choice),
         [OT_OPTION_HOMES] = sizeof(struct ot_homes),
+        [OT_OPTION_ENGINES] = sizeof(struct ot_engine_shares),
     };
     const struct ot_option *option = ot_option_at(index);
     memset((char *)options + option->field, 0, bytes[option->type]);

@@ -38,19 +38,20 @@ enum {
 };
 
 enum ot_option_type {
-    OT_OPTION_FLAG,   /* bool: present or not; true or false in a config file */
-    OT_OPTION_YES_NO, /* bool */
-    OT_OPTION_TEXT,   /* const char * */
-    OT_OPTION_CHOICE, /* int: index into `choices` */
-    OT_OPTION_COUNT,  /* int64_t; k, M, G = 10^3.., Ki, Mi, Gi = 2^10.. */
-    OT_OPTION_BYTES,  /* int64_t; K, M, G, T (or KiB..) = 2^10.., KB, MB, GB, TB = 10^3.. */
-    OT_OPTION_REAL,   /* double */
-    OT_OPTION_SHARE,  /* double: 0.02 or 2% */
-    OT_OPTION_WARMUP, /* struct ot_warmup: 100 (steps) or 3% (of the run) */
-    OT_OPTION_EVERY,  /* struct ot_every: 100 (steps), 30s, 5m or 1h */
-    OT_OPTION_DEVICE, /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
-    OT_OPTION_HOMES,  /* struct ot_homes: weights=gpu|host|auto,state=...,activations=... or one word for all
+    OT_OPTION_FLAG,    /* bool: present or not; true or false in a config file */
+    OT_OPTION_YES_NO,  /* bool */
+    OT_OPTION_TEXT,    /* const char * */
+    OT_OPTION_CHOICE,  /* int: index into `choices` */
+    OT_OPTION_COUNT,   /* int64_t; k, M, G = 10^3.., Ki, Mi, Gi = 2^10.. */
+    OT_OPTION_BYTES,   /* int64_t; K, M, G, T (or KiB..) = 2^10.., KB, MB, GB, TB = 10^3.. */
+    OT_OPTION_REAL,    /* double */
+    OT_OPTION_SHARE,   /* double: 0.02 or 2% */
+    OT_OPTION_WARMUP,  /* struct ot_warmup: 100 (steps) or 3% (of the run) */
+    OT_OPTION_EVERY,   /* struct ot_every: 100 (steps), 30s, 5m or 1h */
+    OT_OPTION_DEVICE,  /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
+    OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|auto,state=...,activations=... or one word for all
                        */
+    OT_OPTION_ENGINES, /* struct ot_engine_shares: auto, one of gpu, stream, cpu, or cpu:0.6,gpu:0.4 */
     OT_OPTION_TYPE_COUNT
 };
 
@@ -68,6 +69,10 @@ struct ot_device_choice {
 };
 struct ot_homes {
     enum ot_home weights, state, activations;
+};
+
+struct ot_engine_shares { /* by enum ot_tile_engine; they add up to 1, or are all 0: auto */
+    double share[OT_TILE_ENGINES];
 };
 
 enum ot_option_section {
@@ -135,6 +140,7 @@ struct ot_options {
     int dtype, recompute, order; /* order: enum ot_order */
     int64_t gpu_mem, host_mem, slots, threads, optimizer_threads;
     struct ot_homes home;
+    struct ot_engine_shares optimizer_engine;
 
     const char *prompt;
     bool row, decode, no_special;

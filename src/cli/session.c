@@ -186,6 +186,8 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
         .weights = o->home.weights,
         .state = o->home.state,
         .activations = o->home.activations,
+        .shares = {o->optimizer_engine.share[OT_TILE_GPU], o->optimizer_engine.share[OT_TILE_STREAM],
+                   o->optimizer_engine.share[OT_TILE_CPU]},
         .slots = (int)o->slots,
         .recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL,
         .order = (enum ot_order)o->order,

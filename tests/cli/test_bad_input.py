@@ -250,7 +250,8 @@ class Model(BadInput):
 class Machine(BadInput):
     def test_budgets_too_small(self):
         for words in (["--gpu-mem", "1M"], ["--gpu-mem", "1M", "--host-mem", "1M"],
-                      ["--host-mem", "1M", "--home", "host"]):
+                      ["--host-mem", "1M", "--home", "host"], ["--gpu-mem", "20M", "--optimizer-engine", "gpu"],
+                      ["--gpu-mem", "8M", "--optimizer-engine", "gpu:0.5,stream:0.5"]):
             self.refuse(BUDGET, "short by", "--model", "tiny-sql", "--init", "random", "--data", self.rows, *words)
         for option in ("--gpu-mem", "--host-mem"):
             self.refuse(BUDGET, f"{option} 900.0 TiB is more than the", "--model", self.model, "--data", self.rows,
@@ -274,6 +275,9 @@ class Machine(BadInput):
                               ("--steps and --epochs", ["--epochs", "1"]), ("wants a number", ["--lr", "1e9"]),
                               ("wants a whole number", ["--threads", "99999999999999999999"]),
                               ("is more than the 4 sequences", ["--micro-batch", "5", "--tokens-per-step", "512"]),
+                              ("names no engine", ["--optimizer-engine", "tpu"]),
+                              ("--home state=host puts it elsewhere", ["--optimizer-engine", "gpu", "--home", "host"]),
+                              ("is none of this model's", ["--optimizer-engine", "cpu:0.999,stream:0.001"]),
                               ("no-such-template", ["--template", "no-such-template"]),
                               ("begins a placeholder", ["--prompt-format", "{question"])):
             self.refuse(USAGE, phrase, *base, *words)

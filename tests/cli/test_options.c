@@ -1,6 +1,7 @@
 /* The option table and its parser: every option, every refusal. */
 #include "tests/support/check.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,9 +75,9 @@ static void every_option_of_train_parses(void **state) {
            "--seq-len 1k --pack no --train-on-prompt --no-eos --skip-bad --show-sample --epochs 2 "
            "--tokens-per-step 64Ki --micro-batch 2 --seed 7 --lr 3e-4 --schedule wsd --warmup 12 "
            "--weight-decay 0.1 --beta1 0.8 --beta2 0.99 --eps 1e-6 --clip 0 --device cpu --dtype bf16 "
-           "--gpu-mem 24G --host-mem 100GB --home weights=host,state=gpu --slots 3 --recompute all --order "
-           "micro "
-           "--threads 4 --optimizer-threads 2 --eval-every 5m --log-every 20 --dry-run --json");
+           "--gpu-mem 24G --host-mem 100GB --home weights=host,state=gpu --optimizer-engine gpu --slots 3 "
+           "--recompute all --order micro "
+           "--threads 4 --eval-every 5m --log-every 20 --dry-run --json");
     assert_string_equal(o.eval_data, "e");
     assert_string_equal(o.out, "o");
     assert_string_equal(o.tokenizer, "t");
@@ -104,7 +105,7 @@ static void every_option_of_train_parses(void **state) {
     assert_int_equal(o.recompute, OT_CHOICE_RECOMPUTE_ALL);
     assert_int_equal(o.order, OT_ORDER_MICRO);
     assert_int_equal(o.threads, 4);
-    assert_int_equal(o.optimizer_threads, 2);
+    assert_true(o.optimizer_engine.share[OT_TILE_GPU] == 1);
     assert_true(o.eval_every.seconds == 300 && o.eval_every.steps == 0);
     assert_int_equal(o.log_every.steps, 20);
     ot_options_free(&o);
@@ -214,6 +215,8 @@ static void absurd_values_are_refused(void **state) {
         "--home weights=gpu,weights=host",
         "--home weights=gpu,",
         "--init zero",
+        "--optimizer-engine tpu",
+        "--optimizer-engine=",
         "--out=",
     };
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
@@ -223,6 +226,52 @@ static void absurd_values_are_refused(void **state) {
     }
     refuse("generate m --temperature 1 --top-p 0", "--top-p 0: wants a share from 1e-06 to 1");
     refuse("generate m --max-new-tokens 0", "wants a whole number from 1 to 1000000");
+}
+
+static void engines_are_one_or_shares(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        double gpu, stream, cpu;
+    } good[] = {
+        {"auto", 0, 0, 0},
+        {"stream", 0, 1, 0},
+        {"cpu:0.6,gpu:0.4", 0.4, 0, 0.6},
+        {"cpu:0.25,gpu:0.25,stream:0.5", 0.25, 0.5, 0.25},
+        {"gpu:30%,cpu:70%", 0.3, 0, 0.7},
+        {"cpu:1", 0, 0, 1},
+    };
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct ot_options o;
+        char line[128];
+        snprintf(line, sizeof line, BASE "--optimizer-threads 2 --optimizer-engine %s", good[i].text);
+        if (good[i].cpu == 0 && good[i].stream > 0)
+            refuse(line, "--optimizer-threads has no effect");
+        snprintf(line, sizeof line, BASE "--optimizer-engine %s", good[i].text);
+        accept(&o, line);
+        const double *share = o.optimizer_engine.share;
+        assert_true(share[OT_TILE_GPU] == good[i].gpu && share[OT_TILE_STREAM] == good[i].stream &&
+                    fabs(share[OT_TILE_CPU] - good[i].cpu) < 1e-15);
+        ot_options_free(&o);
+    }
+    refuse(BASE "--optimizer-engine cpu:0.6,disk:0.4", "'disk:0.4' names no engine");
+    refuse(BASE "--optimizer-engine cpu:0.6,auto:0.4", "'auto:0.4' names no engine");
+    refuse(BASE "--optimizer-engine cpu:0.6,gpu:x", "'gpu:x' has no share");
+    refuse(BASE "--optimizer-engine cpu:1,gpu:0", "'gpu:0' has no share above 0");
+    refuse(BASE "--optimizer-engine cpu:1.5", "'cpu:1.5' has no share above 0 and up to 1");
+    refuse(BASE "--optimizer-engine cpu:-0.5", "'cpu:-0.5' has no share");
+    refuse(BASE "--optimizer-engine cpu:", "'cpu:' has no share");
+    refuse(BASE "--optimizer-engine cpu:0.500000000000000000000000001,gpu:0.5", "has no share");
+    refuse(BASE "--optimizer-engine cpu:0.5,cpu:0.5", "'cpu:0.5' says again");
+    refuse(BASE "--optimizer-engine cpu:0.5,gpu:0.4", "'gpu:0.4' does not make the shares add up to 1");
+    refuse(BASE "--optimizer-engine cpu:0.5,gpu:0.5,", "'gpu:0.5' ends in a comma");
+    refuse(BASE "--optimizer-engine cpu,gpu", "'gpu' does not make the shares add up to 1");
+    refuse(BASE "--optimizer-engine ,", "'' names no engine");
+    refuse(BASE "--optimizer-engine gpu --home state=host", "--home state=host puts it elsewhere");
+    refuse(BASE "--optimizer-engine cpu --home gpu",
+           "cpu updates state that lives on the host, --home state=gpu");
+    refuse(BASE "--optimizer-engine gpu:0.5,stream:0.5 --home state=gpu", "stream updates state");
+    refuse("eval m --data d --optimizer-engine cpu", "--optimizer-engine has no effect with eval");
 }
 
 static void contradictions_and_idle_options_are_refused(void **state) {
@@ -373,7 +422,7 @@ static void the_record_repeats_the_run(void **state) {
     struct ot_options o, again;
     accept(&o, BASE
            "--eval-data e --lr 3e-4 --warmup 4% --home state=host --gpu-mem 64M --skip-bad --log-every 5 "
-           "--schedule linear --seed 9");
+           "--schedule linear --seed 9 --optimizer-engine cpu:0.3,stream:0.7");
     ot_options_choose_count(&o, "epochs", 3);
     ot_options_choose_count(&o, "micro-batch", 4);
     ot_options_choose_text(&o, "out", "out/x");
@@ -388,6 +437,7 @@ static void the_record_repeats_the_run(void **state) {
     assert_int_equal(again.micro_batch, 4);
     assert_int_equal(again.dtype, OT_CHOICE_DTYPE_FP32);
     assert_int_equal(again.home.state, OT_HOME_HOST);
+    assert_true(again.optimizer_engine.share[OT_TILE_STREAM] == 0.7);
     assert_true(again.warmup.share == o.warmup.share && again.lr == o.lr && again.weight_decay == 0.25);
     assert_string_equal(again.out, "out/x");
     ot_options_put_json(&again, NULL, &w_again);
@@ -420,6 +470,7 @@ int main(void) {
         cmocka_unit_test(every_option_of_train_parses),
         cmocka_unit_test(the_other_commands_parse),
         cmocka_unit_test(units_and_homes),
+        cmocka_unit_test(engines_are_one_or_shares),
         cmocka_unit_test(absurd_values_are_refused),
         cmocka_unit_test(contradictions_and_idle_options_are_refused),
         cmocka_unit_test(unknown_names_get_the_nearest_spelling),

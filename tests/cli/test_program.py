@@ -58,6 +58,8 @@ class Train(program.ProgramTest):
         weights = program.read_bytes(self.path("c/model.safetensors"))
         for i, more in enumerate((["--home", "host"], ["--home", "weights=host,state=gpu", "--slots", "2"],
                                   ["--home", "host", "--order", "micro", "--recompute", "all"],
+                                  ["--optimizer-engine", "stream", "--home", "weights=host"],
+                                  ["--optimizer-engine", "cpu:0.4,gpu:0.3,stream:0.3"],
                                   ["--gpu-mem", "4M"], ["--optimizer-threads", "3", "--home", "state=host"])):
             out = f"c{i}"
             self.train(out, "--steps", "6", "--micro-batch", "4", *more)
@@ -66,7 +68,7 @@ class Train(program.ProgramTest):
             self.assertEqual(program.read_bytes(self.path(out + "/model.safetensors")), weights, more)
 
     def test_the_recorded_options_repeat_the_run(self):
-        self.train("d", "--steps", "5", "--lr", "1e-3", "--schedule", "wsd", "--seed", "3")
+        self.train("d", "--steps", "5", "--lr", "1e-3", "--schedule", "wsd", "--seed", "3", "--optimizer-engine", "stream")
         again = self.path("again")
         self.succeed("--config", os.path.join(self.path("d"), "run.json"), "--out", again)
         first, second = self.log("d"), self.log("again")
@@ -98,6 +100,10 @@ class Train(program.ProgramTest):
         self.assertIn("[SELECT name FROM singer<|eos|>]", result.err)
         self.assertIn("total", result.err)
         self.assertEqual(result.out, "")
+        self.assertRegex(result.err, r"updates gpu (\d+) of \1 tiles \(100\.0 %\)\n")
+        result = self.train("dry", "--dry-run", "--optimizer-engine", "stream:0.5,cpu:0.5")
+        self.assertRegex(result.err, r"updates stream \d+ of (\d+) tiles \(\d+\.\d %\) · cpu \d+ of \1 tiles ")
+        self.assertIn("optimizer state slots", result.err)
         event = self.train("dry", "--dry-run", "--json").json()
         self.assertEqual(event["event"], "run")
         for tier in ("gpu", "host"):
@@ -163,6 +169,18 @@ class Signals(program.ProgramTest):
             self.assertTrue(json.loads(out.splitlines()[-1])["interrupted"])
             self.assertNotIn(b" -> ", err)  # no evaluation is of the weights that were saved
             self.succeed("eval", self.path("stop"), "--data", self.rows, "--seq-len", "128")
+
+    def test_a_stopped_run_has_made_its_streamed_updates(self):
+        constant = ["--schedule", "constant", "--warmup", "0"]  # no step depends on how many there will be
+        child = self.start("streamed", "--optimizer-engine", "stream", "--home", "weights=host", *constant)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 0, err)
+        done = json.loads(out.splitlines()[-1])
+        self.assertTrue(done["interrupted"])
+        self.train("whole", "--steps", str(done["steps"]), *constant)
+        self.assertEqual(program.read_bytes(self.path("streamed/model.safetensors")),
+                         program.read_bytes(self.path("whole/model.safetensors")))
 
     def test_the_second_signal_ends_at_once(self):
         child = self.start("twice")
