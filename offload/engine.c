@@ -58,8 +58,8 @@ static int allocate(struct ot_engine *en) {
     return 0;
 }
 
-/* A step begins with the streamed updates of the step before. Before the first one, and after a flush, there is
- * nothing to make up for: numbers of all ones bits say skip. */
+/* A step begins with the streamed updates of the step before. Before the first one, and after a flush, there
+ * is nothing to make up for: numbers of all ones bits say skip. */
 static int forget_updates(struct ot_engine *en) {
     int params = en->layout.params_gpu;
     en->behind = false;

@@ -3,8 +3,9 @@
  * A PLAN (plan.h) says where every slab lives and how many slots stage it; a SCHEDULE (schedule.h) is made
  * from the plan once and checked by the verifier; the executor runs it step after step. Up to two steps are
  * in flight: submit hands over a step's micro-batches and returns, so that the forward of step k+1 starts
- * while the optimizer of step k still works on blocks further up. What the plan has streamed through the device
- * is updated in the next step, or by a drain; losses, norms, step counts and skipped steps are the same.
+ * while the optimizer of step k still works on blocks further up. What the plan has streamed through the
+ * device is updated in the next step, or by a drain; losses, norms, step counts and skipped steps are the
+ * same.
  *
  * Same seed, data, device and micro-batch size: the same bits, whatever the plan (DESIGN section 7).
  *
@@ -71,8 +72,8 @@ int ot_engine_submit(struct ot_engine *engine, const struct ot_step_input *input
  * Errors: as the step failed: OT_E_DEVICE, OT_E_NUMERIC (clip off, and a gradient was not finite after other
  * blocks were updated). */
 int ot_engine_result(struct ot_engine *engine, struct ot_step_result *out);
-/* Waits until every submitted step is complete, updates included: those that the next step would make are made
- * now. Required before anything below. */
+/* Waits until every submitted step is complete, updates included: those that the next step would make are
+ * made now. Required before anything below. */
 int ot_engine_drain(struct ot_engine *engine);
 
 /* ---- forward alone ---- */

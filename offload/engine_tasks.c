@@ -287,8 +287,8 @@ static int decide(struct ot_engine *en, const struct ot_task *task, int64_t step
 
 /* ---- updates ---- */
 
-/* AdamW on the task's span. `state` holds n_state parameters, of which the span begins with number first_state;
- * grad: the span's. */
+/* AdamW on the task's span. `state` holds n_state parameters, of which the span begins with number
+ * first_state; grad: the span's. */
 static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_task *task,
                                    const struct ot_adamw_step *step, int64_t n_state, int64_t first_state,
                                    const void *grad) {

@@ -1,9 +1,9 @@
 /* Layout: every buffer that a plan needs, by name, tier and size. The ledger is its sum, the engine allocates
  * exactly it, and the schedule's tasks name buffers by their index here.
  *
- * A buffer is the unit of conflict between tasks. Weights, and state on the host, are cut further into tiles,
- * so that the optimizer's tiles can be updated by independent tasks, and so that the verifier knows the version
- * of each. Buffers of `parity` exist twice: steps in flight alternate between them.
+ * A buffer is the unit of conflict between tasks. Weights, and state on the host, are cut further into
+ * tiles, so that the optimizer's tiles can be updated by independent tasks, and so that the verifier knows
+ * the version of each. Buffers of `parity` exist twice: steps in flight alternate between them.
  */
 #ifndef OT_OFFLOAD_LAYOUT_H
 #define OT_OFFLOAD_LAYOUT_H
@@ -31,11 +31,11 @@ struct ot_span {
 /* Indices into buffers; OT_NO_BUFFER where the plan has none. */
 struct ot_slab_buffers {
     int weights_gpu, weights_host; /* the whole slab, in the chain's dtype, by tiles */
-    /* Of the tiles that the device updates, and (by tiles) of the others: m, v fp32 [n] each, then lo int16 [n]
-     * (bf16 training); n: the parameters in those tiles. */
+    /* Of the tiles that the device updates, and (by tiles) of the others: m, v fp32 [n] each, then lo int16
+     * [n] (bf16 training); n: the parameters in those tiles. */
     int state_gpu, state_host;
-    /* Waiting gradients in the chain's dtype, of a first part of the slab and of the rest. fp32, and the whole
-     * slab on the gpu: also the accumulator. */
+    /* Waiting gradients in the chain's dtype, of a first part of the slab and of the rest. fp32, and the
+     * whole slab on the gpu: also the accumulator. */
     int grad_gpu, grad_host;
     int kept_grad; /* host, fp32: plan.keep_grads */
 };
@@ -79,8 +79,8 @@ int ot_slab_uses(const struct ot_chain *chain, int slab); /* by how many blocks;
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 struct ot_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
                             int first_tile, int n_tiles);
-/* The engine's part; the first part, whose finished gradients wait on the device; the part whose state lives on
- * the host. Any may be empty. */
+/* The engine's part; the first part, whose finished gradients wait on the device; the part whose state lives
+ * on the host. Any may be empty. */
 struct ot_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
                             enum ot_tile_engine engine);
 struct ot_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan, int slab);

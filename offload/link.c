@@ -1,6 +1,6 @@
 /* Edges from accesses: the scoreboard of schedule.h. Two consecutive copies of the program are walked in
- * order; the edges of the second copy, within it and into the first, are the schedule's. Of a schedule that runs
- * alone there is only one copy. */
+ * order; the edges of the second copy, within it and into the first, are the schedule's. Of a schedule that
+ * runs alone there is only one copy. */
 #include <stdlib.h>
 #include <string.h>
 

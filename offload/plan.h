@@ -9,14 +9,15 @@
  *
  *   gpu      state on the device: updated there after backward, before the next forward can ask for it
  *   stream   state on the host, brought to the device and back through a slot: updated just before the slab's
- *            first use in the NEXT step, while the block before it computes. Until then the tile is one update
- *            behind; its gradients wait, on the device where there is room, else on the host
+ *            first use in the NEXT step, while the block before it computes. Until then the tile is one
+ *            update behind; its gradients wait, on the device where there is room, else on the host
  *   cpu      state on the host: updated there by the CPU pool, in the order in which the next forward needs
  *            the slabs
  *
  * A slab's tiles go to the engines in this order, so that a slab which several share has one contiguous part
- * for each. All give the same bits. Where a slab has weights on the host (its home, or because the pool updates
- * there) that copy is whole, and every engine brings what it has updated to each copy before anyone reads it.
+ * for each. All give the same bits. Where a slab has weights on the host (its home, or because the pool
+ * updates there) that copy is whole, and every engine brings what it has updated to each copy before anyone
+ * reads it.
  *
  * SLOTS. What is not resident passes through slots: `layer` slots fit the largest layer slab, `edge` slots
  * the largest of the others (embedding, head). Gradients accumulate in fp32 slots of the same two kinds;
@@ -103,14 +104,14 @@ struct ot_plan_request {
 };
 
 /* Chooses within the budgets: everything resident if a micro-batch of sound size allows it; else
- * micro-batches large enough, then activations on the device, then slots enough to overlap; as much residency
- * as that leaves room for, from slab 0 on, whose update the next forward waits for first; then the waiting
- * gradients of streamed tiles, then kept activations; streams what does not fit. State that does not fit is the
- * CPU pool's. Shares are of the whole chain's tiles: gpu takes the first ones, for the same reason, and stream
- * and cpu take turns in the others, so that both are at work on what is needed next. Deterministic. Errors:
- * OT_E_BUDGET: which tier, by how much, and what would fit (the memory that the sentence says to give is
- * enough, the rest unchanged); OT_E_USAGE: a request that cannot be. The caller frees the plan with
- * ot_plan_free. */
+ * micro-batches large enough, then activations on the device, then slots enough to overlap; as much
+ * residency as that leaves room for, from slab 0 on, whose update the next forward waits for first; then the
+ * waiting gradients of streamed tiles, then kept activations; streams what does not fit. State that does not
+ * fit is the CPU pool's. Shares are of the whole chain's tiles: gpu takes the first ones, for the same
+ * reason, and stream and cpu take turns in the others, so that both are at work on what is needed next.
+ * Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what would fit (the memory that the
+ * sentence says to give is enough, the rest unchanged); OT_E_USAGE: a request that cannot be. The caller
+ * frees the plan with ot_plan_free. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
 /* Whether the shares add up and go with the home of the state. Errors: OT_E_USAGE. */
 int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state);

@@ -89,8 +89,8 @@ struct ot_span ot_program_whole(const struct ot_program *p, int slab);
 void ot_program_forward(struct ot_program *p, int block, int micro);
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses);
 
-/* Decisions and updates (program_update.c). slab < 0: all norms and the losses. With a decision per slab, what
- * was decided before is not read again. */
+/* Decisions and updates (program_update.c). slab < 0: all norms and the losses. With a decision per slab,
+ * what was decided before is not read again. */
 void ot_program_result_out(struct ot_program *p, int slab);
 void ot_program_decide(struct ot_program *p, int slab);
 /* The decision to the device, where it has a part in the slab's updates. */

@@ -2,8 +2,8 @@
  *
  * With clipping everything after backward waits for one decision (the global norm), then updates run in the
  * order in which the next forward needs the slabs. Without clipping each slab has a decision of its own,
- * taken as soon as its gradient is complete, so that updates overlap the rest of backward. Streamed tiles have
- * their turn in the next step, in either case.
+ * taken as soon as its gradient is complete, so that updates overlap the rest of backward. Streamed tiles
+ * have their turn in the next step, in either case.
  */
 #include "offload/program.h"
 #include "src/base/error.h"
@@ -152,8 +152,8 @@ static int stage_for(struct ot_program *p, int slab) {
     return stages->buffers[stage];
 }
 
-/* Joins the uses, takes the squared norm, rounds to the storage dtype: what waits on the device, and what leaves
- * for the host. Returns the sum's buffer. */
+/* Joins the uses, takes the squared norm, rounds to the storage dtype: what waits on the device, and what
+ * leaves for the host. Returns the buffer that the latter leaves from. */
 static int finish_grad(struct ot_program *p, int slab) {
     int n = 0, sums[OT_MAX_USES], ids[OT_MAX_USES];
     for (int block = 0; block < p->chain->n_blocks; block++)

@@ -1,4 +1,5 @@
-/* Decisions and updates as a program: what the three engines of plan.h do with a slab's tiles, and the flush. */
+/* Decisions and updates as a program: what the three engines of plan.h do with a slab's tiles, and the
+ * flush. */
 #include "offload/program.h"
 #include "src/base/error.h"
 

@@ -14,9 +14,9 @@
  * Two consecutive steps overlap as far as the edges let them; step k + 2 starts only after step k is
  * complete, which is what lets two copies of the parity buffers suffice.
  *
- * A step leaves the streamed tiles (plan.h) one update behind: the next step makes up for it before each slab's
- * first use. Where no step follows (before evaluation, before parameters are read), a flush does: a schedule
- * of nothing but these updates, which runs alone.
+ * A step leaves the streamed tiles (plan.h) one update behind: the next step makes up for it before each
+ * slab's first use. Where no step follows (before evaluation, before parameters are read), a flush does: a
+ * schedule of nothing but these updates, which runs alone.
  *
  * Each access also says what the bytes are: "weights of slab 3 after k updates". The verifier replays the
  * program with these tags, so that a task that would read the right buffer at the wrong time, or a slot with

@@ -1,5 +1,6 @@
 /* The verifier: see schedule.h. It takes the edges as given and asks, over two consecutive steps (one of a
- * schedule that runs alone), whether they order what must be ordered; nothing here knows how they were made. */
+ * schedule that runs alone), whether they order what must be ordered; nothing here knows how they were
+ * made. */
 #include <stdlib.h>
 #include <string.h>
 

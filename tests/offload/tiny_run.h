@@ -33,9 +33,9 @@ void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dt
 /* A plan for the run with the given homes; free it with ot_plan_free. Fails the test if there is none. */
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
                int slots);
-/* Cuts the slabs into tiles of tile_params and each slab's tiles into a part for every engine of the set (bits
- * 1 << enum ot_tile_engine): equal parts, or with a seed parts of any size, none too. Gradients of streamed tiles
- * wait by turns on the device and on the host. The plan is finished again. */
+/* Cuts the slabs into tiles of tile_params and each slab's tiles into a part for every engine of the set
+ * (bits 1 << enum ot_tile_engine): equal parts, or with a seed parts of any size, none too. Gradients of
+ * streamed tiles wait by turns on the device and on the host. The plan is finished again. */
 void tiny_deal(struct tiny_run *run, int64_t tile_params, unsigned engines, uint64_t seed);
 /* Finishes the plan after it was changed. */
 void tiny_finish(struct tiny_run *run);
