@@ -33,8 +33,8 @@ static int check_range(struct ot_engine *en, int slab, int64_t first, int64_t n)
 static int move_state(struct ot_engine *en, int slab, int64_t first, int64_t n, void *values,
                       size_t (*offset)(int64_t n_params), size_t bytes, bool in) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
-    struct ot_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
-    struct ot_span on_host = ot_slab_state_on_host(&en->chain, &en->plan, slab);
+    struct ot_tile_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
+    struct ot_tile_span on_host = ot_slab_state_on_host(&en->chain, &en->plan, slab);
     int64_t there = on_gpu.n - first < 0 ? 0 : on_gpu.n - first < n ? on_gpu.n - first : n;
     if (there > 0)
         OT_TRY(move(en, b->state_gpu, offset(on_gpu.n) + (size_t)first * bytes, values, (size_t)there * bytes,

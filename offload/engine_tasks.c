@@ -183,7 +183,7 @@ static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct
                 .n = group->n, .x = sum + group->first, .out = norm, .squares = true, .accumulate = more});
         more = true;
     }
-    struct ot_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
+    struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
     if (task->to != OT_NO_BUFFER && task->to != task->from)
         round_grads(en, lane, sum, ot_engine_at(en, task->to), 0, stays.n);
     if (task->stage != OT_NO_BUFFER)
@@ -348,7 +348,7 @@ static void update_stream(struct ot_engine *en, const struct ot_task *task, stru
 /* One tile's state between its home and a slot. */
 static void copy_state(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane, int slot,
                        enum ot_copy_kind kind) {
-    struct ot_span home = ot_slab_state_on_host(&en->chain, &en->plan, task->slab);
+    struct ot_tile_span home = ot_slab_state_on_host(&en->chain, &en->plan, task->slab);
     int64_t n = task->span.n, first = task->span.first - home.first, room = en->layout.slot_params;
     char *host = ot_engine_at(en, task->state), *device = ot_engine_at(en, slot);
     size_t at_host[3] = {ot_state_m_offset(home.n) + (size_t)first * 4,
@@ -366,7 +366,7 @@ static void state_in(struct ot_engine *en, const struct ot_task *task, struct ot
     copy_state(en, task, lane, task->to, OT_COPY_H2D);
     if (task->from == OT_NO_BUFFER)
         return;
-    struct ot_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
+    struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
     ot_lane_copy(lane, OT_COPY_H2D, slot_grads(en, task->to),
                  at_param(en, task->from, task->span.first - stays.n), weight_bytes(en, task->span.n));
 }
@@ -391,8 +391,8 @@ enum { UPDATE_CHUNK_PARAMS = 1 << 16 };
 static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
     const struct ot_adamw_step *params = at_parity(en, en->layout.params_host[0], step);
-    struct ot_span home = ot_slab_state_on_host(&en->chain, &en->plan, task->slab);
-    struct ot_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
+    struct ot_tile_span home = ot_slab_state_on_host(&en->chain, &en->plan, task->slab);
+    struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
     struct ot_adamw part,
         whole = span_update(en, task, params + task->slab, home.n, task->span.first - home.first,
                             at_param(en, task->from, task->span.first - stays.n));

@@ -113,16 +113,16 @@ static int64_t clip_params(int64_t params, int64_t most) {
     return params < most ? params : most;
 }
 
-struct ot_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                            int first_tile, int n_tiles) {
+struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                 int first_tile, int n_tiles) {
     int64_t n_params = chain->slabs[slab].n_params,
             first = clip_params(first_tile * plan->tile_params, n_params);
     int64_t end = clip_params((first_tile + n_tiles) * plan->tile_params, n_params);
-    return (struct ot_span){first_tile, n_tiles, first, end - first};
+    return (struct ot_tile_span){first_tile, n_tiles, first, end - first};
 }
 
-struct ot_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                            enum ot_tile_engine engine) {
+struct ot_tile_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                 enum ot_tile_engine engine) {
     const int *tiles = plan->slabs[slab].tiles;
     int first = 0;
     for (int e = 0; e < (int)engine; e++)
@@ -130,13 +130,15 @@ struct ot_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *
     return ot_slab_span(chain, plan, slab, first, tiles[engine]);
 }
 
-struct ot_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+struct ot_tile_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
+                                           int slab) {
     const struct ot_slab_plan *sp = &plan->slabs[slab];
     int streamed = sp->grads == OT_HOME_GPU ? sp->tiles[OT_TILE_STREAM] : 0;
     return ot_slab_span(chain, plan, slab, 0, sp->tiles[OT_TILE_GPU] + streamed);
 }
 
-struct ot_span ot_slab_state_on_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+struct ot_tile_span ot_slab_state_on_host(const struct ot_chain *chain, const struct ot_plan *plan,
+                                          int slab) {
     const int *tiles = plan->slabs[slab].tiles;
     return ot_slab_span(chain, plan, slab, tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU]);
 }
@@ -145,9 +147,9 @@ static void add_training(struct maker *mk, int s) {
     const struct ot_chain *chain = mk->chain;
     struct ot_slab_buffers *b = &mk->layout->slabs[s];
     int64_t n = chain->slabs[s].n_params;
-    struct ot_span on_gpu = ot_slab_part(chain, mk->plan, s, OT_TILE_GPU);
-    struct ot_span on_host = ot_slab_state_on_host(chain, mk->plan, s);
-    struct ot_span waiting = ot_slab_waiting_on_gpu(chain, mk->plan, s);
+    struct ot_tile_span on_gpu = ot_slab_part(chain, mk->plan, s, OT_TILE_GPU);
+    struct ot_tile_span on_host = ot_slab_state_on_host(chain, mk->plan, s);
+    struct ot_tile_span waiting = ot_slab_waiting_on_gpu(chain, mk->plan, s);
     if (on_gpu.n > 0)
         b->state_gpu = add(mk, OT_TIER_GPU, "optimizer state", state_bytes(chain, on_gpu.n), 1);
     if (on_host.n > 0)
@@ -179,7 +181,7 @@ static void add_state_slots(struct maker *mk) {
     struct ot_layout *layout = mk->layout;
     bool grads = false;
     for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
-        struct ot_span part = ot_slab_part(mk->chain, mk->plan, s, OT_TILE_STREAM);
+        struct ot_tile_span part = ot_slab_part(mk->chain, mk->plan, s, OT_TILE_STREAM);
         int64_t largest = clip_params(part.n, mk->plan->tile_params);
         layout->slot_params = largest > layout->slot_params ? largest : layout->slot_params;
         grads = grads || (part.n > 0 && mk->plan->slabs[s].grads == OT_HOME_HOST);

@@ -23,7 +23,7 @@ struct ot_buffer {
 };
 
 /* Consecutive tiles of a slab, and the parameters in them. */
-struct ot_span {
+struct ot_tile_span {
     int first_tile, n_tiles;
     int64_t first, n;
 };
@@ -77,14 +77,15 @@ bool ot_slab_is_streamed(const struct ot_plan *plan, int slab);
 bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 int ot_slab_uses(const struct ot_chain *chain, int slab); /* by how many blocks; 2 where tied */
 int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-struct ot_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                            int first_tile, int n_tiles);
+struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                 int first_tile, int n_tiles);
 /* The engine's part; the first part, whose finished gradients wait on the device; the part whose state lives
  * on the host. Any may be empty. */
-struct ot_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                            enum ot_tile_engine engine);
-struct ot_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-struct ot_span ot_slab_state_on_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+struct ot_tile_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                 enum ot_tile_engine engine);
+struct ot_tile_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
+                                           int slab);
+struct ot_tile_span ot_slab_state_on_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 /* The device buffer of boundary b (the output of block b), micro-batch m, while the forward pass is near
  * it. */
 int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro);

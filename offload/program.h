@@ -82,10 +82,10 @@ void ot_program_narrow(struct ot_task *task, int first_tile, int n_tiles); /* of
 void ot_program_batch_in(struct ot_program *p);
 /* The visit's own weights, and more as slots allow. */
 void ot_program_fetch_ahead(struct ot_program *p, int visit);
-void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_span span);
+void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span);
 /* The buffer that holds them now; OT_NO_BUFFER: none on the device does. */
 int ot_program_weights(struct ot_program *p, int slab);
-struct ot_span ot_program_whole(const struct ot_program *p, int slab);
+struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab);
 void ot_program_forward(struct ot_program *p, int block, int micro);
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses);
 

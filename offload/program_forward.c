@@ -96,7 +96,7 @@ int ot_program_close(struct ot_program *p) {
 
 /* ---- weights ---- */
 
-struct ot_span ot_program_whole(const struct ot_program *p, int slab) {
+struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab) {
     return ot_slab_span(p->chain, p->plan, slab, 0, ot_slab_tiles(p->chain, p->plan, slab));
 }
 
@@ -114,9 +114,9 @@ static void fetch_tiles(struct ot_program *p, struct ot_task *task, int first, i
     ot_program_narrow(task, from, to - from);
 }
 
-void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_span span) {
+void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
-    struct ot_span stream = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
+    struct ot_tile_span stream = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
     int pending = stream.first_tile + p->streamed[slab], end = stream.first_tile + stream.n_tiles;
     struct ot_task *task = ot_program_task(p, OT_TASK_FETCH, OT_LANE_H2D);
     task->slab = slab;

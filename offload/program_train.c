@@ -190,7 +190,7 @@ static int finish_grad(struct ot_program *p, int slab) {
 
 /* from: the stage, or the sum. */
 static void grad_out(struct ot_program *p, int slab, int from) {
-    struct ot_span waiting = ot_slab_waiting_on_gpu(p->chain, p->plan, slab);
+    struct ot_tile_span waiting = ot_slab_waiting_on_gpu(p->chain, p->plan, slab);
     struct ot_task *task = ot_program_task(p, OT_TASK_GRAD_OUT, OT_LANE_D2H);
     task->slab = slab;
     task->span = ot_slab_span(p->chain, p->plan, slab, waiting.n_tiles,

@@ -79,7 +79,7 @@ static void update_tile_on_cpu(struct ot_program *p, int slab, int tile) {
 
 /* Updated weights from one of their places to the other. */
 static void copy_updated(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane, int slab,
-                         struct ot_span span, int from, int to) {
+                         struct ot_tile_span span, int from, int to) {
     struct ot_task *task = ot_program_task(p, kind, lane);
     struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1);
     task->slab = slab;
@@ -94,7 +94,7 @@ static void copy_updated(struct ot_program *p, enum ot_task_kind kind, enum ot_l
 
 void ot_program_update_cpu(struct ot_program *p, int slab) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
-    struct ot_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
+    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
     for (int i = 0; i < part.n_tiles; i++)
         update_tile_on_cpu(p, slab, part.first_tile + i);
     if (part.n_tiles > 0 && b->weights_gpu != OT_NO_BUFFER)
@@ -106,7 +106,7 @@ void ot_program_update_cpu(struct ot_program *p, int slab) {
 void ot_program_update_gpu(struct ot_program *p, int slab) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
-    struct ot_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_GPU);
+    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_GPU);
     int slot = -1;
     if (part.n_tiles == 0)
         return;
@@ -211,7 +211,7 @@ void ot_program_stream(struct ot_program *p, int slab, int upto) {
 
 static void flush_slab(struct ot_program *p, int slab) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
-    struct ot_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
+    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
     if (part.n_tiles == 0)
         return;
     if (ot_slab_is_streamed(p->plan, slab))

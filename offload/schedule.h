@@ -101,7 +101,7 @@ struct ot_task {
     enum ot_lane_id lane;
     int block, slab, micro, tile; /* -1 where it has none */
     int deadline;                 /* cpu lane: smaller runs first */
-    struct ot_span span;          /* what part of the slab it moves or updates */
+    struct ot_tile_span span;     /* what part of the slab it moves or updates */
     bool first;                   /* BACKWARD: clears the accumulators before it adds */
     bool saved_valid;             /* BACKWARD: the forward kept its insides */
     int n_uses;                   /* GRAD_FINISH: how many accumulators to join */
