@@ -47,6 +47,13 @@
 #define OT_LOG2_E 1.4426950408889634f
 #define OT_LN_2   0.6931471805599453f
 
+/* Makes the compiler compute what follows from x anew from here on, instead of keeping it in registers that
+ * the fragments need. */
+template <class I>
+__device__ __forceinline__ void ot_forget(I &x) {
+    asm volatile("" : "+r"(x));
+}
+
 /* ---- where things lie in a tile ---- */
 
 template <int DIM>
@@ -67,45 +74,70 @@ struct ot_tile {
  * chunks. */
 template <int DIM>
 struct ot_tile_lane {
-    int row_at, flip;
+    int first; /* in rows from 0, chunks from 0 */
 
-    __device__ __forceinline__ ot_tile_lane(int row, int second)
-        : row_at(row * DIM), flip(second ^ ot_tile<DIM>::swizzle(row)) {}
+    __device__ __forceinline__ ot_tile_lane(int row, int second) : first(ot_tile<DIM>::at(row, second)) {
+        ot_forget(first); /* or P / 2 offsets made of it would live in registers all the time */
+    }
 
-    /* Offset for the rows from `row`, a multiple of 8, and the chunks from `chunk`, even; both known when
+    /* For the rows from `row`, a multiple of 8, and the chunks from `chunk`, even; both known when
      * compiled. */
-    __device__ __forceinline__ int at(int row, int chunk) const {
+    template <class T>
+    __device__ __forceinline__ const T *at(const T *tile, int row, int chunk) const {
         constexpr int P = ot_tile<DIM>::P;
-        return row_at + row * DIM + chunk / P * P * 8 + (chunk % P ^ flip) * 8;
+        return tile + (first ^ chunk % P * 8) + (row * DIM + chunk / P * P * 8);
     }
 };
+
+__device__ __forceinline__ int ot_lane() {
+    return (int)(threadIdx.x % OT_WARP);
+}
 
 /* Rows 0..15 x 16 elements as an A fragment; or, transposed, 16 rows x two pieces of 8 columns as two B
  * fragments. */
 template <int DIM>
 __device__ __forceinline__ ot_tile_lane<DIM> ot_tile_lane_a() {
-    int lane = (int)threadIdx.x % OT_WARP;
+    int lane = ot_lane();
     return {lane % 16, lane / 16};
 }
 
 /* 16 rows x 16 elements as the B fragments of two pieces of 8 columns: a row of the tile is a column of B. */
 template <int DIM>
 __device__ __forceinline__ ot_tile_lane<DIM> ot_tile_lane_b() {
-    int lane = (int)threadIdx.x % OT_WARP;
+    int lane = ot_lane();
     return {lane % 8 + lane / 16 * 8, lane / 8 % 2};
 }
+
+/* Which chunks a thread copies: of rows `row`, `row` + ROWS, ... those at `column`, `column` + P, ... Its
+ * swizzle is the same in all of them, so that one offset in shared memory and one address per row serve,
+ * the rest being constants. */
+template <int DIM, int THREADS>
+struct ot_tile_share {
+    static constexpr int P = ot_tile<DIM>::P, ROWS = THREADS / P;
+    static_assert(ROWS % 8 == 0, "one swizzle for all rows of a thread");
+    int row, column, row_at;
+
+    __device__ __forceinline__ ot_tile_share(unsigned thread)
+        : row((int)(thread / P)), column((int)(thread % P)), row_at(ot_tile<DIM>::at(row, column)) {}
+};
 
 /* Starts copies of rows [first, first + ROWS) of one head into a tile, by all THREADS of the block. from:
  * the head's part of token 0. Rows from `end` on become zeros and are not read. */
 template <int ROWS, int DIM, int THREADS, class T>
 __device__ __forceinline__ void ot_tile_copy(T *tile, const T *from, int64_t ld, int first, int end) {
-    constexpr int CHUNKS = ot_tile<DIM>::CHUNKS;
-    static_assert(ROWS * CHUNKS % THREADS == 0, "every thread copies as many chunks");
+    using S = ot_tile_share<DIM, THREADS>;
+    static_assert(ROWS % S::ROWS == 0, "every thread copies as many rows");
+    unsigned thread = threadIdx.x;
+    ot_forget(thread);
+    const S share(thread);
+    const T *row_from = from + (first + share.row) * ld + share.column * 8;
+    tile += share.row_at;
 #pragma unroll
-    for (int i = 0; i < ROWS * CHUNKS / THREADS; i++) {
-        int index = (int)threadIdx.x + i * THREADS, row = index / CHUNKS, chunk = index % CHUNKS;
-        ot_cp_async_16(tile + ot_tile<DIM>::at(row, chunk), from + (first + row) * ld + chunk * 8,
-                       first + row < end);
+    for (int row = 0; row < ROWS; row += S::ROWS) {
+#pragma unroll
+        for (int chunk = 0; chunk < ot_tile<DIM>::CHUNKS; chunk += S::P)
+            ot_cp_async_16(tile + row * DIM + chunk * 8, row_from + chunk * 8, first + share.row + row < end);
+        row_from += S::ROWS * ld;
     }
 }
 
@@ -132,11 +164,11 @@ __device__ __forceinline__ void ot_tile_dots(float (&c)[M][N][4], const T *x, co
         uint32_t a[M][4];
 #pragma unroll
         for (int m = 0; m < M; m++)
-            ot_ldmatrix_x4(a[m], x + a_lane.at(16 * m, k));
+            ot_ldmatrix_x4(a[m], a_lane.at(x, 16 * m, k));
 #pragma unroll
         for (int n = 0; n < N; n += 2) {
             uint32_t b[4];
-            ot_ldmatrix_x4(b, y + b_lane.at(8 * n, k));
+            ot_ldmatrix_x4(b, b_lane.at(y, 8 * n, k));
 #pragma unroll
             for (int m = 0; m < M; m++) {
                 ot_mma_16816<T>(c[m][n], a[m], b[0], b[1]);
@@ -146,39 +178,36 @@ __device__ __forceinline__ void ot_tile_dots(float (&c)[M][N][4], const T *x, co
     }
 }
 
-/* The A fragment of 16x16 from the C fragments of its two halves, rounded. */
-template <class T>
-__device__ __forceinline__ void ot_tile_round(uint32_t (&a)[4], const float (&left)[4],
-                                              const float (&right)[4]) {
-    a[0] = ot_pack_two<T>(left[0], left[1]);
-    a[1] = ot_pack_two<T>(left[2], left[3]);
-    a[2] = ot_pack_two<T>(right[0], right[1]);
-    a[3] = ot_pack_two<T>(right[2], right[3]);
+/* The A fragments, rounded to T, of what C fragments hold: p[m][i] are the 16x16 of c[m][2 i] and c[m][2 i
+ * + 1]. */
+template <class T, int M, int N>
+__device__ __forceinline__ void ot_tile_round(uint32_t (&p)[M][N / 2][4], const float (&c)[M][N][4]) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            p[m][n / 2][n % 2 * 2] = ot_pack_two<T>(c[m][n][0], c[m][n][1]);
+            p[m][n / 2][n % 2 * 2 + 1] = ot_pack_two<T>(c[m][n][2], c[m][n][3]);
+        }
 }
 
-/* sum += p z: weights p of 16 M rows (a warp's own), rounded to T, with the first 8 N rows at z. */
-template <int DIM, int M, int N, class T>
-__device__ __forceinline__ void ot_tile_weigh(float (&sum)[M][DIM / 8][4], const float (&p)[M][N][4],
+/* sum += p z: weights of 16 M rows (a warp's own) with the first 16 K rows at z. */
+template <int DIM, int M, int K, class T>
+__device__ __forceinline__ void ot_tile_weigh(float (&sum)[M][DIM / 8][4], const uint32_t (&p)[M][K][4],
                                               const T *z) {
-    static_assert(N % 2 == 0, "a product takes 16 rows of z");
     const ot_tile_lane<DIM> lane = ot_tile_lane_a<DIM>();
 #pragma unroll
-    for (int n = 0; n < N; n += 2) {
-        uint32_t a[M][4];
-#pragma unroll
-        for (int m = 0; m < M; m++)
-            ot_tile_round<T>(a[m], p[m][n], p[m][n + 1]);
+    for (int k = 0; k < K; k++)
 #pragma unroll
         for (int d = 0; d < DIM / 8; d += 2) {
             uint32_t b[4];
-            ot_ldmatrix_x4_trans(b, z + lane.at(8 * n, d));
+            ot_ldmatrix_x4_trans(b, lane.at(z, 16 * k, d));
 #pragma unroll
             for (int m = 0; m < M; m++) {
-                ot_mma_16816<T>(sum[m][d], a[m], b[0], b[1]);
-                ot_mma_16816<T>(sum[m][d + 1], a[m], b[2], b[3]);
+                ot_mma_16816<T>(sum[m][d], p[m][k], b[0], b[1]);
+                ot_mma_16816<T>(sum[m][d + 1], p[m][k], b[2], b[3]);
             }
         }
-    }
 }
 
 /* Over the four lanes that share rows of a C fragment. */

@@ -1,0 +1,289 @@
+/* Attention forward on tensor cores. */
+#include "kernels/cuda/attention_tiles.cuh"
+
+/* ---- sizes ---- */
+
+/* A block is four warps, each with 16 M queries of one head, that walk together over tiles of 8 N keys. */
+template <int HEAD_DIM>
+struct forward_shape {
+    static constexpr int DIM = HEAD_DIM;
+    static constexpr int M = DIM <= 128 ? 2 : 1, N = DIM <= 128 ? 8 : 4;
+    static constexpr int WARPS = 4, THREADS = WARPS * OT_WARP;
+    static constexpr int QUERIES = WARPS * 16 * M, KEYS = 8 * N;
+    static constexpr int BLOCKS = DIM == 64 ? 3 : 2; /* that a multiprocessor shall have room for */
+    static constexpr int QUERY_BYTES = QUERIES * DIM * 2, TILE_BYTES = KEYS * DIM * 2;
+};
+
+/* ---- keys and values on their way ---- */
+
+/* Tiles of keys and of values in turn (K0, V0, K1, V1, ...) go through `stages` slots of shared memory.
+ * When a step begins, stages - 1 tiles are there or under way, the one that it uses in the slot after the
+ * free one. Its barrier says that all warps are done with the step before, whose slot is free then: it
+ * takes the next tile. */
+template <class T, class S>
+struct forward_ring {
+    const T *k, *v; /* this head's keys and values */
+    int64_t ldk, ldv;
+    T *slots;
+    int stages, free_slot;
+    int copies, first_key, end_key; /* the keys that the block needs; first_key is a multiple of KEYS */
+
+    __device__ __forceinline__ void copy_next() {
+        int key = first_key + (copies >> 1) * S::KEYS;
+        if (key < end_key)
+            ot_tile_copy<S::KEYS, S::DIM, S::THREADS>(slots + free_slot * (S::KEYS * S::DIM),
+                                                      (copies & 1) ? v : k, (copies & 1) ? ldv : ldk, key,
+                                                      end_key);
+        ot_cp_async_commit(); /* an empty group, too: groups are counted */
+        copies++;
+        free_slot = free_slot + 1 == stages ? 0 : free_slot + 1;
+    }
+
+    /* The next tile, for all warps; valid until the next call. */
+    __device__ __forceinline__ const T *next() {
+        if (stages == 2)
+            ot_cp_async_wait<0>();
+        else if (stages == 3)
+            ot_cp_async_wait<1>();
+        else
+            ot_cp_async_wait<2>();
+        __syncthreads();
+        copy_next();
+        return slots + free_slot * (S::KEYS * S::DIM);
+    }
+};
+
+/* ---- one warp's queries ---- */
+
+/* What a warp's queries see of the keys: each sees those from all_first to its own, the first one's being
+ * `self`. */
+template <class S>
+struct forward_sight {
+    int any_first, all_first, self;
+
+    __device__ __forceinline__ forward_sight(const struct ot_attention &op, int first_query) {
+        int last_query = first_query + 16 * S::M - 1;
+        any_first = ot_attention_keys(op, first_query).first; /* beyond the end: no key is as late as that */
+        all_first = ot_attention_keys(op, last_query < op.n ? last_query : (int)op.n - 1).first;
+        self = first_query + (int)(op.n_keys - op.n);
+    }
+    /* Of the tile at `key`. */
+    __device__ __forceinline__ bool sees_none(int key) const {
+        return key > self + 16 * S::M - 1 || key + S::KEYS <= any_first;
+    }
+    __device__ __forceinline__ bool sees_all(int key) const {
+        return key >= all_first && key + S::KEYS - 1 <= self;
+    }
+};
+
+/* A lane's share of a warp's rows: of each 16, rows g and g + 8. */
+template <class S>
+struct forward_rows {
+    float top[S::M][2];   /* reference of the exponent, in powers of 2 */
+    float total[S::M][2]; /* sum of this lane's exp2(score - top) */
+    float sum[S::M][S::DIM / 8][4];
+};
+
+/* Scores in powers of 2, with ALiBi's distance. Else the softmax multiplies by the factor on its way. */
+template <class S>
+__device__ __forceinline__ void forward_bend(float (&s)[S::M][S::N][4], float factor, float slope,
+                                             int distance) {
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int n = 0; n < S::N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float away = (float)distance + (float)(8 * n + i % 2 - 16 * m - i / 2 * 8);
+                s[m][n][i] = fmaf(s[m][n][i], factor, slope * away);
+            }
+}
+
+/* query, key: of this lane's first element. */
+template <class S>
+__device__ __forceinline__ void forward_mask(float (&s)[S::M][S::N][4], const struct ot_attention &op,
+                                             int query, int key) {
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            ot_attention_span seen = ot_attention_keys(op, query + 16 * m + 8 * r);
+            int first = seen.first - key, last = seen.last - key;
+#pragma unroll
+            for (int n = 0; n < S::N; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if (8 * n + i < first || 8 * n + i > last)
+                        s[m][n][2 * r + i] = -INFINITY;
+        }
+}
+
+/* Scores become weights; what was summed before is brought to the new reference where that moved. */
+template <class S>
+__device__ __forceinline__ void forward_softmax(float (&s)[S::M][S::N][4], float factor,
+                                                forward_rows<S> &rows) {
+    constexpr float SLACK = 8.0f;
+    float shrink[S::M][2];
+    bool moved = false;
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float top = s[m][0][2 * r];
+#pragma unroll
+            for (int n = 0; n < S::N; n++)
+                top = fmaxf(top, fmaxf(s[m][n][2 * r], s[m][n][2 * r + 1]));
+            top = ot_quad_max(top) * factor;
+            float before = rows.top[m][r];
+            top = top > before + SLACK ? top : before;
+            shrink[m][r] = ot_exp2_approx(before - top);
+            moved = moved || top != before;
+            float total = 0.0f;
+#pragma unroll
+            for (int n = 0; n < S::N; n++)
+#pragma unroll
+                for (int i = 2 * r; i < 2 * r + 2; i++) {
+                    s[m][n][i] = ot_exp2_approx(fmaf(s[m][n][i], factor, -top));
+                    total += s[m][n][i];
+                }
+            rows.top[m][r] = top;
+            rows.total[m][r] = fmaf(rows.total[m][r], shrink[m][r], total);
+        }
+    if (!__any_sync(0xffffffffu, moved))
+        return;
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int d = 0; d < S::DIM / 8; d++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                rows.sum[m][d][i] *= shrink[m][i / 2];
+}
+
+/* Divides, rounds and stores a warp's rows, by way of `room`, the place of its queries in shared memory. */
+template <class T, class S>
+__device__ __forceinline__ void forward_store(const struct ot_attention &op, int head, int first_query,
+                                              const forward_rows<S> &rows, T *room) {
+    int lane = ot_lane(), row = lane / 4, column = lane % 4 * 2;
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int at = row + 16 * m + 8 * r, query = first_query + at;
+            float total = ot_quad_sum(rows.total[m][r]), inverse = 1.0f / total;
+            if (op.lse && column == 0 && query < op.n)
+                op.lse[head * op.n + query] = rows.top[m][r] * OT_LN_2 + logf(total);
+#pragma unroll
+            for (int d = 0; d < S::DIM / 8; d++)
+                *reinterpret_cast<uint32_t *>(room + ot_tile<S::DIM>::at(at, d) + column) =
+                    ot_pack_two<T>(rows.sum[m][d][2 * r] * inverse, rows.sum[m][d][2 * r + 1] * inverse);
+        }
+    __syncwarp();
+    constexpr int P = ot_tile<S::DIM>::P, ROWS = OT_WARP / P;
+    T *out = static_cast<T *>(op.out) + (first_query + lane / P) * op.ldo + head * S::DIM;
+#pragma unroll
+    for (int at = lane / P; at < 16 * S::M; at += ROWS) {
+#pragma unroll
+        for (int chunk = lane % P; chunk < ot_tile<S::DIM>::CHUNKS; chunk += P)
+            if (first_query + at < op.n)
+                *reinterpret_cast<uint4 *>(out + chunk * 8) =
+                    *reinterpret_cast<const uint4 *>(room + ot_tile<S::DIM>::at(at, chunk));
+        out += ROWS * op.ldo;
+    }
+}
+
+/* ---- the kernel ---- */
+
+template <class T, class S>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
+    attention_forward(const struct ot_attention op, int stages) {
+    /* The last queries see most keys: the long work first. */
+    int blocks = (int)((op.n + S::QUERIES - 1) / S::QUERIES), heads = (int)op.heads;
+    int head = (int)blockIdx.x % heads, block_query = (blocks - 1 - (int)blockIdx.x / heads) * S::QUERIES;
+    int kv_head = head / (heads / (int)op.kv_heads);
+    int warp = (int)(threadIdx.x / OT_WARP), lane = ot_lane();
+    int first_query = block_query + warp * 16 * S::M;
+    const forward_sight<S> warp_sight(op, first_query);
+
+    T *queries = ot_shared<T>();
+    ot_tile_copy<S::QUERIES, S::DIM, S::THREADS>(queries, static_cast<const T *>(op.q) + head * S::DIM,
+                                                 op.ldq, block_query, (int)op.n);
+    queries += warp * 16 * S::M * S::DIM;
+    forward_ring<T, S> ring;
+    ring.k = static_cast<const T *>(op.k) + kv_head * S::DIM;
+    ring.v = static_cast<const T *>(op.v) + kv_head * S::DIM;
+    ring.ldk = op.ldk;
+    ring.ldv = op.ldv;
+    ring.slots = ot_shared<T>() + S::QUERIES * S::DIM;
+    ring.stages = stages;
+    ring.free_slot = ring.copies = 0;
+    int end_query = block_query + S::QUERIES < op.n ? block_query + S::QUERIES : (int)op.n;
+    ring.first_key = ot_attention_keys(op, block_query).first / S::KEYS * S::KEYS;
+    ring.end_key = end_query + (int)(op.n_keys - op.n);
+    for (int i = 0; i < stages - 1; i++)
+        ring.copy_next(); /* the queries belong to the first group */
+
+    float factor = op.scale * OT_LOG2_E, slope = op.slopes ? op.slopes[head] * OT_LOG2_E : 0.0f;
+    bool bent = op.slopes || !(factor > 0.0f);
+    forward_rows<S> rows;
+    ot_tile_zero(rows.sum);
+#pragma unroll
+    for (int m = 0; m < S::M; m++) {
+        rows.top[m][0] = rows.top[m][1] = -FLT_MAX;
+        rows.total[m][0] = rows.total[m][1] = 0.0f;
+    }
+    for (int key = ring.first_key; key < ring.end_key; key += S::KEYS) {
+        uint32_t p[S::M][S::N / 2][4];
+        bool empty = warp_sight.sees_none(key);
+        const T *k = ring.next();
+        if (!empty) {
+            float s[S::M][S::N][4];
+            int lane_query = first_query + lane / 4, lane_key = key + lane % 4 * 2;
+            ot_tile_zero(s);
+            ot_tile_dots<S::DIM>(s, queries, k);
+            if (bent)
+                forward_bend<S>(s, factor, slope, lane_key - lane_query - (int)(op.n_keys - op.n));
+            if (!warp_sight.sees_all(key))
+                forward_mask<S>(s, op, lane_query, lane_key);
+            forward_softmax<S>(s, bent ? 1.0f : factor, rows);
+            ot_tile_round<T>(p, s);
+        }
+        const T *v = ring.next();
+        if (!empty)
+            ot_tile_weigh<S::DIM>(rows.sum, p, v);
+    }
+    forward_store<T, S>(op, head, first_query, rows, queries);
+}
+
+/* ---- launch ---- */
+
+/* As deep a ring as lets a multiprocessor hold the blocks that the registers allow, else as many as it can.
+ * What an SM has is what a block may have and 1 KiB; a block costs 1 KiB. 0: no room. */
+template <class S>
+static int forward_stages(int shared_bytes) {
+    for (int blocks = S::BLOCKS; blocks > 0; blocks--)
+        for (int stages = 4; stages >= 2; stages--)
+            if (blocks * (S::QUERY_BYTES + stages * S::TILE_BYTES + 1024) <= shared_bytes + 1024)
+                return stages;
+    return 0;
+}
+
+static cudaError_t forward_tiled(const struct ot_attention *op, const struct ot_cuda_stream *on) {
+    return ot_attention_dispatch(op, [&](auto zero, auto dim) {
+        using T = decltype(zero);
+        using S = forward_shape<decltype(dim)::value>;
+        int stages = forward_stages<S>(on->shared_bytes);
+        if (stages == 0)
+            return ot_attention_forward_plain(op, on);
+        unsigned grid = (unsigned)(ot_ceil_div(op->n, S::QUERIES) * op->heads);
+        return ot_launch(attention_forward<T, S>, dim3(grid), dim3(S::THREADS),
+                         S::QUERY_BYTES + stages * S::TILE_BYTES, on->stream, *op, stages);
+    });
+}
+
+extern "C" cudaError_t ot_cuda_attention(const struct ot_attention *args, const struct ot_cuda_stream *on) {
+    if (args->n == 0)
+        return cudaSuccess;
+    return ot_attention_is_tiled(args, on->arch) ? forward_tiled(args, on)
+                                                 : ot_attention_forward_plain(args, on);
+}
