@@ -1,0 +1,68 @@
+/* Memory faults of kernel threads: what pages catch becomes the error of the launch. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "kernels/emu/emu_block.h"
+#include "kernels/emu/emu_check.h"
+#include "kernels/emu/emu_symbols.h"
+
+namespace ot_emu {
+
+static struct sigaction previous_segv, previous_bus;
+
+static const void *program_counter(const void *context) {
+#if defined(__x86_64__)
+    return (const void *)((const ucontext_t *)context)->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+    return (const void *)((const ucontext_t *)context)->uc_mcontext.pc;
+#else
+    (void)context;
+    return nullptr;
+#endif
+}
+
+/* Somebody else's fault goes to whom it would have gone to: the instruction faults again. */
+static void pass_on(int signal) {
+    sigaction(signal, signal == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
+}
+
+static void on_fault(int signal, siginfo_t *info, void *context) {
+    if (!current) {
+        pass_on(signal);
+        return;
+    }
+    const void *pc = program_counter(context);
+    std::string where = describe_place(info->si_addr);
+    /* x86 says "general protection" without an address where an aligned move met an odd one. */
+    if (info->si_code == SI_KERNEL)
+        record_failure(cudaErrorMisalignedAddress, current, {}, "misaligned 16-byte access in %s", describe_code(pc).c_str());
+    else
+        record_failure(cudaErrorIllegalAddress, current, {}, "access to %p, %s, in %s", info->si_addr, where.c_str(),
+                       describe_code(pc).c_str());
+    leave_launch(); /* from the signal's stack: nobody returns to it */
+}
+
+void catch_faults() {
+    static bool installed;
+    static thread_local char *stack;
+    if (!stack) { /* a kernel that has used up its stack faults for lack of one */
+        static const size_t STACK_BYTES = 256 << 10;
+        stack = (char *)malloc(STACK_BYTES);
+        stack_t signal_stack = {};
+        signal_stack.ss_sp = stack;
+        signal_stack.ss_size = STACK_BYTES;
+        sigaltstack(&signal_stack, nullptr);
+    }
+    if (installed)
+        return;
+    installed = true;
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigaction(SIGSEGV, &action, &previous_segv);
+    sigaction(SIGBUS, &action, &previous_bus);
+}
+
+} // namespace ot_emu

@@ -1,0 +1,63 @@
+/* Inside the emulated runtime: what its parts share. */
+#ifndef OT_EMU_RUNTIME_H
+#define OT_EMU_RUNTIME_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string>
+
+#include "kernels/emu/emu.h"
+#include "kernels/emu/emu_faults.h"
+
+namespace ot_emu {
+
+/* Every call of the runtime begins with this: the error that it must return at once, or cudaSuccess. */
+cudaError_t enter(const char *function);
+/* Remembers an error for cudaGetLastError; returns it. */
+cudaError_t leave(cudaError_t error);
+#define OT_EMU_ENTER()                                                                                       \
+    do {                                                                                                     \
+        cudaError_t rc_ = ot_emu::enter(__func__);                                                           \
+        if (rc_ != cudaSuccess)                                                                              \
+            return ot_emu::leave(rc_);                                                                       \
+    } while (0)
+
+const ot_emu_card &card();
+/* The device has failed for good: every later call returns the error. The first one stays. */
+void set_sticky(cudaError_t error, const std::string &report);
+cudaError_t sticky_error();
+/* A refusal in words, for ot_emu_report() and cudaGetErrorString(error). */
+cudaError_t refuse(cudaError_t error, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Called by a stream before each command: false if the GPU is lost. */
+bool command_may_run();
+
+extern thread_local bool in_host_function; /* where no call of the runtime is permitted */
+
+/* ---- emu_memory.cpp ---- */
+
+/* Whether [p, p + bytes) lies in one live allocation, or in registered host memory. */
+bool is_device_memory(const void *p, size_t bytes);
+bool is_registered(const void *p, size_t bytes);
+/* Which bytes of the page of p may be touched: [first, last) from the page's start. p lies in the arena. */
+struct PageBounds {
+    uint32_t first, last;
+};
+/* 64 KiB: the largest page of the systems that this runs on. */
+static const int PAGE_SHIFT = 16;
+static const size_t PAGE = (size_t)1 << PAGE_SHIFT;
+extern char *arena_base;
+static const size_t ARENA_BYTES = (size_t)64 << 30;
+extern PageBounds *page_bounds;
+std::string describe_address(const void *p); /* "8 bytes past the end of an allocation of 96 bytes" */
+
+/* ---- counters of ot_emu_usage ---- */
+
+void count_stream(int change);
+void count_event(int change);
+void count_launch();
+void count_copy();
+void memory_usage(struct ot_emu_usage *out);
+
+} // namespace ot_emu
+
+#endif

@@ -1,0 +1,389 @@
+/* Streams and events: each stream is a thread with a queue.
+ *
+ * What one stream writes must become visible to another, or to the caller, through events and synchronisation alone: then a
+ * missing dependency is a data race that ThreadSanitizer sees, and that random delays make happen. So nothing here
+ * orders a stream before the thread that enqueues on it: the caller publishes a command by a release store and
+ * wakes the stream by a futex, and takes no lock that the stream's thread takes. (Kernels of different
+ * streams take turns: that order is hidden.) */
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <limits.h>
+#include <linux/futex.h>
+#include <mutex>
+#include <set>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <thread>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels/emu/emu_block.h"
+#include "kernels/emu/emu_runtime.h"
+#include "kernels/emu/emu_symbols.h"
+
+static constexpr uint32_t LONGEST_DELAY_NS = 200000;
+
+struct Command {
+    std::atomic<Command *> next{nullptr};
+    std::function<void()> run;
+    bool always = false; /* also when the GPU has failed: others wait for it */
+};
+
+/* One cudaEventRecord. They live as long as their event: to count references would order threads. */
+struct Record {
+    std::atomic<uint32_t> done{0};
+    struct timespec when;
+};
+
+struct CUevent_st {
+    bool timed;
+    std::mutex mutex; /* of those who enqueue: streams' threads never take it */
+    std::deque<Record> records;
+};
+
+struct CUstream_st {
+    std::thread thread;
+    uint64_t delay_state;
+
+    std::mutex mutex; /* of those who enqueue */
+    Command *last;
+    Command *first; /* the stream's thread's: has run */
+    std::atomic<uint32_t> pushed{0}, finished{0};
+    bool stopping = false; /* the stream's thread's */
+};
+
+namespace ot_emu {
+
+static std::atomic<uint64_t> delay_seed{0}, stream_numbers{0};
+static std::mutex open_streams_mutex;
+static std::set<CUstream_st *> open_streams;
+
+/* ---- words that threads wait for ---- */
+
+static void wake_all(std::atomic<uint32_t> *word) {
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+static void wait_for_change(std::atomic<uint32_t> *word, uint32_t seen) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+}
+
+static void wait_until_done(Record *record) {
+    while (record->done.load(std::memory_order_acquire) == 0)
+        wait_for_change(&record->done, 0);
+}
+
+/* ---- the stream's thread ---- */
+
+static void delay(CUstream_st *stream) {
+    stream->delay_state = stream->delay_state * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX */
+    uint32_t random = (uint32_t)(stream->delay_state >> 33);
+    if (random % 2 == 0)
+        return;
+    struct timespec time = {0, (long)(random / 2 % LONGEST_DELAY_NS)};
+    nanosleep(&time, nullptr);
+}
+
+static Command *take(CUstream_st *stream) {
+    for (;;) {
+        uint32_t seen = stream->pushed.load(std::memory_order_acquire);
+        Command *next = stream->first->next.load(std::memory_order_acquire);
+        if (next) {
+            delete stream->first;
+            stream->first = next;
+            return next;
+        }
+        wait_for_change(&stream->pushed, seen);
+    }
+}
+
+static void serve(CUstream_st *stream) {
+    while (!stream->stopping) {
+        Command *command = take(stream);
+        if (stream->delay_state)
+            delay(stream);
+        if (command->always || command_may_run())
+            command->run();
+        command->run = nullptr; /* kernel arguments go here, on this thread */
+        stream->finished.fetch_add(1, std::memory_order_release);
+    }
+}
+
+static void push(CUstream_st *stream, bool always, std::function<void()> run) {
+    Command *command = new Command;
+    command->run = std::move(run);
+    command->always = always;
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    stream->last->next.store(command, std::memory_order_release);
+    stream->last = command;
+    stream->pushed.fetch_add(1, std::memory_order_release);
+    wake_all(&stream->pushed);
+}
+
+static CUstream_st *open_stream() {
+    CUstream_st *stream = new CUstream_st;
+    uint64_t seed = delay_seed, number = stream_numbers++;
+    stream->delay_state = seed ? seed * 0x9e3779b97f4a7c15u + number : 0;
+    stream->first = stream->last = new Command;
+    stream->thread = std::thread(serve, stream);
+    std::lock_guard<std::mutex> lock(open_streams_mutex);
+    open_streams.insert(stream);
+    return stream;
+}
+
+static CUstream_st *default_stream() {
+    static CUstream_st *stream = open_stream();
+    return stream;
+}
+
+static CUstream_st *stream_of(cudaStream_t stream) {
+    return stream ? stream : default_stream();
+}
+
+/* ---- events ---- */
+
+static void record_on(CUstream_st *stream, Record *record) {
+    push(stream, true, [record] {
+        clock_gettime(CLOCK_MONOTONIC, &record->when);
+        record->done.store(1, std::memory_order_release);
+        wake_all(&record->done);
+    });
+}
+
+static Record *last_record(CUevent_st *event) {
+    std::lock_guard<std::mutex> lock(event->mutex);
+    return event->records.empty() ? nullptr : &event->records.back();
+}
+
+static void drain(CUstream_st *stream) {
+    Record record;
+    record_on(stream, &record);
+    wait_until_done(&record);
+}
+
+/* ---- copies ---- */
+
+static cudaError_t check_end(const char *end, bool on_device, const void *p, size_t bytes) {
+    if (on_device && !is_device_memory(p, bytes))
+        return refuse(cudaErrorInvalidValue, "a copy of %zu bytes: its %s at %p is not device memory: %s", bytes, end, p,
+                      describe_address(p).c_str());
+    if (!on_device && !is_registered(p, bytes))
+        return refuse(cudaErrorInvalidValue, "a copy of %zu bytes: its %s at %p is not registered host memory", bytes,
+                      end, p);
+    return cudaSuccess;
+}
+
+static void run_launch(const ot_emu_call *call, dim3 grid, dim3 block_size, size_t shared_bytes) {
+    std::string report;
+    cudaError_t error = run_grid(call, grid, block_size, shared_bytes, &report);
+    if (error != cudaSuccess)
+        set_sticky(error, report);
+}
+
+static cudaError_t check_shape(const ot_emu_call *call, dim3 grid, dim3 size, size_t shared_bytes) {
+    std::string kernel = symbol_name(call->kernel);
+    uint64_t threads = (uint64_t)size.x * size.y * size.z;
+    if (threads == 0 || threads > MAX_THREADS || size.z > 64)
+        return refuse(cudaErrorInvalidConfiguration, "kernel %s: a block of %u x %u x %u threads", kernel.c_str(), size.x,
+                      size.y, size.z);
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > INT_MAX || grid.y > 65535 || grid.z > 65535)
+        return refuse(cudaErrorInvalidConfiguration, "kernel %s: a grid of %u x %u x %u blocks", kernel.c_str(), grid.x,
+                      grid.y, grid.z);
+    if (shared_bytes > (size_t)card().shared_bytes)
+        return refuse(cudaErrorInvalidValue, "kernel %s: %zu bytes of shared memory, but a block may have %d",
+                      kernel.c_str(), shared_bytes, card().shared_bytes);
+    return cudaSuccess;
+}
+
+} // namespace ot_emu
+
+using namespace ot_emu;
+
+void ot_emu_set_delays(uint64_t seed) {
+    delay_seed = seed;
+}
+
+cudaError_t ot_emu_launch(std::unique_ptr<ot_emu_call> call, dim3 grid, dim3 block_size, size_t shared_bytes,
+                          cudaStream_t stream) {
+    cudaError_t error = enter("cudaLaunchKernel");
+    if (error == cudaSuccess)
+        error = check_shape(call.get(), grid, block_size, shared_bytes);
+    if (error != cudaSuccess)
+        return leave(error);
+    count_launch();
+    std::shared_ptr<ot_emu_call> shared(std::move(call));
+    push(stream_of(stream), false, [=] { run_launch(shared.get(), grid, block_size, shared_bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+    OT_EMU_ENTER();
+    if (kind != cudaMemcpyHostToDevice && kind != cudaMemcpyDeviceToHost && kind != cudaMemcpyDeviceToDevice)
+        return leave(cudaErrorInvalidMemcpyDirection);
+    if (bytes == 0)
+        return cudaSuccess;
+    cudaError_t error = check_end("destination", kind != cudaMemcpyDeviceToHost, dst, bytes);
+    if (error == cudaSuccess)
+        error = check_end("source", kind != cudaMemcpyHostToDevice, src, bytes);
+    if (error != cudaSuccess)
+        return leave(error);
+    count_copy();
+    push(stream_of(stream), false, [=] { memcpy(dst, src, bytes); });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int byte, size_t bytes, cudaStream_t stream) {
+    OT_EMU_ENTER();
+    if (bytes == 0)
+        return cudaSuccess;
+    cudaError_t error = check_end("destination", true, memory, bytes);
+    if (error != cudaSuccess)
+        return leave(error);
+    push(stream_of(stream), false, [=] { memset(memory, byte, bytes); });
+    return cudaSuccess;
+}
+
+/* As with the real one, nothing is called on a device that has failed. */
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user_data) {
+    OT_EMU_ENTER();
+    push(stream_of(stream), true, [=] {
+        if (sticky_error() != cudaSuccess)
+            return;
+        in_host_function = true;
+        fn(user_data);
+        in_host_function = false;
+    });
+    return cudaSuccess;
+}
+
+/* ---- streams ---- */
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+    OT_EMU_ENTER();
+    *least = 0;
+    *greatest = -5;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *out, unsigned, int) {
+    OT_EMU_ENTER();
+    *out = open_stream();
+    count_stream(1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags) {
+    return cudaStreamCreateWithPriority(out, flags, 0);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    if (!stream)
+        return leave(cudaErrorInvalidResourceHandle);
+    {
+        std::lock_guard<std::mutex> lock(open_streams_mutex);
+        open_streams.erase(stream);
+    }
+    push(stream, true, [stream] { stream->stopping = true; });
+    stream->thread.join();
+    delete stream->first;
+    delete stream;
+    count_stream(-1);
+    return leave(enter("cudaStreamDestroy"));
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+    OT_EMU_ENTER();
+    std::lock_guard<std::mutex> lock(open_streams_mutex);
+    for (CUstream_st *stream : open_streams)
+        drain(stream);
+    return leave(sticky_error());
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+    OT_EMU_ENTER();
+    drain(stream_of(stream));
+    return leave(sticky_error());
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    OT_EMU_ENTER();
+    CUstream_st *s = stream_of(stream);
+    uint32_t finished = s->finished.load(std::memory_order_acquire);
+    return finished == s->pushed.load(std::memory_order_relaxed) ? leave(sticky_error()) : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+    OT_EMU_ENTER();
+    Record *record = last_record(event);
+    if (record)
+        push(stream_of(stream), true, [record] { wait_until_done(record); });
+    return cudaSuccess;
+}
+
+/* ---- events ---- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
+    OT_EMU_ENTER();
+    *out = new CUevent_st;
+    (*out)->timed = !(flags & cudaEventDisableTiming);
+    count_event(1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *out) {
+    return cudaEventCreateWithFlags(out, cudaEventDefault);
+}
+
+/* Streams may still have to pass it: it is only forgotten. */
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+    static std::mutex mutex;
+    static std::deque<CUevent_st *> destroyed;
+    if (!event)
+        return leave(cudaErrorInvalidResourceHandle);
+    std::lock_guard<std::mutex> lock(mutex);
+    destroyed.push_back(event);
+    count_event(-1);
+    return leave(enter("cudaEventDestroy"));
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+    OT_EMU_ENTER();
+    Record *record;
+    {
+        std::lock_guard<std::mutex> lock(event->mutex);
+        event->records.emplace_back();
+        record = &event->records.back();
+    }
+    record_on(stream_of(stream), record);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+    OT_EMU_ENTER();
+    Record *record = last_record(event);
+    if (record)
+        wait_until_done(record);
+    return leave(sticky_error());
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+    OT_EMU_ENTER();
+    Record *record = last_record(event);
+    if (record && record->done.load(std::memory_order_acquire) == 0)
+        return cudaErrorNotReady;
+    return leave(sticky_error());
+}
+
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
+    OT_EMU_ENTER();
+    Record *from = last_record(start), *to = last_record(end);
+    if (!start->timed || !end->timed || !from || !to)
+        return leave(cudaErrorInvalidResourceHandle);
+    if (from->done.load(std::memory_order_acquire) == 0 || to->done.load(std::memory_order_acquire) == 0)
+        return cudaErrorNotReady;
+    *milliseconds = (float)((double)(to->when.tv_sec - from->when.tv_sec) * 1e3 +
+                            (double)(to->when.tv_nsec - from->when.tv_nsec) * 1e-6);
+    return cudaSuccess;
+}
