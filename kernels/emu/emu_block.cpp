@@ -105,7 +105,8 @@ ot_emu_tally barrier(bool predicate, ot_emu_site site) {
     if (block.arrived == 0) {
         block.first_at_barrier = self;
     } else if (site.line != block.first_at_barrier->site.line) {
-        fail(cudaErrorLaunchFailure, site, "divergent barrier: __syncthreads here, but %s waits in another at %s",
+        fail(cudaErrorLaunchFailure, site,
+             "divergent barrier: __syncthreads here, but %s waits in another at %s",
              name_of(block.first_at_barrier).c_str(), name_of(block.first_at_barrier->site).c_str());
     }
     block.arrived++;
@@ -126,7 +127,8 @@ ot_emu_tally barrier(bool predicate, ot_emu_site site) {
 /* ---- warp operations ---- */
 
 const char *name_of(WarpOp op, int kind) {
-    static const char *const shuffles[] = {"__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync"};
+    static const char *const shuffles[] = {"__shfl_sync", "__shfl_up_sync", "__shfl_down_sync",
+                                           "__shfl_xor_sync"};
     static const char *const votes[] = {"__ballot_sync", "__any_sync", "__all_sync"};
     switch (op) {
     case WarpOp::SYNC:
@@ -158,8 +160,9 @@ void meet(WarpOp op, unsigned mask, ot_emu_site site, void (*combine)(Warp *)) {
         warp->first = self;
     Thread *first = warp->first;
     if (op != first->op || self->kind != first->kind || site.line != first->site.line)
-        fail(cudaErrorLaunchFailure, site, "divergent warp: %s here, but %s waits in %s at %s", name_of(op, self->kind),
-             name_of(first).c_str(), name_of(first->op, first->kind), name_of(first->site).c_str());
+        fail(cudaErrorLaunchFailure, site, "divergent warp: %s here, but %s waits in %s at %s",
+             name_of(op, self->kind), name_of(first).c_str(), name_of(first->op, first->kind),
+             name_of(first->site).c_str());
     if (++warp->arrived < warp->n_threads) {
         wait_as(State::AT_WARP);
         return;
@@ -194,8 +197,10 @@ static bool report_stuck_warp(Warp *warp) {
     }
     if (!waiting)
         return false;
-    record_failure(cudaErrorLaunchFailure, waiting, waiting->site, "%s by part of a warp: %d of %d threads wait in it, but %s",
-           name_of(waiting->op, waiting->kind), warp->arrived, warp->n_threads, whereabouts(missing).c_str());
+    record_failure(cudaErrorLaunchFailure, waiting, waiting->site,
+                   "%s by part of a warp: %d of %d threads wait in it, but %s",
+                   name_of(waiting->op, waiting->kind), warp->arrived, warp->n_threads,
+                   whereabouts(missing).c_str());
     return true;
 }
 
@@ -207,8 +212,8 @@ static void report_stuck() {
     while (missing->state == State::AT_BARRIER)
         missing++;
     record_failure(cudaErrorLaunchFailure, waiting, waiting->site,
-           "divergent barrier: %d of %d threads wait in __syncthreads, but %s", block.arrived, block.n_threads,
-           whereabouts(missing).c_str());
+                   "divergent barrier: %d of %d threads wait in __syncthreads, but %s", block.arrived,
+                   block.n_threads, whereabouts(missing).c_str());
 }
 
 /* ---- blocks and grids ---- */
@@ -260,7 +265,8 @@ static void begin_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t sha
         thread->number = i;
         thread->lane = i % WARP;
         thread->warp = &block.warps[i / WARP];
-        thread->index.thread = {(unsigned)i % size.x, (unsigned)i / size.x % size.y, (unsigned)i / (size.x * size.y)};
+        thread->index.thread = {(unsigned)i % size.x, (unsigned)i / size.x % size.y,
+                                (unsigned)i / (size.x * size.y)};
         thread->index.block_dim = size;
         thread->index.grid_dim = grid;
     }
@@ -277,7 +283,8 @@ static uint64_t block_at(uint64_t turn, uint64_t stride, uint64_t offset, uint64
     return (turn * stride + offset) & (power - 1);
 }
 
-cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t shared_bytes, std::string *report) {
+cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t shared_bytes,
+                     std::string *report) {
     static std::mutex one_at_a_time;
     std::lock_guard<std::mutex> lock(one_at_a_time);
     catch_faults();
@@ -295,7 +302,8 @@ cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t share
         uint64_t i = block_at(turn, stride, offset, power);
         if (i >= blocks)
             continue;
-        block.index = {(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y)};
+        block.index = {(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y),
+                       (unsigned)(i / grid.x / grid.y)};
         run_block();
     }
     fiber_end(&block.host);

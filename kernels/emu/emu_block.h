@@ -53,7 +53,7 @@ struct Thread {
 struct Warp {
     Thread *threads; /* in lane order */
     int n_threads, arrived;
-    Thread *first; /* to come */
+    Thread *first;  /* to come */
     uint32_t epoch; /* __syncwarps passed */
 };
 
@@ -78,8 +78,8 @@ struct Block {
     Warp warps[MAX_WARPS];
 };
 
-extern Block block;                   /* the one that runs, or ran last */
-extern thread_local Thread *current;  /* NULL: the caller is no kernel thread */
+extern Block block;                  /* the one that runs, or ran last */
+extern thread_local Thread *current; /* NULL: the caller is no kernel thread */
 
 /* Runs every block of a launch; on failure *report says what happened. */
 cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t shared_bytes, std::string *report);

@@ -37,10 +37,11 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     std::string where = describe_place(info->si_addr);
     /* x86 says "general protection" without an address where an aligned move met an odd one. */
     if (info->si_code == SI_KERNEL)
-        record_failure(cudaErrorMisalignedAddress, current, {}, "misaligned 16-byte access in %s", describe_code(pc).c_str());
-    else
-        record_failure(cudaErrorIllegalAddress, current, {}, "access to %p, %s, in %s", info->si_addr, where.c_str(),
+        record_failure(cudaErrorMisalignedAddress, current, {}, "misaligned 16-byte access in %s",
                        describe_code(pc).c_str());
+    else
+        record_failure(cudaErrorIllegalAddress, current, {}, "access to %p, %s, in %s", info->si_addr,
+                       where.c_str(), describe_code(pc).c_str());
     leave_launch(); /* from the signal's stack: nobody returns to it */
 }
 

@@ -180,10 +180,10 @@ void fiber_end(Fiber *host) {
 
 static Fiber *make_fiber() {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    void *memory = mmap(nullptr, page + STACK_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory =
+        mmap(nullptr, page + STACK_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     Fiber *fiber = new Fiber();
-    if (memory == MAP_FAILED ||
-        mprotect((char *)memory + page, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
+    if (memory == MAP_FAILED || mprotect((char *)memory + page, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
         perror("kernels/emu: no memory for the stack of a kernel's thread");
         abort();
     }

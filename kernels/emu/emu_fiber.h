@@ -11,8 +11,8 @@
 namespace ot_emu {
 
 struct Fiber {
-    void *sp;               /* where it was left */
-    char *low;              /* lowest usable byte of its stack; the thread that launched: unknown */
+    void *sp;  /* where it was left */
+    char *low; /* lowest usable byte of its stack; the thread that launched: unknown */
     size_t bytes;
     Fiber *next_free;
     void (*entry)(Fiber *); /* never returns */

@@ -21,6 +21,7 @@ PageBounds *page_bounds; /* one for each page of the arena */
 
 static std::mutex mutex;
 static std::map<char *, size_t> allocations, registrations;
+static std::map<char *, size_t> mapped; /* of the registrations: cudaHostAlloc's, which kernels may touch */
 static size_t allocated_bytes, registered_bytes;
 static char *cursor;
 
@@ -50,7 +51,7 @@ static char *page_of(const void *p) {
 static char *find_room(size_t pages_bytes) {
     char *at = cursor;
     for (int round = 0; round < 2; round++, at = arena_base) {
-        for (auto next = allocations.lower_bound(at); ; ++next) {
+        for (auto next = allocations.lower_bound(at);; ++next) {
             char *end = next == allocations.end() ? arena_base + ARENA_BYTES : page_of(next->first);
             if (at + pages_bytes + PAGE <= end)
                 return at;
@@ -97,6 +98,11 @@ bool is_registered(const void *p, size_t bytes) {
     return covers(registrations, p, bytes);
 }
 
+bool is_mapped(const void *p, size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return covers(mapped, p, bytes);
+}
+
 std::string describe_address(const void *p) {
     std::lock_guard<std::mutex> lock(mutex);
     char text[128];
@@ -106,17 +112,18 @@ std::string describe_address(const void *p) {
         auto before = std::prev(after);
         const char *end = before->first + before->second;
         if (at < end)
-            snprintf(text, sizeof text, "byte %zu of an allocation of %zu bytes", (size_t)(at - before->first),
-                     before->second);
+            snprintf(text, sizeof text, "byte %zu of an allocation of %zu bytes",
+                     (size_t)(at - before->first), before->second);
         else
-            snprintf(text, sizeof text, "%zu bytes past the end of an allocation of %zu bytes", (size_t)(at - end),
-                     before->second);
+            snprintf(text, sizeof text, "%zu bytes past the end of an allocation of %zu bytes",
+                     (size_t)(at - end), before->second);
         if (at < end || after == allocations.end() || at - end < after->first - at)
             return text;
     }
     if (after == allocations.end())
         return "in no allocation";
-    snprintf(text, sizeof text, "%zu bytes before an allocation of %zu bytes", (size_t)(after->first - at), after->second);
+    snprintf(text, sizeof text, "%zu bytes before an allocation of %zu bytes", (size_t)(after->first - at),
+             after->second);
     return text;
 }
 
@@ -165,7 +172,8 @@ cudaError_t cudaFree(void *memory) {
         return leave(refuse(cudaErrorInvalidValue, "cudaFree(%p): no allocation starts there", memory));
     char *pages = page_of(memory), *end = allocation->first + round_up(allocation->second, ALIGNMENT);
     set_bounds(allocation->first, allocation->second, false);
-    mmap(pages, (size_t)(end - pages), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    mmap(pages, (size_t)(end - pages), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+         0);
     allocated_bytes -= allocation->second;
     allocations.erase(allocation);
     return leave(enter("cudaFree"));
@@ -177,6 +185,39 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     *total_bytes = card().memory_bytes;
     *free_bytes = card().memory_bytes - allocated_bytes;
     return cudaSuccess;
+}
+
+cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
+    *out = nullptr;
+    OT_EMU_ENTER();
+    void *memory = calloc(1, bytes);
+    cudaError_t error = memory ? cudaHostRegister(memory, bytes, 0) : cudaErrorMemoryAllocation;
+    if (error != cudaSuccess) {
+        free(memory);
+        return leave(error);
+    }
+    if (flags & cudaHostAllocMapped) {
+        std::lock_guard<std::mutex> lock(mutex);
+        mapped[(char *)memory] = bytes;
+    }
+    *out = memory;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeHost(void *memory) {
+    if (!memory)
+        return cudaSuccess;
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        auto range = registrations.find((char *)memory);
+        if (range == registrations.end())
+            return leave(refuse(cudaErrorInvalidValue, "cudaFreeHost(%p): no allocation starts there", memory));
+        registered_bytes -= range->second;
+        registrations.erase(range);
+        mapped.erase((char *)memory);
+    }
+    free(memory);
+    return leave(enter("cudaFreeHost"));
 }
 
 cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned) {

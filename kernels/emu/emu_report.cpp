@@ -22,7 +22,8 @@ std::string name_of(ot_emu_site site) {
     return site.file ? site.file + (":" + std::to_string(site.line)) : "";
 }
 
-static void set_failure(cudaError_t error, const Thread *thread, ot_emu_site site, const char *format, va_list args) {
+static void set_failure(cudaError_t error, const Thread *thread, ot_emu_site site, const char *format,
+                        va_list args) {
     char sentence[1024];
     vsnprintf(sentence, sizeof sentence, format, args);
     block.failed = true;

@@ -312,7 +312,8 @@ struct ErrorText {
     cudaError_t error;
     const char *name, *text;
 };
-#define TEXT(error, text) {error, #error, text}
+#define TEXT(error, text)                                                                                    \
+    { error, #error, text }
 static const ErrorText error_texts[] = {
     TEXT(cudaSuccess, "no error"),
     TEXT(cudaErrorInvalidValue, "invalid argument"),
@@ -337,7 +338,12 @@ static const ErrorText error_texts[] = {
     TEXT(cudaErrorLaunchTimeout, "the launch timed out and was terminated"),
     TEXT(cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"),
     TEXT(cudaErrorHostMemoryNotRegistered, "pointer does not correspond to a registered memory region"),
+    TEXT(cudaErrorAssert, "device-side assert triggered"),
+    TEXT(cudaErrorHardwareStackError, "hardware stack error"),
+    TEXT(cudaErrorIllegalInstruction, "an illegal instruction was encountered"),
     TEXT(cudaErrorMisalignedAddress, "misaligned address"),
+    TEXT(cudaErrorInvalidAddressSpace, "operation not supported on global/shared address space"),
+    TEXT(cudaErrorInvalidPc, "invalid program counter"),
     TEXT(cudaErrorLaunchFailure, "unspecified launch failure"),
     TEXT(cudaErrorNotPermitted, "operation not permitted"),
     TEXT(cudaErrorNotSupported, "operation not supported"),

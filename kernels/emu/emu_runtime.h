@@ -38,6 +38,7 @@ extern thread_local bool in_host_function; /* where no call of the runtime is pe
 /* Whether [p, p + bytes) lies in one live allocation, or in registered host memory. */
 bool is_device_memory(const void *p, size_t bytes);
 bool is_registered(const void *p, size_t bytes);
+bool is_mapped(const void *p, size_t bytes); /* host memory that kernels may touch */
 /* Which bytes of the page of p may be touched: [first, last) from the page's start. p lies in the arena. */
 struct PageBounds {
     uint32_t first, last;

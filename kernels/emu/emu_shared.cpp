@@ -18,7 +18,8 @@ void shared_begin(size_t bytes) {
     static char *end;
     if (!end) {
         size_t page = (size_t)sysconf(_SC_PAGESIZE);
-        char *memory = (char *)mmap(nullptr, ROOM_BYTES + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *memory =
+            (char *)mmap(nullptr, ROOM_BYTES + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED || mprotect(memory + page, ROOM_BYTES, PROT_READ | PROT_WRITE) != 0) {
             perror("kernels/emu: no memory for a block's shared memory");
             abort();
@@ -40,8 +41,9 @@ void shared_poison() {
 void shared_check_end() {
     for (size_t i = block.shared_bytes; i < padded_bytes(); i++)
         if ((unsigned char)block.shared[i] != POISON) {
-            record_failure(cudaErrorIllegalAddress, nullptr, {}, "shared memory was written %zu bytes past its end (it has %zu)",
-                        i - block.shared_bytes, block.shared_bytes);
+            record_failure(cudaErrorIllegalAddress, nullptr, {},
+                           "shared memory was written %zu bytes past its end (it has %zu)",
+                           i - block.shared_bytes, block.shared_bytes);
             return;
         }
 }

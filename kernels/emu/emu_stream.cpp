@@ -78,7 +78,8 @@ static void wait_until_done(Record *record) {
 /* ---- the stream's thread ---- */
 
 static void delay(CUstream_st *stream) {
-    stream->delay_state = stream->delay_state * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX */
+    stream->delay_state =
+        stream->delay_state * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX */
     uint32_t random = (uint32_t)(stream->delay_state >> 33);
     if (random % 2 == 0)
         return;
@@ -167,11 +168,11 @@ static void drain(CUstream_st *stream) {
 
 static cudaError_t check_end(const char *end, bool on_device, const void *p, size_t bytes) {
     if (on_device && !is_device_memory(p, bytes))
-        return refuse(cudaErrorInvalidValue, "a copy of %zu bytes: its %s at %p is not device memory: %s", bytes, end, p,
-                      describe_address(p).c_str());
+        return refuse(cudaErrorInvalidValue, "a copy of %zu bytes: its %s at %p is not device memory: %s",
+                      bytes, end, p, describe_address(p).c_str());
     if (!on_device && !is_registered(p, bytes))
-        return refuse(cudaErrorInvalidValue, "a copy of %zu bytes: its %s at %p is not registered host memory", bytes,
-                      end, p);
+        return refuse(cudaErrorInvalidValue,
+                      "a copy of %zu bytes: its %s at %p is not registered host memory", bytes, end, p);
     return cudaSuccess;
 }
 
@@ -186,11 +187,11 @@ static cudaError_t check_shape(const ot_emu_call *call, dim3 grid, dim3 size, si
     std::string kernel = symbol_name(call->kernel);
     uint64_t threads = (uint64_t)size.x * size.y * size.z;
     if (threads == 0 || threads > MAX_THREADS || size.z > 64)
-        return refuse(cudaErrorInvalidConfiguration, "kernel %s: a block of %u x %u x %u threads", kernel.c_str(), size.x,
-                      size.y, size.z);
+        return refuse(cudaErrorInvalidConfiguration, "kernel %s: a block of %u x %u x %u threads",
+                      kernel.c_str(), size.x, size.y, size.z);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > INT_MAX || grid.y > 65535 || grid.z > 65535)
-        return refuse(cudaErrorInvalidConfiguration, "kernel %s: a grid of %u x %u x %u blocks", kernel.c_str(), grid.x,
-                      grid.y, grid.z);
+        return refuse(cudaErrorInvalidConfiguration, "kernel %s: a grid of %u x %u x %u blocks",
+                      kernel.c_str(), grid.x, grid.y, grid.z);
     if (shared_bytes > (size_t)card().shared_bytes)
         return refuse(cudaErrorInvalidValue, "kernel %s: %zu bytes of shared memory, but a block may have %d",
                       kernel.c_str(), shared_bytes, card().shared_bytes);
@@ -218,7 +219,8 @@ cudaError_t ot_emu_launch(std::unique_ptr<ot_emu_call> call, dim3 grid, dim3 blo
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream) {
     OT_EMU_ENTER();
     if (kind != cudaMemcpyHostToDevice && kind != cudaMemcpyDeviceToHost && kind != cudaMemcpyDeviceToDevice)
         return leave(cudaErrorInvalidMemcpyDirection);

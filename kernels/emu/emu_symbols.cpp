@@ -79,7 +79,8 @@ std::string source_line(const void *address) {
     char path[4096], command[4352], line[4096] = "";
     if (!realpath(image.path.c_str(), path))
         return "";
-    snprintf(command, sizeof command, "addr2line -e '%s' %#zx 2>/dev/null", path, (size_t)((uintptr_t)address - image.base));
+    snprintf(command, sizeof command, "addr2line -e '%s' %#zx 2>/dev/null", path,
+             (size_t)((uintptr_t)address - image.base));
     FILE *pipe = popen(command, "r");
     if (!pipe)
         return "";

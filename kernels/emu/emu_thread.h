@@ -24,9 +24,9 @@ struct ot_emu_site {
 /* A thread's indices never change, so one call serves a whole kernel. */
 __attribute__((const)) const ot_emu_index *ot_emu_indices() noexcept;
 #define threadIdx (ot_emu_indices()->thread)
-#define blockIdx (ot_emu_indices()->block)
-#define blockDim (ot_emu_indices()->block_dim)
-#define gridDim (ot_emu_indices()->grid_dim)
+#define blockIdx  (ot_emu_indices()->block)
+#define blockDim  (ot_emu_indices()->block_dim)
+#define gridDim   (ot_emu_indices()->grid_dim)
 static constexpr int warpSize = 32;
 
 /* ---- barriers ---- */
@@ -64,7 +64,8 @@ __forceinline__ void __syncwarp(unsigned mask = 0xffffffffu, OT_EMU_HERE) {
 }
 
 enum ot_emu_shuffle_kind { OT_EMU_SHFL_INDEX, OT_EMU_SHFL_UP, OT_EMU_SHFL_DOWN, OT_EMU_SHFL_XOR };
-uint64_t ot_emu_shuffle(ot_emu_shuffle_kind kind, unsigned mask, uint64_t value, int lane, int width, ot_emu_site site);
+uint64_t ot_emu_shuffle(ot_emu_shuffle_kind kind, unsigned mask, uint64_t value, int lane, int width,
+                        ot_emu_site site);
 
 template <class T>
 __forceinline__ T ot_emu_shuffle_value(ot_emu_shuffle_kind kind, unsigned mask, T value, int lane, int width,

@@ -89,7 +89,8 @@ static void combine_mma(Warp *warp) {
         auto *sums = (const float *)warp->threads[lane].out;
         int g = lane / 4, t = 2 * (lane % 4);
         for (int i = 0; i < 4; i++)
-            unpack_two(type, operands->a[i], &a[g + i % 2 * 8][t + i / 2 * 8], &a[g + i % 2 * 8][t + 1 + i / 2 * 8]);
+            unpack_two(type, operands->a[i], &a[g + i % 2 * 8][t + i / 2 * 8],
+                       &a[g + i % 2 * 8][t + 1 + i / 2 * 8]);
         for (int i = 0; i < 2; i++)
             unpack_two(type, operands->b[i], &b[t + 8 * i][g], &b[t + 1 + 8 * i][g]);
         for (int i = 0; i < 4; i++)
@@ -111,7 +112,8 @@ static void combine_mma(Warp *warp) {
 
 static void finish_copies(Thread *thread, int groups_left) {
     size_t done = 0;
-    for (; done < thread->copies.size() && thread->copies[done].group < thread->groups - groups_left; done++) {
+    for (; done < thread->copies.size() && thread->copies[done].group < thread->groups - groups_left;
+         done++) {
         const Copy &copy = thread->copies[done];
         check_copy_end(copy.to, 16);
         if (copy.from)
@@ -143,7 +145,8 @@ static T updated(ot_emu_atomic_kind kind, T old, T value, T other) {
 
 static void require_alignment(const void *at, size_t bytes, ot_emu_site site, const char *what) {
     if ((uintptr_t)at % bytes != 0)
-        fail(cudaErrorMisalignedAddress, site, "%s at %p, which is not aligned to %zu bytes", what, at, bytes);
+        fail(cudaErrorMisalignedAddress, site, "%s at %p, which is not aligned to %zu bytes", what, at,
+             bytes);
 }
 
 } // namespace ot_emu
@@ -155,7 +158,8 @@ void ot_emu_syncwarp(unsigned mask, ot_emu_site site) {
     meet(WarpOp::SYNC, mask, site, combine_sync);
 }
 
-uint64_t ot_emu_shuffle(ot_emu_shuffle_kind kind, unsigned mask, uint64_t value, int lane, int width, ot_emu_site site) {
+uint64_t ot_emu_shuffle(ot_emu_shuffle_kind kind, unsigned mask, uint64_t value, int lane, int width,
+                        ot_emu_site site) {
     Thread *self = current;
     self->kind = kind;
     self->value = value;

@@ -42,8 +42,10 @@ cudaError_t ot_emu_launch(std::unique_ptr<ot_emu_call> call, dim3 grid, dim3 blo
                           cudaStream_t stream);
 
 template <class... P, class... A>
-cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream, A... args) {
-    return ot_emu_launch(std::make_unique<ot_emu_call_of<P...>>(kernel, args...), grid, block, shared_bytes, stream);
+cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                      A... args) {
+    return ot_emu_launch(std::make_unique<ot_emu_call_of<P...>>(kernel, args...), grid, block, shared_bytes,
+                         stream);
 }
 
 #endif

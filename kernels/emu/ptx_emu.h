@@ -41,10 +41,11 @@ __forceinline__ void ot_ldmatrix_x4_trans(uint32_t (&out)[4], const void *row, O
 }
 
 template <class T>
-__forceinline__ void ot_mma_16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, OT_EMU_HERE);
+__forceinline__ void ot_mma_16816(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                  OT_EMU_HERE);
 template <>
-__forceinline__ void ot_mma_16816<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                                 const char *file, int line) {
+__forceinline__ void ot_mma_16816<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                 uint32_t b1, const char *file, int line) {
     ot_emu_mma_16816(OT_EMU_MMA_BF16, c, a, b0, b1, {file, line});
 }
 template <>

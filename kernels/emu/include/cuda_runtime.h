@@ -15,18 +15,30 @@
 #define __host__
 #define __constant__
 #define __forceinline__ __inline__ __attribute__((always_inline))
-#define __align__(n) __attribute__((aligned(n)))
+#define __align__(n)    __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 
 /* ---- vectors ---- */
 
 #define OT_EMU_VECTORS(type, name, align2, align4)                                                           \
-    struct __align__(align2) name##2 { type x, y; };                                                         \
-    struct name##3 { type x, y, z; };                                                                        \
-    struct __align__(align4) name##4 { type x, y, z, w; };                                                   \
-    static inline name##2 make_##name##2 (type x, type y) { return {x, y}; }                                 \
-    static inline name##3 make_##name##3 (type x, type y, type z) { return {x, y, z}; }                      \
-    static inline name##4 make_##name##4 (type x, type y, type z, type w) { return {x, y, z, w}; }
+    struct __align__(align2) name##2 {                                                                       \
+        type x, y;                                                                                           \
+    };                                                                                                       \
+    struct name##3 {                                                                                         \
+        type x, y, z;                                                                                        \
+    };                                                                                                       \
+    struct __align__(align4) name##4 {                                                                       \
+        type x, y, z, w;                                                                                     \
+    };                                                                                                       \
+    static inline name##2 make_##name##2(type x, type y) {                                                   \
+        return {x, y};                                                                                       \
+    }                                                                                                        \
+    static inline name##3 make_##name##3(type x, type y, type z) {                                           \
+        return {x, y, z};                                                                                    \
+    }                                                                                                        \
+    static inline name##4 make_##name##4(type x, type y, type z, type w) {                                   \
+        return {x, y, z, w};                                                                                 \
+    }
 OT_EMU_VECTORS(float, float, 8, 16)
 OT_EMU_VECTORS(int, int, 8, 16)
 OT_EMU_VECTORS(unsigned, uint, 8, 16)
@@ -174,8 +186,12 @@ static inline float __saturatef(float x) {
 }
 
 #define OT_EMU_MIN_MAX(type)                                                                                 \
-    static inline type min(type a, type b) { return b < a ? b : a; }                                         \
-    static inline type max(type a, type b) { return a < b ? b : a; }
+    static inline type min(type a, type b) {                                                                 \
+        return b < a ? b : a;                                                                                \
+    }                                                                                                        \
+    static inline type max(type a, type b) {                                                                 \
+        return a < b ? b : a;                                                                                \
+    }
 OT_EMU_MIN_MAX(int)
 OT_EMU_MIN_MAX(unsigned)
 OT_EMU_MIN_MAX(long)
