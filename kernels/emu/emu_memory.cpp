@@ -211,7 +211,8 @@ cudaError_t cudaFreeHost(void *memory) {
         std::lock_guard<std::mutex> lock(mutex);
         auto range = registrations.find((char *)memory);
         if (range == registrations.end())
-            return leave(refuse(cudaErrorInvalidValue, "cudaFreeHost(%p): no allocation starts there", memory));
+            return leave(
+                refuse(cudaErrorInvalidValue, "cudaFreeHost(%p): no allocation starts there", memory));
         registered_bytes -= range->second;
         registrations.erase(range);
         mapped.erase((char *)memory);

@@ -104,9 +104,9 @@ enum cudaComputeMode {
     cudaComputeModeExclusiveProcess = 3
 };
 
-#define cudaHostAllocDefault 0x00
-#define cudaHostAllocPortable 0x01
-#define cudaHostAllocMapped 0x02
+#define cudaHostAllocDefault     0x00
+#define cudaHostAllocPortable    0x01
+#define cudaHostAllocMapped      0x02
 #define cudaHostRegisterDefault  0x00
 #define cudaHostRegisterPortable 0x01
 #define cudaStreamDefault        0x00
