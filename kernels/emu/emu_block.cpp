@@ -278,7 +278,7 @@ static void begin_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t sha
     check_begin_grid();
 }
 
-/* With a seed the blocks take turns in an order of their own: an odd stride through the power of two above. */
+/* With a seed, blocks take turns in an order of their own: an odd stride through the power of two above. */
 static uint64_t block_at(uint64_t turn, uint64_t stride, uint64_t offset, uint64_t power) {
     return (turn * stride + offset) & (power - 1);
 }

@@ -1,7 +1,7 @@
 /* The emulated card and what goes wrong with it, for tests of host code. C and C++.
  *
- * The card is described once and stays until ot_emu_reset(); faults are counted from when they are set. All of it may be
- * called from any thread, but not while other threads use the runtime.
+ * The card is described once and stays until ot_emu_reset(); faults are counted from when they are set. All
+ * of it may be called from any thread, but not while other threads use the runtime.
  */
 #ifndef OT_EMU_FAULTS_H
 #define OT_EMU_FAULTS_H
@@ -18,20 +18,20 @@ extern "C" {
 
 struct ot_emu_card {
     const char *name;
-    int n_devices;      /* 0: cudaErrorNoDevice; all are alike */
-    int driver_version; /* 0: no driver, as where the library is missing; below CUDART_VERSION's major: too old */
+    int n_devices;          /* 0: cudaErrorNoDevice; all are alike */
+    int driver_version;     /* 0: no driver; less than CUDART_VERSION's major: too old */
     int compute_capability; /* times ten: 80, 89, 90, 120 */
     int sm_count;
     size_t memory_bytes;
     int shared_bytes; /* of one block, opted in */
 };
 
-/* An A100-like card with 99 KiB of shared memory for a block (what sm_86, sm_89 and sm_120 have) and 1 GiB. */
+/* sm_80 with 1 GiB, and 99 KiB of shared memory for a block: what sm_86, sm_89 and sm_120 have. */
 struct ot_emu_card ot_emu_default_card(void);
 void ot_emu_set_card(const struct ot_emu_card *card);
 
-/* The nth call (1: the next one) of the named runtime function returns `error` and does nothing else. One fault for each
- * function at a time; ot_launch is "cudaLaunchKernel". */
+/* The nth call (1: the next one) of the named runtime function returns `error` and does nothing else. One
+ * fault for each function at a time; ot_launch is "cudaLaunchKernel". */
 void ot_emu_fail_call(const char *function, int nth, cudaError_t error);
 
 /* From the nth command on that a stream runs (kernel, copy, fill; 1: the next one), the GPU is lost: that
@@ -46,8 +46,8 @@ struct ot_emu_usage {
 };
 struct ot_emu_usage ot_emu_usage(void);
 
-/* A new process, as far as the runtime is concerned: the default card, no faults, no error. Streams, events and memory must
- * have been given back. */
+/* A new process, as far as the runtime is concerned: the default card, no faults, no error. Streams, events
+ * and memory must have been given back. */
 void ot_emu_reset(void);
 
 #ifdef __cplusplus

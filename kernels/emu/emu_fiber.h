@@ -1,7 +1,8 @@
 /* Fibers: a stack of one's own and a switch that saves what the calling convention says a call keeps.
  *
- * Stacks are mapped with a guard page below, so that a kernel that overflows its stack faults, and are reused: by
- * the next thread of the block, the next block and the next launch. Not thread-safe: one kernel runs at a time.
+ * Stacks are mapped with a guard page below, so that a kernel that overflows its stack faults, and are
+ * reused: by the next thread of the block, the next block and the next launch. Not thread-safe: one kernel
+ * runs at a time.
  */
 #ifndef OT_EMU_FIBER_H
 #define OT_EMU_FIBER_H

@@ -1,5 +1,5 @@
-/* Device memory: allocations in one reserved range of addresses, each ending at a page that may not be touched. What is freed
- * is unmapped, and its addresses are not used again before all others have been. */
+/* Device memory: allocations in one reserved range of addresses, each ending at a page that may not be
+ * touched. What is freed is unmapped, and its addresses are not used again before all others have been. */
 #include <errno.h>
 #include <algorithm>
 #include <map>

@@ -13,7 +13,7 @@ static constexpr size_t ROOM_BYTES = 256 << 10;
 static constexpr size_t ALIGNMENT = 128; /* as kernel.cuh declares it */
 static constexpr int POISON = 0xff;      /* a NaN in fp32, bf16, fp16 and double, -1 as an index */
 
-/* The block's bytes end at a page that may not be touched, but for what the alignment of their start leaves. */
+/* The block's bytes end at a page that may not be touched, but for what aligning their start leaves. */
 void shared_begin(size_t bytes) {
     static char *end;
     if (!end) {

@@ -1,10 +1,10 @@
 /* Streams and events: each stream is a thread with a queue.
  *
- * What one stream writes must become visible to another, or to the caller, through events and synchronisation alone: then a
- * missing dependency is a data race that ThreadSanitizer sees, and that random delays make happen. So nothing here
- * orders a stream before the thread that enqueues on it: the caller publishes a command by a release store and
- * wakes the stream by a futex, and takes no lock that the stream's thread takes. (Kernels of different
- * streams take turns: that order is hidden.) */
+ * What one stream writes must become visible to another, or to the caller, through events and synchronisation
+ * alone: then a missing dependency is a data race that ThreadSanitizer sees, and that random delays make
+ * happen. So nothing here orders a stream before the thread that enqueues on it: the caller publishes a
+ * command by a release store and wakes the stream by a futex, and takes no lock that the stream's thread
+ * takes. (Kernels of different streams take turns: that order is hidden.) */
 #include <atomic>
 #include <deque>
 #include <functional>

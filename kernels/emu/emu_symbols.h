@@ -1,5 +1,5 @@
-/* Inside the emulator: names of addresses, from the symbol table of the file that is running. The dynamic table would lack
- * static functions, which kernels are. */
+/* Inside the emulator: names of addresses, from the symbol table of the file that is running. The dynamic
+ * table would lack static functions, which kernels are. */
 #ifndef OT_EMU_SYMBOLS_H
 #define OT_EMU_SYMBOLS_H
 

@@ -1,8 +1,8 @@
 /* What a kernel thread calls: its indices, barriers, warp operations, atomics. Included by cuda_runtime.h.
  *
- * Every operation carries the place in the source that called it (a default argument is evaluated at the call), since
- * two threads that meet at different lines have diverged, and since reports name places. Meanings are the CUDA
- * C++ Programming Guide's, restricted to full masks. */
+ * Every operation carries the place in the source that called it (a default argument is evaluated at the
+ * call), since two threads that meet at different lines have diverged, and since reports name places.
+ * Meanings are the CUDA C++ Programming Guide's, restricted to full masks. */
 #ifndef OT_EMU_THREAD_H
 #define OT_EMU_THREAD_H
 

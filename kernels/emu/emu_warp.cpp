@@ -1,4 +1,5 @@
-/* Warp operations, asynchronous copies and atomics. The last lane that comes to a warp operation does it for all. */
+/* Warp operations, asynchronous copies and atomics. The last lane that comes to a warp operation does it for
+ * all. */
 #include <string.h>
 
 #include "kernels/emu/emu_block.h"

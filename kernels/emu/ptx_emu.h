@@ -1,12 +1,12 @@
 /* The functions of kernels/cuda/ptx.cuh for the emulator: the same names and meanings.
  *
- * A product of two bf16 or fp16 numbers is exact in fp32 (but for bf16 over- and underflow), so an mma differs from a GPU's
- * only by the order and rounding of its sums, which NVIDIA does not document. Here c + a[0] b[0] + a[1] b[1] + ...
- * is summed from left to right, each sum rounded to nearest even: one of the results within the error bound
- * of any order.
+ * A product of two bf16 or fp16 numbers is exact in fp32 (but for bf16 over- and underflow), so an mma
+ * differs from a GPU's only by the order and rounding of its sums, which NVIDIA does not document. Here c +
+ * a[0] b[0] + a[1] b[1] + ... is summed from left to right, each sum rounded to nearest even: one of the
+ * results within the error bound of any order.
  *
- * An asynchronous copy happens when its group is waited for, not before: until then its destination holds NaNs,
- * and to touch it is an error where accesses are checked. */
+ * An asynchronous copy happens when its group is waited for, not before: until then its destination holds
+ * NaNs, and to touch it is an error where accesses are checked. */
 #ifndef OT_EMU_PTX_EMU_H
 #define OT_EMU_PTX_EMU_H
 

@@ -1,9 +1,10 @@
 /* bfloat16 as kernels see it: the conversions of the CUDA Math API that this project uses, by the formulas of
- * src/base/dtype.h. No arithmetic: kernels compute in fp32. The types are trivial, so that unions may hold them. */
+ * src/base/dtype.h. No arithmetic: kernels compute in fp32. The types are trivial, so that unions may hold
+ * them. */
 #ifndef OT_EMU_CUDA_BF16_H
 #define OT_EMU_CUDA_BF16_H
 
-#include "cuda_runtime.h"
+#include <cuda_runtime.h>
 #include "src/base/dtype.h"
 
 struct __align__(2) __nv_bfloat16 {

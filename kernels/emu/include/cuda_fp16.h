@@ -2,7 +2,7 @@
 #ifndef OT_EMU_CUDA_FP16_H
 #define OT_EMU_CUDA_FP16_H
 
-#include "cuda_runtime.h"
+#include <cuda_runtime.h>
 #include "src/base/dtype.h"
 
 struct __align__(2) __half {

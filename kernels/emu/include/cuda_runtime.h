@@ -4,7 +4,7 @@
 #ifndef OT_EMU_CUDA_RUNTIME_H
 #define OT_EMU_CUDA_RUNTIME_H
 
-#include "cuda_runtime_api.h"
+#include <cuda_runtime_api.h>
 
 #include <math.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* The part of the CUDA runtime API that this project uses, for the emulated runtime (kernels/emu/emu.h). Names, values and
- * meanings are those of the CUDA Runtime API reference; C17 and C++17 both read it. */
+/* The part of the CUDA runtime API that this project uses, for the emulated runtime (kernels/emu/emu.h).
+ * Names, values and meanings are those of the CUDA Runtime API reference; C17 and C++17 both read it. */
 #ifndef OT_EMU_CUDA_RUNTIME_API_H
 #define OT_EMU_CUDA_RUNTIME_API_H
 
