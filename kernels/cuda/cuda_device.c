@@ -197,6 +197,7 @@ static void close_device(struct ot_device *base) {
     struct ot_cuda_device *self = ot_cuda_device_of(base);
     ot_cuda_enter(self);
     ot_cuda_gemm_close(self->gemm);
+    ot_cuda_clock_close(&self->clock);
     assert(atomic_load(&self->n_lanes) == 0 && atomic_load(&self->n_events) == 0);
     if (self->on.scratch)
         free_device(base, self->on.scratch);
@@ -233,6 +234,7 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
     *self->begun = 0;
     OT_TRY(alloc_device(&self->base, scratch, "the kernels' workspace", &self->on.scratch));
     self->on.scratch_bytes = self->usage.scratch_bytes = scratch;
+    OT_TRY(ot_cuda_clock_open(&self->clock));
     return open_gemm(self, gpu);
 }
 
@@ -296,4 +298,6 @@ const struct ot_device_api ot_cuda_device_api = {
     .record = ot_cuda_lane_record,
     .wait = ot_cuda_lane_wait,
     .event_sync = ot_cuda_event_sync,
+    .event_create_timed = ot_cuda_event_create_timed,
+    .event_seconds = ot_cuda_event_seconds,
 };

@@ -220,16 +220,14 @@ void ot_cuda_lane_notify(struct ot_lane *base, void (*fn)(void *arg), void *arg)
 
 /* ---- events ---- */
 
-int ot_cuda_event_create(struct ot_device *base, struct ot_event **out) {
+static int create_event(struct ot_device *base, unsigned flags, struct ot_event **out) {
     struct ot_cuda_device *device = ot_cuda_device_of(base);
     struct ot_cuda_event *event = calloc(1, sizeof *event);
     *out = NULL;
     if (!event)
         return ot_fail(OT_E_DEVICE, "no memory for an event");
     ot_cuda_enter(device);
-    int rc =
-        ot_cuda_check(cudaEventCreateWithFlags(&event->event, cudaEventDisableTiming | cudaEventBlockingSync),
-                      "make an event");
+    int rc = ot_cuda_check(cudaEventCreateWithFlags(&event->event, flags), "make an event");
     if (rc < 0) {
         free(event);
         return rc;
@@ -238,6 +236,14 @@ int ot_cuda_event_create(struct ot_device *base, struct ot_event **out) {
     atomic_fetch_add(&device->n_events, 1);
     *out = &event->base;
     return 0;
+}
+
+int ot_cuda_event_create(struct ot_device *device, struct ot_event **out) {
+    return create_event(device, cudaEventDisableTiming | cudaEventBlockingSync, out);
+}
+
+int ot_cuda_event_create_timed(struct ot_device *device, struct ot_event **out) {
+    return create_event(device, cudaEventBlockingSync, out);
 }
 
 void ot_cuda_event_destroy(struct ot_event *base) {

@@ -3,6 +3,7 @@
  *   cuda_open.c    finds the GPU, or says in one sentence why there is none to use
  *   cuda_device.c  memory, and the device as device.h knows it
  *   cuda_lane.c    lanes, events and copies;  cuda_notify.c  what runs on the host after a lane's work
+ *   cuda_clock.c   when an event was reached, on the host's clock
  *   cuda_ops.c     the ops: preconditions, then the launcher of kernels/cuda/launchers.h
  *
  * LANES are streams. Priorities are not used: CUDA's order kernels alone, all of which are on one lane. What
@@ -67,6 +68,15 @@ struct ot_cuda_event {
     _Atomic(const struct ot_error *) error; /* the recording lane's, when it recorded */
 };
 
+/* The GPU's time on the host's scale. CUDA tells the time between two events in milliseconds as a float, so
+ * that only short times are exact: times are told from an anchor, an event whose host time is known, and the
+ * anchor moves on every few seconds. */
+struct ot_cuda_clock {
+    cudaStream_t stream; /* nothing else is on it */
+    cudaEvent_t anchor, next;
+    double anchor_seconds;
+};
+
 struct ot_cuda_device {
     struct ot_device base;
     char name[224];
@@ -83,6 +93,7 @@ struct ot_cuda_device {
     struct ot_cuda_allocation *allocations;
     struct ot_device_usage usage;
     struct ot_cuda_failure *failures;
+    struct ot_cuda_clock clock;
 };
 
 static inline struct ot_cuda_device *ot_cuda_device_of(const struct ot_device *device) {
@@ -126,6 +137,7 @@ void ot_cuda_event_destroy(struct ot_event *event);
 void ot_cuda_lane_record(struct ot_lane *lane, struct ot_event *event);
 void ot_cuda_lane_wait(struct ot_lane *lane, struct ot_event *event);
 int ot_cuda_event_sync(struct ot_event *event);
+int ot_cuda_event_create_timed(struct ot_device *device, struct ot_event **out);
 
 /* Whether more may be enqueued: false once the lane has failed. */
 bool ot_cuda_lane_is_sound(const struct ot_cuda_lane *lane);
@@ -143,6 +155,12 @@ int ot_cuda_notifier_open(struct ot_cuda_lane *lane, struct ot_cuda_notifier **o
 /* Makes the calls that are still to be made, then ends; NULL is fine. */
 void ot_cuda_notifier_close(struct ot_cuda_notifier *notifier);
 void ot_cuda_notifier_push(struct ot_cuda_notifier *notifier, void (*fn)(void *arg), void *arg);
+
+/* ---- cuda_clock.c ---- */
+
+int ot_cuda_clock_open(struct ot_cuda_clock *clock);
+void ot_cuda_clock_close(struct ot_cuda_clock *clock);
+int ot_cuda_event_seconds(struct ot_event *event, double *out);
 
 /* ---- cuda_ops.c ---- */
 

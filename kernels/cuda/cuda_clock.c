@@ -1,0 +1,55 @@
+/* When an event was reached, on the host's clock: cuda_state.h says how. */
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/cuda_state.h"
+#include "src/base/clock.h"
+
+/* A float of milliseconds below this has steps of a quarter of a microsecond. */
+#define ANCHOR_SECONDS 4.0
+
+int ot_cuda_clock_open(struct ot_cuda_clock *clock) {
+    OT_TRY(ot_cuda_check(cudaStreamCreateWithPriority(&clock->stream, cudaStreamNonBlocking, 0),
+                         "make a stream for the clock"));
+    OT_TRY(ot_cuda_check(cudaEventCreateWithFlags(&clock->anchor, cudaEventDefault), "make an event"));
+    OT_TRY(ot_cuda_check(cudaEventCreateWithFlags(&clock->next, cudaEventDefault), "make an event"));
+    OT_TRY(ot_cuda_check(cudaEventRecord(clock->anchor, clock->stream), "read the GPU's clock"));
+    OT_TRY(ot_cuda_check(cudaEventSynchronize(clock->anchor), "read the GPU's clock"));
+    clock->anchor_seconds = ot_clock_seconds();
+    return 0;
+}
+
+void ot_cuda_clock_close(struct ot_cuda_clock *clock) {
+    if (clock->next)
+        cudaEventDestroy(clock->next);
+    if (clock->anchor)
+        cudaEventDestroy(clock->anchor);
+    if (clock->stream)
+        cudaStreamDestroy(clock->stream);
+}
+
+/* The stream is empty: this waits some microseconds. */
+static int move_anchor(struct ot_cuda_clock *clock) {
+    float ms;
+    OT_TRY(ot_cuda_check(cudaEventRecord(clock->next, clock->stream), "read the GPU's clock"));
+    OT_TRY(ot_cuda_check(cudaEventSynchronize(clock->next), "read the GPU's clock"));
+    OT_TRY(ot_cuda_check(cudaEventElapsedTime(&ms, clock->anchor, clock->next), "read the GPU's clock"));
+    cudaEvent_t old = clock->anchor;
+    clock->anchor = clock->next;
+    clock->next = old;
+    clock->anchor_seconds += 1e-3 * (double)ms;
+    return 0;
+}
+
+int ot_cuda_event_seconds(struct ot_event *base, double *out) {
+    struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    struct ot_cuda_event *event = (struct ot_cuda_event *)base;
+    float ms;
+    OT_TRY(ot_cuda_event_sync(base));
+    pthread_mutex_lock(&device->mutex);
+    int rc =
+        ot_cuda_check(cudaEventElapsedTime(&ms, device->clock.anchor, event->event), "read an event's time");
+    *out = device->clock.anchor_seconds + 1e-3 * (double)ms;
+    if (rc >= 0 && 1e-3 * (double)ms > ANCHOR_SECONDS)
+        rc = move_anchor(&device->clock);
+    pthread_mutex_unlock(&device->mutex);
+    return rc;
+}
