@@ -15,8 +15,8 @@ enum { ROOM = 4099 + 32, EDGE = 16 /* elements on either side of the update, whi
 
 /* ---- parameters with their state ---- */
 
-/* As the op wants them: weight and grad in the dtype, low with bf16 and master with fp16 alone. All arrays begin 16-byte
- * aligned, so that element i is aligned in all or in none. */
+/* As the op wants them: weight and grad in the dtype, low with bf16 and master with fp16 alone. All arrays
+ * begin 16-byte aligned, so that element i is aligned in all or in none. */
 struct params {
     enum ot_dtype dtype;
     _Alignas(64) char weight[ROOM * 4];
