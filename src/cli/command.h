@@ -9,5 +9,6 @@ int ot_command_train(struct ot_options *options);
 int ot_command_generate(struct ot_options *options);
 int ot_command_eval(struct ot_options *options);
 int ot_command_tokenize(struct ot_options *options);
+int ot_command_probe(struct ot_options *options);
 
 #endif

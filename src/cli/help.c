@@ -32,6 +32,11 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
                              "Without -p, each line of stdin is a text.",
                              {"offload-train tokenize llama-7b -p \"Hello world\"",
                               "offload-train tokenize --tokenizer tokenizer.json --json < texts.txt"}},
+    [OT_COMMAND_PROBE] =
+        {"probe [options]",
+         "Measures the device: copies to and from the host, the matrix products and attention "
+         "of a 7B model's layers, and every other kernel against the plain copy of memory.",
+         {"offload-train probe", "offload-train probe --device cuda:1 --json > probe.json"}},
 };
 
 static const char *const exit_codes[] = {

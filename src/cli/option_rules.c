@@ -112,6 +112,8 @@ static int check_required(const struct ot_options *options) {
         return require(options, "data", "rows.jsonl");
     case OT_COMMAND_GENERATE:
         return require(options, "model", "out/my-model");
+    case OT_COMMAND_PROBE:
+        return 0;
     default:
         return ot_options_given(options, "tokenizer") ? 0 : require(options, "model", "out/my-model");
     }

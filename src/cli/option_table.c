@@ -10,6 +10,7 @@ enum {
     GENERATE = OT_FOR_GENERATE,
     EVAL = OT_FOR_EVAL,
     TOKENIZE = OT_FOR_TOKENIZE,
+    PROBE = OT_FOR_PROBE,
     MODELS = TRAIN | GENERATE | EVAL /* what runs a model */
 };
 
@@ -21,7 +22,7 @@ static const struct ot_option table[] = {
     {.name = "model",
      .type = OT_OPTION_TEXT,
      .argument = "DIR|NAME",
-     .commands = OT_FOR_ALL,
+     .commands = MODELS | TOKENIZE,
      .section = OT_SECTION_INPUT,
      .field = FIELD(model),
      .help = "Hugging Face model directory, a preset such as llama-7b or tinyllama-1.1b, or a hub id. Names "
@@ -68,7 +69,7 @@ static const struct ot_option table[] = {
      .type = OT_OPTION_TEXT,
      .argument = "FILE",
      .chosen = "tokenizer.json of the model",
-     .commands = OT_FOR_ALL,
+     .commands = MODELS | TOKENIZE,
      .section = OT_SECTION_INPUT,
      .field = FIELD(tokenizer),
      .help = "Hugging Face tokenizer.json (BPE).",
@@ -308,7 +309,7 @@ static const struct ot_option table[] = {
      .type = OT_OPTION_DEVICE,
      .argument = "auto|cpu|cuda[:N]",
      .fallback = "auto",
-     .commands = MODELS,
+     .commands = MODELS | PROBE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(device),
      .help = "Where the model is computed: auto is the first GPU, or the cpu device where there is none that "
@@ -318,7 +319,7 @@ static const struct ot_option table[] = {
      .type = OT_OPTION_CHOICE,
      .choices = "auto|bf16|fp32",
      .fallback = "auto",
-     .commands = MODELS,
+     .commands = MODELS | PROBE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(dtype),
      .help =
@@ -331,7 +332,7 @@ static const struct ot_option table[] = {
      .min = K * K,
      .max = K * K * K * K * K,
      .chosen = "what is free on the GPU less a reserve; cpu device: half of the free RAM",
-     .commands = MODELS,
+     .commands = MODELS | PROBE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(gpu_mem),
      .help = "Device memory the program may use, such as 24G. What does not fit is streamed.",
@@ -342,7 +343,7 @@ static const struct ot_option table[] = {
      .min = K * K,
      .max = K * K * K * K * K,
      .chosen = "free RAM less --gpu-mem (on the cpu device) and a reserve of 10 %",
-     .commands = MODELS,
+     .commands = MODELS | PROBE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(host_mem),
      .help = "Pinned host memory the program may use. Container limits are respected.",
@@ -526,12 +527,12 @@ static const struct ot_option table[] = {
      .commands = OT_FOR_ALL,
      .section = OT_SECTION_REPORT,
      .field = FIELD(json),
-     .help = "Results on stdout as JSON: every line of train as an object, eval as one object, tokenize as "
-             "arrays."},
+     .help = "Results on stdout as JSON: every line of train as an object, eval and probe as one object, "
+             "tokenize as arrays."},
     {.name = "quiet",
      .letter = 'q',
      .type = OT_OPTION_FLAG,
-     .commands = MODELS,
+     .commands = MODELS | PROBE,
      .section = OT_SECTION_REPORT,
      .field = FIELD(quiet),
      .help = "No progress and no tables on stderr; warnings and errors alone.",
@@ -572,6 +573,6 @@ const char *ot_option_section_title(enum ot_option_section section) {
 }
 
 const char *ot_command_name(enum ot_command command) {
-    static const char *const names[OT_COMMAND_COUNT] = {"train", "generate", "eval", "tokenize"};
+    static const char *const names[OT_COMMAND_COUNT] = {"train", "generate", "eval", "tokenize", "probe"};
     return names[command];
 }

@@ -162,7 +162,7 @@ static int take_command(const char *word, enum ot_command *out) {
     const char *nearest = ot_nearest_name(word, names, OT_COMMAND_COUNT);
     return ot_fail(OT_E_USAGE, "unknown command '%.60s'; %s%s%s", word,
                    nearest ? "did you mean " : "the commands are ",
-                   nearest ? nearest : "train, generate, eval and tokenize", nearest ? "?" : "");
+                   nearest ? nearest : "train, generate, eval, tokenize and probe", nearest ? "?" : "");
 }
 
 static int take_command_line(int argc, char *const *argv, struct ot_options *out) {

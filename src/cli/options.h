@@ -24,6 +24,7 @@ enum ot_command {
     OT_COMMAND_GENERATE,
     OT_COMMAND_EVAL,
     OT_COMMAND_TOKENIZE,
+    OT_COMMAND_PROBE,
     OT_COMMAND_COUNT
 };
 const char *ot_command_name(enum ot_command command);
@@ -34,6 +35,7 @@ enum {
     OT_FOR_GENERATE = 1 << OT_COMMAND_GENERATE,
     OT_FOR_EVAL = 1 << OT_COMMAND_EVAL,
     OT_FOR_TOKENIZE = 1 << OT_COMMAND_TOKENIZE,
+    OT_FOR_PROBE = 1 << OT_COMMAND_PROBE,
     OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
 };
 

@@ -138,6 +138,11 @@ int ot_session_open(struct ot_options *options, struct ot_session *out) {
     return 0;
 }
 
+int ot_session_open_machine(struct ot_options *options, struct ot_session *out) {
+    OT_TRY(open_machine(options, out));
+    return ot_session_open_device(out);
+}
+
 int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out) {
     OT_TRY(open_machine(options, out));
     if (options->tokenizer) {

@@ -53,6 +53,9 @@ struct ot_session {
  * OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory asked for than there is).
  * `out` needs ot_session_close in either case. */
 int ot_session_open(struct ot_options *options, struct ot_session *out);
+/* The same for the machine and its device alone, for a command without a model. Errors: OT_E_DEVICE,
+ * OT_E_BUDGET. */
+int ot_session_open_machine(struct ot_options *options, struct ot_session *out);
 /* The same for the tokenizer alone; it has no model. */
 int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out);
 void ot_session_close(struct ot_session *session);

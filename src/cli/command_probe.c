@@ -1,0 +1,146 @@
+/* offload-train probe: what this machine's device does, measured. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/probe.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/cli/command.h"
+#include "src/cli/lines.h"
+#include "src/cli/session.h"
+#include "src/cli/session_device.h"
+#include "src/cli/units.h"
+
+enum { MAX_ROWS = 64, NAME_BYTES = 48 };
+
+struct probe_run {
+    const struct ot_options *options;
+    FILE *table; /* NULL: none */
+    int n;
+    enum ot_probe_group last;
+    struct ot_probe_row rows[MAX_ROWS];
+    char names[MAX_ROWS][NAME_BYTES];
+};
+
+/* ---- the table ---- */
+
+static void print_header(FILE *out, enum ot_probe_group group) {
+    static const char *const titles[OT_PROBE_GROUPS] = {"copies between host and device", "products",
+                                                        "causal attention",
+                                                        "kernels, in bytes that must be moved"};
+    static const char *const shares[OT_PROBE_GROUPS] = {"of the two alone", "of the best",
+                                                        "of the best product", "of the copy"};
+    fprintf(out, "%-40s %14s %12s   %s\n", titles[group], "rate", "one call", shares[group]);
+}
+
+static void print_row(FILE *out, const struct ot_probe_row *row) {
+    bool flops = row->group == OT_PROBE_GEMM || row->group == OT_PROBE_ATTENTION;
+    char rate[32], share[32] = "";
+    if (flops && row->rate >= 1e12)
+        snprintf(rate, sizeof rate, "%.1f TFLOP/s", row->rate * 1e-12);
+    else if (flops)
+        snprintf(rate, sizeof rate, "%.1f GFLOP/s", row->rate * 1e-9);
+    else
+        snprintf(rate, sizeof rate, "%.1f GB/s", row->rate * 1e-9);
+    if (row->peak > 0)
+        snprintf(share, sizeof share, "%.0f %%", 100 * row->rate / row->peak);
+    fprintf(out, "  %-38s %14s %9.3f ms   %s\n", row->name, rate, 1e3 * row->seconds, share);
+}
+
+static int take_row(void *context, const struct ot_probe_row *row) {
+    struct probe_run *run = context;
+    if (run->n == MAX_ROWS)
+        return ot_fail(OT_E_INTERNAL, "the probe has more than %d rows", MAX_ROWS);
+    if (run->table && (run->n == 0 || row->group != run->last))
+        print_header(run->table, row->group);
+    if (run->table)
+        print_row(run->table, row);
+    if (run->table)
+        fflush(run->table);
+    run->last = row->group;
+    snprintf(run->names[run->n], NAME_BYTES, "%s", row->name);
+    run->rows[run->n] = *row;
+    run->rows[run->n].name = run->names[run->n];
+    run->n++;
+    return 0;
+}
+
+/* ---- JSON ---- */
+
+static int print_json(const struct probe_run *run, const struct ot_session *s) {
+    struct ot_json_writer w = {.indent = -1};
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_text(&w, "version", OT_VERSION);
+    ot_json_put_text(&w, "device", ot_device_name(s->device));
+    ot_json_put_text(&w, "dtype", ot_dtype_name(s->dtype));
+    ot_json_put_int(&w, "cores", s->machine.cores);
+    ot_json_put_int(&w, "ram_bytes", s->machine.ram_bytes);
+    ot_json_begin_array(&w, "rows");
+    for (int i = 0; i < run->n; i++) {
+        const struct ot_probe_row *row = &run->rows[i];
+        bool flops = row->group == OT_PROBE_GEMM || row->group == OT_PROBE_ATTENTION;
+        ot_json_begin_object(&w, NULL);
+        ot_json_put_text(&w, "group", ot_probe_group_name(row->group));
+        ot_json_put_text(&w, "name", row->name);
+        ot_json_put_real(&w, "seconds", row->seconds);
+        ot_json_put_real(&w, flops ? "flops_per_s" : "bytes_per_s", row->rate);
+        if (row->peak > 0)
+            ot_json_put_real(&w, "share", row->rate / row->peak);
+        ot_json_end_object(&w);
+    }
+    ot_json_end_array(&w);
+    ot_json_end_object(&w);
+    return ot_lines_print_json(&w);
+}
+
+/* ---- sizes ---- */
+
+/* A GPU is measured on the layers of a 7B model and half a gigabyte at a time, so that its caches do not show; what
+ * is smaller or slower on smaller ones, in the same proportions. */
+static void choose_sizes(const struct ot_session *s, struct ot_probe_config *config) {
+    static const struct {
+        int64_t hidden, tokens;
+        size_t buffer_bytes;
+    } sizes[] = {{4096, 4096, (size_t)512 << 20}, {1024, 256, (size_t)64 << 20}, {256, 128, (size_t)4 << 20}};
+    struct ot_device_usage usage;
+    ot_device_usage(s->device, &usage);
+    size_t free_bytes = s->budget_bytes[OT_TIER_GPU] - usage.used_bytes;
+    int i = s->options->device.kind == OT_DEVICE_CPU;
+    while (i < 2 && 5 * sizes[i].buffer_bytes > free_bytes)
+        i++;
+    config->hidden = sizes[i].hidden;
+    config->tokens = sizes[i].tokens;
+    config->buffer_bytes = sizes[i].buffer_bytes;
+    config->seconds = i == 0 ? 0.2 : 0.05;
+}
+
+static int probe(struct ot_session *s, struct probe_run *run) {
+    double since = ot_clock_seconds();
+    char memory[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    struct ot_probe_config config = {.device = s->device, .dtype = s->dtype, .row = take_row, .context = run};
+    choose_sizes(s, &config);
+    ot_log(OT_LOG_INFO, "machine %s · %d cores · RAM %s", ot_device_name(s->device), s->machine.cores,
+           ot_text_bytes(s->machine.ram_bytes, memory));
+    ot_log(OT_LOG_INFO, "probe   %s, layers %lld wide, %lld tokens, on random numbers",
+           ot_dtype_name(s->dtype), (long long)config.hidden, (long long)config.tokens);
+    OT_TRY(ot_probe_device(&config));
+    ot_log(OT_LOG_INFO, "done    in %s", ot_text_duration(ot_clock_seconds() - since, time));
+    return run->options->json ? print_json(run, s) : 0;
+}
+
+int ot_command_probe(struct ot_options *options) {
+    struct ot_session session;
+    struct probe_run *run = calloc(1, sizeof *run);
+    if (!run)
+        return ot_fail(OT_E_BUDGET, "no memory");
+    run->options = options;
+    run->table = !options->json ? stdout : options->quiet ? NULL : stderr;
+    int rc = ot_session_open_machine(options, &session);
+    if (rc == 0)
+        rc = probe(&session, run);
+    ot_session_close(&session);
+    free(run);
+    return rc;
+}
