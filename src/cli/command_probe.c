@@ -97,8 +97,8 @@ static int print_json(const struct probe_run *run, const struct ot_session *s) {
 
 /* ---- sizes ---- */
 
-/* A GPU is measured on the layers of a 7B model and half a gigabyte at a time, so that its caches do not show; what
- * is smaller or slower on smaller ones, in the same proportions. */
+/* A GPU is measured on the layers of a 7B model and half a gigabyte at a time, so that its caches do not
+ * show; what is smaller or slower on smaller ones, in the same proportions. */
 static void choose_sizes(const struct ot_session *s, struct ot_probe_config *config) {
     static const struct {
         int64_t hidden, tokens;
