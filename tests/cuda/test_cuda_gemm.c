@@ -4,27 +4,37 @@
 #include "tests/cuda/cuda_fixture.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/support/check.h"
+
+/* What is done with a product. wide: C is fp32 whatever the dtype. */
+enum { PLAIN, BIAS, WIDE, WIDE_BIAS, ADDED, ADDED_BIAS, VARIANTS };
+static const struct {
+    const char *name;
+    bool bias, accumulate, wide;
+} variants[VARIANTS] = {
+    [PLAIN] = {"plain", false, false, false},     [BIAS] = {"with bias", true, false, false},
+    [WIDE] = {"in fp32", false, false, true},     [WIDE_BIAS] = {"in fp32, with bias", true, false, true},
+    [ADDED] = {"accumulated", false, true, true}, [ADDED_BIAS] = {"accumulated, with bias", true, true, true},
+};
 
 struct product {
     int64_t m, n, k;
     bool trans_a, trans_b;
-    int64_t pad_a, pad_b, pad_c;   /* elements between the end of a row and the next */
-    const float *a, *b, *bias, *c; /* dense; a and b are the operands as they are multiplied */
+    int64_t pad_a, pad_b, pad_c; /* elements between the end of a row and the next */
+    unsigned variants;           /* a bit for each */
+    float *a, *b, *bias, *c;     /* dense; a and b are the operands as they are multiplied */
+    char names[VARIANTS][64];    /* of the results */
 };
 
-/* What is done with a product. wide: C is fp32 whatever the dtype. */
-static const struct variant {
-    const char *name;
-    bool bias, accumulate, wide;
-} variants[] = {
-    {"plain", false, false, false},     {"bias", true, false, false},
-    {"wide", false, false, true},       {"wide with bias", true, false, true},
-    {"accumulated", false, true, true}, {"accumulated with bias", true, true, true},
+/* Products that share a device, which takes longer to open than they do. */
+struct batch {
+    struct product *products;
+    int n;
 };
-enum { VARIANTS = sizeof variants / sizeof *variants };
 
 /* [rows, cols], or its transpose, with `pad` NaNs after each row. */
 static void *upload_matrix(struct ops_fixture *f, enum ot_dtype dtype, const float *from, int64_t rows,
@@ -41,14 +51,15 @@ static void *upload_matrix(struct ops_fixture *f, enum ot_dtype dtype, const flo
     return memory;
 }
 
-static void run_product(struct ops_fixture *f, const void *argument) {
-    const struct product *p = argument;
+static void run_product(struct ops_fixture *f, const struct product *p) {
     struct ot_gemm op = {
         .dtype = f->dtype, .trans_a = p->trans_a, .trans_b = p->trans_b, .m = p->m, .n = p->n, .k = p->k};
     op.a = upload_matrix(f, f->dtype, p->a, p->m, p->k, p->trans_a, p->pad_a, &op.lda);
     op.b = upload_matrix(f, f->dtype, p->b, p->k, p->n, p->trans_b, p->pad_b, &op.ldb);
     void *bias = ops_upload(f, f->dtype, p->bias, p->n);
     for (int v = 0; v < VARIANTS; v++) {
+        if (!(p->variants >> v & 1))
+            continue;
         op.bias = variants[v].bias ? bias : NULL;
         op.accumulate = variants[v].accumulate;
         op.c_dtype = variants[v].wide ? OT_F32 : f->dtype;
@@ -56,8 +67,14 @@ static void run_product(struct ops_fixture *f, const void *argument) {
         op.c = op.accumulate ? upload_matrix(f, OT_F32, p->c, p->m, p->n, false, p->pad_c, &op.ldc)
                              : ops_blank_values(f, op.c_dtype, p->m * op.ldc);
         f->ops->gemm(f->lane, &op);
-        ops_collect(f, variants[v].name, op.c_dtype, op.c, p->m * op.ldc);
+        ops_collect(f, p->names[v], op.c_dtype, op.c, p->m * op.ldc);
     }
+}
+
+static void run_batch(struct ops_fixture *f, const void *argument) {
+    const struct batch *batch = argument;
+    for (int i = 0; i < batch->n; i++)
+        run_product(f, &batch->products[i]);
 }
 
 /* The worst that two orders of adding up the same k products can differ by, for each element. A sum of k + 2
@@ -79,77 +96,103 @@ static double *error_bounds(const struct product *p) {
     return each;
 }
 
-static void check_product(struct product p, enum ot_dtype dtype, int shift) {
-    float *a = ops_random(1, p.m * p.k, 1), *b = ops_random(2, p.k * p.n, 1), *bias = ops_random(3, p.n, 4),
-          *c = ops_random(4, p.m * p.n, 4);
-    p.a = a, p.b = b, p.bias = bias, p.c = c;
-    struct cuda_pair pair;
-    double *each = error_bounds(&p);
-    cuda_run(&pair, run_product, &p, dtype, shift);
+static void fill_product(struct product *p, int number) {
+    p->a = ops_random(1, p->m * p->k, 1);
+    p->b = ops_random(2, p->k * p->n, 1);
+    p->bias = ops_random(3, p->n, 4);
+    p->c = ops_random(4, p->m * p->n, 4);
     for (int v = 0; v < VARIANTS; v++)
-        cuda_check_close(&pair, variants[v].name, &(struct cuda_bound){.each = each});
-    cuda_close(&pair);
-    free(each);
-    free(a);
-    free(b);
-    free(bias);
-    free(c);
+        snprintf(p->names[v], sizeof p->names[v], "product %d, %lldx%lldx%lld, %s", number, (long long)p->m,
+                 (long long)p->n, (long long)p->k, variants[v].name);
 }
 
-/* Odd sizes: no access can be wider than an element. Padding by 8 keeps rows aligned, by 3 does not. */
+static void check_batch(struct batch batch, enum ot_dtype dtype, int shift) {
+    struct cuda_pair pair;
+    for (int i = 0; i < batch.n; i++)
+        fill_product(&batch.products[i], i);
+    cuda_run(&pair, run_batch, &batch, dtype, shift);
+    for (int i = 0; i < batch.n; i++) {
+        struct product *p = &batch.products[i];
+        double *each = error_bounds(p);
+        for (int v = 0; v < VARIANTS; v++)
+            if (p->variants >> v & 1)
+                cuda_check_close(&pair, p->names[v], &(struct cuda_bound){.each = each});
+        free(each);
+    }
+    cuda_close(&pair);
+    for (int i = 0; i < batch.n; i++) {
+        struct product *p = &batch.products[i];
+        free(p->a);
+        free(p->b);
+        free(p->bias);
+        free(p->c);
+    }
+}
+
+/* All transpositions of one shape, each with some of the variants: two shapes have them all. */
+static void check_shape(const int64_t shape[3], int number, enum ot_dtype dtype, int shift) {
+    static const unsigned halves[] = {1 << PLAIN | 1 << WIDE_BIAS | 1 << ADDED,
+                                      1 << BIAS | 1 << WIDE | 1 << ADDED_BIAS};
+    struct product products[4];
+    for (int trans = 0; trans < 4; trans++)
+        products[trans] = (struct product){.m = shape[0],
+                                           .n = shape[1],
+                                           .k = shape[2],
+                                           .trans_a = trans & 1,
+                                           .trans_b = trans & 2,
+                                           .pad_a = number % 3 == 0   ? 0
+                                                    : number % 3 == 1 ? 8
+                                                                      : 3,
+                                           .pad_b = trans == 1 ? 8 : 0,
+                                           .pad_c = number % 4 < 2 ? 0 : 8,
+                                           .variants = halves[(trans + number) % 2]};
+    check_batch((struct batch){products, 4}, dtype, shift);
+}
+
+/* Odd sizes, where no access is wider than an element, and even ones, where it may be. Padding by 8 keeps
+ * rows aligned, by 3 does not. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1},     {1, 77, 40},  {5, 3, 130},  {33, 17, 65},
                                         {64, 64, 128}, {72, 40, 96}, {130, 65, 8}, {16, 136, 264}};
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
-        for (int trans = 0; trans < 4; trans++) {
-            struct product p = {.m = shapes[s][0],
-                                .n = shapes[s][1],
-                                .k = shapes[s][2],
-                                .trans_a = trans & 1,
-                                .trans_b = trans & 2,
-                                .pad_a = s % 3 == 0   ? 0
-                                         : s % 3 == 1 ? 8
-                                                      : 3,
-                                .pad_b = trans == 1 ? 8 : 0,
-                                .pad_c = s % 2 == 0 ? 0 : 8};
-            for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
-                check_product(p, (enum ot_dtype)dtype, 0);
-        }
+    for (int s = 0; s < (int)(sizeof shapes / sizeof *shapes); s++)
+        for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+            check_shape(shapes[s], s, (enum ot_dtype)dtype, 0);
 }
 
 /* Arrays that begin at an odd element, as slices of larger ones may: the bias too. */
 static void test_alignment(void **state) {
     (void)state;
-    static const int shifts[] = {1, 2, 4, 8};
-    for (size_t i = 0; i < sizeof shifts / sizeof *shifts; i++)
+    static const int64_t shape[3] = {24, 32, 40};
+    for (int i = 0; i < 4; i++)
         for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
-            check_product((struct product){.m = 24, .n = 32, .k = 40, .trans_b = i % 2}, (enum ot_dtype)dtype,
-                          shifts[i]);
+            check_shape(shape, i, (enum ot_dtype)dtype, 1 << i);
 }
 
-/* A decoder layer of 48 tokens, hidden size 64, four heads over two, and an MLP of 176: the output of the
- * fused projection of q, k and v is a slice of wider rows, and so is what comes back through it. */
+/* A decoder layer of 48 tokens, hidden size 64, and an MLP of 176, with its head: y = x W^T, dx = dy W and dW
+ * += dy^T x of each. The outputs of projections that run as one are slices of wider rows, and so is what
+ * comes back through them. */
 static void test_decoder_layer(void **state) {
     (void)state;
     enum { TOKENS = 48, HIDDEN = 64, QKV = 128, MLP = 176, VOCAB = 200 };
-    static const struct product products[] = {
-        /* y = x W^T, dx = dy W, dW += dy^T x */
-        {.m = TOKENS, .n = QKV, .k = HIDDEN, .trans_b = true, .pad_c = QKV},
-        {.m = TOKENS, .n = HIDDEN, .k = QKV, .pad_a = QKV},
-        {.m = QKV, .n = HIDDEN, .k = TOKENS, .trans_a = true, .pad_a = QKV},
-        {.m = TOKENS, .n = MLP, .k = HIDDEN, .trans_b = true, .pad_c = MLP},
-        {.m = TOKENS, .n = HIDDEN, .k = MLP, .pad_a = MLP},
-        {.m = MLP, .n = HIDDEN, .k = TOKENS, .trans_a = true, .pad_a = MLP},
-        {.m = TOKENS, .n = HIDDEN, .k = MLP, .trans_b = true},
-        {.m = TOKENS, .n = MLP, .k = HIDDEN},
-        {.m = HIDDEN, .n = MLP, .k = TOKENS, .trans_a = true},
-        {.m = TOKENS, .n = VOCAB, .k = HIDDEN, .trans_b = true},
-        {.m = VOCAB, .n = HIDDEN, .k = TOKENS, .trans_a = true, .pad_a = VOCAB},
+    const struct product products[] = {
+        {TOKENS, QKV, HIDDEN, .trans_b = true, .pad_c = QKV, .variants = 1 << BIAS},
+        {TOKENS, HIDDEN, QKV, .pad_a = QKV, .variants = 1 << PLAIN},
+        {QKV, HIDDEN, TOKENS, .trans_a = true, .pad_a = QKV, .variants = 1 << ADDED},
+        {TOKENS, MLP, HIDDEN, .trans_b = true, .pad_c = MLP, .variants = 1 << PLAIN},
+        {TOKENS, HIDDEN, MLP, .pad_a = MLP, .variants = 1 << PLAIN},
+        {MLP, HIDDEN, TOKENS, .trans_a = true, .pad_a = MLP, .variants = 1 << ADDED},
+        {TOKENS, HIDDEN, MLP, .trans_b = true, .variants = 1 << BIAS},
+        {TOKENS, MLP, HIDDEN, .variants = 1 << PLAIN},
+        {HIDDEN, MLP, TOKENS, .trans_a = true, .variants = 1 << ADDED},
+        {TOKENS, VOCAB, HIDDEN, .trans_b = true, .variants = 1 << WIDE},
+        {VOCAB, HIDDEN, TOKENS, .trans_a = true, .pad_a = VOCAB, .variants = 1 << ADDED},
     };
-    for (size_t i = 0; i < sizeof products / sizeof *products; i++)
-        for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
-            check_product(products[i], (enum ot_dtype)dtype, 0);
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
+        struct product copy[sizeof products / sizeof *products];
+        memcpy(copy, products, sizeof copy);
+        check_batch((struct batch){copy, sizeof products / sizeof *products}, (enum ot_dtype)dtype, 0);
+    }
 }
 
 int main(void) {
