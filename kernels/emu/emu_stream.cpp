@@ -184,17 +184,17 @@ static void run_launch(const ot_emu_call *call, dim3 grid, dim3 block_size, size
 }
 
 static cudaError_t check_shape(const ot_emu_call *call, dim3 grid, dim3 size, size_t shared_bytes) {
-    std::string kernel = symbol_name(call->kernel);
+    auto kernel = [&] { return symbol_name(call->kernel); }; /* takes long: only for refusals */
     uint64_t threads = (uint64_t)size.x * size.y * size.z;
     if (threads == 0 || threads > MAX_THREADS || size.z > 64)
         return refuse(cudaErrorInvalidConfiguration, "kernel %s: a block of %u x %u x %u threads",
-                      kernel.c_str(), size.x, size.y, size.z);
+                      kernel().c_str(), size.x, size.y, size.z);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > INT_MAX || grid.y > 65535 || grid.z > 65535)
         return refuse(cudaErrorInvalidConfiguration, "kernel %s: a grid of %u x %u x %u blocks",
-                      kernel.c_str(), grid.x, grid.y, grid.z);
+                      kernel().c_str(), grid.x, grid.y, grid.z);
     if (shared_bytes > (size_t)card().shared_bytes)
         return refuse(cudaErrorInvalidValue, "kernel %s: %zu bytes of shared memory, but a block may have %d",
-                      kernel.c_str(), shared_bytes, card().shared_bytes);
+                      kernel().c_str(), shared_bytes, card().shared_bytes);
     return cudaSuccess;
 }
 
