@@ -1,0 +1,208 @@
+/* Softmax cross-entropy on the cuda device against the cpu device: vocabularies of one entry to more than a
+ * block reads at once, rows at any alignment, gradients of every dtype over their own logits, ignored rows,
+ * impossible and infinite logits.
+ *
+ * Bounds. u is 2^-24. Both devices have the same exp; its argument logit - max carries u of its size. The sum
+ * has only positive terms: each goes through at most vocab / 512 + 14 additions on the cuda device, vocab /
+ * 16 + 4 on the cpu device, and through as many rescalings as the maximum of its thread grew, each with the
+ * error of one exp.
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/base/random.h"
+#include "tests/cuda/cuda_fixture.h"
+#include "tests/support/check.h"
+
+struct loss_shape {
+    int64_t rows, vocab, ld;
+    float spread; /* of the logits */
+    int shift;
+};
+
+struct loss_input {
+    const struct loss_shape *shape;
+    float *logits; /* NaN between rows */
+    int32_t *targets;
+};
+
+static const float GRAD_SCALE = 0.125f;
+
+static struct loss_input make_input(const struct loss_shape *s) {
+    struct loss_input in = {s, ops_random(1, s->rows * s->ld, s->spread), NULL};
+    in.targets = malloc((size_t)s->rows * sizeof *in.targets);
+    assert_non_null(in.targets);
+    for (int64_t i = 0; i < s->rows * s->ld; i++)
+        if (i % s->ld >= s->vocab)
+            in.logits[i] = NAN;
+    for (int64_t row = 0; row < s->rows; row++)
+        in.targets[row] = row == 1 ? -100 : (int32_t)ot_random_below(2, 0, (uint64_t)row, (uint64_t)s->vocab);
+    in.targets[0] = (int32_t)s->vocab - 1;
+    return in;
+}
+
+static void free_input(struct loss_input *in) {
+    free(in->logits);
+    free(in->targets);
+}
+
+static const char *const gradient_names[] = {"gradient 0", "gradient 1", "gradient 2", "gradient 3",
+                                             "gradient 4"};
+static const char *const gap_names[] = {"gap 0", "gap 1", "gap 2", "gap 3", "gap 4"};
+
+/* The gradient of the run's dtype. Row i of it begins at the byte where the logits' row i begins. */
+static void run_loss(struct ops_fixture *f, const void *argument) {
+    const struct loss_input *in = argument;
+    const struct loss_shape *s = in->shape;
+    struct ot_cross_entropy op = {
+        .rows = s->rows, .vocab = s->vocab, .ld = s->ld, .grad_dtype = f->dtype, .grad_scale = GRAD_SCALE};
+    op.targets = ops_upload_ids(f, in->targets, s->rows);
+    op.logits = ops_upload(f, OT_F32, in->logits, s->rows * s->ld);
+    op.loss = ops_blank_values(f, OT_F32, s->rows);
+    f->ops->cross_entropy(f->lane, &op);
+    ops_collect(f, "loss alone", OT_F32, op.loss, s->rows);
+    ops_collect(f, "logits kept", OT_F32, op.logits, s->rows * s->ld);
+    op.loss = ops_blank_values(f, OT_F32, s->rows);
+    op.want_grad = true;
+    f->ops->cross_entropy(f->lane, &op);
+    ops_collect(f, "loss", OT_F32, op.loss, s->rows);
+    for (int64_t row = 0; row < s->rows; row++) {
+        const float *logits = op.logits + row * s->ld;
+        ops_collect(f, gradient_names[row], f->dtype, logits, s->vocab);
+        if (s->ld > s->vocab)
+            ops_collect(f, gap_names[row], OT_F32, logits + s->vocab, s->ld - s->vocab);
+    }
+}
+
+/* A row's softmax in double, and how far the devices' sums may be apart. */
+struct row_numbers {
+    double max, sum, range, sum_error;
+};
+
+static struct row_numbers measure_row(const float *logits, int64_t vocab) {
+    struct row_numbers row = {-INFINITY, 0, 0, 0};
+    double smallest = INFINITY, terms = (double)vocab;
+    for (int64_t i = 0; i < vocab; i++) {
+        row.max = fmax(row.max, logits[i]);
+        smallest = isinf(logits[i]) ? smallest : fmin(smallest, logits[i]);
+    }
+    for (int64_t i = 0; i < vocab; i++)
+        row.sum += exp(logits[i] - row.max);
+    row.range = row.max - smallest;
+    double additions = terms / 16 + terms / 512 + 18, rescalings = terms / 2048 + 2;
+    row.sum_error = (additions + 3 * rescalings + 4 * row.range) * 0x1p-24;
+    return row;
+}
+
+static void check_row(const struct cuda_pair *p, const struct loss_input *in, int64_t index) {
+    const struct loss_shape *s = in->shape;
+    const float *logits = in->logits + index * s->ld;
+    int32_t target = in->targets[index];
+    if (target < 0) {
+        cuda_check_bits(p, gradient_names[index]);
+        return;
+    }
+    struct row_numbers row = measure_row(logits, s->vocab);
+    double *each = malloc((size_t)s->vocab * sizeof *each);
+    assert_non_null(each);
+    for (int64_t i = 0; i < s->vocab; i++) {
+        double probability = exp(logits[i] - row.max) / row.sum;
+        each[i] =
+            GRAD_SCALE * ((row.sum_error + 8 * 0x1p-24) * probability + (i == target ? 4 * 0x1p-24 : 0));
+    }
+    cuda_check_close(p, gradient_names[index], &(struct cuda_bound){.each = each});
+    free(each);
+}
+
+static void check_losses(const struct cuda_pair *p, const struct loss_input *in) {
+    const struct loss_shape *s = in->shape;
+    double *each = calloc((size_t)s->rows, sizeof *each);
+    assert_non_null(each);
+    for (int64_t i = 0; i < s->rows; i++) {
+        struct row_numbers row = measure_row(in->logits + i * s->ld, s->vocab);
+        each[i] = row.sum_error + 8 * 0x1p-24 * (fabs(log(row.sum)) + row.range);
+    }
+    cuda_check_close(p, "loss", &(struct cuda_bound){.each = each});
+    cuda_check_close(p, "loss alone", &(struct cuda_bound){.each = each});
+    free(each);
+}
+
+static void check_loss(const struct loss_input *in, enum ot_dtype dtype) {
+    const struct loss_shape *s = in->shape;
+    struct cuda_pair p;
+    cuda_run(&p, run_loss, in, dtype, s->shift);
+    check_losses(&p, in);
+    cuda_check_bits(&p, "logits kept");
+    for (int64_t row = 0; row < s->rows; row++) {
+        check_row(&p, in, row);
+        if (s->ld > s->vocab)
+            cuda_check_bits(&p, gap_names[row]);
+    }
+    cuda_close(&p);
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    static const struct loss_shape shapes[] = {
+        {3, 1, 1, 1, 0},       {5, 7, 7, 1, 0},        {2, 2048, 2048, 3, 0},
+        {4, 2053, 2056, 3, 0}, {5, 3001, 3001, 30, 0}, /* rows at every alignment; probabilities from 0 to 1 */
+        {3, 4104, 4112, 1, 1}, {2, 8200, 8203, 3, 0},  {2, 20011, 20012, 3, 0},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        struct loss_input in = make_input(&shapes[i]);
+        for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+            check_loss(&in, (enum ot_dtype)dtype);
+        free_input(&in);
+    }
+}
+
+/* Logits of -infinity are impossible tokens: what a thread sees first, all that a thread sees, nearly the
+ * whole row. */
+static void test_impossible(void **state) {
+    (void)state;
+    struct loss_shape shape = {3, 4500, 4500, 2, 0};
+    struct loss_input in = make_input(&shape);
+    for (int64_t i = 0; i < shape.vocab; i++) {
+        if (i < 2048)
+            in.logits[i] = -INFINITY;
+        if (i != 2 * shape.vocab / 3)
+            in.logits[2 * shape.vocab + i] = -INFINITY;
+    }
+    in.targets[2] = (int32_t)(2 * shape.vocab / 3);
+    check_loss(&in, OT_F32);
+    check_loss(&in, OT_BF16);
+    free_input(&in);
+}
+
+/* A row with an infinite logit or a NaN has no finite loss; others do not notice. */
+static void test_not_finite(void **state) {
+    (void)state;
+    static const float bad[] = {INFINITY, NAN, -INFINITY};
+    for (int b = 0; b < 3; b++) {
+        struct loss_shape shape = {4, 700, 704, 1, 0};
+        struct loss_input in = make_input(&shape);
+        for (int64_t i = 0; i < shape.vocab; i++)
+            if (i == 600 || bad[b] == -INFINITY) /* nothing at all is possible */
+                in.logits[2 * shape.ld + i] = bad[b];
+        struct cuda_pair p;
+        cuda_run(&p, run_loss, &in, OT_F32, 0);
+        const float *loss = ops_result(&p.cuda, "loss", NULL);
+        assert_true(isfinite(loss[0]) && isfinite(loss[3]));
+        assert_false(isfinite(loss[2]));
+        assert_false(isfinite(ops_result(&p.cpu, "loss", NULL)[2]));
+        check_row(&p, &in, 0);
+        check_row(&p, &in, 3);
+        cuda_close(&p);
+        free_input(&in);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_impossible),
+        cmocka_unit_test(test_not_finite),
+    };
+    cuda_skip_without_device();
+    return cmocka_run_group_tests_name("cuda_loss", tests, NULL, NULL);
+}

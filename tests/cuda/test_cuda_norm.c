@@ -1,0 +1,313 @@
+/* Norms and their backward on the cuda device against the cpu device: every way of laying out rows, lengths
+ * from one value to more than shared memory holds, all dtypes.
+ *
+ * Bounds. u is 2^-24. A sum of k terms is off by at most (its depth) * u * sum of |terms|; depths: the cpu
+ * device adds k / 16 terms in a row and a tree of 16, the cuda device not more. Each product or quotient adds
+ * one u. What that makes of a result is bounded by the same formula with absolute values, which the test
+ * works out in double. In fp16 the reference is computed in fp32 (cuda_fixture.h): there the rounding of the
+ * residual sum is an error of the input.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/cuda/cuda_fixture.h"
+#include "tests/support/check.h"
+
+struct norm_shape {
+    enum ot_norm_kind kind;
+    int64_t rows, cols, group, pad; /* pad: between groups of rows */
+    bool residual, in_place;        /* in place: sum over x, or y over x where there is no residual */
+    int shift;
+};
+
+static const struct norm_shape shapes[] = {
+    /* heads inside wider rows: packs of 16 bytes, and not */
+    {OT_NORM_RMS, 12, 64, 4, 64, false, true, 0},
+    {OT_NORM_RMS, 10, 128, 2, 8, false, false, 0},
+    {OT_NORM_RMS, 9, 80, 3, 3, true, true, 0},
+    {OT_NORM_LAYER, 35, 20, 5, 0, true, false, 1},
+    {OT_NORM_RMS, 6, 256, 3, 0, false, true, 1},
+    /* one value, a few, less than a pack more than whole packs */
+    {OT_NORM_RMS, 3, 1, 1, 0, false, false, 0},
+    {OT_NORM_LAYER, 4, 7, 1, 0, true, true, 0},
+    {OT_NORM_LAYER, 5, 515, 1, 5, false, false, 0},
+    /* a block for each row */
+    {OT_NORM_RMS, 5, 1000, 1, 0, true, true, 0},
+    {OT_NORM_LAYER, 3, 2048, 1, 16, true, false, 0},
+    {OT_NORM_RMS, 2, 4099, 1, 0, false, true, 3},
+    {OT_NORM_LAYER, 2, 16384, 1, 0, true, true, 0},
+    /* several chunks of rows, the last of them short; more chunks than a group has */
+    {OT_NORM_LAYER, 53, 96, 1, 0, true, true, 0},
+    {OT_NORM_RMS, 600, 8, 1, 0, false, false, 0},
+    {OT_NORM_LAYER, 19, 1040, 1, 0, false, false, 0},
+};
+
+/* What a case uploads: rows with NaNs between the groups. */
+struct norm_input {
+    const struct norm_shape *shape;
+    float *x, *delta, *dy, *weight, *bias;
+};
+
+static int64_t row_ld(const struct norm_shape *s) {
+    return s->group * s->cols + s->pad;
+}
+
+static int64_t row_at(const struct norm_shape *s, int64_t row) {
+    return row / s->group * row_ld(s) + row % s->group * s->cols;
+}
+
+static int64_t all_values(const struct norm_shape *s) {
+    return (s->rows + s->group - 1) / s->group * row_ld(s);
+}
+
+static float *random_rows(const struct norm_shape *s, uint64_t seed, float scale) {
+    float *values = ops_random(seed, all_values(s), scale);
+    int64_t width = s->group * s->cols;
+    for (int64_t i = 0; i < all_values(s); i++)
+        if (i % row_ld(s) >= width)
+            values[i] = NAN;
+    return values;
+}
+
+static struct norm_input make_input(const struct norm_shape *s) {
+    return (struct norm_input){s,
+                               random_rows(s, 1, 1),
+                               s->residual ? random_rows(s, 2, 0.5f) : NULL,
+                               random_rows(s, 3, 1),
+                               ops_random(4, s->cols, 1),
+                               ops_random(5, s->cols, 1)};
+}
+
+static void free_input(struct norm_input *in) {
+    free(in->x);
+    free(in->delta);
+    free(in->dy);
+    free(in->weight);
+    free(in->bias);
+}
+
+static struct ot_norm run_forward(struct ops_fixture *f, const struct norm_input *in) {
+    const struct norm_shape *s = in->shape;
+    int64_t n = all_values(s);
+    bool layer = s->kind == OT_NORM_LAYER;
+    void *x = ops_upload(f, f->dtype, in->x, n);
+    struct ot_norm op = {.dtype = f->dtype,
+                         .kind = s->kind,
+                         .rows = s->rows,
+                         .cols = s->cols,
+                         .group = s->group,
+                         .ldx = row_ld(s),
+                         .ldy = row_ld(s),
+                         .eps = 1e-5f};
+    op.x = x;
+    op.weight = ops_upload(f, f->dtype, in->weight, s->cols);
+    if (s->residual) {
+        op.delta = ops_upload(f, f->dtype, in->delta, n);
+        op.sum = s->in_place ? x : ops_blank_values(f, f->dtype, n);
+    }
+    op.y = s->in_place && !s->residual ? x : ops_blank_values(f, f->dtype, n);
+    op.rstd = ops_blank_values(f, OT_F32, s->rows);
+    if (layer) {
+        op.bias = ops_upload(f, f->dtype, in->bias, s->cols);
+        op.mean = ops_blank_values(f, OT_F32, s->rows);
+    }
+    f->ops->norm(f->lane, &op);
+    if (s->residual)
+        ops_collect(f, "sum", f->dtype, op.sum, n);
+    ops_collect(f, "y", f->dtype, op.y, n);
+    ops_collect(f, "rstd", OT_F32, op.rstd, s->rows);
+    if (layer)
+        ops_collect(f, "mean", OT_F32, op.mean, s->rows);
+    return op;
+}
+
+/* dx into memory of its own, over dy, over dx_add. */
+enum dx_place { DX_OWN, DX_OVER_DY, DX_OVER_ADD };
+
+static void run_backward(struct ops_fixture *f, const struct norm_input *in, const struct ot_norm *forward,
+                         enum dx_place place, const char *const names[3]) {
+    const struct norm_shape *s = in->shape;
+    int64_t n = all_values(s);
+    void *dy = ops_upload(f, f->dtype, in->dy, n);
+    void *add = s->residual ? ops_upload(f, f->dtype, in->delta, n) : NULL;
+    struct ot_norm_backward op = {.dtype = f->dtype,
+                                  .kind = s->kind,
+                                  .rows = s->rows,
+                                  .cols = s->cols,
+                                  .group = s->group,
+                                  .ldx = row_ld(s),
+                                  .ldy = row_ld(s)};
+    op.x =
+        s->residual ? forward->sum : ops_upload(f, f->dtype, in->x, n); /* the forward's may be overwritten */
+    op.dy = dy;
+    op.dx_add = add;
+    op.weight = forward->weight;
+    op.mean = forward->mean;
+    op.rstd = forward->rstd;
+    op.dx = place == DX_OVER_DY ? dy : place == DX_OVER_ADD && add ? add : ops_blank_values(f, f->dtype, n);
+    op.dweight = ops_upload(f, OT_F32, in->bias, s->cols); /* += onto something */
+    op.dbias = s->kind == OT_NORM_LAYER ? ops_upload(f, OT_F32, in->weight, s->cols) : NULL;
+    f->ops->norm_backward(f->lane, &op);
+    ops_collect(f, names[0], f->dtype, op.dx, n);
+    ops_collect(f, names[1], OT_F32, op.dweight, s->cols);
+    if (op.dbias)
+        ops_collect(f, names[2], OT_F32, op.dbias, s->cols);
+}
+
+static void run_norm(struct ops_fixture *f, const void *argument) {
+    static const char *const names[][3] = {{"dx", "dweight", "dbias"},
+                                           {"dx over dy", "dweight 2", "dbias 2"},
+                                           {"dx over dx_add", "dweight 3", "dbias 3"}};
+    struct ot_norm forward = run_forward(f, argument);
+    for (int place = DX_OWN; place <= DX_OVER_ADD; place++)
+        run_backward(f, argument, &forward, (enum dx_place)place, names[place]);
+}
+
+/* ---- bounds ---- */
+
+struct norm_bounds {
+    double *y, *dx, *dweight, *dbias; /* each value's */
+    double rstd, mean;                /* relative to rstd; absolute */
+};
+
+/* A row in double: z and g of the backward, and means of absolute values. */
+struct row_numbers {
+    double mean, rstd, abs_x, abs_g, abs_gz;
+};
+
+static double input_at(const struct norm_input *in, int64_t i) {
+    return in->x[i] + (in->delta ? (double)in->delta[i] : 0);
+}
+
+static struct row_numbers measure_row(const struct norm_input *in, int64_t at) {
+    const struct norm_shape *s = in->shape;
+    struct row_numbers row = {0};
+    double squares = 0, cols = (double)s->cols;
+    for (int64_t i = 0; i < s->cols; i++) {
+        row.abs_x += fabs(input_at(in, at + i)) / cols;
+        row.mean += s->kind == OT_NORM_LAYER ? input_at(in, at + i) / cols : 0;
+    }
+    for (int64_t i = 0; i < s->cols; i++)
+        squares += pow(input_at(in, at + i) - row.mean, 2) / cols;
+    row.rstd = 1 / sqrt(squares + 1e-5);
+    for (int64_t i = 0; i < s->cols; i++) {
+        double g = fabs((double)in->dy[at + i] * in->weight[i]);
+        row.abs_g += g / cols;
+        row.abs_gz += g * (fabs(input_at(in, at + i)) + fabs(row.mean)) * row.rstd / cols;
+    }
+    return row;
+}
+
+/* error: relative, of x, of the row's sums and of everything made of them. */
+static void add_row_bounds(struct norm_bounds *b, const struct norm_input *in, int64_t at, double error) {
+    const struct norm_shape *s = in->shape;
+    bool layer = s->kind == OT_NORM_LAYER;
+    struct row_numbers row = measure_row(in, at);
+    for (int64_t i = 0; i < s->cols; i++) {
+        double weight = fabs((double)in->weight[i]), dy = fabs((double)in->dy[at + i]);
+        double z = (fabs(input_at(in, at + i)) + (layer ? row.abs_x : 0)) * row.rstd;
+        b->y[at + i] = error * (z * weight + (layer ? fabs((double)in->bias[i]) : 0));
+        b->dx[at + i] = error * row.rstd * (dy * weight + (layer ? row.abs_g : 0) + z * row.abs_gz);
+        b->dx[at + i] += 0x1p-23 * (in->delta ? fabs((double)in->delta[i]) : 0);
+        b->dweight[i] += dy * z;
+        b->dbias[i] += dy;
+    }
+}
+
+static struct norm_bounds make_bounds(const struct norm_input *in, enum ot_dtype dtype) {
+    const struct norm_shape *s = in->shape;
+    int64_t n = all_values(s);
+    struct norm_bounds b = {calloc((size_t)n, sizeof(double)),
+                            calloc((size_t)n, sizeof(double)),
+                            calloc((size_t)s->cols, sizeof(double)),
+                            calloc((size_t)s->cols, sizeof(double)),
+                            0,
+                            0};
+    assert_true(b.y && b.dx && b.dweight && b.dbias);
+    double depth = (double)s->cols / 16 + 32;     /* additions that a term of the row goes through */
+    double error = 2 * (2 * depth + 8) * 0x1p-24; /* both devices; mean and variance */
+    if (dtype == OT_F16 && s->residual)
+        error += 4 * cuda_unit_roundoff(OT_F16); /* the sum's rounding in x, mean and rstd */
+    b.rstd = b.mean = error;
+    for (int64_t row = 0; row < s->rows; row++)
+        add_row_bounds(&b, in, row_at(s, row), error);
+    for (int64_t i = 0; i < s->cols; i++) {
+        double rows = 2 * (double)(s->rows + 2) * 0x1p-24; /* additions down the column, both devices */
+        b.dweight[i] = (rows + error) * b.dweight[i] + rows * fabs((double)in->bias[i]);
+        b.dbias[i] = rows * (b.dbias[i] + fabs((double)in->weight[i]));
+    }
+    return b;
+}
+
+static void check_norm(const struct norm_shape *shape, enum ot_dtype dtype) {
+    struct norm_input in = make_input(shape);
+    struct norm_bounds b = make_bounds(&in, dtype);
+    struct cuda_pair p;
+    cuda_run(&p, run_norm, &in, dtype, shape->shift);
+    if (shape->residual)
+        cuda_check_bits(&p, "sum");
+    cuda_check_close(&p, "y", &(struct cuda_bound){.each = b.y});
+    cuda_check_close(&p, "rstd", &(struct cuda_bound){.relative = b.rstd});
+    cuda_check_close(&p, "dx", &(struct cuda_bound){.each = b.dx});
+    cuda_check_close(&p, "dx over dy", &(struct cuda_bound){.each = b.dx});
+    cuda_check_close(&p, "dx over dx_add", &(struct cuda_bound){.each = b.dx});
+    cuda_check_close(&p, "dweight", &(struct cuda_bound){.each = b.dweight});
+    if (shape->kind == OT_NORM_LAYER) {
+        cuda_check_close(&p, "mean", &(struct cuda_bound){.absolute = 2 * b.mean});
+        cuda_check_close(&p, "dbias", &(struct cuda_bound){.each = b.dbias});
+    }
+    cuda_close(&p);
+    free(b.y);
+    free(b.dx);
+    free(b.dweight);
+    free(b.dbias);
+    free_input(&in);
+}
+
+static void test_shapes(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+            check_norm(&shapes[i], (enum ot_dtype)dtype);
+}
+
+/* Rows that no shared memory holds, and their sums neither. */
+static void test_rows_beyond_shared_memory(void **state) {
+    (void)state;
+    check_norm(&(struct norm_shape){OT_NORM_LAYER, 2, 61000, 1, 0, true, true, 0}, OT_F32);
+    check_norm(&(struct norm_shape){OT_NORM_RMS, 2, 61001, 1, 0, false, true, 0}, OT_BF16);
+}
+
+/* The bits are those of the shape, not of where the row lies: packs or single values, the same order. */
+static void test_alignment(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {72, 200, 1024};
+    static const char *const names[] = {"y", "rstd", "mean", "dx", "dweight", "dbias"};
+    for (int l = 0; l < 3; l++) {
+        struct norm_shape shape = {OT_NORM_LAYER, 21, lengths[l], 1, 0, true, true, 0};
+        struct norm_input in = make_input(&shape);
+        struct cuda_pair packed, single;
+        cuda_run(&packed, run_norm, &in, OT_BF16, 0);
+        cuda_run(&single, run_norm, &in, OT_BF16, 1);
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            int64_t n;
+            const float *want = ops_result(&packed.cuda, names[i], &n);
+            if (memcmp(ops_result(&single.cuda, names[i], NULL), want, (size_t)n * sizeof *want) != 0)
+                fail_msg("%s of rows of %lld changes with alignment", names[i], (long long)lengths[l]);
+        }
+        cuda_close(&packed);
+        cuda_close(&single);
+        free_input(&in);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_rows_beyond_shared_memory),
+        cmocka_unit_test(test_alignment),
+    };
+    cuda_skip_without_device();
+    return cmocka_run_group_tests_name("cuda_norm", tests, NULL, NULL);
+}
