@@ -14,16 +14,38 @@ double cuda_unit_roundoff(enum ot_dtype dtype) {
     return units[dtype];
 }
 
-void cuda_skip_without_device(void) {
-#ifndef OT_TEST_EMULATED
-    struct ot_device *device;
+/* One for all cases: opening a device costs more than most of them. */
+static struct ot_device *shared_device;
+static struct ot_lane *shared_lane;
+
+/* A test that failed in a case has left its memory: then the device is left too, and the failure stays in
+ * sight. */
+static void close_shared_device(void) {
+    struct ot_device_usage usage;
+    ot_device_usage(shared_device, &usage);
+    if (usage.used_bytes != usage.scratch_bytes)
+        return;
+    ot_lane_close(shared_lane);
+    ot_device_close(shared_device);
+}
+
+static int open_shared_device(void) {
     struct ot_device_config config = {.kind = "cuda", .threads = 1};
-    if (ot_device_open(&config, &device) < 0) {
+    OT_TRY(ot_device_open(&config, &shared_device));
+    return ot_lane_open(shared_device, "compute", &shared_lane);
+}
+
+void cuda_skip_without_device(void) {
+    if (open_shared_device() < 0) {
+#ifdef OT_TEST_EMULATED
+        fprintf(stderr, "the emulated device does not open: %s\n", ot_error_text());
+        exit(1);
+#else
         fprintf(stderr, "SKIP: no CUDA device: %s\n", ot_error_text());
         exit(77);
-    }
-    ot_device_close(device);
 #endif
+    }
+    atexit(close_shared_device);
 }
 
 /* The cpu device computes fp16 cases in fp32, from the same numbers: inputs lie on the fp16 grid. */
@@ -31,24 +53,30 @@ static enum ot_dtype reference_dtype(enum ot_dtype dtype) {
     return dtype == OT_F16 ? OT_F32 : dtype;
 }
 
-static void run_on(struct ops_fixture *f, const char *kind, ops_case run, const void *argument,
-                   enum ot_dtype dtype, int shift) {
-    ops_open_kind(f, kind, CPU_THREADS, dtype);
+void cuda_open(struct ops_fixture *f, enum ot_dtype dtype) {
+    ops_open_on(f, shared_lane, false, dtype);
+}
+
+static void run_on_cuda(struct ops_fixture *f, ops_case run, const void *argument, enum ot_dtype dtype,
+                        int shift) {
+    cuda_open(f, dtype);
     f->shift = shift;
     run(f, argument);
 }
 
 void cuda_run(struct cuda_pair *p, ops_case run, const void *argument, enum ot_dtype dtype, int shift) {
     struct ops_fixture again;
-    run_on(&p->cuda, "cuda", run, argument, dtype, shift);
-    run_on(&again, "cuda", run, argument, dtype, shift);
+    run_on_cuda(&p->cuda, run, argument, dtype, shift);
+    run_on_cuda(&again, run, argument, dtype, shift);
     assert_int_equal(again.n_results, p->cuda.n_results);
     for (int i = 0; i < again.n_results; i++)
         if (memcmp(again.results[i].values, p->cuda.results[i].values,
                    (size_t)again.results[i].n * sizeof(float)) != 0)
             fail_msg("%s differs from run to run (%s)", again.results[i].name, ot_dtype_name(dtype));
     ops_close(&again);
-    run_on(&p->cpu, "cpu", run, argument, reference_dtype(dtype), shift);
+    ops_open(&p->cpu, CPU_THREADS, reference_dtype(dtype));
+    p->cpu.shift = shift;
+    run(&p->cpu, argument);
     assert_int_equal(p->cpu.n_results, p->cuda.n_results);
 }
 

@@ -35,8 +35,12 @@ struct cuda_bound {
 /* Half an ulp of 1: 2^-24, 2^-8 (bf16), 2^-11 (fp16). */
 double cuda_unit_roundoff(enum ot_dtype dtype);
 
-/* Exits 77 with the reason where there is no GPU. The emulated device is always there. */
+/* Opens the device that all cases share; exits 77 with the reason where there is no GPU. The emulated device
+ * is always there. */
 void cuda_skip_without_device(void);
+
+/* A fixture on that device, for what is compared with something else. Closed by ops_close. */
+void cuda_open(struct ops_fixture *f, enum ot_dtype dtype);
 
 /* shift: elements by which all arrays of values lie off 256-byte alignment. */
 void cuda_run(struct cuda_pair *p, ops_case run, const void *argument, enum ot_dtype dtype, int shift);

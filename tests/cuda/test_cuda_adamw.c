@@ -155,7 +155,7 @@ static void check_steps(enum ot_dtype dtype, enum inputs inputs, int64_t first, 
                         int steps) {
     static struct params got, want;
     struct ops_fixture f;
-    ops_open_kind(&f, "cuda", 2, dtype);
+    cuda_open(&f, dtype);
     struct on_device d = {ops_blank(&f, sizeof got), ops_blank(&f, sizeof *d.step)};
     fill(&want, dtype, inputs);
     copy(&f, OT_COPY_H2D, d.x, &want, sizeof want);
@@ -197,7 +197,7 @@ static void test_arrays_out_of_step(void **state) {
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
         static struct params got, want;
         struct ops_fixture f;
-        ops_open_kind(&f, "cuda", 2, (enum ot_dtype)dtype);
+        cuda_open(&f, (enum ot_dtype)dtype);
         struct on_device d = {ops_blank(&f, sizeof got), ops_blank(&f, sizeof *d.step)};
         fill(&want, (enum ot_dtype)dtype, ORDINARY);
         set_gradient(&want, ORDINARY, 1);

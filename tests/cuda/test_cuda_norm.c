@@ -40,6 +40,7 @@ static const struct norm_shape shapes[] = {
     /* several chunks of rows, the last of them short; more chunks than a group has */
     {OT_NORM_LAYER, 53, 96, 1, 0, true, true, 0},
     {OT_NORM_RMS, 600, 8, 1, 0, false, false, 0},
+    {OT_NORM_RMS, 8300, 2, 1, 0, false, false, 0}, /* more groups than are joined at once */
     {OT_NORM_LAYER, 19, 1040, 1, 0, false, false, 0},
 };
 
@@ -225,8 +226,8 @@ static struct norm_bounds make_bounds(const struct norm_input *in, enum ot_dtype
                             0,
                             0};
     assert_true(b.y && b.dx && b.dweight && b.dbias);
-    double depth = (double)s->cols / 16 + 32;     /* additions that a term of the row goes through */
-    double error = 2 * (2 * depth + 8) * 0x1p-24; /* both devices; mean and variance */
+    double depths = ((double)s->cols / 16 + 4) + ((double)s->cols / 512 + 25); /* cpu, cuda */
+    double error = (2 * depths + 16) * 0x1p-24;                                /* of mean and variance */
     if (dtype == OT_F16 && s->residual)
         error += 4 * cuda_unit_roundoff(OT_F16); /* the sum's rounding in x, mean and rstd */
     b.rstd = b.mean = error;

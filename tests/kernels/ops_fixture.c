@@ -10,18 +10,23 @@
 
 enum { GUARD_BYTES = 256, POISON = 0xff /* a NaN in every dtype */ };
 
-void ops_open_kind(struct ops_fixture *f, const char *kind, int threads, enum ot_dtype dtype) {
+void ops_open_on(struct ops_fixture *f, struct ot_lane *lane, bool guards, enum ot_dtype dtype) {
     memset(f, 0, sizeof *f);
-    f->dtype = dtype;
-    f->guard_bytes = strcmp(kind, "cpu") == 0 ? 0 : GUARD_BYTES;
-    struct ot_device_config config = {.kind = kind, .threads = threads};
-    check_ok(ot_device_open(&config, &f->device));
-    check_ok(ot_lane_open(f->device, "compute", &f->lane));
+    f->device = ot_lane_device(lane);
+    f->lane = lane;
     f->ops = ot_device_ops(f->device);
+    f->dtype = dtype;
+    f->guard_bytes = guards ? 0 : GUARD_BYTES;
 }
 
 void ops_open(struct ops_fixture *f, int threads, enum ot_dtype dtype) {
-    ops_open_kind(f, "cpu", threads, dtype);
+    struct ot_device_config config = {.kind = "cpu", .threads = threads};
+    struct ot_device *device;
+    struct ot_lane *lane;
+    check_ok(ot_device_open(&config, &device));
+    check_ok(ot_lane_open(device, "compute", &lane));
+    ops_open_on(f, lane, true, dtype);
+    f->owns_device = true;
 }
 
 /* ---- copies: host ends are pinned ---- */
@@ -65,8 +70,10 @@ void ops_close(struct ops_fixture *f) {
     }
     for (int i = 0; i < f->n_results; i++)
         free(f->results[i].values);
-    ot_lane_close(f->lane);
-    ot_device_close(f->device);
+    if (f->owns_device) {
+        ot_lane_close(f->lane);
+        ot_device_close(f->device);
+    }
     memset(f, 0, sizeof *f);
 }
 

@@ -34,6 +34,7 @@ struct ops_result {
 struct ops_fixture {
     struct ot_device *device;
     struct ot_lane *lane;
+    bool owns_device; /* and lane */
     const struct ot_ops *ops;
     enum ot_dtype dtype; /* of activations and weights in this run */
     size_t guard_bytes;  /* behind each memory: 0 where the device itself guards */
@@ -45,7 +46,8 @@ struct ops_fixture {
 };
 
 void ops_open(struct ops_fixture *f, int threads, enum ot_dtype dtype); /* the cpu device */
-void ops_open_kind(struct ops_fixture *f, const char *kind, int threads, enum ot_dtype dtype);
+/* On a lane that is open already and stays so. guards: its device guards the ends of memory itself. */
+void ops_open_on(struct ops_fixture *f, struct ot_lane *lane, bool guards, enum ot_dtype dtype);
 void ops_close(struct ops_fixture *f); /* forgets results too */
 
 /* Device memory. blank: as the device hands it out, that is, poisoned. */
