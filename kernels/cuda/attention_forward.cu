@@ -118,13 +118,13 @@ __device__ __forceinline__ void forward_mask(float (&s)[S::M][S::N][4], const st
         }
 }
 
-/* Scores become weights; what was summed before is brought to the new reference where that moved. */
+/* Raises the rows' references to what the scores, times the factor, ask for. */
 template <class S>
-__device__ __forceinline__ void forward_softmax(float (&s)[S::M][S::N][4], float factor,
-                                                forward_rows<S> &rows) {
+__device__ __forceinline__ void forward_raise(const float (&s)[S::M][S::N][4], float factor,
+                                              forward_rows<S> &rows) {
     constexpr float SLACK = 8.0f;
     float shrink[S::M][2];
-    bool moved = false;
+    bool raised = false;
 #pragma unroll
     for (int m = 0; m < S::M; m++)
 #pragma unroll
@@ -136,20 +136,12 @@ __device__ __forceinline__ void forward_softmax(float (&s)[S::M][S::N][4], float
             top = ot_quad_max(top) * factor;
             float before = rows.top[m][r];
             top = top > before + SLACK ? top : before;
-            shrink[m][r] = ot_exp2_approx(before - top);
-            moved = moved || top != before;
-            float total = 0.0f;
-#pragma unroll
-            for (int n = 0; n < S::N; n++)
-#pragma unroll
-                for (int i = 2 * r; i < 2 * r + 2; i++) {
-                    s[m][n][i] = ot_exp2_approx(fmaf(s[m][n][i], factor, -top));
-                    total += s[m][n][i];
-                }
+            raised = raised || top != before;
             rows.top[m][r] = top;
-            rows.total[m][r] = fmaf(rows.total[m][r], shrink[m][r], total);
+            shrink[m][r] = ot_exp2_approx(before - top);
+            rows.total[m][r] *= shrink[m][r];
         }
-    if (!__any_sync(0xffffffffu, moved))
+    if (!__any_sync(0xffffffffu, raised))
         return;
 #pragma unroll
     for (int m = 0; m < S::M; m++)
@@ -158,6 +150,21 @@ __device__ __forceinline__ void forward_softmax(float (&s)[S::M][S::N][4], float
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 rows.sum[m][d][i] *= shrink[m][i / 2];
+}
+
+/* Scores become weights. */
+template <class S>
+__device__ __forceinline__ void forward_weights(float (&s)[S::M][S::N][4], float factor,
+                                                forward_rows<S> &rows) {
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int n = 0; n < S::N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[m][n][i] = ot_exp2_approx(fmaf(s[m][n][i], factor, -rows.top[m][i / 2]));
+                rows.total[m][i / 2] += s[m][n][i];
+            }
 }
 
 /* Divides, rounds and stores a warp's rows, by way of `room`, the place of its queries in shared memory. */
@@ -245,7 +252,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                 forward_bend<S>(s, factor, slope, lane_key - lane_query - (int)(op.n_keys - op.n));
             if (!warp_sight.sees_all(key))
                 forward_mask<S>(s, op, lane_query, lane_key);
-            forward_softmax<S>(s, bent ? 1.0f : factor, rows);
+            forward_raise<S>(s, bent ? 1.0f : factor, rows);
+            forward_weights<S>(s, bent ? 1.0f : factor, rows);
             ot_tile_round<T>(p, s);
         }
         const T *v = ring.next();
