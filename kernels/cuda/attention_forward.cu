@@ -10,7 +10,8 @@ struct forward_shape {
     static constexpr int M = DIM <= 128 ? 2 : 1, N = DIM <= 128 ? 8 : 4;
     static constexpr int WARPS = 4, THREADS = WARPS * OT_WARP;
     static constexpr int QUERIES = WARPS * 16 * M, KEYS = 8 * N;
-    static constexpr int BLOCKS = DIM == 64 ? 3 : 2; /* that a multiprocessor shall have room for */
+    static constexpr int BLOCKS = 2;                /* that a multiprocessor shall have room for */
+    static constexpr bool QUERIES_STAY = DIM <= 80; /* in registers, else they are read again for each tile */
     static constexpr int QUERY_BYTES = QUERIES * DIM * 2, TILE_BYTES = KEYS * DIM * 2;
 };
 
@@ -208,9 +209,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     int blocks = (int)((op.n + S::QUERIES - 1) / S::QUERIES), heads = (int)op.heads;
     int head = (int)blockIdx.x % heads, block_query = (blocks - 1 - (int)blockIdx.x / heads) * S::QUERIES;
     int kv_head = head / (heads / (int)op.kv_heads);
-    int warp = (int)(threadIdx.x / OT_WARP), lane = ot_lane();
-    int first_query = block_query + warp * 16 * S::M;
-    const forward_sight<S> warp_sight(op, first_query);
+    int warp = (int)(threadIdx.x / OT_WARP), past = (int)(op.n_keys - op.n);
+    const forward_sight<S> warp_sight(op, block_query + warp * 16 * S::M);
 
     T *queries = ot_shared<T>();
     ot_tile_copy<S::QUERIES, S::DIM, S::THREADS>(queries, static_cast<const T *>(op.q) + head * S::DIM,
@@ -226,7 +226,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     ring.free_slot = ring.copies = 0;
     int end_query = block_query + S::QUERIES < op.n ? block_query + S::QUERIES : (int)op.n;
     ring.first_key = ot_attention_keys(op, block_query).first / S::KEYS * S::KEYS;
-    ring.end_key = end_query + (int)(op.n_keys - op.n);
+    ring.end_key = end_query + past;
     for (int i = 0; i < stages - 1; i++)
         ring.copy_next(); /* the queries belong to the first group */
 
@@ -239,19 +239,31 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         rows.top[m][0] = rows.top[m][1] = -FLT_MAX;
         rows.total[m][0] = rows.total[m][1] = 0.0f;
     }
+    uint32_t a[S::QUERIES_STAY ? S::DIM / 16 : 1][S::M][4];
     for (int key = ring.first_key; key < ring.end_key; key += S::KEYS) {
         uint32_t p[S::M][S::N / 2][4];
         bool empty = warp_sight.sees_none(key);
         const T *k = ring.next();
+        if constexpr (S::QUERIES_STAY)
+            if (key == ring.first_key)
+#pragma unroll
+                for (int i = 0; i < S::DIM / 16; i++)
+                    ot_tile_load<S::DIM>(a[i], queries, 2 * i);
         if (!empty) {
             float s[S::M][S::N][4];
-            int lane_query = first_query + lane / 4, lane_key = key + lane % 4 * 2;
+            int lane = ot_lane(), lane_self = warp_sight.self + lane / 4, lane_key = key + lane % 4 * 2;
             ot_tile_zero(s);
-            ot_tile_dots<S::DIM>(s, queries, k);
+            if constexpr (S::QUERIES_STAY) {
+#pragma unroll
+                for (int i = 0; i < S::DIM / 16; i++)
+                    ot_tile_dots_step<S::DIM>(s, a[i], k, 2 * i);
+            } else {
+                ot_tile_dots<S::DIM>(s, queries, k);
+            }
             if (bent)
-                forward_bend<S>(s, factor, slope, lane_key - lane_query - (int)(op.n_keys - op.n));
+                forward_bend<S>(s, factor, slope, lane_key - lane_self);
             if (!warp_sight.sees_all(key))
-                forward_mask<S>(s, op, lane_query, lane_key);
+                forward_mask<S>(s, op, lane_self - past, lane_key);
             forward_raise<S>(s, bent ? 1.0f : factor, rows);
             forward_weights<S>(s, bent ? 1.0f : factor, rows);
             ot_tile_round<T>(p, s);
@@ -260,7 +272,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         if (!empty)
             ot_tile_weigh<S::DIM>(rows.sum, p, v);
     }
-    forward_store<T, S>(op, head, first_query, rows, queries);
+    forward_store<T, S>(op, head, warp_sight.self - past, rows, queries);
 }
 
 /* ---- launch ---- */

@@ -154,27 +154,41 @@ __device__ __forceinline__ void ot_tile_zero(float (&c)[M][N][4]) {
                 c[m][n][i] = 0.0f;
 }
 
-/* c += x y^T: the first 16 M rows at x (a warp's own) with the first 8 N rows at y, over DIM. */
+/* The A fragments of 16 M rows at x (a warp's own), of their elements from chunk `k` on. */
+template <int DIM, int M, class T>
+__device__ __forceinline__ void ot_tile_load(uint32_t (&a)[M][4], const T *x, int k) {
+    const ot_tile_lane<DIM> lane = ot_tile_lane_a<DIM>();
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        ot_ldmatrix_x4(a[m], lane.at(x, 16 * m, k));
+}
+
+/* c += x y^T over 16 of the DIM elements, those from chunk `k` on, of which a holds x's; 8 N rows at y. */
+template <int DIM, int M, int N, class T>
+__device__ __forceinline__ void ot_tile_dots_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], const T *y,
+                                                  int k) {
+    static_assert(N % 2 == 0, "fragments of y come in pairs");
+    const ot_tile_lane<DIM> lane = ot_tile_lane_b<DIM>();
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        uint32_t b[4];
+        ot_ldmatrix_x4(b, lane.at(y, 8 * n, k));
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            ot_mma_16816<T>(c[m][n], a[m], b[0], b[1]);
+            ot_mma_16816<T>(c[m][n + 1], a[m], b[2], b[3]);
+        }
+    }
+}
+
+/* c += x y^T: the first 16 M rows at x with the first 8 N rows at y. */
 template <int DIM, int M, int N, class T>
 __device__ __forceinline__ void ot_tile_dots(float (&c)[M][N][4], const T *x, const T *y) {
-    static_assert(N % 2 == 0, "fragments of y come in pairs");
-    const ot_tile_lane<DIM> a_lane = ot_tile_lane_a<DIM>(), b_lane = ot_tile_lane_b<DIM>();
 #pragma unroll
     for (int k = 0; k < DIM / 8; k += 2) {
         uint32_t a[M][4];
-#pragma unroll
-        for (int m = 0; m < M; m++)
-            ot_ldmatrix_x4(a[m], a_lane.at(x, 16 * m, k));
-#pragma unroll
-        for (int n = 0; n < N; n += 2) {
-            uint32_t b[4];
-            ot_ldmatrix_x4(b, b_lane.at(y, 8 * n, k));
-#pragma unroll
-            for (int m = 0; m < M; m++) {
-                ot_mma_16816<T>(c[m][n], a[m], b[0], b[1]);
-                ot_mma_16816<T>(c[m][n + 1], a[m], b[2], b[3]);
-            }
-        }
+        ot_tile_load<DIM>(a, x, k);
+        ot_tile_dots_step<DIM>(c, a, y, k);
     }
 }
 
