@@ -1,12 +1,13 @@
-/* Attention forward on cuda against cpu: tiles of all head sizes in bf16 and fp16, whatever the rows, windows,
- * slopes, strides and sizes.
+/* Attention forward on cuda against cpu: tiles of all head sizes in bf16 and fp16, whatever the rows,
+ * windows, slopes, strides and sizes.
  *
- * The bound of each element is computed with it, in double. Let w_j = p_j / sum p, e the relative error of a weight,
- * u the unit roundoff of dtype. out = sum w_j v_j; the device rounds p_j to dtype (u), has the exponent and the sums
- * off by e in numerator and denominator, so that |error| <= (u + 2 e) sum w_j |v_j|. The exponent is off by the error
- * of q.k (head_dim products and sums, scale and slopes: relative to the sum of absolute values) and by what exp2 and
- * the scaling by log2 e add; sums over keys by 2^-23 a key, since the order and rounding within a tensor core's sums
- * are not told. A weight below fp16's normal range is off by 2^-25 absolutely, where the largest is at least 1. */
+ * The bound of each element is computed with it, in double. Let w_j = p_j / sum p, e the relative error of
+ * a weight, u the unit roundoff of dtype. out = sum w_j v_j; the device rounds p_j to dtype (u), has the
+ * exponent and the sums off by e in numerator and denominator, so that |error| <= (u + 2 e) sum w_j |v_j|.
+ * The exponent is off by the error of q.k (head_dim products and sums, scale and slopes: relative to the
+ * sum of absolute values) and by what exp2 and the scaling by log2 e add; sums over keys by 2^-23 a key,
+ * since the order and rounding within a tensor core's sums are not told. A weight below fp16's normal range
+ * is off by 2^-25 absolutely, where the largest is at least 1. */
 #include "tests/cuda/cuda_fixture.h"
 
 #include <math.h>
@@ -89,7 +90,8 @@ static struct score score_of(const struct attention_case *c, int64_t query, int6
         absolute += fabs((double)q[d] * k[d]);
     }
     struct score result = {scale * sum - bias, 0};
-    /* Sums of products; then some roundings of the scaled score and of the running maximum that it is taken from. */
+    /* Sums of products; then some roundings of the scaled score and of the running maximum that it is taken
+     * from. */
     result.error = fabs(scale) * absolute * (double)s->dim * 0x1p-23 + (fabs(scale * sum) + bias) * 0x1p-21;
     return result;
 }
@@ -264,8 +266,8 @@ static void test_past(void **state) {
     check_shape(&(struct shape){140, 300, 1, 1, 64, .rows = {190, 30}}, OT_BF16, 0);
 }
 
-/* Tokens further apart than their heads; arrays that begin anywhere. Where 16-byte accesses do not reach, the plain
- * kernel does. */
+/* Tokens further apart than their heads; arrays that begin anywhere. Where 16-byte accesses do not reach,
+ * the plain kernel does. */
 static void test_strides(void **state) {
     (void)state;
     for (int dim = 0; dim < 5; dim++) {
@@ -285,8 +287,8 @@ static void test_scores(void **state) {
     check_shape(&(struct shape){100, 100, 1, 1, 64, .scale = 0x1p-140f}, OT_BF16, 0);
 }
 
-/* What lies in tiles that no query of a block sees is never looked at: keys and values before the row of the last
- * block are NaN. */
+/* What lies in tiles that no query of a block sees is never looked at: keys and values before the row of
+ * the last block are NaN. */
 static void test_foreign_tiles_are_skipped(void **state) {
     (void)state;
     for (int dim = 0; dim < 5; dim++) {
@@ -297,7 +299,8 @@ static void test_foreign_tiles_are_skipped(void **state) {
     }
 }
 
-/* A row's bits do not depend on what it is packed with, as long as it begins equally far into a tile of keys. */
+/* A row's bits do not depend on what it is packed with, as long as it begins equally far into a tile of
+ * keys. */
 static void test_packing_does_not_show(void **state) {
     (void)state;
     enum { ROW = 70, DIM = 64 };
@@ -313,7 +316,7 @@ static void test_packing_does_not_show(void **state) {
         float *to[3] = {c.q, c.k, c.v};
         for (int j = 0; j < 3; j++)
             memcpy(to[j] + starts[i] * DIM, rows[j], ROW * DIM * sizeof(float));
-        ops_open_kind(&fixtures[i], "cuda", 1, OT_BF16);
+        cuda_open(&fixtures[i], OT_BF16);
         run_case(&fixtures[i], &c);
         outs[i] = ops_result(&fixtures[i], "out", NULL) + starts[i] * DIM;
         free_case(&c);
