@@ -8,7 +8,7 @@
 
 #define WORKING                                                                                              \
     {                                                                                                        \
-        .libraries = {"libcublasLt.so.13"}, .major = 13, .minor = 1, .cudart_version = 13000,                \
+        .libraries = {{"libcublasLt.so.13", 13, 1, 0, 13000, NULL}},                                         \
         .order = {OT_FAKE_WIDE, OT_FAKE_NARROW, OT_FAKE_SPLIT, OT_FAKE_INPLACE, OT_FAKE_TALL},               \
         .unsteady_algo = -1, .unable_algo = -1                                                               \
     }
@@ -261,7 +261,7 @@ static int fake_get_heuristic(struct ot_cublaslt_context *context, struct ot_cub
         struct fake_algo algo = configure(&p, id);
         if (!fits_alignments(&p, alignments, algo.alignment) ||
             workspace_of(&p, id) > pref->workspace_bytes ||
-            (algo.reduction & ~(uint64_t)pref->reductions && !ot_fake_cublaslt.heuristic_ignores_mask))
+            (algo.reduction & ~(uint64_t)pref->reductions && !ot_fake_cublaslt.ignores_mask))
             continue;
         struct ot_cublaslt_heuristic *result = &results[(*found)++];
         *result = (struct ot_cublaslt_heuristic){.workspace_bytes = workspace_of(&p, id), .waves = 1};
@@ -384,8 +384,10 @@ static int fake_matmul(struct ot_cublaslt_context *context, struct ot_cublaslt_d
 
 /* ---- the library ---- */
 
+static const struct ot_fake_library *current; /* the last one that was opened: functions know no other */
+
 static int fake_get_property(int which, int *value) {
-    const int version[] = {ot_fake_cublaslt.major, ot_fake_cublaslt.minor, ot_fake_cublaslt.patch};
+    const int version[] = {current->major, current->minor, current->patch};
     if (which < 0 || which > 2)
         return OT_CUBLASLT_INVALID_VALUE;
     *value = version[which];
@@ -393,7 +395,7 @@ static int fake_get_property(int which, int *value) {
 }
 
 static size_t fake_get_cudart_version(void) {
-    return (size_t)ot_fake_cublaslt.cudart_version;
+    return (size_t)current->cudart_version;
 }
 
 static const char *fake_get_status_string(int status) {
@@ -439,18 +441,21 @@ static const struct {
 };
 
 void *ot_fake_cublaslt_dlopen(const char *path) {
-    for (int i = 0; i < 4 && ot_fake_cublaslt.libraries[i]; i++)
-        if (strcmp(path, ot_fake_cublaslt.libraries[i]) == 0) {
+    for (int i = 0; i < 3; i++) {
+        struct ot_fake_library *library = &ot_fake_cublaslt.libraries[i];
+        if (library->path && strcmp(path, library->path) == 0) {
             ot_fake_cublaslt.open_libraries++;
-            return &ot_fake_cublaslt;
+            current = library;
+            return library;
         }
+    }
     return NULL;
 }
 
 void *ot_fake_cublaslt_dlsym(void *library, const char *name) {
-    (void)library;
+    const char *missing = ((struct ot_fake_library *)library)->missing_symbol;
     void *function = NULL;
-    if (ot_fake_cublaslt.missing_symbol && strcmp(name, ot_fake_cublaslt.missing_symbol) == 0)
+    if (missing && strcmp(name, missing) == 0)
         return NULL;
     for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++)
         if (strcmp(symbols[i].name, name) == 0)

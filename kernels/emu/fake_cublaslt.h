@@ -31,14 +31,18 @@ enum ot_fake_algo {
     OT_FAKE_ALGOS,
 };
 
+/* A library that can be opened. */
+struct ot_fake_library {
+    const char *path; /* or name; NULL: none */
+    int major, minor, patch, cudart_version;
+    const char *missing_symbol; /* a function that it lacks; NULL: none */
+};
+
 struct ot_fake_cublaslt {
-    const char *libraries[4]; /* names and paths that can be opened; NULL ends them */
-    int major, minor, patch;  /* of each of them */
-    int cudart_version;
-    const char *missing_symbol;                         /* a function that it lacks, or NULL */
+    struct ot_fake_library libraries[3];
     int create_status, heuristic_status, matmul_status; /* what these calls return; 0: what they should */
     bool finds_nothing;                                 /* the heuristic succeeds with no algorithm */
-    bool heuristic_ignores_mask;                        /* and proposes forbidden reductions too */
+    bool ignores_mask;                                  /* the heuristic proposes forbidden reductions too */
     int order[OT_FAKE_ALGOS];    /* which algorithms it proposes, the best first; -1 ends them */
     int delay_us[OT_FAKE_ALGOS]; /* what each product by an algorithm takes besides */
     int unsteady_algo;           /* its bits change from product to product; -1: none does */

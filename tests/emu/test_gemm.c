@@ -1,0 +1,529 @@
+/* Which algorithm a product on the emulated device takes, and when that changes: by the heuristic's order and
+ * the rules of kernels/cuda/cuda_gemm.h, by tuning, by the file that tuning leaves. And what is said when the
+ * library is missing, of the wrong version, or fails. */
+#include <cuda_runtime_api.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda_gemm.h"
+#include "kernels/cuda/cuda_gemm_cache.h"
+#include "kernels/cuda/cuda_gemm_plan.h"
+#include "kernels/emu/fake_cublaslt.h"
+#include "tests/support/check.h"
+
+enum { M = 24, N = 16, K = 40, MEMORY_BYTES = 1 << 20, DRIVER = 13000 };
+
+struct gpu {
+    struct ot_cuda_gemm *gemm;
+    struct ot_cuda_stream on;
+    char *memory; /* for operands and for tuning */
+    struct ot_gemm op;
+    float *result; /* pinned, M * N */
+};
+
+static void check_cuda(cudaError_t rc) {
+    if (rc != cudaSuccess)
+        fail_msg("%s", cudaGetErrorString(rc));
+}
+
+static struct ot_cuda_gemm_config config_of(const char *folder) {
+    return (struct ot_cuda_gemm_config){
+        .gpu = "Emulated", .sm_count = 8, .arch = 80, .driver_version = DRIVER, .cache_folder = folder};
+}
+
+/* fp32 operands in [-1, 1], the same in each test, and a result. */
+static void open_gpu(struct gpu *g, const char *folder) {
+    memset(g, 0, sizeof *g);
+    const struct ot_cuda_gemm_config config = config_of(folder);
+    check_ok(ot_cuda_gemm_open(&config, &g->gemm));
+    g->on = (struct ot_cuda_stream){
+        .scratch_bytes = OT_CUDA_GEMM_SCRATCH_BYTES, .sm_count = 8, .shared_bytes = 99 << 10, .arch = 80};
+    check_cuda(cudaStreamCreateWithFlags(&g->on.stream, cudaStreamNonBlocking));
+    check_cuda(cudaMalloc(&g->on.scratch, g->on.scratch_bytes));
+    check_cuda(cudaMalloc((void **)&g->memory, MEMORY_BYTES));
+    check_cuda(cudaHostAlloc((void **)&g->result, (M * K + K * N) * sizeof(float), cudaHostAllocPortable));
+    for (int i = 0; i < M * K + K * N; i++)
+        g->result[i] = (float)(i * 7919 % 1009) / 504.5f - 1;
+    check_cuda(cudaMemcpyAsync(g->memory, g->result, (M * K + K * N) * sizeof(float), cudaMemcpyHostToDevice,
+                               g->on.stream));
+    check_cuda(cudaStreamSynchronize(g->on.stream));
+    float *a = (float *)(void *)g->memory;
+    g->op = (struct ot_gemm){.dtype = OT_F32,
+                             .c_dtype = OT_F32,
+                             .m = M,
+                             .n = N,
+                             .k = K,
+                             .a = a,
+                             .b = a + M * K,
+                             .c = a + M * K + K * N,
+                             .lda = K,
+                             .ldb = N,
+                             .ldc = N};
+}
+
+static void close_gpu(struct gpu *g) {
+    check_cuda(cudaStreamSynchronize(g->on.stream));
+    ot_cuda_gemm_close(g->gemm);
+    check_cuda(cudaFreeHost(g->result));
+    check_cuda(cudaFree(g->memory));
+    check_cuda(cudaFree(g->on.scratch));
+    check_cuda(cudaStreamDestroy(g->on.stream));
+    assert_int_equal(ot_fake_cublaslt.live_objects, 0);
+}
+
+/* The algorithm that computes the product now; its result is then in g->result. */
+static int run(struct gpu *g) {
+    check_ok(ot_cuda_gemm(g->gemm, &g->op, &g->on));
+    check_cuda(
+        cudaMemcpyAsync(g->result, g->op.c, M * N * sizeof(float), cudaMemcpyDeviceToHost, g->on.stream));
+    check_cuda(cudaStreamSynchronize(g->on.stream));
+    return (int)ot_fake_cublaslt.last_algo;
+}
+
+/* Tunes in memory behind the operands. */
+static int tune(struct gpu *g, struct ot_cuda_gemm_tuning *out) {
+    size_t used = 64 << 10;
+    return ot_cuda_gemm_tune(g->gemm, &g->on, g->memory + used, MEMORY_BYTES - used, 60, out);
+}
+
+/* The heuristic proposes these, in this order; each but `fast` takes two milliseconds more. */
+static void propose(int first, int second, int third, int fast) {
+    const int order[OT_FAKE_ALGOS] = {first, second, third, -1, -1};
+    memcpy(ot_fake_cublaslt.order, order, sizeof order);
+    for (int i = 0; i < OT_FAKE_ALGOS; i++)
+        ot_fake_cublaslt.delay_us[i] = i == fast ? 0 : 2000;
+}
+
+static int setup(void **state) {
+    (void)state;
+    unsetenv("OFFLOAD_TRAIN_CUBLASLT");
+    ot_fake_cublaslt_reset();
+    return 0;
+}
+
+/* ---- the library ---- */
+
+static void check_open_fails(const char *words) {
+    const struct ot_cuda_gemm_config config = config_of(NULL);
+    struct ot_cuda_gemm *gemm;
+    check_fails(ot_cuda_gemm_open(&config, &gemm), OT_E_DEVICE, words);
+    assert_null(gemm);
+    assert_int_equal(ot_fake_cublaslt.open_libraries, 0);
+    assert_int_equal(ot_fake_cublaslt.live_objects, 0);
+}
+
+static void test_library_that_does_not_do(void **state) {
+    (void)state;
+    struct ot_fake_library *library = ot_fake_cublaslt.libraries;
+    library->missing_symbol = "cublasLtMatmulAlgoCheck";
+    check_open_fails("has no function cublasLtMatmulAlgoCheck");
+    library->missing_symbol = NULL;
+    library->major = 11;
+    check_open_fails("libcublasLt.so.13 is cuBLASLt 11.1.0, which is not known here: install");
+    library->major = 14;
+    check_open_fails("cuBLASLt 14.1.0");
+    library->major = 13;
+    library->cudart_version = 14000;
+    check_open_fails("was made for CUDA 14, but the driver knows CUDA 13.0: update the driver, or set");
+    library->path = NULL;
+    check_open_fails("no libcublasLt.so.13 or .12 is found: install");
+    setenv("OFFLOAD_TRAIN_CUBLASLT", "/nowhere/lib.so", 1);
+    check_open_fails("OFFLOAD_TRAIN_CUBLASLT cannot be opened: ");
+}
+
+static void check_opens(int driver_version, const char *name) {
+    struct ot_cuda_gemm_config config = config_of(NULL);
+    struct ot_cuda_gemm *gemm;
+    config.driver_version = driver_version;
+    check_ok(ot_cuda_gemm_open(&config, &gemm));
+    assert_string_equal(ot_cuda_gemm_name(gemm), name);
+    ot_cuda_gemm_close(gemm);
+    assert_int_equal(ot_fake_cublaslt.open_libraries, 1); /* to the end of the process */
+    ot_fake_cublaslt.open_libraries = 0;
+}
+
+static void test_library_that_does(void **state) {
+    (void)state;
+    const struct ot_fake_library libraries[3] = {{"libcublasLt.so.13", 13, 1, 0, 13000, NULL},
+                                                 {"libcublasLt.so.12", 12, 8, 4, 12080, NULL},
+                                                 {"/elsewhere/lib.so", 12, 0, 1, 12000, NULL}};
+    memcpy(ot_fake_cublaslt.libraries, libraries, sizeof libraries);
+    check_opens(13000, "cuBLASLt 13.1.0");
+    check_opens(12040, "cuBLASLt 12.8.4"); /* the driver is too old for 13 */
+    setenv("OFFLOAD_TRAIN_CUBLASLT", "/elsewhere/lib.so", 1);
+    check_opens(13000, "cuBLASLt 12.0.1");
+    setenv("OFFLOAD_TRAIN_CUBLASLT", "", 1);
+    ot_fake_cublaslt.libraries[0].path = "libcublasLt.so";
+    ot_fake_cublaslt.libraries[1].path = NULL;
+    check_opens(13000, "cuBLASLt 13.1.0");
+}
+
+static void test_library_that_does_not_start(void **state) {
+    (void)state;
+    const struct ot_cuda_gemm_config config = config_of(NULL);
+    struct ot_cuda_gemm *gemm;
+    ot_fake_cublaslt.create_status = 1;
+    check_fails(ot_cuda_gemm_open(&config, &gemm), OT_E_DEVICE, "cuBLASLt 13.1.0 does not start on this GPU");
+    assert_int_equal(ot_fake_cublaslt.live_objects, 0);
+}
+
+/* ---- choosing ---- */
+
+static void test_first_choice(void **state) {
+    (void)state;
+    struct gpu g;
+    open_gpu(&g, NULL);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(run(&g), OT_FAKE_WIDE);
+    assert_int_equal(ot_fake_cublaslt.heuristics, 1); /* and then it is kept */
+    g.op.m--;
+    assert_int_equal(run(&g), OT_FAKE_WIDE);
+    g.op.c = (float *)g.op.c + 1; /* another alignment is another shape */
+    assert_int_equal(run(&g), OT_FAKE_NARROW);
+    g.op.c = (float *)g.op.c + 4; /* the same alignment is not */
+    assert_int_equal(run(&g), OT_FAKE_NARROW);
+    assert_int_equal(ot_fake_cublaslt.heuristics, 3);
+    close_gpu(&g);
+}
+
+/* A result that is rounded between the parts of a sum is none of ours, whatever the library says. */
+static void test_forbidden_reductions(void **state) {
+    (void)state;
+    struct gpu g;
+    propose(OT_FAKE_INPLACE, OT_FAKE_SPLIT, OT_FAKE_WIDE, OT_FAKE_INPLACE);
+    for (int ignores = 0; ignores < 2; ignores++) {
+        ot_fake_cublaslt.ignores_mask = ignores;
+        open_gpu(&g, NULL);
+        assert_int_equal(run(&g), OT_FAKE_SPLIT);
+        close_gpu(&g);
+    }
+}
+
+/* So many shapes that the table grows several times. */
+static void test_many_shapes(void **state) {
+    (void)state;
+    struct gpu g;
+    open_gpu(&g, NULL);
+    for (int round = 0; round < 2; round++)
+        for (int64_t m = 1; m <= M; m++)
+            for (int64_t n = 1; n <= N; n++) {
+                g.op.m = m;
+                g.op.n = n;
+                check_ok(ot_cuda_gemm(g.gemm, &g.op, &g.on));
+                check_cuda(cudaStreamSynchronize(g.on.stream));
+            }
+    assert_int_equal(ot_fake_cublaslt.heuristics, M * N);
+    assert_int_equal(ot_fake_cublaslt.matmuls, 2 * M * N);
+    close_gpu(&g);
+}
+
+/* ---- tuning ---- */
+
+/* The faster algorithm is taken where its bits are the same, and is not where they differ. */
+static void test_tuning_keeps_bits(void **state) {
+    (void)state;
+    static const int fast[] = {OT_FAKE_TALL, OT_FAKE_SPLIT, OT_FAKE_NARROW};
+    static const int taken[] = {OT_FAKE_TALL, OT_FAKE_NARROW, OT_FAKE_NARROW};
+    for (int i = 0; i < 3; i++) {
+        struct gpu g;
+        struct ot_cuda_gemm_tuning tuning;
+        float before[M * N];
+        propose(OT_FAKE_NARROW, OT_FAKE_SPLIT, OT_FAKE_TALL, fast[i]);
+        if (i == 1) /* the others then are alike, and the first stays but for noise: it is the least slow */
+            ot_fake_cublaslt.delay_us[OT_FAKE_TALL] = 6000;
+        open_gpu(&g, NULL);
+        assert_int_equal(run(&g), OT_FAKE_NARROW);
+        memcpy(before, g.result, sizeof before);
+        check_ok(tune(&g, &tuning));
+        assert_int_equal(tuning.shapes, 1);
+        assert_int_equal(tuning.timed, 1);
+        assert_int_equal(tuning.replaced, taken[i] != OT_FAKE_NARROW);
+        assert_true(tuning.after <= tuning.before && tuning.after > 0);
+        assert_false(tuning.is_kept);
+        assert_int_equal(run(&g), taken[i]);
+        assert_memory_equal(before, g.result, sizeof before);
+        check_ok(tune(&g, &tuning)); /* nothing is left to do */
+        assert_int_equal(tuning.shapes, 0);
+        close_gpu(&g);
+    }
+}
+
+/* Every kind of product can be tuned: its operands are laid out as they are, off alignment too. */
+static void test_tuning_of_every_kind(void **state) {
+    (void)state;
+    struct gpu g;
+    struct ot_cuda_gemm_tuning tuning;
+    open_gpu(&g, NULL);
+    enum { ROOM = 8 << 10 }; /* of each operand: what is in it does not matter */
+    for (int kind = 0; kind < 3 << 5; kind++) {
+        bool trans_a = kind & 1, trans_b = kind & 2, bias = kind & 4, shifted = kind & 8, wide = kind & 16;
+        enum ot_dtype dtype = (enum ot_dtype)(kind >> 5);
+        g.op = (struct ot_gemm){.dtype = dtype,
+                                .c_dtype = wide ? OT_F32 : dtype,
+                                .trans_a = trans_a,
+                                .trans_b = trans_b,
+                                .accumulate = wide && trans_a,
+                                .m = M,
+                                .n = N,
+                                .k = K,
+                                .a = g.memory,
+                                .b = g.memory + ROOM + (shifted ? 4 : 0),
+                                .c = g.memory + 2 * ROOM + (shifted ? 8 : 0),
+                                .bias = bias ? g.memory + 3 * ROOM : NULL,
+                                .lda = trans_a ? M + 8 : K,
+                                .ldb = trans_b ? K + 3 : N,
+                                .ldc = N + 1};
+        check_ok(ot_cuda_gemm(g.gemm, &g.op, &g.on));
+    }
+    int shapes = ot_fake_cublaslt.heuristics;
+    /* An fp32 product is wide anyway, so that only those that accumulate are two shapes. */
+    assert_int_equal(shapes, 2 * 32 + 16 + 8);
+    check_ok(tune(&g, &tuning));
+    assert_int_equal(tuning.timed, shapes);
+    assert_int_equal(tuning.shapes, shapes);
+    close_gpu(&g);
+}
+
+static void test_tuning_in_what_there_is(void **state) {
+    (void)state;
+    struct gpu g;
+    struct ot_cuda_gemm_tuning tuning;
+    propose(OT_FAKE_NARROW, OT_FAKE_TALL, OT_FAKE_WIDE, OT_FAKE_TALL);
+    open_gpu(&g, NULL);
+    run(&g);
+    size_t needed = (64 + M * K + K * N + 2 * M * N) * sizeof(float); /* each of them full 256 bytes */
+    char *memory = g.memory + (64 << 10);
+    check_ok(ot_cuda_gemm_tune(g.gemm, &g.on, memory, needed - 1, 60, &tuning));
+    assert_true(tuning.shapes == 1 && tuning.timed == 0);
+    check_ok(ot_cuda_gemm_tune(g.gemm, &g.on, memory, needed, 0, &tuning)); /* no time */
+    assert_true(tuning.shapes == 1 && tuning.timed == 0);
+    assert_int_equal(run(&g), OT_FAKE_NARROW);
+    check_ok(ot_cuda_gemm_tune(g.gemm, &g.on, memory, needed, 60, &tuning));
+    assert_true(tuning.shapes == 1 && tuning.timed == 1);
+    close_gpu(&g);
+}
+
+static void test_tuning_with_faults(void **state) {
+    (void)state;
+    struct gpu g;
+    struct ot_cuda_gemm_tuning tuning;
+    propose(OT_FAKE_NARROW, OT_FAKE_WIDE, OT_FAKE_TALL, OT_FAKE_WIDE);
+    ot_fake_cublaslt.unable_algo = OT_FAKE_WIDE; /* passed over */
+    ot_fake_cublaslt.delay_us[OT_FAKE_TALL] = 0;
+    open_gpu(&g, NULL);
+    run(&g);
+    check_ok(tune(&g, &tuning));
+    assert_int_equal(run(&g), OT_FAKE_TALL);
+    ot_fake_cublaslt.unable_algo = -1;
+    ot_fake_cublaslt.unsteady_algo = OT_FAKE_NARROW;
+    g.op.m--;
+    run(&g);
+    check_fails(tune(&g, &tuning), OT_E_DEVICE, "gives other bits each time for the product fp32 [23,16]");
+    close_gpu(&g);
+}
+
+/* ---- the file ---- */
+
+/* The algorithm that a new process starts with. */
+static int first_of_new_run(const char *folder) {
+    struct gpu g;
+    open_gpu(&g, folder);
+    int algo = run(&g);
+    close_gpu(&g);
+    return algo;
+}
+
+static void tune_in(const char *folder, int64_t m, bool is_kept) {
+    struct gpu g;
+    struct ot_cuda_gemm_tuning tuning;
+    propose(OT_FAKE_NARROW, OT_FAKE_TALL, -1, OT_FAKE_TALL);
+    open_gpu(&g, folder);
+    g.op.m = m;
+    run(&g);
+    check_ok(tune(&g, &tuning));
+    assert_int_equal(tuning.timed, 1);
+    assert_int_equal(tuning.is_kept, is_kept);
+    close_gpu(&g);
+}
+
+static void test_choices_are_kept(void **state) {
+    (void)state;
+    char *above = make_folder(), folder[4096];
+    snprintf(folder, sizeof folder, "%s/cache/offload-train", above); /* made when it is needed */
+    tune_in(folder, M, true);
+    ot_fake_cublaslt.heuristics = 0;
+    assert_int_equal(first_of_new_run(folder), OT_FAKE_TALL);
+    assert_int_equal(ot_fake_cublaslt.heuristics, 0);
+    tune_in(folder, M - 1, true); /* another shape's choice joins the first */
+    assert_int_equal(first_of_new_run(folder), OT_FAKE_TALL);
+    ot_fake_cublaslt.libraries[0].patch++; /* another library's choices are its own */
+    assert_int_equal(first_of_new_run(folder), OT_FAKE_NARROW);
+    remove_folder(above);
+}
+
+static void write_bytes(const char *path, const unsigned char *bytes, size_t n) {
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+}
+
+static size_t read_bytes(const char *path, unsigned char *bytes, size_t room) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t n = fread(bytes, 1, room, file);
+    fclose(file);
+    assert_true(n < room);
+    return n;
+}
+
+static size_t choices_in(const char *path, const char *identity) {
+    struct ot_gemm_choice *choices;
+    size_t n;
+    check_ok(ot_gemm_cache_read(path, identity, &choices, &n));
+    free(choices);
+    return n;
+}
+
+static void test_damaged_file(void **state) {
+    (void)state;
+    char *folder = make_folder(), *path;
+    unsigned char bytes[1024];
+    static const char identity[] = "a GPU";
+    static const struct ot_gemm_choice choices[2] = {{.key = {.m = 1}, .algo = {{1}}}, {.key = {.m = 2}}};
+    check_ok(ot_gemm_cache_path(folder, identity, &path));
+    assert_int_equal(choices_in(path, identity), 0); /* there is none */
+    check_ok(ot_gemm_cache_write(path, identity, choices, 2));
+    assert_int_equal(choices_in(path, identity), 2);
+    assert_int_equal(choices_in(path, "a UPG"), 0);
+    size_t n = read_bytes(path, bytes, sizeof bytes);
+    for (size_t i = 0; i < n; i++) { /* a byte that is wrong, and a file that ends before it */
+        bytes[i] ^= 0x10;
+        write_bytes(path, bytes, n);
+        assert_int_equal(choices_in(path, identity), 0);
+        bytes[i] ^= 0x10;
+        write_bytes(path, bytes, i);
+        assert_int_equal(choices_in(path, identity), 0);
+    }
+    write_bytes(path, bytes, n);
+    assert_int_equal(choices_in(path, identity), 2);
+    free(path);
+    remove_folder(folder);
+}
+
+/* The product's choice in the folder's file is this algorithm. */
+static void plant(const char *folder, struct ot_cublaslt_algo algo) {
+    struct gpu g;
+    char *path;
+    open_gpu(&g, folder);
+    run(&g);
+    const struct ot_gemm_choice choice = {g.gemm->plans[0].key, algo};
+    check_ok(ot_gemm_cache_path(folder, g.gemm->identity, &path));
+    check_ok(ot_gemm_cache_write(path, g.gemm->identity, &choice, 1));
+    free(path);
+    close_gpu(&g);
+}
+
+/* A file that is whole and proposes what cannot run here, or may not: it is asked of the library again. */
+static void test_useless_choices(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    struct gpu g;
+    propose(OT_FAKE_INPLACE, OT_FAKE_WIDE, -1, OT_FAKE_WIDE);
+    plant(folder, (struct ot_cublaslt_algo){{99, 99, 99}});
+    assert_int_equal(first_of_new_run(folder), OT_FAKE_WIDE);
+    open_gpu(&g, NULL);
+    run(&g);
+    struct ot_cublaslt_algo inplace = g.gemm->plans[0].algo;
+    inplace.data[0] = OT_FAKE_INPLACE;
+    inplace.data[1] = OT_CUBLASLT_REDUCTION_INPLACE;
+    inplace.data[2] = 1;
+    close_gpu(&g);
+    plant(folder, inplace);
+    assert_int_equal(first_of_new_run(folder), OT_FAKE_WIDE);
+    remove_folder(folder);
+}
+
+static void test_folder_that_cannot_be_written(void **state) {
+    (void)state;
+    char *above = make_folder(), folder[4096];
+    write_file(above, "cache", "", 0);
+    snprintf(folder, sizeof folder, "%s/cache", above);
+    tune_in(folder, M, false);
+    assert_int_equal(first_of_new_run(folder), OT_FAKE_NARROW);
+    remove_folder(above);
+}
+
+static void check_folder(const char *cache, const char *home, const char *want) {
+    char *folder;
+    setenv("XDG_CACHE_HOME", cache, 1);
+    setenv("HOME", home, 1);
+    check_ok(ot_cuda_gemm_cache_folder(&folder));
+    if (want)
+        assert_string_equal(folder, want);
+    else
+        assert_null(folder);
+    free(folder);
+}
+
+static void test_cache_folder(void **state) {
+    (void)state;
+    check_folder("/cache", "/home/me", "/cache/offload-train");
+    check_folder("", "/home/me", "/home/me/.cache/offload-train");
+    check_folder("", "", NULL);
+}
+
+/* ---- what goes wrong with a product ---- */
+
+static void check_product_fails(struct gpu *g, const char *words) {
+    check_fails(ot_cuda_gemm(g->gemm, &g->op, &g->on), OT_E_DEVICE, words);
+}
+
+static void test_faults(void **state) {
+    (void)state;
+    struct gpu g;
+    open_gpu(&g, NULL);
+    ot_fake_cublaslt.finds_nothing = true;
+    check_product_fails(&g, "cannot find an algorithm for the product fp32 [24,16] = [24,40] [40,16]: the "
+                            "functionality is not supported");
+    ot_fake_cublaslt.finds_nothing = false;
+    ot_fake_cublaslt.heuristic_status = 7;
+    check_product_fails(&g, "cuBLASLt 13.1.0 cannot find an algorithm for the product");
+    ot_fake_cublaslt.heuristic_status = 0;
+    ot_fake_cublaslt.matmul_status = 13;
+    check_product_fails(&g,
+                        "cannot start a kernel for the product fp32 [24,16] = [24,40] [40,16]: the function "
+                        "failed to launch");
+    ot_fake_cublaslt.matmul_status = 0;
+    assert_int_equal(run(&g), OT_FAKE_WIDE); /* what failed left nothing behind */
+    g.op.dtype = g.op.c_dtype = OT_BF16;
+    g.op.n = g.op.ldb = g.op.ldc = 1 << 20;
+    g.op.m = g.op.k = g.op.lda = 1;
+    g.op.bias = g.memory + 2; /* off alignment: it would have to be copied */
+    check_product_fails(&g, "a bias of 1048576 elements does not fit the device's scratch");
+    close_gpu(&g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_library_that_does_not_do, setup),
+        cmocka_unit_test_setup(test_library_that_does, setup),
+        cmocka_unit_test_setup(test_library_that_does_not_start, setup),
+        cmocka_unit_test_setup(test_first_choice, setup),
+        cmocka_unit_test_setup(test_forbidden_reductions, setup),
+        cmocka_unit_test_setup(test_many_shapes, setup),
+        cmocka_unit_test_setup(test_tuning_keeps_bits, setup),
+        cmocka_unit_test_setup(test_tuning_of_every_kind, setup),
+        cmocka_unit_test_setup(test_tuning_in_what_there_is, setup),
+        cmocka_unit_test_setup(test_tuning_with_faults, setup),
+        cmocka_unit_test_setup(test_choices_are_kept, setup),
+        cmocka_unit_test_setup(test_damaged_file, setup),
+        cmocka_unit_test_setup(test_useless_choices, setup),
+        cmocka_unit_test_setup(test_folder_that_cannot_be_written, setup),
+        cmocka_unit_test_setup(test_cache_folder, setup),
+        cmocka_unit_test_setup(test_faults, setup),
+    };
+    return cmocka_run_group_tests_name("gemm on the emulated device", tests, NULL, NULL);
+}
