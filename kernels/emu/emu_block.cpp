@@ -1,15 +1,16 @@
 #include "kernels/emu/emu_block.h"
 
+#include <atomic>
 #include <mutex>
 #include <stdlib.h>
 
+#include "kernels/emu/emu.h"
 #include "kernels/emu/emu_check.h"
 
 namespace ot_emu {
 
 Block block;
 thread_local Thread *current;
-Settings settings = {0, 99 << 10};
 
 /* ---- order ---- */
 
@@ -17,9 +18,16 @@ Settings settings = {0, 99 << 10};
 static Thread *ready[MAX_THREADS];
 static uint32_t ready_first, ready_count;
 static uint16_t start_order[MAX_THREADS]; /* the last n_unstarted are still to come, last first */
+static std::atomic<uint64_t> order_seed{setting("OT_EMU_SEED")}; /* of the next launch; 0: fixed order */
+static bool is_random;                                           /* this one's order */
 static uint64_t random_state;
 
-uint32_t random_below(uint32_t n) {
+uint64_t setting(const char *name) {
+    const char *value = getenv(name);
+    return value ? strtoull(value, nullptr, 10) : 0;
+}
+
+static uint32_t random_below(uint32_t n) {
     random_state += 0x9e3779b97f4a7c15u; /* splitmix64 */
     uint64_t z = random_state;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -34,7 +42,7 @@ static void make_ready(Thread *thread) {
 
 /* Who goes next; NULL: nobody can. */
 static Thread *pick() {
-    if (settings.seed && ready_count + block.n_unstarted > 0) {
+    if (is_random && ready_count + block.n_unstarted > 0) {
         uint32_t choice = random_below(ready_count + (uint32_t)block.n_unstarted);
         if (choice < ready_count)
             std::swap(ready[ready_first], ready[(ready_first + choice) % MAX_THREADS]);
@@ -293,8 +301,10 @@ cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t share
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, power = 1, stride = 1, offset = 0;
     while (power < blocks)
         power *= 2;
-    if (settings.seed) {
-        random_state = settings.seed++;
+    random_state = order_seed;
+    is_random = random_state != 0;
+    if (is_random) {
+        order_seed++;
         stride = 2 * (uint64_t)random_below(1u << 30) + 1;
         offset = random_below(1u << 30);
     }
@@ -307,7 +317,7 @@ cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t share
         run_block();
     }
     fiber_end(&block.host);
-    check_end_grid();
+    release_faults();
     if (!block.failed)
         return cudaSuccess;
     *report = block.report;
@@ -320,6 +330,10 @@ using namespace ot_emu;
 
 const ot_emu_index *ot_emu_indices() noexcept {
     return &current->index;
+}
+
+void ot_emu_set_order(uint64_t seed) {
+    order_seed = seed;
 }
 
 void *ot_emu_shared_memory() noexcept {

@@ -108,12 +108,8 @@ void shared_check_end(); /* reports what was written past the end where no page 
 
 /* ---- settings ---- */
 
-struct Settings {
-    uint64_t seed;       /* 0: fixed order */
-    size_t shared_limit; /* of a block */
-};
-extern Settings settings;
-uint32_t random_below(uint32_t n);
+/* A number from the environment; 0 where there is none. */
+uint64_t setting(const char *name);
 
 } // namespace ot_emu
 

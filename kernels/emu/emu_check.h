@@ -20,12 +20,14 @@ enum class Access { READ, WRITE, ATOMIC };
 void check_begin_grid();
 void check_begin_block();
 void check_next_interval(); /* a barrier of the block has been passed */
-void check_end_grid();
 
 /* ---- accesses ---- */
 
 /* Of a kernel's thread, made for it by the emulator. Does not return if it is wrong. */
 void check_access(Access access, const void *at, size_t bytes, ot_emu_site site);
+/* The same of a load or store of its code. */
+void check_instruction(Access access, const void *at, size_t bytes, const void *pc);
+void check_fence(); /* __threadfence */
 /* cp.async: the destination belongs to the copy from begin to end. */
 void check_copy_begin(void *to, size_t bytes, ot_emu_site site);
 void check_copy_end(void *to, size_t bytes);
@@ -37,7 +39,9 @@ std::string describe_code(const void *pc);       /* "function (file:line)" */
 
 /* ---- faults (emu_fault.cpp) ---- */
 
-void catch_faults(); /* of the calling thread and of its fibers */
+/* Between these, faults of kernel threads end their launch. Others go where they went before. */
+void catch_faults();
+void release_faults();
 
 } // namespace ot_emu
 

@@ -1,7 +1,6 @@
 /* Memory faults of kernel threads: what pages catch becomes the error of the launch. */
+#include <memory>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <ucontext.h>
 
 #include "kernels/emu/emu_block.h"
@@ -45,25 +44,31 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     leave_launch(); /* from the signal's stack: nobody returns to it */
 }
 
-void catch_faults() {
-    static bool installed;
-    static thread_local char *stack;
-    if (!stack) { /* a kernel that has used up its stack faults for lack of one */
-        static const size_t STACK_BYTES = 256 << 10;
-        stack = (char *)malloc(STACK_BYTES);
-        stack_t signal_stack = {};
-        signal_stack.ss_sp = stack;
-        signal_stack.ss_size = STACK_BYTES;
-        sigaltstack(&signal_stack, nullptr);
-    }
-    if (installed)
+/* A kernel that has used up its stack faults for lack of one: the handler has its own. */
+static void have_signal_stack() {
+    static const size_t BYTES = 256 << 10;
+    static thread_local std::unique_ptr<char[]> memory;
+    if (memory)
         return;
-    installed = true;
+    memory.reset(new char[BYTES]);
+    stack_t stack = {};
+    stack.ss_sp = memory.get();
+    stack.ss_size = BYTES;
+    sigaltstack(&stack, nullptr);
+}
+
+void catch_faults() {
+    have_signal_stack();
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigaction(SIGSEGV, &action, &previous_segv);
     sigaction(SIGBUS, &action, &previous_bus);
+}
+
+void release_faults() {
+    sigaction(SIGSEGV, &previous_segv, nullptr);
+    sigaction(SIGBUS, &previous_bus, nullptr);
 }
 
 } // namespace ot_emu

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -24,6 +23,7 @@ static constexpr size_t STACK_BYTES = 512 << 10;
 #else
 static constexpr size_t STACK_BYTES = 128 << 10;
 #endif
+static constexpr size_t GUARD_BYTES = 64 << 10;
 
 static Fiber *free_fibers;
 
@@ -179,15 +179,14 @@ void fiber_end(Fiber *host) {
 /* ---- stacks ---- */
 
 static Fiber *make_fiber() {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    void *memory =
-        mmap(nullptr, page + STACK_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    Fiber *fiber = new Fiber();
-    if (memory == MAP_FAILED || mprotect((char *)memory + page, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
+    char *memory = (char *)mmap(nullptr, GUARD_BYTES + STACK_BYTES, PROT_NONE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED || mprotect(memory + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) != 0) {
         perror("kernels/emu: no memory for the stack of a kernel's thread");
         abort();
     }
-    fiber->low = (char *)memory + page;
+    Fiber *fiber = new Fiber();
+    fiber->low = memory + GUARD_BYTES;
     fiber->bytes = STACK_BYTES;
     return fiber;
 }

@@ -1,13 +1,361 @@
+/* Who touched which byte when: the shadow of shared and device memory.
+ *
+ * Time is cut into intervals, numbered through all launches: a new one begins with each block and behind each
+ * __syncthreads. Blocks run one after another, so an interval belongs to one block, and "another block of
+ * this launch" is a comparison of numbers. Within an interval, two warps are never ordered; two lanes of a
+ * warp are, if a __syncwarp lies between (the warp's epoch differs). Shuffles, votes and mma order nothing:
+ * CUDA promises it of barriers alone.
+ *
+ * Each two bytes of memory have a cell: their last write and two readers. That is enough to find every race
+ * that the order of this run shows, between these bytes: a writer that has passed the check is ordered behind
+ * what it replaces, and of readers it matters only whether they are of one thread, of one warp or of several.
+ * So the second reader is of another warp than the first, and MANY says that other lanes of the same warp
+ * have read in the same epoch.
+ *
+ * Between blocks there is one way to be in order: what a block did before __threadfence and an atomic is
+ * before what another does behind a later atomic on the same number. */
+#include <algorithm>
+#include <link.h>
+#include <map>
+#include <set>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "kernels/emu/emu_block.h"
 #include "kernels/emu/emu_check.h"
+#include "kernels/emu/emu_runtime.h"
 
 namespace ot_emu {
 
-void check_begin_grid() {}
-void check_begin_block() {}
-void check_next_interval() {}
-void check_end_grid() {}
-void check_access(Access, const void *, size_t, ot_emu_site) {}
-void check_copy_begin(void *, size_t, ot_emu_site) {}
-void check_copy_end(void *, size_t) {}
+struct Mark {
+    uint32_t interval;
+    uint16_t epoch; /* of the warp, within the interval */
+    uint16_t who;   /* the thread's number, and: */
+
+    enum : uint16_t {
+        THREAD = 0x3ff,
+        MANY = 0x400,
+        ATOMIC = 0x800,
+        LOW = 0x1000,
+        HIGH = 0x2000,
+        COPY = 0x4000
+    };
+    int thread() const { return who & THREAD; }
+    int warp() const { return thread() / WARP; }
+    int bytes() const { return who & (LOW | HIGH); }
+};
+static_assert(MAX_THREADS == Mark::THREAD + 1, "a thread's number fits");
+
+static bool same(Mark a, Mark b) {
+    return a.interval == b.interval && a.epoch == b.epoch && a.who == b.who;
+}
+
+struct Cell {
+    Mark write, reader, other_reader; /* the two of different warps */
+};
+
+static constexpr size_t SHARED_ROOM = 256 << 10;
+static Cell *arena_cells, *shared_cells;
+
+static uint32_t now, block_first, launch_first; /* intervals; the first ones of the block and the launch */
+static std::vector<uint32_t> block_starts;      /* of the launch's blocks, in the order they ran */
+static std::vector<uint3> block_indices;
+
+/* ---- order between blocks ---- */
+
+struct Handshake {
+    std::set<size_t> blocks; /* that fenced, then did an atomic here: their places in block_starts */
+};
+static std::map<const void *, Handshake> handshakes;
+static std::set<size_t> seen_blocks; /* that the running block is behind */
+static bool fenced;                  /* the running block has */
+
+static size_t block_of(uint32_t interval) {
+    return (size_t)(std::upper_bound(block_starts.begin(), block_starts.end(), interval) -
+                    block_starts.begin()) -
+           1;
+}
+
+static void shake_hands(const void *at) {
+    auto found = handshakes.find(at);
+    if (found != handshakes.end())
+        seen_blocks.insert(found->second.blocks.begin(), found->second.blocks.end());
+    if (!fenced)
+        return;
+    Handshake *mine = &handshakes[at];
+    mine->blocks.insert(seen_blocks.begin(), seen_blocks.end());
+    mine->blocks.insert(block_starts.size() - 1);
+}
+
+/* ---- one cell ---- */
+
+struct Toucher {
+    Thread *thread;
+    Mark mark;
+    bool shared; /* the memory is the block's own */
+    Access access;
+};
+
+static bool is_other_block(Mark m, const Toucher &t) {
+    if (t.shared || m.interval < launch_first || m.interval >= block_first)
+        return false;
+    return seen_blocks.empty() || seen_blocks.count(block_of(m.interval)) == 0;
+}
+
+/* Whether the access that m stands for is in no order with this one. */
+static bool is_concurrent(Mark m, const Toucher &t) {
+    if (m.interval != now)
+        return is_other_block(m, t);
+    if (m.warp() != t.mark.warp() || (m.who & Mark::ATOMIC && m.who & Mark::MANY))
+        return true;
+    return m.epoch == t.mark.epoch && (m.thread() != t.mark.thread() || m.who & Mark::MANY);
+}
+
+static bool overlaps(Mark m, const Toucher &t) {
+    return (m.bytes() & t.mark.bytes()) != 0;
+}
+
+static void merge_reader(Mark *reader, const Toucher &t) {
+    if (reader->epoch != t.mark.epoch || reader->bytes() != t.mark.bytes())
+        *reader = t.mark;
+    else if (reader->thread() != t.mark.thread())
+        reader->who |= Mark::MANY;
+}
+
+/* A reader of another block says it all: whatever writes from now on is not ordered with it. */
+static void note_read(Cell *cell, const Toucher &t) {
+    if (is_other_block(cell->reader, t))
+        return;
+    if (cell->reader.interval != now)
+        cell->reader = t.mark;
+    else if (cell->reader.warp() == t.mark.warp())
+        merge_reader(&cell->reader, t);
+    else if (cell->other_reader.interval != now)
+        cell->other_reader = t.mark;
+    else if (cell->other_reader.warp() == t.mark.warp())
+        merge_reader(&cell->other_reader, t);
+}
+
+static void note_write(Cell *cell, const Toucher &t) {
+    Mark mark = t.mark;
+    if (t.access == Access::ATOMIC) {
+        mark.who |= Mark::ATOMIC;
+        bool joins = cell->write.interval == now && cell->write.who & Mark::ATOMIC;
+        if (joins && (cell->write.thread() != mark.thread() || cell->write.who & Mark::MANY))
+            mark.who |= Mark::MANY;
+    }
+    cell->write = mark;
+}
+
+/* ---- reports ---- */
+
+static std::string describe_other(Mark m) {
+    Thread *thread = &block.threads[m.thread()];
+    std::string text = m.who & Mark::MANY ? "several threads of its warp, one of them " : "";
+    if (m.interval < block_first) {
+        uint3 index = block_indices[block_of(m.interval)];
+        text += "block (" + std::to_string(index.x) + "," + std::to_string(index.y) + "," +
+                std::to_string(index.z) + "), ";
+    }
+    return text + name_of(thread);
+}
+
+struct Place {
+    const void *pc; /* or NULL, and */
+    ot_emu_site site;
+};
+
+static std::string name_of(const Place &place) {
+    return place.pc ? ", in " + describe_code(place.pc) : "";
+}
+
+[[noreturn]] static void report_race(Mark m, const char *did, const Toucher &t, const void *at,
+                                     const Place &place) {
+    static const char *const verbs[] = {"read", "written", "changed by an atomic"};
+    const char *since = m.interval < block_first    ? "in this launch"
+                        : m.warp() == t.mark.warp() ? "without a __syncwarp between"
+                                                    : "without a __syncthreads between";
+    fail(cudaErrorLaunchFailure, place.site, "race: %s is %s here%s, and was %s by %s, %s",
+         describe_place(at).c_str(), verbs[(int)t.access], name_of(place).c_str(), did,
+         describe_other(m).c_str(), since);
+}
+
+[[noreturn]] static void report_copy(Mark m, const Toucher &t, const void *at, const Place &place) {
+    fail(cudaErrorLaunchFailure, place.site,
+         "%s is %s here%s, but the cp.async to it by %s has not been waited for", describe_place(at).c_str(),
+         t.access == Access::READ ? "read" : "written", name_of(place).c_str(), describe_other(m).c_str());
+}
+
+static void touch(Cell *cell, const Toucher &t, const void *at, const Place &place) {
+    Mark write = cell->write;
+    bool is_read = t.access == Access::READ;
+    if (same(is_read ? cell->reader : write, t.mark)) /* it did the same before: nothing can be new */
+        return;
+    if (write.who & Mark::COPY && write.interval >= block_first)
+        report_copy(write, t, at, place);
+    bool both_atomic = t.access == Access::ATOMIC && write.who & Mark::ATOMIC;
+    if (!both_atomic && overlaps(write, t) && is_concurrent(write, t))
+        report_race(write, write.who & Mark::ATOMIC ? "changed by an atomic" : "written", t, at, place);
+    if (is_read) {
+        note_read(cell, t);
+        return;
+    }
+    for (Mark reader : {cell->reader, cell->other_reader})
+        if (overlaps(reader, t) && is_concurrent(reader, t))
+            report_race(reader, "read", t, at, place);
+    note_write(cell, t);
+}
+
+/* ---- where it may touch at all ---- */
+
+static uintptr_t image_first, image_last; /* the program's own data: constants */
+
+static int find_program(struct dl_phdr_info *info, size_t, void *) {
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        if (info->dlpi_phdr[i].p_type != PT_LOAD)
+            continue;
+        uintptr_t first = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+        image_first = image_first ? std::min(image_first, first) : first;
+        image_last = std::max(image_last, first + info->dlpi_phdr[i].p_memsz);
+    }
+    return 1; /* the first is the program */
+}
+
+static bool is_within(const void *at, size_t bytes, const void *first, size_t room) {
+    return (uintptr_t)at - (uintptr_t)first < room && (uintptr_t)at - (uintptr_t)first + bytes <= room;
+}
+
+/* Its stack, its indices, the kernel's arguments, constants, mapped host memory. */
+static bool is_private(const Toucher &t, const void *at, size_t bytes) {
+    if (is_within(at, bytes, t.thread->fiber->low, t.thread->fiber->bytes))
+        return true;
+    if (t.access == Access::READ && (is_within(at, bytes, &t.thread->index, sizeof t.thread->index) ||
+                                     is_within(at, bytes, block.call, block.call->bytes) ||
+                                     is_within(at, bytes, (void *)image_first, image_last - image_first)))
+        return true;
+    return is_mapped(at, bytes);
+}
+
+[[noreturn]] static void report_outside(const Toucher &t, const void *at, size_t bytes, const Place &place) {
+    fail(cudaErrorIllegalAddress, place.site, "%zu bytes at %p are %s%s: %s", bytes, at,
+         t.access == Access::READ ? "read" : "written", name_of(place).c_str(), describe_place(at).c_str());
+}
+
+static bool is_alive(const void *at, size_t bytes) {
+    size_t offset = (size_t)((const char *)at - arena_base), within = offset % PAGE;
+    PageBounds bounds = page_bounds[offset >> PAGE_SHIFT];
+    if (within + bytes <= PAGE)
+        return within >= bounds.first && within + bytes <= bounds.last;
+    return is_device_memory(at, bytes); /* it crosses into the next page */
+}
+
+/* The cells of what may be touched; NULL: memory that has none. */
+static Cell *find_cells(Toucher *t, const void *at, size_t bytes, const Place &place) {
+    uintptr_t in_shared = (uintptr_t)at - (uintptr_t)block.shared;
+    if (in_shared < block.shared_bytes) {
+        if (in_shared + bytes > block.shared_bytes)
+            report_outside(*t, at, bytes, place);
+        t->shared = true;
+        return shared_cells + in_shared / 2;
+    }
+    uintptr_t in_arena = (uintptr_t)at - (uintptr_t)arena_base;
+    if (arena_base && in_arena < ARENA_BYTES) {
+        if (!is_alive(at, bytes))
+            report_outside(*t, at, bytes, place);
+        return arena_cells + in_arena / 2;
+    }
+    if (!is_private(*t, at, bytes))
+        report_outside(*t, at, bytes, place);
+    return nullptr;
+}
+
+static Toucher toucher_of(Thread *thread, Access access) {
+    Mark mark = {now, (uint16_t)thread->warp->epoch, (uint16_t)(thread->number | Mark::LOW | Mark::HIGH)};
+    return {thread, mark, false, access};
+}
+
+static void touch_all(Thread *thread, Access access, const void *at, size_t bytes, const Place &place) {
+    Toucher t = toucher_of(thread, access);
+    Cell *cell = find_cells(&t, at, bytes, place);
+    if (!cell)
+        return;
+    if (bytes == 1) {
+        t.mark.who ^= (uintptr_t)at % 2 ? Mark::LOW : Mark::HIGH;
+        touch(cell, t, at, place);
+        return;
+    }
+    for (size_t i = 0; i < (bytes + 1) / 2; i++)
+        touch(cell + i, t, (const char *)at + 2 * i, place);
+}
+
+/* ---- the course of a launch ---- */
+
+static Cell *map_cells(size_t memory_bytes) {
+    void *p = mmap(nullptr, memory_bytes / 2 * sizeof(Cell), PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) {
+        perror("kernels/emu: no addresses for the shadow of memory");
+        abort();
+    }
+    return (Cell *)p;
+}
+
+void check_begin_grid() {
+    if (!shared_cells) {
+        shared_cells = map_cells(SHARED_ROOM);
+        dl_iterate_phdr(find_program, nullptr);
+    }
+    if (!arena_cells && arena_base)
+        arena_cells = map_cells(ARENA_BYTES);
+    launch_first = now + 1;
+    block_starts.clear();
+    block_indices.clear();
+    handshakes.clear();
+}
+
+void check_begin_block() {
+    block_first = ++now;
+    block_starts.push_back(now);
+    block_indices.push_back(block.index);
+    seen_blocks.clear();
+    fenced = false;
+}
+
+void check_next_interval() {
+    now++;
+    for (int i = 0; i < block.n_warps; i++)
+        block.warps[i].epoch = 0;
+}
+
+void check_access(Access access, const void *at, size_t bytes, ot_emu_site site) {
+    touch_all(current, access, at, bytes, {nullptr, site});
+    if (access == Access::ATOMIC)
+        shake_hands(at);
+}
+
+void check_instruction(Access access, const void *at, size_t bytes, const void *pc) {
+    touch_all(current, access, at, bytes, {pc, {}});
+}
+
+void check_fence() {
+    fenced = true;
+}
+
+void check_copy_begin(void *to, size_t bytes, ot_emu_site site) {
+    touch_all(current, Access::WRITE, to, bytes, {nullptr, site});
+    Cell *cell = shared_cells + ((char *)to - block.shared) / 2;
+    for (size_t i = 0; i < bytes / 2; i++) {
+        cell[i].write.who |= Mark::COPY;
+        cell[i].reader = {}; /* so that its own reads are looked at again */
+    }
+}
+
+/* The copy's bytes are written now, by the thread that has waited. */
+void check_copy_end(void *to, size_t bytes) {
+    Cell *cell = shared_cells + ((char *)to - block.shared) / 2;
+    for (size_t i = 0; i < bytes / 2; i++)
+        cell[i].write = toucher_of(current, Access::WRITE).mark;
+}
 
 } // namespace ot_emu

@@ -56,7 +56,7 @@ struct CUstream_st {
 
 namespace ot_emu {
 
-static std::atomic<uint64_t> delay_seed{0}, stream_numbers{0};
+static std::atomic<uint64_t> delay_seed{setting("OT_EMU_DELAY_SEED")}, stream_numbers{0};
 static std::mutex open_streams_mutex;
 static std::set<CUstream_st *> open_streams;
 

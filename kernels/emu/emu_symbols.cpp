@@ -87,8 +87,9 @@ std::string source_line(const void *address) {
     if (!fgets(line, sizeof line, pipe) || strncmp(line, "??", 2) == 0)
         line[0] = 0;
     pclose(pipe);
-    line[strcspn(line, " \n")] = 0; /* a discriminator follows the line */
-    return line;
+    line[strcspn(line, " \n")] = 0;                /* a discriminator follows the line */
+    const char *from_build = strstr(line, "/../"); /* the compiler was told ../folder/file */
+    return from_build ? from_build + 4 : line;
 }
 
 } // namespace ot_emu

@@ -238,7 +238,9 @@ template unsigned long long ot_emu_atomic(ot_emu_atomic_kind, unsigned long long
 template float ot_emu_atomic(ot_emu_atomic_kind, float *, float, float, ot_emu_site);
 template double ot_emu_atomic(ot_emu_atomic_kind, double *, double, double, ot_emu_site);
 
-void ot_emu_fence() {}
+void ot_emu_fence() {
+    check_fence();
+}
 
 void ot_emu_trap(ot_emu_site site) {
     fail(cudaErrorLaunchFailure, site, "__trap");
