@@ -11,12 +11,6 @@
 #include "kernels/cuda/cuda_gemm.h"
 #include "kernels/cuda/cuda_state.h"
 
-/* Until these land: weak. */
-#pragma weak ot_cuda_gemm_open
-#pragma weak ot_cuda_gemm_close
-#pragma weak ot_cuda_gemm_name
-#pragma weak ot_cuda_gemm_cache_folder
-
 enum { PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20, MIB = 1 << 20, DEFAULT_SCRATCH = 64 * MIB };
 
 static double mib(size_t bytes) {

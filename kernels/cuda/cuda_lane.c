@@ -298,5 +298,6 @@ int ot_cuda_lane_sync(struct ot_lane *base) {
     ot_cuda_lane_check(lane, code);
     if (code == cudaSuccess)
         ot_cuda_lane_check(lane, cudaEventSynchronize(lane->idle));
+    ot_cuda_notifier_drain(lane->notifier);
     return ot_cuda_lane_error(base);
 }

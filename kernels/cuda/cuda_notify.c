@@ -95,6 +95,13 @@ void ot_cuda_notifier_close(struct ot_cuda_notifier *self) {
     free(self);
 }
 
+void ot_cuda_notifier_drain(struct ot_cuda_notifier *self) {
+    pthread_mutex_lock(&self->mutex);
+    while (self->finished != self->filled)
+        pthread_cond_wait(&self->changed, &self->mutex);
+    pthread_mutex_unlock(&self->mutex);
+}
+
 void ot_cuda_notifier_push(struct ot_cuda_notifier *self, void (*fn)(void *arg), void *arg) {
     pthread_mutex_lock(&self->mutex);
     while (self->filled - self->finished == RING_CALLS)

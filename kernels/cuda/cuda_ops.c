@@ -6,16 +6,8 @@
 #include "kernels/cuda/cuda_state.h"
 
 /* Until these land: weak. */
-#pragma weak ot_cuda_bias_backward
-#pragma weak ot_cuda_embed
-#pragma weak ot_cuda_embed_backward
-#pragma weak ot_cuda_norm
-#pragma weak ot_cuda_norm_backward
-#pragma weak ot_cuda_rope
 #pragma weak ot_cuda_attention
 #pragma weak ot_cuda_attention_backward
-#pragma weak ot_cuda_cross_entropy
-#pragma weak ot_cuda_gemm
 
 /* ---- preconditions that the contract (ops.h) names and the host can see ---- */
 

@@ -154,6 +154,7 @@ bool ot_cuda_lane_begin_op(struct ot_cuda_lane *lane);
 int ot_cuda_notifier_open(struct ot_cuda_lane *lane, struct ot_cuda_notifier **out);
 /* Makes the calls that are still to be made, then ends; NULL is fine. */
 void ot_cuda_notifier_close(struct ot_cuda_notifier *notifier);
+void ot_cuda_notifier_drain(struct ot_cuda_notifier *notifier);
 void ot_cuda_notifier_push(struct ot_cuda_notifier *notifier, void (*fn)(void *arg), void *arg);
 
 /* ---- cuda_clock.c ---- */

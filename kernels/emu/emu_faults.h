@@ -24,6 +24,7 @@ struct ot_emu_card {
     int sm_count;
     size_t memory_bytes;
     int shared_bytes; /* of one block, opted in */
+    int compute_mode; /* enum cudaComputeMode */
 };
 
 /* sm_80 with 1 GiB, and 99 KiB of shared memory for a block: what sm_86, sm_89 and sm_120 have. */
@@ -42,7 +43,8 @@ void ot_emu_lose_gpu(int nth, cudaError_t error);
 struct ot_emu_usage {
     int streams, events, allocations, registered;
     size_t allocated_bytes, registered_bytes;
-    int64_t launches, copies;
+    int64_t launches, copies,
+        pageable_copies; /* from or to host memory that is not registered: the host waits */
 };
 struct ot_emu_usage ot_emu_usage(void);
 

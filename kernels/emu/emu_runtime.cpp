@@ -27,7 +27,7 @@ static cudaError_t lost_error;
 static std::atomic<bool> has_faults, may_lose;
 static std::atomic<cudaError_t> sticky;
 static std::atomic<int> n_streams, n_events;
-static std::atomic<int64_t> n_launches, n_copies;
+static std::atomic<int64_t> n_launches, n_copies, n_pageable;
 
 static thread_local cudaError_t last_error;
 thread_local bool in_host_function;
@@ -115,8 +115,9 @@ void count_event(int change) {
 void count_launch() {
     n_launches.fetch_add(1, std::memory_order_relaxed);
 }
-void count_copy() {
+void count_copy(bool pageable) {
     n_copies.fetch_add(1, std::memory_order_relaxed);
+    n_pageable.fetch_add(pageable, std::memory_order_relaxed);
 }
 
 } // namespace ot_emu
@@ -126,7 +127,7 @@ using namespace ot_emu;
 /* ---- the card and its faults ---- */
 
 struct ot_emu_card ot_emu_default_card(void) {
-    return {"Emulated GPU", 1, CUDART_VERSION, 80, 4, (size_t)1 << 30, 99 << 10};
+    return {"Emulated GPU", 1, CUDART_VERSION, 80, 4, (size_t)1 << 30, 99 << 10, cudaComputeModeDefault};
 }
 
 void ot_emu_set_card(const struct ot_emu_card *new_card) {
@@ -152,6 +153,7 @@ struct ot_emu_usage ot_emu_usage(void) {
     usage.events = n_events;
     usage.launches = n_launches;
     usage.copies = n_copies;
+    usage.pageable_copies = n_pageable;
     memory_usage(&usage);
     return usage;
 }
@@ -165,7 +167,7 @@ void ot_emu_reset(void) {
     last_report.clear();
     sticky = cudaSuccess;
     last_error = cudaSuccess;
-    n_launches = n_copies = 0;
+    n_launches = n_copies = n_pageable = 0;
 }
 
 const char *ot_emu_report(void) {
@@ -238,6 +240,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock:
         *value = MAX_THREADS;
+        break;
+    case cudaDevAttrComputeMode:
+        *value = the_card.compute_mode;
         break;
     case cudaDevAttrMaxSharedMemoryPerBlock:
         *value = 48 << 10;

@@ -56,7 +56,7 @@ std::string describe_address(const void *p); /* "8 bytes past the end of an allo
 void count_stream(int change);
 void count_event(int change);
 void count_launch();
-void count_copy();
+void count_copy(bool pageable);
 void memory_usage(struct ot_emu_usage *out);
 
 } // namespace ot_emu

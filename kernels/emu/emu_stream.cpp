@@ -166,14 +166,11 @@ static void drain(CUstream_st *stream) {
 
 /* ---- copies ---- */
 
-static cudaError_t check_end(const char *end, bool on_device, const void *p, size_t bytes) {
-    if (on_device && !is_device_memory(p, bytes))
-        return refuse(cudaErrorInvalidValue, "a copy of %zu bytes: its %s at %p is not device memory: %s",
-                      bytes, end, p, describe_address(p).c_str());
-    if (!on_device && !is_registered(p, bytes))
-        return refuse(cudaErrorInvalidValue,
-                      "a copy of %zu bytes: its %s at %p is not registered host memory", bytes, end, p);
-    return cudaSuccess;
+static cudaError_t check_end(const char *end, const void *p, size_t bytes) {
+    if (is_device_memory(p, bytes))
+        return cudaSuccess;
+    return refuse(cudaErrorInvalidValue, "a copy of %zu bytes: its %s at %p is not device memory: %s", bytes,
+                  end, p, describe_address(p).c_str());
 }
 
 static void run_launch(const ot_emu_call *call, dim3 grid, dim3 block_size, size_t shared_bytes) {
@@ -226,12 +223,19 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
         return leave(cudaErrorInvalidMemcpyDirection);
     if (bytes == 0)
         return cudaSuccess;
-    cudaError_t error = check_end("destination", kind != cudaMemcpyDeviceToHost, dst, bytes);
-    if (error == cudaSuccess)
-        error = check_end("source", kind != cudaMemcpyHostToDevice, src, bytes);
+    bool from_host = kind == cudaMemcpyHostToDevice, to_host = kind == cudaMemcpyDeviceToHost;
+    cudaError_t error = to_host ? cudaSuccess : check_end("destination", dst, bytes);
+    if (error == cudaSuccess && !from_host)
+        error = check_end("source", src, bytes);
     if (error != cudaSuccess)
         return leave(error);
-    count_copy();
+    bool pageable = (from_host && !is_registered(src, bytes)) || (to_host && !is_registered(dst, bytes));
+    count_copy(pageable);
+    if (pageable) { /* as with the real one: the call waits for the stream, and copies */
+        push(stream_of(stream), false, [=] { memcpy(dst, src, bytes); });
+        drain(stream_of(stream));
+        return cudaSuccess;
+    }
     push(stream_of(stream), false, [=] { memcpy(dst, src, bytes); });
     return cudaSuccess;
 }
@@ -240,7 +244,7 @@ cudaError_t cudaMemsetAsync(void *memory, int byte, size_t bytes, cudaStream_t s
     OT_EMU_ENTER();
     if (bytes == 0)
         return cudaSuccess;
-    cudaError_t error = check_end("destination", true, memory, bytes);
+    cudaError_t error = check_end("destination", memory, bytes);
     if (error != cudaSuccess)
         return leave(error);
     push(stream_of(stream), false, [=] { memset(memory, byte, bytes); });

@@ -1,0 +1,377 @@
+/* What stands in the way of a GPU, and what goes wrong on one: each ends in one sentence, nothing hangs, and
+ * all is given back. On the emulated device alone, which can be made to fail. */
+#include "tests/support/check.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda_state.h"
+#include "kernels/emu/emu_faults.h"
+#include "kernels/emu/fake_cublaslt.h"
+#include "kernels/ops.h"
+
+enum { MIB = 1 << 20 };
+
+static int reset(void **state) {
+    (void)state;
+    unsetenv("CUDA_VISIBLE_DEVICES");
+    ot_fake_cublaslt_reset();
+    ot_emu_reset();
+    return 0;
+}
+
+static int check_all_is_back(void **state) {
+    (void)state;
+    struct ot_emu_usage usage = ot_emu_usage();
+    assert_int_equal(usage.streams, 0);
+    assert_int_equal(usage.events, 0);
+    assert_int_equal(usage.allocations, 0);
+    assert_int_equal(usage.registered, 0);
+    return 0;
+}
+
+static int open_index(int index, size_t memory_bytes, struct ot_device **out) {
+    struct ot_device_config config = {
+        .kind = "cuda", .index = index, .memory_bytes = memory_bytes, .threads = 1};
+    return ot_device_open(&config, out);
+}
+
+static void check_no_device(int index, size_t memory_bytes, int code, const char *words) {
+    struct ot_device *device;
+    check_fails(open_index(index, memory_bytes, &device), code, words);
+    assert_null(device);
+}
+
+static struct ot_emu_card card(void) {
+    return ot_emu_default_card();
+}
+
+/* ---- no GPU ---- */
+
+static void test_no_driver(void **state) {
+    (void)state;
+    struct ot_emu_card none = card();
+    none.driver_version = 0;
+    ot_emu_set_card(&none);
+    check_no_device(0, 0, OT_E_DEVICE, "no NVIDIA driver is installed here");
+    assert_false(ot_device_is_present("cuda"));
+}
+
+static void test_old_driver(void **state) {
+    (void)state;
+    struct ot_emu_card old = card();
+    old.driver_version = 12040;
+    ot_emu_set_card(&old);
+    check_no_device(
+        0, 0, OT_E_DEVICE,
+        "the NVIDIA driver is too old: it is for CUDA 12.4, this program needs one for CUDA 13.0");
+    assert_true(ot_device_is_present("cuda")); /* the user of an old driver is told, not left on the CPU */
+}
+
+static void test_no_gpu(void **state) {
+    (void)state;
+    struct ot_emu_card none = card();
+    none.n_devices = 0;
+    ot_emu_set_card(&none);
+    check_no_device(0, 0, OT_E_DEVICE, "the NVIDIA driver is here, but it finds no GPU");
+    assert_false(ot_device_is_present("cuda"));
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
+    check_no_device(0, 0, OT_E_DEVICE, "CUDA_VISIBLE_DEVICES is '', which hides every GPU; unset it");
+}
+
+static void test_index(void **state) {
+    (void)state;
+    struct ot_emu_card two = card();
+    two.n_devices = 2;
+    ot_emu_set_card(&two);
+    check_no_device(2, 0, OT_E_DEVICE, "there is no GPU 2: 2 are visible, counted from 0");
+    setenv("CUDA_VISIBLE_DEVICES", "4,6", 1);
+    check_no_device(7, 0, OT_E_DEVICE,
+                    "there is no GPU 7: 2 are visible (CUDA_VISIBLE_DEVICES is '4,6'), counted from 0");
+    struct ot_device *device;
+    check_ok(open_index(1, 0, &device));
+    assert_non_null(strstr(ot_device_name(device), "cuda: GPU 1 ("));
+    ot_device_close(device);
+}
+
+static void test_driver_does_not_start(void **state) {
+    (void)state;
+    ot_emu_fail_call("cudaGetDeviceCount", 1, cudaErrorSystemDriverMismatch);
+    check_no_device(0, 0, OT_E_DEVICE, "CUDA: cannot start: ");
+    ot_emu_fail_call("cudaGetDeviceProperties", 1, cudaErrorUnknown);
+    check_no_device(0, 0, OT_E_DEVICE, "cannot ask for the properties of GPU 0: the GPU stopped answering");
+}
+
+/* ---- a GPU that cannot be used ---- */
+
+static void test_architecture(void **state) {
+    (void)state;
+    struct ot_emu_card other = card();
+    other.name = "Tesla V100";
+    other.compute_capability = 70;
+    ot_emu_set_card(&other);
+    check_no_device(0, 0, OT_E_DEVICE, "GPU 0 (Tesla V100, sm_70) is too old: sm_75 and newer are supported");
+}
+
+/* What runs where: code on its major version, PTX on all that is newer. */
+static void test_which_code_runs(void **state) {
+    (void)state;
+    assert_true(ot_cuda_runs_on("80 86", 80));
+    assert_true(ot_cuda_runs_on("80 90", 89));
+    assert_true(ot_cuda_runs_on("80", 90));
+    assert_true(ot_cuda_runs_on("75 80", 120));
+    assert_false(ot_cuda_runs_on("86 90", 80));
+    assert_false(ot_cuda_runs_on("80 90", 75));
+    assert_false(ot_cuda_runs_on("89 120", 100));
+}
+
+static void test_no_bf16(void **state) {
+    (void)state;
+    struct ot_emu_card turing = card();
+    turing.compute_capability = 75;
+    ot_emu_set_card(&turing);
+    struct ot_device *device;
+    check_ok(open_index(0, 0, &device));
+    assert_false(ot_device_has_dtype(device, OT_BF16));
+    assert_true(ot_device_has_dtype(device, OT_F16));
+    ot_device_close(device);
+}
+
+static void test_busy(void **state) {
+    (void)state;
+    ot_emu_fail_call("cudaSetDevice", 1, cudaErrorDevicesUnavailable);
+    check_no_device(0, 0, OT_E_DEVICE, "is busy: another program has it for itself");
+    ot_emu_fail_call("cudaSetDevice", 1, cudaErrorMemoryAllocation);
+    check_no_device(0, 0, OT_E_DEVICE, "has no memory left to start in: other programs use it all");
+    struct ot_emu_card prohibited = card();
+    prohibited.compute_mode = cudaComputeModeProhibited;
+    ot_emu_set_card(&prohibited);
+    ot_emu_fail_call("cudaSetDevice", 1, cudaErrorDevicesUnavailable);
+    check_no_device(0, 0, OT_E_DEVICE, "is in compute mode 'prohibited': nvidia-smi -c 0");
+}
+
+static void test_too_small(void **state) {
+    (void)state;
+    check_no_device(
+        0, (size_t)2048 * MIB, OT_E_BUDGET,
+        "--gpu-mem 2048.0 MiB is more than the 1024.0 MiB that are free of the 1024.0 MiB of GPU 0 (");
+    check_no_device(0, 16 * MIB, OT_E_BUDGET, "are too little: the kernels' workspace alone takes 64.0 MiB");
+    struct ot_emu_card small = card();
+    small.memory_bytes = 300 * MIB;
+    ot_emu_set_card(&small);
+    check_no_device(0, 0, OT_E_BUDGET, "44.0 MiB of GPU 0 (");
+}
+
+/* Memory that was free at the start and is taken by another program now. */
+static void test_memory_is_gone(void **state) {
+    (void)state;
+    struct ot_device *device;
+    struct ot_device_usage usage;
+    void *none;
+    check_ok(open_index(0, 200 * MIB, &device));
+    ot_emu_fail_call("cudaMalloc", 1, cudaErrorMemoryAllocation);
+    check_fails(ot_device_alloc(device, 100 * MIB, "the plan", &none), OT_E_BUDGET,
+                "the GPU has no 100.0 MiB in one piece left for 'the plan'");
+    assert_null(none);
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.used_bytes, usage.scratch_bytes);
+    ot_emu_fail_call("cudaHostRegister", 1, cudaErrorMemoryAllocation);
+    check_fails(ot_device_alloc_pinned(device, 5 * MIB, "the plan", &none), OT_E_BUDGET,
+                "cannot pin 5.0 MiB of host memory for 'the plan'");
+    assert_null(none);
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.pinned_bytes, 0);
+    ot_device_close(device);
+}
+
+/* Each call of opening a device fails once: a sentence, and nothing stays behind. */
+static void test_every_call_of_opening(void **state) {
+    (void)state;
+    static const char *const calls[] = {"cudaGetDeviceCount",
+                                        "cudaGetDeviceProperties",
+                                        "cudaDeviceGetAttribute",
+                                        "cudaSetDevice",
+                                        "cudaMemGetInfo",
+                                        "cudaHostAlloc",
+                                        "cudaMalloc",
+                                        "cudaEventRecord",
+                                        "cudaEventSynchronize",
+                                        "cudaEventCreateWithFlags"};
+    struct ot_device *device;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        ot_emu_fail_call(calls[i], 1, cudaErrorInitializationError);
+        if (open_index(0, 0, &device) != -OT_E_DEVICE)
+            fail_msg("%s failed, and the device was opened", calls[i]);
+        check_all_is_back(NULL);
+        reset(NULL);
+    }
+    ot_fake_cublaslt.create_status = 1;
+    check_no_device(0, 0, OT_E_DEVICE, "does not start on this GPU");
+}
+
+/* (The emulated runtime makes every stream by the call that takes a priority.) */
+static void test_every_call_of_a_lane(void **state) {
+    (void)state;
+    static const char *const calls[] = {"cudaStreamCreateWithPriority", "cudaEventCreateWithFlags"};
+    struct ot_device *device;
+    struct ot_lane *lane;
+    check_ok(open_index(0, 0, &device));
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (int nth = 1; nth <= (i == 0 ? 1 : 9); nth += 4) {
+            ot_emu_fail_call(calls[i], nth, cudaErrorUnknown);
+            check_fails(ot_lane_open(device, "lane", &lane), OT_E_DEVICE, "the lane 'lane'");
+            assert_null(lane);
+        }
+    ot_device_close(device);
+}
+
+/* ---- on the way ---- */
+
+struct work {
+    struct ot_device *device;
+    struct ot_lane *compute, *d2h;
+    struct ot_event *event;
+    float *memory, *host;
+};
+
+static struct work open_work(void) {
+    struct work w;
+    check_ok(open_index(0, 0, &w.device));
+    check_ok(ot_lane_open(w.device, "compute", &w.compute));
+    check_ok(ot_lane_open(w.device, "d2h", &w.d2h));
+    check_ok(ot_event_create(w.device, &w.event));
+    check_ok(ot_device_alloc(w.device, 4096, "memory", (void **)&w.memory));
+    check_ok(ot_device_alloc_pinned(w.device, 4096, "host", (void **)&w.host));
+    ot_lane_fill(w.compute, w.memory, 0, 4096);
+    check_ok(ot_lane_sync(w.compute));
+    return w;
+}
+
+static void close_work(struct work *w) {
+    ot_lane_close(w->compute);
+    ot_lane_close(w->d2h);
+    ot_event_destroy(w->event);
+    ot_device_free(w->device, w->memory);
+    ot_device_free_pinned(w->device, w->host, 4096);
+    ot_device_close(w->device);
+}
+
+static void add(struct work *w, float *memory) {
+    struct ot_add op = {.dtype = OT_F32, .n = 1024, .a = memory, .b = memory, .out = memory};
+    ot_device_ops(w->device)->add(w->compute, &op);
+}
+
+static void count(void *arg) {
+    atomic_fetch_add((atomic_int *)arg, 1);
+}
+
+/* A kernel that leaves its memory: the sentence names the task that it belonged to, though other tasks have
+ * been enqueued since; every lane fails; notifications are called all the same, so that nobody waits
+ * forever. */
+static void test_illegal_access_names_its_task(void **state) {
+    (void)state;
+    struct work w = open_work();
+    atomic_int called = 0;
+    ot_lane_mark(w.compute, "forward layer.2 #0");
+    add(&w, w.memory);
+    ot_lane_mark(w.compute, "backward layer.3 #2");
+    add(&w, w.memory + 512); /* half of it beyond the end */
+    ot_lane_notify(w.compute, count, &called);
+    ot_lane_record(w.compute, w.event);
+    ot_lane_mark(w.compute, "update gpu layer.3");
+    add(&w, w.memory);
+    ot_lane_mark(w.d2h, "gradients out layer.3");
+    ot_lane_wait(w.d2h, w.event);
+    ot_lane_copy(w.d2h, OT_COPY_D2H, w.host, w.memory, 4096);
+    ot_lane_notify(w.d2h, count, &called);
+    const char *sentence = "CUDA: an illegal memory access in 'backward layer.3 #2' on the compute lane";
+    check_fails(ot_lane_sync(w.compute), OT_E_DEVICE, sentence);
+    check_fails(ot_lane_error(w.compute), OT_E_DEVICE, sentence);
+    check_fails(ot_lane_sync(w.d2h), OT_E_DEVICE, sentence);
+    check_fails(ot_event_sync(w.event), OT_E_DEVICE,
+                "CUDA: an illegal memory access in 'backward layer.3 #2'");
+    assert_int_equal(atomic_load(&called), 2);
+    ot_lane_notify(w.compute, count, &called); /* after the failure as well */
+    check_fails(ot_lane_sync(w.compute), OT_E_DEVICE, sentence);
+    assert_int_equal(atomic_load(&called), 3);
+    close_work(&w);
+}
+
+static void test_gpu_is_lost(void **state) {
+    (void)state;
+    struct work w = open_work();
+    atomic_int called = 0;
+    ot_emu_lose_gpu(3, cudaErrorUnknown);
+    ot_lane_mark(w.compute, "forward layer.0 #0");
+    for (int i = 0; i < 8; i++)
+        add(&w, w.memory);
+    ot_lane_notify(w.compute, count, &called);
+    check_fails(
+        ot_lane_sync(w.compute), OT_E_DEVICE,
+        "CUDA: the GPU stopped answering (unknown error) in 'forward layer.0 #0' on the compute lane; the "
+        "kernel's log (dmesg, Xid) says more");
+    assert_int_equal(atomic_load(&called), 1);
+    close_work(&w);
+}
+
+/* A call that is refused names the task of the moment, and fails its own lane alone. */
+static void test_refused_calls(void **state) {
+    (void)state;
+    struct work w = open_work();
+    ot_lane_mark(w.d2h, "results out");
+    ot_emu_fail_call("cudaMemcpyAsync", 1, cudaErrorInvalidValue);
+    ot_lane_copy(w.d2h, OT_COPY_D2H, w.host, w.memory, 64);
+    check_fails(ot_lane_error(w.d2h), OT_E_DEVICE, "CUDA: invalid argument");
+    check_fails(ot_lane_sync(w.d2h), OT_E_DEVICE, "in 'results out' on the d2h lane");
+    ot_emu_fail_call("cudaMemcpyAsync", 1,
+                     cudaErrorUnknown); /* the first failure stays, and no call is made */
+    ot_lane_copy(w.d2h, OT_COPY_D2H, w.host, w.memory, 64);
+    check_fails(ot_lane_sync(w.d2h), OT_E_DEVICE, "CUDA: invalid argument");
+    add(&w, w.memory);
+    check_ok(ot_lane_sync(w.compute));
+    ot_emu_fail_call("cudaLaunchKernel", 1, cudaErrorLaunchOutOfResources);
+    add(&w, w.memory);
+    check_fails(ot_lane_sync(w.compute), OT_E_DEVICE,
+                "CUDA: a kernel needs more registers than this GPU has on the compute lane");
+    close_work(&w);
+}
+
+static void test_failed_waits_and_records(void **state) {
+    (void)state;
+    static const char *const calls[] = {"cudaEventRecord", "cudaStreamWaitEvent", "cudaMemsetAsync"};
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+        struct work w = open_work();
+        ot_emu_fail_call(calls[i], 1, cudaErrorInvalidResourceHandle);
+        ot_lane_record(w.compute, w.event);
+        ot_lane_wait(w.d2h, w.event);
+        ot_lane_fill(w.d2h, w.memory, 1, 64);
+        int rc[2] = {ot_lane_sync(w.compute), ot_lane_sync(w.d2h)};
+        assert_int_equal(rc[i == 0 ? 0 : 1], -OT_E_DEVICE);
+        assert_int_equal(rc[i == 0 ? 1 : 0], 0);
+        close_work(&w);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_no_driver, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_old_driver, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_no_gpu, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_index, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_driver_does_not_start, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_architecture, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_which_code_runs, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_no_bf16, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_busy, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_too_small, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_memory_is_gone, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_every_call_of_opening, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_every_call_of_a_lane, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_illegal_access_names_its_task, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_gpu_is_lost, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_refused_calls, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_failed_waits_and_records, reset, check_all_is_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
