@@ -90,8 +90,8 @@ enum ot_copy_kind { OT_COPY_H2D, OT_COPY_D2H, OT_COPY_D2D };
 /* Enqueued: device ends come from ot_device_alloc; the ranges do not overlap. Host ends: see PINNED. */
 void ot_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
 void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
-/* Calls fn(arg) on some thread after all work enqueued before; what is enqueued after it does not wait for fn.
- * On a lane that has failed it is called all the same. fn must be short and must not touch the device. */
+/* Calls fn(arg) on some thread after all work enqueued before; what is enqueued after it does not wait for
+ * fn. On a lane that has failed it is called all the same. fn must be short and must not touch the device. */
 void ot_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
 int ot_lane_error(const struct ot_lane *lane); /* what has gone wrong in it so far; does not wait */
 /* Blocks until the lane is empty and its notifications have been called. Errors: what went wrong in it. */
