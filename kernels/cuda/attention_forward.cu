@@ -56,26 +56,23 @@ struct forward_ring {
 
 /* ---- one warp's queries ---- */
 
-/* What a warp's queries see of the keys: each sees those from all_first to its own, the first one's being
- * `self`. */
-template <class S>
-struct forward_sight {
-    int any_first, all_first, self;
+/* Where a block or a warp stands among the keys: its first query at `self`. Its queries see keys from
+ * `first` on; those from `common` to `self` are seen by all. */
+struct forward_place {
+    int self, first, common;
 
-    __device__ __forceinline__ forward_sight(const struct ot_attention &op, int first_query) {
-        int last_query = first_query + 16 * S::M - 1;
-        any_first = ot_attention_keys(op, first_query).first; /* beyond the end: no key is as late as that */
-        all_first = ot_attention_keys(op, last_query < op.n ? last_query : (int)op.n - 1).first;
-        self = first_query + (int)(op.n_keys - op.n);
-    }
-    /* Of the tile at `key`. */
-    __device__ __forceinline__ bool sees_none(int key) const {
-        return key > self + 16 * S::M - 1 || key + S::KEYS <= any_first;
-    }
-    __device__ __forceinline__ bool sees_all(int key) const {
-        return key >= all_first && key + S::KEYS - 1 <= self;
+    __device__ __forceinline__ forward_place(const struct ot_attention &op, int query, int queries) {
+        int last_query = query + queries <= op.n ? query + queries - 1 : (int)op.n - 1;
+        self = query + (int)(op.n_keys - op.n);
+        first = ot_attention_keys(op, query).first; /* beyond the end: no key is as late as that */
+        common = ot_attention_keys(op, last_query).first;
     }
 };
+
+template <class S>
+__device__ __forceinline__ int forward_warp_row() {
+    return (int)(ot_thread() / OT_WARP) * 16 * S::M;
+}
 
 /* A lane's share of a warp's rows: of each 16, rows g and g + 8. */
 template <class S>
@@ -209,13 +206,13 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     int blocks = (int)((op.n + S::QUERIES - 1) / S::QUERIES), heads = (int)op.heads;
     int head = (int)blockIdx.x % heads, block_query = (blocks - 1 - (int)blockIdx.x / heads) * S::QUERIES;
     int kv_head = head / (heads / (int)op.kv_heads);
-    int warp = (int)(threadIdx.x / OT_WARP), past = (int)(op.n_keys - op.n);
-    const forward_sight<S> warp_sight(op, block_query + warp * 16 * S::M);
+    int past = (int)(op.n_keys - op.n);
+    const forward_place block(op, block_query, S::QUERIES);
+    int warp_first = ot_attention_keys(op, block_query + forward_warp_row<S>()).first;
 
     T *queries = ot_shared<T>();
     ot_tile_copy<S::QUERIES, S::DIM, S::THREADS>(queries, static_cast<const T *>(op.q) + head * S::DIM,
                                                  op.ldq, block_query, (int)op.n);
-    queries += warp * 16 * S::M * S::DIM;
     forward_ring<T, S> ring;
     ring.k = static_cast<const T *>(op.k) + kv_head * S::DIM;
     ring.v = static_cast<const T *>(op.v) + kv_head * S::DIM;
@@ -224,9 +221,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     ring.slots = ot_shared<T>() + S::QUERIES * S::DIM;
     ring.stages = stages;
     ring.free_slot = ring.copies = 0;
-    int end_query = block_query + S::QUERIES < op.n ? block_query + S::QUERIES : (int)op.n;
-    ring.first_key = ot_attention_keys(op, block_query).first / S::KEYS * S::KEYS;
-    ring.end_key = end_query + past;
+    ring.first_key = block.first / S::KEYS * S::KEYS;
+    ring.end_key = block.self + S::QUERIES < op.n_keys ? block.self + S::QUERIES : (int)op.n_keys;
     for (int i = 0; i < stages - 1; i++)
         ring.copy_next(); /* the queries belong to the first group */
 
@@ -239,30 +235,27 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         rows.top[m][0] = rows.top[m][1] = -FLT_MAX;
         rows.total[m][0] = rows.total[m][1] = 0.0f;
     }
-    uint32_t a[S::QUERIES_STAY ? S::DIM / 16 : 1][S::M][4];
+    uint32_t a[S::DIM / 16][S::M][4];
     for (int key = ring.first_key; key < ring.end_key; key += S::KEYS) {
         uint32_t p[S::M][S::N / 2][4];
-        bool empty = warp_sight.sees_none(key);
+        /* The warp's rows in the block, and whether they see any of this tile. */
+        int row = forward_warp_row<S>(), self = block.self + row;
+        bool empty = key > self + 16 * S::M - 1 || key + S::KEYS <= warp_first;
         const T *k = ring.next();
         if constexpr (S::QUERIES_STAY)
             if (key == ring.first_key)
-#pragma unroll
-                for (int i = 0; i < S::DIM / 16; i++)
-                    ot_tile_load<S::DIM>(a[i], queries, 2 * i);
+                ot_tile_load<S::DIM>(a, queries + row * S::DIM);
         if (!empty) {
             float s[S::M][S::N][4];
-            int lane = ot_lane(), lane_self = warp_sight.self + lane / 4, lane_key = key + lane % 4 * 2;
+            int lane = ot_lane(), lane_self = self + lane / 4, lane_key = key + lane % 4 * 2;
             ot_tile_zero(s);
-            if constexpr (S::QUERIES_STAY) {
-#pragma unroll
-                for (int i = 0; i < S::DIM / 16; i++)
-                    ot_tile_dots_step<S::DIM>(s, a[i], k, 2 * i);
-            } else {
-                ot_tile_dots<S::DIM>(s, queries, k);
-            }
+            if constexpr (S::QUERIES_STAY)
+                ot_tile_dots<S::DIM>(s, a, k);
+            else
+                ot_tile_dots<S::DIM>(s, queries + row * S::DIM, k);
             if (bent)
                 forward_bend<S>(s, factor, slope, lane_key - lane_self);
-            if (!warp_sight.sees_all(key))
+            if (key < block.common || key + S::KEYS - 1 > self)
                 forward_mask<S>(s, op, lane_self - past, lane_key);
             forward_raise<S>(s, bent ? 1.0f : factor, rows);
             forward_weights<S>(s, bent ? 1.0f : factor, rows);
@@ -272,7 +265,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
         if (!empty)
             ot_tile_weigh<S::DIM>(rows.sum, p, v);
     }
-    forward_store<T, S>(op, head, warp_sight.self - past, rows, queries);
+    int row = forward_warp_row<S>();
+    forward_store<T, S>(op, head, block_query + row, rows, queries + row * S::DIM);
 }
 
 /* ---- launch ---- */

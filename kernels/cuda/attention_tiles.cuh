@@ -47,11 +47,17 @@
 #define OT_LOG2_E 1.4426950408889634f
 #define OT_LN_2   0.6931471805599453f
 
-/* Makes the compiler compute what follows from x anew from here on, instead of keeping it in registers that
- * the fragments need. */
-template <class I>
-__device__ __forceinline__ void ot_forget(I &x) {
-    asm volatile("" : "+r"(x));
+/* threadIdx.x. What a tile's loads and copies make of it they shall make of it anew each time: it is a few
+ * instructions, and the registers that it would stay in are the fragments'. So the compiler must not know
+ * it. */
+__device__ __forceinline__ unsigned ot_thread() {
+    unsigned thread = threadIdx.x;
+    asm volatile("" : "+r"(thread));
+    return thread;
+}
+
+__device__ __forceinline__ int ot_lane() {
+    return (int)(ot_thread() % OT_WARP);
 }
 
 /* ---- where things lie in a tile ---- */
@@ -63,6 +69,13 @@ struct ot_tile {
     static_assert(DIM % 16 == 0, "a product takes 16 elements");
 
     __device__ static __forceinline__ int swizzle(int row) { return row / (8 / P) % P; }
+
+    /* The order in which a sum over DIM takes its pieces of 16 elements: those whose chunks have the same
+     * place modulo P, so that they share an address in each tile, follow each other. */
+    __device__ static constexpr int piece(int i) {
+        constexpr int SHARING = CHUNKS / P;
+        return i % SHARING * (P / 2) + i / SHARING;
+    }
 
     /* Offset, in elements, of a chunk. */
     __device__ static __forceinline__ int at(int row, int chunk) {
@@ -76,9 +89,7 @@ template <int DIM>
 struct ot_tile_lane {
     int first; /* in rows from 0, chunks from 0 */
 
-    __device__ __forceinline__ ot_tile_lane(int row, int second) : first(ot_tile<DIM>::at(row, second)) {
-        ot_forget(first); /* or P / 2 offsets made of it would live in registers all the time */
-    }
+    __device__ __forceinline__ ot_tile_lane(int row, int second) : first(ot_tile<DIM>::at(row, second)) {}
 
     /* For the rows from `row`, a multiple of 8, and the chunks from `chunk`, even; both known when
      * compiled. */
@@ -88,10 +99,6 @@ struct ot_tile_lane {
         return tile + (first ^ chunk % P * 8) + (row * DIM + chunk / P * P * 8);
     }
 };
-
-__device__ __forceinline__ int ot_lane() {
-    return (int)(threadIdx.x % OT_WARP);
-}
 
 /* Rows 0..15 x 16 elements as an A fragment; or, transposed, 16 rows x two pieces of 8 columns as two B
  * fragments. */
@@ -127,9 +134,7 @@ template <int ROWS, int DIM, int THREADS, class T>
 __device__ __forceinline__ void ot_tile_copy(T *tile, const T *from, int64_t ld, int first, int end) {
     using S = ot_tile_share<DIM, THREADS>;
     static_assert(ROWS % S::ROWS == 0, "every thread copies as many rows");
-    unsigned thread = threadIdx.x;
-    ot_forget(thread);
-    const S share(thread);
+    const S share(ot_thread());
     const T *row_from = from + (first + share.row) * ld + share.column * 8;
     tile += share.row_at;
 #pragma unroll
@@ -154,25 +159,26 @@ __device__ __forceinline__ void ot_tile_zero(float (&c)[M][N][4]) {
                 c[m][n][i] = 0.0f;
 }
 
-/* The A fragments of 16 M rows at x (a warp's own), of their elements from chunk `k` on. */
+/* The A fragments of 16 M rows at x, of all their elements. */
 template <int DIM, int M, class T>
-__device__ __forceinline__ void ot_tile_load(uint32_t (&a)[M][4], const T *x, int k) {
+__device__ __forceinline__ void ot_tile_load(uint32_t (&a)[DIM / 16][M][4], const T *x) {
     const ot_tile_lane<DIM> lane = ot_tile_lane_a<DIM>();
 #pragma unroll
-    for (int m = 0; m < M; m++)
-        ot_ldmatrix_x4(a[m], lane.at(x, 16 * m, k));
+    for (int k = 0; k < DIM / 16; k++)
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            ot_ldmatrix_x4(a[k][m], lane.at(x, 16 * m, 2 * k));
 }
 
-/* c += x y^T over 16 of the DIM elements, those from chunk `k` on, of which a holds x's; 8 N rows at y. */
+/* c += a y^T over 16 of the DIM elements, those from chunk 2 k on; 8 N rows at y. */
 template <int DIM, int M, int N, class T>
 __device__ __forceinline__ void ot_tile_dots_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], const T *y,
-                                                  int k) {
+                                                  const ot_tile_lane<DIM> &lane, int k) {
     static_assert(N % 2 == 0, "fragments of y come in pairs");
-    const ot_tile_lane<DIM> lane = ot_tile_lane_b<DIM>();
 #pragma unroll
     for (int n = 0; n < N; n += 2) {
         uint32_t b[4];
-        ot_ldmatrix_x4(b, lane.at(y, 8 * n, k));
+        ot_ldmatrix_x4(b, lane.at(y, 8 * n, 2 * k));
 #pragma unroll
         for (int m = 0; m < M; m++) {
             ot_mma_16816<T>(c[m][n], a[m], b[0], b[1]);
@@ -181,14 +187,28 @@ __device__ __forceinline__ void ot_tile_dots_step(float (&c)[M][N][4], const uin
     }
 }
 
-/* c += x y^T: the first 16 M rows at x with the first 8 N rows at y. */
+/* c += x y^T: 16 M rows (a warp's own), loaded before, with the first 8 N rows at y. */
+template <int DIM, int M, int N, class T>
+__device__ __forceinline__ void ot_tile_dots(float (&c)[M][N][4], const uint32_t (&x)[DIM / 16][M][4],
+                                             const T *y) {
+    const ot_tile_lane<DIM> b_lane = ot_tile_lane_b<DIM>();
+#pragma unroll
+    for (int i = 0; i < DIM / 16; i++)
+        ot_tile_dots_step<DIM>(c, x[ot_tile<DIM>::piece(i)], y, b_lane, ot_tile<DIM>::piece(i));
+}
+
+/* The same with the first 16 M rows at x. */
 template <int DIM, int M, int N, class T>
 __device__ __forceinline__ void ot_tile_dots(float (&c)[M][N][4], const T *x, const T *y) {
+    const ot_tile_lane<DIM> a_lane = ot_tile_lane_a<DIM>(), b_lane = ot_tile_lane_b<DIM>();
 #pragma unroll
-    for (int k = 0; k < DIM / 8; k += 2) {
+    for (int i = 0; i < DIM / 16; i++) {
+        const int k = ot_tile<DIM>::piece(i);
         uint32_t a[M][4];
-        ot_tile_load<DIM>(a, x, k);
-        ot_tile_dots_step<DIM>(c, a, y, k);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+            ot_ldmatrix_x4(a[m], a_lane.at(x, 16 * m, 2 * k));
+        ot_tile_dots_step<DIM>(c, a, y, b_lane, k);
     }
 }
 

@@ -217,17 +217,17 @@ static void test_sizes(void **state) {
     for (int dtype = 0; dtype < 2; dtype++)
         for (int dim = 0; dim < 5; dim++)
             for (int i = dim == 0 ? 0 : 4; i < 6; i++)
-                check_shape(&(struct shape){sizes[i], sizes[i], 1, 1, DIMS[dim]}, DTYPES[dtype], 0);
-    check_shape(&(struct shape){333, 333, 1, 1, 128}, OT_BF16, 0);
+                check_shape(&(struct shape){sizes[i], sizes[i], 1, 1, .dim = DIMS[dim]}, DTYPES[dtype], 0);
+    check_shape(&(struct shape){333, 333, 1, 1, .dim = 128}, OT_BF16, 0);
 }
 
 static void test_heads(void **state) {
     (void)state;
     for (int dim = 0; dim < 5; dim++) {
-        check_shape(&(struct shape){40, 40, 4, 2, DIMS[dim]}, OT_BF16, 0);
-        check_shape(&(struct shape){40, 40, 3, 1, DIMS[dim]}, OT_F16, 0);
+        check_shape(&(struct shape){40, 40, 4, 2, .dim = DIMS[dim]}, OT_BF16, 0);
+        check_shape(&(struct shape){40, 40, 3, 1, .dim = DIMS[dim]}, OT_F16, 0);
     }
-    check_shape(&(struct shape){70, 70, 6, 6, 64}, OT_BF16, 0);
+    check_shape(&(struct shape){70, 70, 6, 6, .dim = 64}, OT_BF16, 0);
 }
 
 /* Borders inside tiles, between tiles of keys and between blocks of queries; a row of one token. */
@@ -243,9 +243,9 @@ static void test_windows(void **state) {
     (void)state;
     static const int64_t windows[] = {1, 33, 64, 199, 200, 1000};
     for (int i = 0; i < 6; i++)
-        check_shape(&(struct shape){200, 200, 1, 1, 64, windows[i]}, OT_BF16, 0);
+        check_shape(&(struct shape){200, 200, 1, 1, 64, .window = windows[i]}, OT_BF16, 0);
     for (int dim = 1; dim < 5; dim++)
-        check_shape(&(struct shape){260, 260, 1, 1, DIMS[dim], 70, {150}}, OT_F16, 0);
+        check_shape(&(struct shape){260, 260, 1, 1, DIMS[dim], .window = 70, .rows = {150}}, OT_F16, 0);
 }
 
 static void test_slopes(void **state) {
@@ -253,15 +253,16 @@ static void test_slopes(void **state) {
     for (int dim = 0; dim < 5; dim++)
         check_shape(&(struct shape){140, 140, 2, 1, DIMS[dim], .rows = {50}, .slopes = true}, DTYPES[dim % 2],
                     0);
-    check_shape(&(struct shape){30, 170, 4, 2, 64, 100, .slopes = true}, OT_BF16, 0);
+    check_shape(&(struct shape){30, 170, 4, 2, 64, .window = 100, .slopes = true}, OT_BF16, 0);
 }
 
 /* Queries behind a past, which rows and windows may begin in. */
 static void test_past(void **state) {
     (void)state;
     for (int dim = 0; dim < 5; dim++) {
-        check_shape(&(struct shape){1, 200, 2, 1, DIMS[dim]}, DTYPES[dim % 2], 0);
-        check_shape(&(struct shape){15, 101, 1, 1, DIMS[dim], 60, {37}}, DTYPES[dim % 2], 0);
+        check_shape(&(struct shape){1, 200, 2, 1, .dim = DIMS[dim]}, DTYPES[dim % 2], 0);
+        check_shape(&(struct shape){15, 101, 1, 1, DIMS[dim], .window = 60, .rows = {37}}, DTYPES[dim % 2],
+                    0);
     }
     check_shape(&(struct shape){140, 300, 1, 1, 64, .rows = {190, 30}}, OT_BF16, 0);
 }
@@ -275,7 +276,7 @@ static void test_strides(void **state) {
         check_shape(&(struct shape){20, 20, 2, 1, DIMS[dim], .pad = 40, .no_lse = true}, OT_F16, 0);
     }
     check_shape(&(struct shape){20, 20, 2, 1, 64, .pad = 3}, OT_BF16, 0);
-    check_shape(&(struct shape){20, 20, 2, 1, 64}, OT_F16, 1);
+    check_shape(&(struct shape){20, 20, 2, 1, .dim = 64}, OT_F16, 1);
 }
 
 /* Scores that outgrow the reference again and again, and scales that are no scales. */
