@@ -44,17 +44,25 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
     leave_launch(); /* from the signal's stack: nobody returns to it */
 }
 
-/* A kernel that has used up its stack faults for lack of one: the handler has its own. */
-static void have_signal_stack() {
+/* A kernel that has used up its stack faults for lack of one: the handler has its own. The stack that was
+ * there before comes back when the thread ends: AddressSanitizer gives it back to the system then. */
+struct SignalStack {
     static const size_t BYTES = 256 << 10;
-    static thread_local std::unique_ptr<char[]> memory;
-    if (memory)
-        return;
-    memory.reset(new char[BYTES]);
-    stack_t stack = {};
-    stack.ss_sp = memory.get();
-    stack.ss_size = BYTES;
-    sigaltstack(&stack, nullptr);
+    std::unique_ptr<char[]> memory{new char[BYTES]};
+    stack_t previous = {};
+
+    SignalStack() {
+        stack_t stack = {};
+        stack.ss_sp = memory.get();
+        stack.ss_size = BYTES;
+        sigaltstack(&stack, &previous);
+    }
+    ~SignalStack() { sigaltstack(&previous, nullptr); }
+};
+
+static void have_signal_stack() {
+    static thread_local SignalStack stack;
+    (void)stack;
 }
 
 void catch_faults() {
