@@ -2,13 +2,12 @@
  * repeated ids in the order of their tokens, so that the bits are those of the cpu device.
  *
  * Bytes moved per value: the dtype for dout, and 8 for each value of a distinct id's row. Before that the
- * tokens are sorted by (id, index), which takes a comparison for each pair of tokens of a piece: two
- * instructions each, some 50 us for a full piece on a GPU of 132 multiprocessors. Pieces of tokens are added
- * in order; the scratch holds a piece whatever its size, and no memory depends on the vocabulary.
+ * tokens are sorted by (id, index), which takes a comparison for each pair of tokens of a piece, two
+ * instructions each. Pieces of tokens are added in order; they keep the comparisons few, the scratch holds
+ * one whatever its size, and no memory depends on the vocabulary.
  *
- * Versions. An earlier thought was to count ids in a table of the vocabulary's size, scan it, and give each
- * token its place by an atomic; but the order inside an id needs the comparisons anyway, and they alone give
- * the place.
+ * Versions. Counting the ids in a table of the vocabulary's size, scanning it, and ranking the tokens of an
+ * id was considered: the ranking compares pairs of tokens too, and comparisons alone give the whole order.
  *
  * Summing: a block has one distinct id and a strip of columns, a pack for each thread, and walks the id's
  * tokens with BATCH loads under way. A frequent id is as slow as its column strips are many tokens long, but
@@ -16,7 +15,7 @@
  */
 #include "kernels/cuda/rows.cuh"
 
-enum { PIECE_TOKENS = 16384, SORT_BLOCK = 128, SUM_BLOCK = 128, BATCH = 8 };
+enum { PIECE_TOKENS = 8192, SORT_BLOCK = 128, SUM_BLOCK = 128, BATCH = 8 };
 
 /* A piece's tokens, sorted: [PIECE_TOKENS] each. */
 struct sorted_tokens {

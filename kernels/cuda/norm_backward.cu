@@ -26,8 +26,8 @@ struct norm_backward_shape {
 /* The round of chunks that a launch makes. */
 struct norm_backward_round {
     int64_t first, chunk_rows;
-    float *dweight,
-        *dbias; /* partial sums [chunks of the round, packs * N]; dbias NULL where there is none */
+    /* Partial sums [chunks of the round, packs * N]; dbias NULL where there is none. */
+    float *dweight, *dbias;
 };
 
 template <class T>
@@ -41,8 +41,7 @@ struct norm_places { /* of a thread's team */
     T *x, *dy; /* NULL where they are not kept */
 };
 
-/* Shared memory: room for sums; [teams][packs * N] of dweight and of dbias; [teams][2][packs * N] of x and
- * dy. */
+/* Shared memory: room for sums; dweight and dbias [teams, packs * N]; x and dy [teams, 2, packs * N]. */
 template <class T>
 static __device__ __forceinline__ norm_places<T> norm_find_places(const struct norm_backward_shape &shape,
                                                                   const struct norm_backward_round &round,
@@ -160,8 +159,9 @@ static __device__ __forceinline__ void norm_join_teams(const float *sums, int te
 }
 
 template <class T, bool ALIGNED>
-__global__ void norm_backward_chunk(struct ot_norm_backward op, struct norm_backward_shape shape,
-                                    struct norm_backward_round round) {
+__global__ void __launch_bounds__(OT_TEAM_LARGE_BLOCK)
+    norm_backward_chunk(struct ot_norm_backward op, struct norm_backward_shape shape,
+                        struct norm_backward_round round) {
     constexpr int N = ot_pack<T>::N;
     struct ot_team team = ot_team_here(shape.team);
     int packs = ((int)op.cols + N - 1) / N, width = packs * N;

@@ -99,6 +99,8 @@ __device__ __forceinline__ float ot_team_sum(const struct ot_team &team, float x
     return x;
 }
 
+enum { OT_TEAM_LARGE_BLOCK = 512 };
+
 struct ot_team_shape {
     int team, block; /* threads */
 };
@@ -106,10 +108,10 @@ struct ot_team_shape {
 /* Up to 64 packs (a head's norm: 64 to 256 values) a warp or less has a row, so that a block has many of
  * them; longer rows have a block of their own, with two packs or more for each thread. */
 static inline struct ot_team_shape ot_team_shape(int64_t packs) {
-    enum { WARP_PACKS = 64, SMALL_BLOCK = 256, LARGE_BLOCK = 512 };
+    enum { WARP_PACKS = 64, SMALL_BLOCK = 256 };
     if (packs > WARP_PACKS) {
-        int block = LARGE_BLOCK;
-        if (packs < 2 * LARGE_BLOCK)
+        int block = OT_TEAM_LARGE_BLOCK;
+        if (packs < 2 * OT_TEAM_LARGE_BLOCK)
             block = (int)ot_ceil_div(packs, 2 * OT_WARP) * OT_WARP;
         return {block, block};
     }
