@@ -1,6 +1,9 @@
-/* Causal attention, backward (Dao et al., "FlashAttention", section 3 and appendix B). With p = exp(scale *
- * q.k - lse): dv += p dout     ds = p * (dout.v - delta) * scale     dq += ds k     dk += ds q     delta =
- * dout.out
+/* Causal attention, backward (Dao et al., "FlashAttention", section 3 and appendix B), with
+ *
+ *     p = exp(score - lse)     delta = dout.out     ds = p * (dout.v - delta) * scale
+ *     dv += p dout             dq += ds k           dk += ds q
+ *
+ * ALiBi's part of a score is a constant: it has no gradient of its own.
  *
  * Two passes over the tiles, each recomputing p: one owns a block of queries and sums dq over keys, the other
  * owns a block of keys and sums dk and dv over queries and over the heads that share them. That is seven
@@ -59,8 +62,9 @@ static void attention_slopes(const struct ot_attention_backward *op, const struc
         attention_mask_row(ds, first, last, keys);
         p += first;
         ds += first;
+        float scale = attention_scale_row(forward, pair->head, query, pair->key + first, p, last - first);
         OT_FOR_LANES(j, lanes, last - first, {
-            ot_vf e = vec_exp(forward->scale * vec_load(OT_F32, p, j, lanes) - lse);
+            ot_vf e = vec_exp(scale * vec_load(OT_F32, p, j, lanes) - lse);
             vec_store(OT_F32, p, j, lanes, e);
             vec_store(OT_F32, ds, j, lanes, e * (vec_load(OT_F32, ds, j, lanes) - delta) * forward->scale);
         });

@@ -342,9 +342,9 @@ static void test_blocks(void **state) {
         {290, 290, 2, 1, 128, 100, 171, true},    /* both */
         {1, 600, 8, 2, 64, 0, 0, false},          /* one token of decoding */
         {70, 523, 4, 2, 40, 90, 0, false},        /* a prompt after a past, with a window */
-        {300, 300, 8, 4, 16, 0, 0, false, true},  /* ALiBi over several blocks */
+        {300, 300, 8, 4, 16, 0, 0, true, true},   /* ALiBi over several blocks */
         {70, 523, 4, 2, 24, 90, 0, false, true},  /* after a past, with a window */
-        {280, 280, 8, 8, 16, 0, 37, false, true}, /* and with rows */
+        {280, 280, 8, 8, 16, 40, 67, true, true}, /* and with rows */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_shape(&shapes[i]);
@@ -354,7 +354,7 @@ static void test_blocks(void **state) {
  * central differences in double. */
 static void test_reference(void **state) {
     (void)state;
-    static const struct shape shape = {24, 24, 4, 2, 6, 7, 15, true};
+    static const struct shape shape = {24, 24, 4, 2, 6, 7, 15, true, true};
     int32_t *row_start;
     float *values[4];
     double *in[4];
