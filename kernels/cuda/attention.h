@@ -12,6 +12,7 @@
 #include "kernels/cuda/launchers.h"
 
 cudaError_t ot_attention_forward_plain(const struct ot_attention *op, const struct ot_cuda_stream *on);
+/* With dot(out, dout) in op->scratch. */
 cudaError_t ot_attention_backward_plain(const struct ot_attention_backward *op,
                                         const struct ot_cuda_stream *on);
 

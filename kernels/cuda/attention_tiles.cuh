@@ -270,6 +270,22 @@ __device__ __forceinline__ ot_attention_span ot_attention_keys(const struct ot_a
     return {first, last};
 }
 
+/* Training shape (n_keys = n): the end of the queries that see a key of [begin, end). They are those from
+ * `begin` on whose first key lies before `end`. A warp searches together, 32 places at a time; all of it
+ * must call. */
+__device__ __forceinline__ int ot_attention_end_query(const struct ot_attention &op, int begin, int end) {
+    int low = begin, high = (int)op.n; /* `low` sees one: itself */
+    for (;;) {
+        int step = (high - low + OT_WARP - 1) / OT_WARP, query = low + ot_lane() * step;
+        bool sees = query < high && ot_attention_keys(op, query).first < end;
+        int seeing = __popc(__ballot_sync(0xffffffffu, sees));
+        if (step == 1)
+            return low + seeing;
+        high = min(high, low + seeing * step);
+        low += (seeing - 1) * step;
+    }
+}
+
 /* Calls f(T(), ot_head_dim<DIM>()) for what ot_attention_is_tiled accepts. */
 template <int DIM>
 struct ot_head_dim {

@@ -1,0 +1,494 @@
+/* Attention backward on tensor cores. With p = exp(score - lse) and delta = dot(out, dout), per pair of query and key:
+ *
+ *     dv += p dout          ds = p (dout.v - delta) scale          dq += ds k          dk += ds q
+ *
+ * (Dao, "FlashAttention-2", 2023, section 3.1.2). p and ds are rounded to the two-byte type before they are
+ * multiplied; all else between loads and stores is fp32.
+ *
+ * TWO PASSES. Gradients of keys are sums over queries and gradients of queries are sums over keys, so who walks over
+ * tiles once has one of the two sums in registers and must add the other in memory, tile by tile: with atomics, whose
+ * order changes from run to run, or in turns, for which every block waits for its predecessor and which needs an fp32
+ * dq of n * heads * head_dim beside the bf16 one. The contract's scratch is n * heads. So there are two kernels, as
+ * on the cpu device: one owns queries and sums dq, the other owns keys and sums dk and dv, over the queries and, in
+ * order, over the heads that share the keys. Both recompute scores and dout.v: 3 and 4 products, 7 for the 5 of one
+ * pass, that is 14 instead of 10 head_dim operations per pair seen. At head_dim 256 no warp can hold dk and dv: the
+ * kernel of keys is launched for each, and the products are 8.
+ *
+ * The results are functions of the arguments alone: each sum has one owner, and adds its pairs sixteen at a time in
+ * ascending order whatever the sizes below.
+ *
+ * A BLOCK's warps own 16 M rows each, whose two tiles (q and dout, or k and v) stay in shared memory. The other
+ * side's two tiles come through a ring of stages. Scores have the owned rows as rows, in the kernel of keys as well,
+ * where they are therefore transposed: so p and ds, rounded in the registers they are in, are the left operands of
+ * the sums (attention_tiles.cuh), and shared memory carries nothing but the inputs.
+ *
+ * FOREIGN TILES are not visited: queries of a block need the keys from the first of its first query to the last of
+ * its last; keys of a block are seen by the queries from itself on to the first that begins after it. Within a
+ * visited tile pairs that do not see each other have p = ds = 0. (A NaN there spreads as far as its tile.)
+ */
+#include <type_traits>
+
+#include "kernels/cuda/attention_tiles.cuh"
+
+/* ---- delta ---- */
+
+/* Eight threads for each dot product; by 16 bytes where rows are aligned for it. */
+template <class T, bool PACKED>
+__global__ void attention_delta(const struct ot_attention_backward op) {
+    constexpr int N = PACKED ? ot_pack<T>::N : 1;
+    const struct ot_attention &f = op.forward;
+    int64_t row = (int64_t)(blockIdx.x * (blockDim.x / 8) + threadIdx.x / 8);
+    int64_t query = row / f.heads, head = row % f.heads;
+    float sum = 0.0f;
+    if (query < f.n) {
+        int64_t at = query * f.ldo + head * f.head_dim;
+        const T *out = static_cast<const T *>(f.out) + at, *dout = static_cast<const T *>(op.dout) + at;
+        for (int d = (int)(threadIdx.x % 8) * N; d < f.head_dim; d += 8 * N) {
+            if constexpr (PACKED) {
+                ot_pack<T> a = ot_load(out + d), b = ot_load(dout + d);
+#pragma unroll
+                for (int i = 0; i < N; i++)
+                    sum = fmaf(a.v[i], b.v[i], sum);
+            } else {
+                sum = fmaf(ot_to_float(out[d]), ot_to_float(dout[d]), sum);
+            }
+        }
+    }
+#pragma unroll
+    for (int offset = 4; offset > 0; offset /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, offset);
+    if (query < f.n && threadIdx.x % 8 == 0)
+        op.scratch[head * f.n + query] = sum;
+}
+
+static cudaError_t launch_delta(const struct ot_attention_backward *op, const struct ot_cuda_stream *on) {
+    enum { THREADS = 256 };
+    const struct ot_attention *f = &op->forward;
+    dim3 grid((unsigned)ot_ceil_div(f->n * f->heads, THREADS / 8));
+    return ot_dispatch(f->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        bool packed = ot_is_packable(static_cast<const T *>(f->out), f->ldo, f->head_dim) &&
+                      ot_is_packable(static_cast<const T *>(op->dout), f->ldo, f->head_dim);
+        return ot_launch(packed ? attention_delta<T, true> : attention_delta<T, false>, grid, dim3(THREADS),
+                         0, on->stream, *op);
+    });
+}
+
+/* ---- sizes ---- */
+
+/* WARPS warps of 16 M rows each, against tiles of 8 N rows. */
+template <int HEAD_DIM, int M_, int N_, int WARPS_>
+struct backward_shape {
+    static constexpr int DIM = HEAD_DIM, M = M_, N = N_, WARPS = WARPS_, THREADS = WARPS * OT_WARP;
+    static constexpr int OWNED = WARPS * 16 * M, VISITED = 8 * N;
+    static constexpr int BLOCKS = 8 / WARPS; /* on a multiprocessor: all its registers */
+    static constexpr int OWNED_BYTES = 2 * OWNED * DIM * 2, STAGE_BYTES = 2 * VISITED * DIM * 2;
+    /* Threads that copy a visited tile: no more than there are pieces of its rows. */
+    static constexpr int PIECES = VISITED * ot_tile<DIM>::P, COPIERS = THREADS < PIECES ? THREADS : PIECES;
+};
+
+/* SMALL: for the 64 KiB of shared memory of sm_75. */
+template <int DIM, bool SMALL>
+using queries_shape = backward_shape<DIM, DIM == 64 || (DIM <= 128 && !SMALL) ? 2 : 1,
+                                     DIM == 256 && SMALL ? 2 : 4, DIM == 256 && SMALL ? 2 : 4>;
+template <int DIM, bool SMALL>
+using keys_shape = backward_shape<DIM, DIM == 64 ? 2 : 1, DIM == 256 && SMALL ? 2 : 4,
+                                  DIM == 256 ? (SMALL ? 2 : 4) : (DIM == 64 || SMALL ? 4 : 8)>;
+
+/* ---- the visited side on its way ---- */
+
+/* Pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the other, through
+ * `stages` slots of shared memory, as in the forward pass; one stage copies and waits in turn. */
+template <class T, class S>
+struct backward_ring {
+    const T *a, *b; /* the head's part of token 0 */
+    int64_t lda, ldb;
+    T *slots;
+    int stages, free_slot, first, end, row, heads;
+
+    __device__ __forceinline__ void copy_next() {
+        if (heads > 0) {
+            T *slot = slots + free_slot * (2 * S::VISITED * S::DIM);
+            if (S::COPIERS == S::THREADS || threadIdx.x < S::COPIERS) {
+                ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(slot, a, lda, row, end);
+                ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(slot + S::VISITED * S::DIM, b, ldb, row, end);
+            }
+            row += S::VISITED;
+            if (row >= end) {
+                row = first;
+                a += S::DIM;
+                b += S::DIM;
+                heads--;
+            }
+        }
+        ot_cp_async_commit(); /* an empty group, too: groups are counted */
+        free_slot = free_slot + 1 == stages ? 0 : free_slot + 1;
+    }
+
+    __device__ __forceinline__ void start(T *shared, int stage_count, int first_row, int end_row) {
+        slots = shared;
+        stages = stage_count;
+        free_slot = 0;
+        first = row = first_row;
+        end = end_row;
+        for (int i = 0; i < stages - 1; i++)
+            copy_next();
+    }
+
+    /* The next pair of tiles, for all warps; valid until the next call. */
+    __device__ __forceinline__ const T *next() {
+        if (stages == 1) {
+            __syncthreads();
+            copy_next();
+        }
+        if (stages <= 2)
+            ot_cp_async_wait<0>();
+        else
+            ot_cp_async_wait<1>();
+        __syncthreads();
+        if (stages > 1)
+            copy_next();
+        return slots + free_slot * (2 * S::VISITED * S::DIM);
+    }
+};
+
+/* ---- scores ---- */
+
+enum backward_sight { SEES_NONE, SEES_SOME, SEES_ALL };
+
+/* Of some queries and keys; any_first and all_first are the first keys of the first and of the last query. */
+__device__ __forceinline__ backward_sight backward_look(int any_first, int all_first, int query, int queries,
+                                                        int key, int keys) {
+    if (query + queries - 1 < key || key + keys <= any_first)
+        return SEES_NONE;
+    return key + keys - 1 <= query && key >= all_first ? SEES_ALL : SEES_SOME;
+}
+
+/* The factor that makes powers of 2 of dot products; ALiBi's slope likewise. With a slope, or where the factor would
+ * lift a mask, the scores are computed before the mask and the factor is 1 after it. */
+struct backward_scale {
+    float factor, slope;
+    bool bent;
+
+    __device__ __forceinline__ backward_scale(const struct ot_attention &op, int head)
+        : factor(op.scale * OT_LOG2_E), slope(op.slopes ? op.slopes[head] * OT_LOG2_E : 0.0f),
+          bent(op.slopes || !(factor > 0.0f)) {}
+    __device__ __forceinline__ float rest() const { return bent ? 1.0f : factor; }
+};
+
+/* distance: key - query of the lane's first element. It grows with the columns where they are keys (SIGN 1) and with
+ * the rows where those are (SIGN -1). */
+template <int SIGN, int M, int N>
+__device__ __forceinline__ void backward_bend(float (&s)[M][N][4], const backward_scale &scale,
+                                              int distance) {
+    if (!scale.bent)
+        return;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                float away = (float)distance + (float)(SIGN * (8 * n + i % 2 - 16 * m - i / 2 * 8));
+                s[m][n][i] = fmaf(s[m][n][i], scale.factor, scale.slope * away);
+            }
+}
+
+/* query, key: of the lane's first element. Rows are queries. */
+template <int M, int N>
+__device__ __forceinline__ void backward_mask_rows(float (&s)[M][N][4], const struct ot_attention &op,
+                                                   int query, int key) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            ot_attention_span seen = ot_attention_keys(op, query + 16 * m + 8 * r);
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    if (key + 8 * n + i < seen.first || key + 8 * n + i > seen.last)
+                        s[m][n][2 * r + i] = -INFINITY;
+        }
+}
+
+/* Columns are queries. */
+template <int M, int N>
+__device__ __forceinline__ void backward_mask_columns(float (&s)[M][N][4], const struct ot_attention &op,
+                                                      int query, int key) {
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            ot_attention_span seen = ot_attention_keys(op, query + 8 * n + i);
+#pragma unroll
+            for (int m = 0; m < M; m++)
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    if (key + 16 * m + 8 * r < seen.first || key + 16 * m + 8 * r > seen.last)
+                        s[m][n][2 * r + i] = -INFINITY;
+        }
+}
+
+/* What a query brings along: lse in powers of 2, and delta times the scale. Queries beyond the end have neither. */
+struct backward_query {
+    float lse, delta;
+
+    __device__ __forceinline__ void load(const struct ot_attention_backward &op, int head, int query) {
+        const struct ot_attention &f = op.forward;
+        bool valid = query < f.n;
+        lse = valid ? f.lse[head * f.n + query] * OT_LOG2_E : 0.0f;
+        delta = valid ? op.scratch[head * f.n + query] * f.scale : 0.0f;
+    }
+    __device__ __forceinline__ float weight(float score, float factor) const {
+        return ot_exp2_approx(fmaf(score, factor, -lse));
+    }
+    __device__ __forceinline__ float slope(float weight, float dot, float scale) const {
+        return weight * fmaf(dot, scale, -delta);
+    }
+};
+
+/* Rounds and stores a warp's rows times a factor, by way of `room`, its own rows of a tile that nobody reads any more:
+ * row 0 goes to token `first`. */
+template <class S, class T>
+__device__ __forceinline__ void backward_store(T *to, int64_t ld, int first, int end,
+                                               const float (&sum)[S::M][S::DIM / 8][4], T *room) {
+    int lane = ot_lane(), row = lane / 4, column = lane % 4 * 2;
+    __syncwarp();
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int d = 0; d < S::DIM / 8; d++)
+                *reinterpret_cast<uint32_t *>(room + ot_tile<S::DIM>::at(row + 16 * m + 8 * r, d) + column) =
+                    ot_pack_two<T>(sum[m][d][2 * r], sum[m][d][2 * r + 1]);
+    __syncwarp();
+    constexpr int P = ot_tile<S::DIM>::P;
+    for (int at = lane / P; at < 16 * S::M && first + at < end; at += OT_WARP / P)
+#pragma unroll
+        for (int chunk = lane % P; chunk < ot_tile<S::DIM>::CHUNKS; chunk += P)
+            *reinterpret_cast<uint4 *>(to + (first + at) * ld + chunk * 8) =
+                *reinterpret_cast<const uint4 *>(room + ot_tile<S::DIM>::at(at, chunk));
+}
+
+/* ---- dq ---- */
+
+template <class T, class S>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
+    attention_backward_queries(const struct ot_attention_backward op, int stages) {
+    const struct ot_attention &f = op.forward;
+    /* The last queries see most keys: the long work first. */
+    int n = (int)f.n, blocks = (n + S::OWNED - 1) / S::OWNED, heads = (int)f.heads;
+    int head = (int)blockIdx.x % heads, begin = (blocks - 1 - (int)blockIdx.x / heads) * S::OWNED;
+    int kv_head = head / (heads / (int)f.kv_heads), end = begin + S::OWNED < n ? begin + S::OWNED : n;
+    int warp_row = (int)(threadIdx.x / OT_WARP) * 16 * S::M, lane = ot_lane(), query = begin + warp_row;
+
+    T *q = ot_shared<T>(), *dout = q + S::OWNED * S::DIM;
+    ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(q, static_cast<const T *>(f.q) + head * S::DIM, f.ldq, begin,
+                                               n);
+    ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(dout, static_cast<const T *>(op.dout) + head * S::DIM, f.ldo,
+                                               begin, n);
+    int first = ot_attention_keys(f, begin).first / S::VISITED * S::VISITED;
+    backward_ring<T, S> ring;
+    ring.a = static_cast<const T *>(f.k) + kv_head * S::DIM;
+    ring.b = static_cast<const T *>(f.v) + kv_head * S::DIM;
+    ring.lda = f.ldk;
+    ring.ldb = f.ldv;
+    ring.heads = 1;
+    ring.start(dout + S::OWNED * S::DIM, stages, first, end); /* q and dout belong to the first group */
+    q += warp_row * S::DIM;
+    dout += warp_row * S::DIM;
+
+    const backward_scale scale(f, head);
+    int any_first = ot_attention_keys(f, query).first,
+        all_first = ot_attention_keys(f, query + 16 * S::M - 1).first;
+    backward_query rows[S::M][2];
+    float dq[S::M][S::DIM / 8][4];
+    ot_tile_zero(dq);
+#pragma unroll
+    for (int m = 0; m < S::M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            rows[m][r].load(op, head, query + lane / 4 + 16 * m + 8 * r);
+    for (int key = first; key < end; key += S::VISITED) {
+        const T *k = ring.next(), *v = k + S::VISITED * S::DIM;
+        backward_sight sight = backward_look(any_first, all_first, query, 16 * S::M, key, S::VISITED);
+        if (sight == SEES_NONE)
+            continue;
+        float s[S::M][S::N][4], ds[S::M][S::N][4];
+        int lane_query = query + lane / 4, lane_key = key + lane % 4 * 2;
+        ot_tile_zero(s);
+        ot_tile_dots<S::DIM>(s, q, k);
+        ot_tile_zero(ds);
+        ot_tile_dots<S::DIM>(ds, dout, v);
+        backward_bend<1>(s, scale, lane_key - lane_query);
+        if (sight == SEES_SOME)
+            backward_mask_rows(s, f, lane_query, lane_key);
+#pragma unroll
+        for (int m = 0; m < S::M; m++)
+#pragma unroll
+            for (int n = 0; n < S::N; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const backward_query &row = rows[m][i / 2];
+                    ds[m][n][i] = row.slope(row.weight(s[m][n][i], scale.rest()), ds[m][n][i], f.scale);
+                }
+        uint32_t rounded[S::M][S::N / 2][4];
+        ot_tile_round<T>(rounded, ds);
+        ot_tile_weigh<S::DIM>(dq, rounded, k);
+    }
+    backward_store<S>(static_cast<T *>(op.dq) + head * S::DIM, f.ldq, query, end, dq, q);
+}
+
+/* ---- dk, dv ---- */
+
+enum { SUM_KEYS = 1, SUM_VALUES = 2 };
+
+template <class T, class S, int SUMS>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
+    attention_backward_keys(const struct ot_attention_backward op, int stages) {
+    const struct ot_attention &f = op.forward;
+    /* The first keys are seen by most queries: the long work first. */
+    int n = (int)f.n, kv_heads = (int)f.kv_heads, group = (int)f.heads / kv_heads;
+    int kv_head = (int)blockIdx.x % kv_heads, begin = (int)blockIdx.x / kv_heads * S::OWNED;
+    int end = begin + S::OWNED < n ? begin + S::OWNED : n, end_query = ot_attention_end_query(f, begin, end);
+    int warp_row = (int)(threadIdx.x / OT_WARP) * 16 * S::M, lane = ot_lane(), key = begin + warp_row;
+
+    T *k = ot_shared<T>(), *v = k + S::OWNED * S::DIM;
+    ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(k, static_cast<const T *>(f.k) + kv_head * S::DIM, f.ldk,
+                                               begin, n);
+    if constexpr ((SUMS & SUM_KEYS) != 0)
+        ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(v, static_cast<const T *>(f.v) + kv_head * S::DIM, f.ldv,
+                                                   begin, n);
+    backward_ring<T, S> ring;
+    ring.a = static_cast<const T *>(f.q) + kv_head * group * S::DIM;
+    ring.b = static_cast<const T *>(op.dout) + kv_head * group * S::DIM;
+    ring.lda = f.ldq;
+    ring.ldb = f.ldo;
+    ring.heads = group;
+    ring.start(v + S::OWNED * S::DIM, stages, begin, end_query); /* k and v belong to the first group */
+    k += warp_row * S::DIM;
+    v += warp_row * S::DIM;
+
+    float dk[S::M][S::DIM / 8][4], dv[S::M][S::DIM / 8][4];
+    ot_tile_zero(dk);
+    ot_tile_zero(dv);
+    for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
+        const backward_scale scale(f, head);
+        for (int query = begin; query < end_query; query += S::VISITED) {
+            const T *q = ring.next(), *dout = q + S::VISITED * S::DIM;
+            int any_first = ot_attention_keys(f, query).first,
+                all_first = ot_attention_keys(f, query + S::VISITED - 1).first;
+            backward_sight sight = backward_look(any_first, all_first, query, S::VISITED, key, 16 * S::M);
+            if (sight == SEES_NONE)
+                continue;
+            int lane_query = query + lane % 4 * 2, lane_key = key + lane / 4;
+            backward_query columns[S::N][2];
+#pragma unroll
+            for (int n = 0; n < S::N; n++)
+#pragma unroll
+                for (int i = 0; i < 2; i++)
+                    columns[n][i].load(op, head, lane_query + 8 * n + i);
+            float p[S::M][S::N][4];
+            uint32_t rounded[S::M][S::N / 2][4];
+            ot_tile_zero(p);
+            ot_tile_dots<S::DIM>(p, k, q);
+            backward_bend<-1>(p, scale, lane_key - lane_query);
+            if (sight == SEES_SOME)
+                backward_mask_columns(p, f, lane_query, lane_key);
+#pragma unroll
+            for (int m = 0; m < S::M; m++)
+#pragma unroll
+                for (int n = 0; n < S::N; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        p[m][n][i] = columns[n][i % 2].weight(p[m][n][i], scale.rest());
+            if constexpr ((SUMS & SUM_VALUES) != 0) {
+                ot_tile_round<T>(rounded, p);
+                ot_tile_weigh<S::DIM>(dv, rounded, dout);
+            }
+            if constexpr ((SUMS & SUM_KEYS) != 0) {
+                float ds[S::M][S::N][4];
+                ot_tile_zero(ds);
+                ot_tile_dots<S::DIM>(ds, v, dout);
+#pragma unroll
+                for (int m = 0; m < S::M; m++)
+#pragma unroll
+                    for (int n = 0; n < S::N; n++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            ds[m][n][i] = columns[n][i % 2].slope(p[m][n][i], ds[m][n][i], f.scale);
+                ot_tile_round<T>(rounded, ds);
+                ot_tile_weigh<S::DIM>(dk, rounded, q);
+            }
+        }
+    }
+    if constexpr ((SUMS & SUM_KEYS) != 0)
+        backward_store<S>(static_cast<T *>(op.dk) + kv_head * S::DIM, f.ldk, key, end, dk, k);
+    if constexpr ((SUMS & SUM_VALUES) != 0)
+        backward_store<S>(static_cast<T *>(op.dv) + kv_head * S::DIM, f.ldv, key, end, dv, k);
+}
+
+/* ---- launch ---- */
+
+/* As in the forward pass; one stage is the least. 0: no room. */
+template <class S>
+static int backward_stages(int shared_bytes) {
+    for (int blocks = S::BLOCKS; blocks > 0; blocks--)
+        for (int stages = 3; stages >= 2; stages--)
+            if (blocks * (S::OWNED_BYTES + stages * S::STAGE_BYTES + 1024) <= shared_bytes + 1024)
+                return stages;
+    return S::OWNED_BYTES + S::STAGE_BYTES <= shared_bytes ? 1 : 0;
+}
+
+template <class S>
+static cudaError_t launch_pass(void (*kernel)(struct ot_attention_backward, int),
+                               const struct ot_attention_backward *op, int64_t heads, int stages,
+                               const struct ot_cuda_stream *on) {
+    unsigned grid = (unsigned)(ot_ceil_div(op->forward.n, S::OWNED) * heads);
+    return ot_launch(kernel, dim3(grid), dim3(S::THREADS), S::OWNED_BYTES + stages * S::STAGE_BYTES,
+                     on->stream, *op, stages);
+}
+
+template <class T, int DIM, bool SMALL>
+static cudaError_t launch_tiled(const struct ot_attention_backward *op, const struct ot_cuda_stream *on) {
+    using Q = queries_shape<DIM, SMALL>;
+    using K = keys_shape<DIM, SMALL>;
+    int stages_q = backward_stages<Q>(on->shared_bytes), stages_k = backward_stages<K>(on->shared_bytes);
+    if (stages_q == 0 || stages_k == 0)
+        return ot_attention_backward_plain(op, on);
+    int64_t heads = op->forward.heads, kv_heads = op->forward.kv_heads;
+    OT_CUDA_TRY(launch_pass<Q>(attention_backward_queries<T, Q>, op, heads, stages_q, on));
+    if constexpr (DIM <= 128) {
+        return launch_pass<K>(attention_backward_keys<T, K, SUM_KEYS | SUM_VALUES>, op, kv_heads, stages_k,
+                              on);
+    } else {
+        OT_CUDA_TRY(launch_pass<K>(attention_backward_keys<T, K, SUM_KEYS>, op, kv_heads, stages_k, on));
+        return launch_pass<K>(attention_backward_keys<T, K, SUM_VALUES>, op, kv_heads, stages_k, on);
+    }
+}
+
+static bool is_tiled(const struct ot_attention_backward *op, int arch) {
+    const struct ot_attention *f = &op->forward;
+    return ot_attention_is_tiled(f, arch) && ot_attention_is_aligned(op->dout, f->ldo) &&
+           ot_attention_is_aligned(op->dq, f->ldq) && ot_attention_is_aligned(op->dk, f->ldk) &&
+           ot_attention_is_aligned(op->dv, f->ldv);
+}
+
+extern "C" cudaError_t ot_cuda_attention_backward(const struct ot_attention_backward *args,
+                                                  const struct ot_cuda_stream *on) {
+    if (args->forward.n == 0)
+        return cudaSuccess;
+    OT_CUDA_TRY(launch_delta(args, on));
+    if (!is_tiled(args, on->arch))
+        return ot_attention_backward_plain(args, on);
+    return ot_attention_dispatch(&args->forward, [&](auto zero, auto dim) {
+        using T = decltype(zero);
+        constexpr int DIM = decltype(dim)::value;
+        if constexpr (std::is_same<T, __half>::value)
+            if (on->arch < 80)
+                return launch_tiled<T, DIM, true>(args, on);
+        return launch_tiled<T, DIM, false>(args, on);
+    });
+}

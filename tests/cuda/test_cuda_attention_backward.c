@@ -1,0 +1,331 @@
+/* Attention backward on the cuda device against the cpu device: both ways (kernels/cuda/attention.h), all head sizes
+ * and dtypes, shared keys, rows, windows, ALiBi, distances between tokens, arrays off alignment. Both devices are given
+ * the same out and lse, those of a reference in double, so that only the backward differs.
+ *
+ * Bounds. u = 2^-24, v = what one rounding to the storage type costs (bf16 2^-8 of its value, fp16 2^-11 of it or 2^-25,
+ * fp32 nothing). The reference has each pair's p and ds and the sums of absolute values behind them.
+ *   - A score is a dot product of head_dim terms, then a few operations on numbers not larger than |score|, the distance
+ *     term and |lse|: off by e = u ((head_dim + 2) scale sum |q k| + 6 (|score| + |slope distance| + |lse|)).
+ *   - p = exp(score - lse), a few ulps of exp and of its argument's reduction: off by p (e + 8 u).
+ *   - dout.v and delta are dot products: off by d = u (head_dim + 2) (sum |dout v| + sum |dout out|); so
+ *     ds = p (dout.v - delta) scale is off by |ds| (e + 12 u) + p scale d.
+ *   - dv sums k terms p dout: k u sum |p dout|; dq and dk likewise. The tensor cores' own sums keep at least fp32's
+ *     bits but may cut instead of round: twice that.
+ * All this on either device, hence doubled. The cuda device moreover rounds p and ds before their products where the
+ * storage type has two bytes: v each. How results are rounded is known to the fixture.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/cuda/cuda_fixture.h"
+#include "tests/support/check.h"
+
+struct shape {
+    int64_t n, heads, kv_heads, head_dim;
+    int64_t window, row; /* 0: none; rows of `row` tokens, 0: one row */
+    bool slopes;
+    int64_t pad; /* elements between tokens, which must stay untouched */
+    int shift;
+    int64_t nan_first, nan_end; /* tokens that are all NaN: of whole rows, and of whole tiles */
+};
+
+enum { Q, K, V, DOUT, OUT, ARRAYS };
+enum { DQ, DK, DV, GRADS };
+
+struct backward_case {
+    const struct shape *shape;
+    float scale;
+    int32_t *row_start;
+    float *arrays[ARRAYS], *lse;
+    float slopes[8];
+    double *bounds[GRADS];
+};
+
+/* ---- where things are ---- */
+
+static int64_t width(const struct shape *s, bool query_side) {
+    return (query_side ? s->heads : s->kv_heads) * s->head_dim;
+}
+
+static int64_t ld(const struct shape *s, bool query_side) {
+    return width(s, query_side) + s->pad;
+}
+
+static bool is_query_side(int array) {
+    return array == Q || array == DOUT || array == OUT;
+}
+
+static int64_t place(const struct shape *s, bool query_side, int64_t token, int64_t head) {
+    return token * ld(s, query_side) + head * s->head_dim;
+}
+
+static int64_t kv_head(const struct shape *s, int64_t head) {
+    return head / (s->heads / s->kv_heads);
+}
+
+static bool sees(const struct backward_case *c, int64_t query, int64_t key) {
+    const struct shape *s = c->shape;
+    return key >= c->row_start[query] && key <= query && (s->window == 0 || key > query - s->window);
+}
+
+/* ---- inputs ---- */
+
+static void *zeros(int64_t n, size_t size) {
+    void *values = calloc((size_t)n, size);
+    assert_non_null(values);
+    return values;
+}
+
+/* Random, with NaNs between the tokens and in tokens [nan_first, nan_end). */
+static float *random_array(const struct shape *s, int array) {
+    int64_t step = ld(s, is_query_side(array)), used = width(s, is_query_side(array));
+    float *values = ops_random(10 + (uint64_t)array, s->n * step, 1);
+    for (int64_t i = 0; i < s->n * step; i++)
+        if (i % step >= used || (i / step >= s->nan_first && i / step < s->nan_end))
+            values[i] = NAN;
+    return values;
+}
+
+/* On the grids of bf16 and of fp16. */
+static float on_grids(double value) {
+    float rounded = ot_bf16_to_f32(ot_bf16_from_f32((float)value));
+    return fabsf(rounded) < 0x1p-14f ? 0 : rounded;
+}
+
+/* ---- the reference ---- */
+
+struct sums {
+    double value, absolute;
+};
+
+static struct sums dot(const float *a, const float *b, int64_t n) {
+    struct sums sum = {0, 0};
+    for (int64_t i = 0; i < n; i++) {
+        sum.value += (double)a[i] * b[i];
+        sum.absolute += fabs((double)a[i] * b[i]);
+    }
+    return sum;
+}
+
+/* A score and by how much one in fp32 is off, without lse's part of it. */
+static double score(const struct backward_case *c, int64_t head, int64_t query, int64_t key, double *error) {
+    const struct shape *s = c->shape;
+    struct sums qk = dot(c->arrays[Q] + place(s, true, query, head),
+                         c->arrays[K] + place(s, false, key, kv_head(s, head)), s->head_dim);
+    double away = s->slopes ? c->slopes[head] * (double)(query - key) : 0, value = c->scale * qk.value - away;
+    *error = 0x1p-24 * ((double)(s->head_dim + 2) * c->scale * qk.absolute + 6 * (fabs(value) + away));
+    return value;
+}
+
+/* lse and out of one query and head, as a forward pass leaves them. */
+static void fill_forward(struct backward_case *c, int64_t head, int64_t query) {
+    const struct shape *s = c->shape;
+    double sum = 0, error, *out = zeros(s->head_dim, sizeof *out);
+    for (int64_t key = 0; key <= query; key++) {
+        double p = sees(c, query, key) ? exp(score(c, head, query, key, &error)) : 0;
+        const float *v = c->arrays[V] + place(s, false, key, kv_head(s, head));
+        sum += p;
+        for (int64_t d = 0; sees(c, query, key) && d < s->head_dim; d++)
+            out[d] += p * v[d];
+    }
+    c->lse[head * s->n + query] = (float)log(sum);
+    for (int64_t d = 0; d < s->head_dim; d++)
+        c->arrays[OUT][place(s, true, query, head) + d] = on_grids(out[d] / sum);
+    free(out);
+}
+
+/* Adds what a pair's errors do to the gradients: each weight times what it multiplies, and the sums' own rounding over
+ * `terms` terms. */
+static void add_pair(struct backward_case *c, enum ot_dtype dtype, int64_t head, int64_t query, int64_t key) {
+    const struct shape *s = c->shape;
+    const double u = 0x1p-24, terms = (double)(s->n * (s->heads / s->kv_heads) + 2);
+    const double v = dtype == OT_F32 ? 0 : cuda_unit_roundoff(dtype), tiny = dtype == OT_F16 ? 0x1p-25 : 0;
+    int64_t at_query = place(s, true, query, head), at_key = place(s, false, key, kv_head(s, head));
+    const float *q = c->arrays[Q] + at_query, *k = c->arrays[K] + at_key, *dout = c->arrays[DOUT] + at_query;
+    double lse = c->lse[head * s->n + query], e, x = score(c, head, query, key, &e), p = exp(x - lse);
+    struct sums dp = dot(dout, c->arrays[V] + at_key, s->head_dim),
+                delta = dot(dout, c->arrays[OUT] + at_query, s->head_dim);
+    e += 6 * u * fabs(lse);
+    double ds = fabs(p * (dp.value - delta.value) * c->scale);
+    double p_error = p * (e + 8 * u);
+    double ds_error =
+        ds * (e + 12 * u) + p * c->scale * u * (double)(s->head_dim + 2) * (dp.absolute + delta.absolute);
+    /* both devices' errors, and cuda's rounding */
+    p_error = 2 * p_error + v * (p + p_error) + tiny;
+    ds_error = 2 * ds_error + v * (ds + ds_error) + tiny;
+    p_error += 3 * terms * u * (p + p_error);
+    ds_error += 3 * terms * u * (ds + ds_error);
+    for (int64_t d = 0; d < s->head_dim; d++) {
+        c->bounds[DQ][at_query + d] += ds_error * fabs((double)k[d]);
+        c->bounds[DK][at_key + d] += ds_error * fabs((double)q[d]);
+        c->bounds[DV][at_key + d] += p_error * fabs((double)dout[d]);
+    }
+}
+
+static struct backward_case make_case(const struct shape *s, enum ot_dtype dtype) {
+    struct backward_case c = {.shape = s, .scale = 1.0f / sqrtf((float)s->head_dim)};
+    c.row_start = zeros(s->n, sizeof *c.row_start);
+    for (int64_t i = 0; i < s->n; i++)
+        c.row_start[i] = (int32_t)(s->row ? i / s->row * s->row : 0);
+    for (int head = 0; head < 8; head++)
+        c.slopes[head] = 0.3f / (float)(1 + head * head);
+    for (int array = 0; array < ARRAYS; array++)
+        c.arrays[array] = random_array(s, array);
+    c.lse = zeros(s->heads * s->n, sizeof *c.lse);
+    for (int grad = 0; grad < GRADS; grad++)
+        c.bounds[grad] = zeros(s->n * ld(s, grad == DQ), sizeof *c.bounds[grad]);
+    for (int64_t head = 0; head < s->heads; head++)
+        for (int64_t query = 0; query < s->n; query++) {
+            fill_forward(&c, head, query);
+            for (int64_t key = 0; key <= query; key++)
+                if (sees(&c, query, key))
+                    add_pair(&c, dtype, head, query, key);
+        }
+    return c;
+}
+
+static void free_case(struct backward_case *c) {
+    free(c->row_start);
+    free(c->lse);
+    for (int array = 0; array < ARRAYS; array++)
+        free(c->arrays[array]);
+    for (int grad = 0; grad < GRADS; grad++)
+        free(c->bounds[grad]);
+}
+
+/* ---- the op ---- */
+
+static const char *const names[GRADS] = {"dq", "dk", "dv"};
+
+static void run_case(struct ops_fixture *f, const void *argument) {
+    const struct backward_case *c = argument;
+    const struct shape *s = c->shape;
+    struct ot_attention_backward op = {.forward = {.dtype = f->dtype,
+                                                   .n = s->n,
+                                                   .n_keys = s->n,
+                                                   .heads = s->heads,
+                                                   .kv_heads = s->kv_heads,
+                                                   .head_dim = s->head_dim,
+                                                   .window = s->window,
+                                                   .ldq = ld(s, true),
+                                                   .ldk = ld(s, false),
+                                                   .ldv = ld(s, false),
+                                                   .ldo = ld(s, true),
+                                                   .scale = c->scale,
+                                                   .row_start = ops_upload_ids(f, c->row_start, s->n)}};
+    void *arrays[ARRAYS], *grads[GRADS];
+    for (int array = 0; array < ARRAYS; array++)
+        arrays[array] = ops_upload(f, f->dtype, c->arrays[array], s->n * ld(s, is_query_side(array)));
+    for (int grad = 0; grad < GRADS; grad++)
+        grads[grad] = ops_blank_values(f, f->dtype, s->n * ld(s, grad == DQ));
+    op.forward.q = arrays[Q];
+    op.forward.k = arrays[K];
+    op.forward.v = arrays[V];
+    op.forward.out = arrays[OUT];
+    op.dout = arrays[DOUT];
+    op.dq = grads[DQ];
+    op.dk = grads[DK];
+    op.dv = grads[DV];
+    op.forward.lse = ops_upload(f, OT_F32, c->lse, s->heads * s->n);
+    op.forward.slopes = s->slopes ? ops_upload(f, OT_F32, c->slopes, s->heads) : NULL;
+    op.scratch = ops_blank(f, ot_attention_backward_scratch_bytes(s->n, s->heads));
+    f->ops->attention_backward(f->lane, &op);
+    for (int grad = 0; grad < GRADS; grad++)
+        ops_collect(f, names[grad], f->dtype, grads[grad], s->n * ld(s, grad == DQ));
+}
+
+static void check_shape(const struct shape *s, enum ot_dtype dtype) {
+    struct backward_case c = make_case(s, dtype);
+    struct cuda_pair pair;
+    cuda_run(&pair, run_case, &c, dtype, s->shift);
+    for (int grad = 0; grad < GRADS; grad++) {
+        const float *got = ops_result(&pair.cuda, names[grad], NULL);
+        for (int64_t i = 0; i < s->n * ld(s, grad == DQ); i++) {
+            int64_t token = i / ld(s, grad == DQ), column = i % ld(s, grad == DQ);
+            bool outside = column >= width(s, grad == DQ) || (token >= s->nan_first && token < s->nan_end);
+            assert_int_equal(isnan(got[i]) != 0, outside);
+        }
+        cuda_check_close(&pair, names[grad], &(struct cuda_bound){.each = c.bounds[grad]});
+    }
+    cuda_close(&pair);
+    free_case(&c);
+}
+
+static void check_shapes(const struct shape *shapes, size_t n, enum ot_dtype dtype) {
+    for (size_t i = 0; i < n; i++)
+        check_shape(&shapes[i], dtype);
+}
+
+/* ---- tests ---- */
+
+#define CHECK(shapes, dtype) check_shapes(shapes, sizeof(shapes) / sizeof *(shapes), dtype)
+
+static const struct shape tiled[] = {
+    {.n = 1, .heads = 1, .kv_heads = 1, .head_dim = 64},
+    {.n = 141, .heads = 2, .kv_heads = 2, .head_dim = 64, .pad = 8},
+    {.n = 97, .heads = 3, .kv_heads = 1, .head_dim = 80},
+    {.n = 133, .heads = 2, .kv_heads = 1, .head_dim = 96, .window = 29, .slopes = true},
+    {.n = 150, .heads = 2, .kv_heads = 1, .head_dim = 128, .row = 47, .pad = 16},
+    {.n = 71, .heads = 2, .kv_heads = 1, .head_dim = 256, .slopes = true, .pad = 8},
+    {.n = 129, .heads = 4, .kv_heads = 2, .head_dim = 64, .window = 40, .row = 70, .slopes = true},
+};
+
+static void test_tiled_bf16(void **state) {
+    (void)state;
+    CHECK(tiled, OT_BF16);
+}
+
+static void test_tiled_fp16(void **state) {
+    (void)state;
+    CHECK(tiled, OT_F16);
+}
+
+/* What tiles do not take: fp32, other head sizes, rows that 16 bytes do not reach. */
+static const struct shape plain[] = {
+    {.n = 1, .heads = 1, .kv_heads = 1, .head_dim = 1},
+    {.n = 45, .heads = 4, .kv_heads = 2, .head_dim = 7, .window = 9, .pad = 3},
+    {.n = 70, .heads = 2, .kv_heads = 1, .head_dim = 72, .row = 33, .slopes = true, .shift = 1},
+    {.n = 39, .heads = 1, .kv_heads = 1, .head_dim = 200, .window = 20, .row = 15, .pad = 1},
+};
+static const struct shape misaligned[] = {
+    {.n = 50, .heads = 2, .kv_heads = 1, .head_dim = 64, .shift = 1},
+    {.n = 35, .heads = 2, .kv_heads = 2, .head_dim = 128, .pad = 4},
+};
+static const struct shape single[] = {
+    {.n = 67, .heads = 2, .kv_heads = 1, .head_dim = 64, .slopes = true},
+    {.n = 34, .heads = 1, .kv_heads = 1, .head_dim = 256, .pad = 4},
+};
+
+static void test_plain(void **state) {
+    (void)state;
+    CHECK(plain, OT_F32);
+    CHECK(plain, OT_BF16);
+    CHECK(plain, OT_F16);
+    CHECK(misaligned, OT_BF16);
+    CHECK(misaligned, OT_F16);
+    CHECK(single, OT_F32);
+}
+
+/* A row full of NaNs, before another or behind it, stays alone: its tiles are not visited. */
+static void test_foreign_rows(void **state) {
+    (void)state;
+    static const struct shape shapes[] = {
+        {.n = 160, .heads = 2, .kv_heads = 1, .head_dim = 64, .row = 128, .nan_first = 0, .nan_end = 128},
+        {.n = 160, .heads = 1, .kv_heads = 1, .head_dim = 128, .row = 128, .nan_first = 128, .nan_end = 160},
+        {.n = 160, .heads = 1, .kv_heads = 1, .head_dim = 72, .row = 128, .nan_first = 0, .nan_end = 128},
+    };
+    CHECK(shapes, OT_BF16);
+}
+
+int main(void) {
+    cuda_skip_without_device();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tiled_bf16),
+        cmocka_unit_test(test_tiled_fp16),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_foreign_rows),
+    };
+    return cmocka_run_group_tests_name("cuda_attention_backward", tests, NULL, NULL);
+}
