@@ -1,30 +1,34 @@
-/* Attention backward on tensor cores. With p = exp(score - lse) and delta = dot(out, dout), per pair of query and key:
+/* Attention backward on tensor cores. With p = exp(score - lse) and delta = dot(out, dout), per pair of
+ * query and key:
  *
  *     dv += p dout          ds = p (dout.v - delta) scale          dq += ds k          dk += ds q
  *
  * (Dao, "FlashAttention-2", 2023, section 3.1.2). p and ds are rounded to the two-byte type before they are
  * multiplied; all else between loads and stores is fp32.
  *
- * TWO PASSES. Gradients of keys are sums over queries and gradients of queries are sums over keys, so who walks over
- * tiles once has one of the two sums in registers and must add the other in memory, tile by tile: with atomics, whose
- * order changes from run to run, or in turns, for which every block waits for its predecessor and which needs an fp32
- * dq of n * heads * head_dim beside the bf16 one. The contract's scratch is n * heads. So there are two kernels, as
- * on the cpu device: one owns queries and sums dq, the other owns keys and sums dk and dv, over the queries and, in
- * order, over the heads that share the keys. Both recompute scores and dout.v: 3 and 4 products, 7 for the 5 of one
- * pass, that is 14 instead of 10 head_dim operations per pair seen. At head_dim 256 no warp can hold dk and dv: the
- * kernel of keys is launched for each, and the products are 8.
+ * TWO PASSES. Gradients of keys are sums over queries and gradients of queries are sums over keys, so who
+ * walks over tiles once has one of the two sums in registers and must add the other in memory, tile by
+ * tile: with atomics, whose order changes from run to run, or in turns, for which every block waits for its
+ * predecessor and which needs an fp32 dq of n * heads * head_dim beside the bf16 one. The contract's
+ * scratch is n * heads. So there are two kernels, as on the cpu device: one owns queries and sums dq, the
+ * other owns keys and sums dk and dv, over the queries and, in order, over the heads that share the keys.
+ * Both recompute scores and dout.v: 3 and 4 products, 7 for the 5 of one pass, that is 14 instead of 10
+ * head_dim operations per pair seen. At head_dim 256 no warp can hold dk and dv: the kernel of keys is
+ * launched for each, and the products are 8.
  *
- * The results are functions of the arguments alone: each sum has one owner, and adds its pairs sixteen at a time in
- * ascending order whatever the sizes below.
+ * The results are functions of the arguments alone: each sum has one owner, and adds its pairs sixteen at a
+ * time in ascending order whatever the sizes below.
  *
- * A BLOCK's warps own 16 M rows each, whose two tiles (q and dout, or k and v) stay in shared memory. The other
- * side's two tiles come through a ring of stages. Scores have the owned rows as rows, in the kernel of keys as well,
- * where they are therefore transposed: so p and ds, rounded in the registers they are in, are the left operands of
- * the sums (attention_tiles.cuh), and shared memory carries nothing but the inputs.
+ * A BLOCK's warps own 16 M rows each, whose two tiles (q and dout, or k and v) stay in shared memory. The
+ * other side's two tiles come through a ring of stages. Scores have the owned rows as rows, in the kernel
+ * of keys as well, where they are therefore transposed: so p and ds, rounded in the registers they are in,
+ * are the left operands of the sums (attention_tiles.cuh), and shared memory carries nothing but the
+ * inputs.
  *
- * FOREIGN TILES are not visited: queries of a block need the keys from the first of its first query to the last of
- * its last; keys of a block are seen by the queries from itself on to the first that begins after it. Within a
- * visited tile pairs that do not see each other have p = ds = 0. (A NaN there spreads as far as its tile.)
+ * FOREIGN TILES are not visited: queries of a block need the keys from the first of its first query to the
+ * last of its last; keys of a block are seen by the queries from itself on to the first that begins after
+ * it. Within a visited tile pairs that do not see each other have p = ds = 0. (A NaN there spreads as far
+ * as its tile.)
  */
 #include <type_traits>
 
@@ -97,8 +101,8 @@ using keys_shape = backward_shape<DIM, DIM == 64 ? 2 : 1, DIM == 256 && SMALL ? 
 
 /* ---- the visited side on its way ---- */
 
-/* Pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the other, through
- * `stages` slots of shared memory, as in the forward pass; one stage copies and waits in turn. */
+/* Pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the other,
+ * through `stages` slots of shared memory, as in the forward pass; one stage copies and waits in turn. */
 template <class T, class S>
 struct backward_ring {
     const T *a, *b; /* the head's part of token 0 */
@@ -164,8 +168,8 @@ __device__ __forceinline__ backward_sight backward_look(int any_first, int all_f
     return key + keys - 1 <= query && key >= all_first ? SEES_ALL : SEES_SOME;
 }
 
-/* The factor that makes powers of 2 of dot products; ALiBi's slope likewise. With a slope, or where the factor would
- * lift a mask, the scores are computed before the mask and the factor is 1 after it. */
+/* The factor that makes powers of 2 of dot products; ALiBi's slope likewise. With a slope, or where the
+ * factor would lift a mask, the scores are computed before the mask and the factor is 1 after it. */
 struct backward_scale {
     float factor, slope;
     bool bent;
@@ -176,8 +180,8 @@ struct backward_scale {
     __device__ __forceinline__ float rest() const { return bent ? 1.0f : factor; }
 };
 
-/* distance: key - query of the lane's first element. It grows with the columns where they are keys (SIGN 1) and with
- * the rows where those are (SIGN -1). */
+/* distance: key - query of the lane's first element. It grows with the columns where they are keys (SIGN 1)
+ * and with the rows where those are (SIGN -1). */
 template <int SIGN, int M, int N>
 __device__ __forceinline__ void backward_bend(float (&s)[M][N][4], const backward_scale &scale,
                                               int distance) {
@@ -230,7 +234,8 @@ __device__ __forceinline__ void backward_mask_columns(float (&s)[M][N][4], const
         }
 }
 
-/* What a query brings along: lse in powers of 2, and delta times the scale. Queries beyond the end have neither. */
+/* What a query brings along: lse in powers of 2, and delta times the scale. Queries beyond the end have
+ * neither. */
 struct backward_query {
     float lse, delta;
 
@@ -248,8 +253,8 @@ struct backward_query {
     }
 };
 
-/* Rounds and stores a warp's rows times a factor, by way of `room`, its own rows of a tile that nobody reads any more:
- * row 0 goes to token `first`. */
+/* Rounds and stores a warp's rows by way of `room`, its own rows of a tile that nobody
+ * reads any more: row 0 goes to token `first`. */
 template <class S, class T>
 __device__ __forceinline__ void backward_store(T *to, int64_t ld, int first, int end,
                                                const float (&sum)[S::M][S::DIM / 8][4], T *room) {

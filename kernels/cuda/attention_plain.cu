@@ -2,16 +2,16 @@
  * (attention.h), fp32 above all. Any dtype, any head size up to 256, any alignment.
  *
  * A block has 64 threads, seen as 8 x 8. It owns ROWS = 8 M rows (queries, or keys where gradients of keys
- * are summed) and walks over tiles of as many rows of the other side. Everything lies in shared memory as fp32,
- * rows padded to an odd length so that equal columns of consecutive rows are in different banks, and filled
- * with zeros beyond the head and beyond the last token. Thread (r, c) computes the M x M scores of rows r + 8 a
- * with columns c + 8 b, passes its weights through shared memory to the 8 threads of its row, which are of
- * one warp, and sums columns c + 8 e of its rows' results in registers: M^2 multiply-adds for 2 M loads in the
- * one product, M E for M + E in the other.
+ * are summed) and walks over tiles of as many rows of the other side. Everything lies in shared memory as
+ * fp32, rows padded to an odd length so that equal columns of consecutive rows are in different banks, and
+ * filled with zeros beyond the head and beyond the last token. Thread (r, c) computes the M x M scores of
+ * rows r + 8 a with columns c + 8 b, passes its weights through shared memory to the 8 threads of its row,
+ * which are of one warp, and sums columns c + 8 e of its rows' results in registers: M^2 multiply-adds for
+ * 2 M loads in the one product, M E for M + E in the other.
  *
- * The backward is two passes, as on the cpu device: one owns queries and sums dq, the other owns keys and sums
- * dk and dv over the queries and, in order, over the heads that share them. Each sum has one owner and one
- * order. p and ds stay in fp32.
+ * The backward is two passes, as on the cpu device: one owns queries and sums dq, the other owns keys and
+ * sums dk and dv over the queries and, in order, over the heads that share them. Each sum has one owner and
+ * one order. p and ds stay in fp32.
  */
 #include <float.h>
 #include <math.h>
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS) plain_forward(con
 
 /* ---- backward ---- */
 
-/* Dot products q.k and dout.v of one pair become its weight and the slope of its score; both 0 if not seen. */
+/* Dot products q.k and dout.v of one pair become its weight and the slope of its score; 0 if not seen. */
 __device__ __forceinline__ void plain_slope(const struct ot_attention_backward &op, int head, float slope,
                                             int query, int key, float &p, float &ds) {
     const struct ot_attention &f = op.forward;

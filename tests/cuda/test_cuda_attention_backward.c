@@ -1,18 +1,22 @@
-/* Attention backward on the cuda device against the cpu device: both ways (kernels/cuda/attention.h), all head sizes
- * and dtypes, shared keys, rows, windows, ALiBi, distances between tokens, arrays off alignment. Both devices are given
- * the same out and lse, those of a reference in double, so that only the backward differs.
+/* Attention backward on the cuda device against the cpu device: both ways (kernels/cuda/attention.h), all
+ * head sizes and dtypes, shared keys, rows, windows, ALiBi, distances between tokens, arrays off alignment.
+ * Both devices are given the same out and lse, those of a reference in double, so that only the backward
+ * differs.
  *
- * Bounds. u = 2^-24, v = what one rounding to the storage type costs (bf16 2^-8 of its value, fp16 2^-11 of it or 2^-25,
- * fp32 nothing). The reference has each pair's p and ds and the sums of absolute values behind them.
- *   - A score is a dot product of head_dim terms, then a few operations on numbers not larger than |score|, the distance
+ * Bounds. u = 2^-24, v = what one rounding to the storage type costs (bf16 2^-8 of its value, fp16 2^-11 of
+ * it or 2^-25, fp32 nothing). The reference has each pair's p and ds and the sums of absolute values behind
+ * them.
+ *   - A score is a dot product of head_dim terms, then a few operations on numbers not larger than |score|,
+ *     the distance
  *     term and |lse|: off by e = u ((head_dim + 2) scale sum |q k| + 6 (|score| + |slope distance| + |lse|)).
  *   - p = exp(score - lse), a few ulps of exp and of its argument's reduction: off by p (e + 8 u).
  *   - dout.v and delta are dot products: off by d = u (head_dim + 2) (sum |dout v| + sum |dout out|); so
  *     ds = p (dout.v - delta) scale is off by |ds| (e + 12 u) + p scale d.
- *   - dv sums k terms p dout: k u sum |p dout|; dq and dk likewise. The tensor cores' own sums keep at least fp32's
+ *   - dv sums k terms p dout: k u sum |p dout|; dq and dk likewise. The tensor cores' own sums keep at
+ *     least fp32's
  *     bits but may cut instead of round: twice that.
- * All this on either device, hence doubled. The cuda device moreover rounds p and ds before their products where the
- * storage type has two bytes: v each. How results are rounded is known to the fixture.
+ * All this on either device, hence doubled. The cuda device moreover rounds p and ds before their products
+ * where the storage type has two bytes: v each. How results are rounded is known to the fixture.
  */
 #include <math.h>
 #include <stdio.h>
@@ -136,8 +140,8 @@ static void fill_forward(struct backward_case *c, int64_t head, int64_t query) {
     free(out);
 }
 
-/* Adds what a pair's errors do to the gradients: each weight times what it multiplies, and the sums' own rounding over
- * `terms` terms. */
+/* Adds what a pair's errors do to the gradients: each weight times what it multiplies, and the sums' own
+ * rounding over `terms` terms. */
 static void add_pair(struct backward_case *c, enum ot_dtype dtype, int64_t head, int64_t query, int64_t key) {
     const struct shape *s = c->shape;
     const double u = 0x1p-24, terms = (double)(s->n * (s->heads / s->kv_heads) + 2);
