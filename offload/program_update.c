@@ -130,10 +130,10 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
     ot_program_narrow(task, part.first_tile, part.n_tiles);
     ot_program_update(p, task, b->state_gpu, ot_tag(OT_CONTENT_STATE, slab, 0, 0),
                       ot_tag(OT_CONTENT_STATE, slab, 0, 1));
-    if (slot >= 0)
-        ring->owner[slot] = -1; /* the slot's weights belong to the next step: this one must not find them */
-    if (b->weights_host != OT_NO_BUFFER)
-        copy_updated(p, OT_TASK_STORE, OT_LANE_D2H, slab, part, weights, b->weights_host);
+    if (slot < 0)
+        return;
+    ring->owner[slot] = -1; /* the slot's weights belong to the next step: this one must not find them */
+    copy_updated(p, OT_TASK_STORE, OT_LANE_D2H, slab, part, weights, b->weights_host);
 }
 
 /* ---- state on the host, streamed through the device ---- */
@@ -188,7 +188,7 @@ static void state_out(struct ot_program *p, int slab, int tile, int slot, int we
     ot_program_read(p, task, slot, ot_tag(OT_CONTENT_STATE, slab, tile, 0));
     ot_program_write(p, task, b->state_host, ot_tag(OT_CONTENT_STATE, slab, tile, 0));
     ot_program_narrow(task, tile - p->plan->slabs[slab].tiles[OT_TILE_GPU], 1);
-    if (b->weights_host == OT_NO_BUFFER)
+    if (!ot_slab_is_streamed(p->plan, slab))
         return;
     task->weights[0] = weights;
     task->to = b->weights_host;

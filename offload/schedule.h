@@ -49,10 +49,10 @@ enum ot_task_kind {
     OT_TASK_UPDATE_CPU,    /* cpu: AdamW on one tile */
     OT_TASK_UPDATE_GPU,    /* compute: AdamW on a slab */
     OT_TASK_UPLOAD,        /* h2d: updated weights to their resident copy */
-    OT_TASK_STORE,         /* d2h: weights updated on the device to their copy on the host */
+    OT_TASK_STORE,         /* d2h: weights updated on the device to their host home */
     OT_TASK_STATE_IN,      /* h2d: a streamed tile's state, and its gradients where they wait on the host */
     OT_TASK_UPDATE_STREAM, /* compute: AdamW on a streamed tile, with the step before's gradients */
-    OT_TASK_STATE_OUT,     /* d2h: its state back, and its weights to their copy on the host */
+    OT_TASK_STATE_OUT,     /* d2h: its state back, and its weights to their home */
     OT_TASK_LOSS_OUT,      /* d2h, forward alone: token losses or logits */
     OT_TASK_KINDS
 };

@@ -11,43 +11,59 @@ struct made {
     struct tiny_run run;
     struct ot_model *model;
     struct ot_layout layout;
-    struct ot_schedule schedule;
+    struct ot_schedule schedule, flush;
 };
+
+static void make_schedules(struct made *m) {
+    check_ok(ot_model_open(&m->run.config, m->run.dtype, TINY_SEQUENCE, &m->model));
+    check_ok(ot_layout_make(ot_model_chain(m->model), &m->run.plan, &m->layout));
+    check_ok(ot_schedule_make_train(ot_model_chain(m->model), &m->run.plan, &m->layout, &m->schedule));
+    check_ok(ot_schedule_make_flush(ot_model_chain(m->model), &m->run.plan, &m->layout, &m->flush));
+}
 
 static void make(struct made *m, bool tied, enum ot_dtype dtype, enum ot_home weights, enum ot_home state,
                  enum ot_home activations, int slots, float clip) {
     tiny_defaults(&m->run, 3, tied, dtype);
     m->run.clip = clip;
     tiny_plan(&m->run, weights, state, activations, slots);
-    check_ok(ot_model_open(&m->run.config, dtype, TINY_SEQUENCE, &m->model));
-    check_ok(ot_layout_make(ot_model_chain(m->model), &m->run.plan, &m->layout));
-    check_ok(ot_schedule_make_train(ot_model_chain(m->model), &m->run.plan, &m->layout, &m->schedule));
+    make_schedules(m);
+}
+
+/* Small tiles, so that the engines of the set share every slab. */
+static void make_engines(struct made *m, unsigned engines, unsigned mix) {
+    tiny_defaults(&m->run, 2, mix & 1, mix & 2 ? OT_BF16 : OT_F32);
+    m->run.clip = mix & 4 ? 0 : 1.0f;
+    tiny_plan(&m->run, mix & 8 ? OT_HOME_GPU : OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 1 + (int)(mix % 3));
+    m->run.plan.state_slots = 1 + (int)(mix % 4);
+    tiny_deal(&m->run, OT_SLAB_ALIGN_PARAMS, engines, mix % 3);
+    make_schedules(m);
 }
 
 static void discard(struct made *m) {
     ot_schedule_free(&m->schedule);
+    ot_schedule_free(&m->flush);
     ot_layout_free(&m->layout);
     ot_plan_free(&m->run.plan);
     ot_model_close(m->model);
 }
 
-static void drop_each_edge(struct made *m) {
+static int drop_each_edge(struct made *m, struct ot_schedule *schedule) {
     int edges = 0;
-    check_ok(ot_schedule_verify(&m->schedule, &m->layout, &m->run.plan));
-    for (int t = 0; t < m->schedule.n_tasks; t++) {
-        struct ot_task *task = &m->schedule.tasks[t];
+    check_ok(ot_schedule_verify(schedule, &m->layout, &m->run.plan));
+    for (int t = 0; t < schedule->n_tasks; t++) {
+        struct ot_task *task = &schedule->tasks[t];
         for (int d = 0; d < task->n_deps; d++, edges++) {
             struct ot_dep kept = task->deps[d];
             task->deps[d] = task->deps[--task->n_deps];
-            if (ot_schedule_verify(&m->schedule, &m->layout, &m->run.plan) >= 0)
+            if (ot_schedule_verify(schedule, &m->layout, &m->run.plan) >= 0)
                 fail_msg("task %d (%s) lost its edge from task %d (%s) and nothing was said", t,
                          ot_task_kind_name(task->kind), kept.task,
-                         ot_task_kind_name(m->schedule.tasks[kept.task].kind));
+                         ot_task_kind_name(schedule->tasks[kept.task].kind));
             task->deps[task->n_deps++] = task->deps[d];
             task->deps[d] = kept;
         }
     }
-    assert_true(edges >= 5); /* all resident: batch in, results out, the decision and its way in */
+    return edges;
 }
 
 static void dropped_edges_are_seen(void **state) {
@@ -57,9 +73,73 @@ static void dropped_edges_are_seen(void **state) {
         struct made m;
         make(&m, mix & 1, mix & 2 ? OT_BF16 : OT_F32, homes[mix >> 1 & 1], homes[mix >> 2 & 1],
              homes[mix >> 3], 1 + mix % 3, mix % 3 ? 1.0f : 0);
-        drop_each_edge(&m);
+        /* All resident: batch in, results out, the decision and its way in. */
+        assert_true(drop_each_edge(&m, &m.schedule) >= 5);
+        assert_int_equal(m.flush.n_tasks, 0);
         discard(&m);
     }
+}
+
+enum { ALL_ENGINES = (1 << OT_TILE_ENGINES) - 1 };
+
+static void dropped_edges_between_engines_are_seen(void **state) {
+    (void)state;
+    for (unsigned mix = 0; mix < 32; mix++) {
+        unsigned engines = mix < 16 ? 1 << OT_TILE_STREAM : 1 + mix % ALL_ENGINES;
+        struct made m;
+        make_engines(&m, engines, mix);
+        assert_true(drop_each_edge(&m, &m.schedule) > 10);
+        if (mix < 16) /* in, update, out of each tile, and the slots between them */
+            assert_true(drop_each_edge(&m, &m.flush) >= 2 * ot_plan_count_tiles(&m.run.plan, OT_TILE_STREAM));
+        discard(&m);
+    }
+}
+
+/* A task that is left out: another one misses what it would have brought. */
+static void lost_work_is_seen(void **state) {
+    (void)state;
+    for (unsigned mix = 0; mix < 16; mix++) {
+        struct made m;
+        int lost = 0;
+        make_engines(&m, ALL_ENGINES, mix);
+        for (int t = 0; t < m.schedule.n_tasks; t++) {
+            struct ot_task *task = &m.schedule.tasks[t];
+            int accesses = task->n_accesses;
+            bool to_next_step = task->kind == OT_TASK_RESULT_OUT || task->kind == OT_TASK_DECIDE;
+            if (to_next_step) /* what is decided has no tag of its own in the step after */
+                continue;
+            task->n_accesses = 0;
+            if (ot_schedule_verify(&m.schedule, &m.layout, &m.run.plan) >= 0)
+                fail_msg("task %d (%s) did nothing and nothing was said", t, ot_task_kind_name(task->kind));
+            task->n_accesses = accesses;
+            lost++;
+        }
+        assert_true(lost > 20);
+        discard(&m);
+    }
+}
+
+/* The state of a tile goes to the device while the block before its own computes. */
+static void state_streams_ahead(void **state) {
+    (void)state;
+    struct made m;
+    int before_use = 0;
+    tiny_defaults(&m.run, 3, false, OT_BF16);
+    tiny_plan(&m.run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 3);
+    m.run.plan.state_slots = 8;
+    tiny_deal(&m.run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_STREAM, 0);
+    make_schedules(&m);
+    for (int t = 0, block = -1; t < m.schedule.n_tasks; t++) {
+        const struct ot_task *task = &m.schedule.tasks[t];
+        if (task->kind == OT_TASK_FORWARD)
+            block = task->block;
+        if (task->kind == OT_TASK_UPDATE_STREAM && task->slab > 0) {
+            assert_int_equal(block, task->slab - 1); /* in this chain slab s is block s's */
+            before_use++;
+        }
+    }
+    assert_true(before_use > 3);
+    discard(&m);
 }
 
 /* A task that reads another slot than the one that was filled. */
@@ -137,8 +217,13 @@ static void fetches_run_ahead(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dropped_edges_are_seen),    cmocka_unit_test(wrong_slots_are_seen),
-        cmocka_unit_test(cycles_and_bytes_are_seen), cmocka_unit_test(rings_too_small_are_refused),
+        cmocka_unit_test(dropped_edges_are_seen),
+        cmocka_unit_test(dropped_edges_between_engines_are_seen),
+        cmocka_unit_test(lost_work_is_seen),
+        cmocka_unit_test(state_streams_ahead),
+        cmocka_unit_test(wrong_slots_are_seen),
+        cmocka_unit_test(cycles_and_bytes_are_seen),
+        cmocka_unit_test(rings_too_small_are_refused),
         cmocka_unit_test(fetches_run_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

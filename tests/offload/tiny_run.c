@@ -70,6 +70,7 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
                                       .activations = activations,
                                       .slots = slots,
                                       .recompute = 1};
+    memcpy(request.shares, run->shares, sizeof request.shares);
     check_ok(ot_plan_make(&request, &run->plan));
     ot_model_close(model);
 }

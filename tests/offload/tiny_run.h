@@ -14,6 +14,7 @@ struct tiny_run {
     uint64_t delay_seed; /* random delays in every lane of the device and of the executor */
     int64_t micro_sequences;
     float clip;
+    double shares[OT_TILE_ENGINES]; /* of the optimizer's engines, for tiny_plan; all 0: its choice */
     struct ot_plan plan; /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
 };
 
