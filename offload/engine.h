@@ -5,7 +5,7 @@
  * in flight: submit hands over a step's micro-batches and returns, so that the forward of step k+1 starts
  * while the optimizer of step k still works on blocks further up. What the plan has streamed through the
  * device is updated in the next step, or by a drain; losses, norms, step counts and skipped steps are the
- * same.
+ * same as where it is updated at once.
  *
  * Same seed, data, device and micro-batch size: the same bits, whatever the plan (DESIGN section 7).
  *

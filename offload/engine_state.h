@@ -34,9 +34,9 @@ struct ot_engine {
     struct ot_pool *pool; /* the optimizer's */
     struct ot_executor *executor;
     struct ot_lane *lane; /* for copies between steps; the executor's lanes are its own */
-    struct ot_schedule train, flush, eval, decode; /* flush: of no tasks where nothing streams */
+    struct ot_schedule train, flush, eval, decode; /* flush: of no tasks where it is never due */
     struct ot_bound *train_bound, *flush_bound, *eval_bound, *decode_bound;
-    bool behind;                    /* streamed tiles still want the last step's update */
+    bool behind; /* the last step has left something to the next one: a flush is due before anyone looks */
     int decide_task;                /* the step's last decision */
     struct ot_engine_step steps[2]; /* by step & 1 */
     struct ot_engine_control control;

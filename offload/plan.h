@@ -16,7 +16,8 @@
  *
  * A slab's tiles go to the engines in this order, so that a slab which several share has one contiguous part
  * for each. All give the same bits. Each brings the weights that it has updated to the slab's home before
- * anyone reads them. For its part of a slab whose home is the device the pool keeps a second copy on the host.
+ * anyone reads them. For its part of a slab whose home is the device the pool keeps a second copy on the
+ * host; what it updates there goes home just before the slab's next use.
  *
  * SLOTS. What is not resident passes through slots: `layer` slots fit the largest layer slab, `edge` slots
  * the largest of the others (embedding, head). Gradients accumulate in fp32 slots of the same two kinds;

@@ -54,7 +54,8 @@ struct ot_program {
     int *uses_left; /* [n_slabs]: uses whose gradient is not complete yet */
     int *deferred;  /* [n_slabs]: device updates to be emitted after the next block's backward */
     int n_deferred;
-    int *streamed; /* [n_slabs]: streamed tiles that have had the step before's update */
+    int *streamed;  /* [n_slabs]: streamed tiles that have had the step before's update */
+    bool *uploaded; /* [n_slabs]: a resident slab has what the pool has updated of it */
     int next_state_slot;
 };
 
@@ -98,6 +99,8 @@ void ot_program_params_in(struct ot_program *p, int slab);
 /* The engine's part of the slab; nothing where it has none. */
 void ot_program_update_gpu(struct ot_program *p, int slab);
 void ot_program_update_cpu(struct ot_program *p, int slab);
+/* What the pool has updated of a resident slab goes there; nothing if it has. */
+void ot_program_upload(struct ot_program *p, int slab);
 /* Brings the number of streamed tiles that have been updated to `upto`; the slab's weights must be on the
  * device. */
 void ot_program_stream(struct ot_program *p, int slab, int upto);

@@ -53,7 +53,9 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
     p->uses_left = calloc((size_t)chain->n_slabs, sizeof *p->uses_left);
     p->deferred = calloc((size_t)chain->n_slabs, sizeof *p->deferred);
     p->streamed = calloc((size_t)chain->n_slabs, sizeof *p->streamed);
-    if (!p->visits || !p->needs || !p->returns || !p->uses_left || !p->deferred || !p->streamed)
+    p->uploaded = calloc((size_t)chain->n_slabs, sizeof *p->uploaded);
+    if (!p->visits || !p->needs || !p->returns || !p->uses_left || !p->deferred || !p->streamed ||
+        !p->uploaded)
         return p->rc = ot_fail(OT_E_BUDGET, "no memory for the schedule of %d blocks", chain->n_blocks);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         OT_TRY(p->rc = ot_ring_open(&p->weights[k], layout->weight_slots[k], plan->weight_slots[k]));
@@ -87,6 +89,7 @@ int ot_program_close(struct ot_program *p) {
     free(p->uses_left);
     free(p->deferred);
     free(p->streamed);
+    free(p->uploaded);
     if (rc >= 0)
         rc = ot_schedule_link(p->schedule, p->layout);
     if (rc < 0)

@@ -2,8 +2,8 @@
  *
  * With clipping everything after backward waits for one decision (the global norm), then updates run in the
  * order in which the next forward needs the slabs. Without clipping each slab has a decision of its own,
- * taken as soon as its gradient is complete, so that updates overlap the rest of backward. Streamed tiles
- * have their turn in the next step, in either case.
+ * taken as soon as its gradient is complete, so that updates overlap the rest of backward. In either case
+ * streamed tiles have their turn in the next step, and resident slabs get there what the pool has updated.
  */
 #include "offload/program.h"
 #include "src/base/error.h"
@@ -227,7 +227,13 @@ static void complete_slab(struct ot_program *p, int slab) {
     ot_program_update_cpu(p, slab);
 }
 
-/* ---- streamed updates: the step before's ---- */
+/* ---- at use: what the step before left to be done ---- */
+
+static void upload(struct ot_program *p, const struct ot_visit *visit) {
+    const struct ot_block_spec *block = &p->chain->blocks[visit->block];
+    for (int u = 0; u < block->n_uses; u++)
+        ot_program_upload(p, block->uses[u].slab);
+}
 
 /* What the visit uses must be up to date when it starts. */
 static void stream_rest(struct ot_program *p, const struct ot_visit *visit) {
@@ -258,6 +264,7 @@ static void forward(struct ot_program *p, int block, int micro) {
 static void run_visit(struct ot_program *p, int v) {
     const struct ot_visit *visit = &p->visits[v];
     int end = visit->first_micro + visit->n_micro;
+    upload(p, visit);
     ot_program_fetch_ahead(p, v);
     stream_rest(p, visit);
     for (int m = visit->first_micro; m < end && p->rc >= 0; m++) {

@@ -77,11 +77,17 @@ static void update_tile_on_cpu(struct ot_program *p, int slab, int tile) {
     ot_program_narrow(task, tile - p->plan->slabs[slab].tiles[OT_TILE_GPU], 1);
 }
 
-/* Updated weights from one of their places to the other. */
-static void copy_updated(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane, int slab,
-                         struct ot_tile_span span, int from, int to) {
-    struct ot_task *task = ot_program_task(p, kind, lane);
-    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1);
+void ot_program_update_cpu(struct ot_program *p, int slab) {
+    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
+    for (int i = 0; i < part.n_tiles; i++)
+        update_tile_on_cpu(p, slab, part.first_tile + i);
+}
+
+/* Updated weights to their home. version: of the weights, for the step that the task belongs to. */
+static void bring_home(struct ot_program *p, enum ot_task_kind kind, int slab, struct ot_tile_span span,
+                       int from, int to, int version) {
+    struct ot_task *task = ot_program_task(p, kind, kind == OT_TASK_UPLOAD ? OT_LANE_H2D : OT_LANE_D2H);
+    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, version);
     task->slab = slab;
     task->span = span;
     task->from = from;
@@ -92,13 +98,15 @@ static void copy_updated(struct ot_program *p, enum ot_task_kind kind, enum ot_l
     ot_program_narrow(task, span.first_tile, span.n_tiles);
 }
 
-void ot_program_update_cpu(struct ot_program *p, int slab) {
+/* At use, in the next step: h2d is in order, and must not keep that step's first blocks waiting for the last
+ * ones' updates. */
+void ot_program_upload(struct ot_program *p, int slab) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
-    for (int i = 0; i < part.n_tiles; i++)
-        update_tile_on_cpu(p, slab, part.first_tile + i);
-    if (part.n_tiles > 0 && b->weights_gpu != OT_NO_BUFFER)
-        copy_updated(p, OT_TASK_UPLOAD, OT_LANE_H2D, slab, part, b->weights_host, b->weights_gpu);
+    if (part.n_tiles == 0 || b->weights_gpu == OT_NO_BUFFER || p->uploaded[slab])
+        return;
+    bring_home(p, OT_TASK_UPLOAD, slab, part, b->weights_host, b->weights_gpu, 0);
+    p->uploaded[slab] = true;
 }
 
 /* ---- state on the device ---- */
@@ -133,7 +141,7 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
     if (slot < 0)
         return;
     ring->owner[slot] = -1; /* the slot's weights belong to the next step: this one must not find them */
-    copy_updated(p, OT_TASK_STORE, OT_LANE_D2H, slab, part, weights, b->weights_host);
+    bring_home(p, OT_TASK_STORE, slab, part, weights, b->weights_host, 1);
 }
 
 /* ---- state on the host, streamed through the device ---- */
@@ -212,6 +220,7 @@ void ot_program_stream(struct ot_program *p, int slab, int upto) {
 static void flush_slab(struct ot_program *p, int slab) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
     struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
+    ot_program_upload(p, slab);
     if (part.n_tiles == 0)
         return;
     if (ot_slab_is_streamed(p->plan, slab))

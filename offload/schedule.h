@@ -14,9 +14,9 @@
  * Two consecutive steps overlap as far as the edges let them; step k + 2 starts only after step k is
  * complete, which is what lets two copies of the parity buffers suffice.
  *
- * A step leaves the streamed tiles (plan.h) one update behind: the next step makes up for it before each
- * slab's first use. Where no step follows (before evaluation, before parameters are read), a flush does: a
- * schedule of nothing but these updates, which runs alone.
+ * A step leaves the streamed tiles (plan.h) one update behind, and resident copies of what the pool updated:
+ * the next step makes up for both before each slab's first use. Where no step follows (before evaluation,
+ * before parameters are read), a flush does: a schedule of nothing else, which runs alone.
  *
  * Each access also says what the bytes are: "weights of slab 3 after k updates". The verifier replays the
  * program with these tags, so that a task that would read the right buffer at the wrong time, or a slot with
@@ -131,7 +131,7 @@ int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *p
                            const struct ot_layout *layout, struct ot_schedule *out);
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out);
-/* The streamed tiles' last updates; without any, a schedule of no tasks. */
+/* What a step leaves to the next one; a schedule of no tasks where it leaves nothing. */
 int ot_schedule_make_flush(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, struct ot_schedule *out);
 void ot_schedule_free(struct ot_schedule *schedule);

@@ -210,19 +210,20 @@ static void hold(const struct verifier *vf, struct ot_tag *held, int buffer, int
         held[vf->first_tile[buffer] + tile] = absolute(vf, tag, 0);
 }
 
-/* What a slab's homes hold before step 0: streamed tiles are one update behind, and what that takes waits. */
+/* What a slab's homes hold before step 0: streamed tiles are one update behind, and what that takes waits;
+ * so are resident tiles that the pool updates elsewhere. */
 static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) {
     const struct ot_slab_buffers *b = &vf->layout->slabs[slab];
     const struct ot_slab_plan *sp = &vf->plan->slabs[slab];
     int buffer = b->weights_host != OT_NO_BUFFER ? b->weights_host : b->weights_gpu;
-    int on_gpu = sp->tiles[OT_TILE_GPU], behind = on_gpu + sp->tiles[OT_TILE_STREAM];
+    int on_gpu = sp->tiles[OT_TILE_GPU], streamed = on_gpu + sp->tiles[OT_TILE_STREAM];
     for (int t = 0; t < vf->layout->buffers[buffer].n_tiles; t++) {
-        int version = t >= on_gpu && t < behind ? -1 : 0;
-        struct ot_tag weights = {.content = OT_CONTENT_WEIGHTS, .index = slab, .version = (int8_t)version};
-        struct ot_tag state = {
-            .content = OT_CONTENT_STATE, .index = slab, .version = (int8_t)version, .micro = t};
-        hold(vf, held, b->weights_gpu, t, weights);
+        int8_t resident = t >= on_gpu ? -1 : 0, home = t >= on_gpu && t < streamed ? -1 : 0;
+        struct ot_tag weights = {.content = OT_CONTENT_WEIGHTS, .index = slab, .version = home};
         hold(vf, held, b->weights_host, t, weights);
+        weights.version = resident;
+        hold(vf, held, b->weights_gpu, t, weights);
+        struct ot_tag state = {.content = OT_CONTENT_STATE, .index = slab, .version = home, .micro = t};
         if (t >= on_gpu)
             hold(vf, held, b->state_host, t - on_gpu, state);
     }

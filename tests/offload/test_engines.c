@@ -1,5 +1,5 @@
-/* Who updates a tile never shows: state on the device, streamed through it, or the CPU pool's (plan.h), in any
- * mix, the results are those of the all-resident run, bit by bit (DESIGN section 7, rule 1). */
+/* Who updates a tile never shows: state on the device, streamed through it, or the CPU pool's (plan.h), in
+ * any mix, the results are those of the all-resident run, bit by bit (DESIGN section 7, rule 1). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,8 +176,8 @@ static void carry_over(const struct tiny_engine *from, const struct tiny_engine 
         }
 }
 
-/* A run handed from engine to engine, each with another mix, is the run of one; pieces of odd sizes are read and
- * written across the borders between engines. */
+/* A run handed from engine to engine, each with another mix, is the run of one; pieces of odd sizes are read
+ * and written across the borders between engines. */
 static void runs_go_on_under_another_mix(void **state) {
     (void)state;
     struct tiny_run run, resident;
@@ -242,8 +242,8 @@ static void pieces_are_read_across_borders(void **state) {
 
 /* ---- steps that change nothing ---- */
 
-/* An absurd learning rate in the third step sends the fourth and later ones to infinity: skipped as wholes. The
- * driver has two in flight, so streamed updates of a skipped step wait like any other. */
+/* An absurd learning rate in the third step sends the fourth and later ones to infinity: skipped as wholes.
+ * The driver has two in flight, so streamed updates of a skipped step wait like any other. */
 static void train_into_overflow(struct tiny_run *run, struct tiny_result *out, int64_t *adam_step) {
     struct tiny_engine tiny;
     struct tiny_batch *batch = malloc(sizeof *batch);
@@ -308,9 +308,9 @@ static void fill_tensor(const struct tiny_engine *tiny, int slab, const char *na
     fail_msg("slab %d has no %s", slab, name);
 }
 
-/* Without clipping nobody waits for the norm: a gradient that is not finite after other blocks were updated is an
- * error, also where their updates still wait to be made. Values of 0 hide the huge weights from forward, not from
- * backward. */
+/* Without clipping nobody waits for the norm: a gradient that is not finite after other blocks were updated
+ * is an error, also where their updates still wait to be made. Values of 0 hide the huge weights from
+ * forward, not from backward. */
 static void overflow_without_clipping_is_an_error(void **state) {
     (void)state;
     for (unsigned engines = 1; engines <= ALL_SETS; engines++) {

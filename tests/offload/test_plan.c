@@ -481,8 +481,8 @@ static void tiles_are_dealt_by_deadline(void **state) {
     ot_plan_free(&plan);
 }
 
-/* Streamed tiles' gradients wait on the device from the first slab on, as far as there is room; kept activations
- * come after them. */
+/* Streamed tiles' gradients wait on the device from the first slab on, as far as there is room; kept
+ * activations come after them. */
 static void gradients_wait_where_there_is_room(void **state) {
     (void)state;
     struct fake f;
