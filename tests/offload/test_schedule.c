@@ -238,6 +238,21 @@ static void uploads_wait_for_their_use(void **state) {
     }
 }
 
+/* Forward leaves the last blocks' weights in their slots, and backward begins with them. */
+static void weights_stay_for_the_turn_around(void **state) {
+    (void)state;
+    struct made m;
+    int fetches[8] = {0};
+    make(&m, false, OT_BF16, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2, 1.0f);
+    for (int t = 0; t < m.schedule.n_tasks; t++)
+        if (m.schedule.tasks[t].kind == OT_TASK_FETCH)
+            fetches[m.schedule.tasks[t].slab]++;
+    assert_int_equal(fetches[1], 2); /* of three layers, two slots keep the last two */
+    assert_int_equal(fetches[2], 1);
+    assert_int_equal(fetches[3], 1);
+    discard(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dropped_edges_are_seen),
@@ -245,6 +260,7 @@ int main(void) {
         cmocka_unit_test(lost_work_is_seen),
         cmocka_unit_test(state_streams_ahead),
         cmocka_unit_test(uploads_wait_for_their_use),
+        cmocka_unit_test(weights_stay_for_the_turn_around),
         cmocka_unit_test(wrong_slots_are_seen),
         cmocka_unit_test(cycles_and_bytes_are_seen),
         cmocka_unit_test(rings_too_small_are_refused),
