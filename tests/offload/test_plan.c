@@ -1,174 +1,13 @@
 /* The planner over chains that are sizes only: what it chooses under shrinking budgets, what it says when
  * nothing fits, and that no request, however absurd, does worse than be refused. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "offload/schedule.h"
+#include "tests/offload/fake_chain.h"
 #include "tests/support/check.h"
-
-enum { MAX_LAYERS = 80, MIB = 1 << 20 };
-
-/* ---- a chain without a model: embedding, layers, head ---- */
-
-struct fake {
-    int layers;
-    int64_t hidden, layer_params, edge_params, vocab;
-    bool tied;
-    enum ot_dtype dtype;
-    struct ot_chain chain;
-    struct ot_block_spec blocks[MAX_LAYERS + 2];
-    struct ot_slab_spec slabs[MAX_LAYERS + 2];
-};
-
-static size_t saved_bytes(const void *context, int block, int64_t n_tokens) {
-    const struct fake *f = context;
-    bool layer = block > 0 && block <= f->layers;
-    return layer ? (size_t)n_tokens * (size_t)f->hidden * 12 * ot_dtype_bytes(f->dtype) : 0;
-}
-
-static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
-    const struct fake *f = context;
-    return block == 0 ? 0 : (size_t)n_tokens * (size_t)f->hidden * 4;
-}
-
-static void open_fake(struct fake *f) {
-    static const struct ot_param_group group = {0, 0, true, true};
-    int last = f->layers + 1, n_slabs = f->layers + 2 - f->tied;
-    for (int b = 0; b <= last; b++) {
-        int slab = b == last && f->tied ? 0 : b;
-        f->blocks[b] = (struct ot_block_spec){.name = "block", .n_uses = 1, .uses = {{slab, b > 0}}};
-    }
-    for (int s = 0; s < n_slabs; s++) {
-        bool edge = s == 0 || s == last;
-        f->slabs[s] = (struct ot_slab_spec){.name = "slab",
-                                            .n_params = edge ? f->edge_params : f->layer_params,
-                                            .edge = edge,
-                                            .n_groups = 1,
-                                            .groups = &group};
-    }
-    f->chain = (struct ot_chain){.context = f,
-                                 .dtype = f->dtype,
-                                 .n_blocks = last + 1,
-                                 .n_slabs = n_slabs,
-                                 .blocks = f->blocks,
-                                 .slabs = f->slabs,
-                                 .boundary_elems = f->hidden,
-                                 .kv_elems = f->hidden,
-                                 .vocab = f->vocab,
-                                 .max_position = 1 << 20,
-                                 .constant_bytes = 4096,
-                                 .saved_bytes = saved_bytes,
-                                 .scratch_bytes = scratch_bytes};
-}
-
-/* 12 layers of 1 Mi parameters: 168 MiB of weights, state and gradients in bf16. */
-static void open_small(struct fake *f, enum ot_dtype dtype, bool tied) {
-    *f = (struct fake){.layers = 12,
-                       .hidden = 512,
-                       .layer_params = 1 << 20,
-                       .edge_params = 1 << 21,
-                       .vocab = 4096,
-                       .tied = tied,
-                       .dtype = dtype};
-    open_fake(f);
-}
-
-static struct ot_plan_request small_request(const struct fake *f) {
-    return (struct ot_plan_request){.chain = &f->chain,
-                                    .budget_bytes = {(size_t)1 << 34, (size_t)1 << 34},
-                                    .sequence_tokens = 512,
-                                    .step_sequences = 16,
-                                    .train = true,
-                                    .clip = true,
-                                    .weights = OT_HOME_AUTO,
-                                    .state = OT_HOME_AUTO,
-                                    .activations = OT_HOME_AUTO,
-                                    .recompute = -1};
-}
-
-/* ---- what is true of every plan ---- */
-
-static void check_fits(const struct ot_plan_request *rq, const struct ot_plan *plan) {
-    assert_true(ot_ledger_total(&plan->ledger, OT_TIER_GPU) + (size_t)rq->extra_device_bytes <=
-                rq->budget_bytes[OT_TIER_GPU]);
-    assert_true(ot_ledger_total(&plan->ledger, OT_TIER_HOST) + (size_t)rq->extra_host_bytes <=
-                rq->budget_bytes[OT_TIER_HOST]);
-    assert_true(plan->micro_tokens % rq->sequence_tokens == 0);
-    assert_true(plan->micro_tokens / rq->sequence_tokens * plan->max_micro >= rq->step_sequences);
-    assert_true(plan->micro_tokens / rq->sequence_tokens * (plan->max_micro - 1) < rq->step_sequences);
-}
-
-/* Whether the engine updates all of the slab. */
-static bool is_whole(const struct ot_slab_plan *slab, enum ot_tile_engine engine) {
-    const int *tiles = slab->tiles;
-    return tiles[engine] > 0 &&
-           tiles[engine] == tiles[OT_TILE_GPU] + tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU];
-}
-
-static int count_resident(const struct ot_plan *plan) {
-    int n = 0;
-    for (int s = 0; s < plan->n_slabs; s++)
-        n += plan->slabs[s].weights == OT_HOME_GPU && is_whole(&plan->slabs[s], OT_TILE_GPU);
-    return n;
-}
-
-/* The budget after "--gpu-mem" or "--host-mem" in the last error's sentence; 0 if it names none. */
-static size_t named_budget(const char *option) {
-    char format[32];
-    size_t mib = 0;
-    const char *at = strstr(ot_error_text(), option);
-    snprintf(format, sizeof format, "%s %%zuM", option);
-    return at && sscanf(at, format, &mib) == 1 ? mib * MIB : 0;
-}
-
-/* With those of the two budgets that are not 0 there is a plan. */
-static void check_enough(const struct ot_plan_request *refused, size_t gpu, size_t host) {
-    struct ot_plan_request rq = *refused;
-    struct ot_plan plan;
-    assert_true(gpu > 0 || host > 0);
-    assert_true((!gpu || gpu > rq.budget_bytes[OT_TIER_GPU]) &&
-                (!host || host > rq.budget_bytes[OT_TIER_HOST]));
-    rq.budget_bytes[OT_TIER_GPU] = gpu ? gpu : rq.budget_bytes[OT_TIER_GPU];
-    rq.budget_bytes[OT_TIER_HOST] = host ? host : rq.budget_bytes[OT_TIER_HOST];
-    check_ok(ot_plan_make(&rq, &plan));
-    check_fits(&rq, &plan);
-    ot_plan_free(&plan);
-}
-
-/* After a refusal: the sentence names the tier that is short, and the budgets that it says to give are
- * enough. */
-static void check_cure(const struct ot_plan_request *refused) {
-    size_t gpu = named_budget("--gpu-mem"), host = named_budget("--host-mem");
-    bool either = strstr(ot_error_text(), "gpu or host memory: ") != NULL;
-    const char *tier = either        ? "gpu or host memory: "
-                       : gpu && host ? "gpu and host memory: "
-                       : gpu         ? "gpu memory: "
-                                     : "host memory: ";
-    assert_non_null(strstr(ot_error_text(), tier));
-    assert_non_null(strstr(ot_error_text(), "short by"));
-    if (!either) {
-        check_enough(refused, gpu, host);
-        return;
-    }
-    check_enough(refused, gpu, 0);
-    check_enough(refused, 0, host);
-}
-
-/* A plan that keeps to its budgets (true), or a refusal with its cure. */
-static bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan) {
-    int rc = ot_plan_make(rq, plan);
-    if (rc == 0) {
-        check_fits(rq, plan);
-        return true;
-    }
-    assert_int_equal(rc, -OT_E_BUDGET);
-    assert_null(plan->slabs);
-    check_cure(rq);
-    return false;
-}
 
 /* ---- budgets ---- */
 
@@ -176,8 +15,8 @@ static void all_resident_when_it_fits(void **state) {
     (void)state;
     for (int mix = 0; mix < 4; mix++) {
         struct fake f;
-        open_small(&f, mix & 1 ? OT_BF16 : OT_F32, mix & 2);
-        struct ot_plan_request rq = small_request(&f);
+        fake_open_small(&f, mix & 1 ? OT_BF16 : OT_F32, mix & 2);
+        struct ot_plan_request rq = fake_request(&f);
         struct ot_plan plan;
         for (int exact = 0; exact < 2; exact++) {
             check_ok(ot_plan_make(&rq, &plan));
@@ -219,8 +58,8 @@ static int compare_speed(const struct ot_plan *a, const struct ot_plan *b) {
 static void shrinking_budgets_shrink_the_plan(void **state) {
     (void)state;
     struct fake f;
-    open_small(&f, OT_BF16, false);
-    struct ot_plan_request rq = small_request(&f);
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
     struct ot_plan before, plan;
     check_ok(ot_plan_make(&rq, &before));
     size_t budget = ot_ledger_total(&before.ledger, OT_TIER_GPU), smallest = 0;
@@ -246,8 +85,8 @@ static void every_pair_of_budgets_is_used_or_cured(void **state) {
     for (int mix = 0; mix < 8; mix++) {
         struct fake f;
         int made = 0, refused = 0;
-        open_small(&f, mix & 1 ? OT_BF16 : OT_F32, mix & 2);
-        struct ot_plan_request rq = small_request(&f);
+        fake_open_small(&f, mix & 1 ? OT_BF16 : OT_F32, mix & 2);
+        struct ot_plan_request rq = fake_request(&f);
         rq.order = mix & 4 ? OT_ORDER_MICRO : OT_ORDER_LAYER;
         for (size_t gpu = 0; gpu <= 360; gpu += 30)
             for (size_t host = 0; host <= 360; host += 30) {
@@ -270,8 +109,8 @@ static void tiers_share_what_neither_holds(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
-    open_small(&f, OT_BF16, false);
-    struct ot_plan_request rq = small_request(&f);
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
     rq.recompute = 1;
     rq.weights = rq.state = OT_HOME_HOST;
     check_ok(ot_plan_make(&rq, &plan));
@@ -296,10 +135,10 @@ static void reserved_bytes_come_first(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
-    open_small(&f, OT_BF16, false);
-    struct ot_plan_request rq = small_request(&f);
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
     for (int tier = 0; tier < OT_TIER_COUNT; tier++) {
-        rq = small_request(&f);
+        rq = fake_request(&f);
         rq.weights = rq.state = tier == OT_TIER_GPU ? OT_HOME_GPU : OT_HOME_HOST;
         int64_t *reserved = tier == OT_TIER_GPU ? &rq.extra_device_bytes : &rq.extra_host_bytes;
         *reserved = (int64_t)rq.budget_bytes[tier] - 50 * MIB;
@@ -317,8 +156,8 @@ static void forced_homes_are_honoured(void **state) {
     for (int mix = 0; mix < 27; mix++) {
         struct fake f;
         struct ot_plan plan;
-        open_small(&f, OT_BF16, mix & 1);
-        struct ot_plan_request rq = small_request(&f);
+        fake_open_small(&f, OT_BF16, mix & 1);
+        struct ot_plan_request rq = fake_request(&f);
         rq.weights = (enum ot_home)(mix % 3 - 1);
         rq.state = (enum ot_home)(mix / 3 % 3 - 1);
         rq.activations = (enum ot_home)(mix / 9 - 1);
@@ -341,10 +180,10 @@ static void recompute_and_slots_are_honoured(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
-    open_small(&f, OT_BF16, false);
+    fake_open_small(&f, OT_BF16, false);
     for (int recompute = 0; recompute < 2; recompute++)
         for (int slots = 1; slots <= OT_PLAN_MAX_SLOTS; slots++) {
-            struct ot_plan_request rq = small_request(&f);
+            struct ot_plan_request rq = fake_request(&f);
             int made = 0;
             rq.recompute = recompute;
             rq.slots = slots;
@@ -369,16 +208,16 @@ static void micro_batches_are_chosen_or_honoured(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
-    open_small(&f, OT_BF16, false);
+    fake_open_small(&f, OT_BF16, false);
     for (int64_t micro = 0; micro <= 20; micro++) {
-        struct ot_plan_request rq = small_request(&f);
+        struct ot_plan_request rq = fake_request(&f);
         rq.micro_sequences = micro;
         assert_true(plan_or_cure(&rq, &plan));
         int64_t want = micro == 0 ? 8 : micro < 16 ? micro : 16; /* chosen: 4096 tokens are enough */
         assert_int_equal(plan.micro_tokens, want * rq.sequence_tokens);
         ot_plan_free(&plan);
     }
-    struct ot_plan_request rq = small_request(&f);
+    struct ot_plan_request rq = fake_request(&f);
     rq.budget_bytes[OT_TIER_GPU] = 70 * MIB;
     rq.micro_sequences = 16;
     assert_false(plan_or_cure(&rq, &plan));
@@ -392,8 +231,8 @@ static void forward_alone_has_no_state(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
-    open_small(&f, OT_BF16, true);
-    struct ot_plan_request rq = small_request(&f);
+    fake_open_small(&f, OT_BF16, true);
+    struct ot_plan_request rq = fake_request(&f);
     rq.train = false;
     for (size_t gpu = 512; gpu > 0; gpu /= 2) {
         rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
@@ -406,150 +245,6 @@ static void forward_alone_has_no_state(void **state) {
     }
 }
 
-/* ---- engines ---- */
-
-static const double engine_shares[][OT_TILE_ENGINES] = {
-    {1, 0, 0},     {0, 1, 0},       {0, 0, 1},         {0.4, 0, 0.6}, {0.3, 0.7, 0},
-    {0, 0.5, 0.5}, {0.2, 0.4, 0.4}, {0.9, 0.05, 0.05}, {0, 0.1, 0.9},
-};
-enum { ENGINE_SHARES = sizeof engine_shares / sizeof *engine_shares };
-
-/* Half a slab more or less is what rounding to tiles may do here, where a tile is a slab. */
-static void shares_are_honoured(void **state) {
-    (void)state;
-    for (int mix = 0; mix < 2 * ENGINE_SHARES; mix++) {
-        struct fake f;
-        struct ot_plan plan;
-        const double *share = engine_shares[mix / 2];
-        open_small(&f, OT_BF16, mix & 1);
-        f.layers = 40;
-        open_fake(&f);
-        struct ot_plan_request rq = small_request(&f);
-        memcpy(rq.shares, share, sizeof rq.shares);
-        int made = 0;
-        for (size_t gpu = 4096; gpu > 0; gpu /= 2) {
-            rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
-            if (!plan_or_cure(&rq, &plan))
-                continue;
-            made++;
-            for (int e = 0; e < OT_TILE_ENGINES; e++) {
-                double tiles = (double)ot_plan_count_tiles(&plan, (enum ot_tile_engine)e);
-                double off = tiles - share[e] * plan.n_slabs;
-                assert_true(off <= 1 && off >= -1);
-            }
-            assert_int_equal(plan.state_slots > 0, share[OT_TILE_STREAM] > 0);
-            ot_plan_free(&plan);
-        }
-        assert_true(made > 2);
-    }
-}
-
-/* 70B's layers have many tiles each. gpu takes the first of the chain; stream and cpu go side by side. */
-static void tiles_are_dealt_by_deadline(void **state) {
-    (void)state;
-    struct fake f = {.layers = 20,
-                     .hidden = 8192,
-                     .layer_params = 855654400,
-                     .edge_params = 262144000,
-                     .vocab = 32000,
-                     .dtype = OT_BF16};
-    struct ot_plan plan;
-    open_fake(&f);
-    struct ot_plan_request rq = small_request(&f);
-    rq.budget_bytes[OT_TIER_GPU] = (size_t)200 << 30;
-    rq.budget_bytes[OT_TIER_HOST] = (size_t)2000 << 30;
-    memcpy(rq.shares, (double[]){0.33, 0.17, 0.5}, sizeof rq.shares);
-    check_ok(ot_plan_make(&rq, &plan));
-    int split = 0;
-    for (int s = 0; s < plan.n_slabs; s++) {
-        const int *tiles = plan.slabs[s].tiles;
-        int shared = tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU];
-        if (s > 0 && tiles[OT_TILE_GPU] > 0)
-            assert_true(is_whole(&plan.slabs[s - 1], OT_TILE_GPU));
-        split += tiles[OT_TILE_GPU] > 0 && shared > 0;
-        double off = tiles[OT_TILE_STREAM] - shared * 0.17 / 0.67;
-        assert_true(off <= 1.5 && off >= -1.5);
-    }
-    assert_true(split <= 1);
-    for (int e = 0; e < OT_TILE_ENGINES; e++) {
-        int64_t all = 0, mine = ot_plan_count_tiles(&plan, (enum ot_tile_engine)e);
-        for (int of = 0; of < OT_TILE_ENGINES; of++)
-            all += ot_plan_count_tiles(&plan, (enum ot_tile_engine)of);
-        double off = (double)mine - rq.shares[e] * (double)all;
-        assert_true(off <= 1 && off >= -1);
-    }
-    ot_plan_free(&plan);
-}
-
-/* Streamed tiles' gradients wait on the device from the first slab on, as far as there is room; kept
- * activations come after them. */
-static void gradients_wait_where_there_is_room(void **state) {
-    (void)state;
-    struct fake f;
-    struct ot_plan plan;
-    int before = MAX_LAYERS, changes = 0;
-    open_small(&f, OT_BF16, false);
-    struct ot_plan_request rq = small_request(&f);
-    rq.shares[OT_TILE_STREAM] = 1;
-    rq.weights = OT_HOME_HOST;
-    rq.micro_sequences = 4;
-    for (rq.budget_bytes[OT_TIER_GPU] = 400 * MIB; plan_or_cure(&rq, &plan);
-         rq.budget_bytes[OT_TIER_GPU] -= MIB) {
-        int waiting = 0;
-        for (int s = 0; s < plan.n_slabs; s++)
-            waiting += plan.slabs[s].grads == OT_HOME_GPU;
-        for (int s = 0; s < plan.n_slabs; s++)
-            assert_int_equal(plan.slabs[s].grads == OT_HOME_GPU, s < waiting);
-        if (waiting < plan.n_slabs)
-            assert_int_equal(plan.kept_blocks, 0);
-        changes += waiting < before && plan.weight_slots[OT_SLOT_LAYER] == 3;
-        before = waiting;
-        ot_plan_free(&plan);
-    }
-    assert_true(changes > f.layers / 2);
-}
-
-static void impossible_engines_are_named(void **state) {
-    (void)state;
-    struct fake f;
-    struct ot_plan plan;
-    open_small(&f, OT_BF16, false);
-    static const struct {
-        double share[OT_TILE_ENGINES];
-        enum ot_home state;
-        const char *words;
-    } bad[] = {
-        {{0.5, 0, 0.4}, OT_HOME_AUTO, "add up to 0.9"},
-        {{1, 1, 0}, OT_HOME_AUTO, "add up to 2"},
-        {{1.5, -0.5, 0}, OT_HOME_AUTO, "gpu cannot have a share of 1.5"},
-        {{1, -0.5, 0.5}, OT_HOME_AUTO, "stream cannot have a share of -0.5"},
-        {{NAN, 0, 0}, OT_HOME_AUTO, "gpu cannot have a share"},
-        {{1, 0, 0}, OT_HOME_HOST, "gpu updates state that lives on the gpu, --home state=host"},
-        {{0, 1, 0}, OT_HOME_GPU, "stream updates state that lives on the host, --home state=gpu"},
-        {{0.5, 0, 0.5}, OT_HOME_GPU, "cpu updates state"},
-        {{0.5, 0, 0.5}, OT_HOME_HOST, "gpu updates state"},
-        {{0.99, 0, 0.01}, OT_HOME_AUTO, "a share of 0.01 for cpu is none of this model's 14 tiles"},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        struct ot_plan_request rq = small_request(&f);
-        memcpy(rq.shares, bad[i].share, sizeof rq.shares);
-        rq.state = bad[i].state;
-        check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, bad[i].words);
-        assert_null(plan.slabs);
-    }
-    struct ot_plan_request rq = small_request(&f);
-    rq.shares[OT_TILE_STREAM] = 1;
-    check_ok(ot_plan_make(&rq, &plan));
-    plan.slabs[3].tiles[OT_TILE_CPU]++;
-    check_fails(ot_plan_finish(&f.chain, &plan), OT_E_USAGE, "are not the 1 tiles of slab");
-    plan.slabs[3].tiles[OT_TILE_CPU]--;
-    plan.state_slots = 0;
-    check_fails(ot_plan_finish(&f.chain, &plan), OT_E_USAGE, "no slot for it");
-    plan.state_slots = OT_PLAN_MAX_STATE_SLOTS + 1;
-    check_fails(ot_plan_finish(&f.chain, &plan), OT_E_USAGE, "65 slots for streamed state");
-    ot_plan_free(&plan);
-}
-
 /* ---- absurd requests ---- */
 
 static void absurd_numbers_are_refused_or_planned(void **state) {
@@ -559,9 +254,9 @@ static void absurd_numbers_are_refused_or_planned(void **state) {
     enum { N = sizeof numbers / sizeof *numbers };
     struct fake f;
     int made = 0, refused = 0;
-    open_small(&f, OT_BF16, true);
+    fake_open_small(&f, OT_BF16, true);
     for (int i = 0; i < N * N * N * 4; i++) {
-        struct ot_plan_request rq = small_request(&f);
+        struct ot_plan_request rq = fake_request(&f);
         struct ot_plan plan;
         rq.sequence_tokens = numbers[i % N];
         rq.step_sequences = numbers[i / N % N];
@@ -582,11 +277,11 @@ static void bad_requests_are_named(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
-    open_small(&f, OT_BF16, false);
-    struct ot_plan_request rq = small_request(&f);
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
 #define REFUSED(field, value, words)                                                                         \
     do {                                                                                                     \
-        rq = small_request(&f);                                                                              \
+        rq = fake_request(&f);                                                                               \
         rq.field = (value);                                                                                  \
         check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, words);                                            \
         assert_null(plan.slabs);                                                                             \
@@ -601,7 +296,7 @@ static void bad_requests_are_named(void **state) {
     REFUSED(extra_device_bytes, -1, "reserved");
     REFUSED(extra_host_bytes, INT64_MIN, "reserved");
 #undef REFUSED
-    rq = small_request(&f);
+    rq = fake_request(&f);
     rq.sequence_tokens = 1;
     rq.step_sequences = 1 << 20;
     rq.micro_sequences = 1;
@@ -616,8 +311,8 @@ static void contradictions_are_seen(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
-    open_small(&f, OT_BF16, false);
-    struct ot_plan_request rq = small_request(&f);
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
     rq.weights = rq.state = rq.activations = OT_HOME_HOST;
     check_ok(ot_plan_make(&rq, &plan));
 #define REFUSED(field, value, words)                                                                         \
@@ -665,8 +360,8 @@ static void seventy_billion_parameters_plan_in_a_second(void **state) {
     struct ot_layout layout;
     struct ot_schedule schedule;
     struct timespec start;
-    open_fake(&f);
-    struct ot_plan_request rq = small_request(&f);
+    fake_open(&f);
+    struct ot_plan_request rq = fake_request(&f);
     rq.sequence_tokens = 2048;
     rq.micro_sequences = 1;
     rq.budget_bytes[OT_TIER_GPU] = (size_t)40 << 30;
@@ -702,10 +397,6 @@ int main(void) {
         cmocka_unit_test(recompute_and_slots_are_honoured),
         cmocka_unit_test(micro_batches_are_chosen_or_honoured),
         cmocka_unit_test(forward_alone_has_no_state),
-        cmocka_unit_test(shares_are_honoured),
-        cmocka_unit_test(tiles_are_dealt_by_deadline),
-        cmocka_unit_test(gradients_wait_where_there_is_room),
-        cmocka_unit_test(impossible_engines_are_named),
         cmocka_unit_test(absurd_numbers_are_refused_or_planned),
         cmocka_unit_test(bad_requests_are_named),
         cmocka_unit_test(contradictions_are_seen),

@@ -1,0 +1,147 @@
+#include "tests/offload/fake_chain.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support/check.h"
+
+static size_t saved_bytes(const void *context, int block, int64_t n_tokens) {
+    const struct fake *f = context;
+    bool layer = block > 0 && block <= f->layers;
+    return layer ? (size_t)n_tokens * (size_t)f->hidden * 12 * ot_dtype_bytes(f->dtype) : 0;
+}
+
+static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
+    const struct fake *f = context;
+    return block == 0 ? 0 : (size_t)n_tokens * (size_t)f->hidden * 4;
+}
+
+void fake_open(struct fake *f) {
+    static const struct ot_param_group group = {0, 0, true, true};
+    int last = f->layers + 1, n_slabs = f->layers + 2 - f->tied;
+    for (int b = 0; b <= last; b++) {
+        int slab = b == last && f->tied ? 0 : b;
+        f->blocks[b] = (struct ot_block_spec){.name = "block", .n_uses = 1, .uses = {{slab, b > 0}}};
+    }
+    for (int s = 0; s < n_slabs; s++) {
+        bool edge = s == 0 || s == last;
+        f->slabs[s] = (struct ot_slab_spec){.name = "slab",
+                                            .n_params = edge ? f->edge_params : f->layer_params,
+                                            .edge = edge,
+                                            .n_groups = 1,
+                                            .groups = &group};
+    }
+    f->chain = (struct ot_chain){.context = f,
+                                 .dtype = f->dtype,
+                                 .n_blocks = last + 1,
+                                 .n_slabs = n_slabs,
+                                 .blocks = f->blocks,
+                                 .slabs = f->slabs,
+                                 .boundary_elems = f->hidden,
+                                 .kv_elems = f->hidden,
+                                 .vocab = f->vocab,
+                                 .max_position = 1 << 20,
+                                 .constant_bytes = 4096,
+                                 .saved_bytes = saved_bytes,
+                                 .scratch_bytes = scratch_bytes};
+}
+
+void fake_open_small(struct fake *f, enum ot_dtype dtype, bool tied) {
+    *f = (struct fake){.layers = 12,
+                       .hidden = 512,
+                       .layer_params = 1 << 20,
+                       .edge_params = 1 << 21,
+                       .vocab = 4096,
+                       .tied = tied,
+                       .dtype = dtype};
+    fake_open(f);
+}
+
+struct ot_plan_request fake_request(const struct fake *f) {
+    return (struct ot_plan_request){.chain = &f->chain,
+                                    .budget_bytes = {(size_t)1 << 34, (size_t)1 << 34},
+                                    .sequence_tokens = 512,
+                                    .step_sequences = 16,
+                                    .train = true,
+                                    .clip = true,
+                                    .weights = OT_HOME_AUTO,
+                                    .state = OT_HOME_AUTO,
+                                    .activations = OT_HOME_AUTO,
+                                    .recompute = -1};
+}
+
+void check_fits(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    assert_true(ot_ledger_total(&plan->ledger, OT_TIER_GPU) + (size_t)rq->extra_device_bytes <=
+                rq->budget_bytes[OT_TIER_GPU]);
+    assert_true(ot_ledger_total(&plan->ledger, OT_TIER_HOST) + (size_t)rq->extra_host_bytes <=
+                rq->budget_bytes[OT_TIER_HOST]);
+    assert_true(plan->micro_tokens % rq->sequence_tokens == 0);
+    assert_true(plan->micro_tokens / rq->sequence_tokens * plan->max_micro >= rq->step_sequences);
+    assert_true(plan->micro_tokens / rq->sequence_tokens * (plan->max_micro - 1) < rq->step_sequences);
+}
+
+bool is_whole(const struct ot_slab_plan *slab, enum ot_tile_engine engine) {
+    const int *tiles = slab->tiles;
+    return tiles[engine] > 0 &&
+           tiles[engine] == tiles[OT_TILE_GPU] + tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU];
+}
+
+int count_resident(const struct ot_plan *plan) {
+    int n = 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        n += plan->slabs[s].weights == OT_HOME_GPU && is_whole(&plan->slabs[s], OT_TILE_GPU);
+    return n;
+}
+
+size_t named_budget(const char *option) {
+    char format[32];
+    size_t mib = 0;
+    const char *at = strstr(ot_error_text(), option);
+    snprintf(format, sizeof format, "%s %%zuM", option);
+    return at && sscanf(at, format, &mib) == 1 ? mib * MIB : 0;
+}
+
+/* With those of the two budgets that are not 0 there is a plan. */
+static void check_enough(const struct ot_plan_request *refused, size_t gpu, size_t host) {
+    struct ot_plan_request rq = *refused;
+    struct ot_plan plan;
+    assert_true(gpu > 0 || host > 0);
+    assert_true((!gpu || gpu > rq.budget_bytes[OT_TIER_GPU]) &&
+                (!host || host > rq.budget_bytes[OT_TIER_HOST]));
+    rq.budget_bytes[OT_TIER_GPU] = gpu ? gpu : rq.budget_bytes[OT_TIER_GPU];
+    rq.budget_bytes[OT_TIER_HOST] = host ? host : rq.budget_bytes[OT_TIER_HOST];
+    check_ok(ot_plan_make(&rq, &plan));
+    check_fits(&rq, &plan);
+    ot_plan_free(&plan);
+}
+
+/* After a refusal: the sentence names the tier that is short, and the budgets that it says to give are
+ * enough. */
+static void check_cure(const struct ot_plan_request *refused) {
+    size_t gpu = named_budget("--gpu-mem"), host = named_budget("--host-mem");
+    bool either = strstr(ot_error_text(), "gpu or host memory: ") != NULL;
+    const char *tier = either        ? "gpu or host memory: "
+                       : gpu && host ? "gpu and host memory: "
+                       : gpu         ? "gpu memory: "
+                                     : "host memory: ";
+    assert_non_null(strstr(ot_error_text(), tier));
+    assert_non_null(strstr(ot_error_text(), "short by"));
+    if (!either) {
+        check_enough(refused, gpu, host);
+        return;
+    }
+    check_enough(refused, gpu, 0);
+    check_enough(refused, 0, host);
+}
+
+bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan) {
+    int rc = ot_plan_make(rq, plan);
+    if (rc == 0) {
+        check_fits(rq, plan);
+        return true;
+    }
+    assert_int_equal(rc, -OT_E_BUDGET);
+    assert_null(plan->slabs);
+    check_cure(rq);
+    return false;
+}

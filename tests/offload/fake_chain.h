@@ -1,0 +1,38 @@
+/* A chain that is sizes only, for the planner's tests, and what is true of every plan. */
+#ifndef OT_TESTS_FAKE_CHAIN_H
+#define OT_TESTS_FAKE_CHAIN_H
+
+#include "offload/layout.h"
+
+enum { MAX_LAYERS = 80, MIB = 1 << 20 };
+
+/* Embedding, layers, head. */
+struct fake {
+    int layers;
+    int64_t hidden, layer_params, edge_params, vocab;
+    bool tied;
+    enum ot_dtype dtype;
+    struct ot_chain chain;
+    struct ot_block_spec blocks[MAX_LAYERS + 2];
+    struct ot_slab_spec slabs[MAX_LAYERS + 2];
+};
+
+/* Builds the chain from the fields before it. */
+void fake_open(struct fake *f);
+/* 12 layers of 1 Mi parameters: 168 MiB of weights, state and gradients in bf16. */
+void fake_open_small(struct fake *f, enum ot_dtype dtype, bool tied);
+/* Training under budgets that hold everything; all else is left to the planner. */
+struct ot_plan_request fake_request(const struct fake *f);
+
+/* Fails the test where the plan breaks its request's budgets or does not cut the step as it says. */
+void check_fits(const struct ot_plan_request *rq, const struct ot_plan *plan);
+/* Whether the engine updates all of the slab. */
+bool is_whole(const struct ot_slab_plan *slab, enum ot_tile_engine engine);
+int count_resident(const struct ot_plan *plan);
+/* The budget after "--gpu-mem" or "--host-mem" in the last error's sentence; 0 if it names none. */
+size_t named_budget(const char *option);
+/* A plan that keeps to its budgets (true), or a refusal whose sentence names the tier that is short and
+ * budgets that are enough. */
+bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan);
+
+#endif
