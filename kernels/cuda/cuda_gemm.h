@@ -76,8 +76,8 @@ struct ot_cuda_gemm_tuning {
     bool is_kept;  /* in the file, for the next run */
 };
 
-/* memory [bytes]: device memory whose content nobody needs any more. Waits for the stream, then works for
- * about `seconds` at most; may be called again. Errors: OT_E_DEVICE. */
+/* memory [bytes]: device memory, 256-byte aligned, whose content nobody needs any more. Waits for the stream,
+ * then works for about `seconds` at most; may be called again. Errors: OT_E_DEVICE. */
 int ot_cuda_gemm_tune(struct ot_cuda_gemm *gemm, const struct ot_cuda_stream *on, void *memory, size_t bytes,
                       double seconds, struct ot_cuda_gemm_tuning *out);
 

@@ -1,6 +1,5 @@
 #include "kernels/cuda/cuda_gemm_plan.h"
 
-#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
