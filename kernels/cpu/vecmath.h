@@ -152,24 +152,25 @@ static OT_INLINE ot_vf vec_of_bits(ot_vi a) {
 }
 
 /* a * b + c with one rounding, also (slowly) where the CPU has no such instruction. */
-static OT_INLINE ot_vf vec_fma(ot_vf a, ot_vf b, ot_vf c) {
 #if defined(__AVX512F__)
+static OT_INLINE ot_vf vec_fma(ot_vf a, ot_vf b, ot_vf c) {
     return (ot_vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
 #elif defined(__FMA__)
-    __m256 x[2], y[2], z[2];
-    memcpy(x, &a, sizeof x);
-    memcpy(y, &b, sizeof y);
-    memcpy(z, &c, sizeof z);
-    for (int i = 0; i < 2; i++)
-        x[i] = _mm256_fmadd_ps(x[i], y[i], z[i]);
-    memcpy(&a, x, sizeof a);
-    return a;
+#define VEC_LOW(x)  __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
+#define VEC_HIGH(x) __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
+static OT_INLINE ot_vf vec_fma(ot_vf a, ot_vf b, ot_vf c) {
+    __m256 low = _mm256_fmadd_ps(VEC_LOW(a), VEC_LOW(b), VEC_LOW(c));
+    __m256 high = _mm256_fmadd_ps(VEC_HIGH(a), VEC_HIGH(b), VEC_HIGH(c));
+    return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+}
 #else
+static __attribute__((noinline, unused)) ot_vf vec_fma(ot_vf a, ot_vf b, ot_vf c) {
     for (int i = 0; i < OT_LANES; i++)
         a[i] = fmaf(a[i], b[i], c[i]);
     return a;
-#endif
 }
+#endif
 
 static OT_INLINE ot_vf vec_abs(ot_vf a) {
     return (ot_vf)((ot_vi)a & 0x7fffffff);
