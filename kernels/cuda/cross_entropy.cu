@@ -24,8 +24,7 @@ struct loss_sum {
     float max, sum;
 };
 
-/* What to subtract before exp. A maximum of -infinity would make NaNs of logits that are merely impossible.
- * */
+/* What to subtract before exp: a maximum of -infinity would make NaNs of impossible logits. */
 static __device__ __forceinline__ float loss_shift(float max) {
     return max == -INFINITY ? 0.0f : max;
 }

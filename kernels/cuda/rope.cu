@@ -14,7 +14,8 @@
 
 enum { ROPE_BLOCK = 256 };
 
-/* W values of each half at x and x + half, from element j of the table's row. */
+/* Rotates a pack of pairs, or one pair, of which the first halves are at x, by what cosines and sines point
+ * to. */
 template <class T, bool PACKED>
 static __device__ __forceinline__ void rope_pairs(T *x, int half, const float *cosines, const float *sines,
                                                   float direction) {

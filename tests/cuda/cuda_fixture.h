@@ -46,7 +46,7 @@ void cuda_open(struct ops_fixture *f, enum ot_dtype dtype);
 void cuda_run(struct cuda_pair *p, ops_case run, const void *argument, enum ot_dtype dtype, int shift);
 void cuda_close(struct cuda_pair *p);
 
-/* cuda's bits are cpu's. (The result of an fp16 run is compared with the fp32 reference rounded to fp16.) */
+/* cuda's bits are cpu's. */
 void cuda_check_bits(const struct cuda_pair *p, const char *name);
 void cuda_check_close(const struct cuda_pair *p, const char *name, const struct cuda_bound *bound);
 
