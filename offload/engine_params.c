@@ -45,7 +45,7 @@ static int move_state(struct ot_engine *en, int slab, int64_t first, int64_t n, 
                 (char *)values + (size_t)there * bytes, (size_t)(n - there) * bytes, in);
 }
 
-/* Weights, where the plan has them: up to two copies, of which the resident one is whole at all times. */
+/* Weights, where the plan has them: up to two copies, of which the resident one is up to date as a whole. */
 static int move_weights(struct ot_engine *en, int slab, size_t offset, void *host, size_t bytes, bool in) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
     if (b->weights_gpu != OT_NO_BUFFER)

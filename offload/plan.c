@@ -229,12 +229,12 @@ static void deal_tiles(const struct ot_plan_request *rq, const struct candidate 
 /* Between two micro-batches of a block, a part of the next slab's streamed tiles is updated: slots enough for
  * that part while the next one is on its way. */
 static int wanted_state_slots(const struct ot_plan *plan, int slots) {
-    int most = 0;
+    int64_t most = 0;
     for (int s = 0; s < plan->n_slabs; s++)
         most = plan->slabs[s].tiles[OT_TILE_STREAM] > most ? plan->slabs[s].tiles[OT_TILE_STREAM] : most;
-    int parts = 2 * ((most + plan->max_micro - 1) / plan->max_micro);
-    int wanted = slots > 2 && parts > slots ? parts : slots;
-    return most == 0 ? 0 : wanted < OT_PLAN_MAX_STATE_SLOTS ? wanted : OT_PLAN_MAX_STATE_SLOTS;
+    int64_t parts = 2 * ((most + plan->max_micro - 1) / plan->max_micro);
+    int64_t wanted = slots > 2 && parts > slots ? parts : slots;
+    return most == 0 ? 0 : wanted < OT_PLAN_MAX_STATE_SLOTS ? (int)wanted : OT_PLAN_MAX_STATE_SLOTS;
 }
 
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,

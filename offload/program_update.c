@@ -83,7 +83,7 @@ void ot_program_update_cpu(struct ot_program *p, int slab) {
         update_tile_on_cpu(p, slab, part.first_tile + i);
 }
 
-/* Updated weights to their home. version: of the weights, for the step that the task belongs to. */
+/* Updated weights to their home. version: theirs, relative to the step. */
 static void bring_home(struct ot_program *p, enum ot_task_kind kind, int slab, struct ot_tile_span span,
                        int from, int to, int version) {
     struct ot_task *task = ot_program_task(p, kind, kind == OT_TASK_UPLOAD ? OT_LANE_H2D : OT_LANE_D2H);
