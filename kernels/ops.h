@@ -194,6 +194,7 @@ struct ot_cross_entropy {
     bool want_grad;
     enum ot_dtype grad_dtype;
     float grad_scale;
+    const float *loss_scale; /* device memory, 1 value: grad_scale is multiplied by it; NULL: by 1 */
 };
 
 /* *out = sum of x[i] (squares: of x[i]^2), in double over fixed chunks; += if accumulate. Not finite if any x

@@ -117,6 +117,7 @@ static void chunk_loss(const struct ot_model *model, const struct ot_block_run *
         .want_grad = want_grad,
         .grad_dtype = run->dtype,
         .grad_scale = run->batch.grad_scale,
+        .loss_scale = run->batch.loss_scale,
     };
     ot_run_ops(run)->cross_entropy(run->lane, &op);
 }

@@ -58,6 +58,7 @@ struct ot_batch_view { /* a micro-batch; device memory but for the counts */
     int64_t n_tokens;
     const int32_t *tokens, *targets, *position, *row_start; /* [n_tokens] each; see kernels/ops.h */
     float grad_scale;                                       /* 1 / trained tokens of the whole step */
+    const float *loss_scale; /* fp16: 1 value that gradients are multiplied by; else NULL */
 };
 
 /* Keys and values of earlier tokens, for generation: [capacity, kv_elems] each, n_past of them filled. */

@@ -67,8 +67,10 @@ static int forget_updates(struct ot_engine *en) {
     return ot_lane_sync(en->lane);
 }
 
+#define DEFAULT_LOSS_SCALE 0x1p16f
+
 /* Tables go to the device, moments start at zero. */
-static int initialise(struct ot_engine *en) {
+static int initialise(struct ot_engine *en, float loss_scale) {
     size_t bytes = en->chain.constant_bytes;
     void *constants = bytes ? malloc(bytes) : NULL;
     if (bytes && !constants)
@@ -82,6 +84,7 @@ static int initialise(struct ot_engine *en) {
         if (state != OT_NO_BUFFER)
             ot_lane_fill(en->lane, ot_engine_at(en, state), 0, en->layout.buffers[state].bytes);
     }
+    *(float *)ot_engine_at(en, en->layout.control) = loss_scale > 0 ? loss_scale : DEFAULT_LOSS_SCALE;
     int rc = forget_updates(en);
     free(constants);
     return rc;
@@ -102,7 +105,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     OT_TRY_GOTO(make_schedules(en), rc, out);
     OT_TRY_GOTO(allocate(en), rc, out);
     OT_TRY_GOTO(ot_lane_open(en->device, "setup", &en->lane), rc, out);
-    OT_TRY_GOTO(initialise(en), rc, out);
+    OT_TRY_GOTO(initialise(en, config->loss_scale), rc, out);
     OT_TRY_GOTO(ot_pool_open(config->optimizer_threads, "optimizer", &en->pool), rc, out);
     struct ot_executor_config executor = {.device = en->device,
                                           .chain = &en->chain,

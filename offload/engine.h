@@ -9,6 +9,9 @@
  *
  * Same seed, data, device and micro-batch size: the same bits, whatever the plan (DESIGN section 7).
  *
+ * fp16 training scales the loss, so that small gradients stay above what fp16 can hold, and adapts the scale
+ * to what overflows: a step that does is skipped as a whole, so clipping must be on.
+ *
  * Threads: one thread drives an engine. The engine owns its lanes and pools.
  */
 #ifndef OT_OFFLOAD_ENGINE_H
@@ -30,6 +33,7 @@ struct ot_engine_config {
     struct ot_device *device;     /* outlives the engine; the plan's bytes are allocated from it */
     const struct ot_plan *plan;   /* copied */
     struct ot_optimizer_config optimizer;
+    float loss_scale;       /* fp16: to begin with, a power of two; 0: 65536 */
     int optimizer_threads;  /* >= 1 */
     struct ot_trace *trace; /* NULL: none; outlives the engine */
     uint64_t delay_seed;    /* test seam: not 0 delays the executor's own threads at random */
@@ -61,7 +65,9 @@ struct ot_step_result {
     double loss;      /* mean over the step's trained tokens */
     double grad_norm; /* global, before clipping */
     double clipped_norm;
-    bool skipped;   /* the norm was not finite: nothing was changed, the optimizer's step count neither */
+    float loss_scale; /* that the step's gradients were computed with (fp16); 1 in other dtypes */
+    bool
+        skipped; /* the norm was not finite, or in fp16 too large: nothing was changed, the optimizer's step count neither */
     double seconds; /* from the previous step's result (or this step's start, if later) to this one's */
 };
 

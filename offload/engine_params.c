@@ -68,7 +68,7 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
         ot_split_f32(values[i], &high[i], &low[i]);
     OT_TRY_GOTO(move_weights(en, slab, (size_t)first * 2, high, (size_t)n * 2, in), rc, out);
     if (en->plan.train)
-        OT_TRY_GOTO(move_state(en, slab, first, n, low, ot_state_low_offset, sizeof *low, in), rc, out);
+        OT_TRY_GOTO(move_state(en, slab, first, n, low, ot_state_rest_offset, sizeof *low, in), rc, out);
     for (int64_t i = 0; !in && i < n; i++)
         values[i] = ot_join_f32(high[i], low[i]);
 out:
@@ -77,10 +77,33 @@ out:
     return rc;
 }
 
+/* fp16: the master lies in the state, and the weights are its rounding. A plan that only runs forward has the
+ * weights alone. */
+static int move_rounded(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
+    int rc = 0;
+    if (en->plan.train)
+        OT_TRY(move_state(en, slab, first, n, values, ot_state_rest_offset, sizeof *values, in));
+    if (en->plan.train && !in)
+        return 0;
+    uint16_t *half = calloc((size_t)n, sizeof *half);
+    if (!half)
+        return ot_fail(OT_E_BUDGET, "no memory for %lld parameters", (long long)n);
+    for (int64_t i = 0; in && i < n; i++)
+        half[i] = ot_f16_from_f32(values[i]);
+    OT_TRY_GOTO(move_weights(en, slab, (size_t)first * 2, half, (size_t)n * 2, in), rc, out);
+    for (int64_t i = 0; !in && i < n; i++)
+        values[i] = ot_f16_to_f32(half[i]);
+out:
+    free(half);
+    return rc;
+}
+
 static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                      float *values, bool in) {
-    if (kind == OT_SLAB_MASTER && en->chain.dtype != OT_F32)
+    if (kind == OT_SLAB_MASTER && en->chain.dtype == OT_BF16)
         return move_split(en, slab, first, n, values, in);
+    if (kind == OT_SLAB_MASTER && en->chain.dtype == OT_F16)
+        return move_rounded(en, slab, first, n, values, in);
     if (kind == OT_SLAB_MASTER)
         return move_weights(en, slab, (size_t)first * sizeof *values, values, (size_t)n * sizeof *values, in);
     if (!en->plan.train)

@@ -18,9 +18,10 @@ struct ot_engine_step {
 
 /* What decisions carry from one to the next; only DECIDE tasks touch it, and the schedule orders them. */
 struct ot_engine_control {
-    int64_t adam_step;  /* updates applied so far */
-    int64_t deciding;   /* the step that the two flags belong to */
-    bool skip, updated; /* without clipping: a slab was not finite; a slab was updated */
+    int64_t adam_step;    /* updates applied so far */
+    int64_t deciding;     /* the step that the two flags belong to */
+    bool skip, updated;   /* without clipping: a slab was not finite; a slab was updated */
+    int64_t scaled_steps; /* fp16: steps since the loss scale last changed */
 };
 
 struct ot_engine {
@@ -50,6 +51,11 @@ struct ot_engine {
 static inline void *ot_engine_at(const struct ot_engine *engine, int buffer) {
     const struct ot_buffer *b = &engine->layout.buffers[buffer];
     return engine->tier_memory[b->tier] + b->offset;
+}
+
+/* The next decision's. Only decisions change it, and only they and the host's own code between steps ask. */
+static inline float ot_engine_loss_scale(const struct ot_engine *engine) {
+    return engine->chain.dtype == OT_F16 ? *(const float *)ot_engine_at(engine, engine->layout.control) : 1;
 }
 
 /* The executor's callback (engine_tasks.c). */

@@ -78,6 +78,10 @@ static void params_in(struct ot_engine *en, const struct ot_task *task, int64_t 
     ot_lane_copy(lane, OT_COPY_H2D, to + task->slab, from + task->slab, sizeof *from);
 }
 
+static void scale_in(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    ot_lane_copy(lane, OT_COPY_H2D, ot_engine_at(en, task->to), ot_engine_at(en, task->from), sizeof(float));
+}
+
 static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     int64_t n = en->pass == OT_PASS_DECODE ? en->chain.vocab : step_of(en, step)->micro_tokens[0];
     ot_lane_copy(lane, OT_COPY_D2H, at_parity(en, task->to, step), ot_engine_at(en, task->from),
@@ -99,7 +103,9 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
                   .targets = batch + batch_offset(en, task->micro, 1),
                   .position = batch + batch_offset(en, task->micro, 2),
                   .row_start = batch + batch_offset(en, task->micro, 3),
-                  .grad_scale = st->grad_scale},
+                  .grad_scale = st->grad_scale,
+                  .loss_scale =
+                      en->layout.loss_scale == OT_NO_BUFFER ? NULL : ot_engine_at(en, en->layout.loss_scale)},
         .constants = ot_engine_at(en, en->layout.constants),
         .saved = ot_engine_at(en, task->saved),
         .saved_valid = task->saved_valid,
@@ -212,12 +218,41 @@ static struct ot_adamw_step adamw_step(const struct ot_engine *en, const struct 
                                   .skip = skip};
 }
 
-/* Over all trained parameters. */
+/* Over all trained parameters, without the loss scale. */
 static double global_norm(const struct ot_engine *en, const double *results) {
     double squares = 0;
     for (int s = 0; s < en->chain.n_slabs; s++)
         squares += results[s];
-    return sqrt(squares);
+    return sqrt(squares) / (double)ot_engine_loss_scale(en);
+}
+
+/* In fp16 the sums may be finite and yet have no room in the storage dtype. A slab's norm bounds each of its
+ * gradients. */
+static bool has_overflowed(const struct ot_engine *en, const double *results) {
+    const double largest = 65504.0;
+    bool overflowed = false;
+    for (int s = 0; s < en->chain.n_slabs; s++)
+        overflowed = overflowed || !isfinite(results[s]) ||
+                     (en->chain.dtype == OT_F16 && results[s] > largest * largest);
+    return overflowed;
+}
+
+/* Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", ICLR 2018), with the numbers that
+ * torch.amp.GradScaler starts from: half as much after a step that overflowed, twice as much after 2000 steps
+ * that did not. Powers of two scale exactly. */
+enum { GROWTH_INTERVAL = 2000 };
+
+static void adapt_loss_scale(struct ot_engine *en, bool overflowed) {
+    float *scale = ot_engine_at(en, en->layout.control);
+    struct ot_engine_control *c = &en->control;
+    c->scaled_steps++;
+    if (overflowed && *scale > 1)
+        *scale /= 2;
+    else if (!overflowed && c->scaled_steps >= GROWTH_INTERVAL && *scale < 0x1p24f)
+        *scale *= 2;
+    else
+        return;
+    c->scaled_steps = 0;
 }
 
 /* scale: of the gradients, by clipping. */
@@ -231,6 +266,7 @@ static void finish_step(struct ot_engine *en, const double *results, int64_t ste
                                          .loss = loss * st->inverse_tokens,
                                          .grad_norm = norm,
                                          .clipped_norm = norm * scale,
+                                         .loss_scale = ot_engine_loss_scale(en),
                                          .skipped = skipped};
     if (!skipped)
         en->control.adam_step++;
@@ -242,11 +278,14 @@ static void decide_all(struct ot_engine *en, const struct ot_task *task, int64_t
     struct ot_adamw_step *params = at_parity(en, task->to, step);
     double norm = global_norm(en, results), scale = en->optimizer.clip / (norm + 1e-6);
     scale = scale < 1 ? scale : 1;
-    bool skip = !isfinite(norm);
-    struct ot_adamw_step numbers = adamw_step(en, step_of(en, step), en->control.adam_step + 1, scale, skip);
+    bool skip = has_overflowed(en, results);
+    struct ot_adamw_step numbers = adamw_step(en, step_of(en, step), en->control.adam_step + 1,
+                                              scale / (double)ot_engine_loss_scale(en), skip);
     for (int s = 0; s < en->chain.n_slabs; s++)
         params[s] = numbers;
     finish_step(en, results, step, scale, skip);
+    if (en->chain.dtype == OT_F16)
+        adapt_loss_scale(en, skip);
 }
 
 /* Without clipping: one slab. From the first gradient that is not finite on, the step updates nothing
@@ -292,12 +331,14 @@ static int decide(struct ot_engine *en, const struct ot_task *task, int64_t step
 static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_task *task,
                                    const struct ot_adamw_step *step, int64_t n_state, int64_t first_state,
                                    const void *grad) {
-    char *state = ot_engine_at(en, task->state);
-    return (struct ot_adamw){.dtype = en->chain.dtype,
+    char *state = ot_engine_at(en, task->state), *rest = state + ot_state_rest_offset(n_state);
+    enum ot_dtype dtype = en->chain.dtype;
+    return (struct ot_adamw){.dtype = dtype,
                              .n = task->span.n,
                              .step = step,
                              .weight = at_param(en, task->to, task->span.first),
-                             .low = (int16_t *)(state + ot_state_low_offset(n_state)) + first_state,
+                             .low = dtype == OT_BF16 ? (int16_t *)(void *)rest + first_state : NULL,
+                             .master = dtype == OT_F16 ? (float *)(void *)rest + first_state : NULL,
                              .m = (float *)(state + ot_state_m_offset(n_state)) + first_state,
                              .v = (float *)(state + ot_state_v_offset(n_state)) + first_state,
                              .grad = grad};
@@ -351,14 +392,16 @@ static void copy_state(struct ot_engine *en, const struct ot_task *task, struct 
     struct ot_tile_span home = ot_slab_state_on_host(&en->chain, &en->plan, task->slab);
     int64_t n = task->span.n, first = task->span.first - home.first, room = en->layout.slot_params;
     char *host = ot_engine_at(en, task->state), *device = ot_engine_at(en, slot);
-    size_t at_host[3] = {ot_state_m_offset(home.n) + (size_t)first * 4,
-                         ot_state_v_offset(home.n) + (size_t)first * 4,
-                         ot_state_low_offset(home.n) + (size_t)first * 2};
-    size_t at_device[3] = {ot_state_m_offset(room), ot_state_v_offset(room), ot_state_low_offset(room)};
-    for (int i = 0; i < (en->chain.dtype == OT_F32 ? 2 : 3); i++) {
-        char *h = host + at_host[i], *d = device + at_device[i];
+    size_t rest = ot_state_rest_bytes(en->chain.dtype);
+    const struct {
+        size_t at_host, at_device, bytes; /* the last: of one parameter */
+    } parts[3] = {{ot_state_m_offset(home.n), ot_state_m_offset(room), 4},
+                  {ot_state_v_offset(home.n), ot_state_v_offset(room), 4},
+                  {ot_state_rest_offset(home.n), ot_state_rest_offset(room), rest}};
+    for (int i = 0; i < 3 && parts[i].bytes > 0; i++) {
+        char *h = host + parts[i].at_host + (size_t)first * parts[i].bytes, *d = device + parts[i].at_device;
         ot_lane_copy(lane, kind, kind == OT_COPY_H2D ? d : h, kind == OT_COPY_H2D ? h : d,
-                     (size_t)n * (i < 2 ? 4 : 2));
+                     (size_t)n * parts[i].bytes);
     }
 }
 
@@ -404,6 +447,9 @@ static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_engine *en = context;
     switch (task->kind) {
+    case OT_TASK_SCALE_IN:
+        scale_in(en, task, lane);
+        break;
     case OT_TASK_BATCH_IN:
         batch_in(en, task, step, lane);
         break;

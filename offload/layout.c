@@ -279,6 +279,9 @@ static void add_step_buffers(struct maker *mk) {
     for (int p = 0; p < 2; p++)
         layout->params_host[p] = add(mk, OT_TIER_HOST, "batches, results", params, mk->chain->n_slabs);
     layout->control = add(mk, OT_TIER_HOST, "batches, results", 64, 1);
+    layout->loss_scale = plan->train && mk->chain->dtype == OT_F16
+                             ? add(mk, OT_TIER_GPU, "batches, results", 64, 1)
+                             : OT_NO_BUFFER;
 }
 
 int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out) {

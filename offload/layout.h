@@ -32,7 +32,7 @@ struct ot_tile_span {
 struct ot_slab_buffers {
     int weights_gpu, weights_host; /* the whole slab, in the chain's dtype, by tiles */
     /* Of the tiles that the device updates, and (by tiles) of the others: m, v fp32 [n] each, then lo int16
-     * [n] (bf16 training); n: the parameters in those tiles. */
+     * [n] (bf16 training) or the master fp32 [n] (fp16 training); n: the parameters in those tiles. */
     int state_gpu, state_host;
     /* Waiting gradients in the chain's dtype, of a first part of the slab and of the rest. fp32, and the
      * whole slab on the gpu: also the accumulator. */
@@ -60,7 +60,9 @@ struct ot_layout {
     int results_gpu, results_host[2];
     int batch_gpu[2], batch_host[2]; /* per micro-batch: tokens, targets, position, row_start */
     int params_gpu, params_host[2];  /* struct ot_adamw_step [n_slabs], a tile each */
-    int control;                     /* stands for what decisions carry on (engine_state.h): orders them */
+    int control; /* host: stands for what decisions carry on (engine_state.h), which it orders; and the loss
+                    scale */
+    int loss_scale; /* gpu, fp16: the step's */
     size_t tier_bytes[OT_TIER_COUNT];
 };
 
@@ -101,12 +103,16 @@ static inline size_t ot_state_m_offset(int64_t n_params) {
 static inline size_t ot_state_v_offset(int64_t n_params) {
     return (size_t)n_params * 4;
 }
-static inline size_t ot_state_low_offset(int64_t n_params) {
+/* What the weights lack of the master: bf16: lo; fp16: all of it. */
+static inline size_t ot_state_rest_offset(int64_t n_params) {
     return (size_t)n_params * 8;
+}
+static inline size_t ot_state_rest_bytes(enum ot_dtype dtype) {
+    return dtype == OT_F32 ? 0 : dtype == OT_BF16 ? 2 : 4;
 }
 /* In a state slot, behind the state. */
 static inline size_t ot_state_grad_offset(enum ot_dtype dtype, int64_t n_params) {
-    return (size_t)n_params * (dtype == OT_F32 ? 8 : 10);
+    return (size_t)n_params * (8 + ot_state_rest_bytes(dtype));
 }
 
 #endif

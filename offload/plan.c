@@ -112,6 +112,10 @@ static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan)
                        "a step of %d micro-batches is longer than a schedule of %d blocks can be (%d): lower "
                        "--tokens-per-step, or raise --micro-batch",
                        plan->max_micro, chain->n_blocks, most_micro(chain));
+    if (plan->train && chain->dtype == OT_F16 && !plan->clip)
+        return ot_fail(OT_E_USAGE,
+                       "training in fp16 skips steps as a whole where gradients overflow, so updates "
+                       "wait for the norm: it needs clipping; give --clip 1.0, or --dtype bf16");
     return 0;
 }
 

@@ -83,6 +83,15 @@ static void release_accumulators(struct ot_program *p, int slab) {
         }
 }
 
+/* Just before it is used: the h2d lane is in order, and this waits for the step before. */
+static void scale_in(struct ot_program *p) {
+    struct ot_task *task = ot_program_task(p, OT_TASK_SCALE_IN, OT_LANE_H2D);
+    task->from = p->layout->control;
+    task->to = p->layout->loss_scale;
+    ot_program_read(p, task, task->from, (struct ot_tag){0});
+    ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_SCALE, 0, 0, 0));
+}
+
 static void backward(struct ot_program *p, int block, int micro) {
     const struct ot_layout *layout = p->layout;
     const struct ot_block_spec *spec = &p->chain->blocks[block];
@@ -91,6 +100,9 @@ static void backward(struct ot_program *p, int block, int micro) {
     int grads[OT_MAX_USES];
     for (int u = 0; u < spec->n_uses; u++)
         grads[u] = accumulator(p, block, u);
+    bool scales = block == last && layout->loss_scale != OT_NO_BUFFER;
+    if (scales && micro == 0)
+        scale_in(p);
     struct ot_task *task = ot_program_task(p, OT_TASK_BACKWARD, OT_LANE_COMPUTE);
     task->block = block;
     task->micro = micro;
@@ -124,6 +136,8 @@ static void backward(struct ot_program *p, int block, int micro) {
                          ot_tag(OT_CONTENT_RESULT, p->chain->n_slabs, micro, 0));
         ot_program_narrow(task, p->chain->n_slabs, 1);
     }
+    if (scales)
+        ot_program_read(p, task, layout->loss_scale, ot_tag(OT_CONTENT_SCALE, 0, 0, 0));
 }
 
 /* Of the sum of all uses. In fp32 training nothing rounds it on: it is the finished gradient. */

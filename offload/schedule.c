@@ -14,9 +14,9 @@ const char *ot_lane_name(enum ot_lane_id lane) {
 
 const char *ot_task_kind_name(enum ot_task_kind kind) {
     static const char *const names[] = {
-        "batch in", "fetch",     "forward",    "boundary out",  "boundary in", "backward",   "grad finish",
-        "grad out", "grad keep", "result out", "decide",        "params in",   "update cpu", "update gpu",
-        "upload",   "store",     "state in",   "update stream", "state out",   "loss out"};
+        "batch in",    "fetch",    "forward",   "scale in",   "boundary out",  "boundary in", "backward",
+        "grad finish", "grad out", "grad keep", "result out", "decide",        "params in",   "update cpu",
+        "update gpu",  "upload",   "store",     "state in",   "update stream", "state out",   "loss out"};
     return names[kind];
 }
 

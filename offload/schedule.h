@@ -37,6 +37,7 @@ enum ot_task_kind {
     OT_TASK_BATCH_IN,      /* h2d: token arrays of the step */
     OT_TASK_FETCH,         /* h2d: weights from their host home into a slot */
     OT_TASK_FORWARD,       /* compute: block, micro */
+    OT_TASK_SCALE_IN,      /* h2d, fp16: the loss scale that the last decision left */
     OT_TASK_BOUNDARY_OUT,  /* d2h: boundary activation to its host home */
     OT_TASK_BOUNDARY_IN,   /* h2d: and back */
     OT_TASK_BACKWARD,      /* compute: block, micro */
@@ -73,6 +74,7 @@ enum ot_content {
     OT_CONTENT_PARAMS,
     OT_CONTENT_CONSTANTS,
     OT_CONTENT_LOSS,
+    OT_CONTENT_SCALE,
 };
 struct ot_tag {
     uint8_t content; /* enum ot_content */

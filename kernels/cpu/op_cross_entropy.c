@@ -46,8 +46,9 @@ static void cross_entropy_row(const struct ot_cross_entropy *op, int64_t row) {
     op->loss[row] = logf(sum) + (max - hit);
     if (!op->want_grad)
         return;
-    WITH_DTYPE(op->grad_dtype, cross_entropy_gradient, logits, op->vocab, max, op->grad_scale / sum);
-    float slope = (expf(hit - max) / sum - 1.0f) * op->grad_scale;
+    float scale = op->loss_scale ? op->grad_scale * *op->loss_scale : op->grad_scale;
+    WITH_DTYPE(op->grad_dtype, cross_entropy_gradient, logits, op->vocab, max, scale / sum);
+    float slope = (expf(hit - max) / sum - 1.0f) * scale;
     ot_dtype_write(op->grad_dtype, logits, target, slope);
 }
 

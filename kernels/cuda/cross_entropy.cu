@@ -77,14 +77,15 @@ static __device__ __forceinline__ void loss_write_row(const struct ot_cross_entr
     constexpr int N = ot_pack<G>::N;
     int vocab = (int)op.vocab, packs = (vocab + N - 1) / N;
     G *gradient = reinterpret_cast<G *>(logits);
-    float factor = op.grad_scale / all.sum;
+    float scale = op.loss_scale ? op.grad_scale * *op.loss_scale : op.grad_scale;
+    float factor = scale / all.sum;
     for (int first = 0; first < packs; first += LOSS_BLOCK) {
         int p = first + (int)threadIdx.x;
         ot_pack<G> x = ot_row_load_floats<ALIGNED, G>(logits, p, vocab), slope;
 #pragma unroll
         for (int i = 0; i < N; i++) {
             float e = vec_exp(x.v[i] - all.max);
-            slope.v[i] = p * N + i == target ? (e / all.sum - 1.0f) * op.grad_scale : e * factor;
+            slope.v[i] = p * N + i == target ? (e / all.sum - 1.0f) * scale : e * factor;
         }
         if (sizeof(G) < sizeof(float))
             __syncthreads();

@@ -317,15 +317,17 @@ static const struct ot_option table[] = {
      .elsewhere = "accelerator gpu"},
     {.name = "dtype",
      .type = OT_OPTION_CHOICE,
-     .choices = "auto|bf16|fp32",
+     .choices = "auto|bf16|fp32|fp16",
      .fallback = "auto",
      .commands = MODELS | PROBE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(dtype),
      .help =
-         "Format of weights and activations on the device: auto is bf16 on a GPU, fp32 on the cpu device. "
-         "Training in bf16 keeps exact fp32 masters.",
-     .elsewhere = "precision mixed-precision torch-dtype bf16 fp32"},
+         "Format of weights and activations on the device: auto is bf16 on a GPU (fp16 on one without bf16), "
+         "fp32 on the cpu device. Training keeps exact fp32 masters; fp16 scales the loss by what the "
+         "gradients "
+         "allow.",
+     .elsewhere = "precision mixed-precision torch-dtype bf16 fp32 fp16"},
     {.name = "gpu-mem",
      .type = OT_OPTION_BYTES,
      .argument = "BYTES",

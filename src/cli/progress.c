@@ -1,6 +1,7 @@
 #include "src/cli/progress.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,7 +46,8 @@ static struct texts format_numbers(const struct ot_progress *progress,
     ot_text_bytes((int64_t)point->gpu_bytes, t.gpu);
     ot_text_bytes((int64_t)point->host_bytes, t.host);
     if (point->skipped)
-        snprintf(t.rest, sizeof t.rest, " skipped: gradient not finite");
+        snprintf(t.rest, sizeof t.rest, " skipped: %s",
+                 isfinite(point->grad_norm) ? "gradients too large for fp16" : "gradient not finite");
     else if (point->step < progress->steps)
         snprintf(t.rest, sizeof t.rest, " ETA %s",
                  ot_text_duration(ot_progress_seconds_left(progress, point->step), left));

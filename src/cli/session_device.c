@@ -63,13 +63,16 @@ static int open_any(struct ot_session *s) {
 }
 
 static int choose_dtype(struct ot_session *s) {
+    static const enum ot_dtype dtypes[] = {
+        [OT_CHOICE_DTYPE_BF16] = OT_BF16, [OT_CHOICE_DTYPE_FP32] = OT_F32, [OT_CHOICE_DTYPE_FP16] = OT_F16};
     struct ot_options *o = s->options;
     bool has_bf16 = ot_device_has_dtype(s->device, OT_BF16);
     if (o->dtype == OT_CHOICE_DTYPE_AUTO)
         ot_options_choose_index(o, "dtype",
-                                o->device.kind == OT_DEVICE_CUDA && has_bf16 ? OT_CHOICE_DTYPE_BF16
-                                                                             : OT_CHOICE_DTYPE_FP32);
-    s->dtype = o->dtype == OT_CHOICE_DTYPE_BF16 ? OT_BF16 : OT_F32;
+                                o->device.kind != OT_DEVICE_CUDA ? OT_CHOICE_DTYPE_FP32
+                                : has_bf16                       ? OT_CHOICE_DTYPE_BF16
+                                                                 : OT_CHOICE_DTYPE_FP16);
+    s->dtype = dtypes[o->dtype];
     if (ot_device_has_dtype(s->device, s->dtype))
         return 0;
     return ot_fail(OT_E_DEVICE, "%s cannot compute in %s; give --dtype fp16", ot_device_name(s->device),

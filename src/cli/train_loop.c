@@ -57,6 +57,7 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .seconds = result->seconds,
                                     .gpu_bytes = usage.used_bytes,
                                     .host_bytes = usage.pinned_bytes,
+                                    .loss_scale = result->loss_scale,
                                     .skipped = result->skipped};
     struct ot_progress_point point = {.step = l->done,
                                       .loss = result->loss,

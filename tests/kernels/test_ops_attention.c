@@ -334,17 +334,17 @@ static void check_shape(const struct shape *s) {
 static void test_blocks(void **state) {
     (void)state;
     static const struct shape shapes[] = {
-        {1, 1, 1, 1, 1, 0, 0, true},              /* the least there is */
-        {129, 129, 3, 1, 24, 0, 0, true},         /* one key past two blocks */
-        {300, 300, 4, 2, 64, 0, 0, true},         /* several blocks of queries and of keys */
-        {280, 280, 2, 2, 32, 0, 37, true},        /* rows that straddle blocks */
-        {333, 333, 4, 4, 16, 50, 0, true},        /* a window that leaves whole blocks unseen */
-        {290, 290, 2, 1, 128, 100, 171, true},    /* both */
-        {1, 600, 8, 2, 64, 0, 0, false},          /* one token of decoding */
-        {70, 523, 4, 2, 40, 90, 0, false},        /* a prompt after a past, with a window */
-        {300, 300, 8, 4, 16, 0, 0, true, true},   /* ALiBi over several blocks */
-        {70, 523, 4, 2, 24, 90, 0, false, true},  /* after a past, with a window */
-        {280, 280, 8, 8, 16, 40, 67, true, true}, /* and with rows */
+        {1, 1, 1, 1, 1, 0, 0, true, false},           /* the least there is */
+        {129, 129, 3, 1, 24, 0, 0, true, false},      /* one key past two blocks */
+        {300, 300, 4, 2, 64, 0, 0, true, false},      /* several blocks of queries and of keys */
+        {280, 280, 2, 2, 32, 0, 37, true, false},     /* rows that straddle blocks */
+        {333, 333, 4, 4, 16, 50, 0, true, false},     /* a window that leaves whole blocks unseen */
+        {290, 290, 2, 1, 128, 100, 171, true, false}, /* both */
+        {1, 600, 8, 2, 64, 0, 0, false, false},       /* one token of decoding */
+        {70, 523, 4, 2, 40, 90, 0, false, false},     /* a prompt after a past, with a window */
+        {300, 300, 8, 4, 16, 0, 0, true, true},       /* ALiBi over several blocks */
+        {70, 523, 4, 2, 24, 90, 0, false, true},      /* after a past, with a window */
+        {280, 280, 8, 8, 16, 40, 67, true, true},     /* and with rows */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         check_shape(&shapes[i]);
@@ -401,7 +401,7 @@ static void test_linear_memory(void **state) {
     (void)state;
     struct ops_fixture f;
     ops_open(&f, 2, OT_F32);
-    static const struct shape shape = {8192, 8192, 1, 1, 16, 0, 0, true};
+    static const struct shape shape = {8192, 8192, 1, 1, 16, 0, 0, true, false};
     int32_t *row_start;
     float *values[4];
     struct attention_case c = make_case(&shape, &row_start, values);

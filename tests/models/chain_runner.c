@@ -194,7 +194,7 @@ static struct ot_block_run make_run(struct runner *r, int block, enum ot_pass pa
         .lane = r->lane,
         .dtype = r->chain->dtype,
         .pass = pass,
-        .batch = {batch->n, r->tokens, r->targets, r->position, r->row_start, batch->grad_scale},
+        .batch = {batch->n, r->tokens, r->targets, r->position, r->row_start, batch->grad_scale, NULL},
         .constants = r->constants,
         .x = block > 0 ? r->boundary[block - 1] : NULL,
         .y = block < r->chain->n_blocks - 1 ? r->boundary[block] : NULL,

@@ -21,6 +21,8 @@ struct bench {
     const struct ot_chain *chain;
 };
 
+static float first_loss_scale; /* of engines that open_bench opens; 0: the default */
+
 static void open_bench(struct bench *b, const struct ot_model_config *config, enum ot_dtype dtype,
                        const struct ot_optimizer_config *optimizer, int64_t sequence, int max_micro,
                        bool keep_grads) {
@@ -47,6 +49,7 @@ static void open_bench(struct bench *b, const struct ot_model_config *config, en
                                       .device = b->device,
                                       .plan = &b->plan,
                                       .optimizer = *optimizer,
+                                      .loss_scale = first_loss_scale,
                                       .optimizer_threads = 1};
     check_ok(ot_engine_open(&engine, &b->engine));
 }
@@ -202,10 +205,10 @@ static void non_finite_steps_change_nothing(void **state) {
 
 static void masters_are_exact(void **state) {
     (void)state;
-    for (int dtype = 0; dtype < 2; dtype++) {
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
         struct ot_model_config config = tiny_config(1, true);
         struct bench b;
-        open_bench(&b, &config, dtype ? OT_BF16 : OT_F32, &adamw, 24, 1, false);
+        open_bench(&b, &config, (enum ot_dtype)dtype, &adamw, 24, 1, false);
         int64_t n = b.chain->slabs[1].n_params;
         float *values = malloc((size_t)n * sizeof *values);
         assert_non_null(values);
@@ -222,6 +225,104 @@ static void masters_are_exact(void **state) {
         free(values);
         close_bench(&b);
     }
+}
+
+/* ---- fp16 ---- */
+
+static struct ot_step_result one_step(struct bench *b, const struct tiny_batch *batch) {
+    struct ot_step_result r;
+    check_ok(ot_engine_submit(b->engine, &batch->input));
+    check_ok(ot_engine_result(b->engine, &r));
+    check_ok(ot_engine_drain(b->engine));
+    return r;
+}
+
+static float *all_masters(struct bench *b) {
+    int64_t n = 0;
+    for (int s = 0; s < b->chain->n_slabs; s++)
+        n += b->chain->slabs[s].n_params;
+    float *values = malloc((size_t)n * sizeof *values), *at = values;
+    assert_non_null(values);
+    for (int s = 0; s < b->chain->n_slabs; at += b->chain->slabs[s++].n_params)
+        check_ok(ot_engine_get(b->engine, OT_SLAB_MASTER, s, 0, b->chain->slabs[s].n_params, at));
+    return values;
+}
+
+static size_t masters_bytes(const struct bench *b) {
+    size_t bytes = 0;
+    for (int s = 0; s < b->chain->n_slabs; s++)
+        bytes += (size_t)b->chain->slabs[s].n_params * sizeof(float);
+    return bytes;
+}
+
+/* Steps whose gradients overflow change nothing but the scale; the first that does not is the step that an
+ * engine takes which began with that scale. */
+static void the_loss_scale_comes_down(void **state) {
+    (void)state;
+    struct ot_model_config config = tiny_config(2, true);
+    struct bench b, again;
+    struct tiny_batch batch;
+    struct ot_step_result r;
+    int skipped = 0;
+    first_loss_scale = 0x1p24f;
+    open_bench(&b, &config, OT_F16, &adamw, TINY_SEQUENCE, 3, false);
+    random_weights(&b);
+    tiny_fill_batch(&batch, config.vocab, 1, 3, 1);
+    float *before = all_masters(&b);
+    for (r = one_step(&b, &batch); r.skipped; r = one_step(&b, &batch), skipped++) {
+        float *after = all_masters(&b);
+        assert_memory_equal(before, after, masters_bytes(&b));
+        assert_true(r.loss_scale == ldexpf(0x1p24f, -skipped));
+        free(after);
+    }
+    assert_true(skipped >= 2 && skipped < 20 && isfinite(r.grad_norm));
+    assert_true(r.loss_scale == ldexpf(0x1p24f, -skipped));
+    assert_int_equal(ot_engine_adam_step(b.engine), 1);
+    float *scaled = all_masters(&b);
+    first_loss_scale = r.loss_scale;
+    open_bench(&again, &config, OT_F16, &adamw, TINY_SEQUENCE, 3, false);
+    random_weights(&again);
+    struct ot_step_result same = one_step(&again, &batch);
+    float *direct = all_masters(&again);
+    assert_true(!same.skipped && same.loss == r.loss && same.grad_norm == r.grad_norm);
+    assert_memory_equal(scaled, direct, masters_bytes(&b));
+    assert_memory_not_equal(before, scaled, masters_bytes(&b));
+    first_loss_scale = 0;
+    free(before), free(scaled), free(direct);
+    close_bench(&b);
+    close_bench(&again);
+}
+
+static void the_loss_scale_goes_up_again(void **state) {
+    (void)state;
+    struct ot_model_config config = tiny_config(1, true);
+    struct bench b;
+    struct tiny_batch batch;
+    struct ot_step_result r;
+    first_loss_scale = 4;
+    open_bench(&b, &config, OT_F16, &adamw, TINY_SEQUENCE, 1, false);
+    random_weights(&b);
+    tiny_fill_batch(&batch, config.vocab, 1, 1, 1);
+    for (int step = 1; step <= 2001; step++) {
+        r = one_step(&b, &batch);
+        assert_false(r.skipped);
+        assert_true(r.loss_scale == (step <= 2000 ? 4 : 8));
+    }
+    first_loss_scale = 0;
+    close_bench(&b);
+}
+
+static void fp16_needs_clipping(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct ot_model *model;
+    tiny_defaults(&run, 1, true, OT_F16);
+    tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    check_ok(ot_model_open(&run.config, OT_F16, TINY_SEQUENCE, &model));
+    run.plan.clip = false;
+    check_fails(ot_plan_finish(ot_model_chain(model), &run.plan), OT_E_USAGE, "--clip 1.0");
+    ot_plan_free(&run.plan);
+    ot_model_close(model);
 }
 
 /* The loss of a step is the mean of the evaluation's token losses over what was trained. */
@@ -484,6 +585,9 @@ int main(void) {
         cmocka_unit_test(golden_untied),
         cmocka_unit_test(golden_tied),
         cmocka_unit_test(masters_are_exact),
+        cmocka_unit_test(the_loss_scale_comes_down),
+        cmocka_unit_test(the_loss_scale_goes_up_again),
+        cmocka_unit_test(fp16_needs_clipping),
         cmocka_unit_test(non_finite_steps_change_nothing),
         cmocka_unit_test(cuts_agree),
         cmocka_unit_test(eval_agrees_with_training),

@@ -54,6 +54,12 @@ static void homes_bf16(void **state) {
     all_homes(OT_BF16, false, 1.0f);
 }
 
+static void homes_fp16(void **state) {
+    (void)state;
+    all_homes(OT_F16, true, 1.0f);
+    all_homes(OT_F16, false, 1.0f);
+}
+
 static void homes_without_clipping(void **state) {
     (void)state;
     all_homes(OT_F32, true, 0);
@@ -134,11 +140,9 @@ static void random_plans(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(homes_fp32),
-        cmocka_unit_test(homes_bf16),
-        cmocka_unit_test(homes_without_clipping),
-        cmocka_unit_test(orders),
-        cmocka_unit_test(random_plans),
+        cmocka_unit_test(homes_fp32), cmocka_unit_test(homes_bf16),
+        cmocka_unit_test(homes_fp16), cmocka_unit_test(homes_without_clipping),
+        cmocka_unit_test(orders),     cmocka_unit_test(random_plans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

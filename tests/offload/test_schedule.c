@@ -79,6 +79,12 @@ static void dropped_edges_are_seen(void **state) {
         assert_int_equal(m.flush.n_tasks, uploads ? m.run.plan.n_slabs : 0);
         discard(&m);
     }
+    for (int mix = 0; mix < 4; mix++) { /* fp16: the loss scale goes from decision to decision */
+        struct made m;
+        make(&m, mix & 1, OT_F16, homes[mix >> 1], homes[mix & 1], homes[mix >> 1], 1 + mix % 2, 1.0f);
+        drop_each_edge(&m);
+        discard(&m);
+    }
 }
 
 enum { ALL_ENGINES = (1 << OT_TILE_ENGINES) - 1 };
