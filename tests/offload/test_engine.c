@@ -289,8 +289,7 @@ static void the_loss_scale_comes_down(void **state) {
     assert_memory_not_equal(before, scaled, masters_bytes(&b));
     first_loss_scale = 0;
     free(before), free(scaled), free(direct);
-    close_bench(&b);
-    close_bench(&again);
+    close_bench(&b), close_bench(&again);
 }
 
 static void the_loss_scale_goes_up_again(void **state) {
