@@ -66,7 +66,8 @@ struct ot_step_result {
     double grad_norm; /* global, before clipping */
     double clipped_norm;
     float loss_scale; /* that the step's gradients were computed with (fp16); 1 in other dtypes */
-    /* The norm was not finite, or in fp16 too large: nothing was changed, the optimizer's step count neither. */
+    /* The norm was not finite, or in fp16 too large: nothing was changed, the optimizer's step count neither.
+     */
     bool skipped;
     double seconds; /* from the previous step's result (or this step's start, if later) to this one's */
 };
