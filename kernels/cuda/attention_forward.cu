@@ -1,4 +1,45 @@
-/* Attention forward on tensor cores. */
+/* Attention forward on tensor cores: tiles of keys pass by a block of queries, which keeps a running
+ * softmax (Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats,
+ * "Self-attention Does Not Need O(n^2) Memory", 2021; the division into warps that own rows: Dao,
+ * "FlashAttention-2", 2023).
+ *
+ * With s = q k^T of a tile, each row has a reference `top`, weights p = exp2(s scale log2(e) - top), total
+ * = sum p and sum = p V; out = sum / total. A larger score than all before asks for a larger reference, and
+ * sum and total for a factor exp2(old - new). Any reference within 2^8 of the true one serves as well: p
+ * stays in range, relative errors are the same. So it rises only when it must by more than 8, and a warp
+ * none of whose rows has risen skips the multiplication by ones: the bits are those of doing it. p is
+ * rounded to dtype for the product with V (relative error 2^-8 in bf16, 2^-11 in fp16, of sum p |v|); total
+ * is summed in fp32 before that.
+ *
+ * WHICH TILES. From the one that holds the first key of the block's first query to the one that holds the
+ * last query's own: rows packed before and windows left behind are never read. A warp also passes over
+ * tiles that none of its own queries sees, and masks only tiles that some query does not see all of. What a
+ * mask hides counts as p = 0 exactly, whatever its key holds; but a value there that is not finite gives 0
+ * * inf = NaN, as in any product.
+ *
+ * DETERMINISM. One warp owns a row of the result and takes the tiles in order: no other split, no atomics.
+ * Tiles of keys begin at multiples of KEYS, so a query's bits are a function of its own row's keys and
+ * values and of where the row begins modulo KEYS: not of what else is packed, of n, or of the depth of the
+ * ring.
+ *
+ * COST, causal, head_dim 128, for one warp and tile (32 queries x 64 keys, 2^20 multiply-adds), counted in
+ * the SASS of sm_90; masks (282), slopes (112) and risen references (128) apart, which most tiles do
+ * without:
+ *
+ *     256 HMMA.16816   80 LDSM   16 LDGSTS   68 MUFU   32 F2FP   about 910 instructions in all
+ *
+ * On an H200 the target of 350 TFLOP/s is 11 clocks a scheduler for each HMMA, 2780 a warp and tile. Of
+ * these the issue slots need 910, the special-function units 68 * 8 = 544; shared memory delivers 40 KiB to
+ * each of four warps and takes 32 KiB in, 1540 clocks at 128 bytes. Nothing is busy for more than 55 %, and
+ * two blocks on an SM overlap one's softmax with the other's products. From L2 come 32 KiB for each 128 x
+ * 64 x 128 x 4 FLOP: 128 FLOP a byte, 2.7 TB/s; blocks that run side by side are neighbours in a few heads
+ * and share most of it. Memory sees q, k, v and out about once: with 4096 tokens and 32 heads 128 MiB for
+ * 137 GFLOP, 0.03 of 0.39 ms.
+ *
+ * The numbers of M and N: with M = 1 each fragment of keys would serve half as many products, and shared
+ * memory be the limit. M = 2 needs 128 registers for `sum` and 64 for s at head_dim 128; head_dim 256 has
+ * room for M = 1 only.
+ */
 #include "kernels/cuda/attention_tiles.cuh"
 
 /* ---- sizes ---- */
@@ -29,6 +70,17 @@ struct forward_ring {
     int stages, free_slot;
     int copies, first_key, end_key; /* the keys that the block needs; first_key is a multiple of KEYS */
 
+    /* The first group of copies is the caller's, too. self: key of the block's first query. */
+    __device__ __forceinline__ forward_ring(const struct ot_attention &op, int kv_head, int first, int self,
+                                            T *slots_, int stages_)
+        : k(static_cast<const T *>(op.k) + kv_head * S::DIM),
+          v(static_cast<const T *>(op.v) + kv_head * S::DIM), ldk(op.ldk), ldv(op.ldv), slots(slots_),
+          stages(stages_), free_slot(0), copies(0), first_key(first / S::KEYS * S::KEYS),
+          end_key(self + S::QUERIES < op.n_keys ? self + S::QUERIES : (int)op.n_keys) {
+        for (int i = 0; i < stages - 1; i++)
+            copy_next();
+    }
+
     __device__ __forceinline__ void copy_next() {
         int key = first_key + (copies >> 1) * S::KEYS;
         if (key < end_key)
@@ -56,19 +108,7 @@ struct forward_ring {
 
 /* ---- one warp's queries ---- */
 
-/* Where a block or a warp stands among the keys: its first query at `self`. Its queries see keys from
- * `first` on; those from `common` to `self` are seen by all. */
-struct forward_place {
-    int self, first, common;
-
-    __device__ __forceinline__ forward_place(const struct ot_attention &op, int query, int queries) {
-        int last_query = query + queries <= op.n ? query + queries - 1 : (int)op.n - 1;
-        self = query + (int)(op.n_keys - op.n);
-        first = ot_attention_keys(op, query).first; /* beyond the end: no key is as late as that */
-        common = ot_attention_keys(op, last_query).first;
-    }
-};
-
+/* The first of this warp's rows in the block. */
 template <class S>
 __device__ __forceinline__ int forward_warp_row() {
     return (int)(ot_thread() / OT_WARP) * 16 * S::M;
@@ -80,11 +120,30 @@ struct forward_rows {
     float top[S::M][2];   /* reference of the exponent, in powers of 2 */
     float total[S::M][2]; /* sum of this lane's exp2(score - top) */
     float sum[S::M][S::DIM / 8][4];
+
+    __device__ __forceinline__ forward_rows() {
+        ot_tile_zero(sum);
+#pragma unroll
+        for (int m = 0; m < S::M; m++) {
+            top[m][0] = top[m][1] = -FLT_MAX; /* no score is below: what a mask hides is -infinity */
+            total[m][0] = total[m][1] = 0.0f;
+        }
+    }
 };
 
-/* Scores in powers of 2, with ALiBi's distance. Else the softmax multiplies by the factor on its way. */
+/* How q.k becomes a score, in powers of 2. */
+struct forward_scale {
+    float factor, slope;
+    bool bent; /* slopes, or a factor that does not keep the order of scores: multiplied before the maximum */
+
+    __device__ __forceinline__ forward_scale(const struct ot_attention &op, int head)
+        : factor(op.scale * OT_LOG2_E), slope(op.slopes ? op.slopes[head] * OT_LOG2_E : 0.0f),
+          bent(op.slopes || !(factor > 0.0f)) {}
+};
+
+/* Makes q.k the score. distance: of this lane's first key from its first query. */
 template <class S>
-__device__ __forceinline__ void forward_bend(float (&s)[S::M][S::N][4], float factor, float slope,
+__device__ __forceinline__ void forward_bend(float (&s)[S::M][S::N][4], const forward_scale &scale,
                                              int distance) {
 #pragma unroll
     for (int m = 0; m < S::M; m++)
@@ -93,11 +152,11 @@ __device__ __forceinline__ void forward_bend(float (&s)[S::M][S::N][4], float fa
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 float away = (float)distance + (float)(8 * n + i % 2 - 16 * m - i / 2 * 8);
-                s[m][n][i] = fmaf(s[m][n][i], factor, slope * away);
+                s[m][n][i] = fmaf(s[m][n][i], scale.factor, scale.slope * away);
             }
 }
 
-/* query, key: of this lane's first element. */
+/* query, key: this lane's first ones. */
 template <class S>
 __device__ __forceinline__ void forward_mask(float (&s)[S::M][S::N][4], const struct ot_attention &op,
                                              int query, int key) {
@@ -120,7 +179,7 @@ __device__ __forceinline__ void forward_mask(float (&s)[S::M][S::N][4], const st
 template <class S>
 __device__ __forceinline__ void forward_raise(const float (&s)[S::M][S::N][4], float factor,
                                               forward_rows<S> &rows) {
-    constexpr float SLACK = 8.0f;
+    constexpr float SLACK = 8.0f; /* fp16 holds 2^8, and its sum with V in fp32 has room */
     float shrink[S::M][2];
     bool raised = false;
 #pragma unroll
@@ -205,64 +264,45 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     /* The last queries see most keys: the long work first. */
     int blocks = (int)((op.n + S::QUERIES - 1) / S::QUERIES), heads = (int)op.heads;
     int head = (int)blockIdx.x % heads, block_query = (blocks - 1 - (int)blockIdx.x / heads) * S::QUERIES;
-    int kv_head = head / (heads / (int)op.kv_heads);
-    int past = (int)(op.n_keys - op.n);
-    const forward_place block(op, block_query, S::QUERIES);
+    int end_query = block_query + S::QUERIES < op.n ? block_query + S::QUERIES : (int)op.n;
+    int past = (int)(op.n_keys - op.n), block_self = block_query + past;
+    int common = ot_attention_keys(op, end_query - 1).first; /* from here to block_self all queries see all */
     int warp_first = ot_attention_keys(op, block_query + forward_warp_row<S>()).first;
 
     T *queries = ot_shared<T>();
     ot_tile_copy<S::QUERIES, S::DIM, S::THREADS>(queries, static_cast<const T *>(op.q) + head * S::DIM,
                                                  op.ldq, block_query, (int)op.n);
-    forward_ring<T, S> ring;
-    ring.k = static_cast<const T *>(op.k) + kv_head * S::DIM;
-    ring.v = static_cast<const T *>(op.v) + kv_head * S::DIM;
-    ring.ldk = op.ldk;
-    ring.ldv = op.ldv;
-    ring.slots = ot_shared<T>() + S::QUERIES * S::DIM;
-    ring.stages = stages;
-    ring.free_slot = ring.copies = 0;
-    ring.first_key = block.first / S::KEYS * S::KEYS;
-    ring.end_key = block.self + S::QUERIES < op.n_keys ? block.self + S::QUERIES : (int)op.n_keys;
-    for (int i = 0; i < stages - 1; i++)
-        ring.copy_next(); /* the queries belong to the first group */
-
-    float factor = op.scale * OT_LOG2_E, slope = op.slopes ? op.slopes[head] * OT_LOG2_E : 0.0f;
-    bool bent = op.slopes || !(factor > 0.0f);
+    forward_ring<T, S> ring(op, head / (heads / (int)op.kv_heads), ot_attention_keys(op, block_query).first,
+                            block_self, queries + S::QUERIES * S::DIM, stages);
+    const forward_scale scale(op, head);
     forward_rows<S> rows;
-    ot_tile_zero(rows.sum);
-#pragma unroll
-    for (int m = 0; m < S::M; m++) {
-        rows.top[m][0] = rows.top[m][1] = -FLT_MAX;
-        rows.total[m][0] = rows.total[m][1] = 0.0f;
-    }
-    uint32_t a[S::DIM / 16][S::M][4];
+    uint32_t q[S::DIM / 16][S::M][4]; /* where QUERIES_STAY */
     for (int key = ring.first_key; key < ring.end_key; key += S::KEYS) {
+        int row = forward_warp_row<S>(), self = block_self + row;
+        bool sees_any = key <= self + 16 * S::M - 1 && key + S::KEYS > warp_first;
         uint32_t p[S::M][S::N / 2][4];
-        /* The warp's rows in the block, and whether they see any of this tile. */
-        int row = forward_warp_row<S>(), self = block.self + row;
-        bool empty = key > self + 16 * S::M - 1 || key + S::KEYS <= warp_first;
         const T *k = ring.next();
         if constexpr (S::QUERIES_STAY)
             if (key == ring.first_key)
-                ot_tile_load<S::DIM>(a, queries + row * S::DIM);
-        if (!empty) {
-            float s[S::M][S::N][4];
+                ot_tile_load<S::DIM>(q, queries + row * S::DIM);
+        if (sees_any) {
+            float s[S::M][S::N][4], factor = scale.bent ? 1.0f : scale.factor;
             int lane = ot_lane(), lane_self = self + lane / 4, lane_key = key + lane % 4 * 2;
             ot_tile_zero(s);
             if constexpr (S::QUERIES_STAY)
-                ot_tile_dots<S::DIM>(s, a, k);
+                ot_tile_dots<S::DIM>(s, q, k);
             else
                 ot_tile_dots<S::DIM>(s, queries + row * S::DIM, k);
-            if (bent)
-                forward_bend<S>(s, factor, slope, lane_key - lane_self);
-            if (key < block.common || key + S::KEYS - 1 > self)
+            if (scale.bent)
+                forward_bend<S>(s, scale, lane_key - lane_self);
+            if (key < common || key + S::KEYS - 1 > self)
                 forward_mask<S>(s, op, lane_self - past, lane_key);
-            forward_raise<S>(s, bent ? 1.0f : factor, rows);
-            forward_weights<S>(s, bent ? 1.0f : factor, rows);
+            forward_raise<S>(s, factor, rows);
+            forward_weights<S>(s, factor, rows);
             ot_tile_round<T>(p, s);
         }
         const T *v = ring.next();
-        if (!empty)
+        if (sees_any)
             ot_tile_weigh<S::DIM>(rows.sum, p, v);
     }
     int row = forward_warp_row<S>();
