@@ -36,12 +36,11 @@ static uint32_t random_below(uint32_t n) {
 }
 
 static void make_ready(Thread *thread) {
-    thread->state = State::READY;
     ready[(ready_first + ready_count++) % MAX_THREADS] = thread;
 }
 
 /* Who goes next; NULL: nobody can. */
-static Thread *pick() {
+static inline Thread *pick() {
     if (is_random && ready_count + block.n_unstarted > 0) {
         uint32_t choice = random_below(ready_count + (uint32_t)block.n_unstarted);
         if (choice < ready_count)
@@ -62,7 +61,7 @@ static Thread *pick() {
 
 static void run_threads(Fiber *self);
 
-static void switch_to(Fiber *from, Thread *next) {
+__attribute__((always_inline)) static inline void switch_to(Fiber *from, Thread *next) {
     current = next;
     if (!next) {
         fiber_switch(from, &block.host);
@@ -77,6 +76,7 @@ static void switch_to(Fiber *from, Thread *next) {
 static void run_threads(Fiber *self) {
     for (;;) {
         Thread *thread = current;
+        thread->state = State::RUNNING;
         block.call->run();
         thread->state = State::DONE;
         thread->fiber = nullptr;
@@ -93,10 +93,11 @@ static void run_threads(Fiber *self) {
 }
 
 /* The calling thread waits until someone makes it ready. */
-static void wait_as(State state) {
+__attribute__((always_inline)) static inline void wait_as(State state) {
     Thread *self = current;
     self->state = state;
     switch_to(self->fiber, pick());
+    self->state = State::RUNNING;
 }
 
 void leave_launch() {
@@ -231,8 +232,6 @@ static void begin_block() {
     ready_first = ready_count = 0;
     for (int i = 0; i < block.n_threads; i++) {
         Thread *thread = &block.threads[i];
-        thread->index.block = block.index;
-        thread->state = State::UNSTARTED;
         thread->fiber = nullptr;
         thread->copies.clear();
         thread->groups = 0;
@@ -273,10 +272,8 @@ static void begin_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t sha
         thread->number = i;
         thread->lane = i % WARP;
         thread->warp = &block.warps[i / WARP];
-        thread->index.thread = {(unsigned)i % size.x, (unsigned)i / size.x % size.y,
+        thread->index = {(unsigned)i % size.x, (unsigned)i / size.x % size.y,
                                 (unsigned)i / (size.x * size.y)};
-        thread->index.block_dim = size;
-        thread->index.grid_dim = grid;
     }
     for (int i = 0; i < block.n_warps; i++) {
         block.warps[i].threads = &block.threads[i * WARP];
@@ -328,8 +325,20 @@ cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t share
 
 using namespace ot_emu;
 
-const ot_emu_index *ot_emu_indices() noexcept {
-    return &current->index;
+uint3 ot_emu_thread_index() noexcept {
+    return current->index;
+}
+
+uint3 ot_emu_block_index() noexcept {
+    return block.index;
+}
+
+dim3 ot_emu_block_size() noexcept {
+    return block.size;
+}
+
+dim3 ot_emu_grid_size() noexcept {
+    return block.grid;
 }
 
 void ot_emu_set_order(uint64_t seed) {

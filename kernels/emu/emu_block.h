@@ -19,7 +19,7 @@ namespace ot_emu {
 
 enum { WARP = 32, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP };
 
-enum class State : uint8_t { UNSTARTED, READY, AT_BARRIER, AT_WARP, DONE };
+enum class State : uint8_t { RUNNING, AT_BARRIER, AT_WARP, DONE };
 enum class WarpOp : uint8_t { SYNC, SHUFFLE, VOTE, LDMATRIX, MMA };
 
 struct Copy { /* cp.async */
@@ -31,11 +31,11 @@ struct Copy { /* cp.async */
 struct Warp;
 
 struct Thread {
-    ot_emu_index index;
+    uint3 index;
     Fiber *fiber; /* NULL: has none yet or no longer */
     Warp *warp;
     int number, lane;
-    State state;
+    State state; /* AT_..: until it runs again, though it may be ready to */
     bool predicate; /* at a barrier or vote */
     ot_emu_site site;
 

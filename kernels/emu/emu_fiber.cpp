@@ -1,19 +1,10 @@
 #include "kernels/emu/emu_fiber.h"
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#elif defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
-#if !defined(__x86_64__) && !defined(__aarch64__)
-#include <ucontext.h>
-#endif
 
 namespace ot_emu {
 
@@ -24,89 +15,16 @@ static constexpr size_t STACK_BYTES = 512 << 10;
 static constexpr size_t STACK_BYTES = 128 << 10;
 #endif
 static constexpr size_t GUARD_BYTES = 64 << 10;
+static constexpr size_t STAGGER_BYTES = 5 * 64, STAGGER_RANGE = 32 << 10;
 
 static Fiber *free_fibers;
 
-/* ---- the switch ---- */
+/* ---- the first switch to a fiber ---- */
 
-#if defined(__x86_64__)
-extern "C" void ot_emu_swap_stacks(void **save, void *load);
-asm(R"(
-.text
-.globl ot_emu_swap_stacks
-.hidden ot_emu_swap_stacks
-.type ot_emu_swap_stacks,@function
-ot_emu_swap_stacks:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-.size ot_emu_swap_stacks,.-ot_emu_swap_stacks
-)");
-/* Six registers, the address that `ret` takes, and one word that puts the stack where a call would have. */
-static void *first_frame(char *top, void (*start)()) {
-    void **sp = (void **)top - 8;
-    sp[6] = (void *)start;
-    return sp;
-}
-#elif defined(__aarch64__)
-extern "C" void ot_emu_swap_stacks(void **save, void *load);
-asm(R"(
-.text
-.globl ot_emu_swap_stacks
-.hidden ot_emu_swap_stacks
-.type ot_emu_swap_stacks,%function
-ot_emu_swap_stacks:
-    sub sp, sp, #160
-    stp x19, x20, [sp, #0]
-    stp x21, x22, [sp, #16]
-    stp x23, x24, [sp, #32]
-    stp x25, x26, [sp, #48]
-    stp x27, x28, [sp, #64]
-    stp x29, x30, [sp, #80]
-    stp d8, d9, [sp, #96]
-    stp d10, d11, [sp, #112]
-    stp d12, d13, [sp, #128]
-    stp d14, d15, [sp, #144]
-    mov x9, sp
-    str x9, [x0]
-    mov sp, x1
-    ldp x19, x20, [sp, #0]
-    ldp x21, x22, [sp, #16]
-    ldp x23, x24, [sp, #32]
-    ldp x25, x26, [sp, #48]
-    ldp x27, x28, [sp, #64]
-    ldp x29, x30, [sp, #80]
-    ldp d8, d9, [sp, #96]
-    ldp d10, d11, [sp, #112]
-    ldp d12, d13, [sp, #128]
-    ldp d14, d15, [sp, #144]
-    add sp, sp, #160
-    ret
-.size ot_emu_swap_stacks,.-ot_emu_swap_stacks
-)");
-static void *first_frame(char *top, void (*start)()) {
-    void **sp = (void **)top - 20;
-    sp[11] = (void *)start;
-    return sp;
-}
-#endif
-
-static Fiber *starting; /* who is switched to: a new fiber's only way to know itself */
+Fiber *fiber_entered; /* who is switched to: a new fiber's only way to know itself */
 
 static void start() {
-    Fiber *self = starting;
+    Fiber *self = fiber_entered;
 #if defined(__SANITIZE_ADDRESS__)
     __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
@@ -114,16 +32,21 @@ static void start() {
     abort(); /* an entry never returns */
 }
 
-#if defined(__x86_64__) || defined(__aarch64__)
-static void prepare(Fiber *fiber) {
-    fiber->sp = first_frame(fiber->low + fiber->bytes, start);
-}
-static void swap_stacks(Fiber *from, Fiber *to) {
-    ot_emu_swap_stacks(&from->sp, to->sp);
-}
-static void release_context(Fiber *) {}
+/* The stack pointer when start() begins: as if a call had pushed an address, or aligned. */
+#if defined(__x86_64__)
+static constexpr int FIRST_FRAME_WORDS = 2 + 3;
 #else
+static constexpr int FIRST_FRAME_WORDS = 2 + 2;
+#endif
+
+/* What fiber_switch expects on a stack that it goes to; start() begins as if it had been called. */
 static void prepare(Fiber *fiber) {
+#if defined(__x86_64__) || defined(__aarch64__)
+    void **sp = (void **)(((uintptr_t)fiber->low + fiber->bytes) & ~(uintptr_t)15) - FIRST_FRAME_WORDS;
+    sp[0] = (void *)start;
+    sp[1] = sp[2] = nullptr; /* the frame pointer; where start() would return to */
+    fiber->sp = sp;
+#else
     ucontext_t *context = fiber->sp ? (ucontext_t *)fiber->sp : new ucontext_t;
     getcontext(context);
     context->uc_stack.ss_sp = fiber->low;
@@ -131,30 +54,6 @@ static void prepare(Fiber *fiber) {
     context->uc_link = nullptr;
     makecontext(context, start, 0);
     fiber->sp = context;
-}
-static void swap_stacks(Fiber *from, Fiber *to) {
-    if (!from->sp)
-        from->sp = new ucontext_t;
-    swapcontext((ucontext_t *)from->sp, (ucontext_t *)to->sp);
-}
-static void release_context(Fiber *host) {
-    delete (ucontext_t *)host->sp;
-    host->sp = nullptr;
-}
-#endif
-
-void fiber_switch(Fiber *from, Fiber *to) {
-    starting = to;
-#if defined(__SANITIZE_ADDRESS__)
-    void *fake_stack = nullptr;
-    __sanitizer_start_switch_fiber(&fake_stack, to->low, to->bytes);
-    swap_stacks(from, to);
-    __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#elif defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(to->annotation, 0);
-    swap_stacks(from, to);
-#else
-    swap_stacks(from, to);
 #endif
 }
 
@@ -173,10 +72,19 @@ void fiber_begin(Fiber *host) {
 }
 
 void fiber_end(Fiber *host) {
-    release_context(host);
+#if !defined(__x86_64__) && !defined(__aarch64__)
+    delete (ucontext_t *)host->sp;
+#endif
+    host->sp = nullptr;
 }
 
 /* ---- stacks ---- */
+
+/* Stacks lie at equal distances. Were their tops too, they would all compete for the same few lines of the caches. */
+static size_t stagger() {
+    static size_t n;
+    return n++ * STAGGER_BYTES % STAGGER_RANGE;
+}
 
 static Fiber *make_fiber() {
     char *memory = (char *)mmap(nullptr, GUARD_BYTES + STACK_BYTES, PROT_NONE,
@@ -187,7 +95,7 @@ static Fiber *make_fiber() {
     }
     Fiber *fiber = new Fiber();
     fiber->low = memory + GUARD_BYTES;
-    fiber->bytes = STACK_BYTES;
+    fiber->bytes = STACK_BYTES - stagger();
     return fiber;
 }
 

@@ -20,6 +20,7 @@
 #include <set>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "kernels/emu/emu_block.h"
@@ -47,8 +48,8 @@ struct Mark {
 };
 static_assert(MAX_THREADS == Mark::THREAD + 1, "a thread's number fits");
 
-static bool same(Mark a, Mark b) {
-    return a.interval == b.interval && a.epoch == b.epoch && a.who == b.who;
+static inline bool same(Mark a, Mark b) {
+    return memcmp(&a, &b, sizeof a) == 0;
 }
 
 struct Cell {
@@ -77,6 +78,10 @@ static size_t block_of(uint32_t interval) {
            1;
 }
 
+static bool has_seen_block_of(uint32_t interval) {
+    return !seen_blocks.empty() && seen_blocks.count(block_of(interval)) > 0;
+}
+
 static void shake_hands(const void *at) {
     auto found = handshakes.find(at);
     if (found != handshakes.end())
@@ -93,14 +98,18 @@ static void shake_hands(const void *at) {
 struct Toucher {
     Thread *thread;
     Mark mark;
-    bool shared; /* the memory is the block's own */
+    uint32_t first; /* interval that matters: the launch's, or of shared memory the block's */
     Access access;
 };
 
-static bool is_other_block(Mark m, const Toucher &t) {
-    if (t.shared || m.interval < launch_first || m.interval >= block_first)
-        return false;
-    return seen_blocks.empty() || seen_blocks.count(block_of(m.interval)) == 0;
+/* Of those that run before: an interval that is neither before the launch nor of this block. */
+static inline bool is_other_block(Mark m, const Toucher &t) {
+    return m.interval >= t.first && m.interval < block_first && !has_seen_block_of(m.interval);
+}
+
+/* Surely in order with this access. */
+static inline bool is_past(Mark m, const Toucher &t) {
+    return m.interval < t.first || (m.interval >= block_first && m.interval < now && !(m.who & Mark::COPY));
 }
 
 /* Whether the access that m stands for is in no order with this one. */
@@ -190,8 +199,6 @@ static std::string name_of(const Place &place) {
 static void touch(Cell *cell, const Toucher &t, const void *at, const Place &place) {
     Mark write = cell->write;
     bool is_read = t.access == Access::READ;
-    if (same(is_read ? cell->reader : write, t.mark)) /* it did the same before: nothing can be new */
-        return;
     if (write.who & Mark::COPY && write.interval >= block_first)
         report_copy(write, t, at, place);
     bool both_atomic = t.access == Access::ATOMIC && write.who & Mark::ATOMIC;
@@ -205,6 +212,19 @@ static void touch(Cell *cell, const Toucher &t, const void *at, const Place &pla
         if (overlaps(reader, t) && is_concurrent(reader, t))
             report_race(reader, "read", t, at, place);
     note_write(cell, t);
+}
+
+/* The common cases: done before, or nobody else since the last barrier. False: not one of these. */
+static inline bool touch_quickly(Cell *cell, const Toucher &t) {
+    Mark *mine = t.access == Access::READ ? &cell->reader : &cell->write;
+    if (same(*mine, t.mark))
+        return true;
+    if (t.access == Access::ATOMIC || !is_past(cell->write, t) || !is_past(cell->reader, t))
+        return false;
+    if (t.access == Access::WRITE && !is_past(cell->other_reader, t))
+        return false;
+    *mine = t.mark;
+    return true;
 }
 
 /* ---- where it may touch at all ---- */
@@ -226,12 +246,11 @@ static bool is_within(const void *at, size_t bytes, const void *first, size_t ro
     return (uintptr_t)at - (uintptr_t)first < room && (uintptr_t)at - (uintptr_t)first + bytes <= room;
 }
 
-/* Its stack, its indices, the kernel's arguments, constants, mapped host memory. */
+/* Its stack, the kernel's arguments, constants, mapped host memory. */
 static bool is_private(const Toucher &t, const void *at, size_t bytes) {
     if (is_within(at, bytes, t.thread->fiber->low, t.thread->fiber->bytes))
         return true;
-    if (t.access == Access::READ && (is_within(at, bytes, &t.thread->index, sizeof t.thread->index) ||
-                                     is_within(at, bytes, block.call, block.call->bytes) ||
+    if (t.access == Access::READ && (is_within(at, bytes, block.call, block.call->bytes) ||
                                      is_within(at, bytes, (void *)image_first, image_last - image_first)))
         return true;
     return is_mapped(at, bytes);
@@ -256,7 +275,7 @@ static Cell *find_cells(Toucher *t, const void *at, size_t bytes, const Place &p
     if (in_shared < block.shared_bytes) {
         if (in_shared + bytes > block.shared_bytes)
             report_outside(*t, at, bytes, place);
-        t->shared = true;
+        t->first = block_first;
         return shared_cells + in_shared / 2;
     }
     uintptr_t in_arena = (uintptr_t)at - (uintptr_t)arena_base;
@@ -272,7 +291,7 @@ static Cell *find_cells(Toucher *t, const void *at, size_t bytes, const Place &p
 
 static Toucher toucher_of(Thread *thread, Access access) {
     Mark mark = {now, (uint16_t)thread->warp->epoch, (uint16_t)(thread->number | Mark::LOW | Mark::HIGH)};
-    return {thread, mark, false, access};
+    return {thread, mark, launch_first, access};
 }
 
 static void touch_all(Thread *thread, Access access, const void *at, size_t bytes, const Place &place) {
@@ -286,7 +305,8 @@ static void touch_all(Thread *thread, Access access, const void *at, size_t byte
         return;
     }
     for (size_t i = 0; i < (bytes + 1) / 2; i++)
-        touch(cell + i, t, (const char *)at + 2 * i, place);
+        if (!touch_quickly(cell + i, t))
+            touch(cell + i, t, (const char *)at + 2 * i, place);
 }
 
 /* ---- the course of a launch ---- */

@@ -15,7 +15,7 @@ static std::string triple(uint3 v) {
 }
 
 std::string name_of(const Thread *thread) {
-    return "thread " + triple(thread->index.thread);
+    return "thread " + triple(thread->index);
 }
 
 std::string name_of(ot_emu_site site) {

@@ -9,11 +9,6 @@
 #include <stdint.h>
 #include <string.h>
 
-struct ot_emu_index {
-    uint3 thread, block;
-    dim3 block_dim, grid_dim;
-};
-
 struct ot_emu_site {
     const char *file;
     int line;
@@ -21,12 +16,15 @@ struct ot_emu_site {
 
 #define OT_EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-/* A thread's indices never change, so one call serves a whole kernel. */
-__attribute__((const)) const ot_emu_index *ot_emu_indices() noexcept;
-#define threadIdx (ot_emu_indices()->thread)
-#define blockIdx  (ot_emu_indices()->block)
-#define blockDim  (ot_emu_indices()->block_dim)
-#define gridDim   (ot_emu_indices()->grid_dim)
+/* A thread's indices never change, so one call of each serves a whole kernel. */
+__attribute__((const)) uint3 ot_emu_thread_index() noexcept;
+__attribute__((const)) uint3 ot_emu_block_index() noexcept;
+__attribute__((const)) dim3 ot_emu_block_size() noexcept;
+__attribute__((const)) dim3 ot_emu_grid_size() noexcept;
+#define threadIdx (ot_emu_thread_index())
+#define blockIdx (ot_emu_block_index())
+#define blockDim (ot_emu_block_size())
+#define gridDim (ot_emu_grid_size())
 static constexpr int warpSize = 32;
 
 /* ---- barriers ---- */
