@@ -273,7 +273,7 @@ static void begin_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t sha
         thread->lane = i % WARP;
         thread->warp = &block.warps[i / WARP];
         thread->index = {(unsigned)i % size.x, (unsigned)i / size.x % size.y,
-                                (unsigned)i / (size.x * size.y)};
+                         (unsigned)i / (size.x * size.y)};
     }
     for (int i = 0; i < block.n_warps; i++) {
         block.warps[i].threads = &block.threads[i * WARP];

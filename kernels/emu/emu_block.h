@@ -35,7 +35,7 @@ struct Thread {
     Fiber *fiber; /* NULL: has none yet or no longer */
     Warp *warp;
     int number, lane;
-    State state; /* AT_..: until it runs again, though it may be ready to */
+    State state;    /* AT_..: until it runs again, though it may be ready to */
     bool predicate; /* at a barrier or vote */
     ot_emu_site site;
 

@@ -214,12 +214,32 @@ static void touch(Cell *cell, const Toucher &t, const void *at, const Place &pla
     note_write(cell, t);
 }
 
+/* Whether a read of the mark's thread is already spoken for by this reader of the running interval. */
+static inline bool includes(Mark reader, Mark mark) {
+    return reader.epoch == mark.epoch && reader.who & Mark::MANY && reader.bytes() == mark.bytes();
+}
+
+/* What many threads read, as every read but the first few of it meets it. */
+static inline bool adds_nothing(const Cell *cell, Mark mark) {
+    if (cell->reader.interval != now)
+        return false;
+    if (cell->reader.warp() == mark.warp())
+        return includes(cell->reader, mark);
+    if (cell->other_reader.interval != now)
+        return false;
+    return cell->other_reader.warp() != mark.warp() || includes(cell->other_reader, mark);
+}
+
 /* The common cases: done before, or nobody else since the last barrier. False: not one of these. */
 static inline bool touch_quickly(Cell *cell, const Toucher &t) {
     Mark *mine = t.access == Access::READ ? &cell->reader : &cell->write;
     if (same(*mine, t.mark))
         return true;
-    if (t.access == Access::ATOMIC || !is_past(cell->write, t) || !is_past(cell->reader, t))
+    if (t.access == Access::ATOMIC || !is_past(cell->write, t))
+        return false;
+    if (t.access == Access::READ && adds_nothing(cell, t.mark))
+        return true;
+    if (!is_past(cell->reader, t))
         return false;
     if (t.access == Access::WRITE && !is_past(cell->other_reader, t))
         return false;

@@ -22,9 +22,9 @@ __attribute__((const)) uint3 ot_emu_block_index() noexcept;
 __attribute__((const)) dim3 ot_emu_block_size() noexcept;
 __attribute__((const)) dim3 ot_emu_grid_size() noexcept;
 #define threadIdx (ot_emu_thread_index())
-#define blockIdx (ot_emu_block_index())
-#define blockDim (ot_emu_block_size())
-#define gridDim (ot_emu_grid_size())
+#define blockIdx  (ot_emu_block_index())
+#define blockDim  (ot_emu_block_size())
+#define gridDim   (ot_emu_grid_size())
 static constexpr int warpSize = 32;
 
 /* ---- barriers ---- */
