@@ -3,6 +3,10 @@
 #include <signal.h>
 #include <ucontext.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include "kernels/emu/emu_block.h"
 #include "kernels/emu/emu_check.h"
 #include "kernels/emu/emu_symbols.h"
@@ -60,9 +64,13 @@ struct SignalStack {
     ~SignalStack() { sigaltstack(&previous, nullptr); }
 };
 
+/* A handler that left by a switch has not taken back the red zones around its variables. */
 static void have_signal_stack() {
     static thread_local SignalStack stack;
     (void)stack;
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(stack.memory.get(), SignalStack::BYTES);
+#endif
 }
 
 void catch_faults() {

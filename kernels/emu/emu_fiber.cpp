@@ -80,7 +80,8 @@ void fiber_end(Fiber *host) {
 
 /* ---- stacks ---- */
 
-/* Stacks lie at equal distances. Were their tops too, they would all compete for the same few lines of the caches. */
+/* Stacks lie at equal distances. Were their tops too, they would all compete for the same few lines of the
+ * caches. */
 static size_t stagger() {
     static size_t n;
     return n++ * STAGGER_BYTES % STAGGER_RANGE;

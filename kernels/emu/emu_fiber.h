@@ -44,8 +44,9 @@ void fiber_end(Fiber *host);
 
 extern Fiber *fiber_entered;
 
-/* Inline, and left by a jump: after a switch, every `ret` of the way back to the kernel goes elsewhere than the CPU
- * predicts, so there should be few. The compiler saves what it needs of the registers named as clobbered. */
+/* Inline, and left by a jump: after a switch, every `ret` of the way back to the kernel goes elsewhere than
+ * the CPU predicts, so there should be few. The compiler saves what it needs of the registers named as
+ * clobbered. */
 #if defined(__x86_64__)
 __attribute__((always_inline)) inline void fiber_swap(Fiber *from, Fiber *to) {
     asm volatile("leaq -128(%%rsp), %%rsp\n\t" /* the red zone */
