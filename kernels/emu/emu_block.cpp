@@ -114,9 +114,9 @@ ot_emu_tally barrier(bool predicate, ot_emu_site site) {
     if (block.arrived == 0) {
         block.first_at_barrier = self;
     } else if (site.line != block.first_at_barrier->site.line) {
-        fail(cudaErrorLaunchFailure, site,
-             "divergent barrier: __syncthreads here, but %s waits in another at %s",
-             name_of(block.first_at_barrier).c_str(), name_of(block.first_at_barrier->site).c_str());
+        OT_EMU_FAIL(cudaErrorLaunchFailure, site,
+                    "divergent barrier: __syncthreads here, but %s waits in another at %s",
+                    name_of(block.first_at_barrier).c_str(), name_of(block.first_at_barrier->site).c_str());
     }
     block.arrived++;
     block.set += predicate;
@@ -160,18 +160,19 @@ void meet(WarpOp op, unsigned mask, ot_emu_site site, void (*combine)(Warp *)) {
     self->site = site;
     self->op = op;
     if (mask != 0xffffffffu)
-        fail(cudaErrorLaunchFailure, site, "%s with the mask 0x%08x: only full warps are supported",
-             name_of(op, self->kind), mask);
+        OT_EMU_FAIL(cudaErrorLaunchFailure, site, "%s with the mask 0x%08x: only full warps are supported",
+                    name_of(op, self->kind), mask);
     if (warp->n_threads < WARP && op != WarpOp::SYNC)
-        fail(cudaErrorLaunchFailure, site, "%s by part of a warp: the block's last warp has %d threads",
-             name_of(op, self->kind), warp->n_threads);
+        OT_EMU_FAIL(cudaErrorLaunchFailure, site,
+                    "%s by part of a warp: the block's last warp has %d threads", name_of(op, self->kind),
+                    warp->n_threads);
     if (warp->arrived == 0)
         warp->first = self;
     Thread *first = warp->first;
     if (op != first->op || self->kind != first->kind || site.line != first->site.line)
-        fail(cudaErrorLaunchFailure, site, "divergent warp: %s here, but %s waits in %s at %s",
-             name_of(op, self->kind), name_of(first).c_str(), name_of(first->op, first->kind),
-             name_of(first->site).c_str());
+        OT_EMU_FAIL(cudaErrorLaunchFailure, site, "divergent warp: %s here, but %s waits in %s at %s",
+                    name_of(op, self->kind), name_of(first).c_str(), name_of(first->op, first->kind),
+                    name_of(first->site).c_str());
     if (++warp->arrived < warp->n_threads) {
         wait_as(State::AT_WARP);
         return;

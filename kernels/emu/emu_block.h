@@ -7,7 +7,6 @@
 #ifndef OT_EMU_BLOCK_H
 #define OT_EMU_BLOCK_H
 
-#include <stdarg.h>
 #include <stdint.h>
 #include <string>
 #include <vector>
@@ -84,14 +83,19 @@ extern thread_local Thread *current; /* NULL: the caller is no kernel thread */
 /* Runs every block of a launch; on failure *report says what happened. */
 cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t shared_bytes, std::string *report);
 
-/* Ends the launch: writes "kernel NAME, block (..), thread (..): sentence [at FILE:LINE]" and leaves. */
-[[noreturn]] void fail(cudaError_t error, ot_emu_site site, const char *format, ...)
-    __attribute__((format(printf, 3, 4), cold));
-/* The same from outside of the threads, about one of them (or none: NULL): only writes the sentence. */
+/* Writes "kernel NAME, block (..), thread (..): sentence (FILE:LINE)" about one thread, or none: NULL. */
 void record_failure(cudaError_t error, const Thread *thread, ot_emu_site site, const char *format, ...)
     __attribute__((format(printf, 4, 5), cold));
 
 [[noreturn]] void leave_launch(); /* from a thread, for good */
+
+/* What is wrong about the calling thread ends the launch. A macro, since what the arguments own must be gone
+ * before the stack is left. */
+#define OT_EMU_FAIL(error, site, ...)                                                                        \
+    do {                                                                                                     \
+        ot_emu::record_failure(error, ot_emu::current, site, __VA_ARGS__);                                   \
+        ot_emu::leave_launch();                                                                              \
+    } while (0)
 
 std::string name_of(const Thread *thread); /* "thread (1,2,3)" */
 std::string name_of(ot_emu_site site);     /* "file:line", or "" */

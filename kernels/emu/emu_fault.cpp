@@ -31,20 +31,23 @@ static void pass_on(int signal) {
     sigaction(signal, signal == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
 }
 
+static void report_fault(const siginfo_t *info, const void *pc) {
+    std::string code = describe_code(pc), place = describe_place(info->si_addr);
+    /* x86 says "general protection" without an address where an aligned move met an odd one. */
+    if (info->si_code == SI_KERNEL)
+        record_failure(cudaErrorMisalignedAddress, current, {}, "misaligned 16-byte access in %s",
+                       code.c_str());
+    else
+        record_failure(cudaErrorIllegalAddress, current, {}, "access to %p, %s, in %s", info->si_addr,
+                       place.c_str(), code.c_str());
+}
+
 static void on_fault(int signal, siginfo_t *info, void *context) {
     if (!current) {
         pass_on(signal);
         return;
     }
-    const void *pc = program_counter(context);
-    std::string where = describe_place(info->si_addr);
-    /* x86 says "general protection" without an address where an aligned move met an odd one. */
-    if (info->si_code == SI_KERNEL)
-        record_failure(cudaErrorMisalignedAddress, current, {}, "misaligned 16-byte access in %s",
-                       describe_code(pc).c_str());
-    else
-        record_failure(cudaErrorIllegalAddress, current, {}, "access to %p, %s, in %s", info->si_addr,
-                       where.c_str(), describe_code(pc).c_str());
+    report_fault(info, program_counter(context));
     leave_launch(); /* from the signal's stack: nobody returns to it */
 }
 

@@ -61,9 +61,11 @@ struct TypeMismatch {
 };
 
 extern "C" void __ubsan_handle_type_mismatch_v1(TypeMismatch *data, unsigned long at) {
-    if (current && is_enabled)
-        fail(cudaErrorMisalignedAddress, {data->file, (int)data->line},
-             "an access at %p, which is not aligned to %d bytes", (void *)at, 1 << data->log_alignment);
+    if (!current || !is_enabled)
+        return;
+    ot_emu_site site = {data->file, (int)data->line};
+    OT_EMU_FAIL(cudaErrorMisalignedAddress, site, "an access at %p, which is not aligned to %d bytes",
+                (void *)at, 1 << data->log_alignment);
 }
 
 bool ot_emu_checks_accesses(void) {

@@ -185,15 +185,16 @@ static std::string name_of(const Place &place) {
     const char *since = m.interval < block_first    ? "in this launch"
                         : m.warp() == t.mark.warp() ? "without a __syncwarp between"
                                                     : "without a __syncthreads between";
-    fail(cudaErrorLaunchFailure, place.site, "race: %s is %s here%s, and was %s by %s, %s",
-         describe_place(at).c_str(), verbs[(int)t.access], name_of(place).c_str(), did,
-         describe_other(m).c_str(), since);
+    OT_EMU_FAIL(cudaErrorLaunchFailure, place.site, "race: %s is %s here%s, and was %s by %s, %s",
+                describe_place(at).c_str(), verbs[(int)t.access], name_of(place).c_str(), did,
+                describe_other(m).c_str(), since);
 }
 
 [[noreturn]] static void report_copy(Mark m, const Toucher &t, const void *at, const Place &place) {
-    fail(cudaErrorLaunchFailure, place.site,
-         "%s is %s here%s, but the cp.async to it by %s has not been waited for", describe_place(at).c_str(),
-         t.access == Access::READ ? "read" : "written", name_of(place).c_str(), describe_other(m).c_str());
+    OT_EMU_FAIL(cudaErrorLaunchFailure, place.site,
+                "%s is %s here%s, but the cp.async to it by %s has not been waited for",
+                describe_place(at).c_str(), t.access == Access::READ ? "read" : "written",
+                name_of(place).c_str(), describe_other(m).c_str());
 }
 
 static void touch(Cell *cell, const Toucher &t, const void *at, const Place &place) {
@@ -277,8 +278,9 @@ static bool is_private(const Toucher &t, const void *at, size_t bytes) {
 }
 
 [[noreturn]] static void report_outside(const Toucher &t, const void *at, size_t bytes, const Place &place) {
-    fail(cudaErrorIllegalAddress, place.site, "%zu bytes at %p are %s%s: %s", bytes, at,
-         t.access == Access::READ ? "read" : "written", name_of(place).c_str(), describe_place(at).c_str());
+    OT_EMU_FAIL(cudaErrorIllegalAddress, place.site, "%zu bytes at %p are %s%s: %s", bytes, at,
+                t.access == Access::READ ? "read" : "written", name_of(place).c_str(),
+                describe_place(at).c_str());
 }
 
 static bool is_alive(const void *at, size_t bytes) {

@@ -1,4 +1,5 @@
 /* What a report says: names of kernels, threads and places. */
+#include <stdarg.h>
 #include <stdio.h>
 
 #include "kernels/emu/emu_block.h"
@@ -22,10 +23,12 @@ std::string name_of(ot_emu_site site) {
     return site.file ? site.file + (":" + std::to_string(site.line)) : "";
 }
 
-static void set_failure(cudaError_t error, const Thread *thread, ot_emu_site site, const char *format,
-                        va_list args) {
+void record_failure(cudaError_t error, const Thread *thread, ot_emu_site site, const char *format, ...) {
     char sentence[1024];
+    va_list args;
+    va_start(args, format);
     vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
     block.failed = true;
     block.error = error;
     block.report = "kernel " + symbol_name(block.call->kernel) + ", block " + triple(block.index);
@@ -34,21 +37,6 @@ static void set_failure(cudaError_t error, const Thread *thread, ot_emu_site sit
     block.report += std::string(": ") + sentence;
     if (site.file)
         block.report += " (" + name_of(site) + ")";
-}
-
-void record_failure(cudaError_t error, const Thread *thread, ot_emu_site site, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    set_failure(error, thread, site, format, args);
-    va_end(args);
-}
-
-void fail(cudaError_t error, ot_emu_site site, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    set_failure(error, current, site, format, args);
-    va_end(args);
-    leave_launch();
 }
 
 std::string describe_place(const void *address) {

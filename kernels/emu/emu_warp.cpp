@@ -146,8 +146,8 @@ static T updated(ot_emu_atomic_kind kind, T old, T value, T other) {
 
 static void require_alignment(const void *at, size_t bytes, ot_emu_site site, const char *what) {
     if ((uintptr_t)at % bytes != 0)
-        fail(cudaErrorMisalignedAddress, site, "%s at %p, which is not aligned to %zu bytes", what, at,
-             bytes);
+        OT_EMU_FAIL(cudaErrorMisalignedAddress, site, "%s at %p, which is not aligned to %zu bytes", what, at,
+                    bytes);
 }
 
 } // namespace ot_emu
@@ -167,7 +167,8 @@ uint64_t ot_emu_shuffle(ot_emu_shuffle_kind kind, unsigned mask, uint64_t value,
     self->shuffle_lane = lane;
     self->width = width;
     if (width < 1 || width > WARP || (width & (width - 1)) != 0)
-        fail(cudaErrorLaunchFailure, site, "a shuffle of width %d, which is no power of two up to 32", width);
+        OT_EMU_FAIL(cudaErrorLaunchFailure, site, "a shuffle of width %d, which is no power of two up to 32",
+                    width);
     meet(WarpOp::SHUFFLE, mask, site, combine_shuffle);
     return self->result;
 }
@@ -204,8 +205,9 @@ void ot_emu_cp_async_16(void *shared, const void *global, bool valid, ot_emu_sit
     Thread *self = current;
     require_alignment(shared, 16, site, "cp.async to shared memory");
     if ((char *)shared < block.shared || (char *)shared + 16 > block.shared + block.shared_bytes)
-        fail(cudaErrorIllegalAddress, site, "cp.async to offset %lld of shared memory, which has %zu bytes",
-             (long long)((char *)shared - block.shared), block.shared_bytes);
+        OT_EMU_FAIL(cudaErrorIllegalAddress, site,
+                    "cp.async to offset %lld of shared memory, which has %zu bytes",
+                    (long long)((char *)shared - block.shared), block.shared_bytes);
     if (valid) {
         require_alignment(global, 16, site, "cp.async from global memory");
         check_access(Access::READ, global, 16, site);
@@ -243,5 +245,5 @@ void ot_emu_fence() {
 }
 
 void ot_emu_trap(ot_emu_site site) {
-    fail(cudaErrorLaunchFailure, site, "__trap");
+    OT_EMU_FAIL(cudaErrorLaunchFailure, site, "__trap");
 }
