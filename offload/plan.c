@@ -422,6 +422,15 @@ static int find_resident(const struct ot_plan_request *rq, struct candidate *c, 
     return 0;
 }
 
+/* Forced homes and shares may let nothing be. */
+static bool is_all_resident(const struct ot_plan *plan) {
+    bool resident = plan->activations == OT_HOME_GPU && !streams_state(plan) &&
+                    ot_plan_count_tiles(plan, OT_TILE_CPU) == 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        resident = resident && plan->slabs[s].weights == OT_HOME_GPU;
+    return resident;
+}
+
 /* Smaller micro-batches, down to a sound size, if with one of them the whole model can live on the device:
  * that saves more than larger matrices do. 1: found, 0: none, < 0: no plan at all. */
 static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, int64_t least, int kept,
@@ -436,6 +445,8 @@ static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, in
                                 .slots = rq->slots ? rq->slots : 1,
                                 .activations = OT_HOME_GPU};
         OT_TRY(measure(rq, c, plan, &need));
+        if (!is_all_resident(plan))
+            return 0;
         if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
             return 1;
         if (rq->micro_sequences || micro / 2 < least)

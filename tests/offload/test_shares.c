@@ -147,11 +147,34 @@ static void impossible_engines_are_named(void **state) {
     ot_plan_free(&plan);
 }
 
+/* What is forced to pass through the device has slots enough to be hidden, where there is room for them. */
+static void what_passes_through_overlaps(void **state) {
+    (void)state;
+    for (int forced = 0; forced < 4; forced++) {
+        struct fake f;
+        struct ot_plan plan;
+        fake_open_small(&f, OT_BF16, false);
+        struct ot_plan_request rq = fake_request(&f);
+        bool weights = forced != 1, streams = forced > 0;
+        rq.weights = weights ? OT_HOME_HOST : OT_HOME_AUTO;
+        rq.state = OT_HOME_HOST;
+        rq.activations = forced == 3 ? OT_HOME_HOST : OT_HOME_AUTO;
+        rq.shares[OT_TILE_STREAM] = streams;
+        check_ok(ot_plan_make(&rq, &plan));
+        check_fits(&rq, &plan);
+        assert_int_equal(plan.weight_slots[OT_SLOT_LAYER], weights ? 3 : 0);
+        assert_int_equal(plan.state_slots, streams ? 3 : 0);
+        assert_int_equal(plan.activation_slots, forced == 3 ? 3 : 0);
+        ot_plan_free(&plan);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_are_honoured),
         cmocka_unit_test(tiles_are_dealt_by_deadline),
         cmocka_unit_test(gradients_wait_where_there_is_room),
+        cmocka_unit_test(what_passes_through_overlaps),
         cmocka_unit_test(impossible_engines_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
