@@ -41,19 +41,21 @@ static struct ot_cuda_device *enter(const struct ot_lane *lane) {
 
 static const struct ot_error nameless = {OT_E_DEVICE, "the GPU failed, and there was no memory to say how"};
 
-/* Keeps this thread's sentence. Device mutex held. */
-static const struct ot_error *keep(struct ot_cuda_device *device, int rc) {
+static const struct ot_error *keep(struct ot_cuda_device *device, const struct ot_error *error) {
     struct ot_cuda_failure *failure = malloc(sizeof *failure);
     if (!failure)
         return &nameless;
-    ot_error_save(&failure->error, rc);
+    failure->error = *error;
     failure->next = device->failures;
     device->failures = failure;
     return &failure->error;
 }
 
-/* The sentence of a code that a call reported for this lane (NULL: for an event). Device mutex held. */
-static int describe(struct ot_cuda_device *device, const struct ot_cuda_lane *lane, cudaError_t code) {
+/* The sentence of a code that a call reported for this lane (NULL: for an event). It does not go through the
+ * calling thread's record: closing a broken device must not overwrite what the caller is about to report.
+ * Device mutex held. */
+static void describe(struct ot_cuda_device *device, const struct ot_cuda_lane *lane, cudaError_t code,
+                     struct ot_error *out) {
     uint32_t number = lane ? lane->mark : 0;
     const struct ot_cuda_lane *ops_lane = atomic_load(&device->ops_lane);
     if (ot_cuda_error_is_fault(code) && ops_lane) {
@@ -61,19 +63,23 @@ static int describe(struct ot_cuda_device *device, const struct ot_cuda_lane *la
         number = *device->begun;
     }
     const char *text = ot_cuda_error_text(code), *hint = ot_cuda_error_hint(code);
+    out->code = OT_E_DEVICE;
     if (!lane)
-        return ot_fail(OT_E_DEVICE, "CUDA: %s%s", text, hint);
-    if (number == 0)
-        return ot_fail(OT_E_DEVICE, "CUDA: %s on the %s lane%s", text, lane->name, hint);
-    return ot_fail(OT_E_DEVICE, "CUDA: %s in '%s' on the %s lane%s", text,
-                   lane->marks[number % OT_CUDA_MARKS], lane->name, hint);
+        snprintf(out->text, sizeof out->text, "CUDA: %s%s", text, hint);
+    else if (number == 0)
+        snprintf(out->text, sizeof out->text, "CUDA: %s on the %s lane%s", text, lane->name, hint);
+    else
+        snprintf(out->text, sizeof out->text, "CUDA: %s in '%s' on the %s lane%s", text,
+                 lane->marks[number % OT_CUDA_MARKS], lane->name, hint);
 }
 
 void ot_cuda_lane_fail(struct ot_cuda_lane *lane, int rc) {
     struct ot_cuda_device *device = ot_cuda_device_of(lane->base.device);
+    struct ot_error error;
+    ot_error_save(&error, rc);
     pthread_mutex_lock(&device->mutex);
     if (!lane->error)
-        lane->error = keep(device, rc);
+        lane->error = keep(device, &error);
     pthread_mutex_unlock(&device->mutex);
 }
 
@@ -81,15 +87,25 @@ void ot_cuda_lane_check(struct ot_cuda_lane *lane, cudaError_t code) {
     if (code == cudaSuccess)
         return;
     struct ot_cuda_device *device = ot_cuda_device_of(lane->base.device);
+    struct ot_error error;
     (void)cudaGetLastError(); /* else a later launch on this thread would find it again */
     pthread_mutex_lock(&device->mutex);
+    describe(device, lane, code, &error);
     if (!lane->error)
-        lane->error = keep(device, describe(device, lane, code));
+        lane->error = keep(device, &error);
     pthread_mutex_unlock(&device->mutex);
 }
 
 bool ot_cuda_lane_is_sound(const struct ot_cuda_lane *lane) {
     return !atomic_load_explicit(&lane->error, memory_order_acquire);
+}
+
+static void wait_until_idle(struct ot_cuda_lane *lane) {
+    cudaError_t code = cudaEventRecord(lane->idle, lane->stream);
+    ot_cuda_lane_check(lane, code);
+    if (code == cudaSuccess)
+        ot_cuda_lane_check(lane, cudaEventSynchronize(lane->idle));
+    ot_cuda_notifier_drain(lane->notifier);
 }
 
 /* ---- opening and closing ---- */
@@ -128,7 +144,7 @@ out:
 void ot_cuda_lane_close(struct ot_lane *base) {
     struct ot_cuda_lane *lane = cuda(base);
     struct ot_cuda_device *device = enter(base);
-    (void)ot_cuda_lane_sync(base); /* a failure was for those who asked */
+    wait_until_idle(lane); /* a failure was for those who asked */
     ot_cuda_notifier_close(lane->notifier);
     if (lane->in_range)
         nvtxRangePop();
@@ -280,10 +296,11 @@ int ot_cuda_event_sync(struct ot_event *base) {
         return ot_error_load(error);
     if (code == cudaSuccess)
         return 0;
+    struct ot_error failure;
     pthread_mutex_lock(&device->mutex);
-    int rc = describe(device, NULL, code);
+    describe(device, NULL, code, &failure);
     pthread_mutex_unlock(&device->mutex);
-    return rc;
+    return ot_error_load(&failure);
 }
 
 int ot_cuda_lane_error(const struct ot_lane *base) {
@@ -292,12 +309,7 @@ int ot_cuda_lane_error(const struct ot_lane *base) {
 }
 
 int ot_cuda_lane_sync(struct ot_lane *base) {
-    struct ot_cuda_lane *lane = cuda(base);
     enter(base);
-    cudaError_t code = cudaEventRecord(lane->idle, lane->stream);
-    ot_cuda_lane_check(lane, code);
-    if (code == cudaSuccess)
-        ot_cuda_lane_check(lane, cudaEventSynchronize(lane->idle));
-    ot_cuda_notifier_drain(lane->notifier);
+    wait_until_idle(cuda(base));
     return ot_cuda_lane_error(base);
 }

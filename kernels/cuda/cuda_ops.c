@@ -5,10 +5,6 @@
 #include "kernels/cuda/cuda_gemm.h"
 #include "kernels/cuda/cuda_state.h"
 
-/* Until these land: weak. */
-#pragma weak ot_cuda_attention
-#pragma weak ot_cuda_attention_backward
-
 /* ---- preconditions that the contract (ops.h) names and the host can see ---- */
 
 static bool is_sound_norm(const struct ot_norm *op) {

@@ -295,7 +295,9 @@ static void test_illegal_access_names_its_task(void **state) {
     ot_lane_notify(w.compute, count, &called); /* after the failure as well */
     check_fails(ot_lane_sync(w.compute), OT_E_DEVICE, sentence);
     assert_int_equal(atomic_load(&called), 3);
+    ot_fail(OT_E_DEVICE, "what the caller is about to say"); /* closing leaves it alone */
     close_work(&w);
+    assert_string_equal(ot_error_text(), "what the caller is about to say");
 }
 
 static void test_gpu_is_lost(void **state) {

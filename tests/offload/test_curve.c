@@ -50,8 +50,7 @@ static void open_run(struct curve_run *run, const struct ot_golden *g, enum ot_d
                                       .slots = 1,
                                       .recompute = 1};
     check_ok(ot_plan_make(&request, &run->plan));
-    struct ot_device_config device = {.kind = "cpu", .memory_bytes = (size_t)1 << 26, .threads = 1};
-    check_ok(ot_device_open(&device, &run->device));
+    tiny_open_device((size_t)1 << 26, 1, 0, &run->device);
     struct ot_engine_config engine = {
         .chain = request.chain,
         .device = run->device,
@@ -200,6 +199,7 @@ static void fp16_follows_fp32_too(void **state) {
 }
 
 int main(void) {
+    tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fp32_follows_torch),
         cmocka_unit_test(bf16_follows_fp32_as_torch_does),

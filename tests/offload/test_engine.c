@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/device.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 #include "tests/support/golden.h"
@@ -43,8 +42,7 @@ static void open_bench(struct bench *b, const struct ot_model_config *config, en
     check_ok(ot_plan_make(&request, &b->plan));
     b->plan.keep_grads = keep_grads;
     check_ok(ot_plan_finish(b->chain, &b->plan));
-    struct ot_device_config device = {.kind = "cpu", .memory_bytes = (size_t)1 << 28, .threads = 1};
-    check_ok(ot_device_open(&device, &b->device));
+    tiny_open_device((size_t)1 << 28, 1, 0, &b->device);
     struct ot_engine_config engine = {.chain = b->chain,
                                       .device = b->device,
                                       .plan = &b->plan,
@@ -561,6 +559,7 @@ static void broken_forward(const void *context, int block, const struct ot_block
 /* A device that fails under way: the step's result says so, nothing hangs, closing works. */
 static void device_failures_reach_the_driver(void **state) {
     (void)state;
+    tiny_needs_cpu(); /* tests/cuda/test_cuda_train.c breaks the others */
     struct ot_model_config config = tiny_config(2, false);
     struct bench b;
     struct tiny_batch batch;
@@ -580,6 +579,7 @@ static void device_failures_reach_the_driver(void **state) {
 }
 
 int main(void) {
+    tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_untied),
         cmocka_unit_test(golden_tied),

@@ -1,4 +1,8 @@
-/* A small decoder trained for some steps under a given plan: what the engine's tests compare bit by bit. */
+/* A small decoder trained for some steps under a given plan: what the engine's tests compare bit by bit.
+ *
+ * The tests of the engine run on the cpu device, and, linked with an emulated or a real cuda device, on the
+ * one that OT_TEST_DEVICE in the environment names.
+ */
 #ifndef OT_TESTS_TINY_RUN_H
 #define OT_TESTS_TINY_RUN_H
 
@@ -24,6 +28,13 @@ struct tiny_result {
     int64_t n_values;
     float *values; /* master, m and v of every slab, end to end */
 };
+
+/* Skips the test on another device: what it does reaches inside the cpu device. */
+void tiny_needs_cpu(void);
+/* In main(): exits 77 with the reason where the device to be tested is not there. */
+void tiny_skip_without_device(void);
+/* plan_bytes: what the plan takes of device memory; what the device itself needs comes on top. */
+void tiny_open_device(size_t plan_bytes, int threads, uint64_t delay_seed, struct ot_device **out);
 
 /* layers >= 1. */
 struct ot_model_config tiny_config(int layers, bool tied);
