@@ -73,6 +73,12 @@ static void mixes_bf16(void **state) {
     all_mixes(OT_BF16, true, 0);
 }
 
+static void mixes_fp16(void **state) {
+    (void)state;
+    all_mixes(OT_F16, false, 1.0f); /* always clips */
+    all_mixes(OT_F16, true, 1.0f);
+}
+
 /* ---- shares, as the planner deals them ---- */
 
 static void shares_of_a_request_train_alike(void **state) {
@@ -209,10 +215,10 @@ static void runs_go_on_under_another_mix(void **state) {
 
 static void pieces_are_read_across_borders(void **state) {
     (void)state;
-    for (int dtype = 0; dtype < 2; dtype++) {
+    for (enum ot_dtype dtype = OT_F32; dtype <= OT_F16; dtype++) {
         struct tiny_run run;
         struct tiny_engine tiny;
-        tiny_defaults(&run, 1, false, dtype ? OT_BF16 : OT_F32);
+        tiny_defaults(&run, 1, false, dtype);
         plan_engines(&run, ALL_SETS, 0);
         tiny_open(&run, &tiny);
         int64_t n = ot_model_chain(tiny.model)->slabs[1].n_params;
@@ -338,6 +344,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixes_fp32),
         cmocka_unit_test(mixes_bf16),
+        cmocka_unit_test(mixes_fp16),
         cmocka_unit_test(shares_of_a_request_train_alike),
         cmocka_unit_test(updates_are_made_before_anyone_looks),
         cmocka_unit_test(runs_go_on_under_another_mix),

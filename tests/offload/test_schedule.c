@@ -31,8 +31,10 @@ static void make(struct made *m, bool tied, enum ot_dtype dtype, enum ot_home we
 
 /* Small tiles, so that the engines of the set share every slab. */
 static void make_engines(struct made *m, unsigned engines, unsigned mix) {
-    tiny_defaults(&m->run, 2, mix & 1, mix & 2 ? OT_BF16 : OT_F32);
-    m->run.clip = mix & 4 ? 0 : 1.0f;
+    bool clip = !(mix & 4);
+    enum ot_dtype half = clip && mix % 3 == 2 ? OT_F16 : OT_BF16; /* fp16 always clips */
+    tiny_defaults(&m->run, 2, mix & 1, mix & 2 ? half : OT_F32);
+    m->run.clip = clip ? 1.0f : 0;
     tiny_plan(&m->run, mix & 8 ? OT_HOME_GPU : OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 1 + (int)(mix % 3));
     m->run.plan.state_slots = 1 + (int)(mix % 4);
     tiny_deal(&m->run, OT_SLAB_ALIGN_PARAMS, engines, mix % 3);
