@@ -95,55 +95,56 @@ struct backward_shape {
 template <int DIM, bool SMALL>
 using queries_shape = backward_shape<DIM, DIM == 64 || (DIM <= 128 && !SMALL) ? 2 : 1,
                                      DIM == 256 && SMALL ? 2 : 4, DIM == 256 && SMALL ? 2 : 4>;
+/* At head_dim 64 a tile of 32 queries would make the compiler spill. */
 template <int DIM, bool SMALL>
-using keys_shape = backward_shape<DIM, DIM == 64 ? 2 : 1, DIM == 256 && SMALL ? 2 : 4,
+using keys_shape = backward_shape<DIM, DIM == 64 ? 2 : 1, DIM == 64 || (DIM == 256 && SMALL) ? 2 : 4,
                                   DIM == 256 ? (SMALL ? 2 : 4) : (DIM == 64 || SMALL ? 4 : 8)>;
 
 /* ---- the visited side on its way ---- */
 
-/* Pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the other,
- * through `stages` slots of shared memory, as in the forward pass; one stage copies and waits in turn. */
-template <class T, class S>
-struct backward_ring {
-    const T *a, *b; /* the head's part of token 0 */
+/* Where tiles come from: two arrays and the elements between their tokens. They stay the kernel's arguments,
+ * in constant memory, and so cost no registers. */
+struct backward_source {
+    const void *a, *b;
     int64_t lda, ldb;
-    T *slots;
-    int stages, free_slot, first, end, row, heads;
+};
 
-    __device__ __forceinline__ void copy_next() {
-        if (heads > 0) {
-            T *slot = slots + free_slot * (2 * S::VISITED * S::DIM);
+/* Pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the other,
+ * through `stages` slots of shared memory, as in the forward pass; one stage copies and waits in turn.
+ * HEADS: more than one head. */
+template <class T, class S, bool HEADS>
+struct backward_ring {
+    int stages, free_slot, first, end, row;
+    int column, end_column; /* of the heads that are still to be copied, in elements */
+
+    __device__ __forceinline__ T *slot() const { /* the free one, behind the owned tiles */
+        return ot_shared<T>() + (2 * S::OWNED * S::DIM) + free_slot * (2 * S::VISITED * S::DIM);
+    }
+
+    __device__ __forceinline__ void copy_next(const backward_source &from) {
+        if (HEADS ? column < end_column : row < end) {
+            T *to = slot();
             if (S::COPIERS == S::THREADS || threadIdx.x < S::COPIERS) {
-                ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(slot, a, lda, row, end);
-                ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(slot + S::VISITED * S::DIM, b, ldb, row, end);
+                ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(to, static_cast<const T *>(from.a) + column,
+                                                             from.lda, row, end);
+                ot_tile_copy<S::VISITED, S::DIM, S::COPIERS>(
+                    to + S::VISITED * S::DIM, static_cast<const T *>(from.b) + column, from.ldb, row, end);
             }
             row += S::VISITED;
-            if (row >= end) {
+            if (HEADS && row >= end) {
                 row = first;
-                a += S::DIM;
-                b += S::DIM;
-                heads--;
+                column += S::DIM;
             }
         }
         ot_cp_async_commit(); /* an empty group, too: groups are counted */
         free_slot = free_slot + 1 == stages ? 0 : free_slot + 1;
     }
 
-    __device__ __forceinline__ void start(T *shared, int stage_count, int first_row, int end_row) {
-        slots = shared;
-        stages = stage_count;
-        free_slot = 0;
-        first = row = first_row;
-        end = end_row;
-        for (int i = 0; i < stages - 1; i++)
-            copy_next();
-    }
-
     /* The next pair of tiles, for all warps; valid until the next call. */
-    __device__ __forceinline__ const T *next() {
+    __device__ __forceinline__ const T *next(const backward_source &from) {
         if (stages == 1) {
             __syncthreads();
-            copy_next();
+            copy_next(from);
         }
         if (stages <= 2)
             ot_cp_async_wait<0>();
@@ -151,8 +152,8 @@ struct backward_ring {
             ot_cp_async_wait<1>();
         __syncthreads();
         if (stages > 1)
-            copy_next();
-        return slots + free_slot * (2 * S::VISITED * S::DIM);
+            copy_next(from);
+        return slot();
     }
 };
 
@@ -234,24 +235,16 @@ __device__ __forceinline__ void backward_mask_columns(float (&s)[M][N][4], const
         }
 }
 
-/* What a query brings along: lse in powers of 2, and delta times the scale. Queries beyond the end have
- * neither. */
-struct backward_query {
-    float lse, delta;
-
-    __device__ __forceinline__ void load(const struct ot_attention_backward &op, int head, int query) {
-        const struct ot_attention &f = op.forward;
-        bool valid = query < f.n;
-        lse = valid ? f.lse[head * f.n + query] * OT_LOG2_E : 0.0f;
-        delta = valid ? op.scratch[head * f.n + query] * f.scale : 0.0f;
-    }
-    __device__ __forceinline__ float weight(float score, float factor) const {
-        return ot_exp2_approx(fmaf(score, factor, -lse));
-    }
-    __device__ __forceinline__ float slope(float weight, float dot, float scale) const {
-        return weight * fmaf(dot, scale, -delta);
-    }
-};
+/* What queries bring along: lse in powers of 2, and delta times the scale; 0 beyond the end. They are loaded
+ * where they are used, tile after tile from the nearest cache: in registers they would wait through products
+ * that need all of them. */
+__device__ __forceinline__ float backward_lse(const struct ot_attention &op, int head, int query) {
+    return query < op.n ? op.lse[head * op.n + query] * OT_LOG2_E : 0.0f;
+}
+__device__ __forceinline__ float backward_delta(const struct ot_attention_backward &op, int head, int query) {
+    const struct ot_attention &f = op.forward;
+    return query < f.n ? op.scratch[head * f.n + query] * f.scale : 0.0f;
+}
 
 /* Rounds and stores a warp's rows by way of `room`, its own rows of a tile that nobody
  * reads any more: row 0 goes to token `first`. */
@@ -287,7 +280,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     int n = (int)f.n, blocks = (n + S::OWNED - 1) / S::OWNED, heads = (int)f.heads;
     int head = (int)blockIdx.x % heads, begin = (blocks - 1 - (int)blockIdx.x / heads) * S::OWNED;
     int kv_head = head / (heads / (int)f.kv_heads), end = begin + S::OWNED < n ? begin + S::OWNED : n;
-    int warp_row = (int)(threadIdx.x / OT_WARP) * 16 * S::M, lane = ot_lane(), query = begin + warp_row;
+    int warp_row = (int)(threadIdx.x / OT_WARP) * 16 * S::M, query = begin + warp_row;
 
     T *q = ot_shared<T>(), *dout = q + S::OWNED * S::DIM;
     ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(q, static_cast<const T *>(f.q) + head * S::DIM, f.ldq, begin,
@@ -295,51 +288,57 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(dout, static_cast<const T *>(op.dout) + head * S::DIM, f.ldo,
                                                begin, n);
     int first = ot_attention_keys(f, begin).first / S::VISITED * S::VISITED;
-    backward_ring<T, S> ring;
-    ring.a = static_cast<const T *>(f.k) + kv_head * S::DIM;
-    ring.b = static_cast<const T *>(f.v) + kv_head * S::DIM;
-    ring.lda = f.ldk;
-    ring.ldb = f.ldv;
-    ring.heads = 1;
-    ring.start(dout + S::OWNED * S::DIM, stages, first, end); /* q and dout belong to the first group */
+    const backward_source source = {f.k, f.v, f.ldk, f.ldv};
+    backward_ring<T, S, false> ring = {
+        stages, 0, first, end, first, kv_head * S::DIM, (kv_head + 1) * S::DIM};
+    for (int i = 0; i < stages - 1; i++)
+        ring.copy_next(source); /* q and dout belong to the first group */
     q += warp_row * S::DIM;
     dout += warp_row * S::DIM;
 
-    const backward_scale scale(f, head);
-    int any_first = ot_attention_keys(f, query).first,
-        all_first = ot_attention_keys(f, query + 16 * S::M - 1).first;
-    backward_query rows[S::M][2];
     float dq[S::M][S::DIM / 8][4];
     ot_tile_zero(dq);
-#pragma unroll
-    for (int m = 0; m < S::M; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++)
-            rows[m][r].load(op, head, query + lane / 4 + 16 * m + 8 * r);
     for (int key = first; key < end; key += S::VISITED) {
-        const T *k = ring.next(), *v = k + S::VISITED * S::DIM;
+        const T *k = ring.next(source), *v = k + S::VISITED * S::DIM;
+        int any_first = ot_attention_keys(f, query).first,
+            all_first = ot_attention_keys(f, query + 16 * S::M - 1).first;
         backward_sight sight = backward_look(any_first, all_first, query, 16 * S::M, key, S::VISITED);
         if (sight == SEES_NONE)
             continue;
-        float s[S::M][S::N][4], ds[S::M][S::N][4];
-        int lane_query = query + lane / 4, lane_key = key + lane % 4 * 2;
-        ot_tile_zero(s);
-        ot_tile_dots<S::DIM>(s, q, k);
-        ot_tile_zero(ds);
-        ot_tile_dots<S::DIM>(ds, dout, v);
-        backward_bend<1>(s, scale, lane_key - lane_query);
+        float p[S::M][S::N][4];
+        ot_tile_zero(p);
+        ot_tile_dots<S::DIM>(p, q, k);
+        const int lane = ot_lane(), lane_query = query + lane / 4, lane_key = key + lane % 4 * 2;
+        const backward_scale scale(f, head);
+        backward_bend<1>(p, scale, lane_key - lane_query);
         if (sight == SEES_SOME)
-            backward_mask_rows(s, f, lane_query, lane_key);
+            backward_mask_rows(p, f, lane_query, lane_key);
 #pragma unroll
         for (int m = 0; m < S::M; m++)
 #pragma unroll
-            for (int n = 0; n < S::N; n++)
+            for (int r = 0; r < 2; r++) {
+                float lse = backward_lse(f, head, lane_query + 16 * m + 8 * r);
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const backward_query &row = rows[m][i / 2];
-                    ds[m][n][i] = row.slope(row.weight(s[m][n][i], scale.rest()), ds[m][n][i], f.scale);
-                }
+                for (int n = 0; n < S::N; n++)
+#pragma unroll
+                    for (int i = 2 * r; i < 2 * r + 2; i++)
+                        p[m][n][i] = ot_exp2_approx(fmaf(p[m][n][i], scale.rest(), -lse));
+            }
+        float ds[S::M][S::N][4];
         uint32_t rounded[S::M][S::N / 2][4];
+        ot_tile_zero(ds);
+        ot_tile_dots<S::DIM>(ds, dout, v);
+#pragma unroll
+        for (int m = 0; m < S::M; m++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float delta = backward_delta(op, head, lane_query + 16 * m + 8 * r);
+#pragma unroll
+                for (int n = 0; n < S::N; n++)
+#pragma unroll
+                    for (int i = 2 * r; i < 2 * r + 2; i++)
+                        ds[m][n][i] = p[m][n][i] * fmaf(ds[m][n][i], f.scale, -delta);
+            }
         ot_tile_round<T>(rounded, ds);
         ot_tile_weigh<S::DIM>(dq, rounded, k);
     }
@@ -358,7 +357,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     int n = (int)f.n, kv_heads = (int)f.kv_heads, group = (int)f.heads / kv_heads;
     int kv_head = (int)blockIdx.x % kv_heads, begin = (int)blockIdx.x / kv_heads * S::OWNED;
     int end = begin + S::OWNED < n ? begin + S::OWNED : n, end_query = ot_attention_end_query(f, begin, end);
-    int warp_row = (int)(threadIdx.x / OT_WARP) * 16 * S::M, lane = ot_lane(), key = begin + warp_row;
+    int warp_row = (int)(threadIdx.x / OT_WARP) * 16 * S::M, key = begin + warp_row;
 
     T *k = ot_shared<T>(), *v = k + S::OWNED * S::DIM;
     ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(k, static_cast<const T *>(f.k) + kv_head * S::DIM, f.ldk,
@@ -366,13 +365,11 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     if constexpr ((SUMS & SUM_KEYS) != 0)
         ot_tile_copy<S::OWNED, S::DIM, S::THREADS>(v, static_cast<const T *>(f.v) + kv_head * S::DIM, f.ldv,
                                                    begin, n);
-    backward_ring<T, S> ring;
-    ring.a = static_cast<const T *>(f.q) + kv_head * group * S::DIM;
-    ring.b = static_cast<const T *>(op.dout) + kv_head * group * S::DIM;
-    ring.lda = f.ldq;
-    ring.ldb = f.ldo;
-    ring.heads = group;
-    ring.start(v + S::OWNED * S::DIM, stages, begin, end_query); /* k and v belong to the first group */
+    const backward_source source = {f.q, op.dout, f.ldq, f.ldo};
+    backward_ring<T, S, true> ring = {
+        stages, 0, begin, end_query, begin, kv_head * group * S::DIM, (kv_head + 1) * group * S::DIM};
+    for (int i = 0; i < stages - 1; i++)
+        ring.copy_next(source); /* k and v belong to the first group */
     k += warp_row * S::DIM;
     v += warp_row * S::DIM;
 
@@ -380,50 +377,53 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     ot_tile_zero(dk);
     ot_tile_zero(dv);
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
-        const backward_scale scale(f, head);
         for (int query = begin; query < end_query; query += S::VISITED) {
-            const T *q = ring.next(), *dout = q + S::VISITED * S::DIM;
+            const T *q = ring.next(source), *dout = q + S::VISITED * S::DIM;
             int any_first = ot_attention_keys(f, query).first,
                 all_first = ot_attention_keys(f, query + S::VISITED - 1).first;
             backward_sight sight = backward_look(any_first, all_first, query, S::VISITED, key, 16 * S::M);
             if (sight == SEES_NONE)
                 continue;
-            int lane_query = query + lane % 4 * 2, lane_key = key + lane / 4;
-            backward_query columns[S::N][2];
-#pragma unroll
-            for (int n = 0; n < S::N; n++)
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    columns[n][i].load(op, head, lane_query + 8 * n + i);
             float p[S::M][S::N][4];
-            uint32_t rounded[S::M][S::N / 2][4];
             ot_tile_zero(p);
             ot_tile_dots<S::DIM>(p, k, q);
+            const int lane = ot_lane(), lane_query = query + lane % 4 * 2, lane_key = key + lane / 4;
+            const backward_scale scale(f, head);
             backward_bend<-1>(p, scale, lane_key - lane_query);
             if (sight == SEES_SOME)
                 backward_mask_columns(p, f, lane_query, lane_key);
 #pragma unroll
-            for (int m = 0; m < S::M; m++)
+            for (int n = 0; n < S::N; n++)
 #pragma unroll
-                for (int n = 0; n < S::N; n++)
+                for (int c = 0; c < 2; c++) {
+                    float lse = backward_lse(f, head, lane_query + 8 * n + c);
 #pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        p[m][n][i] = columns[n][i % 2].weight(p[m][n][i], scale.rest());
+                    for (int m = 0; m < S::M; m++)
+#pragma unroll
+                        for (int i = c; i < 4; i += 2)
+                            p[m][n][i] = ot_exp2_approx(fmaf(p[m][n][i], scale.rest(), -lse));
+                }
             if constexpr ((SUMS & SUM_VALUES) != 0) {
+                uint32_t rounded[S::M][S::N / 2][4];
                 ot_tile_round<T>(rounded, p);
                 ot_tile_weigh<S::DIM>(dv, rounded, dout);
             }
             if constexpr ((SUMS & SUM_KEYS) != 0) {
                 float ds[S::M][S::N][4];
+                uint32_t rounded[S::M][S::N / 2][4];
                 ot_tile_zero(ds);
                 ot_tile_dots<S::DIM>(ds, v, dout);
 #pragma unroll
-                for (int m = 0; m < S::M; m++)
+                for (int n = 0; n < S::N; n++)
 #pragma unroll
-                    for (int n = 0; n < S::N; n++)
+                    for (int c = 0; c < 2; c++) {
+                        float delta = backward_delta(op, head, lane_query + 8 * n + c);
 #pragma unroll
-                        for (int i = 0; i < 4; i++)
-                            ds[m][n][i] = columns[n][i % 2].slope(p[m][n][i], ds[m][n][i], f.scale);
+                        for (int m = 0; m < S::M; m++)
+#pragma unroll
+                            for (int i = c; i < 4; i += 2)
+                                ds[m][n][i] = p[m][n][i] * fmaf(ds[m][n][i], f.scale, -delta);
+                    }
                 ot_tile_round<T>(rounded, ds);
                 ot_tile_weigh<S::DIM>(dk, rounded, q);
             }

@@ -7,14 +7,13 @@
  * it or 2^-25, fp32 nothing). The reference has each pair's p and ds and the sums of absolute values behind
  * them.
  *   - A score is a dot product of head_dim terms, then a few operations on numbers not larger than |score|,
- *     the distance
- *     term and |lse|: off by e = u ((head_dim + 2) scale sum |q k| + 6 (|score| + |slope distance| + |lse|)).
+ *     the distance term and |lse|: off by
+ *     e = u ((head_dim + 2) scale sum |q k| + 6 (|score| + |slope distance| + |lse|)).
  *   - p = exp(score - lse), a few ulps of exp and of its argument's reduction: off by p (e + 8 u).
  *   - dout.v and delta are dot products: off by d = u (head_dim + 2) (sum |dout v| + sum |dout out|); so
  *     ds = p (dout.v - delta) scale is off by |ds| (e + 12 u) + p scale d.
  *   - dv sums k terms p dout: k u sum |p dout|; dq and dk likewise. The tensor cores' own sums keep at
- *     least fp32's
- *     bits but may cut instead of round: twice that.
+ *     least fp32's bits but may cut instead of round: twice that.
  * All this on either device, hence doubled. The cuda device moreover rounds p and ds before their products
  * where the storage type has two bytes: v each. How results are rounded is known to the fixture.
  */
