@@ -251,6 +251,7 @@ static void run_block() {
     Thread *first = pick();
     switch_to(&block.host, first);
     current = nullptr;
+    report_fault();
     if (!block.failed && block.n_done < block.n_threads)
         report_stuck();
     if (!block.failed)

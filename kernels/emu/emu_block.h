@@ -42,7 +42,7 @@ struct Thread {
     WarpOp op;
     int kind, shuffle_lane, width;
     uint64_t value, result;
-    const void *in, *in2;
+    const void *in;
     void *out;
 
     std::vector<Copy> copies; /* under way, oldest first */

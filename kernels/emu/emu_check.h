@@ -13,6 +13,8 @@
 
 namespace ot_emu {
 
+struct Thread;
+
 enum class Access { READ, WRITE, ATOMIC };
 
 /* ---- the course of a launch ---- */
@@ -34,14 +36,16 @@ void check_copy_end(void *to, size_t bytes);
 
 /* ---- words for reports ---- */
 
-std::string describe_place(const void *address); /* "byte 8 past the end of shared memory (96 bytes)" */
-std::string describe_code(const void *pc);       /* "function (file:line)" */
+std::string describe_place(const void *address,
+                           const Thread *thread); /* "byte 8 past the end of shared memory (96 bytes)" */
+std::string describe_code(const void *pc);        /* "function (file:line)" */
 
 /* ---- faults (emu_fault.cpp) ---- */
 
 /* Between these, faults of kernel threads end their launch. Others go where they went before. */
 void catch_faults();
 void release_faults();
+void report_fault(); /* if one of the block's threads had one */
 
 } // namespace ot_emu
 

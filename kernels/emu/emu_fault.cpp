@@ -31,24 +31,35 @@ static void pass_on(int signal) {
     sigaction(signal, signal == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
 }
 
-static void report_fault(const siginfo_t *info, const void *pc) {
-    std::string code = describe_code(pc), place = describe_place(info->si_addr);
-    /* x86 says "general protection" without an address where an aligned move met an odd one. */
-    if (info->si_code == SI_KERNEL)
-        record_failure(cudaErrorMisalignedAddress, current, {}, "misaligned 16-byte access in %s",
-                       code.c_str());
-    else
-        record_failure(cudaErrorIllegalAddress, current, {}, "access to %p, %s, in %s", info->si_addr,
-                       place.c_str(), code.c_str());
-}
+/* What the handler leaves for report_fault: little may be done in a handler. */
+static struct Fault {
+    const Thread *thread; /* NULL: none */
+    const void *at, *pc;
+    bool misaligned;
+} fault;
 
 static void on_fault(int signal, siginfo_t *info, void *context) {
     if (!current) {
         pass_on(signal);
         return;
     }
-    report_fault(info, program_counter(context));
+    /* x86 says "general protection" without an address where an aligned move met an odd one. */
+    fault = {current, info->si_addr, program_counter(context), info->si_code == SI_KERNEL};
     leave_launch(); /* from the signal's stack: nobody returns to it */
+}
+
+void report_fault() {
+    Fault found = fault;
+    fault = {};
+    if (!found.thread)
+        return;
+    std::string code = describe_code(found.pc), place = describe_place(found.at, found.thread);
+    if (found.misaligned)
+        record_failure(cudaErrorMisalignedAddress, found.thread, {}, "misaligned 16-byte access in %s",
+                       code.c_str());
+    else
+        record_failure(cudaErrorIllegalAddress, found.thread, {}, "access to %p, %s, in %s", found.at,
+                       place.c_str(), code.c_str());
 }
 
 /* A kernel that has used up its stack faults for lack of one: the handler has its own. The stack that was

@@ -186,14 +186,14 @@ static std::string name_of(const Place &place) {
                         : m.warp() == t.mark.warp() ? "without a __syncwarp between"
                                                     : "without a __syncthreads between";
     OT_EMU_FAIL(cudaErrorLaunchFailure, place.site, "race: %s is %s here%s, and was %s by %s, %s",
-                describe_place(at).c_str(), verbs[(int)t.access], name_of(place).c_str(), did,
+                describe_place(at, t.thread).c_str(), verbs[(int)t.access], name_of(place).c_str(), did,
                 describe_other(m).c_str(), since);
 }
 
 [[noreturn]] static void report_copy(Mark m, const Toucher &t, const void *at, const Place &place) {
     OT_EMU_FAIL(cudaErrorLaunchFailure, place.site,
                 "%s is %s here%s, but the cp.async to it by %s has not been waited for",
-                describe_place(at).c_str(), t.access == Access::READ ? "read" : "written",
+                describe_place(at, t.thread).c_str(), t.access == Access::READ ? "read" : "written",
                 name_of(place).c_str(), describe_other(m).c_str());
 }
 
@@ -280,7 +280,7 @@ static bool is_private(const Toucher &t, const void *at, size_t bytes) {
 [[noreturn]] static void report_outside(const Toucher &t, const void *at, size_t bytes, const Place &place) {
     OT_EMU_FAIL(cudaErrorIllegalAddress, place.site, "%zu bytes at %p are %s%s: %s", bytes, at,
                 t.access == Access::READ ? "read" : "written", name_of(place).c_str(),
-                describe_place(at).c_str());
+                describe_place(at, t.thread).c_str());
 }
 
 static bool is_alive(const void *at, size_t bytes) {

@@ -39,14 +39,14 @@ void record_failure(cudaError_t error, const Thread *thread, ot_emu_site site, c
         block.report += " (" + name_of(site) + ")";
 }
 
-std::string describe_place(const void *address) {
+std::string describe_place(const void *address, const Thread *thread) {
     const char *at = (const char *)address, *shared_end = block.shared + block.shared_bytes;
     if (at >= block.shared - PAGE && at < shared_end + PAGE)
         return "offset " + std::to_string(at - block.shared) + " of shared memory, which has " +
                std::to_string(block.shared_bytes) + " bytes";
     if (arena_base && at >= arena_base && at < arena_base + ARENA_BYTES)
         return describe_address(address);
-    if (current && current->fiber && at < current->fiber->low && at >= current->fiber->low - PAGE)
+    if (thread->fiber && at < thread->fiber->low && at >= thread->fiber->low - PAGE)
         return "past the end of the thread's stack";
     return "memory of the host";
 }
