@@ -1,6 +1,7 @@
 """Runs the built program for the end-to-end tests. Standard library only.
 
-The path of the program is the first argument of a test script, the folder of real inputs the second.
+The path of the program is the first argument of a test script, the folder of real inputs the second; names of tests may
+follow, such as Train.test_two_things.
 """
 
 import json
@@ -104,5 +105,5 @@ class ProgramTest(unittest.TestCase):
 
 def main():
     if not PROGRAM:
-        sys.exit("usage: " + sys.argv[0] + " PROGRAM [SHARED]")
-    unittest.main(argv=sys.argv[:1], verbosity=1)
+        sys.exit("usage: " + sys.argv[0] + " PROGRAM [SHARED [TEST..]]")
+    unittest.main(argv=sys.argv[:1] + sys.argv[3:], verbosity=1)
