@@ -98,7 +98,8 @@ static int prepare(struct train *t) {
     struct ot_session *s = &t->session;
     struct ot_options *o = s->options;
     int64_t seq_len;
-    OT_TRY(choose_out(t));
+    if (!o->no_save)
+        OT_TRY(choose_out(t));
     OT_TRY(ot_shape_seq_len(o, s->config.max_position, &seq_len));
     const double *share = o->optimizer_engine.share;
     bool no_cpu = share[OT_TILE_CPU] == 0 && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0;
@@ -108,13 +109,13 @@ static int prepare(struct train *t) {
     OT_TRY(ot_shape_run(o, seq_len, ot_packing_sequences(t->rows.train), ot_model_param_count(&s->config),
                         &t->shape));
     OT_TRY(make_plan(t));
-    OT_TRY(ot_save_open(s, o->out, &t->save));
-    t->report = (struct ot_report){.session = s,
-                                   .rows = &t->rows,
-                                   .shape = &t->shape,
-                                   .out = o->out,
-                                   .save_bytes = t->save.bytes,
-                                   .disk_free_bytes = ot_save_disk_free(o->out)};
+    t->report = (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape};
+    if (!o->no_save) {
+        OT_TRY(ot_save_open(s, o->out, &t->save));
+        t->report.out = o->out;
+        t->report.save_bytes = t->save.bytes;
+        t->report.disk_free_bytes = ot_save_disk_free(o->out);
+    }
     return ot_run_log_open(o->json, &t->log);
 }
 
@@ -173,12 +174,15 @@ static int run(struct train *t) {
                                             .clip = (float)o->clip};
     struct ot_outcome outcome;
     OT_TRY(ot_session_start(s, &optimizer));
-    OT_TRY(ot_out_dir_claim(o->out, NULL));
-    OT_TRY(ot_run_log_start_file(t->log, o->out));
+    if (!o->no_save) {
+        OT_TRY(ot_out_dir_claim(o->out, NULL));
+        OT_TRY(ot_run_log_start_file(t->log, o->out));
+    }
     struct ot_train_loop loop = {.session = s, .rows = &t->rows, .shape = &t->shape, .log = t->log};
     ot_stop_install();
     OT_TRY(ot_train_loop_run(&loop, &outcome));
-    OT_TRY(ot_save_write(&t->save));
+    if (!o->no_save)
+        OT_TRY(ot_save_write(&t->save));
     if (t->sample_row >= 0 && !ot_stop_requested())
         OT_TRY(show_sample(t, outcome.steps));
     ot_stop_ignore();
@@ -199,7 +203,8 @@ int ot_command_train(struct ot_options *options) {
         goto out;
     }
     OT_TRY_GOTO(try_trace(options->trace), rc, out);
-    OT_TRY_GOTO(ot_save_probe(&t->save), rc, out);
+    if (!options->no_save)
+        OT_TRY_GOTO(ot_save_probe(&t->save), rc, out);
     OT_TRY_GOTO(show_plan(t), rc, out);
     rc = run(t);
 out:

@@ -17,6 +17,8 @@ static const struct pair exclusive[] = {
     {OT_FOR_TRAIN, "eval-data", "eval-fraction"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "template", "prompt-format"},
     {OT_FOR_TRAIN, "quiet", "log-every"},
+    {OT_FOR_TRAIN, "no-save", "out"},
+    {OT_FOR_TRAIN, "no-save", "dry-run"},
     {OT_FOR_TOKENIZE, "model", "tokenizer"},
     {OT_FOR_GENERATE, "row", "no-special"},
 };

@@ -517,6 +517,12 @@ static const struct ot_option table[] = {
      .help = "Write when each task of the first steps ran, a row per lane, for Perfetto or chrome://tracing; "
              "the summary then says what the compute lane waited for.",
      .elsewhere = "profile profiler timeline"},
+    {.name = "no-save",
+     .type = OT_OPTION_FLAG,
+     .commands = TRAIN,
+     .section = OT_SECTION_REPORT,
+     .field = FIELD(no_save),
+     .help = "Train to measure, and keep nothing: no model, no log.jsonl. --json has the record on stdout."},
     {.name = "dry-run",
      .type = OT_OPTION_FLAG,
      .commands = TRAIN,

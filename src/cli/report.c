@@ -212,6 +212,10 @@ void ot_report_print(const struct ot_report *r) {
     int n = ot_report_table(&ledger, r->session->budget_bytes, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%s", lines[i]);
+    if (!r->out) {
+        ot_log(OT_LOG_INFO, "save    nothing: --no-save");
+        return;
+    }
     ot_log(OT_LOG_INFO, "save    %s · up to %s in %s%s%s", r->out, ot_text_bytes(r->save_bytes, save),
            ot_dtype_name(r->session->stored), r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
            r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
@@ -285,7 +289,8 @@ static void record_machine(const struct ot_session *s, struct ot_json_writer *w)
 int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     struct ot_json_writer *w = ot_run_log_begin(log, "run");
     ot_json_put_text(w, "version", OT_VERSION);
-    ot_json_put_text(w, "out", r->out);
+    if (r->out)
+        ot_json_put_text(w, "out", r->out);
     ot_options_put_json(r->session->options, "options", w);
     record_machine(r->session, w);
     record_data(r, w);
@@ -336,6 +341,8 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
            ot_text_bytes(m.planned[OT_TIER_GPU], size[0]), ot_text_bytes(m.used[OT_TIER_GPU], size[1]),
            ot_text_bytes(m.planned[OT_TIER_HOST], size[2]), ot_text_bytes(m.used[OT_TIER_HOST], size[3]),
            ot_text_bytes(m.resident, size[4]));
+    if (!r->out)
+        return;
     int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
     ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
            r->out, ot_text_bytes(weights, size[0]), ot_dtype_name(r->session->stored));
@@ -363,7 +370,8 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     ot_json_put_int(w, "host_planned_bytes", m.planned[OT_TIER_HOST]);
     ot_json_put_int(w, "host_used_bytes", m.used[OT_TIER_HOST]);
     ot_json_put_int(w, "process_peak_bytes", m.resident);
-    ot_json_put_text(w, "out", r->out);
+    if (r->out)
+        ot_json_put_text(w, "out", r->out);
     return ot_run_log_end(log);
 }
 

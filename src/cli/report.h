@@ -15,7 +15,7 @@ struct ot_report {
     const struct ot_session *session; /* with a plan */
     const struct ot_rows *rows;
     const struct ot_run_shape *shape;
-    const char *out;                     /* the output directory */
+    const char *out;                     /* the output directory; NULL: nothing is kept */
     int64_t save_bytes, disk_free_bytes; /* disk_free_bytes < 0: unknown */
 };
 
