@@ -19,7 +19,7 @@ class GpuReport(program.ProgramTest):
 
     def test_rows_of_what_ran_and_of_what_did_not_fit(self):
         out = self.path("report")
-        self.report("--models", "tiny-test", "--tokens", "512", "--budget", "100K", "--seq-len", "128", "--out", out,
+        self.report("--models", "tiny-test", "--tokens", "512", "--budget", "1M", "--seq-len", "128", "--out", out,
                     "--minutes", "5", "--steps", "4", "--data", self.rows)
         with open(os.path.join(out, "report.json")) as file:
             report = json.load(file)
@@ -35,7 +35,7 @@ class GpuReport(program.ProgramTest):
             text = file.read()
         self.assertIn(f"| tiny-test | 512 | resident | {ran['tokens_per_s']} | {ran['mfu']} % |", text)
         self.assertIn(report["probe"]["device"], text)
-        self.assertRegex(text, r"\| tiny-test \| 512 \| 100K \| - .*needs")
+        self.assertRegex(text, r"\| tiny-test \| 512 \| 1M \| - .*needs")
         with open(os.path.join(out, "tiny-test-512-resident.trace.json")) as file:
             self.assertGreater(len(json.load(file)["traceEvents"]), 20)
 

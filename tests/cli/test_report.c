@@ -67,6 +67,9 @@ static void progress_estimates_and_formats(void **state) {
     assert_memory_equal(line, "[###.................] 44/264 ETA 7m20s loss 0.5380 1,500 tok/s", 62);
     point.skipped = true;
     ot_progress_line(&p, &point, line);
+    assert_non_null(strstr(line, "skipped: gradients too large for fp16"));
+    point.grad_norm = NAN;
+    ot_progress_line(&p, &point, line);
     assert_non_null(strstr(line, "skipped: gradient not finite"));
     point = point_at(264);
     ot_progress_line(&p, &point, line);

@@ -1,6 +1,6 @@
 """scripts/kernel-resources: no kernel of ours spills or has local memory, and one that does is found.
 
-Usage: test_kernel_resources.py SCRIPT ARCHS
+Usage: test_kernel_resources.py SCRIPT ARCHS REPORTS
 """
 
 import os
@@ -9,6 +9,7 @@ import sys
 import tempfile
 import unittest
 
+reports = sys.argv.pop()
 archs = sys.argv.pop()
 script = sys.argv.pop()
 
@@ -61,12 +62,18 @@ class KernelResources(unittest.TestCase):
     def test_our_kernels_have_neither(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "table.md")
-            done = run("--arch", archs, "--markdown", path)
+            done = run("--arch", archs, "--reports", reports, "--markdown", path)
             self.assertEqual(done.returncode, 0, done.stderr)
             with open(path, encoding="utf-8") as file:
                 table = file.read()
         for family in ["adamw", "glu", "norm_rows"]:
             self.assertRegex(table, rf"\| `{family}` \(\w+\.cu\) \| \d+ \| 0, 0 \|")
+
+    def test_reports_that_are_not_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = run("--reports", folder)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no kernels in", done.stderr)
 
     def test_unknown_architectures_are_refused(self):
         self.assertEqual(run("--arch", "sm_42").returncode, 2)
