@@ -158,8 +158,15 @@ static __device__ __forceinline__ void norm_join_teams(const float *sums, int te
     }
 }
 
+/* ptxas likes to fit two blocks into a multiprocessor; where that takes local memory, one must do. */
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 1200)
+#define NORM_BACKWARD_BOUNDS __launch_bounds__(OT_TEAM_LARGE_BLOCK, 1)
+#else
+#define NORM_BACKWARD_BOUNDS __launch_bounds__(OT_TEAM_LARGE_BLOCK)
+#endif
+
 template <class T, bool ALIGNED>
-__global__ void __launch_bounds__(OT_TEAM_LARGE_BLOCK)
+__global__ void NORM_BACKWARD_BOUNDS
     norm_backward_chunk(struct ot_norm_backward op, struct norm_backward_shape shape,
                         struct norm_backward_round round) {
     constexpr int N = ot_pack<T>::N;
