@@ -78,6 +78,12 @@ void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out
     device->api->usage(device, out);
 }
 
+int ot_device_tune(struct ot_device *device, void *memory, size_t bytes, double seconds,
+                   struct ot_device_tuning *out) {
+    *out = (struct ot_device_tuning){0};
+    return device->api->tune ? device->api->tune(device, memory, bytes, seconds, out) : 0;
+}
+
 /* ---- lanes ---- */
 
 int ot_lane_open(struct ot_device *device, const char *name, struct ot_lane **out) {

@@ -25,6 +25,12 @@
  * else is. So a missing dependency is a data race, which ThreadSanitizer reports on the cpu device, whose
  * lanes are threads.
  *
+ * TUNING. There may be several ways to compute the same product, and which one is the fastest only a clock
+ * tells. A device may try them out for the shapes it has met, with operands of its own making in memory that
+ * the caller lends, and keeps to a faster one where its results have the same bits. So when it is done, with
+ * how much memory, or whether at all, cannot be seen in any number; ops are faster from then on, and in later
+ * runs where the device keeps what it found. The cpu device has nothing to try.
+ *
  * ERRORS. Bad arguments are the caller's bug and are asserted. Asynchronous failures stick to the lane: the
  * next ot_lane_error, ot_lane_sync or ot_event_sync on it returns them.
  */
@@ -79,6 +85,20 @@ struct ot_device_usage {
 };
 void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out);
 
+struct ot_device_tuning { /* of shapes of products */
+    int shapes;    /* that were met and not yet tuned */
+    int timed;     /* of these; the others need more memory or more time */
+    int replaced;  /* of these, by a faster way with the same bits */
+    double before; /* seconds that one product of each timed shape took together, */
+    double after;  /* and takes now */
+    bool is_kept;  /* for the next run */
+};
+/* memory [bytes]: device memory, 256-byte aligned, whose content nobody needs any more. All lanes are empty
+ * and stay so; no other thread uses the device. Works for about `seconds`; may be called again. Errors:
+ * OT_E_DEVICE. */
+int ot_device_tune(struct ot_device *device, void *memory, size_t bytes, double seconds,
+                   struct ot_device_tuning *out);
+
 int ot_lane_open(struct ot_device *device, const char *name, struct ot_lane **out); /* Errors: OT_E_DEVICE */
 void ot_lane_close(struct ot_lane *lane); /* waits for its work; NULL is fine */
 struct ot_device *ot_lane_device(const struct ot_lane *lane);
@@ -123,6 +143,8 @@ struct ot_device_api {
     int (*alloc_pinned)(struct ot_device *device, size_t bytes, const char *name, void **out);
     void (*free_pinned)(struct ot_device *device, void *memory, size_t bytes);
     void (*usage)(const struct ot_device *device, struct ot_device_usage *out);
+    int (*tune)(struct ot_device *device, void *memory, size_t bytes, double seconds,
+                struct ot_device_tuning *out); /* NULL: there is nothing to tune */
     int (*lane_open)(struct ot_device *device, const char *name, struct ot_lane **out);
     void (*lane_close)(struct ot_lane *lane);
     void (*mark)(struct ot_lane *lane, const char *what); /* NULL: marks are not kept */

@@ -236,6 +236,20 @@ int ot_engine_drain(struct ot_engine *en) {
     return forget_updates(en);
 }
 
+/* The driver must have collected every result before it looks at the engine between steps. */
+static int check_collected(const struct ot_engine *en) {
+    return en->collected == en->submitted
+               ? 0
+               : ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
+}
+
+int ot_engine_tune(struct ot_engine *en, double seconds, struct ot_device_tuning *out) {
+    OT_TRY(check_collected(en));
+    OT_TRY(ot_engine_drain(en));
+    return ot_device_tune(en->device, en->tier_memory[OT_TIER_GPU] + en->layout.idle_offset,
+                          en->layout.idle_bytes, seconds, out);
+}
+
 void ot_engine_set_step(struct ot_engine *en, int64_t step, int64_t adam_step) {
     en->submitted = en->collected = step;
     en->control = (struct ot_engine_control){.adam_step = adam_step};
@@ -250,8 +264,7 @@ int64_t ot_engine_adam_step(const struct ot_engine *en) {
 /* Runs a forward schedule over one micro-batch and returns where its results lie on the host. */
 static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro,
                        const float **results) {
-    if (en->collected != en->submitted)
-        return ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
+    OT_TRY(check_collected(en));
     OT_TRY(check_micro(en, micro, 0));
     OT_TRY(ot_engine_drain(en));
     int64_t step = 0; /* any: nothing else is in flight */

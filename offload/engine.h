@@ -83,6 +83,11 @@ int ot_engine_result(struct ot_engine *engine, struct ot_step_result *out);
  * made now. Required before anything below. */
 int ot_engine_drain(struct ot_engine *engine);
 
+/* Lets the device tune itself (device.h) for what the steps so far have asked of it, in those of the plan's
+ * bytes that hold nothing between steps, for about `seconds`. Every result is collected; drains. No number
+ * changes. Errors: OT_E_DEVICE, OT_E_INTERNAL. */
+int ot_engine_tune(struct ot_engine *engine, double seconds, struct ot_device_tuning *out);
+
 /* ---- forward alone ---- */
 
 /* Losses of one micro-batch with the present weights: token_loss[n_tokens] on the host, 0 where the target is

@@ -253,7 +253,6 @@ static void add_workspace(struct maker *mk) {
     layout->scratch = add(mk, OT_TIER_GPU, "workspace", scratch, 1);
     layout->token_loss = add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
     layout->logits = add(mk, OT_TIER_GPU, "workspace", (size_t)chain->vocab * sizeof(float), 1);
-    layout->constants = add(mk, OT_TIER_GPU, "constants", chain->constant_bytes, 1);
 }
 
 static void add_step_buffers(struct maker *mk) {
@@ -265,6 +264,7 @@ static void add_step_buffers(struct maker *mk) {
     size_t forward = (size_t)(mk->chain->vocab > plan->micro_tokens ? mk->chain->vocab : plan->micro_tokens) *
                      sizeof(float);
     int tiles = mk->chain->n_slabs + 1;
+    layout->constants = add(mk, OT_TIER_GPU, "constants", mk->chain->constant_bytes, 1);
     results =
         results > forward ? results : forward; /* the same pages bring token losses and logits to the host */
     layout->results_gpu = add(mk, OT_TIER_GPU, "batches, results", results, tiles);
@@ -292,10 +292,12 @@ int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, str
         return ot_fail(OT_E_BUDGET, "no memory for the plan of %d slabs", chain->n_slabs);
     for (int s = 0; s < chain->n_slabs; s++)
         add_slab(&mk, s);
+    out->idle_offset = out->tier_bytes[OT_TIER_GPU];
     add_slots(&mk);
     add_state_slots(&mk);
     add_boundaries(&mk);
     add_workspace(&mk);
+    out->idle_bytes = out->tier_bytes[OT_TIER_GPU] - out->idle_offset;
     add_step_buffers(&mk);
     if (mk.rc < 0)
         ot_layout_free(out);

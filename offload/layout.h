@@ -64,6 +64,9 @@ struct ot_layout {
                     scale */
     int loss_scale; /* gpu, fp16: the step's */
     size_t tier_bytes[OT_TIER_COUNT];
+    /* Of the gpu tier: slots, boundaries, the insides of blocks and their scratch, which lie side by side.
+     * While nothing is in flight they hold nothing that anyone will read. */
+    size_t idle_offset, idle_bytes;
 };
 
 /* Errors: OT_E_BUDGET (sizes overflow, or no memory for the tables themselves). Free with ot_layout_free. */

@@ -60,18 +60,21 @@ static int open_memory(struct ot_probe *p) {
     if (bytes < ot_probe_buffer_bytes(c->hidden, c->tokens) || c->hidden % 128 != 0)
         return ot_fail(OT_E_USAGE, "a probe of hidden size %lld needs buffers of %zu bytes",
                        (long long)c->hidden, ot_probe_buffer_bytes(c->hidden, c->tokens));
-    for (int i = 0; i < OT_PROBE_BUFFERS; i++) {
-        void *memory;
-        OT_TRY(ot_device_alloc(c->device, bytes, "the probe", &memory));
-        p->buffers[i] = memory;
-    }
+    OT_TRY(ot_device_alloc(c->device, OT_PROBE_BUFFERS * bytes, "the probe", &p->memory));
+    for (size_t i = 0; i < OT_PROBE_BUFFERS; i++)
+        p->buffers[i] = (char *)p->memory + i * bytes;
     OT_TRY(ot_device_alloc_pinned(c->device, bytes, "the probe", &p->pinned));
     void *ids;
     OT_TRY(ot_device_alloc(c->device, 3 * (size_t)p->rows * sizeof(int32_t), "the probe", &ids));
     p->ids = ids;
+    return 0;
+}
+
+static int fill_memory(struct ot_probe *p) {
+    const struct ot_probe_config *c = p->config;
     fill_signed(p->pinned, PATTERN_BYTES / 2, c->dtype == OT_F32 ? OT_BF16 : c->dtype);
     for (int i = 0; i < OT_PROBE_BUFFERS; i++)
-        upload_pattern(p, p->buffers[i], bytes);
+        upload_pattern(p, p->buffers[i], c->buffer_bytes);
     OT_TRY(ot_lane_sync(p->compute));
     return upload_ids(p);
 }
@@ -92,8 +95,7 @@ static void close_probe(struct ot_probe *p) {
     ot_lane_close(p->d2h);
     for (int i = 0; i < 4; i++)
         ot_event_destroy(p->events[i]);
-    for (int i = 0; i < OT_PROBE_BUFFERS; i++)
-        ot_device_free(p->config->device, p->buffers[i]);
+    ot_device_free(p->config->device, p->memory);
     ot_device_free(p->config->device, p->ids);
     if (p->pinned)
         ot_device_free_pinned(p->config->device, p->pinned, p->config->buffer_bytes);
@@ -223,6 +225,8 @@ int ot_probe_device(const struct ot_probe_config *config) {
     p.vocab = 8 * config->hidden;
     OT_TRY_GOTO(open_lanes(&p), rc, out);
     OT_TRY_GOTO(open_memory(&p), rc, out);
+    OT_TRY_GOTO(ot_probe_tune(&p), rc, out);
+    OT_TRY_GOTO(fill_memory(&p), rc, out);
     OT_TRY_GOTO(probe_copies(&p), rc, out);
     OT_TRY_GOTO(ot_probe_ops(&p), rc, out);
 out:

@@ -8,7 +8,8 @@
  *
  * Data are random: constant inputs draw less power and run faster. Buffers are far larger than caches. Each
  * row is timed by events on the lane, after a first call that warms it up, over as many calls as fill the
- * time given; the median of three such runs counts.
+ * time given; the median of three such runs counts. Before, the device tunes itself for the products, as it
+ * does in training.
  *
  * One thread; the device is the probe's alone while it runs.
  */

@@ -37,27 +37,50 @@ static struct ot_gemm product(const struct ot_probe *p, enum product kind, int64
     return op;
 }
 
-enum { LAYERS = 4 };
+enum { LAYERS = 4, LAYER_PRODUCTS = LAYERS * PRODUCTS };
+
+struct layer {
+    const char *name;
+    int64_t out, in;
+};
+
+static struct layer layer_of(const struct ot_probe *p, int number) {
+    int64_t h = p->config->hidden, inter = ot_probe_inter(h);
+    const struct layer layers[LAYERS] = {
+        {"qkv", 3 * h, h}, {"o", h, h}, {"gate+up", 2 * inter, h}, {"down", h, inter}};
+    return layers[number];
+}
+
+static struct ot_gemm layer_product(const struct ot_probe *p, int number) {
+    struct layer layer = layer_of(p, number / PRODUCTS);
+    return product(p, (enum product)(number % PRODUCTS), layer.out, layer.in);
+}
+
+int ot_probe_tune(struct ot_probe *p) {
+    struct ot_device_tuning tuning;
+    for (int i = 0; i < LAYER_PRODUCTS; i++) {
+        struct ot_gemm op = layer_product(p, i);
+        run_gemm(p, &op);
+    }
+    OT_TRY(ot_lane_sync(p->compute));
+    return ot_device_tune(p->config->device, p->memory, OT_PROBE_BUFFERS * p->config->buffer_bytes,
+                          LAYER_PRODUCTS * p->config->seconds, &tuning);
+}
 
 static int probe_gemms(struct ot_probe *p) {
     static const char *const kinds[PRODUCTS] = {"y", "dx", "dW"};
-    int64_t h = p->config->hidden, inter = ot_probe_inter(h), n = p->config->tokens;
-    const struct {
-        const char *name;
-        int64_t out, in;
-    } layers[LAYERS] = {{"qkv", 3 * h, h}, {"o", h, h}, {"gate+up", 2 * inter, h}, {"down", h, inter}};
-    char names[LAYERS * PRODUCTS][64];
-    double seconds[LAYERS * PRODUCTS], work[LAYERS * PRODUCTS], best = 0;
-    for (int i = 0; i < LAYERS * PRODUCTS; i++) {
-        int64_t out = layers[i / PRODUCTS].out, in = layers[i / PRODUCTS].in;
-        struct ot_gemm op = product(p, (enum product)(i % PRODUCTS), out, in);
-        snprintf(names[i], sizeof names[i], "%s %s %lldx%lldx%lld", layers[i / PRODUCTS].name,
-                 kinds[i % PRODUCTS], (long long)op.m, (long long)op.n, (long long)op.k);
+    char names[LAYER_PRODUCTS][64];
+    double seconds[LAYER_PRODUCTS], work[LAYER_PRODUCTS], best = 0;
+    for (int i = 0; i < LAYER_PRODUCTS; i++) {
+        struct layer layer = layer_of(p, i / PRODUCTS);
+        struct ot_gemm op = layer_product(p, i);
+        snprintf(names[i], sizeof names[i], "%s %s %lldx%lldx%lld", layer.name, kinds[i % PRODUCTS],
+                 (long long)op.m, (long long)op.n, (long long)op.k);
         OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_gemm, &op}, &seconds[i]));
-        work[i] = 2.0 * (double)n * (double)out * (double)in;
+        work[i] = 2.0 * (double)op.m * (double)op.n * (double)op.k;
         best = work[i] / seconds[i] > best ? work[i] / seconds[i] : best;
     }
-    for (int i = 0; i < LAYERS * PRODUCTS; i++)
+    for (int i = 0; i < LAYER_PRODUCTS; i++)
         OT_TRY(ot_probe_report(p, OT_PROBE_GEMM, names[i], seconds[i], work[i], best));
     p->product_rate = best;
     return 0;

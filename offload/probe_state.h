@@ -11,7 +11,8 @@ struct ot_probe {
     const struct ot_ops *ops;
     struct ot_lane *h2d, *compute, *d2h;
     struct ot_event *events[4];
-    char *buffers[OT_PROBE_BUFFERS]; /* device, config->buffer_bytes each, random numbers */
+    void *memory;                    /* device: the buffers, end to end */
+    char *buffers[OT_PROBE_BUFFERS]; /* config->buffer_bytes each, random numbers */
     void *pinned;                    /* as large as one */
     int64_t rows;                    /* that fit a buffer in fp32, `hidden` long */
     int64_t vocab;
@@ -31,6 +32,8 @@ int ot_probe_calls(double seconds, double once); /* calls that make a third of t
 /* work: bytes or FLOPs of one call. */
 int ot_probe_report(struct ot_probe *p, enum ot_probe_group group, const char *name, double seconds,
                     double work, double peak);
+/* Lets the device tune its products; the buffers have no content yet. Errors: OT_E_DEVICE. */
+int ot_probe_tune(struct ot_probe *p);
 int ot_probe_ops(struct ot_probe *p);
 
 /* The width of the feed-forward part, as Llama's 11008 to 4096, in whole tiles of 128. */

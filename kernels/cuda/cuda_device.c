@@ -268,6 +268,20 @@ static bool has_dtype(const struct ot_device *base, enum ot_dtype dtype) {
     return dtype != OT_BF16 || ot_cuda_device_of(base)->on.arch >= 80;
 }
 
+/* On the stream of the ops, which the scratch belongs to. Without one no shape was met. */
+static int tune(struct ot_device *base, void *memory, size_t bytes, double seconds,
+                struct ot_device_tuning *out) {
+    struct ot_cuda_device *self = ot_cuda_device_of(base);
+    struct ot_cuda_lane *lane = atomic_load(&self->ops_lane);
+    if (!lane)
+        return 0;
+    ot_cuda_enter(self);
+    OT_TRY(ot_cuda_lane_sync(&lane->base)); /* else what failed before would be found here */
+    int rc = ot_cuda_gemm_tune(self->gemm, &self->on, memory, bytes, seconds, out);
+    (void)cudaGetLastError(); /* of a proposal that did not start; a fault stays */
+    return rc;
+}
+
 const struct ot_device_api ot_cuda_device_api = {
     .is_present = ot_cuda_is_present,
     .open = open_device,
@@ -279,6 +293,7 @@ const struct ot_device_api ot_cuda_device_api = {
     .alloc_pinned = alloc_pinned,
     .free_pinned = free_pinned,
     .usage = get_usage,
+    .tune = tune,
     .lane_open = ot_cuda_lane_open,
     .lane_close = ot_cuda_lane_close,
     .mark = ot_cuda_lane_mark,

@@ -37,6 +37,7 @@
 #define OT_KERNELS_CUDA_GEMM_H
 
 #include "kernels/cuda/launchers.h"
+#include "kernels/device.h"
 #include "kernels/ops.h"
 
 /* What a product takes of the scratch: 32 MiB are what NVIDIA recommends for cuBLAS on Hopper, and a bias. */
@@ -67,19 +68,10 @@ const char *ot_cuda_gemm_name(const struct ot_cuda_gemm *gemm);
  * naming the shape: the library has no algorithm for it, or could not start it. */
 int ot_cuda_gemm(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, const struct ot_cuda_stream *on);
 
-struct ot_cuda_gemm_tuning {
-    int shapes;    /* that were met and not yet tuned */
-    int timed;     /* of these; the others need more memory or more time */
-    int replaced;  /* of these, by a faster algorithm with the same bits */
-    double before; /* seconds that one product of each timed shape takes together, */
-    double after;  /* and takes now */
-    bool is_kept;  /* in the file, for the next run */
-};
-
 /* memory [bytes]: device memory, 256-byte aligned, whose content nobody needs any more. Waits for the stream,
  * then works for about `seconds` at most; may be called again. Errors: OT_E_DEVICE. */
 int ot_cuda_gemm_tune(struct ot_cuda_gemm *gemm, const struct ot_cuda_stream *on, void *memory, size_t bytes,
-                      double seconds, struct ot_cuda_gemm_tuning *out);
+                      double seconds, struct ot_device_tuning *out);
 
 /* $XDG_CACHE_HOME/offload-train, or .cache/offload-train in $HOME. *out is freed by the caller, and NULL
  * where neither is set. Errors: OT_E_BUDGET. */

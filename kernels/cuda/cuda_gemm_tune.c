@@ -130,7 +130,7 @@ static int time_plan(const struct tuner *t, const struct ot_gemm_plan *plan, dou
 /* ---- one plan ---- */
 
 /* Leaves the fastest algorithm in the plan. */
-static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot_cuda_gemm_tuning *out) {
+static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot_device_tuning *out) {
     struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS];
     int n;
     double first = 0, best = 0;
@@ -213,10 +213,10 @@ static void close_tuner(struct tuner *t) {
 }
 
 int ot_cuda_gemm_tune(struct ot_cuda_gemm *gemm, const struct ot_cuda_stream *on, void *memory, size_t bytes,
-                      double seconds, struct ot_cuda_gemm_tuning *out) {
+                      double seconds, struct ot_device_tuning *out) {
     struct tuner t = {.gemm = gemm, .on = on, .memory = memory, .bytes = bytes};
     double end = ot_clock_seconds() + seconds;
-    *out = (struct ot_cuda_gemm_tuning){0};
+    *out = (struct ot_device_tuning){0};
     int rc = open_tuner(&t);
     for (size_t i = 0; i < gemm->n_plans && rc >= 0; i++) {
         struct ot_gemm_plan *plan = &gemm->plans[i];

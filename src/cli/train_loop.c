@@ -13,6 +13,11 @@
 /* A bad batch now and then is survived; this many in a row means that the weights are gone. */
 enum { MOST_SKIPPED = 20, IN_FLIGHT = 2 };
 
+/* The device tunes itself once: after the steps in which it meets its shapes, and where enough steps are left
+ * for it to be worth while. */
+enum { TUNE_AFTER = 2, TUNE_FOR_STEPS = 20 };
+static const double tune_seconds = 3;
+
 struct flight { /* what is known of a submitted step */
     int64_t tokens, trained_tokens;
     double lr, epoch;
@@ -26,6 +31,7 @@ struct loop {
     struct flight flights[IN_FLIGHT];
     int64_t submitted, done, skipped_in_a_row;
     int64_t eval_at; /* the step after which to evaluate; no step beyond it is submitted */
+    int64_t tune_at; /* likewise to tune; 0: never, or not again */
     double last_eval, best_eval;
 };
 
@@ -143,15 +149,35 @@ static int evaluate(struct loop *l) {
     return ot_run_log_eval(l->of->log, &record);
 }
 
+/* ---- tuning ---- */
+
+static int tune(struct loop *l) {
+    struct ot_device_tuning tuning;
+    OT_TRY(ot_engine_tune(l->of->session->engine, tune_seconds, &tuning));
+    l->tune_at = 0;
+    if (tuning.timed > 0)
+        ot_log(tuning.replaced > 0 ? OT_LOG_INFO : OT_LOG_DEBUG,
+               "products: %d of %d shapes run faster than the library's first choice", tuning.replaced,
+               tuning.shapes);
+    return 0;
+}
+
 /* ---- the loop ---- */
+
+/* The last step to submit before the engine must be empty. */
+static int64_t next_stop(const struct loop *l) {
+    return l->tune_at > 0 && l->tune_at < l->eval_at ? l->tune_at : l->eval_at;
+}
 
 static int run_steps(struct loop *l) {
     const int64_t steps = l->of->shape->lr.steps;
     while (l->done < steps && !l->out->interrupted) {
-        while (l->submitted < l->eval_at && l->submitted - l->done < IN_FLIGHT && !ot_stop_requested())
+        while (l->submitted < next_stop(l) && l->submitted - l->done < IN_FLIGHT && !ot_stop_requested())
             OT_TRY(submit_step(l));
         if (l->done < l->submitted)
             OT_TRY(finish_step(l));
+        if (l->done == l->tune_at && l->done == l->submitted && !ot_stop_requested())
+            OT_TRY(tune(l));
         call_eval_by_time(l);
         l->out->interrupted = ot_stop_requested() && l->done == l->submitted && l->done < steps;
         if (l->done == l->eval_at && !l->out->interrupted) {
@@ -178,6 +204,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
         OT_TRY_GOTO(evaluate(&l), rc, out);
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
     l.eval_at = next_eval_step(&l);
+    l.tune_at = of->shape->lr.steps >= TUNE_AFTER + TUNE_FOR_STEPS ? TUNE_AFTER : 0;
     double started = ot_clock_seconds();
     rc = run_steps(&l);
     out->seconds = ot_clock_seconds() - started;

@@ -195,12 +195,104 @@ static void test_decoder_layer(void **state) {
     }
 }
 
+/* ---- tuning ---- */
+
+enum { ROOM_BYTES = 1 << 20, GUARD_BYTES = 4096 };
+
+static void *alloc(struct ot_device *device, size_t bytes) {
+    void *memory;
+    check_ok(ot_device_alloc(device, bytes, "a test", &memory));
+    return memory;
+}
+
+static uint8_t *read_back(struct ot_lane *lane, const void *from, size_t bytes) {
+    uint8_t *to = malloc(bytes);
+    assert_non_null(to);
+    ot_lane_copy(lane, OT_COPY_D2H, to, from, bytes);
+    check_ok(ot_lane_sync(lane));
+    return to;
+}
+
+/* Four kinds of products that share operands and lie behind each other in c. */
+static void enqueue_kinds(struct ot_lane *lane, const char *operands, char *c) {
+    enum { M = 48, N = 40, K = 64 };
+    for (int kind = 0; kind < 4; kind++) {
+        bool wide = kind & 1, trans = kind & 2;
+        struct ot_gemm op = {.dtype = OT_F16,
+                             .c_dtype = wide ? OT_F32 : OT_F16,
+                             .trans_a = trans,
+                             .trans_b = !trans,
+                             .m = M,
+                             .n = N,
+                             .k = K,
+                             .lda = trans ? M : K,
+                             .ldb = trans ? N : K,
+                             .ldc = N,
+                             .a = operands,
+                             .b = operands + (size_t)M * K * 2,
+                             .c = c + (size_t)kind * M * N * 4};
+        ot_device_ops(ot_lane_device(lane))->gemm(lane, &op);
+    }
+}
+
+/* Tuning leaves the bits of every product and all memory that was not lent; what it had too little of it
+ * says; and it happens once. A device of its own, which has met no other shapes. */
+static void test_tuning(void **state) {
+    (void)state;
+    struct ot_device_config config = {.kind = "cuda", .memory_bytes = (size_t)128 << 20, .threads = 1};
+    struct ot_device *device;
+    struct ot_lane *lane;
+    struct ot_device_tuning tuning;
+    enum { KINDS = 4, C_BYTES = KINDS * 48 * 40 * 4 };
+    setenv("XDG_CACHE_HOME", "", 1); /* from nothing */
+    setenv("HOME", "", 1);
+    check_ok(ot_device_open(&config, &device));
+    check_ok(ot_lane_open(device, "compute", &lane));
+    check_ok(ot_device_tune(device, NULL, 0, 60, &tuning)); /* before anything */
+    assert_int_equal(tuning.shapes, 0);
+    float *values = ops_random(7, ROOM_BYTES / 4, 1);
+    uint16_t *halves = malloc(ROOM_BYTES / 2);
+    assert_non_null(halves);
+    for (int i = 0; i < ROOM_BYTES / 4; i++)
+        halves[i] = ot_f16_from_f32(values[i]);
+    char *operands = alloc(device, ROOM_BYTES / 2), *c = alloc(device, C_BYTES),
+         *lent = alloc(device, ROOM_BYTES + GUARD_BYTES);
+    ot_lane_copy(lane, OT_COPY_H2D, operands, halves, ROOM_BYTES / 2);
+    ot_lane_fill(lane, c, 0xff, C_BYTES);
+    ot_lane_fill(lane, lent, 0x5a, ROOM_BYTES + GUARD_BYTES);
+    enqueue_kinds(lane, operands, c);
+    uint8_t *before = read_back(lane, c, C_BYTES);
+    check_ok(ot_device_tune(device, lent, 1024, 60, &tuning));
+    assert_true(tuning.shapes == KINDS && tuning.timed == 0);
+    check_ok(ot_device_tune(device, lent, ROOM_BYTES, 60, &tuning));
+    assert_true(tuning.shapes == KINDS && tuning.timed == KINDS && tuning.replaced <= KINDS);
+    assert_true(tuning.after > 0 && tuning.after <= tuning.before && !tuning.is_kept);
+    uint8_t *untouched = read_back(lane, c, C_BYTES),
+            *behind = read_back(lane, lent + ROOM_BYTES, GUARD_BYTES);
+    assert_memory_equal(untouched, before, C_BYTES);
+    for (int i = 0; i < GUARD_BYTES; i++)
+        assert_int_equal(behind[i], 0x5a);
+    ot_lane_fill(lane, c, 0xff, C_BYTES);
+    enqueue_kinds(lane, operands, c);
+    uint8_t *after = read_back(lane, c, C_BYTES);
+    assert_memory_equal(after, before, C_BYTES);
+    check_ok(ot_device_tune(device, lent, ROOM_BYTES, 60, &tuning));
+    assert_int_equal(tuning.shapes, 0);
+    free(values), free(halves), free(before), free(untouched), free(behind), free(after);
+    ot_device_free(device, operands);
+    ot_device_free(device, c);
+    ot_device_free(device, lent);
+    ot_lane_close(lane);
+    ot_device_close(device);
+}
+
 int main(void) {
     cuda_skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shapes),
         cmocka_unit_test(test_alignment),
         cmocka_unit_test(test_decoder_layer),
+        cmocka_unit_test(test_tuning),
     };
     return cmocka_run_group_tests_name("cuda gemm", tests, NULL, NULL);
 }

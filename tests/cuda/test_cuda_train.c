@@ -1,13 +1,15 @@
 /* Whole runs of the program on the emulated device: what a run takes is what its plan says, its steps
  * allocate nothing and never wait for a copy, and a GPU that is lost under way ends it with a sentence and
- * leaves what was saved alone. */
+ * leaves what was saved alone; and a run tunes the device where that pays. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/emu/emu_faults.h"
+#include "kernels/emu/fake_cublaslt.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
 
@@ -134,6 +136,42 @@ static void test_offloaded_equals_resident(void **state) {
     free(weights[1]);
 }
 
+/* Trains where the library proposes NARROW, and `second`, which is faster; choices are kept in the folder. */
+static void train_tuned(const struct place *place, const char *steps, int second, const char *cache) {
+    const int order[OT_FAKE_ALGOS] = {OT_FAKE_NARROW, second, -1, -1, -1};
+    setenv("XDG_CACHE_HOME", cache, 1);
+    ot_emu_reset();
+    ot_fake_cublaslt_reset();
+    memcpy(ot_fake_cublaslt.order, order, sizeof order);
+    ot_fake_cublaslt.delay_us[OT_FAKE_NARROW] = 200;
+    check_ok(train(place, steps, ""));
+}
+
+/* A run that is long enough tunes the device, keeps what it found for the next one, and has the bits of a run
+ * with nothing to find. One that is too short leaves it. */
+static void test_tunes_where_it_pays(void **state) {
+    struct place *place = *state;
+    size_t bytes[2];
+    char *weights[2], cache[PATH_BYTES];
+    for (int i = 0; i < 2; i++) {
+        snprintf(cache, sizeof cache, "%s/cache%d", place->folder, i);
+        train_tuned(place, "22", i == 0 ? -1 : OT_FAKE_TALL, cache);
+        weights[i] = read_result(place, "model.safetensors", &bytes[i]);
+    }
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(weights[0], weights[1], bytes[0]);
+    train_tuned(place, "2", OT_FAKE_TALL, cache);
+    assert_int_equal(ot_fake_cublaslt.last_algo, OT_FAKE_TALL);
+    assert_int_equal(ot_fake_cublaslt.heuristics, 0);
+    snprintf(cache, sizeof cache, "%s/none", place->folder);
+    train_tuned(place, "21", OT_FAKE_TALL, cache);
+    assert_int_equal(ot_fake_cublaslt.last_algo, OT_FAKE_NARROW);
+    assert_int_not_equal(access(cache, F_OK), 0);
+    ot_fake_cublaslt_reset();
+    free(weights[0]);
+    free(weights[1]);
+}
+
 static void test_gpu_is_lost(void **state) {
     struct place *place = *state;
     size_t bytes, bytes_after;
@@ -196,6 +234,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_uses_what_the_plan_says, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_steps_do_not_wait, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_offloaded_equals_resident, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(test_tunes_where_it_pays, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_gpu_is_lost, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_does_not_fit, set_up, tear_down),
         cmocka_unit_test_setup_teardown(test_auto, set_up, tear_down),

@@ -83,7 +83,7 @@ static int run(struct gpu *g) {
 }
 
 /* Tunes in memory behind the operands. */
-static int tune(struct gpu *g, struct ot_cuda_gemm_tuning *out) {
+static int tune(struct gpu *g, struct ot_device_tuning *out) {
     size_t used = 64 << 10;
     return ot_cuda_gemm_tune(g->gemm, &g->on, g->memory + used, MEMORY_BYTES - used, 60, out);
 }
@@ -228,7 +228,7 @@ static void test_tuning_keeps_bits(void **state) {
     static const int taken[] = {OT_FAKE_TALL, OT_FAKE_NARROW, OT_FAKE_NARROW};
     for (int i = 0; i < 3; i++) {
         struct gpu g;
-        struct ot_cuda_gemm_tuning tuning;
+        struct ot_device_tuning tuning;
         float before[M * N];
         propose(OT_FAKE_NARROW, OT_FAKE_SPLIT, OT_FAKE_TALL, fast[i]);
         if (i == 1) /* the others then are alike, and the first stays but for noise: it is the least slow */
@@ -254,7 +254,7 @@ static void test_tuning_keeps_bits(void **state) {
 static void test_tuning_of_every_kind(void **state) {
     (void)state;
     struct gpu g;
-    struct ot_cuda_gemm_tuning tuning;
+    struct ot_device_tuning tuning;
     open_gpu(&g, NULL);
     enum { ROOM = 8 << 10 }; /* of each operand: what is in it does not matter */
     for (int kind = 0; kind < 3 << 5; kind++) {
@@ -289,7 +289,7 @@ static void test_tuning_of_every_kind(void **state) {
 static void test_tuning_in_what_there_is(void **state) {
     (void)state;
     struct gpu g;
-    struct ot_cuda_gemm_tuning tuning;
+    struct ot_device_tuning tuning;
     propose(OT_FAKE_NARROW, OT_FAKE_TALL, OT_FAKE_WIDE, OT_FAKE_TALL);
     open_gpu(&g, NULL);
     run(&g);
@@ -308,7 +308,7 @@ static void test_tuning_in_what_there_is(void **state) {
 static void test_tuning_with_faults(void **state) {
     (void)state;
     struct gpu g;
-    struct ot_cuda_gemm_tuning tuning;
+    struct ot_device_tuning tuning;
     propose(OT_FAKE_NARROW, OT_FAKE_WIDE, OT_FAKE_TALL, OT_FAKE_WIDE);
     ot_fake_cublaslt.unable_algo = OT_FAKE_WIDE; /* passed over */
     ot_fake_cublaslt.delay_us[OT_FAKE_TALL] = 0;
@@ -337,7 +337,7 @@ static int first_of_new_run(const char *folder) {
 
 static void tune_in(const char *folder, int64_t m, bool is_kept) {
     struct gpu g;
-    struct ot_cuda_gemm_tuning tuning;
+    struct ot_device_tuning tuning;
     propose(OT_FAKE_NARROW, OT_FAKE_TALL, -1, OT_FAKE_TALL);
     open_gpu(&g, folder);
     g.op.m = m;

@@ -119,6 +119,7 @@ static void randomise(struct tiny_run *run, uint64_t seed) {
     run->optimizer_threads = 1 + PICK(3);
     run->device_threads = 1 + PICK(2);
     run->delay_seed = PICK(3) == 0 ? seed : 0;
+    run->tune = seed % 2;
     int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
     tiny_deal(run, tile, 1 + (unsigned)PICK(7), seed);
 #undef PICK
@@ -147,12 +148,34 @@ static void random_plans(void **state) {
     }
 }
 
+/* Nor does it show when the device was tuned, in memory that the plan needs in between. */
+static void tuning(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_result resident, other;
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
+        tiny_defaults(&run, 2, true, (enum ot_dtype)dtype);
+        train_resident(&run, &resident);
+        run.tune = true;
+        for (int mix = 0; mix < 8; mix += 7) {
+            tiny_plan(&run, homes[mix & 1], homes[mix >> 1 & 1], homes[mix >> 2], 2);
+            tiny_train(&run, &other);
+            tiny_same(&resident, &other, "tuned after two steps");
+            tiny_check_tuning(&other.tuning);
+            tiny_result_free(&other);
+            ot_plan_free(&run.plan);
+        }
+        tiny_result_free(&resident);
+    }
+}
+
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(homes_fp32), cmocka_unit_test(homes_bf16),
         cmocka_unit_test(homes_fp16), cmocka_unit_test(homes_without_clipping),
         cmocka_unit_test(orders),     cmocka_unit_test(random_plans),
+        cmocka_unit_test(tuning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

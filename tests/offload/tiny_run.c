@@ -6,6 +6,7 @@
 
 #include "kernels/device.h"
 #include "offload/layout.h"
+#include "offload/engine_state.h"
 #include "src/base/random.h"
 #include "tests/support/check.h"
 
@@ -26,6 +27,8 @@ void tiny_needs_cpu(void) {
 }
 
 void tiny_skip_without_device(void) {
+    setenv("XDG_CACHE_HOME", "", 1); /* tuning begins from nothing, and leaves nothing */
+    setenv("HOME", "", 1);
     if (ot_device_is_present(device_kind()))
         return;
     fprintf(stderr, "SKIP: no %s device is present\n", device_kind());
@@ -210,19 +213,33 @@ static void collect(struct ot_engine *engine, struct tiny_result *result, int st
     result->skipped[step] = r.skipped;
 }
 
+/* What the device may write to while it tunes is overwritten from end to end, with NaNs, whether it does or
+ * not. */
+static void tune(struct ot_engine *engine, struct ot_device_tuning *out) {
+    check_ok(ot_engine_tune(engine, 0.1, out));
+    assert_true(engine->layout.idle_bytes > 0);
+    ot_lane_fill(engine->lane, engine->tier_memory[OT_TIER_GPU] + engine->layout.idle_offset, 0xff,
+                 engine->layout.idle_bytes);
+    check_ok(ot_lane_sync(engine->lane));
+}
+
 /* Two steps in flight, as the program drives it. */
 static void train_steps(const struct tiny_run *run, struct ot_engine *engine, struct tiny_result *result) {
     struct tiny_batch *batch = malloc(sizeof *batch);
     assert_non_null(batch);
+    int collected = 0;
     for (int step = 0; step < TINY_STEPS; step++) {
         int sequences = step == 2 ? (int)run->micro_sequences + 1 : TINY_STEP_SEQUENCES;
         sequences = sequences > TINY_STEP_SEQUENCES ? TINY_STEP_SEQUENCES : sequences;
         tiny_fill_batch(batch, run->config.vocab, step, sequences, run->micro_sequences);
         check_ok(ot_engine_submit(engine, &batch->input));
-        if (step > 0)
-            collect(engine, result, step - 1);
+        bool tunes = run->tune && step == 1;
+        while (collected < step + tunes)
+            collect(engine, result, collected++);
+        if (tunes)
+            tune(engine, &result->tuning);
     }
-    collect(engine, result, TINY_STEPS - 1);
+    collect(engine, result, collected);
     free(batch);
 }
 
@@ -261,6 +278,13 @@ void tiny_train(const struct tiny_run *run, struct tiny_result *result) {
     assert_int_equal(usage.peak_bytes, ot_ledger_total(&run->plan.ledger, OT_TIER_GPU) + usage.scratch_bytes);
     assert_int_equal(usage.pinned_peak_bytes, ot_ledger_total(&run->plan.ledger, OT_TIER_HOST));
     tiny_close(&tiny);
+}
+
+void tiny_check_tuning(const struct ot_device_tuning *tuning) {
+    if (is_on_cpu())
+        assert_int_equal(tuning->shapes, 0);
+    else
+        assert_true(tuning->timed > 0 && tuning->timed <= tuning->shapes);
 }
 
 void tiny_result_free(struct tiny_result *result) {

@@ -18,6 +18,7 @@ struct tiny_run {
     uint64_t delay_seed; /* random delays in every lane of the device and of the executor */
     int64_t micro_sequences;
     float clip;
+    bool tune; /* after the second step */
     double shares[OT_TILE_ENGINES]; /* of the optimizer's engines, for tiny_plan; all 0: its choice */
     struct ot_plan plan; /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
 };
@@ -25,6 +26,7 @@ struct tiny_run {
 struct tiny_result {
     double loss[TINY_STEPS], norm[TINY_STEPS];
     bool skipped[TINY_STEPS];
+    struct ot_device_tuning tuning;
     int64_t n_values;
     float *values; /* master, m and v of every slab, end to end */
 };
@@ -65,6 +67,8 @@ void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result);
 /* Trains TINY_STEPS steps; the third is a short one (fewer micro-batches, and a last micro-batch of one
  * sequence). */
 void tiny_train(const struct tiny_run *run, struct tiny_result *result);
+/* Where the device has something to tune it has done so; the cpu device has not. */
+void tiny_check_tuning(const struct ot_device_tuning *tuning);
 void tiny_result_free(struct tiny_result *result);
 /* Fails the test where the two differ in any bit. */
 void tiny_same(const struct tiny_result *a, const struct tiny_result *b, const char *what);
