@@ -234,6 +234,8 @@ static void train_steps(const struct tiny_run *run, struct ot_engine *engine, st
         tiny_fill_batch(batch, run->config.vocab, step, sequences, run->micro_sequences);
         check_ok(ot_engine_submit(engine, &batch->input));
         bool tunes = run->tune && step == 1;
+        if (tunes)
+            check_fails(ot_engine_tune(engine, 0.1, &result->tuning), OT_E_INTERNAL, "steps in flight");
         while (collected < step + tunes)
             collect(engine, result, collected++);
         if (tunes)
