@@ -9,29 +9,41 @@
 
 namespace {
 
-template <class T, enum ot_activation ACT>
+template <class T, ot_activation ACT>
 struct activate {
-    static constexpr int N = ot_pack<T>::N; const T * x; T * y;
+    static constexpr int N = ot_pack<T>::N;
+    const T *x;
+    T *y;
 
-    template <int W> __device__ __forceinline__ void run(int64_t, int64_t i)
-        const {ot_values<W> v = ot_read<W>(x + i);
+    template <int W>
+    __device__ __forceinline__ void run(int64_t, int64_t i) const {
+        ot_values<W> v = ot_read<W>(x + i);
 #pragma unroll
-               for (int j = 0; j < W; j++) v.v[j] = vec_activation(ACT, v.v[j]); ot_write(y + i, v);}
-}; // namespace
+        for (int j = 0; j < W; j++)
+            v.v[j] = vec_activation(ACT, v.v[j]);
+        ot_write(y + i, v);
+    }
+};
 
-template <class T, enum ot_activation ACT>
+template <class T, ot_activation ACT>
 struct activate_backward {
-    static constexpr int N = ot_pack<T>::N; const T * x, *dy; T * dx;
+    static constexpr int N = ot_pack<T>::N;
+    const T *x, *dy;
+    T *dx;
 
-    template <int W> __device__ __forceinline__ void run(int64_t, int64_t i)
-        const {ot_values<W> v = ot_read<W>(x + i), d = ot_read<W>(dy + i);
+    template <int W>
+    __device__ __forceinline__ void run(int64_t, int64_t i) const {
+        ot_values<W> v = ot_read<W>(x + i), d = ot_read<W>(dy + i);
 #pragma unroll
-               for (int j = 0; j < W; j++){float y; d.v[j] = d.v[j] * vec_activation_slope(ACT, v.v[j], &y);}
-ot_write(dx + i, d);
-}
-}
-;
-}
+        for (int j = 0; j < W; j++) {
+            float y;
+            d.v[j] = d.v[j] * vec_activation_slope(ACT, v.v[j], &y);
+        }
+        ot_write(dx + i, d);
+    }
+};
+
+} // namespace
 
 cudaError_t ot_cuda_activate(const struct ot_activate *args, const struct ot_cuda_stream *on) {
     return ot_dispatch_activation(args->dtype, args->act, [&](auto zero, auto act) {

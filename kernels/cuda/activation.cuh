@@ -4,9 +4,9 @@
 
 #include "kernels/cuda/scalar.cuh"
 
-template <enum ot_activation ACT>
+template <ot_activation ACT>
 struct ot_activation_constant {
-    static constexpr enum ot_activation value = ACT;
+    static constexpr ot_activation value = ACT;
 };
 
 /* As ot_dispatch, f(zero, act): act.value is the activation. */

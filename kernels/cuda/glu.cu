@@ -9,33 +9,46 @@
 
 namespace {
 
-template <class T, enum ot_activation ACT>
+template <class T, ot_activation ACT>
 struct glu {
-    static constexpr int N = ot_pack<T>::N; const T * gate, *up; T * out; int64_t ld_in, ld_out;
-
-    template <int W> __device__ __forceinline__ void run(int64_t row, int64_t i)
-        const {int64_t in = row * ld_in + i; ot_values<W> g = ot_read<W>(gate + in), u = ot_read<W>(up + in);
-#pragma unroll
-               for (int j = 0; j < W; j++) g.v[j] = vec_activation(ACT, g.v[j]) * u.v[j];
-               ot_write(out + row * ld_out + i, g);}
-}; // namespace
-
-template <class T, enum ot_activation ACT>
-struct glu_backward {
-    static constexpr int N = ot_pack<T>::N; const T * gate, *up, *dout; T * dgate, *dup;
+    static constexpr int N = ot_pack<T>::N;
+    const T *gate, *up;
+    T *out;
     int64_t ld_in, ld_out;
 
-    template <int W> __device__ __forceinline__ void run(int64_t row, int64_t i)
-        const {int64_t in = row * ld_in + i; ot_values<W> g = ot_read<W>(gate + in), u = ot_read<W>(up + in),
-                                             d = ot_read<W>(dout + row * ld_out + i);
+    template <int W>
+    __device__ __forceinline__ void run(int64_t row, int64_t i) const {
+        int64_t in = row * ld_in + i;
+        ot_values<W> g = ot_read<W>(gate + in), u = ot_read<W>(up + in);
 #pragma unroll
-               for (int j = 0; j < W; j++){float a, slope = vec_activation_slope(ACT, g.v[j], &a);
-                                           g.v[j] = (d.v[j] * u.v[j]) * slope; u.v[j] = d.v[j] * a;}
-ot_write(dgate + in, g);
-ot_write(dup + in, u);
-}
-}
-;
+        for (int j = 0; j < W; j++)
+            g.v[j] = vec_activation(ACT, g.v[j]) * u.v[j];
+        ot_write(out + row * ld_out + i, g);
+    }
+};
+
+template <class T, ot_activation ACT>
+struct glu_backward {
+    static constexpr int N = ot_pack<T>::N;
+    const T *gate, *up, *dout;
+    T *dgate, *dup;
+    int64_t ld_in, ld_out;
+
+    template <int W>
+    __device__ __forceinline__ void run(int64_t row, int64_t i) const {
+        int64_t in = row * ld_in + i;
+        ot_values<W> g = ot_read<W>(gate + in), u = ot_read<W>(up + in),
+                     d = ot_read<W>(dout + row * ld_out + i);
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            float a, slope = vec_activation_slope(ACT, g.v[j], &a);
+            g.v[j] = (d.v[j] * u.v[j]) * slope;
+            u.v[j] = d.v[j] * a;
+        }
+        ot_write(dgate + in, g);
+        ot_write(dup + in, u);
+    }
+};
 
 /* Rows without gaps are one row. */
 void join_rows(int64_t *rows, int64_t *cols, int64_t ld_in, int64_t ld_out) {
@@ -44,7 +57,8 @@ void join_rows(int64_t *rows, int64_t *cols, int64_t ld_in, int64_t ld_out) {
         *rows = 1;
     }
 }
-}
+
+} // namespace
 
 cudaError_t ot_cuda_glu(const struct ot_glu *args, const struct ot_cuda_stream *on) {
     return ot_dispatch_activation(args->dtype, args->act, [&](auto zero, auto act) {

@@ -166,9 +166,9 @@ static __device__ __forceinline__ void norm_join_teams(const float *sums, int te
 #endif
 
 template <class T, bool ALIGNED>
-__global__ void NORM_BACKWARD_BOUNDS
-    norm_backward_chunk(struct ot_norm_backward op, struct norm_backward_shape shape,
-                        struct norm_backward_round round) {
+__global__ void NORM_BACKWARD_BOUNDS norm_backward_chunk(struct ot_norm_backward op,
+                                                         struct norm_backward_shape shape,
+                                                         struct norm_backward_round round) {
     constexpr int N = ot_pack<T>::N;
     struct ot_team team = ot_team_here(shape.team);
     int packs = ((int)op.cols + N - 1) / N, width = packs * N;
