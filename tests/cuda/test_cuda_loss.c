@@ -147,6 +147,7 @@ static void test_shapes(void **state) {
         {3, 1, 1, 1, 0},       {5, 7, 7, 1, 0},        {2, 2048, 2048, 3, 0},
         {4, 2053, 2056, 3, 0}, {5, 3001, 3001, 30, 0}, /* at every alignment; probabilities 0 to 1 */
         {3, 4104, 4112, 1, 1}, {2, 8200, 8203, 3, 0},  {2, 20011, 20012, 3, 0},
+        {3, 64, 64, 3, 2},     {3, 64, 66, 3, 0}, /* half the alignment of packs */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct loss_input in = make_input(&shapes[i]);

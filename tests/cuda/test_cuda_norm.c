@@ -27,6 +27,11 @@ static const struct norm_shape shapes[] = {
     {OT_NORM_RMS, 9, 80, 3, 3, true, true, 0},
     {OT_NORM_LAYER, 35, 20, 5, 0, true, false, 1},
     {OT_NORM_RMS, 6, 256, 3, 0, false, true, 1},
+    /* half the alignment of packs: of the arrays, then of the rows, in fp32 and in 16 bits */
+    {OT_NORM_RMS, 6, 64, 3, 0, false, true, 2},
+    {OT_NORM_LAYER, 4, 64, 1, 0, true, false, 4},
+    {OT_NORM_RMS, 6, 72, 3, 2, false, false, 0},
+    {OT_NORM_LAYER, 6, 72, 3, 4, false, true, 0},
     /* one value, a few, less than a pack more than whole packs */
     {OT_NORM_RMS, 3, 1, 1, 0, false, false, 0},
     {OT_NORM_LAYER, 4, 7, 1, 0, true, true, 0},

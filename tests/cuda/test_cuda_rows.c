@@ -73,7 +73,9 @@ static void test_rope(void **state) {
         {5, 40, 128, 128, 0, 6, 0}, /* more work in a token than threads in a block */
         {21, 3, 20, 20, 0, 30, 0},  {8, 2, 64, 64, 3, 10, 0},
         {8, 2, 64, 64, 0, 10, 1}, /* no packs */
-        {4, 5, 6, 2, 0, 5, 0},
+        {4, 5, 6, 2, 0, 5, 0},      {8, 2, 64, 64, 0, 10, 2},
+        {8, 2, 64, 64, 0, 10, 4}, /* half the alignment of packs, in fp32 and 16 bits */
+        {8, 2, 64, 64, 2, 10, 0},   {8, 2, 64, 64, 4, 10, 0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
@@ -129,7 +131,9 @@ static void check_embed(const struct embed_shape *s, enum ot_dtype dtype, int sh
 static void test_embed(void **state) {
     (void)state;
     static const struct embed_shape shapes[] = {
-        {300, 64, 40, NULL}, {129, 1032, 1000, NULL}, {200, 30, 7, NULL}, {128, 8, 1, NULL}, {1, 5, 3, NULL}};
+        {300, 64, 40, NULL}, {129, 1032, 1000, NULL}, {200, 30, 7, NULL}, {128, 8, 1, NULL},
+        {1, 5, 3, NULL},     {70, 64, 9, NULL},       {70, 64, 9, NULL}};
+    static const int shifts[] = {0, 1, 0, 1, 0, 2, 4}; /* the last two: half the alignment of packs */
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct embed_shape shape = shapes[i];
         int32_t *tokens = random_ids(i, shape.n, (int32_t)shape.vocab);
@@ -137,7 +141,7 @@ static void test_embed(void **state) {
             tokens[t] = (int32_t)shape.vocab - 1;
         shape.tokens = tokens;
         for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
-            check_embed(&shape, (enum ot_dtype)dtype, (int)(i % 2));
+            check_embed(&shape, (enum ot_dtype)dtype, shifts[i]);
         free(tokens);
     }
 }
@@ -197,9 +201,12 @@ static double *bias_bounds(const struct bias_shape *s) {
 static void test_bias(void **state) {
     (void)state;
     static const struct bias_shape shapes[] = {
-        {1, 1, 1, 0},     {100, 300, 304, 0}, {65, 72, 75, 0}, {200, 33, 40, 1}, /* one chunk, two, four */
-        {2100, 9, 9, 0},  /* more chunks than a group has */
-        {17000, 4, 4, 0}, /* chunks longer than the shortest */
+        {1, 1, 1, 0},     {100, 300, 304, 0},
+        {65, 72, 75, 0},  {200, 33, 40, 1}, /* one chunk, two, four */
+        {2100, 9, 9, 0},                    /* more chunks than a group has */
+        {17000, 4, 4, 0},                   /* chunks longer than the shortest */
+        {65, 72, 72, 2},  {65, 72, 72, 4},
+        {65, 72, 74, 0},  {65, 72, 76, 0}, /* half the alignment of packs */
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         double *each = bias_bounds(&shapes[i]);
