@@ -95,7 +95,7 @@ struct split_master {
 /* The master lies apart; weight is its rounding and is never read. */
 struct f16_master {
     using grad_type = __half;
-    static constexpr int N = 4; /* 16 bytes of everything in fp32, which is most of it */
+    static constexpr int N = 8;
     __half *weight;
     float *master;
 
