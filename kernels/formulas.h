@@ -10,7 +10,8 @@
  *     vec_min, vec_max(a, b)  b where a is NaN; b is never NaN here
  *     vec_select(m, y, n)     by lane; m is what comparing two ot_vf gives
  *     vec_abs, vec_copysign   of bits, also of NaNs
- *     vec_bits, vec_of_bits   the same bits as ot_vi, as ot_vf
+ *     vec_bits                the same bits as ot_vi
+ *     vec_add_exponent        a 2^n while that is a normal number; else the bits that adding n << 23 makes
  *     OT_INLINE               what stands before a function
  *
  * Accuracy, measured over all exponents by tests/kernels/test_vecmath.c: exp within 1 ulp, sigmoid and erf
@@ -51,7 +52,7 @@ static OT_INLINE ot_vf vec_exp_times(ot_vf x, float k) {
     ot_vf n;
     ot_vi bits;
     ot_vf result = vec_exp_parts(x, k, &n, &bits);
-    return vec_of_bits(vec_bits(result) + (bits << 23));
+    return vec_add_exponent(result, bits);
 }
 
 /* exp over the whole range: 0 below -104, infinity above 88.73, subnormals in between; NaN stays NaN. */
@@ -63,7 +64,8 @@ static OT_INLINE ot_vf vec_exp(ot_vf x) {
     ot_vf result = vec_exp_parts(x, 0, &n, &bits);
     /* 2^n in two factors, since it may lie outside the normal range. */
     ot_vi power = bits - 0x4b400000, half = power >> 1;
-    ot_vf first = vec_of_bits((half + 127) << 23), second = vec_of_bits((power - half + 127) << 23);
+    ot_vf first = vec_add_exponent(vec_set(1.0f), half),
+          second = vec_add_exponent(vec_set(1.0f), power - half);
     return (result * first) * second;
 }
 

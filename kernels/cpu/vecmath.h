@@ -147,8 +147,8 @@ static OT_INLINE ot_vi vec_bits(ot_vf a) {
     return (ot_vi)a;
 }
 
-static OT_INLINE ot_vf vec_of_bits(ot_vi a) {
-    return (ot_vf)a;
+static OT_INLINE ot_vf vec_add_exponent(ot_vf a, ot_vi n) {
+    return (ot_vf)((ot_vu)a + ((ot_vu)n << 23));
 }
 
 /* a * b + c with one rounding, also (slowly) where the CPU has no such instruction. */

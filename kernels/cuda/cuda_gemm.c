@@ -59,6 +59,7 @@ int ot_cuda_gemm_open(const struct ot_cuda_gemm_config *config, struct ot_cuda_g
     snprintf(gemm->name, sizeof gemm->name, "cuBLASLt %d.%d.%d", gemm->lt.major, gemm->lt.minor,
              gemm->lt.patch);
     OT_TRY_GOTO(start_library(gemm), rc, out);
+    gemm->proof_elems = config->proof_elems;
     OT_TRY_GOTO(read_choices(gemm, config), rc, out);
     *out = gemm;
     return 0;

@@ -23,7 +23,11 @@
  * Speed comes second, and cannot cost bits. Between steps, ot_cuda_gemm_tune times the heuristic's other
  * proposals for every shape met so far, on random operands in memory that the caller lends. One that is
  * faster replaces the first only if its result has the same bits in every element: kernels that differ in
- * tile, pipeline or schedule add up k in the same order, and these the clock may choose among. So neither
+ * tile, pipeline or schedule add up k in the same order, and these the clock may choose among. Equal results
+ * prove that only where another order could not have hidden: it changes the last bit of about every second
+ * fp32 sum, but of sums rounded to bf16 only one in some 2^16, so that 2^22 of those are compared (2^12 in
+ * fp32), over several random operands where one result is smaller. A shape that would take more than 16 of
+ * them keeps its first algorithm: it is too small to gain anything. So neither
  * noise in the timing, nor whether, when and with how much memory it is done, can be seen in the numbers. It
  * also runs the first algorithm twice: one that did not repeat its own bits would be an error.
  *
@@ -55,6 +59,7 @@ struct ot_cuda_gemm_config {
     int driver_version; /* cudaDriverGetVersion */
     /* Where choices are kept between runs; NULL: nowhere. ot_cuda_gemm_cache_folder finds the usual one. */
     const char *cache_folder;
+    int64_t proof_elems; /* test seam: so many equal results prove equal bits; 0: as above */
 };
 
 /* Opens the library for the current GPU. Errors: OT_E_DEVICE (the library is missing or does not start),

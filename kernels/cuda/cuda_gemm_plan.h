@@ -40,6 +40,7 @@ struct ot_cuda_gemm {
     struct ot_cublaslt_pref *pref;
     char name[32];
     char *cache_path;           /* NULL: nowhere */
+    int64_t proof_elems;        /* test seam of tuning */
     char identity[256];         /* GPU, driver, library: whose choices these are */
     struct ot_gemm_plan *plans; /* in the order in which shapes were met */
     size_t n_plans, capacity;

@@ -13,8 +13,12 @@
 enum { ROUNDS = 3, MOST_REPEATS = 50 };
 static const double round_seconds = 2e-3;
 
-enum { MEMORY_ALIGNMENT = 256 }; /* as the device's allocations have it */
-enum { SEED_A = 1, SEED_B, SEED_BIAS, SEED_C };
+enum { MEMORY_ALIGNMENT = 256 };                       /* as the device's allocations have it */
+enum { SEED_A = 1, SEED_B, SEED_BIAS, SEED_C, SEEDS }; /* of the first round of operands */
+
+/* What proves that two algorithms add up in one order: cuda_gemm.h has the reasons. Few additions have few
+ * orders that differ. */
+enum { PROOF_ELEMS_F32 = 1 << 12, PROOF_ELEMS_HALF = 1 << 22, MOST_PROOFS = 16, LEAST_K = 64 };
 
 struct tuner {
     struct ot_cuda_gemm *gemm;
@@ -72,10 +76,22 @@ static int fill(const struct tuner *t, uint8_t dtype, const void *to, int64_t el
                          "fill operands to tune with");
 }
 
-static int fill_operands(const struct tuner *t, const struct ot_gemm_key *key) {
-    OT_TRY(fill(t, key->dtype, t->op.a, (key->trans_a ? key->k : key->m) * key->lda, SEED_A));
-    OT_TRY(fill(t, key->dtype, t->op.b, (key->trans_b ? key->n : key->k) * key->ldb, SEED_B));
-    return key->bias ? fill(t, key->dtype, t->op.bias, key->n, SEED_BIAS) : 0;
+static int fill_operands(const struct tuner *t, const struct ot_gemm_key *key, uint32_t round) {
+    uint32_t seed = round * SEEDS;
+    OT_TRY(fill(t, key->dtype, t->op.a, (key->trans_a ? key->k : key->m) * key->lda, seed + SEED_A));
+    OT_TRY(fill(t, key->dtype, t->op.b, (key->trans_b ? key->n : key->k) * key->ldb, seed + SEED_B));
+    return key->bias ? fill(t, key->dtype, t->op.bias, key->n, seed + SEED_BIAS) : 0;
+}
+
+/* How many rounds of operands it takes; 0: too many. */
+static uint32_t proofs_needed(const struct tuner *t, const struct ot_gemm_key *key) {
+    int64_t elems = t->gemm->proof_elems;
+    if (elems == 0 && key->k < LEAST_K)
+        return 0;
+    if (elems == 0)
+        elems = key->c_dtype == OT_F32 ? PROOF_ELEMS_F32 : PROOF_ELEMS_HALF;
+    int64_t rounds = (elems + key->m * key->n - 1) / (key->m * key->n);
+    return rounds <= MOST_PROOFS ? (uint32_t)rounds : 0;
 }
 
 /* ---- one proposal ---- */
@@ -100,6 +116,21 @@ static int compare(const struct tuner *t) {
         "read a count"));
     OT_TRY(ot_cuda_check(cudaStreamSynchronize(stream), "tune matrix products"));
     return *t->differ_seen == 0;
+}
+
+/* 1: both have the same bits over all rounds of operands; 0: not, or the second does not start. */
+static int have_same_bits(const struct tuner *t, const struct ot_gemm_plan *first,
+                          const struct ot_gemm_plan *second, uint32_t rounds) {
+    for (uint32_t round = 0; round < rounds; round++) {
+        OT_TRY(fill_operands(t, &first->key, round));
+        OT_TRY(compute(t, first, t->first_c));
+        if (compute(t, second, t->op.c) < 0)
+            return 0; /* the heuristic may propose what does not start; the first one did */
+        int same = compare(t);
+        if (same <= 0)
+            return same;
+    }
+    return 1;
 }
 
 /* Seconds of one product, of `repeats` in a row. */
@@ -133,18 +164,18 @@ static int time_plan(const struct tuner *t, const struct ot_gemm_plan *plan, dou
 static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot_device_tuning *out) {
     struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS];
     int n;
+    uint32_t proofs = proofs_needed(t, &plan->key);
     double first = 0, best = 0;
+    plan->is_tuned = true;
+    if (proofs == 0)
+        return 0;
     OT_TRY(ot_gemm_plan_propose(t->gemm, plan, proposals, &n));
-    OT_TRY(fill_operands(t, &plan->key));
-    struct ot_gemm_plan trial = *plan;
-    trial.algo = proposals[0];
-    OT_TRY(compute(t, &trial, t->first_c));
+    struct ot_gemm_plan heuristic = *plan, trial = *plan;
+    heuristic.algo = proposals[0];
     for (int i = 0; i < n; i++) {
         double seconds;
         trial.algo = proposals[i];
-        if (compute(t, &trial, t->op.c) < 0 && i > 0)
-            continue; /* the heuristic may propose what does not start */
-        int same = compare(t);
+        int same = have_same_bits(t, &heuristic, &trial, proofs);
         OT_TRY(same);
         if (!same && i == 0)
             return ot_fail(OT_E_DEVICE,
@@ -160,7 +191,6 @@ static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot
             plan->algo = trial.algo;
         }
     }
-    plan->is_tuned = true;
     out->timed++;
     out->replaced += memcmp(&plan->algo, &proposals[0], sizeof plan->algo) != 0;
     out->before += first;

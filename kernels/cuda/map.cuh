@@ -39,6 +39,7 @@ __device__ __forceinline__ ot_values<W> ot_read(const T *from) {
         x.v[0] = ot_to_float(*from);
     } else {
         constexpr int N = ot_pack<T>::N;
+        static_assert(W % N == 0, "whole packs");
 #pragma unroll
         for (int part = 0; part < W / N; part++) {
             ot_pack<T> pack = ot_load(from + part * N);
@@ -56,6 +57,7 @@ __device__ __forceinline__ void ot_write(T *to, const ot_values<W> &x) {
         *to = ot_from_float<T>(x.v[0]);
     } else {
         constexpr int N = ot_pack<T>::N;
+        static_assert(W % N == 0, "whole packs");
 #pragma unroll
         for (int part = 0; part < W / N; part++) {
             ot_pack<T> pack;

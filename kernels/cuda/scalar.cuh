@@ -35,8 +35,8 @@ static OT_INLINE float vec_copysign(float a, float b) {
 static OT_INLINE int32_t vec_bits(float a) {
     return __float_as_int(a);
 }
-static OT_INLINE float vec_of_bits(int32_t a) {
-    return __int_as_float(a);
+static OT_INLINE float vec_add_exponent(float a, int32_t n) {
+    return __uint_as_float(__float_as_uint(a) + ((uint32_t)n << 23));
 }
 
 #include "kernels/formulas.h"

@@ -353,6 +353,7 @@ static int fake_matmul(struct ot_cublaslt_context *context, struct ot_cublaslt_d
     if (status != OT_CUBLASLT_SUCCESS || id == ot_fake_cublaslt.unable_algo)
         return status != OT_CUBLASLT_SUCCESS ? status : OT_CUBLASLT_NOT_SUPPORTED;
     ot_fake_cublaslt.last_algo = (enum ot_fake_algo)id;
+    ot_fake_cublaslt.runs[id]++;
     const struct fake_product product = {
         .type = a_layout->type,
         .d_type = d_layout->type,

@@ -49,6 +49,7 @@ struct ot_fake_cublaslt {
     int unable_algo;             /* it is proposed and does not start; -1: none */
     /* What was done since ot_fake_cublaslt_reset: */
     int heuristics, matmuls, open_libraries, live_objects;
+    int runs[OT_FAKE_ALGOS]; /* products by each algorithm */
     enum ot_fake_algo last_algo;
 };
 extern struct ot_fake_cublaslt ot_fake_cublaslt;

@@ -265,7 +265,9 @@ static void test_tuning(void **state) {
     check_ok(ot_device_tune(device, lent, 1024, 60, &tuning));
     assert_true(tuning.shapes == KINDS && tuning.timed == 0);
     check_ok(ot_device_tune(device, lent, ROOM_BYTES, 60, &tuning));
-    assert_true(tuning.shapes == KINDS && tuning.timed == KINDS && tuning.replaced <= KINDS);
+    /* What is rounded to two bytes would take more equal results than so small a product has. */
+    assert_true(tuning.shapes == KINDS && tuning.timed >= 1 && tuning.timed < KINDS);
+    assert_true(tuning.replaced <= tuning.timed);
     assert_true(tuning.after > 0 && tuning.after <= tuning.before && !tuning.is_kept);
     uint8_t *untouched = read_back(lane, c, C_BYTES),
             *behind = read_back(lane, lent + ROOM_BYTES, GUARD_BYTES);
