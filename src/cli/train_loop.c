@@ -13,10 +13,10 @@
 /* A bad batch now and then is survived; this many in a row means that the weights are gone. */
 enum { MOST_SKIPPED = 20, IN_FLIGHT = 2 };
 
-/* The device tunes itself once: after the steps in which it meets its shapes, and where enough steps are left
- * for it to be worth while. */
+/* The device tunes itself once: after the steps in which it meets its shapes, and where enough steps, or enough
+ * time, are left for it to be worth while. */
 enum { TUNE_AFTER = 2, TUNE_FOR_STEPS = 20 };
-static const double tune_seconds = 3;
+static const double tune_seconds = 3, tune_for_seconds = 30;
 
 struct flight { /* what is known of a submitted step */
     int64_t tokens, trained_tokens;
@@ -33,6 +33,7 @@ struct loop {
     int64_t eval_at; /* the step after which to evaluate; no step beyond it is submitted */
     int64_t tune_at; /* likewise to tune; 0: never, or not again */
     double last_eval, best_eval;
+    double step_seconds; /* of the last step */
 };
 
 static int submit_step(struct loop *l) {
@@ -87,6 +88,7 @@ static int finish_step(struct loop *l) {
     l->out->steps = l->done;
     l->out->tokens += flight->tokens;
     l->out->last_loss = result.loss;
+    l->step_seconds = result.seconds;
     OT_TRY(record_step(l, flight, &result));
     l->skipped_in_a_row = result.skipped ? l->skipped_in_a_row + 1 : 0;
     if (l->skipped_in_a_row >= MOST_SKIPPED)
@@ -153,6 +155,11 @@ static int evaluate(struct loop *l) {
 
 static int tune(struct loop *l) {
     struct ot_device_tuning tuning;
+    int64_t left = l->of->shape->lr.steps - l->done;
+    if (left < TUNE_FOR_STEPS && (double)left * l->step_seconds < tune_for_seconds) {
+        l->tune_at = 0;
+        return 0;
+    }
     OT_TRY(ot_engine_tune(l->of->session->engine, tune_seconds, &tuning));
     l->tune_at = 0;
     if (tuning.timed > 0)
@@ -204,7 +211,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
         OT_TRY_GOTO(evaluate(&l), rc, out);
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
     l.eval_at = next_eval_step(&l);
-    l.tune_at = of->shape->lr.steps >= TUNE_AFTER + TUNE_FOR_STEPS ? TUNE_AFTER : 0;
+    l.tune_at = TUNE_AFTER;
     double started = ot_clock_seconds();
     rc = run_steps(&l);
     out->seconds = ot_clock_seconds() - started;

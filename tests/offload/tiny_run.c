@@ -286,7 +286,8 @@ void tiny_check_tuning(const struct ot_device_tuning *tuning) {
     if (is_on_cpu())
         assert_int_equal(tuning->shapes, 0);
     else
-        assert_true(tuning->timed > 0 && tuning->timed <= tuning->shapes);
+        /* Products as small as these may all be too small to prove anything. */
+        assert_true(tuning->shapes > 0 && tuning->timed <= tuning->shapes);
 }
 
 void tiny_result_free(struct tiny_result *result) {
