@@ -13,8 +13,8 @@
 /* A bad batch now and then is survived; this many in a row means that the weights are gone. */
 enum { MOST_SKIPPED = 20, IN_FLIGHT = 2 };
 
-/* The device tunes itself once: after the steps in which it meets its shapes, and where enough steps, or enough
- * time, are left for it to be worth while. */
+/* The device tunes itself once: after the steps in which it meets its shapes, and where enough steps, or
+ * enough time, are left for it to be worth while. */
 enum { TUNE_AFTER = 2, TUNE_FOR_STEPS = 20 };
 static const double tune_seconds = 3, tune_for_seconds = 30;
 
