@@ -8,12 +8,6 @@
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-/* On the emulated device a run takes a hundred times longer: one number of slots for each mix of homes, and
- * of each pair of variants the second. */
-static bool is_brief(void) {
-    return getenv("OT_TEST_BRIEF") != NULL;
-}
-
 static const enum ot_home homes[2] = {OT_HOME_GPU, OT_HOME_HOST};
 
 static void train_resident(struct tiny_run *run, struct tiny_result *result) {
@@ -25,6 +19,7 @@ static void train_resident(struct tiny_run *run, struct tiny_result *result) {
     assert_true(result->loss[TINY_STEPS - 1] != result->loss[0]);
 }
 
+/* Brief: one number of slots for each mix of homes, and of each pair of variants the second. */
 static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
     struct tiny_run run;
     struct tiny_result resident, other;
@@ -33,7 +28,8 @@ static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
     run.clip = clip;
     train_resident(&run, &resident);
     for (int mix = 0; mix < 8; mix++)
-        for (int slots = is_brief() ? 1 + mix % 4 : 1; slots <= (is_brief() ? 1 + mix % 4 : 4); slots++) {
+        for (int slots = tiny_is_brief() ? 1 + mix % 4 : 1; slots <= (tiny_is_brief() ? 1 + mix % 4 : 4);
+             slots++) {
             tiny_plan(&run, homes[mix & 1], homes[mix >> 1 & 1], homes[mix >> 2], slots);
             snprintf(what, sizeof what, "%s tied=%d clip=%g weights=%s state=%s activations=%s slots=%d",
                      ot_dtype_name(dtype), tied, (double)clip, ot_tier_name((enum ot_tier)homes[mix & 1]),
@@ -50,14 +46,14 @@ static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
 
 static void homes_fp32(void **state) {
     (void)state;
-    if (!is_brief())
+    if (!tiny_is_brief())
         all_homes(OT_F32, true, 1.0f);
     all_homes(OT_F32, false, 1.0f);
 }
 
 static void homes_bf16(void **state) {
     (void)state;
-    if (!is_brief())
+    if (!tiny_is_brief())
         all_homes(OT_BF16, false, 1.0f);
     all_homes(OT_BF16, true, 1.0f);
 }
@@ -70,7 +66,7 @@ static void homes_fp16(void **state) {
 
 static void homes_without_clipping(void **state) {
     (void)state;
-    if (!is_brief())
+    if (!tiny_is_brief())
         all_homes(OT_F32, true, 0);
     all_homes(OT_BF16, false, 0);
 }
@@ -78,7 +74,7 @@ static void homes_without_clipping(void **state) {
 /* Rule 3: layer-major equals micro-batch-major. */
 static void orders(void **state) {
     (void)state;
-    for (int variant = is_brief() ? 6 : 0; variant < 8; variant++) {
+    for (int variant = tiny_is_brief() ? 6 : 0; variant < 8; variant++) {
         struct tiny_run run;
         struct tiny_result layer, micro;
         tiny_defaults(&run, 3, variant & 1, variant & 2 ? OT_BF16 : OT_F32);

@@ -44,6 +44,10 @@ void tiny_open_device(size_t plan_bytes, int threads, uint64_t delay_seed, struc
     check_ok(ot_device_open(&config, out));
 }
 
+bool tiny_is_brief(void) {
+    return getenv("OT_TEST_BRIEF") != NULL;
+}
+
 struct ot_model_config tiny_config(int layers, bool tied) {
     return (struct ot_model_config){.family = OT_FAMILY_LLAMA,
                                     .n_layers = layers,

@@ -18,7 +18,7 @@ struct tiny_run {
     uint64_t delay_seed; /* random delays in every lane of the device and of the executor */
     int64_t micro_sequences;
     float clip;
-    bool tune; /* after the second step */
+    bool tune;                      /* after the second step */
     double shares[OT_TILE_ENGINES]; /* of the optimizer's engines, for tiny_plan; all 0: its choice */
     struct ot_plan plan; /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
 };
@@ -37,6 +37,9 @@ void tiny_needs_cpu(void);
 void tiny_skip_without_device(void);
 /* plan_bytes: what the plan takes of device memory; what the device itself needs comes on top. */
 void tiny_open_device(size_t plan_bytes, int threads, uint64_t delay_seed, struct ot_device **out);
+
+/* On the emulated GPU a run takes a hundred times longer: the build asks its tests to make fewer. */
+bool tiny_is_brief(void);
 
 /* layers >= 1. */
 struct ot_model_config tiny_config(int layers, bool tied);
