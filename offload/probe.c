@@ -27,11 +27,16 @@ static void fill_signed(uint16_t *to, size_t n, enum ot_dtype dtype) {
 
 enum { PATTERN_BYTES = 1 << 20 };
 
-static void upload_pattern(struct ot_probe *p, char *to, size_t bytes) {
-    for (size_t at = 0; at < bytes; at += PATTERN_BYTES) {
-        size_t piece = bytes - at < PATTERN_BYTES ? bytes - at : PATTERN_BYTES;
-        ot_lane_copy(p->compute, OT_COPY_H2D, to + at, p->pinned, piece);
-    }
+/* The pinned buffer, one megabyte again and again, and from it the others. */
+static void fill_buffers(struct ot_probe *p) {
+    const struct ot_probe_config *c = p->config;
+    char *pinned = p->pinned;
+    size_t pattern = c->buffer_bytes < PATTERN_BYTES ? c->buffer_bytes : PATTERN_BYTES;
+    fill_signed(p->pinned, pattern / 2, c->dtype == OT_F32 ? OT_BF16 : c->dtype);
+    for (size_t at = pattern; at < c->buffer_bytes; at += pattern)
+        memcpy(pinned + at, pinned, c->buffer_bytes - at < pattern ? c->buffer_bytes - at : pattern);
+    for (int i = 0; i < OT_PROBE_BUFFERS; i++)
+        ot_lane_copy(p->compute, OT_COPY_H2D, p->buffers[i], pinned, c->buffer_bytes);
 }
 
 /* Token ids, positions and row starts of one long row. */
@@ -70,13 +75,11 @@ static int open_memory(struct ot_probe *p) {
     return 0;
 }
 
+/* The ids first: what is pinned at last is what the copies move, and that must be random. */
 static int fill_memory(struct ot_probe *p) {
-    const struct ot_probe_config *c = p->config;
-    fill_signed(p->pinned, PATTERN_BYTES / 2, c->dtype == OT_F32 ? OT_BF16 : c->dtype);
-    for (int i = 0; i < OT_PROBE_BUFFERS; i++)
-        upload_pattern(p, p->buffers[i], c->buffer_bytes);
-    OT_TRY(ot_lane_sync(p->compute));
-    return upload_ids(p);
+    OT_TRY(upload_ids(p));
+    fill_buffers(p);
+    return ot_lane_sync(p->compute);
 }
 
 static int open_lanes(struct ot_probe *p) {
