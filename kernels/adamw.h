@@ -10,7 +10,9 @@
  *     p = fma(-(lr / bias1), m / d, p)
  *
  * (1 - beta) is computed in fp32 from the fp32 beta; lr * weight_decay and lr / bias1 once per call. This is
- * torch.optim.AdamW's update up to rounding. Kernels: AVX-512, AVX2+FMA, scalar; chosen once at run time.
+ * torch.optim.AdamW's update up to rounding. p is the master, wherever its bits lie: the weight itself
+ * (OT_F32), weight and remainder (OT_BF16), or apart from the weight, which is then its rounding (OT_F16).
+ * Kernels: AVX-512, AVX2 with FMA and F16C, scalar; chosen once at run time.
  */
 #ifndef OT_KERNELS_ADAMW_H
 #define OT_KERNELS_ADAMW_H
