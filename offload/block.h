@@ -94,6 +94,12 @@ struct ot_block_run {
     struct ot_kv_cache kv; /* DECODE, middle blocks */
 };
 
+/* What one call must do, for predictions: multiplications and additions of matrix products and of causal
+ * attention (what is not masked), and bytes that everything else reads and writes in device memory. */
+struct ot_block_work {
+    double product_flops, attention_flops, moved_bytes;
+};
+
 struct ot_chain {
     const void *context; /* the model's own; outlives the engine */
     enum ot_dtype dtype; /* of weights and activations on the device */
@@ -109,6 +115,9 @@ struct ot_chain {
     /* Bytes needed by one call of block b with n tokens. saved_bytes 0: the block has nothing to keep. */
     size_t (*saved_bytes)(const void *context, int block, int64_t n_tokens);
     size_t (*scratch_bytes)(const void *context, int block, int64_t n_tokens);
+    /* Of forward or backward (without recomputation), n tokens in rows of row_tokens. NULL: unknown. */
+    void (*work)(const void *context, int block, int64_t n_tokens, int64_t row_tokens, bool backward,
+                 struct ot_block_work *out);
     void (*forward)(const void *context, int block, const struct ot_block_run *run);
     void (*backward)(const void *context, int block, const struct ot_block_run *run);
 };

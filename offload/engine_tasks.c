@@ -507,6 +507,8 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
     case OT_TASK_LOSS_OUT:
         loss_out(en, task, step, lane);
         break;
+    case OT_TASK_NVME_READ:
+    case OT_TASK_NVME_WRITE:
     case OT_TASK_KINDS:
         assert(!"a task kind");
     }

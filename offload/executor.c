@@ -301,7 +301,7 @@ int ot_executor_open(const struct ot_executor_config *config, struct ot_executor
         ex->lanes[l].id = (enum ot_lane_id)l;
         pthread_cond_init(&ex->lanes[l].wake, NULL);
     }
-    for (int l = 0; l < OT_LANE_COUNT; l++) {
+    for (int l = 0; l <= OT_LANE_CPU; l++) {
         struct lane_thread *lt = &ex->lanes[l];
         bool on_device = ot_lane_is_device(lt->id);
         if (on_device)

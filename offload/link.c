@@ -155,7 +155,7 @@ static void mark_signals(struct ot_schedule *schedule) {
 
 int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layout) {
     struct linker lk = {.schedule = schedule, .layout = layout, .steps = schedule->alone ? 1 : 2};
-    int rc = 0, lane_last[OT_LANE_COUNT] = {-1, -1, -1, -1};
+    int rc = 0, lane_last[OT_LANE_COUNT] = {-1, -1, -1, -1, -1, -1};
     OT_TRY_GOTO(build_lanes(schedule), rc, out);
     OT_TRY_GOTO(ot_reach_open(&lk.reach, lk.steps * schedule->n_tasks), rc, out);
     lk.first_tile = malloc(((size_t)layout->n_buffers + 1) * sizeof *lk.first_tile);

@@ -23,7 +23,7 @@ enum { MOST_TILES = 4096 };
 enum { MOST_PASSES = 1 << 14 };
 
 const char *ot_tier_name(enum ot_tier tier) {
-    static const char *const names[] = {"gpu", "host"};
+    static const char *const names[] = {"gpu", "host", "nvme"};
     return names[tier];
 }
 
@@ -293,6 +293,7 @@ static int measure(const struct ot_plan_request *rq, const struct candidate *c, 
     OT_TRY(build(rq, c, plan));
     out->bytes[OT_TIER_GPU] = ot_ledger_total(&plan->ledger, OT_TIER_GPU) + (size_t)rq->extra_device_bytes;
     out->bytes[OT_TIER_HOST] = ot_ledger_total(&plan->ledger, OT_TIER_HOST) + (size_t)rq->extra_host_bytes;
+    out->bytes[OT_TIER_NVME] = ot_ledger_total(&plan->ledger, OT_TIER_NVME);
     return 0;
 }
 
@@ -311,7 +312,7 @@ static int note_shortage(const struct ot_plan_request *rq, const struct candidat
                          struct shortage *shortage) {
     struct need need;
     OT_TRY(measure(rq, c, plan, &need));
-    for (int t = 0; t < OT_TIER_COUNT; t++)
+    for (int t = 0; t < OT_TIER_NVME; t++)
         if (has_room(rq, &need, (enum ot_tier)(1 - t)) && need.bytes[t] < shortage->least[t])
             shortage->least[t] = need.bytes[t];
     if (need.bytes[OT_TIER_GPU] < shortage->both.bytes[OT_TIER_GPU])

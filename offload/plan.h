@@ -2,16 +2,17 @@
  * model and a machine into a schedule, and its ledger names every byte on every tier before anything is
  * allocated.
  *
- * HOMES. A slab's weights live on the device, or on the host and pass through a slot at each use.
+ * HOMES. A slab's weights live on the device, or on the host and pass through a slot at each use, or on nvme
+ * (store.h) and pass through a slot of the host and one of the device. Boundary activations likewise.
  *
  * TILES AND THEIR ENGINES. The optimizer's work is cut into tiles of tile_params parameters. The state of a
  * tile is (lo, m, v), in fp32 training (m, v); where it lives follows from the engine that updates the tile:
  *
  *   gpu      state on the device: updated there after backward, before the next forward can ask for it
- *   stream   state on the host, brought to the device and back through a slot: updated just before the slab's
- *            first use in the NEXT step, while the block before it computes. Until then the tile is one
- *            update behind; its gradients wait, on the device where there is room, else on the host
- *   cpu      state on the host: updated there by the CPU pool, in the order in which the next forward needs
+ *   stream   state on the host or nvme, brought to the device and back through a slot: updated just before
+ *            the slab's first use in the NEXT step, while the block before it computes. Until then the tile
+ *            is one update behind; its gradients wait, on the device where there is room, else on the host
+ *   cpu      state on the host or nvme: updated by the CPU pool, in the order in which the next forward needs
  *            the slabs
  *
  * A slab's tiles go to the engines in this order, so that a slab which several share has one contiguous part
@@ -23,7 +24,10 @@
  * the largest of the others (embedding, head). Gradients accumulate in fp32 slots of the same two kinds;
  * finished ones leave through staging slots in the gradient's storage dtype (bf16 training; fp32 leaves
  * straight from the accumulator). State slots hold one streamed tile each: its state, and its gradients where
- * those wait on the host.
+ * those wait on the host. What lives on nvme passes through slots on the host: a slab's weights on their way
+ * to the device; one tile's state and weights, read before its update and written after it; and boundaries.
+ * A tile is read as soon as its slot is free, so these slots are filled during backward with what the updates
+ * need first.
  *
  * The micro-batch size is part of what fixes the bits; everything else in a plan is not.
  */
@@ -36,10 +40,15 @@
 
 struct ot_chain;
 
-enum ot_tier { OT_TIER_GPU, OT_TIER_HOST, OT_TIER_COUNT };
-const char *ot_tier_name(enum ot_tier tier); /* "gpu", "host" */
+enum ot_tier { OT_TIER_GPU, OT_TIER_HOST, OT_TIER_NVME, OT_TIER_COUNT };
+const char *ot_tier_name(enum ot_tier tier); /* "gpu", "host", "nvme" */
 
-enum ot_home { OT_HOME_AUTO = -1, OT_HOME_GPU = OT_TIER_GPU, OT_HOME_HOST = OT_TIER_HOST };
+enum ot_home {
+    OT_HOME_AUTO = -1,
+    OT_HOME_GPU = OT_TIER_GPU,
+    OT_HOME_HOST = OT_TIER_HOST,
+    OT_HOME_NVME = OT_TIER_NVME
+};
 
 enum ot_order { OT_ORDER_LAYER, OT_ORDER_MICRO }; /* layer-major, or micro-batch-major (for comparison) */
 enum ot_slot_kind { OT_SLOT_LAYER, OT_SLOT_EDGE, OT_SLOT_KINDS };
@@ -52,6 +61,7 @@ const char *ot_tile_engine_name(enum ot_tile_engine engine); /* "gpu", "stream",
 struct ot_slab_plan {
     enum ot_home weights;
     int tiles[OT_TILE_ENGINES]; /* how many each engine updates; all 0 in a plan that does not train */
+    enum ot_home state;         /* of the tiles that stream and cpu update: host or nvme */
     enum ot_home grads;         /* where the gradients of streamed tiles wait */
 };
 
@@ -81,9 +91,12 @@ struct ot_plan {
     /* 0 where nothing passes */
     int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS];
     int state_slots;      /* of a tile each, for the stream engine */
-    int activation_slots; /* device slots for boundary activations homed on the host */
-    int kept_blocks;      /* the last k middle blocks keep their inner activations; the others recompute */
-    int64_t tile_params;  /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
+    int activation_slots; /* device slots for boundary activations homed elsewhere */
+    /* On the host, between nvme and the device: slots of a slab's weights by kind; of a tile's state and
+     * weights on their way to and from an update; of boundary activations. */
+    int host_weight_slots[OT_SLOT_KINDS], tile_slots, host_activation_slots;
+    int kept_blocks;     /* the last k middle blocks keep their inner activations; the others recompute */
+    int64_t tile_params; /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
 };
 

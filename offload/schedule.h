@@ -9,7 +9,8 @@
  * runs ahead of the compute lane as far as slots allow.
  *
  * Lanes h2d, compute and d2h are in order: tasks run as listed. The cpu lane takes whichever ready task has
- * the earliest deadline: the block that the next forward needs first.
+ * the earliest deadline: the block that the next forward needs first. So do the nvme lanes, which start a
+ * task while the one before it is still under way, and may complete them in any order.
  *
  * Two consecutive steps overlap as far as the edges let them; step k + 2 starts only after step k is
  * complete, which is what lets two copies of the parity buffers suffice.
@@ -27,10 +28,19 @@
 
 #include "offload/layout.h"
 
-enum ot_lane_id { OT_LANE_H2D, OT_LANE_COMPUTE, OT_LANE_D2H, OT_LANE_CPU, OT_LANE_COUNT };
+enum ot_lane_id {
+    OT_LANE_H2D,
+    OT_LANE_COMPUTE,
+    OT_LANE_D2H,
+    OT_LANE_CPU,
+    OT_LANE_NVME_READ,
+    OT_LANE_NVME_WRITE,
+    OT_LANE_COUNT
+};
 const char *ot_lane_name(enum ot_lane_id lane);
+/* In order, on the device; the others are the host's and take what is ready. */
 static inline bool ot_lane_is_device(enum ot_lane_id lane) {
-    return lane != OT_LANE_CPU;
+    return lane < OT_LANE_CPU;
 }
 
 enum ot_task_kind {
@@ -55,6 +65,8 @@ enum ot_task_kind {
     OT_TASK_UPDATE_STREAM, /* compute: AdamW on a streamed tile, with the step before's gradients */
     OT_TASK_STATE_OUT,     /* d2h: its state back, and its weights to their home */
     OT_TASK_LOSS_OUT,      /* d2h, forward alone: token losses or logits */
+    OT_TASK_NVME_READ,     /* nvme_read: a slab's weights, a tile's state and weights, or a boundary */
+    OT_TASK_NVME_WRITE,    /* nvme_write: a tile's state and weights, or a boundary */
     OT_TASK_KINDS
 };
 const char *ot_task_kind_name(enum ot_task_kind kind);
@@ -102,7 +114,7 @@ struct ot_task {
     enum ot_task_kind kind;
     enum ot_lane_id lane;
     int block, slab, micro, tile; /* -1 where it has none */
-    int deadline;                 /* cpu lane: smaller runs first */
+    int deadline;                 /* lanes of the host: smaller runs first, then what was listed first */
     struct ot_tile_span span;     /* what part of the slab it moves or updates */
     bool first;                   /* BACKWARD: clears the accumulators before it adds */
     bool saved_valid;             /* BACKWARD: the forward kept its insides */

@@ -137,7 +137,7 @@ static void reserved_bytes_come_first(void **state) {
     struct ot_plan plan;
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = fake_request(&f);
-    for (int tier = 0; tier < OT_TIER_COUNT; tier++) {
+    for (int tier = 0; tier < OT_TIER_NVME; tier++) {
         rq = fake_request(&f);
         rq.weights = rq.state = tier == OT_TIER_GPU ? OT_HOME_GPU : OT_HOME_HOST;
         int64_t *reserved = tier == OT_TIER_GPU ? &rq.extra_device_bytes : &rq.extra_host_bytes;

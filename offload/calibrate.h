@@ -1,0 +1,23 @@
+/* Calibration: what the chain's own blocks cost on the device that is there, measured before the engine takes
+ * its memory: one block of each kind (the first, a middle one, the last), forward, backward with what forward
+ * kept, and with recomputation, on random numbers, at two sizes of micro-batch, so that a line goes through
+ * them. Takes seconds and is bounded; less memory than a plan needs, since it holds one block.
+ */
+#ifndef OT_OFFLOAD_CALIBRATE_H
+#define OT_OFFLOAD_CALIBRATE_H
+
+#include "offload/costs.h"
+
+struct ot_calibration {
+    const struct ot_chain *chain;
+    struct ot_device *device;
+    const struct ot_rates *rates;
+    int64_t micro_tokens, sequence_tokens; /* the larger size; rows of sequence_tokens each */
+    size_t device_bytes;                   /* that may be used; blocks that need more are estimated */
+    double seconds;                        /* for all of it */
+};
+
+/* Errors: OT_E_BUDGET, OT_E_DEVICE. */
+int ot_calibrate(const struct ot_calibration *calibration, struct ot_costs *out);
+
+#endif

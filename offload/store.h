@@ -1,0 +1,102 @@
+/* The NVMe store: extents on one or several disks, in one file a directory.
+ *
+ * An EXTENT is what is read and written as a whole: one tile's optimizer state, one tile's weights, one
+ * boundary activation. Its size is fixed when the store is opened, a multiple of 4 KiB. All extents, twice,
+ * make one address space, which is cut into stripes that take turns on the directories as far as each one's
+ * limit goes. The files are made and their blocks reserved before ot_store_open returns, so a disk that is
+ * too small is found out before the first step.
+ *
+ * TWO SIDES. Each extent has two places. A write goes to the one that does not hold the present content, and
+ * counts from when it is complete: until then, and if it fails, the content before it stays readable. An
+ * extent that was never written reads as zeros, without I/O.
+ *
+ * CHECKS. Every piece of an extent has a CRC-32, kept in memory, taken when it is written and compared when
+ * it is read (OT_STORE_NO_VERIFY to leave that out). Every completion is looked at: a short transfer is taken
+ * up where it ended, EINTR and EAGAIN are tried again, anything else ends the transfer with a sentence that
+ * names file, offset and error.
+ *
+ * ENGINES. `uring`: one io_uring and one thread for each of reading and writing, made in that thread with
+ * SINGLE_ISSUER and DEFER_TASKRUN, then with less where the kernel wants less; files registered, and the
+ * arena where the memlock limit allows. `pool`: threads with pread and pwrite, for containers whose seccomp
+ * forbids io_uring. Both through O_DIRECT, or buffered (and dropped from the page cache behind us) where the
+ * file system refuses it. What is in use: ot_store_describe.
+ *
+ * FILES are named offload-train.PID.N.store and locked while in use; opening a store removes those in its
+ * directories that nobody holds, what a crash has left. They are unlinked when the store is closed.
+ *
+ * Threads: ot_store_start may be called by any thread; `done` is called on a thread of the store, and must be
+ * short. Reads and writes of one extent are the caller's to order.
+ */
+#ifndef OT_OFFLOAD_STORE_H
+#define OT_OFFLOAD_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "offload/io_engine.h"
+#include "src/base/error.h"
+
+struct ot_store;
+
+enum { OT_STORE_ALIGN = 4096, OT_STORE_MAX_DIRS = 16 };
+
+struct ot_store_dir {
+    const char *path;
+    size_t bytes; /* that may be used there; 0: what is free, less a reserve */
+};
+
+struct ot_store_config {
+    int n_dirs;
+    const struct ot_store_dir *dirs;
+    enum ot_io_choice engine;
+    bool no_verify;
+    int n_extents;
+    const size_t *extent_bytes; /* multiples of OT_STORE_ALIGN */
+    void *arena; /* host memory that transfers use most; registered where possible. NULL: none */
+    size_t arena_bytes;
+    size_t chunk_bytes;              /* of one I/O; 0: 1 MiB */
+    int depth;                       /* I/Os in flight each way; 0: 32 */
+    const struct ot_io_calls *calls; /* test seam; NULL: the system's */
+};
+
+/* Reserves the space and starts the threads. Everything is copied. Errors: OT_E_IO (a directory, the space,
+ * an engine that was asked for by name and is refused), OT_E_BUDGET (limits too small: by how much). */
+int ot_store_open(const struct ot_store_config *config, struct ot_store **out);
+/* Waits for what is in flight; unlinks the files. NULL is fine. */
+void ot_store_close(struct ot_store *store);
+/* What ot_store_open reserves on the disks for such extents, both sides. */
+size_t ot_store_bytes(const size_t *extent_bytes, int n_extents);
+/* "uring, O_DIRECT, 2 x 1 MiB x 32, CRC-32", for people; with the reason where something was fallen back
+ * from. Valid until closed. */
+const char *ot_store_describe(const struct ot_store *store);
+
+struct ot_store_piece {
+    int extent;
+    void *memory; /* the extent's bytes; OT_STORE_ALIGN-aligned */
+};
+
+struct ot_transfer {
+    bool write;
+    int n_pieces;
+    const struct ot_store_piece *pieces; /* copied; the memory stays the caller's until done */
+    /* error: NULL, or what went wrong first; valid during the call. */
+    void (*done)(void *arg, const struct ot_error *error);
+    void *arg;
+};
+
+/* Queues the transfer behind earlier ones of its direction; does not block on I/O. Errors: OT_E_BUDGET (then
+ * done is not called). */
+int ot_store_start(struct ot_store *store, const struct ot_transfer *transfer);
+/* The same, waiting for the end. Errors: as the transfer failed: OT_E_IO. */
+int ot_store_read(struct ot_store *store, int extent, void *memory);
+int ot_store_write(struct ot_store *store, int extent, const void *memory);
+
+struct ot_store_usage {
+    int64_t file_bytes;                /* reserved on the disks */
+    int64_t read_bytes, written_bytes; /* since the store was opened */
+    int64_t resumed;                   /* short transfers and EAGAIN/EINTR that were taken up again */
+};
+void ot_store_usage(const struct ot_store *store, struct ot_store_usage *out);
+
+#endif
