@@ -29,6 +29,8 @@ static const struct pair dependent[] = {
     {OT_FOR_GENERATE, "prompt-format", "row"},
     {OT_FOR_GENERATE, "top-p", "temperature"},
     {OT_FOR_GENERATE, "seed", "temperature"},
+    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "io-engine", "nvme"},
+    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "no-io-verify", "nvme"},
 };
 
 enum {
@@ -52,6 +54,10 @@ static bool is_active(const struct ot_options *options, const char *name) {
 }
 
 bool ot_option_overruled(const struct ot_options *options, const char *name) {
+    for (int i = 0; i < DEPENDENT_PAIRS; i++)
+        if (strcmp(dependent[i].a, name) == 0 && (dependent[i].commands & (1u << options->command)) &&
+            !is_active(options, dependent[i].b))
+            return true;
     for (int i = 0; i < EXCLUSIVE_PAIRS; i++) {
         const char *other = strcmp(exclusive[i].a, name) == 0   ? exclusive[i].b
                             : strcmp(exclusive[i].b, name) == 0 ? exclusive[i].a
@@ -121,6 +127,17 @@ static int check_required(const struct ot_options *options) {
     }
 }
 
+static int check_homes(const struct ot_options *o) {
+    const struct ot_homes *home = &o->home;
+    if (o->nvme.n > 0 ||
+        (home->weights != OT_HOME_NVME && home->state != OT_HOME_NVME && home->activations != OT_HOME_NVME))
+        return 0;
+    return ot_fail(OT_E_USAGE, "--home %s=nvme needs --nvme DIR, a directory on a local disk",
+                   home->weights == OT_HOME_NVME ? "weights"
+                   : home->state == OT_HOME_NVME ? "state"
+                                                 : "activations");
+}
+
 static int check_train(const struct ot_options *o) {
     if (o->steps > 0 && o->warmup.steps > o->steps)
         return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run of --steps %lld",
@@ -132,6 +149,7 @@ static int check_train(const struct ot_options *o) {
         return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; give --eval-data");
     if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
         return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights pass through");
+    OT_TRY(check_homes(o));
     const double *share = o->optimizer_engine.share;
     if (ot_options_given(o, "optimizer-threads") && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0 &&
         share[OT_TILE_CPU] == 0)

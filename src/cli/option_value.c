@@ -102,8 +102,8 @@ static bool read_device(const char *text, struct ot_device_choice *out) {
     return index >= 0 && index < MOST_GPUS && index == floor(index);
 }
 
-static const char tier_choices[] = "gpu|host|auto";
-static const enum ot_home tier_homes[] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_AUTO};
+static const char tier_choices[] = "gpu|host|nvme|auto";
+static const enum ot_home tier_homes[] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_NVME, OT_HOME_AUTO};
 
 static bool read_homes(const char *text, struct ot_homes *out) {
     int all = find_choice(tier_choices, text, strlen(text));
@@ -175,6 +175,31 @@ static int parse_engines(const char *spelled, const char *text, struct ot_engine
                    spelled, *text ? text : "''", (int)strcspn(part, ","), part, wrong);
 }
 
+/* One more directory. What follows the last colon and is no size belongs to the path. */
+static int parse_nvme(const struct ot_option *option, const char *spelled, const char *text,
+                      struct ot_nvme_dirs *out) {
+    const char *colon = strrchr(text, ':');
+    double bytes = 0;
+    bool sized = colon && read_number(colon + 1, byte_units, true, &bytes);
+    size_t length = sized ? (size_t)(colon - text) : strlen(text);
+    if (length == 0 || length >= OT_NVME_PATH_BYTES || (sized && !in_range(option, bytes)))
+        return ot_fail(
+            OT_E_USAGE,
+            "%s %.80s: wants DIR or DIR:SIZE, the size from 1M to 1024T, such as /mnt/a:500G (end a "
+            "path that looks like this with a slash)",
+            spelled, *text ? text : "''");
+    for (int i = 0; i < out->n; i++)
+        if (strlen(out->dirs[i].path) == length && memcmp(out->dirs[i].path, text, length) == 0)
+            return ot_fail(OT_E_USAGE, "%s: %.200s is given twice", spelled, out->dirs[i].path);
+    if (out->n == OT_NVME_MAX_DIRS)
+        return ot_fail(OT_E_USAGE, "%s: more than %d directories", spelled, OT_NVME_MAX_DIRS);
+    struct ot_nvme_dir *dir = &out->dirs[out->n++];
+    memcpy(dir->path, text, length);
+    dir->path[length] = '\0';
+    dir->bytes = (int64_t)bytes;
+    return 0;
+}
+
 /* What a good value looks like, for the sentence. */
 static void describe_wanted(const struct ot_option *option, char *out, size_t bytes) {
     switch (option->type) {
@@ -210,7 +235,7 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
         snprintf(out, bytes, "auto, cpu, cuda, or cuda:N for GPU N, counted from 0");
         break;
     case OT_OPTION_HOMES:
-        snprintf(out, bytes, "gpu, host or auto, or weights=TIER,state=TIER,activations=TIER");
+        snprintf(out, bytes, "gpu, host, nvme or auto, or weights=TIER,state=TIER,activations=TIER");
         break;
     default:
         snprintf(out, bytes, "a text that is not empty");
@@ -247,7 +272,8 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return read_device(text, field);
     case OT_OPTION_HOMES:
         return read_homes(text, field);
-    case OT_OPTION_ENGINES: /* has sentences of its own */
+    case OT_OPTION_ENGINES: /* these two have sentences of their own */
+    case OT_OPTION_NVME:
     case OT_OPTION_TYPE_COUNT:
         break;
     }
@@ -258,6 +284,8 @@ int ot_option_parse_value(const struct ot_option *option, const char *spelled, c
                           struct ot_options *out) {
     if (option->type == OT_OPTION_ENGINES)
         return parse_engines(spelled, text, (struct ot_engine_shares *)((char *)out + option->field));
+    if (option->type == OT_OPTION_NVME)
+        return parse_nvme(option, spelled, text, (struct ot_nvme_dirs *)((char *)out + option->field));
     if (read_value(option, text, (char *)out + option->field))
         return 0;
     char wanted[160];
@@ -277,6 +305,17 @@ static void put_engines(const char *name, const struct ot_engine_shares *engines
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s:%.17g", used ? "," : "",
                                      ot_tile_engine_name((enum ot_tile_engine)e), engines->share[e]);
     ot_json_put_text(w, name, text);
+}
+
+static void put_nvme(const char *name, const struct ot_nvme_dirs *nvme, struct ot_json_writer *w) {
+    char text[OT_NVME_PATH_BYTES + 24];
+    ot_json_begin_array(w, name);
+    for (int i = 0; i < nvme->n; i++) {
+        const struct ot_nvme_dir *dir = &nvme->dirs[i];
+        snprintf(text, sizeof text, dir->bytes ? "%s:%lld" : "%s", dir->path, (long long)dir->bytes);
+        ot_json_put_text(w, NULL, text);
+    }
+    ot_json_end_array(w);
 }
 
 void ot_option_put_value(const struct ot_option *option, const struct ot_options *options,
@@ -341,6 +380,9 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     }
     case OT_OPTION_ENGINES:
         put_engines(option->name, field, w);
+        return;
+    case OT_OPTION_NVME:
+        put_nvme(option->name, field, w);
         return;
     case OT_OPTION_TYPE_COUNT:
         break;

@@ -68,6 +68,7 @@ void ot_option_reset(struct ot_options *options, int index) {
         [OT_OPTION_DEVICE] = sizeof(struct ot_device_choice),
         [OT_OPTION_HOMES] = sizeof(struct ot_homes),
         [OT_OPTION_ENGINES] = sizeof(struct ot_engine_shares),
+        [OT_OPTION_NVME] = sizeof(struct ot_nvme_dirs),
     };
     const struct ot_option *option = ot_option_at(index);
     memset((char *)options + option->field, 0, bytes[option->type]);
@@ -133,7 +134,7 @@ static int take_option(int argc, char *const *argv, int *at, struct ot_options *
     char spelled[64];
     snprintf(spelled, sizeof spelled, "--%s", option->name);
     OT_TRY(check_command(option, spelled, out->command));
-    if (out->source[index] == OT_FROM_COMMAND_LINE)
+    if (out->source[index] == OT_FROM_COMMAND_LINE && option->type != OT_OPTION_NVME)
         return ot_fail(OT_E_USAGE, "%s is given twice", spelled);
     out->source[index] = OT_FROM_COMMAND_LINE;
     if (option->type == OT_OPTION_FLAG) {
@@ -187,6 +188,34 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
 
 /* ---- the config file ---- */
 
+/* The value as the command line would have it; NULL: not a value of this option. */
+static const char *config_text(const struct ot_option *option, const struct ot_json *value, char number[40]) {
+    enum ot_json_type type = ot_json_type(value);
+    bool is_switch = option->type == OT_OPTION_FLAG || option->type == OT_OPTION_YES_NO;
+    if (type == OT_JSON_BOOL && is_switch)
+        return ot_json_bool(value, false) ? "yes" : "no";
+    if (type == OT_JSON_INT && !is_switch)
+        snprintf(number, 40, "%lld", (long long)ot_json_int(value, 0));
+    else if (type == OT_JSON_REAL && !is_switch)
+        snprintf(number, 40, "%.17g", ot_json_real(value, 0));
+    else
+        return type == OT_JSON_STRING ? ot_json_string(value, NULL) : NULL;
+    return number;
+}
+
+static int parse_config_value(const struct ot_option *option, const char *key, const struct ot_json *value,
+                              struct ot_options *out) {
+    char number[40];
+    size_t bytes;
+    const char *text = config_text(option, value, number);
+    if (!text)
+        return ot_fail(OT_E_USAGE, "%s: %s is not a value of this option", key,
+                       ot_json_type_name(ot_json_type(value)));
+    if (ot_json_type(value) == OT_JSON_STRING && strlen(ot_json_string(value, &bytes)) != bytes)
+        return ot_fail(OT_E_USAGE, "%s: a NUL character inside the text", key);
+    return ot_option_parse_value(option, key, text, out);
+}
+
 static int take_config_value(struct ot_options *out, const char *key, const struct ot_json *value) {
     int index = find_index(key, strlen(key));
     const struct ot_option *option = ot_option_at(index);
@@ -202,25 +231,14 @@ static int take_config_value(struct ot_options *out, const char *key, const stru
     enum ot_json_type type = ot_json_type(value);
     if (out->source[index] == OT_FROM_COMMAND_LINE || type == OT_JSON_NULL)
         return 0;
-    bool is_switch = option->type == OT_OPTION_FLAG || option->type == OT_OPTION_YES_NO;
-    char number[40];
-    const char *text = number;
-    if (type == OT_JSON_BOOL && is_switch) {
-        text = ot_json_bool(value, false) ? "yes" : "no";
-    } else if (type == OT_JSON_INT && !is_switch) {
-        snprintf(number, sizeof number, "%lld", (long long)ot_json_int(value, 0));
-    } else if (type == OT_JSON_REAL && !is_switch) {
-        snprintf(number, sizeof number, "%.17g", ot_json_real(value, 0));
-    } else if (type == OT_JSON_STRING) {
-        size_t bytes;
-        text = ot_json_string(value, &bytes);
-        if (strlen(text) != bytes)
-            return ot_fail(OT_E_USAGE, "%s: a NUL character inside the text", key);
-    } else {
-        return ot_fail(OT_E_USAGE, "%s: %s is not a value of this option", key, ot_json_type_name(type));
-    }
     out->source[index] = OT_FROM_FILE;
-    return ot_option_parse_value(option, key, text, out);
+    if (type != OT_JSON_ARRAY || option->type != OT_OPTION_NVME)
+        return parse_config_value(option, key, value, out);
+    if (ot_json_length(value) == 0)
+        out->source[index] = OT_FROM_NOWHERE;
+    for (size_t i = 0; i < ot_json_length(value); i++)
+        OT_TRY(parse_config_value(option, key, ot_json_at(value, i), out));
+    return 0;
 }
 
 static int take_config(struct ot_options *out) {

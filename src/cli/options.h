@@ -1,10 +1,10 @@
 /* The one option table (DESIGN section 11): it drives parsing, --help, the refusal of what would have no
  * effect, the log's record of a run and --config, so that none of them can disagree.
  *
- * An option's value lies in a named field of struct ot_options; the table (option_table.c) says where. Values
- * come from the table's defaults, then from --config FILE (a JSON object with the options' names as keys),
- * then from the command line; what a command chooses itself where nothing was said (ot_options_choose_*)
- * joins the record.
+ * An option's value lies in a named field of struct ot_options; the table (option_table_*.c) says where.
+ * Values come from the table's defaults, then from --config FILE (a JSON object with the options' names as
+ * keys), then from the command line; what a command chooses itself where nothing was said
+ * (ot_options_choose_*) joins the record.
  *
  * Strings are borrowed: from argv, from the table, or from the config tree that the struct owns. No
  * environment variable changes an option. Single-threaded.
@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "offload/io_engine.h"
 #include "offload/plan.h"
 #include "src/base/json.h"
 
@@ -51,9 +52,10 @@ enum ot_option_type {
     OT_OPTION_WARMUP,  /* struct ot_warmup: 100 (steps) or 3% (of the run) */
     OT_OPTION_EVERY,   /* struct ot_every: 100 (steps), 30s, 5m or 1h */
     OT_OPTION_DEVICE,  /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
-    OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|auto,state=...,activations=... or one word for all
-                       */
+    OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|nvme|auto,state=...,activations=... or one word
+                          for all */
     OT_OPTION_ENGINES, /* struct ot_engine_shares: auto, one of gpu, stream, cpu, or cpu:0.6,gpu:0.4 */
+    OT_OPTION_NVME,    /* struct ot_nvme_dirs: DIR or DIR:SIZE; given again, or in an array, one more */
     OT_OPTION_TYPE_COUNT
 };
 
@@ -75,6 +77,15 @@ struct ot_homes {
 
 struct ot_engine_shares { /* by enum ot_tile_engine; they add up to 1, or are all 0: auto */
     double share[OT_TILE_ENGINES];
+};
+
+enum { OT_NVME_MAX_DIRS = 16, OT_NVME_PATH_BYTES = 4096 };
+struct ot_nvme_dirs {
+    int n;
+    struct ot_nvme_dir {
+        char path[OT_NVME_PATH_BYTES];
+        int64_t bytes; /* that may be used there; 0: what is free, less a reserve */
+    } dirs[OT_NVME_MAX_DIRS];
 };
 
 enum ot_option_section {
@@ -115,7 +126,7 @@ enum ot_option_source {
     OT_FROM_FILE,
     OT_FROM_COMMAND_LINE
 };
-enum { OT_OPTIONS_MAX = 64 };
+enum { OT_OPTIONS_MAX = 128 };
 
 enum { OT_CHOICE_DTYPE_AUTO, OT_CHOICE_DTYPE_BF16, OT_CHOICE_DTYPE_FP32, OT_CHOICE_DTYPE_FP16 };
 enum { OT_CHOICE_INIT_FILES, OT_CHOICE_INIT_RANDOM };
@@ -141,6 +152,9 @@ struct ot_options {
     struct ot_device_choice device;
     int dtype, recompute, order; /* order: enum ot_order */
     int64_t gpu_mem, host_mem, slots, threads, optimizer_threads;
+    struct ot_nvme_dirs nvme;
+    int io_engine; /* enum ot_io_choice */
+    bool no_io_verify;
     struct ot_homes home;
     struct ot_engine_shares optimizer_engine;
 
@@ -188,7 +202,8 @@ void ot_option_reset(struct ot_options *options, int index);
 /* Errors: OT_E_USAGE: what the options say together cannot be, or some of it would have no effect. What the
  * command line overrules in the config file is reset. */
 int ot_options_check(struct ot_options *options);
-/* Not given, because another option that was given says the same thing in another way. */
+/* Without effect beside what was given: another option says the same thing in another way, or the one that it
+ * is for is not there. */
 bool ot_option_overruled(const struct ot_options *options, const char *name);
 /* The best guess at what was meant among n names, NULL if none is near: by edit distance, transposition
  * counting one. */

@@ -274,6 +274,65 @@ static void engines_are_one_or_shares(void **state) {
     refuse("eval m --data d --optimizer-engine cpu", "--optimizer-engine has no effect with eval");
 }
 
+static void nvme_is_directories_with_sizes(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *path;
+        int64_t bytes;
+    } good[] = {
+        {"/mnt/a", "/mnt/a", 0},
+        {"/mnt/a:500G", "/mnt/a", (int64_t)500 << 30},
+        {"/mnt/a:64MB", "/mnt/a", 64000000},
+        {"/mnt/a:1.5t", "/mnt/a", (int64_t)1536 << 30},
+        {"/mnt/a:2097152", "/mnt/a", 2 << 20},
+        {"/mnt/a:b", "/mnt/a:b", 0},
+        {"/mnt/a:5X", "/mnt/a:5X", 0},
+        {"/mnt/a:", "/mnt/a:", 0},
+        {"/mnt/a:5G/", "/mnt/a:5G/", 0},
+        {"/mnt/a:b:5G", "/mnt/a:b", (int64_t)5 << 30},
+        {"/mnt/a:5G:6G", "/mnt/a:5G", (int64_t)6 << 30},
+        {"relative:8M", "relative", 8 << 20},
+    };
+    struct ot_options o;
+    char line[2048];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(line, sizeof line, BASE "--nvme=%s", good[i].text);
+        accept(&o, line);
+        assert_int_equal(o.nvme.n, 1);
+        assert_string_equal(o.nvme.dirs[0].path, good[i].path);
+        assert_int_equal(o.nvme.dirs[0].bytes, good[i].bytes);
+        ot_options_free(&o);
+    }
+    accept(&o, "eval m --data d --nvme /mnt/a:1G --nvme /mnt/b --io-engine pool --no-io-verify");
+    assert_int_equal(o.nvme.n, 2);
+    assert_string_equal(o.nvme.dirs[1].path, "/mnt/b");
+    assert_int_equal(o.io_engine, OT_IO_POOL);
+    assert_true(o.no_io_verify);
+    ot_options_free(&o);
+    accept(&o, BASE "--nvme /a --home state=nvme,activations=host");
+    assert_int_equal(o.home.state, OT_HOME_NVME);
+    assert_int_equal(o.home.activations, OT_HOME_HOST);
+    assert_int_equal(o.home.weights, OT_HOME_AUTO);
+    ot_options_free(&o);
+    static const char *const bad[] = {"--nvme=",       "--nvme /a:0", "--nvme /a:12",
+                                      "--nvme /a:-4G", "--nvme :4G",  "--nvme /a:9999P:2000T"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(line, sizeof line, BASE "%s", bad[i]);
+        refuse(line, "wants DIR or DIR:SIZE");
+    }
+    refuse(BASE "--nvme /a --nvme /a:1G", "/a is given twice");
+    refuse(BASE "--home nvme", "--home weights=nvme needs --nvme DIR");
+    refuse(BASE "--home state=nvme", "--home state=nvme needs --nvme DIR");
+    refuse(BASE "--home activations=nvme", "--home activations=nvme needs --nvme DIR");
+    refuse(BASE "--io-engine uring", "--io-engine has no effect without --nvme");
+    refuse(BASE "--no-io-verify", "--no-io-verify has no effect without --nvme");
+    refuse("tokenize m --nvme /a", "--nvme has no effect with tokenize");
+    int used = snprintf(line, sizeof line, BASE);
+    for (int i = 0; i <= OT_NVME_MAX_DIRS; i++)
+        used += snprintf(line + used, sizeof line - (size_t)used, " --nvme /%d", i);
+    refuse(line, "more than 16 directories");
+}
+
 static void contradictions_and_idle_options_are_refused(void **state) {
     (void)state;
     refuse(BASE "--steps 5 --epochs 2", "--steps and --epochs contradict");
@@ -378,6 +437,21 @@ static void config_file_sets_what_the_command_line_does_not(void **state) {
     assert_null(o.out);
     assert_true(o.warmup.share == 0.05);
     ot_options_free(&o);
+    accept(&o, config_line("{\"nvme\": [\"/a:1G\", \"/b:c\"]}", BASE "--home state=nvme"));
+    assert_int_equal(o.nvme.n, 2);
+    assert_int_equal(o.nvme.dirs[0].bytes, 1 << 30);
+    assert_string_equal(o.nvme.dirs[1].path, "/b:c");
+    ot_options_free(&o);
+    accept(&o, config_line("{\"nvme\": [\"/a:1G\", \"/b\"]}", BASE "--nvme /c --nvme /d:2G"));
+    assert_int_equal(o.nvme.n, 2);
+    assert_string_equal(o.nvme.dirs[0].path, "/c");
+    ot_options_free(&o);
+    accept(&o, config_line("{\"nvme\": \"/a\", \"io-engine\": \"pool\"}", BASE));
+    assert_int_equal(o.nvme.n, 1);
+    ot_options_free(&o);
+    accept(&o, config_line("{\"nvme\": []}", BASE));
+    assert_false(ot_options_given(&o, "nvme"));
+    ot_options_free(&o);
     /* ... and wins over the other word for the same thing. */
     accept(&o, config_line("{\"epochs\": 3, \"eval-fraction\": 0.1}", BASE "--steps 7 --eval-data e"));
     assert_int_equal(o.steps, 7);
@@ -400,6 +474,10 @@ static void hostile_config_files_are_refused(void **state) {
     refuse_config("{\"lr\": true}", OT_E_USAGE, "lr: ");
     refuse_config("{\"lr\": [1]}", OT_E_USAGE, "lr: ");
     refuse_config("{\"lr\": {\"a\": 1}}", OT_E_USAGE, "lr: ");
+    refuse_config("{\"nvme\": [[\"/a\"]]}", OT_E_USAGE, "nvme: an array is not");
+    refuse_config("{\"nvme\": [\"/a\", true]}", OT_E_USAGE, "nvme: ");
+    refuse_config("{\"nvme\": [\"/a\", \"/a\"]}", OT_E_USAGE, "nvme: /a is given twice");
+    refuse_config("{\"nvme\": [], \"io-engine\": \"pool\"}", OT_E_USAGE, "no effect without --nvme");
     refuse_config("{\"pack\": 1}", OT_E_USAGE, "pack: ");
     refuse_config("{\"steps\": 1.5}", OT_E_USAGE, "steps 1.5: wants a whole number");
     refuse_config("{\"steps\": 99999999999999999}", OT_E_USAGE, "wants a whole number");
@@ -422,7 +500,8 @@ static void the_record_repeats_the_run(void **state) {
     struct ot_options o, again;
     accept(&o, BASE
            "--eval-data e --lr 3e-4 --warmup 4% --home state=host --gpu-mem 64M --skip-bad --log-every 5 "
-           "--schedule linear --seed 9 --optimizer-engine cpu:0.3,stream:0.7");
+           "--schedule linear --seed 9 --optimizer-engine cpu:0.3,stream:0.7 --nvme /a:b --nvme /c:1G "
+           "--no-io-verify");
     ot_options_choose_count(&o, "epochs", 3);
     ot_options_choose_count(&o, "micro-batch", 4);
     ot_options_choose_text(&o, "out", "out/x");
@@ -440,11 +519,29 @@ static void the_record_repeats_the_run(void **state) {
     assert_true(again.optimizer_engine.share[OT_TILE_STREAM] == 0.7);
     assert_true(again.warmup.share == o.warmup.share && again.lr == o.lr && again.weight_decay == 0.25);
     assert_string_equal(again.out, "out/x");
+    assert_true(again.nvme.n == 2 && again.nvme.dirs[1].bytes == 1 << 30 && again.no_io_verify);
+    assert_string_equal(again.nvme.dirs[0].path, "/a:b");
     ot_options_put_json(&again, NULL, &w_again);
     check_ok(ot_json_writer_take(&w_again, &text_again, NULL));
     assert_string_equal(text, text_again);
     free(text);
     free(text_again);
+    ot_options_free(&o);
+    ot_options_free(&again);
+}
+
+/* What has a default and nothing to act on is not of the record: it would be refused as a --config. */
+static void the_record_leaves_out_what_has_no_effect(void **state) {
+    (void)state;
+    struct ot_options o, again;
+    struct ot_json_writer w = {.indent = -1};
+    char *text;
+    accept(&o, BASE);
+    ot_options_put_json(&o, NULL, &w);
+    check_ok(ot_json_writer_take(&w, &text, NULL));
+    assert_null(strstr(text, "io-engine"));
+    accept(&again, config_line(text, ""));
+    free(text);
     ot_options_free(&o);
     ot_options_free(&again);
 }
@@ -472,6 +569,7 @@ int main(void) {
         cmocka_unit_test(units_and_homes),
         cmocka_unit_test(engines_are_one_or_shares),
         cmocka_unit_test(absurd_values_are_refused),
+        cmocka_unit_test(nvme_is_directories_with_sizes),
         cmocka_unit_test(contradictions_and_idle_options_are_refused),
         cmocka_unit_test(unknown_names_get_the_nearest_spelling),
         cmocka_unit_test(nearest_name_counts_a_swap_as_one),
@@ -480,6 +578,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(hostile_config_files_are_refused, make_config_folder,
                                         remove_config_folder),
         cmocka_unit_test_setup_teardown(the_record_repeats_the_run, make_config_folder, remove_config_folder),
+        cmocka_unit_test_setup_teardown(the_record_leaves_out_what_has_no_effect, make_config_folder,
+                                        remove_config_folder),
         cmocka_unit_test(help_and_version_end_the_parsing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

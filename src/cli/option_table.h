@@ -1,0 +1,34 @@
+/* The parts of the option table, in the order of --help; option_table.c joins them. For the files of the
+ * table alone: who reads options uses options.h. */
+#ifndef OT_CLI_OPTION_TABLE_H
+#define OT_CLI_OPTION_TABLE_H
+
+#include "src/cli/options.h"
+
+struct ot_option_list {
+    const struct ot_option *options;
+    int n;
+};
+
+extern const struct ot_option_list ot_options_of_run;     /* input and output, rows, batches, optimizer */
+extern const struct ot_option_list ot_options_of_machine; /* memory and machine */
+extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
+
+#define OT_OPTION_LIST(table)                                                                                \
+    { table, (int)(sizeof(table) / sizeof *(table)) }
+
+#define FIELD(name) offsetof(struct ot_options, name)
+
+enum {
+    TRAIN = OT_FOR_TRAIN,
+    GENERATE = OT_FOR_GENERATE,
+    EVAL = OT_FOR_EVAL,
+    TOKENIZE = OT_FOR_TOKENIZE,
+    PROBE = OT_FOR_PROBE,
+    MODELS = TRAIN | GENERATE | EVAL /* what runs a model */
+};
+
+#define K    1024.0
+#define MANY 1e9
+
+#endif
