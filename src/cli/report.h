@@ -6,6 +6,7 @@
 #define OT_CLI_REPORT_H
 
 #include "src/cli/evaluate.h"
+#include "src/cli/report_table.h"
 #include "src/cli/rows.h"
 #include "src/cli/run_log.h"
 #include "src/cli/run_shape.h"
@@ -22,12 +23,6 @@ struct ot_report {
 void ot_report_print(const struct ot_report *report);
 /* Writes the "run" event. Errors: as ot_run_log_end. */
 int ot_report_record(const struct ot_report *report, struct ot_run_log *log);
-
-enum { OT_TABLE_MAX_LINES = OT_LEDGER_MAX + 4, OT_TABLE_LINE_BYTES = 96 };
-/* The ledger as a table: a row per name, a column per tier, a total that the rounded rows add up to exactly,
- * and the budget. Returns the number of lines. */
-int ot_report_table(const struct ot_ledger *ledger, const size_t budget_bytes[OT_TIER_COUNT],
-                    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]);
 
 struct ot_outcome {
     int64_t steps, tokens;

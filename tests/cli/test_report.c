@@ -104,34 +104,70 @@ static void lines_come_at_intervals(void **state) {
     assert_false(ot_progress_add(&p, &point, 1)); /* a terminal has the bar */
 }
 
-static double number_in(const char *line, int column) {
+/* The cells are 12 wide and a space apart. */
+static double number_in(const char *line, int column, int columns) {
     char cell[13] = "";
-    memcpy(cell, line + strlen(line) - (column == 0 ? 25 : 12), 12);
+    memcpy(cell, line + strlen(line) - (size_t)(13 * (columns - column) - 1), 12);
     return strtod(cell, NULL);
+}
+
+static void check_table(const struct ot_ledger *ledger, const size_t budget[OT_TIER_COUNT], int columns,
+                        double unit, char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]) {
+    int n = ot_report_table(ledger, budget, lines);
+    assert_int_equal(n, 8); /* header, five names, total, budget */
+    for (int column = 0; column < columns; column++) {
+        double sum = 0, exact = (double)ot_ledger_total(ledger, (enum ot_tier)column) / unit;
+        for (int i = 1; i < n - 2; i++)
+            sum += number_in(lines[i], column, columns);
+        assert_true(fabs(sum - number_in(lines[n - 2], column, columns)) < 0.01);
+        assert_true(fabs(number_in(lines[n - 2], column, columns) - exact) <= 0.0501);
+        assert_true(fabs(number_in(lines[n - 1], column, columns) - (double)budget[column] / unit) <= 0.0501);
+    }
+    for (int i = 1; i < n; i++)
+        assert_int_equal(strlen(lines[i]), strlen(lines[0]));
 }
 
 static void the_table_adds_up(void **state) {
     (void)state;
-    struct ot_ledger ledger = {0};
+    struct ot_ledger two = {0}, three = {0};
     static const char *const names[] = {"weights",     "gradients", "weights", "state",
                                         "activations", "staging",   "nothing"};
-    for (int i = 0; i < 7; i++)
-        ledger.entries[ledger.n++] = (struct ot_ledger_entry){i % 2 ? OT_TIER_HOST : OT_TIER_GPU, names[i],
-                                                              i == 6 ? 0 : 1234567u * (unsigned)(i + 1)};
-    const size_t budget[OT_TIER_COUNT] = {64 << 20, 128 << 20};
-    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES];
-    int n = ot_report_table(&ledger, budget, lines);
-    assert_int_equal(n, 8); /* header, five names, total, budget */
-    for (int column = 0; column < 2; column++) {
-        double sum = 0;
-        for (int i = 1; i < n - 2; i++)
-            sum += number_in(lines[i], column);
-        assert_true(fabs(sum - number_in(lines[n - 2], column)) < 0.01);
-        double exact = (double)ot_ledger_total(&ledger, column ? OT_TIER_HOST : OT_TIER_GPU) / 0x1p20;
-        assert_true(fabs(number_in(lines[n - 2], column) - exact) <= 0.0501);
+    for (int i = 0; i < 7; i++) {
+        size_t bytes = i == 6 ? 0 : 1234567u * (unsigned)(i + 1);
+        two.entries[two.n++] = (struct ot_ledger_entry){i % 2 ? OT_TIER_HOST : OT_TIER_GPU, names[i], bytes};
+        three.entries[three.n++] = (struct ot_ledger_entry){(enum ot_tier)(i % 3), names[i], 1000 * bytes};
     }
-    assert_non_null(strstr(lines[n - 1], "128.0"));
+    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES];
+    check_table(&two, (const size_t[]){64 << 20, 128 << 20, 0}, 2, 0x1p20, lines);
+    assert_null(strstr(lines[0], "nvme"));
+    assert_non_null(strstr(lines[0], "MiB"));
+    assert_non_null(strstr(lines[7], "128.0"));
     assert_non_null(strstr(lines[1], "weights"));
+    check_table(&two, (const size_t[]){64 << 20, 128 << 20, 256 << 20}, 3, 0x1p20, lines);
+    assert_non_null(strstr(lines[0], "nvme")); /* a tier that may be used is shown, used or not */
+    /* The tier on disk alone makes the unit larger. */
+    three.entries[5].bytes = (size_t)20 << 30;
+    check_table(&three, (const size_t[]){16ull << 30, 32ull << 30, 512ull << 30}, 3, 0x1p30, lines);
+    assert_non_null(strstr(lines[0], "GiB"));
+}
+
+static void a_plan_is_told_in_two_lines(void **state) {
+    (void)state;
+    char line[OT_TABLE_LINE_BYTES];
+    struct ot_slab_plan slabs[] = {
+        {.weights = OT_HOME_GPU, .tiles = {[OT_TILE_GPU] = 2}, .state = OT_HOME_HOST},
+        {.weights = OT_HOME_NVME, .tiles = {[OT_TILE_GPU] = 1, [OT_TILE_CPU] = 3}, .state = OT_HOME_NVME},
+        {.weights = OT_HOME_NVME, .tiles = {[OT_TILE_STREAM] = 2}, .state = OT_HOME_HOST},
+    };
+    struct ot_plan plan = {.slabs = slabs, .n_slabs = 3, .activations = OT_HOME_HOST};
+    assert_string_equal(ot_report_homes(&plan, line),
+                        "weights gpu 1, nvme 2 of 3 slabs · state gpu 3, host 2, nvme 3 of 8 tiles · "
+                        "activations host");
+    assert_string_equal(ot_report_engines(&plan, line), "gpu 3 of 8 tiles (37.5 %) · stream 2 of 8 tiles "
+                                                        "(25.0 %) · cpu 3 of 8 tiles (37.5 %)");
+    memset(slabs, 0, sizeof slabs); /* as for evaluation: no tiles */
+    assert_string_equal(ot_report_homes(&plan, line), "weights gpu 3 of 3 slabs · activations host");
+    assert_string_equal(ot_report_engines(&plan, line), "");
 }
 
 static struct ot_json *read_line(FILE *file) {
@@ -250,9 +286,13 @@ static void the_sampler_is_exact(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_as_people_read_them), cmocka_unit_test(progress_estimates_and_formats),
-        cmocka_unit_test(lines_come_at_intervals),     cmocka_unit_test(the_table_adds_up),
-        cmocka_unit_test(the_log_has_its_fields),      cmocka_unit_test(a_log_that_cannot_be_written_says_so),
+        cmocka_unit_test(numbers_as_people_read_them),
+        cmocka_unit_test(progress_estimates_and_formats),
+        cmocka_unit_test(lines_come_at_intervals),
+        cmocka_unit_test(the_table_adds_up),
+        cmocka_unit_test(a_plan_is_told_in_two_lines),
+        cmocka_unit_test(the_log_has_its_fields),
+        cmocka_unit_test(a_log_that_cannot_be_written_says_so),
         cmocka_unit_test(the_sampler_is_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,148 @@
+/* What a person reads after a run: the summary, the lanes, a sample. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/cli/report.h"
+#include "src/cli/units.h"
+
+struct memory_use { /* bytes */
+    int64_t planned[OT_TIER_COUNT], used[OT_TIER_COUNT], resident;
+};
+
+static struct memory_use measure_memory(const struct ot_report *r) {
+    struct memory_use m = {0};
+    struct ot_device_usage usage;
+    struct rusage process;
+    ot_device_usage(r->session->device, &usage);
+    m.planned[OT_TIER_GPU] = (int64_t)(ot_ledger_total(&r->session->plan.ledger, OT_TIER_GPU) +
+                                       r->session->cache_bytes + r->session->workspace_bytes);
+    m.planned[OT_TIER_HOST] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_HOST);
+    m.used[OT_TIER_GPU] = (int64_t)usage.peak_bytes;
+    m.used[OT_TIER_HOST] = (int64_t)usage.pinned_peak_bytes;
+    m.resident = getrusage(RUSAGE_SELF, &process) == 0 ? (int64_t)process.ru_maxrss * 1024 : 0;
+    return m;
+}
+
+static double flops_per_second(const struct ot_report *r, const struct ot_outcome *outcome) {
+    double rows = (double)ot_packing_rows(r->rows->train), tokens = (double)ot_packing_tokens(r->rows->train);
+    double per_token = ot_model_flops_per_token(&r->session->config, tokens / rows);
+    return outcome->seconds > 0 ? per_token * (double)outcome->tokens / outcome->seconds : 0;
+}
+
+void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {
+    char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
+    char size[5][OT_TEXT_BYTES];
+    struct memory_use m = measure_memory(r);
+    if (outcome->has_eval && outcome->eval_step == outcome->steps) /* an older one is not of what was saved */
+        snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
+    double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
+    ot_log(OT_LOG_INFO,
+           "done    %lld of %lld steps · loss %.4f%s · %s tokens in %s · %s tok/s · %.1f GFLOP/s",
+           (long long)outcome->steps, (long long)r->shape->lr.steps, outcome->last_loss, eval,
+           ot_text_short((double)outcome->tokens, tokens), ot_text_duration(outcome->seconds, time),
+           ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
+           flops_per_second(r, outcome) * 1e-9);
+    ot_log(OT_LOG_INFO, "memory  gpu %s planned, %s used · host %s planned, %s used · process peak %s",
+           ot_text_bytes(m.planned[OT_TIER_GPU], size[0]), ot_text_bytes(m.used[OT_TIER_GPU], size[1]),
+           ot_text_bytes(m.planned[OT_TIER_HOST], size[2]), ot_text_bytes(m.used[OT_TIER_HOST], size[3]),
+           ot_text_bytes(m.resident, size[4]));
+    if (!r->out)
+        return;
+    int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
+    ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
+           r->out, ot_text_bytes(weights, size[0]), ot_dtype_name(r->session->stored));
+    if (outcome->interrupted)
+        ot_log(OT_LOG_INFO,
+               "stopped by a signal after step %lld: the weights are saved, the optimizer's state is not "
+               "kept; training on from %s starts a new run",
+               (long long)outcome->steps, r->out);
+    ot_log(OT_LOG_INFO, "next    offload-train generate %s -p \"...\" · offload-train eval %s --data FILE",
+           r->out, r->out);
+}
+
+int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *outcome,
+                          struct ot_run_log *log) {
+    struct memory_use m = measure_memory(r);
+    struct ot_json_writer *w = ot_run_log_begin(log, "done");
+    ot_json_put_int(w, "steps", outcome->steps);
+    ot_json_put_int(w, "tokens", outcome->tokens);
+    ot_json_put_real(w, "seconds", outcome->seconds);
+    ot_json_put_real(w, "loss", outcome->last_loss);
+    ot_json_put_real(w, "flops_per_s", flops_per_second(r, outcome));
+    ot_json_put_bool(w, "interrupted", outcome->interrupted);
+    ot_json_put_int(w, "gpu_planned_bytes", m.planned[OT_TIER_GPU]);
+    ot_json_put_int(w, "gpu_used_bytes", m.used[OT_TIER_GPU]);
+    ot_json_put_int(w, "host_planned_bytes", m.planned[OT_TIER_HOST]);
+    ot_json_put_int(w, "host_used_bytes", m.used[OT_TIER_HOST]);
+    ot_json_put_int(w, "process_peak_bytes", m.resident);
+    if (r->out)
+        ot_json_put_text(w, "out", r->out);
+    return ot_run_log_end(log);
+}
+
+static void put_lanes(struct ot_json_writer *w, const char *key, const double seconds[OT_LANE_COUNT]) {
+    ot_json_begin_object(w, key);
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        ot_json_put_real(w, ot_lane_name((enum ot_lane_id)l), seconds[l]);
+    ot_json_end_object(w);
+}
+
+static void print_trace(const char *path, const struct ot_trace_summary *sum) {
+    char left[64] = "";
+    double percent = sum->seconds > 0 ? 100 / sum->seconds : 0;
+    if (sum->left_out)
+        snprintf(left, sizeof left, " (the %lld after them did not fit)", (long long)sum->left_out);
+    ot_log(OT_LOG_INFO,
+           "lanes   busy: compute %.1f %% · h2d %.1f %% · d2h %.1f %% · cpu %.1f %%; compute waited for: h2d "
+           "%.1f %% · d2h %.1f %% · cpu %.1f %% · host %.1f %%",
+           percent * sum->busy[OT_LANE_COMPUTE], percent * sum->busy[OT_LANE_H2D],
+           percent * sum->busy[OT_LANE_D2H], percent * sum->busy[OT_LANE_CPU],
+           percent * sum->exposed[OT_LANE_H2D], percent * sum->exposed[OT_LANE_D2H],
+           percent * sum->exposed[OT_LANE_CPU],
+           percent * (sum->exposed_host + sum->exposed[OT_LANE_COMPUTE]));
+    ot_log(OT_LOG_INFO, "trace   %s · %lld steps%s · open it in Perfetto or chrome://tracing", path,
+           (long long)sum->steps, left);
+}
+
+int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
+    const char *path = r->session->options->trace;
+    struct ot_trace_summary sum;
+    if (!path)
+        return 0;
+    OT_TRY(ot_trace_write(r->session->trace, path));
+    OT_TRY(ot_trace_summarise(r->session->trace, &sum));
+    print_trace(path, &sum);
+    struct ot_json_writer *w = ot_run_log_begin(log, "trace");
+    ot_json_put_text(w, "file", path);
+    ot_json_put_int(w, "steps", sum.steps);
+    ot_json_put_int(w, "left_out", sum.left_out);
+    ot_json_put_real(w, "seconds", sum.seconds);
+    put_lanes(w, "busy_seconds", sum.busy);
+    put_lanes(w, "exposed_seconds", sum.exposed);
+    ot_json_put_real(w, "exposed_host_seconds", sum.exposed_host);
+    return ot_run_log_end(log);
+}
+
+/* The last words of a prompt are what the answer is to. */
+static const char *shorten(const char *text, size_t most) {
+    size_t length = strlen(text);
+    if (length <= most)
+        return text;
+    text += length - most;
+    while ((*text & 0xc0) == 0x80) /* not inside a character */
+        text++;
+    return text;
+}
+
+int ot_report_sample(struct ot_run_log *log, int64_t step, const char *prompt, const char *text) {
+    const char *end = shorten(prompt, 72);
+    ot_log(OT_LOG_INFO, "sample  \"%s%s\" -> %s", end == prompt ? "" : "...", end, text);
+    struct ot_json_writer *w = ot_run_log_begin(log, "sample");
+    ot_json_put_int(w, "step", step);
+    ot_json_put_text(w, "prompt", prompt);
+    ot_json_put_text(w, "text", text);
+    return ot_run_log_end(log);
+}
