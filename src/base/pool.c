@@ -43,6 +43,8 @@ struct worker {
 
 struct ot_pool {
     int threads, started;
+    void (*on_start)(void *arg, int worker, int threads);
+    void *on_start_arg;
     struct worker *workers; /* [threads - 1] */
     pthread_mutex_t turn;   /* one loop at a time */
 
@@ -129,6 +131,8 @@ static void *worker_main(void *arg) {
     struct worker *self = arg;
     struct ot_pool *pool = self->pool;
     uint64_t seen_loop = 0; /* loops count from 1 */
+    if (pool->on_start)
+        pool->on_start(pool->on_start_arg, self->index, pool->threads);
     while (!atomic_load(&pool->stopping)) {
         if (join_loop(pool, &seen_loop)) {
             run_chunks(pool, self->index);
@@ -201,22 +205,23 @@ static int start_worker(struct ot_pool *pool, int index, const char *name) {
     return 0;
 }
 
-int ot_pool_open(int threads, const char *name, struct ot_pool **out) {
-    assert(threads >= 1);
+int ot_pool_open_with(const struct ot_pool_config *config, struct ot_pool **out) {
+    assert(config->threads >= 1);
     *out = NULL;
     struct ot_pool *pool = aligned_alloc(CACHE_LINE, sizeof *pool);
     if (!pool)
-        return ot_fail(OT_E_BUDGET, "no memory for pool '%s'", name);
-    *pool = (struct ot_pool){.threads = threads};
+        return ot_fail(OT_E_BUDGET, "no memory for pool '%s'", config->name);
+    *pool = (struct ot_pool){
+        .threads = config->threads, .on_start = config->on_start, .on_start_arg = config->arg};
     pthread_mutex_init(&pool->turn, NULL);
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->opened, NULL);
     pthread_cond_init(&pool->emptied, NULL);
-    pool->workers = calloc((size_t)threads, sizeof *pool->workers);
-    int rc = pool->workers ? 0 : ot_fail(OT_E_BUDGET, "no memory for pool '%s'", name);
+    pool->workers = calloc((size_t)pool->threads, sizeof *pool->workers);
+    int rc = pool->workers ? 0 : ot_fail(OT_E_BUDGET, "no memory for pool '%s'", config->name);
 
-    for (int index = 1; index < threads && rc == 0; index++) {
-        rc = start_worker(pool, index, name);
+    for (int index = 1; index < pool->threads && rc == 0; index++) {
+        rc = start_worker(pool, index, config->name);
         pool->started += rc == 0;
     }
     if (rc < 0) {
@@ -225,6 +230,10 @@ int ot_pool_open(int threads, const char *name, struct ot_pool **out) {
     }
     *out = pool;
     return 0;
+}
+
+int ot_pool_open(int threads, const char *name, struct ot_pool **out) {
+    return ot_pool_open_with(&(struct ot_pool_config){.threads = threads, .name = name}, out);
 }
 
 void ot_pool_close(struct ot_pool *pool) {

@@ -20,10 +20,19 @@ struct ot_pool;
  * own. */
 typedef void (*ot_pool_fn)(void *context, int64_t begin, int64_t end, int64_t chunk, int worker);
 
-/* threads >= 1, the caller included: a pool of 1 starts no thread. Errors: OT_E_IO when a thread cannot
- * start, OT_E_BUDGET. */
-int ot_pool_open(int threads, const char *name, struct ot_pool **out);
-void ot_pool_close(struct ot_pool *pool); /* NULL is fine */
+struct ot_pool_config {
+    int threads; /* >= 1, the caller of loops included: a pool of 1 starts no thread */
+    const char *name;
+    /* Called by each thread that the pool starts, before its first chunk, to bind itself to cores; `worker` is
+     * in [1, threads): 0 is whoever calls ot_pool_run. NULL: nothing. */
+    void (*on_start)(void *arg, int worker, int threads);
+    void *arg; /* valid until the pool is closed */
+};
+
+/* Errors: OT_E_IO when a thread cannot start, OT_E_BUDGET. */
+int ot_pool_open_with(const struct ot_pool_config *config, struct ot_pool **out);
+int ot_pool_open(int threads, const char *name, struct ot_pool **out); /* without on_start */
+void ot_pool_close(struct ot_pool *pool);                              /* NULL is fine */
 int ot_pool_threads(const struct ot_pool *pool);
 
 /* Returns when all chunks of [0, count) are done. chunk_size >= 1. */
