@@ -19,8 +19,8 @@ struct ot_disk {
     int node; /* memory node, OS index; -1: unknown */
 };
 
-/* root: "" for this machine; a test's folder with sys/ inside. device: st_dev of a file. Returns how many disks
- * there are; what does not fit is left out. */
+/* root: "" for this machine; a test's folder with sys/ inside. device: st_dev of a file. Returns how many
+ * disks there are; what does not fit is left out. */
 int ot_disk_find(const char *root, dev_t device, struct ot_disk disks[OT_DISK_MAX]);
 /* The memory node of all disks that hold `path`; -1: none, unknown, or several. */
 int ot_disk_node(const char *root, const char *path);

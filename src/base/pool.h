@@ -23,8 +23,8 @@ typedef void (*ot_pool_fn)(void *context, int64_t begin, int64_t end, int64_t ch
 struct ot_pool_config {
     int threads; /* >= 1, the caller of loops included: a pool of 1 starts no thread */
     const char *name;
-    /* Called by each thread that the pool starts, before its first chunk, to bind itself to cores; `worker` is
-     * in [1, threads): 0 is whoever calls ot_pool_run. NULL: nothing. */
+    /* Called by each thread that the pool starts, before its first chunk, to bind itself to cores; `worker`
+     * is in [1, threads): 0 is whoever calls ot_pool_run. NULL: nothing. */
     void (*on_start)(void *arg, int worker, int threads);
     void *arg; /* valid until the pool is closed */
 };

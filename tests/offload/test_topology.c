@@ -1,5 +1,5 @@
-/* Topology: machines that hwloc makes up, with devices from folders that look like /sys, and this machine with
- * the masks of child processes. */
+/* Topology: machines that hwloc makes up, with devices from folders that look like /sys, and this machine
+ * with the masks of child processes. */
 #include "tests/support/check.h"
 
 #include <sched.h>
