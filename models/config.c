@@ -111,8 +111,7 @@ int64_t ot_model_param_count(const struct ot_model_config *c) {
     return layer_params(c) * c->n_layers + c->hidden + (c->tied ? 1 : 2) * c->vocab * c->hidden;
 }
 
-/* Keys that a query sees, averaged over a causal row of the given length. */
-static double mean_keys(double row_tokens, double window) {
+double ot_model_mean_keys(double row_tokens, double window) {
     if (window == 0 || row_tokens <= window)
         return (row_tokens + 1) / 2;
     return (window * (window + 1) / 2 + (row_tokens - window) * window) / row_tokens;
@@ -123,7 +122,7 @@ double ot_model_flops_per_token(const struct ot_model_config *c, double mean_row
     double params = (double)(ot_model_param_count(c) - (c->tied ? 0 : c->vocab * c->hidden));
     double keys = 0;
     for (int64_t l = 0; l < c->n_layers; l++)
-        keys += mean_keys(mean_row_tokens, l >= c->window_first_layer ? (double)c->window : 0);
+        keys += ot_model_mean_keys(mean_row_tokens, l >= c->window_first_layer ? (double)c->window : 0);
     /* q.k and p.v take 2 operations an element each, forward once and backward twice. */
     return 6 * params + 12 * (double)(c->n_heads * c->head_dim) * keys;
 }

@@ -60,6 +60,22 @@ static void backward(const void *context, int block, const struct ot_block_run *
     }
 }
 
+static void work(const void *context, int block, enum ot_work_part part, int64_t n_tokens, int64_t row_tokens,
+                 struct ot_block_work *out) {
+    const struct ot_model *model = context;
+    switch (kind_of(model, block)) {
+    case BLOCK_EMBED:
+        ot_embed_work(model, part, n_tokens, out);
+        break;
+    case BLOCK_LAYER:
+        ot_layer_work(model, block - 1, part, n_tokens, row_tokens, out);
+        break;
+    case BLOCK_HEAD:
+        ot_head_work(model, part, n_tokens, out);
+        break;
+    }
+}
+
 static void fill_constants(const void *context, void *host_memory) {
     ot_rope_fill_tables(context, host_memory);
 }
@@ -94,6 +110,7 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
     chain->fill_constants = fill_constants;
     chain->saved_bytes = saved_bytes;
     chain->scratch_bytes = scratch_bytes;
+    chain->work = work;
     chain->forward = forward;
     chain->backward = backward;
 }

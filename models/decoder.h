@@ -68,6 +68,14 @@ size_t ot_head_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
 void ot_head_forward(const struct ot_model *model, const struct ot_block_run *run);
 void ot_head_backward(const struct ot_model *model, const struct ot_block_run *run);
 
+/* chain.work of the three kinds of block (decoder_work.c). */
+void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
+                   struct ot_block_work *out);
+void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_part part, int64_t n_tokens,
+                   int64_t row_tokens, struct ot_block_work *out);
+void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
+                  struct ot_block_work *out);
+
 /* ---- rope ---- */
 
 /* The constants: cos, then sin, fp32 [max_position, rotary_dim / 2] each, at 256-byte borders. */

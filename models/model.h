@@ -110,5 +110,7 @@ void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab,
 /* Model floating-point operations per trained token at a given mean row length, forward and backward, without
  * recompute: 6 N (embedding lookup excluded) + causal attention. For MFU. */
 double ot_model_flops_per_token(const struct ot_model_config *config, double mean_row_tokens);
+/* Keys that a query sees, averaged over a causal row of the given length. window 0: none. */
+double ot_model_mean_keys(double row_tokens, double window);
 
 #endif

@@ -100,6 +100,12 @@ struct ot_block_work {
     double product_flops, attention_flops, moved_bytes;
 };
 
+enum ot_work_part {
+    OT_WORK_FORWARD,  /* for the last block what evaluation does: in training its forward does nothing */
+    OT_WORK_BACKWARD, /* with what forward kept */
+    OT_WORK_RECOMPUTE /* what comes on top of that where nothing was kept */
+};
+
 struct ot_chain {
     const void *context; /* the model's own; outlives the engine */
     enum ot_dtype dtype; /* of weights and activations on the device */
@@ -115,8 +121,8 @@ struct ot_chain {
     /* Bytes needed by one call of block b with n tokens. saved_bytes 0: the block has nothing to keep. */
     size_t (*saved_bytes)(const void *context, int block, int64_t n_tokens);
     size_t (*scratch_bytes)(const void *context, int block, int64_t n_tokens);
-    /* Of forward or backward (without recomputation), n tokens in rows of row_tokens. NULL: unknown. */
-    void (*work)(const void *context, int block, int64_t n_tokens, int64_t row_tokens, bool backward,
+    /* Of n tokens in rows of row_tokens. NULL: unknown. */
+    void (*work)(const void *context, int block, enum ot_work_part part, int64_t n_tokens, int64_t row_tokens,
                  struct ot_block_work *out);
     void (*forward)(const void *context, int block, const struct ot_block_run *run);
     void (*backward)(const void *context, int block, const struct ot_block_run *run);

@@ -29,17 +29,21 @@ struct ot_block_cost {
 
 struct ot_costs {
     struct ot_rates rates;
+    int64_t row_tokens;           /* a sequence: what attention reaches over */
     struct ot_block_cost *blocks; /* [n_blocks], owned */
     int n_blocks;
     bool is_measured; /* the blocks are */
 };
 
-/* Blocks from their work and the rates. Errors: OT_E_BUDGET, OT_E_USAGE (a rate that is needed is 0). */
+/* Blocks from their work and the rates; of a chain that does not know its work, from the parameters alone
+ * (2 N forward, 4 N backward). Free with ot_costs_free. Errors: OT_E_BUDGET, OT_E_USAGE (a rate that is
+ * needed is 0). */
 int ot_costs_estimate(const struct ot_chain *chain, const struct ot_rates *rates, int64_t sequence_tokens,
                       int64_t micro_tokens, struct ot_costs *out);
 void ot_costs_free(struct ot_costs *costs);
 
-/* One task, alone. bytes: what it moves on its lane; flops: 0 for copies. */
+/* One task of a step of full micro-batches, alone. bytes: what it moves on its lane; flops: 0 for copies.
+ * seconds: infinite where it needs a rate that is 0. */
 struct ot_task_cost {
     double seconds, bytes, flops;
 };
@@ -47,7 +51,9 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
                                      const struct ot_plan *plan, const struct ot_layout *layout,
                                      const struct ot_task *task);
 
-/* FLOPs of one training step that a person would count: 6 N T and attention; without recomputation. */
-double ot_costs_model_flops(const struct ot_chain *chain, const struct ot_plan *plan);
+/* FLOPs of one training step of full micro-batches, as people count them for MFU: 6 N T and three times
+ * forward's attention; without recomputation. */
+double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain *chain,
+                            const struct ot_plan *plan);
 
 #endif

@@ -3,17 +3,19 @@
  * The executor stamps the beginning and the end of every task, on device lanes by timed events (device.h), on
  * the cpu lane by the clock; all on the scale of ot_clock_seconds. Stamps are events like any other: they
  * order nothing and wait for nothing. When a step is complete its spans join the trace, until the trace is
- * full: it then holds the run's first steps, whole.
+ * full: it then holds the run's first steps, whole. The simulator (simulate.h) fills traces as well, with
+ * times that it has worked out.
  *
  * EXPOSED TIME. What keeps a step from being as short as its computing is the time in which the compute lane
  * stands still. The summary says who it waited for: from the end of a gap backwards, the task that finished
  * last among those that the waiting task depends on ran, or waited for another one, and so on back to the
- * gap's beginning. Each piece belongs to the lane whose task ran in it; pieces in which none of that chain
- * ran (enqueuing, waking a thread) are the host's. So the compute lane's busy time and all exposed times add
- * up to the window.
+ * gap's beginning. A task also depends on the one that had its lane before it. Each piece belongs to the lane
+ * whose task ran in it; pieces in which none of that chain ran (enqueuing, waking a thread) are the host's.
+ * So the compute lane's busy time and all exposed times add up to the window.
  *
  * Files are Chrome's trace event format (JSON object form; "X" events, microseconds), which Perfetto and
- * chrome://tracing open: a row per lane, tasks named by kind, block and micro-batch or tile.
+ * chrome://tracing open: a row per lane, tasks named by kind, block and micro-batch or tile. A measured and a
+ * predicted trace stand below each other, their first training steps aligned.
  *
  * Threads: a stopwatch belongs to one step in flight of one executor, which orders its calls; the rest is for
  * the driving thread.
@@ -63,7 +65,11 @@ struct ot_trace_summary {
 };
 /* Errors: OT_E_BUDGET. */
 int ot_trace_summarise(const struct ot_trace *trace, struct ot_trace_summary *out);
-/* Errors: OT_E_IO, OT_E_BUDGET. */
-int ot_trace_write(const struct ot_trace *trace, const char *path);
+/* The same of steps in the middle of a run, without its beginning and its end: from the last decision of
+ * training step `first` to that of step `last`. Errors: OT_E_BUDGET, OT_E_USAGE (the trace lacks one). */
+int ot_trace_summarise_between(const struct ot_trace *trace, int64_t first, int64_t last,
+                               struct ot_trace_summary *out);
+/* Either may be NULL. Errors: OT_E_IO, OT_E_BUDGET. */
+int ot_trace_write(const struct ot_trace *measured, const struct ot_trace *predicted, const char *path);
 
 #endif

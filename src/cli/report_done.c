@@ -112,7 +112,7 @@ int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
     struct ot_trace_summary sum;
     if (!path)
         return 0;
-    OT_TRY(ot_trace_write(r->session->trace, path));
+    OT_TRY(ot_trace_write(r->session->trace, NULL, path));
     OT_TRY(ot_trace_summarise(r->session->trace, &sum));
     print_trace(path, &sum);
     struct ot_json_writer *w = ot_run_log_begin(log, "trace");

@@ -206,10 +206,10 @@ static void real_steps(void **state) {
         }
         check_real("everything", sum, s.seconds);
         snprintf(path, sizeof path, "%s/trace.json", folder);
-        check_ok(ot_trace_write(t.trace, path));
+        check_ok(ot_trace_write(t.trace, NULL, path));
         check_file(path, STEPS);
         snprintf(path, sizeof path, "%s/absent/trace.json", folder);
-        check_fails(ot_trace_write(t.trace, path), OT_E_IO, "cannot write the trace");
+        check_fails(ot_trace_write(t.trace, NULL, path), OT_E_IO, "cannot write the trace");
         close_run(&t);
         ot_plan_free(&run.plan);
         remove_folder(folder);
