@@ -6,9 +6,9 @@
 
 #include "src/base/error.h"
 
-/* Steps that are simulated, and after which one the pipeline is warm: the first finds everything at home and
- * nothing left over, the second overlaps with it. */
-enum { IN_FLIGHT = 2, STEPS = 5, WARM = 3 };
+/* Steps that are simulated. The first finds everything at home; after the second the pipeline is warm; the
+ * last is there for those before it to overlap with. */
+enum { IN_FLIGHT = 2, STEPS = 5, WARM = 2, LAST = STEPS - 1 };
 
 /* What tasks share. */
 enum resource { LINK, DISKS, CORES, MEMORY, RESOURCES };
@@ -219,7 +219,7 @@ static int64_t pop_ready(struct lane *lane) {
 
 static struct instance *instance_of(struct sim *sim, int64_t step) {
     struct instance *in = &sim->instances[step % IN_FLIGHT];
-    return in->step == step ? in : NULL;
+    return step > 0 && in->step == step ? in : NULL;
 }
 
 /* Steps that may begin: two in flight, and each in the place of one that is complete. */
@@ -341,7 +341,7 @@ static void set_speeds(struct sim *sim) {
                 continue;
             lane->speed = level;
             for (int i = 0; i < RESOURCES; i++)
-                left[i] -= by * lane->demand[i];
+                left[i] = greater(left[i] - by * lane->demand[i], 0);
             rising[l] = limit < RESOURCES && lane->demand[limit] == 0;
         }
     } while (limit < RESOURCES);
@@ -402,9 +402,10 @@ static int advance(struct sim *sim) {
     sim->now += wait;
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         struct lane *lane = &sim->lanes[l];
-        double left = lane->is_busy ? lane->left - wait * lane->speed : INFINITY;
-        /* What ends together but for rounding ends together. */
-        if (left <= 1e-12 * lane->left)
+        double left = lane->left - wait * lane->speed;
+        if (!lane->is_busy)
+            continue;
+        if (left <= 1e-12 * lane->left) /* what ends together but for rounding ends together */
             OT_TRY(finish_task(sim, lane));
         else
             lane->left = left;
@@ -417,8 +418,8 @@ static int advance(struct sim *sim) {
 static int predict(const struct sim *sim, struct ot_prediction *out) {
     const struct ot_simulation *c = sim->config;
     struct ot_trace_summary sum;
-    int steps = STEPS - WARM;
-    OT_TRY(ot_trace_summarise_between(sim->own, WARM, STEPS, &sum));
+    int steps = LAST - WARM;
+    OT_TRY(ot_trace_summarise_between(sim->own, WARM, LAST, &sum));
     *out = (struct ot_prediction){.step_seconds = sum.seconds / steps,
                                   .exposed_host = sum.exposed_host / steps,
                                   .model_flops = ot_costs_model_flops(c->costs, c->chain, c->plan),
