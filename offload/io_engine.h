@@ -1,9 +1,14 @@
 /* I/O engines: the two ways to move blocks between memory and open files, behind one interface, and the seam
  * through which both reach the system.
  *
- * An engine has a queue of I/Os, each a range of one file; the owner submits and reaps on one thread. Results
- * are as io_uring's: bytes moved, or -errno; short and interrupted I/Os are the owner's to take up again (it
- * knows what alignment they need).
+ * An engine has a queue of I/Os, each a range of one file. It belongs to the thread that opened it, which
+ * alone submits, reaps and closes. Results are as io_uring's: bytes moved, or -errno. Short and interrupted
+ * I/Os are the owner's to take up again: it knows what alignment they need.
+ *
+ * `uring` makes a ring with SINGLE_ISSUER and DEFER_TASKRUN, with COOP_TASKRUN where the kernel refuses that,
+ * then plain. Files are registered, and the arena in parts of at most 1 GiB (the kernel's limit for one
+ * buffer) where the memlock limit allows it: neither is required. `pool` has as many threads as I/Os may be
+ * in flight (at most 64), each in one pread or pwrite.
  */
 #ifndef OT_OFFLOAD_IO_ENGINE_H
 #define OT_OFFLOAD_IO_ENGINE_H
@@ -17,16 +22,18 @@ enum ot_io_choice { OT_IO_AUTO, OT_IO_URING, OT_IO_POOL };
 const char *ot_io_choice_name(enum ot_io_choice choice); /* "auto", "uring", "pool" */
 
 /* The system calls of the store; tests put their own in between to inject faults (short transfers, EIO,
- * ENOSPC, EINTR, refused set-up). All as the calls they are named after; errors are -errno. */
+ * ENOSPC, EINTR, refused set-up). All as the calls they are named after, but errors are -errno. They are
+ * called by the threads of both directions at once. */
 struct ot_io_calls {
     void *context;
     int (*open)(void *context, const char *path, int flags, int mode);
     int (*allocate)(void *context, int fd, off_t offset, off_t bytes); /* fallocate */
     ssize_t (*pread)(void *context, int fd, void *memory, size_t bytes, off_t offset);
     ssize_t (*pwrite)(void *context, int fd, const void *memory, size_t bytes, off_t offset);
-    /* Of io_uring: whether a ring may be set up (0 or -errno), and what a completion's result becomes. */
-    int (*ring_setup)(void *context);
-    int (*ring_register)(void *context);
+    /* Of io_uring: whether a ring may be set up with these flags and whether files, or buffers, may be
+     * registered (0 or -errno), and what a completion's result becomes. */
+    int (*ring_setup)(void *context, unsigned flags);
+    int (*ring_register)(void *context, bool buffers);
     int (*ring_result)(void *context, bool write, int result);
 };
 extern const struct ot_io_calls ot_io_system;
@@ -48,23 +55,26 @@ struct ot_io_result {
 struct ot_io_engine;
 
 struct ot_io_engine_config {
-    enum ot_io_choice choice; /* not auto */
+    enum ot_io_choice choice; /* auto: uring, or the pool where io_uring is refused */
     int n_files;
-    const int *files; /* descriptors, the caller's */
-    int depth;        /* requests in flight at most */
+    const int *files; /* descriptors; the caller keeps them and the array while the engine is open */
+    int depth;        /* I/Os in flight at most */
     void *arena;      /* to be registered; NULL: none */
     size_t arena_bytes;
-    const struct ot_io_calls *calls;
+    const struct ot_io_calls *calls; /* NULL: the system's */
 };
 
-/* On the thread that will use it. Errors: -OT_E_IO: refused, with the reason. */
+/* On the thread that will use it. Errors: OT_E_IO: refused, with the reason; OT_E_BUDGET. */
 int ot_io_engine_open(const struct ot_io_engine_config *config, struct ot_io_engine **out);
-void ot_io_engine_close(struct ot_io_engine *engine); /* nothing is in flight; NULL is fine */
-/* At most `depth` in flight. Errors: OT_E_IO. */
+/* Best when nothing is in flight; otherwise what is in flight is waited for. NULL is fine. */
+void ot_io_engine_close(struct ot_io_engine *engine);
+/* Starts them; with those in flight they must not exceed the depth. Errors: OT_E_IO. */
 int ot_io_engine_submit(struct ot_io_engine *engine, const struct ot_io_request *requests, int n);
-/* At least one result, at most `most`; returns their number. Errors: OT_E_IO. */
+/* Waits for at least one result of what is in flight; takes at most `most` and returns their number. Errors:
+ * OT_E_IO: the engine is broken, all that can be done is to close it. */
 int ot_io_engine_reap(struct ot_io_engine *engine, struct ot_io_result *results, int most);
-/* "DEFER_TASKRUN, fixed buffers" or why not; for people. */
+enum ot_io_choice ot_io_engine_choice(const struct ot_io_engine *engine); /* what it is: uring or pool */
+/* "DEFER_TASKRUN, registered buffers" or why not, and why not uring; for people. */
 const char *ot_io_engine_note(const struct ot_io_engine *engine);
 
 #endif

@@ -1,0 +1,366 @@
+/* One direction of the store: a thread with an I/O engine, which cuts transfers into chunks, keeps as many of
+ * them in flight as the depth allows, and looks at every result.
+ *
+ * Chunks start in the order of the transfers and end in any; `done` is called in the order of the transfers.
+ * A chunk is checksummed by this thread just before it is written, or just after it was read, while the
+ * others are in flight.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "offload/crc32.h"
+#include "offload/store_state.h"
+#include "src/base/thread.h"
+
+/* EAGAIN and EINTR without a byte of progress: at once for the first few, then every millisecond, in all
+ * about a second. */
+enum { FAST_TRIES = 16, MOST_TRIES = 1000, PAUSE_NS = 1000000 };
+
+struct ot_store_job {
+    struct ot_store_job *next;
+    void (*done)(void *arg, const struct ot_error *error);
+    void *arg;
+    struct ot_error error; /* code 0: none so far */
+    int in_flight;         /* chunks */
+    bool cut;              /* all chunks have been started, or no more will be */
+    int piece;             /* the next chunk's */
+    int64_t offset;
+    int chunk;
+    int n_pieces;
+    struct piece {
+        int extent, side; /* side that is read or written, chosen with the first chunk */
+        char *memory;
+    } pieces[];
+};
+
+struct ot_store_slot { /* a chunk in flight */
+    struct ot_store_job *job;
+    struct ot_io_request request; /* all of it, whatever has been moved */
+    uint32_t *crc;                /* NULL: not checked */
+    size_t moved;
+    int tries; /* since the last progress */
+};
+
+struct ot_place ot_store_cut(const struct ot_store *store, const struct ot_store_extent *extent, int side,
+                             int64_t offset) {
+    struct ot_place place = ot_stripes_locate(&store->stripes, extent->address[side] + offset);
+    int64_t left = extent->bytes - offset, most = (int64_t)store->chunk_bytes;
+    place.run = place.run < most ? place.run : most;
+    place.run = place.run < left ? place.run : left;
+    return place;
+}
+
+/* ---- the end of a chunk, of a job ---- */
+
+static void fail_job(struct ot_store_job *job, int rc) {
+    if (job->error.code == 0)
+        ot_error_save(&job->error, rc);
+    job->cut = true;
+}
+
+static int fail_chunk(const struct ot_store_lane *lane, const struct ot_store_slot *slot, int64_t result) {
+    const struct ot_io_request *request = &slot->request;
+    const char *path = lane->store->files[request->file].path, *verb = lane->write ? "write" : "read";
+    long long at = (long long)request->offset + (long long)slot->moved;
+    size_t bytes = request->bytes - slot->moved;
+    if (result == 0 && !lane->write)
+        return ot_fail(
+            OT_E_IO,
+            "%s: cannot read %zu bytes at offset %lld: the file ends there; did another program cut "
+            "it?",
+            path, bytes, at);
+    if (result >= 0 || result == -EAGAIN || result == -EINTR)
+        return ot_fail(OT_E_IO,
+                       "%s: cannot %s %zu bytes at offset %lld: given up after %d tries without progress%s%s",
+                       path, verb, bytes, at, slot->tries, result < 0 ? ": " : "",
+                       result < 0 ? strerror((int)-result) : "");
+    if (result == -ENOSPC || result == -EDQUOT)
+        return ot_fail(
+            OT_E_IO,
+            "%s: cannot write %zu bytes at offset %lld: %s; make room on that disk, or use another "
+            "directory for the NVMe store",
+            path, bytes, at, strerror((int)-result));
+    return ot_fail(
+        OT_E_IO,
+        "%s: cannot %s %zu bytes at offset %lld: %s; look for errors of the disk in `dmesg`, or use "
+        "another directory for the NVMe store",
+        path, verb, bytes, at, strerror((int)-result));
+}
+
+static int check_crc(const struct ot_store_lane *lane, const struct ot_store_slot *slot) {
+    const struct ot_io_request *request = &slot->request;
+    uint32_t crc = slot->crc ? ot_crc32(0, request->memory, request->bytes) : 0;
+    if (!slot->crc || crc == *slot->crc)
+        return 0;
+    return ot_fail(OT_E_IO,
+                   "%s: the %zu bytes at offset %lld are not those that were written (CRC-32 %08x, was "
+                   "%08x): something wrote to the file, or the disk or memory is faulty; go on from the "
+                   "last checkpoint",
+                   lane->store->files[request->file].path, request->bytes, (long long)request->offset, crc,
+                   *slot->crc);
+}
+
+static void end_chunk(struct ot_store_lane *lane, struct ot_store_slot *slot) {
+    slot->job->in_flight--;
+    lane->free_slots[lane->n_free++] = slot;
+}
+
+/* The sides that were written hold the content from here on. */
+static void turn_sides(struct ot_store *store, const struct ot_store_job *job) {
+    for (int i = 0; i < job->n_pieces; i++)
+        atomic_store(&store->extents[job->pieces[i].extent].side, job->pieces[i].side);
+}
+
+static void end_jobs(struct ot_store_lane *lane) {
+    struct ot_store_job *job;
+    while ((job = lane->active) && job->cut && job->in_flight == 0) {
+        lane->active = job->next;
+        if (!lane->active)
+            lane->active_end = &lane->active;
+        if (lane->cutting == job)
+            lane->cutting = job->next;
+        if (lane->write && job->error.code == 0)
+            turn_sides(lane->store, job);
+        job->done(job->arg, job->error.code ? &job->error : NULL);
+        free(job);
+    }
+}
+
+/* ---- starting chunks ---- */
+
+static void submit(struct ot_store_lane *lane, struct ot_store_slot *slot) {
+    struct ot_io_request rest = slot->request;
+    rest.memory = (char *)rest.memory + slot->moved;
+    rest.offset += (off_t)slot->moved;
+    rest.bytes -= slot->moved;
+    rest.owner = slot;
+    int rc = ot_io_engine_submit(lane->engine, &rest, 1);
+    if (rc < 0) /* of a broken engine, which will say so when results are waited for */
+        fail_job(slot->job, rc);
+}
+
+/* The next chunk of the job, or false: there is none. */
+static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, struct ot_store_slot *slot) {
+    struct ot_store *store = lane->store;
+    for (; job->piece < job->n_pieces; job->piece++, job->offset = 0, job->chunk = 0) {
+        struct piece *piece = &job->pieces[job->piece];
+        struct ot_store_extent *extent = &store->extents[piece->extent];
+        if (job->offset == 0) {
+            int side = atomic_load(&extent->side);
+            piece->side = !lane->write ? side : side == 0 ? 1 : 0;
+        }
+        if (piece->side == NO_SIDE) {
+            memset(piece->memory, 0, (size_t)extent->bytes);
+            continue;
+        }
+        if (job->offset == extent->bytes)
+            continue;
+        struct ot_place place = ot_store_cut(store, extent, piece->side, job->offset);
+        *slot = (struct ot_store_slot){.job = job,
+                                       .request = {lane->write, place.file, piece->memory + job->offset,
+                                                   (size_t)place.run, (off_t)place.offset, NULL},
+                                       .crc = store->crcs ? &extent->crc[piece->side][job->chunk] : NULL};
+        job->offset += place.run;
+        job->chunk++;
+        return true;
+    }
+    job->cut = true;
+    return false;
+}
+
+static void start_chunks(struct ot_store_lane *lane) {
+    while (lane->n_free > 0 && lane->cutting) {
+        struct ot_store_job *job = lane->cutting;
+        struct ot_store_slot *slot = lane->free_slots[lane->n_free - 1];
+        if (job->cut || !cut_chunk(lane, job, slot)) {
+            lane->cutting = job->next;
+            continue;
+        }
+        lane->n_free--;
+        job->in_flight++;
+        if (lane->write && slot->crc)
+            *slot->crc = ot_crc32(0, slot->request.memory, slot->request.bytes);
+        submit(lane, slot);
+    }
+}
+
+/* ---- results ---- */
+
+/* A part was moved, or nothing for now: the rest again. O_DIRECT wants it to begin on a block, so that the
+ * last part of a block that was moved is moved again. */
+static bool take_up(struct ot_store_lane *lane, struct ot_store_slot *slot, int64_t result) {
+    size_t progress = result > 0 ? (size_t)result / OT_STORE_ALIGN * OT_STORE_ALIGN : 0;
+    slot->moved += progress;
+    slot->tries = progress ? 0 : slot->tries + 1;
+    if (slot->tries >= MOST_TRIES || slot->job->error.code)
+        return false;
+    atomic_fetch_add(&lane->resumed, 1);
+    if (slot->tries > FAST_TRIES)
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    submit(lane, slot);
+    return true;
+}
+
+static void take_result(struct ot_store_lane *lane, struct ot_store_slot *slot, int64_t result) {
+    const struct ot_io_request *request = &slot->request;
+    const struct ot_store_file *file = &lane->store->files[request->file];
+    bool whole = result == (int64_t)(request->bytes - slot->moved), ended = result == 0 && !lane->write;
+    if (!whole && !ended && (result >= 0 || result == -EINTR || result == -EAGAIN) &&
+        take_up(lane, slot, result))
+        return;
+    if (!whole)
+        fail_job(slot->job, fail_chunk(lane, slot, result));
+    else if (!lane->write && slot->job->error.code == 0) {
+        int rc = check_crc(lane, slot);
+        if (rc < 0)
+            fail_job(slot->job, rc);
+    }
+    if (whole)
+        atomic_fetch_add(&lane->bytes, (int64_t)request->bytes);
+    if (!file->direct)
+        ot_store_drop_cache(file, request->offset, (int64_t)request->bytes);
+    end_chunk(lane, slot);
+}
+
+/* ---- the thread ---- */
+
+/* Nothing will come back from the engine any more: what is in flight fails with it. */
+static void abandon(struct ot_store_lane *lane, int rc) {
+    ot_error_save(&lane->error, rc);
+    ot_io_engine_close(lane->engine); /* before `done`: the memory is the callers' again then */
+    lane->engine = NULL;
+    for (struct ot_store_job *job = lane->active; job; job = job->next) {
+        job->in_flight = 0;
+        fail_job(job, ot_error_load(&lane->error));
+    }
+    end_jobs(lane);
+}
+
+/* Takes over what callers have started; waits for it where nothing else is to do. False: the end. */
+static bool take_jobs(struct ot_store_lane *lane) {
+    pthread_mutex_lock(&lane->mutex);
+    while (!lane->active && !lane->queue && !lane->stopping)
+        pthread_cond_wait(&lane->changed, &lane->mutex);
+    struct ot_store_job *jobs = lane->queue, **end = lane->queue_end;
+    lane->queue = NULL;
+    lane->queue_end = &lane->queue;
+    pthread_mutex_unlock(&lane->mutex);
+    if (jobs) {
+        *lane->active_end = jobs;
+        lane->active_end = end;
+        if (!lane->cutting)
+            lane->cutting = jobs;
+    }
+    return lane->active;
+}
+
+static void work(struct ot_store_lane *lane, struct ot_io_result *results) {
+    while (take_jobs(lane)) {
+        if (!lane->engine) {
+            fail_job(lane->active, ot_error_load(&lane->error));
+            end_jobs(lane);
+            continue;
+        }
+        start_chunks(lane);
+        if (lane->n_free < lane->store->depth) {
+            int n = ot_io_engine_reap(lane->engine, results, lane->store->depth);
+            if (n < 0)
+                abandon(lane, n);
+            for (int i = 0; i < n; i++)
+                take_result(lane, results[i].owner, results[i].result);
+        }
+        end_jobs(lane);
+    }
+}
+
+static void *lane_main(void *arg) {
+    struct ot_store_lane *lane = arg;
+    const struct ot_store *store = lane->store;
+    struct ot_io_engine_config config = {.choice = store->engine,
+                                         .n_files = store->n_files,
+                                         .files = store->fds,
+                                         .depth = store->depth,
+                                         .arena = store->arena,
+                                         .arena_bytes = store->arena_bytes,
+                                         .calls = store->calls};
+    struct ot_io_result *results = calloc((size_t)store->depth, sizeof *results);
+    int rc = results ? ot_io_engine_open(&config, &lane->engine)
+                     : ot_fail(OT_E_BUDGET, "no memory for the NVMe store");
+    pthread_mutex_lock(&lane->mutex);
+    ot_error_save(&lane->error, rc);
+    lane->is_set_up = true;
+    pthread_cond_broadcast(&lane->changed);
+    pthread_mutex_unlock(&lane->mutex);
+    if (rc == 0)
+        work(lane, results);
+    ot_io_engine_close(lane->engine);
+    free(results);
+    return NULL;
+}
+
+int ot_store_start_lane(struct ot_store *store, bool write, struct ot_store_lane *lane) {
+    lane->store = store;
+    lane->write = write;
+    lane->queue_end = &lane->queue;
+    lane->active_end = &lane->active;
+    lane->slots = calloc((size_t)store->depth, sizeof *lane->slots);
+    lane->free_slots = calloc((size_t)store->depth, sizeof(struct ot_store_slot *));
+    if (!lane->slots || !lane->free_slots)
+        return ot_fail(OT_E_BUDGET, "no memory for the NVMe store");
+    for (; lane->n_free < store->depth; lane->n_free++)
+        lane->free_slots[lane->n_free] = &lane->slots[lane->n_free];
+    pthread_mutex_init(&lane->mutex, NULL);
+    pthread_cond_init(&lane->changed, NULL);
+    int error = ot_thread_start(&lane->thread, write ? "nvme-write" : "nvme-read", lane_main, lane);
+    if (error)
+        return ot_fail_errno(OT_E_IO, error, "cannot start a thread for the NVMe store");
+    lane->started = true;
+    pthread_mutex_lock(&lane->mutex);
+    while (!lane->is_set_up)
+        pthread_cond_wait(&lane->changed, &lane->mutex);
+    pthread_mutex_unlock(&lane->mutex);
+    return ot_error_load(&lane->error);
+}
+
+void ot_store_stop_lane(struct ot_store_lane *lane) {
+    if (lane->started) {
+        pthread_mutex_lock(&lane->mutex);
+        lane->stopping = true;
+        pthread_cond_broadcast(&lane->changed);
+        pthread_mutex_unlock(&lane->mutex);
+        pthread_join(lane->thread, NULL);
+        pthread_cond_destroy(&lane->changed);
+        pthread_mutex_destroy(&lane->mutex);
+    }
+    free(lane->free_slots);
+    free(lane->slots);
+}
+
+/* ---- callers ---- */
+
+int ot_store_start(struct ot_store *store, const struct ot_transfer *transfer) {
+    struct ot_store_lane *lane = transfer->write ? &store->write : &store->read;
+    size_t n = (size_t)transfer->n_pieces;
+    struct ot_store_job *job = calloc(1, sizeof *job + n * sizeof *job->pieces);
+    if (!job)
+        return ot_fail(OT_E_BUDGET, "no memory to queue a transfer of %zu pieces", n);
+    job->done = transfer->done;
+    job->arg = transfer->arg;
+    job->n_pieces = transfer->n_pieces;
+    for (size_t i = 0; i < n; i++) {
+        assert(transfer->pieces[i].extent >= 0 && transfer->pieces[i].extent < store->n_extents);
+        assert((uintptr_t)transfer->pieces[i].memory % OT_STORE_ALIGN == 0);
+        job->pieces[i] =
+            (struct piece){.extent = transfer->pieces[i].extent, .memory = transfer->pieces[i].memory};
+    }
+    pthread_mutex_lock(&lane->mutex);
+    *lane->queue_end = job;
+    lane->queue_end = &job->next;
+    pthread_cond_signal(&lane->changed);
+    pthread_mutex_unlock(&lane->mutex);
+    return 0;
+}
