@@ -11,11 +11,11 @@ static uint32_t crc_zlib(uint32_t crc, const void *data, size_t bytes) {
 #include <immintrin.h>
 
 /* Folding, after Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction"
- * (Intel, 2009). The message is a polynomial over GF(2); 16 bytes of it that stand D bits before 16 others may
- * be added to those after multiplication with x^D mod P, without a change of the remainder. A register holds
- * two halves, so that takes two constants: x^(D+32) mod P for the first half and x^(D-32) for the second, each
- * with its bits reversed, as CRC-32 has them, and shifted left by one, since the product of two reversed
- * polynomials comes out one bit lower.
+ * (Intel, 2009). The message is a polynomial over GF(2); 16 bytes of it that stand D bits before 16 others
+ * may be added to those after multiplication with x^D mod P, without a change of the remainder. A register
+ * holds two halves, so that takes two constants: x^(D+32) mod P for the first half and x^(D-32) for the
+ * second, each with its bits reversed, as CRC-32 has them, and shifted left by one, since the product of two
+ * reversed polynomials comes out one bit lower.
  *
  * Four registers in a row hide the latency of the multiplication. Of the 64 bytes that are left in the end
  * zlib takes the remainder, and goes on with the rest of the message. */

@@ -25,9 +25,9 @@
  * directories that nobody holds, what a crash has left. They are unlinked when the store is closed.
  *
  * Threads: ot_store_start may be called by any thread, `done` included; `done` is called on a thread of the
- * store, one for each direction, in the order in which the transfers of that direction were started, and must
- * be short. Reads and writes of one extent are the caller's to order: a read that is started before a write is
- * done may see either content, and a write must not be started before the write before it is done.
+ * store, one for each direction, in the order in which the transfers of that direction were started, and
+ * must be short. Reads and writes of one extent are the caller's to order: a read that is started before a
+ * write is done may see either content, and a write must not be started before the write before it is done.
  */
 #ifndef OT_OFFLOAD_STORE_H
 #define OT_OFFLOAD_STORE_H
