@@ -1,5 +1,6 @@
-/* What this process may use of the machine: cores by affinity and quota, memory by what is free and by the
- * limits of its control groups (v1 and v2), since a container sees the host's /proc/meminfo. */
+/* What this process may use of the machine: cores by affinity, cpuset and quota; memory by what is free and
+ * by the limits of its control groups (v1 and v2), its memory nodes, the ulimits and strict overcommit,
+ * since none of them shows in /proc/meminfo and a container sees the host's. */
 #ifndef OT_CLI_MACHINE_H
 #define OT_CLI_MACHINE_H
 
@@ -9,10 +10,15 @@
 #include "offload/plan.h"
 
 struct ot_machine {
-    int cores;
-    int64_t ram_bytes;  /* of the machine, or of the container where that is less */
-    int64_t free_bytes; /* for a new program, without swapping or being killed */
-    bool limited;       /* a control group's limit is what counts */
+    int cores;           /* hardware threads that may be used */
+    char cpus[256];      /* which, "0-3,8"; cut where it is long */
+    char cpu[96];        /* model name; "": unknown */
+    char kernel[96];     /* its release */
+    int64_t ram_bytes;   /* of the machine, or of the container where that is less */
+    int64_t free_bytes;  /* for a new program, without swapping or being killed */
+    const char *within;  /* " within ulimit -v", where something else than RAM counts; else "" */
+    int64_t lock_bytes;  /* that may be locked in memory (ulimit -l); INT64_MAX: no limit */
+    char huge_pages[16]; /* transparent ones: "always", "madvise", "never"; "": unknown */
 };
 
 /* root: "" for this machine; a test's folder with proc/ and sys/ inside. Errors: OT_E_IO without a
@@ -26,5 +32,19 @@ void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int
 
 /* The host's beside a GPU, whose memory is its own: what was given, or nine tenths of what is free. */
 size_t ot_machine_host_budget(const struct ot_machine *machine, int64_t given);
+
+/* What stands in the way of `bytes` of pinned memory being as fast as it could be, as one line that names the
+ * cure; "" where nothing does. */
+enum { OT_MACHINE_NOTE_BYTES = 512 };
+const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t bytes,
+                                    char text[OT_MACHINE_NOTE_BYTES]);
+
+/* A name for this machine as measurements depend on it: CPU, cores, RAM, kernel, device, the disks behind the
+ * directories (or what kind of file system is there instead of a disk) and the program's version. The same
+ * again after a restart, another as soon as one of them changes. Hexadecimal digits. Errors: OT_E_IO (a
+ * directory that cannot be looked at). */
+enum { OT_FINGERPRINT_BYTES = 65 };
+int ot_machine_fingerprint(const struct ot_machine *machine, const char *device_name, int n_dirs,
+                           const char *const *dirs, char text[OT_FINGERPRINT_BYTES]);
 
 #endif

@@ -16,7 +16,7 @@ static void print_machine(const struct ot_report *r) {
     char total[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
     ot_log(OT_LOG_INFO, "machine %s · %d cores · RAM %s, %s free%s", ot_device_name(r->session->device),
            machine->cores, ot_text_bytes(machine->ram_bytes, total), ot_text_bytes(machine->free_bytes, left),
-           machine->limited ? " within the container's limit" : "");
+           machine->within);
 }
 
 static void print_model(const struct ot_report *r) {

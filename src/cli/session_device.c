@@ -4,17 +4,13 @@
 #include "src/base/log.h"
 #include "src/cli/units.h"
 
-static const char *limit_text(const struct ot_session *s) {
-    return s->machine.limited ? " within this container's limit" : "";
-}
-
 /* What was given of RAM. On the cpu device both tiers are. */
 static int check_given(const struct ot_session *s, const char *name, int64_t given, const char *why) {
     char text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
     if (given <= s->machine.free_bytes)
         return 0;
     return ot_fail(OT_E_BUDGET, "--%s %s is more than the %s of RAM that are free%s%s; give less", name,
-                   ot_text_bytes(given, text), ot_text_bytes(s->machine.free_bytes, have), limit_text(s),
+                   ot_text_bytes(given, text), ot_text_bytes(s->machine.free_bytes, have), s->machine.within,
                    why);
 }
 
@@ -101,10 +97,10 @@ int ot_session_check_free(const struct ot_session *s) {
         return ot_fail(
             OT_E_BUDGET,
             "the plan needs %s of RAM and %s are free%s; raise --gpu-mem, or lower --tokens-per-step", need,
-            have, limit_text(s));
+            have, s->machine.within);
     return ot_fail(OT_E_BUDGET,
                    "the plan needs %s of RAM (gpu tier %s, host tier %s) and %s are free%s; lower --gpu-mem, "
                    "--micro-batch or --seq-len",
                    need, ot_text_bytes((int64_t)gpu, gpu_text), ot_text_bytes((int64_t)host, host_text), have,
-                   limit_text(s));
+                   s->machine.within);
 }

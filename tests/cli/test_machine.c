@@ -40,7 +40,7 @@ static int teardown(void **state) {
 
 static void without_groups_the_machine_counts(void **state) {
     struct ot_machine m = probe(*state);
-    assert_true(m.ram_bytes == 16 * gib && m.free_bytes == 12 * gib && !m.limited);
+    assert_true(m.ram_bytes == 16 * gib && m.free_bytes == 12 * gib && strcmp(m.within, "") == 0);
     assert_true(m.cores >= 1);
 }
 
@@ -52,7 +52,7 @@ static void version_2_limit_anywhere_up_the_tree(void **state) {
     put(*state, "sys/fs/cgroup/pod/memory.stat", "anon 5\ninactive_file 1073741824\nactive_file 7\n");
     put(*state, "sys/fs/cgroup/pod/cpu.max", "150000 100000\n");
     struct ot_machine m = probe(*state);
-    assert_true(m.ram_bytes == 4 * gib && m.limited);
+    assert_true(m.ram_bytes == 4 * gib && strcmp(m.within, " within the container's limit") == 0);
     assert_true(m.free_bytes == 3 * gib); /* the file cache can go */
     assert_true(m.cores <= 2);
 }
@@ -63,7 +63,8 @@ static void version_2_inside_a_container(void **state) {
     put(*state, "sys/fs/cgroup/memory.current", "3221225472\n");
     put(*state, "sys/fs/cgroup/cpu.max", "max 100000\n");
     struct ot_machine m = probe(*state);
-    assert_true(m.ram_bytes == 2 * gib && m.free_bytes == 0 && m.limited);
+    assert_true(m.ram_bytes == 2 * gib && m.free_bytes == 0 &&
+                strcmp(m.within, " within the container's limit") == 0);
 }
 
 static void version_1_limit(void **state) {
@@ -74,7 +75,8 @@ static void version_1_limit(void **state) {
     put(*state, "sys/fs/cgroup/cpu/docker/1f/cpu.cfs_quota_us", "100000\n");
     put(*state, "sys/fs/cgroup/cpu/docker/1f/cpu.cfs_period_us", "100000\n");
     struct ot_machine m = probe(*state);
-    assert_true(m.ram_bytes == 8 * gib && m.free_bytes == 7 * gib && m.limited);
+    assert_true(m.ram_bytes == 8 * gib && m.free_bytes == 7 * gib &&
+                strcmp(m.within, " within the container's limit") == 0);
     assert_int_equal(m.cores, 1);
 }
 
