@@ -106,10 +106,12 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     OT_TRY_GOTO(allocate(en), rc, out);
     OT_TRY_GOTO(ot_lane_open(en->device, "setup", &en->lane), rc, out);
     OT_TRY_GOTO(initialise(en, config->loss_scale), rc, out);
+    OT_TRY_GOTO(ot_engine_open_store(en, config->store), rc, out);
     OT_TRY_GOTO(ot_pool_open(config->optimizer_threads, "optimizer", &en->pool), rc, out);
     struct ot_executor_config executor = {.device = en->device,
                                           .chain = &en->chain,
                                           .run = ot_engine_run_task,
+                                          .start = en->store ? ot_engine_start_task : NULL,
                                           .context = en,
                                           .trace = config->trace,
                                           .delay_seed = config->delay_seed,
@@ -133,6 +135,7 @@ void ot_engine_close(struct ot_engine *en) {
     ot_executor_unbind(en->executor, en->eval_bound);
     ot_executor_unbind(en->executor, en->decode_bound);
     ot_executor_close(en->executor);
+    ot_store_close(en->store); /* before the memory that it has registered */
     ot_pool_close(en->pool);
     ot_lane_close(en->lane);
     ot_engine_decode_end(en);
@@ -145,6 +148,7 @@ void ot_engine_close(struct ot_engine *en) {
     ot_schedule_free(&en->decode);
     for (int i = 0; i < 2; i++)
         free(en->steps[i].micro_tokens);
+    free(en->slab_pieces);
     ot_layout_free(&en->layout);
     free(en->plan.slabs);
     free(en);
@@ -201,6 +205,7 @@ int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
     int64_t step = en->submitted + 1;
     struct ot_engine_step *st = &en->steps[step & 1];
     OT_TRY(ot_executor_wait_parity(en->executor));
+    OT_TRY(ot_engine_unstage(en));
     st->n_micro = input->n_micro;
     st->grad_scale = (float)(1.0 / (double)input->trained_tokens);
     st->inverse_tokens = 1.0 / (double)input->trained_tokens;
@@ -231,6 +236,7 @@ int ot_engine_drain(struct ot_engine *en) {
     OT_TRY(ot_executor_drain(en->executor));
     if (!en->behind)
         return 0;
+    OT_TRY(ot_engine_unstage(en));
     OT_TRY(ot_executor_submit(en->executor, en->flush_bound, 0)); /* any step: it runs alone */
     OT_TRY(ot_executor_drain(en->executor));
     return forget_updates(en);
@@ -267,6 +273,7 @@ static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_
     OT_TRY(check_collected(en));
     OT_TRY(check_micro(en, micro, 0));
     OT_TRY(ot_engine_drain(en));
+    OT_TRY(ot_engine_unstage(en));
     int64_t step = 0; /* any: nothing else is in flight */
     en->steps[step].n_micro = 1;
     copy_micro(en, step, 0, micro);

@@ -19,6 +19,7 @@
 
 #include "offload/block.h"
 #include "offload/plan.h"
+#include "offload/store.h"
 #include "offload/trace.h"
 
 struct ot_engine;
@@ -36,14 +37,22 @@ struct ot_engine_config {
     float loss_scale;       /* fp16: to begin with, a power of two; 0: 65536 */
     int optimizer_threads;  /* >= 1 */
     struct ot_trace *trace; /* NULL: none; outlives the engine */
-    uint64_t delay_seed;    /* test seam: not 0 delays the executor's own threads at random */
-    double stall_seconds;   /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
+    /* For plans with something on nvme: its directories, engine, verify, chunk, depth and calls; what depends
+     * on the plan the engine fills in. NULL where there is nothing. */
+    const struct ot_store_config *store;
+    uint64_t delay_seed;  /* test seam: not 0 delays the executor's own threads at random */
+    double stall_seconds; /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
 };
 
-/* Allocates everything, verifies the schedule, starts the lanes. Parameters are undefined until set, m and v
- * are zero. Errors: OT_E_BUDGET, OT_E_INTERNAL (the verifier's finding), OT_E_DEVICE. */
+/* Allocates everything, reserves the disks' space, verifies the schedule, starts the lanes. Parameters are
+ * undefined until set, m and v are zero. Errors: OT_E_BUDGET, OT_E_INTERNAL (the verifier's finding),
+ * OT_E_DEVICE, OT_E_IO. */
 int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out);
 void ot_engine_close(struct ot_engine *engine); /* drains first; NULL is fine */
+
+/* What keeps the plan's nvme tier, and what it has moved; NULL and zeros where there is none. */
+const char *ot_engine_describe_store(const struct ot_engine *engine);
+void ot_engine_store_usage(const struct ot_engine *engine, struct ot_store_usage *out);
 
 /* ---- a training step ---- */
 

@@ -28,28 +28,62 @@ static int check_range(struct ot_engine *en, int slab, int64_t first, int64_t n)
     return ot_engine_drain(en);
 }
 
+/* Values of [first, first + n) on nvme, tile by tile. offset: where in the extent of a tile of n parameters
+ * they begin; bytes: of one value; first_tile: the buffer's first extent is that tile's. */
+static int move_staged(struct ot_engine *en, int kind, int slab, int buffer, int first_tile, int64_t first,
+                       int64_t n, char *values, size_t (*offset)(int64_t n_params), size_t bytes, bool in) {
+    while (n > 0) {
+        int tile = (int)(first / en->plan.tile_params);
+        struct ot_tile_span span = ot_slab_span(&en->chain, &en->plan, slab, tile, 1);
+        int64_t end = span.first + span.n, part = end - first < n ? end - first : n;
+        struct ot_engine_staged *staged;
+        int extent = en->layout.buffers[buffer].first_extent + tile - first_tile;
+        OT_TRY(ot_engine_stage(en, kind, slab, extent, &staged));
+        char *at = staged->memory + offset(span.n) + (size_t)(first - span.first) * bytes;
+        memcpy(in ? at : values, in ? values : at, (size_t)part * bytes);
+        staged->changed = staged->changed || in;
+        values += (size_t)part * bytes;
+        first += part;
+        n -= part;
+    }
+    return 0;
+}
+
 /* Part of a slab's state between its home, or homes, and a host array. `offset`: where in the state of n
  * parameters the values begin, `bytes`: of one value. */
 static int move_state(struct ot_engine *en, int slab, int64_t first, int64_t n, void *values,
                       size_t (*offset)(int64_t n_params), size_t bytes, bool in) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
     struct ot_tile_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
-    struct ot_tile_span on_host = ot_slab_state_on_host(&en->chain, &en->plan, slab);
+    struct ot_tile_span off_gpu = ot_slab_state_off_gpu(&en->chain, &en->plan, slab);
     int64_t there = on_gpu.n - first < 0 ? 0 : on_gpu.n - first < n ? on_gpu.n - first : n;
     if (there > 0)
         OT_TRY(move(en, b->state_gpu, offset(on_gpu.n) + (size_t)first * bytes, values, (size_t)there * bytes,
                     in));
     if (there == n)
         return 0;
-    return move(en, b->state_host, offset(on_host.n) + (size_t)(first + there - on_host.first) * bytes,
-                (char *)values + (size_t)there * bytes, (size_t)(n - there) * bytes, in);
+    char *rest = (char *)values + (size_t)there * bytes;
+    if (b->state_nvme != OT_NO_BUFFER)
+        return move_staged(en, OT_STAGED_STATE, slab, b->state_nvme, off_gpu.first_tile, first + there,
+                           n - there, rest, offset, bytes, in);
+    return move(en, b->state_host, offset(off_gpu.n) + (size_t)(first + there - off_gpu.first) * bytes, rest,
+                (size_t)(n - there) * bytes, in);
+}
+
+static size_t at_start(int64_t n_params) {
+    (void)n_params;
+    return 0;
 }
 
 /* Weights, where the plan has them: up to two copies, of which the resident one is up to date as a whole. */
-static int move_weights(struct ot_engine *en, int slab, size_t offset, void *host, size_t bytes, bool in) {
+static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n, void *host, bool in) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
+    size_t one = ot_dtype_bytes(en->chain.dtype), offset = (size_t)first * one, bytes = (size_t)n * one;
     if (b->weights_gpu != OT_NO_BUFFER)
         OT_TRY(move(en, b->weights_gpu, offset, host, bytes, in));
+    if (b->weights_nvme != OT_NO_BUFFER)
+        OT_TRY(
+            move_staged(en, OT_STAGED_WEIGHTS, slab, b->weights_nvme, 0, first, n, host, at_start, one, in));
     if (b->weights_host != OT_NO_BUFFER && (in || b->weights_gpu == OT_NO_BUFFER))
         OT_TRY(move(en, b->weights_host, offset, host, bytes, in));
     return 0;
@@ -66,7 +100,7 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
     }
     for (int64_t i = 0; in && i < n; i++)
         ot_split_f32(values[i], &high[i], &low[i]);
-    OT_TRY_GOTO(move_weights(en, slab, (size_t)first * 2, high, (size_t)n * 2, in), rc, out);
+    OT_TRY_GOTO(move_weights(en, slab, first, n, high, in), rc, out);
     if (en->plan.train)
         OT_TRY_GOTO(move_state(en, slab, first, n, low, ot_state_rest_offset, sizeof *low, in), rc, out);
     for (int64_t i = 0; !in && i < n; i++)
@@ -90,7 +124,7 @@ static int move_rounded(struct ot_engine *en, int slab, int64_t first, int64_t n
         return ot_fail(OT_E_BUDGET, "no memory for %lld parameters", (long long)n);
     for (int64_t i = 0; in && i < n; i++)
         half[i] = ot_f16_from_f32(values[i]);
-    OT_TRY_GOTO(move_weights(en, slab, (size_t)first * 2, half, (size_t)n * 2, in), rc, out);
+    OT_TRY_GOTO(move_weights(en, slab, first, n, half, in), rc, out);
     for (int64_t i = 0; !in && i < n; i++)
         values[i] = ot_f16_to_f32(half[i]);
 out:
@@ -105,7 +139,7 @@ static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int
     if (kind == OT_SLAB_MASTER && en->chain.dtype == OT_F16)
         return move_rounded(en, slab, first, n, values, in);
     if (kind == OT_SLAB_MASTER)
-        return move_weights(en, slab, (size_t)first * sizeof *values, values, (size_t)n * sizeof *values, in);
+        return move_weights(en, slab, first, n, values, in);
     if (!en->plan.train)
         return ot_fail(OT_E_INTERNAL, "a plan that only runs forward has no optimizer state");
     return move_state(en, slab, first, n, values, kind == OT_SLAB_M ? ot_state_m_offset : ot_state_v_offset,

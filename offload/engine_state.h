@@ -1,9 +1,11 @@
-/* What the engine's own files share (engine.c, engine_tasks.c, engine_params.c). Internal to offload/. */
+/* What the engine's own files share (engine.c, engine_tasks.c, engine_nvme.c, engine_params.c). Internal to
+ * offload/. */
 #ifndef OT_OFFLOAD_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_STATE_H
 
 #include "offload/engine.h"
 #include "offload/executor.h"
+#include "offload/store.h"
 #include "src/base/pool.h"
 
 /* The host's side of a step in flight: written by submit before the step starts, then read by its tasks. */
@@ -24,6 +26,15 @@ struct ot_engine_control {
     int64_t scaled_steps; /* fp16: steps since the loss scale last changed */
 };
 
+/* An extent in host memory between steps, where the host's own code reads and changes it: in a slot, which is
+ * idle then. */
+struct ot_engine_staged {
+    int extent; /* -1: none */
+    bool changed;
+    char *memory;
+};
+enum { OT_STAGED_STATE, OT_STAGED_WEIGHTS, OT_STAGED_KINDS };
+
 struct ot_engine {
     struct ot_chain chain; /* a copy; what it points to is the caller's */
     struct ot_plan plan;
@@ -32,6 +43,9 @@ struct ot_engine {
     const struct ot_ops *ops;
     struct ot_layout layout;
     char *tier_memory[OT_TIER_COUNT];
+    struct ot_store *store;             /* NULL: the plan has nothing on nvme */
+    struct ot_store_piece *slab_pieces; /* of a whole slab's weights: for the nvme_read lane */
+    struct ot_engine_staged staged[OT_STAGED_KINDS];
     struct ot_pool *pool; /* the optimizer's */
     struct ot_executor *executor;
     struct ot_lane *lane; /* for copies between steps; the executor's lanes are its own */
@@ -60,5 +74,17 @@ static inline float ot_engine_loss_scale(const struct ot_engine *engine) {
 
 /* The executor's callback (engine_tasks.c). */
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
+
+/* Nvme (engine_nvme.c). The store of the layout's extents; nothing where it has none. Errors: OT_E_INTERNAL
+ * (no directories), as ot_store_open. */
+int ot_engine_open_store(struct ot_engine *engine, const struct ot_store_config *config);
+/* The executor's callback for the nvme lanes. */
+void ot_engine_start_task(void *context, const struct ot_task *task, int64_t step, ot_task_done_fn done,
+                          void *arg);
+/* Between steps: the extent in host memory. Its place is valid until another extent of the kind is staged, or
+ * a step starts. Errors: OT_E_IO. */
+int ot_engine_stage(struct ot_engine *engine, int kind, int slab, int extent, struct ot_engine_staged **out);
+/* Before anything runs: what was changed is written, and no slot holds an extent any more. Errors: OT_E_IO. */
+int ot_engine_unstage(struct ot_engine *engine);
 
 #endif

@@ -27,10 +27,21 @@ static char *at_param(const struct ot_engine *en, int buffer, int64_t first) {
     return (char *)ot_engine_at(en, buffer) + weight_bytes(en, first);
 }
 
-static void copy_weights(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
-                         enum ot_copy_kind kind) {
+/* The weights of the task's span off the device: at home, or in a tile slot. */
+static char *weights_off_gpu(const struct ot_engine *en, const struct ot_task *task) {
+    if (ot_slab_weights_pass(&en->plan, task->slab))
+        return (char *)ot_engine_at(en, task->to) + en->layout.slot_weights_offset;
+    return at_param(en, task->to, task->span.first);
+}
+
+static void copy_in(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     int64_t first = task->span.first;
-    ot_lane_copy(lane, kind, at_param(en, task->to, first), at_param(en, task->from, first),
+    ot_lane_copy(lane, OT_COPY_H2D, at_param(en, task->to, first), at_param(en, task->from, first),
+                 weight_bytes(en, task->span.n));
+}
+
+static void store(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task), at_param(en, task->from, task->span.first),
                  weight_bytes(en, task->span.n));
 }
 
@@ -326,21 +337,35 @@ static int decide(struct ot_engine *en, const struct ot_task *task, int64_t step
 
 /* ---- updates ---- */
 
-/* AdamW on the task's span. `state` holds n_state parameters, of which the span begins with number
- * first_state; grad: the span's. */
+/* Where state lies: of n parameters, of which the task's span begins with number `first`. */
+struct state_place {
+    char *memory;
+    int64_t n, first;
+};
+
+/* At home on the host, or the tile by itself in a slot. */
+static struct state_place state_off_gpu(const struct ot_engine *en, const struct ot_task *task) {
+    char *memory = ot_engine_at(en, task->state);
+    if (en->plan.slabs[task->slab].state == OT_HOME_NVME)
+        return (struct state_place){memory, task->span.n, 0};
+    struct ot_tile_span home = ot_slab_state_off_gpu(&en->chain, &en->plan, task->slab);
+    return (struct state_place){memory, home.n, task->span.first - home.first};
+}
+
+/* AdamW on the task's span; weight and grad: the span's. */
 static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_task *task,
-                                   const struct ot_adamw_step *step, int64_t n_state, int64_t first_state,
+                                   const struct ot_adamw_step *step, struct state_place at, void *weight,
                                    const void *grad) {
-    char *state = ot_engine_at(en, task->state), *rest = state + ot_state_rest_offset(n_state);
+    char *rest = at.memory + ot_state_rest_offset(at.n);
     enum ot_dtype dtype = en->chain.dtype;
     return (struct ot_adamw){.dtype = dtype,
                              .n = task->span.n,
                              .step = step,
-                             .weight = at_param(en, task->to, task->span.first),
-                             .low = dtype == OT_BF16 ? (int16_t *)(void *)rest + first_state : NULL,
-                             .master = dtype == OT_F16 ? (float *)(void *)rest + first_state : NULL,
-                             .m = (float *)(state + ot_state_m_offset(n_state)) + first_state,
-                             .v = (float *)(state + ot_state_v_offset(n_state)) + first_state,
+                             .weight = weight,
+                             .low = dtype == OT_BF16 ? (int16_t *)(void *)rest + at.first : NULL,
+                             .master = dtype == OT_F16 ? (float *)(void *)rest + at.first : NULL,
+                             .m = (float *)(at.memory + ot_state_m_offset(at.n)) + at.first,
+                             .v = (float *)(at.memory + ot_state_v_offset(at.n)) + at.first,
                              .grad = grad};
 }
 
@@ -368,8 +393,10 @@ static void update_on_device(struct ot_engine *en, const struct ot_task *task, s
 
 static void update_gpu(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
-    struct ot_adamw whole = span_update(en, task, params + task->slab, task->span.n, 0,
-                                        at_param(en, task->from, task->span.first));
+    struct state_place state = {ot_engine_at(en, task->state), task->span.n, 0};
+    struct ot_adamw whole =
+        span_update(en, task, params + task->slab, state, at_param(en, task->to, task->span.first),
+                    at_param(en, task->from, task->span.first));
     update_on_device(en, task, lane, &whole);
 }
 
@@ -382,24 +409,27 @@ static void update_stream(struct ot_engine *en, const struct ot_task *task, stru
     const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
     const char *grad =
         task->from != OT_NO_BUFFER ? at_param(en, task->from, task->span.first) : slot_grads(en, task->state);
-    struct ot_adamw whole = span_update(en, task, params + task->slab, en->layout.slot_params, 0, grad);
+    struct state_place state = {ot_engine_at(en, task->state), en->layout.slot_params, 0};
+    struct ot_adamw whole =
+        span_update(en, task, params + task->slab, state, at_param(en, task->to, task->span.first), grad);
     update_on_device(en, task, lane, &whole);
 }
 
-/* One tile's state between its home and a slot. */
+/* One tile's state between the host and a slot of the device. */
 static void copy_state(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane, int slot,
                        enum ot_copy_kind kind) {
-    struct ot_tile_span home = ot_slab_state_on_host(&en->chain, &en->plan, task->slab);
-    int64_t n = task->span.n, first = task->span.first - home.first, room = en->layout.slot_params;
-    char *host = ot_engine_at(en, task->state), *device = ot_engine_at(en, slot);
+    struct state_place host = state_off_gpu(en, task);
+    int64_t n = task->span.n, room = en->layout.slot_params;
+    char *device = ot_engine_at(en, slot);
     size_t rest = ot_state_rest_bytes(en->chain.dtype);
     const struct {
         size_t at_host, at_device, bytes; /* the last: of one parameter */
-    } parts[3] = {{ot_state_m_offset(home.n), ot_state_m_offset(room), 4},
-                  {ot_state_v_offset(home.n), ot_state_v_offset(room), 4},
-                  {ot_state_rest_offset(home.n), ot_state_rest_offset(room), rest}};
+    } parts[3] = {{ot_state_m_offset(host.n), ot_state_m_offset(room), 4},
+                  {ot_state_v_offset(host.n), ot_state_v_offset(room), 4},
+                  {ot_state_rest_offset(host.n), ot_state_rest_offset(room), rest}};
     for (int i = 0; i < 3 && parts[i].bytes > 0; i++) {
-        char *h = host + parts[i].at_host + (size_t)first * parts[i].bytes, *d = device + parts[i].at_device;
+        char *h = host.memory + parts[i].at_host + (size_t)host.first * parts[i].bytes;
+        char *d = device + parts[i].at_device;
         ot_lane_copy(lane, kind, kind == OT_COPY_H2D ? d : h, kind == OT_COPY_H2D ? h : d,
                      (size_t)n * parts[i].bytes);
     }
@@ -417,7 +447,7 @@ static void state_in(struct ot_engine *en, const struct ot_task *task, struct ot
 static void state_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     copy_state(en, task, lane, task->from, OT_COPY_D2H);
     if (task->to != OT_NO_BUFFER)
-        ot_lane_copy(lane, OT_COPY_D2H, at_param(en, task->to, task->span.first),
+        ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task),
                      at_param(en, task->weights[0], task->span.first), weight_bytes(en, task->span.n));
 }
 
@@ -434,10 +464,9 @@ enum { UPDATE_CHUNK_PARAMS = 1 << 16 };
 static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
     const struct ot_adamw_step *params = at_parity(en, en->layout.params_host[0], step);
-    struct ot_tile_span home = ot_slab_state_on_host(&en->chain, &en->plan, task->slab);
     struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
     struct ot_adamw part,
-        whole = span_update(en, task, params + task->slab, home.n, task->span.first - home.first,
+        whole = span_update(en, task, params + task->slab, state_off_gpu(en, task), weights_off_gpu(en, task),
                             at_param(en, task->from, task->span.first - stays.n));
     for (int g = 0; g < slab->n_groups && !whole.step->skip; g++)
         if (group_update(task, &slab->groups[g], &whole, &part))
@@ -455,7 +484,7 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         break;
     case OT_TASK_FETCH:
     case OT_TASK_UPLOAD:
-        copy_weights(en, task, lane, OT_COPY_H2D);
+        copy_in(en, task, lane);
         break;
     case OT_TASK_FORWARD:
         forward(en, task, step, lane);
@@ -493,7 +522,7 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         update_gpu(en, task, lane);
         break;
     case OT_TASK_STORE:
-        copy_weights(en, task, lane, OT_COPY_D2H);
+        store(en, task, lane);
         break;
     case OT_TASK_STATE_IN:
         state_in(en, task, lane);
@@ -507,10 +536,10 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
     case OT_TASK_LOSS_OUT:
         loss_out(en, task, step, lane);
         break;
-    case OT_TASK_NVME_READ:
+    case OT_TASK_NVME_READ: /* the nvme lanes': ot_engine_start_task */
     case OT_TASK_NVME_WRITE:
     case OT_TASK_KINDS:
-        assert(!"a task kind");
+        assert(!"a task of this lane");
     }
     return 0;
 }

@@ -1,285 +1,15 @@
 #include "offload/executor.h"
 
-#include <assert.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
+#include "offload/executor_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/base/random.h"
 #include "src/base/thread.h"
 
-enum { IN_FLIGHT = 2, DEVICE_LANES = OT_LANE_CPU, STALL_SECONDS = 60 };
-
-struct instance;
-
-/* What a lane's notification brings back. */
-struct notice {
-    struct ot_executor *executor;
-    struct instance *instance;
-    int task;
-};
-
-/* One step in flight. */
-struct instance {
-    struct ot_bound *bound;
-    int64_t step;
-    int remaining; /* cpu tasks, and device lanes, that are not finished */
-    int pins;      /* lanes about to wait for one of the events: it must not be recorded anew before */
-    struct instance *previous; /* the step before, while it is not complete */
-    bool *issued, *done; /* [n_tasks]: enqueued; known to be finished (cpu tasks, and tasks that notify) */
-    int *pending;        /* [n_tasks]: edges not yet satisfied, of cpu tasks */
-    struct ot_event **events;   /* [n_tasks], NULL where not needed */
-    struct notice *notices;     /* [n_tasks] */
-    struct ot_stopwatch *watch; /* NULL without a trace */
-    bool traced;                /* it has run, and the trace does not have it yet */
-};
-
-struct ot_bound {
-    const struct ot_schedule *schedule;
-    struct instance instances[IN_FLIGHT];
-    int *first_dependent;      /* [n_tasks + 1]: where each task's cpu dependents begin */
-    struct ot_dep *dependents; /* task, and whether it is the next step's */
-};
-
-struct lane_thread {
-    struct ot_executor *executor;
-    enum ot_lane_id id;
-    struct ot_lane *lane; /* NULL for the cpu lane */
-    pthread_t thread;
-    pthread_cond_t wake;
-    bool started, waiting;
-    int64_t runs;             /* runs finished by this lane */
-    const struct ot_task *at; /* for the watchdog */
-    uint64_t delays;
-};
-
-struct ready {
-    struct instance *instance;
-    int task;
-};
-
-struct ot_executor {
-    struct ot_executor_config config;
-    pthread_mutex_t mutex;
-    pthread_cond_t driver;
-    struct lane_thread lanes[OT_LANE_COUNT];
-    int64_t submitted, completed;     /* runs */
-    struct instance *runs[IN_FLIGHT]; /* by run number */
-    int n_ready, ready_capacity;
-    struct ready *ready;
-    uint64_t progress; /* tasks passed; for the watchdog */
-    bool stop, failed;
-    struct ot_error error;
-};
-
-/* ---- completion (mutex held) ---- */
-
-static void wake_waiting(struct ot_executor *ex) {
-    for (int l = 0; l < OT_LANE_COUNT; l++)
-        if (ex->lanes[l].waiting)
-            pthread_cond_signal(&ex->lanes[l].wake);
-}
-
-static void push_ready(struct ot_executor *ex, struct instance *in, int task) {
-    assert(ex->n_ready < ex->ready_capacity);
-    ex->ready[ex->n_ready++] = (struct ready){in, task};
-    if (ex->lanes[OT_LANE_CPU].waiting)
-        pthread_cond_signal(&ex->lanes[OT_LANE_CPU].wake);
-}
-
-static void keep_failure(struct ot_executor *ex, int rc) {
-    if (rc < 0 && !ex->failed) {
-        ex->failed = true;
-        ot_error_save(&ex->error, rc);
-    }
-}
-
-static struct instance *next_instance(struct instance *in) {
-    struct instance *other = &in->bound->instances[(in->step + 1) & 1];
-    return other->previous == in ? other : NULL;
-}
-
-static void finish_part(struct ot_executor *ex, struct instance *in) {
-    if (--in->remaining > 0)
-        return;
-    struct instance *next = next_instance(in);
-    if (next)
-        next->previous = NULL; /* its edges into this step are satisfied from here on */
-    ex->completed++;
-    pthread_cond_broadcast(&ex->driver);
-    wake_waiting(ex);
-}
-
-static void mark_done(struct ot_executor *ex, struct instance *in, int task) {
-    const struct ot_bound *bound = in->bound;
-    const struct ot_schedule *s = bound->schedule;
-    enum ot_lane_id lane = s->tasks[task].lane;
-    struct instance *next = next_instance(in);
-    in->done[task] = true;
-    ex->progress++;
-    for (int d = bound->first_dependent[task]; d < bound->first_dependent[task + 1]; d++) {
-        struct instance *target = bound->dependents[d].previous_step ? next : in;
-        if (target && --target->pending[bound->dependents[d].task] == 0)
-            push_ready(ex, target, bound->dependents[d].task);
-    }
-    if (!ot_lane_is_device(lane) || s->lane_tasks[lane][s->lane_count[lane] - 1] == task)
-        finish_part(ex, in);
-    wake_waiting(ex);
-    pthread_cond_broadcast(&ex->driver);
-}
-
-static void on_notice(void *arg) {
-    struct notice *notice = arg;
-    pthread_mutex_lock(&notice->executor->mutex);
-    mark_done(notice->executor, notice->instance, notice->task);
-    pthread_mutex_unlock(&notice->executor->mutex);
-}
-
-/* ---- lanes ---- */
-
-static void delay(struct lane_thread *lt) {
-    uint64_t seed = lt->executor->config.delay_seed;
-    if (seed)
-        usleep((useconds_t)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, lt->id, 1), lt->delays++,
-                                           200));
-}
-
-static void wait_here(struct ot_executor *ex, struct lane_thread *lt) {
-    lt->waiting = true;
-    pthread_cond_wait(&lt->wake, &ex->mutex);
-    lt->waiting = false;
-}
-
-/* Makes sure of one edge: returns the event to wait for on the lane, or NULL if nothing is left to wait
- * for. */
-static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, struct instance *in,
-                               const struct ot_dep *dep) {
-    const struct ot_task *before = &in->bound->schedule->tasks[dep->task];
-    for (;;) {
-        struct instance *at = dep->previous_step ? in->previous : in;
-        if (!at || at->done[dep->task])
-            return NULL;
-        if (ot_lane_is_device(before->lane) && at->issued[dep->task])
-            return at->events[dep->task];
-        wait_here(ex, lt);
-    }
-}
-
-/* Never under the mutex: enqueuing may wait for the lane, whose notifications need the mutex. */
-static void wait_for_dep(struct ot_executor *ex, struct lane_thread *lt, struct instance *in,
-                         const struct ot_dep *dep) {
-    pthread_mutex_lock(&ex->mutex);
-    struct ot_event *event = settle(ex, lt, in, dep);
-    struct instance *owner = dep->previous_step ? in->previous : in;
-    if (event)
-        owner->pins++;
-    pthread_mutex_unlock(&ex->mutex);
-    if (!event)
-        return;
-    ot_lane_wait(lt->lane, event);
-    pthread_mutex_lock(&ex->mutex);
-    if (--owner->pins == 0)
-        pthread_cond_broadcast(&ex->driver);
-    pthread_mutex_unlock(&ex->mutex);
-}
-
-static void run_device_task(struct ot_executor *ex, struct lane_thread *lt, struct instance *in, int index) {
-    const struct ot_task *task = &in->bound->schedule->tasks[index];
-    pthread_mutex_lock(&ex->mutex);
-    lt->at = task;
-    pthread_mutex_unlock(&ex->mutex);
-    for (int d = 0; d < task->n_deps; d++)
-        wait_for_dep(ex, lt, in, &task->deps[d]);
-    delay(lt);
-    char name[64];
-    ot_lane_mark(lt->lane, ot_task_describe(task, ex->config.chain, name, sizeof name));
-    ot_stopwatch_begin(in->watch, index, lt->lane);
-    int rc = ex->config.run(ex->config.context, task, in->step, lt->lane);
-    ot_stopwatch_end(in->watch, index, lt->lane);
-    if (task->needs_event)
-        ot_lane_record(lt->lane, in->events[index]);
-    pthread_mutex_lock(&ex->mutex);
-    keep_failure(ex, rc);
-    in->issued[index] = true;
-    ex->progress++;
-    lt->at = NULL;
-    wake_waiting(ex);
-    pthread_mutex_unlock(&ex->mutex);
-    /* Last: once the lane's last task has notified, the instance may be started anew. */
-    if (task->needs_notify)
-        ot_lane_notify(lt->lane, on_notice, &in->notices[index]);
-}
-
-static void *device_lane_main(void *arg) {
-    struct lane_thread *lt = arg;
-    struct ot_executor *ex = lt->executor;
-    for (;;) {
-        pthread_mutex_lock(&ex->mutex);
-        while (lt->runs == ex->submitted && !ex->stop)
-            wait_here(ex, lt);
-        struct instance *in = lt->runs < ex->submitted ? ex->runs[lt->runs % IN_FLIGHT] : NULL;
-        pthread_mutex_unlock(&ex->mutex);
-        if (!in)
-            return NULL;
-        const struct ot_schedule *s = in->bound->schedule;
-        int count = s->lane_count[lt->id];
-        const int *tasks = s->lane_tasks[lt->id];
-        for (int i = 0; i < count; i++)
-            run_device_task(ex, lt, in, tasks[i]);
-        pthread_mutex_lock(&ex->mutex);
-        lt->runs++;
-        if (count == 0) /* nothing that would notify */
-            finish_part(ex, in);
-        pthread_mutex_unlock(&ex->mutex);
-    }
-}
-
-/* The ready task with the earliest deadline, older steps first. */
-static struct ready take_ready(struct ot_executor *ex) {
-    int best = 0;
-    for (int i = 1; i < ex->n_ready; i++) {
-        const struct ready *a = &ex->ready[i], *b = &ex->ready[best];
-        int da = a->instance->bound->schedule->tasks[a->task].deadline;
-        int db = b->instance->bound->schedule->tasks[b->task].deadline;
-        if (a->instance->step != b->instance->step ? a->instance->step < b->instance->step
-            : da != db                             ? da < db
-                                                   : a->task < b->task)
-            best = i;
-    }
-    struct ready taken = ex->ready[best];
-    ex->ready[best] = ex->ready[--ex->n_ready];
-    return taken;
-}
-
-static void *cpu_lane_main(void *arg) {
-    struct lane_thread *lt = arg;
-    struct ot_executor *ex = lt->executor;
-    pthread_mutex_lock(&ex->mutex);
-    for (;;) {
-        while (ex->n_ready == 0 && !ex->stop)
-            wait_here(ex, lt);
-        if (ex->n_ready == 0)
-            break;
-        struct ready next = take_ready(ex);
-        const struct ot_task *task = &next.instance->bound->schedule->tasks[next.task];
-        lt->at = task;
-        pthread_mutex_unlock(&ex->mutex);
-        delay(lt);
-        ot_stopwatch_begin(next.instance->watch, next.task, NULL);
-        int rc = ex->config.run(ex->config.context, task, next.instance->step, NULL);
-        ot_stopwatch_end(next.instance->watch, next.task, NULL);
-        pthread_mutex_lock(&ex->mutex);
-        keep_failure(ex, rc);
-        lt->at = NULL;
-        mark_done(ex, next.instance, next.task);
-    }
-    pthread_mutex_unlock(&ex->mutex);
-    return NULL;
-}
+enum { STALL_SECONDS = 60 };
 
 /* ---- opening and closing ---- */
 
@@ -301,13 +31,14 @@ int ot_executor_open(const struct ot_executor_config *config, struct ot_executor
         ex->lanes[l].id = (enum ot_lane_id)l;
         pthread_cond_init(&ex->lanes[l].wake, NULL);
     }
-    for (int l = 0; l <= OT_LANE_CPU; l++) {
+    for (int l = 0; l < OT_LANE_COUNT; l++) {
         struct lane_thread *lt = &ex->lanes[l];
         bool on_device = ot_lane_is_device(lt->id);
+        if (lt->id > OT_LANE_CPU && !config->start)
+            continue;
         if (on_device)
             OT_TRY_GOTO(ot_lane_open(config->device, ot_lane_name(lt->id), &lt->lane), rc, out);
-        int error = ot_thread_start(&lt->thread, ot_lane_name(lt->id),
-                                    on_device ? device_lane_main : cpu_lane_main, lt);
+        int error = ot_thread_start(&lt->thread, ot_lane_name(lt->id), ot_executor_lane_main, lt);
         if (error) {
             rc = ot_fail_errno(OT_E_IO, error, "cannot start the thread of lane %s", ot_lane_name(lt->id));
             goto out;
@@ -335,10 +66,10 @@ void ot_executor_close(struct ot_executor *ex) {
             pthread_join(ex->lanes[l].thread, NULL);
         ot_lane_close(ex->lanes[l].lane);
         pthread_cond_destroy(&ex->lanes[l].wake);
+        free(ex->lanes[l].ready);
     }
     pthread_cond_destroy(&ex->driver);
     pthread_mutex_destroy(&ex->mutex);
-    free(ex->ready);
     free(ex);
 }
 
@@ -360,7 +91,7 @@ static int open_instance(struct ot_executor *ex, struct ot_bound *bound, struct 
     return ot_stopwatch_open(ex->config.trace, ex->config.device, bound->schedule, &in->watch);
 }
 
-/* For each task, the cpu tasks that wait for it; the other lanes look for themselves. */
+/* For each task, the tasks of host lanes that wait for it; the device's lanes look for themselves. */
 static int list_dependents(struct ot_bound *bound) {
     const struct ot_schedule *s = bound->schedule;
     int total = 0;
@@ -384,6 +115,17 @@ static int list_dependents(struct ot_bound *bound) {
     return 0;
 }
 
+static int grow_ready(struct lane_thread *lt, int most) {
+    if (most <= lt->ready_capacity)
+        return 0;
+    struct ready *grown = realloc(lt->ready, (size_t)most * sizeof *grown);
+    if (!grown)
+        return ot_fail(OT_E_BUDGET, "no memory for a schedule");
+    lt->ready = grown;
+    lt->ready_capacity = most;
+    return 0;
+}
+
 int ot_executor_bind(struct ot_executor *ex, const struct ot_schedule *schedule, struct ot_bound **out) {
     int rc = 0;
     struct ot_bound *bound = calloc(1, sizeof *bound);
@@ -391,16 +133,8 @@ int ot_executor_bind(struct ot_executor *ex, const struct ot_schedule *schedule,
     if (!bound)
         return ot_fail(OT_E_BUDGET, "no memory for a schedule");
     bound->schedule = schedule;
-    int most_ready = IN_FLIGHT * schedule->lane_count[OT_LANE_CPU] + 1;
-    if (most_ready > ex->ready_capacity) {
-        struct ready *grown = realloc(ex->ready, (size_t)most_ready * sizeof *grown);
-        if (!grown) {
-            rc = ot_fail(OT_E_BUDGET, "no memory for a schedule");
-            goto out;
-        }
-        ex->ready = grown;
-        ex->ready_capacity = most_ready;
-    }
+    for (int l = DEVICE_LANES; l < OT_LANE_COUNT; l++)
+        OT_TRY_GOTO(grow_ready(&ex->lanes[l], IN_FLIGHT * schedule->lane_count[l]), rc, out);
     for (int i = 0; i < IN_FLIGHT; i++)
         OT_TRY_GOTO(open_instance(ex, bound, &bound->instances[i]), rc, out);
     OT_TRY_GOTO(list_dependents(bound), rc, out);
@@ -511,7 +245,7 @@ static void start_instance(struct ot_executor *ex, struct instance *in, int64_t 
     in->step = step;
     in->previous = overlaps ? other : NULL;
     in->traced = in->watch != NULL;
-    in->remaining = s->lane_count[OT_LANE_CPU] + DEVICE_LANES;
+    in->remaining = DEVICE_LANES;
     for (int i = 0; i < s->n_tasks; i++) {
         in->issued[i] = in->done[i] = false;
         in->pending[i] = 0;
@@ -520,9 +254,12 @@ static void start_instance(struct ot_executor *ex, struct instance *in, int64_t 
             in->pending[i] += !dep->previous_step || (in->previous && !in->previous->done[dep->task]);
         }
     }
-    for (int i = 0; i < s->lane_count[OT_LANE_CPU]; i++)
-        if (in->pending[s->lane_tasks[OT_LANE_CPU][i]] == 0)
-            push_ready(ex, in, s->lane_tasks[OT_LANE_CPU][i]);
+    for (int l = DEVICE_LANES; l < OT_LANE_COUNT; l++) {
+        in->remaining += s->lane_count[l];
+        for (int i = 0; i < s->lane_count[l]; i++)
+            if (in->pending[s->lane_tasks[l][i]] == 0)
+                ot_executor_push_ready(ex, in, s->lane_tasks[l][i]);
+    }
 }
 
 int ot_executor_submit(struct ot_executor *ex, struct ot_bound *bound, int64_t step) {
@@ -535,7 +272,7 @@ int ot_executor_submit(struct ot_executor *ex, struct ot_bound *bound, int64_t s
         start_instance(ex, in, step);
         ex->runs[ex->submitted % IN_FLIGHT] = in;
         ex->submitted++;
-        wake_waiting(ex);
+        ot_executor_wake_lanes(ex);
     }
     pthread_mutex_unlock(&ex->mutex);
     return rc;

@@ -1,10 +1,12 @@
-/* The executor: runs schedules step after step on the lanes of a device and on the CPU pool.
+/* The executor: runs schedules step after step on the lanes of a device, on the CPU pool and on the disks.
  *
  * A thread per device lane walks that lane's tasks in order. Before a task it makes sure of its edges: one
  * from another device lane becomes an event wait (once the other task has been enqueued), one from the cpu
- * lane is waited for here. Then it enqueues the task's work and goes on; it never waits for the device. One
- * more thread serves the cpu lane: of the tasks whose edges are satisfied it takes the one with the earliest
- * deadline. Who waits is always woken by whoever completes: nothing polls.
+ * lane or an nvme lane is waited for here. Then it enqueues the task's work and goes on; it never waits for
+ * the device. One more thread serves each lane of the host: of the tasks whose edges are satisfied it takes
+ * the one with the earliest deadline. The cpu lane's does the work itself; the nvme lanes' hand it to the
+ * store, a few tasks at a time, and are called back. Who waits is always woken by whoever completes: nothing
+ * polls.
  *
  * Two steps may be in flight. submit() blocks for the older one when a third comes. All public functions are
  * for one driving thread.
@@ -14,6 +16,7 @@
 
 #include "offload/schedule.h"
 #include "offload/trace.h"
+#include "src/base/error.h"
 
 struct ot_executor;
 struct ot_bound; /* a schedule with its events */
@@ -21,11 +24,17 @@ struct ot_bound; /* a schedule with its events */
 /* Does the task's work: enqueues on `lane`, or, for tasks of the cpu lane (lane NULL), does it at once. A
  * failure is kept and returned to the driver; the step's other tasks still run, so that nothing hangs. */
 typedef int (*ot_task_fn)(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
+/* Starts the work of an nvme lane's task and returns; calls done(arg, what went wrong or NULL) when it is
+ * complete, from any thread, or from within. */
+typedef void (*ot_task_done_fn)(void *arg, const struct ot_error *error);
+typedef void (*ot_task_start_fn)(void *context, const struct ot_task *task, int64_t step,
+                                 ot_task_done_fn done, void *arg);
 
 struct ot_executor_config {
     struct ot_device *device;
     const struct ot_chain *chain; /* for names */
     ot_task_fn run;
+    ot_task_start_fn start; /* NULL: no schedule has tasks on an nvme lane */
     void *context;
     struct ot_trace *trace; /* NULL: none */
     uint64_t delay_seed;    /* not 0: a random delay of 0..200 us before each task */

@@ -8,12 +8,14 @@
 
 /* What begins in memory: a device's vector loads want 256 bytes, disks and page tables 4 KiB. */
 enum { GPU_ALIGN = 256, HOST_ALIGN = 4096, BUFFER_LIMIT = 1 << 22 };
+/* Places of an extent (store.h). */
+enum { NVME_SIDES = 2 };
 
 struct maker {
     const struct ot_chain *chain;
     const struct ot_plan *plan;
     struct ot_layout *layout;
-    int capacity;
+    int capacity, extent_capacity;
     int rc;
 };
 
@@ -34,7 +36,7 @@ static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t byt
         mk->capacity = capacity;
     }
     size_t align = tier == OT_TIER_GPU ? GPU_ALIGN : HOST_ALIGN;
-    size_t rounded = (bytes + align - 1) / align * align;
+    size_t rounded = (bytes + align - 1) / align * align * (tier == OT_TIER_NVME ? NVME_SIDES : 1);
     if (bytes > SIZE_MAX / 4 || layout->tier_bytes[tier] > SIZE_MAX / 4) {
         mk->rc = ot_fail(
             OT_E_BUDGET,
@@ -43,9 +45,29 @@ static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t byt
         return OT_NO_BUFFER;
     }
     layout->buffers[layout->n_buffers] =
-        (struct ot_buffer){tier, name, bytes, rounded, layout->tier_bytes[tier], n_tiles};
+        (struct ot_buffer){tier, name, bytes, rounded, layout->tier_bytes[tier], n_tiles, 0};
     layout->tier_bytes[tier] += rounded;
     return layout->n_buffers++;
+}
+
+/* Extents of the buffer that was just added. */
+static void add_extents(struct maker *mk, const size_t *bytes, int n) {
+    struct ot_layout *layout = mk->layout;
+    while (mk->rc >= 0 && layout->n_extents + n > mk->extent_capacity) {
+        int capacity = mk->extent_capacity ? mk->extent_capacity * 2 : 256;
+        size_t *grown = realloc(layout->extent_bytes, (size_t)capacity * sizeof *grown);
+        if (!grown) {
+            mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %d extents", layout->n_extents);
+            return;
+        }
+        layout->extent_bytes = grown;
+        mk->extent_capacity = capacity;
+    }
+    if (mk->rc < 0)
+        return;
+    layout->buffers[layout->n_buffers - 1].first_extent = layout->n_extents;
+    memcpy(layout->extent_bytes + layout->n_extents, bytes, (size_t)n * sizeof *bytes);
+    layout->n_extents += n;
 }
 
 static int *new_indices(struct maker *mk, int64_t n) {
@@ -87,7 +109,24 @@ enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {
 }
 
 bool ot_slab_is_streamed(const struct ot_plan *plan, int slab) {
-    return plan->slabs[slab].weights == OT_HOME_HOST;
+    return plan->slabs[slab].weights != OT_HOME_GPU;
+}
+
+bool ot_slab_state_passes(const struct ot_plan *plan, int slab, enum ot_tile_engine engine) {
+    return engine != OT_TILE_GPU && plan->slabs[slab].state == OT_HOME_NVME;
+}
+
+bool ot_slab_weights_pass(const struct ot_plan *plan, int slab) {
+    return plan->slabs[slab].weights == OT_HOME_NVME;
+}
+
+int64_t ot_plan_passing_tiles(const struct ot_plan *plan) {
+    int64_t n = 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        for (int e = 0; e < OT_TILE_ENGINES; e++)
+            if (ot_slab_weights_pass(plan, s) || ot_slab_state_passes(plan, s, (enum ot_tile_engine)e))
+                n += plan->slabs[s].tiles[e];
+    return n;
 }
 
 /* fp32 gradients that wait on the device anyway need no slot: they are summed where they wait. A tied slab's
@@ -137,10 +176,28 @@ struct ot_tile_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const s
     return ot_slab_span(chain, plan, slab, 0, sp->tiles[OT_TILE_GPU] + streamed);
 }
 
-struct ot_tile_span ot_slab_state_on_host(const struct ot_chain *chain, const struct ot_plan *plan,
+struct ot_tile_span ot_slab_state_off_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
                                           int slab) {
     const int *tiles = plan->slabs[slab].tiles;
     return ot_slab_span(chain, plan, slab, tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU]);
+}
+
+/* A row of extents: n_tiles of the slab from first_tile on, bytes(n) for a tile of n parameters. */
+static int add_on_nvme(struct maker *mk, const char *name, int slab, struct ot_tile_span span,
+                       size_t (*bytes)(const struct ot_chain *, int64_t)) {
+    size_t *extents = malloc((size_t)(span.n_tiles + 1) * sizeof *extents), sum = 0;
+    if (!extents) {
+        mk->rc = mk->rc < 0 ? mk->rc : ot_fail(OT_E_BUDGET, "no memory for a plan of %d tiles", span.n_tiles);
+        return OT_NO_BUFFER;
+    }
+    for (int t = 0; t < span.n_tiles; t++) {
+        extents[t] = bytes(mk->chain, ot_slab_span(mk->chain, mk->plan, slab, span.first_tile + t, 1).n);
+        sum += extents[t];
+    }
+    int buffer = add(mk, OT_TIER_NVME, name, sum, span.n_tiles);
+    add_extents(mk, extents, span.n_tiles);
+    free(extents);
+    return buffer;
 }
 
 static void add_training(struct maker *mk, int s) {
@@ -148,13 +205,15 @@ static void add_training(struct maker *mk, int s) {
     struct ot_slab_buffers *b = &mk->layout->slabs[s];
     int64_t n = chain->slabs[s].n_params;
     struct ot_tile_span on_gpu = ot_slab_part(chain, mk->plan, s, OT_TILE_GPU);
-    struct ot_tile_span on_host = ot_slab_state_on_host(chain, mk->plan, s);
+    struct ot_tile_span off_gpu = ot_slab_state_off_gpu(chain, mk->plan, s);
     struct ot_tile_span waiting = ot_slab_waiting_on_gpu(chain, mk->plan, s);
     if (on_gpu.n > 0)
         b->state_gpu = add(mk, OT_TIER_GPU, "optimizer state", state_bytes(chain, on_gpu.n), 1);
-    if (on_host.n > 0)
+    if (off_gpu.n > 0 && mk->plan->slabs[s].state == OT_HOME_NVME)
+        b->state_nvme = add_on_nvme(mk, "optimizer state", s, off_gpu, state_bytes);
+    else if (off_gpu.n > 0)
         b->state_host =
-            add(mk, OT_TIER_HOST, "optimizer state", state_bytes(chain, on_host.n), on_host.n_tiles);
+            add(mk, OT_TIER_HOST, "optimizer state", state_bytes(chain, off_gpu.n), off_gpu.n_tiles);
     if (waiting.n > 0)
         b->grad_gpu = add(mk, OT_TIER_GPU, "gradients", weight_bytes(chain, waiting.n), 1);
     if (waiting.n < n)
@@ -168,10 +227,13 @@ static void add_slab(struct maker *mk, int s) {
     struct ot_slab_buffers *b = &mk->layout->slabs[s];
     size_t bytes = weight_bytes(mk->chain, mk->chain->slabs[s].n_params);
     int tiles = ot_slab_tiles(mk->chain, mk->plan, s);
-    *b = (struct ot_slab_buffers){-1, -1, -1, -1, -1, -1, -1};
+    *b = (struct ot_slab_buffers){-1, -1, -1, -1, -1, -1, -1, -1, -1};
     if (sp->weights == OT_HOME_GPU)
         b->weights_gpu = add(mk, OT_TIER_GPU, "weights", bytes, tiles);
-    if (sp->weights == OT_HOME_HOST || (mk->plan->train && sp->tiles[OT_TILE_CPU] > 0))
+    if (sp->weights == OT_HOME_NVME)
+        b->weights_nvme =
+            add_on_nvme(mk, "weights", s, ot_slab_span(mk->chain, mk->plan, s, 0, tiles), weight_bytes);
+    else if (sp->weights == OT_HOME_HOST || (mk->plan->train && sp->tiles[OT_TILE_CPU] > 0))
         b->weights_host = add(mk, OT_TIER_HOST, "weights", bytes, tiles);
     if (mk->plan->train)
         add_training(mk, s);
@@ -191,6 +253,24 @@ static void add_state_slots(struct maker *mk) {
     layout->state_slots = add_many(mk, OT_TIER_GPU, "optimizer state slots", bytes, mk->plan->state_slots);
 }
 
+/* As large as the largest tile that passes needs it. */
+static void add_tile_slots(struct maker *mk) {
+    struct ot_layout *layout = mk->layout;
+    int64_t state = 0, weights = 0;
+    for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
+        int64_t tile = clip_params(mk->chain->slabs[s].n_params, mk->plan->tile_params);
+        bool off_gpu = ot_slab_state_off_gpu(mk->chain, mk->plan, s).n > 0;
+        if (off_gpu && mk->plan->slabs[s].state == OT_HOME_NVME && tile > state)
+            state = tile;
+        if (ot_slab_weights_pass(mk->plan, s) && tile > weights)
+            weights = tile;
+    }
+    layout->slot_weights_offset = state_bytes(mk->chain, state);
+    layout->tile_slots =
+        add_tiled(mk, OT_TIER_HOST, "optimizer state slots",
+                  layout->slot_weights_offset + weight_bytes(mk->chain, weights), 2, mk->plan->tile_slots);
+}
+
 static void add_slots(struct maker *mk) {
     const struct ot_chain *chain = mk->chain;
     int64_t largest[OT_SLOT_KINDS] = {0};
@@ -207,11 +287,24 @@ static void add_slots(struct maker *mk) {
         struct ot_layout *layout = mk->layout;
         layout->weight_slots[k] = add_tiled(mk, OT_TIER_GPU, "weight slots", weight_bytes(chain, largest[k]),
                                             tiles[k], plan->weight_slots[k]);
+        layout->host_weight_slots[k] =
+            add_tiled(mk, OT_TIER_HOST, "weight slots", weight_bytes(chain, largest[k]), tiles[k],
+                      plan->host_weight_slots[k]);
         layout->grad_slots[k] =
             add_many(mk, OT_TIER_GPU, "gradient slots", (size_t)largest[k] * 4, plan->grad_slots[k]);
         layout->stage_slots[k] = add_many(mk, OT_TIER_GPU, "gradient slots", weight_bytes(chain, largest[k]),
                                           plan->stage_slots[k]);
     }
+}
+
+static int *add_boundary_extents(struct maker *mk, size_t bytes, int64_t n) {
+    int *indices = new_indices(mk, n);
+    size_t rounded = (bytes + HOST_ALIGN - 1) / HOST_ALIGN * HOST_ALIGN;
+    for (int64_t i = 0; indices && i < n; i++) {
+        indices[i] = add(mk, OT_TIER_NVME, "activations", rounded, 1);
+        add_extents(mk, &rounded, 1);
+    }
+    return indices;
 }
 
 static void add_boundaries(struct maker *mk) {
@@ -226,9 +319,13 @@ static void add_boundaries(struct maker *mk) {
         add_many(mk, OT_TIER_GPU, "activations", bytes, (int64_t)layout->n_boundaries * plan->max_micro);
     if (!plan->train)
         return;
-    if (!all)
+    if (plan->activations == OT_HOME_HOST)
         layout->boundary_host =
             add_many(mk, OT_TIER_HOST, "activations", bytes, (int64_t)boundaries * plan->max_micro);
+    if (plan->activations == OT_HOME_NVME)
+        layout->boundary_nvme = add_boundary_extents(mk, bytes, (int64_t)boundaries * plan->max_micro);
+    layout->host_activation_slots =
+        add_many(mk, OT_TIER_HOST, "activation slots", bytes, plan->host_activation_slots);
     layout->activation_slots = add_many(mk, OT_TIER_GPU, "activation slots", bytes, plan->activation_slots);
     layout->boundary_grad = add_many(mk, OT_TIER_GPU, "activation gradients", bytes, plan->max_micro);
 }
@@ -285,7 +382,7 @@ static void add_step_buffers(struct maker *mk) {
 }
 
 int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out) {
-    struct maker mk = {chain, plan, out, 0, 0};
+    struct maker mk = {.chain = chain, .plan = plan, .layout = out};
     memset(out, 0, sizeof *out);
     out->slabs = calloc((size_t)chain->n_slabs, sizeof *out->slabs);
     if (!out->slabs)
@@ -295,6 +392,7 @@ int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, str
     out->idle_offset = out->tier_bytes[OT_TIER_GPU];
     add_slots(&mk);
     add_state_slots(&mk);
+    add_tile_slots(&mk);
     add_boundaries(&mk);
     add_workspace(&mk);
     out->idle_bytes = out->tier_bytes[OT_TIER_GPU] - out->idle_offset;
@@ -309,9 +407,14 @@ void ot_layout_free(struct ot_layout *layout) {
         free(layout->weight_slots[k]);
         free(layout->grad_slots[k]);
         free(layout->stage_slots[k]);
+        free(layout->host_weight_slots[k]);
     }
     free(layout->boundary_gpu);
     free(layout->boundary_host);
+    free(layout->boundary_nvme);
+    free(layout->host_activation_slots);
+    free(layout->tile_slots);
+    free(layout->extent_bytes);
     free(layout->activation_slots);
     free(layout->state_slots);
     free(layout->boundary_grad);

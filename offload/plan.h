@@ -53,7 +53,7 @@ enum ot_home {
 enum ot_order { OT_ORDER_LAYER, OT_ORDER_MICRO }; /* layer-major, or micro-batch-major (for comparison) */
 enum ot_slot_kind { OT_SLOT_LAYER, OT_SLOT_EDGE, OT_SLOT_KINDS };
 
-enum { OT_PLAN_MAX_SLOTS = 8, OT_PLAN_MAX_STATE_SLOTS = 64 };
+enum { OT_PLAN_MAX_SLOTS = 8, OT_PLAN_MAX_STATE_SLOTS = 64, OT_PLAN_MAX_TILE_SLOTS = 4096 };
 
 enum ot_tile_engine { OT_TILE_GPU, OT_TILE_STREAM, OT_TILE_CPU, OT_TILE_ENGINES };
 const char *ot_tile_engine_name(enum ot_tile_engine engine); /* "gpu", "stream", "cpu" */
@@ -109,6 +109,7 @@ struct ot_plan_request {
     bool train, clip;
     enum ot_home weights, state, activations; /* AUTO, or forced for all slabs */
     double shares[OT_TILE_ENGINES];           /* of the tiles, by engine; all 0: chosen */
+    int64_t tile_params;                      /* of the optimizer's tiles; 0: chosen */
     int slots;                                /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
     int recompute;                            /* -1: chosen, 0: keep everything, 1: recompute every block */
     enum ot_order order;
@@ -120,7 +121,8 @@ struct ot_plan_request {
  * micro-batches large enough, then activations on the device, then slots enough to overlap; as much
  * residency as that leaves room for, from slab 0 on, whose update the next forward waits for first; then the
  * waiting gradients of streamed tiles, then kept activations; streams what does not fit. State that does not
- * fit is the CPU pool's. Shares are of the whole chain's tiles: gpu takes the first ones, for the same
+ * fit is the CPU pool's. What the host has no room for goes to nvme, where there is a budget for it: state,
+ * then boundary activations, then weights, of the last slabs first. Shares are of the whole chain's tiles: gpu takes the first ones, for the same
  * reason, and stream and cpu take turns in the others, so that both are at work on what is needed next.
  * Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what would fit (the memory that the
  * sentence says to give is enough, the rest unchanged); OT_E_USAGE: a request that cannot be. The caller

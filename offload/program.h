@@ -1,5 +1,5 @@
 /* Writing a step down as a sequential program: what the generators (program_train.c, program_update.c,
- * program_forward.c) share. Internal to offload/.
+ * program_forward.c, program_nvme.c) share. Internal to offload/.
  *
  * A program ends at the first failure: p->rc keeps it, and everything after it does nothing.
  */
@@ -46,6 +46,7 @@ struct ot_program {
     struct ot_visit *visits;
     struct ot_need *needs;
     struct ot_ring weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS];
+    struct ot_ring host_weights[OT_SLOT_KINDS]; /* owner: the slab whose present weights the slot has */
 
     int n_returns, next_return; /* boundaries that come back from the host, in program order */
     struct ot_return {
@@ -56,7 +57,7 @@ struct ot_program {
     int n_deferred;
     int *streamed;  /* [n_slabs]: streamed tiles that have had the step before's update */
     bool *uploaded; /* [n_slabs]: a resident slab has what the pool has updated of it */
-    int next_state_slot;
+    int next_state_slot, next_tile_slot, next_host_activation; /* these slots take turns */
 };
 
 /* Errors: OT_E_BUDGET; ot_program_close is called in either case. */
@@ -104,6 +105,32 @@ void ot_program_upload(struct ot_program *p, int slab);
 /* Brings the number of streamed tiles that have been updated to `upto`; the slab's weights must be on the
  * device. */
 void ot_program_stream(struct ot_program *p, int slab, int upto);
+
+/* What lives on nvme (program_nvme.c). The host buffer that a slab's weights reach the device from: their
+ * home, or a slot that they are read into unless it has them. */
+int ot_program_weights_on_host(struct ot_program *p, int slab, struct ot_tile_span span);
+/* They have changed, or will: no slot has them any more. */
+void ot_program_forget_weights(struct ot_program *p, int slab);
+/* A slot for the tile of the slab, OT_NO_BUFFER where nothing of it passes through one. What the engine's
+ * update is about to read of it, at that version, is read into it. */
+int ot_program_tile_in(struct ot_program *p, int slab, int tile, enum ot_tile_engine engine, int version);
+/* From the slot to its extents. */
+void ot_program_tile_out(struct ot_program *p, int slab, int tile, enum ot_tile_engine engine, int slot,
+                         int version);
+/* Accesses to the tile's state and weights off the device, in the slot or at home, for a task that moves or
+ * updates them; sets task->state, or returns the weights' buffer. */
+void ot_program_tile_state(struct ot_program *p, struct ot_task *task, int slot, bool reads, bool writes,
+                           struct ot_tag before, struct ot_tag after);
+int ot_program_tile_weights(struct ot_program *p, struct ot_task *task, int slot, bool reads, bool writes,
+                            struct ot_tag before, struct ot_tag after);
+/* Boundaries: the host buffer that one leaves the device for, or comes back from. */
+int ot_program_boundary_home(struct ot_program *p, int boundary, int micro);
+void ot_program_boundary_write(struct ot_program *p, int boundary, int micro, int slot);
+int ot_program_boundary_read(struct ot_program *p, int boundary, int micro);
+
+/* Weights of the task's span from one place to another, those tiles that the stream engine has not updated in
+ * this step one version behind. */
+void ot_program_move_weights(struct ot_program *p, struct ot_task *task, int from, int to);
 
 static inline struct ot_tag ot_tag(enum ot_content content, int index, int micro, int version) {
     return (struct ot_tag){

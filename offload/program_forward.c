@@ -25,10 +25,10 @@ static void add_needs(struct ot_program *p, int v) {
             p->needs[p->n_needs++] = (struct ot_need){block->uses[u].slab, v};
 }
 
-/* Boundaries homed on the host come back for backward; the newest two are still on the device (see
+/* Boundaries whose home is not the device come back for backward; the newest two are still on the device (see
  * ot_layout). */
 static void add_returns(struct ot_program *p) {
-    if (!p->layout->boundary_host)
+    if (!ot_layout_spills_boundaries(p->layout))
         return;
     for (int v = 0; v < p->n_visits; v++) {
         const struct ot_visit *visit = &p->visits[v];
@@ -61,6 +61,8 @@ int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const st
         OT_TRY(p->rc = ot_ring_open(&p->weights[k], layout->weight_slots[k], plan->weight_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->grads[k], layout->grad_slots[k], plan->grad_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->stages[k], layout->stage_slots[k], plan->stage_slots[k]));
+        OT_TRY(p->rc = ot_ring_open(&p->host_weights[k], layout->host_weight_slots[k],
+                                    plan->host_weight_slots[k]));
     }
     for (size_t r = 0; r < rounds; r++)
         add_visits(p, (int)r, micro_major || !train ? 1 : plan->max_micro);
@@ -82,6 +84,7 @@ int ot_program_close(struct ot_program *p) {
         ot_ring_close(&p->weights[k]);
         ot_ring_close(&p->grads[k]);
         ot_ring_close(&p->stages[k]);
+        ot_ring_close(&p->host_weights[k]);
     }
     free(p->visits);
     free(p->needs);
@@ -103,32 +106,39 @@ struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab) {
     return ot_slab_span(p->chain, p->plan, slab, 0, ot_slab_tiles(p->chain, p->plan, slab));
 }
 
-/* Some of the fetched tiles, all of one version. */
-static void fetch_tiles(struct ot_program *p, struct ot_task *task, int first, int end, int version) {
+/* Some of the moved tiles, all of one version. */
+static void move_tiles(struct ot_program *p, struct ot_task *task, int places[2], int first, int end,
+                       int version) {
     struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, task->slab, 0, version);
     int from = first > task->span.first_tile ? first : task->span.first_tile;
     int to = task->span.first_tile + task->span.n_tiles;
     to = end < to ? end : to;
     if (from >= to)
         return;
-    ot_program_read(p, task, task->from, tag);
+    ot_program_read(p, task, places[0], tag);
     ot_program_narrow(task, from, to - from);
-    ot_program_write(p, task, task->to, tag);
+    ot_program_write(p, task, places[1], tag);
     ot_program_narrow(task, from, to - from);
+}
+
+void ot_program_move_weights(struct ot_program *p, struct ot_task *task, int from, int to) {
+    int slab = task->slab, places[2] = {from, to};
+    struct ot_tile_span stream = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
+    int pending = stream.first_tile + p->streamed[slab], end = stream.first_tile + stream.n_tiles;
+    move_tiles(p, task, places, 0, pending, 0);
+    move_tiles(p, task, places, pending, end, -1);
+    move_tiles(p, task, places, end, task->span.first_tile + task->span.n_tiles, 0);
 }
 
 void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
-    struct ot_tile_span stream = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
-    int pending = stream.first_tile + p->streamed[slab], end = stream.first_tile + stream.n_tiles;
+    int from = ot_program_weights_on_host(p, slab, span);
     struct ot_task *task = ot_program_task(p, OT_TASK_FETCH, OT_LANE_H2D);
     task->slab = slab;
     task->span = span;
-    task->from = p->layout->slabs[slab].weights_host;
+    task->from = from;
     task->to = ring->buffers[slot];
-    fetch_tiles(p, task, 0, pending, 0);
-    fetch_tiles(p, task, pending, end, -1);
-    fetch_tiles(p, task, end, span.first_tile + span.n_tiles, 0);
+    ot_program_move_weights(p, task, task->from, task->to);
     ring->owner[slot] = slab;
     ring->last[slot] = p->schedule->n_tasks;
 }

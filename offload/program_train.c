@@ -8,27 +8,30 @@
 #include "offload/program.h"
 #include "src/base/error.h"
 
-/* ---- boundaries that live on the host ---- */
+/* ---- boundaries that do not live on the device ---- */
 
 static void boundary_out(struct ot_program *p, int boundary, int micro) {
+    int home = ot_program_boundary_home(p, boundary, micro);
     struct ot_task *task = ot_program_task(p, OT_TASK_BOUNDARY_OUT, OT_LANE_D2H);
     struct ot_tag tag = ot_tag(OT_CONTENT_BOUNDARY, boundary, micro, 0);
     task->block = boundary;
     task->micro = micro;
     task->from = ot_layout_boundary(p->layout, p->plan, boundary, micro);
-    task->to = p->layout->boundary_host[boundary * p->plan->max_micro + micro];
+    task->to = home;
     ot_program_read(p, task, task->from, tag);
     ot_program_write(p, task, task->to, tag);
+    ot_program_boundary_write(p, boundary, micro, home);
 }
 
 static void boundary_in(struct ot_program *p, struct ot_return *back) {
     int i =
         (int)(back - p->returns) % p->plan->activation_slots; /* used in order, so the oldest is free first */
+    int home = ot_program_boundary_read(p, back->boundary, back->micro);
     struct ot_task *task = ot_program_task(p, OT_TASK_BOUNDARY_IN, OT_LANE_H2D);
     struct ot_tag tag = ot_tag(OT_CONTENT_BOUNDARY, back->boundary, back->micro, 0);
     task->block = back->boundary;
     task->micro = back->micro;
-    task->from = p->layout->boundary_host[back->boundary * p->plan->max_micro + back->micro];
+    task->from = home;
     task->to = p->layout->activation_slots[i];
     back->slot = i;
     ot_program_read(p, task, task->from, tag);
@@ -271,7 +274,7 @@ static void stream_ahead(struct ot_program *p, int v, int done) {
 
 static void forward(struct ot_program *p, int block, int micro) {
     ot_program_forward(p, block, micro);
-    if (p->layout->boundary_host && block < p->chain->n_blocks - 1 - p->layout->n_boundaries)
+    if (ot_layout_spills_boundaries(p->layout) && block < p->chain->n_blocks - 1 - p->layout->n_boundaries)
         boundary_out(p, block, micro);
 }
 

@@ -53,28 +53,26 @@ void ot_program_params_in(struct ot_program *p, int slab) {
     ot_program_narrow(task, slab, 1);
 }
 
-/* ---- state on the host, updated there ---- */
+/* ---- state off the device, updated by the pool ---- */
 
 static void update_tile_on_cpu(struct ot_program *p, int slab, int tile) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
+    int slot = ot_program_tile_in(p, slab, tile, OT_TILE_CPU, 0);
     struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_CPU, OT_LANE_CPU);
     task->slab = slab;
     task->tile = tile;
     task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
     task->deadline = slab; /* slabs are numbered in the order in which forward needs them */
     task->from = b->grad_host;
-    task->to = b->weights_host;
-    task->state = b->state_host;
     ot_program_read(p, task, p->layout->params_host[0], ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
     ot_program_last(task)->parity = true;
     ot_program_narrow(task, slab, 1);
     ot_program_read(p, task, b->grad_host, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
-    ot_program_update(p, task, b->weights_host, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
-                      ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
-    ot_program_narrow(task, tile, 1);
-    ot_program_update(p, task, b->state_host, ot_tag(OT_CONTENT_STATE, slab, tile, 0),
-                      ot_tag(OT_CONTENT_STATE, slab, tile, 1));
-    ot_program_narrow(task, tile - p->plan->slabs[slab].tiles[OT_TILE_GPU], 1);
+    task->to = ot_program_tile_weights(p, task, slot, true, true, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
+                                       ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
+    ot_program_tile_state(p, task, slot, true, true, ot_tag(OT_CONTENT_STATE, slab, tile, 0),
+                          ot_tag(OT_CONTENT_STATE, slab, tile, 1));
+    ot_program_tile_out(p, slab, tile, OT_TILE_CPU, slot, 1);
 }
 
 void ot_program_update_cpu(struct ot_program *p, int slab) {
@@ -111,6 +109,28 @@ void ot_program_upload(struct ot_program *p, int slab) {
 
 /* ---- state on the device ---- */
 
+/* Weights updated on the device to their home off it, in one piece to the host, by tiles through slots to
+ * nvme. */
+static void store_weights(struct ot_program *p, int slab, struct ot_tile_span part, int weights) {
+    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1);
+    if (!ot_slab_weights_pass(p->plan, slab)) {
+        bring_home(p, OT_TASK_STORE, slab, part, weights, p->layout->slabs[slab].weights_host, 1);
+        return;
+    }
+    for (int tile = part.first_tile; tile < part.first_tile + part.n_tiles && p->rc >= 0; tile++) {
+        int slot = ot_program_tile_in(p, slab, tile, OT_TILE_GPU, 0);
+        struct ot_task *task = ot_program_task(p, OT_TASK_STORE, OT_LANE_D2H);
+        task->slab = slab;
+        task->tile = tile;
+        task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+        task->from = weights;
+        ot_program_read(p, task, weights, tag);
+        ot_program_narrow(task, tile, 1);
+        task->to = ot_program_tile_weights(p, task, slot, false, true, tag, tag);
+        ot_program_tile_out(p, slab, tile, OT_TILE_GPU, slot, 1);
+    }
+}
+
 void ot_program_update_gpu(struct ot_program *p, int slab) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
@@ -141,22 +161,21 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
     if (slot < 0)
         return;
     ring->owner[slot] = -1; /* the slot's weights belong to the next step: this one must not find them */
-    bring_home(p, OT_TASK_STORE, slab, part, weights, b->weights_host, 1);
+    store_weights(p, slab, part, weights);
 }
 
-/* ---- state on the host, streamed through the device ---- */
+/* ---- state off the device, streamed through the device ---- */
 
-static void state_in(struct ot_program *p, int slab, int tile, int slot) {
+/* home: the tile's slot on the host, where it has one. */
+static void state_in(struct ot_program *p, int slab, int tile, int home, int slot) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_tag tag = ot_tag(OT_CONTENT_STATE, slab, tile, -1);
     struct ot_task *task = ot_program_task(p, OT_TASK_STATE_IN, OT_LANE_H2D);
     task->slab = slab;
     task->tile = tile;
     task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
-    task->state = b->state_host;
     task->to = slot;
-    ot_program_read(p, task, b->state_host, tag);
-    ot_program_narrow(task, tile - p->plan->slabs[slab].tiles[OT_TILE_GPU], 1);
+    ot_program_tile_state(p, task, home, true, false, tag, tag);
     ot_program_write(p, task, slot, tag);
     if (p->plan->slabs[slab].grads == OT_HOME_GPU)
         return;
@@ -185,25 +204,23 @@ static void update_streamed(struct ot_program *p, int slab, int tile, int slot, 
     ot_program_read(p, task, b->grad_gpu, ot_tag(OT_CONTENT_GRAD, slab, 0, -1));
 }
 
-static void state_out(struct ot_program *p, int slab, int tile, int slot, int weights) {
-    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
+static void state_out(struct ot_program *p, int slab, int tile, int home, int slot, int weights) {
+    struct ot_tag state = ot_tag(OT_CONTENT_STATE, slab, tile, 0),
+                  tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0);
     struct ot_task *task = ot_program_task(p, OT_TASK_STATE_OUT, OT_LANE_D2H);
     task->slab = slab;
     task->tile = tile;
     task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
     task->from = slot;
-    task->state = b->state_host;
-    ot_program_read(p, task, slot, ot_tag(OT_CONTENT_STATE, slab, tile, 0));
-    ot_program_write(p, task, b->state_host, ot_tag(OT_CONTENT_STATE, slab, tile, 0));
-    ot_program_narrow(task, tile - p->plan->slabs[slab].tiles[OT_TILE_GPU], 1);
-    if (!ot_slab_is_streamed(p->plan, slab))
-        return;
-    task->weights[0] = weights;
-    task->to = b->weights_host;
-    ot_program_read(p, task, weights, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0));
-    ot_program_narrow(task, tile, 1);
-    ot_program_write(p, task, b->weights_host, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0));
-    ot_program_narrow(task, tile, 1);
+    ot_program_read(p, task, slot, state);
+    ot_program_tile_state(p, task, home, false, true, state, state);
+    if (ot_slab_is_streamed(p->plan, slab)) {
+        task->weights[0] = weights;
+        ot_program_read(p, task, weights, tag);
+        ot_program_narrow(task, tile, 1);
+        task->to = ot_program_tile_weights(p, task, home, false, true, tag, tag);
+    }
+    ot_program_tile_out(p, slab, tile, OT_TILE_STREAM, home, 0);
 }
 
 void ot_program_stream(struct ot_program *p, int slab, int upto) {
@@ -211,9 +228,11 @@ void ot_program_stream(struct ot_program *p, int slab, int upto) {
     for (; p->streamed[slab] < upto && p->rc >= 0; p->streamed[slab]++) {
         int tile = first + p->streamed[slab], weights = ot_program_weights(p, slab);
         int slot = p->layout->state_slots[p->next_state_slot++ % p->plan->state_slots];
-        state_in(p, slab, tile, slot);
+        int home = ot_program_tile_in(p, slab, tile, OT_TILE_STREAM, -1);
+        state_in(p, slab, tile, home, slot);
         update_streamed(p, slab, tile, slot, weights);
-        state_out(p, slab, tile, slot, weights);
+        state_out(p, slab, tile, home, slot, weights);
+        ot_program_forget_weights(p, slab);
     }
 }
 

@@ -215,17 +215,22 @@ static void hold(const struct verifier *vf, struct ot_tag *held, int buffer, int
 static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) {
     const struct ot_slab_buffers *b = &vf->layout->slabs[slab];
     const struct ot_slab_plan *sp = &vf->plan->slabs[slab];
-    int buffer = b->weights_host != OT_NO_BUFFER ? b->weights_host : b->weights_gpu;
+    int buffer = b->weights_host != OT_NO_BUFFER   ? b->weights_host
+                 : b->weights_nvme != OT_NO_BUFFER ? b->weights_nvme
+                                                   : b->weights_gpu;
     int on_gpu = sp->tiles[OT_TILE_GPU], streamed = on_gpu + sp->tiles[OT_TILE_STREAM];
     for (int t = 0; t < vf->layout->buffers[buffer].n_tiles; t++) {
         int8_t resident = t >= on_gpu ? -1 : 0, home = t >= on_gpu && t < streamed ? -1 : 0;
         struct ot_tag weights = {.content = OT_CONTENT_WEIGHTS, .index = slab, .version = home};
         hold(vf, held, b->weights_host, t, weights);
+        hold(vf, held, b->weights_nvme, t, weights);
         weights.version = resident;
         hold(vf, held, b->weights_gpu, t, weights);
         struct ot_tag state = {.content = OT_CONTENT_STATE, .index = slab, .version = home, .micro = t};
-        if (t >= on_gpu)
+        if (t >= on_gpu) {
             hold(vf, held, b->state_host, t - on_gpu, state);
+            hold(vf, held, b->state_nvme, t - on_gpu, state);
+        }
     }
     hold(vf, held, b->state_gpu, 0, (struct ot_tag){.content = OT_CONTENT_STATE, .index = slab});
     struct ot_tag waiting = {.content = OT_CONTENT_GRAD, .index = slab, .version = -1};

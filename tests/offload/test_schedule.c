@@ -104,13 +104,71 @@ static void dropped_edges_between_engines_are_seen(void **state) {
     }
 }
 
+static const enum ot_home all_tiers[3] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_NVME};
+
+/* Every mix of homes with something on nvme; small tiles, so that all engines share every slab, and as few or
+ * as many slots as there may be. */
+static void make_nvme(struct made *m, int mix) {
+    static const enum ot_dtype dtypes[3] = {OT_F32, OT_BF16, OT_F16};
+    enum ot_dtype dtype = dtypes[mix % 3];
+    tiny_defaults(&m->run, 2, mix & 1, dtype);
+    m->run.clip = dtype == OT_F16 || mix & 2 ? 1.0f : 0;
+    tiny_plan(&m->run, all_tiers[mix % 3], all_tiers[1 + mix / 3 % 2], all_tiers[mix / 6 % 3], 1 + mix % 3);
+    m->run.plan.state_slots = m->run.plan.tile_slots = 1 + mix % 4;
+    tiny_deal(&m->run, OT_SLAB_ALIGN_PARAMS * (1 + mix % 2), 1 + (unsigned)(mix % 7), (uint64_t)mix);
+    make_schedules(m);
+}
+
+static void dropped_edges_to_nvme_are_seen(void **state) {
+    (void)state;
+    int nvme_tasks = 0;
+    for (int mix = 0; mix < 36; mix++) {
+        struct made m;
+        make_nvme(&m, mix);
+        assert_true(drop_each_edge(&m, &m.schedule) > 5);
+        drop_each_edge(&m, &m.flush);
+        nvme_tasks += m.schedule.lane_count[OT_LANE_NVME_READ] + m.schedule.lane_count[OT_LANE_NVME_WRITE];
+        bool nvme = ot_ledger_total(&m.run.plan.ledger, OT_TIER_NVME) > 0;
+        assert_int_equal(m.schedule.lane_count[OT_LANE_NVME_READ] > 0, nvme);
+        discard(&m);
+    }
+    assert_true(nvme_tasks > 1000);
+}
+
+/* With n slots the reads of the first n tiles need nothing of the step that they are for: they are made during
+ * its forward and backward. */
+static void tiles_are_read_ahead(void **state) {
+    (void)state;
+    for (int slots = 2; slots <= 8; slots++) {
+        struct made m;
+        int ahead = 0;
+        tiny_defaults(&m.run, 3, false, OT_BF16);
+        tiny_plan(&m.run, OT_HOME_HOST, OT_HOME_NVME, OT_HOME_GPU, 2);
+        m.run.plan.tile_slots = slots;
+        tiny_deal(&m.run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_CPU, 0);
+        make_schedules(&m);
+        for (int t = 0; t < m.schedule.n_tasks; t++) {
+            const struct ot_task *task = &m.schedule.tasks[t];
+            bool of_this_step = false;
+            for (int d = 0; d < task->n_deps; d++)
+                of_this_step = of_this_step || !task->deps[d].previous_step;
+            ahead += task->kind == OT_TASK_NVME_READ && !of_this_step;
+        }
+        assert_int_equal(ahead, slots);
+        discard(&m);
+    }
+}
+
 /* A task that is left out: another one misses what it would have brought. */
 static void lost_work_is_seen(void **state) {
     (void)state;
-    for (unsigned mix = 0; mix < 16; mix++) {
+    for (unsigned mix = 0; mix < 32; mix++) {
         struct made m;
         int lost = 0;
-        make_engines(&m, ALL_ENGINES, mix);
+        if (mix < 16)
+            make_engines(&m, ALL_ENGINES, mix);
+        else
+            make_nvme(&m, (int)mix);
         for (int t = 0; t < m.schedule.n_tasks; t++) {
             struct ot_task *task = &m.schedule.tasks[t];
             int accesses = task->n_accesses;
@@ -151,22 +209,39 @@ static void state_streams_ahead(void **state) {
     discard(&m);
 }
 
+/* One access at a time uses the other of two slots; how many do. */
+static int swap_slots(struct made *m, const int *slots) {
+    int swapped = 0;
+    for (int t = 0; t < m->schedule.n_tasks; t++)
+        for (int a = 0; a < m->schedule.tasks[t].n_accesses; a++) {
+            struct ot_access *access = &m->schedule.tasks[t].accesses[a];
+            if (access->buffer != slots[0] && access->buffer != slots[1])
+                continue;
+            access->buffer = slots[0] + slots[1] - access->buffer;
+            check_fails(ot_schedule_verify(&m->schedule, &m->layout, &m->run.plan), OT_E_INTERNAL,
+                        "schedule: ");
+            access->buffer = slots[0] + slots[1] - access->buffer;
+            swapped++;
+        }
+    check_ok(ot_schedule_verify(&m->schedule, &m->layout, &m->run.plan));
+    return swapped;
+}
+
 /* A task that reads another slot than the one that was filled. */
 static void wrong_slots_are_seen(void **state) {
     (void)state;
     struct made m;
     make(&m, false, OT_F32, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2, 1.0f);
-    const int *slots = m.layout.weight_slots[OT_SLOT_LAYER];
-    for (int t = 0; t < m.schedule.n_tasks; t++)
-        for (int a = 0; a < m.schedule.tasks[t].n_accesses; a++) {
-            struct ot_access *access = &m.schedule.tasks[t].accesses[a];
-            if (access->buffer != slots[0] && access->buffer != slots[1])
-                continue;
-            access->buffer = slots[0] + slots[1] - access->buffer;
-            check_fails(ot_schedule_verify(&m.schedule, &m.layout, &m.run.plan), OT_E_INTERNAL, "schedule: ");
-            access->buffer = slots[0] + slots[1] - access->buffer;
-        }
-    check_ok(ot_schedule_verify(&m.schedule, &m.layout, &m.run.plan));
+    assert_true(swap_slots(&m, m.layout.weight_slots[OT_SLOT_LAYER]) > 10);
+    discard(&m);
+    tiny_defaults(&m.run, 3, false, OT_BF16);
+    tiny_plan(&m.run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
+    m.run.plan.tile_slots = 2;
+    tiny_deal(&m.run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_CPU | 1 << OT_TILE_STREAM, 0);
+    make_schedules(&m);
+    assert_true(swap_slots(&m, m.layout.host_weight_slots[OT_SLOT_LAYER]) > 10);
+    assert_true(swap_slots(&m, m.layout.tile_slots) > 10);
+    assert_true(swap_slots(&m, m.layout.host_activation_slots) > 4);
     discard(&m);
 }
 
@@ -265,6 +340,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dropped_edges_are_seen),
         cmocka_unit_test(dropped_edges_between_engines_are_seen),
+        cmocka_unit_test(dropped_edges_to_nvme_are_seen),
+        cmocka_unit_test(tiles_are_read_ahead),
         cmocka_unit_test(lost_work_is_seen),
         cmocka_unit_test(state_streams_ahead),
         cmocka_unit_test(uploads_wait_for_their_use),

@@ -98,7 +98,7 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
     struct ot_model *model;
     check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
     struct ot_plan_request request = {.chain = ot_model_chain(model),
-                                      .budget_bytes = {(size_t)1 << 30, (size_t)1 << 30},
+                                      .budget_bytes = {(size_t)1 << 30, (size_t)1 << 30, (size_t)1 << 30},
                                       .sequence_tokens = TINY_SEQUENCE,
                                       .step_sequences = TINY_STEP_SEQUENCES,
                                       .micro_sequences = run->micro_sequences,
@@ -147,6 +147,8 @@ void tiny_deal(struct tiny_run *run, int64_t tile_params, unsigned engines, uint
     }
     if (run->plan.state_slots == 0)
         run->plan.state_slots = 1;
+    if (run->plan.tile_slots == 0)
+        run->plan.tile_slots = ot_plan_passing_tiles(&run->plan) > 0;
     check_ok(ot_plan_finish(ot_model_chain(model), &run->plan));
     ot_model_close(model);
 }

@@ -1,0 +1,398 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/plan_candidate.h"
+#include "src/base/error.h"
+
+/* A micro-batch of this many tokens keeps the matrix units of every device that we know busy; more only costs
+ * memory. */
+enum { MICRO_TOKENS_ENOUGH = 4096, MIB = 1 << 20 };
+/* Of this many it is within a few percent of that: it is not cut further to make room for residency. */
+enum { MICRO_TOKENS_SOUND = 1024 };
+/* The CPU pool's unit: 2 Mi parameters, 52 MB of traffic: a few milliseconds, far above the cost of a
+ * hand-over. */
+enum { TILE_PARAMS = 2 << 20 };
+/* And no more tiles than this in all: each is a task, and the order of n tasks takes n^2 / 2 bytes to check.
+ * A 70B model's tiles grow to 17 Mi parameters, still fifty to a layer. */
+enum { MOST_TILES = OT_PLAN_MAX_TILE_SLOTS };
+/* Slots for tiles on nvme that keep reads, updates and writes at work side by side; and where memory is
+ * short. */
+enum { TILE_SLOTS = 8, FEW_TILE_SLOTS = 2 };
+
+/* What a plan takes of each tier, with what the caller reserves. */
+struct need {
+    size_t bytes[OT_TIER_COUNT];
+};
+
+static int measure(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan,
+                   struct need *out) {
+    OT_TRY(ot_candidate_build(rq, c, plan));
+    out->bytes[OT_TIER_GPU] = ot_ledger_total(&plan->ledger, OT_TIER_GPU) + (size_t)rq->extra_device_bytes;
+    out->bytes[OT_TIER_HOST] = ot_ledger_total(&plan->ledger, OT_TIER_HOST) + (size_t)rq->extra_host_bytes;
+    out->bytes[OT_TIER_NVME] = ot_ledger_total(&plan->ledger, OT_TIER_NVME);
+    return 0;
+}
+
+/* nvme takes what the host has no room for: it has room when both do. */
+static bool has_room(const struct ot_plan_request *rq, const struct need *need, enum ot_tier tier) {
+    bool nvme = tier == OT_TIER_GPU || need->bytes[OT_TIER_NVME] <= rq->budget_bytes[OT_TIER_NVME];
+    return nvme && need->bytes[tier] <= rq->budget_bytes[tier];
+}
+
+/* Measures the candidate with as little on nvme as the host's room asks for. */
+static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                           struct need *out) {
+    size_t room = rq->budget_bytes[OT_TIER_HOST];
+    c->spilled = 0;
+    OT_TRY(measure(rq, c, plan, out));
+    if (rq->budget_bytes[OT_TIER_NVME] == 0 || out->bytes[OT_TIER_HOST] <= room)
+        return 0;
+    int low = 1, high = ot_candidate_most_spilled(rq->chain);
+    while (low < high) {
+        c->spilled = low + (high - low) / 2;
+        OT_TRY(measure(rq, c, plan, out));
+        if (out->bytes[OT_TIER_HOST] <= room)
+            high = c->spilled;
+        else
+            low = c->spilled + 1;
+    }
+    c->spilled = low;
+    return measure(rq, c, plan, out);
+}
+
+/* The smallest plans that were seen: least[T] is the least of tier T among those that the other tiers have
+ * room for, both the one that needs the least of the device. SIZE_MAX: none seen. */
+struct shortage {
+    size_t least[OT_TIER_COUNT];
+    struct need both;
+};
+
+static int note_shortage(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                         struct shortage *shortage) {
+    struct need need;
+    OT_TRY(measure_spilled(rq, c, plan, &need));
+    size_t nvme = need.bytes[OT_TIER_NVME];
+    if (nvme > rq->budget_bytes[OT_TIER_NVME]) {
+        bool others =
+            has_room(rq, &need, OT_TIER_GPU) && need.bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST];
+        if (others && nvme < shortage->least[OT_TIER_NVME])
+            shortage->least[OT_TIER_NVME] = nvme;
+    }
+    for (int t = 0; t < OT_TIER_NVME; t++)
+        if (has_room(rq, &need, (enum ot_tier)(1 - t)) && need.bytes[t] < shortage->least[t])
+            shortage->least[t] = need.bytes[t];
+    if (need.bytes[OT_TIER_GPU] < shortage->both.bytes[OT_TIER_GPU])
+        shortage->both = need;
+    return 0;
+}
+
+static size_t whole_mib(size_t bytes) {
+    return bytes / MIB + (bytes % MIB != 0);
+}
+
+/* In MiB, what is needed rounded up to a tenth and what there is down: a shortage never reads as none. */
+static double mib_needed(size_t bytes) {
+    return (double)((bytes * 10 + MIB - 1) / MIB) / 10;
+}
+
+static double mib_there(size_t bytes) {
+    return (double)(bytes * 10 / MIB) / 10;
+}
+
+static int describe_nvme_shortage(const struct ot_plan_request *rq, size_t nvme) {
+    size_t have = rq->budget_bytes[OT_TIER_NVME];
+    if (have == 0)
+        return ot_fail(
+            OT_E_BUDGET,
+            "nvme: what shall live there needs %.1f MiB, and no directory is given: give --nvme DIR",
+            mib_needed(nvme));
+    return ot_fail(
+        OT_E_BUDGET,
+        "nvme: what the gpu and host budgets leave to the disks needs %.1f MiB, the directories may "
+        "take %.1f MiB, short by %.1f MiB: give --nvme directories with %zuM in all, or a larger "
+        "--host-mem so that more lives there",
+        mib_needed(nvme), mib_there(have), mib_needed(nvme - have), whole_mib(nvme));
+}
+
+static int describe_shortage(const struct ot_plan_request *rq, const struct shortage *shortage) {
+    if (shortage->least[OT_TIER_NVME] != SIZE_MAX)
+        return describe_nvme_shortage(rq, shortage->least[OT_TIER_NVME]);
+    const char *disk = rq->budget_bytes[OT_TIER_NVME] ? "" : ", or --nvme DIR so that more lives on a disk";
+    size_t gpu = shortage->least[OT_TIER_GPU], host = shortage->least[OT_TIER_HOST];
+    size_t have_gpu = rq->budget_bytes[OT_TIER_GPU], have_host = rq->budget_bytes[OT_TIER_HOST];
+    long long tokens = rq->sequence_tokens, sequences = rq->step_sequences;
+    const char *instead = rq->train ? "lower --tokens-per-step or --seq-len, or leave --home, --slots, "
+                                      "--recompute, --micro-batch and --optimizer-engine to the program"
+                                    : "or shorten the sequences";
+    if (gpu != SIZE_MAX && host != SIZE_MAX)
+        return ot_fail(OT_E_BUDGET,
+                       "gpu or host memory: the smallest plan for %lld-token sequences needs %.1f MiB of gpu "
+                       "memory where the budget is %.1f MiB, short by %.1f MiB, or %.1f MiB of host memory "
+                       "where the budget is %.1f MiB, short by %.1f MiB: give --gpu-mem %zuM or --host-mem "
+                       "%zuM, %s",
+                       tokens, mib_needed(gpu), mib_there(have_gpu), mib_needed(gpu - have_gpu),
+                       mib_needed(host), mib_there(have_host), mib_needed(host - have_host), whole_mib(gpu),
+                       whole_mib(host), instead);
+    if (gpu != SIZE_MAX)
+        return ot_fail(OT_E_BUDGET,
+                       "gpu memory: the smallest plan for %lld-token sequences needs %.1f MiB, the budget is "
+                       "%.1f MiB, short by %.1f MiB: give --gpu-mem %zuM, %s",
+                       tokens, mib_needed(gpu), mib_there(have_gpu), mib_needed(gpu - have_gpu),
+                       whole_mib(gpu), instead);
+    if (host != SIZE_MAX)
+        return ot_fail(OT_E_BUDGET,
+                       "host memory: what the gpu budget leaves to the host needs %.1f MiB, the budget is "
+                       "%.1f MiB, short by %.1f MiB: give --host-mem %zuM, or a larger --gpu-mem so that "
+                       "more lives there%s",
+                       mib_needed(host), mib_there(have_host), mib_needed(host - have_host), whole_mib(host),
+                       disk);
+    gpu = shortage->both.bytes[OT_TIER_GPU], host = shortage->both.bytes[OT_TIER_HOST];
+    return ot_fail(
+        OT_E_BUDGET,
+        "gpu and host memory: the smallest plan for steps of %lld sequences of %lld tokens needs %.1f and "
+        "%.1f MiB, the budgets are %.1f and %.1f MiB, short by %.1f and %.1f MiB: give --gpu-mem %zuM and "
+        "--host-mem %zuM, %s",
+        sequences, tokens, mib_needed(gpu), mib_needed(host), mib_there(have_gpu), mib_there(have_host),
+        mib_needed(gpu - have_gpu), mib_needed(host - have_host), whole_mib(gpu), whole_mib(host), instead);
+}
+
+/* More resident slabs need more of the device and less of the host, but where the last slab of a kind becomes
+ * resident, slots go. The counts from the returned one up to `resident` have the same slots. */
+static int stretch_start(const struct ot_chain *chain, int resident) {
+    int all[OT_SLOT_KINDS] = {0}, start = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        all[ot_slab_slot_kind(chain, s)] = s + 1;
+    for (int k = 0; k < OT_SLOT_KINDS; k++)
+        start = all[k] <= resident && all[k] > start ? all[k] : start;
+    return start;
+}
+
+/* The number of counts in [low, high] of resident slabs that the tier has room for: for the device the first
+ * ones, for the host the last. */
+static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                         enum ot_tier tier, int low, int high) {
+    int fitting = 0, unknown = high - low + 1;
+    while (unknown > 0) {
+        int tried = (unknown + 1) / 2;
+        struct need need;
+        c->resident = tier == OT_TIER_GPU ? low + fitting + tried - 1 : high - fitting - tried + 1;
+        OT_TRY(measure_spilled(rq, c, plan, &need));
+        bool fits = has_room(rq, &need, tier);
+        fitting += fits ? tried : 0;
+        unknown = fits ? unknown - tried : tried - 1;
+    }
+    return fitting;
+}
+
+/* Sets c->resident to the most slabs that may live on the device. 1: found, 0: nothing fits, < 0: no plan at
+ * all. */
+static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                         struct shortage *shortage) {
+    for (int low, high = rq->chain->n_slabs; high >= 0; high = low - 1) {
+        int gpu, host;
+        low = stretch_start(rq->chain, high);
+        OT_TRY(gpu = count_fitting(rq, c, plan, OT_TIER_GPU, low, high));
+        OT_TRY(host = count_fitting(rq, c, plan, OT_TIER_HOST, low, high));
+        if (gpu + host > high - low + 1) {
+            c->resident = low + gpu - 1;
+            return 1;
+        }
+        /* The least of the device at all, of the host beside this device, and of the device beside this
+         * host. */
+        int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
+        for (int i = 0; i < 3; i++) {
+            c->resident = least[i];
+            OT_TRY(note_shortage(rq, c, plan, shortage));
+        }
+    }
+    return 0;
+}
+
+/* Forced homes and shares may let nothing be. */
+static bool is_all_resident(const struct ot_plan *plan) {
+    bool resident = plan->activations == OT_HOME_GPU && !ot_plan_streams_state(plan) &&
+                    ot_plan_count_tiles(plan, OT_TILE_CPU) == 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        resident = resident && plan->slabs[s].weights == OT_HOME_GPU;
+    return resident;
+}
+
+/* Smaller micro-batches, down to a sound size, if with one of them the whole model can live on the device:
+ * that saves more than larger matrices do. 1: found, 0: none, < 0: no plan at all. */
+static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, int64_t least, int kept,
+                             struct ot_candidate *c, struct ot_plan *plan) {
+    int64_t sound = (MICRO_TOKENS_SOUND + rq->sequence_tokens - 1) / rq->sequence_tokens;
+    least = least > sound ? least : sound;
+    for (;; micro = micro / 2) {
+        struct need need;
+        *c = (struct ot_candidate){.micro_sequences = micro,
+                                   .resident = rq->chain->n_slabs,
+                                   .kept_blocks = kept,
+                                   .slots = rq->slots ? rq->slots : 1,
+                                   .tile_slots = TILE_SLOTS,
+                                   .activations = OT_HOME_GPU};
+        OT_TRY(measure_spilled(rq, c, plan, &need));
+        if (!is_all_resident(plan))
+            return 0;
+        if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
+            return 1;
+        if (rq->micro_sequences || micro / 2 < least)
+            return 0;
+    }
+}
+
+/* The first candidate that fits, going down in speed: all resident and nothing recomputed, all resident;
+ * then large micro-batches before small ones, activations on the device before the host, three slots
+ * before one. */
+static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
+    struct shortage shortage = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
+    int64_t step = rq->step_sequences,
+            least = (step + ot_chain_most_micro(rq->chain) - 1) / ot_chain_most_micro(rq->chain);
+    int64_t micro = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
+    micro = rq->micro_sequences ? rq->micro_sequences : micro > least ? micro : least;
+    micro = micro < step ? micro : step;
+    int most_slots = rq->slots ? rq->slots : 3, fewest_slots = rq->slots ? rq->slots : 1;
+    int kept = rq->train && rq->recompute == 0 ? rq->chain->n_blocks - 2 : 0;
+    int homes = rq->train && rq->activations == OT_HOME_AUTO ? 2 : 1;
+    for (int recompute = rq->train && rq->recompute < 0 ? 0 : 1; recompute < 2; recompute++) {
+        int rc = find_all_resident(rq, micro, least, recompute ? kept : rq->chain->n_blocks - 2, c, plan);
+        if (rc != 0)
+            return rc < 0 ? rc : 0;
+    }
+    for (;; micro = micro / 2 > least ? micro / 2 : least) {
+        for (int home = 0; home < homes; home++)
+            for (int slots = most_slots; slots >= fewest_slots; slots--) {
+                *c = (struct ot_candidate){.micro_sequences = micro,
+                                           .kept_blocks = kept,
+                                           .slots = slots,
+                                           .tile_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
+                                           .activations = (enum ot_home)home};
+                int rc = find_resident(rq, c, plan, &shortage);
+                if (rc != 0)
+                    return rc < 0 ? rc : 0;
+            }
+        if (rq->micro_sequences || micro <= least)
+            return describe_shortage(rq, &shortage);
+    }
+}
+
+/* Raises *count, of what the candidate may have more of, to the most up to `high` that there is room for
+ * beside what was chosen. */
+static int grow(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan, int *count,
+                int high) {
+    int low = *count;
+    while (low < high) {
+        struct need need;
+        *count = low + (high - low + 1) / 2;
+        OT_TRY(measure(rq, c, plan, &need));
+        if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
+            low = *count;
+        else
+            high = *count - 1;
+    }
+    *count = low;
+    return 0;
+}
+
+/* ---- requests ---- */
+
+int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state) {
+    double sum = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++) {
+        const char *name = ot_tile_engine_name((enum ot_tile_engine)e);
+        if (!(shares[e] >= 0 && shares[e] <= 1))
+            return ot_fail(OT_E_USAGE, "--optimizer-engine: %s cannot have a share of %g: give 0 to 1", name,
+                           shares[e]);
+        enum ot_home home = e == OT_TILE_GPU ? OT_HOME_GPU : OT_HOME_HOST;
+        bool elsewhere = state != OT_HOME_AUTO && (state == OT_HOME_GPU) != (home == OT_HOME_GPU);
+        if (shares[e] > 0 && elsewhere)
+            return ot_fail(
+                OT_E_USAGE,
+                "--optimizer-engine: %s updates state that lives on the %s, --home state=%s puts it "
+                "elsewhere; give one of them",
+                name, ot_tier_name((enum ot_tier)home), ot_tier_name((enum ot_tier)state));
+        sum += shares[e];
+    }
+    if (ot_plan_has_shares(shares) && fabs(sum - 1) > 1e-6)
+        return ot_fail(OT_E_USAGE, "--optimizer-engine: the shares add up to %g, not to 1", sum);
+    return 0;
+}
+
+/* A share that is given is not rounded away. */
+static int check_counts(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    int64_t counts[OT_TILE_ENGINES], total = ot_plan_all_tiles(rq->chain, plan);
+    ot_plan_count_shares(rq, total, counts);
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        if (rq->shares[e] > 0 && counts[e] == 0)
+            return ot_fail(
+                OT_E_USAGE,
+                "--optimizer-engine: a share of %g for %s is none of this model's %lld tiles: give "
+                "more or leave it out",
+                rq->shares[e], ot_tile_engine_name((enum ot_tile_engine)e), (long long)total);
+    return 0;
+}
+
+static int check_request(const struct ot_plan_request *rq) {
+    if (rq->sequence_tokens < 1 || rq->step_sequences < 1 || rq->micro_sequences < 0)
+        return ot_fail(OT_E_USAGE, "a step of %lld sequences of %lld tokens is no step",
+                       (long long)rq->step_sequences, (long long)rq->sequence_tokens);
+    if (rq->step_sequences > INT32_MAX / rq->sequence_tokens)
+        return ot_fail(
+            OT_E_USAGE,
+            "%lld sequences of %lld tokens are more than 2^31 tokens a step: lower --tokens-per-step",
+            (long long)rq->step_sequences, (long long)rq->sequence_tokens);
+    if (rq->slots < 0 || rq->slots > OT_PLAN_MAX_SLOTS)
+        return ot_fail(OT_E_USAGE, "--slots %d: give 1 to %d", rq->slots, OT_PLAN_MAX_SLOTS);
+    if (rq->tile_params < 0 || rq->tile_params % OT_SLAB_ALIGN_PARAMS != 0)
+        return ot_fail(OT_E_USAGE, "plan: tiles of %lld parameters are not whole ones of %d",
+                       (long long)rq->tile_params, OT_SLAB_ALIGN_PARAMS);
+    if (rq->extra_device_bytes < 0 || rq->extra_host_bytes < 0)
+        return ot_fail(OT_E_USAGE, "plan: %lld and %lld bytes cannot be reserved",
+                       (long long)rq->extra_device_bytes, (long long)rq->extra_host_bytes);
+    return ot_plan_check_shares(rq->shares, rq->state);
+}
+
+static int64_t choose_tile(const struct ot_chain *chain) {
+    int64_t total = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        total += chain->slabs[s].n_params;
+    int64_t tile = (total / MOST_TILES / OT_SLAB_ALIGN_PARAMS + 1) * OT_SLAB_ALIGN_PARAMS;
+    return tile > TILE_PARAMS ? tile : TILE_PARAMS;
+}
+
+/* What lies on nvme is read ahead as far as slots allow, through all of backward. With slots for more than
+ * half of the tiles the host would hold about as much as if the state lived there. */
+static int grow_tile_slots(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
+    int64_t half = ot_plan_passing_tiles(plan) / 2;
+    return plan->tile_slots == 0
+               ? 0
+               : grow(rq, c, plan, &c->tile_slots, half < MOST_TILES ? (int)half : MOST_TILES);
+}
+
+int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
+    struct ot_candidate c;
+    int rc;
+    memset(out, 0, sizeof *out);
+    OT_TRY(check_request(rq));
+    out->slabs = calloc((size_t)rq->chain->n_slabs, sizeof *out->slabs);
+    if (!out->slabs)
+        return ot_fail(OT_E_BUDGET, "no memory for the plan");
+    out->n_slabs = rq->chain->n_slabs;
+    out->order = rq->order;
+    out->train = rq->train;
+    out->clip = rq->clip;
+    out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);
+    OT_TRY_GOTO(check_counts(rq, out), rc, out_failed);
+    OT_TRY_GOTO(find_candidate(rq, &c, out), rc, out_failed);
+    if (ot_plan_streams_state(out))
+        OT_TRY_GOTO(grow(rq, &c, out, &c.waiting, rq->chain->n_slabs), rc, out_failed);
+    OT_TRY_GOTO(grow_tile_slots(rq, &c, out), rc, out_failed);
+    if (rq->train && rq->recompute < 0)
+        OT_TRY_GOTO(grow(rq, &c, out, &c.kept_blocks, rq->chain->n_blocks - 2), rc, out_failed);
+    OT_TRY_GOTO(ot_candidate_build(rq, &c, out), rc, out_failed);
+    return 0;
+out_failed:
+    ot_plan_free(out);
+    return rc;
+}
