@@ -96,9 +96,10 @@ void ot_engine_start_task(void *context, const struct ot_task *task, int64_t ste
 /* ---- between steps ---- */
 
 static int write_back(struct ot_engine *en, struct ot_engine_staged *staged) {
-    bool changed = staged->changed;
+    if (staged->changed)
+        OT_TRY(ot_store_write(en->store, staged->extent, staged->memory));
     staged->changed = false;
-    return changed ? ot_store_write(en->store, staged->extent, staged->memory) : 0;
+    return 0;
 }
 
 /* A slot that has room for any extent of the kind. */

@@ -1,8 +1,11 @@
 #include "tests/offload/tiny_run.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "kernels/device.h"
 #include "offload/layout.h"
@@ -10,7 +13,7 @@
 #include "src/base/random.h"
 #include "tests/support/check.h"
 
-enum { SCRATCH_BYTES = 40 << 20 };
+enum { SCRATCH_BYTES = 40 << 20, PATH_BYTES = 600 };
 
 static const char *device_kind(void) {
     const char *kind = getenv("OT_TEST_DEVICE");
@@ -251,7 +254,47 @@ static void train_steps(const struct tiny_run *run, struct ot_engine *engine, st
     free(batch);
 }
 
+static void name_directory(const char *folder, int i, char path[PATH_BYTES]) {
+    snprintf(path, PATH_BYTES, "%s/%d", folder, i);
+}
+
+static void open_store(const struct tiny_run *run, struct tiny_engine *out, struct ot_store_config *store,
+                       struct ot_store_dir dirs[OT_STORE_MAX_DIRS],
+                       char paths[OT_STORE_MAX_DIRS][PATH_BYTES]) {
+    *store = (struct ot_store_config){.n_dirs = run->stripes ? run->stripes : 1,
+                                      .dirs = dirs,
+                                      .engine = run->io,
+                                      .chunk_bytes = run->chunk_bytes,
+                                      .depth = run->io_depth,
+                                      .calls = run->io_calls};
+    out->folder = make_folder();
+    for (int i = 0; i < store->n_dirs; i++) {
+        name_directory(out->folder, i, paths[i]);
+        assert_int_equal(mkdir(paths[i], 0700), 0);
+        dirs[i] = (struct ot_store_dir){.path = paths[i]};
+    }
+}
+
+static void close_store(struct tiny_engine *tiny) {
+    char path[PATH_BYTES];
+    if (!tiny->folder)
+        return;
+    for (int i = 0; i < OT_STORE_MAX_DIRS; i++) {
+        name_directory(tiny->folder, i, path);
+        if (rmdir(path) != 0 && errno != ENOENT)
+            fail_msg("%s: something is left in it", path);
+    }
+    remove_folder(tiny->folder);
+}
+
 void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
+    struct ot_store_config store;
+    struct ot_store_dir dirs[OT_STORE_MAX_DIRS];
+    char paths[OT_STORE_MAX_DIRS][PATH_BYTES];
+    bool nvme = ot_ledger_total(&run->plan.ledger, OT_TIER_NVME) > 0;
+    out->folder = NULL;
+    if (nvme)
+        open_store(run, out, &store, dirs, paths);
     check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &out->model));
     tiny_open_device(ot_ledger_total(&run->plan.ledger, OT_TIER_GPU), run->device_threads, run->delay_seed,
                      &out->device);
@@ -260,6 +303,7 @@ void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
                                       .plan = &run->plan,
                                       .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, run->clip},
                                       .optimizer_threads = run->optimizer_threads,
+                                      .store = nvme ? &store : NULL,
                                       .delay_seed = run->delay_seed};
     check_ok(ot_engine_open(&config, &out->engine));
     set_weights(out->engine, out->model);
@@ -268,6 +312,7 @@ void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
 void tiny_close(struct tiny_engine *tiny) {
     struct ot_device_usage usage;
     ot_engine_close(tiny->engine);
+    close_store(tiny);
     ot_device_usage(tiny->device, &usage);
     assert_int_equal(usage.used_bytes, usage.scratch_bytes);
     ot_device_close(tiny->device);
@@ -285,6 +330,9 @@ void tiny_train(const struct tiny_run *run, struct tiny_result *result) {
     ot_device_usage(tiny.device, &usage);
     assert_int_equal(usage.peak_bytes, ot_ledger_total(&run->plan.ledger, OT_TIER_GPU) + usage.scratch_bytes);
     assert_int_equal(usage.pinned_peak_bytes, ot_ledger_total(&run->plan.ledger, OT_TIER_HOST));
+    struct ot_store_usage store;
+    ot_engine_store_usage(tiny.engine, &store);
+    assert_int_equal(store.file_bytes, ot_ledger_total(&run->plan.ledger, OT_TIER_NVME));
     tiny_close(&tiny);
 }
 

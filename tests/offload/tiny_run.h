@@ -20,6 +20,12 @@ struct tiny_run {
     float clip;
     bool tune;                      /* after the second step */
     double shares[OT_TILE_ENGINES]; /* of the optimizer's engines, for tiny_plan; all 0: its choice */
+    /* Where the plan has something on nvme: directories (0: one), engine, and the store's other numbers. */
+    int stripes;
+    enum ot_io_choice io;
+    size_t chunk_bytes;
+    int io_depth;
+    const struct ot_io_calls *io_calls;
     struct ot_plan plan; /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
 };
 
@@ -61,9 +67,11 @@ struct tiny_engine {
     struct ot_model *model;
     struct ot_device *device;
     struct ot_engine *engine;
+    char *folder; /* of the store's directories; NULL without nvme */
 };
 /* With the run's plan and the weights that every run starts from. */
 void tiny_open(const struct tiny_run *run, struct tiny_engine *out);
+/* Fails the test where the store has left a file behind. */
 void tiny_close(struct tiny_engine *tiny);
 /* All parameters and state, into result->values. */
 void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result);

@@ -1,0 +1,274 @@
+/* The same bits with state, weights and boundaries on nvme: any mix of homes, engines, stripes and ring depths,
+ * whatever the disks do short of failing; and a clear end where they fail. */
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/base/random.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+static const enum ot_home homes[3] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_NVME};
+
+static void train_resident(struct tiny_run *run, struct tiny_result *result) {
+    tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    tiny_train(run, result);
+    ot_plan_free(&run->plan);
+}
+
+static void compare(struct tiny_run *run, const struct tiny_result *resident, const char *what) {
+    struct tiny_result other;
+    tiny_train(run, &other);
+    tiny_same(resident, &other, what);
+    tiny_result_free(&other);
+    ot_plan_free(&run->plan);
+}
+
+/* Every mix with something on nvme; brief: a third of them. */
+static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
+    struct tiny_run run;
+    struct tiny_result resident;
+    char what[160];
+    tiny_defaults(&run, 3, tied, dtype);
+    run.clip = clip;
+    train_resident(&run, &resident);
+    for (int mix = 0; mix < 27; mix += tiny_is_brief() ? 3 : 1) {
+        int weights = mix % 3, state = mix / 3 % 3, activations = mix / 9;
+        if (weights < 2 && state < 2 && activations < 2)
+            continue;
+        run.io = mix % 2 ? OT_IO_URING : OT_IO_POOL;
+        run.stripes = 1 + mix % 3;
+        run.optimizer_threads = 1 + mix % 3;
+        tiny_plan(&run, homes[weights], homes[state], homes[activations], 1 + mix % 4);
+        snprintf(what, sizeof what, "%s tied=%d clip=%g weights=%s state=%s activations=%s",
+                 ot_dtype_name(dtype), tied, (double)clip, ot_tier_name((enum ot_tier)homes[weights]),
+                 ot_tier_name((enum ot_tier)homes[state]), ot_tier_name((enum ot_tier)homes[activations]));
+        compare(&run, &resident, what);
+    }
+    tiny_result_free(&resident);
+}
+
+static void homes_fp32(void **state) {
+    (void)state;
+    all_homes(OT_F32, true, 1.0f);
+}
+
+static void homes_bf16(void **state) {
+    (void)state;
+    all_homes(OT_BF16, false, 1.0f);
+}
+
+static void homes_fp16(void **state) {
+    (void)state;
+    all_homes(OT_F16, true, 1.0f);
+}
+
+static void homes_without_clipping(void **state) {
+    (void)state;
+    all_homes(OT_BF16, true, 0);
+}
+
+/* Small tiles through every number of slots, with every engine of tiles and of I/O. */
+static void ring_depths(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_result resident;
+    char what[96];
+    tiny_defaults(&run, 2, true, OT_BF16);
+    train_resident(&run, &resident);
+    for (int slots = 2; slots <= 8; slots += tiny_is_brief() ? 3 : 1)
+        for (int io = OT_IO_URING; io <= OT_IO_POOL; io++) {
+            run.io = (enum ot_io_choice)io;
+            run.stripes = 1 + slots % 4;
+            run.chunk_bytes = (size_t)4096 << slots % 4;
+            run.io_depth = 1 + slots % 5;
+            tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 1 + slots % 3);
+            run.plan.tile_slots = slots;
+            for (int k = 0; k < OT_SLOT_KINDS; k++)
+                run.plan.host_weight_slots[k] = slots;
+            run.plan.host_activation_slots = slots;
+            tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 7, 0);
+            snprintf(what, sizeof what, "%d slots through %s", slots, ot_io_choice_name(run.io));
+            compare(&run, &resident, what);
+        }
+    tiny_result_free(&resident);
+}
+
+/* What a plan is free to choose, chosen at random, per slab. */
+static void randomise(struct tiny_run *run, uint64_t seed) {
+    uint64_t i = 0;
+#define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 77), i++, (bound)))
+    int layers = (int)run->config.n_layers;
+    for (int s = 0; s < run->plan.n_slabs; s++) {
+        run->plan.slabs[s].weights = homes[PICK(3)];
+        run->plan.slabs[s].state = homes[1 + PICK(2)];
+    }
+    run->plan.activations = homes[PICK(3)];
+    run->plan.activation_slots = 1 + PICK(4);
+    run->plan.host_activation_slots = 1 + PICK(4);
+    run->plan.kept_blocks = PICK((uint64_t)layers + 1);
+    run->plan.order = PICK(4) == 0 ? OT_ORDER_MICRO : OT_ORDER_LAYER;
+    run->plan.state_slots = 1 + PICK(4);
+    run->plan.tile_slots = 1 + PICK(8);
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        bool all = run->plan.order == OT_ORDER_MICRO, edge = k == OT_SLOT_EDGE;
+        run->plan.weight_slots[k] = (edge ? 2 : 1) + PICK(3);
+        run->plan.host_weight_slots[k] = 1 + PICK(4);
+        run->plan.grad_slots[k] = all ? (edge ? 3 : layers) : (edge ? 2 : 1) + PICK(2);
+        run->plan.stage_slots[k] = 1 + PICK(3);
+    }
+    run->optimizer_threads = 1 + PICK(3);
+    run->device_threads = 1 + PICK(2);
+    run->delay_seed = PICK(3) == 0 ? seed : 0;
+    run->io = PICK(2) ? OT_IO_URING : OT_IO_POOL;
+    run->stripes = 1 + PICK(4);
+    run->chunk_bytes = (size_t)4096 << PICK(5);
+    run->io_depth = 1 + PICK(8);
+    int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
+    tiny_deal(run, tile, 1 + (unsigned)PICK(7), seed);
+#undef PICK
+}
+
+static void random_plans(void **state) {
+    (void)state;
+    int count = getenv("OT_TEST_PLANS") ? atoi(getenv("OT_TEST_PLANS")) : 300;
+    for (int variant = 0; variant < 8 && variant < count; variant++) {
+        struct tiny_run run;
+        struct tiny_result resident;
+        char what[64];
+        tiny_defaults(&run, 1 + variant % 3, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
+        run.clip = variant & 4 ? 0 : 1.0f;
+        train_resident(&run, &resident);
+        for (int i = variant; i < count; i += 8) {
+            tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
+            randomise(&run, (uint64_t)i + 1);
+            snprintf(what, sizeof what, "random plan %d", i + 1);
+            compare(&run, &resident, what);
+        }
+        tiny_result_free(&resident);
+    }
+}
+
+/* ---- disks that misbehave ---- */
+
+struct bad_disk {
+    struct ot_io_calls calls;
+    atomic_long operations;
+    atomic_long fail_at; /* this operation and all after it fail; 0: none */
+    int error;
+};
+
+/* Short, interrupted, put off, and late, by turns and without order. */
+static ssize_t storm(struct bad_disk *disk, long operation, size_t bytes) {
+    uint64_t random = ot_random_below(3, ot_random_stream(OT_RANDOM_TEST, 5, 5), (uint64_t)operation, 8);
+    if (disk->fail_at && operation >= disk->fail_at)
+        return -disk->error;
+    if (random == 0)
+        usleep((useconds_t)(operation % 7) * 100);
+    return random == 1 ? -EINTR : random == 2 ? -EAGAIN : random == 3 && bytes > 4096 ? 4096 : (ssize_t)bytes;
+}
+
+static ssize_t storm_read(void *context, int fd, void *memory, size_t bytes, off_t offset) {
+    struct bad_disk *disk = context;
+    ssize_t n = storm(disk, ++disk->operations, bytes);
+    return n < 0 ? n : ot_io_system.pread(ot_io_system.context, fd, memory, (size_t)n, offset);
+}
+
+static ssize_t storm_write(void *context, int fd, const void *memory, size_t bytes, off_t offset) {
+    struct bad_disk *disk = context;
+    ssize_t n = storm(disk, ++disk->operations, bytes);
+    return n < 0 ? n : ot_io_system.pwrite(ot_io_system.context, fd, memory, (size_t)n, offset);
+}
+
+/* A completed I/O is reported as if it had been one of the storm's; what it moved besides is moved again. */
+static int storm_result(void *context, bool write, int result) {
+    struct bad_disk *disk = context;
+    (void)write;
+    return result <= 0 ? result : (int)storm(disk, ++disk->operations, (size_t)result);
+}
+
+static void make_bad(struct bad_disk *disk, int error) {
+    *disk = (struct bad_disk){.calls = ot_io_system, .error = error};
+    disk->calls.context = disk;
+    disk->calls.pread = storm_read;
+    disk->calls.pwrite = storm_write;
+    disk->calls.ring_result = storm_result;
+}
+
+static void storms_change_nothing(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_result resident;
+    tiny_defaults(&run, 2, false, OT_BF16);
+    train_resident(&run, &resident);
+    for (int io = OT_IO_URING; io <= OT_IO_POOL; io++) {
+        struct bad_disk disk;
+        make_bad(&disk, 0);
+        run.io = (enum ot_io_choice)io;
+        run.io_calls = &disk.calls;
+        run.chunk_bytes = 16384;
+        tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
+        tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 6, 0);
+        compare(&run, &resident, "through a storm");
+        assert_true(disk.operations > 100);
+    }
+    tiny_result_free(&resident);
+}
+
+/* Runs until the disk fails; every call after that fails with its sentence, and closing does not hang. */
+static void run_into(struct tiny_run *run, struct bad_disk *disk, long after, const char *words) {
+    struct tiny_engine tiny;
+    struct tiny_batch *batch = malloc(sizeof *batch);
+    int rc = 0;
+    assert_non_null(batch);
+    tiny_open(run, &tiny);
+    disk->fail_at = disk->operations + after;
+    for (int step = 0; step < TINY_STEPS && rc >= 0; step++) {
+        struct ot_step_result result;
+        tiny_fill_batch(batch, run->config.vocab, step, TINY_STEP_SEQUENCES, run->micro_sequences);
+        rc = ot_engine_submit(tiny.engine, &batch->input);
+        if (rc >= 0)
+            rc = ot_engine_result(tiny.engine, &result);
+    }
+    if (rc >= 0)
+        rc = ot_engine_drain(tiny.engine);
+    check_fails(rc, OT_E_IO, words);
+    check_fails(ot_engine_submit(tiny.engine, &batch->input), OT_E_IO, words);
+    tiny_close(&tiny);
+    free(batch);
+}
+
+static void failures_end_the_run(void **state) {
+    (void)state;
+    static const int errors[] = {EIO, ENOSPC};
+    struct tiny_run run;
+    tiny_defaults(&run, 2, false, OT_BF16);
+    for (int io = OT_IO_URING; io <= OT_IO_POOL; io++)
+        for (int i = 0; i < 8; i++) {
+            struct bad_disk disk;
+            make_bad(&disk, errors[i % 2]);
+            run.io = (enum ot_io_choice)io;
+            run.io_calls = &disk.calls;
+            tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
+            run_into(&run, &disk, 1 + 13 * i, strerror(errors[i % 2]));
+            ot_plan_free(&run.plan);
+        }
+}
+
+int main(void) {
+    tiny_skip_without_device();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(homes_fp32),
+        cmocka_unit_test(homes_bf16),
+        cmocka_unit_test(homes_fp16),
+        cmocka_unit_test(homes_without_clipping),
+        cmocka_unit_test(ring_depths),
+        cmocka_unit_test(random_plans),
+        cmocka_unit_test(storms_change_nothing),
+        cmocka_unit_test(failures_end_the_run),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
