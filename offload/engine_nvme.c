@@ -1,4 +1,5 @@
-/* What the engine keeps on nvme: the store, the tasks of its lanes, and extents in host memory between steps. */
+/* What the engine keeps on nvme: the store, the tasks of its lanes, and extents in host memory between
+ * steps. */
 #include <stdlib.h>
 
 #include "offload/engine_state.h"

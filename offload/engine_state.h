@@ -84,7 +84,8 @@ void ot_engine_start_task(void *context, const struct ot_task *task, int64_t ste
 /* Between steps: the extent in host memory. Its place is valid until another extent of the kind is staged, or
  * a step starts. Errors: OT_E_IO. */
 int ot_engine_stage(struct ot_engine *engine, int kind, int slab, int extent, struct ot_engine_staged **out);
-/* Before anything runs: what was changed is written, and no slot holds an extent any more. Errors: OT_E_IO. */
+/* Before anything runs: what was changed is written, and no slot holds an extent any more. Errors:
+ * OT_E_IO. */
 int ot_engine_unstage(struct ot_engine *engine);
 
 #endif

@@ -122,11 +122,11 @@ struct ot_plan_request {
  * residency as that leaves room for, from slab 0 on, whose update the next forward waits for first; then the
  * waiting gradients of streamed tiles, then kept activations; streams what does not fit. State that does not
  * fit is the CPU pool's. What the host has no room for goes to nvme, where there is a budget for it: state,
- * then boundary activations, then weights, of the last slabs first. Shares are of the whole chain's tiles: gpu takes the first ones, for the same
- * reason, and stream and cpu take turns in the others, so that both are at work on what is needed next.
- * Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what would fit (the memory that the
- * sentence says to give is enough, the rest unchanged); OT_E_USAGE: a request that cannot be. The caller
- * frees the plan with ot_plan_free. */
+ * then boundary activations, then weights, of the last slabs first. Shares are of the whole chain's tiles:
+ * gpu takes the first ones, for the same reason, and stream and cpu take turns in the others, so that both
+ * are at work on what is needed next. Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what
+ * would fit (the memory that the sentence says to give is enough, the rest unchanged); OT_E_USAGE: a request
+ * that cannot be. The caller frees the plan with ot_plan_free. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
 /* Whether the shares add up and go with the home of the state. Errors: OT_E_USAGE. */
 int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state);

@@ -1,5 +1,5 @@
-/* The same bits with state, weights and boundaries on nvme: any mix of homes, engines, stripes and ring depths,
- * whatever the disks do short of failing; and a clear end where they fail. */
+/* The same bits with state, weights and boundaries on nvme: any mix of homes, engines, stripes and ring
+ * depths, whatever the disks do short of failing; and a clear end where they fail. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -144,8 +144,8 @@ static void dropped_edges_to_nvme_are_seen(void **state) {
     assert_true(nvme_tasks > 500);
 }
 
-/* With n slots the reads of the first n tiles need nothing of the step that they are for: they are made during
- * its forward and backward. */
+/* With n slots the reads of the first n tiles need nothing of the step that they are for: they are made
+ * during its forward and backward. */
 static void tiles_are_read_ahead(void **state) {
     (void)state;
     for (int slots = 2; slots <= 8; slots++) {
