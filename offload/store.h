@@ -67,6 +67,9 @@ struct ot_store_config {
 int ot_store_open(const struct ot_store_config *config, struct ot_store **out);
 /* Waits for what is in flight; unlinks the files. NULL is fine. */
 void ot_store_close(struct ot_store *store);
+/* What may be used of each directory: its limit, or what is free there less a reserve, shared out evenly
+ * among those on one file system that have no limit. Removes what crashed runs have left. Errors: OT_E_IO. */
+int ot_store_find_limits(const struct ot_store_dir *dirs, int n, int64_t *limits);
 /* What ot_store_open reserves on the disks for such extents, both sides. */
 size_t ot_store_bytes(const size_t *extent_bytes, int n_extents);
 /* "uring, O_DIRECT, 2 x 1 MiB x 32, CRC-32", for people; with the reason where something was fallen back

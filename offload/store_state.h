@@ -48,9 +48,6 @@ struct ot_store_file {
     bool reserved; /* the space is the file's; otherwise it was free when the store was opened */
 };
 
-/* What may be used in the directory: its limit, or what is free there less a reserve, the same for all that
- * share a file system and have no limit. Removes what crashed runs have left. Errors: OT_E_IO. */
-int ot_store_find_limits(const struct ot_store_dir *dirs, int n, int64_t *limits);
 /* Makes, locks and reserves the file of the given size; on failure nothing is left. Errors: OT_E_IO,
  * OT_E_BUDGET. */
 int ot_store_make_file(const char *dir, int64_t bytes, const struct ot_io_calls *calls,

@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/cli/session_store.h"
 #include "src/cli/units.h"
 
 enum { LINE_BYTES = 512 };
@@ -17,6 +18,15 @@ static void print_machine(const struct ot_report *r) {
     ot_log(OT_LOG_INFO, "machine %s · %d cores · RAM %s, %s free%s", ot_device_name(r->session->device),
            machine->cores, ot_text_bytes(machine->ram_bytes, total), ot_text_bytes(machine->free_bytes, left),
            machine->within);
+}
+
+static void print_disks(const struct ot_session *s) {
+    char may[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
+    for (int i = 0; i < s->store.n_dirs; i++) {
+        const struct ot_store_dir *dir = &s->store.dirs[i];
+        ot_log(OT_LOG_INFO, "%-7s %s · %s may be used · free there: %s", i ? "" : "nvme", dir->path,
+               ot_text_bytes((int64_t)dir->bytes, may), ot_text_bytes(ot_session_free_in(dir->path), have));
+    }
 }
 
 static void print_model(const struct ot_report *r) {
@@ -126,6 +136,7 @@ void ot_report_print(const struct ot_report *r) {
     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], save[OT_TEXT_BYTES], disk[OT_TEXT_BYTES];
     struct ot_ledger ledger = whole_ledger(r);
     print_machine(r);
+    print_disks(r->session);
     print_model(r);
     print_data(r);
     print_shape(r);
@@ -202,12 +213,25 @@ static void record_data(const struct ot_report *r, struct ot_json_writer *w) {
     ot_json_end_object(w);
 }
 
+static void record_disks(const struct ot_session *s, struct ot_json_writer *w) {
+    ot_json_begin_array(w, "nvme");
+    for (int i = 0; i < s->store.n_dirs; i++) {
+        ot_json_begin_object(w, NULL);
+        ot_json_put_text(w, "dir", s->store.dirs[i].path);
+        ot_json_put_int(w, "may_use_bytes", (int64_t)s->store.dirs[i].bytes);
+        ot_json_put_int(w, "free_bytes", ot_session_free_in(s->store.dirs[i].path));
+        ot_json_end_object(w);
+    }
+    ot_json_end_array(w);
+}
+
 static void record_machine(const struct ot_session *s, struct ot_json_writer *w) {
     ot_json_begin_object(w, "machine");
     ot_json_put_text(w, "device", ot_device_name(s->device));
     ot_json_put_int(w, "cores", s->machine.cores);
     ot_json_put_int(w, "ram_bytes", s->machine.ram_bytes);
     ot_json_put_int(w, "free_bytes", s->machine.free_bytes);
+    record_disks(s, w);
     ot_json_end_object(w);
     ot_json_begin_object(w, "model");
     ot_json_put_text(w, "found", s->resolved.path ? s->resolved.found : s->options->model);

@@ -10,6 +10,7 @@
 #include "src/base/error.h"
 #include "src/base/pool.h"
 #include "src/cli/session_device.h"
+#include "src/cli/session_store.h"
 
 /* ---- tokenizer ---- */
 
@@ -133,6 +134,7 @@ int ot_session_open(struct ot_options *options, struct ot_session *out) {
     OT_TRY(need_weights(out));
     OT_TRY(open_tokenizer(out));
     OT_TRY(ot_session_open_device(out));
+    OT_TRY(ot_session_open_store(out));
     if (!out->dir) /* no file says in which format such a model is stored */
         out->stored = out->dtype;
     return 0;
@@ -140,7 +142,8 @@ int ot_session_open(struct ot_options *options, struct ot_session *out) {
 
 int ot_session_open_machine(struct ot_options *options, struct ot_session *out) {
     OT_TRY(open_machine(options, out));
-    return ot_session_open_device(out);
+    OT_TRY(ot_session_open_device(out));
+    return ot_session_open_store(out);
 }
 
 int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out) {
@@ -182,7 +185,8 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
         s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
     struct ot_plan_request request = {
         .chain = ot_model_chain(s->model),
-        .budget_bytes = {s->budget_bytes[OT_TIER_GPU], s->budget_bytes[OT_TIER_HOST]},
+        .budget_bytes = {s->budget_bytes[OT_TIER_GPU], s->budget_bytes[OT_TIER_HOST],
+                         s->budget_bytes[OT_TIER_NVME]},
         .sequence_tokens = need->sequence_tokens,
         .step_sequences = need->step_sequences,
         .micro_sequences = need->micro_sequences,

@@ -1,7 +1,7 @@
 /* What every command that runs a model opens, in order: machine, tokenizer, model, plan, device, engine.
  *
- *   ot_session_open    reads the small files: config, tokenizer, safetensors headers; finds the device;
- *                      allocates nothing large
+ *   ot_session_open    reads the small files: config, tokenizer, safetensors headers; finds the device
+ *                      and the disks of --nvme; allocates nothing large
  *   ot_session_plan    fixes the model's dtype and positions and makes the plan: what would be used is known
  *   ot_session_start   allocates it, and loads the weights or makes random ones
  *
@@ -13,6 +13,7 @@
 #include "kernels/device.h"
 #include "models/model.h"
 #include "offload/engine.h"
+#include "offload/store.h"
 #include "src/cli/machine.h"
 #include "src/cli/options.h"
 #include "src/data/sample.h"
@@ -41,16 +42,18 @@ struct ot_session {
     enum ot_dtype dtype; /* on the device */
     struct ot_model *model;
     size_t budget_bytes[OT_TIER_COUNT];
+    struct ot_store_dir store_dirs[OT_STORE_MAX_DIRS]; /* with what may be used of each */
+    struct ot_store_config store;                      /* n_dirs 0 without --nvme */
     struct ot_plan plan;
     size_t workspace_bytes; /* what the device's ops work in, of the gpu budget */
-    size_t cache_bytes; /* of the key/value cache for generation, beside the plan's own bytes */
+    size_t cache_bytes;     /* of the key/value cache for generation, beside the plan's own bytes */
     struct ot_device *device;
     struct ot_engine *engine;
     struct ot_trace *trace; /* NULL without --trace */
 };
 
 /* Fills in the options that the machine decides (threads, device, dtype). Errors: OT_E_INPUT, OT_E_IO,
- * OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory asked for than there is).
+ * OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory or disk asked for than there is).
  * `out` needs ot_session_close in either case. */
 int ot_session_open(struct ot_options *options, struct ot_session *out);
 /* The same for the machine and its device alone, for a command without a model. Errors: OT_E_DEVICE,

@@ -260,6 +260,20 @@ class Machine(BadInput):
                     "--tokens-per-step", "1e9")
         self.fail_with(BUDGET, "short by", "generate", self.model, "-p", "x" * 200, "--gpu-mem", "1M")
 
+    def test_directories_of_the_store(self):
+        base = ["--model", self.model, "--data", self.rows]
+        os.mkdir(self.path("disk"))
+        for code, phrase, nvme in ((IO, "--nvme: /absent: make this directory first", "/absent"),
+                                   (IO, "--nvme: /absent:5Q: make this", "/absent:5Q"),
+                                   (IO, "is a file; the NVMe store wants a directory", self.rows),
+                                   (BUDGET, "disk: 900.0 TiB is more than the", self.path("disk") + ":900T"),
+                                   (USAGE, "wants DIR or DIR:SIZE", self.path("disk") + ":5")):
+            self.refuse(code, phrase, *base, "--nvme", nvme)
+            self.fail_with(code, phrase, "eval", *base, "--seq-len", "128", "--nvme", nvme)
+            self.fail_with(code, phrase, "generate", self.model, "-p", "a", "--nvme", nvme)
+        self.refuse(USAGE, "needs --nvme DIR", *base, "--home", "state=nvme")
+        os.rmdir(self.path("disk"))
+
     def test_output_directories(self):
         words = ["--model", self.model, "--data", self.rows, "--steps", "1", "--seq-len", "128"]
         self.fail_with(INPUT, "rows.jsonl", *words, "--out", self.rows)
