@@ -22,6 +22,11 @@ bool ot_device_is_present(const char *name) {
     return kind && kind->api && kind->api->is_present();
 }
 
+bool ot_device_bus_id(const char *name, int index, char text[OT_BUS_ID_BYTES]) {
+    const struct kind *kind = find_kind(name);
+    return kind && kind->api && kind->api->bus_id && kind->api->bus_id(index, text);
+}
+
 int ot_device_open(const struct ot_device_config *config, struct ot_device **out) {
     assert(config->threads >= 1);
     *out = NULL;

@@ -48,12 +48,22 @@ struct ot_lane;
 struct ot_event;
 struct ot_ops;
 
+/* The owner's say in where threads run and memory lies (offload/topology.h). Each may be NULL. */
+struct ot_placement {
+    void *context; /* outlives the device */
+    /* Called by thread number `index` of `count` that compute ops, when it starts; 0 is the lane's own. */
+    void (*thread)(void *context, int index, int count);
+    /* Called with host memory that the device has mapped and not touched yet. */
+    void (*memory)(void *context, void *memory, size_t bytes);
+};
+
 struct ot_device_config {
     const char *kind;     /* "cpu", or "cuda" where the build has it */
     int index;            /* cuda: which of the visible GPUs */
     size_t memory_bytes;  /* budget of device memory; 0: what the machine has, or what is free on the GPU */
     size_t scratch_bytes; /* cuda: what the ops work in, of the budget; 0: 64 MiB */
     int threads;          /* cpu device: threads that compute one op, >= 1 */
+    struct ot_placement placement;
     /* Test seam: not 0 puts a random delay of 0..200 us before each command of each lane. */
     uint64_t lane_delay_seed;
 };
@@ -61,6 +71,9 @@ struct ot_device_config {
 /* Whether this machine has devices of the kind and this build knows them; opening one tells whether it can
  * be used. */
 bool ot_device_is_present(const char *kind);
+/* Where it is on the PCI bus ("0000:65:00.0"); false where it is not on one. Opens nothing. */
+enum { OT_BUS_ID_BYTES = 32 };
+bool ot_device_bus_id(const char *kind, int index, char text[OT_BUS_ID_BYTES]);
 /* Errors: OT_E_DEVICE (no such kind, cannot start), OT_E_BUDGET. */
 int ot_device_open(const struct ot_device_config *config, struct ot_device **out);
 /* Every lane, event and allocation must be gone; NULL is fine. */
@@ -134,6 +147,7 @@ int ot_event_seconds(struct ot_event *event, double *out);
 
 struct ot_device_api {
     bool (*is_present)(void);
+    bool (*bus_id)(int index, char text[OT_BUS_ID_BYTES]); /* NULL: on no bus */
     int (*open)(const struct ot_device_config *config, struct ot_device **out);
     void (*close)(struct ot_device *device);
     const char *(*name)(const struct ot_device *device);

@@ -40,7 +40,16 @@ struct ot_cpu_allocation {
     size_t mapping_bytes;
 };
 
-static int map_allocation(struct ot_cpu_allocation *allocation, const char *name) {
+/* Before the first touch, which decides where pages come from. */
+static void place(const struct ot_cpu_device *device, void *memory, size_t bytes) {
+    if (device->placement.memory)
+        device->placement.memory(device->placement.context, memory, bytes);
+    if (bytes >= HUGE_PAGE)
+        madvise(memory, bytes, MADV_HUGEPAGE); /* only faster where it works */
+}
+
+static int map_allocation(const struct ot_cpu_device *device, struct ot_cpu_allocation *allocation,
+                          const char *name) {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = allocation->bytes;
     size_t body = round_up(bytes, page);
     unsigned char *mapping =
@@ -52,8 +61,7 @@ static int map_allocation(struct ot_cpu_allocation *allocation, const char *name
         munmap(mapping, body + page);
         return ot_fail_errno(OT_E_BUDGET, error, "the machine has no %zu bytes left for '%s'", bytes, name);
     }
-    if (body >= HUGE_PAGE)
-        madvise(mapping, body, MADV_HUGEPAGE); /* only faster where it works */
+    place(device, mapping, body);
     memset(mapping, POISON, body);
     allocation->mapping = mapping;
     allocation->mapping_bytes = body + page;
@@ -91,7 +99,7 @@ static int alloc_device(struct ot_device *device, size_t bytes, const char *name
     struct ot_cpu_allocation *allocation = calloc(1, sizeof *allocation);
     if (allocation) {
         allocation->bytes = bytes;
-        rc = map_allocation(allocation, name);
+        rc = map_allocation(self, allocation, name);
     } else {
         rc = ot_fail(OT_E_BUDGET, "no memory to note the allocation of '%s'", name);
     }
@@ -130,13 +138,12 @@ static int alloc_pinned(struct ot_device *device, size_t bytes, const char *name
     *out = NULL;
     if (bytes == 0)
         return 0;
-    void *memory =
-        mmap(NULL, round_up(bytes, PINNED_ALIGN), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t mapped = round_up(bytes, PINNED_ALIGN);
+    void *memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
                              bytes, name);
-    if (bytes >= HUGE_PAGE)
-        madvise(memory, bytes, MADV_HUGEPAGE);
+    place(self, memory, mapped);
     pthread_mutex_lock(&self->mutex);
     self->usage.pinned_bytes += bytes;
     if (self->usage.pinned_bytes > self->usage.pinned_peak_bytes)
@@ -168,13 +175,18 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
     struct ot_cpu_device *self = calloc(1, sizeof *self);
     if (!self)
         return ot_fail(OT_E_DEVICE, "no memory to open the cpu device");
-    int rc = ot_pool_open(config->threads, "compute", &self->pool);
+    struct ot_pool_config pool = {.threads = config->threads,
+                                  .name = "compute",
+                                  .on_start = config->placement.thread,
+                                  .arg = config->placement.context};
+    int rc = ot_pool_open_with(&pool, &self->pool);
     if (rc < 0) {
         free(self);
         return rc;
     }
     struct ot_cpu_ops_build build = ot_cpu_ops_choose();
     self->base = (struct ot_device){&ot_cpu_device_api, build.ops};
+    self->placement = config->placement;
     self->delay_seed = config->lane_delay_seed;
     size_t machine_bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     self->usage.budget_bytes = config->memory_bytes ? config->memory_bytes : machine_bytes;

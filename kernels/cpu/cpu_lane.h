@@ -22,6 +22,7 @@ struct ot_cpu_device {
     struct ot_device base;
     char name[96];
     struct ot_pool *pool;
+    struct ot_placement placement;
     uint64_t delay_seed;
     _Atomic int n_lanes, n_events; /* open ones */
     _Atomic uint64_t lane_numbers; /* lanes ever opened; each number is a stream of delays */

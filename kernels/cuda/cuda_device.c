@@ -126,6 +126,8 @@ static int alloc_pinned(struct ot_device *base, size_t bytes, const char *name, 
     if (memory == MAP_FAILED)
         return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
                              bytes, name);
+    if (self->placement.memory)
+        self->placement.memory(self->placement.context, memory, mapped);
     if (mapped >= HUGE_PAGE)
         madvise(memory, mapped, MADV_HUGEPAGE);
     int rc = pin(memory, mapped, name);
@@ -243,6 +245,7 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
         return ot_fail(OT_E_DEVICE, "no memory to open the cuda device");
     self->base = (struct ot_device){&ot_cuda_device_api, &ot_cuda_ops};
     self->index = gpu.index;
+    self->placement = config->placement;
     self->delay_seed = config->lane_delay_seed;
     self->on =
         (struct ot_cuda_stream){.sm_count = gpu.sm_count, .shared_bytes = gpu.shared_bytes, .arch = gpu.arch};
@@ -284,6 +287,7 @@ static int tune(struct ot_device *base, void *memory, size_t bytes, double secon
 
 const struct ot_device_api ot_cuda_device_api = {
     .is_present = ot_cuda_is_present,
+    .bus_id = ot_cuda_bus_id,
     .open = open_device,
     .close = close_device,
     .name = get_name,

@@ -20,6 +20,13 @@ bool ot_cuda_is_present(void) {
     return code == cudaSuccess ? count > 0 : code != cudaErrorNoDevice;
 }
 
+bool ot_cuda_bus_id(int index, char text[OT_BUS_ID_BYTES]) {
+    if (cudaDeviceGetPCIBusId(text, OT_BUS_ID_BYTES, index) == cudaSuccess)
+        return true;
+    (void)cudaGetLastError(); /* opening the device will say what is wrong */
+    return false;
+}
+
 /* ---- no GPU at all ---- */
 
 /* "13.0" of 13000 */

@@ -81,6 +81,7 @@ struct ot_cuda_device {
     struct ot_device base;
     char name[224];
     int index;
+    struct ot_placement placement;
     uint64_t delay_seed;
     struct ot_cuda_stream on; /* what launchers are told; its stream is the lane's */
     struct ot_cuda_gemm *gemm;
@@ -112,6 +113,7 @@ struct ot_cuda_gpu {
 
 /* A GPU that is not hidden, or a driver too old to tell. */
 bool ot_cuda_is_present(void);
+bool ot_cuda_bus_id(int index, char text[OT_BUS_ID_BYTES]);
 /* Finds GPU `index` and makes it the calling thread's. Errors: OT_E_DEVICE, one sentence for each reason. */
 int ot_cuda_find_gpu(int index, struct ot_cuda_gpu *out);
 /* Whether code for these architectures ("80 86 90", and PTX of the newest) runs on `arch`. */

@@ -184,6 +184,47 @@ static void test_all_threads_work(void **state) {
     ot_pool_close(NULL);
 }
 
+/* ---- the hook for starting threads ---- */
+
+struct started {
+    int pool_threads;
+    pthread_t threads[8]; /* by worker; who was there before its first chunk */
+    bool is_there[8];
+    atomic_int strangers;
+};
+
+static void note_start(void *arg, int worker, int threads) {
+    struct started *started = arg;
+    if (worker < 1 || worker >= threads || threads != started->pool_threads || started->is_there[worker])
+        abort();
+    started->threads[worker] = pthread_self();
+    started->is_there[worker] = true;
+}
+
+static void check_started(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)begin, (void)end, (void)chunk;
+    struct started *started = context;
+    if (worker > 0 &&
+        (!started->is_there[worker] || !pthread_equal(started->threads[worker], pthread_self())))
+        atomic_fetch_add(&started->strangers, 1);
+}
+
+static void test_each_thread_calls_the_hook_first(void **state) {
+    (void)state;
+    for (int threads = 1; threads <= 8; threads++) {
+        struct ot_pool *pool;
+        struct started started = {.pool_threads = threads};
+        struct ot_pool_config config = {
+            .threads = threads, .name = "hook", .on_start = note_start, .arg = &started};
+        check_ok(ot_pool_open_with(&config, &pool));
+        ot_pool_run(pool, 1000, 1, check_started, &started);
+        ot_pool_close(pool);
+        assert_int_equal(atomic_load(&started.strangers), 0);
+        for (int worker = 0; worker < 8; worker++)
+            assert_int_equal(started.is_there[worker], worker > 0 && worker < threads);
+    }
+}
+
 /* A loop inside a loop of another pool is fine: an op may run where another pool's chunk calls it. */
 static void inner_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)begin, (void)end, (void)chunk, (void)worker;
@@ -220,6 +261,7 @@ int main(void) {
         cmocka_unit_test(test_sum_is_independent_of_threads),
         cmocka_unit_test(test_two_callers_take_turns),
         cmocka_unit_test(test_all_threads_work),
+        cmocka_unit_test(test_each_thread_calls_the_hook_first),
         cmocka_unit_test(test_pools_nest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

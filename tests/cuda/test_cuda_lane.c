@@ -92,6 +92,33 @@ static void test_pinned(void **state) {
     ot_device_close(device);
 }
 
+static void note_memory(void *context, void *memory, size_t bytes) {
+    *(void **)context = memory;
+    assert_int_equal(bytes, 8192);
+}
+
+static void test_pinned_memory_is_placed(void **state) {
+    (void)state;
+    struct ot_device *device;
+    void *noted = NULL;
+    struct ot_device_config config = {
+        .kind = "cuda", .threads = 1, .placement = {.context = &noted, .memory = note_memory}};
+    check_ok(ot_device_open(&config, &device));
+    void *memory = alloc_pinned(device, 5000);
+    assert_true(noted == memory);
+    ot_device_free_pinned(device, memory, 5000);
+    ot_device_close(device);
+}
+
+static void test_bus_id(void **state) {
+    (void)state;
+    char text[OT_BUS_ID_BYTES];
+    unsigned domain, bus, slot, function;
+    assert_true(ot_device_bus_id("cuda", 0, text));
+    assert_int_equal(sscanf(text, "%x:%x:%x.%x", &domain, &bus, &slot, &function), 4);
+    assert_false(ot_device_bus_id("cuda", 99, text));
+}
+
 static void test_name_and_dtypes(void **state) {
     (void)state;
     struct ot_device *device = open_cuda(0, 0);
@@ -353,6 +380,8 @@ int main(void) {
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_default_budget_leaves_a_reserve),
         cmocka_unit_test(test_pinned),
+        cmocka_unit_test(test_pinned_memory_is_placed),
+        cmocka_unit_test(test_bus_id),
         cmocka_unit_test(test_name_and_dtypes),
         cmocka_unit_test(test_copies_and_fills_in_order),
         cmocka_unit_test(test_copies_from_any_host_memory),

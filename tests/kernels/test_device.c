@@ -2,7 +2,10 @@
 
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +36,56 @@ static void test_kinds(void **state) {
     assert_true(usage.budget_bytes > 1 << 28); /* all that the machine has */
     ot_device_close(device);
     ot_device_close(NULL);
+}
+
+/* ---- placement ---- */
+
+struct placed {
+    int threads[8]; /* by index: how often */
+    void *memory;
+    size_t bytes;
+    bool touched;
+    atomic_int n_threads;
+};
+
+static void place_thread(void *context, int index, int count) {
+    struct placed *placed = context;
+    if (index < 1 || index > 3 || count != 4)
+        abort();
+    placed->threads[index]++;
+    atomic_fetch_add(&placed->n_threads, 1);
+}
+
+static void place_memory(void *context, void *memory, size_t bytes) {
+    struct placed *placed = context;
+    unsigned char resident = 1;
+    placed->memory = memory;
+    placed->bytes = bytes;
+    assert_int_equal(mincore(memory, 1, &resident), 0);
+    placed->touched = resident & 1;
+}
+
+static void test_placement(void **state) {
+    (void)state;
+    struct ot_device *device;
+    struct placed placed = {0};
+    char bus_id[OT_BUS_ID_BYTES];
+    void *memory;
+    struct ot_device_config config = {
+        .kind = "cpu", .threads = 4, .placement = {&placed, place_thread, place_memory}};
+    check_ok(ot_device_open(&config, &device));
+    check_ok(ot_device_alloc(device, 1 << 20, "device memory", &memory));
+    assert_true(placed.memory == memory && placed.bytes == 1 << 20 && !placed.touched);
+    ot_device_free(device, memory);
+    check_ok(ot_device_alloc_pinned(device, 5000, "pinned memory", &memory));
+    assert_true(placed.memory == memory && placed.bytes == 8192 && !placed.touched);
+    ot_device_free_pinned(device, memory, 5000);
+    ot_device_close(device); /* joins the threads */
+    static const int each_once[8] = {0, 1, 1, 1};
+    assert_int_equal(atomic_load(&placed.n_threads), 3);
+    assert_memory_equal(placed.threads, each_once, sizeof each_once);
+    assert_false(ot_device_bus_id("cpu", 0, bus_id));
+    assert_false(ot_device_bus_id("tpu", 0, bus_id));
 }
 
 /* ---- memory ---- */
@@ -151,6 +204,7 @@ static void test_stray_access_faults(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_kinds),
+        cmocka_unit_test(test_placement),
         cmocka_unit_test(test_budget),
         cmocka_unit_test(test_pinned),
         cmocka_unit_test(test_fresh_memory_is_nan),
