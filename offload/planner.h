@@ -1,11 +1,14 @@
 /* The planner: chooses among the plans that fit (plan.h) the one that the simulator says is fastest.
  *
  * It tries what changes speed and not bits: how optimizer tiles are shared out among gpu, stream and cpu
- * engines, where state, weights and activations live, how many slots stage them, what is recomputed, how
- * large tiles are; and the micro-batch, which does change bits, only where that gains more than
- * OT_PLANNER_MARGIN. Candidates are made by ot_plan_make with the choice forced, so every one keeps the
- * budgets and every force of the user. Their number is bounded by count, never by time: the same request and
- * the same costs always give the same plan.
+ * engines, where state, weights and activations live, how many slots stage them, what is recomputed; and the
+ * micro-batch, which does change bits, only where that gains more than OT_PLANNER_MARGIN. Candidates are made
+ * by ot_plan_make with the choice forced, so every one keeps the budgets and every force of the user, and the
+ * first is ot_plan_make's own choice, so that no plan is slower than that one, by the simulator's clock.
+ *
+ * The search is local: from the best plan so far, one field at a time to values near it, in a fixed order,
+ * until a whole round gains nothing or the tries are used up. Their number is bounded by count, and the count
+ * by the tasks of a step, never by time: the same request and the same costs always give the same plan.
  */
 #ifndef OT_OFFLOAD_PLANNER_H
 #define OT_OFFLOAD_PLANNER_H
@@ -21,18 +24,23 @@ struct ot_planner_result {
     int tried; /* plans that were simulated */
 };
 
-/* Errors: as ot_plan_make; as ot_simulate_plan. */
+/* A plan that trains; for a forward pass alone there is nothing to choose, see ot_plan_make. Errors: as
+ * ot_plan_make; as ot_simulate_plan. */
 int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
                       struct ot_planner_result *out);
 
-/* What would change if one thing of the machine did: the planner once more with it. */
+enum { OT_WHAT_IFS = 8 };
+
+/* What would change if one thing of the machine did: the planner once more with it. The chosen plan stays
+ * possible with more of anything, so no answer is slower than it. */
 struct ot_explanation {
     enum ot_lane_id bound; /* the lane that bounds the step: compute, or what it waits for most */
     double bound_share;    /* of the step */
     struct ot_what_if {
-        const char *what;    /* "1 GiB more gpu memory", "twice the disks' rate" */
-        double step_seconds; /* predicted with it; 0: nothing changes */
-    } ifs[8];
+        const char *what;         /* "1 GiB more gpu memory", "twice the disks' rate" */
+        double step_seconds;      /* predicted with it */
+        double tokens_per_second; /* with twice the tokens a step the only fair measure */
+    } ifs[OT_WHAT_IFS];
     int n_ifs;
 };
 int ot_planner_explain(const struct ot_plan_request *request, const struct ot_costs *costs,

@@ -37,6 +37,15 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
          "Measures the device: copies to and from the host, the matrix products and attention "
          "of a 7B model's layers, and every other kernel against the plain copy of memory.",
          {"offload-train probe", "offload-train probe --device cuda:1 --json > probe.json"}},
+    [OT_COMMAND_PLAN] =
+        {"plan --model DIR|NAME [options]",
+         "Says what fits where, how long a step takes and what a run costs, before anything is bought or "
+         "downloaded: needs no data and no weights, a preset's name or a config.json will do. Predicts for "
+         "this machine, which is measured, or for one that is described.",
+         {"offload-train plan --model llama-13b --gpu rtx4090 --host-mem 128G",
+          "offload-train plan --model llama-3.1-70b --gpu h200 --nvme 2T --steps 1000 --price/h 3.5 "
+          "--explain",
+          "offload-train plan --gpu list"}},
 };
 
 static const char *const exit_codes[] = {

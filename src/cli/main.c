@@ -14,6 +14,7 @@ static int run(struct ot_options *options) {
         [OT_COMMAND_EVAL] = ot_command_eval,
         [OT_COMMAND_TOKENIZE] = ot_command_tokenize,
         [OT_COMMAND_PROBE] = ot_command_probe,
+        [OT_COMMAND_PLAN] = ot_command_plan,
     };
     if (options->help || options->version) {
         if (options->help)

@@ -13,7 +13,7 @@ struct pair {
 
 /* Two ways to say one thing. */
 static const struct pair exclusive[] = {
-    {OT_FOR_TRAIN, "steps", "epochs"},
+    {OT_FOR_TRAIN | OT_FOR_PLAN, "steps", "epochs"},
     {OT_FOR_TRAIN, "eval-data", "eval-fraction"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "template", "prompt-format"},
     {OT_FOR_TRAIN, "quiet", "log-every"},
@@ -21,6 +21,10 @@ static const struct pair exclusive[] = {
     {OT_FOR_TRAIN, "no-save", "dry-run"},
     {OT_FOR_TOKENIZE, "model", "tokenizer"},
     {OT_FOR_GENERATE, "row", "no-special"},
+    {OT_FOR_PLAN, "gpu", "device"},
+    {OT_FOR_PLAN, "steps", "tokens"},
+    {OT_FOR_PLAN, "steps", "rows"},
+    {OT_FOR_PLAN, "tokens", "rows"},
 };
 
 /* The first has no effect without the second. */
@@ -29,6 +33,8 @@ static const struct pair dependent[] = {
     {OT_FOR_GENERATE, "prompt-format", "row"},
     {OT_FOR_GENERATE, "top-p", "temperature"},
     {OT_FOR_GENERATE, "seed", "temperature"},
+    {OT_FOR_PLAN, "nvme-read", "nvme"},
+    {OT_FOR_PLAN, "nvme-write", "nvme"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "io-engine", "nvme"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "no-io-verify", "nvme"},
 };
@@ -110,6 +116,11 @@ static int require(const struct ot_options *options, const char *name, const cha
                    command, name, name, example, command);
 }
 
+/* plan --gpu list */
+static bool is_list(const struct ot_options *options) {
+    return options->gpu && strcmp(options->gpu, "list") == 0;
+}
+
 static int check_required(const struct ot_options *options) {
     switch (options->command) {
     case OT_COMMAND_TRAIN:
@@ -122,6 +133,9 @@ static int check_required(const struct ot_options *options) {
         return require(options, "model", "out/my-model");
     case OT_COMMAND_PROBE:
         return 0;
+    case OT_COMMAND_PLAN:
+        OT_TRY(require(options, "gpu", "rtx4090"));
+        return is_list(options) ? 0 : require(options, "model", "llama-7b");
     default:
         return ot_options_given(options, "tokenizer") ? 0 : require(options, "model", "out/my-model");
     }
@@ -138,24 +152,38 @@ static int check_homes(const struct ot_options *o) {
                                                  : "activations");
 }
 
+/* What a step is and where things live, for those that train and for those that plan it. */
+static int check_step(const struct ot_options *o) {
+    if (o->seq_len > 0 && o->tokens_per_step > 0 && o->tokens_per_step < o->seq_len)
+        return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence of --seq-len %lld",
+                       (long long)o->tokens_per_step, (long long)o->seq_len);
+    if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
+        return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights pass through");
+    OT_TRY(check_homes(o));
+    return ot_plan_check_shares(o->optimizer_engine.share, o->home.state);
+}
+
 static int check_train(const struct ot_options *o) {
     if (o->steps > 0 && o->warmup.steps > o->steps)
         return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run of --steps %lld",
                        (long long)o->warmup.steps, (long long)o->steps);
-    if (o->seq_len > 0 && o->tokens_per_step > 0 && o->tokens_per_step < o->seq_len)
-        return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence of --seq-len %lld",
-                       (long long)o->tokens_per_step, (long long)o->seq_len);
     if (ot_options_given(o, "eval-every") && !o->eval_data && o->eval_fraction == 0)
         return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; give --eval-data");
-    if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
-        return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights pass through");
-    OT_TRY(check_homes(o));
+    OT_TRY(check_step(o));
     const double *share = o->optimizer_engine.share;
     if (ot_options_given(o, "optimizer-threads") && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0 &&
         share[OT_TILE_CPU] == 0)
         return ot_fail(OT_E_USAGE,
                        "--optimizer-threads has no effect with an --optimizer-engine without cpu");
-    return ot_plan_check_shares(share, o->home.state);
+    return 0;
+}
+
+static int check_plan(const struct ot_options *o) {
+    if (is_list(o) && ot_options_given(o, "model"))
+        return ot_fail(OT_E_USAGE, "--gpu list shows the cards and plans nothing: leave out --model");
+    if (ot_options_given(o, "epochs") && !o->tokens && !o->rows)
+        return ot_fail(OT_E_USAGE, "--epochs has no effect without --tokens or --rows of an epoch");
+    return check_step(o);
 }
 
 int ot_options_check(struct ot_options *options) {
@@ -163,6 +191,8 @@ int ot_options_check(struct ot_options *options) {
     OT_TRY(check_required(options));
     if (options->command == OT_COMMAND_TRAIN)
         return check_train(options);
+    if (options->command == OT_COMMAND_PLAN)
+        return check_plan(options);
     if (options->command == OT_COMMAND_GENERATE && ot_options_given(options, "temperature") &&
         options->temperature == 0 &&
         (ot_options_given(options, "top-p") || ot_options_given(options, "seed")))

@@ -12,6 +12,7 @@ struct ot_option_list {
 
 extern const struct ot_option_list ot_options_of_run;     /* input and output, rows, batches, optimizer */
 extern const struct ot_option_list ot_options_of_machine; /* memory and machine */
+extern const struct ot_option_list ot_options_of_plan;    /* a machine described, and what a run costs */
 extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
 
 #define OT_OPTION_LIST(table)                                                                                \
@@ -25,6 +26,7 @@ enum {
     EVAL = OT_FOR_EVAL,
     TOKENIZE = OT_FOR_TOKENIZE,
     PROBE = OT_FOR_PROBE,
+    PLAN = OT_FOR_PLAN,
     MODELS = TRAIN | GENERATE | EVAL /* what runs a model */
 };
 

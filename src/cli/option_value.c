@@ -25,6 +25,13 @@ static const struct unit byte_units[] = {
     {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},
     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {NULL, 0},
 };
+/* Rates are decimal, as everywhere; a "/s" may follow. */
+static const struct unit rate_units[] = {
+    {"", 1},         {"K", 1e3},        {"M", 1e6},        {"G", 1e9},    {"T", 1e12},
+    {"KB", 1e3},     {"MB", 1e6},       {"GB", 1e9},       {"TB", 1e12},  {"KiB", 0x1p10},
+    {"MiB", 0x1p20}, {"GiB", 0x1p30},   {"TiB", 0x1p40},   {"MB/s", 1e6}, {"GB/s", 1e9},
+    {"TB/s", 1e12},  {"MiB/s", 0x1p20}, {"GiB/s", 0x1p30}, {NULL, 0},
+};
 static const struct unit share_units[] = {{"", 1}, {"%", 0.01}, {NULL, 0}};
 static const struct unit time_units[] = {{"s", 1}, {"m", 60}, {"h", 3600}, {NULL, 0}};
 static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
@@ -62,6 +69,14 @@ static bool read_bytes(const struct ot_option *option, const char *text, int64_t
     if (!read_number(text, byte_units, true, &value) || !in_range(option, value))
         return false;
     *out = (int64_t)value;
+    return true;
+}
+
+bool ot_option_read_size(const char *text, int64_t *bytes) {
+    double value;
+    if (!read_number(text, byte_units, true, &value) || value < 1 || value > 0x1p60)
+        return false;
+    *bytes = (int64_t)value;
     return true;
 }
 
@@ -217,6 +232,10 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
         snprintf(out, bytes, "bytes from %.0fM to %.0fT, such as 64M or 24G", option->min * 0x1p-20,
                  option->max * 0x1p-40);
         break;
+    case OT_OPTION_RATE:
+        snprintf(out, bytes, "bytes a second from %.0fMB to %.0fTB, such as 25GB", option->min * 1e-6,
+                 option->max * 1e-12);
+        break;
     case OT_OPTION_REAL:
         snprintf(out, bytes, "a number from %.7g to %.7g", option->min, option->max);
         break;
@@ -260,6 +279,8 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return read_count(option, text, field);
     case OT_OPTION_BYTES:
         return read_bytes(option, text, field);
+    case OT_OPTION_RATE:
+        return read_number(text, rate_units, true, field) && in_range(option, *(double *)field);
     case OT_OPTION_REAL:
         return read_number(text, no_units, false, field) && in_range(option, *(double *)field);
     case OT_OPTION_SHARE:
@@ -334,6 +355,7 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     case OT_OPTION_BYTES:
         ot_json_put_int(w, option->name, *(const int64_t *)field);
         return;
+    case OT_OPTION_RATE:
     case OT_OPTION_REAL:
     case OT_OPTION_SHARE:
         ot_json_put_real(w, option->name, *(const double *)field);

@@ -61,6 +61,7 @@ void ot_option_reset(struct ot_options *options, int index) {
         [OT_OPTION_CHOICE] = sizeof(int),
         [OT_OPTION_COUNT] = sizeof(int64_t),
         [OT_OPTION_BYTES] = sizeof(int64_t),
+        [OT_OPTION_RATE] = sizeof(double),
         [OT_OPTION_REAL] = sizeof(double),
         [OT_OPTION_SHARE] = sizeof(double),
         [OT_OPTION_WARMUP] = sizeof(struct ot_warmup),
@@ -163,7 +164,7 @@ static int take_command(const char *word, enum ot_command *out) {
     const char *nearest = ot_nearest_name(word, names, OT_COMMAND_COUNT);
     return ot_fail(OT_E_USAGE, "unknown command '%.60s'; %s%s%s", word,
                    nearest ? "did you mean " : "the commands are ",
-                   nearest ? nearest : "train, generate, eval, tokenize and probe", nearest ? "?" : "");
+                   nearest ? nearest : "train, generate, eval, tokenize, probe and plan", nearest ? "?" : "");
 }
 
 static int take_command_line(int argc, char *const *argv, struct ot_options *out) {

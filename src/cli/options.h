@@ -26,6 +26,7 @@ enum ot_command {
     OT_COMMAND_EVAL,
     OT_COMMAND_TOKENIZE,
     OT_COMMAND_PROBE,
+    OT_COMMAND_PLAN,
     OT_COMMAND_COUNT
 };
 const char *ot_command_name(enum ot_command command);
@@ -37,6 +38,7 @@ enum {
     OT_FOR_EVAL = 1 << OT_COMMAND_EVAL,
     OT_FOR_TOKENIZE = 1 << OT_COMMAND_TOKENIZE,
     OT_FOR_PROBE = 1 << OT_COMMAND_PROBE,
+    OT_FOR_PLAN = 1 << OT_COMMAND_PLAN,
     OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
 };
 
@@ -47,6 +49,7 @@ enum ot_option_type {
     OT_OPTION_CHOICE,  /* int: index into `choices` */
     OT_OPTION_COUNT,   /* int64_t; k, M, G = 10^3.., Ki, Mi, Gi = 2^10.. */
     OT_OPTION_BYTES,   /* int64_t; K, M, G, T (or KiB..) = 2^10.., KB, MB, GB, TB = 10^3.. */
+    OT_OPTION_RATE,    /* double: bytes a second; K, M, G, T and KB.. = 10^3.., KiB.. = 2^10.. */
     OT_OPTION_REAL,    /* double */
     OT_OPTION_SHARE,   /* double: 0.02 or 2% */
     OT_OPTION_WARMUP,  /* struct ot_warmup: 100 (steps) or 3% (of the run) */
@@ -94,6 +97,7 @@ enum ot_option_section {
     OT_SECTION_STEP,
     OT_SECTION_OPTIMIZER,
     OT_SECTION_MEMORY,
+    OT_SECTION_DESCRIBED,
     OT_SECTION_TEXT,
     OT_SECTION_REPORT,
     OT_SECTION_COUNT
@@ -158,6 +162,11 @@ struct ot_options {
     struct ot_homes home;
     struct ot_engine_shares optimizer_engine;
 
+    const char *gpu; /* of a described machine */
+    double host_bw, pcie, nvme_read, nvme_write, price;
+    int64_t tokens, rows;
+    bool explain;
+
     const char *prompt;
     bool row, decode, no_special;
     int64_t max_new_tokens;
@@ -197,6 +206,8 @@ int ot_option_parse_value(const struct ot_option *option, const char *spelled, c
                           struct ot_options *out);
 void ot_option_put_value(const struct ot_option *option, const struct ot_options *options,
                          struct ot_json_writer *w);
+/* "500G" as options of bytes read it; false where it is no size. */
+bool ot_option_read_size(const char *text, int64_t *bytes);
 /* Back to the default, or to nothing. */
 void ot_option_reset(struct ot_options *options, int index);
 /* Errors: OT_E_USAGE: what the options say together cannot be, or some of it would have no effect. What the

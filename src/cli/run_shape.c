@@ -4,7 +4,7 @@
 
 #include "src/base/error.h"
 
-enum { DEFAULT_SEQ_LEN = 2048, DEFAULT_STEP_TOKENS = 64 * 1024, STEPS_OF_AN_EPOCH = 50, DEFAULT_EPOCHS = 3 };
+enum { DEFAULT_SEQ_LEN = 2048, STEPS_OF_AN_EPOCH = 50 };
 
 int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *seq_len) {
     if (options->seq_len > max_position)
@@ -30,7 +30,7 @@ double ot_shape_default_lr(int64_t params, bool from_random) {
 static int64_t choose_step_sequences(const struct ot_options *options, int64_t seq_len, int64_t sequences) {
     int64_t chosen = options->tokens_per_step / seq_len;
     if (!chosen) {
-        int64_t most = DEFAULT_STEP_TOKENS / seq_len;
+        int64_t most = OT_DEFAULT_STEP_TOKENS / seq_len;
         chosen = sequences / STEPS_OF_AN_EPOCH < most ? sequences / STEPS_OF_AN_EPOCH : most;
     }
     return chosen > 0 ? chosen : 1;
@@ -49,7 +49,7 @@ int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences,
     if (!options->tokens_per_step)
         ot_options_choose_count(options, "tokens-per-step", out->step_sequences * seq_len);
     if (!options->steps && !options->epochs)
-        ot_options_choose_count(options, "epochs", DEFAULT_EPOCHS);
+        ot_options_choose_count(options, "epochs", OT_DEFAULT_EPOCHS);
     if (!ot_options_given(options, "lr"))
         ot_options_choose_real(options, "lr",
                                ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM));

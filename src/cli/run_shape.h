@@ -9,6 +9,8 @@
 #include "src/cli/options.h"
 #include "src/cli/schedule_lr.h"
 
+enum { OT_DEFAULT_EPOCHS = 3, OT_DEFAULT_STEP_TOKENS = 64 * 1024 };
+
 struct ot_run_shape {
     int64_t seq_len, step_sequences;
     int64_t sequences, steps_per_epoch; /* of an epoch; its last step may have fewer sequences */

@@ -1,0 +1,340 @@
+#include "offload/planner.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+/* Simulating is what a try costs: so many tasks in all, so that a plan for 70B still takes less than a
+ * second; small models get as many tries as the search can use. */
+enum { TASKS_IN_ALL = 120000, FEWEST_TRIES = 6, MOST_TRIES = 64 };
+
+/* The search: what was asked for, and the best so far, with the request that makes it. */
+struct search {
+    const struct ot_plan_request *given;
+    const struct ot_costs *costs;
+    int most_tries;
+    struct ot_plan_request best; /* given, with fields forced */
+    struct ot_planner_result *out;
+};
+
+/* ---- trying one ---- */
+
+static bool same_slabs(const struct ot_plan *a, const struct ot_plan *b) {
+    for (int s = 0; s < a->n_slabs; s++) {
+        const struct ot_slab_plan *x = &a->slabs[s], *y = &b->slabs[s];
+        if (x->weights != y->weights || x->state != y->state || x->grads != y->grads ||
+            memcmp(x->tiles, y->tiles, sizeof x->tiles) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* Of one request's plans: what the search varies. */
+static bool same_plan(const struct ot_plan *a, const struct ot_plan *b) {
+    return same_slabs(a, b) && a->activations == b->activations && a->micro_tokens == b->micro_tokens &&
+           a->kept_blocks == b->kept_blocks &&
+           memcmp(a->weight_slots, b->weight_slots, sizeof a->weight_slots) == 0 &&
+           memcmp(a->grad_slots, b->grad_slots, sizeof a->grad_slots) == 0 &&
+           memcmp(a->stage_slots, b->stage_slots, sizeof a->stage_slots) == 0 &&
+           memcmp(a->host_weight_slots, b->host_weight_slots, sizeof a->host_weight_slots) == 0 &&
+           a->state_slots == b->state_slots && a->tile_slots == b->tile_slots &&
+           a->activation_slots == b->activation_slots && a->host_activation_slots == b->host_activation_slots;
+}
+
+/* Makes and simulates the plan of a request and takes it where it is faster than the best by more than `gain`
+ * of its time. 1: taken, 0: not, or there is no such plan; < 0: an error. */
+static int try_request(struct search *s, const struct ot_plan_request *request, double gain) {
+    struct ot_planner_result *best = s->out;
+    struct ot_plan plan;
+    struct ot_prediction prediction;
+    if (best->tried >= s->most_tries || ot_plan_make(request, &plan) < 0)
+        return 0; /* forced too far: what does not fit is no candidate */
+    int rc = 0;
+    if (!same_plan(&plan, &best->plan)) {
+        best->tried++;
+        rc = ot_simulate_plan(request->chain, &plan, s->costs, &prediction);
+        if (rc == 0 && prediction.step_seconds < best->prediction.step_seconds * (1 - gain))
+            rc = 1;
+    }
+    if (rc > 0) {
+        struct ot_plan before = best->plan;
+        best->plan = plan;
+        best->prediction = prediction;
+        s->best = *request;
+        plan = before;
+    }
+    ot_plan_free(&plan);
+    return rc;
+}
+
+/* ---- moves: each tries values of one field near the best plan's ---- */
+
+/* Of the tiles that the device does not hold, the share that goes through it where neither engine waits for
+ * the other: both move their bytes at their rate. A streamed tile crosses the link in both ways with its
+ * state and once with gradients and weights; the pool's bytes are AdamW's. */
+static double balanced_stream(const struct search *s) {
+    enum { STREAM_BYTES = 24, POOL_BYTES = 26 };
+    const struct ot_rates *r = &s->costs->rates;
+    double stream = r->both_bytes / STREAM_BYTES, pool = r->adamw_bytes / POOL_BYTES;
+    return stream + pool > 0 ? stream / (stream + pool) : 0.5;
+}
+
+static int try_shares(struct search *s, double gpu, double stream_of_rest) {
+    struct ot_plan_request request = s->best;
+    request.shares[OT_TILE_GPU] = gpu;
+    request.shares[OT_TILE_STREAM] = (1 - gpu) * stream_of_rest;
+    request.shares[OT_TILE_CPU] = (1 - gpu) * (1 - stream_of_rest);
+    return try_request(s, &request, 0);
+}
+
+static void current_shares(const struct search *s, double *gpu, double *stream_of_rest) {
+    double n[OT_TILE_ENGINES], all = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        all += n[e] = (double)ot_plan_count_tiles(&s->out->plan, (enum ot_tile_engine)e);
+    double rest = n[OT_TILE_STREAM] + n[OT_TILE_CPU];
+    *gpu = all > 0 ? n[OT_TILE_GPU] / all : 0;
+    *stream_of_rest = rest > 0 ? n[OT_TILE_STREAM] / rest : 0;
+}
+
+static bool may_share(const struct search *s) {
+    const double *shares = s->given->shares;
+    return s->given->state != OT_HOME_GPU &&
+           shares[OT_TILE_GPU] + shares[OT_TILE_STREAM] + shares[OT_TILE_CPU] == 0;
+}
+
+/* Who updates what the device does not hold. */
+static int move_engines(struct search *s) {
+    double gpu, stream, balance = balanced_stream(s);
+    const double values[] = {balance, 0, 0.5 * balance, 1, 0.5 + 0.5 * balance};
+    int taken = 0;
+    if (!may_share(s))
+        return 0;
+    for (int i = 0; i < 5; i++) {
+        int rc;
+        current_shares(s, &gpu, &stream);
+        OT_TRY(rc = try_shares(s, gpu, values[i]));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* How much state the device holds, in exchange for weights. */
+static int move_resident_state(struct search *s) {
+    double gpu, stream;
+    int taken = 0;
+    if (!may_share(s) || s->given->state != OT_HOME_AUTO)
+        return 0;
+    current_shares(s, &gpu, &stream);
+    const double values[] = {0.5 * gpu, 0, 1.5 * gpu, 0.5 + 0.5 * gpu};
+    for (int i = 0; i < 4; i++) {
+        int rc;
+        if (values[i] >= 1 || values[i] == gpu)
+            continue;
+        OT_TRY(rc = try_shares(s, values[i], stream));
+        taken += rc;
+    }
+    return taken;
+}
+
+static int move_slots(struct search *s) {
+    static const int values[] = {2, 3, 4, 6, OT_PLAN_MAX_SLOTS};
+    int taken = 0;
+    for (int i = 0; i < 5 && s->given->slots == 0; i++) {
+        struct ot_plan_request request = s->best;
+        int rc;
+        request.slots = values[i];
+        OT_TRY(rc = try_request(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+static int move_recompute(struct search *s) {
+    int taken = 0;
+    for (int value = -1; value <= 1 && s->given->recompute < 0; value++) {
+        struct ot_plan_request request = s->best;
+        int rc;
+        request.recompute = value;
+        OT_TRY(rc = try_request(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* Every home of one kind of bytes that the given request leaves open. */
+static int move_home(struct search *s, size_t field) {
+    enum ot_home given = *(const enum ot_home *)((const char *)s->given + field);
+    int tiers = s->given->budget_bytes[OT_TIER_NVME] > 0 ? OT_TIER_COUNT : OT_TIER_NVME, taken = 0;
+    for (int tier = 0; tier < tiers && given == OT_HOME_AUTO; tier++) {
+        struct ot_plan_request request = s->best;
+        int rc;
+        *(enum ot_home *)((char *)&request + field) = (enum ot_home)tier;
+        OT_TRY(rc = try_request(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+static int move_activations(struct search *s) {
+    return move_home(s, offsetof(struct ot_plan_request, activations));
+}
+
+static int move_weights(struct search *s) {
+    return move_home(s, offsetof(struct ot_plan_request, weights));
+}
+
+static int move_state(struct search *s) {
+    return move_home(s, offsetof(struct ot_plan_request, state));
+}
+
+/* Other bits than the rule's: only for a gain that is worth it. */
+static int move_micro(struct search *s) {
+    int64_t now = s->best.micro_sequences;
+    const int64_t values[] = {2 * now, 4 * now, now / 2};
+    int taken = 0;
+    for (int i = 0; i < 3 && s->given->micro_sequences == 0 && !taken; i++) {
+        struct ot_plan_request request = s->best;
+        request.micro_sequences = values[i];
+        if (values[i] > 0 && values[i] <= request.step_sequences)
+            OT_TRY(taken = try_request(s, &request, OT_PLANNER_MARGIN));
+    }
+    return taken;
+}
+
+/* Compute never waits and computes nothing twice: there is nothing left to find. */
+static bool is_perfect(const struct search *s) {
+    const struct ot_prediction *p = &s->out->prediction;
+    return p->busy[OT_LANE_COMPUTE] >= 0.999 * p->step_seconds &&
+           s->out->plan.kept_blocks == s->given->chain->n_blocks - 2;
+}
+
+/* Rounds of all moves until one gains nothing. */
+static int search_rounds(struct search *s) {
+    static int (*const moves[])(struct search *) = {move_engines,     move_recompute, move_resident_state,
+                                                    move_activations, move_slots,     move_weights,
+                                                    move_state};
+    for (int taken = 1; taken > 0;) {
+        taken = 0;
+        for (size_t m = 0; m < sizeof moves / sizeof *moves && !is_perfect(s); m++) {
+            int rc;
+            OT_TRY(rc = moves[m](s));
+            taken += rc;
+        }
+    }
+    return 0;
+}
+
+/* Another micro-batch has to beat the best that the rule's can do. */
+static int search(struct search *s) {
+    for (int taken = 1; taken > 0;) {
+        OT_TRY(search_rounds(s));
+        OT_TRY(taken = is_perfect(s) ? 0 : move_micro(s));
+    }
+    return 0;
+}
+
+/* ---- choosing ---- */
+
+/* About the tasks of a step: each block passes each micro-batch both ways, with its boundary copied where it
+ * does not stay; each tile is updated, most with a copy both ways. */
+static int count_tries(const struct ot_plan *plan, int n_blocks) {
+    int64_t tiles = 0, passes = (int64_t)n_blocks * plan->max_micro;
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        tiles += ot_plan_count_tiles(plan, (enum ot_tile_engine)e);
+    int64_t tasks = passes * (plan->activations == OT_HOME_GPU ? 2 : 4) + tiles * 3;
+    int64_t tries = TASKS_IN_ALL / (tasks > 0 ? tasks : 1);
+    return tries < FEWEST_TRIES ? FEWEST_TRIES : tries > MOST_TRIES ? MOST_TRIES : (int)tries;
+}
+
+int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
+                      struct ot_planner_result *out) {
+    int rc;
+    *out = (struct ot_planner_result){0};
+    OT_TRY(ot_plan_make(request, &out->plan));
+    OT_TRY_GOTO(ot_simulate_plan(request->chain, &out->plan, costs, &out->prediction), rc, failed);
+    out->tried = 1;
+    struct search s = {.given = request,
+                       .costs = costs,
+                       .best = *request,
+                       .most_tries = count_tries(&out->plan, request->chain->n_blocks),
+                       .out = out};
+    s.best.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
+    OT_TRY_GOTO(search(&s), rc, failed);
+    return 0;
+failed:
+    ot_plan_free(&out->plan);
+    return rc;
+}
+
+/* ---- explaining ---- */
+
+static void find_bound(const struct ot_prediction *p, struct ot_explanation *out) {
+    double most = p->busy[OT_LANE_COMPUTE];
+    out->bound = OT_LANE_COMPUTE;
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        if (l != OT_LANE_COMPUTE && p->exposed[l] > most) {
+            out->bound = (enum ot_lane_id)l;
+            most = p->exposed[l];
+        }
+    out->bound_share = p->step_seconds > 0 ? most / p->step_seconds : 0;
+}
+
+/* The planner once more; and the chosen plan as it is, where it makes the same step. */
+static int ask(const struct ot_plan_request *request, const struct ot_costs *costs,
+               const struct ot_planner_result *chosen, const char *what, struct ot_explanation *out) {
+    struct ot_planner_result with;
+    struct ot_prediction as_it_is;
+    bool same_step = request->step_sequences * request->sequence_tokens == (int64_t)chosen->prediction.tokens;
+    int rc = ot_planner_choose(request, costs, &with);
+    if (rc == -OT_E_BUDGET || rc == -OT_E_USAGE)
+        return 0; /* twice the tokens may not fit: no answer, then */
+    OT_TRY(rc);
+    double seconds = with.prediction.step_seconds, tokens = with.prediction.tokens;
+    ot_plan_free(&with.plan);
+    if (same_step) {
+        OT_TRY(ot_simulate_plan(request->chain, &chosen->plan, costs, &as_it_is));
+        seconds = as_it_is.step_seconds < seconds ? as_it_is.step_seconds : seconds;
+    }
+    out->ifs[out->n_ifs++] = (struct ot_what_if){what, seconds, seconds > 0 ? tokens / seconds : 0};
+    return 0;
+}
+
+static int ask_for_memory(const struct ot_plan_request *request, const struct ot_costs *costs,
+                          const struct ot_planner_result *chosen, struct ot_explanation *out) {
+    static const char *const what[OT_TIER_COUNT] = {"1 GiB more gpu memory", "1 GiB more host memory",
+                                                    "1 GiB more on nvme"};
+    for (int tier = 0; tier < OT_TIER_COUNT; tier++) {
+        struct ot_plan_request more = *request;
+        if (more.budget_bytes[tier] == 0)
+            continue;
+        more.budget_bytes[tier] += (size_t)1 << 30;
+        OT_TRY(ask(&more, costs, chosen, what[tier], out));
+    }
+    return 0;
+}
+
+int ot_planner_explain(const struct ot_plan_request *request, const struct ot_costs *costs,
+                       const struct ot_planner_result *chosen, struct ot_explanation *out) {
+    struct ot_plan_request longer = *request;
+    struct ot_costs changed = *costs; /* its blocks stay the caller's */
+    struct ot_rates *r = &changed.rates;
+    *out = (struct ot_explanation){0};
+    find_bound(&chosen->prediction, out);
+    OT_TRY(ask_for_memory(request, costs, chosen, out));
+    if (r->h2d_bytes > 0) {
+        r->h2d_bytes *= 2, r->d2h_bytes *= 2, r->both_bytes *= 2;
+        OT_TRY(ask(request, &changed, chosen, "twice the link's rate", out));
+        *r = costs->rates;
+    }
+    if (request->budget_bytes[OT_TIER_NVME] > 0) {
+        r->nvme_read_bytes *= 2, r->nvme_write_bytes *= 2, r->nvme_mixed_bytes *= 2;
+        OT_TRY(ask(request, &changed, chosen, "twice the disks' rate", out));
+        *r = costs->rates;
+    }
+    r->triad_bytes *= 2, r->adamw_bytes *= 2;
+    OT_TRY(ask(request, &changed, chosen, "twice the host memory's rate", out));
+    *r = costs->rates;
+    longer.step_sequences *= 2;
+    return ask(&longer, costs, chosen, "twice the tokens a step", out);
+}

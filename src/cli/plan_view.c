@@ -1,0 +1,386 @@
+#include "src/cli/plan_view.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "src/cli/lines.h"
+#include "src/cli/report_table.h"
+#include "src/cli/units.h"
+
+/* What consumer drives of 1 TB are rated for: 600 TB written (data sheets of Samsung 990 PRO and WD Black
+ * SN850X, both 1 TB). */
+static const double RATED_BYTES = 600e12;
+
+/* ---- what follows from the prediction ---- */
+
+struct answer {
+    double tokens_per_second, mfu, peak; /* peak 0: unknown */
+    double waited[OT_LANE_COUNT];        /* by compute; of itself: for a task of its own to begin */
+    double waited_host;
+    double run_seconds, run_tokens, run_price, million_price;
+    double written, read; /* bytes of nvme, a step */
+};
+
+static struct answer answer_of(const struct ot_plan_view *v) {
+    const struct ot_prediction *p = &v->chosen->prediction;
+    struct answer a = {.peak = v->card ? v->card->peak_tflops * 1e12 : v->costs->rates.product_flops};
+    a.tokens_per_second = p->tokens / p->step_seconds;
+    a.mfu = a.peak > 0 ? p->model_flops / p->step_seconds / a.peak : 0;
+    a.run_seconds = (double)v->steps * p->step_seconds;
+    a.run_tokens = (double)v->steps * p->tokens;
+    a.run_price = a.run_seconds / 3600 * v->options->price;
+    a.million_price = 1e6 / a.tokens_per_second / 3600 * v->options->price;
+    a.written = p->bytes[OT_LANE_NVME_WRITE];
+    a.read = p->bytes[OT_LANE_NVME_READ];
+    return a;
+}
+
+static struct ot_ledger whole_ledger(const struct ot_plan_view *v) {
+    struct ot_ledger ledger = v->chosen->plan.ledger;
+    if (v->workspace_bytes && ledger.n < OT_LEDGER_MAX)
+        ledger.entries[ledger.n++] =
+            (struct ot_ledger_entry){OT_TIER_GPU, "kernel workspace", v->workspace_bytes};
+    return ledger;
+}
+
+/* ---- text ---- */
+
+static void print_machine(const struct ot_plan_view *v, FILE *out) {
+    const struct ot_rates *r = &v->costs->rates;
+    fprintf(out, "machine %s\n", v->machine);
+    fprintf(out, "        products %.1f TFLOP/s · attention %.1f · device memory %.0f GB/s\n",
+            r->product_flops * 1e-12, r->attention_flops * 1e-12, r->device_bytes * 1e-9);
+    fprintf(out,
+            "        link %.1f GB/s to the device, %.1f back, %.1f both · host memory %.1f GB/s, %d cores\n",
+            r->h2d_bytes * 1e-9, r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9, r->cores);
+    if (v->budget_bytes[OT_TIER_NVME])
+        fprintf(out, "        nvme reads %.2f GB/s, writes %.2f, both %.2f\n", r->nvme_read_bytes * 1e-9,
+                r->nvme_write_bytes * 1e-9, r->nvme_mixed_bytes * 1e-9);
+    if (*v->assumed)
+        fprintf(out, "        assumed, say what you know: %s\n", v->assumed);
+}
+
+static void print_plan(const struct ot_plan_view *v, FILE *out) {
+    const struct ot_model_config *config = ot_model_get_config(v->model);
+    const struct ot_plan *plan = &v->chosen->plan;
+    struct ot_ledger ledger = whole_ledger(v);
+    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], text[OT_TABLE_LINE_BYTES];
+    char tokens[OT_TEXT_BYTES], params[OT_TEXT_BYTES];
+    int64_t micro = plan->micro_tokens / v->seq_len;
+    fprintf(out, "model   %s · %s · %lld layers · %s parameters, computed in %s\n", v->model_name,
+            ot_family_row(config->family)->model_type, (long long)config->n_layers,
+            ot_text_short((double)ot_model_param_count(config), params), ot_dtype_name(v->dtype));
+    fprintf(out, "step    %s tokens = %lld sequences x %lld · %d micro-batch%s of %s%lld\n",
+            ot_text_count(v->step_sequences * v->seq_len, tokens), (long long)v->step_sequences,
+            (long long)v->seq_len, plan->max_micro, plan->max_micro == 1 ? "" : "es",
+            v->step_sequences % micro ? "up to " : "", (long long)micro);
+    fprintf(out, "plan    %s\n", ot_report_homes(plan, text));
+    fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
+    fprintf(out, "        %lld of %lld layers recomputed · %d weight slots\n",
+            (long long)(config->n_layers - plan->kept_blocks), (long long)config->n_layers,
+            plan->weight_slots[OT_SLOT_LAYER]);
+    int n = ot_report_table(&ledger, v->budget_bytes, lines);
+    for (int i = 0; i < n; i++)
+        fprintf(out, "%s\n", lines[i]);
+}
+
+/* Tenths of a percent, rounded so that the rows add up to 100. */
+static double next_share(double part, double whole, double *sum) {
+    double before = round(1000 * *sum / whole);
+    *sum += part;
+    return (round(1000 * *sum / whole) - before) / 10;
+}
+
+/* A row a lane: how long it is busy, and its part of the step: compute's own time, and the time that compute
+ * waits for the others. The parts add up. */
+static void print_lanes(const struct ot_plan_view *v, FILE *out) {
+    const struct ot_prediction *p = &v->chosen->prediction;
+    double sum = 0, step = p->step_seconds;
+    fprintf(out, "          %-12s %12s %10s %14s %10s\n", "lane", "busy", "moved", "of the step", "");
+    for (int i = 0; i < OT_LANE_COUNT; i++) {
+        int lane = i == 0 ? OT_LANE_COMPUTE : i <= OT_LANE_COMPUTE ? i - 1 : i; /* compute first */
+        bool is_compute = lane == OT_LANE_COMPUTE;
+        double part = is_compute ? p->busy[lane] + p->exposed[lane] : p->exposed[lane];
+        char moved[OT_TEXT_BYTES] = "";
+        if (p->busy[lane] == 0 && part == 0)
+            continue;
+        if (p->bytes[lane] > 0)
+            snprintf(moved, sizeof moved, "%.1f GB", p->bytes[lane] * 1e-9);
+        double share = next_share(part, step, &sum);
+        fprintf(out, "          %-12s %10.3f s %10s %12.3f s %8.1f %%   %s\n",
+                ot_lane_name((enum ot_lane_id)lane), p->busy[lane], moved, part, share,
+                is_compute ? "computing" : "compute waits for it");
+    }
+    double share = next_share(p->exposed_host, step, &sum);
+    fprintf(out, "          %-12s %12s %10s %12.3f s %8.1f %%   compute waits, nothing runs\n", "none", "",
+            "", p->exposed_host, share);
+    fprintf(out, "          %-12s %12s %10s %12.3f s %8.1f %%\n", "step", "", "", step, 100.0);
+}
+
+static void print_time(const struct ot_plan_view *v, FILE *out) {
+    const struct ot_prediction *p = &v->chosen->prediction;
+    struct answer a = answer_of(v);
+    char rate[OT_TEXT_BYTES];
+    fprintf(out, "time    %.3f s a step · %s tokens/s\n", p->step_seconds,
+            ot_text_count((int64_t)round(a.tokens_per_second), rate));
+    if (a.peak > 0)
+        fprintf(out,
+                "        MFU %.1f %% = %.2f TFLOP a step (6 N a token, and attention) / %.3f s / %.1f "
+                "TFLOP/s %s\n",
+                100 * a.mfu, p->model_flops * 1e-12, p->step_seconds, a.peak * 1e-12,
+                v->card ? "of the data sheet" : "of the best product measured");
+    print_lanes(v, out);
+}
+
+static void print_run(const struct ot_plan_view *v, FILE *out) {
+    struct answer a = answer_of(v);
+    char steps[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    if (v->steps)
+        fprintf(out, "run     %s steps · %s tokens · %s\n", ot_text_count(v->steps, steps),
+                ot_text_short(a.run_tokens, tokens), ot_text_duration(a.run_seconds, time));
+    if (v->options->price > 0 && v->steps)
+        fprintf(out, "price   %.2f for the run at %g an hour · %.4g a million tokens\n", a.run_price,
+                v->options->price, a.million_price);
+    else if (v->options->price > 0)
+        fprintf(out,
+                "price   %.4g a million tokens at %g an hour (the run's with --steps, --tokens or --rows)\n",
+                a.million_price, v->options->price);
+    if (a.written + a.read == 0)
+        return;
+    fprintf(out, "nvme    %.2f GB read, %.2f GB written a step", a.read * 1e-9, a.written * 1e-9);
+    if (v->steps)
+        fprintf(out, " · %.3f TB written in the run, %.2g %% of the %.0f TB that a 1 TB drive is rated for",
+                a.written * (double)v->steps * 1e-12, 100 * a.written * (double)v->steps / RATED_BYTES,
+                RATED_BYTES * 1e-12);
+    else
+        fprintf(out, " · %.0f steps write the %.0f TB that a 1 TB drive is rated for",
+                RATED_BYTES / a.written, RATED_BYTES * 1e-12);
+    fputc('\n', out);
+}
+
+static const char *bound_text(const struct ot_explanation *e) {
+    return e->bound == OT_LANE_COMPUTE ? "computing" : "waiting for";
+}
+
+static void print_explanation(const struct ot_plan_view *v, FILE *out) {
+    const struct ot_explanation *e = v->explanation;
+    double now = answer_of(v).tokens_per_second;
+    char rate[OT_TEXT_BYTES];
+    if (!e)
+        return;
+    fprintf(out, "bound   %.1f %% of the step is %s%s%s\n", 100 * e->bound_share, bound_text(e),
+            e->bound == OT_LANE_COMPUTE ? "" : " ",
+            e->bound == OT_LANE_COMPUTE ? "" : ot_lane_name(e->bound));
+    for (int i = 0; i < e->n_ifs; i++)
+        fprintf(out, "%-8s%-30s %10.3f s a step %12s tokens/s %+8.1f %%\n", i ? "" : "if", e->ifs[i].what,
+                e->ifs[i].step_seconds, ot_text_count((int64_t)round(e->ifs[i].tokens_per_second), rate),
+                100 * (e->ifs[i].tokens_per_second / now - 1));
+}
+
+static const char *basis_text(const struct ot_plan_view *v) {
+    return v->card ? "from the card's data sheet and assumptions, measured nowhere"
+           : v->costs->is_measured
+               ? "this model's own blocks, copies and disks, measured on this machine"
+               : "rates measured on this machine; the blocks' times follow from their work";
+}
+
+void ot_plan_view_print(const struct ot_plan_view *v, FILE *out) {
+    print_machine(v, out);
+    print_plan(v, out);
+    print_time(v, out);
+    print_run(v, out);
+    print_explanation(v, out);
+    fprintf(out, "basis   %s\n", basis_text(v));
+}
+
+/* ---- JSON ---- */
+
+static void put_lanes(struct ot_json_writer *w, const char *key, const double values[OT_LANE_COUNT]) {
+    ot_json_begin_object(w, key);
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        ot_json_put_real(w, ot_lane_name((enum ot_lane_id)l), values[l]);
+    ot_json_end_object(w);
+}
+
+static void put_machine(const struct ot_plan_view *v, struct ot_json_writer *w) {
+    const struct ot_rates *r = &v->costs->rates;
+    ot_json_begin_object(w, "machine");
+    ot_json_put_text(w, "name", v->machine);
+    ot_json_put_bool(w, "described", v->card != NULL);
+    ot_json_put_text(w, "assumed", v->assumed);
+    ot_json_put_real(w, "product_flops", r->product_flops);
+    ot_json_put_real(w, "attention_flops", r->attention_flops);
+    ot_json_put_real(w, "device_bytes_per_s", r->device_bytes);
+    ot_json_put_real(w, "h2d_bytes_per_s", r->h2d_bytes);
+    ot_json_put_real(w, "d2h_bytes_per_s", r->d2h_bytes);
+    ot_json_put_real(w, "both_bytes_per_s", r->both_bytes);
+    ot_json_put_real(w, "host_bytes_per_s", r->triad_bytes);
+    ot_json_put_real(w, "optimizer_bytes_per_s", r->adamw_bytes);
+    ot_json_put_real(w, "nvme_read_bytes_per_s", r->nvme_read_bytes);
+    ot_json_put_real(w, "nvme_write_bytes_per_s", r->nvme_write_bytes);
+    ot_json_put_int(w, "cores", r->cores);
+    ot_json_begin_object(w, "budget_bytes");
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        ot_json_put_int(w, ot_tier_name((enum ot_tier)t), (int64_t)v->budget_bytes[t]);
+    ot_json_end_object(w);
+    ot_json_end_object(w);
+}
+
+static void put_plan(const struct ot_plan_view *v, struct ot_json_writer *w) {
+    const struct ot_plan *plan = &v->chosen->plan;
+    struct ot_ledger ledger = whole_ledger(v);
+    ot_json_begin_object(w, "plan");
+    ot_json_put_int(w, "tried", v->chosen->tried);
+    ot_json_put_int(w, "sequence_tokens", v->seq_len);
+    ot_json_put_int(w, "step_sequences", v->step_sequences);
+    ot_json_put_int(w, "micro_sequences", plan->micro_tokens / v->seq_len);
+    ot_json_put_int(w, "micro_batches", plan->max_micro);
+    ot_json_put_int(w, "kept_blocks", plan->kept_blocks);
+    ot_json_put_text(w, "activations", ot_tier_name((enum ot_tier)plan->activations));
+    ot_json_begin_object(w, "optimizer_tiles");
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        ot_json_put_int(w, ot_tile_engine_name((enum ot_tile_engine)e),
+                        ot_plan_count_tiles(plan, (enum ot_tile_engine)e));
+    ot_json_end_object(w);
+    ot_json_begin_array(w, "ledger");
+    for (int i = 0; i < ledger.n; i++) {
+        ot_json_begin_object(w, NULL);
+        ot_json_put_text(w, "tier", ot_tier_name(ledger.entries[i].tier));
+        ot_json_put_text(w, "name", ledger.entries[i].name);
+        ot_json_put_int(w, "bytes", (int64_t)ledger.entries[i].bytes);
+        ot_json_end_object(w);
+    }
+    ot_json_end_array(w);
+    ot_json_end_object(w);
+}
+
+static void put_time(const struct ot_plan_view *v, struct ot_json_writer *w) {
+    const struct ot_prediction *p = &v->chosen->prediction;
+    struct answer a = answer_of(v);
+    ot_json_begin_object(w, "prediction");
+    ot_json_put_text(w, "basis", basis_text(v));
+    ot_json_put_real(w, "step_seconds", p->step_seconds);
+    ot_json_put_real(w, "tokens_per_s", a.tokens_per_second);
+    ot_json_put_real(w, "model_flops", p->model_flops);
+    ot_json_put_real(w, "flops", p->flops);
+    if (a.peak > 0) {
+        ot_json_put_real(w, "mfu", a.mfu);
+        ot_json_put_real(w, "mfu_peak_flops", a.peak);
+    }
+    put_lanes(w, "busy_seconds", p->busy);
+    put_lanes(w, "exposed_seconds", p->exposed);
+    ot_json_put_real(w, "exposed_host_seconds", p->exposed_host);
+    put_lanes(w, "bytes", p->bytes);
+    ot_json_end_object(w);
+    if (!v->steps && v->options->price == 0)
+        return;
+    ot_json_begin_object(w, "run");
+    if (v->steps) {
+        ot_json_put_int(w, "steps", v->steps);
+        ot_json_put_real(w, "tokens", a.run_tokens);
+        ot_json_put_real(w, "seconds", a.run_seconds);
+        ot_json_put_real(w, "nvme_written_bytes", a.written * (double)v->steps);
+    }
+    if (v->options->price > 0) {
+        ot_json_put_real(w, "price_per_million_tokens", a.million_price);
+        if (v->steps)
+            ot_json_put_real(w, "price", a.run_price);
+    }
+    ot_json_end_object(w);
+}
+
+static void put_explanation(const struct ot_plan_view *v, struct ot_json_writer *w) {
+    const struct ot_explanation *e = v->explanation;
+    if (!e)
+        return;
+    ot_json_begin_object(w, "explanation");
+    ot_json_put_text(w, "bound", ot_lane_name(e->bound));
+    ot_json_put_real(w, "bound_share", e->bound_share);
+    ot_json_begin_array(w, "ifs");
+    for (int i = 0; i < e->n_ifs; i++) {
+        ot_json_begin_object(w, NULL);
+        ot_json_put_text(w, "what", e->ifs[i].what);
+        ot_json_put_real(w, "step_seconds", e->ifs[i].step_seconds);
+        ot_json_put_real(w, "tokens_per_s", e->ifs[i].tokens_per_second);
+        ot_json_end_object(w);
+    }
+    ot_json_end_array(w);
+    ot_json_end_object(w);
+}
+
+int ot_plan_view_print_json(const struct ot_plan_view *v) {
+    const struct ot_model_config *config = ot_model_get_config(v->model);
+    struct ot_json_writer w = {.indent = -1};
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_text(&w, "version", OT_VERSION);
+    ot_options_put_json(v->options, "options", &w);
+    put_machine(v, &w);
+    ot_json_begin_object(&w, "model");
+    ot_json_put_text(&w, "name", v->model_name);
+    ot_json_put_text(&w, "family", ot_family_row(config->family)->model_type);
+    ot_json_put_int(&w, "parameters", ot_model_param_count(config));
+    ot_json_put_text(&w, "computed", ot_dtype_name(v->dtype));
+    ot_json_end_object(&w);
+    put_plan(v, &w);
+    put_time(v, &w);
+    put_explanation(v, &w);
+    ot_json_end_object(&w);
+    return ot_lines_print_json(&w);
+}
+
+/* ---- the cards ---- */
+
+void ot_cards_print(FILE *out) {
+    const struct ot_card *card;
+    const struct ot_pod *pod;
+    fprintf(out, "%-14s %-26s %10s %13s %10s %12s  %s\n", "card", "", "memory", "peak", "assumed",
+            "bandwidth", "PCIe");
+    for (int i = 0; (card = ot_card_at(i)); i++)
+        fprintf(out, "%-14s %-26s %6.1f GiB %6.1f TFLOP/s %8.0f %% %7.0f GB/s  %d.0 x%d\n", card->name,
+                card->title, card->memory_mib / 1024.0, card->peak_tflops, 100 * card->achieved,
+                card->memory_gb, card->pcie_gen, card->pcie_lanes);
+    fprintf(out, "\n%-16s %-28s %-14s %6s %10s %10s\n", "rented machine", "", "card", "vCPUs", "RAM",
+            "local NVMe");
+    for (int i = 0; (pod = ot_pod_at(i)); i++) {
+        char disk[OT_TEXT_BYTES] = "-";
+        if (pod->disk_gb)
+            snprintf(disk, sizeof disk, "%d GB", pod->disk_gb);
+        fprintf(out, "%-16s %-28s %-14s %6d %6d GiB %10s\n", pod->name, pod->title, pod->card, pod->vcpus,
+                pod->host_gib, disk);
+    }
+}
+
+int ot_cards_print_json(void) {
+    const struct ot_card *card;
+    const struct ot_pod *pod;
+    struct ot_json_writer w = {.indent = -1};
+    ot_json_begin_object(&w, NULL);
+    ot_json_begin_array(&w, "cards");
+    for (int i = 0; (card = ot_card_at(i)); i++) {
+        ot_json_begin_object(&w, NULL);
+        ot_json_put_text(&w, "name", card->name);
+        ot_json_put_text(&w, "title", card->title);
+        ot_json_put_int(&w, "memory_bytes", (int64_t)card->memory_mib << 20);
+        ot_json_put_real(&w, "peak_flops", card->peak_tflops * 1e12);
+        ot_json_put_real(&w, "achieved", card->achieved);
+        ot_json_put_real(&w, "memory_bytes_per_s", card->memory_gb * 1e9);
+        ot_json_put_int(&w, "pcie_generation", card->pcie_gen);
+        ot_json_put_int(&w, "pcie_lanes", card->pcie_lanes);
+        ot_json_end_object(&w);
+    }
+    ot_json_end_array(&w);
+    ot_json_begin_array(&w, "machines");
+    for (int i = 0; (pod = ot_pod_at(i)); i++) {
+        ot_json_begin_object(&w, NULL);
+        ot_json_put_text(&w, "name", pod->name);
+        ot_json_put_text(&w, "title", pod->title);
+        ot_json_put_text(&w, "card", pod->card);
+        ot_json_put_int(&w, "vcpus", pod->vcpus);
+        ot_json_put_int(&w, "host_bytes", (int64_t)pod->host_gib << 30);
+        ot_json_put_int(&w, "nvme_bytes", (int64_t)pod->disk_gb * 1000000000);
+        ot_json_end_object(&w);
+    }
+    ot_json_end_array(&w);
+    ot_json_end_object(&w);
+    return ot_lines_print_json(&w);
+}

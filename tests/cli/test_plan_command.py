@@ -1,0 +1,164 @@
+"""offload-train plan: described machines, text and JSON that say the same, sums that add up, one clear line per error."""
+
+import json
+import os
+import re
+
+import program
+from program import run
+
+USAGE, INPUT, BUDGET, IO = 2, 3, 4, 5
+SMALL = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--tokens-per-step", "8192"]
+
+
+class Plan(program.ProgramTest):
+    def plan(self, *words):
+        """The answer as text and as JSON; nothing but progress on stderr."""
+        text = self.succeed(*words)
+        answer = self.succeed(*words, "--json").json()
+        self.assertRegex(text.err, r"^planned \d+ plans simulated in \S+\n$")
+        return text.out, answer
+
+    def check_sums(self, text, answer):
+        prediction = answer["prediction"]
+        parts = (prediction["busy_seconds"]["compute"] + sum(prediction["exposed_seconds"].values()) +
+                 prediction["exposed_host_seconds"])
+        self.assertAlmostEqual(parts, prediction["step_seconds"], delta=1e-6 * prediction["step_seconds"])
+        shares = [float(share) for share in re.findall(r" s +([\d.]+) %   comput", text)]
+        self.assertAlmostEqual(sum(shares), 100, delta=1e-6)
+        lines = text.splitlines()
+        first = next(i for i, line in enumerate(lines) if re.match(r"^ +[GM]iB ", line))
+        unit = 2**30 if "GiB" in lines[first] else 2**20
+        columns = lines[first].split()[1:]
+        last = next(i for i, line in enumerate(lines) if line.split()[:1] == ["total"])
+        for column, tier in enumerate(columns):
+            cells = [line[34 + 13 * column:47 + 13 * column].strip() for line in lines[first + 1:last + 1]]
+            numbers = [float(cell) for cell in cells if cell != "-"]
+            self.assertAlmostEqual(sum(numbers[:-1]), numbers[-1], delta=1e-6)
+            total = sum(entry["bytes"] for entry in answer["plan"]["ledger"] if entry["tier"] == tier)
+            self.assertAlmostEqual(total / unit, numbers[-1], delta=0.051)
+            self.assertLessEqual(total, answer["machine"]["budget_bytes"][tier])
+
+    def test_text_and_json_agree_and_add_up(self):
+        for words in ([], ["--gpu-mem", "4G"], ["--gpu-mem", "4G", "--home", "state=host,weights=host"],
+                      ["--optimizer-engine", "stream:0.5,cpu:0.5"]):
+            text, answer = self.plan(*SMALL, "--steps", "100", "--price/h", "2", *words)
+            self.check_sums(text, answer)
+            prediction, price = answer["prediction"], answer["run"]["price"]
+            self.assertIn(f"{prediction['step_seconds']:.3f} s a step", text)
+            self.assertIn(f"{round(prediction['tokens_per_s']):,} tokens/s", text)
+            self.assertIn(f"MFU {100 * prediction['mfu']:.1f} %", text)
+            self.assertAlmostEqual(prediction["tokens_per_s"], 8192 / prediction["step_seconds"], delta=1e-6 * 8192)
+            self.assertAlmostEqual(answer["run"]["seconds"], 100 * prediction["step_seconds"], delta=1e-9)
+            self.assertAlmostEqual(price, 100 * prediction["step_seconds"] / 1800, delta=1e-9)
+            self.assertIn(f"{price:.2f} for the run at 2 an hour", text)
+            self.assertAlmostEqual(prediction["mfu"],
+                                   prediction["model_flops"] / prediction["step_seconds"] / prediction["mfu_peak_flops"],
+                                   delta=1e-8)
+
+    def test_the_same_question_has_the_same_answer(self):
+        self.assertEqual(self.plan(*SMALL)[0], self.plan(*SMALL)[0])
+
+    def test_what_is_forced_is_in_the_plan(self):
+        _, answer = self.plan(*SMALL, "--home", "state=host,weights=host,activations=host", "--optimizer-engine", "cpu",
+                              "--micro-batch", "2", "--recompute", "all")
+        plan = answer["plan"]
+        self.assertEqual((plan["activations"], plan["micro_sequences"], plan["kept_blocks"]), ("host", 2, 0))
+        self.assertEqual((plan["optimizer_tiles"]["gpu"], plan["optimizer_tiles"]["stream"]), (0, 0))
+
+    def test_a_faster_machine_is_not_predicted_slower(self):
+        rates = [self.plan(*SMALL, "--gpu-mem", "3G", "--home", "state=host", "--pcie", pcie, "--host-bw", host)[1]
+                 ["prediction"]["tokens_per_s"] for pcie, host in (("6GB", "30GB"), ("12GB", "30GB"), ("12GB", "60GB"))]
+        self.assertEqual(rates, sorted(rates))
+
+    def test_the_length_of_a_run(self):
+        def steps(*words):
+            return self.plan(*SMALL, "--seq-len", "1024", *words)[1]["run"]["steps"]
+        self.assertEqual(steps("--steps", "7"), 7)
+        self.assertEqual(steps("--tokens", "81920", "--epochs", "2"), 20)
+        self.assertEqual(steps("--tokens", "81921"), 3 * 11)
+        self.assertEqual(steps("--rows", "17", "--epochs", "1"), 3)
+        text, answer = self.plan(*SMALL, "--price/h", "1.89")
+        self.assertEqual(set(answer["run"]), {"price_per_million_tokens"})
+        self.assertIn("a million tokens at 1.89 an hour (the run's with --steps, --tokens or --rows)", text)
+
+    def test_tokens_that_are_no_whole_sequences_are_rounded_down(self):
+        text, _ = self.plan("plan", "--model", "llama-7b", "--gpu", "h200", "--tokens-per-step", "65000")
+        self.assertIn("63,488 tokens = 31 sequences x 2048", text)
+
+    def test_models_from_a_config_alone(self):
+        self.train("model", "--steps", "1")
+        os.mkdir(self.path("bare"))
+        config = program.read_bytes(self.path("model/config.json"))
+        with open(self.path("bare/config.json"), "wb") as file:
+            file.write(config)
+        sizes = {self.plan("plan", "--model", model, "--gpu", "rtx3060")[1]["model"]["parameters"]
+                 for model in ("tiny-test", self.path("bare"), self.path("bare/config.json"))}
+        self.assertEqual(sizes, {123200})
+
+    def test_explain(self):
+        text, answer = self.plan(*SMALL, "--gpu-mem", "3G", "--explain")
+        explanation = answer["explanation"]
+        self.assertGreater(explanation["bound_share"], 0)
+        rates = {one["what"]: one["tokens_per_s"] for one in explanation["ifs"]}
+        self.assertEqual(set(rates), {"1 GiB more gpu memory", "1 GiB more host memory", "twice the link's rate",
+                                      "twice the host memory's rate", "twice the tokens a step"})
+        for what, rate in rates.items():
+            self.assertIn(what, text)
+            if what != "twice the tokens a step":
+                self.assertGreaterEqual(rate, answer["prediction"]["tokens_per_s"] * (1 - 1e-9))
+
+    def test_a_trace_of_the_prediction(self):
+        path = self.path("trace.json")
+        self.plan(*SMALL, "--trace", path)
+        with open(path) as file:
+            events = json.load(file)["traceEvents"]
+        self.assertGreater(len([event for event in events if event["ph"] == "X"]), 100)
+
+    def test_the_cards(self):
+        text = self.succeed("plan", "--gpu", "list").out
+        listed = self.succeed("plan", "--gpu", "list", "--json").json()
+        self.assertGreaterEqual(len(listed["cards"]), 20)
+        for entry in listed["cards"] + listed["machines"]:
+            self.assertIn(entry["name"], text)
+            answer = self.succeed("plan", "--model", "tiny-sql", "--gpu", entry["name"], "--json").json()
+            self.assertGreater(answer["prediction"]["tokens_per_s"], 0)
+            self.assertLess(answer["prediction"]["mfu"], 1)
+
+    def test_other_spellings_of_a_card(self):
+        want = self.succeed(*SMALL, "--json").json()["prediction"]
+        for name in ("RTX3060", "rtx-3060", "RTX 3060", "3060", "GeForce RTX 3060 12GB"):
+            words = [word if word != "rtx3060" else name for word in SMALL]
+            self.assertEqual(self.succeed(*words, "--json").json()["prediction"], want)
+
+    def test_bad_input_is_one_line(self):
+        base = ["plan", "--model", "llama-7b", "--gpu", "rtx4090"]
+        for code, phrase, words in (
+                (USAGE, "did you mean rtx4090?", ["plan", "--model", "llama-7b", "--gpu", "rtx4900"]),
+                (USAGE, "a100-80g-sxm", ["plan", "--model", "llama-7b", "--gpu", "a100"]),
+                (USAGE, "--gpu list shows all", ["plan", "--model", "llama-7b", "--gpu", "voodoo2"]),
+                (USAGE, "plan needs --model", ["plan", "--gpu", "h200"]),
+                (USAGE, "leave out --model", ["plan", "--gpu", "list", "--model", "llama-7b"]),
+                (BUDGET, "GeForce RTX 4090 has for a program", [*base, "--gpu-mem", "48G"]),
+                (BUDGET, "give --gpu-mem", [*base, "--gpu-mem", "1G", "--host-mem", "1G"]),
+                (USAGE, "--seq-len 4096 is beyond", [*base, "--seq-len", "4096"]),
+                (USAGE, "less than one sequence", [*base, "--seq-len", "1024", "--tokens-per-step", "512"]),
+                (USAGE, "--micro-batch 64 is more than the 4", [*base, "--micro-batch", "64", "--tokens-per-step", "8192"]),
+                (USAGE, "--epochs has no effect", [*base, "--epochs", "2"]),
+                (USAGE, "contradict", [*base, "--steps", "2", "--tokens", "5k"]),
+                (USAGE, "contradict", [*base, "--device", "cpu"]),
+                (USAGE, "--nvme-read has no effect", [*base, "--nvme-read", "6GB"]),
+                (USAGE, "needs a size", [*base, "--nvme", "/mnt/a"]),
+                (USAGE, "bytes a second", [*base, "--pcie", "fast"]),
+                (USAGE, "bytes a second", [*base, "--host-bw", "0"]),
+                (USAGE, "wants a number", [*base, "--price/h", "-1"]),
+                (USAGE, "give --dtype bf16", [*base, "--dtype", "fp32"]),
+                (USAGE, "has no effect with plan", [*base, "--lr", "1e-4"]),
+                (INPUT, "nowhere-7b", ["plan", "--model", "nowhere-7b", "--gpu", "h200"]),
+                (IO, "/nowhere/config.json", ["plan", "--model", "/nowhere/config.json", "--gpu", "h200"]),
+                (IO, "/nowhere/trace.json", [*SMALL, "--quiet", "--trace", "/nowhere/trace.json"])):
+            self.fail_with(code, phrase, *words)
+
+
+if __name__ == "__main__":
+    program.main()
