@@ -10,6 +10,7 @@
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/cuda_gemm.h"
 #include "kernels/cuda/cuda_state.h"
+#include "src/base/cache_file.h"
 
 enum { PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20, MIB = 1 << 20, DEFAULT_SCRATCH = 64 * MIB };
 
@@ -210,7 +211,7 @@ static void close_device(struct ot_device *base) {
 
 static int open_gemm(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
     char *folder = NULL;
-    OT_TRY(ot_cuda_gemm_cache_folder(&folder));
+    OT_TRY(ot_cache_folder(&folder));
     struct ot_cuda_gemm_config config = {.gpu = gpu->name,
                                          .sm_count = gpu->sm_count,
                                          .arch = gpu->arch,

@@ -8,7 +8,6 @@
 #include "kernels/cuda/cuda_gemm_cache.h"
 #include "kernels/cuda/cuda_gemm_plan.h"
 #include "src/base/error.h"
-#include "src/base/strings.h"
 
 /* ---- opening ---- */
 
@@ -83,14 +82,6 @@ void ot_cuda_gemm_close(struct ot_cuda_gemm *gemm) {
 
 const char *ot_cuda_gemm_name(const struct ot_cuda_gemm *gemm) {
     return gemm->name;
-}
-
-int ot_cuda_gemm_cache_folder(char **out) {
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    *out = NULL;
-    if (cache && *cache)
-        return ot_string_format(out, "%s/offload-train", cache);
-    return home && *home ? ot_string_format(out, "%s/.cache/offload-train", home) : 0;
 }
 
 /* ---- products ---- */

@@ -57,7 +57,7 @@ struct ot_cuda_gemm_config {
     const char *gpu;    /* its name */
     int sm_count, arch; /* as in struct ot_cuda_stream */
     int driver_version; /* cudaDriverGetVersion */
-    /* Where choices are kept between runs; NULL: nowhere. ot_cuda_gemm_cache_folder finds the usual one. */
+    /* Where choices are kept between runs; NULL: nowhere. ot_cache_folder finds the usual one. */
     const char *cache_folder;
     int64_t proof_elems; /* test seam: so many equal results prove equal bits; 0: as above */
 };
@@ -77,9 +77,5 @@ int ot_cuda_gemm(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, const stru
  * then works for about `seconds` at most; may be called again. Errors: OT_E_DEVICE. */
 int ot_cuda_gemm_tune(struct ot_cuda_gemm *gemm, const struct ot_cuda_stream *on, void *memory, size_t bytes,
                       double seconds, struct ot_device_tuning *out);
-
-/* $XDG_CACHE_HOME/offload-train, or .cache/offload-train in $HOME. *out is freed by the caller, and NULL
- * where neither is set. Errors: OT_E_BUDGET. */
-int ot_cuda_gemm_cache_folder(char **out);
 
 #endif

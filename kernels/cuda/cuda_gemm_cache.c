@@ -1,13 +1,10 @@
 #include "kernels/cuda/cuda_gemm_cache.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <zlib.h>
 
+#include "src/base/cache_file.h"
 #include "src/base/error.h"
 #include "src/base/strings.h"
 
@@ -20,6 +17,7 @@ enum {
     KEY_WORDS = 6, /* numbers of eight bytes at the key's start; single bytes after them */
     ALGO_WORDS = 8,
     MAX_CHOICES = 1 << 16, /* 8 MiB: no run meets so many shapes, so a file that says more is damaged */
+    MAX_BYTES = HEADER_BYTES + 4 + 256 + MAX_CHOICES * CHOICE_BYTES,
 };
 
 /* ---- numbers ---- */
@@ -75,30 +73,10 @@ static int by_key(const void *a, const void *b) {
                   KEY_BYTES);
 }
 
-/* The whole file, or NULL: it is not there, or cannot be one of ours. Freed by the caller. */
-static uint8_t *read_whole(const char *path, size_t *bytes) {
-    struct stat found;
-    FILE *file = fopen(path, "rbe");
-    if (!file)
-        return NULL;
-    uint8_t *data = NULL;
-    if (fstat(fileno(file), &found) == 0 && S_ISREG(found.st_mode) && found.st_size >= HEADER_BYTES + 4 &&
-        found.st_size <= HEADER_BYTES + 4 + 256 + (off_t)MAX_CHOICES * CHOICE_BYTES) {
-        *bytes = (size_t)found.st_size;
-        data = malloc(*bytes);
-        if (data && fread(data, 1, *bytes, file) != *bytes) {
-            free(data);
-            data = NULL;
-        }
-    }
-    fclose(file);
-    return data;
-}
-
 static bool is_whole(const uint8_t *data, size_t bytes, const char *identity) {
     size_t identity_bytes = strlen(identity);
-    return memcmp(data, magic, sizeof magic) == 0 && get_u32(data + 8) == identity_bytes &&
-           get_u32(data + 12) <= MAX_CHOICES &&
+    return bytes >= HEADER_BYTES + 4 && memcmp(data, magic, sizeof magic) == 0 &&
+           get_u32(data + 8) == identity_bytes && get_u32(data + 12) <= MAX_CHOICES &&
            bytes == HEADER_BYTES + identity_bytes + (size_t)get_u32(data + 12) * CHOICE_BYTES + 4 &&
            memcmp(data + HEADER_BYTES, identity, identity_bytes) == 0 &&
            get_u32(data + bytes - 4) == checksum(data, bytes - 4);
@@ -108,9 +86,11 @@ int ot_gemm_cache_read(const char *path, const char *identity, struct ot_gemm_ch
     *out = NULL;
     *n = 0;
     size_t bytes;
-    uint8_t *data = read_whole(path, &bytes);
-    if (!data || !is_whole(data, bytes, identity)) {
-        free(data);
+    char *file;
+    OT_TRY(ot_cache_read(path, MAX_BYTES, &file, &bytes));
+    const uint8_t *data = (const uint8_t *)file;
+    if (!file || !is_whole(data, bytes, identity)) {
+        free(file);
         return 0;
     }
     size_t count = get_u32(data + 12);
@@ -118,7 +98,7 @@ int ot_gemm_cache_read(const char *path, const char *identity, struct ot_gemm_ch
     if (choices)
         for (size_t i = 0; i < count; i++)
             get_choice(&choices[i], data + HEADER_BYTES + strlen(identity) + i * CHOICE_BYTES);
-    free(data);
+    free(file);
     if (!choices)
         return ot_fail(OT_E_BUDGET, "no host memory for %s", path);
     qsort(choices, count, sizeof *choices, by_key);
@@ -139,56 +119,21 @@ int ot_gemm_cache_path(const char *folder, const char *identity, char **out) {
     return ot_string_format(out, "%s/gemm-%08x", folder, (unsigned)checksum(identity, strlen(identity)));
 }
 
-/* The folder of a path and the folder above it, where they are missing. */
-static void make_folders(char *path) {
-    char *last = strrchr(path, '/');
-    if (!last || last == path)
-        return;
-    *last = 0;
-    char *above = strrchr(path, '/');
-    if (above && above != path) {
-        *above = 0;
-        mkdir(path, 0777);
-        *above = '/';
-    }
-    mkdir(path, 0777); /* whether it worked shows when the file is opened */
-    *last = '/';
-}
-
-static int write_whole(const char *path, const char *beside, const uint8_t *data, size_t bytes) {
-    FILE *file = fopen(beside, "wbe");
-    if (!file)
-        return ot_fail_errno(OT_E_IO, errno, "%s", beside);
-    bool written = fwrite(data, 1, bytes, file) == bytes;
-    written = fclose(file) == 0 && written;
-    if (!written || rename(beside, path) != 0) {
-        int rc = ot_fail_errno(OT_E_IO, errno, "%s", path);
-        unlink(beside);
-        return rc;
-    }
-    return 0;
-}
-
 int ot_gemm_cache_write(const char *path, const char *identity, const struct ot_gemm_choice *choices,
                         size_t n) {
     size_t identity_bytes = strlen(identity), kept = n < MAX_CHOICES ? n : MAX_CHOICES;
     size_t bytes = HEADER_BYTES + identity_bytes + kept * CHOICE_BYTES + 4;
     uint8_t *data = malloc(bytes);
-    char *beside = NULL;
-    int rc = data ? ot_string_format(&beside, "%s.%ld", path, (long)getpid())
-                  : ot_fail(OT_E_BUDGET, "no host memory for %s", path);
-    if (rc >= 0) {
-        memcpy(data, magic, sizeof magic);
-        put_u32(data + 8, (uint32_t)identity_bytes);
-        put_u32(data + 12, (uint32_t)kept);
-        memcpy(data + HEADER_BYTES, identity, identity_bytes);
-        for (size_t i = 0; i < kept; i++)
-            put_choice(data + HEADER_BYTES + identity_bytes + i * CHOICE_BYTES, &choices[i]);
-        put_u32(data + bytes - 4, checksum(data, bytes - 4));
-        make_folders(beside);
-        rc = write_whole(path, beside, data, bytes);
-    }
-    free(beside);
+    if (!data)
+        return ot_fail(OT_E_BUDGET, "no host memory for %s", path);
+    memcpy(data, magic, sizeof magic);
+    put_u32(data + 8, (uint32_t)identity_bytes);
+    put_u32(data + 12, (uint32_t)kept);
+    memcpy(data + HEADER_BYTES, identity, identity_bytes);
+    for (size_t i = 0; i < kept; i++)
+        put_choice(data + HEADER_BYTES + identity_bytes + i * CHOICE_BYTES, &choices[i]);
+    put_u32(data + bytes - 4, checksum(data, bytes - 4));
+    int rc = ot_cache_write(path, data, bytes);
     free(data);
     return rc;
 }

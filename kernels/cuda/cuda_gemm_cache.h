@@ -2,8 +2,7 @@
  *
  * Little-endian: "OTGEMM1\n"; u32 length of the identity, u32 number of choices; the identity's text; the
  * choices, each a shape (six i64, nine bytes, seven zero bytes) and an algorithm (eight u64); u32 CRC-32 of
- * all before. It is written beside its place and renamed, so that a reader sees an old or a new one, and
- * whatever does not read as above, whole and of this identity, counts as no file.
+ * all before. Whatever does not read so, whole and of this identity, counts as no file.
  */
 #ifndef OT_KERNELS_CUDA_GEMM_CACHE_H
 #define OT_KERNELS_CUDA_GEMM_CACHE_H

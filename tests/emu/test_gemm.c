@@ -460,25 +460,6 @@ static void test_folder_that_cannot_be_written(void **state) {
     remove_folder(above);
 }
 
-static void check_folder(const char *cache, const char *home, const char *want) {
-    char *folder;
-    setenv("XDG_CACHE_HOME", cache, 1);
-    setenv("HOME", home, 1);
-    check_ok(ot_cuda_gemm_cache_folder(&folder));
-    if (want)
-        assert_string_equal(folder, want);
-    else
-        assert_null(folder);
-    free(folder);
-}
-
-static void test_cache_folder(void **state) {
-    (void)state;
-    check_folder("/cache", "/home/me", "/cache/offload-train");
-    check_folder("", "/home/me", "/home/me/.cache/offload-train");
-    check_folder("", "", NULL);
-}
-
 /* ---- what goes wrong with a product ---- */
 
 static void check_product_fails(struct gpu *g, const char *words) {
@@ -526,7 +507,6 @@ int main(void) {
         cmocka_unit_test_setup(test_damaged_file, setup),
         cmocka_unit_test_setup(test_useless_choices, setup),
         cmocka_unit_test_setup(test_folder_that_cannot_be_written, setup),
-        cmocka_unit_test_setup(test_cache_folder, setup),
         cmocka_unit_test_setup(test_faults, setup),
     };
     return cmocka_run_group_tests_name("gemm on the emulated device", tests, NULL, NULL);

@@ -1,0 +1,114 @@
+#include "src/base/cache_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/strings.h"
+
+int ot_cache_folder(char **out) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    *out = NULL;
+    if (cache && *cache)
+        return ot_string_format(out, "%s/offload-train", cache);
+    return home && *home ? ot_string_format(out, "%s/.cache/offload-train", home) : 0;
+}
+
+/* ---- reading ---- */
+
+static bool read_all(int file, char *to, size_t bytes) {
+    for (size_t at = 0; at < bytes;) {
+        ssize_t n = read(file, to + at, bytes - at);
+        if (n <= 0 && !(n < 0 && errno == EINTR))
+            return false;
+        at += n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+int ot_cache_read(const char *path, size_t most, char **out, size_t *bytes) {
+    struct stat found;
+    int rc = 0;
+    char *data = NULL;
+    *out = NULL;
+    *bytes = 0;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe there must not block */
+    if (file < 0)
+        return 0;
+    if (fstat(file, &found) != 0 || !S_ISREG(found.st_mode) || found.st_size < 1 ||
+        (size_t)found.st_size > most)
+        goto out;
+    data = malloc((size_t)found.st_size + 1);
+    if (!data) {
+        rc = ot_fail(OT_E_BUDGET, "no memory for %s", path);
+        goto out;
+    }
+    if (read_all(file, data, (size_t)found.st_size)) {
+        *bytes = (size_t)found.st_size;
+        data[*bytes] = '\0';
+        *out = data;
+        data = NULL;
+    }
+out:
+    free(data);
+    close(file);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+/* The folder of a path and the folder above it, where they are missing. */
+static void make_folders(char *path) {
+    char *last = strrchr(path, '/');
+    if (!last || last == path)
+        return;
+    *last = 0;
+    char *above = strrchr(path, '/');
+    if (above && above != path) {
+        *above = 0;
+        mkdir(path, 0777);
+        *above = '/';
+    }
+    mkdir(path, 0777); /* whether it worked shows when the file is opened */
+    *last = '/';
+}
+
+static bool write_all(int file, const char *from, size_t bytes) {
+    for (size_t at = 0; at < bytes;) {
+        ssize_t n = write(file, from + at, bytes - at);
+        if (n <= 0 && !(n < 0 && errno == EINTR))
+            return false;
+        at += n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+int ot_cache_write(const char *path, const void *data, size_t bytes) {
+    char *beside;
+    OT_TRY(ot_string_format(&beside, "%s.XXXXXX", path));
+    make_folders(beside);
+    int rc = 0, file = mkostemp(beside, O_CLOEXEC); /* new, 0600 */
+    if (file < 0) {
+        rc = ot_fail_errno(OT_E_IO, errno, "%s", path);
+        goto out;
+    }
+    bool written = write_all(file, data, bytes);
+    int error = errno;
+    if (close(file) != 0 && written) {
+        written = false;
+        error = errno;
+    }
+    if (written && rename(beside, path) == 0)
+        goto out;
+    rc = ot_fail_errno(OT_E_IO, written ? errno : error, "%s", path);
+    unlink(beside);
+out:
+    free(beside);
+    return rc;
+}
