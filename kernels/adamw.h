@@ -27,9 +27,16 @@ void ot_adamw_run(const struct ot_adamw *args);
  * this CPU has. */
 const char *ot_adamw_kernel_name(void);
 
-/* For tests: the named kernel, or NULL where this CPU or build lacks it. */
+/* For tests and measurements: the kernels there are, best first and NULL last; and the named one, or NULL
+ * where this CPU or build lacks it. */
+extern const char *const ot_adamw_kernel_names[];
 typedef void (*ot_adamw_fn)(const struct ot_adamw *args);
 ot_adamw_fn ot_adamw_kernel(const char *name);
+
+/* What an update reads and writes, bytes a parameter. */
+static inline int ot_adamw_bytes(enum ot_dtype dtype) {
+    return dtype == OT_BF16 ? 14 + 12 : dtype == OT_F16 ? 14 + 14 : 16 + 12;
+}
 
 /* The part [first, first + n) of a larger update. */
 struct ot_adamw ot_adamw_slice(const struct ot_adamw *whole, int64_t first, int64_t n);

@@ -8,11 +8,6 @@
 #include "src/base/error.h"
 #include "src/base/random.h"
 
-const char *ot_probe_group_name(enum ot_probe_group group) {
-    static const char *const names[] = {"copy", "gemm", "attention", "kernel"};
-    return names[group];
-}
-
 /* ---- memory ---- */
 
 /* Numbers in the storage dtype, small and of both signs; read as fp32 they are such numbers too, since a
@@ -119,16 +114,6 @@ static int time_calls(struct ot_probe *p, const struct ot_probe_call *call, int 
     return 0;
 }
 
-static double median_of_three(const double x[3]) {
-    double low = x[0] < x[1] ? x[0] : x[1], high = x[0] < x[1] ? x[1] : x[0];
-    return x[2] < low ? low : x[2] > high ? high : x[2];
-}
-
-int ot_probe_calls(double seconds, double once) {
-    double count = seconds / 3 / (once > 1e-7 ? once : 1e-7);
-    return count < 1 ? 1 : count > 1000 ? 1000 : (int)count;
-}
-
 int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *call, double *seconds) {
     double once, runs[3];
     OT_TRY(time_calls(p, call, 1, &once));
@@ -139,14 +124,8 @@ int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *call, doubl
         return 0;
     for (int i = 0; i < 3; i++)
         OT_TRY(time_calls(p, call, count, &runs[i]));
-    *seconds = median_of_three(runs);
+    *seconds = ot_probe_median(runs);
     return 0;
-}
-
-int ot_probe_report(struct ot_probe *p, enum ot_probe_group group, const char *name, double seconds,
-                    double work, double peak) {
-    struct ot_probe_row row = {group, name, seconds, seconds > 0 ? work / seconds : 0, peak};
-    return p->config->row(p->config->context, &row);
 }
 
 /* ---- copies ---- */
@@ -202,8 +181,10 @@ static int probe_copies(struct ot_probe *p) {
     static const struct {
         const char *name;
         bool in, out;
-    } ways[] = {
-        {"host to device", true, false}, {"device to host", false, true}, {"both at once", true, true}};
+        enum ot_probe_use use;
+    } ways[] = {{"host to device", true, false, OT_PROBE_H2D},
+                {"device to host", false, true, OT_PROBE_D2H},
+                {"both at once", true, true, OT_PROBE_BOTH}};
     double half = (double)(p->config->buffer_bytes / 2), one_way = 0;
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         double once, runs[3];
@@ -212,9 +193,15 @@ static int probe_copies(struct ot_probe *p) {
         for (int r = 0; r < 3; r++)
             OT_TRY(
                 time_copies(p, ways[i].in, ways[i].out, ot_probe_calls(p->config->seconds, once), &runs[r]));
-        double seconds = median_of_three(runs), work = ways[i].in && ways[i].out ? 2 * half : half;
+        double seconds = ot_probe_median(runs), work = ways[i].in && ways[i].out ? 2 * half : half;
         /* Both at once: against the sum of what each does alone. */
-        OT_TRY(ot_probe_report(p, OT_PROBE_COPY, ways[i].name, seconds, work, i == 2 ? one_way : 0));
+        struct ot_probe_row row = {.group = OT_PROBE_COPY,
+                                   .use = ways[i].use,
+                                   .name = ways[i].name,
+                                   .seconds = seconds,
+                                   .work = work,
+                                   .peak = i == 2 ? one_way : 0};
+        OT_TRY(ot_probe_report(&p->config->reader, row));
         one_way += work / seconds;
     }
     return 0;

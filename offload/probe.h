@@ -1,33 +1,78 @@
-/* The probe: how fast a device is at what training asks of it, measured through the device interface alone.
+/* The probe: how fast a machine is at what training asks of it, in rows that are each measured work over time.
  *
- * Copies each way and both ways at once, in pieces like a slab's; the copy within device memory, which is the
- * measure of every kernel that only moves bytes; the products of a decoder layer, forward and backward, which
- * give the peak that MFU is a share of; attention by context length and head size; and every other kernel in
- * bytes that it must move over time. Sizes are those of a model (hidden, tokens), so that a workstation's CPU
- * and a data-centre GPU each get something that fits.
+ * THE DEVICE, through the device interface alone. Copies each way and both ways at once, in pieces like a
+ * slab's; the copy within device memory, which is the measure of every kernel that only moves bytes; the
+ * products of a decoder layer, forward and backward, which give the peak that MFU is a share of; attention by
+ * context length and head size; every other kernel in bytes that it must move over time; and what it costs to
+ * start a task. Sizes are those of a model (hidden, tokens), so that a workstation's CPU and a data-centre GPU
+ * each get something that fits. Before, the device tunes itself for the products, as it does in training.
+ *
+ * THE HOST. What memory can do (the triad of STREAM, McCalpin 1995) and what the optimizer's kernels make of
+ * it, by number of threads.
  *
  * Data are random: constant inputs draw less power and run faster. Buffers are far larger than caches. Each
- * row is timed by events on the lane, after a first call that warms it up, over as many calls as fill the
- * time given; the median of three such runs counts. Before, the device tunes itself for the products, as it
- * does in training.
+ * row is warmed up, then timed (on a device by events on the lane) over as many calls as fill the time given;
+ * the median of three such runs counts.
  *
- * One thread; the device is the probe's alone while it runs.
+ * Some rows are what predictions start from (rates.h): ot_probe_add sums them up. A quick probe has these
+ * rows alone.
+ *
+ * One thread calls; the machine is the probe's alone while it runs.
  */
 #ifndef OT_OFFLOAD_PROBE_H
 #define OT_OFFLOAD_PROBE_H
 
 #include "kernels/ops.h"
+#include "offload/rates.h"
 
-enum ot_probe_group { OT_PROBE_COPY, OT_PROBE_GEMM, OT_PROBE_ATTENTION, OT_PROBE_KERNEL, OT_PROBE_GROUPS };
-const char *ot_probe_group_name(enum ot_probe_group group); /* "copy", "gemm", "attention", "kernel" */
+enum ot_probe_group {
+    OT_PROBE_COPY,
+    OT_PROBE_GEMM,
+    OT_PROBE_ATTENTION,
+    OT_PROBE_KERNEL,
+    OT_PROBE_TASK,
+    OT_PROBE_MEMORY,
+    OT_PROBE_OPTIMIZER,
+    OT_PROBE_GROUPS
+};
+/* "copy", "gemm", "attention", "kernel", "task", "memory", "optimizer" */
+const char *ot_probe_group_name(enum ot_probe_group group);
+
+enum ot_probe_unit { OT_PROBE_BYTES, OT_PROBE_FLOPS, OT_PROBE_TASKS, OT_PROBE_UNITS };
+enum ot_probe_unit ot_probe_group_unit(enum ot_probe_group group);
+
+/* Which of a machine's rates a row is a part of. */
+enum ot_probe_use {
+    OT_PROBE_NO_USE,
+    OT_PROBE_PRODUCT,
+    OT_PROBE_CAUSAL,
+    OT_PROBE_DEVICE_COPY,
+    OT_PROBE_H2D,
+    OT_PROBE_D2H,
+    OT_PROBE_BOTH,
+    OT_PROBE_START,
+    OT_PROBE_TRIAD,
+    OT_PROBE_ADAMW,
+    OT_PROBE_USES
+};
 
 struct ot_probe_row {
     enum ot_probe_group group;
+    enum ot_probe_use use;
     const char *name; /* valid during the call */
     double seconds;   /* of one call */
-    double rate;      /* bytes or FLOPs a second */
-    double peak;      /* what the rate is compared with: plain device copy, best product; 0: nothing */
+    double work;      /* of one call: bytes, FLOPs or tasks */
+    double rate;      /* work a second */
+    double peak;      /* what the rate is compared with (plain copy, best product, triad); 0: nothing */
 };
+
+struct ot_probe_reader {
+    /* Called with each row as it is known; a negative result ends the probe and is returned. */
+    int (*row)(void *context, const struct ot_probe_row *row);
+    void *context;
+};
+
+/* ---- the device ---- */
 
 struct ot_probe_config {
     struct ot_device *device;
@@ -35,9 +80,8 @@ struct ot_probe_config {
     int64_t hidden, tokens; /* hidden: a multiple of 128 */
     size_t buffer_bytes;    /* of each of four device buffers and one pinned one */
     double seconds;         /* that one row may measure; a call that takes longer is measured once */
-    /* Called with each row as it is known; a negative result ends the probe and is returned. */
-    int (*row)(void *context, const struct ot_probe_row *row);
-    void *context;
+    bool quick;
+    struct ot_probe_reader reader;
 };
 
 /* Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_USAGE (buffers too small for the model). */
@@ -45,5 +89,31 @@ int ot_probe_device(const struct ot_probe_config *config);
 
 /* Bytes of one buffer that the given model needs at least. */
 size_t ot_probe_buffer_bytes(int64_t hidden, int64_t tokens);
+
+/* ---- the host ---- */
+
+enum { OT_PROBE_HOST_LEAST_BYTES = 4 << 20 };
+
+struct ot_probe_host_config {
+    enum ot_dtype dtype;   /* of weights and gradients */
+    int threads;           /* 1, 2, 4 .. and this many are measured; quick: this many alone */
+    int optimizer_threads; /* of training; measured as well */
+    size_t bytes;          /* of memory to work on, at least OT_PROBE_HOST_LEAST_BYTES */
+    double seconds;        /* that one row may measure */
+    bool quick;            /* and the kernel that training uses alone */
+    struct ot_probe_reader reader;
+};
+
+/* Errors: OT_E_BUDGET, OT_E_IO (a thread does not start), OT_E_USAGE (too little memory). */
+int ot_probe_host(const struct ot_probe_host_config *config);
+
+/* ---- what predictions start from ---- */
+
+struct ot_probe_sums { /* by use; zeroed at first */
+    double work[OT_PROBE_USES], seconds[OT_PROBE_USES];
+};
+void ot_probe_add(struct ot_probe_sums *sums, const struct ot_probe_row *row);
+/* Rates without a row stay as they are. */
+void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out);
 
 #endif

@@ -1,11 +1,31 @@
 /* What the probe runs: the products and kernels of a decoder layer of Llama's proportions. */
 #include <stdio.h>
 
+#include "kernels/adamw.h"
 #include "offload/probe_state.h"
 #include "src/base/error.h"
 
 static size_t elem(const struct ot_probe *p) {
     return ot_dtype_bytes(p->config->dtype);
+}
+
+/* ---- tasks ---- */
+
+/* Two tasks of next to no work, each on its lane and each waiting for the one before. */
+static void run_hand_over(struct ot_probe *p, const void *op) {
+    (void)op;
+    ot_lane_fill(p->compute, p->buffers[3], 0, 4);
+    ot_lane_record(p->compute, p->events[2]);
+    ot_lane_wait(p->h2d, p->events[2]);
+    ot_lane_fill(p->h2d, p->buffers[3], 0, 4);
+    ot_lane_record(p->h2d, p->events[3]);
+    ot_lane_wait(p->compute, p->events[3]);
+}
+
+static int probe_tasks(struct ot_probe *p) {
+    struct ot_probe_row row = {OT_PROBE_TASK, OT_PROBE_START, "from lane to lane", 0, 2, 0, 0};
+    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_hand_over, NULL}, &row.seconds));
+    return ot_probe_report(&p->config->reader, row);
 }
 
 /* ---- products ---- */
@@ -80,8 +100,10 @@ static int probe_gemms(struct ot_probe *p) {
         work[i] = 2.0 * (double)op.m * (double)op.n * (double)op.k;
         best = work[i] / seconds[i] > best ? work[i] / seconds[i] : best;
     }
-    for (int i = 0; i < LAYER_PRODUCTS; i++)
-        OT_TRY(ot_probe_report(p, OT_PROBE_GEMM, names[i], seconds[i], work[i], best));
+    for (int i = 0; i < LAYER_PRODUCTS; i++) {
+        struct ot_probe_row row = {OT_PROBE_GEMM, OT_PROBE_PRODUCT, names[i], seconds[i], work[i], 0, best};
+        OT_TRY(ot_probe_report(&p->config->reader, row));
+    }
     p->product_rate = best;
     return 0;
 }
@@ -130,7 +152,7 @@ static struct ot_attention_backward attention_of(struct ot_probe *p, int64_t n, 
                                           .scratch = (float *)(void *)p->buffers[3] + n * heads};
 }
 
-static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim) {
+static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim, enum ot_probe_use use) {
     struct ot_attention_backward op = attention_of(p, n, head_dim);
     char name[64];
     double seconds;
@@ -140,18 +162,22 @@ static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim) {
         return 0;
     OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_attention, &op.forward}, &seconds));
     snprintf(name, sizeof name, "forward %lld tokens, head %lld", (long long)n, (long long)head_dim);
-    OT_TRY(ot_probe_report(p, OT_PROBE_ATTENTION, name, seconds, forward, p->product_rate));
-    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_attention_backward, &op}, &seconds));
+    struct ot_probe_row row = {OT_PROBE_ATTENTION, use, name, seconds, forward, 0, p->product_rate};
+    OT_TRY(ot_probe_report(&p->config->reader, row));
+    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_attention_backward, &op}, &row.seconds));
     snprintf(name, sizeof name, "backward %lld tokens, head %lld", (long long)n, (long long)head_dim);
-    return ot_probe_report(p, OT_PROBE_ATTENTION, name, seconds, 2.5 * forward, p->product_rate);
+    row.work = 2.5 * forward;
+    return ot_probe_report(&p->config->reader, row);
 }
 
 static int probe_attention(struct ot_probe *p) {
     int64_t n = p->config->tokens;
-    OT_TRY(probe_attention_of(p, n, 128));
-    OT_TRY(probe_attention_of(p, n / 4, 128));
-    OT_TRY(probe_attention_of(p, 4 * n, 128));
-    return probe_attention_of(p, n, 64);
+    OT_TRY(probe_attention_of(p, n, 128, OT_PROBE_CAUSAL));
+    if (p->config->quick)
+        return 0;
+    OT_TRY(probe_attention_of(p, n / 4, 128, OT_PROBE_NO_USE));
+    OT_TRY(probe_attention_of(p, 4 * n, 128, OT_PROBE_NO_USE));
+    return probe_attention_of(p, n, 64, OT_PROBE_NO_USE);
 }
 
 /* ---- kernels that move bytes ---- */
@@ -216,11 +242,14 @@ static void run_adamw(struct ot_probe *p, const void *op) {
 
 static int probe_kernel(struct ot_probe *p, const char *name,
                         void (*enqueue)(struct ot_probe *, const void *), const void *op, double bytes) {
-    double seconds;
-    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){enqueue, op}, &seconds));
-    if (enqueue == run_copy)
-        p->copy_rate = bytes / seconds;
-    return ot_probe_report(p, OT_PROBE_KERNEL, name, seconds, bytes, p->copy_rate);
+    struct ot_probe_row row = {.group = OT_PROBE_KERNEL, .name = name, .work = bytes};
+    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){enqueue, op}, &row.seconds));
+    if (enqueue == run_copy) {
+        p->copy_rate = bytes / row.seconds;
+        row.use = OT_PROBE_DEVICE_COPY;
+    }
+    row.peak = p->copy_rate;
+    return ot_probe_report(&p->config->reader, row);
 }
 
 static int probe_rows(struct ot_probe *p) {
@@ -271,8 +300,7 @@ static int probe_rows(struct ot_probe *p) {
 
 static int probe_tokens(struct ot_probe *p) {
     int64_t h = p->config->hidden, vocab = p->config->tokens,
-            n = p->rows / 2; /* ids are positions: each comes
-                                                                                  n / vocab times */
+            n = p->rows / 2; /* ids are positions: each comes n / vocab times */
     int64_t distinct = n < vocab ? n : vocab;
     struct ot_embed embed = {.dtype = p->config->dtype,
                              .n = n,
@@ -352,14 +380,17 @@ static int probe_optimizer(struct ot_probe *p) {
      * is the same. */
     ot_lane_fill(p->compute, p->buffers[3], 0, p->config->buffer_bytes);
     return probe_kernel(p, split ? "AdamW, split master" : "AdamW, fp32", run_adamw, &op,
-                        (split ? 26.0 : 28.0) * (double)op.n);
+                        (double)ot_adamw_bytes(op.dtype) * (double)op.n);
 }
 
 int ot_probe_ops(struct ot_probe *p) {
     double bytes = (double)p->config->buffer_bytes;
+    OT_TRY(probe_tasks(p));
     OT_TRY(probe_gemms(p));
     OT_TRY(probe_attention(p));
     OT_TRY(probe_kernel(p, "copy", run_copy, NULL, 2 * bytes));
+    if (p->config->quick)
+        return 0;
     OT_TRY(probe_kernel(p, "fill", run_fill, NULL, bytes));
     OT_TRY(probe_rows(p));
     OT_TRY(probe_tokens(p));

@@ -1,4 +1,4 @@
-/* What the probe's two files share. Internal to offload/. */
+/* What the probe's files share. Internal to offload/. */
 #ifndef OT_OFFLOAD_PROBE_STATE_H
 #define OT_OFFLOAD_PROBE_STATE_H
 
@@ -29,9 +29,9 @@ struct ot_probe_call {
 /* Seconds of one call on the compute lane. Errors: OT_E_DEVICE. */
 int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *call, double *seconds);
 int ot_probe_calls(double seconds, double once); /* calls that make a third of the time given */
-/* work: bytes or FLOPs of one call. */
-int ot_probe_report(struct ot_probe *p, enum ot_probe_group group, const char *name, double seconds,
-                    double work, double peak);
+double ot_probe_median(const double x[3]);
+/* Works out the rate and hands the row on. */
+int ot_probe_report(const struct ot_probe_reader *reader, struct ot_probe_row row);
 /* Lets the device tune its products; the buffers have no content yet. Errors: OT_E_DEVICE. */
 int ot_probe_tune(struct ot_probe *p);
 int ot_probe_ops(struct ot_probe *p);

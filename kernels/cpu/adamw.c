@@ -7,8 +7,7 @@
 #include "kernels/cpu/adamw_kernels.h"
 #include "src/base/log.h"
 
-static const char *const names[] = {"avx512", "avx2", "scalar"}; /* best first */
-enum { N_KERNELS = sizeof names / sizeof *names };
+const char *const ot_adamw_kernel_names[] = {"avx512", "avx2", "scalar", NULL};
 
 ot_adamw_fn ot_adamw_kernel(const char *name) {
 #ifdef __x86_64__
@@ -28,10 +27,10 @@ static ot_adamw_fn chosen;
 
 static void choose(void) {
     const char *forced = getenv("OFFLOAD_TRAIN_ADAMW");
-    for (int i = 0; i < N_KERNELS && !chosen; i++)
-        if (!forced || strcmp(forced, names[i]) == 0) {
-            chosen_name = names[i];
-            chosen = ot_adamw_kernel(names[i]);
+    for (const char *const *name = ot_adamw_kernel_names; *name && !chosen; name++)
+        if (!forced || strcmp(forced, *name) == 0) {
+            chosen_name = *name;
+            chosen = ot_adamw_kernel(*name);
         }
     if (chosen)
         return;
