@@ -1,11 +1,13 @@
-/* The probe: how fast a machine is at what training asks of it, in rows that are each measured work over time.
+/* The probe: how fast a machine is at what training asks of it, in rows that are each measured work over
+ * time.
  *
  * THE DEVICE, through the device interface alone. Copies each way and both ways at once, in pieces like a
  * slab's; the copy within device memory, which is the measure of every kernel that only moves bytes; the
- * products of a decoder layer, forward and backward, which give the peak that MFU is a share of; attention by
- * context length and head size; every other kernel in bytes that it must move over time; and what it costs to
- * start a task. Sizes are those of a model (hidden, tokens), so that a workstation's CPU and a data-centre GPU
- * each get something that fits. Before, the device tunes itself for the products, as it does in training.
+ * products of a decoder layer, forward and backward, which give the peak that MFU is a share of; attention
+ * by context length and head size; every other kernel in bytes that it must move over time; and what it
+ * costs to start a task. Sizes are those of a model (hidden, tokens), so that a workstation's CPU and a
+ * data-centre GPU each get something that fits. Before, the device tunes itself for the products, as it does
+ * in training.
  *
  * THE HOST. What memory can do (the triad of STREAM, McCalpin 1995) and what the optimizer's kernels make of
  * it, by number of threads.

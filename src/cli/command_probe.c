@@ -1,4 +1,4 @@
-/* offload-train probe: what this machine's device does, measured. */
+/* offload-train probe: what this machine does, measured. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,11 +9,12 @@
 #include "src/base/log.h"
 #include "src/cli/command.h"
 #include "src/cli/lines.h"
+#include "src/cli/measure.h"
+#include "src/cli/rates_cache.h"
 #include "src/cli/session.h"
-#include "src/cli/session_device.h"
 #include "src/cli/units.h"
 
-enum { MAX_ROWS = 64, NAME_BYTES = 48 };
+enum { MAX_ROWS = 512, NAME_BYTES = 48 };
 
 struct probe_run {
     const struct ot_options *options;
@@ -22,28 +23,41 @@ struct probe_run {
     enum ot_probe_group last;
     struct ot_probe_row rows[MAX_ROWS];
     char names[MAX_ROWS][NAME_BYTES];
+    struct ot_rates rates;
 };
 
 /* ---- the table ---- */
 
 static void print_header(FILE *out, enum ot_probe_group group) {
-    static const char *const titles[OT_PROBE_GROUPS] = {"copies between host and device", "products",
-                                                        "causal attention",
-                                                        "kernels, in bytes that must be moved"};
-    static const char *const shares[OT_PROBE_GROUPS] = {"of the two alone", "of the best",
-                                                        "of the best product", "of the copy"};
-    fprintf(out, "%-40s %14s %12s   %s\n", titles[group], "rate", "one call", shares[group]);
+    static const struct {
+        const char *title, *share;
+    } heads[OT_PROBE_GROUPS] = {
+        [OT_PROBE_COPY] = {"copies between host and device", "of the two alone"},
+        [OT_PROBE_GEMM] = {"products", "of the best"},
+        [OT_PROBE_ATTENTION] = {"causal attention", "of the best product"},
+        [OT_PROBE_KERNEL] = {"kernels, in bytes that must be moved", "of the copy"},
+        [OT_PROBE_TASK] = {"starting a task", ""},
+        [OT_PROBE_MEMORY] = {"memory of the host", ""},
+        [OT_PROBE_OPTIMIZER] = {"optimizer on the host", "of the triad"},
+    };
+    fprintf(out, "%-40s %14s %12s   %s\n", heads[group].title, "rate", "one call", heads[group].share);
 }
 
 static void print_row(FILE *out, const struct ot_probe_row *row) {
-    bool flops = row->group == OT_PROBE_GEMM || row->group == OT_PROBE_ATTENTION;
     char rate[32], share[32] = "";
-    if (flops && row->rate >= 1e12)
-        snprintf(rate, sizeof rate, "%.1f TFLOP/s", row->rate * 1e-12);
-    else if (flops)
-        snprintf(rate, sizeof rate, "%.1f GFLOP/s", row->rate * 1e-9);
-    else
+    switch (ot_probe_group_unit(row->group)) {
+    case OT_PROBE_FLOPS:
+        if (row->rate >= 1e12)
+            snprintf(rate, sizeof rate, "%.1f TFLOP/s", row->rate * 1e-12);
+        else
+            snprintf(rate, sizeof rate, "%.1f GFLOP/s", row->rate * 1e-9);
+        break;
+    case OT_PROBE_TASKS:
+        snprintf(rate, sizeof rate, "%.0f tasks/s", row->rate);
+        break;
+    default:
         snprintf(rate, sizeof rate, "%.1f GB/s", row->rate * 1e-9);
+    }
     if (row->peak > 0)
         snprintf(share, sizeof share, "%.0f %%", 100 * row->rate / row->peak);
     fprintf(out, "  %-38s %14s %9.3f ms   %s\n", row->name, rate, 1e3 * row->seconds, share);
@@ -70,6 +84,8 @@ static int take_row(void *context, const struct ot_probe_row *row) {
 /* ---- JSON ---- */
 
 static int print_json(const struct probe_run *run, const struct ot_session *s) {
+    static const char *const amounts[OT_PROBE_UNITS] = {"bytes", "flops", "tasks"};
+    static const char *const rates[OT_PROBE_UNITS] = {"bytes_per_s", "flops_per_s", "tasks_per_s"};
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "version", OT_VERSION);
@@ -80,52 +96,33 @@ static int print_json(const struct probe_run *run, const struct ot_session *s) {
     ot_json_begin_array(&w, "rows");
     for (int i = 0; i < run->n; i++) {
         const struct ot_probe_row *row = &run->rows[i];
-        bool flops = row->group == OT_PROBE_GEMM || row->group == OT_PROBE_ATTENTION;
         ot_json_begin_object(&w, NULL);
         ot_json_put_text(&w, "group", ot_probe_group_name(row->group));
         ot_json_put_text(&w, "name", row->name);
         ot_json_put_real(&w, "seconds", row->seconds);
-        ot_json_put_real(&w, flops ? "flops_per_s" : "bytes_per_s", row->rate);
+        ot_json_put_real(&w, amounts[ot_probe_group_unit(row->group)], row->work);
+        ot_json_put_real(&w, rates[ot_probe_group_unit(row->group)], row->rate);
         if (row->peak > 0)
             ot_json_put_real(&w, "share", row->rate / row->peak);
         ot_json_end_object(&w);
     }
     ot_json_end_array(&w);
+    ot_rates_put_json(&run->rates, "rates", &w);
     ot_json_end_object(&w);
     return ot_lines_print_json(&w);
-}
-
-/* ---- sizes ---- */
-
-/* A GPU is measured on the layers of a 7B model and half a gigabyte at a time, so that its caches do not
- * show; what is smaller or slower on smaller ones, in the same proportions. */
-static void choose_sizes(const struct ot_session *s, struct ot_probe_config *config) {
-    static const struct {
-        int64_t hidden, tokens;
-        size_t buffer_bytes;
-    } sizes[] = {{4096, 4096, (size_t)512 << 20}, {1024, 256, (size_t)64 << 20}, {256, 128, (size_t)4 << 20}};
-    struct ot_device_usage usage;
-    ot_device_usage(s->device, &usage);
-    size_t free_bytes = s->budget_bytes[OT_TIER_GPU] - usage.used_bytes;
-    int i = s->options->device.kind == OT_DEVICE_CPU;
-    while (i < 2 && 5 * sizes[i].buffer_bytes > free_bytes)
-        i++;
-    config->hidden = sizes[i].hidden;
-    config->tokens = sizes[i].tokens;
-    config->buffer_bytes = sizes[i].buffer_bytes;
-    config->seconds = i == 0 ? 0.2 : 0.05;
 }
 
 static int probe(struct ot_session *s, struct probe_run *run) {
     double since = ot_clock_seconds();
     char memory[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
-    struct ot_probe_config config = {.device = s->device, .dtype = s->dtype, .row = take_row, .context = run};
-    choose_sizes(s, &config);
+    const struct ot_measure_size *size = ot_measure_size_for(s);
+    const struct ot_probe_reader reader = {take_row, run};
     ot_log(OT_LOG_INFO, "machine %s · %d cores · RAM %s", ot_device_name(s->device), s->machine.cores,
            ot_text_bytes(s->machine.ram_bytes, memory));
     ot_log(OT_LOG_INFO, "probe   %s, layers %lld wide, %lld tokens, on random numbers",
-           ot_dtype_name(s->dtype), (long long)config.hidden, (long long)config.tokens);
-    OT_TRY(ot_probe_device(&config));
+           ot_dtype_name(s->dtype), (long long)size->hidden, (long long)size->tokens);
+    OT_TRY(ot_measure_machine(s, false, &reader, &run->rates));
+    ot_rates_keep(s, &run->rates);
     ot_log(OT_LOG_INFO, "done    in %s", ot_text_duration(ot_clock_seconds() - since, time));
     return run->options->json ? print_json(run, s) : 0;
 }

@@ -288,23 +288,6 @@ class Signals(program.ProgramTest):
         self.assertIn(b"error: stdout: cannot write", err)
 
 
-class Probe(program.ProgramTest):
-    def test_every_group_is_measured(self):
-        result = self.succeed("probe", "--device", "cpu", "--gpu-mem", "24M", "--threads", "1", "--json", "--quiet")
-        rows = result.json()["rows"]
-        self.assertEqual({row["group"] for row in rows}, {"copy", "gemm", "attention", "kernel"})
-        for row in rows:
-            self.assertGreater(row["seconds"], 0, row)
-            self.assertEqual(("flops_per_s" in row), row["group"] in ("gemm", "attention"), row)
-        self.assertEqual(result.err, "")
-
-    def test_the_table_is_for_people(self):
-        result = self.succeed("probe", "--device", "cpu", "--gpu-mem", "24M", "--dtype", "bf16", "--threads", "1")
-        self.assertIn("host to device", result.out)
-        self.assertIn("AdamW, split master", result.out)
-        self.assertRegex(result.out, r"copy +\d+\.\d GB/s +\d+\.\d+ ms   100 %")
-
-
 class Generate(program.ProgramTest):
     @classmethod
     def setUpClass(cls):

@@ -1,0 +1,118 @@
+#include "src/cli/measure.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+
+/* ---- sizes ---- */
+
+enum { MIB = 1 << 20 };
+
+const struct ot_measure_size *ot_measure_size_for(const struct ot_session *s) {
+    static const struct ot_measure_size sizes[] = {{4096, 4096, (size_t)512 * MIB, 0.2},
+                                                   {1024, 256, (size_t)64 * MIB, 0.05},
+                                                   {256, 128, (size_t)4 * MIB, 0.02},
+                                                   {128, 64, (size_t)MIB / 2, 0.02}};
+    struct ot_device_usage usage;
+    ot_device_usage(s->device, &usage);
+    size_t free_bytes = s->budget_bytes[OT_TIER_GPU] - usage.used_bytes;
+    int i = s->options->device.kind == OT_DEVICE_CPU, last = sizeof sizes / sizeof *sizes - 1;
+    while (i < last && 5 * sizes[i].buffer_bytes > free_bytes)
+        i++;
+    return &sizes[i];
+}
+
+/* Four times the last cache, as STREAM asks for its arrays, within what is free. */
+static size_t choose_host_bytes(const struct ot_session *s, bool quick) {
+    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: unknown */
+    size_t most = (size_t)(quick ? 512 : 1024) * MIB, least = (size_t)64 * MIB;
+    size_t bytes = cache > 0 ? 4 * (size_t)cache : 0;
+    bytes = bytes < least ? least : bytes > most ? most : bytes;
+    if (bytes > s->budget_bytes[OT_TIER_HOST] / 2)
+        bytes = s->budget_bytes[OT_TIER_HOST] / 2;
+    return bytes < OT_PROBE_HOST_LEAST_BYTES ? OT_PROBE_HOST_LEAST_BYTES : bytes;
+}
+
+/* ---- rows ---- */
+
+struct measurement {
+    const struct ot_session *session;
+    const struct ot_probe_reader *reader; /* NULL: none */
+    const char *stage;
+    struct ot_probe_sums sums;
+};
+
+static void show_stage(const struct measurement *m) {
+    char text[128];
+    snprintf(text, sizeof text, "measuring %s", m->stage);
+    if (!m->session->options->quiet)
+        ot_log_set_status(text);
+}
+
+static void begin_stage(struct measurement *m, const char *stage) {
+    m->stage = stage;
+    show_stage(m);
+}
+
+/* The reader may write to the terminal that has the status line. */
+static int take_row(void *context, const struct ot_probe_row *row) {
+    struct measurement *m = context;
+    ot_probe_add(&m->sums, row);
+    if (!m->reader)
+        return 0;
+    ot_log_set_status("");
+    OT_TRY(m->reader->row(m->reader->context, row));
+    show_stage(m);
+    return 0;
+}
+
+static int measure_device(struct measurement *m, bool quick) {
+    const struct ot_session *s = m->session;
+    const struct ot_measure_size *size = ot_measure_size_for(s);
+    struct ot_probe_config config = {.device = s->device,
+                                     .dtype = s->dtype,
+                                     .hidden = size->hidden,
+                                     .tokens = size->tokens,
+                                     .buffer_bytes = size->buffer_bytes,
+                                     .seconds = quick ? size->seconds / 2 : size->seconds,
+                                     .quick = quick,
+                                     .reader = {take_row, m}};
+    begin_stage(m, "the device: copies, products, attention, kernels");
+    return ot_probe_device(&config);
+}
+
+static int measure_host(struct measurement *m, bool quick) {
+    const struct ot_session *s = m->session;
+    const struct ot_options *o = s->options;
+    double seconds = ot_measure_size_for(s)->seconds < 0.1 ? ot_measure_size_for(s)->seconds : 0.1;
+    struct ot_probe_host_config config = {.dtype = s->dtype,
+                                          .threads = (int)o->threads,
+                                          .optimizer_threads =
+                                              (int)(o->optimizer_threads ? o->optimizer_threads : o->threads),
+                                          .bytes = choose_host_bytes(s, quick),
+                                          .seconds = quick ? seconds / 2 : seconds,
+                                          .quick = quick,
+                                          .reader = {take_row, m}};
+    begin_stage(m, "the host: memory and the optimizer");
+    return ot_probe_host(&config);
+}
+
+struct ot_rates ot_measure_facts(const struct ot_session *session) {
+    return (struct ot_rates){.cores = (int)session->options->threads,
+                             .device_is_host = session->options->device.kind == OT_DEVICE_CPU};
+}
+
+int ot_measure_machine(const struct ot_session *session, bool quick, const struct ot_probe_reader *reader,
+                       struct ot_rates *out) {
+    int rc;
+    struct measurement m = {.session = session, .reader = reader};
+    *out = ot_measure_facts(session);
+    OT_TRY_GOTO(measure_device(&m, quick), rc, out);
+    OT_TRY_GOTO(measure_host(&m, quick), rc, out);
+    ot_probe_put_rates(&m.sums, out);
+out:
+    ot_log_set_status("");
+    return rc;
+}
