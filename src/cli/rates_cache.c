@@ -121,15 +121,15 @@ out:
 
 int ot_rates_key(const struct ot_session *s, char **out) {
     const struct ot_options *o = s->options;
-    struct ot_string_builder b = {0};
-    ot_string_append_format(&b, "%s, %s, %s, layers %lld wide, %lld + %lld threads", OT_VERSION,
-                            ot_device_name(s->device), ot_dtype_name(s->dtype),
-                            (long long)ot_measure_size_for(s)->hidden, (long long)o->threads,
-                            (long long)(o->optimizer_threads ? o->optimizer_threads : o->threads));
+    const char *dirs[OT_NVME_MAX_DIRS];
+    char machine[OT_FINGERPRINT_BYTES];
     for (int i = 0; i < o->nvme.n; i++)
-        ot_string_append_format(&b, ", %s:%lld", o->nvme.dirs[i].path, (long long)o->nvme.dirs[i].bytes);
-    *out = b.text;
-    return b.failed ? ot_fail(OT_E_BUDGET, "no memory for the name of this machine") : 0;
+        dirs[i] = o->nvme.dirs[i].path;
+    OT_TRY(ot_machine_fingerprint(&s->machine, ot_device_name(s->device), o->nvme.n, dirs, machine));
+    return ot_string_format(out, "machine %s, %s, layers %lld wide, %lld + %lld threads", machine,
+                            ot_dtype_name(s->dtype), (long long)ot_measure_size_for(s)->hidden,
+                            (long long)o->threads,
+                            (long long)(o->optimizer_threads ? o->optimizer_threads : o->threads));
 }
 
 void ot_rates_keep(const struct ot_session *session, const struct ot_rates *rates) {

@@ -119,6 +119,7 @@ static int open_machine(void **state) {
     m->options = (struct ot_options){.threads = 1, .quiet = true, .device = {.kind = OT_DEVICE_CPU}};
     m->session = (struct ot_session){
         .options = &m->options, .dtype = OT_F32, .budget_bytes = {config.memory_bytes, 16 << 20}};
+    check_ok(ot_machine_probe("", &m->session.machine));
     check_ok(ot_device_open(&config, &m->session.device));
     m->cache = make_folder();
     setenv("XDG_CACHE_HOME", m->cache, 1);
@@ -172,6 +173,8 @@ static void another_machine_is_measured(void **state) {
     assert_false(is_planted(m));
     m->options.optimizer_threads = 1; /* as it would be by itself */
     assert_true(is_planted(m));
+    m->session.machine.cores++; /* a part of its fingerprint */
+    assert_false(is_planted(m));
 }
 
 static void a_damaged_cache_is_measured_again(void **state) {
