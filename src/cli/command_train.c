@@ -131,7 +131,7 @@ static int show_plan(struct train *t) {
     if (t->session.options->show_sample)
         OT_TRY(ot_sample_view_print(&t->session, &t->rows));
     ot_report_print(&t->report);
-    return ot_report_record(&t->report, t->log);
+    return 0;
 }
 
 /* Greedy, from a row that was never trained on. */
@@ -174,6 +174,8 @@ static int run(struct train *t) {
                                             .clip = (float)o->clip};
     struct ot_outcome outcome;
     OT_TRY(ot_session_start(s, &optimizer));
+    ot_report_print_store(&t->report);
+    OT_TRY(ot_report_record(&t->report, t->log));
     if (!o->no_save) {
         OT_TRY(ot_out_dir_claim(o->out, NULL));
         OT_TRY(ot_run_log_start_file(t->log, o->out));
@@ -199,7 +201,8 @@ int ot_command_train(struct ot_options *options) {
     OT_TRY_GOTO(ot_session_open(options, &t->session), rc, out);
     OT_TRY_GOTO(prepare(t), rc, out);
     if (options->dry_run) {
-        rc = show_plan(t);
+        OT_TRY_GOTO(show_plan(t), rc, out);
+        rc = ot_report_record(&t->report, t->log);
         goto out;
     }
     OT_TRY_GOTO(try_trace(options->trace), rc, out);

@@ -152,6 +152,12 @@ void ot_report_print(const struct ot_report *r) {
            r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
 }
 
+void ot_report_print_store(const struct ot_report *r) {
+    const char *store = ot_engine_describe_store(r->session->engine);
+    if (store)
+        ot_log(OT_LOG_INFO, "store   %s", store);
+}
+
 /* ---- the log's "run" event ---- */
 
 static void put_tiers(struct ot_json_writer *w, const char *key, const int64_t counts[OT_TIER_COUNT]) {
@@ -232,6 +238,8 @@ static void record_machine(const struct ot_session *s, struct ot_json_writer *w)
     ot_json_put_int(w, "ram_bytes", s->machine.ram_bytes);
     ot_json_put_int(w, "free_bytes", s->machine.free_bytes);
     record_disks(s, w);
+    if (s->engine && ot_engine_describe_store(s->engine))
+        ot_json_put_text(w, "store", ot_engine_describe_store(s->engine));
     ot_json_end_object(w);
     ot_json_begin_object(w, "model");
     ot_json_put_text(w, "found", s->resolved.path ? s->resolved.found : s->options->model);

@@ -21,7 +21,9 @@ struct ot_report {
 };
 
 void ot_report_print(const struct ot_report *report);
-/* Writes the "run" event. Errors: as ot_run_log_end. */
+/* Once the engine is open: how the disks are reached, where there are any. */
+void ot_report_print_store(const struct ot_report *report);
+/* Writes the "run" event, which has that as well when the engine is open. Errors: as ot_run_log_end. */
 int ot_report_record(const struct ot_report *report, struct ot_run_log *log);
 
 struct ot_outcome {
@@ -29,14 +31,17 @@ struct ot_outcome {
     double seconds, last_loss;
     bool interrupted;
     bool has_eval;
-    int64_t eval_step; /* of the last evaluation */
+    int64_t eval_step;   /* of the last evaluation */
+    int64_t timed_steps; /* full ones that followed two others: */
+    double timed_seconds;
+    int64_t nvme_read_bytes, nvme_written_bytes; /* by the steps and evaluations */
     double first_eval, last_eval;
 };
 /* With --trace: writes it (after the model was saved: nothing may come between) and says what the lanes did.
  * Errors: as ot_trace_write. */
 int ot_report_trace(const struct ot_report *report, struct ot_run_log *log);
-/* The summary, after the model was saved: predicted against used memory, where the result is, what to do
- * next. */
+/* The summary, after the model was saved: predicted against measured time and memory, where the result is,
+ * what to do next. */
 void ot_report_done(const struct ot_report *report, const struct ot_outcome *outcome);
 int ot_report_record_done(const struct ot_report *report, const struct ot_outcome *outcome,
                           struct ot_run_log *log);

@@ -16,12 +16,16 @@ static struct memory_use measure_memory(const struct ot_report *r) {
     struct memory_use m = {0};
     struct ot_device_usage usage;
     struct rusage process;
+    struct ot_store_usage store;
     ot_device_usage(r->session->device, &usage);
+    ot_engine_store_usage(r->session->engine, &store);
     m.planned[OT_TIER_GPU] = (int64_t)(ot_ledger_total(&r->session->plan.ledger, OT_TIER_GPU) +
                                        r->session->cache_bytes + r->session->workspace_bytes);
     m.planned[OT_TIER_HOST] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_HOST);
+    m.planned[OT_TIER_NVME] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_NVME);
     m.used[OT_TIER_GPU] = (int64_t)usage.peak_bytes;
     m.used[OT_TIER_HOST] = (int64_t)usage.pinned_peak_bytes;
+    m.used[OT_TIER_NVME] = store.file_bytes;
     m.resident = getrusage(RUSAGE_SELF, &process) == 0 ? (int64_t)process.ru_maxrss * 1024 : 0;
     return m;
 }
@@ -32,10 +36,43 @@ static double flops_per_second(const struct ot_report *r, const struct ot_outcom
     return outcome->seconds > 0 ? per_token * (double)outcome->tokens / outcome->seconds : 0;
 }
 
+/* Of a step in the middle of the run; 0: the run was too short to have one. */
+static double measured_step(const struct ot_outcome *outcome) {
+    return outcome->timed_steps ? outcome->timed_seconds / (double)outcome->timed_steps : 0;
+}
+
+static void print_speed(const struct ot_outcome *outcome) {
+    double measured = measured_step(outcome);
+    char text[OT_TEXT_BYTES];
+    if (measured > 0)
+        ot_log(OT_LOG_INFO, "speed   %s a step, measured over %lld", ot_text_seconds(measured, text),
+               (long long)outcome->timed_steps);
+}
+
+static void print_traffic(const struct ot_outcome *outcome) {
+    const int64_t read = outcome->nvme_read_bytes, written = outcome->nvme_written_bytes;
+    char text[2][OT_TEXT_BYTES];
+    if ((read || written) && outcome->seconds > 0)
+        ot_log(OT_LOG_INFO, "moved   nvme %s read, %.2f GB/s · %s written, %.2f GB/s",
+               ot_text_bytes(read, text[0]), (double)read / outcome->seconds * 1e-9,
+               ot_text_bytes(written, text[1]), (double)written / outcome->seconds * 1e-9);
+}
+
+static void print_memory(const struct ot_report *r) {
+    struct memory_use m = measure_memory(r);
+    char line[256] = "", planned[OT_TEXT_BYTES], size[OT_TEXT_BYTES];
+    size_t used = 0;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        if (t != OT_TIER_NVME || m.planned[t] > 0)
+            used += (size_t)snprintf(line + used, sizeof line - used, "%s %s planned, %s used · ",
+                                     ot_tier_name((enum ot_tier)t), ot_text_bytes(m.planned[t], planned),
+                                     ot_text_bytes(m.used[t], size));
+    ot_log(OT_LOG_INFO, "memory  %sprocess peak %s", line, ot_text_bytes(m.resident, size));
+}
+
 void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {
     char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
-    char size[5][OT_TEXT_BYTES];
-    struct memory_use m = measure_memory(r);
+    char size[OT_TEXT_BYTES];
     if (outcome->has_eval && outcome->eval_step == outcome->steps) /* an older one is not of what was saved */
         snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
     double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
@@ -45,15 +82,14 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
            ot_text_short((double)outcome->tokens, tokens), ot_text_duration(outcome->seconds, time),
            ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
            flops_per_second(r, outcome) * 1e-9);
-    ot_log(OT_LOG_INFO, "memory  gpu %s planned, %s used · host %s planned, %s used · process peak %s",
-           ot_text_bytes(m.planned[OT_TIER_GPU], size[0]), ot_text_bytes(m.used[OT_TIER_GPU], size[1]),
-           ot_text_bytes(m.planned[OT_TIER_HOST], size[2]), ot_text_bytes(m.used[OT_TIER_HOST], size[3]),
-           ot_text_bytes(m.resident, size[4]));
+    print_speed(outcome);
+    print_traffic(outcome);
+    print_memory(r);
     if (!r->out)
         return;
     int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
     ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
-           r->out, ot_text_bytes(weights, size[0]), ot_dtype_name(r->session->stored));
+           r->out, ot_text_bytes(weights, size), ot_dtype_name(r->session->stored));
     if (outcome->interrupted)
         ot_log(OT_LOG_INFO,
                "stopped by a signal after step %lld: the weights are saved, the optimizer's state is not "
@@ -73,10 +109,18 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     ot_json_put_real(w, "loss", outcome->last_loss);
     ot_json_put_real(w, "flops_per_s", flops_per_second(r, outcome));
     ot_json_put_bool(w, "interrupted", outcome->interrupted);
-    ot_json_put_int(w, "gpu_planned_bytes", m.planned[OT_TIER_GPU]);
-    ot_json_put_int(w, "gpu_used_bytes", m.used[OT_TIER_GPU]);
-    ot_json_put_int(w, "host_planned_bytes", m.planned[OT_TIER_HOST]);
-    ot_json_put_int(w, "host_used_bytes", m.used[OT_TIER_HOST]);
+    ot_json_put_int(w, "measured_steps", outcome->timed_steps);
+    if (outcome->timed_steps)
+        ot_json_put_real(w, "measured_step_seconds", measured_step(outcome));
+    ot_json_put_int(w, "nvme_read_bytes", outcome->nvme_read_bytes);
+    ot_json_put_int(w, "nvme_written_bytes", outcome->nvme_written_bytes);
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_planned_bytes", ot_tier_name((enum ot_tier)t));
+        ot_json_put_int(w, key, m.planned[t]);
+        snprintf(key, sizeof key, "%s_used_bytes", ot_tier_name((enum ot_tier)t));
+        ot_json_put_int(w, key, m.used[t]);
+    }
     ot_json_put_int(w, "process_peak_bytes", m.resident);
     if (r->out)
         ot_json_put_text(w, "out", r->out);

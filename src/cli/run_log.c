@@ -121,6 +121,10 @@ int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record)
     ot_json_put_real(w, "seconds", record->seconds);
     ot_json_put_int(w, "gpu_bytes", (int64_t)record->gpu_bytes);
     ot_json_put_int(w, "host_bytes", (int64_t)record->host_bytes);
+    if (record->nvme_read_bytes || record->nvme_written_bytes) {
+        ot_json_put_int(w, "nvme_read_bytes", record->nvme_read_bytes);
+        ot_json_put_int(w, "nvme_written_bytes", record->nvme_written_bytes);
+    }
     if (record->loss_scale != 1)
         ot_json_put_real(w, "loss_scale", (double)record->loss_scale);
     if (record->skipped)

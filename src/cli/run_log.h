@@ -30,8 +30,9 @@ struct ot_step_record {
     int64_t step, tokens, trained_tokens;
     double epoch; /* passes over the data so far */
     double loss, grad_norm, clipped_norm, lr, seconds;
-    size_t gpu_bytes, host_bytes; /* in use */
-    float loss_scale;             /* 1 where the loss is not scaled */
+    size_t gpu_bytes, host_bytes;                /* in use */
+    int64_t nvme_read_bytes, nvme_written_bytes; /* since the step before */
+    float loss_scale;                            /* 1 where the loss is not scaled */
     bool skipped;
 };
 int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record);

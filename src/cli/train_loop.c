@@ -18,8 +18,11 @@ enum { MOST_SKIPPED = 20, IN_FLIGHT = 2 };
 enum { TUNE_AFTER = 2, TUNE_FOR_STEPS = 20 };
 static const double tune_seconds = 3, tune_for_seconds = 30;
 
+/* The pipeline is full from the third step on, and what the device does once is done. */
+enum { FILLING_STEPS = 2 };
+
 struct flight { /* what is known of a submitted step */
-    int64_t tokens, trained_tokens;
+    int64_t tokens, trained_tokens, sequences;
     double lr, epoch;
 };
 
@@ -33,7 +36,9 @@ struct loop {
     int64_t eval_at; /* the step after which to evaluate; no step beyond it is submitted */
     int64_t tune_at; /* likewise to tune; 0: never, or not again */
     double last_eval, best_eval;
-    double step_seconds; /* of the last step */
+    double step_seconds;         /* of the last step */
+    int64_t filled_from;         /* the step after which the pipeline was last empty */
+    struct ot_store_usage moved; /* up to the last step */
 };
 
 static int submit_step(struct loop *l) {
@@ -44,15 +49,17 @@ static int submit_step(struct loop *l) {
     batch.input.lr = (float)lr;
     OT_TRY(ot_engine_submit(l->of->session->engine, &batch.input));
     double passed = (double)(batch.position.sequence + batch.sequences) / (double)shape->sequences;
-    l->flights[l->submitted % IN_FLIGHT] =
-        (struct flight){batch.tokens, batch.input.trained_tokens, lr, (double)batch.position.epoch + passed};
+    l->flights[l->submitted % IN_FLIGHT] = (struct flight){
+        batch.tokens, batch.input.trained_tokens, batch.sequences, lr, (double)batch.position.epoch + passed};
     l->submitted++;
     return 0;
 }
 
 static int record_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
     struct ot_device_usage usage;
+    struct ot_store_usage moved;
     ot_device_usage(l->of->session->device, &usage);
+    ot_engine_store_usage(l->of->session->engine, &moved);
     struct ot_step_record record = {.step = l->done,
                                     .tokens = flight->tokens,
                                     .trained_tokens = flight->trained_tokens,
@@ -64,6 +71,8 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .seconds = result->seconds,
                                     .gpu_bytes = usage.used_bytes,
                                     .host_bytes = usage.pinned_bytes,
+                                    .nvme_read_bytes = moved.read_bytes - l->moved.read_bytes,
+                                    .nvme_written_bytes = moved.written_bytes - l->moved.written_bytes,
                                     .loss_scale = result->loss_scale,
                                     .skipped = result->skipped};
     struct ot_progress_point point = {.step = l->done,
@@ -75,9 +84,19 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                       .gpu_bytes = usage.used_bytes,
                                       .host_bytes = usage.pinned_bytes,
                                       .skipped = result->skipped};
+    l->moved = moved;
     if (!l->of->session->options->quiet)
         ot_progress_show(&l->progress, &point);
     return ot_run_log_step(l->of->log, &record);
+}
+
+/* The time of a step in the middle of a run, which is what the forecast is of. */
+static void time_step(struct loop *l, const struct flight *flight, double seconds) {
+    l->step_seconds = seconds;
+    if (l->done - l->filled_from <= FILLING_STEPS || flight->sequences < l->of->shape->step_sequences)
+        return;
+    l->out->timed_steps++;
+    l->out->timed_seconds += seconds;
 }
 
 static int finish_step(struct loop *l) {
@@ -88,7 +107,7 @@ static int finish_step(struct loop *l) {
     l->out->steps = l->done;
     l->out->tokens += flight->tokens;
     l->out->last_loss = result.loss;
-    l->step_seconds = result.seconds;
+    time_step(l, flight, result.seconds);
     OT_TRY(record_step(l, flight, &result));
     l->skipped_in_a_row = result.skipped ? l->skipped_in_a_row + 1 : 0;
     if (l->skipped_in_a_row >= MOST_SKIPPED)
@@ -126,6 +145,7 @@ static int evaluate(struct loop *l) {
                                        .micro_sequences = s->options->micro_batch,
                                        .stopped = ot_stop_requested};
     struct ot_eval_result result;
+    l->filled_from = l->done;
     OT_TRY(ot_engine_drain(s->engine));
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
     if (result.stopped)
@@ -160,6 +180,7 @@ static int tune(struct loop *l) {
         l->tune_at = 0;
         return 0;
     }
+    l->filled_from = l->done;
     OT_TRY(ot_engine_tune(l->of->session->engine, tune_seconds, &tuning));
     l->tune_at = 0;
     if (tuning.timed > 0)
@@ -212,9 +233,15 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
     l.eval_at = next_eval_step(&l);
     l.tune_at = TUNE_AFTER;
+    struct ot_store_usage before, after;
+    ot_engine_store_usage(of->session->engine, &before);
+    l.moved = before;
     double started = ot_clock_seconds();
     rc = run_steps(&l);
     out->seconds = ot_clock_seconds() - started;
+    ot_engine_store_usage(of->session->engine, &after);
+    out->nvme_read_bytes = after.read_bytes - before.read_bytes;
+    out->nvme_written_bytes = after.written_bytes - before.written_bytes;
 out:
     ot_log_set_status("");
     ot_batcher_close(l.batcher);

@@ -39,6 +39,18 @@ const char *ot_text_bytes(int64_t bytes, char text[OT_TEXT_BYTES]) {
     return text;
 }
 
+const char *ot_text_seconds(double seconds, char text[OT_TEXT_BYTES]) {
+    static const char *const units[] = {"us", "ms", "s"};
+    double value = seconds * 1e6;
+    int unit = 0;
+    if (!(seconds >= 0) || seconds > 1e9)
+        return strcpy(text, "?");
+    for (; value >= 999.5 && unit < 2; unit++)
+        value /= 1000;
+    snprintf(text, OT_TEXT_BYTES, "%.*f %s", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value, units[unit]);
+    return text;
+}
+
 const char *ot_text_duration(double seconds, char text[OT_TEXT_BYTES]) {
     if (!(seconds >= 0) || seconds > 1e9)
         return strcpy(text, "?");
