@@ -2,6 +2,12 @@
  * its memory: one block of each kind (the first, a middle one, the last), forward, backward with what forward
  * kept, and with recomputation, on random numbers, at two sizes of micro-batch, so that a line goes through
  * them. Takes seconds and is bounded; less memory than a plan needs, since it holds one block.
+ *
+ * Where the time does not allow micro-batches as large as the plan's, smaller ones are measured; what rows
+ * shorter than a sequence save of attention is added by the estimate. The device tunes itself before, as it
+ * does in training. Copies are measured where the rates lack them, in pieces about as large as a tile.
+ *
+ * One thread; the device is the calibration's alone while it runs.
  */
 #ifndef OT_OFFLOAD_CALIBRATE_H
 #define OT_OFFLOAD_CALIBRATE_H
@@ -17,7 +23,8 @@ struct ot_calibration {
     double seconds;                        /* for all of it */
 };
 
-/* Errors: OT_E_BUDGET, OT_E_DEVICE. */
+/* out: is_measured says whether the middle blocks are. Free with ot_costs_free. Errors: OT_E_BUDGET,
+ * OT_E_DEVICE, OT_E_USAGE (as ot_costs_estimate). */
 int ot_calibrate(const struct ot_calibration *calibration, struct ot_costs *out);
 
 #endif

@@ -32,7 +32,7 @@ struct ot_costs {
     int64_t row_tokens;           /* a sequence: what attention reaches over */
     struct ot_block_cost *blocks; /* [n_blocks], owned */
     int n_blocks;
-    bool is_measured; /* the blocks are */
+    bool is_measured;             /* the blocks are, but for those that had no room */
 };
 
 /* Blocks from their work and the rates; of a chain that does not know its work, from the parameters alone
