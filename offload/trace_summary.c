@@ -175,10 +175,8 @@ static void add_step(const struct reading *r, int at, struct window *w) {
     const struct ot_traced_step *step = &r->trace->steps[at];
     const struct ot_schedule *s = step->schedule;
     r->out->steps++;
-    for (int i = 0; i < s->n_tasks; i++) {
-        r->out->busy[s->tasks[i].lane] += clip(r, step->spans[i].end) - clip(r, step->spans[i].begin);
+    for (int i = 0; i < s->n_tasks; i++)
         keep_latest(r, (struct place){at, i}, &w->last);
-    }
     for (int i = 0; i < s->lane_count[OT_LANE_COMPUTE]; i++) {
         struct place p = {at, s->lane_tasks[OT_LANE_COMPUTE][i]};
         double begin = clip(r, span_at(r, p)->begin), end = clip(r, span_at(r, p)->end);
@@ -189,10 +187,27 @@ static void add_step(const struct reading *r, int at, struct window *w) {
     }
 }
 
+/* What two tasks of an nvme lane spent together counts once. */
+static void add_busy(const struct reading *r) {
+    for (int l = 0; l < OT_LANE_COUNT; l++) {
+        double until = r->from;
+        for (int64_t i = 0; i < r->n_turns[l]; i++) {
+            const struct ot_task_span *span = span_at(r, r->turns[l][i].place);
+            double begin = span->begin > until ? span->begin : until,
+                   end = span->end < r->to ? span->end : r->to;
+            if (end <= begin)
+                continue;
+            r->out->busy[l] += end - begin;
+            until = end;
+        }
+    }
+}
+
 static int read_trace(struct reading *r) {
     struct window w = {0};
     OT_TRY(list_turns(r));
     OT_TRY(rank_turns(r));
+    add_busy(r);
     for (int at = 0; at < r->trace->n; at++) {
         if (step_before(r->trace, at) < 0)
             close_window(r, &w);

@@ -1,0 +1,195 @@
+/* Calibration finds lines that are known, fits in what it is given, and gives everything back. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels/device.h"
+#include "offload/calibrate.h"
+#include "offload/layout.h"
+#include "tests/offload/fake_chain.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+static const struct ot_rates rates = {.product_flops = 1e10,
+                                      .attention_flops = 1e10,
+                                      .device_bytes = 1e10,
+                                      .h2d_bytes = 1e9,
+                                      .d2h_bytes = 2e9,
+                                      .both_bytes = 3e9};
+
+static struct ot_device *open_device(size_t bytes) {
+    struct ot_device *device;
+    tiny_open_device(bytes, 1, 0, &device);
+    return device;
+}
+
+static void close_device(struct ot_device *device) {
+    struct ot_device_usage usage;
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.used_bytes, usage.scratch_bytes);
+    assert_int_equal(usage.pinned_bytes, 0);
+    ot_device_close(device);
+}
+
+/* ---- blocks that take a known time: the lane waits for its caller ---- */
+
+enum { FORWARD_US = 2000, BACKWARD_US = 4000, RECOMPUTE_US = 3000, TOKEN_US = 20 };
+
+static int calls[2][MAX_LAYERS + 2]; /* forward, backward */
+
+static void sleep_forward(const void *context, int block, const struct ot_block_run *run) {
+    (void)context;
+    calls[0][block]++;
+    assert_true((run->x != NULL) == (block > 0) && run->y != NULL);
+    usleep((useconds_t)(FORWARD_US + TOKEN_US * run->batch.n_tokens));
+}
+
+static void sleep_backward(const void *context, int block, const struct ot_block_run *run) {
+    const struct fake *f = context;
+    calls[1][block]++;
+    assert_true((run->y != NULL) == (block <= f->layers));
+    int again = run->saved_valid ? 0 : RECOMPUTE_US;
+    usleep((useconds_t)(again + BACKWARD_US + TOKEN_US * run->batch.n_tokens));
+}
+
+static void fill_constants(const void *context, void *host_memory) {
+    (void)context;
+    memset(host_memory, 0, 4096);
+}
+
+static void open_sleeping(struct fake *f) {
+    *f = (struct fake){.layers = 3,
+                       .hidden = 16,
+                       .layer_params = OT_SLAB_ALIGN_PARAMS,
+                       .edge_params = 8 * OT_SLAB_ALIGN_PARAMS,
+                       .vocab = 50,
+                       .dtype = OT_BF16};
+    fake_open(f);
+    f->chain.forward = sleep_forward;
+    f->chain.backward = sleep_backward;
+    f->chain.fill_constants = fill_constants;
+    memset(calls, 0, sizeof calls);
+}
+
+/* A sleep is never shorter; on a busy machine longer. */
+static void check_time(const char *what, double seconds, double microseconds) {
+    if (!(seconds >= 0.8e-6 * microseconds && seconds < 2.5e-6 * microseconds))
+        fail_msg("%s: %g s, not %g us", what, seconds, microseconds);
+}
+
+static void known_lines_are_found(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_device *device = open_device(16 << 20);
+    open_sleeping(&f);
+    struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, 1.0};
+    check_ok(ot_calibrate(&c, &costs));
+    assert_true(costs.is_measured);
+    assert_int_equal(costs.n_blocks, 5);
+    assert_int_equal(costs.row_tokens, 64);
+    assert_true(costs.rates.h2d_bytes == rates.h2d_bytes && costs.rates.both_bytes == rates.both_bytes);
+    for (int b = 0; b < 5; b++) {
+        const struct ot_block_cost *cost = &costs.blocks[b];
+        for (int64_t n = 128; n <= 512; n *= 2) {
+            if (b < 4) /* the last block has no forward in training */
+                check_time("forward", ot_line_at(cost->forward, n), FORWARD_US + TOKEN_US * (double)n);
+            check_time("backward", ot_line_at(cost->backward, n), BACKWARD_US + TOKEN_US * (double)n);
+        }
+    }
+    check_time("recompute", ot_line_at(costs.blocks[2].recompute, 256), RECOMPUTE_US);
+    assert_true(ot_line_at(costs.blocks[0].recompute, 256) == 0);
+    /* One layer stands for all. */
+    assert_true(calls[0][1] > 0 && calls[0][2] == 0 && calls[0][3] == 0 && calls[0][4] == 0);
+    assert_true(calls[1][0] > 0 && calls[1][1] > 0 && calls[1][4] > 0);
+    assert_memory_equal(&costs.blocks[1], &costs.blocks[3], sizeof costs.blocks[1]);
+    ot_costs_free(&costs);
+    close_device(device);
+}
+
+static void blocks_without_room_are_estimated(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs, estimate;
+    struct ot_device *device = open_device(16 << 20);
+    open_sleeping(&f);
+    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 60 << 10, 0.1};
+    check_ok(ot_costs_estimate(&f.chain, &rates, 64, 128, &estimate));
+    check_ok(ot_calibrate(&c, &costs)); /* the layers fit with 64 tokens, the larger edges do not */
+    assert_true(costs.is_measured);
+    assert_int_equal(calls[1][0] + calls[1][4], 0);
+    assert_memory_equal(&costs.blocks[0], &estimate.blocks[0], sizeof estimate.blocks[0]);
+    assert_memory_equal(&costs.blocks[4], &estimate.blocks[4], sizeof estimate.blocks[4]);
+    assert_true(costs.blocks[1].forward.per_token > estimate.blocks[1].forward.per_token);
+    ot_costs_free(&costs);
+    c.device_bytes = 1000;
+    memset(calls, 0, sizeof calls);
+    check_ok(ot_calibrate(&c, &costs));
+    assert_false(costs.is_measured);
+    assert_int_equal(calls[1][1], 0);
+    for (int b = 0; b < 5; b++)
+        assert_memory_equal(&costs.blocks[b], &estimate.blocks[b], sizeof estimate.blocks[b]);
+    ot_costs_free(&costs);
+    ot_costs_free(&estimate);
+    close_device(device);
+}
+
+static void failures_leave_nothing(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    struct ot_device *device = open_device(16 << 10); /* less than may be used, it says */
+    open_sleeping(&f);
+    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 16 << 20, 0.1};
+    check_fails(ot_calibrate(&c, &costs), OT_E_BUDGET, "calibration");
+    assert_null(costs.blocks);
+    struct ot_rates none = {.h2d_bytes = 1, .d2h_bytes = 1, .both_bytes = 1};
+    c.rates = &none;
+    check_fails(ot_calibrate(&c, &costs), OT_E_USAGE, "rate of products");
+    assert_null(costs.blocks);
+    close_device(device);
+}
+
+/* ---- a real model ---- */
+
+static void a_real_model_is_measured(void **state) {
+    (void)state;
+    static const enum ot_dtype dtypes[] = {OT_F32, OT_BF16, OT_F16};
+    for (int i = 0; i < 6; i++) {
+        struct ot_model_config config = tiny_config(2, i & 1);
+        struct ot_model *model;
+        struct ot_costs costs;
+        struct ot_rates without_copies = rates;
+        struct ot_device *device = open_device(8 << 20);
+        without_copies.both_bytes = 0;
+        check_ok(ot_model_open(&config, dtypes[i / 2], TINY_SEQUENCE, &model));
+        struct ot_calibration c = {
+            ot_model_chain(model), device, &without_copies, 4 * TINY_SEQUENCE, TINY_SEQUENCE, 4 << 20, 0.05};
+        check_ok(ot_calibrate(&c, &costs));
+        assert_true(costs.is_measured);
+        for (int b = 0; b < costs.n_blocks; b++) {
+            const struct ot_block_cost *cost = &costs.blocks[b];
+            assert_true(b == 3 || ot_line_at(cost->forward, c.micro_tokens) > 0);
+            assert_true(ot_line_at(cost->backward, c.micro_tokens) > 0);
+            assert_true(ot_line_at(cost->recompute, c.micro_tokens) >= 0);
+        }
+        /* Copied in pieces of 2 MiB, no machine takes a second or a nanosecond. */
+        const double *copies[] = {&costs.rates.h2d_bytes, &costs.rates.d2h_bytes, &costs.rates.both_bytes};
+        for (int k = 0; k < 3; k++)
+            assert_true(*copies[k] > 1e7 && *copies[k] < 1e15);
+        ot_costs_free(&costs);
+        close_device(device);
+        ot_model_close(model);
+    }
+}
+
+int main(void) {
+    tiny_skip_without_device();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_lines_are_found),
+        cmocka_unit_test(blocks_without_room_are_estimated),
+        cmocka_unit_test(failures_leave_nothing),
+        cmocka_unit_test(a_real_model_is_measured),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
