@@ -1,10 +1,16 @@
-/* Memory and cores under control groups of both versions, from folders that look like /proc and /sys. */
+/* Memory and cores under control groups of both versions and the other limits, from folders that look like
+ * /proc and /sys, and from child processes with limits of their own. */
 #include "tests/support/check.h"
 
+#include <inttypes.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "src/cli/machine.h"
 
@@ -80,6 +86,192 @@ static void version_1_limit(void **state) {
     assert_int_equal(m.cores, 1);
 }
 
+/* More than a cpu_set_t holds; the quota counts besides. */
+static void cores_come_from_the_kernels_list(void **state) {
+    put(*state, "proc/self/status",
+        "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-1535,2048,4000-4002\n");
+    struct ot_machine m = probe(*state);
+    assert_int_equal(m.cores, 1540);
+    assert_string_equal(m.cpus, "0-1535,2048,4000-4002");
+    put(*state, "proc/self/cgroup", "0::/\n");
+    put(*state, "sys/fs/cgroup/cpu.max", "350000 100000\n");
+    assert_int_equal(probe(*state).cores, 4);
+}
+
+static void put_node(const char *root, int node, int total_gib, int free_gib, int cached_gib) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "sys/devices/system/node/node%d/meminfo", node);
+    snprintf(
+        text, sizeof text,
+        "Node %d MemTotal: %d kB\nNode %d MemFree: %d kB\nNode %d MemUsed: 1 kB\nNode %d Inactive(file): "
+        "%d kB\nNode %d SReclaimable: 0 kB\n",
+        node, total_gib << 20, node, free_gib << 20, node, node, cached_gib << 20, node);
+    put(root, path, text);
+}
+
+static void a_cpusets_memory_nodes_count_alone(void **state) {
+    put(*state, "sys/devices/system/node/has_memory", "0,2-3\n");
+    put_node(*state, 0, 8, 6, 1);
+    put_node(*state, 2, 4, 1, 2);
+    put_node(*state, 3, 4, 1, 0);
+    put(*state, "proc/self/status", "Mems_allowed_list:\t0-7\n");
+    assert_true(probe(*state).free_bytes == 12 * gib); /* all nodes, and those that could be */
+    put(*state, "proc/self/status", "Mems_allowed_list:\t2-3\n");
+    struct ot_machine m = probe(*state);
+    assert_true(m.ram_bytes == 8 * gib && m.free_bytes == 4 * gib);
+    assert_string_equal(m.within, " on the memory nodes of its cpuset");
+}
+
+static void what_is_promised_is_gone_where_the_kernel_keeps_its_word(void **state) {
+    put(*state, "proc/meminfo",
+        "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\nCommitLimit: 8388608 kB\nCommitted_AS: 3145728 "
+        "kB\n");
+    put(*state, "proc/sys/vm/overcommit_memory", "0\n");
+    assert_true(probe(*state).free_bytes == 12 * gib);
+    put(*state, "proc/sys/vm/overcommit_memory", "2\n");
+    struct ot_machine m = probe(*state);
+    assert_true(m.free_bytes == 5 * gib);
+    assert_string_equal(m.within, " within the commit limit (vm.overcommit_memory is 2)");
+}
+
+static void names_and_huge_pages(void **state) {
+    put(*state, "proc/cpuinfo", "processor\t: 0\nmodel name\t: A CPU @ 3 GHz\nprocessor\t: 1\n");
+    put(*state, "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+    struct ot_machine m = probe(*state);
+    assert_string_equal(m.cpu, "A CPU @ 3 GHz");
+    assert_string_equal(m.huge_pages, "never");
+    assert_true(strlen(m.kernel) > 0);
+    put(*state, "proc/cpuinfo", "processor\t: 0\nCPU part\t: 0xd4f\n");
+    put(*state, "sys/kernel/mm/transparent_hugepage/enabled", "always\n");
+    m = probe(*state);
+    assert_string_equal(m.cpu, "0xd4f");
+    assert_string_equal(m.huge_pages, "");
+}
+
+static void pinning_notes(void **state) {
+    (void)state;
+    char text[OT_MACHINE_NOTE_BYTES];
+    struct ot_machine m = {.lock_bytes = INT64_MAX, .huge_pages = "madvise"};
+    assert_string_equal(ot_machine_pinning_note(&m, 12 * gib, text), "");
+    m.lock_bytes = 8 << 20;
+    assert_string_equal(ot_machine_pinning_note(&m, 8 << 20, text), "");
+    assert_string_equal(
+        ot_machine_pinning_note(&m, 12 * gib, text),
+        "12.0 GiB of pinned memory: locked memory is limited to 8.0 MiB, so disk buffers beyond "
+        "that are not registered with the kernel (ulimit -l unlimited)");
+    strcpy(m.huge_pages, "never");
+    assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, text), "; huge pages are off"));
+    m.lock_bytes = INT64_MAX;
+    assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, text), "memory: huge pages are off"));
+    assert_string_equal(ot_machine_pinning_note(&m, 0, text), "");
+}
+
+/* ---- this machine, in a child whose limits are its own ---- */
+
+/* The child's exit status is the number of the check that failed. */
+static void in_child(int (*check)(void)) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(check());
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int check_mask(void) {
+    cpu_set_t set;
+    struct ot_machine m;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return 1;
+    for (int i = 0, kept = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &set) && kept++)
+            CPU_CLR(i, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0 || ot_machine_probe("", &m) < 0)
+        return 2;
+    return m.cores == 1 && strlen(m.cpus) > 0 && !strpbrk(m.cpus, "-,") ? 0 : 3;
+}
+
+/* Root may lock all it wants. */
+static int check_lock_limit(void) {
+    struct rlimit limit = {5 << 20, 5 << 20};
+    struct ot_machine m;
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (geteuid() == 0 && setuid(65534) != 0))
+        return 1;
+    if (ot_machine_probe("", &m) < 0)
+        return 2;
+    return m.lock_bytes == 5 << 20 ? 0 : 3;
+}
+
+/* What the process has already is not free. Sanitizers map more than any limit would leave, so it lies far
+ * above that, and the RAM of the folder above that again. */
+static const char *huge_machine;
+static int check_data_limit(void) {
+    struct ot_machine m;
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_DATA, &limit) != 0)
+        return 1;
+    limit.rlim_cur = 3 * (rlim_t)gib;
+    if (setrlimit(RLIMIT_DATA, &limit) != 0)
+        return 1;
+    if (ot_machine_probe(huge_machine, &m) < 0)
+        return 2;
+    if (m.ram_bytes != 3 * gib || m.free_bytes != 2 * gib || strcmp(m.within, " within ulimit -d") != 0)
+        return 3;
+    limit.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_DATA, &limit) != 0 || getrlimit(RLIMIT_AS, &limit) != 0)
+        return 4;
+    limit.rlim_cur = (rlim_t)40000 * (rlim_t)gib;
+    if (setrlimit(RLIMIT_AS, &limit) != 0 || ot_machine_probe(huge_machine, &m) < 0)
+        return 5;
+    return m.free_bytes == 39990 * gib && strcmp(m.within, " within ulimit -v") == 0 ? 0 : 6;
+}
+
+static void limits_of_the_process(void **state) {
+    in_child(check_mask);
+    in_child(check_lock_limit);
+    put(*state, "proc/meminfo", "MemTotal: 99999999999999 kB\nMemAvailable: 99999999999999 kB\n");
+    put(*state, "proc/self/status", "VmSize:\t10485760 kB\nVmData:\t 1048576 kB\n");
+    huge_machine = *state;
+    in_child(check_data_limit);
+}
+
+/* ---- fingerprint ---- */
+
+static const char *fingerprint(const struct ot_machine *machine, const char *device, const char *dir) {
+    static char texts[2][OT_FINGERPRINT_BYTES];
+    static int turn;
+    char *text = texts[turn++ % 2];
+    check_ok(ot_machine_fingerprint(machine, device, dir != NULL, &dir, text));
+    return text;
+}
+
+static void a_fingerprint_changes_with_what_it_stands_for(void **state) {
+    struct ot_machine same = {
+        .cores = 8, .cpus = "0-7", .cpu = "A CPU", .kernel = "6.1", .ram_bytes = 64 * gib};
+    char first[OT_FINGERPRINT_BYTES];
+    strcpy(first, fingerprint(&same, "cpu", *state));
+    assert_int_equal(strspn(first, "0123456789abcdef"), 16);
+    struct ot_machine again = same;
+    again.free_bytes = 5 * gib; /* that is not the machine's */
+    again.ram_bytes += 1 << 20; /* the kernel's own share */
+    assert_string_equal(fingerprint(&again, "cpu", *state), first);
+    assert_string_not_equal(fingerprint(&same, "cuda: H200", *state), first);
+    assert_string_not_equal(fingerprint(&same, "cpu", NULL), first);
+    assert_string_not_equal(fingerprint(&same, "cpu", "/proc"), first);
+    struct ot_machine others[5] = {same, same, same, same, same};
+    others[0].cores = 4;
+    strcpy(others[1].cpus, "8-15");
+    strcpy(others[2].cpu, "B CPU");
+    strcpy(others[3].kernel, "6.2");
+    others[4].ram_bytes = 65 * gib;
+    for (int i = 0; i < 5; i++)
+        assert_string_not_equal(fingerprint(&others[i], "cpu", *state), first);
+    const char *nowhere = "/nowhere";
+    check_fails(ot_machine_fingerprint(&same, "cpu", 1, &nowhere, first), OT_E_IO, "/nowhere");
+}
+
 static void nonsense_is_no_limit(void **state) {
     put(*state, "proc/self/cgroup", "garbage\n::\n0:\n\n4:memory\n");
     put(*state, "sys/fs/cgroup/memory.max", "lots\n");
@@ -114,6 +306,14 @@ int main(void) {
         cmocka_unit_test_setup_teardown(version_2_limit_anywhere_up_the_tree, setup, teardown),
         cmocka_unit_test_setup_teardown(version_2_inside_a_container, setup, teardown),
         cmocka_unit_test_setup_teardown(version_1_limit, setup, teardown),
+        cmocka_unit_test_setup_teardown(cores_come_from_the_kernels_list, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_cpusets_memory_nodes_count_alone, setup, teardown),
+        cmocka_unit_test_setup_teardown(what_is_promised_is_gone_where_the_kernel_keeps_its_word, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(names_and_huge_pages, setup, teardown),
+        cmocka_unit_test(pinning_notes),
+        cmocka_unit_test_setup_teardown(limits_of_the_process, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_fingerprint_changes_with_what_it_stands_for, setup, teardown),
         cmocka_unit_test_setup_teardown(nonsense_is_no_limit, setup, teardown),
         cmocka_unit_test(budgets_share_the_ram),
     };
