@@ -140,6 +140,13 @@ int ot_session_open(struct ot_options *options, struct ot_session *out) {
     return 0;
 }
 
+int ot_session_open_model(struct ot_options *options, struct ot_session *out) {
+    ot_options_choose_index(options, "init", OT_CHOICE_INIT_RANDOM);
+    OT_TRY(open_machine(options, out));
+    OT_TRY(open_model_files(out));
+    return ot_session_open_device(out);
+}
+
 int ot_session_open_machine(struct ot_options *options, struct ot_session *out) {
     OT_TRY(open_machine(options, out));
     OT_TRY(ot_session_open_device(out));

@@ -56,6 +56,9 @@ struct ot_session {
  * OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory or disk asked for than there is).
  * `out` needs ot_session_close in either case. */
 int ot_session_open(struct ot_options *options, struct ot_session *out);
+/* The same without tokenizer and weight files, for commands that need the model's shape: its weights, if it
+ * gets any, are random. */
+int ot_session_open_model(struct ot_options *options, struct ot_session *out);
 /* The same for the machine and its device alone, for a command without a model. Errors: OT_E_DEVICE,
  * OT_E_BUDGET. */
 int ot_session_open_machine(struct ot_options *options, struct ot_session *out);
