@@ -25,11 +25,18 @@ int ot_trace_open(const struct ot_chain *chain, int64_t max_spans, struct ot_tra
     return 0;
 }
 
-void ot_trace_close(struct ot_trace *trace) {
-    for (int i = 0; trace && i < trace->n; i++)
+void ot_trace_clear(struct ot_trace *trace) {
+    for (int i = 0; i < trace->n; i++)
         free(trace->steps[i].spans);
-    if (trace)
-        free(trace->steps);
+    trace->n = 0;
+    trace->n_spans = trace->left_out = 0;
+}
+
+void ot_trace_close(struct ot_trace *trace) {
+    if (!trace)
+        return;
+    ot_trace_clear(trace);
+    free(trace->steps);
     free(trace);
 }
 

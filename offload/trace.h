@@ -36,6 +36,8 @@ struct ot_task_span { /* seconds */
  * trace. Errors: OT_E_BUDGET. */
 int ot_trace_open(const struct ot_chain *chain, int64_t max_spans, struct ot_trace **out);
 void ot_trace_close(struct ot_trace *trace); /* NULL is fine */
+/* Forgets all steps, so that there is room for others; no step is in flight. */
+void ot_trace_clear(struct ot_trace *trace);
 /* Adds one complete step; schedules outlive the trace. A step that does not fit is counted and left out, and
  * so is every later one. Errors: OT_E_BUDGET. */
 int ot_trace_add(struct ot_trace *trace, const struct ot_schedule *schedule, int64_t step,

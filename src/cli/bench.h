@@ -60,11 +60,12 @@ struct ot_bench_result {
     enum ot_bench_status status;
     char reason[OT_BENCH_REASON_BYTES]; /* of every other status than done */
     /* the plan */
+    uint64_t plan_key; /* equal for equal plans */
     int64_t micro_sequences, micro_batches, recomputed_layers;
     int64_t planned_bytes[OT_TIER_COUNT];
     /* measured */
-    int64_t steps;         /* that count; those that warm up do not */
-    double step_seconds;   /* their median */
+    int64_t steps;       /* that count; those that warm up do not */
+    double step_seconds; /* their median */
     double fastest_seconds, slowest_seconds;
     double tokens_per_second;
     int64_t device_bytes, pinned_bytes, resident_bytes; /* peaks; resident_bytes: of the process */

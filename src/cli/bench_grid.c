@@ -40,34 +40,43 @@ const char *ot_bench_label(const struct ot_bench_point *point, char text[OT_BENC
     return text;
 }
 
-/* ---- the least budget of a mix ---- */
+/* ---- the least budgets ---- */
 
-static bool fits(const struct ot_bench_grid *grid, int mix, int64_t step_tokens, size_t gpu_bytes) {
+static bool is_resident(const struct ot_plan *plan) {
+    bool resident = plan->activations == OT_HOME_GPU && ot_plan_count_tiles(plan, OT_TILE_CPU) == 0 &&
+                    ot_plan_count_tiles(plan, OT_TILE_STREAM) == 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        resident = resident && plan->slabs[s].weights == OT_HOME_GPU;
+    return resident;
+}
+
+/* Whether so much is enough for a plan, or for one in which everything is resident. */
+static bool is_enough(const struct ot_bench_grid *grid, bool resident, int64_t step_tokens,
+                      size_t gpu_bytes) {
     struct ot_plan_request request = grid->plan;
     struct ot_plan plan;
-    request.weights = mixes[mix].home.weights;
-    request.state = mixes[mix].home.state;
-    request.activations = mixes[mix].home.activations;
+    request.weights = request.state = request.activations = AUTO;
     request.step_sequences = step_tokens / request.sequence_tokens;
     request.micro_sequences = 0;
     request.budget_bytes[OT_TIER_GPU] = gpu_bytes;
     if (ot_plan_make(&request, &plan) < 0)
         return false;
+    bool enough = !resident || is_resident(&plan);
     ot_plan_free(&plan);
-    return true;
+    return enough;
 }
 
 /* A budget is known to a thousandth: what a plan takes is hardly known better. */
 enum { GRAINS = 1024 };
 
-/* The least budget for the mix; 0: not even the most is enough. */
-static int64_t find_least(const struct ot_bench_grid *grid, int mix, int64_t step_tokens) {
+/* 0: not even the most is enough. */
+static int64_t find_least(const struct ot_bench_grid *grid, bool resident, int64_t step_tokens) {
     size_t enough = grid->plan.budget_bytes[OT_TIER_GPU], less = 0;
-    if (!fits(grid, mix, step_tokens, enough))
+    if (!is_enough(grid, resident, step_tokens, enough))
         return 0;
     while (enough - less > enough / GRAINS + 1) {
         size_t middle = less + (enough - less) / 2;
-        *(fits(grid, mix, step_tokens, middle) ? &enough : &less) = middle;
+        *(is_enough(grid, resident, step_tokens, middle) ? &enough : &less) = middle;
     }
     return (int64_t)enough;
 }
@@ -116,8 +125,8 @@ static void add_micros(struct maker *m, int mix, int64_t gpu_bytes, int64_t step
 /* From the least budget up to that at which everything is resident, or to the most. */
 static void add_planned(struct maker *m, int64_t step_tokens) {
     enum { PARTS = 4 };
-    int64_t least = find_least(m->grid, PLANNED, step_tokens);
-    int64_t all = find_least(m->grid, ALL_GPU, step_tokens);
+    int64_t least = find_least(m->grid, false, step_tokens);
+    int64_t all = find_least(m->grid, true, step_tokens);
     if (!all)
         all = (int64_t)m->grid->plan.budget_bytes[OT_TIER_GPU];
     if (!least || least > all)
@@ -180,11 +189,11 @@ bool ot_bench_is_on_front(const struct ot_bench *bench, int index) {
         return false;
     for (int i = 0; i < bench->n; i++) {
         const struct ot_bench_result *other = &bench->results[i];
-        if (i == index || other->status != OT_BENCH_DONE || other->point.step_tokens != r->point.step_tokens ||
-            other->device_bytes > r->device_bytes || other->step_seconds > r->step_seconds)
+        if (i == index || other->status != OT_BENCH_DONE ||
+            other->point.step_tokens != r->point.step_tokens || other->device_bytes > r->device_bytes ||
+            other->step_seconds > r->step_seconds)
             continue;
-        bool equal =
-            other->device_bytes == r->device_bytes && other->step_seconds == r->step_seconds;
+        bool equal = other->device_bytes == r->device_bytes && other->step_seconds == r->step_seconds;
         if (!equal || i < index)
             return false;
     }

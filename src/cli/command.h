@@ -11,5 +11,6 @@ int ot_command_eval(struct ot_options *options);
 int ot_command_tokenize(struct ot_options *options);
 int ot_command_probe(struct ot_options *options);
 int ot_command_plan(struct ot_options *options);
+int ot_command_bench(struct ot_options *options);
 
 #endif

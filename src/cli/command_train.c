@@ -34,20 +34,11 @@ static int choose_out(struct train *t) {
     struct ot_options *o = t->session.options;
     if (o->out)
         return 0;
-    const char *path = t->session.resolved.path;
-    char *real = path && (o->model[0] == '.' || o->model[0] == '/') ? realpath(path, NULL) : NULL;
-    const char *model = real ? real : o->model;
-    size_t model_end = strlen(model);
-    while (model_end > 1 && model[model_end - 1] == '/')
-        model_end--;
-    size_t model_start = model_end;
-    while (model_start > 0 && model[model_start - 1] != '/')
-        model_start--;
+    char model[NAME_MAX + 1];
+    OT_TRY(ot_session_short_name(&t->session, model, sizeof model));
     const char *slash = strrchr(o->data, '/'), *data = slash ? slash + 1 : o->data;
     size_t dot = *data ? 1 + strcspn(data + 1, ".") : 0; /* a hidden file keeps its first dot */
-    int n = snprintf(t->out, sizeof t->out, "out/%.*s-%.*s", (int)(model_end - model_start),
-                     model + model_start, (int)dot, data);
-    free(real);
+    int n = snprintf(t->out, sizeof t->out, "out/%s-%.*s", model, (int)dot, data);
     if (n < 0 || (size_t)n >= sizeof t->out)
         return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
     ot_options_choose_text(o, "out", t->out);
@@ -181,7 +172,8 @@ static int run(struct train *t) {
         OT_TRY(ot_run_log_start_file(t->log, o->out));
     }
     struct ot_train_loop loop = {.session = s, .rows = &t->rows, .shape = &t->shape, .log = t->log};
-    ot_stop_install();
+    ot_stop_install("stopping: this step is finished and the model saved; a second signal stops at once, "
+                    "without saving\n");
     OT_TRY(ot_train_loop_run(&loop, &outcome));
     if (!o->no_save)
         OT_TRY(ot_save_write(&t->save));

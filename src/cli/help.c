@@ -46,6 +46,16 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
           "offload-train plan --model llama-3.1-70b --gpu h200 --nvme 2T --steps 1000 --price/h 3.5 "
           "--explain",
           "offload-train plan --gpu list"}},
+    [OT_COMMAND_BENCH] =
+        {"bench NAME|DIR [options]",
+         "Trains some real steps, on random weights and random tokens, at many points: mixes of tiers, "
+         "device memory, tokens a step. Writes what each took, beside what was predicted, as bench.csv, "
+         "bench.json "
+         "and bench.html, a page with pictures. Needs neither weights nor data. Ctrl-C ends it with what is "
+         "measured.",
+         {"offload-train bench tinyllama-1.1b",
+          "offload-train bench llama-7b --gpu-mem 12G,24G --tokens-per-step 16k,64k --nvme /mnt/a:200G "
+          "--minutes 30 --out bench-7b"}},
 };
 
 static const char *const exit_codes[] = {

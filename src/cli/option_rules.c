@@ -35,8 +35,8 @@ static const struct pair dependent[] = {
     {OT_FOR_GENERATE, "seed", "temperature"},
     {OT_FOR_PLAN, "nvme-read", "nvme"},
     {OT_FOR_PLAN, "nvme-write", "nvme"},
-    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "io-engine", "nvme"},
-    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "no-io-verify", "nvme"},
+    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
+    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "no-io-verify", "nvme"},
 };
 
 enum {
@@ -44,17 +44,16 @@ enum {
     DEPENDENT_PAIRS = sizeof dependent / sizeof *dependent
 };
 
-static int find_option(const char *name, const struct ot_option **out) {
-    for (int i = 0; (*out = ot_option_at(i)); i++)
-        if (strcmp((*out)->name, name) == 0)
-            return i;
-    return -1;
+static int find_option(const struct ot_options *options, const char *name, const struct ot_option **out) {
+    int index = ot_option_find(name, strlen(name), options->command);
+    *out = ot_option_at(index);
+    return index;
 }
 
 /* Given, and not a switch that is given as "no". */
 static bool is_active(const struct ot_options *options, const char *name) {
     const struct ot_option *option;
-    find_option(name, &option);
+    find_option(options, name, &option);
     return ot_options_given(options, name) &&
            (option->type != OT_OPTION_FLAG || *(const bool *)((const char *)options + option->field));
 }
@@ -78,7 +77,7 @@ bool ot_option_overruled(const struct ot_options *options, const char *name) {
 /* The command line wins also over the other word for the same thing in the config file. */
 static void drop_overruled(struct ot_options *options, const struct pair *pair) {
     const struct ot_option *a, *b;
-    int a_index = find_option(pair->a, &a), b_index = find_option(pair->b, &b);
+    int a_index = find_option(options, pair->a, &a), b_index = find_option(options, pair->b, &b);
     bool a_wins =
         options->source[a_index] == OT_FROM_COMMAND_LINE && options->source[b_index] == OT_FROM_FILE;
     bool b_wins =
@@ -136,6 +135,8 @@ static int check_required(const struct ot_options *options) {
     case OT_COMMAND_PLAN:
         OT_TRY(require(options, "gpu", "rtx4090"));
         return is_list(options) ? 0 : require(options, "model", "llama-7b");
+    case OT_COMMAND_BENCH:
+        return require(options, "model", "tinyllama-1.1b");
     default:
         return ot_options_given(options, "tokenizer") ? 0 : require(options, "model", "out/my-model");
     }

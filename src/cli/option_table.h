@@ -14,6 +14,7 @@ extern const struct ot_option_list ot_options_of_run;     /* input and output, r
 extern const struct ot_option_list ot_options_of_machine; /* memory and machine */
 extern const struct ot_option_list ot_options_of_plan;    /* a machine described, and what a run costs */
 extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
+extern const struct ot_option_list ot_options_of_bench;   /* what bench means otherwise than train */
 
 #define OT_OPTION_LIST(table)                                                                                \
     { table, (int)(sizeof(table) / sizeof *(table)) }
@@ -27,6 +28,7 @@ enum {
     TOKENIZE = OT_FOR_TOKENIZE,
     PROBE = OT_FOR_PROBE,
     PLAN = OT_FOR_PLAN,
+    BENCH = OT_FOR_BENCH,
     MODELS = TRAIN | GENERATE | EVAL /* what runs a model */
 };
 

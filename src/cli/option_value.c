@@ -80,6 +80,27 @@ bool ot_option_read_size(const char *text, int64_t *bytes) {
     return true;
 }
 
+/* "2k,8k": each one once. */
+static bool read_list(const struct ot_option *option, const char *text, struct ot_count_list *out) {
+    bool (*read)(const struct ot_option *, const char *, int64_t *) =
+        option->type == OT_OPTION_COUNTS ? read_count : read_bytes;
+    *out = (struct ot_count_list){0};
+    for (;; text++) {
+        char word[32];
+        size_t length = strcspn(text, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, text);
+        if (length >= sizeof word || out->n == OT_LIST_MAX || !read(option, word, &out->values[out->n]))
+            return false;
+        for (int i = 0; i < out->n; i++)
+            if (out->values[i] == out->values[out->n])
+                return false;
+        out->n++;
+        text += length;
+        if (!*text)
+            return true;
+    }
+}
+
 static bool read_warmup(const struct ot_option *option, const char *text, struct ot_warmup *out) {
     *out = (struct ot_warmup){0};
     return read_count(option, text, &out->steps) ||
@@ -236,6 +257,14 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
         snprintf(out, bytes, "bytes a second from %.0fMB to %.0fTB, such as 25GB", option->min * 1e-6,
                  option->max * 1e-12);
         break;
+    case OT_OPTION_COUNTS:
+        snprintf(out, bytes, "up to %d different whole numbers from %.0f to %.0f, such as %s", OT_LIST_MAX,
+                 option->min, option->max, option->max >= 64000 * 1024 ? "4k,16k" : "1,4");
+        break;
+    case OT_OPTION_SIZES:
+        snprintf(out, bytes, "up to %d different sizes from %.0fM to %.0fT, such as 8G,16G", OT_LIST_MAX,
+                 option->min * 0x1p-20, option->max * 0x1p-40);
+        break;
     case OT_OPTION_REAL:
         snprintf(out, bytes, "a number from %.7g to %.7g", option->min, option->max);
         break;
@@ -281,6 +310,9 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return read_bytes(option, text, field);
     case OT_OPTION_RATE:
         return read_number(text, rate_units, true, field) && in_range(option, *(double *)field);
+    case OT_OPTION_COUNTS:
+    case OT_OPTION_SIZES:
+        return read_list(option, text, field);
     case OT_OPTION_REAL:
         return read_number(text, no_units, false, field) && in_range(option, *(double *)field);
     case OT_OPTION_SHARE:
@@ -325,6 +357,15 @@ static void put_engines(const char *name, const struct ot_engine_shares *engines
         if (engines->share[e] > 0)
             used += (size_t)snprintf(text + used, sizeof text - used, "%s%s:%.17g", used ? "," : "",
                                      ot_tile_engine_name((enum ot_tile_engine)e), engines->share[e]);
+    ot_json_put_text(w, name, text);
+}
+
+static void put_list(const char *name, const struct ot_count_list *list, struct ot_json_writer *w) {
+    char text[OT_LIST_MAX * 24];
+    size_t used = 0;
+    for (int i = 0; i < list->n; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld", used ? "," : "",
+                                 (long long)list->values[i]);
     ot_json_put_text(w, name, text);
 }
 
@@ -402,6 +443,10 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     }
     case OT_OPTION_ENGINES:
         put_engines(option->name, field, w);
+        return;
+    case OT_OPTION_COUNTS:
+    case OT_OPTION_SIZES:
+        put_list(option->name, field, w);
         return;
     case OT_OPTION_NVME:
         put_nvme(option->name, field, w);

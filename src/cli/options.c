@@ -9,26 +9,30 @@
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
 
-static int find_index(const char *name, size_t bytes) {
+int ot_option_find(const char *name, size_t bytes, enum ot_command command) {
     const struct ot_option *option;
+    int found = -1;
     for (int i = 0; (option = ot_option_at(i)); i++)
-        if (strlen(option->name) == bytes && memcmp(option->name, name, bytes) == 0)
-            return i;
-    return -1;
+        if (strlen(option->name) == bytes && memcmp(option->name, name, bytes) == 0) {
+            if (option->commands & (1u << command))
+                return i;
+            found = found < 0 ? i : found;
+        }
+    return found;
 }
 
-static int index_of(const char *name) {
-    int index = find_index(name, strlen(name));
+static int index_of(const struct ot_options *options, const char *name) {
+    int index = ot_option_find(name, strlen(name), options->command);
     assert(index >= 0);
     return index;
 }
 
 bool ot_options_given(const struct ot_options *options, const char *name) {
-    return options->source[index_of(name)] >= OT_FROM_FILE;
+    return options->source[index_of(options, name)] >= OT_FROM_FILE;
 }
 
 static void *choose(struct ot_options *options, const char *name) {
-    int index = index_of(name);
+    int index = index_of(options, name);
     options->source[index] = OT_FROM_CHOICE;
     return (char *)options + ot_option_at(index)->field;
 }
@@ -69,6 +73,8 @@ void ot_option_reset(struct ot_options *options, int index) {
         [OT_OPTION_DEVICE] = sizeof(struct ot_device_choice),
         [OT_OPTION_HOMES] = sizeof(struct ot_homes),
         [OT_OPTION_ENGINES] = sizeof(struct ot_engine_shares),
+        [OT_OPTION_COUNTS] = sizeof(struct ot_count_list),
+        [OT_OPTION_SIZES] = sizeof(struct ot_count_list),
         [OT_OPTION_NVME] = sizeof(struct ot_nvme_dirs),
     };
     const struct ot_option *option = ot_option_at(index);
@@ -93,8 +99,12 @@ static int check_command(const struct ot_option *option, const char *spelled, en
     if (option->commands & (1u << command))
         return 0;
     char names[64] = "";
+    unsigned commands = 0;
+    const struct ot_option *other;
+    for (int i = 0; (other = ot_option_at(i)); i++)
+        commands |= strcmp(other->name, option->name) == 0 ? other->commands : 0;
     for (int c = 0; c < OT_COMMAND_COUNT; c++)
-        if (option->commands & (1u << c))
+        if (commands & (1u << c))
             snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "",
                      ot_command_name((enum ot_command)c));
     return ot_fail(OT_E_USAGE, "%s has no effect with %s; it belongs to %s", spelled,
@@ -120,7 +130,7 @@ static int take_option(int argc, char *const *argv, int *at, struct ot_options *
     int index = -1;
     if (word[1] == '-') {
         size_t length = strcspn(word + 2, "=");
-        index = find_index(word + 2, length);
+        index = ot_option_find(word + 2, length, out->command);
         option = ot_option_at(index);
         value = word[2 + length] == '=' ? word + 3 + length : NULL;
     } else if (word[1] && !word[2]) {
@@ -162,9 +172,9 @@ static int take_command(const char *word, enum ot_command *out) {
         }
     }
     const char *nearest = ot_nearest_name(word, names, OT_COMMAND_COUNT);
-    return ot_fail(OT_E_USAGE, "unknown command '%.60s'; %s%s%s", word,
-                   nearest ? "did you mean " : "the commands are ",
-                   nearest ? nearest : "train, generate, eval, tokenize, probe and plan", nearest ? "?" : "");
+    return ot_fail(
+        OT_E_USAGE, "unknown command '%.60s'; %s%s%s", word, nearest ? "did you mean " : "the commands are ",
+        nearest ? nearest : "train, generate, eval, tokenize, probe, plan and bench", nearest ? "?" : "");
 }
 
 static int take_command_line(int argc, char *const *argv, struct ot_options *out) {
@@ -173,7 +183,7 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
         OT_TRY(take_command(argv[at++], &out->command));
     bool named = at > 0;
     for (; at < argc && !out->help && !out->version; at++) {
-        int model = index_of("model");
+        int model = index_of(out, "model");
         if (argv[at][0] == '-' && argv[at][1]) {
             OT_TRY(take_option(argc, argv, &at, out));
         } else if (named && out->source[model] != OT_FROM_COMMAND_LINE && argv[at][0]) {
@@ -218,7 +228,7 @@ static int parse_config_value(const struct ot_option *option, const char *key, c
 }
 
 static int take_config_value(struct ot_options *out, const char *key, const struct ot_json *value) {
-    int index = find_index(key, strlen(key));
+    int index = ot_option_find(key, strlen(key), out->command);
     const struct ot_option *option = ot_option_at(index);
     if (!option)
         return refuse_unknown("", key, out->command);

@@ -27,6 +27,7 @@ enum ot_command {
     OT_COMMAND_TOKENIZE,
     OT_COMMAND_PROBE,
     OT_COMMAND_PLAN,
+    OT_COMMAND_BENCH,
     OT_COMMAND_COUNT
 };
 const char *ot_command_name(enum ot_command command);
@@ -39,6 +40,7 @@ enum {
     OT_FOR_TOKENIZE = 1 << OT_COMMAND_TOKENIZE,
     OT_FOR_PROBE = 1 << OT_COMMAND_PROBE,
     OT_FOR_PLAN = 1 << OT_COMMAND_PLAN,
+    OT_FOR_BENCH = 1 << OT_COMMAND_BENCH,
     OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
 };
 
@@ -58,6 +60,8 @@ enum ot_option_type {
     OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|nvme|auto,state=...,activations=... or one word
                           for all */
     OT_OPTION_ENGINES, /* struct ot_engine_shares: auto, one of gpu, stream, cpu, or cpu:0.6,gpu:0.4 */
+    OT_OPTION_COUNTS,  /* struct ot_count_list: 2k,8k */
+    OT_OPTION_SIZES,   /* struct ot_count_list, of bytes: 8G,16G */
     OT_OPTION_NVME,    /* struct ot_nvme_dirs: DIR or DIR:SIZE; given again, or in an array, one more */
     OT_OPTION_TYPE_COUNT
 };
@@ -80,6 +84,12 @@ struct ot_homes {
 
 struct ot_engine_shares { /* by enum ot_tile_engine; they add up to 1, or are all 0: auto */
     double share[OT_TILE_ENGINES];
+};
+
+enum { OT_LIST_MAX = 8 };
+struct ot_count_list {
+    int n;
+    int64_t values[OT_LIST_MAX];
 };
 
 enum { OT_NVME_MAX_DIRS = 16, OT_NVME_PATH_BYTES = 4096 };
@@ -119,8 +129,11 @@ struct ot_option {
     const char *elsewhere; /* what other programs call it, separated by spaces: for "did you mean" alone */
 };
 
-/* NULL past the last. */
+/* NULL past the last. Two commands may call different things by one name: then the table has a row for each.
+ */
 const struct ot_option *ot_option_at(int index);
+/* The row of that name which the command has, else one of another command; -1: no such name. */
+int ot_option_find(const char *name, size_t bytes, enum ot_command command);
 const char *ot_option_section_title(enum ot_option_section section);
 
 enum ot_option_source {
@@ -166,6 +179,10 @@ struct ot_options {
     double host_bw, pcie, nvme_read, nvme_write, price;
     int64_t tokens, rows;
     bool explain;
+
+    /* of bench */
+    struct ot_count_list step_tokens_list, micro_batch_list, gpu_mem_list;
+    double minutes, time_per_point;
 
     const char *prompt;
     bool row, decode, no_special;

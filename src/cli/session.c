@@ -181,6 +181,23 @@ void ot_session_close(struct ot_session *s) {
     *s = (struct ot_session){0};
 }
 
+int ot_session_short_name(const struct ot_session *s, char *text, size_t bytes) {
+    const char *given = s->options->model, *path = s->resolved.path;
+    char *real = path && (given[0] == '.' || given[0] == '/') ? realpath(path, NULL) : NULL;
+    const char *model = real ? real : given;
+    size_t end = strlen(model);
+    while (end > 1 && model[end - 1] == '/')
+        end--;
+    size_t start = end;
+    while (start > 0 && model[start - 1] != '/')
+        start--;
+    int n = snprintf(text, bytes, "%.*s", (int)(end - start), model + start);
+    free(real);
+    if (n < 0 || (size_t)n >= bytes)
+        return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
+    return 0;
+}
+
 /* ---- plan ---- */
 
 int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
@@ -257,8 +274,9 @@ enum { MAX_TRACED_TASKS = 250000 };
 
 int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *optimizer) {
     const struct ot_options *o = s->options;
-    if (o->trace)
-        OT_TRY(ot_trace_open(ot_model_chain(s->model), MAX_TRACED_TASKS, &s->trace));
+    int64_t traced = s->traced_tasks ? s->traced_tasks : o->trace ? MAX_TRACED_TASKS : 0;
+    if (traced)
+        OT_TRY(ot_trace_open(ot_model_chain(s->model), traced, &s->trace));
     struct ot_engine_config engine = {
         .chain = ot_model_chain(s->model),
         .device = s->device,

@@ -49,7 +49,8 @@ struct ot_session {
     size_t cache_bytes;     /* of the key/value cache for generation, beside the plan's own bytes */
     struct ot_device *device;
     struct ot_engine *engine;
-    struct ot_trace *trace; /* NULL without --trace */
+    int64_t traced_tasks;   /* set before start: to trace so many tasks, also without --trace */
+    struct ot_trace *trace; /* NULL: none */
 };
 
 /* Fills in the options that the machine decides (threads, device, dtype). Errors: OT_E_INPUT, OT_E_IO,
@@ -65,6 +66,9 @@ int ot_session_open_machine(struct ot_options *options, struct ot_session *out);
 /* The same for the tokenizer alone; it has no model. */
 int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out);
 void ot_session_close(struct ot_session *session);
+
+/* The last part of the model's name or directory. Errors: OT_E_USAGE: does not fit into text[bytes]. */
+int ot_session_short_name(const struct ot_session *session, char *text, size_t bytes);
 
 struct ot_session_need {
     int64_t max_position; /* positions that rows may have */

@@ -11,6 +11,8 @@
 static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
 enum { N_SIGNALS = sizeof numbers / sizeof *numbers };
 
+static const char *first_line;
+
 static bool at_terminal; /* where a bar may stand on the line */
 
 /* Any thread may be interrupted; lock-free, so allowed in a handler. */
@@ -26,18 +28,18 @@ static void say(const char *sentence) {
 static void on_signal(int number) {
     (void)number;
     if (atomic_fetch_add(&signals, 1) == 0) {
-        say("stopping: this step is finished and the model saved; a second signal stops at once, without "
-            "saving\n");
+        say(first_line);
         return;
     }
     say("error: stopped at once by a second signal; what was not saved yet is lost\n");
     _exit(OT_E_INTERRUPT);
 }
 
-void ot_stop_install(void) {
+void ot_stop_install(const char *line) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     sigfillset(&action.sa_mask); /* one sentence, then the next */
     atomic_store(&signals, 0);
+    first_line = line;
     at_terminal = isatty(STDERR_FILENO) == 1;
     for (int i = 0; i < N_SIGNALS; i++) {
         struct sigaction before;

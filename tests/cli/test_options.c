@@ -381,7 +381,7 @@ static void unknown_names_get_the_nearest_spelling(void **state) {
     refuse(BASE "-x 3", "unknown option -x");
     refuse(BASE "--", "unknown option --");
     refuse("tarin " BASE, "unknown command 'tarin'; did you mean train?");
-    refuse("export m", "the commands are train, generate, eval, tokenize, probe and plan");
+    refuse("export m", "the commands are train, generate, eval, tokenize, probe, plan and bench");
     char line[600] = BASE "--";
     memset(line + strlen(line), 'q', 400);
     refuse(line, "unknown option --qqq");

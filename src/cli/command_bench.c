@@ -1,0 +1,294 @@
+/* offload-train bench: a grid of points, each measured, and the files about them. */
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/cli/bench_files.h"
+#include "src/cli/bench_grid.h"
+#include "src/cli/bench_record.h"
+#include "src/cli/bench_run.h"
+#include "src/cli/command.h"
+#include "src/cli/lines.h"
+#include "src/cli/session.h"
+#include "src/cli/stop.h"
+#include "src/cli/units.h"
+
+struct bench_command {
+    struct ot_options *options;
+    struct ot_bench bench;
+    struct ot_bench_files files;
+    char device[128], out[PATH_MAX];
+    double began;
+    int looked_at; /* points so far */
+};
+
+/* ---- what to run ---- */
+
+static int choose_out(struct bench_command *c, const struct ot_session *s) {
+    char name[NAME_MAX];
+    if (c->options->out)
+        return 0;
+    OT_TRY(ot_session_short_name(s, name, sizeof name));
+    int n = snprintf(c->out, sizeof c->out, "out/%s-bench", name);
+    if (n < 0 || (size_t)n >= sizeof c->out)
+        return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
+    ot_options_choose_text(c->options, "out", c->out);
+    return 0;
+}
+
+/* Sequences as in training, and steps of one and of four. */
+static int choose_steps(struct ot_options *o, int64_t max_position) {
+    enum { DEFAULT_SEQ_LEN = 2048 };
+    struct ot_count_list *steps = &o->step_tokens_list;
+    if (o->seq_len > max_position)
+        return ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions",
+                       (long long)o->seq_len, (long long)max_position);
+    if (!o->seq_len) {
+        int64_t chosen = max_position < DEFAULT_SEQ_LEN ? max_position : DEFAULT_SEQ_LEN;
+        for (int i = 0; i < steps->n; i++)
+            chosen = steps->values[i] < chosen ? steps->values[i] : chosen;
+        ot_options_choose_count(o, "seq-len", chosen);
+    }
+    if (!steps->n)
+        *steps = (struct ot_count_list){2, {o->seq_len, 4 * o->seq_len}};
+    return 0;
+}
+
+static int make_grid(struct bench_command *c, struct ot_session *s) {
+    struct ot_options *o = c->options;
+    struct ot_bench_point points[OT_BENCH_MAX_POINTS];
+    OT_TRY(ot_model_open(&s->config, s->dtype, o->seq_len, &s->model));
+    struct ot_bench_grid grid = {
+        .plan = {.chain = ot_model_chain(s->model),
+                 .budget_bytes = {s->budget_bytes[OT_TIER_GPU], s->budget_bytes[OT_TIER_HOST]},
+                 .sequence_tokens = o->seq_len,
+                 .train = true,
+                 .clip = true,
+                 .recompute = -1,
+                 .extra_device_bytes = (int64_t)s->workspace_bytes},
+        .step_tokens = o->step_tokens_list,
+        .gpu_bytes = o->gpu_mem_list,
+        .micro_sequences = o->micro_batch_list,
+        .nvme = o->nvme.n > 0,
+    };
+    OT_TRY(ot_bench_grid_make(&grid, points, &c->bench.n));
+    for (int i = 0; i < c->bench.n; i++)
+        c->bench.results[i].point = points[i];
+    return 0;
+}
+
+static int64_t largest(const struct ot_count_list *list) {
+    int64_t most = 0;
+    for (int i = 0; i < list->n; i++)
+        most = list->values[i] > most ? list->values[i] : most;
+    return most;
+}
+
+/* The session is opened to learn what there is, and closed before the first point opens its own. */
+static int prepare(struct bench_command *c) {
+    struct ot_options *o = c->options;
+    struct ot_session s;
+    int rc;
+    o->gpu_mem = largest(&o->gpu_mem_list);
+    OT_TRY_GOTO(ot_session_open_model(o, &s), rc, out);
+    if (!o->optimizer_threads)
+        ot_options_choose_count(o, "optimizer-threads", o->threads);
+    OT_TRY_GOTO(choose_out(c, &s), rc, out);
+    OT_TRY_GOTO(choose_steps(o, s.config.max_position), rc, out);
+    OT_TRY_GOTO(make_grid(c, &s), rc, out);
+    snprintf(c->device, sizeof c->device, "%s", ot_device_name(s.device));
+    c->bench.model = o->model;
+    c->bench.params = ot_model_param_count(&s.config);
+    c->bench.device = c->device;
+    c->bench.dtype = ot_dtype_name(s.dtype);
+    c->bench.cores = s.machine.cores;
+    c->bench.ram_bytes = s.machine.ram_bytes;
+    c->bench.began = time(NULL);
+    c->began = ot_clock_seconds();
+out:
+    ot_session_close(&s);
+    return rc;
+}
+
+/* ---- files ---- */
+
+static int append_csv(struct bench_command *c, int index) {
+    struct ot_string_builder text = {0};
+    if (index < 0)
+        ot_bench_put_csv_header(&text);
+    else
+        ot_bench_put_csv(&c->bench, index, &text);
+    int rc = text.failed ? ot_fail(OT_E_BUDGET, "no memory for a line of bench.csv")
+                         : ot_bench_files_append_csv(&c->files, text.text, text.bytes);
+    free(text.text);
+    return rc;
+}
+
+static int write_json(struct bench_command *c) {
+    struct ot_json_writer w = {.indent = 0};
+    char *text;
+    size_t bytes;
+    ot_bench_put_json(&c->bench, c->options, &w);
+    OT_TRY(ot_json_writer_take(&w, &text, &bytes));
+    int rc = ot_bench_files_replace(&c->files, "bench.json", text, bytes);
+    free(text);
+    return rc;
+}
+
+static int write_files(struct bench_command *c) {
+    c->bench.seconds = ot_clock_seconds() - c->began;
+    return write_json(c);
+}
+
+/* ---- time ---- */
+
+/* A fair share of what is left is enough for most points, and MOST_POINT_SECONDS for each; a point with long
+ * steps may take several shares. A step is guessed to take as long as those of earlier points did, in
+ * proportion to its tokens. */
+static struct ot_bench_pace find_pace(const struct bench_command *c, int index) {
+    enum { MOST_POINT_SECONDS = 10, MOST_SHARES = 4 };
+    const struct ot_bench_result *results = c->bench.results;
+    double given = c->options->time_per_point;
+    double left = c->options->minutes * 60 - (ot_clock_seconds() - c->began);
+    double share = left / (c->bench.n - index);
+    struct ot_bench_pace pace = {.most_seconds = fmin(left, given > 0 ? given : MOST_SHARES * share),
+                                 .target_seconds = fmin(share, given > 0 ? given : MOST_POINT_SECONDS),
+                                 .measured_over_predicted = 1};
+    for (int i = 0; i < index; i++)
+        if (results[i].status == OT_BENCH_DONE) {
+            double ratio = (double)results[index].point.step_tokens / (double)results[i].point.step_tokens;
+            pace.guess_seconds = results[i].step_seconds * ratio;
+            if (results[i].predicted_seconds > 0)
+                pace.measured_over_predicted = results[i].step_seconds / results[i].predicted_seconds;
+        }
+    return pace;
+}
+
+/* ---- what a person sees ---- */
+
+static void print_head(const struct bench_command *c) {
+    const struct ot_bench *bench = &c->bench;
+    char memory[OT_TEXT_BYTES], params[OT_TEXT_BYTES], each[OT_TEXT_BYTES], limit[OT_TEXT_BYTES];
+    ot_log(OT_LOG_INFO, "machine %s · %d cores · RAM %s", bench->device, bench->cores,
+           ot_text_bytes(bench->ram_bytes, memory));
+    ot_log(OT_LOG_INFO, "model   %s · %s parameters, random · %s · sequences of %lld tokens", bench->model,
+           ot_text_short((double)bench->params, params), bench->dtype, (long long)c->options->seq_len);
+    ot_log(OT_LOG_INFO, "bench   %d points, about %s each, together up to %s · %s", bench->n,
+           ot_text_duration(find_pace(c, 0).target_seconds, each),
+           ot_text_duration(c->options->minutes * 60, limit), c->options->out);
+}
+
+/* What the points that are left will take, by what those so far took. */
+static double seconds_left(const struct bench_command *c) {
+    double passed = ot_clock_seconds() - c->began, limit = c->options->minutes * 60 - passed;
+    double left = passed / c->looked_at * (c->bench.n - c->looked_at);
+    return left < limit ? left : limit > 0 ? limit : 0;
+}
+
+static void print_point(const struct bench_command *c, int index) {
+    const struct ot_bench_result *r = &c->bench.results[index];
+    char label[OT_BENCH_LABEL_BYTES], rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], left[48] = "",
+                                                                               time[OT_TEXT_BYTES];
+    char predicted[48] = "";
+    if (c->looked_at < c->bench.n)
+        snprintf(left, sizeof left, " · ETA %s", ot_text_duration(seconds_left(c), time));
+    if (r->predicted_seconds > 0)
+        snprintf(predicted, sizeof predicted, " (%.3g s predicted)", r->predicted_seconds);
+    ot_bench_label(&r->point, label);
+    if (r->status == OT_BENCH_DONE)
+        ot_log(OT_LOG_INFO, "%2d/%d   %s: %.3g s a step%s · %s tok/s · gpu %s%s", index + 1, c->bench.n,
+               label, r->step_seconds, predicted, ot_text_count((int64_t)r->tokens_per_second, rate),
+               ot_text_bytes(r->device_bytes, gpu), left);
+    else
+        ot_log(OT_LOG_INFO, "%2d/%d   %s: left out: %s%s", index + 1, c->bench.n, label, r->reason, left);
+}
+
+/* ---- the run ---- */
+
+static int run_point(struct bench_command *c, int index) {
+    struct ot_bench_result *r = &c->bench.results[index];
+    struct ot_bench_pace pace = find_pace(c, index);
+    double since = ot_clock_seconds();
+    if (pace.most_seconds <= 0) {
+        r->status = OT_BENCH_NO_TIME;
+        snprintf(r->reason, OT_BENCH_REASON_BYTES, "no time was left; raise --minutes");
+    } else {
+        OT_TRY(ot_bench_measure(c->options, &pace, c->bench.results, index, r));
+    }
+    r->seconds = ot_clock_seconds() - since;
+    ot_string_keep_line(r->reason);
+    return 0;
+}
+
+static int run_points(struct bench_command *c) {
+    for (int i = 0; i < c->bench.n && !ot_stop_requested(); i++) {
+        OT_TRY(run_point(c, i));
+        c->bench.interrupted = c->bench.results[i].status == OT_BENCH_WAITING;
+        c->looked_at = i + !c->bench.interrupted;
+        if (c->bench.interrupted)
+            break;
+        print_point(c, i);
+        OT_TRY(append_csv(c, i));
+        OT_TRY(write_files(c));
+    }
+    c->bench.interrupted = c->looked_at < c->bench.n;
+    for (int i = c->looked_at; i < c->bench.n; i++) {
+        snprintf(c->bench.results[i].reason, OT_BENCH_REASON_BYTES, "stopped by a signal before it");
+        OT_TRY(append_csv(c, i));
+    }
+    return write_files(c);
+}
+
+static int count_status(const struct ot_bench *bench, enum ot_bench_status status) {
+    int n = 0;
+    for (int i = 0; i < bench->n; i++)
+        n += bench->results[i].status == status;
+    return n;
+}
+
+/* Points that do not fit are a result; a machine that fails is not. */
+static int finish(struct bench_command *c) {
+    const struct ot_bench *bench = &c->bench;
+    int done = count_status(bench, OT_BENCH_DONE), failed = count_status(bench, OT_BENCH_FAILED);
+    char time[OT_TEXT_BYTES];
+    ot_log(OT_LOG_INFO, "done    %d of %d points measured in %s%s · %s/bench.html, bench.csv, bench.json",
+           done, bench->n, ot_text_duration(bench->seconds, time),
+           bench->interrupted ? ", stopped by a signal" : "", c->options->out);
+    if (c->options->json) {
+        struct ot_json_writer w = {.indent = -1};
+        ot_bench_put_json(bench, c->options, &w);
+        OT_TRY(ot_lines_print_json(&w));
+    }
+    for (int i = 0; i < bench->n && failed > 0; i++)
+        if (bench->results[i].status == OT_BENCH_FAILED)
+            return ot_fail(OT_E_DEVICE, "%d of %d points failed, the first with: %s", failed, bench->n,
+                           bench->results[i].reason);
+    return 0;
+}
+
+int ot_command_bench(struct ot_options *options) {
+    struct bench_command *c = calloc(1, sizeof *c);
+    int rc;
+    if (!c)
+        return ot_fail(OT_E_BUDGET, "no memory");
+    c->options = options;
+    c->files.csv = -1;
+    OT_TRY_GOTO(prepare(c), rc, out);
+    OT_TRY_GOTO(ot_bench_files_open(options->out, &c->files), rc, out);
+    OT_TRY_GOTO(append_csv(c, -1), rc, out);
+    print_head(c);
+    ot_stop_install("stopping: this step is finished and what was measured is written; a second signal stops "
+                    "at once\n");
+    OT_TRY_GOTO(run_points(c), rc, out);
+    ot_stop_ignore();
+    rc = finish(c);
+out:
+    ot_bench_files_close(&c->files);
+    free(c);
+    return rc;
+}

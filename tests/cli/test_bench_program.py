@@ -1,0 +1,138 @@
+"""offload-train bench, end to end: what it writes, what it leaves out, how it is stopped."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import time
+
+import program
+from program import PROGRAM, run
+
+TINY = ["bench", "tiny-test", "--seq-len", "64", "--threads", "1"]
+QUICK = ["--time-per-point", "0.2"]
+
+
+class Bench(program.ProgramTest):
+    def read(self, out):
+        with open(self.path(out + "/bench.csv"), newline="") as file:
+            rows = list(csv.DictReader(file))
+        with open(self.path(out + "/bench.json")) as file:
+            return rows, json.load(file)
+
+    def check_same(self, rows, points):
+        """Every cell of the CSV is in the JSON, and the JSON has one thing more."""
+        self.assertEqual(len(rows), len(points))
+        for row, point in zip(rows, points):
+            self.assertEqual(set(point) - set(row), {"on_front"})
+            for name, cell in row.items():
+                value = point[name]
+                if isinstance(value, (int, float)):
+                    self.assertEqual(float(cell), value, name)
+                else:
+                    self.assertEqual(cell, value or "", name)
+
+    def test_a_small_bench(self):
+        result = self.succeed(*TINY, "--tokens-per-step", "256,512", *QUICK, "--out", self.path("a"), "--json")
+        self.assertEqual(sorted(os.listdir(self.path("a"))), ["bench.csv", "bench.json"])
+        rows, bench = self.read("a")
+        self.assertEqual(result.json()["points"], bench["points"])
+        self.check_same(rows, bench["points"])
+        self.assertEqual(bench["model"], "tiny-test")
+        self.assertEqual(bench["options"]["tokens-per-step"], "256,512")
+        self.assertFalse(bench["interrupted"])
+        self.assertEqual(len(rows), 18)
+        done = [point for point in bench["points"] if point["status"] == "done"]
+        self.assertGreater(len(done), 9)
+        for point in done:
+            self.assertGreaterEqual(point["steps"], 3)
+            self.assertLessEqual(point["fastest_step_seconds"], point["step_seconds"])
+            self.assertLessEqual(point["step_seconds"], point["slowest_step_seconds"])
+            self.assertAlmostEqual(point["tokens_per_second"] * point["step_seconds"], point["tokens_per_step"],
+                                   delta=0.01)
+            self.assertLessEqual(point["gpu_peak_bytes"], point["gpu_mem_bytes"])
+            self.assertAlmostEqual(point["gpu_peak_bytes"], point["planned_gpu_bytes"],
+                                   delta=0.02 * point["planned_gpu_bytes"])
+            self.assertGreater(point["process_peak_bytes"], point["gpu_peak_bytes"])
+            self.assertGreater(point["busy_compute_seconds"], 0)
+            self.assertEqual(point["micro_batch"] * point["micro_batches"] * 64, point["tokens_per_step"])
+        for tokens in (256, 512):
+            here = [point for point in done if point["tokens_per_step"] == tokens]
+            front = [point for point in here if point["on_front"]]
+            self.assertIn(min(here, key=lambda point: point["step_seconds"]), front)
+            self.assertIn(min(point["gpu_peak_bytes"] for point in here), [point["gpu_peak_bytes"] for point in front])
+        for words in ("machine ", "model ", "bench   18 points", " 1/18", "tok/s", "ETA", "done "):
+            self.assertIn(words, result.err)
+
+    def test_what_does_not_fit_is_listed_with_the_reason(self):
+        self.succeed(*TINY, "--tokens-per-step", "256", "--gpu-mem", "1M,64M", *QUICK, "--out", self.path("b"), "-q")
+        rows, bench = self.read("b")
+        self.check_same(rows, bench["points"])
+        unfit = [row for row in rows if row["status"] == "unfit"]
+        self.assertIn(("all gpu", str(1 << 20)), [(row["mix"], row["gpu_mem_bytes"]) for row in unfit])
+        for row in unfit:
+            self.assertIn("short by", row["reason"])
+            self.assertEqual(row["step_seconds"], "")
+        self.assertIn("done", [row["status"] for row in rows])
+
+    def test_equal_plans_run_once(self):
+        self.succeed(*TINY, "--tokens-per-step", "256", "--gpu-mem", "64M,65M", *QUICK, "--out", self.path("c"), "-q")
+        rows, _ = self.read("c")
+        same = [row for row in rows if row["status"] == "same"]
+        self.assertTrue(same)
+        for row in same:
+            self.assertRegex(row["reason"], r"^the plan of point \d+: ")
+
+    def test_no_time_is_a_reason_too(self):
+        self.succeed("bench", "tiny-sql", "--tokens-per-step", "16k", "--threads", "1", "--minutes", "0.01", "--out",
+                     self.path("d"), "-q")
+        rows, _ = self.read("d")
+        left_out = [row for row in rows if row["status"] == "no_time"]
+        self.assertGreater(len(left_out), 4)
+        for row in left_out:
+            self.assertIn("--minutes", row["reason"])
+
+    def test_ctrl_c_keeps_what_is_measured(self):
+        process = subprocess.Popen([PROGRAM, *TINY, "--tokens-per-step", "256", "--minutes", "10", "--time-per-point",
+                                    "60", "--out", self.path("e")], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        end = time.monotonic() + 60
+        path = self.path("e/bench.csv")
+        while time.monotonic() < end and not (os.path.exists(path) and program.read_bytes(path).count(b"\n") > 2):
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn(b"what was measured is written", err)
+        rows, bench = self.read("e")
+        self.check_same(rows, bench["points"])
+        self.assertTrue(bench["interrupted"])
+        self.assertEqual(rows[0]["status"], "done")
+        self.assertEqual(rows[-1]["status"], "waiting")
+        self.assertEqual(rows[-1]["reason"], "stopped by a signal before it")
+
+    def test_bad_inputs(self):
+        self.fail_with(2, "bench needs --model", "bench")
+        self.fail_with(3, "no-such-model", "bench", "no-such-model")
+        self.fail_with(2, "wants a number from 0.01", *TINY, "--minutes", "0")
+        self.fail_with(2, "is less than one sequence of --seq-len 64", *TINY, "--tokens-per-step", "32")
+        self.fail_with(2, "beyond the model's 256 positions", "bench", "tiny-test", "--seq-len", "512")
+        self.fail_with(4, "is more than the", *TINY, "--gpu-mem", "1M,900T")
+        self.fail_with(5, "cannot make this directory", *TINY, "--out", "/proc/nowhere/bench")
+        write = self.path("file")
+        program.write_rows(write, [])
+        self.fail_with(5, "cannot make this", *TINY, "--out", write + "/bench")
+        os.makedirs(self.path("f"))
+        program.write_rows(self.path("f/bench.json"), [])
+        self.fail_with(3, "has a bench.json already; give another directory with --out", *TINY, "--out", self.path("f"))
+        self.assertEqual(os.listdir(self.path("f")), ["bench.json"])
+
+    def test_the_default_directory_is_named_after_the_model(self):
+        os.makedirs(self.path("g"))
+        result = run(*TINY, "--tokens-per-step", "64", "--gpu-mem", "64M", *QUICK, cwd=self.path("g"))
+        self.assertEqual(result.code, 0, result.err)
+        self.assertIn("bench.csv", os.listdir(self.path("g/out/tiny-test-bench")))
+
+
+if __name__ == "__main__":
+    program.main()
