@@ -1,4 +1,5 @@
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,24 +41,48 @@ static bool has_room(const struct ot_plan_request *rq, const struct need *need, 
     return nvme && need->bytes[tier] <= rq->budget_bytes[tier];
 }
 
-/* Measures the candidate with as little on nvme as the host's room asks for. */
-static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
-                           struct need *out) {
-    size_t room = rq->budget_bytes[OT_TIER_HOST];
-    c->spilled = 0;
-    OT_TRY(measure(rq, c, plan, out));
-    if (rq->budget_bytes[OT_TIER_NVME] == 0 || out->bytes[OT_TIER_HOST] <= room)
-        return 0;
-    int low = 1, high = ot_candidate_most_spilled(rq->chain);
+/* The least of [low, high], whose last fits, that the host has room for; more on nvme never takes more of the
+ * host there. */
+static int least_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                         int low, int high) {
     while (low < high) {
+        struct need need;
         c->spilled = low + (high - low) / 2;
-        OT_TRY(measure(rq, c, plan, out));
-        if (out->bytes[OT_TIER_HOST] <= room)
+        OT_TRY(measure(rq, c, plan, &need));
+        if (need.bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST])
             high = c->spilled;
         else
             low = c->spilled + 1;
     }
     c->spilled = low;
+    return 0;
+}
+
+/* Measures the candidate with as little on nvme as the host's room asks for; where even the most does not
+ * help, with what leaves the host the least to hold. Each kind that goes there brings slots with its first
+ * slab, so the kinds are looked at one after the other. */
+static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                           struct need *out) {
+    int n = rq->chain->n_slabs, best = 0;
+    const int last[] = {0, n, n + 1, ot_candidate_most_spilled(rq->chain)};
+    size_t least = SIZE_MAX;
+    for (int kind = 0; kind < 4; kind++) {
+        c->spilled = last[kind];
+        OT_TRY(measure(rq, c, plan, out));
+        if (rq->budget_bytes[OT_TIER_NVME] == 0)
+            return 0;
+        if (out->bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST]) {
+            if (kind == 0)
+                return 0;
+            OT_TRY(least_spilled(rq, c, plan, last[kind - 1] + 1, last[kind]));
+            return measure(rq, c, plan, out);
+        }
+        if (out->bytes[OT_TIER_HOST] < least) {
+            least = out->bytes[OT_TIER_HOST];
+            best = last[kind];
+        }
+    }
+    c->spilled = best;
     return measure(rq, c, plan, out);
 }
 
@@ -68,20 +93,40 @@ struct shortage {
     struct need both;
 };
 
+/* Measures the candidate with as much on nvme as there is room for. */
+static int measure_full(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                        struct need *out) {
+    int low = 0, high = c->spilled;
+    while (low < high) {
+        c->spilled = low + (high - low + 1) / 2;
+        OT_TRY(measure(rq, c, plan, out));
+        if (out->bytes[OT_TIER_NVME] <= rq->budget_bytes[OT_TIER_NVME])
+            low = c->spilled;
+        else
+            high = c->spilled - 1;
+    }
+    c->spilled = low;
+    return measure(rq, c, plan, out);
+}
+
+static void note_least(struct shortage *shortage, enum ot_tier tier, const struct need *need) {
+    if (need->bytes[tier] < shortage->least[tier])
+        shortage->least[tier] = need->bytes[tier];
+}
+
 static int note_shortage(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          struct shortage *shortage) {
     struct need need;
     OT_TRY(measure_spilled(rq, c, plan, &need));
-    size_t nvme = need.bytes[OT_TIER_NVME];
-    if (nvme > rq->budget_bytes[OT_TIER_NVME]) {
-        bool others =
-            has_room(rq, &need, OT_TIER_GPU) && need.bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST];
-        if (others && nvme < shortage->least[OT_TIER_NVME])
-            shortage->least[OT_TIER_NVME] = nvme;
-    }
-    for (int t = 0; t < OT_TIER_NVME; t++)
-        if (has_room(rq, &need, (enum ot_tier)(1 - t)) && need.bytes[t] < shortage->least[t])
-            shortage->least[t] = need.bytes[t];
+    bool gpu = has_room(rq, &need, OT_TIER_GPU);
+    if (gpu && need.bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST])
+        note_least(shortage, OT_TIER_NVME, &need);
+    if (has_room(rq, &need, OT_TIER_HOST))
+        note_least(shortage, OT_TIER_GPU, &need);
+    if (gpu && need.bytes[OT_TIER_NVME] > rq->budget_bytes[OT_TIER_NVME])
+        OT_TRY(measure_full(rq, c, plan, &need));
+    if (gpu && need.bytes[OT_TIER_NVME] <= rq->budget_bytes[OT_TIER_NVME])
+        note_least(shortage, OT_TIER_HOST, &need);
     if (need.bytes[OT_TIER_GPU] < shortage->both.bytes[OT_TIER_GPU])
         shortage->both = need;
     return 0;
@@ -110,7 +155,7 @@ static int describe_nvme_shortage(const struct ot_plan_request *rq, size_t nvme)
     return ot_fail(
         OT_E_BUDGET,
         "nvme: what the gpu and host budgets leave to the disks needs %.1f MiB, the directories may "
-        "take %.1f MiB, short by %.1f MiB: give --nvme directories with %zuM in all, or a larger "
+        "take %.1f MiB, short by %.1f MiB: give --nvme directories of %zuM in all, or a larger "
         "--host-mem so that more lives there",
         mib_needed(nvme), mib_there(have), mib_needed(nvme - have), whole_mib(nvme));
 }
@@ -148,13 +193,18 @@ static int describe_shortage(const struct ot_plan_request *rq, const struct shor
                        mib_needed(host), mib_there(have_host), mib_needed(host - have_host), whole_mib(host),
                        disk);
     gpu = shortage->both.bytes[OT_TIER_GPU], host = shortage->both.bytes[OT_TIER_HOST];
+    size_t nvme = shortage->both.bytes[OT_TIER_NVME];
+    char disks[80] = "";
+    if (nvme > rq->budget_bytes[OT_TIER_NVME])
+        snprintf(disks, sizeof disks, ", with --nvme directories of %zuM in all", whole_mib(nvme));
     return ot_fail(
         OT_E_BUDGET,
         "gpu and host memory: the smallest plan for steps of %lld sequences of %lld tokens needs %.1f and "
         "%.1f MiB, the budgets are %.1f and %.1f MiB, short by %.1f and %.1f MiB: give --gpu-mem %zuM and "
-        "--host-mem %zuM, %s",
+        "--host-mem %zuM%s, %s",
         sequences, tokens, mib_needed(gpu), mib_needed(host), mib_there(have_gpu), mib_there(have_host),
-        mib_needed(gpu - have_gpu), mib_needed(host - have_host), whole_mib(gpu), whole_mib(host), instead);
+        mib_needed(gpu - have_gpu), mib_needed(host - have_host), whole_mib(gpu), whole_mib(host), disks,
+        instead);
 }
 
 /* More resident slabs need more of the device and less of the host, but where the last slab of a kind becomes
@@ -185,6 +235,20 @@ static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *
     return fitting;
 }
 
+/* Sets c->resident to the most of [low, high] that all tiers have room for. Nearly always that is `high`:
+ * only the slots that come with the first slab on nvme break the rule that more on the device is less on the
+ * host. 1: found, 0: none, < 0: no plan at all. */
+static int largest_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                           int low, int high) {
+    for (c->resident = high; c->resident >= low; c->resident--) {
+        struct need need;
+        OT_TRY(measure_spilled(rq, c, plan, &need));
+        if (has_room(rq, &need, OT_TIER_GPU) && has_room(rq, &need, OT_TIER_HOST))
+            return 1;
+    }
+    return 0;
+}
+
 /* Sets c->resident to the most slabs that may live on the device. 1: found, 0: nothing fits, < 0: no plan at
  * all. */
 static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
@@ -195,8 +259,9 @@ static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *
         OT_TRY(gpu = count_fitting(rq, c, plan, OT_TIER_GPU, low, high));
         OT_TRY(host = count_fitting(rq, c, plan, OT_TIER_HOST, low, high));
         if (gpu + host > high - low + 1) {
-            c->resident = low + gpu - 1;
-            return 1;
+            int rc = largest_fitting(rq, c, plan, low, low + gpu - 1);
+            if (rc != 0)
+                return rc;
         }
         /* The least of the device at all, of the host beside this device, and of the device beside this
          * host. */

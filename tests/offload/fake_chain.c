@@ -101,15 +101,16 @@ size_t named_budget(const char *option) {
     return at && sscanf(at, format, &mib) == 1 ? mib * MIB : 0;
 }
 
-/* With those of the two budgets that are not 0 there is a plan. */
-static void check_enough(const struct ot_plan_request *refused, size_t gpu, size_t host) {
+/* With those of the budgets that are not 0 there is a plan. */
+static void check_enough(const struct ot_plan_request *refused, size_t gpu, size_t host, size_t nvme) {
     struct ot_plan_request rq = *refused;
     struct ot_plan plan;
-    assert_true(gpu > 0 || host > 0);
+    assert_true(gpu > 0 || host > 0 || nvme > refused->budget_bytes[OT_TIER_NVME]);
     assert_true((!gpu || gpu > rq.budget_bytes[OT_TIER_GPU]) &&
                 (!host || host > rq.budget_bytes[OT_TIER_HOST]));
     rq.budget_bytes[OT_TIER_GPU] = gpu ? gpu : rq.budget_bytes[OT_TIER_GPU];
     rq.budget_bytes[OT_TIER_HOST] = host ? host : rq.budget_bytes[OT_TIER_HOST];
+    rq.budget_bytes[OT_TIER_NVME] = nvme ? nvme : rq.budget_bytes[OT_TIER_NVME];
     check_ok(ot_plan_make(&rq, &plan));
     check_fits(&rq, &plan);
     ot_plan_free(&plan);
@@ -119,19 +120,21 @@ static void check_enough(const struct ot_plan_request *refused, size_t gpu, size
  * enough. */
 static void check_cure(const struct ot_plan_request *refused) {
     size_t gpu = named_budget("--gpu-mem"), host = named_budget("--host-mem");
+    size_t nvme = named_budget("--nvme directories of");
     bool either = strstr(ot_error_text(), "gpu or host memory: ") != NULL;
     const char *tier = either        ? "gpu or host memory: "
                        : gpu && host ? "gpu and host memory: "
+                       : nvme        ? "nvme: "
                        : gpu         ? "gpu memory: "
                                      : "host memory: ";
     assert_non_null(strstr(ot_error_text(), tier));
     assert_non_null(strstr(ot_error_text(), "short by"));
     if (!either) {
-        check_enough(refused, gpu, host);
+        check_enough(refused, gpu, host, nvme);
         return;
     }
-    check_enough(refused, gpu, 0);
-    check_enough(refused, 0, host);
+    check_enough(refused, gpu, 0, 0);
+    check_enough(refused, 0, host, 0);
 }
 
 bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan) {
