@@ -90,7 +90,7 @@ int ot_io_engine_open(const struct ot_io_engine_config *config, struct ot_io_eng
     struct ot_error refusal;
     ot_error_save(&refusal, rc);
     OT_TRY(ot_io_pool_open(&with_calls, out));
-    ot_io_engine_add_note(*out, "because %s", refusal.text);
+    ot_io_engine_add_note(*out, "since %s", refusal.text);
     return 0;
 }
 

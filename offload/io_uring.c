@@ -134,12 +134,12 @@ static int make_ring(struct uring *uring) {
         return 0;
     case EPERM:
         return ot_fail_errno(OT_E_IO, EPERM,
-                             "io_uring is forbidden here (by the container's seccomp profile, or by "
-                             "/proc/sys/kernel/io_uring_disabled)");
+                             "io_uring is forbidden here, by the container's seccomp profile or by "
+                             "/proc/sys/kernel/io_uring_disabled");
     case ENOSYS:
         return ot_fail_errno(OT_E_IO, ENOSYS, "this kernel has no io_uring, or the container hides it");
     case ENOMEM:
-        return ot_fail_errno(OT_E_IO, ENOMEM, "io_uring is refused memory (raise `ulimit -l`)");
+        return ot_fail_errno(OT_E_IO, ENOMEM, "io_uring is refused memory, raise `ulimit -l`");
     default:
         return ot_fail_errno(OT_E_IO, -error, "io_uring cannot be set up");
     }

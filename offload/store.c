@@ -92,7 +92,7 @@ static int make_files(struct ot_store *store, const struct ot_store_config *conf
     ot_stripes_init(&store->stripes, limits, config->n_dirs, (int64_t)store->chunk_bytes, bytes, file_bytes);
     for (int i = 0; i < config->n_dirs; i++) {
         struct ot_store_file *file = &store->files[i];
-        OT_TRY(ot_store_make_file(config->dirs[i].path, file_bytes[i], store->calls, file));
+        OT_TRY(ot_store_make_file(config->dirs[i].path, file_bytes[i], &store->calls, file));
         store->n_files++;
         store->fds[i] = file->fd;
     }
@@ -101,37 +101,45 @@ static int make_files(struct ot_store *store, const struct ot_store_config *conf
 
 /* ---- what is in use ---- */
 
-static void describe_engine(struct ot_string_builder *text, const struct ot_store_lane *lane) {
-    ot_string_append_format(text, "%s (%s)", ot_io_choice_name(ot_io_engine_choice(lane->engine)),
-                            ot_io_engine_note(lane->engine));
+static void describe_engine(struct ot_string_builder *text, const struct ot_io_engine *engine) {
+    ot_string_append_format(text, "%s (%s)", ot_io_choice_name(ot_io_engine_choice(engine)),
+                            ot_io_engine_note(engine));
+}
+
+static void describe_files(struct ot_string_builder *text, const struct ot_store *store) {
+    int n_direct = 0;
+    for (int i = 0; i < store->n_files; i++)
+        n_direct += store->files[i].direct;
+    if (n_direct > 0)
+        ot_string_append_text(text, ", O_DIRECT");
+    const char *join =
+        n_direct > 0 ? " and buffered, for O_DIRECT is refused in" : ", buffered, for O_DIRECT is refused in";
+    for (int i = 0; i < store->n_files; i++)
+        if (!store->files[i].direct) {
+            ot_string_append_format(text, "%s %s", join, store->files[i].dir);
+            join = " and";
+        }
+    for (int i = 0; i < store->n_files; i++)
+        if (!store->files[i].reserved && store->files[i].bytes > 0)
+            ot_string_append_format(text, ", %s: space not reserved, its file system cannot",
+                                    store->files[i].dir);
 }
 
 static int describe(struct ot_store *store) {
     char size[OT_STORE_SIZE_BYTES];
     struct ot_string_builder text = {0};
     const struct ot_io_engine *read = store->read.engine, *write = store->write.engine;
-    bool same = ot_io_engine_choice(read) == ot_io_engine_choice(write) &&
-                strcmp(ot_io_engine_note(read), ot_io_engine_note(write)) == 0;
-    describe_engine(&text, &store->read);
-    if (!same) {
+    describe_engine(&text, read);
+    if (ot_io_engine_choice(read) != ot_io_engine_choice(write) ||
+        strcmp(ot_io_engine_note(read), ot_io_engine_note(write)) != 0) {
         ot_string_append_text(&text, " to read, ");
-        describe_engine(&text, &store->write);
+        describe_engine(&text, write);
         ot_string_append_text(&text, " to write");
     }
-    int n_direct = 0;
-    for (int i = 0; i < store->n_files; i++)
-        n_direct += store->files[i].direct;
-    ot_string_append_text(&text, n_direct == store->n_files ? ", O_DIRECT" : "");
-    for (int i = 0; i < store->n_files && n_direct < store->n_files; i++)
-        ot_string_append_format(&text, ", %s %s", store->files[i].path,
-                                store->files[i].direct ? "O_DIRECT"
-                                                       : "buffered, its file system refuses O_DIRECT");
-    for (int i = 0; i < store->n_files; i++)
-        if (!store->files[i].reserved && store->files[i].bytes > 0)
-            ot_string_append_format(&text, ", %s not reserved, its file system cannot", store->files[i].path);
-    ot_string_append_format(&text, ", 2 x %s x %d, ", ot_store_print_size(size, (int64_t)store->chunk_bytes),
-                            store->depth);
-    ot_string_append_text(&text, store->crcs ? "CRC-32" : "not verified");
+    describe_files(&text, store);
+    ot_string_append_format(&text, ", 2 x %s x %d, %s",
+                            ot_store_print_size(size, (int64_t)store->chunk_bytes), store->depth,
+                            store->crcs ? "CRC-32" : "not verified");
     if (text.failed) {
         free(text.text);
         return ot_fail(OT_E_BUDGET, "no memory for the NVMe store");
@@ -163,7 +171,7 @@ static int set_up(struct ot_store *store, const struct ot_store_config *config) 
     store->engine = config->engine;
     store->arena = config->arena;
     store->arena_bytes = config->arena_bytes;
-    store->calls = config->calls ? config->calls : &ot_io_system;
+    store->calls = config->calls ? *config->calls : ot_io_system;
     OT_TRY(lay_out_extents(store, config));
     OT_TRY(make_files(store, config));
     if (!config->no_verify)

@@ -10,24 +10,24 @@
  * counts from when it is complete: until then, and if it fails, the content before it stays readable. An
  * extent that was never written reads as zeros, without I/O.
  *
- * CHECKS. Every piece of an extent has a CRC-32, kept in memory, taken when it is written and compared when
- * it is read (OT_STORE_NO_VERIFY to leave that out). Every completion is looked at: a short transfer is taken
- * up where it ended, EINTR and EAGAIN are tried again, anything else ends the transfer with a sentence that
- * names file, offset and error.
+ * CHECKS. Every chunk that is written (at most `chunk_bytes`) has a CRC-32, kept in memory, and compared
+ * when it is read (no_verify leaves that out). Every completion is looked at: a short transfer is taken up
+ * where it ended, EINTR and EAGAIN are tried again for about a second, anything else ends the transfer with
+ * a sentence that names file, offset and error.
  *
  * ENGINES. `uring`: one io_uring and one thread for each of reading and writing, made in that thread with
  * SINGLE_ISSUER and DEFER_TASKRUN, then with less where the kernel wants less; files registered, and the
  * arena where the memlock limit allows. `pool`: threads with pread and pwrite, for containers whose seccomp
- * forbids io_uring. Both through O_DIRECT, or buffered (and dropped from the page cache behind us) where the
- * file system refuses it. What is in use: ot_store_describe.
+ * forbids io_uring. Both through O_DIRECT, or buffered (written out at once, dropped from the page cache
+ * with the next read) where the file system refuses it. What is in use: ot_store_describe.
  *
  * FILES are named offload-train.PID.N.store and locked while in use; opening a store removes those in its
  * directories that nobody holds, what a crash has left. They are unlinked when the store is closed.
  *
  * Threads: ot_store_start may be called by any thread, `done` included; `done` is called on a thread of the
  * store, one for each direction, in the order in which the transfers of that direction were started, and
- * must be short. Reads and writes of one extent are the caller's to order: a read that is started before a
- * write is done may see either content, and a write must not be started before the write before it is done.
+ * must be short. Reads and writes of one extent are the caller's to order: a read beside a write sees the
+ * content before it or after it; before the next write of that extent is started, both must be done.
  */
 #ifndef OT_OFFLOAD_STORE_H
 #define OT_OFFLOAD_STORE_H

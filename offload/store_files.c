@@ -1,18 +1,21 @@
-#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "offload/store_state.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
+
+enum { NAP_NS = 10000000, MOST_NAPS = 200 };
 
 #define MOST_LIMIT ((int64_t)1 << 56) /* so that sums of limits stay far from overflow */
 
@@ -37,31 +40,42 @@ static int64_t free_bytes(const char *dir) {
 
 static const char file_prefix[] = "offload-train.", file_suffix[] = ".store";
 
-/* offload-train.PID.N.store */
-static bool is_ours(const char *name) {
+/* The PID of offload-train.PID.N.store; 0: the name is not one of ours. */
+static pid_t owner_of(const char *name) {
+    static const char digits[] = "0123456789";
     if (strncmp(name, file_prefix, sizeof file_prefix - 1) != 0)
-        return false;
-    name += sizeof file_prefix - 1;
-    for (int number = 0; number < 2; number++) {
-        if (!isdigit((unsigned char)*name))
-            return false;
-        while (isdigit((unsigned char)*name))
-            name++;
-        if (number == 0 && *name++ != '.')
-            return false;
-    }
-    return strcmp(name, file_suffix) == 0;
+        return 0;
+    const char *pid = name + sizeof file_prefix - 1;
+    size_t pid_digits = strspn(pid, digits);
+    if (pid_digits == 0 || pid_digits > 9 || pid[pid_digits] != '.')
+        return 0;
+    const char *number = pid + pid_digits + 1;
+    size_t number_digits = strspn(number, digits);
+    return number_digits > 0 && strcmp(number + number_digits, file_suffix) == 0 ? atoi(pid) : 0;
 }
 
-/* Returns the bytes that are free now; 0 where the file is in use, or another user's. A live run holds the
- * lock of its file from before the file has content until after it is unlinked; see also make_locked. */
-static int64_t remove_if_stale(int dir_fd, const char *name) {
+/* A live run holds the lock of its file until the file is unlinked; see also make_locked. A ring that has the
+ * file registered holds it a little longer than the process that was killed lives, so a lock without a process
+ * is waited for, as long as patience (in naps) lasts; in vain if the process lives in another PID namespace. */
+static bool take_lock(int fd, pid_t owner, int *patience) {
+    while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK || kill(owner, 0) == 0 || errno != ESRCH || *patience == 0)
+            return false;
+        --*patience;
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+    return true;
+}
+
+/* Returns the bytes that are free now; 0 where the file is in use, or another user's. */
+static int64_t remove_if_stale(int dir_fd, const char *name, int *patience) {
     struct stat info;
     int64_t freed = 0;
-    int fd = openat(dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    pid_t owner = owner_of(name);
+    int fd = owner ? openat(dir_fd, name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
     if (fd < 0)
         return 0;
-    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+    if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && take_lock(fd, owner, patience) &&
         unlinkat(dir_fd, name, 0) == 0)
         freed = (int64_t)info.st_blocks * 512;
     close(fd);
@@ -71,12 +85,12 @@ static int64_t remove_if_stale(int dir_fd, const char *name) {
 static int remove_stale_files(const char *path) {
     char text[OT_STORE_SIZE_BYTES];
     int64_t freed = 0;
+    int patience = MOST_NAPS;
     DIR *dir = opendir(path);
     if (!dir)
         return ot_fail_errno(OT_E_IO, errno, "%s: the directory for the NVMe store cannot be read", path);
     for (struct dirent *entry; (entry = readdir(dir));)
-        if (is_ours(entry->d_name))
-            freed += remove_if_stale(dirfd(dir), entry->d_name);
+        freed += remove_if_stale(dirfd(dir), entry->d_name, &patience);
     closedir(dir);
     if (freed > 0)
         ot_log(OT_LOG_INFO, "%s: removed %s that a run which was killed had left", path,
@@ -204,7 +218,9 @@ static void try_direct(const struct ot_io_calls *calls, struct ot_store_file *fi
 int ot_store_make_file(const char *dir, int64_t bytes, const struct ot_io_calls *calls,
                        struct ot_store_file *out) {
     *out = (struct ot_store_file){.fd = -1, .bytes = bytes};
-    int rc = make_locked(dir, calls, out);
+    int rc = ot_string_format(&out->dir, "%s", dir);
+    if (rc == 0)
+        rc = make_locked(dir, calls, out);
     if (rc == 0)
         rc = reserve(dir, bytes, calls, out);
     if (rc < 0)
@@ -220,6 +236,7 @@ void ot_store_remove_file(struct ot_store_file *file) {
         close(file->fd);
     }
     free(file->path);
+    free(file->dir);
     *file = (struct ot_store_file){.fd = -1};
 }
 

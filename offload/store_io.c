@@ -109,10 +109,14 @@ static void end_chunk(struct ot_store_lane *lane, struct ot_store_slot *slot) {
     lane->free_slots[lane->n_free++] = slot;
 }
 
-/* The sides that were written hold the content from here on. */
-static void turn_sides(struct ot_store *store, const struct ot_store_job *job) {
-    for (int i = 0; i < job->n_pieces; i++)
-        atomic_store(&store->extents[job->pieces[i].extent].side, job->pieces[i].side);
+/* After success the sides that were written hold the content from here on. */
+static void end_write(struct ot_store *store, const struct ot_store_job *job) {
+    for (int i = 0; i < job->n_pieces; i++) {
+        struct ot_store_extent *extent = &store->extents[job->pieces[i].extent];
+        if (job->error.code == 0)
+            atomic_store(&extent->side, job->pieces[i].side);
+        atomic_store(&extent->is_being_written, false);
+    }
 }
 
 static void end_jobs(struct ot_store_lane *lane) {
@@ -123,8 +127,8 @@ static void end_jobs(struct ot_store_lane *lane) {
             lane->active_end = &lane->active;
         if (lane->cutting == job)
             lane->cutting = job->next;
-        if (lane->write && job->error.code == 0)
-            turn_sides(lane->store, job);
+        if (lane->write)
+            end_write(lane->store, job);
         job->done(job->arg, job->error.code ? &job->error : NULL);
         free(job);
     }
@@ -286,7 +290,7 @@ static void *lane_main(void *arg) {
                                          .depth = store->depth,
                                          .arena = store->arena,
                                          .arena_bytes = store->arena_bytes,
-                                         .calls = store->calls};
+                                         .calls = &store->calls};
     struct ot_io_result *results = calloc((size_t)store->depth, sizeof *results);
     int rc = results ? ot_io_engine_open(&config, &lane->engine)
                      : ot_fail(OT_E_BUDGET, "no memory for the NVMe store");
@@ -352,10 +356,15 @@ int ot_store_start(struct ot_store *store, const struct ot_transfer *transfer) {
     job->arg = transfer->arg;
     job->n_pieces = transfer->n_pieces;
     for (size_t i = 0; i < n; i++) {
-        assert(transfer->pieces[i].extent >= 0 && transfer->pieces[i].extent < store->n_extents);
-        assert((uintptr_t)transfer->pieces[i].memory % OT_STORE_ALIGN == 0);
-        job->pieces[i] =
-            (struct piece){.extent = transfer->pieces[i].extent, .memory = transfer->pieces[i].memory};
+        const struct ot_store_piece *piece = &transfer->pieces[i];
+        assert(piece->extent >= 0 && piece->extent < store->n_extents);
+        assert((uintptr_t)piece->memory % OT_STORE_ALIGN == 0);
+        job->pieces[i] = (struct piece){.extent = piece->extent, .memory = piece->memory};
+        if (transfer->write) {
+            bool is_second = atomic_exchange(&store->extents[piece->extent].is_being_written, true);
+            assert(!is_second); /* both would go to the same side */
+            (void)is_second;
+        }
     }
     pthread_mutex_lock(&lane->mutex);
     *lane->queue_end = job;

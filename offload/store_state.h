@@ -41,7 +41,7 @@ struct ot_place ot_stripes_locate(const struct ot_stripes *stripes, int64_t addr
 /* ---- files ---- */
 
 struct ot_store_file {
-    char *path;
+    char *dir, *path;
     int fd; /* -1: not open */
     int64_t bytes;
     bool direct;   /* O_DIRECT */
@@ -68,6 +68,7 @@ struct ot_store_extent {
     int64_t address[2];
     uint32_t *crc[2]; /* of each chunk; the cuts are those of the side */
     _Atomic int side; /* that holds the content; NO_SIDE: zeros */
+    _Atomic bool is_being_written;
 };
 
 /* ---- one direction ---- */
@@ -112,7 +113,7 @@ struct ot_store {
     enum ot_io_choice engine;
     void *arena;
     size_t arena_bytes;
-    const struct ot_io_calls *calls;
+    struct ot_io_calls calls;
     struct ot_store_lane read, write;
     char *description;
 };
