@@ -54,9 +54,10 @@ static pid_t owner_of(const char *name) {
     return number_digits > 0 && strcmp(number + number_digits, file_suffix) == 0 ? atoi(pid) : 0;
 }
 
-/* A live run holds the lock of its file until the file is unlinked; see also make_locked. A ring that has the
- * file registered holds it a little longer than the process that was killed lives, so a lock without a process
- * is waited for, as long as patience (in naps) lasts; in vain if the process lives in another PID namespace. */
+/* A live run holds the lock of its file until the file is unlinked; see also make_locked. A ring that has
+ * the file registered holds it a little longer than the process that was killed lives, so a lock without a
+ * process is waited for, as long as patience (in naps) lasts; in vain if the process lives in another PID
+ * namespace. */
 static bool take_lock(int fd, pid_t owner, int *patience) {
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK || kill(owner, 0) == 0 || errno != ESRCH || *patience == 0)

@@ -24,7 +24,8 @@ static void test_short_messages(void **state) {
     free(data);
 }
 
-/* Bytes of one kind, where a carry that goes wrong would be hidden by random ones, or the other way around. */
+/* Bytes of one kind, where a carry that goes wrong would be hidden by random ones, or the other way
+ * around. */
 static void test_plain_messages(void **state) {
     (void)state;
     unsigned char *data = aligned_bytes(SHORT);

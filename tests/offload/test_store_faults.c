@@ -256,8 +256,8 @@ static void test_refused_ring(void **state) {
     }
 }
 
-/* IORING_SETUP_COOP_TASKRUN, SINGLE_ISSUER and DEFER_TASKRUN, by their values: not every machine that tests has
- * the header. */
+/* IORING_SETUP_COOP_TASKRUN, SINGLE_ISSUER and DEFER_TASKRUN, by their values: not every machine that tests
+ * has the header. */
 static void test_refused_flags(void **state) {
     (void)state;
     struct set_up s;
