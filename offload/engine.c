@@ -90,6 +90,15 @@ static int initialise(struct ot_engine *en, float loss_scale) {
     return rc;
 }
 
+static int open_pool(struct ot_engine *en, const struct ot_engine_config *config) {
+    en->optimizer_binding = (struct ot_topology_binding){config->topology, OT_ROLE_OPTIMIZER};
+    struct ot_pool_config pool = {.threads = config->optimizer_threads,
+                                  .name = "optimizer",
+                                  .on_start = ot_topology_place_thread,
+                                  .arg = &en->optimizer_binding};
+    return ot_pool_open_with(&pool, &en->pool);
+}
+
 int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out) {
     int rc = 0;
     struct ot_engine *en = calloc(1, sizeof *en);
@@ -107,13 +116,15 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     OT_TRY_GOTO(ot_lane_open(en->device, "setup", &en->lane), rc, out);
     OT_TRY_GOTO(initialise(en, config->loss_scale), rc, out);
     OT_TRY_GOTO(ot_engine_open_store(en, config->store), rc, out);
-    OT_TRY_GOTO(ot_pool_open(config->optimizer_threads, "optimizer", &en->pool), rc, out);
+    OT_TRY_GOTO(open_pool(en, config), rc, out);
     struct ot_executor_config executor = {.device = en->device,
                                           .chain = &en->chain,
                                           .run = ot_engine_run_task,
                                           .start = en->store ? ot_engine_start_task : NULL,
                                           .context = en,
                                           .trace = config->trace,
+                                          .topology = config->topology,
+                                          .optimizer_threads = config->optimizer_threads,
                                           .delay_seed = config->delay_seed,
                                           .stall_seconds = config->stall_seconds};
     OT_TRY_GOTO(ot_executor_open(&executor, &en->executor), rc, out);

@@ -20,6 +20,7 @@
 #include "offload/block.h"
 #include "offload/plan.h"
 #include "offload/store.h"
+#include "offload/topology.h"
 #include "offload/trace.h"
 
 struct ot_engine;
@@ -40,7 +41,8 @@ struct ot_engine_config {
     /* For plans with something on nvme: its directories, engine, verify, chunk, depth and calls; what depends
      * on the plan the engine fills in. NULL where there is nothing. */
     const struct ot_store_config *store;
-    uint64_t delay_seed;  /* test seam: not 0 delays the executor's own threads at random */
+    const struct ot_topology *topology; /* where threads are bound; outlives the engine; NULL: nowhere */
+    uint64_t delay_seed;                /* test seam: not 0 delays the executor's own threads at random */
     double stall_seconds; /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
 };
 

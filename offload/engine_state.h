@@ -47,6 +47,7 @@ struct ot_engine {
     struct ot_store_piece *slab_pieces; /* of a whole slab's weights: for the nvme_read lane */
     struct ot_engine_staged staged[OT_STAGED_KINDS];
     struct ot_pool *pool; /* the optimizer's */
+    struct ot_topology_binding optimizer_binding;
     struct ot_executor *executor;
     struct ot_lane *lane; /* for copies between steps; the executor's lanes are its own */
     struct ot_schedule train, flush, eval, decode; /* flush: of no tasks where it is never due */

@@ -15,6 +15,7 @@
 #define OT_OFFLOAD_EXECUTOR_H
 
 #include "offload/schedule.h"
+#include "offload/topology.h"
 #include "offload/trace.h"
 #include "src/base/error.h"
 
@@ -36,9 +37,11 @@ struct ot_executor_config {
     ot_task_fn run;
     ot_task_start_fn start; /* NULL: no schedule has tasks on an nvme lane */
     void *context;
-    struct ot_trace *trace; /* NULL: none */
-    uint64_t delay_seed;    /* not 0: a random delay of 0..200 us before each task */
-    double stall_seconds;   /* no progress for this long: one line per lane says what it waits for */
+    struct ot_trace *trace;             /* NULL: none */
+    const struct ot_topology *topology; /* where lanes' threads are bound; NULL: nowhere */
+    int optimizer_threads;              /* the cpu lane's thread is the first of so many */
+    uint64_t delay_seed;                /* not 0: a random delay of 0..200 us before each task */
+    double stall_seconds; /* no progress for this long: one line per lane says what it waits for */
 };
 
 /* Starts a thread for each lane. Errors: OT_E_BUDGET, OT_E_IO (no thread), OT_E_DEVICE. */

@@ -270,8 +270,18 @@ static void *nvme_lane_main(void *arg) {
     return NULL;
 }
 
+/* The cpu lane's thread takes part in what the optimizer's pool does. */
+static void bind_lane(const struct lane_thread *lt) {
+    const struct ot_executor_config *config = &lt->executor->config;
+    bool updates = lt->id == OT_LANE_CPU;
+    struct ot_topology_binding binding = {config->topology, updates ? OT_ROLE_OPTIMIZER : OT_ROLE_LANE};
+    ot_topology_place_thread(&binding, updates ? 0 : (int)lt->id,
+                             updates ? config->optimizer_threads : OT_LANE_COUNT);
+}
+
 void *ot_executor_lane_main(void *arg) {
     const struct lane_thread *lt = arg;
+    bind_lane(lt);
     return ot_lane_is_device(lt->id) ? device_lane_main(arg)
            : lt->id == OT_LANE_CPU   ? cpu_lane_main(arg)
                                      : nvme_lane_main(arg);
