@@ -328,10 +328,10 @@ void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int
 /* ---- pinned memory ---- */
 
 /* Measured: io_uring refuses to register buffers beyond the limit with ENOMEM, and works without them. */
-const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t bytes,
+const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t bytes, bool by_disks,
                                     char text[OT_MACHINE_NOTE_BYTES]) {
     char need[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
-    bool locked = bytes > machine->lock_bytes, small = strcmp(machine->huge_pages, "never") == 0;
+    bool locked = by_disks && bytes > machine->lock_bytes, small = strcmp(machine->huge_pages, "never") == 0;
     int n = 0;
     text[0] = '\0';
     if (bytes <= 0 || (!locked && !small))
@@ -340,8 +340,8 @@ const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t by
     if (locked)
         n += snprintf(
             text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
-            "locked memory is limited to %s, so disk buffers beyond that are not registered with the "
-            "kernel (ulimit -l unlimited)",
+            "locked memory is limited to %s, so disk buffers are not registered with the kernel, which costs "
+            "CPU time (ulimit -l unlimited)",
             ot_text_bytes(machine->lock_bytes, have));
     if (small)
         snprintf(text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,

@@ -34,9 +34,9 @@ void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int
 size_t ot_machine_host_budget(const struct ot_machine *machine, int64_t given);
 
 /* What stands in the way of `bytes` of pinned memory being as fast as it could be, as one line that names the
- * cure; "" where nothing does. */
+ * cure; "" where nothing does. by_disks: disks are read into it as well. */
 enum { OT_MACHINE_NOTE_BYTES = 512 };
-const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t bytes,
+const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t bytes, bool by_disks,
                                     char text[OT_MACHINE_NOTE_BYTES]);
 
 /* A name for this machine as measurements depend on it: CPU, cores, RAM, kernel, device, the disks behind the

@@ -15,9 +15,25 @@ enum { LINE_BYTES = 512 };
 static void print_machine(const struct ot_report *r) {
     const struct ot_machine *machine = &r->session->machine;
     char total[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
-    ot_log(OT_LOG_INFO, "machine %s · %d cores · RAM %s, %s free%s", ot_device_name(r->session->device),
-           machine->cores, ot_text_bytes(machine->ram_bytes, total), ot_text_bytes(machine->free_bytes, left),
+    ot_log(OT_LOG_INFO, "machine %s · RAM %s, %s free%s", ot_device_name(r->session->device),
+           ot_text_bytes(machine->ram_bytes, total), ot_text_bytes(machine->free_bytes, left),
            machine->within);
+}
+
+/* What threads and pages are bound to, and what keeps pinned memory from being as fast as it could be. */
+static void print_topology(const struct ot_session *s) {
+    char note[OT_MACHINE_NOTE_BYTES];
+    bool by_gpu = s->options->device.kind == OT_DEVICE_CUDA;
+    bool by_disks = s->store.n_dirs > 0 && s->store.engine != OT_IO_POOL;
+    int64_t bytes = (int64_t)ot_ledger_total(&s->plan.ledger, OT_TIER_HOST);
+    struct ot_topology_summary summary;
+    char quota[64] = "";
+    ot_topology_summarise(s->topology, &summary);
+    if (s->machine.cores < summary.threads)
+        snprintf(quota, sizeof quota, " · by quota no more than %d at a time", s->machine.cores);
+    ot_log(OT_LOG_INFO, "        %s%s", ot_topology_describe(s->topology), quota);
+    if ((by_gpu || by_disks) && *ot_machine_pinning_note(&s->machine, bytes, by_disks, note))
+        ot_log(OT_LOG_INFO, "note    %s", note);
 }
 
 static void print_disks(const struct ot_session *s) {
@@ -136,6 +152,7 @@ void ot_report_print(const struct ot_report *r) {
     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], save[OT_TEXT_BYTES], disk[OT_TEXT_BYTES];
     struct ot_ledger ledger = whole_ledger(r);
     print_machine(r);
+    print_topology(r->session);
     print_disks(r->session);
     print_model(r);
     print_data(r);
@@ -237,6 +254,7 @@ static void record_machine(const struct ot_session *s, struct ot_json_writer *w)
     ot_json_put_int(w, "cores", s->machine.cores);
     ot_json_put_int(w, "ram_bytes", s->machine.ram_bytes);
     ot_json_put_int(w, "free_bytes", s->machine.free_bytes);
+    ot_json_put_text(w, "topology", ot_topology_describe(s->topology));
     record_disks(s, w);
     if (s->engine && ot_engine_describe_store(s->engine))
         ot_json_put_text(w, "store", ot_engine_describe_store(s->engine));

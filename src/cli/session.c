@@ -169,6 +169,7 @@ void ot_session_close(struct ot_session *s) {
     ot_engine_close(s->engine);
     ot_trace_close(s->trace);
     ot_device_close(s->device);
+    ot_topology_close(s->topology);
     ot_plan_free(&s->plan);
     ot_model_close(s->model);
     ot_tokenizer_close(s->tokenizer);

@@ -14,6 +14,7 @@
 #include "models/model.h"
 #include "offload/engine.h"
 #include "offload/store.h"
+#include "offload/topology.h"
 #include "src/cli/machine.h"
 #include "src/cli/options.h"
 #include "src/data/sample.h"
@@ -45,8 +46,10 @@ struct ot_session {
     struct ot_store_dir store_dirs[OT_STORE_MAX_DIRS]; /* with what may be used of each */
     struct ot_store_config store;                      /* n_dirs 0 without --nvme */
     struct ot_plan plan;
-    size_t workspace_bytes; /* what the device's ops work in, of the gpu budget */
-    size_t cache_bytes;     /* of the key/value cache for generation, beside the plan's own bytes */
+    size_t workspace_bytes;       /* what the device's ops work in, of the gpu budget */
+    size_t cache_bytes;           /* of the key/value cache for generation, beside the plan's own bytes */
+    struct ot_topology *topology; /* as the device sees it */
+    struct ot_topology_binding placement; /* of the device's threads and memory */
     struct ot_device *device;
     struct ot_engine *engine;
     int64_t traced_tasks;   /* set before start: to trace so many tasks, also without --trace */

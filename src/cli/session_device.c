@@ -16,14 +16,35 @@ static int check_given(const struct ot_session *s, const char *name, int64_t giv
 
 /* ---- opening ---- */
 
+/* Before the device, whose threads and memory it places. bus_id: of the GPU; NULL: none. */
+static int open_topology(struct ot_session *s, const char *bus_id) {
+    const char *dirs[OT_TOPOLOGY_MAX_DIRS];
+    struct ot_topology_config config = {.gpu_bus_id = bus_id, .n_dirs = s->options->nvme.n, .dirs = dirs};
+    _Static_assert((int)OT_NVME_MAX_DIRS <= (int)OT_TOPOLOGY_MAX_DIRS, "every --nvme has a place");
+    for (int i = 0; i < config.n_dirs; i++)
+        dirs[i] = s->options->nvme.dirs[i].path;
+    ot_topology_close(s->topology); /* of a GPU that turned out not to be usable */
+    s->placement = (struct ot_topology_binding){NULL, OT_ROLE_COMPUTE};
+    OT_TRY(ot_topology_open(&config, &s->topology));
+    s->placement.topology = s->topology;
+    return 0;
+}
+
+static struct ot_placement placement_of(struct ot_session *s) {
+    return (struct ot_placement){&s->placement, ot_topology_place_thread, ot_topology_place_memory};
+}
+
 static int open_cpu(struct ot_session *s) {
     struct ot_options *o = s->options;
     const char *why = ", which the cpu device uses";
     OT_TRY(check_given(s, "gpu-mem", o->gpu_mem, why));
     OT_TRY(check_given(s, "host-mem", o->host_mem, why));
     ot_machine_budgets(&s->machine, o->gpu_mem, o->host_mem, s->budget_bytes);
-    struct ot_device_config config = {
-        .kind = "cpu", .memory_bytes = s->budget_bytes[OT_TIER_GPU], .threads = (int)o->threads};
+    OT_TRY(open_topology(s, NULL));
+    struct ot_device_config config = {.kind = "cpu",
+                                      .memory_bytes = s->budget_bytes[OT_TIER_GPU],
+                                      .threads = (int)o->threads,
+                                      .placement = placement_of(s)};
     OT_TRY(ot_device_open(&config, &s->device));
     if (o->device.kind == OT_DEVICE_AUTO)
         ot_options_choose_device(o, (struct ot_device_choice){.kind = OT_DEVICE_CPU});
@@ -33,11 +54,14 @@ static int open_cpu(struct ot_session *s) {
 static int open_cuda(struct ot_session *s) {
     struct ot_options *o = s->options;
     struct ot_device_usage usage;
+    char bus_id[OT_BUS_ID_BYTES];
     OT_TRY(check_given(s, "host-mem", o->host_mem, ""));
+    OT_TRY(open_topology(s, ot_device_bus_id("cuda", o->device.index, bus_id) ? bus_id : NULL));
     struct ot_device_config config = {.kind = "cuda",
                                       .index = o->device.index,
                                       .memory_bytes = (size_t)o->gpu_mem,
-                                      .threads = (int)o->threads};
+                                      .threads = (int)o->threads,
+                                      .placement = placement_of(s)};
     OT_TRY(ot_device_open(&config, &s->device));
     ot_device_usage(s->device, &usage);
     s->budget_bytes[OT_TIER_GPU] = usage.budget_bytes;

@@ -152,18 +152,19 @@ static void pinning_notes(void **state) {
     (void)state;
     char text[OT_MACHINE_NOTE_BYTES];
     struct ot_machine m = {.lock_bytes = INT64_MAX, .huge_pages = "madvise"};
-    assert_string_equal(ot_machine_pinning_note(&m, 12 * gib, text), "");
+    assert_string_equal(ot_machine_pinning_note(&m, 12 * gib, true, text), "");
     m.lock_bytes = 8 << 20;
-    assert_string_equal(ot_machine_pinning_note(&m, 8 << 20, text), "");
+    assert_string_equal(ot_machine_pinning_note(&m, 8 << 20, true, text), "");
     assert_string_equal(
-        ot_machine_pinning_note(&m, 12 * gib, text),
+        ot_machine_pinning_note(&m, 12 * gib, true, text),
         "12.0 GiB of pinned memory: locked memory is limited to 8.0 MiB, so disk buffers beyond "
         "that are not registered with the kernel (ulimit -l unlimited)");
+    assert_string_equal(ot_machine_pinning_note(&m, 12 * gib, false, text), "");
     strcpy(m.huge_pages, "never");
-    assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, text), "; huge pages are off"));
+    assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, true, text), "; huge pages are off"));
     m.lock_bytes = INT64_MAX;
-    assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, text), "memory: huge pages are off"));
-    assert_string_equal(ot_machine_pinning_note(&m, 0, text), "");
+    assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, true, text), "memory: huge pages are off"));
+    assert_string_equal(ot_machine_pinning_note(&m, 0, true, text), "");
 }
 
 /* ---- this machine, in a child whose limits are its own ---- */
