@@ -155,10 +155,9 @@ static void pinning_notes(void **state) {
     assert_string_equal(ot_machine_pinning_note(&m, 12 * gib, true, text), "");
     m.lock_bytes = 8 << 20;
     assert_string_equal(ot_machine_pinning_note(&m, 8 << 20, true, text), "");
-    assert_string_equal(
-        ot_machine_pinning_note(&m, 12 * gib, true, text),
-        "12.0 GiB of pinned memory: locked memory is limited to 8.0 MiB, so disk buffers beyond "
-        "that are not registered with the kernel (ulimit -l unlimited)");
+    assert_string_equal(ot_machine_pinning_note(&m, 12 * gib, true, text),
+                        "12.0 GiB of pinned memory: locked memory is limited to 8.0 MiB, so disk buffers "
+                        "are not registered with the kernel, which costs CPU time (ulimit -l unlimited)");
     assert_string_equal(ot_machine_pinning_note(&m, 12 * gib, false, text), "");
     strcpy(m.huge_pages, "never");
     assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, true, text), "; huge pages are off"));
