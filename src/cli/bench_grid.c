@@ -147,21 +147,11 @@ static void add_step(struct maker *m, int64_t step_tokens) {
     add_planned(m, step_tokens);
 }
 
-static int check_steps(const struct ot_bench_grid *grid) {
-    int64_t sequence = grid->plan.sequence_tokens;
-    for (int i = 0; i < grid->step_tokens.n; i++)
-        if (grid->step_tokens.values[i] < sequence)
-            return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence of --seq-len %lld",
-                           (long long)grid->step_tokens.values[i], (long long)sequence);
-    return 0;
-}
-
 int ot_bench_grid_make(const struct ot_bench_grid *grid, struct ot_bench_point points[OT_BENCH_MAX_POINTS],
                        int *n) {
     struct maker m = {.grid = grid, .points = points};
     int64_t sequence = grid->plan.sequence_tokens, largest = 0;
     *n = 0;
-    OT_TRY(check_steps(grid));
     for (int i = 0; i < grid->step_tokens.n; i++) {
         int64_t whole = grid->step_tokens.values[i] / sequence * sequence;
         largest = whole > largest ? whole : largest;
@@ -177,6 +167,9 @@ int ot_bench_grid_make(const struct ot_bench_grid *grid, struct ot_bench_point p
                        "more than %d points; give fewer values to --tokens-per-step, --gpu-mem or "
                        "--micro-batch",
                        OT_BENCH_MAX_POINTS);
+    if (m.n == 0)
+        return ot_fail(OT_E_USAGE, "--micro-batch has more sequences than the largest step: %lld",
+                       (long long)(largest / sequence));
     *n = m.n;
     return 0;
 }

@@ -15,14 +15,14 @@ struct ot_bench_grid {
     /* chain, sequence_tokens, clip, budgets (of the device: the most that may be used) and what else is
      * common to all points; homes, step_sequences and micro_sequences are set here */
     struct ot_plan_request plan;
-    struct ot_count_list step_tokens; /* not empty */
+    struct ot_count_list step_tokens; /* not empty, none less than a sequence */
     struct ot_count_list gpu_bytes;   /* empty: chosen */
     struct ot_count_list micro_sequences;
     bool nvme; /* there are directories for it */
 };
 
 /* In the order in which to run them: smaller steps first. Errors: OT_E_USAGE: more points than
- * OT_BENCH_MAX_POINTS, a step shorter than a sequence. */
+ * OT_BENCH_MAX_POINTS, or none. */
 int ot_bench_grid_make(const struct ot_bench_grid *grid, struct ot_bench_point points[OT_BENCH_MAX_POINTS],
                        int *n);
 

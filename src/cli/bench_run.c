@@ -33,6 +33,7 @@ struct bench_run {
     int32_t *rows; /* tokens, targets, position, row_start [tokens of a step] each */
     struct ot_micro_batch *micro;
     struct ot_step_input input;
+    struct ot_store_usage before;
 };
 
 /* ---- the peak of the process ---- */
@@ -86,6 +87,11 @@ static void note_plan(struct bench_run *b) {
     for (int tier = 0; tier < OT_TIER_COUNT; tier++)
         r->planned_bytes[tier] = (int64_t)ot_ledger_total(&plan->ledger, (enum ot_tier)tier);
     r->planned_bytes[OT_TIER_GPU] += (int64_t)b->session.workspace_bytes;
+    const struct ot_prediction *prediction = &b->session.prediction;
+    r->predicted_seconds = prediction->step_seconds;
+    memcpy(r->predicted_lanes.busy, prediction->busy, sizeof prediction->busy);
+    memcpy(r->predicted_lanes.exposed, prediction->exposed, sizeof prediction->exposed);
+    r->predicted_lanes.exposed_host = prediction->exposed_host;
 }
 
 /* FNV-1a, 64 bits. */
@@ -204,6 +210,7 @@ static int warm_up(struct bench_run *b) {
     if (tune > 0)
         OT_TRY(ot_engine_tune(engine, tune < 3 ? tune : 3, &tuning));
     ot_trace_clear(b->session.trace);
+    ot_engine_store_usage(engine, &b->before);
     return 0;
 }
 
@@ -246,9 +253,13 @@ static void note_steps(struct ot_bench_result *r, double *seconds, int n) {
     r->tokens_per_second = (double)r->point.step_tokens / r->step_seconds;
 }
 
-static int note_trace(struct bench_run *b) {
+static int note_lanes(struct bench_run *b, int steps) {
     struct ot_bench_result *r = b->result;
     struct ot_trace_summary sum;
+    struct ot_store_usage after;
+    ot_engine_store_usage(b->session.engine, &after);
+    r->nvme_read_bytes = (after.read_bytes - b->before.read_bytes) / steps;
+    r->nvme_write_bytes = (after.written_bytes - b->before.written_bytes) / steps;
     OT_TRY(ot_trace_summarise(b->session.trace, &sum));
     double n = sum.steps > 0 ? (double)sum.steps : 1;
     for (int l = 0; l < OT_LANE_COUNT; l++) {
@@ -285,7 +296,7 @@ static int measure(struct bench_run *b) {
     }
     note_steps(b->result, seconds + 1, done - 1);
     note_memory(b);
-    OT_TRY(note_trace(b));
+    OT_TRY(note_lanes(b, done));
     b->result->status = OT_BENCH_DONE;
     return 0;
 }
@@ -308,8 +319,9 @@ static int note_failure(struct ot_bench_result *r, enum ot_bench_status status, 
     return 0;
 }
 
-int ot_bench_measure(const struct ot_options *options, const struct ot_bench_pace *pace,
-                     const struct ot_bench_result *earlier, int n_earlier, struct ot_bench_result *result) {
+int ot_bench_measure(const struct ot_options *options, const struct ot_costs *costs,
+                     const struct ot_bench_pace *pace, const struct ot_bench_result *earlier, int n_earlier,
+                     struct ot_bench_result *result) {
     struct bench_run *b = calloc(1, sizeof *b);
     if (!b)
         return ot_fail(OT_E_BUDGET, "no memory");
@@ -319,6 +331,7 @@ int ot_bench_measure(const struct ot_options *options, const struct ot_bench_pac
     choose_options(b, options);
     forget_peak();
     int rc = ot_session_open_model(&b->options, &b->session);
+    b->session.costs = costs;
     rc = rc == 0 ? make_plan(b) : rc;
     if (rc < 0) {
         rc = note_failure(result, rc == -OT_E_BUDGET || rc == -OT_E_USAGE ? OT_BENCH_UNFIT : OT_BENCH_FAILED,

@@ -8,6 +8,7 @@
 #ifndef OT_CLI_BENCH_RUN_H
 #define OT_CLI_BENCH_RUN_H
 
+#include "offload/costs.h"
 #include "src/cli/bench.h"
 
 struct ot_bench_pace {
@@ -18,9 +19,11 @@ struct ot_bench_pace {
     double measured_over_predicted, guess_seconds;
 };
 
-/* Fills in `result`, whose point is set; what cannot be run is its status, not an error. `earlier` has the
- * n_earlier results so far. Errors: what no other point would do better with (OT_E_INTERNAL, ...). */
-int ot_bench_measure(const struct ot_options *options, const struct ot_bench_pace *pace,
-                     const struct ot_bench_result *earlier, int n_earlier, struct ot_bench_result *result);
+/* costs: of the model on this machine; NULL: nothing is predicted. Fills in `result`, whose point is set;
+ * what cannot be run is its status, not an error. `earlier` has the n_earlier results so far. Errors: what
+ * no other point would do better with (OT_E_INTERNAL, ...). */
+int ot_bench_measure(const struct ot_options *options, const struct ot_costs *costs,
+                     const struct ot_bench_pace *pace, const struct ot_bench_result *earlier, int n_earlier,
+                     struct ot_bench_result *result);
 
 #endif

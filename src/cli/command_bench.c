@@ -1,5 +1,4 @@
 /* offload-train bench: a grid of points, each measured, and the files about them. */
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +8,11 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/bench_files.h"
-#include "src/cli/bench_grid.h"
 #include "src/cli/bench_record.h"
 #include "src/cli/bench_run.h"
+#include "src/cli/bench_setup.h"
 #include "src/cli/command.h"
 #include "src/cli/lines.h"
-#include "src/cli/session.h"
 #include "src/cli/stop.h"
 #include "src/cli/units.h"
 
@@ -22,98 +20,10 @@ struct bench_command {
     struct ot_options *options;
     struct ot_bench bench;
     struct ot_bench_files files;
-    char device[128], out[PATH_MAX];
+    struct ot_bench_setup setup;
     double began;
     int looked_at; /* points so far */
 };
-
-/* ---- what to run ---- */
-
-static int choose_out(struct bench_command *c, const struct ot_session *s) {
-    char name[NAME_MAX];
-    if (c->options->out)
-        return 0;
-    OT_TRY(ot_session_short_name(s, name, sizeof name));
-    int n = snprintf(c->out, sizeof c->out, "out/%s-bench", name);
-    if (n < 0 || (size_t)n >= sizeof c->out)
-        return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
-    ot_options_choose_text(c->options, "out", c->out);
-    return 0;
-}
-
-/* Sequences as in training, and steps of one and of four. */
-static int choose_steps(struct ot_options *o, int64_t max_position) {
-    enum { DEFAULT_SEQ_LEN = 2048 };
-    struct ot_count_list *steps = &o->step_tokens_list;
-    if (o->seq_len > max_position)
-        return ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions",
-                       (long long)o->seq_len, (long long)max_position);
-    if (!o->seq_len) {
-        int64_t chosen = max_position < DEFAULT_SEQ_LEN ? max_position : DEFAULT_SEQ_LEN;
-        for (int i = 0; i < steps->n; i++)
-            chosen = steps->values[i] < chosen ? steps->values[i] : chosen;
-        ot_options_choose_count(o, "seq-len", chosen);
-    }
-    if (!steps->n)
-        *steps = (struct ot_count_list){2, {o->seq_len, 4 * o->seq_len}};
-    return 0;
-}
-
-static int make_grid(struct bench_command *c, struct ot_session *s) {
-    struct ot_options *o = c->options;
-    struct ot_bench_point points[OT_BENCH_MAX_POINTS];
-    OT_TRY(ot_model_open(&s->config, s->dtype, o->seq_len, &s->model));
-    struct ot_bench_grid grid = {
-        .plan = {.chain = ot_model_chain(s->model),
-                 .budget_bytes = {s->budget_bytes[OT_TIER_GPU], s->budget_bytes[OT_TIER_HOST]},
-                 .sequence_tokens = o->seq_len,
-                 .train = true,
-                 .clip = true,
-                 .recompute = -1,
-                 .extra_device_bytes = (int64_t)s->workspace_bytes},
-        .step_tokens = o->step_tokens_list,
-        .gpu_bytes = o->gpu_mem_list,
-        .micro_sequences = o->micro_batch_list,
-        .nvme = o->nvme.n > 0,
-    };
-    OT_TRY(ot_bench_grid_make(&grid, points, &c->bench.n));
-    for (int i = 0; i < c->bench.n; i++)
-        c->bench.results[i].point = points[i];
-    return 0;
-}
-
-static int64_t largest(const struct ot_count_list *list) {
-    int64_t most = 0;
-    for (int i = 0; i < list->n; i++)
-        most = list->values[i] > most ? list->values[i] : most;
-    return most;
-}
-
-/* The session is opened to learn what there is, and closed before the first point opens its own. */
-static int prepare(struct bench_command *c) {
-    struct ot_options *o = c->options;
-    struct ot_session s;
-    int rc;
-    o->gpu_mem = largest(&o->gpu_mem_list);
-    OT_TRY_GOTO(ot_session_open_model(o, &s), rc, out);
-    if (!o->optimizer_threads)
-        ot_options_choose_count(o, "optimizer-threads", o->threads);
-    OT_TRY_GOTO(choose_out(c, &s), rc, out);
-    OT_TRY_GOTO(choose_steps(o, s.config.max_position), rc, out);
-    OT_TRY_GOTO(make_grid(c, &s), rc, out);
-    snprintf(c->device, sizeof c->device, "%s", ot_device_name(s.device));
-    c->bench.model = o->model;
-    c->bench.params = ot_model_param_count(&s.config);
-    c->bench.device = c->device;
-    c->bench.dtype = ot_dtype_name(s.dtype);
-    c->bench.cores = s.machine.cores;
-    c->bench.ram_bytes = s.machine.ram_bytes;
-    c->bench.began = time(NULL);
-    c->began = ot_clock_seconds();
-out:
-    ot_session_close(&s);
-    return rc;
-}
 
 /* ---- files ---- */
 
@@ -218,7 +128,7 @@ static int run_point(struct bench_command *c, int index) {
         r->status = OT_BENCH_NO_TIME;
         snprintf(r->reason, OT_BENCH_REASON_BYTES, "no time was left; raise --minutes");
     } else {
-        OT_TRY(ot_bench_measure(c->options, &pace, c->bench.results, index, r));
+        OT_TRY(ot_bench_measure(c->options, &c->setup.costs, &pace, c->bench.results, index, r));
     }
     r->seconds = ot_clock_seconds() - since;
     ot_string_keep_line(r->reason);
@@ -278,7 +188,8 @@ int ot_command_bench(struct ot_options *options) {
         return ot_fail(OT_E_BUDGET, "no memory");
     c->options = options;
     c->files.csv = -1;
-    OT_TRY_GOTO(prepare(c), rc, out);
+    c->began = ot_clock_seconds();
+    OT_TRY_GOTO(ot_bench_setup_make(options, &c->bench, &c->setup), rc, out);
     OT_TRY_GOTO(ot_bench_files_open(options->out, &c->files), rc, out);
     OT_TRY_GOTO(append_csv(c, -1), rc, out);
     print_head(c);
@@ -289,6 +200,7 @@ int ot_command_bench(struct ot_options *options) {
     rc = finish(c);
 out:
     ot_bench_files_close(&c->files);
+    ot_bench_setup_free(&c->setup);
     free(c);
     return rc;
 }

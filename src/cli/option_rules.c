@@ -187,6 +187,17 @@ static int check_plan(const struct ot_options *o) {
     return check_step(o);
 }
 
+static int check_bench(const struct ot_options *o) {
+    for (int i = 0; i < o->step_tokens_list.n; i++)
+        if (o->step_tokens_list.values[i] < o->seq_len)
+            return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence of --seq-len %lld",
+                           (long long)o->step_tokens_list.values[i], (long long)o->seq_len);
+    if (o->time_per_point > o->minutes * 60)
+        return ot_fail(OT_E_USAGE, "--time-per-point %g s is longer than all of --minutes %g",
+                       o->time_per_point, o->minutes);
+    return 0;
+}
+
 int ot_options_check(struct ot_options *options) {
     OT_TRY(check_pairs(options));
     OT_TRY(check_required(options));
@@ -194,6 +205,8 @@ int ot_options_check(struct ot_options *options) {
         return check_train(options);
     if (options->command == OT_COMMAND_PLAN)
         return check_plan(options);
+    if (options->command == OT_COMMAND_BENCH)
+        return check_bench(options);
     if (options->command == OT_COMMAND_GENERATE && ot_options_given(options, "temperature") &&
         options->temperature == 0 &&
         (ot_options_given(options, "top-p") || ot_options_given(options, "seed")))

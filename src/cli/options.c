@@ -41,6 +41,10 @@ void ot_options_choose_count(struct ot_options *options, const char *name, int64
     *(int64_t *)choose(options, name) = value;
 }
 
+void ot_options_choose_list(struct ot_options *options, const char *name, struct ot_count_list list) {
+    *(struct ot_count_list *)choose(options, name) = list;
+}
+
 void ot_options_choose_real(struct ot_options *options, const char *name, double value) {
     *(double *)choose(options, name) = value;
 }

@@ -207,6 +207,7 @@ void ot_options_free(struct ot_options *options);
 bool ot_options_given(const struct ot_options *options, const char *name);
 /* What the program chose for an option that was not given; it becomes part of the record. */
 void ot_options_choose_count(struct ot_options *options, const char *name, int64_t value);
+void ot_options_choose_list(struct ot_options *options, const char *name, struct ot_count_list list);
 void ot_options_choose_real(struct ot_options *options, const char *name, double value);
 void ot_options_choose_text(struct ot_options *options, const char *name, const char *value); /* borrowed */
 void ot_options_choose_index(struct ot_options *options, const char *name, int value);

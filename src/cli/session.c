@@ -144,7 +144,8 @@ int ot_session_open_model(struct ot_options *options, struct ot_session *out) {
     ot_options_choose_index(options, "init", OT_CHOICE_INIT_RANDOM);
     OT_TRY(open_machine(options, out));
     OT_TRY(open_model_files(out));
-    return ot_session_open_device(out);
+    OT_TRY(ot_session_open_device(out));
+    return ot_session_open_store(out);
 }
 
 int ot_session_open_machine(struct ot_options *options, struct ot_session *out) {
@@ -228,7 +229,14 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
         .extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes),
         .extra_host_bytes = need->host_bytes,
     };
-    OT_TRY(ot_plan_make(&request, &s->plan));
+    if (s->costs && need->train) {
+        struct ot_planner_result chosen;
+        OT_TRY(ot_planner_choose(&request, s->costs, &chosen));
+        s->plan = chosen.plan;
+        s->prediction = chosen.prediction;
+    } else {
+        OT_TRY(ot_plan_make(&request, &s->plan));
+    }
     return ot_session_check_free(s);
 }
 

@@ -13,6 +13,7 @@
 #include "kernels/device.h"
 #include "models/model.h"
 #include "offload/engine.h"
+#include "offload/planner.h"
 #include "offload/store.h"
 #include "offload/topology.h"
 #include "src/cli/machine.h"
@@ -45,7 +46,9 @@ struct ot_session {
     size_t budget_bytes[OT_TIER_COUNT];
     struct ot_store_dir store_dirs[OT_STORE_MAX_DIRS]; /* with what may be used of each */
     struct ot_store_config store;                      /* n_dirs 0 without --nvme */
+    const struct ot_costs *costs; /* borrowed, set before plan: what to choose it by; NULL: what fits */
     struct ot_plan plan;
+    struct ot_prediction prediction; /* zero without costs */
     size_t workspace_bytes;       /* what the device's ops work in, of the gpu budget */
     size_t cache_bytes;           /* of the key/value cache for generation, beside the plan's own bytes */
     struct ot_topology *topology; /* as the device sees it */

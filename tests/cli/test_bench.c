@@ -108,9 +108,10 @@ static void what_is_given_is_the_grid(void **state) {
     }
     grid.gpu_bytes = (struct ot_count_list){6, {1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 6 << 20}};
     check_fails(ot_bench_grid_make(&grid, points, &n), OT_E_USAGE, "more than 64 points; give fewer");
-    grid.step_tokens = (struct ot_count_list){1, {127}};
+    grid.gpu_bytes.n = 1;
+    grid.micro_sequences = (struct ot_count_list){1, {17}};
     check_fails(ot_bench_grid_make(&grid, points, &n), OT_E_USAGE,
-                "--tokens-per-step 127 is less than one sequence of --seq-len 128");
+                "--micro-batch has more sequences than the largest step: 16");
     ot_model_close(model);
 }
 
@@ -170,6 +171,8 @@ static void lists_are_read_and_recorded(void **state) {
         {"bench m --minutes 0", "wants a number from 0.01 to 10080"},
         {"bench m --minutes -5", "wants a number from 0.01"},
         {"bench m --time-per-point 0", "wants a number from 0.1"},
+        {"bench m --time-per-point 61 --minutes 1", "is longer than all of --minutes 1"},
+        {"bench m --seq-len 64 --tokens-per-step 4k,32", "32 is less than one sequence of --seq-len 64"},
         {"bench m --data d.jsonl", "--data has no effect with bench"},
         {"bench m --io-engine pool", "--io-engine has no effect without --nvme"},
         {"train --model m --data d --tokens-per-step 4k,8k", "wants a whole number from 8"},

@@ -56,6 +56,8 @@ class Bench(program.ProgramTest):
                                    delta=0.02 * point["planned_gpu_bytes"])
             self.assertGreater(point["process_peak_bytes"], point["gpu_peak_bytes"])
             self.assertGreater(point["busy_compute_seconds"], 0)
+            self.assertGreater(point["predicted_step_seconds"], 0)
+            self.assertGreater(point["predicted_busy_compute_seconds"], 0)
             self.assertEqual(point["micro_batch"] * point["micro_batches"] * 64, point["tokens_per_step"])
         for tokens in (256, 512):
             here = [point for point in done if point["tokens_per_step"] == tokens]
