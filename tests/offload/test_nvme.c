@@ -157,13 +157,16 @@ static void random_plans(void **state) {
 struct bad_disk {
     struct ot_io_calls calls;
     atomic_long operations;
-    atomic_long fail_at; /* this operation and all after it fail; 0: none */
+    atomic_long fail_at;  /* this operation and all after it fail; 0: none */
+    atomic_long hangs_at; /* this one takes three seconds */
     int error;
 };
 
 /* Short, interrupted, put off, and late, by turns and without order. */
 static ssize_t storm(struct bad_disk *disk, long operation, size_t bytes) {
     uint64_t random = ot_random_below(3, ot_random_stream(OT_RANDOM_TEST, 5, 5), (uint64_t)operation, 8);
+    if (operation == disk->hangs_at)
+        sleep(3);
     if (disk->fail_at && operation >= disk->fail_at)
         return -disk->error;
     if (random == 0)
@@ -258,6 +261,48 @@ static void failures_end_the_run(void **state) {
         }
 }
 
+/* What is said on stderr meanwhile: which lane is stuck, and on what. */
+static void a_stuck_disk_is_named(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct tiny_batch *batch = malloc(sizeof *batch);
+    struct ot_step_result result;
+    struct bad_disk disk;
+    char text[2048] = "";
+    assert_non_null(batch);
+    make_bad(&disk, 0);
+    tiny_defaults(&run, 2, false, OT_BF16);
+    run.io = OT_IO_POOL;
+    run.io_calls = &disk.calls;
+    run.stall_seconds = 1;
+    tiny_plan(&run, OT_HOME_NVME, OT_HOME_HOST, OT_HOME_GPU, 2);
+    tiny_open(&run, &tiny);
+    tiny_fill_batch(batch, run.config.vocab, 0, TINY_STEP_SEQUENCES, run.micro_sequences);
+    check_ok(ot_engine_submit(tiny.engine, &batch->input)); /* writes the weights that were set */
+    check_ok(ot_engine_result(tiny.engine, &result));
+    check_ok(ot_engine_drain(tiny.engine));
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    disk.hangs_at = disk.operations + 1;
+    int rc = ot_engine_eval(tiny.engine, &batch->micro[0], (float *)batch->targets);
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    check_ok(rc);
+    rewind(file);
+    assert_true(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    assert_non_null(strstr(text, "no progress for"));
+    assert_non_null(strstr(text, "lane nvme_read is at nvme read"));
+    tiny_close(&tiny);
+    ot_plan_free(&run.plan);
+    free(batch);
+}
+
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
@@ -267,6 +312,7 @@ int main(void) {
         cmocka_unit_test(homes_without_clipping),
         cmocka_unit_test(ring_depths),
         cmocka_unit_test(random_plans),
+        cmocka_unit_test(a_stuck_disk_is_named),
         cmocka_unit_test(storms_change_nothing),
         cmocka_unit_test(failures_end_the_run),
     };

@@ -304,6 +304,7 @@ void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
                                       .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, run->clip},
                                       .optimizer_threads = run->optimizer_threads,
                                       .store = nvme ? &store : NULL,
+                                      .stall_seconds = run->stall_seconds,
                                       .delay_seed = run->delay_seed};
     check_ok(ot_engine_open(&config, &out->engine));
     set_weights(out->engine, out->model);

@@ -26,6 +26,7 @@ struct tiny_run {
     size_t chunk_bytes;
     int io_depth;
     const struct ot_io_calls *io_calls;
+    double stall_seconds;
     struct ot_plan plan; /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
 };
 
