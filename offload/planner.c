@@ -44,6 +44,12 @@ static bool same_plan(const struct ot_plan *a, const struct ot_plan *b) {
            a->activation_slots == b->activation_slots && a->host_activation_slots == b->host_activation_slots;
 }
 
+/* What plans are compared by: predictions are of full micro-batches, so that steps of other micro-batches have
+ * other tokens. */
+static double seconds_per_token(const struct ot_prediction *p) {
+    return p->step_seconds / p->tokens;
+}
+
 /* Makes and simulates the plan of a request and takes it where it is faster than the best by more than `gain`
  * of its time. 1: taken, 0: not, or there is no such plan; < 0: an error. */
 static int try_request(struct search *s, const struct ot_plan_request *request, double gain) {
@@ -56,7 +62,7 @@ static int try_request(struct search *s, const struct ot_plan_request *request, 
     if (!same_plan(&plan, &best->plan)) {
         best->tried++;
         rc = ot_simulate_plan(request->chain, &plan, s->costs, &prediction);
-        if (rc == 0 && prediction.step_seconds < best->prediction.step_seconds * (1 - gain))
+        if (rc == 0 && seconds_per_token(&prediction) < seconds_per_token(&best->prediction) * (1 - gain))
             rc = 1;
     }
     if (rc > 0) {
@@ -294,6 +300,8 @@ failed:
 
 /* ---- explaining ---- */
 
+static const char TWICE_THE_TOKENS[] = "twice the tokens a step";
+
 static void find_bound(const struct ot_prediction *p, struct ot_explanation *out) {
     double most = p->busy[OT_LANE_COMPUTE];
     out->bound = OT_LANE_COMPUTE;
@@ -305,21 +313,21 @@ static void find_bound(const struct ot_prediction *p, struct ot_explanation *out
     out->bound_share = p->step_seconds > 0 ? most / p->step_seconds : 0;
 }
 
-/* The planner once more. A plan of the same step that is slower than the chosen one comes of the search's
- * grain, or of a list schedule that more of a thing happens to disturb: one would go on as now. */
+/* The planner once more. With more of a thing a plan may come out slower than the chosen one: of the search's
+ * grain, or of a list schedule that more happens to disturb. One would go on as now. */
 static int ask(const struct ot_plan_request *request, const struct ot_costs *costs,
                const struct ot_planner_result *chosen, const char *what, struct ot_explanation *out) {
     struct ot_planner_result with;
-    const struct ot_prediction *now = &chosen->prediction;
+    bool more = what != TWICE_THE_TOKENS;
     int rc = ot_planner_choose(request, costs, &with);
     if (rc == -OT_E_BUDGET || rc == -OT_E_USAGE)
         return 0; /* twice the tokens may not fit: no answer, then */
     OT_TRY(rc);
-    double seconds = with.prediction.step_seconds, tokens = with.prediction.tokens;
+    struct ot_prediction p = with.prediction;
     ot_plan_free(&with.plan);
-    if (tokens == now->tokens && seconds > now->step_seconds)
-        seconds = now->step_seconds;
-    out->ifs[out->n_ifs++] = (struct ot_what_if){what, seconds, seconds > 0 ? tokens / seconds : 0};
+    if (more && seconds_per_token(&p) > seconds_per_token(&chosen->prediction))
+        p = chosen->prediction;
+    out->ifs[out->n_ifs++] = (struct ot_what_if){what, p.step_seconds, p.tokens / p.step_seconds};
     return 0;
 }
 
@@ -359,5 +367,5 @@ int ot_planner_explain(const struct ot_plan_request *request, const struct ot_co
     OT_TRY(ask(request, &changed, chosen, "twice the host memory's rate", out));
     *r = costs->rates;
     longer.step_sequences *= 2;
-    return ask(&longer, costs, chosen, "twice the tokens a step", out);
+    return ask(&longer, costs, chosen, TWICE_THE_TOKENS, out);
 }

@@ -219,6 +219,15 @@ static int set_budgets(const struct ot_described_request *rq, struct ot_describe
     return 0;
 }
 
+void ot_cards_set_disk(double read_bytes, double write_bytes, struct ot_rates *rates) {
+    rates->nvme_read_bytes = either(read_bytes, DISK_READ_BYTES);
+    rates->nvme_write_bytes = either(write_bytes, DISK_WRITE_BYTES);
+    /* Half of each, one after the other: what a drive does that gains nothing by doing both. */
+    rates->nvme_mixed_bytes = 2 / (1 / rates->nvme_read_bytes + 1 / rates->nvme_write_bytes);
+    if (rates->crc_bytes == 0)
+        rates->crc_bytes = CRC_BYTES;
+}
+
 static void set_rates(const struct ot_described_request *rq, struct ot_described *out) {
     const struct ot_card *card = out->card;
     struct ot_rates *r = &out->rates;
@@ -241,12 +250,8 @@ static void set_rates(const struct ot_described_request *rq, struct ot_described
     r->cores = cores;
     r->crc_bytes = CRC_BYTES;
     r->task_seconds = TASK_SECONDS;
-    if (out->budget_bytes[OT_TIER_NVME] == 0)
-        return;
-    r->nvme_read_bytes = either(rq->nvme_read, DISK_READ_BYTES);
-    r->nvme_write_bytes = either(rq->nvme_write, DISK_WRITE_BYTES);
-    /* Half of each, one after the other: what a drive does that gains nothing by doing both. */
-    r->nvme_mixed_bytes = 2 / (1 / r->nvme_read_bytes + 1 / r->nvme_write_bytes);
+    if (out->budget_bytes[OT_TIER_NVME] > 0)
+        ot_cards_set_disk(rq->nvme_read, rq->nvme_write, r);
 }
 
 int ot_cards_describe(const struct ot_described_request *request, struct ot_described *out) {

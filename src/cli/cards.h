@@ -56,6 +56,8 @@ struct ot_described {
 
 /* Errors: OT_E_USAGE: no such name (the nearest is said); OT_E_BUDGET: more memory than the card has. */
 int ot_cards_describe(const struct ot_described_request *request, struct ot_described *out);
+/* The rates of disks that nobody has measured: what was said, else assumed (0). */
+void ot_cards_set_disk(double read_bytes, double write_bytes, struct ot_rates *rates);
 /* What was assumed and not said: "RAM of 64 GiB, 60 GB/s of memory"; "" where nothing was. */
 const char *ot_cards_assumed(const struct ot_described_request *request, const struct ot_described *machine,
                              char *text, size_t bytes);

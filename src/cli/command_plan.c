@@ -8,18 +8,18 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
+#include "src/cli/plan_machine.h"
 #include "src/cli/plan_view.h"
 #include "src/cli/run_shape.h"
 #include "src/cli/units.h"
 #include "src/files/model_dir.h"
 #include "src/files/resolve.h"
 
-enum { MICRO_TOKENS = 4096, MAX_TRACED_TASKS = 250000 };
+enum { MAX_TRACED_TASKS = 250000 };
 
 struct plan_run {
     struct ot_options *options;
-    struct ot_described described;
-    char machine[160], assumed[256];
+    struct ot_plan_machine machine;
     struct ot_resolved resolved;
     struct ot_model_config config;
     struct ot_model *model;
@@ -27,7 +27,6 @@ struct plan_run {
     struct ot_plan_request request;
     struct ot_planner_result chosen;
     struct ot_explanation explanation;
-    struct ot_plan_view view;
 };
 
 /* ---- the model ---- */
@@ -56,64 +55,6 @@ static int read_model(struct plan_run *run) {
     OT_TRY(ot_model_dir_open(run->resolved.path, &dir));
     run->config = ot_model_dir_facts(dir)->config;
     ot_model_dir_close(dir);
-    return 0;
-}
-
-/* ---- the machine ---- */
-
-/* The bytes of all --nvme: of a described machine the sizes alone count. */
-static int sum_nvme(const struct ot_options *o, int64_t *bytes) {
-    *bytes = 0;
-    for (int i = 0; i < o->nvme.n; i++) {
-        const struct ot_nvme_dir *dir = &o->nvme.dirs[i];
-        int64_t size = dir->bytes;
-        if (size == 0 && !ot_option_read_size(dir->path, &size))
-            return ot_fail(OT_E_USAGE,
-                           "--nvme %.200s: a described machine's disk needs a size, such as --nvme 500G",
-                           dir->path);
-        *bytes += size;
-    }
-    return 0;
-}
-
-static int choose_dtype(struct plan_run *run) {
-    static const enum ot_dtype dtypes[] = {
-        [OT_CHOICE_DTYPE_BF16] = OT_BF16, [OT_CHOICE_DTYPE_FP32] = OT_F32, [OT_CHOICE_DTYPE_FP16] = OT_F16};
-    struct ot_described *machine = &run->described;
-    if (run->options->dtype == OT_CHOICE_DTYPE_AUTO) {
-        ot_options_choose_index(run->options, "dtype",
-                                machine->dtype == OT_F16 ? OT_CHOICE_DTYPE_FP16 : OT_CHOICE_DTYPE_BF16);
-        return 0;
-    }
-    enum ot_dtype wanted = dtypes[run->options->dtype];
-    if (wanted == OT_F32 || (wanted == OT_BF16 && machine->dtype == OT_F16))
-        return ot_fail(OT_E_USAGE, "--dtype %s: the peak of %s in it is not in the table; give --dtype %s",
-                       ot_dtype_name(wanted), machine->card->title, ot_dtype_name(machine->dtype));
-    machine->dtype = wanted;
-    return 0;
-}
-
-static int describe_machine(struct plan_run *run) {
-    const struct ot_options *o = run->options;
-    struct ot_described *machine = &run->described;
-    struct ot_described_request request = {.name = o->gpu,
-                                           .gpu_mem = o->gpu_mem,
-                                           .host_mem = o->host_mem,
-                                           .cores = (int)o->threads,
-                                           .host_bw = o->host_bw,
-                                           .pcie = o->pcie,
-                                           .nvme_read = o->nvme_read,
-                                           .nvme_write = o->nvme_write};
-    OT_TRY(sum_nvme(o, &request.nvme_bytes));
-    OT_TRY(ot_cards_describe(&request, machine));
-    OT_TRY(choose_dtype(run));
-    const struct ot_card *card = machine->card;
-    snprintf(run->machine, sizeof run->machine,
-             "%s%s%s, described: %.1f GiB, %.1f TFLOP/s dense %s, PCIe %d.0 x%d",
-             machine->pod ? machine->pod->title : "", machine->pod ? " with " : "", card->title,
-             card->memory_mib / 1024.0, card->peak_tflops, ot_dtype_name(machine->dtype), card->pcie_gen,
-             card->pcie_lanes);
-    ot_cards_assumed(&request, machine, run->assumed, sizeof run->assumed);
     return 0;
 }
 
@@ -148,7 +89,7 @@ static void make_request(struct plan_run *run) {
     const struct ot_options *o = run->options;
     struct ot_plan_request *rq = &run->request;
     rq->chain = ot_model_chain(run->model);
-    memcpy(rq->budget_bytes, run->described.budget_bytes, sizeof rq->budget_bytes);
+    memcpy(rq->budget_bytes, run->machine.budget_bytes, sizeof rq->budget_bytes);
     rq->micro_sequences = o->micro_batch;
     rq->train = true;
     rq->clip = o->clip > 0;
@@ -159,18 +100,18 @@ static void make_request(struct plan_run *run) {
     rq->slots = (int)o->slots;
     rq->recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL;
     rq->order = (enum ot_order)o->order;
-    rq->extra_device_bytes = (int64_t)run->described.workspace_bytes;
+    rq->extra_device_bytes = (int64_t)run->machine.workspace_bytes;
 }
 
 /* ---- predicting ---- */
 
 static int predict(struct plan_run *run) {
     const struct ot_plan_request *rq = &run->request;
-    double since = ot_clock_seconds();
+    double since;
     char time[OT_TEXT_BYTES];
-    OT_TRY(ot_costs_estimate(rq->chain, &run->described.rates, rq->sequence_tokens,
-                             rq->sequence_tokens > MICRO_TOKENS ? rq->sequence_tokens : MICRO_TOKENS,
-                             &run->costs));
+    OT_TRY(ot_plan_machine_cost(&run->machine, rq->chain, rq->sequence_tokens,
+                                rq->sequence_tokens * rq->step_sequences, &run->costs));
+    since = ot_clock_seconds();
     OT_TRY(ot_planner_choose(rq, &run->costs, &run->chosen));
     ot_log(OT_LOG_INFO, "planned %d plans simulated in %s", run->chosen.tried,
            ot_text_duration(ot_clock_seconds() - since, time));
@@ -204,14 +145,14 @@ out:
 static int show(struct plan_run *run, int64_t steps) {
     const struct ot_options *o = run->options;
     struct ot_plan_view view = {.options = o,
-                                .machine = run->machine,
-                                .assumed = run->assumed,
-                                .card = run->described.card,
+                                .machine = run->machine.name,
+                                .assumed = run->machine.assumed,
+                                .card = run->machine.card,
                                 .model_name = run->resolved.path ? run->resolved.found : o->model,
                                 .model = run->model,
-                                .dtype = run->described.dtype,
-                                .budget_bytes = run->described.budget_bytes,
-                                .workspace_bytes = run->described.workspace_bytes,
+                                .dtype = run->machine.dtype,
+                                .budget_bytes = run->machine.budget_bytes,
+                                .workspace_bytes = run->machine.workspace_bytes,
                                 .seq_len = run->request.sequence_tokens,
                                 .step_sequences = run->request.step_sequences,
                                 .steps = steps,
@@ -227,9 +168,9 @@ static int show(struct plan_run *run, int64_t steps) {
 static int plan(struct plan_run *run) {
     int64_t steps = 0;
     OT_TRY(read_model(run));
-    OT_TRY(describe_machine(run));
+    OT_TRY(ot_plan_machine_open(run->options, &run->machine));
     OT_TRY(shape_run(run, &steps));
-    OT_TRY(ot_model_open(&run->config, run->described.dtype, run->request.sequence_tokens, &run->model));
+    OT_TRY(ot_model_open(&run->config, run->machine.dtype, run->request.sequence_tokens, &run->model));
     make_request(run);
     OT_TRY(predict(run));
     if (run->options->trace)
@@ -248,6 +189,7 @@ int ot_command_plan(struct ot_options *options) {
     ot_plan_free(&run->chosen.plan);
     ot_costs_free(&run->costs);
     ot_model_close(run->model);
+    ot_plan_machine_close(&run->machine);
     ot_resolved_free(&run->resolved);
     free(run);
     return rc;

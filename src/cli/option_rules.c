@@ -33,6 +33,8 @@ static const struct pair dependent[] = {
     {OT_FOR_GENERATE, "prompt-format", "row"},
     {OT_FOR_GENERATE, "top-p", "temperature"},
     {OT_FOR_GENERATE, "seed", "temperature"},
+    {OT_FOR_PLAN, "host-bw", "gpu"},
+    {OT_FOR_PLAN, "pcie", "gpu"},
     {OT_FOR_PLAN, "nvme-read", "nvme"},
     {OT_FOR_PLAN, "nvme-write", "nvme"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
@@ -133,7 +135,6 @@ static int check_required(const struct ot_options *options) {
     case OT_COMMAND_PROBE:
         return 0;
     case OT_COMMAND_PLAN:
-        OT_TRY(require(options, "gpu", "rtx4090"));
         return is_list(options) ? 0 : require(options, "model", "llama-7b");
     case OT_COMMAND_BENCH:
         return require(options, "model", "tinyllama-1.1b");

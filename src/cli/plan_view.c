@@ -26,8 +26,9 @@ static struct answer answer_of(const struct ot_plan_view *v) {
     struct answer a = {.peak = v->card ? v->card->peak_tflops * 1e12 : v->costs->rates.product_flops};
     a.tokens_per_second = p->tokens / p->step_seconds;
     a.mfu = a.peak > 0 ? p->model_flops / p->step_seconds / a.peak : 0;
-    a.run_seconds = (double)v->steps * p->step_seconds;
-    a.run_tokens = (double)v->steps * p->tokens;
+    a.run_tokens =
+        (double)(v->steps * v->step_sequences * v->seq_len); /* the last micro-batch may be short */
+    a.run_seconds = a.run_tokens / a.tokens_per_second;
     a.run_price = a.run_seconds / 3600 * v->options->price;
     a.million_price = 1e6 / a.tokens_per_second / 3600 * v->options->price;
     a.written = p->bytes[OT_LANE_NVME_WRITE];
@@ -45,11 +46,20 @@ static struct ot_ledger whole_ledger(const struct ot_plan_view *v) {
 
 /* ---- text ---- */
 
+/* "152.0 TFLOP", "76.3 GFLOP" */
+static const char *text_flops(double flops, char text[OT_TEXT_BYTES]) {
+    bool big = flops >= 1e12;
+    snprintf(text, OT_TEXT_BYTES, "%.1f %s", flops * (big ? 1e-12 : 1e-9), big ? "TFLOP" : "GFLOP");
+    return text;
+}
+
 static void print_machine(const struct ot_plan_view *v, FILE *out) {
     const struct ot_rates *r = &v->costs->rates;
+    char products[OT_TEXT_BYTES], attention[OT_TEXT_BYTES];
     fprintf(out, "machine %s\n", v->machine);
-    fprintf(out, "        products %.1f TFLOP/s · attention %.1f · device memory %.0f GB/s\n",
-            r->product_flops * 1e-12, r->attention_flops * 1e-12, r->device_bytes * 1e-9);
+    fprintf(out, "        products %s/s · attention %s/s · device memory %.0f GB/s\n",
+            text_flops(r->product_flops, products), text_flops(r->attention_flops, attention),
+            r->device_bytes * 1e-9);
     fprintf(out,
             "        link %.1f GB/s to the device, %.1f back, %.1f both · host memory %.1f GB/s, %d cores\n",
             r->h2d_bytes * 1e-9, r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9, r->cores);
@@ -84,6 +94,15 @@ static void print_plan(const struct ot_plan_view *v, FILE *out) {
         fprintf(out, "%s\n", lines[i]);
 }
 
+/* Times of one step are all in its unit. */
+struct step_unit {
+    const char *name;
+    double per_second;
+};
+static struct step_unit unit_of(const struct ot_prediction *p) {
+    return p->step_seconds < 1 ? (struct step_unit){"ms", 1e3} : (struct step_unit){"s", 1};
+}
+
 /* Tenths of a percent, rounded so that the rows add up to 100. */
 static double next_share(double part, double whole, double *sum) {
     double before = round(1000 * *sum / whole);
@@ -91,44 +110,45 @@ static double next_share(double part, double whole, double *sum) {
     return (round(1000 * *sum / whole) - before) / 10;
 }
 
-/* A row a lane: how long it is busy, and its part of the step: compute's own time, and the time that compute
- * waits for the others. The parts add up. */
+/* A row a lane: how long it is busy, what it moves, and its part of the step: compute's own time, and the
+ * time that compute waits for the others. The parts add up. */
 static void print_lanes(const struct ot_plan_view *v, FILE *out) {
     const struct ot_prediction *p = &v->chosen->prediction;
+    const struct step_unit unit = unit_of(p);
     double sum = 0, step = p->step_seconds;
-    fprintf(out, "          %-12s %12s %10s %14s %10s\n", "lane", "busy", "moved", "of the step", "");
+    fprintf(out, "          %-12s %11s %-2s %11s %15s\n", "lane", "busy", "", "moved", "of the step");
     for (int i = 0; i < OT_LANE_COUNT; i++) {
         int lane = i == 0 ? OT_LANE_COMPUTE : i <= OT_LANE_COMPUTE ? i - 1 : i; /* compute first */
         bool is_compute = lane == OT_LANE_COMPUTE;
         double part = is_compute ? p->busy[lane] + p->exposed[lane] : p->exposed[lane];
-        char moved[OT_TEXT_BYTES] = "";
-        if (p->busy[lane] == 0 && part == 0)
-            continue;
-        if (p->bytes[lane] > 0)
-            snprintf(moved, sizeof moved, "%.1f GB", p->bytes[lane] * 1e-9);
         double share = next_share(part, step, &sum);
-        fprintf(out, "          %-12s %10.3f s %10s %12.3f s %8.1f %%   %s\n",
-                ot_lane_name((enum ot_lane_id)lane), p->busy[lane], moved, part, share,
-                is_compute ? "computing" : "compute waits for it");
+        char moved[OT_TEXT_BYTES] = "";
+        if (p->bytes[lane] > 0)
+            snprintf(moved, sizeof moved, "%.2f GB", p->bytes[lane] * 1e-9);
+        if (p->busy[lane] * unit.per_second >= 0.0005 || share > 0)
+            fprintf(out, "          %-12s %11.3f %-2s %11s %11.3f %-2s %6.1f %%   %s\n",
+                    ot_lane_name((enum ot_lane_id)lane), p->busy[lane] * unit.per_second, unit.name, moved,
+                    part * unit.per_second, unit.name, share,
+                    is_compute ? "computing" : "compute waits for it");
     }
-    double share = next_share(p->exposed_host, step, &sum);
-    fprintf(out, "          %-12s %12s %10s %12.3f s %8.1f %%   compute waits, nothing runs\n", "none", "",
-            "", p->exposed_host, share);
-    fprintf(out, "          %-12s %12s %10s %12.3f s %8.1f %%\n", "step", "", "", step, 100.0);
+    fprintf(out, "          %-12s %11s %-2s %11s %11.3f %-2s %6.1f %%   compute waits, nothing runs\n",
+            "none", "", "", "", p->exposed_host * unit.per_second, unit.name,
+            next_share(p->exposed_host, step, &sum));
+    fprintf(out, "          %-12s %11s %-2s %11s %11.3f %-2s %6.1f %%\n", "step", "", "", "",
+            step * unit.per_second, unit.name, 100.0);
 }
 
 static void print_time(const struct ot_plan_view *v, FILE *out) {
     const struct ot_prediction *p = &v->chosen->prediction;
+    const struct step_unit unit = unit_of(p);
     struct answer a = answer_of(v);
-    char rate[OT_TEXT_BYTES];
-    fprintf(out, "time    %.3f s a step · %s tokens/s\n", p->step_seconds,
+    char rate[OT_TEXT_BYTES], work[OT_TEXT_BYTES], peak[OT_TEXT_BYTES];
+    fprintf(out, "time    %.3f %s a step · %s tokens/s\n", p->step_seconds * unit.per_second, unit.name,
             ot_text_count((int64_t)round(a.tokens_per_second), rate));
     if (a.peak > 0)
-        fprintf(out,
-                "        MFU %.1f %% = %.2f TFLOP a step (6 N a token, and attention) / %.3f s / %.1f "
-                "TFLOP/s %s\n",
-                100 * a.mfu, p->model_flops * 1e-12, p->step_seconds, a.peak * 1e-12,
-                v->card ? "of the data sheet" : "of the best product measured");
+        fprintf(out, "        MFU %.1f %% = %s a step (6 N a token, and attention) / %.3f %s / %s/s %s\n",
+                100 * a.mfu, text_flops(p->model_flops, work), p->step_seconds * unit.per_second, unit.name,
+                text_flops(a.peak, peak), v->card ? "of the data sheet" : "of the best product measured");
     print_lanes(v, out);
 }
 
@@ -158,22 +178,22 @@ static void print_run(const struct ot_plan_view *v, FILE *out) {
     fputc('\n', out);
 }
 
-static const char *bound_text(const struct ot_explanation *e) {
-    return e->bound == OT_LANE_COMPUTE ? "computing" : "waiting for";
-}
-
 static void print_explanation(const struct ot_plan_view *v, FILE *out) {
     const struct ot_explanation *e = v->explanation;
+    const struct step_unit unit = unit_of(&v->chosen->prediction);
     double now = answer_of(v).tokens_per_second;
     char rate[OT_TEXT_BYTES];
     if (!e)
         return;
-    fprintf(out, "bound   %.1f %% of the step is %s%s%s\n", 100 * e->bound_share, bound_text(e),
-            e->bound == OT_LANE_COMPUTE ? "" : " ",
-            e->bound == OT_LANE_COMPUTE ? "" : ot_lane_name(e->bound));
+    if (e->bound == OT_LANE_COMPUTE)
+        fprintf(out, "bound   computing, %.1f %% of the step\n", 100 * e->bound_share);
+    else
+        fprintf(out, "bound   %s, which compute waits for in %.1f %% of the step\n", ot_lane_name(e->bound),
+                100 * e->bound_share);
     for (int i = 0; i < e->n_ifs; i++)
-        fprintf(out, "%-8s%-30s %10.3f s a step %12s tokens/s %+8.1f %%\n", i ? "" : "if", e->ifs[i].what,
-                e->ifs[i].step_seconds, ot_text_count((int64_t)round(e->ifs[i].tokens_per_second), rate),
+        fprintf(out, "%-7s %-28s %11.3f %s a step %11s tokens/s %+7.1f %%\n", i ? "" : "if", e->ifs[i].what,
+                e->ifs[i].step_seconds * unit.per_second, unit.name,
+                ot_text_count((int64_t)round(e->ifs[i].tokens_per_second), rate),
                 100 * (e->ifs[i].tokens_per_second / now - 1));
 }
 

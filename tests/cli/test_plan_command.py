@@ -12,6 +12,10 @@ SMALL = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--tokens-per-
 
 
 class Plan(program.ProgramTest):
+    def succeed(self, *words, **more):
+        """With a cache of its own: nothing is measured before."""
+        return super().succeed(*words, env={"XDG_CACHE_HOME": self.path("cache")}, **more)
+
     def plan(self, *words):
         """The answer as text and as JSON; nothing but progress on stderr."""
         text = self.succeed(*words)
@@ -24,7 +28,7 @@ class Plan(program.ProgramTest):
         parts = (prediction["busy_seconds"]["compute"] + sum(prediction["exposed_seconds"].values()) +
                  prediction["exposed_host_seconds"])
         self.assertAlmostEqual(parts, prediction["step_seconds"], delta=1e-6 * prediction["step_seconds"])
-        shares = [float(share) for share in re.findall(r" s +([\d.]+) %   comput", text)]
+        shares = [float(share) for share in re.findall(r" m?s +([\d.]+) %   comput", text)]
         self.assertAlmostEqual(sum(shares), 100, delta=1e-6)
         lines = text.splitlines()
         first = next(i for i, line in enumerate(lines) if re.match(r"^ +[GM]iB ", line))
@@ -108,6 +112,23 @@ class Plan(program.ProgramTest):
             if what != "twice the tokens a step":
                 self.assertGreaterEqual(rate, answer["prediction"]["tokens_per_s"] * (1 - 1e-9))
 
+    def test_this_machine_is_measured_once(self):
+        here = ["plan", "--model", "tiny-sql", "--device", "cpu", "--threads", "1", "--gpu-mem", "64M", "--host-mem", "64M",
+                "--tokens-per-step", "4096"]
+        measured = self.succeed(*here, "--json")
+        self.assertIn("measured this machine", measured.err)
+        answer = measured.json()
+        self.assertEqual((answer["machine"]["described"], answer["machine"]["assumed"]), (False, ""))
+        self.assertIn("measured on this machine", answer["prediction"]["basis"])
+        again = self.succeed(*here, "--nvme", "10G", "--nvme-read", "3GB/s", "--home", "state=nvme", "--json")
+        self.assertNotIn("measured this machine", again.err)
+        self.assertEqual(again.json()["machine"]["nvme_read_bytes_per_s"], 3e9)
+        self.assertEqual(again.json()["machine"]["assumed"], "--nvme-write 2.5GB")
+        self.assertGreater(again.json()["prediction"]["bytes"]["nvme_write"], 0)
+        text = self.succeed(*here).out
+        self.assertIn("measured on this machine", text)
+        self.assertRegex(text, r"time +[\d.]+ m?s a step")
+
     def test_a_trace_of_the_prediction(self):
         path = self.path("trace.json")
         self.plan(*SMALL, "--trace", path)
@@ -147,12 +168,15 @@ class Plan(program.ProgramTest):
                 (USAGE, "--epochs has no effect", [*base, "--epochs", "2"]),
                 (USAGE, "contradict", [*base, "--steps", "2", "--tokens", "5k"]),
                 (USAGE, "contradict", [*base, "--device", "cpu"]),
+                (USAGE, "--pcie has no effect without --gpu", ["plan", "--model", "llama-7b", "--pcie", "25GB"]),
+                (USAGE, "do not mix", ["plan", "--model", "tiny-sql", "--nvme", "5G", "--nvme", self.folder]),
+                (USAGE, "which is measured", ["plan", "--model", "tiny-sql", "--nvme", self.folder, "--nvme-read", "1G"]),
                 (USAGE, "--nvme-read has no effect", [*base, "--nvme-read", "6GB"]),
-                (USAGE, "needs a size", [*base, "--nvme", "/mnt/a"]),
+                (USAGE, "the size is needed", [*base, "--nvme", "/mnt/a"]),
                 (USAGE, "bytes a second", [*base, "--pcie", "fast"]),
                 (USAGE, "bytes a second", [*base, "--host-bw", "0"]),
                 (USAGE, "wants a number", [*base, "--price/h", "-1"]),
-                (USAGE, "give --dtype bf16", [*base, "--dtype", "fp32"]),
+                (USAGE, "only the rate in bf16", [*base, "--dtype", "fp32"]),
                 (USAGE, "has no effect with plan", [*base, "--lr", "1e-4"]),
                 (INPUT, "nowhere-7b", ["plan", "--model", "nowhere-7b", "--gpu", "h200"]),
                 (IO, "/nowhere/config.json", ["plan", "--model", "/nowhere/config.json", "--gpu", "h200"]),

@@ -1,0 +1,31 @@
+/* The machine that a plan is for: this one, opened and measured, or one that is described (cards.h), for
+ * which nothing is opened. */
+#ifndef OT_CLI_PLAN_MACHINE_H
+#define OT_CLI_PLAN_MACHINE_H
+
+#include "offload/costs.h"
+#include "src/cli/cards.h"
+#include "src/cli/session.h"
+
+struct ot_plan_machine {
+    char name[200];
+    char assumed[256];          /* what nobody said or measured; "": nothing */
+    const struct ot_card *card; /* NULL: this machine */
+    struct ot_session session;  /* this machine's; nothing in it for another */
+    enum ot_dtype dtype;
+    size_t budget_bytes[OT_TIER_COUNT];
+    size_t workspace_bytes; /* of the gpu budget */
+    struct ot_rates rates;
+};
+
+/* By the options, in which it completes what it chooses. Errors: as ot_session_open_machine and
+ * ot_rates_obtain; as ot_cards_describe; OT_E_USAGE. `out` needs ot_plan_machine_close in either case. */
+int ot_plan_machine_open(struct ot_options *options, struct ot_plan_machine *out);
+void ot_plan_machine_close(struct ot_plan_machine *machine);
+
+/* Times the chain's blocks on this machine, or estimates them for another. Errors: as ot_calibrate and
+ * ot_costs_estimate. */
+int ot_plan_machine_cost(const struct ot_plan_machine *machine, const struct ot_chain *chain,
+                         int64_t sequence_tokens, int64_t step_tokens, struct ot_costs *out);
+
+#endif
