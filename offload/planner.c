@@ -44,7 +44,7 @@ static bool same_plan(const struct ot_plan *a, const struct ot_plan *b) {
            a->activation_slots == b->activation_slots && a->host_activation_slots == b->host_activation_slots;
 }
 
-/* What plans are compared by: predictions are of full micro-batches, so that steps of other micro-batches have
+/* What plans are compared by: predictions are of full micro-batches, so that steps cut in other ones have
  * other tokens. */
 static double seconds_per_token(const struct ot_prediction *p) {
     return p->step_seconds / p->tokens;
