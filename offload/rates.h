@@ -17,10 +17,11 @@ struct ot_rates {
     double d2h_bytes;       /* and to it */
     double both_bytes;      /* sum of both ways at once */
     /* the host */
-    double triad_bytes; /* bytes/s of memory, all cores */
-    double adamw_bytes; /* bytes/s of the optimizer on all its threads, as it counts them (adamw.h) */
-    int cores;
+    double triad_bytes;  /* bytes/s of memory, all cores */
+    double adamw_bytes;  /* bytes/s of the optimizer on all its threads, as it counts them (adamw.h) */
+    int cores;           /* that the process may use */
     bool device_is_host; /* the cpu device: ops, copies and the optimizer share cores and memory */
+    int device_threads, optimizer_threads; /* of the cpu device's ops, of the optimizer; 0: one a core */
     /* the disks, through the store, all directories together */
     double nvme_read_bytes, nvme_write_bytes;
     double nvme_mixed_bytes; /* sum of both ways at once */

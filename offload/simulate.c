@@ -270,6 +270,10 @@ static int take_task(struct sim *sim, enum ot_lane_id l, struct instance **in) {
 
 /* ---- what is shared ---- */
 
+static double threads_of(int threads, const struct ot_rates *rates) {
+    return threads > 0 ? threads : rates->cores;
+}
+
 /* In units a second, while the task runs at full speed. Pages that a disk or the link fills or empties are
  * moved once; on the cpu device a copy reads and writes host memory. Checksums read what the disks move once
  * more. */
@@ -288,11 +292,11 @@ static void set_demand(const struct sim *sim, struct lane *lane, const struct ot
         demand[MEMORY] = on_host ? 2 * rate : rate;
         break;
     case OT_LANE_COMPUTE:
-        demand[CORES] = on_host ? r->cores : 0;
+        demand[CORES] = on_host ? threads_of(r->device_threads, r) : 0;
         demand[MEMORY] = on_host ? rate : 0;
         break;
     case OT_LANE_CPU:
-        demand[CORES] = task->kind == OT_TASK_UPDATE_CPU ? r->cores : 1;
+        demand[CORES] = task->kind == OT_TASK_UPDATE_CPU ? threads_of(r->optimizer_threads, r) : 1;
         demand[MEMORY] = rate;
         break;
     default:

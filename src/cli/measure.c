@@ -100,8 +100,12 @@ static int measure_host(struct measurement *m, bool quick) {
 }
 
 struct ot_rates ot_measure_facts(const struct ot_session *session) {
-    return (struct ot_rates){.cores = (int)session->options->threads,
-                             .device_is_host = session->options->device.kind == OT_DEVICE_CPU};
+    const struct ot_options *o = session->options;
+    return (struct ot_rates){.cores = session->machine.cores,
+                             .device_is_host = o->device.kind == OT_DEVICE_CPU,
+                             .device_threads = (int)o->threads,
+                             .optimizer_threads =
+                                 (int)(o->optimizer_threads ? o->optimizer_threads : o->threads)};
 }
 
 int ot_measure_machine(const struct ot_session *session, bool quick, const struct ot_probe_reader *reader,

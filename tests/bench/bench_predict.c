@@ -1,7 +1,8 @@
 /* Predicted against measured: the time of a training step on the cpu device, over models, dtypes and places
  * where things live. Rates come from a quick probe, block costs from calibration, both in the same run.
  *
- *     bench_predict [THREADS [STEPS]]     default: all CPUs, 6 steps of which the first two do not count
+ *     bench_predict [THREADS [STEPS [MODEL]]]     default: all CPUs, 6 steps of which the first two do not
+ *                                                 count, all models
  *
  * Prints a line a case: step time predicted and measured, and how busy the lanes were (predicted/measured,
  * in hundredths of the step); at the end the median error and the worst. */
@@ -80,7 +81,10 @@ static int add_row(void *context, const struct ot_probe_row *row) {
 static struct ot_rates probe(struct ot_device *device, enum ot_dtype dtype, int threads) {
     struct ot_probe_sums sums = {0};
     struct ot_probe_reader reader = {add_row, &sums};
-    struct ot_rates rates = {.cores = threads, .device_is_host = true};
+    struct ot_rates rates = {.cores = (int)sysconf(_SC_NPROCESSORS_ONLN),
+                             .device_is_host = true,
+                             .device_threads = threads,
+                             .optimizer_threads = threads};
     size_t bytes = ot_probe_buffer_bytes(768, 512);
     must(ot_probe_device(&(struct ot_probe_config){.device = device,
                                                    .dtype = dtype,
@@ -221,7 +225,7 @@ int main(int argc, char **argv) {
     int steps = argc > 2 ? atoi(argv[2]) : 6, n = 0;
     double errors[MOST_CASES];
     if (threads < 1 || steps < 3) {
-        fprintf(stderr, "usage: bench_predict [THREADS [STEPS]], 3 steps or more\n");
+        fprintf(stderr, "usage: bench_predict [THREADS [STEPS [wide|deep|tiny]]], 3 steps or more\n");
         return 2;
     }
     for (enum ot_dtype dtype = OT_F32; dtype <= OT_BF16; dtype++) {
@@ -237,6 +241,8 @@ int main(int argc, char **argv) {
             rates.task_seconds * 1e6);
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             struct ot_model_config config = config_of(&shapes[s]);
+            if (argc > 3 && strcmp(argv[3], shapes[s].name) != 0)
+                continue;
             struct ot_model *model;
             must(ot_model_open(&config, dtype, SEQUENCE, &model));
             for (size_t p = 0; p < sizeof placements / sizeof *placements; p++)

@@ -183,6 +183,11 @@ static void the_host_is_shared(void **state) {
     check_near("two that want all", run_pair(&h, OT_LANE_COMPUTE, 2, OT_LANE_CPU, 6).step_seconds, 8);
     open_hand(&h);
     h.costs.rates.cores = 2;
+    h.costs.rates.device_is_host = true;
+    h.costs.rates.device_threads = h.costs.rates.optimizer_threads = 1;
+    check_near("a core each", run_pair(&h, OT_LANE_COMPUTE, 2, OT_LANE_CPU, 6).step_seconds, 6);
+    open_hand(&h);
+    h.costs.rates.cores = 2;
     h.costs.rates.device_is_host = true; /* three threads on two cores */
     check_near("and one", run_pair(&h, OT_LANE_COMPUTE, 2, OT_LANE_H2D, 2).step_seconds, 3);
     open_hand(&h);
