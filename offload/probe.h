@@ -26,6 +26,7 @@
 
 #include "kernels/ops.h"
 #include "offload/rates.h"
+#include "offload/topology.h"
 
 enum ot_probe_group {
     OT_PROBE_COPY,
@@ -97,12 +98,13 @@ size_t ot_probe_buffer_bytes(int64_t hidden, int64_t tokens);
 enum { OT_PROBE_HOST_LEAST_BYTES = 4 << 20 };
 
 struct ot_probe_host_config {
-    enum ot_dtype dtype;   /* of weights and gradients */
-    int threads;           /* 1, 2, 4 .. and this many are measured; quick: this many alone */
-    int optimizer_threads; /* of training; measured as well */
-    size_t bytes;          /* of memory to work on, at least OT_PROBE_HOST_LEAST_BYTES */
-    double seconds;        /* that one row may measure */
-    bool quick;            /* and the kernel that training uses alone */
+    enum ot_dtype dtype;                /* of weights and gradients */
+    int threads;                        /* 1, 2, 4 .. and this many are measured; quick: this many alone */
+    int optimizer_threads;              /* of training; measured as well */
+    size_t bytes;                       /* of memory to work on, at least OT_PROBE_HOST_LEAST_BYTES */
+    double seconds;                     /* that one row may measure */
+    bool quick;                         /* and the kernel that training uses alone */
+    const struct ot_topology *topology; /* threads and memory are placed as the optimizer's; NULL: nowhere */
     struct ot_probe_reader reader;
 };
 

@@ -31,6 +31,7 @@ struct host {
     int counts[MAX_COUNTS], n_counts;
     double triads[MAX_COUNTS]; /* bytes a second, by count; 0: not measured */
     struct ot_pool *pool;
+    struct ot_topology_binding binding; /* of its threads and of the memory */
 };
 
 /* ---- memory ---- */
@@ -45,6 +46,7 @@ static int open_memory(struct host *h) {
     if (memory == MAP_FAILED || !h->pattern)
         return ot_fail(OT_E_BUDGET, "no memory for a probe of %zu bytes", bytes);
     h->memory = memory;
+    ot_topology_place_memory(&h->binding, memory, bytes);
     madvise(memory, bytes,
             MADV_HUGEPAGE); /* as the engine's arena; whether it helps is the kernel's to say */
     return 0;
@@ -128,7 +130,9 @@ static int use_threads(struct host *h, int threads) {
     ot_pool_close(h->pool);
     h->pool = NULL;
     h->used_bytes = 0;
-    return ot_pool_open(threads, "probe", &h->pool);
+    struct ot_pool_config config = {
+        .threads = threads, .name = "probe", .on_start = ot_topology_place_thread, .arg = &h->binding};
+    return ot_pool_open_with(&config, &h->pool);
 }
 
 static const char *thread_text(int threads, char text[32]) {
@@ -272,7 +276,7 @@ static void add_count(struct host *h, int count) {
 }
 
 int ot_probe_host(const struct ot_probe_host_config *config) {
-    struct host h = {.config = config};
+    struct host h = {.config = config, .binding = {config->topology, OT_ROLE_OPTIMIZER}};
     int rc = 0;
     for (int count = 1; count < config->threads && !config->quick; count *= 2)
         add_count(&h, count);

@@ -172,6 +172,7 @@ static int set_up(struct ot_store *store, const struct ot_store_config *config) 
     store->arena = config->arena;
     store->arena_bytes = config->arena_bytes;
     store->calls = config->calls ? *config->calls : ot_io_system;
+    store->topology = config->topology;
     OT_TRY(lay_out_extents(store, config));
     OT_TRY(make_files(store, config));
     if (!config->no_verify)

@@ -37,6 +37,7 @@
 #include <stdint.h>
 
 #include "offload/io_engine.h"
+#include "offload/topology.h"
 #include "src/base/error.h"
 
 struct ot_store;
@@ -57,9 +58,10 @@ struct ot_store_config {
     const size_t *extent_bytes; /* multiples of OT_STORE_ALIGN */
     void *arena; /* host memory that transfers use most; registered where possible. NULL: none */
     size_t arena_bytes;
-    size_t chunk_bytes;              /* of one I/O; 0: 1 MiB */
-    int depth;                       /* I/Os in flight each way; 0: 32 */
-    const struct ot_io_calls *calls; /* test seam; NULL: the system's */
+    size_t chunk_bytes;                 /* of one I/O; 0: 1 MiB */
+    int depth;                          /* I/Os in flight each way; 0: 32 */
+    const struct ot_topology *topology; /* where threads are bound; outlives the store; NULL: nowhere */
+    const struct ot_io_calls *calls;    /* test seam; NULL: the system's */
 };
 
 /* Reserves the space and starts the threads. Everything is copied. Errors: OT_E_IO (a directory, the space,

@@ -291,6 +291,8 @@ static void *lane_main(void *arg) {
                                          .arena = store->arena,
                                          .arena_bytes = store->arena_bytes,
                                          .calls = &store->calls};
+    struct ot_topology_binding binding = {store->topology, OT_ROLE_IO};
+    ot_topology_place_thread(&binding, lane->write, 2); /* the engine's own threads take after this one */
     struct ot_io_result *results = calloc((size_t)store->depth, sizeof *results);
     int rc = results ? ot_io_engine_open(&config, &lane->engine)
                      : ot_fail(OT_E_BUDGET, "no memory for the NVMe store");

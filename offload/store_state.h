@@ -114,6 +114,7 @@ struct ot_store {
     void *arena;
     size_t arena_bytes;
     struct ot_io_calls calls;
+    const struct ot_topology *topology;
     struct ot_store_lane read, write;
     char *description;
 };

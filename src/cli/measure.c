@@ -94,6 +94,7 @@ static int measure_host(struct measurement *m, bool quick) {
                                           .bytes = choose_host_bytes(s, quick),
                                           .seconds = quick ? seconds / 2 : seconds,
                                           .quick = quick,
+                                          .topology = s->topology,
                                           .reader = {take_row, m}};
     begin_stage(m, "the host: memory and the optimizer");
     return ot_probe_host(&config);

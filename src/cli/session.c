@@ -294,6 +294,7 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
                                : (struct ot_optimizer_config){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f},
         .optimizer_threads = o->optimizer_threads ? (int)o->optimizer_threads : 1,
         .store = s->store.n_dirs ? &s->store : NULL,
+        .topology = s->topology,
         .trace = s->trace,
     };
     OT_TRY(ot_engine_open(&engine, &s->engine));

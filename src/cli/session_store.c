@@ -47,6 +47,7 @@ int ot_session_open_store(struct ot_session *s) {
     s->store = (struct ot_store_config){.n_dirs = o->nvme.n,
                                         .dirs = s->store_dirs,
                                         .engine = (enum ot_io_choice)o->io_engine,
-                                        .no_verify = o->no_io_verify};
+                                        .no_verify = o->no_io_verify,
+                                        .topology = s->topology};
     return 0;
 }
