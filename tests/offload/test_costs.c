@@ -1,0 +1,290 @@
+/* What tasks cost, against what a step must move and compute whatever the schedule. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/costs.h"
+#include "tests/offload/fake_chain.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+static void check_near(const char *what, double got, double want) {
+    if (!(fabs(got - want) <= 1e-9 * fabs(want)))
+        fail_msg("%s: %.15g, not %.15g", what, got, want);
+}
+
+static const struct ot_rates rates = {.product_flops = 1e12,
+                                      .attention_flops = 5e11,
+                                      .device_bytes = 1e11,
+                                      .h2d_bytes = 1e10,
+                                      .d2h_bytes = 2e10,
+                                      .adamw_bytes = 5e10,
+                                      .nvme_read_bytes = 4e9,
+                                      .nvme_write_bytes = 2e9,
+                                      .task_seconds = 1e-6};
+
+/* ---- blocks ---- */
+
+/* Of a chain that does not know its work. */
+static void parameters_make_the_estimate(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_costs costs;
+    fake_open_small(&f, OT_BF16, true);
+    check_ok(ot_costs_estimate(&f.chain, &rates, 512, 2048, &costs));
+    assert_int_equal(costs.n_blocks, f.chain.n_blocks);
+    assert_false(costs.is_measured);
+    for (int b = 0; b < costs.n_blocks; b++) {
+        bool layer = b > 0 && b < costs.n_blocks - 1;
+        double flops = 2 * 1024.0 * (double)(layer ? f.layer_params : f.edge_params);
+        check_near("forward", ot_line_at(costs.blocks[b].forward, 1024), flops / 1e12);
+        check_near("backward", ot_line_at(costs.blocks[b].backward, 1024), 2 * flops / 1e12);
+        check_near("recompute", ot_line_at(costs.blocks[b].recompute, 1024), layer ? flops / 1e12 : 0);
+    }
+    ot_costs_free(&costs);
+    assert_null(costs.blocks);
+}
+
+static void missing_rates_are_named(void **state) {
+    (void)state;
+    static const char *const names[] = {"of products", "of attention", "of device memory",
+                                        "of copies to the device", "of copies from the device"};
+    struct fake f;
+    fake_open_small(&f, OT_BF16, false);
+    for (int i = 0; i < 5; i++) {
+        struct ot_rates some = rates;
+        struct ot_costs costs;
+        double *all[] = {&some.product_flops, &some.attention_flops, &some.device_bytes, &some.h2d_bytes,
+                         &some.d2h_bytes};
+        *all[i] = 0;
+        check_fails(ot_costs_estimate(&f.chain, &some, 512, 2048, &costs), OT_E_USAGE, names[i]);
+    }
+}
+
+static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_part part) {
+    struct ot_block_work work;
+    chain->work(chain->context, block, part, 4096, 2048, &work);
+    return work;
+}
+
+/* Every known model's blocks come to the FLOPs that people count. */
+static void work_adds_up_to_the_models(void **state) {
+    (void)state;
+    for (int i = 0; ot_preset_at(i); i++) {
+        const struct ot_preset *preset = ot_preset_at(i);
+        struct ot_model *model;
+        struct ot_costs costs;
+        check_ok(ot_model_open(&preset->config, OT_BF16, 2048, &model));
+        const struct ot_chain *chain = ot_model_chain(model);
+        check_ok(ot_costs_estimate(chain, &rates, 2048, 4096, &costs));
+        struct ot_plan plan = {.micro_tokens = 4096, .max_micro = 3};
+        double want = 3 * 4096 * ot_model_flops_per_token(&preset->config, 2048);
+        double got = ot_costs_model_flops(&costs, chain, &plan);
+        /* That counts norms and biases as if they were matrices. */
+        if (!(got <= want && got > 0.995 * want))
+            fail_msg("%s: %g FLOPs a step, not %g", preset->name, got, want);
+        for (int b = 0; b < chain->n_blocks; b++) {
+            struct ot_block_work forward = work_of(chain, b, OT_WORK_FORWARD),
+                                 backward = work_of(chain, b, OT_WORK_BACKWARD),
+                                 recompute = work_of(chain, b, OT_WORK_RECOMPUTE);
+            bool layer = b > 0 && b < chain->n_blocks - 1;
+            assert_true(forward.moved_bytes > 0 && backward.moved_bytes > 0);
+            assert_true(layer == (recompute.product_flops > 0));
+            assert_true(layer == (recompute.moved_bytes > 0));
+            assert_true(recompute.product_flops <= forward.product_flops);
+            assert_true(recompute.moved_bytes <= forward.moved_bytes);
+            check_near("backward", backward.product_flops,
+                       (b == chain->n_blocks - 1 ? 3 : 2) * forward.product_flops);
+            check_near("attention", backward.attention_flops, 2.5 * forward.attention_flops);
+        }
+        ot_costs_free(&costs);
+        ot_model_close(model);
+    }
+}
+
+/* A layer of Llama 7B, whose numbers can be worked out. */
+static void a_known_layer(void **state) {
+    (void)state;
+    struct ot_model *model;
+    struct ot_costs costs;
+    check_ok(ot_model_open(&ot_preset_find("llama-7b")->config, OT_BF16, 2048, &model));
+    const struct ot_chain *chain = ot_model_chain(model);
+    struct ot_block_work forward = work_of(chain, 1, OT_WORK_FORWARD),
+                         recompute = work_of(chain, 1, OT_WORK_RECOMPUTE);
+    double h = 4096, ffn = 11008, n = 4096;
+    check_near("products", forward.product_flops, 2 * n * (4 * h * h + 3 * h * ffn));
+    check_near("attention", forward.attention_flops, 4 * n * h * 2049 / 2);
+    check_near("recompute", recompute.product_flops, 2 * n * (4 * h * h + 2 * h * ffn));
+    check_near("moved", forward.moved_bytes, 2 * n * (2 * h + 4 * h + 4 * h + 3 * ffn + 3 * h));
+    check_ok(ot_costs_estimate(chain, &rates, 2048, 4096, &costs));
+    check_near("seconds", ot_line_at(costs.blocks[7].forward, 4096),
+               forward.product_flops / 1e12 + forward.attention_flops / 5e11 + forward.moved_bytes / 1e11);
+    ot_costs_free(&costs);
+    ot_model_close(model);
+}
+
+/* ---- tasks ---- */
+
+/* Sums of a step by kind. */
+struct totals {
+    struct ot_task_cost of[OT_TASK_KINDS];
+    int n[OT_TASK_KINDS];
+};
+
+static void check_lane(const struct ot_task *task, const struct ot_task_cost *cost, bool pure) {
+    const double by_lane[OT_LANE_COUNT] = {1e10, 1e11, 2e10, 5e10, 4e9, 2e9};
+    assert_true(cost->seconds >= rates.task_seconds && isfinite(cost->seconds) && cost->bytes >= 0);
+    if (pure)
+        check_near(ot_task_kind_name(task->kind), cost->seconds,
+                   rates.task_seconds + cost->bytes / by_lane[task->lane]);
+}
+
+static void sum_step(struct tiny_run *run, struct totals *t, struct ot_layout *layout, int64_t *params) {
+    struct ot_model *model;
+    struct ot_schedule schedule;
+    struct ot_costs costs;
+    memset(t, 0, sizeof *t);
+    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+    const struct ot_chain *chain = ot_model_chain(model);
+    check_ok(ot_layout_make(chain, &run->plan, layout));
+    check_ok(ot_schedule_make_train(chain, &run->plan, layout, &schedule));
+    check_ok(ot_costs_estimate(chain, &rates, TINY_SEQUENCE, run->plan.micro_tokens, &costs));
+    for (int i = 0; i < schedule.n_tasks; i++) {
+        const struct ot_task *task = &schedule.tasks[i];
+        struct ot_task_cost cost = ot_costs_of_task(&costs, chain, &run->plan, layout, task);
+        bool block = task->kind == OT_TASK_FORWARD || task->kind == OT_TASK_BACKWARD;
+        check_lane(task, &cost, !block);
+        assert_true(block == (cost.flops > 0) || task->block == 0); /* the embedding multiplies nothing */
+        t->n[task->kind]++;
+        t->of[task->kind].bytes += cost.bytes;
+        t->of[task->kind].flops += cost.flops;
+        t->of[task->kind].seconds += cost.seconds;
+    }
+    *params = 0;
+    for (int s = 0; s < chain->n_slabs; s++)
+        *params += chain->slabs[s].n_params;
+    ot_costs_free(&costs);
+    ot_schedule_free(&schedule);
+    ot_model_close(model);
+}
+
+/* Bytes that AdamW touches for a parameter, and of its state, by dtype. */
+static const double touched[] = {[OT_F32] = 28, [OT_BF16] = 26, [OT_F16] = 28};
+static const double state_of[] = {[OT_F32] = 8, [OT_BF16] = 10, [OT_F16] = 12};
+
+static void every_engine_moves_what_it_must(void **state) {
+    (void)state;
+    for (enum ot_dtype dtype = OT_F32; dtype <= OT_F16; dtype++)
+        for (int engine = 0; engine < OT_TILE_ENGINES; engine++) {
+            struct tiny_run run;
+            struct ot_layout layout;
+            struct totals t;
+            int64_t params;
+            double item = (double)ot_dtype_bytes(dtype);
+            tiny_defaults(&run, 3, false, dtype);
+            tiny_plan(&run, OT_HOME_HOST, engine == OT_TILE_GPU ? OT_HOME_GPU : OT_HOME_HOST, OT_HOME_HOST,
+                      2);
+            if (engine != OT_TILE_GPU)
+                tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1u << engine, 0);
+            for (int s = 0; s < run.plan.n_slabs; s++)
+                run.plan.slabs[s].grads = OT_HOME_HOST;
+            tiny_finish(&run);
+            sum_step(&run, &t, &layout, &params);
+            static const enum ot_task_kind updates[] = {OT_TASK_UPDATE_GPU, OT_TASK_UPDATE_STREAM,
+                                                        OT_TASK_UPDATE_CPU};
+            double n = (double)params, micro = (double)run.plan.max_micro;
+            for (int e = 0; e < OT_TILE_ENGINES; e++)
+                check_near("update", t.of[updates[e]].bytes, e == engine ? n * touched[dtype] : 0);
+            bool streams = engine == OT_TILE_STREAM, leaves = engine != OT_TILE_GPU;
+            check_near("state in", t.of[OT_TASK_STATE_IN].bytes, streams ? n * (state_of[dtype] + item) : 0);
+            check_near("state out", t.of[OT_TASK_STATE_OUT].bytes,
+                       streams ? n * (state_of[dtype] + item) : 0);
+            check_near("gradients", t.of[OT_TASK_GRAD_OUT].bytes, leaves ? n * item : 0);
+            check_near("stored", t.of[OT_TASK_STORE].bytes, leaves ? 0 : n * item);
+            assert_true(t.of[OT_TASK_FETCH].bytes >= n * item);
+            /* Read for the norm; where it is rounded, read again and written. */
+            check_near("finish", t.of[OT_TASK_GRAD_FINISH].bytes, n * (dtype == OT_F32 ? 4 : 8 + item));
+            check_near("batch", t.of[OT_TASK_BATCH_IN].bytes, micro * (double)run.plan.micro_tokens * 16);
+            double boundary = (double)(run.plan.micro_tokens * run.config.hidden) * item;
+            check_near("boundaries", t.of[OT_TASK_BOUNDARY_OUT].bytes, boundary * t.n[OT_TASK_BOUNDARY_OUT]);
+            check_near("and back", t.of[OT_TASK_BOUNDARY_IN].bytes, t.of[OT_TASK_BOUNDARY_OUT].bytes);
+            assert_true(t.n[OT_TASK_BOUNDARY_OUT] > 0);
+            ot_layout_free(&layout);
+            ot_plan_free(&run.plan);
+        }
+}
+
+/* Kept activations save the recomputation, no more and no less. */
+static void recomputation_costs_a_forward(void **state) {
+    (void)state;
+    struct totals kept, again;
+    struct ot_layout layout;
+    struct tiny_run run;
+    int64_t params;
+    tiny_defaults(&run, 3, false, OT_F32);
+    tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 1);
+    run.plan.kept_blocks = 3;
+    tiny_finish(&run);
+    sum_step(&run, &kept, &layout, &params);
+    ot_layout_free(&layout);
+    run.plan.kept_blocks = 0;
+    tiny_finish(&run);
+    sum_step(&run, &again, &layout, &params);
+    ot_layout_free(&layout);
+    double more = again.of[OT_TASK_BACKWARD].flops - kept.of[OT_TASK_BACKWARD].flops;
+    double n = (double)(run.plan.micro_tokens * run.plan.max_micro), h = (double)run.config.hidden;
+    double matrices = h * (h + 2 * h / 2) + h * h + 2 * h * (double)run.config.ffn; /* half as many k, v */
+    check_near("more", more, 3 * n * (2 * matrices + 4 * h * (TINY_SEQUENCE + 1) / 2));
+    check_near("forward", again.of[OT_TASK_FORWARD].flops, kept.of[OT_TASK_FORWARD].flops);
+    ot_plan_free(&run.plan);
+}
+
+/* All that lives on nvme is read and written once a step; weights are read for the device as well. */
+static void disks_move_what_lives_there(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct ot_layout layout;
+    struct totals t;
+    int64_t params;
+    tiny_defaults(&run, 3, false, OT_BF16);
+    tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_GPU, 2);
+    tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1u << OT_TILE_CPU, 0);
+    sum_step(&run, &t, &layout, &params);
+    double stored = 0;
+    for (int b = 0; b < layout.n_buffers; b++)
+        stored += layout.buffers[b].tier == OT_TIER_NVME ? (double)layout.buffers[b].bytes : 0;
+    check_near("stored", stored, (double)params * 12); /* no tile has a rest in this chain */
+    check_near("written", t.of[OT_TASK_NVME_WRITE].bytes, stored);
+    double weights = (double)params * 2, read = t.of[OT_TASK_NVME_READ].bytes;
+    assert_true(read > stored + weights - 1 && read < stored + 2 * weights + 1);
+    check_near("update", t.of[OT_TASK_UPDATE_CPU].bytes, (double)params * 26);
+    ot_layout_free(&layout);
+    ot_plan_free(&run.plan);
+}
+
+/* What a machine does not have takes for ever. */
+static void absent_disks_take_for_ever(void **state) {
+    (void)state;
+    struct ot_costs costs = {0};
+    struct ot_chain chain = {.dtype = OT_BF16};
+    struct ot_plan plan = {0};
+    struct ot_buffer buffer = {.tier = OT_TIER_NVME, .bytes = 100, .n_tiles = 4};
+    struct ot_layout layout = {.n_buffers = 1, .buffers = &buffer};
+    struct ot_task task = {.kind = OT_TASK_NVME_READ, .lane = OT_LANE_NVME_READ, .n_accesses = 1};
+    task.accesses[0] = (struct ot_access){.first_tile = 1, .n_tiles = 2};
+    struct ot_task_cost cost = ot_costs_of_task(&costs, &chain, &plan, &layout, &task);
+    check_near("bytes", cost.bytes, 50);
+    assert_true(isinf(cost.seconds));
+    task.n_accesses = 0;
+    assert_true(ot_costs_of_task(&costs, &chain, &plan, &layout, &task).seconds == 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_make_the_estimate),    cmocka_unit_test(missing_rates_are_named),
+        cmocka_unit_test(work_adds_up_to_the_models),      cmocka_unit_test(a_known_layer),
+        cmocka_unit_test(every_engine_moves_what_it_must), cmocka_unit_test(recomputation_costs_a_forward),
+        cmocka_unit_test(disks_move_what_lives_there),     cmocka_unit_test(absent_disks_take_for_ever),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
