@@ -19,7 +19,7 @@ enum { HAND_TASKS = 5 };
 struct hand {
     struct ot_task tasks[HAND_TASKS];
     struct ot_dep deps[HAND_TASKS];
-    int lanes[OT_LANE_COUNT][2];
+    int lanes[OT_LANE_COUNT][3];
     struct ot_schedule schedule;
 };
 
@@ -105,6 +105,135 @@ static void a_full_trace_holds_whole_steps(void **state) {
     assert_int_equal(s.steps, 2);
     assert_int_equal(s.left_out, 2);
     ot_trace_close(trace);
+}
+
+/* A decision lets two updates begin, for which the lane has to be had in turn; the next forward waits for the
+ * second. */
+static void a_queue_counts_for_its_lane(void **state) {
+    (void)state;
+    static const enum ot_lane_id lanes[] = {OT_LANE_COMPUTE, OT_LANE_CPU, OT_LANE_CPU, OT_LANE_CPU};
+    static const struct ot_task_span spans[] = {{0, 1}, {1, 1.5}, {1.5, 3.5}, {3.5, 4.5}};
+    struct hand h;
+    struct ot_chain chain = {0};
+    struct ot_trace *trace;
+    struct ot_trace_summary s;
+    make_hand(&h);
+    memset(h.schedule.lane_count, 0, sizeof h.schedule.lane_count);
+    h.schedule.n_tasks = 4;
+    for (int i = 0; i < 4; i++) {
+        h.tasks[i].lane = lanes[i];
+        h.tasks[i].kind = i == 1 ? OT_TASK_DECIDE : OT_TASK_UPDATE_CPU;
+        h.lanes[lanes[i]][h.schedule.lane_count[lanes[i]]++] = i;
+        h.deps[i] = i == 0 ? (struct ot_dep){3, true} : (struct ot_dep){i > 1, false};
+    }
+    check_ok(ot_trace_open(&chain, 100, &trace));
+    for (int step = 0; step < 3; step++) {
+        struct ot_task_span later[4];
+        for (int i = 0; i < 4; i++)
+            later[i] = (struct ot_task_span){spans[i].begin + 4.5 * step, spans[i].end + 4.5 * step};
+        check_ok(ot_trace_add(trace, &h.schedule, step, later));
+    }
+    check_ok(ot_trace_summarise(trace, &s));
+    check_real("cpu", s.exposed[OT_LANE_CPU], 3 * 3.5);
+    check_real("host", s.exposed_host, 0);
+    /* From the first step's decision to the last one's. */
+    check_ok(ot_trace_summarise_between(trace, 0, 2, &s));
+    assert_int_equal(s.steps, 2);
+    check_real("seconds", s.seconds, 2 * 4.5);
+    check_real("compute", s.busy[OT_LANE_COMPUTE], 2);
+    check_real("busy", s.busy[OT_LANE_CPU], 2 * 3.5);
+    check_real("exposed", s.exposed[OT_LANE_CPU], 2 * 3.5);
+    check_fails(ot_trace_summarise_between(trace, 0, 3, &s), OT_E_USAGE, "from 0 to 3");
+    ot_trace_close(trace);
+}
+
+/* The disk has begun with the next task before it is done with one. */
+static void tasks_at_once_are_busy_once(void **state) {
+    (void)state;
+    static const struct ot_task_span spans[HAND_TASKS] = {{0, 2}, {1, 3}, {4, 5}, {4.5, 6}, {6, 7}};
+    struct hand h;
+    struct ot_chain chain = {0};
+    struct ot_trace *trace;
+    struct ot_trace_summary s;
+    make_hand(&h);
+    memset(h.schedule.lane_count, 0, sizeof h.schedule.lane_count);
+    int row[HAND_TASKS] = {0, 1, 2, 3};
+    h.schedule.lane_tasks[OT_LANE_NVME_READ] = row;
+    h.schedule.lane_count[OT_LANE_NVME_READ] = 4;
+    h.schedule.lane_count[OT_LANE_CPU] = 1;
+    h.lanes[OT_LANE_CPU][0] = 4;
+    for (int i = 0; i < HAND_TASKS; i++) {
+        h.tasks[i].lane = i < 4 ? OT_LANE_NVME_READ : OT_LANE_CPU;
+        h.tasks[i].n_deps = i == 4;
+    }
+    check_ok(ot_trace_open(&chain, 100, &trace));
+    check_ok(ot_trace_add(trace, &h.schedule, 1, spans));
+    check_ok(ot_trace_summarise(trace, &s));
+    check_real("busy", s.busy[OT_LANE_NVME_READ], 3 + 2);
+    check_real("exposed", s.exposed[OT_LANE_NVME_READ] + s.exposed[OT_LANE_CPU] + s.exposed_host, 7);
+    ot_trace_close(trace);
+}
+
+/* When each group's first training step begins; -1: the file does not have it. */
+static void read_groups(const char *path, double begin[2], int names[2]) {
+    struct ot_json *root;
+    begin[0] = begin[1] = -1;
+    names[0] = names[1] = 0;
+    check_ok(ot_json_read_file(path, 1 << 20, &root));
+    const struct ot_json *events = ot_json_get(root, "traceEvents");
+    for (size_t i = 0; i < ot_json_length(events); i++) {
+        const struct ot_json *e = ot_json_at(events, i);
+        int64_t group = ot_json_int(ot_json_get(e, "pid"), 0);
+        const char *name = ot_json_string(ot_json_get(e, "name"), NULL);
+        assert_in_range(group, 1, 2);
+        if (strcmp(name, "process_name") == 0) {
+            const char *of = ot_json_string(ot_json_get(ot_json_get(e, "args"), "name"), NULL);
+            assert_string_equal(of, group == 1 ? "measured" : "predicted");
+            names[group - 1]++;
+        }
+        if (strcmp(name, group == 1 ? "step 7" : "step 1") == 0)
+            begin[group - 1] = ot_json_real(ot_json_get(e, "ts"), -1);
+    }
+    ot_json_free(root);
+}
+
+/* Measured: an evaluation, then steps 7 and 8. Predicted: steps 1 and 2, from second 0 on. */
+static void predictions_stand_below_measurements(void **state) {
+    (void)state;
+    struct hand h, alone;
+    struct ot_chain chain = {0};
+    struct ot_trace *measured, *predicted;
+    double begin[2];
+    int names[2];
+    char path[512], *folder = make_folder();
+    make_hand(&h);
+    make_hand(&alone);
+    alone.schedule.n_tasks = 1;
+    alone.schedule.lane_count[OT_LANE_CPU] = 0;
+    check_ok(ot_trace_open(&chain, 100, &measured));
+    check_ok(ot_trace_open(&chain, 100, &predicted));
+    add_hand_step(measured, &alone, 0, 1000);
+    for (int step = 0; step < 2; step++) {
+        add_hand_step(measured, &h, 7 + step, 1003 + 7 * step);
+        add_hand_step(predicted, &h, 1 + step, 6.5 * step);
+    }
+    snprintf(path, sizeof path, "%s/trace.json", folder);
+    check_ok(ot_trace_write(measured, predicted, path));
+    read_groups(path, begin, names);
+    check_real("measured", begin[0], 3e6);
+    check_real("predicted", begin[1], 3e6);
+    assert_true(names[0] == 1 && names[1] == 1);
+    check_ok(ot_trace_write(NULL, predicted, path));
+    read_groups(path, begin, names);
+    check_real("predicted alone", begin[1], 0);
+    assert_true(names[0] == 0 && names[1] == 1);
+    check_ok(ot_trace_write(measured, NULL, path));
+    read_groups(path, begin, names);
+    check_real("measured alone", begin[0], 3e6);
+    assert_true(names[0] == 1 && names[1] == 0);
+    ot_trace_close(measured);
+    ot_trace_close(predicted);
+    remove_folder(folder);
 }
 
 /* ---- real steps ---- */
@@ -220,6 +349,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gaps_go_to_who_filled_them),
         cmocka_unit_test(a_full_trace_holds_whole_steps),
+        cmocka_unit_test(a_queue_counts_for_its_lane),
+        cmocka_unit_test(tasks_at_once_are_busy_once),
+        cmocka_unit_test(predictions_stand_below_measurements),
         cmocka_unit_test(real_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
