@@ -67,12 +67,19 @@ static int rank_nearness(const struct ot_topology *t, hwloc_obj_t a, hwloc_obj_t
     return hwloc_get_common_ancestor_obj(t->machine, find_place(a), find_place(b))->depth;
 }
 
-/* Nodes without cores (memory expanders) and cores' nodes that the process may not allocate from are left
- * out. */
+/* The second memory of some cores, fast and small or large and slow. */
+static bool is_second(const struct ot_topology *t, hwloc_obj_t node) {
+    for (int i = 0; i < t->n_nodes; i++)
+        if (hwloc_bitmap_isequal(t->nodes[i]->cpuset, node->cpuset))
+            return true;
+    return false;
+}
+
+/* Left out are nodes that the process may not allocate from, and memory that is nobody's main memory. */
 static void list_nodes(struct ot_topology *t) {
     hwloc_const_nodeset_t usable = hwloc_topology_get_allowed_nodeset(t->machine);
     for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(t->machine, HWLOC_OBJ_NUMANODE, node));)
-        if (is_allowed(t, node) && hwloc_bitmap_isset(usable, node->os_index))
+        if (is_allowed(t, node) && hwloc_bitmap_isset(usable, node->os_index) && !is_second(t, node))
             t->nodes[t->n_nodes++] = node;
 }
 
@@ -115,21 +122,12 @@ static void list_cores(struct ot_topology *t) {
 
 /* ---- opening ---- */
 
-/* Not this machine: nothing is bound. */
-static int load_synthetic(struct ot_topology *t, const char *description) {
+/* synthetic: NULL for this machine; hwloc binds nothing on another. */
+static int load_as(struct ot_topology *t, const char *synthetic) {
     if (hwloc_topology_init(&t->machine) != 0)
         return -1;
-    if (hwloc_topology_set_synthetic(t->machine, description) == 0 && hwloc_topology_load(t->machine) == 0)
-        return 0;
-    hwloc_topology_destroy(t->machine);
-    t->machine = NULL;
-    return -1;
-}
-
-static int load_real(struct ot_topology *t) {
-    if (hwloc_topology_init(&t->machine) != 0)
-        return -1;
-    if (hwloc_topology_load(t->machine) == 0)
+    if ((!synthetic || hwloc_topology_set_synthetic(t->machine, synthetic) == 0) &&
+        hwloc_topology_load(t->machine) == 0)
         return 0;
     hwloc_topology_destroy(t->machine);
     t->machine = NULL;
@@ -139,13 +137,13 @@ static int load_real(struct ot_topology *t) {
 static int load(struct ot_topology *t, const char *synthetic) {
     setenv("HWLOC_PLUGINS_PATH", "", 0);
     setenv("HWLOC_HIDE_ERRORS", "2", 0);
-    if ((synthetic ? load_synthetic(t, synthetic) : load_real(t)) == 0)
+    if (load_as(t, synthetic) == 0)
         return 0;
-    char flat[64]; /* which is not bound either; with one node nothing is */
+    char flat[64]; /* one node, where nothing is bound anyway */
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     snprintf(flat, sizeof flat, "numa:1 core:%d pu:1", cores);
-    return load_synthetic(t, flat);
+    return load_as(t, flat);
 }
 
 /* What the cpuset allows, which hwloc has looked at, and of that what the thread's mask allows. */

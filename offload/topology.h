@@ -38,8 +38,8 @@ struct ot_topology_config {
     const char *root;           /* a folder with sys/ inside */
 };
 
-/* To be called before other threads start: it tells hwloc by environment variables to load no plugins (ours
- * is linked without, and those of the machine pull in X11 and OpenCL) and to print nothing. Errors:
+/* Tells hwloc by environment variables to load no plugins (ours is linked without, and those of the machine
+ * pull in X11 and OpenCL) and to print nothing: no other thread may use the environment meanwhile. Errors:
  * OT_E_BUDGET. A machine that cannot be looked into is one node with the allowed cores. */
 int ot_topology_open(const struct ot_topology_config *config, struct ot_topology **out);
 void ot_topology_close(struct ot_topology *topology); /* NULL is fine */

@@ -232,6 +232,17 @@ static void a_machine_without_a_topology_is_one_node(void **state) {
     ot_topology_close(t);
 }
 
+static void fast_memory_beside_the_main_memory_is_no_node_of_its_own(void **state) {
+    (void)state;
+    struct ot_topology_summary s;
+    struct ot_topology *t = open_as((struct ot_topology_config){
+        .synthetic = "pack:2 [numa(memory=64GB)] [numa(memory=16GB)] core:4 pu:1"});
+    ot_topology_summarise(t, &s);
+    assert_int_equal(s.nodes, 2);
+    assert_string_equal(memory(t), "0,2");
+    ot_topology_close(t);
+}
+
 /* ---- who goes where ---- */
 
 static void the_optimizer_has_a_core_a_thread_nearest_to_the_gpu(void **state) {
@@ -471,6 +482,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_machine_of_two_nodes, setup, teardown),
         cmocka_unit_test(what_may_not_be_used_does_not_exist),
         cmocka_unit_test(a_machine_without_a_topology_is_one_node),
+        cmocka_unit_test(fast_memory_beside_the_main_memory_is_no_node_of_its_own),
         cmocka_unit_test_setup_teardown(the_optimizer_has_a_core_a_thread_nearest_to_the_gpu, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(the_nearest_nodes_come_first, setup, teardown),
