@@ -10,7 +10,14 @@
  * in training.
  *
  * THE HOST. What memory can do (the triad of STREAM, McCalpin 1995) and what the optimizer's kernels make of
- * it, by number of threads.
+ * it, by number of threads; checksums.
+ *
+ * THE DISKS, in temporary files within the room that is given, all directories together: each I/O engine
+ * reading, writing and both in turn, by size of block (256 KiB to 4 MiB, 32 in flight) and by depth (8 to 128
+ * blocks of 1 MiB); then the store, with its checksums and its defaults. Files are written once before they
+ * are measured, since the first write to a block is slower. A row that writes does not write more than the
+ * files hold: disks wear. Rows in which more would be in flight than the files hold, or than the disk moves in
+ * a second, are left out.
  *
  * Data are random: constant inputs draw less power and run faster. Buffers are far larger than caches. Each
  * row is warmed up, then timed (on a device by events on the lane) over as many calls as fill the time given;
@@ -26,6 +33,7 @@
 
 #include "kernels/ops.h"
 #include "offload/rates.h"
+#include "offload/store.h"
 #include "offload/topology.h"
 
 enum ot_probe_group {
@@ -36,9 +44,10 @@ enum ot_probe_group {
     OT_PROBE_TASK,
     OT_PROBE_MEMORY,
     OT_PROBE_OPTIMIZER,
+    OT_PROBE_NVME,
     OT_PROBE_GROUPS
 };
-/* "copy", "gemm", "attention", "kernel", "task", "memory", "optimizer" */
+/* "copy", "gemm", "attention", "kernel", "task", "memory", "optimizer", "nvme" */
 const char *ot_probe_group_name(enum ot_probe_group group);
 
 enum ot_probe_unit { OT_PROBE_BYTES, OT_PROBE_FLOPS, OT_PROBE_TASKS, OT_PROBE_UNITS };
@@ -56,7 +65,21 @@ enum ot_probe_use {
     OT_PROBE_START,
     OT_PROBE_TRIAD,
     OT_PROBE_ADAMW,
+    OT_PROBE_CRC,
+    OT_PROBE_NVME_READ,
+    OT_PROBE_NVME_WRITE,
+    OT_PROBE_NVME_MIXED,
     OT_PROBE_USES
+};
+
+enum ot_probe_io { OT_PROBE_READ, OT_PROBE_WRITE, OT_PROBE_MIXED, OT_PROBE_IOS };
+const char *ot_probe_io_name(enum ot_probe_io io); /* "read", "write", "mixed" */
+
+struct ot_probe_disk { /* what a row of the disks has measured */
+    bool by_store;     /* with its defaults; else an engine by itself: */
+    enum ot_io_choice engine;
+    int block_bytes, depth;
+    enum ot_probe_io io;
 };
 
 struct ot_probe_row {
@@ -67,6 +90,7 @@ struct ot_probe_row {
     double work;      /* of one call: bytes, FLOPs or tasks */
     double rate;      /* work a second */
     double peak;      /* what the rate is compared with (plain copy, best product, triad); 0: nothing */
+    struct ot_probe_disk disk; /* of OT_PROBE_NVME */
 };
 
 struct ot_probe_reader {
@@ -110,6 +134,26 @@ struct ot_probe_host_config {
 
 /* Errors: OT_E_BUDGET, OT_E_IO (a thread does not start), OT_E_USAGE (too little memory). */
 int ot_probe_host(const struct ot_probe_host_config *config);
+
+/* ---- the disks ---- */
+
+struct ot_probe_nvme_config {
+    /* As a run's, with what may be used of each directory; extents and memory are the probe's own. */
+    const struct ot_store_config *store;
+    size_t bytes;   /* of temporary files, at most, in all directories together */
+    double seconds; /* that one row may measure, and then what is in flight */
+    bool quick;     /* through the store alone */
+    struct ot_probe_reader reader;
+};
+
+enum { OT_PROBE_NVME_NOTE_BYTES = 256 };
+struct ot_probe_nvme_result {
+    int64_t written_bytes;                /* to the disks */
+    char store[OT_PROBE_NVME_NOTE_BYTES]; /* what the store used (ot_store_describe) */
+};
+
+/* Leaves no file behind. Errors: OT_E_IO, OT_E_BUDGET (no memory, or too little room). */
+int ot_probe_nvme(const struct ot_probe_nvme_config *config, struct ot_probe_nvme_result *out);
 
 /* ---- what predictions start from ---- */
 

@@ -1,4 +1,4 @@
-/* The probe of the host: what its memory can do, and what the optimizer's kernels make of it. */
+/* The probe of the host: what its memory can do, what the optimizer's kernels make of it, and checksums. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,9 @@
 #endif
 
 #include "kernels/adamw.h"
+#include "offload/crc32.h"
 #include "offload/probe_state.h"
+#include "offload/topology.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/pool.h"
@@ -30,6 +32,7 @@ struct host {
     size_t used_bytes; /* of memory, by the arrays of the moment */
     int counts[MAX_COUNTS], n_counts;
     double triads[MAX_COUNTS]; /* bytes a second, by count; 0: not measured */
+    uint32_t sum;              /* of the checksums, so that they are needed */
     struct ot_pool *pool;
     struct ot_topology_binding binding; /* of its threads and of the memory */
 };
@@ -46,9 +49,8 @@ static int open_memory(struct host *h) {
     if (memory == MAP_FAILED || !h->pattern)
         return ot_fail(OT_E_BUDGET, "no memory for a probe of %zu bytes", bytes);
     h->memory = memory;
+    madvise(memory, bytes, MADV_HUGEPAGE); /* as the engine's arena; whether it does is the kernel's to say */
     ot_topology_place_memory(&h->binding, memory, bytes);
-    madvise(memory, bytes,
-            MADV_HUGEPAGE); /* as the engine's arena; whether it helps is the kernel's to say */
     return 0;
 }
 
@@ -190,6 +192,29 @@ static int probe_triad(struct host *h, int number) {
     return ot_probe_report(&h->config->reader, row);
 }
 
+/* ---- checksums, as the store's threads take them ---- */
+
+static void run_checksums(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    struct host *h = context;
+    h->sum ^= ot_crc32(0, h->memory + begin, (size_t)(end - begin));
+}
+
+static int probe_checksums(struct host *h) {
+    char name[64];
+    OT_TRY(use_threads(h, 1));
+    make_words(h);
+    int64_t n = (int64_t)(h->config->bytes / CHUNK) * CHUNK;
+    add_array(h, n, 1);
+    snprintf(name, sizeof name, "CRC-32 %s, 1 thread", ot_crc32_kernel());
+    struct ot_probe_row row = {.group = OT_PROBE_MEMORY,
+                               .use = OT_PROBE_CRC,
+                               .name = name,
+                               .seconds = measure(h, n, run_checksums, h, h->config->seconds),
+                               .work = (double)n};
+    return ot_probe_report(&h->config->reader, row);
+}
+
 /* ---- AdamW ---- */
 
 struct update {
@@ -286,6 +311,7 @@ int ot_probe_host(const struct ot_probe_host_config *config) {
     for (int i = 0; i < h.n_counts; i++)
         if (!config->quick || h.counts[i] == config->threads)
             OT_TRY_GOTO(probe_triad(&h, i), rc, out);
+    OT_TRY_GOTO(probe_checksums(&h), rc, out);
     for (int i = 0; i < h.n_counts; i++)
         if (!config->quick || h.counts[i] == config->optimizer_threads)
             OT_TRY_GOTO(probe_updates(&h, i), rc, out);

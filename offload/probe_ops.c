@@ -23,7 +23,8 @@ static void run_hand_over(struct ot_probe *p, const void *op) {
 }
 
 static int probe_tasks(struct ot_probe *p) {
-    struct ot_probe_row row = {OT_PROBE_TASK, OT_PROBE_START, "from lane to lane", 0, 1, 0, 0};
+    struct ot_probe_row row = {
+        .group = OT_PROBE_TASK, .use = OT_PROBE_START, .name = "from lane to lane", .work = 1};
     OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_hand_over, NULL}, &row.seconds));
     row.seconds /= 2;
     return ot_probe_report(&p->config->reader, row);
@@ -102,7 +103,12 @@ static int probe_gemms(struct ot_probe *p) {
         best = work[i] / seconds[i] > best ? work[i] / seconds[i] : best;
     }
     for (int i = 0; i < LAYER_PRODUCTS; i++) {
-        struct ot_probe_row row = {OT_PROBE_GEMM, OT_PROBE_PRODUCT, names[i], seconds[i], work[i], 0, best};
+        struct ot_probe_row row = {.group = OT_PROBE_GEMM,
+                                   .use = OT_PROBE_PRODUCT,
+                                   .name = names[i],
+                                   .seconds = seconds[i],
+                                   .work = work[i],
+                                   .peak = best};
         OT_TRY(ot_probe_report(&p->config->reader, row));
     }
     p->product_rate = best;
@@ -163,7 +169,12 @@ static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim, e
         return 0;
     OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_attention, &op.forward}, &seconds));
     snprintf(name, sizeof name, "forward %lld tokens, head %lld", (long long)n, (long long)head_dim);
-    struct ot_probe_row row = {OT_PROBE_ATTENTION, use, name, seconds, forward, 0, p->product_rate};
+    struct ot_probe_row row = {.group = OT_PROBE_ATTENTION,
+                               .use = use,
+                               .name = name,
+                               .seconds = seconds,
+                               .work = forward,
+                               .peak = p->product_rate};
     OT_TRY(ot_probe_report(&p->config->reader, row));
     OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_attention_backward, &op}, &row.seconds));
     snprintf(name, sizeof name, "backward %lld tokens, head %lld", (long long)n, (long long)head_dim);

@@ -3,10 +3,15 @@
 
 const char *ot_probe_group_name(enum ot_probe_group group) {
     static const char *const names[OT_PROBE_GROUPS] = {
-        [OT_PROBE_COPY] = "copy",          [OT_PROBE_GEMM] = "gemm", [OT_PROBE_ATTENTION] = "attention",
-        [OT_PROBE_KERNEL] = "kernel",      [OT_PROBE_TASK] = "task", [OT_PROBE_MEMORY] = "memory",
-        [OT_PROBE_OPTIMIZER] = "optimizer"};
+        [OT_PROBE_COPY] = "copy",           [OT_PROBE_GEMM] = "gemm", [OT_PROBE_ATTENTION] = "attention",
+        [OT_PROBE_KERNEL] = "kernel",       [OT_PROBE_TASK] = "task", [OT_PROBE_MEMORY] = "memory",
+        [OT_PROBE_OPTIMIZER] = "optimizer", [OT_PROBE_NVME] = "nvme"};
     return names[group];
+}
+
+const char *ot_probe_io_name(enum ot_probe_io io) {
+    static const char *const names[OT_PROBE_IOS] = {"read", "write", "mixed"};
+    return names[io];
 }
 
 enum ot_probe_unit ot_probe_group_unit(enum ot_probe_group group) {
@@ -43,7 +48,11 @@ void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out) 
                                           [OT_PROBE_D2H] = &out->d2h_bytes,
                                           [OT_PROBE_BOTH] = &out->both_bytes,
                                           [OT_PROBE_TRIAD] = &out->triad_bytes,
-                                          [OT_PROBE_ADAMW] = &out->adamw_bytes};
+                                          [OT_PROBE_ADAMW] = &out->adamw_bytes,
+                                          [OT_PROBE_CRC] = &out->crc_bytes,
+                                          [OT_PROBE_NVME_READ] = &out->nvme_read_bytes,
+                                          [OT_PROBE_NVME_WRITE] = &out->nvme_write_bytes,
+                                          [OT_PROBE_NVME_MIXED] = &out->nvme_mixed_bytes};
     for (int use = 0; use < OT_PROBE_USES; use++)
         if (rates[use] && sums->seconds[use] > 0)
             *rates[use] = sums->work[use] / sums->seconds[use];

@@ -36,6 +36,14 @@ int ot_probe_report(const struct ot_probe_reader *reader, struct ot_probe_row ro
 int ot_probe_tune(struct ot_probe *p);
 int ot_probe_ops(struct ot_probe *p);
 
+/* ---- the disks ---- */
+
+/* Memory for I/O, full of random bytes; *out is unmapped by the caller. Errors: OT_E_BUDGET. */
+int ot_probe_map_random(size_t bytes, char **out);
+/* Through the engines alone; best[io]: the highest rate of each. Errors: as ot_probe_nvme. */
+int ot_probe_engines(const struct ot_probe_nvme_config *config, int64_t *written_bytes,
+                     double best[OT_PROBE_IOS]);
+
 /* The width of the feed-forward part, as Llama's 11008 to 4096, in whole tiles of 128. */
 static inline int64_t ot_probe_inter(int64_t hidden) {
     return hidden * 8 / 3 / 128 * 128 + 128;

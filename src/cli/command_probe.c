@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/adamw.h"
+#include "offload/crc32.h"
 #include "offload/probe.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
@@ -10,78 +12,63 @@
 #include "src/cli/command.h"
 #include "src/cli/lines.h"
 #include "src/cli/measure.h"
+#include "src/cli/probe_table.h"
 #include "src/cli/rates_cache.h"
 #include "src/cli/session.h"
+#include "src/cli/stop.h"
 #include "src/cli/units.h"
 
 enum { MAX_ROWS = 512, NAME_BYTES = 48 };
 
 struct probe_run {
     const struct ot_options *options;
-    FILE *table; /* NULL: none */
+    struct ot_probe_table table;
     int n;
-    enum ot_probe_group last;
     struct ot_probe_row rows[MAX_ROWS];
     char names[MAX_ROWS][NAME_BYTES];
     struct ot_rates rates;
 };
 
-/* ---- the table ---- */
-
-static void print_header(FILE *out, enum ot_probe_group group) {
-    static const struct {
-        const char *title, *share;
-    } heads[OT_PROBE_GROUPS] = {
-        [OT_PROBE_COPY] = {"copies between host and device", "of the two alone"},
-        [OT_PROBE_GEMM] = {"products", "of the best"},
-        [OT_PROBE_ATTENTION] = {"causal attention", "of the best product"},
-        [OT_PROBE_KERNEL] = {"kernels, in bytes that must be moved", "of the copy"},
-        [OT_PROBE_TASK] = {"starting a task", ""},
-        [OT_PROBE_MEMORY] = {"memory of the host", ""},
-        [OT_PROBE_OPTIMIZER] = {"optimizer on the host", "of the triad"},
-    };
-    fprintf(out, "%-40s %14s %12s   %s\n", heads[group].title, "rate", "one call", heads[group].share);
-}
-
-static void print_row(FILE *out, const struct ot_probe_row *row) {
-    char rate[32], share[32] = "";
-    switch (ot_probe_group_unit(row->group)) {
-    case OT_PROBE_FLOPS:
-        if (row->rate >= 1e12)
-            snprintf(rate, sizeof rate, "%.1f TFLOP/s", row->rate * 1e-12);
-        else
-            snprintf(rate, sizeof rate, "%.1f GFLOP/s", row->rate * 1e-9);
-        break;
-    case OT_PROBE_TASKS:
-        snprintf(rate, sizeof rate, "%.0f tasks/s", row->rate);
-        break;
-    default:
-        snprintf(rate, sizeof rate, "%.1f GB/s", row->rate * 1e-9);
-    }
-    if (row->peak > 0)
-        snprintf(share, sizeof share, "%.0f %%", 100 * row->rate / row->peak);
-    fprintf(out, "  %-38s %14s %9.3f ms   %s\n", row->name, rate, 1e3 * row->seconds, share);
-}
-
 static int take_row(void *context, const struct ot_probe_row *row) {
     struct probe_run *run = context;
     if (run->n == MAX_ROWS)
         return ot_fail(OT_E_INTERNAL, "the probe has more than %d rows", MAX_ROWS);
-    if (run->table && (run->n == 0 || row->group != run->last))
-        print_header(run->table, row->group);
-    if (run->table)
-        print_row(run->table, row);
-    if (run->table)
-        fflush(run->table);
-    run->last = row->group;
+    ot_probe_table_add(&run->table, row);
     snprintf(run->names[run->n], NAME_BYTES, "%s", row->name);
     run->rows[run->n] = *row;
     run->rows[run->n].name = run->names[run->n];
     run->n++;
-    return 0;
+    return ot_stop_requested() ? ot_fail(OT_E_INTERRUPT, "the probe was stopped; its rates are not kept") : 0;
 }
 
 /* ---- JSON ---- */
+
+static void put_disk(const struct ot_probe_disk *disk, struct ot_json_writer *w) {
+    ot_json_put_text(w, "by", disk->by_store ? "store" : ot_io_choice_name(disk->engine));
+    ot_json_put_text(w, "io", ot_probe_io_name(disk->io));
+    if (disk->by_store)
+        return;
+    ot_json_put_int(w, "block_bytes", disk->block_bytes);
+    ot_json_put_int(w, "depth", disk->depth);
+}
+
+static void put_host(const struct ot_session *s, struct ot_json_writer *w) {
+    struct ot_topology_summary t;
+    ot_topology_summarise(s->topology, &t);
+    ot_json_begin_object(w, "host");
+    ot_json_put_text(w, "cpu", s->machine.cpu);
+    ot_json_put_int(w, "packages", t.packages);
+    ot_json_put_int(w, "whole_cores", t.cores);
+    ot_json_put_int(w, "hardware_threads", t.threads);
+    ot_json_put_int(w, "memory_nodes", t.nodes);
+    ot_json_put_int(w, "l1_bytes", t.l1_bytes);
+    ot_json_put_int(w, "l2_bytes", t.l2_bytes);
+    ot_json_put_int(w, "l3_bytes", t.l3_bytes);
+    ot_json_put_text(w, "topology", ot_topology_describe(s->topology));
+    ot_json_put_text(w, "adamw_kernel", ot_adamw_kernel_name());
+    ot_json_put_text(w, "crc_kernel", ot_crc32_kernel());
+    ot_json_end_object(w);
+}
 
 static int print_json(const struct probe_run *run, const struct ot_session *s) {
     static const char *const amounts[OT_PROBE_UNITS] = {"bytes", "flops", "tasks"};
@@ -93,12 +80,15 @@ static int print_json(const struct probe_run *run, const struct ot_session *s) {
     ot_json_put_text(&w, "dtype", ot_dtype_name(s->dtype));
     ot_json_put_int(&w, "cores", s->machine.cores);
     ot_json_put_int(&w, "ram_bytes", s->machine.ram_bytes);
+    put_host(s, &w);
     ot_json_begin_array(&w, "rows");
     for (int i = 0; i < run->n; i++) {
         const struct ot_probe_row *row = &run->rows[i];
         ot_json_begin_object(&w, NULL);
         ot_json_put_text(&w, "group", ot_probe_group_name(row->group));
         ot_json_put_text(&w, "name", row->name);
+        if (row->group == OT_PROBE_NVME)
+            put_disk(&row->disk, &w);
         ot_json_put_real(&w, "seconds", row->seconds);
         ot_json_put_real(&w, amounts[ot_probe_group_unit(row->group)], row->work);
         ot_json_put_real(&w, rates[ot_probe_group_unit(row->group)], row->rate);
@@ -112,16 +102,42 @@ static int print_json(const struct probe_run *run, const struct ot_session *s) {
     return ot_lines_print_json(&w);
 }
 
+/* ---- the command ---- */
+
+/* "L1 48 KiB, L2 2 MiB a core, L3 480 MiB"; "unknown" */
+static void describe_caches(const struct ot_topology_summary *t, char *text, size_t bytes) {
+    char l1[OT_TEXT_BYTES], l2[OT_TEXT_BYTES], l3[OT_TEXT_BYTES];
+    if (t->l1_bytes == 0 || t->l2_bytes == 0)
+        snprintf(text, bytes, "caches unknown");
+    else
+        snprintf(text, bytes, "L1 %s and L2 %s a core, L3 %s", ot_text_bytes(t->l1_bytes, l1),
+                 ot_text_bytes(t->l2_bytes, l2), t->l3_bytes ? ot_text_bytes(t->l3_bytes, l3) : "none");
+}
+
+static void print_host(const struct ot_session *s) {
+    char ram[OT_TEXT_BYTES], caches[128];
+    struct ot_topology_summary t;
+    ot_topology_summarise(s->topology, &t);
+    describe_caches(&t, caches, sizeof caches);
+    ot_log(OT_LOG_INFO, "machine %s · RAM %s", ot_device_name(s->device),
+           ot_text_bytes(s->machine.ram_bytes, ram));
+    ot_log(OT_LOG_INFO, "        %s · %s · %s", *s->machine.cpu ? s->machine.cpu : "CPU of unknown name",
+           ot_topology_describe(s->topology), caches);
+    ot_log(OT_LOG_INFO, "        kernels AdamW %s, CRC-32 %s", ot_adamw_kernel_name(), ot_crc32_kernel());
+}
+
 static int probe(struct ot_session *s, struct probe_run *run) {
     double since = ot_clock_seconds();
-    char memory[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    char time[OT_TEXT_BYTES];
     const struct ot_measure_size *size = ot_measure_size_for(s);
     const struct ot_probe_reader reader = {take_row, run};
-    ot_log(OT_LOG_INFO, "machine %s · %d cores · RAM %s", ot_device_name(s->device), s->machine.cores,
-           ot_text_bytes(s->machine.ram_bytes, memory));
+    print_host(s);
     ot_log(OT_LOG_INFO, "probe   %s, layers %lld wide, %lld tokens, on random numbers",
            ot_dtype_name(s->dtype), (long long)size->hidden, (long long)size->tokens);
-    OT_TRY(ot_measure_machine(s, false, &reader, &run->rates));
+    ot_stop_install("stopping after the row that is being measured; a second signal stops at once\n");
+    int rc = ot_measure_machine(s, false, &reader, &run->rates);
+    ot_probe_table_end(&run->table);
+    OT_TRY(rc);
     ot_rates_keep(s, &run->rates);
     ot_log(OT_LOG_INFO, "done    in %s", ot_text_duration(ot_clock_seconds() - since, time));
     return run->options->json ? print_json(run, s) : 0;
@@ -133,7 +149,7 @@ int ot_command_probe(struct ot_options *options) {
     if (!run)
         return ot_fail(OT_E_BUDGET, "no memory");
     run->options = options;
-    run->table = !options->json ? stdout : options->quiet ? NULL : stderr;
+    run->table.out = !options->json ? stdout : options->quiet ? NULL : stderr;
     int rc = ot_session_open_machine(options, &session);
     if (rc == 0)
         rc = probe(&session, run);

@@ -1,10 +1,10 @@
 #include "src/cli/measure.h"
 
 #include <stdio.h>
-#include <unistd.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/cli/units.h"
 
 /* ---- sizes ---- */
 
@@ -26,9 +26,11 @@ const struct ot_measure_size *ot_measure_size_for(const struct ot_session *s) {
 
 /* Four times the last cache, as STREAM asks for its arrays, within what is free. */
 static size_t choose_host_bytes(const struct ot_session *s, bool quick) {
-    long cache = sysconf(_SC_LEVEL3_CACHE_SIZE); /* 0 or -1: unknown */
+    struct ot_topology_summary topology = {0};
+    if (s->topology)
+        ot_topology_summarise(s->topology, &topology);
     size_t most = (size_t)(quick ? 512 : 1024) * MIB, least = (size_t)64 * MIB;
-    size_t bytes = cache > 0 ? 4 * (size_t)cache : 0;
+    size_t bytes = 4 * (size_t)topology.l3_bytes;
     bytes = bytes < least ? least : bytes > most ? most : bytes;
     if (bytes > s->budget_bytes[OT_TIER_HOST] / 2)
         bytes = s->budget_bytes[OT_TIER_HOST] / 2;
@@ -83,6 +85,26 @@ static int measure_device(struct measurement *m, bool quick) {
     return ot_probe_device(&config);
 }
 
+/* Within the room that --nvme leaves, which a plan would use all of. */
+static int measure_disks(struct measurement *m, bool quick) {
+    const struct ot_session *s = m->session;
+    char wrote[OT_TEXT_BYTES];
+    struct ot_probe_nvme_result result;
+    struct ot_probe_nvme_config config = {.store = &s->store,
+                                          .bytes = (size_t)(quick ? 256 : 1024) * MIB,
+                                          .seconds = quick ? 0.2 : 0.15,
+                                          .quick = quick,
+                                          .reader = {take_row, m}};
+    if (s->store.n_dirs == 0)
+        return 0;
+    begin_stage(m, quick ? "the disks" : "the disks: both engines, by size of block and depth");
+    OT_TRY(ot_probe_nvme(&config, &result));
+    if (!s->options->quiet)
+        ot_log(OT_LOG_INFO, "nvme    %s · the probe wrote %s", result.store,
+               ot_text_bytes(result.written_bytes, wrote));
+    return 0;
+}
+
 static int measure_host(struct measurement *m, bool quick) {
     const struct ot_session *s = m->session;
     const struct ot_options *o = s->options;
@@ -116,6 +138,7 @@ int ot_measure_machine(const struct ot_session *session, bool quick, const struc
     *out = ot_measure_facts(session);
     OT_TRY_GOTO(measure_device(&m, quick), rc, out);
     OT_TRY_GOTO(measure_host(&m, quick), rc, out);
+    OT_TRY_GOTO(measure_disks(&m, quick), rc, out);
     ot_probe_put_rates(&m.sums, out);
 out:
     ot_log_set_status("");

@@ -126,10 +126,11 @@ int ot_rates_key(const struct ot_session *s, char **out) {
     for (int i = 0; i < o->nvme.n; i++)
         dirs[i] = o->nvme.dirs[i].path;
     OT_TRY(ot_machine_fingerprint(&s->machine, ot_device_name(s->device), o->nvme.n, dirs, machine));
-    return ot_string_format(out, "machine %s, %s, layers %lld wide, %lld + %lld threads", machine,
-                            ot_dtype_name(s->dtype), (long long)ot_measure_size_for(s)->hidden,
-                            (long long)o->threads,
-                            (long long)(o->optimizer_threads ? o->optimizer_threads : o->threads));
+    return ot_string_format(
+        out, "machine %s, %s, layers %lld wide, %lld + %lld threads, I/O %s%s", machine,
+        ot_dtype_name(s->dtype), (long long)ot_measure_size_for(s)->hidden, (long long)o->threads,
+        (long long)(o->optimizer_threads ? o->optimizer_threads : o->threads),
+        ot_io_choice_name((enum ot_io_choice)o->io_engine), o->no_io_verify ? " without checksums" : "");
 }
 
 void ot_rates_keep(const struct ot_session *session, const struct ot_rates *rates) {

@@ -2,13 +2,15 @@
 
 import json
 import os
+import signal
+import subprocess
 
 import program
 
 GROUPS = ["copy", "task", "gemm", "attention", "kernel", "memory", "optimizer"]
 UNITS = {"gemm": "flops", "attention": "flops", "task": "tasks"}
 RATES = ["product_flops_per_s", "attention_flops_per_s", "device_bytes_per_s", "h2d_bytes_per_s", "d2h_bytes_per_s",
-         "both_ways_bytes_per_s", "triad_bytes_per_s", "adamw_bytes_per_s", "task_seconds"]
+         "both_ways_bytes_per_s", "triad_bytes_per_s", "adamw_bytes_per_s", "crc_bytes_per_s", "task_seconds"]
 SMALL = ["probe", "--device", "cpu", "--gpu-mem", "24M", "--host-mem", "32M", "--threads", "1"]
 
 
@@ -47,6 +49,59 @@ class Probe(program.ProgramTest):
                            ("copy", "device_bytes_per_s")):
             row = next(row for row in report["rows"] if row["name"] == name)
             self.assertAlmostEqual(report["rates"][rate] / row["bytes_per_s"], 1, delta=1e-6)
+
+    def test_disks_are_measured_and_left_as_they_were(self):
+        os.mkdir(self.path("disk"))
+        report = self.probe("--json", "--quiet", "--nvme", self.path("disk") + ":16M").json()
+        self.assertEqual(os.listdir(self.path("disk")), [])
+        rows = [row for row in report["rows"] if row["group"] == "nvme"]
+        stored = {row["io"]: row for row in rows if row["by"] == "store"}
+        self.assertEqual(list(stored), ["read", "write", "mixed"])
+        for io, row in stored.items():
+            self.assertAlmostEqual(report["rates"][f"nvme_{io}_bytes_per_s"] / row["bytes_per_s"], 1, delta=1e-6)
+        engines = [row for row in rows if row["by"] != "store"]
+        self.assertIn("pool", {row["by"] for row in engines})
+        for row in engines:
+            self.assertEqual(row["name"], f"{row['by']} {row['io']} {row['block_bytes'] // 1024} KiB x {row['depth']}")
+            self.assertLessEqual(row["block_bytes"] * row["depth"], 16 << 20)
+            self.assertEqual(row["bytes"] % row["block_bytes"], 0)
+
+    def test_the_disks_have_a_line_for_each_engine_and_shape(self):
+        os.mkdir(self.path("table"))
+        result = self.probe("--nvme", self.path("table") + ":16M")
+        rate = r" +(\d+\.\d\d GB/s|-)"
+        self.assertRegex(result.out, "\ndisks, by block and depth +read +write +mixed\n")
+        self.assertRegex(result.out, f"\n  pool 256 KiB x 32{rate}{rate}{rate}\n")
+        self.assertRegex(result.out, f"\n  the store{rate}{rate}{rate}\n    of the best engine( +\\d+ %){{3}}\n$")
+        self.assertRegex(result.err, r"\nnvme    .*CRC-32.* · the probe wrote \d+\.\d MiB\n")
+        pool = self.probe("--nvme", self.path("table") + ":16M", "--io-engine", "pool", "--no-io-verify")
+        self.assertRegex(pool.err, r"\nnvme    pool")
+        self.assertNotIn("CRC-32 ·", pool.err.split("nvme    ")[1])
+
+    def test_bad_disks_are_refused(self):
+        os.mkdir(self.path("small"))
+        program.write_rows(self.path("plain"), [])
+        for code, phrase, value in ((5, "No such file", self.path("nowhere")), (5, "is a file", self.path("plain")),
+                                    (4, "a probe needs 8 MiB there", self.path("small") + ":4M"),
+                                    (4, "is more than the", self.path("small") + ":900T")):
+            self.fail_with(code, phrase, *SMALL, "--quiet", "--json", "--nvme", value)
+        self.assertEqual(os.listdir(self.path("small")), [])
+
+    def test_a_signal_ends_it_and_nothing_is_kept(self):
+        os.mkdir(self.path("stopped"))
+        words = [program.PROGRAM, *SMALL, "--json", "--nvme", self.path("stopped") + ":16M"]
+        env = dict(os.environ, XDG_CACHE_HOME=self.path("stopped-cache"))
+        child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+        while not child.stderr.readline().startswith(b"products"):
+            pass
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 8)
+        self.assertEqual(out, b"")
+        self.assertIn(b"stopping after the row", err)
+        self.assertEqual(err.splitlines()[-1], b"error: the probe was stopped; its rates are not kept")
+        self.assertEqual(os.listdir(self.path("stopped")), [])
+        self.assertEqual(self.kept("stopped-cache"), [])
 
     def test_the_table_is_for_people(self):
         result = self.probe("--dtype", "bf16")

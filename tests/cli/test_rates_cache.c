@@ -144,7 +144,8 @@ static bool is_planted(struct machine *m) {
     struct ot_rates rates;
     check_ok(ot_rates_obtain(&m->session, true, &rates));
     assert_true(rates.product_flops > 0 && rates.task_seconds > 0 && rates.adamw_bytes > 0);
-    assert_int_equal(rates.cores, m->options.threads);
+    assert_int_equal(rates.cores, m->session.machine.cores);
+    assert_int_equal(rates.device_threads, 1);
     assert_true(rates.device_is_host);
     return rates.product_flops == some.product_flops;
 }

@@ -1,22 +1,28 @@
 /* The probe on the cpu device and its host: every row is there once, rates are work over time and add up to
  * those of the machine, errors are sentences. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "kernels/adamw.h"
 #include "offload/probe.h"
+#include "src/base/strings.h"
 #include "tests/support/check.h"
 
 struct seen {
     int rows, groups[OT_PROBE_GROUPS], uses[OT_PROBE_USES], stop_after;
     double copy_rate;
-    char names[64][64];
+    char names[128][64];
     struct ot_probe_sums sums;
 };
 
 static int see(void *context, const struct ot_probe_row *row) {
     struct seen *seen = context;
-    assert_true(seen->rows < 64);
+    assert_true(seen->rows < 128);
     for (int i = 0; i < seen->rows; i++)
         assert_string_not_equal(seen->names[i], row->name);
     strncpy(seen->names[seen->rows], row->name, sizeof seen->names[0] - 1);
@@ -126,7 +132,7 @@ static void threads_double_up_to_all(void **state) {
         probe_host(
             (struct ot_probe_host_config){.dtype = (enum ot_dtype)d, .threads = 3, .optimizer_threads = 2},
             &seen);
-        assert_int_equal(seen.groups[OT_PROBE_MEMORY], 3);
+        assert_int_equal(seen.groups[OT_PROBE_MEMORY], 3 + 1); /* and the checksum */
         assert_int_equal(seen.groups[OT_PROBE_OPTIMIZER], 3 * count_kernels());
         assert_true(has_row(&seen, "triad, 1 thread") && has_row(&seen, "triad, 2 threads"));
         assert_true(has_row(&seen, "triad, 3 threads") && has_row(&seen, "AdamW scalar, 3 threads"));
@@ -139,7 +145,7 @@ static void the_optimizers_threads_are_measured_too(void **state) {
     (void)state;
     struct seen seen = {0};
     probe_host((struct ot_probe_host_config){.threads = 1, .optimizer_threads = 3}, &seen);
-    assert_int_equal(seen.groups[OT_PROBE_MEMORY], 2);
+    assert_int_equal(seen.groups[OT_PROBE_MEMORY], 2 + 1);
     assert_true(has_row(&seen, "AdamW scalar, 3 threads"));
     assert_false(has_row(&seen, "triad, 2 threads"));
 }
@@ -153,6 +159,180 @@ static void too_little_host_memory_is_refused(void **state) {
     assert_int_equal(seen.rows, 0);
 }
 
+/* ---- the disks ---- */
+
+/* What a fault does to the n-th write, or to the set-up of a ring. */
+struct faults {
+    int64_t failing_write; /* 0: none */
+    atomic_int_fast64_t writes;
+    bool refuses_rings, refuses_direct;
+};
+
+static int open_file(void *context, const char *path, int flags, int mode) {
+    const struct faults *faults = context;
+    if (faults->refuses_direct && flags & O_DIRECT)
+        return -EINVAL;
+    return ot_io_system.open(NULL, path, flags, mode);
+}
+
+static int allocate(void *context, int fd, off_t offset, off_t bytes) {
+    (void)context;
+    return ot_io_system.allocate(NULL, fd, offset, bytes);
+}
+
+static ssize_t read_some(void *context, int fd, void *memory, size_t bytes, off_t offset) {
+    (void)context;
+    return ot_io_system.pread(NULL, fd, memory, bytes, offset);
+}
+
+/* Every fifth write is a short one. */
+static ssize_t write_some(void *context, int fd, const void *memory, size_t bytes, off_t offset) {
+    struct faults *faults = context;
+    int64_t number = atomic_fetch_add(&faults->writes, 1) + 1;
+    if (number == faults->failing_write)
+        return -EIO;
+    if (number % 7 == 3)
+        return -EINTR;
+    return ot_io_system.pwrite(NULL, fd, memory, number % 5 == 0 && bytes > 8192 ? 8192 : bytes, offset);
+}
+
+static int set_ring_up(void *context, unsigned flags) {
+    const struct faults *faults = context;
+    return faults->refuses_rings ? -EPERM : ot_io_system.ring_setup(NULL, flags);
+}
+
+static int register_with_ring(void *context, bool buffers) {
+    (void)context;
+    return ot_io_system.ring_register(NULL, buffers);
+}
+
+static int result_of_ring(void *context, bool write, int result) {
+    (void)context;
+    return ot_io_system.ring_result(NULL, write, result);
+}
+
+static struct ot_io_calls faulty(struct faults *faults) {
+    return (struct ot_io_calls){.context = faults,
+                                .open = open_file,
+                                .allocate = allocate,
+                                .pread = read_some,
+                                .pwrite = write_some,
+                                .ring_setup = set_ring_up,
+                                .ring_register = register_with_ring,
+                                .ring_result = result_of_ring};
+}
+
+/* A probe of n directories in the folder, with so much room in each; nothing is left in them. */
+static int probe_disks(const char *folder, int n, size_t room, struct faults *faults, bool quick,
+                       struct seen *seen, struct ot_probe_nvme_result *result) {
+    struct ot_store_dir dirs[3];
+    char *paths[3];
+    struct ot_io_calls calls = faulty(faults ? faults : &(struct faults){0});
+    for (int i = 0; i < n; i++) {
+        check_ok(ot_string_format(&paths[i], "%s/%d", folder, i));
+        assert_true(mkdir(paths[i], 0700) == 0 || errno == EEXIST);
+        dirs[i] = (struct ot_store_dir){paths[i], room};
+    }
+    struct ot_store_config store = {.n_dirs = n, .dirs = dirs, .calls = faults ? &calls : NULL};
+    struct ot_probe_nvme_config config = {
+        .store = &store, .bytes = 16 << 20, .seconds = 0.002, .quick = quick, .reader = {see, seen}};
+    int rc = ot_probe_nvme(&config, result);
+    for (int i = 0; i < n; i++) {
+        assert_int_equal(rmdir(paths[i]), 0); /* it is empty */
+        free(paths[i]);
+    }
+    return rc;
+}
+
+static void blocks_and_depths_of_both_engines(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    for (int n = 1; n <= 2; n++) {
+        struct seen seen = {0};
+        struct ot_probe_nvme_result result;
+        check_ok(probe_disks(folder, n, 16 << 20, NULL, false, &seen, &result));
+        assert_true(has_row(&seen, "pool read 256 KiB x 32") && has_row(&seen, "pool write 1024 KiB x 8"));
+        assert_true(has_row(&seen, "pool mixed 512 KiB x 32"));
+        assert_true(has_row(&seen, "store read") && has_row(&seen, "store mixed"));
+        for (int use = OT_PROBE_NVME_READ; use <= OT_PROBE_NVME_MIXED; use++)
+            assert_int_equal(seen.uses[use], 1);
+        assert_int_equal(seen.rows, seen.groups[OT_PROBE_NVME]);
+        assert_non_null(strstr(result.store, "CRC-32"));
+        assert_true(result.written_bytes >= 16 << 20);
+    }
+    remove_folder(folder);
+}
+
+static void a_refused_ring_leaves_the_pool(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    struct seen seen = {0};
+    struct faults faults = {.refuses_rings = true};
+    struct ot_probe_nvme_result result;
+    check_ok(probe_disks(folder, 1, 8 << 20, &faults, false, &seen, &result));
+    assert_true(has_row(&seen, "pool write 1024 KiB x 8"));
+    for (int i = 0; i < seen.rows; i++)
+        assert_null(strstr(seen.names[i], "uring"));
+    assert_non_null(strstr(result.store, "pool"));
+    remove_folder(folder);
+}
+
+static void disks_without_direct_io_are_measured_too(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    struct seen seen = {0};
+    struct faults faults = {.refuses_direct = true, .refuses_rings = true};
+    struct ot_probe_nvme_result result;
+    check_ok(probe_disks(folder, 2, 8 << 20, &faults, false, &seen, &result));
+    assert_true(has_row(&seen, "pool mixed 1024 KiB x 8"));
+    assert_non_null(strstr(result.store, "buffered"));
+    remove_folder(folder);
+}
+
+static void a_broken_disk_is_a_sentence(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    static const int64_t failing[] = {2, 9};
+    for (int i = 0; i < 2; i++)
+        for (int quick = 0; quick < 2; quick++) {
+            struct seen seen = {0};
+            struct faults faults = {.failing_write = failing[i], .refuses_rings = true};
+            struct ot_probe_nvme_result result;
+            check_fails(probe_disks(folder, 1, 8 << 20, &faults, quick, &seen, &result), OT_E_IO,
+                        "Input/output error");
+        }
+    remove_folder(folder);
+}
+
+static void small_rooms_do_for_a_quick_probe(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    static const size_t rooms[] = {32 << 10, 100000, 1 << 20};
+    struct ot_probe_nvme_result result;
+    for (int i = 0; i < 3; i++) {
+        struct seen seen = {0};
+        check_ok(probe_disks(folder, 1, rooms[i], NULL, true, &seen, &result));
+        assert_int_equal(seen.rows, 3);
+    }
+    struct seen seen = {0};
+    check_fails(probe_disks(folder, 1, 16 << 10, NULL, true, &seen, &result), OT_E_BUDGET,
+                "needs 32 KiB there");
+    check_fails(probe_disks(folder, 1, 1 << 20, NULL, false, &seen, &result), OT_E_BUDGET,
+                "needs 8 MiB there");
+    assert_int_equal(seen.rows, 0);
+    remove_folder(folder);
+}
+
+static void a_reader_may_end_the_disks_too(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    struct ot_probe_nvme_result result;
+    struct seen seen = {.stop_after = 4}, quick = {.stop_after = 2};
+    check_fails(probe_disks(folder, 1, 8 << 20, NULL, false, &seen, &result), OT_E_IO, "enough");
+    check_fails(probe_disks(folder, 1, 8 << 20, NULL, true, &quick, &result), OT_E_IO, "enough");
+    remove_folder(folder);
+}
+
 /* ---- what predictions start from ---- */
 
 /* A quick probe has the rows that matter and no others, and each rate is there. */
@@ -162,7 +342,7 @@ static void a_quick_probe_gives_every_rate(void **state) {
     probe(OT_F32, true, &seen, 0);
     probe_host((struct ot_probe_host_config){.threads = 2, .optimizer_threads = 1, .quick = true}, &seen);
     assert_int_equal(seen.uses[OT_PROBE_NO_USE], 0);
-    assert_int_equal(seen.groups[OT_PROBE_MEMORY], 1);
+    assert_int_equal(seen.groups[OT_PROBE_MEMORY], 2);
     assert_int_equal(seen.groups[OT_PROBE_OPTIMIZER], 1);
     struct ot_rates rates = {.cores = 7};
     ot_probe_put_rates(&seen.sums, &rates);
@@ -197,6 +377,12 @@ int main(void) {
         cmocka_unit_test(threads_double_up_to_all),
         cmocka_unit_test(the_optimizers_threads_are_measured_too),
         cmocka_unit_test(too_little_host_memory_is_refused),
+        cmocka_unit_test(blocks_and_depths_of_both_engines),
+        cmocka_unit_test(a_refused_ring_leaves_the_pool),
+        cmocka_unit_test(disks_without_direct_io_are_measured_too),
+        cmocka_unit_test(a_broken_disk_is_a_sentence),
+        cmocka_unit_test(small_rooms_do_for_a_quick_probe),
+        cmocka_unit_test(a_reader_may_end_the_disks_too),
         cmocka_unit_test(a_quick_probe_gives_every_rate),
         cmocka_unit_test(rates_are_sums),
     };
