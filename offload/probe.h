@@ -13,11 +13,11 @@
  * it, by number of threads; checksums.
  *
  * THE DISKS, in temporary files within the room that is given, all directories together: each I/O engine
- * reading, writing and both in turn, by size of block (256 KiB to 4 MiB, 32 in flight) and by depth (8 to 128
- * blocks of 1 MiB); then the store, with its checksums and its defaults. Files are written once before they
- * are measured, since the first write to a block is slower. A row that writes does not write more than the
- * files hold: disks wear. Rows in which more would be in flight than the files hold, or than the disk moves in
- * a second, are left out.
+ * reading, writing and both in turn, by size of block (256 KiB to 4 MiB, 32 in flight) and by depth (8 to
+ * 128 blocks of 1 MiB); then the store, with its checksums and its defaults. Files are written once before
+ * they are measured, since the first write to a block is slower. A row that writes does not write more than
+ * the files hold: disks wear. Rows in which more would be in flight than the files hold, or than the disk
+ * moves in a second, are left out.
  *
  * Data are random: constant inputs draw less power and run faster. Buffers are far larger than caches. Each
  * row is warmed up, then timed (on a device by events on the lane) over as many calls as fill the time given;
