@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/bench_files.h"
+#include "src/cli/bench_page.h"
 #include "src/cli/bench_record.h"
 #include "src/cli/bench_run.h"
 #include "src/cli/bench_setup.h"
@@ -50,9 +51,19 @@ static int write_json(struct bench_command *c) {
     return rc;
 }
 
+static int write_page(struct bench_command *c) {
+    struct ot_string_builder page = {0};
+    ot_bench_put_page(&c->bench, &page);
+    int rc = page.failed ? ot_fail(OT_E_BUDGET, "no memory for bench.html")
+                         : ot_bench_files_replace(&c->files, "bench.html", page.text, page.bytes);
+    free(page.text);
+    return rc;
+}
+
 static int write_files(struct bench_command *c) {
     c->bench.seconds = ot_clock_seconds() - c->began;
-    return write_json(c);
+    OT_TRY(write_json(c));
+    return write_page(c);
 }
 
 /* ---- time ---- */

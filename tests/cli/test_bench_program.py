@@ -35,7 +35,7 @@ class Bench(program.ProgramTest):
 
     def test_a_small_bench(self):
         result = self.succeed(*TINY, "--tokens-per-step", "256,512", *QUICK, "--out", self.path("a"), "--json")
-        self.assertEqual(sorted(os.listdir(self.path("a"))), ["bench.csv", "bench.json"])
+        self.assertEqual(sorted(os.listdir(self.path("a"))), ["bench.csv", "bench.html", "bench.json"])
         rows, bench = self.read("a")
         self.assertEqual(result.json()["points"], bench["points"])
         self.check_same(rows, bench["points"])
