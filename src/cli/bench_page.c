@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "src/cli/bench_plot.h"
 #include "src/cli/bench_record.h"
@@ -20,7 +21,8 @@ static const char style[] =
     ".plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr));gap:1rem 2rem}\n"
     "figure{margin:0;max-width:29rem}\n"
     "figure>svg{display:block;width:100%;height:auto}\n"
-    "ul.legend{list-style:none;margin:.5rem 0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem}\n"
+    "ul{padding-left:1.2rem}ul.legend{list-style:none;margin:.5rem "
+    "0;padding:0;display:flex;flex-wrap:wrap;gap:.2rem 1.2rem}\n"
     ".key{width:1em;height:1em;vertical-align:-.1em;margin-right:.4em}\n"
     ".wide{overflow-x:auto}\n"
     "table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.9rem;white-space:nowrap}\n"
@@ -30,7 +32,9 @@ static const char style[] =
     "td.front{font-weight:600}\n"
     "li{margin:.2rem 0;overflow-wrap:anywhere}\n"
     "footer{margin-top:2rem;border-top:1px solid #ddd;color:#444}\n"
-    "@media print{body{max-width:none;padding:0;font-size:11px}table{font-size:9px}th,td{padding:.1rem "
+    "@media "
+    "print{html{font-size:11px}body{max-width:none;padding:0;font-size:1rem}table{font-size:9px}th,td{"
+    "padding:.1rem "
     ".35rem}\n"
     "figure{break-inside:avoid;max-width:11cm}.wide{overflow:visible}tr{break-inside:avoid}"
     "h2,h3{break-after:avoid}}\n";
@@ -252,20 +256,39 @@ static void put_table(const struct ot_bench *bench, struct ot_string_builder *ou
     put(out, "</tbody>\n</table>\n</div>\n");
 }
 
+static const char *why_left_out(const struct ot_bench_result *r) {
+    return r->status == OT_BENCH_DONE ? NULL : *r->reason ? r->reason : "not measured yet";
+}
+
+/* Whether the points have that in common; one that was measured has nothing in common with any. */
+static bool have_one_reason(const struct ot_bench_result *a, const struct ot_bench_result *b) {
+    const char *reason = why_left_out(a), *other = why_left_out(b);
+    return reason && other && strcmp(reason, other) == 0;
+}
+
+/* A reason, and then the points for which it is so. */
 static void put_left_out(const struct ot_bench *bench, struct ot_string_builder *out) {
+    const struct ot_bench_result *results = bench->results;
     char label[OT_BENCH_LABEL_BYTES];
     if (count_done(bench) == bench->n)
         return;
     put(out, "<h2>Left out</h2>\n<ul>\n");
     for (int i = 0; i < bench->n; i++) {
-        const struct ot_bench_result *r = &bench->results[i];
-        if (r->status == OT_BENCH_DONE)
+        bool first = why_left_out(&results[i]) != NULL;
+        for (int j = 0; j < i; j++)
+            first = first && !have_one_reason(&results[j], &results[i]);
+        if (!first)
             continue;
         put(out, "<li>");
-        ot_svg_escape(out, ot_bench_label(&r->point, label));
-        put(out, ": ");
-        ot_svg_escape(out, r->status == OT_BENCH_WAITING && !*r->reason ? "not measured yet" : r->reason);
-        put(out, "</li>\n");
+        ot_svg_escape(out, why_left_out(&results[i]));
+        put(out, "<ul>\n");
+        for (int j = i; j < bench->n; j++)
+            if (have_one_reason(&results[i], &results[j])) {
+                put(out, "<li>");
+                ot_svg_escape(out, ot_bench_label(&results[j].point, label));
+                put(out, "</li>\n");
+            }
+        put(out, "</ul></li>\n");
     }
     put(out, "</ul>\n");
 }

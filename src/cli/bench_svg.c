@@ -134,8 +134,8 @@ static int linear_ticks(const struct ot_svg_axis *axis, double ticks[OT_SVG_MOST
     return n;
 }
 
-/* 1, 2, 5; or 1, 3; or 1 times powers of ten; fewer where even these are too many. Less than a power of ten is
- * nearly linear. */
+/* 1, 2, 5; or 1, 3; or 1 times powers of ten; fewer where even these are too many. Less than a power of ten
+ * is nearly linear. */
 static int log_ticks(const struct ot_svg_axis *axis, double ticks[OT_SVG_MOST_TICKS]) {
     static const double mantissas[][4] = {{1, 2, 5, 0}, {1, 3, 0}, {1, 0}};
     if (axis->high / axis->low < 10)
