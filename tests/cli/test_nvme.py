@@ -1,0 +1,207 @@
+"""The built program with its third tier on disk: the same bits as in memory, within the limits that were given, and
+nothing left behind, however a run ends."""
+
+import fcntl
+import glob
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+import program
+from program import PROGRAM, SMALL, read_bytes, run
+
+ALL_ON_DISK = ["--home", "state=nvme,weights=nvme"]
+
+
+class NvmeTest(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        for name in ("disk", "other"):
+            os.mkdir(cls.path(name))
+        cls.disk, cls.other = cls.path("disk"), cls.path("other")
+
+    def stores(self, folder=None):
+        return glob.glob(os.path.join(folder or self.disk, "*"))
+
+    def losses(self, out):
+        return [event["loss"] for event in self.log(out) if event["event"] == "step"]
+
+    def done(self, out):
+        return self.log(out)[-1]
+
+
+class Bits(NvmeTest):
+    """Names with `emulated` run on the emulated GPU as well."""
+
+    def check_equal(self, steps, *kinds):
+        words = ["--steps", steps, "--micro-batch", "4", "--eval-fraction", "0"]
+        self.train("memory", *words)
+        for i, more in enumerate(kinds):
+            out = f"disk-{i}"
+            result = self.train(out, *words, *more)
+            self.assertEqual(self.losses(out), self.losses("memory"), more)
+            for name in ("model.safetensors", "tokenizer.json", "config.json"):
+                self.assertEqual(read_bytes(self.path(f"{out}/{name}")), read_bytes(self.path(f"memory/{name}")), more)
+            self.assertGreater(self.done(out)["nvme_read_bytes"], 0)
+            self.assertGreater(self.done(out)["nvme_written_bytes"], 0)
+            self.assertEqual(self.stores() + self.stores(self.other), [])
+            yield result
+
+    def test_a_run_on_disk_is_the_run_in_memory(self):
+        kinds = [[*ALL_ON_DISK, "--nvme", self.disk, "--io-engine", engine] for engine in ("auto", "pool")]
+        kinds += [["--home", "nvme", "--nvme", self.disk, "--nvme", self.other + ":64M", "--no-io-verify"],
+                  ["--home", "state=nvme,weights=host", "--nvme", self.disk, "--optimizer-engine", "stream:0.5,cpu:0.5"],
+                  ["--home", "weights=nvme,state=gpu,activations=nvme", "--nvme", self.disk, "--dtype", "fp32"],
+                  [*ALL_ON_DISK, "--nvme", self.disk, "--order", "micro", "--recompute", "all", "--slots", "2"]]
+        results = list(self.check_equal(6, *kinds))
+        self.assertRegex(results[0].err, r"\nstore   (uring|pool) .*CRC-32")
+        self.assertRegex(results[1].err, r"\nstore   pool .*CRC-32")
+        self.assertRegex(results[2].err, r"\nstore   .*not verified")
+        self.assertRegex(results[0].err, r"weights nvme (\d+) of \1 slabs · state nvme (\d+) of \2 tiles")
+        self.assertRegex(results[2].err, r"state nvme (\d+) of \1 tiles · activations nvme\n")
+
+    def test_emulated_the_same(self):
+        kinds = [[*ALL_ON_DISK, "--nvme", self.disk, "--io-engine", engine] for engine in ("auto", "pool")]
+        list(self.check_equal(3, *kinds))
+
+    def test_bf16_too(self):
+        words = ["--steps", "4", "--micro-batch", "4", "--dtype", "bf16"]
+        self.train("a", *words)
+        self.train("b", *words, *ALL_ON_DISK, "--nvme", self.disk)
+        self.assertEqual(self.losses("a"), self.losses("b"))
+        self.assertEqual(read_bytes(self.path("a/model.safetensors")), read_bytes(self.path("b/model.safetensors")))
+
+    def test_the_record_repeats_the_run(self):
+        self.train("c", "--steps", "3", *ALL_ON_DISK, "--nvme", self.disk, "--nvme", self.other + ":64M",
+                   "--io-engine", "pool")
+        self.succeed("--config", os.path.join(self.path("c"), "run.json"), "--out", self.path("again"))
+        self.assertEqual(self.losses("c"), self.losses("again"))
+        first, second = self.log("c")[0], self.log("again")[0]
+        self.assertEqual(first["options"]["nvme"], [self.disk, self.other + ":67108864"])
+        first["options"].pop("out"), second["options"].pop("out")
+        self.assertEqual(first["options"], second["options"])
+        self.assertEqual([place["dir"] for place in first["machine"]["nvme"]], [self.disk, self.other])
+        self.assertRegex(first["machine"]["store"], "^pool")
+
+    def test_eval_and_generate_may_keep_weights_there(self):
+        self.succeed("train", "--model", "tiny-sql", "--init", "random", "--data", self.rows, "--out", self.path("d"),
+                     "--steps", "1", "--seq-len", "128", "--tokens-per-step", "128")
+        for gpu, *words in (("16M", "eval", self.path("d"), "--data", self.rows, "--seq-len", "128", "--json"),
+                            ("7M", "generate", self.path("d"), "-p", "SELECT", "--max-new-tokens", "8", "--json")):
+            want = self.succeed(*words).json()
+            tight = [*words, "--gpu-mem", gpu, "--host-mem", "5M"]  # no room for all weights
+            self.fail_with(4, "short by", *tight)
+            got = self.succeed(*tight, "--nvme", self.disk).json()
+            want.pop("seconds", None), got.pop("seconds", None)
+            self.assertEqual(got, want)
+            self.assertEqual(self.stores(), [])
+
+
+class Files(NvmeTest):
+    def start(self, out, *words):
+        child = subprocess.Popen([PROGRAM, "train", *SMALL, "--data", self.rows, "--out", self.path(out), "--steps",
+                                  "1000000", "--json", *ALL_ON_DISK, "--nvme", self.disk, *words],
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while json.loads(child.stdout.readline())["event"] != "step":
+            pass
+        return child
+
+    def end(self, child, number, code):
+        child.send_signal(number)
+        out, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, code, err)
+        return out, err
+
+    def test_they_are_gone_after_a_signal(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            child = self.start("stopped")
+            names = self.stores()
+            self.assertEqual(len(names), 1)
+            self.assertRegex(os.path.basename(names[0]), rf"^offload-train\.{child.pid}\.\d+\.store$")
+            self.end(child, number, 0)
+            self.assertEqual(self.stores(), [])
+
+    def test_the_next_run_removes_what_a_killed_one_left(self):
+        self.end(self.start("killed"), signal.SIGKILL, -signal.SIGKILL)
+        self.assertEqual(len(self.stores()), 1)
+        with open(self.stores()[0]) as file:  # the kernel lets go of a killed process's ring, and of its lock, a moment later
+            fcntl.flock(file, fcntl.LOCK_EX)
+        result = self.train("next", "--steps", "2", *ALL_ON_DISK, "--nvme", self.disk)
+        self.assertIn("that a run which was killed had left", result.err)
+        self.assertEqual(self.stores(), [])
+
+    def test_two_runs_in_one_directory(self):
+        child = self.start("first")
+        mine = self.stores()
+        self.train("memory", "--steps", "3", "--micro-batch", "4")
+        self.train("second", "--steps", "3", "--micro-batch", "4", *ALL_ON_DISK, "--nvme", self.disk)
+        self.assertEqual(self.losses("second"), self.losses("memory"))
+        self.assertEqual(self.stores(), mine)
+        self.end(child, signal.SIGINT, 0)
+        self.assertEqual(self.stores(), [])
+
+    def test_files_of_others_stay(self):
+        for name in ("offload-train.store", "offload-train.1.2.store.txt", "notes"):
+            with open(os.path.join(self.disk, name), "w") as file:
+                file.write("mine")
+        self.train("mine", "--steps", "1", *ALL_ON_DISK, "--nvme", self.disk)
+        self.assertEqual(len(self.stores()), 3)
+        for path in self.stores():
+            os.unlink(path)
+
+
+class Limits(NvmeTest):
+    def refuse(self, code, phrase, *words):
+        line = self.fail_with(code, phrase, "train", *SMALL, "--data", self.rows, "--out", self.path("none"), "--steps",
+                              "1", *words)
+        self.assertEqual(self.stores(), [])
+        self.assertFalse(os.path.exists(self.path("none")))
+        return line
+
+    def test_a_limit_that_is_too_small(self):
+        self.refuse(4, "short by", *ALL_ON_DISK, "--nvme", self.disk + ":1M")
+        line = self.refuse(4, "nvme", "--home", "nvme", "--nvme", self.disk + ":2M")
+        self.assertIn("short by", line)
+
+    def test_a_full_disk(self):
+        """A small file system of its own, in a mount namespace that ends with the run."""
+        script = 'mount -t tmpfs -o size=$1 none "$2" && shift 2 && "$@"; code=$?; ls "$DISK" >&2; exit $code'
+        able = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", "1M", self.disk, "true"], capture_output=True,
+                              env=os.environ | {"DISK": self.disk})
+        if able.returncode != 0:
+            self.skipTest("needs a tmpfs of its own: " + able.stderr.decode().strip())
+        words = [PROGRAM, "train", *SMALL, "--data", self.rows, "--out", self.path("full"), "--steps", "1", *ALL_ON_DISK]
+        for size, nvme, code, phrase in (("2M", self.disk, 4, "short by"), ("2M", self.disk + ":64M", 4, "give less"),
+                                         ("64M", self.disk, 0, "\nsaved ")):
+            done = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", size, self.disk, *words, "--nvme", nvme],
+                                  capture_output=True, env=os.environ | {"DISK": self.disk}, timeout=60)
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(phrase, done.stderr.decode())
+            self.assertNotIn("offload-train.", done.stderr.decode())  # no file of the store is listed
+            self.assertEqual(os.path.exists(self.path("full")), code == 0)
+
+    def test_the_plan_is_what_is_used(self):
+        """Files to the byte; pinned memory and the device's to the page."""
+        for i, more in enumerate((ALL_ON_DISK, ["--home", "nvme"], ["--home", "state=nvme"])):
+            self.train(f"used-{i}", "--steps", "3", *more, "--nvme", self.disk)
+            done, plan = self.done(f"used-{i}"), self.log(f"used-{i}")[0]["plan"]
+            self.assertEqual(done["nvme_used_bytes"], done["nvme_planned_bytes"])
+            self.assertEqual(sum(entry["bytes"] for entry in plan["ledger"] if entry["tier"] == "nvme"),
+                             done["nvme_planned_bytes"])
+            for tier in ("gpu", "host"):
+                self.assertLessEqual(done[tier + "_used_bytes"], done[tier + "_planned_bytes"] * 1.02)
+                self.assertGreaterEqual(done[tier + "_used_bytes"], done[tier + "_planned_bytes"] * 0.9)
+            steps = [event for event in self.log(f"used-{i}") if event["event"] == "step"]
+            for way in ("nvme_read_bytes", "nvme_written_bytes"):  # the update of a step ends after its record
+                moved = sum(event.get(way, 0) for event in steps)
+                self.assertTrue(0 < moved <= done[way], (way, moved, done[way]))
+
+
+if __name__ == "__main__":
+    program.main()
