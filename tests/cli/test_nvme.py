@@ -203,5 +203,92 @@ class Limits(NvmeTest):
                 self.assertTrue(0 < moved <= done[way], (way, moved, done[way]))
 
 
+MIB = 1 << 20
+
+
+class Inside(NvmeTest):
+    """Models of 16 bytes and more a parameter that do not fit in what the program may have."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        run("train", *SMALL, "--data", cls.rows, "--out", cls.path("tiny"), "--steps", "1", "--quiet")
+
+    def make_model(self, name, hidden, layers):
+        """A directory without weights, for --init random; returns the number of its parameters."""
+        os.mkdir(self.path(name))
+        shutil.copy(self.path("tiny/tokenizer.json"), self.path(name))
+        with open(self.path("tiny/config.json")) as file:
+            config = json.load(file)
+        config |= {"hidden_size": hidden, "intermediate_size": 3 * hidden, "num_hidden_layers": layers,
+                   "num_attention_heads": hidden // 64, "num_key_value_heads": hidden // 64, "head_dim": 64}
+        with open(self.path(name + "/config.json"), "w") as file:
+            json.dump(config, file)
+        return layers * 13 * hidden * hidden
+
+    def words(self, name, *more):
+        return ["train", "--model", self.path(name), "--init", "random", "--data", self.rows, "--no-save", "--seq-len", "128",
+                "--tokens-per-step", "128", "--dtype", "bf16", "--threads", "1", "--eval-fraction", "0", *more]
+
+    def limit(self, bytes):
+        """What a child does before the program starts, so that it cannot have more memory. Returns that, and a name."""
+        folder = self.own_group()
+        if folder:
+            with open(folder + "/memory.max", "w") as file:
+                file.write(str(bytes))
+
+            def enter():
+                with open(folder + "/cgroup.procs", "w") as file:
+                    file.write("0")
+            return enter, "memory.max"
+
+        def restrict():
+            resource.setrlimit(resource.RLIMIT_STACK, (MIB, MIB))  # of every thread; they count, used or not
+            resource.setrlimit(resource.RLIMIT_DATA, (bytes, bytes))
+        return restrict, "RLIMIT_DATA"
+
+    def own_group(self):
+        """A control group below our own, where version 2 lets us limit its memory; else None."""
+        with open("/proc/self/cgroup") as file:
+            mine = [line[3:].strip() for line in file if line.startswith("0::")]
+        folder = "/sys/fs/cgroup" + (mine[0] if mine else "") + f"/offload-train-test-{os.getpid()}"
+        try:
+            os.mkdir(folder)
+        except OSError:
+            return None
+        self.addCleanup(os.rmdir, folder)
+        return folder if os.path.exists(folder + "/memory.max") else None
+
+    def test_a_model_larger_than_all_memory_trains(self):
+        params = self.make_model("large", 512, 12)
+        gpu, host, program_itself = 76 * MIB, 140 * MIB, 200 * MIB  # the last: what libraries reserve, most of it unused
+        self.assertGreater(14 * params, 2.5 * (gpu + host))
+        self.assertGreater(14 * params, gpu + host + program_itself)
+        enter, name = self.limit(gpu + host + program_itself)
+        words = [PROGRAM, *self.words("large", "--steps", "2", "--gpu-mem", str(gpu), "--host-mem", str(host), "--json")]
+        in_memory = subprocess.run(words, capture_output=True, preexec_fn=enter, timeout=60)
+        self.assertEqual(in_memory.returncode, 4, in_memory.stderr)
+        self.assertIn(b"short by", in_memory.stderr)
+        done = subprocess.run([*words, *ALL_ON_DISK, "--nvme", self.disk], capture_output=True, preexec_fn=enter,
+                              timeout=300)
+        self.assertEqual(done.returncode, 0, (name, done.stderr))
+        last = json.loads(done.stdout.splitlines()[-1])
+        self.assertEqual((last["event"], last["steps"]), ("done", 2))
+        self.assertEqual(last["nvme_used_bytes"], last["nvme_planned_bytes"])
+        self.assertLess(last["process_peak_bytes"], gpu + host + 64 * MIB)
+        self.assertEqual(self.stores(), [])
+
+    @unittest.skipUnless(os.environ.get("OT_TEST_SLOW"), "OT_TEST_SLOW=1 trains a model of some GiB")
+    def test_the_plan_is_what_the_process_takes(self):
+        """The program itself (code, stacks, libraries' buffers, 16 MiB while random weights are made) takes up to 48 MiB
+        whatever the plan is, so 2 % of the plan mean something from 2.4 GiB on."""
+        self.make_model("huge", 1024, 14)
+        result = self.succeed(*self.words("huge", "--steps", "2", "--json"))
+        last = result.events()[-1]
+        planned = last["gpu_planned_bytes"] + last["host_planned_bytes"]
+        self.assertGreater(planned, 2.4 * 1024 * MIB)
+        self.assertLess(abs(last["process_peak_bytes"] - planned), 0.02 * planned)
+
+
 if __name__ == "__main__":
     program.main()
