@@ -18,36 +18,41 @@ struct search {
     int most_tries;
     struct ot_plan_request best; /* given, with fields forced */
     struct ot_planner_result *out;
+    uint64_t seen[MOST_TRIES]; /* [out->tried] */
 };
 
 /* ---- trying one ---- */
 
-static bool same_slabs(const struct ot_plan *a, const struct ot_plan *b) {
-    for (int s = 0; s < a->n_slabs; s++) {
-        const struct ot_slab_plan *x = &a->slabs[s], *y = &b->slabs[s];
-        if (x->weights != y->weights || x->state != y->state || x->grads != y->grads ||
-            memcmp(x->tiles, y->tiles, sizeof x->tiles) != 0)
-            return false;
+static uint64_t mix(uint64_t hash, int64_t value) {
+    return (hash ^ (uint64_t)value) * 0x100000001b3; /* FNV-1a, a word at a time */
+}
+
+/* Of what the search varies: forced in different ways, requests often make the same plan. */
+static uint64_t fingerprint(const struct ot_plan *p) {
+    uint64_t hash = 0xcbf29ce484222325;
+    for (int s = 0; s < p->n_slabs; s++) {
+        const struct ot_slab_plan *slab = &p->slabs[s];
+        hash = mix(mix(mix(hash, slab->weights), slab->state), slab->grads);
+        for (int e = 0; e < OT_TILE_ENGINES; e++)
+            hash = mix(hash, slab->tiles[e]);
     }
-    return true;
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        hash = mix(mix(hash, p->weight_slots[k]), p->host_weight_slots[k]);
+        hash = mix(mix(hash, p->grad_slots[k]), p->stage_slots[k]);
+    }
+    hash = mix(mix(mix(hash, p->state_slots), p->tile_slots), p->host_activation_slots);
+    hash = mix(mix(mix(hash, p->activations), p->activation_slots), p->kept_blocks);
+    return mix(hash, p->micro_tokens);
 }
 
-/* Of one request's plans: what the search varies. */
-static bool same_plan(const struct ot_plan *a, const struct ot_plan *b) {
-    return same_slabs(a, b) && a->activations == b->activations && a->micro_tokens == b->micro_tokens &&
-           a->kept_blocks == b->kept_blocks &&
-           memcmp(a->weight_slots, b->weight_slots, sizeof a->weight_slots) == 0 &&
-           memcmp(a->grad_slots, b->grad_slots, sizeof a->grad_slots) == 0 &&
-           memcmp(a->stage_slots, b->stage_slots, sizeof a->stage_slots) == 0 &&
-           memcmp(a->host_weight_slots, b->host_weight_slots, sizeof a->host_weight_slots) == 0 &&
-           a->state_slots == b->state_slots && a->tile_slots == b->tile_slots &&
-           a->activation_slots == b->activation_slots && a->host_activation_slots == b->host_activation_slots;
-}
-
-/* What plans are compared by: predictions are of full micro-batches, so that steps cut in other ones have
- * other tokens. */
-static double seconds_per_token(const struct ot_prediction *p) {
-    return p->step_seconds / p->tokens;
+/* Whether the plan was simulated before; from now on it was. */
+static bool was_seen(struct search *s, const struct ot_plan *plan) {
+    uint64_t print = fingerprint(plan);
+    for (int i = 0; i < s->out->tried; i++)
+        if (s->seen[i] == print)
+            return true;
+    s->seen[s->out->tried++] = print;
+    return false;
 }
 
 /* Makes and simulates the plan of a request and takes it where it is faster than the best by more than `gain`
@@ -59,10 +64,9 @@ static int try_request(struct search *s, const struct ot_plan_request *request, 
     if (best->tried >= s->most_tries || ot_plan_make(request, &plan) < 0)
         return 0; /* forced too far: what does not fit is no candidate */
     int rc = 0;
-    if (!same_plan(&plan, &best->plan)) {
-        best->tried++;
+    if (!was_seen(s, &plan)) {
         rc = ot_simulate_plan(request->chain, &plan, s->costs, &prediction);
-        if (rc == 0 && seconds_per_token(&prediction) < seconds_per_token(&best->prediction) * (1 - gain))
+        if (rc == 0 && prediction.step_seconds < best->prediction.step_seconds * (1 - gain))
             rc = 1;
     }
     if (rc > 0) {
@@ -196,16 +200,21 @@ static int move_state(struct search *s) {
     return move_home(s, offsetof(struct ot_plan_request, state));
 }
 
-/* Other bits than the rule's: only for a gain that is worth it. */
+/* Other bits than the rule's: only for a gain that is worth it. Each size as the best plan is otherwise, and
+ * as the rule would go about it. */
 static int move_micro(struct search *s) {
-    int64_t now = s->best.micro_sequences;
-    const int64_t values[] = {2 * now, 4 * now, now / 2};
+    const int64_t now = s->best.micro_sequences, values[] = {now / 2, 2 * now, now / 4, 4 * now};
     int taken = 0;
-    for (int i = 0; i < 3 && s->given->micro_sequences == 0 && !taken; i++) {
-        struct ot_plan_request request = s->best;
-        request.micro_sequences = values[i];
-        if (values[i] > 0 && values[i] <= request.step_sequences)
-            OT_TRY(taken = try_request(s, &request, OT_PLANNER_MARGIN));
+    for (int i = 0; i < 4 && s->given->micro_sequences == 0; i++) {
+        struct ot_plan_request as_now = s->best, as_ruled = *s->given;
+        int rc;
+        if (values[i] < 1 || values[i] > s->given->step_sequences)
+            continue;
+        as_now.micro_sequences = as_ruled.micro_sequences = values[i];
+        OT_TRY(rc = try_request(s, &as_now, OT_PLANNER_MARGIN));
+        taken += rc;
+        OT_TRY(rc = try_request(s, &as_ruled, OT_PLANNER_MARGIN));
+        taken += rc;
     }
     return taken;
 }
@@ -284,12 +293,12 @@ int ot_planner_choose(const struct ot_plan_request *request, const struct ot_cos
     *out = (struct ot_planner_result){0};
     OT_TRY(ot_plan_make(request, &out->plan));
     OT_TRY_GOTO(ot_simulate_plan(request->chain, &out->plan, costs, &out->prediction), rc, failed);
-    out->tried = 1;
     struct search s = {.given = request,
                        .costs = costs,
                        .best = *request,
                        .most_tries = count_tries(&out->plan, request->chain->n_blocks),
                        .out = out};
+    was_seen(&s, &out->plan);
     s.best.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
     OT_TRY_GOTO(search(&s), rc, failed);
     return 0;
@@ -325,9 +334,10 @@ static int ask(const struct ot_plan_request *request, const struct ot_costs *cos
     OT_TRY(rc);
     struct ot_prediction p = with.prediction;
     ot_plan_free(&with.plan);
-    if (more && seconds_per_token(&p) > seconds_per_token(&chosen->prediction))
+    if (more && p.step_seconds > chosen->prediction.step_seconds)
         p = chosen->prediction;
-    out->ifs[out->n_ifs++] = (struct ot_what_if){what, p.step_seconds, p.tokens / p.step_seconds};
+    double tokens = (double)(request->step_sequences * request->sequence_tokens);
+    out->ifs[out->n_ifs++] = (struct ot_what_if){what, p.step_seconds, tokens / p.step_seconds};
     return 0;
 }
 

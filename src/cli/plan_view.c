@@ -14,8 +14,8 @@ static const double RATED_BYTES = 600e12;
 /* ---- what follows from the prediction ---- */
 
 struct answer {
-    double tokens_per_second, mfu, peak; /* peak 0: unknown */
-    double waited[OT_LANE_COUNT];        /* by compute; of itself: for a task of its own to begin */
+    double tokens_per_second, model_flops, mfu, peak; /* peak 0: unknown */
+    double waited[OT_LANE_COUNT]; /* by compute; of itself: for a task of its own to begin */
     double waited_host;
     double run_seconds, run_tokens, run_price, million_price;
     double written, read; /* bytes of nvme, a step */
@@ -24,11 +24,13 @@ struct answer {
 static struct answer answer_of(const struct ot_plan_view *v) {
     const struct ot_prediction *p = &v->chosen->prediction;
     struct answer a = {.peak = v->card ? v->card->peak_tflops * 1e12 : v->costs->rates.product_flops};
-    a.tokens_per_second = p->tokens / p->step_seconds;
-    a.mfu = a.peak > 0 ? p->model_flops / p->step_seconds / a.peak : 0;
-    a.run_tokens =
-        (double)(v->steps * v->step_sequences * v->seq_len); /* the last micro-batch may be short */
-    a.run_seconds = a.run_tokens / a.tokens_per_second;
+    /* The prediction is of full micro-batches; where the last one is short, the step is no longer than that. */
+    double tokens = (double)(v->step_sequences * v->seq_len);
+    a.model_flops = p->model_flops * tokens / p->tokens;
+    a.tokens_per_second = tokens / p->step_seconds;
+    a.mfu = a.peak > 0 ? a.model_flops / p->step_seconds / a.peak : 0;
+    a.run_tokens = (double)v->steps * tokens;
+    a.run_seconds = (double)v->steps * p->step_seconds;
     a.run_price = a.run_seconds / 3600 * v->options->price;
     a.million_price = 1e6 / a.tokens_per_second / 3600 * v->options->price;
     a.written = p->bytes[OT_LANE_NVME_WRITE];
@@ -147,7 +149,7 @@ static void print_time(const struct ot_plan_view *v, FILE *out) {
             ot_text_count((int64_t)round(a.tokens_per_second), rate));
     if (a.peak > 0)
         fprintf(out, "        MFU %.1f %% = %s a step (6 N a token, and attention) / %.3f %s / %s/s %s\n",
-                100 * a.mfu, text_flops(p->model_flops, work), p->step_seconds * unit.per_second, unit.name,
+                100 * a.mfu, text_flops(a.model_flops, work), p->step_seconds * unit.per_second, unit.name,
                 text_flops(a.peak, peak), v->card ? "of the data sheet" : "of the best product measured");
     print_lanes(v, out);
 }
@@ -281,7 +283,7 @@ static void put_time(const struct ot_plan_view *v, struct ot_json_writer *w) {
     ot_json_put_text(w, "basis", basis_text(v));
     ot_json_put_real(w, "step_seconds", p->step_seconds);
     ot_json_put_real(w, "tokens_per_s", a.tokens_per_second);
-    ot_json_put_real(w, "model_flops", p->model_flops);
+    ot_json_put_real(w, "model_flops", a.model_flops);
     ot_json_put_real(w, "flops", p->flops);
     if (a.peak > 0) {
         ot_json_put_real(w, "mfu", a.mfu);

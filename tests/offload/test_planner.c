@@ -1,0 +1,366 @@
+/* The planner over chains that are sizes only, on machines of random rates: never beyond a budget, never
+ * slower than the rule's plan by the simulator's clock, never against a force, and always the same. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/planner.h"
+#include "src/base/clock.h"
+#include "src/base/random.h"
+#include "tests/offload/fake_chain.h"
+#include "tests/support/check.h"
+
+#define GB 1e9
+
+/* ---- machines ---- */
+
+static double draw(uint64_t seed, uint64_t which) {
+    return ot_random_unit(seed, 1, which);
+}
+
+/* Log-uniform: machines differ by factors. */
+static double between(uint64_t seed, uint64_t which, double low, double high) {
+    return low * pow(high / low, draw(seed, which));
+}
+
+static struct ot_rates random_rates(uint64_t seed) {
+    struct ot_rates r = {.product_flops = between(seed, 0, 5e12, 5e14),
+                         .h2d_bytes = between(seed, 1, 3 * GB, 50 * GB),
+                         .triad_bytes = between(seed, 2, 20 * GB, 200 * GB),
+                         .nvme_read_bytes = between(seed, 3, 1 * GB, 10 * GB),
+                         .cores = 8,
+                         .crc_bytes = 10 * GB,
+                         .task_seconds = 1e-5};
+    r.attention_flops = r.product_flops / 2;
+    r.device_bytes = 500 * GB;
+    r.d2h_bytes = r.h2d_bytes;
+    r.both_bytes = 1.6 * r.h2d_bytes;
+    r.adamw_bytes = 0.9 * r.triad_bytes;
+    r.nvme_write_bytes = r.nvme_read_bytes / 2;
+    r.nvme_mixed_bytes = 0.7 * r.nvme_read_bytes;
+    return r;
+}
+
+static void open_costs(const struct fake *f, const struct ot_rates *rates, struct ot_costs *out) {
+    check_ok(ot_costs_estimate(&f->chain, rates, 512, 4096, out));
+}
+
+/* From all on the device to a sixth of the model there, the rest on the host or beyond. */
+static struct ot_plan_request random_request(const struct fake *f, uint64_t seed) {
+    struct ot_plan_request rq = fake_request(f);
+    rq.budget_bytes[OT_TIER_GPU] = (size_t)(between(seed, 10, 90, 1200) * MIB);
+    rq.budget_bytes[OT_TIER_HOST] = (size_t)(between(seed, 11, 30, 500) * MIB);
+    rq.budget_bytes[OT_TIER_NVME] = draw(seed, 12) < 0.5 ? 0 : (size_t)4 << 30;
+    rq.step_sequences = 1 + (int64_t)(draw(seed, 13) * 24);
+    rq.clip = draw(seed, 14) < 0.7;
+    return rq;
+}
+
+static void check_within(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    check_fits(rq, plan);
+    assert_true(ot_ledger_total(&plan->ledger, OT_TIER_NVME) <= rq->budget_bytes[OT_TIER_NVME]);
+}
+
+static bool same_plans(const struct ot_plan *a, const struct ot_plan *b) {
+    bool same = a->n_slabs == b->n_slabs && a->micro_tokens == b->micro_tokens &&
+                a->activations == b->activations && a->kept_blocks == b->kept_blocks &&
+                a->ledger.n == b->ledger.n;
+    for (int s = 0; same && s < a->n_slabs; s++)
+        same = a->slabs[s].weights == b->slabs[s].weights && a->slabs[s].state == b->slabs[s].state &&
+               memcmp(a->slabs[s].tiles, b->slabs[s].tiles, sizeof a->slabs[s].tiles) == 0;
+    for (int i = 0; same && i < a->ledger.n; i++)
+        same = a->ledger.entries[i].bytes == b->ledger.entries[i].bytes;
+    return same;
+}
+
+/* ---- what every choice keeps ---- */
+
+struct trial {
+    struct fake fake;
+    struct ot_plan_request request;
+    struct ot_costs costs;
+};
+
+static void open_trial(struct trial *t, uint64_t seed) {
+    struct ot_rates rates = random_rates(seed);
+    fake_open_small(&t->fake, OT_BF16, seed & 1);
+    t->request = random_request(&t->fake, seed);
+    open_costs(&t->fake, &rates, &t->costs);
+}
+
+static void never_slower_than_the_rule_and_within_every_budget(void **state) {
+    (void)state;
+    int made = 0, gained = 0, with_disk = 0;
+    for (uint64_t seed = 0; seed < 48; seed++) {
+        struct trial t;
+        struct ot_planner_result chosen, again;
+        struct ot_plan rule;
+        struct ot_prediction by_rule;
+        open_trial(&t, seed);
+        if (ot_plan_make(&t.request, &rule) == 0) {
+            check_ok(ot_simulate_plan(&t.fake.chain, &rule, &t.costs, &by_rule));
+            check_ok(ot_planner_choose(&t.request, &t.costs, &chosen));
+            check_within(&t.request, &chosen.plan);
+            assert_true(chosen.prediction.step_seconds > 0 && chosen.tried >= 1 && chosen.tried <= 64);
+            double mine = chosen.prediction.step_seconds, rules = by_rule.step_seconds;
+            assert_true(mine <= rules);
+            if (chosen.plan.micro_tokens != rule.micro_tokens)
+                assert_true(mine < rules * (1 - OT_PLANNER_MARGIN));
+            check_ok(ot_planner_choose(&t.request, &t.costs, &again));
+            assert_true(same_plans(&chosen.plan, &again.plan) && chosen.tried == again.tried);
+            made++;
+            gained += mine < 0.95 * rules;
+            with_disk += ot_ledger_total(&chosen.plan.ledger, OT_TIER_NVME) > 0;
+            ot_plan_free(&chosen.plan);
+            ot_plan_free(&again.plan);
+            ot_plan_free(&rule);
+        } else {
+            assert_int_equal(ot_planner_choose(&t.request, &t.costs, &chosen), -OT_E_BUDGET);
+            assert_null(chosen.plan.slabs);
+        }
+        ot_costs_free(&t.costs);
+    }
+    print_message("%d plans, %d of them at least 5 %% faster than the rule's, %d use the disk\n", made,
+                  gained, with_disk);
+    assert_true(made > 30 && gained > 8 && with_disk > 3);
+}
+
+/* ---- forces ---- */
+
+static void check_forced(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    for (int s = 0; s < plan->n_slabs; s++) {
+        const struct ot_slab_plan *slab = &plan->slabs[s];
+        int elsewhere = slab->tiles[OT_TILE_STREAM] + slab->tiles[OT_TILE_CPU];
+        if (rq->weights != OT_HOME_AUTO)
+            assert_int_equal(slab->weights, rq->weights);
+        if (rq->state == OT_HOME_GPU)
+            assert_int_equal(elsewhere, 0);
+        if (rq->state == OT_HOME_HOST || rq->state == OT_HOME_NVME) {
+            assert_int_equal(slab->tiles[OT_TILE_GPU], 0);
+            assert_int_equal(slab->state, rq->state);
+        }
+    }
+    if (rq->activations != OT_HOME_AUTO)
+        assert_int_equal(plan->activations, rq->activations);
+    if (rq->slots)
+        assert_true(plan->weight_slots[OT_SLOT_LAYER] == 0 || plan->weight_slots[OT_SLOT_LAYER] == rq->slots);
+    if (rq->recompute >= 0)
+        assert_int_equal(plan->kept_blocks, rq->recompute ? 0 : plan->n_slabs - 2);
+    if (rq->micro_sequences)
+        assert_int_equal(plan->micro_tokens, rq->micro_sequences * rq->sequence_tokens);
+    if (rq->shares[OT_TILE_CPU] + rq->shares[OT_TILE_STREAM] + rq->shares[OT_TILE_GPU] > 0)
+        for (int e = 0; e < OT_TILE_ENGINES; e++) {
+            double tiles = (double)ot_plan_count_tiles(plan, (enum ot_tile_engine)e);
+            assert_true(fabs(tiles - rq->shares[e] * plan->n_slabs) <= 1); /* a tile is a slab here */
+        }
+}
+
+static void forced_fields_are_honoured(void **state) {
+    (void)state;
+    int made[8] = {0};
+    for (uint64_t seed = 0; seed < 96; seed++) {
+        struct trial t;
+        struct ot_planner_result chosen;
+        open_trial(&t, seed);
+        struct ot_plan_request *rq = &t.request;
+        int field = (int)(seed % 8);
+        fake_open_small(&t.fake, OT_BF16, false);
+        rq->budget_bytes[OT_TIER_GPU] = (size_t)(300 + 40 * (seed / 8)) * MIB;
+        rq->budget_bytes[OT_TIER_NVME] = (size_t)4 << 30;
+        rq->step_sequences = 16;
+        if (field == 0)
+            rq->weights = (enum ot_home)(seed / 8 % 3);
+        if (field == 1)
+            rq->state = (enum ot_home)(seed / 8 % 3);
+        if (field == 2)
+            rq->activations = (enum ot_home)(seed / 8 % 3);
+        if (field == 3)
+            rq->slots = 1 + (int)(seed / 8 % OT_PLAN_MAX_SLOTS);
+        if (field == 4)
+            rq->recompute = (int)(seed / 8 % 2);
+        if (field == 5)
+            rq->micro_sequences = 1 + (int64_t)(seed / 8);
+        if (field == 6)
+            memcpy(rq->shares, (double[]){0, 0.5, 0.5}, sizeof rq->shares);
+        if (field == 7)
+            rq->weights = rq->state = rq->activations = OT_HOME_HOST;
+        if (field == 7)
+            rq->budget_bytes[OT_TIER_HOST] = (size_t)1 << 30;
+        int rc = ot_planner_choose(rq, &t.costs, &chosen);
+        assert_true(rc == 0 || rc == -OT_E_BUDGET);
+        if (rc == 0) {
+            check_within(rq, &chosen.plan);
+            check_forced(rq, &chosen.plan);
+            made[field]++;
+            ot_plan_free(&chosen.plan);
+        }
+        ot_costs_free(&t.costs);
+    }
+    for (int field = 0; field < 8; field++)
+        assert_true(made[field] >= 4);
+}
+
+/* ---- more is not worse ---- */
+
+/* The search is local and the schedule a list: more of a thing may lead them elsewhere, where the step is
+ * slower by so much at most. */
+#define GRAIN 0.03
+
+static double choose_time(const struct ot_plan_request *rq, const struct ot_costs *costs) {
+    struct ot_planner_result chosen;
+    check_ok(ot_planner_choose(rq, costs, &chosen));
+    ot_plan_free(&chosen.plan);
+    return chosen.prediction.step_seconds;
+}
+
+static void more_of_anything_is_not_slower_beyond_the_grain(void **state) {
+    (void)state;
+    double worst = 0;
+    int asked = 0;
+    for (uint64_t seed = 100; seed < 112; seed++) {
+        struct trial t;
+        struct ot_plan plan;
+        open_trial(&t, seed);
+        if (ot_plan_make(&t.request, &plan) == 0) {
+            ot_plan_free(&plan);
+            double now = choose_time(&t.request, &t.costs);
+            for (int what = 0; what < 6; what++) {
+                struct ot_plan_request rq = t.request;
+                struct ot_costs costs = t.costs;
+                if (what < OT_TIER_COUNT)
+                    rq.budget_bytes[what] += rq.budget_bytes[what] / 4;
+                if (what == 3)
+                    costs.rates.h2d_bytes *= 2, costs.rates.d2h_bytes *= 2, costs.rates.both_bytes *= 2;
+                if (what == 4)
+                    costs.rates.triad_bytes *= 2, costs.rates.adamw_bytes *= 2;
+                if (what == 5)
+                    costs.rates.nvme_read_bytes *= 2, costs.rates.nvme_write_bytes *= 2,
+                        costs.rates.nvme_mixed_bytes *= 2;
+                double slower = choose_time(&rq, &costs) / now - 1;
+                worst = slower > worst ? slower : worst;
+                asked++;
+            }
+        }
+        ot_costs_free(&t.costs);
+    }
+    print_message("%d machines with more of something: %.1f %% slower at worst\n", asked, 100 * worst);
+    assert_true(asked > 40);
+    assert_true(worst <= GRAIN);
+}
+
+/* ---- explanations ---- */
+
+static void explanations_never_promise_less(void **state) {
+    (void)state;
+    for (uint64_t seed = 200; seed < 205; seed++) {
+        struct trial t;
+        struct ot_planner_result chosen;
+        struct ot_explanation e;
+        open_trial(&t, seed);
+        if (ot_planner_choose(&t.request, &t.costs, &chosen) == 0) {
+            check_ok(ot_planner_explain(&t.request, &t.costs, &chosen, &e));
+            double now = (double)(t.request.step_sequences * t.request.sequence_tokens) /
+                         chosen.prediction.step_seconds;
+            int all = t.request.budget_bytes[OT_TIER_NVME] > 0 ? 7 : 5;
+            assert_true(e.n_ifs == all || e.n_ifs == all - 1); /* twice the tokens may not fit */
+            assert_true(e.bound_share > 0 && e.bound_share <= 1 + 1e-9);
+            for (int i = 0; i < e.n_ifs; i++) {
+                bool longer = strstr(e.ifs[i].what, "tokens") != NULL;
+                assert_true(e.ifs[i].step_seconds > 0);
+                assert_true(longer || e.ifs[i].tokens_per_second >= now * (1 - 1e-12));
+            }
+            ot_plan_free(&chosen.plan);
+        }
+        ot_costs_free(&t.costs);
+    }
+}
+
+/* All on the device: computing alone. A slow pool that updates all: the pool. A slow disk: its writes. */
+static void the_bound_is_what_it_waits_for(void **state) {
+    (void)state;
+    static const enum ot_lane_id want[] = {OT_LANE_COMPUTE, OT_LANE_CPU, OT_LANE_NVME_WRITE};
+    for (int i = 0; i < 3; i++) {
+        struct fake f;
+        struct ot_costs costs;
+        struct ot_planner_result chosen;
+        struct ot_explanation e;
+        struct ot_rates rates = random_rates(7);
+        fake_open_small(&f, OT_BF16, false);
+        struct ot_plan_request rq = fake_request(&f);
+        rq.step_sequences = 4;
+        if (i == 1) {
+            rq.state = OT_HOME_HOST;
+            memcpy(rq.shares, (double[]){0, 0, 1}, sizeof rq.shares);
+            rates.adamw_bytes = rates.triad_bytes = 0.1 * GB;
+        }
+        if (i == 2) {
+            rq.state = OT_HOME_NVME;
+            rq.budget_bytes[OT_TIER_NVME] = (size_t)8 << 30;
+            rates.nvme_read_bytes = 20 * GB;
+            rates.nvme_write_bytes = rates.nvme_mixed_bytes = 0.05 * GB;
+        }
+        open_costs(&f, &rates, &costs);
+        check_ok(ot_planner_choose(&rq, &costs, &chosen));
+        check_ok(ot_planner_explain(&rq, &costs, &chosen, &e));
+        assert_int_equal(e.bound, want[i]);
+        assert_true(e.bound_share > 0.5);
+        ot_plan_free(&chosen.plan);
+        ot_costs_free(&costs);
+    }
+}
+
+/* ---- large models ---- */
+
+static void seventy_billion_take_few_tries(void **state) {
+    (void)state;
+    struct fake f = {.layers = 80,
+                     .hidden = 8192,
+                     .layer_params = 855654400,
+                     .edge_params = 1050673152,
+                     .vocab = 128256,
+                     .dtype = OT_BF16};
+    struct ot_costs costs;
+    struct ot_planner_result chosen;
+    struct ot_rates rates = random_rates(3);
+    fake_open(&f);
+    struct ot_plan_request rq = fake_request(&f);
+    rq.sequence_tokens = 2048;
+    rq.step_sequences = 8;
+    rq.budget_bytes[OT_TIER_GPU] = (size_t)140 << 30;
+    rq.budget_bytes[OT_TIER_HOST] = (size_t)1100 << 30;
+    rates.adamw_bytes = rates.triad_bytes = 20 * GB; /* so that there is something to look for */
+    open_costs(&f, &rates, &costs);
+    double since = ot_clock_seconds();
+    check_ok(ot_planner_choose(&rq, &costs, &chosen));
+    print_message("70B: %d plans in %.2f s\n", chosen.tried, ot_clock_seconds() - since);
+    assert_true(chosen.tried >= 6 && chosen.tried <= 16);
+    ot_plan_free(&chosen.plan);
+    ot_costs_free(&costs);
+}
+
+static void what_cannot_be_is_refused(void **state) {
+    (void)state;
+    struct trial t;
+    struct ot_planner_result chosen;
+    open_trial(&t, 1);
+    t.request.budget_bytes[OT_TIER_GPU] = MIB;
+    check_fails(ot_planner_choose(&t.request, &t.costs, &chosen), OT_E_BUDGET, "gpu");
+    t.request.budget_bytes[OT_TIER_GPU] = (size_t)1 << 34;
+    t.request.step_sequences = 0;
+    check_fails(ot_planner_choose(&t.request, &t.costs, &chosen), OT_E_USAGE, "no step");
+    ot_costs_free(&t.costs);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(never_slower_than_the_rule_and_within_every_budget),
+        cmocka_unit_test(forced_fields_are_honoured),
+        cmocka_unit_test(more_of_anything_is_not_slower_beyond_the_grain),
+        cmocka_unit_test(explanations_never_promise_less),
+        cmocka_unit_test(the_bound_is_what_it_waits_for),
+        cmocka_unit_test(seventy_billion_take_few_tries),
+        cmocka_unit_test(what_cannot_be_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
