@@ -24,7 +24,7 @@ struct answer {
 static struct answer answer_of(const struct ot_plan_view *v) {
     const struct ot_prediction *p = &v->chosen->prediction;
     struct answer a = {.peak = v->card ? v->card->peak_tflops * 1e12 : v->costs->rates.product_flops};
-    /* The prediction is of full micro-batches; where the last one is short, the step is no longer than that. */
+    /* A prediction is of full micro-batches: where the last one is short, the step takes no longer. */
     double tokens = (double)(v->step_sequences * v->seq_len);
     a.model_flops = p->model_flops * tokens / p->tokens;
     a.tokens_per_second = tokens / p->step_seconds;
