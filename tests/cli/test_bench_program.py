@@ -1,17 +1,48 @@
 """offload-train bench, end to end: what it writes, what it leaves out, how it is stopped."""
 
 import csv
+import html.parser
 import json
 import os
+import re
 import signal
 import subprocess
 import time
+import xml.etree.ElementTree
 
 import program
 from program import PROGRAM, run
 
 TINY = ["bench", "tiny-test", "--seq-len", "64", "--threads", "1"]
 QUICK = ["--time-per-point", "0.2"]
+
+
+class Page(html.parser.HTMLParser):
+    """Text outside of pictures, and a list of every element; refuses what does not close."""
+
+    EMPTY = ("meta", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.elements, self.text = [], [], ""
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, tag
+
+    def handle_data(self, data):
+        if "svg" not in self.open and "style" not in self.open:
+            self.text += data
 
 
 class Bench(program.ProgramTest):
@@ -66,6 +97,29 @@ class Bench(program.ProgramTest):
             self.assertIn(min(point["gpu_peak_bytes"] for point in here), [point["gpu_peak_bytes"] for point in front])
         for words in ("machine ", "model ", "bench   18 points", " 1/18", "tok/s", "ETA", "done "):
             self.assertIn(words, result.err)
+
+    def read_page(self, out):
+        text = program.read_bytes(self.path(out + "/bench.html")).decode()
+        for image in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+            xml.etree.ElementTree.fromstring(image)
+        return Page(text)
+
+    def test_the_page_is_sound_whatever_the_model_is_called(self):
+        name = "a<b>&\"'x"
+        self.train(name, "--steps", "1")
+        self.succeed("bench", self.path(name), "--seq-len", "64", "--tokens-per-step", "64", *QUICK, "--out",
+                     self.path("p"), "-q")
+        page, (rows, bench) = self.read_page("p"), self.read("p")
+        self.assertEqual(bench["model"], self.path(name))
+        self.assertIn(self.path(name), page.text)
+        done = [row for row in rows if row["status"] == "done"]
+        self.assertEqual(len([tag for tag, _ in page.elements if tag == "tr"]), 1 + len(done))
+        for row in rows:
+            self.assertIn(row["mix"], page.text)
+        for _, attributes in page.elements:
+            self.assertFalse({"src", "href"} & set(attributes)) # nothing comes from elsewhere
+        images = [attributes for tag, attributes in page.elements if tag == "svg" and attributes.get("role") == "img"]
+        self.assertEqual(len(images), 3)
 
     def test_what_does_not_fit_is_listed_with_the_reason(self):
         self.succeed(*TINY, "--tokens-per-step", "256", "--gpu-mem", "1M,64M", *QUICK, "--out", self.path("b"), "-q")
