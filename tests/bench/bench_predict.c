@@ -42,7 +42,7 @@ static const struct placement placements[] = {
     {"state on host", OT_HOME_GPU, OT_HOME_HOST, OT_HOME_GPU, {0, 0, 1}, 0, 4},
     {"all host", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, {0, 0, 1}, 1, 2},
     {"streamed", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, {0, 1, 0}, 1, 4},
-    {"shared", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, {0.3, 0.3, 0.4}, 0, 2},
+    {"shared", OT_HOME_HOST, OT_HOME_AUTO, OT_HOME_GPU, {0.3, 0.3, 0.4}, 0, 2},
 };
 
 static void must(int rc) {
