@@ -16,9 +16,9 @@
 #include "offload/store_state.h"
 #include "src/base/thread.h"
 
-/* EAGAIN and EINTR without a byte of progress: at once for the first few, then every millisecond, in all
+/* EAGAIN and EINTR without a byte of progress: at once for the first few, then every 5 ms, in all
  * about a second. */
-enum { FAST_TRIES = 16, MOST_TRIES = 1000, PAUSE_NS = 1000000 };
+enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
 
 struct ot_store_job {
     struct ot_store_job *next;

@@ -130,8 +130,8 @@ static void model_close(struct model *m) {
 
 static void test_model(void **state) {
     const struct way *way = *state;
-    const char *rounds = getenv("OT_TEST_SLOW");
-    for (uint64_t seed = 1; seed <= (rounds ? 400 : 16); seed++) {
+    const char *slow = getenv("OT_TEST_SLOW");
+    for (uint64_t seed = 1; seed <= (slow ? 400 : 10); seed++) {
         struct model m;
         model_open(&m, way, seed);
         for (int step = 0; step < STEPS; step++)

@@ -1,0 +1,280 @@
+/* The NVMe store against fio: GB/s of reading, of writing, and of both at once, of either engine, beside fio's
+ * io_uring engine on a file in the same directory, with the same bytes, block size and depth, both through
+ * O_DIRECT. The store's figures include the CRC-32 of all that it moves.
+ *
+ *     bench_store [FOLDER] [GB] [BLOCK_KIB] [DEPTH]        default: the current folder, 2 GB, 1024 KiB, 32
+ *
+ * The blocks of both have been written before, so that neither waits for the file system to allocate. Each
+ * figure is the best of some rounds, in which the contenders take turns. `both` is the sum of what is read and
+ * written at once, half of the bytes each. FOLDER needs room for four times the bytes; nothing is left there.
+ */
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "offload/store.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+
+enum { EXTENT_BYTES = 16 << 20, WINDOW = 8, ROUNDS = 3 }; /* WINDOW: transfers of a direction in flight */
+
+enum what { READ, WRITE, BOTH, N_WHATS };
+static const char *const what_names[N_WHATS] = {"read", "write", "both"};
+enum { URING, POOL, N_ENGINES };
+static const enum ot_io_choice engines[N_ENGINES] = {OT_IO_URING, OT_IO_POOL};
+
+struct bench {
+    const char *folder;
+    int n_extents, depth;
+    size_t block_bytes;
+    char *arena;                         /* [2][WINDOW] extents */
+    double best[N_WHATS][N_ENGINES + 1]; /* GB/s; the last is fio's, 0 where it is absent */
+};
+
+/* ---- ours ---- */
+
+/* One direction: each transfer that ends starts the next one, into the same memory. */
+struct stream {
+    struct ot_store *store;
+    bool write;
+    char *memory;
+    int n_extents;
+    _Atomic int next, running;
+    pthread_mutex_t mutex;
+    pthread_cond_t ended;
+    struct ot_error error;
+};
+
+struct turn {
+    struct stream *stream;
+    int slot;
+};
+
+static void next_extent(void *arg, const struct ot_error *error);
+
+static int start_extent(struct turn *turn) {
+    struct stream *stream = turn->stream;
+    struct ot_store_piece piece = {atomic_fetch_add(&stream->next, 1),
+                                   stream->memory + (size_t)turn->slot * EXTENT_BYTES};
+    struct ot_transfer transfer = {stream->write, 1, &piece, next_extent, turn};
+    return piece.extent < stream->n_extents ? ot_store_start(stream->store, &transfer) : 1;
+}
+
+static void next_extent(void *arg, const struct ot_error *error) {
+    struct turn *turn = arg;
+    struct stream *stream = turn->stream;
+    int rc = error ? ot_error_load(error) : start_extent(turn);
+    if (rc == 0)
+        return;
+    pthread_mutex_lock(&stream->mutex);
+    if (rc < 0)
+        ot_error_save(&stream->error, rc);
+    atomic_fetch_sub(&stream->running, 1);
+    pthread_cond_signal(&stream->ended);
+    pthread_mutex_unlock(&stream->mutex);
+}
+
+static int start_stream(struct stream *stream, struct turn *turns) {
+    for (int slot = 0; slot < WINDOW && slot < stream->n_extents; slot++) {
+        turns[slot] = (struct turn){stream, slot};
+        atomic_fetch_add(&stream->running, 1);
+        OT_TRY(start_extent(&turns[slot]));
+    }
+    return 0;
+}
+
+static int end_stream(struct stream *stream) {
+    pthread_mutex_lock(&stream->mutex);
+    while (atomic_load(&stream->running) > 0)
+        pthread_cond_wait(&stream->ended, &stream->mutex);
+    pthread_mutex_unlock(&stream->mutex);
+    return stream->error.code ? ot_error_load(&stream->error) : 0;
+}
+
+/* Moves the first n extents each way that is wanted. */
+static int move(const struct bench *bench, struct ot_store *store, bool read, bool write, int n,
+                double *seconds) {
+    struct turn turns[2][WINDOW];
+    struct stream streams[2];
+    const bool wanted[2] = {read, write};
+    int64_t start = ot_clock_ns();
+    for (int i = 0; i < 2; i++) {
+        streams[i] = (struct stream){.store = store,
+                                     .write = i == 1,
+                                     .n_extents = wanted[i] ? n : 0,
+                                     .memory = bench->arena + (size_t)i * WINDOW * EXTENT_BYTES,
+                                     .mutex = PTHREAD_MUTEX_INITIALIZER,
+                                     .ended = PTHREAD_COND_INITIALIZER};
+        OT_TRY(start_stream(&streams[i], turns[i]));
+    }
+    OT_TRY(end_stream(&streams[0]));
+    OT_TRY(end_stream(&streams[1]));
+    *seconds = (double)(ot_clock_ns() - start) * 1e-9;
+    return 0;
+}
+
+static void keep_best(double *best, double rate) {
+    *best = rate > *best ? rate : *best;
+}
+
+static int measure_ours(struct bench *bench, int engine, struct ot_store *store) {
+    int half = bench->n_extents / 2;
+    double seconds, bytes = (double)bench->n_extents * EXTENT_BYTES;
+    OT_TRY(move(bench, store, true, false, bench->n_extents, &seconds));
+    keep_best(&bench->best[READ][engine], bytes / seconds * 1e-9);
+    OT_TRY(move(bench, store, false, true, bench->n_extents, &seconds));
+    keep_best(&bench->best[WRITE][engine], bytes / seconds * 1e-9);
+    OT_TRY(move(bench, store, true, true, half, &seconds));
+    keep_best(&bench->best[BOTH][engine], 2.0 * half * EXTENT_BYTES / seconds * 1e-9);
+    return 0;
+}
+
+static int open_ours(const struct bench *bench, int engine, struct ot_store **store) {
+    size_t *extent_bytes = malloc((size_t)bench->n_extents * sizeof *extent_bytes);
+    if (!extent_bytes)
+        return ot_fail(OT_E_BUDGET, "no memory");
+    for (int i = 0; i < bench->n_extents; i++)
+        extent_bytes[i] = EXTENT_BYTES;
+    struct ot_store_dir dir = {bench->folder, 0};
+    struct ot_store_config config = {.n_dirs = 1,
+                                     .dirs = &dir,
+                                     .engine = engines[engine],
+                                     .n_extents = bench->n_extents,
+                                     .extent_bytes = extent_bytes,
+                                     .chunk_bytes = bench->block_bytes,
+                                     .depth = bench->depth,
+                                     .arena = bench->arena,
+                                     .arena_bytes = (size_t)2 * WINDOW * EXTENT_BYTES};
+    int rc = ot_store_open(&config, store);
+    free(extent_bytes);
+    if (rc < 0 && engines[engine] == OT_IO_URING) {
+        printf("no uring here: %s\n", ot_error_text());
+        return 0;
+    }
+    OT_TRY(rc);
+    printf("%s\n", ot_store_describe(*store));
+    double seconds; /* both sides, so that all blocks are allocated */
+    OT_TRY(move(bench, *store, false, true, bench->n_extents, &seconds));
+    return move(bench, *store, false, true, bench->n_extents, &seconds);
+}
+
+/* ---- fio ---- */
+
+/* Runs fio with one job or two; *rate in GB/s, of all jobs together. The file's name goes by way of the
+ * environment, past the shell. Errors: OT_E_IO; *rate 0 where there is no fio. */
+static int run_fio(const struct bench *bench, const char *jobs, double *rate) {
+    char command[1024], line[4096];
+    *rate = 0;
+    snprintf(
+        command, sizeof command,
+        "fio --minimal --terse-version=3 --filename=\"$BENCH_STORE_FILE\" --direct=1 --ioengine=%s --bs=%zu "
+        "--iodepth=%d %s",
+        bench->best[READ][URING] > 0 ? "io_uring" : "libaio", bench->block_bytes, bench->depth, jobs);
+    FILE *pipe = popen(command, "re");
+    if (!pipe)
+        return ot_fail_errno(OT_E_IO, errno, "cannot run fio");
+    double kib = 0, most_ms = 0;
+    while (fgets(line, sizeof line, pipe)) {
+        if (strncmp(line, "3;", 2) != 0) /* remarks */
+            continue;
+        double field[50] = {0}; /* 6: KiB read, 9: ms; 47: KiB written, 50: ms; counted from 1 */
+        int n = 0;
+        for (char *rest = line, *word; n < 50 && (word = strsep(&rest, ";")); n++)
+            field[n] = atof(word);
+        double ms = field[8] > field[49] ? field[8] : field[49];
+        kib += field[5] + field[46];
+        most_ms = ms > most_ms ? ms : most_ms;
+    }
+    int status = pclose(pipe);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+        return 0;
+    if (status != 0 || most_ms == 0)
+        return ot_fail(OT_E_IO, "fio failed: %s", command);
+    *rate = kib * 1024 / (most_ms * 1e-3) * 1e-9;
+    return 0;
+}
+
+static int measure_fio(struct bench *bench) {
+    char jobs[N_WHATS][256];
+    long long bytes = (long long)bench->n_extents * EXTENT_BYTES,
+              half = bytes / EXTENT_BYTES / 2 * EXTENT_BYTES;
+    snprintf(jobs[READ], sizeof jobs[READ], "--name=read --rw=read --size=%lld", bytes);
+    snprintf(jobs[WRITE], sizeof jobs[WRITE], "--name=write --rw=write --size=%lld", bytes);
+    snprintf(jobs[BOTH], sizeof jobs[BOTH],
+             "--name=read --rw=read --size=%lld --name=write --rw=write --offset=%lld --size=%lld", half,
+             half, half);
+    for (int what = 0; what < N_WHATS; what++) {
+        double rate;
+        OT_TRY(run_fio(bench, jobs[what], &rate));
+        keep_best(&bench->best[what][N_ENGINES], rate);
+    }
+    return 0;
+}
+
+/* ---- the table ---- */
+
+static void print_table(const struct bench *bench) {
+    bool have_fio = bench->best[READ][N_ENGINES] > 0;
+    printf("%-6s %-6s %14s %14s %8s\n", "what", "engine", "ours", have_fio ? "fio" : "",
+           have_fio ? "share" : "");
+    for (int what = 0; what < N_WHATS; what++)
+        for (int engine = 0; engine < N_ENGINES; engine++) {
+            double ours = bench->best[what][engine], fio = bench->best[what][N_ENGINES];
+            if (ours > 0 && have_fio)
+                printf("%-6s %-6s %9.3f GB/s %9.3f GB/s %6.1f %%\n", what_names[what],
+                       ot_io_choice_name(engines[engine]), ours, fio, 100 * ours / fio);
+            else if (ours > 0)
+                printf("%-6s %-6s %9.3f GB/s\n", what_names[what], ot_io_choice_name(engines[engine]), ours);
+        }
+    if (!have_fio)
+        printf("fio is NOT INSTALLED: its columns are left out (Debian and Ubuntu: apt install fio)\n");
+}
+
+static int run(struct bench *bench, struct ot_store **stores) {
+    for (int engine = 0; engine < N_ENGINES; engine++)
+        OT_TRY(open_ours(bench, engine, &stores[engine]));
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int engine = 0; engine < N_ENGINES; engine++)
+            if (stores[engine])
+                OT_TRY(measure_ours(bench, engine, stores[engine]));
+        OT_TRY(measure_fio(bench)); /* whose first round writes the file: it is not the best */
+    }
+    print_table(bench);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    struct bench bench = {.folder = argc > 1 ? argv[1] : ".",
+                          .n_extents = (int)((argc > 2 ? atof(argv[2]) : 2) * 1e9 / EXTENT_BYTES),
+                          .block_bytes = (size_t)(argc > 3 ? atoi(argv[3]) : 1024) << 10,
+                          .depth = argc > 4 ? atoi(argv[4]) : 32};
+    struct ot_store *stores[N_ENGINES] = {0};
+    size_t arena_bytes = (size_t)2 * WINDOW * EXTENT_BYTES;
+    char file[1024];
+    if (bench.n_extents < 2 || bench.block_bytes % OT_STORE_ALIGN || !bench.block_bytes || bench.depth < 1) {
+        fprintf(stderr, "usage: bench_store [FOLDER] [GB] [BLOCK_KIB] [DEPTH]\n");
+        return 2;
+    }
+    snprintf(file, sizeof file, "%s/bench-store-%ld", bench.folder, (long)getpid());
+    bench.arena = mmap(NULL, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int rc = bench.arena == MAP_FAILED || setenv("BENCH_STORE_FILE", file, 1) < 0
+                 ? ot_fail_errno(OT_E_BUDGET, errno, "no memory for the buffers")
+                 : 0;
+    if (rc == 0) {
+        for (size_t i = 0; i < arena_bytes / sizeof(uint64_t); i++) /* which no disk can compress */
+            ((uint64_t *)bench.arena)[i] = (i + 1) * 0x9e3779b97f4a7c15u ^ (i * 0xbf58476d1ce4e5b9u >> 7);
+        rc = run(&bench, stores);
+    }
+    if (rc < 0)
+        fprintf(stderr, "bench_store: %s\n", ot_error_text());
+    for (int engine = 0; engine < N_ENGINES; engine++)
+        ot_store_close(stores[engine]);
+    unlink(file);
+    return -rc;
+}
