@@ -104,11 +104,6 @@ static int check_crc(const struct ot_store_lane *lane, const struct ot_store_slo
                    *slot->crc);
 }
 
-static void end_chunk(struct ot_store_lane *lane, struct ot_store_slot *slot) {
-    slot->job->in_flight--;
-    lane->free_slots[lane->n_free++] = slot;
-}
-
 /* After success the sides that were written hold the content from here on. */
 static void end_write(struct ot_store *store, const struct ot_store_job *job) {
     for (int i = 0; i < job->n_pieces; i++) {
@@ -210,24 +205,27 @@ static bool take_up(struct ot_store_lane *lane, struct ot_store_slot *slot, int6
 }
 
 static void take_result(struct ot_store_lane *lane, struct ot_store_slot *slot, int64_t result) {
-    const struct ot_io_request *request = &slot->request;
-    const struct ot_store_file *file = &lane->store->files[request->file];
-    bool whole = result == (int64_t)(request->bytes - slot->moved), ended = result == 0 && !lane->write;
+    bool whole = result == (int64_t)(slot->request.bytes - slot->moved), ended = result == 0 && !lane->write;
     if (!whole && !ended && (result >= 0 || result == -EINTR || result == -EAGAIN) &&
         take_up(lane, slot, result))
         return;
+    /* The next chunk goes first: the disk works on it while this one is looked at. */
+    struct ot_store_slot was = *slot;
+    const struct ot_store_file *file = &lane->store->files[was.request.file];
+    lane->free_slots[lane->n_free++] = slot;
+    start_chunks(lane);
+    int rc = 0;
     if (!whole)
-        fail_job(slot->job, fail_chunk(lane, slot, result));
-    else if (!lane->write && slot->job->error.code == 0) {
-        int rc = check_crc(lane, slot);
-        if (rc < 0)
-            fail_job(slot->job, rc);
-    }
+        rc = fail_chunk(lane, &was, result);
+    else if (!lane->write && was.job->error.code == 0)
+        rc = check_crc(lane, &was);
+    if (rc < 0)
+        fail_job(was.job, rc);
     if (whole)
-        atomic_fetch_add(&lane->bytes, (int64_t)request->bytes);
+        atomic_fetch_add(&lane->bytes, (int64_t)was.request.bytes);
     if (!file->direct)
-        ot_store_drop_cache(file, request->offset, (int64_t)request->bytes);
-    end_chunk(lane, slot);
+        ot_store_drop_cache(file, was.request.offset, (int64_t)was.request.bytes);
+    was.job->in_flight--;
 }
 
 /* ---- the thread ---- */
@@ -262,7 +260,7 @@ static bool take_jobs(struct ot_store_lane *lane) {
     return lane->active;
 }
 
-static void work(struct ot_store_lane *lane, struct ot_io_result *results) {
+static void work(struct ot_store_lane *lane) {
     while (take_jobs(lane)) {
         if (!lane->engine) {
             fail_job(lane->active, ot_error_load(&lane->error));
@@ -271,11 +269,12 @@ static void work(struct ot_store_lane *lane, struct ot_io_result *results) {
         }
         start_chunks(lane);
         if (lane->n_free < lane->store->depth) {
-            int n = ot_io_engine_reap(lane->engine, results, lane->store->depth);
-            if (n < 0)
-                abandon(lane, n);
-            for (int i = 0; i < n; i++)
-                take_result(lane, results[i].owner, results[i].result);
+            struct ot_io_result result;
+            int rc = ot_io_engine_reap(lane->engine, &result, 1);
+            if (rc < 0)
+                abandon(lane, rc);
+            else
+                take_result(lane, result.owner, result.result);
         }
         end_jobs(lane);
     }
@@ -293,18 +292,15 @@ static void *lane_main(void *arg) {
                                          .calls = &store->calls};
     struct ot_topology_binding binding = {store->topology, OT_ROLE_IO};
     ot_topology_place_thread(&binding, lane->write, 2); /* the engine's own threads take after this one */
-    struct ot_io_result *results = calloc((size_t)store->depth, sizeof *results);
-    int rc = results ? ot_io_engine_open(&config, &lane->engine)
-                     : ot_fail(OT_E_BUDGET, "no memory for the NVMe store");
+    int rc = ot_io_engine_open(&config, &lane->engine);
     pthread_mutex_lock(&lane->mutex);
     ot_error_save(&lane->error, rc);
     lane->is_set_up = true;
     pthread_cond_broadcast(&lane->changed);
     pthread_mutex_unlock(&lane->mutex);
     if (rc == 0)
-        work(lane, results);
+        work(lane);
     ot_io_engine_close(lane->engine);
-    free(results);
     return NULL;
 }
 
