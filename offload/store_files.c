@@ -1,3 +1,4 @@
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -102,12 +103,12 @@ static int remove_stale_files(const char *path) {
 /* ---- limits ---- */
 
 /* 5 % stay free, at least 1 GiB, at most a quarter: a full file system is slow, and others use it too. */
-static int64_t less_reserve(int64_t free) {
-    int64_t reserve = free / 20 > (1 << 30) ? free / 20 : 1 << 30;
-    return free - (reserve < free / 4 ? reserve : free / 4);
+static int64_t less_reserve(int64_t room) {
+    int64_t reserve = room / 20 > (1 << 30) ? room / 20 : 1 << 30;
+    return room - (reserve < room / 4 ? reserve : room / 4);
 }
 
-static int look_at(const char *path, dev_t *device, int64_t *free) {
+static int look_at(const char *path, dev_t *device, int64_t *room) {
     struct stat info;
     if (stat(path, &info) < 0)
         return ot_fail_errno(OT_E_IO, errno,
@@ -116,17 +117,18 @@ static int look_at(const char *path, dev_t *device, int64_t *free) {
         return ot_fail(OT_E_IO, "%s: is a file; the NVMe store wants a directory", path);
     OT_TRY(remove_stale_files(path));
     *device = info.st_dev;
-    *free = free_bytes(path);
-    if (*free < 0)
-        return ot_fail_errno(OT_E_IO, (int)-*free, "%s: cannot find out how much is free", path);
+    *room = free_bytes(path);
+    if (*room < 0)
+        return ot_fail_errno(OT_E_IO, (int)-*room, "%s: cannot find out how much is free", path);
     return 0;
 }
 
 int ot_store_find_limits(const struct ot_store_dir *dirs, int n, int64_t *limits) {
     dev_t devices[OT_STORE_MAX_DIRS];
-    int64_t free[OT_STORE_MAX_DIRS];
+    int64_t room[OT_STORE_MAX_DIRS];
+    assert(n <= OT_STORE_MAX_DIRS);
     for (int i = 0; i < n; i++)
-        OT_TRY(look_at(dirs[i].path, &devices[i], &free[i]));
+        OT_TRY(look_at(dirs[i].path, &devices[i], &room[i]));
     for (int i = 0; i < n; i++) {
         int64_t claimed = 0, sharing = 0;
         for (int k = 0; k < n; k++)
@@ -134,7 +136,7 @@ int ot_store_find_limits(const struct ot_store_dir *dirs, int n, int64_t *limits
                 claimed += dirs[k].bytes < (size_t)MOST_LIMIT ? (int64_t)dirs[k].bytes : MOST_LIMIT;
                 sharing += dirs[k].bytes == 0;
             }
-        int64_t left = less_reserve(free[i]) - claimed;
+        int64_t left = less_reserve(room[i]) - claimed;
         if (dirs[i].bytes == 0)
             limits[i] = left > 0 ? left / sharing : 0;
         else
@@ -176,9 +178,9 @@ static int make_locked(const char *dir, const struct ot_io_calls *calls, struct 
 
 static int refuse_space(const char *dir, int64_t bytes, int error) {
     char want[OT_STORE_SIZE_BYTES], have[OT_STORE_SIZE_BYTES] = "an unknown amount";
-    int64_t free = free_bytes(dir);
-    if (free >= 0)
-        ot_store_print_size(have, free);
+    int64_t room = free_bytes(dir);
+    if (room >= 0)
+        ot_store_print_size(have, room);
     return ot_fail(OT_E_IO,
                    "%s: cannot reserve %s for the NVMe store (%s), %s is free: make room there, or name "
                    "another directory",

@@ -62,33 +62,26 @@ static void fail_job(struct ot_store_job *job, int rc) {
     job->cut = true;
 }
 
+static int say_why(const struct ot_store_lane *lane, const struct ot_store_slot *slot, int64_t result) {
+    const char *error = strerror(result < 0 ? (int)-result : 0);
+    if (result == 0 && !lane->write)
+        return ot_fail(OT_E_IO, "the file ends there; did another program cut it?");
+    if (result >= 0)
+        return ot_fail(OT_E_IO, "given up after %d tries without progress", slot->tries);
+    if (result == -EAGAIN || result == -EINTR)
+        return ot_fail(OT_E_IO, "given up after %d tries without progress: %s", slot->tries, error);
+    if (result == -ENOSPC || result == -EDQUOT)
+        return ot_fail(OT_E_IO, "%s; make room there, or use another directory for the NVMe store", error);
+    return ot_fail(OT_E_IO,
+                   "%s; look for errors of the disk in `dmesg`, or use another directory for the NVMe store",
+                   error);
+}
+
 static int fail_chunk(const struct ot_store_lane *lane, const struct ot_store_slot *slot, int64_t result) {
     const struct ot_io_request *request = &slot->request;
-    const char *path = lane->store->files[request->file].path, *verb = lane->write ? "write" : "read";
-    long long at = (long long)request->offset + (long long)slot->moved;
-    size_t bytes = request->bytes - slot->moved;
-    if (result == 0 && !lane->write)
-        return ot_fail(
-            OT_E_IO,
-            "%s: cannot read %zu bytes at offset %lld: the file ends there; did another program cut "
-            "it?",
-            path, bytes, at);
-    if (result >= 0 || result == -EAGAIN || result == -EINTR)
-        return ot_fail(OT_E_IO,
-                       "%s: cannot %s %zu bytes at offset %lld: given up after %d tries without progress%s%s",
-                       path, verb, bytes, at, slot->tries, result < 0 ? ": " : "",
-                       result < 0 ? strerror((int)-result) : "");
-    if (result == -ENOSPC || result == -EDQUOT)
-        return ot_fail(
-            OT_E_IO,
-            "%s: cannot write %zu bytes at offset %lld: %s; make room on that disk, or use another "
-            "directory for the NVMe store",
-            path, bytes, at, strerror((int)-result));
-    return ot_fail(
-        OT_E_IO,
-        "%s: cannot %s %zu bytes at offset %lld: %s; look for errors of the disk in `dmesg`, or use "
-        "another directory for the NVMe store",
-        path, verb, bytes, at, strerror((int)-result));
+    return ot_fail_context(say_why(lane, slot, result), "%s: cannot %s %zu bytes at offset %lld",
+                           lane->store->files[request->file].path, lane->write ? "write" : "read",
+                           request->bytes - slot->moved, (long long)request->offset + (long long)slot->moved);
 }
 
 static int check_crc(const struct ot_store_lane *lane, const struct ot_store_slot *slot) {

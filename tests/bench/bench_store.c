@@ -1,12 +1,13 @@
-/* The NVMe store against fio: GB/s of reading, of writing, and of both at once, of either engine, beside fio's
- * io_uring engine on a file in the same directory, with the same bytes, block size and depth, both through
- * O_DIRECT. The store's figures include the CRC-32 of all that it moves.
+/* The NVMe store against fio: GB/s of reading, of writing, and of both at once, of either engine, beside
+ * fio's io_uring engine on a file in the same directory, with the same bytes, block size and depth, both
+ * through O_DIRECT. The store's figures include the CRC-32 of all that it moves.
  *
  *     bench_store [FOLDER] [GB] [BLOCK_KIB] [DEPTH]        default: the current folder, 2 GB, 1024 KiB, 32
  *
  * The blocks of both have been written before, so that neither waits for the file system to allocate. Each
- * figure is the best of some rounds, in which the contenders take turns. `both` is the sum of what is read and
- * written at once, half of the bytes each. FOLDER needs room for four times the bytes; nothing is left there.
+ * figure is the best of some rounds, in which the contenders take turns. `both` is the sum of what is read
+ * and written at once, half of the bytes each. FOLDER needs room for four times the bytes; nothing is left
+ * there.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -225,6 +225,20 @@ static void test_file_systems_that_can_less(void **state) {
     place_works(&p, ", buffered, for O_DIRECT is refused in ");
 }
 
+/* A run without anything on the disks. */
+static void test_no_extents(void **state) {
+    (void)state;
+    struct place p;
+    struct ot_store_usage usage;
+    place_init(&p, 2, 2);
+    p.config.n_extents = 0;
+    check_ok(ot_store_open(&p.config, &p.store));
+    ot_store_usage(p.store, &usage);
+    assert_int_equal(usage.file_bytes, 0);
+    ot_store_close(p.store);
+    remove_folder(p.folder);
+}
+
 static void test_memory_file_system(void **state) {
     (void)state;
     char path[] = "/dev/shm/offload-train-test-XXXXXX";
@@ -369,6 +383,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_default_limits),
         cmocka_unit_test(test_file_systems_that_can_less),
+        cmocka_unit_test(test_no_extents),
         cmocka_unit_test(test_memory_file_system),
         cmocka_unit_test(test_stale_files),
         cmocka_unit_test(test_two_stores_in_one_directory),
