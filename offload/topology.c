@@ -186,10 +186,12 @@ static void describe(struct ot_topology *t) {
         return;
     if (s->gpu_node >= 0)
         n += snprintf(t->text + n, sizeof t->text - (size_t)n, "; GPU on node %d", s->gpu_node);
-    for (int i = 0, known = 0; i < t->n_dirs; i++)
+    for (int i = 0; i < t->n_dirs; i++) {
+        char node[16] = "?";
         if (s->disk_node[i] >= 0)
-            n += snprintf(t->text + n, sizeof t->text - (size_t)n, "%s%d",
-                          known++ ? ", " : "; disks by node: ", s->disk_node[i]);
+            snprintf(node, sizeof node, "%d", s->disk_node[i]);
+        n += snprintf(t->text + n, sizeof t->text - (size_t)n, "%s%s", i ? ", " : "; disks on node ", node);
+    }
 }
 
 static int look(struct ot_topology *t, const struct ot_topology_config *config) {

@@ -51,7 +51,7 @@ struct ot_topology_summary {
     int disk_node[OT_TOPOLOGY_MAX_DIRS];  /* by directory; -1: unknown, or on several nodes */
 };
 void ot_topology_summarise(const struct ot_topology *topology, struct ot_topology_summary *out);
-/* "2 packages, 16 cores (32 threads), 2 memory nodes; GPU on node 1; disks by node: 0, 1" */
+/* "2 packages, 16 cores (32 threads), 2 memory nodes; GPU on node 1; disks on node 0, ?" */
 const char *ot_topology_describe(const struct ot_topology *topology);
 
 /* The calling thread becomes number `index` of `count` threads of the role. 0, or an errno value. */
