@@ -9,6 +9,7 @@
 #include "src/base/log.h"
 #include "src/cli/command.h"
 #include "src/cli/plan_machine.h"
+#include "src/cli/plan_request.h"
 #include "src/cli/plan_view.h"
 #include "src/cli/run_shape.h"
 #include "src/cli/units.h"
@@ -86,21 +87,30 @@ static int shape_run(struct plan_run *run, int64_t *steps) {
 }
 
 static void make_request(struct plan_run *run) {
-    const struct ot_options *o = run->options;
-    struct ot_plan_request *rq = &run->request;
+    struct ot_plan_request *rq = &run->request, shape = *rq;
+    *rq = ot_plan_request_of(run->options);
     rq->chain = ot_model_chain(run->model);
     memcpy(rq->budget_bytes, run->machine.budget_bytes, sizeof rq->budget_bytes);
-    rq->micro_sequences = o->micro_batch;
+    rq->sequence_tokens = shape.sequence_tokens;
+    rq->step_sequences = shape.step_sequences;
+    rq->micro_sequences = run->options->micro_batch;
     rq->train = true;
-    rq->clip = o->clip > 0;
-    rq->weights = o->home.weights;
-    rq->state = o->home.state;
-    rq->activations = o->home.activations;
-    memcpy(rq->shares, o->optimizer_engine.share, sizeof rq->shares);
-    rq->slots = (int)o->slots;
-    rq->recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL;
-    rq->order = (enum ot_order)o->order;
     rq->extra_device_bytes = (int64_t)run->machine.workspace_bytes;
+}
+
+/* After a refusal for want of memory: whether a disk would help, and how large. */
+static int name_disk(const struct plan_run *run) {
+    struct ot_plan_request with = run->request;
+    struct ot_plan plan;
+    char sentence[800];
+    snprintf(sentence, sizeof sentence, "%s", ot_error_text());
+    with.budget_bytes[OT_TIER_NVME] = (size_t)1 << 50;
+    bool helps = run->request.budget_bytes[OT_TIER_NVME] == 0 && ot_plan_make(&with, &plan) == 0;
+    if (!helps)
+        return ot_fail(OT_E_BUDGET, "%s", sentence);
+    long long gib = (long long)(ot_ledger_total(&plan.ledger, OT_TIER_NVME) >> 30) + 1;
+    ot_plan_free(&plan);
+    return ot_fail(OT_E_BUDGET, "%s; or leave the rest to a disk: --nvme %lldG", sentence, gib);
 }
 
 /* ---- predicting ---- */
@@ -112,7 +122,9 @@ static int predict(struct plan_run *run) {
     OT_TRY(ot_plan_machine_cost(&run->machine, rq->chain, rq->sequence_tokens,
                                 rq->sequence_tokens * rq->step_sequences, &run->costs));
     since = ot_clock_seconds();
-    OT_TRY(ot_planner_choose(rq, &run->costs, &run->chosen));
+    int rc = ot_planner_choose(rq, &run->costs, &run->chosen);
+    if (rc < 0)
+        return rc == -OT_E_BUDGET ? name_disk(run) : rc;
     ot_log(OT_LOG_INFO, "planned %d plans simulated in %s", run->chosen.tried,
            ot_text_duration(ot_clock_seconds() - since, time));
     if (run->options->explain)

@@ -79,6 +79,9 @@ static int describe(struct ot_options *o, struct ot_plan_machine *out) {
              machine.pod ? machine.pod->title : "", machine.pod ? " with " : "", machine.card->title,
              machine.card->memory_mib / 1024.0, machine.card->peak_tflops, ot_dtype_name(machine.dtype),
              machine.card->pcie_gen, machine.card->pcie_lanes);
+    if (machine.pod && machine.pod->disk_gb && !o->nvme.n)
+        snprintf(out->name + strlen(out->name), sizeof out->name - strlen(out->name),
+                 ", a local disk that --nvme %dGB uses", machine.pod->disk_gb);
     ot_cards_assumed(&request, &machine, out->assumed, sizeof out->assumed);
     return 0;
 }

@@ -157,9 +157,12 @@ static void print_time(const struct ot_plan_view *v, FILE *out) {
 static void print_run(const struct ot_plan_view *v, FILE *out) {
     struct answer a = answer_of(v);
     char steps[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    ot_text_duration(a.run_seconds, time);
+    if (a.run_seconds > 1e9) /* beyond what durations are for */
+        snprintf(time, sizeof time, "%.3g years", a.run_seconds / (365.25 * 86400));
     if (v->steps)
         fprintf(out, "run     %s steps · %s tokens · %s\n", ot_text_count(v->steps, steps),
-                ot_text_short(a.run_tokens, tokens), ot_text_duration(a.run_seconds, time));
+                ot_text_short(a.run_tokens, tokens), time);
     if (v->options->price > 0 && v->steps)
         fprintf(out, "price   %.2f for the run at %g an hour · %.4g a million tokens\n", a.run_price,
                 v->options->price, a.million_price);
@@ -248,8 +251,16 @@ static void put_machine(const struct ot_plan_view *v, struct ot_json_writer *w) 
     ot_json_end_object(w);
 }
 
+static void put_tiers(struct ot_json_writer *w, const char *key, const int64_t counts[OT_TIER_COUNT]) {
+    ot_json_begin_object(w, key);
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        ot_json_put_int(w, ot_tier_name((enum ot_tier)t), counts[t]);
+    ot_json_end_object(w);
+}
+
 static void put_plan(const struct ot_plan_view *v, struct ot_json_writer *w) {
     const struct ot_plan *plan = &v->chosen->plan;
+    const struct ot_plan_homes homes = ot_report_count_homes(plan);
     struct ot_ledger ledger = whole_ledger(v);
     ot_json_begin_object(w, "plan");
     ot_json_put_int(w, "tried", v->chosen->tried);
@@ -258,6 +269,8 @@ static void put_plan(const struct ot_plan_view *v, struct ot_json_writer *w) {
     ot_json_put_int(w, "micro_sequences", plan->micro_tokens / v->seq_len);
     ot_json_put_int(w, "micro_batches", plan->max_micro);
     ot_json_put_int(w, "kept_blocks", plan->kept_blocks);
+    put_tiers(w, "weights_slabs", homes.weights);
+    put_tiers(w, "state_tiles", homes.state);
     ot_json_put_text(w, "activations", ot_tier_name((enum ot_tier)plan->activations));
     ot_json_begin_object(w, "optimizer_tiles");
     for (int e = 0; e < OT_TILE_ENGINES; e++)

@@ -9,6 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/base/pool.h"
+#include "src/cli/plan_request.h"
 #include "src/cli/session_device.h"
 #include "src/cli/session_store.h"
 
@@ -209,26 +210,16 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
         OT_TRY(ot_model_dir_check(s->dir, s->model));
     if (need->cache_tokens)
         s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
-    struct ot_plan_request request = {
-        .chain = ot_model_chain(s->model),
-        .budget_bytes = {s->budget_bytes[OT_TIER_GPU], s->budget_bytes[OT_TIER_HOST],
-                         s->budget_bytes[OT_TIER_NVME]},
-        .sequence_tokens = need->sequence_tokens,
-        .step_sequences = need->step_sequences,
-        .micro_sequences = need->micro_sequences,
-        .train = need->train,
-        .clip = need->clip,
-        .weights = o->home.weights,
-        .state = o->home.state,
-        .activations = o->home.activations,
-        .shares = {o->optimizer_engine.share[OT_TILE_GPU], o->optimizer_engine.share[OT_TILE_STREAM],
-                   o->optimizer_engine.share[OT_TILE_CPU]},
-        .slots = (int)o->slots,
-        .recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL,
-        .order = (enum ot_order)o->order,
-        .extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes),
-        .extra_host_bytes = need->host_bytes,
-    };
+    struct ot_plan_request request = ot_plan_request_of(o);
+    request.chain = ot_model_chain(s->model);
+    memcpy(request.budget_bytes, s->budget_bytes, sizeof request.budget_bytes);
+    request.sequence_tokens = need->sequence_tokens;
+    request.step_sequences = need->step_sequences;
+    request.micro_sequences = need->micro_sequences;
+    request.train = need->train;
+    request.clip = need->clip;
+    request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
+    request.extra_host_bytes = need->host_bytes;
     if (s->costs && need->train) {
         struct ot_planner_result chosen;
         OT_TRY(ot_planner_choose(&request, s->costs, &chosen));

@@ -125,8 +125,12 @@ class Plan(program.ProgramTest):
         self.assertEqual(again.json()["machine"]["nvme_read_bytes_per_s"], 3e9)
         self.assertEqual(again.json()["machine"]["assumed"], "--nvme-write 2.5GB")
         self.assertGreater(again.json()["prediction"]["bytes"]["nvme_write"], 0)
-        text = self.succeed(*here).out
+        os.mkdir(self.path("disk"))
+        text = self.succeed(*here, "--nvme", self.path("disk") + ":64M", "--home", "state=nvme", "--quiet").out
+        self.assertEqual(os.listdir(self.path("disk")), [])
         self.assertIn("measured on this machine", text)
+        self.assertRegex(text, r"nvme reads [\d.]+ GB/s, writes")
+        self.assertRegex(text, r"nvme +[\d.]+ GB read, [\d.]+ GB written a step · \d+ steps write the 600 TB")
         self.assertRegex(text, r"time +[\d.]+ m?s a step")
 
     def test_a_trace_of_the_prediction(self):
@@ -140,6 +144,8 @@ class Plan(program.ProgramTest):
         text = self.succeed("plan", "--gpu", "list").out
         listed = self.succeed("plan", "--gpu", "list", "--json").json()
         self.assertGreaterEqual(len(listed["cards"]), 20)
+        names = [entry["name"] for entry in listed["cards"] + listed["machines"]]
+        self.assertEqual(len(set(names)), len(names))
         for entry in listed["cards"] + listed["machines"]:
             self.assertIn(entry["name"], text)
             answer = self.succeed("plan", "--model", "tiny-sql", "--gpu", entry["name"], "--json").json()
@@ -161,6 +167,8 @@ class Plan(program.ProgramTest):
                 (USAGE, "plan needs --model", ["plan", "--gpu", "h200"]),
                 (USAGE, "leave out --model", ["plan", "--gpu", "list", "--model", "llama-7b"]),
                 (BUDGET, "GeForce RTX 4090 has for a program", [*base, "--gpu-mem", "48G"]),
+                (BUDGET, "leave the rest to a disk: --nvme 63G", base),
+                (BUDGET, "give --nvme directories of", [*base, "--nvme", "30G"]),
                 (BUDGET, "give --gpu-mem", [*base, "--gpu-mem", "1G", "--host-mem", "1G"]),
                 (USAGE, "--seq-len 4096 is beyond", [*base, "--seq-len", "4096"]),
                 (USAGE, "less than one sequence", [*base, "--seq-len", "1024", "--tokens-per-step", "512"]),
