@@ -116,8 +116,9 @@ static const struct ot_option table[] = {
      .commands = OT_FOR_ALL,
      .section = OT_SECTION_REPORT,
      .field = FIELD(json),
-     .help = "Results on stdout as JSON: every line of train as an object, eval, probe and plan as one object, "
-             "tokenize as arrays."},
+     .help =
+         "Results on stdout as JSON: every line of train as an object, eval, probe and plan as one object, "
+         "tokenize as arrays."},
     {.name = "quiet",
      .letter = 'q',
      .type = OT_OPTION_FLAG,
