@@ -406,9 +406,9 @@ static int advance(struct sim *sim) {
     sim->now += wait;
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         struct lane *lane = &sim->lanes[l];
-        double left = lane->left - wait * lane->speed;
         if (!lane->is_busy)
             continue;
+        double left = lane->left - wait * lane->speed;
         if (left <= 1e-12 * lane->left) /* what ends together but for rounding ends together */
             OT_TRY(finish_task(sim, lane));
         else

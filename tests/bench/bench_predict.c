@@ -28,7 +28,7 @@ struct shape {
     int64_t layers, hidden, ffn, heads, vocab;
 };
 static const struct shape shapes[] = {
-    {"wide", 4, 768, 2048, 12, 4096}, {"deep", 12, 384, 1024, 6, 2048}, {"tiny", 4, 128, 352, 4, 1024}};
+    {"wide", 3, 512, 1376, 8, 4096}, {"deep", 8, 256, 688, 4, 2048}, {"tiny", 4, 128, 352, 4, 1024}};
 
 struct placement {
     const char *name;
