@@ -14,10 +14,10 @@
 #include "src/cli/session.h"
 #include "src/cli/stop.h"
 
-/* Fewer steps have no median; more say nothing new. Before them come the one that warms up and the one that
- * begins with an idle machine. */
+/* One step may be all that there is time for; more than MOST say nothing new. Before them come the one that
+ * warms up and the one that begins with an idle machine. */
 enum {
-    LEAST_STEPS = 3,
+    LEAST_STEPS = 1,
     MOST_STEPS = 40,
     ALL_STEPS = LEAST_STEPS + 2,
     IN_FLIGHT = 2,
@@ -136,12 +136,10 @@ static bool is_earlier(struct bench_run *b, const struct ot_bench_result *earlie
     return false;
 }
 
-static void note_no_time(struct bench_run *b, double step_seconds) {
+static void note_no_time(struct bench_run *b) {
     b->result->status = OT_BENCH_NO_TIME;
-    snprintf(b->result->reason, OT_BENCH_REASON_BYTES,
-             "%d steps of about %.3g s are longer than the %.3g s that it may take; raise --minutes or "
-             "--time-per-point",
-             ALL_STEPS, step_seconds, b->pace->most_seconds);
+    snprintf(b->result->reason, OT_BENCH_REASON_BYTES, "its steps are too long for its time; raise --%s",
+             b->options.time_per_point > 0 ? "time-per-point" : "minutes");
 }
 
 /* Whether the point's time is enough for the first step and the fewest that count. */
@@ -151,7 +149,7 @@ static bool has_time(struct bench_run *b) {
     b->step_estimate = predicted > 0 ? predicted * pace->measured_over_predicted : pace->guess_seconds;
     if (b->step_estimate * ALL_STEPS <= pace->most_seconds)
         return true;
-    note_no_time(b, b->step_estimate);
+    note_no_time(b);
     return false;
 }
 
@@ -203,7 +201,7 @@ static int warm_up(struct bench_run *b) {
     OT_TRY(ot_engine_result(engine, &step));
     OT_TRY(ot_engine_drain(engine));
     if (b->step_estimate == 0 && step.seconds * ALL_STEPS > b->pace->most_seconds) {
-        note_no_time(b, step.seconds); /* nothing had told before */
+        note_no_time(b); /* nothing had told before */
         return 0;
     }
     double tune = seconds_left(b) / 4;
@@ -283,6 +281,7 @@ static int measure(struct bench_run *b) {
     struct ot_optimizer_config optimizer = {
         .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.01f, .clip = 1};
     int done;
+    b->session.any_weights = true;
     b->session.traced_tasks = MAX_TRACED_TASKS;
     OT_TRY(ot_session_start(&b->session, &optimizer));
     OT_TRY(make_rows(b));
@@ -310,12 +309,16 @@ static void choose_options(struct bench_run *b, const struct ot_options *options
     b->options.gpu_mem = point->gpu_bytes;
 }
 
-/* What went wrong with this point alone. */
+/* What went wrong with this point alone. Of a plan that does not fit, what is short: the options that would
+ * cure it (after ": give --") are those of a run; a bench has other points. */
 static int note_failure(struct ot_bench_result *r, enum ot_bench_status status, int rc) {
     if (rc == -OT_E_INTERNAL)
         return rc;
     r->status = status;
     snprintf(r->reason, OT_BENCH_REASON_BYTES, "%s", ot_error_text());
+    char *cure = status == OT_BENCH_UNFIT ? strstr(r->reason, ": give --") : NULL;
+    if (cure)
+        *cure = '\0';
     return 0;
 }
 

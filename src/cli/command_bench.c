@@ -126,7 +126,8 @@ static void print_point(const struct bench_command *c, int index) {
                label, r->step_seconds, predicted, ot_text_count((int64_t)r->tokens_per_second, rate),
                ot_text_bytes(r->device_bytes, gpu), left);
     else
-        ot_log(OT_LOG_INFO, "%2d/%d   %s: left out: %s%s", index + 1, c->bench.n, label, r->reason, left);
+        ot_log(OT_LOG_INFO, "%2d/%d   %s: left out%s: %s%s", index + 1, c->bench.n, label, predicted,
+               r->reason, left);
 }
 
 /* ---- the run ---- */
@@ -189,6 +190,8 @@ static int finish(struct bench_command *c) {
         if (bench->results[i].status == OT_BENCH_FAILED)
             return ot_fail(OT_E_DEVICE, "%d of %d points failed, the first with: %s", failed, bench->n,
                            bench->results[i].reason);
+    if (done == 0 && !bench->interrupted)
+        return ot_fail(OT_E_BUDGET, "no point was measured; the first: %s", bench->results[0].reason);
     return 0;
 }
 

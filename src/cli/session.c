@@ -251,19 +251,25 @@ static void fill_random(void *context, int64_t begin, int64_t end, int64_t chunk
                          job->first + begin, end - begin, job->values + begin);
 }
 
+/* A slab in pieces. Where any random weights will do, one piece serves for all but the last of each slab,
+ * which has the norms. */
 static int init_random(struct ot_session *s) {
-    enum { PIECE = 1 << 22, CHUNK = 1 << 14 };
+    enum { PIECE = 1 << 20, CHUNK = 1 << 14 };
     const struct ot_chain *chain = ot_model_chain(s->model);
-    float *values = malloc(PIECE * sizeof *values);
+    float *values = malloc(2 * PIECE * sizeof *values), *any = values + PIECE;
+    bool has_any = false;
     if (!values)
         return ot_fail(OT_E_BUDGET, "no memory for random weights");
     int rc = 0;
     for (int slab = 0; slab < chain->n_slabs && rc == 0; slab++)
         for (int64_t first = 0; first < chain->slabs[slab].n_params && rc == 0; first += PIECE) {
             int64_t left = chain->slabs[slab].n_params - first, n = left < PIECE ? left : PIECE;
-            struct random_job job = {s, slab, first, values};
-            ot_pool_run(s->pool, n, CHUNK, fill_random, &job);
-            rc = ot_engine_set(s->engine, OT_SLAB_MASTER, slab, first, n, values);
+            bool with_any = s->any_weights && n < left;
+            struct random_job job = {s, slab, first, with_any ? any : values};
+            if (!with_any || !has_any)
+                ot_pool_run(s->pool, n, CHUNK, fill_random, &job);
+            has_any = has_any || with_any;
+            rc = ot_engine_set(s->engine, OT_SLAB_MASTER, slab, first, n, job.values);
         }
     free(values);
     return rc;

@@ -49,12 +49,13 @@ struct ot_session {
     const struct ot_costs *costs; /* borrowed, set before plan: what to choose it by; NULL: what fits */
     struct ot_plan plan;
     struct ot_prediction prediction; /* zero without costs */
-    size_t workspace_bytes;       /* what the device's ops work in, of the gpu budget */
-    size_t cache_bytes;           /* of the key/value cache for generation, beside the plan's own bytes */
-    struct ot_topology *topology; /* as the device sees it */
+    size_t workspace_bytes;          /* what the device's ops work in, of the gpu budget */
+    size_t cache_bytes;              /* of the key/value cache for generation, beside the plan's own bytes */
+    struct ot_topology *topology;    /* as the device sees it */
     struct ot_topology_binding placement; /* of the device's threads and memory */
     struct ot_device *device;
     struct ot_engine *engine;
+    bool any_weights;       /* set before start: random weights need not be those of --seed */
     int64_t traced_tasks;   /* set before start: to trace so many tasks, also without --trace */
     struct ot_trace *trace; /* NULL: none */
 };

