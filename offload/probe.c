@@ -207,14 +207,30 @@ static int probe_copies(struct ot_probe *p) {
     return 0;
 }
 
+static int open_probe(struct ot_probe *p) {
+    size_t row_bytes = (size_t)p->config->hidden * sizeof(float);
+    p->ops = ot_device_ops(p->config->device);
+    p->rows = (int64_t)(p->config->buffer_bytes / row_bytes);
+    p->vocab = 8 * p->config->hidden;
+    OT_TRY(open_lanes(p));
+    return open_memory(p);
+}
+
+int ot_probe_largest_product(const struct ot_probe_config *config, double *rate) {
+    int rc = 0;
+    struct ot_probe p = {.config = config};
+    OT_TRY_GOTO(open_probe(&p), rc, out);
+    OT_TRY_GOTO(fill_memory(&p), rc, out);
+    OT_TRY_GOTO(ot_probe_largest(&p, rate), rc, out);
+out:
+    close_probe(&p);
+    return rc;
+}
+
 int ot_probe_device(const struct ot_probe_config *config) {
     int rc = 0;
-    struct ot_probe p = {.config = config, .ops = ot_device_ops(config->device)};
-    size_t row_bytes = (size_t)config->hidden * sizeof(float);
-    p.rows = (int64_t)(config->buffer_bytes / row_bytes);
-    p.vocab = 8 * config->hidden;
-    OT_TRY_GOTO(open_lanes(&p), rc, out);
-    OT_TRY_GOTO(open_memory(&p), rc, out);
+    struct ot_probe p = {.config = config};
+    OT_TRY_GOTO(open_probe(&p), rc, out);
     OT_TRY_GOTO(ot_probe_tune(&p), rc, out);
     OT_TRY_GOTO(fill_memory(&p), rc, out);
     OT_TRY_GOTO(probe_copies(&p), rc, out);

@@ -117,6 +117,11 @@ int ot_probe_device(const struct ot_probe_config *config);
 /* Bytes of one buffer that the given model needs at least. */
 size_t ot_probe_buffer_bytes(int64_t hidden, int64_t tokens);
 
+/* The rate of the layer's largest product alone, FLOP/s, and how many FLOPs it has: so that a caller can tell
+ * what a larger layer would take. Errors: as ot_probe_device. */
+int ot_probe_largest_product(const struct ot_probe_config *config, double *rate);
+double ot_probe_largest_flops(int64_t hidden, int64_t tokens);
+
 /* ---- the host ---- */
 
 enum { OT_PROBE_HOST_LEAST_BYTES = 4 << 20 };

@@ -89,6 +89,18 @@ int ot_probe_tune(struct ot_probe *p) {
                           LAYER_PRODUCTS * p->config->seconds, &tuning);
 }
 
+double ot_probe_largest_flops(int64_t hidden, int64_t tokens) {
+    return 2.0 * (double)tokens * (double)(2 * ot_probe_inter(hidden)) * (double)hidden;
+}
+
+int ot_probe_largest(struct ot_probe *p, double *rate) {
+    double seconds;
+    struct ot_gemm op = product(p, PRODUCT_Y, 2 * ot_probe_inter(p->config->hidden), p->config->hidden);
+    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_gemm, &op}, &seconds));
+    *rate = ot_probe_largest_flops(p->config->hidden, p->config->tokens) / seconds;
+    return 0;
+}
+
 static int probe_gemms(struct ot_probe *p) {
     static const char *const kinds[PRODUCTS] = {"y", "dx", "dW"};
     char names[LAYER_PRODUCTS][64];

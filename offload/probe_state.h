@@ -35,6 +35,7 @@ int ot_probe_report(const struct ot_probe_reader *reader, struct ot_probe_row ro
 /* Lets the device tune its products; the buffers have no content yet. Errors: OT_E_DEVICE. */
 int ot_probe_tune(struct ot_probe *p);
 int ot_probe_ops(struct ot_probe *p);
+int ot_probe_largest(struct ot_probe *p, double *rate);
 
 /* ---- the disks ---- */
 

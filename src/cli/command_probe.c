@@ -129,16 +129,14 @@ static void print_host(const struct ot_session *s) {
 static int probe(struct ot_session *s, struct probe_run *run) {
     double since = ot_clock_seconds();
     char time[OT_TEXT_BYTES];
-    const struct ot_measure_size *size = ot_measure_size_for(s);
     const struct ot_probe_reader reader = {take_row, run};
     print_host(s);
-    ot_log(OT_LOG_INFO, "probe   %s, layers %lld wide, %lld tokens, on random numbers",
-           ot_dtype_name(s->dtype), (long long)size->hidden, (long long)size->tokens);
     ot_stop_install("stopping after the row that is being measured; a second signal stops at once\n");
     int rc = ot_measure_machine(s, false, &reader, &run->rates);
     ot_probe_table_end(&run->table);
     OT_TRY(rc);
-    ot_rates_keep(s, &run->rates);
+    if (ot_rates_keep(s, &run->rates) < 0)
+        ot_log(OT_LOG_INFO, "rates   are not kept for the next run: %s", ot_error_text());
     ot_log(OT_LOG_INFO, "done    in %s", ot_text_duration(ot_clock_seconds() - since, time));
     return run->options->json ? print_json(run, s) : 0;
 }

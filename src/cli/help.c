@@ -34,9 +34,13 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
                               "offload-train tokenize --tokenizer tokenizer.json --json < texts.txt"}},
     [OT_COMMAND_PROBE] =
         {"probe [options]",
-         "Measures the device: copies to and from the host, the matrix products and attention "
-         "of a 7B model's layers, and every other kernel against the plain copy of memory.",
-         {"offload-train probe", "offload-train probe --device cuda:1 --json > probe.json"}},
+         "Measures what training asks of this machine: copies to and from the device, matrix products, "
+         "attention and every other kernel; the host's memory and the optimizer's kernels by number of "
+         "threads; "
+         "with --nvme, the disks by size of block and depth, some gigabytes written in temporary files. What "
+         "it "
+         "finds is kept for later runs, which else measure the same in a few seconds.",
+         {"offload-train probe --nvme /mnt/a", "offload-train probe --device cuda:1 --json > probe.json"}},
     [OT_COMMAND_PLAN] =
         {"plan --model DIR|NAME [options]",
          "Says what fits where, how long a step takes and what a run costs, before anything is bought or "

@@ -10,18 +10,31 @@
 
 enum { MIB = 1 << 20 };
 
-const struct ot_measure_size *ot_measure_size_for(const struct ot_session *s) {
-    static const struct ot_measure_size sizes[] = {{4096, 4096, (size_t)512 * MIB, 0.2},
-                                                   {1024, 256, (size_t)64 * MIB, 0.05},
-                                                   {256, 128, (size_t)4 * MIB, 0.02},
-                                                   {128, 64, (size_t)MIB / 2, 0.02}};
+static const struct size {
+    int64_t hidden, tokens;
+    size_t buffer_bytes; /* of each of five buffers, four of them on the device */
+    double seconds;      /* of a row */
+} sizes[] = {{4096, 4096, (size_t)512 * MIB, 0.2},
+             {2048, 1024, (size_t)128 * MIB, 0.1},
+             {1024, 256, (size_t)64 * MIB, 0.05},
+             {256, 128, (size_t)4 * MIB, 0.02},
+             {128, 64, (size_t)MIB / 2, 0.02}};
+enum { SMALLEST = sizeof sizes / sizeof *sizes - 1 };
+
+#define MOST_PRODUCT_SECONDS 0.1
+
+static int widest(const struct ot_session *s) {
     struct ot_device_usage usage;
     ot_device_usage(s->device, &usage);
     size_t free_bytes = s->budget_bytes[OT_TIER_GPU] - usage.used_bytes;
-    int i = s->options->device.kind == OT_DEVICE_CPU, last = sizeof sizes / sizeof *sizes - 1;
-    while (i < last && 5 * sizes[i].buffer_bytes > free_bytes)
+    int i = 0;
+    while (i < SMALLEST && 5 * sizes[i].buffer_bytes > free_bytes)
         i++;
-    return &sizes[i];
+    return i;
+}
+
+int64_t ot_measure_widest(const struct ot_session *s) {
+    return sizes[widest(s)].hidden;
 }
 
 /* Four times the last cache, as STREAM asks for its arrays, within what is free. */
@@ -43,6 +56,7 @@ struct measurement {
     const struct ot_session *session;
     const struct ot_probe_reader *reader; /* NULL: none */
     const char *stage;
+    int size; /* that the device is measured with */
     struct ot_probe_sums sums;
 };
 
@@ -70,18 +84,45 @@ static int take_row(void *context, const struct ot_probe_row *row) {
     return 0;
 }
 
+static struct ot_probe_config configure(struct measurement *m, const struct size *size, bool quick) {
+    return (struct ot_probe_config){.device = m->session->device,
+                                    .dtype = m->session->dtype,
+                                    .hidden = size->hidden,
+                                    .tokens = size->tokens,
+                                    .buffer_bytes = size->buffer_bytes,
+                                    .seconds = quick ? size->seconds / 2 : size->seconds,
+                                    .quick = quick,
+                                    .reader = {take_row, m}};
+}
+
+/* From the smallest up: the rate of each tells how long the next one would take. */
+static int choose_size(struct measurement *m) {
+    int i = SMALLEST, most = widest(m->session);
+    for (double rate; i > most; i--) {
+        struct ot_probe_config config = configure(m, &sizes[i], true);
+        OT_TRY(ot_probe_largest_product(&config, &rate));
+        if (ot_probe_largest_flops(sizes[i - 1].hidden, sizes[i - 1].tokens) > MOST_PRODUCT_SECONDS * rate)
+            break;
+    }
+    return i;
+}
+
+/* Copies want more than a slow device's small layer: caches must not show. */
+static size_t choose_buffer_bytes(const struct measurement *m) {
+    size_t own = sizes[m->size].buffer_bytes, most = sizes[widest(m->session)].buffer_bytes;
+    size_t enough = (size_t)64 * MIB;
+    return own >= enough ? own : most < enough ? most : enough;
+}
+
 static int measure_device(struct measurement *m, bool quick) {
-    const struct ot_session *s = m->session;
-    const struct ot_measure_size *size = ot_measure_size_for(s);
-    struct ot_probe_config config = {.device = s->device,
-                                     .dtype = s->dtype,
-                                     .hidden = size->hidden,
-                                     .tokens = size->tokens,
-                                     .buffer_bytes = size->buffer_bytes,
-                                     .seconds = quick ? size->seconds / 2 : size->seconds,
-                                     .quick = quick,
-                                     .reader = {take_row, m}};
     begin_stage(m, "the device: copies, products, attention, kernels");
+    m->size = choose_size(m);
+    OT_TRY(m->size);
+    struct ot_probe_config config = configure(m, &sizes[m->size], quick);
+    config.buffer_bytes = choose_buffer_bytes(m);
+    if (m->reader)
+        ot_log(OT_LOG_INFO, "probe   %s, layers %lld wide, %lld tokens, on random numbers",
+               ot_dtype_name(config.dtype), (long long)config.hidden, (long long)config.tokens);
     return ot_probe_device(&config);
 }
 
@@ -99,7 +140,7 @@ static int measure_disks(struct measurement *m, bool quick) {
         return 0;
     begin_stage(m, quick ? "the disks" : "the disks: both engines, by size of block and depth");
     OT_TRY(ot_probe_nvme(&config, &result));
-    if (!s->options->quiet)
+    if (m->reader)
         ot_log(OT_LOG_INFO, "nvme    %s · the probe wrote %s", result.store,
                ot_text_bytes(result.written_bytes, wrote));
     return 0;
@@ -108,7 +149,7 @@ static int measure_disks(struct measurement *m, bool quick) {
 static int measure_host(struct measurement *m, bool quick) {
     const struct ot_session *s = m->session;
     const struct ot_options *o = s->options;
-    double seconds = ot_measure_size_for(s)->seconds < 0.1 ? ot_measure_size_for(s)->seconds : 0.1;
+    double seconds = sizes[m->size].seconds < 0.1 ? sizes[m->size].seconds : 0.1;
     struct ot_probe_host_config config = {.dtype = s->dtype,
                                           .threads = (int)o->threads,
                                           .optimizer_threads =

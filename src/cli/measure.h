@@ -1,5 +1,7 @@
 /* What this machine does, measured: the probe (offload/probe.h) in sizes that suit the session's device and
- * memory. On a terminal the status line says what is being measured.
+ * memory. A layer of a 7B model and half a gigabyte at a time are the largest, so that no cache shows. What is
+ * smaller or slower is measured on smaller ones: those of which no product takes more than a tenth of a second.
+ * On a terminal the status line says what is being measured.
  */
 #ifndef OT_CLI_MEASURE_H
 #define OT_CLI_MEASURE_H
@@ -7,14 +9,8 @@
 #include "offload/probe.h"
 #include "src/cli/session.h"
 
-/* A GPU is measured on the layers of a 7B model and half a gigabyte at a time, so that its caches do not
- * show; what is smaller or slower on smaller ones, in the same proportions. */
-struct ot_measure_size {
-    int64_t hidden, tokens;
-    size_t buffer_bytes; /* of each of five buffers, four of them on the device */
-    double seconds;      /* of a row */
-};
-const struct ot_measure_size *ot_measure_size_for(const struct ot_session *session);
+/* How wide a layer there is memory to measure, of the sizes that the probe knows. */
+int64_t ot_measure_widest(const struct ot_session *session);
 
 /* What needs no measuring; the other rates are 0. */
 struct ot_rates ot_measure_facts(const struct ot_session *session);

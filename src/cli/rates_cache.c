@@ -127,23 +127,23 @@ int ot_rates_key(const struct ot_session *s, char **out) {
         dirs[i] = o->nvme.dirs[i].path;
     OT_TRY(ot_machine_fingerprint(&s->machine, ot_device_name(s->device), o->nvme.n, dirs, machine));
     return ot_string_format(
-        out, "machine %s, %s, layers %lld wide, %lld + %lld threads, I/O %s%s", machine,
-        ot_dtype_name(s->dtype), (long long)ot_measure_size_for(s)->hidden, (long long)o->threads,
+        out, "machine %s, %s, layers to %lld wide, %lld + %lld threads, I/O %s%s", machine,
+        ot_dtype_name(s->dtype), (long long)ot_measure_widest(s), (long long)o->threads,
         (long long)(o->optimizer_threads ? o->optimizer_threads : o->threads),
         ot_io_choice_name((enum ot_io_choice)o->io_engine), o->no_io_verify ? " without checksums" : "");
 }
 
-void ot_rates_keep(const struct ot_session *session, const struct ot_rates *rates) {
+int ot_rates_keep(const struct ot_session *session, const struct ot_rates *rates) {
     char *folder = NULL, *key = NULL;
     int rc;
     OT_TRY_GOTO(ot_cache_folder(&folder), rc, out);
     OT_TRY_GOTO(ot_rates_key(session, &key), rc, out);
     OT_TRY_GOTO(ot_rates_write(folder, key, rates), rc, out);
+    rc = folder != NULL;
 out:
-    if (rc < 0)
-        ot_log(OT_LOG_INFO, "rates   are not kept for the next run: %s", ot_error_text());
     free(key);
     free(folder);
+    return rc;
 }
 
 static int read_kept(const struct ot_session *session, struct ot_rates *out, bool *found) {
@@ -166,9 +166,13 @@ int ot_rates_obtain(struct ot_session *session, bool quick, struct ot_rates *out
         return 0;
     double since = ot_clock_seconds();
     OT_TRY(ot_measure_machine(session, quick, NULL, out));
-    if (!session->options->quiet)
-        ot_log(OT_LOG_INFO, "probe   measured this machine in %s, which is kept for later runs",
-               ot_text_duration(ot_clock_seconds() - since, time));
-    ot_rates_keep(session, out);
+    ot_text_duration(ot_clock_seconds() - since, time);
+    int kept = ot_rates_keep(session, out);
+    if (kept > 0)
+        ot_log(OT_LOG_INFO,
+               "probe   measured this machine in %s, for later runs too (`probe` measures again)", time);
+    else
+        ot_log(OT_LOG_INFO, "probe   measured this machine in %s%s%s", time, kept < 0 ? "; not kept: " : "",
+               kept < 0 ? ot_error_text() : "");
     return 0;
 }

@@ -91,6 +91,33 @@ static void the_reader_may_end_it(void **state) {
     assert_int_equal(seen.rows, 5);
 }
 
+/* What a caller needs to choose a size; no row is told, nothing stays allocated. */
+static void the_largest_product_alone(void **state) {
+    (void)state;
+    struct ot_device_config config = {.kind = "cpu", .threads = 1};
+    struct ot_device *device;
+    struct seen seen = {0};
+    double rate = 0;
+    check_ok(ot_device_open(&config, &device));
+    struct ot_probe_config probe = {.device = device,
+                                    .dtype = OT_F32,
+                                    .hidden = 128,
+                                    .tokens = 64,
+                                    .buffer_bytes = 1 << 20,
+                                    .seconds = 0.003,
+                                    .reader = {see, &seen}};
+    check_ok(ot_probe_largest_product(&probe, &rate));
+    assert_true(rate > 0);
+    assert_int_equal(seen.rows, 0);
+    probe.buffer_bytes = 1 << 10;
+    check_fails(ot_probe_largest_product(&probe, &rate), OT_E_USAGE, "needs buffers of");
+    struct ot_device_usage usage;
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.used_bytes + usage.pinned_bytes, 0);
+    ot_device_close(device);
+    assert_true(ot_probe_largest_flops(4096, 1) == 2.0 * 22016 * 4096); /* Llama's 11008, twice */
+}
+
 static void small_buffers_are_refused(void **state) {
     (void)state;
     struct ot_device_config config = {.kind = "cpu", .threads = 1};
@@ -373,6 +400,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_is_measured),
         cmocka_unit_test(the_reader_may_end_it),
+        cmocka_unit_test(the_largest_product_alone),
         cmocka_unit_test(small_buffers_are_refused),
         cmocka_unit_test(threads_double_up_to_all),
         cmocka_unit_test(the_optimizers_threads_are_measured_too),
