@@ -1,7 +1,7 @@
 /* What this machine does, measured: the probe (offload/probe.h) in sizes that suit the session's device and
- * memory. A layer of a 7B model and half a gigabyte at a time are the largest, so that no cache shows. What is
- * smaller or slower is measured on smaller ones: those of which no product takes more than a tenth of a second.
- * On a terminal the status line says what is being measured.
+ * memory. A layer of a 7B model and half a gigabyte at a time are the largest, so that no cache shows. What
+ * is smaller or slower is measured on smaller ones: those of which no product takes more than a tenth of a
+ * second. On a terminal the status line says what is being measured.
  */
 #ifndef OT_CLI_MEASURE_H
 #define OT_CLI_MEASURE_H
