@@ -16,8 +16,8 @@
  * reading, writing and both in turn, by size of block (256 KiB to 4 MiB, 32 in flight) and by depth (8 to
  * 128 blocks of 1 MiB); then the store, with its checksums and its defaults. Files are written once before
  * they are measured, since the first write to a block is slower. A row that writes does not write more than
- * the files hold: disks wear. Rows in which more would be in flight than the files hold, or than the disk
- * moves in a second, are left out.
+ * the files hold: disks wear. Rows in which more would be in flight than the files or the memory
+ * hold, or than the disk moves in a second, are left out.
  *
  * Data are random: constant inputs draw less power and run faster. Buffers are far larger than caches. Each
  * row is warmed up, then timed (on a device by events on the lane) over as many calls as fill the time given;
@@ -145,9 +145,10 @@ int ot_probe_host(const struct ot_probe_host_config *config);
 struct ot_probe_nvme_config {
     /* As a run's, with what may be used of each directory; extents and memory are the probe's own. */
     const struct ot_store_config *store;
-    size_t bytes;   /* of temporary files, at most, in all directories together */
-    double seconds; /* that one row may measure, and then what is in flight */
-    bool quick;     /* through the store alone */
+    size_t bytes;        /* of temporary files, at most, in all directories together */
+    size_t memory_bytes; /* to read and write, at most; 0: what all rows need, 128 MiB */
+    double seconds;      /* that one row may measure, and then what is in flight */
+    bool quick;          /* through the store alone */
     struct ot_probe_reader reader;
 };
 

@@ -17,7 +17,6 @@ enum {
     KIB = 1 << 10,
     MIB = 1 << 20,
     MOST_DEPTH = 128,
-    MOST_IN_FLIGHT = 128 * MIB,
     LEAST_FILE = 8 * MIB, /* what the smallest shape has in flight */
     MOST_TRIES = 1000,    /* of one I/O that is interrupted without a byte of progress */
     RANDOM_BYTES = 1 << 20,
@@ -31,7 +30,7 @@ struct shape {
 static const struct shape shapes[] = {{256 * KIB, 32}, {512 * KIB, 32}, {MIB, 32},
                                       {2 * MIB, 32},   {4 * MIB, 32},   {MIB, 8},
                                       {MIB, 16},       {MIB, 64},       {MIB, 128}};
-enum { SHAPES = sizeof shapes / sizeof *shapes, MIDDLE = 2 };
+enum { SHAPES = sizeof shapes / sizeof *shapes, SMALLEST = 0 };
 
 struct engines {
     const struct ot_probe_nvme_config *config;
@@ -218,7 +217,7 @@ static int probe_shape(struct engines *e, enum ot_io_choice choice, double best[
     char name[64];
     double in_flight = (double)e->shape.block_bytes * e->shape.depth;
     for (int io = 0; io < OT_PROBE_IOS; io++) {
-        if (all_blocks(e) < e->shape.depth || in_flight > e->rates[io])
+        if (all_blocks(e) < e->shape.depth || in_flight > (double)e->memory_bytes || in_flight > e->rates[io])
             continue;
         struct run run = {.io = (enum ot_probe_io)io,
                           .limit = e->config->seconds,
@@ -244,7 +243,7 @@ static int probe_shape(struct engines *e, enum ot_io_choice choice, double best[
 /* Writes the files once, as far as that goes in the time for it: no more of them is used. How fast tells
  * which rows would take too long. */
 static int write_first(struct engines *e) {
-    OT_TRY(open_engine(e, OT_IO_POOL, shapes[MIDDLE]));
+    OT_TRY(open_engine(e, OT_IO_POOL, shapes[SMALLEST]));
     struct run run = {.io = OT_PROBE_WRITE, .limit = MOST_FIRST_SECONDS, .most = all_blocks(e)};
     OT_TRY(run_io(e, &run));
     for (int i = 0; i < e->n_files && run.begun < run.most; i++) {
@@ -274,7 +273,9 @@ int ot_probe_engines(const struct ot_probe_nvme_config *config, int64_t *written
     int rc = 0;
     struct engines e = {.config = config,
                         .calls = config->store->calls ? config->store->calls : &ot_io_system,
-                        .memory_bytes = MOST_IN_FLIGHT};
+                        .memory_bytes = ot_probe_io_bytes(config)};
+    if (e.memory_bytes < LEAST_FILE)
+        return ot_fail(OT_E_BUDGET, "a probe of the disks needs %d MiB of memory", LEAST_FILE / MIB);
     OT_TRY_GOTO(ot_probe_map_random(e.memory_bytes, &e.memory), rc, out);
     OT_TRY_GOTO(make_files(&e), rc, out);
     OT_TRY_GOTO(write_first(&e), rc, out);

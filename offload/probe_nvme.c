@@ -10,7 +10,6 @@
 #include "src/base/error.h"
 
 enum {
-    MOST_EXTENT = 8 << 20, /* a tile's share of state */
     MOST_EXTENTS = 128,
     LEAST_EXTENTS = 4,
     WINDOW =
@@ -121,7 +120,11 @@ static int choose_extents(struct through *t, size_t extent_bytes[MOST_EXTENTS]) 
     if (extent == 0)
         return ot_fail(OT_E_BUDGET, "%s: a probe needs %d KiB there", c->store->dirs[0].path,
                        2 * LEAST_EXTENTS * OT_STORE_ALIGN / 1024);
-    t->extent_bytes = extent < MOST_EXTENT ? extent : MOST_EXTENT;
+    size_t most = ot_probe_io_bytes(c) / (WAYS * WINDOW) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+    if (most == 0)
+        return ot_fail(OT_E_BUDGET, "a probe of the disks needs %d KiB of memory",
+                       WAYS * WINDOW * OT_STORE_ALIGN / 1024);
+    t->extent_bytes = extent < most ? extent : most;
     t->n_extents =
         (int)(room / 2 / t->extent_bytes < MOST_EXTENTS ? room / 2 / t->extent_bytes : MOST_EXTENTS);
     for (int i = 0; i < t->n_extents; i++)

@@ -39,6 +39,11 @@ int ot_probe_largest(struct ot_probe *p, double *rate);
 
 /* ---- the disks ---- */
 
+/* How much memory for I/O the probe may use. */
+static inline size_t ot_probe_io_bytes(const struct ot_probe_nvme_config *config) {
+    size_t most = (size_t)128 << 20;
+    return config->memory_bytes && config->memory_bytes < most ? config->memory_bytes : most;
+}
 /* Memory for I/O, full of random bytes; *out is unmapped by the caller. Errors: OT_E_BUDGET. */
 int ot_probe_map_random(size_t bytes, char **out);
 /* Through the engines alone; best[io]: the highest rate of each. Errors: as ot_probe_nvme. */

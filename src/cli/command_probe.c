@@ -104,7 +104,7 @@ static int print_json(const struct probe_run *run, const struct ot_session *s) {
 
 /* ---- the command ---- */
 
-/* "L1 48 KiB, L2 2 MiB a core, L3 480 MiB"; "unknown" */
+/* "L1 48.0 KiB and L2 2.0 MiB a core, L3 480.0 MiB" */
 static void describe_caches(const struct ot_topology_summary *t, char *text, size_t bytes) {
     char l1[OT_TEXT_BYTES], l2[OT_TEXT_BYTES], l3[OT_TEXT_BYTES];
     if (t->l1_bytes == 0 || t->l2_bytes == 0)

@@ -28,7 +28,8 @@ static int widest(const struct ot_session *s) {
     ot_device_usage(s->device, &usage);
     size_t free_bytes = s->budget_bytes[OT_TIER_GPU] - usage.used_bytes;
     int i = 0;
-    while (i < SMALLEST && 5 * sizes[i].buffer_bytes > free_bytes)
+    while (i < SMALLEST && (4 * sizes[i].buffer_bytes + sizes[i].buffer_bytes / 8 > free_bytes ||
+                            2 * sizes[i].buffer_bytes > s->budget_bytes[OT_TIER_HOST]))
         i++;
     return i;
 }
@@ -133,6 +134,7 @@ static int measure_disks(struct measurement *m, bool quick) {
     struct ot_probe_nvme_result result;
     struct ot_probe_nvme_config config = {.store = &s->store,
                                           .bytes = (size_t)(quick ? 256 : 1024) * MIB,
+                                          .memory_bytes = s->budget_bytes[OT_TIER_HOST] / 2,
                                           .seconds = quick ? 0.2 : 0.15,
                                           .quick = quick,
                                           .reader = {take_row, m}};
@@ -140,9 +142,11 @@ static int measure_disks(struct measurement *m, bool quick) {
         return 0;
     begin_stage(m, quick ? "the disks" : "the disks: both engines, by size of block and depth");
     OT_TRY(ot_probe_nvme(&config, &result));
+    ot_text_bytes(result.written_bytes, wrote);
     if (m->reader)
-        ot_log(OT_LOG_INFO, "nvme    %s · the probe wrote %s", result.store,
-               ot_text_bytes(result.written_bytes, wrote));
+        ot_log(OT_LOG_INFO, "nvme    %s · the probe wrote %s", result.store, wrote);
+    else
+        ot_log(OT_LOG_INFO, "nvme    the probe wrote %s", wrote);
     return 0;
 }
 
@@ -151,7 +155,7 @@ static int measure_host(struct measurement *m, bool quick) {
     const struct ot_options *o = s->options;
     double seconds = sizes[m->size].seconds < 0.1 ? sizes[m->size].seconds : 0.1;
     struct ot_probe_host_config config = {.dtype = s->dtype,
-                                          .threads = (int)o->threads,
+                                          .threads = s->machine.cores,
                                           .optimizer_threads =
                                               (int)(o->optimizer_threads ? o->optimizer_threads : o->threads),
                                           .bytes = choose_host_bytes(s, quick),

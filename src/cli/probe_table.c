@@ -67,7 +67,8 @@ static void print_header(FILE *out, enum ot_probe_group group) {
     if (group == OT_PROBE_NVME)
         fprintf(out, "%-36s %12s %12s %12s\n", "disks, by block and depth", "read", "write", "mixed");
     else
-        fprintf(out, "%-40s %14s %12s   %s\n", heads[group].title, "rate", "one call", heads[group].share);
+        fprintf(out, "%-40s %14s %12s%s%s\n", heads[group].title, "rate", "one call",
+                *heads[group].share ? "   " : "", heads[group].share);
 }
 
 static void print_row(FILE *out, const struct ot_probe_row *row) {
@@ -82,8 +83,8 @@ static void print_row(FILE *out, const struct ot_probe_row *row) {
     else
         snprintf(rate, sizeof rate, "%.1f GFLOP/s", row->rate * 1e-9);
     if (row->peak > 0)
-        snprintf(share, sizeof share, "%.0f %%", 100 * row->rate / row->peak);
-    fprintf(out, "  %-38s %14s %9.3f ms   %s\n", row->name, rate, 1e3 * row->seconds, share);
+        snprintf(share, sizeof share, "   %.0f %%", 100 * row->rate / row->peak);
+    fprintf(out, "  %-38s %14s %9.3f ms%s\n", row->name, rate, 1e3 * row->seconds, share);
 }
 
 void ot_probe_table_add(struct ot_probe_table *t, const struct ot_probe_row *row) {

@@ -6,6 +6,7 @@ import signal
 import subprocess
 
 import program
+from program import run
 
 GROUPS = ["copy", "task", "gemm", "attention", "kernel", "memory", "optimizer"]
 UNITS = {"gemm": "flops", "attention": "flops", "task": "tasks"}
@@ -15,6 +16,12 @@ SMALL = ["probe", "--device", "cpu", "--gpu-mem", "24M", "--host-mem", "32M", "-
 
 
 class Probe(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.result = run(*SMALL, "--json", "--quiet", env={"XDG_CACHE_HOME": cls.path("cache")})
+        cls.report = cls.result.json()
+
     def probe(self, *words, cache="cache", **more):
         return self.succeed(*SMALL, *words, env={"XDG_CACHE_HOME": self.path(cache)}, **more)
 
@@ -23,10 +30,8 @@ class Probe(program.ProgramTest):
         return [os.path.join(folder, name) for name in os.listdir(folder)] if os.path.isdir(folder) else []
 
     def test_every_row_is_work_over_time(self):
-        result = self.probe("--json", "--quiet")
-        report = result.json()
         groups = []
-        for row in report["rows"]:
+        for row in self.report["rows"]:
             unit = UNITS.get(row["group"], "bytes")
             self.assertEqual(set(row) - {"share"}, {"group", "name", "seconds", unit, unit + "_per_s"}, row)
             self.assertGreater(row["seconds"], 0, row)
@@ -35,20 +40,37 @@ class Probe(program.ProgramTest):
             if row["group"] not in groups[-1:]:
                 groups.append(row["group"])
         self.assertEqual(groups, GROUPS)
-        names = [(row["group"], row["name"]) for row in report["rows"]]
+        names = [(row["group"], row["name"]) for row in self.report["rows"]]
         self.assertEqual(len(names), len(set(names)))
-        self.assertEqual(result.err, "")
+
+    def test_threads_double_up_to_all_cores(self):
+        cores, counts = self.report["cores"], []
+        for row in self.report["rows"]:
+            if row["name"].startswith("triad, "):
+                counts.append(int(row["name"].split()[1]))
+        self.assertEqual(counts, sorted({1 << i for i in range(20) if 1 << i < cores} | {1, cores}))
+        kernels = {row["name"] for row in self.report["rows"] if row["group"] == "optimizer"}
+        self.assertIn(f"AdamW {self.report['host']['adamw_kernel']}, 1 thread", kernels)
+        self.assertEqual(len(kernels) % len(counts), 0)
 
     def test_rates_follow_from_the_rows(self):
-        report = self.probe("--json", "--quiet").json()
-        self.assertEqual(list(report["rates"]), RATES)
-        products = [row for row in report["rows"] if row["group"] == "gemm"]
+        rates, rows = self.report["rates"], self.report["rows"]
+        self.assertEqual(list(rates), RATES)
+        products = [row for row in rows if row["group"] == "gemm"]
         whole = sum(row["flops"] for row in products) / sum(row["seconds"] for row in products)
-        self.assertAlmostEqual(report["rates"]["product_flops_per_s"] / whole, 1, delta=1e-6)
-        for name, rate in (("host to device", "h2d_bytes_per_s"), ("triad, 1 thread", "triad_bytes_per_s"),
-                           ("copy", "device_bytes_per_s")):
-            row = next(row for row in report["rows"] if row["name"] == name)
-            self.assertAlmostEqual(report["rates"][rate] / row["bytes_per_s"], 1, delta=1e-6)
+        self.assertAlmostEqual(rates["product_flops_per_s"] / whole, 1, delta=1e-6)
+        triad = [row["name"] for row in rows if row["name"].startswith("triad")][-1]
+        for name, rate in (("host to device", "h2d_bytes_per_s"), (triad, "triad_bytes_per_s"),
+                           ("copy", "device_bytes_per_s"), ("both at once", "both_ways_bytes_per_s")):
+            row = next(row for row in rows if row["name"] == name)
+            self.assertAlmostEqual(rates[rate] / row["bytes_per_s"], 1, delta=1e-6)
+
+    def test_the_machine_is_described(self):
+        host = self.report["host"]
+        self.assertGreaterEqual(host["hardware_threads"], self.report["cores"])
+        self.assertGreaterEqual(host["hardware_threads"], host["whole_cores"])
+        for key in ("packages", "memory_nodes", "whole_cores"):
+            self.assertGreaterEqual(host[key], 1)
 
     def test_disks_are_measured_and_left_as_they_were(self):
         os.mkdir(self.path("disk"))
@@ -102,6 +124,10 @@ class Probe(program.ProgramTest):
         self.assertEqual(err.splitlines()[-1], b"error: the probe was stopped; its rates are not kept")
         self.assertEqual(os.listdir(self.path("stopped")), [])
         self.assertEqual(self.kept("stopped-cache"), [])
+
+    def test_quiet_json_is_one_line(self):
+        self.assertEqual((self.result.code, self.result.err), (0, ""))
+        self.assertEqual(self.result.out.count("\n"), 1)
 
     def test_the_table_is_for_people(self):
         result = self.probe("--dtype", "bf16")

@@ -350,6 +350,29 @@ static void small_rooms_do_for_a_quick_probe(void **state) {
     remove_folder(folder);
 }
 
+static void little_memory_does_for_small_blocks(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    struct ot_store_dir dir = {folder, 16 << 20};
+    struct ot_store_config store = {.n_dirs = 1, .dirs = &dir};
+    struct ot_probe_nvme_result result;
+    struct seen seen = {0};
+    struct ot_probe_nvme_config config = {.store = &store,
+                                          .bytes = 16 << 20,
+                                          .memory_bytes = 8 << 20,
+                                          .seconds = 0.002,
+                                          .reader = {see, &seen}};
+    check_ok(ot_probe_nvme(&config, &result));
+    assert_true(has_row(&seen, "pool read 256 KiB x 32") && has_row(&seen, "store mixed"));
+    assert_false(has_row(&seen, "pool read 512 KiB x 32"));
+    config.memory_bytes = 7 << 20;
+    check_fails(ot_probe_nvme(&config, &result), OT_E_BUDGET, "needs 8 MiB of memory");
+    config.quick = true;
+    config.memory_bytes = 63 << 10;
+    check_fails(ot_probe_nvme(&config, &result), OT_E_BUDGET, "needs 64 KiB of memory");
+    remove_folder(folder);
+}
+
 static void a_reader_may_end_the_disks_too(void **state) {
     (void)state;
     char *folder = make_folder();
@@ -410,6 +433,7 @@ int main(void) {
         cmocka_unit_test(disks_without_direct_io_are_measured_too),
         cmocka_unit_test(a_broken_disk_is_a_sentence),
         cmocka_unit_test(small_rooms_do_for_a_quick_probe),
+        cmocka_unit_test(little_memory_does_for_small_blocks),
         cmocka_unit_test(a_reader_may_end_the_disks_too),
         cmocka_unit_test(a_quick_probe_gives_every_rate),
         cmocka_unit_test(rates_are_sums),
