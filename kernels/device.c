@@ -83,6 +83,10 @@ void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out
     device->api->usage(device, out);
 }
 
+void ot_device_forget_peaks(struct ot_device *device) {
+    device->api->forget_peaks(device);
+}
+
 int ot_device_tune(struct ot_device *device, void *memory, size_t bytes, double seconds,
                    struct ot_device_tuning *out) {
     *out = (struct ot_device_tuning){0};

@@ -97,6 +97,8 @@ struct ot_device_usage {
     size_t pinned_bytes, pinned_peak_bytes;
 };
 void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out);
+/* The peaks begin anew, at what is used now. */
+void ot_device_forget_peaks(struct ot_device *device);
 
 struct ot_device_tuning { /* of shapes of products */
     int shapes;    /* that were met and not yet tuned */
@@ -157,6 +159,7 @@ struct ot_device_api {
     int (*alloc_pinned)(struct ot_device *device, size_t bytes, const char *name, void **out);
     void (*free_pinned)(struct ot_device *device, void *memory, size_t bytes);
     void (*usage)(const struct ot_device *device, struct ot_device_usage *out);
+    void (*forget_peaks)(struct ot_device *device);
     int (*tune)(struct ot_device *device, void *memory, size_t bytes, double seconds,
                 struct ot_device_tuning *out); /* NULL: there is nothing to tune */
     int (*lane_open)(struct ot_device *device, const char *name, struct ot_lane **out);

@@ -1,6 +1,6 @@
 /* CRC-32 as zlib has it, bit for bit, but at the speed of memory where the CPU multiplies without carry
- * (PCLMULQDQ). A core of a Sapphire Rapids virtual machine: 23 GB/s from the L2 cache and 7.7 GB/s from
- * memory, which is all that it reads; zlib 1.2.13: 5.8 and 2.2 GB/s, less than a good disk.
+ * (PCLMULQDQ). On a Sapphire Rapids core, data in the L2 cache: 23 GB/s, zlib 1.2.13 5.8 GB/s, which is less
+ * than a good disk.
  */
 #ifndef OT_OFFLOAD_CRC32_H
 #define OT_OFFLOAD_CRC32_H

@@ -133,9 +133,7 @@ int ot_candidate_build(const struct ot_plan_request *rq, const struct ot_candida
     set_homes(rq, c, plan);
     deal_tiles(rq, c, plan);
     plan->micro_tokens = c->micro_sequences * rq->sequence_tokens;
-    /* Forward alone takes one micro-batch at a time. */
-    int64_t micro = (rq->step_sequences + c->micro_sequences - 1) / c->micro_sequences;
-    plan->max_micro = rq->train ? (int)micro : 1;
+    plan->max_micro = (int)((rq->step_sequences + c->micro_sequences - 1) / c->micro_sequences);
     plan->kept_blocks = c->kept_blocks;
     plan->activation_slots = rq->train && plan->activations != OT_HOME_GPU ? c->slots : 0;
     set_slots(chain, rq, c, plan);

@@ -312,8 +312,8 @@ static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, in
  * before one. */
 static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
     struct shortage shortage = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
-    int64_t step = rq->step_sequences, most = rq->train ? ot_chain_most_micro(rq->chain) : step;
-    int64_t least = (step + most - 1) / most;
+    int64_t step = rq->step_sequences,
+            least = (step + ot_chain_most_micro(rq->chain) - 1) / ot_chain_most_micro(rq->chain);
     int64_t micro = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
     micro = rq->micro_sequences ? rq->micro_sequences : micro > least ? micro : least;
     micro = micro < step ? micro : step;

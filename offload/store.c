@@ -119,13 +119,10 @@ static void describe_files(struct ot_string_builder *text, const struct ot_store
             ot_string_append_format(text, "%s %s", join, store->files[i].dir);
             join = " and";
         }
-    for (int i = 0; i < store->n_files; i++) {
-        const struct ot_store_file *file = &store->files[i];
-        if (!file->reserved && file->bytes > 0)
-            ot_string_append_format(text, ", %s: space not reserved, its file system cannot", file->dir);
-        if (file->memory)
-            ot_string_append_format(text, ", %s: memory (tmpfs), not a disk", file->dir);
-    }
+    for (int i = 0; i < store->n_files; i++)
+        if (!store->files[i].reserved && store->files[i].bytes > 0)
+            ot_string_append_format(text, ", %s: space not reserved, its file system cannot",
+                                    store->files[i].dir);
 }
 
 static int describe(struct ot_store *store) {

@@ -2,14 +2,12 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -220,11 +218,6 @@ static void try_direct(const struct ot_io_calls *calls, struct ot_store_file *fi
     file->direct = flags < 0 || fcntl(file->fd, F_SETFL, flags & ~O_DIRECT) < 0;
 }
 
-static bool is_memory(int fd) {
-    struct statfs info;
-    return fstatfs(fd, &info) == 0 && (info.f_type == TMPFS_MAGIC || info.f_type == RAMFS_MAGIC);
-}
-
 int ot_store_make_file(const char *dir, int64_t bytes, const struct ot_io_calls *calls,
                        struct ot_store_file *out) {
     *out = (struct ot_store_file){.fd = -1, .bytes = bytes};
@@ -233,13 +226,11 @@ int ot_store_make_file(const char *dir, int64_t bytes, const struct ot_io_calls 
         rc = make_locked(dir, calls, out);
     if (rc == 0)
         rc = reserve(dir, bytes, calls, out);
-    if (rc < 0) {
+    if (rc < 0)
         ot_store_remove_file(out);
-        return rc;
-    }
-    try_direct(calls, out);
-    out->memory = is_memory(out->fd);
-    return 0;
+    else
+        try_direct(calls, out);
+    return rc;
 }
 
 void ot_store_remove_file(struct ot_store_file *file) {

@@ -46,7 +46,6 @@ struct ot_store_file {
     int64_t bytes;
     bool direct;   /* O_DIRECT */
     bool reserved; /* the space is the file's; otherwise it was free when the store was opened */
-    bool memory;   /* of a file system that is none of a disk */
 };
 
 /* Makes, locks and reserves the file of the given size; on failure nothing is left. Errors: OT_E_IO,

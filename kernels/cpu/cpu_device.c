@@ -169,6 +169,14 @@ static void get_usage(const struct ot_device *device, struct ot_device_usage *ou
     pthread_mutex_unlock(&self->mutex);
 }
 
+static void forget_peaks(struct ot_device *device) {
+    struct ot_cpu_device *self = cpu(device);
+    pthread_mutex_lock(&self->mutex);
+    self->usage.peak_bytes = self->usage.used_bytes;
+    self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
+    pthread_mutex_unlock(&self->mutex);
+}
+
 /* ---- the device ---- */
 
 static int open_device(const struct ot_device_config *config, struct ot_device **out) {
@@ -234,6 +242,7 @@ const struct ot_device_api ot_cpu_device_api = {
     .alloc_pinned = alloc_pinned,
     .free_pinned = free_pinned,
     .usage = get_usage,
+    .forget_peaks = forget_peaks,
     .lane_open = ot_cpu_lane_open,
     .lane_close = ot_cpu_lane_close,
     .copy = ot_cpu_lane_copy,

@@ -163,6 +163,14 @@ static void get_usage(const struct ot_device *base, struct ot_device_usage *out)
     pthread_mutex_unlock(&self->mutex);
 }
 
+static void forget_peaks(struct ot_device *device) {
+    struct ot_cuda_device *self = ot_cuda_device_of(device);
+    pthread_mutex_lock(&self->mutex);
+    self->usage.peak_bytes = self->usage.used_bytes;
+    self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
+    pthread_mutex_unlock(&self->mutex);
+}
+
 /* ---- the device ---- */
 
 /* Left to others where no budget is given: kernels that the driver loads when they are first used, the
@@ -298,6 +306,7 @@ const struct ot_device_api ot_cuda_device_api = {
     .alloc_pinned = alloc_pinned,
     .free_pinned = free_pinned,
     .usage = get_usage,
+    .forget_peaks = forget_peaks,
     .tune = tune,
     .lane_open = ot_cuda_lane_open,
     .lane_close = ot_cuda_lane_close,

@@ -1,16 +1,13 @@
 #include "src/cli/bench_run.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
+#include "src/cli/process_peak.h"
 #include "src/cli/session.h"
 #include "src/cli/stop.h"
 
@@ -35,33 +32,6 @@ struct bench_run {
     struct ot_step_input input;
     struct ot_store_usage before;
 };
-
-/* ---- the peak of the process ---- */
-
-/* Linux forgets the peak (VmHWM) when told "5"; where it may not be told, the peak is that of the whole run.
- */
-static void forget_peak(void) {
-    malloc_trim(0);
-    int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
-    if (fd < 0)
-        return;
-    ssize_t written = write(fd, "5", 1);
-    (void)written;
-    close(fd);
-}
-
-/* 0: unknown. */
-static int64_t read_peak(void) {
-    FILE *file = fopen("/proc/self/status", "re");
-    char line[128];
-    long long kib = 0;
-    while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "VmHWM: %lld kB", &kib) == 1)
-            break;
-    if (file)
-        fclose(file);
-    return kib * 1024;
-}
 
 /* ---- plan ---- */
 
@@ -273,7 +243,7 @@ static void note_memory(struct bench_run *b) {
     ot_device_usage(b->session.device, &usage);
     b->result->device_bytes = (int64_t)usage.peak_bytes;
     b->result->pinned_bytes = (int64_t)usage.pinned_peak_bytes;
-    b->result->resident_bytes = read_peak();
+    b->result->resident_bytes = ot_process_peak();
 }
 
 static int measure(struct bench_run *b) {
@@ -332,7 +302,7 @@ int ot_bench_measure(const struct ot_options *options, const struct ot_costs *co
     b->result = result;
     b->began = ot_clock_seconds();
     choose_options(b, options);
-    forget_peak();
+    ot_process_forget_peak();
     int rc = ot_session_open_model(&b->options, &b->session);
     b->session.costs = costs;
     rc = rc == 0 ? make_plan(b) : rc;

@@ -24,6 +24,7 @@ struct train {
     struct ot_run_shape shape;
     struct ot_save save;
     struct ot_report report;
+    struct ot_session_need need;
     struct ot_run_log *log;
     int64_t sample_row; /* of the evaluation rows, to show what was learnt; -1: none */
     char out[PATH_MAX];
@@ -68,21 +69,17 @@ static int64_t sample_tokens(const struct train *t) {
 }
 
 static int make_plan(struct train *t) {
-    struct ot_session *s = &t->session;
-    struct ot_options *o = s->options;
+    const struct ot_options *o = t->session.options;
     t->sample_row = find_sample_row(t);
-    struct ot_session_need need = {.max_position = t->shape.seq_len,
-                                   .sequence_tokens = t->shape.seq_len,
-                                   .step_sequences = t->shape.step_sequences,
-                                   .micro_sequences = o->micro_batch,
-                                   .train = true,
-                                   .clip = o->clip > 0,
-                                   .cache_tokens = sample_tokens(t),
-                                   .host_bytes = ot_rows_bytes(&t->rows)};
-    OT_TRY(ot_session_plan(s, &need));
-    if (!o->micro_batch)
-        ot_options_choose_count(o, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
-    return 0;
+    t->need = (struct ot_session_need){.max_position = t->shape.seq_len,
+                                       .sequence_tokens = t->shape.seq_len,
+                                       .step_sequences = t->shape.step_sequences,
+                                       .micro_sequences = o->micro_batch,
+                                       .train = true,
+                                       .clip = o->clip > 0,
+                                       .cache_tokens = sample_tokens(t),
+                                       .host_bytes = ot_rows_bytes(&t->rows)};
+    return ot_session_plan(&t->session, &t->need);
 }
 
 static int prepare(struct train *t) {
@@ -115,6 +112,15 @@ static int try_trace(const char *path) {
     FILE *file = path ? fopen(path, "a") : NULL;
     if (path && (!file || fclose(file) != 0))
         return ot_fail_errno(OT_E_IO, errno, "--trace %s: cannot write there", path);
+    return 0;
+}
+
+/* Once nothing else can be wrong: it may take seconds. */
+static int forecast(struct train *t) {
+    struct ot_session *s = &t->session;
+    OT_TRY(ot_session_forecast(s, &t->need));
+    if (!s->options->micro_batch)
+        ot_options_choose_count(s->options, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
     return 0;
 }
 
@@ -193,6 +199,7 @@ int ot_command_train(struct ot_options *options) {
     OT_TRY_GOTO(ot_session_open(options, &t->session), rc, out);
     OT_TRY_GOTO(prepare(t), rc, out);
     if (options->dry_run) {
+        OT_TRY_GOTO(forecast(t), rc, out);
         OT_TRY_GOTO(show_plan(t), rc, out);
         rc = ot_report_record(&t->report, t->log);
         goto out;
@@ -200,6 +207,7 @@ int ot_command_train(struct ot_options *options) {
     OT_TRY_GOTO(try_trace(options->trace), rc, out);
     if (!options->no_save)
         OT_TRY_GOTO(ot_save_probe(&t->save), rc, out);
+    OT_TRY_GOTO(forecast(t), rc, out);
     OT_TRY_GOTO(show_plan(t), rc, out);
     rc = run(t);
 out:

@@ -89,13 +89,6 @@ static const struct ot_option table[] = {
      .help = "What an hour of the machine costs, in your currency: the run's price, or that of a million "
              "tokens.",
      .elsewhere = "price cost price-per-hour"},
-    {.name = "explain",
-     .type = OT_OPTION_FLAG,
-     .commands = PLAN,
-     .section = OT_SECTION_DESCRIBED,
-     .field = FIELD(explain),
-     .help = "Say what bounds the step, and what the next gigabyte on each tier or a faster link, disk or "
-             "memory would gain."},
 };
 
 const struct ot_option_list ot_options_of_plan = OT_OPTION_LIST(table);

@@ -111,6 +111,13 @@ static const struct ot_option table[] = {
      .field = FIELD(dry_run),
      .help = "Read everything, print the plan, write nothing and stop.",
      .elsewhere = "plan"},
+    {.name = "explain",
+     .type = OT_OPTION_FLAG,
+     .commands = TRAIN | PLAN,
+     .section = OT_SECTION_REPORT,
+     .field = FIELD(explain),
+     .help = "Say what bounds the step, and what the next gigabyte on each tier or a faster link, disk or "
+             "memory would gain."},
     {.name = "json",
      .type = OT_OPTION_FLAG,
      .commands = OT_FOR_ALL,

@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/cli/report_forecast.h"
 #include "src/cli/session_store.h"
 #include "src/cli/units.h"
 
@@ -148,8 +149,43 @@ static struct ot_ledger whole_ledger(const struct ot_report *r) {
     return ledger;
 }
 
+static void print_save(const struct ot_report *r) {
+    char save[OT_TEXT_BYTES], disk[OT_TEXT_BYTES];
+    if (!r->out) {
+        ot_log(OT_LOG_INFO, "save    nothing: --no-save");
+        return;
+    }
+    ot_log(OT_LOG_INFO, "save    %s · up to %s in %s%s%s", r->out, ot_text_bytes(r->save_bytes, save),
+           ot_dtype_name(r->session->stored), r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
+           r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
+}
+
+static void print_explanation(const struct ot_session *s) {
+    char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES];
+    const struct ot_prediction *p = &s->prediction;
+    struct ot_lane_times times = {"predicted", p->step_seconds, p->busy, p->exposed, p->exposed_host};
+    int n = ot_report_lanes(&times, 1, lines);
+    for (int i = 0; i < n; i++)
+        ot_log(OT_LOG_INFO, "%-7s %s", i ? "" : "lanes", lines[i]);
+    n = ot_report_explanation(p, &s->forecast.explanation, lines);
+    for (int i = 0; i < n; i++)
+        ot_log(OT_LOG_INFO, "%-7s %s", i == 0 ? "bound" : i == 1 ? "if" : "", lines[i]);
+}
+
+static void print_forecast(const struct ot_report *r) {
+    const struct ot_forecast *f = &r->session->forecast;
+    char line[OT_FORECAST_LINE_BYTES];
+    ot_report_prediction(&r->session->prediction, r->shape->lr.steps, line);
+    if (f->tried > 1)
+        ot_log(OT_LOG_INFO, "expect  %s · the fastest of %d plans", line, f->tried);
+    else
+        ot_log(OT_LOG_INFO, "expect  %s", line);
+    if (f->is_explained)
+        print_explanation(r->session);
+}
+
 void ot_report_print(const struct ot_report *r) {
-    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], save[OT_TEXT_BYTES], disk[OT_TEXT_BYTES];
+    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES];
     struct ot_ledger ledger = whole_ledger(r);
     print_machine(r);
     print_topology(r->session);
@@ -160,13 +196,8 @@ void ot_report_print(const struct ot_report *r) {
     int n = ot_report_table(&ledger, r->session->budget_bytes, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%s", lines[i]);
-    if (!r->out) {
-        ot_log(OT_LOG_INFO, "save    nothing: --no-save");
-        return;
-    }
-    ot_log(OT_LOG_INFO, "save    %s · up to %s in %s%s%s", r->out, ot_text_bytes(r->save_bytes, save),
-           ot_dtype_name(r->session->stored), r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
-           r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
+    print_save(r);
+    print_forecast(r);
 }
 
 void ot_report_print_store(const struct ot_report *r) {
@@ -268,6 +299,20 @@ static void record_machine(const struct ot_session *s, struct ot_json_writer *w)
     ot_json_end_object(w);
 }
 
+static void record_forecast(const struct ot_report *r, struct ot_json_writer *w) {
+    const struct ot_forecast *f = &r->session->forecast;
+    ot_json_begin_object(w, "prediction");
+    ot_json_put_int(w, "plans_tried", f->tried);
+    ot_json_put_real(w, "planning_seconds", f->seconds);
+    ot_report_put_prediction(&r->session->prediction, r->shape->lr.steps, w);
+    if (f->is_explained) {
+        ot_json_begin_object(w, "explanation");
+        ot_report_put_explanation(&f->explanation, w);
+        ot_json_end_object(w);
+    }
+    ot_json_end_object(w);
+}
+
 int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     struct ot_json_writer *w = ot_run_log_begin(log, "run");
     ot_json_put_text(w, "version", OT_VERSION);
@@ -277,5 +322,6 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     record_machine(r->session, w);
     record_data(r, w);
     record_plan(r, w);
+    record_forecast(r, w);
     return ot_run_log_end(log);
 }

@@ -1,11 +1,12 @@
 /* What a person reads after a run: the summary, the lanes, a sample. */
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/cli/process_peak.h"
 #include "src/cli/report.h"
+#include "src/cli/report_forecast.h"
 #include "src/cli/units.h"
 
 struct memory_use { /* bytes */
@@ -15,7 +16,6 @@ struct memory_use { /* bytes */
 static struct memory_use measure_memory(const struct ot_report *r) {
     struct memory_use m = {0};
     struct ot_device_usage usage;
-    struct rusage process;
     struct ot_store_usage store;
     ot_device_usage(r->session->device, &usage);
     ot_engine_store_usage(r->session->engine, &store);
@@ -26,7 +26,7 @@ static struct memory_use measure_memory(const struct ot_report *r) {
     m.used[OT_TIER_GPU] = (int64_t)usage.peak_bytes;
     m.used[OT_TIER_HOST] = (int64_t)usage.pinned_peak_bytes;
     m.used[OT_TIER_NVME] = store.file_bytes;
-    m.resident = getrusage(RUSAGE_SELF, &process) == 0 ? (int64_t)process.ru_maxrss * 1024 : 0;
+    m.resident = ot_process_peak();
     return m;
 }
 
@@ -41,21 +41,39 @@ static double measured_step(const struct ot_outcome *outcome) {
     return outcome->timed_steps ? outcome->timed_seconds / (double)outcome->timed_steps : 0;
 }
 
-static void print_speed(const struct ot_outcome *outcome) {
-    double measured = measured_step(outcome);
-    char text[OT_TEXT_BYTES];
+static void print_speed(const struct ot_report *r, const struct ot_outcome *outcome) {
+    double predicted = r->session->prediction.step_seconds, measured = measured_step(outcome);
+    char text[2][OT_TEXT_BYTES];
+    ot_text_seconds(predicted, text[0]);
     if (measured > 0)
-        ot_log(OT_LOG_INFO, "speed   %s a step, measured over %lld", ot_text_seconds(measured, text),
-               (long long)outcome->timed_steps);
+        ot_log(OT_LOG_INFO, "speed   %s a step predicted, %s measured over %lld (%+.1f %%)", text[0],
+               ot_text_seconds(measured, text[1]), (long long)outcome->timed_steps,
+               100 * (measured / predicted - 1));
+    else
+        ot_log(OT_LOG_INFO, "speed   %s a step predicted; too few steps in a row to measure one", text[0]);
 }
 
-static void print_traffic(const struct ot_outcome *outcome) {
-    const int64_t read = outcome->nvme_read_bytes, written = outcome->nvme_written_bytes;
-    char text[2][OT_TEXT_BYTES];
-    if ((read || written) && outcome->seconds > 0)
-        ot_log(OT_LOG_INFO, "moved   nvme %s read, %.2f GB/s · %s written, %.2f GB/s",
-               ot_text_bytes(read, text[0]), (double)read / outcome->seconds * 1e-9,
-               ot_text_bytes(written, text[1]), (double)written / outcome->seconds * 1e-9);
+/* Copies by the schedule, which says what each step moves; the disks by the store's own count. */
+static void print_traffic(const struct ot_report *r, const struct ot_outcome *outcome) {
+    static const enum ot_lane_id copies[] = {OT_LANE_H2D, OT_LANE_D2H};
+    const struct ot_prediction *p = &r->session->prediction;
+    double measured = measured_step(outcome), seconds = measured > 0 ? measured : p->step_seconds;
+    char line[256] = "", size[OT_TEXT_BYTES];
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+        if (p->bytes[copies[i]] > 0)
+            used += (size_t)snprintf(line + used, sizeof line - used, "%s%s %s a step, %.2f GB/s",
+                                     used ? " · " : "", ot_lane_name(copies[i]),
+                                     ot_text_bytes((int64_t)p->bytes[copies[i]], size),
+                                     p->bytes[copies[i]] / seconds * 1e-9);
+    const int64_t disks[] = {outcome->nvme_read_bytes, outcome->nvme_written_bytes};
+    for (int i = 0; i < 2 && outcome->seconds > 0; i++)
+        if (disks[i] > 0)
+            used += (size_t)snprintf(line + used, sizeof line - used, "%snvme %s %s, %.2f GB/s",
+                                     used ? " · " : "", ot_text_bytes(disks[i], size), i ? "written" : "read",
+                                     (double)disks[i] / outcome->seconds * 1e-9);
+    if (used)
+        ot_log(OT_LOG_INFO, "moved   %s", line);
 }
 
 static void print_memory(const struct ot_report *r) {
@@ -82,8 +100,8 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
            ot_text_short((double)outcome->tokens, tokens), ot_text_duration(outcome->seconds, time),
            ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
            flops_per_second(r, outcome) * 1e-9);
-    print_speed(outcome);
-    print_traffic(outcome);
+    print_speed(r, outcome);
+    print_traffic(r, outcome);
     print_memory(r);
     if (!r->out)
         return;
@@ -109,6 +127,7 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     ot_json_put_real(w, "loss", outcome->last_loss);
     ot_json_put_real(w, "flops_per_s", flops_per_second(r, outcome));
     ot_json_put_bool(w, "interrupted", outcome->interrupted);
+    ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);
     ot_json_put_int(w, "measured_steps", outcome->timed_steps);
     if (outcome->timed_steps)
         ot_json_put_real(w, "measured_step_seconds", measured_step(outcome));
@@ -127,26 +146,17 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     return ot_run_log_end(log);
 }
 
-static void put_lanes(struct ot_json_writer *w, const char *key, const double seconds[OT_LANE_COUNT]) {
-    ot_json_begin_object(w, key);
-    for (int l = 0; l < OT_LANE_COUNT; l++)
-        ot_json_put_real(w, ot_lane_name((enum ot_lane_id)l), seconds[l]);
-    ot_json_end_object(w);
-}
-
-static void print_trace(const char *path, const struct ot_trace_summary *sum) {
-    char left[64] = "";
-    double percent = sum->seconds > 0 ? 100 / sum->seconds : 0;
+static void print_trace(const struct ot_report *r, const char *path, const struct ot_trace_summary *sum) {
+    char lines[OT_LANE_TABLE_LINES][OT_FORECAST_LINE_BYTES], left[64] = "";
+    const struct ot_prediction *p = &r->session->prediction;
+    const struct ot_lane_times times[] = {
+        {"predicted", p->step_seconds, p->busy, p->exposed, p->exposed_host},
+        {"measured", sum->seconds, sum->busy, sum->exposed, sum->exposed_host}};
+    int n = ot_report_lanes(times, 2, lines);
+    for (int i = 0; i < n; i++)
+        ot_log(OT_LOG_INFO, i ? "        %s" : "lanes   %s", lines[i]);
     if (sum->left_out)
         snprintf(left, sizeof left, " (the %lld after them did not fit)", (long long)sum->left_out);
-    ot_log(OT_LOG_INFO,
-           "lanes   busy: compute %.1f %% · h2d %.1f %% · d2h %.1f %% · cpu %.1f %%; compute waited for: h2d "
-           "%.1f %% · d2h %.1f %% · cpu %.1f %% · host %.1f %%",
-           percent * sum->busy[OT_LANE_COMPUTE], percent * sum->busy[OT_LANE_H2D],
-           percent * sum->busy[OT_LANE_D2H], percent * sum->busy[OT_LANE_CPU],
-           percent * sum->exposed[OT_LANE_H2D], percent * sum->exposed[OT_LANE_D2H],
-           percent * sum->exposed[OT_LANE_CPU],
-           percent * (sum->exposed_host + sum->exposed[OT_LANE_COMPUTE]));
     ot_log(OT_LOG_INFO, "trace   %s · %lld steps%s · open it in Perfetto or chrome://tracing", path,
            (long long)sum->steps, left);
 }
@@ -156,16 +166,16 @@ int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
     struct ot_trace_summary sum;
     if (!path)
         return 0;
-    OT_TRY(ot_trace_write(r->session->trace, NULL, path));
+    OT_TRY(ot_trace_write(r->session->trace, r->session->forecast.trace, path));
     OT_TRY(ot_trace_summarise(r->session->trace, &sum));
-    print_trace(path, &sum);
+    print_trace(r, path, &sum);
     struct ot_json_writer *w = ot_run_log_begin(log, "trace");
     ot_json_put_text(w, "file", path);
     ot_json_put_int(w, "steps", sum.steps);
     ot_json_put_int(w, "left_out", sum.left_out);
     ot_json_put_real(w, "seconds", sum.seconds);
-    put_lanes(w, "busy_seconds", sum.busy);
-    put_lanes(w, "exposed_seconds", sum.exposed);
+    ot_report_put_lanes("busy_seconds", sum.busy, w);
+    ot_report_put_lanes("exposed_seconds", sum.exposed, w);
     ot_json_put_real(w, "exposed_host_seconds", sum.exposed_host);
     return ot_run_log_end(log);
 }

@@ -9,7 +9,6 @@
 
 #include "src/base/error.h"
 #include "src/base/pool.h"
-#include "src/cli/plan_request.h"
 #include "src/cli/session_device.h"
 #include "src/cli/session_store.h"
 
@@ -170,6 +169,7 @@ int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out
 void ot_session_close(struct ot_session *s) {
     ot_engine_close(s->engine);
     ot_trace_close(s->trace);
+    ot_forecast_free(&s->forecast);
     ot_device_close(s->device);
     ot_topology_close(s->topology);
     ot_plan_free(&s->plan);
@@ -199,36 +199,6 @@ int ot_session_short_name(const struct ot_session *s, char *text, size_t bytes) 
     if (n < 0 || (size_t)n >= bytes)
         return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
     return 0;
-}
-
-/* ---- plan ---- */
-
-int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
-    const struct ot_options *o = s->options;
-    OT_TRY(ot_model_open(&s->config, s->dtype, need->max_position, &s->model));
-    if (o->init == OT_CHOICE_INIT_FILES)
-        OT_TRY(ot_model_dir_check(s->dir, s->model));
-    if (need->cache_tokens)
-        s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
-    struct ot_plan_request request = ot_plan_request_of(o);
-    request.chain = ot_model_chain(s->model);
-    memcpy(request.budget_bytes, s->budget_bytes, sizeof request.budget_bytes);
-    request.sequence_tokens = need->sequence_tokens;
-    request.step_sequences = need->step_sequences;
-    request.micro_sequences = need->micro_sequences;
-    request.train = need->train;
-    request.clip = need->clip;
-    request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
-    request.extra_host_bytes = need->host_bytes;
-    if (s->costs && need->train) {
-        struct ot_planner_result chosen;
-        OT_TRY(ot_planner_choose(&request, s->costs, &chosen));
-        s->plan = chosen.plan;
-        s->prediction = chosen.prediction;
-    } else {
-        OT_TRY(ot_plan_make(&request, &s->plan));
-    }
-    return ot_session_check_free(s);
 }
 
 /* ---- start ---- */

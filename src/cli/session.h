@@ -16,6 +16,7 @@
 #include "offload/planner.h"
 #include "offload/store.h"
 #include "offload/topology.h"
+#include "src/cli/forecast.h"
 #include "src/cli/machine.h"
 #include "src/cli/options.h"
 #include "src/data/sample.h"
@@ -48,10 +49,11 @@ struct ot_session {
     struct ot_store_config store;                      /* n_dirs 0 without --nvme */
     const struct ot_costs *costs; /* borrowed, set before plan: what to choose it by; NULL: what fits */
     struct ot_plan plan;
-    struct ot_prediction prediction; /* zero without costs */
-    size_t workspace_bytes;          /* what the device's ops work in, of the gpu budget */
-    size_t cache_bytes;              /* of the key/value cache for generation, beside the plan's own bytes */
-    struct ot_topology *topology;    /* as the device sees it */
+    struct ot_prediction prediction; /* zero without costs and forecast */
+    struct ot_forecast forecast;
+    size_t workspace_bytes;       /* what the device's ops work in, of the gpu budget */
+    size_t cache_bytes;           /* of the key/value cache for generation, beside the plan's own bytes */
+    struct ot_topology *topology; /* as the device sees it */
     struct ot_topology_binding placement; /* of the device's threads and memory */
     struct ot_device *device;
     struct ot_engine *engine;
@@ -88,6 +90,10 @@ struct ot_session_need {
 
 /* Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files are not this model's). */
 int ot_session_plan(struct ot_session *session, const struct ot_session_need *need);
+/* The same need once more, of a run that trains: measures the machine and the model's blocks, which takes
+ * seconds, and puts the fastest plan in the place of the one that fits (forecast.h). Errors: OT_E_BUDGET,
+ * OT_E_DEVICE, OT_E_IO. */
+int ot_session_forecast(struct ot_session *session, const struct ot_session_need *need);
 /* Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_INPUT (a weight is not finite), OT_E_IO. */
 int ot_session_start(struct ot_session *session, const struct ot_optimizer_config *optimizer);
 

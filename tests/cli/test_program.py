@@ -142,6 +142,42 @@ class Train(program.ProgramTest):
         self.assertEqual(result.code, 0, result.err)
         self.assertTrue(os.path.exists(self.path("out/base-rows/model.safetensors")))
 
+    def check_prediction(self, run, steps, tokens):
+        """Of a run event: the parts of a predicted step are the step, and its run is that many of them."""
+        prediction = run["prediction"]
+        self.assertGreater(prediction["step_seconds"], 0)
+        self.assertAlmostEqual(prediction["run_seconds"], steps * prediction["step_seconds"], delta=1e-6)
+        self.assertAlmostEqual(prediction["tokens_per_s"] * prediction["step_seconds"], tokens, delta=1e-3 * tokens)
+        parts = prediction["busy_seconds"]["compute"] + sum(prediction["exposed_seconds"].values()) + \
+            prediction["exposed_host_seconds"]
+        self.assertAlmostEqual(parts, prediction["step_seconds"], delta=0.02 * prediction["step_seconds"])
+        return prediction
+
+    def test_a_run_says_before_it_begins_how_long_it_takes(self):
+        result = self.train("p", "--steps", "8")
+        self.assertRegex(result.err, r"\nexpect  [\d.]+ [mu]?s a step, [\d,]+ tok/s · 8 steps in .*\n(.*\n)*step 1/8")
+        self.assertRegex(result.err, r"\nspeed   [\d.]+ [mu]?s a step predicted, [\d.]+ [mu]?s measured over \d+ ")
+        run, done = self.log("p")[0], self.log("p")[-1]
+        prediction = self.check_prediction(run, 8, 512)
+        self.assertEqual(prediction["plans_tried"], 1)  # all on the device: nothing to choose
+        self.assertEqual(done["predicted_step_seconds"], prediction["step_seconds"])
+        self.assertGreater(done["measured_step_seconds"], 0)
+        self.assertEqual(done["measured_steps"], 6)  # the first two fill the pipeline
+
+    def test_a_plan_that_does_not_fit_at_once_is_searched_for(self):
+        words = ["--model", "tiny-sql", "--init", "random", "--seq-len", "128", "--tokens-per-step", "256", "--threads", "1",
+                 "--data", self.rows, "--gpu-mem", "16M", "--dry-run"]
+        event = self.succeed("train", *words, "--json", "--explain").json()
+        prediction = self.check_prediction(event, event["plan"]["steps"], 256)
+        self.assertGreater(prediction["plans_tried"], 1)
+        self.assertGreater(len(prediction["explanation"]["if"]), 3)
+        for change in prediction["explanation"]["if"]:
+            self.assertGreaterEqual(change["tokens_per_s"], 0.999 * prediction["tokens_per_s"], change)
+        text = self.succeed("train", *words, "--explain").err
+        self.assertRegex(text, r"\nexpect  .* · the fastest of \d+ plans\n")
+        self.assertRegex(text, r"\nbound   .* of the step\nif      1 GiB more gpu memory .* tok/s ")
+        self.assertNotIn("\nbound ", self.succeed("train", *words).err)
+
     def test_predicted_memory_is_used_memory(self):
         self.train("m", "--steps", "3", "--gpu-mem", "4M")
         done = self.log("m")[-1]
@@ -217,7 +253,8 @@ class Signals(program.ProgramTest):
         self.assertEqual(program.read_bytes(self.path("ta/model.safetensors")),
                          program.read_bytes(self.path("tb/model.safetensors")))
         self.assertNotIn("lanes ", plain.err)
-        self.assertIn("compute waited for", result.err)
+        for row in ("busy       predicted", "busy       measured", "waited for predicted", "waited for measured"):
+            self.assertEqual(result.err.count(row), 1, result.err)
         trace = self.log("tb")[-2]
         self.assertEqual((trace["event"], trace["steps"], trace["left_out"]), ("trace", 4, 0))
         spent = trace["busy_seconds"]["compute"] + sum(trace["exposed_seconds"].values()) + trace["exposed_host_seconds"]
@@ -225,6 +262,9 @@ class Signals(program.ProgramTest):
         with open(self.path("trace.json")) as file:
             names = {event["name"] for event in json.load(file)["traceEvents"]}
         self.assertLessEqual({"fetch layer.0", "forward layer.0 #0", "backward head #0", "decide", "step 4"}, names)
+        with open(self.path("trace.json")) as file:
+            groups = {event["pid"] for event in json.load(file)["traceEvents"]}
+        self.assertEqual(len(groups), 2)  # measured, and predicted below it
 
     def test_a_trace_that_cannot_be_written_is_no_run(self):
         self.fail_with(5, "cannot write there", *SMALL, "--data", self.rows, "--steps", "1", "--out",

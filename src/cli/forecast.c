@@ -1,0 +1,93 @@
+#include "src/cli/forecast.h"
+
+#include "offload/calibrate.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/cli/process_peak.h"
+#include "src/cli/rates_cache.h"
+#include "src/cli/session.h"
+
+/* What may be spent on measuring the blocks: not worth more than a step or two of a model that streams. */
+static const double calibration_seconds = 2;
+
+/* Weights, state and activations: then only the micro-batch and recomputation are left to choose, and
+ * ot_plan_make has taken as much of either as fits. */
+static bool is_resident(const struct ot_plan *plan) {
+    bool resident = plan->activations == OT_HOME_GPU;
+    for (int i = 0; i < plan->n_slabs && resident; i++) {
+        const struct ot_slab_plan *slab = &plan->slabs[i];
+        resident =
+            slab->weights == OT_HOME_GPU && slab->tiles[OT_TILE_STREAM] + slab->tiles[OT_TILE_CPU] == 0;
+    }
+    return resident;
+}
+
+static int measure_costs(struct ot_session *s, const struct ot_plan_request *request) {
+    struct ot_rates rates;
+    OT_TRY(ot_rates_obtain(s, true, &rates));
+    struct ot_calibration calibration = {.chain = request->chain,
+                                         .device = s->device,
+                                         .rates = &rates,
+                                         .micro_tokens = s->plan.micro_tokens,
+                                         .sequence_tokens = request->sequence_tokens,
+                                         .device_bytes = s->budget_bytes[OT_TIER_GPU] - s->workspace_bytes,
+                                         .seconds = calibration_seconds};
+    return ot_calibrate(&calibration, &s->forecast.costs);
+}
+
+static int choose(struct ot_session *s, const struct ot_plan_request *request,
+                  struct ot_planner_result *result) {
+    struct ot_forecast *f = &s->forecast;
+    *result = (struct ot_planner_result){.tried = 1};
+    if (!is_resident(&s->plan))
+        return ot_planner_choose(request, &f->costs, result);
+    OT_TRY(ot_simulate_plan(request->chain, &s->plan, &f->costs, &result->prediction));
+    result->plan = s->plan;
+    s->plan = (struct ot_plan){0};
+    return 0;
+}
+
+/* The predicted timeline, beside which --trace shows the measured one. */
+static int keep_trace(struct ot_session *s, const struct ot_chain *chain) {
+    enum { MOST_SPANS = 1 << 20 };
+    struct ot_forecast *f = &s->forecast;
+    struct ot_prediction same;
+    OT_TRY(ot_layout_make(chain, &s->plan, &f->layout));
+    OT_TRY(ot_schedule_make_train(chain, &s->plan, &f->layout, &f->schedule));
+    OT_TRY(ot_schedule_link(&f->schedule, &f->layout));
+    OT_TRY(ot_trace_open(chain, MOST_SPANS, &f->trace));
+    struct ot_simulation simulation = {chain, &s->plan, &f->layout, &f->schedule, &f->costs};
+    return ot_simulate(&simulation, f->trace, &same);
+}
+
+int ot_forecast_make(struct ot_session *s, const struct ot_plan_request *request) {
+    struct ot_forecast *f = &s->forecast;
+    struct ot_planner_result result;
+    double since = ot_clock_seconds();
+    OT_TRY(measure_costs(s, request));
+    OT_TRY(choose(s, request, &result));
+    s->prediction = result.prediction;
+    f->tried = result.tried;
+    f->is_made = true;
+    int rc = 0;
+    if (s->options->explain) {
+        rc = ot_planner_explain(request, &f->costs, &result, &f->explanation);
+        f->is_explained = rc == 0;
+    }
+    ot_plan_free(&s->plan);
+    s->plan = result.plan;
+    if (rc == 0 && s->options->trace)
+        rc = keep_trace(s, request->chain);
+    ot_device_forget_peaks(s->device); /* those of the run are still to come */
+    ot_process_forget_peak();
+    f->seconds = ot_clock_seconds() - since;
+    return rc;
+}
+
+void ot_forecast_free(struct ot_forecast *f) {
+    ot_trace_close(f->trace);
+    ot_schedule_free(&f->schedule);
+    ot_layout_free(&f->layout);
+    ot_costs_free(&f->costs);
+    *f = (struct ot_forecast){0};
+}

@@ -1,0 +1,45 @@
+/* A session's plan: what fits, or what the forecast says is fastest. */
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/cli/plan_request.h"
+#include "src/cli/session.h"
+#include "src/cli/session_device.h"
+
+static struct ot_plan_request make_request(const struct ot_session *s, const struct ot_session_need *need) {
+    struct ot_plan_request request = ot_plan_request_of(s->options);
+    request.chain = ot_model_chain(s->model);
+    memcpy(request.budget_bytes, s->budget_bytes, sizeof request.budget_bytes);
+    request.sequence_tokens = need->sequence_tokens;
+    request.step_sequences = need->step_sequences;
+    request.micro_sequences = need->micro_sequences;
+    request.train = need->train;
+    request.clip = need->clip;
+    request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
+    request.extra_host_bytes = need->host_bytes;
+    return request;
+}
+
+int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
+    OT_TRY(ot_model_open(&s->config, s->dtype, need->max_position, &s->model));
+    if (s->options->init == OT_CHOICE_INIT_FILES)
+        OT_TRY(ot_model_dir_check(s->dir, s->model));
+    if (need->cache_tokens)
+        s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
+    struct ot_plan_request request = make_request(s, need);
+    if (s->costs && need->train) {
+        struct ot_planner_result chosen;
+        OT_TRY(ot_planner_choose(&request, s->costs, &chosen));
+        s->plan = chosen.plan;
+        s->prediction = chosen.prediction;
+    } else {
+        OT_TRY(ot_plan_make(&request, &s->plan));
+    }
+    return ot_session_check_free(s);
+}
+
+int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need) {
+    struct ot_plan_request request = make_request(s, need);
+    OT_TRY(ot_forecast_make(s, &request));
+    return ot_session_check_free(s);
+}
