@@ -1,13 +1,15 @@
 #include "offload/planner.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
 
-/* Simulating is what a try costs: so many tasks in all, so that a plan for 70B still takes less than a
- * second; small models get as many tries as the search can use. */
-enum { TASKS_IN_ALL = 180000, FEWEST_TRIES = 6, MOST_TRIES = 64 };
+/* Simulating is what a try costs: about tasks x (1 + tasks / 3000), since the order of n tasks takes n^2 bits.
+ * So much in all that a plan for 70B takes less than a second; small models get as many tries as the search
+ * can use. */
+enum { TRIES_COST = 1600000, TASKS_OF_ORDER = 3000, FEWEST_TRIES = 6, MOST_TRIES = 64 };
 /* Of the step: what is not worth a try, since predictions are no better. */
 static const double NEGLIGIBLE = 0.001;
 
@@ -94,6 +96,8 @@ static double balanced_stream(const struct search *s) {
 
 static int try_shares(struct search *s, double gpu, double stream_of_rest) {
     struct ot_plan_request request = s->best;
+    gpu = s->given->state != OT_HOME_AUTO ? 0 : fmin(fmax(gpu, 0), 1);
+    stream_of_rest = fmin(fmax(stream_of_rest, 0), 1);
     request.shares[OT_TILE_GPU] = gpu;
     request.shares[OT_TILE_STREAM] = (1 - gpu) * stream_of_rest;
     request.shares[OT_TILE_CPU] = (1 - gpu) * (1 - stream_of_rest);
@@ -115,36 +119,30 @@ static bool may_share(const struct search *s) {
            shares[OT_TILE_GPU] + shares[OT_TILE_STREAM] + shares[OT_TILE_CPU] == 0;
 }
 
-/* Who updates what the device does not hold. */
-static int move_engines(struct search *s) {
+/* Who updates what: from the best of some shares that are often good, downhill in the plane of the device's
+ * share and the stream's part of the rest, with steps that halve. Less state on the device makes room for
+ * weights, and what leaves it is rather streamed than left to the pool: so the first ways go aslant. */
+static int move_shares(struct search *s) {
+    static const struct { int gpu, stream; } ways[] = {{-1, 1}, {0, 1}, {0, -1}, {-1, 0}, {1, 0}, {1, -1}};
     double gpu, stream, balance = balanced_stream(s);
-    const double values[] = {balance, 0, 0.5 * balance, 1, 0.5 + 0.5 * balance};
     int taken = 0;
     if (!may_share(s))
         return 0;
+    current_shares(s, &gpu, &stream);
+    const double starts[][2] = {{gpu, balance}, {gpu / 2, balance}, {0, balance}, {0, 0}, {gpu, 1}};
     for (int i = 0; i < 5; i++) {
         int rc;
-        current_shares(s, &gpu, &stream);
-        OT_TRY(rc = try_shares(s, gpu, values[i]));
+        OT_TRY(rc = try_shares(s, starts[i][0], starts[i][1]));
         taken += rc;
     }
-    return taken;
-}
-
-/* How much state the device holds, in exchange for weights. */
-static int move_resident_state(struct search *s) {
-    double gpu, stream;
-    int taken = 0;
-    if (!may_share(s) || s->given->state != OT_HOME_AUTO)
-        return 0;
-    current_shares(s, &gpu, &stream);
-    const double values[] = {0.5 * gpu, 0, 1.5 * gpu, 0.5 + 0.5 * gpu};
-    for (int i = 0; i < 4; i++) {
-        int rc;
-        if (values[i] >= 1 || values[i] == gpu)
-            continue;
-        OT_TRY(rc = try_shares(s, values[i], stream));
-        taken += rc;
+    for (double step = 0.2; step > 0.04;) {
+        int better = 0;
+        for (int i = 0; i < 6 && !better; i++) {
+            current_shares(s, &gpu, &stream);
+            OT_TRY(better = try_shares(s, gpu + step * ways[i].gpu / 2, stream + step * ways[i].stream));
+        }
+        step = better ? step : step / 2;
+        taken += better;
     }
     return taken;
 }
@@ -242,13 +240,9 @@ static int search_rounds(struct search *s) {
     static const struct {
         int (*move)(struct search *);
         bool (*may_gain)(const struct search *);
-    } moves[] = {{move_engines, waits},
-                 {move_resident_state, waits_or_recomputes},
-                 {move_recompute, waits_or_recomputes},
-                 {move_activations, waits_or_recomputes},
-                 {move_slots, waits},
-                 {move_weights, waits_or_recomputes},
-                 {move_state, waits}};
+    } moves[] = {{move_shares, waits_or_recomputes},      {move_recompute, waits_or_recomputes},
+                 {move_activations, waits_or_recomputes}, {move_slots, waits},
+                 {move_weights, waits_or_recomputes},     {move_state, waits}};
     for (int taken = 1; taken > 0;) {
         taken = 0;
         for (size_t m = 0; m < sizeof moves / sizeof *moves; m++) {
@@ -273,8 +267,8 @@ static int search(struct search *s) {
 /* ---- choosing ---- */
 
 /* About the tasks of a step: each block passes each micro-batch both ways, with its boundary copied where it
- * does not stay; each tile is updated, with a copy in and out where the device does not hold its state, and a
- * read and a write more where nvme does. */
+ * does not stay; each tile is updated, with a copy in and out where it may be streamed, and a read and a write
+ * more where nvme has its state. */
 static int count_tries(const struct ot_plan *plan, int n_blocks) {
     int64_t passes = 2 * (int64_t)n_blocks * plan->max_micro;
     int64_t tasks = passes * (1 + plan->activations);
@@ -283,7 +277,7 @@ static int count_tries(const struct ot_plan *plan, int n_blocks) {
         int elsewhere = slab->tiles[OT_TILE_STREAM] + slab->tiles[OT_TILE_CPU];
         tasks += slab->tiles[OT_TILE_GPU] + elsewhere * (slab->state == OT_HOME_NVME ? 5 : 3);
     }
-    int64_t tries = TASKS_IN_ALL / (tasks > 0 ? tasks : 1);
+    int64_t tries = TRIES_COST / (tasks + tasks * tasks / TASKS_OF_ORDER + 1);
     return tries < FEWEST_TRIES ? FEWEST_TRIES : tries > MOST_TRIES ? MOST_TRIES : (int)tries;
 }
 

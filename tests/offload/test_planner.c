@@ -203,9 +203,9 @@ static void forced_fields_are_honoured(void **state) {
 
 /* ---- more is not worse ---- */
 
-/* The search is local and the schedule a list: more of a thing may lead them elsewhere, where the step is
- * slower by so much at most. */
-#define GRAIN 0.03
+/* The search is local, and another micro-batch has to gain a margin: by so much more of a thing may lead to a
+ * slower step. */
+#define GRAIN OT_PLANNER_MARGIN
 
 static double choose_time(const struct ot_plan_request *rq, const struct ot_costs *costs) {
     struct ot_planner_result chosen;
@@ -334,7 +334,7 @@ static void seventy_billion_take_few_tries(void **state) {
     double since = ot_clock_seconds();
     check_ok(ot_planner_choose(&rq, &costs, &chosen));
     print_message("70B: %d plans in %.2f s\n", chosen.tried, ot_clock_seconds() - since);
-    assert_true(chosen.tried >= 6 && chosen.tried <= 16);
+    assert_true(chosen.tried >= 6 && chosen.tried <= 32);
     ot_plan_free(&chosen.plan);
     ot_costs_free(&costs);
 }
