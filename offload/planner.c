@@ -6,9 +6,9 @@
 
 #include "src/base/error.h"
 
-/* Simulating is what a try costs: about tasks x (1 + tasks / 3000), since the order of n tasks takes n^2 bits.
- * So much in all that a plan for 70B takes less than a second; small models get as many tries as the search
- * can use. */
+/* Simulating is what a try costs: about tasks x (1 + tasks / 3000), since the order of n tasks takes n^2
+ * bits. So much in all that a plan for 70B takes less than a second; small models get as many tries as the
+ * search can use. */
 enum { TRIES_COST = 1600000, TASKS_OF_ORDER = 3000, FEWEST_TRIES = 6, MOST_TRIES = 64 };
 /* Of the step: what is not worth a try, since predictions are no better. */
 static const double NEGLIGIBLE = 0.001;
@@ -267,8 +267,8 @@ static int search(struct search *s) {
 /* ---- choosing ---- */
 
 /* About the tasks of a step: each block passes each micro-batch both ways, with its boundary copied where it
- * does not stay; each tile is updated, with a copy in and out where it may be streamed, and a read and a write
- * more where nvme has its state. */
+ * does not stay; each tile is updated, with a copy in and out where it may be streamed, and a read and a
+ * write more where nvme has its state. */
 static int count_tries(const struct ot_plan *plan, int n_blocks) {
     int64_t passes = 2 * (int64_t)n_blocks * plan->max_micro;
     int64_t tasks = passes * (1 + plan->activations);

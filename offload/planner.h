@@ -10,8 +10,8 @@
  * until a whole round gains nothing or the tries are used up. Their number is bounded by count, and the count
  * by the tasks of a step, never by time: the same request and the same costs always give the same plan.
  *
- * Local, with a margin for the micro-batch: with more memory or a faster machine the search may end elsewhere,
- * and predict a step that is longer by at most about that margin.
+ * Local, with a margin for the micro-batch: with more memory or a faster machine the search may end
+ * elsewhere, and predict a step that is longer by at most about that margin.
  */
 #ifndef OT_OFFLOAD_PLANNER_H
 #define OT_OFFLOAD_PLANNER_H
