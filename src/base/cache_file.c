@@ -63,20 +63,24 @@ out:
 
 /* ---- writing ---- */
 
-/* The folder of a path and the folder above it, where they are missing. */
-static void make_folders(char *path) {
+/* The folder of a path and the folder above it, where they are missing. Returns 0, or why the last of them
+ * cannot be made. */
+static int make_folders(char *path) {
     char *last = strrchr(path, '/');
     if (!last || last == path)
-        return;
+        return 0;
     *last = 0;
     char *above = strrchr(path, '/');
+    int error = 0;
     if (above && above != path) {
         *above = 0;
-        mkdir(path, 0777);
+        error = mkdir(path, 0777) == 0 || errno == EEXIST ? 0 : errno;
         *above = '/';
     }
-    mkdir(path, 0777); /* whether it worked shows when the file is opened */
+    if (error == 0)
+        error = mkdir(path, 0777) == 0 || errno == EEXIST ? 0 : errno;
     *last = '/';
+    return error;
 }
 
 static bool write_all(int file, const char *from, size_t bytes) {
@@ -92,10 +96,10 @@ static bool write_all(int file, const char *from, size_t bytes) {
 int ot_cache_write(const char *path, const void *data, size_t bytes) {
     char *beside;
     OT_TRY(ot_string_format(&beside, "%s.XXXXXX", path));
-    make_folders(beside);
+    int no_folder = make_folders(beside);
     int rc = 0, file = mkostemp(beside, O_CLOEXEC); /* new, 0600 */
     if (file < 0) {
-        rc = ot_fail_errno(OT_E_IO, errno, "%s", path);
+        rc = ot_fail_errno(OT_E_IO, errno == ENOENT && no_folder ? no_folder : errno, "%s", path);
         goto out;
     }
     bool written = write_all(file, data, bytes);

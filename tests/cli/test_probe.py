@@ -155,6 +155,19 @@ class Probe(program.ProgramTest):
         result = self.succeed(*SMALL, "--json", "--quiet", env={"XDG_CACHE_HOME": "", "HOME": ""})
         self.assertEqual(result.err, "")
 
+    def test_a_read_only_home_is_a_line(self):
+        home = self.path("home")
+        os.makedirs(os.path.join(home, ".cache"))
+        os.chmod(os.path.join(home, ".cache"), 0o555)
+        os.chmod(home, 0o555)
+        os.chmod(self.folder, 0o755)
+        user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
+        done = subprocess.run([program.PROGRAM, *SMALL], capture_output=True, timeout=60,
+                              env={"HOME": home, "PATH": os.environ["PATH"]}, **user)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr.decode(), r"rates   are not kept for the next run: .*/rates-.*\.json: Permission denied")
+        os.chmod(home, 0o755)
+
     def test_a_link_in_the_files_place_is_replaced(self):
         self.probe("--quiet", cache="linked")
         [path] = self.kept("linked")
