@@ -171,8 +171,9 @@ class Train(program.ProgramTest):
         prediction = self.check_prediction(event, event["plan"]["steps"], 256)
         self.assertGreater(prediction["plans_tried"], 1)
         self.assertGreater(len(prediction["explanation"]["if"]), 3)
-        for change in prediction["explanation"]["if"]:
-            self.assertGreaterEqual(change["tokens_per_s"], 0.999 * prediction["tokens_per_s"], change)
+        for change in prediction["explanation"]["if"]:  # more of the machine is never slower; larger steps may be
+            if "tokens" not in change["what"]:
+                self.assertLessEqual(change["step_seconds"], 1.001 * prediction["step_seconds"], change)
         text = self.succeed("train", *words, "--explain").err
         self.assertRegex(text, r"\nexpect  .* · the fastest of \d+ plans\n")
         self.assertRegex(text, r"\nbound   .* of the step\nif      1 GiB more gpu memory .* tok/s ")
