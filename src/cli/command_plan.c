@@ -24,6 +24,8 @@ struct plan_run {
     struct ot_resolved resolved;
     struct ot_model_config config;
     struct ot_model *model;
+    int64_t seq_len, step_sequences;
+    int64_t steps; /* of the run; 0: nobody said how long it is */
     struct ot_costs costs;
     struct ot_plan_request request;
     struct ot_planner_result chosen;
@@ -37,7 +39,8 @@ static int read_config_file(const char *path, struct ot_model_config *out) {
     struct ot_config_file file;
     OT_TRY(ot_json_read_file(path, OT_CONFIG_MAX_BYTES, &root));
     int rc = ot_model_config_parse(root, path, &file);
-    *out = file.config;
+    if (rc == 0)
+        *out = file.config;
     ot_json_free(root);
     return rc;
 }
@@ -61,38 +64,35 @@ static int read_model(struct plan_run *run) {
 
 /* ---- the step and the run ---- */
 
-/* Sets the request's sequences; steps of the run: 0 where nobody said how long it is. */
-static int shape_run(struct plan_run *run, int64_t *steps) {
+static int shape_run(struct plan_run *run) {
     struct ot_options *o = run->options;
-    int64_t seq_len, sequences = o->rows;
-    OT_TRY(ot_shape_seq_len(o, run->config.max_position, &seq_len));
+    int64_t sequences = o->rows;
+    OT_TRY(ot_shape_seq_len(o, run->config.max_position, &run->seq_len));
+    int64_t most = OT_DEFAULT_STEP_TOKENS / run->seq_len;
     if (!o->tokens_per_step)
-        ot_options_choose_count(
-            o, "tokens-per-step",
-            seq_len > OT_DEFAULT_STEP_TOKENS ? seq_len : OT_DEFAULT_STEP_TOKENS / seq_len * seq_len);
-    run->request.sequence_tokens = seq_len;
-    run->request.step_sequences = o->tokens_per_step / seq_len;
-    if (o->micro_batch > run->request.step_sequences)
+        ot_options_choose_count(o, "tokens-per-step", (most > 0 ? most : 1) * run->seq_len);
+    run->step_sequences = o->tokens_per_step / run->seq_len;
+    if (o->micro_batch > run->step_sequences)
         return ot_fail(
             OT_E_USAGE,
             "--micro-batch %lld is more than the %lld sequences of a step; raise --tokens-per-step",
-            (long long)o->micro_batch, (long long)run->request.step_sequences);
+            (long long)o->micro_batch, (long long)run->step_sequences);
     if (o->tokens)
-        sequences = (o->tokens + seq_len - 1) / seq_len;
+        sequences = (o->tokens + run->seq_len - 1) / run->seq_len;
     if (sequences && !o->epochs)
         ot_options_choose_count(o, "epochs", OT_DEFAULT_EPOCHS);
-    int64_t of_epoch = (sequences + run->request.step_sequences - 1) / run->request.step_sequences;
-    *steps = o->steps ? o->steps : of_epoch * o->epochs;
+    run->steps =
+        o->steps ? o->steps : (sequences + run->step_sequences - 1) / run->step_sequences * o->epochs;
     return 0;
 }
 
 static void make_request(struct plan_run *run) {
-    struct ot_plan_request *rq = &run->request, shape = *rq;
+    struct ot_plan_request *rq = &run->request;
     *rq = ot_plan_request_of(run->options);
     rq->chain = ot_model_chain(run->model);
     memcpy(rq->budget_bytes, run->machine.budget_bytes, sizeof rq->budget_bytes);
-    rq->sequence_tokens = shape.sequence_tokens;
-    rq->step_sequences = shape.step_sequences;
+    rq->sequence_tokens = run->seq_len;
+    rq->step_sequences = run->step_sequences;
     rq->micro_sequences = run->options->micro_batch;
     rq->train = true;
     rq->extra_device_bytes = (int64_t)run->machine.workspace_bytes;
@@ -102,7 +102,7 @@ static void make_request(struct plan_run *run) {
 static int name_disk(const struct plan_run *run) {
     struct ot_plan_request with = run->request;
     struct ot_plan plan;
-    char sentence[800];
+    char sentence[OT_ERROR_TEXT_BYTES];
     snprintf(sentence, sizeof sentence, "%s", ot_error_text());
     with.budget_bytes[OT_TIER_NVME] = (size_t)1 << 50;
     bool helps = run->request.budget_bytes[OT_TIER_NVME] == 0 && ot_plan_make(&with, &plan) == 0;
@@ -117,11 +117,10 @@ static int name_disk(const struct plan_run *run) {
 
 static int predict(struct plan_run *run) {
     const struct ot_plan_request *rq = &run->request;
-    double since;
     char time[OT_TEXT_BYTES];
-    OT_TRY(ot_plan_machine_cost(&run->machine, rq->chain, rq->sequence_tokens,
-                                rq->sequence_tokens * rq->step_sequences, &run->costs));
-    since = ot_clock_seconds();
+    OT_TRY(ot_plan_machine_cost(&run->machine, rq->chain, run->seq_len, run->seq_len * run->step_sequences,
+                                &run->costs));
+    double since = ot_clock_seconds();
     int rc = ot_planner_choose(rq, &run->costs, &run->chosen);
     if (rc < 0)
         return rc == -OT_E_BUDGET ? name_disk(run) : rc;
@@ -154,7 +153,7 @@ out:
     return rc;
 }
 
-static int show(struct plan_run *run, int64_t steps) {
+static int show(const struct plan_run *run) {
     const struct ot_options *o = run->options;
     struct ot_plan_view view = {.options = o,
                                 .machine = run->machine.name,
@@ -165,9 +164,9 @@ static int show(struct plan_run *run, int64_t steps) {
                                 .dtype = run->machine.dtype,
                                 .budget_bytes = run->machine.budget_bytes,
                                 .workspace_bytes = run->machine.workspace_bytes,
-                                .seq_len = run->request.sequence_tokens,
-                                .step_sequences = run->request.step_sequences,
-                                .steps = steps,
+                                .seq_len = run->seq_len,
+                                .step_sequences = run->step_sequences,
+                                .steps = run->steps,
                                 .costs = &run->costs,
                                 .chosen = &run->chosen,
                                 .explanation = o->explain ? &run->explanation : NULL};
@@ -178,16 +177,15 @@ static int show(struct plan_run *run, int64_t steps) {
 }
 
 static int plan(struct plan_run *run) {
-    int64_t steps = 0;
     OT_TRY(read_model(run));
     OT_TRY(ot_plan_machine_open(run->options, &run->machine));
-    OT_TRY(shape_run(run, &steps));
-    OT_TRY(ot_model_open(&run->config, run->machine.dtype, run->request.sequence_tokens, &run->model));
+    OT_TRY(shape_run(run));
+    OT_TRY(ot_model_open(&run->config, run->machine.dtype, run->seq_len, &run->model));
     make_request(run);
     OT_TRY(predict(run));
     if (run->options->trace)
         OT_TRY(write_trace(run));
-    return show(run, steps);
+    return show(run);
 }
 
 int ot_command_plan(struct ot_options *options) {

@@ -181,8 +181,16 @@ static int check_train(const struct ot_options *o) {
 }
 
 static int check_plan(const struct ot_options *o) {
-    if (is_list(o) && ot_options_given(o, "model"))
-        return ot_fail(OT_E_USAGE, "--gpu list shows the cards and plans nothing: leave out --model");
+    static const char *const of_list[] = {"gpu", "json", "config", "quiet"};
+    const struct ot_option *option;
+    for (int i = 0; is_list(o) && (option = ot_option_at(i)); i++) {
+        bool needed = false;
+        for (size_t n = 0; n < sizeof of_list / sizeof *of_list; n++)
+            needed = needed || strcmp(option->name, of_list[n]) == 0;
+        if (!needed && ot_options_given(o, option->name))
+            return ot_fail(OT_E_USAGE, "--gpu list shows the cards and plans nothing: leave out --%s",
+                           option->name);
+    }
     if (ot_options_given(o, "epochs") && !o->tokens && !o->rows)
         return ot_fail(OT_E_USAGE, "--epochs has no effect without --tokens or --rows of an epoch");
     return check_step(o);

@@ -166,6 +166,7 @@ class Plan(program.ProgramTest):
                 (USAGE, "--gpu list shows all", ["plan", "--model", "llama-7b", "--gpu", "voodoo2"]),
                 (USAGE, "plan needs --model", ["plan", "--gpu", "h200"]),
                 (USAGE, "leave out --model", ["plan", "--gpu", "list", "--model", "llama-7b"]),
+                (USAGE, "leave out --steps", ["plan", "--gpu", "list", "--steps", "5"]),
                 (BUDGET, "GeForce RTX 4090 has for a program", [*base, "--gpu-mem", "48G"]),
                 (BUDGET, "leave the rest to a disk: --nvme 63G", base),
                 (BUDGET, "give --nvme directories of", [*base, "--nvme", "30G"]),
