@@ -13,12 +13,11 @@ enum { TRIES_COST = 1600000, TASKS_OF_ORDER = 3000, FEWEST_TRIES = 6, MOST_TRIES
 /* Of the step: what is not worth a try, since predictions are no better. */
 static const double NEGLIGIBLE = 0.001;
 
-/* The search: what was asked for, and the best so far, with the request that makes it. */
+/* The search: what was asked for, and the best so far with the request that makes it. */
 struct search {
     const struct ot_plan_request *given;
     const struct ot_costs *costs;
     int most_tries;
-    struct ot_plan_request best; /* given, with fields forced */
     struct ot_planner_result *out;
     uint64_t seen[MOST_TRIES]; /* [out->tried] */
 };
@@ -57,6 +56,14 @@ static bool was_seen(struct search *s, const struct ot_plan *plan) {
     return false;
 }
 
+/* Of the rule's own choices those that move with memory are held, so that a move of one thing is of that
+ * alone. */
+static void hold(struct ot_planner_result *best, const struct ot_plan_request *request) {
+    best->forced = *request;
+    best->forced.micro_sequences = best->plan.micro_tokens / request->sequence_tokens;
+    best->forced.activations = best->plan.activations;
+}
+
 /* Makes and simulates the plan of a request and takes it where it is faster than the best by more than `gain`
  * of its time. 1: taken, 0: not, or there is no such plan; < 0: an error. */
 static int try_request(struct search *s, const struct ot_plan_request *request, double gain) {
@@ -75,7 +82,7 @@ static int try_request(struct search *s, const struct ot_plan_request *request, 
         struct ot_plan before = best->plan;
         best->plan = plan;
         best->prediction = prediction;
-        s->best = *request;
+        hold(best, request);
         plan = before;
     }
     ot_plan_free(&plan);
@@ -95,7 +102,7 @@ static double balanced_stream(const struct search *s) {
 }
 
 static int try_shares(struct search *s, double gpu, double stream_of_rest) {
-    struct ot_plan_request request = s->best;
+    struct ot_plan_request request = s->out->forced;
     gpu = s->given->state != OT_HOME_AUTO ? 0 : fmin(fmax(gpu, 0), 1);
     stream_of_rest = fmin(fmax(stream_of_rest, 0), 1);
     request.shares[OT_TILE_GPU] = gpu;
@@ -151,7 +158,7 @@ static int move_slots(struct search *s) {
     static const int values[] = {2, 3, 4, 6, OT_PLAN_MAX_SLOTS};
     int taken = 0;
     for (int i = 0; i < 5 && s->given->slots == 0; i++) {
-        struct ot_plan_request request = s->best;
+        struct ot_plan_request request = s->out->forced;
         int rc;
         request.slots = values[i];
         OT_TRY(rc = try_request(s, &request, 0));
@@ -163,7 +170,7 @@ static int move_slots(struct search *s) {
 static int move_recompute(struct search *s) {
     int taken = 0;
     for (int value = -1; value <= 1 && s->given->recompute < 0; value++) {
-        struct ot_plan_request request = s->best;
+        struct ot_plan_request request = s->out->forced;
         int rc;
         request.recompute = value;
         OT_TRY(rc = try_request(s, &request, 0));
@@ -177,7 +184,7 @@ static int move_home(struct search *s, size_t field) {
     enum ot_home given = *(const enum ot_home *)((const char *)s->given + field);
     int tiers = s->given->budget_bytes[OT_TIER_NVME] > 0 ? OT_TIER_COUNT : OT_TIER_NVME, taken = 0;
     for (int tier = 0; tier < tiers && given == OT_HOME_AUTO; tier++) {
-        struct ot_plan_request request = s->best;
+        struct ot_plan_request request = s->out->forced;
         int rc;
         *(enum ot_home *)((char *)&request + field) = (enum ot_home)tier;
         OT_TRY(rc = try_request(s, &request, 0));
@@ -201,10 +208,10 @@ static int move_state(struct search *s) {
 /* Other bits than the rule's: only for a gain that is worth it. Each size as the best plan is otherwise, and
  * as the rule would go about it. */
 static int move_micro(struct search *s) {
-    const int64_t now = s->best.micro_sequences, values[] = {now / 2, 2 * now, now / 4, 4 * now};
+    const int64_t now = s->out->forced.micro_sequences, values[] = {now / 2, 2 * now, now / 4, 4 * now};
     int taken = 0;
     for (int i = 0; i < 4 && s->given->micro_sequences == 0; i++) {
-        struct ot_plan_request as_now = s->best, as_ruled = *s->given;
+        struct ot_plan_request as_now = s->out->forced, as_ruled = *s->given;
         int rc;
         if (values[i] < 1 || values[i] > s->given->step_sequences)
             continue;
@@ -281,24 +288,35 @@ static int count_tries(const struct ot_plan *plan, int n_blocks) {
     return tries < FEWEST_TRIES ? FEWEST_TRIES : tries > MOST_TRIES ? MOST_TRIES : (int)tries;
 }
 
-int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
-                      struct ot_planner_result *out) {
+/* start: NULL, or a request of another machine whose choices are tried first. */
+static int choose(const struct ot_plan_request *request, const struct ot_costs *costs,
+                  const struct ot_plan_request *start, struct ot_planner_result *out) {
     int rc;
     *out = (struct ot_planner_result){0};
     OT_TRY(ot_plan_make(request, &out->plan));
     OT_TRY_GOTO(ot_simulate_plan(request->chain, &out->plan, costs, &out->prediction), rc, failed);
     struct search s = {.given = request,
                        .costs = costs,
-                       .best = *request,
                        .most_tries = count_tries(&out->plan, request->chain->n_blocks),
                        .out = out};
     was_seen(&s, &out->plan);
-    s.best.micro_sequences = out->plan.micro_tokens / request->sequence_tokens;
+    hold(out, request);
+    if (start) {
+        struct ot_plan_request here = *start;
+        memcpy(here.budget_bytes, request->budget_bytes, sizeof here.budget_bytes);
+        here.step_sequences = request->step_sequences;
+        OT_TRY_GOTO(try_request(&s, &here, 0), rc, failed);
+    }
     OT_TRY_GOTO(search(&s), rc, failed);
     return 0;
 failed:
     ot_plan_free(&out->plan);
     return rc;
+}
+
+int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
+                      struct ot_planner_result *out) {
+    return choose(request, costs, NULL, out);
 }
 
 /* ---- explaining ---- */
@@ -316,13 +334,13 @@ static void find_bound(const struct ot_prediction *p, struct ot_explanation *out
     out->bound_share = p->step_seconds > 0 ? most / p->step_seconds : 0;
 }
 
-/* The planner once more. With more of a thing a plan may come out slower than the chosen one: of the search's
- * grain, or of a list schedule that more happens to disturb. One would go on as now. */
+/* The planner once more, from the chosen plan on. Where the step comes out longer all the same, a list
+ * schedule was disturbed by having more: one would go on as now. */
 static int ask(const struct ot_plan_request *request, const struct ot_costs *costs,
                const struct ot_planner_result *chosen, const char *what, struct ot_explanation *out) {
     struct ot_planner_result with;
     bool more = what != TWICE_THE_TOKENS;
-    int rc = ot_planner_choose(request, costs, &with);
+    int rc = choose(request, costs, &chosen->forced, &with);
     if (rc == -OT_E_BUDGET || rc == -OT_E_USAGE)
         return 0; /* twice the tokens may not fit: no answer, then */
     OT_TRY(rc);

@@ -24,7 +24,9 @@
 struct ot_planner_result {
     struct ot_plan plan; /* free with ot_plan_free */
     struct ot_prediction prediction;
-    int tried; /* plans that were simulated */
+    struct ot_plan_request
+        forced; /* what was asked for, with the choices forced: ot_plan_make's for the plan */
+    int tried;  /* plans that were simulated */
 };
 
 /* A plan that trains; for a forward pass alone there is nothing to choose, see ot_plan_make. Errors: as
