@@ -74,8 +74,8 @@ void ot_store_close(struct ot_store *store);
 int ot_store_find_limits(const struct ot_store_dir *dirs, int n, int64_t *limits);
 /* What ot_store_open reserves on the disks for such extents, both sides. */
 size_t ot_store_bytes(const size_t *extent_bytes, int n_extents);
-/* "uring, O_DIRECT, 2 x 1 MiB x 32, CRC-32", for people; with the reason where something was fallen back
- * from. Valid until closed. */
+/* "uring (DEFER_TASKRUN, registered buffers), O_DIRECT, 2 x 1 MiB x 32, CRC-32", for people: both ways, bytes
+ * of an I/O, I/Os in flight; with the reason where something was fallen back from. Valid until closed. */
 const char *ot_store_describe(const struct ot_store *store);
 
 struct ot_store_piece {
