@@ -23,7 +23,7 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 
-enum { EXTENT_BYTES = 16 << 20, WINDOW = 8, ROUNDS = 3 }; /* WINDOW: transfers of a direction in flight */
+enum { EXTENT_BYTES = 16 << 20, WINDOW = 8, ROUNDS = 5 }; /* WINDOW: transfers of a direction in flight */
 
 enum what { READ, WRITE, BOTH, N_WHATS };
 static const char *const what_names[N_WHATS] = {"read", "write", "both"};
@@ -240,11 +240,13 @@ static void print_table(const struct bench *bench) {
 static int run(struct bench *bench, struct ot_store **stores) {
     for (int engine = 0; engine < N_ENGINES; engine++)
         OT_TRY(open_ours(bench, engine, &stores[engine]));
-    for (int round = 0; round < ROUNDS; round++) {
-        for (int engine = 0; engine < N_ENGINES; engine++)
-            if (stores[engine])
-                OT_TRY(measure_ours(bench, engine, stores[engine]));
-        OT_TRY(measure_fio(bench)); /* whose first round writes the file: it is not the best */
+    for (int turn = 0; turn < ROUNDS * (N_ENGINES + 1); turn++) {
+        int contender =
+            (turn + turn / (N_ENGINES + 1)) % (N_ENGINES + 1); /* who begins changes with the round */
+        if (contender == N_ENGINES)
+            OT_TRY(measure_fio(bench)); /* which writes its file the first time: that is not its best */
+        else if (stores[contender])
+            OT_TRY(measure_ours(bench, contender, stores[contender]));
     }
     print_table(bench);
     return 0;

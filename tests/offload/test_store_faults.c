@@ -322,8 +322,8 @@ static void test_registered_arena(void **state) {
     free(memory);
 }
 
-/* The kernel takes 1 GiB for one buffer: a transfer over the border of two must not name either. It takes that
- * much memory, which is pinned. */
+/* The kernel takes 1 GiB for one buffer: a transfer over the border of two must not name either. It takes
+ * that much memory, which is pinned. */
 static void test_arena_of_two_buffers(void **state) {
     (void)state;
     if (!getenv("OT_TEST_SLOW"))
