@@ -142,7 +142,6 @@ static int write_trace(const struct plan_run *run) {
     int rc;
     OT_TRY_GOTO(ot_layout_make(chain, plan, &layout), rc, out);
     OT_TRY_GOTO(ot_schedule_make_train(chain, plan, &layout, &schedule), rc, out);
-    OT_TRY_GOTO(ot_schedule_link(&schedule, &layout), rc, out);
     OT_TRY_GOTO(ot_trace_open(chain, MAX_TRACED_TASKS, &trace), rc, out);
     OT_TRY_GOTO(ot_simulate(&simulation, trace, &prediction), rc, out);
     rc = ot_trace_write(NULL, trace, run->options->trace);
