@@ -122,7 +122,7 @@ static void readme_names_options_that_exist(void **state) {
     int found = 0;
     for (const char *at = readme; (at = strstr(at, "--"));) {
         const char *name = at + 2;
-        size_t bytes = strspn(name, "abcdefghijklmnopqrstuvwxyz-");
+        size_t bytes = strspn(name, "abcdefghijklmnopqrstuvwxyz-/");
         bool begins = at > readme && (at[-1] == '`' || at[-1] == ' ' || at[-1] == '(');
         if (begins && *name != '-' && bytes > 0) {
             found++;
