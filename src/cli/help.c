@@ -13,7 +13,8 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
     [OT_COMMAND_TRAIN] =
         {"[train] --model DIR|NAME --data FILE [options]",
          "Fine-tunes all parameters of a language model with AdamW, streaming through the device what does "
-         "not fit on it. Prints a plan that adds up, trains, evaluates, and leaves a Hugging Face directory "
+         "not fit on it. Prints a plan that adds up and how long the run will take, trains, evaluates, and "
+         "leaves a Hugging Face directory "
          "with a log.jsonl. Ctrl-C finishes the step, saves the model and stops; a second one stops at once.",
          {"offload-train --model llama-7b --data sql.jsonl",
           "offload-train --model my-llama --data chat.jsonl --template llama-3 --gpu-mem 8G --dry-run",

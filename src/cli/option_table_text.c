@@ -96,7 +96,7 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_REPORT,
      .field = FIELD(trace),
      .help = "Write when each task of the first steps ran, a row per lane, for Perfetto or chrome://tracing; "
-             "the summary then says what the compute lane waited for.",
+             "below it the predicted steps; the summary then says what the compute lane waited for.",
      .elsewhere = "profile profiler timeline"},
     {.name = "no-save",
      .type = OT_OPTION_FLAG,

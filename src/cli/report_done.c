@@ -46,22 +46,24 @@ static void print_speed(const struct ot_report *r, const struct ot_outcome *outc
     char text[2][OT_TEXT_BYTES];
     ot_text_seconds(predicted, text[0]);
     if (measured > 0)
-        ot_log(OT_LOG_INFO, "speed   %s a step predicted, %s measured over %lld (%+.1f %%)", text[0],
-               ot_text_seconds(measured, text[1]), (long long)outcome->timed_steps,
-               100 * (measured / predicted - 1));
+        ot_log(OT_LOG_INFO, "speed   %s a step predicted, %s measured over %lld steps (off by %+.1f %%)",
+               text[0], ot_text_seconds(measured, text[1]), (long long)outcome->timed_steps,
+               100 * (predicted / measured - 1));
     else
         ot_log(OT_LOG_INFO, "speed   %s a step predicted; too few steps in a row to measure one", text[0]);
 }
 
-/* Copies by the schedule, which says what each step moves; the disks by the store's own count. */
+/* Copies by the schedule, which says what each step moves; the disks by the store's own count. Token ids and
+ * losses alone are not worth a line. */
 static void print_traffic(const struct ot_report *r, const struct ot_outcome *outcome) {
+    const double least = 5e6; /* bytes/s */
     static const enum ot_lane_id copies[] = {OT_LANE_H2D, OT_LANE_D2H};
     const struct ot_prediction *p = &r->session->prediction;
     double measured = measured_step(outcome), seconds = measured > 0 ? measured : p->step_seconds;
     char line[256] = "", size[OT_TEXT_BYTES];
     size_t used = 0;
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
-        if (p->bytes[copies[i]] > 0)
+        if (p->bytes[copies[i]] / seconds >= least)
             used += (size_t)snprintf(line + used, sizeof line - used, "%s%s %s a step, %.2f GB/s",
                                      used ? " · " : "", ot_lane_name(copies[i]),
                                      ot_text_bytes((int64_t)p->bytes[copies[i]], size),
