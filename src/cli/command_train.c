@@ -118,7 +118,10 @@ static int try_trace(const char *path) {
 /* Once nothing else can be wrong: it may take seconds. */
 static int forecast(struct train *t) {
     struct ot_session *s = &t->session;
-    OT_TRY(ot_session_forecast(s, &t->need));
+    const struct ot_packing *packing = t->rows.train;
+    struct ot_forecast_rows rows = {.fill = ot_packing_fill(packing),
+                                    .tokens = ot_packing_tokens(packing) / ot_packing_rows(packing)};
+    OT_TRY(ot_session_forecast(s, &t->need, &rows));
     if (!s->options->micro_batch)
         ot_options_choose_count(s->options, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
     return 0;

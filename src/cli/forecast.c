@@ -22,17 +22,38 @@ static bool is_resident(const struct ot_plan *plan) {
     return resident;
 }
 
-static int measure_costs(struct ot_session *s, const struct ot_plan_request *request) {
+/* Blocks that see fill of the tokens that they are asked about. */
+static void scale_blocks(struct ot_costs *costs, double fill) {
+    for (int b = 0; b < costs->n_blocks; b++) {
+        costs->blocks[b].forward.per_token *= fill;
+        costs->blocks[b].backward.per_token *= fill;
+        costs->blocks[b].recompute.per_token *= fill;
+    }
+}
+
+static int measure_costs(struct ot_session *s, const struct ot_plan_request *request,
+                         const struct ot_forecast_rows *rows) {
     struct ot_rates rates;
     OT_TRY(ot_rates_obtain(s, true, &rates));
     struct ot_calibration calibration = {.chain = request->chain,
                                          .device = s->device,
                                          .rates = &rates,
                                          .micro_tokens = s->plan.micro_tokens,
-                                         .sequence_tokens = request->sequence_tokens,
+                                         .sequence_tokens = rows->tokens,
                                          .device_bytes = s->budget_bytes[OT_TIER_GPU] - s->workspace_bytes,
                                          .seconds = calibration_seconds};
-    return ot_calibrate(&calibration, &s->forecast.costs);
+    OT_TRY(ot_calibrate(&calibration, &s->forecast.costs));
+    scale_blocks(&s->forecast.costs, rows->fill);
+    return 0;
+}
+
+/* What was counted by full micro-batches. */
+static void count_tokens(struct ot_prediction *p, struct ot_explanation *e, double fill) {
+    p->tokens *= fill;
+    p->flops *= fill;
+    p->model_flops *= fill;
+    for (int i = 0; i < e->n_ifs; i++)
+        e->ifs[i].tokens_per_second *= fill;
 }
 
 static int choose(struct ot_session *s, const struct ot_plan_request *request,
@@ -60,11 +81,12 @@ static int keep_trace(struct ot_session *s, const struct ot_chain *chain) {
     return ot_simulate(&simulation, f->trace, &same);
 }
 
-int ot_forecast_make(struct ot_session *s, const struct ot_plan_request *request) {
+int ot_forecast_make(struct ot_session *s, const struct ot_plan_request *request,
+                     const struct ot_forecast_rows *rows) {
     struct ot_forecast *f = &s->forecast;
     struct ot_planner_result result;
     double since = ot_clock_seconds();
-    OT_TRY(measure_costs(s, request));
+    OT_TRY(measure_costs(s, request, rows));
     OT_TRY(choose(s, request, &result));
     s->prediction = result.prediction;
     f->tried = result.tried;
@@ -74,6 +96,7 @@ int ot_forecast_make(struct ot_session *s, const struct ot_plan_request *request
         rc = ot_planner_explain(request, &f->costs, &result, &f->explanation);
         f->is_explained = rc == 0;
     }
+    count_tokens(&s->prediction, &f->explanation, rows->fill);
     ot_plan_free(&s->plan);
     s->plan = result.plan;
     if (rc == 0 && s->options->trace)

@@ -12,6 +12,13 @@
 
 struct ot_session;
 
+/* What the rows leave of a plan's full micro-batches: there are no pad tokens, and attention stays in a
+ * row. */
+struct ot_forecast_rows {
+    double fill;    /* of the plan's tokens, how many there are: 0 to 1 */
+    int64_t tokens; /* of a row, on average */
+};
+
 struct ot_forecast {
     bool is_made;
     struct ot_costs costs;
@@ -26,7 +33,8 @@ struct ot_forecast {
 
 /* session->plan is what ot_plan_make made of the request, and becomes what the planner chooses. Fills in
  * session->forecast and ->prediction. Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_IO. */
-int ot_forecast_make(struct ot_session *session, const struct ot_plan_request *request);
+int ot_forecast_make(struct ot_session *session, const struct ot_plan_request *request,
+                     const struct ot_forecast_rows *rows);
 void ot_forecast_free(struct ot_forecast *forecast);
 
 #endif

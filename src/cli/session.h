@@ -93,7 +93,8 @@ int ot_session_plan(struct ot_session *session, const struct ot_session_need *ne
 /* The same need once more, of a run that trains: measures the machine and the model's blocks, which takes
  * seconds, and puts the fastest plan in the place of the one that fits (forecast.h). Errors: OT_E_BUDGET,
  * OT_E_DEVICE, OT_E_IO. */
-int ot_session_forecast(struct ot_session *session, const struct ot_session_need *need);
+int ot_session_forecast(struct ot_session *session, const struct ot_session_need *need,
+                        const struct ot_forecast_rows *rows);
 /* Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_INPUT (a weight is not finite), OT_E_IO. */
 int ot_session_start(struct ot_session *session, const struct ot_optimizer_config *optimizer);
 

@@ -38,8 +38,9 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     return ot_session_check_free(s);
 }
 
-int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need) {
+int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need,
+                        const struct ot_forecast_rows *rows) {
     struct ot_plan_request request = make_request(s, need);
-    OT_TRY(ot_forecast_make(s, &request));
+    OT_TRY(ot_forecast_make(s, &request, rows));
     return ot_session_check_free(s);
 }
