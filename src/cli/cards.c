@@ -107,8 +107,8 @@ const struct ot_pod *ot_pod_at(int index) {
 /* ---- what is assumed of the machine around a card ---- */
 
 /* Of a workstation: 64 GiB of two-channel DDR5 that moves 60 GB/s; of a server: twice the GPU's memory, as
- * NVIDIA's guide to certified systems wants, at 200 GB/s for a socket of eight channels. A rented machine is
- * a part of a server: its cores limit what they move before the socket does. */
+ * servers for training are usually fitted, at 200 GB/s for a socket of eight channels. A rented machine is a
+ * part of a server: its cores limit what they move before the socket does. */
 enum { DESKTOP_GIB = 64, DESKTOP_CORES = 8, SERVER_CORES = 32 };
 static const double DESKTOP_BYTES = 60e9, SERVER_BYTES = 200e9, CORE_BYTES = 12e9;
 /* The optimizer's share of the memory rate: the design's target. A core runs AdamW at this many bytes/s where
@@ -211,10 +211,9 @@ static int set_budgets(const struct ot_described_request *rq, struct ot_describe
                        (long long)(rq->gpu_mem / MIB), (long long)(most / MIB), out->card->title);
     int64_t ram = out->pod ? out->pod->host_gib * GIB : out->card->server ? 2 * total : DESKTOP_GIB * GIB;
     out->host_ram_bytes = rq->host_mem > ram ? rq->host_mem : ram;
-    int64_t disk = rq->nvme_bytes ? rq->nvme_bytes : 0;
     out->budget_bytes[OT_TIER_GPU] = (size_t)(rq->gpu_mem ? rq->gpu_mem : most - spare);
     out->budget_bytes[OT_TIER_HOST] = (size_t)(rq->host_mem ? rq->host_mem : ram - ram / 10);
-    out->budget_bytes[OT_TIER_NVME] = (size_t)disk;
+    out->budget_bytes[OT_TIER_NVME] = (size_t)rq->nvme_bytes;
     out->workspace_bytes = WORKSPACE_MIB * MIB;
     return 0;
 }

@@ -204,9 +204,11 @@ static void print_explanation(const struct ot_plan_view *v, FILE *out) {
 
 static const char *basis_text(const struct ot_plan_view *v) {
     return v->card ? "from the card's data sheet and assumptions, measured nowhere"
-           : v->costs->is_measured
-               ? "this model's own blocks, copies and disks, measured on this machine"
-               : "rates measured on this machine; the blocks' times follow from their work";
+           : !v->costs->is_measured
+               ? "rates measured on this machine; the blocks' times follow from their work"
+           : *v->assumed
+               ? "this model's own blocks and copies, measured on this machine; disks that are not there"
+               : "this model's own blocks, copies and disks, measured on this machine";
 }
 
 void ot_plan_view_print(const struct ot_plan_view *v, FILE *out) {
