@@ -9,6 +9,7 @@
 
 #include "src/cli/progress.h"
 #include "src/cli/report.h"
+#include "src/cli/report_forecast.h"
 #include "src/cli/run_log.h"
 #include "src/cli/sampler.h"
 #include "src/cli/units.h"
@@ -170,6 +171,68 @@ static void a_plan_is_told_in_two_lines(void **state) {
     assert_string_equal(ot_report_engines(&plan, line), "");
 }
 
+static void seconds_have_three_digits(void **state) {
+    (void)state;
+    static const struct {
+        double seconds;
+        const char *text;
+    } cases[] = {{0, "0.00 us"},
+                 {83.44e-6, "83.4 us"},
+                 {999.4e-6, "999 us"},
+                 {999.6e-6, "1.00 ms"},
+                 {0.012345, "12.3 ms"},
+                 {0.9994, "999 ms"},
+                 {1.2449, "1.24 s"},
+                 {9.996, "10.0 s"},
+                 {128.4, "128 s"},
+                 {86400, "86400 s"},
+                 {-1, "?"},
+                 {NAN, "?"}};
+    char text[OT_TEXT_BYTES];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(ot_text_seconds(cases[i].seconds, text), cases[i].text);
+}
+
+static void a_forecast_is_told(void **state) {
+    (void)state;
+    char line[OT_FORECAST_LINE_BYTES], lines[OT_LANE_TABLE_LINES][OT_FORECAST_LINE_BYTES];
+    struct ot_prediction p = {.step_seconds = 2, .tokens = 65536, .exposed_host = 0.1};
+    p.busy[OT_LANE_COMPUTE] = 1.5;
+    p.busy[OT_LANE_H2D] = p.exposed[OT_LANE_H2D] = 0.4;
+    assert_string_equal(ot_report_prediction(&p, 300, line),
+                        "2.00 s a step, 32,768 tok/s · 300 steps in 10m00s");
+    struct ot_lane_times times[] = {{"predicted", 2, p.busy, p.exposed, p.exposed_host},
+                                    {"measured", 4, p.busy, p.exposed, p.exposed_host}};
+    assert_int_equal(ot_report_lanes(times, 2, lines), 5);
+    assert_null(strstr(lines[0], "nvme")); /* nothing ran there */
+    assert_string_equal(lines[1], "busy       predicted     20.0 %     75.0 %");
+    assert_string_equal(lines[2], "busy       measured      10.0 %     37.5 %");
+    assert_string_equal(lines[3], "waited for predicted     20.0 %      0.0 %      5.0 %");
+    assert_string_equal(lines[4], "waited for measured      10.0 %      0.0 %      2.5 %");
+    assert_int_equal(strlen(lines[0]), strlen(lines[3]));
+}
+
+static void an_explanation_is_told(void **state) {
+    (void)state;
+    char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES];
+    struct ot_prediction p = {.step_seconds = 2, .tokens = 1000};
+    struct ot_explanation e = {
+        .bound = OT_LANE_COMPUTE,
+        .bound_share = 0.9,
+        .ifs = {{"1 GiB more gpu memory", 1.6, 625}, {"twice the tokens a step", 4, 500}},
+        .n_ifs = 2};
+    assert_int_equal(ot_report_explanation(&p, &e, lines), 3);
+    assert_string_equal(lines[0], "computing, 90.0 % of the step");
+    assert_string_equal(lines[1],
+                        "1 GiB more gpu memory            1.60 s a step          625 tok/s   +25.0 %");
+    assert_string_equal(lines[2],
+                        "twice the tokens a step          4.00 s a step          500 tok/s    +0.0 %");
+    e.bound = OT_LANE_NVME_READ;
+    e.n_ifs = 0;
+    assert_int_equal(ot_report_explanation(&p, &e, lines), 1);
+    assert_string_equal(lines[0], "nvme_read, which compute waits for in 90.0 % of the step");
+}
+
 static struct ot_json *read_line(FILE *file) {
     char line[2048];
     struct ot_json *json = NULL;
@@ -286,13 +349,11 @@ static void the_sampler_is_exact(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_as_people_read_them),
-        cmocka_unit_test(progress_estimates_and_formats),
-        cmocka_unit_test(lines_come_at_intervals),
-        cmocka_unit_test(the_table_adds_up),
-        cmocka_unit_test(a_plan_is_told_in_two_lines),
-        cmocka_unit_test(the_log_has_its_fields),
-        cmocka_unit_test(a_log_that_cannot_be_written_says_so),
+        cmocka_unit_test(numbers_as_people_read_them), cmocka_unit_test(progress_estimates_and_formats),
+        cmocka_unit_test(lines_come_at_intervals),     cmocka_unit_test(the_table_adds_up),
+        cmocka_unit_test(a_plan_is_told_in_two_lines), cmocka_unit_test(seconds_have_three_digits),
+        cmocka_unit_test(a_forecast_is_told),          cmocka_unit_test(an_explanation_is_told),
+        cmocka_unit_test(the_log_has_its_fields),      cmocka_unit_test(a_log_that_cannot_be_written_says_so),
         cmocka_unit_test(the_sampler_is_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
