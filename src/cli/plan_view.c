@@ -15,8 +15,6 @@ static const double RATED_BYTES = 600e12;
 
 struct answer {
     double tokens_per_second, model_flops, mfu, peak; /* peak 0: unknown */
-    double waited[OT_LANE_COUNT]; /* by compute; of itself: for a task of its own to begin */
-    double waited_host;
     double run_seconds, run_tokens, run_price, million_price;
     double written, read; /* bytes of nvme, a step */
 };
@@ -105,11 +103,12 @@ static struct step_unit unit_of(const struct ot_prediction *p) {
     return p->step_seconds < 1 ? (struct step_unit){"ms", 1e3} : (struct step_unit){"s", 1};
 }
 
-/* Tenths of a percent, rounded so that the rows add up to 100. */
-static double next_share(double part, double whole, double *sum) {
-    double before = round(1000 * *sum / whole);
+/* A part rounded to one in `fineness`, so that all rounded parts add up to the rounded sum: the difference of
+ * the rounded running sums. */
+static double next_rounded(double part, double fineness, double *sum) {
+    double before = round(*sum * fineness);
     *sum += part;
-    return (round(1000 * *sum / whole) - before) / 10;
+    return (round(*sum * fineness) - before) / fineness;
 }
 
 /* A row a lane: how long it is busy, what it moves, and its part of the step: compute's own time, and the
@@ -117,25 +116,25 @@ static double next_share(double part, double whole, double *sum) {
 static void print_lanes(const struct ot_plan_view *v, FILE *out) {
     const struct ot_prediction *p = &v->chosen->prediction;
     const struct step_unit unit = unit_of(p);
-    double sum = 0, step = p->step_seconds;
+    double times = 0, shares = 0, step = p->step_seconds;
     fprintf(out, "          %-12s %11s %-2s %11s %15s\n", "lane", "busy", "", "moved", "of the step");
     for (int i = 0; i < OT_LANE_COUNT; i++) {
         int lane = i == 0 ? OT_LANE_COMPUTE : i <= OT_LANE_COMPUTE ? i - 1 : i; /* compute first */
         bool is_compute = lane == OT_LANE_COMPUTE;
         double part = is_compute ? p->busy[lane] + p->exposed[lane] : p->exposed[lane];
-        double share = next_share(part, step, &sum);
+        double time = next_rounded(part * unit.per_second, 1000, &times);
+        double share = next_rounded(100 * part / step, 10, &shares);
         char moved[OT_TEXT_BYTES] = "";
         if (p->bytes[lane] > 0)
             snprintf(moved, sizeof moved, "%.2f GB", p->bytes[lane] * 1e-9);
-        if (p->busy[lane] * unit.per_second >= 0.0005 || share > 0)
+        if (p->busy[lane] * unit.per_second >= 0.0005 || time > 0 || share > 0)
             fprintf(out, "          %-12s %11.3f %-2s %11s %11.3f %-2s %6.1f %%   %s\n",
                     ot_lane_name((enum ot_lane_id)lane), p->busy[lane] * unit.per_second, unit.name, moved,
-                    part * unit.per_second, unit.name, share,
-                    is_compute ? "computing" : "compute waits for it");
+                    time, unit.name, share, is_compute ? "computing" : "compute waits for it");
     }
     fprintf(out, "          %-12s %11s %-2s %11s %11.3f %-2s %6.1f %%   compute waits, nothing runs\n",
-            "none", "", "", "", p->exposed_host * unit.per_second, unit.name,
-            next_share(p->exposed_host, step, &sum));
+            "none", "", "", "", next_rounded(p->exposed_host * unit.per_second, 1000, &times), unit.name,
+            next_rounded(100 * p->exposed_host / step, 10, &shares));
     fprintf(out, "          %-12s %11s %-2s %11s %11.3f %-2s %6.1f %%\n", "step", "", "", "",
             step * unit.per_second, unit.name, 100.0);
 }
@@ -177,7 +176,7 @@ static void print_run(const struct ot_plan_view *v, FILE *out) {
         fprintf(out, " · %.3f TB written in the run, %.2g %% of the %.0f TB that a 1 TB drive is rated for",
                 a.written * (double)v->steps * 1e-12, 100 * a.written * (double)v->steps / RATED_BYTES,
                 RATED_BYTES * 1e-12);
-    else
+    else if (a.written > 0)
         fprintf(out, " · %.0f steps write the %.0f TB that a 1 TB drive is rated for",
                 RATED_BYTES / a.written, RATED_BYTES * 1e-12);
     fputc('\n', out);

@@ -28,8 +28,10 @@ class Plan(program.ProgramTest):
         parts = (prediction["busy_seconds"]["compute"] + sum(prediction["exposed_seconds"].values()) +
                  prediction["exposed_host_seconds"])
         self.assertAlmostEqual(parts, prediction["step_seconds"], delta=1e-6 * prediction["step_seconds"])
-        shares = [float(share) for share in re.findall(r" m?s +([\d.]+) %   comput", text)]
-        self.assertAlmostEqual(sum(shares), 100, delta=1e-6)
+        rows = re.findall(r" ([\d.]+) m?s +([\d.]+) %   comput", text)
+        self.assertAlmostEqual(sum(float(share) for _, share in rows), 100, delta=1e-6)
+        step = float(re.search(r"time +([\d.]+) m?s a step", text)[1])
+        self.assertAlmostEqual(sum(float(part) for part, _ in rows), step, delta=1e-6)
         lines = text.splitlines()
         first = next(i for i, line in enumerate(lines) if re.match(r"^ +[GM]iB ", line))
         unit = 2**30 if "GiB" in lines[first] else 2**20
