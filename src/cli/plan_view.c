@@ -46,6 +46,14 @@ static struct ot_ledger whole_ledger(const struct ot_plan_view *v) {
 
 /* ---- text ---- */
 
+/* Tokens a second: "13,623", "18.7" */
+static const char *text_rate(double rate, char text[OT_TEXT_BYTES]) {
+    if (rate >= 99.95)
+        return ot_text_count((int64_t)round(rate), text);
+    snprintf(text, OT_TEXT_BYTES, "%.1f", rate);
+    return text;
+}
+
 /* "152.0 TFLOP", "76.3 GFLOP" */
 static const char *text_flops(double flops, char text[OT_TEXT_BYTES]) {
     bool big = flops >= 1e12;
@@ -145,7 +153,7 @@ static void print_time(const struct ot_plan_view *v, FILE *out) {
     struct answer a = answer_of(v);
     char rate[OT_TEXT_BYTES], work[OT_TEXT_BYTES], peak[OT_TEXT_BYTES];
     fprintf(out, "time    %.3f %s a step · %s tokens/s\n", p->step_seconds * unit.per_second, unit.name,
-            ot_text_count((int64_t)round(a.tokens_per_second), rate));
+            text_rate(a.tokens_per_second, rate));
     if (a.peak > 0)
         fprintf(out, "        MFU %.1f %% = %s a step (6 N a token, and attention) / %.3f %s / %s/s %s\n",
                 100 * a.mfu, text_flops(a.model_flops, work), p->step_seconds * unit.per_second, unit.name,
@@ -197,15 +205,17 @@ static void print_explanation(const struct ot_plan_view *v, FILE *out) {
     for (int i = 0; i < e->n_ifs; i++)
         fprintf(out, "%-7s %-28s %11.3f %s a step %11s tokens/s %+7.1f %%\n", i ? "" : "if", e->ifs[i].what,
                 e->ifs[i].step_seconds * unit.per_second, unit.name,
-                ot_text_count((int64_t)round(e->ifs[i].tokens_per_second), rate),
-                100 * (e->ifs[i].tokens_per_second / now - 1));
+                text_rate(e->ifs[i].tokens_per_second, rate), 100 * (e->ifs[i].tokens_per_second / now - 1));
 }
 
 static const char *basis_text(const struct ot_plan_view *v) {
-    return v->card ? "from the card's data sheet and assumptions, measured nowhere"
-           : !v->costs->is_measured
-               ? "rates measured on this machine; the blocks' times follow from their work"
-           : *v->assumed
+    if (v->card)
+        return "from the card's data sheet and assumptions, measured nowhere";
+    if (!v->costs->is_measured)
+        return "rates measured on this machine; the blocks' times follow from their work";
+    if (v->budget_bytes[OT_TIER_NVME] == 0)
+        return "this model's own blocks and copies, measured on this machine";
+    return *v->assumed
                ? "this model's own blocks and copies, measured on this machine; disks that are not there"
                : "this model's own blocks, copies and disks, measured on this machine";
 }
