@@ -132,6 +132,19 @@ class Bench(program.ProgramTest):
             self.assertEqual(row["step_seconds"], "")
         self.assertIn("done", [row["status"] for row in rows])
 
+    def test_nvme_is_a_tier_like_the_others(self):
+        os.makedirs(self.path("disk"))
+        self.succeed(*TINY, "--tokens-per-step", "256", *QUICK, "--nvme", self.path("disk"), "--out",
+                     self.path("h"), "-q")
+        rows, _ = self.read("h")
+        self.assertEqual(os.listdir(self.path("disk")), [])
+        by_mix = {row["mix"]: row for row in rows}
+        for mix in ("state nvme", "weights+state nvme"):
+            self.assertEqual(by_mix[mix]["status"], "done", by_mix[mix]["reason"])
+            self.assertGreater(int(by_mix[mix]["nvme_read_bytes_per_step"]), 8 * 123200)
+            self.assertGreater(int(by_mix[mix]["nvme_write_bytes_per_step"]), 8 * 123200)
+        self.assertEqual(by_mix["all gpu"]["nvme_read_bytes_per_step"], "0")
+
     def test_equal_plans_run_once(self):
         self.succeed(*TINY, "--tokens-per-step", "256", "--gpu-mem", "64M,65M", *QUICK, "--out", self.path("c"), "-q")
         rows, _ = self.read("c")
