@@ -16,6 +16,7 @@
 
 #include "offload/schedule.h"
 #include "src/cli/options.h"
+#include "src/cli/units.h"
 
 enum { OT_BENCH_MAX_POINTS = 64, OT_BENCH_REASON_BYTES = 320 };
 
@@ -97,5 +98,7 @@ bool ot_bench_is_on_front(const struct ot_bench *bench, int index);
 /* "weights and state host · 2.5 GiB · 8,192 tokens/step" */
 enum { OT_BENCH_LABEL_BYTES = 128 };
 const char *ot_bench_label(const struct ot_bench_point *point, char text[OT_BENCH_LABEL_BYTES]);
+/* Three digits: "87.4 ms", "2.05 s", "130 s". */
+const char *ot_bench_seconds(double seconds, char text[OT_TEXT_BYTES]);
 
 #endif

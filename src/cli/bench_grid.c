@@ -3,7 +3,6 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
-#include "src/cli/units.h"
 
 #define AUTO OT_HOME_AUTO
 static const struct ot_bench_mix mixes[] = {
@@ -37,6 +36,14 @@ const char *ot_bench_label(const struct ot_bench_point *point, char text[OT_BENC
     if (point->micro_sequences)
         snprintf(text + n, OT_BENCH_LABEL_BYTES - (size_t)n, " in micro-batches of %lld",
                  (long long)(point->micro_sequences * point->sequence_tokens));
+    return text;
+}
+
+const char *ot_bench_seconds(double seconds, char text[OT_TEXT_BYTES]) {
+    bool small = seconds < 0.9995;
+    double value = small ? seconds * 1e3 : seconds;
+    int decimals = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
+    snprintf(text, OT_TEXT_BYTES, "%.*f %s", decimals, value, small ? "ms" : "s");
     return text;
 }
 

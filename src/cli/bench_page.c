@@ -99,7 +99,8 @@ static void put_head(const struct ot_bench *bench, struct ot_string_builder *out
 /* Of a step size: the fastest plan, and the one with the least memory. */
 static void put_summary(const struct ot_bench *bench, int64_t step_tokens, struct ot_string_builder *out) {
     const struct ot_bench_result *fast = NULL, *small = NULL;
-    char text[512], tokens[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], a[OT_TEXT_BYTES], b[OT_TEXT_BYTES];
+    char text[512], tokens[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], time[OT_TEXT_BYTES], a[OT_TEXT_BYTES],
+        b[OT_TEXT_BYTES];
     for (int i = 0; i < bench->n; i++) {
         const struct ot_bench_result *r = &bench->results[i];
         if (!ot_bench_is_on_front(bench, i) || r->point.step_tokens != step_tokens)
@@ -107,11 +108,12 @@ static void put_summary(const struct ot_bench *bench, int64_t step_tokens, struc
         fast = !fast || r->step_seconds < fast->step_seconds ? r : fast;
         small = !small || r->device_bytes < small->device_bytes ? r : small;
     }
-    int n = snprintf(
-        text, sizeof text,
-        "%s tokens a step: fastest is %s, %.3g s a step (%s tokens/s), with %s of device memory.",
-        ot_text_count(step_tokens, tokens), ot_bench_mix_at(fast->point.mix)->name, fast->step_seconds,
-        ot_text_count((int64_t)fast->tokens_per_second, rate), ot_text_bytes(fast->device_bytes, a));
+    int n =
+        snprintf(text, sizeof text,
+                 "%s tokens a step: fastest is %s, %s a step (%s tokens/s), with %s of device memory.",
+                 ot_text_count(step_tokens, tokens), ot_bench_mix_at(fast->point.mix)->name,
+                 ot_bench_seconds(fast->step_seconds, time),
+                 ot_text_count((int64_t)fast->tokens_per_second, rate), ot_text_bytes(fast->device_bytes, a));
     if (small != fast)
         snprintf(text + n, sizeof text - (size_t)n, " With %s it takes %.2f times as long (%s).",
                  ot_text_bytes(small->device_bytes, b), small->step_seconds / fast->step_seconds,
@@ -213,7 +215,7 @@ static bool uses_nvme(const struct ot_bench *bench) {
 
 static void put_row(const struct ot_bench *bench, int index, bool nvme, struct ot_string_builder *out) {
     const struct ot_bench_result *r = &bench->results[index];
-    char text[64], count[OT_TEXT_BYTES];
+    char text[2 * OT_TEXT_BYTES], count[OT_TEXT_BYTES];
     bool front = ot_bench_is_on_front(bench, index);
     ot_string_append_format(out, "<tr><td%s>%s%s</td>", front ? " class=\"front\"" : "", front ? "★ " : "",
                             ot_bench_mix_at(r->point.mix)->name);
@@ -229,10 +231,8 @@ static void put_row(const struct ot_bench *bench, int index, bool nvme, struct o
         put_bytes(out, r->planned_bytes[OT_TIER_NVME]);
         put_bytes(out, r->nvme_read_bytes + r->nvme_write_bytes);
     }
-    snprintf(text, sizeof text, "%.3g", r->step_seconds);
-    put_cell(out, text);
-    snprintf(text, sizeof text, r->predicted_seconds > 0 ? "%.3g" : "-", r->predicted_seconds);
-    put_cell(out, text);
+    put_cell(out, ot_bench_seconds(r->step_seconds, text));
+    put_cell(out, r->predicted_seconds > 0 ? ot_bench_seconds(r->predicted_seconds, text) : "-");
     put_cell(out, ot_text_count((int64_t)r->tokens_per_second, count));
     put(out, "</tr>\n");
 }
@@ -248,7 +248,7 @@ static void put_table(const struct ot_bench *bench, struct ot_string_builder *ou
         "<th>process<br>peak</th>");
     if (nvme)
         put(out, "<th>nvme<br>held</th><th>nvme moved<br>a step</th>");
-    put(out, "<th>seconds<br>a step</th><th>pre-<br>dicted</th><th>tokens<br>a "
+    put(out, "<th>time of<br>a step</th><th>pre-<br>dicted</th><th>tokens<br>a "
              "second</th></tr></thead>\n<tbody>\n");
     for (int i = 0; i < bench->n; i++)
         if (bench->results[i].status == OT_BENCH_DONE)

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include "src/cli/bench_svg.h"
-#include "src/cli/units.h"
 
 /* Of a plot with axes, in the view box. */
 enum { LEFT = 56, RIGHT = 336, TOP = 14, BOTTOM = 244, HEIGHT = 292 };
@@ -93,9 +92,9 @@ static void draw_axes(struct ot_string_builder *out, const char *x_name, const c
 }
 
 static void describe_point(const struct ot_bench_result *r, char *text, size_t bytes) {
-    char label[OT_BENCH_LABEL_BYTES], peak[OT_TEXT_BYTES];
-    snprintf(text, bytes, "%s: %.3g s a step, peak %s", ot_bench_label(&r->point, label), r->step_seconds,
-             ot_text_bytes(r->device_bytes, peak));
+    char label[OT_BENCH_LABEL_BYTES], peak[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    snprintf(text, bytes, "%s: %s a step, peak %s", ot_bench_label(&r->point, label),
+             ot_bench_seconds(r->step_seconds, time), ot_text_bytes(r->device_bytes, peak));
 }
 
 /* ---- memory against time ---- */
@@ -181,15 +180,16 @@ static void draw_bar(struct ot_string_builder *out, const struct ot_bench_lanes 
                      const struct ot_svg_axis *x, double y, double height) {
     double until = 0;
     for (int part = 0; part < OT_BENCH_PARTS; part++) {
+        char text[OT_TEXT_BYTES];
         double seconds = ot_bench_part(lanes, part), from = ot_svg_at(x, until);
         until += seconds;
         double width = ot_svg_at(x, until) - from;
         if (width >= 0.05)
             ot_string_append_format(out,
                                     "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" fill=\"%s\">"
-                                    "<title>%s: %.3g s</title></rect>\n",
+                                    "<title>%s: %s</title></rect>\n",
                                     from, y, width, height, ot_svg_fill(part), ot_bench_part_name(part),
-                                    seconds);
+                                    ot_bench_seconds(seconds, text));
     }
 }
 
@@ -198,7 +198,7 @@ void ot_bench_plot_lanes(const struct ot_bench *bench, int64_t step_tokens, int 
     enum { ROW = 52, BAR = 18, THIN = 6, EDGE = 4 };
     int rows = 0;
     double longest = 0, at = 0;
-    char id[16], title[128], tokens[OT_TEXT_BYTES], text[128], bytes[OT_TEXT_BYTES];
+    char id[16], title[128], text[128], tokens[OT_TEXT_BYTES], bytes[OT_TEXT_BYTES], seconds[OT_TEXT_BYTES];
     for (int i = 0; i < bench->n; i++)
         if (is_shown(bench, i, step_tokens)) {
             rows++;
@@ -224,8 +224,7 @@ void ot_bench_plot_lanes(const struct ot_bench *bench, int64_t step_tokens, int 
             else
                 snprintf(text, sizeof text, "%s · %s", mix, ot_text_bytes(r->device_bytes, bytes));
             ot_svg_text(out, EDGE, at + 16, "start", text);
-            snprintf(text, sizeof text, "%.3g s", r->step_seconds);
-            ot_svg_text(out, OT_SVG_WIDTH - EDGE, at + 16, "end", text);
+            ot_svg_text(out, OT_SVG_WIDTH - EDGE, at + 16, "end", ot_bench_seconds(r->step_seconds, seconds));
             draw_bar(out, &r->lanes, &x, at + 20, BAR);
             draw_bar(out, &r->predicted_lanes, &x, at + 20 + BAR + 1, THIN);
             at += ROW;
@@ -261,7 +260,7 @@ static void draw_band(struct ot_string_builder *out, const struct ot_svg_axis *x
                       const struct ot_svg_axis *y) {
     double up = ot_svg_at(y, y->low) - ot_svg_at(y, y->low * 1.1);
     ot_string_append_format(
-        out, "<path clip-path=\"url(#inside)\" fill=\"#eee\" d=\"M%.1f,%.1fL%.1f,%.1fv%.1fL%.1f,%.1fz\"/>\n",
+        out, "<path clip-path=\"url(#inside)\" fill=\"#ddd\" d=\"M%.1f,%.1fL%.1f,%.1fv%.1fL%.1f,%.1fz\"/>\n",
         x->from, y->from - up, x->to, y->to - up, 2 * up, x->from, y->from + up);
     ot_string_append_format(
         out, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#888\" stroke-width=\"2\"/>\n",
@@ -270,7 +269,7 @@ static void draw_band(struct ot_string_builder *out, const struct ot_svg_axis *x
 
 void ot_bench_plot_prediction(const struct ot_bench *bench, struct ot_string_builder *out) {
     double least = INFINITY, most = 0;
-    char text[256], more[320], x_name[48], y_name[48];
+    char text[256], more[320], x_name[48], y_name[48], seconds[OT_TEXT_BYTES];
     for (int i = 0; i < bench->n; i++)
         if (is_shown(bench, i, 0) && bench->results[i].predicted_seconds > 0) {
             const struct ot_bench_result *r = &bench->results[i];
@@ -299,7 +298,8 @@ void ot_bench_plot_prediction(const struct ot_bench *bench, struct ot_string_bui
         if (is_shown(bench, i, 0) && bench->results[i].predicted_seconds > 0) {
             const struct ot_bench_result *r = &bench->results[i];
             describe_point(r, text, sizeof text);
-            snprintf(more, sizeof more, "%s, %.3g s predicted", text, r->predicted_seconds);
+            snprintf(more, sizeof more, "%s, %s predicted", text,
+                     ot_bench_seconds(r->predicted_seconds, seconds));
             ot_svg_marker(out, r->point.mix, ot_svg_at(&x, r->step_seconds / unit.seconds),
                           ot_svg_at(&y, r->predicted_seconds / unit.seconds), more);
         }

@@ -113,18 +113,18 @@ static double seconds_left(const struct bench_command *c) {
 
 static void print_point(const struct bench_command *c, int index) {
     const struct ot_bench_result *r = &c->bench.results[index];
-    char label[OT_BENCH_LABEL_BYTES], rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], left[48] = "",
-                                                                               time[OT_TEXT_BYTES];
-    char predicted[48] = "";
+    char label[OT_BENCH_LABEL_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES];
+    char left[48] = "", predicted[48] = "";
     if (c->looked_at < c->bench.n)
         snprintf(left, sizeof left, " · ETA %s", ot_text_duration(seconds_left(c), time));
     if (r->predicted_seconds > 0)
-        snprintf(predicted, sizeof predicted, " (%.3g s predicted)", r->predicted_seconds);
+        snprintf(predicted, sizeof predicted, " (%s predicted)",
+                 ot_bench_seconds(r->predicted_seconds, time));
     ot_bench_label(&r->point, label);
     if (r->status == OT_BENCH_DONE)
-        ot_log(OT_LOG_INFO, "%2d/%d   %s: %.3g s a step%s · %s tok/s · gpu %s%s", index + 1, c->bench.n,
-               label, r->step_seconds, predicted, ot_text_count((int64_t)r->tokens_per_second, rate),
-               ot_text_bytes(r->device_bytes, gpu), left);
+        ot_log(OT_LOG_INFO, "%2d/%d   %s: %s a step%s · %s tok/s · gpu %s%s", index + 1, c->bench.n, label,
+               ot_bench_seconds(r->step_seconds, time), predicted,
+               ot_text_count((int64_t)r->tokens_per_second, rate), ot_text_bytes(r->device_bytes, gpu), left);
     else
         ot_log(OT_LOG_INFO, "%2d/%d   %s: left out%s: %s%s", index + 1, c->bench.n, label, predicted,
                r->reason, left);
