@@ -75,7 +75,6 @@ static int keep_trace(struct ot_session *s, const struct ot_chain *chain) {
     struct ot_prediction same;
     OT_TRY(ot_layout_make(chain, &s->plan, &f->layout));
     OT_TRY(ot_schedule_make_train(chain, &s->plan, &f->layout, &f->schedule));
-    OT_TRY(ot_schedule_link(&f->schedule, &f->layout));
     OT_TRY(ot_trace_open(chain, MOST_SPANS, &f->trace));
     struct ot_simulation simulation = {chain, &s->plan, &f->layout, &f->schedule, &f->costs};
     return ot_simulate(&simulation, f->trace, &same);
@@ -90,7 +89,6 @@ int ot_forecast_make(struct ot_session *s, const struct ot_plan_request *request
     OT_TRY(choose(s, request, &result));
     s->prediction = result.prediction;
     f->tried = result.tried;
-    f->is_made = true;
     int rc = 0;
     if (s->options->explain) {
         rc = ot_planner_explain(request, &f->costs, &result, &f->explanation);

@@ -3,7 +3,8 @@
  * on random numbers measure; kept, so that the summary can hold what was measured against it.
  *
  * Where everything is on the device the plan stays that of ot_plan_make, whatever was measured: there is
- * nothing to choose, and the micro-batch, which fixes the bits, depends on the budgets alone.
+ * nothing to choose, and the micro-batch, which fixes the bits, depends on the budgets alone. Elsewhere it
+ * may depend on what was measured; a run's record has it, so that --config repeats the bits.
  */
 #ifndef OT_CLI_FORECAST_H
 #define OT_CLI_FORECAST_H
@@ -20,7 +21,6 @@ struct ot_forecast_rows {
 };
 
 struct ot_forecast {
-    bool is_made;
     struct ot_costs costs;
     int tried;      /* plans that were simulated */
     double seconds; /* that making it took */
