@@ -1,4 +1,5 @@
 /* The option table and its parser: every option, every refusal. */
+#include "tests/cli/option_lines.h"
 #include "tests/support/check.h"
 
 #include <math.h>
@@ -8,36 +9,6 @@
 
 #include "src/cli/options.h"
 #include "src/cli/schedule_lr.h"
-
-/* Splits at spaces; '_' stands for a space inside a word. */
-static int parse(struct ot_options *options, const char *line) {
-    static char text[4096];
-    char *argv[128], *rest = text, *word;
-    int argc = 0;
-    snprintf(text, sizeof text, "%s", line);
-    while ((word = strsep(&rest, " ")))
-        if (*word) {
-            for (char *c = word; *c; c++)
-                *c = *c == '_' ? ' ' : *c;
-            argv[argc++] = word;
-        }
-    return ot_options_parse(argc, argv, options);
-}
-
-static void accept(struct ot_options *options, const char *line) {
-    int rc = parse(options, line);
-    if (rc < 0)
-        fail_msg("%s: %s", line, ot_error_text());
-}
-
-static void refuse(const char *line, const char *words) {
-    struct ot_options options;
-    int rc = parse(&options, line);
-    if (rc != -OT_E_USAGE || !strstr(ot_error_text(), words))
-        fail_msg("%s: %d \"%s\", which lacks \"%s\"", line, rc, ot_error_text(), words);
-    assert_null(strchr(ot_error_text(), '\n'));
-    ot_options_free(&options);
-}
 
 #define BASE "--model m --data d.jsonl "
 
@@ -272,42 +243,6 @@ static void engines_are_one_or_shares(void **state) {
            "cpu updates state that lives on the host, --home state=gpu");
     refuse(BASE "--optimizer-engine gpu:0.5,stream:0.5 --home state=gpu", "stream updates state");
     refuse("eval m --data d --optimizer-engine cpu", "--optimizer-engine has no effect with eval");
-}
-
-static void plans_take_rates_and_the_runs_length(void **state) {
-    (void)state;
-    static const struct {
-        const char *text;
-        double want;
-    } good[] = {{"25GB", 25e9},     {"25G", 25e9}, {"800MB/s", 8e8},    {"1.5t", 1.5e12},
-                {"25gib", 0x19p30}, {"7e9", 7e9},  {"12.6GB/s", 12.6e9}};
-    struct ot_options o;
-    char line[128];
-    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        snprintf(line, sizeof line, "plan m --gpu rtx4090 --pcie %s", good[i].text);
-        accept(&o, line);
-        assert_true(o.pcie == good[i].want);
-        ot_options_free(&o);
-    }
-    accept(&o,
-           "plan --model m --nvme 500G --nvme-write 3GB --tokens 10M --epochs 2 --price/h 1.89 --explain");
-    assert_int_equal(o.command, OT_COMMAND_PLAN);
-    assert_true(o.tokens == 10000000 && o.epochs == 2 && o.price == 1.89 && o.explain && !o.gpu);
-    ot_options_free(&o);
-    accept(&o, "plan --gpu list --json");
-    ot_options_free(&o);
-    static const char *const bad[] = {"0", "25", "GB", "-5GB", "25GB/h", "1e30", "fast"};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        snprintf(line, sizeof line, "plan m --gpu rtx4090 --host-bw %s", bad[i]);
-        refuse(line, "--host-bw");
-        refuse(line, "wants bytes a second from 1MB to 10TB");
-    }
-    refuse("plan", "plan needs --model");
-    refuse("plan m --data d", "--data has no effect with plan");
-    refuse(BASE "--gpu rtx4090", "--gpu has no effect with train; it belongs to plan");
-    refuse("plan m --gpu h200 --home state=nvme", "needs --nvme");
-    refuse("plan m --gpu h200 --price 3", "did you mean --price/h?");
-    refuse("plan m --tokens 1e14", "wants a whole number");
 }
 
 static void nvme_is_directories_with_sizes(void **state) {
@@ -606,7 +541,6 @@ int main(void) {
         cmocka_unit_test(engines_are_one_or_shares),
         cmocka_unit_test(absurd_values_are_refused),
         cmocka_unit_test(nvme_is_directories_with_sizes),
-        cmocka_unit_test(plans_take_rates_and_the_runs_length),
         cmocka_unit_test(contradictions_and_idle_options_are_refused),
         cmocka_unit_test(unknown_names_get_the_nearest_spelling),
         cmocka_unit_test(nearest_name_counts_a_swap_as_one),

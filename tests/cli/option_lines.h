@@ -1,0 +1,43 @@
+/* Command lines for tests of options: each is one string. */
+#ifndef OT_TESTS_OPTION_LINES_H
+#define OT_TESTS_OPTION_LINES_H
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/cli/options.h"
+#include "tests/support/check.h"
+
+/* Splits at spaces; '_' stands for a space inside a word. Texts live until the next call. */
+static inline int parse(struct ot_options *options, const char *line) {
+    static char text[4096];
+    char *argv[128], *rest = text, *word;
+    int argc = 0;
+    snprintf(text, sizeof text, "%s", line);
+    while ((word = strsep(&rest, " ")))
+        if (*word) {
+            for (char *c = word; *c; c++)
+                *c = *c == '_' ? ' ' : *c;
+            argv[argc++] = word;
+        }
+    return ot_options_parse(argc, argv, options);
+}
+
+/* Fails the test where the line is refused. */
+static inline void accept(struct ot_options *options, const char *line) {
+    int rc = parse(options, line);
+    if (rc < 0)
+        fail_msg("%s: %s", line, ot_error_text());
+}
+
+/* Fails the test where it is not refused as wrong use, in one line that contains `words`. */
+static inline void refuse(const char *line, const char *words) {
+    struct ot_options options;
+    int rc = parse(&options, line);
+    if (rc != -OT_E_USAGE || !strstr(ot_error_text(), words))
+        fail_msg("%s: %d \"%s\", which lacks \"%s\"", line, rc, ot_error_text(), words);
+    assert_null(strchr(ot_error_text(), '\n'));
+    ot_options_free(&options);
+}
+
+#endif
