@@ -129,8 +129,10 @@ static void a_model_that_does_not_fit_has_a_grid_too(void **state) {
 
 /* ---- its options ---- */
 
+/* The options borrow the words until the next call. */
 static int parse(const char *line, struct ot_options *out) {
-    char words[512], *argv[16];
+    static char words[512];
+    char *argv[16];
     int argc = 0;
     snprintf(words, sizeof words, "%s", line);
     for (char *word = strtok(words, " "); word; word = strtok(NULL, " "))
