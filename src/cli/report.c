@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/cli/rates_cache.h"
 #include "src/cli/report_forecast.h"
 #include "src/cli/session_store.h"
 #include "src/cli/units.h"
@@ -304,6 +305,7 @@ static void record_forecast(const struct ot_report *r, struct ot_json_writer *w)
     ot_json_begin_object(w, "prediction");
     ot_json_put_int(w, "plans_tried", f->tried);
     ot_json_put_real(w, "planning_seconds", f->seconds);
+    ot_rates_put_json(&f->costs.rates, "rates", w);
     ot_report_put_prediction(&r->session->prediction, r->shape->lr.steps, w);
     if (f->is_explained) {
         ot_json_begin_object(w, "explanation");

@@ -146,6 +146,7 @@ class Train(program.ProgramTest):
         """Of a run event: the parts of a predicted step are the step, and its run is that many of them."""
         prediction = run["prediction"]
         self.assertGreater(prediction["step_seconds"], 0)
+        self.assertGreater(prediction["rates"]["product_flops_per_s"], 0)
         self.assertAlmostEqual(prediction["run_seconds"], steps * prediction["step_seconds"], delta=1e-6)
         tokens = sequences * run["data"]["tokens"] / run["data"]["sequences"]  # not all sequences are full
         self.assertAlmostEqual(prediction["tokens_per_s"] * prediction["step_seconds"], tokens, delta=1e-3 * tokens)
