@@ -1,7 +1,6 @@
 """The built program with its third tier on disk: the same bits as in memory, within the limits that were given, and
 nothing left behind, however a run ends."""
 
-import fcntl
 import glob
 import json
 import os
@@ -131,8 +130,6 @@ class Files(NvmeTest):
     def test_the_next_run_removes_what_a_killed_one_left(self):
         self.end(self.start("killed"), signal.SIGKILL, -signal.SIGKILL)
         self.assertEqual(len(self.stores()), 1)
-        with open(self.stores()[0]) as file:  # the kernel lets go of a killed process's ring, and of its lock, a moment later
-            fcntl.flock(file, fcntl.LOCK_EX)
         result = self.train("next", "--steps", "2", *ALL_ON_DISK, "--nvme", self.disk)
         self.assertIn("that a run which was killed had left", result.err)
         self.assertEqual(self.stores(), [])
