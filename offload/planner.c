@@ -43,7 +43,7 @@ static uint64_t fingerprint(const struct ot_plan *p) {
     }
     hash = mix(mix(mix(hash, p->state_slots), p->tile_slots), p->host_activation_slots);
     hash = mix(mix(mix(hash, p->activations), p->activation_slots), p->kept_blocks);
-    return mix(hash, p->micro_tokens);
+    return mix(mix(hash, p->micro_tokens), p->tile_params);
 }
 
 /* Whether the plan was simulated before; from now on it was. */
@@ -167,6 +167,33 @@ static int move_slots(struct search *s) {
     return taken;
 }
 
+/* A tile this small is still worth its task; more tiles than the rule makes take too long to order. */
+enum { LEAST_TILE_PARAMS = 1 << 16 };
+
+/* Smaller tiles let reads, updates and writes of one slab overlap; larger ones are fewer. One that is larger
+ * than every slab is as good as one of the largest's size. */
+static int move_tiles(struct search *s) {
+    const struct ot_chain *chain = s->given->chain;
+    int64_t largest = 0, all = 0, now = s->out->plan.tile_params;
+    for (int i = 0; i < chain->n_slabs; i++) {
+        all += chain->slabs[i].n_params;
+        largest = chain->slabs[i].n_params > largest ? chain->slabs[i].n_params : largest;
+    }
+    now = now < largest ? now : largest;
+    const int64_t values[] = {now / 2, now / 4, 2 * now};
+    int taken = 0;
+    for (int i = 0; i < 3 && s->given->tile_params == 0; i++) {
+        struct ot_plan_request request = s->out->forced;
+        int rc;
+        request.tile_params = values[i] / OT_SLAB_ALIGN_PARAMS * OT_SLAB_ALIGN_PARAMS;
+        if (request.tile_params < LEAST_TILE_PARAMS || all / request.tile_params > OT_PLAN_MAX_TILE_SLOTS)
+            continue;
+        OT_TRY(rc = try_request(s, &request, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
 static int move_recompute(struct search *s) {
     int taken = 0;
     for (int value = -1; value <= 1 && s->given->recompute < 0; value++) {
@@ -262,12 +289,15 @@ static int search_rounds(struct search *s) {
     return 0;
 }
 
-/* Another micro-batch has to beat the best that the rule's can do. */
+/* Another micro-batch has to beat the best that the rule's can do. Tiles come last: their size matters less
+ * than what they are shared out among, and each size has other best shares. */
 static int search(struct search *s) {
     for (int taken = 1; taken > 0;) {
         OT_TRY(search_rounds(s));
         OT_TRY(taken = move_micro(s));
     }
+    for (int taken = 1; taken > 0 && waits(s);)
+        OT_TRY(taken = move_tiles(s));
     return 0;
 }
 
