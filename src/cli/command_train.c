@@ -121,7 +121,8 @@ static int forecast(struct train *t) {
     const struct ot_packing *packing = t->rows.train;
     struct ot_forecast_rows rows = {.fill = ot_packing_fill(packing),
                                     .tokens = ot_packing_tokens(packing) / ot_packing_rows(packing)};
-    OT_TRY(ot_session_forecast(s, &t->need, &rows));
+    if (!s->options->no_forecast)
+        OT_TRY(ot_session_forecast(s, &t->need, &rows));
     if (!s->options->micro_batch)
         ot_options_choose_count(s->options, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
     return 0;

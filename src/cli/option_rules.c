@@ -19,6 +19,7 @@ static const struct pair exclusive[] = {
     {OT_FOR_TRAIN, "quiet", "log-every"},
     {OT_FOR_TRAIN, "no-save", "out"},
     {OT_FOR_TRAIN, "no-save", "dry-run"},
+    {OT_FOR_TRAIN, "no-forecast", "explain"},
     {OT_FOR_TOKENIZE, "model", "tokenizer"},
     {OT_FOR_GENERATE, "row", "no-special"},
     {OT_FOR_PLAN, "gpu", "device"},

@@ -118,6 +118,15 @@ static const struct ot_option table[] = {
      .field = FIELD(explain),
      .help = "Say what bounds the step, and what the next gigabyte on each tier or a faster link, disk or "
              "memory would gain."},
+    {.name = "no-forecast",
+     .type = OT_OPTION_FLAG,
+     .commands = TRAIN,
+     .section = OT_SECTION_REPORT,
+     .field = FIELD(no_forecast),
+     .help =
+         "Measure and predict nothing before step 1: take the plan that memory alone decides, so that the "
+         "micro-batch, and with it the bits, depend on nothing measured.",
+     .elsewhere = "no-plan no-probe"},
     {.name = "json",
      .type = OT_OPTION_FLAG,
      .commands = OT_FOR_ALL,

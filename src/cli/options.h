@@ -191,7 +191,7 @@ struct ot_options {
 
     struct ot_every eval_every, log_every;
     const char *trace;
-    bool no_save, dry_run, json, quiet;
+    bool no_save, no_forecast, dry_run, json, quiet;
 
     enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */
     struct ot_json *config_tree;

@@ -176,6 +176,8 @@ static void print_explanation(const struct ot_session *s) {
 static void print_forecast(const struct ot_report *r) {
     const struct ot_forecast *f = &r->session->forecast;
     char line[OT_FORECAST_LINE_BYTES];
+    if (r->session->options->no_forecast)
+        return;
     ot_report_prediction(&r->session->prediction, r->shape->lr.steps, line);
     if (f->tried > 1)
         ot_log(OT_LOG_INFO, "expect  %s · the fastest of %d plans", line, f->tried);
@@ -324,6 +326,7 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     record_machine(r->session, w);
     record_data(r, w);
     record_plan(r, w);
-    record_forecast(r, w);
+    if (!r->session->options->no_forecast)
+        record_forecast(r, w);
     return ot_run_log_end(log);
 }

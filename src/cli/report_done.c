@@ -45,6 +45,11 @@ static void print_speed(const struct ot_report *r, const struct ot_outcome *outc
     double predicted = r->session->prediction.step_seconds, measured = measured_step(outcome);
     char text[2][OT_TEXT_BYTES];
     ot_text_seconds(predicted, text[0]);
+    if (r->session->options->no_forecast && measured > 0)
+        ot_log(OT_LOG_INFO, "speed   %s a step, measured over %lld", ot_text_seconds(measured, text[1]),
+               (long long)outcome->timed_steps);
+    if (r->session->options->no_forecast)
+        return;
     if (measured > 0)
         ot_log(OT_LOG_INFO, "speed   %s a step predicted, %s measured over %lld steps (off by %+.1f %%)",
                text[0], ot_text_seconds(measured, text[1]), (long long)outcome->timed_steps,
@@ -62,7 +67,7 @@ static void print_traffic(const struct ot_report *r, const struct ot_outcome *ou
     double measured = measured_step(outcome), seconds = measured > 0 ? measured : p->step_seconds;
     char line[256] = "", size[OT_TEXT_BYTES];
     size_t used = 0;
-    for (size_t i = 0; i < sizeof copies / sizeof *copies; i++)
+    for (size_t i = 0; i < sizeof copies / sizeof *copies && seconds > 0; i++)
         if (p->bytes[copies[i]] / seconds >= least)
             used += (size_t)snprintf(line + used, sizeof line - used, "%s%s %s a step, %.2f GB/s",
                                      used ? " · " : "", ot_lane_name(copies[i]),
@@ -129,7 +134,8 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     ot_json_put_real(w, "loss", outcome->last_loss);
     ot_json_put_real(w, "flops_per_s", flops_per_second(r, outcome));
     ot_json_put_bool(w, "interrupted", outcome->interrupted);
-    ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);
+    if (!r->session->options->no_forecast)
+        ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);
     ot_json_put_int(w, "measured_steps", outcome->timed_steps);
     if (outcome->timed_steps)
         ot_json_put_real(w, "measured_step_seconds", measured_step(outcome));
@@ -154,7 +160,7 @@ static void print_trace(const struct ot_report *r, const char *path, const struc
     const struct ot_lane_times times[] = {
         {"predicted", p->step_seconds, p->busy, p->exposed, p->exposed_host},
         {"measured", sum->seconds, sum->busy, sum->exposed, sum->exposed_host}};
-    int n = ot_report_lanes(times, 2, lines);
+    int first = r->session->options->no_forecast, n = ot_report_lanes(times + first, 2 - first, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, i ? "        %s" : "lanes   %s", lines[i]);
     if (sum->left_out)

@@ -97,8 +97,8 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(result.out, "")
         return lines[0]
 
-    def train(self, out, *words, rows=None):
-        return self.succeed("train", *SMALL, "--data", rows or self.rows, "--out", self.path(out), *words)
+    def train(self, out, *words, rows=None, **more):
+        return self.succeed("train", *SMALL, "--data", rows or self.rows, "--out", self.path(out), *words, **more)
 
     def log(self, out):
         with open(os.path.join(self.path(out), "log.jsonl")) as file:

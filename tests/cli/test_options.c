@@ -310,6 +310,7 @@ static void contradictions_and_idle_options_are_refused(void **state) {
     refuse(BASE "--eval-data e --eval-fraction 5%", "--eval-data and --eval-fraction contradict");
     refuse(BASE "--template chatml --prompt-format x", "--template and --prompt-format contradict");
     refuse(BASE "--quiet --log-every 5", "--quiet and --log-every contradict");
+    refuse(BASE "--no-forecast --explain", "--no-forecast and --explain contradict");
     refuse(BASE "--steps 10 --warmup 11", "--warmup 11 is longer than the run of --steps 10");
     refuse(BASE "--seq-len 512 --tokens-per-step 256", "less than one sequence of --seq-len 512");
     refuse(BASE "--eval-fraction 0 --eval-every 5", "--eval-every has no effect");

@@ -166,6 +166,19 @@ class Train(program.ProgramTest):
         self.assertGreater(done["measured_step_seconds"], 0)
         self.assertEqual(done["measured_steps"], 6)  # the first two fill the pipeline
 
+    def test_a_run_without_a_forecast_has_the_same_bits_and_measures_nothing(self):
+        cache = self.path("no-cache")
+        result = self.train("q1", "--steps", "8", "--no-forecast", "--trace", self.path("q1.json"), env={"XDG_CACHE_HOME": cache})
+        self.train("q2", "--steps", "8")
+        self.assertFalse(os.path.exists(cache))
+        self.assertNotIn("\nexpect ", result.err)
+        self.assertRegex(result.err, r"\nspeed   [\d.]+ [mu]?s a step, measured over 6\n")
+        self.assertNotIn("predicted", result.err)
+        self.assertNotIn("prediction", self.log("q1")[0])
+        self.assertNotIn("predicted_step_seconds", self.log("q1")[-1])
+        with open(self.path("q1/model.safetensors"), "rb") as one, open(self.path("q2/model.safetensors"), "rb") as two:
+            self.assertEqual(one.read(), two.read())
+
     def test_a_plan_that_does_not_fit_at_once_is_searched_for(self):
         words = ["--model", "tiny-sql", "--init", "random", "--seq-len", "128", "--tokens-per-step", "256", "--threads", "1",
                  "--data", self.rows, "--gpu-mem", "16M", "--dry-run"]

@@ -51,7 +51,7 @@ static int train(const struct place *place, const char *steps, const char *more)
         "--model", "tiny-test",         "--init", "random",           "--device", "cuda",
         "--data",  (char *)place->data, "--out",  (char *)place->out, "--steps",  (char *)steps};
     int n = 12;
-    snprintf(text, sizeof text, "--seq-len 32 --tokens-per-step 64 --eval-fraction 0 --quiet %s", more);
+    snprintf(text, sizeof text, "--seq-len 32 --tokens-per-step 64 --eval-fraction 0 --quiet --no-forecast %s", more);
     for (char *rest = text, *word; (word = strsep(&rest, " "));)
         if (*word)
             words[n++] = word;
