@@ -44,14 +44,16 @@ static int tear_down(void **state) {
     return usage.streams + usage.events + usage.allocations + usage.registered;
 }
 
-/* Trains the least model there is; `more` are options after the common ones. */
+/* Trains the least model there is, without a forecast: its own use of the device is not what is counted here.
+ * `more` are options after the common ones. */
 static int train(const struct place *place, const char *steps, const char *more) {
     char text[256];
     char *words[MOST_WORDS] = {
         "--model", "tiny-test",         "--init", "random",           "--device", "cuda",
         "--data",  (char *)place->data, "--out",  (char *)place->out, "--steps",  (char *)steps};
     int n = 12;
-    snprintf(text, sizeof text, "--seq-len 32 --tokens-per-step 64 --eval-fraction 0 --quiet --no-forecast %s", more);
+    snprintf(text, sizeof text,
+             "--seq-len 32 --tokens-per-step 64 --eval-fraction 0 --quiet --no-forecast %s", more);
     for (char *rest = text, *word; (word = strsep(&rest, " "));)
         if (*word)
             words[n++] = word;
