@@ -97,7 +97,9 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(result.out, "")
         return lines[0]
 
-    def train(self, out, *words, rows=None, **more):
+    def train(self, out, *words, rows=None, forecast=False, **more):
+        """Without a forecast, which takes longer than these runs, unless it is asked for."""
+        words = words if forecast else ("--no-forecast", *words)
         return self.succeed("train", *SMALL, "--data", rows or self.rows, "--out", self.path(out), *words, **more)
 
     def log(self, out):

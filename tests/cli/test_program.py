@@ -156,7 +156,7 @@ class Train(program.ProgramTest):
         return prediction
 
     def test_a_run_says_before_it_begins_how_long_it_takes(self):
-        result = self.train("p", "--steps", "8")
+        result = self.train("p", "--steps", "8", forecast=True)
         self.assertRegex(result.err, r"\nexpect  [\d.]+ [mu]?s a step, [\d,]+ tok/s · 8 steps in .*\n(.*\n)*step 1/8")
         self.assertRegex(result.err, r"\nspeed   [\d.]+ [mu]?s a step predicted, [\d.]+ [mu]?s measured over 6 steps \(off by ")
         run, done = self.log("p")[0], self.log("p")[-1]
@@ -168,8 +168,8 @@ class Train(program.ProgramTest):
 
     def test_a_run_without_a_forecast_has_the_same_bits_and_measures_nothing(self):
         cache = self.path("no-cache")
-        result = self.train("q1", "--steps", "8", "--no-forecast", "--trace", self.path("q1.json"), env={"XDG_CACHE_HOME": cache})
-        self.train("q2", "--steps", "8")
+        result = self.train("q1", "--steps", "8", "--trace", self.path("q1.json"), env={"XDG_CACHE_HOME": cache})
+        self.train("q2", "--steps", "8", forecast=True)
         self.assertFalse(os.path.exists(cache))
         self.assertNotIn("\nexpect ", result.err)
         self.assertRegex(result.err, r"\nspeed   [\d.]+ [mu]?s a step, measured over 6\n")
@@ -264,8 +264,8 @@ class Signals(program.ProgramTest):
         self.assertGreaterEqual(json.loads(out.splitlines()[-1])["steps"], 50)
 
     def test_a_trace_adds_up(self):
-        plain = self.train("ta", "--steps", "4", "--home", "host")
-        result = self.train("tb", "--steps", "4", "--home", "host", "--trace", self.path("trace.json"))
+        plain = self.train("ta", "--steps", "4", "--home", "host", "--micro-batch", "4")
+        result = self.train("tb", "--steps", "4", "--home", "host", "--micro-batch", "4", "--trace", self.path("trace.json"), forecast=True)
         self.assertEqual(program.read_bytes(self.path("ta/model.safetensors")),
                          program.read_bytes(self.path("tb/model.safetensors")))
         self.assertNotIn("lanes ", plain.err)

@@ -24,9 +24,9 @@ static void all_budgets_are_used_or_cured(void **state) {
         int made = 0, refused = 0, spilled = 0;
         fake_open_small(&f, mix & 1 ? OT_BF16 : OT_F32, mix & 2);
         struct ot_plan_request rq = fake_request(&f);
-        for (size_t gpu = 20; gpu <= 320; gpu += 60)
-            for (size_t host = 0; host <= 240; host += 40)
-                for (size_t nvme = 0; nvme <= 600; nvme += 120) {
+        for (size_t gpu = 20; gpu <= 320; gpu += 100)
+            for (size_t host = 0; host <= 240; host += 60)
+                for (size_t nvme = 0; nvme <= 600; nvme += 200) {
                     struct ot_plan plan;
                     rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
                     rq.budget_bytes[OT_TIER_HOST] = host * MIB;
