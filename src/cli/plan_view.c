@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/cli/lines.h"
+#include "src/cli/report_forecast.h"
 #include "src/cli/report_table.h"
 #include "src/cli/units.h"
 
@@ -288,15 +289,7 @@ static void put_plan(const struct ot_plan_view *v, struct ot_json_writer *w) {
         ot_json_put_int(w, ot_tile_engine_name((enum ot_tile_engine)e),
                         ot_plan_count_tiles(plan, (enum ot_tile_engine)e));
     ot_json_end_object(w);
-    ot_json_begin_array(w, "ledger");
-    for (int i = 0; i < ledger.n; i++) {
-        ot_json_begin_object(w, NULL);
-        ot_json_put_text(w, "tier", ot_tier_name(ledger.entries[i].tier));
-        ot_json_put_text(w, "name", ledger.entries[i].name);
-        ot_json_put_int(w, "bytes", (int64_t)ledger.entries[i].bytes);
-        ot_json_end_object(w);
-    }
-    ot_json_end_array(w);
+    ot_report_put_ledger(&ledger, w);
     ot_json_end_object(w);
 }
 
@@ -340,17 +333,7 @@ static void put_explanation(const struct ot_plan_view *v, struct ot_json_writer 
     if (!e)
         return;
     ot_json_begin_object(w, "explanation");
-    ot_json_put_text(w, "bound", ot_lane_name(e->bound));
-    ot_json_put_real(w, "bound_share", e->bound_share);
-    ot_json_begin_array(w, "ifs");
-    for (int i = 0; i < e->n_ifs; i++) {
-        ot_json_begin_object(w, NULL);
-        ot_json_put_text(w, "what", e->ifs[i].what);
-        ot_json_put_real(w, "step_seconds", e->ifs[i].step_seconds);
-        ot_json_put_real(w, "tokens_per_s", e->ifs[i].tokens_per_second);
-        ot_json_end_object(w);
-    }
-    ot_json_end_array(w);
+    ot_report_put_explanation(e, w);
     ot_json_end_object(w);
 }
 

@@ -242,15 +242,7 @@ static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
         snprintf(key, sizeof key, "%s_budget_bytes", ot_tier_name((enum ot_tier)t));
         ot_json_put_int(w, key, (int64_t)r->session->budget_bytes[t]);
     }
-    ot_json_begin_array(w, "ledger");
-    for (int i = 0; i < ledger.n; i++) {
-        ot_json_begin_object(w, NULL);
-        ot_json_put_text(w, "tier", ot_tier_name(ledger.entries[i].tier));
-        ot_json_put_text(w, "name", ledger.entries[i].name);
-        ot_json_put_int(w, "bytes", (int64_t)ledger.entries[i].bytes);
-        ot_json_end_object(w);
-    }
-    ot_json_end_array(w);
+    ot_report_put_ledger(&ledger, w);
     ot_json_end_object(w);
 }
 

@@ -132,3 +132,15 @@ const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LIN
     }
     return line;
 }
+
+void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer *w) {
+    ot_json_begin_array(w, "ledger");
+    for (int i = 0; i < ledger->n; i++) {
+        ot_json_begin_object(w, NULL);
+        ot_json_put_text(w, "tier", ot_tier_name(ledger->entries[i].tier));
+        ot_json_put_text(w, "name", ledger->entries[i].name);
+        ot_json_put_int(w, "bytes", (int64_t)ledger->entries[i].bytes);
+        ot_json_end_object(w);
+    }
+    ot_json_end_array(w);
+}

@@ -4,6 +4,7 @@
 #define OT_CLI_REPORT_TABLE_H
 
 #include "offload/plan.h"
+#include "src/base/json.h"
 
 enum { OT_TABLE_MAX_LINES = OT_LEDGER_MAX + 4, OT_TABLE_LINE_BYTES = 200 };
 
@@ -11,6 +12,9 @@ enum { OT_TABLE_MAX_LINES = OT_LEDGER_MAX + 4, OT_TABLE_LINE_BYTES = 200 };
  * add up to exactly, and the budget. Returns the number of lines. */
 int ot_report_table(const struct ot_ledger *ledger, const size_t budget_bytes[OT_TIER_COUNT],
                     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]);
+
+/* An array "ledger" of {tier, name, bytes}. */
+void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer *w);
 
 /* By tier: the slabs whose weights live there, and the tiles whose state does. */
 struct ot_plan_homes {

@@ -106,7 +106,7 @@ class Plan(program.ProgramTest):
         text, answer = self.plan(*SMALL, "--gpu-mem", "3G", "--explain")
         explanation = answer["explanation"]
         self.assertGreater(explanation["bound_share"], 0)
-        rates = {one["what"]: one["tokens_per_s"] for one in explanation["ifs"]}
+        rates = {one["what"]: one["tokens_per_s"] for one in explanation["if"]}
         self.assertEqual(set(rates), {"1 GiB more gpu memory", "1 GiB more host memory", "twice the link's rate",
                                       "twice the host memory's rate", "twice the tokens a step"})
         for what, rate in rates.items():
