@@ -1,14 +1,16 @@
 /* The planner: chooses among the plans that fit (plan.h) the one that the simulator says is fastest.
  *
  * It tries what changes speed and not bits: how optimizer tiles are shared out among gpu, stream and cpu
- * engines, where state, weights and activations live, how many slots stage them, what is recomputed; and the
- * micro-batch, which does change bits, only where that gains more than OT_PLANNER_MARGIN. Candidates are made
- * by ot_plan_make with the choice forced, so every one keeps the budgets and every force of the user, and the
- * first is ot_plan_make's own choice, so that no plan is slower than that one, by the simulator's clock.
+ * engines, where state, weights and activations live, how many slots stage them, what is recomputed, how
+ * large tiles are; and the micro-batch, which does change bits, only where that gains more than
+ * OT_PLANNER_MARGIN. Candidates are made by ot_plan_make with the choice forced, so every one keeps the
+ * budgets and every force of the user, and the first is ot_plan_make's own choice, so that no plan is slower
+ * than that one, by the simulator's clock.
  *
  * The search is local: from the best plan so far, one field at a time to values near it, in a fixed order,
- * until a whole round gains nothing or the tries are used up. Their number is bounded by count, and the count
- * by the tasks of a step, never by time: the same request and the same costs always give the same plan.
+ * until a whole round gains nothing or the tries are used up; tile sizes last. The number of tries is
+ * bounded by count, and the count by the tasks of a step, never by time: the same request and the same costs
+ * always give the same plan.
  *
  * Local, with a margin for the micro-batch: with more memory or a faster machine the search may end
  * elsewhere, and predict a step that is longer by at most about that margin.

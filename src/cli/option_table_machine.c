@@ -92,8 +92,9 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_MEMORY,
      .field = FIELD(optimizer_engine),
      .help =
-         "Who updates: gpu (state lives there), cpu, stream (state lives on the host and passes through the "
-         "gpu), or shares of them. auto: gpu as far as memory goes, then cpu. All give the same result.",
+         "Who updates: gpu (state lives there), cpu, stream (state lives on the host or on disk and passes "
+         "through the gpu), or shares of them. auto: gpu as far as memory goes, then cpu and stream as is "
+         "predicted to be fastest. All give the same result.",
      .elsewhere = "offload-optimizer-device"},
     {.name = "slots",
      .type = OT_OPTION_COUNT,

@@ -8,24 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "src/cli/machine.h"
 
 static const int64_t gib = (int64_t)1 << 30;
-
-static void put(const char *root, const char *path, const char *text) {
-    char folder[512];
-    snprintf(folder, sizeof folder, "%s/%s", root, path);
-    for (char *slash = folder + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
-        *slash = '\0';
-        mkdir(folder, 0777);
-        *slash = '/';
-    }
-    write_file(root, path, text, strlen(text));
-}
 
 static struct ot_machine probe(const char *root) {
     struct ot_machine machine;
@@ -35,7 +22,8 @@ static struct ot_machine probe(const char *root) {
 
 static int setup(void **state) {
     *state = make_folder();
-    put(*state, "proc/meminfo", "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:   12582912 kB\n");
+    write_under(*state, "proc/meminfo",
+                "MemTotal:       16777216 kB\nMemFree: 1 kB\nMemAvailable:   12582912 kB\n");
     return 0;
 }
 
@@ -51,12 +39,12 @@ static void without_groups_the_machine_counts(void **state) {
 }
 
 static void version_2_limit_anywhere_up_the_tree(void **state) {
-    put(*state, "proc/self/cgroup", "0::/pod/one\n");
-    put(*state, "sys/fs/cgroup/pod/one/memory.max", "max\n");
-    put(*state, "sys/fs/cgroup/pod/memory.max", "4294967296\n");
-    put(*state, "sys/fs/cgroup/pod/memory.current", "2147483648\n");
-    put(*state, "sys/fs/cgroup/pod/memory.stat", "anon 5\ninactive_file 1073741824\nactive_file 7\n");
-    put(*state, "sys/fs/cgroup/pod/cpu.max", "150000 100000\n");
+    write_under(*state, "proc/self/cgroup", "0::/pod/one\n");
+    write_under(*state, "sys/fs/cgroup/pod/one/memory.max", "max\n");
+    write_under(*state, "sys/fs/cgroup/pod/memory.max", "4294967296\n");
+    write_under(*state, "sys/fs/cgroup/pod/memory.current", "2147483648\n");
+    write_under(*state, "sys/fs/cgroup/pod/memory.stat", "anon 5\ninactive_file 1073741824\nactive_file 7\n");
+    write_under(*state, "sys/fs/cgroup/pod/cpu.max", "150000 100000\n");
     struct ot_machine m = probe(*state);
     assert_true(m.ram_bytes == 4 * gib && strcmp(m.within, " within the container's limit") == 0);
     assert_true(m.free_bytes == 3 * gib); /* the file cache can go */
@@ -64,22 +52,22 @@ static void version_2_limit_anywhere_up_the_tree(void **state) {
 }
 
 static void version_2_inside_a_container(void **state) {
-    put(*state, "proc/self/cgroup", "0::/../../elsewhere\n");
-    put(*state, "sys/fs/cgroup/memory.max", "2147483648\n");
-    put(*state, "sys/fs/cgroup/memory.current", "3221225472\n");
-    put(*state, "sys/fs/cgroup/cpu.max", "max 100000\n");
+    write_under(*state, "proc/self/cgroup", "0::/../../elsewhere\n");
+    write_under(*state, "sys/fs/cgroup/memory.max", "2147483648\n");
+    write_under(*state, "sys/fs/cgroup/memory.current", "3221225472\n");
+    write_under(*state, "sys/fs/cgroup/cpu.max", "max 100000\n");
     struct ot_machine m = probe(*state);
     assert_true(m.ram_bytes == 2 * gib && m.free_bytes == 0 &&
                 strcmp(m.within, " within the container's limit") == 0);
 }
 
 static void version_1_limit(void **state) {
-    put(*state, "proc/self/cgroup", "5:cpuset:/\n4:memory:/docker/1f\n3:cpu,cpuacct:/docker/1f\n");
-    put(*state, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-    put(*state, "sys/fs/cgroup/memory/docker/1f/memory.limit_in_bytes", "8589934592\n");
-    put(*state, "sys/fs/cgroup/memory/docker/1f/memory.usage_in_bytes", "1073741824\n");
-    put(*state, "sys/fs/cgroup/cpu/docker/1f/cpu.cfs_quota_us", "100000\n");
-    put(*state, "sys/fs/cgroup/cpu/docker/1f/cpu.cfs_period_us", "100000\n");
+    write_under(*state, "proc/self/cgroup", "5:cpuset:/\n4:memory:/docker/1f\n3:cpu,cpuacct:/docker/1f\n");
+    write_under(*state, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    write_under(*state, "sys/fs/cgroup/memory/docker/1f/memory.limit_in_bytes", "8589934592\n");
+    write_under(*state, "sys/fs/cgroup/memory/docker/1f/memory.usage_in_bytes", "1073741824\n");
+    write_under(*state, "sys/fs/cgroup/cpu/docker/1f/cpu.cfs_quota_us", "100000\n");
+    write_under(*state, "sys/fs/cgroup/cpu/docker/1f/cpu.cfs_period_us", "100000\n");
     struct ot_machine m = probe(*state);
     assert_true(m.ram_bytes == 8 * gib && m.free_bytes == 7 * gib &&
                 strcmp(m.within, " within the container's limit") == 0);
@@ -88,13 +76,13 @@ static void version_1_limit(void **state) {
 
 /* More than a cpu_set_t holds; the quota counts besides. */
 static void cores_come_from_the_kernels_list(void **state) {
-    put(*state, "proc/self/status",
-        "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-1535,2048,4000-4002\n");
+    write_under(*state, "proc/self/status",
+                "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-1535,2048,4000-4002\n");
     struct ot_machine m = probe(*state);
     assert_int_equal(m.cores, 1540);
     assert_string_equal(m.cpus, "0-1535,2048,4000-4002");
-    put(*state, "proc/self/cgroup", "0::/\n");
-    put(*state, "sys/fs/cgroup/cpu.max", "350000 100000\n");
+    write_under(*state, "proc/self/cgroup", "0::/\n");
+    write_under(*state, "sys/fs/cgroup/cpu.max", "350000 100000\n");
     assert_int_equal(probe(*state).cores, 4);
 }
 
@@ -106,43 +94,44 @@ static void put_node(const char *root, int node, int total_gib, int free_gib, in
         "Node %d MemTotal: %d kB\nNode %d MemFree: %d kB\nNode %d MemUsed: 1 kB\nNode %d Inactive(file): "
         "%d kB\nNode %d SReclaimable: 0 kB\n",
         node, total_gib << 20, node, free_gib << 20, node, node, cached_gib << 20, node);
-    put(root, path, text);
+    write_under(root, path, text);
 }
 
 static void a_cpusets_memory_nodes_count_alone(void **state) {
-    put(*state, "sys/devices/system/node/has_memory", "0,2-3\n");
+    write_under(*state, "sys/devices/system/node/has_memory", "0,2-3\n");
     put_node(*state, 0, 8, 6, 1);
     put_node(*state, 2, 4, 1, 2);
     put_node(*state, 3, 4, 1, 0);
-    put(*state, "proc/self/status", "Mems_allowed_list:\t0-7\n");
+    write_under(*state, "proc/self/status", "Mems_allowed_list:\t0-7\n");
     assert_true(probe(*state).free_bytes == 12 * gib); /* all nodes, and those that could be */
-    put(*state, "proc/self/status", "Mems_allowed_list:\t2-3\n");
+    write_under(*state, "proc/self/status", "Mems_allowed_list:\t2-3\n");
     struct ot_machine m = probe(*state);
     assert_true(m.ram_bytes == 8 * gib && m.free_bytes == 4 * gib);
     assert_string_equal(m.within, " on the memory nodes of its cpuset");
 }
 
 static void what_is_promised_is_gone_where_the_kernel_keeps_its_word(void **state) {
-    put(*state, "proc/meminfo",
+    write_under(
+        *state, "proc/meminfo",
         "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\nCommitLimit: 8388608 kB\nCommitted_AS: 3145728 "
         "kB\n");
-    put(*state, "proc/sys/vm/overcommit_memory", "0\n");
+    write_under(*state, "proc/sys/vm/overcommit_memory", "0\n");
     assert_true(probe(*state).free_bytes == 12 * gib);
-    put(*state, "proc/sys/vm/overcommit_memory", "2\n");
+    write_under(*state, "proc/sys/vm/overcommit_memory", "2\n");
     struct ot_machine m = probe(*state);
     assert_true(m.free_bytes == 5 * gib);
     assert_string_equal(m.within, " within the commit limit (vm.overcommit_memory is 2)");
 }
 
 static void names_and_huge_pages(void **state) {
-    put(*state, "proc/cpuinfo", "processor\t: 0\nmodel name\t: A CPU @ 3 GHz\nprocessor\t: 1\n");
-    put(*state, "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+    write_under(*state, "proc/cpuinfo", "processor\t: 0\nmodel name\t: A CPU @ 3 GHz\nprocessor\t: 1\n");
+    write_under(*state, "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
     struct ot_machine m = probe(*state);
     assert_string_equal(m.cpu, "A CPU @ 3 GHz");
     assert_string_equal(m.huge_pages, "never");
     assert_true(strlen(m.kernel) > 0);
-    put(*state, "proc/cpuinfo", "processor\t: 0\nCPU part\t: 0xd4f\n");
-    put(*state, "sys/kernel/mm/transparent_hugepage/enabled", "always\n");
+    write_under(*state, "proc/cpuinfo", "processor\t: 0\nCPU part\t: 0xd4f\n");
+    write_under(*state, "sys/kernel/mm/transparent_hugepage/enabled", "always\n");
     m = probe(*state);
     assert_string_equal(m.cpu, "0xd4f");
     assert_string_equal(m.huge_pages, "");
@@ -167,18 +156,6 @@ static void pinning_notes(void **state) {
 }
 
 /* ---- this machine, in a child whose limits are its own ---- */
-
-/* The child's exit status is the number of the check that failed. */
-static void in_child(int (*check)(void)) {
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(check());
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-}
 
 static int check_mask(void) {
     cpu_set_t set;
@@ -229,12 +206,12 @@ static int check_data_limit(void) {
 }
 
 static void limits_of_the_process(void **state) {
-    in_child(check_mask);
-    in_child(check_lock_limit);
-    put(*state, "proc/meminfo", "MemTotal: 99999999999999 kB\nMemAvailable: 99999999999999 kB\n");
-    put(*state, "proc/self/status", "VmSize:\t10485760 kB\nVmData:\t 1048576 kB\n");
+    check_in_child(check_mask);
+    check_in_child(check_lock_limit);
+    write_under(*state, "proc/meminfo", "MemTotal: 99999999999999 kB\nMemAvailable: 99999999999999 kB\n");
+    write_under(*state, "proc/self/status", "VmSize:\t10485760 kB\nVmData:\t 1048576 kB\n");
     huge_machine = *state;
-    in_child(check_data_limit);
+    check_in_child(check_data_limit);
 }
 
 /* ---- fingerprint ---- */
@@ -273,12 +250,12 @@ static void a_fingerprint_changes_with_what_it_stands_for(void **state) {
 }
 
 static void nonsense_is_no_limit(void **state) {
-    put(*state, "proc/self/cgroup", "garbage\n::\n0:\n\n4:memory\n");
-    put(*state, "sys/fs/cgroup/memory.max", "lots\n");
-    put(*state, "sys/fs/cgroup/cpu.max", "-1\n");
+    write_under(*state, "proc/self/cgroup", "garbage\n::\n0:\n\n4:memory\n");
+    write_under(*state, "sys/fs/cgroup/memory.max", "lots\n");
+    write_under(*state, "sys/fs/cgroup/cpu.max", "-1\n");
     struct ot_machine m = probe(*state);
     assert_true(m.ram_bytes == 16 * gib && m.free_bytes == 12 * gib);
-    put(*state, "proc/meminfo", "MemTotal: x\n");
+    write_under(*state, "proc/meminfo", "MemTotal: x\n");
     struct ot_machine broken;
     check_fails(ot_machine_probe(*state, &broken), OT_E_IO, "MemAvailable");
     check_fails(ot_machine_probe("/nowhere", &broken), OT_E_IO, "/nowhere/proc/meminfo");

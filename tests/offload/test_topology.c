@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offload/disk.h"
@@ -41,20 +40,9 @@ static const char *memory(const struct ot_topology *t) {
 
 /* ---- folders that look like /sys ---- */
 
-static void put(const char *root, const char *path, const char *text) {
-    char folder[512];
-    snprintf(folder, sizeof folder, "%s/%s", root, path);
-    for (char *slash = folder + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
-        *slash = '\0';
-        mkdir(folder, 0777);
-        *slash = '/';
-    }
-    write_file(root, path, text, strlen(text));
-}
-
 static void put_link(const char *root, const char *path, const char *target) {
     char name[512], to[512];
-    put(root, path, "");
+    write_under(root, path, "");
     snprintf(name, sizeof name, "%s/%s", root, path);
     snprintf(to, sizeof to, "%s/%s", root, target);
     assert_int_equal(unlink(name), 0);
@@ -62,7 +50,7 @@ static void put_link(const char *root, const char *path, const char *target) {
 }
 
 static void put_gpu(const char *root, const char *node) {
-    put(root, "sys/devices/pci0000:64/0000:65:00.0/numa_node", node);
+    write_under(root, "sys/devices/pci0000:64/0000:65:00.0/numa_node", node);
     put_link(root, "sys/bus/pci/devices/0000:65:00.0", "sys/devices/pci0000:64/0000:65:00.0");
 }
 
@@ -71,15 +59,15 @@ static void put_gpu(const char *root, const char *node) {
 
 /* Two NVMe disks, the first with a partition; 259:0, 259:1 and 259:2. */
 static void put_disks(const char *root) {
-    put(root, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "0\n");
-    put(root, NVME0 "nvme0n1/size", "2000\n");
-    put(root, NVME0 "nvme0n1/nvme0n1p1/partition", "1\n");
-    put(root, NVME0 "model", "Fast Disk 9000            \n");
-    put(root, NVME0 "serial", "  S1\n");
+    write_under(root, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "0\n");
+    write_under(root, NVME0 "nvme0n1/size", "2000\n");
+    write_under(root, NVME0 "nvme0n1/nvme0n1p1/partition", "1\n");
+    write_under(root, NVME0 "model", "Fast Disk 9000            \n");
+    write_under(root, NVME0 "serial", "  S1\n");
     put_link(root, NVME0 "nvme0n1/device", NVME0);
-    put(root, "sys/devices/pci0000:80/0000:80:01.0/numa_node", "1\n");
-    put(root, NVME1 "nvme1n1/size", "4000\n");
-    put(root, NVME1 "nvme1n1/wwid", "eui.2\n");
+    write_under(root, "sys/devices/pci0000:80/0000:80:01.0/numa_node", "1\n");
+    write_under(root, NVME1 "nvme1n1/size", "4000\n");
+    write_under(root, NVME1 "nvme1n1/wwid", "eui.2\n");
     put_link(root, "sys/dev/block/259:0", NVME0 "nvme0n1");
     put_link(root, "sys/dev/block/259:1", NVME0 "nvme0n1/nvme0n1p1");
     put_link(root, "sys/dev/block/259:2", NVME1 "nvme1n1");
@@ -150,8 +138,8 @@ static void a_volume_on_one_node_is_there(void **state) {
 static void a_disk_with_several_ways_to_it(void **state) {
     struct ot_disk disks[OT_DISK_MAX];
     put_disks(*state);
-    put(*state, "sys/devices/virtual/nvme-subsystem/nvme-subsys1/nvme5n1/size", "1\n");
-    put(*state, NVME1 "numa_node", "1\n");
+    write_under(*state, "sys/devices/virtual/nvme-subsystem/nvme-subsys1/nvme5n1/size", "1\n");
+    write_under(*state, NVME1 "numa_node", "1\n");
     put_link(*state, "sys/devices/virtual/nvme-subsystem/nvme-subsys1/nvme1", NVME1);
     put_link(*state, "sys/dev/block/259:7", "sys/devices/virtual/nvme-subsystem/nvme-subsys1/nvme5n1");
     assert_int_equal(ot_disk_find(*state, makedev(259, 7), disks), 1);
@@ -161,7 +149,7 @@ static void a_disk_with_several_ways_to_it(void **state) {
 static void stacks_that_go_round_end(void **state) {
     struct ot_disk disks[OT_DISK_MAX];
     put_link(*state, "sys/devices/virtual/block/dm-0/slaves/dm-1", "sys/devices/virtual/block/dm-1");
-    put(*state, "sys/devices/virtual/block/dm-1/size", "1\n");
+    write_under(*state, "sys/devices/virtual/block/dm-1/size", "1\n");
     put_link(*state, "sys/devices/virtual/block/dm-1/slaves/dm-0", "sys/devices/virtual/block/dm-0");
     put_link(*state, "sys/dev/block/253:0", "sys/devices/virtual/block/dm-0");
     assert_int_equal(ot_disk_find(*state, makedev(253, 0), disks), 0);
@@ -173,7 +161,7 @@ static void gpus_by_any_spelling(void **state) {
     assert_int_equal(ot_disk_pci_node(*state, "00000000:65:00.0"), 1); /* as the driver's tools have it */
     assert_int_equal(ot_disk_pci_node(*state, "0000:66:00.0"), -1);
     assert_int_equal(ot_disk_pci_node(*state, "no bus"), -1);
-    put(*state, "sys/devices/pci0000:64/0000:65:00.0/numa_node", "-1\n");
+    write_under(*state, "sys/devices/pci0000:64/0000:65:00.0/numa_node", "-1\n");
     assert_int_equal(ot_disk_pci_node(*state, GPU), -1);
 }
 
@@ -366,18 +354,6 @@ static void nobody_leaves_the_allowed_threads(void **state) {
 
 /* ---- this machine ---- */
 
-/* Runs in a child, whose masks are its own; its exit status is the number of the check that failed. */
-static void in_child(int (*check)(void)) {
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(check());
-    int status;
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    assert_int_equal(WEXITSTATUS(status), 0);
-}
-
 static int first_cpu(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) != 0)
@@ -415,7 +391,7 @@ static int check_masked(void) {
 
 static void a_masked_process_sees_what_it_may_use(void **state) {
     (void)state;
-    in_child(check_masked);
+    check_in_child(check_masked);
 }
 
 /* One thread for at least two cores beside a GPU: it has one of its own. */
@@ -451,7 +427,7 @@ static void a_thread_is_bound_to_its_core(void **state) {
     ot_topology_close(t);
     if (s.cores < 2)
         skip(); /* nothing to choose from */
-    in_child(check_bound);
+    check_in_child(check_bound);
 }
 
 static void memory_is_placed_and_stays_usable(void **state) {

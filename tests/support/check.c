@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 void check_failure(int rc, int code, const char *words, const char *expr, const char *file, int line) {
@@ -84,4 +86,26 @@ void write_file(const char *folder, const char *name, const void *data, size_t b
         fail_msg("cannot write %s", path);
     assert_int_equal(fwrite(data, 1, bytes, file), bytes);
     assert_int_equal(fclose(file), 0);
+}
+
+void write_under(const char *root, const char *path, const char *text) {
+    char folder[512];
+    snprintf(folder, sizeof folder, "%s/%s", root, path);
+    for (char *slash = folder + strlen(root) + 1; (slash = strchr(slash, '/')); slash++) {
+        *slash = '\0';
+        mkdir(folder, 0777);
+        *slash = '/';
+    }
+    write_file(root, path, text, strlen(text));
+}
+
+void check_in_child(int (*check)(void)) {
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(check());
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
 }

@@ -40,5 +40,11 @@ void skip_without_shared(const char *relative);
 char *make_folder(void);
 void remove_folder(char *folder); /* also frees it */
 void write_file(const char *folder, const char *name, const void *data, size_t bytes);
+/* The same for text at root/path, whose folders are made. */
+void write_under(const char *root, const char *path, const char *text);
+
+/* Runs the check in a child, whose limits and masks are its own; what it returns is 0, or the number of what
+ * failed in it. */
+void check_in_child(int (*check)(void));
 
 #endif
