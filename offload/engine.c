@@ -267,13 +267,19 @@ int ot_engine_tune(struct ot_engine *en, double seconds, struct ot_device_tuning
                           en->layout.idle_bytes, seconds, out);
 }
 
-void ot_engine_set_step(struct ot_engine *en, int64_t step, int64_t adam_step) {
-    en->submitted = en->collected = step;
-    en->control = (struct ot_engine_control){.adam_step = adam_step};
+void ot_engine_get_progress(const struct ot_engine *en, struct ot_engine_progress *out) {
+    *out = (struct ot_engine_progress){.step = en->collected,
+                                       .adam_step = en->control.adam_step,
+                                       .loss_scale = ot_engine_loss_scale(en),
+                                       .scaled_steps = en->control.scaled_steps};
 }
 
-int64_t ot_engine_adam_step(const struct ot_engine *en) {
-    return en->control.adam_step;
+void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progress *progress) {
+    en->submitted = en->collected = progress->step;
+    en->control =
+        (struct ot_engine_control){.adam_step = progress->adam_step, .scaled_steps = progress->scaled_steps};
+    if (en->chain.dtype == OT_F16)
+        *(float *)ot_engine_at(en, en->layout.control) = progress->loss_scale;
 }
 
 /* ---- forward alone ---- */

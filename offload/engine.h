@@ -72,7 +72,7 @@ struct ot_step_input {
 };
 
 struct ot_step_result {
-    int64_t step;     /* counts from 1 over the engine's life, or from what ot_engine_set_step said */
+    int64_t step;     /* counts from 1, or on from what ot_engine_set_progress said */
     double loss;      /* mean over the step's trained tokens */
     double grad_norm; /* global, before clipping */
     double clipped_norm;
@@ -125,7 +125,16 @@ int ot_engine_get(struct ot_engine *engine, enum ot_slab_kind kind, int slab, in
                   float *values);
 /* The accumulated gradient of the last step, fp32, before clipping (test seam; needs plan.keep_grads). */
 int ot_engine_get_grad(struct ot_engine *engine, int slab, int64_t first, int64_t n, float *values);
-void ot_engine_set_step(struct ot_engine *engine, int64_t step, int64_t adam_step);
-int64_t ot_engine_adam_step(const struct ot_engine *engine); /* steps taken, skipped ones not counted */
+
+/* What decisions carry from one step to the next: with the slabs, all that a run needs to go on with the same
+ * bits. */
+struct ot_engine_progress {
+    int64_t step;         /* the last one */
+    int64_t adam_step;    /* steps taken, skipped ones not counted */
+    float loss_scale;     /* fp16: of the next step; 1 in other dtypes */
+    int64_t scaled_steps; /* fp16: steps since it last changed */
+};
+void ot_engine_get_progress(const struct ot_engine *engine, struct ot_engine_progress *out);
+void ot_engine_set_progress(struct ot_engine *engine, const struct ot_engine_progress *progress);
 
 #endif

@@ -56,7 +56,7 @@ struct ot_engine {
     int decide_task;                /* the step's last decision */
     struct ot_engine_step steps[2]; /* by step & 1 */
     struct ot_engine_control control;
-    int64_t submitted, collected; /* steps, counted from what set_step said */
+    int64_t submitted, collected; /* steps, counted from what set_progress said */
     double last_result_time, step_start[2];
     enum ot_pass pass; /* what runs: training, but inside a forward alone */
     char *kv_memory;

@@ -21,6 +21,13 @@
  * forbids io_uring. Both through O_DIRECT, or buffered (written out at once, dropped from the page cache
  * with the next read) where the file system refuses it. What is in use: ot_store_describe.
  *
+ * PINS. The present content of an extent can be pinned: it then stays where it is, and where
+ * ot_store_find_spans says, whatever is written later, until it is let go. An extent needs a side more for
+ * each content that may be pinned at a time (extent_sides). With ot_store_link a file gets a second name, in
+ * a directory of the caller's on the same file system, under which the pinned content outlives the store:
+ * when the store is closed, what is not pinned is punched out of a file that has such a name, and the file
+ * stays.
+ *
  * FILES are named offload-train.PID.N.store and locked while in use; opening a store removes those in its
  * directories that nobody holds, what a crash has left. They are unlinked when the store is closed.
  *
@@ -42,7 +49,7 @@
 
 struct ot_store;
 
-enum { OT_STORE_ALIGN = 4096, OT_STORE_MAX_DIRS = 16 };
+enum { OT_STORE_ALIGN = 4096, OT_STORE_MAX_DIRS = 16, OT_STORE_MAX_SIDES = 16 };
 
 struct ot_store_dir {
     const char *path;
@@ -56,6 +63,7 @@ struct ot_store_config {
     bool no_verify;
     int n_extents;
     const size_t *extent_bytes; /* multiples of OT_STORE_ALIGN */
+    const int *extent_sides;    /* 2..OT_STORE_MAX_SIDES; NULL: 2 for each */
     void *arena; /* host memory that transfers use most; registered where possible. NULL: none */
     size_t arena_bytes;
     size_t chunk_bytes;                 /* of one I/O; 0: 1 MiB */
@@ -98,6 +106,32 @@ int ot_store_start(struct ot_store *store, const struct ot_transfer *transfer);
 /* The same, waiting for the end. Errors: as the transfer failed: OT_E_IO. */
 int ot_store_read(struct ot_store *store, int extent, void *memory);
 int ot_store_write(struct ot_store *store, int extent, const void *memory);
+
+/* ---- pins ---- */
+
+struct ot_store_pin {
+    int extent, side; /* side -1: never written, zeros */
+};
+/* Consecutive bytes of a file; an extent's content is its spans end to end. */
+struct ot_store_span {
+    int file;
+    int64_t offset, bytes;
+    uint32_t crc; /* CRC-32 of these bytes */
+};
+
+/* Of the present content; no write of the extent is under way. May be pinned again. */
+struct ot_store_pin ot_store_pin_extent(struct ot_store *store, int extent);
+void ot_store_unpin(struct ot_store *store, struct ot_store_pin pin);
+/* Fills in at most `most` spans and returns how many there are: at most ot_store_max_spans. 0: zeros. Not
+ * with no_verify. */
+int ot_store_find_spans(const struct ot_store *store, struct ot_store_pin pin, struct ot_store_span *spans,
+                        int most);
+int ot_store_max_spans(const struct ot_store *store); /* of any extent */
+/* What was complete before the call is on the disks when it returns. Any thread. Errors: OT_E_IO. */
+int ot_store_sync(struct ot_store *store);
+int ot_store_file_count(const struct ot_store *store);
+/* A second name for a file. Errors: OT_E_IO (another file system; no such directory). */
+int ot_store_link(struct ot_store *store, int file, int dir_fd, const char *name);
 
 struct ot_store_usage {
     int64_t file_bytes;                /* reserved on the disks */

@@ -1,0 +1,46 @@
+/* What a checkpoint says beside the parameters: checkpoint.json, for people and for resuming.
+ *
+ * One JSON object: format and library version, when and on what it was made; where the run was (step, Adam's
+ * step, loss scale, data position, evaluations); and what it was a run of: the effective options, the model's
+ * shape, and a fingerprint of the data. Reals are written so that the same bits are read back.
+ */
+#ifndef OT_CHECKPOINT_RECORD_H
+#define OT_CHECKPOINT_RECORD_H
+
+#include "offload/engine.h"
+#include "src/base/json.h"
+#include "src/data/batch.h"
+
+enum { OT_CHECKPOINT_FORMAT = 1 };
+
+/* Whether two files of rows, read in the same way, give the same tokens in the same order. */
+struct ot_data_print {
+    int64_t rows, tokens, trained_tokens; /* of training and held-out rows together */
+    uint32_t crc;                         /* over ids, marks and ends of all rows */
+};
+
+struct ot_checkpoint_record {
+    struct ot_engine_progress progress;
+    struct ot_data_position position; /* of the next step */
+    int64_t steps;                    /* of the whole run */
+    int64_t tokens;                   /* trained on so far */
+    double seconds;                   /* that the run has taken so far, in this process and earlier ones */
+    int64_t log_bytes;                /* of log.jsonl at that moment */
+    bool has_eval;
+    int64_t eval_step, best_step; /* of the last evaluation, and of the best */
+    double first_eval, last_eval, best_eval;
+    struct ot_data_print data, eval_data;
+    char library[32], device[128];
+    char made[32];           /* "2026-11-21T09:30:00Z" */
+    struct ot_json *options; /* as ot_options_put_json wrote it; owned where the record was read */
+    struct ot_json *model;   /* ot_model_config, key by key; likewise */
+};
+
+/* The caller frees the text. Errors: OT_E_BUDGET. */
+int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char **text, size_t *bytes);
+/* where: the file, for sentences. Errors: OT_E_INPUT (damaged, or of a newer format), OT_E_BUDGET. */
+int ot_checkpoint_record_decode(const char *text, size_t bytes, const char *where,
+                                struct ot_checkpoint_record *out);
+void ot_checkpoint_record_free(struct ot_checkpoint_record *record); /* of one that was read */
+
+#endif

@@ -1,0 +1,56 @@
+/* Writing a checkpoint (manifest.h) while training goes on: the sink of a snapshot (offload/snapshot.h).
+ *
+ * open makes PARENT/step-N.partial, holds it by flock, reserves the space of state.bin and writes
+ * checkpoint.json. Parts come on the snapshot's thread into slots of the caller's memory; a thread of the
+ * writer's own checksums them and keeps as many of them under way as there are slots, by an I/O engine
+ * (offload/io_engine.h), through O_DIRECT where the file system has it. `end` waits for them, flushes all
+ * files and those of the store, writes manifest.bin, flushes the directory, renames it and flushes the
+ * parent: the checkpoint is there, as a whole, from that moment on. On the first failure everything else does
+ * nothing, and close removes what was written.
+ *
+ * A checkpoint of that step which is there already, and is not valid, gives way at the rename.
+ *
+ * Every call to the system that may fail with a full or broken disk goes through ot_io_calls and ot_file_ops,
+ * so that tests can make it fail or end the process there.
+ */
+#ifndef OT_CHECKPOINT_WRITER_H
+#define OT_CHECKPOINT_WRITER_H
+
+#include "src/checkpoint/manifest.h"
+#include "src/checkpoint/record.h"
+
+struct ot_file_ops;
+struct ot_checkpoint_writer;
+
+struct ot_checkpoint_writer_config {
+    const char *parent;                        /* the directory of checkpoints; exists */
+    const struct ot_chain *chain;              /* slabs and dtype; outlives the writer */
+    const struct ot_checkpoint_record *record; /* read during open only */
+    /* Slots of ot_checkpoint_slot_bytes each, 4 KiB aligned; outlives the writer. */
+    void *memory;
+    int n_slots; /* >= 2 */
+    enum ot_io_choice io_engine;
+    int64_t state_bytes;    /* that will be put, as far as is known: reserved before anything is written */
+    struct ot_store *store; /* what parts may refer to, in the same file system as parent; NULL: nothing */
+    const struct ot_io_calls *calls; /* NULL: the system's */
+    const struct ot_file_ops *ops;   /* likewise */
+};
+
+size_t ot_checkpoint_slot_bytes(enum ot_dtype dtype); /* of a part of OT_PART_PARAMS, padded */
+/* What state.bin takes for a chain of which nothing is referred to. */
+int64_t ot_checkpoint_state_bytes(const struct ot_chain *chain);
+/* Whether a store's directory and the parent share a file system, so that files can be linked. */
+bool ot_checkpoint_can_refer(const char *parent, const char *store_dir);
+
+/* Errors: OT_E_IO (naming the shortfall where there is one), OT_E_INPUT (in use by another process, or
+ * something else has that name), OT_E_BUDGET. */
+int ot_checkpoint_writer_open(const struct ot_checkpoint_writer_config *config,
+                              struct ot_checkpoint_writer **out);
+struct ot_snapshot_sink ot_checkpoint_writer_sink(struct ot_checkpoint_writer *writer);
+/* The snapshot is finished: bytes that were written, and that were referred to. */
+void ot_checkpoint_writer_count(const struct ot_checkpoint_writer *writer, int64_t *written,
+                                int64_t *referred);
+/* Removes what was written unless `end` succeeded; NULL is fine. */
+void ot_checkpoint_writer_close(struct ot_checkpoint_writer *writer);
+
+#endif
