@@ -166,18 +166,6 @@ static float *read_master(struct bench *b, int slab) {
 
 /* Rule of the design: a norm that is not finite skips the step as a whole; nothing is modified, the step
  * count neither. */
-static int64_t adam_step_of(const struct ot_engine *engine) {
-    struct ot_engine_progress progress;
-    ot_engine_get_progress(engine, &progress);
-    return progress.adam_step;
-}
-
-static void hand_over_progress(const struct ot_engine *from, struct ot_engine *to) {
-    struct ot_engine_progress progress;
-    ot_engine_get_progress(from, &progress);
-    ot_engine_set_progress(to, &progress);
-}
-
 static void non_finite_steps_change_nothing(void **state) {
     (void)state;
     for (int dtype = 0; dtype < 2; dtype++) {
@@ -202,12 +190,12 @@ static void non_finite_steps_change_nothing(void **state) {
         assert_false(isfinite(r.grad_norm));
         float *after = read_master(&b, 1);
         assert_memory_equal(before, after, (size_t)b.chain->slabs[1].n_params * sizeof(float));
-        assert_int_equal(adam_step_of(b.engine), 1);
+        assert_int_equal(tiny_adam_step(b.engine), 1);
         check_ok(ot_engine_set(b.engine, OT_SLAB_MASTER, last, 0, b.chain->slabs[last].n_params, kept));
         check_ok(ot_engine_submit(b.engine, &batch.input));
         check_ok(ot_engine_result(b.engine, &r));
         assert_false(r.skipped);
-        assert_int_equal(adam_step_of(b.engine), 2);
+        assert_int_equal(tiny_adam_step(b.engine), 2);
         free(before), free(huge), free(kept), free(after);
         close_bench(&b);
     }
@@ -287,7 +275,7 @@ static void the_loss_scale_comes_down(void **state) {
     }
     assert_true(skipped >= 2 && skipped < 20 && isfinite(r.grad_norm));
     assert_true(r.loss_scale == ldexpf(0x1p24f, -skipped));
-    assert_int_equal(adam_step_of(b.engine), 1);
+    assert_int_equal(tiny_adam_step(b.engine), 1);
     float *scaled = all_masters(&b);
     first_loss_scale = r.loss_scale;
     open_bench(&again, &config, OT_F16, &adamw, TINY_SEQUENCE, 3, false);
@@ -498,10 +486,10 @@ static void a_run_goes_on_in_another_engine(void **state) {
     run_steps(whole.engine, config.vocab, 0, 5);
     run_steps(first.engine, config.vocab, 0, 3);
     carry_over(&first, &second, false);
-    hand_over_progress(first.engine, second.engine);
+    tiny_hand_over(first.engine, second.engine);
     run_steps(second.engine, config.vocab, 3, 5);
     carry_over(&whole, &second, true);
-    assert_int_equal(adam_step_of(second.engine), 5);
+    assert_int_equal(tiny_adam_step(second.engine), 5);
     close_bench(&whole);
     close_bench(&first);
     close_bench(&second);

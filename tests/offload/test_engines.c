@@ -123,18 +123,6 @@ static void step(const struct tiny_run *run, struct ot_engine *engine, int numbe
     assert_int_equal(result->step, number + 1);
 }
 
-static int64_t adam_step_of(const struct ot_engine *engine) {
-    struct ot_engine_progress progress;
-    ot_engine_get_progress(engine, &progress);
-    return progress.adam_step;
-}
-
-static void hand_over_progress(const struct ot_engine *from, struct ot_engine *to) {
-    struct ot_engine_progress progress;
-    ot_engine_get_progress(from, &progress);
-    ot_engine_set_progress(to, &progress);
-}
-
 static void same_everything(const struct tiny_engine *a, const struct tiny_engine *b) {
     struct tiny_result of_a = {0}, of_b = {0};
     tiny_read(a, &of_a);
@@ -142,7 +130,7 @@ static void same_everything(const struct tiny_engine *a, const struct tiny_engin
     tiny_same(&of_a, &of_b, "what is read between steps");
     tiny_result_free(&of_a);
     tiny_result_free(&of_b);
-    assert_int_equal(adam_step_of(a->engine), adam_step_of(b->engine));
+    assert_int_equal(tiny_adam_step(a->engine), tiny_adam_step(b->engine));
 }
 
 static void same_eval(const struct tiny_run *run, const struct tiny_engine *a, const struct tiny_engine *b) {
@@ -220,7 +208,7 @@ static void runs_go_on_under_another_mix(void **state) {
         plan_engines(&run, ALL_SETS - i, i);
         tiny_open(&run, &next);
         carry_over(&piece, &next);
-        hand_over_progress(piece.engine, next.engine);
+        tiny_hand_over(piece.engine, next.engine);
         tiny_close(&piece);
         piece = next;
         same_everything(&whole, &piece);
@@ -287,7 +275,7 @@ static void train_into_overflow(struct tiny_run *run, struct tiny_result *out, i
         assert_int_equal(result.skipped, i > 3);
     }
     tiny_read(&tiny, out);
-    *adam_step = adam_step_of(tiny.engine);
+    *adam_step = tiny_adam_step(tiny.engine);
     tiny_close(&tiny);
     free(batch);
 }

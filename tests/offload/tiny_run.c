@@ -320,6 +320,18 @@ void tiny_close(struct tiny_engine *tiny) {
     ot_model_close(tiny->model);
 }
 
+int64_t tiny_adam_step(const struct ot_engine *engine) {
+    struct ot_engine_progress progress;
+    ot_engine_get_progress(engine, &progress);
+    return progress.adam_step;
+}
+
+void tiny_hand_over(const struct ot_engine *from, struct ot_engine *to) {
+    struct ot_engine_progress progress;
+    ot_engine_get_progress(from, &progress);
+    ot_engine_set_progress(to, &progress);
+}
+
 void tiny_train(const struct tiny_run *run, struct tiny_result *result) {
     struct tiny_engine tiny;
     struct ot_device_usage usage;

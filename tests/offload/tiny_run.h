@@ -76,6 +76,10 @@ void tiny_open(const struct tiny_run *run, struct tiny_engine *out);
 void tiny_close(struct tiny_engine *tiny);
 /* All parameters and state, into result->values. */
 void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result);
+/* Steps that the optimizer has taken. */
+int64_t tiny_adam_step(const struct ot_engine *engine);
+/* What decisions carry on, from one drained engine to another. */
+void tiny_hand_over(const struct ot_engine *from, struct ot_engine *to);
 /* Trains TINY_STEPS steps; the third is a short one (fewer micro-batches, and a last micro-batch of one
  * sequence). */
 void tiny_train(const struct tiny_run *run, struct tiny_result *result);
