@@ -81,6 +81,8 @@ void ot_json_put_string(struct ot_json_writer *w, const char *key, const char *v
 void ot_json_put_text(struct ot_json_writer *w, const char *key, const char *value); /* NUL-terminated */
 void ot_json_put_int(struct ot_json_writer *w, const char *key, int64_t value);
 void ot_json_put_real(struct ot_json_writer *w, const char *key, double value); /* %.9g */
+/* With as many digits as it takes to read the same bits back, as a real. */
+void ot_json_put_exact(struct ot_json_writer *w, const char *key, double value);
 void ot_json_put_bool(struct ot_json_writer *w, const char *key, bool value);
 void ot_json_put_null(struct ot_json_writer *w, const char *key);
 /* A parsed tree. */

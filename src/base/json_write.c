@@ -126,8 +126,8 @@ void ot_json_put_real(struct ot_json_writer *w, const char *key, double value) {
     ot_string_append_text(&w->out, isfinite(value) ? text : "null");
 }
 
-/* A parsed real: as short as reads back to the same bits, and still a real then. */
-static void put_exact_real(struct ot_json_writer *w, const char *key, double value) {
+/* As short as reads back to the same bits, and still a real then. */
+void ot_json_put_exact(struct ot_json_writer *w, const char *key, double value) {
     char text[40];
     for (int digits = 15; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
@@ -184,7 +184,7 @@ void ot_json_put_value(struct ot_json_writer *w, const char *key, const struct o
         ot_json_put_int(w, key, ot_json_int(value, 0));
         break;
     case OT_JSON_REAL:
-        put_exact_real(w, key, ot_json_real(value, 0));
+        ot_json_put_exact(w, key, ot_json_real(value, 0));
         break;
     case OT_JSON_STRING:
         text = ot_json_string(value, &bytes);

@@ -2,7 +2,11 @@
  *
  * One JSON object: format and library version, when and on what it was made; where the run was (step, Adam's
  * step, loss scale, data position, evaluations); and what it was a run of: the effective options, the model's
- * shape, and a fingerprint of the data. Reals are written so that the same bits are read back.
+ * shape, and a fingerprint of the data. Reals are written so that the same bits are read back; a loss that is
+ * not finite becomes null, and NaN when it is read.
+ *
+ * Decoding trusts nothing: every value has its bounds. Keys that it does not know are passed over, so that
+ * what a later version adds, and does not call another format, stays readable.
  */
 #ifndef OT_CHECKPOINT_RECORD_H
 #define OT_CHECKPOINT_RECORD_H
@@ -11,7 +15,7 @@
 #include "src/base/json.h"
 #include "src/data/batch.h"
 
-enum { OT_CHECKPOINT_FORMAT = 1 };
+enum { OT_CHECKPOINT_FORMAT = 1, OT_RECORD_MAX_BYTES = 4 << 20 };
 
 /* Whether two files of rows, read in the same way, give the same tokens in the same order. */
 struct ot_data_print {
@@ -31,9 +35,11 @@ struct ot_checkpoint_record {
     double first_eval, last_eval, best_eval;
     struct ot_data_print data, eval_data;
     char library[32], device[128];
-    char made[32];           /* "2026-11-21T09:30:00Z" */
-    struct ot_json *options; /* as ot_options_put_json wrote it; owned where the record was read */
-    struct ot_json *model;   /* ot_model_config, key by key; likewise */
+    char made[32]; /* "2026-11-21T09:30:00Z" */
+    /* Objects; NULL is written as an empty one. */
+    const struct ot_json *options; /* as ot_options_put_json wrote it */
+    const struct ot_json *model;   /* the config.json that ot_model_config_write makes of it */
+    struct ot_json *tree;          /* of a record that was read: owned, those two lie in it */
 };
 
 /* The caller frees the text. Errors: OT_E_BUDGET. */

@@ -1,0 +1,209 @@
+#include "src/checkpoint/record.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+/* What a JSON reader of any language holds exactly, and no sum of a few of them overflows. */
+#define COUNT_MAX (INT64_C(1) << 53)
+
+/* ---- writing ---- */
+
+static void put_progress(const struct ot_checkpoint_record *r, struct ot_json_writer *w) {
+    ot_json_begin_object(w, "progress");
+    ot_json_put_int(w, "step", r->progress.step);
+    ot_json_put_int(w, "adam_step", r->progress.adam_step);
+    ot_json_put_exact(w, "loss_scale", (double)r->progress.loss_scale);
+    ot_json_put_int(w, "scaled_steps", r->progress.scaled_steps);
+    ot_json_end_object(w);
+    ot_json_begin_object(w, "position");
+    ot_json_put_int(w, "epoch", r->position.epoch);
+    ot_json_put_int(w, "sequence", r->position.sequence);
+    ot_json_end_object(w);
+    ot_json_begin_object(w, "run");
+    ot_json_put_int(w, "steps", r->steps);
+    ot_json_put_int(w, "tokens", r->tokens);
+    ot_json_put_exact(w, "seconds", r->seconds);
+    ot_json_put_int(w, "log_bytes", r->log_bytes);
+    ot_json_end_object(w);
+}
+
+static void put_eval(const struct ot_checkpoint_record *r, struct ot_json_writer *w) {
+    if (!r->has_eval)
+        return;
+    ot_json_begin_object(w, "eval");
+    ot_json_put_exact(w, "first_loss", r->first_eval);
+    ot_json_put_int(w, "last_step", r->eval_step);
+    ot_json_put_exact(w, "last_loss", r->last_eval);
+    ot_json_put_int(w, "best_step", r->best_step);
+    ot_json_put_exact(w, "best_loss", r->best_eval);
+    ot_json_end_object(w);
+}
+
+static void put_print(const char *key, const struct ot_data_print *print, struct ot_json_writer *w) {
+    ot_json_begin_object(w, key);
+    ot_json_put_int(w, "rows", print->rows);
+    ot_json_put_int(w, "tokens", print->tokens);
+    ot_json_put_int(w, "trained_tokens", print->trained_tokens);
+    ot_json_put_int(w, "crc", print->crc);
+    ot_json_end_object(w);
+}
+
+static void put_object(const char *key, const struct ot_json *object, struct ot_json_writer *w) {
+    if (object) {
+        ot_json_put_value(w, key, object);
+        return;
+    }
+    ot_json_begin_object(w, key);
+    ot_json_end_object(w);
+}
+
+int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char **text, size_t *bytes) {
+    struct ot_json_writer w = {.indent = 0};
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_int(&w, "format", OT_CHECKPOINT_FORMAT);
+    ot_json_put_text(&w, "library", record->library);
+    ot_json_put_text(&w, "made", record->made);
+    ot_json_put_text(&w, "device", record->device);
+    put_progress(record, &w);
+    put_eval(record, &w);
+    put_print("data", &record->data, &w);
+    put_print("eval_data", &record->eval_data, &w);
+    put_object("options", record->options, &w);
+    put_object("model", record->model, &w);
+    ot_json_end_object(&w);
+    return ot_json_writer_take(&w, text, bytes);
+}
+
+/* ---- reading ---- */
+
+static int need_object(const struct ot_json *parent, const char *where, const char *key,
+                       const struct ot_json **out) {
+    *out = ot_json_get(parent, key);
+    if (ot_json_type(*out) == OT_JSON_OBJECT)
+        return 0;
+    return ot_fail(OT_E_INPUT, "%s: '%s' is %s, not an object", where, key,
+                   *out ? ot_json_type_name(ot_json_type(*out)) : "missing");
+}
+
+static int need_count(const struct ot_json *object, const char *where, const char *key, int64_t *out) {
+    return ot_json_need_int(object, where, key, true, 0, COUNT_MAX, out);
+}
+
+/* Absent where it was not finite. */
+static int need_loss(const struct ot_json *object, const char *where, const char *key, double *out) {
+    *out = NAN;
+    return ot_json_need_real(object, where, key, false, -DBL_MAX, DBL_MAX, out);
+}
+
+/* These are for people: what would drive a terminal does not come through. */
+static int need_line(const struct ot_json *object, const char *where, const char *key, char *out,
+                     size_t capacity) {
+    const char *text;
+    OT_TRY(ot_json_need_string(object, where, key, true, &text));
+    size_t bytes = strlen(text);
+    if (bytes >= capacity)
+        return ot_fail(OT_E_INPUT, "%s: '%s' has %zu bytes; at most %zu are meant", where, key, bytes,
+                       capacity - 1);
+    memcpy(out, text, bytes + 1);
+    ot_string_keep_line(out);
+    return 0;
+}
+
+static int take_format(const struct ot_json *tree, const char *where, struct ot_checkpoint_record *out) {
+    int64_t format;
+    OT_TRY(ot_json_need_int(tree, where, "format", true, 1, INT32_MAX, &format));
+    OT_TRY(need_line(tree, where, "library", out->library, sizeof out->library));
+    if (format > OT_CHECKPOINT_FORMAT)
+        return ot_fail(OT_E_INPUT,
+                       "%s: is of format %lld, by offload-train %s; this is %s, which reads up to format %d: "
+                       "take a newer one",
+                       where, (long long)format, out->library, OT_VERSION, OT_CHECKPOINT_FORMAT);
+    OT_TRY(need_line(tree, where, "made", out->made, sizeof out->made));
+    return need_line(tree, where, "device", out->device, sizeof out->device);
+}
+
+static int take_progress(const struct ot_json *tree, const char *where, struct ot_engine_progress *out) {
+    const struct ot_json *object;
+    double scale;
+    OT_TRY(need_object(tree, where, "progress", &object));
+    OT_TRY(need_count(object, where, "step", &out->step));
+    OT_TRY(ot_json_need_int(object, where, "adam_step", true, 0, out->step, &out->adam_step));
+    OT_TRY(ot_json_need_real(object, where, "loss_scale", true, FLT_MIN, FLT_MAX, &scale));
+    out->loss_scale = (float)scale;
+    return ot_json_need_int(object, where, "scaled_steps", true, 0, out->step, &out->scaled_steps);
+}
+
+static int take_run(const struct ot_json *tree, const char *where, struct ot_checkpoint_record *out) {
+    const struct ot_json *object;
+    OT_TRY(need_object(tree, where, "position", &object));
+    OT_TRY(need_count(object, where, "epoch", &out->position.epoch));
+    OT_TRY(need_count(object, where, "sequence", &out->position.sequence));
+    OT_TRY(need_object(tree, where, "run", &object));
+    OT_TRY(need_count(object, where, "steps", &out->steps));
+    OT_TRY(need_count(object, where, "tokens", &out->tokens));
+    OT_TRY(ot_json_need_real(object, where, "seconds", true, 0, DBL_MAX, &out->seconds));
+    return need_count(object, where, "log_bytes", &out->log_bytes);
+}
+
+static int take_eval(const struct ot_json *tree, const char *where, struct ot_checkpoint_record *out) {
+    const struct ot_json *object;
+    out->has_eval = ot_json_get(tree, "eval") != NULL;
+    if (!out->has_eval)
+        return 0;
+    OT_TRY(need_object(tree, where, "eval", &object));
+    OT_TRY(need_loss(object, where, "first_loss", &out->first_eval));
+    OT_TRY(need_count(object, where, "last_step", &out->eval_step));
+    OT_TRY(need_loss(object, where, "last_loss", &out->last_eval));
+    OT_TRY(need_count(object, where, "best_step", &out->best_step));
+    return need_loss(object, where, "best_loss", &out->best_eval);
+}
+
+static int take_print(const struct ot_json *tree, const char *where, const char *key,
+                      struct ot_data_print *out) {
+    const struct ot_json *object;
+    int64_t crc;
+    OT_TRY(need_object(tree, where, key, &object));
+    OT_TRY(need_count(object, where, "rows", &out->rows));
+    OT_TRY(need_count(object, where, "tokens", &out->tokens));
+    OT_TRY(ot_json_need_int(object, where, "trained_tokens", true, 0, out->tokens, &out->trained_tokens));
+    OT_TRY(ot_json_need_int(object, where, "crc", true, 0, UINT32_MAX, &crc));
+    out->crc = (uint32_t)crc;
+    return 0;
+}
+
+static int take_all(const char *where, struct ot_checkpoint_record *out) {
+    const struct ot_json *tree = out->tree;
+    if (ot_json_type(tree) != OT_JSON_OBJECT)
+        return ot_fail(OT_E_INPUT, "%s: is %s, not an object", where, ot_json_type_name(ot_json_type(tree)));
+    OT_TRY(take_format(tree, where, out));
+    OT_TRY(take_progress(tree, where, &out->progress));
+    OT_TRY(take_run(tree, where, out));
+    OT_TRY(take_eval(tree, where, out));
+    OT_TRY(take_print(tree, where, "data", &out->data));
+    OT_TRY(take_print(tree, where, "eval_data", &out->eval_data));
+    OT_TRY(need_object(tree, where, "options", &out->options));
+    return need_object(tree, where, "model", &out->model);
+}
+
+int ot_checkpoint_record_decode(const char *text, size_t bytes, const char *where,
+                                struct ot_checkpoint_record *out) {
+    *out = (struct ot_checkpoint_record){0};
+    if (bytes > OT_RECORD_MAX_BYTES)
+        return ot_fail(OT_E_INPUT, "%s: larger than the %d bytes that it may have", where,
+                       OT_RECORD_MAX_BYTES);
+    int rc = ot_json_parse(text, bytes, where, &out->tree);
+    if (rc == 0)
+        rc = take_all(where, out);
+    if (rc < 0)
+        ot_checkpoint_record_free(out);
+    return rc;
+}
+
+void ot_checkpoint_record_free(struct ot_checkpoint_record *record) {
+    ot_json_free(record->tree);
+    *record = (struct ot_checkpoint_record){0};
+}

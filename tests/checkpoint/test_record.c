@@ -1,0 +1,234 @@
+#include "tests/support/check.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/checkpoint/record.h"
+#include "tests/support/damage.h"
+
+static struct ot_json *parse(const char *text) {
+    struct ot_json *root;
+    check_ok(ot_json_parse(text, strlen(text), "doc", &root));
+    return root;
+}
+
+/* Every field with a value of its own. */
+static struct ot_checkpoint_record sample(void) {
+    return (struct ot_checkpoint_record){
+        .progress = {.step = 120, .adam_step = 117, .loss_scale = 32768.0f, .scaled_steps = 60},
+        .position = {.epoch = 2, .sequence = 31},
+        .steps = 500,
+        .tokens = INT64_C(7864320123),
+        .seconds = 0.1 + 0.2,
+        .log_bytes = 4711,
+        .has_eval = true,
+        .eval_step = 100,
+        .best_step = 80,
+        .first_eval = 1.0 / 3.0,
+        .last_eval = 0x1.fffffffffffffp-1,
+        .best_eval = 5e-324,
+        .data = {.rows = 77, .tokens = 9001, .trained_tokens = 4000, .crc = 0xfffffffeu},
+        .eval_data = {.rows = 3, .tokens = 200, .trained_tokens = 200, .crc = 1},
+        .library = "0.1.0",
+        .device = "NVIDIA \"H100\" é",
+        .made = "2026-11-21T09:30:00Z",
+    };
+}
+
+static void check_same(const struct ot_checkpoint_record *a, const struct ot_checkpoint_record *b) {
+    assert_int_equal(a->progress.step, b->progress.step);
+    assert_int_equal(a->progress.adam_step, b->progress.adam_step);
+    assert_memory_equal(&a->progress.loss_scale, &b->progress.loss_scale, sizeof(float));
+    assert_int_equal(a->progress.scaled_steps, b->progress.scaled_steps);
+    assert_int_equal(a->position.epoch, b->position.epoch);
+    assert_int_equal(a->position.sequence, b->position.sequence);
+    assert_int_equal(a->steps, b->steps);
+    assert_int_equal(a->tokens, b->tokens);
+    assert_memory_equal(&a->seconds, &b->seconds, sizeof(double));
+    assert_int_equal(a->log_bytes, b->log_bytes);
+    assert_int_equal(a->has_eval, b->has_eval);
+    assert_int_equal(a->eval_step, b->eval_step);
+    assert_int_equal(a->best_step, b->best_step);
+    assert_memory_equal(&a->first_eval, &b->first_eval, sizeof(double));
+    assert_memory_equal(&a->last_eval, &b->last_eval, sizeof(double));
+    assert_memory_equal(&a->best_eval, &b->best_eval, sizeof(double));
+    assert_memory_equal(&a->data, &b->data, sizeof a->data);
+    assert_memory_equal(&a->eval_data, &b->eval_data, sizeof a->eval_data);
+    assert_string_equal(a->library, b->library);
+    assert_string_equal(a->device, b->device);
+    assert_string_equal(a->made, b->made);
+}
+
+static void round_trip(const struct ot_checkpoint_record *record, struct ot_checkpoint_record *out) {
+    char *text;
+    size_t bytes;
+    check_ok(ot_checkpoint_record_encode(record, &text, &bytes));
+    check_ok(ot_checkpoint_record_decode(text, bytes, "checkpoint.json", out));
+    free(text);
+}
+
+static void test_what_was_written_is_read(void **state) {
+    (void)state;
+    struct ot_checkpoint_record record = sample(), read;
+    struct ot_json *options = parse("{\"lr\": 0.1, \"steps\": 500, \"nvme\": [\"/mnt/a\"]}");
+    struct ot_json *model = parse("{\"model_type\": \"llama\", \"rope_theta\": 10000.0}");
+    record.options = options;
+    record.model = model;
+    round_trip(&record, &read);
+    check_same(&record, &read);
+    assert_true(ot_json_real(ot_json_get(read.options, "lr"), 0) == 0.1);
+    assert_int_equal(ot_json_int(ot_json_get(read.options, "steps"), 0), 500);
+    assert_string_equal(ot_json_string(ot_json_at(ot_json_get(read.options, "nvme"), 0), NULL), "/mnt/a");
+    assert_int_equal(ot_json_type(ot_json_get(read.model, "rope_theta")), OT_JSON_REAL);
+    ot_checkpoint_record_free(&read);
+    assert_null(read.tree);
+    ot_json_free(options);
+    ot_json_free(model);
+}
+
+/* Bits of every exponent, sign and length of fraction. */
+static void test_reals_keep_their_bits(void **state) {
+    (void)state;
+    struct ot_checkpoint_record record = sample(), read;
+    for (uint64_t i = 1; i <= 3000; i++) {
+        uint64_t bits = i * 0x9e3779b97f4a7c15u;
+        memcpy(&record.last_eval, &bits, sizeof bits);
+        if (!isfinite(record.last_eval))
+            continue;
+        record.seconds = fabs(record.last_eval);
+        record.progress.loss_scale = ldexpf(1.0f, (int)(i % 250) - 125);
+        round_trip(&record, &read);
+        check_same(&record, &read);
+        ot_checkpoint_record_free(&read);
+    }
+    record.last_eval = -0.0;
+    round_trip(&record, &read);
+    assert_true(signbit(read.last_eval));
+    ot_checkpoint_record_free(&read);
+}
+
+static void test_without_evaluation_or_with_one_that_is_not_finite(void **state) {
+    (void)state;
+    struct ot_checkpoint_record record = sample(), read;
+    record.last_eval = INFINITY;
+    record.best_eval = NAN;
+    round_trip(&record, &read);
+    assert_true(isnan(read.last_eval) && isnan(read.best_eval) && read.first_eval == record.first_eval);
+    ot_checkpoint_record_free(&read);
+    record.has_eval = false;
+    round_trip(&record, &read);
+    assert_false(read.has_eval);
+    ot_checkpoint_record_free(&read);
+}
+
+/* One value of a good record put in another's place. */
+static void check_refused(const char *old, const char *new, const char *words) {
+    struct ot_checkpoint_record record = sample(), read;
+    char *text, changed[4096];
+    size_t bytes;
+    check_ok(ot_checkpoint_record_encode(&record, &text, &bytes));
+    char *at = strstr(text, old);
+    assert_non_null(at);
+    int n = snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old));
+    assert_true(n > 0 && (size_t)n < sizeof changed);
+    check_fails(ot_checkpoint_record_decode(changed, (size_t)n, "c.json", &read), OT_E_INPUT, words);
+    assert_non_null(strstr(ot_error_text(), "c.json: "));
+    assert_null(read.tree);
+    free(text);
+}
+
+static void test_bounds(void **state) {
+    (void)state;
+    check_refused("\"step\": 120", "\"step\": -1", "'step' is -1");
+    check_refused("\"step\": 120", "\"step\": 9007199254740993", "'step'");
+    check_refused("\"step\": 120", "\"step\": 120.5", "'step'");
+    check_refused("\"adam_step\": 117", "\"adam_step\": 121", "'adam_step' is 121");
+    check_refused("\"scaled_steps\": 60", "\"scaled_steps\": 1000", "'scaled_steps'");
+    check_refused("32768.0", "0", "'loss_scale'");
+    check_refused("32768.0", "1e39", "'loss_scale'");
+    check_refused("32768.0", "null", "'loss_scale' is missing");
+    check_refused("\"sequence\": 31", "\"other\": 31", "'sequence' is missing");
+    check_refused("\"crc\": 4294967294", "\"crc\": 4294967296", "'crc'");
+    check_refused("\"trained_tokens\": 4000", "\"trained_tokens\": 9002", "'trained_tokens'");
+    check_refused("\"seconds\": 0.3", "\"seconds\": -0.3", "'seconds'");
+    check_refused("\"last_step\": 100", "\"last_step\": \"x\"", "'last_step'");
+    check_refused("\"eval\": {", "\"eval\": 1, \"else\": {", "'eval' is an integer");
+    check_refused("\"options\": {}", "\"options\": []", "'options' is an array, not an object");
+    check_refused("\"options\": {}", "\"options\": null", "'options' is missing");
+    check_refused("\"model\": {}", "\"other\": {}", "'model' is missing");
+    check_refused("2026-11-21T09:30:00Z", "2026-11-21T09:30:00.0000000000000Z", "'made' has 34 bytes");
+    check_refused("\"format\": 1", "\"format\": 0", "'format' is 0");
+    check_refused("\"format\": 1", "\"format\": 2", "format 2, by offload-train 0.1.0; this is");
+    check_refused("{\n", "[{\n", "");
+}
+
+static void test_unknown_keys_are_passed_over(void **state) {
+    (void)state;
+    static const char extra[] = "{\"later\": [1, {\"x\": null}], \"format\": 7,";
+    struct ot_checkpoint_record record = sample(), read;
+    char *text, changed[4096];
+    size_t bytes;
+    check_ok(ot_checkpoint_record_encode(&record, &text, &bytes));
+    int n = snprintf(changed, sizeof changed, "%s%s", extra, text + 1); /* the later "format" counts */
+    check_ok(ot_checkpoint_record_decode(changed, (size_t)n, "c.json", &read));
+    check_same(&record, &read);
+    ot_checkpoint_record_free(&read);
+    free(text);
+}
+
+static void test_control_characters_do_not_come_through(void **state) {
+    (void)state;
+    struct ot_checkpoint_record record = sample(), read;
+    strcpy(record.device, "a\033[2Jb\nc");
+    round_trip(&record, &read);
+    assert_string_equal(read.device, "a [2Jb c");
+    ot_checkpoint_record_free(&read);
+}
+
+static void test_other_documents(void **state) {
+    (void)state;
+    struct ot_checkpoint_record read;
+    check_fails(ot_checkpoint_record_decode("[]", 2, "c.json", &read), OT_E_INPUT, "is an array, not an");
+    check_fails(ot_checkpoint_record_decode("", 0, "c.json", &read), OT_E_INPUT, "c.json");
+    char *large = calloc(1, OT_RECORD_MAX_BYTES + 1);
+    check_fails(ot_checkpoint_record_decode(large, OT_RECORD_MAX_BYTES + 1, "c.json", &read), OT_E_INPUT,
+                "larger than");
+    free(large);
+}
+
+static void test_damage(void **state) {
+    (void)state;
+    struct ot_checkpoint_record record = sample(), read;
+    char *text, changed[8192];
+    size_t bytes;
+    int refused = 0;
+    check_ok(ot_checkpoint_record_encode(&record, &text, &bytes));
+    for (uint64_t round = 0; round < 3000; round++) {
+        struct dice dice = {.round = round};
+        memcpy(changed, text, bytes);
+        size_t n = damage_text(&dice, changed, bytes, sizeof changed);
+        int rc = ot_checkpoint_record_decode(changed, n, "c.json", &read);
+        assert_true(rc == 0 || rc == -OT_E_INPUT);
+        refused += rc < 0;
+        ot_checkpoint_record_free(&read);
+    }
+    assert_in_range(refused, 1000, 2999);
+    free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_was_written_is_read),
+        cmocka_unit_test(test_reals_keep_their_bits),
+        cmocka_unit_test(test_without_evaluation_or_with_one_that_is_not_finite),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_unknown_keys_are_passed_over),
+        cmocka_unit_test(test_control_characters_do_not_come_through),
+        cmocka_unit_test(test_other_documents),
+        cmocka_unit_test(test_damage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
