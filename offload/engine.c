@@ -107,6 +107,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
         return ot_fail(OT_E_BUDGET, "no memory for the engine");
     en->chain = *config->chain;
     en->optimizer = config->optimizer;
+    en->skip_spikes = config->skip_spikes;
     en->device = config->device;
     en->ops = ot_device_ops(config->device);
     OT_TRY_GOTO(copy_plan(en, config->plan), rc, out);
@@ -271,13 +272,14 @@ void ot_engine_get_progress(const struct ot_engine *en, struct ot_engine_progres
     *out = (struct ot_engine_progress){.step = en->collected,
                                        .adam_step = en->control.adam_step,
                                        .loss_scale = ot_engine_loss_scale(en),
-                                       .scaled_steps = en->control.scaled_steps};
+                                       .scaled_steps = en->control.scaled_steps,
+                                       .losses = en->control.losses};
 }
 
 void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progress *progress) {
     en->submitted = en->collected = progress->step;
-    en->control =
-        (struct ot_engine_control){.adam_step = progress->adam_step, .scaled_steps = progress->scaled_steps};
+    en->control = (struct ot_engine_control){
+        .adam_step = progress->adam_step, .scaled_steps = progress->scaled_steps, .losses = progress->losses};
     if (en->chain.dtype == OT_F16)
         *(float *)ot_engine_at(en, en->layout.control) = progress->loss_scale;
 }

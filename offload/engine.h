@@ -12,6 +12,10 @@
  * fp16 training scales the loss, so that small gradients stay above what fp16 can hold, and adapts the scale
  * to what overflows: a step that does is skipped as a whole, so clipping must be on.
  *
+ * A SPIKE is a step whose loss lies far above those before it. Spikes are told from a running mean and
+ * variance of the loss (engine_decide.c has the numbers) and change nothing, unless skip_spikes asks that
+ * they be skipped like steps whose gradient is not finite.
+ *
  * Threads: one thread drives an engine. The engine owns its lanes and pools.
  */
 #ifndef OT_OFFLOAD_ENGINE_H
@@ -44,6 +48,9 @@ struct ot_engine_config {
     const struct ot_topology *topology; /* where threads are bound; outlives the engine; NULL: nowhere */
     uint64_t delay_seed;                /* test seam: not 0 delays the executor's own threads at random */
     double stall_seconds; /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
+    /* With clipping: steps whose loss is more than so many standard deviations above its running mean are
+     * skipped; 0: none. */
+    double skip_spikes;
 };
 
 /* Allocates everything, reserves the disks' space, verifies the schedule, starts the lanes. Parameters are
@@ -71,15 +78,26 @@ struct ot_step_input {
     float lr;
 };
 
+/* Why a step was skipped as a whole: nothing was changed, the optimizer's step count neither. */
+enum ot_skip {
+    OT_SKIP_NONE,     /* it was not */
+    OT_SKIP_LOSS,     /* the loss was not finite */
+    OT_SKIP_GRADIENT, /* the loss was finite, the norm of the gradient was not */
+    OT_SKIP_OVERFLOW, /* fp16: there was no room for the gradient; the loss scale has been halved */
+    OT_SKIP_SPIKE
+};
+const char *ot_skip_name(enum ot_skip skip); /* "loss", "gradient", "overflow", "spike"; "none" */
+
 struct ot_step_result {
     int64_t step;     /* counts from 1, or on from what ot_engine_set_progress said */
     double loss;      /* mean over the step's trained tokens */
     double grad_norm; /* global, before clipping */
     double clipped_norm;
     float loss_scale; /* that the step's gradients were computed with (fp16); 1 in other dtypes */
-    /* The norm was not finite, or in fp16 too large: nothing was changed, the optimizer's step count neither.
-     */
-    bool skipped;
+    enum ot_skip skipped;
+    bool spike;     /* skipped or not */
+    int bad_micro;  /* the first micro-batch whose loss was not finite; -1: none */
+    int bad_slab;   /* in backward's order, the first slab whose gradient was not finite; -1: none */
     double seconds; /* from the previous step's result (or this step's start, if later) to this one's */
 };
 
@@ -126,6 +144,12 @@ int ot_engine_get(struct ot_engine *engine, enum ot_slab_kind kind, int slab, in
 /* The accumulated gradient of the last step, fp32, before clipping (test seam; needs plan.keep_grads). */
 int ot_engine_get_grad(struct ot_engine *engine, int slab, int64_t first, int64_t n, float *values);
 
+/* Of the losses so far, the latest weighing most. */
+struct ot_loss_stats {
+    double mean, variance;
+    int64_t n; /* losses that went in */
+};
+
 /* What decisions carry from one step to the next: with the slabs, all that a run needs to go on with the same
  * bits. */
 struct ot_engine_progress {
@@ -133,6 +157,7 @@ struct ot_engine_progress {
     int64_t adam_step;    /* steps taken, skipped ones not counted */
     float loss_scale;     /* fp16: of the next step; 1 in other dtypes */
     int64_t scaled_steps; /* fp16: steps since it last changed */
+    struct ot_loss_stats losses;
 };
 void ot_engine_get_progress(const struct ot_engine *engine, struct ot_engine_progress *out);
 void ot_engine_set_progress(struct ot_engine *engine, const struct ot_engine_progress *progress);

@@ -1,5 +1,5 @@
-/* What the engine's own files share (engine.c, engine_tasks.c, engine_nvme.c, engine_params.c). Internal to
- * offload/. */
+/* What the engine's own files share (engine.c, engine_tasks.c, engine_decide.c, engine_nvme.c,
+ * engine_params.c). Internal to offload/. */
 #ifndef OT_OFFLOAD_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_STATE_H
 
@@ -24,6 +24,7 @@ struct ot_engine_control {
     int64_t deciding;     /* the step that the two flags belong to */
     bool skip, updated;   /* without clipping: a slab was not finite; a slab was updated */
     int64_t scaled_steps; /* fp16: steps since the loss scale last changed */
+    struct ot_loss_stats losses;
 };
 
 /* An extent in host memory between steps, where the host's own code reads and changes it: in a slot, which is
@@ -39,6 +40,7 @@ struct ot_engine {
     struct ot_chain chain; /* a copy; what it points to is the caller's */
     struct ot_plan plan;
     struct ot_optimizer_config optimizer;
+    double skip_spikes; /* 0: none */
     struct ot_device *device;
     const struct ot_ops *ops;
     struct ot_layout layout;
@@ -68,6 +70,11 @@ static inline void *ot_engine_at(const struct ot_engine *engine, int buffer) {
     return engine->tier_memory[b->tier] + b->offset;
 }
 
+/* The buffer of a parity pair that this step uses. */
+static inline void *ot_engine_at_parity(const struct ot_engine *engine, int first_of_pair, int64_t step) {
+    return ot_engine_at(engine, first_of_pair + (int)(step & 1));
+}
+
 /* The next decision's. Only decisions change it, and only they and the host's own code between steps ask. */
 static inline float ot_engine_loss_scale(const struct ot_engine *engine) {
     return engine->chain.dtype == OT_F16 ? *(const float *)ot_engine_at(engine, engine->layout.control) : 1;
@@ -75,6 +82,8 @@ static inline float ot_engine_loss_scale(const struct ot_engine *engine) {
 
 /* The executor's callback (engine_tasks.c). */
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
+/* Of DECIDE tasks (engine_decide.c). Errors: OT_E_NUMERIC. */
+int ot_engine_decide(struct ot_engine *engine, const struct ot_task *task, int64_t step);
 
 /* Nvme (engine_nvme.c). The store of the layout's extents; nothing where it has none. Errors: OT_E_INTERNAL
  * (no directories), as ot_store_open. */

@@ -1,6 +1,5 @@
 /* What each task of a schedule does. */
 #include <assert.h>
-#include <math.h>
 #include <string.h>
 
 #include "kernels/adamw.h"
@@ -9,11 +8,6 @@
 
 static struct ot_engine_step *step_of(struct ot_engine *en, int64_t step) {
     return &en->steps[step & 1];
-}
-
-/* The buffer of a parity pair that this step uses. */
-static void *at_parity(const struct ot_engine *en, int first_of_pair, int64_t step) {
-    return ot_engine_at(en, first_of_pair + (int)(step & 1));
 }
 
 static size_t weight_bytes(const struct ot_engine *en, int64_t n) {
@@ -67,7 +61,8 @@ static size_t batch_offset(const struct ot_engine *en, int micro, int field) {
 
 static void batch_in(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     size_t bytes = batch_offset(en, step_of(en, step)->n_micro, 0) * sizeof(int32_t);
-    ot_lane_copy(lane, OT_COPY_H2D, at_parity(en, task->to, step), at_parity(en, task->from, step), bytes);
+    ot_lane_copy(lane, OT_COPY_H2D, ot_engine_at_parity(en, task->to, step),
+                 ot_engine_at_parity(en, task->from, step), bytes);
 }
 
 /* One slab's squared norm (task->slab), or the losses and all the norms that are not out yet. */
@@ -78,13 +73,13 @@ static void result_out(struct ot_engine *en, const struct ot_task *task, int64_t
         first = (size_t)task->slab;
         end = first + 1;
     }
-    double *to = at_parity(en, task->to, step);
+    double *to = ot_engine_at_parity(en, task->to, step);
     const double *from = ot_engine_at(en, task->from);
     ot_lane_copy(lane, OT_COPY_D2H, to + first, from + first, (end - first) * sizeof(double));
 }
 
 static void params_in(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
-    const struct ot_adamw_step *from = at_parity(en, task->from, step);
+    const struct ot_adamw_step *from = ot_engine_at_parity(en, task->from, step);
     struct ot_adamw_step *to = ot_engine_at(en, task->to);
     ot_lane_copy(lane, OT_COPY_H2D, to + task->slab, from + task->slab, sizeof *from);
 }
@@ -95,7 +90,7 @@ static void scale_in(struct ot_engine *en, const struct ot_task *task, struct ot
 
 static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     int64_t n = en->pass == OT_PASS_DECODE ? en->chain.vocab : step_of(en, step)->micro_tokens[0];
-    ot_lane_copy(lane, OT_COPY_D2H, at_parity(en, task->to, step), ot_engine_at(en, task->from),
+    ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at_parity(en, task->to, step), ot_engine_at(en, task->from),
                  (size_t)n * sizeof(float));
 }
 
@@ -104,7 +99,7 @@ static void loss_out(struct ot_engine *en, const struct ot_task *task, int64_t s
 static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane,
                      struct ot_block_run *run) {
     const struct ot_engine_step *st = step_of(en, step);
-    const int32_t *batch = at_parity(en, en->layout.batch_gpu[0], step);
+    const int32_t *batch = ot_engine_at_parity(en, en->layout.batch_gpu[0], step);
     *run = (struct ot_block_run){
         .lane = lane,
         .dtype = en->chain.dtype,
@@ -210,129 +205,6 @@ static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct
 static void grad_keep(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     size_t bytes = (size_t)en->chain.slabs[task->slab].n_params * sizeof(float);
     ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
-}
-
-/* ---- decisions ---- */
-
-/* The numbers of update number t; torch.optim.AdamW's bias corrections, in double, rounded once. */
-static struct ot_adamw_step adamw_step(const struct ot_engine *en, const struct ot_engine_step *st, int64_t t,
-                                       double scale, bool skip) {
-    const struct ot_optimizer_config *o = &en->optimizer;
-    return (struct ot_adamw_step){.lr = st->lr,
-                                  .beta1 = o->beta1,
-                                  .beta2 = o->beta2,
-                                  .eps = o->eps,
-                                  .weight_decay = o->weight_decay,
-                                  .bias1 = (float)(1 - pow((double)o->beta1, (double)t)),
-                                  .bias2_sqrt = (float)sqrt(1 - pow((double)o->beta2, (double)t)),
-                                  .grad_scale = (float)scale,
-                                  .skip = skip};
-}
-
-/* Over all trained parameters, without the loss scale. */
-static double global_norm(const struct ot_engine *en, const double *results) {
-    double squares = 0;
-    for (int s = 0; s < en->chain.n_slabs; s++)
-        squares += results[s];
-    return sqrt(squares) / (double)ot_engine_loss_scale(en);
-}
-
-/* In fp16 the sums may be finite and yet have no room in the storage dtype. A slab's norm bounds each of its
- * gradients. */
-static bool has_overflowed(const struct ot_engine *en, const double *results) {
-    const double largest = 65504.0;
-    bool overflowed = false;
-    for (int s = 0; s < en->chain.n_slabs; s++)
-        overflowed = overflowed || !isfinite(results[s]) ||
-                     (en->chain.dtype == OT_F16 && results[s] > largest * largest);
-    return overflowed;
-}
-
-/* Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", ICLR 2018), with the numbers that
- * torch.amp.GradScaler starts from: half as much after a step that overflowed, twice as much after 2000 steps
- * that did not. Powers of two scale exactly. */
-enum { GROWTH_INTERVAL = 2000 };
-
-static void adapt_loss_scale(struct ot_engine *en, bool overflowed) {
-    float *scale = ot_engine_at(en, en->layout.control);
-    struct ot_engine_control *c = &en->control;
-    c->scaled_steps++;
-    if (overflowed && *scale > 1)
-        *scale /= 2;
-    else if (!overflowed && c->scaled_steps >= GROWTH_INTERVAL && *scale < 0x1p24f)
-        *scale *= 2;
-    else
-        return;
-    c->scaled_steps = 0;
-}
-
-/* scale: of the gradients, by clipping. */
-static void finish_step(struct ot_engine *en, const double *results, int64_t step, double scale,
-                        bool skipped) {
-    struct ot_engine_step *st = step_of(en, step);
-    double loss = 0, norm = global_norm(en, results);
-    for (int m = 0; m < st->n_micro; m++)
-        loss += results[en->chain.n_slabs + m];
-    st->result = (struct ot_step_result){.step = step,
-                                         .loss = loss * st->inverse_tokens,
-                                         .grad_norm = norm,
-                                         .clipped_norm = norm * scale,
-                                         .loss_scale = ot_engine_loss_scale(en),
-                                         .skipped = skipped};
-    if (!skipped)
-        en->control.adam_step++;
-}
-
-/* torch.nn.utils.clip_grad_norm_: scale = min(1, clip / (norm + 1e-6)). */
-static void decide_all(struct ot_engine *en, const struct ot_task *task, int64_t step) {
-    const double *results = at_parity(en, task->from, step);
-    struct ot_adamw_step *params = at_parity(en, task->to, step);
-    double norm = global_norm(en, results), scale = en->optimizer.clip / (norm + 1e-6);
-    scale = scale < 1 ? scale : 1;
-    bool skip = has_overflowed(en, results);
-    struct ot_adamw_step numbers = adamw_step(en, step_of(en, step), en->control.adam_step + 1,
-                                              scale / (double)ot_engine_loss_scale(en), skip);
-    for (int s = 0; s < en->chain.n_slabs; s++)
-        params[s] = numbers;
-    finish_step(en, results, step, scale, skip);
-    if (en->chain.dtype == OT_F16)
-        adapt_loss_scale(en, skip);
-}
-
-/* Without clipping: one slab. From the first gradient that is not finite on, the step updates nothing
- * more. */
-static void decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t step) {
-    const double *results = at_parity(en, task->from, step);
-    struct ot_adamw_step *params = at_parity(en, task->to, step);
-    struct ot_engine_control *c = &en->control;
-    if (c->deciding != step)
-        *c = (struct ot_engine_control){.adam_step = c->adam_step, .deciding = step};
-    c->skip = c->skip || !isfinite(results[task->slab]);
-    c->updated = c->updated || !c->skip;
-    params[task->slab] = adamw_step(en, step_of(en, step), c->adam_step + 1, 1, c->skip);
-}
-
-/* Without clipping, after the last slab. */
-static int close_step(struct ot_engine *en, const struct ot_task *task, int64_t step) {
-    const struct ot_engine_control *c = &en->control;
-    bool skipped = c->deciding == step && c->skip;
-    finish_step(en, at_parity(en, task->from, step), step, 1, skipped);
-    if (!skipped || !c->updated)
-        return 0;
-    return ot_fail(OT_E_NUMERIC,
-                   "step %lld: a gradient was not finite after other blocks had been updated (clipping is "
-                   "off, so updates do not wait for the norm): start again with --clip 1.0",
-                   (long long)step);
-}
-
-static int decide(struct ot_engine *en, const struct ot_task *task, int64_t step) {
-    if (task->slab < 0 && !en->plan.clip)
-        return close_step(en, task, step);
-    if (task->slab < 0)
-        decide_all(en, task, step);
-    else
-        decide_slab(en, task, step);
-    return 0;
 }
 
 /* ---- updates ---- */
@@ -463,7 +335,7 @@ enum { UPDATE_CHUNK_PARAMS = 1 << 16 };
 
 static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
-    const struct ot_adamw_step *params = at_parity(en, en->layout.params_host[0], step);
+    const struct ot_adamw_step *params = ot_engine_at_parity(en, en->layout.params_host[0], step);
     struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
     struct ot_adamw part,
         whole = span_update(en, task, params + task->slab, state_off_gpu(en, task), weights_off_gpu(en, task),
@@ -511,7 +383,7 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         result_out(en, task, step, lane);
         break;
     case OT_TASK_DECIDE:
-        return decide(en, task, step);
+        return ot_engine_decide(en, task, step);
     case OT_TASK_PARAMS_IN:
         params_in(en, task, step, lane);
         break;
