@@ -1,0 +1,398 @@
+#include "src/checkpoint/manifest.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/crc32.h"
+#include "src/checkpoint/record.h"
+
+static const char magic[8] = {'O', 'T', 'C', 'K', 'P', 'T', '\r', '\n'};
+
+/* Bytes of each thing in the file; of a file's entry, without its name. */
+enum {
+    MAGIC_BYTES = sizeof magic,
+    HEAD_BYTES = MAGIC_BYTES + 6 * 4 + 8 + 4,
+    SLAB_BYTES = 8,
+    FILE_BYTES = 2 + 8,
+    PART_BYTES = 4 + 8 + 8 + 1 + 4,
+    SPAN_BYTES = 4 + 8 + 4 + 4,
+    CRC_BYTES = 4
+};
+enum { HAS_STATE = 1, HAS_WEIGHTS = 2 };
+enum { MAX_NAME_BYTES = 64 };
+
+/* Parameters of a slab, and bytes of a file: sums and products with what a parameter takes stay in 63
+ * bits. */
+#define MAX_COUNT ((int64_t)1 << 56)
+
+void ot_manifest_free(struct ot_manifest *manifest) {
+    for (int i = 0; manifest->files && i < manifest->n_files; i++)
+        free(manifest->files[i].name);
+    free(manifest->files);
+    free(manifest->slab_params);
+    free(manifest->parts);
+    free(manifest->spans);
+    *manifest = (struct ot_manifest){0};
+}
+
+static int64_t round_up(int64_t bytes) {
+    return (bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+}
+
+/* ---- encoding ---- */
+
+static unsigned char *put(unsigned char *at, int bytes, uint64_t value) {
+    for (int i = 0; i < bytes; i++)
+        at[i] = (unsigned char)(value >> 8 * i);
+    return at + bytes;
+}
+
+static size_t encoded_bytes(const struct ot_manifest *manifest) {
+    size_t bytes = HEAD_BYTES + CRC_BYTES + (size_t)manifest->n_slabs * SLAB_BYTES +
+                   (size_t)manifest->n_parts * PART_BYTES + (size_t)manifest->n_spans * SPAN_BYTES;
+    for (int i = 0; i < manifest->n_files; i++)
+        bytes += FILE_BYTES + strlen(manifest->files[i].name);
+    return bytes;
+}
+
+static unsigned char *put_head(unsigned char *at, const struct ot_manifest *manifest) {
+    memcpy(at, magic, MAGIC_BYTES);
+    at = put(at + MAGIC_BYTES, 4, OT_CHECKPOINT_FORMAT);
+    at = put(at, 4, manifest->dtype);
+    at = put(at, 4, (uint32_t)manifest->n_slabs);
+    at = put(at, 4, (uint32_t)manifest->n_files);
+    at = put(at, 4, (uint32_t)manifest->n_parts);
+    at = put(at, 4, (uint32_t)manifest->n_spans);
+    at = put(at, 8, (uint64_t)manifest->record_bytes);
+    return put(at, 4, manifest->record_crc);
+}
+
+int ot_manifest_encode(const struct ot_manifest *manifest, unsigned char **bytes, size_t *n) {
+    *n = encoded_bytes(manifest);
+    if (*n > OT_MANIFEST_MAX_BYTES)
+        return ot_fail(OT_E_BUDGET, "the manifest of this checkpoint has %zu bytes, at most %d are read", *n,
+                       OT_MANIFEST_MAX_BYTES);
+    unsigned char *at = *bytes = malloc(*n);
+    if (!at)
+        return ot_fail(OT_E_BUDGET, "no memory for the %zu bytes of a checkpoint's manifest", *n);
+    at = put_head(at, manifest);
+    for (int i = 0; i < manifest->n_slabs; i++)
+        at = put(at, 8, (uint64_t)manifest->slab_params[i]);
+    for (int i = 0; i < manifest->n_files; i++) {
+        const struct ot_manifest_file *file = &manifest->files[i];
+        size_t length = strlen(file->name);
+        at = put(at, 2, length);
+        memcpy(at, file->name, length);
+        at = put(at + length, 8, (uint64_t)file->bytes);
+    }
+    for (int64_t i = 0; i < manifest->n_parts; i++) {
+        const struct ot_manifest_part *part = &manifest->parts[i];
+        at = put(at, 4, (uint32_t)part->part.slab);
+        at = put(at, 8, (uint64_t)part->part.first);
+        at = put(at, 8, (uint64_t)part->part.n);
+        at = put(at, 1, (part->part.has_state ? HAS_STATE : 0) | (part->part.has_weights ? HAS_WEIGHTS : 0));
+        at = put(at, 4, (uint32_t)part->n_spans);
+    }
+    for (int64_t i = 0; i < manifest->n_spans; i++) {
+        const struct ot_store_span *span = &manifest->spans[i];
+        at = put(at, 4, (uint32_t)span->file);
+        at = put(at, 8, (uint64_t)span->offset);
+        at = put(at, 4, (uint32_t)span->bytes);
+        at = put(at, 4, span->crc);
+    }
+    at = put(at, 4, ot_crc32(0, *bytes, *n - CRC_BYTES));
+    assert(at == *bytes + *n);
+    return 0;
+}
+
+/* ---- decoding: the bytes ---- */
+
+struct decoder {
+    const unsigned char *bytes;
+    size_t n, at; /* n: where what is to be taken ends */
+    const char *where;
+    struct ot_manifest *out;
+};
+
+#define FAIL_AT(d, place, ...)                                                                               \
+    ot_fail_context(ot_fail(OT_E_INPUT, __VA_ARGS__), "%s: byte %zu", (d)->where, place)
+
+/* The caller knows that they are there. */
+static uint64_t take(struct decoder *d, int bytes) {
+    uint64_t value = 0;
+    assert((size_t)bytes <= d->n - d->at);
+    for (int i = 0; i < bytes; i++)
+        value |= (uint64_t)d->bytes[d->at++] << 8 * i;
+    return value;
+}
+
+/* Magic, checksum and format: what is damaged and what is merely newer are told apart. */
+static int take_frame(struct decoder *d, size_t n) {
+    if (n < HEAD_BYTES + CRC_BYTES || n > OT_MANIFEST_MAX_BYTES)
+        return ot_fail(OT_E_INPUT, "%s: damaged: a manifest cannot have %zu bytes", d->where, n);
+    if (memcmp(d->bytes, magic, MAGIC_BYTES) != 0)
+        return ot_fail(OT_E_INPUT, "%s: not the manifest of a checkpoint, or damaged in its first bytes",
+                       d->where);
+    d->n = n;
+    d->at = n - CRC_BYTES;
+    uint32_t want = (uint32_t)take(d, CRC_BYTES), crc = ot_crc32(0, d->bytes, n - CRC_BYTES);
+    if (crc != want)
+        return ot_fail(OT_E_INPUT, "%s: damaged: its CRC-32 is %08x, and should be %08x", d->where, crc,
+                       want);
+    d->n = n - CRC_BYTES;
+    d->at = MAGIC_BYTES;
+    uint64_t format = take(d, 4);
+    if (format != OT_CHECKPOINT_FORMAT)
+        return ot_fail(OT_E_INPUT,
+                       "%s: of format %u, and this version of offload-train reads format %d; use the version "
+                       "that wrote it",
+                       d->where, (unsigned)format, OT_CHECKPOINT_FORMAT);
+    return 0;
+}
+
+/* Nothing is allocated for what cannot be there. */
+static int take_counts(struct decoder *d) {
+    struct ot_manifest *m = d->out;
+    uint64_t dtype = take(d, 4);
+    if (dtype > OT_F16)
+        return FAIL_AT(d, d->at - 4, "%u is no number format", (unsigned)dtype);
+    uint64_t slabs = take(d, 4), files = take(d, 4), parts = take(d, 4), spans = take(d, 4);
+    uint64_t least = slabs * SLAB_BYTES + files * (FILE_BYTES + 1) + parts * PART_BYTES + spans * SPAN_BYTES;
+    if (slabs == 0 || files > OT_MANIFEST_MAX_FILES || least > d->n - HEAD_BYTES)
+        return FAIL_AT(d, d->at - 16, "%u slabs, %u files, %u parts and %u spans cannot be in %zu bytes",
+                       (unsigned)slabs, (unsigned)files, (unsigned)parts, (unsigned)spans, d->n);
+    uint64_t record_bytes = take(d, 8);
+    if (record_bytes > OT_RECORD_MAX_BYTES)
+        return FAIL_AT(d, d->at - 8, OT_RECORD_NAME " cannot have %llu bytes",
+                       (unsigned long long)record_bytes);
+    m->dtype = (enum ot_dtype)dtype;
+    m->record_bytes = (int64_t)record_bytes;
+    m->record_crc = (uint32_t)take(d, 4);
+    m->slab_params = calloc(slabs, sizeof *m->slab_params);
+    m->files = calloc(files + 1, sizeof *m->files);
+    m->parts = calloc(parts + 1, sizeof *m->parts);
+    m->spans = calloc(spans + 1, sizeof *m->spans);
+    if (!m->slab_params || !m->files || !m->parts || !m->spans)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %u parts and %u spans", d->where, (unsigned)parts,
+                       (unsigned)spans);
+    m->n_slabs = (int)slabs;
+    m->n_files = (int)files;
+    m->n_parts = (int64_t)parts;
+    m->n_spans = (int64_t)spans;
+    return 0;
+}
+
+static int take_slabs(struct decoder *d) {
+    for (int i = 0; i < d->out->n_slabs; i++) {
+        uint64_t params = take(d, 8);
+        if (params == 0 || params > MAX_COUNT)
+            return FAIL_AT(d, d->at - 8, "slab %d cannot have %llu parameters", i,
+                           (unsigned long long)params);
+        d->out->slab_params[i] = (int64_t)params;
+    }
+    return 0;
+}
+
+/* Of those that we write: nothing that leads out of the directory, is hidden, or drives a terminal. */
+static bool is_plain_name(const char *name, size_t length) {
+    static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    if (length == 0 || length > MAX_NAME_BYTES || name[0] == '.')
+        return false;
+    for (size_t i = 0; i < length; i++)
+        if (!name[i] || !strchr(allowed, name[i]))
+            return false;
+    return true;
+}
+
+static int take_files(struct decoder *d) {
+    struct ot_manifest *m = d->out;
+    for (int i = 0; i < m->n_files; i++) {
+        if (d->n - d->at < FILE_BYTES)
+            return FAIL_AT(d, d->at, "it ends before file %d", i);
+        size_t length = (size_t)take(d, 2), at = d->at;
+        if (d->n - d->at < length + 8)
+            return FAIL_AT(d, at, "it ends before file %d", i);
+        const char *name = (const char *)d->bytes + at;
+        if (!is_plain_name(name, length))
+            return FAIL_AT(d, at, "the name of file %d is not one that a checkpoint has", i);
+        m->files[i].name = strndup(name, length);
+        if (!m->files[i].name)
+            return ot_fail(OT_E_BUDGET, "%s: no memory for the names of files", d->where);
+        bool taken =
+            strcmp(m->files[i].name, OT_MANIFEST_NAME) == 0 || strcmp(m->files[i].name, OT_RECORD_NAME) == 0;
+        for (int k = 0; k < i; k++)
+            taken = taken || strcmp(m->files[i].name, m->files[k].name) == 0;
+        if (taken)
+            return FAIL_AT(d, at, "the name of file %d, %s, is another's", i, m->files[i].name);
+        d->at += length;
+        uint64_t bytes = take(d, 8);
+        if (bytes > MAX_COUNT)
+            return FAIL_AT(d, d->at - 8, "%s cannot have %llu bytes", m->files[i].name,
+                           (unsigned long long)bytes);
+        m->files[i].bytes = (int64_t)bytes;
+    }
+    size_t rest = (size_t)m->n_parts * PART_BYTES + (size_t)m->n_spans * SPAN_BYTES;
+    if (d->n - d->at != rest)
+        return FAIL_AT(d, d->at, "%zu bytes are left, and parts and spans take %zu", d->n - d->at, rest);
+    return 0;
+}
+
+static int take_parts(struct decoder *d) {
+    struct ot_manifest *m = d->out;
+    int64_t n_spans = 0;
+    for (int64_t i = 0; i < m->n_parts; i++) {
+        size_t at = d->at;
+        uint64_t slab = take(d, 4), first = take(d, 8), n = take(d, 8), flags = take(d, 1),
+                 spans = take(d, 4);
+        if (slab >= (uint64_t)m->n_slabs)
+            return FAIL_AT(d, at, "part %lld is of slab %u, and there are %d", (long long)i, (unsigned)slab,
+                           m->n_slabs);
+        uint64_t params = (uint64_t)m->slab_params[slab];
+        if (n == 0 || first > params || n > params - first)
+            return FAIL_AT(d, at + 4, "part %lld has parameters that slab %u has not", (long long)i,
+                           (unsigned)slab);
+        if (flags == 0 || flags > (HAS_STATE | HAS_WEIGHTS))
+            return FAIL_AT(d, at + 20, "part %lld has flags %u", (long long)i, (unsigned)flags);
+        if (spans > (uint64_t)(m->n_spans - n_spans))
+            return FAIL_AT(d, at + 21, "part %lld has %u spans, and %lld are left", (long long)i,
+                           (unsigned)spans, (long long)(m->n_spans - n_spans));
+        m->parts[i] = (struct ot_manifest_part){
+            .part = {.slab = (int)slab,
+                     .first = (int64_t)first,
+                     .n = (int64_t)n,
+                     .has_state = flags & HAS_STATE,
+                     .has_weights = flags & HAS_WEIGHTS},
+            .first_span = n_spans,
+            .n_spans = (int)spans,
+        };
+        n_spans += (int64_t)spans;
+    }
+    if (n_spans != m->n_spans)
+        return FAIL_AT(d, d->at, "%lld spans are of no part", (long long)(m->n_spans - n_spans));
+    return 0;
+}
+
+static int take_spans(struct decoder *d) {
+    struct ot_manifest *m = d->out;
+    for (int64_t i = 0; i < m->n_spans; i++) {
+        size_t at = d->at;
+        uint64_t file = take(d, 4), offset = take(d, 8), bytes = take(d, 4), crc = take(d, 4);
+        if (file >= (uint64_t)m->n_files)
+            return FAIL_AT(d, at, "span %lld is of file %u, and there are %d", (long long)i, (unsigned)file,
+                           m->n_files);
+        uint64_t file_bytes = (uint64_t)m->files[file].bytes;
+        if (bytes == 0 || bytes > OT_SPAN_MAX_BYTES || bytes % OT_STORE_ALIGN || offset % OT_STORE_ALIGN ||
+            offset > file_bytes || bytes > file_bytes - offset)
+            return FAIL_AT(d, at + 4, "span %lld, %u bytes at offset %llu, cannot be in %s, which has %llu",
+                           (long long)i, (unsigned)bytes, (unsigned long long)offset, m->files[file].name,
+                           (unsigned long long)file_bytes);
+        m->spans[i] = (struct ot_store_span){
+            .file = (int)file, .offset = (int64_t)offset, .bytes = (int64_t)bytes, .crc = (uint32_t)crc};
+    }
+    return 0;
+}
+
+/* ---- decoding: the whole ---- */
+
+static int check_lengths(const struct ot_manifest *m, const char *where) {
+    for (int64_t i = 0; i < m->n_parts; i++) {
+        const struct ot_manifest_part *part = &m->parts[i];
+        int64_t want = round_up((int64_t)ot_part_bytes(m->dtype, &part->part)), have = 0;
+        for (int64_t s = 0; s < part->n_spans; s++)
+            have += m->spans[part->first_span + s].bytes;
+        if (part->n_spans > 0 && have != want)
+            return ot_fail(OT_E_INPUT, "%s: part %lld has %lld bytes, and should have %lld", where,
+                           (long long)i, (long long)have, (long long)want);
+    }
+    return 0;
+}
+
+/* A stretch of a line: of a file, bytes; of a slab, parameters. */
+struct stretch {
+    int line;
+    int64_t first, n;
+};
+
+static int compare_stretches(const void *a, const void *b) {
+    const struct stretch *x = a, *y = b;
+    if (x->line != y->line)
+        return x->line < y->line ? -1 : 1;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+/* Sorts them; the first that begins within the one before it, or NULL. */
+static const struct stretch *find_overlap(struct stretch *stretches, int64_t n) {
+    qsort(stretches, (size_t)n, sizeof *stretches, compare_stretches);
+    for (int64_t i = 1; i < n; i++)
+        if (stretches[i].line == stretches[i - 1].line &&
+            stretches[i].first - stretches[i - 1].first < stretches[i - 1].n)
+            return &stretches[i];
+    return NULL;
+}
+
+static int check_spans(const struct ot_manifest *m, const char *where, struct stretch *spans) {
+    for (int64_t i = 0; i < m->n_spans; i++)
+        spans[i] = (struct stretch){m->spans[i].file, m->spans[i].offset, m->spans[i].bytes};
+    const struct stretch *twice = find_overlap(spans, m->n_spans);
+    return twice ? ot_fail(OT_E_INPUT, "%s: two spans of %s overlap at offset %lld", where,
+                           m->files[twice->line].name, (long long)twice->first)
+                 : 0;
+}
+
+/* Sorted, the parts that have it join up from the first parameter of each slab to its last. */
+static int check_coverage(const struct ot_manifest *m, const char *where, bool state, struct stretch *parts) {
+    const char *what = state ? "state" : "weights";
+    int64_t n = 0, i = 0;
+    for (int64_t k = 0; k < m->n_parts; k++) {
+        const struct ot_part *part = &m->parts[k].part;
+        if (state ? part->has_state : part->has_weights)
+            parts[n++] = (struct stretch){part->slab, part->first, part->n};
+    }
+    const struct stretch *twice = find_overlap(parts, n);
+    if (twice)
+        return ot_fail(OT_E_INPUT, "%s: parameter %lld of slab %d has its %s twice", where,
+                       (long long)twice->first, twice->line, what);
+    for (int slab = 0; slab < m->n_slabs; slab++) {
+        int64_t next = 0;
+        for (; i < n && parts[i].line == slab && parts[i].first == next; i++)
+            next += parts[i].n;
+        if (next < m->slab_params[slab])
+            return ot_fail(OT_E_INPUT, "%s: parameter %lld of slab %d has no %s", where, (long long)next,
+                           slab, what);
+    }
+    return 0;
+}
+
+static int check_whole(const struct ot_manifest *m, const char *where) {
+    int64_t most = m->n_parts > m->n_spans ? m->n_parts : m->n_spans;
+    struct stretch *sorted = malloc((size_t)(most + 1) * sizeof *sorted);
+    if (!sorted)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to look at %lld spans", where, (long long)most);
+    int rc = check_lengths(m, where);
+    if (rc == 0)
+        rc = check_spans(m, where, sorted);
+    if (rc == 0)
+        rc = check_coverage(m, where, true, sorted);
+    if (rc == 0)
+        rc = check_coverage(m, where, false, sorted);
+    free(sorted);
+    return rc;
+}
+
+int ot_manifest_decode(const unsigned char *bytes, size_t n, const char *where, struct ot_manifest *out) {
+    struct decoder d = {.bytes = bytes, .where = where, .out = out};
+    int rc;
+    *out = (struct ot_manifest){0};
+    OT_TRY_GOTO(take_frame(&d, n), rc, out);
+    OT_TRY_GOTO(take_counts(&d), rc, out);
+    OT_TRY_GOTO(take_slabs(&d), rc, out);
+    OT_TRY_GOTO(take_files(&d), rc, out);
+    OT_TRY_GOTO(take_parts(&d), rc, out);
+    OT_TRY_GOTO(take_spans(&d), rc, out);
+    rc = check_whole(out, where);
+out:
+    if (rc < 0)
+        ot_manifest_free(out);
+    return rc;
+}

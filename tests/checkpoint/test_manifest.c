@@ -1,0 +1,365 @@
+/* The manifest: what is written is read again; whatever else is in a file is refused with its place, or is a
+ * manifest too. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/crc32.h"
+#include "src/base/random.h"
+#include "src/checkpoint/manifest.h"
+#include "tests/support/check.h"
+#include "tests/support/damage.h"
+
+enum { MAX_PARTS = 64, MAX_SPANS = 512 };
+
+/* ---- random manifests ---- */
+
+struct making {
+    struct dice dice;
+    struct ot_manifest *m;
+    int64_t file_end[4];
+};
+
+static int64_t below(struct making *mk, int64_t bound) {
+    return (int64_t)throw_below(&mk->dice, (size_t)bound);
+}
+
+static void add_part(struct making *mk, int slab, int64_t first, int64_t n, bool state, bool weights) {
+    struct ot_manifest_part *part = &mk->m->parts[mk->m->n_parts++];
+    *part = (struct ot_manifest_part){.part = {slab, first, n, state, weights}};
+    assert_true(mk->m->n_parts <= MAX_PARTS);
+}
+
+/* Cut at random; here and there state and weights apart. */
+static void make_parts(struct making *mk) {
+    for (int slab = 0; slab < mk->m->n_slabs; slab++) {
+        int64_t params = mk->m->slab_params[slab];
+        for (int64_t first = 0, n; first < params; first += n) {
+            n = 1 + below(mk, params - first);
+            if (mk->m->n_parts > MAX_PARTS / 2)
+                n = params - first;
+            if (below(mk, 2)) {
+                add_part(mk, slab, first, n, true, true);
+            } else {
+                add_part(mk, slab, first, n, true, false);
+                add_part(mk, slab, first, n, false, true);
+            }
+        }
+    }
+    for (int64_t i = mk->m->n_parts; i > 1; i--) {
+        int64_t k = below(mk, i);
+        struct ot_manifest_part last = mk->m->parts[i - 1];
+        mk->m->parts[i - 1] = mk->m->parts[k];
+        mk->m->parts[k] = last;
+    }
+}
+
+static void make_spans(struct making *mk) {
+    struct ot_manifest *m = mk->m;
+    for (int64_t i = 0; i < m->n_parts; i++) {
+        struct ot_manifest_part *part = &m->parts[i];
+        int64_t left = (int64_t)ot_part_bytes(m->dtype, &part->part);
+        part->first_span = m->n_spans;
+        if (below(mk, 8) == 0)
+            continue; /* zeros */
+        for (int64_t blocks = (left + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN, n; blocks > 0; blocks -= n) {
+            int file = (int)below(mk, m->n_files);
+            n = 1 + below(mk, blocks);
+            assert_true(m->n_spans < MAX_SPANS);
+            m->spans[m->n_spans++] = (struct ot_store_span){.file = file,
+                                                            .offset = mk->file_end[file],
+                                                            .bytes = n * OT_STORE_ALIGN,
+                                                            .crc = (uint32_t)below(mk, UINT32_MAX)};
+            mk->file_end[file] += (n + below(mk, 3)) * OT_STORE_ALIGN;
+            part->n_spans++;
+        }
+    }
+}
+
+static struct ot_manifest make_manifest(uint64_t round) {
+    static const char *const names[] = {"state.bin", "nvme-0.store", "nvme-1.store", "nvme-11.store"};
+    struct ot_manifest m = {0};
+    struct making mk = {.dice = {.round = round}, .m = &m};
+    m.dtype = (enum ot_dtype)below(&mk, 3);
+    m.n_slabs = (int)(1 + below(&mk, 4));
+    m.n_files = (int)(1 + below(&mk, 4));
+    m.record_bytes = below(&mk, OT_RECORD_MAX_BYTES);
+    m.record_crc = (uint32_t)below(&mk, UINT32_MAX);
+    m.slab_params = calloc((size_t)m.n_slabs, sizeof *m.slab_params);
+    m.files = calloc((size_t)m.n_files, sizeof *m.files);
+    m.parts = calloc(MAX_PARTS, sizeof *m.parts);
+    m.spans = calloc(MAX_SPANS, sizeof *m.spans);
+    for (int i = 0; i < m.n_slabs; i++)
+        m.slab_params[i] = 1 + below(&mk, 20000);
+    make_parts(&mk);
+    make_spans(&mk);
+    for (int i = 0; i < m.n_files; i++)
+        m.files[i] = (struct ot_manifest_file){strdup(names[i]), mk.file_end[i] + below(&mk, 10000)};
+    return m;
+}
+
+static void check_same(const struct ot_manifest *a, const struct ot_manifest *b) {
+    assert_int_equal(a->dtype, b->dtype);
+    assert_int_equal(a->n_slabs, b->n_slabs);
+    assert_int_equal(a->n_files, b->n_files);
+    assert_int_equal(a->n_parts, b->n_parts);
+    assert_int_equal(a->n_spans, b->n_spans);
+    assert_int_equal(a->record_bytes, b->record_bytes);
+    assert_int_equal(a->record_crc, b->record_crc);
+    for (int i = 0; i < a->n_slabs; i++)
+        assert_int_equal(a->slab_params[i], b->slab_params[i]);
+    for (int i = 0; i < a->n_files; i++) {
+        assert_string_equal(a->files[i].name, b->files[i].name);
+        assert_int_equal(a->files[i].bytes, b->files[i].bytes);
+    }
+    for (int64_t i = 0; i < a->n_parts; i++) {
+        const struct ot_manifest_part *x = &a->parts[i], *y = &b->parts[i];
+        assert_int_equal(x->part.slab, y->part.slab);
+        assert_int_equal(x->part.first, y->part.first);
+        assert_int_equal(x->part.n, y->part.n);
+        assert_int_equal(x->part.has_state, y->part.has_state);
+        assert_int_equal(x->part.has_weights, y->part.has_weights);
+        assert_int_equal(x->first_span, y->first_span);
+        assert_int_equal(x->n_spans, y->n_spans);
+    }
+    for (int64_t i = 0; i < a->n_spans; i++) {
+        assert_int_equal(a->spans[i].file, b->spans[i].file);
+        assert_int_equal(a->spans[i].offset, b->spans[i].offset);
+        assert_int_equal(a->spans[i].bytes, b->spans[i].bytes);
+        assert_int_equal(a->spans[i].crc, b->spans[i].crc);
+    }
+}
+
+static void test_what_is_written_is_read(void **state) {
+    (void)state;
+    for (uint64_t round = 0; round < 300; round++) {
+        struct ot_manifest made = make_manifest(round), read;
+        unsigned char *bytes;
+        size_t n;
+        check_ok(ot_manifest_encode(&made, &bytes, &n));
+        check_ok(ot_manifest_decode(bytes, n, "manifest.bin", &read));
+        check_same(&made, &read);
+        ot_manifest_free(&read);
+        ot_manifest_free(&made);
+        free(bytes);
+    }
+}
+
+/* The format is what the header says, byte by byte: an old checkpoint is read by a new program. */
+static void test_format_is_fixed(void **state) {
+    (void)state;
+    static const unsigned char want[] = {
+        'O', 'T', 'C', 'K', 'P', 'T', '\r', '\n', /* magic */
+        1,   0,   0,   0,   1,   0,   0,    0,    /* format, bf16 */
+        1,   0,   0,   0,   1,   0,   0,    0,    /* slabs, files */
+        2,   0,   0,   0,   2,   0,   0,    0,    /* parts, spans */
+        9,   0,   0,   0,   0,   0,   0,    0,    /* bytes of checkpoint.json */
+        4,   3,   2,   1,                         /* its CRC-32 */
+        0,   8,   0,   0,   0,   0,   0,    0,    /* 2048 parameters */
+        9,   0,   's', 't', 'a', 't', 'e',  '.',  'b', 'i',  'n',  0,    0x60, 0, 0, 0, 0, 0, 0, /* 24 KiB */
+        0,   0,   0,   0,   0,   0,   0,    0,    0,   0,    0,    0,    0,    8, 0, 0, 0, 0, 0,
+        0,   1,   2,   0,   0,   0,   0,    0,    0,   0,    0,    0,    0,    0, 0, 0, 0, 0, 0,
+        8,   0,   0,   0,   0,   0,   0,    2,    0,   0,    0,    0,    0,    0, 0, 0, 0, 0, 0,
+        0,   0,   0,   0,   0,   0,   0x40, 0,    0,   0xef, 0xbe, 0xad, 0xde, 0, 0, 0, 0, 0, 0x50,
+        0,   0,   0,   0,   0,   0,   0,    0x10, 0,   0,    7,    0,    0,    0,
+    };
+    struct ot_manifest_file file = {.name = (char[]){"state.bin"}, .bytes = 0x6000};
+    struct ot_manifest_part parts[] = {{{0, 0, 2048, true, false}, 0, 2}, {{0, 0, 2048, false, true}, 2, 0}};
+    struct ot_store_span spans[] = {{0, 0, 0x4000, 0xdeadbeef}, {0, 0x5000, 0x1000, 7}};
+    struct ot_manifest m = {.dtype = OT_BF16,
+                            .n_slabs = 1,
+                            .n_files = 1,
+                            .n_parts = 2,
+                            .n_spans = 2,
+                            .slab_params = (int64_t[]){2048},
+                            .files = &file,
+                            .parts = parts,
+                            .spans = spans,
+                            .record_bytes = 9,
+                            .record_crc = 0x01020304},
+                       read;
+    unsigned char *bytes;
+    size_t n;
+    check_ok(ot_manifest_encode(&m, &bytes, &n));
+    assert_int_equal(n, sizeof want + 4);
+    assert_memory_equal(bytes, want, sizeof want);
+    check_ok(ot_manifest_decode(bytes, n, "manifest.bin", &read));
+    ot_manifest_free(&read);
+    free(bytes);
+}
+
+/* ---- damage ---- */
+
+static void test_every_damaged_byte_is_found(void **state) {
+    (void)state;
+    for (uint64_t round = 0; round < 3; round++) {
+        struct ot_manifest made = make_manifest(round), read;
+        struct dice dice = {.round = round};
+        unsigned char *bytes;
+        size_t n;
+        check_ok(ot_manifest_encode(&made, &bytes, &n));
+        for (size_t at = 0; at < n; at++) {
+            unsigned char was = bytes[at];
+            bytes[at] ^= (unsigned char)(1 + throw_below(&dice, 255));
+            check_fails(ot_manifest_decode(bytes, n, "a/manifest.bin", &read), OT_E_INPUT,
+                        "a/manifest.bin: ");
+            assert_null(read.parts);
+            bytes[at] = was;
+        }
+        for (size_t length = 0; length < n; length++)
+            check_fails(ot_manifest_decode(bytes, length, "manifest.bin", &read), OT_E_INPUT, "damaged");
+        unsigned char *longer = malloc(n + 1);
+        memcpy(longer, bytes, n);
+        longer[n] = 0;
+        check_fails(ot_manifest_decode(longer, n + 1, "manifest.bin", &read), OT_E_INPUT, "damaged");
+        ot_manifest_free(&made);
+        free(longer);
+        free(bytes);
+    }
+}
+
+static void seal(unsigned char *bytes, size_t n) {
+    uint32_t crc = ot_crc32(0, bytes, n - 4);
+    for (int i = 0; i < 4; i++)
+        bytes[n - 4 + (size_t)i] = (unsigned char)(crc >> 8 * i);
+}
+
+/* A hostile file has the right checksum. What is accepted is a manifest: it is written as it was read. */
+static void test_sealed_damage_is_refused_or_whole(void **state) {
+    (void)state;
+    int accepted = 0;
+    for (uint64_t round = 0; round < 3000; round++) {
+        struct ot_manifest made = make_manifest(round % 20), read;
+        struct dice dice = {.round = round};
+        unsigned char *bytes, *again;
+        size_t n, n_again;
+        check_ok(ot_manifest_encode(&made, &bytes, &n));
+        for (size_t times = 1 + throw_below(&dice, 3); times > 0; times--)
+            bytes[8 + throw_below(&dice, n - 12)] = (unsigned char)throw_below(&dice, 256);
+        seal(bytes, n);
+        int rc = ot_manifest_decode(bytes, n, "manifest.bin", &read);
+        if (rc == 0) {
+            accepted++;
+            check_ok(ot_manifest_encode(&read, &again, &n_again));
+            assert_int_equal(n, n_again);
+            assert_memory_equal(bytes, again, n);
+            ot_manifest_free(&read);
+            free(again);
+        } else {
+            assert_int_equal(rc, -OT_E_INPUT);
+        }
+        ot_manifest_free(&made);
+        free(bytes);
+    }
+    assert_in_range(accepted, 1, 2000); /* checksums of spans and padding between them may be anything */
+}
+
+static void check_refused(const struct ot_manifest *m, const char *words) {
+    struct ot_manifest read;
+    unsigned char *bytes;
+    size_t n;
+    check_ok(ot_manifest_encode(m, &bytes, &n));
+    check_fails(ot_manifest_decode(bytes, n, "manifest.bin", &read), OT_E_INPUT, words);
+    free(bytes);
+}
+
+/* One slab of 4096 parameters in bf16, in two parts of both; each has a span of 24 KiB. */
+struct small {
+    struct ot_manifest m;
+    int64_t slab_params[1];
+    struct ot_manifest_file files[2];
+    struct ot_manifest_part parts[3];
+    struct ot_store_span spans[3];
+};
+static void make_small(struct small *s) {
+    *s = (struct small){.slab_params = {4096},
+                        .files = {{(char *)"state.bin", 49152}, {(char *)"nvme-0.store", 0}},
+                        .parts = {{{0, 0, 2048, true, true}, 0, 1}, {{0, 2048, 2048, true, true}, 1, 1}},
+                        .spans = {{0, 0, 24576, 1}, {0, 24576, 24576, 2}}};
+    s->m = (struct ot_manifest){.dtype = OT_BF16,
+                                .n_slabs = 1,
+                                .n_files = 2,
+                                .n_parts = 2,
+                                .n_spans = 2,
+                                .slab_params = s->slab_params,
+                                .files = s->files,
+                                .parts = s->parts,
+                                .spans = s->spans};
+}
+
+#define REFUSED(words, ...)                                                                                  \
+    do {                                                                                                     \
+        struct small s;                                                                                      \
+        make_small(&s);                                                                                      \
+        __VA_ARGS__;                                                                                         \
+        check_refused(&s.m, words);                                                                          \
+    } while (0)
+
+static void test_each_lie_has_its_sentence(void **state) {
+    (void)state;
+    REFUSED("parameter 2048 of slab 0 has no state", s.parts[1].part.has_state = false;
+            s.spans[1].bytes = 4096);
+    REFUSED("parameter 2047 of slab 0 has its state twice", s.parts[1].part.first = 2047);
+    REFUSED("parameter 4095 of slab 0 has no weights", s.parts[1].part.n = 2047;
+            s.parts[2] = (struct ot_manifest_part){{0, 4095, 1, true, false}, 2, 0}; s.m.n_parts = 3);
+    REFUSED("two spans of state.bin overlap at offset 20480", s.spans[1].offset = 20480);
+    REFUSED("part 1 has 20480 bytes, and should have 24576", s.spans[1].bytes = 20480);
+    REFUSED("part 0 has parameters that slab 0 has not", s.parts[0].part.n = 4097);
+    REFUSED("part 0 has parameters that slab 0 has not", s.parts[0].part.first = INT64_MAX);
+    REFUSED("part 0 has parameters that slab 0 has not", s.parts[0].part.n = 0);
+    REFUSED("part 1 is of slab 1, and there are 1", s.parts[1].part.slab = 1);
+    REFUSED("part 0 has flags 0", s.parts[0].part.has_state = s.parts[0].part.has_weights = false);
+    REFUSED("part 1 has 2 spans, and 1 are left", s.parts[1].n_spans = 2);
+    REFUSED("1 spans are of no part", s.parts[1].n_spans = 0);
+    REFUSED("span 1 is of file 2, and there are 2", s.spans[1].file = 2);
+    REFUSED("cannot be in nvme-0.store, which has 0", s.spans[1].file = 1);
+    REFUSED("cannot be in state.bin, which has 49151", s.files[0].bytes = 49151);
+    REFUSED("span 1, 24576 bytes at offset 24577", s.spans[1].offset = 24577);
+    REFUSED("cannot be in state.bin", s.spans[1].offset = INT64_MIN);
+    REFUSED("slab 0 cannot have 0 parameters", s.slab_params[0] = 0);
+    REFUSED("slab 0 cannot have", s.slab_params[0] = INT64_MAX);
+    REFUSED("0 slabs", s.m.n_slabs = 0);
+    REFUSED("7 is no number format", s.m.dtype = (enum ot_dtype)7);
+    REFUSED("checkpoint.json cannot have", s.m.record_bytes = OT_RECORD_MAX_BYTES + 1);
+    static const char *const names[] = {"../x", "a/b", "..",      ".hidden",
+                                        "",     "a b", "\033[2J", "nvme-0.stor\303\251"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        REFUSED("the name of file 0 is not one that a checkpoint has", s.files[0].name = (char *)names[i]);
+    static const char *const taken[] = {"nvme-0.store", "manifest.bin", "checkpoint.json"};
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        REFUSED("is another's", s.files[0].name = (char *)taken[i]);
+}
+
+/* Counts of billions in a file of bytes are refused before anything is allocated for them. */
+static void test_counts_are_bounded_by_the_bytes(void **state) {
+    (void)state;
+    struct small s;
+    struct ot_manifest read;
+    unsigned char *bytes;
+    size_t n;
+    make_small(&s);
+    check_ok(ot_manifest_encode(&s.m, &bytes, &n));
+    for (size_t field = 0; field < 4; field++) { /* slabs, files, parts, spans */
+        unsigned char was[4];
+        memcpy(was, bytes + 16 + 4 * field, 4);
+        memset(bytes + 16 + 4 * field, 0xff, 4);
+        seal(bytes, n);
+        check_fails(ot_manifest_decode(bytes, n, "manifest.bin", &read), OT_E_INPUT, "byte 16: ");
+        memcpy(bytes + 16 + 4 * field, was, 4);
+    }
+    bytes[8] = 2;
+    seal(bytes, n);
+    check_fails(ot_manifest_decode(bytes, n, "manifest.bin", &read), OT_E_INPUT, "of format 2");
+    free(bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_written_is_read),
+        cmocka_unit_test(test_format_is_fixed),
+        cmocka_unit_test(test_every_damaged_byte_is_found),
+        cmocka_unit_test(test_sealed_damage_is_refused_or_whole),
+        cmocka_unit_test(test_each_lie_has_its_sentence),
+        cmocka_unit_test(test_counts_are_bounded_by_the_bytes),
+    };
+    return cmocka_run_group_tests_name("manifest", tests, NULL, NULL);
+}
