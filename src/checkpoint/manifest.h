@@ -30,12 +30,7 @@
 #define OT_RECORD_NAME   "checkpoint.json"
 #define OT_STATE_NAME    "state.bin"
 
-enum {
-    OT_MANIFEST_MAX_BYTES = 256 << 20,
-    OT_RECORD_MAX_BYTES = 16 << 20,
-    OT_SPAN_MAX_BYTES = 64 << 20,
-    OT_MANIFEST_MAX_FILES = 64
-};
+enum { OT_MANIFEST_MAX_BYTES = 256 << 20, OT_SPAN_MAX_BYTES = 64 << 20, OT_MANIFEST_MAX_FILES = 64 };
 
 struct ot_manifest_file {
     char *name; /* owned */

@@ -6,6 +6,7 @@
 #include "offload/crc32.h"
 #include "src/base/random.h"
 #include "src/checkpoint/manifest.h"
+#include "src/checkpoint/record.h"
 #include "tests/support/check.h"
 #include "tests/support/damage.h"
 
