@@ -28,6 +28,16 @@ static int system_allocate(void *context, int fd, off_t offset, off_t bytes) {
     return fallocate(fd, 0, offset, bytes) < 0 ? -errno : 0;
 }
 
+static int system_punch(void *context, int fd, off_t offset, off_t bytes) {
+    (void)context;
+    return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) < 0 ? -errno : 0;
+}
+
+static int system_sync(void *context, int fd) {
+    (void)context;
+    return fdatasync(fd) < 0 ? -errno : 0;
+}
+
 static ssize_t system_pread(void *context, int fd, void *memory, size_t bytes, off_t offset) {
     (void)context;
     ssize_t n = pread(fd, memory, bytes, offset);
@@ -58,6 +68,8 @@ static int system_ring_result(void *context, bool write, int result) {
 const struct ot_io_calls ot_io_system = {
     .open = system_open,
     .allocate = system_allocate,
+    .punch = system_punch,
+    .sync = system_sync,
     .pread = system_pread,
     .pwrite = system_pwrite,
     .ring_setup = system_ring_setup,

@@ -23,11 +23,13 @@ const char *ot_io_choice_name(enum ot_io_choice choice); /* "auto", "uring", "po
 
 /* The system calls of the store; tests put their own in between to inject faults (short transfers, EIO,
  * ENOSPC, EINTR, refused set-up). All as the calls they are named after, but errors are -errno. They are
- * called by the threads of both directions at once. */
+ * called by several threads at once. */
 struct ot_io_calls {
     void *context;
     int (*open)(void *context, const char *path, int flags, int mode);
     int (*allocate)(void *context, int fd, off_t offset, off_t bytes); /* fallocate */
+    int (*punch)(void *context, int fd, off_t offset, off_t bytes); /* fallocate: a hole, the size is kept */
+    int (*sync)(void *context, int fd);                             /* fdatasync */
     ssize_t (*pread)(void *context, int fd, void *memory, size_t bytes, off_t offset);
     ssize_t (*pwrite)(void *context, int fd, const void *memory, size_t bytes, off_t offset);
     /* Of io_uring: whether a ring may be set up with these flags and whether files, or buffers, may be

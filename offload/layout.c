@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/store.h"
 #include "src/base/error.h"
 
 /* What begins in memory: a device's vector loads want 256 bytes, disks and page tables 4 KiB. */
 enum { GPU_ALIGN = 256, HOST_ALIGN = 4096, BUFFER_LIMIT = 1 << 22 };
-/* Places of an extent (store.h). */
-enum { NVME_SIDES = 2 };
+/* Of an extent that nothing pins: the present content's, and that of the next. */
+enum { LEAST_SIDES = 2 };
+_Static_assert(LEAST_SIDES + OT_PLAN_MAX_KEPT_CONTENTS == OT_STORE_MAX_SIDES, "plan.h");
 
 struct maker {
     const struct ot_chain *chain;
@@ -20,7 +22,8 @@ struct maker {
 };
 
 /* Adds a buffer and returns its index; after a failure it does nothing and the maker's rc says why. */
-static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles) {
+static int add_sides(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles,
+                     int sides) {
     struct ot_layout *layout = mk->layout;
     if (mk->rc < 0)
         return OT_NO_BUFFER;
@@ -36,8 +39,8 @@ static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t byt
         mk->capacity = capacity;
     }
     size_t align = tier == OT_TIER_GPU ? GPU_ALIGN : HOST_ALIGN;
-    size_t rounded = (bytes + align - 1) / align * align * (tier == OT_TIER_NVME ? NVME_SIDES : 1);
-    if (bytes > SIZE_MAX / 4 || layout->tier_bytes[tier] > SIZE_MAX / 4) {
+    size_t rounded = (bytes + align - 1) / align * align * (size_t)sides;
+    if (bytes > SIZE_MAX / 4 / OT_STORE_MAX_SIDES || layout->tier_bytes[tier] > SIZE_MAX / 4) {
         mk->rc = ot_fail(
             OT_E_BUDGET,
             "%s: %zu bytes are more than any machine has; lower the sequence length or the micro-batch", name,
@@ -50,24 +53,44 @@ static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t byt
     return layout->n_buffers++;
 }
 
-/* Extents of the buffer that was just added. */
-static void add_extents(struct maker *mk, const size_t *bytes, int n) {
+static int add(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles) {
+    return add_sides(mk, tier, name, bytes, n_tiles, 1);
+}
+
+static bool make_room_for_extents(struct maker *mk, int n) {
     struct ot_layout *layout = mk->layout;
-    while (mk->rc >= 0 && layout->n_extents + n > mk->extent_capacity) {
+    while (layout->n_extents + n > mk->extent_capacity) {
         int capacity = mk->extent_capacity ? mk->extent_capacity * 2 : 256;
-        size_t *grown = realloc(layout->extent_bytes, (size_t)capacity * sizeof *grown);
-        if (!grown) {
-            mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %d extents", layout->n_extents);
-            return;
-        }
-        layout->extent_bytes = grown;
+        size_t *bytes = realloc(layout->extent_bytes, (size_t)capacity * sizeof *bytes);
+        layout->extent_bytes = bytes ? bytes : layout->extent_bytes;
+        int *sides = realloc(layout->extent_sides, (size_t)capacity * sizeof *sides);
+        layout->extent_sides = sides ? sides : layout->extent_sides;
+        if (!bytes || !sides)
+            return false;
         mk->extent_capacity = capacity;
     }
-    if (mk->rc < 0)
-        return;
-    layout->buffers[layout->n_buffers - 1].first_extent = layout->n_extents;
-    memcpy(layout->extent_bytes + layout->n_extents, bytes, (size_t)n * sizeof *bytes);
-    layout->n_extents += n;
+    return true;
+}
+
+/* A buffer on nvme, as a row of n extents. */
+static int add_extents(struct maker *mk, const char *name, const size_t *bytes, int n, int sides) {
+    struct ot_layout *layout = mk->layout;
+    size_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += bytes[i];
+    int buffer = add_sides(mk, OT_TIER_NVME, name, sum, n, sides);
+    if (buffer == OT_NO_BUFFER)
+        return OT_NO_BUFFER;
+    if (!make_room_for_extents(mk, n)) {
+        mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %d extents", layout->n_extents);
+        return OT_NO_BUFFER;
+    }
+    layout->buffers[buffer].first_extent = layout->n_extents;
+    for (int i = 0; i < n; i++) {
+        layout->extent_bytes[layout->n_extents] = bytes[i];
+        layout->extent_sides[layout->n_extents++] = sides;
+    }
+    return buffer;
 }
 
 static int *new_indices(struct maker *mk, int64_t n) {
@@ -182,20 +205,17 @@ struct ot_tile_span ot_slab_state_off_gpu(const struct ot_chain *chain, const st
     return ot_slab_span(chain, plan, slab, tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU]);
 }
 
-/* A row of extents: n_tiles of the slab from first_tile on, bytes(n) for a tile of n parameters. */
+/* Of a slab, an extent a tile, of bytes(n) for n parameters. */
 static int add_on_nvme(struct maker *mk, const char *name, int slab, struct ot_tile_span span,
                        size_t (*bytes)(const struct ot_chain *, int64_t)) {
-    size_t *extents = malloc((size_t)(span.n_tiles + 1) * sizeof *extents), sum = 0;
+    size_t *extents = malloc((size_t)(span.n_tiles + 1) * sizeof *extents);
     if (!extents) {
         mk->rc = mk->rc < 0 ? mk->rc : ot_fail(OT_E_BUDGET, "no memory for a plan of %d tiles", span.n_tiles);
         return OT_NO_BUFFER;
     }
-    for (int t = 0; t < span.n_tiles; t++) {
+    for (int t = 0; t < span.n_tiles; t++)
         extents[t] = bytes(mk->chain, ot_slab_span(mk->chain, mk->plan, slab, span.first_tile + t, 1).n);
-        sum += extents[t];
-    }
-    int buffer = add(mk, OT_TIER_NVME, name, sum, span.n_tiles);
-    add_extents(mk, extents, span.n_tiles);
+    int buffer = add_extents(mk, name, extents, span.n_tiles, LEAST_SIDES + mk->plan->kept_contents);
     free(extents);
     return buffer;
 }
@@ -300,10 +320,8 @@ static void add_slots(struct maker *mk) {
 static int *add_boundary_extents(struct maker *mk, size_t bytes, int64_t n) {
     int *indices = new_indices(mk, n);
     size_t rounded = (bytes + HOST_ALIGN - 1) / HOST_ALIGN * HOST_ALIGN;
-    for (int64_t i = 0; indices && i < n; i++) {
-        indices[i] = add(mk, OT_TIER_NVME, "activations", rounded, 1);
-        add_extents(mk, &rounded, 1);
-    }
+    for (int64_t i = 0; indices && i < n; i++)
+        indices[i] = add_extents(mk, "activations", &rounded, 1, LEAST_SIDES);
     return indices;
 }
 
@@ -415,6 +433,7 @@ void ot_layout_free(struct ot_layout *layout) {
     free(layout->host_activation_slots);
     free(layout->tile_slots);
     free(layout->extent_bytes);
+    free(layout->extent_sides);
     free(layout->activation_slots);
     free(layout->state_slots);
     free(layout->boundary_grad);

@@ -1,6 +1,7 @@
 /* Layout: every buffer that a plan needs, by name, tier and size. The ledger is its sum, the engine allocates
  * exactly it, and the schedule's tasks name buffers by their index here. A buffer on nvme is a row of extents
- * (store.h), one a tile, each with its two sides.
+ * (store.h), one a tile, each with its sides: two, and for state and weights one more for each content that
+ * is to be kept.
  *
  * A buffer is the unit of conflict between tasks. Weights, and state on the host, are cut further into
  * tiles, so that the optimizer's tiles can be updated by independent tasks, and so that the verifier knows
@@ -18,7 +19,7 @@ struct ot_buffer {
     enum ot_tier tier;
     const char *name; /* the ledger's entry */
     size_t bytes;     /* as asked for */
-    size_t reserved;  /* what it takes in the tier, rounded up */
+    size_t reserved;  /* what it takes in the tier, rounded up; on nvme all sides */
     size_t offset;    /* in the tier's one allocation */
     int n_tiles;
     int first_extent; /* nvme: of its tiles */
@@ -74,6 +75,7 @@ struct ot_layout {
     size_t tier_bytes[OT_TIER_COUNT];
     int n_extents;
     size_t *extent_bytes; /* [n_extents] */
+    int *extent_sides;    /* [n_extents] */
     /* Of the gpu tier: slots, boundaries, the insides of blocks and their scratch, which lie side by side.
      * While nothing is in flight they hold nothing that anyone will read. */
     size_t idle_offset, idle_bytes;

@@ -145,6 +145,9 @@ static int check_nvme(const struct ot_chain *chain, const struct ot_plan *plan) 
                        OT_PLAN_MAX_TILE_SLOTS);
     if (plan->train && plan->tile_slots < 1 && ot_plan_passing_tiles(plan) > 0)
         return ot_fail(OT_E_USAGE, "plan: tiles on nvme pass through the host but there is no slot for them");
+    if (plan->kept_contents < 0 || plan->kept_contents > OT_PLAN_MAX_KEPT_CONTENTS)
+        return ot_fail(OT_E_USAGE, "plan: %d contents to be kept on nvme; give 0 to %d", plan->kept_contents,
+                       OT_PLAN_MAX_KEPT_CONTENTS);
     if (plan->train && plan->activations == OT_HOME_NVME && plan->host_activation_slots < 1)
         return ot_fail(OT_E_USAGE, "plan: activations live on nvme but no slot of the host passes them on");
     return 0;

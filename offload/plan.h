@@ -53,7 +53,12 @@ enum ot_home {
 enum ot_order { OT_ORDER_LAYER, OT_ORDER_MICRO }; /* layer-major, or micro-batch-major (for comparison) */
 enum ot_slot_kind { OT_SLOT_LAYER, OT_SLOT_EDGE, OT_SLOT_KINDS };
 
-enum { OT_PLAN_MAX_SLOTS = 8, OT_PLAN_MAX_STATE_SLOTS = 64, OT_PLAN_MAX_TILE_SLOTS = 4096 };
+enum {
+    OT_PLAN_MAX_SLOTS = 8,
+    OT_PLAN_MAX_STATE_SLOTS = 64,
+    OT_PLAN_MAX_TILE_SLOTS = 4096,
+    OT_PLAN_MAX_KEPT_CONTENTS = 14
+};
 
 enum ot_tile_engine { OT_TILE_GPU, OT_TILE_STREAM, OT_TILE_CPU, OT_TILE_ENGINES };
 const char *ot_tile_engine_name(enum ot_tile_engine engine); /* "gpu", "stream", "cpu" */
@@ -95,6 +100,9 @@ struct ot_plan {
     /* On the host, between nvme and the device: slots of a slab's weights by kind; of a tile's state and
      * weights on their way to and from an update; of boundary activations. */
     int host_weight_slots[OT_SLOT_KINDS], tile_slots, host_activation_slots;
+    /* Contents of state and weights on nvme that may be pinned (store.h) at a time, for checkpoints: each
+     * takes a side more. */
+    int kept_contents;
     int kept_blocks;     /* the last k middle blocks keep their inner activations; the others recompute */
     int64_t tile_params; /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
@@ -112,6 +120,7 @@ struct ot_plan_request {
     int64_t tile_params;                      /* of the optimizer's tiles; 0: chosen */
     int slots;                                /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
     int recompute;                            /* -1: chosen, 0: keep everything, 1: recompute every block */
+    int kept_contents;                        /* as the plan's: 0..OT_PLAN_MAX_KEPT_CONTENTS */
     enum ot_order order;
     /* Reserved for the caller within the budgets: the key/value cache of generate; rows in memory. */
     int64_t extra_device_bytes, extra_host_bytes;

@@ -8,33 +8,55 @@
 #include "offload/store_state.h"
 #include "src/base/strings.h"
 
-enum { DEFAULT_CHUNK_BYTES = 1 << 20, DEFAULT_DEPTH = 32 };
+enum { DEFAULT_CHUNK_BYTES = 1 << 20, DEFAULT_DEPTH = 32, DEFAULT_SIDES = 2 };
 
-size_t ot_store_bytes(const size_t *extent_bytes, int n_extents) {
+static int count_sides(const int *extent_sides, int extent) {
+    return extent_sides ? extent_sides[extent] : DEFAULT_SIDES;
+}
+
+size_t ot_store_bytes(const size_t *extent_bytes, const int *extent_sides, int n_extents) {
     size_t sum = 0;
     for (int i = 0; i < n_extents; i++)
-        sum += extent_bytes[i];
-    return 2 * sum;
+        sum += extent_bytes[i] * (size_t)count_sides(extent_sides, i);
+    return sum;
 }
 
 /* ---- extents ---- */
 
-/* All first sides, then all second ones. */
-static int lay_out_extents(struct ot_store *store, const struct ot_store_config *config) {
-    store->n_extents = config->n_extents;
-    store->extents = calloc((size_t)config->n_extents + 1, sizeof *store->extents);
-    if (!store->extents)
-        return ot_fail(OT_E_BUDGET, "no memory for the list of %d extents", config->n_extents);
+/* All first sides, then all second ones, and so on: what is written in a step lies together. */
+static void set_addresses(struct ot_store *store) {
     int64_t address = 0;
-    for (int side = 0; side < 2; side++)
-        for (int i = 0; i < config->n_extents; i++) {
-            assert(config->extent_bytes[i] % OT_STORE_ALIGN == 0);
+    for (int side = 0; side < OT_STORE_MAX_SIDES; side++)
+        for (int i = 0; i < store->n_extents; i++) {
             struct ot_store_extent *extent = &store->extents[i];
-            extent->bytes = (int64_t)config->extent_bytes[i];
-            extent->address[side] = address;
-            extent->side = NO_SIDE;
+            if (side >= extent->n_sides)
+                continue;
+            extent->sides[side].address = address;
             address += extent->bytes;
         }
+}
+
+static int lay_out_extents(struct ot_store *store, const struct ot_store_config *config) {
+    size_t n = (size_t)config->n_extents, n_sides = 0;
+    for (int i = 0; i < config->n_extents; i++)
+        n_sides += (size_t)count_sides(config->extent_sides, i);
+    store->extents = calloc(n + 1, sizeof *store->extents);
+    store->sides = calloc(n_sides + 1, sizeof *store->sides);
+    if (!store->extents || !store->sides)
+        return ot_fail(OT_E_BUDGET, "no memory for the list of %zu extents", n);
+    store->n_extents = config->n_extents;
+    struct ot_store_side *next = store->sides;
+    for (int i = 0; i < config->n_extents; i++) {
+        struct ot_store_extent *extent = &store->extents[i];
+        extent->bytes = (int64_t)config->extent_bytes[i];
+        extent->n_sides = count_sides(config->extent_sides, i);
+        extent->sides = next;
+        extent->side = NO_SIDE;
+        next += extent->n_sides;
+        assert(extent->bytes % OT_STORE_ALIGN == 0);
+        assert(extent->n_sides >= DEFAULT_SIDES && extent->n_sides <= OT_STORE_MAX_SIDES);
+    }
+    set_addresses(store);
     return 0;
 }
 
@@ -49,16 +71,18 @@ static int64_t count_chunks(const struct ot_store *store, const struct ot_store_
 static int make_crcs(struct ot_store *store) {
     int64_t n = 0;
     for (int i = 0; i < store->n_extents; i++)
-        for (int side = 0; side < 2; side++)
+        for (int side = 0; side < store->extents[i].n_sides; side++)
             n += count_chunks(store, &store->extents[i], side);
     store->crcs = calloc((size_t)n + 1, sizeof *store->crcs);
     if (!store->crcs)
         return ot_fail(OT_E_BUDGET, "no memory for the checksums of %lld chunks", (long long)n);
     uint32_t *next = store->crcs;
     for (int i = 0; i < store->n_extents; i++)
-        for (int side = 0; side < 2; side++) {
-            store->extents[i].crc[side] = next;
-            next += count_chunks(store, &store->extents[i], side);
+        for (int side = 0; side < store->extents[i].n_sides; side++) {
+            int64_t chunks = count_chunks(store, &store->extents[i], side);
+            store->extents[i].sides[side].crc = next;
+            store->max_spans = chunks > store->max_spans ? (int)chunks : store->max_spans;
+            next += chunks;
         }
     return 0;
 }
@@ -84,7 +108,7 @@ static int refuse_limits(const struct ot_store_config *config, const int64_t *li
 
 static int make_files(struct ot_store *store, const struct ot_store_config *config) {
     int64_t limits[OT_STORE_MAX_DIRS], file_bytes[OT_STORE_MAX_DIRS];
-    int64_t bytes = (int64_t)ot_store_bytes(config->extent_bytes, config->n_extents);
+    int64_t bytes = (int64_t)ot_store_bytes(config->extent_bytes, config->extent_sides, config->n_extents);
     assert(config->n_dirs >= 1 && config->n_dirs <= OT_STORE_MAX_DIRS);
     OT_TRY(ot_store_find_limits(config->dirs, config->n_dirs, limits));
     if (bytes > ot_stripes_capacity(limits, config->n_dirs))
@@ -187,6 +211,7 @@ int ot_store_open(const struct ot_store_config *config, struct ot_store **out) {
     struct ot_store *store = calloc(1, sizeof *store);
     if (!store)
         return ot_fail(OT_E_BUDGET, "no memory for the NVMe store");
+    pthread_mutex_init(&store->sides_lock, NULL);
     int rc = set_up(store, config);
     if (rc < 0) {
         ot_store_close(store);
@@ -203,8 +228,10 @@ void ot_store_close(struct ot_store *store) {
     ot_store_stop_lane(&store->read);
     for (int i = 0; i < store->n_files; i++)
         ot_store_remove_file(&store->files[i]);
+    pthread_mutex_destroy(&store->sides_lock);
     free(store->description);
     free(store->crcs);
+    free(store->sides);
     free(store->extents);
     free(store);
 }

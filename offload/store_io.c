@@ -47,7 +47,7 @@ struct ot_store_slot { /* a chunk in flight */
 
 struct ot_place ot_store_cut(const struct ot_store *store, const struct ot_store_extent *extent, int side,
                              int64_t offset) {
-    struct ot_place place = ot_stripes_locate(&store->stripes, extent->address[side] + offset);
+    struct ot_place place = ot_stripes_locate(&store->stripes, extent->sides[side].address + offset);
     int64_t left = extent->bytes - offset, most = (int64_t)store->chunk_bytes;
     place.run = place.run < most ? place.run : most;
     place.run = place.run < left ? place.run : left;
@@ -99,12 +99,14 @@ static int check_crc(const struct ot_store_lane *lane, const struct ot_store_slo
 
 /* After success the sides that were written hold the content from here on. */
 static void end_write(struct ot_store *store, const struct ot_store_job *job) {
+    pthread_mutex_lock(&store->sides_lock);
     for (int i = 0; i < job->n_pieces; i++) {
         struct ot_store_extent *extent = &store->extents[job->pieces[i].extent];
         if (job->error.code == 0)
-            atomic_store(&extent->side, job->pieces[i].side);
+            extent->side = job->pieces[i].side;
         atomic_store(&extent->is_being_written, false);
     }
+    pthread_mutex_unlock(&store->sides_lock);
 }
 
 static void end_jobs(struct ot_store_lane *lane) {
@@ -135,15 +137,36 @@ static void submit(struct ot_store_lane *lane, struct ot_store_slot *slot) {
         fail_job(slot->job, rc);
 }
 
-/* The next chunk of the job, or false: there is none. */
+/* A write goes to a side that holds neither the present content nor one that is pinned. Errors:
+ * OT_E_INTERNAL: there is none. */
+static int choose_side(struct ot_store *store, bool write, struct piece *piece) {
+    struct ot_store_extent *extent = &store->extents[piece->extent];
+    int side;
+    pthread_mutex_lock(&store->sides_lock);
+    if (!write)
+        side = extent->side;
+    else
+        for (side = 0; side < extent->n_sides; side++)
+            if (side != extent->side && extent->sides[side].pins == 0)
+                break;
+    pthread_mutex_unlock(&store->sides_lock);
+    piece->side = side;
+    if (side == extent->n_sides)
+        return ot_fail(OT_E_INTERNAL, "extent %d of the NVMe store: all of its %d sides are pinned or in use",
+                       piece->extent, extent->n_sides);
+    return 0;
+}
+
+/* The next chunk of the job, or false: there is none, or no more will be. */
 static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, struct ot_store_slot *slot) {
     struct ot_store *store = lane->store;
     for (; job->piece < job->n_pieces; job->piece++, job->offset = 0, job->chunk = 0) {
         struct piece *piece = &job->pieces[job->piece];
         struct ot_store_extent *extent = &store->extents[piece->extent];
-        if (job->offset == 0) {
-            int side = atomic_load(&extent->side);
-            piece->side = !lane->write ? side : side == 0 ? 1 : 0;
+        int rc = job->offset == 0 ? choose_side(store, lane->write, piece) : 0;
+        if (rc < 0) {
+            fail_job(job, rc);
+            return false;
         }
         if (piece->side == NO_SIDE) {
             memset(piece->memory, 0, (size_t)extent->bytes);
@@ -152,10 +175,11 @@ static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, stru
         if (job->offset == extent->bytes)
             continue;
         struct ot_place place = ot_store_cut(store, extent, piece->side, job->offset);
-        *slot = (struct ot_store_slot){.job = job,
-                                       .request = {lane->write, place.file, piece->memory + job->offset,
-                                                   (size_t)place.run, (off_t)place.offset, NULL},
-                                       .crc = store->crcs ? &extent->crc[piece->side][job->chunk] : NULL};
+        *slot =
+            (struct ot_store_slot){.job = job,
+                                   .request = {lane->write, place.file, piece->memory + job->offset,
+                                               (size_t)place.run, (off_t)place.offset, NULL},
+                                   .crc = store->crcs ? &extent->sides[piece->side].crc[job->chunk] : NULL};
         job->offset += place.run;
         job->chunk++;
         return true;

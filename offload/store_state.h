@@ -63,11 +63,17 @@ const char *ot_store_print_size(char text[OT_STORE_SIZE_BYTES], int64_t bytes);
 
 enum { NO_SIDE = -1 };
 
+struct ot_store_side {
+    int64_t address;
+    uint32_t *crc; /* of each chunk; the cuts are those of the side */
+    int pins;      /* under the store's lock */
+};
+
 struct ot_store_extent {
     int64_t bytes;
-    int64_t address[2];
-    uint32_t *crc[2]; /* of each chunk; the cuts are those of the side */
-    _Atomic int side; /* that holds the content; NO_SIDE: zeros */
+    int n_sides;
+    struct ot_store_side *sides;
+    int side; /* that holds the content; NO_SIDE: zeros. Under the store's lock */
     _Atomic bool is_being_written;
 };
 
@@ -107,7 +113,10 @@ struct ot_store {
     int fds[OT_STORE_MAX_DIRS];
     int n_extents;
     struct ot_store_extent *extents;
-    uint32_t *crcs; /* NULL: no checks */
+    struct ot_store_side *sides; /* of all extents */
+    pthread_mutex_t sides_lock;  /* which side holds what, and pins: held for moments */
+    uint32_t *crcs;              /* NULL: no checks */
+    int max_spans;
     size_t chunk_bytes;
     int depth;
     enum ot_io_choice engine;

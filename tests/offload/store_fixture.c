@@ -66,6 +66,19 @@ static int faulty_allocate(void *context, int fd, off_t offset, off_t bytes) {
     return f->allocate_error ? -f->allocate_error : ot_io_system.allocate(NULL, fd, offset, bytes);
 }
 
+static int faulty_punch(void *context, int fd, off_t offset, off_t bytes) {
+    struct faults *f = context;
+    return f->punch_error ? -f->punch_error : ot_io_system.punch(NULL, fd, offset, bytes);
+}
+
+static int faulty_sync(void *context, int fd) {
+    struct faults *f = context;
+    atomic_fetch_add(&f->syncs, 1);
+    if (atomic_load(&f->sync_interrupts) > 0 && atomic_fetch_sub(&f->sync_interrupts, 1) > 0)
+        return -EINTR;
+    return f->sync_error ? -f->sync_error : ot_io_system.sync(NULL, fd);
+}
+
 /* What becomes of a true result. */
 static int64_t distort(struct faults *f, bool write, int64_t result) {
     uint64_t dice = mix((uint64_t)atomic_fetch_add(&f->calls, 1));
@@ -123,6 +136,8 @@ struct ot_io_calls faulty_calls(struct faults *faults) {
     return (struct ot_io_calls){.context = faults,
                                 .open = faulty_open,
                                 .allocate = faulty_allocate,
+                                .punch = faulty_punch,
+                                .sync = faulty_sync,
                                 .pread = faulty_pread,
                                 .pwrite = faulty_pwrite,
                                 .ring_setup = faulty_setup,

@@ -13,18 +13,19 @@
 /* The system's calls with faults. For a ring, a fault is put in the place of a true result: of what "failed"
  * the bytes were moved nevertheless, as they may be on a real disk. Zero it for none. */
 struct faults {
-    bool refuse_direct;                       /* opening with O_DIRECT: EINVAL */
-    bool refuse_direct_io;                    /* O_DIRECT can be opened; writing so: EINVAL */
-    int open_error, allocate_error;           /* errno values; 0: none */
-    int ring_error, files_error, arena_error; /* of setting a ring up, of registering */
-    unsigned refused_flags;                   /* of setting a ring up: EINVAL */
-    bool short_transfers;                     /* of any length, odd ones as well */
-    int storm_percent, storm_error;           /* so many results become that error */
-    _Atomic int64_t fail_at;                  /* > 0: counts down; the I/O that makes it 0 fails */
+    bool refuse_direct;                                      /* opening with O_DIRECT: EINVAL */
+    bool refuse_direct_io;                                   /* O_DIRECT can be opened; writing so: EINVAL */
+    int open_error, allocate_error, punch_error, sync_error; /* errno values; 0: none */
+    _Atomic int sync_interrupts;                             /* so many syncs are interrupted before that */
+    int ring_error, files_error, arena_error;                /* of setting a ring up, of registering */
+    unsigned refused_flags;                                  /* of setting a ring up: EINVAL */
+    bool short_transfers;                                    /* of any length, odd ones as well */
+    int storm_percent, storm_error;                          /* so many results become that error */
+    _Atomic int64_t fail_at; /* > 0: counts down; the I/O that makes it 0 fails */
     int fail_error;
     bool fail_from_there;     /* and all after it */
     _Atomic bool hold_writes; /* writes do not end while this is set */
-    _Atomic int64_t calls;
+    _Atomic int64_t calls, syncs;
     _Atomic int in_flight, most_in_flight; /* of the pool */
 };
 struct ot_io_calls faulty_calls(struct faults *faults);

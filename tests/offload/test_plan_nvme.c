@@ -1,5 +1,7 @@
 /* The third tier in plans: what goes to the disks when the host has no room, in which order, and what is said
  * when they have none either. */
+#include "offload/layout.h"
+#include "offload/store.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/support/check.h"
 
@@ -143,6 +145,69 @@ static void disks_hold_two_sides(void **state) {
     ot_plan_free(&nvme);
 }
 
+static size_t bytes_on_nvme(const struct ot_plan *plan, const char *name) {
+    for (int i = 0; i < plan->ledger.n; i++)
+        if (plan->ledger.entries[i].tier == OT_TIER_NVME && strcmp(plan->ledger.entries[i].name, name) == 0)
+            return plan->ledger.entries[i].bytes;
+    return 0;
+}
+
+/* A side more for each content of state and weights that is to be kept; boundaries have two. */
+static void kept_contents_take_sides(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    struct ot_layout layout;
+    size_t bytes[3] = {0};
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
+    rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
+    rq.weights = rq.state = rq.activations = OT_HOME_NVME;
+    for (rq.kept_contents = 0; rq.kept_contents <= OT_PLAN_MAX_KEPT_CONTENTS; rq.kept_contents++) {
+        static const char *const names[3] = {"weights", "optimizer state", "activations"};
+        check_ok(ot_plan_make(&rq, &plan));
+        check_ok(ot_layout_make(&f.chain, &plan, &layout));
+        check_fits(&rq, &plan);
+        assert_int_equal(layout.tier_bytes[OT_TIER_NVME], ot_ledger_total(&plan.ledger, OT_TIER_NVME));
+        assert_int_equal(ot_store_bytes(layout.extent_bytes, layout.extent_sides, layout.n_extents),
+                         layout.tier_bytes[OT_TIER_NVME]);
+        for (int i = 0; i < 3; i++) {
+            size_t sides = i < 2 ? 2 + (size_t)rq.kept_contents : 2;
+            if (rq.kept_contents == 0)
+                bytes[i] = bytes_on_nvme(&plan, names[i]) / 2;
+            assert_true(bytes[i] > 0);
+            assert_int_equal(bytes_on_nvme(&plan, names[i]), sides * bytes[i]);
+        }
+        ot_layout_free(&layout);
+        ot_plan_free(&plan);
+    }
+    check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "15 contents to be kept on nvme; give 0 to 14");
+    rq.kept_contents = -1;
+    check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "-1 contents to be kept on nvme");
+}
+
+/* What the disks have no room for with kept contents is refused by the amount that they take. */
+static void kept_contents_count_against_the_budget(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
+    rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
+    rq.weights = rq.state = OT_HOME_NVME;
+    check_ok(ot_plan_make(&rq, &plan));
+    rq.budget_bytes[OT_TIER_NVME] = ot_ledger_total(&plan.ledger, OT_TIER_NVME);
+    ot_plan_free(&plan);
+    check_ok(ot_plan_make(&rq, &plan));
+    ot_plan_free(&plan);
+    rq.kept_contents = 1;
+    assert_false(plan_or_cure(&rq, &plan)); /* which checks that what the sentence says to give is enough */
+    rq.budget_bytes[OT_TIER_NVME] = rq.budget_bytes[OT_TIER_NVME] / 2 * 3;
+    check_ok(ot_plan_make(&rq, &plan));
+    assert_int_equal(ot_ledger_total(&plan.ledger, OT_TIER_NVME), rq.budget_bytes[OT_TIER_NVME]);
+    ot_plan_free(&plan);
+}
+
 /* Slots for reading ahead are as many as memory allows, up to half of the tiles. */
 static void slots_grow_with_memory(void **state) {
     (void)state;
@@ -199,6 +264,8 @@ int main(void) {
         cmocka_unit_test(nothing_goes_there_without_need),
         cmocka_unit_test(forced_homes_are_honoured_or_refused),
         cmocka_unit_test(disks_hold_two_sides),
+        cmocka_unit_test(kept_contents_take_sides),
+        cmocka_unit_test(kept_contents_count_against_the_budget),
         cmocka_unit_test(slots_grow_with_memory),
         cmocka_unit_test(contradictions_are_seen),
     };

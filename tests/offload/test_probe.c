@@ -228,25 +228,15 @@ static int set_ring_up(void *context, unsigned flags) {
     return faults->refuses_rings ? -EPERM : ot_io_system.ring_setup(NULL, flags);
 }
 
-static int register_with_ring(void *context, bool buffers) {
-    (void)context;
-    return ot_io_system.ring_register(NULL, buffers);
-}
-
-static int result_of_ring(void *context, bool write, int result) {
-    (void)context;
-    return ot_io_system.ring_result(NULL, write, result);
-}
-
 static struct ot_io_calls faulty(struct faults *faults) {
-    return (struct ot_io_calls){.context = faults,
-                                .open = open_file,
-                                .allocate = allocate,
-                                .pread = read_some,
-                                .pwrite = write_some,
-                                .ring_setup = set_ring_up,
-                                .ring_register = register_with_ring,
-                                .ring_result = result_of_ring};
+    struct ot_io_calls calls = ot_io_system;
+    calls.context = faults;
+    calls.open = open_file;
+    calls.allocate = allocate;
+    calls.pread = read_some;
+    calls.pwrite = write_some;
+    calls.ring_setup = set_ring_up;
+    return calls;
 }
 
 /* A probe of n directories in the folder, with so much room in each; nothing is left in them. */

@@ -35,7 +35,7 @@ static int draw(struct model *m, int below) {
 /* Limits that are just enough, and differ. */
 static int draw_dirs(struct model *m, struct ot_store_dir *dirs) {
     int n = 1 + draw(m, MOST_FOLDERS);
-    size_t pages = ot_store_bytes(m->bytes, m->n_extents) / OT_STORE_ALIGN;
+    size_t pages = ot_store_bytes(m->bytes, NULL, m->n_extents) / OT_STORE_ALIGN;
     for (int i = 0; i < n; i++) {
         snprintf(m->folders[i], sizeof m->folders[i], "%s/%d", m->folder, i);
         assert_int_equal(mkdir(m->folders[i], 0700), 0);
@@ -77,7 +77,7 @@ static void model_open(struct model *m, const struct way *way, uint64_t seed) {
     check_ok(ot_store_open(&config, &m->store));
     struct ot_store_usage usage;
     ot_store_usage(m->store, &usage);
-    assert_int_equal(usage.file_bytes, ot_store_bytes(m->bytes, m->n_extents));
+    assert_int_equal(usage.file_bytes, ot_store_bytes(m->bytes, NULL, m->n_extents));
 }
 
 /* Every extent goes into one transfer or none, in a random order. */
