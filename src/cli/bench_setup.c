@@ -6,6 +6,7 @@
 #include "offload/calibrate.h"
 #include "src/base/error.h"
 #include "src/cli/bench_grid.h"
+#include "src/cli/out_name.h"
 #include "src/cli/rates_cache.h"
 #include "src/cli/session.h"
 
@@ -16,18 +17,6 @@ struct setup {
     struct ot_session session;
     struct ot_rates rates;
 };
-
-static int choose_out(struct setup *s) {
-    char name[NAME_MAX];
-    if (s->options->out)
-        return 0;
-    OT_TRY(ot_session_short_name(&s->session, name, sizeof name));
-    int n = snprintf(s->out->out, sizeof s->out->out, "out/%s-bench", name);
-    if (n < 0 || (size_t)n >= sizeof s->out->out)
-        return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
-    ot_options_choose_text(s->options, "out", s->out->out);
-    return 0;
-}
 
 /* ---- steps ---- */
 
@@ -153,7 +142,7 @@ int ot_bench_setup_make(struct ot_options *options, struct ot_bench *bench, stru
     if (!options->optimizer_threads)
         ot_options_choose_count(options, "optimizer-threads", options->threads);
     describe(&s);
-    OT_TRY_GOTO(choose_out(&s), rc, out);
+    OT_TRY_GOTO(ot_out_name_choose(s.options, s.out->out, sizeof s.out->out), rc, out);
     OT_TRY_GOTO(check_seq_len(&s), rc, out);
     OT_TRY_GOTO(ot_rates_obtain(&s.session, true, &s.rates), rc, out);
     choose_steps(&s);

@@ -10,6 +10,7 @@
 #include "src/base/log.h"
 #include "src/cli/command.h"
 #include "src/cli/generator.h"
+#include "src/cli/out_name.h"
 #include "src/cli/sample_view.h"
 #include "src/cli/save.h"
 #include "src/cli/stop.h"
@@ -29,22 +30,6 @@ struct train {
     int64_t sample_row; /* of the evaluation rows, to show what was learnt; -1: none */
     char out[PATH_MAX];
 };
-
-/* out/MODEL-DATA: the last part of the model's name, and the data file's up to its first dot. */
-static int choose_out(struct train *t) {
-    struct ot_options *o = t->session.options;
-    if (o->out)
-        return 0;
-    char model[NAME_MAX + 1];
-    OT_TRY(ot_session_short_name(&t->session, model, sizeof model));
-    const char *slash = strrchr(o->data, '/'), *data = slash ? slash + 1 : o->data;
-    size_t dot = *data ? 1 + strcspn(data + 1, ".") : 0; /* a hidden file keeps its first dot */
-    int n = snprintf(t->out, sizeof t->out, "out/%s-%.*s", model, (int)dot, data);
-    if (n < 0 || (size_t)n >= sizeof t->out)
-        return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
-    ot_options_choose_text(o, "out", t->out);
-    return 0;
-}
 
 /* The first held-out row that has a prompt: it is answered at the end. */
 static int64_t find_sample_row(const struct train *t) {
@@ -86,8 +71,6 @@ static int prepare(struct train *t) {
     struct ot_session *s = &t->session;
     struct ot_options *o = s->options;
     int64_t seq_len;
-    if (!o->no_save)
-        OT_TRY(choose_out(t));
     OT_TRY(ot_shape_seq_len(o, s->config.max_position, &seq_len));
     const double *share = o->optimizer_engine.share;
     bool no_cpu = share[OT_TILE_CPU] == 0 && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0;
@@ -200,6 +183,8 @@ int ot_command_train(struct ot_options *options) {
     if (!t)
         return ot_fail(OT_E_BUDGET, "no memory");
     int rc;
+    if (!options->no_save)
+        OT_TRY_GOTO(ot_out_name_choose(options, t->out, sizeof t->out), rc, out);
     OT_TRY_GOTO(ot_session_open(options, &t->session), rc, out);
     OT_TRY_GOTO(prepare(t), rc, out);
     if (options->dry_run) {

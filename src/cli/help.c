@@ -98,8 +98,8 @@ static void print_option(FILE *out, const struct ot_option *option) {
     if (option->letter)
         snprintf(letter, sizeof letter, "-%c, ", option->letter);
     const char *value = option->type == OT_OPTION_YES_NO ? "yes|no"
-                        : option->choices                ? option->choices
                         : option->argument               ? option->argument
+                        : option->choices                ? option->choices
                                                          : "";
     int column = snprintf(head, sizeof head, "  %s--%s%s%s", letter, option->name, *value ? " " : "", value);
     fputs(head, out);

@@ -19,6 +19,10 @@ static const struct pair exclusive[] = {
     {OT_FOR_TRAIN, "quiet", "log-every"},
     {OT_FOR_TRAIN, "no-save", "out"},
     {OT_FOR_TRAIN, "no-save", "dry-run"},
+    {OT_FOR_TRAIN, "no-save", "save-every"},
+    {OT_FOR_TRAIN, "no-save", "keep"},
+    {OT_FOR_TRAIN, "no-save", "resume"},
+    {OT_FOR_TRAIN, "no-save", "grace"},
     {OT_FOR_TRAIN, "no-forecast", "explain"},
     {OT_FOR_TOKENIZE, "model", "tokenizer"},
     {OT_FOR_GENERATE, "row", "no-special"},
@@ -172,6 +176,9 @@ static int check_train(const struct ot_options *o) {
                        (long long)o->warmup.steps, (long long)o->steps);
     if (ot_options_given(o, "eval-every") && !o->eval_data && o->eval_fraction == 0)
         return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; give --eval-data");
+    if (o->skip_spikes > 0 && o->clip == 0)
+        return ot_fail(OT_E_USAGE,
+                       "--skip-spikes needs clipping: with --clip 0 updates begin before the loss is known");
     OT_TRY(check_step(o));
     const double *share = o->optimizer_engine.share;
     if (ot_options_given(o, "optimizer-threads") && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0 &&

@@ -12,6 +12,7 @@ struct ot_option_list {
 
 extern const struct ot_option_list ot_options_of_run;     /* input and output, rows, batches, optimizer */
 extern const struct ot_option_list ot_options_of_machine; /* memory and machine */
+extern const struct ot_option_list ot_options_of_safety;  /* checkpoints and safety */
 extern const struct ot_option_list ot_options_of_plan;    /* a machine described, and what a run costs */
 extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
 extern const struct ot_option_list ot_options_of_bench;   /* what bench means otherwise than train */

@@ -107,12 +107,6 @@ static bool read_warmup(const struct ot_option *option, const char *text, struct
            (read_number(text, percent_unit, false, &out->share) && out->share >= 0 && out->share <= 1);
 }
 
-static bool read_every(const struct ot_option *option, const char *text, struct ot_every *out) {
-    *out = (struct ot_every){0};
-    return read_count(option, text, &out->steps) ||
-           (read_number(text, time_units, false, &out->seconds) && in_range(option, out->seconds));
-}
-
 /* Index of the word [text, text + bytes) in "auto|bf16", -1 if it is not there. */
 static int find_choice(const char *choices, const char *text, size_t bytes) {
     for (int index = 0;; index++) {
@@ -123,6 +117,13 @@ static int find_choice(const char *choices, const char *text, size_t bytes) {
             return -1;
         choices += length + 1;
     }
+}
+
+static bool read_every(const struct ot_option *option, const char *text, struct ot_every *out) {
+    int word = option->choices ? find_choice(option->choices, text, strlen(text)) : -1;
+    *out = (struct ot_every){.epoch = word == 0}; /* the first of them, where there are any */
+    return word >= 0 || read_count(option, text, &out->steps) ||
+           (read_number(text, time_units, false, &out->seconds) && in_range(option, out->seconds));
 }
 
 static bool read_device(const char *text, struct ot_device_choice *out) {
@@ -277,7 +278,11 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
                  "a number of steps, such as 100, or a share of the run with a percent sign, such as 3%%");
         break;
     case OT_OPTION_EVERY:
-        snprintf(out, bytes, "a number of steps from 1, such as 100, or a time, such as 30s, 5m or 1h");
+        snprintf(out, bytes, "a number of steps from 1, such as 100, a time, such as 30s, 5m or 1h%s%s",
+                 option->choices ? ", or one of " : "", option->choices ? option->choices : "");
+        break;
+    case OT_OPTION_TIME:
+        snprintf(out, bytes, "a time from %.0fs, such as 30s, 5m or 1h", option->min);
         break;
     case OT_OPTION_DEVICE:
         snprintf(out, bytes, "auto, cpu, cuda, or cuda:N for GPU N, counted from 0");
@@ -321,6 +326,8 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return read_warmup(option, text, field);
     case OT_OPTION_EVERY:
         return read_every(option, text, field);
+    case OT_OPTION_TIME:
+        return read_number(text, time_units, false, field) && in_range(option, *(double *)field);
     case OT_OPTION_DEVICE:
         return read_device(text, field);
     case OT_OPTION_HOMES:
@@ -420,12 +427,16 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     case OT_OPTION_EVERY: {
         const struct ot_every *every = field;
         snprintf(text, sizeof text, "%.9gs", every->seconds);
-        if (every->seconds > 0)
-            ot_json_put_text(w, option->name, text);
-        else
+        if (every->steps > 0)
             ot_json_put_int(w, option->name, every->steps);
+        else
+            ot_json_put_text(w, option->name, every->epoch ? "epoch" : every->seconds > 0 ? text : "never");
         return;
     }
+    case OT_OPTION_TIME:
+        snprintf(text, sizeof text, "%.9gs", *(const double *)field);
+        ot_json_put_text(w, option->name, text);
+        return;
     case OT_OPTION_DEVICE: {
         const struct ot_device_choice *device = field;
         static const char *const kinds[] = {"auto", "cpu", "cuda"};

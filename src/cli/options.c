@@ -28,7 +28,7 @@ static int index_of(const struct ot_options *options, const char *name) {
 }
 
 bool ot_options_given(const struct ot_options *options, const char *name) {
-    return options->source[index_of(options, name)] >= OT_FROM_FILE;
+    return options->source[index_of(options, name)] >= OT_FROM_CHECKPOINT;
 }
 
 static void *choose(struct ot_options *options, const char *name) {
@@ -74,6 +74,7 @@ void ot_option_reset(struct ot_options *options, int index) {
         [OT_OPTION_SHARE] = sizeof(double),
         [OT_OPTION_WARMUP] = sizeof(struct ot_warmup),
         [OT_OPTION_EVERY] = sizeof(struct ot_every),
+        [OT_OPTION_TIME] = sizeof(double),
         [OT_OPTION_DEVICE] = sizeof(struct ot_device_choice),
         [OT_OPTION_HOMES] = sizeof(struct ot_homes),
         [OT_OPTION_ENGINES] = sizeof(struct ot_engine_shares),

@@ -55,7 +55,8 @@ enum ot_option_type {
     OT_OPTION_REAL,    /* double */
     OT_OPTION_SHARE,   /* double: 0.02 or 2% */
     OT_OPTION_WARMUP,  /* struct ot_warmup: 100 (steps) or 3% (of the run) */
-    OT_OPTION_EVERY,   /* struct ot_every: 100 (steps), 30s, 5m or 1h */
+    OT_OPTION_EVERY,   /* struct ot_every: 100 (steps), 30s, 5m or 1h, or a word of `choices` */
+    OT_OPTION_TIME,    /* double: seconds; 30s, 5m or 1h */
     OT_OPTION_DEVICE,  /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
     OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|nvme|auto,state=...,activations=... or one word
                           for all */
@@ -70,9 +71,10 @@ struct ot_warmup {
     int64_t steps;
     double share; /* of all steps, where steps is 0 */
 };
-struct ot_every { /* at most one is not 0 */
+struct ot_every { /* at most one is set; none: never, or not said */
     int64_t steps;
     double seconds;
+    bool epoch;
 };
 struct ot_device_choice {
     enum { OT_DEVICE_AUTO, OT_DEVICE_CPU, OT_DEVICE_CUDA } kind;
@@ -107,10 +109,20 @@ enum ot_option_section {
     OT_SECTION_STEP,
     OT_SECTION_OPTIMIZER,
     OT_SECTION_MEMORY,
+    OT_SECTION_SAFETY,
     OT_SECTION_DESCRIBED,
     OT_SECTION_TEXT,
     OT_SECTION_REPORT,
     OT_SECTION_COUNT
+};
+
+/* Whether a run may go on from its checkpoint with another value (resume.h). Each option of train says so. */
+enum ot_option_on_resume {
+    OT_RESUME_NOT_TRAIN,
+    OT_RESUME_FREE,    /* it fixes no bit of the result */
+    OT_RESUME_SAME,    /* it does: only as recorded, which is taken where nothing is given */
+    OT_RESUME_CONTENT, /* what it names must have the same content, under whatever name; else as SAME */
+    OT_RESUME_LENGTH   /* of the run: if no step so far would have had another learning rate; else as SAME */
 };
 
 struct ot_option {
@@ -123,6 +135,7 @@ struct ot_option {
     const char *fallback; /* default, parsed like any value; NULL: unset */
     const char *chosen;   /* for help: how the program chooses where the option is unset */
     unsigned commands;
+    enum ot_option_on_resume on_resume;
     enum ot_option_section section;
     size_t field;          /* offset in struct ot_options */
     const char *help;      /* one or two sentences */
@@ -140,6 +153,7 @@ enum ot_option_source {
     OT_FROM_NOWHERE,
     OT_FROM_DEFAULT,
     OT_FROM_CHOICE,
+    OT_FROM_CHECKPOINT, /* as the run that is resumed has it */
     OT_FROM_FILE,
     OT_FROM_COMMAND_LINE
 };
@@ -189,6 +203,12 @@ struct ot_options {
     int64_t max_new_tokens;
     double temperature, top_p;
 
+    struct ot_every save_every;
+    const char *resume; /* "auto", "never", or a directory */
+    int64_t keep, max_skips;
+    double grace, stall_limit; /* seconds; grace 0: as long as it takes */
+    double skip_spikes;        /* standard deviations; 0: none are skipped */
+
     struct ot_every eval_every, log_every;
     const char *trace;
     bool no_save, no_forecast, dry_run, json, quiet;
@@ -203,7 +223,8 @@ struct ot_options {
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
 void ot_options_free(struct ot_options *options);
 
-/* Said by the user, on the command line or in the config file. `name` must be in the table. */
+/* Said by the user, on the command line or in the config file, now or to the run that is resumed. `name` must
+ * be in the table. */
 bool ot_options_given(const struct ot_options *options, const char *name);
 /* What the program chose for an option that was not given; it becomes part of the record. */
 void ot_options_choose_count(struct ot_options *options, const char *name, int64_t value);

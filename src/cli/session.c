@@ -184,23 +184,6 @@ void ot_session_close(struct ot_session *s) {
     *s = (struct ot_session){0};
 }
 
-int ot_session_short_name(const struct ot_session *s, char *text, size_t bytes) {
-    const char *given = s->options->model, *path = s->resolved.path;
-    char *real = path && (given[0] == '.' || given[0] == '/') ? realpath(path, NULL) : NULL;
-    const char *model = real ? real : given;
-    size_t end = strlen(model);
-    while (end > 1 && model[end - 1] == '/')
-        end--;
-    size_t start = end;
-    while (start > 0 && model[start - 1] != '/')
-        start--;
-    int n = snprintf(text, bytes, "%.*s", (int)(end - start), model + start);
-    free(real);
-    if (n < 0 || (size_t)n >= bytes)
-        return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
-    return 0;
-}
-
 /* ---- start ---- */
 
 static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {

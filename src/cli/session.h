@@ -76,9 +76,6 @@ int ot_session_open_machine(struct ot_options *options, struct ot_session *out);
 int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out);
 void ot_session_close(struct ot_session *session);
 
-/* The last part of the model's name or directory. Errors: OT_E_USAGE: does not fit into text[bytes]. */
-int ot_session_short_name(const struct ot_session *session, char *text, size_t bytes);
-
 struct ot_session_need {
     int64_t max_position; /* positions that rows may have */
     int64_t sequence_tokens, step_sequences;

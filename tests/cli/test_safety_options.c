@@ -1,0 +1,136 @@
+/* Options of train for checkpoints and safety: what they read, what they refuse, and what every option of
+ * train says about a run that is resumed. */
+#include "tests/cli/option_lines.h"
+
+#include <stdlib.h>
+
+#define BASE "--model m --data d.jsonl "
+
+static void defaults_save_every_half_hour_and_resume(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, BASE);
+    assert_true(o.save_every.seconds == 1800 && o.save_every.steps == 0 && !o.save_every.epoch);
+    assert_string_equal(o.resume, "auto");
+    assert_true(o.keep == 1 && o.grace == 0 && o.stall_limit == 600 && o.max_skips == 20);
+    assert_true(o.skip_spikes == 0);
+    ot_options_free(&o);
+}
+
+static void each_parses(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, BASE "--save-every 100 --keep 3 --resume old --grace 30s --stall-limit 2m --max-skips 5 "
+                    "--skip-spikes 4.5");
+    assert_true(o.save_every.steps == 100 && o.save_every.seconds == 0 && !o.save_every.epoch);
+    assert_string_equal(o.resume, "old");
+    assert_true(o.keep == 3 && o.grace == 30 && o.stall_limit == 120 && o.max_skips == 5);
+    assert_true(o.skip_spikes == 4.5);
+    ot_options_free(&o);
+    accept(&o, BASE "--save-every epoch --eval-every epoch");
+    assert_true(o.save_every.epoch && o.save_every.seconds == 0 && o.eval_every.epoch);
+    ot_options_free(&o);
+    accept(&o, BASE "--save-every never");
+    assert_true(!o.save_every.epoch && o.save_every.seconds == 0 && o.save_every.steps == 0);
+    ot_options_free(&o);
+}
+
+static void absurd_values_are_refused(void **state) {
+    (void)state;
+    static const char *const lines[] = {
+        "--save-every 0",
+        "--save-every sometimes",
+        "--save-every 0.5s",
+        "--save-every epoch|never",
+        "--keep 0",
+        "--keep -1",
+        "--grace 30",
+        "--grace 0s",
+        "--stall-limit epoch",
+        "--stall-limit 1y",
+        "--max-skips 0",
+        "--skip-spikes -1",
+        "--resume=",
+        "--log-every never",
+        "--log-every epoch",
+        "--eval-every never",
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char line[128];
+        snprintf(line, sizeof line, BASE "%s", lines[i]);
+        refuse(line, "wants");
+    }
+    refuse(BASE "--save-every daily", "such as 30s, 5m or 1h, or one of epoch|never");
+    refuse(BASE "--grace 30", "--grace 30: wants a time from 1s, such as 30s, 5m or 1h");
+}
+
+static void contradictions_and_idle_options_are_refused(void **state) {
+    (void)state;
+    refuse(BASE "--no-save --save-every 5m", "--no-save and --save-every contradict");
+    refuse(BASE "--no-save --keep 2", "--no-save and --keep contradict");
+    refuse(BASE "--no-save --resume auto", "--no-save and --resume contradict");
+    refuse(BASE "--no-save --grace 30s", "--no-save and --grace contradict");
+    refuse(BASE "--skip-spikes 3 --clip 0", "--skip-spikes needs clipping");
+    refuse("eval m --data d --resume auto", "--resume has no effect with eval; it belongs to train");
+}
+
+static void names_of_other_programs_are_understood(void **state) {
+    (void)state;
+    refuse(BASE "--save-steps 100", "did you mean --save-every?");
+    refuse(BASE "--save_total_limit 3", "did you mean --keep?");
+    refuse(BASE "--resume-from-checkpoint x", "did you mean --resume?");
+}
+
+static void the_record_repeats_them(void **state) {
+    (void)state;
+    static const char *const lines[][2] = {
+        {"--save-every epoch", "\"save-every\": \"epoch\""},
+        {"--save-every never", "\"save-every\": \"never\""},
+        {"--save-every 5m", "\"save-every\": \"300s\""},
+        {"--save-every 7", "\"save-every\": 7"},
+        {"--stall-limit 90m", "\"stall-limit\": \"5400s\""},
+        {"--keep 3", "\"keep\": 3"},
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        struct ot_options o;
+        struct ot_json_writer w = {.indent = -1};
+        char line[128], *text;
+        snprintf(line, sizeof line, BASE "%s", lines[i][0]);
+        accept(&o, line);
+        ot_options_put_json(&o, NULL, &w);
+        check_ok(ot_json_writer_take(&w, &text, NULL));
+        if (!strstr(text, lines[i][1]))
+            fail_msg("%s: %s", lines[i][0], text);
+        free(text);
+        ot_options_free(&o);
+    }
+}
+
+/* So that none is forgotten when a run goes on from a checkpoint. */
+static void options_of_train_say_whether_a_resumed_run_may_change_them(void **state) {
+    (void)state;
+    const struct ot_option *option;
+    int n[OT_RESUME_LENGTH + 1] = {0};
+    for (int i = 0; (option = ot_option_at(i)); i++) {
+        bool of_train = option->commands & OT_FOR_TRAIN;
+        if (of_train != (option->on_resume != OT_RESUME_NOT_TRAIN))
+            fail_msg("--%s: on_resume %d", option->name, (int)option->on_resume);
+        n[option->on_resume] += of_train;
+    }
+    assert_int_equal(n[OT_RESUME_CONTENT], 4); /* model, tokenizer, data, eval-data */
+    assert_int_equal(n[OT_RESUME_LENGTH], 2);
+    assert_true(n[OT_RESUME_SAME] > 20 && n[OT_RESUME_FREE] > 20);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_save_every_half_hour_and_resume),
+        cmocka_unit_test(each_parses),
+        cmocka_unit_test(absurd_values_are_refused),
+        cmocka_unit_test(contradictions_and_idle_options_are_refused),
+        cmocka_unit_test(names_of_other_programs_are_understood),
+        cmocka_unit_test(the_record_repeats_them),
+        cmocka_unit_test(options_of_train_say_whether_a_resumed_run_may_change_them),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
