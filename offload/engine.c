@@ -127,7 +127,8 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
                                           .topology = config->topology,
                                           .optimizer_threads = config->optimizer_threads,
                                           .delay_seed = config->delay_seed,
-                                          .stall_seconds = config->stall_seconds};
+                                          .stall_seconds = config->stall_seconds,
+                                          .stall_limit_seconds = config->stall_limit_seconds};
     OT_TRY_GOTO(ot_executor_open(&executor, &en->executor), rc, out);
     OT_TRY_GOTO(bind_schedules(en), rc, out);
     *out = en;
@@ -142,6 +143,8 @@ void ot_engine_close(struct ot_engine *en) {
         return;
     if (en->executor)
         ot_executor_drain(en->executor);
+    if (ot_engine_is_stuck(en))
+        return;
     ot_executor_unbind(en->executor, en->train_bound);
     ot_executor_unbind(en->executor, en->flush_bound);
     ot_executor_unbind(en->executor, en->eval_bound);
@@ -252,6 +255,17 @@ int ot_engine_drain(struct ot_engine *en) {
     OT_TRY(ot_executor_submit(en->executor, en->flush_bound, 0)); /* any step: it runs alone */
     OT_TRY(ot_executor_drain(en->executor));
     return forget_updates(en);
+}
+
+bool ot_engine_is_stuck(const struct ot_engine *en) {
+    return en->executor && ot_executor_is_stuck(en->executor);
+}
+
+bool ot_engine_is_consistent(struct ot_engine *en) {
+    if (en->pass != OT_PASS_TRAIN) /* drained before it began */
+        return true;
+    return en->flush.n_tasks == 0 &&
+           ot_executor_stands_before(en->executor, en->train_bound, en->collected + 1, OT_TASK_DECIDE);
 }
 
 /* The driver must have collected every result before it looks at the engine between steps. */

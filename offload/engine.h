@@ -48,6 +48,7 @@ struct ot_engine_config {
     const struct ot_topology *topology; /* where threads are bound; outlives the engine; NULL: nowhere */
     uint64_t delay_seed;                /* test seam: not 0 delays the executor's own threads at random */
     double stall_seconds; /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
+    double stall_limit_seconds; /* and gives up after this long; 0: 600 s */
     /* With clipping: steps whose loss is more than so many standard deviations above its running mean are
      * skipped; 0: none. */
     double skip_spikes;
@@ -57,7 +58,8 @@ struct ot_engine_config {
  * undefined until set, m and v are zero. Errors: OT_E_BUDGET, OT_E_INTERNAL (the verifier's finding),
  * OT_E_DEVICE, OT_E_IO. */
 int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out);
-void ot_engine_close(struct ot_engine *engine); /* drains first; NULL is fine */
+/* Drains first; NULL is fine. A stuck engine stays as it is. */
+void ot_engine_close(struct ot_engine *engine);
 
 /* What keeps the plan's nvme tier, and what it has moved; NULL and zeros where there is none. */
 const char *ot_engine_describe_store(const struct ot_engine *engine);
@@ -112,6 +114,19 @@ int ot_engine_result(struct ot_engine *engine, struct ot_step_result *out);
  * made now. Required before anything below. */
 int ot_engine_drain(struct ot_engine *engine);
 
+/* After OT_E_STALL from any of these: a task has hung for stall_limit_seconds. Threads inside of it cannot be
+ * ended, so that close frees nothing, and everything that the engine was given must stay: the caller ends the
+ * process, by _exit, for exit would wait for the device.
+ *
+ * The watchdog sees whatever waits for a step, a forward pass or a drain. What the driver does itself between
+ * steps it does not see: reading and writing parameters where they live on nvme, tuning. */
+bool ot_engine_is_stuck(const struct ot_engine *engine);
+/* Of a stuck engine: whether weights, optimizer state and progress are all those of the last step whose
+ * result was collected. They are where the step that hangs had not come to its (first) decision, the one
+ * before it was complete, and no part of the plan is updated one step late, through the device (plan.h); or
+ * where a forward pass alone hangs. */
+bool ot_engine_is_consistent(struct ot_engine *engine);
+
 /* Lets the device tune itself (device.h) for what the steps so far have asked of it, in those of the plan's
  * bytes that hold nothing between steps, for about `seconds`. Every result is collected; drains. No number
  * changes. Errors: OT_E_DEVICE, OT_E_INTERNAL. */
@@ -131,6 +146,18 @@ size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity);
  * Errors: OT_E_INPUT when the cache is full. */
 int ot_engine_decode(struct ot_engine *engine, const int32_t *tokens, int64_t n, float *logits);
 void ot_engine_decode_end(struct ot_engine *engine);
+
+/* ---- what is wrong (engine_diagnose.c; drained) ---- */
+
+struct ot_bad_block {
+    int block;           /* the first whose output is not finite; the last one's is the loss; -1: none */
+    int slab;            /* whose weights are not all finite, as the device has them; -1: none was found */
+    int64_t bad_weights; /* how many of them are not */
+};
+/* Runs the micro-batch forward and looks at the output of each block; then at the weights of the slabs of the
+ * first bad one, or, where there is none, of `suspect` (-1: of no slab). Errors: as ot_engine_eval. */
+int ot_engine_find_bad_block(struct ot_engine *engine, const struct ot_micro_batch *micro, int suspect,
+                             struct ot_bad_block *out);
 
 /* ---- parameters and state (drained) ---- */
 

@@ -1,5 +1,5 @@
-/* What the engine's own files share (engine.c, engine_tasks.c, engine_decide.c, engine_nvme.c,
- * engine_params.c). Internal to offload/. */
+/* What the engine's own files share (engine.c, engine_tasks.c, engine_decide.c, engine_diagnose.c,
+ * engine_nvme.c, engine_params.c). Internal to offload/. */
 #ifndef OT_OFFLOAD_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_STATE_H
 
@@ -60,7 +60,8 @@ struct ot_engine {
     struct ot_engine_control control;
     int64_t submitted, collected; /* steps, counted from what set_progress said */
     double last_result_time, step_start[2];
-    enum ot_pass pass; /* what runs: training, but inside a forward alone */
+    enum ot_pass pass;             /* what runs: training, but inside a forward alone */
+    struct ot_engine_probe *probe; /* looks at what each block has put out; NULL: nobody does */
     char *kv_memory;
     int64_t kv_capacity, kv_past;
 };
@@ -84,6 +85,9 @@ static inline float ot_engine_loss_scale(const struct ot_engine *engine) {
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
 /* Of DECIDE tasks (engine_decide.c). Errors: OT_E_NUMERIC. */
 int ot_engine_decide(struct ot_engine *engine, const struct ot_task *task, int64_t step);
+
+/* After a FORWARD task has been enqueued, on the lane's thread (engine_diagnose.c). */
+void ot_engine_probe_output(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
 
 /* Nvme (engine_nvme.c). The store of the layout's extents; nothing where it has none. Errors: OT_E_INTERNAL
  * (no directories), as ot_store_open. */

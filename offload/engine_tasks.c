@@ -140,6 +140,8 @@ static void forward(struct ot_engine *en, const struct ot_task *task, int64_t st
         run.kv = (struct ot_kv_cache){k, k + bytes, en->kv_past, en->kv_capacity};
     }
     en->chain.forward(en->chain.context, task->block, &run);
+    if (en->probe && !last)
+        ot_engine_probe_output(en, task, lane);
 }
 
 static void backward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {

@@ -1,5 +1,6 @@
 #include "offload/executor.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -9,7 +10,7 @@
 #include "src/base/log.h"
 #include "src/base/thread.h"
 
-enum { STALL_SECONDS = 60 };
+enum { STALL_SECONDS = 60, STALL_LIMIT_SECONDS = 600 };
 
 /* ---- opening and closing ---- */
 
@@ -56,6 +57,8 @@ void ot_executor_close(struct ot_executor *ex) {
     if (!ex)
         return;
     ot_executor_drain(ex);
+    if (ex->stuck) /* threads that hang cannot be joined, and use all of it */
+        return;
     pthread_mutex_lock(&ex->mutex);
     ex->stop = true;
     for (int l = 0; l < OT_LANE_COUNT; l++)
@@ -169,34 +172,82 @@ void ot_executor_unbind(struct ot_executor *ex, struct ot_bound *bound) {
 
 /* ---- driving ---- */
 
-static void report_stall(struct ot_executor *ex, double seconds) {
-    char text[160];
-    for (int l = 0; l < OT_LANE_COUNT; l++) {
-        const struct ot_task *at = ex->lanes[l].at;
-        ot_log(OT_LOG_WARN, "no progress for %.0f s: lane %s %s %s", seconds,
-               ot_lane_name((enum ot_lane_id)l), at ? "is at" : "is idle",
-               at ? ot_task_describe(at, ex->config.chain, text, sizeof text) : "");
+/* What the lane has handed to the device in the oldest run under way, and the device has not finished; NULL:
+ * nothing that anyone waits for. */
+static const struct ot_task *unfinished(const struct ot_executor *ex, enum ot_lane_id lane) {
+    if (ex->completed == ex->submitted)
+        return NULL;
+    const struct instance *in = ex->runs[ex->completed % IN_FLIGHT];
+    const struct ot_schedule *s = in->bound->schedule;
+    for (int i = 0; i < s->lane_count[lane]; i++) {
+        int task = s->lane_tasks[lane][i];
+        if (s->tasks[task].needs_notify && in->issued[task] && !in->done[task])
+            return &s->tasks[task];
     }
+    return NULL;
+}
+
+enum { LANE_TEXT_BYTES = 160 };
+
+/* "lane compute waits to begin forward layer.3 #0"; returns whether the lane does not just wait for another
+ * one. */
+static bool describe_lane(const struct ot_executor *ex, enum ot_lane_id id, char text[LANE_TEXT_BYTES]) {
+    const struct lane_thread *lt = &ex->lanes[id];
+    bool on_device = ot_lane_is_device(id), at_work = lt->at && !(on_device && lt->waiting);
+    const struct ot_task *left = on_device && !at_work ? unfinished(ex, id) : NULL;
+    const struct ot_task *task = left ? left : lt->at;
+    const char *verb = at_work ? "is at " : left ? "has not finished " : task ? "waits to begin " : "is idle";
+    char name[64];
+    snprintf(text, LANE_TEXT_BYTES, "lane %s %s%s", ot_lane_name(id), verb,
+             task ? ot_task_describe(task, ex->config.chain, name, sizeof name) : "");
+    return at_work || left;
+}
+
+static void report_stall(const struct ot_executor *ex, double seconds) {
+    char text[LANE_TEXT_BYTES];
+    for (int l = 0; l < OT_LANE_COUNT; l++) {
+        describe_lane(ex, (enum ot_lane_id)l, text);
+        ot_log(OT_LOG_WARN, "no progress for %.0f s: %s", seconds, text);
+    }
+}
+
+/* Nothing will come of it any more: whoever waits, now or later, is told which lanes hang. */
+static void give_up(struct ot_executor *ex, double seconds) {
+    char all[OT_LANE_COUNT * (LANE_TEXT_BYTES + 2)] = "", text[LANE_TEXT_BYTES];
+    size_t used = 0;
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        if (describe_lane(ex, (enum ot_lane_id)l, text))
+            used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? "; " : "", text);
+    ex->stuck = ex->failed = true;
+    ot_error_save(&ex->error, ot_fail(OT_E_STALL,
+                                      "no progress for %.0f s: %s (a disk, a driver or a device "
+                                      "hangs: see dmesg)",
+                                      seconds, used ? all : "every lane is idle"));
 }
 
 /* Waits on the driver's condition until test() holds; the watchdog looks on. Mutex held. */
 static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_executor *, const void *),
                        const void *arg) {
+    const struct ot_executor_config *c = &ex->config;
+    const double report_every = c->stall_seconds > 0 ? c->stall_seconds : STALL_SECONDS;
+    const double limit = c->stall_limit_seconds > 0 ? c->stall_limit_seconds : STALL_LIMIT_SECONDS;
     uint64_t seen = ex->progress;
-    double limit = ex->config.stall_seconds > 0 ? ex->config.stall_seconds : STALL_SECONDS;
-    double since = ot_clock_seconds();
-    while (!test(ex, arg)) {
+    double since = ot_clock_seconds(), reported = since;
+    while (!test(ex, arg) && !ex->stuck) {
         struct timespec deadline;
         clock_gettime(CLOCK_MONOTONIC, &deadline);
         deadline.tv_sec += 1;
         pthread_cond_timedwait(&ex->driver, &ex->mutex, &deadline);
         double now = ot_clock_seconds();
-        if (ex->progress == seen && now - since < limit)
-            continue;
-        if (ex->progress == seen)
+        if (ex->progress != seen) {
+            seen = ex->progress;
+            since = reported = now;
+        } else if (now - since >= limit) {
+            give_up(ex, now - since);
+        } else if (now - reported >= report_every) {
             report_stall(ex, now - since);
-        seen = ex->progress;
-        since = now;
+            reported = now;
+        }
     }
     return ex->failed ? ot_error_load(&ex->error) : 0;
 }
@@ -299,4 +350,27 @@ int ot_executor_drain(struct ot_executor *ex) {
         if (run >= 0 && ex->runs[run % IN_FLIGHT]) /* older steps first */
             rc = collect_trace(ex, ex->runs[run % IN_FLIGHT]);
     return rc;
+}
+
+bool ot_executor_is_stuck(const struct ot_executor *ex) {
+    return ex->stuck;
+}
+
+/* A task of the cpu lane. */
+static bool has_begun(const struct ot_executor *ex, const struct instance *in, enum ot_task_kind kind) {
+    const struct ot_schedule *s = in->bound->schedule;
+    const struct ot_task *at = ex->lanes[OT_LANE_CPU].at;
+    for (int i = 0; i < s->n_tasks; i++)
+        if (s->tasks[i].kind == kind && in->done[i])
+            return true;
+    return at && at->kind == kind;
+}
+
+bool ot_executor_stands_before(struct ot_executor *ex, const struct ot_bound *bound, int64_t step,
+                               enum ot_task_kind kind) {
+    pthread_mutex_lock(&ex->mutex);
+    const struct instance *in = ex->completed < ex->submitted ? ex->runs[ex->completed % IN_FLIGHT] : NULL;
+    bool stands = in && in->bound == bound && in->step == step && !has_begun(ex, in, kind);
+    pthread_mutex_unlock(&ex->mutex);
+    return stands;
 }

@@ -8,6 +8,11 @@
  * store, a few tasks at a time, and are called back. Who waits is always woken by whoever completes: nothing
  * polls.
  *
+ * The watchdog: where the driver waits and no task gets on for stall_seconds, it logs what each lane is at;
+ * after stall_limit_seconds it gives up. The executor is then STUCK for good: every wait returns OT_E_STALL,
+ * and since a thread inside a system call that does not return cannot be ended, close frees nothing. All
+ * that the tasks use must stay; what is left to do is to end the process.
+ *
  * Two steps may be in flight. submit() blocks for the older one when a third comes. All public functions are
  * for one driving thread.
  */
@@ -41,12 +46,13 @@ struct ot_executor_config {
     const struct ot_topology *topology; /* where lanes' threads are bound; NULL: nowhere */
     int optimizer_threads;              /* the cpu lane's thread is the first of so many */
     uint64_t delay_seed;                /* not 0: a random delay of 0..200 us before each task */
-    double stall_seconds; /* no progress for this long: one line per lane says what it waits for */
+    double stall_seconds; /* no progress for this long: one line per lane says what it waits for; 0: 60 s */
+    double stall_limit_seconds; /* and for this long: stuck; 0: 600 s */
 };
 
 /* Starts a thread for each lane. Errors: OT_E_BUDGET, OT_E_IO (no thread), OT_E_DEVICE. */
 int ot_executor_open(const struct ot_executor_config *config, struct ot_executor **out);
-void ot_executor_close(struct ot_executor *executor); /* drains; NULL is fine */
+void ot_executor_close(struct ot_executor *executor); /* drains; NULL is fine, and so is a stuck one */
 
 /* The schedule must outlive the binding. */
 int ot_executor_bind(struct ot_executor *executor, const struct ot_schedule *schedule, struct ot_bound **out);
@@ -62,5 +68,11 @@ int ot_executor_wait_parity(struct ot_executor *executor);
  * a lane so far, before or after that task. */
 int ot_executor_wait_task(struct ot_executor *executor, struct ot_bound *bound, int64_t step, int task);
 int ot_executor_drain(struct ot_executor *executor);
+
+bool ot_executor_is_stuck(const struct ot_executor *executor);
+/* Whether every step before this one is complete, and of this one, which is not, no task of a kind that the
+ * cpu lane runs has begun. */
+bool ot_executor_stands_before(struct ot_executor *executor, const struct ot_bound *bound, int64_t step,
+                               enum ot_task_kind kind);
 
 #endif

@@ -74,7 +74,7 @@ struct ot_executor {
     int64_t submitted, completed;     /* runs */
     struct instance *runs[IN_FLIGHT]; /* by run number */
     uint64_t progress;                /* tasks passed; for the watchdog */
-    bool stop, failed;
+    bool stop, failed, stuck;
     struct ot_error error;
 };
 
