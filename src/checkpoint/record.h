@@ -17,12 +17,6 @@
 
 enum { OT_CHECKPOINT_FORMAT = 1, OT_RECORD_MAX_BYTES = 4 << 20 };
 
-/* Whether two files of rows, read in the same way, give the same tokens in the same order. */
-struct ot_data_print {
-    int64_t rows, tokens, trained_tokens; /* of training and held-out rows together */
-    uint32_t crc;                         /* over ids, marks and ends of all rows */
-};
-
 struct ot_checkpoint_record {
     struct ot_engine_progress progress;
     struct ot_data_position position; /* of the next step */

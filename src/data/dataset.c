@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 #include "src/base/error.h"
 #include "src/base/pool.h"
@@ -371,6 +372,18 @@ int64_t ot_row_prompt_tokens(const struct ot_row *row) {
     while (n < row->n && !ot_token_trained(row->tokens[n]))
         n++;
     return n;
+}
+
+struct ot_data_print ot_dataset_print(const struct ot_dataset *d) {
+    uLong crc = crc32_z(0, (const unsigned char *)d->tokens, d->n_tokens * sizeof *d->tokens);
+    for (size_t i = 0; i < d->n_rows; i++) {
+        const uint32_t piece[] = {d->rows[i].tokens, d->rows[i].document};
+        crc = crc32_z(crc, (const unsigned char *)piece, sizeof piece);
+    }
+    return (struct ot_data_print){.rows = d->stats.kept,
+                                  .tokens = d->stats.tokens,
+                                  .trained_tokens = d->stats.trained_tokens,
+                                  .crc = (uint32_t)crc};
 }
 
 size_t ot_dataset_bytes(const struct ot_dataset *d) {

@@ -70,6 +70,13 @@ int ot_dataset_open(const struct ot_dataset_config *config, struct ot_dataset **
 void ot_dataset_close(struct ot_dataset *dataset); /* NULL is fine */
 
 const struct ot_data_stats *ot_dataset_stats(const struct ot_dataset *dataset);
+/* Whether two files of rows, read in the same way, give the same tokens in the same order. */
+struct ot_data_print {
+    int64_t rows, tokens, trained_tokens; /* rows: of the file; training and held-out ones together */
+    uint32_t crc;                         /* over ids and marks, and the length and document of each piece */
+};
+struct ot_data_print ot_dataset_print(const struct ot_dataset *dataset); /* reads all tokens */
+
 int64_t ot_dataset_rows(const struct ot_dataset *dataset);
 int64_t ot_dataset_documents(const struct ot_dataset *dataset);
 struct ot_row ot_dataset_row(const struct ot_dataset *dataset, int64_t row);

@@ -49,11 +49,43 @@ static void test_threads(void **state) {
         struct ot_dataset *d;
         check_ok(ot_dataset_open(&config, &d));
         assert_true(same(d, two));
+        assert_int_equal(ot_dataset_print(d).crc, ot_dataset_print(two).crc);
         ot_dataset_close(d);
         ot_pool_close(pool);
     }
     ot_dataset_close(two);
     free(text);
+}
+
+static struct ot_data_print print_of(struct data_fixture *f, const char *text) {
+    struct ot_dataset *d = load_text(f, text);
+    struct ot_data_print print = ot_dataset_print(d);
+    ot_dataset_close(d);
+    return print;
+}
+
+/* What changes a token, a mark, an end or the order changes the fingerprint; the file's layout does not. */
+static void test_print(void **state) {
+    struct data_fixture *f = *state;
+#define PAIR(p, c) "{\"prompt\": \"" p "\", \"completion\": \"" c "\"}\n"
+    static const char *const others[] = {
+        PAIR("ab", "cd") PAIR("ef", "gx"), /* a token */
+        PAIR("ef", "gh") PAIR("ab", "cd"), /* the order */
+        PAIR("abc", "d") PAIR("ef", "gh"), /* a mark */
+        PAIR("ab", "cd"),                  /* a row less */
+        PAIR("ab", "c") PAIR("def", "gh"), /* an end */
+    };
+    struct ot_data_print print = print_of(f, PAIR("ab", "cd") PAIR("ef", "gh"));
+    assert_int_equal(print.rows, 2);
+    assert_int_equal(print.tokens, 2 * (1 + 4 + 1));
+    assert_int_equal(print.trained_tokens, 2 * (2 + 1));
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        assert_int_not_equal(print_of(f, others[i]).crc, print.crc);
+    struct ot_data_print again =
+        print_of(f, "{\"completion\": \"cd\", \"prompt\": \"ab\"}\n\n" PAIR("ef", "gh"));
+    assert_true(again.rows == print.rows && again.tokens == print.tokens && again.crc == print.crc &&
+                again.trained_tokens == print.trained_tokens);
+#undef PAIR
 }
 
 /* The same rows as lines, as an array, and packed. */
@@ -220,9 +252,9 @@ static void test_show_sample(void **state) {
 int main(void) {
 #define dataset_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
     const struct CMUnitTest tests[] = {
-        dataset_test(test_threads),       dataset_test(test_layouts),     dataset_test(test_first_bad_row),
-        dataset_test(test_damaged_file),  dataset_test(test_huge_line),   dataset_test(test_progress),
-        dataset_test(test_prompt_tokens), dataset_test(test_show_sample),
+        dataset_test(test_threads),       dataset_test(test_print),         dataset_test(test_layouts),
+        dataset_test(test_first_bad_row), dataset_test(test_damaged_file),  dataset_test(test_huge_line),
+        dataset_test(test_progress),      dataset_test(test_prompt_tokens), dataset_test(test_show_sample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
