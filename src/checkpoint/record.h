@@ -14,6 +14,7 @@
 #include "offload/engine.h"
 #include "src/base/json.h"
 #include "src/data/batch.h"
+#include "src/data/dataset.h"
 
 enum { OT_CHECKPOINT_FORMAT = 1, OT_RECORD_MAX_BYTES = 4 << 20 };
 
