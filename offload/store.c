@@ -226,8 +226,15 @@ void ot_store_close(struct ot_store *store) {
         return;
     ot_store_stop_lane(&store->write);
     ot_store_stop_lane(&store->read);
+    bool has_other_names[OT_STORE_MAX_DIRS] = {false}, any = false;
+    for (int i = 0; i < store->n_files; i++) { /* before the locks go */
+        has_other_names[i] = ot_store_unlink_file(&store->files[i]);
+        any = any || has_other_names[i];
+    }
+    if (any)
+        ot_store_punch_unpinned(store, has_other_names);
     for (int i = 0; i < store->n_files; i++)
-        ot_store_remove_file(&store->files[i]);
+        ot_store_close_file(&store->files[i]);
     pthread_mutex_destroy(&store->sides_lock);
     free(store->description);
     free(store->crcs);

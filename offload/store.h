@@ -1,12 +1,12 @@
 /* The NVMe store: extents on one or several disks, in one file a directory.
  *
  * An EXTENT is what is read and written as a whole: one tile's optimizer state, one tile's weights, one
- * boundary activation. Its size is fixed when the store is opened, a multiple of 4 KiB. All extents, twice,
- * make one address space, which is cut into stripes that take turns on the directories as far as each one's
- * limit goes. The files are made and their blocks reserved before ot_store_open returns, so a disk that is
- * too small is found out before the first step.
+ * boundary activation. Its size is fixed when the store is opened, a multiple of 4 KiB. All sides of all
+ * extents make one address space, which is cut into stripes that take turns on the directories as far as each
+ * one's limit goes. The files are made and their blocks reserved before ot_store_open returns, so a disk that
+ * is too small is found out before the first step.
  *
- * TWO SIDES. Each extent has two places. A write goes to the one that does not hold the present content, and
+ * SIDES. Each extent has two places or more. A write goes to one that does not hold the present content, and
  * counts from when it is complete: until then, and if it fails, the content before it stays readable. An
  * extent that was never written reads as zeros, without I/O.
  *
@@ -75,7 +75,8 @@ struct ot_store_config {
 /* Reserves the space and starts the threads. Everything is copied. Errors: OT_E_IO (a directory, the space,
  * an engine that was asked for by name and is refused), OT_E_BUDGET (limits too small: by how much). */
 int ot_store_open(const struct ot_store_config *config, struct ot_store **out);
-/* Waits for what is in flight; unlinks the files. NULL is fine. */
+/* Waits for what is in flight; unlinks the files, and leaves what is pinned in those that have other names.
+ * NULL is fine. */
 void ot_store_close(struct ot_store *store);
 /* What may be used of each directory: its limit, or what is free there less a reserve, shared out evenly
  * among those on one file system that have no limit. Removes what crashed runs have left. Errors: OT_E_IO. */
@@ -103,7 +104,8 @@ struct ot_transfer {
 /* Queues the transfer behind earlier ones of its direction; does not block on I/O. Errors: OT_E_BUDGET (then
  * done is not called). */
 int ot_store_start(struct ot_store *store, const struct ot_transfer *transfer);
-/* The same, waiting for the end. Errors: as the transfer failed: OT_E_IO. */
+/* The same, waiting for the end. Errors: as the transfer failed: OT_E_IO; OT_E_INTERNAL: a write to an extent
+ * all of whose sides are pinned. */
 int ot_store_read(struct ot_store *store, int extent, void *memory);
 int ot_store_write(struct ot_store *store, int extent, const void *memory);
 
@@ -119,18 +121,20 @@ struct ot_store_span {
     uint32_t crc; /* CRC-32 of these bytes */
 };
 
-/* Of the present content; no write of the extent is under way. May be pinned again. */
+/* Of the present content: a write that is under way is not part of it. It may be pinned several times. Any
+ * thread, as all of these. */
 struct ot_store_pin ot_store_pin_extent(struct ot_store *store, int extent);
 void ot_store_unpin(struct ot_store *store, struct ot_store_pin pin);
 /* Fills in at most `most` spans and returns how many there are: at most ot_store_max_spans. 0: zeros. Not
  * with no_verify. */
 int ot_store_find_spans(const struct ot_store *store, struct ot_store_pin pin, struct ot_store_span *spans,
                         int most);
-int ot_store_max_spans(const struct ot_store *store); /* of any extent */
-/* What was complete before the call is on the disks when it returns. Any thread. Errors: OT_E_IO. */
+int ot_store_max_spans(const struct ot_store *store); /* of any extent; 0 with no_verify */
+/* What was complete before the call is on the disks when it returns. Errors: OT_E_IO, and from then on
+ * always: what the system has lost it reports once. */
 int ot_store_sync(struct ot_store *store);
 int ot_store_file_count(const struct ot_store *store);
-/* A second name for a file. Errors: OT_E_IO (another file system; no such directory). */
+/* A second name for a file. Errors: OT_E_IO (another file system; the name is taken). */
 int ot_store_link(struct ot_store *store, int file, int dir_fd, const char *name);
 
 struct ot_store_usage {

@@ -69,7 +69,7 @@ static bool take_lock(int fd, pid_t owner, int *patience) {
     return true;
 }
 
-/* Returns the bytes that are free now; 0 where the file is in use, or another user's. */
+/* Returns the bytes that are free now; 0 where the file is in use, another user's, or has other names. */
 static int64_t remove_if_stale(int dir_fd, const char *name, int *patience) {
     struct stat info;
     int64_t freed = 0;
@@ -78,7 +78,7 @@ static int64_t remove_if_stale(int dir_fd, const char *name, int *patience) {
     if (fd < 0)
         return 0;
     if (fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && take_lock(fd, owner, patience) &&
-        unlinkat(dir_fd, name, 0) == 0)
+        unlinkat(dir_fd, name, 0) == 0 && fstat(fd, &info) == 0 && info.st_nlink == 0)
         freed = (int64_t)info.st_blocks * 512;
     close(fd);
     return freed;
@@ -226,21 +226,33 @@ int ot_store_make_file(const char *dir, int64_t bytes, const struct ot_io_calls 
         rc = make_locked(dir, calls, out);
     if (rc == 0)
         rc = reserve(dir, bytes, calls, out);
-    if (rc < 0)
-        ot_store_remove_file(out);
-    else
+    if (rc == 0) {
         try_direct(calls, out);
+        return 0;
+    }
+    ot_store_remove_file(out);
     return rc;
 }
 
-void ot_store_remove_file(struct ot_store_file *file) {
-    if (file->fd >= 0) {
-        unlink(file->path); /* before the lock goes */
+bool ot_store_unlink_file(const struct ot_store_file *file) {
+    struct stat info;
+    if (file->fd < 0)
+        return false;
+    unlink(file->path);
+    return fstat(file->fd, &info) == 0 && info.st_nlink > 0;
+}
+
+void ot_store_close_file(struct ot_store_file *file) {
+    if (file->fd >= 0)
         close(file->fd);
-    }
     free(file->path);
     free(file->dir);
     *file = (struct ot_store_file){.fd = -1};
+}
+
+void ot_store_remove_file(struct ot_store_file *file) {
+    ot_store_unlink_file(file);
+    ot_store_close_file(file);
 }
 
 void ot_store_drop_cache(const struct ot_store_file *file, int64_t offset, int64_t bytes) {

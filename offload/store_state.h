@@ -1,4 +1,4 @@
-/* The inside of the NVMe store, shared by store.c, store_stripes.c, store_files.c and store_io.c alone. */
+/* The inside of the NVMe store, shared by store.c and the store_*.c alone. */
 #ifndef OT_OFFLOAD_STORE_STATE_H
 #define OT_OFFLOAD_STORE_STATE_H
 
@@ -52,7 +52,10 @@ struct ot_store_file {
  * OT_E_BUDGET. */
 int ot_store_make_file(const char *dir, int64_t bytes, const struct ot_io_calls *calls,
                        struct ot_store_file *out);
-void ot_store_remove_file(struct ot_store_file *file);
+/* Takes away the name that it was made under. True: it has others. */
+bool ot_store_unlink_file(const struct ot_store_file *file);
+void ot_store_close_file(struct ot_store_file *file);
+void ot_store_remove_file(struct ot_store_file *file); /* both */
 /* Starts writing what the page cache holds of the range, and drops what is written. For buffered files. */
 void ot_store_drop_cache(const struct ot_store_file *file, int64_t offset, int64_t bytes);
 /* "1.5 GiB" */
@@ -117,6 +120,7 @@ struct ot_store {
     pthread_mutex_t sides_lock;  /* which side holds what, and pins: held for moments */
     uint32_t *crcs;              /* NULL: no checks */
     int max_spans;
+    _Atomic(const struct ot_store_file *) failed_sync; /* NULL: none */
     size_t chunk_bytes;
     int depth;
     enum ot_io_choice engine;
@@ -134,5 +138,7 @@ void ot_store_stop_lane(struct ot_store_lane *lane); /* after all jobs; zeroed i
 /* The chunk that begins there: at most a stripe, at most chunk_bytes, within the extent. */
 struct ot_place ot_store_cut(const struct ot_store *store, const struct ot_store_extent *extent, int side,
                              int64_t offset);
+/* Of the files wanted[n_files], frees all space that no pin covers. */
+void ot_store_punch_unpinned(struct ot_store *store, bool wanted[OT_STORE_MAX_DIRS]);
 
 #endif
