@@ -1,13 +1,25 @@
 #include "kernels/adamw.h"
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <cpuid.h>
+#endif
 
 #include "kernels/cpu/adamw_kernels.h"
 #include "src/base/log.h"
 
 const char *const ot_adamw_kernel_names[] = {"avx512", "avx2", "scalar", NULL};
+
+#ifdef __x86_64__
+/* __builtin_cpu_supports() of clang before 18 does not know this one. */
+static bool has_f16c(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
 
 ot_adamw_fn ot_adamw_kernel(const char *name) {
 #ifdef __x86_64__
@@ -15,7 +27,7 @@ ot_adamw_fn ot_adamw_kernel(const char *name) {
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         return ot_adamw_avx512;
     if (strcmp(name, "avx2") == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-        __builtin_cpu_supports("f16c"))
+        has_f16c())
         return ot_adamw_avx2;
 #endif
     return strcmp(name, "scalar") == 0 ? ot_adamw_scalar : NULL;

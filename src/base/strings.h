@@ -20,7 +20,8 @@ void ot_string_append_format(struct ot_string_builder *b, const char *format, ..
 /* *out is freed by the caller; NULL after an error. Errors: OT_E_BUDGET. */
 int ot_string_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Control characters become spaces: what a file name holds neither breaks a line nor drives a terminal. */
+/* Control characters (C0, DEL and C1) become spaces and what is not UTF-8 question marks, so that what a file
+ * or its name holds neither breaks a line nor drives a terminal. The length stays. */
 void ot_string_keep_line(char *text);
 
 #endif

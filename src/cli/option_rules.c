@@ -65,7 +65,14 @@ static bool is_active(const struct ot_options *options, const char *name) {
            (option->type != OT_OPTION_FLAG || *(const bool *)((const char *)options + option->field));
 }
 
+/* Temperature 0 takes the likeliest token: nothing is drawn. */
+static bool is_greedy(const struct ot_options *options) {
+    return options->command == OT_COMMAND_GENERATE && options->temperature == 0;
+}
+
 bool ot_option_overruled(const struct ot_options *options, const char *name) {
+    if (is_greedy(options) && (strcmp(name, "top-p") == 0 || strcmp(name, "seed") == 0))
+        return true;
     for (int i = 0; i < DEPENDENT_PAIRS; i++)
         if (strcmp(dependent[i].a, name) == 0 && (dependent[i].commands & (1u << options->command)) &&
             !is_active(options, dependent[i].b))
@@ -224,8 +231,7 @@ int ot_options_check(struct ot_options *options) {
         return check_plan(options);
     if (options->command == OT_COMMAND_BENCH)
         return check_bench(options);
-    if (options->command == OT_COMMAND_GENERATE && ot_options_given(options, "temperature") &&
-        options->temperature == 0 &&
+    if (is_greedy(options) && ot_options_given(options, "temperature") &&
         (ot_options_given(options, "top-p") || ot_options_given(options, "seed")))
         return ot_fail(OT_E_USAGE, "--top-p and --seed have no effect with --temperature 0, which is greedy");
     return 0;

@@ -46,8 +46,10 @@ static bool read_number(const char *text, const struct unit *units, bool any_cas
     double value = strtod(text, &end);
     for (; end > text && units->name; units++)
         if (any_case ? strcasecmp(end, units->name) == 0 : strcmp(end, units->name) == 0) {
-            *out = value * units->factor;
-            return isfinite(*out);
+            value *= units->factor;
+            if (isfinite(value))
+                *out = value;
+            return isfinite(value);
         }
     return false;
 }

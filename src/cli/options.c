@@ -210,9 +210,10 @@ static const char *config_text(const struct ot_option *option, const struct ot_j
     bool is_switch = option->type == OT_OPTION_FLAG || option->type == OT_OPTION_YES_NO;
     if (type == OT_JSON_BOOL && is_switch)
         return ot_json_bool(value, false) ? "yes" : "no";
-    if (type == OT_JSON_INT && !is_switch)
+    bool is_text = option->type == OT_OPTION_TEXT; /* borrowed from the tree, where a number has no text */
+    if (type == OT_JSON_INT && !is_switch && !is_text)
         snprintf(number, 40, "%lld", (long long)ot_json_int(value, 0));
-    else if (type == OT_JSON_REAL && !is_switch)
+    else if (type == OT_JSON_REAL && !is_switch && !is_text)
         snprintf(number, 40, "%.17g", ot_json_real(value, 0));
     else
         return type == OT_JSON_STRING ? ot_json_string(value, NULL) : NULL;

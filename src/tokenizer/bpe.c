@@ -379,6 +379,8 @@ int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
     size_t first = e->out->n;
     struct ot_piece local = {word->bytes, word->n, NULL, 0};
     OT_TRY(encode_word(e, &local));
+    if (e->out->n == first) /* nothing to remember, and perhaps no array to point into yet */
+        return 0;
     cache_store(entry, key, word->n, e->out->ids + first, e->out->start + first, 0, e->out->n - first);
     for (size_t i = first; i < e->out->n; i++)
         e->out->start[i] = ot_piece_start(word, e->out->start[i]);
