@@ -4,8 +4,8 @@
 
 struct ot_options;
 
-/* The record of options (ot_options_put_json), as a --config FILE, is accepted, and every option in it has the
- * same value again. */
+/* The record of options (ot_options_put_json), as a --config FILE, is accepted, and every option in it has
+ * the same value again. */
 void fuzz_check_repeats(const struct ot_options *options);
 
 #endif
