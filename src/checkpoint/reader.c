@@ -1,0 +1,255 @@
+#include "src/checkpoint/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "offload/crc32.h"
+#include "src/checkpoint/reader_state.h"
+#include "src/checkpoint/writer.h"
+
+/* ---- sentences ---- */
+
+int ot_checkpoint_fail_damaged(const struct ot_checkpoint *checkpoint, const char *name, const char *format,
+                               ...) {
+    va_list args;
+    char what[OT_ERROR_TEXT_BYTES];
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return ot_fail(OT_E_INPUT, "%s/%s: damaged: %s; an older checkpoint may do", checkpoint->dir, name, what);
+}
+
+int ot_checkpoint_fail_span(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
+                            uint32_t crc) {
+    return ot_checkpoint_fail_damaged(
+        checkpoint, checkpoint->manifest.files[span->file].name,
+        "the %lld bytes at offset %lld are not those that were written (CRC-32 %08x, was %08x)",
+        (long long)span->bytes, (long long)span->offset, crc, span->crc);
+}
+
+int ot_checkpoint_fail_read(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
+                            int64_t offset, int64_t result) {
+    const char *name = checkpoint->manifest.files[span->file].name;
+    if (result >= 0)
+        return ot_checkpoint_fail_damaged(checkpoint, name, "it was cut at offset %lld", (long long)offset);
+    return ot_fail(OT_E_IO,
+                   "%s/%s: cannot read at offset %lld: %s; look for errors of the disk in `dmesg`; an older "
+                   "checkpoint may do",
+                   checkpoint->dir, name, (long long)offset, strerror((int)-result));
+}
+
+/* Of what the manifest or the record said about itself. */
+static int advise(int rc) {
+    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "%s; an older checkpoint may do", ot_error_text()) : rc;
+}
+
+/* ---- files ---- */
+
+/* Only a file, and only one that lies there itself: O_NONBLOCK, so that a pipe of that name does not wait for
+ * a writer. */
+static int open_file(const struct ot_checkpoint *c, int dir_fd, const char *name, int *fd, int64_t *bytes) {
+    struct stat status;
+    *fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (*fd < 0 && (errno == ENOENT || errno == ELOOP))
+        return ot_checkpoint_fail_damaged(c, name,
+                                          errno == ENOENT ? "it is missing" : "it is a symbolic link");
+    if (*fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot open it", c->dir, name);
+    if (fstat(*fd, &status) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot look at it", c->dir, name);
+    if (!S_ISREG(status.st_mode))
+        return ot_checkpoint_fail_damaged(c, name, "it is no file");
+    *bytes = (int64_t)status.st_size;
+    return 0;
+}
+
+static int read_whole(const struct ot_checkpoint *c, const char *name, int fd, char *text, int64_t bytes) {
+    int64_t at = 0;
+    while (at < bytes) {
+        ssize_t n = pread(fd, text + at, (size_t)(bytes - at), (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot read it", c->dir, name);
+        if (n == 0)
+            return ot_checkpoint_fail_damaged(c, name, "it was cut at byte %lld", (long long)at);
+        at += n;
+    }
+    return 0;
+}
+
+/* A small file; the caller frees the text. want: its size, or -1: any up to `most`. */
+static int read_small(const struct ot_checkpoint *c, int dir_fd, const char *name, int64_t want, int64_t most,
+                      char **text, int64_t *bytes) {
+    int fd, rc;
+    *text = NULL;
+    OT_TRY_GOTO(open_file(c, dir_fd, name, &fd, bytes), rc, out);
+    if (want >= 0 && *bytes != want)
+        rc = ot_checkpoint_fail_damaged(c, name, "it has %lld bytes, and had %lld", (long long)*bytes,
+                                        (long long)want);
+    else if (*bytes > most)
+        rc = ot_checkpoint_fail_damaged(c, name, "it has %lld bytes, and at most %lld are meant",
+                                        (long long)*bytes, (long long)most);
+    else if (!(*text = malloc((size_t)*bytes + 1)))
+        rc = ot_fail(OT_E_BUDGET, "%s/%s: no memory for its %lld bytes", c->dir, name, (long long)*bytes);
+    else
+        rc = read_whole(c, name, fd, *text, *bytes);
+out:
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
+/* ---- opening ---- */
+
+static int take_manifest(struct ot_checkpoint *c, int dir_fd) {
+    char *text, *where = NULL;
+    int64_t bytes;
+    int rc;
+    if (faccessat(dir_fd, OT_MANIFEST_NAME, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+        return ot_fail(OT_E_INPUT,
+                       "%s: not a checkpoint, or one that was never completed: it has no " OT_MANIFEST_NAME,
+                       c->dir);
+    OT_TRY_GOTO(read_small(c, dir_fd, OT_MANIFEST_NAME, -1, OT_MANIFEST_MAX_BYTES, &text, &bytes), rc, out);
+    OT_TRY_GOTO(ot_string_format(&where, "%s/" OT_MANIFEST_NAME, c->dir), rc, out);
+    rc = advise(ot_manifest_decode((const unsigned char *)text, (size_t)bytes, where, &c->manifest));
+out:
+    free(where);
+    free(text);
+    return rc;
+}
+
+static int take_record(struct ot_checkpoint *c, int dir_fd) {
+    char *text, *where = NULL;
+    int64_t bytes;
+    int rc;
+    OT_TRY_GOTO(
+        read_small(c, dir_fd, OT_RECORD_NAME, c->manifest.record_bytes, OT_RECORD_MAX_BYTES, &text, &bytes),
+        rc, out);
+    uint32_t crc = ot_crc32(0, text, (size_t)bytes);
+    if (crc != c->manifest.record_crc) {
+        rc = ot_checkpoint_fail_damaged(c, OT_RECORD_NAME, "its CRC-32 is %08x, and was %08x", crc,
+                                        c->manifest.record_crc);
+        goto out;
+    }
+    OT_TRY_GOTO(ot_string_format(&where, "%s/" OT_RECORD_NAME, c->dir), rc, out);
+    rc = advise(ot_checkpoint_record_decode(text, (size_t)bytes, where, &c->record));
+out:
+    free(where);
+    free(text);
+    return rc;
+}
+
+static int take_files(struct ot_checkpoint *c, int dir_fd) {
+    int64_t bytes;
+    c->fds = malloc((size_t)(c->manifest.n_files + 1) * sizeof *c->fds);
+    if (!c->fds)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to open it", c->dir);
+    for (int i = 0; i < c->manifest.n_files; i++)
+        c->fds[i] = -1;
+    for (int i = 0; i < c->manifest.n_files; i++) {
+        const struct ot_manifest_file *file = &c->manifest.files[i];
+        OT_TRY(open_file(c, dir_fd, file->name, &c->fds[i], &bytes));
+        bool exact = strcmp(file->name, OT_STATE_NAME) == 0;
+        if (bytes < file->bytes || (exact && bytes != file->bytes))
+            return ot_checkpoint_fail_damaged(c, file->name, "it has %lld bytes, and had %lld",
+                                              (long long)bytes, (long long)file->bytes);
+    }
+    return 0;
+}
+
+/* Where spans begin, and whether parts that are larger than a slot can be cut where O_DIRECT can read. */
+static int take_parts(struct ot_checkpoint *c) {
+    const struct ot_manifest *m = &c->manifest;
+    c->span_begin = malloc((size_t)(m->n_spans + 1) * sizeof *c->span_begin);
+    if (!c->span_begin)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %lld spans", c->dir, (long long)m->n_spans);
+    for (int64_t i = 0; i < m->n_parts; i++) {
+        const struct ot_manifest_part *part = &m->parts[i];
+        int64_t begin = 0;
+        for (int64_t s = part->first_span; s < part->first_span + part->n_spans; s++) {
+            c->span_begin[s] = begin;
+            begin += m->spans[s].bytes;
+        }
+        c->bytes += begin;
+        if (ot_part_bytes(m->dtype, &part->part) > ot_checkpoint_slot_bytes(m->dtype) &&
+            part->part.n % OT_SLAB_ALIGN_PARAMS != 0)
+            return ot_checkpoint_fail_damaged(c, OT_MANIFEST_NAME,
+                                              "part %lld has %lld parameters, no multiple of %d",
+                                              (long long)i, (long long)part->part.n, OT_SLAB_ALIGN_PARAMS);
+    }
+    return 0;
+}
+
+int ot_checkpoint_open(const char *dir, struct ot_checkpoint **out) {
+    *out = NULL;
+    int rc, dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir_fd < 0)
+        return ot_fail_errno(errno == ENOENT || errno == ENOTDIR ? OT_E_INPUT : OT_E_IO, errno,
+                             "%s: cannot open it as a checkpoint", dir);
+    struct ot_checkpoint *c = calloc(1, sizeof *c);
+    if (!c || !(c->dir = strdup(dir))) {
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open it", dir);
+        goto out;
+    }
+    OT_TRY_GOTO(take_manifest(c, dir_fd), rc, out);
+    OT_TRY_GOTO(take_record(c, dir_fd), rc, out);
+    OT_TRY_GOTO(take_files(c, dir_fd), rc, out);
+    rc = take_parts(c);
+out:
+    close(dir_fd);
+    if (rc < 0)
+        ot_checkpoint_close(c);
+    else
+        *out = c;
+    return rc;
+}
+
+void ot_checkpoint_close(struct ot_checkpoint *checkpoint) {
+    if (!checkpoint)
+        return;
+    for (int i = 0; checkpoint->fds && i < checkpoint->manifest.n_files; i++)
+        if (checkpoint->fds[i] >= 0)
+            close(checkpoint->fds[i]);
+    free(checkpoint->fds);
+    free(checkpoint->span_begin);
+    ot_manifest_free(&checkpoint->manifest);
+    ot_checkpoint_record_free(&checkpoint->record);
+    free(checkpoint->dir);
+    free(checkpoint);
+}
+
+const char *ot_checkpoint_dir(const struct ot_checkpoint *checkpoint) {
+    return checkpoint->dir;
+}
+
+const struct ot_checkpoint_record *ot_checkpoint_record(const struct ot_checkpoint *checkpoint) {
+    return &checkpoint->record;
+}
+
+const struct ot_manifest *ot_checkpoint_manifest(const struct ot_checkpoint *checkpoint) {
+    return &checkpoint->manifest;
+}
+
+int64_t ot_checkpoint_bytes(const struct ot_checkpoint *checkpoint) {
+    return checkpoint->bytes;
+}
+
+int64_t ot_checkpoint_find_span(const struct ot_checkpoint *checkpoint, const struct ot_manifest_part *part,
+                                int64_t at) {
+    int64_t low = part->first_span, high = part->first_span + part->n_spans - 1;
+    while (low < high) { /* the last one that begins at or before it */
+        int64_t middle = low + (high - low + 1) / 2;
+        if (checkpoint->span_begin[middle] <= at)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}

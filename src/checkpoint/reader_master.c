@@ -1,0 +1,213 @@
+/* Ranges of the master weights: whole spans are read and checked, and the last few kept. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "offload/crc32.h"
+#include "offload/layout.h"
+#include "src/checkpoint/reader_state.h"
+
+/* Where the rest and the weights of a range are in different spans, and both at the border of two. */
+enum { KEPT_SPANS = 4 };
+enum { CHUNK_PARAMS = 2048 };
+
+struct kept {
+    int64_t span, used; /* -1: none; when it was last used */
+    char *bytes;
+    int64_t capacity;
+};
+
+struct ot_checkpoint_master {
+    struct ot_checkpoint *checkpoint;
+    int64_t *state, *weights; /* indices of parts that have them, by slab and first parameter */
+    int64_t n_state, n_weights, clock;
+    struct kept kept[KEPT_SPANS];
+};
+
+/* ---- opening ---- */
+
+static int compare_parts(const void *a, const void *b, void *parts) {
+    const struct ot_part *x = &((const struct ot_manifest_part *)parts)[*(const int64_t *)a].part;
+    const struct ot_part *y = &((const struct ot_manifest_part *)parts)[*(const int64_t *)b].part;
+    if (x->slab != y->slab)
+        return x->slab < y->slab ? -1 : 1;
+    return (x->first > y->first) - (x->first < y->first);
+}
+
+int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, struct ot_checkpoint_master **out) {
+    const struct ot_manifest *m = &checkpoint->manifest;
+    struct ot_checkpoint_master *master = *out = calloc(1, sizeof *master);
+    size_t bytes = (size_t)(m->n_parts + 1) * sizeof(int64_t);
+    if (!master || !(master->state = malloc(bytes)) || !(master->weights = malloc(bytes))) {
+        ot_checkpoint_master_close(master);
+        *out = NULL;
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %lld parts", checkpoint->dir, (long long)m->n_parts);
+    }
+    master->checkpoint = checkpoint;
+    for (int i = 0; i < KEPT_SPANS; i++)
+        master->kept[i].span = -1;
+    for (int64_t i = 0; i < m->n_parts; i++) {
+        if (m->parts[i].part.has_state)
+            master->state[master->n_state++] = i;
+        if (m->parts[i].part.has_weights)
+            master->weights[master->n_weights++] = i;
+    }
+    qsort_r(master->state, (size_t)master->n_state, sizeof(int64_t), compare_parts, m->parts);
+    qsort_r(master->weights, (size_t)master->n_weights, sizeof(int64_t), compare_parts, m->parts);
+    return 0;
+}
+
+void ot_checkpoint_master_close(struct ot_checkpoint_master *master) {
+    if (!master)
+        return;
+    for (int i = 0; i < KEPT_SPANS; i++)
+        free(master->kept[i].bytes);
+    free(master->state);
+    free(master->weights);
+    free(master);
+}
+
+/* ---- spans ---- */
+
+static int read_span(const struct ot_checkpoint *c, const struct ot_store_span *span, char *bytes) {
+    for (int64_t at = 0; at < span->bytes;) {
+        ssize_t n =
+            pread(c->fds[span->file], bytes + at, (size_t)(span->bytes - at), (off_t)(span->offset + at));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return ot_checkpoint_fail_read(c, span, span->offset + at, n < 0 ? -errno : 0);
+        at += n;
+    }
+    uint32_t crc = ot_crc32(0, bytes, (size_t)span->bytes);
+    return crc == span->crc ? 0 : ot_checkpoint_fail_span(c, span, crc);
+}
+
+/* In the place of the one that was not used for the longest time. */
+static int keep_span(struct ot_checkpoint_master *master, int64_t index, const char **bytes) {
+    const struct ot_store_span *span = &master->checkpoint->manifest.spans[index];
+    struct kept *kept = &master->kept[0];
+    for (int i = 0; i < KEPT_SPANS; i++) {
+        struct kept *other = &master->kept[i];
+        if (other->span == index || (kept->span != index && other->used < kept->used))
+            kept = other;
+    }
+    if (kept->span != index) {
+        kept->span = -1;
+        if (kept->capacity < span->bytes) {
+            free(kept->bytes);
+            kept->bytes = malloc((size_t)span->bytes);
+            kept->capacity = kept->bytes ? span->bytes : 0;
+        }
+        if (!kept->bytes)
+            return ot_fail(OT_E_BUDGET, "%s: no memory for %lld bytes of it", master->checkpoint->dir,
+                           (long long)span->bytes);
+        OT_TRY(read_span(master->checkpoint, span, kept->bytes));
+        kept->span = index;
+    }
+    kept->used = ++master->clock;
+    *bytes = kept->bytes;
+    return 0;
+}
+
+/* Bytes [at, at + n) of a part. */
+static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manifest_part *part, int64_t at,
+                     int64_t n, char *out) {
+    const struct ot_checkpoint *c = master->checkpoint;
+    if (part->n_spans == 0)
+        memset(out, 0, (size_t)n);
+    while (part->n_spans > 0 && n > 0) {
+        const char *bytes;
+        int64_t index = ot_checkpoint_find_span(c, part, at), within = at - c->span_begin[index];
+        int64_t run = c->manifest.spans[index].bytes - within;
+        run = run < n ? run : n;
+        OT_TRY(keep_span(master, index, &bytes));
+        memcpy(out, bytes + within, (size_t)run);
+        at += run;
+        out += run;
+        n -= run;
+    }
+    return 0;
+}
+
+/* ---- ranges ---- */
+
+/* The part that has a parameter; the manifest's parts cover each once. */
+static const struct ot_manifest_part *find_part(const struct ot_checkpoint_master *master, bool state,
+                                                int slab, int64_t first) {
+    const struct ot_manifest_part *parts = master->checkpoint->manifest.parts;
+    const int64_t *order = state ? master->state : master->weights;
+    int64_t low = 0, high = (state ? master->n_state : master->n_weights) - 1;
+    while (low < high) { /* the last one that begins at or before it */
+        int64_t middle = low + (high - low + 1) / 2;
+        const struct ot_part *part = &parts[order[middle]].part;
+        if (part->slab < slab || (part->slab == slab && part->first <= first))
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &parts[order[low]];
+}
+
+static int64_t run_in(const struct ot_manifest_part *part, int64_t first, int64_t n) {
+    int64_t run = part->part.first + part->part.n - first;
+    return run < n ? run : n;
+}
+
+/* What the weights lack of the master, of a run of parameters within one part; returns the run's length. */
+static int64_t get_rest(struct ot_checkpoint_master *master, int slab, int64_t first, int64_t n, void *out) {
+    const struct ot_manifest_part *part = find_part(master, true, slab, first);
+    int64_t width = (int64_t)ot_state_rest_bytes(master->checkpoint->manifest.dtype);
+    int64_t at = (int64_t)ot_state_rest_offset(part->part.n) + (first - part->part.first) * width;
+    n = run_in(part, first, n);
+    int rc = get_bytes(master, part, at, n * width, out);
+    return rc < 0 ? rc : n;
+}
+
+static int64_t get_weights(struct ot_checkpoint_master *master, int slab, int64_t first, int64_t n,
+                           void *out) {
+    const struct ot_manifest_part *part = find_part(master, false, slab, first);
+    enum ot_dtype dtype = master->checkpoint->manifest.dtype;
+    int64_t width = (int64_t)ot_dtype_bytes(dtype), at = (first - part->part.first) * width;
+    if (part->part.has_state)
+        at += (int64_t)ot_state_grad_offset(dtype, part->part.n); /* behind the state */
+    n = run_in(part, first, n);
+    int rc = get_bytes(master, part, at, n * width, out);
+    return rc < 0 ? rc : n;
+}
+
+static int64_t get_run(struct ot_checkpoint_master *master, int slab, int64_t first, int64_t n,
+                       float *values) {
+    enum ot_dtype dtype = master->checkpoint->manifest.dtype;
+    if (dtype == OT_F32)
+        return get_weights(master, slab, first, n, values);
+    if (dtype == OT_F16)
+        return get_rest(master, slab, first, n, values);
+    int16_t lo[CHUNK_PARAMS];
+    uint16_t hi[CHUNK_PARAMS];
+    n = get_rest(master, slab, first, n < CHUNK_PARAMS ? n : CHUNK_PARAMS, lo);
+    if (n > 0)
+        n = get_weights(master, slab, first, n, hi);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = ot_join_f32(hi[i], lo[i]);
+    return n;
+}
+
+int ot_checkpoint_master_get(struct ot_checkpoint_master *master, int slab, int64_t first, int64_t n,
+                             float *values) {
+    const struct ot_manifest *m = &master->checkpoint->manifest;
+    if (slab < 0 || slab >= m->n_slabs || first < 0 || n < 0 || first > m->slab_params[slab] ||
+        n > m->slab_params[slab] - first)
+        return ot_fail(OT_E_INPUT, "%s: has no parameters %lld to %lld of slab %d", master->checkpoint->dir,
+                       (long long)first, (long long)(first + n), slab);
+    while (n > 0) {
+        int64_t run = get_run(master, slab, first, n, values);
+        if (run < 0)
+            return (int)run;
+        first += run;
+        values += run;
+        n -= run;
+    }
+    return 0;
+}

@@ -1,0 +1,358 @@
+/* Streaming a checkpoint: the parts as pieces, one a slot; the pieces as reads, many in flight.
+ *
+ * A piece that is a whole part is read as it lies. Of a larger part, a piece has its share of each array (m,
+ * v, rest, weights), so that the bytes of a span arrive in an order of their own. Its checksum is put together
+ * nevertheless: the CRC-32 of bytes end to end is the exclusive or of the CRC-32 of each, every one shifted by
+ * the number of bytes behind it (zlib's crc32_combine with nothing on the other side).
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <zlib.h>
+
+#include "offload/crc32.h"
+#include "offload/layout.h"
+#include "src/checkpoint/reader_state.h"
+#include "src/checkpoint/writer.h"
+
+/* As the NVMe store's: 1 MiB x 32 is near the rate of every disk that we measured. */
+enum { DEPTH = 32, READ_BYTES = 1 << 20 };
+/* EAGAIN and EINTR without a byte of progress: at once for the first few, then every 5 ms, in all about a
+ * second. */
+enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
+enum { MAX_SEGMENTS = 4 };
+
+struct segment { /* bytes [at, end) of the part, to be read to memory */
+    int64_t at, end;
+    char *memory;
+};
+
+struct piece {                           /* what a slot is filled with */
+    const struct ot_manifest_part *part; /* NULL: the slot is free */
+    struct ot_part what;
+    char *memory;
+    int n_segments, segment;
+    struct segment segments[MAX_SEGMENTS];
+    int in_flight;
+    bool is_cut, is_damaged; /* all its reads have been started; some failed */
+};
+
+struct read_io { /* one in flight, or free */
+    struct piece *piece;
+    int64_t span;
+    struct ot_io_request request; /* all of it, whatever has been moved */
+    size_t moved;
+    int tries; /* since the last progress */
+};
+
+struct span_check {
+    uint32_t crc, left; /* of what has come; bytes that have not */
+};
+
+struct place { /* for the order of parts */
+    int file;
+    int64_t offset, part;
+};
+
+struct stream {
+    struct ot_checkpoint *checkpoint;
+    const struct ot_manifest *manifest;
+    const struct ot_checkpoint_read *read;
+    size_t slot_bytes;
+    struct place *order;       /* [n_parts] */
+    int64_t next, next_first;  /* the next piece: place in the order, parameter within the part */
+    struct piece *pieces;      /* [n_slots] */
+    struct piece *cutting;     /* whose reads are being started; NULL: none */
+    struct span_check *checks; /* [n_spans] */
+    bool *direct;              /* [n_files] */
+    struct ot_io_engine *engine;
+    struct read_io ios[DEPTH], *free_ios[DEPTH];
+    int n_free;
+    int64_t bytes; /* read and checked */
+};
+
+/* ---- files ---- */
+
+/* Files are opened buffered: O_DIRECT comes and goes with the stream. False where it is refused. */
+static bool set_direct(const struct stream *s, int file, bool direct) {
+    int fd = s->checkpoint->fds[file], flags = fcntl(fd, F_GETFL);
+    return flags >= 0 && fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
+/* ---- pieces ---- */
+
+static int compare_places(const void *a, const void *b) {
+    const struct place *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return (x->part > y->part) - (x->part < y->part);
+}
+
+static void sort_parts(struct stream *s) {
+    const struct ot_manifest *m = s->manifest;
+    for (int64_t i = 0; i < m->n_parts; i++) {
+        const struct ot_store_span *span = m->parts[i].n_spans ? &m->spans[m->parts[i].first_span] : NULL;
+        s->order[i] = (struct place){span ? span->file : -1, span ? span->offset : 0, i};
+    }
+    qsort(s->order, (size_t)m->n_parts, sizeof *s->order, compare_places);
+}
+
+static int64_t padded_bytes(const struct stream *s, const struct ot_manifest_part *part) {
+    int64_t last = part->first_span + part->n_spans - 1;
+    return part->n_spans == 0 ? (int64_t)ot_part_bytes(s->manifest->dtype, &part->part)
+                              : s->checkpoint->span_begin[last] + s->manifest->spans[last].bytes;
+}
+
+/* The piece's share of each of the part's arrays; first: within the part. */
+static void cut_arrays(const struct stream *s, struct piece *piece, int64_t first) {
+    const struct ot_part *part = &piece->part->part;
+    int64_t widths[MAX_SEGMENTS] = {0}, begin = 0;
+    char *memory = piece->memory;
+    if (part->has_state) {
+        widths[0] = widths[1] = (int64_t)sizeof(float);
+        widths[2] = (int64_t)ot_state_rest_bytes(s->manifest->dtype);
+    }
+    if (part->has_weights)
+        widths[3] = (int64_t)ot_dtype_bytes(s->manifest->dtype);
+    for (int i = 0; i < MAX_SEGMENTS; i++) {
+        if (widths[i] == 0)
+            continue;
+        int64_t at = begin + widths[i] * first, bytes = widths[i] * piece->what.n;
+        piece->segments[piece->n_segments++] = (struct segment){at, at + bytes, memory};
+        begin += widths[i] * part->n;
+        memory += bytes;
+    }
+}
+
+/* The next one, into a free slot. False: there is none. */
+static bool cut_piece(struct stream *s, struct piece *piece) {
+    if (s->next == s->manifest->n_parts)
+        return false;
+    const struct ot_manifest_part *part = &s->manifest->parts[s->order[s->next].part];
+    struct ot_part one = part->part;
+    int64_t first = s->next_first, n = part->part.n - first, whole_bytes = padded_bytes(s, part);
+    one.n = OT_SLAB_ALIGN_PARAMS;
+    bool is_whole = whole_bytes <= (int64_t)s->slot_bytes;
+    int64_t most = (int64_t)(s->slot_bytes / ot_part_bytes(s->manifest->dtype, &one)) * one.n;
+    if (!is_whole && n > most)
+        n = most;
+    *piece = (struct piece){.part = part, .what = part->part, .memory = piece->memory};
+    piece->what.first += first;
+    piece->what.n = n;
+    if (is_whole)
+        piece->segments[piece->n_segments++] = (struct segment){0, whole_bytes, piece->memory};
+    else
+        cut_arrays(s, piece, first);
+    s->next_first += n;
+    if (s->next_first == part->part.n) {
+        s->next++;
+        s->next_first = 0;
+    }
+    return true;
+}
+
+static int end_piece(struct stream *s, struct piece *piece) {
+    const struct ot_checkpoint_read *read = s->read;
+    piece->part = NULL;
+    if (!piece->is_damaged)
+        OT_TRY(read->sink(read->context, &piece->what, piece->memory));
+    if (read->progress)
+        read->progress(read->context, s->bytes, s->checkpoint->bytes);
+    return 0;
+}
+
+/* ---- reads ---- */
+
+static int submit(struct stream *s, struct read_io *io) {
+    struct ot_io_request rest = io->request;
+    rest.memory = (char *)rest.memory + io->moved;
+    rest.offset += (off_t)io->moved;
+    rest.bytes -= io->moved;
+    rest.owner = io;
+    return ot_io_engine_submit(s->engine, &rest, 1);
+}
+
+/* The next one of the piece that is being cut. */
+static void cut_read(struct stream *s, struct read_io *io) {
+    struct piece *piece = s->cutting;
+    struct segment *segment = &piece->segments[piece->segment];
+    int64_t index = ot_checkpoint_find_span(s->checkpoint, piece->part, segment->at);
+    const struct ot_store_span *span = &s->manifest->spans[index];
+    int64_t within = segment->at - s->checkpoint->span_begin[index];
+    int64_t bytes = segment->end - segment->at;
+    bytes = bytes < span->bytes - within ? bytes : span->bytes - within;
+    bytes = bytes < READ_BYTES ? bytes : READ_BYTES;
+    *io = (struct read_io){.piece = piece,
+                           .span = index,
+                           .request = {.file = span->file,
+                                       .memory = segment->memory,
+                                       .bytes = (size_t)bytes,
+                                       .offset = (off_t)(span->offset + within)}};
+    piece->in_flight++;
+    segment->at += bytes;
+    segment->memory += bytes;
+    if (segment->at < segment->end || ++piece->segment < piece->n_segments)
+        return;
+    piece->is_cut = true;
+    s->cutting = NULL;
+}
+
+static struct piece *find_free(const struct stream *s) {
+    for (int i = 0; i < s->read->n_slots; i++)
+        if (!s->pieces[i].part)
+            return &s->pieces[i];
+    return NULL;
+}
+
+/* As many as may be in flight. What is zeros needs none. */
+static int start_reads(struct stream *s) {
+    while (s->n_free > 0) {
+        if (!s->cutting) {
+            struct piece *piece = find_free(s);
+            if (!piece || !cut_piece(s, piece))
+                return 0;
+            if (piece->part->n_spans == 0) {
+                memset(piece->memory, 0, ot_part_bytes(s->manifest->dtype, &piece->what));
+                OT_TRY(end_piece(s, piece));
+                continue;
+            }
+            s->cutting = piece;
+        }
+        struct read_io *io = s->free_ios[--s->n_free];
+        cut_read(s, io);
+        OT_TRY(submit(s, io));
+    }
+    return 0;
+}
+
+/* ---- results ---- */
+
+static bool may_go_on(struct stream *s, struct read_io *io, int64_t result) {
+    int file = io->request.file;
+    if (result == -EINVAL && s->direct[file]) { /* opened so, but refused with the first transfer */
+        s->direct[file] = false;
+        return set_direct(s, file, false);
+    }
+    if (result == 0 || (result < 0 && result != -EINTR && result != -EAGAIN))
+        return false;
+    /* O_DIRECT wants the rest to begin on a block: the last part of a block that was moved is moved again. */
+    size_t progress = result > 0 ? (size_t)result / OT_STORE_ALIGN * OT_STORE_ALIGN : 0;
+    io->moved += progress;
+    io->tries = progress ? 0 : io->tries + 1;
+    if (io->tries > FAST_TRIES)
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    return io->tries < MOST_TRIES;
+}
+
+/* Some bytes of a span have come. */
+static int check_span(struct stream *s, const struct read_io *io) {
+    const struct ot_store_span *span = &s->manifest->spans[io->span];
+    struct span_check *check = &s->checks[io->span];
+    int64_t behind = span->offset + span->bytes - (int64_t)io->request.offset - (int64_t)io->request.bytes;
+    uint32_t crc = ot_crc32(0, io->request.memory, io->request.bytes);
+    check->crc ^= behind ? (uint32_t)crc32_combine(crc, 0, (z_off_t)behind) : crc;
+    check->left -= (uint32_t)io->request.bytes;
+    s->bytes += (int64_t)io->request.bytes;
+    if (check->left > 0 || check->crc == span->crc)
+        return 0;
+    return ot_checkpoint_fail_span(s->checkpoint, span, check->crc);
+}
+
+static int take_result(struct stream *s, struct read_io *io, int64_t result) {
+    bool whole = result == (int64_t)(io->request.bytes - io->moved);
+    if (!whole && may_go_on(s, io, result))
+        return submit(s, io);
+    /* The next read goes first: the disk works on it while this one is looked at. */
+    struct read_io was = *io;
+    s->free_ios[s->n_free++] = io;
+    OT_TRY(start_reads(s));
+    if (!s->direct[was.request.file]) /* else the page cache would fill up with what is read once */
+        posix_fadvise(s->checkpoint->fds[was.request.file], was.request.offset, (off_t)was.request.bytes,
+                      POSIX_FADV_DONTNEED);
+    struct piece *piece = was.piece;
+    const struct ot_checkpoint_read *read = s->read;
+    int rc = whole ? check_span(s, &was)
+                   : ot_checkpoint_fail_read(s->checkpoint, &s->manifest->spans[was.span],
+                                             (int64_t)was.request.offset + (int64_t)was.moved, result);
+    if (rc < 0) {
+        piece->is_damaged = true;
+        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, rc) : rc);
+    }
+    piece->in_flight--;
+    return piece->is_cut && piece->in_flight == 0 ? end_piece(s, piece) : 0;
+}
+
+static int stream_parts(struct stream *s) {
+    OT_TRY(start_reads(s));
+    while (s->n_free < DEPTH) {
+        struct ot_io_result result;
+        OT_TRY(ot_io_engine_reap(s->engine, &result, 1));
+        OT_TRY(take_result(s, result.owner, result.result));
+        OT_TRY(start_reads(s));
+    }
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static int allocate(struct stream *s) {
+    const struct ot_manifest *m = s->manifest;
+    s->order = malloc((size_t)(m->n_parts + 1) * sizeof *s->order);
+    s->checks = malloc((size_t)(m->n_spans + 1) * sizeof *s->checks);
+    s->direct = calloc((size_t)m->n_files + 1, sizeof *s->direct);
+    s->pieces = calloc((size_t)s->read->n_slots, sizeof *s->pieces);
+    if (!s->order || !s->checks || !s->direct || !s->pieces)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read %lld parts", s->checkpoint->dir,
+                       (long long)m->n_parts);
+    sort_parts(s);
+    for (int64_t i = 0; i < m->n_spans; i++)
+        s->checks[i] = (struct span_check){0, (uint32_t)m->spans[i].bytes};
+    for (int i = 0; i < m->n_files; i++)
+        s->direct[i] = set_direct(s, i, true);
+    for (int i = 0; i < s->read->n_slots; i++)
+        s->pieces[i].memory = (char *)s->read->memory + (size_t)i * s->slot_bytes;
+    for (; s->n_free < DEPTH; s->n_free++)
+        s->free_ios[s->n_free] = &s->ios[s->n_free];
+    return 0;
+}
+
+static int open_engine(struct stream *s) {
+    struct ot_io_engine_config config = {.choice = s->read->io_engine,
+                                         .n_files = s->manifest->n_files,
+                                         .files = s->checkpoint->fds,
+                                         .depth = DEPTH,
+                                         .arena = s->read->memory,
+                                         .arena_bytes = (size_t)s->read->n_slots * s->slot_bytes,
+                                         .calls = s->read->calls};
+    return ot_io_engine_open(&config, &s->engine);
+}
+
+int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpoint_read *read) {
+    struct stream *s = calloc(1, sizeof *s);
+    int rc;
+    if (!s)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read it", checkpoint->dir);
+    s->checkpoint = checkpoint;
+    s->manifest = &checkpoint->manifest;
+    s->read = read;
+    s->slot_bytes = ot_checkpoint_slot_bytes(checkpoint->manifest.dtype);
+    OT_TRY_GOTO(allocate(s), rc, out);
+    OT_TRY_GOTO(open_engine(s), rc, out);
+    rc = stream_parts(s);
+out:
+    ot_io_engine_close(s->engine); /* waits: nothing writes to the slots any more */
+    for (int i = 0; s->direct && i < s->manifest->n_files; i++)
+        set_direct(s, i, false);
+    free(s->pieces);
+    free(s->direct);
+    free(s->checks);
+    free(s->order);
+    free(s);
+    return rc;
+}
