@@ -118,7 +118,7 @@ static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manife
     if (part->n_spans == 0)
         memset(out, 0, (size_t)n);
     while (part->n_spans > 0 && n > 0) {
-        const char *bytes;
+        const char *bytes = NULL;
         int64_t index = ot_checkpoint_find_span(c, part, at), within = at - c->span_begin[index];
         int64_t run = c->manifest.spans[index].bytes - within;
         run = run < n ? run : n;

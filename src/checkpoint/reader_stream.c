@@ -1,9 +1,9 @@
 /* Streaming a checkpoint: the parts as pieces, one a slot; the pieces as reads, many in flight.
  *
  * A piece that is a whole part is read as it lies. Of a larger part, a piece has its share of each array (m,
- * v, rest, weights), so that the bytes of a span arrive in an order of their own. Its checksum is put together
- * nevertheless: the CRC-32 of bytes end to end is the exclusive or of the CRC-32 of each, every one shifted by
- * the number of bytes behind it (zlib's crc32_combine with nothing on the other side).
+ * v, rest, weights), so that the bytes of a span arrive in an order of their own. Its checksum is put
+ * together nevertheless: the CRC-32 of bytes end to end is the exclusive or of the CRC-32 of each, every one
+ * shifted by the number of bytes behind it (zlib's crc32_combine with nothing on the other side).
  */
 #include <errno.h>
 #include <fcntl.h>
