@@ -298,13 +298,18 @@ void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
     check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &out->model));
     tiny_open_device(ot_ledger_total(&run->plan.ledger, OT_TIER_GPU), run->device_threads, run->delay_seed,
                      &out->device);
-    struct ot_engine_config config = {.chain = ot_model_chain(out->model),
+    out->chain = *ot_model_chain(out->model);
+    if (run->change_chain)
+        run->change_chain(&out->chain);
+    struct ot_engine_config config = {.chain = &out->chain,
                                       .device = out->device,
                                       .plan = &run->plan,
                                       .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, run->clip},
                                       .optimizer_threads = run->optimizer_threads,
                                       .store = nvme ? &store : NULL,
                                       .stall_seconds = run->stall_seconds,
+                                      .stall_limit_seconds = run->stall_limit_seconds,
+                                      .skip_spikes = run->skip_spikes,
                                       .delay_seed = run->delay_seed};
     check_ok(ot_engine_open(&config, &out->engine));
     set_weights(out->engine, out->model);

@@ -26,7 +26,10 @@ struct tiny_run {
     size_t chunk_bytes;
     int io_depth;
     const struct ot_io_calls *io_calls;
-    double stall_seconds;
+    double stall_seconds, stall_limit_seconds;
+    double skip_spikes;
+    /* Puts the test's own functions into the engine's chain; NULL: the model's do. */
+    void (*change_chain)(struct ot_chain *chain);
     struct ot_plan plan; /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
 };
 
@@ -66,6 +69,7 @@ void tiny_finish(struct tiny_run *run);
 
 struct tiny_engine {
     struct ot_model *model;
+    struct ot_chain chain; /* the engine's */
     struct ot_device *device;
     struct ot_engine *engine;
     char *folder; /* of the store's directories; NULL without nvme */

@@ -1,0 +1,426 @@
+/* What the engine does about numbers that go wrong: steps whose loss or gradient is not finite, loss spikes,
+ * and where a forward pass stops being finite. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+/* ---- steps ---- */
+
+/* A step of batch number `step` whose loss and gradient are those of the batch times `times`: they are
+ * divided by the count of trained tokens, and the caller says what that is. */
+static struct ot_step_result take_step(const struct tiny_engine *tiny, int step, int times) {
+    struct tiny_batch *batch = malloc(sizeof *batch);
+    struct ot_step_result result;
+    assert_non_null(batch);
+    tiny_fill_batch(batch, tiny->chain.vocab, step, TINY_STEP_SEQUENCES, 2);
+    batch->input.trained_tokens /= times;
+    batch->input.lr = 1e-4f;
+    check_ok(ot_engine_submit(tiny->engine, &batch->input));
+    check_ok(ot_engine_result(tiny->engine, &result));
+    free(batch);
+    return result;
+}
+
+static void take_steps(const struct tiny_engine *tiny, int first, int end) {
+    for (int step = first; step < end; step++) {
+        struct ot_step_result result = take_step(tiny, step, 1);
+        assert_true(!result.skipped && !result.spike && result.bad_slab == -1 && result.bad_micro == -1);
+    }
+}
+
+static void read_values(const struct tiny_engine *tiny, struct tiny_result *out) {
+    memset(out, 0, sizeof *out);
+    check_ok(ot_engine_drain(tiny->engine));
+    tiny_read(tiny, out);
+}
+
+static bool same_values(const struct tiny_result *a, const struct tiny_result *b) {
+    return a->n_values == b->n_values && !memcmp(a->values, b->values, (size_t)a->n_values * sizeof(float));
+}
+
+/* In fp16 with a loss scale that needs no search. */
+static void open_guarded(struct tiny_run *run, struct tiny_engine *tiny) {
+    struct ot_engine_progress progress;
+    tiny_open(run, tiny);
+    ot_engine_get_progress(tiny->engine, &progress);
+    progress.loss_scale = run->dtype == OT_F16 ? 256 : 1;
+    ot_engine_set_progress(tiny->engine, &progress);
+}
+
+static void open_resident(struct tiny_run *run, struct tiny_engine *tiny) {
+    tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    open_guarded(run, tiny);
+}
+
+static void close_run(struct tiny_run *run, struct tiny_engine *tiny) {
+    tiny_close(tiny);
+    ot_plan_free(&run->plan);
+}
+
+/* ---- spikes ---- */
+
+/* After so many steps the statistics are trusted. */
+enum { WARM = 32 };
+
+static void a_spike_is_seen_after_a_while(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    tiny_defaults(&run, 1, true, OT_F32);
+    open_resident(&run, &tiny);
+    take_steps(&tiny, 0, WARM - 2);
+    struct ot_step_result early = take_step(&tiny, WARM - 2, 5); /* the losses so far scatter by a few % */
+    assert_true(!early.spike && !early.skipped);
+    take_steps(&tiny, WARM - 1, 8 * WARM); /* which forgets the odd one */
+    struct ot_step_result late = take_step(&tiny, 8 * WARM, 5);
+    assert_true(late.spike && !late.skipped);
+    assert_int_equal(tiny_adam_step(tiny.engine), 8 * WARM + 1);
+    take_steps(&tiny, 8 * WARM + 1, 8 * WARM + 3);
+    close_run(&run, &tiny);
+}
+
+/* Statistics that make each step a spike, and steps without any: the same bits. */
+static void spikes_that_are_counted_change_nothing(void **state) {
+    (void)state;
+    struct tiny_result plain, spiky;
+    for (int spikes = 0; spikes < 2; spikes++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        tiny_defaults(&run, 1, true, OT_BF16);
+        open_resident(&run, &tiny);
+        struct ot_engine_progress progress;
+        ot_engine_get_progress(tiny.engine, &progress);
+        assert_true(progress.losses.n == 0);
+        progress.losses = (struct ot_loss_stats){.mean = -1e6, .variance = 1, .n = spikes ? 100 : 0};
+        ot_engine_set_progress(tiny.engine, &progress);
+        for (int step = 0; step < 4; step++)
+            assert_int_equal(take_step(&tiny, step, 1).spike, spikes);
+        read_values(&tiny, spikes ? &spiky : &plain);
+        close_run(&run, &tiny);
+    }
+    assert_true(same_values(&plain, &spiky));
+    tiny_result_free(&plain), tiny_result_free(&spiky);
+}
+
+static void a_skipped_spike_changes_nothing(void **state) {
+    (void)state;
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct tiny_result before, after;
+        tiny_defaults(&run, 1, true, (enum ot_dtype)dtype);
+        run.skip_spikes = 8;
+        open_resident(&run, &tiny);
+        take_steps(&tiny, 0, WARM);
+        read_values(&tiny, &before);
+        struct ot_engine_progress warm, then;
+        ot_engine_get_progress(tiny.engine, &warm);
+        struct ot_step_result spike = take_step(&tiny, WARM, 5);
+        assert_true(spike.spike && spike.skipped == OT_SKIP_SPIKE && isfinite(spike.grad_norm));
+        assert_string_equal(ot_skip_name(spike.skipped), "spike");
+        read_values(&tiny, &after);
+        assert_true(same_values(&before, &after));
+        ot_engine_get_progress(tiny.engine, &then);
+        assert_int_equal(then.adam_step, WARM);
+        assert_true(then.loss_scale == warm.loss_scale); /* not an overflow */
+        take_steps(&tiny, WARM, WARM + 2);
+        tiny_result_free(&before), tiny_result_free(&after);
+        close_run(&run, &tiny);
+    }
+}
+
+/* Losses that are five times what they were, for good: skipped for a while, then the usual ones. */
+static void what_has_come_to_stay_comes_through(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    int skipped = 0;
+    tiny_defaults(&run, 1, true, OT_F32);
+    run.skip_spikes = 6;
+    open_resident(&run, &tiny);
+    take_steps(&tiny, 0, WARM);
+    while (skipped < 100 && take_step(&tiny, WARM, 5).skipped == OT_SKIP_SPIKE)
+        skipped++;
+    assert_in_range(skipped, 3, 40);
+    for (int step = WARM; step < 2 * WARM; step++)
+        assert_false(take_step(&tiny, step, 5).skipped);
+    close_run(&run, &tiny);
+}
+
+/* The statistics are an average of all losses at first, and then one whose weights halve in 64 steps. */
+static void statistics_are_what_they_say(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct ot_engine_progress progress;
+    double sum = 0, squares = 0;
+    tiny_defaults(&run, 1, true, OT_F32);
+    open_resident(&run, &tiny);
+    for (int step = 0; step < WARM; step++) {
+        double loss = take_step(&tiny, step, 1).loss;
+        sum += loss;
+        squares += loss * loss;
+    }
+    ot_engine_get_progress(tiny.engine, &progress);
+    const struct ot_loss_stats *s = &progress.losses;
+    assert_int_equal(s->n, WARM);
+    assert_true(fabs(s->mean - sum / WARM) < 1e-12);
+    assert_true(fabs(s->variance - (squares / WARM - s->mean * s->mean)) < 1e-9 && s->variance > 0);
+    progress.losses = (struct ot_loss_stats){.mean = 100, .variance = 1e4, .n = 1000};
+    ot_engine_set_progress(tiny.engine, &progress);
+    for (int step = 0; step < 64; step++)
+        sum += take_step(&tiny, step, 1).loss;
+    ot_engine_get_progress(tiny.engine, &progress);
+    double later = sum / (WARM + 64); /* of the losses: they hardly move */
+    assert_true(fabs(progress.losses.mean - (100 + later) / 2) < 0.1);
+    close_run(&run, &tiny);
+}
+
+/* A run that is taken up by another engine decides with the same bits. */
+static void a_resumed_run_decides_alike(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine first, second;
+    struct ot_engine_progress a, b;
+    int skipped = 0;
+    tiny_defaults(&run, 1, true, OT_F32);
+    run.skip_spikes = 4;
+    open_resident(&run, &first);
+    open_guarded(&run, &second);
+    take_steps(&first, 0, WARM);
+    check_ok(ot_engine_drain(first.engine));
+    for (int s = 0; s < first.chain.n_slabs; s++)
+        for (int kind = OT_SLAB_MASTER; kind <= OT_SLAB_V; kind++) {
+            int64_t n = first.chain.slabs[s].n_params;
+            float *values = malloc((size_t)n * sizeof *values);
+            assert_non_null(values);
+            check_ok(ot_engine_get(first.engine, (enum ot_slab_kind)kind, s, 0, n, values));
+            check_ok(ot_engine_set(second.engine, (enum ot_slab_kind)kind, s, 0, n, values));
+            free(values);
+        }
+    tiny_hand_over(first.engine, second.engine);
+    for (int step = WARM; step < 2 * WARM; step++) {
+        int times = step % 3 == 0 ? 4 : 1;
+        struct ot_step_result one = take_step(&first, step, times), two = take_step(&second, step, times);
+        assert_int_equal(one.step, two.step);
+        assert_int_equal(one.skipped, two.skipped);
+        assert_true(one.loss == two.loss && one.spike == two.spike);
+        skipped += one.skipped != OT_SKIP_NONE;
+    }
+    assert_in_range(skipped, 1, WARM / 3 + 1);
+    ot_engine_get_progress(first.engine, &a);
+    ot_engine_get_progress(second.engine, &b);
+    assert_memory_equal(&a.losses, &b.losses, sizeof a.losses);
+    tiny_close(&second);
+    close_run(&run, &first);
+}
+
+/* ---- reasons ---- */
+
+static void (*models_backward)(const void *context, int block, const struct ot_block_run *run);
+static int poisoned_block; /* -1: none */
+
+/* The gradient of the block's first weight becomes NaN; what goes on to the blocks below stays sound. */
+static void poison_gradient(const void *context, int block, const struct ot_block_run *run) {
+    models_backward(context, block, run);
+    if (block == poisoned_block)
+        ot_lane_fill(run->lane, run->grads[0], 0xff, sizeof(float));
+}
+
+static void change_backward(struct ot_chain *chain) {
+    models_backward = chain->backward;
+    chain->backward = poison_gradient;
+}
+
+static void a_bad_gradient_names_its_slab(void **state) {
+    (void)state;
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        tiny_defaults(&run, 3, false, (enum ot_dtype)dtype);
+        run.change_chain = change_backward;
+        poisoned_block = -1;
+        open_resident(&run, &tiny);
+        for (poisoned_block = 0; poisoned_block < tiny.chain.n_blocks; poisoned_block++) {
+            struct ot_step_result result = take_step(&tiny, 0, 1);
+            assert_int_equal(result.skipped, dtype == OT_F16 ? OT_SKIP_OVERFLOW : OT_SKIP_GRADIENT);
+            assert_int_equal(result.bad_slab, tiny.chain.blocks[poisoned_block].uses[0].slab);
+            assert_int_equal(result.bad_micro, -1);
+            assert_true(isfinite(result.loss) && !result.spike);
+        }
+        struct ot_engine_progress progress;
+        ot_engine_get_progress(tiny.engine, &progress);
+        assert_int_equal(progress.losses.n, tiny.chain.n_blocks); /* sound losses */
+        if (dtype == OT_F16) { /* where the scale cannot come down any more */
+            progress.loss_scale = 1;
+            ot_engine_set_progress(tiny.engine, &progress);
+            poisoned_block = 1;
+            assert_int_equal(take_step(&tiny, 0, 1).skipped, OT_SKIP_GRADIENT);
+        }
+        close_run(&run, &tiny);
+    }
+}
+
+static void plant(const struct tiny_engine *tiny, int slab, int64_t at, float value) {
+    check_ok(ot_engine_drain(tiny->engine));
+    check_ok(ot_engine_set(tiny->engine, OT_SLAB_MASTER, slab, at, 1, &value));
+}
+
+static void a_bad_loss_comes_first(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct ot_engine_progress progress;
+    tiny_defaults(&run, 2, false, OT_F32);
+    open_resident(&run, &tiny);
+    plant(&tiny, 1, 0, NAN);
+    struct ot_step_result result = take_step(&tiny, 0, 1);
+    assert_int_equal(result.skipped, OT_SKIP_LOSS);
+    assert_int_equal(result.bad_micro, 0);
+    assert_int_equal(result.bad_slab, tiny.chain.n_slabs - 1);
+    assert_false(result.spike);
+    ot_engine_get_progress(tiny.engine, &progress);
+    assert_int_equal(progress.losses.n, 0);
+    close_run(&run, &tiny);
+}
+
+/* Without clipping spikes are counted and never skipped; a gradient that is not finite where nothing was
+ * updated yet skips the step, and later it ends the run with its name. */
+static void without_clipping(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct ot_step_result result;
+    struct tiny_batch batch;
+    tiny_defaults(&run, 2, false, OT_F32);
+    run.clip = 0;
+    run.skip_spikes = 6;
+    run.change_chain = change_backward;
+    poisoned_block = -1;
+    open_resident(&run, &tiny);
+    take_steps(&tiny, 0, WARM);
+    result = take_step(&tiny, WARM, 5);
+    assert_true(result.spike && !result.skipped);
+    poisoned_block = tiny.chain.n_blocks - 1;
+    result = take_step(&tiny, WARM + 1, 1);
+    assert_int_equal(result.skipped, OT_SKIP_GRADIENT);
+    assert_int_equal(tiny_adam_step(tiny.engine), WARM + 1);
+    poisoned_block = 1;
+    tiny_fill_batch(&batch, tiny.chain.vocab, 0, TINY_STEP_SEQUENCES, 2);
+    check_ok(ot_engine_submit(tiny.engine, &batch.input));
+    check_fails(ot_engine_result(tiny.engine, &result), OT_E_NUMERIC,
+                "step 35: the gradient of layer.0 was not finite after other blocks had been updated");
+    close_run(&run, &tiny);
+}
+
+/* ---- the first bad block ---- */
+
+static const struct {
+    const char *what;
+    enum ot_home weights, state, activations;
+} places[] = {{"resident", OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU},
+              {"host", OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST},
+              {"nvme", OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME}};
+
+static void find(const struct tiny_engine *tiny, int suspect, struct ot_bad_block *out) {
+    struct tiny_batch *batch = malloc(sizeof *batch);
+    assert_non_null(batch);
+    tiny_fill_batch(batch, tiny->chain.vocab, 0, 2, 2);
+    check_ok(ot_engine_find_bad_block(tiny->engine, &batch->micro[0], suspect, out));
+    free(batch);
+}
+
+/* A weight of each slab in turn is spoilt: the first block that uses it is found, and it. */
+static void find_planted(const struct tiny_engine *tiny, float value) {
+    struct tiny_batch batch;
+    tiny_fill_batch(&batch, tiny->chain.vocab, 0, 2, 2);
+    for (int block = 0; block < tiny->chain.n_blocks; block++) {
+        int slab = tiny->chain.blocks[block].uses[0].slab;
+        int64_t at = block == 0 ? batch.tokens[0] * tiny->chain.boundary_elems : 0; /* a row that it has */
+        struct ot_bad_block found;
+        float kept;
+        check_ok(ot_engine_get(tiny->engine, OT_SLAB_MASTER, slab, at, 1, &kept));
+        plant(tiny, slab, at, value);
+        find(tiny, -1, &found);
+        assert_int_equal(found.block, block);
+        assert_int_equal(found.slab, slab);
+        assert_int_equal(found.bad_weights, 1);
+        plant(tiny, slab, at, kept);
+    }
+}
+
+static void the_first_bad_block_is_found(void **state) {
+    (void)state;
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+        for (size_t p = 0; p < sizeof places / sizeof *places; p++) {
+            struct tiny_run run;
+            struct tiny_engine tiny;
+            struct ot_bad_block found;
+            tiny_defaults(&run, 2, false, (enum ot_dtype)dtype);
+            tiny_plan(&run, places[p].weights, places[p].state, places[p].activations, 0);
+            if (p > 0) /* all engines, the streams among them, which leave a flush to the drain */
+                tiny_deal(&run, 2048, 7, 0);
+            open_guarded(&run, &tiny);
+            take_steps(&tiny, 0, 2);
+            find(&tiny, -1, &found);
+            assert_true(found.block == -1 && found.slab == -1 && found.bad_weights == 0);
+            find_planted(&tiny, NAN);
+            find_planted(&tiny, dtype == OT_F16 ? 7e4f : INFINITY); /* a master that fp16 has no room for */
+            take_steps(&tiny, 2, 3);
+            close_run(&run, &tiny);
+        }
+}
+
+/* Sound weights that make an output too large for fp16; and a bad weight that no token meets. */
+static void what_the_weights_say(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct ot_bad_block found;
+    struct tiny_batch batch;
+    tiny_defaults(&run, 2, false, OT_F16);
+    open_resident(&run, &tiny);
+    for (int64_t i = 0; i < tiny.chain.slabs[2].n_params; i++)
+        plant(&tiny, 2, i, 300);
+    find(&tiny, -1, &found);
+    assert_int_equal(found.block, 2);
+    assert_int_equal(found.slab, -1);
+    close_run(&run, &tiny);
+    tiny_defaults(&run, 2, false, OT_BF16);
+    open_resident(&run, &tiny);
+    tiny_fill_batch(&batch, tiny.chain.vocab, 0, 2, 2);
+    int32_t absent = 0;
+    for (int64_t i = 0; i < batch.micro[0].n_tokens; i++)
+        if (batch.micro[0].tokens[i] == absent) {
+            absent++;
+            i = -1;
+        }
+    plant(&tiny, 0, absent * tiny.chain.boundary_elems, NAN);
+    find(&tiny, -1, &found);
+    assert_true(found.block == -1 && found.slab == -1);
+    find(&tiny, 0, &found);
+    assert_true(found.block == -1 && found.slab == 0 && found.bad_weights == 1);
+    close_run(&run, &tiny);
+}
+
+int main(void) {
+    tiny_skip_without_device();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_spike_is_seen_after_a_while),
+        cmocka_unit_test(spikes_that_are_counted_change_nothing),
+        cmocka_unit_test(a_skipped_spike_changes_nothing),
+        cmocka_unit_test(what_has_come_to_stay_comes_through),
+        cmocka_unit_test(statistics_are_what_they_say),
+        cmocka_unit_test(a_resumed_run_decides_alike),
+        cmocka_unit_test(a_bad_gradient_names_its_slab),
+        cmocka_unit_test(a_bad_loss_comes_first),
+        cmocka_unit_test(without_clipping),
+        cmocka_unit_test(the_first_bad_block_is_found),
+        cmocka_unit_test(what_the_weights_say),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,144 @@
+/* Tasks that hang: the driver is told which, and gets its thread back. Each case is a process of its own,
+ * because what hangs cannot be taken down. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+/* From the moment that it is armed, a call of that kind does not return. */
+static _Atomic(int) armed;
+enum { NOTHING, READS, WRITES, FORWARDS };
+
+static void hang(int kind) {
+    while (atomic_load(&armed) == kind)
+        pause();
+}
+
+static ssize_t hanging_pread(void *context, int fd, void *memory, size_t bytes, off_t offset) {
+    (void)context;
+    hang(READS);
+    return ot_io_system.pread(ot_io_system.context, fd, memory, bytes, offset);
+}
+
+static ssize_t hanging_pwrite(void *context, int fd, const void *memory, size_t bytes, off_t offset) {
+    (void)context;
+    hang(WRITES);
+    return ot_io_system.pwrite(ot_io_system.context, fd, memory, bytes, offset);
+}
+
+static void (*models_forward)(const void *context, int block, const struct ot_block_run *run);
+
+static void hanging_forward(const void *context, int block, const struct ot_block_run *run) {
+    if (block == 2)
+        hang(FORWARDS);
+    models_forward(context, block, run);
+}
+
+static void change_forward(struct ot_chain *chain) {
+    models_forward = chain->forward;
+    chain->forward = hanging_forward;
+}
+
+/* ---- a case ---- */
+
+static const struct stall {
+    enum ot_home weights, state;
+    unsigned engines; /* of the updates; 0: the pool */
+    int kind;
+    bool in_eval;
+    const char *words; /* of the sentence */
+    bool consistent;
+} cases[] = {
+    {OT_HOME_NVME, OT_HOME_HOST, 0, READS, false, "lane nvme_read is at nvme read ", true},
+    /* the state of the step before is not in its files yet */
+    {OT_HOME_NVME, OT_HOME_NVME, 0, WRITES, false, "lane nvme_write is at nvme write ", false},
+    {OT_HOME_HOST, OT_HOME_HOST, 0, FORWARDS, false, "lane compute is at forward layer.1", true},
+    /* half of the update before was to be made by this step */
+    {OT_HOME_HOST, OT_HOME_HOST, 1u << OT_TILE_STREAM | 1u << OT_TILE_CPU, FORWARDS, false,
+     "lane compute is at forward layer.1", false},
+    {OT_HOME_HOST, OT_HOME_HOST, 1u << OT_TILE_STREAM, FORWARDS, true, "lane compute is at forward layer.1",
+     true},
+};
+static const struct stall *present;
+
+static bool is_stalled(const char *call, int rc) {
+    if (rc == -OT_E_STALL && strstr(ot_error_text(), present->words) &&
+        strstr(ot_error_text(), "no progress"))
+        return true;
+    fprintf(stderr, "%s: %d: %s\n", call, rc, ot_error_text());
+    return false;
+}
+
+/* Steps until one of them, or their drain, hangs. */
+static int step_until_stuck(struct ot_engine *engine, struct tiny_batch *batch, int64_t vocab) {
+    struct ot_step_result result;
+    int rc = 0;
+    for (int step = 2; step < 6 && rc == 0; step++) {
+        tiny_fill_batch(batch, vocab, step, TINY_STEP_SEQUENCES, 2);
+        rc = ot_engine_submit(engine, &batch->input);
+        if (rc == 0)
+            rc = ot_engine_result(engine, &result);
+    }
+    return rc;
+}
+
+static int stall(void) {
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct tiny_batch batch;
+    struct ot_step_result result;
+    struct ot_io_calls calls = ot_io_system;
+    float losses[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
+    calls.pread = hanging_pread;
+    calls.pwrite = hanging_pwrite;
+    tiny_defaults(&run, 3, false, OT_BF16);
+    run.io = OT_IO_POOL;
+    run.io_calls = &calls;
+    run.change_chain = change_forward;
+    run.stall_limit_seconds = 0.5;
+    tiny_plan(&run, present->weights, present->state, OT_HOME_HOST, 0);
+    if (present->engines)
+        tiny_deal(&run, 2048, present->engines, 0);
+    tiny_open(&run, &tiny);
+    for (int step = 0; step < 2; step++) {
+        tiny_fill_batch(&batch, tiny.chain.vocab, step, TINY_STEP_SEQUENCES, 2);
+        check_ok(ot_engine_submit(tiny.engine, &batch.input));
+        check_ok(ot_engine_result(tiny.engine, &result));
+    }
+    if (ot_engine_is_stuck(tiny.engine))
+        return 1;
+    if (present->in_eval)
+        check_ok(ot_engine_drain(tiny.engine));
+    atomic_store(&armed, present->kind);
+    if (!is_stalled("steps", present->in_eval ? ot_engine_eval(tiny.engine, &batch.micro[0], losses)
+                                              : step_until_stuck(tiny.engine, &batch, tiny.chain.vocab)))
+        return 2;
+    if (!ot_engine_is_stuck(tiny.engine))
+        return 3;
+    if (ot_engine_is_consistent(tiny.engine) != present->consistent)
+        return 4;
+    if (!is_stalled("drain", ot_engine_drain(tiny.engine)))
+        return 5;
+    ot_engine_close(tiny.engine); /* at once, and all of it is still there: */
+    if (tiny.folder)
+        remove_folder(tiny.folder);
+    return ot_engine_is_stuck(tiny.engine) ? 0 : 6;
+}
+
+static void what_hangs_is_named(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        present = &cases[i];
+        check_in_child(stall);
+    }
+}
+
+int main(void) {
+    tiny_needs_cpu();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_hangs_is_named)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
