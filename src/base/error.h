@@ -19,7 +19,7 @@ enum ot_error_code {
     OT_E_IO = 5,        /* the system refused: open, read, write, space */
     OT_E_DEVICE = 6,    /* device, driver or library missing or failed */
     OT_E_NUMERIC = 7,   /* training produced numbers that it cannot go on with */
-    OT_E_INTERRUPT = 8, /* stopped by a second signal; a probe, by the first */
+    OT_E_INTERRUPT = 8, /* stopped at once: by a second signal, or by the first of a probe or before step 1 */
     OT_E_STALL = 9,     /* a disk, a driver or a device hangs; so may whatever waits for it */
 };
 

@@ -162,7 +162,7 @@ static int run(struct train *t) {
     OT_TRY(ot_report_record(&t->report, t->log));
     if (!o->no_save) {
         OT_TRY(ot_out_dir_claim(o->out, NULL));
-        OT_TRY(ot_run_log_start_file(t->log, o->out));
+        OT_TRY(ot_run_log_start_file(t->log, o->out, 0));
     }
     struct ot_train_loop loop = {.session = s, .rows = &t->rows, .shape = &t->shape, .log = t->log};
     ot_stop_install("stopping: this step is finished and the model saved; a second signal stops at once, "
@@ -183,6 +183,7 @@ int ot_command_train(struct ot_options *options) {
     if (!t)
         return ot_fail(OT_E_BUDGET, "no memory");
     int rc;
+    ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
     if (!options->no_save)
         OT_TRY_GOTO(ot_out_name_choose(options, t->out, sizeof t->out), rc, out);
     OT_TRY_GOTO(ot_session_open(options, &t->session), rc, out);

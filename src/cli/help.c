@@ -72,7 +72,7 @@ static const char *const exit_codes[] = {
     "5  the system refused: open, read, write, space",
     "6  device, driver or library missing or failed",
     "7  training produced numbers that it cannot go on with",
-    "8  stopped at once by a second signal; a probe, by the first",
+    "8  stopped at once: by a second signal, or by the first of a probe or before step 1",
 };
 
 /* Words from `column` on, wrapped, each new line indented; returns the column reached. */

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
@@ -16,7 +17,8 @@ struct ot_run_log {
     bool mirror;
     FILE *file;
     char path[PATH_MAX];
-    char *early; /* lines from before the file, each with its newline */
+    int64_t bytes; /* of the file */
+    char *early;   /* lines from before the file, each with its newline */
     size_t early_bytes;
     struct ot_json_writer writer;
 };
@@ -35,19 +37,44 @@ static int put_line(FILE *file, const char *path, const char *text, size_t bytes
     return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", path);
 }
 
+/* The end of the last whole line among the first `bytes` of the file; -1: it cannot be read. */
+static int64_t find_whole_lines(int fd, int64_t bytes) {
+    enum { PIECE = 4096 };
+    char piece[PIECE];
+    struct stat facts;
+    if (bytes <= 0)
+        return 0;
+    if (fstat(fd, &facts) < 0)
+        return -1;
+    bytes = facts.st_size < bytes ? facts.st_size : bytes;
+    while (bytes > 0) {
+        int64_t n = bytes < PIECE ? bytes : PIECE;
+        if (pread(fd, piece, (size_t)n, bytes - n) != n)
+            return -1;
+        for (; n > 0 && piece[n - 1] != '\n'; n--)
+            bytes--;
+        if (n > 0)
+            break;
+    }
+    return bytes;
+}
+
 /* The log is open as long as its run, so its lock is the run's: of two runs with one output (two with the
  * default name, say) the second would replace the first's result. Where a file system has no locks, that is
  * the user's own doing. */
-static int open_alone(struct ot_run_log *log, const char *dir) {
-    int fd = open(log->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+static int open_alone(struct ot_run_log *log, const char *dir, int64_t keep_bytes) {
+    int fd = open(log->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
     if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
         close(fd);
         return ot_fail(OT_E_INPUT, "%s: another run is writing this output; choose another with --out", dir);
     }
-    bool emptied = ftruncate(fd, 0) == 0 || errno == EINVAL; /* EINVAL: not a file, so nothing to empty */
-    log->file = emptied ? fdopen(fd, "w") : NULL;
+    log->bytes = find_whole_lines(fd, keep_bytes);
+    /* EINVAL: not a file, so nothing to cut */
+    bool cut = log->bytes >= 0 && (ftruncate(fd, log->bytes) == 0 || errno == EINVAL) &&
+               (log->bytes == 0 || lseek(fd, log->bytes, SEEK_SET) == log->bytes);
+    log->file = cut ? fdopen(fd, "w") : NULL;
     if (log->file)
         return 0;
     int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
@@ -55,11 +82,12 @@ static int open_alone(struct ot_run_log *log, const char *dir) {
     return rc;
 }
 
-int ot_run_log_start_file(struct ot_run_log *log, const char *dir) {
+int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_bytes) {
     int n = snprintf(log->path, sizeof log->path, "%s/log.jsonl", dir);
     if (n < 0 || (size_t)n >= sizeof log->path)
         return ot_fail(OT_E_IO, "%.200s...: the path is too long", dir);
-    OT_TRY(open_alone(log, dir));
+    OT_TRY(open_alone(log, dir, keep_bytes));
+    log->bytes += (int64_t)log->early_bytes;
     OT_TRY(log->early_bytes ? put_line(log->file, log->path, log->early, log->early_bytes) : 0);
     free(log->early);
     log->early = NULL;
@@ -100,11 +128,23 @@ int ot_run_log_end(struct ot_run_log *log) {
     ot_json_end_object(&log->writer);
     OT_TRY(ot_json_writer_take(&log->writer, &text, &bytes));
     text[bytes] = '\n'; /* in the place of the NUL */
+    log->bytes += log->file ? (int64_t)bytes + 1 : 0;
     int rc = log->mirror ? put_line(stdout, "stdout", text, bytes + 1) : 0;
     if (rc == 0)
         rc = log->file ? put_line(log->file, log->path, text, bytes + 1) : keep_early(log, text, bytes + 1);
     free(text);
     return rc;
+}
+
+int64_t ot_run_log_bytes(const struct ot_run_log *log) {
+    return log->bytes;
+}
+
+int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "resume");
+    ot_json_put_int(w, "step", step);
+    ot_json_put_text(w, "checkpoint", checkpoint);
+    return ot_run_log_end(log);
 }
 
 int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record) {

@@ -2,6 +2,10 @@
  *
  * Events: "run" (version, effective options, machine, model, data, plan), then "step", "eval", "sample", and
  * "done". Every line is flushed, so that the log of a killed run ends with its last step.
+ *
+ * A run that goes on from a checkpoint keeps what was logged up to it, and says "run" again, since plan and
+ * machine may be others, and "resume". What was logged after the checkpoint is cut: those steps are made
+ * again, bit for bit, so that each step is there once.
  */
 #ifndef OT_CLI_RUN_LOG_H
 #define OT_CLI_RUN_LOG_H
@@ -16,15 +20,20 @@ struct ot_run_log;
 
 /* mirror: also to stdout. No file is open yet. Errors: OT_E_BUDGET. */
 int ot_run_log_open(bool mirror, struct ot_run_log **out);
-/* From here on lines go to DIR/log.jsonl, which starts anew with every line so far and is locked until close.
- * Errors: OT_E_IO, OT_E_INPUT (another run has it). */
-int ot_run_log_start_file(struct ot_run_log *log, const char *dir);
-void ot_run_log_close(struct ot_run_log *log); /* NULL is fine */
+/* From here on lines go to DIR/log.jsonl, which is locked until close. The whole lines among its first
+ * keep_bytes stay (0: none; it may have become shorter), and every line so far follows. Errors: OT_E_IO,
+ * OT_E_INPUT (another run has it). */
+int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_bytes);
+int64_t ot_run_log_bytes(const struct ot_run_log *log); /* of the file; 0: none is open */
+void ot_run_log_close(struct ot_run_log *log);          /* NULL is fine */
 
 /* An event is begun, filled through the writer, and ended; one at a time. The end writes it. Errors: OT_E_IO
  * (the disk is full, stdout is closed), OT_E_BUDGET. */
 struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event);
 int ot_run_log_end(struct ot_run_log *log);
+
+/* The steps after this one follow. */
+int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint);
 
 struct ot_step_record {
     int64_t step, tokens, trained_tokens;

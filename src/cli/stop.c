@@ -2,21 +2,23 @@
 
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "src/base/clock.h"
 #include "src/base/error.h"
 
-/* A terminal that is closed sends SIGHUP: hours of training should not be lost with it. */
-static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+static const int numbers[] = {SIGINT, SIGTERM};
 enum { N_SIGNALS = sizeof numbers / sizeof *numbers };
-
-static const char *first_line;
-
-static bool at_terminal; /* where a bar may stand on the line */
 
 /* Any thread may be interrupted; lock-free, so allowed in a handler. */
 static atomic_int signals;
+static atomic_bool early, save_requested;
+static _Atomic int64_t first_ns; /* 0: none came */
+static _Atomic(const char *) first_line;
+
+static bool at_terminal; /* where a bar may stand on the line */
 
 /* Whether anybody listens does not matter. */
 static void say(const char *sentence) {
@@ -25,35 +27,65 @@ static void say(const char *sentence) {
     (void)written;
 }
 
-static void on_signal(int number) {
+static void on_stop(int number) {
     (void)number;
+    int64_t none = 0;
+    atomic_compare_exchange_strong(&first_ns, &none, ot_clock_ns());
     if (atomic_fetch_add(&signals, 1) == 0) {
-        say(first_line);
-        return;
+        say(atomic_load(&first_line));
+        if (!atomic_load(&early))
+            return;
+    } else {
+        say("error: stopped at once by a second signal; what was not saved yet is lost\n");
     }
-    say("error: stopped at once by a second signal; what was not saved yet is lost\n");
     _exit(OT_E_INTERRUPT);
 }
 
-void ot_stop_install(const char *line) {
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
-    sigfillset(&action.sa_mask); /* one sentence, then the next */
-    atomic_store(&signals, 0);
-    first_line = line;
+static void on_save(int number) {
+    (void)number;
+    atomic_store(&save_requested, true);
+}
+
+static void install(const char *line, bool is_early) {
+    struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+    struct sigaction save = {.sa_handler = on_save, .sa_flags = SA_RESTART};
+    sigfillset(&stop.sa_mask); /* one sentence, then the next */
+    atomic_store(&first_line, line);
+    atomic_store(&early, is_early);
     at_terminal = isatty(STDERR_FILENO) == 1;
     for (int i = 0; i < N_SIGNALS; i++) {
         struct sigaction before;
         if (sigaction(numbers[i], NULL, &before) == 0 &&
             before.sa_handler != SIG_IGN) /* nohup, or a script's background job */
-            sigaction(numbers[i], &action, NULL);
+            sigaction(numbers[i], &stop, NULL);
     }
+    sigaction(SIGUSR1, &save, NULL);
+    signal(SIGHUP, SIG_IGN);
+}
+
+void ot_stop_install_early(const char *line) {
+    install(line, true);
+}
+
+void ot_stop_install(const char *line) {
+    install(line, false);
 }
 
 void ot_stop_ignore(void) {
     for (int i = 0; i < N_SIGNALS; i++)
         signal(numbers[i], SIG_IGN);
+    signal(SIGUSR1, SIG_IGN);
 }
 
 bool ot_stop_requested(void) {
     return atomic_load(&signals) > 0;
+}
+
+double ot_stop_seconds(void) {
+    int64_t first = atomic_load(&first_ns);
+    return first ? 1e-9 * (double)(ot_clock_ns() - first) : 0;
+}
+
+bool ot_stop_take_save_request(void) {
+    return atomic_exchange(&save_requested, false);
 }

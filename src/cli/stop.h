@@ -1,14 +1,24 @@
-/* SIGINT, SIGTERM and SIGHUP, where they are not ignored already: the first asks the run to finish its step
- * and save what it has, the second ends the process at once with exit code 8; both say so. Process-wide, as
- * signals are. */
+/* What a person or a scheduler tells the process by signals. Process-wide, as signals are.
+ *
+ * SIGINT and SIGTERM, where they are not ignored already: as long as there is nothing to keep, the first
+ * ends the process at once; from then on the first asks the run to finish its step and keep what it has, and
+ * the second ends the process at once. That is exit code 8, and each says what it does. SIGUSR1 asks for a
+ * checkpoint. SIGHUP ends nothing: a run survives the terminal that it was started from.
+ */
 #ifndef OT_CLI_STOP_H
 #define OT_CLI_STOP_H
 
 #include <stdbool.h>
 
-/* line: what the first one says, with its newline; static. */
+/* Nothing to keep yet. line: the error that the first signal says, with its newline; static. */
+void ot_stop_install_early(const char *line);
+/* line: what the first one says, likewise. */
 void ot_stop_install(const char *line);
 void ot_stop_ignore(void); /* all is done: another one changes nothing any more */
+
 bool ot_stop_requested(void);
+double ot_stop_seconds(void); /* since it was; 0: it was not */
+/* Whether a checkpoint was asked for since the last call. */
+bool ot_stop_take_save_request(void);
 
 #endif

@@ -1,11 +1,13 @@
 """The built program, end to end, on the smallest preset: train, eval, generate, tokenize, and what they leave behind."""
 
+import fcntl
 import json
 import math
 import os
 import shutil
 import signal
 import subprocess
+import termios
 import time
 
 import program
@@ -245,9 +247,40 @@ class Signals(program.ProgramTest):
         self.assertIn(b"stopping: this step is finished", err)
         self.assertTrue(err.endswith(b"error: stopped at once by a second signal; what was not saved yet is lost\n"))
 
-    def test_a_closed_terminal_saves_too(self):
-        child = self.start("hangup")
-        child.send_signal(signal.SIGHUP)
+    def test_before_the_first_step_one_signal_ends_it(self):
+        fifo = self.path("rows-to-come.jsonl")
+        os.mkfifo(fifo)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            child = subprocess.Popen([PROGRAM, "train", *SMALL, "--data", fifo, "--out", self.path("early")],
+                                     stderr=subprocess.PIPE)
+            writer = os.open(fifo, os.O_WRONLY)  # returns when the program waits for rows
+            child.send_signal(number)
+            _, err = child.communicate(timeout=60)
+            os.close(writer)
+            self.assertEqual((child.returncode, err), (8, b"error: stopped before step 1: nothing was trained\n"))
+            self.assertFalse(os.path.exists(self.path("early")))
+
+    def test_a_lost_terminal_ends_nothing(self):
+        here, there = os.openpty()
+
+        def take_terminal():
+            os.setsid()
+            fcntl.ioctl(there, termios.TIOCSCTTY, 0)
+
+        child = subprocess.Popen([PROGRAM, "train", *SMALL, "--data", self.rows, "--out", self.path("hangup"), "--steps",
+                                  "300", "--log-every", "1"], stderr=there, preexec_fn=take_terminal)
+        os.close(there)
+        os.read(here, 1)
+        os.close(here)  # sends SIGHUP; from now on nothing can be written there
+        self.assertEqual(child.wait(timeout=60), 0)
+        self.assertEqual(self.log("hangup")[-1]["steps"], 300)
+
+    def test_the_signal_for_a_checkpoint_ends_nothing(self):
+        child = self.start("usr1")
+        child.send_signal(signal.SIGUSR1)
+        while json.loads(child.stdout.readline())["step"] < 50:
+            pass
+        child.send_signal(signal.SIGTERM)
         child.communicate(timeout=60)
         self.assertEqual(child.returncode, 0)
 

@@ -248,7 +248,7 @@ static void the_log_has_its_fields(void **state) {
     check_ok(ot_run_log_open(false, &log));
     ot_json_put_int(ot_run_log_begin(log, "run"), "answer", 42);
     check_ok(ot_run_log_end(log));
-    check_ok(ot_run_log_start_file(log, folder));
+    check_ok(ot_run_log_start_file(log, folder, 0));
     struct ot_step_record step = {.step = 3,
                                   .tokens = 100,
                                   .trained_tokens = 40,
@@ -296,11 +296,65 @@ static void the_log_has_its_fields(void **state) {
     remove_folder(folder);
 }
 
+/* Starts the log in the folder again, says that it goes on from step 2, and compares what the file holds. */
+static void expect_log(const char *folder, int64_t keep_bytes, const char *expected) {
+    struct ot_run_log *log;
+    char path[600], text[600];
+    check_ok(ot_run_log_open(false, &log));
+    ot_run_log_begin(log, "run");
+    check_ok(ot_run_log_end(log));
+    check_ok(ot_run_log_start_file(log, folder, keep_bytes));
+    check_ok(ot_run_log_resume(log, 2, "c"));
+    assert_int_equal(ot_run_log_bytes(log), strlen(expected));
+    ot_run_log_close(log);
+    snprintf(path, sizeof path, "%s/log.jsonl", folder);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    assert_string_equal(text, expected);
+}
+
+#define ONE   "{\"step\": 1}\n"
+#define TWO   "{\"step\": 2}\n"
+#define THREE "{\"step\": 3}\n"
+#define AGAIN "{\"event\": \"run\"}\n{\"event\": \"resume\", \"step\": 2, \"checkpoint\": \"c\"}\n"
+
+static void a_resumed_run_goes_on_with_its_log(void **state) {
+    (void)state;
+    static const char log[] = ONE TWO THREE "{\"st";
+    const int64_t line = sizeof ONE - 1;
+    char *folder = make_folder();
+    const struct {
+        int64_t keep;
+        const char *expected;
+    } cases[] = {
+        {2 * line, ONE TWO AGAIN},     {0, AGAIN}, {line - 1, AGAIN}, /* no line is whole */
+        {2 * line + 5, ONE TWO AGAIN},                                /* in the middle of one */
+        {1000, ONE TWO THREE AGAIN},                                  /* it has lost its end */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_file(folder, "log.jsonl", log, sizeof log - 1);
+        expect_log(folder, cases[i].keep, cases[i].expected);
+    }
+    char *long_line = malloc(10000);
+    assert_non_null(long_line);
+    memset(long_line, 'x', 10000);
+    long_line[9] = '\n'; /* and no other: the end is sought through several pieces */
+    write_file(folder, "log.jsonl", long_line, 10000);
+    expect_log(folder, 10000, "xxxxxxxxx\n" AGAIN);
+    free(long_line);
+    remove_folder(folder);
+    folder = make_folder();
+    expect_log(folder, 100, AGAIN); /* the file is gone */
+    remove_folder(folder);
+}
+
 static void a_log_that_cannot_be_written_says_so(void **state) {
     (void)state;
     struct ot_run_log *log;
     check_ok(ot_run_log_open(false, &log));
-    check_fails(ot_run_log_start_file(log, "/nowhere/at/all"), OT_E_IO, "/nowhere/at/all/log.jsonl");
+    check_fails(ot_run_log_start_file(log, "/nowhere/at/all", 0), OT_E_IO, "/nowhere/at/all/log.jsonl");
     ot_run_log_close(log);
     if (access("/dev/full", W_OK) != 0)
         return;
@@ -308,7 +362,7 @@ static void a_log_that_cannot_be_written_says_so(void **state) {
     snprintf(path, sizeof path, "%s/log.jsonl", folder);
     assert_int_equal(symlink("/dev/full", path), 0);
     check_ok(ot_run_log_open(false, &log));
-    check_ok(ot_run_log_start_file(log, folder));
+    check_ok(ot_run_log_start_file(log, folder, 0));
     struct ot_step_record step = {.step = 1};
     check_fails(ot_run_log_step(log, &step), OT_E_IO, "log.jsonl: cannot write the log");
     ot_run_log_close(log);
@@ -349,11 +403,17 @@ static void the_sampler_is_exact(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(numbers_as_people_read_them), cmocka_unit_test(progress_estimates_and_formats),
-        cmocka_unit_test(lines_come_at_intervals),     cmocka_unit_test(the_table_adds_up),
-        cmocka_unit_test(a_plan_is_told_in_two_lines), cmocka_unit_test(seconds_have_three_digits),
-        cmocka_unit_test(a_forecast_is_told),          cmocka_unit_test(an_explanation_is_told),
-        cmocka_unit_test(the_log_has_its_fields),      cmocka_unit_test(a_log_that_cannot_be_written_says_so),
+        cmocka_unit_test(numbers_as_people_read_them),
+        cmocka_unit_test(progress_estimates_and_formats),
+        cmocka_unit_test(lines_come_at_intervals),
+        cmocka_unit_test(the_table_adds_up),
+        cmocka_unit_test(a_plan_is_told_in_two_lines),
+        cmocka_unit_test(seconds_have_three_digits),
+        cmocka_unit_test(a_forecast_is_told),
+        cmocka_unit_test(an_explanation_is_told),
+        cmocka_unit_test(the_log_has_its_fields),
+        cmocka_unit_test(a_resumed_run_goes_on_with_its_log),
+        cmocka_unit_test(a_log_that_cannot_be_written_says_so),
         cmocka_unit_test(the_sampler_is_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
