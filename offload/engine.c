@@ -118,6 +118,8 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     OT_TRY_GOTO(initialise(en, config->loss_scale), rc, out);
     OT_TRY_GOTO(ot_engine_open_store(en, config->store), rc, out);
     OT_TRY_GOTO(open_pool(en, config), rc, out);
+    if (en->plan.train)
+        OT_TRY_GOTO(ot_snapshot_open(en), rc, out);
     struct ot_executor_config executor = {.device = en->device,
                                           .chain = &en->chain,
                                           .run = ot_engine_run_task,
@@ -141,6 +143,7 @@ out:
 void ot_engine_close(struct ot_engine *en) {
     if (!en)
         return;
+    ot_snapshot_close(en->snapshot); /* first: steps may be waiting for it */
     if (en->executor)
         ot_executor_drain(en->executor);
     if (ot_engine_is_stuck(en))

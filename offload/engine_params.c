@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "offload/engine_state.h"
+#include "offload/snapshot.h"
 #include "src/base/error.h"
 
 /* Converted at a time: small enough for the cache, large enough for a copy to a device. */
@@ -164,6 +165,22 @@ int ot_engine_set(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_
 int ot_engine_get(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   float *values) {
     return move_chunks(en, kind, slab, first, n, values, false);
+}
+
+int ot_engine_put(struct ot_engine *en, const struct ot_part *part, const void *memory) {
+    char *at = (char *)memory; /* only read when moving in */
+    size_t n = (size_t)part->n, rest = ot_state_rest_bytes(en->chain.dtype);
+    OT_TRY(check_range(en, part->slab, part->first, part->n));
+    if (part->has_state && en->plan.train) {
+        OT_TRY(move_state(en, part->slab, part->first, part->n, at, ot_state_m_offset, 4, true));
+        OT_TRY(move_state(en, part->slab, part->first, part->n, at + 4 * n, ot_state_v_offset, 4, true));
+        if (rest > 0)
+            OT_TRY(move_state(en, part->slab, part->first, part->n, at + 8 * n, ot_state_rest_offset, rest,
+                              true));
+    }
+    if (part->has_state)
+        at += (8 + rest) * n;
+    return part->has_weights ? move_weights(en, part->slab, part->first, part->n, at, true) : 0;
 }
 
 int ot_engine_get_grad(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values) {

@@ -55,6 +55,7 @@ struct ot_engine {
     struct ot_schedule train, flush, eval, decode; /* flush: of no tasks where it is never due */
     struct ot_bound *train_bound, *flush_bound, *eval_bound, *decode_bound;
     bool behind; /* the last step has left something to the next one: a flush is due before anyone looks */
+    struct ot_snapshot *snapshot;   /* NULL: the plan does not train */
     int decide_task;                /* the step's last decision */
     struct ot_engine_step steps[2]; /* by step & 1 */
     struct ot_engine_control control;
@@ -88,6 +89,12 @@ int ot_engine_decide(struct ot_engine *engine, const struct ot_task *task, int64
 
 /* After a FORWARD task has been enqueued, on the lane's thread (engine_diagnose.c). */
 void ot_engine_probe_output(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
+/* Snapshots (snapshot.c): opened once for the engine's life. */
+struct ot_snapshot;
+int ot_snapshot_open(struct ot_engine *engine);
+void ot_snapshot_close(struct ot_snapshot *snapshot); /* gives up one that is under way; NULL is fine */
+/* Before these tiles, or their homes, are changed: waits until a snapshot under way has them. */
+void ot_snapshot_pass(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
 
 /* Nvme (engine_nvme.c). The store of the layout's extents; nothing where it has none. Errors: OT_E_INTERNAL
  * (no directories), as ot_store_open. */

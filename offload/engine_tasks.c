@@ -347,8 +347,16 @@ static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t
             ot_pool_run(en->pool, part.n, UPDATE_CHUNK_PARAMS, update_chunk, &part);
 }
 
+/* Whether the task changes weights or state where they are at home, or what will be written there on nvme. */
+static bool changes_homes(enum ot_task_kind kind) {
+    return kind == OT_TASK_UPDATE_CPU || kind == OT_TASK_UPDATE_GPU || kind == OT_TASK_UPDATE_STREAM ||
+           kind == OT_TASK_STORE || kind == OT_TASK_STATE_OUT || kind == OT_TASK_UPLOAD;
+}
+
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_engine *en = context;
+    if (changes_homes(task->kind))
+        ot_snapshot_pass(en->snapshot, task->slab, task->span);
     switch (task->kind) {
     case OT_TASK_SCALE_IN:
         scale_in(en, task, lane);

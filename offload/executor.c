@@ -352,6 +352,12 @@ int ot_executor_drain(struct ot_executor *ex) {
     return rc;
 }
 
+void ot_executor_note_progress(struct ot_executor *ex) {
+    pthread_mutex_lock(&ex->mutex);
+    ex->progress++;
+    pthread_mutex_unlock(&ex->mutex);
+}
+
 bool ot_executor_is_stuck(const struct ot_executor *ex) {
     return ex->stuck;
 }

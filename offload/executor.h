@@ -69,6 +69,8 @@ int ot_executor_wait_parity(struct ot_executor *executor);
 int ot_executor_wait_task(struct ot_executor *executor, struct ot_bound *bound, int64_t step, int task);
 int ot_executor_drain(struct ot_executor *executor);
 
+/* A task that waits for work beside the lanes' is not stuck: that work gets on. Any thread. */
+void ot_executor_note_progress(struct ot_executor *executor);
 bool ot_executor_is_stuck(const struct ot_executor *executor);
 /* Whether every step before this one is complete, and of this one, which is not, no task of a kind that the
  * cpu lane runs has begun. */

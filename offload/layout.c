@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/snapshot.h"
 #include "offload/store.h"
 #include "src/base/error.h"
 
@@ -273,9 +274,8 @@ static void add_state_slots(struct maker *mk) {
     layout->state_slots = add_many(mk, OT_TIER_GPU, "optimizer state slots", bytes, mk->plan->state_slots);
 }
 
-/* As large as the largest tile that passes needs it. */
-static void add_tile_slots(struct maker *mk) {
-    struct ot_layout *layout = mk->layout;
+/* As large as the largest tile that passes needs it: its state, then its weights. */
+static size_t tile_slot_bytes(struct maker *mk) {
     int64_t state = 0, weights = 0;
     for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
         int64_t tile = clip_params(mk->chain->slabs[s].n_params, mk->plan->tile_params);
@@ -285,10 +285,26 @@ static void add_tile_slots(struct maker *mk) {
         if (ot_slab_weights_pass(mk->plan, s) && tile > weights)
             weights = tile;
     }
-    layout->slot_weights_offset = state_bytes(mk->chain, state);
-    layout->tile_slots =
-        add_tiled(mk, OT_TIER_HOST, "optimizer state slots",
-                  layout->slot_weights_offset + weight_bytes(mk->chain, weights), 2, mk->plan->tile_slots);
+    mk->layout->slot_weights_offset = state_bytes(mk->chain, state);
+    return mk->layout->slot_weights_offset + weight_bytes(mk->chain, weights);
+}
+
+static void add_tile_slots(struct maker *mk) {
+    mk->layout->tile_slots =
+        add_tiled(mk, OT_TIER_HOST, "optimizer state slots", tile_slot_bytes(mk), 2, mk->plan->tile_slots);
+}
+
+static void add_snapshot(struct maker *mk) {
+    struct ot_layout *layout = mk->layout;
+    const struct ot_plan *plan = mk->plan;
+    size_t slots = (size_t)plan->snapshot_slots * ot_part_slot_bytes(mk->chain->dtype);
+    bool copies = plan->kept_contents == 0 && ot_plan_passing_tiles(plan) > 0;
+    layout->snapshot_slots = layout->snapshot_tile = OT_NO_BUFFER;
+    if (slots == 0)
+        return;
+    layout->snapshot_slots = add(mk, OT_TIER_HOST, "checkpoint", slots, 1);
+    if (copies)
+        layout->snapshot_tile = add(mk, OT_TIER_HOST, "checkpoint", tile_slot_bytes(mk), 1);
 }
 
 static void add_slots(struct maker *mk) {
@@ -411,6 +427,7 @@ int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, str
     add_slots(&mk);
     add_state_slots(&mk);
     add_tile_slots(&mk);
+    add_snapshot(&mk);
     add_boundaries(&mk);
     add_workspace(&mk);
     out->idle_bytes = out->tier_bytes[OT_TIER_GPU] - out->idle_offset;

@@ -103,6 +103,7 @@ struct ot_plan {
     /* Contents of state and weights on nvme that may be pinned (store.h) at a time, for checkpoints: each
      * takes a side more. */
     int kept_contents;
+    int snapshot_slots;  /* on the host, for checkpoints on their way to the disk (snapshot.h); 0: none */
     int kept_blocks;     /* the last k middle blocks keep their inner activations; the others recompute */
     int64_t tile_params; /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
@@ -120,6 +121,7 @@ struct ot_plan_request {
     int64_t tile_params;                      /* of the optimizer's tiles; 0: chosen */
     int slots;                                /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
     int recompute;                            /* -1: chosen, 0: keep everything, 1: recompute every block */
+    int snapshot_slots;                       /* as the plan's */
     int kept_contents;                        /* as the plan's: 0..OT_PLAN_MAX_KEPT_CONTENTS */
     enum ot_order order;
     /* Reserved for the caller within the budgets: the key/value cache of generate; rows in memory. */

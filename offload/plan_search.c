@@ -448,6 +448,7 @@ int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
     out->train = rq->train;
     out->clip = rq->clip;
     out->kept_contents = rq->kept_contents;
+    out->snapshot_slots = rq->snapshot_slots;
     out->tile_params = rq->tile_params ? rq->tile_params : choose_tile(rq->chain);
     OT_TRY_GOTO(check_counts(rq, out), rc, out_failed);
     OT_TRY_GOTO(find_candidate(rq, &c, out), rc, out_failed);

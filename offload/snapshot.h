@@ -33,8 +33,9 @@ struct ot_part {
     bool has_state, has_weights;
 };
 size_t ot_part_bytes(enum ot_dtype dtype, const struct ot_part *part);
-/* Parameters of a part that is copied, at most; it has both. */
+/* Parameters of a part that is copied, at most, and the memory that takes: whole pages. */
 enum { OT_PART_PARAMS = 1 << 18 };
+size_t ot_part_slot_bytes(enum ot_dtype dtype);
 
 struct ot_snapshot_sink {
     void *context;
@@ -55,6 +56,9 @@ struct ot_snapshot_config {
     double bytes_per_second;      /* to aim at, while no step waits; 0: as fast as it goes */
 };
 
+/* What the plan's nvme tier is kept in, for the sink to refer to; NULL: there is none. */
+struct ot_store *ot_engine_store(const struct ot_engine *engine);
+
 struct ot_pins; /* what a finished snapshot refers to in the store */
 
 /* On an engine that has been drained, with a plan that trains, and no other snapshot under way. Errors:
@@ -62,11 +66,19 @@ struct ot_pins; /* what a finished snapshot refers to in the store */
 int ot_engine_snapshot(struct ot_engine *engine, const struct ot_snapshot_config *config);
 /* Whether one is under way whose sink is still at work. */
 bool ot_engine_snapshot_busy(const struct ot_engine *engine);
+/* It ends as soon as it can, as one that failed; nothing where none is under way. */
+void ot_engine_snapshot_give_up(struct ot_engine *engine);
 /* Waits for it, unpaced, and ends it; nothing where none is under way. *pins: what it refers to, for
  * ot_engine_release; NULL: nothing. Errors: what the sink or a copy failed with; the engine is unharmed. */
 int ot_engine_snapshot_finish(struct ot_engine *engine, struct ot_pins **pins);
-/* Frees them, and what they hold; NULL is fine. */
+/* Lets go of what they hold, and frees them; NULL is fine. */
 void ot_engine_release(struct ot_engine *engine, struct ot_pins *pins);
+/* Frees them alone: what they hold stays when the engine is closed, in files with a second name. */
+void ot_pins_free(struct ot_pins *pins);
+
+/* Slots of ot_part_slot_bytes that the plan has for the sink, one after the other, pinned; also for what
+ * reads parts back. */
+void *ot_engine_snapshot_slots(const struct ot_engine *engine, int *n);
 
 /* The reverse, before the first step or on a drained engine: takes a part's values home. `memory` as `put`
  * got it. Errors: OT_E_INTERNAL (no such parameters), OT_E_IO, OT_E_DEVICE. */

@@ -98,41 +98,6 @@ static void ring_depths(void **state) {
     tiny_result_free(&resident);
 }
 
-/* What a plan is free to choose, chosen at random, per slab. */
-static void randomise(struct tiny_run *run, uint64_t seed) {
-    uint64_t i = 0;
-#define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 77), i++, (bound)))
-    int layers = (int)run->config.n_layers;
-    for (int s = 0; s < run->plan.n_slabs; s++) {
-        run->plan.slabs[s].weights = homes[PICK(3)];
-        run->plan.slabs[s].state = homes[1 + PICK(2)];
-    }
-    run->plan.activations = homes[PICK(3)];
-    run->plan.activation_slots = 1 + PICK(4);
-    run->plan.host_activation_slots = 1 + PICK(4);
-    run->plan.kept_blocks = PICK((uint64_t)layers + 1);
-    run->plan.order = PICK(4) == 0 ? OT_ORDER_MICRO : OT_ORDER_LAYER;
-    run->plan.state_slots = 1 + PICK(4);
-    run->plan.tile_slots = 1 + PICK(8);
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        bool all = run->plan.order == OT_ORDER_MICRO, edge = k == OT_SLOT_EDGE;
-        run->plan.weight_slots[k] = (edge ? 2 : 1) + PICK(3);
-        run->plan.host_weight_slots[k] = 1 + PICK(4);
-        run->plan.grad_slots[k] = all ? (edge ? 3 : layers) : (edge ? 2 : 1) + PICK(2);
-        run->plan.stage_slots[k] = 1 + PICK(3);
-    }
-    run->optimizer_threads = 1 + PICK(3);
-    run->device_threads = 1 + PICK(2);
-    run->delay_seed = PICK(3) == 0 ? seed : 0;
-    run->io = PICK(2) ? OT_IO_URING : OT_IO_POOL;
-    run->stripes = 1 + PICK(4);
-    run->chunk_bytes = (size_t)4096 << PICK(5);
-    run->io_depth = 1 + PICK(8);
-    int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
-    tiny_deal(run, tile, 1 + (unsigned)PICK(7), seed);
-#undef PICK
-}
-
 static void random_plans(void **state) {
     (void)state;
     int count = getenv("OT_TEST_PLANS") ? atoi(getenv("OT_TEST_PLANS")) : 300;
@@ -145,7 +110,7 @@ static void random_plans(void **state) {
         train_resident(&run, &resident);
         for (int i = variant; i < count; i += 8) {
             tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
-            randomise(&run, (uint64_t)i + 1);
+            tiny_randomise(&run, (uint64_t)i + 1);
             snprintf(what, sizeof what, "random plan %d", i + 1);
             compare(&run, &resident, what);
         }

@@ -233,11 +233,12 @@ static void tune(struct ot_engine *engine, struct ot_device_tuning *out) {
 }
 
 /* Two steps in flight, as the program drives it. */
-static void train_steps(const struct tiny_run *run, struct ot_engine *engine, struct tiny_result *result) {
+void tiny_steps(const struct tiny_run *run, struct ot_engine *engine, int first, int end,
+                struct tiny_result *result) {
     struct tiny_batch *batch = malloc(sizeof *batch);
     assert_non_null(batch);
-    int collected = 0;
-    for (int step = 0; step < TINY_STEPS; step++) {
+    int collected = first;
+    for (int step = first; step < end; step++) {
         int sequences = step == 2 ? (int)run->micro_sequences + 1 : TINY_STEP_SEQUENCES;
         sequences = sequences > TINY_STEP_SEQUENCES ? TINY_STEP_SEQUENCES : sequences;
         tiny_fill_batch(batch, run->config.vocab, step, sequences, run->micro_sequences);
@@ -325,6 +326,40 @@ void tiny_close(struct tiny_engine *tiny) {
     ot_model_close(tiny->model);
 }
 
+void tiny_randomise(struct tiny_run *run, uint64_t seed) {
+    uint64_t i = 0;
+#define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 77), i++, (bound)))
+    int layers = (int)run->config.n_layers;
+    for (int s = 0; s < run->plan.n_slabs; s++) {
+        run->plan.slabs[s].weights = (enum ot_home)PICK(3);
+        run->plan.slabs[s].state = (enum ot_home)(1 + PICK(2));
+    }
+    run->plan.activations = (enum ot_home)PICK(3);
+    run->plan.activation_slots = 1 + PICK(4);
+    run->plan.host_activation_slots = 1 + PICK(4);
+    run->plan.kept_blocks = PICK((uint64_t)layers + 1);
+    run->plan.order = PICK(4) == 0 ? OT_ORDER_MICRO : OT_ORDER_LAYER;
+    run->plan.state_slots = 1 + PICK(4);
+    run->plan.tile_slots = 1 + PICK(8);
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        bool all = run->plan.order == OT_ORDER_MICRO, edge = k == OT_SLOT_EDGE;
+        run->plan.weight_slots[k] = (edge ? 2 : 1) + PICK(3);
+        run->plan.host_weight_slots[k] = 1 + PICK(4);
+        run->plan.grad_slots[k] = all ? (edge ? 3 : layers) : (edge ? 2 : 1) + PICK(2);
+        run->plan.stage_slots[k] = 1 + PICK(3);
+    }
+    run->optimizer_threads = 1 + PICK(3);
+    run->device_threads = 1 + PICK(2);
+    run->delay_seed = PICK(3) == 0 ? seed : 0;
+    run->io = PICK(2) ? OT_IO_URING : OT_IO_POOL;
+    run->stripes = 1 + PICK(4);
+    run->chunk_bytes = (size_t)4096 << PICK(5);
+    run->io_depth = 1 + PICK(8);
+    int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
+    tiny_deal(run, tile, 1 + (unsigned)PICK(7), seed);
+#undef PICK
+}
+
 int64_t tiny_adam_step(const struct ot_engine *engine) {
     struct ot_engine_progress progress;
     ot_engine_get_progress(engine, &progress);
@@ -342,7 +377,7 @@ void tiny_train(const struct tiny_run *run, struct tiny_result *result) {
     struct ot_device_usage usage;
     memset(result, 0, sizeof *result);
     tiny_open(run, &tiny);
-    train_steps(run, tiny.engine, result);
+    tiny_steps(run, tiny.engine, 0, TINY_STEPS, result);
     check_ok(ot_engine_drain(tiny.engine));
     tiny_read(&tiny, result);
     ot_device_usage(tiny.device, &usage);

@@ -84,6 +84,11 @@ void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result);
 int64_t tiny_adam_step(const struct ot_engine *engine);
 /* What decisions carry on, from one drained engine to another. */
 void tiny_hand_over(const struct ot_engine *from, struct ot_engine *to);
+/* Steps [first, end) of those, on an engine that has made the ones before; all results are collected. */
+void tiny_steps(const struct tiny_run *run, struct ot_engine *engine, int first, int end,
+                struct tiny_result *result);
+/* Chooses at random, by the seed, what a plan with everything on nvme is free to choose, per slab. */
+void tiny_randomise(struct tiny_run *run, uint64_t seed);
 /* Trains TINY_STEPS steps; the third is a short one (fewer micro-batches, and a last micro-batch of one
  * sequence). */
 void tiny_train(const struct tiny_run *run, struct tiny_result *result);

@@ -1,0 +1,371 @@
+/* Snapshots: what they get is the state between two steps, whatever the steps that run meanwhile do to it;
+ * those steps are not changed by it; and any plan takes it back. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "offload/engine_state.h"
+#include "offload/snapshot.h"
+#include "src/base/random.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+enum { SPLIT = 2, MOST_PARTS = 4096, MOST_FILES = 16 };
+
+/* A sink that keeps all it gets, and takes its time. */
+struct keeper {
+    struct ot_engine *engine;
+    enum ot_dtype dtype;
+    uint64_t seed;
+    unsigned most_us; /* a part takes up to so long */
+    int fail_at;      /* which call fails; 0: none */
+    int calls;
+    bool may_refer, ended;
+    char *memory;
+    char *folder; /* of second names for the store's files */
+    int n_parts;
+    struct kept_part {
+        struct ot_part part;
+        char *bytes; /* NULL: referred to */
+        struct ot_store_span *spans;
+        int n_spans;
+    } parts[MOST_PARTS];
+};
+
+static int count(struct keeper *k) {
+    if (k->most_us)
+        usleep((useconds_t)ot_random_below(k->seed, ot_random_stream(OT_RANDOM_TEST, 0, 5),
+                                           (uint64_t)k->calls, k->most_us));
+    return ++k->calls == k->fail_at ? ot_fail(OT_E_IO, "call %d fails", k->calls) : 0;
+}
+
+static int room(void *context, void **memory) {
+    struct keeper *k = context;
+    OT_TRY(count(k));
+    *memory = k->memory;
+    return 0;
+}
+
+static int put(void *context, const struct ot_part *part, void *memory) {
+    struct keeper *k = context;
+    size_t bytes = ot_part_bytes(k->dtype, part);
+    OT_TRY(count(k));
+    assert_ptr_equal(memory, k->memory);
+    assert_true(k->n_parts < MOST_PARTS && part->n <= OT_PART_PARAMS);
+    struct kept_part *kept = &k->parts[k->n_parts++];
+    *kept = (struct kept_part){.part = *part, .bytes = malloc(bytes)};
+    assert_non_null(kept->bytes);
+    memcpy(kept->bytes, memory, bytes);
+    return 0;
+}
+
+static int refer(void *context, const struct ot_part *part, const struct ot_store_span *spans, int n) {
+    struct keeper *k = context;
+    OT_TRY(count(k));
+    assert_true(k->n_parts < MOST_PARTS);
+    struct kept_part *kept = &k->parts[k->n_parts++];
+    *kept = (struct kept_part){.part = *part, .n_spans = n, .spans = calloc((size_t)n + 1, sizeof *spans)};
+    assert_non_null(kept->spans);
+    if (n > 0)
+        memcpy(kept->spans, spans, (size_t)n * sizeof *spans);
+    return 0;
+}
+
+static int end(void *context) {
+    struct keeper *k = context;
+    OT_TRY(count(k));
+    k->ended = true;
+    return 0;
+}
+
+static void open_keeper(struct keeper *k, const struct tiny_run *run, uint64_t seed, unsigned most_us) {
+    *k = (struct keeper){.dtype = run->dtype, .seed = seed, .most_us = most_us};
+    k->memory = malloc(ot_part_slot_bytes(run->dtype));
+    k->folder = make_folder();
+    k->may_refer = run->plan.kept_contents > 0;
+    assert_non_null(k->memory);
+}
+
+static void close_keeper(struct keeper *k) {
+    for (int i = 0; i < k->n_parts; i++) {
+        free(k->parts[i].bytes);
+        free(k->parts[i].spans);
+    }
+    free(k->memory);
+    remove_folder(k->folder);
+}
+
+static struct ot_snapshot_config config_of(struct keeper *k) {
+    return (struct ot_snapshot_config){
+        .sink = {.context = k, .room = room, .put = put, .refer = k->may_refer ? refer : NULL, .end = end}};
+}
+
+/* What the store keeps for us stays when it is closed, under names of ours. */
+static void link_files(struct keeper *k, const struct ot_engine *engine) {
+    char name[32];
+    int dir = open(k->folder, O_RDONLY | O_DIRECTORY);
+    assert_true(dir >= 0);
+    for (int f = 0; engine->store && f < ot_store_file_count(engine->store); f++) {
+        snprintf(name, sizeof name, "nvme-%d.store", f);
+        check_ok(ot_store_link(engine->store, f, dir, name));
+    }
+    close(dir);
+}
+
+static void read_referred(const struct keeper *k, struct kept_part *kept) {
+    char path[4096];
+    size_t bytes = ot_part_bytes(k->dtype, &kept->part), at = 0;
+    for (int i = 0; i < kept->n_spans; i++)
+        at += (size_t)kept->spans[i].bytes;
+    assert_true(kept->n_spans == 0 || at >= bytes);
+    kept->bytes = calloc(1, at > bytes ? at : bytes);
+    assert_non_null(kept->bytes);
+    at = 0;
+    for (int i = 0; i < kept->n_spans; i++) {
+        const struct ot_store_span *span = &kept->spans[i];
+        snprintf(path, sizeof path, "%s/nvme-%d.store", k->folder, span->file);
+        int fd = open(path, O_RDONLY);
+        assert_int_equal(pread(fd, kept->bytes + at, (size_t)span->bytes, span->offset), span->bytes);
+        close(fd);
+        at += (size_t)span->bytes;
+    }
+}
+
+/* Each parameter's state and weights have come exactly once. */
+static void check_coverage(const struct keeper *k, const struct ot_chain *chain) {
+    for (int s = 0; s < chain->n_slabs; s++) {
+        size_t n = (size_t)chain->slabs[s].n_params;
+        char *times = calloc(2, n);
+        assert_non_null(times);
+        for (int i = 0; i < k->n_parts; i++) {
+            const struct ot_part *part = &k->parts[i].part;
+            for (int64_t p = part->first; part->slab == s && p < part->first + part->n; p++) {
+                times[p] = (char)(times[p] + part->has_state);
+                times[n + (size_t)p] = (char)(times[n + (size_t)p] + part->has_weights);
+            }
+        }
+        for (size_t p = 0; p < 2 * n; p++)
+            assert_int_equal(times[p], 1);
+        free(times);
+    }
+}
+
+/* In another order than they came in. */
+static void put_back(struct keeper *k, struct ot_engine *engine) {
+    for (int i = 0; i < k->n_parts; i++) {
+        struct kept_part *kept = &k->parts[(i + k->n_parts / 3) % k->n_parts];
+        if (!kept->bytes)
+            read_referred(k, kept);
+        check_ok(ot_engine_put(engine, &kept->part, kept->bytes));
+    }
+}
+
+static void whole_run(struct tiny_run *run, struct tiny_result *result) {
+    tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+    tiny_train(run, result);
+    ot_plan_free(&run->plan);
+}
+
+static void random_plan(struct tiny_run *run, uint64_t seed, int kept_contents) {
+    tiny_plan(run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
+    tiny_randomise(run, seed);
+    run->plan.snapshot_slots = 2;
+    run->plan.kept_contents = kept_contents;
+    tiny_finish(run);
+}
+
+/* Two steps, a snapshot while the others are made, and the rest once more from the snapshot. */
+static void split_run(struct tiny_run *run, const struct tiny_result *whole, uint64_t seed) {
+    struct tiny_engine first, second;
+    struct tiny_result during = {0}, after = {0};
+    struct ot_engine_progress progress;
+    struct ot_pins *pins;
+    struct keeper k;
+    char what[64];
+    random_plan(run, seed, seed % 2 ? 2 : 0);
+    tiny_open(run, &first);
+    open_keeper(&k, run, seed, seed % 3 ? 600 : 0);
+    struct ot_snapshot_config config = config_of(&k);
+    config.bytes_per_second = seed % 4 == 0 ? 1e6 : 0;
+    tiny_steps(run, first.engine, 0, SPLIT, &during);
+    check_ok(ot_engine_drain(first.engine));
+    ot_engine_get_progress(first.engine, &progress);
+    after = during;
+    check_ok(ot_engine_snapshot(first.engine, &config));
+    check_fails(ot_engine_snapshot(first.engine, &config), OT_E_INTERNAL, "one at a time");
+    tiny_steps(run, first.engine, SPLIT, TINY_STEPS, &during);
+    check_ok(ot_engine_snapshot_finish(first.engine, &pins));
+    assert_true(k.ended && !ot_engine_snapshot_busy(first.engine));
+    check_ok(ot_engine_drain(first.engine));
+    check_coverage(&k, ot_model_chain(first.model));
+    tiny_read(&first, &during);
+    snprintf(what, sizeof what, "plan %d, while it is copied", (int)seed);
+    tiny_same(whole, &during, what);
+    if (k.may_refer)
+        link_files(&k, first.engine);
+    ot_pins_free(pins);
+    tiny_close(&first);
+    ot_plan_free(&run->plan);
+
+    random_plan(run, seed + 1000, 0);
+    tiny_open(run, &second);
+    put_back(&k, second.engine);
+    ot_engine_set_progress(second.engine, &progress);
+    tiny_steps(run, second.engine, SPLIT, TINY_STEPS, &after);
+    check_ok(ot_engine_drain(second.engine));
+    tiny_read(&second, &after);
+    snprintf(what, sizeof what, "plan %d, from the snapshot", (int)seed);
+    tiny_same(whole, &after, what);
+    tiny_close(&second);
+    ot_plan_free(&run->plan);
+    tiny_result_free(&during);
+    tiny_result_free(&after);
+    close_keeper(&k);
+}
+
+static void snapshots_beside_steps(void **state) {
+    (void)state;
+    static const enum ot_dtype dtypes[3] = {OT_F32, OT_BF16, OT_F16};
+    int count = getenv("OT_TEST_PLANS") ? 24 : tiny_is_brief() ? 4 : 36;
+    for (int variant = 0; variant < 6 && variant < count; variant++) {
+        struct tiny_run run;
+        struct tiny_result whole;
+        tiny_defaults(&run, 1 + variant % 3, variant & 1, dtypes[variant % 3]);
+        run.clip = run.dtype == OT_F16 || variant < 3 ? 1.0f : 0;
+        whole_run(&run, &whole);
+        for (int i = variant; i < count; i += 6)
+            split_run(&run, &whole, (uint64_t)i + 1);
+        tiny_result_free(&whole);
+    }
+}
+
+/* Pinned contents stay while their extents are written again and again, and several at a time. */
+static void two_snapshots_kept(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct tiny_result result = {0};
+    struct ot_pins *pins[2];
+    struct keeper k[2];
+    tiny_defaults(&run, 2, false, OT_BF16);
+    tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
+    run.plan.kept_contents = 2;
+    run.plan.snapshot_slots = 2;
+    tiny_finish(&run);
+    tiny_open(&run, &tiny);
+    for (int i = 0; i < 2; i++) {
+        open_keeper(&k[i], &run, 1, 100);
+        struct ot_snapshot_config config = config_of(&k[i]);
+        tiny_steps(&run, tiny.engine, i, i + 1, &result);
+        check_ok(ot_engine_drain(tiny.engine));
+        check_ok(ot_engine_snapshot(tiny.engine, &config));
+        check_ok(ot_engine_snapshot_finish(tiny.engine, &pins[i]));
+        assert_non_null(pins[i]);
+        link_files(&k[i], tiny.engine);
+    }
+    tiny_steps(&run, tiny.engine, 2, TINY_STEPS, &result);
+    check_ok(ot_engine_drain(tiny.engine));
+    for (int i = 0; i < 2; i++) { /* each once more to the step after the other */
+        struct tiny_result again = result;
+        again.values = NULL;
+        struct ot_engine_progress progress = {.step = i + 1, .adam_step = i + 1, .loss_scale = 1};
+        put_back(&k[i], tiny.engine);
+        ot_engine_set_progress(tiny.engine, &progress);
+        tiny_steps(&run, tiny.engine, i + 1, TINY_STEPS, &again);
+        check_ok(ot_engine_drain(tiny.engine));
+        tiny_same(&result, &again, "from a kept content");
+    }
+    ot_engine_release(tiny.engine, pins[0]);
+    ot_engine_release(tiny.engine, pins[1]);
+    tiny_close(&tiny);
+    for (int i = 0; i < 2; i++)
+        close_keeper(&k[i]);
+    ot_plan_free(&run.plan);
+}
+
+/* Whichever call of the sink fails, the steps go on as if there were no snapshot, and the next one works. */
+static void failing_sinks(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_result whole;
+    tiny_defaults(&run, 2, false, OT_BF16);
+    whole_run(&run, &whole);
+    for (int kept = 0; kept < 3; kept += 2)
+        for (int fail_at = 1, reached = 1; reached; fail_at += 5) {
+            struct tiny_engine tiny;
+            struct tiny_result result = {0};
+            struct ot_pins *pins;
+            struct keeper k;
+            random_plan(&run, 7, kept);
+            tiny_open(&run, &tiny);
+            open_keeper(&k, &run, 1, 50);
+            k.fail_at = fail_at;
+            struct ot_snapshot_config config = config_of(&k);
+            tiny_steps(&run, tiny.engine, 0, SPLIT, &result);
+            check_ok(ot_engine_drain(tiny.engine));
+            check_ok(ot_engine_snapshot(tiny.engine, &config));
+            tiny_steps(&run, tiny.engine, SPLIT, TINY_STEPS, &result);
+            int rc = ot_engine_snapshot_finish(tiny.engine, &pins);
+            reached = k.calls == fail_at;
+            assert_int_equal(k.ended, !reached);
+            if (reached) {
+                check_fails(rc, OT_E_IO, "fails");
+                assert_null(pins);
+            }
+            ot_engine_release(tiny.engine, pins);
+            check_ok(ot_engine_drain(tiny.engine));
+            tiny_read(&tiny, &result);
+            tiny_same(&whole, &result, "beside a snapshot that fails");
+            k.fail_at = 0;
+            check_ok(ot_engine_snapshot(tiny.engine, &config));
+            check_ok(ot_engine_snapshot_finish(tiny.engine, &pins));
+            ot_engine_release(tiny.engine, pins);
+            tiny_close(&tiny);
+            ot_plan_free(&run.plan);
+            tiny_result_free(&result);
+            close_keeper(&k);
+        }
+    tiny_result_free(&whole);
+}
+
+static void when_it_may_begin(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct tiny_batch *batch = malloc(sizeof *batch);
+    struct keeper k;
+    struct ot_pins *pins;
+    assert_non_null(batch);
+    tiny_defaults(&run, 1, false, OT_F32);
+    tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 1);
+    tiny_open(&run, &tiny);
+    open_keeper(&k, &run, 1, 0);
+    struct ot_snapshot_config config = config_of(&k);
+    tiny_fill_batch(batch, run.config.vocab, 0, 2, 2);
+    check_ok(ot_engine_snapshot_finish(tiny.engine, &pins));
+    check_ok(ot_engine_submit(tiny.engine, &batch->input));
+    check_fails(ot_engine_snapshot(tiny.engine, &config), OT_E_INTERNAL, "drained");
+    struct ot_step_result result;
+    check_ok(ot_engine_result(tiny.engine, &result));
+    check_ok(ot_engine_drain(tiny.engine));
+    /* One that nobody finishes is given up with the engine. */
+    k.most_us = 2000;
+    check_ok(ot_engine_snapshot(tiny.engine, &config));
+    tiny_close(&tiny);
+    close_keeper(&k);
+    ot_plan_free(&run.plan);
+    free(batch);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(snapshots_beside_steps),
+        cmocka_unit_test(two_snapshots_kept),
+        cmocka_unit_test(failing_sinks),
+        cmocka_unit_test(when_it_may_begin),
+    };
+    tiny_skip_without_device();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
