@@ -59,8 +59,8 @@ struct ot_layout {
      * slab, and from slot_weights_offset on its weights. */
     int *host_weight_slots[OT_SLOT_KINDS], *tile_slots, *host_activation_slots;
     size_t slot_weights_offset;
-    /* Host: the slots of a snapshot's sink (snapshot.h), one after the other; and a tile as in a tile slot, where
-     * a snapshot has to copy what is on nvme. OT_NO_BUFFER: none. */
+    /* Host: the slots of a snapshot's sink (snapshot.h), one after the other; and a tile as in a tile slot,
+     * where a snapshot has to copy what is on nvme. OT_NO_BUFFER: none. */
     int snapshot_slots, snapshot_tile;
     int *state_slots;    /* [plan.state_slots]: state of a tile, then its gradients */
     int64_t slot_params; /* parameters of the largest streamed tile: what a state slot has room for */
