@@ -470,10 +470,17 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     assert(!"an option of no type");
 }
 
-/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours. */
+/* A guess must share two thirds of the word; words of some letters may differ in two. */
+static int worst_distance(size_t length) {
+    return length < 4 ? 1 : length < 9 ? 2 : (int)(length / 3);
+}
+
+/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours. What is too far from
+ * `a` to be a guess at it by its length alone is not looked at. */
 static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
     enum { LONGEST = 48 };
-    if (a_length > LONGEST || b_length > LONGEST)
+    size_t apart = a_length > b_length ? a_length - b_length : b_length - a_length;
+    if (a_length > LONGEST || b_length > LONGEST || apart > (size_t)worst_distance(a_length))
         return LONGEST;
     int rows[3][LONGEST + 1];
     for (size_t j = 0; j <= b_length; j++)
@@ -494,11 +501,6 @@ static int edit_distance(const char *a, size_t a_length, const char *b, size_t b
         }
     }
     return rows[a_length % 3][b_length];
-}
-
-/* A guess must share two thirds of the word; words of some letters may differ in two. */
-static int worst_distance(size_t length) {
-    return length < 4 ? 1 : length < 9 ? 2 : (int)(length / 3);
 }
 
 const char *ot_nearest_name(const char *word, const char *const *names, int n) {

@@ -11,7 +11,7 @@
 
 #include "src/base/error.h"
 
-enum { BUFFER_BYTES = 1 << 18 };
+enum { BUFFER_BYTES = 1 << 18, SMALL_BUFFER_BYTES = 1 << 12 };
 
 enum layout { LAYOUT_LINES, LAYOUT_ARRAY };
 
@@ -25,6 +25,7 @@ struct ot_source {
 
     unsigned char *buffer; /* [begin, end) is read and not yet used */
     size_t begin, end;
+    unsigned buffer_bytes; /* no more than a small file has */
 
     char *row;
     size_t row_bytes, row_capacity;
@@ -49,7 +50,7 @@ static int read_failed(const struct ot_source *s) {
 
 /* Fills the empty buffer: 1, or 0 at the end of the file. */
 static int fill_buffer(struct ot_source *s) {
-    int n = gzread(s->file, s->buffer, BUFFER_BYTES);
+    int n = gzread(s->file, s->buffer, s->buffer_bytes);
     int code = Z_OK;
     gzerror(s->file, &code); /* a truncated stream still gives what it has, then 0 with Z_BUF_ERROR */
     if (n < 0 || (n == 0 && code != Z_OK && code != Z_STREAM_END))
@@ -145,12 +146,15 @@ static int open_file(struct ot_source *s) {
                        s->path);
     }
     s->total = S_ISREG(info.st_mode) ? (int64_t)info.st_size : 0;
-    s->file = gzdopen(fd, "rb");
+    bool small = S_ISREG(info.st_mode) && info.st_size <= SMALL_BUFFER_BYTES;
+    s->buffer_bytes = small ? SMALL_BUFFER_BYTES : BUFFER_BYTES;
+    s->buffer = malloc(s->buffer_bytes);
+    s->file = s->buffer ? gzdopen(fd, "rb") : NULL;
     if (!s->file) {
         close(fd);
         return ot_fail(OT_E_BUDGET, "%s: no memory to read it", s->path);
     }
-    gzbuffer(s->file, BUFFER_BYTES);
+    gzbuffer(s->file, s->buffer_bytes);
     return 0;
 }
 
@@ -174,7 +178,7 @@ int ot_source_open(const char *path, struct ot_source **out) {
     *out = NULL;
     struct ot_source *s = calloc(1, sizeof *s);
     int rc = 0;
-    if (!s || !(s->path = strdup(path)) || !(s->buffer = malloc(BUFFER_BYTES))) {
+    if (!s || !(s->path = strdup(path))) {
         rc = ot_fail(OT_E_BUDGET, "%s: no memory to read it", path);
         goto out;
     }

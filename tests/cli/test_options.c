@@ -446,6 +446,7 @@ static void hostile_config_files_are_refused(void **state) {
     refuse_config("{\"lr\": true}", OT_E_USAGE, "lr: ");
     refuse_config("{\"lr\": [1]}", OT_E_USAGE, "lr: ");
     refuse_config("{\"lr\": {\"a\": 1}}", OT_E_USAGE, "lr: ");
+    refuse_config("{\"out\": 5}", OT_E_USAGE, "out: an integer is not a value of this option");
     refuse_config("{\"nvme\": [[\"/a\"]]}", OT_E_USAGE, "nvme: an array is not");
     refuse_config("{\"nvme\": [\"/a\", true]}", OT_E_USAGE, "nvme: ");
     refuse_config("{\"nvme\": [\"/a\", \"/a\"]}", OT_E_USAGE, "nvme: /a is given twice");
