@@ -475,8 +475,8 @@ static int worst_distance(size_t length) {
     return length < 4 ? 1 : length < 9 ? 2 : (int)(length / 3);
 }
 
-/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours. What is too far from
- * `a` to be a guess at it by its length alone is not looked at. */
+/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours. What is too far
+ * from `a` to be a guess at it by its length alone is not looked at. */
 static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
     enum { LONGEST = 48 };
     size_t apart = a_length > b_length ? a_length - b_length : b_length - a_length;
