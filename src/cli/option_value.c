@@ -389,6 +389,15 @@ static void put_nvme(const char *name, const struct ot_nvme_dirs *nvme, struct o
     ot_json_end_array(w);
 }
 
+/* In as few digits as are read back, times the unit, as the same bits. */
+static void format_exact(double value, double unit, const char *suffix, char *text, size_t bytes) {
+    for (int digits = 9; digits <= 17; digits++) {
+        snprintf(text, bytes, "%.*g%s", digits, value / unit, suffix);
+        if (strtod(text, NULL) * unit == value)
+            break;
+    }
+}
+
 void ot_option_put_value(const struct ot_option *option, const struct ot_options *options,
                          struct ot_json_writer *w) {
     const void *field = (const char *)options + option->field;
@@ -408,7 +417,7 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     case OT_OPTION_RATE:
     case OT_OPTION_REAL:
     case OT_OPTION_SHARE:
-        ot_json_put_real(w, option->name, *(const double *)field);
+        ot_json_put_exact(w, option->name, *(const double *)field);
         return;
     case OT_OPTION_CHOICE: {
         const char *word = option->choices;
@@ -419,7 +428,7 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     }
     case OT_OPTION_WARMUP: {
         const struct ot_warmup *warmup = field;
-        snprintf(text, sizeof text, "%.9g%%", warmup->share * 100);
+        format_exact(warmup->share, 0.01, "%", text, sizeof text);
         if (warmup->share > 0)
             ot_json_put_text(w, option->name, text);
         else
@@ -428,7 +437,7 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     }
     case OT_OPTION_EVERY: {
         const struct ot_every *every = field;
-        snprintf(text, sizeof text, "%.9gs", every->seconds);
+        format_exact(every->seconds, 1, "s", text, sizeof text);
         if (every->steps > 0)
             ot_json_put_int(w, option->name, every->steps);
         else
@@ -436,7 +445,7 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
         return;
     }
     case OT_OPTION_TIME:
-        snprintf(text, sizeof text, "%.9gs", *(const double *)field);
+        format_exact(*(const double *)field, 1, "s", text, sizeof text);
         ot_json_put_text(w, option->name, text);
         return;
     case OT_OPTION_DEVICE: {

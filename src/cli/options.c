@@ -220,8 +220,8 @@ static const char *config_text(const struct ot_option *option, const struct ot_j
     return number;
 }
 
-static int parse_config_value(const struct ot_option *option, const char *key, const struct ot_json *value,
-                              struct ot_options *out) {
+int ot_option_parse_json(const struct ot_option *option, const char *key, const struct ot_json *value,
+                         struct ot_options *out) {
     char number[40];
     size_t bytes;
     const char *text = config_text(option, value, number);
@@ -250,11 +250,11 @@ static int take_config_value(struct ot_options *out, const char *key, const stru
         return 0;
     out->source[index] = OT_FROM_FILE;
     if (type != OT_JSON_ARRAY || option->type != OT_OPTION_NVME)
-        return parse_config_value(option, key, value, out);
+        return ot_option_parse_json(option, key, value, out);
     if (ot_json_length(value) == 0)
         out->source[index] = OT_FROM_NOWHERE;
     for (size_t i = 0; i < ot_json_length(value); i++)
-        OT_TRY(parse_config_value(option, key, ot_json_at(value, i), out));
+        OT_TRY(ot_option_parse_json(option, key, ot_json_at(value, i), out));
     return 0;
 }
 

@@ -238,11 +238,14 @@ void ot_options_choose_device(struct ot_options *options, struct ot_device_choic
  * run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 
-/* ---- for options.c and its tests ---- */
+/* ---- for those that work on the table itself ---- */
 
 /* Parses `text` into the option's field. Errors: OT_E_USAGE, naming the option as `spelled`. */
 int ot_option_parse_value(const struct ot_option *option, const char *spelled, const char *text,
                           struct ot_options *out);
+/* The same for a value as a config file or a record has it; `key` is what sentences call it. */
+int ot_option_parse_json(const struct ot_option *option, const char *key, const struct ot_json *value,
+                         struct ot_options *out);
 void ot_option_put_value(const struct ot_option *option, const struct ot_options *options,
                          struct ot_json_writer *w);
 /* "500G" as options of bytes read it; false where it is no size. */

@@ -42,7 +42,8 @@ int ot_resume_take_over(struct ot_resume *resume, struct ot_options *options);
 int ot_resume_check(const struct ot_resume *resume, const struct ot_options *options,
                     const struct ot_run_identity *identity);
 /* Errors: OT_E_USAGE: the run would be shorter than it is already, or its learning rates would differ. */
-int ot_resume_check_length(const struct ot_resume *resume, const struct ot_run_shape *shape);
+int ot_resume_check_length(const struct ot_resume *resume, const struct ot_options *options,
+                           const struct ot_run_shape *shape);
 
 /* Reading the checkpoint has failed with rc: adds what to do to the sentence. Returns rc. */
 int ot_resume_advise(const struct ot_resume *resume, int rc);

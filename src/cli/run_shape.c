@@ -36,6 +36,19 @@ static int64_t choose_step_sequences(const struct ot_options *options, int64_t s
     return chosen > 0 ? chosen : 1;
 }
 
+int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot_lr_schedule *out) {
+    *out = (struct ot_lr_schedule){.kind = (enum ot_schedule_kind)options->schedule,
+                                   .peak = options->lr,
+                                   .warmup = options->warmup.steps,
+                                   .steps = steps};
+    if (options->warmup.share > 0)
+        out->warmup = (int64_t)round(options->warmup.share * (double)steps);
+    if (out->warmup <= steps)
+        return 0;
+    return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run's %lld steps", (long long)out->warmup,
+                   (long long)steps);
+}
+
 int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
                  struct ot_run_shape *out) {
     *out = (struct ot_run_shape){.seq_len = seq_len, .sequences = sequences};
@@ -53,14 +66,6 @@ int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences,
     if (!ot_options_given(options, "lr"))
         ot_options_choose_real(options, "lr",
                                ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM));
-    out->lr.kind = (enum ot_schedule_kind)options->schedule;
-    out->lr.peak = options->lr;
-    out->lr.steps = options->steps ? options->steps : options->epochs * out->steps_per_epoch;
-    out->lr.warmup = options->warmup.steps;
-    if (options->warmup.share > 0)
-        out->lr.warmup = (int64_t)round(options->warmup.share * (double)out->lr.steps);
-    if (out->lr.warmup > out->lr.steps)
-        return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run's %lld steps",
-                       (long long)out->lr.warmup, (long long)out->lr.steps);
-    return 0;
+    int64_t steps = options->steps ? options->steps : options->epochs * out->steps_per_epoch;
+    return ot_shape_schedule(options, steps, &out->lr);
 }

@@ -25,6 +25,9 @@ int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *
 int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
                  struct ot_run_shape *out);
 
+/* The learning rates of a run of so many steps. Errors: OT_E_USAGE: a warm-up longer than the run. */
+int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot_lr_schedule *out);
+
 /* The default learning rate: 3e-5 at a billion parameters, falling with their square root as published
  * recipes do (Brown et al. 2020, table 2.1: 6e-4 at 125M to 1.2e-4 at 6.7B for training from random weights,
  * ten times ours), in one digit. */

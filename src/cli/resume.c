@@ -1,0 +1,184 @@
+#include "src/cli/resume.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/checkpoint/catalog.h"
+#include "src/cli/units.h"
+
+static const char checkpoints_name[] = "checkpoints";
+
+/* ---- advice ---- */
+
+/* The directory that a path lies in. */
+static void find_parent(const char *path, char parent[PATH_MAX]) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    while (end > 0 && path[end - 1] != '/')
+        end--;
+    while (end > 1 && path[end - 1] == '/')
+        end--;
+    snprintf(parent, PATH_MAX, "%.*s", end ? (int)end : 1, end ? path : ".");
+}
+
+static bool is_same_file(const char *a, const char *b) {
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Which of the older ones opens; its contents are not read. -1: none. */
+static int find_intact(const struct ot_checkpoint_list *list, const char *damaged) {
+    int first = 0;
+    for (int i = 0; i < list->n; i++)
+        if (is_same_file(list->entries[i].dir, damaged))
+            first = i + 1;
+    for (int i = first; i < list->n; i++) {
+        struct ot_checkpoint *checkpoint;
+        int rc = ot_checkpoint_open(list->entries[i].dir, &checkpoint);
+        ot_checkpoint_close(rc == 0 ? checkpoint : NULL);
+        if (rc == 0)
+            return i;
+    }
+    return -1;
+}
+
+static int advise(const char *damaged, int rc) {
+    struct ot_error error;
+    struct ot_checkpoint_list list;
+    char parent[PATH_MAX];
+    if (rc != -OT_E_INPUT && rc != -OT_E_IO)
+        return rc;
+    ot_error_save(&error, rc);
+    find_parent(damaged, parent);
+    int intact = ot_checkpoint_list_make(parent, &list) == 0 ? find_intact(&list, damaged) : -1;
+    ot_error_load(&error);
+    if (intact >= 0)
+        rc = ot_fail((enum ot_error_code)error.code, "%s; --resume %s goes on from the one before it",
+                     error.text, list.entries[intact].dir);
+    else
+        rc = ot_fail((enum ot_error_code)error.code,
+                     "%s; there is no intact one before it; --resume never begins anew", error.text);
+    ot_checkpoint_list_free(&list);
+    return rc;
+}
+
+int ot_resume_advise(const struct ot_resume *resume, int rc) {
+    return resume->checkpoint ? advise(ot_checkpoint_dir(resume->checkpoint), rc) : rc;
+}
+
+/* ---- finding ---- */
+
+static int open_checkpoint(const char *dir, struct ot_resume *out) {
+    int rc = ot_checkpoint_open(dir, &out->checkpoint);
+    if (rc < 0) {
+        out->checkpoint = NULL;
+        return advise(dir, rc);
+    }
+    out->record = ot_checkpoint_record(out->checkpoint);
+    return 0;
+}
+
+/* 1 where there was one. */
+static int open_newest(const char *parent, struct ot_resume *out) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    int rc = list.n ? open_checkpoint(list.entries[0].dir, out) : 0;
+    int found = list.n > 0;
+    ot_checkpoint_list_free(&list);
+    return rc < 0 ? rc : found;
+}
+
+static int find_within(const char *dir, struct ot_resume *out) {
+    char path[PATH_MAX];
+    if (access(dir, F_OK) < 0)
+        return ot_fail_errno(OT_E_INPUT, errno, "--resume %s: cannot open it", dir);
+    snprintf(path, sizeof path, "%s/%s", dir, OT_MANIFEST_NAME);
+    if (access(path, F_OK) == 0)
+        return open_checkpoint(dir, out);
+    int found = open_newest(dir, out);
+    if (found != 0)
+        return found;
+    snprintf(path, sizeof path, "%s/%s", dir, checkpoints_name);
+    found = open_newest(path, out);
+    if (found != 0)
+        return found;
+    return ot_fail(
+        OT_E_INPUT,
+        "--resume %s: no complete checkpoint is there: it has no %s, and no step-N with one lies in "
+        "it or in its %s",
+        dir, OT_MANIFEST_NAME, checkpoints_name);
+}
+
+int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume *out) {
+    char parent[PATH_MAX];
+    *out = (struct ot_resume){0};
+    if (options->no_save)
+        return 0;
+    int n = snprintf(parent, sizeof parent, "%s/%s", options->out, checkpoints_name);
+    if (n < 0 || (size_t)n >= sizeof parent)
+        return ot_fail(OT_E_USAGE, "%.200s...: the path is too long", options->out);
+    if (tidy && access(parent, F_OK) == 0)
+        OT_TRY(ot_checkpoint_tidy(parent));
+    if (strcmp(options->resume, "never") == 0)
+        return 0;
+    int rc;
+    if (strcmp(options->resume, "auto") != 0) {
+        rc = find_within(options->resume, out);
+    } else if (ot_checkpoint_is_complete(parent)) {
+        ot_log(OT_LOG_INFO, "resume  %s: that run came to its end; this one begins anew", options->out);
+        rc = 0;
+    } else {
+        rc = open_newest(parent, out);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+void ot_resume_close(struct ot_resume *resume) {
+    ot_checkpoint_close(resume->checkpoint);
+    *resume = (struct ot_resume){0};
+}
+
+/* ---- the rest ---- */
+
+void ot_resume_print(const struct ot_resume *resume) {
+    char done[OT_TEXT_BYTES], steps[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    const struct ot_checkpoint_record *r = resume->record;
+    if (!r)
+        return;
+    ot_log(OT_LOG_INFO, "resume  %s · step %s of %s · %s so far · made %s on %s",
+           ot_checkpoint_dir(resume->checkpoint), ot_text_count(r->progress.step, done),
+           ot_text_count(r->steps, steps), ot_text_duration(r->seconds, time), r->made, r->device);
+    if (*resume->taken)
+        ot_log(OT_LOG_INFO, "        not given, as it was:%s", resume->taken);
+}
+
+int ot_resume_clear_others(const struct ot_resume *resume, const char *out) {
+    char parent[PATH_MAX], from[PATH_MAX];
+    struct ot_checkpoint_list list;
+    bool same_parent = false;
+    snprintf(parent, sizeof parent, "%s/%s", out, checkpoints_name);
+    if (access(parent, F_OK) < 0)
+        return 0;
+    if (resume->checkpoint) {
+        find_parent(ot_checkpoint_dir(resume->checkpoint), from);
+        same_parent = is_same_file(from, parent);
+    }
+    int rc;
+    OT_TRY_GOTO(ot_checkpoint_list_make(parent, &list), rc, out);
+    for (int i = 0; i < list.n && rc == 0; i++)
+        if (!same_parent || list.entries[i].step > resume->record->progress.step)
+            rc = ot_checkpoint_remove(list.entries[i].dir);
+    if (rc == 0)
+        rc = ot_checkpoint_clear_complete(parent);
+out:
+    ot_checkpoint_list_free(&list);
+    return rc;
+}
