@@ -1,0 +1,30 @@
+/* The command line: words that end with a line feed. What is accepted is put into a run's record that repeats
+ * the run. */
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/cli/options.h"
+#include "tests/fuzz/repeats.h"
+#include "tests/fuzz/target.h"
+
+enum { MAX_WORDS = 64, MAX_BYTES = 4096 };
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static struct ot_options options;
+    char text[MAX_BYTES + 1], *words[MAX_WORDS];
+    int n = 0;
+    if (size > MAX_BYTES || memmem(data, size, "config", strlen("config")))
+        return 0; /* --config would open whatever file: target_config.c has its own */
+    memcpy(text, data, size);
+    text[size] = '\0';
+    char *rest = text, *word;
+    while (n < MAX_WORDS && (word = strsep(&rest, "\n")))
+        words[n++] = word;
+    int rc = ot_options_parse(n, words, &options);
+    if (rc < 0)
+        fuzz_check_refusal(rc, OT_E_USAGE);
+    else if (!options.help && !options.version)
+        fuzz_check_repeats(&options);
+    ot_options_free(&options);
+    return 0;
+}
