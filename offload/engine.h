@@ -86,7 +86,8 @@ enum ot_skip {
     OT_SKIP_LOSS,     /* the loss was not finite */
     OT_SKIP_GRADIENT, /* the loss was finite, the norm of the gradient was not */
     OT_SKIP_OVERFLOW, /* fp16: there was no room for the gradient; the loss scale has been halved */
-    OT_SKIP_SPIKE
+    OT_SKIP_SPIKE,
+    OT_SKIP_COUNT
 };
 const char *ot_skip_name(enum ot_skip skip); /* "loss", "gradient", "overflow", "spike"; "none" */
 
@@ -150,9 +151,10 @@ void ot_engine_decode_end(struct ot_engine *engine);
 /* ---- what is wrong (engine_diagnose.c; drained) ---- */
 
 struct ot_bad_block {
-    int block;           /* the first whose output is not finite; the last one's is the loss; -1: none */
-    int slab;            /* whose weights are not all finite, as the device has them; -1: none was found */
-    int64_t bad_weights; /* how many of them are not */
+    int block; /* the first whose output is not finite; the last one's is the loss; -1: none */
+    int slab;  /* whose weights are not all finite, as the device has them; -1: none was found */
+    const char *block_name, *slab_name; /* NULL: none */
+    int64_t bad_weights;                /* how many of them are not */
 };
 /* Runs the micro-batch forward and looks at the output of each block; then at the weights of the slabs of the
  * first bad one, or, where there is none, of `suspect` (-1: of no slab). Errors: as ot_engine_eval. */

@@ -12,12 +12,12 @@ const char *ot_skip_name(enum ot_skip skip) {
 
 /* ---- loss spikes ---- */
 
-/* Losses are as heavy as those before them together until an average of all is as slow as one whose weights
- * halve every 64 steps: long enough to know a deviation to a tenth, short enough to follow a loss that falls.
- * Before 32 steps neither is known, and a run's first losses fall fastest. Six standard deviations: where
- * losses scatter like normal ones, one step in 10^9; OLMo 2 (arXiv:2501.00656) counts from seven on, over a
- * window of 1000 steps. A loss that stands still has no deviation: a thousandth of a nat is never a spike's
- * sixth. */
+/* All losses weigh the same until there are so many that the latest would have less than 1/92 of the weight;
+ * from then on weights halve every 64 steps: long enough to know a deviation to a tenth, short enough to
+ * follow a loss that falls. Before 32 steps neither is known, and a run's first losses fall fastest. Six
+ * standard deviations: where losses scatter like normal ones, one step in 10^9; OLMo 2 (arXiv:2501.00656)
+ * counts from seven on, over a window of 1000 steps. A loss that stands still has no deviation: it is taken
+ * to be at least a thousandth of a nat. */
 enum { SPIKE_AFTER = 32 };
 static const double spike_deviations = 6, half_life_steps = 64, least_deviation = 1e-3;
 
@@ -27,8 +27,8 @@ static double highest_usual_loss(const struct ot_loss_stats *s, double deviation
 
 /* Finch, "Incremental calculation of weighted mean and variance" (2009), section 9. What is above the highest
  * usual loss goes in as that: one spike does not hide the next one, and yet a loss that has come to stay is
- * usual before long, for each such step widens the deviation (six of them by 1.17, so that twenty steps reach
- * a loss 150 deviations away). */
+ * usual before long: each such step widens the deviation by a factor of at least 1.17, so that within twenty
+ * of them it is as usual as any, where it is not more than 150 deviations away. */
 static void add_loss(struct ot_loss_stats *s, double loss, double highest) {
     s->n++;
     double share = fmax(1 / (double)s->n, 1 - exp2(-1 / half_life_steps));
@@ -47,7 +47,7 @@ static void judge_loss(struct ot_engine *en, struct ot_step_result *result) {
     result->spike = result->loss > fmin(usual, bearable);
     if (en->plan.clip && result->skipped == OT_SKIP_NONE && result->loss > bearable)
         result->skipped = OT_SKIP_SPIKE;
-    add_loss(s, result->loss, fmin(usual, bearable));
+    add_loss(s, result->loss, usual);
 }
 
 /* ---- what a step's numbers say ---- */

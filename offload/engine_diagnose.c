@@ -74,6 +74,7 @@ static int look_at_weights(struct ot_engine *en, int slab, struct ot_bad_block *
     }
     if (bad > 0) {
         out->slab = slab;
+        out->slab_name = en->chain.slabs[slab].name;
         out->bad_weights = bad;
     }
 out:
@@ -88,6 +89,7 @@ int ot_engine_find_bad_block(struct ot_engine *en, const struct ot_micro_batch *
     if (out->block < 0)
         return suspect < 0 ? 0 : look_at_weights(en, suspect, out);
     const struct ot_block_spec *block = &en->chain.blocks[out->block];
+    out->block_name = block->name;
     for (int u = 0; u < block->n_uses && out->slab < 0; u++)
         OT_TRY(look_at_weights(en, block->uses[u].slab, out));
     return 0;

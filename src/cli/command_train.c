@@ -202,6 +202,8 @@ int ot_command_train(struct ot_options *options) {
     rc = run(t);
 out:
     ot_run_log_close(t->log);
+    if (t->session.engine && ot_engine_is_stuck(t->session.engine)) /* its threads use the rest */
+        return rc;
     ot_save_close(&t->save);
     ot_rows_close(&t->rows);
     ot_session_close(&t->session);

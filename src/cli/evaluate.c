@@ -6,7 +6,19 @@
 #include "offload/engine.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/cli/guard.h"
 #include "src/data/batch.h"
+
+/* No number comes of an evaluation that meets one that is none. */
+static int refuse(struct ot_engine *engine, const struct ot_micro_batch *micro) {
+    struct ot_bad_block found;
+    char finding[OT_GUARD_TEXT_BYTES];
+    OT_TRY(ot_engine_find_bad_block(engine, micro, -1, &found));
+    return ot_fail(
+        OT_E_NUMERIC,
+        "the evaluation loss is not a finite number: %s; go back to earlier weights, or use another --dtype",
+        ot_guard_finding(&found, NULL, finding));
+}
 
 static int add_step(struct ot_engine *engine, const struct ot_step_input *input, float *losses, double *sum,
                     struct ot_eval_result *out) {
@@ -18,6 +30,8 @@ static int add_step(struct ot_engine *engine, const struct ot_step_input *input,
                 *sum += losses[i];
                 out->trained_tokens++;
             }
+        if (!isfinite(*sum))
+            return refuse(engine, micro);
     }
     return 0;
 }
@@ -47,8 +61,6 @@ int ot_evaluate(struct ot_engine *engine, const struct ot_evaluation *evaluation
     }
     out->loss = out->trained_tokens ? sum / (double)out->trained_tokens : 0;
     out->seconds = ot_clock_seconds() - started;
-    if (!isfinite(out->loss))
-        rc = ot_fail(OT_E_NUMERIC, "the evaluation loss is not a finite number; the weights are damaged");
 out:
     ot_batcher_close(batcher);
     free(losses);

@@ -7,6 +7,7 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
+#include "src/cli/guard.h"
 #include "src/cli/units.h"
 
 void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal) {
@@ -19,7 +20,7 @@ bool ot_progress_add(struct ot_progress *progress, const struct ot_progress_poin
     progress->mean_tokens += weight * ((double)point->tokens - progress->mean_tokens);
     if (progress->terminal)
         return false;
-    bool due = point->step == 1 || point->step == progress->steps || point->skipped;
+    bool due = point->step == 1 || point->step == progress->steps || point->skipped || point->spike;
     if (progress->every.steps > 0)
         due = due || point->step % progress->every.steps == 0;
     else
@@ -33,8 +34,13 @@ double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step
     return (double)(progress->steps - step) * progress->mean_seconds;
 }
 
+/* Without the sign that some operations leave on it. */
+static double plain(double value) {
+    return isnan(value) ? NAN : value;
+}
+
 struct texts { /* the numbers of a line, formatted */
-    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], rest[OT_TEXT_BYTES + 8];
+    char rate[OT_TEXT_BYTES], gpu[OT_TEXT_BYTES], host[OT_TEXT_BYTES], rest[64];
 };
 
 static struct texts format_numbers(const struct ot_progress *progress,
@@ -46,8 +52,9 @@ static struct texts format_numbers(const struct ot_progress *progress,
     ot_text_bytes((int64_t)point->gpu_bytes, t.gpu);
     ot_text_bytes((int64_t)point->host_bytes, t.host);
     if (point->skipped)
-        snprintf(t.rest, sizeof t.rest, " skipped: %s",
-                 isfinite(point->grad_norm) ? "gradients too large for fp16" : "gradient not finite");
+        snprintf(t.rest, sizeof t.rest, " skipped: %s", ot_guard_reason(point->skipped));
+    else if (point->spike)
+        snprintf(t.rest, sizeof t.rest, " loss spike");
     else if (point->step < progress->steps)
         snprintf(t.rest, sizeof t.rest, " ETA %s",
                  ot_text_duration(ot_progress_seconds_left(progress, point->step), left));
@@ -61,7 +68,7 @@ void ot_progress_line(const struct ot_progress *progress, const struct ot_progre
     int width = snprintf(total, sizeof total, "%" PRId64, progress->steps);
     snprintf(line, OT_PROGRESS_LINE_BYTES,
              "step %*" PRId64 "/%s loss %.4f |g| %.3g lr %.2e %s tok/s gpu %s host %s%s", width, point->step,
-             total, point->loss, point->grad_norm, point->lr, t.rate, t.gpu, t.host, t.rest);
+             total, plain(point->loss), plain(point->grad_norm), point->lr, t.rate, t.gpu, t.host, t.rest);
 }
 
 /* What matters most comes first: the log cuts the line at the terminal's width. */
@@ -76,8 +83,8 @@ void ot_progress_bar(const struct ot_progress *progress, const struct ot_progres
     bar[WIDTH] = '\0';
     snprintf(line, OT_PROGRESS_LINE_BYTES,
              "[%s] %" PRId64 "/%" PRId64 "%s loss %.4f %s tok/s |g| %.3g lr %.2e gpu %s host %s", bar,
-             point->step, progress->steps, t.rest, point->loss, t.rate, point->grad_norm, point->lr, t.gpu,
-             t.host);
+             point->step, progress->steps, t.rest, plain(point->loss), t.rate, plain(point->grad_norm),
+             point->lr, t.gpu, t.host);
 }
 
 void ot_progress_show(struct ot_progress *progress, const struct ot_progress_point *point) {

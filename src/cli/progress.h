@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "offload/engine.h"
 #include "src/cli/options.h"
 
 struct ot_progress_point { /* a finished step */
@@ -17,7 +18,8 @@ struct ot_progress_point { /* a finished step */
     double loss, grad_norm, lr, seconds;
     int64_t tokens;
     size_t gpu_bytes, host_bytes;
-    bool skipped;
+    enum ot_skip skipped;
+    bool spike;
 };
 
 struct ot_progress {

@@ -6,6 +6,7 @@
 #define OT_CLI_REPORT_H
 
 #include "src/cli/evaluate.h"
+#include "src/cli/guard.h"
 #include "src/cli/report_table.h"
 #include "src/cli/rows.h"
 #include "src/cli/run_log.h"
@@ -29,6 +30,7 @@ int ot_report_record(const struct ot_report *report, struct ot_run_log *log);
 struct ot_outcome {
     int64_t steps, tokens;
     double seconds, last_loss;
+    struct ot_guard_counts counts;
     bool interrupted;
     bool has_eval;
     int64_t eval_step;   /* of the last evaluation */

@@ -107,6 +107,9 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
            ot_text_short((double)outcome->tokens, tokens), ot_text_duration(outcome->seconds, time),
            ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
            flops_per_second(r, outcome) * 1e-9);
+    char counts[OT_GUARD_TEXT_BYTES];
+    if (*ot_guard_summary(&outcome->counts, counts))
+        ot_log(OT_LOG_INFO, "guard   %s", counts);
     print_speed(r, outcome);
     print_traffic(r, outcome);
     print_memory(r);
@@ -133,6 +136,8 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     ot_json_put_real(w, "seconds", outcome->seconds);
     ot_json_put_real(w, "loss", outcome->last_loss);
     ot_json_put_real(w, "flops_per_s", flops_per_second(r, outcome));
+    ot_json_put_int(w, "skipped", ot_guard_skipped(&outcome->counts));
+    ot_json_put_int(w, "spikes", outcome->counts.spikes);
     ot_json_put_bool(w, "interrupted", outcome->interrupted);
     if (!r->session->options->no_forecast)
         ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);

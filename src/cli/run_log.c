@@ -168,7 +168,9 @@ int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record)
     if (record->loss_scale != 1)
         ot_json_put_real(w, "loss_scale", (double)record->loss_scale);
     if (record->skipped)
-        ot_json_put_bool(w, "skipped", true);
+        ot_json_put_text(w, "skipped", ot_skip_name(record->skipped));
+    if (record->spike)
+        ot_json_put_bool(w, "spike", true);
     return ot_run_log_end(log);
 }
 

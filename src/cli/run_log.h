@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "offload/engine.h"
 #include "src/base/json.h"
 
 struct ot_run_log;
@@ -42,7 +43,8 @@ struct ot_step_record {
     size_t gpu_bytes, host_bytes;                /* in use */
     int64_t nvme_read_bytes, nvme_written_bytes; /* since the step before */
     float loss_scale;                            /* 1 where the loss is not scaled */
-    bool skipped;
+    enum ot_skip skipped;                        /* written where it was, with why */
+    bool spike;
 };
 int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record);
 

@@ -167,6 +167,8 @@ int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out
 }
 
 void ot_session_close(struct ot_session *s) {
+    if (s->engine && ot_engine_is_stuck(s->engine)) /* its threads use all of it */
+        return;
     ot_engine_close(s->engine);
     ot_trace_close(s->trace);
     ot_forecast_free(&s->forecast);
@@ -246,6 +248,8 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
         .store = s->store.n_dirs ? &s->store : NULL,
         .topology = s->topology,
         .trace = s->trace,
+        .stall_limit_seconds = o->stall_limit,
+        .skip_spikes = o->skip_spikes,
     };
     OT_TRY(ot_engine_open(&engine, &s->engine));
     if (o->init == OT_CHOICE_INIT_RANDOM)

@@ -74,6 +74,7 @@ int ot_session_open_model(struct ot_options *options, struct ot_session *out);
 int ot_session_open_machine(struct ot_options *options, struct ot_session *out);
 /* The same for the tokenizer alone; it has no model. */
 int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out);
+/* Of a stuck engine (engine.h) all stays as it is. */
 void ot_session_close(struct ot_session *session);
 
 struct ot_session_need {

@@ -10,8 +10,7 @@
 #include "src/cli/units.h"
 #include "src/data/batch.h"
 
-/* A bad batch now and then is survived; this many in a row means that the weights are gone. */
-enum { MOST_SKIPPED = 20, IN_FLIGHT = 2 };
+enum { IN_FLIGHT = 2 };
 
 /* The device tunes itself once: after the steps in which it meets its shapes, and where enough steps, or
  * enough time, are left for it to be worth while. */
@@ -24,6 +23,7 @@ enum { FILLING_STEPS = 2 };
 struct flight { /* what is known of a submitted step */
     int64_t tokens, trained_tokens, sequences;
     double lr, epoch;
+    struct ot_data_position position; /* of its batch */
 };
 
 struct loop {
@@ -32,7 +32,8 @@ struct loop {
     struct ot_batcher *batcher;
     struct ot_progress progress;
     struct flight flights[IN_FLIGHT];
-    int64_t submitted, done, skipped_in_a_row;
+    struct ot_guard guard;
+    int64_t submitted, done;
     int64_t eval_at; /* the step after which to evaluate; no step beyond it is submitted */
     int64_t tune_at; /* likewise to tune; 0: never, or not again */
     double last_eval, best_eval;
@@ -50,7 +51,8 @@ static int submit_step(struct loop *l) {
     OT_TRY(ot_engine_submit(l->of->session->engine, &batch.input));
     double passed = (double)(batch.position.sequence + batch.sequences) / (double)shape->sequences;
     l->flights[l->submitted % IN_FLIGHT] = (struct flight){
-        batch.tokens, batch.input.trained_tokens, batch.sequences, lr, (double)batch.position.epoch + passed};
+        batch.tokens,  batch.input.trained_tokens, batch.sequences, lr, (double)batch.position.epoch + passed,
+        batch.position};
     l->submitted++;
     return 0;
 }
@@ -74,7 +76,8 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                     .nvme_read_bytes = moved.read_bytes - l->moved.read_bytes,
                                     .nvme_written_bytes = moved.written_bytes - l->moved.written_bytes,
                                     .loss_scale = result->loss_scale,
-                                    .skipped = result->skipped};
+                                    .skipped = result->skipped,
+                                    .spike = result->spike};
     struct ot_progress_point point = {.step = l->done,
                                       .loss = result->loss,
                                       .grad_norm = result->grad_norm,
@@ -83,7 +86,8 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                       .tokens = flight->tokens,
                                       .gpu_bytes = usage.used_bytes,
                                       .host_bytes = usage.pinned_bytes,
-                                      .skipped = result->skipped};
+                                      .skipped = result->skipped,
+                                      .spike = result->spike};
     l->moved = moved;
     if (!l->of->session->options->quiet)
         ot_progress_show(&l->progress, &point);
@@ -99,6 +103,19 @@ static void time_step(struct loop *l, const struct flight *flight, double second
     l->out->timed_seconds += seconds;
 }
 
+/* Too many steps in a row were skipped. The one behind it, if any, is of no use either. */
+static int give_up(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
+    struct ot_step_result behind;
+    struct ot_step_batch batch;
+    struct ot_guard_step step = {result, &batch, l->of->session->options->micro_batch};
+    if (l->done < l->submitted)
+        OT_TRY(ot_engine_result(l->of->session->engine, &behind));
+    OT_TRY(ot_engine_drain(l->of->session->engine));
+    OT_TRY(ot_batcher_seek(l->batcher, flight->position));
+    ot_batcher_next(l->batcher, &batch);
+    return ot_guard_explain(&l->guard, l->of->session, l->of->rows, &step);
+}
+
 static int finish_step(struct loop *l) {
     struct ot_step_result result;
     OT_TRY(ot_engine_result(l->of->session->engine, &result));
@@ -109,12 +126,7 @@ static int finish_step(struct loop *l) {
     l->out->last_loss = result.loss;
     time_step(l, flight, result.seconds);
     OT_TRY(record_step(l, flight, &result));
-    l->skipped_in_a_row = result.skipped ? l->skipped_in_a_row + 1 : 0;
-    if (l->skipped_in_a_row >= MOST_SKIPPED)
-        return ot_fail(OT_E_NUMERIC,
-                       "step %lld: %d steps in a row had no finite gradient; lower --lr or check the data",
-                       (long long)l->done, MOST_SKIPPED);
-    return 0;
+    return ot_guard_add(&l->guard, &result) ? give_up(l, flight, &result) : 0;
 }
 
 /* ---- evaluation ---- */
@@ -231,6 +243,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
     if (of->rows->eval)
         OT_TRY_GOTO(evaluate(&l), rc, out);
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
+    l.guard = (struct ot_guard){.most = o->max_skips, .counts = &out->counts};
     l.eval_at = next_eval_step(&l);
     l.tune_at = TUNE_AFTER;
     struct ot_store_usage before, after;

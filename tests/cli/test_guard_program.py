@@ -1,0 +1,55 @@
+"""Runs whose numbers go wrong: they end with the cause, and what was skipped is counted."""
+
+import program
+from program import SMALL, run
+
+# Learns so fast that fp16 has no room for what comes of it.
+WILD = [*SMALL, "--no-forecast", "--dtype", "fp16", "--lr", "1", "--weight-decay", "1", "--epochs", "10"]
+# Does not learn: losses scatter around their mean, so that a step in two is above it.
+STILL = [*SMALL, "--no-forecast", "--lr", "0", "--eval-fraction", "0", "--steps", "60", "--skip-spikes", "0.01"]
+
+
+class Guard(program.ProgramTest):
+    def steps(self, out):
+        return [event for event in self.log(out) if event["event"] == "step"]
+
+    def test_a_run_without_finite_losses_ends_with_the_cause(self):
+        result = run("train", *WILD, "--data", self.rows, "--out", self.path("wild"), "--eval-fraction", "0",
+                     "--max-skips", "4")
+        lines = result.err.splitlines()
+        self.assertEqual(result.code, 7, result.err)
+        self.assertRegex(lines[-1], r"^error: step \d+ was skipped, the last of 4 in a row, for a loss that is not "
+                         r"finite: \S+ is the first block whose output is not finite \(its weights are\); lower --lr, "
+                         r"use --dtype bf16, or look at rows \d+, \d+, \d+ and \d+ more of .*rows.jsonl$")
+        steps = self.steps("wild")
+        self.assertEqual([step.get("skipped") for step in steps[-4:]], ["loss"] * 4)
+        self.assertIn("overflow", [step.get("skipped") for step in steps[:-4]])
+        self.assertIn(f"error: step {steps[-1]['step']} ", lines[-1])
+        self.assertIn("skipped: loss not finite", lines[-2])
+
+    def test_an_evaluation_that_is_not_finite_ends_with_the_cause(self):
+        result = run("train", *WILD, "--data", self.rows, "--no-save", "--max-skips", "1000")
+        self.assertEqual(result.code, 7, result.err)
+        self.assertRegex(result.err.splitlines()[-1], "^error: the evaluation loss is not a finite number: "
+                         r"\S+ is the first block whose output is not finite \(its weights are\); go back")
+
+    def test_skipped_spikes_are_counted(self):
+        result = self.succeed("train", *STILL, "--data", self.rows, "--out", self.path("still"), "--max-skips", "1000")
+        steps = self.steps("still")
+        skipped = [step for step in steps if step.get("skipped") == "spike"]
+        self.assertTrue(5 < len(skipped) < 25, skipped)
+        self.assertTrue(all(step["spike"] and step["step"] > 32 for step in skipped))
+        done = self.log("still")[-1]
+        self.assertEqual((done["event"], done["skipped"], done["spikes"]), ("done", len(skipped), len(skipped)))
+        self.assertIn(f"guard   skipped {len(skipped)} steps ({len(skipped)} spike) · {len(skipped)} loss spikes",
+                      result.err)
+
+    def test_a_row_of_spikes_ends_the_run(self):
+        result = run("train", *STILL, "--data", self.rows, "--no-save", "--max-skips", "2", "--quiet")
+        self.assertEqual(result.code, 7, result.err)
+        self.assertRegex(result.err, r"^error: step \d+ was skipped, the last of 2 in a row, for a loss of [\d.]+, far "
+                         r"above those before: raise --skip-spikes or --max-skips, lower --lr, or look at rows ")
+
+
+if __name__ == "__main__":
+    program.main()
