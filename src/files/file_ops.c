@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -21,5 +22,27 @@ static int64_t free_bytes(const char *path) {
     return (int64_t)info.f_bavail * (int64_t)info.f_frsize;
 }
 
+static int open_at(int dir_fd, const char *name, int flags, mode_t mode) {
+    return openat(dir_fd, name, flags, mode);
+}
+
+static int make_dir(int dir_fd, const char *name) {
+    return mkdirat(dir_fd, name, 0777);
+}
+
+static int rename_in(int dir_fd, const char *from, const char *to) {
+    return renameat(dir_fd, from, dir_fd, to);
+}
+
 const struct ot_file_ops ot_file_ops_system = {
-    .write = write, .fsync = fsync, .reserve = reserve, .exchange = exchange, .free_bytes = free_bytes};
+    .write = write,
+    .fsync = fsync,
+    .reserve = reserve,
+    .exchange = exchange,
+    .free_bytes = free_bytes,
+    .open_at = open_at,
+    .make_dir = make_dir,
+    .truncate = ftruncate,
+    .rename = rename_in,
+    .remove = unlinkat,
+};

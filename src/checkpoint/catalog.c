@@ -1,0 +1,282 @@
+#include "src/checkpoint/catalog.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/log.h"
+#include "src/base/strings.h"
+#include "src/checkpoint/reader.h"
+#include "src/checkpoint/reclaim.h"
+#include "src/checkpoint/step_dir.h"
+#include "src/files/file_ops.h"
+
+#define COMPLETE_NAME "complete"
+
+enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
+
+/* ---- what is there ---- */
+
+struct found {
+    int64_t step;
+    bool partial, has_manifest;
+};
+
+struct scan {
+    const char *parent;
+    int fd; /* -1: no such directory */
+    int n, capacity;
+    struct found *found; /* newest first */
+};
+
+static int compare_found(const void *a, const void *b) {
+    const struct found *x = a, *y = b;
+    if (x->step != y->step)
+        return x->step > y->step ? -1 : 1;
+    return x->partial - y->partial;
+}
+
+static bool has_manifest(int parent_fd, const char *name) {
+    struct stat info;
+    int fd = openat(parent_fd, name, OPEN_DIR);
+    bool has = fd >= 0 && fstatat(fd, OT_MANIFEST_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
+               S_ISREG(info.st_mode);
+    if (fd >= 0)
+        close(fd);
+    return has;
+}
+
+/* A directory of a checkpoint's name; links and files of such names are others'. */
+static int add_found(struct scan *scan, const char *name) {
+    struct found found;
+    struct stat info;
+    if (!ot_step_parse(name, &found.step, &found.partial) ||
+        fstatat(scan->fd, name, &info, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISDIR(info.st_mode))
+        return 0;
+    found.has_manifest = has_manifest(scan->fd, name);
+    if (scan->n == scan->capacity) {
+        int capacity = scan->capacity ? scan->capacity * 2 : 16;
+        struct found *grown = realloc(scan->found, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return ot_fail(OT_E_BUDGET, "%s: no memory for a list of checkpoints", scan->parent);
+        scan->found = grown;
+        scan->capacity = capacity;
+    }
+    scan->found[scan->n++] = found;
+    return 0;
+}
+
+static void scan_free(struct scan *scan) {
+    if (scan->fd >= 0)
+        close(scan->fd);
+    free(scan->found);
+}
+
+static int scan_make(const char *parent, struct scan *scan) {
+    *scan = (struct scan){.parent = parent, .fd = open(parent, OPEN_DIR)};
+    if (scan->fd < 0)
+        return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot look for checkpoints", parent);
+    int rc = 0, fd = openat(scan->fd, ".", OPEN_DIR);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!dir) {
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot look for checkpoints", parent);
+        if (fd >= 0)
+            close(fd);
+    } else {
+        for (struct dirent *entry; rc == 0 && (entry = readdir(dir));)
+            rc = add_found(scan, entry->d_name);
+        closedir(dir);
+    }
+    if (rc < 0)
+        scan_free(scan);
+    else if (scan->n > 0)
+        qsort(scan->found, (size_t)scan->n, sizeof *scan->found, compare_found);
+    return rc;
+}
+
+int ot_checkpoint_name(const char *parent, int64_t step, char **out) {
+    char name[OT_STEP_NAME_BYTES];
+    ot_step_name(name, step, false);
+    return ot_string_format(out, "%s/%s", parent, name);
+}
+
+int ot_checkpoint_list_make(const char *parent, struct ot_checkpoint_list *out) {
+    struct scan scan;
+    int rc = 0;
+    *out = (struct ot_checkpoint_list){0};
+    OT_TRY(scan_make(parent, &scan));
+    out->entries = calloc((size_t)scan.n + 1, sizeof *out->entries);
+    if (!out->entries)
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory for a list of checkpoints", parent);
+    for (int i = 0; i < scan.n && rc == 0; i++) {
+        const struct found *found = &scan.found[i];
+        if (found->partial || !found->has_manifest)
+            continue;
+        struct ot_checkpoint_entry *entry = &out->entries[out->n];
+        entry->step = found->step;
+        rc = ot_checkpoint_name(parent, found->step, &entry->dir);
+        out->n += rc == 0;
+    }
+    scan_free(&scan);
+    if (rc < 0)
+        ot_checkpoint_list_free(out);
+    return rc;
+}
+
+void ot_checkpoint_list_free(struct ot_checkpoint_list *list) {
+    for (int i = 0; i < list->n; i++)
+        free(list->entries[i].dir);
+    free(list->entries);
+    *list = (struct ot_checkpoint_list){0};
+}
+
+/* ---- removing ---- */
+
+int ot_checkpoint_remove(const char *dir) {
+    const char *slash = strrchr(dir, '/'), *name = slash ? slash + 1 : dir;
+    int64_t step;
+    bool partial;
+    char *parent;
+    if (!ot_step_parse(name, &step, &partial))
+        return ot_fail(OT_E_INPUT, "%s: is not the name of a checkpoint", dir);
+    if (!slash)
+        OT_TRY(ot_string_format(&parent, "."));
+    else
+        OT_TRY(ot_string_format(&parent, "%.*s", slash == dir ? 1 : (int)(slash - dir), dir));
+    int fd = open(parent, OPEN_DIR), rc;
+    if (fd < 0)
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot open", parent);
+    else
+        rc = ot_step_remove(&ot_file_ops_system, fd, name, dir);
+    if (fd >= 0)
+        close(fd);
+    free(parent);
+    return rc;
+}
+
+int ot_checkpoint_prune(const char *parent, int keep, int64_t best_step) {
+    struct ot_checkpoint_list list;
+    int rc = 0, n = 0;
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    for (int i = 0; i < list.n; i++) {
+        struct ot_checkpoint_entry entry = list.entries[i];
+        bool stays = i < keep || entry.step == best_step;
+        if (!stays && rc == 0)
+            rc = ot_checkpoint_remove(entry.dir);
+        if (stays)
+            list.entries[n++] = entry;
+        else
+            free(entry.dir);
+    }
+    bool removed = n < list.n;
+    list.n = n;
+    if (rc == 0 && removed)
+        rc = ot_checkpoint_reclaim(&list);
+    ot_checkpoint_list_free(&list);
+    return rc;
+}
+
+/* ---- after a run that was killed ---- */
+
+/* The writer was ended between the last file and the rename: everything is on the disk. */
+static bool is_whole(const char *path) {
+    struct ot_checkpoint *checkpoint;
+    bool whole = ot_checkpoint_open(path, &checkpoint) == 0;
+    if (whole)
+        ot_checkpoint_close(checkpoint);
+    return whole;
+}
+
+static int finish_rename(int parent_fd, const char *partial, int64_t step, const char *path) {
+    char name[OT_STEP_NAME_BYTES];
+    ot_step_name(name, step, false);
+    OT_TRY(ot_step_remove(&ot_file_ops_system, parent_fd, name, path));
+    if (renameat(parent_fd, partial, parent_fd, name) < 0 || fsync(parent_fd) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", path, name);
+    ot_log(OT_LOG_INFO, "%s: the save had come to its end; it is now called %s", path, name);
+    return 0;
+}
+
+/* What is no checkpoint, unless somebody is at work on it. */
+static int tidy_one(const struct scan *scan, const struct found *found) {
+    char name[OT_STEP_NAME_BYTES], complete[OT_STEP_NAME_BYTES], *path;
+    int dir_fd, rc;
+    ot_step_name(name, found->step, found->partial);
+    ot_step_name(complete, found->step, false);
+    OT_TRY(ot_string_format(&path, "%s/%s", scan->parent, name));
+    rc = ot_step_hold(scan->fd, name, path, &dir_fd);
+    if (rc == 0 && dir_fd >= 0) {
+        if (found->partial && found->has_manifest && !has_manifest(scan->fd, complete) && is_whole(path)) {
+            rc = finish_rename(scan->fd, name, found->step, path);
+        } else {
+            rc = ot_step_remove(&ot_file_ops_system, scan->fd, name, path);
+            if (rc == 0)
+                ot_log(OT_LOG_INFO, "%s: removed; it was never complete", path);
+        }
+        close(dir_fd);
+    }
+    free(path);
+    return rc;
+}
+
+int ot_checkpoint_tidy(const char *parent) {
+    struct ot_checkpoint_list list;
+    struct scan scan;
+    int rc = 0;
+    OT_TRY(scan_make(parent, &scan));
+    for (int i = 0; i < scan.n && rc == 0; i++)
+        if (scan.found[i].partial || !scan.found[i].has_manifest)
+            rc = tidy_one(&scan, &scan.found[i]);
+    scan_free(&scan);
+    OT_TRY(rc);
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    rc = ot_checkpoint_reclaim(&list);
+    ot_checkpoint_list_free(&list);
+    return rc;
+}
+
+/* ---- the mark ---- */
+
+/* *fd -1: no such directory. */
+static int open_parent(const char *parent, int *fd) {
+    *fd = open(parent, OPEN_DIR);
+    return *fd >= 0 || errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot open", parent);
+}
+
+int ot_checkpoint_mark_complete(const char *parent) {
+    int parent_fd, rc = 0;
+    OT_TRY(open_parent(parent, &parent_fd));
+    int fd = openat(parent_fd, COMPLETE_NAME, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0 || fsync(fd) < 0 || fsync(parent_fd) < 0)
+        rc = ot_fail_errno(OT_E_IO, errno, "%s/" COMPLETE_NAME ": cannot write", parent);
+    if (fd >= 0)
+        close(fd);
+    if (parent_fd >= 0)
+        close(parent_fd);
+    return rc;
+}
+
+int ot_checkpoint_clear_complete(const char *parent) {
+    int fd, rc = 0;
+    OT_TRY(open_parent(parent, &fd));
+    if (fd < 0)
+        return 0;
+    if (unlinkat(fd, COMPLETE_NAME, 0) == 0 ? fsync(fd) < 0 : errno != ENOENT)
+        rc = ot_fail_errno(OT_E_IO, errno, "%s/" COMPLETE_NAME ": cannot remove", parent);
+    close(fd);
+    return rc;
+}
+
+bool ot_checkpoint_is_complete(const char *parent) {
+    struct stat info;
+    int fd = open(parent, OPEN_DIR);
+    bool is = fd >= 0 && fstatat(fd, COMPLETE_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
+    if (fd >= 0)
+        close(fd);
+    return is;
+}

@@ -1,0 +1,296 @@
+#include "src/checkpoint/slot_writer.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "offload/crc32.h"
+#include "offload/store.h"
+#include "src/base/thread.h"
+
+/* EAGAIN and EINTR without a byte of progress: as the store (offload/store_io.c), about a second in all. */
+enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
+enum { MOST_RESULTS = 16 };
+
+struct ot_slot_writer {
+    struct ot_slot_writer_config config;
+    struct ot_slot *slots;
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct ot_slot *free, *queue, **queue_end;
+    int n_busy; /* started, not written */
+    bool stopping, is_set_up;
+    struct ot_error error; /* the first; set by the thread alone */
+
+    /* the thread's own */
+    struct ot_io_engine *engine; /* NULL: broken */
+    int in_flight;               /* chunks */
+};
+
+/* ---- the thread: the end of a slot ---- */
+
+static void fail(struct ot_slot_writer *w, int rc) {
+    pthread_mutex_lock(&w->mutex);
+    if (w->error.code == 0)
+        ot_error_save(&w->error, rc);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+static void finish_slot(struct ot_slot_writer *w, struct ot_slot *slot) {
+    /* Starts writing out what the page cache has of it, and drops what is written already. */
+    if (!w->config.direct)
+        posix_fadvise(w->config.fd, (off_t)slot->offset, (off_t)slot->bytes, POSIX_FADV_DONTNEED);
+    pthread_mutex_lock(&w->mutex);
+    slot->next = w->free;
+    w->free = slot;
+    w->n_busy--;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+static void finish_chunk(struct ot_slot_writer *w, struct ot_slot_chunk *chunk) {
+    w->in_flight--;
+    if (--chunk->slot->in_flight == 0)
+        finish_slot(w, chunk->slot);
+}
+
+/* Nothing will come back from the engine any more. */
+static void abandon(struct ot_slot_writer *w, int rc) {
+    fail(w, rc);
+    ot_io_engine_close(w->engine); /* first: the memory is the owner's again then */
+    w->engine = NULL;
+    for (int i = 0; i < w->config.n_slots; i++)
+        if (w->slots[i].in_flight > 0) {
+            w->slots[i].in_flight = 0;
+            finish_slot(w, &w->slots[i]);
+        }
+    w->in_flight = 0;
+}
+
+static int say_why(const struct ot_slot_writer *w, const struct ot_slot_chunk *chunk, int64_t result) {
+    size_t bytes = chunk->request.bytes - chunk->moved;
+    long long offset = (long long)chunk->request.offset + (long long)chunk->moved;
+    if (result >= 0 || result == -EAGAIN || result == -EINTR)
+        return ot_fail(OT_E_IO, "%s: given up on %zu bytes at offset %lld after %d tries without progress",
+                       w->config.path, bytes, offset, chunk->tries);
+    return ot_fail(OT_E_IO, "%s: cannot write %zu bytes at offset %lld: %s; %s", w->config.path, bytes,
+                   offset, strerror((int)-result),
+                   result == -ENOSPC || result == -EDQUOT ? "make room there"
+                                                          : "look for errors of the disk in `dmesg`");
+}
+
+/* ---- the thread: chunks ---- */
+
+/* False: the engine is broken, and everything has been given up. */
+static bool submit(struct ot_slot_writer *w, struct ot_slot_chunk *chunk) {
+    struct ot_io_request rest = chunk->request;
+    rest.memory = (char *)rest.memory + chunk->moved;
+    rest.bytes -= chunk->moved;
+    rest.offset += (off_t)chunk->moved;
+    int rc = ot_io_engine_submit(w->engine, &rest, 1);
+    if (rc < 0)
+        abandon(w, rc);
+    return rc == 0;
+}
+
+static void start_slot(struct ot_slot_writer *w, struct ot_slot *slot) {
+    slot->n_chunks = 0;
+    if (!w->engine || w->error.code) {
+        finish_slot(w, slot);
+        return;
+    }
+    slot->in_flight = (int)((slot->bytes + OT_SLOT_CHUNK_BYTES - 1) / OT_SLOT_CHUNK_BYTES);
+    w->in_flight += slot->in_flight;
+    assert(slot->in_flight > 0 && slot->in_flight <= OT_SLOT_MAX_CHUNKS);
+    for (size_t at = 0; at < slot->bytes; at += OT_SLOT_CHUNK_BYTES) {
+        size_t left = slot->bytes - at;
+        struct ot_slot_chunk *chunk = &slot->chunks[slot->n_chunks];
+        *chunk = (struct ot_slot_chunk){.slot = slot};
+        chunk->request =
+            (struct ot_io_request){.write = true,
+                                   .memory = (char *)slot->memory + at,
+                                   .bytes = left < OT_SLOT_CHUNK_BYTES ? left : OT_SLOT_CHUNK_BYTES,
+                                   .offset = (off_t)(slot->offset + (int64_t)at),
+                                   .owner = chunk};
+        slot->crc[slot->n_chunks++] = ot_crc32(0, chunk->request.memory, chunk->request.bytes);
+        if (!submit(w, chunk))
+            return;
+    }
+}
+
+/* A part was moved, or nothing for now: the rest again, from a whole block on, as O_DIRECT wants it. */
+static bool take_up(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, int64_t result) {
+    size_t progress = result > 0 ? (size_t)result / OT_STORE_ALIGN * OT_STORE_ALIGN : 0;
+    chunk->moved += progress;
+    chunk->tries = progress ? 0 : chunk->tries + 1;
+    if (chunk->tries >= MOST_TRIES || w->error.code)
+        return false;
+    if (chunk->tries > FAST_TRIES)
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    submit(w, chunk);
+    return true;
+}
+
+static void take_result(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, int64_t result) {
+    bool whole = result == (int64_t)(chunk->request.bytes - chunk->moved);
+    if (!whole && (result >= 0 || result == -EINTR || result == -EAGAIN) && take_up(w, chunk, result))
+        return;
+    if (!whole)
+        fail(w, say_why(w, chunk, result));
+    finish_chunk(w, chunk);
+}
+
+/* Waits only where nothing is in flight. NULL: no slot is queued. */
+static struct ot_slot *next_slot(struct ot_slot_writer *w) {
+    pthread_mutex_lock(&w->mutex);
+    while (!w->queue && !w->stopping && w->in_flight == 0)
+        pthread_cond_wait(&w->changed, &w->mutex);
+    struct ot_slot *slot = w->stopping ? NULL : w->queue;
+    if (slot) {
+        w->queue = slot->next;
+        if (!w->queue)
+            w->queue_end = &w->queue;
+    }
+    pthread_mutex_unlock(&w->mutex);
+    return slot;
+}
+
+static void work(struct ot_slot_writer *w) {
+    for (;;) {
+        struct ot_io_result results[MOST_RESULTS];
+        struct ot_slot *slot = next_slot(w);
+        if (slot) {
+            start_slot(w, slot);
+            continue;
+        }
+        if (w->in_flight == 0)
+            return;
+        int n = ot_io_engine_reap(w->engine, results, MOST_RESULTS);
+        if (n < 0)
+            abandon(w, n);
+        for (int i = 0; i < n && w->engine; i++)
+            take_result(w, results[i].owner, results[i].result);
+    }
+}
+
+static void *thread_main(void *arg) {
+    struct ot_slot_writer *w = arg;
+    const struct ot_slot_writer_config *c = &w->config;
+    struct ot_io_engine_config engine = {.choice = c->io_engine,
+                                         .n_files = 1,
+                                         .files = &c->fd,
+                                         .depth = c->n_slots * OT_SLOT_MAX_CHUNKS,
+                                         .arena = c->memory,
+                                         .arena_bytes = c->slot_bytes * (size_t)c->n_slots,
+                                         .calls = c->calls};
+    int rc = ot_io_engine_open(&engine, &w->engine);
+    pthread_mutex_lock(&w->mutex);
+    ot_error_save(&w->error, rc);
+    w->is_set_up = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+    if (rc == 0)
+        work(w);
+    ot_io_engine_close(w->engine);
+    return NULL;
+}
+
+/* ---- the owner ---- */
+
+int ot_slot_writer_open(const struct ot_slot_writer_config *config, struct ot_slot_writer **out) {
+    struct ot_slot_writer *w = calloc(1, sizeof *w);
+    struct ot_slot *slots = calloc((size_t)config->n_slots, sizeof *slots);
+    int rc = 0;
+    assert(config->slot_bytes <= (size_t)OT_SLOT_CHUNK_BYTES * OT_SLOT_MAX_CHUNKS);
+    *out = NULL;
+    if (!w || !slots) {
+        free(w);
+        free(slots);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to write it", config->path);
+    }
+    w->config = *config;
+    w->slots = slots;
+    w->queue_end = &w->queue;
+    for (int i = config->n_slots - 1; i >= 0; i--) {
+        slots[i] = (struct ot_slot){.memory = (char *)config->memory + (size_t)i * config->slot_bytes,
+                                    .next = w->free};
+        w->free = &slots[i];
+    }
+    pthread_mutex_init(&w->mutex, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    int error = ot_thread_start(&w->thread, "checkpoint", thread_main, w);
+    w->started = error == 0;
+    if (error) {
+        rc = ot_fail_errno(OT_E_IO, error, "%s: cannot start a thread to write it", config->path);
+    } else {
+        pthread_mutex_lock(&w->mutex);
+        while (!w->is_set_up)
+            pthread_cond_wait(&w->changed, &w->mutex);
+        pthread_mutex_unlock(&w->mutex);
+        rc = ot_error_load(&w->error);
+    }
+    if (rc < 0)
+        ot_slot_writer_close(w);
+    else
+        *out = w;
+    return rc;
+}
+
+void ot_slot_writer_close(struct ot_slot_writer *w) {
+    if (!w)
+        return;
+    if (w->started) {
+        pthread_mutex_lock(&w->mutex);
+        w->stopping = true;
+        pthread_cond_broadcast(&w->changed);
+        pthread_mutex_unlock(&w->mutex);
+        pthread_join(w->thread, NULL);
+    }
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->mutex);
+    free(w->slots);
+    free(w);
+}
+
+int ot_slot_writer_take(struct ot_slot_writer *w, struct ot_slot **out) {
+    pthread_mutex_lock(&w->mutex);
+    while (!w->free && w->error.code == 0)
+        pthread_cond_wait(&w->changed, &w->mutex);
+    int rc = ot_error_load(&w->error);
+    if (rc == 0) {
+        *out = w->free;
+        w->free = w->free->next;
+    }
+    pthread_mutex_unlock(&w->mutex);
+    return rc;
+}
+
+void ot_slot_writer_start(struct ot_slot_writer *w, struct ot_slot *slot) {
+    pthread_mutex_lock(&w->mutex);
+    slot->next = NULL;
+    *w->queue_end = slot;
+    w->queue_end = &slot->next;
+    w->n_busy++;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+int ot_slot_writer_wait(struct ot_slot_writer *w) {
+    pthread_mutex_lock(&w->mutex);
+    while (w->n_busy > 0)
+        pthread_cond_wait(&w->changed, &w->mutex);
+    int rc = ot_error_load(&w->error);
+    pthread_mutex_unlock(&w->mutex);
+    return rc;
+}
+
+struct ot_slot *ot_slot_writer_at(struct ot_slot_writer *w, int index) {
+    return &w->slots[index];
+}

@@ -1,0 +1,100 @@
+#include "src/checkpoint/step_dir.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/checkpoint/manifest.h"
+#include "src/files/file_ops.h"
+
+enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
+
+void ot_step_name(char name[OT_STEP_NAME_BYTES], int64_t step, bool partial) {
+    snprintf(name, OT_STEP_NAME_BYTES, "step-%08lld%s", (long long)step, partial ? ".partial" : "");
+}
+
+/* A name counts if it is the one that its step has: there are no two for one step. */
+bool ot_step_parse(const char *name, int64_t *step, bool *partial) {
+    static const char prefix[] = "step-";
+    char again[OT_STEP_NAME_BYTES];
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return false;
+    const char *digits = name + sizeof prefix - 1;
+    size_t n = strspn(digits, "0123456789");
+    if (n == 0 || n > 18)
+        return false;
+    *step = strtoll(digits, NULL, 10);
+    *partial = digits[n] != '\0';
+    ot_step_name(again, *step, *partial);
+    return strcmp(name, again) == 0;
+}
+
+int ot_step_hold(int parent_fd, const char *name, const char *path, int *dir_fd) {
+    struct stat held, named;
+    *dir_fd = openat(parent_fd, name, OPEN_DIR);
+    if (*dir_fd < 0 && (errno == ENOTDIR || errno == ELOOP))
+        return ot_fail(OT_E_INPUT, "%s: is in the way of a checkpoint; move it away", path);
+    if (*dir_fd < 0)
+        return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot open", path);
+    /* Where a file system has no locks, two programs with one output are the user's own doing. */
+    bool taken = flock(*dir_fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+    /* Whoever held it until a moment ago may have renamed or removed it. */
+    if (taken || fstat(*dir_fd, &held) < 0 || fstatat(parent_fd, name, &named, AT_SYMLINK_NOFOLLOW) < 0 ||
+        held.st_dev != named.st_dev || held.st_ino != named.st_ino) {
+        close(*dir_fd);
+        *dir_fd = -1;
+    }
+    return 0;
+}
+
+static int remove_manifest(const struct ot_file_ops *ops, int dir_fd, const char *path) {
+    if (ops->remove(dir_fd, OT_MANIFEST_NAME, 0) < 0)
+        return errno == ENOENT
+                   ? 0
+                   : ot_fail_errno(OT_E_IO, errno, "%s/" OT_MANIFEST_NAME ": cannot remove", path);
+    /* Before the rest goes: a disk may keep removals in another order than they were made. */
+    return ops->fsync(dir_fd) < 0 ? ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", path) : 0;
+}
+
+static int remove_entry(const struct ot_file_ops *ops, int dir_fd, const char *path, const char *name) {
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || ops->remove(dir_fd, name, 0) == 0 ||
+        errno == ENOENT)
+        return 0;
+    if (errno == EISDIR || errno == EPERM)
+        return ot_fail(OT_E_IO, "%s/%s: is no file of a checkpoint; move it away", path, name);
+    return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot remove", path, name);
+}
+
+int ot_step_clear(const struct ot_file_ops *ops, int dir_fd, const char *path) {
+    OT_TRY(remove_manifest(ops, dir_fd, path));
+    int rc = 0, fd = openat(dir_fd, ".", OPEN_DIR);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!dir) {
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", path);
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    for (struct dirent *entry; rc == 0 && (entry = readdir(dir));)
+        rc = remove_entry(ops, dir_fd, path, entry->d_name);
+    closedir(dir);
+    return rc;
+}
+
+int ot_step_remove(const struct ot_file_ops *ops, int parent_fd, const char *name, const char *path) {
+    int dir_fd = openat(parent_fd, name, OPEN_DIR);
+    if (dir_fd < 0)
+        return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot open", path);
+    int rc = ot_step_clear(ops, dir_fd, path);
+    close(dir_fd);
+    if (rc == 0 && ops->remove(parent_fd, name, AT_REMOVEDIR) < 0)
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot remove", path);
+    return rc;
+}

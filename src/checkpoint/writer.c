@@ -1,0 +1,486 @@
+#include "src/checkpoint/writer.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "offload/crc32.h"
+#include "src/base/strings.h"
+#include "src/checkpoint/slot_writer.h"
+#include "src/checkpoint/step_dir.h"
+#include "src/files/file_ops.h"
+
+enum { STATE_FILE = 0 }; /* in the manifest; behind it those of the store that are referred to */
+
+struct ot_checkpoint_writer {
+    struct ot_checkpoint_writer_config config; /* of this the record is not read after open */
+    char name[OT_STEP_NAME_BYTES], partial[OT_STEP_NAME_BYTES];
+    char *path, *partial_path, *state_path; /* for sentences */
+    int parent_fd, dir_fd, state_fd;
+    bool owned; /* the partial directory is ours to remove */
+    bool direct;
+    struct ot_slot_writer *slots;
+
+    /* of the snapshot's thread */
+    struct ot_error error; /* the first */
+    struct ot_slot *lent;
+    struct ot_manifest manifest;
+    int manifest_file[OT_STORE_MAX_DIRS]; /* of the store's files; 0: not referred to */
+    int64_t part_capacity, span_capacity;
+    int64_t written, referred;
+};
+
+static int64_t round_up(int64_t bytes) {
+    return (bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+}
+
+/* ---- sizes ---- */
+
+size_t ot_checkpoint_slot_bytes(enum ot_dtype dtype) {
+    struct ot_part part = {.n = OT_PART_PARAMS, .has_state = true, .has_weights = true};
+    return (size_t)round_up((int64_t)ot_part_bytes(dtype, &part));
+}
+
+int64_t ot_checkpoint_state_bytes(const struct ot_chain *chain) {
+    int64_t bytes = 0;
+    for (int s = 0; s < chain->n_slabs; s++) {
+        struct ot_part part = {.n = chain->slabs[s].n_params, .has_state = true, .has_weights = true};
+        bytes += round_up((int64_t)ot_part_bytes(chain->dtype, &part));
+    }
+    return bytes;
+}
+
+/* A link wants more than one device: one mount of it. */
+static bool mount_of(const char *path, struct statx *out) {
+    return statx(AT_FDCWD, path, 0, STATX_TYPE | STATX_MNT_ID, out) == 0;
+}
+
+bool ot_checkpoint_can_refer(const char *parent, const char *store_dir) {
+    struct statx a, b;
+    if (!mount_of(parent, &a) || !mount_of(store_dir, &b))
+        return false;
+    bool known = a.stx_mask & b.stx_mask & STATX_MNT_ID;
+    return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor &&
+           (!known || a.stx_mnt_id == b.stx_mnt_id);
+}
+
+/* ---- files ---- */
+
+static int fail_file(const struct ot_checkpoint_writer *w, const char *name, int error, const char *what) {
+    return ot_fail_errno(OT_E_IO, error, "%s/%s: cannot %s", w->partial_path, name, what);
+}
+
+static int write_all(const struct ot_file_ops *ops, int fd, const void *data, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t n = ops->write(fd, (const char *)data + done, bytes - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            errno = ENOSPC;
+        if (n <= 0)
+            return -1;
+        done += (size_t)n;
+    }
+    return 0;
+}
+
+/* A small file, and it is on the disk. */
+static int put_file(const struct ot_checkpoint_writer *w, const char *name, const void *data, size_t bytes) {
+    const struct ot_file_ops *ops = w->config.ops;
+    const char *what = NULL;
+    int fd = ops->open_at(w->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return fail_file(w, name, errno, "create");
+    if (write_all(ops, fd, data, bytes) < 0)
+        what = "write";
+    else if (ops->fsync(fd) < 0)
+        what = "flush";
+    int error = errno;
+    if (close(fd) < 0 && !what) {
+        what = "close";
+        error = errno;
+    }
+    return what ? fail_file(w, name, error, what) : 0;
+}
+
+/* ---- opening ---- */
+
+/* What an unfinished save of this step has left is cleared away; what another process holds is not. */
+static int make_dir(struct ot_checkpoint_writer *w) {
+    const struct ot_file_ops *ops = w->config.ops;
+    struct stat info;
+    /* O_NOFOLLOW: the output stays where the user said it is. */
+    w->parent_fd = open(w->config.parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (w->parent_fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot keep checkpoints here", w->config.parent);
+    if (fstatat(w->parent_fd, w->name, &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(info.st_mode))
+        return ot_fail(OT_E_INPUT, "%s: is in the way of a checkpoint; move it away", w->path);
+    if (ops->make_dir(w->parent_fd, w->partial) < 0 && errno != EEXIST)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot make a directory here", w->config.parent);
+    OT_TRY(ot_step_hold(w->parent_fd, w->partial, w->partial_path, &w->dir_fd));
+    if (w->dir_fd < 0)
+        return ot_fail(OT_E_INPUT,
+                       "%s: another process is saving this step; wait for it or choose another output",
+                       w->path);
+    w->owned = true;
+    return ot_step_clear(ops, w->dir_fd, w->partial_path);
+}
+
+static int put_record(struct ot_checkpoint_writer *w) {
+    char *text;
+    size_t bytes;
+    OT_TRY(ot_checkpoint_record_encode(w->config.record, &text, &bytes));
+    int rc = put_file(w, OT_RECORD_NAME, text, bytes);
+    w->manifest.record_bytes = (int64_t)bytes;
+    w->manifest.record_crc = ot_crc32(0, text, bytes);
+    free(text);
+    return rc;
+}
+
+static int refuse_space(const struct ot_checkpoint_writer *w, int64_t bytes, int error) {
+    int64_t room = w->config.ops->free_bytes(w->config.parent);
+    return ot_fail(
+        OT_E_IO,
+        "%s: cannot reserve %.1f MB for a checkpoint (%s), %.1f MB are free: make room there, or keep "
+        "fewer checkpoints",
+        w->config.parent, (double)bytes * 1e-6, strerror(error), (double)(room > 0 ? room : 0) * 1e-6);
+}
+
+/* Where space cannot be reserved, enough of it must at least be there. */
+static int reserve(const struct ot_checkpoint_writer *w, int64_t bytes) {
+    const struct ot_io_calls *calls = w->config.calls;
+    int error;
+    if (bytes == 0)
+        return 0;
+    do
+        error = calls->allocate(calls->context, w->state_fd, 0, (off_t)bytes);
+    while (error == -EINTR);
+    if (error == 0)
+        return 0;
+    if (error != -EOPNOTSUPP && error != -ENOSYS)
+        return refuse_space(w, bytes, -error);
+    int64_t room = w->config.ops->free_bytes(w->config.parent);
+    return room >= 0 && room < bytes ? refuse_space(w, bytes, ENOSPC) : 0;
+}
+
+/* As the store's files (offload/store_files.c): O_DIRECT where it is taken, with the open and with the first
+ * transfer. */
+static int open_state(struct ot_checkpoint_writer *w) {
+    static const _Alignas(OT_STORE_ALIGN) char zeros[OT_STORE_ALIGN];
+    const struct ot_io_calls *calls = w->config.calls;
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    w->state_fd = w->config.ops->open_at(w->dir_fd, OT_STATE_NAME, flags | O_DIRECT, 0666);
+    w->direct = w->state_fd >= 0;
+    if (w->state_fd < 0 && errno == EINVAL) /* some have made the file by then */
+        w->state_fd = w->config.ops->open_at(w->dir_fd, OT_STATE_NAME, flags & ~O_EXCL, 0666);
+    if (w->state_fd < 0)
+        return fail_file(w, OT_STATE_NAME, errno, "create");
+    OT_TRY(reserve(w, w->config.state_bytes));
+    if (w->direct && w->config.state_bytes > 0 &&
+        calls->pwrite(calls->context, w->state_fd, zeros, sizeof zeros, 0) == -EINVAL) {
+        int now = fcntl(w->state_fd, F_GETFL);
+        w->direct = now < 0 || fcntl(w->state_fd, F_SETFL, now & ~O_DIRECT) < 0;
+    }
+    return 0;
+}
+
+static int start_slots(struct ot_checkpoint_writer *w) {
+    const struct ot_checkpoint_writer_config *config = &w->config;
+    return ot_slot_writer_open(
+        &(struct ot_slot_writer_config){.fd = w->state_fd,
+                                        .path = w->state_path,
+                                        .direct = w->direct,
+                                        .memory = config->memory,
+                                        .slot_bytes = ot_checkpoint_slot_bytes(config->chain->dtype),
+                                        .n_slots = config->n_slots,
+                                        .io_engine = config->io_engine,
+                                        .calls = config->calls},
+        &w->slots);
+}
+
+static int add_file(struct ot_manifest *m, const char *name) {
+    m->files[m->n_files].name = strdup(name);
+    if (!m->files[m->n_files].name)
+        return ot_fail(OT_E_BUDGET, "no memory for the name of %s", name);
+    return m->n_files++;
+}
+
+/* What is known of it before any part comes. */
+static int begin_manifest(struct ot_checkpoint_writer *w) {
+    const struct ot_chain *chain = w->config.chain;
+    struct ot_manifest *m = &w->manifest;
+    m->dtype = chain->dtype;
+    m->slab_params = calloc((size_t)chain->n_slabs, sizeof *m->slab_params);
+    m->files = calloc(1 + OT_STORE_MAX_DIRS, sizeof *m->files);
+    if (!m->slab_params || !m->files)
+        return ot_fail(OT_E_BUDGET, "no memory for a checkpoint's manifest");
+    for (m->n_slabs = 0; m->n_slabs < chain->n_slabs; m->n_slabs++)
+        m->slab_params[m->n_slabs] = chain->slabs[m->n_slabs].n_params;
+    return add_file(m, OT_STATE_NAME);
+}
+
+static int name_paths(struct ot_checkpoint_writer *w) {
+    ot_step_name(w->name, w->config.record->progress.step, false);
+    ot_step_name(w->partial, w->config.record->progress.step, true);
+    OT_TRY(ot_string_format(&w->path, "%s/%s", w->config.parent, w->name));
+    OT_TRY(ot_string_format(&w->partial_path, "%s/%s", w->config.parent, w->partial));
+    return ot_string_format(&w->state_path, "%s/" OT_STATE_NAME, w->partial_path);
+}
+
+int ot_checkpoint_writer_open(const struct ot_checkpoint_writer_config *config,
+                              struct ot_checkpoint_writer **out) {
+    struct ot_checkpoint_writer *w = calloc(1, sizeof *w);
+    int rc;
+    *out = NULL;
+    if (!w)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to write a checkpoint", config->parent);
+    w->config = *config;
+    w->config.calls = config->calls ? config->calls : &ot_io_system;
+    w->config.ops = config->ops ? config->ops : &ot_file_ops_system;
+    w->parent_fd = w->dir_fd = w->state_fd = -1;
+    OT_TRY_GOTO(name_paths(w), rc, out);
+    OT_TRY_GOTO(begin_manifest(w), rc, out);
+    OT_TRY_GOTO(make_dir(w), rc, out);
+    OT_TRY_GOTO(open_state(w), rc, out);
+    OT_TRY_GOTO(put_record(w), rc, out);
+    rc = start_slots(w);
+    w->config.record = NULL;
+out:
+    if (rc < 0)
+        ot_checkpoint_writer_close(w);
+    else
+        *out = w;
+    return rc;
+}
+
+void ot_checkpoint_writer_close(struct ot_checkpoint_writer *w) {
+    if (!w)
+        return;
+    struct ot_error why; /* the caller reports it; what cannot be removed now, ot_checkpoint_tidy removes */
+    ot_error_save(&why, -OT_E_INTERNAL);
+    ot_slot_writer_close(w->slots);
+    if (w->state_fd >= 0)
+        close(w->state_fd);
+    if (w->owned && ot_step_clear(w->config.ops, w->dir_fd, w->partial_path) == 0)
+        (void)w->config.ops->remove(w->parent_fd, w->partial, AT_REMOVEDIR);
+    if (w->dir_fd >= 0)
+        close(w->dir_fd);
+    if (w->parent_fd >= 0)
+        close(w->parent_fd);
+    ot_error_load(&why);
+    ot_manifest_free(&w->manifest);
+    free(w->path);
+    free(w->partial_path);
+    free(w->state_path);
+    free(w);
+}
+
+void ot_checkpoint_writer_count(const struct ot_checkpoint_writer *w, int64_t *written, int64_t *referred) {
+    *written = w->written;
+    *referred = w->referred;
+}
+
+/* ---- parts, on the snapshot's thread ---- */
+
+/* Room for one more; the array or NULL. */
+static void *grow(void *array, int64_t n, int64_t *capacity, size_t each) {
+    if (n < *capacity)
+        return array;
+    int64_t wanted = *capacity ? *capacity * 2 : 1024;
+    void *grown = realloc(array, (size_t)wanted * each);
+    if (grown)
+        *capacity = wanted;
+    return grown;
+}
+
+static int add_part(struct ot_checkpoint_writer *w, const struct ot_part *part, int n_spans) {
+    struct ot_manifest *m = &w->manifest;
+    struct ot_manifest_part *parts = grow(m->parts, m->n_parts, &w->part_capacity, sizeof *parts);
+    if (!parts)
+        return ot_fail(OT_E_BUDGET, "no memory for the %lld parts of a checkpoint", (long long)m->n_parts);
+    m->parts = parts;
+    parts[m->n_parts++] =
+        (struct ot_manifest_part){.part = *part, .first_span = m->n_spans, .n_spans = n_spans};
+    return 0;
+}
+
+static int add_span(struct ot_checkpoint_writer *w, struct ot_store_span span) {
+    struct ot_manifest *m = &w->manifest;
+    struct ot_manifest_file *file = &m->files[span.file];
+    struct ot_store_span *spans = grow(m->spans, m->n_spans, &w->span_capacity, sizeof *spans);
+    if (!spans)
+        return ot_fail(OT_E_BUDGET, "no memory for the %lld spans of a checkpoint", (long long)m->n_spans);
+    m->spans = spans;
+    spans[m->n_spans++] = span;
+    if (file->bytes < span.offset + span.bytes)
+        file->bytes = span.offset + span.bytes;
+    return 0;
+}
+
+/* A slot that was written has the checksums for its spans. */
+static void take_checksums(struct ot_checkpoint_writer *w, struct ot_slot *slot) {
+    for (int i = 0; i < slot->n_chunks; i++)
+        w->manifest.spans[slot->tag + i].crc = slot->crc[i];
+    slot->n_chunks = 0;
+}
+
+/* Keeps the first failure, which ends everything. */
+static int note(struct ot_checkpoint_writer *w, int rc) {
+    if (rc < 0)
+        ot_error_save(&w->error, rc);
+    return rc;
+}
+
+static int room(void *context, void **memory) {
+    struct ot_checkpoint_writer *w = context;
+    OT_TRY(ot_error_load(&w->error));
+    OT_TRY(note(w, ot_slot_writer_take(w->slots, &w->lent)));
+    take_checksums(w, w->lent);
+    *memory = w->lent->memory;
+    return 0;
+}
+
+static int plan_slot(struct ot_checkpoint_writer *w, const struct ot_part *part) {
+    struct ot_slot *slot = w->lent;
+    size_t bytes = ot_part_bytes(w->manifest.dtype, part);
+    slot->offset = w->manifest.files[STATE_FILE].bytes;
+    slot->bytes = (size_t)round_up((int64_t)bytes);
+    slot->tag = w->manifest.n_spans;
+    memset((char *)slot->memory + bytes, 0, slot->bytes - bytes);
+    int n = (int)((slot->bytes + OT_SLOT_CHUNK_BYTES - 1) / OT_SLOT_CHUNK_BYTES);
+    OT_TRY(add_part(w, part, n));
+    for (size_t at = 0; at < slot->bytes; at += OT_SLOT_CHUNK_BYTES) {
+        size_t left = slot->bytes - at;
+        OT_TRY(add_span(w, (struct ot_store_span){
+                               .file = STATE_FILE,
+                               .offset = slot->offset + (int64_t)at,
+                               .bytes = left < OT_SLOT_CHUNK_BYTES ? (int64_t)left : OT_SLOT_CHUNK_BYTES}));
+    }
+    w->written += (int64_t)slot->bytes;
+    return 0;
+}
+
+static int put(void *context, const struct ot_part *part, void *memory) {
+    struct ot_checkpoint_writer *w = context;
+    OT_TRY(ot_error_load(&w->error));
+    assert(w->lent && memory == w->lent->memory && part->n <= OT_PART_PARAMS);
+    (void)memory;
+    OT_TRY(note(w, plan_slot(w, part)));
+    ot_slot_writer_start(w->slots, w->lent);
+    w->lent = NULL;
+    return 0;
+}
+
+/* The manifest's number of a store's file, which is given with the first reference to it. */
+static int refer_file(struct ot_checkpoint_writer *w, int file) {
+    char name[32];
+    assert(file >= 0 && file < OT_STORE_MAX_DIRS);
+    if (w->manifest_file[file] == 0) {
+        snprintf(name, sizeof name, "nvme-%d.store", file);
+        int index = add_file(&w->manifest, name);
+        OT_TRY(index);
+        w->manifest_file[file] = index;
+    }
+    return w->manifest_file[file];
+}
+
+static int refer_spans(struct ot_checkpoint_writer *w, const struct ot_part *part,
+                       const struct ot_store_span *spans, int n) {
+    OT_TRY(add_part(w, part, n));
+    for (int i = 0; i < n; i++) {
+        struct ot_store_span span = spans[i];
+        span.file = refer_file(w, spans[i].file);
+        OT_TRY(span.file);
+        OT_TRY(add_span(w, span));
+        w->referred += span.bytes;
+    }
+    return 0;
+}
+
+static int refer(void *context, const struct ot_part *part, const struct ot_store_span *spans, int n) {
+    struct ot_checkpoint_writer *w = context;
+    OT_TRY(ot_error_load(&w->error));
+    return note(w, refer_spans(w, part, spans, n));
+}
+
+/* ---- the end ---- */
+
+static int finish_state(struct ot_checkpoint_writer *w) {
+    const struct ot_file_ops *ops = w->config.ops;
+    OT_TRY(ot_slot_writer_wait(w->slots));
+    for (int i = 0; i < w->config.n_slots; i++)
+        take_checksums(w, ot_slot_writer_at(w->slots, i));
+    /* What was reserved for parts that did not come. */
+    if (ops->truncate(w->state_fd, (off_t)w->manifest.files[STATE_FILE].bytes) < 0)
+        return fail_file(w, OT_STATE_NAME, errno, "cut it to its size");
+    return ops->fsync(w->state_fd) < 0 ? fail_file(w, OT_STATE_NAME, errno, "flush") : 0;
+}
+
+static int keep_store_files(struct ot_checkpoint_writer *w) {
+    if (w->referred == 0)
+        return 0;
+    for (int i = 0; i < OT_STORE_MAX_DIRS; i++)
+        if (w->manifest_file[i] > 0)
+            OT_TRY(ot_store_link(w->config.store, i, w->dir_fd, w->manifest.files[w->manifest_file[i]].name));
+    return ot_store_sync(w->config.store);
+}
+
+/* What could not be read again is not written: an older checkpoint may go for this one. */
+static int put_manifest(struct ot_checkpoint_writer *w) {
+    unsigned char *bytes = NULL;
+    struct ot_manifest again;
+    size_t n;
+    int rc;
+    OT_TRY(ot_manifest_encode(&w->manifest, &bytes, &n));
+    rc = ot_manifest_decode(bytes, n, OT_MANIFEST_NAME, &again);
+    ot_manifest_free(&again);
+    if (rc == -OT_E_INPUT)
+        rc = ot_fail(OT_E_INTERNAL, "%s: the snapshot was not whole: %s", w->path, ot_error_text());
+    if (rc == 0)
+        rc = put_file(w, OT_MANIFEST_NAME, bytes, n);
+    free(bytes);
+    return rc;
+}
+
+/* One of that step that is there already goes for this one. From its first file on the new one, which is
+ * whole, must stay: where this is cut short, ot_checkpoint_tidy gives it its name. */
+static int put_in_place(struct ot_checkpoint_writer *w) {
+    const struct ot_file_ops *ops = w->config.ops;
+    int rc = ops->rename(w->parent_fd, w->partial, w->name);
+    if (rc < 0 && (errno == ENOTEMPTY || errno == EEXIST)) {
+        w->owned = false;
+        OT_TRY(ot_step_remove(ops, w->parent_fd, w->name, w->path));
+        rc = ops->rename(w->parent_fd, w->partial, w->name);
+    }
+    if (rc < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the checkpoint in place", w->path);
+    w->owned = false;
+    return ops->fsync(w->parent_fd) < 0 ? ot_fail_errno(OT_E_IO, errno, "%s: saved, but %s cannot be flushed",
+                                                        w->path, w->config.parent)
+                                        : 0;
+}
+
+static int finish(struct ot_checkpoint_writer *w) {
+    OT_TRY(finish_state(w));
+    OT_TRY(keep_store_files(w));
+    OT_TRY(put_manifest(w));
+    if (w->config.ops->fsync(w->dir_fd) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", w->partial_path);
+    return put_in_place(w);
+}
+
+static int end(void *context) {
+    struct ot_checkpoint_writer *w = context;
+    OT_TRY(ot_error_load(&w->error));
+    return note(w, finish(w));
+}
+
+struct ot_snapshot_sink ot_checkpoint_writer_sink(struct ot_checkpoint_writer *w) {
+    return (struct ot_snapshot_sink){
+        .context = w, .room = room, .put = put, .refer = w->config.store ? refer : NULL, .end = end};
+}
