@@ -1,5 +1,6 @@
 #include "src/checkpoint/catalog.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -44,8 +45,8 @@ static int compare_found(const void *a, const void *b) {
 static bool has_manifest(int parent_fd, const char *name) {
     struct stat info;
     int fd = openat(parent_fd, name, OPEN_DIR);
-    bool has = fd >= 0 && fstatat(fd, OT_MANIFEST_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0 &&
-               S_ISREG(info.st_mode);
+    bool has =
+        fd >= 0 && fstatat(fd, OT_MANIFEST_NAME, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(info.st_mode);
     if (fd >= 0)
         close(fd);
     return has;
@@ -162,6 +163,7 @@ int ot_checkpoint_remove(const char *dir) {
 int ot_checkpoint_prune(const char *parent, int keep, int64_t best_step) {
     struct ot_checkpoint_list list;
     int rc = 0, n = 0;
+    assert(keep >= 1);
     OT_TRY(ot_checkpoint_list_make(parent, &list));
     for (int i = 0; i < list.n; i++) {
         struct ot_checkpoint_entry entry = list.entries[i];
@@ -183,7 +185,6 @@ int ot_checkpoint_prune(const char *parent, int keep, int64_t best_step) {
 
 /* ---- after a run that was killed ---- */
 
-/* The writer was ended between the last file and the rename: everything is on the disk. */
 static bool is_whole(const char *path) {
     struct ot_checkpoint *checkpoint;
     bool whole = ot_checkpoint_open(path, &checkpoint) == 0;
@@ -192,32 +193,42 @@ static bool is_whole(const char *path) {
     return whole;
 }
 
-static int finish_rename(int parent_fd, const char *partial, int64_t step, const char *path) {
-    char name[OT_STEP_NAME_BYTES];
+/* The writer was ended between its last file and the rename: everything is on the disk. */
+static int finish_rename(const struct scan *scan, int64_t step, const char *path) {
+    char name[OT_STEP_NAME_BYTES], partial[OT_STEP_NAME_BYTES];
     ot_step_name(name, step, false);
-    OT_TRY(ot_step_remove(&ot_file_ops_system, parent_fd, name, path));
-    if (renameat(parent_fd, partial, parent_fd, name) < 0 || fsync(parent_fd) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", path, name);
-    ot_log(OT_LOG_INFO, "%s: the save had come to its end; it is now called %s", path, name);
+    ot_step_name(partial, step, true);
+    OT_TRY(ot_step_remove(&ot_file_ops_system, scan->fd, name, path));
+    if (renameat(scan->fd, partial, scan->fd, name) < 0 || fsync(scan->fd) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be put in place", path);
+    ot_log(OT_LOG_INFO, "%s: put in place; the run that saved it was ended just before", path);
     return 0;
+}
+
+static int tidy_held(const struct scan *scan, const struct found *found, const char *name, const char *path) {
+    char *complete;
+    OT_TRY(ot_checkpoint_name(scan->parent, found->step, &complete));
+    int rc;
+    if (found->partial && is_whole(path) && !is_whole(complete)) {
+        rc = finish_rename(scan, found->step, complete);
+    } else {
+        rc = ot_step_remove(&ot_file_ops_system, scan->fd, name, path);
+        if (rc == 0)
+            ot_log(OT_LOG_INFO, "%s: removed; it is not complete", path);
+    }
+    free(complete);
+    return rc;
 }
 
 /* What is no checkpoint, unless somebody is at work on it. */
 static int tidy_one(const struct scan *scan, const struct found *found) {
-    char name[OT_STEP_NAME_BYTES], complete[OT_STEP_NAME_BYTES], *path;
+    char name[OT_STEP_NAME_BYTES], *path;
     int dir_fd, rc;
     ot_step_name(name, found->step, found->partial);
-    ot_step_name(complete, found->step, false);
     OT_TRY(ot_string_format(&path, "%s/%s", scan->parent, name));
     rc = ot_step_hold(scan->fd, name, path, &dir_fd);
     if (rc == 0 && dir_fd >= 0) {
-        if (found->partial && found->has_manifest && !has_manifest(scan->fd, complete) && is_whole(path)) {
-            rc = finish_rename(scan->fd, name, found->step, path);
-        } else {
-            rc = ot_step_remove(&ot_file_ops_system, scan->fd, name, path);
-            if (rc == 0)
-                ot_log(OT_LOG_INFO, "%s: removed; it was never complete", path);
-        }
+        rc = tidy_held(scan, found, name, path);
         close(dir_fd);
     }
     free(path);
@@ -242,16 +253,10 @@ int ot_checkpoint_tidy(const char *parent) {
 
 /* ---- the mark ---- */
 
-/* *fd -1: no such directory. */
-static int open_parent(const char *parent, int *fd) {
-    *fd = open(parent, OPEN_DIR);
-    return *fd >= 0 || errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot open", parent);
-}
-
 int ot_checkpoint_mark_complete(const char *parent) {
-    int parent_fd, rc = 0;
-    OT_TRY(open_parent(parent, &parent_fd));
-    int fd = openat(parent_fd, COMPLETE_NAME, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    int parent_fd = open(parent, OPEN_DIR), fd = -1, rc = 0;
+    if (parent_fd >= 0)
+        fd = openat(parent_fd, COMPLETE_NAME, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 || fsync(fd) < 0 || fsync(parent_fd) < 0)
         rc = ot_fail_errno(OT_E_IO, errno, "%s/" COMPLETE_NAME ": cannot write", parent);
     if (fd >= 0)
@@ -262,13 +267,13 @@ int ot_checkpoint_mark_complete(const char *parent) {
 }
 
 int ot_checkpoint_clear_complete(const char *parent) {
-    int fd, rc = 0;
-    OT_TRY(open_parent(parent, &fd));
-    if (fd < 0)
+    int fd = open(parent, OPEN_DIR), rc = 0;
+    if (fd < 0 && errno == ENOENT)
         return 0;
-    if (unlinkat(fd, COMPLETE_NAME, 0) == 0 ? fsync(fd) < 0 : errno != ENOENT)
+    if (fd < 0 || (unlinkat(fd, COMPLETE_NAME, 0) == 0 ? fsync(fd) < 0 : errno != ENOENT))
         rc = ot_fail_errno(OT_E_IO, errno, "%s/" COMPLETE_NAME ": cannot remove", parent);
-    close(fd);
+    if (fd >= 0)
+        close(fd);
     return rc;
 }
 

@@ -146,8 +146,7 @@ int ot_checkpoint_reclaim(const struct ot_checkpoint_list *list) {
             const struct name *file = &s.names[name];
             for (next_name = name; next_name < s.n_names && compare_names(file, &s.names[next_name]) == 0;)
                 next_name++;
-            for (next_range = range; next_range < s.n_ranges &&
-                                     s.ranges[next_range].device == file->device &&
+            for (next_range = range; next_range < s.n_ranges && s.ranges[next_range].device == file->device &&
                                      s.ranges[next_range].inode == file->inode;)
                 next_range++;
             reclaim_file(file, next_name - name, s.ranges + range, next_range - range);

@@ -32,6 +32,7 @@ struct ot_slot_writer {
     /* the thread's own */
     struct ot_io_engine *engine; /* NULL: broken */
     int in_flight;               /* chunks */
+    bool was_direct;             /* at first; others of that time may be refused later */
 };
 
 /* ---- the thread: the end of a slot ---- */
@@ -138,9 +139,20 @@ static bool take_up(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, int64
     return true;
 }
 
+/* Some file systems take O_DIRECT and refuse it with the first transfer, or want more than 4 KiB. */
+static void write_buffered(struct ot_slot_writer *w) {
+    int flags = fcntl(w->config.fd, F_GETFL);
+    if (flags >= 0 && fcntl(w->config.fd, F_SETFL, flags & ~O_DIRECT) == 0)
+        w->config.direct = false;
+}
+
 static void take_result(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, int64_t result) {
     bool whole = result == (int64_t)(chunk->request.bytes - chunk->moved);
-    if (!whole && (result >= 0 || result == -EINTR || result == -EAGAIN) && take_up(w, chunk, result))
+    bool refused = result == -EINVAL && w->was_direct;
+    if (refused)
+        write_buffered(w);
+    if (!whole && (result >= 0 || result == -EINTR || result == -EAGAIN || refused) &&
+        take_up(w, chunk, result))
         return;
     if (!whole)
         fail(w, say_why(w, chunk, result));
@@ -217,6 +229,7 @@ int ot_slot_writer_open(const struct ot_slot_writer_config *config, struct ot_sl
     }
     w->config = *config;
     w->slots = slots;
+    w->was_direct = config->direct;
     w->queue_end = &w->queue;
     for (int i = config->n_slots - 1; i >= 0; i--) {
         slots[i] = (struct ot_slot){.memory = (char *)config->memory + (size_t)i * config->slot_bytes,

@@ -3,8 +3,8 @@
  *
  * The thread has an I/O engine (offload/io_engine.h). It cuts each slot into chunks of at most 1 MiB, takes
  * the CRC-32 of each, and keeps all slots that were started under way at once. Short writes, EINTR and EAGAIN
- * are taken up again; anything else is the first failure, after which slots are no longer written, and which
- * every call returns.
+ * are taken up again, and what O_DIRECT refuses is written without; anything else is the first failure, after
+ * which slots are no longer written, and which every call returns.
  *
  * Threads: one owner, besides the thread itself.
  */
@@ -47,7 +47,7 @@ struct ot_slot_writer;
 struct ot_slot_writer_config {
     int fd;           /* stays the owner's */
     const char *path; /* for sentences; outlives the writer */
-    bool direct;      /* else what is written is dropped from the page cache */
+    bool direct;      /* O_DIRECT; else what is written is dropped from the page cache */
     void *memory;     /* n_slots of slot_bytes; outlives the writer */
     size_t slot_bytes;
     int n_slots;

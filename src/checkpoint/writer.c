@@ -131,11 +131,17 @@ static int make_dir(struct ot_checkpoint_writer *w) {
     return ot_step_clear(ops, w->dir_fd, w->partial_path);
 }
 
+/* What could not be read again is not written, here and below: an older checkpoint may go for this one. */
 static int put_record(struct ot_checkpoint_writer *w) {
+    struct ot_checkpoint_record again;
     char *text;
     size_t bytes;
     OT_TRY(ot_checkpoint_record_encode(w->config.record, &text, &bytes));
-    int rc = put_file(w, OT_RECORD_NAME, text, bytes);
+    int rc = ot_checkpoint_record_decode(text, bytes, OT_RECORD_NAME, &again);
+    if (rc == 0) {
+        ot_checkpoint_record_free(&again);
+        rc = put_file(w, OT_RECORD_NAME, text, bytes);
+    }
     w->manifest.record_bytes = (int64_t)bytes;
     w->manifest.record_crc = ot_crc32(0, text, bytes);
     free(text);
@@ -168,25 +174,16 @@ static int reserve(const struct ot_checkpoint_writer *w, int64_t bytes) {
     return room >= 0 && room < bytes ? refuse_space(w, bytes, ENOSPC) : 0;
 }
 
-/* As the store's files (offload/store_files.c): O_DIRECT where it is taken, with the open and with the first
- * transfer. */
 static int open_state(struct ot_checkpoint_writer *w) {
-    static const _Alignas(OT_STORE_ALIGN) char zeros[OT_STORE_ALIGN];
-    const struct ot_io_calls *calls = w->config.calls;
+    const struct ot_file_ops *ops = w->config.ops;
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    w->state_fd = w->config.ops->open_at(w->dir_fd, OT_STATE_NAME, flags | O_DIRECT, 0666);
+    w->state_fd = ops->open_at(w->dir_fd, OT_STATE_NAME, flags | O_DIRECT, 0666);
     w->direct = w->state_fd >= 0;
-    if (w->state_fd < 0 && errno == EINVAL) /* some have made the file by then */
-        w->state_fd = w->config.ops->open_at(w->dir_fd, OT_STATE_NAME, flags & ~O_EXCL, 0666);
+    if (w->state_fd < 0 && errno == EINVAL) /* no O_DIRECT there; some have made the file by then */
+        w->state_fd = ops->open_at(w->dir_fd, OT_STATE_NAME, flags & ~O_EXCL, 0666);
     if (w->state_fd < 0)
         return fail_file(w, OT_STATE_NAME, errno, "create");
-    OT_TRY(reserve(w, w->config.state_bytes));
-    if (w->direct && w->config.state_bytes > 0 &&
-        calls->pwrite(calls->context, w->state_fd, zeros, sizeof zeros, 0) == -EINVAL) {
-        int now = fcntl(w->state_fd, F_GETFL);
-        w->direct = now < 0 || fcntl(w->state_fd, F_SETFL, now & ~O_DIRECT) < 0;
-    }
-    return 0;
+    return reserve(w, w->config.state_bytes);
 }
 
 static int start_slots(struct ot_checkpoint_writer *w) {
@@ -430,7 +427,6 @@ static int keep_store_files(struct ot_checkpoint_writer *w) {
     return ot_store_sync(w->config.store);
 }
 
-/* What could not be read again is not written: an older checkpoint may go for this one. */
 static int put_manifest(struct ot_checkpoint_writer *w) {
     unsigned char *bytes = NULL;
     struct ot_manifest again;

@@ -1,0 +1,360 @@
+#include "tests/checkpoint/fixture.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "offload/crc32.h"
+
+enum { EXIT_STATUS = 9 };
+
+/* ---- a run ---- */
+
+struct ot_chain fixture_chain(enum ot_dtype dtype, bool large) {
+    static const struct ot_slab_spec small_slabs[] = {{.name = "embed", .n_params = 60 * 2048},
+                                                      {.name = "head", .n_params = 3 * 2048}},
+                                     large_slabs[] = {
+                                         {.name = "embed", .n_params = OT_PART_PARAMS + 5 * 2048},
+                                         {.name = "layer.0", .n_params = 7 * 2048},
+                                         {.name = "head", .n_params = 2 * OT_PART_PARAMS}};
+    return (struct ot_chain){
+        .dtype = dtype, .n_slabs = large ? 3 : 2, .slabs = large ? large_slabs : small_slabs};
+}
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static char *fill_kind(char *at, size_t each, uint64_t stream, const struct ot_part *part) {
+    for (int64_t i = 0; i < part->n; i++, at += each) {
+        uint64_t value = mix(stream + (uint64_t)(part->first + i) * 0x9e3779b97f4a7c15u);
+        memcpy(at, &value, each);
+    }
+    return at;
+}
+
+void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_part *part, void *memory) {
+    size_t rest = dtype == OT_F32 ? 0 : dtype == OT_BF16 ? 2 : 4;
+    uint64_t stream = mix(seed * 64 + (uint64_t)part->slab) * 4;
+    char *at = memory;
+    if (part->has_state) {
+        at = fill_kind(at, 4, stream, part);
+        at = fill_kind(at, 4, stream + 1, part);
+        at = rest ? fill_kind(at, rest, stream + 2, part) : at;
+    }
+    if (part->has_weights)
+        fill_kind(at, ot_dtype_bytes(dtype), stream + 3, part);
+}
+
+static int put_all(const struct saving *saving, const struct ot_snapshot_sink *sink) {
+    const struct ot_chain *chain = saving->chain;
+    for (int slab = chain->n_slabs - 1; slab >= 0; slab--)
+        for (int64_t first = 0, n; first < chain->slabs[slab].n_params; first += n) {
+            int64_t left = chain->slabs[slab].n_params - first;
+            void *memory;
+            n = left < OT_PART_PARAMS ? left : OT_PART_PARAMS;
+            struct ot_part part = {slab, first, n, true, true};
+            OT_TRY(sink->room(sink->context, &memory));
+            fixture_fill(chain->dtype, saving->seed, &part, memory);
+            OT_TRY(sink->put(sink->context, &part, memory));
+        }
+    return sink->end(sink->context);
+}
+
+int fixture_save(const struct saving *saving) {
+    struct ot_checkpoint_record record = {.progress = {.step = saving->step, .loss_scale = 1},
+                                          .library = "test",
+                                          .device = "none",
+                                          .made = "now"};
+    int n_slots = saving->n_slots ? saving->n_slots : 2;
+    size_t bytes = ot_checkpoint_slot_bytes(saving->chain->dtype) * (size_t)n_slots;
+    struct ot_checkpoint_writer_config config = {
+        .parent = saving->parent,
+        .chain = saving->chain,
+        .record = &record,
+        .memory = aligned_alloc(4096, bytes),
+        .n_slots = n_slots,
+        .io_engine = saving->io_engine,
+        .state_bytes = saving->unreserved ? 0 : ot_checkpoint_state_bytes(saving->chain),
+        .calls = saving->faulty ? &fixture_calls : NULL,
+        .ops = saving->faulty ? &fixture_ops : NULL,
+    };
+    struct ot_checkpoint_writer *writer = NULL;
+    memset(config.memory, 0x5a, bytes);
+    int rc = ot_checkpoint_writer_open(&config, &writer);
+    if (rc == 0) {
+        struct ot_snapshot_sink sink = ot_checkpoint_writer_sink(writer);
+        rc = put_all(saving, &sink);
+        ot_checkpoint_writer_close(writer);
+    }
+    free(config.memory);
+    return rc;
+}
+
+/* ---- looking at one ---- */
+
+static char *read_whole(const char *dir, const char *name, size_t *n) {
+    char path[PATH_MAX];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    int fd = open(path, O_RDONLY | O_NOFOLLOW);
+    if (fd < 0)
+        return NULL;
+    assert_int_equal(fstat(fd, &info), 0);
+    char *data = malloc((size_t)info.st_size + 1);
+    *n = (size_t)info.st_size;
+    assert_int_equal(read(fd, data, *n), (ssize_t)*n);
+    close(fd);
+    return data;
+}
+
+static const char *examine_part(const struct saving *saving, const struct ot_manifest *m,
+                                const struct ot_manifest_part *part, char *const *files,
+                                const size_t *sizes) {
+    size_t bytes = ot_part_bytes(m->dtype, &part->part), at = 0;
+    const char *fault_found = NULL;
+    char *want = malloc(bytes + 1), *got = malloc(bytes + OT_STORE_ALIGN);
+    fixture_fill(m->dtype, saving->seed, &part->part, want);
+    for (int i = 0; i < part->n_spans && !fault_found; i++) {
+        const struct ot_store_span *span = &m->spans[part->first_span + i];
+        if (!files[span->file] || sizes[span->file] < (size_t)(span->offset + span->bytes))
+            fault_found = "a file is missing or cut";
+        else if (ot_crc32(0, files[span->file] + span->offset, (size_t)span->bytes) != span->crc)
+            fault_found = "a checksum is wrong";
+        else
+            memcpy(got + at, files[span->file] + span->offset, (size_t)span->bytes);
+        at += (size_t)span->bytes;
+    }
+    if (!fault_found && (part->n_spans == 0 || memcmp(got, want, bytes) != 0))
+        fault_found = "the bytes are others";
+    free(want);
+    free(got);
+    return fault_found;
+}
+
+static const char *examine_files(const struct saving *saving, const struct ot_manifest *m, const char *dir) {
+    char *files[OT_MANIFEST_MAX_FILES] = {0};
+    size_t sizes[OT_MANIFEST_MAX_FILES], n = 0;
+    const char *fault_found = NULL;
+    char *record = read_whole(dir, OT_RECORD_NAME, &n);
+    if (!record || (int64_t)n != m->record_bytes || ot_crc32(0, record, n) != m->record_crc)
+        fault_found = "checkpoint.json is not the one";
+    free(record);
+    for (int i = 0; i < m->n_files; i++)
+        files[i] = read_whole(dir, m->files[i].name, &sizes[i]);
+    if (files[0] && (int64_t)sizes[0] != m->files[0].bytes)
+        fault_found = "state.bin has another size";
+    for (int64_t i = 0; i < m->n_parts && !fault_found; i++)
+        fault_found = examine_part(saving, m, &m->parts[i], files, sizes);
+    for (int i = 0; i < m->n_files; i++)
+        free(files[i]);
+    return fault_found;
+}
+
+const char *fixture_examine(const struct saving *saving, const char *dir) {
+    struct ot_manifest m;
+    size_t n;
+    char *bytes = read_whole(dir, OT_MANIFEST_NAME, &n);
+    if (!bytes)
+        return "no manifest";
+    int rc = ot_manifest_decode((unsigned char *)bytes, n, "manifest.bin", &m);
+    free(bytes);
+    if (rc < 0)
+        return ot_error_text();
+    const char *fault_found = examine_files(saving, &m, dir);
+    ot_manifest_free(&m);
+    return fault_found;
+}
+
+static int compare_texts(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+const char *fixture_names(const char *path) {
+    static char joined[4096];
+    char *names[64];
+    int n = 0;
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    for (struct dirent *entry; (entry = readdir(dir)) && n < 64;)
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            names[n++] = strdup(entry->d_name);
+    closedir(dir);
+    qsort(names, (size_t)n, sizeof *names, compare_texts);
+    joined[0] = '\0';
+    for (int i = 0; i < n; i++) {
+        snprintf(joined + strlen(joined), sizeof joined - strlen(joined), "%s%s", i ? " " : "", names[i]);
+        free(names[i]);
+    }
+    return joined;
+}
+
+/* ---- the seam ---- */
+
+struct fixture_fault fault;
+char *fixture_log;
+static atomic_int seen;
+static atomic_bool struck;
+static atomic_uint nuisances;
+
+void fixture_clear_fault(void) {
+    fault = (struct fixture_fault){.free_bytes = -1};
+    atomic_store(&seen, 0);
+    atomic_store(&struck, false);
+}
+
+bool fixture_was_struck(void) {
+    return atomic_load(&struck);
+}
+
+/* Whether this call fails; it does not return where the process is to end, unless it is a write's. */
+static bool strike(enum fixture_call call, bool is_write) {
+    if (!(fault.calls & call))
+        return false;
+    int number = atomic_fetch_add(&seen, 1);
+    if (number != fault.at && !(fault.lasting && number > fault.at))
+        return false;
+    atomic_store(&struck, true);
+    if (fault.error == 0 && !is_write)
+        _exit(EXIT_STATUS);
+    errno = fault.error;
+    return true;
+}
+
+/* Blocks of 4 KiB, as O_DIRECT wants them. */
+static size_t shortened(size_t bytes) {
+    return fault.short_writes && bytes > 4096 ? bytes / 2 / 4096 * 4096 + 4096 : bytes;
+}
+
+static bool is_interrupted(void) {
+    if (!fault.interrupts || atomic_fetch_add(&nuisances, 1) % 3 != 0)
+        return false;
+    errno = EINTR;
+    return true;
+}
+
+static ssize_t seam_write(int fd, const void *data, size_t bytes) {
+    if (is_interrupted())
+        return -1;
+    if (strike(CALL_WRITE, true)) {
+        if (fault.error)
+            return -1;
+        (void)!write(fd, data, bytes * fault.share / 100);
+        _exit(EXIT_STATUS);
+    }
+    return write(fd, data, shortened(bytes));
+}
+
+static int seam_fsync(int fd) {
+    char link[64], path[PATH_MAX] = "";
+    if (strike(CALL_FSYNC, false))
+        return -1;
+    if (fixture_log) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        assert_true(readlink(link, path, sizeof path - 1) > 0);
+        snprintf(fixture_log + strlen(fixture_log), FIXTURE_LOG_BYTES - strlen(fixture_log), "flush %s; ",
+                 strrchr(path, '/') + 1);
+    }
+    return fcntl(fd, F_GETFD) < 0 ? -1 : 0; /* no test can see what is on the disk */
+}
+
+static int64_t seam_free_bytes(const char *path) {
+    return fault.free_bytes >= 0 ? fault.free_bytes : ot_file_ops_system.free_bytes(path);
+}
+
+static int seam_open_at(int dir_fd, const char *name, int flags, mode_t mode) {
+    if (fault.no_direct && flags & O_DIRECT) {
+        errno = EINVAL;
+        return -1;
+    }
+    return strike(CALL_OPEN, false) ? -1 : openat(dir_fd, name, flags, mode);
+}
+
+static int seam_make_dir(int dir_fd, const char *name) {
+    return strike(CALL_MAKE_DIR, false) ? -1 : mkdirat(dir_fd, name, 0777);
+}
+
+static int seam_truncate(int fd, off_t bytes) {
+    return strike(CALL_TRUNCATE, false) ? -1 : ftruncate(fd, bytes);
+}
+
+static int seam_rename(int dir_fd, const char *from, const char *to) {
+    if (strike(CALL_RENAME, false))
+        return -1;
+    if (fixture_log)
+        snprintf(fixture_log + strlen(fixture_log), FIXTURE_LOG_BYTES - strlen(fixture_log), "rename; ");
+    return renameat(dir_fd, from, dir_fd, to);
+}
+
+static int seam_remove(int dir_fd, const char *name, int flags) {
+    return strike(CALL_REMOVE, false) ? -1 : unlinkat(dir_fd, name, flags);
+}
+
+const struct ot_file_ops fixture_ops = {.write = seam_write,
+                                        .fsync = seam_fsync,
+                                        .free_bytes = seam_free_bytes,
+                                        .open_at = seam_open_at,
+                                        .make_dir = seam_make_dir,
+                                        .truncate = seam_truncate,
+                                        .rename = seam_rename,
+                                        .remove = seam_remove};
+
+static int seam_allocate(void *context, int fd, off_t offset, off_t bytes) {
+    (void)context;
+    if (fault.no_reserve)
+        return -EOPNOTSUPP;
+    return strike(CALL_RESERVE, false) ? -errno : ot_io_system.allocate(NULL, fd, offset, bytes);
+}
+
+static ssize_t seam_pread(void *context, int fd, void *memory, size_t bytes, off_t offset) {
+    return ot_io_system.pread(context, fd, memory, bytes, offset);
+}
+
+static ssize_t seam_pwrite(void *context, int fd, const void *memory, size_t bytes, off_t offset) {
+    (void)context;
+    if (is_interrupted())
+        return -EINTR;
+    if (fault.no_direct_transfer && fcntl(fd, F_GETFL) & O_DIRECT)
+        return -EINVAL;
+    if (strike(CALL_PWRITE, true)) {
+        if (fault.error)
+            return -errno;
+        (void)!pwrite(fd, memory, bytes * fault.share / 100 / 4096 * 4096, offset);
+        _exit(EXIT_STATUS);
+    }
+    ssize_t n = ot_io_system.pwrite(NULL, fd, memory, shortened(bytes), offset);
+    return fault.short_writes && n > 4096 && n < (ssize_t)bytes ? n - 100 : n; /* and no whole blocks */
+}
+
+static int seam_ring_setup(void *context, unsigned flags) {
+    return ot_io_system.ring_setup(context, flags);
+}
+
+static int seam_ring_register(void *context, bool buffers) {
+    return ot_io_system.ring_register(context, buffers);
+}
+
+static int seam_ring_result(void *context, bool write, int result) {
+    (void)context;
+    if (write && is_interrupted())
+        return -EINTR;
+    if (write && strike(CALL_PWRITE, false))
+        return -errno;
+    return result;
+}
+
+const struct ot_io_calls fixture_calls = {.allocate = seam_allocate,
+                                          .pread = seam_pread,
+                                          .pwrite = seam_pwrite,
+                                          .ring_setup = seam_ring_setup,
+                                          .ring_register = seam_ring_register,
+                                          .ring_result = seam_ring_result};

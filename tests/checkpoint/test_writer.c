@@ -1,0 +1,345 @@
+/* Writing a checkpoint: what was put is there, or nothing is; whatever fails, and wherever the process ends. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/checkpoint/catalog.h"
+#include "tests/checkpoint/fixture.h"
+#include "tests/support/damage.h"
+
+enum { OLD_STEP = 100, NEW_STEP = 120, OLD_SEED = 1, NEW_SEED = 2, BEFORE_SEED = 3 };
+static const char old_name[] = "step-00000100", new_name[] = "step-00000120";
+
+static const char *path_of(const char *folder, const char *name) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static void check_whole(const struct saving *saving, const char *name) {
+    const char *found = fixture_examine(saving, path_of(saving->parent, name));
+    if (found)
+        fail_msg("%s: %s", name, found);
+}
+
+static void test_what_was_put_is_there(void **state) {
+    (void)state;
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+        for (int engine = OT_IO_URING; engine <= OT_IO_POOL; engine++) {
+            char *folder = make_folder();
+            struct ot_chain chain = fixture_chain((enum ot_dtype)dtype, true);
+            struct saving saving = {.parent = folder,
+                                    .chain = &chain,
+                                    .step = NEW_STEP,
+                                    .seed = NEW_SEED,
+                                    .n_slots = dtype == OT_F16 ? 5 : 2,
+                                    .io_engine = (enum ot_io_choice)engine,
+                                    .unreserved = dtype == OT_F16};
+            int rc = fixture_save(&saving);
+            if (rc < 0 && engine == OT_IO_URING && strstr(ot_error_text(), "io_uring")) {
+                print_message("io_uring is refused here: %s\n", ot_error_text());
+            } else {
+                check_ok(rc);
+                assert_string_equal(fixture_names(folder), new_name);
+                check_whole(&saving, new_name);
+                assert_string_equal(fixture_names(path_of(folder, new_name)),
+                                    "checkpoint.json manifest.bin state.bin");
+            }
+            remove_folder(folder);
+        }
+}
+
+/* A folder with one checkpoint, and what is asked of the next. */
+static struct ot_chain chain;
+static struct saving old_save, new_save;
+
+static void set_up(char *folder) {
+    chain = fixture_chain(OT_BF16, false);
+    old_save = (struct saving){
+        .parent = folder, .chain = &chain, .step = OLD_STEP, .seed = OLD_SEED, .faulty = true};
+    new_save = (struct saving){.parent = folder,
+                               .chain = &chain,
+                               .step = NEW_STEP,
+                               .seed = NEW_SEED,
+                               .io_engine = OT_IO_POOL,
+                               .faulty = true};
+    fixture_clear_fault();
+    check_ok(fixture_save(&old_save));
+}
+
+static void test_nuisances_are_taken_up(void **state) {
+    (void)state;
+    for (int i = 0; i < 6; i++)
+        for (int engine = OT_IO_URING; engine <= OT_IO_POOL; engine++) {
+            char *folder = make_folder();
+            set_up(folder);
+            fault.short_writes = i == 0 || i == 4;
+            fault.interrupts = i == 1 || i == 4;
+            fault.no_direct = i == 2 || i == 4;
+            fault.no_reserve = i == 3;
+            fault.no_direct_transfer = i == 5;
+            new_save.io_engine = (enum ot_io_choice)engine;
+            int rc = fixture_save(&new_save);
+            if (rc == 0 || engine == OT_IO_POOL) {
+                check_ok(rc);
+                check_whole(&new_save, new_name);
+            } else if (!strstr(ot_error_text(), "io_uring")) {
+                fail_msg("%s", ot_error_text());
+            }
+            check_whole(&old_save, old_name);
+            remove_folder(folder);
+        }
+}
+
+/* Nothing is renamed before it is on the disk, and the manifest is the last of the files. */
+static void test_order_of_flushes(void **state) {
+    (void)state;
+    char *folder = make_folder(), log[FIXTURE_LOG_BYTES] = "", want[FIXTURE_LOG_BYTES];
+    set_up(folder);
+    fixture_log = log;
+    check_ok(fixture_save(&new_save));
+    fixture_log = NULL;
+    snprintf(
+        want, sizeof want,
+        "flush checkpoint.json; flush state.bin; flush manifest.bin; flush step-00000120.partial; rename; "
+        "flush %s; ",
+        strrchr(folder, '/') + 1);
+    assert_string_equal(log, want);
+    remove_folder(folder);
+}
+
+/* ---- failures ---- */
+
+/* Strikes each call of a kind in turn, until a save comes through. After each that did not: nothing new, one
+ * line that has the words. Returns how many there were. */
+static int fail_each(unsigned calls, int error, bool lasting, const char *words) {
+    for (int at = 0;; at++) {
+        char *folder = make_folder();
+        set_up(folder);
+        fault = (struct fixture_fault){
+            .calls = calls, .at = at, .error = error, .lasting = lasting, .free_bytes = -1};
+        int rc = fixture_save(&new_save);
+        check_whole(&old_save, old_name);
+        if (!fixture_was_struck()) {
+            check_ok(rc);
+            check_whole(&new_save, new_name);
+            remove_folder(folder);
+            return at;
+        }
+        assert_int_equal(rc, -OT_E_IO);
+        assert_non_null(strstr(ot_error_text(), words));
+        assert_non_null(strstr(ot_error_text(), folder));
+        assert_null(strchr(ot_error_text(), '\n'));
+        if (strstr(ot_error_text(), ": saved, but")) {
+            check_whole(&new_save, new_name); /* the flush of the folder, after the rename */
+        } else {
+            if (strcmp(fixture_names(folder), old_name) != 0)
+                fail_msg("call %d of %u: %s: left %s", at, calls, ot_error_text(), fixture_names(folder));
+        }
+        remove_folder(folder);
+    }
+}
+
+static void test_full_disk(void **state) {
+    (void)state;
+    unsigned calls = CALL_OPEN | CALL_MAKE_DIR | CALL_WRITE | CALL_PWRITE | CALL_RESERVE | CALL_TRUNCATE;
+    assert_in_range(fail_each(calls, ENOSPC, true, "No space left"), 9, 40);
+    assert_int_equal(fail_each(CALL_RESERVE, ENOSPC, true, "cannot reserve 1.5 MB for a checkpoint"), 1);
+    assert_in_range(fail_each(CALL_PWRITE, EDQUOT, false, "make room there"), 3, 20);
+}
+
+static void test_broken_disk(void **state) {
+    (void)state;
+    assert_int_equal(fail_each(CALL_FSYNC, EIO, false, "cannot"), 5);
+    assert_in_range(fail_each(CALL_PWRITE | CALL_WRITE, EIO, false, "Input/output error"), 4, 20);
+    assert_in_range(fail_each(CALL_PWRITE, EAGAIN, true, "without progress"), 2, 20);
+    assert_int_equal(fail_each(CALL_RENAME, EIO, false, "cannot put the checkpoint in place"), 1);
+}
+
+static void test_too_little_space_where_none_can_be_reserved(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    set_up(folder);
+    fault.no_reserve = true;
+    fault.free_bytes = 1000000;
+    check_fails(fixture_save(&new_save), OT_E_IO, "1.0 MB are free");
+    assert_string_equal(fixture_names(folder), old_name);
+    remove_folder(folder);
+}
+
+static void test_read_only_folder(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    set_up(folder);
+    new_save.faulty = false;
+    assert_int_equal(chmod(folder, 0555), 0);
+    if (access(folder, W_OK) == 0) { /* root may write anyway */
+        fault = (struct fixture_fault){.calls = CALL_MAKE_DIR, .error = EROFS, .free_bytes = -1};
+        new_save.faulty = true;
+    }
+    check_fails(fixture_save(&new_save), OT_E_IO, "cannot make a directory here");
+    assert_int_equal(chmod(folder, 0755), 0);
+    assert_string_equal(fixture_names(folder), old_name);
+    check_whole(&old_save, old_name);
+    remove_folder(folder);
+}
+
+/* ---- what is in the way ---- */
+
+static void test_same_step_again(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    set_up(folder);
+    new_save.step = OLD_STEP;
+    check_ok(fixture_save(&new_save));
+    assert_string_equal(fixture_names(folder), old_name);
+    check_whole(&new_save, old_name);
+    assert_string_equal(fixture_examine(&old_save, path_of(folder, old_name)), "the bytes are others");
+    remove_folder(folder);
+}
+
+static void test_nothing_is_written_through_links(void **state) {
+    (void)state;
+    char *folder = make_folder(), *elsewhere = make_folder();
+    write_file(elsewhere, "precious", "1", 1);
+    set_up(folder);
+    assert_int_equal(symlink(elsewhere, path_of(folder, new_name)), 0);
+    check_fails(fixture_save(&new_save), OT_E_INPUT, "in the way");
+    assert_int_equal(unlink(path_of(folder, new_name)), 0);
+    assert_int_equal(symlink(elsewhere, path_of(folder, "step-00000120.partial")), 0);
+    check_fails(fixture_save(&new_save), OT_E_INPUT, "in the way");
+    assert_int_equal(unlink(path_of(folder, "step-00000120.partial")), 0);
+    assert_int_equal(symlink(elsewhere, path_of(folder, "checkpoints")), 0);
+    char *parent = strdup(path_of(folder, "checkpoints"));
+    new_save.parent = parent;
+    check_fails(fixture_save(&new_save), OT_E_IO, "cannot keep checkpoints here");
+    assert_string_equal(fixture_names(elsewhere), "precious");
+    free(parent);
+    remove_folder(folder);
+    remove_folder(elsewhere);
+}
+
+static void test_one_process_saves_a_step(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    set_up(folder);
+    assert_int_equal(mkdir(path_of(folder, "step-00000120.partial"), 0777), 0);
+    int fd = open(path_of(folder, "step-00000120.partial"), O_RDONLY | O_DIRECTORY);
+    write_file(path_of(folder, "step-00000120.partial"), "state.bin", "others", 6);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
+    check_fails(fixture_save(&new_save), OT_E_INPUT, "another process is saving this step");
+    check_ok(ot_checkpoint_tidy(folder));
+    assert_string_equal(fixture_names(path_of(folder, "step-00000120.partial")), "state.bin");
+    close(fd); /* it died: what it left is cleared away */
+    check_ok(fixture_save(&new_save));
+    check_whole(&new_save, new_name);
+    assert_string_equal(fixture_names(folder), "step-00000100 step-00000120");
+    remove_folder(folder);
+}
+
+/* ---- the process ends ---- */
+
+enum before { NOTHING, VALID, DAMAGED };
+
+/* Returns whether the child was struck. */
+static bool end_at(unsigned calls, int at, unsigned share) {
+    pid_t child = fork();
+    int status;
+    assert_true(child >= 0);
+    if (child == 0) {
+        fault = (struct fixture_fault){.calls = calls, .at = at, .share = share, .free_bytes = -1};
+        _exit(fixture_save(&new_save) < 0 ? 1 : 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status));
+    assert_true(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 9);
+    return WEXITSTATUS(status) == 9;
+}
+
+static void prepare(char *folder, enum before before, struct saving *before_save) {
+    set_up(folder);
+    *before_save = new_save;
+    before_save->seed = BEFORE_SEED;
+    if (before == NOTHING)
+        return;
+    check_ok(fixture_save(before_save));
+    if (before == DAMAGED) {
+        char path[600];
+        snprintf(path, sizeof path, "%s/manifest.bin", path_of(folder, new_name));
+        assert_int_equal(truncate(path, 100), 0);
+    }
+}
+
+/* The old one is there; of the new step's, the one before or the new one, as a whole; and no other thing. */
+static void check_after(const char *folder, enum before before, const struct saving *before_save, int at) {
+    struct saving old = old_save;
+    check_whole(&old, old_name);
+    check_ok(ot_checkpoint_tidy(folder));
+    check_whole(&old, old_name);
+    const char *names = fixture_names(folder);
+    if (strcmp(names, old_name) == 0) {
+        assert_int_equal(before, NOTHING);
+        return;
+    }
+    assert_string_equal(names, "step-00000100 step-00000120");
+    const char *as_new = fixture_examine(&new_save, path_of(folder, new_name));
+    const char *as_before = fixture_examine(before_save, path_of(folder, new_name));
+    if (as_new && (before == NOTHING || (before == VALID && as_before)))
+        fail_msg("call %d: %s", at, as_new);
+    if (before == DAMAGED && as_new) /* it is still called what it was: no manifest that could be read */
+        assert_non_null(as_before);
+}
+
+static int end_everywhere(enum before before, unsigned calls, unsigned share) {
+    for (int at = 0;; at++) {
+        char *folder = make_folder();
+        struct saving before_save;
+        prepare(folder, before, &before_save);
+        bool struck = end_at(calls, at, share);
+        if (!struck)
+            check_whole(&new_save, new_name);
+        check_after(folder, before, &before_save, at);
+        remove_folder(folder);
+        if (!struck)
+            return at;
+    }
+}
+
+static void test_process_ends_at_every_call(void **state) {
+    (void)state;
+    assert_in_range(end_everywhere(NOTHING, CALL_ALL, 0), 18, 60);
+    assert_in_range(end_everywhere(VALID, CALL_ALL, 0), 24, 60);
+    assert_in_range(end_everywhere(DAMAGED, CALL_ALL, 0), 24, 60);
+}
+
+static void test_process_ends_within_writes(void **state) {
+    (void)state;
+    for (uint64_t round = 0; round < 4; round++) {
+        struct dice dice = {.round = round};
+        end_everywhere(NOTHING, CALL_WRITE | CALL_PWRITE, (unsigned)throw_below(&dice, 101));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_was_put_is_there),
+        cmocka_unit_test(test_nuisances_are_taken_up),
+        cmocka_unit_test(test_order_of_flushes),
+        cmocka_unit_test(test_full_disk),
+        cmocka_unit_test(test_broken_disk),
+        cmocka_unit_test(test_too_little_space_where_none_can_be_reserved),
+        cmocka_unit_test(test_read_only_folder),
+        cmocka_unit_test(test_same_step_again),
+        cmocka_unit_test(test_nothing_is_written_through_links),
+        cmocka_unit_test(test_one_process_saves_a_step),
+        cmocka_unit_test(test_process_ends_at_every_call),
+        cmocka_unit_test(test_process_ends_within_writes),
+    };
+    return cmocka_run_group_tests_name("checkpoint writer", tests, NULL, NULL);
+}
