@@ -1,4 +1,5 @@
-/* Writing a checkpoint: what was put is there, or nothing is; whatever fails, and wherever the process ends. */
+/* Writing a checkpoint: what was put is there, or nothing is: whatever fails, wherever the process
+ * ends. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
