@@ -67,6 +67,14 @@ static int64_t count_chunks(const struct ot_store *store, const struct ot_store_
     return n;
 }
 
+/* What nobody compares and nobody can pin needs none. */
+static bool wants_crcs(const struct ot_store *store) {
+    bool wants = !store->no_verify;
+    for (int i = 0; i < store->n_extents; i++)
+        wants = wants || store->extents[i].n_sides > DEFAULT_SIDES;
+    return wants;
+}
+
 /* Each chunk of each side has one. */
 static int make_crcs(struct ot_store *store) {
     int64_t n = 0;
@@ -163,7 +171,7 @@ static int describe(struct ot_store *store) {
     describe_files(&text, store);
     ot_string_append_format(&text, ", 2 x %s x %d, %s",
                             ot_store_print_size(size, (int64_t)store->chunk_bytes), store->depth,
-                            store->crcs ? "CRC-32" : "not verified");
+                            store->no_verify ? "not verified" : "CRC-32");
     if (text.failed) {
         free(text.text);
         return ot_fail(OT_E_BUDGET, "no memory for the NVMe store");
@@ -193,13 +201,14 @@ static int set_up(struct ot_store *store, const struct ot_store_config *config) 
     store->depth = config->depth ? config->depth : DEFAULT_DEPTH;
     assert(store->chunk_bytes % OT_STORE_ALIGN == 0 && store->depth > 0);
     store->engine = config->engine;
+    store->no_verify = config->no_verify;
     store->arena = config->arena;
     store->arena_bytes = config->arena_bytes;
     store->calls = config->calls ? *config->calls : ot_io_system;
     store->topology = config->topology;
     OT_TRY(lay_out_extents(store, config));
     OT_TRY(make_files(store, config));
-    if (!config->no_verify)
+    if (wants_crcs(store))
         OT_TRY(make_crcs(store));
     OT_TRY(ot_store_start_lane(store, false, &store->read));
     OT_TRY(ot_store_start_lane(store, true, &store->write));

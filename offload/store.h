@@ -11,9 +11,9 @@
  * extent that was never written reads as zeros, without I/O.
  *
  * CHECKS. Every chunk that is written (at most `chunk_bytes`) has a CRC-32, kept in memory, and compared
- * when it is read (no_verify leaves that out). Every completion is looked at: a short transfer is taken up
- * where it ended, EINTR and EAGAIN are tried again for about a second, anything else ends the transfer with
- * a sentence that names file, offset and error.
+ * when it is read. no_verify leaves that out, and where nothing can be pinned the CRC-32 as well. Every
+ * completion is looked at: a short transfer is taken up where it ended, EINTR and EAGAIN are tried again for
+ * about a second, anything else ends the transfer with a sentence that names file, offset and error.
  *
  * ENGINES. `uring`: one io_uring and one thread for each of reading and writing, made in that thread with
  * SINGLE_ISSUER and DEFER_TASKRUN, then with less where the kernel wants less; files registered, and the
@@ -125,11 +125,11 @@ struct ot_store_span {
  * thread, as all of these. */
 struct ot_store_pin ot_store_pin_extent(struct ot_store *store, int extent);
 void ot_store_unpin(struct ot_store *store, struct ot_store_pin pin);
-/* Fills in at most `most` spans and returns how many there are: at most ot_store_max_spans. 0: zeros. Not
- * with no_verify. */
+/* Fills in at most `most` spans and returns how many there are: at most ot_store_max_spans. 0: zeros. */
 int ot_store_find_spans(const struct ot_store *store, struct ot_store_pin pin, struct ot_store_span *spans,
                         int most);
-int ot_store_max_spans(const struct ot_store *store); /* of any extent; 0 with no_verify */
+/* Of any extent. 0: none can be found, with no_verify and no more than two sides each. */
+int ot_store_max_spans(const struct ot_store *store);
 /* What was complete before the call is on the disks when it returns. Errors: OT_E_IO, and from then on
  * always: what the system has lost it reports once. */
 int ot_store_sync(struct ot_store *store);

@@ -118,7 +118,8 @@ struct ot_store {
     struct ot_store_extent *extents;
     struct ot_store_side *sides; /* of all extents */
     pthread_mutex_t sides_lock;  /* which side holds what, and pins: held for moments */
-    uint32_t *crcs;              /* NULL: no checks */
+    uint32_t *crcs;              /* NULL: none are kept */
+    bool no_verify;              /* when reading */
     int max_spans;
     _Atomic(const struct ot_store_file *) failed_sync; /* NULL: none */
     size_t chunk_bytes;
