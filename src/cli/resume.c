@@ -160,21 +160,32 @@ void ot_resume_print(const struct ot_resume *resume) {
         ot_log(OT_LOG_INFO, "        not given, as it was:%s", resume->taken);
 }
 
+/* parent: OUT/checkpoints */
+static bool lies_in(const struct ot_resume *resume, const char *parent) {
+    char from[PATH_MAX];
+    if (!resume->checkpoint)
+        return false;
+    find_parent(ot_checkpoint_dir(resume->checkpoint), from);
+    return is_same_file(from, parent);
+}
+
+int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out) {
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%s/%s", out, checkpoints_name);
+    return lies_in(resume, parent) ? resume->record->log_bytes : 0;
+}
+
 int ot_resume_clear_others(const struct ot_resume *resume, const char *out) {
-    char parent[PATH_MAX], from[PATH_MAX];
+    char parent[PATH_MAX];
     struct ot_checkpoint_list list;
-    bool same_parent = false;
     snprintf(parent, sizeof parent, "%s/%s", out, checkpoints_name);
     if (access(parent, F_OK) < 0)
         return 0;
-    if (resume->checkpoint) {
-        find_parent(ot_checkpoint_dir(resume->checkpoint), from);
-        same_parent = is_same_file(from, parent);
-    }
+    bool is_own = lies_in(resume, parent);
     int rc;
     OT_TRY_GOTO(ot_checkpoint_list_make(parent, &list), rc, out);
     for (int i = 0; i < list.n && rc == 0; i++)
-        if (!same_parent || list.entries[i].step > resume->record->progress.step)
+        if (!is_own || list.entries[i].step > resume->record->progress.step)
             rc = ot_checkpoint_remove(list.entries[i].dir);
     if (rc == 0)
         rc = ot_checkpoint_clear_complete(parent);
