@@ -175,7 +175,7 @@ static void a_directory_without_one_is_refused(void **state) {
 /* The older one is named, and its option goes on from it. */
 static void a_damaged_newest_one_is_not_passed_over(void **state) {
     const struct folder *f = *state;
-    char line[1400], words[1400];
+    char line[1400], words[1500];
     make_checkpoint(f->checkpoints, 80, NULL);
     make_checkpoint(f->checkpoints, 100, NULL);
     make_checkpoint(f->checkpoints, 120, NULL);
@@ -397,8 +397,8 @@ static void records_that_cannot_be_are_refused(void **state) {
 
 /* ---- checking ---- */
 
-static void expect_check(const struct folder *f, const struct ot_run_identity *identity, const char *words,
-                         const char *sentence) {
+static void expect_verdict(const struct folder *f, const struct ot_run_identity *identity, const char *words,
+                           const char *sentence) {
     struct ot_resume resume;
     struct ot_options o;
     char line[256];
@@ -427,20 +427,20 @@ static void another_model_or_other_rows_are_refused(void **state) {
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         identity.model = parse_json(models[i][0]);
-        expect_check(f, &identity, "", models[i][1]);
+        expect_verdict(f, &identity, "", models[i][1]);
         ot_json_free(identity.model);
     }
     identity.model = parse_json(models[0][0]);
     identity.data.rows = 40000;
     identity.data.tokens = 2100000;
-    expect_check(f, &identity, "", "d.jsonl: 40,000 rows of 2,100,000 tokens, and ");
-    expect_check(f, &identity, "", "was trained on 41,000 of 2,121,000; give what it was");
+    expect_verdict(f, &identity, "", "d.jsonl: 40,000 rows of 2,100,000 tokens, and ");
+    expect_verdict(f, &identity, "", "was trained on 41,000 of 2,121,000; give what it was");
     identity.data = rows_print;
     identity.data.crc++;
-    expect_check(f, &identity, "", "other rows than those that ");
+    expect_verdict(f, &identity, "", "other rows than those that ");
     identity.data = rows_print;
     identity.eval_data = rows_print;
-    expect_check(f, &identity, "--eval-data e", "is of a run without --eval-data");
+    expect_verdict(f, &identity, "--eval-data e", "is of a run without --eval-data");
     ot_json_free(identity.model);
 }
 
