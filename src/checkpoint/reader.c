@@ -22,7 +22,7 @@ int ot_checkpoint_fail_damaged(const struct ot_checkpoint *checkpoint, const cha
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return ot_fail(OT_E_INPUT, "%s/%s: damaged: %s; an older checkpoint may do", checkpoint->dir, name, what);
+    return ot_fail(OT_E_INPUT, "%s/%s: damaged: %s" OT_CHECKPOINT_ADVICE, checkpoint->dir, name, what);
 }
 
 int ot_checkpoint_fail_span(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
@@ -39,14 +39,14 @@ int ot_checkpoint_fail_read(const struct ot_checkpoint *checkpoint, const struct
     if (result >= 0)
         return ot_checkpoint_fail_damaged(checkpoint, name, "it was cut at offset %lld", (long long)offset);
     return ot_fail(OT_E_IO,
-                   "%s/%s: cannot read at offset %lld: %s; look for errors of the disk in `dmesg`; an older "
-                   "checkpoint may do",
+                   "%s/%s: cannot read at offset %lld: %s; look for errors of the disk in "
+                   "`dmesg`" OT_CHECKPOINT_ADVICE,
                    checkpoint->dir, name, (long long)offset, strerror((int)-result));
 }
 
 /* Of what the manifest or the record said about itself. */
 static int advise(int rc) {
-    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "%s; an older checkpoint may do", ot_error_text()) : rc;
+    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "%s" OT_CHECKPOINT_ADVICE, ot_error_text()) : rc;
 }
 
 /* ---- files ---- */

@@ -20,6 +20,9 @@
 #include "src/checkpoint/manifest.h"
 #include "src/checkpoint/record.h"
 
+/* How sentences about damage end; whoever knows a better one takes it off. */
+#define OT_CHECKPOINT_ADVICE "; an older checkpoint may do"
+
 struct ot_checkpoint;
 
 /* Errors: OT_E_INPUT (damaged: which file, where, and that an older checkpoint may do), OT_E_IO,
@@ -42,7 +45,7 @@ struct ot_checkpoint_read {
     void (*progress)(void *context, int64_t bytes, int64_t total); /* NULL: none */
     /* Something of the part is damaged or cannot be read; the error record says what. 0 goes on, without the
      * rest of that part. NULL: the first damage ends the read. */
-    int (*damaged)(void *context, const struct ot_part *part, int rc);
+    int (*damaged)(void *context, const struct ot_part *part, int file, int rc);
 };
 /* Errors: OT_E_INPUT (a checksum: file, offset), OT_E_IO, the sink's. */
 int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpoint_read *read);

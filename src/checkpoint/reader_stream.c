@@ -282,7 +282,7 @@ static int take_result(struct stream *s, struct read_io *io, int64_t result) {
                                              (int64_t)was.request.offset + (int64_t)was.moved, result);
     if (rc < 0) {
         piece->is_damaged = true;
-        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, rc) : rc);
+        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, was.request.file, rc) : rc);
     }
     piece->in_flight--;
     return piece->is_cut && piece->in_flight == 0 ? end_piece(s, piece) : 0;

@@ -12,5 +12,7 @@ int ot_command_tokenize(struct ot_options *options);
 int ot_command_probe(struct ot_options *options);
 int ot_command_plan(struct ot_options *options);
 int ot_command_bench(struct ot_options *options);
+int ot_command_verify(struct ot_options *options);
+int ot_command_export(struct ot_options *options);
 
 #endif

@@ -61,6 +61,20 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
          {"offload-train bench tinyllama-1.1b",
           "offload-train bench llama-7b --gpu-mem 12G,24G --tokens-per-step 16k,64k --nvme /mnt/a:200G "
           "--minutes 30 --out bench-7b"}},
+    [OT_COMMAND_VERIFY] =
+        {"verify DIR [options]",
+         "Reads every byte of a checkpoint, of a run's newest one, or of a model directory, and says whether "
+         "it is whole: structure, checksums, shapes, finite values, a row per part of the model. Of a run "
+         "whose newest checkpoint is damaged it finds the newest that is not. Ends with ok, or with what is "
+         "damaged and exit code 3.",
+         {"offload-train verify out/llama-7b-sql",
+          "offload-train verify out/llama-7b-sql/checkpoints/step-00000120 --json"}},
+    [OT_COMMAND_EXPORT] =
+        {"export DIR --out MODEL [options]",
+         "Makes a Hugging Face model directory from a checkpoint, or from a run's newest one: the files that "
+         "the run would have left if it had ended there. Streams, so that it needs little memory and no "
+         "device.",
+         {"offload-train export out/llama-7b-sql --out llama-7b-sql-early"}},
 };
 
 static const char *const exit_codes[] = {

@@ -10,10 +10,11 @@
 
 static int run(struct ot_options *options) {
     static int (*const commands[OT_COMMAND_COUNT])(struct ot_options *) = {
-        [OT_COMMAND_TRAIN] = ot_command_train, [OT_COMMAND_GENERATE] = ot_command_generate,
-        [OT_COMMAND_EVAL] = ot_command_eval,   [OT_COMMAND_TOKENIZE] = ot_command_tokenize,
-        [OT_COMMAND_PROBE] = ot_command_probe, [OT_COMMAND_PLAN] = ot_command_plan,
-        [OT_COMMAND_BENCH] = ot_command_bench,
+        [OT_COMMAND_TRAIN] = ot_command_train,   [OT_COMMAND_GENERATE] = ot_command_generate,
+        [OT_COMMAND_EVAL] = ot_command_eval,     [OT_COMMAND_TOKENIZE] = ot_command_tokenize,
+        [OT_COMMAND_PROBE] = ot_command_probe,   [OT_COMMAND_PLAN] = ot_command_plan,
+        [OT_COMMAND_BENCH] = ot_command_bench,   [OT_COMMAND_VERIFY] = ot_command_verify,
+        [OT_COMMAND_EXPORT] = ot_command_export,
     };
     if (options->help || options->version) {
         if (options->help)

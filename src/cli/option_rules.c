@@ -129,6 +129,15 @@ static int require(const struct ot_options *options, const char *name, const cha
                    command, name, name, example, command);
 }
 
+static int require_dir(const struct ot_options *options) {
+    const char *command = ot_command_name(options->command);
+    return ot_options_given(options, "dir")
+               ? 0
+               : ot_fail(OT_E_USAGE,
+                         "%s needs a directory, such as offload-train %s out/my-run (--help says more)",
+                         command, command);
+}
+
 /* plan --gpu list */
 static bool is_list(const struct ot_options *options) {
     return options->gpu && strcmp(options->gpu, "list") == 0;
@@ -150,6 +159,11 @@ static int check_required(const struct ot_options *options) {
         return is_list(options) ? 0 : require(options, "model", "llama-7b");
     case OT_COMMAND_BENCH:
         return require(options, "model", "tinyllama-1.1b");
+    case OT_COMMAND_VERIFY:
+        return require_dir(options);
+    case OT_COMMAND_EXPORT:
+        OT_TRY(require_dir(options));
+        return require(options, "out", "my-model");
     default:
         return ot_options_given(options, "tokenizer") ? 0 : require(options, "model", "out/my-model");
     }

@@ -1,9 +1,9 @@
 /* The option table, joined from its parts. Order is the order of --help. */
 #include "src/cli/option_table.h"
 
-static const struct ot_option_list *const lists[] = {&ot_options_of_run,    &ot_options_of_machine,
-                                                     &ot_options_of_safety, &ot_options_of_plan,
-                                                     &ot_options_of_text,   &ot_options_of_bench};
+static const struct ot_option_list *const lists[] = {
+    &ot_options_of_run,  &ot_options_of_machine, &ot_options_of_safety, &ot_options_of_plan,
+    &ot_options_of_text, &ot_options_of_bench,   &ot_options_of_check};
 
 const struct ot_option *ot_option_at(int index) {
     if (index < 0)
@@ -32,7 +32,7 @@ const char *ot_option_section_title(enum ot_option_section section) {
 }
 
 const char *ot_command_name(enum ot_command command) {
-    static const char *const names[OT_COMMAND_COUNT] = {"train", "generate", "eval", "tokenize",
-                                                        "probe", "plan",     "bench"};
+    static const char *const names[OT_COMMAND_COUNT] = {"train", "generate", "eval",   "tokenize", "probe",
+                                                        "plan",  "bench",    "verify", "export"};
     return names[command];
 }

@@ -16,6 +16,7 @@ extern const struct ot_option_list ot_options_of_safety;  /* checkpoints and saf
 extern const struct ot_option_list ot_options_of_plan;    /* a machine described, and what a run costs */
 extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
 extern const struct ot_option_list ot_options_of_bench;   /* what bench means otherwise than train */
+extern const struct ot_option_list ot_options_of_check;   /* of verify and export */
 
 #define OT_OPTION_LIST(table)                                                                                \
     { table, (int)(sizeof(table) / sizeof *(table)) }
@@ -30,6 +31,8 @@ enum {
     PROBE = OT_FOR_PROBE,
     PLAN = OT_FOR_PLAN,
     BENCH = OT_FOR_BENCH,
+    VERIFY = OT_FOR_VERIFY,
+    EXPORT = OT_FOR_EXPORT,
     MODELS = TRAIN | GENERATE | EVAL /* what runs a model */
 };
 

@@ -141,13 +141,12 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_REPORT,
      .field = FIELD(json),
-     .help =
-         "Results on stdout as JSON: every line of train as an object, eval, probe and plan as one object, "
-         "tokenize as arrays."},
+     .help = "Results on stdout as JSON: every line of train as an object, eval, probe, plan, verify and "
+             "export as one object, tokenize as arrays."},
     {.name = "quiet",
      .letter = 'q',
      .type = OT_OPTION_FLAG,
-     .commands = MODELS | PROBE | PLAN | BENCH,
+     .commands = MODELS | PROBE | PLAN | BENCH | VERIFY | EXPORT,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_REPORT,
      .field = FIELD(quiet),

@@ -179,7 +179,8 @@ static int take_command(const char *word, enum ot_command *out) {
     const char *nearest = ot_nearest_name(word, names, OT_COMMAND_COUNT);
     return ot_fail(
         OT_E_USAGE, "unknown command '%.60s'; %s%s%s", word, nearest ? "did you mean " : "the commands are ",
-        nearest ? nearest : "train, generate, eval, tokenize, probe, plan and bench", nearest ? "?" : "");
+        nearest ? nearest : "train, generate, eval, tokenize, probe, plan, bench, verify and export",
+        nearest ? "?" : "");
 }
 
 static int take_command_line(int argc, char *const *argv, struct ot_options *out) {
@@ -187,13 +188,14 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
     if (argc > 0 && argv[0][0] != '-')
         OT_TRY(take_command(argv[at++], &out->command));
     bool named = at > 0;
+    bool is_of_files = out->command == OT_COMMAND_VERIFY || out->command == OT_COMMAND_EXPORT;
+    int subject = index_of(out, is_of_files ? "dir" : "model");
     for (; at < argc && !out->help && !out->version; at++) {
-        int model = index_of(out, "model");
         if (argv[at][0] == '-' && argv[at][1]) {
             OT_TRY(take_option(argc, argv, &at, out));
-        } else if (named && out->source[model] != OT_FROM_COMMAND_LINE && argv[at][0]) {
-            out->model = argv[at]; /* offload-train eval DIR */
-            out->source[model] = OT_FROM_COMMAND_LINE;
+        } else if (named && out->source[subject] != OT_FROM_COMMAND_LINE && argv[at][0]) {
+            *(is_of_files ? &out->dir : &out->model) = argv[at]; /* offload-train eval DIR */
+            out->source[subject] = OT_FROM_COMMAND_LINE;
         } else {
             return ot_fail(OT_E_USAGE, "'%.60s' belongs to no option (quote a value that has spaces)",
                            argv[at]);

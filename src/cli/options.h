@@ -28,6 +28,8 @@ enum ot_command {
     OT_COMMAND_PROBE,
     OT_COMMAND_PLAN,
     OT_COMMAND_BENCH,
+    OT_COMMAND_VERIFY,
+    OT_COMMAND_EXPORT,
     OT_COMMAND_COUNT
 };
 const char *ot_command_name(enum ot_command command);
@@ -41,6 +43,8 @@ enum {
     OT_FOR_PROBE = 1 << OT_COMMAND_PROBE,
     OT_FOR_PLAN = 1 << OT_COMMAND_PLAN,
     OT_FOR_BENCH = 1 << OT_COMMAND_BENCH,
+    OT_FOR_VERIFY = 1 << OT_COMMAND_VERIFY,
+    OT_FOR_EXPORT = 1 << OT_COMMAND_EXPORT,
     OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
 };
 
@@ -167,6 +171,7 @@ struct ot_options {
     enum ot_command command;
     bool help, version;
 
+    const char *dir; /* of verify and export: what they are about */
     const char *model, *data, *eval_data, *out, *tokenizer, *config;
     int init;
 

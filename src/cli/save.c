@@ -39,12 +39,15 @@ static int hold_tokenizer(const struct ot_session *s, struct ot_save *out) {
     return 0;
 }
 
-int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
+int ot_save_open_for(struct ot_session *s, const struct ot_json *run, const char *dir, struct ot_save *out) {
     bool own_tokenizer = !s->dir || s->options->tokenizer;
     struct ot_json_writer w = {.indent = 0};
     size_t run_bytes, tokenizer_bytes;
     *out = (struct ot_save){.session = s, .tokenizer_fd = -1};
-    ot_options_put_json(s->options, NULL, &w);
+    if (run)
+        ot_json_put_value(&w, NULL, run);
+    else
+        ot_options_put_json(s->options, NULL, &w);
     OT_TRY(ot_json_writer_take(&w, &out->run_text, &run_bytes));
     out->extra[0] = (struct ot_extra_file){.name = "run.json", .text = out->run_text, .bytes = run_bytes};
     int n = 1;
@@ -60,6 +63,10 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
     if (own_tokenizer)
         out->files.ids = s->ids;
     return ot_model_dir_save_bytes(&out->files, &out->bytes);
+}
+
+int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
+    return ot_save_open_for(s, NULL, dir, out);
 }
 
 void ot_save_close(struct ot_save *save) {

@@ -11,7 +11,7 @@
 #include "src/files/model_dir.h"
 
 struct ot_save {
-    struct ot_session *session; /* with a plan; with an engine at ot_save_write */
+    struct ot_session *session; /* with a model; with an engine at ot_save_write */
     struct ot_model_save files;
     struct ot_extra_file extra[3];
     char *run_text, *tokenizer_text;
@@ -22,6 +22,9 @@ struct ot_save {
 
 /* Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. `out` needs ot_save_close in either case. */
 int ot_save_open(struct ot_session *session, const char *dir, struct ot_save *out);
+/* The same for a model that is not in the session's engine: run is what run.json says. */
+int ot_save_open_for(struct ot_session *session, const struct ot_json *run, const char *dir,
+                     struct ot_save *out);
 void ot_save_close(struct ot_save *save);
 int ot_save_probe(const struct ot_save *save); /* as ot_model_dir_save_probe */
 int ot_save_write(const struct ot_save *save); /* the engine's weights; it is drained */

@@ -154,6 +154,16 @@ int ot_session_open_machine(struct ot_options *options, struct ot_session *out) 
     return ot_session_open_store(out);
 }
 
+int ot_session_open_files(struct ot_options *options, enum ot_dtype dtype, struct ot_session *out) {
+    OT_TRY(open_machine(options, out));
+    OT_TRY(open_model_files(out));
+    OT_TRY(open_tokenizer(out));
+    out->dtype = dtype;
+    if (!out->dir)
+        out->stored = dtype;
+    return 0;
+}
+
 int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out) {
     OT_TRY(open_machine(options, out));
     if (options->tokenizer) {

@@ -72,6 +72,9 @@ int ot_session_open_model(struct ot_options *options, struct ot_session *out);
 /* The same for the machine and its device alone, for a command without a model. Errors: OT_E_DEVICE,
  * OT_E_BUDGET. */
 int ot_session_open_machine(struct ot_options *options, struct ot_session *out);
+/* The same for the small files alone, without a device: what a saved model needs beside its weights. Without
+ * files of a model, dtype is what it is stored as. */
+int ot_session_open_files(struct ot_options *options, enum ot_dtype dtype, struct ot_session *out);
 /* The same for the tokenizer alone; it has no model. */
 int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out);
 /* Of a stuck engine (engine.h) all stays as it is. */

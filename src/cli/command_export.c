@@ -1,0 +1,160 @@
+/* offload-train export: a Hugging Face directory from a checkpoint, as the run would have saved it at that
+ * step. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/checkpoint/reader.h"
+#include "src/cli/command.h"
+#include "src/cli/find_checkpoints.h"
+#include "src/cli/lines.h"
+#include "src/cli/save.h"
+#include "src/cli/units.h"
+
+struct export {
+    struct ot_options *options;
+    struct ot_found found;
+    struct ot_checkpoint *checkpoint;
+    const struct ot_checkpoint_record *record;
+    struct ot_checkpoint_master *master;
+    struct ot_session session;
+    struct ot_save save;
+    int64_t done, total; /* parameters */
+};
+
+static int open_checkpoint(struct export *e) {
+    const char *dir = e->options->dir;
+    OT_TRY(ot_find_checkpoints(dir, &e->found));
+    if (e->found.list.n == 0)
+        return ot_fail(OT_E_INPUT, "%s: a model already: no checkpoint is in it", dir);
+    OT_TRY(ot_checkpoint_open(e->found.list.entries[0].dir, &e->checkpoint));
+    e->record = ot_checkpoint_record(e->checkpoint);
+    return 0;
+}
+
+/* What of the run's options says which files it began with. */
+static void take_options(struct export *e) {
+    struct ot_options *o = e->options;
+    const struct ot_json *run = e->record->options;
+    const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
+    const char *tokenizer = ot_json_string(ot_json_get(run, "tokenizer"), NULL);
+    const char *init = ot_json_string(ot_json_get(run, "init"), NULL);
+    if (!o->model && model)
+        ot_options_choose_text(o, "model", model);
+    if (!o->tokenizer && tokenizer)
+        ot_options_choose_text(o, "tokenizer", tokenizer);
+    if (init && strcmp(init, "random") == 0)
+        ot_options_choose_index(o, "init", OT_CHOICE_INIT_RANDOM);
+}
+
+static int write_config(const struct ot_model_config *config, char **text) {
+    struct ot_config_file file = {.config = *config, .ids = {.bos = -1}};
+    size_t bytes;
+    return ot_model_config_write(&file, text, &bytes);
+}
+
+/* The model that --model names may have changed since, or be another. */
+static int check_config(struct export *e) {
+    struct ot_session *s = &e->session;
+    const char *dir = ot_checkpoint_dir(e->checkpoint);
+    struct ot_config_file recorded;
+    char *now = NULL, *then = NULL, *where = NULL;
+    int rc;
+    OT_TRY_GOTO(ot_string_format(&where, "%s/" OT_RECORD_NAME ": model", dir), rc, out);
+    OT_TRY_GOTO(ot_model_config_parse(e->record->model, where, &recorded), rc, out);
+    OT_TRY_GOTO(write_config(&s->config, &now), rc, out);
+    OT_TRY_GOTO(write_config(&recorded.config, &then), rc, out);
+    if (strcmp(now, then) != 0)
+        rc = ot_fail(OT_E_INPUT, "%s is a checkpoint of another model than --model %s is now", dir,
+                     s->options->model);
+out:
+    free(now);
+    free(then);
+    free(where);
+    return rc;
+}
+
+static int open_model(struct export *e) {
+    struct ot_session *s = &e->session;
+    const struct ot_manifest *manifest = ot_checkpoint_manifest(e->checkpoint);
+    const char *dir = ot_checkpoint_dir(e->checkpoint);
+    bool given = e->options->model != NULL;
+    take_options(e);
+    if (!e->options->model)
+        return ot_fail(OT_E_INPUT, "%s does not say which model it is of; give --model", dir);
+    int rc = ot_session_open_files(e->options, manifest->dtype, s);
+    if (rc == -OT_E_INPUT && !given)
+        return ot_fail(OT_E_INPUT, "%s; if the model of this run is elsewhere now, give --model",
+                       ot_error_text());
+    OT_TRY(rc);
+    OT_TRY(check_config(e));
+    OT_TRY(ot_model_open(&s->config, manifest->dtype, 1, &s->model));
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    bool same = chain->n_slabs == manifest->n_slabs;
+    for (int i = 0; i < chain->n_slabs && same; i++) {
+        same = chain->slabs[i].n_params == manifest->slab_params[i];
+        e->total += chain->slabs[i].n_params;
+    }
+    return same ? 0 : ot_fail(OT_E_INPUT, "%s: its slabs are not those of its model", dir);
+}
+
+static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
+    struct export *e = context;
+    char line[96], done[OT_TEXT_BYTES], total[OT_TEXT_BYTES];
+    OT_TRY(ot_checkpoint_master_get(e->master, slab, first, n, values));
+    e->done += n;
+    snprintf(line, sizeof line, "exporting: %s of %s parameters", ot_text_short((double)e->done, done),
+             ot_text_short((double)e->total, total));
+    if (!e->options->quiet && ot_log_is_terminal())
+        ot_log_set_status(line);
+    return 0;
+}
+
+static int write_model(struct export *e) {
+    OT_TRY(ot_save_open_for(&e->session, e->record->options, e->options->out, &e->save));
+    OT_TRY(ot_checkpoint_master_open(e->checkpoint, &e->master));
+    int rc = ot_model_dir_save(&e->save.files, get_values, e);
+    ot_log_set_status("");
+    return rc;
+}
+
+static int print_result(const struct export *e) {
+    const struct ot_options *o = e->options;
+    int64_t params = ot_model_param_count(&e->session.config);
+    const char *dtype = ot_dtype_name(e->session.stored);
+    if (!o->json) {
+        char count[OT_TEXT_BYTES];
+        printf("%s: step %lld of %lld of %s, %s parameters as %s\n", o->out,
+               (long long)e->record->progress.step, (long long)e->record->steps,
+               ot_checkpoint_dir(e->checkpoint), ot_text_count(params, count), dtype);
+        return 0;
+    }
+    struct ot_json_writer w = {.indent = -1};
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_text(&w, "out", o->out);
+    ot_json_put_text(&w, "checkpoint", ot_checkpoint_dir(e->checkpoint));
+    ot_json_put_int(&w, "step", e->record->progress.step);
+    ot_json_put_int(&w, "steps", e->record->steps);
+    ot_json_put_int(&w, "parameters", params);
+    ot_json_put_text(&w, "dtype", dtype);
+    ot_json_end_object(&w);
+    return ot_lines_print_json(&w);
+}
+
+int ot_command_export(struct ot_options *options) {
+    struct export e = {.options = options};
+    int rc;
+    OT_TRY_GOTO(open_checkpoint(&e), rc, out);
+    OT_TRY_GOTO(open_model(&e), rc, out);
+    OT_TRY_GOTO(write_model(&e), rc, out);
+    rc = print_result(&e);
+out:
+    ot_save_close(&e.save);
+    ot_session_close(&e.session);
+    ot_checkpoint_master_close(e.master);
+    ot_checkpoint_close(e.checkpoint);
+    ot_found_free(&e.found);
+    return rc;
+}

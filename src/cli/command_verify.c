@@ -1,0 +1,106 @@
+/* offload-train verify: whether a checkpoint, a run's newest one, or a model directory is whole. */
+#include <stdio.h>
+
+#include "src/base/error.h"
+#include "src/cli/command.h"
+#include "src/cli/find_checkpoints.h"
+#include "src/cli/lines.h"
+#include "src/cli/verify.h"
+
+struct verification {
+    const struct ot_options *options;
+    struct ot_found found;
+    struct ot_verify model, checkpoint;
+    int n_older;    /* of the older checkpoints that were read: until one of them was whole */
+    bool has_whole; /* the last of those */
+};
+
+static int verify_older(struct verification *v) {
+    const struct ot_checkpoint_list *list = &v->found.list;
+    while (v->checkpoint.n_damages > 0 && !v->has_whole && 1 + v->n_older < list->n) {
+        struct ot_verify older;
+        int rc = ot_verify_checkpoint(list->entries[1 + v->n_older].dir, !v->options->quiet, &older);
+        v->has_whole = rc == 0 && older.n_damages == 0;
+        v->n_older++;
+        ot_verify_free(&older);
+        OT_TRY(rc);
+    }
+    return 0;
+}
+
+static int verify(struct verification *v) {
+    const struct ot_options *o = v->options;
+    if (v->found.is_model)
+        OT_TRY(ot_verify_model(o->dir, !o->quiet, &v->model));
+    if (v->found.list.n > 0)
+        OT_TRY(ot_verify_checkpoint(v->found.list.entries[0].dir, !o->quiet, &v->checkpoint));
+    return verify_older(v);
+}
+
+/* Of those behind the first. */
+static const char *state_of(const struct verification *v, int older) {
+    if (older >= v->n_older)
+        return "not read";
+    return v->has_whole && older == v->n_older - 1 ? "ok" : "damaged";
+}
+
+static void print(const struct verification *v) {
+    const struct ot_checkpoint_list *list = &v->found.list;
+    if (v->found.is_model)
+        ot_verify_print(&v->model, stdout);
+    if (list->n > 0)
+        ot_verify_print(&v->checkpoint, stdout);
+    for (int i = 1; i < list->n; i++)
+        printf("older checkpoint %s: %s\n", list->entries[i].dir, state_of(v, i - 1));
+    printf("%s\n", v->model.n_damages + v->checkpoint.n_damages == 0 ? "ok" : "damaged");
+}
+
+static int print_json(const struct verification *v) {
+    const struct ot_checkpoint_list *list = &v->found.list;
+    struct ot_json_writer w = {.indent = -1};
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_bool(&w, "ok", v->model.n_damages + v->checkpoint.n_damages == 0);
+    if (v->found.is_model)
+        ot_verify_put_json(&v->model, "model", &w);
+    if (list->n > 0)
+        ot_verify_put_json(&v->checkpoint, "checkpoint", &w);
+    ot_json_begin_array(&w, "older");
+    for (int i = 1; i < list->n; i++) {
+        ot_json_begin_object(&w, NULL);
+        ot_json_put_text(&w, "dir", list->entries[i].dir);
+        ot_json_put_text(&w, "state", state_of(v, i - 1));
+        ot_json_end_object(&w);
+    }
+    ot_json_end_array(&w);
+    ot_json_end_object(&w);
+    return ot_lines_print_json(&w);
+}
+
+static int conclude(const struct verification *v) {
+    if (v->checkpoint.n_damages > 0) {
+        bool has_older = v->found.list.n > 1;
+        return ot_fail(OT_E_INPUT, "%s; %s%s", v->checkpoint.damages[0],
+                       v->has_whole ? v->found.list.entries[v->n_older].dir
+                       : has_older  ? "no older checkpoint is whole"
+                                    : "there is no older checkpoint",
+                       v->has_whole ? " is whole" : "");
+    }
+    return v->model.n_damages > 0 ? ot_fail(OT_E_INPUT, "%s", v->model.damages[0]) : 0;
+}
+
+int ot_command_verify(struct ot_options *options) {
+    struct verification v = {.options = options};
+    int rc;
+    OT_TRY_GOTO(ot_find_checkpoints(options->dir, &v.found), rc, out);
+    OT_TRY_GOTO(verify(&v), rc, out);
+    if (options->json)
+        OT_TRY_GOTO(print_json(&v), rc, out);
+    else
+        print(&v);
+    rc = conclude(&v);
+out:
+    ot_verify_free(&v.model);
+    ot_verify_free(&v.checkpoint);
+    ot_found_free(&v.found);
+    return rc;
+}

@@ -1,0 +1,178 @@
+#include "src/cli/verify.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/block.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/checkpoint/reader.h"
+#include "src/cli/units.h"
+
+/* ---- gathering ---- */
+
+int ot_verify_open(struct ot_verify *verify, const char *dir, bool is_checkpoint) {
+    *verify = (struct ot_verify){.dir = strdup(dir), .is_checkpoint = is_checkpoint};
+    return verify->dir ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory", dir);
+}
+
+int ot_verify_add_slabs(struct ot_verify *verify, const struct ot_model *model) {
+    const struct ot_chain *chain = ot_model_chain(model);
+    verify->slabs = calloc((size_t)chain->n_slabs, sizeof *verify->slabs);
+    if (!verify->slabs)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for a table of %d slabs", verify->dir, chain->n_slabs);
+    verify->n_slabs = chain->n_slabs;
+    for (int i = 0; i < chain->n_slabs; i++)
+        snprintf(verify->slabs[i].name, sizeof verify->slabs[i].name, "%s", chain->slabs[i].name);
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *tensor = ot_model_tensor(model, i);
+        verify->slabs[tensor->slab].params += tensor->rows * tensor->cols;
+    }
+    return 0;
+}
+
+int ot_verify_note(struct ot_verify *verify, int rc) {
+    static const char advice[] = OT_CHECKPOINT_ADVICE; /* verify itself says which one */
+    if (rc != -OT_E_INPUT && rc != -OT_E_IO)
+        return rc;
+    if (verify->n_damages < OT_VERIFY_KEPT_DAMAGES) {
+        char *text = strdup(ot_error_text());
+        if (!text)
+            return ot_fail(OT_E_BUDGET, "%s: no memory to say what is damaged", verify->dir);
+        size_t bytes = strlen(text);
+        if (bytes >= sizeof advice && strcmp(text + bytes - (sizeof advice - 1), advice) == 0)
+            text[bytes - (sizeof advice - 1)] = '\0';
+        verify->damages[verify->n_damages] = text;
+    }
+    verify->n_damages++;
+    return 0;
+}
+
+void ot_verify_show_progress(const struct ot_verify *verify, int64_t done, int64_t total) {
+    char line[128], now[OT_TEXT_BYTES], all[OT_TEXT_BYTES];
+    if (!ot_log_is_terminal())
+        return;
+    snprintf(line, sizeof line, "reading the %s: %s of %s", verify->is_checkpoint ? "checkpoint" : "model",
+             ot_text_bytes(done, now), ot_text_bytes(total, all));
+    ot_log_set_status(done < total ? line : "");
+}
+
+const char *ot_verify_tensor(const struct ot_model *model, int slab, int64_t index) {
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *tensor = ot_model_tensor(model, i);
+        if (tensor->slab == slab && index >= tensor->first &&
+            index < tensor->first + tensor->rows * tensor->cols)
+            return tensor->name;
+    }
+    return "padding";
+}
+
+void ot_verify_free(struct ot_verify *verify) {
+    for (int i = 0; i < OT_VERIFY_KEPT_DAMAGES; i++)
+        free(verify->damages[i]);
+    for (int i = 0; i < verify->n_files; i++)
+        free(verify->files[i].name);
+    free(verify->files);
+    free(verify->slabs);
+    free(verify->dir);
+    *verify = (struct ot_verify){0};
+}
+
+/* ---- for people ---- */
+
+static const char *state_of(bool damaged) {
+    return damaged ? "damaged" : "ok";
+}
+
+static void print_slabs(const struct ot_verify *verify, FILE *out) {
+    char params[OT_TEXT_BYTES], bytes[OT_TEXT_BYTES];
+    int64_t all_params = 0, all_bytes = 0;
+    fprintf(out, "  %-20s %16s %14s", "slab", "parameters", "max |weight|");
+    if (verify->is_checkpoint)
+        fprintf(out, " %12s %12s %18s", "max |m|", "max v", "bytes");
+    fprintf(out, "\n");
+    for (int i = 0; i < verify->n_slabs; i++) {
+        const struct ot_verify_slab *slab = &verify->slabs[i];
+        all_params += slab->params;
+        all_bytes += slab->bytes;
+        fprintf(out, "  %-20s %16s %14.4g", slab->name, ot_text_count(slab->params, params),
+                slab->most_weight);
+        if (verify->is_checkpoint)
+            fprintf(out, " %12.4g %12.4g %18s", slab->most_m, slab->most_v,
+                    ot_text_count(slab->bytes, bytes));
+        fprintf(out, "  %s\n", state_of(slab->damaged));
+    }
+    fprintf(out, "  %-20s %16s", "total", ot_text_count(all_params, params));
+    if (verify->is_checkpoint)
+        fprintf(out, " %14s %12s %12s %18s", "", "", "", ot_text_count(all_bytes, bytes));
+    fprintf(out, "\n");
+}
+
+static void print_files(const struct ot_verify *verify, FILE *out) {
+    char bytes[OT_TEXT_BYTES];
+    int64_t all = 0;
+    fprintf(out, "  %-78s %18s\n", "file", "bytes");
+    for (int i = 0; i < verify->n_files; i++) {
+        const struct ot_verify_file *file = &verify->files[i];
+        all += file->bytes;
+        fprintf(out, "  %-78s %18s  %s\n", file->name, ot_text_count(file->bytes, bytes),
+                state_of(file->damaged));
+    }
+    fprintf(out, "  %-78s %18s\n", "total", ot_text_count(all, bytes));
+}
+
+void ot_verify_print(const struct ot_verify *verify, FILE *out) {
+    fprintf(out, "%s %s%s%s\n", verify->is_checkpoint ? "checkpoint" : "model", verify->dir,
+            *verify->what ? ": " : "", verify->what);
+    if (verify->n_slabs)
+        print_slabs(verify, out);
+    if (verify->n_files)
+        print_files(verify, out);
+    for (int64_t i = 0; i < verify->n_damages && i < OT_VERIFY_KEPT_DAMAGES; i++)
+        fprintf(out, "  damaged: %s\n", verify->damages[i]);
+    if (verify->n_damages > OT_VERIFY_KEPT_DAMAGES)
+        fprintf(out, "  and %lld more\n", (long long)verify->n_damages - OT_VERIFY_KEPT_DAMAGES);
+}
+
+/* ---- as JSON ---- */
+
+static void put_slab(const struct ot_verify *verify, const struct ot_verify_slab *slab,
+                     struct ot_json_writer *w) {
+    ot_json_begin_object(w, NULL);
+    ot_json_put_text(w, "name", slab->name);
+    ot_json_put_int(w, "parameters", slab->params);
+    ot_json_put_bool(w, "ok", !slab->damaged);
+    ot_json_put_real(w, "max_weight", slab->most_weight);
+    if (verify->is_checkpoint) {
+        ot_json_put_int(w, "bytes", slab->bytes);
+        ot_json_put_real(w, "max_m", slab->most_m);
+        ot_json_put_real(w, "max_v", slab->most_v);
+    }
+    ot_json_end_object(w);
+}
+
+void ot_verify_put_json(const struct ot_verify *verify, const char *key, struct ot_json_writer *w) {
+    ot_json_begin_object(w, key);
+    ot_json_put_text(w, "dir", verify->dir);
+    ot_json_put_bool(w, "ok", verify->n_damages == 0);
+    ot_json_put_text(w, "what", verify->what);
+    ot_json_begin_array(w, "slabs");
+    for (int i = 0; i < verify->n_slabs; i++)
+        put_slab(verify, &verify->slabs[i], w);
+    ot_json_end_array(w);
+    ot_json_begin_array(w, "files");
+    for (int i = 0; i < verify->n_files; i++) {
+        ot_json_begin_object(w, NULL);
+        ot_json_put_text(w, "name", verify->files[i].name);
+        ot_json_put_int(w, "bytes", verify->files[i].bytes);
+        ot_json_put_bool(w, "ok", !verify->files[i].damaged);
+        ot_json_end_object(w);
+    }
+    ot_json_end_array(w);
+    ot_json_put_int(w, "damages", verify->n_damages);
+    ot_json_begin_array(w, "damaged");
+    for (int64_t i = 0; i < verify->n_damages && i < OT_VERIFY_KEPT_DAMAGES; i++)
+        ot_json_put_text(w, NULL, verify->damages[i]);
+    ot_json_end_array(w);
+    ot_json_end_object(w);
+}

@@ -1,0 +1,151 @@
+#include "tests/checkpoint/made.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "offload/crc32.h"
+#include "offload/layout.h"
+#include "src/checkpoint/record.h"
+#include "tests/support/damage.h"
+
+static const int64_t slab_params[MADE_SLABS] = {19 * OT_SLAB_ALIGN_PARAMS, 301 * OT_SLAB_ALIGN_PARAMS,
+                                                5 * OT_SLAB_ALIGN_PARAMS};
+
+uint32_t made_bits(enum made_kind kind, int slab, int64_t index) {
+    if (slab == MADE_ZERO_SLAB && kind != MADE_WEIGHTS)
+        return 0;
+    uint64_t x =
+        ((uint64_t)index * 4 + kind + 1) * 0x9e3779b97f4a7c15u + (uint64_t)slab * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 29)) * 0x94d049bb133111ebu;
+    return (uint32_t)(x >> 32);
+}
+
+/* Puts them, or compares them: memory is advanced behind the array. */
+static char *do_array(char *memory, size_t width, enum made_kind kind, const struct ot_part *part, bool put) {
+    for (int64_t i = 0; i < part->n && width; i++, memory += width) {
+        uint32_t bits = made_bits(kind, part->slab, part->first + i);
+        if (put)
+            memcpy(memory, &bits, width);
+        else if (memcmp(memory, &bits, width) != 0)
+            fail_msg("array %d of slab %d is wrong at parameter %lld", (int)kind, part->slab,
+                     (long long)(part->first + i));
+    }
+    return memory;
+}
+
+static void do_part(enum ot_dtype dtype, const struct ot_part *part, char *memory, bool put) {
+    if (part->has_state) {
+        memory = do_array(memory, sizeof(float), MADE_M, part, put);
+        memory = do_array(memory, sizeof(float), MADE_V, part, put);
+        memory = do_array(memory, ot_state_rest_bytes(dtype), MADE_REST, part, put);
+    }
+    if (part->has_weights)
+        do_array(memory, ot_dtype_bytes(dtype), MADE_WEIGHTS, part, put);
+}
+
+void check_part(const struct made *made, const struct ot_part *part, const void *memory) {
+    do_part(made->manifest.dtype, part, (char *)(uintptr_t)memory, false);
+}
+
+struct writing {
+    struct made *made;
+    struct dice dice;
+    int fds[MADE_FILES];
+    int64_t end[MADE_FILES];
+};
+
+static void write_span(struct writing *w, int file, const char *bytes, int64_t n) {
+    struct ot_manifest *m = &w->made->manifest;
+    struct ot_store_span span = {file, w->end[file], n, ot_crc32(0, bytes, (size_t)n)};
+    assert_int_equal(pwrite(w->fds[file], bytes, (size_t)n, (off_t)span.offset), n);
+    m->spans = realloc(m->spans, (size_t)(m->n_spans + 1) * sizeof *m->spans);
+    m->spans[m->n_spans++] = span;
+    w->end[file] += n;
+}
+
+/* on_disks: in short spans, in turns, with gaps between them. */
+static void add_part(struct writing *w, struct ot_part part, bool zeros, bool on_disks) {
+    struct ot_manifest *m = &w->made->manifest;
+    int64_t bytes = (int64_t)ot_part_bytes(m->dtype, &part), at = 0;
+    struct ot_manifest_part added = {.part = part, .first_span = m->n_spans};
+    assert_int_equal(bytes % OT_STORE_ALIGN, 0);
+    do_part(m->dtype, &part, w->made->part, true);
+    while (!zeros && at < bytes) {
+        int64_t n = bytes - at, most = (1 + (int64_t)throw_below(&w->dice, 60)) * OT_STORE_ALIGN;
+        int file = on_disks ? 1 + (int)throw_below(&w->dice, 2) : 0;
+        n = on_disks && n > most ? most : n;
+        write_span(w, file, w->made->part + at, n);
+        w->end[file] += on_disks ? (int64_t)throw_below(&w->dice, 3) * OT_STORE_ALIGN : 0;
+        at += n;
+    }
+    added.n_spans = (int)(m->n_spans - added.first_span);
+    m->parts = realloc(m->parts, (size_t)(m->n_parts + 1) * sizeof *m->parts);
+    m->parts[m->n_parts++] = added;
+}
+
+static void add_slab(struct writing *w, int slab) {
+    int64_t n = slab_params[slab], step = (slab == 1 ? 64 : 7) * OT_SLAB_ALIGN_PARAMS;
+    bool apart = slab > 0;
+    if (apart)
+        add_part(w, (struct ot_part){slab, 0, n, true, false}, slab == MADE_ZERO_SLAB, true);
+    for (int64_t first = 0; first < n; first += step)
+        add_part(w, (struct ot_part){slab, first, n - first < step ? n - first : step, !apart, true}, false,
+                 slab == 1);
+}
+
+static void write_record(struct made *made) {
+    struct ot_checkpoint_record record = {.progress = {120, 119, 1.0f, 0}, .steps = 500};
+    char *text;
+    size_t bytes;
+    check_ok(ot_checkpoint_record_encode(&record, &text, &bytes));
+    write_file(made->folder, OT_RECORD_NAME, text, bytes);
+    made->manifest.record_bytes = (int64_t)bytes;
+    made->manifest.record_crc = ot_crc32(0, text, bytes);
+    free(text);
+}
+
+void write_manifest(struct made *made) {
+    unsigned char *bytes;
+    size_t n;
+    check_ok(ot_manifest_encode(&made->manifest, &bytes, &n));
+    write_file(made->folder, OT_MANIFEST_NAME, bytes, n);
+    free(bytes);
+}
+
+void make_checkpoint(struct made *made, enum ot_dtype dtype) {
+    static const char *const names[MADE_FILES] = {OT_STATE_NAME, "nvme-0.store", "nvme-1.store"};
+    char path[512];
+    *made = (struct made){.folder = make_folder(), .part = malloc((size_t)slab_params[1] * 14)};
+    struct ot_manifest *m = &made->manifest;
+    struct writing w = {.made = made};
+    m->dtype = dtype;
+    m->n_slabs = MADE_SLABS;
+    m->slab_params = malloc(sizeof slab_params);
+    memcpy(m->slab_params, slab_params, sizeof slab_params);
+    m->n_files = MADE_FILES;
+    m->files = calloc(MADE_FILES, sizeof *m->files);
+    for (int i = 0; i < MADE_FILES; i++) {
+        m->files[i].name = strdup(names[i]);
+        snprintf(path, sizeof path, "%s/%s", made->folder, names[i]);
+        w.fds[i] = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        assert_true(w.fds[i] >= 0);
+    }
+    for (int slab = MADE_SLABS - 1; slab >= 0; slab--)
+        add_slab(&w, slab);
+    for (int i = 0; i < MADE_FILES; i++) {
+        m->files[i].bytes = w.end[i];
+        assert_int_equal(ftruncate(w.fds[i], (off_t)w.end[i]), 0);
+        close(w.fds[i]);
+    }
+    write_record(made);
+    write_manifest(made);
+}
+
+void remove_made(struct made *made) {
+    ot_manifest_free(&made->manifest);
+    free(made->part);
+    remove_folder(made->folder);
+}
