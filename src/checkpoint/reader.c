@@ -22,7 +22,7 @@ int ot_checkpoint_fail_damaged(const struct ot_checkpoint *checkpoint, const cha
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
-    return ot_fail(OT_E_INPUT, "%s/%s: damaged: %s" OT_CHECKPOINT_ADVICE, checkpoint->dir, name, what);
+    return ot_fail(OT_E_INPUT, "%s/%s: damaged: %s", checkpoint->dir, name, what);
 }
 
 int ot_checkpoint_fail_span(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
@@ -40,13 +40,8 @@ int ot_checkpoint_fail_read(const struct ot_checkpoint *checkpoint, const struct
         return ot_checkpoint_fail_damaged(checkpoint, name, "it was cut at offset %lld", (long long)offset);
     return ot_fail(OT_E_IO,
                    "%s/%s: cannot read at offset %lld: %s; look for errors of the disk in "
-                   "`dmesg`" OT_CHECKPOINT_ADVICE,
+                   "`dmesg`",
                    checkpoint->dir, name, (long long)offset, strerror((int)-result));
-}
-
-/* Of what the manifest or the record said about itself. */
-static int advise(int rc) {
-    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "%s" OT_CHECKPOINT_ADVICE, ot_error_text()) : rc;
 }
 
 /* ---- files ---- */
@@ -118,7 +113,7 @@ static int take_manifest(struct ot_checkpoint *c, int dir_fd) {
                        c->dir);
     OT_TRY_GOTO(read_small(c, dir_fd, OT_MANIFEST_NAME, -1, OT_MANIFEST_MAX_BYTES, &text, &bytes), rc, out);
     OT_TRY_GOTO(ot_string_format(&where, "%s/" OT_MANIFEST_NAME, c->dir), rc, out);
-    rc = advise(ot_manifest_decode((const unsigned char *)text, (size_t)bytes, where, &c->manifest));
+    rc = ot_manifest_decode((const unsigned char *)text, (size_t)bytes, where, &c->manifest);
 out:
     free(where);
     free(text);
@@ -139,7 +134,7 @@ static int take_record(struct ot_checkpoint *c, int dir_fd) {
         goto out;
     }
     OT_TRY_GOTO(ot_string_format(&where, "%s/" OT_RECORD_NAME, c->dir), rc, out);
-    rc = advise(ot_checkpoint_record_decode(text, (size_t)bytes, where, &c->record));
+    rc = ot_checkpoint_record_decode(text, (size_t)bytes, where, &c->record);
 out:
     free(where);
     free(text);

@@ -20,12 +20,9 @@
 #include "src/checkpoint/manifest.h"
 #include "src/checkpoint/record.h"
 
-/* How sentences about damage end; whoever knows a better one takes it off. */
-#define OT_CHECKPOINT_ADVICE "; an older checkpoint may do"
-
 struct ot_checkpoint;
 
-/* Errors: OT_E_INPUT (damaged: which file, where, and that an older checkpoint may do), OT_E_IO,
+/* Errors: OT_E_INPUT (damaged: which file, and where; which older one may do is the caller's to say), OT_E_IO,
  * OT_E_BUDGET. */
 int ot_checkpoint_open(const char *dir, struct ot_checkpoint **out);
 void ot_checkpoint_close(struct ot_checkpoint *checkpoint); /* NULL is fine */

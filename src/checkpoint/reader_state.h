@@ -14,7 +14,7 @@ struct ot_checkpoint {
     int64_t bytes;       /* of all spans */
 };
 
-/* Fails with OT_E_INPUT: "DIR/NAME: damaged: ...; an older checkpoint may do". */
+/* Fails with OT_E_INPUT: "DIR/NAME: damaged: ...". */
 int ot_checkpoint_fail_damaged(const struct ot_checkpoint *checkpoint, const char *name, const char *format,
                                ...) __attribute__((format(printf, 3, 4), cold));
 /* The same for bytes of a span; crc: what they have. */

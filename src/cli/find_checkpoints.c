@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "src/base/error.h"
+#include "src/base/strings.h"
 #include "src/checkpoint/manifest.h"
 
 static bool has(const char *dir, const char *name) {

@@ -6,7 +6,6 @@
 #include "offload/block.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/checkpoint/reader.h"
 #include "src/cli/units.h"
 
 /* ---- gathering ---- */
@@ -32,16 +31,12 @@ int ot_verify_add_slabs(struct ot_verify *verify, const struct ot_model *model) 
 }
 
 int ot_verify_note(struct ot_verify *verify, int rc) {
-    static const char advice[] = OT_CHECKPOINT_ADVICE; /* verify itself says which one */
     if (rc != -OT_E_INPUT && rc != -OT_E_IO)
         return rc;
     if (verify->n_damages < OT_VERIFY_KEPT_DAMAGES) {
         char *text = strdup(ot_error_text());
         if (!text)
             return ot_fail(OT_E_BUDGET, "%s: no memory to say what is damaged", verify->dir);
-        size_t bytes = strlen(text);
-        if (bytes >= sizeof advice && strcmp(text + bytes - (sizeof advice - 1), advice) == 0)
-            text[bytes - (sizeof advice - 1)] = '\0';
         verify->damages[verify->n_damages] = text;
     }
     verify->n_damages++;

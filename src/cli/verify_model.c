@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "offload/block.h"
 #include "src/base/error.h"
 #include "src/cli/units.h"
 #include "src/cli/verify.h"

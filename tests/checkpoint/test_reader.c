@@ -238,7 +238,6 @@ static void test_every_byte_of_manifest_and_record_counts(void **state) {
         for (int64_t at = 0; at < file_bytes(&made, names[i]); at++) {
             flip(&made, names[i], at);
             check_open_fails(&made, names[i]);
-            assert_non_null(strstr(ot_error_text(), "an older checkpoint may do"));
             flip(&made, names[i], at);
         }
     remove_made(&made);
@@ -269,7 +268,6 @@ static void test_every_byte_of_the_state_counts(void **state) {
         begin(&d, &made, way->engine, 3);
         d.read.sink = take_whole_parts;
         check_fails(ot_checkpoint_read(d.checkpoint, &d.read), OT_E_INPUT, where);
-        assert_non_null(strstr(ot_error_text(), "an older checkpoint may do"));
         end(&d);
         begin(&d, &made, way->engine, 3); /* and going on: all the rest is read */
         d.read.sink = take_whole_parts;
