@@ -103,7 +103,7 @@ static int refuse_unknown(const char *dashes, const char *name, enum ot_command 
 static int check_command(const struct ot_option *option, const char *spelled, enum ot_command command) {
     if (option->commands & (1u << command))
         return 0;
-    char names[64] = "";
+    char names[96] = "";
     unsigned commands = 0;
     const struct ot_option *other;
     for (int i = 0; (other = ot_option_at(i)); i++)
