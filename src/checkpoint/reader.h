@@ -22,8 +22,8 @@
 
 struct ot_checkpoint;
 
-/* Errors: OT_E_INPUT (damaged: which file, and where; which older one may do is the caller's to say), OT_E_IO,
- * OT_E_BUDGET. */
+/* Errors: OT_E_INPUT (damaged: which file, and where; which older one is whole is the caller's to say),
+ * OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_open(const char *dir, struct ot_checkpoint **out);
 void ot_checkpoint_close(struct ot_checkpoint *checkpoint); /* NULL is fine */
 const char *ot_checkpoint_dir(const struct ot_checkpoint *checkpoint);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/cli/command.h"
 #include "src/cli/find_checkpoints.h"
 #include "src/cli/lines.h"
@@ -92,7 +93,10 @@ int ot_command_verify(struct ot_options *options) {
     struct verification v = {.options = options};
     int rc;
     OT_TRY_GOTO(ot_find_checkpoints(options->dir, &v.found), rc, out);
-    OT_TRY_GOTO(verify(&v), rc, out);
+    rc = verify(&v);
+    ot_log_set_status("");
+    if (rc < 0)
+        goto out;
     if (options->json)
         OT_TRY_GOTO(print_json(&v), rc, out);
     else

@@ -44,11 +44,11 @@ int ot_verify_note(struct ot_verify *verify, int rc) {
 }
 
 void ot_verify_show_progress(const struct ot_verify *verify, int64_t done, int64_t total) {
-    char line[128], now[OT_TEXT_BYTES], all[OT_TEXT_BYTES];
+    char line[OT_ERROR_TEXT_BYTES];
     if (!ot_log_is_terminal())
         return;
-    snprintf(line, sizeof line, "reading the %s: %s of %s", verify->is_checkpoint ? "checkpoint" : "model",
-             ot_text_bytes(done, now), ot_text_bytes(total, all));
+    snprintf(line, sizeof line, "reading %s: %.0f %%", verify->dir,
+             100.0 * (double)done / (double)(total + !total));
     ot_log_set_status(done < total ? line : "");
 }
 
@@ -75,8 +75,9 @@ void ot_verify_free(struct ot_verify *verify) {
 
 /* ---- for people ---- */
 
-static const char *state_of(bool damaged) {
-    return damaged ? "damaged" : "ok";
+static const char *state_of(const struct ot_verify_slab *slab) {
+    static const char *const names[] = {"not read", "ok", "damaged"};
+    return names[slab->state];
 }
 
 static void print_slabs(const struct ot_verify *verify, FILE *out) {
@@ -95,7 +96,7 @@ static void print_slabs(const struct ot_verify *verify, FILE *out) {
         if (verify->is_checkpoint)
             fprintf(out, " %12.4g %12.4g %18s", slab->most_m, slab->most_v,
                     ot_text_count(slab->bytes, bytes));
-        fprintf(out, "  %s\n", state_of(slab->damaged));
+        fprintf(out, "  %s\n", state_of(slab));
     }
     fprintf(out, "  %-20s %16s", "total", ot_text_count(all_params, params));
     if (verify->is_checkpoint)
@@ -111,7 +112,7 @@ static void print_files(const struct ot_verify *verify, FILE *out) {
         const struct ot_verify_file *file = &verify->files[i];
         all += file->bytes;
         fprintf(out, "  %-78s %18s  %s\n", file->name, ot_text_count(file->bytes, bytes),
-                state_of(file->damaged));
+                file->damaged ? "damaged" : "ok");
     }
     fprintf(out, "  %-78s %18s\n", "total", ot_text_count(all, bytes));
 }
@@ -136,7 +137,7 @@ static void put_slab(const struct ot_verify *verify, const struct ot_verify_slab
     ot_json_begin_object(w, NULL);
     ot_json_put_text(w, "name", slab->name);
     ot_json_put_int(w, "parameters", slab->params);
-    ot_json_put_bool(w, "ok", !slab->damaged);
+    ot_json_put_text(w, "state", state_of(slab));
     ot_json_put_real(w, "max_weight", slab->most_weight);
     if (verify->is_checkpoint) {
         ot_json_put_int(w, "bytes", slab->bytes);
@@ -144,6 +145,18 @@ static void put_slab(const struct ot_verify *verify, const struct ot_verify_slab
         ot_json_put_real(w, "max_v", slab->most_v);
     }
     ot_json_end_object(w);
+}
+
+static void put_files(const struct ot_verify *verify, struct ot_json_writer *w) {
+    ot_json_begin_array(w, "files");
+    for (int i = 0; i < verify->n_files; i++) {
+        ot_json_begin_object(w, NULL);
+        ot_json_put_text(w, "name", verify->files[i].name);
+        ot_json_put_int(w, "bytes", verify->files[i].bytes);
+        ot_json_put_bool(w, "ok", !verify->files[i].damaged);
+        ot_json_end_object(w);
+    }
+    ot_json_end_array(w);
 }
 
 void ot_verify_put_json(const struct ot_verify *verify, const char *key, struct ot_json_writer *w) {
@@ -155,15 +168,8 @@ void ot_verify_put_json(const struct ot_verify *verify, const char *key, struct 
     for (int i = 0; i < verify->n_slabs; i++)
         put_slab(verify, &verify->slabs[i], w);
     ot_json_end_array(w);
-    ot_json_begin_array(w, "files");
-    for (int i = 0; i < verify->n_files; i++) {
-        ot_json_begin_object(w, NULL);
-        ot_json_put_text(w, "name", verify->files[i].name);
-        ot_json_put_int(w, "bytes", verify->files[i].bytes);
-        ot_json_put_bool(w, "ok", !verify->files[i].damaged);
-        ot_json_end_object(w);
-    }
-    ot_json_end_array(w);
+    if (verify->is_checkpoint)
+        put_files(verify, w);
     ot_json_put_int(w, "damages", verify->n_damages);
     ot_json_begin_array(w, "damaged");
     for (int64_t i = 0; i < verify->n_damages && i < OT_VERIFY_KEPT_DAMAGES; i++)

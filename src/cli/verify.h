@@ -18,12 +18,14 @@
 
 enum { OT_VERIFY_KEPT_DAMAGES = 12 };
 
+enum ot_verify_state { OT_VERIFY_NOT_READ, OT_VERIFY_OK, OT_VERIFY_DAMAGED };
+
 struct ot_verify_slab {
     char name[32];
     int64_t params;                     /* in tensors; bytes have the padding, too */
     int64_t bytes;                      /* of a checkpoint */
     double most_weight, most_m, most_v; /* largest magnitudes of what could be read */
-    bool damaged;
+    enum ot_verify_state state;
 };
 struct ot_verify_file {
     char *name;
@@ -58,6 +60,7 @@ int ot_verify_open(struct ot_verify *verify, const char *dir, bool is_checkpoint
 int ot_verify_add_slabs(struct ot_verify *verify, const struct ot_model *model);
 /* Keeps this thread's sentence where rc says that a file is damaged or unreadable; then 0, else rc. */
 int ot_verify_note(struct ot_verify *verify, int rc);
+/* done, total: bytes of a checkpoint, values of a model. */
 void ot_verify_show_progress(const struct ot_verify *verify, int64_t done, int64_t total);
 /* The tensor that has a parameter of a slab, for sentences; "padding" where none has. */
 const char *ot_verify_tensor(const struct ot_model *model, int slab, int64_t index);

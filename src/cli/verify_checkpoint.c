@@ -67,7 +67,7 @@ static int check_values(struct check *c, const struct ot_part *part, const char 
     }
     int64_t index = part->first + find_bad(dtype, values, part->n, is_v);
     struct ot_verify_slab *slab = &c->verify->slabs[part->slab];
-    slab->damaged = true;
+    slab->state = OT_VERIFY_DAMAGED;
     return ot_verify_note(c->verify, ot_fail(OT_E_INPUT, "%s: %s: the %s of parameter %lld (%s) is %s",
                                              c->verify->dir, slab->name, what, (long long)index,
                                              ot_verify_tensor(c->model, part->slab, index),
@@ -93,7 +93,7 @@ static int check_part(void *context, const struct ot_part *part, const void *mem
 
 static int note_damage(void *context, const struct ot_part *part, int file, int rc) {
     struct check *c = context;
-    c->verify->slabs[part->slab].damaged = true;
+    c->verify->slabs[part->slab].state = OT_VERIFY_DAMAGED;
     c->verify->files[file].damaged = true;
     return ot_verify_note(c->verify, rc);
 }
@@ -158,6 +158,9 @@ static int read_parts(struct check *c) {
     if (!read.memory)
         return ot_fail(OT_E_BUDGET, "%s: no memory for %zu bytes of it", c->verify->dir, bytes);
     int rc = ot_checkpoint_read(c->checkpoint, &read);
+    for (int i = 0; i < c->verify->n_slabs && rc == 0; i++)
+        if (c->verify->slabs[i].state == OT_VERIFY_NOT_READ)
+            c->verify->slabs[i].state = OT_VERIFY_OK;
     free(read.memory);
     return rc;
 }

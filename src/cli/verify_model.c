@@ -12,28 +12,29 @@
 
 struct check {
     struct ot_verify *verify;
-    int64_t done, total; /* parameters */
+    const struct ot_chain *chain;
+    int64_t done, total; /* values, with padding */
     bool progress;
 };
 
 static int take_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
     struct check *c = context;
     float most = 0;
-    (void)first;
     for (int64_t i = 0; i < n; i++) { /* all finite: the loader refuses others by name */
         float magnitude = fabsf(values[i]);
         most = magnitude > most ? magnitude : most;
     }
     struct ot_verify_slab *row = &c->verify->slabs[slab];
     row->most_weight = (double)most > row->most_weight ? (double)most : row->most_weight;
+    row->state = first + n == c->chain->slabs[slab].n_params ? OT_VERIFY_OK : OT_VERIFY_NOT_READ;
     c->done += n;
     if (c->progress)
-        ot_verify_show_progress(c->verify, c->done * 2 < c->total ? c->done * 2 : c->total, c->total);
+        ot_verify_show_progress(c->verify, c->done, c->total);
     return 0;
 }
 
 static int check_tokenizer(const struct ot_model_facts *facts, struct ot_verify *verify) {
-    struct ot_tokenizer *tokenizer;
+    struct ot_tokenizer *tokenizer = NULL;
     if (!facts->tokenizer_path)
         return 0;
     int rc = ot_tokenizer_open(facts->tokenizer_path, &tokenizer);
@@ -41,17 +42,29 @@ static int check_tokenizer(const struct ot_model_facts *facts, struct ot_verify 
     return ot_verify_note(verify, rc);
 }
 
+/* Loading goes slab by slab, and ends at the first value that is wrong. */
+static int load_weights(const struct ot_model_dir *dir, const struct ot_model *model, struct check *c) {
+    OT_TRY(ot_model_dir_check(dir, model));
+    int rc = ot_model_dir_load(dir, model, NULL, take_values, c), at = 0;
+    while (at < c->verify->n_slabs && c->verify->slabs[at].state == OT_VERIFY_OK)
+        at++;
+    if (rc < 0 && at < c->verify->n_slabs)
+        c->verify->slabs[at].state = OT_VERIFY_DAMAGED;
+    return rc;
+}
+
 static int check_weights(const struct ot_model_dir *dir, struct check *c) {
     const struct ot_model_facts *facts = ot_model_dir_facts(dir);
-    const struct ot_chain *chain;
     struct ot_model *model;
+    if (!facts->has_weights)
+        return ot_fail(OT_E_INPUT, "%s: %s", c->verify->dir, facts->weights_missing);
     OT_TRY(ot_model_open(&facts->config, OT_F32, 1, &model));
-    chain = ot_model_chain(model);
-    for (int i = 0; i < chain->n_slabs; i++)
-        c->total += chain->slabs[i].n_params;
+    c->chain = ot_model_chain(model);
+    for (int i = 0; i < c->chain->n_slabs; i++)
+        c->total += c->chain->slabs[i].n_params;
     int rc = ot_verify_add_slabs(c->verify, model);
     if (rc == 0)
-        rc = ot_model_dir_load(dir, model, NULL, take_values, c);
+        rc = load_weights(dir, model, c);
     ot_model_close(model);
     return rc;
 }

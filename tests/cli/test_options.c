@@ -107,6 +107,18 @@ static void the_other_commands_parse(void **state) {
     assert_int_equal(o.command, OT_COMMAND_TOKENIZE);
     assert_true(o.decode);
     ot_options_free(&o);
+    accept(&o, "verify out/a --json");
+    assert_int_equal(o.command, OT_COMMAND_VERIFY);
+    assert_string_equal(o.dir, "out/a");
+    assert_null(o.model);
+    ot_options_free(&o);
+    accept(&o, "export --dir out/a --out b --model m --tokenizer t -q");
+    assert_int_equal(o.command, OT_COMMAND_EXPORT);
+    assert_string_equal(o.dir, "out/a");
+    assert_string_equal(o.out, "b");
+    assert_string_equal(o.model, "m");
+    assert_string_equal(o.tokenizer, "t");
+    ot_options_free(&o);
 }
 
 static void units_and_homes(void **state) {
@@ -353,7 +365,18 @@ static void unknown_names_get_the_nearest_spelling(void **state) {
     refuse(BASE "-x 3", "unknown option -x");
     refuse(BASE "--", "unknown option --");
     refuse("tarin " BASE, "unknown command 'tarin'; did you mean train?");
-    refuse("export m", "the commands are train, generate, eval, tokenize, probe, plan and bench");
+    refuse("verfy out/m", "unknown command 'verfy'; did you mean verify?");
+    refuse("verify", "verify needs a directory, such as offload-train verify out/my-run");
+    refuse("verify a b", "'b' belongs to no option");
+    refuse("verify a --dir b", "--dir is given twice");
+    refuse("verify a --model b", "--model has no effect with verify");
+    refuse("verify a --checkpoint b", "unknown option --checkpoint; did you mean --dir?");
+    refuse("verify a --threads 2", "--threads has no effect with verify");
+    refuse("export a", "export needs --out");
+    refuse("export --out b", "export needs a directory");
+    refuse("train a --data b --dir c", "--dir has no effect with train; it belongs to verify, export");
+    refuse("zzzzzzz m",
+           "the commands are train, generate, eval, tokenize, probe, plan, bench, verify and export");
     char line[600] = BASE "--";
     memset(line + strlen(line), 'q', 400);
     refuse(line, "unknown option --qqq");
