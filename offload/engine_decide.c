@@ -12,7 +12,7 @@ const char *ot_skip_name(enum ot_skip skip) {
 
 /* ---- loss spikes ---- */
 
-/* All losses weigh the same until there are so many that the latest would have less than 1/92 of the weight;
+/* All losses weigh the same until there are so many that the latest would have less than 1/93 of the weight;
  * from then on weights halve every 64 steps: long enough to know a deviation to a tenth, short enough to
  * follow a loss that falls. Before 32 steps neither is known, and a run's first losses fall fastest. Six
  * standard deviations: where losses scatter like normal ones, one step in 10^9; OLMo 2 (arXiv:2501.00656)
