@@ -108,6 +108,8 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     en->chain = *config->chain;
     en->optimizer = config->optimizer;
     en->skip_spikes = config->skip_spikes;
+    en->stall_limit_seconds =
+        config->stall_limit_seconds > 0 ? config->stall_limit_seconds : OT_STALL_LIMIT_SECONDS;
     en->device = config->device;
     en->ops = ot_device_ops(config->device);
     OT_TRY_GOTO(copy_plan(en, config->plan), rc, out);
@@ -130,7 +132,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
                                           .optimizer_threads = config->optimizer_threads,
                                           .delay_seed = config->delay_seed,
                                           .stall_seconds = config->stall_seconds,
-                                          .stall_limit_seconds = config->stall_limit_seconds};
+                                          .stall_limit_seconds = en->stall_limit_seconds};
     OT_TRY_GOTO(ot_executor_open(&executor, &en->executor), rc, out);
     OT_TRY_GOTO(bind_schedules(en), rc, out);
     *out = en;
@@ -141,19 +143,19 @@ out:
 }
 
 void ot_engine_close(struct ot_engine *en) {
-    if (!en)
+    if (!en || ot_engine_is_stuck(en))
         return;
     ot_snapshot_close(en->snapshot); /* first: steps may be waiting for it */
     if (en->executor)
         ot_executor_drain(en->executor);
-    if (ot_engine_is_stuck(en))
+    if (ot_engine_is_stuck(en)) /* now */
         return;
     ot_executor_unbind(en->executor, en->train_bound);
     ot_executor_unbind(en->executor, en->flush_bound);
     ot_executor_unbind(en->executor, en->eval_bound);
     ot_executor_unbind(en->executor, en->decode_bound);
     ot_executor_close(en->executor);
-    ot_store_close(en->store); /* before the memory that it has registered */
+    ot_engine_close_store(en); /* before the memory that it has registered */
     ot_pool_close(en->pool);
     ot_lane_close(en->lane);
     ot_engine_decode_end(en);
@@ -261,7 +263,7 @@ int ot_engine_drain(struct ot_engine *en) {
 }
 
 bool ot_engine_is_stuck(const struct ot_engine *en) {
-    return en->executor && ot_executor_is_stuck(en->executor);
+    return en->stuck || (en->executor && ot_executor_is_stuck(en->executor));
 }
 
 bool ot_engine_is_consistent(struct ot_engine *en) {

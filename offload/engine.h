@@ -119,8 +119,9 @@ int ot_engine_drain(struct ot_engine *engine);
  * ended, so that close frees nothing, and everything that the engine was given must stay: the caller ends the
  * process, by _exit, for exit would wait for the device.
  *
- * The watchdog sees whatever waits for a step, a forward pass or a drain. What the driver does itself between
- * steps it does not see: reading and writing parameters where they live on nvme, tuning. */
+ * The watchdog sees whatever waits for a step, a forward pass or a drain, and for nvme when parameters are
+ * set or read. It does not see what the driver itself asks of the device between steps (copies, tuning), nor
+ * a disk that hangs while the store is opened or closed. */
 bool ot_engine_is_stuck(const struct ot_engine *engine);
 /* Of a stuck engine: whether weights, optimizer state and progress are all those of the last step whose
  * result was collected. They are where the step that hangs had not come to its (first) decision, the one

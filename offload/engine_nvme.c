@@ -1,6 +1,8 @@
 /* What the engine keeps on nvme: the store, the tasks of its lanes, and extents in host memory between
  * steps. */
+#include <math.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "offload/engine_state.h"
 #include "src/base/error.h"
@@ -32,7 +34,22 @@ int ot_engine_open_store(struct ot_engine *en, const struct ot_store_config *con
     own.arena = en->tier_memory[OT_TIER_HOST];
     own.arena_bytes = en->layout.tier_bytes[OT_TIER_HOST];
     OT_TRY(open_pieces(en));
-    return ot_store_open(&own, &en->store);
+    OT_TRY(ot_store_open(&own, &en->store));
+    pthread_condattr_t monotonic; /* the limit must not see the wall clock being set */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&en->wait.ended, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&en->wait.mutex, NULL);
+    return 0;
+}
+
+void ot_engine_close_store(struct ot_engine *en) {
+    if (!en->store)
+        return;
+    ot_store_close(en->store);
+    pthread_cond_destroy(&en->wait.ended);
+    pthread_mutex_destroy(&en->wait.mutex);
 }
 
 /* ---- tasks ---- */
@@ -97,9 +114,45 @@ void ot_engine_start_task(void *context, const struct ot_task *task, int64_t ste
 
 /* ---- between steps ---- */
 
+static void on_ended(void *arg, const struct ot_error *error) {
+    struct ot_engine_wait *wait = arg;
+    pthread_mutex_lock(&wait->mutex);
+    wait->done = true;
+    wait->error = error ? *error : (struct ot_error){0};
+    pthread_cond_signal(&wait->ended);
+    pthread_mutex_unlock(&wait->mutex);
+}
+
+static int fail_stuck(const struct ot_engine *en) {
+    return ot_fail(OT_E_STALL,
+                   "no progress for %.0f s: nvme, between two steps (a disk or a driver hangs: see dmesg)",
+                   ceil(en->stall_limit_seconds));
+}
+
+/* Waits as the watchdog does: not for ever. */
+static int transfer(struct ot_engine *en, bool write, int extent, void *memory) {
+    struct ot_engine_wait *wait = &en->wait;
+    struct ot_store_piece piece = {extent, memory};
+    struct timespec deadline;
+    int late = 0;
+    if (en->stuck) /* the last one still has `wait` */
+        return fail_stuck(en);
+    wait->done = false;
+    OT_TRY(ot_store_start(en->store, &(struct ot_transfer){write, 1, &piece, on_ended, wait}));
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += (time_t)ceil(en->stall_limit_seconds);
+    pthread_mutex_lock(&wait->mutex);
+    while (!wait->done && !late)
+        late = pthread_cond_timedwait(&wait->ended, &wait->mutex, &deadline);
+    en->stuck = !wait->done;
+    struct ot_error error = wait->error;
+    pthread_mutex_unlock(&wait->mutex);
+    return en->stuck ? fail_stuck(en) : ot_error_load(&error);
+}
+
 static int write_back(struct ot_engine *en, struct ot_engine_staged *staged) {
     if (staged->changed)
-        OT_TRY(ot_store_write(en->store, staged->extent, staged->memory));
+        OT_TRY(transfer(en, true, staged->extent, staged->memory));
     staged->changed = false;
     return 0;
 }
@@ -119,7 +172,7 @@ int ot_engine_stage(struct ot_engine *en, int kind, int slab, int extent, struct
         return 0;
     OT_TRY(write_back(en, staged));
     *staged = (struct ot_engine_staged){.extent = -1, .memory = staging_memory(en, kind, slab)};
-    OT_TRY(ot_store_read(en->store, extent, staged->memory));
+    OT_TRY(transfer(en, false, extent, staged->memory));
     staged->extent = extent;
     return 0;
 }

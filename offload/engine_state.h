@@ -3,6 +3,8 @@
 #ifndef OT_OFFLOAD_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_STATE_H
 
+#include <pthread.h>
+
 #include "offload/engine.h"
 #include "offload/executor.h"
 #include "offload/store.h"
@@ -36,6 +38,15 @@ struct ot_engine_staged {
 };
 enum { OT_STAGED_STATE, OT_STAGED_WEIGHTS, OT_STAGED_KINDS };
 
+/* One transfer that the host's own code waits for. It lies in the engine because it may outlive the waiting:
+ * see ot_engine_is_stuck. */
+struct ot_engine_wait {
+    pthread_mutex_t mutex;
+    pthread_cond_t ended;
+    bool done;
+    struct ot_error error; /* valid when done */
+};
+
 struct ot_engine {
     struct ot_chain chain; /* a copy; what it points to is the caller's */
     struct ot_plan plan;
@@ -48,6 +59,9 @@ struct ot_engine {
     struct ot_store *store;             /* NULL: the plan has nothing on nvme */
     struct ot_store_piece *slab_pieces; /* of a whole slab's weights: for the nvme_read lane */
     struct ot_engine_staged staged[OT_STAGED_KINDS];
+    struct ot_engine_wait wait; /* open where the store is */
+    double stall_limit_seconds;
+    bool stuck;           /* in that transfer */
     struct ot_pool *pool; /* the optimizer's */
     struct ot_topology_binding optimizer_binding;
     struct ot_executor *executor;
@@ -99,14 +113,15 @@ void ot_snapshot_pass(struct ot_snapshot *snapshot, int slab, struct ot_tile_spa
 /* Nvme (engine_nvme.c). The store of the layout's extents; nothing where it has none. Errors: OT_E_INTERNAL
  * (no directories), as ot_store_open. */
 int ot_engine_open_store(struct ot_engine *engine, const struct ot_store_config *config);
+void ot_engine_close_store(struct ot_engine *engine); /* without a store nothing */
 /* The executor's callback for the nvme lanes. */
 void ot_engine_start_task(void *context, const struct ot_task *task, int64_t step, ot_task_done_fn done,
                           void *arg);
 /* Between steps: the extent in host memory. Its place is valid until another extent of the kind is staged, or
- * a step starts. Errors: OT_E_IO. */
+ * a step starts. Errors: OT_E_IO, OT_E_STALL. */
 int ot_engine_stage(struct ot_engine *engine, int kind, int slab, int extent, struct ot_engine_staged **out);
 /* Before anything runs: what was changed is written, and no slot holds an extent any more. Errors:
- * OT_E_IO. */
+ * OT_E_IO, OT_E_STALL. */
 int ot_engine_unstage(struct ot_engine *engine);
 
 #endif

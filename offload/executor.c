@@ -10,7 +10,7 @@
 #include "src/base/log.h"
 #include "src/base/thread.h"
 
-enum { STALL_SECONDS = 60, STALL_LIMIT_SECONDS = 600 };
+enum { STALL_SECONDS = 60 };
 
 /* ---- opening and closing ---- */
 
@@ -230,7 +230,7 @@ static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_exec
                        const void *arg) {
     const struct ot_executor_config *c = &ex->config;
     const double report_every = c->stall_seconds > 0 ? c->stall_seconds : STALL_SECONDS;
-    const double limit = c->stall_limit_seconds > 0 ? c->stall_limit_seconds : STALL_LIMIT_SECONDS;
+    const double limit = c->stall_limit_seconds > 0 ? c->stall_limit_seconds : OT_STALL_LIMIT_SECONDS;
     uint64_t seen = ex->progress;
     double since = ot_clock_seconds(), reported = since;
     while (!test(ex, arg) && !ex->stuck) {

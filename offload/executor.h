@@ -36,6 +36,8 @@ typedef void (*ot_task_done_fn)(void *arg, const struct ot_error *error);
 typedef void (*ot_task_start_fn)(void *context, const struct ot_task *task, int64_t step,
                                  ot_task_done_fn done, void *arg);
 
+enum { OT_STALL_LIMIT_SECONDS = 600 }; /* unless another is given */
+
 struct ot_executor_config {
     struct ot_device *device;
     const struct ot_chain *chain; /* for names */
@@ -47,7 +49,7 @@ struct ot_executor_config {
     int optimizer_threads;              /* the cpu lane's thread is the first of so many */
     uint64_t delay_seed;                /* not 0: a random delay of 0..200 us before each task */
     double stall_seconds; /* no progress for this long: one line per lane says what it waits for; 0: 60 s */
-    double stall_limit_seconds; /* and for this long: stuck; 0: 600 s */
+    double stall_limit_seconds; /* and for this long: stuck; 0: OT_STALL_LIMIT_SECONDS */
 };
 
 /* Starts a thread for each lane. Errors: OT_E_BUDGET, OT_E_IO (no thread), OT_E_DEVICE. */

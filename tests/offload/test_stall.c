@@ -49,19 +49,20 @@ static const struct stall {
     enum ot_home weights, state;
     unsigned engines; /* of the updates; 0: the pool */
     int kind;
-    bool in_eval;
+    enum { IN_STEPS, IN_EVAL, IN_GET } where;
     const char *words; /* of the sentence */
     bool consistent;
 } cases[] = {
-    {OT_HOME_NVME, OT_HOME_HOST, 0, READS, false, "lane nvme_read is at nvme read ", true},
+    {OT_HOME_NVME, OT_HOME_HOST, 0, READS, IN_STEPS, "lane nvme_read is at nvme read ", true},
     /* the state of the step before is not in its files yet */
-    {OT_HOME_NVME, OT_HOME_NVME, 0, WRITES, false, "lane nvme_write is at nvme write ", false},
-    {OT_HOME_HOST, OT_HOME_HOST, 0, FORWARDS, false, "lane compute is at forward layer.1", true},
+    {OT_HOME_NVME, OT_HOME_NVME, 0, WRITES, IN_STEPS, "lane nvme_write is at nvme write ", false},
+    {OT_HOME_HOST, OT_HOME_HOST, 0, FORWARDS, IN_STEPS, "lane compute is at forward layer.1", true},
     /* half of the update before was to be made by this step */
-    {OT_HOME_HOST, OT_HOME_HOST, 1u << OT_TILE_STREAM | 1u << OT_TILE_CPU, FORWARDS, false,
+    {OT_HOME_HOST, OT_HOME_HOST, 1u << OT_TILE_STREAM | 1u << OT_TILE_CPU, FORWARDS, IN_STEPS,
      "lane compute is at forward layer.1", false},
-    {OT_HOME_HOST, OT_HOME_HOST, 1u << OT_TILE_STREAM, FORWARDS, true, "lane compute is at forward layer.1",
-     true},
+    {OT_HOME_HOST, OT_HOME_NVME, 0, READS, IN_GET, "nvme, between two steps", false},
+    {OT_HOME_HOST, OT_HOME_HOST, 1u << OT_TILE_STREAM, FORWARDS, IN_EVAL,
+     "lane compute is at forward layer.1", true},
 };
 static const struct stall *present;
 
@@ -73,7 +74,7 @@ static bool is_stalled(const char *call, int rc) {
     return false;
 }
 
-/* Steps until one of them, or their drain, hangs. */
+/* Steps until one of them hangs. */
 static int step_until_stuck(struct ot_engine *engine, struct tiny_batch *batch, int64_t vocab) {
     struct ot_step_result result;
     int rc = 0;
@@ -86,13 +87,21 @@ static int step_until_stuck(struct ot_engine *engine, struct tiny_batch *batch, 
     return rc;
 }
 
+static int call_until_stuck(const struct tiny_engine *tiny, struct tiny_batch *batch) {
+    float values[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
+    if (present->where == IN_EVAL)
+        return ot_engine_eval(tiny->engine, &batch->micro[0], values);
+    if (present->where == IN_GET)
+        return ot_engine_get(tiny->engine, OT_SLAB_M, 1, 0, 1, values);
+    return step_until_stuck(tiny->engine, batch, tiny->chain.vocab);
+}
+
 static int stall(void) {
     struct tiny_run run;
     struct tiny_engine tiny;
     struct tiny_batch batch;
     struct ot_step_result result;
     struct ot_io_calls calls = ot_io_system;
-    float losses[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
     calls.pread = hanging_pread;
     calls.pwrite = hanging_pwrite;
     tiny_defaults(&run, 3, false, OT_BF16);
@@ -111,17 +120,16 @@ static int stall(void) {
     }
     if (ot_engine_is_stuck(tiny.engine))
         return 1;
-    if (present->in_eval)
+    if (present->where != IN_STEPS)
         check_ok(ot_engine_drain(tiny.engine));
     atomic_store(&armed, present->kind);
-    if (!is_stalled("steps", present->in_eval ? ot_engine_eval(tiny.engine, &batch.micro[0], losses)
-                                              : step_until_stuck(tiny.engine, &batch, tiny.chain.vocab)))
+    if (!is_stalled("the call", call_until_stuck(&tiny, &batch)))
         return 2;
     if (!ot_engine_is_stuck(tiny.engine))
         return 3;
     if (ot_engine_is_consistent(tiny.engine) != present->consistent)
         return 4;
-    if (!is_stalled("drain", ot_engine_drain(tiny.engine)))
+    if (!is_stalled("once more", call_until_stuck(&tiny, &batch)))
         return 5;
     ot_engine_close(tiny.engine); /* at once, and all of it is still there: */
     if (tiny.folder)
