@@ -15,7 +15,9 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
          "Fine-tunes all parameters of a language model with AdamW, streaming through the device what does "
          "not fit on it. Prints a plan that adds up and how long the run will take, trains, evaluates, and "
          "leaves a Hugging Face directory "
-         "with a log.jsonl. Ctrl-C finishes the step, saves the model and stops; a second one stops at once.",
+         "with a log.jsonl. Saves checkpoints; Ctrl-C finishes the step, saves one and stops, and the same "
+         "command "
+         "goes on from it, with the same bits as if it had never stopped. A second Ctrl-C stops at once.",
          {"offload-train --model llama-7b --data sql.jsonl",
           "offload-train --model my-llama --data chat.jsonl --template llama-3 --gpu-mem 8G --dry-run",
           "offload-train --config run.json --steps 100"}},
@@ -78,7 +80,7 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
 };
 
 static const char *const exit_codes[] = {
-    "0  done, or stopped by Ctrl-C with the model saved",
+    "0  done, or stopped by a signal with a checkpoint saved",
     "1  a fault of this program",
     "2  unknown or contradictory options",
     "3  a file says something wrong: config, weights, tokenizer, rows",
