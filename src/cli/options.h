@@ -239,8 +239,8 @@ void ot_options_choose_text(struct ot_options *options, const char *name, const 
 void ot_options_choose_index(struct ot_options *options, const char *name, int value);
 void ot_options_choose_device(struct ot_options *options, struct ot_device_choice device);
 
-/* An object with the value of every option of the command that has one. As a --config FILE it repeats the
- * run. */
+/* An object with the value of every option of the command that has one, but those that only say how it is
+ * called (--config, --resume, --help). As a --config FILE it repeats the run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 
 /* ---- for those that work on the table itself ---- */

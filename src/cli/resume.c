@@ -54,9 +54,9 @@ static int advise(const char *damaged, int rc) {
     struct ot_error error;
     struct ot_checkpoint_list list;
     char parent[PATH_MAX];
-    if (rc != -OT_E_INPUT && rc != -OT_E_IO)
-        return rc;
     ot_error_save(&error, rc);
+    if (!strstr(error.text, damaged)) /* of something else */
+        return rc;
     find_parent(damaged, parent);
     int intact = ot_checkpoint_list_make(parent, &list) == 0 ? find_intact(&list, damaged) : -1;
     ot_error_load(&error);

@@ -45,16 +45,16 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
 int ot_resume_check_length(const struct ot_resume *resume, const struct ot_options *options,
                            const struct ot_run_shape *shape);
 
-/* Reading the checkpoint has failed with rc: adds what to do to the sentence. Returns rc. */
+/* Something has failed with rc. Where the sentence names the checkpoint, adds what to do. Returns rc. */
 int ot_resume_advise(const struct ot_resume *resume, int rc);
 /* Two lines for people: from where, how far, and what was taken over. Nothing where there is none. */
 void ot_resume_print(const struct ot_resume *resume);
 
 /* How much of OUT/log.jsonl is of this run: nothing where the checkpoint lies elsewhere, or there is none. */
 int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out);
-/* When the first step is about to run: removes from OUT/checkpoints what is not of this run, so that nothing
- * else is ever resumed in its place: checkpoints newer than the one that it goes on from, or all of them if
- * that lies elsewhere or there is none. Errors: OT_E_IO, OT_E_BUDGET. */
+/* When the first step is about to run, and the log is held: removes from OUT/checkpoints what is not of this
+ * run, so that nothing else is ever resumed in its place: checkpoints newer than the one that it goes on
+ * from, or all of them if that lies elsewhere or there is none. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_resume_clear_others(const struct ot_resume *resume, const char *out);
 
 #endif

@@ -101,6 +101,7 @@ static void the_record_repeats_them(void **state) {
         check_ok(ot_json_writer_take(&w, &text, NULL));
         if (!strstr(text, lines[i][1]))
             fail_msg("%s: %s", lines[i][0], text);
+        assert_null(strstr(text, "resume")); /* how this process began is nothing of the run's */
         free(text);
         ot_options_free(&o);
     }
