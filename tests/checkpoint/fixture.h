@@ -23,9 +23,13 @@ struct saving {
     enum ot_io_choice io_engine;
     bool faulty;     /* through the seam */
     bool unreserved; /* as if nothing were known of what will be put */
+    /* Where the state and the weights of slab 1 lie that is referred to; NULL: all is put. */
+    struct ot_store *store;
+    struct ot_store_pin pins[2];
+    int64_t written, referred; /* what the writer counted */
 };
 /* Opens a writer, hands it all parts, ends it, closes it. */
-int fixture_save(const struct saving *saving);
+int fixture_save(struct saving *saving);
 /* NULL, or what is wrong with a checkpoint of that step and seed. */
 const char *fixture_examine(const struct saving *saving, const char *dir);
 /* The names in a directory, sorted, joined by spaces; valid until the next call. */

@@ -1,0 +1,256 @@
+/* Checkpoints that refer to the NVMe store: what was not copied is there when the store is gone, and what no
+ * checkpoint speaks of any more is not. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "src/checkpoint/catalog.h"
+#include "src/checkpoint/reader.h"
+#include "tests/checkpoint/fixture.h"
+
+/* A folder with a store, whose extents are slab 1's state and weights, and checkpoints. */
+struct run {
+    char *folder, *parent;
+    struct ot_chain chain;
+    struct ot_store *store;
+};
+
+enum { SIDES = 4 };
+
+static struct ot_part part_of(const struct run *run, int extent) {
+    return (struct ot_part){1, 0, run->chain.slabs[1].n_params, extent == 0, extent == 1};
+}
+
+static void open_store(struct run *run) {
+    size_t bytes[2];
+    int sides[2] = {SIDES, SIDES};
+    for (int i = 0; i < 2; i++) {
+        struct ot_part part = part_of(run, i);
+        bytes[i] = ot_part_bytes(run->chain.dtype, &part);
+    }
+    struct ot_store_dir dir = {.path = run->folder, .bytes = 1 << 20};
+    struct ot_store_config config = {.n_dirs = 1,
+                                     .dirs = &dir,
+                                     .engine = OT_IO_POOL,
+                                     .n_extents = 2,
+                                     .extent_bytes = bytes,
+                                     .extent_sides = sides,
+                                     .chunk_bytes = 16384,
+                                     .depth = 4};
+    check_ok(ot_store_open(&config, &run->store));
+}
+
+static void open_run(struct run *run) {
+    *run = (struct run){.folder = make_folder(), .chain = fixture_chain(OT_BF16, false)};
+    assert_true(asprintf(&run->parent, "%s/checkpoints", run->folder) > 0);
+    assert_int_equal(mkdir(run->parent, 0777), 0);
+    open_store(run);
+}
+
+static void close_run(struct run *run) {
+    ot_store_close(run->store);
+    remove_folder(run->folder);
+    free(run->parent);
+}
+
+static void write_extents(const struct run *run, uint64_t seed) {
+    for (int i = 0; i < 2; i++) {
+        struct ot_part part = part_of(run, i);
+        void *memory = aligned_alloc(4096, ot_part_bytes(run->chain.dtype, &part));
+        fixture_fill(run->chain.dtype, seed, &part, memory);
+        check_ok(ot_store_write(run->store, i, memory));
+        free(memory);
+    }
+}
+
+static struct saving save_step(const struct run *run, int64_t step, uint64_t seed) {
+    struct saving saving = {.parent = run->parent,
+                            .chain = &run->chain,
+                            .step = step,
+                            .seed = seed,
+                            .store = run->store,
+                            .faulty = true};
+    fixture_clear_fault();
+    for (int i = 0; i < 2; i++)
+        saving.pins[i] = ot_store_pin_extent(run->store, i);
+    check_ok(fixture_save(&saving));
+    return saving;
+}
+
+static const char *dir_of(const struct saving *saving) {
+    static char path[512];
+    snprintf(path, sizeof path, "%s/step-%08lld", saving->parent, (long long)saving->step);
+    return path;
+}
+
+static void check_whole(const struct saving *saving) {
+    const char *found = fixture_examine(saving, dir_of(saving));
+    if (found)
+        fail_msg("%s: %s", dir_of(saving), found);
+}
+
+static int64_t store_blocks(const struct saving *saving) {
+    char path[600];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/nvme-0.store", dir_of(saving));
+    assert_int_equal(stat(path, &info), 0);
+    return (int64_t)info.st_blocks * 512;
+}
+
+static void test_what_was_not_copied_outlives_the_store(void **state) {
+    (void)state;
+    struct run run;
+    open_run(&run);
+    write_extents(&run, 1);
+    struct saving first = save_step(&run, 1, 1);
+    write_extents(&run, 2); /* over what the checkpoint refers to */
+    struct saving second = save_step(&run, 2, 2);
+    write_extents(&run, 3);
+    write_extents(&run, 4);
+    assert_string_equal(fixture_names(dir_of(&first)), "checkpoint.json manifest.bin nvme-0.store state.bin");
+    int64_t slab_bytes = run.chain.slabs[1].n_params * 12;
+    assert_int_equal(first.referred, slab_bytes);
+    assert_int_equal(first.written, ot_checkpoint_state_bytes(&run.chain) - slab_bytes);
+    check_whole(&first);
+    check_whole(&second);
+    ot_store_close(run.store);
+    run.store = NULL;
+    check_whole(&first);
+    check_whole(&second);
+    assert_int_equal(store_blocks(&first), 2 * slab_bytes);
+    close_run(&run);
+}
+
+static void test_extents_that_were_never_written(void **state) {
+    (void)state;
+    struct run run;
+    struct ot_checkpoint *checkpoint;
+    open_run(&run);
+    struct saving saving = save_step(&run, 1, 1);
+    assert_int_equal(saving.referred, 0);
+    assert_string_equal(fixture_names(dir_of(&saving)), "checkpoint.json manifest.bin state.bin");
+    check_ok(ot_checkpoint_open(dir_of(&saving), &checkpoint));
+    int zeros = 0;
+    const struct ot_manifest *m = ot_checkpoint_manifest(checkpoint);
+    for (int64_t i = 0; i < m->n_parts; i++)
+        zeros += m->parts[i].n_spans == 0;
+    assert_int_equal(zeros, 2);
+    ot_checkpoint_close(checkpoint);
+    close_run(&run);
+}
+
+/* ---- giving back ---- */
+
+static void test_space_of_removed_checkpoints_is_given_back(void **state) {
+    (void)state;
+    struct run run;
+    open_run(&run);
+    int64_t slab_bytes = run.chain.slabs[1].n_params * 12;
+    struct saving saves[3];
+    for (int i = 0; i < 3; i++) {
+        write_extents(&run, (uint64_t)i + 1);
+        saves[i] = save_step(&run, i + 1, (uint64_t)i + 1);
+    }
+    /* The store lives: all of it stays, whatever is removed. */
+    int64_t all = store_blocks(&saves[1]);
+    assert_int_equal(all, SIDES * slab_bytes);
+    check_ok(ot_checkpoint_prune(run.parent, 2, -1));
+    assert_string_equal(fixture_names(run.parent), "step-00000002 step-00000003");
+    assert_int_equal(store_blocks(&saves[1]), all);
+    ot_store_close(run.store);
+    run.store = NULL;
+    assert_int_equal(store_blocks(&saves[2]), 3 * slab_bytes); /* the first one's pins were never given back */
+    /* Somebody has a copy by links. */
+    char here[600], there[600];
+    snprintf(here, sizeof here, "%s/nvme-0.store", dir_of(&saves[2]));
+    snprintf(there, sizeof there, "%s/backup", run.folder);
+    assert_int_equal(link(here, there), 0);
+    check_ok(ot_checkpoint_tidy(run.parent));
+    assert_int_equal(store_blocks(&saves[2]), 3 * slab_bytes);
+    assert_int_equal(unlink(there), 0);
+    check_ok(ot_checkpoint_tidy(run.parent));
+    assert_int_equal(store_blocks(&saves[2]), 2 * slab_bytes);
+    check_whole(&saves[1]);
+    check_whole(&saves[2]);
+    check_ok(ot_checkpoint_prune(run.parent, 1, -1));
+    assert_int_equal(store_blocks(&saves[2]), slab_bytes);
+    check_whole(&saves[2]);
+    close_run(&run);
+}
+
+/* ---- the process ends ---- */
+
+/* The child has a store of its own, and ends at a call of the save. */
+static bool end_at(struct run *run, int at) {
+    int status;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        open_store(run);
+        write_extents(run, 7);
+        struct saving saving = {.parent = run->parent,
+                                .chain = &run->chain,
+                                .step = 7,
+                                .seed = 7,
+                                .io_engine = OT_IO_POOL,
+                                .faulty = true,
+                                .store = run->store};
+        for (int i = 0; i < 2; i++)
+            saving.pins[i] = ot_store_pin_extent(run->store, i);
+        fixture_clear_fault();
+        fault.calls = CALL_ALL;
+        fault.at = at;
+        fault.share = 50;
+        _exit(fixture_save(&saving) < 0 ? 1 : 0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 9));
+    return WEXITSTATUS(status) == 9;
+}
+
+static void test_process_ends_at_every_call(void **state) {
+    (void)state;
+    struct run run;
+    open_run(&run);
+    write_extents(&run, 1);
+    struct saving old = save_step(&run, 1, 1), new = old;
+    ot_store_close(run.store);
+    run.store = NULL;
+    new.step = new.seed = 7;
+    bool struck = true;
+    for (int at = 0; struck; at++) {
+        struck = end_at(&run, at);
+        check_ok(ot_checkpoint_tidy(run.parent));
+        check_whole(&old);
+        if (!struck || strcmp(fixture_names(run.parent), "step-00000001") != 0) {
+            assert_string_equal(fixture_names(run.parent), "step-00000001 step-00000007");
+            check_whole(&new);
+            check_ok(ot_checkpoint_remove(dir_of(&new)));
+        }
+    }
+    close_run(&run);
+}
+
+static void test_where_files_can_be_linked(void **state) {
+    (void)state;
+    struct run run;
+    open_run(&run);
+    assert_true(ot_checkpoint_can_refer(run.parent, run.folder));
+    assert_false(ot_checkpoint_can_refer(run.parent, "/proc"));
+    assert_false(ot_checkpoint_can_refer(run.parent, "/nowhere/at/all"));
+    close_run(&run);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_was_not_copied_outlives_the_store),
+        cmocka_unit_test(test_extents_that_were_never_written),
+        cmocka_unit_test(test_space_of_removed_checkpoints_is_given_back),
+        cmocka_unit_test(test_process_ends_at_every_call),
+        cmocka_unit_test(test_where_files_can_be_linked),
+    };
+    return cmocka_run_group_tests_name("checkpoints and the store", tests, NULL, NULL);
+}
