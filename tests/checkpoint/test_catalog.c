@@ -63,9 +63,10 @@ static void test_list(void **state) {
     char *folder = make_folder(), *elsewhere = make_folder();
     assert_string_equal(steps_of(path_of(folder, "none")), "");
     assert_string_equal(steps_of(folder), "");
-    static const char *const names[] = {"step-00000100", "step-00000020", "step-1000000000", "step-00000007.partial",
-                                        "step-8",        "step-000000009", "step--0000010",   "step-00000011x",
-                                        "step-",         "other",          "step-00000012 "};
+    static const char *const names[] = {
+        "step-00000100", "step-00000020",  "step-1000000000", "step-00000007.partial",
+        "step-8",        "step-000000009", "step--0000010",   "step-00000011x",
+        "step-",         "other",          "step-00000012 "};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         make_dir(folder, names[i]);
         write_file(path_of(folder, names[i]), "manifest.bin", "", 0);
@@ -199,7 +200,8 @@ static void test_tidy_prefers_what_is_whole(void **state) {
         newer.seed = 77;
         assert_int_equal(rename(path_of(folder, "step-00000004"), path_of(folder, "older")), 0);
         check_ok(fixture_save(&newer));
-        assert_int_equal(rename(path_of(folder, "step-00000004"), path_of(folder, "step-00000004.partial")), 0);
+        assert_int_equal(rename(path_of(folder, "step-00000004"), path_of(folder, "step-00000004.partial")),
+                         0);
         assert_int_equal(rename(path_of(folder, "older"), path_of(folder, "step-00000004")), 0);
         if (damaged)
             assert_int_equal(truncate(path_of(folder, "step-00000004/state.bin"), 4096), 0);

@@ -216,6 +216,33 @@ static void test_same_step_again(void **state) {
     remove_folder(folder);
 }
 
+/* The one before has begun to go when that fails: the new one is whole, and must stay. */
+static void test_the_one_before_does_not_go(void **state) {
+    (void)state;
+    int as_new = 0, at;
+    bool struck = true;
+    for (at = 0; struck; at++) {
+        char *folder = make_folder();
+        set_up(folder);
+        new_save.step = OLD_STEP;
+        fault.calls = CALL_REMOVE;
+        fault.at = at;
+        fault.error = EIO;
+        int rc = fixture_save(&new_save);
+        struck = fixture_was_struck();
+        assert_int_equal(rc, struck ? -OT_E_IO : 0);
+        check_ok(ot_checkpoint_tidy(folder));
+        assert_string_equal(fixture_names(folder), old_name);
+        if (!fixture_examine(&new_save, path_of(folder, old_name)))
+            as_new++;
+        else
+            check_whole(&old_save, old_name);
+        remove_folder(folder);
+    }
+    assert_int_equal(at, 6);     /* the manifest of none, that of the one before, its files, its directory */
+    assert_int_equal(as_new, 4); /* from the third on: a manifest that cannot be removed is one that stays */
+}
+
 static void test_nothing_is_written_through_links(void **state) {
     (void)state;
     char *folder = make_folder(), *elsewhere = make_folder();
@@ -352,6 +379,7 @@ int main(void) {
         cmocka_unit_test(test_too_little_space_where_none_can_be_reserved),
         cmocka_unit_test(test_read_only_folder),
         cmocka_unit_test(test_same_step_again),
+        cmocka_unit_test(test_the_one_before_does_not_go),
         cmocka_unit_test(test_nothing_is_written_through_links),
         cmocka_unit_test(test_one_process_saves_a_step),
         cmocka_unit_test(test_process_ends_at_every_call),
