@@ -268,7 +268,8 @@ static int pin_all(struct ot_snapshot *sn) {
 
 int ot_engine_snapshot(struct ot_engine *en, const struct ot_snapshot_config *config) {
     struct ot_snapshot *sn = en->snapshot;
-    if (!sn || sn->under_way || en->submitted != en->collected || en->behind)
+    bool at_rest = en->submitted == en->collected && !en->behind;
+    if (!sn || sn->under_way || (!at_rest && !(ot_engine_is_stuck(en) && ot_engine_is_consistent(en))))
         return ot_fail(OT_E_INTERNAL, "a snapshot is of a drained engine that trains, one at a time");
     OT_TRY(ot_engine_unstage(en));
     sn->config = *config;

@@ -61,7 +61,8 @@ struct ot_store *ot_engine_store(const struct ot_engine *engine);
 
 struct ot_pins; /* what a finished snapshot refers to in the store */
 
-/* On an engine that has been drained, with a plan that trains, and no other snapshot under way. Errors:
+/* On an engine that has been drained, or is stuck and consistent, with a plan that trains, and no other
+ * snapshot under way. Errors:
  * OT_E_INTERNAL, OT_E_BUDGET, OT_E_IO (no thread). */
 int ot_engine_snapshot(struct ot_engine *engine, const struct ot_snapshot_config *config);
 /* Whether one is under way whose sink is still at work. */

@@ -11,8 +11,11 @@
 #include "src/cli/command.h"
 #include "src/cli/generator.h"
 #include "src/cli/out_name.h"
+#include "src/cli/resume.h"
+#include "src/cli/run_identity.h"
 #include "src/cli/sample_view.h"
 #include "src/cli/save.h"
+#include "src/cli/saver.h"
 #include "src/cli/stop.h"
 #include "src/cli/train_loop.h"
 #include "src/files/out_dir.h"
@@ -27,7 +30,11 @@ struct train {
     struct ot_report report;
     struct ot_session_need need;
     struct ot_run_log *log;
-    int64_t sample_row; /* of the evaluation rows, to show what was learnt; -1: none */
+    struct ot_resume resume;
+    struct ot_run_identity identity;
+    struct ot_saver *saver;     /* NULL with --no-save */
+    char checkpoints[PATH_MAX]; /* OUT/checkpoints */
+    int64_t sample_row;         /* of the evaluation rows, to show what was learnt; -1: none */
     char out[PATH_MAX];
 };
 
@@ -54,7 +61,8 @@ static int64_t sample_tokens(const struct train *t) {
 }
 
 static int make_plan(struct train *t) {
-    const struct ot_options *o = t->session.options;
+    const struct ot_session *s = &t->session;
+    const struct ot_options *o = s->options;
     t->sample_row = find_sample_row(t);
     t->need = (struct ot_session_need){.max_position = t->shape.seq_len,
                                        .sequence_tokens = t->shape.seq_len,
@@ -64,6 +72,10 @@ static int make_plan(struct train *t) {
                                        .clip = o->clip > 0,
                                        .cache_tokens = sample_tokens(t),
                                        .host_bytes = ot_rows_bytes(&t->rows)};
+    if (!o->no_save || t->resume.checkpoint)
+        t->need.snapshot_slots = ot_saver_slots(ot_model_param_count(&s->config), s->dtype);
+    if (!o->no_save)
+        t->need.kept_contents = ot_saver_kept_contents(s, t->checkpoints);
     return ot_session_plan(&t->session, &t->need);
 }
 
@@ -79,6 +91,9 @@ static int prepare(struct train *t) {
     OT_TRY(ot_rows_open(s, seq_len, &t->rows));
     OT_TRY(ot_shape_run(o, seq_len, ot_packing_sequences(t->rows.train), ot_model_param_count(&s->config),
                         &t->shape));
+    OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
+    OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
+    OT_TRY(ot_resume_check_length(&t->resume, o, &t->shape));
     OT_TRY(make_plan(t));
     t->report = (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape};
     if (!o->no_save) {
@@ -108,13 +123,14 @@ static int forecast(struct train *t) {
         OT_TRY(ot_session_forecast(s, &t->need, &rows));
     if (!s->options->micro_batch)
         ot_options_choose_count(s->options, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
-    return 0;
+    return ot_run_identity_take_options(&t->identity, s->options);
 }
 
 static int show_plan(struct train *t) {
     if (t->session.options->show_sample)
         OT_TRY(ot_sample_view_print(&t->session, &t->rows));
     ot_report_print(&t->report);
+    ot_resume_print(&t->resume);
     return 0;
 }
 
@@ -148,7 +164,38 @@ out:
     return rc;
 }
 
-static int run(struct train *t) {
+/* Whether a run that goes on from a checkpoint of OUT goes on in its log as well. */
+static bool is_own_checkpoint(const struct train *t) {
+    const char *dir = t->resume.checkpoint ? ot_checkpoint_dir(t->resume.checkpoint) : NULL;
+    char *real = dir ? realpath(dir, NULL) : NULL, *own = realpath(t->checkpoints, NULL);
+    char *slash = real ? strrchr(real, '/') : NULL;
+    if (slash)
+        *slash = '\0';
+    bool is_own = slash && own && strcmp(real, own) == 0;
+    free(real);
+    free(own);
+    return is_own;
+}
+
+/* OUT is touched from here on. */
+static int open_out(struct train *t) {
+    const struct ot_options *o = t->session.options;
+    const struct ot_checkpoint_record *record = t->resume.record;
+    bool goes_on = is_own_checkpoint(t);
+    OT_TRY(ot_out_dir_claim(o->out, NULL));
+    OT_TRY(ot_run_log_start_file(t->log, o->out, goes_on ? record->log_bytes : 0));
+    if (record)
+        OT_TRY(ot_resume_clear_others(&t->resume, o->out));
+    struct ot_saver_config config = {.session = &t->session,
+                                     .log = t->log,
+                                     .parent = t->checkpoints,
+                                     .steps_per_epoch = t->shape.steps_per_epoch,
+                                     .step = record ? record->progress.step : 0,
+                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL};
+    return ot_saver_open(&config, &t->saver);
+}
+
+static int start(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
     struct ot_optimizer_config optimizer = {.beta1 = (float)o->beta1,
@@ -156,20 +203,52 @@ static int run(struct train *t) {
                                             .eps = (float)o->eps,
                                             .weight_decay = (float)o->weight_decay,
                                             .clip = (float)o->clip};
-    struct ot_outcome outcome;
-    OT_TRY(ot_session_start(s, &optimizer));
+    s->restored = t->resume.checkpoint;
+    int rc = ot_session_start(s, &optimizer);
+    if (rc < 0)
+        return s->restored ? ot_resume_advise(&t->resume, rc) : rc;
     ot_report_print_store(&t->report);
     OT_TRY(ot_report_record(&t->report, t->log));
-    if (!o->no_save) {
-        OT_TRY(ot_out_dir_claim(o->out, NULL));
-        OT_TRY(ot_run_log_start_file(t->log, o->out, 0));
-    }
-    struct ot_train_loop loop = {.session = s, .rows = &t->rows, .shape = &t->shape, .log = t->log};
-    ot_stop_install("stopping: this step is finished and the model saved; a second signal stops at once, "
-                    "without saving\n");
-    OT_TRY(ot_train_loop_run(&loop, &outcome));
-    if (!o->no_save)
+    if (s->restored)
+        OT_TRY(ot_run_log_resume(t->log, t->resume.record->progress.step, ot_checkpoint_dir(s->restored)));
+    return o->no_save ? 0 : open_out(t);
+}
+
+/* What the run leaves: the model, or where it was stopped a checkpoint, which is there already, or where
+ * --grace has no time for that, the weights alone if they fit. */
+static int keep_result(struct train *t, struct ot_outcome *outcome) {
+    const struct ot_options *o = t->session.options;
+    if (o->no_save)
+        return 0;
+    if (!outcome->interrupted) {
         OT_TRY(ot_save_write(&t->save));
+        return ot_saver_complete(t->saver);
+    }
+    int64_t copied, referred;
+    ot_saver_bytes(&t->session, &copied, &referred);
+    double seconds = ot_saver_seconds(t->saver) * (double)t->save.bytes / (double)copied;
+    outcome->weights_alone = outcome->out_of_time && ot_stop_seconds() + seconds <= o->grace;
+    return outcome->weights_alone ? ot_save_write(&t->save) : 0;
+}
+
+static int run(struct train *t) {
+    struct ot_session *s = &t->session;
+    struct ot_outcome outcome;
+    OT_TRY(start(t));
+    struct ot_train_loop loop = {.session = s,
+                                 .rows = &t->rows,
+                                 .shape = &t->shape,
+                                 .log = t->log,
+                                 .identity = &t->identity,
+                                 .saver = t->saver,
+                                 .resume = t->resume.record};
+    ot_stop_install(t->saver
+                        ? "stopping: this step is finished and a checkpoint saved; a second signal stops at "
+                          "once, without saving\n"
+                        : "stopping: this step is finished, and nothing is saved (--no-save); a second "
+                          "signal stops at once\n");
+    OT_TRY(ot_train_loop_run(&loop, &outcome));
+    OT_TRY(keep_result(t, &outcome));
     if (t->sample_row >= 0 && !ot_stop_requested())
         OT_TRY(show_sample(t, outcome.steps));
     ot_stop_ignore();
@@ -178,35 +257,53 @@ static int run(struct train *t) {
     return ot_report_record_done(&t->report, &outcome, t->log);
 }
 
+/* What is to be gone on from is known before anything is opened: it says what the options were. */
+static int find_checkpoint(struct train *t, struct ot_options *options) {
+    if (!options->no_save) {
+        OT_TRY(ot_out_name_choose(options, t->out, sizeof t->out));
+        if (snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", options->out) >= PATH_MAX)
+            return ot_fail(OT_E_USAGE, "--out %s: the name is too long", options->out);
+        if (!options->dry_run)
+            OT_TRY(ot_out_dir_settle(options->out, NULL));
+    }
+    OT_TRY(ot_resume_find(options, !options->dry_run, &t->resume));
+    return ot_resume_take_over(&t->resume, options);
+}
+
+static int prepare_and_run(struct train *t, struct ot_options *options) {
+    OT_TRY(find_checkpoint(t, options));
+    OT_TRY(ot_session_open(options, &t->session));
+    OT_TRY(prepare(t));
+    if (options->dry_run) {
+        OT_TRY(forecast(t));
+        OT_TRY(show_plan(t));
+        return ot_report_record(&t->report, t->log);
+    }
+    OT_TRY(try_trace(options->trace));
+    if (!options->no_save)
+        OT_TRY(ot_save_probe(&t->save));
+    OT_TRY(forecast(t));
+    OT_TRY(show_plan(t));
+    return run(t);
+}
+
 int ot_command_train(struct ot_options *options) {
     struct train *t = calloc(1, sizeof *t);
     if (!t)
         return ot_fail(OT_E_BUDGET, "no memory");
-    int rc;
     ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
-    if (!options->no_save)
-        OT_TRY_GOTO(ot_out_name_choose(options, t->out, sizeof t->out), rc, out);
-    OT_TRY_GOTO(ot_session_open(options, &t->session), rc, out);
-    OT_TRY_GOTO(prepare(t), rc, out);
-    if (options->dry_run) {
-        OT_TRY_GOTO(forecast(t), rc, out);
-        OT_TRY_GOTO(show_plan(t), rc, out);
-        rc = ot_report_record(&t->report, t->log);
-        goto out;
-    }
-    OT_TRY_GOTO(try_trace(options->trace), rc, out);
-    if (!options->no_save)
-        OT_TRY_GOTO(ot_save_probe(&t->save), rc, out);
-    OT_TRY_GOTO(forecast(t), rc, out);
-    OT_TRY_GOTO(show_plan(t), rc, out);
-    rc = run(t);
-out:
+    int rc = prepare_and_run(t, options);
+    bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);
+    if (!is_stuck)
+        ot_saver_close(t->saver);
     ot_run_log_close(t->log);
-    if (t->session.engine && ot_engine_is_stuck(t->session.engine)) /* its threads use the rest */
+    if (is_stuck) /* its threads use the rest */
         return rc;
     ot_save_close(&t->save);
     ot_rows_close(&t->rows);
+    ot_run_identity_free(&t->identity);
     ot_session_close(&t->session);
+    ot_resume_close(&t->resume);
     free(t);
     return rc;
 }

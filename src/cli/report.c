@@ -7,6 +7,7 @@
 #include "src/base/log.h"
 #include "src/cli/rates_cache.h"
 #include "src/cli/report_forecast.h"
+#include "src/cli/saver.h"
 #include "src/cli/session_store.h"
 #include "src/cli/units.h"
 
@@ -150,6 +151,23 @@ static struct ot_ledger whole_ledger(const struct ot_report *r) {
     return ledger;
 }
 
+static void print_checkpoints(const struct ot_report *r) {
+    const struct ot_options *o = r->session->options;
+    char when[OT_TEXT_BYTES], copied_size[OT_TEXT_BYTES], referred_size[OT_TEXT_BYTES];
+    int64_t copied, referred;
+    ot_saver_bytes(r->session, &copied, &referred);
+    if (o->save_every.seconds > 0)
+        snprintf(when, sizeof when, "every %s", ot_text_duration(o->save_every.seconds, copied_size));
+    else if (o->save_every.steps > 0)
+        snprintf(when, sizeof when, "every %lld steps", (long long)o->save_every.steps);
+    else
+        snprintf(when, sizeof when, "%s", o->save_every.epoch ? "every epoch" : "when stopped");
+    ot_log(OT_LOG_INFO, "        checkpoints %s · %s each%s%s · kept: %lld%s", when,
+           ot_text_bytes(copied, copied_size), referred ? ", and on NVMe " : "",
+           referred ? ot_text_bytes(referred, referred_size) : "", (long long)o->keep,
+           r->rows->eval ? " and the best" : "");
+}
+
 static void print_save(const struct ot_report *r) {
     char save[OT_TEXT_BYTES], disk[OT_TEXT_BYTES];
     if (!r->out) {
@@ -159,6 +177,7 @@ static void print_save(const struct ot_report *r) {
     ot_log(OT_LOG_INFO, "save    %s · up to %s in %s%s%s", r->out, ot_text_bytes(r->save_bytes, save),
            ot_dtype_name(r->session->stored), r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
            r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
+    print_checkpoints(r);
 }
 
 static void print_explanation(const struct ot_session *s) {

@@ -28,10 +28,16 @@ void ot_report_print_store(const struct ot_report *report);
 int ot_report_record(const struct ot_report *report, struct ot_run_log *log);
 
 struct ot_outcome {
-    int64_t steps, tokens;
+    int64_t steps;      /* of the run, with those before the checkpoint that it went on from: */
+    int64_t first_step; /* that one's */
+    int64_t tokens;     /* of this process, as are the times */
     double seconds, last_loss;
     struct ot_guard_counts counts;
     bool interrupted;
+    bool weights_alone;      /* but for the weights, which are in OUT */
+    bool out_of_time;        /* --grace left no time for a checkpoint */
+    const char *checkpoint;  /* the newest one's directory; NULL: there is none. The saver's */
+    int64_t checkpoint_step; /* -1: there is none */
     bool has_eval;
     int64_t eval_step;   /* of the last evaluation */
     int64_t timed_steps; /* full ones that followed two others: */

@@ -1,9 +1,11 @@
 /* What a person reads after a run: the summary, the lanes, a sample. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/cli/process_command.h"
 #include "src/cli/process_peak.h"
 #include "src/cli/report.h"
 #include "src/cli/report_forecast.h"
@@ -95,9 +97,41 @@ static void print_memory(const struct ot_report *r) {
     ot_log(OT_LOG_INFO, "memory  %sprocess peak %s", line, ot_text_bytes(m.resident, size));
 }
 
+static void print_stopped(const struct ot_report *r, const struct ot_outcome *outcome) {
+    char *command = NULL;
+    if (ot_process_command(&command) < 0)
+        command = NULL;
+    if (outcome->weights_alone)
+        ot_log(OT_LOG_WARN, "stopped by a signal after step %lld: --grace had time for the weights alone: %s",
+               (long long)outcome->steps, r->out);
+    else if (outcome->out_of_time)
+        ot_log(OT_LOG_WARN, "stopped by a signal after step %lld: --grace had no time to save it",
+               (long long)outcome->steps);
+    else
+        ot_log(OT_LOG_INFO, "stopped by a signal after step %lld", (long long)outcome->steps);
+    if (outcome->checkpoint) {
+        ot_log(OT_LOG_INFO, "saved   %s · step %lld of %lld", outcome->checkpoint,
+               (long long)outcome->checkpoint_step, (long long)r->shape->lr.steps);
+        ot_log(OT_LOG_INFO, "resume  %s", command ? command : "by the same command");
+        ot_log(OT_LOG_INFO, "export  offload-train export %s --out DIR makes a Hugging Face directory of it",
+               outcome->checkpoint);
+    }
+    free(command);
+}
+
+static void print_saved(const struct ot_report *r, const struct ot_outcome *outcome) {
+    char size[OT_TEXT_BYTES];
+    int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
+    ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
+           r->out, ot_text_bytes(weights, size), ot_dtype_name(r->session->stored));
+    if (outcome->checkpoint)
+        ot_log(OT_LOG_INFO, "keeps   %s/checkpoints, which this model does not need any more", r->out);
+    ot_log(OT_LOG_INFO, "next    offload-train generate %s -p \"...\" · offload-train eval %s --data FILE",
+           r->out, r->out);
+}
+
 void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {
     char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
-    char size[OT_TEXT_BYTES];
     if (outcome->has_eval && outcome->eval_step == outcome->steps) /* an older one is not of what was saved */
         snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
     double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
@@ -113,18 +147,10 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
     print_speed(r, outcome);
     print_traffic(r, outcome);
     print_memory(r);
-    if (!r->out)
-        return;
-    int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
-    ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
-           r->out, ot_text_bytes(weights, size), ot_dtype_name(r->session->stored));
-    if (outcome->interrupted)
-        ot_log(OT_LOG_INFO,
-               "stopped by a signal after step %lld: the weights are saved, the optimizer's state is not "
-               "kept; training on from %s starts a new run",
-               (long long)outcome->steps, r->out);
-    ot_log(OT_LOG_INFO, "next    offload-train generate %s -p \"...\" · offload-train eval %s --data FILE",
-           r->out, r->out);
+    if (r->out && outcome->interrupted)
+        print_stopped(r, outcome);
+    if (r->out && !outcome->interrupted)
+        print_saved(r, outcome);
 }
 
 int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *outcome,
@@ -139,6 +165,10 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
     ot_json_put_int(w, "skipped", ot_guard_skipped(&outcome->counts));
     ot_json_put_int(w, "spikes", outcome->counts.spikes);
     ot_json_put_bool(w, "interrupted", outcome->interrupted);
+    if (outcome->first_step)
+        ot_json_put_int(w, "resumed_after", outcome->first_step);
+    if (outcome->checkpoint)
+        ot_json_put_text(w, "checkpoint", outcome->checkpoint);
     if (!r->session->options->no_forecast)
         ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);
     ot_json_put_int(w, "measured_steps", outcome->timed_steps);

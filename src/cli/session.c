@@ -10,6 +10,7 @@
 #include "src/base/error.h"
 #include "src/base/pool.h"
 #include "src/cli/session_device.h"
+#include "src/cli/session_restore.h"
 #include "src/cli/session_store.h"
 
 /* ---- tokenizer ---- */
@@ -262,6 +263,8 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
         .skip_spikes = o->skip_spikes,
     };
     OT_TRY(ot_engine_open(&engine, &s->engine));
+    if (s->restored)
+        return ot_session_restore(s);
     if (o->init == OT_CHOICE_INIT_RANDOM)
         return init_random(s);
     return ot_model_dir_load(s->dir, s->model, s->pool, put_values, s->engine);

@@ -3,7 +3,7 @@
  *   ot_session_open    reads the small files: config, tokenizer, safetensors headers; finds the device
  *                      and the disks of --nvme; allocates nothing large
  *   ot_session_plan    fixes the model's dtype and positions and makes the plan: what would be used is known
- *   ot_session_start   allocates it, and loads the weights or makes random ones
+ *   ot_session_start   allocates it, and loads the weights or a checkpoint, or makes random ones
  *
  * The struct owns what it names and borrows the options; a field is NULL until its stage. One thread.
  */
@@ -23,6 +23,7 @@
 #include "src/files/model_dir.h"
 #include "src/files/resolve.h"
 
+struct ot_checkpoint;
 struct ot_pool;
 
 struct ot_session {
@@ -57,9 +58,10 @@ struct ot_session {
     struct ot_topology_binding placement; /* of the device's threads and memory */
     struct ot_device *device;
     struct ot_engine *engine;
-    bool any_weights;       /* set before start: random weights need not be those of --seed */
-    int64_t traced_tasks;   /* set before start: to trace so many tasks, also without --trace */
-    struct ot_trace *trace; /* NULL: none */
+    struct ot_checkpoint *restored; /* set before start: to go on from, instead of weights; borrowed */
+    bool any_weights;               /* set before start: random weights need not be those of --seed */
+    int64_t traced_tasks;           /* set before start: to trace so many tasks, also without --trace */
+    struct ot_trace *trace;         /* NULL: none */
 };
 
 /* Fills in the options that the machine decides (threads, device, dtype). Errors: OT_E_INPUT, OT_E_IO,
@@ -85,8 +87,9 @@ struct ot_session_need {
     int64_t sequence_tokens, step_sequences;
     int64_t micro_sequences; /* 0: chosen from the budget */
     bool train, clip;
-    int64_t cache_tokens; /* key/value cache for generation; 0: none */
-    int64_t host_bytes;   /* held by the caller already (rows): the host budget is less by it */
+    int64_t cache_tokens;              /* key/value cache for generation; 0: none */
+    int snapshot_slots, kept_contents; /* for checkpoints (saver.h); 0: none are made or read */
+    int64_t host_bytes;                /* held by the caller already (rows): the host budget is less by it */
 };
 
 /* Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files are not this model's). */
@@ -96,7 +99,7 @@ int ot_session_plan(struct ot_session *session, const struct ot_session_need *ne
  * OT_E_DEVICE, OT_E_IO. */
 int ot_session_forecast(struct ot_session *session, const struct ot_session_need *need,
                         const struct ot_forecast_rows *rows);
-/* Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_INPUT (a weight is not finite), OT_E_IO. */
+/* Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_INPUT (a weight is not finite, a checkpoint is damaged), OT_E_IO. */
 int ot_session_start(struct ot_session *session, const struct ot_optimizer_config *optimizer);
 
 #endif

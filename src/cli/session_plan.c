@@ -17,7 +17,19 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.clip = need->clip;
     request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
     request.extra_host_bytes = need->host_bytes;
+    request.snapshot_slots = need->snapshot_slots;
+    request.kept_contents = need->kept_contents;
     return request;
+}
+
+static int make_plan(struct ot_session *s, const struct ot_plan_request *request) {
+    struct ot_planner_result chosen;
+    if (!s->costs || !request->train)
+        return ot_plan_make(request, &s->plan);
+    OT_TRY(ot_planner_choose(request, s->costs, &chosen));
+    s->plan = chosen.plan;
+    s->prediction = chosen.prediction;
+    return 0;
 }
 
 int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
@@ -27,20 +39,20 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     if (need->cache_tokens)
         s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
     struct ot_plan_request request = make_request(s, need);
-    if (s->costs && need->train) {
-        struct ot_planner_result chosen;
-        OT_TRY(ot_planner_choose(&request, s->costs, &chosen));
-        s->plan = chosen.plan;
-        s->prediction = chosen.prediction;
-    } else {
-        OT_TRY(ot_plan_make(&request, &s->plan));
+    int rc = make_plan(s, &request);
+    if (rc == -OT_E_BUDGET &&
+        request.kept_contents > 0) { /* then checkpoints are copied, which needs less here */
+        request.kept_contents = 0;
+        rc = make_plan(s, &request);
     }
+    OT_TRY(rc);
     return ot_session_check_free(s);
 }
 
 int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need,
                         const struct ot_forecast_rows *rows) {
     struct ot_plan_request request = make_request(s, need);
+    request.kept_contents = s->plan.kept_contents;
     OT_TRY(ot_forecast_make(s, &request, rows));
     return ot_session_check_free(s);
 }

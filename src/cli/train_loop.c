@@ -1,6 +1,7 @@
 #include "src/cli/train_loop.h"
 
 #include <stdio.h>
+#include <time.h>
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
@@ -23,7 +24,7 @@ enum { FILLING_STEPS = 2 };
 struct flight { /* what is known of a submitted step */
     int64_t tokens, trained_tokens, sequences;
     double lr, epoch;
-    struct ot_data_position position; /* of its batch */
+    struct ot_data_position position; /* where its batch begins */
 };
 
 struct loop {
@@ -36,7 +37,10 @@ struct loop {
     int64_t submitted, done;
     int64_t eval_at; /* the step after which to evaluate; no step beyond it is submitted */
     int64_t tune_at; /* likewise to tune; 0: never, or not again */
+    int64_t save_at; /* and to begin a checkpoint */
+    int64_t best_step;
     double last_eval, best_eval;
+    double started;
     double step_seconds;         /* of the last step */
     int64_t filled_from;         /* the step after which the pipeline was last empty */
     struct ot_store_usage moved; /* up to the last step */
@@ -131,14 +135,18 @@ static int finish_step(struct loop *l) {
 
 /* ---- evaluation ---- */
 
-static int64_t next_eval_step(const struct loop *l) {
+static int64_t next_eval_step_after(const struct loop *l, int64_t step) {
     const struct ot_options *o = l->of->session->options;
     const struct ot_run_shape *shape = l->of->shape;
     if (!l->of->rows->eval || o->eval_every.seconds > 0)
         return shape->lr.steps;
     int64_t every = o->eval_every.steps ? o->eval_every.steps : shape->steps_per_epoch;
-    int64_t next = (l->done / every + 1) * every;
+    int64_t next = (step / every + 1) * every;
     return next < shape->lr.steps ? next : shape->lr.steps;
+}
+
+static int64_t next_eval_step(const struct loop *l) {
+    return next_eval_step_after(l, l->done);
 }
 
 /* By the clock: as soon as the steps under way are through. */
@@ -165,8 +173,10 @@ static int evaluate(struct loop *l) {
     bool best = !l->out->has_eval || result.loss < l->best_eval;
     if (!l->out->has_eval)
         l->out->first_eval = result.loss;
-    if (best)
+    if (best) {
         l->best_eval = result.loss;
+        l->best_step = l->done;
+    }
     l->out->has_eval = true;
     l->out->last_eval = result.loss;
     l->out->eval_step = l->done;
@@ -202,11 +212,111 @@ static int tune(struct loop *l) {
     return 0;
 }
 
+/* ---- checkpoints ---- */
+
+/* Of the steps whose results are collected. */
+static struct ot_checkpoint_record make_record(const struct loop *l) {
+    const struct ot_train_loop *of = l->of;
+    const struct ot_run_identity *identity = of->identity;
+    struct ot_checkpoint_record record = {
+        .position = l->submitted > l->done ? l->flights[l->done % IN_FLIGHT].position
+                                           : ot_batcher_position(l->batcher),
+        .steps = of->shape->lr.steps,
+        .tokens = l->out->tokens + (of->resume ? of->resume->tokens : 0),
+        .seconds = ot_clock_seconds() - l->started + (of->resume ? of->resume->seconds : 0),
+        .log_bytes = ot_run_log_bytes(of->log),
+        .has_eval = l->out->has_eval,
+        .eval_step = l->out->eval_step,
+        .best_step = l->best_step,
+        .first_eval = l->out->first_eval,
+        .last_eval = l->out->last_eval,
+        .best_eval = l->best_eval,
+        .data = identity->data,
+        .eval_data = identity->eval_data,
+        .options = identity->options,
+        .model = identity->model};
+    time_t now = time(NULL);
+    struct tm utc;
+    ot_engine_get_progress(of->session->engine, &record.progress);
+    snprintf(record.library, sizeof record.library, "offload-train %s", OT_VERSION);
+    snprintf(record.device, sizeof record.device, "%s", ot_device_name(of->session->device));
+    if (gmtime_r(&now, &utc))
+        strftime(record.made, sizeof record.made, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    return record;
+}
+
+static int64_t next_save_step(const struct loop *l) {
+    return l->of->saver ? ot_saver_next_step(l->of->saver, l->done) : INT64_MAX;
+}
+
+static void call_save_by_time(struct loop *l) {
+    if (l->of->saver && ot_saver_is_due(l->of->saver) && l->save_at > l->submitted)
+        l->save_at = l->submitted;
+}
+
+static int save(struct loop *l) {
+    l->filled_from = l->done;
+    OT_TRY(ot_engine_drain(l->of->session->engine));
+    struct ot_checkpoint_record record = make_record(l);
+    return ot_saver_begin(l->of->saver, &record, l->step_seconds);
+}
+
+/* The newest state that --grace leaves time for; nothing where the last checkpoint has it already. */
+static int save_at_stop(struct loop *l) {
+    struct ot_saver *saver = l->of->saver;
+    double grace = l->of->session->options->grace;
+    if (!saver || l->done == 0)
+        return 0;
+    OT_TRY(ot_saver_poll(saver, true));
+    if (ot_saver_last_step(saver) == l->done)
+        return 0;
+    l->out->out_of_time = grace > 0 && ot_stop_seconds() + ot_saver_seconds(saver) > grace;
+    if (l->out->out_of_time)
+        return 0;
+    struct ot_checkpoint_record record = make_record(l);
+    OT_TRY(ot_saver_begin(saver, &record, 0));
+    OT_TRY(ot_saver_poll(saver, true));
+    return ot_saver_last_step(saver) == l->done ? 0 : ot_saver_failure(saver);
+}
+
+/* A lane hangs. Where what it was about to change is still what the last step left, it is saved, if that does
+ * not hang as well. Returns rc. */
+static int save_at_stall(struct loop *l, int rc) {
+    struct ot_saver *saver = l->of->saver;
+    struct ot_error why;
+    ot_error_save(&why, rc);
+    double limit = l->of->session->options->stall_limit;
+    if (saver && l->done > 0 && ot_saver_wait(saver, limit) && ot_saver_last_step(saver) != l->done &&
+        ot_engine_is_consistent(l->of->session->engine)) {
+        struct ot_checkpoint_record record = make_record(l);
+        if (ot_saver_begin(saver, &record, 0) == 0)
+            (void)ot_saver_wait(saver, limit);
+    }
+    return ot_error_load(&why);
+}
+
 /* ---- the loop ---- */
 
 /* The last step to submit before the engine must be empty. */
 static int64_t next_stop(const struct loop *l) {
-    return l->tune_at > 0 && l->tune_at < l->eval_at ? l->tune_at : l->eval_at;
+    int64_t stop = l->tune_at > 0 && l->tune_at < l->eval_at ? l->tune_at : l->eval_at;
+    return stop < l->save_at ? stop : l->save_at;
+}
+
+/* What is due after the last step, with nothing in flight. */
+static int between_steps(struct loop *l) {
+    if (l->done == l->tune_at)
+        OT_TRY(tune(l));
+    if (l->done == l->eval_at) {
+        if (l->of->rows->eval)
+            OT_TRY(evaluate(l));
+        l->eval_at = next_eval_step(l);
+    }
+    if (l->done == l->save_at && !ot_stop_requested()) {
+        OT_TRY(save(l));
+        l->save_at = next_save_step(l);
+    }
+    return 0;
 }
 
 static int run_steps(struct loop *l) {
@@ -216,21 +326,44 @@ static int run_steps(struct loop *l) {
             OT_TRY(submit_step(l));
         if (l->done < l->submitted)
             OT_TRY(finish_step(l));
-        if (l->done == l->tune_at && l->done == l->submitted && !ot_stop_requested())
-            OT_TRY(tune(l));
+        if (l->of->saver)
+            OT_TRY(ot_saver_poll(l->of->saver, false));
         call_eval_by_time(l);
-        l->out->interrupted = ot_stop_requested() && l->done == l->submitted && l->done < steps;
-        if (l->done == l->eval_at && !l->out->interrupted) {
-            if (l->of->rows->eval)
-                OT_TRY(evaluate(l));
-            l->eval_at = next_eval_step(l);
-        }
+        call_save_by_time(l);
+        if (l->done < l->submitted)
+            continue;
+        l->out->interrupted = ot_stop_requested() && l->done < steps;
+        if (!l->out->interrupted)
+            OT_TRY(between_steps(l));
     }
-    return ot_engine_drain(l->of->session->engine);
+    OT_TRY(ot_engine_drain(l->of->session->engine));
+    if (l->out->interrupted)
+        return save_at_stop(l);
+    return l->of->saver ? ot_saver_poll(l->of->saver, true) : 0;
+}
+
+/* Where the run begins: at its start, or after the checkpoint. */
+static int enter(struct loop *l) {
+    const struct ot_checkpoint_record *r = l->of->resume;
+    struct ot_outcome *out = l->out;
+    *out = (struct ot_outcome){.checkpoint_step = -1};
+    if (!r)
+        return l->of->rows->eval ? evaluate(l) : 0;
+    OT_TRY(ot_batcher_seek(l->batcher, r->position));
+    l->submitted = l->done = out->steps = out->first_step = r->progress.step;
+    out->has_eval = r->has_eval;
+    out->eval_step = r->eval_step;
+    out->first_eval = r->first_eval;
+    out->last_eval = r->last_eval;
+    l->best_eval = r->best_eval;
+    l->best_step = r->best_step;
+    /* One that was due there, and stopped. */
+    int64_t due = next_eval_step_after(l, l->done - 1);
+    return l->of->rows->eval && l->done == due && r->eval_step < l->done ? evaluate(l) : 0;
 }
 
 int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
-    struct loop l = {.of = of, .out = out};
+    struct loop l = {.of = of, .out = out, .started = ot_clock_seconds()};
     const struct ot_options *o = of->session->options;
     struct ot_batch_config config = {.packing = of->rows->train,
                                      .dataset = of->rows->data,
@@ -238,23 +371,29 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
                                      .step_sequences = of->shape->step_sequences,
                                      .micro_sequences = o->micro_batch};
     int rc;
-    *out = (struct ot_outcome){0};
     OT_TRY_GOTO(ot_batcher_open(&config, &l.batcher), rc, out);
-    if (of->rows->eval)
-        OT_TRY_GOTO(evaluate(&l), rc, out);
+    OT_TRY_GOTO(enter(&l), rc, out);
     ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
     l.guard = (struct ot_guard){.most = o->max_skips, .counts = &out->counts};
     l.eval_at = next_eval_step(&l);
-    l.tune_at = TUNE_AFTER;
+    l.save_at = next_save_step(&l);
+    l.filled_from = l.done;
+    l.tune_at = l.done + TUNE_AFTER;
     struct ot_store_usage before, after;
     ot_engine_store_usage(of->session->engine, &before);
     l.moved = before;
     double started = ot_clock_seconds();
     rc = run_steps(&l);
+    if (rc == -OT_E_STALL)
+        rc = save_at_stall(&l, rc);
     out->seconds = ot_clock_seconds() - started;
     ot_engine_store_usage(of->session->engine, &after);
     out->nvme_read_bytes = after.read_bytes - before.read_bytes;
     out->nvme_written_bytes = after.written_bytes - before.written_bytes;
+    if (of->saver) {
+        out->checkpoint = ot_saver_last_dir(of->saver);
+        out->checkpoint_step = ot_saver_last_step(of->saver);
+    }
 out:
     ot_log_set_status("");
     ot_batcher_close(l.batcher);

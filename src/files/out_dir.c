@@ -462,6 +462,13 @@ int ot_out_dir_commit(struct ot_out_dir *dir) {
                   : 0;
 }
 
+int ot_out_dir_settle(const char *out, const struct ot_file_ops *ops) {
+    struct ot_out_dir *dir = NULL;
+    int rc = ot_out_dir_open(out, ops, &dir);
+    ot_out_dir_close(dir);
+    return rc;
+}
+
 int ot_out_dir_claim(const char *out, const struct ot_file_ops *ops) {
     struct ot_out_dir *dir = NULL;
     bool exists;

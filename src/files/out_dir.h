@@ -43,6 +43,10 @@ int ot_out_dir_copy(struct ot_out_dir *dir, const char *name, const char *from);
  * is then what it was. */
 int ot_out_dir_commit(struct ot_out_dir *dir);
 
+/* Undoes or completes what a crash has left half done beside OUT, so that what others keep in OUT is there.
+ * Errors as open. */
+int ot_out_dir_settle(const char *out, const struct ot_file_ops *ops);
+
 /* Makes OUT now, with nothing but the marker, so that a program may keep its log there before the first save;
  * does nothing where OUT is ours already. Errors as open. */
 int ot_out_dir_claim(const char *out, const struct ot_file_ops *ops);

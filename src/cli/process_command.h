@@ -1,0 +1,9 @@
+/* The command that started the process, as one may give it to a shell again. */
+#ifndef OT_CLI_PROCESS_COMMAND_H
+#define OT_CLI_PROCESS_COMMAND_H
+
+/* Words with anything in them that a shell would read otherwise are quoted. The caller frees it. Errors:
+ * OT_E_IO (where there is no /proc), OT_E_BUDGET. */
+int ot_process_command(char **text);
+
+#endif

@@ -1,0 +1,453 @@
+#include "src/cli/saver.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "offload/snapshot.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/strings.h"
+#include "src/checkpoint/catalog.h"
+#include "src/checkpoint/reader.h"
+#include "src/checkpoint/writer.h"
+#include "src/cli/save.h"
+#include "src/cli/stop.h"
+#include "src/cli/units.h"
+#include "src/files/file_ops.h"
+
+/* Enough for the disk to have something queued while a part is copied; less for a model that is small beside
+ * them. */
+enum { MOST_SLOTS = 16, LEAST_SLOTS = 2, STATE_SHARE = 32 };
+/* A paced checkpoint is copied in this part of a step: forward and backward, before the updates that would
+ * wait for it. */
+static const double paced_share = 0.6;
+
+#define RESERVED_NAME "reserved"
+
+struct ot_saver {
+    struct ot_saver_config config;
+    char *parent;
+    struct ot_checkpoint_writer *writer; /* NULL: nothing is under way */
+    struct ot_pins **pins;               /* [n_held]: of complete checkpoints of this run, */
+    int64_t *pins_step;                  /* and their steps */
+    int n_held, capacity;
+    int64_t step_under_way, last_step;
+    double eval_under_way, best_eval; /* the last evaluation's loss; NaN: there was none */
+    int64_t best_step;                /* of the best checkpoint; -1: none has an evaluation behind it */
+    char *last_dir;
+    double begun, last_begun, seconds;
+    struct ot_error failure;
+    bool old_run; /* OUT/checkpoints.old waits for our first one */
+};
+
+/* ---- what a plan needs ---- */
+
+int ot_saver_slots(int64_t params, enum ot_dtype dtype) {
+    struct ot_part all = {.n = params, .has_state = true, .has_weights = true};
+    size_t slots = ot_part_bytes(dtype, &all) / STATE_SHARE / ot_part_slot_bytes(dtype);
+    return slots < LEAST_SLOTS ? LEAST_SLOTS : slots > MOST_SLOTS ? MOST_SLOTS : (int)slots;
+}
+
+/* The complete ones that stay, the best, and the one that is being made. */
+int ot_saver_kept_contents(const struct ot_session *s, const char *parent) {
+    const struct ot_options *o = s->options;
+    bool evaluates = o->eval_data || o->eval_fraction > 0;
+    int64_t contents = o->keep + evaluates + 1;
+    if (s->store.n_dirs == 0 || s->store.no_verify || contents > OT_PLAN_MAX_KEPT_CONTENTS)
+        return 0;
+    for (int i = 0; i < s->store.n_dirs; i++)
+        if (!ot_checkpoint_can_refer(parent, s->store.dirs[i].path))
+            return 0;
+    return (int)contents;
+}
+
+void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    *referred = 0;
+    for (int i = 0; i < chain->n_slabs && s->plan.kept_contents > 0; i++) {
+        struct ot_tile_span off = ot_slab_state_off_gpu(chain, &s->plan, i);
+        struct ot_part part = {.n = off.n, .has_state = true};
+        if (s->plan.slabs[i].state == OT_HOME_NVME)
+            *referred += (int64_t)ot_part_bytes(chain->dtype, &part);
+        part = (struct ot_part){.n = chain->slabs[i].n_params, .has_weights = true};
+        if (s->plan.slabs[i].weights == OT_HOME_NVME)
+            *referred += (int64_t)ot_part_bytes(chain->dtype, &part);
+    }
+    *copied = ot_checkpoint_state_bytes(chain) - *referred;
+}
+
+/* ---- space ---- */
+
+static int reserved_path(const char *parent, char path[PATH_MAX]) {
+    return snprintf(path, PATH_MAX, "%s/" RESERVED_NAME, parent) < PATH_MAX
+               ? 0
+               : ot_fail(OT_E_IO, "%s: the name is too long", parent);
+}
+
+static void release_space(const char *parent) {
+    char path[PATH_MAX];
+    if (reserved_path(parent, path) == 0)
+        unlink(path);
+}
+
+static int fail_space(const struct ot_saver *sv, int64_t bytes, int64_t have) {
+    char need[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
+    return ot_fail(
+        OT_E_IO,
+        "%s: a checkpoint needs %s there and %s are free: make room, choose another --out, or train "
+        "with --no-save",
+        sv->parent, ot_text_bytes(bytes, need), ot_text_bytes(have, left));
+}
+
+/* Where a file system cannot reserve, it must at least have the room. */
+static int hold_space(struct ot_saver *sv) {
+    const struct ot_file_ops *ops = &ot_file_ops_system;
+    char path[PATH_MAX];
+    int64_t bytes, referred;
+    int rc = 0;
+    ot_saver_bytes(sv->config.session, &bytes, &referred);
+    OT_TRY(reserved_path(sv->parent, path));
+    unlink(path); /* a killed run's */
+    int64_t have = ops->free_bytes(sv->parent);
+    if (have >= 0 && have < bytes)
+        return fail_space(sv, bytes, have);
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", path);
+    if (bytes > 0 && ops->reserve(fd, (off_t)bytes) < 0 && errno == ENOSPC)
+        rc = fail_space(sv, bytes, have);
+    close(fd);
+    if (rc < 0)
+        unlink(path);
+    return rc;
+}
+
+/* ---- the best ---- */
+
+static void rate(struct ot_saver *sv, int64_t step, double eval) {
+    if (isnan(eval) || (sv->best_step >= 0 && eval >= sv->best_eval))
+        return;
+    sv->best_step = step;
+    sv->best_eval = eval;
+}
+
+/* Of those that the run goes on from, oldest first. One that is damaged is nobody's best. */
+static int rate_earlier(struct ot_saver *sv) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
+    for (int i = list.n - 1; i >= 0; i--) {
+        struct ot_checkpoint *checkpoint;
+        if (ot_checkpoint_open(list.entries[i].dir, &checkpoint) < 0)
+            continue;
+        const struct ot_checkpoint_record *record = ot_checkpoint_record(checkpoint);
+        rate(sv, list.entries[i].step, record->has_eval ? record->last_eval : NAN);
+        ot_checkpoint_close(checkpoint);
+    }
+    ot_checkpoint_list_free(&list);
+    return 0;
+}
+
+/* ---- opening ---- */
+
+/* A directory of checkpoints, with all in it that is of ours. */
+static int remove_checkpoints(const char *parent) {
+    struct ot_checkpoint_list list;
+    int rc = 0;
+    OT_TRY(ot_checkpoint_tidy(parent)); /* halves of some that a killed run has left */
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    for (int i = 0; i < list.n && rc == 0; i++)
+        rc = ot_checkpoint_remove(list.entries[i].dir);
+    ot_checkpoint_list_free(&list);
+    OT_TRY(rc);
+    OT_TRY(ot_checkpoint_clear_complete(parent));
+    release_space(parent);
+    if (rmdir(parent) < 0 && errno != ENOENT)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be removed", parent);
+    return 0;
+}
+
+/* A new run begins: checkpoints of another one wait under another name until it has its own. */
+static int set_aside(struct ot_saver *sv) {
+    struct ot_checkpoint_list old;
+    char *aside = NULL;
+    int rc;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &old));
+    OT_TRY_GOTO(ot_string_format(&aside, "%s.old", sv->parent), rc, out);
+    if (old.n > 0) {
+        OT_TRY_GOTO(remove_checkpoints(aside), rc, out);
+        if (rename(sv->parent, aside) < 0)
+            rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", sv->parent, aside);
+    }
+    sv->old_run = access(aside, F_OK) == 0;
+out:
+    free(aside);
+    ot_checkpoint_list_free(&old);
+    return rc;
+}
+
+static int open_parent(struct ot_saver *sv) {
+    OT_TRY(sv->config.resumed ? rate_earlier(sv) : set_aside(sv));
+    if (mkdir(sv->parent, 0777) < 0 && errno != EEXIST)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", sv->parent);
+    struct stat info;
+    if (lstat(sv->parent, &info) < 0 || !S_ISDIR(info.st_mode))
+        return ot_fail(OT_E_IO, "%s: is in the way of the checkpoints; move it away", sv->parent);
+    OT_TRY(ot_checkpoint_clear_complete(sv->parent));
+    return hold_space(sv);
+}
+
+int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
+    struct ot_saver *sv = *out = calloc(1, sizeof *sv);
+    if (!sv)
+        return ot_fail(OT_E_BUDGET, "no memory for checkpoints");
+    sv->config = *config;
+    sv->last_step = config->step > 0 ? config->step : -1;
+    sv->best_step = -1;
+    sv->last_begun = ot_clock_seconds();
+    OT_TRY(ot_string_format(&sv->parent, "%s", config->parent));
+    if (config->resumed)
+        OT_TRY(ot_string_format(&sv->last_dir, "%s", config->resumed));
+    return open_parent(sv);
+}
+
+void ot_saver_close(struct ot_saver *sv) {
+    if (!sv)
+        return;
+    struct ot_pins *pins = NULL;
+    ot_engine_snapshot_give_up(sv->config.session->engine);
+    (void)ot_engine_snapshot_finish(sv->config.session->engine, &pins);
+    ot_pins_free(pins);
+    ot_checkpoint_writer_close(sv->writer);
+    for (int i = 0; i < sv->n_held; i++)
+        ot_pins_free(sv->pins[i]);
+    if (sv->parent) {
+        release_space(sv->parent);
+        rmdir(sv->parent); /* where it is empty */
+    }
+    free(sv->pins);
+    free(sv->pins_step);
+    free(sv->last_dir);
+    free(sv->parent);
+    free(sv);
+}
+
+/* ---- when ---- */
+
+int64_t ot_saver_next_step(const struct ot_saver *sv, int64_t done) {
+    const struct ot_every *every = &sv->config.session->options->save_every;
+    int64_t steps = every->epoch ? sv->config.steps_per_epoch : every->steps;
+    return steps > 0 ? (done / steps + 1) * steps : INT64_MAX;
+}
+
+bool ot_saver_is_due(struct ot_saver *sv) {
+    const struct ot_every *every = &sv->config.session->options->save_every;
+    bool asked = ot_stop_take_save_request();
+    return asked || (every->seconds > 0 && ot_clock_seconds() - sv->last_begun >= every->seconds);
+}
+
+/* ---- making one ---- */
+
+static int make_room_for_pins(struct ot_saver *sv) {
+    if (sv->n_held < sv->capacity)
+        return 0;
+    int capacity = sv->capacity ? 2 * sv->capacity : 8;
+    struct ot_pins **pins = realloc(sv->pins, (size_t)capacity * sizeof *pins);
+    if (pins)
+        sv->pins = pins;
+    int64_t *steps = pins ? realloc(sv->pins_step, (size_t)capacity * sizeof *steps) : NULL;
+    if (!steps)
+        return ot_fail(OT_E_BUDGET, "no memory for the list of checkpoints");
+    sv->pins_step = steps;
+    sv->capacity = capacity;
+    return 0;
+}
+
+/* Said, kept in the log, and no reason to stop. */
+static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
+    ot_error_save(&sv->failure, rc);
+    ot_log(OT_LOG_WARN, "checkpoint of step %lld not made: %s", (long long)step, ot_error_text());
+    struct ot_json_writer *w = ot_run_log_begin(sv->config.log, "checkpoint_failed");
+    ot_json_put_int(w, "step", step);
+    ot_json_put_text(w, "error", ot_error_text());
+    return ot_run_log_end(sv->config.log);
+}
+
+static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *record) {
+    struct ot_session *s = sv->config.session;
+    struct ot_checkpoint_writer_config config = {
+        .parent = sv->parent,
+        .chain = ot_model_chain(s->model),
+        .record = record,
+        .io_engine = (enum ot_io_choice)s->options->io_engine,
+        .store = s->plan.kept_contents > 0 ? ot_engine_store(s->engine) : NULL};
+    int64_t referred;
+    ot_saver_bytes(s, &config.state_bytes, &referred);
+    config.memory = ot_engine_snapshot_slots(s->engine, &config.n_slots);
+    release_space(sv->parent);
+    return ot_checkpoint_writer_open(&config, &sv->writer);
+}
+
+static int begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
+    int64_t copied, referred;
+    OT_TRY(make_room_for_pins(sv));
+    OT_TRY(open_writer(sv, record));
+    ot_saver_bytes(sv->config.session, &copied, &referred);
+    struct ot_snapshot_config config = {
+        .sink = ot_checkpoint_writer_sink(sv->writer),
+        .bytes_per_second = step_seconds > 0 ? (double)copied / (paced_share * step_seconds) : 0};
+    return ot_engine_snapshot(sv->config.session->engine, &config);
+}
+
+static void drop_writer(struct ot_saver *sv) {
+    ot_checkpoint_writer_close(sv->writer);
+    sv->writer = NULL;
+    if (hold_space(sv) < 0)
+        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+}
+
+int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
+    int64_t step = record->progress.step;
+    OT_TRY(ot_saver_poll(sv, true));
+    sv->begun = sv->last_begun = ot_clock_seconds();
+    sv->step_under_way = step;
+    sv->eval_under_way = record->has_eval ? record->last_eval : NAN;
+    if (step == sv->last_step)
+        return 0;
+    int rc = begin(sv, record, step_seconds);
+    if (rc == 0)
+        return 0;
+    OT_TRY(report_failure(sv, step, rc));
+    drop_writer(sv);
+    return 0;
+}
+
+/* ---- completing one ---- */
+
+static int report_success(struct ot_saver *sv, double seconds) {
+    int64_t written, referred;
+    char size[OT_TEXT_BYTES], also[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    ot_checkpoint_writer_count(sv->writer, &written, &referred);
+    ot_log(OT_LOG_INFO, "checkpoint %s: %s written%s%s in %s (%s/s)", sv->last_dir,
+           ot_text_bytes(written, size), referred ? ", referred to on NVMe: " : "",
+           referred ? ot_text_bytes(referred, also) : "", ot_text_duration(seconds, time),
+           ot_text_bytes((int64_t)((double)written / (seconds > 0 ? seconds : 1e-3)), rate));
+    struct ot_json_writer *w = ot_run_log_begin(sv->config.log, "checkpoint");
+    ot_json_put_int(w, "step", sv->last_step);
+    ot_json_put_text(w, "dir", sv->last_dir);
+    ot_json_put_int(w, "written_bytes", written);
+    ot_json_put_int(w, "referred_bytes", referred);
+    ot_json_put_real(w, "seconds", seconds);
+    return ot_run_log_end(sv->config.log);
+}
+
+/* What only removed checkpoints referred to. */
+static int release_pins(struct ot_saver *sv) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
+    int n = 0;
+    for (int i = 0; i < sv->n_held; i++) {
+        bool kept = false;
+        for (int k = 0; k < list.n; k++)
+            kept = kept || list.entries[k].step == sv->pins_step[i];
+        if (kept) {
+            sv->pins[n] = sv->pins[i];
+            sv->pins_step[n++] = sv->pins_step[i];
+        } else {
+            ot_engine_release(sv->config.session->engine, sv->pins[i]);
+        }
+    }
+    sv->n_held = n;
+    ot_checkpoint_list_free(&list);
+    return 0;
+}
+
+static int remove_old_run(struct ot_saver *sv) {
+    char *aside;
+    OT_TRY(ot_string_format(&aside, "%s.old", sv->parent));
+    int rc = remove_checkpoints(aside);
+    free(aside);
+    sv->old_run = false;
+    return rc;
+}
+
+static int make_place(struct ot_saver *sv) {
+    if (sv->old_run)
+        OT_TRY(remove_old_run(sv));
+    OT_TRY(ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep, sv->best_step));
+    OT_TRY(release_pins(sv));
+    return hold_space(sv);
+}
+
+static int complete(struct ot_saver *sv, struct ot_pins *pins) {
+    double seconds = ot_clock_seconds() - sv->begun;
+    sv->pins[sv->n_held] = pins;
+    sv->pins_step[sv->n_held++] = sv->step_under_way;
+    sv->last_step = sv->step_under_way;
+    sv->seconds = seconds;
+    rate(sv, sv->step_under_way, sv->eval_under_way);
+    free(sv->last_dir);
+    sv->last_dir = NULL;
+    OT_TRY(ot_checkpoint_name(sv->parent, sv->last_step, &sv->last_dir));
+    OT_TRY(report_success(sv, seconds));
+    ot_checkpoint_writer_close(sv->writer);
+    sv->writer = NULL;
+    if (make_place(sv) < 0)
+        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+    return 0;
+}
+
+int ot_saver_poll(struct ot_saver *sv, bool wait) {
+    struct ot_engine *engine = sv->config.session->engine;
+    struct ot_pins *pins;
+    if (!sv->writer || (!wait && ot_engine_snapshot_busy(engine)))
+        return 0;
+    int rc = ot_engine_snapshot_finish(engine, &pins);
+    if (rc == 0)
+        return complete(sv, pins);
+    OT_TRY(report_failure(sv, sv->step_under_way, rc));
+    drop_writer(sv);
+    return 0;
+}
+
+bool ot_saver_wait(struct ot_saver *sv, double seconds) {
+    const struct ot_engine *engine = sv->config.session->engine;
+    double until = ot_clock_seconds() + seconds;
+    while (ot_engine_snapshot_busy(engine) && ot_clock_seconds() < until)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    return !ot_engine_snapshot_busy(engine) && ot_saver_poll(sv, false) == 0;
+}
+
+int ot_saver_failure(const struct ot_saver *sv) {
+    return ot_error_load(&sv->failure);
+}
+
+/* ---- what there is ---- */
+
+int64_t ot_saver_last_step(const struct ot_saver *sv) {
+    return sv->last_step;
+}
+
+const char *ot_saver_last_dir(const struct ot_saver *sv) {
+    return sv->last_dir;
+}
+
+double ot_saver_seconds(const struct ot_saver *sv) {
+    return sv->seconds;
+}
+
+int ot_saver_complete(struct ot_saver *sv) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
+    int rc = list.n > 0 ? ot_checkpoint_mark_complete(sv->parent) : 0;
+    ot_checkpoint_list_free(&list);
+    return rc;
+}

@@ -1,0 +1,78 @@
+/* The saver: the checkpoints of a run, OUT/checkpoints: when they are made, from what, and which of them
+ * stay.
+ *
+ * The training loop asks after which step the next one is due, drains the engine there and begins it; the
+ * engine's snapshot (offload/snapshot.h) and the checkpoint's writer (src/checkpoint/writer.h) do the rest
+ * beside the steps that follow. Whoever polls completes one that has ended: says so, removes the older ones
+ * that --keep leaves no place for (not the best: the first one after the best evaluation that any has behind
+ * it), and lets go of what they referred to
+ * on nvme. A save that fails is said, and costs the run nothing: the checkpoints before it stay, and the
+ * next one is tried when it is due.
+ *
+ * SPACE. From before step 1 on, the place of the next checkpoint is held by a file of its size,
+ * OUT/checkpoints/reserved, which gives way when the checkpoint is begun: a disk that would be too small says
+ * so before anything is computed, and what other programs write meanwhile takes nothing from it.
+ *
+ * A NEW RUN in an output that has checkpoints of another one renames those to OUT/checkpoints.old, and
+ * removes them when it has its own first one.
+ *
+ * One thread, the engine's driver.
+ */
+#ifndef OT_CLI_SAVER_H
+#define OT_CLI_SAVER_H
+
+#include "src/checkpoint/record.h"
+#include "src/cli/run_log.h"
+#include "src/cli/session.h"
+
+struct ot_saver;
+
+/* What a run that saves wants of its plan (ot_plan_request): slots for parts, and whether checkpoints can
+ * refer to the NVMe store's files, how many at a time. `parent`: OUT/checkpoints, which need not exist. */
+int ot_saver_slots(int64_t params, enum ot_dtype dtype);
+int ot_saver_kept_contents(const struct ot_session *session, const char *parent);
+/* Bytes of one checkpoint of the session's plan that are copied, and that are referred to. */
+void ot_saver_bytes(const struct ot_session *session, int64_t *copied, int64_t *referred);
+
+struct ot_saver_config {
+    struct ot_session *session; /* started */
+    struct ot_run_log *log;
+    const char *parent;      /* OUT/checkpoints; OUT exists */
+    int64_t steps_per_epoch; /* for --save-every epoch */
+    int64_t step;            /* that the run begins after; 0: a new one */
+    const char *resumed;     /* the checkpoint that it goes on from; NULL: a new one */
+};
+
+/* Makes the directory, holds the space of the first checkpoint, moves what another run has left out of the
+ * way. Errors: OT_E_IO (what is missing), OT_E_BUDGET. */
+int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out);
+/* Waits for nothing: a checkpoint under way is given up. The engine is still open. NULL is fine. */
+void ot_saver_close(struct ot_saver *saver);
+
+/* The next step after which --save-every wants a checkpoint; INT64_MAX where it goes by the clock, or
+ * never. */
+int64_t ot_saver_next_step(const struct ot_saver *saver, int64_t done);
+/* By the clock, or by SIGUSR1 since it was last asked. */
+bool ot_saver_is_due(struct ot_saver *saver);
+
+/* On a drained engine, after step record->progress.step. Completes one under way first. step_seconds: that a
+ * step takes about, to pace the copying; 0: as fast as it goes. What fails is said and kept from the caller.
+ * Errors: OT_E_BUDGET, OT_E_IO of the log alone. */
+int ot_saver_begin(struct ot_saver *saver, const struct ot_checkpoint_record *record, double step_seconds);
+/* Completes a checkpoint that has ended; wait: also one that has not. Errors: as begin. */
+int ot_saver_poll(struct ot_saver *saver, bool wait);
+/* Waits no longer than that for one under way: whether it has ended. For when even this may hang. */
+bool ot_saver_wait(struct ot_saver *saver, double seconds);
+/* What the last one that failed failed with, for a caller that can go no further. */
+int ot_saver_failure(const struct ot_saver *saver);
+/* Of the last complete checkpoint, this run's or the one it was resumed from: its step (-1: none), and its
+ * directory (NULL). */
+int64_t ot_saver_last_step(const struct ot_saver *saver);
+const char *ot_saver_last_dir(const struct ot_saver *saver);
+/* Seconds that a checkpoint takes, by the last one; 0: not known yet. */
+double ot_saver_seconds(const struct ot_saver *saver);
+
+/* The model is saved: this run is not resumed by itself any more. Errors: OT_E_IO. */
+int ot_saver_complete(struct ot_saver *saver);
+
+#endif
