@@ -463,8 +463,18 @@ int ot_out_dir_commit(struct ot_out_dir *dir) {
 }
 
 int ot_out_dir_settle(const char *out, const struct ot_file_ops *ops) {
-    struct ot_out_dir *dir = NULL;
-    int rc = ot_out_dir_open(out, ops, &dir);
+    bool exists;
+    int rc;
+    struct ot_out_dir *dir = calloc(1, sizeof *dir);
+    if (!dir)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to look at it", out);
+    dir->ops = ops ? ops : &ot_file_ops_system;
+    dir->dir_fd = dir->file_fd = -1;
+    dir->committed = true; /* nothing is begun */
+    OT_TRY_GOTO(name_paths(dir, out), rc, out);
+    OT_TRY_GOTO(check_target(dir->out, &exists), rc, out);
+    rc = clear_stale(dir);
+out:
     ot_out_dir_close(dir);
     return rc;
 }
