@@ -32,7 +32,7 @@ static struct ot_checkpoint_record sample(void) {
         .best_eval = 5e-324,
         .data = {.rows = 77, .tokens = 9001, .trained_tokens = 4000, .crc = 0xfffffffeu},
         .eval_data = {.rows = 3, .tokens = 200, .trained_tokens = 200, .crc = 1},
-        .library = "0.1.0",
+        .library = "offload-train 0.1.0",
         .device = "NVIDIA \"H100\" é",
         .made = "2026-11-21T09:30:00Z",
     };
@@ -161,7 +161,7 @@ static void test_bounds(void **state) {
     check_refused("\"model\": {}", "\"other\": {}", "'model' is missing");
     check_refused("2026-11-21T09:30:00Z", "2026-11-21T09:30:00.0000000000000Z", "'made' has 34 bytes");
     check_refused("\"format\": 1", "\"format\": 0", "'format' is 0");
-    check_refused("\"format\": 1", "\"format\": 2", "format 2, by offload-train 0.1.0; this is");
+    check_refused("\"format\": 1", "\"format\": 2", "format 2, by offload-train 0.1.0; this is offload-train");
     check_refused("{\n", "[{\n", "");
 }
 
