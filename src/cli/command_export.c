@@ -24,12 +24,21 @@ struct export {
     int64_t done, total; /* parameters */
 };
 
+/* Reading the checkpoint has failed with rc. */
+static int advise(const struct export *e, int rc) {
+    const struct ot_checkpoint_list *list = &e->found.list;
+    if ((rc != -OT_E_INPUT && rc != -OT_E_IO) || list->n < 2)
+        return rc;
+    return ot_fail((enum ot_error_code) - rc, "%s; the checkpoint before it is %s", ot_error_text(),
+                   list->entries[1].dir);
+}
+
 static int open_checkpoint(struct export *e) {
     const char *dir = e->options->dir;
     OT_TRY(ot_find_checkpoints(dir, &e->found));
     if (e->found.list.n == 0)
         return ot_fail(OT_E_INPUT, "%s: a model already: no checkpoint is in it", dir);
-    OT_TRY(ot_checkpoint_open(e->found.list.entries[0].dir, &e->checkpoint));
+    OT_TRY(advise(e, ot_checkpoint_open(e->found.list.entries[0].dir, &e->checkpoint)));
     e->record = ot_checkpoint_record(e->checkpoint);
     return 0;
 }
@@ -103,7 +112,7 @@ static int open_model(struct export *e) {
 static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
     struct export *e = context;
     char line[96], done[OT_TEXT_BYTES], total[OT_TEXT_BYTES];
-    OT_TRY(ot_checkpoint_master_get(e->master, slab, first, n, values));
+    OT_TRY(advise(e, ot_checkpoint_master_get(e->master, slab, first, n, values)));
     e->done += n;
     snprintf(line, sizeof line, "exporting: %s of %s parameters", ot_text_short((double)e->done, done),
              ot_text_short((double)e->total, total));

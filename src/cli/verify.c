@@ -11,7 +11,7 @@
 /* ---- gathering ---- */
 
 int ot_verify_open(struct ot_verify *verify, const char *dir, bool is_checkpoint) {
-    *verify = (struct ot_verify){.dir = strdup(dir), .is_checkpoint = is_checkpoint};
+    *verify = (struct ot_verify){.dir = strdup(dir), .is_checkpoint = is_checkpoint, .step = -1};
     return verify->dir ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory", dir);
 }
 
@@ -163,6 +163,8 @@ void ot_verify_put_json(const struct ot_verify *verify, const char *key, struct 
     ot_json_begin_object(w, key);
     ot_json_put_text(w, "dir", verify->dir);
     ot_json_put_bool(w, "ok", verify->n_damages == 0);
+    if (verify->step >= 0)
+        ot_json_put_int(w, "step", verify->step);
     ot_json_put_text(w, "what", verify->what);
     ot_json_begin_array(w, "slabs");
     for (int i = 0; i < verify->n_slabs; i++)

@@ -172,6 +172,7 @@ int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out) 
     OT_TRY_GOTO(ot_checkpoint_open(dir, &c.checkpoint), rc, out);
     c.manifest = ot_checkpoint_manifest(c.checkpoint);
     const struct ot_checkpoint_record *record = ot_checkpoint_record(c.checkpoint);
+    out->step = record->progress.step;
     snprintf(out->what, sizeof out->what, "step %lld of %lld, %s, made %s by %s on %s",
              (long long)record->progress.step, (long long)record->steps, ot_dtype_name(c.manifest->dtype),
              record->made, record->library, record->device);

@@ -99,6 +99,7 @@ class Verify(Checkpoints):
         self.assertTrue(found["ok"] and found["model"]["ok"] and found["checkpoint"]["ok"])
         checkpoint = found["checkpoint"]
         self.assertEqual(checkpoint["dir"], self.checkpoint(self.run_folder, 6))
+        self.assertEqual(checkpoint["step"], 6)
         self.assertIn("step 6 of 6, fp32", checkpoint["what"])
         bytes_of_slabs = sum(slab["bytes"] for slab in checkpoint["slabs"])
         self.assertEqual(bytes_of_slabs, sum(file["bytes"] for file in checkpoint["files"]))
@@ -280,7 +281,8 @@ class Export(Checkpoints):
         folder = self.copy("bad")
         out = self.path("never")
         flip(os.path.join(self.checkpoint(folder, 6), "state.bin"), 6000)
-        self.fail_with(3, "state.bin: damaged: the", "export", folder, "--out", out)
+        line = self.fail_with(3, "state.bin: damaged: the", "export", folder, "--out", out)
+        self.assertTrue(line.endswith("; the checkpoint before it is " + self.checkpoint(folder, 4)), line)
         self.assertFalse(os.path.exists(out))
         self.succeed("export", self.checkpoint(folder, 4), "--out", self.path("older"))
         shutil.rmtree(os.path.join(folder, "checkpoints"))
