@@ -161,7 +161,7 @@ static void test_bounds(void **state) {
     check_refused("\"model\": {}", "\"other\": {}", "'model' is missing");
     check_refused("2026-11-21T09:30:00Z", "2026-11-21T09:30:00.0000000000000Z", "'made' has 34 bytes");
     check_refused("\"format\": 1", "\"format\": 0", "'format' is 0");
-    check_refused("\"format\": 1", "\"format\": 2", "format 2, by offload-train 0.1.0; this is offload-train");
+    check_refused("\"format\": 1", "\"format\": 2", "format 2, by offload-train 0.1.0; this is");
     check_refused("{\n", "[{\n", "");
 }
 
