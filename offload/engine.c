@@ -145,7 +145,7 @@ out:
 void ot_engine_close(struct ot_engine *en) {
     if (!en || ot_engine_is_stuck(en))
         return;
-    ot_snapshot_close(en->snapshot); /* first: steps may be waiting for it */
+    ot_snapshot_cancel(en->snapshot); /* first: steps may be waiting for it */
     if (en->executor)
         ot_executor_drain(en->executor);
     if (ot_engine_is_stuck(en)) /* now */
@@ -155,6 +155,7 @@ void ot_engine_close(struct ot_engine *en) {
     ot_executor_unbind(en->executor, en->eval_bound);
     ot_executor_unbind(en->executor, en->decode_bound);
     ot_executor_close(en->executor);
+    ot_snapshot_close(en->snapshot);
     ot_engine_close_store(en); /* before the memory that it has registered */
     ot_pool_close(en->pool);
     ot_lane_close(en->lane);

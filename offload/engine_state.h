@@ -106,7 +106,10 @@ void ot_engine_probe_output(struct ot_engine *engine, const struct ot_task *task
 /* Snapshots (snapshot.c): opened once for the engine's life. */
 struct ot_snapshot;
 int ot_snapshot_open(struct ot_engine *engine);
-void ot_snapshot_close(struct ot_snapshot *snapshot); /* gives up one that is under way; NULL is fine */
+/* Ends one that is under way, so that nothing waits for it any more; NULL is fine. */
+void ot_snapshot_cancel(struct ot_snapshot *snapshot);
+/* After that, and when no task can ask any more; NULL is fine. */
+void ot_snapshot_close(struct ot_snapshot *snapshot);
 /* Before these tiles, or their homes, are changed: waits until a snapshot under way has them. */
 void ot_snapshot_pass(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
 

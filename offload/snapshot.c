@@ -103,13 +103,16 @@ static void join(struct ot_snapshot *sn) {
     sn->under_way = false;
 }
 
+void ot_snapshot_cancel(struct ot_snapshot *sn) {
+    if (!sn || !sn->under_way)
+        return;
+    hurry(sn, true);
+    join(sn);
+}
+
 void ot_snapshot_close(struct ot_snapshot *sn) {
     if (!sn)
         return;
-    if (sn->under_way) {
-        hurry(sn, true);
-        join(sn);
-    }
     ot_lane_close(sn->lane);
     pthread_cond_destroy(&sn->changed);
     pthread_mutex_destroy(&sn->mutex);

@@ -272,7 +272,7 @@ static void train_into_overflow(struct tiny_run *run, struct tiny_result *out, i
         if (i == 0)
             continue;
         check_ok(ot_engine_result(tiny.engine, &result));
-        assert_int_equal(result.skipped, i > 3);
+        assert_int_equal(result.skipped != OT_SKIP_NONE, i > 3);
     }
     tiny_read(&tiny, out);
     *adam_step = tiny_adam_step(tiny.engine);
