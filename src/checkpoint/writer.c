@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,9 +61,26 @@ static bool mount_of(const char *path, struct statx *out) {
     return statx(AT_FDCWD, path, 0, STATX_TYPE | STATX_MNT_ID, out) == 0;
 }
 
+/* Of a directory that is there or will be made: the nearest one above it that is there decides. */
+static bool mount_of_future(const char *path, struct statx *out) {
+    char above[PATH_MAX];
+    if (snprintf(above, sizeof above, "%s", path) >= (int)sizeof above)
+        return false;
+    while (!mount_of(above, out)) {
+        char *slash = strrchr(above, '/');
+        if (errno != ENOENT || strcmp(above, ".") == 0 || strcmp(above, "/") == 0)
+            return false;
+        if (!slash)
+            strcpy(above, ".");
+        else
+            slash[slash == above] = '\0'; /* "/name" becomes "/" */
+    }
+    return true;
+}
+
 bool ot_checkpoint_can_refer(const char *parent, const char *store_dir) {
     struct statx a, b;
-    if (!mount_of(parent, &a) || !mount_of(store_dir, &b))
+    if (!mount_of_future(parent, &a) || !mount_of(store_dir, &b))
         return false;
     bool known = a.stx_mask & b.stx_mask & STATX_MNT_ID;
     return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor &&

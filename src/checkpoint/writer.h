@@ -39,7 +39,8 @@ struct ot_checkpoint_writer_config {
 size_t ot_checkpoint_slot_bytes(enum ot_dtype dtype); /* of a part of OT_PART_PARAMS, padded */
 /* What state.bin takes for a chain of which nothing is referred to. */
 int64_t ot_checkpoint_state_bytes(const struct ot_chain *chain);
-/* Whether a store's directory and the parent share a file system, so that files can be linked. */
+/* Whether a store's directory and the parent, which may not be there yet, share a file system, so that files
+ * can be linked. */
 bool ot_checkpoint_can_refer(const char *parent, const char *store_dir);
 
 /* Errors: OT_E_IO (naming the shortfall where there is one), OT_E_INPUT (in use by another process, or

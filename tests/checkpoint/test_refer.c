@@ -240,6 +240,12 @@ static void test_where_files_can_be_linked(void **state) {
     open_run(&run);
     assert_true(ot_checkpoint_can_refer(run.parent, run.folder));
     assert_false(ot_checkpoint_can_refer(run.parent, "/proc"));
+    char later[512]; /* a run's first start asks before it makes its directories */
+    snprintf(later, sizeof later, "%s/out/new/checkpoints", run.folder);
+    assert_true(ot_checkpoint_can_refer(later, run.folder));
+    assert_false(ot_checkpoint_can_refer(later, "/proc"));
+    assert_false(ot_checkpoint_can_refer("/proc/new/checkpoints", run.folder));
+    assert_true(ot_checkpoint_can_refer("new/checkpoints", "."));
     assert_false(ot_checkpoint_can_refer(run.parent, "/nowhere/at/all"));
     close_run(&run);
 }
