@@ -108,6 +108,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     en->chain = *config->chain;
     en->optimizer = config->optimizer;
     en->skip_spikes = config->skip_spikes;
+    en->give_up = config->give_up;
     en->stall_limit_seconds =
         config->stall_limit_seconds > 0 ? config->stall_limit_seconds : OT_STALL_LIMIT_SECONDS;
     en->device = config->device;

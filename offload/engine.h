@@ -52,6 +52,10 @@ struct ot_engine_config {
     /* With clipping: steps whose loss is more than so many standard deviations above its running mean are
      * skipped; 0: none. */
     double skip_spikes;
+    /* With clipping: whether to give up steps whose decision has not been made; asked before each pass
+     * through a block and by decisions, on threads of the engine's. Once true it stays true until every step
+     * in flight is collected. NULL: never. */
+    bool (*give_up)(void);
 };
 
 /* Allocates everything, reserves the disks' space, verifies the schedule, starts the lanes. Parameters are
@@ -87,9 +91,12 @@ enum ot_skip {
     OT_SKIP_GRADIENT, /* the loss was finite, the norm of the gradient was not */
     OT_SKIP_OVERFLOW, /* fp16: there was no room for the gradient; the loss scale has been halved */
     OT_SKIP_SPIKE,
+    /* engine_config.give_up said so, and the rest of the result says nothing. A caller that goes on from the step
+     * before calls ot_engine_set_progress, drained. */
+    OT_SKIP_GIVEN_UP,
     OT_SKIP_COUNT
 };
-const char *ot_skip_name(enum ot_skip skip); /* "loss", "gradient", "overflow", "spike"; "none" */
+const char *ot_skip_name(enum ot_skip skip); /* "loss", "gradient", "overflow", "spike", "given up"; "none" */
 
 struct ot_step_result {
     int64_t step;     /* counts from 1, or on from what ot_engine_set_progress said */

@@ -6,7 +6,7 @@
 #include "src/base/error.h"
 
 const char *ot_skip_name(enum ot_skip skip) {
-    static const char *const names[] = {"none", "loss", "gradient", "overflow", "spike"};
+    static const char *const names[] = {"none", "loss", "gradient", "overflow", "spike", "given up"};
     return names[skip];
 }
 
@@ -150,14 +150,16 @@ static void decide_all(struct ot_engine *en, const struct ot_task *task, int64_t
     double scale = en->optimizer.clip / (result->grad_norm + 1e-6);
     scale = scale < 1 ? scale : 1;
     result->clipped_norm = result->grad_norm * scale;
-    result->skipped = find_fault(en, result);
-    judge_loss(en, result);
+    bool given_up = ot_engine_has_given_up(en); /* what it was computed from may be anything */
+    result->skipped = given_up ? OT_SKIP_GIVEN_UP : find_fault(en, result);
+    if (!given_up)
+        judge_loss(en, result);
     struct ot_adamw_step numbers =
         adamw_step(en, step, scale / (double)ot_engine_loss_scale(en), result->skipped != OT_SKIP_NONE);
     for (int s = 0; s < en->chain.n_slabs; s++)
         params[s] = numbers;
     en->control.adam_step += !numbers.skip;
-    if (en->chain.dtype == OT_F16)
+    if (en->chain.dtype == OT_F16 && !given_up)
         adapt_loss_scale(en, result->bad_slab >= 0);
 }
 

@@ -52,6 +52,7 @@ struct ot_engine {
     struct ot_plan plan;
     struct ot_optimizer_config optimizer;
     double skip_spikes; /* 0: none */
+    bool (*give_up)(void);
     struct ot_device *device;
     const struct ot_ops *ops;
     struct ot_layout layout;
@@ -94,6 +95,11 @@ static inline void *ot_engine_at_parity(const struct ot_engine *engine, int firs
 /* The next decision's. Only decisions change it, and only they and the host's own code between steps ask. */
 static inline float ot_engine_loss_scale(const struct ot_engine *engine) {
     return engine->chain.dtype == OT_F16 ? *(const float *)ot_engine_at(engine, engine->layout.control) : 1;
+}
+
+/* Whether what is under way is a step that the caller has given up. */
+static inline bool ot_engine_has_given_up(const struct ot_engine *engine) {
+    return engine->give_up && engine->plan.clip && engine->pass == OT_PASS_TRAIN && engine->give_up();
 }
 
 /* The executor's callback (engine_tasks.c). */

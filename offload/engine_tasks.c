@@ -129,7 +129,7 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
 
 static void forward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_block_run run;
-    if (task->micro >= step_of(en, step)->n_micro)
+    if (task->micro >= step_of(en, step)->n_micro || ot_engine_has_given_up(en))
         return;
     fill_run(en, task, step, lane, &run);
     bool last = task->block == en->chain.n_blocks - 1, first = task->block == 0;
@@ -147,7 +147,7 @@ static void forward(struct ot_engine *en, const struct ot_task *task, int64_t st
 static void backward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     const struct ot_block_spec *block = &en->chain.blocks[task->block];
     struct ot_block_run run;
-    if (task->micro >= step_of(en, step)->n_micro)
+    if (task->micro >= step_of(en, step)->n_micro || ot_engine_has_given_up(en))
         return;
     fill_run(en, task, step, lane, &run);
     for (int u = 0; task->first && u < block->n_uses; u++)

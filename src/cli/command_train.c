@@ -242,11 +242,11 @@ static int run(struct train *t) {
                                  .identity = &t->identity,
                                  .saver = t->saver,
                                  .resume = t->resume.record};
-    ot_stop_install(t->saver
-                        ? "stopping: this step is finished and a checkpoint saved; a second signal stops at "
-                          "once, without saving\n"
-                        : "stopping: this step is finished, and nothing is saved (--no-save); a second "
-                          "signal stops at once\n");
+    ot_stop_install(t->saver ? "stopping: a checkpoint is saved after this step, if that ends soon, else "
+                               "before it; a second signal "
+                               "stops at once, without saving\n"
+                             : "stopping: this step is finished, and nothing is saved (--no-save); a second "
+                               "signal stops at once\n");
     OT_TRY(ot_train_loop_run(&loop, &outcome));
     OT_TRY(keep_result(t, &outcome));
     if (t->sample_row >= 0 && !ot_stop_requested())

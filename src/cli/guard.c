@@ -39,7 +39,8 @@ const char *ot_guard_reason(enum ot_skip skip) {
                                                        [OT_SKIP_GRADIENT] = "gradient not finite",
                                                        [OT_SKIP_OVERFLOW] =
                                                            "gradient too large for fp16, loss scale halved",
-                                                       [OT_SKIP_SPIKE] = "loss spike"};
+                                                       [OT_SKIP_SPIKE] = "loss spike",
+                                                       [OT_SKIP_GIVEN_UP] = "given up"};
     return reasons[skip];
 }
 

@@ -12,6 +12,7 @@
 #include "src/cli/session_device.h"
 #include "src/cli/session_restore.h"
 #include "src/cli/session_store.h"
+#include "src/cli/stop.h"
 
 /* ---- tokenizer ---- */
 
@@ -261,6 +262,7 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
         .trace = s->trace,
         .stall_limit_seconds = o->stall_limit,
         .skip_spikes = o->skip_spikes,
+        .give_up = ot_stop_is_urgent,
     };
     OT_TRY(ot_engine_open(&engine, &s->engine));
     if (s->restored)

@@ -18,6 +18,10 @@ static atomic_bool early, save_requested;
 static _Atomic int64_t first_ns; /* 0: none came */
 static _Atomic(const char *) first_line;
 
+/* Making a step again costs no more than its time; waiting for the end of a long one may cost the
+ * checkpoint. */
+static const double patience_seconds = 2;
+
 static bool at_terminal; /* where a bar may stand on the line */
 
 /* Whether anybody listens does not matter. */
@@ -84,6 +88,10 @@ bool ot_stop_requested(void) {
 double ot_stop_seconds(void) {
     int64_t first = atomic_load(&first_ns);
     return first ? 1e-9 * (double)(ot_clock_ns() - first) : 0;
+}
+
+bool ot_stop_is_urgent(void) {
+    return ot_stop_seconds() > patience_seconds;
 }
 
 bool ot_stop_take_save_request(void) {

@@ -107,6 +107,23 @@ static void time_step(struct loop *l, const struct flight *flight, double second
     l->out->timed_seconds += seconds;
 }
 
+/* A stop takes too long, and this step has changed nothing: it is as if neither it nor the one behind it had
+ * been submitted. */
+static int drop_steps(struct loop *l) {
+    struct ot_engine *engine = l->of->session->engine;
+    struct ot_engine_progress progress;
+    struct ot_step_result behind;
+    if (l->submitted - l->done == IN_FLIGHT)
+        OT_TRY(ot_engine_result(engine, &behind));
+    OT_TRY(ot_engine_drain(engine));
+    ot_engine_get_progress(engine, &progress);
+    progress.step = l->done;
+    ot_engine_set_progress(engine, &progress);
+    OT_TRY(ot_batcher_seek(l->batcher, l->flights[l->done % IN_FLIGHT].position));
+    l->submitted = l->done;
+    return 0;
+}
+
 /* Too many steps in a row were skipped. The one behind it, if any, is of no use either. */
 static int give_up(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
     struct ot_step_result behind;
@@ -123,6 +140,8 @@ static int give_up(struct loop *l, const struct flight *flight, const struct ot_
 static int finish_step(struct loop *l) {
     struct ot_step_result result;
     OT_TRY(ot_engine_result(l->of->session->engine, &result));
+    if (result.skipped == OT_SKIP_GIVEN_UP)
+        return drop_steps(l);
     const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
     l->done++;
     l->out->steps = l->done;
@@ -238,7 +257,7 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
     time_t now = time(NULL);
     struct tm utc;
     ot_engine_get_progress(of->session->engine, &record.progress);
-    snprintf(record.library, sizeof record.library, "offload-train %s", OT_VERSION);
+    snprintf(record.library, sizeof record.library, "%s", OT_VERSION);
     snprintf(record.device, sizeof record.device, "%s", ot_device_name(of->session->device));
     if (gmtime_r(&now, &utc))
         strftime(record.made, sizeof record.made, "%Y-%m-%dT%H:%M:%SZ", &utc);

@@ -1,6 +1,7 @@
 /* Snapshots: what they get is the state between two steps, whatever the steps that run meanwhile do to it;
  * those steps are not changed by it; and any plan takes it back. */
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -228,7 +229,7 @@ static void split_run(struct tiny_run *run, const struct tiny_result *whole, uin
 static void snapshots_beside_steps(void **state) {
     (void)state;
     static const enum ot_dtype dtypes[3] = {OT_F32, OT_BF16, OT_F16};
-    int count = getenv("OT_TEST_PLANS") ? 24 : tiny_is_brief() ? 4 : 36;
+    int count = getenv("OT_TEST_PLANS") ? 24 : tiny_is_brief() ? 4 : 24;
     for (int variant = 0; variant < 6 && variant < count; variant++) {
         struct tiny_run run;
         struct tiny_result whole;
@@ -330,6 +331,77 @@ static void failing_sinks(void **state) {
     tiny_result_free(&whole);
 }
 
+/* ---- steps that are given up ---- */
+
+static atomic_bool is_given_up;
+
+static bool give_up(void) {
+    return atomic_load(&is_given_up);
+}
+
+/* Submits the steps after SPLIT, gives up at some moment, and takes back what had not been decided. Returns
+ * the number of steps that count. */
+static int give_up_some(struct tiny_run *run, struct tiny_engine *tiny, uint64_t seed,
+                        struct tiny_result *result) {
+    struct tiny_batch *batch = malloc(sizeof *batch);
+    struct ot_engine_progress progress;
+    struct ot_step_result r;
+    int end = SPLIT;
+    assert_non_null(batch);
+    for (int step = SPLIT; step < SPLIT + 2; step++) {
+        tiny_fill_batch(batch, run->config.vocab, step,
+                        step == 2 ? (int)run->micro_sequences + 1 : TINY_STEP_SEQUENCES,
+                        run->micro_sequences);
+        check_ok(ot_engine_submit(tiny->engine, &batch->input));
+    }
+    usleep((useconds_t)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 6), 0, 3000));
+    atomic_store(&is_given_up, true);
+    for (int step = SPLIT; step < SPLIT + 2; step++) {
+        check_ok(ot_engine_result(tiny->engine, &r));
+        assert_true(r.skipped == OT_SKIP_GIVEN_UP || end == step); /* none counts after one that does not */
+        if (r.skipped == OT_SKIP_GIVEN_UP)
+            continue;
+        result->loss[step] = r.loss;
+        result->norm[step] = r.grad_norm;
+        end = step + 1;
+    }
+    check_ok(ot_engine_drain(tiny->engine));
+    ot_engine_get_progress(tiny->engine, &progress);
+    progress.step = end;
+    ot_engine_set_progress(tiny->engine, &progress);
+    atomic_store(&is_given_up, false);
+    free(batch);
+    return end;
+}
+
+static void given_up_steps_change_nothing(void **state) {
+    (void)state;
+    static const enum ot_dtype dtypes[3] = {OT_F32, OT_BF16, OT_F16};
+    int given_up = 0, count = tiny_is_brief() ? 3 : 18;
+    for (int i = 0; i < count; i++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct tiny_result whole, result = {0};
+        tiny_defaults(&run, 1 + i % 3, i & 1, dtypes[i % 3]);
+        whole_run(&run, &whole);
+        random_plan(&run, 500 + (uint64_t)i, 0);
+        tiny_open(&run, &tiny);
+        tiny.engine->give_up = give_up;
+        tiny_steps(&run, tiny.engine, 0, SPLIT, &result);
+        int end = give_up_some(&run, &tiny, (uint64_t)i, &result);
+        given_up += SPLIT + 2 - end;
+        tiny_steps(&run, tiny.engine, end, TINY_STEPS, &result);
+        check_ok(ot_engine_drain(tiny.engine));
+        tiny_read(&tiny, &result);
+        tiny_same(&whole, &result, "after steps that were given up");
+        tiny_close(&tiny);
+        ot_plan_free(&run.plan);
+        tiny_result_free(&result);
+        tiny_result_free(&whole);
+    }
+    assert_true(given_up > 0);
+}
+
 static void when_it_may_begin(void **state) {
     (void)state;
     struct tiny_run run;
@@ -361,9 +433,8 @@ static void when_it_may_begin(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(snapshots_beside_steps),
-        cmocka_unit_test(two_snapshots_kept),
-        cmocka_unit_test(failing_sinks),
+        cmocka_unit_test(snapshots_beside_steps), cmocka_unit_test(two_snapshots_kept),
+        cmocka_unit_test(failing_sinks),          cmocka_unit_test(given_up_steps_change_nothing),
         cmocka_unit_test(when_it_may_begin),
     };
     tiny_skip_without_device();
