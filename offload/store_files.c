@@ -156,7 +156,7 @@ static int make_locked(const char *dir, const struct ot_io_calls *calls, struct 
         file->path = NULL;
         OT_TRY(ot_string_format(&file->path, "%s/%s%ld.%u%s", dir, file_prefix, (long)getpid(),
                                 atomic_fetch_add(&next_number, 1), file_suffix));
-        int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+        int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
         int fd = calls->open(calls->context, file->path, flags | O_DIRECT, 0600);
         file->direct = fd >= 0;
         /* EINVAL from a file system without O_DIRECT; some have made the file by then */

@@ -85,7 +85,7 @@ int ot_bench_files_replace(struct ot_bench_files *files, const char *name, const
     int rc, fd = -1;
     OT_TRY_GOTO(ot_string_format(&path, "%s/%s", files->dir, name), rc, out);
     OT_TRY_GOTO(ot_string_format(&partial, "%s.partial", path), rc, out);
-    fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     bool written = fd >= 0 && write_all(fd, text, bytes) == 0;
     if (fd >= 0 && close(fd) < 0)
         written = false;

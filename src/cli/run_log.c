@@ -63,7 +63,11 @@ static int64_t find_whole_lines(int fd, int64_t bytes) {
  * default name, say) the second would replace the first's result. Where a file system has no locks, that is
  * the user's own doing. */
 static int open_alone(struct ot_run_log *log, const char *dir, int64_t keep_bytes) {
-    int fd = open(log->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int fd = open(log->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == ELOOP)
+        return ot_fail(OT_E_INPUT,
+                       "%s: is a symbolic link, and a run writes nothing outside of its output; remove it",
+                       log->path);
     if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
     if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {

@@ -23,7 +23,7 @@ struct ot_run_log;
 int ot_run_log_open(bool mirror, struct ot_run_log **out);
 /* From here on lines go to DIR/log.jsonl, which is locked until close. The whole lines among its first
  * keep_bytes stay (0: none; it may have become shorter), and every line so far follows. Errors: OT_E_IO,
- * OT_E_INPUT (another run has it). */
+ * OT_E_INPUT (another run has it, or it is a symbolic link: not followed). */
 int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_bytes);
 int64_t ot_run_log_bytes(const struct ot_run_log *log); /* of the file; 0: none is open */
 void ot_run_log_close(struct ot_run_log *log);          /* NULL is fine */

@@ -16,8 +16,9 @@
 
 struct ot_source;
 
-/* A longer row is refused: nothing that large is a row, but a file without line ends is common. */
-#define OT_SOURCE_MAX_ROW_BYTES ((size_t)1 << 30)
+/* A longer row is refused: nothing that large is a row, but a file without line ends is common, and a gzip
+ * stream may hold a thousand times its size. A row's text and tokens take some ten times its bytes. */
+#define OT_SOURCE_MAX_ROW_BYTES ((size_t)1 << 28)
 
 /* Errors: OT_E_IO (cannot open), OT_E_INPUT (a directory, empty, UTF-16, ...). */
 int ot_source_open(const char *path, struct ot_source **out);

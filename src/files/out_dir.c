@@ -358,7 +358,7 @@ int ot_out_dir_put(struct ot_out_dir *dir, const char *name, const void *data, s
 }
 
 int ot_out_dir_copy(struct ot_out_dir *dir, const char *name, const char *from) {
-    int rc = 0, fd = open(from, O_RDONLY | O_CLOEXEC);
+    int rc = 0, fd = open(from, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe of that name must not block */
     char *buffer = NULL;
     struct stat info;
     if (fd < 0)

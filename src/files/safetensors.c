@@ -306,7 +306,7 @@ static int read_header_length(struct ot_safetensors *file, size_t *header_bytes)
 
 static int open_file(struct ot_safetensors *file) {
     struct stat info;
-    file->fd = open(file->path, O_RDONLY | O_CLOEXEC);
+    file->fd = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe of that name must not block */
     if (file->fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", file->path);
     if (fstat(file->fd, &info) < 0)

@@ -42,7 +42,8 @@ static int end_text(struct ot_texts *l) {
 
 static struct ot_piece text_at(const struct ot_texts *l, size_t i) {
     size_t begin = i ? l->ends[i - 1] : 0;
-    return (struct ot_piece){l->bytes + begin, l->ends[i] - begin, NULL, 0};
+    const char *bytes = l->bytes ? l->bytes + begin : ""; /* empty texts alone need no memory */
+    return (struct ot_piece){bytes, l->ends[i] - begin, NULL, 0};
 }
 
 static void clear(struct ot_texts *l) {

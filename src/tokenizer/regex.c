@@ -9,6 +9,8 @@
 /* Backtracking allowed to one match. The known patterns need a handful of steps per character; Oniguruma
  * itself gives up after 10 million. */
 enum { MATCH_STEPS = 20 * 1000 * 1000 };
+/* The interpreter keeps a frame for every choice that is open: by default up to 20 GB of them. */
+enum { MATCH_HEAP_KIB = 256 << 10 };
 enum { JIT_STACK_START = 32 << 10, JIT_STACK_LIMIT = 8 << 20 };
 
 struct ot_regex {
@@ -79,6 +81,7 @@ int ot_regex_scratch_open(struct ot_regex_scratch **out) {
         return ot_fail(OT_E_BUDGET, "no memory for pattern matching");
     }
     pcre2_set_match_limit(s->context, MATCH_STEPS);
+    pcre2_set_heap_limit(s->context, MATCH_HEAP_KIB);
     if (s->stack)
         pcre2_jit_stack_assign(s->context, NULL, s->stack);
     *out = s;

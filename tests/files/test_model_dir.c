@@ -331,6 +331,7 @@ static void test_refuses_bad_indexes(void **state) {
          "'../secret.safetensors' is not the name"},
         {"{\"weight_map\": {\"a\": \"/etc/x.safetensors\"}}", OT_E_INPUT, "is not the name"},
         {"{\"weight_map\": {\"a\": \"..safetensors\"}}", OT_E_INPUT, "is not the name"},
+        {"{\"weight_map\": {\"a\": \"pipe.safetensors\"}}", OT_E_INPUT, "pipe.safetensors: not a regular"},
         {"{\"weight_map\": {\"a\": \"one.bin\"}}", OT_E_INPUT, "'one.bin' is not the name"},
         {"{\"weight_map\": {\"a\": \"absent.safetensors\"}}", OT_E_IO, "absent.safetensors: cannot open"},
         {"{\"weight_map\": {\"b\": \"one.safetensors\"}}", OT_E_INPUT, "places tensor b in one.safetensors"},
@@ -344,6 +345,7 @@ static void test_refuses_bad_indexes(void **state) {
     write_raw_safetensors(*state, "one.safetensors", one, NULL, 0);
     write_raw_safetensors(*state, "two.safetensors",
                           "{\"c\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", NULL, 0);
+    assert_int_equal(mkfifo(in_folder(*state, "pipe.safetensors"), 0600), 0); /* nobody ever writes to it */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ot_model_dir *dir;
         write_text(*state, "model.safetensors.index.json", cases[i].index);

@@ -1,13 +1,21 @@
 /* The command line: words that end with a line feed. What is accepted is put into a run's record that repeats
- * the run. */
+ * the run, if it is UTF-8: JSON holds nothing else. */
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/utf8.h"
 #include "src/cli/options.h"
 #include "tests/fuzz/repeats.h"
 #include "tests/fuzz/target.h"
 
 enum { MAX_WORDS = 64, MAX_BYTES = 4096 };
+
+static bool is_utf8(const uint8_t *data, size_t size) {
+    size_t length = 1;
+    for (size_t i = 0; i < size && length > 0; i += length)
+        length = ot_utf8_character((const char *)data + i, size - i);
+    return length > 0;
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static struct ot_options options;
@@ -23,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int rc = ot_options_parse(n, words, &options);
     if (rc < 0)
         fuzz_check_refusal(rc, OT_E_USAGE);
-    else if (!options.help && !options.version)
+    else if (!options.help && !options.version && is_utf8(data, size))
         fuzz_check_repeats(&options);
     ot_options_free(&options);
     return 0;
