@@ -18,7 +18,7 @@ enum { EXIT_STATUS = 9 };
 /* ---- a run ---- */
 
 struct ot_chain fixture_chain(enum ot_dtype dtype, bool large) {
-    static const struct ot_slab_spec small_slabs[] = {{.name = "embed", .n_params = 44 * 2048},
+    static const struct ot_slab_spec small_slabs[] = {{.name = "embed", .n_params = 20 * 2048},
                                                       {.name = "head", .n_params = 3 * 2048}},
                                      large_slabs[] = {
                                          {.name = "embed", .n_params = OT_PART_PARAMS + 5 * 2048},
