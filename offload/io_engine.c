@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "offload/io_engine_state.h"
@@ -77,7 +78,7 @@ const struct ot_io_calls ot_io_system = {
     .ring_result = system_ring_result,
 };
 
-/* ---- engines ---- */
+/* ---- notes ---- */
 
 void ot_io_engine_add_note(struct ot_io_engine *engine, const char *format, ...) {
     va_list args;
@@ -88,6 +89,35 @@ void ot_io_engine_add_note(struct ot_io_engine *engine, const char *format, ...)
     vsnprintf(engine->note + used, sizeof engine->note - used, format, args);
     va_end(args);
 }
+
+/* ---- taking up again ---- */
+
+/* Without progress: at once for the first few times, then every 5 ms. */
+enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
+/* O_DIRECT wants the rest to begin on a block: the last part of a block that was moved is moved again. */
+enum { BLOCK_BYTES = 4096 };
+
+struct ot_io_request ot_io_rest(const struct ot_io_retry *retry) {
+    struct ot_io_request rest = retry->request;
+    rest.memory = (char *)rest.memory + retry->moved;
+    rest.bytes -= retry->moved;
+    rest.offset += (off_t)retry->moved;
+    return rest;
+}
+
+bool ot_io_take_up(struct ot_io_retry *retry, int64_t result) {
+    bool ended = result == 0 && !retry->request.write;
+    if (ended || (result < 0 && result != -EINTR && result != -EAGAIN))
+        return false;
+    size_t progress = result > 0 ? (size_t)result / BLOCK_BYTES * BLOCK_BYTES : 0;
+    retry->moved += progress;
+    retry->tries = progress ? 0 : retry->tries + 1;
+    if (retry->tries > FAST_TRIES)
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    return retry->tries < MOST_TRIES;
+}
+
+/* ---- engines ---- */
 
 int ot_io_engine_open(const struct ot_io_engine_config *config, struct ot_io_engine **out) {
     struct ot_io_engine_config with_calls = *config;

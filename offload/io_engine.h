@@ -3,7 +3,7 @@
  *
  * An engine has a queue of I/Os, each a range of one file. It belongs to the thread that opened it, which
  * alone submits, reaps and closes. Results are as io_uring's: bytes moved, or -errno. Short and interrupted
- * I/Os are the owner's to take up again: it knows what alignment they need.
+ * I/Os are the owner's to take up again (ot_io_take_up): it knows what they mean.
  *
  * `uring` makes a ring with SINGLE_ISSUER and DEFER_TASKRUN, with COOP_TASKRUN where the kernel refuses that,
  * then plain. Files are registered, and the arena in parts of at most 1 GiB (the kernel's limit for one
@@ -53,6 +53,17 @@ struct ot_io_result {
     void *owner;
     int64_t result; /* bytes, or -errno */
 };
+
+/* An I/O that its owner takes up again where it was short, interrupted (EINTR) or refused for now (EAGAIN). */
+struct ot_io_retry {
+    struct ot_io_request request; /* all of it, whatever has been moved */
+    size_t moved;                 /* of its bytes */
+    int tries;                    /* since the last progress */
+};
+struct ot_io_request ot_io_rest(const struct ot_io_retry *retry);
+/* Counts in a result that was not all of the rest. Whether to submit what is the rest now: not after another
+ * error, or the end of a file, nor without progress for about a second, of which this sleeps the most. */
+bool ot_io_take_up(struct ot_io_retry *retry, int64_t result);
 
 struct ot_io_engine;
 

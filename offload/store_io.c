@@ -10,15 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "offload/crc32.h"
 #include "offload/store_state.h"
 #include "src/base/thread.h"
-
-/* EAGAIN and EINTR without a byte of progress: at once for the first few, then every 5 ms, in all
- * about a second. */
-enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
 
 struct ot_store_job {
     struct ot_store_job *next;
@@ -39,10 +34,8 @@ struct ot_store_job {
 
 struct ot_store_slot { /* a chunk in flight */
     struct ot_store_job *job;
-    struct ot_io_request request; /* all of it, whatever has been moved */
-    uint32_t *crc;                /* NULL: not kept */
-    size_t moved;
-    int tries; /* since the last progress */
+    struct ot_io_retry retry;
+    uint32_t *crc; /* NULL: not kept */
 };
 
 struct ot_place ot_store_cut(const struct ot_store *store, const struct ot_store_extent *extent, int side,
@@ -67,9 +60,9 @@ static int say_why(const struct ot_store_lane *lane, const struct ot_store_slot 
     if (result == 0 && !lane->write)
         return ot_fail(OT_E_IO, "the file ends there; did another program cut it?");
     if (result >= 0)
-        return ot_fail(OT_E_IO, "given up after %d tries without progress", slot->tries);
+        return ot_fail(OT_E_IO, "given up after %d tries without progress", slot->retry.tries);
     if (result == -EAGAIN || result == -EINTR)
-        return ot_fail(OT_E_IO, "given up after %d tries without progress: %s", slot->tries, error);
+        return ot_fail(OT_E_IO, "given up after %d tries without progress: %s", slot->retry.tries, error);
     if (result == -ENOSPC || result == -EDQUOT)
         return ot_fail(OT_E_IO, "%s; make room there, or use another directory for the NVMe store", error);
     return ot_fail(OT_E_IO,
@@ -78,14 +71,15 @@ static int say_why(const struct ot_store_lane *lane, const struct ot_store_slot 
 }
 
 static int fail_chunk(const struct ot_store_lane *lane, const struct ot_store_slot *slot, int64_t result) {
-    const struct ot_io_request *request = &slot->request;
+    const struct ot_io_request *request = &slot->retry.request;
     return ot_fail_context(say_why(lane, slot, result), "%s: cannot %s %zu bytes at offset %lld",
                            lane->store->files[request->file].path, lane->write ? "write" : "read",
-                           request->bytes - slot->moved, (long long)request->offset + (long long)slot->moved);
+                           request->bytes - slot->retry.moved,
+                           (long long)request->offset + (long long)slot->retry.moved);
 }
 
 static int check_crc(const struct ot_store_lane *lane, const struct ot_store_slot *slot) {
-    const struct ot_io_request *request = &slot->request;
+    const struct ot_io_request *request = &slot->retry.request;
     if (lane->store->no_verify)
         return 0;
     uint32_t crc = ot_crc32(0, request->memory, request->bytes);
@@ -129,10 +123,7 @@ static void end_jobs(struct ot_store_lane *lane) {
 /* ---- starting chunks ---- */
 
 static void submit(struct ot_store_lane *lane, struct ot_store_slot *slot) {
-    struct ot_io_request rest = slot->request;
-    rest.memory = (char *)rest.memory + slot->moved;
-    rest.offset += (off_t)slot->moved;
-    rest.bytes -= slot->moved;
+    struct ot_io_request rest = ot_io_rest(&slot->retry);
     rest.owner = slot;
     int rc = ot_io_engine_submit(lane->engine, &rest, 1);
     if (rc < 0) /* of a broken engine, which will say so when results are waited for */
@@ -179,8 +170,8 @@ static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, stru
         struct ot_place place = ot_store_cut(store, extent, piece->side, job->offset);
         *slot =
             (struct ot_store_slot){.job = job,
-                                   .request = {lane->write, place.file, piece->memory + job->offset,
-                                               (size_t)place.run, (off_t)place.offset, NULL},
+                                   .retry.request = {lane->write, place.file, piece->memory + job->offset,
+                                                     (size_t)place.run, (off_t)place.offset, NULL},
                                    .crc = store->crcs ? &extent->sides[piece->side].crc[job->chunk] : NULL};
         job->offset += place.run;
         job->chunk++;
@@ -201,36 +192,23 @@ static void start_chunks(struct ot_store_lane *lane) {
         lane->n_free--;
         job->in_flight++;
         if (lane->write && slot->crc)
-            *slot->crc = ot_crc32(0, slot->request.memory, slot->request.bytes);
+            *slot->crc = ot_crc32(0, slot->retry.request.memory, slot->retry.request.bytes);
         submit(lane, slot);
     }
 }
 
 /* ---- results ---- */
 
-/* A part was moved, or nothing for now: the rest again. O_DIRECT wants it to begin on a block, so that the
- * last part of a block that was moved is moved again. */
-static bool take_up(struct ot_store_lane *lane, struct ot_store_slot *slot, int64_t result) {
-    size_t progress = result > 0 ? (size_t)result / OT_STORE_ALIGN * OT_STORE_ALIGN : 0;
-    slot->moved += progress;
-    slot->tries = progress ? 0 : slot->tries + 1;
-    if (slot->tries >= MOST_TRIES || slot->job->error.code)
-        return false;
-    atomic_fetch_add(&lane->resumed, 1);
-    if (slot->tries > FAST_TRIES)
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-    submit(lane, slot);
-    return true;
-}
-
 static void take_result(struct ot_store_lane *lane, struct ot_store_slot *slot, int64_t result) {
-    bool whole = result == (int64_t)(slot->request.bytes - slot->moved), ended = result == 0 && !lane->write;
-    if (!whole && !ended && (result >= 0 || result == -EINTR || result == -EAGAIN) &&
-        take_up(lane, slot, result))
+    bool whole = result == (int64_t)(slot->retry.request.bytes - slot->retry.moved);
+    if (!whole && slot->job->error.code == 0 && ot_io_take_up(&slot->retry, result)) {
+        atomic_fetch_add(&lane->resumed, 1);
+        submit(lane, slot);
         return;
+    }
     /* The next chunk goes first: the disk works on it while this one is looked at. */
     struct ot_store_slot was = *slot;
-    const struct ot_store_file *file = &lane->store->files[was.request.file];
+    const struct ot_store_file *file = &lane->store->files[was.retry.request.file];
     lane->free_slots[lane->n_free++] = slot;
     start_chunks(lane);
     int rc = 0;
@@ -241,9 +219,9 @@ static void take_result(struct ot_store_lane *lane, struct ot_store_slot *slot, 
     if (rc < 0)
         fail_job(was.job, rc);
     if (whole)
-        atomic_fetch_add(&lane->bytes, (int64_t)was.request.bytes);
+        atomic_fetch_add(&lane->bytes, (int64_t)was.retry.request.bytes);
     if (!file->direct)
-        ot_store_drop_cache(file, was.request.offset, (int64_t)was.request.bytes);
+        ot_store_drop_cache(file, was.retry.request.offset, (int64_t)was.retry.request.bytes);
     was.job->in_flight--;
 }
 

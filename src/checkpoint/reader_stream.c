@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <zlib.h>
@@ -21,9 +20,6 @@
 
 /* As the NVMe store's: 1 MiB x 32 is near the rate of every disk that we measured. */
 enum { DEPTH = 32, READ_BYTES = 1 << 20 };
-/* EAGAIN and EINTR without a byte of progress: at once for the first few, then every 5 ms, in all about a
- * second. */
-enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
 enum { MAX_SEGMENTS = 4 };
 
 struct segment { /* bytes [at, end) of the part, to be read to memory */
@@ -44,9 +40,8 @@ struct piece {                           /* what a slot is filled with */
 struct read_io { /* one in flight, or free */
     struct piece *piece;
     int64_t span;
-    struct ot_io_request request; /* all of it, whatever has been moved */
-    size_t moved;
-    int tries; /* since the last progress */
+    struct ot_io_retry retry;
+    bool direct;
 };
 
 struct span_check {
@@ -170,10 +165,7 @@ static int end_piece(struct stream *s, struct piece *piece) {
 /* ---- reads ---- */
 
 static int submit(struct stream *s, struct read_io *io) {
-    struct ot_io_request rest = io->request;
-    rest.memory = (char *)rest.memory + io->moved;
-    rest.offset += (off_t)io->moved;
-    rest.bytes -= io->moved;
+    struct ot_io_request rest = ot_io_rest(&io->retry);
     rest.owner = io;
     return ot_io_engine_submit(s->engine, &rest, 1);
 }
@@ -190,10 +182,11 @@ static void cut_read(struct stream *s, struct read_io *io) {
     bytes = bytes < READ_BYTES ? bytes : READ_BYTES;
     *io = (struct read_io){.piece = piece,
                            .span = index,
-                           .request = {.file = span->file,
-                                       .memory = segment->memory,
-                                       .bytes = (size_t)bytes,
-                                       .offset = (off_t)(span->offset + within)}};
+                           .direct = s->direct[span->file],
+                           .retry.request = {.file = span->file,
+                                             .memory = segment->memory,
+                                             .bytes = (size_t)bytes,
+                                             .offset = (off_t)(span->offset + within)}};
     piece->in_flight++;
     segment->at += bytes;
     segment->memory += bytes;
@@ -233,56 +226,52 @@ static int start_reads(struct stream *s) {
 
 /* ---- results ---- */
 
+/* What was submitted with O_DIRECT and refused is tried again without. */
 static bool may_go_on(struct stream *s, struct read_io *io, int64_t result) {
-    int file = io->request.file;
-    if (result == -EINVAL && s->direct[file]) { /* opened so, but refused with the first transfer */
-        s->direct[file] = false;
+    int file = io->retry.request.file;
+    if (result == -EINVAL && io->direct) {
+        io->direct = s->direct[file] = false;
         return set_direct(s, file, false);
     }
-    if (result == 0 || (result < 0 && result != -EINTR && result != -EAGAIN))
-        return false;
-    /* O_DIRECT wants the rest to begin on a block: the last part of a block that was moved is moved again. */
-    size_t progress = result > 0 ? (size_t)result / OT_STORE_ALIGN * OT_STORE_ALIGN : 0;
-    io->moved += progress;
-    io->tries = progress ? 0 : io->tries + 1;
-    if (io->tries > FAST_TRIES)
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-    return io->tries < MOST_TRIES;
+    return ot_io_take_up(&io->retry, result);
 }
 
 /* Some bytes of a span have come. */
 static int check_span(struct stream *s, const struct read_io *io) {
     const struct ot_store_span *span = &s->manifest->spans[io->span];
     struct span_check *check = &s->checks[io->span];
-    int64_t behind = span->offset + span->bytes - (int64_t)io->request.offset - (int64_t)io->request.bytes;
-    uint32_t crc = ot_crc32(0, io->request.memory, io->request.bytes);
+    int64_t behind =
+        span->offset + span->bytes - (int64_t)io->retry.request.offset - (int64_t)io->retry.request.bytes;
+    uint32_t crc = ot_crc32(0, io->retry.request.memory, io->retry.request.bytes);
     check->crc ^= behind ? (uint32_t)crc32_combine(crc, 0, (z_off_t)behind) : crc;
-    check->left -= (uint32_t)io->request.bytes;
-    s->bytes += (int64_t)io->request.bytes;
+    check->left -= (uint32_t)io->retry.request.bytes;
+    s->bytes += (int64_t)io->retry.request.bytes;
     if (check->left > 0 || check->crc == span->crc)
         return 0;
     return ot_checkpoint_fail_span(s->checkpoint, span, check->crc);
 }
 
 static int take_result(struct stream *s, struct read_io *io, int64_t result) {
-    bool whole = result == (int64_t)(io->request.bytes - io->moved);
+    bool whole = result == (int64_t)(io->retry.request.bytes - io->retry.moved);
     if (!whole && may_go_on(s, io, result))
         return submit(s, io);
     /* The next read goes first: the disk works on it while this one is looked at. */
     struct read_io was = *io;
     s->free_ios[s->n_free++] = io;
     OT_TRY(start_reads(s));
-    if (!s->direct[was.request.file]) /* else the page cache would fill up with what is read once */
-        posix_fadvise(s->checkpoint->fds[was.request.file], was.request.offset, (off_t)was.request.bytes,
-                      POSIX_FADV_DONTNEED);
+    if (!s->direct[was.retry.request.file]) /* else the page cache would fill up with what is read once */
+        posix_fadvise(s->checkpoint->fds[was.retry.request.file], was.retry.request.offset,
+                      (off_t)was.retry.request.bytes, POSIX_FADV_DONTNEED);
     struct piece *piece = was.piece;
     const struct ot_checkpoint_read *read = s->read;
-    int rc = whole ? check_span(s, &was)
-                   : ot_checkpoint_fail_read(s->checkpoint, &s->manifest->spans[was.span],
-                                             (int64_t)was.request.offset + (int64_t)was.moved, result);
+    int rc =
+        whole ? check_span(s, &was)
+              : ot_checkpoint_fail_read(s->checkpoint, &s->manifest->spans[was.span],
+                                        (int64_t)was.retry.request.offset + (int64_t)was.retry.moved, result);
     if (rc < 0) {
         piece->is_damaged = true;
-        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, was.request.file, rc) : rc);
+        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, was.retry.request.file, rc)
+                             : rc);
     }
     piece->in_flight--;
     return piece->is_cut && piece->in_flight == 0 ? end_piece(s, piece) : 0;

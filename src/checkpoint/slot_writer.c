@@ -6,14 +6,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "offload/crc32.h"
 #include "offload/store.h"
 #include "src/base/thread.h"
 
-/* EAGAIN and EINTR without a byte of progress: as the store (offload/store_io.c), about a second in all. */
-enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
 enum { MOST_RESULTS = 16 };
 
 struct ot_slot_writer {
@@ -32,7 +29,6 @@ struct ot_slot_writer {
     /* the thread's own */
     struct ot_io_engine *engine; /* NULL: broken */
     int in_flight;               /* chunks */
-    bool was_direct;             /* at first; others of that time may be refused later */
 };
 
 /* ---- the thread: the end of a slot ---- */
@@ -76,12 +72,12 @@ static void abandon(struct ot_slot_writer *w, int rc) {
 }
 
 static int say_why(const struct ot_slot_writer *w, const struct ot_slot_chunk *chunk, int64_t result) {
-    size_t bytes = chunk->request.bytes - chunk->moved;
-    long long offset = (long long)chunk->request.offset + (long long)chunk->moved;
+    struct ot_io_request rest = ot_io_rest(&chunk->retry);
+    long long offset = (long long)rest.offset;
     if (result >= 0 || result == -EAGAIN || result == -EINTR)
         return ot_fail(OT_E_IO, "%s: given up on %zu bytes at offset %lld after %d tries without progress",
-                       w->config.path, bytes, offset, chunk->tries);
-    return ot_fail(OT_E_IO, "%s: cannot write %zu bytes at offset %lld: %s; %s", w->config.path, bytes,
+                       w->config.path, rest.bytes, offset, chunk->retry.tries);
+    return ot_fail(OT_E_IO, "%s: cannot write %zu bytes at offset %lld: %s; %s", w->config.path, rest.bytes,
                    offset, strerror((int)-result),
                    result == -ENOSPC || result == -EDQUOT ? "make room there"
                                                           : "look for errors of the disk in `dmesg`");
@@ -91,10 +87,7 @@ static int say_why(const struct ot_slot_writer *w, const struct ot_slot_chunk *c
 
 /* False: the engine is broken, and everything has been given up. */
 static bool submit(struct ot_slot_writer *w, struct ot_slot_chunk *chunk) {
-    struct ot_io_request rest = chunk->request;
-    rest.memory = (char *)rest.memory + chunk->moved;
-    rest.bytes -= chunk->moved;
-    rest.offset += (off_t)chunk->moved;
+    struct ot_io_request rest = ot_io_rest(&chunk->retry);
     int rc = ot_io_engine_submit(w->engine, &rest, 1);
     if (rc < 0)
         abandon(w, rc);
@@ -113,47 +106,36 @@ static void start_slot(struct ot_slot_writer *w, struct ot_slot *slot) {
     for (size_t at = 0; at < slot->bytes; at += OT_SLOT_CHUNK_BYTES) {
         size_t left = slot->bytes - at;
         struct ot_slot_chunk *chunk = &slot->chunks[slot->n_chunks];
-        *chunk = (struct ot_slot_chunk){.slot = slot};
-        chunk->request =
+        *chunk = (struct ot_slot_chunk){.slot = slot, .direct = w->config.direct};
+        chunk->retry.request =
             (struct ot_io_request){.write = true,
                                    .memory = (char *)slot->memory + at,
                                    .bytes = left < OT_SLOT_CHUNK_BYTES ? left : OT_SLOT_CHUNK_BYTES,
                                    .offset = (off_t)(slot->offset + (int64_t)at),
                                    .owner = chunk};
-        slot->crc[slot->n_chunks++] = ot_crc32(0, chunk->request.memory, chunk->request.bytes);
+        slot->crc[slot->n_chunks++] = ot_crc32(0, chunk->retry.request.memory, chunk->retry.request.bytes);
         if (!submit(w, chunk))
             return;
     }
 }
 
-/* A part was moved, or nothing for now: the rest again, from a whole block on, as O_DIRECT wants it. */
-static bool take_up(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, int64_t result) {
-    size_t progress = result > 0 ? (size_t)result / OT_STORE_ALIGN * OT_STORE_ALIGN : 0;
-    chunk->moved += progress;
-    chunk->tries = progress ? 0 : chunk->tries + 1;
-    if (chunk->tries >= MOST_TRIES || w->error.code)
-        return false;
-    if (chunk->tries > FAST_TRIES)
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-    submit(w, chunk);
-    return true;
-}
-
-/* Some file systems take O_DIRECT and refuse it with the first transfer, or want more than 4 KiB. */
-static void write_buffered(struct ot_slot_writer *w) {
-    int flags = fcntl(w->config.fd, F_GETFL);
-    if (flags >= 0 && fcntl(w->config.fd, F_SETFL, flags & ~O_DIRECT) == 0)
-        w->config.direct = false;
+/* What was submitted with O_DIRECT and refused is tried again without: some file systems refuse it with the
+ * first transfer, or want more than 4 KiB. */
+static bool may_go_on(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, int64_t result) {
+    if (result == -EINVAL && chunk->direct) {
+        int flags = fcntl(w->config.fd, F_GETFL);
+        chunk->direct = w->config.direct = false;
+        return flags >= 0 && fcntl(w->config.fd, F_SETFL, flags & ~O_DIRECT) == 0;
+    }
+    return ot_io_take_up(&chunk->retry, result);
 }
 
 static void take_result(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, int64_t result) {
-    bool whole = result == (int64_t)(chunk->request.bytes - chunk->moved);
-    bool refused = result == -EINVAL && w->was_direct;
-    if (refused)
-        write_buffered(w);
-    if (!whole && (result >= 0 || result == -EINTR || result == -EAGAIN || refused) &&
-        take_up(w, chunk, result))
+    bool whole = result == (int64_t)(chunk->retry.request.bytes - chunk->retry.moved);
+    if (!whole && w->error.code == 0 && may_go_on(w, chunk, result)) {
+        submit(w, chunk);
         return;
+    }
     if (!whole)
         fail(w, say_why(w, chunk, result));
     finish_chunk(w, chunk);
@@ -229,7 +211,6 @@ int ot_slot_writer_open(const struct ot_slot_writer_config *config, struct ot_sl
     }
     w->config = *config;
     w->slots = slots;
-    w->was_direct = config->direct;
     w->queue_end = &w->queue;
     for (int i = config->n_slots - 1; i >= 0; i--) {
         slots[i] = (struct ot_slot){.memory = (char *)config->memory + (size_t)i * config->slot_bytes,

@@ -2,13 +2,15 @@
  *
  * open makes PARENT/step-N.partial, holds it by flock, reserves the space of state.bin and writes
  * checkpoint.json. Parts come on the snapshot's thread into slots of the caller's memory; a thread of the
- * writer's own checksums them and keeps as many of them under way as there are slots, by an I/O engine
- * (offload/io_engine.h), through O_DIRECT where the file system has it. `end` waits for them, flushes all
- * files and those of the store, writes manifest.bin, flushes the directory, renames it and flushes the
- * parent: the checkpoint is there, as a whole, from that moment on. On the first failure everything else does
- * nothing, and close removes what was written.
+ * writer's own (slot_writer.h) checksums them and keeps as many of them under way as there are slots, through
+ * O_DIRECT where the file system has it. `end` waits for them, flushes state.bin, links and flushes the
+ * store's files that parts were referred to in, writes manifest.bin, flushes the directory, renames it and
+ * flushes the parent: the checkpoint is there, as a whole, from that moment on. Record and manifest are
+ * decoded before they are written, so that no checkpoint is made that could not be read. On the first failure
+ * everything else does nothing, and close removes what was written.
  *
- * A checkpoint of that step which is there already, and is not valid, gives way at the rename.
+ * A checkpoint of that step which is there already, whole or not, gives way just before the rename, when the
+ * new one lacks nothing but its name. Where that is cut short, ot_checkpoint_tidy (catalog.h) gives it.
  *
  * Every call to the system that may fail with a full or broken disk goes through ot_io_calls and ot_file_ops,
  * so that tests can make it fail or end the process there.
@@ -48,10 +50,10 @@ bool ot_checkpoint_can_refer(const char *parent, const char *store_dir);
 int ot_checkpoint_writer_open(const struct ot_checkpoint_writer_config *config,
                               struct ot_checkpoint_writer **out);
 struct ot_snapshot_sink ot_checkpoint_writer_sink(struct ot_checkpoint_writer *writer);
-/* The snapshot is finished: bytes that were written, and that were referred to. */
+/* When the snapshot is finished: bytes that were written, and that were referred to. */
 void ot_checkpoint_writer_count(const struct ot_checkpoint_writer *writer, int64_t *written,
                                 int64_t *referred);
-/* Removes what was written unless `end` succeeded; NULL is fine. */
+/* Removes what was written unless the checkpoint is complete; waits for what is under way. NULL is fine. */
 void ot_checkpoint_writer_close(struct ot_checkpoint_writer *writer);
 
 #endif

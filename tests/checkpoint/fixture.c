@@ -69,6 +69,8 @@ static int refer_slab(const struct saving *saving, const struct ot_snapshot_sink
 static int put_all(const struct saving *saving, const struct ot_snapshot_sink *sink) {
     const struct ot_chain *chain = saving->chain;
     for (int slab = chain->n_slabs - 1; slab >= 0; slab--) {
+        if (slab == 1 && saving->lacking)
+            continue;
         if (slab == 1 && saving->store) {
             OT_TRY(refer_slab(saving, sink, slab));
             continue;
@@ -83,7 +85,7 @@ static int put_all(const struct saving *saving, const struct ot_snapshot_sink *s
             OT_TRY(sink->put(sink->context, &part, memory));
         }
     }
-    return sink->end(sink->context);
+    return saving->abandoned ? 0 : sink->end(sink->context);
 }
 
 int fixture_save(struct saving *saving) {

@@ -23,6 +23,8 @@ struct saving {
     enum ot_io_choice io_engine;
     bool faulty;     /* through the seam */
     bool unreserved; /* as if nothing were known of what will be put */
+    bool abandoned;  /* closed before its end */
+    bool lacking;    /* the parts of slab 1 do not come */
     /* Where the state and the weights of slab 1 lie that is referred to; NULL: all is put. */
     struct ot_store *store;
     struct ot_store_pin pins[2];

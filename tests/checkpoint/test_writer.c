@@ -117,6 +117,22 @@ static void test_order_of_flushes(void **state) {
 
 /* ---- failures ---- */
 
+static void test_what_has_no_end_is_not_there(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    set_up(folder);
+    new_save.abandoned = true;
+    check_ok(fixture_save(&new_save));
+    assert_string_equal(fixture_names(folder), old_name);
+    new_save.abandoned = false;
+    new_save.lacking = true;
+    check_fails(fixture_save(&new_save), OT_E_INTERNAL,
+                "not whole: manifest.bin: parameter 0 of slab 1 has no");
+    assert_string_equal(fixture_names(folder), old_name);
+    check_whole(&old_save, old_name);
+    remove_folder(folder);
+}
+
 /* Strikes each call of a kind in turn, until a save comes through. After each that did not: nothing new, one
  * line that has the words. Returns how many there were. */
 static int fail_each(unsigned calls, int error, bool lasting, const char *words) {
@@ -375,6 +391,7 @@ int main(void) {
         cmocka_unit_test(test_what_was_put_is_there),
         cmocka_unit_test(test_nuisances_are_taken_up),
         cmocka_unit_test(test_order_of_flushes),
+        cmocka_unit_test(test_what_has_no_end_is_not_there),
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_broken_disk),
         cmocka_unit_test(test_disk_that_never_gets_to_it),
