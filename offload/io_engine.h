@@ -54,7 +54,8 @@ struct ot_io_result {
     int64_t result; /* bytes, or -errno */
 };
 
-/* An I/O that its owner takes up again where it was short, interrupted (EINTR) or refused for now (EAGAIN). */
+/* An I/O that its owner takes up again where it was short, interrupted (EINTR) or refused for now
+ * (EAGAIN). */
 struct ot_io_retry {
     struct ot_io_request request; /* all of it, whatever has been moved */
     size_t moved;                 /* of its bytes */
