@@ -91,8 +91,8 @@ enum ot_skip {
     OT_SKIP_GRADIENT, /* the loss was finite, the norm of the gradient was not */
     OT_SKIP_OVERFLOW, /* fp16: there was no room for the gradient; the loss scale has been halved */
     OT_SKIP_SPIKE,
-    /* engine_config.give_up said so, and the rest of the result says nothing. A caller that goes on from the step
-     * before calls ot_engine_set_progress, drained. */
+    /* engine_config.give_up said so, and the rest of the result says nothing. A caller that goes on from the
+     * step before calls ot_engine_set_progress, drained. */
     OT_SKIP_GIVEN_UP,
     OT_SKIP_COUNT
 };

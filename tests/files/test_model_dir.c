@@ -9,7 +9,6 @@
 #include "offload/block.h"
 #include "src/base/json.h"
 #include "src/base/pool.h"
-#include "src/files/model_dir.h"
 #include "src/files/safetensors.h"
 #include "tests/files/fixture.h"
 
