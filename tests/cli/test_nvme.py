@@ -58,7 +58,7 @@ class Bits(NvmeTest):
                   ["--home", "state=nvme,weights=host", "--nvme", self.disk, "--optimizer-engine", "stream:0.5,cpu:0.5"],
                   ["--home", "weights=nvme,state=gpu,activations=nvme", "--nvme", self.disk, "--dtype", "fp32"],
                   [*ALL_ON_DISK, "--nvme", self.disk, "--order", "micro", "--recompute", "all", "--slots", "2"],
-                  ["--gpu-mem", "4M", "--host-mem", "1500K", "--nvme", self.disk]]  # where the planner puts it
+                  ["--gpu-mem", "3200K", "--host-mem", "8200K", "--nvme", self.disk]]  # where the planner puts it
         results = list(self.check_equal(6, *kinds))
         self.assertRegex(results[0].err, r"\nstore   (uring|pool) .*CRC-32")
         self.assertRegex(results[1].err, r"\nstore   pool .*CRC-32")

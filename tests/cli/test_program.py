@@ -205,24 +205,31 @@ class Train(program.ProgramTest):
 
 
 class Signals(program.ProgramTest):
-    def start(self, out, *words, env=None, small=SMALL):
-        words = [PROGRAM, "train", *small, "--data", self.rows, "--out", self.path(out), "--steps", "1000000",
+    def start(self, out, *words, env=None, small=SMALL, steps=1000000):
+        words = [PROGRAM, "train", *small, "--data", self.rows, "--out", self.path(out), "--steps", str(steps),
                  "--json", *words]
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         while json.loads(child.stdout.readline())["event"] != "step":
             pass
         return child
 
+    def export(self, out, to):
+        """What a stopped run has saved, as a model directory."""
+        self.assertFalse(os.path.exists(self.path(f"{out}/model.safetensors")))
+        self.succeed("export", self.path(out), "--out", self.path(to))
+
     def test_the_first_signal_saves_and_ends_well(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM):  # the second run goes on where the first was stopped
             child = self.start("stop", "--eval-every", "1000000")
             child.send_signal(number)
             out, err = child.communicate(timeout=60)
             self.assertEqual(child.returncode, 0, err)
-            self.assertIn(b"the optimizer's state is not kept", err)
-            self.assertTrue(json.loads(out.splitlines()[-1])["interrupted"])
+            done = json.loads(out.splitlines()[-1])
+            self.assertTrue(done["interrupted"])
+            self.assertIn(f"/stop/checkpoints/step-{done['steps']:08} · step {done['steps']} of 1000000\n", err.decode())
             self.assertNotIn(b" -> ", err)  # no evaluation is of the weights that were saved
-            self.succeed("eval", self.path("stop"), "--data", self.rows, "--seq-len", "128")
+            self.export("stop", f"stop-{number}")
+            self.succeed("eval", self.path(f"stop-{number}"), "--data", self.rows, "--seq-len", "128")
 
     def test_a_stopped_run_has_made_its_streamed_updates(self):
         constant = ["--schedule", "constant", "--warmup", "0"]  # no step depends on how many there will be
@@ -232,8 +239,9 @@ class Signals(program.ProgramTest):
         self.assertEqual(child.returncode, 0, err)
         done = json.loads(out.splitlines()[-1])
         self.assertTrue(done["interrupted"])
+        self.export("streamed", "exported")
         self.train("whole", "--steps", str(done["steps"]), *constant)
-        self.assertEqual(program.read_bytes(self.path("streamed/model.safetensors")),
+        self.assertEqual(program.read_bytes(self.path("exported/model.safetensors")),
                          program.read_bytes(self.path("whole/model.safetensors")))
 
     def test_the_second_signal_ends_at_once(self):
@@ -327,7 +335,7 @@ class Signals(program.ProgramTest):
         child.communicate(timeout=60)
         self.assertEqual((second.code, child.returncode), (3, 0))
         self.assertRegex(second.err, r"^error: .*/shared: another run is writing this output; .*\n$")
-        self.train("shared", "--steps", "1", "--quiet")
+        self.train("shared", "--steps", "1", "--quiet", "--resume", "never")
 
     def test_the_base_may_go_while_it_trains(self):
         self.train("base", "--steps", "1")
@@ -336,11 +344,12 @@ class Signals(program.ProgramTest):
                       ["--model", self.path("base2"), "--tokenizer", self.path("other.json")]):
             if not os.path.exists(words[1]):
                 shutil.copytree(self.path("orphan"), words[1])
-            child = self.start("orphan", *words, small=SMALL[4:])
+            child = self.start("orphan", *words, small=SMALL[4:], steps=40)
+            child.send_signal(signal.SIGSTOP)
             shutil.rmtree(words[1])
             if words[2:]:
                 os.unlink(words[3])
-            child.send_signal(signal.SIGTERM)
+            child.send_signal(signal.SIGCONT)
             _, err = child.communicate(timeout=60)
             self.assertEqual(child.returncode, 0, err)
             self.succeed("eval", self.path("orphan"), "--data", self.rows, "--seq-len", "128")
