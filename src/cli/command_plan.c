@@ -10,6 +10,7 @@
 #include "src/cli/command.h"
 #include "src/cli/plan_machine.h"
 #include "src/cli/plan_request.h"
+#include "src/cli/saver.h"
 #include "src/cli/plan_view.h"
 #include "src/cli/run_shape.h"
 #include "src/cli/units.h"
@@ -96,6 +97,7 @@ static void make_request(struct plan_run *run) {
     rq->micro_sequences = run->options->micro_batch;
     rq->train = true;
     rq->extra_device_bytes = (int64_t)run->machine.workspace_bytes;
+    rq->snapshot_slots = ot_saver_slots(ot_model_param_count(&run->config), rq->chain->dtype);
 }
 
 /* After a refusal for want of memory: whether a disk would help, and how large. */

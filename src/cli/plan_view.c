@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "src/checkpoint/writer.h"
 #include "src/cli/lines.h"
 #include "src/cli/report_forecast.h"
 #include "src/cli/report_table.h"
@@ -101,6 +102,8 @@ static void print_plan(const struct ot_plan_view *v, FILE *out) {
     int n = ot_report_table(&ledger, v->budget_bytes, lines);
     for (int i = 0; i < n; i++)
         fprintf(out, "%s\n", lines[i]);
+    fprintf(out, "disk    a checkpoint takes %s: the newest stays, and its successor is made beside it\n",
+            ot_text_bytes(ot_checkpoint_state_bytes(ot_model_chain(v->model)), text));
 }
 
 /* Times of one step are all in its unit. */
@@ -290,6 +293,7 @@ static void put_plan(const struct ot_plan_view *v, struct ot_json_writer *w) {
                         ot_plan_count_tiles(plan, (enum ot_tile_engine)e));
     ot_json_end_object(w);
     ot_report_put_ledger(&ledger, w);
+    ot_json_put_int(w, "checkpoint_bytes", ot_checkpoint_state_bytes(ot_model_chain(v->model)));
     ot_json_end_object(w);
 }
 
