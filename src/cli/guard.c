@@ -108,10 +108,12 @@ static void name_rows(const struct ot_rows *rows, const struct ot_guard_step *st
              stats->kept < stats->rows ? " (counting those that were kept)" : "");
 }
 
-static const char *lower_lr(const struct ot_session *s, const struct ot_bad_block *found) {
+/* What fixes the result cannot be changed by resuming. */
+static const char *name_cure(const struct ot_session *s, const struct ot_bad_block *found) {
     if (found->slab_name)
-        return "go on from an earlier checkpoint (--resume), with a lower --lr";
-    return s->dtype == OT_F16 ? "lower --lr, use --dtype bf16" : "lower --lr";
+        return "go on from an earlier checkpoint (--resume DIR), begin anew with a lower --lr";
+    return s->dtype == OT_F16 ? "begin anew with a lower --lr or with --dtype bf16"
+                              : "begin anew with a lower --lr";
 }
 
 int ot_guard_explain(const struct ot_guard *guard, const struct ot_session *s, const struct ot_rows *rows,
@@ -126,13 +128,14 @@ int ot_guard_explain(const struct ot_guard *guard, const struct ot_session *s, c
     if (guard->in_a_row > 1)
         snprintf(in_a_row, sizeof in_a_row, ", the last of %lld in a row", (long long)guard->in_a_row);
     if (result->skipped == OT_SKIP_SPIKE)
-        return ot_fail(OT_E_NUMERIC,
-                       "step %lld was skipped%s, for a loss of %.4g, far above those before: raise "
-                       "--skip-spikes or --max-skips, lower --lr, or look at rows %s",
-                       (long long)result->step, in_a_row, result->loss, data);
+        return ot_fail(
+            OT_E_NUMERIC,
+            "step %lld was skipped%s, for a loss of %.4g, far above those before: raise "
+            "--max-skips, begin anew with a lower --lr or a higher --skip-spikes, or look at rows %s",
+            (long long)result->step, in_a_row, result->loss, data);
     OT_TRY(ot_engine_find_bad_block(s->engine, &step->batch->input.micro[micro], result->bad_slab, &found));
     return ot_fail(OT_E_NUMERIC,
                    "step %lld was skipped%s, for a %s that is not finite: %s; %s, or look at rows %s",
                    (long long)result->step, in_a_row, result->skipped == OT_SKIP_LOSS ? "loss" : "gradient",
-                   ot_guard_finding(&found, gradient, finding), lower_lr(s, &found), data);
+                   ot_guard_finding(&found, gradient, finding), name_cure(s, &found), data);
 }

@@ -19,8 +19,8 @@ class Guard(program.ProgramTest):
         lines = result.err.splitlines()
         self.assertEqual(result.code, 7, result.err)
         self.assertRegex(lines[-1], r"^error: step \d+ was skipped, the last of 4 in a row, for a loss that is not "
-                         r"finite: \S+ is the first block whose output is not finite \(its weights are\); lower --lr, "
-                         r"use --dtype bf16, or look at rows \d+, \d+, \d+ and \d+ more of .*rows.jsonl$")
+                         r"finite: \S+ is the first block whose output is not finite \(its weights are\); begin anew "
+                         r"with a lower --lr or with --dtype bf16, or look at rows \d+, \d+, \d+ and \d+ more of .*rows.jsonl$")
         steps = self.steps("wild")
         self.assertEqual([step.get("skipped") for step in steps[-4:]], ["loss"] * 4)
         self.assertIn("overflow", [step.get("skipped") for step in steps[:-4]])
@@ -48,7 +48,18 @@ class Guard(program.ProgramTest):
         result = run("train", *STILL, "--data", self.rows, "--no-save", "--max-skips", "2", "--quiet")
         self.assertEqual(result.code, 7, result.err)
         self.assertRegex(result.err, r"^error: step \d+ was skipped, the last of 2 in a row, for a loss of [\d.]+, far "
-                         r"above those before: raise --skip-spikes or --max-skips, lower --lr, or look at rows ")
+                         r"above those before: raise --max-skips, begin anew with a lower --lr or a higher --skip-spikes, or look "
+                         r"at rows \d+")
+
+    def test_a_resumed_run_skips_the_same_spikes(self):
+        words = ["train", *STILL, "--data", self.rows, "--save-every", "10"]
+        self.succeed(*words, "--out", self.path("whole"), "--max-skips", "1000")
+        first = run(*words, "--out", self.path("parts"), "--max-skips", "2")
+        self.assertEqual(first.code, 7, first.err)
+        self.succeed(*words, "--out", self.path("parts"), "--max-skips", "1000")
+        keys = ["step", "loss", "grad_norm", "clipped_norm", "skipped", "spike"]
+        whole, parts = ([[step.get(key) for key in keys] for step in self.steps(out)] for out in ("whole", "parts"))
+        self.assertEqual(whole, parts)
 
 
 if __name__ == "__main__":
