@@ -18,6 +18,9 @@ static void put_progress(const struct ot_checkpoint_record *r, struct ot_json_wr
     ot_json_put_int(w, "adam_step", r->progress.adam_step);
     ot_json_put_exact(w, "loss_scale", (double)r->progress.loss_scale);
     ot_json_put_int(w, "scaled_steps", r->progress.scaled_steps);
+    ot_json_put_exact(w, "loss_mean", r->progress.losses.mean);
+    ot_json_put_exact(w, "loss_variance", r->progress.losses.variance);
+    ot_json_put_int(w, "losses", r->progress.losses.n);
     ot_json_end_object(w);
     ot_json_begin_object(w, "position");
     ot_json_put_int(w, "epoch", r->position.epoch);
@@ -134,7 +137,11 @@ static int take_progress(const struct ot_json *tree, const char *where, struct o
     OT_TRY(ot_json_need_int(object, where, "adam_step", true, 0, out->step, &out->adam_step));
     OT_TRY(ot_json_need_real(object, where, "loss_scale", true, FLT_MIN, FLT_MAX, &scale));
     out->loss_scale = (float)scale;
-    return ot_json_need_int(object, where, "scaled_steps", true, 0, out->step, &out->scaled_steps);
+    OT_TRY(ot_json_need_int(object, where, "scaled_steps", true, 0, out->step, &out->scaled_steps));
+    struct ot_loss_stats *losses = &out->losses;
+    OT_TRY(ot_json_need_real(object, where, "loss_mean", true, -DBL_MAX, DBL_MAX, &losses->mean));
+    OT_TRY(ot_json_need_real(object, where, "loss_variance", true, 0, DBL_MAX, &losses->variance));
+    return ot_json_need_int(object, where, "losses", true, 0, out->step, &losses->n);
 }
 
 static int take_run(const struct ot_json *tree, const char *where, struct ot_checkpoint_record *out) {

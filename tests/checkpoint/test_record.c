@@ -18,7 +18,11 @@ static struct ot_json *parse(const char *text) {
 /* Every field with a value of its own. */
 static struct ot_checkpoint_record sample(void) {
     return (struct ot_checkpoint_record){
-        .progress = {.step = 120, .adam_step = 117, .loss_scale = 32768.0f, .scaled_steps = 60},
+        .progress = {.step = 120,
+                     .adam_step = 117,
+                     .loss_scale = 32768.0f,
+                     .scaled_steps = 60,
+                     .losses = {2.0 / 3, 1e-3 / 7, 119}},
         .position = {.epoch = 2, .sequence = 31},
         .steps = 500,
         .tokens = INT64_C(7864320123),
@@ -43,6 +47,7 @@ static void check_same(const struct ot_checkpoint_record *a, const struct ot_che
     assert_int_equal(a->progress.adam_step, b->progress.adam_step);
     assert_memory_equal(&a->progress.loss_scale, &b->progress.loss_scale, sizeof(float));
     assert_int_equal(a->progress.scaled_steps, b->progress.scaled_steps);
+    assert_memory_equal(&a->progress.losses, &b->progress.losses, sizeof a->progress.losses);
     assert_int_equal(a->position.epoch, b->position.epoch);
     assert_int_equal(a->position.sequence, b->position.sequence);
     assert_int_equal(a->steps, b->steps);
@@ -147,6 +152,8 @@ static void test_bounds(void **state) {
     check_refused("\"step\": 120", "\"step\": 120.5", "'step'");
     check_refused("\"adam_step\": 117", "\"adam_step\": 121", "'adam_step' is 121");
     check_refused("\"scaled_steps\": 60", "\"scaled_steps\": 1000", "'scaled_steps'");
+    check_refused("\"losses\": 119", "\"losses\": 121", "'losses'");
+    check_refused("\"loss_variance\": ", "\"loss_variance\": -", "'loss_variance'");
     check_refused("32768.0", "0", "'loss_scale'");
     check_refused("32768.0", "1e39", "'loss_scale'");
     check_refused("32768.0", "null", "'loss_scale' is missing");
