@@ -39,17 +39,25 @@ static int hold_tokenizer(const struct ot_session *s, struct ot_save *out) {
     return 0;
 }
 
-int ot_save_open_for(struct ot_session *s, const struct ot_json *run, const char *dir, struct ot_save *out) {
-    bool own_tokenizer = !s->dir || s->options->tokenizer;
+/* run NULL: the options as they are now. */
+static int take_run(struct ot_save *save, const struct ot_json *run) {
     struct ot_json_writer w = {.indent = 0};
-    size_t run_bytes, tokenizer_bytes;
-    *out = (struct ot_save){.session = s, .tokenizer_fd = -1};
+    size_t bytes;
     if (run)
         ot_json_put_value(&w, NULL, run);
     else
-        ot_options_put_json(s->options, NULL, &w);
-    OT_TRY(ot_json_writer_take(&w, &out->run_text, &run_bytes));
-    out->extra[0] = (struct ot_extra_file){.name = "run.json", .text = out->run_text, .bytes = run_bytes};
+        ot_options_put_json(save->session->options, NULL, &w);
+    free(save->run_text);
+    OT_TRY(ot_json_writer_take(&w, &save->run_text, &bytes));
+    save->extra[0] = (struct ot_extra_file){.name = "run.json", .text = save->run_text, .bytes = bytes};
+    return 0;
+}
+
+int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
+    bool own_tokenizer = !s->dir || s->options->tokenizer;
+    size_t tokenizer_bytes;
+    *out = (struct ot_save){.session = s, .tokenizer_fd = -1};
+    OT_TRY(take_run(out, NULL));
     int n = 1;
     if (own_tokenizer) {
         OT_TRY(write_tokenizer_config(s, &out->tokenizer_text, &tokenizer_bytes));
@@ -63,10 +71,6 @@ int ot_save_open_for(struct ot_session *s, const struct ot_json *run, const char
     if (own_tokenizer)
         out->files.ids = s->ids;
     return ot_model_dir_save_bytes(&out->files, &out->bytes);
-}
-
-int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
-    return ot_save_open_for(s, NULL, dir, out);
 }
 
 void ot_save_close(struct ot_save *save) {
@@ -85,8 +89,14 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
     return ot_engine_get(context, OT_SLAB_MASTER, slab, first, n, values);
 }
 
-int ot_save_write(const struct ot_save *save) {
-    return ot_model_dir_save(&save->files, get_values, save->session->engine);
+int ot_save_write_from(struct ot_save *save, const struct ot_json *run, ot_param_source source,
+                       void *context) {
+    OT_TRY(take_run(save, run));
+    return ot_model_dir_save(&save->files, source, context);
+}
+
+int ot_save_write(struct ot_save *save) {
+    return ot_save_write_from(save, NULL, get_values, save->session->engine);
 }
 
 int64_t ot_save_disk_free(const char *dir) {

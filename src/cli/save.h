@@ -22,12 +22,13 @@ struct ot_save {
 
 /* Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. `out` needs ot_save_close in either case. */
 int ot_save_open(struct ot_session *session, const char *dir, struct ot_save *out);
-/* The same for a model that is not in the session's engine: run is what run.json says. */
-int ot_save_open_for(struct ot_session *session, const struct ot_json *run, const char *dir,
-                     struct ot_save *out);
 void ot_save_close(struct ot_save *save);
 int ot_save_probe(const struct ot_save *save); /* as ot_model_dir_save_probe */
-int ot_save_write(const struct ot_save *save); /* the engine's weights; it is drained */
+/* The engine's weights; it is drained. run.json has the options as they are now. */
+int ot_save_write(struct ot_save *save);
+/* Other weights, and what run.json says of them. */
+int ot_save_write_from(struct ot_save *save, const struct ot_json *run, ot_param_source source,
+                       void *context);
 
 /* Bytes free where DIR is or would be; -1 where that cannot be told. */
 int64_t ot_save_disk_free(const char *dir);

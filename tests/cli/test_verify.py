@@ -1,6 +1,5 @@
 """verify and export: what is whole is called so, whatever is not is found and named, and an export is what the run saves."""
 
-import json
 import os
 import shutil
 import struct
@@ -225,10 +224,8 @@ class Export(Checkpoints):
     def same_model(self, exported, saved):
         names = set(os.listdir(exported))
         self.assertEqual(names, {name for name in os.listdir(saved) if name not in ("log.jsonl", "checkpoints")})
-        for name in names - {"run.json"}:
+        for name in names:
             self.assertEqual(read_bytes(os.path.join(exported, name)), read_bytes(os.path.join(saved, name)), name)
-        then, now = (json.loads(read_bytes(os.path.join(folder, "run.json"))) for folder in (saved, exported))
-        self.assertEqual(then, {key: value for key, value in now.items() if key in then})
 
     def test_the_last_step_is_what_the_run_saves(self):
         self.succeed("export", self.run_folder, "--out", self.path("last"))
@@ -255,6 +252,7 @@ class Export(Checkpoints):
             self.succeed("train", "--model", self.run_folder, *SMALL[4:], "--data", self.rows, "--no-forecast", "--steps",
                          "3", "--save-every", "1", "--out", saved, *words)
             self.assertEqual(self.succeed("verify", saved).out.splitlines()[-1], "ok")
+            self.assertEqual("nvme-0.store" in os.listdir(self.checkpoint(saved, 3)), name == "nvme")
             self.succeed("export", saved, "--out", exported, "-q")
             self.same_model(exported, saved)
 
