@@ -12,7 +12,8 @@
 #include "tests/fuzz/target.h"
 
 static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":16,\"intermediate_size\":16,"
-                             "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"vocab_size\":16}";
+                             "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"vocab_size\":16,"
+                             "\"max_position_embeddings\":16}";
 /* The length of the header in 8 bytes, and two tensors of no elements. */
 #define SHARD(a, b)                                                                                          \
     "\x6b\0\0\0\0\0\0\0{\"" a "\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},"                 \
@@ -20,18 +21,16 @@ static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":16,\"int
 
 enum { PATH_BYTES = 160 };
 static char folder[96];
-static int index_fd = -1;
 
 static void in_folder(char path[PATH_BYTES], const char *name) {
     snprintf(path, PATH_BYTES, "%s/%s", folder, name);
 }
 
-static int make_file(const char *name, const void *bytes, size_t n) {
+static void make_file(const char *name, const void *bytes, size_t n) {
     char path[PATH_BYTES];
     in_folder(path, name);
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    FUZZ_CHECK(fd >= 0 && write(fd, bytes, n) == (ssize_t)n);
-    return fd;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    FUZZ_CHECK(fd >= 0 && write(fd, bytes, n) == (ssize_t)n && close(fd) == 0);
 }
 
 static void remove_folder(void) {
@@ -55,19 +54,21 @@ static void make_folder_once(void) {
     atexit(remove_folder);
     in_folder(path, "model");
     FUZZ_CHECK(mkdir(path, 0700) == 0);
-    close(make_file("model/config.json", config, strlen(config)));
-    close(make_file("model/a.safetensors", SHARD("p", "q"), sizeof SHARD("p", "q") - 1));
-    close(make_file("model/b.safetensors", SHARD("r", "s"), sizeof SHARD("r", "s") - 1));
-    close(make_file("c.safetensors", SHARD("t", "u"), sizeof SHARD("t", "u") - 1));
-    index_fd = make_file("model/model.safetensors.index.json", "", 0);
+    make_file("model/config.json", config, strlen(config));
+    make_file("model/a.safetensors", SHARD("p", "q"), sizeof SHARD("p", "q") - 1);
+    make_file("model/b.safetensors", SHARD("r", "s"), sizeof SHARD("r", "s") - 1);
+    make_file("c.safetensors", SHARD("t", "u"), sizeof SHARD("t", "u") - 1);
+    in_folder(path, "model/model.safetensors.index.json");
+    FUZZ_CHECK(symlink(fuzz_file("", 0), path) ==
+               0); /* as in the Hugging Face cache; this one is in memory */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct ot_model_dir *dir;
     char path[PATH_BYTES];
-    if (index_fd < 0)
+    if (!folder[0])
         make_folder_once();
-    FUZZ_CHECK(ftruncate(index_fd, 0) == 0 && pwrite(index_fd, data, size, 0) == (ssize_t)size);
+    fuzz_file(data, size);
     in_folder(path, "model");
     int rc = ot_model_dir_open(path, &dir);
     if (rc < 0) {
