@@ -21,7 +21,16 @@ static void append_word(struct ot_string_builder *out, const char *word) {
     ot_string_append_text(out, "'");
 }
 
-int ot_process_command(char **text) {
+/* Words that belong to the option: 1 with its value ("--name=value"), 2 where that is the next one; 0:
+ * none. */
+static int count_words(const char *word, const char *option) {
+    size_t length = option ? strlen(option) : 0;
+    if (!option || strncmp(word, option, length) != 0 || (word[length] && word[length] != '='))
+        return 0;
+    return word[length] ? 1 : 2;
+}
+
+int ot_process_command(const char *without, char **text) {
     struct ot_string_builder out = {0};
     char *word = NULL;
     size_t room = 0;
@@ -29,9 +38,12 @@ int ot_process_command(char **text) {
     *text = NULL;
     if (!file)
         return ot_fail_errno(OT_E_IO, errno, "/proc/self/cmdline: cannot be read");
-    for (int n = 0; getdelim(&word, &room, '\0', file) > 0; n++) {
-        if (n > 0)
-            ot_string_append_text(&out, " ");
+    for (int skip = 0; getdelim(&word, &room, '\0', file) > 0; skip -= skip > 0) {
+        if (skip == 0)
+            skip = count_words(word, without);
+        if (skip > 0)
+            continue;
+        ot_string_append_text(&out, out.bytes ? " " : "");
         append_word(&out, word);
     }
     fclose(file);

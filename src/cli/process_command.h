@@ -2,8 +2,9 @@
 #ifndef OT_CLI_PROCESS_COMMAND_H
 #define OT_CLI_PROCESS_COMMAND_H
 
-/* Words with anything in them that a shell would read otherwise are quoted. The caller frees it. Errors:
- * OT_E_IO (where there is no /proc), OT_E_BUDGET. */
-int ot_process_command(char **text);
+/* Words with anything in them that a shell would read otherwise are quoted. without: an option ("--resume")
+ * that is left out with its value; NULL: none is. The caller frees it. Errors: OT_E_IO (where there is no
+ * /proc), OT_E_BUDGET. */
+int ot_process_command(const char *without, char **text);
 
 #endif

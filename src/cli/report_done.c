@@ -97,9 +97,18 @@ static void print_memory(const struct ot_report *r) {
     ot_log(OT_LOG_INFO, "memory  %sprocess peak %s", line, ot_text_bytes(m.resident, size));
 }
 
+/* Whether --resume auto finds it. */
+static bool lies_in_out(const struct ot_report *r, const char *checkpoint) {
+    size_t out = r->out ? strlen(r->out) : 0;
+    return out && checkpoint && strncmp(checkpoint, r->out, out) == 0 && checkpoint[out] == '/';
+}
+
+/* The command that went on from a certain checkpoint, or from none, is not the one that goes on from here. */
 static void print_stopped(const struct ot_report *r, const struct ot_outcome *outcome) {
+    const char *resume = r->session->options->resume;
+    bool begins_otherwise = strcmp(resume, "auto") != 0 && lies_in_out(r, outcome->checkpoint);
     char *command = NULL;
-    if (ot_process_command(&command) < 0)
+    if (ot_process_command(begins_otherwise ? "--resume" : NULL, &command) < 0)
         command = NULL;
     if (outcome->weights_alone)
         ot_log(OT_LOG_WARN, "stopped by a signal after step %lld: --grace had time for the weights alone: %s",
@@ -112,7 +121,8 @@ static void print_stopped(const struct ot_report *r, const struct ot_outcome *ou
     if (outcome->checkpoint) {
         ot_log(OT_LOG_INFO, "saved   %s · step %lld of %lld", outcome->checkpoint,
                (long long)outcome->checkpoint_step, (long long)r->shape->lr.steps);
-        ot_log(OT_LOG_INFO, "resume  %s", command ? command : "by the same command");
+        ot_log(OT_LOG_INFO, "resume  %s%s", command ? command : "by the same command",
+               begins_otherwise ? " --resume auto" : "");
         ot_log(OT_LOG_INFO, "export  offload-train export %s --out DIR makes a Hugging Face directory of it",
                outcome->checkpoint);
     }

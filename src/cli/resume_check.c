@@ -229,8 +229,8 @@ int ot_resume_check_length(const struct ot_resume *resume, const struct ot_optio
     struct ot_lr_schedule then;
     int64_t done = r->progress.step, steps = shape->lr.steps;
     if (steps < done)
-        return ot_fail(OT_E_USAGE, "a run of %lld steps is shorter than the %lld that %s has behind it",
-                       (long long)steps, (long long)done, dir);
+        return ot_fail(OT_E_USAGE, "a run of %lld steps is shorter than the %lld that %s has behind it; %s",
+                       (long long)steps, (long long)done, dir, cure);
     if (steps == r->steps)
         return 0;
     int rc = ot_shape_schedule(options, r->steps, &then);

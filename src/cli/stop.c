@@ -13,7 +13,7 @@ static const int numbers[] = {SIGINT, SIGTERM};
 enum { N_SIGNALS = sizeof numbers / sizeof *numbers };
 
 /* Any thread may be interrupted; lock-free, so allowed in a handler. */
-static atomic_int signals;
+static atomic_int signals, first_number;
 static atomic_bool early, save_requested;
 static _Atomic int64_t first_ns; /* 0: none came */
 static _Atomic(const char *) first_line;
@@ -31,10 +31,20 @@ static void say(const char *sentence) {
     (void)written;
 }
 
+/* timeout(1) and others send a signal to the process and to its group: that is one signal, and no hurry. */
+static bool is_same_again(int number, int64_t now) {
+    enum { SAME_NS = 200000000 };
+    int64_t first = 0;
+    int none = 0;
+    if (atomic_compare_exchange_strong(&first_ns, &first, now))
+        first = now;
+    return !atomic_compare_exchange_strong(&first_number, &none, number) && none == number &&
+           now - first < SAME_NS;
+}
+
 static void on_stop(int number) {
-    (void)number;
-    int64_t none = 0;
-    atomic_compare_exchange_strong(&first_ns, &none, ot_clock_ns());
+    if (is_same_again(number, ot_clock_ns()))
+        return;
     if (atomic_fetch_add(&signals, 1) == 0) {
         say(atomic_load(&first_line));
         if (!atomic_load(&early))

@@ -2,8 +2,9 @@
  *
  * SIGINT and SIGTERM, where they are not ignored already: as long as there is nothing to keep, the first
  * ends the process at once; from then on the first asks the run to finish its step and keep what it has, and
- * the second ends the process at once. That is exit code 8, and each says what it does. SIGUSR1 asks for a
- * checkpoint. SIGHUP ends nothing: a run survives the terminal that it was started from.
+ * the second ends the process at once; that is exit code 8, and each says what it does. The same signal
+ * again within 0.2 s is still the first. SIGUSR1 asks for a checkpoint. SIGHUP ends nothing: a run survives
+ * the terminal that it was started from.
  */
 #ifndef OT_CLI_STOP_H
 #define OT_CLI_STOP_H

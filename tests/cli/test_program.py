@@ -4,6 +4,7 @@ import fcntl
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -252,8 +253,28 @@ class Signals(program.ProgramTest):
         child.send_signal(signal.SIGCONT)
         _, err = child.communicate(timeout=60)
         self.assertEqual(child.returncode, 8)
-        self.assertIn(b"stopping: this step is finished", err)
+        self.assertIn(b"stopping: a checkpoint is saved after this step", err)
         self.assertTrue(err.endswith(b"error: stopped at once by a second signal; what was not saved yet is lost\n"))
+
+    def test_the_command_that_resumes_is_not_one_that_begins_anew(self):
+        with open(self.path("anew.json"), "w") as file:
+            json.dump({"resume": "never"}, file)
+        for words in (["--resume", "never", "--grace", "50s"], ["--resume=never", "--grace", "50s"],
+                      ["--grace", "50s", "--config", self.path("anew.json")]):
+            child = self.start("anew", *words)
+            child.send_signal(signal.SIGTERM)
+            _, err = child.communicate(timeout=60)
+            command = re.search(r"\nresume  (.*)\n", err.decode())[1]
+            self.assertNotIn("never", command)
+            self.assertIn(" --grace 50s", command)
+            self.assertTrue(command.endswith(" --resume auto"), command)
+
+    def test_a_signal_to_the_process_and_to_its_group_is_one(self):
+        child = self.start("group")
+        child.send_signal(signal.SIGTERM)  # as timeout(1) does
+        child.send_signal(signal.SIGTERM)
+        _, err = child.communicate(timeout=60)
+        self.assertEqual(child.returncode, 0, err)
 
     def test_before_the_first_step_one_signal_ends_it(self):
         fifo = self.path("rows-to-come.jsonl")
