@@ -298,7 +298,11 @@ static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *r
 
 static int begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
     int64_t copied, referred;
+    int most = sv->config.session->plan.kept_contents;
     OT_TRY(make_room_for_pins(sv));
+    if (most > 0 && sv->n_held >= most) /* the store has no place for one more content */
+        return ot_fail(OT_E_IO, "%s: older checkpoints that should have gone could not be removed",
+                       sv->parent);
     OT_TRY(open_writer(sv, record));
     ot_saver_bytes(sv->config.session, &copied, &referred);
     struct ot_snapshot_config config = {
