@@ -122,7 +122,7 @@ static int take_format(const struct ot_json *tree, const char *where, struct ot_
     OT_TRY(need_line(tree, where, "library", out->library, sizeof out->library));
     if (format > OT_CHECKPOINT_FORMAT)
         return ot_fail(OT_E_INPUT,
-                       "%s: is of format %lld, by %s; this is offload-train %s, which reads up to format %d: "
+                       "%s: is of format %lld, by offload-train %s; this is %s, which reads up to format %d: "
                        "take a newer one",
                        where, (long long)format, out->library, OT_VERSION, OT_CHECKPOINT_FORMAT);
     OT_TRY(need_line(tree, where, "made", out->made, sizeof out->made));

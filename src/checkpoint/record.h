@@ -29,7 +29,7 @@ struct ot_checkpoint_record {
     int64_t eval_step, best_step; /* of the last evaluation, and of the best */
     double first_eval, last_eval, best_eval;
     struct ot_data_print data, eval_data;
-    char library[32]; /* "offload-train 0.1.0" */
+    char library[32]; /* its version, "0.1.0" */
     char device[128];
     char made[32]; /* "2026-11-21T09:30:00Z" */
     /* Objects; NULL is written as an empty one. */

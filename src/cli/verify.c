@@ -80,27 +80,41 @@ static const char *state_of(const struct ot_verify_slab *slab) {
     return names[slab->state];
 }
 
+/* Of what was not read as a whole there is no largest value. */
+static const char *most_text(const struct ot_verify_slab *slab, double value, char text[OT_TEXT_BYTES]) {
+    if (slab->state != OT_VERIFY_OK)
+        return "-";
+    snprintf(text, OT_TEXT_BYTES, "%.4g", value);
+    return text;
+}
+
+static void print_slab(const struct ot_verify *verify, const struct ot_verify_slab *slab, FILE *out) {
+    char text[OT_TEXT_BYTES];
+    fprintf(out, "  %-20s %16s", slab->name, ot_text_count(slab->params, text));
+    fprintf(out, " %14s", most_text(slab, slab->most_weight, text));
+    if (verify->is_checkpoint) {
+        fprintf(out, " %12s", most_text(slab, slab->most_m, text));
+        fprintf(out, " %12s", most_text(slab, slab->most_v, text));
+        fprintf(out, " %18s", ot_text_count(slab->bytes, text));
+    }
+    fprintf(out, "  %s\n", state_of(slab));
+}
+
 static void print_slabs(const struct ot_verify *verify, FILE *out) {
-    char params[OT_TEXT_BYTES], bytes[OT_TEXT_BYTES];
-    int64_t all_params = 0, all_bytes = 0;
+    char text[OT_TEXT_BYTES];
+    int64_t params = 0, bytes = 0;
     fprintf(out, "  %-20s %16s %14s", "slab", "parameters", "max |weight|");
     if (verify->is_checkpoint)
         fprintf(out, " %12s %12s %18s", "max |m|", "max v", "bytes");
     fprintf(out, "\n");
     for (int i = 0; i < verify->n_slabs; i++) {
-        const struct ot_verify_slab *slab = &verify->slabs[i];
-        all_params += slab->params;
-        all_bytes += slab->bytes;
-        fprintf(out, "  %-20s %16s %14.4g", slab->name, ot_text_count(slab->params, params),
-                slab->most_weight);
-        if (verify->is_checkpoint)
-            fprintf(out, " %12.4g %12.4g %18s", slab->most_m, slab->most_v,
-                    ot_text_count(slab->bytes, bytes));
-        fprintf(out, "  %s\n", state_of(slab));
+        print_slab(verify, &verify->slabs[i], out);
+        params += verify->slabs[i].params;
+        bytes += verify->slabs[i].bytes;
     }
-    fprintf(out, "  %-20s %16s", "total", ot_text_count(all_params, params));
+    fprintf(out, "  %-20s %16s", "total", ot_text_count(params, text));
     if (verify->is_checkpoint)
-        fprintf(out, " %14s %12s %12s %18s", "", "", "", ot_text_count(all_bytes, bytes));
+        fprintf(out, " %14s %12s %12s %18s", "", "", "", ot_text_count(bytes, text));
     fprintf(out, "\n");
 }
 
@@ -125,12 +139,20 @@ void ot_verify_print(const struct ot_verify *verify, FILE *out) {
     if (verify->n_files)
         print_files(verify, out);
     for (int64_t i = 0; i < verify->n_damages && i < OT_VERIFY_KEPT_DAMAGES; i++)
-        fprintf(out, "  damaged: %s\n", verify->damages[i]);
+        fprintf(out, "  - %s\n", verify->damages[i]);
     if (verify->n_damages > OT_VERIFY_KEPT_DAMAGES)
-        fprintf(out, "  and %lld more\n", (long long)verify->n_damages - OT_VERIFY_KEPT_DAMAGES);
+        fprintf(out, "  - and %lld more\n", (long long)verify->n_damages - OT_VERIFY_KEPT_DAMAGES);
 }
 
 /* ---- as JSON ---- */
+
+static void put_most(const struct ot_verify_slab *slab, const char *key, double value,
+                     struct ot_json_writer *w) {
+    if (slab->state == OT_VERIFY_OK)
+        ot_json_put_real(w, key, value);
+    else
+        ot_json_put_null(w, key);
+}
 
 static void put_slab(const struct ot_verify *verify, const struct ot_verify_slab *slab,
                      struct ot_json_writer *w) {
@@ -138,11 +160,11 @@ static void put_slab(const struct ot_verify *verify, const struct ot_verify_slab
     ot_json_put_text(w, "name", slab->name);
     ot_json_put_int(w, "parameters", slab->params);
     ot_json_put_text(w, "state", state_of(slab));
-    ot_json_put_real(w, "max_weight", slab->most_weight);
+    put_most(slab, "max_weight", slab->most_weight, w);
     if (verify->is_checkpoint) {
+        put_most(slab, "max_m", slab->most_m, w);
+        put_most(slab, "max_v", slab->most_v, w);
         ot_json_put_int(w, "bytes", slab->bytes);
-        ot_json_put_real(w, "max_m", slab->most_m);
-        ot_json_put_real(w, "max_v", slab->most_v);
     }
     ot_json_end_object(w);
 }

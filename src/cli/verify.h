@@ -24,7 +24,7 @@ struct ot_verify_slab {
     char name[32];
     int64_t params;                     /* in tensors; bytes have the padding, too */
     int64_t bytes;                      /* of a checkpoint */
-    double most_weight, most_m, most_v; /* largest magnitudes of what could be read */
+    double most_weight, most_m, most_v; /* largest magnitudes, once all of it is read */
     enum ot_verify_state state;
 };
 struct ot_verify_file {

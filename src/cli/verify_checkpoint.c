@@ -115,6 +115,9 @@ static int check_model(struct check *c) {
     int rc = ot_model_config_parse(record->model, where, &file);
     free(where);
     OT_TRY(rc);
+    if (file.config.n_layers > c->manifest->n_slabs) /* nothing is allocated for what a record merely says */
+        return ot_fail(OT_E_INPUT, "%s: has %d slabs, and its model has %lld layers", c->verify->dir,
+                       c->manifest->n_slabs, (long long)file.config.n_layers);
     OT_TRY(ot_model_open(&file.config, c->manifest->dtype, 1, &c->model));
     const struct ot_chain *chain = ot_model_chain(c->model);
     if (chain->n_slabs != c->manifest->n_slabs)
@@ -173,7 +176,7 @@ int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out) 
     c.manifest = ot_checkpoint_manifest(c.checkpoint);
     const struct ot_checkpoint_record *record = ot_checkpoint_record(c.checkpoint);
     out->step = record->progress.step;
-    snprintf(out->what, sizeof out->what, "step %lld of %lld, %s, made %s by %s on %s",
+    snprintf(out->what, sizeof out->what, "step %lld of %lld, %s, made %s by offload-train %s on %s",
              (long long)record->progress.step, (long long)record->steps, ot_dtype_name(c.manifest->dtype),
              record->made, record->library, record->device);
     OT_TRY_GOTO(check_model(&c), rc, out);

@@ -36,7 +36,7 @@ static struct ot_checkpoint_record sample(void) {
         .best_eval = 5e-324,
         .data = {.rows = 77, .tokens = 9001, .trained_tokens = 4000, .crc = 0xfffffffeu},
         .eval_data = {.rows = 3, .tokens = 200, .trained_tokens = 200, .crc = 1},
-        .library = "offload-train 0.1.0",
+        .library = "0.1.0",
         .device = "NVIDIA \"H100\" é",
         .made = "2026-11-21T09:30:00Z",
     };

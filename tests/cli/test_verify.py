@@ -74,7 +74,7 @@ class Checkpoints(ProgramTest):
     def copy(self, name):
         folder = self.path(name)
         shutil.copytree(self.run_folder, folder)
-        self.addCleanup(shutil.rmtree, folder)
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         return folder
 
     def checkpoint(self, folder, step):
@@ -177,19 +177,24 @@ class Verify(Checkpoints):
         os.symlink(os.path.join(self.checkpoint(self.run_folder, 6), "state.bin"), path)
         self.damaged(folder, path + ": damaged: it is a symbolic link")
 
-    def test_a_checkpoint_of_another_model_than_it_says(self):
-        folder = self.copy("model")
+    def check_layers(self, layers, phrase):
+        folder = self.copy("layers")
         newest = self.checkpoint(folder, 6)
         path = os.path.join(newest, "checkpoint.json")
-        text = read_bytes(path).replace(b'"num_hidden_layers": 2', b'"num_hidden_layers": 3')
+        text = read_bytes(path).replace(b'"num_hidden_layers": 2', b'"num_hidden_layers": %d' % layers)
         with open(path, "wb") as file:
             file.write(text)
         manifest = Manifest(newest)
-        struct.pack_into("<I", manifest.data, 40, zlib.crc32(text))
+        struct.pack_into("<QI", manifest.data, 32, len(text), zlib.crc32(text))
         struct.pack_into("<I", manifest.data, len(manifest.data) - 4, zlib.crc32(manifest.data[:-4]))
         with open(os.path.join(newest, MANIFEST), "wb") as file:
             file.write(manifest.data)
-        self.damaged(newest, "has 4 slabs, and its model has 5")
+        self.damaged(newest, phrase)
+        shutil.rmtree(folder)
+
+    def test_a_checkpoint_of_another_model_than_it_says(self):
+        self.check_layers(3, "has 4 slabs, and its model has 5")
+        self.check_layers(2000000000, "has 4 slabs, and its model has 2000000000 layers")
 
     def test_a_model_directory(self):
         folder = self.copy("weights")
