@@ -4,16 +4,16 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offload/crc32.h"
-
-enum { EXIT_STATUS = 9 };
 
 /* ---- a run ---- */
 
@@ -236,6 +236,27 @@ bool fixture_was_struck(void) {
     return atomic_load(&struck);
 }
 
+/* As `kill -9` does. */
+static _Noreturn void end_process(void) {
+    kill(getpid(), SIGKILL);
+    for (;;)
+        pause();
+}
+
+bool fixture_runs_in_child(int (*run)(void *context), void *context) {
+    int status;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(run(context) < 0 ? 1 : 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
+        return false;
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+    return true;
+}
+
 /* Whether this call fails; it does not return where the process is to end, unless it is a write's. */
 static bool strike(enum fixture_call call, bool is_write) {
     if (!(fault.calls & call))
@@ -245,7 +266,7 @@ static bool strike(enum fixture_call call, bool is_write) {
         return false;
     atomic_store(&struck, true);
     if (fault.error == 0 && !is_write)
-        _exit(EXIT_STATUS);
+        end_process();
     errno = fault.error;
     return true;
 }
@@ -269,7 +290,7 @@ static ssize_t seam_write(int fd, const void *data, size_t bytes) {
         if (fault.error)
             return -1;
         (void)!write(fd, data, bytes * fault.share / 100);
-        _exit(EXIT_STATUS);
+        end_process();
     }
     return write(fd, data, shortened(bytes));
 }
@@ -349,7 +370,7 @@ static ssize_t seam_pwrite(void *context, int fd, const void *memory, size_t byt
         if (fault.error)
             return -errno;
         (void)!pwrite(fd, memory, bytes * fault.share / 100 / 4096 * 4096, offset);
-        _exit(EXIT_STATUS);
+        end_process();
     }
     ssize_t n = ot_io_system.pwrite(NULL, fd, memory, shortened(bytes), offset);
     return fault.short_writes && n > 4096 && n < (ssize_t)bytes ? n - 100 : n; /* and no whole blocks */

@@ -55,13 +55,15 @@ extern struct fixture_fault {
     unsigned calls; /* of which the one numbered `at` is struck, from 0; and all after it, if `lasting` */
     int at;
     bool lasting;
-    int error;      /* 0: the process ends, of a write after that part of its bytes */
+    int error;      /* 0: the process is killed, in a write after that part of its bytes */
     unsigned share; /* percent */
     bool short_writes, interrupts, no_direct, no_direct_transfer, no_reserve; /* mere nuisances */
     int64_t free_bytes;                                                       /* -1: as it is */
 } fault;
 void fixture_clear_fault(void); /* also forgets the calls so far */
 bool fixture_was_struck(void);
+/* Runs it in a child, which succeeds (true) or is ended by the seam (false). */
+bool fixture_runs_in_child(int (*run)(void *context), void *context);
 extern const struct ot_file_ops fixture_ops;
 extern const struct ot_io_calls fixture_calls;
 /* What was flushed and renamed, in order: "flush state.bin; ...". NULL: not kept. */

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "src/checkpoint/catalog.h"
@@ -112,26 +111,22 @@ static void test_remove_leaves_what_is_not_ours(void **state) {
     remove_folder(folder);
 }
 
+static int remove_fifth(void *context) {
+    int fd = open(context, O_RDONLY | O_DIRECTORY);
+    return ot_step_remove(&fixture_ops, fd, "step-00000005", "step-00000005");
+}
+
 /* Wherever a removal ends, it is a checkpoint with all its bytes or none; tidying goes on with it. */
 static void test_process_ends_within_a_removal(void **state) {
     (void)state;
     char *folder = make_folder();
-    bool struck = true;
+    bool killed = true;
     int at, whole = 0;
-    for (at = 0; struck; at++) {
-        int status;
+    for (at = 0; killed; at++) {
         struct saving saving = save_step(folder, 5);
-        pid_t child = fork();
-        if (child == 0) {
-            fixture_clear_fault();
-            fault.calls = CALL_REMOVE | CALL_FSYNC;
-            fault.at = at;
-            int fd = open(folder, O_RDONLY | O_DIRECTORY);
-            _exit(ot_step_remove(&fixture_ops, fd, "step-00000005", "step-00000005") < 0 ? 1 : 0);
-        }
-        assert_int_equal(waitpid(child, &status, 0), child);
-        assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 9));
-        struck = WEXITSTATUS(status) == 9;
+        fault.calls = CALL_REMOVE | CALL_FSYNC;
+        fault.at = at;
+        killed = !fixture_runs_in_child(remove_fifth, folder);
         if (*steps_of(folder)) {
             assert_null(fixture_examine(&saving, path_of(folder, "step-00000005")));
             check_ok(ot_checkpoint_remove(path_of(folder, "step-00000005")));

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "src/checkpoint/catalog.h"
@@ -183,32 +182,21 @@ static void test_space_of_removed_checkpoints_is_given_back(void **state) {
 
 /* ---- the process ends ---- */
 
-/* The child has a store of its own, and ends at a call of the save. */
-static bool end_at(struct run *run, int at) {
-    int status;
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0) {
-        open_store(run);
-        write_extents(run, 7);
-        struct saving saving = {.parent = run->parent,
-                                .chain = &run->chain,
-                                .step = 7,
-                                .seed = 7,
-                                .io_engine = OT_IO_POOL,
-                                .faulty = true,
-                                .store = run->store};
-        for (int i = 0; i < 2; i++)
-            saving.pins[i] = ot_store_pin_extent(run->store, i);
-        fixture_clear_fault();
-        fault.calls = CALL_ALL;
-        fault.at = at;
-        fault.share = 50;
-        _exit(fixture_save(&saving) < 0 ? 1 : 0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 9));
-    return WEXITSTATUS(status) == 9;
+/* With a store of its own. */
+static int save_seventh(void *context) {
+    struct run *run = context;
+    open_store(run);
+    write_extents(run, 7);
+    struct saving saving = {.parent = run->parent,
+                            .chain = &run->chain,
+                            .step = 7,
+                            .seed = 7,
+                            .io_engine = OT_IO_POOL,
+                            .faulty = true,
+                            .store = run->store};
+    for (int i = 0; i < 2; i++)
+        saving.pins[i] = ot_store_pin_extent(run->store, i);
+    return fixture_save(&saving);
 }
 
 static void test_process_ends_at_every_call(void **state) {
@@ -220,12 +208,16 @@ static void test_process_ends_at_every_call(void **state) {
     ot_store_close(run.store);
     run.store = NULL;
     new.step = new.seed = 7;
-    bool struck = true;
-    for (int at = 0; struck; at++) {
-        struck = end_at(&run, at);
+    bool killed = true;
+    for (int at = 0; killed; at++) {
+        fixture_clear_fault();
+        fault.calls = CALL_ALL;
+        fault.at = at;
+        fault.share = 50;
+        killed = !fixture_runs_in_child(save_seventh, &run);
         check_ok(ot_checkpoint_tidy(run.parent));
         check_whole(&old);
-        if (!struck || strcmp(fixture_names(run.parent), "step-00000001") != 0) {
+        if (!killed || strcmp(fixture_names(run.parent), "step-00000001") != 0) {
             assert_string_equal(fixture_names(run.parent), "step-00000001 step-00000007");
             check_whole(&new);
             check_ok(ot_checkpoint_remove(dir_of(&new)));

@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "src/checkpoint/catalog.h"
@@ -302,21 +301,18 @@ static void test_one_process_saves_a_step(void **state) {
 
 enum before { NOTHING, VALID, DAMAGED };
 
-/* Returns whether the child was struck. */
+static int save(void *context) {
+    return fixture_save(context);
+}
+
+/* Whether the child was killed. */
 static bool end_at(unsigned calls, int at, unsigned share) {
-    pid_t child = fork();
-    int status;
-    assert_true(child >= 0);
-    if (child == 0) {
-        fault.calls = calls;
-        fault.at = at;
-        fault.share = share;
-        _exit(fixture_save(&new_save) < 0 ? 1 : 0);
-    }
-    assert_int_equal(waitpid(child, &status, 0), child);
-    assert_true(WIFEXITED(status));
-    assert_true(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 9);
-    return WEXITSTATUS(status) == 9;
+    fault.calls = calls;
+    fault.at = at;
+    fault.share = share;
+    bool killed = !fixture_runs_in_child(save, &new_save);
+    fault.calls = 0;
+    return killed;
 }
 
 static void prepare(char *folder, enum before before, struct saving *before_save) {
