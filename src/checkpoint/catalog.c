@@ -80,6 +80,9 @@ static void scan_free(struct scan *scan) {
 
 static int scan_make(const char *parent, struct scan *scan) {
     *scan = (struct scan){.parent = parent, .fd = open(parent, OPEN_DIR)};
+    if (scan->fd < 0 && errno == ENOTDIR)
+        return ot_fail(OT_E_INPUT, "%s: is no directory (nor is a symbolic link followed); move it away",
+                       parent);
     if (scan->fd < 0)
         return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot look for checkpoints", parent);
     int rc = 0, fd = openat(scan->fd, ".", OPEN_DIR);

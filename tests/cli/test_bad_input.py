@@ -116,6 +116,11 @@ class Data(BadInput):
             losses.add(self.succeed("eval", self.model, "--data", self.path(name), "--json", "--seq-len", "128").out)
         self.assertEqual(len(losses), 1)
 
+    def test_a_gzip_bomb(self):
+        part = gzip.compress(b"a" * (1 << 24), 1)
+        self.refuse_data(INPUT, "bomb.gz:1: a row of more than 256 MB", gzip.compress(b'{"text": "') + part * 17,
+                         name="bomb.gz")
+
     def test_a_line_of_50_megabytes(self):
         row = {"prompt": "x " * (25 << 20), "completion": "y"}
         write_rows(self.path("long.jsonl"), [row])
@@ -158,6 +163,16 @@ class Model(BadInput):
             with open(path, "wb") as file:
                 file.write(data)
         return change
+
+    def test_a_pipe_instead_of_a_file(self):
+        def replace(name):
+            def change(folder):
+                os.unlink(os.path.join(folder, name))
+                os.mkfifo(os.path.join(folder, name))  # nobody ever writes to it
+            return change
+        self.refuse_model(INPUT, "no config.json", replace("config.json"))
+        self.refuse_model(INPUT, "holds neither", replace("model.safetensors"))
+        self.refuse_model(INPUT, "--tokenizer", replace("tokenizer.json"))
 
     def test_names_that_are_nothing(self):
         self.refuse(INPUT, "tiny-sql", "--model", "nosuch", "--data", self.rows)
@@ -281,6 +296,29 @@ class Machine(BadInput):
         self.fail_with(INPUT, "mine", *words, "--out", self.path("mine"))
         self.assertEqual(os.listdir(self.path("mine")), ["notes"])
         self.fail_with(IO, "/proc/none", *words, "--out", "/proc/none/out")
+
+    def test_no_link_leads_out_of_the_output(self):
+        words = ["--model", self.model, "--data", self.rows, "--steps", "1", "--seq-len", "128", "--no-forecast"]
+        out, elsewhere = self.path("linked"), self.path("elsewhere")
+        os.mkdir(elsewhere)
+        os.symlink(elsewhere, out)
+        self.fail_with(INPUT, "is a symbolic link", *words, "--out", out)
+        os.unlink(out)
+        shutil.copytree(self.model, out)
+        for name in ("log.jsonl", "checkpoints"):
+            path = os.path.join(out, name)
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            elif os.path.exists(path):
+                os.unlink(path)
+            os.symlink(elsewhere, path)
+            with self.subTest(name):
+                result = run("train", *words, "--out", out)
+                self.assertIn(result.code, (INPUT, IO), result.err)
+                self.assertIn(name, result.err)
+            os.unlink(path)
+        self.assertEqual(os.listdir(elsewhere), [])
+        shutil.rmtree(out)
 
     def test_options(self):
         base = ["--model", self.model, "--data", self.rows]
