@@ -1,0 +1,112 @@
+"""Going on from a checkpoint with another command: what is refused, and how it is said; what may change, and what then
+happens with the log and with the checkpoints of others."""
+
+import glob
+import os
+import shutil
+
+import program
+from program import SMALL, read_bytes, run, sql_rows, write_rows
+
+LENGTH = ["--schedule", "constant", "--warmup", "4"]  # of which no step so far depends on how many follow
+
+
+class Other(program.ProgramTest):
+    """run/: 40 steps with a checkpoint after each tenth, of which 30 and 40 stay; as if it had been stopped."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        result = run(*cls.command("run", "--steps", "40", "--keep", "2", "--no-eos", *LENGTH))
+        assert result.code == 0, result.err
+        os.unlink(cls.path("run/checkpoints/complete"))
+        shutil.copytree(cls.path("run"), cls.path("kept"))
+
+    def setUp(self):
+        shutil.rmtree(self.path("run"))
+        shutil.copytree(self.path("kept"), self.path("run"))
+
+    @classmethod
+    def command(cls, out, *more, rows=None):
+        return ["train", "--no-forecast", *SMALL, "--data", rows or cls.rows, "--out", cls.path(out), "--save-every", "10",
+                "--micro-batch", "2", "--eval-fraction", "0", *more]
+
+    def checkpoints(self, out):
+        return sorted(int(path[-8:]) for path in glob.glob(self.path(f"{out}/checkpoints/step-*")))
+
+    def steps(self, out):
+        return [event["step"] for event in self.log(out) if event["event"] == "step"]
+
+    def refuse(self, code, phrase, *more, rows=None):
+        before = sorted(glob.glob(self.path("run/**"), recursive=True)), read_bytes(self.path("run/log.jsonl"))
+        # --quiet: the lines before the refusal are the plan's
+        line = self.fail_with(code, phrase, *self.command("run", "--quiet", *more, rows=rows))
+        after = sorted(glob.glob(self.path("run/**"), recursive=True)), read_bytes(self.path("run/log.jsonl"))
+        self.assertEqual(before, after)
+        return line
+
+    def test_another_run_is_refused_and_nothing_touched(self):
+        self.refuse(2, "--seed was 0 and is 3 now; give what it was, or begin anew with --resume never", "--seed", "3")
+        self.refuse(2, "--lr was 0.003 and is 0.001 now", "--lr", "1e-3")
+        self.refuse(2, "--schedule was constant and is wsd now", "--schedule", "wsd")
+        self.refuse(3, "61 rows of ", rows=write_rows(self.path("more.jsonl"), sql_rows(61)))
+        rows = sql_rows(60)
+        rows[7], rows[8] = rows[8], rows[7]
+        self.refuse(3, "other rows than those that ", rows=write_rows(self.path("swapped.jsonl"), rows))
+        self.refuse(2, "a run of 39 steps is shorter than the 40 that ", "--steps", "39")
+
+    def test_another_model_is_refused(self):
+        words = self.command("run", "--quiet")
+        words[words.index("tiny-test")] = "tiny-sql"
+        self.fail_with(3, "is of another model: head_dim was 16 and is 32 now; give what it was", *words)
+
+    def test_what_is_left_out_is_as_it_was(self):
+        result = self.succeed(*self.command("run"))
+        self.assertIn("\n        not given, as it was: --no-eos --schedule constant --warmup 4\n", result.err)
+        self.assertEqual(read_bytes(self.path("run/model.safetensors")), read_bytes(self.path("kept/model.safetensors")))
+
+    def test_a_run_may_grow(self):
+        self.succeed(*self.command("run", "--steps", "55"))
+        self.succeed(*self.command("whole", "--steps", "55", "--no-eos", *LENGTH))
+        self.assertEqual(read_bytes(self.path("run/model.safetensors")), read_bytes(self.path("whole/model.safetensors")))
+        self.assertEqual(self.steps("run"), list(range(1, 56)))
+
+    def test_a_moved_data_file_is_the_same_data(self):
+        moved = shutil.copy(self.rows, self.path("moved.jsonl"))
+        self.succeed(*self.command("run", rows=moved))
+
+    def test_damage_is_said_with_what_goes_on(self):
+        newest = self.path("run/checkpoints/step-00000040")
+        with open(os.path.join(newest, "state.bin"), "r+b") as file:
+            file.seek(5000)
+            byte = file.read(1)
+            file.seek(5000)
+            file.write(bytes([byte[0] ^ 1]))
+        line = self.refuse(3, "step-00000040/state.bin: damaged: ")
+        option = f"--resume {self.path('run/checkpoints/step-00000030')}"
+        self.assertIn(f"; {option} goes on from the one before it", line)
+        self.succeed(*self.command("run", *option.split()))
+        self.assertEqual(self.steps("run"), list(range(1, 41)))
+        self.assertEqual(read_bytes(self.path("run/model.safetensors")), read_bytes(self.path("kept/model.safetensors")))
+        self.assertEqual(self.checkpoints("run"), [40])
+
+    def test_from_elsewhere_it_is_a_run_of_its_own(self):
+        self.train("branch", "--steps", "20", "--save-every", "5", "--seed", "8")  # whose checkpoints are not ours
+        self.succeed(*self.command("branch", "--steps", "45", "--resume", self.path("run/checkpoints/step-00000030")))
+        self.assertEqual(self.steps("branch"), list(range(31, 46)))
+        self.assertEqual(self.checkpoints("run"), [30, 40])
+        self.assertEqual(self.checkpoints("branch"), [40])
+
+    def test_never_begins_anew(self):
+        self.succeed(*self.command("run", "--steps", "3", "--resume", "never"))
+        self.assertEqual(self.steps("run"), [1, 2, 3])
+
+    def test_a_dry_run_says_it_and_changes_nothing(self):
+        before = sorted(glob.glob(self.path("run/**"), recursive=True))
+        result = self.succeed(*self.command("run", "--dry-run"))
+        self.assertIn("step-00000040 · step 40 of 40", result.err)
+        self.assertEqual(before, sorted(glob.glob(self.path("run/**"), recursive=True)))
+
+
+if __name__ == "__main__":
+    program.main()
