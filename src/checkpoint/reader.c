@@ -36,12 +36,11 @@ int ot_checkpoint_fail_span(const struct ot_checkpoint *checkpoint, const struct
 int ot_checkpoint_fail_read(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
                             int64_t offset, int64_t result) {
     const char *name = checkpoint->manifest.files[span->file].name;
-    if (result >= 0)
+    if (result == 0)
         return ot_checkpoint_fail_damaged(checkpoint, name, "it was cut at offset %lld", (long long)offset);
-    return ot_fail(OT_E_IO,
-                   "%s/%s: cannot read at offset %lld: %s; look for errors of the disk in "
-                   "`dmesg`",
-                   checkpoint->dir, name, (long long)offset, strerror((int)-result));
+    return ot_fail(OT_E_IO, "%s/%s: cannot read at offset %lld: %s; look for errors of the disk in `dmesg`",
+                   checkpoint->dir, name, (long long)offset,
+                   result < 0 ? strerror((int)-result) : "reads end early again and again");
 }
 
 /* ---- files ---- */

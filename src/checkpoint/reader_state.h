@@ -20,7 +20,7 @@ int ot_checkpoint_fail_damaged(const struct ot_checkpoint *checkpoint, const cha
 /* The same for bytes of a span; crc: what they have. */
 int ot_checkpoint_fail_span(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
                             uint32_t crc);
-/* Fails with what a read of a span's bytes returned: -errno, or 0: the file ends there. */
+/* Fails with what a read of a span's bytes returned: -errno, 0: the file ends there, else too few. */
 int ot_checkpoint_fail_read(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
                             int64_t offset, int64_t result);
 
