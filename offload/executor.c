@@ -211,18 +211,23 @@ static void report_stall(const struct ot_executor *ex, double seconds) {
     }
 }
 
-/* Nothing will come of it any more: whoever waits, now or later, is told which lanes hang. */
+/* Nothing will come of it any more: whoever waits, now or later, is told which lanes hang, or what all of
+ * them are at where each seems to wait for another: the device holds something back that nobody is told
+ * of. */
 static void give_up(struct ot_executor *ex, double seconds) {
     char all[OT_LANE_COUNT * (LANE_TEXT_BYTES + 2)] = "", text[LANE_TEXT_BYTES];
     size_t used = 0;
+    bool any = false;
     for (int l = 0; l < OT_LANE_COUNT; l++)
-        if (describe_lane(ex, (enum ot_lane_id)l, text))
+        any = describe_lane(ex, (enum ot_lane_id)l, text) || any;
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        if (describe_lane(ex, (enum ot_lane_id)l, text) || !any)
             used += (size_t)snprintf(all + used, sizeof all - used, "%s%s", used ? "; " : "", text);
     ex->stuck = ex->failed = true;
     ot_error_save(&ex->error, ot_fail(OT_E_STALL,
                                       "no progress for %.0f s: %s (a disk, a driver or a device "
                                       "hangs: see dmesg)",
-                                      seconds, used ? all : "every lane is idle"));
+                                      seconds, all));
 }
 
 /* Waits on the driver's condition until test() holds; the watchdog looks on. Mutex held. */

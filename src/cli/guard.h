@@ -16,7 +16,7 @@ struct ot_guard_counts {
     int64_t spikes;                 /* skipped or not */
 };
 int64_t ot_guard_skipped(const struct ot_guard_counts *counts);
-/* "skipped 5 steps (3 overflow, 2 gradient), 1 loss spike"; "" where there is nothing to tell. */
+/* "skipped 5 steps (3 overflow, 2 gradient) · 1 loss spike"; "" where there is nothing to tell. */
 enum { OT_GUARD_TEXT_BYTES = 256 };
 const char *ot_guard_summary(const struct ot_guard_counts *counts, char text[OT_GUARD_TEXT_BYTES]);
 /* Why a step was skipped, for people: "gradient not finite". */
