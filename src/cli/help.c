@@ -14,10 +14,10 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
         {"[train] --model DIR|NAME --data FILE [options]",
          "Fine-tunes all parameters of a language model with AdamW, streaming through the device what does "
          "not fit on it. Prints a plan that adds up and how long the run will take, trains, evaluates, and "
-         "leaves a Hugging Face directory "
-         "with a log.jsonl. Saves checkpoints; Ctrl-C finishes the step, saves one and stops, and the same "
-         "command "
-         "goes on from it, with the same bits as if it had never stopped. A second Ctrl-C stops at once.",
+         "leaves a Hugging Face directory with a log.jsonl. Saves checkpoints; Ctrl-C saves one and stops, "
+         "and "
+         "the same command goes on from it, with the same bits as if it had never stopped. A second Ctrl-C "
+         "stops at once.",
          {"offload-train --model llama-7b --data sql.jsonl",
           "offload-train --model my-llama --data chat.jsonl --template llama-3 --gpu-mem 8G --dry-run",
           "offload-train --config run.json --steps 100"}},
