@@ -186,11 +186,13 @@ static void keep_pace(struct ot_snapshot *sn, double since, int64_t bytes) {
         return;
     double due = since + (double)bytes / sn->config.bytes_per_second;
     struct timespec deadline = {.tv_sec = (time_t)due, .tv_nsec = (long)((due - (double)(time_t)due) * 1e9)};
+    double began = ot_clock_seconds();
     int rc = 0;
     pthread_mutex_lock(&sn->mutex);
     while (rc == 0 && sn->n_wanted == 0 && !sn->hurry && ot_clock_seconds() < due)
         rc = pthread_cond_timedwait(&sn->changed, &sn->mutex, &deadline);
     pthread_mutex_unlock(&sn->mutex);
+    sn->slept += ot_clock_seconds() - began;
 }
 
 static int refer(struct ot_snapshot *sn, struct ot_tile_place place, bool state, struct ot_store_pin pin) {
@@ -233,6 +235,7 @@ static int copy_all(struct ot_snapshot *sn) {
 static void *snapshot_main(void *arg) {
     struct ot_snapshot *sn = arg;
     const struct ot_snapshot_sink *sink = &sn->config.sink;
+    double began = ot_clock_seconds();
     int rc = copy_all(sn);
     take_all(sn); /* whatever has gone wrong, no step waits for it */
     if (rc == 0)
@@ -240,6 +243,7 @@ static void *snapshot_main(void *arg) {
     if (rc == 0)
         rc = sink->end(sink->context);
     ot_error_save(&sn->error, rc);
+    sn->seconds = ot_clock_seconds() - began - sn->slept;
     atomic_store(&sn->ended, true);
     return NULL;
 }
@@ -278,6 +282,7 @@ int ot_engine_snapshot(struct ot_engine *en, const struct ot_snapshot_config *co
     sn->config = *config;
     sn->refers = en->store && en->plan.kept_contents > 0 && config->sink.refer;
     sn->hurry = sn->cancel = false;
+    sn->slept = 0;
     sn->error.code = 0;
     memset(sn->taken, false, (size_t)sn->n_tiles * sizeof *sn->taken);
     memset(sn->wanted, false, (size_t)sn->n_tiles * sizeof *sn->wanted);
@@ -306,6 +311,10 @@ void *ot_engine_snapshot_slots(const struct ot_engine *en, int *n) {
 
 bool ot_engine_snapshot_busy(const struct ot_engine *en) {
     return en->snapshot && en->snapshot->under_way && !atomic_load(&en->snapshot->ended);
+}
+
+double ot_engine_snapshot_seconds(const struct ot_engine *en) {
+    return en->snapshot ? en->snapshot->seconds : 0;
 }
 
 void ot_engine_snapshot_give_up(struct ot_engine *en) {

@@ -67,6 +67,8 @@ struct ot_pins; /* what a finished snapshot refers to in the store */
 int ot_engine_snapshot(struct ot_engine *engine, const struct ot_snapshot_config *config);
 /* Whether one is under way whose sink is still at work. */
 bool ot_engine_snapshot_busy(const struct ot_engine *engine);
+/* How long the last one took that was finished, without what it slept to keep its pace. */
+double ot_engine_snapshot_seconds(const struct ot_engine *engine);
 /* It ends as soon as it can, as one that failed; nothing where none is under way. */
 void ot_engine_snapshot_give_up(struct ot_engine *engine);
 /* Waits for it, unpaced, and ends it; nothing where none is under way. *pins: what it refers to, for

@@ -34,6 +34,7 @@ struct ot_snapshot {
     pthread_cond_t changed;
     int n_wanted;
     bool hurry, cancel;
+    double slept, seconds; /* to keep the pace; the whole without that, of the last one that ended */
     struct ot_error error;
     atomic_bool gates_closed; /* some tile may not be taken yet */
     atomic_bool ended;        /* the thread is through */

@@ -44,7 +44,7 @@ struct ot_saver {
     double eval_under_way, best_eval; /* the last evaluation's loss; NaN: there was none */
     int64_t best_step;                /* of the best checkpoint; -1: none has an evaluation behind it */
     char *last_dir;
-    double begun, last_begun, seconds;
+    double last_begun, seconds;
     struct ot_error failure;
     bool old_run; /* OUT/checkpoints.old waits for our first one */
 };
@@ -321,7 +321,7 @@ static void drop_writer(struct ot_saver *sv) {
 int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
     int64_t step = record->progress.step;
     OT_TRY(ot_saver_poll(sv, true));
-    sv->begun = sv->last_begun = ot_clock_seconds();
+    sv->last_begun = ot_clock_seconds();
     sv->step_under_way = step;
     sv->eval_under_way = record->has_eval ? record->last_eval : NAN;
     if (step == sv->last_step)
@@ -392,7 +392,7 @@ static int make_place(struct ot_saver *sv) {
 }
 
 static int complete(struct ot_saver *sv, struct ot_pins *pins) {
-    double seconds = ot_clock_seconds() - sv->begun;
+    double seconds = ot_engine_snapshot_seconds(sv->config.session->engine);
     sv->pins[sv->n_held] = pins;
     sv->pins_step[sv->n_held++] = sv->step_under_way;
     sv->last_step = sv->step_under_way;
