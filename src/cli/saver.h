@@ -5,16 +5,15 @@
  * engine's snapshot (offload/snapshot.h) and the checkpoint's writer (src/checkpoint/writer.h) do the rest
  * beside the steps that follow. Whoever polls completes one that has ended: says so, removes the older ones
  * that --keep leaves no place for (not the best: the first one after the best evaluation that any has behind
- * it), and lets go of what they referred to
- * on nvme. A save that fails is said, and costs the run nothing: the checkpoints before it stay, and the
- * next one is tried when it is due.
+ * it), and lets go of what they referred to on nvme. A save that fails is said, and costs the run nothing:
+ * the checkpoints before it stay, and the next one is tried when it is due.
  *
  * SPACE. From before step 1 on, the place of the next checkpoint is held by a file of its size,
  * OUT/checkpoints/reserved, which gives way when the checkpoint is begun: a disk that would be too small says
  * so before anything is computed, and what other programs write meanwhile takes nothing from it.
  *
  * A NEW RUN in an output that has checkpoints of another one renames those to OUT/checkpoints.old, and
- * removes them when it has its own first one.
+ * removes them when it has its own first one, or the model.
  *
  * One thread, the engine's driver.
  */
