@@ -210,7 +210,8 @@ static int start(struct train *t) {
     ot_report_print_store(&t->report);
     OT_TRY(ot_report_record(&t->report, t->log));
     if (s->restored)
-        OT_TRY(ot_run_log_resume(t->log, t->resume.record->progress.step, ot_checkpoint_dir(s->restored)));
+        OT_TRY(ot_run_log_resume(t->log, t->resume.record->progress.step, ot_checkpoint_dir(s->restored),
+                                 ot_checkpoint_bytes(s->restored), s->restore_seconds));
     return o->no_save ? 0 : open_out(t);
 }
 

@@ -153,18 +153,24 @@ static struct ot_ledger whole_ledger(const struct ot_report *r) {
 
 static void print_checkpoints(const struct ot_report *r) {
     const struct ot_options *o = r->session->options;
-    char when[OT_TEXT_BYTES], copied_size[OT_TEXT_BYTES], referred_size[OT_TEXT_BYTES];
+    char when[64], each[96], size[OT_TEXT_BYTES];
     int64_t copied, referred;
+    size_t used = 0;
     ot_saver_bytes(r->session, &copied, &referred);
     if (o->save_every.seconds > 0)
-        snprintf(when, sizeof when, "every %s", ot_text_duration(o->save_every.seconds, copied_size));
-    else if (o->save_every.steps > 0)
+        snprintf(when, sizeof when, "every %s", ot_text_duration(o->save_every.seconds, size));
+    else if (o->save_every.steps == 1)
+        snprintf(when, sizeof when, "every step");
+    else if (o->save_every.steps > 1)
         snprintf(when, sizeof when, "every %lld steps", (long long)o->save_every.steps);
     else
         snprintf(when, sizeof when, "%s", o->save_every.epoch ? "every epoch" : "when stopped");
-    ot_log(OT_LOG_INFO, "        checkpoints %s · %s each%s%s · kept: %lld%s", when,
-           ot_text_bytes(copied, copied_size), referred ? ", and on NVMe " : "",
-           referred ? ot_text_bytes(referred, referred_size) : "", (long long)o->keep,
+    if (copied > 0 || referred == 0)
+        used = (size_t)snprintf(each, sizeof each, "%s each", ot_text_bytes(copied, size));
+    if (referred > 0)
+        snprintf(each + used, sizeof each - used, used ? ", and %s on NVMe" : "%s each, on NVMe",
+                 ot_text_bytes(referred, size));
+    ot_log(OT_LOG_INFO, "        checkpoints %s · %s · kept: %lld%s", when, each, (long long)o->keep,
            r->rows->eval ? " and the best" : "");
 }
 

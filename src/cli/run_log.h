@@ -33,8 +33,9 @@ void ot_run_log_close(struct ot_run_log *log);          /* NULL is fine */
 struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event);
 int ot_run_log_end(struct ot_run_log *log);
 
-/* The steps after this one follow. */
-int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint);
+/* The steps after this one follow. bytes, seconds: what reading the checkpoint took. */
+int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint, int64_t bytes,
+                      double seconds);
 
 struct ot_step_record {
     int64_t step, tokens, trained_tokens;

@@ -340,12 +340,16 @@ int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *recor
 
 static int report_success(struct ot_saver *sv, double seconds) {
     int64_t written, referred;
-    char size[OT_TEXT_BYTES], also[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    char line[128], size[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
     ot_checkpoint_writer_count(sv->writer, &written, &referred);
-    ot_log(OT_LOG_INFO, "checkpoint %s: %s written%s%s in %s (%s/s)", sv->last_dir,
-           ot_text_bytes(written, size), referred ? ", referred to on NVMe: " : "",
-           referred ? ot_text_bytes(referred, also) : "", ot_text_duration(seconds, time),
-           ot_text_bytes((int64_t)((double)written / (seconds > 0 ? seconds : 1e-3)), rate));
+    size_t used = 0;
+    if (written > 0 || referred == 0)
+        used = (size_t)snprintf(line, sizeof line, "%s written (%s/s)", ot_text_bytes(written, size),
+                                ot_text_bytes((int64_t)((double)written / fmax(seconds, 1e-3)), rate));
+    if (referred > 0)
+        snprintf(line + used, sizeof line - used, "%s%s referred to on NVMe", used ? ", " : "",
+                 ot_text_bytes(referred, size));
+    ot_log(OT_LOG_INFO, "checkpoint %s: %s, in %s", sv->last_dir, line, ot_text_seconds(seconds, time));
     struct ot_json_writer *w = ot_run_log_begin(sv->config.log, "checkpoint");
     ot_json_put_int(w, "step", sv->last_step);
     ot_json_put_text(w, "dir", sv->last_dir);

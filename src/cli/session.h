@@ -59,6 +59,7 @@ struct ot_session {
     struct ot_device *device;
     struct ot_engine *engine;
     struct ot_checkpoint *restored; /* set before start: to go on from, instead of weights; borrowed */
+    double restore_seconds;         /* that reading it took */
     bool any_weights;               /* set before start: random weights need not be those of --seed */
     int64_t traced_tasks;           /* set before start: to trace so many tasks, also without --trace */
     struct ot_trace *trace;         /* NULL: none */

@@ -1,8 +1,10 @@
 #include "src/cli/session_restore.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "offload/snapshot.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/checkpoint/reader.h"
@@ -34,6 +36,14 @@ static void show_progress(void *context, int64_t bytes, int64_t total) {
     (void)context;
 }
 
+static void print_time(const struct ot_session *s) {
+    char size[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES];
+    int64_t bytes = ot_checkpoint_bytes(s->restored);
+    ot_log(OT_LOG_INFO, "restore %s in %s (%s/s)", ot_text_bytes(bytes, size),
+           ot_text_seconds(s->restore_seconds, time),
+           ot_text_bytes((int64_t)((double)bytes / fmax(s->restore_seconds, 1e-6)), rate));
+}
+
 int ot_session_restore(struct ot_session *s) {
     struct ot_checkpoint_read read = {.io_engine = (enum ot_io_choice)s->options->io_engine,
                                       .sink = put_part,
@@ -41,9 +51,12 @@ int ot_session_restore(struct ot_session *s) {
                                       .progress = s->options->quiet ? NULL : show_progress};
     OT_TRY(check_model(s));
     read.memory = ot_engine_snapshot_slots(s->engine, &read.n_slots);
+    double begun = ot_clock_seconds();
     int rc = ot_checkpoint_read(s->restored, &read);
+    s->restore_seconds = ot_clock_seconds() - begun;
     ot_log_set_status("");
-    if (rc == 0)
-        ot_engine_set_progress(s->engine, &ot_checkpoint_record(s->restored)->progress);
-    return rc;
+    OT_TRY(rc);
+    ot_engine_set_progress(s->engine, &ot_checkpoint_record(s->restored)->progress);
+    print_time(s);
+    return 0;
 }

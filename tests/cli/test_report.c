@@ -303,7 +303,7 @@ static void expect_log(const char *folder, int64_t keep_bytes, const char *expec
     ot_run_log_begin(log, "run");
     check_ok(ot_run_log_end(log));
     check_ok(ot_run_log_start_file(log, folder, keep_bytes));
-    check_ok(ot_run_log_resume(log, 2, "c"));
+    check_ok(ot_run_log_resume(log, 2, "c", 512, 0.25));
     assert_int_equal(ot_run_log_bytes(log), strlen(expected));
     ot_run_log_close(log);
     snprintf(path, sizeof path, "%s/log.jsonl", folder);
@@ -317,7 +317,10 @@ static void expect_log(const char *folder, int64_t keep_bytes, const char *expec
 #define ONE   "{\"step\": 1}\n"
 #define TWO   "{\"step\": 2}\n"
 #define THREE "{\"step\": 3}\n"
-#define AGAIN "{\"event\": \"run\"}\n{\"event\": \"resume\", \"step\": 2, \"checkpoint\": \"c\"}\n"
+#define AGAIN                                                                                                \
+    "{\"event\": \"run\"}\n"                                                                                 \
+    "{\"event\": \"resume\", \"step\": 2, \"checkpoint\": \"c\", \"read_bytes\": 512, \"read_seconds\": "    \
+    "0.25}\n"
 
 static void a_resumed_run_goes_on_with_its_log(void **state) {
     (void)state;
