@@ -83,7 +83,7 @@ static const char *const exit_codes[] = {
     "0  done, or stopped by a signal with a checkpoint saved",
     "1  a fault of this program",
     "2  unknown or contradictory options",
-    "3  a file says something wrong: config, weights, tokenizer, rows",
+    "3  a file says something wrong: config, weights, tokenizer, rows, checkpoint",
     "4  does not fit in the memory it may use",
     "5  the system refused: open, read, write, space",
     "6  device, driver or library missing or failed",
