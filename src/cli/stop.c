@@ -14,13 +14,19 @@ enum { N_SIGNALS = sizeof numbers / sizeof *numbers };
 
 /* Any thread may be interrupted; lock-free, so allowed in a handler. */
 static atomic_int signals, first_number;
-static atomic_bool early, save_requested;
+static atomic_bool save_requested;
 static _Atomic int64_t first_ns; /* 0: none came */
-static _Atomic(const char *) first_line;
 
 /* Making a step again costs no more than its time; waiting for the end of a long one may cost the
  * checkpoint. */
 static const double patience_seconds = 2;
+
+/* What the first signal says, and whether it is the last. */
+static struct phase {
+    const char *line;
+    bool ends;
+} phases[2];
+static _Atomic(const struct phase *) phase;
 
 static bool at_terminal; /* where a bar may stand on the line */
 
@@ -46,8 +52,9 @@ static void on_stop(int number) {
     if (is_same_again(number, ot_clock_ns()))
         return;
     if (atomic_fetch_add(&signals, 1) == 0) {
-        say(atomic_load(&first_line));
-        if (!atomic_load(&early))
+        const struct phase *now = atomic_load(&phase);
+        say(now->line);
+        if (!now->ends)
             return;
     } else {
         say("error: stopped at once by a second signal; what was not saved yet is lost\n");
@@ -60,12 +67,12 @@ static void on_save(int number) {
     atomic_store(&save_requested, true);
 }
 
-static void install(const char *line, bool is_early) {
+static void install(const char *line, bool ends) {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
     struct sigaction save = {.sa_handler = on_save, .sa_flags = SA_RESTART};
     sigfillset(&stop.sa_mask); /* one sentence, then the next */
-    atomic_store(&first_line, line);
-    atomic_store(&early, is_early);
+    phases[ends] = (struct phase){line, ends};
+    atomic_store(&phase, &phases[ends]);
     at_terminal = isatty(STDERR_FILENO) == 1;
     for (int i = 0; i < N_SIGNALS; i++) {
         struct sigaction before;
