@@ -81,6 +81,8 @@ void ot_store_close(struct ot_store *store);
 /* What may be used of each directory: its limit, or what is free there less a reserve, shared out evenly
  * among those on one file system that have no limit. Removes what crashed runs have left. Errors: OT_E_IO. */
 int ot_store_find_limits(const struct ot_store_dir *dirs, int n, int64_t *limits);
+/* Removes them alone. Their second names (ot_store_link) stay. Errors: OT_E_IO. */
+int ot_store_remove_stale(const char *dir);
 /* What ot_store_open reserves on the disks for such extents, all sides. */
 size_t ot_store_bytes(const size_t *extent_bytes, const int *extent_sides, int n_extents);
 /* "uring (DEFER_TASKRUN, registered buffers), O_DIRECT, 2 x 1 MiB x 32, CRC-32", for people: both ways, bytes

@@ -84,7 +84,7 @@ static int64_t remove_if_stale(int dir_fd, const char *name, int *patience) {
     return freed;
 }
 
-static int remove_stale_files(const char *path) {
+int ot_store_remove_stale(const char *path) {
     char text[OT_STORE_SIZE_BYTES];
     int64_t freed = 0;
     int patience = MOST_NAPS;
@@ -115,7 +115,7 @@ static int look_at(const char *path, dev_t *device, int64_t *room) {
                              "%s: make this directory first, or name another for the NVMe store", path);
     if (!S_ISDIR(info.st_mode))
         return ot_fail(OT_E_IO, "%s: is a file; the NVMe store wants a directory", path);
-    OT_TRY(remove_stale_files(path));
+    OT_TRY(ot_store_remove_stale(path));
     *device = info.st_dev;
     *room = free_bytes(path);
     if (*room < 0)

@@ -259,7 +259,7 @@ int ot_checkpoint_tidy(const char *parent) {
 int ot_checkpoint_mark_complete(const char *parent) {
     int parent_fd = open(parent, OPEN_DIR), fd = -1, rc = 0;
     if (parent_fd >= 0)
-        fd = openat(parent_fd, COMPLETE_NAME, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+        fd = openat(parent_fd, COMPLETE_NAME, O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (fd < 0 || fsync(fd) < 0 || fsync(parent_fd) < 0)
         rc = ot_fail_errno(OT_E_IO, errno, "%s/" COMPLETE_NAME ": cannot write", parent);
     if (fd >= 0)

@@ -4,7 +4,7 @@
  * whole, though they refer to a part of it: less and less when the older of them are removed. So what no
  * manifest speaks of is punched out. Only of files that nobody holds, that is to say whose store is closed
  * or dead; and only if every name that a file has lies in a checkpoint that could be read: whoever has
- * another keeps what he has.
+ * another keeps what he has. The name that a dead store's file had goes with ot_store_remove_stale.
  */
 #ifndef OT_CHECKPOINT_RECLAIM_H
 #define OT_CHECKPOINT_RECLAIM_H

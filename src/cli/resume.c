@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "offload/store.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/checkpoint/catalog.h"
@@ -117,6 +118,16 @@ static int find_within(const char *dir, struct ot_resume *out) {
         dir, OT_MANIFEST_NAME, checkpoints_name);
 }
 
+/* What a killed run has left: first its store's files, or what checkpoints keep of them would not be given
+ * back (src/checkpoint/reclaim.h). A directory that cannot be read the session refuses, with its option. */
+static int tidy_up(const struct ot_options *options, const char *parent) {
+    if (access(parent, F_OK) < 0)
+        return 0;
+    for (int i = 0; i < options->nvme.n; i++)
+        (void)ot_store_remove_stale(options->nvme.dirs[i].path);
+    return ot_checkpoint_tidy(parent);
+}
+
 int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume *out) {
     char parent[PATH_MAX];
     *out = (struct ot_resume){0};
@@ -125,8 +136,8 @@ int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume
     int n = snprintf(parent, sizeof parent, "%s/%s", options->out, checkpoints_name);
     if (n < 0 || (size_t)n >= sizeof parent)
         return ot_fail(OT_E_USAGE, "%.200s...: the path is too long", options->out);
-    if (tidy && access(parent, F_OK) == 0)
-        OT_TRY(ot_checkpoint_tidy(parent));
+    if (tidy)
+        OT_TRY(tidy_up(options, parent));
     if (strcmp(options->resume, "never") == 0)
         return 0;
     int rc;

@@ -215,11 +215,15 @@ static void test_process_ends_at_every_call(void **state) {
         fault.at = at;
         fault.share = 50;
         killed = !fixture_runs_in_child(save_seventh, &run);
+        check_ok(ot_store_remove_stale(run.folder));
         check_ok(ot_checkpoint_tidy(run.parent));
         check_whole(&old);
+        assert_string_equal(fixture_names(run.folder), "checkpoints");
+        check_takes(&old, run.chain.slabs[1].n_params * 12);
         if (!killed || strcmp(fixture_names(run.parent), "step-00000001") != 0) {
             assert_string_equal(fixture_names(run.parent), "step-00000001 step-00000007");
             check_whole(&new);
+            check_takes(&new, run.chain.slabs[1].n_params * 12); /* of the store nothing else is left */
             check_ok(ot_checkpoint_remove(dir_of(&new)));
         }
     }
