@@ -16,12 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "offload/store.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "tests/bench/fio.h"
 
 enum { EXTENT_BYTES = 16 << 20, WINDOW = 8, ROUNDS = 5 }; /* WINDOW: transfers of a direction in flight */
 
@@ -31,7 +31,7 @@ enum { URING, POOL, N_ENGINES };
 static const enum ot_io_choice engines[N_ENGINES] = {OT_IO_URING, OT_IO_POOL};
 
 struct bench {
-    const char *folder;
+    const char *folder, *fio_file;
     int n_extents, depth;
     size_t block_bytes;
     char *arena;                         /* [2][WINDOW] extents */
@@ -167,41 +167,8 @@ static int open_ours(const struct bench *bench, int engine, struct ot_store **st
 
 /* ---- fio ---- */
 
-/* Runs fio with one job or two; *rate in GB/s, of all jobs together. The file's name goes by way of the
- * environment, past the shell. Errors: OT_E_IO; *rate 0 where there is no fio. */
-static int run_fio(const struct bench *bench, const char *jobs, double *rate) {
-    char command[1024], line[4096];
-    *rate = 0;
-    snprintf(
-        command, sizeof command,
-        "fio --minimal --terse-version=3 --filename=\"$BENCH_STORE_FILE\" --direct=1 --ioengine=%s --bs=%zu "
-        "--iodepth=%d %s",
-        bench->best[READ][URING] > 0 ? "io_uring" : "libaio", bench->block_bytes, bench->depth, jobs);
-    FILE *pipe = popen(command, "re");
-    if (!pipe)
-        return ot_fail_errno(OT_E_IO, errno, "cannot run fio");
-    double kib = 0, most_ms = 0;
-    while (fgets(line, sizeof line, pipe)) {
-        if (strncmp(line, "3;", 2) != 0) /* remarks */
-            continue;
-        double field[50] = {0}; /* 6: KiB read, 9: ms; 47: KiB written, 50: ms; counted from 1 */
-        int n = 0;
-        for (char *rest = line, *word; n < 50 && (word = strsep(&rest, ";")); n++)
-            field[n] = atof(word);
-        double ms = field[8] > field[49] ? field[8] : field[49];
-        kib += field[5] + field[46];
-        most_ms = ms > most_ms ? ms : most_ms;
-    }
-    int status = pclose(pipe);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-        return 0;
-    if (status != 0 || most_ms == 0)
-        return ot_fail(OT_E_IO, "fio failed: %s", command);
-    *rate = kib * 1024 / (most_ms * 1e-3) * 1e-9;
-    return 0;
-}
-
 static int measure_fio(struct bench *bench) {
+    const struct fio fio = {bench->fio_file, bench->best[READ][URING] > 0, bench->block_bytes, bench->depth};
     char jobs[N_WHATS][256];
     long long bytes = (long long)bench->n_extents * EXTENT_BYTES,
               half = bytes / EXTENT_BYTES / 2 * EXTENT_BYTES;
@@ -212,7 +179,7 @@ static int measure_fio(struct bench *bench) {
              half, half);
     for (int what = 0; what < N_WHATS; what++) {
         double rate;
-        OT_TRY(run_fio(bench, jobs[what], &rate));
+        OT_TRY(fio_run(&fio, jobs[what], &rate));
         keep_best(&bench->best[what][N_ENGINES], rate);
     }
     return 0;
@@ -266,9 +233,8 @@ int main(int argc, char **argv) {
     }
     snprintf(file, sizeof file, "%s/bench-store-%ld", bench.folder, (long)getpid());
     bench.arena = mmap(NULL, arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    int rc = bench.arena == MAP_FAILED || setenv("BENCH_STORE_FILE", file, 1) < 0
-                 ? ot_fail_errno(OT_E_BUDGET, errno, "no memory for the buffers")
-                 : 0;
+    bench.fio_file = file;
+    int rc = bench.arena == MAP_FAILED ? ot_fail_errno(OT_E_BUDGET, errno, "no memory for the buffers") : 0;
     if (rc == 0) {
         for (size_t i = 0; i < arena_bytes / sizeof(uint64_t); i++) /* which no disk can compress */
             ((uint64_t *)bench.arena)[i] = (i + 1) * 0x9e3779b97f4a7c15u ^ (i * 0xbf58476d1ce4e5b9u >> 7);
