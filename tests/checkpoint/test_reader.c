@@ -2,6 +2,7 @@
  * under every fault; every damaged byte is found, and said where it is. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,17 +149,33 @@ static void test_short_and_interrupted_reads_are_taken_up(void **state) {
     remove_made(&made);
 }
 
+static _Atomic int refusals;
+
+static ssize_t read_buffered_alone(void *context, int fd, void *memory, size_t bytes, off_t offset) {
+    (void)context;
+    if (fcntl(fd, F_GETFL) & O_DIRECT) {
+        atomic_fetch_add(&refusals, 1);
+        return -EINVAL;
+    }
+    return ot_io_system.pread(NULL, fd, memory, bytes, offset);
+}
+
+/* As some file systems do: O_DIRECT can be had, and every transfer with it is refused. Several of a file are
+ * under way before the first result comes. */
 static void test_where_o_direct_is_refused_it_reads_buffered(void **state) {
-    struct faults faults = {.fail_at = 1, .fail_error = EINVAL};
+    (void)state;
+    struct ot_io_calls calls = ot_io_system;
     struct made made;
     struct delivery d;
-    int rc;
+    calls.pread = read_buffered_alone;
+    atomic_store(&refusals, 0);
     make_checkpoint(&made, OT_BF16);
-    read_under(*state, &faults, &d, &made, &rc);
-    if (rc < 0) /* O_DIRECT was refused by fcntl already: here EINVAL is an error */
-        assert_int_equal(rc, -OT_E_IO);
-    else
-        check_all_delivered(&d);
+    begin(&d, &made, OT_IO_POOL, 4);
+    d.read.calls = &calls;
+    check_ok(ot_checkpoint_read(d.checkpoint, &d.read));
+    check_all_delivered(&d);
+    if (atomic_load(&refusals) == 0)
+        fprintf(stderr, "SKIP: the file system here has no O_DIRECT at all\n");
     end(&d);
     remove_made(&made);
 }
@@ -447,7 +464,6 @@ int main(void) {
     const struct CMUnitTest by_engine[] = {
         cmocka_unit_test(test_every_value_arrives_once),
         cmocka_unit_test(test_short_and_interrupted_reads_are_taken_up),
-        cmocka_unit_test(test_where_o_direct_is_refused_it_reads_buffered),
         cmocka_unit_test(test_an_error_of_the_disk_names_file_and_offset),
         cmocka_unit_test(test_an_error_of_the_sink_ends_the_read),
         cmocka_unit_test(test_every_byte_of_the_state_counts),
@@ -456,6 +472,7 @@ int main(void) {
     };
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_a_checkpoint_says_what_it_is),
+        cmocka_unit_test(test_where_o_direct_is_refused_it_reads_buffered),
         cmocka_unit_test(test_every_byte_of_manifest_and_record_counts),
         cmocka_unit_test(test_files_that_are_not_what_they_were),
         cmocka_unit_test(test_what_is_no_checkpoint),
