@@ -314,6 +314,15 @@ static int save_at_stall(struct loop *l, int rc) {
     return ot_error_load(&why);
 }
 
+/* Whatever ended the run, a checkpoint under way is of a time before it. Returns rc. */
+static int complete_save(struct loop *l, int rc) {
+    struct ot_error why;
+    ot_error_save(&why, rc);
+    if (l->of->saver)
+        (void)ot_saver_poll(l->of->saver, true);
+    return ot_error_load(&why);
+}
+
 /* ---- the loop ---- */
 
 /* The last step to submit before the engine must be empty. */
@@ -403,8 +412,8 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
     l.moved = before;
     double started = ot_clock_seconds();
     rc = run_steps(&l);
-    if (rc == -OT_E_STALL)
-        rc = save_at_stall(&l, rc);
+    if (rc < 0)
+        rc = rc == -OT_E_STALL ? save_at_stall(&l, rc) : complete_save(&l, rc);
     out->seconds = ot_clock_seconds() - started;
     ot_engine_store_usage(of->session->engine, &after);
     out->nvme_read_bytes = after.read_bytes - before.read_bytes;
