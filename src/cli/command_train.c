@@ -164,26 +164,12 @@ out:
     return rc;
 }
 
-/* Whether a run that goes on from a checkpoint of OUT goes on in its log as well. */
-static bool is_own_checkpoint(const struct train *t) {
-    const char *dir = t->resume.checkpoint ? ot_checkpoint_dir(t->resume.checkpoint) : NULL;
-    char *real = dir ? realpath(dir, NULL) : NULL, *own = realpath(t->checkpoints, NULL);
-    char *slash = real ? strrchr(real, '/') : NULL;
-    if (slash)
-        *slash = '\0';
-    bool is_own = slash && own && strcmp(real, own) == 0;
-    free(real);
-    free(own);
-    return is_own;
-}
-
 /* OUT is touched from here on. */
 static int open_out(struct train *t) {
     const struct ot_options *o = t->session.options;
     const struct ot_checkpoint_record *record = t->resume.record;
-    bool goes_on = is_own_checkpoint(t);
     OT_TRY(ot_out_dir_claim(o->out, NULL));
-    OT_TRY(ot_run_log_start_file(t->log, o->out, goes_on ? record->log_bytes : 0));
+    OT_TRY(ot_run_log_start_file(t->log, o->out, ot_resume_log_bytes(&t->resume, o->out)));
     if (record)
         OT_TRY(ot_resume_clear_others(&t->resume, o->out));
     struct ot_saver_config config = {.session = &t->session,
