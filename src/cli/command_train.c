@@ -169,14 +169,14 @@ static int open_out(struct train *t) {
     const struct ot_checkpoint_record *record = t->resume.record;
     OT_TRY(ot_out_dir_claim(o->out, NULL));
     OT_TRY(ot_run_log_start_file(t->log, o->out, ot_resume_log_bytes(&t->resume, o->out)));
-    if (record)
-        OT_TRY(ot_resume_clear_others(&t->resume, o->out));
+    OT_TRY(ot_resume_clear_newer(&t->resume, o->out));
     struct ot_saver_config config = {.session = &t->session,
                                      .log = t->log,
                                      .parent = t->checkpoints,
                                      .steps_per_epoch = t->shape.steps_per_epoch,
                                      .step = record ? record->progress.step : 0,
-                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL};
+                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
+                                     .is_own = ot_resume_is_own(&t->resume, o->out)};
     return ot_saver_open(&config, &t->saver);
 }
 

@@ -180,27 +180,27 @@ static bool lies_in(const struct ot_resume *resume, const char *parent) {
     return is_same_file(from, parent);
 }
 
-int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out) {
+bool ot_resume_is_own(const struct ot_resume *resume, const char *out) {
     char parent[PATH_MAX];
     snprintf(parent, sizeof parent, "%s/%s", out, checkpoints_name);
-    return lies_in(resume, parent) ? resume->record->log_bytes : 0;
+    return lies_in(resume, parent);
 }
 
-int ot_resume_clear_others(const struct ot_resume *resume, const char *out) {
+int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out) {
+    return ot_resume_is_own(resume, out) ? resume->record->log_bytes : 0;
+}
+
+int ot_resume_clear_newer(const struct ot_resume *resume, const char *out) {
     char parent[PATH_MAX];
     struct ot_checkpoint_list list;
-    snprintf(parent, sizeof parent, "%s/%s", out, checkpoints_name);
-    if (access(parent, F_OK) < 0)
+    int rc = 0;
+    if (!ot_resume_is_own(resume, out))
         return 0;
-    bool is_own = lies_in(resume, parent);
-    int rc;
-    OT_TRY_GOTO(ot_checkpoint_list_make(parent, &list), rc, out);
+    snprintf(parent, sizeof parent, "%s/%s", out, checkpoints_name);
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
     for (int i = 0; i < list.n && rc == 0; i++)
-        if (!is_own || list.entries[i].step > resume->record->progress.step)
+        if (list.entries[i].step > resume->record->progress.step)
             rc = ot_checkpoint_remove(list.entries[i].dir);
-    if (rc == 0)
-        rc = ot_checkpoint_clear_complete(parent);
-out:
     ot_checkpoint_list_free(&list);
     return rc;
 }

@@ -52,9 +52,11 @@ void ot_resume_print(const struct ot_resume *resume);
 
 /* How much of OUT/log.jsonl is of this run: nothing where the checkpoint lies elsewhere, or there is none. */
 int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out);
-/* When the first step is about to run, and the log is held: removes from OUT/checkpoints what is not of this
- * run, so that nothing else is ever resumed in its place: checkpoints newer than the one that it goes on
- * from, or all of them if that lies elsewhere or there is none. Errors: OT_E_IO, OT_E_BUDGET. */
-int ot_resume_clear_others(const struct ot_resume *resume, const char *out);
+/* Whether the run goes on from one of OUT's own checkpoints. */
+bool ot_resume_is_own(const struct ot_resume *resume, const char *out);
+/* When the first step is about to run, and the log is held: removes from OUT/checkpoints those that are
+ * newer than the one of its own that the run goes on from, so that none of them is ever resumed in its
+ * place. Errors: OT_E_IO, OT_E_BUDGET. */
+int ot_resume_clear_newer(const struct ot_resume *resume, const char *out);
 
 #endif

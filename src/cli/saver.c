@@ -177,14 +177,29 @@ static int remove_checkpoints(const char *parent) {
     return 0;
 }
 
-/* A new run begins: checkpoints of another one wait under another name until it has its own. */
+/* Whether the run goes on from a checkpoint that was set aside itself: then it must stay there. */
+static bool is_from(const struct ot_saver *sv, const char *aside) {
+    char *name = NULL;
+    struct stat there, here;
+    const char *resumed = sv->config.resumed, *slash = resumed ? strrchr(resumed, '/') : NULL;
+    if (!slash || ot_string_format(&name, "%s%s", aside, slash) < 0)
+        return false;
+    bool is = stat(name, &there) == 0 && stat(resumed, &here) == 0 && there.st_ino == here.st_ino &&
+              there.st_dev == here.st_dev;
+    free(name);
+    return is;
+}
+
+/* Another run begins: checkpoints that are there wait under another name until it has its own. */
 static int set_aside(struct ot_saver *sv) {
     struct ot_checkpoint_list old;
     char *aside = NULL;
     int rc;
     OT_TRY(ot_checkpoint_list_make(sv->parent, &old));
     OT_TRY_GOTO(ot_string_format(&aside, "%s.old", sv->parent), rc, out);
-    if (old.n > 0) {
+    if (old.n > 0 && is_from(sv, aside)) {
+        rc = remove_checkpoints(sv->parent);
+    } else if (old.n > 0) {
         OT_TRY_GOTO(remove_checkpoints(aside), rc, out);
         if (rename(sv->parent, aside) < 0)
             rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", sv->parent, aside);
@@ -197,7 +212,7 @@ out:
 }
 
 static int open_parent(struct ot_saver *sv) {
-    OT_TRY(sv->config.resumed ? rate_earlier(sv) : set_aside(sv));
+    OT_TRY(sv->config.is_own ? rate_earlier(sv) : set_aside(sv));
     if (mkdir(sv->parent, 0777) < 0 && errno != EEXIST)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", sv->parent);
     struct stat info;

@@ -40,6 +40,7 @@ struct ot_saver_config {
     int64_t steps_per_epoch; /* for --save-every epoch */
     int64_t step;            /* that the run begins after; 0: a new one */
     const char *resumed;     /* the checkpoint that it goes on from; NULL: a new one */
+    bool is_own;             /* that lies in `parent`: what else is there is of this run too */
 };
 
 /* Makes the directory, holds the space of the first checkpoint, moves what another run has left out of the

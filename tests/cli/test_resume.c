@@ -218,7 +218,7 @@ static int count(const char *parent) {
     return n;
 }
 
-static void what_is_not_of_this_run_is_cleared(void **state) {
+static void what_is_newer_is_cleared(void **state) {
     const struct folder *f = *state;
     struct ot_resume resume;
     char line[1400], other[700];
@@ -227,7 +227,7 @@ static void what_is_not_of_this_run_is_cleared(void **state) {
     snprintf(line, sizeof line, "--resume %s/step-00000030", f->checkpoints);
     check_ok(find(f, line, &resume));
     assert_int_equal(ot_resume_log_bytes(&resume, f->out), 1234);
-    check_ok(ot_resume_clear_others(&resume, f->out));
+    check_ok(ot_resume_clear_newer(&resume, f->out));
     assert_int_equal(count(f->checkpoints), 3);
     ot_resume_close(&resume);
     expect_step(f, "", 30);
@@ -239,18 +239,17 @@ static void what_is_not_of_this_run_is_cleared(void **state) {
     snprintf(line, sizeof line, "--resume %s", other);
     check_ok(find(f, line, &resume));
     assert_int_equal(ot_resume_log_bytes(&resume, f->out), 0);
-    check_ok(ot_resume_clear_others(&resume, f->out));
-    assert_int_equal(count(f->checkpoints), 0);
+    assert_false(ot_resume_is_own(&resume, f->out));
+    check_ok(ot_resume_clear_newer(&resume, f->out));
+    assert_int_equal(count(f->checkpoints), 3);
     assert_int_equal(count(other), 1);
     ot_resume_close(&resume);
 
     /* Anew, after a run that came to its end. */
-    make_checkpoint(f->checkpoints, 10, NULL);
     check_ok(ot_checkpoint_mark_complete(f->checkpoints));
     check_ok(find(f, "", &resume));
-    check_ok(ot_resume_clear_others(&resume, f->out));
-    assert_int_equal(count(f->checkpoints), 0);
-    assert_false(ot_checkpoint_is_complete(f->checkpoints));
+    check_ok(ot_resume_clear_newer(&resume, f->out));
+    assert_int_equal(count(f->checkpoints), 3);
     assert_int_equal(ot_resume_log_bytes(&resume, f->out), 0);
     ot_resume_close(&resume);
 }
@@ -491,7 +490,7 @@ static void without_a_checkpoint_nothing_happens(void **state) {
     check_ok(ot_resume_take_over(&resume, &o));
     check_ok(ot_resume_check(&resume, &o, NULL));
     check_ok(ot_resume_check_length(&resume, &o, NULL));
-    check_ok(ot_resume_clear_others(&resume, f->root));
+    check_ok(ot_resume_clear_newer(&resume, f->root));
     ot_resume_print(&resume);
     ot_resume_close(&resume);
     ot_options_free(&o);
@@ -505,7 +504,7 @@ int main(void) {
         resume_test(a_directory_without_one_is_refused),
         resume_test(a_damaged_newest_one_is_not_passed_over),
         resume_test(reading_that_fails_gets_the_same_advice),
-        resume_test(what_is_not_of_this_run_is_cleared),
+        resume_test(what_is_newer_is_cleared),
         resume_test(what_fixes_the_bits_is_taken_over),
         resume_test(the_same_command_takes_over_what_was_chosen_then),
         resume_test(another_run_is_refused_with_all_differences),
