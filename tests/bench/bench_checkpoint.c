@@ -7,7 +7,8 @@
  *   save       an idle engine's snapshot through the writer, until it has its name and is flushed; beside fio
  *              writing as many bytes to a new file, reserved as the checkpoint's is, with its fsync at the
  *              end
- *   restore    the checkpoint into the engine; beside fio reading the same file
+ *   restore    the checkpoint into the engine, whose memory has been touched, as pinned memory always has;
+ *              beside fio reading the same file
  *   slow-down  steps with a save under way, paced as the program does it, against steps without; of this the
  *              drain, which has to come before it
  *   nvme       state on nvme: restoring into it, and saves that refer to it instead of copying it
@@ -218,7 +219,7 @@ static int put_part(void *context, const struct ot_part *part, const void *memor
     return ot_engine_put(context, part, memory);
 }
 
-static int read_checkpoint(struct bench *b, enum ot_io_choice io, double *rate) {
+static int restore(struct bench *b, enum ot_io_choice io, double *rate) {
     struct ot_checkpoint_read read = {.io_engine = io, .sink = put_part, .context = b->engine};
     struct ot_checkpoint *checkpoint;
     char *dir;
@@ -234,17 +235,9 @@ static int read_checkpoint(struct bench *b, enum ot_io_choice io, double *rate) 
     return rc;
 }
 
-/* Into an engine that was just opened, as a run that goes on does: nothing has touched its memory. */
-static int restore(struct bench *b, enum ot_home state, enum ot_io_choice io, double *rate) {
-    ot_engine_close(b->engine);
-    b->engine = NULL;
-    OT_TRY(open_engine(b, state, state == OT_HOME_NVME));
-    return read_checkpoint(b, io, rate);
-}
-
 static int measure_restore(struct bench *b, int contender) {
     double rate;
-    OT_TRY(restore(b, OT_HOME_HOST, engines[contender], &rate));
+    OT_TRY(restore(b, engines[contender], &rate));
     keep_best(&b->best[RESTORE][contender], rate);
     return 0;
 }
@@ -370,8 +363,6 @@ static int run_window(struct bench *b, enum window window, double pace, double *
 static int measure_slow_down(struct bench *b) {
     double best[N_WINDOWS] = {1e30, 1e30, 1e30};
     struct save save = {0};
-    double rate;
-    OT_TRY(restore(b, OT_HOME_HOST, OT_IO_AUTO, &rate));
     fill_batch();
     OT_TRY(run_steps(b, 2)); /* warm */
     for (int round = 0; round < WINDOW_ROUNDS; round++)
@@ -393,7 +384,8 @@ static int measure_slow_down(struct bench *b) {
 
 /* ---- state on nvme ---- */
 
-/* What is restored is new to the store, so that the save which refers to it has to flush it. */
+/* A new store each time: it is restored into as by a run that goes on, and the save that refers to it has all
+ * of it to flush. */
 static int measure_nvme(struct bench *b) {
     double best[FIO] = {0}, fio = b->best[RESTORE][FIO];
     struct save of_nvme = {.seconds = 1e30};
@@ -401,7 +393,10 @@ static int measure_nvme(struct bench *b) {
         for (int engine = b->no_uring ? POOL : URING; engine < FIO; engine++) {
             struct save one;
             double rate;
-            OT_TRY(restore(b, OT_HOME_NVME, engines[engine], &rate));
+            ot_engine_close(b->engine);
+            b->engine = NULL;
+            OT_TRY(open_engine(b, OT_HOME_NVME, 1));
+            OT_TRY(restore(b, engines[engine], &rate));
             keep_best(&best[engine], rate);
             OT_TRY(save(b, REFERRED, OT_IO_AUTO, &one));
             of_nvme = one.seconds < of_nvme.seconds ? one : of_nvme;
