@@ -174,6 +174,8 @@ static int open_out(struct train *t) {
                                      .log = t->log,
                                      .parent = t->checkpoints,
                                      .steps_per_epoch = t->shape.steps_per_epoch,
+                                     .model_bytes = t->save.bytes,
+                                     .evaluates = t->rows.eval != NULL,
                                      .step = record ? record->progress.step : 0,
                                      .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
                                      .is_own = ot_resume_is_own(&t->resume, o->out)};
@@ -207,13 +209,16 @@ static int keep_result(struct train *t, struct ot_outcome *outcome) {
     if (o->no_save)
         return 0;
     if (!outcome->interrupted) {
+        ot_saver_make_room(t->saver);
         OT_TRY(ot_save_write(&t->save));
         return ot_saver_complete(t->saver);
     }
     int64_t copied, referred;
     ot_saver_bytes(&t->session, &copied, &referred);
-    double seconds = ot_saver_seconds(t->saver) * (double)t->save.bytes / (double)copied;
+    double seconds = ot_saver_seconds(t->saver) * (double)t->save.bytes / (double)(copied > 0 ? copied : 1);
     outcome->weights_alone = outcome->out_of_time && ot_stop_seconds() + seconds <= o->grace;
+    if (outcome->weights_alone)
+        ot_saver_make_room(t->saver);
     return outcome->weights_alone ? ot_save_write(&t->save) : 0;
 }
 

@@ -19,6 +19,7 @@
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/writer.h"
+#include "src/cli/disk_reserve.h"
 #include "src/cli/save.h"
 #include "src/cli/stop.h"
 #include "src/cli/units.h"
@@ -30,8 +31,6 @@ enum { MOST_SLOTS = 16, LEAST_SLOTS = 2, STATE_SHARE = 32 };
 /* A paced checkpoint is copied in this part of a step: forward and backward, before the updates that would
  * wait for it. */
 static const double paced_share = 0.6;
-
-#define RESERVED_NAME "reserved"
 
 struct ot_saver {
     struct ot_saver_config config;
@@ -46,6 +45,7 @@ struct ot_saver {
     char *last_dir;
     double last_begun, seconds;
     struct ot_error failure;
+    bool keeps_best;
     bool old_run; /* OUT/checkpoints.old waits for our first one */
 };
 
@@ -89,48 +89,58 @@ void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referr
 
 /* ---- space ---- */
 
-static int reserved_path(const char *parent, char path[PATH_MAX]) {
-    return snprintf(path, PATH_MAX, "%s/" RESERVED_NAME, parent) < PATH_MAX
-               ? 0
-               : ot_fail(OT_E_IO, "%s: the name is too long", parent);
+/* Nothing is held for what may never be made. */
+static bool saves_regularly(const struct ot_saver *sv) {
+    const struct ot_every *every = &sv->config.session->options->save_every;
+    return every->seconds > 0 || every->steps > 0 || every->epoch;
 }
 
-static void release_space(const char *parent) {
-    char path[PATH_MAX];
-    if (reserved_path(parent, path) == 0)
-        unlink(path);
+/* What is still to come: those that stay and a successor, less what is there, and the model. */
+static int find_wanted(const struct ot_saver *sv, int64_t *n, int64_t *bytes) {
+    struct ot_checkpoint_list list;
+    int64_t copied, referred;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
+    *n = sv->config.session->options->keep + sv->keeps_best + 1 - list.n - (sv->writer != NULL);
+    ot_checkpoint_list_free(&list);
+    ot_saver_bytes(sv->config.session, &copied, &referred);
+    *n = *n > 0 ? *n : 0;
+    *bytes = *n * copied + sv->config.model_bytes;
+    return 0;
 }
 
-static int fail_space(const struct ot_saver *sv, int64_t bytes, int64_t have) {
+static int fail_space(const struct ot_saver *sv, int64_t n, int64_t bytes) {
     char need[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
     return ot_fail(
         OT_E_IO,
-        "%s: a checkpoint needs %s there and %s are free: make room, choose another --out, or train "
-        "with --no-save",
-        sv->parent, ot_text_bytes(bytes, need), ot_text_bytes(have, left));
+        "%s: %s are needed there, for the model and %lld checkpoint%s at a time, and %s are free: make "
+        "room, choose another --out, or give --save-every never",
+        sv->parent, ot_text_bytes(bytes, need), (long long)n, n == 1 ? "" : "s",
+        ot_text_bytes(ot_file_ops_system.free_bytes(sv->parent), left));
 }
 
-/* Where a file system cannot reserve, it must at least have the room. */
 static int hold_space(struct ot_saver *sv) {
-    const struct ot_file_ops *ops = &ot_file_ops_system;
-    char path[PATH_MAX];
-    int64_t bytes, referred;
-    int rc = 0;
-    ot_saver_bytes(sv->config.session, &bytes, &referred);
-    OT_TRY(reserved_path(sv->parent, path));
-    unlink(path); /* a killed run's */
-    int64_t have = ops->free_bytes(sv->parent);
-    if (have >= 0 && have < bytes)
-        return fail_space(sv, bytes, have);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", path);
-    if (bytes > 0 && ops->reserve(fd, (off_t)bytes) < 0 && errno == ENOSPC)
-        rc = fail_space(sv, bytes, have);
-    close(fd);
-    if (rc < 0)
-        unlink(path);
-    return rc;
+    int64_t n, bytes;
+    if (!saves_regularly(sv))
+        return 0;
+    OT_TRY(find_wanted(sv, &n, &bytes));
+    int rc = ot_disk_reserve(sv->parent, bytes);
+    return rc == 1 ? fail_space(sv, n, bytes) : rc;
+}
+
+/* Before step 1. Where there is no room for the best one beside the newest, it has to do without. */
+static int hold_first_space(struct ot_saver *sv) {
+    sv->keeps_best = sv->config.evaluates;
+    int rc = hold_space(sv);
+    if (rc == 0 || !sv->keeps_best)
+        return rc;
+    sv->keeps_best = false;
+    OT_TRY(hold_space(sv));
+    ot_log(OT_LOG_WARN, "%s: there is no room to keep the best checkpoint beside the newest", sv->parent);
+    return 0;
+}
+
+static void release_space(const char *parent) {
+    (void)ot_disk_reserve(parent, 0);
 }
 
 /* ---- the best ---- */
@@ -219,7 +229,7 @@ static int open_parent(struct ot_saver *sv) {
     if (lstat(sv->parent, &info) < 0 || !S_ISDIR(info.st_mode))
         return ot_fail(OT_E_IO, "%s: is in the way of the checkpoints; move it away", sv->parent);
     OT_TRY(ot_checkpoint_clear_complete(sv->parent));
-    return hold_space(sv);
+    return hold_first_space(sv);
 }
 
 int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
@@ -298,6 +308,18 @@ static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
     return ot_run_log_end(sv->config.log);
 }
 
+/* In the middle of a run. What was just removed may be free a moment later: a ring that wrote it holds it
+ * until the kernel has taken the ring apart. */
+static void warn_of_space(struct ot_saver *sv) {
+    int rc = hold_space(sv);
+    for (int i = 0; i < 10 && rc < 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        rc = hold_space(sv);
+    }
+    if (rc < 0)
+        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+}
+
 static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *record) {
     struct ot_session *s = sv->config.session;
     struct ot_checkpoint_writer_config config = {
@@ -325,14 +347,15 @@ static int begin(struct ot_saver *sv, const struct ot_checkpoint_record *record,
     struct ot_snapshot_config config = {
         .sink = ot_checkpoint_writer_sink(sv->writer),
         .bytes_per_second = step_seconds > 0 ? (double)copied / (paced_share * step_seconds) : 0};
-    return ot_engine_snapshot(sv->config.session->engine, &config);
+    OT_TRY(ot_engine_snapshot(sv->config.session->engine, &config));
+    warn_of_space(sv); /* for what comes after this one */
+    return 0;
 }
 
 static void drop_writer(struct ot_saver *sv) {
     ot_checkpoint_writer_close(sv->writer);
     sv->writer = NULL;
-    if (hold_space(sv) < 0)
-        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+    warn_of_space(sv);
 }
 
 int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
@@ -407,9 +430,11 @@ static int remove_old_run(struct ot_saver *sv) {
 static int make_place(struct ot_saver *sv) {
     if (sv->old_run)
         OT_TRY(remove_old_run(sv));
-    OT_TRY(ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep, sv->best_step));
+    OT_TRY(ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep,
+                               sv->keeps_best ? sv->best_step : -1));
     OT_TRY(release_pins(sv));
-    return hold_space(sv);
+    warn_of_space(sv);
+    return 0;
 }
 
 static int complete(struct ot_saver *sv, struct ot_pins *pins) {
@@ -467,6 +492,10 @@ const char *ot_saver_last_dir(const struct ot_saver *sv) {
 
 double ot_saver_seconds(const struct ot_saver *sv) {
     return sv->seconds;
+}
+
+void ot_saver_make_room(struct ot_saver *sv) {
+    release_space(sv->parent);
 }
 
 int ot_saver_complete(struct ot_saver *sv) {

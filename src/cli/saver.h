@@ -8,9 +8,9 @@
  * it), and lets go of what they referred to on nvme. A save that fails is said, and costs the run nothing:
  * the checkpoints before it stay, and the next one is tried when it is due.
  *
- * SPACE. From before step 1 on, the place of the next checkpoint is held by a file of its size,
- * OUT/checkpoints/reserved, which gives way when the checkpoint is begun: a disk that would be too small says
- * so before anything is computed, and what other programs write meanwhile takes nothing from it.
+ * SPACE. From before step 1 on, the place of what is still to come (checkpoints up to --keep, the best,
+ * their successor, and the model) is held by a file, OUT/checkpoints/reserved, which gives way as they are
+ * written: a disk that would be too small says so before anything is computed.
  *
  * A NEW RUN in an output that has checkpoints of another one renames those to OUT/checkpoints.old, and
  * removes them when it has its own first one, or the model.
@@ -38,6 +38,8 @@ struct ot_saver_config {
     struct ot_run_log *log;
     const char *parent;      /* OUT/checkpoints; OUT exists */
     int64_t steps_per_epoch; /* for --save-every epoch */
+    int64_t model_bytes;     /* that the run saves at its end */
+    bool evaluates;          /* so that there is a best */
     int64_t step;            /* that the run begins after; 0: a new one */
     const char *resumed;     /* the checkpoint that it goes on from; NULL: a new one */
     bool is_own;             /* that lies in `parent`: what else is there is of this run too */
@@ -72,6 +74,8 @@ const char *ot_saver_last_dir(const struct ot_saver *saver);
 /* Seconds that a checkpoint takes, by the last one; 0: not known yet. */
 double ot_saver_seconds(const struct ot_saver *saver);
 
+/* The model is about to be saved: its space is no longer held. */
+void ot_saver_make_room(struct ot_saver *saver);
 /* The model is saved: this run is not resumed by itself any more. Errors: OT_E_IO. */
 int ot_saver_complete(struct ot_saver *saver);
 

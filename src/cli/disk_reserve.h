@@ -1,0 +1,13 @@
+/* Space on a disk that a run will need: held from before step 1 by a file of that size, which gives way when
+ * what it was held for is written. What other programs write meanwhile takes nothing from it. */
+#ifndef OT_CLI_DISK_RESERVE_H
+#define OT_CLI_DISK_RESERVE_H
+
+#include <stdint.h>
+
+/* DIR/reserved has that size from here on, in the place of one that was there (a killed run's, too); 0:
+ * there is none. Where a file system cannot reserve, it must at least have the room. Returns 0, or 1: there
+ * is no room, and nothing is held. Errors: OT_E_IO. */
+int ot_disk_reserve(const char *dir, int64_t bytes);
+
+#endif
