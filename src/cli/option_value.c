@@ -136,9 +136,11 @@ static bool read_device(const char *text, struct ot_device_choice *out) {
     if (kind < 0 ||
         (text[word] && (kind != OT_DEVICE_CUDA || !read_number(text + word + 1, no_units, false, &index))))
         return false;
+    if (!(index >= 0 && index < MOST_GPUS) || index != floor(index))
+        return false;
     out->kind = kind;
     out->index = (int)index;
-    return index >= 0 && index < MOST_GPUS && index == floor(index);
+    return true;
 }
 
 static const char tier_choices[] = "gpu|host|nvme|auto";

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "models/model.h"
 #include "src/base/random.h"
@@ -344,6 +345,10 @@ static void a_bench_is_never_overwritten(void **state) {
     check_ok(ot_bench_files_append_csv(&files, "1,2\n", 4));
     check_ok(ot_bench_files_replace(&files, "bench.json", "{}", 2));
     check_ok(ot_bench_files_replace(&files, "bench.json", "[1]", 3));
+    char link[4096];
+    snprintf(link, sizeof link, "%s/deep/er/bench.html.partial", folder);
+    assert_int_equal(symlink("/dev/null", link), 0); /* leads out of the directory */
+    check_fails(ot_bench_files_replace(&files, "bench.html", "<", 1), OT_E_IO, "bench.html: cannot write");
     ot_bench_files_close(&files);
     check_fails(ot_bench_files_open(path, &files), OT_E_INPUT, "has a bench.csv already; give another");
     ot_bench_files_close(&files);
