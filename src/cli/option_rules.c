@@ -42,7 +42,7 @@ static const struct pair dependent[] = {
     {OT_FOR_PLAN, "pcie", "gpu"},
     {OT_FOR_PLAN, "nvme-read", "nvme"},
     {OT_FOR_PLAN, "nvme-write", "nvme"},
-    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
+    {OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
     {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "no-io-verify", "nvme"},
 };
 

@@ -71,8 +71,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(io_engine),
-     .help = "How --nvme is read and written: io_uring, or threads where the system refuses it; uring alone "
-             "fails there.",
+     .help = "How --nvme is read and written, and checkpoints: io_uring, or threads where the system refuses "
+             "it; uring alone fails there.",
      .elsewhere = "aio ioengine"},
     {.name = "no-io-verify",
      .type = OT_OPTION_FLAG,

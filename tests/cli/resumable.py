@@ -1,0 +1,134 @@
+"""Runs that are ended in every way there is and go on: what they end with is, to the bit, what a run that nobody stopped
+ends with, no step's record is there twice, and nothing half made stays. Standard library only."""
+
+import glob
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+import program
+from program import PROGRAM, SMALL, read_bytes, run
+
+SLOW = bool(os.environ.get("OT_TEST_SLOW"))
+FAULTS = os.environ.get("OT_TEST_FAULTS", "")  # the library made of faults.c
+# Everything in a record that does not depend on the clock or the machine.
+EXACT = ("event", "step", "epoch", "loss", "grad_norm", "clipped_norm", "lr", "tokens", "perplexity", "rows")
+
+
+def is_checkpoint(path):
+    return not path.endswith(".partial") and os.path.exists(os.path.join(path, "manifest.bin"))
+
+
+class ResumableTest(program.ProgramTest):
+    # 59 rows that are trained on make 15 steps: a run of 20 crosses an epoch's border.
+    words = ["--no-forecast", *SMALL, "--micro-batch", "2", "--steps", "20", "--eval-every", "5"]
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.wholes = {}
+        cls.disks = [cls.path("disk"), cls.path("other")]
+        for disk in cls.disks:
+            os.mkdir(disk)
+        first, second = ["--nvme", cls.disks[0]], ["--nvme", cls.disks[1] + ":64M"]
+        cls.places = {"gpu": ["--home", "gpu"], "host": ["--home", "host"],
+                      "nvme": ["--home", "state=nvme,weights=nvme", *first],
+                      "two": ["--home", "nvme", *first, *second],
+                      "mixed": ["--home", "state=nvme,weights=host", "--optimizer-engine", "stream:0.5,cpu:0.5", *second]}
+
+    @classmethod
+    def other_file_system(cls):
+        """A folder where checkpoints cannot be links to what is on the disk; None: there is none."""
+        memory = "/dev/shm"
+        if not os.access(memory, os.W_OK) or os.stat(memory).st_dev == os.stat(cls.folder).st_dev:
+            return None
+        folder = tempfile.mkdtemp(prefix="offload-train-test-", dir=memory)
+        cls.addClassCleanup(shutil.rmtree, folder)
+        return folder
+
+    def command(self, out, *more, save="2"):
+        return ["train", *self.words, "--data", self.rows, "--out", self.path(out), "--save-every", save, *more]
+
+    def start(self, out, *more, env=None):
+        return subprocess.Popen([PROGRAM, *self.command(out, *more)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                env=os.environ | (env or {}))
+
+    def wait_for(self, process, seen, seconds=60):
+        end = time.time() + seconds
+        while not seen() and process.poll() is None and time.time() < end:
+            time.sleep(0.002)
+
+    def clear(self, out):
+        for path in glob.glob(self.path(out) + "*"):
+            shutil.rmtree(path)
+
+    def checkpoints(self, out):
+        """The steps of those that are there as a whole."""
+        paths = glob.glob(self.path(f"{out}/checkpoints/step-*"))
+        return sorted(int(path[-8:]) for path in paths if is_checkpoint(path))
+
+    def verify(self, out):
+        for step in self.checkpoints(out):
+            self.succeed("verify", self.path(f"{out}/checkpoints/step-{step:08}"))
+
+    def saved(self, out):
+        """The last checkpoint that the log of a run, which may have been cut short, speaks of; 0: none."""
+        if not os.path.exists(self.path(f"{out}/log.jsonl")):
+            return 0
+        lines = read_bytes(self.path(f"{out}/log.jsonl")).decode().splitlines()
+        return max((int(line.split('"step":')[1].split(",")[0]) for line in lines if '"event":"checkpoint",' in line),
+                   default=0)
+
+    def records(self, out):
+        return [{key: event[key] for key in EXACT if key in event} for event in self.log(out)
+                if event["event"] in ("step", "eval")]
+
+    def whole(self, *more):
+        """A run that nobody stopped, in memory; made once for each options."""
+        if more not in self.wholes:
+            name = f"whole-{len(self.wholes)}"
+            began = time.time()
+            self.succeed(*self.command(name, *more, save="never"))
+            self.wholes[more] = name
+            type(self).run_seconds = time.time() - began
+        return self.wholes[more]
+
+    def check_equal(self, out, whole, label=""):
+        self.assertEqual(self.records(out), self.records(whole), label)
+        self.assertEqual(read_bytes(self.path(f"{out}/model.safetensors")),
+                         read_bytes(self.path(f"{whole}/model.safetensors")), label)
+
+    def check_tidy(self, out, label=""):
+        """After a run that came to its end."""
+        self.assertEqual(glob.glob(self.path(f"{out}.*")), [], label)
+        there = set(os.listdir(self.path(f"{out}/checkpoints")))
+        self.assertEqual(there, {"complete"} | {f"step-{step:08}" for step in self.checkpoints(out)}, label)
+        self.assertIn(len(there), (2, 3), label)  # the mark, the newest, the best
+        for disk in self.disks:
+            self.assertEqual(os.listdir(disk), [], label)
+        self.verify(out)
+
+    def go_on(self, out, *more, label=""):
+        """The same command again, after which everything is as if nothing had happened: from the last complete checkpoint.
+        Returns the step that it went on from."""
+        before, logged = self.checkpoints(out), self.saved(out)
+        self.succeed(*self.command(out, *more))
+        begun = [event["step"] for event in self.log(out) if event["event"] == "resume"][-1:] or [0]
+        self.assertGreaterEqual(begun[0], max(before, default=0), label)
+        self.assertGreaterEqual(begun[0], logged, label)
+        return begun[0]
+
+    def end_by(self, process, number):
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+        return process.returncode, err.decode()
+
+
+def preload(fault, where, log=None):
+    """The environment in which a run meets a fault (faults.c)."""
+    env = {"LD_PRELOAD": FAULTS, "OT_TEST_FAULT_IN": where,
+           "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+    return env | ({"OT_TEST_FAULT": fault} if fault else {}) | ({"OT_TEST_FAULT_LOG": log} if log else {})
