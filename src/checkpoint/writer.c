@@ -23,7 +23,8 @@ struct ot_checkpoint_writer {
     char name[OT_STEP_NAME_BYTES], partial[OT_STEP_NAME_BYTES];
     char *path, *partial_path, *state_path; /* for sentences */
     int parent_fd, dir_fd, state_fd;
-    bool owned; /* the partial directory is ours to remove */
+    bool owned;    /* the directory is ours to remove */
+    bool in_place; /* and has its name */
     bool direct;
     struct ot_slot_writer *slots;
 
@@ -282,7 +283,7 @@ void ot_checkpoint_writer_close(struct ot_checkpoint_writer *w) {
     if (w->state_fd >= 0)
         close(w->state_fd);
     if (w->owned && ot_step_clear(w->config.ops, w->dir_fd, w->partial_path) == 0)
-        (void)w->config.ops->remove(w->parent_fd, w->partial, AT_REMOVEDIR);
+        (void)w->config.ops->remove(w->parent_fd, w->in_place ? w->name : w->partial, AT_REMOVEDIR);
     if (w->dir_fd >= 0)
         close(w->dir_fd);
     if (w->parent_fd >= 0)
@@ -473,10 +474,11 @@ static int put_in_place(struct ot_checkpoint_writer *w) {
     }
     if (rc < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the checkpoint in place", w->path);
+    w->in_place = true;
+    if (ops->fsync(w->parent_fd) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot flush %s", w->path, w->config.parent);
     w->owned = false;
-    return ops->fsync(w->parent_fd) < 0 ? ot_fail_errno(OT_E_IO, errno, "%s: saved, but %s cannot be flushed",
-                                                        w->path, w->config.parent)
-                                        : 0;
+    return 0;
 }
 
 static int finish(struct ot_checkpoint_writer *w) {
@@ -491,7 +493,11 @@ static int finish(struct ot_checkpoint_writer *w) {
 static int end(void *context) {
     struct ot_checkpoint_writer *w = context;
     OT_TRY(ot_error_load(&w->error));
-    return note(w, finish(w));
+    int rc = note(w, finish(w));
+    /* What it refers to may be written over once this returns: it must not look whole until close. */
+    if (rc < 0 && w->owned)
+        (void)ot_step_clear(w->config.ops, w->dir_fd, w->partial_path);
+    return ot_error_load(&w->error);
 }
 
 struct ot_snapshot_sink ot_checkpoint_writer_sink(struct ot_checkpoint_writer *w) {

@@ -1,0 +1,258 @@
+/* Loaded before libc (LD_PRELOAD), so that the built program meets a disk that fails, or its end, at a chosen
+ * call.
+ *
+ * OT_TEST_FAULT=ACTION:WHERE:N says what, in the N-th (from 1) of the calls that count:
+ *   ACTION  kill (the process is gone before the call), or the error of the call: enospc, eio, erofs
+ *   WHERE   write, fsync, fallocate, rename, mkdir, unlink, open (that creates), link, truncate: such calls;
+ *           any: all of these; bytes: N bytes are written, and the call that would write more is cut short
+ *           there: the process is gone, or whatever writes from then on fails
+ *   N+      in this call and all that follow
+ * OT_TEST_FAULT_IN=TEXT[:TEXT..]: calls count whose path has one of the texts in it.
+ * OT_TEST_FAULT_LOG=FILE gets a line "CALL PATH" for each that counts.
+ *
+ * Calls that libc makes by itself (stdio) and those of io_uring do not come by here.
+ */
+#undef _FORTIFY_SOURCE   /* defines some of these calls by itself, */
+#undef _FILE_OFFSET_BITS /* takes two names for one */
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The function that would have been called without us. */
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+enum { BLOCK = 4096, PATH_BYTES = 2 * PATH_MAX, NOT_UNDERSTOOD = 99 };
+
+static struct {
+    bool is_read;
+    int error; /* 0: the process ends */
+    char where[16];
+    long long at; /* 0: nothing happens */
+    bool goes_on;
+    long long calls, bytes; /* so far */
+} fault;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* ---- what is wanted ---- */
+
+static void read_fault(void) {
+    static const struct {
+        const char *name;
+        int error;
+    } actions[] = {{"kill", 0}, {"enospc", ENOSPC}, {"eio", EIO}, {"erofs", EROFS}};
+    const char *text = getenv("OT_TEST_FAULT");
+    char action[16], more = '\0';
+    fault.is_read = true;
+    if (!text)
+        return;
+    size_t i = 0, n = sizeof actions / sizeof *actions;
+    if (sscanf(text, "%15[^:]:%15[^:]:%lld%c", action, fault.where, &fault.at, &more) < 3)
+        i = n;
+    while (i < n && strcmp(action, actions[i].name) != 0)
+        i++;
+    if (i == n) {
+        fprintf(stderr, "OT_TEST_FAULT=%s: not understood\n", text);
+        _exit(NOT_UNDERSTOOD);
+    }
+    fault.error = actions[i].error;
+    fault.goes_on = more == '+';
+}
+
+static bool counts(const char *path) {
+    const char *texts = getenv("OT_TEST_FAULT_IN");
+    char text[256];
+    if (!texts)
+        return true;
+    while (*texts) {
+        size_t n = strcspn(texts, ":");
+        snprintf(text, sizeof text, "%.*s", (int)n, texts);
+        if (strstr(path, text))
+            return true;
+        texts += n + (texts[n] == ':');
+    }
+    return false;
+}
+
+static void log_call(const char *call, const char *path) {
+    const char *log = getenv("OT_TEST_FAULT_LOG");
+    if (!log)
+        return;
+    char line[PATH_BYTES + 32];
+    int n = snprintf(line, sizeof line, "%s %s\n", call, path);
+    int fd = NEXT(open)(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0 || NEXT(write)(fd, line, (size_t)n) != n || close(fd) < 0)
+        _exit(NOT_UNDERSTOOD);
+}
+
+_Noreturn static void end_process(void) {
+    kill(getpid(), SIGKILL);
+    for (;;)
+        pause();
+}
+
+/* Returns -1 and errno where this call is to fail. */
+static int meet(const char *call, const char *path) {
+    int error = 0;
+    pthread_mutex_lock(&mutex);
+    if (!fault.is_read)
+        read_fault();
+    if (counts(path)) {
+        log_call(call, path);
+        bool meant = strcmp(fault.where, "any") == 0 || strcmp(fault.where, call) == 0;
+        fault.calls += meant;
+        if (meant && (fault.goes_on ? fault.calls >= fault.at : fault.calls == fault.at)) {
+            if (fault.error == 0)
+                end_process();
+            error = fault.error;
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    errno = error;
+    return error ? -1 : 0;
+}
+
+static const char *path_at(int dir_fd, const char *name, char path[PATH_BYTES]) {
+    char link[32];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", dir_fd);
+    ssize_t n = *name == '/' || dir_fd == AT_FDCWD ? 0 : readlink(link, path, PATH_MAX - 1);
+    n = n < 0 ? 0 : n;
+    snprintf(path + n, (size_t)(PATH_BYTES - n), "%s%s", n > 0 && *name ? "/" : "", name);
+    return path;
+}
+
+static int meet_at(const char *call, int dir_fd, const char *name) {
+    char path[PATH_BYTES];
+    return meet(call, path_at(dir_fd, name, path));
+}
+
+static int meet_fd(const char *call, int fd) {
+    return meet_at(call, fd, "");
+}
+
+/* ---- writing ---- */
+
+/* How many of n bytes are written before it strikes: whole blocks of them, where no others can be. */
+static size_t allow(int fd, size_t n) {
+    char path[PATH_BYTES];
+    pthread_mutex_lock(&mutex);
+    if (strcmp(fault.where, "bytes") == 0 && counts(path_at(fd, "", path))) {
+        size_t room = (size_t)(fault.at - fault.bytes);
+        if (room < n) {
+            int flags = fcntl(fd, F_GETFL);
+            n = flags >= 0 && (flags & O_DIRECT) ? room / BLOCK * BLOCK : room;
+            fault.bytes = fault.at;
+        } else {
+            fault.bytes += (long long)n;
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    return n;
+}
+
+/* What a call that was cut short returns after the part that was allowed. */
+static ssize_t cut_short(ssize_t written) {
+    if (fault.error == 0)
+        end_process();
+    if (written > 0)
+        return written;
+    errno = fault.error;
+    return -1;
+}
+
+ssize_t write(int fd, const void *data, size_t n) {
+    if (meet_fd("write", fd) < 0)
+        return -1;
+    size_t allowed = allow(fd, n);
+    ssize_t written = allowed > 0 || n == 0 ? NEXT(write)(fd, data, allowed) : 0;
+    return allowed == n ? written : cut_short(written);
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t n, off64_t offset) {
+    if (meet_fd("write", fd) < 0)
+        return -1;
+    size_t allowed = allow(fd, n);
+    ssize_t written = allowed > 0 || n == 0 ? NEXT(pwrite64)(fd, data, allowed, offset) : 0;
+    return allowed == n ? written : cut_short(written);
+}
+
+int fsync(int fd) {
+    return meet_fd("fsync", fd) < 0 ? -1 : NEXT(fsync)(fd);
+}
+
+int fdatasync(int fd) {
+    return meet_fd("fsync", fd) < 0 ? -1 : NEXT(fdatasync)(fd);
+}
+
+int fallocate64(int fd, int mode, off64_t offset, off64_t bytes) {
+    return meet_fd("fallocate", fd) < 0 ? -1 : NEXT(fallocate64)(fd, mode, offset, bytes);
+}
+
+int ftruncate64(int fd, off64_t bytes) {
+    return meet_fd("truncate", fd) < 0 ? -1 : NEXT(ftruncate64)(fd, bytes);
+}
+
+/* ---- names ---- */
+
+int open64(const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0;
+    va_end(rest);
+    return flags & O_CREAT && meet_at("open", AT_FDCWD, path) < 0 ? -1 : NEXT(open64)(path, flags, mode);
+}
+
+int openat64(int dir_fd, const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, mode_t) : 0;
+    va_end(rest);
+    return flags & O_CREAT && meet_at("open", dir_fd, path) < 0 ? -1
+                                                                : NEXT(openat64)(dir_fd, path, flags, mode);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    return meet_at("mkdir", AT_FDCWD, path) < 0 ? -1 : NEXT(mkdir)(path, mode);
+}
+
+int mkdirat(int dir_fd, const char *path, mode_t mode) {
+    return meet_at("mkdir", dir_fd, path) < 0 ? -1 : NEXT(mkdirat)(dir_fd, path, mode);
+}
+
+int unlink(const char *path) {
+    return meet_at("unlink", AT_FDCWD, path) < 0 ? -1 : NEXT(unlink)(path);
+}
+
+int unlinkat(int dir_fd, const char *path, int flags) {
+    return meet_at("unlink", dir_fd, path) < 0 ? -1 : NEXT(unlinkat)(dir_fd, path, flags);
+}
+
+int rmdir(const char *path) {
+    return meet_at("unlink", AT_FDCWD, path) < 0 ? -1 : NEXT(rmdir)(path);
+}
+
+int rename(const char *from, const char *to) {
+    return meet_at("rename", AT_FDCWD, to) < 0 ? -1 : NEXT(rename)(from, to);
+}
+
+int renameat(int from_fd, const char *from, int to_fd, const char *to) {
+    return meet_at("rename", to_fd, to) < 0 ? -1 : NEXT(renameat)(from_fd, from, to_fd, to);
+}
+
+int renameat2(int from_fd, const char *from, int to_fd, const char *to, unsigned flags) {
+    return meet_at("rename", to_fd, to) < 0 ? -1 : NEXT(renameat2)(from_fd, from, to_fd, to, flags);
+}
+
+int linkat(int from_fd, const char *from, int to_fd, const char *to, int flags) {
+    return meet_at("link", to_fd, to) < 0 ? -1 : NEXT(linkat)(from_fd, from, to_fd, to, flags);
+}

@@ -1,0 +1,143 @@
+"""The built program on a disk that fails, or killed, in every phase of a save (faults.c): the old or the new checkpoint is
+whole, and the same command goes on to the same bits."""
+
+import os
+import re
+import signal
+
+import program
+from program import read_bytes, run
+from resumable import SLOW, ResumableTest, preload
+
+# In one save of a run, as its calls are: before, amid and after the files, and after the rename.
+PLACES = ("gpu", "host", "nvme", "two", "mixed") if SLOW else ("mixed",)  # which copies some and refers to the rest
+DTYPES = ([], ["--dtype", "bf16"]) if SLOW else ([],)
+EVERY = int(os.environ.get("OT_TEST_EVERY_FAULT", "1"))
+
+
+class FaultsTest(ResumableTest):
+    words = [*ResumableTest.words[:-4], "--steps", "6", "--eval-every", "3"]
+
+    def run_with(self, fault, out, *more, where=None):
+        return run(*self.command(out, *more, "--io-engine", "pool"), env=preload(fault, where or f"/{out}"))
+
+    def calls(self, *more):
+        """Those of a run that touch its output, from the beginning to the end: (call, path)."""
+        log = self.path("calls")
+        if os.path.exists(log):
+            os.unlink(log)
+        self.clear("f")
+        result = run(*self.command("f", *more, "--io-engine", "pool"), env=preload(None, "/f", log))
+        self.assertEqual(result.code, 0, result.err)
+        calls = [line.split(" ", 1) for line in read_bytes(log).decode().splitlines()]
+        self.assertGreater(len(calls), 60)
+        return [(call, path[len(self.folder):]) for call, path in calls]
+
+    def moments(self, calls):
+        """Numbers of calls, from 1: each kind of call on each kind of file once, where it comes a second time, which is in
+        the save that has another behind it; every EVERY-th of those. All, where time does not matter."""
+        if SLOW:
+            return range(1, len(calls) + 1)
+        seen = {}
+        for n, (call, path) in enumerate(calls, 1):
+            seen.setdefault((call, re.sub(r"\d+", "#", path)), []).append(n)
+        return sorted(ns[min(1, len(ns) - 1)] for ns in seen.values())[::EVERY]
+
+    def each_plan(self, places=PLACES):
+        for place in places:
+            for dtype in DTYPES:
+                yield [*self.places[place], *dtype], self.whole(*dtype)
+
+
+class Killed(FaultsTest):
+    def check_killed(self, fault, more, whole, label, where=None):
+        """Returns whether it struck before the run came to its end."""
+        self.clear("f")
+        result = self.run_with(fault, "f", *more, where=where)
+        if result.code == 0:
+            return False
+        self.assertEqual(result.code, -signal.SIGKILL, f"{label}: {result.err}")
+        self.verify("f")
+        self.go_on("f", *more, label=label)
+        self.check_equal("f", whole, label)
+        self.check_tidy("f", label)
+        return True
+
+    def test_before_every_call(self):
+        for more, whole in self.each_plan():
+            calls = self.calls(*more)
+            for n in self.moments(calls):
+                if n == 1 or calls[n - 2][0] != "fsync":  # which changes nothing that a kill leaves
+                    label = f"{more} {n}: {calls[n - 1]}"
+                    self.assertTrue(self.check_killed(f"kill:any:{n}", more, whole, label) or SLOW, label)
+
+    def test_amid_a_write(self):
+        for more, whole in self.each_plan():
+            bytes, step = 1000, 5000 if SLOW else 700000
+            while self.check_killed(f"kill:bytes:{bytes}", more, whole, f"{more} {bytes} bytes"):
+                bytes += step
+            self.assertGreater(bytes, 1000000)
+
+    def test_while_the_store_is_flushed(self):
+        for n in (1, 3):
+            self.assertTrue(self.check_killed(f"kill:fsync:{n}", self.places["mixed"], self.whole(), n, where=".store"))
+
+    def test_while_what_a_kill_left_is_cleared(self):
+        """What the next runs do before their first step is cut short as well, at one call after another."""
+        more = self.places["mixed"]
+        self.assertEqual(self.run_with("kill:fsync:9", "f", *more).code, -signal.SIGKILL)
+        self.assertIn(2, self.checkpoints("f"))
+        for n in range(1, 18, 1 if SLOW else 4):
+            self.assertEqual(self.run_with(f"kill:any:{n}", "f", *more).code, -signal.SIGKILL)
+        self.assertGreaterEqual(self.go_on("f", *more), 2)
+        self.check_equal("f", self.whole())
+        self.check_tidy("f")
+
+
+class Failing(FaultsTest):
+    """Errors of the disk under OUT/checkpoints. All checkpoints stay, so that a later one cannot hide what befell another."""
+
+    def check_failing(self, fault, more, whole, label, spoilt):
+        """A run on a disk that fails comes to the same end as any other."""
+        self.clear("f")
+        result = self.run_with(fault, "f", *more, "--keep", "3", where="/f/checkpoints")
+        self.assertEqual(result.code, 0, f"{label}: {result.err}")
+        self.check_equal("f", whole, label)
+        failed = [event for event in self.log("f") if event["event"] == "checkpoint_failed"]
+        made = [event["step"] for event in self.log("f") if event["event"] == "checkpoint"]
+        self.assertEqual([event["step"] for event in failed], spoilt, label)
+        self.assertEqual(sorted(made + spoilt), [2, 4, 6], label)
+        self.assertEqual(self.checkpoints("f"), made, label)
+        for event in failed:
+            self.assertIn(f"checkpoint of step {event['step']} not made: {event['error']}\n", result.err, label)
+        self.check_tidy("f", label, keep=3)
+
+    def saves(self, calls):
+        """Of each call the step whose save it belongs to; None: to no save, or a save does without it."""
+        last = None
+        for call, path in calls:
+            step = re.search(r"/step-(\d+)" + ("$" if call == "rename" else ".partial"), path)
+            last = int(step[1]) if step else last
+            flushes_parent = call == "fsync" and path == "/f/checkpoints" and last
+            yield last if flushes_parent or (step and call != "unlink") else None
+
+    def test_one_call_of_a_save(self):
+        """The save is given up, the next one is made."""
+        for more, whole in self.each_plan():
+            calls = [(call, path) for call, path in self.calls(*more, "--keep", "3") if path.startswith("/f/checkpoints")]
+            steps = list(self.saves(calls))
+            for n in self.moments(calls):
+                for error in ("enospc", "eio", "erofs") if SLOW else ("eio",):
+                    if steps[n - 1]:
+                        label = f"{error} {more} {n}: {calls[n - 1]}"
+                        self.check_failing(f"{error}:any:{n}", more, whole, label, [steps[n - 1]])
+
+    def test_a_disk_that_is_full(self):
+        for more, whole in self.each_plan(("host", "mixed")):
+            self.check_failing("enospc:fallocate:2", more, whole, more, [2])
+            self.check_failing("enospc:fallocate:2+", more, whole, more, [2, 4, 6])
+            self.check_failing("enospc:bytes:5000", more, whole, more, [2, 4, 6])
+
+
+if __name__ == "__main__":
+    program.main()
