@@ -251,6 +251,25 @@ static void endless_backtracking_is_an_error(void **state) {
     ot_regex_close(regex);
 }
 
+/* A choice for every character, and so more than the compiled matcher's stack holds, or the interpreter may
+ * have. */
+static void endless_memory_is_an_error(void **state) {
+    (void)state;
+    struct ot_regex *regex;
+    struct ot_regex_scratch *scratch;
+    enum { BYTES = 1 << 20 };
+    size_t begin, end;
+    char *text = malloc(BYTES);
+    assert_non_null(text);
+    memset(text, 'a', BYTES);
+    check_ok(ot_regex_open("(?:a|b)+", 8, "here", &regex));
+    check_ok(ot_regex_scratch_open(&scratch));
+    check_fails(ot_regex_match(regex, scratch, text, BYTES, 0, &begin, &end), OT_E_INPUT, "heap limit");
+    ot_regex_scratch_close(scratch);
+    ot_regex_close(regex);
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_good_file_is_good),
@@ -263,6 +282,7 @@ int main(void) {
         cmocka_unit_test(truncated_and_changed_files_do_no_harm),
         cmocka_unit_test(patterns_are_translated_or_refused),
         cmocka_unit_test(endless_backtracking_is_an_error),
+        cmocka_unit_test(endless_memory_is_an_error),
     };
     folder = make_folder();
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
