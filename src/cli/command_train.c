@@ -233,19 +233,27 @@ static int run(struct train *t) {
                                  .identity = &t->identity,
                                  .saver = t->saver,
                                  .resume = t->resume.record};
-    ot_stop_install(t->saver ? "stopping: a checkpoint is saved after this step, if that ends soon, else "
-                               "before it; a second signal "
-                               "stops at once, without saving\n"
-                             : "stopping: this step is finished, and nothing is saved (--no-save); a second "
-                               "signal stops at once\n");
+    if (s->options->grace > 0)
+        ot_stop_set_grace(s->options->grace);
+    ot_stop_install(t->saver
+                        ? "stopping: this step is finished, or given up if it takes long, and a checkpoint "
+                          "saved; a second signal stops at once, without saving\n"
+                        : "stopping: this step is finished, and nothing is saved (--no-save); a second "
+                          "signal stops at once\n");
     OT_TRY(ot_train_loop_run(&loop, &outcome));
+    if (outcome.interrupted && outcome.steps == 0)
+        return ot_fail(OT_E_INTERRUPT, "stopped before step 1: nothing was trained");
     OT_TRY(keep_result(t, &outcome));
     if (t->sample_row >= 0 && !ot_stop_requested())
         OT_TRY(show_sample(t, outcome.steps));
     ot_stop_ignore();
     ot_report_done(&t->report, &outcome);
     OT_TRY(ot_report_trace(&t->report, t->log));
-    return ot_report_record_done(&t->report, &outcome, t->log);
+    OT_TRY(ot_report_record_done(&t->report, &outcome, t->log));
+    if (outcome.out_of_time && !outcome.checkpoint && !outcome.weights_alone)
+        return ot_fail(OT_E_INTERRUPT, "nothing is saved: --grace had no time for it, and no checkpoint was "
+                                       "made before; give it more, or save more often (--save-every)");
+    return 0;
 }
 
 /* What is to be gone on from is known before anything is opened: it says what the options were. */

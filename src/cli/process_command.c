@@ -30,6 +30,22 @@ static int count_words(const char *word, const char *option) {
     return word[length] ? 1 : 2;
 }
 
+static int take_text(struct ot_string_builder *out, char **text) {
+    if (out->failed || !out->text) {
+        free(out->text);
+        return ot_fail(OT_E_BUDGET, "no memory for the command");
+    }
+    *text = out->text;
+    return 0;
+}
+
+int ot_process_quote(const char *word, char **text) {
+    struct ot_string_builder out = {0};
+    *text = NULL;
+    append_word(&out, word);
+    return take_text(&out, text);
+}
+
 int ot_process_command(const char *without, char **text) {
     struct ot_string_builder out = {0};
     char *word = NULL;
@@ -48,10 +64,5 @@ int ot_process_command(const char *without, char **text) {
     }
     fclose(file);
     free(word);
-    if (out.failed || !out.text) {
-        free(out.text);
-        return ot_fail(OT_E_BUDGET, "no memory for the command");
-    }
-    *text = out.text;
-    return 0;
+    return take_text(&out, text);
 }

@@ -107,7 +107,7 @@ static bool lies_in_out(const struct ot_report *r, const char *checkpoint) {
 static void print_stopped(const struct ot_report *r, const struct ot_outcome *outcome) {
     const char *resume = r->session->options->resume;
     bool begins_otherwise = strcmp(resume, "auto") != 0 && lies_in_out(r, outcome->checkpoint);
-    char *command = NULL;
+    char *command = NULL, *quoted = NULL;
     if (ot_process_command(begins_otherwise ? "--resume" : NULL, &command) < 0)
         command = NULL;
     if (outcome->weights_alone)
@@ -123,21 +123,26 @@ static void print_stopped(const struct ot_report *r, const struct ot_outcome *ou
                (long long)outcome->checkpoint_step, (long long)r->shape->lr.steps);
         ot_log(OT_LOG_INFO, "resume  %s%s", command ? command : "by the same command",
                begins_otherwise ? " --resume auto" : "");
-        ot_log(OT_LOG_INFO, "export  offload-train export %s --out DIR makes a Hugging Face directory of it",
-               outcome->checkpoint);
+        if (ot_process_quote(outcome->checkpoint, &quoted) == 0)
+            ot_log(OT_LOG_INFO,
+                   "export  offload-train export %s --out DIR makes a Hugging Face directory of it", quoted);
     }
     free(command);
+    free(quoted);
 }
 
 static void print_saved(const struct ot_report *r, const struct ot_outcome *outcome) {
-    char size[OT_TEXT_BYTES];
+    char size[OT_TEXT_BYTES], *quoted = NULL;
     int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
     ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
            r->out, ot_text_bytes(weights, size), ot_dtype_name(r->session->stored));
     if (outcome->checkpoint)
         ot_log(OT_LOG_INFO, "keeps   %s/checkpoints, which this model does not need any more", r->out);
-    ot_log(OT_LOG_INFO, "next    offload-train generate %s -p \"...\" · offload-train eval %s --data FILE",
-           r->out, r->out);
+    if (ot_process_quote(r->out, &quoted) == 0)
+        ot_log(OT_LOG_INFO,
+               "next    offload-train generate %s -p \"...\" · offload-train eval %s --data FILE", quoted,
+               quoted);
+    free(quoted);
 }
 
 void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {

@@ -12,6 +12,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/checkpoint/catalog.h"
+#include "src/cli/process_command.h"
 #include "src/cli/units.h"
 
 static const char checkpoints_name[] = "checkpoints";
@@ -61,12 +62,14 @@ static int advise(const char *damaged, int rc) {
     find_parent(damaged, parent);
     int intact = ot_checkpoint_list_make(parent, &list) == 0 ? find_intact(&list, damaged) : -1;
     ot_error_load(&error);
-    if (intact >= 0)
+    char *quoted = NULL;
+    if (intact >= 0 && ot_process_quote(list.entries[intact].dir, &quoted) == 0)
         rc = ot_fail((enum ot_error_code)error.code, "%s; --resume %s goes on from the one before it",
-                     error.text, list.entries[intact].dir);
+                     error.text, quoted);
     else
         rc = ot_fail((enum ot_error_code)error.code,
                      "%s; there is no intact one before it; --resume never begins anew", error.text);
+    free(quoted);
     ot_checkpoint_list_free(&list);
     return rc;
 }

@@ -19,7 +19,7 @@ static _Atomic int64_t first_ns; /* 0: none came */
 
 /* Making a step again costs no more than its time; waiting for the end of a long one may cost the
  * checkpoint. */
-static const double patience_seconds = 2;
+static _Atomic double patience_seconds = 2;
 
 /* What the first signal says, and whether it is the last. */
 static struct phase {
@@ -107,8 +107,14 @@ double ot_stop_seconds(void) {
     return first ? 1e-9 * (double)(ot_clock_ns() - first) : 0;
 }
 
+void ot_stop_set_grace(double seconds) {
+    const double share = 0.25; /* the rest is for saving */
+    if (share * seconds < atomic_load(&patience_seconds))
+        atomic_store(&patience_seconds, share * seconds);
+}
+
 bool ot_stop_is_urgent(void) {
-    return ot_stop_seconds() > patience_seconds;
+    return ot_stop_seconds() > atomic_load(&patience_seconds);
 }
 
 bool ot_stop_take_save_request(void) {

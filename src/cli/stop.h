@@ -19,8 +19,10 @@ void ot_stop_ignore(void); /* all is done: another one changes nothing any more 
 
 bool ot_stop_requested(void);
 double ot_stop_seconds(void); /* since it was; 0: it was not */
-/* It was some seconds ago: a step that is still not over is given up. Any thread. */
+/* It was some seconds, or a quarter of the grace, ago: a step that is still not over is given up. Any
+ * thread. */
 bool ot_stop_is_urgent(void);
+void ot_stop_set_grace(double seconds); /* after the first signal, as the machine lets the process live */
 /* Whether a checkpoint was asked for since the last call. */
 bool ot_stop_take_save_request(void);
 
