@@ -2,6 +2,7 @@
 ends with, no step's record is there twice, and nothing half made stays. Standard library only."""
 
 import glob
+import json
 import os
 import shutil
 import signal
@@ -52,8 +53,8 @@ class ResumableTest(program.ProgramTest):
     def command(self, out, *more, save="2"):
         return ["train", *self.words, "--data", self.rows, "--out", self.path(out), "--save-every", save, *more]
 
-    def start(self, out, *more, env=None):
-        return subprocess.Popen([PROGRAM, *self.command(out, *more)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    def start(self, out, *more, save="2", env=None, stdout=subprocess.DEVNULL):
+        return subprocess.Popen([PROGRAM, *self.command(out, *more, save=save)], stdout=stdout, stderr=subprocess.PIPE,
                                 env=os.environ | (env or {}))
 
     def wait_for(self, process, seen, seconds=60):
@@ -75,13 +76,12 @@ class ResumableTest(program.ProgramTest):
         for step in self.checkpoints(out)[0 if SLOW else -1:]:
             self.succeed("verify", self.path(f"{out}/checkpoints/step-{step:08}"))
 
-    def saved(self, out):
-        """The last checkpoint that the log of a run, which may have been cut short, speaks of; 0: none."""
-        if not os.path.exists(self.path(f"{out}/log.jsonl")):
-            return 0
-        lines = read_bytes(self.path(f"{out}/log.jsonl")).decode().splitlines()
-        return max((int(line.split('"step":')[1].split(",")[0]) for line in lines if '"event":"checkpoint",' in line),
-                   default=0)
+    def logged(self, out, kind):
+        """The steps of such events in the log of a run, whose last line may have been cut short."""
+        path = self.path(f"{out}/log.jsonl")
+        lines = read_bytes(path).decode().split("\n") if os.path.exists(path) else [""]
+        events = [json.loads(line) for line in lines[:-1]]
+        return [event["step"] for event in events if event["event"] == kind]
 
     def records(self, out):
         return [{key: event[key] for key in EXACT if key in event} for event in self.log(out)
@@ -117,15 +117,21 @@ class ResumableTest(program.ProgramTest):
         if SLOW:
             self.verify(out)
 
+    def stop_after_a_step(self, process, out):
+        """SIGTERM, once another step is logged; returns exit code and stderr."""
+        before = self.logged(out, "step")
+        self.wait_for(process, lambda: len(self.logged(out, "step")) > len(before))
+        return self.end_by(process, signal.SIGTERM)
+
     def go_on(self, out, *more, label=""):
         """The same command again, after which everything is as if nothing had happened: from the last complete checkpoint.
         Returns the step that it went on from."""
         complete = os.path.exists(self.path(f"{out}/checkpoints/complete"))  # then it begins anew
-        before, logged = ([], 0) if complete else (self.checkpoints(out), self.saved(out))
+        before, logged = ([], []) if complete else (self.checkpoints(out), self.logged(out, "checkpoint"))
         self.succeed(*self.command(out, *more))
         begun = [event["step"] for event in self.log(out) if event["event"] == "resume"][-1:] or [0]
         self.assertGreaterEqual(begun[0], max(before, default=0), label)
-        self.assertGreaterEqual(begun[0], logged, label)
+        self.assertGreaterEqual(begun[0], max(logged, default=0), label)
         return begun[0]
 
     def end_by(self, process, number):

@@ -73,7 +73,7 @@ class Killed(FaultsTest):
 
     def test_amid_a_write(self):
         for more, whole in self.each_plan():
-            bytes, step = 1000, 5000 if SLOW else 700000
+            bytes, step = 1000, 60000 if SLOW else 700000
             while self.check_killed(f"kill:bytes:{bytes}", more, whole, f"{more} {bytes} bytes"):
                 bytes += step
             self.assertGreater(bytes, 1000000)
@@ -137,6 +137,41 @@ class Failing(FaultsTest):
             self.check_failing("enospc:fallocate:2", more, whole, more, [2])
             self.check_failing("enospc:fallocate:2+", more, whole, more, [2, 4, 6])
             self.check_failing("enospc:bytes:5000", more, whole, more, [2, 4, 6])
+
+
+class AtAStop(FaultsTest):
+    words = [*ResumableTest.words[:-4], "--steps", "150", "--eval-fraction", "0", "--io-engine", "pool"]
+
+    def test_a_save_that_fails(self):
+        """It is the run's failure then, in one sentence; what was saved before it stays, and is gone on from."""
+        for more in [self.places[place] for place in PLACES]:
+            self.clear("s")
+            code, err = self.stop_after_a_step(self.start("s", *more, save="1h"), "s")
+            self.assertEqual(code, 0, err)
+            saved = self.checkpoints("s")
+            for fault, why in (("eio:fsync:1+", "Input/output error"), ("enospc:write:1+", "No space left on device"),
+                               ("enospc:fallocate:1+", "cannot reserve"), ("erofs:any:1+", "Read-only file system")):
+                process = self.start("s", *more, save="1h", env=preload(fault, "/s/checkpoints/step-"))
+                code, err = self.stop_after_a_step(process, "s")
+                lines = [line for line in err.splitlines() if line.startswith("error: ")]
+                self.assertEqual((code, len(lines)), (5, 1), fault + err)
+                self.assertEqual(err.splitlines()[-1], lines[0])
+                self.assertIn(why, lines[0])
+                self.assertEqual(os.listdir(self.path("s/checkpoints")), [f"step-{saved[0]:08}"], fault)
+                self.verify("s")
+            self.assertEqual(self.go_on("s", *more), saved[0])
+            self.check_equal("s", self.whole())
+
+    def test_an_output_that_is_read_only(self):
+        """Is said before anything is computed."""
+        code, err = self.stop_after_a_step(self.start("r", save="1h"), "r")
+        self.assertEqual(code, 0, err)
+        saved = self.checkpoints("r")
+        result = run(*self.command("r", save="1h"), env=preload("erofs:any:1+", "/r"))
+        self.assertEqual((result.code, result.err.count("error: ")), (5, 1), result.err)
+        self.assertIn("Read-only file system", result.err.splitlines()[-1])
+        self.assertEqual(self.checkpoints("r"), saved)
+        self.assertEqual(self.go_on("r"), saved[0])
 
 
 if __name__ == "__main__":

@@ -24,6 +24,16 @@ class Stopped(ResumableTest):
             self.succeed(*self.command("a"))
             self.check_equal("a", self.whole(), number)
 
+    def test_a_line_of_the_log_that_was_cut_short(self):
+        process = self.start("torn")
+        self.wait_for(process, lambda: self.logged("torn", "checkpoint"))
+        self.end_by(process, signal.SIGKILL)
+        self.assertGreater(self.checkpoints("torn"), [])
+        with open(self.path("torn/log.jsonl"), "a") as log:
+            log.write('{"event":"step","step":1')
+        self.go_on("torn")
+        self.check_equal("torn", self.whole())
+
     def test_kill_9(self):
         draw = random.Random(1)
         outs = ["k"]
@@ -59,6 +69,17 @@ class Stopped(ResumableTest):
             return process.returncode == -signal.SIGKILL
         self.assertEqual(process.returncode, 0, label + err.decode())
         return False
+
+
+class InFlight(ResumableTest):
+    def test_saves_beside_the_steps(self):
+        """One after every step, on threads of their own (under a sanitizer of those as well)."""
+        for i, place in enumerate(("host", "mixed", "nvme")):
+            more = [*self.places[place], "--io-engine", ("pool", "auto")[i % 2]]
+            self.succeed(*self.command(place, *more, save="1"))
+            self.assertEqual(len(self.logged(place, "checkpoint")), 20)
+            self.check_equal(place, self.whole(), place)
+            self.check_tidy(place, place)
 
 
 if __name__ == "__main__":
