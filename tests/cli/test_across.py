@@ -75,7 +75,7 @@ class Plans(AcrossTest):
         self.each("--dtype", "bf16", "--warmup", "60%", "--schedule", "linear", pairs=2)
 
     def test_fp16(self):
-        self.each("--dtype", "fp16", "--schedule", "wsd", pairs=2)
+        self.each("--dtype", "fp16", "--schedule", "wsd", pairs=1)
 
     def test_tied(self):
         config = self.whole_config()
@@ -84,7 +84,7 @@ class Plans(AcrossTest):
         with open(self.path("tied/config.json"), "w") as file:
             json.dump(config, file)
         shutil.copy(self.path(self.whole("--eval-every", "4") + "/tokenizer.json"), self.path("tied"))
-        self.each("--model", self.path("tied"), "--pack", "no", pairs=2)
+        self.each("--model", self.path("tied"), "--pack", "no", pairs=1)
 
     def whole_config(self):
         with open(self.path(self.whole("--eval-every", "4") + "/config.json")) as file:
@@ -92,7 +92,7 @@ class Plans(AcrossTest):
 
     def test_rows_packed_and_by_epochs(self):
         rows = write_rows(self.path("many.jsonl"), sql_rows(150))
-        self.each("--data", rows, "--seq-len", "256", "--eval-fraction", "0", pairs=2)
+        self.each("--data", rows, "--seq-len", "256", "--eval-fraction", "0", pairs=1)
 
 
 
@@ -315,7 +315,7 @@ class Damaged(AcrossTest):
         result = [ends[0][0], ends[len(ends) // 2][0] + 1, ends[-1][1]]
         if SLOW and name in ("manifest.bin", "checkpoint.json"):
             return range(ends[0][1] + 1)
-        for _ in range(60 if SLOW else 2):
+        for _ in range(60 if SLOW else 1):
             result.append(draw.randint(*draw.choice(ends)))
         return result
 
