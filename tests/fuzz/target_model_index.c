@@ -58,9 +58,9 @@ static void make_folder_once(void) {
     make_file("model/a.safetensors", SHARD("p", "q"), sizeof SHARD("p", "q") - 1);
     make_file("model/b.safetensors", SHARD("r", "s"), sizeof SHARD("r", "s") - 1);
     make_file("c.safetensors", SHARD("t", "u"), sizeof SHARD("t", "u") - 1);
+    /* A link, as in the Hugging Face cache, to what lies in memory. */
     in_folder(path, "model/model.safetensors.index.json");
-    FUZZ_CHECK(symlink(fuzz_file("", 0), path) ==
-               0); /* as in the Hugging Face cache; this one is in memory */
+    FUZZ_CHECK(symlink(fuzz_file("", 0), path) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
