@@ -12,7 +12,8 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* Ten times and thrice what the largest real files have; parsed, one takes up to sixty times its bytes. */
+/* Above all real ones, of which tokenizers have up to 40 MB; parsed, a file takes up to sixty times its
+ * bytes. */
 enum { INDEX_MAX_BYTES = 16 << 20, TOKENIZER_MAX_BYTES = 128 << 20 };
 
 const char *ot_model_dir_file(const struct ot_model_dir *dir, const char *name, char path[PATH_MAX]) {
