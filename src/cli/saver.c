@@ -221,8 +221,14 @@ out:
     return rc;
 }
 
+/* What the run has behind it; a kill may have come before its last checkpoint took the place of another. */
+static int take_over(struct ot_saver *sv) {
+    OT_TRY(rate_earlier(sv));
+    return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep, sv->best_step);
+}
+
 static int open_parent(struct ot_saver *sv) {
-    OT_TRY(sv->config.is_own ? rate_earlier(sv) : set_aside(sv));
+    OT_TRY(sv->config.is_own ? take_over(sv) : set_aside(sv));
     if (mkdir(sv->parent, 0777) < 0 && errno != EEXIST)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", sv->parent);
     struct stat info;
