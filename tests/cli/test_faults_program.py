@@ -66,10 +66,13 @@ class Killed(FaultsTest):
     def test_before_every_call(self):
         for more, whole in self.each_plan():
             calls = self.calls(*more)
-            for n in self.moments(calls):
-                if n == 1 or calls[n - 2][0] != "fsync":  # which changes nothing that a kill leaves
+            kept = self.checkpoints("f")
+            last = max(n for n, (call, path) in enumerate(calls, 1) if (call, path[-8:]) == ("rename", "00000006"))
+            for n in sorted({*self.moments(calls), last + 2}):  # when the last one is there and has replaced none yet
+                if n in (1, last + 2) or calls[n - 2][0] != "fsync":  # which changes nothing that a kill leaves
                     label = f"{more} {n}: {calls[n - 1]}"
                     self.assertTrue(self.check_killed(f"kill:any:{n}", more, whole, label) or SLOW, label)
+                    self.assertEqual(self.checkpoints("f"), kept, label)
 
     def test_amid_a_write(self):
         for more, whole in self.each_plan():
