@@ -90,9 +90,9 @@ class Plans(AcrossTest):
         with open(self.path(self.whole("--eval-every", "4") + "/config.json")) as file:
             return json.load(file)
 
-    def test_rows_packed_and_by_epochs(self):
+    def test_rows_packed(self):
         rows = write_rows(self.path("many.jsonl"), sql_rows(150))
-        self.each("--data", rows, "--seq-len", "256", "--eval-fraction", "0", pairs=1)
+        self.each("--data", rows, "--seq-len", "256", pairs=1)
 
 
 
