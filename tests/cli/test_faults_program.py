@@ -117,12 +117,13 @@ class Failing(FaultsTest):
 
     def saves(self, calls):
         """Of each call the step whose save it belongs to; None: to no save, or a save does without it."""
-        last = None
+        last = before = None
         for call, path in calls:
             step = re.search(r"/step-(\d+)" + ("$" if call == "rename" else ".partial"), path)
             last = int(step[1]) if step else last
-            flushes_parent = call == "fsync" and path == "/f/checkpoints" and last
-            yield last if flushes_parent or (step and call != "unlink") else None
+            flushes_name = call == "fsync" and path == "/f/checkpoints" and before == "rename"
+            yield last if flushes_name or (step and call != "unlink") else None
+            before = call
 
     def test_one_call_of_a_save(self):
         """The save is given up, the next one is made."""
