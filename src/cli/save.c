@@ -99,9 +99,10 @@ int ot_save_write(struct ot_save *save) {
     return ot_save_write_from(save, NULL, get_values, save->session->engine);
 }
 
-int ot_save_find_existing(const char *dir, char path[PATH_MAX]) {
-    if (strlen(dir) >= PATH_MAX)
-        return ot_fail(OT_E_USAGE, "%.200s...: the path is too long", dir);
+int64_t ot_save_disk_free(const char *dir) {
+    char path[PATH_MAX];
+    if (strlen(dir) >= sizeof path)
+        return -1;
     strcpy(path, dir);
     while (access(path, F_OK) != 0) {
         char *slash = strrchr(path, '/');
@@ -113,10 +114,5 @@ int ot_save_find_existing(const char *dir, char path[PATH_MAX]) {
         if (strcmp(path, "/") == 0)
             break;
     }
-    return 0;
-}
-
-int64_t ot_save_disk_free(const char *dir) {
-    char path[PATH_MAX];
-    return ot_save_find_existing(dir, path) < 0 ? -1 : ot_file_ops_system.free_bytes(path);
+    return ot_file_ops_system.free_bytes(path);
 }

@@ -7,7 +7,6 @@
 #ifndef OT_CLI_SAVE_H
 #define OT_CLI_SAVE_H
 
-#include <limits.h>
 
 #include "src/cli/session.h"
 #include "src/files/model_dir.h"
@@ -32,9 +31,6 @@ int ot_save_write(struct ot_save *save);
 int ot_save_write_from(struct ot_save *save, const struct ot_json *run, ot_param_source source,
                        void *context);
 
-/* What exists of a path: itself, or the directory that it would lie in, or the one above that. Errors:
- * OT_E_USAGE (too long). */
-int ot_save_find_existing(const char *dir, char path[PATH_MAX]);
 /* Bytes free where DIR is or would be; -1 where that cannot be told. */
 int64_t ot_save_disk_free(const char *dir);
 

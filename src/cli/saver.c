@@ -62,12 +62,10 @@ int ot_saver_kept_contents(const struct ot_session *s, const char *parent) {
     const struct ot_options *o = s->options;
     bool evaluates = o->eval_data || o->eval_fraction > 0;
     int64_t contents = o->keep + evaluates + 1;
-    char existing[PATH_MAX]; /* a new run's directory of checkpoints is not there yet */
-    if (s->store.n_dirs == 0 || s->store.no_verify || contents > OT_PLAN_MAX_KEPT_CONTENTS ||
-        ot_save_find_existing(parent, existing) < 0)
+    if (s->store.n_dirs == 0 || s->store.no_verify || contents > OT_PLAN_MAX_KEPT_CONTENTS)
         return 0;
     for (int i = 0; i < s->store.n_dirs; i++)
-        if (!ot_checkpoint_can_refer(existing, s->store.dirs[i].path))
+        if (!ot_checkpoint_can_refer(parent, s->store.dirs[i].path))
             return 0;
     return (int)contents;
 }
