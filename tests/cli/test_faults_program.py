@@ -79,7 +79,7 @@ class Killed(FaultsTest):
             bytes, step = 1000, 60000 if SLOW else 700000
             while self.check_killed(f"kill:bytes:{bytes}", more, whole, f"{more} {bytes} bytes"):
                 bytes += step
-            self.assertGreater(bytes, 1000000)
+            self.assertGreater(bytes, 500000)
 
     def test_while_the_store_is_flushed(self):
         for n in (1, 3):
