@@ -12,6 +12,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/checkpoint/catalog.h"
+#include "src/cli/find_checkpoints.h"
 #include "src/cli/process_command.h"
 #include "src/cli/units.h"
 
@@ -90,35 +91,25 @@ static int open_checkpoint(const char *dir, struct ot_resume *out) {
     return 0;
 }
 
-/* 1 where there was one. */
 static int open_newest(const char *parent, struct ot_resume *out) {
     struct ot_checkpoint_list list;
     OT_TRY(ot_checkpoint_list_make(parent, &list));
     int rc = list.n ? open_checkpoint(list.entries[0].dir, out) : 0;
-    int found = list.n > 0;
     ot_checkpoint_list_free(&list);
-    return rc < 0 ? rc : found;
+    return rc;
 }
 
 static int find_within(const char *dir, struct ot_resume *out) {
-    char path[PATH_MAX];
-    if (access(dir, F_OK) < 0)
-        return ot_fail_errno(OT_E_INPUT, errno, "--resume %s: cannot open it", dir);
-    snprintf(path, sizeof path, "%s/%s", dir, OT_MANIFEST_NAME);
-    if (access(path, F_OK) == 0)
-        return open_checkpoint(dir, out);
-    int found = open_newest(dir, out);
-    if (found != 0)
-        return found;
-    snprintf(path, sizeof path, "%s/%s", dir, checkpoints_name);
-    found = open_newest(path, out);
-    if (found != 0)
-        return found;
-    return ot_fail(
-        OT_E_INPUT,
-        "--resume %s: no complete checkpoint is there: it has no %s, and no step-N with one lies in "
-        "it or in its %s",
-        dir, OT_MANIFEST_NAME, checkpoints_name);
+    struct ot_found found;
+    int rc = ot_find_checkpoints(dir, &found);
+    if (rc < 0)
+        rc = ot_fail_context(rc, "--resume");
+    else if (found.list.n == 0)
+        rc = ot_fail(OT_E_INPUT, "--resume %s: is a model, and no complete checkpoint is there", dir);
+    else
+        rc = open_checkpoint(found.list.entries[0].dir, out);
+    ot_found_free(&found);
+    return rc;
 }
 
 /* What a killed run has left: first its store's files, or what checkpoints keep of them would not be given
@@ -152,7 +143,7 @@ int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume
     } else {
         rc = open_newest(parent, out);
     }
-    return rc < 0 ? rc : 0;
+    return rc;
 }
 
 void ot_resume_close(struct ot_resume *resume) {

@@ -258,8 +258,8 @@ class Refused(AcrossTest):
 
     def test_where_there_is_no_checkpoint(self):
         os.makedirs(self.path("empty"), exist_ok=True)
-        self.refuse(3, "no complete checkpoint is there", self.path("empty"), "with", "--resume", self.path("empty"))
-        self.refuse(3, "cannot open it", "with", "--resume", self.path("nowhere"))
+        self.refuse(3, "neither a checkpoint", self.path("empty"), "with", "--resume", self.path("empty"))
+        self.refuse(3, "no such directory", "with", "--resume", self.path("nowhere"))
 
     def test_a_new_run_keeps_the_old_checkpoints_until_it_has_its_own(self):
         shutil.copytree(self.path("run"), self.path("anew"))

@@ -167,9 +167,9 @@ static void a_run_that_came_to_its_end_is_not_resumed_by_itself(void **state) {
 static void a_directory_without_one_is_refused(void **state) {
     const struct folder *f = *state;
     char line[1400];
-    expect_refusal(f, "--resume /nowhere/at/all", OT_E_INPUT, "--resume /nowhere/at/all: cannot open it");
+    expect_refusal(f, "--resume /nowhere/at/all", OT_E_INPUT, "--resume: /nowhere/at/all: no such directory");
     snprintf(line, sizeof line, "--resume %s", f->root);
-    expect_refusal(f, line, OT_E_INPUT, "no complete checkpoint is there");
+    expect_refusal(f, line, OT_E_INPUT, "neither a checkpoint");
 }
 
 /* The older one is named, and its option goes on from it. */
