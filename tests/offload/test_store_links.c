@@ -39,7 +39,7 @@ static void name_folders(struct place *p) {
 
 static int open_store(struct place *p, int n_dirs, enum ot_io_choice engine) {
     struct ot_store_dir dirs[N_DIRS];
-    for (int i = 0; i < n_dirs; i++)
+    for (int i = 0; i < N_DIRS; i++)
         dirs[i] = (struct ot_store_dir){p->paths[i], (size_t)64 << 20};
     p->calls = faulty_calls(&p->faults);
     struct ot_store_config config = {.n_dirs = n_dirs,
