@@ -163,23 +163,34 @@ out:
     return rc;
 }
 
+static struct ot_saver_config saver_config(struct train *t) {
+    const struct ot_checkpoint_record *record = t->resume.record;
+    return (struct ot_saver_config){.session = &t->session,
+                                    .log = t->log,
+                                    .parent = t->checkpoints,
+                                    .steps_per_epoch = t->shape.steps_per_epoch,
+                                    .model_bytes = t->save.bytes,
+                                    .evaluates = t->rows.eval != NULL,
+                                    .step = record ? record->progress.step : 0,
+                                    .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
+                                    .is_own = ot_resume_is_own(&t->resume, t->session.options->out)};
+}
+
 /* OUT is touched from here on. */
 static int open_out(struct train *t) {
-    const struct ot_options *o = t->session.options;
-    const struct ot_checkpoint_record *record = t->resume.record;
-    OT_TRY(ot_out_dir_claim(o->out, NULL));
-    OT_TRY(ot_run_log_start_file(t->log, o->out, ot_resume_log_bytes(&t->resume, o->out)));
-    OT_TRY(ot_resume_clear_newer(&t->resume, o->out));
-    struct ot_saver_config config = {.session = &t->session,
-                                     .log = t->log,
-                                     .parent = t->checkpoints,
-                                     .steps_per_epoch = t->shape.steps_per_epoch,
-                                     .model_bytes = t->save.bytes,
-                                     .evaluates = t->rows.eval != NULL,
-                                     .step = record ? record->progress.step : 0,
-                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
-                                     .is_own = ot_resume_is_own(&t->resume, o->out)};
+    const char *out = t->session.options->out;
+    OT_TRY(ot_out_dir_claim(out, NULL));
+    OT_TRY(ot_run_log_start_file(t->log, out, ot_resume_log_bytes(&t->resume, out)));
+    OT_TRY(ot_resume_clear_newer(&t->resume, out));
+    struct ot_saver_config config = saver_config(t);
     return ot_saver_open(&config, &t->saver);
+}
+
+/* That there can be an output, before anything that takes long. */
+static int try_out(struct train *t) {
+    struct ot_saver_config config = saver_config(t);
+    OT_TRY(ot_save_probe(&t->save));
+    return ot_saver_check_space(&config);
 }
 
 static int start(struct train *t) {
@@ -280,7 +291,7 @@ static int prepare_and_run(struct train *t, struct ot_options *options) {
     }
     OT_TRY(try_trace(options->trace));
     if (!options->no_save)
-        OT_TRY(ot_save_probe(&t->save));
+        OT_TRY(try_out(t));
     OT_TRY(forecast(t));
     OT_TRY(show_plan(t));
     return run(t);

@@ -4,16 +4,28 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
 #include "src/files/file_ops.h"
 
+static int name_file(const char *dir, char path[PATH_MAX]) {
+    return snprintf(path, PATH_MAX, "%s/reserved", dir) < PATH_MAX
+               ? 0
+               : ot_fail(OT_E_IO, "%s: the name is too long", dir);
+}
+
+int64_t ot_disk_reserved(const char *dir) {
+    char path[PATH_MAX];
+    struct stat info;
+    return name_file(dir, path) == 0 && lstat(path, &info) == 0 ? (int64_t)info.st_blocks * 512 : 0;
+}
+
 int ot_disk_reserve(const char *dir, int64_t bytes) {
     const struct ot_file_ops *ops = &ot_file_ops_system;
     char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s/reserved", dir) >= PATH_MAX)
-        return ot_fail(OT_E_IO, "%s: the name is too long", dir);
+    OT_TRY(name_file(dir, path));
     unlink(path);
     if (bytes <= 0)
         return 0;

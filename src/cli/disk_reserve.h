@@ -9,5 +9,7 @@
  * there is none. Where a file system cannot reserve, it must at least have the room. Returns 0, or 1: there
  * is no room, and nothing is held. Errors: OT_E_IO. */
 int ot_disk_reserve(const char *dir, int64_t bytes);
+/* Bytes that DIR/reserved takes now; 0: there is none. */
+int64_t ot_disk_reserved(const char *dir);
 
 #endif

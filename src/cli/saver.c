@@ -106,14 +106,22 @@ static int find_wanted(const struct ot_saver *sv, int64_t *n, int64_t *bytes) {
     return 0;
 }
 
-static int fail_space(const struct ot_saver *sv, int64_t n, int64_t bytes) {
+static int fail_space(const struct ot_saver *sv, int64_t n, int64_t bytes, int64_t have) {
     char need[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
     return ot_fail(
         OT_E_IO,
         "%s: %s are needed there, for the model and %lld checkpoint%s at a time, and %s are free: make "
         "room, choose another --out, or give --save-every never",
-        sv->parent, ot_text_bytes(bytes, need), (long long)n, n == 1 ? "" : "s",
-        ot_text_bytes(ot_file_ops_system.free_bytes(sv->parent), left));
+        sv->parent, ot_text_bytes(bytes, need), (long long)n, n == 1 ? "" : "s", ot_text_bytes(have, left));
+}
+
+int ot_saver_check_space(const struct ot_saver_config *config) {
+    struct ot_saver sv = {.config = *config, .parent = (char *)config->parent}; /* only read */
+    int64_t n, bytes, have = ot_save_disk_free(config->parent) + ot_disk_reserved(config->parent);
+    if (!saves_regularly(&sv))
+        return 0;
+    OT_TRY(find_wanted(&sv, &n, &bytes));
+    return have >= 0 && have < bytes ? fail_space(&sv, n, bytes, have) : 0;
 }
 
 static int hold_space(struct ot_saver *sv) {
@@ -122,7 +130,7 @@ static int hold_space(struct ot_saver *sv) {
         return 0;
     OT_TRY(find_wanted(sv, &n, &bytes));
     int rc = ot_disk_reserve(sv->parent, bytes);
-    return rc == 1 ? fail_space(sv, n, bytes) : rc;
+    return rc == 1 ? fail_space(sv, n, bytes, ot_save_disk_free(sv->parent)) : rc;
 }
 
 /* Before step 1. Where there is no room for the best one beside the newest, it has to do without. */

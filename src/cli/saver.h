@@ -34,7 +34,7 @@ int ot_saver_kept_contents(const struct ot_session *session, const char *parent)
 void ot_saver_bytes(const struct ot_session *session, int64_t *copied, int64_t *referred);
 
 struct ot_saver_config {
-    struct ot_session *session; /* started */
+    struct ot_session *session; /* started; to check the space: planned */
     struct ot_run_log *log;
     const char *parent;      /* OUT/checkpoints; OUT exists */
     int64_t steps_per_epoch; /* for --save-every epoch */
@@ -45,6 +45,9 @@ struct ot_saver_config {
     bool is_own;             /* that lies in `parent`: what else is there is of this run too */
 };
 
+/* Whether there is room for it all, as far as can be told before the session is started. Errors: OT_E_IO
+ * (what is missing), OT_E_BUDGET. */
+int ot_saver_check_space(const struct ot_saver_config *config);
 /* Makes the directory, holds the space of the first checkpoint, moves what another run has left out of the
  * way. Errors: OT_E_IO (what is missing), OT_E_BUDGET. */
 int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out);
