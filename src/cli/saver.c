@@ -93,16 +93,20 @@ static bool saves_regularly(const struct ot_saver *sv) {
     return every->seconds > 0 || every->steps > 0 || every->epoch;
 }
 
-/* What is still to come: those that stay and a successor, less what is there, and the model. */
-static int find_wanted(const struct ot_saver *sv, int64_t *n, int64_t *bytes) {
-    struct ot_checkpoint_list list;
+/* What is still to come: those that stay and a successor, less the `there` that are, and the model. */
+static void find_wanted(const struct ot_saver *sv, int there, int64_t *n, int64_t *bytes) {
     int64_t copied, referred;
-    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
-    *n = sv->config.session->options->keep + sv->keeps_best + 1 - list.n - (sv->writer != NULL);
-    ot_checkpoint_list_free(&list);
+    *n = sv->config.session->options->keep + sv->keeps_best + 1 - there - (sv->writer != NULL);
     ot_saver_bytes(sv->config.session, &copied, &referred);
     *n = *n > 0 ? *n : 0;
     *bytes = *n * copied + sv->config.model_bytes;
+}
+
+static int count_checkpoints(const char *parent, int *n) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    *n = list.n;
+    ot_checkpoint_list_free(&list);
     return 0;
 }
 
@@ -117,18 +121,24 @@ static int fail_space(const struct ot_saver *sv, int64_t n, int64_t bytes, int64
 
 int ot_saver_check_space(const struct ot_saver_config *config) {
     struct ot_saver sv = {.config = *config, .parent = (char *)config->parent}; /* only read */
-    int64_t n, bytes, have = ot_save_disk_free(config->parent) + ot_disk_reserved(config->parent);
-    if (!saves_regularly(&sv))
+    int64_t n, bytes, have = ot_save_disk_free(config->parent);
+    int there = 0;
+    if (have < 0 || !saves_regularly(&sv))
         return 0;
-    OT_TRY(find_wanted(&sv, &n, &bytes));
-    return have >= 0 && have < bytes ? fail_space(&sv, n, bytes, have) : 0;
+    if (config->is_own) /* another run's stay until this one has its first */
+        OT_TRY(count_checkpoints(config->parent, &there));
+    have += ot_disk_reserved(config->parent);
+    find_wanted(&sv, there, &n, &bytes);
+    return have < bytes ? fail_space(&sv, n, bytes, have) : 0;
 }
 
 static int hold_space(struct ot_saver *sv) {
     int64_t n, bytes;
+    int there;
     if (!saves_regularly(sv))
         return 0;
-    OT_TRY(find_wanted(sv, &n, &bytes));
+    OT_TRY(count_checkpoints(sv->parent, &there));
+    find_wanted(sv, there, &n, &bytes);
     int rc = ot_disk_reserve(sv->parent, bytes);
     return rc == 1 ? fail_space(sv, n, bytes, ot_save_disk_free(sv->parent)) : rc;
 }
