@@ -1,9 +1,12 @@
 #include "kernels/cuda/cublaslt.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/cublaslt_find.h"
 #include "src/base/error.h"
+#include "src/base/log.h"
 
 #ifdef OT_EMU
 #include "kernels/emu/fake_cublaslt.h"
@@ -11,12 +14,19 @@
 #define library_symbol ot_fake_cublaslt_dlsym
 #define library_close  ot_fake_cublaslt_dlclose
 #define library_error  ot_fake_cublaslt_dlerror
+#define library_path   ot_fake_cublaslt_path
 #else
 #include <dlfcn.h>
 #define library_open(path) dlopen(path, RTLD_NOW | RTLD_LOCAL)
 #define library_symbol     dlsym
 #define library_close      dlclose
 #define library_error      dlerror
+
+/* The file that a function comes from; NULL: the loader does not say. */
+static const char *library_path(const void *function) {
+    Dl_info info;
+    return dladdr(function, &info) ? info.dli_fname : NULL;
+}
 #endif
 
 /* ---- the declarations, held against NVIDIA's where they are at hand ---- */
@@ -74,8 +84,8 @@ SAME(sizeof(int), sizeof(cublasLtMatmulDescAttributes_t));
 /* ---- opening ---- */
 
 #define HOW_TO_GET                                                                                           \
-    "install the cuBLAS of CUDA 12 or 13 (the toolkit, or a package such as libcublas-13-0), or set "        \
-    "OFFLOAD_TRAIN_CUBLASLT to the path of a libcublasLt.so"
+    "install the cuBLAS of CUDA 12 or 13 (the toolkit, a package such as libcublas-13-0, or the Python "     \
+    "package nvidia-cublas), or set OFFLOAD_TRAIN_CUBLASLT to the path of a libcublasLt.so"
 
 static const struct {
     const char *name;
@@ -130,35 +140,61 @@ static int check_driver(const struct ot_cublaslt *lt, const char *path, int driv
                    driver_version / 1000);
 }
 
-/* Closes the library where it does not do. */
+/* Closes a library that cannot be used. */
 static int take_library(void *library, const char *path, int driver_version, struct ot_cublaslt *out) {
     int rc = read_table(library, path, out);
     if (rc >= 0)
         rc = check_driver(out, path, driver_version);
-    if (rc < 0)
+    if (rc < 0) {
         library_close(library);
-    return rc;
+        return rc;
+    }
+    const char *file = library_path((const void *)(uintptr_t)out->matmul);
+    snprintf(out->path, sizeof out->path, "%s", file ? file : path);
+    return 0;
 }
 
-int ot_cublaslt_open(int driver_version, struct ot_cublaslt *out) {
-    const char *wish = getenv("OFFLOAD_TRAIN_CUBLASLT");
-    if (wish && *wish) {
-        void *library = library_open(wish);
-        if (!library)
-            return ot_fail(OT_E_DEVICE, "OFFLOAD_TRAIN_CUBLASLT cannot be opened: %s", library_error());
-        return take_library(library, wish, driver_version, out);
-    }
-    static const char *const names[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"};
-    struct ot_error why = {0}; /* of the first that is there and does not do: that is the one to cure */
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        void *library = library_open(names[i]);
-        int rc = library ? take_library(library, names[i], driver_version, out) : -1;
-        if (rc >= 0)
+static int open_given(const char *path, int driver_version, struct ot_cublaslt *out) {
+    void *library = library_open(path);
+    if (!library)
+        return ot_fail(OT_E_DEVICE, "the libcublasLt that was asked for cannot be opened: %s",
+                       library_error());
+    return take_library(library, path, driver_version, out);
+}
+
+/* The first library of the machine that can be used. If there is none, the error is that of the first library
+ * that is there: this is the one to cure. */
+static int open_any(const struct ot_cublaslt_places *places, int driver_version, struct ot_cublaslt *out) {
+    struct ot_error why = {0};
+    for (size_t i = 0; i < places->n; i++) {
+        void *library = library_open(places->paths[i]);
+        int rc = library ? take_library(library, places->paths[i], driver_version, out) : -1;
+        if (rc >= 0) {
+            if (strchr(places->paths[i], '/')) /* not where the loader looks */
+                ot_log(OT_LOG_INFO, "cublas  cuBLASLt %d.%d.%d is taken from %s", out->major, out->minor,
+                       out->patch, out->path);
             return 0;
+        }
         if (library && why.code == 0)
             ot_error_save(&why, rc);
     }
     if (why.code != 0)
         return ot_error_load(&why);
-    return ot_fail(OT_E_DEVICE, "no libcublasLt.so.13 or .12 is found: %s", HOW_TO_GET);
+    return ot_fail(OT_E_DEVICE,
+                   "no libcublasLt.so.13 or .12 is found, neither by the loader nor in CUDA toolkits nor in "
+                   "Python's packages: %s",
+                   HOW_TO_GET);
+}
+
+int ot_cublaslt_open(const char *given, int driver_version, struct ot_cublaslt *out) {
+    if (!given || !*given)
+        given = getenv("OFFLOAD_TRAIN_CUBLASLT");
+    if (given && *given)
+        return open_given(given, driver_version, out);
+    struct ot_cublaslt_places places;
+    int rc = ot_cublaslt_find_places(&places);
+    if (rc >= 0)
+        rc = open_any(&places, driver_version, out);
+    ot_cublaslt_places_free(&places);
+    return rc;
 }

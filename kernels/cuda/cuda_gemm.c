@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/cuda_gemm_cache.h"
 #include "kernels/cuda/cuda_gemm_plan.h"
+#include "kernels/cuda/gemm_plain.h"
 #include "src/base/error.h"
 
 /* ---- opening ---- */
@@ -54,7 +55,7 @@ int ot_cuda_gemm_open(const struct ot_cuda_gemm_config *config, struct ot_cuda_g
     if (!gemm)
         return ot_fail(OT_E_BUDGET, "no host memory for the matrix products of the GPU");
     int rc;
-    OT_TRY_GOTO(ot_cublaslt_open(config->driver_version, &gemm->lt), rc, out);
+    OT_TRY_GOTO(ot_cublaslt_open(config->library, config->driver_version, &gemm->lt), rc, out);
     snprintf(gemm->name, sizeof gemm->name, "cuBLASLt %d.%d.%d", gemm->lt.major, gemm->lt.minor,
              gemm->lt.patch);
     OT_TRY_GOTO(start_library(gemm), rc, out);
@@ -109,19 +110,35 @@ static int place_bias(const struct ot_gemm *op, const struct ot_cuda_stream *on,
     return ot_cuda_check(ot_cuda_cast(&cast, on), "convert a bias");
 }
 
-int ot_gemm_plan_run(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan, const struct ot_gemm *op,
-                     const struct ot_cuda_stream *on) {
+/* *status: what the library said; the plain kernel leaves it a success. */
+static int start(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan, const struct ot_gemm *op,
+                 const struct ot_cuda_stream *on, int *status) {
     static const float zero = 0, one = 1;
     const void *bias;
+    *status = OT_CUBLASLT_SUCCESS;
+    if (plan->is_plain)
+        return ot_cuda_check(ot_cuda_gemm_plain(op, on), "compute the product %s",
+                             ot_gemm_key_text(&plan->key).text);
     OT_TRY(place_bias(op, on, &bias));
-    int status = OT_CUBLASLT_SUCCESS;
     if (bias)
-        status = gemm->lt.desc_set(plan->desc, OT_CUBLASLT_DESC_BIAS_POINTER, &bias, sizeof bias);
-    if (status == OT_CUBLASLT_SUCCESS)
-        status = gemm->lt.matmul(gemm->context, plan->desc, &one, op->b, plan->a, op->a, plan->b,
-                                 op->accumulate ? &one : &zero, op->c, plan->c, op->c, plan->c, &plan->algo,
-                                 on->scratch, OT_CUDA_GEMM_WORKSPACE_BYTES, on->stream);
-    return ot_gemm_check(gemm, status, "start a kernel", &plan->key);
+        *status = gemm->lt.desc_set(plan->desc, OT_CUBLASLT_DESC_BIAS_POINTER, &bias, sizeof bias);
+    if (*status == OT_CUBLASLT_SUCCESS)
+        *status = gemm->lt.matmul(gemm->context, plan->desc, &one, op->b, plan->a, op->a, plan->b,
+                                  op->accumulate ? &one : &zero, op->c, plan->c, op->c, plan->c, &plan->algo,
+                                  on->scratch, OT_CUDA_GEMM_WORKSPACE_BYTES, on->stream);
+    return ot_gemm_check(gemm, *status, "start a kernel", &plan->key);
+}
+
+int ot_gemm_plan_run(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan, const struct ot_gemm *op,
+                     const struct ot_cuda_stream *on) {
+    int status;
+    return start(gemm, plan, op, on, &status);
+}
+
+/* Whether the library refused the algorithm that it had proposed itself, and did nothing. */
+static bool is_refusal(int status) {
+    return status == OT_CUBLASLT_NOT_SUPPORTED || status == OT_CUBLASLT_ARCH_MISMATCH ||
+           status == OT_CUBLASLT_INVALID_VALUE;
 }
 
 int ot_cuda_gemm(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, const struct ot_cuda_stream *on) {
@@ -130,6 +147,11 @@ int ot_cuda_gemm(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, const stru
     assert(!op->accumulate || op->c_dtype == OT_F32);
     assert(on->scratch_bytes >= OT_CUDA_GEMM_SCRATCH_BYTES);
     struct ot_gemm_plan *plan;
+    int status;
     OT_TRY(ot_gemm_plan_find(gemm, op, &plan));
-    return ot_gemm_plan_run(gemm, plan, op, on);
+    int rc = start(gemm, plan, op, on, &status);
+    if (rc >= 0 || !is_refusal(status))
+        return rc;
+    ot_gemm_plan_give_up(gemm, plan, "cannot start its algorithm");
+    return start(gemm, plan, op, on, &status);
 }

@@ -29,7 +29,12 @@
  * fp32), over several random operands where one result is smaller. A shape that would take more than 16 of
  * them keeps its first algorithm: it is too small to gain anything. So neither
  * noise in the timing, nor whether, when and with how much memory it is done, can be seen in the numbers. It
- * also runs the first algorithm twice: one that did not repeat its own bits would be an error.
+ * also runs the first algorithm twice. If that does not repeat its own bits, a warning says so, and the shape
+ * keeps it: no other algorithm could be held against it.
+ *
+ * A shape for which the heuristic names no algorithm, or whose first algorithm the library refuses to start, is
+ * computed by the plain kernel (gemm_plain.h), and a warning says so. This too depends on GPU, library and shape
+ * alone.
  *
  * What tuning found is kept in a file per GPU, driver and library (cuda_gemm_cache.h), so that the next run
  * starts with it. The file saves time and nothing else: gone, damaged or not writable, it is not missed.
@@ -54,9 +59,10 @@ enum {
 struct ot_cuda_gemm;
 
 struct ot_cuda_gemm_config {
-    const char *gpu;    /* its name */
-    int sm_count, arch; /* as in struct ot_cuda_stream */
-    int driver_version; /* cudaDriverGetVersion */
+    const char *library; /* path of the libcublasLt that the user gave; NULL: cublaslt_find.h looks for one */
+    const char *gpu;     /* its name */
+    int sm_count, arch;  /* as in struct ot_cuda_stream */
+    int driver_version;  /* cudaDriverGetVersion */
     /* Where choices are kept between runs; NULL: nowhere. ot_cache_folder finds the usual one. */
     const char *cache_folder;
     int64_t proof_elems; /* test seam: so many equal results prove equal bits; 0: as above */
@@ -70,7 +76,7 @@ void ot_cuda_gemm_close(struct ot_cuda_gemm *gemm); /* its work is done; NULL is
 const char *ot_cuda_gemm_name(const struct ot_cuda_gemm *gemm);
 
 /* Enqueues; on->scratch_bytes is at least OT_CUDA_GEMM_SCRATCH_BYTES. m, n, k >= 1. Errors: OT_E_DEVICE,
- * naming the shape: the library has no algorithm for it, or could not start it. */
+ * naming the shape: the library failed, or could not start the product. */
 int ot_cuda_gemm(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, const struct ot_cuda_stream *on);
 
 /* memory [bytes]: device memory, 256-byte aligned, whose content nobody needs any more. Waits for the stream,

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/cuda_gemm_cache.h"
 #include "src/base/error.h"
+#include "src/base/log.h"
 
 _Static_assert(sizeof(struct ot_gemm_key) == 6 * 8 + 16, "compared as bytes: no padding");
 
@@ -163,12 +164,20 @@ int ot_gemm_plan_propose(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *p
     if (status == OT_CUBLASLT_SUCCESS)
         status = gemm->lt.get_heuristic(gemm->context, plan->desc, plan->a, plan->b, plan->c, plan->c,
                                         gemm->pref, OT_GEMM_PROPOSALS, found, &n_found);
-    OT_TRY(ot_gemm_check(gemm, status, "find an algorithm", &plan->key));
     *n = 0;
+    if (status == OT_CUBLASLT_NOT_SUPPORTED) /* how newer libraries say that there is no algorithm */
+        return 0;
+    OT_TRY(ot_gemm_check(gemm, status, "find an algorithm", &plan->key));
     for (int i = 0; i < n_found; i++)
         if (keeps_rules(gemm, &found[i]))
             proposals[(*n)++] = found[i].algo;
-    return *n > 0 ? 0 : ot_gemm_check(gemm, OT_CUBLASLT_NOT_SUPPORTED, "find an algorithm", &plan->key);
+    return 0;
+}
+
+void ot_gemm_plan_give_up(const struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan, const char *why) {
+    plan->is_plain = plan->is_tuned = true;
+    ot_log(OT_LOG_WARN, "%s %s for the product %s: a plain kernel computes it, which is slow", gemm->name,
+           why, ot_gemm_key_text(&plan->key).text);
 }
 
 /* What an earlier run found, if it runs here. */
@@ -193,7 +202,11 @@ static int choose_algorithm(struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan
     struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS];
     int n;
     OT_TRY(ot_gemm_plan_propose(gemm, plan, proposals, &n));
-    plan->algo = proposals[0];
+    if (n > 0) {
+        plan->algo = proposals[0];
+        return 0;
+    }
+    ot_gemm_plan_give_up(gemm, plan, "has no algorithm");
     return 0;
 }
 

@@ -31,7 +31,9 @@ struct ot_gemm_plan {
     struct ot_cublaslt_desc *desc;
     struct ot_cublaslt_layout *a, *b, *c; /* as cuBLASLt's A and B: ours the other way round */
     struct ot_cublaslt_algo algo;
-    bool is_tuned; /* in this run or in an earlier one */
+    bool is_plain;    /* the library has no algorithm that starts: the plain kernel computes it */
+    bool is_tuned;    /* in this run or in an earlier one */
+    bool is_unsteady; /* its algorithm does not repeat its own bits: nothing about it is kept */
 };
 
 struct ot_cuda_gemm {
@@ -60,10 +62,12 @@ int ot_gemm_plan_run(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan,
 
 /* The plan for op's shape, made if it is new; valid until the next call. Errors: OT_E_DEVICE, OT_E_BUDGET. */
 int ot_gemm_plan_find(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, struct ot_gemm_plan **out);
-/* Algorithms that keep the rules of cuda_gemm.h, the heuristic's first one first.
- * Errors: OT_E_DEVICE (there is none). */
+/* Algorithms that keep the rules of cuda_gemm.h, the heuristic's first one first; *n is 0 where it names none.
+ * Errors: OT_E_DEVICE. */
 int ot_gemm_plan_propose(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan,
                          struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS], int *n);
+/* From now on the plain kernel computes the plan's products; a warning says so. why: "has no algorithm". */
+void ot_gemm_plan_give_up(const struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan, const char *why);
 void ot_gemm_plans_free(struct ot_cuda_gemm *gemm);
 /* "bf16 [16384,4096] = [16384,11008] [11008,4096]", for sentences. */
 struct ot_gemm_text {

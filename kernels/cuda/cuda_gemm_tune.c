@@ -7,6 +7,7 @@
 #include "kernels/cuda/gemm_tune.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/log.h"
 
 /* A proposal's time is the least of some rounds, each of as many products as fill a few milliseconds: one
  * disturbed round then does not count, and a round is long against the events' half microsecond. */
@@ -177,10 +178,14 @@ static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot
         trial.algo = proposals[i];
         int same = have_same_bits(t, &heuristic, &trial, proofs);
         OT_TRY(same);
-        if (!same && i == 0)
-            return ot_fail(OT_E_DEVICE,
-                           "%s gives other bits each time for the product %s: please report this",
-                           t->gemm->name, ot_gemm_key_text(&plan->key).text);
+        if (!same && i == 0) {
+            plan->is_unsteady = true;
+            ot_log(OT_LOG_WARN,
+                   "%s gives other bits each time for the product %s: this run may not repeat bit for bit; "
+                   "another libcublasLt, named in OFFLOAD_TRAIN_CUBLASLT, may help",
+                   t->gemm->name, ot_gemm_key_text(&plan->key).text);
+            return 0;
+        }
         if (!same)
             continue;
         OT_TRY(time_plan(t, &trial, &seconds));
@@ -207,6 +212,10 @@ static bool is_tuned_now(const struct ot_cuda_gemm *gemm, const struct ot_gemm_k
     return false;
 }
 
+static bool is_worth_keeping(const struct ot_gemm_plan *plan) {
+    return plan->is_tuned && !plan->is_plain && !plan->is_unsteady;
+}
+
 /* Plans of this run, and what the file had for shapes that this run did not meet. */
 static int write_choices(const struct ot_cuda_gemm *gemm) {
     struct ot_gemm_choice *choices = calloc(gemm->n_plans + gemm->n_choices, sizeof *choices);
@@ -214,7 +223,7 @@ static int write_choices(const struct ot_cuda_gemm *gemm) {
     if (!choices)
         return ot_fail(OT_E_BUDGET, "no host memory for %s", gemm->cache_path);
     for (size_t i = 0; i < gemm->n_plans; i++)
-        if (gemm->plans[i].is_tuned)
+        if (is_worth_keeping(&gemm->plans[i]))
             choices[n++] = (struct ot_gemm_choice){gemm->plans[i].key, gemm->plans[i].algo};
     for (size_t i = 0; i < gemm->n_choices; i++)
         if (!is_tuned_now(gemm, &gemm->choices[i].key))

@@ -473,3 +473,8 @@ int ot_fake_cublaslt_dlclose(void *library) {
 const char *ot_fake_cublaslt_dlerror(void) {
     return "cannot open shared object file: No such file or directory";
 }
+
+const char *ot_fake_cublaslt_path(const void *function) {
+    (void)function;
+    return current->path;
+}

@@ -62,5 +62,7 @@ void *ot_fake_cublaslt_dlopen(const char *path);
 void *ot_fake_cublaslt_dlsym(void *library, const char *name);
 int ot_fake_cublaslt_dlclose(void *library);
 const char *ot_fake_cublaslt_dlerror(void);
+/* The path of the library that was opened last. */
+const char *ot_fake_cublaslt_path(const void *function);
 
 #endif

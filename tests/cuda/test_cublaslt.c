@@ -69,7 +69,7 @@ static void test_says_what_is_wrong(void **state) {
 }
 
 int main(void) {
-    if (ot_cublaslt_open(NEWEST_DRIVER, &lt) < 0) {
+    if (ot_cublaslt_open(NULL, NEWEST_DRIVER, &lt) < 0) {
         fprintf(stderr, "SKIP: %s\n", ot_error_text());
         return 77;
     }
