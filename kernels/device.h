@@ -137,7 +137,8 @@ int ot_event_create(struct ot_device *device, struct ot_event **out);
 void ot_event_destroy(struct ot_event *event); /* NULL is fine */
 void ot_lane_record(struct ot_lane *lane, struct ot_event *event);
 void ot_lane_wait(struct ot_lane *lane, struct ot_event *event); /* passes at once if never recorded */
-int ot_event_sync(struct ot_event *event);                       /* blocks the calling thread */
+/* Blocks the calling thread, which may spin: for tests and short waits. */
+int ot_event_sync(struct ot_event *event);
 
 /* An event that also keeps the time at which its lane came to it. Errors: OT_E_DEVICE. */
 int ot_event_create_timed(struct ot_device *device, struct ot_event **out);

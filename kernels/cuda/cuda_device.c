@@ -11,11 +11,16 @@
 #include "kernels/cuda/cuda_gemm.h"
 #include "kernels/cuda/cuda_state.h"
 #include "src/base/cache_file.h"
+#include "src/base/log.h"
 
 enum { PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20, MIB = 1 << 20, DEFAULT_SCRATCH = 64 * MIB };
 
 static double mib(size_t bytes) {
     return (double)bytes / MIB;
+}
+
+static double gib(size_t bytes) {
+    return mib(bytes) / 1024;
 }
 
 /* ---- device memory ---- */
@@ -176,19 +181,32 @@ static void forget_peaks(struct ot_device *device) {
 /* Left to others where no budget is given: kernels that the driver loads when they are first used, the
  * display. */
 static size_t spare_bytes(const struct ot_cuda_gpu *gpu) {
-    size_t share = gpu->total_bytes / 32;
-    return share < 256u * MIB ? 256u * MIB : share > 1024u * MIB ? 1024u * MIB : share;
+    size_t share = gpu->total_bytes / 32, least = gpu->has_display ? 1024u * MIB : 256u * MIB;
+    return share < least ? least : share > 1024u * MIB ? 1024u * MIB : share;
+}
+
+/* A budget that was given is tried, whatever the driver says is free now: other programs come and go. Cards are
+ * sold by more than a program may have of them (24 GB, of which 23.5 GiB), so a budget beyond the whole card means
+ * all of it. */
+static size_t choose_given(const struct ot_cuda_gpu *gpu, size_t given, size_t most) {
+    if (given > gpu->total_bytes) {
+        ot_log(OT_LOG_WARN,
+               "%.1f GiB were asked for, and %s has %.1f GiB in all: %.1f GiB, all that is free, are used",
+               gib(given), gpu->name, gib(gpu->total_bytes), gib(most));
+        return most;
+    }
+    if (given > gpu->free_bytes)
+        ot_log(OT_LOG_WARN,
+               "%.1f GiB were asked for, and only %.1f of the %.1f GiB of %s are free: the run fails if it "
+               "needs "
+               "more than that, and other programs keep it",
+               gib(given), gib(gpu->free_bytes), gib(gpu->total_bytes), gpu->name);
+    return given;
 }
 
 static int choose_budget(const struct ot_cuda_gpu *gpu, size_t given, size_t scratch, size_t *out) {
-    size_t spare = spare_bytes(gpu);
-    if (given > gpu->free_bytes)
-        return ot_fail(
-            OT_E_BUDGET,
-            "--gpu-mem %.1f MiB is more than the %.1f MiB that are free of the %.1f MiB of %s; give less, "
-            "or close the other programs that use it",
-            mib(given), mib(gpu->free_bytes), mib(gpu->total_bytes), gpu->name);
-    *out = given ? given : gpu->free_bytes > spare ? gpu->free_bytes - spare : 0;
+    size_t spare = spare_bytes(gpu), most = gpu->free_bytes > spare ? gpu->free_bytes - spare : 0;
+    *out = given ? choose_given(gpu, given, most) : most;
     if (*out <= scratch)
         return ot_fail(
             OT_E_BUDGET,

@@ -27,6 +27,15 @@ static const struct description {
     {cudaErrorUnknown, true, "the GPU stopped answering (unknown error)", XID},
     {cudaErrorMemoryAllocation, false, "out of GPU memory", NULL},
     {cudaErrorNoKernelImageForDevice, false, "this build has no code for this GPU", NULL},
+    {cudaErrorUnsupportedPtxVersion, false, "the driver is too old to translate this build's kernels",
+     "; update it, or build with -Dgpu_arch for this GPU"},
+    {cudaErrorCompatNotSupportedOnDevice, false, "CUDA's compatibility package does not support this GPU",
+     "; take its libcuda.so out of LD_LIBRARY_PATH"},
+    {cudaErrorSystemDriverMismatch, false,
+     "the driver's library and its kernel module are of different versions",
+     "; reboot, or load the module anew"},
+    {cudaErrorSystemNotReady, false, "the GPU's fabric is not ready",
+     "; start nvidia-fabricmanager, or wait until it has started"},
     {cudaErrorLaunchOutOfResources, false, "a kernel needs more registers than this GPU has", NULL},
 };
 

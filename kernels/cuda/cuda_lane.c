@@ -110,6 +110,25 @@ static void wait_until_idle(struct ot_cuda_lane *lane) {
 
 /* ---- opening and closing ---- */
 
+/* The events that host threads wait for: they sleep, for the cores are the optimizer's. */
+static int create_waits(struct ot_cuda_lane *lane) {
+    cudaEvent_t *const events[] = {&lane->idle, &lane->rounds[0], &lane->rounds[1], &lane->rounds[2]};
+    _Static_assert(sizeof events / sizeof *events == 1 + OT_CUDA_ROUNDS, "every round has its event");
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        OT_TRY(
+            ot_cuda_check(cudaEventCreateWithFlags(events[i], cudaEventDisableTiming | cudaEventBlockingSync),
+                          "make an event of the lane '%s'", lane->name));
+    return 0;
+}
+
+static void destroy_waits(struct ot_cuda_lane *lane) {
+    if (lane->idle)
+        cudaEventDestroy(lane->idle);
+    for (int i = 0; i < OT_CUDA_ROUNDS; i++)
+        if (lane->rounds[i])
+            cudaEventDestroy(lane->rounds[i]);
+}
+
 int ot_cuda_lane_open(struct ot_device *base, const char *name, struct ot_lane **out) {
     struct ot_cuda_device *device = ot_cuda_device_of(base);
     int rc;
@@ -124,17 +143,13 @@ int ot_cuda_lane_open(struct ot_device *base, const char *name, struct ot_lane *
     OT_TRY_GOTO(ot_cuda_check(cudaStreamCreateWithFlags(&lane->stream, cudaStreamNonBlocking),
                               "open the lane '%s'", name),
                 rc, out);
-    OT_TRY_GOTO(
-        ot_cuda_check(cudaEventCreateWithFlags(&lane->idle, cudaEventDisableTiming | cudaEventBlockingSync),
-                      "make an event of the lane '%s'", name),
-        rc, out);
+    OT_TRY_GOTO(create_waits(lane), rc, out);
     OT_TRY_GOTO(ot_cuda_notifier_open(lane, &lane->notifier), rc, out);
     atomic_fetch_add(&device->n_lanes, 1);
     *out = &lane->base;
     return 0;
 out:
-    if (lane->idle)
-        cudaEventDestroy(lane->idle);
+    destroy_waits(lane);
     if (lane->stream)
         cudaStreamDestroy(lane->stream);
     free(lane);
@@ -152,7 +167,7 @@ void ot_cuda_lane_close(struct ot_lane *base) {
     if (atomic_load(&device->ops_lane) == lane)
         atomic_store(&device->ops_lane, NULL);
     pthread_mutex_unlock(&device->mutex);
-    cudaEventDestroy(lane->idle);
+    destroy_waits(lane);
     cudaStreamDestroy(lane->stream);
     atomic_fetch_sub(&device->n_lanes, 1);
     free(lane);
@@ -177,9 +192,20 @@ static void sleep_on_host(void *ns) {
     nanosleep(&(struct timespec){.tv_nsec = (long)(intptr_t)ns}, NULL);
 }
 
+/* At the end of a round of commands: waits for the oldest round that is not known to be finished. An event that
+ * was never recorded is passed at once. */
+static void keep_pace(struct ot_cuda_lane *lane) {
+    if (++lane->commands % OT_CUDA_ROUND != 0)
+        return;
+    cudaEvent_t round = lane->rounds[lane->commands / OT_CUDA_ROUND % OT_CUDA_ROUNDS];
+    ot_cuda_lane_check(lane, cudaEventSynchronize(round));
+    ot_cuda_lane_check(lane, cudaEventRecord(round, lane->stream));
+}
+
 /* Before each command: false if the lane has failed, and does no more work. */
 static bool begin(struct ot_cuda_lane *lane) {
     const struct ot_cuda_device *device = enter(&lane->base);
+    keep_pace(lane);
     if (device->delay_seed) {
         uint64_t ns =
             ot_random_below(device->delay_seed, lane->delay_stream, lane->delays++, LONGEST_DELAY_NS + 1);
@@ -255,11 +281,11 @@ static int create_event(struct ot_device *base, unsigned flags, struct ot_event 
 }
 
 int ot_cuda_event_create(struct ot_device *device, struct ot_event **out) {
-    return create_event(device, cudaEventDisableTiming | cudaEventBlockingSync, out);
+    return create_event(device, cudaEventDisableTiming, out);
 }
 
 int ot_cuda_event_create_timed(struct ot_device *device, struct ot_event **out) {
-    return create_event(device, cudaEventBlockingSync, out);
+    return create_event(device, cudaEventDefault, out);
 }
 
 void ot_cuda_event_destroy(struct ot_event *base) {

@@ -1,10 +1,13 @@
 /* Finds the GPU. Whatever stands in the way gets one sentence that says what it is and what to do. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/cuda_health.h"
 #include "kernels/cuda/cuda_state.h"
+#include "src/base/log.h"
 
 enum { OLDEST_ARCH = 75 };
 
@@ -80,26 +83,45 @@ static int check_index(int index, int count) {
 
 /* ---- a GPU that cannot be used ---- */
 
+bool ot_cuda_needs_ptx(const char *archs, int arch) {
+    for (const char *at = archs; *at;) {
+        char *end;
+        int one = (int)strtol(at, &end, 10);
+        if (one / 10 == arch / 10 && one <= arch)
+            return false; /* code runs on later minor versions of its major one */
+        at = end + strspn(end, " ");
+    }
+    return true;
+}
+
 bool ot_cuda_runs_on(const char *archs, int arch) {
     int newest = 0;
     for (const char *at = archs; *at;) {
         char *end;
         int one = (int)strtol(at, &end, 10);
-        if (one / 10 == arch / 10 && one <= arch)
-            return true; /* code runs on later minor versions of its major one */
         newest = one > newest ? one : newest;
         at = end + strspn(end, " ");
     }
-    return newest < arch; /* PTX runs on whatever is newer */
+    return !ot_cuda_needs_ptx(archs, arch) || newest < arch; /* PTX runs on GPUs that are newer */
 }
 
+/* A driver of the toolkit's major version runs its code, however old it is (NVIDIA calls this minor version
+ * compatibility). Only PTX needs a driver that is at least as new as the toolkit. */
 static int check_arch(const struct ot_cuda_gpu *gpu) {
+    char have[16], need[16];
     if (gpu->arch < OLDEST_ARCH)
         return ot_fail(OT_E_DEVICE, "%s is too old: sm_%d and newer are supported", gpu->name, OLDEST_ARCH);
-    if (ot_cuda_runs_on(OT_CUDA_ARCHS, gpu->arch))
+    if (!ot_cuda_runs_on(OT_CUDA_ARCHS, gpu->arch))
+        return ot_fail(OT_E_DEVICE,
+                       "this build has no code for %s, only for sm_ %s; build with -Dgpu_arch=sm_%d",
+                       gpu->name, OT_CUDA_ARCHS, gpu->arch);
+    if (gpu->driver >= CUDART_VERSION || !ot_cuda_needs_ptx(OT_CUDA_ARCHS, gpu->arch))
         return 0;
-    return ot_fail(OT_E_DEVICE, "this build has no code for %s, only for sm_ %s; build with -Dgpu_arch=sm_%d",
-                   gpu->name, OT_CUDA_ARCHS, gpu->arch);
+    return ot_fail(OT_E_DEVICE,
+                   "%s is newer than this build (sm_ %s), and its driver, for CUDA %s, cannot translate the "
+                   "kernels, which takes one for CUDA %s; update the driver, or build with -Dgpu_arch=sm_%d",
+                   gpu->name, OT_CUDA_ARCHS, format_version(gpu->driver, have),
+                   format_version(CUDART_VERSION, need), gpu->arch);
 }
 
 static int explain_start(const struct ot_cuda_gpu *gpu, int compute_mode, cudaError_t code) {
@@ -127,11 +149,27 @@ static int read_facts(struct ot_cuda_gpu *out, int *compute_mode) {
                          out->index));
     OT_TRY(ot_cuda_check(cudaDeviceGetAttribute(compute_mode, cudaDevAttrComputeMode, out->index),
                          "ask for the compute mode of GPU %d", out->index));
+    int timeout = 0;
+    OT_TRY(ot_cuda_check(cudaDeviceGetAttribute(&timeout, cudaDevAttrKernelExecTimeout, out->index),
+                         "ask whether GPU %d drives a display", out->index));
+    OT_TRY(ot_cuda_check(cudaDriverGetVersion(&out->driver), "ask for the driver's version"));
+    out->has_display = timeout != 0;
     out->arch = properties.major * 10 + properties.minor;
     out->sm_count = properties.multiProcessorCount;
     out->shared_bytes = (int)properties.sharedMemPerBlockOptin;
     snprintf(out->name, sizeof out->name, "GPU %d (%.80s, sm_%d)", out->index, properties.name, out->arch);
     return 0;
+}
+
+/* Once for each process: a bench opens the device for each of its points. */
+static void say_warnings(const struct ot_cuda_gpu *gpu) {
+    static atomic_bool said;
+    struct ot_cuda_warnings warnings;
+    if (atomic_exchange(&said, true))
+        return;
+    ot_cuda_warnings(gpu, &warnings);
+    for (int i = 0; i < warnings.n; i++)
+        ot_log(OT_LOG_WARN, "%s", warnings.text[i]);
 }
 
 int ot_cuda_find_gpu(int index, struct ot_cuda_gpu *out) {
@@ -141,11 +179,11 @@ int ot_cuda_find_gpu(int index, struct ot_cuda_gpu *out) {
     OT_TRY(check_index(index, count));
     OT_TRY(read_facts(out, &compute_mode));
     OT_TRY(check_arch(out));
+    say_warnings(out);
     cudaError_t code = cudaSetDevice(index);
     if (code == cudaSuccess)
         code = cudaFree(NULL); /* until toolkit 12 this starts the GPU, not the line above */
     OT_TRY(explain_start(out, compute_mode, code));
-    OT_TRY(ot_cuda_check(cudaMemGetInfo(&out->free_bytes, &out->total_bytes), "ask for the memory of %s",
-                         out->name));
-    return ot_cuda_check(cudaDriverGetVersion(&out->driver), "ask for the driver's version");
+    return ot_cuda_check(cudaMemGetInfo(&out->free_bytes, &out->total_bytes), "ask for the memory of %s",
+                         out->name);
 }

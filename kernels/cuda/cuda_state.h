@@ -3,6 +3,7 @@
  *   cuda_open.c    finds the GPU, or says in one sentence why there is none to use
  *   cuda_device.c  memory, and the device as device.h knows it
  *   cuda_lane.c    lanes, events and copies;  cuda_notify.c  what runs on the host after a lane's work
+ *   cuda_health.c  what is wrong with the GPU though it works;  nvml.c  asks the driver's library
  *   cuda_clock.c   when an event was reached, on the host's clock
  *   cuda_ops.c     the ops: preconditions, then the launcher of kernels/cuda/launchers.h
  *
@@ -10,6 +11,13 @@
  * comes first among copies is the order of the lane, which is the schedule's; copies are cut into pieces of
  * 32 MiB, so that a small one on another lane waits for a piece at most (half a millisecond), not for a whole
  * slab.
+ *
+ * RUN-AHEAD. A lane takes at most OT_CUDA_RUN_AHEAD commands that the GPU has not finished; the thread that
+ * enqueues one more sleeps until the GPU has caught up. The driver's own queue holds about a thousand launches,
+ * and a thread that finds it full waits inside the driver, where it can hold up the threads of other lanes.
+ *
+ * EVENTS between lanes are waited for by the GPU. Only events that host threads wait for are made with
+ * cudaEventBlockingSync: a notification's, a lane's own. A host thread that waits for another one spins.
  *
  * NOTIFICATIONS do not use cudaLaunchHostFunc: a stream does nothing until such a function has returned, and
  * none is called any more once a kernel has failed, so that whoever waits for it would wait forever. Instead
@@ -34,6 +42,10 @@
 struct ot_cuda_gemm;
 struct ot_cuda_notifier;
 
+/* Commands are counted in rounds: a lane waits for the end of the round before the last two. An op is one command
+ * and at most four launches, so the bound is below the driver's. */
+enum { OT_CUDA_ROUND = 64, OT_CUDA_ROUNDS = 3, OT_CUDA_RUN_AHEAD = OT_CUDA_ROUND * (OT_CUDA_ROUNDS + 1) };
+
 enum { OT_CUDA_MARK_BYTES = 64, OT_CUDA_MARKS = 1024 /* that a lane may have enqueued and not begun */ };
 
 struct ot_cuda_allocation {
@@ -53,6 +65,8 @@ struct ot_cuda_lane {
     char name[16];
     cudaStream_t stream;
     cudaEvent_t idle; /* for ot_lane_sync */
+    cudaEvent_t rounds[OT_CUDA_ROUNDS];
+    uint32_t commands; /* enqueued so far, for RUN-AHEAD */
     struct ot_cuda_notifier *notifier;
     _Atomic(const struct ot_error *) error; /* NULL: none yet */
     uint64_t delay_stream, delays;          /* test seam */
@@ -109,15 +123,19 @@ struct ot_cuda_gpu {
     int sm_count, shared_bytes;
     int driver; /* the CUDA version that the driver is for: 13000 */
     size_t free_bytes, total_bytes;
+    bool has_display;
 };
 
 /* A GPU that is not hidden, or a driver too old to tell. */
 bool ot_cuda_is_present(void);
 bool ot_cuda_bus_id(int index, char text[OT_BUS_ID_BYTES]);
-/* Finds GPU `index` and makes it the calling thread's. Errors: OT_E_DEVICE, one sentence for each reason. */
+/* Finds GPU `index` and makes it the calling thread's; the first time, what a user should know of the GPU goes to
+ * the log. Errors: OT_E_DEVICE, one sentence for each reason. */
 int ot_cuda_find_gpu(int index, struct ot_cuda_gpu *out);
 /* Whether code for these architectures ("80 86 90", and PTX of the newest) runs on `arch`. */
 bool ot_cuda_runs_on(const char *archs, int arch);
+/* Whether it does so only as PTX, which the driver translates. */
+bool ot_cuda_needs_ptx(const char *archs, int arch);
 
 /* ---- cuda_lane.c ---- */
 

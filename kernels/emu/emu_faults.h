@@ -25,6 +25,7 @@ struct ot_emu_card {
     size_t memory_bytes;
     int shared_bytes; /* of one block, opted in */
     int compute_mode; /* enum cudaComputeMode */
+    bool has_display; /* its kernels may run for seconds at most */
 };
 
 /* sm_80 with 1 GiB, and 99 KiB of shared memory for a block: what sm_86, sm_89 and sm_120 have. */
@@ -45,6 +46,9 @@ struct ot_emu_usage {
     size_t allocated_bytes, registered_bytes;
     int64_t launches, copies,
         pageable_copies; /* from or to host memory that is not registered: the host waits */
+    int blocking_events;   /* of the events that are open: made with cudaEventBlockingSync */
+    int64_t spinning_waits; /* host threads that waited for an event without it, which keeps a core busy */
+    int64_t most_queued;    /* commands that a stream had at once, begun ones included; of all streams the most */
 };
 struct ot_emu_usage ot_emu_usage(void);
 

@@ -26,8 +26,8 @@ static int lost_after; /* commands; 0: never */
 static cudaError_t lost_error;
 static std::atomic<bool> has_faults, may_lose;
 static std::atomic<cudaError_t> sticky;
-static std::atomic<int> n_streams, n_events;
-static std::atomic<int64_t> n_launches, n_copies, n_pageable;
+static std::atomic<int> n_streams, n_events, n_blocking;
+static std::atomic<int64_t> n_launches, n_copies, n_pageable, n_spinning, most_queued;
 
 static thread_local cudaError_t last_error;
 thread_local bool in_host_function;
@@ -109,8 +109,17 @@ bool command_may_run() {
 void count_stream(int change) {
     n_streams += change;
 }
-void count_event(int change) {
+void count_event(int change, bool blocking) {
     n_events += change;
+    n_blocking += blocking ? change : 0;
+}
+void count_spinning_wait() {
+    n_spinning.fetch_add(1, std::memory_order_relaxed);
+}
+void count_queued(int64_t commands) {
+    int64_t most = most_queued.load(std::memory_order_relaxed);
+    while (commands > most && !most_queued.compare_exchange_weak(most, commands, std::memory_order_relaxed))
+        ;
 }
 void count_launch() {
     n_launches.fetch_add(1, std::memory_order_relaxed);
@@ -127,7 +136,7 @@ using namespace ot_emu;
 /* ---- the card and its faults ---- */
 
 struct ot_emu_card ot_emu_default_card(void) {
-    return {"Emulated GPU", 1, CUDART_VERSION, 80, 4, (size_t)1 << 30, 99 << 10, cudaComputeModeDefault};
+    return {"Emulated GPU", 1, CUDART_VERSION, 80, 4, (size_t)1 << 30, 99 << 10, cudaComputeModeDefault, false};
 }
 
 void ot_emu_set_card(const struct ot_emu_card *new_card) {
@@ -154,6 +163,9 @@ struct ot_emu_usage ot_emu_usage(void) {
     usage.launches = n_launches;
     usage.copies = n_copies;
     usage.pageable_copies = n_pageable;
+    usage.blocking_events = n_blocking;
+    usage.spinning_waits = n_spinning;
+    usage.most_queued = most_queued;
     memory_usage(&usage);
     return usage;
 }
@@ -167,7 +179,7 @@ void ot_emu_reset(void) {
     last_report.clear();
     sticky = cudaSuccess;
     last_error = cudaSuccess;
-    n_launches = n_copies = n_pageable = 0;
+    n_launches = n_copies = n_pageable = n_spinning = most_queued = 0;
 }
 
 const char *ot_emu_report(void) {
@@ -243,6 +255,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         break;
     case cudaDevAttrComputeMode:
         *value = the_card.compute_mode;
+        break;
+    case cudaDevAttrKernelExecTimeout:
+        *value = the_card.has_display;
         break;
     case cudaDevAttrMaxSharedMemoryPerBlock:
         *value = 48 << 10;

@@ -54,7 +54,9 @@ std::string describe_address(const void *p); /* "8 bytes past the end of an allo
 /* ---- counters of ot_emu_usage ---- */
 
 void count_stream(int change);
-void count_event(int change);
+void count_event(int change, bool blocking);
+void count_spinning_wait();
+void count_queued(int64_t commands);
 void count_launch();
 void count_copy(bool pageable);
 void memory_usage(struct ot_emu_usage *out);

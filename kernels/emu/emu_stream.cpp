@@ -38,7 +38,7 @@ struct Record {
 };
 
 struct CUevent_st {
-    bool timed;
+    bool timed, blocking;
     std::mutex mutex; /* of those who enqueue: streams' threads never take it */
     std::deque<Record> records;
 };
@@ -119,7 +119,8 @@ static void push(CUstream_st *stream, bool always, std::function<void()> run) {
     std::lock_guard<std::mutex> lock(stream->mutex);
     stream->last->next.store(command, std::memory_order_release);
     stream->last = command;
-    stream->pushed.fetch_add(1, std::memory_order_release);
+    uint32_t pushed = stream->pushed.fetch_add(1, std::memory_order_release) + 1;
+    count_queued((int64_t)(uint32_t)(pushed - stream->finished.load(std::memory_order_relaxed)));
     wake_all(&stream->pushed);
 }
 
@@ -334,7 +335,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags) {
     OT_EMU_ENTER();
     *out = new CUevent_st;
     (*out)->timed = !(flags & cudaEventDisableTiming);
-    count_event(1);
+    (*out)->blocking = flags & cudaEventBlockingSync;
+    count_event(1, (*out)->blocking);
     return cudaSuccess;
 }
 
@@ -350,7 +352,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
         return leave(cudaErrorInvalidResourceHandle);
     std::lock_guard<std::mutex> lock(mutex);
     destroyed->push_back(event);
-    count_event(-1);
+    count_event(-1, event->blocking);
     return leave(enter("cudaEventDestroy"));
 }
 
@@ -369,8 +371,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     OT_EMU_ENTER();
     Record *record = last_record(event);
-    if (record)
-        wait_until_done(record);
+    if (!record || record->done.load(std::memory_order_acquire))
+        return leave(sticky_error());
+    if (!event->blocking)
+        count_spinning_wait();
+    wait_until_done(record);
     return leave(sticky_error());
 }
 

@@ -6,9 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/cuda_health.h"
 #include "kernels/cuda/cuda_state.h"
 #include "kernels/emu/emu_faults.h"
 #include "kernels/emu/fake_cublaslt.h"
+#include "kernels/emu/fake_nvml.h"
 #include "kernels/ops.h"
 
 enum { MIB = 1 << 20 };
@@ -17,6 +19,7 @@ static int reset(void **state) {
     (void)state;
     unsetenv("CUDA_VISIBLE_DEVICES");
     ot_fake_cublaslt_reset();
+    ot_fake_nvml_reset();
     ot_emu_reset();
     return 0;
 }
@@ -65,7 +68,7 @@ static void test_old_driver(void **state) {
     ot_emu_set_card(&old);
     check_no_device(
         0, 0, OT_E_DEVICE,
-        "the NVIDIA driver is too old: it is for CUDA 12.4, this program needs one for CUDA 13.0");
+        "the NVIDIA driver is too old: it is for CUDA 12.4, this program needs one for CUDA 13.1");
     assert_true(ot_device_is_present("cuda")); /* the user of an old driver is told, not left on the CPU */
 }
 
@@ -114,6 +117,27 @@ static void test_architecture(void **state) {
     check_no_device(0, 0, OT_E_DEVICE, "GPU 0 (Tesla V100, sm_70) is too old: sm_75 and newer are supported");
 }
 
+/* A driver that is older than the toolkit runs the toolkit's code, and cannot translate its PTX. */
+static void test_older_driver_of_the_same_major_version(void **state) {
+    (void)state;
+    struct ot_emu_card older = card();
+    struct ot_device *device;
+    older.driver_version = 13000;
+    ot_emu_set_card(&older);
+    check_ok(open_index(0, 0, &device));
+    ot_device_close(device);
+    older.compute_capability = 90; /* the emulated build has code for 75 and 80 */
+    ot_emu_set_card(&older);
+    check_no_device(
+        0, 0, OT_E_DEVICE,
+        "is newer than this build (sm_ 75 80), and its driver, for CUDA 13.0, cannot translate the "
+        "kernels, which takes one for CUDA 13.1");
+    older.driver_version = 13010;
+    ot_emu_set_card(&older);
+    check_ok(open_index(0, 0, &device));
+    ot_device_close(device);
+}
+
 /* What runs where: code on its major version, PTX on all that is newer. */
 static void test_which_code_runs(void **state) {
     (void)state;
@@ -124,6 +148,8 @@ static void test_which_code_runs(void **state) {
     assert_false(ot_cuda_runs_on("86 90", 80));
     assert_false(ot_cuda_runs_on("80 90", 75));
     assert_false(ot_cuda_runs_on("89 120", 100));
+    assert_false(ot_cuda_needs_ptx("80 90", 89));
+    assert_true(ot_cuda_needs_ptx("80 90", 100));
 }
 
 static void test_no_bf16(void **state) {
@@ -153,14 +179,92 @@ static void test_busy(void **state) {
 
 static void test_too_small(void **state) {
     (void)state;
-    check_no_device(
-        0, (size_t)2048 * MIB, OT_E_BUDGET,
-        "--gpu-mem 2048.0 MiB is more than the 1024.0 MiB that are free of the 1024.0 MiB of GPU 0 (");
     check_no_device(0, 16 * MIB, OT_E_BUDGET, "are too little: the kernels' workspace alone takes 64.0 MiB");
     struct ot_emu_card small = card();
     small.memory_bytes = 300 * MIB;
     ot_emu_set_card(&small);
     check_no_device(0, 0, OT_E_BUDGET, "44.0 MiB of GPU 0 (");
+}
+
+/* More than is free is tried, more than there is means all of it. */
+static void test_budget_beyond_what_is_free(void **state) {
+    (void)state;
+    struct ot_device *device;
+    struct ot_device_usage usage;
+    void *other, *memory, *none;
+    assert_int_equal(cudaMalloc(&other, 512u * MIB), cudaSuccess); /* another program's */
+    check_ok(open_index(0, 800u * MIB, &device));
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.budget_bytes, 800u * MIB);
+    check_fails(ot_device_alloc(device, 600u * MIB, "the plan", &none), OT_E_BUDGET,
+                "the GPU has no 600.0 MiB in one piece left for 'the plan'");
+    assert_int_equal(cudaFree(other), cudaSuccess);
+    check_ok(ot_device_alloc(device, 600u * MIB, "the plan", &memory));
+    ot_device_free(device, memory);
+    ot_device_close(device);
+    check_ok(open_index(0, (size_t)2048 * MIB, &device));
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.budget_bytes, 768u * MIB); /* 1 GiB less what is left to others */
+    ot_device_close(device);
+}
+
+/* ---- a GPU that works and is not well ---- */
+
+static void check_warnings(const struct ot_emu_card *emulated, int n, const char *const words[]) {
+    struct ot_cuda_gpu gpu;
+    struct ot_cuda_warnings warnings;
+    ot_emu_set_card(emulated);
+    check_ok(ot_cuda_find_gpu(0, &gpu));
+    ot_cuda_warnings(&gpu, &warnings);
+    assert_int_equal(warnings.n, n);
+    for (int i = 0; i < n; i++)
+        if (!strstr(warnings.text[i], words[i]))
+            fail_msg("'%s' does not say '%s'", warnings.text[i], words[i]);
+    assert_int_equal(ot_fake_nvml.open, 0);
+}
+
+static void test_health(void **state) {
+    (void)state;
+    struct ot_emu_card screen = card(), headless = card();
+    screen.has_display = true;
+    check_warnings(&headless, 0, NULL);
+    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .rows_pending = 1, .programs = 2};
+    check_warnings(&screen, 4,
+                   (const char *const[]){"has had 3 memory errors that ECC could not correct",
+                                         "has bad memory that its next reset replaces",
+                                         "2 other programs use GPU 0 (Emulated GPU, sm_80) already",
+                                         "also drives a display"});
+    ot_fake_nvml = (struct ot_fake_nvml){.rows_pending = 1, .rows_failed = 1, .programs = 1};
+    check_warnings(&headless, 2,
+                   (const char *const[]){"no spare left to replace it: do not train on it",
+                                         "1 other program uses GPU 0"});
+    ot_fake_nvml = (struct ot_fake_nvml){.pages_pending = 1, .missing_symbol = "nvmlDeviceGetRemappedRows"};
+    check_warnings(&headless, 1, (const char *const[]){"its next reset replaces"});
+    /* What the library cannot answer is not known, and no reason for anything. */
+    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .programs = 2, .answer_status = 3};
+    check_warnings(&headless, 0, NULL);
+    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .init_status = 9};
+    check_warnings(&headless, 0, NULL);
+    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .find_status = 4};
+    check_warnings(&headless, 0, NULL);
+    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .missing_symbol = "nvmlInit_v2"};
+    check_warnings(&headless, 0, NULL);
+    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .is_missing = true};
+    check_warnings(&headless, 0, NULL);
+}
+
+static void test_a_display_keeps_its_memory(void **state) {
+    (void)state;
+    struct ot_emu_card screen = card();
+    screen.memory_bytes = (size_t)4096 * MIB;
+    screen.has_display = true;
+    ot_emu_set_card(&screen);
+    struct ot_device *device;
+    struct ot_device_usage usage;
+    check_ok(open_index(0, 0, &device));
+    ot_device_usage(device, &usage);
+    assert_int_equal(usage.budget_bytes, (size_t)3072 * MIB);
+    ot_device_close(device);
 }
 
 /* Memory that was free at the start and is taken by another program now. */
@@ -317,6 +421,45 @@ static void test_gpu_is_lost(void **state) {
     close_work(&w);
 }
 
+/* RUN-AHEAD (cuda_state.h): however many commands are enqueued, the GPU is never further behind than that. */
+static void test_run_ahead_is_bounded(void **state) {
+    (void)state;
+    struct ot_device *device;
+    struct ot_lane *lane;
+    void *memory;
+    struct ot_device_config config = {.kind = "cuda", .threads = 1, .lane_delay_seed = 7};
+    check_ok(
+        ot_device_open(&config, &device)); /* each command takes the GPU a while, and enqueuing it nothing */
+    check_ok(ot_lane_open(device, "fills", &lane));
+    check_ok(ot_device_alloc(device, 64, "memory", &memory));
+    int64_t spinning = ot_emu_usage().spinning_waits; /* of opening */
+    for (int i = 0; i < 4 * OT_CUDA_RUN_AHEAD; i++)
+        ot_lane_fill(lane, memory, i & 255, 64);
+    struct ot_emu_usage usage = ot_emu_usage();
+    check_ok(ot_lane_sync(lane));
+    /* each fill has its delay before it, and each round its event */
+    assert_in_range(usage.most_queued, OT_CUDA_RUN_AHEAD, 2 * OT_CUDA_RUN_AHEAD + OT_CUDA_ROUNDS + 1);
+    assert_int_equal(usage.spinning_waits, spinning);
+    ot_lane_close(lane);
+    ot_device_free(device, memory);
+    ot_device_close(device);
+}
+
+/* Events between lanes are the GPU's affair: making them for host threads that sleep would cost for nothing. */
+static void test_edges_have_plain_events(void **state) {
+    (void)state;
+    struct ot_device *device;
+    struct ot_event *edge, *timed;
+    check_ok(open_index(0, 0, &device));
+    int blocking = ot_emu_usage().blocking_events;
+    check_ok(ot_event_create(device, &edge));
+    check_ok(ot_event_create_timed(device, &timed));
+    assert_int_equal(ot_emu_usage().blocking_events, blocking);
+    ot_event_destroy(edge);
+    ot_event_destroy(timed);
+    ot_device_close(device);
+}
+
 /* A call that is refused names the task of the moment, and fails its own lane alone. */
 static void test_refused_calls(void **state) {
     (void)state;
@@ -364,14 +507,21 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_driver_does_not_start, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_architecture, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_which_code_runs, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_older_driver_of_the_same_major_version, reset,
+                                        check_all_is_back),
         cmocka_unit_test_setup_teardown(test_no_bf16, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_busy, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_too_small, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_budget_beyond_what_is_free, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_health, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_a_display_keeps_its_memory, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_memory_is_gone, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_every_call_of_opening, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_every_call_of_a_lane, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_illegal_access_names_its_task, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_gpu_is_lost, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_run_ahead_is_bounded, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_edges_have_plain_events, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_refused_calls, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_failed_waits_and_records, reset, check_all_is_back),
     };

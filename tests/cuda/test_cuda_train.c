@@ -119,6 +119,7 @@ static void test_steps_do_not_wait(void **state) {
     }
     assert_true(usage[1].launches > usage[0].launches && usage[1].copies > usage[0].copies);
     assert_int_equal(usage[1].pageable_copies, usage[0].pageable_copies);
+    assert_int_equal(usage[1].spinning_waits, usage[0].spinning_waits); /* host threads sleep */
 }
 
 /* The same bits wherever the bytes live, to the last file. */

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#define CUDART_VERSION 13000
+#define CUDART_VERSION 13010
 
 typedef enum cudaError {
     cudaSuccess = 0,
@@ -52,6 +52,7 @@ enum cudaDeviceAttr {
     cudaDevAttrWarpSize = 10,
     cudaDevAttrClockRate = 13,
     cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrKernelExecTimeout = 17,
     cudaDevAttrIntegrated = 18,
     cudaDevAttrComputeMode = 20,
     cudaDevAttrEccEnabled = 32,
