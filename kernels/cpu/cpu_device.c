@@ -41,11 +41,13 @@ struct ot_cpu_allocation {
 };
 
 /* Before the first touch, which decides where pages come from. */
-static void place(const struct ot_cpu_device *device, void *memory, size_t bytes) {
-    if (device->placement.memory)
-        device->placement.memory(device->placement.context, memory, bytes);
+static int place(const struct ot_cpu_device *device, void *memory, size_t bytes, const char *name) {
     if (bytes >= HUGE_PAGE)
         madvise(memory, bytes, MADV_HUGEPAGE); /* only faster where it works */
+    if (!device->placement.memory)
+        return 0;
+    int rc = device->placement.memory(device->placement.context, memory, bytes);
+    return rc < 0 ? ot_fail_context(rc, "'%s'", name) : 0;
 }
 
 static int map_allocation(const struct ot_cpu_device *device, struct ot_cpu_allocation *allocation,
@@ -61,7 +63,11 @@ static int map_allocation(const struct ot_cpu_device *device, struct ot_cpu_allo
         munmap(mapping, body + page);
         return ot_fail_errno(OT_E_BUDGET, error, "the machine has no %zu bytes left for '%s'", bytes, name);
     }
-    place(device, mapping, body);
+    int rc = place(device, mapping, body, name);
+    if (rc < 0) {
+        munmap(mapping, body + page);
+        return rc;
+    }
     memset(mapping, POISON, body);
     allocation->mapping = mapping;
     allocation->mapping_bytes = body + page;
@@ -143,7 +149,11 @@ static int alloc_pinned(struct ot_device *device, size_t bytes, const char *name
     if (memory == MAP_FAILED)
         return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
                              bytes, name);
-    place(self, memory, mapped);
+    int rc = place(self, memory, mapped, name);
+    if (rc < 0) {
+        munmap(memory, mapped);
+        return rc;
+    }
     pthread_mutex_lock(&self->mutex);
     self->usage.pinned_bytes += bytes;
     if (self->usage.pinned_bytes > self->usage.pinned_peak_bytes)

@@ -486,7 +486,7 @@ extern "C" cudaError_t ot_cuda_attention_backward(const struct ot_attention_back
     if (args->forward.n == 0)
         return cudaSuccess;
     OT_CUDA_TRY(launch_delta(args, on));
-    if (!is_tiled(args, on->arch))
+    if (!is_tiled(args, on->arch) || on->plain)
         return ot_attention_backward_plain(args, on);
     return ot_attention_dispatch(&args->forward, [&](auto zero, auto dim) {
         using T = decltype(zero);

@@ -338,6 +338,6 @@ static cudaError_t forward_tiled(const struct ot_attention *op, const struct ot_
 extern "C" cudaError_t ot_cuda_attention(const struct ot_attention *args, const struct ot_cuda_stream *on) {
     if (args->n == 0)
         return cudaSuccess;
-    return ot_attention_is_tiled(args, on->arch) ? forward_tiled(args, on)
-                                                 : ot_attention_forward_plain(args, on);
+    return ot_attention_is_tiled(args, on->arch) && !on->plain ? forward_tiled(args, on)
+                                                               : ot_attention_forward_plain(args, on);
 }

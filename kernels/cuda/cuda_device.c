@@ -6,9 +6,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/cuda_gemm.h"
+#include "kernels/cuda/cuda_guard.h"
 #include "kernels/cuda/cuda_state.h"
 #include "src/base/cache_file.h"
 #include "src/base/log.h"
@@ -110,6 +112,8 @@ static int pin(void *memory, size_t bytes, const char *name) {
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
         snprintf(limit_text, sizeof limit_text, " (locked memory is limited to %.1f MiB: ulimit -l)",
                  mib((size_t)limit.rlim_cur));
+    else if (access("/dev/dxg", F_OK) == 0) /* how Windows lends its GPU */
+        snprintf(limit_text, sizeof limit_text, " (WSL2 pins a part of memory alone)");
     return ot_fail(
         OT_E_BUDGET,
         "CUDA: cannot pin %.1f MiB of host memory for '%s': %s%s; give less with --host-mem, or raise "
@@ -132,11 +136,12 @@ static int alloc_pinned(struct ot_device *base, size_t bytes, const char *name, 
     if (memory == MAP_FAILED)
         return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
                              bytes, name);
-    if (self->placement.memory)
-        self->placement.memory(self->placement.context, memory, mapped);
     if (mapped >= HUGE_PAGE)
         madvise(memory, mapped, MADV_HUGEPAGE);
-    int rc = pin(memory, mapped, name);
+    int rc = 0; /* resident first: registering faults pages on one thread alone */
+    if (self->placement.memory)
+        rc = self->placement.memory(self->placement.context, memory, mapped);
+    rc = rc < 0 ? ot_fail_context(rc, "'%s'", name) : pin(memory, mapped, name);
     if (rc < 0) {
         munmap(memory, mapped);
         return rc;
@@ -219,6 +224,7 @@ static int choose_budget(const struct ot_cuda_gpu *gpu, size_t given, size_t scr
 static void close_device(struct ot_device *base) {
     struct ot_cuda_device *self = ot_cuda_device_of(base);
     ot_cuda_enter(self);
+    ot_cuda_guard_close(self->guard);
     ot_cuda_gemm_close(self->gemm);
     ot_cuda_clock_close(&self->clock);
     assert(atomic_load(&self->n_lanes) == 0 && atomic_load(&self->n_events) == 0);
@@ -235,6 +241,7 @@ static void close_device(struct ot_device *base) {
     free(self);
 }
 
+/* Products, and the checks of fast kernels. */
 static int open_gemm(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
     char *folder = NULL;
     OT_TRY(ot_cache_folder(&folder));
@@ -244,6 +251,13 @@ static int open_gemm(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu)
                                          .driver_version = gpu->driver,
                                          .cache_folder = folder};
     int rc = ot_cuda_gemm_open(&config, &self->gemm);
+    if (rc >= 0) {
+        struct ot_cuda_guard_config guard = {.gpu = gpu->name,
+                                             .library = ot_cuda_gemm_name(self->gemm),
+                                             .driver_version = gpu->driver,
+                                             .cache_folder = folder};
+        rc = ot_cuda_guard_open(&guard, &self->guard);
+    }
     free(folder);
     return rc;
 }
@@ -264,7 +278,7 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
 static int open_device(const struct ot_device_config *config, struct ot_device **out) {
     struct ot_cuda_gpu gpu;
     size_t budget = 0, scratch = config->scratch_bytes ? config->scratch_bytes : DEFAULT_SCRATCH;
-    assert(scratch >= OT_CUDA_GEMM_SCRATCH_BYTES);
+    assert(scratch >= OT_CUDA_GEMM_SCRATCH_BYTES + OT_CUDA_GUARD_BYTES);
     OT_TRY(ot_cuda_find_gpu(config->index, &gpu));
     OT_TRY(choose_budget(&gpu, config->memory_bytes, scratch, &budget));
     struct ot_cuda_device *self = calloc(1, sizeof *self);

@@ -3,7 +3,9 @@
 
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/cuda_gemm.h"
+#include "kernels/cuda/cuda_guard.h"
 #include "kernels/cuda/cuda_state.h"
+#include "kernels/cuda/gemm_plain.h"
 
 /* ---- preconditions that the contract (ops.h) names and the host can see ---- */
 
@@ -48,8 +50,6 @@ DEFINE_OP(embed_backward, true, op->n == 0)
 DEFINE_OP(norm, is_sound_norm(op), op->rows == 0)
 DEFINE_OP(norm_backward, is_sound_norm_backward(op), op->rows == 0)
 DEFINE_OP(rope, is_sound_rope(op), op->n == 0 || op->rotary_dim == 0)
-DEFINE_OP(attention, is_sound_attention(op), op->n == 0)
-DEFINE_OP(attention_backward, is_sound_attention_backward(op), op->forward.n == 0)
 DEFINE_OP(glu, true, op->rows == 0 || op->cols == 0)
 DEFINE_OP(glu_backward, true, op->forward.rows == 0 || op->forward.cols == 0)
 DEFINE_OP(activate, true, op->n == 0)
@@ -60,12 +60,38 @@ DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
 DEFINE_OP(cast, true, op->n == 0)
 DEFINE_OP(adamw, true, op->n == 0)
 
+static void cuda_attention(struct ot_lane *base, const struct ot_attention *op) {
+    struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
+    const struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    assert(is_sound_attention(op));
+    if (op->n == 0 || !ot_cuda_lane_begin_op(lane))
+        return;
+    struct ot_cuda_stream on = device->on;
+    on.plain = !ot_cuda_guard_attention(device->guard, op, &device->on);
+    ot_cuda_lane_check(lane, ot_cuda_attention(op, &on));
+}
+
+static void cuda_attention_backward(struct ot_lane *base, const struct ot_attention_backward *op) {
+    struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
+    const struct ot_cuda_device *device = ot_cuda_device_of(base->device);
+    assert(is_sound_attention_backward(op));
+    if (op->forward.n == 0 || !ot_cuda_lane_begin_op(lane))
+        return;
+    struct ot_cuda_stream on = device->on;
+    on.plain = !ot_cuda_guard_attention_backward(device->guard, &op->forward, &device->on);
+    ot_cuda_lane_check(lane, ot_cuda_attention_backward(op, &on));
+}
+
 static void cuda_gemm(struct ot_lane *base, const struct ot_gemm *op) {
     struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;
     const struct ot_cuda_device *device = ot_cuda_device_of(base->device);
     assert(is_sound_gemm(op));
     if (!ot_cuda_lane_begin_op(lane))
         return;
+    if (!ot_cuda_guard_gemm(device->guard, device->gemm, op, &device->on)) {
+        ot_cuda_lane_check(lane, ot_cuda_gemm_plain(op, &device->on));
+        return;
+    }
     int rc = ot_cuda_gemm(device->gemm, op, &device->on);
     if (rc < 0 &&
         ot_cuda_error_is_fault(cudaPeekAtLastError())) /* of a kernel before: the shape is not at fault */

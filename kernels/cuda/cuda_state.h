@@ -3,6 +3,7 @@
  *   cuda_open.c    finds the GPU, or says in one sentence why there is none to use
  *   cuda_device.c  memory, and the device as device.h knows it
  *   cuda_lane.c    lanes, events and copies;  cuda_notify.c  what runs on the host after a lane's work
+ *   cuda_guard.c   checks fast kernels at their first use
  *   cuda_health.c  what is wrong with the GPU though it works;  nvml.c  asks the driver's library
  *   cuda_clock.c   when an event was reached, on the host's clock
  *   cuda_ops.c     the ops: preconditions, then the launcher of kernels/cuda/launchers.h
@@ -40,6 +41,7 @@
 #include "src/base/error.h"
 
 struct ot_cuda_gemm;
+struct ot_cuda_guard;
 struct ot_cuda_notifier;
 
 /* Commands are counted in rounds: a lane waits for the end of the round before the last two. An op is one command
@@ -99,6 +101,7 @@ struct ot_cuda_device {
     uint64_t delay_seed;
     struct ot_cuda_stream on; /* what launchers are told; its stream is the lane's */
     struct ot_cuda_gemm *gemm;
+    struct ot_cuda_guard *guard;
     volatile uint32_t *begun; /* pinned: the mark that the lane of the ops is at */
     _Atomic int n_lanes, n_events;
     _Atomic uint64_t lane_numbers;

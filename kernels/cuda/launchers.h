@@ -21,6 +21,7 @@ struct ot_cuda_stream {
     int sm_count;         /* multiprocessors: for sizing grids, never for what a sum adds up first */
     int shared_bytes;     /* that one block may have (opt-in limit) */
     int arch;             /* compute capability times ten: 80, 89, 90, 120 */
+    bool plain;           /* attention: take the plain kernels, since the tiled ones are not trusted */
 };
 
 enum { OT_CUDA_MIN_SCRATCH_BYTES = 1 << 20 };

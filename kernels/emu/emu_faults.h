@@ -40,6 +40,9 @@ void ot_emu_fail_call(const char *function, int nth, cudaError_t error);
  * command and all after it do nothing, and every later call returns `error`. */
 void ot_emu_lose_gpu(int nth, cudaError_t error);
 
+/* From now on kernels whose name contains the text do nothing, as if they were wrong; NULL: none. */
+void ot_emu_break_kernels(const char *part_of_name);
+
 /* What is open: for tests that all was given back. */
 struct ot_emu_usage {
     int streams, events, allocations, registered;

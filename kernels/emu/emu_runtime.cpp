@@ -171,6 +171,7 @@ struct ot_emu_usage ot_emu_usage(void) {
 }
 
 void ot_emu_reset(void) {
+    ot_emu_break_kernels(nullptr);
     std::lock_guard<std::mutex> lock(mutex);
     the_card = ot_emu_default_card();
     faults.clear();

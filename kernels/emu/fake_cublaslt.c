@@ -369,7 +369,8 @@ static int fake_matmul(struct ot_cublaslt_context *context, struct ot_cublaslt_d
         .a = a,
         .b = b,
         .c = c,
-        .bias = desc->epilogue == OT_CUBLASLT_EPILOGUE_BIAS ? desc->bias : NULL,
+        .bias =
+            desc->epilogue == OT_CUBLASLT_EPILOGUE_BIAS && !ot_fake_cublaslt.loses_bias ? desc->bias : NULL,
         .d = d,
         .alpha = *(const float *)alpha,
         .beta = *(const float *)beta,

@@ -46,6 +46,7 @@ struct ot_fake_cublaslt {
     int order[OT_FAKE_ALGOS];    /* which algorithms it proposes, the best first; -1 ends them */
     int delay_us[OT_FAKE_ALGOS]; /* what each product by an algorithm takes besides */
     int unsteady_algo;           /* its bits change from product to product; -1: none does */
+    bool loses_bias;             /* its epilogue adds none */
     int unable_algo;             /* it is proposed and does not start; -1: none */
     /* What was done since ot_fake_cublaslt_reset: */
     int heuristics, matmuls, open_libraries, live_objects;

@@ -278,6 +278,7 @@ static void find_names(const char *root, struct ot_machine *out) {
     struct utsname name;
     if (uname(&name) == 0)
         snprintf(out->kernel, sizeof out->kernel, "%s", name.release);
+    out->is_wsl = read_small(root, "/proc", "version", text) && strcasestr(text, "microsoft");
     if (!read_small(root, "/proc", "cpuinfo", text))
         return;
     find_text(text, "model name", out->cpu, sizeof out->cpu);
@@ -307,13 +308,17 @@ int ot_machine_probe(const char *root, struct ot_machine *out) {
 
 /* ---- budgets ---- */
 
+static int64_t usable_bytes(const struct ot_machine *machine) {
+    return machine->free_bytes - machine->free_bytes / 10;
+}
+
 size_t ot_machine_host_budget(const struct ot_machine *machine, int64_t given) {
-    return (size_t)(given ? given : machine->free_bytes - machine->free_bytes / 10);
+    return (size_t)(given ? given : machine->is_wsl ? machine->free_bytes / 2 : usable_bytes(machine));
 }
 
 void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int64_t host_given,
                         size_t budget_bytes[OT_TIER_COUNT]) {
-    int64_t usable = (int64_t)ot_machine_host_budget(machine, 0);
+    int64_t usable = usable_bytes(machine);
     int64_t gpu = gpu_given;
     if (!gpu) {
         gpu = machine->free_bytes / 2;
@@ -334,7 +339,7 @@ const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t by
     bool locked = by_disks && bytes > machine->lock_bytes, small = strcmp(machine->huge_pages, "never") == 0;
     int n = 0;
     text[0] = '\0';
-    if (bytes <= 0 || (!locked && !small))
+    if (bytes <= 0 || (!locked && !small && !machine->is_wsl))
         return text;
     n += snprintf(text, OT_MACHINE_NOTE_BYTES, "%s of pinned memory: ", ot_text_bytes(bytes, need));
     if (locked)
@@ -343,10 +348,15 @@ const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t by
             "locked memory is limited to %s, so disk buffers are not registered with the kernel, which costs "
             "CPU time (ulimit -l unlimited)",
             ot_text_bytes(machine->lock_bytes, have));
+    if (machine->is_wsl)
+        n += snprintf(
+            text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
+            "%sWSL2 pins a part of memory alone, about half (where it refuses, give less with --host-mem)",
+            locked ? "; " : "");
     if (small)
         snprintf(text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
                  "%shuge pages are off, so pinning and copies are slower (echo madvise > "
                  "/sys/kernel/mm/transparent_hugepage/enabled)",
-                 locked ? "; " : "");
+                 locked || machine->is_wsl ? "; " : "");
     return text;
 }

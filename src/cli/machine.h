@@ -14,6 +14,7 @@ struct ot_machine {
     char cpus[256];      /* which, "0-3,8"; cut where it is long */
     char cpu[96];        /* model name; "": unknown */
     char kernel[96];     /* its release */
+    bool is_wsl;         /* Windows lends the GPU (WSL2), and pins a part of memory alone */
     int64_t ram_bytes;   /* of the machine, or of the container where that is less */
     int64_t free_bytes;  /* for a new program, without swapping or being killed */
     const char *within;  /* " within ulimit -v", where something else than RAM counts; else "" */
@@ -30,7 +31,8 @@ int ot_machine_probe(const char *root, struct ot_machine *out);
 void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int64_t host_given,
                         size_t budget_bytes[OT_TIER_COUNT]);
 
-/* The host's beside a GPU, whose memory is its own: what was given, or nine tenths of what is free. */
+/* The host's beside a GPU, whose memory is its own: what was given, or nine tenths of what is free; on WSL2 half of
+ * it. */
 size_t ot_machine_host_budget(const struct ot_machine *machine, int64_t given);
 
 /* What stands in the way of `bytes` of pinned memory being as fast as it could be, as one line that names the

@@ -153,6 +153,23 @@ static void pinning_notes(void **state) {
     m.lock_bytes = INT64_MAX;
     assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, true, text), "memory: huge pages are off"));
     assert_string_equal(ot_machine_pinning_note(&m, 0, true, text), "");
+    strcpy(m.huge_pages, "madvise");
+    m.is_wsl = true;
+    assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, false, text),
+                           "12.0 GiB of pinned memory: WSL2 pins a part of memory alone"));
+}
+
+/* Beside a GPU that Windows lends, half of what is free is pinned where nobody asks for more. */
+static void windows_pins_half(void **state) {
+    struct ot_machine m = probe(*state);
+    assert_false(m.is_wsl);
+    assert_int_equal(ot_machine_host_budget(&m, 0), 12 * gib - 12 * gib / 10);
+    write_under(*state, "proc/version",
+                "Linux version 5.15.153.1-microsoft-standard-WSL2 (root@host) #1 SMP\n");
+    m = probe(*state);
+    assert_true(m.is_wsl);
+    assert_int_equal(ot_machine_host_budget(&m, 0), 6 * gib);
+    assert_int_equal(ot_machine_host_budget(&m, 11 * gib), 11 * gib);
 }
 
 /* ---- this machine, in a child whose limits are its own ---- */
@@ -289,6 +306,7 @@ int main(void) {
                                         teardown),
         cmocka_unit_test_setup_teardown(names_and_huge_pages, setup, teardown),
         cmocka_unit_test(pinning_notes),
+        cmocka_unit_test_setup_teardown(windows_pins_half, setup, teardown),
         cmocka_unit_test_setup_teardown(limits_of_the_process, setup, teardown),
         cmocka_unit_test_setup_teardown(a_fingerprint_changes_with_what_it_stands_for, setup, teardown),
         cmocka_unit_test_setup_teardown(nonsense_is_no_limit, setup, teardown),

@@ -18,6 +18,7 @@ enum { MIB = 1 << 20 };
 static int reset(void **state) {
     (void)state;
     unsetenv("CUDA_VISIBLE_DEVICES");
+    setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off", 1);
     ot_fake_cublaslt_reset();
     ot_fake_nvml_reset();
     ot_emu_reset();

@@ -92,9 +92,15 @@ static void test_pinned(void **state) {
     ot_device_close(device);
 }
 
-static void note_memory(void *context, void *memory, size_t bytes) {
+static int note_memory(void *context, void *memory, size_t bytes) {
     *(void **)context = memory;
     assert_int_equal(bytes, 8192);
+    return 0;
+}
+
+static int refuse_memory(void *context, void *memory, size_t bytes) {
+    (void)context, (void)memory, (void)bytes;
+    return ot_fail(OT_E_BUDGET, "there is no more");
 }
 
 static void test_pinned_memory_is_placed(void **state) {
@@ -107,6 +113,12 @@ static void test_pinned_memory_is_placed(void **state) {
     void *memory = alloc_pinned(device, 5000);
     assert_true(noted == memory);
     ot_device_free_pinned(device, memory, 5000);
+    ot_device_close(device);
+    config.placement.memory = refuse_memory;
+    check_ok(ot_device_open(&config, &device));
+    check_fails(ot_device_alloc_pinned(device, 5000, "the plan", &memory), OT_E_BUDGET,
+                "'the plan': there is no more");
+    assert_null(memory);
     ot_device_close(device);
 }
 

@@ -44,7 +44,7 @@ struct placed {
     int threads[8]; /* by index: how often */
     void *memory;
     size_t bytes;
-    bool touched;
+    bool touched, refuses;
     atomic_int n_threads;
 };
 
@@ -56,13 +56,14 @@ static void place_thread(void *context, int index, int count) {
     atomic_fetch_add(&placed->n_threads, 1);
 }
 
-static void place_memory(void *context, void *memory, size_t bytes) {
+static int place_memory(void *context, void *memory, size_t bytes) {
     struct placed *placed = context;
     unsigned char resident = 1;
     placed->memory = memory;
     placed->bytes = bytes;
     assert_int_equal(mincore(memory, 1, &resident), 0);
     placed->touched = resident & 1;
+    return placed->refuses ? ot_fail(OT_E_BUDGET, "there is no more") : 0;
 }
 
 static void test_placement(void **state) {
@@ -80,6 +81,11 @@ static void test_placement(void **state) {
     check_ok(ot_device_alloc_pinned(device, 5000, "pinned memory", &memory));
     assert_true(placed.memory == memory && placed.bytes == 8192 && !placed.touched);
     ot_device_free_pinned(device, memory, 5000);
+    placed.refuses = true;
+    check_fails(ot_device_alloc(device, 1 << 20, "weights", &memory), OT_E_BUDGET,
+                "'weights': there is no more");
+    check_fails(ot_device_alloc_pinned(device, 5000, "state", &memory), OT_E_BUDGET,
+                "'state': there is no more");
     ot_device_close(device); /* joins the threads */
     static const int each_once[8] = {0, 1, 1, 1};
     assert_int_equal(atomic_load(&placed.n_threads), 3);

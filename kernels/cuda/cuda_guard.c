@@ -1,0 +1,389 @@
+#include "kernels/cuda/cuda_guard.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/cuda_error.h"
+#include "kernels/cuda/gemm_plain.h"
+#include "kernels/cuda/gemm_tune.h"
+#include "kernels/cuda/guard.h"
+#include "src/base/build_id.h"
+#include "src/base/cache_file.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/strings.h"
+
+/* ---- paths: each has a number, and a verdict ---- */
+
+enum verdict { UNKNOWN = '?', TRUSTED = '+', DISTRUSTED = '-' };
+
+static const int head_dims[] = {64, 80, 96, 128, 256}; /* those of ot_attention_is_tiled */
+enum {
+    HEAD_DIMS = sizeof head_dims / sizeof *head_dims,
+    ATTENTION_PATHS = 2 * 3 * HEAD_DIMS, /* forward or backward, dtype */
+    GEMM_PATHS = 3 << 5,                 /* dtype; five switches */
+    PATHS = ATTENTION_PATHS + GEMM_PATHS,
+};
+
+struct ot_cuda_guard {
+    bool is_off;
+    char *cache_path; /* NULL: nowhere */
+    char identity[384];
+    bool said[PATHS];               /* that it is not trusted */
+    char verdicts[PATHS + 1];       /* a text: the file's second line */
+    struct ot_guard_distance *seen; /* pinned; row starts behind it */
+};
+
+static int attention_path(const struct ot_attention *op, bool backward) {
+    int dim = 0;
+    while (dim < HEAD_DIMS && head_dims[dim] != op->head_dim)
+        dim++;
+    return ((int)backward * 3 + (int)op->dtype) * HEAD_DIMS + dim;
+}
+
+static int gemm_path(const struct ot_gemm *op) {
+    return ATTENTION_PATHS + ((int)op->dtype << 5 | (op->c_dtype != op->dtype) << 4 | op->trans_a << 3 |
+                              op->trans_b << 2 | op->accumulate << 1 | (op->bias != NULL));
+}
+
+/* ---- memory for a check ---- */
+
+struct room {
+    char *memory;
+    size_t bytes, used;
+};
+
+static void *take(struct room *room, int64_t elems, enum ot_dtype dtype) {
+    size_t bytes = ((size_t)elems * ot_dtype_bytes(dtype) + 255) / 256 * 256;
+    void *taken = room->memory + room->used;
+    room->used += bytes;
+    return room->used <= room->bytes ? taken : NULL;
+}
+
+/* ---- comparing ---- */
+
+/* A result of the fast path, the plain one's, and how far they may be apart, as a part of the largest element. */
+struct pair {
+    enum ot_dtype dtype;
+    int64_t n;
+    void *fast, *plain;
+    double bound;
+};
+
+#define TRY(expr)                                                                                            \
+    do {                                                                                                     \
+        cudaError_t try_rc_ = (expr);                                                                        \
+        if (try_rc_ != cudaSuccess)                                                                          \
+            return try_rc_;                                                                                  \
+    } while (0)
+
+/* Before the fast path writes it: all ones are not numbers in any dtype, so an element that is left out is seen. */
+static cudaError_t spoil(const struct pair *pair, const struct ot_cuda_stream *on) {
+    return cudaMemsetAsync(pair->fast, 0xff, (size_t)pair->n * ot_dtype_bytes(pair->dtype), on->stream);
+}
+
+static cudaError_t compare(const struct ot_cuda_guard *guard, const struct pair *pair, struct room room,
+                           const struct ot_cuda_stream *on, bool *agree) {
+    struct ot_guard_distance *distance = take(&room, 2, OT_F32);
+    if (!distance)
+        return cudaErrorMemoryAllocation;
+    TRY(cudaMemsetAsync(distance, 0, sizeof *distance, on->stream));
+    TRY(ot_cuda_guard_compare(pair->dtype, pair->fast, pair->plain, pair->n, distance, on));
+    TRY(cudaMemcpyAsync(guard->seen, distance, sizeof *distance, cudaMemcpyDeviceToHost, on->stream));
+    TRY(cudaStreamSynchronize(on->stream));
+    double difference = guard->seen->difference, magnitude = guard->seen->magnitude;
+    *agree = *agree && magnitude > 0 && difference <= pair->bound * magnitude; /* false of a NaN */
+    return cudaSuccess;
+}
+
+static cudaError_t compare_all(const struct ot_cuda_guard *guard, const struct pair *pairs, int n,
+                               struct room room, const struct ot_cuda_stream *on, bool *agree) {
+    *agree = true;
+    for (int i = 0; i < n; i++)
+        TRY(compare(guard, &pairs[i], room, on, agree));
+    return cudaSuccess;
+}
+
+/* ---- attention ----
+ *
+ * Two rows of tokens in one causal sequence, so that masks, row borders and the last, shorter tile all occur; two
+ * query heads share a key head. The tiled kernels round the weights (and, backward, the scores' gradients) to the
+ * dtype before they multiply with them, which the plain ones do not: some units in the last place. A wrong fragment,
+ * mask or tile is off by the size of the numbers themselves. */
+
+enum { TOKENS = 136, ROW_BORDER = 50, HEADS = 2 };
+
+static double attention_bound(enum ot_dtype dtype) {
+    return dtype == OT_BF16 ? 0x1p-5 : 0x1p-8; /* 8 units of roundoff: 2^-8 and 2^-11 */
+}
+
+/* fp32 sums of exact products, and one exp and log: some 2^-20. */
+#define LSE_BOUND 0x1p-12
+
+struct attention_check {
+    struct ot_attention_backward op;
+    struct pair out, lse, gradients[3];
+    struct room room; /* what is left */
+};
+
+static struct pair make_pair(struct room *room, enum ot_dtype dtype, int64_t n, double bound) {
+    struct pair pair = {.dtype = dtype, .n = n, .bound = bound};
+    pair.fast = take(room, n, dtype);
+    pair.plain = take(room, n, dtype);
+    return pair;
+}
+
+static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struct ot_attention *like,
+                                  const struct ot_cuda_stream *on, struct attention_check *c) {
+    int64_t dim = like->head_dim, wide = TOKENS * HEADS * dim, narrow = TOKENS * dim;
+    double bound = attention_bound(like->dtype);
+    struct room *room = &c->room;
+    *room = (struct room){.memory = on->scratch, .bytes = on->scratch_bytes};
+    void *q = take(room, wide, like->dtype), *k = take(room, narrow, like->dtype);
+    void *v = take(room, narrow, like->dtype), *dout = take(room, wide, like->dtype);
+    int32_t *row_start = take(room, TOKENS, OT_F32);
+    float *scratch = take(room, TOKENS * HEADS, OT_F32);
+    c->out = make_pair(room, like->dtype, wide, bound);
+    c->lse = make_pair(room, OT_F32, TOKENS * HEADS, LSE_BOUND);
+    c->gradients[0] = make_pair(room, like->dtype, wide, bound);
+    c->gradients[1] = make_pair(room, like->dtype, narrow, bound);
+    c->gradients[2] = make_pair(room, like->dtype, narrow, bound);
+    if (room->used > room->bytes)
+        return cudaErrorMemoryAllocation;
+    c->op = (struct ot_attention_backward){.forward = {.dtype = like->dtype,
+                                                       .n = TOKENS,
+                                                       .n_keys = TOKENS,
+                                                       .heads = HEADS,
+                                                       .kv_heads = 1,
+                                                       .head_dim = dim,
+                                                       .ldq = HEADS * dim,
+                                                       .ldk = dim,
+                                                       .ldv = dim,
+                                                       .ldo = HEADS * dim,
+                                                       .scale = 1 / sqrtf((float)dim),
+                                                       .row_start = row_start,
+                                                       .q = q,
+                                                       .k = k,
+                                                       .v = v},
+                                           .dout = dout,
+                                           .scratch = scratch};
+    int32_t *starts = (int32_t *)(void *)(guard->seen + 1);
+    for (int i = 0; i < TOKENS; i++)
+        starts[i] = i < ROW_BORDER ? 0 : ROW_BORDER;
+    TRY(cudaMemcpyAsync(row_start, starts, TOKENS * sizeof *starts, cudaMemcpyHostToDevice, on->stream));
+    TRY(ot_cuda_gemm_fill(like->dtype, q, wide, 1, on));
+    TRY(ot_cuda_gemm_fill(like->dtype, k, narrow, 2, on));
+    TRY(ot_cuda_gemm_fill(like->dtype, v, narrow, 3, on));
+    return ot_cuda_gemm_fill(like->dtype, dout, wide, 4, on);
+}
+
+/* Fast or plain: the launchers take the plain kernels where on->plain is set. */
+static cudaError_t run_attention(struct attention_check *c, bool backward, bool plain,
+                                 const struct ot_cuda_stream *device) {
+    struct ot_cuda_stream on = *device;
+    struct ot_attention_backward *op = &c->op;
+    on.plain = plain || backward; /* the backward passes start from one and the same forward pass */
+    op->forward.out = on.plain ? c->out.plain : c->out.fast;
+    op->forward.lse = on.plain ? c->lse.plain : c->lse.fast;
+    TRY(ot_cuda_attention(&op->forward, &on));
+    if (!backward)
+        return cudaSuccess;
+    on.plain = plain;
+    op->dq = plain ? c->gradients[0].plain : c->gradients[0].fast;
+    op->dk = plain ? c->gradients[1].plain : c->gradients[1].fast;
+    op->dv = plain ? c->gradients[2].plain : c->gradients[2].fast;
+    return ot_cuda_attention_backward(op, &on);
+}
+
+static cudaError_t check_attention(const struct ot_cuda_guard *guard, const struct ot_attention *like,
+                                   bool backward, const struct ot_cuda_stream *on, bool *agree) {
+    struct attention_check c;
+    TRY(make_attention(guard, like, on, &c));
+    const struct pair forward[] = {c.out, c.lse}, *pairs = backward ? c.gradients : forward;
+    int n = backward ? 3 : 2;
+    for (int i = 0; i < n; i++)
+        TRY(spoil(&pairs[i], on));
+    TRY(run_attention(&c, backward, false, on));
+    TRY(run_attention(&c, backward, true, on));
+    return compare_all(guard, pairs, n, c.room, on, agree);
+}
+
+/* ---- products ----
+ *
+ * Numbers in [-1, 1), so an element is some sqrt(K / 9) large. Where the result is fp32, the two sums differ by the
+ * order of their additions alone: some 2^-21 of it; an arithmetic with fewer bits (TF32: 2^-11 a factor) is far beyond
+ * the bound. Where it is rounded to two bytes, the last place may differ. */
+
+enum { M = 72, N = 88, K = 136 };
+
+static double gemm_bound(enum ot_dtype c_dtype) {
+    return c_dtype == OT_F32 ? 0x1p-16 : c_dtype == OT_BF16 ? 0x1p-6 : 0x1p-9;
+}
+
+static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm,
+                              const struct ot_gemm *like, const struct ot_cuda_stream *on, bool *agree) {
+    struct room room = {.memory = (char *)on->scratch + OT_CUDA_GEMM_SCRATCH_BYTES,
+                        .bytes = on->scratch_bytes - OT_CUDA_GEMM_SCRATCH_BYTES};
+    void *a = take(&room, M * K, like->dtype), *b = take(&room, K * N, like->dtype);
+    void *bias = take(&room, N, like->dtype);
+    struct pair c = make_pair(&room, like->c_dtype, M * N, gemm_bound(like->c_dtype));
+    if (room.used > room.bytes)
+        return cudaErrorMemoryAllocation;
+    struct ot_gemm op = *like;
+    op.m = M, op.n = N, op.k = K;
+    op.a = a, op.b = b, op.bias = like->bias ? bias : NULL, op.c = c.fast;
+    op.lda = op.trans_a ? M : K, op.ldb = op.trans_b ? K : N, op.ldc = N;
+    TRY(ot_cuda_gemm_fill(op.dtype, a, M * K, 1, on));
+    TRY(ot_cuda_gemm_fill(op.dtype, b, K * N, 2, on));
+    TRY(ot_cuda_gemm_fill(op.dtype, bias, N, 3, on));
+    TRY(op.accumulate ? ot_cuda_gemm_fill(op.c_dtype, c.fast, M * N, 4, on) : spoil(&c, on));
+    TRY(ot_cuda_gemm_fill(op.c_dtype, c.plain, M * N, 4, on));
+    if (ot_cuda_gemm(gemm, &op, on) < 0)
+        return cudaErrorInvalidValue; /* the op itself will say what the library says */
+    op.c = c.plain;
+    TRY(ot_cuda_gemm_plain(&op, on));
+    return compare_all(guard, &c, 1, room, on, agree);
+}
+
+/* ---- verdicts ---- */
+
+/* A run that cannot write goes on, and checks again the next time. */
+static void keep_verdicts(const struct ot_cuda_guard *guard) {
+    struct ot_string_builder text = {0};
+    ot_string_append_format(&text, "%s\n%s\n", guard->identity, guard->verdicts);
+    if (guard->cache_path && !text.failed)
+        (void)ot_cache_write(guard->cache_path, text.text, text.bytes);
+    free(text.text);
+}
+
+/* Once for each run, also where an earlier run found it. */
+static bool is_trusted(struct ot_cuda_guard *guard, int path, const char *name) {
+    if (guard->verdicts[path] == TRUSTED)
+        return true;
+    if (!guard->said[path])
+        ot_log(OT_LOG_WARN,
+               "%s does not agree with the plain kernel on this GPU: the plain kernel takes its place, which "
+               "is slow; "
+               "please report this, with the output of probe",
+               name);
+    guard->said[path] = true;
+    return false;
+}
+
+/* rc: of the check. */
+static bool decide(struct ot_cuda_guard *guard, int path, cudaError_t rc, bool agree, const char *name) {
+    if (rc !=
+        cudaSuccess) { /* a fault stays, and the lane finds it; the rest is as if nothing had been tried */
+        if (!ot_cuda_error_is_fault(rc))
+            (void)cudaGetLastError();
+        return true;
+    }
+    guard->verdicts[path] = agree ? TRUSTED : DISTRUSTED;
+    keep_verdicts(guard);
+    return is_trusted(guard, path, name);
+}
+
+static bool check_attention_path(struct ot_cuda_guard *guard, const struct ot_attention *op, bool backward,
+                                 const struct ot_cuda_stream *on) {
+    if (guard->is_off || !ot_attention_is_tiled(op, on->arch))
+        return true;
+    int path = attention_path(op, backward);
+    if (guard->verdicts[path] == TRUSTED)
+        return true;
+    char name[96];
+    bool agree = false;
+    snprintf(name, sizeof name, "attention %s in %s with heads of %lld", backward ? "backward" : "forward",
+             ot_dtype_name(op->dtype), (long long)op->head_dim);
+    if (guard->verdicts[path] != UNKNOWN)
+        return is_trusted(guard, path, name);
+    cudaError_t rc = check_attention(guard, op, backward, on, &agree);
+    return decide(guard, path, rc, agree, name);
+}
+
+bool ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
+                             const struct ot_cuda_stream *on) {
+    return check_attention_path(guard, op, false, on);
+}
+
+bool ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,
+                                      const struct ot_cuda_stream *on) {
+    return check_attention_path(guard, op, true, on);
+}
+
+bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, const struct ot_gemm *op,
+                        const struct ot_cuda_stream *on) {
+    int path = gemm_path(op);
+    if (guard->is_off || guard->verdicts[path] == TRUSTED)
+        return true;
+    char name[96];
+    bool agree = false;
+    snprintf(name, sizeof name, "the product %s %s%s%s of %s into %s", op->trans_a ? "A^T" : "A",
+             op->trans_b ? "B^T" : "B", op->bias ? " + bias" : "", op->accumulate ? " + C" : "",
+             ot_dtype_name(op->dtype), ot_dtype_name(op->c_dtype));
+    if (guard->verdicts[path] != UNKNOWN)
+        return is_trusted(guard, path, name);
+    cudaError_t rc = check_gemm(guard, gemm, op, on, &agree);
+    return decide(guard, path, rc, agree, name);
+}
+
+/* ---- opening ---- */
+
+/* What an earlier run on this GPU found, if the file is of this identity and whole. */
+static int read_verdicts(struct ot_cuda_guard *guard) {
+    size_t bytes, identity = strlen(guard->identity);
+    char *text;
+    OT_TRY(ot_cache_read(guard->cache_path, sizeof guard->identity + PATHS + 2, &text, &bytes));
+    if (text && bytes == identity + PATHS + 2 && memcmp(text, guard->identity, identity) == 0 &&
+        text[identity] == '\n' && strspn(text + identity + 1, "?+-") == PATHS)
+        memcpy(guard->verdicts, text + identity + 1, PATHS);
+    free(text);
+    return 0;
+}
+
+static int open_cache(struct ot_cuda_guard *guard, const struct ot_cuda_guard_config *config) {
+    char build[OT_BUILD_ID_BYTES];
+    ot_build_id(build);
+    if (!config->cache_folder || !build[0])
+        return 0;
+    snprintf(guard->identity, sizeof guard->identity, "guard 1, %s, driver %d, %s, build %s", config->gpu,
+             config->driver_version, config->library, build);
+    ot_string_keep_line(guard->identity);
+    OT_TRY(ot_string_format(&guard->cache_path, "%s/guard-%s", config->cache_folder, build));
+    return read_verdicts(guard);
+}
+
+int ot_cuda_guard_open(const struct ot_cuda_guard_config *config, struct ot_cuda_guard **out) {
+    const char *wish = getenv("OFFLOAD_TRAIN_KERNEL_CHECKS");
+    struct ot_cuda_guard *guard = calloc(1, sizeof *guard);
+    void *seen = NULL;
+    int rc;
+    *out = NULL;
+    if (!guard)
+        return ot_fail(OT_E_BUDGET, "no host memory to check kernels with");
+    guard->is_off = wish && strcmp(wish, "off") == 0;
+    memset(guard->verdicts, UNKNOWN, PATHS);
+    OT_TRY_GOTO(ot_cuda_check(cudaHostAlloc(&seen, sizeof *guard->seen + TOKENS * sizeof(int32_t),
+                                            cudaHostAllocPortable),
+                              "pin host memory"),
+                rc, out);
+    guard->seen = seen;
+    OT_TRY_GOTO(open_cache(guard, config), rc, out);
+    *out = guard;
+    return 0;
+out:
+    ot_cuda_guard_close(guard);
+    return rc;
+}
+
+void ot_cuda_guard_close(struct ot_cuda_guard *guard) {
+    if (!guard)
+        return;
+    if (guard->seen)
+        cudaFreeHost(guard->seen);
+    free(guard->cache_path);
+    free(guard);
+}

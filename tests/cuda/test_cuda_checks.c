@@ -1,0 +1,147 @@
+/* Every fast path is trusted on this device: the check of its first use (kernels/cuda/cuda_guard.h) finds nothing.
+ * On a real GPU this is the first thing to know of a new one. */
+#include "tests/support/check.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/cache_file.h"
+#include "tests/cuda/cuda_fixture.h"
+
+enum { N = 16, MOST_DIM = 256, ELEMS = N * MOST_DIM, ARRAYS = 8 };
+
+struct work {
+    struct ot_device *device;
+    struct ot_lane *lane;
+    char *memory; /* ARRAYS arrays of ELEMS elements of 4 bytes, and row starts; all zeros */
+};
+
+static char *part(const struct work *w, int number) {
+    return w->memory + (size_t)number * ELEMS * 4;
+}
+
+static void open_work(struct work *w) {
+    struct ot_device_config config = {.kind = "cuda", .threads = 1};
+    size_t bytes = (size_t)(ARRAYS + 1) * ELEMS * 4;
+    check_ok(ot_device_open(&config, &w->device));
+    check_ok(ot_lane_open(w->device, "compute", &w->lane));
+    check_ok(ot_device_alloc(w->device, bytes, "memory", (void **)&w->memory));
+    ot_lane_fill(w->lane, w->memory, 0, bytes);
+}
+
+static void close_work(struct work *w) {
+    ot_device_free(w->device, w->memory);
+    ot_lane_close(w->lane);
+    ot_device_close(w->device);
+}
+
+static void run_attention(const struct work *w, enum ot_dtype dtype, int dim) {
+    struct ot_attention_backward op = {.forward = {.dtype = dtype,
+                                                   .n = N,
+                                                   .n_keys = N,
+                                                   .heads = 1,
+                                                   .kv_heads = 1,
+                                                   .head_dim = dim,
+                                                   .ldq = dim,
+                                                   .ldk = dim,
+                                                   .ldv = dim,
+                                                   .ldo = dim,
+                                                   .scale = 0.1f,
+                                                   .row_start = (int32_t *)(void *)part(w, 8),
+                                                   .q = part(w, 0),
+                                                   .k = part(w, 1),
+                                                   .v = part(w, 2),
+                                                   .out = part(w, 3),
+                                                   .lse = (float *)(void *)(part(w, 8) + 1024)},
+                                       .dout = part(w, 4),
+                                       .dq = part(w, 5),
+                                       .dk = part(w, 6),
+                                       .dv = part(w, 7),
+                                       .scratch = (float *)(void *)(part(w, 8) + 2048)};
+    ot_device_ops(w->device)->attention(w->lane, &op.forward);
+    ot_device_ops(w->device)->attention_backward(w->lane, &op);
+}
+
+static void run_products(const struct work *w, enum ot_dtype dtype) {
+    for (int bits = 0; bits < 32; bits++) {
+        struct ot_gemm op = {.dtype = dtype,
+                             .c_dtype = bits & 16 ? OT_F32 : dtype,
+                             .trans_a = bits & 1,
+                             .trans_b = bits & 2,
+                             .m = N,
+                             .n = N,
+                             .k = N,
+                             .a = part(w, 0),
+                             .b = part(w, 1),
+                             .bias = bits & 4 ? part(w, 2) : NULL,
+                             .c = part(w, 3),
+                             .lda = N,
+                             .ldb = N,
+                             .ldc = N};
+        op.accumulate = bits & 8 && op.c_dtype == OT_F32;
+        ot_device_ops(w->device)->gemm(w->lane, &op);
+    }
+}
+
+/* The verdicts are the second line of the one file of that name. */
+static void read_verdicts(const char *folder, char *verdicts, size_t bytes) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/offload-train", folder);
+    DIR *dir = opendir(path);
+    assert_non_null(dir);
+    verdicts[0] = '\0';
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char *text;
+        size_t n;
+        if (strncmp(entry->d_name, "guard-", 6) != 0)
+            continue;
+        snprintf(path, sizeof path, "%s/offload-train/%s", folder, entry->d_name);
+        check_ok(ot_cache_read(path, 4096, &text, &n));
+        assert_non_null(text);
+        snprintf(verdicts, bytes, "%s", strchr(text, '\n') + 1);
+        free(text);
+    }
+    closedir(dir);
+}
+
+static int count(const char *text, char which) {
+    int n = 0;
+    for (; *text; text++)
+        n += *text == which;
+    return n;
+}
+
+static void test_every_path_is_trusted(void **state) {
+    (void)state;
+    static const int dims[] = {64, 80, 96, 128, 256};
+    static const enum ot_dtype dtypes[] = {OT_F32, OT_BF16, OT_F16};
+    char *folder = make_folder(), verdicts[512];
+    struct work w;
+    setenv("XDG_CACHE_HOME", folder, 1);
+    unsetenv("OFFLOAD_TRAIN_KERNEL_CHECKS");
+    open_work(&w);
+    int paths = 0;
+    for (int t = 0; t < 3; t++) {
+        if (!ot_device_has_dtype(w.device, dtypes[t]))
+            continue;
+        for (size_t d = 0; d < sizeof dims / sizeof *dims && dtypes[t] != OT_F32; d++, paths += 2)
+            run_attention(&w, dtypes[t], dims[d]);
+        run_products(&w, dtypes[t]);
+        paths += dtypes[t] == OT_F32 ? 16 : 24; /* two-byte results do not accumulate */
+    }
+    check_ok(ot_lane_sync(w.lane));
+    close_work(&w);
+    read_verdicts(folder, verdicts, sizeof verdicts);
+    if (count(verdicts, '-') > 0)
+        fail_msg("not trusted: %s", verdicts);
+    assert_int_equal(count(verdicts, '+'), paths);
+    remove_folder(folder);
+}
+
+int main(void) {
+    cuda_skip_without_device();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_path_is_trusted)};
+    return cmocka_run_group_tests_name("checks", tests, NULL, NULL);
+}

@@ -1,0 +1,290 @@
+/* Fast paths that check themselves: right ones are trusted, wrong ones give way to the plain kernels, and both
+ * verdicts are kept for the next run. On the emulated device alone, whose kernels can be broken. */
+#include "tests/support/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/cuda_state.h"
+#include "kernels/emu/emu_faults.h"
+#include "kernels/emu/fake_cublaslt.h"
+#include "kernels/ops.h"
+
+enum { N = 40, DIM = 64 };
+
+struct work {
+    struct ot_device *device;
+    struct ot_lane *lane;
+    uint16_t *memory,
+        *host; /* of N * DIM elements each: q, k, v, out, dout, dq, dk, dv; the host has the last four */
+    float *lse, *scratch;
+    int32_t *row_start;
+};
+
+static uint16_t *part(const struct work *w, int number) {
+    return w->memory + number * N * DIM;
+}
+
+static int64_t launches(void) {
+    return ot_emu_usage().launches;
+}
+
+static void open_work(struct work *w) {
+    struct ot_device_config config = {.kind = "cuda", .threads = 1};
+    check_ok(ot_device_open(&config, &w->device));
+    check_ok(ot_lane_open(w->device, "compute", &w->lane));
+    check_ok(ot_device_alloc(w->device, 8 * N * DIM * 2 + 3 * N * 4, "memory", (void **)&w->memory));
+    check_ok(ot_device_alloc_pinned(w->device, 8 * N * DIM * 2, "host", (void **)&w->host));
+    w->lse = (float *)(void *)part(w, 8);
+    w->scratch = w->lse + N;
+    w->row_start = (int32_t *)(w->scratch + N);
+    for (int i = 0; i < 8 * N * DIM; i++)
+        w->host[i] = ot_bf16_from_f32((float)(i * 7919 % 1009) / 504.5f - 1);
+    ot_lane_copy(w->lane, OT_COPY_H2D, w->memory, w->host, 8 * N * DIM * 2);
+    ot_lane_fill(w->lane, w->row_start, 0, N * 4);
+    check_ok(ot_lane_sync(w->lane));
+}
+
+static void close_work(struct work *w) {
+    ot_device_free(w->device, w->memory);
+    ot_device_free_pinned(w->device, w->host, 8 * N * DIM * 2);
+    ot_lane_close(w->lane);
+    ot_device_close(w->device);
+}
+
+static struct ot_attention_backward attention(const struct work *w) {
+    return (struct ot_attention_backward){.forward = {.dtype = OT_BF16,
+                                                      .n = N,
+                                                      .n_keys = N,
+                                                      .heads = 1,
+                                                      .kv_heads = 1,
+                                                      .head_dim = DIM,
+                                                      .ldq = DIM,
+                                                      .ldk = DIM,
+                                                      .ldv = DIM,
+                                                      .ldo = DIM,
+                                                      .scale = 0.125f,
+                                                      .row_start = w->row_start,
+                                                      .q = part(w, 0),
+                                                      .k = part(w, 1),
+                                                      .v = part(w, 2),
+                                                      .out = part(w, 3),
+                                                      .lse = w->lse},
+                                          .dout = part(w, 4),
+                                          .dq = part(w, 5),
+                                          .dk = part(w, 6),
+                                          .dv = part(w, 7),
+                                          .scratch = w->scratch};
+}
+
+/* Forward and backward; leaves all results in host memory. */
+static void run_attention(const struct work *w) {
+    struct ot_attention_backward op = attention(w);
+    ot_device_ops(w->device)->attention(w->lane, &op.forward);
+    ot_device_ops(w->device)->attention_backward(w->lane, &op);
+    ot_lane_copy(w->lane, OT_COPY_D2H, w->host, w->memory, 8 * N * DIM * 2);
+    check_ok(ot_lane_sync(w->lane));
+}
+
+static int setup(void **state) {
+    char *folder = make_folder();
+    ot_emu_reset();
+    ot_fake_cublaslt_reset();
+    setenv("XDG_CACHE_HOME", folder, 1);
+    unsetenv("OFFLOAD_TRAIN_KERNEL_CHECKS");
+    *state = folder;
+    return 0;
+}
+
+static int teardown(void **state) {
+    remove_folder(*state);
+    struct ot_emu_usage usage = ot_emu_usage();
+    return usage.streams + usage.events + usage.allocations + usage.registered;
+}
+
+/* Launches of the work in this process and in the next one, which starts with the verdicts of this one. */
+static void check_kept(int64_t *first, int64_t *second) {
+    struct work w;
+    for (int i = 0; i < 2; i++) {
+        open_work(&w);
+        int64_t before = launches();
+        run_attention(&w);
+        *(i == 0 ? first : second) = launches() - before;
+        close_work(&w);
+    }
+}
+
+static void test_right_kernels_are_trusted(void **state) {
+    (void)state;
+    struct work w;
+    uint16_t trusted[8 * N * DIM];
+    int64_t first, second;
+    check_kept(&first, &second);
+    assert_true(first > second && second == 4); /* forward; backward: dots, queries, keys */
+    open_work(&w);
+    run_attention(&w);
+    memcpy(trusted, w.host, sizeof trusted);
+    close_work(&w);
+    setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off", 1);
+    open_work(&w);
+    run_attention(&w);
+    assert_memory_equal(w.host, trusted, sizeof trusted);
+    close_work(&w);
+}
+
+/* Of the right results, which the plain kernels compute as well, each element is near enough. */
+static void check_near(const uint16_t *got, const uint16_t *want, int n) {
+    for (int i = 0; i < n; i++) {
+        float g = ot_bf16_to_f32(got[i]), v = ot_bf16_to_f32(want[i]);
+        if (!(g - v <= 0.05f && v - g <= 0.05f)) /* 8 units of roundoff of numbers below 1.6 */
+            fail_msg("element %d is %g, wanted %g", i, (double)g, (double)v);
+    }
+}
+
+static void check_broken(const char *kernel, const uint16_t *want) {
+    struct work w;
+    ot_emu_break_kernels(kernel);
+    for (int run = 0; run < 2; run++) { /* the second one starts with the verdict */
+        open_work(&w);
+        run_attention(&w);
+        check_near(w.host + 3 * N * DIM, want + 3 * N * DIM, N * DIM);
+        check_near(w.host + 5 * N * DIM, want + 5 * N * DIM, 3 * N * DIM);
+        close_work(&w);
+    }
+}
+
+static void test_wrong_kernels_give_way(void **state) {
+    static const char *const kernels[] = {"attention_forward", "attention_backward_queries",
+                                          "attention_backward_keys"};
+    struct work w;
+    uint16_t want[8 * N * DIM];
+    setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off", 1);
+    open_work(&w);
+    run_attention(&w);
+    memcpy(want, w.host, sizeof want);
+    close_work(&w);
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        teardown(state);
+        setup(state);
+        check_broken(kernels[i], want);
+    }
+}
+
+/* ---- products ---- */
+
+static void run_product(const struct work *w, const struct ot_gemm *op) {
+    ot_device_ops(w->device)->gemm(w->lane, op);
+    ot_lane_copy(w->lane, OT_COPY_D2H, w->host, w->memory, 8 * N * DIM * 2);
+    check_ok(ot_lane_sync(w->lane));
+}
+
+/* bf16 [N,N] = [N,DIM] [N,DIM]^T + bias */
+static struct ot_gemm product(const struct work *w, bool with_bias) {
+    return (struct ot_gemm){.dtype = OT_BF16,
+                            .c_dtype = OT_BF16,
+                            .trans_b = true,
+                            .m = N,
+                            .n = N,
+                            .k = DIM,
+                            .a = part(w, 0),
+                            .b = part(w, 1),
+                            .bias = with_bias ? part(w, 2) : NULL,
+                            .c = part(w, 3),
+                            .lda = DIM,
+                            .ldb = DIM,
+                            .ldc = N};
+}
+
+static void test_right_products_are_trusted(void **state) {
+    (void)state;
+    for (int run = 0; run < 2; run++) {
+        struct work w;
+        open_work(&w);
+        struct ot_gemm op = product(&w, true);
+        run_product(&w, &op);
+        int checked = ot_fake_cublaslt.matmuls;
+        assert_int_equal(checked, run == 0 ? 2 : 1); /* the check's and its own; with the verdict, its own */
+        op.m = N / 2;
+        run_product(&w, &op); /* another shape of the same kind */
+        assert_int_equal(ot_fake_cublaslt.matmuls, checked + 1);
+        close_work(&w);
+        ot_fake_cublaslt_reset();
+    }
+}
+
+/* A library whose bias is wrong is not asked for products with a bias again; others stay its own. */
+static void test_a_wrong_epilogue_gives_way(void **state) {
+    (void)state;
+    struct work w;
+    uint16_t want[N * N];
+    open_work(&w);
+    struct ot_gemm op = product(&w, true), plain = product(&w, false);
+    run_product(&w, &op);
+    memcpy(want, w.host + 3 * N * DIM, sizeof want);
+    close_work(&w);
+    teardown(state);
+    setup(state);
+    ot_fake_cublaslt.loses_bias = true;
+    for (int run = 0; run < 2; run++) {
+        open_work(&w);
+        op = product(&w, true);
+        plain = product(&w, false);
+        int before = ot_fake_cublaslt.matmuls;
+        run_product(&w, &op);
+        assert_memory_equal(w.host + 3 * N * DIM, want,
+                            sizeof want); /* exact products, added in the same order */
+        assert_int_equal(ot_fake_cublaslt.matmuls - before, run == 0 ? 1 : 0);
+        run_product(&w, &plain);
+        assert_true(ot_fake_cublaslt.matmuls > before + (run == 0));
+        close_work(&w);
+    }
+}
+
+/* ---- the file, and checks that cannot be made ---- */
+
+static void test_damaged_file(void **state) {
+    char path[512], command[600];
+    int64_t first, second;
+    check_kept(&first, &second);
+    snprintf(command, sizeof command, "ls %s/offload-train/guard-* >%s/name", (char *)*state, (char *)*state);
+    assert_int_equal(system(command), 0);
+    snprintf(path, sizeof path, "%s/name", (char *)*state);
+    FILE *names = fopen(path, "r");
+    assert_non_null(names);
+    assert_int_equal(fscanf(names, "%511s", path), 1);
+    fclose(names);
+    static const char *const damages[] = {"truncate -s -1 %s", "sed -i 's/driver/drivel/' %s",
+                                          "sed -i '2s/[+]/x/' %s", "rm %s"};
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        snprintf(command, sizeof command, damages[i], path);
+        assert_int_equal(system(command), 0);
+        int64_t again, then;
+        check_kept(&again, &then);
+        assert_true(again == first && then == second);
+    }
+}
+
+static void test_a_check_that_fails_decides_nothing(void **state) {
+    (void)state;
+    int64_t first, second;
+    struct work w;
+    open_work(&w);
+    ot_emu_fail_call("cudaMemcpyAsync", 1, cudaErrorInvalidValue); /* the row starts of the first check */
+    run_attention(&w);
+    close_work(&w);
+    check_kept(&first, &second);
+    assert_true(first > second); /* the forward path was unknown still */
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_right_kernels_are_trusted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_wrong_kernels_give_way, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_right_products_are_trusted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_wrong_epilogue_gives_way, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_damaged_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_check_that_fails_decides_nothing, setup, teardown),
+    };
+    return cmocka_run_group_tests_name("guard", tests, NULL, NULL);
+}
