@@ -62,6 +62,7 @@ struct ot_device_config {
     const char *kind;     /* "cpu", or "cuda" where the build has it */
     int index;            /* cuda: which of the visible GPUs */
     size_t memory_bytes;  /* budget of device memory; 0: what the machine has, or what is free on the GPU */
+    const char *blas;     /* cuda: path of a libcublasLt; NULL: one is looked for */
     size_t scratch_bytes; /* cuda: what the ops work in, of the budget; 0: 64 MiB */
     int threads;          /* cpu device: threads that compute one op, >= 1 */
     struct ot_placement placement;

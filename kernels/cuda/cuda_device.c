@@ -242,10 +242,11 @@ static void close_device(struct ot_device *base) {
 }
 
 /* Products, and the checks of fast kernels. */
-static int open_gemm(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
+static int open_gemm(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu, const char *blas) {
     char *folder = NULL;
     OT_TRY(ot_cache_folder(&folder));
-    struct ot_cuda_gemm_config config = {.gpu = gpu->name,
+    struct ot_cuda_gemm_config config = {.library = blas,
+                                         .gpu = gpu->name,
                                          .sm_count = gpu->sm_count,
                                          .arch = gpu->arch,
                                          .driver_version = gpu->driver,
@@ -262,7 +263,8 @@ static int open_gemm(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu)
     return rc;
 }
 
-static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu, size_t scratch) {
+static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu, size_t scratch,
+                      const char *blas) {
     void *begun = NULL;
     OT_TRY(
         ot_cuda_check(cudaHostAlloc(&begun, sizeof *self->begun, cudaHostAllocMapped | cudaHostAllocPortable),
@@ -272,7 +274,7 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
     OT_TRY(alloc_device(&self->base, scratch, "the kernels' workspace", &self->on.scratch));
     self->on.scratch_bytes = self->usage.scratch_bytes = scratch;
     OT_TRY(ot_cuda_clock_open(&self->clock));
-    return open_gemm(self, gpu);
+    return open_gemm(self, gpu, blas);
 }
 
 static int open_device(const struct ot_device_config *config, struct ot_device **out) {
@@ -292,7 +294,7 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
         (struct ot_cuda_stream){.sm_count = gpu.sm_count, .shared_bytes = gpu.shared_bytes, .arch = gpu.arch};
     self->usage.budget_bytes = budget;
     pthread_mutex_init(&self->mutex, NULL);
-    int rc = open_parts(self, &gpu, scratch);
+    int rc = open_parts(self, &gpu, scratch, config->blas);
     if (rc < 0) {
         close_device(&self->base);
         return rc;

@@ -27,6 +27,18 @@ static const struct ot_option table[] = {
          "gradients "
          "allow.",
      .elsewhere = "precision mixed-precision torch-dtype bf16 fp32 fp16"},
+    {.name = "cublaslt",
+     .type = OT_OPTION_TEXT,
+     .argument = "FILE",
+     .chosen = "$OFFLOAD_TRAIN_CUBLASLT, else the loader's, a CUDA toolkit's or a Python package's",
+     .commands = MODELS | PROBE | BENCH,
+     .on_resume = OT_RESUME_FREE,
+     .section = OT_SECTION_MEMORY,
+     .field = FIELD(cublaslt),
+     .help =
+         "The libcublasLt.so of CUDA 12 or 13 that computes matrix products on a GPU. Its version is part of "
+         "what fixes the bits of a result.",
+     .elsewhere = "cublas blas cuda-home"},
     {.name = "gpu-mem",
      .type = OT_OPTION_BYTES,
      .argument = "BYTES",
@@ -37,7 +49,9 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(gpu_mem),
-     .help = "Device memory the program may use, such as 24G. What does not fit is streamed.",
+     .help = "Device memory the program may use, such as 24G. What does not fit is streamed. More than is "
+             "free is "
+             "tried, with a warning; more than the GPU has means all of it.",
      .elsewhere = "gpu-memory device-mem max-gpu-memory vram"},
     {.name = "host-mem",
      .type = OT_OPTION_BYTES,
@@ -49,7 +63,9 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(host_mem),
-     .help = "Pinned host memory the program may use. Container limits are respected.",
+     .help = "Pinned host memory the program may use. The default respects container limits; more than is "
+             "free is "
+             "tried, with a warning.",
      .elsewhere = "cpu-mem host-memory cpu-memory ram"},
     {.name = "nvme",
      .type = OT_OPTION_NVME,

@@ -186,6 +186,7 @@ struct ot_options {
     struct ot_warmup warmup;
 
     struct ot_device_choice device;
+    const char *cublaslt; /* NULL: one is looked for */
     int dtype, recompute, order; /* order: enum ot_order */
     int64_t gpu_mem, host_mem, slots, threads, optimizer_threads;
     struct ot_nvme_dirs nvme;

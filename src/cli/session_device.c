@@ -92,6 +92,7 @@ static int open_cuda(struct ot_session *s) {
     OT_TRY(open_topology(s, ot_device_bus_id("cuda", o->device.index, bus_id) ? bus_id : NULL));
     struct ot_device_config config = {.kind = "cuda",
                                       .index = o->device.index,
+                                      .blas = o->cublaslt,
                                       .memory_bytes = (size_t)o->gpu_mem,
                                       .threads = (int)o->threads,
                                       .placement = placement_of(s)};

@@ -290,6 +290,20 @@ static void test_memory_is_gone(void **state) {
     ot_device_close(device);
 }
 
+static void test_library_that_was_given(void **state) {
+    (void)state;
+    struct ot_device_config config = {.kind = "cuda", .threads = 1, .blas = "/nowhere/libcublasLt.so.13"};
+    struct ot_device *device;
+    check_fails(ot_device_open(&config, &device), OT_E_DEVICE,
+                "the libcublasLt that was asked for cannot be opened");
+    ot_fake_cublaslt.libraries[1] = ot_fake_cublaslt.libraries[0];
+    ot_fake_cublaslt.libraries[1].path = config.blas;
+    ot_fake_cublaslt.libraries[1].patch = 7;
+    check_ok(ot_device_open(&config, &device));
+    assert_non_null(strstr(ot_device_name(device), "cuBLASLt 13.1.7"));
+    ot_device_close(device);
+}
+
 /* Each call of opening a device fails once: a sentence, and nothing stays behind. */
 static void test_every_call_of_opening(void **state) {
     (void)state;
@@ -517,6 +531,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_health, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_a_display_keeps_its_memory, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_memory_is_gone, reset, check_all_is_back),
+        cmocka_unit_test_setup_teardown(test_library_that_was_given, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_every_call_of_opening, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_every_call_of_a_lane, reset, check_all_is_back),
         cmocka_unit_test_setup_teardown(test_illegal_access_names_its_task, reset, check_all_is_back),
