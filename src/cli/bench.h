@@ -30,6 +30,13 @@ struct ot_bench_mix { /* of tiers */
 const struct ot_bench_mix *ot_bench_mix_at(int index);
 bool ot_bench_mix_needs_nvme(int index);
 
+enum { OT_BENCH_MIXES = 6 };
+struct ot_bench_mix_list {
+    int n, indices[OT_BENCH_MIXES];
+};
+/* "planned,state host", each name once. Errors: OT_E_USAGE, which lists the names. */
+int ot_bench_mix_list_read(const char *text, struct ot_bench_mix_list *out);
+
 struct ot_bench_point {
     int mix;           /* of ot_bench_mix_at */
     int64_t gpu_bytes; /* budget of device memory */
@@ -81,6 +88,7 @@ struct ot_bench_result {
 struct ot_bench {
     const char *model; /* as the user calls it */
     int64_t params;
+    double flops_per_token; /* 6 a parameter, and attention over sequences of full length */
     const char *device, *dtype;
     int cores;
     int64_t ram_bytes;

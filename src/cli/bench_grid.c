@@ -1,6 +1,7 @@
 #include "src/cli/bench_grid.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "src/base/error.h"
 
@@ -14,6 +15,7 @@ static const struct ot_bench_mix mixes[] = {
     {"planned", {AUTO, AUTO, AUTO}},
 };
 enum { N_MIXES = sizeof mixes / sizeof *mixes, ALL_GPU = 0, WEIGHTS_STATE_HOST = 2, PLANNED = N_MIXES - 1 };
+_Static_assert((int)N_MIXES == (int)OT_BENCH_MIXES, "bench.h has the number of mixes");
 
 const struct ot_bench_mix *ot_bench_mix_at(int index) {
     return index >= 0 && index < N_MIXES ? &mixes[index] : NULL;
@@ -21,6 +23,32 @@ const struct ot_bench_mix *ot_bench_mix_at(int index) {
 
 bool ot_bench_mix_needs_nvme(int index) {
     return mixes[index].home.state == OT_HOME_NVME;
+}
+
+static int find_mix(const char *name, size_t length) {
+    int i = 0;
+    while (i < N_MIXES && (strncmp(name, mixes[i].name, length) != 0 || mixes[i].name[length] != '\0'))
+        i++;
+    return i;
+}
+
+int ot_bench_mix_list_read(const char *text, struct ot_bench_mix_list *out) {
+    *out = (struct ot_bench_mix_list){0};
+    for (const char *name = text; name; name = strchr(name, ',') ? strchr(name, ',') + 1 : NULL) {
+        size_t length = strcspn(name, ",");
+        int index = find_mix(name, length);
+        if (index == N_MIXES)
+            return ot_fail(
+                OT_E_USAGE,
+                "--mix: '%.*s' is no mix; give all gpu, state host, weights+state host, state nvme, "
+                "weights+state nvme or planned",
+                (int)length, name);
+        for (int i = 0; i < out->n; i++)
+            if (out->indices[i] == index)
+                return ot_fail(OT_E_USAGE, "--mix names '%s' twice", mixes[index].name);
+        out->indices[out->n++] = index;
+    }
+    return 0;
 }
 
 const char *ot_bench_status_name(enum ot_bench_status status) {
@@ -142,13 +170,23 @@ static void add_planned(struct maker *m, int64_t step_tokens) {
         add_micros(m, PLANNED, least + (all - least) * i / PARTS, step_tokens);
 }
 
+/* The given mixes, or all, at one budget. */
+static void add_mixes(struct maker *m, int64_t gpu_bytes, int64_t step_tokens) {
+    const struct ot_bench_mix_list *list = &m->grid->mixes;
+    for (int i = 0; i < (list->n ? list->n : N_MIXES); i++)
+        add_micros(m, list->n ? list->indices[i] : i, gpu_bytes, step_tokens);
+}
+
 static void add_step(struct maker *m, int64_t step_tokens) {
     const struct ot_bench_grid *grid = m->grid;
     for (int b = 0; b < grid->gpu_bytes.n; b++)
-        for (int mix = 0; mix < N_MIXES; mix++)
-            add_micros(m, mix, grid->gpu_bytes.values[b], step_tokens);
+        add_mixes(m, grid->gpu_bytes.values[b], step_tokens);
     if (grid->gpu_bytes.n)
         return;
+    if (grid->mixes.n) {
+        add_mixes(m, (int64_t)grid->plan.budget_bytes[OT_TIER_GPU], step_tokens);
+        return;
+    }
     for (int mix = 0; mix < PLANNED; mix++)
         add_micros(m, mix, (int64_t)grid->plan.budget_bytes[OT_TIER_GPU], step_tokens);
     add_planned(m, step_tokens);
@@ -164,7 +202,7 @@ int ot_bench_grid_make(const struct ot_bench_grid *grid, struct ot_bench_point p
         largest = whole > largest ? whole : largest;
         add_step(&m, whole);
     }
-    if (!grid->gpu_bytes.n && !grid->micro_sequences.n && largest > sequence) {
+    if (!grid->gpu_bytes.n && !grid->mixes.n && !grid->micro_sequences.n && largest > sequence) {
         int64_t most = (int64_t)grid->plan.budget_bytes[OT_TIER_GPU];
         add(&m, ALL_GPU, most, largest, 1);
         add(&m, WEIGHTS_STATE_HOST, most, largest, 1);

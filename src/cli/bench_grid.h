@@ -3,8 +3,8 @@
  * Where device budgets were given, every mix of tiers runs at every budget. Where none were, the forced mixes
  * run with all the memory there is, and the plan's own choice at budgets from the least that a step can be
  * planned within up to the least at which everything is resident: the trade of memory for time. Then, for the
- * largest step, single sequences as micro-batches. The budgets come from ot_plan_make alone, so the grid is a
- * function of its request.
+ * largest step, single sequences as micro-batches. Mixes that were named run alone, in the order given. The
+ * budgets come from ot_plan_make alone, so the grid is a function of its request.
  */
 #ifndef OT_CLI_BENCH_GRID_H
 #define OT_CLI_BENCH_GRID_H
@@ -18,6 +18,8 @@ struct ot_bench_grid {
     struct ot_count_list step_tokens; /* not empty, none less than a sequence */
     struct ot_count_list gpu_bytes;   /* empty: chosen */
     struct ot_count_list micro_sequences;
+    struct ot_bench_mix_list
+        mixes; /* empty: all. In this order; with no gpu_bytes, at the whole budget alone */
     bool nvme; /* there are directories for it */
 };
 

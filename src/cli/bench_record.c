@@ -189,6 +189,7 @@ void ot_bench_put_json(const struct ot_bench *bench, const struct ot_options *op
     ot_json_put_text(w, "began", ot_bench_date(bench, date));
     ot_json_put_text(w, "model", bench->model);
     ot_json_put_int(w, "params", bench->params);
+    ot_json_put_real(w, "flops_per_token", bench->flops_per_token);
     ot_json_put_text(w, "device", bench->device);
     ot_json_put_text(w, "dtype", bench->dtype);
     ot_json_put_int(w, "cores", bench->cores);

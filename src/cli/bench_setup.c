@@ -16,6 +16,7 @@ struct setup {
     struct ot_bench_setup *out;
     struct ot_session session;
     struct ot_rates rates;
+    struct ot_bench_mix_list mixes;
 };
 
 /* ---- steps ---- */
@@ -113,11 +114,22 @@ static int make_grid(struct setup *s) {
         .step_tokens = o->step_tokens_list,
         .gpu_bytes = o->gpu_mem_list,
         .micro_sequences = o->micro_batch_list,
+        .mixes = s->mixes,
         .nvme = o->nvme.n > 0,
     };
     OT_TRY(ot_bench_grid_make(&grid, points, &s->bench->n));
     for (int i = 0; i < s->bench->n; i++)
         s->bench->results[i] = (struct ot_bench_result){.point = points[i]};
+    return 0;
+}
+
+static int choose_mixes(struct setup *s) {
+    const struct ot_options *o = s->options;
+    OT_TRY(ot_bench_mix_list_read(o->mix, &s->mixes));
+    for (int i = 0; i < s->mixes.n; i++)
+        if (ot_bench_mix_needs_nvme(s->mixes.indices[i]) && o->nvme.n == 0)
+            return ot_fail(OT_E_USAGE, "--mix '%s' needs --nvme DIR",
+                           ot_bench_mix_at(s->mixes.indices[i])->name);
     return 0;
 }
 
@@ -138,6 +150,7 @@ int ot_bench_setup_make(struct ot_options *options, struct ot_bench *bench, stru
     int rc;
     *out = (struct ot_bench_setup){0};
     options->gpu_mem = largest(&options->gpu_mem_list);
+    OT_TRY_GOTO(choose_mixes(&s), rc, out);
     OT_TRY_GOTO(ot_session_open_model(options, &s.session), rc, out);
     if (!options->optimizer_threads)
         ot_options_choose_count(options, "optimizer-threads", options->threads);
@@ -148,6 +161,7 @@ int ot_bench_setup_make(struct ot_options *options, struct ot_bench *bench, stru
     choose_steps(&s);
     OT_TRY_GOTO(ot_model_open(&s.session.config, s.session.dtype, options->seq_len, &s.session.model), rc,
                 out);
+    bench->flops_per_token = ot_model_flops_per_token(&s.session.config, (double)options->seq_len);
     OT_TRY_GOTO(make_grid(&s), rc, out);
     rc = calibrate(&s);
 out:

@@ -30,6 +30,17 @@ static const struct ot_option table[] = {
      .section = OT_SECTION_STEP,
      .field = FIELD(micro_batch_list),
      .help = "Sequences computed at once."},
+    {.name = "mix",
+     .type = OT_OPTION_TEXT,
+     .argument = "NAME,..",
+     .chosen = "all",
+     .commands = BENCH,
+     .section = OT_SECTION_MEMORY,
+     .field = FIELD(mix),
+     .help =
+         "Mixes of tiers to measure, in this order: 'all gpu', 'state host', 'weights+state host', 'state "
+         "nvme', 'weights+state nvme', 'planned'. Without --gpu-mem each runs with all the device memory "
+         "there is."},
     {.name = "minutes",
      .type = OT_OPTION_REAL,
      .argument = "MINUTES",

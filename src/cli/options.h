@@ -202,6 +202,7 @@ struct ot_options {
 
     /* of bench */
     struct ot_count_list step_tokens_list, micro_batch_list, gpu_mem_list;
+    const char *mix; /* names, with commas between; NULL: all */
     double minutes, time_per_point;
 
     const char *prompt;

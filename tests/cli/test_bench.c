@@ -116,6 +116,31 @@ static void what_is_given_is_the_grid(void **state) {
     ot_model_close(model);
 }
 
+static void named_mixes_run_alone_and_in_their_order(void **state) {
+    (void)state;
+    struct ot_model *model = open_model("tiny-sql");
+    struct ot_bench_grid grid = grid_of(model, (size_t)1 << 30);
+    struct ot_bench_point points[OT_BENCH_MAX_POINTS];
+    int n;
+    check_ok(ot_bench_mix_list_read("planned,state host", &grid.mixes));
+    check_ok(ot_bench_grid_make(&grid, points, &n));
+    assert_int_equal(n, 2 * 2); /* of two steps */
+    for (int i = 0; i < n; i++) {
+        assert_string_equal(ot_bench_mix_at(points[i].mix)->name, i % 2 ? "state host" : "planned");
+        assert_int_equal(points[i].gpu_bytes, (size_t)1 << 30);
+    }
+    grid.gpu_bytes = (struct ot_count_list){2, {1 << 24, 1 << 25}};
+    check_ok(ot_bench_grid_make(&grid, points, &n));
+    assert_int_equal(n, 2 * 2 * 2);
+    ot_model_close(model);
+    check_ok(ot_bench_mix_list_read(NULL, &grid.mixes));
+    assert_int_equal(grid.mixes.n, 0);
+    check_fails(ot_bench_mix_list_read("planned,state", &grid.mixes), OT_E_USAGE,
+                "--mix: 'state' is no mix; give all gpu, state host,");
+    check_fails(ot_bench_mix_list_read("", &grid.mixes), OT_E_USAGE, "'' is no mix");
+    check_fails(ot_bench_mix_list_read("planned,planned", &grid.mixes), OT_E_USAGE, "names 'planned' twice");
+}
+
 /* A model that does not fit: its points are there, to be refused with a reason when they run. */
 static void a_model_that_does_not_fit_has_a_grid_too(void **state) {
     (void)state;
@@ -368,6 +393,7 @@ int main(void) {
         cmocka_unit_test(the_grid_covers_mixes_budgets_steps_and_micro_batches),
         cmocka_unit_test(planned_budgets_run_from_the_least_to_all_resident),
         cmocka_unit_test(what_is_given_is_the_grid),
+        cmocka_unit_test(named_mixes_run_alone_and_in_their_order),
         cmocka_unit_test(a_model_that_does_not_fit_has_a_grid_too),
         cmocka_unit_test(lists_are_read_and_recorded),
         cmocka_unit_test(the_front_is_what_nothing_beats),

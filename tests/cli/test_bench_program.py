@@ -71,6 +71,7 @@ class Bench(program.ProgramTest):
         self.assertEqual(result.json()["points"], bench["points"])
         self.check_same(rows, bench["points"])
         self.assertEqual(bench["model"], "tiny-test")
+        self.assertGreater(bench["flops_per_token"], 6 * bench["params"] / 2)
         self.assertEqual(bench["options"]["tokens-per-step"], "256,512")
         self.assertFalse(bench["interrupted"])
         self.assertEqual(len(rows), 18)

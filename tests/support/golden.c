@@ -55,7 +55,8 @@ static void parse_line(const char *line, struct array *a) {
 struct ot_golden *golden_open(const char *name) {
     struct ot_golden *g = calloc(1, sizeof *g);
     assert_non_null(g);
-    snprintf(g->path, sizeof g->path, "%s/%s", OT_TEST_GOLDEN, name);
+    const char *folder = getenv("OT_TEST_GOLDEN"); /* on a machine without the repository */
+    snprintf(g->path, sizeof g->path, "%s/%s", folder ? folder : OT_TEST_GOLDEN, name);
     g->text = read_whole(g->path);
     g->arrays = calloc(MAX_ARRAYS, sizeof *g->arrays);
     assert_non_null(g->arrays);

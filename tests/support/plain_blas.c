@@ -1,0 +1,51 @@
+/* The part of OpenBLAS that kernels/cpu calls, as plain loops. Test programs that travel to a GPU machine are
+ * linked with it: they need matrix products for small reference values only, and OpenBLAS would add 30 MB. */
+#include <assert.h>
+#include <cblas.h>
+
+void openblas_set_num_threads(int threads) {
+    (void)threads;
+}
+
+/* Any value but OPENBLAS_SEQUENTIAL: several threads may call at once. */
+int openblas_get_parallel(void) {
+    return OPENBLAS_THREAD;
+}
+
+static float dot(const float *x, blasint x_step, const float *y, blasint n) {
+    float sum = 0;
+    for (blasint i = 0; i < n; i++)
+        sum += x[i * (long)x_step] * y[i];
+    return sum;
+}
+
+/* One row of C. x: the row of op(A), whose elements are x_step apart. */
+static void add_row(const float *x, blasint x_step, const float *b, blasint ldb, CBLAS_TRANSPOSE trans_b,
+                    blasint n, blasint k, float alpha, float *row) {
+    if (trans_b == CblasTrans) {
+        for (blasint j = 0; j < n; j++)
+            row[j] += alpha * dot(x, x_step, b + j * (long)ldb, k);
+        return;
+    }
+    for (blasint p = 0; p < k; p++) {
+        float scale = alpha * x[p * (long)x_step];
+        for (blasint j = 0; j < n; j++)
+            row[j] += scale * b[p * (long)ldb + j];
+    }
+}
+
+void cblas_sgemm(CBLAS_ORDER order, CBLAS_TRANSPOSE trans_a, CBLAS_TRANSPOSE trans_b, blasint m, blasint n,
+                 blasint k, float alpha, const float *a, blasint lda, const float *b, blasint ldb, float beta,
+                 float *c, blasint ldc) {
+    assert(order == CblasRowMajor);
+    (void)order;
+    for (blasint i = 0; i < m; i++) {
+        float *row = c + i * (long)ldc;
+        for (blasint j = 0; j < n; j++)
+            row[j] = beta == 0 ? 0 : beta * row[j];
+        if (trans_a == CblasTrans)
+            add_row(a + i, lda, b, ldb, trans_b, n, k, alpha, row);
+        else
+            add_row(a + i * (long)lda, 1, b, ldb, trans_b, n, k, alpha, row);
+    }
+}
