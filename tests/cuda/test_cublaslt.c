@@ -73,7 +73,7 @@ int main(void) {
         fprintf(stderr, "SKIP: %s\n", ot_error_text());
         return 77;
     }
-    printf("cuBLASLt %d.%d.%d\n", lt.major, lt.minor, lt.patch); /* gpu-check shows it among the facts */
+    printf("cuBLASLt %d.%d.%d from %s\n", lt.major, lt.minor, lt.patch, lt.path); /* gpu-check shows it */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_desc_takes_attributes),
         cmocka_unit_test(test_pref_takes_attributes),
