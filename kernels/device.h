@@ -53,8 +53,9 @@ struct ot_placement {
     void *context; /* outlives the device */
     /* Called by thread number `index` of `count` that compute ops, when it starts; 0 is the lane's own. */
     void (*thread)(void *context, int index, int count);
-    /* Called with host memory that the device has mapped and not touched yet: decides where its pages come from,
-     * and may make it resident. Errors: OT_E_BUDGET (the system has not that much); the allocation then fails. */
+    /* Called with host memory that the device has mapped and not touched yet: decides where its pages come
+     * from, and may make it resident. Errors: OT_E_BUDGET (the system has not that much); the allocation
+     * then fails. */
     int (*memory)(void *context, void *memory, size_t bytes);
 };
 

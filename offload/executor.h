@@ -2,11 +2,11 @@
  *
  * A thread per device lane walks that lane's tasks in order. Before a task it makes sure of its edges: one
  * from another device lane becomes an event wait (once the other task has been enqueued), one from the cpu
- * lane or an nvme lane is waited for here. Then it enqueues the task's work and goes on. It waits for the device
- * only where that is far behind (the device bounds how much a lane may hold). One more thread serves each lane of the host: of the tasks whose edges are satisfied it takes
- * the one with the earliest deadline. The cpu lane's does the work itself; the nvme lanes' hand it to the
- * store, a few tasks at a time, and are called back. Who waits is always woken by whoever completes: nothing
- * polls.
+ * lane or an nvme lane is waited for here. Then it enqueues the task's work and goes on. It waits for the
+ * device only where that is far behind (the device bounds how much a lane may hold). One more thread serves
+ * each lane of the host: of the tasks whose edges are satisfied it takes the one with the earliest deadline.
+ * The cpu lane's does the work itself; the nvme lanes' hand it to the store, a few tasks at a time, and are
+ * called back. Who waits is always woken by whoever completes: nothing polls.
  *
  * The watchdog: where the driver waits and no task gets on for stall_seconds, it logs what each lane is at;
  * after stall_limit_seconds it gives up. The executor is then STUCK for good: every wait returns OT_E_STALL,

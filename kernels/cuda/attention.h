@@ -1,10 +1,10 @@
 /* Attention on a GPU: two ways to the same contract (kernels/ops.h), and who takes which.
  *
- * TILED (attention_forward.cu, attention_backward.cu): tensor cores over tiles in shared memory, for
- * two-byte types and the head sizes of common models. PLAIN (attention_plain.cu): any dtype and any head
- * size with ordinary arithmetic, for what tiles do not cover: fp32, odd heads, rows that 16-byte accesses
- * cannot reach, and for tiles that failed their check (cuda_guard.h). The choice depends on the arguments and the
- * machine alone, never on timing, so that a run repeats.
+ * TILED (attention_forward.cu, attention_backward.cu): tensor cores over tiles in shared memory, for two-byte
+ * types and the head sizes of common models. PLAIN (attention_plain.cu): any dtype and any head size with
+ * ordinary arithmetic, for what tiles do not cover: fp32, odd heads, rows that 16-byte accesses cannot reach,
+ * and for tiles that failed their check (cuda_guard.h). The choice depends on the arguments and the machine
+ * alone, never on timing, so that a run repeats.
  */
 #ifndef OT_KERNELS_CUDA_ATTENTION_H
 #define OT_KERNELS_CUDA_ATTENTION_H

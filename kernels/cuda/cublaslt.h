@@ -1,11 +1,11 @@
 /* libcublasLt, opened at run time: the few functions that we use, as a table.
  *
  * The library is some 500 MB, so it is never linked and never shipped: the machine has it, as part of the
- * CUDA toolkit, of a package of its own or of a Python environment. A path that the user gives (the option, else
- * $OFFLOAD_TRAIN_CUBLASLT) is opened, and nothing else. Without one, the first library that can be opened is
- * taken, in the order of cublaslt_find.h. Versions 12 and 13 are known to fit the declarations below; a library
- * that was made for a newer CUDA than the driver knows is passed over, because it could not start. The
- * library stays open to the end of the process.
+ * CUDA toolkit, of a package of its own or of a Python environment. A path that the user gives (the option,
+ * else $OFFLOAD_TRAIN_CUBLASLT) is opened, and nothing else. Without one, the first library that can be
+ * opened is taken, in the order of cublaslt_find.h. Versions 12 and 13 are known to fit the declarations
+ * below; a library that was made for a newer CUDA than the driver knows is passed over, because it could not
+ * start. The library stays open to the end of the process.
  *
  * Types and numbers are declared here, so that building needs no cuBLAS header; where there is one,
  * cublaslt.c holds them against it at compile time.
@@ -125,9 +125,9 @@ struct ot_cublaslt {
     char path[256]; /* of the file that was opened; cut where longer */
 };
 
-/* given: a path, which alone is tried; NULL: the places above. driver_version: as cudaDriverGetVersion tells it
- * (13000 is 13.0). Errors: OT_E_DEVICE: nothing found, not a version that we know, too new for the driver; each
- * says what to install or to set. OT_E_BUDGET (host memory). */
+/* given: a path, which alone is tried; NULL: the places above. driver_version: as cudaDriverGetVersion
+ * tells it (13000 is 13.0). Errors: OT_E_DEVICE: nothing found, not a version that we know, too new for
+ * the driver; each says what to install or to set. OT_E_BUDGET (host memory). */
 int ot_cublaslt_open(const char *given, int driver_version, struct ot_cublaslt *out);
 
 #endif

@@ -1,9 +1,10 @@
 /* Where a libcublasLt may be on this machine.
  *
- * The loader's own search comes first (LD_LIBRARY_PATH, ldconfig): `libcublasLt.so.13`, `.12`, `.so`. A rented
- * machine often has the library elsewhere, so these folders follow, version 13 before version 12 in all of them:
+ * The loader's own search comes first (LD_LIBRARY_PATH, ldconfig): `libcublasLt.so.13`, `.12`, `.so`. A
+ * rented machine often has the library elsewhere, so these folders follow, version 13 before version 12 in
+ * all of them:
  *
- *   toolkits   $CUDA_HOME, $CUDA_PATH, /usr/local/cuda, /usr/local/cuda-12* and -13*: lib64, lib, targets/T/lib
+ *   toolkits   $CUDA_HOME, $CUDA_PATH, /usr/local/cuda, /usr/local/cuda-1[23]*: lib64, lib, targets/T/lib
  *   Python     the packages nvidia/NAME/lib in the site-packages (or dist-packages) of $VIRTUAL_ENV, of
  *              $CONDA_PREFIX, of the `python3` that $PATH finds, of $HOME/.local and of /usr/local and /usr
  *   conda      $CONDA_PREFIX/lib

@@ -32,9 +32,9 @@
  * also runs the first algorithm twice. If that does not repeat its own bits, a warning says so, and the shape
  * keeps it: no other algorithm could be held against it.
  *
- * A shape for which the heuristic names no algorithm, or whose first algorithm the library refuses to start, is
- * computed by the plain kernel (gemm_plain.h), and a warning says so. This too depends on GPU, library and shape
- * alone.
+ * A shape for which the heuristic names no algorithm, or whose first algorithm the library refuses to start,
+ * is computed by the plain kernel (gemm_plain.h), and a warning says so. This too depends on GPU, library and
+ * shape alone.
  *
  * What tuning found is kept in a file per GPU, driver and library (cuda_gemm_cache.h), so that the next run
  * starts with it. The file saves time and nothing else: gone, damaged or not writable, it is not missed.

@@ -62,8 +62,8 @@ int ot_gemm_plan_run(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan,
 
 /* The plan for op's shape, made if it is new; valid until the next call. Errors: OT_E_DEVICE, OT_E_BUDGET. */
 int ot_gemm_plan_find(struct ot_cuda_gemm *gemm, const struct ot_gemm *op, struct ot_gemm_plan **out);
-/* Algorithms that keep the rules of cuda_gemm.h, the heuristic's first one first; *n is 0 where it names none.
- * Errors: OT_E_DEVICE. */
+/* Algorithms that keep the rules of cuda_gemm.h, the heuristic's first one first; *n is 0 where it names
+ * none. Errors: OT_E_DEVICE. */
 int ot_gemm_plan_propose(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan,
                          struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS], int *n);
 /* From now on the plain kernel computes the plan's products; a warning says so. why: "has no algorithm". */

@@ -66,7 +66,8 @@ static void *take(struct room *room, int64_t elems, enum ot_dtype dtype) {
 
 /* ---- comparing ---- */
 
-/* A result of the fast path, the plain one's, and how far they may be apart, as a part of the largest element. */
+/* A result of the fast path, the plain one's, and how far they may be apart, as a part of the largest
+ * element. */
 struct pair {
     enum ot_dtype dtype;
     int64_t n;
@@ -81,7 +82,8 @@ struct pair {
             return try_rc_;                                                                                  \
     } while (0)
 
-/* Before the fast path writes it: all ones are not numbers in any dtype, so an element that is left out is seen. */
+/* Before the fast path writes it: all ones are not numbers in any dtype, so an element that is left out is
+ * seen. */
 static cudaError_t spoil(const struct pair *pair, const struct ot_cuda_stream *on) {
     return cudaMemsetAsync(pair->fast, 0xff, (size_t)pair->n * ot_dtype_bytes(pair->dtype), on->stream);
 }
@@ -110,10 +112,10 @@ static cudaError_t compare_all(const struct ot_cuda_guard *guard, const struct p
 
 /* ---- attention ----
  *
- * Two rows of tokens in one causal sequence, so that masks, row borders and the last, shorter tile all occur; two
- * query heads share a key head. The tiled kernels round the weights (and, backward, the scores' gradients) to the
- * dtype before they multiply with them, which the plain ones do not: some units in the last place. A wrong fragment,
- * mask or tile is off by the size of the numbers themselves. */
+ * Two rows of tokens in one causal sequence, so that masks, row borders and the last, shorter tile all
+ * occur; two query heads share a key head. The tiled kernels round the weights (and, backward, the scores'
+ * gradients) to the dtype before they multiply with them, which the plain ones do not: some units in the
+ * last place. A wrong fragment, mask or tile is off by the size of the numbers themselves. */
 
 enum { TOKENS = 136, ROW_BORDER = 50, HEADS = 2 };
 
@@ -214,9 +216,9 @@ static cudaError_t check_attention(const struct ot_cuda_guard *guard, const stru
 
 /* ---- products ----
  *
- * Numbers in [-1, 1), so an element is some sqrt(K / 9) large. Where the result is fp32, the two sums differ by the
- * order of their additions alone: some 2^-21 of it; an arithmetic with fewer bits (TF32: 2^-11 a factor) is far beyond
- * the bound. Where it is rounded to two bytes, the last place may differ. */
+ * Numbers in [-1, 1), so an element is some sqrt(K / 9) large. Where the result is fp32, the two sums
+ * differ by the order of their additions alone: some 2^-21 of it; an arithmetic with fewer bits (TF32:
+ * 2^-11 a factor) is far beyond the bound. Where it is rounded to two bytes, the last place may differ. */
 
 enum { M = 72, N = 88, K = 136 };
 

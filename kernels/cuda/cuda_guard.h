@@ -1,19 +1,19 @@
 /* Fast paths that check themselves.
  *
- * A kernel that nobody has seen on a GPU, or under a driver, may be wrong there. So the first use of each fast path
- * runs it once on a small random problem beside the plain kernel for the same op. If the two agree within what
- * rounding explains, the path is trusted. If not, the plain kernel computes this op for the whole run, slowly, and a
- * warning names it. The fast paths are
+ * A kernel that nobody has seen on a GPU, or under a driver, may be wrong there. So the first use of each
+ * fast path runs it once on a small random problem beside the plain kernel for the same op. If the two agree
+ * within what rounding explains, the path is trusted. If not, the plain kernel computes this op for the whole
+ * run, slowly, and a warning names it. The fast paths are
  *
  *   attention forward and backward on tensor cores, each by dtype and head size
  *   matrix products of cuBLASLt, by dtypes, transpositions, bias and accumulation
  *
- * A verdict is kept in a file for this GPU, driver, cuBLASLt and build, so that later runs start with it. It depends on
- * these alone: the problem is always the same one. So the bits of a run do not change from start to start, unless the
- * file of a machine on which a path fails its check only sometimes is deleted.
+ * A verdict is kept in a file for this GPU, driver, cuBLASLt and build, so that later runs start with it. It
+ * depends on these alone: the problem is always the same one. So the bits of a run do not change from start
+ * to start, unless the file of a machine on which a path fails its check only sometimes is deleted.
  *
- * A check waits for the GPU, some milliseconds, in the first op that needs it. It works in the scratch. A check that
- * cannot be made (a call fails) decides nothing and is not kept: the op's own launch then tells.
+ * A check waits for the GPU, some milliseconds, in the first op that needs it. It works in the scratch. A
+ * check that cannot be made (a call fails) decides nothing and is not kept: the op's own launch then tells.
  *
  * OFFLOAD_TRAIN_KERNEL_CHECKS=off in the environment trusts every path unseen.
  *

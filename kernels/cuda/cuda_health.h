@@ -11,8 +11,8 @@ struct ot_cuda_warnings {
     char text[OT_CUDA_WARNINGS][OT_CUDA_WARNING_BYTES]; /* a sentence each */
 };
 
-/* Asks the driver's management library (nvml.h); where that knows nothing, there is less to say. Call it before
- * this process starts the GPU: afterwards it would count itself among the programs. */
+/* Asks the driver's management library (nvml.h); where that knows nothing, there is less to say. Call it
+ * before this process starts the GPU: afterwards it would count itself among the programs. */
 void ot_cuda_warnings(const struct ot_cuda_gpu *gpu, struct ot_cuda_warnings *out);
 
 #endif

@@ -14,8 +14,9 @@
  * slab.
  *
  * RUN-AHEAD. A lane takes at most OT_CUDA_RUN_AHEAD commands that the GPU has not finished; the thread that
- * enqueues one more sleeps until the GPU has caught up. The driver's own queue holds about a thousand launches,
- * and a thread that finds it full waits inside the driver, where it can hold up the threads of other lanes.
+ * enqueues one more sleeps until the GPU has caught up. The driver's own queue holds about a thousand
+ * launches, and a thread that finds it full waits inside the driver, where it can hold up the threads of
+ * other lanes.
  *
  * EVENTS between lanes are waited for by the GPU. Only events that host threads wait for are made with
  * cudaEventBlockingSync: a notification's, a lane's own. A host thread that waits for another one spins.
@@ -44,8 +45,8 @@ struct ot_cuda_gemm;
 struct ot_cuda_guard;
 struct ot_cuda_notifier;
 
-/* Commands are counted in rounds: a lane waits for the end of the round before the last two. An op is one command
- * and at most four launches, so the bound is below the driver's. */
+/* Commands are counted in rounds: a lane waits for the end of the round before the last two. An op is one
+ * command and at most four launches, so the bound is below the driver's. */
 enum { OT_CUDA_ROUND = 64, OT_CUDA_ROUNDS = 3, OT_CUDA_RUN_AHEAD = OT_CUDA_ROUND * (OT_CUDA_ROUNDS + 1) };
 
 enum { OT_CUDA_MARK_BYTES = 64, OT_CUDA_MARKS = 1024 /* that a lane may have enqueued and not begun */ };
@@ -132,8 +133,8 @@ struct ot_cuda_gpu {
 /* A GPU that is not hidden, or a driver too old to tell. */
 bool ot_cuda_is_present(void);
 bool ot_cuda_bus_id(int index, char text[OT_BUS_ID_BYTES]);
-/* Finds GPU `index` and makes it the calling thread's; the first time, what a user should know of the GPU goes to
- * the log. Errors: OT_E_DEVICE, one sentence for each reason. */
+/* Finds GPU `index` and makes it the calling thread's; the first time, what a user should know of the GPU
+ * goes to the log. Errors: OT_E_DEVICE, one sentence for each reason. */
 int ot_cuda_find_gpu(int index, struct ot_cuda_gpu *out);
 /* Whether code for these architectures ("80 86 90", and PTX of the newest) runs on `arch`. */
 bool ot_cuda_runs_on(const char *archs, int arch);

@@ -1,6 +1,6 @@
-/* A block computes a tile of 16 x 16 elements, one a thread. It walks along k in steps of 16: the two operands'
- * tiles go to shared memory, so that each element is read from global memory once in 16 uses. A row of a tile
- * in shared memory has one element more than the tile, so that columns lie in different banks.
+/* A block computes a tile of 16 x 16 elements, one a thread. It walks along k in steps of 16: the two
+ * operands' tiles go to shared memory, so that each element is read from global memory once in 16 uses. A row
+ * of a tile in shared memory has one element more than the tile, so that columns lie in different banks.
  */
 #include "kernels/cuda/gemm_plain.h"
 

@@ -51,7 +51,7 @@ struct ot_emu_usage {
         pageable_copies; /* from or to host memory that is not registered: the host waits */
     int blocking_events;   /* of the events that are open: made with cudaEventBlockingSync */
     int64_t spinning_waits; /* host threads that waited for an event without it, which keeps a core busy */
-    int64_t most_queued;    /* commands that a stream had at once, begun ones included; of all streams the most */
+    int64_t most_queued;    /* commands that a stream had at once, begun ones included: the most of all */
 };
 struct ot_emu_usage ot_emu_usage(void);
 

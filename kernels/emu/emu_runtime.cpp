@@ -136,7 +136,8 @@ using namespace ot_emu;
 /* ---- the card and its faults ---- */
 
 struct ot_emu_card ot_emu_default_card(void) {
-    return {"Emulated GPU", 1, CUDART_VERSION, 80, 4, (size_t)1 << 30, 99 << 10, cudaComputeModeDefault, false};
+    return {"Emulated GPU",  1,        CUDART_VERSION,         80,   4,
+            (size_t)1 << 30, 99 << 10, cudaComputeModeDefault, false};
 }
 
 void ot_emu_set_card(const struct ot_emu_card *new_card) {

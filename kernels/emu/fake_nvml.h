@@ -1,5 +1,5 @@
-/* The driver's management library for the emulated card: what kernels/cuda/nvml.c opens under OT_EMU. The test
- * writes the answers to ot_fake_nvml; ot_fake_nvml_reset leaves a healthy GPU that nobody else uses. */
+/* The driver's management library for the emulated card: what kernels/cuda/nvml.c opens under OT_EMU. The
+ * test writes the answers to ot_fake_nvml; ot_fake_nvml_reset leaves a healthy GPU that nobody else uses. */
 #ifndef OT_KERNELS_EMU_FAKE_NVML_H
 #define OT_KERNELS_EMU_FAKE_NVML_H
 

@@ -4,8 +4,8 @@
 
 enum { OT_BUILD_ID_BYTES = 65 };
 
-/* The linker's build id of the running program, in hexadecimal digits: a hash of its content. "" where the linker
- * left none. Source: elf(5), NT_GNU_BUILD_ID. */
+/* The linker's build id of the running program, in hexadecimal digits: a hash of its content. "" where the
+ * linker left none. Source: elf(5), NT_GNU_BUILD_ID. */
 void ot_build_id(char text[OT_BUILD_ID_BYTES]);
 
 #endif

@@ -31,8 +31,8 @@ int ot_machine_probe(const char *root, struct ot_machine *out);
 void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int64_t host_given,
                         size_t budget_bytes[OT_TIER_COUNT]);
 
-/* The host's beside a GPU, whose memory is its own: what was given, or nine tenths of what is free; on WSL2 half of
- * it. */
+/* The host's beside a GPU, whose memory is its own: what was given, or nine tenths of what is free; on
+ * WSL2 half of it. */
 size_t ot_machine_host_budget(const struct ot_machine *machine, int64_t given);
 
 /* What stands in the way of `bytes` of pinned memory being as fast as it could be, as one line that names the

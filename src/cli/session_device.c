@@ -6,8 +6,9 @@
 #include "src/base/touch.h"
 #include "src/cli/units.h"
 
-/* A budget that was given is tried, whatever the system says is free: other programs end, and some virtual machines
- * get more memory as they use it. What is not to be had shows when the memory is touched, before step 1. */
+/* A budget that was given is tried, whatever the system says is free: other programs end, and some virtual
+ * machines get more memory as they use it. What is not to be had shows when the memory is touched, before
+ * step 1. */
 static void note_given(const struct ot_session *s, const char *name, int64_t given) {
     char text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
     if (given > s->machine.free_bytes)

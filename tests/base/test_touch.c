@@ -1,5 +1,5 @@
-/* Memory that is made resident: all of it, still zero, on old kernels too; and where the system has less than was
- * asked for, a sentence with how far it got instead of a signal. */
+/* Memory that is made resident: all of it, still zero, on old kernels too; and where the system has less
+ * than was asked for, a sentence with how far it got instead of a signal. */
 #include "tests/support/check.h"
 
 #include <sys/mman.h>

@@ -35,8 +35,8 @@ struct cuda_bound {
 /* Half an ulp of 1: 2^-24, 2^-8 (bf16), 2^-11 (fp16). */
 double cuda_unit_roundoff(enum ot_dtype dtype);
 
-/* Opens the device that all cases share, with every kernel trusted; exits 77 with the reason where there is no GPU. The emulated device
- * is always there. */
+/* Opens the device that all cases share, with every kernel trusted; exits 77 with the reason where there
+ * is no GPU. The emulated device is always there. */
 void cuda_skip_without_device(void);
 
 /* A fixture on that device, for what is compared with something else. Closed by ops_close. */

@@ -1,5 +1,5 @@
-/* Every fast path is trusted on this device: the check of its first use (kernels/cuda/cuda_guard.h) finds nothing.
- * On a real GPU this is the first thing to know of a new one. */
+/* Every fast path is trusted on this device: the check of its first use (kernels/cuda/cuda_guard.h) finds
+ * nothing. On a real GPU this is the first thing to know of a new one. */
 #include "tests/support/check.h"
 
 #include <dirent.h>

@@ -460,7 +460,8 @@ static void test_run_ahead_is_bounded(void **state) {
     ot_device_close(device);
 }
 
-/* Events between lanes are the GPU's affair: making them for host threads that sleep would cost for nothing. */
+/* Events between lanes are the GPU's affair: making them for host threads that sleep would cost for
+ * nothing. */
 static void test_edges_have_plain_events(void **state) {
     (void)state;
     struct ot_device *device;

@@ -1,5 +1,5 @@
-/* Fast paths that check themselves: right ones are trusted, wrong ones give way to the plain kernels, and both
- * verdicts are kept for the next run. On the emulated device alone, whose kernels can be broken. */
+/* Fast paths that check themselves: right ones are trusted, wrong ones give way to the plain kernels, and
+ * both verdicts are kept for the next run. On the emulated device alone, whose kernels can be broken. */
 #include "tests/support/check.h"
 
 #include <stdio.h>

@@ -578,12 +578,13 @@ static void test_faults(void **state) {
 
 /* ---- the plain kernel ---- */
 
-/* The fake library rounds fp32 products before it adds them, the plain kernel does not: up to K roundings of
- * numbers below K apart. Both add up in the order of k, so products of two-byte numbers, which are exact, have
- * equal bits. */
+/* The fake library rounds fp32 products before it adds them, the plain kernel does not: up to K roundings
+ * of numbers below K apart. Both add up in the order of k, so products of two-byte numbers, which are
+ * exact, have equal bits. */
 #define FP32_BOUND (K * K * 0x1p-24)
 
-/* Three ways in which the library has nothing for a shape: the plain kernel takes it, from the first product on. */
+/* Three ways in which the library has nothing for a shape: the plain kernel takes it, from the first
+ * product on. */
 static void test_without_an_algorithm(void **state) {
     (void)state;
     float want[M * N];
