@@ -175,7 +175,7 @@ def make_step(peer, model, optimizer, tokens, micro):
 
 
 def run_training(peer, options):
-    name, sequence = ("tiny-test", 64) if options.tiny else ("tinyllama-1.1b", 2048)
+    name, sequence = ("tiny-test", 16) if options.tiny else ("tinyllama-1.1b", 2048)
     shape = SHAPES[name]
     torch.manual_seed(1)
     with torch.device(peer.device):

@@ -30,7 +30,7 @@ class GpuReport(program.ProgramTest):
         self.assertIn("cores ", " ".join(report["facts"]))
         rows = report["training"]
         self.assertEqual([(row["tokens_per_step"], row["mix"]) for row in rows],
-                         [(128, "planned"), (128, "state nvme"), (64, "planned"), (64, "state nvme"), (128, "all gpu")])
+                         [(32, "planned"), (32, "state nvme"), (16, "planned"), (16, "state nvme"), (32, "all gpu")])
         for row in rows:
             self.assertIn(row["status"], ("done", "same"))
         done = [row for row in rows if row["status"] == "done"]
