@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
+#include "src/cli/finished.h"
 #include "src/cli/generator.h"
 #include "src/cli/out_name.h"
 #include "src/cli/resume.h"
@@ -78,7 +79,8 @@ static int make_plan(struct train *t) {
     return ot_session_plan(&t->session, &t->need);
 }
 
-static int prepare(struct train *t) {
+/* What the run is a run of, and whether the checkpoint is of the same. */
+static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
     struct ot_options *o = s->options;
     int64_t seq_len;
@@ -92,7 +94,12 @@ static int prepare(struct train *t) {
                         &t->shape));
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
-    OT_TRY(ot_resume_check_length(&t->resume, o, &t->shape));
+    return ot_resume_check_length(&t->resume, o, &t->shape);
+}
+
+static int prepare(struct train *t) {
+    struct ot_session *s = &t->session;
+    struct ot_options *o = s->options;
     OT_TRY(make_plan(t));
     t->report = (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape};
     if (!o->no_save) {
@@ -101,7 +108,7 @@ static int prepare(struct train *t) {
         t->report.save_bytes = t->save.bytes;
         t->report.disk_free_bytes = ot_save_disk_free(o->out);
     }
-    return ot_run_log_open(o->json, &t->log);
+    return 0;
 }
 
 /* Before step 1 rather than after the last. */
@@ -180,6 +187,8 @@ static struct ot_saver_config saver_config(struct train *t) {
 static int open_out(struct train *t) {
     const char *out = t->session.options->out;
     OT_TRY(ot_out_dir_claim(out, NULL));
+    if (!ot_resume_is_own(&t->resume, out))
+        OT_TRY(ot_finished_keep_log(out));
     OT_TRY(ot_run_log_start_file(t->log, out, ot_resume_log_bytes(&t->resume, out)));
     OT_TRY(ot_resume_clear_newer(&t->resume, out));
     struct ot_saver_config config = saver_config(t);
@@ -215,13 +224,14 @@ static int start(struct train *t) {
 
 /* What the run leaves: the model, or where it was stopped a checkpoint, which is there already, or where
  * --grace has no time for that, the weights alone if they fit. */
-static int keep_result(struct train *t, struct ot_outcome *outcome) {
+static int keep_result(struct train *t, struct ot_outcome *outcome, const struct ot_checkpoint_record *end) {
     const struct ot_options *o = t->session.options;
     if (o->no_save)
         return 0;
     if (!outcome->interrupted) {
         ot_saver_make_room(t->saver);
-        OT_TRY(ot_save_write(&t->save));
+        OT_TRY(ot_save_write(&t->save, end));
+        OT_TRY(ot_finished_drop_log(o->out));
         return ot_saver_complete(t->saver);
     }
     int64_t copied, referred;
@@ -230,12 +240,13 @@ static int keep_result(struct train *t, struct ot_outcome *outcome) {
     outcome->weights_alone = outcome->out_of_time && ot_stop_seconds() + seconds <= o->grace;
     if (outcome->weights_alone)
         ot_saver_make_room(t->saver);
-    return outcome->weights_alone ? ot_save_write(&t->save) : 0;
+    return outcome->weights_alone ? ot_save_write(&t->save, NULL) : 0;
 }
 
 static int run(struct train *t) {
     struct ot_session *s = &t->session;
     struct ot_outcome outcome;
+    struct ot_checkpoint_record end;
     OT_TRY(start(t));
     struct ot_train_loop loop = {.session = s,
                                  .rows = &t->rows,
@@ -251,10 +262,10 @@ static int run(struct train *t) {
                           "saved; a second signal stops at once, without saving\n"
                         : "stopping: this step is finished, and nothing is saved (--no-save); a second "
                           "signal stops at once\n");
-    OT_TRY(ot_train_loop_run(&loop, &outcome));
+    OT_TRY(ot_train_loop_run(&loop, &outcome, &end));
     if (outcome.interrupted && outcome.steps == 0)
         return ot_fail(OT_E_INTERRUPT, "stopped before step 1: nothing was trained");
-    OT_TRY(keep_result(t, &outcome));
+    OT_TRY(keep_result(t, &outcome, &end));
     if (t->sample_row >= 0 && !ot_stop_requested())
         OT_TRY(show_sample(t, outcome.steps));
     ot_stop_ignore();
@@ -264,7 +275,7 @@ static int run(struct train *t) {
     if (outcome.out_of_time && !outcome.checkpoint && !outcome.weights_alone)
         return ot_fail(OT_E_INTERRUPT, "nothing is saved: --grace had no time for it, and no checkpoint was "
                                        "made before; give it more, or save more often (--save-every)");
-    return 0;
+    return outcome.interrupted ? -OT_E_STOPPED : 0;
 }
 
 /* What is to be gone on from is known before anything is opened: it says what the options were. */
@@ -277,12 +288,18 @@ static int find_checkpoint(struct train *t, struct ot_options *options) {
             OT_TRY(ot_out_dir_settle(options->out, NULL));
     }
     OT_TRY(ot_resume_find(options, !options->dry_run, &t->resume));
+    if (options->dry_run)
+        ot_resume_forget_finished(&t->resume);
     return ot_resume_take_over(&t->resume, options);
 }
 
 static int prepare_and_run(struct train *t, struct ot_options *options) {
     OT_TRY(find_checkpoint(t, options));
+    OT_TRY(ot_run_log_open(options->json, &t->log));
     OT_TRY(ot_session_open(options, &t->session));
+    OT_TRY(read_inputs(t));
+    if (ot_resume_is_finished(&t->resume))
+        return ot_finished_confirm(options, t->resume.record, t->shape.lr.steps, t->log);
     OT_TRY(prepare(t));
     if (options->dry_run) {
         OT_TRY(forecast(t));

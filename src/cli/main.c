@@ -46,10 +46,10 @@ int main(int argc, char **argv) {
     int rc = ot_options_parse(argc - 1, argv + 1, &options);
     if (rc == 0)
         rc = run(&options);
-    if (rc == 0 && (fflush(stdout) != 0 || ferror(stdout)))
+    if ((rc == 0 || rc == -OT_E_STOPPED) && (fflush(stdout) != 0 || ferror(stdout)))
         rc = ot_fail(OT_E_IO, "stdout: cannot write the result");
     ot_options_free(&options);
-    if (rc < 0)
+    if (rc < 0 && rc != -OT_E_STOPPED)
         fprintf(stderr, "error: %s\n", ot_error_text());
     if (rc == -OT_E_STALL) /* exit would wait for what hangs */
         _exit(OT_E_STALL);

@@ -390,7 +390,8 @@ static int enter(struct loop *l) {
     return l->of->rows->eval && l->done == due && r->eval_step < l->done ? evaluate(l) : 0;
 }
 
-int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
+int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
+                      struct ot_checkpoint_record *end) {
     struct loop l = {.of = of, .out = out, .started = ot_clock_seconds()};
     const struct ot_options *o = of->session->options;
     struct ot_batch_config config = {.packing = of->rows->train,
@@ -422,6 +423,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
         out->checkpoint = ot_saver_last_dir(of->saver);
         out->checkpoint_step = ot_saver_last_step(of->saver);
     }
+    *end = make_record(&l);
 out:
     ot_log_set_status("");
     ot_batcher_close(l.batcher);

@@ -23,9 +23,11 @@ struct ot_train_loop {
 };
 
 /* The engine is drained, and no checkpoint is under way, when this returns 0. A run that was asked to stop
- * has saved what --grace leaves time for, and says so in *out. Errors: OT_E_NUMERIC (many steps in a row
+ * has saved what --grace leaves time for, and says so in *out. *end: the record of where the run is then; it
+ * borrows from the loop's identity. Errors: OT_E_NUMERIC (many steps in a row
  * without a finite gradient), OT_E_STALL (a checkpoint was made where the engine was consistent), or as the
  * engine or the log failed. */
-int ot_train_loop_run(const struct ot_train_loop *loop, struct ot_outcome *out);
+int ot_train_loop_run(const struct ot_train_loop *loop, struct ot_outcome *out,
+                      struct ot_checkpoint_record *end);
 
 #endif

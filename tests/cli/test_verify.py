@@ -228,7 +228,7 @@ class Verify(Checkpoints):
 class Export(Checkpoints):
     def same_model(self, exported, saved):
         names = set(os.listdir(exported))
-        self.assertEqual(names, {name for name in os.listdir(saved) if name not in ("log.jsonl", "checkpoints")})
+        self.assertEqual(names, {name for name in os.listdir(saved) if name not in ("log.jsonl", "checkpoints", "finished.json")})
         for name in names:
             self.assertEqual(read_bytes(os.path.join(exported, name)), read_bytes(os.path.join(saved, name)), name)
 
