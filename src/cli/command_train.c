@@ -19,6 +19,7 @@
 #include "src/cli/stop.h"
 #include "src/cli/train_loop.h"
 #include "src/files/out_dir.h"
+#include "src/files/out_lock.h"
 
 enum { SAMPLE_NEW_TOKENS = 96 };
 
@@ -27,6 +28,7 @@ struct train {
     struct ot_rows rows;
     struct ot_run_shape shape;
     struct ot_save save;
+    struct ot_out_lock *lock; /* of OUT; NULL with --no-save and --dry-run */
     struct ot_report report;
     struct ot_session_need need;
     struct ot_run_log *log;
@@ -103,7 +105,7 @@ static int prepare(struct train *t) {
     OT_TRY(make_plan(t));
     t->report = (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape};
     if (!o->no_save) {
-        OT_TRY(ot_save_open(s, o->out, &t->save));
+        OT_TRY(ot_save_open(s, o->out, t->lock, &t->save));
         t->report.out = o->out;
         t->report.save_bytes = t->save.bytes;
         t->report.disk_free_bytes = ot_save_disk_free(o->out);
@@ -186,7 +188,8 @@ static struct ot_saver_config saver_config(struct train *t) {
 /* OUT is touched from here on. */
 static int open_out(struct train *t) {
     const char *out = t->session.options->out;
-    OT_TRY(ot_out_dir_claim(out, NULL));
+    OT_TRY(ot_out_dir_claim(out, NULL, t->lock));
+    t->lock->insists = true;
     if (!ot_resume_is_own(&t->resume, out))
         OT_TRY(ot_finished_keep_log(out));
     OT_TRY(ot_run_log_start_file(t->log, out, ot_resume_log_bytes(&t->resume, out)));
@@ -284,8 +287,10 @@ static int find_checkpoint(struct train *t, struct ot_options *options) {
         OT_TRY(ot_out_name_choose(options, t->out, sizeof t->out));
         if (snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", options->out) >= PATH_MAX)
             return ot_fail(OT_E_USAGE, "--out %s: the name is too long", options->out);
-        if (!options->dry_run)
-            OT_TRY(ot_out_dir_settle(options->out, NULL));
+        if (!options->dry_run) {
+            OT_TRY(ot_out_lock_open(options->out, &t->lock));
+            OT_TRY(ot_out_dir_settle(options->out, NULL, t->lock));
+        }
     }
     OT_TRY(ot_resume_find(options, !options->dry_run, &t->resume));
     if (options->dry_run)
@@ -331,6 +336,7 @@ int ot_command_train(struct ot_options *options) {
     ot_run_identity_free(&t->identity);
     ot_session_close(&t->session);
     ot_resume_close(&t->resume);
+    ot_out_lock_close(t->lock);
     free(t);
     return rc;
 }

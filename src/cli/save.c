@@ -54,7 +54,7 @@ static int take_run(struct ot_save *save, const struct ot_json *run) {
     return 0;
 }
 
-int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
+int ot_save_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_save *out) {
     bool own_tokenizer = !s->dir || s->options->tokenizer;
     size_t tokenizer_bytes;
     *out = (struct ot_save){.session = s, .tokenizer_fd = -1};
@@ -67,8 +67,13 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
         out->extra[n++] = (struct ot_extra_file){
             .name = "tokenizer_config.json", .text = out->tokenizer_text, .bytes = tokenizer_bytes};
     }
-    out->files = (struct ot_model_save){
-        .out = dir, .model = s->model, .base = s->dir, .dtype = s->stored, .extra = out->extra, .n_extra = n};
+    out->files = (struct ot_model_save){.out = dir,
+                                        .model = s->model,
+                                        .base = s->dir,
+                                        .dtype = s->stored,
+                                        .extra = out->extra,
+                                        .n_extra = n,
+                                        .lock = lock};
     if (own_tokenizer)
         out->files.ids = s->ids;
     return ot_model_dir_save_bytes(&out->files, &out->bytes);

@@ -21,8 +21,9 @@ struct ot_save {
     int64_t bytes; /* of all files */
 };
 
-/* Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. `out` needs ot_save_close in either case. */
-int ot_save_open(struct ot_session *session, const char *dir, struct ot_save *out);
+/* lock: of DIR, held by the caller. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. `out` needs ot_save_close in either
+ * case. */
+int ot_save_open(struct ot_session *session, const char *dir, struct ot_out_lock *lock, struct ot_save *out);
 void ot_save_close(struct ot_save *save);
 int ot_save_probe(const struct ot_save *save); /* as ot_model_dir_save_probe */
 /* The engine's weights; it is drained. run.json has the options as they are now. finished: the record of the

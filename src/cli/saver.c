@@ -186,8 +186,8 @@ static int rate_earlier(struct ot_saver *sv) {
 
 /* ---- opening ---- */
 
-/* A directory of checkpoints, with all in it that is of ours. */
-static int remove_checkpoints(const char *parent) {
+/* What a directory of checkpoints has in it that is of ours. */
+static int clear_checkpoints(const char *parent) {
     struct ot_checkpoint_list list;
     int rc = 0;
     OT_TRY(ot_checkpoint_tidy(parent)); /* halves of some that a killed run has left */
@@ -198,9 +198,27 @@ static int remove_checkpoints(const char *parent) {
     OT_TRY(rc);
     OT_TRY(ot_checkpoint_clear_complete(parent));
     release_space(parent);
-    if (rmdir(parent) < 0 && errno != ENOENT)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be removed", parent);
     return 0;
+}
+
+static int remove_checkpoints(const char *parent) {
+    OT_TRY(clear_checkpoints(parent));
+    return rmdir(parent) == 0 || errno == ENOENT
+               ? 0
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be removed", parent);
+}
+
+/* A mount point and a directory of an overlay's lower layer cannot be renamed. Of a finished run, whose result
+ * stays, the checkpoints go then. */
+static int rename_aside(const char *parent, const char *aside) {
+    if (rename(parent, aside) == 0)
+        return 0;
+    if ((errno == EBUSY || errno == EXDEV) && ot_checkpoint_is_complete(parent))
+        return clear_checkpoints(parent);
+    return ot_fail_errno(OT_E_IO, errno,
+                         "%s: has checkpoints of another run and cannot be renamed to %s; remove them, or "
+                         "choose another --out",
+                         parent, aside);
 }
 
 /* Whether the run goes on from a checkpoint that was set aside itself: then it must stay there. */
@@ -227,8 +245,7 @@ static int set_aside(struct ot_saver *sv) {
         rc = remove_checkpoints(sv->parent);
     } else if (old.n > 0) {
         OT_TRY_GOTO(remove_checkpoints(aside), rc, out);
-        if (rename(sv->parent, aside) < 0)
-            rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", sv->parent, aside);
+        rc = rename_aside(sv->parent, aside);
     }
     sv->old_run = access(aside, F_OK) == 0;
 out:

@@ -356,7 +356,7 @@ class Signals(program.ProgramTest):
         child.send_signal(signal.SIGTERM)
         child.communicate(timeout=60)
         self.assertEqual((second.code, child.returncode), (3, STOPPED))
-        self.assertRegex(second.err, r"^error: .*/shared: another run is writing this output; .*\n$")
+        self.assertRegex(second.err, r"^error: .*/shared: another process is writing this output; .*\n$")
         self.train("shared", "--steps", "1", "--quiet", "--resume", "never")
 
     def test_the_base_may_go_while_it_trains(self):
