@@ -34,7 +34,8 @@ struct train {
     struct ot_run_log *log;
     struct ot_resume resume;
     struct ot_run_identity identity;
-    struct ot_saver *saver;     /* NULL with --no-save */
+    struct ot_saver *saver; /* NULL with --no-save */
+    struct ot_rescue rescue;
     char checkpoints[PATH_MAX]; /* OUT/checkpoints */
     int64_t sample_row;         /* of the evaluation rows, to show what was learnt; -1: none */
     char out[PATH_MAX];
@@ -195,7 +196,9 @@ static int open_out(struct train *t) {
     OT_TRY(ot_run_log_start_file(t->log, out, ot_resume_log_bytes(&t->resume, out)));
     OT_TRY(ot_resume_clear_newer(&t->resume, out));
     struct ot_saver_config config = saver_config(t);
-    return ot_saver_open(&config, &t->saver);
+    OT_TRY(ot_saver_open(&config, &t->saver));
+    t->rescue = (struct ot_rescue){.saver = t->saver, .options = t->session.options, .lock = t->lock};
+    return 0;
 }
 
 /* That there can be an output, before anything that takes long. */
@@ -233,14 +236,16 @@ static int keep_result(struct train *t, struct ot_outcome *outcome, const struct
         return 0;
     if (!outcome->interrupted) {
         ot_saver_make_room(t->saver);
-        OT_TRY(ot_save_write(&t->save, end));
-        OT_TRY(ot_finished_drop_log(o->out));
-        return ot_saver_complete(t->saver);
+        int rc = ot_save_write(&t->save, end);
+        if (rc < 0)
+            return ot_rescue_save(&t->rescue, end, rc);
+        rc = ot_finished_drop_log(o->out);
+        if (rc == 0)
+            rc = ot_saver_complete(t->saver);
+        return rc < 0 ? ot_fail_context(rc, "%s: the result is saved", o->out) : 0;
     }
-    int64_t copied, referred;
-    ot_saver_bytes(&t->session, &copied, &referred);
-    double seconds = ot_saver_seconds(t->saver) * (double)t->save.bytes / (double)(copied > 0 ? copied : 1);
-    outcome->weights_alone = outcome->out_of_time && ot_stop_seconds() + seconds <= o->grace;
+    outcome->weights_alone = outcome->out_of_time &&
+                             ot_stop_seconds() + ot_saver_model_seconds(t->saver, t->save.bytes) <= o->grace;
     if (outcome->weights_alone)
         ot_saver_make_room(t->saver);
     return outcome->weights_alone ? ot_save_write(&t->save, NULL) : 0;
@@ -257,6 +262,7 @@ static int run(struct train *t) {
                                  .log = t->log,
                                  .identity = &t->identity,
                                  .saver = t->saver,
+                                 .rescue = &t->rescue,
                                  .resume = t->resume.record};
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);
@@ -325,12 +331,14 @@ int ot_command_train(struct ot_options *options) {
         return ot_fail(OT_E_BUDGET, "no memory");
     ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
     int rc = prepare_and_run(t, options);
+    struct ot_error why; /* what closing fails with after a failure is not what the user has to know */
+    ot_error_save(&why, rc);
     bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);
     if (!is_stuck)
         ot_saver_close(t->saver);
     ot_run_log_close(t->log);
     if (is_stuck) /* its threads use the rest */
-        return rc;
+        return ot_error_load(&why);
     ot_save_close(&t->save);
     ot_rows_close(&t->rows);
     ot_run_identity_free(&t->identity);
@@ -338,5 +346,5 @@ int ot_command_train(struct ot_options *options) {
     ot_resume_close(&t->resume);
     ot_out_lock_close(t->lock);
     free(t);
-    return rc;
+    return ot_error_load(&why);
 }

@@ -26,6 +26,8 @@ static int run(struct ot_options *options) {
     /* A closed pipe ends a filter, as everywhere; training does not die of a reader that went away. */
     if (options->command == OT_COMMAND_TRAIN)
         signal(SIGPIPE, SIG_IGN);
+    /* Writing beyond `ulimit -f` fails then, like any other write, instead of ending the process. */
+    signal(SIGXFSZ, SIG_IGN);
     if (options->quiet)
         ot_log_set_level(OT_LOG_WARN);
     return commands[options->command](options);

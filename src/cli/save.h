@@ -1,8 +1,8 @@
 /* The output directory: what goes into it beside the weights, how large it is, trying it, writing it.
  *
  * Beside the base's own files lie run.json (the effective options: a --config that repeats the run) and,
- * where the base has no tokenizer or --tokenizer replaced it, tokenizer.json and a tokenizer_config.json that
- * names its special tokens. The result of a run that came to its end also has finished.json.
+ * where the base has no tokenizer or --tokenizer replaced it, tokenizer.json and a tokenizer_config.json
+ * that names its special tokens. The result of a run that came to its end also has finished.json.
  */
 #ifndef OT_CLI_SAVE_H
 #define OT_CLI_SAVE_H
@@ -21,13 +21,13 @@ struct ot_save {
     int64_t bytes; /* of all files */
 };
 
-/* lock: of DIR, held by the caller. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. `out` needs ot_save_close in either
- * case. */
+/* lock: of DIR, held by the caller. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. `out` needs ot_save_close in
+ * either case. */
 int ot_save_open(struct ot_session *session, const char *dir, struct ot_out_lock *lock, struct ot_save *out);
 void ot_save_close(struct ot_save *save);
 int ot_save_probe(const struct ot_save *save); /* as ot_model_dir_save_probe */
-/* The engine's weights; it is drained. run.json has the options as they are now. finished: the record of the
- * run at its end (finished.h); NULL: the run has not come to its end. */
+/* The engine's weights; it is drained. run.json has the options as they are now. finished: the record of
+ * the run at its end (finished.h); NULL: the run has not come to its end. */
 int ot_save_write(struct ot_save *save, const struct ot_checkpoint_record *finished);
 /* Other weights, and what run.json says of them. */
 int ot_save_write_from(struct ot_save *save, const struct ot_json *run, ot_param_source source,

@@ -187,7 +187,8 @@ static int clear_stale(struct ot_out_dir *dir) {
     return clear_place(dir, dir->beside);
 }
 
-/* Whether the new directory can be moved from beside OUT into it, as commit may have to; it may end up there. */
+/* Whether the new directory can be moved from beside OUT into it, as commit may have to; it may end up
+ * there. */
 static bool can_move_in(const struct ot_out_dir *dir) {
     if (rename(dir->beside, dir->inside) == 0)
         return rename(dir->inside, dir->beside) == 0;

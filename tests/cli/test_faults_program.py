@@ -88,6 +88,7 @@ class Killed(FaultsTest):
     def test_while_what_a_kill_left_is_cleared(self):
         """What the next runs do before their first step is cut short as well, at one call after another."""
         more = self.places["mixed"]
+        self.clear("f")
         self.assertEqual(self.run_with("kill:fsync:9", "f", *more).code, -signal.SIGKILL)
         self.assertIn(2, self.checkpoints("f"))
         for n in range(1, 18, 1 if SLOW else 4):
