@@ -52,6 +52,9 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
 int ot_resume_check_length(const struct ot_resume *resume, const struct ot_options *options,
                            const struct ot_run_shape *shape);
 
+/* Errors: OT_E_INPUT: the checkpoint's place in the data is not where its step leads. */
+int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run_shape *shape);
+
 /* Something has failed with rc. Where the sentence names the checkpoint, adds what to do. Returns rc. */
 int ot_resume_advise(const struct ot_resume *resume, int rc);
 /* Two lines for people: from where, how far, and what was taken over. Nothing where there is none. */

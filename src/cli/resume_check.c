@@ -245,3 +245,19 @@ int ot_resume_check_length(const struct ot_resume *resume, const struct ot_optio
                            dir, (long long)r->steps, (long long)steps, (long long)step);
     return 0;
 }
+
+int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run_shape *shape) {
+    const struct ot_checkpoint_record *r = resume->record;
+    if (!r)
+        return 0;
+    int64_t step = r->progress.step, epoch = step / shape->steps_per_epoch,
+            sequence = step % shape->steps_per_epoch * shape->step_sequences;
+    if (r->position.epoch == epoch && r->position.sequence == sequence)
+        return 0;
+    return ot_fail(
+        OT_E_INPUT,
+        "%s/%s: damaged: step %lld leads to sequence %lld of epoch %lld, and position says sequence "
+        "%lld of epoch %lld",
+        resume->dir, resume->record_name, (long long)step, (long long)sequence, (long long)epoch,
+        (long long)r->position.sequence, (long long)r->position.epoch);
+}
