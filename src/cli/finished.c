@@ -52,6 +52,14 @@ int ot_finished_drop_log(const char *out) {
     return unlink(old) == 0 || errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot remove", old);
 }
 
+int ot_finished_restore_log(const char *out) {
+    char log[PATH_MAX], old[PATH_MAX];
+    OT_TRY(name_logs(out, log, old));
+    return rename(old, log) == 0 || errno == ENOENT
+               ? 0
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", old, log);
+}
+
 static int refuse_more_steps(const struct ot_options *o, const struct ot_checkpoint_record *record,
                              int64_t steps) {
     return ot_fail(OT_E_USAGE,
@@ -66,6 +74,7 @@ int ot_finished_confirm(const struct ot_options *o, const struct ot_checkpoint_r
     int rc;
     if (steps > record->steps)
         return refuse_more_steps(o, record, steps);
+    OT_TRY(ot_finished_restore_log(o->out));
     OT_TRY_GOTO(ot_verify_model(o->out, !o->quiet, &result), rc, out);
     ot_log_set_status("");
     if (result.n_damages > 0) {

@@ -29,5 +29,8 @@ int ot_finished_confirm(const struct ot_options *options, const struct ot_checkp
  * until the new run has its own result. Errors: OT_E_IO. */
 int ot_finished_keep_log(const char *out);
 int ot_finished_drop_log(const char *out);
+/* The new run came to nothing, so the finished one is what there is: it gets its log back. Errors:
+ * OT_E_IO. */
+int ot_finished_restore_log(const char *out);
 
 #endif

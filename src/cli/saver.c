@@ -125,7 +125,8 @@ static int open_parent(struct ot_saver *sv) {
     if (lstat(sv->parent, &info) < 0 || !S_ISDIR(info.st_mode))
         return ot_fail(OT_E_IO, "%s: is in the way of the checkpoints; move it away", sv->parent);
     OT_TRY(ot_checkpoint_clear_complete(sv->parent));
-    sv->flush_seconds = ot_disk_time_flush(sv->parent);
+    if (sv->config.session->options->grace > 0)
+        sv->flush_seconds = ot_disk_time_flush(sv->parent);
     return ot_saver_hold_first_space(sv);
 }
 
@@ -283,7 +284,7 @@ int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *recor
     sv->last_begun = ot_clock_seconds();
     sv->step_under_way = step;
     sv->eval_under_way = record->has_eval ? record->last_eval : NAN;
-    if (step == sv->last_step)
+    if (ot_saver_has(sv, step))
         return 0;
     int rc = begin(sv, record, step_seconds);
     return rc < 0 ? give_up(sv, step, rc) : 0;
@@ -392,8 +393,7 @@ bool ot_saver_wait(struct ot_saver *sv, double seconds) {
     return !ot_engine_snapshot_busy(engine) && ot_saver_poll(sv, false) == 0;
 }
 
-/* Whether the checkpoint of that step is where it was made. */
-static bool has(const struct ot_saver *sv, int64_t step) {
+bool ot_saver_has(const struct ot_saver *sv, int64_t step) {
     return sv->last_dir && sv->last_step == step && access(sv->last_dir, F_OK) == 0;
 }
 
@@ -411,7 +411,7 @@ static int move_to(struct ot_saver *sv, const char *parent) {
 
 int ot_saver_save_in(struct ot_saver *sv, const char *parent, const struct ot_checkpoint_record *record) {
     (void)ot_saver_poll(sv, true); /* what it fails with, it has said */
-    if (has(sv, record->progress.step))
+    if (ot_saver_has(sv, record->progress.step))
         return 0;
     sv->keeps_all = true;
     sv->last_step = -1;
@@ -421,7 +421,7 @@ int ot_saver_save_in(struct ot_saver *sv, const char *parent, const struct ot_ch
     OT_TRY(ot_saver_make_dir(sv));
     (void)ot_saver_begin(sv, record, 0); /* that the log takes no line of it does not matter now */
     (void)ot_saver_poll(sv, true);
-    if (has(sv, record->progress.step))
+    if (ot_saver_has(sv, record->progress.step))
         return 0;
     rmdir(sv->parent); /* where it is empty */
     return ot_saver_failure(sv);

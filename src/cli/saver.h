@@ -68,6 +68,8 @@ int ot_saver_begin(struct ot_saver *saver, const struct ot_checkpoint_record *re
 int ot_saver_poll(struct ot_saver *saver, bool wait);
 /* Waits no longer than that for one under way: whether it has ended. For when even this may hang. */
 bool ot_saver_wait(struct ot_saver *saver, double seconds);
+/* Whether the last complete checkpoint is of that step, and still where it was made. */
+bool ot_saver_has(const struct ot_saver *saver, int64_t step);
 /* Makes the directory of checkpoints where it is not there (any more). Errors: OT_E_IO. */
 int ot_saver_make_dir(struct ot_saver *saver);
 /* The run is about to end: saves the state of a drained engine now and whatever it takes, in the directory

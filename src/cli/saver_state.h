@@ -17,7 +17,7 @@ struct ot_saver {
     int64_t best_step;                /* of the best checkpoint; -1: none has an evaluation behind it */
     char *last_dir;
     double last_begun, seconds;
-    double flush_seconds; /* of a small file */
+    double flush_seconds; /* of a small file, with --grace */
     struct ot_error failure;
     bool keeps_best;
     bool keeps_all; /* the run has failed: nothing older goes, and no space is held */

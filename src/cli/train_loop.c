@@ -291,7 +291,7 @@ static int save_at_stop(struct loop *l) {
     if (!saver || l->done == 0)
         return 0;
     OT_TRY(ot_saver_poll(saver, true));
-    if (ot_saver_last_step(saver) == l->done)
+    if (ot_saver_has(saver, l->done))
         return 0;
     l->out->out_of_time = grace > 0 && ot_stop_seconds() + ot_saver_seconds(saver) > grace;
     if (l->out->out_of_time)
@@ -300,7 +300,7 @@ static int save_at_stop(struct loop *l) {
     struct ot_checkpoint_record record = make_record(l);
     OT_TRY(ot_saver_begin(saver, &record, 0));
     OT_TRY(ot_saver_poll(saver, true));
-    return ot_saver_last_step(saver) == l->done ? 0 : ot_saver_failure(saver);
+    return ot_saver_has(saver, l->done) ? 0 : ot_saver_failure(saver);
 }
 
 /* A lane hangs. Where what it was about to change is still what the last step left, it is saved, if that does
@@ -316,7 +316,8 @@ static int save_at_stall(struct loop *l, int rc) {
         if (ot_saver_begin(saver, &record, 0) == 0)
             (void)ot_saver_wait(saver, limit);
     }
-    return ot_error_load(&why);
+    rc = ot_error_load(&why);
+    return saver && l->done > 0 ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
 }
 
 /* The steps in flight, when something else than the engine has failed: their results still count. */

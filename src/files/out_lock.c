@@ -91,7 +91,7 @@ static int take_other(struct ot_out_lock *lock, int fd) {
                            lock->out);
         say_away(lock);
     }
-    if (ot_out_flock(fd, lock->out, lock->insists))
+    if (ot_out_flock(fd, lock->out, false)) /* whoever has lost its directory saves elsewhere, and soon */
         return ot_fail(OT_E_INPUT,
                        "%s: another process is writing this output; wait for it or choose another",
                        lock->out);

@@ -147,6 +147,11 @@ class Ends(StoppingTest):
         self.assertTrue(os.path.exists(saved + "/manifest.bin"), err)
         self.assertIn("resume  ", self.succeed(*self.command("away")).err)
         self.assertEqual(read_bytes(self.path("away/model.safetensors")), read_bytes(self.path("whole/model.safetensors")))
+        process = self.held("away1", "--save-every", "1", "--steps", "4000")  # whose last checkpoint goes with it
+        os.rename(self.path("away1"), self.path("moved1"))
+        code, err = self.let_go(process, signal.SIGTERM)
+        self.assertEqual(code, STOPPED, err)
+        self.assertTrue(os.path.exists(re.search(r"\nsaved   (\S+) · step ", err)[1] + "/manifest.bin"), err)
         process = self.held("away2")
         os.rename(self.path("away2"), self.path("moved2"))
         code, err = self.let_go(process)
@@ -170,7 +175,7 @@ class Ends(StoppingTest):
     def test_the_store_loses_its_name(self):
         """What it holds is read through the descriptor: at a stop, and when a checkpoint is due while the run goes on."""
         for i, home in enumerate(("state=nvme,weights=nvme", "state=nvme,weights=host")):
-            words = ("--home", home, "--nvme", self.disk)
+            words = ("--home", home, "--nvme", self.disk, "--io-engine", ("pool", "auto")[i])
             process = self.held(f"store{i}", *words, "--save-every", "3")
             for path in glob.glob(self.disk + "/*"):
                 os.unlink(path)

@@ -82,6 +82,16 @@ class Finished(StoppingTest):
         self.assertFalse(os.path.exists(self.path("anew/log.old.jsonl")))
         self.assertEqual(json.loads(read_bytes(self.path("anew/finished.json")))["progress"]["step"], 400)
 
+    def test_a_new_run_that_came_to_nothing_leaves_the_old_result(self):
+        self.succeed(*self.command("nothing"))
+        before = self.contents("nothing")
+        process = self.start("nothing", "--resume", "never", "--seed", "5", "--steps", "4000", "--save-every", "never")
+        self.assertTrue(self.wait_for(process, lambda: self.logged("nothing", "step", 3)))
+        self.assertIsNotNone(self.end(process, signal.SIGKILL, -9))
+        self.assertIn("already finished", self.succeed(*self.command("nothing")).err)
+        self.assertEqual(self.contents("nothing"), before)
+        self.assertFalse(os.path.exists(self.path("nothing/log.old.jsonl")))
+
     def test_what_is_no_result_of_a_run_is_not_taken_for_one(self):
         """A run that was stopped; an export."""
         self.stop_after(2, "stopped", "--save-every", "2", "--steps", "2000", number=signal.SIGTERM)
