@@ -176,7 +176,9 @@ class Ends(StoppingTest):
         """What it holds is read through the descriptor: at a stop, and when a checkpoint is due while the run goes on."""
         for i, home in enumerate(("state=nvme,weights=nvme", "state=nvme,weights=host")):
             words = ("--home", home, "--nvme", self.disk, "--io-engine", ("pool", "auto")[i])
-            process = self.held(f"store{i}", *words, "--save-every", "3")
+            process = self.start(f"store{i}", *words, "--save-every", "10")
+            self.assertTrue(self.wait_for(process, lambda: self.logged(f"store{i}", "checkpoint", 10)))
+            process.send_signal(signal.SIGSTOP)
             for path in glob.glob(self.disk + "/*"):
                 os.unlink(path)
             before = self.checkpoints(f"store{i}")
@@ -184,7 +186,7 @@ class Ends(StoppingTest):
             self.assertEqual(code, STOPPED if i else 0, err)
             self.assertGreater(self.checkpoints(f"store{i}")[-1], before[-1])
             self.assertNotIn("not made", err)
-            self.succeed(*self.command(f"store{i}", *words, "--save-every", "3"))
+            self.succeed(*self.command(f"store{i}", *words, "--save-every", "10"))
             self.check_equal(f"store{i}", "whole")
 
 
