@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
@@ -36,10 +37,13 @@ static int name_logs(const char *out, char log[PATH_MAX], char old[PATH_MAX]) {
 
 int ot_finished_keep_log(const char *out) {
     char log[PATH_MAX], old[PATH_MAX], record[PATH_MAX];
+    struct stat info;
     OT_TRY(name_logs(out, log, old));
     snprintf(record, sizeof record, "%s/" OT_FINISHED_NAME, out); /* shorter than that of the old log */
     if (access(record, F_OK) < 0 ||
-        access(old, F_OK) == 0) /* kept already: `log` is of a run without result */
+        lstat(old, &info) == 0) /* kept already: this is of a run without result */
+        return 0;
+    if (lstat(log, &info) == 0 && !S_ISREG(info.st_mode)) /* refused, with its name, when it is opened */
         return 0;
     return rename(log, old) == 0 || errno == ENOENT
                ? 0
