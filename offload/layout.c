@@ -286,7 +286,8 @@ static size_t tile_slot_bytes(struct maker *mk) {
             weights = tile;
     }
     mk->layout->slot_weights_offset = state_bytes(mk->chain, state);
-    return mk->layout->slot_weights_offset + weight_bytes(mk->chain, weights);
+    mk->layout->tile_slot_bytes = mk->layout->slot_weights_offset + weight_bytes(mk->chain, weights);
+    return mk->layout->tile_slot_bytes;
 }
 
 static void add_tile_slots(struct maker *mk) {

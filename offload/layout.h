@@ -61,6 +61,7 @@ struct ot_layout {
     size_t slot_weights_offset;
     /* Host: the slots of a snapshot's sink (snapshot.h), one after the other; and a tile as in a tile slot,
      * where a snapshot has to copy what is on nvme. OT_NO_BUFFER: none. */
+    size_t tile_slot_bytes;
     int snapshot_slots, snapshot_tile;
     int *state_slots;    /* [plan.state_slots]: state of a tile, then its gradients */
     int64_t slot_params; /* parameters of the largest streamed tile: what a state slot has room for */

@@ -33,8 +33,8 @@ bool ot_snapshot_refers_weights(const struct ot_snapshot *sn, struct ot_tile_pla
 }
 
 /* As the next updates come: those of the step itself slab by slab, with clipping in the order in which the
- * next forward needs the slabs, without it as backward finishes their gradients; what is streamed follows in
- * the step after. */
+ * next forward needs the slabs, without it as backward finishes their gradients; what is streamed follows
+ * in the step after. */
 static void make_order(struct ot_snapshot *sn) {
     const struct ot_engine *en = sn->engine;
     int n = 0;
@@ -118,6 +118,7 @@ void ot_snapshot_close(struct ot_snapshot *sn) {
     pthread_mutex_destroy(&sn->mutex);
     free(sn->pins);
     free(sn->spans);
+    free(sn->spare);
     free(sn->first_tile);
     free(sn->order);
     free(sn->taken);
@@ -273,6 +274,22 @@ static int pin_all(struct ot_snapshot *sn) {
     return 0;
 }
 
+/* A plan that counts on references has no buffer to copy tiles through: where the store's files have lost
+ * their names, the memory comes from outside the budget, rather than the state being lost. */
+static int find_tile_memory(struct ot_snapshot *sn) {
+    const struct ot_engine *en = sn->engine;
+    size_t bytes = (en->layout.tile_slot_bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+    if (sn->refers || !en->store || sn->tile_memory)
+        return 0;
+    if (en->layout.snapshot_tile != OT_NO_BUFFER)
+        sn->tile_memory = ot_engine_at(en, en->layout.snapshot_tile);
+    else if (bytes > 0)
+        sn->tile_memory = sn->spare = aligned_alloc(OT_STORE_ALIGN, bytes);
+    return sn->tile_memory || bytes == 0
+               ? 0
+               : ot_fail(OT_E_BUDGET, "no memory for %zu bytes to copy tiles through", bytes);
+}
+
 int ot_engine_snapshot(struct ot_engine *en, const struct ot_snapshot_config *config) {
     struct ot_snapshot *sn = en->snapshot;
     bool at_rest = en->submitted == en->collected && !en->behind;
@@ -286,6 +303,7 @@ int ot_engine_snapshot(struct ot_engine *en, const struct ot_snapshot_config *co
     sn->error.code = 0;
     memset(sn->taken, false, (size_t)sn->n_tiles * sizeof *sn->taken);
     memset(sn->wanted, false, (size_t)sn->n_tiles * sizeof *sn->wanted);
+    OT_TRY(find_tile_memory(sn));
     if (sn->refers)
         OT_TRY(pin_all(sn));
     atomic_store(&sn->ended, false);

@@ -92,12 +92,12 @@ static int read_extents(struct ot_snapshot *snapshot, struct ot_tile_place place
     const struct ot_slab_buffers *b = &en->layout.slabs[place.slab];
     int off_gpu = place.tile - en->plan.slabs[place.slab].tiles[OT_TILE_GPU];
     if (state && off_gpu >= 0 && b->state_nvme != OT_NO_BUFFER) {
-        char *memory = ot_engine_at(en, en->layout.snapshot_tile);
+        char *memory = snapshot->tile_memory;
         OT_TRY(ot_store_read(en->store, en->layout.buffers[b->state_nvme].first_extent + off_gpu, memory));
         out->state = memory;
     }
     if (weights && b->weights_gpu == OT_NO_BUFFER && b->weights_nvme != OT_NO_BUFFER) {
-        char *memory = (char *)ot_engine_at(en, en->layout.snapshot_tile) + en->layout.slot_weights_offset;
+        char *memory = snapshot->tile_memory + en->layout.slot_weights_offset;
         OT_TRY(
             ot_store_read(en->store, en->layout.buffers[b->weights_nvme].first_extent + place.tile, memory));
         out->weights = memory;

@@ -23,6 +23,8 @@ struct ot_snapshot {
     struct ot_lane *lane;        /* for copies from the device, beside the steps' */
     struct ot_pins *pins;        /* in the order of tiles: state, weights */
     struct ot_store_span *spans; /* room for any extent's */
+    char *tile_memory;           /* what is on nvme and has to be copied is read there, a tile at a time */
+    void *spare;                 /* that memory where the plan has none, as it counts on references; NULL */
 
     int n_tiles;     /* of all slabs */
     int *first_tile; /* [n_slabs]: number of its first tile */

@@ -136,6 +136,8 @@ int ot_store_max_spans(const struct ot_store *store);
  * always: what the system has lost it reports once. */
 int ot_store_sync(struct ot_store *store);
 int ot_store_file_count(const struct ot_store *store);
+/* Whether every file still has its name, so that it can get a second one; what has none can still be read. */
+bool ot_store_has_names(const struct ot_store *store);
 /* A second name for a file. Errors: OT_E_IO (another file system; the name is taken). */
 int ot_store_link(struct ot_store *store, int file, int dir_fd, const char *name);
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "offload/store_state.h"
@@ -80,6 +81,15 @@ int ot_store_sync(struct ot_store *store) {
                              store->files[i].path);
     }
     return 0;
+}
+
+bool ot_store_has_names(const struct ot_store *store) {
+    struct stat held, named;
+    for (int i = 0; i < store->n_files; i++)
+        if (fstat(store->files[i].fd, &held) < 0 || lstat(store->files[i].path, &named) < 0 ||
+            held.st_dev != named.st_dev || held.st_ino != named.st_ino)
+            return false;
+    return true;
 }
 
 int ot_store_link(struct ot_store *store, int file, int dir_fd, const char *name) {

@@ -21,6 +21,7 @@ enum ot_error_code {
     OT_E_NUMERIC = 7,   /* training produced numbers that it cannot go on with */
     OT_E_INTERRUPT = 8, /* stopped at once: by a second signal, or by the first of a probe or before step 1 */
     OT_E_STALL = 9,     /* a disk, a driver or a device hangs; so may whatever waits for it */
+    OT_E_STOPPED = 10, /* no failure: a signal ended the run, and what it has is saved; main prints nothing */
 };
 
 enum { OT_ERROR_TEXT_BYTES = 1024 };

@@ -254,6 +254,17 @@ int ot_checkpoint_tidy(const char *parent) {
     return rc;
 }
 
+int ot_checkpoint_clear(const char *parent) {
+    struct ot_checkpoint_list list;
+    int rc = 0;
+    OT_TRY(ot_checkpoint_tidy(parent));
+    OT_TRY(ot_checkpoint_list_make(parent, &list));
+    for (int i = 0; i < list.n && rc == 0; i++)
+        rc = ot_checkpoint_remove(list.entries[i].dir);
+    ot_checkpoint_list_free(&list);
+    return rc < 0 ? rc : ot_checkpoint_clear_complete(parent);
+}
+
 /* ---- the mark ---- */
 
 int ot_checkpoint_mark_complete(const char *parent) {

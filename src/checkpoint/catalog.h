@@ -32,6 +32,8 @@ int ot_checkpoint_name(const char *parent, int64_t step, char **out);
 int ot_checkpoint_remove(const char *dir);
 /* Removes all but the newest `keep` (>= 1) and that of best_step (< 0: none). Errors: OT_E_IO. */
 int ot_checkpoint_prune(const char *parent, int keep, int64_t best_step);
+/* Removes all that is of ours in the directory, whole or not; the directory stays. Errors: OT_E_IO. */
+int ot_checkpoint_clear(const char *parent);
 /* After a run that was killed, and ot_store_remove_stale; logs what it did. What a living process holds
  * stays. Errors: OT_E_IO. */
 int ot_checkpoint_tidy(const char *parent);

@@ -11,6 +11,7 @@
 
 #include "offload/crc32.h"
 #include "src/checkpoint/reader_state.h"
+#include "src/checkpoint/step_dir.h"
 #include "src/checkpoint/writer.h"
 
 /* ---- sentences ---- */
@@ -140,6 +141,27 @@ out:
     return rc;
 }
 
+/* A directory that was given the name of another step would be resumed, kept and removed in its place. */
+static int check_name(const struct ot_checkpoint *c) {
+    char name[OT_STEP_NAME_BYTES];
+    size_t end = strlen(c->dir), begin;
+    int64_t step;
+    bool partial;
+    while (end > 1 && c->dir[end - 1] == '/')
+        end--;
+    for (begin = end; begin > 0 && c->dir[begin - 1] != '/';)
+        begin--;
+    if (end - begin >= sizeof name)
+        return 0;
+    snprintf(name, sizeof name, "%.*s", (int)(end - begin), c->dir + begin);
+    if (!ot_step_parse(name, &step, &partial) || step == c->record.progress.step)
+        return 0;
+    return ot_checkpoint_fail_damaged(c, OT_RECORD_NAME,
+                                      "it is of step %lld, not of the step that the "
+                                      "directory is named after",
+                                      (long long)c->record.progress.step);
+}
+
 static int take_files(struct ot_checkpoint *c, int dir_fd) {
     int64_t bytes;
     c->fds = malloc((size_t)(c->manifest.n_files + 1) * sizeof *c->fds);
@@ -194,6 +216,7 @@ int ot_checkpoint_open(const char *dir, struct ot_checkpoint **out) {
     }
     OT_TRY_GOTO(take_manifest(c, dir_fd), rc, out);
     OT_TRY_GOTO(take_record(c, dir_fd), rc, out);
+    OT_TRY_GOTO(check_name(c), rc, out);
     OT_TRY_GOTO(take_files(c, dir_fd), rc, out);
     rc = take_parts(c);
 out:

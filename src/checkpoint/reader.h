@@ -1,8 +1,8 @@
 /* Reading a checkpoint (manifest.h): opened, streamed into an engine, checked, asked for its weights.
  *
- * OPEN reads manifest.bin and checkpoint.json, compares their checksums, opens the other files inside the
- * directory (no symbolic links, nothing but files), holds them open, compares their sizes, and allocates
- * nothing that those do not bear out.
+ * OPEN reads manifest.bin and checkpoint.json, compares their checksums, and the record's step with the
+ * directory's name, opens the other files inside the directory (no symbolic links, nothing but files), holds
+ * them open, compares their sizes, and allocates nothing that those do not bear out.
  *
  * READ streams every part through slots of the caller's memory, by an I/O engine, as many reads ahead of the
  * sink as there are slots, in the order in which parts lie in the files. Every byte is read once and every

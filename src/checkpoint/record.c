@@ -196,18 +196,23 @@ static int take_all(const char *where, struct ot_checkpoint_record *out) {
     return need_object(tree, where, "model", &out->model);
 }
 
+int ot_checkpoint_record_take(struct ot_json *tree, const char *where, struct ot_checkpoint_record *out) {
+    *out = (struct ot_checkpoint_record){.tree = tree};
+    int rc = take_all(where, out);
+    if (rc < 0)
+        ot_checkpoint_record_free(out);
+    return rc;
+}
+
 int ot_checkpoint_record_decode(const char *text, size_t bytes, const char *where,
                                 struct ot_checkpoint_record *out) {
+    struct ot_json *tree;
     *out = (struct ot_checkpoint_record){0};
     if (bytes > OT_RECORD_MAX_BYTES)
         return ot_fail(OT_E_INPUT, "%s: larger than the %d bytes that it may have", where,
                        OT_RECORD_MAX_BYTES);
-    int rc = ot_json_parse(text, bytes, where, &out->tree);
-    if (rc == 0)
-        rc = take_all(where, out);
-    if (rc < 0)
-        ot_checkpoint_record_free(out);
-    return rc;
+    OT_TRY(ot_json_parse(text, bytes, where, &tree));
+    return ot_checkpoint_record_take(tree, where, out);
 }
 
 void ot_checkpoint_record_free(struct ot_checkpoint_record *record) {

@@ -43,6 +43,8 @@ int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char 
 /* where: the file, for sentences. Errors: OT_E_INPUT (damaged, or of a newer format), OT_E_BUDGET. */
 int ot_checkpoint_record_decode(const char *text, size_t bytes, const char *where,
                                 struct ot_checkpoint_record *out);
+/* The same of JSON that is parsed already; takes the tree over in either case. */
+int ot_checkpoint_record_take(struct ot_json *tree, const char *where, struct ot_checkpoint_record *out);
 void ot_checkpoint_record_free(struct ot_checkpoint_record *record); /* of one that was read */
 
 #endif

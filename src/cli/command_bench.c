@@ -192,7 +192,7 @@ static int finish(struct bench_command *c) {
                            bench->results[i].reason);
     if (done == 0 && !bench->interrupted)
         return ot_fail(OT_E_BUDGET, "no point was measured; the first: %s", bench->results[0].reason);
-    return 0;
+    return bench->interrupted ? -OT_E_STOPPED : 0;
 }
 
 int ot_command_bench(struct ot_options *options) {

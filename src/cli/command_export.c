@@ -12,6 +12,7 @@
 #include "src/cli/lines.h"
 #include "src/cli/save.h"
 #include "src/cli/units.h"
+#include "src/files/out_lock.h"
 
 struct export {
     struct ot_options *options;
@@ -21,6 +22,7 @@ struct export {
     struct ot_checkpoint_master *master;
     struct ot_session session;
     struct ot_save save;
+    struct ot_out_lock *lock;
     int64_t done, total; /* parameters */
 };
 
@@ -122,7 +124,7 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
 }
 
 static int write_model(struct export *e) {
-    OT_TRY(ot_save_open(&e->session, e->options->out, &e->save));
+    OT_TRY(ot_save_open(&e->session, e->options->out, e->lock, &e->save));
     OT_TRY(ot_checkpoint_master_open(e->checkpoint, &e->master));
     int rc = ot_save_write_from(&e->save, e->record->options, get_values, e);
     ot_log_set_status("");
@@ -155,6 +157,7 @@ static int print_result(const struct export *e) {
 int ot_command_export(struct ot_options *options) {
     struct export e = {.options = options};
     int rc;
+    OT_TRY_GOTO(ot_out_lock_open(options->out, &e.lock), rc, out);
     OT_TRY_GOTO(open_checkpoint(&e), rc, out);
     OT_TRY_GOTO(open_model(&e), rc, out);
     OT_TRY_GOTO(write_model(&e), rc, out);
@@ -165,5 +168,6 @@ out:
     ot_checkpoint_master_close(e.master);
     ot_checkpoint_close(e.checkpoint);
     ot_found_free(&e.found);
+    ot_out_lock_close(e.lock);
     return rc;
 }

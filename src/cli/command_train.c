@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
+#include "src/cli/finished.h"
 #include "src/cli/generator.h"
 #include "src/cli/out_name.h"
 #include "src/cli/resume.h"
@@ -18,6 +19,7 @@
 #include "src/cli/stop.h"
 #include "src/cli/train_loop.h"
 #include "src/files/out_dir.h"
+#include "src/files/out_lock.h"
 
 enum { SAMPLE_NEW_TOKENS = 96 };
 
@@ -26,12 +28,14 @@ struct train {
     struct ot_rows rows;
     struct ot_run_shape shape;
     struct ot_save save;
+    struct ot_out_lock *lock; /* of OUT; NULL with --no-save and --dry-run */
     struct ot_report report;
     struct ot_session_need need;
     struct ot_run_log *log;
     struct ot_resume resume;
     struct ot_run_identity identity;
-    struct ot_saver *saver;     /* NULL with --no-save */
+    struct ot_saver *saver; /* NULL with --no-save */
+    struct ot_rescue rescue;
     char checkpoints[PATH_MAX]; /* OUT/checkpoints */
     int64_t sample_row;         /* of the evaluation rows, to show what was learnt; -1: none */
     char out[PATH_MAX];
@@ -78,7 +82,8 @@ static int make_plan(struct train *t) {
     return ot_session_plan(&t->session, &t->need);
 }
 
-static int prepare(struct train *t) {
+/* What the run is a run of, and whether the checkpoint is of the same. */
+static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
     struct ot_options *o = s->options;
     int64_t seq_len;
@@ -93,15 +98,21 @@ static int prepare(struct train *t) {
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_length(&t->resume, o, &t->shape));
+    return ot_resume_advise(&t->resume, ot_resume_check_position(&t->resume, &t->shape));
+}
+
+static int prepare(struct train *t) {
+    struct ot_session *s = &t->session;
+    struct ot_options *o = s->options;
     OT_TRY(make_plan(t));
     t->report = (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape};
     if (!o->no_save) {
-        OT_TRY(ot_save_open(s, o->out, &t->save));
+        OT_TRY(ot_save_open(s, o->out, t->lock, &t->save));
         t->report.out = o->out;
         t->report.save_bytes = t->save.bytes;
         t->report.disk_free_bytes = ot_save_disk_free(o->out);
     }
-    return ot_run_log_open(o->json, &t->log);
+    return 0;
 }
 
 /* Before step 1 rather than after the last. */
@@ -179,11 +190,16 @@ static struct ot_saver_config saver_config(struct train *t) {
 /* OUT is touched from here on. */
 static int open_out(struct train *t) {
     const char *out = t->session.options->out;
-    OT_TRY(ot_out_dir_claim(out, NULL));
+    OT_TRY(ot_out_dir_claim(out, NULL, t->lock));
+    t->lock->insists = true;
+    if (!ot_resume_is_own(&t->resume, out))
+        OT_TRY(ot_finished_keep_log(out));
     OT_TRY(ot_run_log_start_file(t->log, out, ot_resume_log_bytes(&t->resume, out)));
     OT_TRY(ot_resume_clear_newer(&t->resume, out));
     struct ot_saver_config config = saver_config(t);
-    return ot_saver_open(&config, &t->saver);
+    OT_TRY(ot_saver_open(&config, &t->saver));
+    t->rescue = (struct ot_rescue){.saver = t->saver, .options = t->session.options, .lock = t->lock};
+    return 0;
 }
 
 /* That there can be an output, before anything that takes long. */
@@ -215,27 +231,31 @@ static int start(struct train *t) {
 
 /* What the run leaves: the model, or where it was stopped a checkpoint, which is there already, or where
  * --grace has no time for that, the weights alone if they fit. */
-static int keep_result(struct train *t, struct ot_outcome *outcome) {
+static int keep_result(struct train *t, struct ot_outcome *outcome, const struct ot_checkpoint_record *end) {
     const struct ot_options *o = t->session.options;
     if (o->no_save)
         return 0;
     if (!outcome->interrupted) {
         ot_saver_make_room(t->saver);
-        OT_TRY(ot_save_write(&t->save));
-        return ot_saver_complete(t->saver);
+        int rc = ot_save_write(&t->save, end);
+        if (rc < 0)
+            return ot_rescue_save(&t->rescue, end, rc);
+        rc = ot_finished_drop_log(o->out);
+        if (rc == 0)
+            rc = ot_saver_complete(t->saver);
+        return rc < 0 ? ot_fail_context(rc, "%s: the result is saved", o->out) : 0;
     }
-    int64_t copied, referred;
-    ot_saver_bytes(&t->session, &copied, &referred);
-    double seconds = ot_saver_seconds(t->saver) * (double)t->save.bytes / (double)(copied > 0 ? copied : 1);
-    outcome->weights_alone = outcome->out_of_time && ot_stop_seconds() + seconds <= o->grace;
+    outcome->weights_alone = outcome->out_of_time &&
+                             ot_stop_seconds() + ot_saver_model_seconds(t->saver, t->save.bytes) <= o->grace;
     if (outcome->weights_alone)
         ot_saver_make_room(t->saver);
-    return outcome->weights_alone ? ot_save_write(&t->save) : 0;
+    return outcome->weights_alone ? ot_save_write(&t->save, NULL) : 0;
 }
 
 static int run(struct train *t) {
     struct ot_session *s = &t->session;
     struct ot_outcome outcome;
+    struct ot_checkpoint_record end;
     OT_TRY(start(t));
     struct ot_train_loop loop = {.session = s,
                                  .rows = &t->rows,
@@ -243,6 +263,7 @@ static int run(struct train *t) {
                                  .log = t->log,
                                  .identity = &t->identity,
                                  .saver = t->saver,
+                                 .rescue = &t->rescue,
                                  .resume = t->resume.record};
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);
@@ -251,10 +272,10 @@ static int run(struct train *t) {
                           "saved; a second signal stops at once, without saving\n"
                         : "stopping: this step is finished, and nothing is saved (--no-save); a second "
                           "signal stops at once\n");
-    OT_TRY(ot_train_loop_run(&loop, &outcome));
+    OT_TRY(ot_train_loop_run(&loop, &outcome, &end));
     if (outcome.interrupted && outcome.steps == 0)
         return ot_fail(OT_E_INTERRUPT, "stopped before step 1: nothing was trained");
-    OT_TRY(keep_result(t, &outcome));
+    OT_TRY(keep_result(t, &outcome, &end));
     if (t->sample_row >= 0 && !ot_stop_requested())
         OT_TRY(show_sample(t, outcome.steps));
     ot_stop_ignore();
@@ -264,7 +285,7 @@ static int run(struct train *t) {
     if (outcome.out_of_time && !outcome.checkpoint && !outcome.weights_alone)
         return ot_fail(OT_E_INTERRUPT, "nothing is saved: --grace had no time for it, and no checkpoint was "
                                        "made before; give it more, or save more often (--save-every)");
-    return 0;
+    return outcome.interrupted ? -OT_E_STOPPED : 0;
 }
 
 /* What is to be gone on from is known before anything is opened: it says what the options were. */
@@ -273,16 +294,24 @@ static int find_checkpoint(struct train *t, struct ot_options *options) {
         OT_TRY(ot_out_name_choose(options, t->out, sizeof t->out));
         if (snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", options->out) >= PATH_MAX)
             return ot_fail(OT_E_USAGE, "--out %s: the name is too long", options->out);
-        if (!options->dry_run)
-            OT_TRY(ot_out_dir_settle(options->out, NULL));
+        if (!options->dry_run) {
+            OT_TRY(ot_out_lock_open(options->out, &t->lock));
+            OT_TRY(ot_out_dir_settle(options->out, NULL, t->lock));
+        }
     }
     OT_TRY(ot_resume_find(options, !options->dry_run, &t->resume));
+    if (options->dry_run)
+        ot_resume_forget_finished(&t->resume);
     return ot_resume_take_over(&t->resume, options);
 }
 
 static int prepare_and_run(struct train *t, struct ot_options *options) {
     OT_TRY(find_checkpoint(t, options));
+    OT_TRY(ot_run_log_open(options->json, &t->log));
     OT_TRY(ot_session_open(options, &t->session));
+    OT_TRY(read_inputs(t));
+    if (ot_resume_is_finished(&t->resume))
+        return ot_finished_confirm(options, t->resume.record, t->shape.lr.steps, t->log);
     OT_TRY(prepare(t));
     if (options->dry_run) {
         OT_TRY(forecast(t));
@@ -303,17 +332,20 @@ int ot_command_train(struct ot_options *options) {
         return ot_fail(OT_E_BUDGET, "no memory");
     ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
     int rc = prepare_and_run(t, options);
+    struct ot_error why; /* what closing fails with after a failure is not what the user has to know */
+    ot_error_save(&why, rc);
     bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);
     if (!is_stuck)
         ot_saver_close(t->saver);
     ot_run_log_close(t->log);
     if (is_stuck) /* its threads use the rest */
-        return rc;
+        return ot_error_load(&why);
     ot_save_close(&t->save);
     ot_rows_close(&t->rows);
     ot_run_identity_free(&t->identity);
     ot_session_close(&t->session);
     ot_resume_close(&t->resume);
+    ot_out_lock_close(t->lock);
     free(t);
-    return rc;
+    return ot_error_load(&why);
 }

@@ -10,6 +10,7 @@
 #include "src/base/error.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/manifest.h"
+#include "src/files/out_replace.h"
 
 static bool has(const char *dir, const char *name) {
     char path[PATH_MAX];
@@ -71,6 +72,8 @@ int ot_find_checkpoints(const char *dir, struct ot_found *out) {
         free(inner);
         OT_TRY(rc);
     }
+    if (out->list.n == 0)
+        OT_TRY(ot_out_check_whole(dir));
     if (out->list.n == 0 && !out->is_model)
         return ot_fail(OT_E_INPUT,
                        "%s: neither a checkpoint (it has no " OT_MANIFEST_NAME

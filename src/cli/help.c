@@ -80,7 +80,7 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
 };
 
 static const char *const exit_codes[] = {
-    "0  done, or stopped by a signal with a checkpoint saved",
+    "0  finished",
     "1  a fault of this program",
     "2  unknown or contradictory options",
     "3  a file says something wrong: config, weights, tokenizer, rows, checkpoint",
@@ -89,6 +89,8 @@ static const char *const exit_codes[] = {
     "6  device, driver or library missing or failed",
     "7  training produced numbers that it cannot go on with",
     "8  stopped at once: by a second signal, or by the first of a probe or before step 1",
+    "9  nothing went on for --stall-limit: a disk, a driver or a device hangs",
+    "10 stopped by a signal, before the last step; what the run has is saved, unless --no-save",
 };
 
 /* Words from `column` on, wrapped, each new line indented; returns the column reached. */

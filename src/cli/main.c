@@ -26,6 +26,8 @@ static int run(struct ot_options *options) {
     /* A closed pipe ends a filter, as everywhere; training does not die of a reader that went away. */
     if (options->command == OT_COMMAND_TRAIN)
         signal(SIGPIPE, SIG_IGN);
+    /* Writing beyond `ulimit -f` fails then, like any other write, instead of ending the process. */
+    signal(SIGXFSZ, SIG_IGN);
     if (options->quiet)
         ot_log_set_level(OT_LOG_WARN);
     return commands[options->command](options);
@@ -46,10 +48,10 @@ int main(int argc, char **argv) {
     int rc = ot_options_parse(argc - 1, argv + 1, &options);
     if (rc == 0)
         rc = run(&options);
-    if (rc == 0 && (fflush(stdout) != 0 || ferror(stdout)))
+    if ((rc == 0 || rc == -OT_E_STOPPED) && (fflush(stdout) != 0 || ferror(stdout)))
         rc = ot_fail(OT_E_IO, "stdout: cannot write the result");
     ot_options_free(&options);
-    if (rc < 0)
+    if (rc < 0 && rc != -OT_E_STOPPED)
         fprintf(stderr, "error: %s\n", ot_error_text());
     if (rc == -OT_E_STALL) /* exit would wait for what hangs */
         _exit(OT_E_STALL);

@@ -39,7 +39,8 @@ static const struct ot_option table[] = {
      .field = FIELD(resume),
      .help =
          "auto: go on from the newest checkpoint in --out, if a run stopped there; DIR: from this one, or "
-         "the newest of this output; never: begin anew. What fixes the result is as it was then.",
+         "the newest of this output; never: begin anew. What fixes the result is as it was then. A run "
+         "that is finished is verified, not trained again, unless this is never.",
      .elsewhere = "resume-from-checkpoint resume-from load-checkpoint continue restart"},
     {.name = "grace",
      .type = OT_OPTION_TIME,

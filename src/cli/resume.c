@@ -13,6 +13,7 @@
 #include "src/base/log.h"
 #include "src/checkpoint/catalog.h"
 #include "src/cli/find_checkpoints.h"
+#include "src/cli/finished.h"
 #include "src/cli/process_command.h"
 #include "src/cli/units.h"
 
@@ -88,6 +89,8 @@ static int open_checkpoint(const char *dir, struct ot_resume *out) {
         return advise(dir, rc);
     }
     out->record = ot_checkpoint_record(out->checkpoint);
+    out->dir = ot_checkpoint_dir(out->checkpoint);
+    out->record_name = OT_RECORD_NAME;
     return 0;
 }
 
@@ -112,6 +115,24 @@ static int find_within(const char *dir, struct ot_resume *out) {
     return rc;
 }
 
+/* The newest checkpoint of a run that is not over, or the record of one that is. */
+static int find_own(const struct ot_options *options, const char *parent, struct ot_resume *out) {
+    bool is_complete = ot_checkpoint_is_complete(parent), is_finished;
+    if (!is_complete)
+        OT_TRY(open_newest(parent, out));
+    if (out->checkpoint)
+        return 0;
+    OT_TRY(ot_finished_read(options->out, &out->finished, &is_finished));
+    if (is_finished) {
+        out->record = &out->finished;
+        out->dir = options->out;
+        out->record_name = OT_FINISHED_NAME;
+    } else if (is_complete) {
+        ot_log(OT_LOG_INFO, "resume  %s: that run came to its end; this one begins anew", options->out);
+    }
+    return 0;
+}
+
 /* What a killed run has left: first its store's files, or what checkpoints keep of them would not be given
  * back (src/checkpoint/reclaim.h). A directory that cannot be read the session refuses, with its option. */
 static int tidy_up(const struct ot_options *options, const char *parent) {
@@ -134,20 +155,24 @@ int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume
         OT_TRY(tidy_up(options, parent));
     if (strcmp(options->resume, "never") == 0)
         return 0;
-    int rc;
-    if (strcmp(options->resume, "auto") != 0) {
-        rc = find_within(options->resume, out);
-    } else if (ot_checkpoint_is_complete(parent)) {
-        ot_log(OT_LOG_INFO, "resume  %s: that run came to its end; this one begins anew", options->out);
-        rc = 0;
-    } else {
-        rc = open_newest(parent, out);
-    }
-    return rc;
+    return strcmp(options->resume, "auto") == 0 ? find_own(options, parent, out)
+                                                : find_within(options->resume, out);
+}
+
+bool ot_resume_is_finished(const struct ot_resume *resume) {
+    return resume->record == &resume->finished;
+}
+
+void ot_resume_forget_finished(struct ot_resume *resume) {
+    if (!ot_resume_is_finished(resume))
+        return;
+    ot_log(OT_LOG_INFO, "resume  %s: already finished; this is the plan of --resume never", resume->dir);
+    ot_resume_close(resume);
 }
 
 void ot_resume_close(struct ot_resume *resume) {
     ot_checkpoint_close(resume->checkpoint);
+    ot_checkpoint_record_free(&resume->finished);
     *resume = (struct ot_resume){0};
 }
 

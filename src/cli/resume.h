@@ -1,6 +1,7 @@
 /* Going on from a checkpoint: which one, what the run takes over from it, and whether it is the same run.
  *
- * FIND. With --resume auto it is the newest one in OUT/checkpoints, unless that run came to its end; with a
+ * FIND. With --resume auto it is the newest one in OUT/checkpoints, unless that run came to its end: then the
+ * record of the finished run (finished.h) takes its place in what follows, and nothing is trained. With a
  * directory it is that one, or the newest one in it or in its "checkpoints". A newest one that is damaged is
  * never passed over in silence: hours of training would be repeated, or a disk that fails go unnoticed. It is
  * refused by name, with the option that goes on from the older one, or begins anew.
@@ -24,8 +25,10 @@
 #include "src/cli/run_shape.h"
 
 struct ot_resume {
-    struct ot_checkpoint *checkpoint; /* open; NULL: the run begins anew */
-    const struct ot_checkpoint_record *record;
+    struct ot_checkpoint *checkpoint;          /* open; NULL: nothing to go on from */
+    const struct ot_checkpoint_record *record; /* of the checkpoint or of the finished run; NULL: none */
+    const char *dir, *record_name;             /* the directory that the record lies in, and its file there */
+    struct ot_checkpoint_record finished;      /* what `record` points to where OUT is a finished run */
     char taken[512]; /* " --pack no": options that were given then and not now, for people */
 };
 
@@ -34,6 +37,10 @@ struct ot_resume {
  * ot_resume_close in either case. */
 int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume *out);
 void ot_resume_close(struct ot_resume *resume);
+/* Whether OUT has the result of this run already (finished.h). */
+bool ot_resume_is_finished(const struct ot_resume *resume);
+/* Where it has, says so and goes on as with --resume never: for --dry-run. */
+void ot_resume_forget_finished(struct ot_resume *resume);
 
 /* The options borrow texts from the checkpoint from here on. Does nothing where there is none, as the next
  * two. Errors: OT_E_USAGE (an option is another now), OT_E_INPUT (the record has a value that cannot be). */
@@ -44,6 +51,9 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
 /* Errors: OT_E_USAGE: the run would be shorter than it is already, or its learning rates would differ. */
 int ot_resume_check_length(const struct ot_resume *resume, const struct ot_options *options,
                            const struct ot_run_shape *shape);
+
+/* Errors: OT_E_INPUT: the checkpoint's place in the data is not where its step leads. */
+int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run_shape *shape);
 
 /* Something has failed with rc. Where the sentence names the checkpoint, adds what to do. Returns rc. */
 int ot_resume_advise(const struct ot_resume *resume, int rc);

@@ -124,9 +124,9 @@ static int take_all(struct taking *t) {
 }
 
 int ot_resume_take_over(struct ot_resume *resume, struct ot_options *options) {
-    if (!resume->checkpoint)
+    if (!resume->record)
         return 0;
-    const char *dir = ot_checkpoint_dir(resume->checkpoint);
+    const char *dir = resume->dir;
     struct taking t = {.resume = resume,
                        .options = options,
                        .then = calloc(1, sizeof *t.then),
@@ -136,7 +136,7 @@ int ot_resume_take_over(struct ot_resume *resume, struct ot_options *options) {
         return ot_fail(OT_E_BUDGET, "no memory");
     int rc = take_all(&t);
     if (rc == -OT_E_USAGE || rc == -OT_E_INPUT)
-        rc = ot_fail(OT_E_INPUT, "%s/%s: %s", dir, OT_RECORD_NAME, ot_error_text());
+        rc = ot_fail(OT_E_INPUT, "%s/%s: %s", dir, resume->record_name, ot_error_text());
     else if (rc == 0 && t.differences.failed)
         rc = ot_fail(OT_E_BUDGET, "no memory");
     else if (rc == 0 && t.differences.bytes)
@@ -208,7 +208,7 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
     const struct ot_checkpoint_record *r = resume->record;
     if (!r)
         return 0;
-    const char *dir = ot_checkpoint_dir(resume->checkpoint);
+    const char *dir = resume->dir;
     OT_TRY(compare_keys(dir, r->model, r->model, identity->model));
     OT_TRY(compare_keys(dir, identity->model, r->model, identity->model));
     OT_TRY(compare_rows(dir, options->data, &r->data, &identity->data));
@@ -225,7 +225,7 @@ int ot_resume_check_length(const struct ot_resume *resume, const struct ot_optio
     const struct ot_checkpoint_record *r = resume->record;
     if (!r)
         return 0;
-    const char *dir = ot_checkpoint_dir(resume->checkpoint);
+    const char *dir = resume->dir;
     struct ot_lr_schedule then;
     int64_t done = r->progress.step, steps = shape->lr.steps;
     if (steps < done)
@@ -235,7 +235,7 @@ int ot_resume_check_length(const struct ot_resume *resume, const struct ot_optio
         return 0;
     int rc = ot_shape_schedule(options, r->steps, &then);
     if (rc < 0)
-        return ot_fail(OT_E_INPUT, "%s/%s: %s", dir, OT_RECORD_NAME, ot_error_text());
+        return ot_fail(OT_E_INPUT, "%s/%s: %s", dir, resume->record_name, ot_error_text());
     for (int64_t step = 1; step <= done; step++)
         if (ot_lr_at(&then, step) != ot_lr_at(&shape->lr, step))
             return ot_fail(OT_E_USAGE,
@@ -244,4 +244,20 @@ int ot_resume_check_length(const struct ot_resume *resume, const struct ot_optio
                            "another --out; a run with --schedule constant and --warmup in steps may grow",
                            dir, (long long)r->steps, (long long)steps, (long long)step);
     return 0;
+}
+
+int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run_shape *shape) {
+    const struct ot_checkpoint_record *r = resume->record;
+    if (!r)
+        return 0;
+    int64_t step = r->progress.step, epoch = step / shape->steps_per_epoch,
+            sequence = step % shape->steps_per_epoch * shape->step_sequences;
+    if (r->position.epoch == epoch && r->position.sequence == sequence)
+        return 0;
+    return ot_fail(
+        OT_E_INPUT,
+        "%s/%s: damaged: step %lld leads to sequence %lld of epoch %lld, and position says sequence "
+        "%lld of epoch %lld",
+        resume->dir, resume->record_name, (long long)step, (long long)sequence, (long long)epoch,
+        (long long)r->position.sequence, (long long)r->position.epoch);
 }

@@ -15,11 +15,11 @@
 
 struct ot_run_log {
     bool mirror;
-    FILE *file;
+    int fd; /* of the file; -1: there is none yet */
     char path[PATH_MAX];
-    int64_t bytes; /* of the file */
-    char *early;   /* lines from before the file, each with its newline */
-    size_t early_bytes;
+    int64_t bytes; /* of the file, in whole lines */
+    char *waiting; /* lines that are not in it yet, each with its newline */
+    size_t waiting_bytes;
     struct ot_json_writer writer;
 };
 
@@ -28,13 +28,28 @@ int ot_run_log_open(bool mirror, struct ot_run_log **out) {
     if (!*out)
         return ot_fail(OT_E_BUDGET, "no memory for the log");
     (*out)->mirror = mirror;
+    (*out)->fd = -1;
     return 0;
 }
 
-static int put_line(FILE *file, const char *path, const char *text, size_t bytes) {
-    if (fwrite(text, 1, bytes, file) == bytes && fflush(file) == 0)
-        return 0;
-    return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", path);
+/* Writes what waits. A line that is written in part is cut off again: the file has whole lines, and what was
+ * not written waits for the next attempt, when a disk that was full may have room. */
+static int write_waiting(struct ot_run_log *log) {
+    for (size_t done = 0; done < log->waiting_bytes;) {
+        ssize_t n = write(log->fd, log->waiting + done, log->waiting_bytes - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            int error = n < 0 ? errno : ENOSPC;
+            bool cut = ftruncate(log->fd, log->bytes) == 0 && lseek(log->fd, log->bytes, SEEK_SET) >= 0;
+            return ot_fail_errno(OT_E_IO, error, "%s: cannot write the log%s", log->path,
+                                 cut ? "" : ", whose last line is not whole");
+        }
+        done += (size_t)n;
+    }
+    log->bytes += (int64_t)log->waiting_bytes;
+    log->waiting_bytes = 0;
+    return 0;
 }
 
 /* The end of the last whole line among the first `bytes` of the file; -1: it cannot be read. */
@@ -78,9 +93,10 @@ static int open_alone(struct ot_run_log *log, const char *dir, int64_t keep_byte
     /* EINVAL: not a file, so nothing to cut */
     bool cut = log->bytes >= 0 && (ftruncate(fd, log->bytes) == 0 || errno == EINVAL) &&
                (log->bytes == 0 || lseek(fd, log->bytes, SEEK_SET) == log->bytes);
-    log->file = cut ? fdopen(fd, "w") : NULL;
-    if (log->file)
+    if (cut) {
+        log->fd = fd;
         return 0;
+    }
     int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
     close(fd);
     return rc;
@@ -91,21 +107,16 @@ int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_
     if (n < 0 || (size_t)n >= sizeof log->path)
         return ot_fail(OT_E_IO, "%.200s...: the path is too long", dir);
     OT_TRY(open_alone(log, dir, keep_bytes));
-    log->bytes += (int64_t)log->early_bytes;
-    OT_TRY(log->early_bytes ? put_line(log->file, log->path, log->early, log->early_bytes) : 0);
-    free(log->early);
-    log->early = NULL;
-    log->early_bytes = 0;
-    return 0;
+    return write_waiting(log);
 }
 
 void ot_run_log_close(struct ot_run_log *log) {
     if (!log)
         return;
-    if (log->file)
-        fclose(log->file);
+    if (log->fd >= 0)
+        close(log->fd);
     free(log->writer.out.text);
-    free(log->early);
+    free(log->waiting);
     free(log);
 }
 
@@ -116,13 +127,13 @@ struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *even
     return &log->writer;
 }
 
-static int keep_early(struct ot_run_log *log, const char *line, size_t bytes) {
-    char *grown = realloc(log->early, log->early_bytes + bytes);
+static int add_waiting(struct ot_run_log *log, const char *line, size_t bytes) {
+    char *grown = realloc(log->waiting, log->waiting_bytes + bytes);
     if (!grown)
         return ot_fail(OT_E_BUDGET, "no memory for the log");
-    memcpy(grown + log->early_bytes, line, bytes);
-    log->early = grown;
-    log->early_bytes += bytes;
+    memcpy(grown + log->waiting_bytes, line, bytes);
+    log->waiting = grown;
+    log->waiting_bytes += bytes;
     return 0;
 }
 
@@ -132,16 +143,19 @@ int ot_run_log_end(struct ot_run_log *log) {
     ot_json_end_object(&log->writer);
     OT_TRY(ot_json_writer_take(&log->writer, &text, &bytes));
     text[bytes] = '\n'; /* in the place of the NUL */
-    log->bytes += log->file ? (int64_t)bytes + 1 : 0;
-    int rc = log->mirror ? put_line(stdout, "stdout", text, bytes + 1) : 0;
-    if (rc == 0)
-        rc = log->file ? put_line(log->file, log->path, text, bytes + 1) : keep_early(log, text, bytes + 1);
+    int rc = add_waiting(log, text, bytes + 1);
+    if (rc == 0 && log->fd >= 0)
+        rc = write_waiting(log);
+    /* Second: where nobody reads any more, the file has the line. */
+    if (rc == 0 && log->mirror && (fwrite(text, 1, bytes + 1, stdout) != bytes + 1 || fflush(stdout) != 0))
+        rc = ot_fail_errno(OT_E_IO, errno, "stdout: cannot write the log");
     free(text);
     return rc;
 }
 
+/* With what waits: a checkpoint is made of a time when those lines had been logged. */
 int64_t ot_run_log_bytes(const struct ot_run_log *log) {
-    return log->bytes;
+    return log->fd >= 0 ? log->bytes + (int64_t)log->waiting_bytes : 0;
 }
 
 int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint, int64_t bytes,

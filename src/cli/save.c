@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/cli/finished.h"
 #include "src/files/file_ops.h"
 
 static void put_token(const struct ot_session *s, const char *key, int32_t id, struct ot_json_writer *w) {
@@ -53,7 +54,7 @@ static int take_run(struct ot_save *save, const struct ot_json *run) {
     return 0;
 }
 
-int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
+int ot_save_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_save *out) {
     bool own_tokenizer = !s->dir || s->options->tokenizer;
     size_t tokenizer_bytes;
     *out = (struct ot_save){.session = s, .tokenizer_fd = -1};
@@ -66,8 +67,13 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
         out->extra[n++] = (struct ot_extra_file){
             .name = "tokenizer_config.json", .text = out->tokenizer_text, .bytes = tokenizer_bytes};
     }
-    out->files = (struct ot_model_save){
-        .out = dir, .model = s->model, .base = s->dir, .dtype = s->stored, .extra = out->extra, .n_extra = n};
+    out->files = (struct ot_model_save){.out = dir,
+                                        .model = s->model,
+                                        .base = s->dir,
+                                        .dtype = s->stored,
+                                        .extra = out->extra,
+                                        .n_extra = n,
+                                        .lock = lock};
     if (own_tokenizer)
         out->files.ids = s->ids;
     return ot_model_dir_save_bytes(&out->files, &out->bytes);
@@ -76,6 +82,7 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
 void ot_save_close(struct ot_save *save) {
     free(save->run_text);
     free(save->tokenizer_text);
+    free(save->finished_text);
     if (save->session && save->tokenizer_fd >= 0) /* opened at all */
         close(save->tokenizer_fd);
     *save = (struct ot_save){0};
@@ -95,7 +102,13 @@ int ot_save_write_from(struct ot_save *save, const struct ot_json *run, ot_param
     return ot_model_dir_save(&save->files, source, context);
 }
 
-int ot_save_write(struct ot_save *save) {
+int ot_save_write(struct ot_save *save, const struct ot_checkpoint_record *finished) {
+    size_t bytes;
+    if (finished) {
+        OT_TRY(ot_checkpoint_record_encode(finished, &save->finished_text, &bytes));
+        save->extra[save->files.n_extra++] =
+            (struct ot_extra_file){.name = OT_FINISHED_NAME, .text = save->finished_text, .bytes = bytes};
+    }
     return ot_save_write_from(save, NULL, get_values, save->session->engine);
 }
 

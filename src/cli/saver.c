@@ -1,8 +1,6 @@
-#include "src/cli/saver.h"
+#include "src/cli/saver_state.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,144 +18,12 @@
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/writer.h"
 #include "src/cli/disk_reserve.h"
-#include "src/cli/save.h"
 #include "src/cli/stop.h"
 #include "src/cli/units.h"
-#include "src/files/file_ops.h"
 
-/* Enough for the disk to have something queued while a part is copied; less for a model that is small beside
- * them. */
-enum { MOST_SLOTS = 16, LEAST_SLOTS = 2, STATE_SHARE = 32 };
 /* A paced checkpoint is copied in this part of a step: forward and backward, before the updates that would
  * wait for it. */
 static const double paced_share = 0.6;
-
-struct ot_saver {
-    struct ot_saver_config config;
-    char *parent;
-    struct ot_checkpoint_writer *writer; /* NULL: nothing is under way */
-    struct ot_pins **pins;               /* [n_held]: of complete checkpoints of this run, */
-    int64_t *pins_step;                  /* and their steps */
-    int n_held, capacity;
-    int64_t step_under_way, last_step;
-    double eval_under_way, best_eval; /* the last evaluation's loss; NaN: there was none */
-    int64_t best_step;                /* of the best checkpoint; -1: none has an evaluation behind it */
-    char *last_dir;
-    double last_begun, seconds;
-    struct ot_error failure;
-    bool keeps_best;
-    bool old_run; /* OUT/checkpoints.old waits for our first one */
-};
-
-/* ---- what a plan needs ---- */
-
-int ot_saver_slots(int64_t params, enum ot_dtype dtype) {
-    struct ot_part all = {.n = params, .has_state = true, .has_weights = true};
-    size_t slots = ot_part_bytes(dtype, &all) / STATE_SHARE / ot_part_slot_bytes(dtype);
-    return slots < LEAST_SLOTS ? LEAST_SLOTS : slots > MOST_SLOTS ? MOST_SLOTS : (int)slots;
-}
-
-/* The complete ones that stay, the best, and the one that is being made. */
-int ot_saver_kept_contents(const struct ot_session *s, const char *parent) {
-    const struct ot_options *o = s->options;
-    bool evaluates = o->eval_data || o->eval_fraction > 0;
-    int64_t contents = o->keep + evaluates + 1;
-    if (s->store.n_dirs == 0 || s->store.no_verify || contents > OT_PLAN_MAX_KEPT_CONTENTS)
-        return 0;
-    for (int i = 0; i < s->store.n_dirs; i++)
-        if (!ot_checkpoint_can_refer(parent, s->store.dirs[i].path))
-            return 0;
-    return (int)contents;
-}
-
-void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
-    const struct ot_chain *chain = ot_model_chain(s->model);
-    *referred = 0;
-    for (int i = 0; i < chain->n_slabs && s->plan.kept_contents > 0; i++) {
-        struct ot_tile_span off = ot_slab_state_off_gpu(chain, &s->plan, i);
-        struct ot_part part = {.n = off.n, .has_state = true};
-        if (s->plan.slabs[i].state == OT_HOME_NVME)
-            *referred += (int64_t)ot_part_bytes(chain->dtype, &part);
-        part = (struct ot_part){.n = chain->slabs[i].n_params, .has_weights = true};
-        if (s->plan.slabs[i].weights == OT_HOME_NVME)
-            *referred += (int64_t)ot_part_bytes(chain->dtype, &part);
-    }
-    *copied = ot_checkpoint_state_bytes(chain) - *referred;
-}
-
-/* ---- space ---- */
-
-/* Nothing is held for what may never be made. */
-static bool saves_regularly(const struct ot_saver *sv) {
-    const struct ot_every *every = &sv->config.session->options->save_every;
-    return every->seconds > 0 || every->steps > 0 || every->epoch;
-}
-
-/* What is still to come: those that stay and a successor, less the `there` that are, and the model. */
-static void find_wanted(const struct ot_saver *sv, int there, int64_t *n, int64_t *bytes) {
-    int64_t copied, referred;
-    *n = sv->config.session->options->keep + sv->keeps_best + 1 - there - (sv->writer != NULL);
-    ot_saver_bytes(sv->config.session, &copied, &referred);
-    *n = *n > 0 ? *n : 0;
-    *bytes = *n * copied + sv->config.model_bytes;
-}
-
-static int count_checkpoints(const char *parent, int *n) {
-    struct ot_checkpoint_list list;
-    OT_TRY(ot_checkpoint_list_make(parent, &list));
-    *n = list.n;
-    ot_checkpoint_list_free(&list);
-    return 0;
-}
-
-static int fail_space(const struct ot_saver *sv, int64_t n, int64_t bytes, int64_t have) {
-    char need[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
-    return ot_fail(
-        OT_E_IO,
-        "%s: %s are needed there, for the model and %lld checkpoint%s at a time, and %s are free: make "
-        "room, choose another --out, or give --save-every never",
-        sv->parent, ot_text_bytes(bytes, need), (long long)n, n == 1 ? "" : "s", ot_text_bytes(have, left));
-}
-
-int ot_saver_check_space(const struct ot_saver_config *config) {
-    struct ot_saver sv = {.config = *config, .parent = (char *)config->parent}; /* only read */
-    int64_t n, bytes, have = ot_save_disk_free(config->parent);
-    int there = 0;
-    if (have < 0 || !saves_regularly(&sv))
-        return 0;
-    if (config->is_own) /* another run's stay until this one has its first */
-        OT_TRY(count_checkpoints(config->parent, &there));
-    have += ot_disk_reserved(config->parent);
-    find_wanted(&sv, there, &n, &bytes);
-    return have < bytes ? fail_space(&sv, n, bytes, have) : 0;
-}
-
-static int hold_space(struct ot_saver *sv) {
-    int64_t n, bytes;
-    int there;
-    if (!saves_regularly(sv))
-        return 0;
-    OT_TRY(count_checkpoints(sv->parent, &there));
-    find_wanted(sv, there, &n, &bytes);
-    int rc = ot_disk_reserve(sv->parent, bytes);
-    return rc == 1 ? fail_space(sv, n, bytes, ot_save_disk_free(sv->parent)) : rc;
-}
-
-/* Before step 1. Where there is no room for the best one beside the newest, it has to do without. */
-static int hold_first_space(struct ot_saver *sv) {
-    sv->keeps_best = sv->config.evaluates;
-    int rc = hold_space(sv);
-    if (rc == 0 || !sv->keeps_best)
-        return rc;
-    sv->keeps_best = false;
-    OT_TRY(hold_space(sv));
-    ot_log(OT_LOG_WARN, "%s: there is no room to keep the best checkpoint beside the newest", sv->parent);
-    return 0;
-}
-
-static void release_space(const char *parent) {
-    (void)ot_disk_reserve(parent, 0);
-}
 
 /* ---- the best ---- */
 
@@ -186,21 +52,25 @@ static int rate_earlier(struct ot_saver *sv) {
 
 /* ---- opening ---- */
 
-/* A directory of checkpoints, with all in it that is of ours. */
 static int remove_checkpoints(const char *parent) {
-    struct ot_checkpoint_list list;
-    int rc = 0;
-    OT_TRY(ot_checkpoint_tidy(parent)); /* halves of some that a killed run has left */
-    OT_TRY(ot_checkpoint_list_make(parent, &list));
-    for (int i = 0; i < list.n && rc == 0; i++)
-        rc = ot_checkpoint_remove(list.entries[i].dir);
-    ot_checkpoint_list_free(&list);
-    OT_TRY(rc);
-    OT_TRY(ot_checkpoint_clear_complete(parent));
-    release_space(parent);
-    if (rmdir(parent) < 0 && errno != ENOENT)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be removed", parent);
-    return 0;
+    ot_saver_release_space(parent);
+    OT_TRY(ot_checkpoint_clear(parent));
+    return rmdir(parent) == 0 || errno == ENOENT
+               ? 0
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be removed", parent);
+}
+
+/* A mount point and a directory of an overlay's lower layer cannot be renamed. Of a finished run, whose
+ * result stays, the checkpoints go then. */
+static int rename_aside(const char *parent, const char *aside) {
+    if (rename(parent, aside) == 0)
+        return 0;
+    if ((errno == EBUSY || errno == EXDEV) && ot_checkpoint_is_complete(parent))
+        return ot_checkpoint_clear(parent);
+    return ot_fail_errno(OT_E_IO, errno,
+                         "%s: has checkpoints of another run and cannot be renamed to %s; remove them, or "
+                         "choose another --out",
+                         parent, aside);
 }
 
 /* Whether the run goes on from a checkpoint that was set aside itself: then it must stay there. */
@@ -227,8 +97,7 @@ static int set_aside(struct ot_saver *sv) {
         rc = remove_checkpoints(sv->parent);
     } else if (old.n > 0) {
         OT_TRY_GOTO(remove_checkpoints(aside), rc, out);
-        if (rename(sv->parent, aside) < 0)
-            rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", sv->parent, aside);
+        rc = rename_aside(sv->parent, aside);
     }
     sv->old_run = access(aside, F_OK) == 0;
 out:
@@ -243,15 +112,22 @@ static int take_over(struct ot_saver *sv) {
     return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep, sv->best_step);
 }
 
+int ot_saver_make_dir(struct ot_saver *sv) {
+    return mkdir(sv->parent, 0777) == 0 || errno == EEXIST
+               ? 0
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", sv->parent);
+}
+
 static int open_parent(struct ot_saver *sv) {
     OT_TRY(sv->config.is_own ? take_over(sv) : set_aside(sv));
-    if (mkdir(sv->parent, 0777) < 0 && errno != EEXIST)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", sv->parent);
+    OT_TRY(ot_saver_make_dir(sv));
     struct stat info;
     if (lstat(sv->parent, &info) < 0 || !S_ISDIR(info.st_mode))
         return ot_fail(OT_E_IO, "%s: is in the way of the checkpoints; move it away", sv->parent);
     OT_TRY(ot_checkpoint_clear_complete(sv->parent));
-    return hold_first_space(sv);
+    if (sv->config.session->options->grace > 0)
+        sv->flush_seconds = ot_disk_time_flush(sv->parent);
+    return ot_saver_hold_first_space(sv);
 }
 
 int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
@@ -279,7 +155,7 @@ void ot_saver_close(struct ot_saver *sv) {
     for (int i = 0; i < sv->n_held; i++)
         ot_pins_free(sv->pins[i]);
     if (sv->parent) {
-        release_space(sv->parent);
+        ot_saver_release_space(sv->parent);
         rmdir(sv->parent); /* where it is empty */
     }
     free(sv->pins);
@@ -333,38 +209,53 @@ static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
 /* In the middle of a run. What was just removed may be free a moment later: a ring that wrote it holds it
  * until the kernel has taken the ring apart. */
 static void warn_of_space(struct ot_saver *sv) {
-    int rc = hold_space(sv);
+    if (sv->keeps_all)
+        return;
+    int rc = ot_saver_hold_space(sv);
     for (int i = 0; i < 10 && rc < 0; i++) {
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
-        rc = hold_space(sv);
+        rc = ot_saver_hold_space(sv);
     }
     if (rc < 0)
         ot_log(OT_LOG_WARN, "%s", ot_error_text());
 }
 
-static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *record) {
+/* Whether a checkpoint can refer to the store's files now. Where one has lost its name, or lies elsewhere
+ * than the checkpoint, what they hold is copied. */
+static bool can_refer(const struct ot_saver *sv) {
+    const struct ot_session *s = sv->config.session;
+    if (s->plan.kept_contents == 0 || !ot_store_has_names(ot_engine_store(s->engine)))
+        return false;
+    for (int i = 0; i < s->store.n_dirs; i++)
+        if (!ot_checkpoint_can_refer(sv->parent, s->store.dirs[i].path))
+            return false;
+    return true;
+}
+
+static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *record, bool refers) {
     struct ot_session *s = sv->config.session;
-    struct ot_checkpoint_writer_config config = {
-        .parent = sv->parent,
-        .chain = ot_model_chain(s->model),
-        .record = record,
-        .io_engine = (enum ot_io_choice)s->options->io_engine,
-        .store = s->plan.kept_contents > 0 ? ot_engine_store(s->engine) : NULL};
+    struct ot_checkpoint_writer_config config = {.parent = sv->parent,
+                                                 .chain = ot_model_chain(s->model),
+                                                 .record = record,
+                                                 .io_engine = (enum ot_io_choice)s->options->io_engine,
+                                                 .store = refers ? ot_engine_store(s->engine) : NULL};
     int64_t referred;
     ot_saver_bytes(s, &config.state_bytes, &referred);
+    config.state_bytes += refers ? 0 : referred;
     config.memory = ot_engine_snapshot_slots(s->engine, &config.n_slots);
-    release_space(sv->parent);
+    ot_saver_release_space(sv->parent);
     return ot_checkpoint_writer_open(&config, &sv->writer);
 }
 
 static int begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
     int64_t copied, referred;
     int most = sv->config.session->plan.kept_contents;
+    bool refers = can_refer(sv);
     OT_TRY(make_room_for_pins(sv));
-    if (most > 0 && sv->n_held >= most) /* the store has no place for one more content */
+    if (refers && sv->n_held >= most) /* the store has no place for one more content */
         return ot_fail(OT_E_IO, "%s: older checkpoints that should have gone could not be removed",
                        sv->parent);
-    OT_TRY(open_writer(sv, record));
+    OT_TRY(open_writer(sv, record, refers));
     ot_saver_bytes(sv->config.session, &copied, &referred);
     struct ot_snapshot_config config = {
         .sink = ot_checkpoint_writer_sink(sv->writer),
@@ -380,20 +271,23 @@ static void drop_writer(struct ot_saver *sv) {
     warn_of_space(sv);
 }
 
+/* rc: why there is no checkpoint of that step. */
+static int give_up(struct ot_saver *sv, int64_t step, int rc) {
+    int logged = report_failure(sv, step, rc);
+    drop_writer(sv);
+    return logged;
+}
+
 int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
     int64_t step = record->progress.step;
     OT_TRY(ot_saver_poll(sv, true));
     sv->last_begun = ot_clock_seconds();
     sv->step_under_way = step;
     sv->eval_under_way = record->has_eval ? record->last_eval : NAN;
-    if (step == sv->last_step)
+    if (ot_saver_has(sv, step))
         return 0;
     int rc = begin(sv, record, step_seconds);
-    if (rc == 0)
-        return 0;
-    OT_TRY(report_failure(sv, step, rc));
-    drop_writer(sv);
-    return 0;
+    return rc < 0 ? give_up(sv, step, rc) : 0;
 }
 
 /* ---- completing one ---- */
@@ -450,6 +344,8 @@ static int remove_old_run(struct ot_saver *sv) {
 }
 
 static int make_place(struct ot_saver *sv) {
+    if (sv->keeps_all)
+        return 0;
     if (sv->old_run)
         OT_TRY(remove_old_run(sv));
     OT_TRY(ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep,
@@ -469,12 +365,13 @@ static int complete(struct ot_saver *sv, struct ot_pins *pins) {
     free(sv->last_dir);
     sv->last_dir = NULL;
     OT_TRY(ot_checkpoint_name(sv->parent, sv->last_step, &sv->last_dir));
-    OT_TRY(report_success(sv, seconds));
+    struct ot_error logged;
+    ot_error_save(&logged, report_success(sv, seconds));
     ot_checkpoint_writer_close(sv->writer);
     sv->writer = NULL;
     if (make_place(sv) < 0)
         ot_log(OT_LOG_WARN, "%s", ot_error_text());
-    return 0;
+    return ot_error_load(&logged);
 }
 
 int ot_saver_poll(struct ot_saver *sv, bool wait) {
@@ -485,9 +382,7 @@ int ot_saver_poll(struct ot_saver *sv, bool wait) {
     int rc = ot_engine_snapshot_finish(engine, &pins);
     if (rc == 0)
         return complete(sv, pins);
-    OT_TRY(report_failure(sv, sv->step_under_way, rc));
-    drop_writer(sv);
-    return 0;
+    return give_up(sv, sv->step_under_way, rc);
 }
 
 bool ot_saver_wait(struct ot_saver *sv, double seconds) {
@@ -496,6 +391,40 @@ bool ot_saver_wait(struct ot_saver *sv, double seconds) {
     while (ot_engine_snapshot_busy(engine) && ot_clock_seconds() < until)
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     return !ot_engine_snapshot_busy(engine) && ot_saver_poll(sv, false) == 0;
+}
+
+bool ot_saver_has(const struct ot_saver *sv, int64_t step) {
+    return sv->last_dir && sv->last_step == step && access(sv->last_dir, F_OK) == 0;
+}
+
+static int move_to(struct ot_saver *sv, const char *parent) {
+    char *own = sv->parent;
+    int rc = ot_string_format(&sv->parent, "%s", parent);
+    if (rc < 0) {
+        sv->parent = own;
+        return rc;
+    }
+    rmdir(own); /* where it is empty */
+    free(own);
+    return 0;
+}
+
+int ot_saver_save_in(struct ot_saver *sv, const char *parent, const struct ot_checkpoint_record *record) {
+    (void)ot_saver_poll(sv, true); /* what it fails with, it has said */
+    if (ot_saver_has(sv, record->progress.step))
+        return 0;
+    sv->keeps_all = true;
+    sv->last_step = -1;
+    ot_saver_release_space(sv->parent);
+    if (parent)
+        OT_TRY(move_to(sv, parent));
+    OT_TRY(ot_saver_make_dir(sv));
+    (void)ot_saver_begin(sv, record, 0); /* that the log takes no line of it does not matter now */
+    (void)ot_saver_poll(sv, true);
+    if (ot_saver_has(sv, record->progress.step))
+        return 0;
+    rmdir(sv->parent); /* where it is empty */
+    return ot_saver_failure(sv);
 }
 
 int ot_saver_failure(const struct ot_saver *sv) {
@@ -512,12 +441,8 @@ const char *ot_saver_last_dir(const struct ot_saver *sv) {
     return sv->last_dir;
 }
 
-double ot_saver_seconds(const struct ot_saver *sv) {
-    return sv->seconds;
-}
-
 void ot_saver_make_room(struct ot_saver *sv) {
-    release_space(sv->parent);
+    ot_saver_release_space(sv->parent);
 }
 
 int ot_saver_complete(struct ot_saver *sv) {

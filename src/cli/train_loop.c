@@ -137,16 +137,20 @@ static int give_up(struct loop *l, const struct flight *flight, const struct ot_
     return ot_guard_explain(&l->guard, l->of->session, l->of->rows, &step);
 }
 
+static void count_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
+    l->done++;
+    l->out->steps = l->done;
+    l->out->tokens += flight->tokens;
+    l->out->last_loss = result->loss;
+}
+
 static int finish_step(struct loop *l) {
     struct ot_step_result result;
     OT_TRY(ot_engine_result(l->of->session->engine, &result));
     if (result.skipped == OT_SKIP_GIVEN_UP)
         return drop_steps(l);
     const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
-    l->done++;
-    l->out->steps = l->done;
-    l->out->tokens += flight->tokens;
-    l->out->last_loss = result.loss;
+    count_step(l, flight, &result);
     time_step(l, flight, result.seconds);
     OT_TRY(record_step(l, flight, &result));
     return ot_guard_add(&l->guard, &result) ? give_up(l, flight, &result) : 0;
@@ -287,15 +291,16 @@ static int save_at_stop(struct loop *l) {
     if (!saver || l->done == 0)
         return 0;
     OT_TRY(ot_saver_poll(saver, true));
-    if (ot_saver_last_step(saver) == l->done)
+    if (ot_saver_has(saver, l->done))
         return 0;
     l->out->out_of_time = grace > 0 && ot_stop_seconds() + ot_saver_seconds(saver) > grace;
     if (l->out->out_of_time)
         return 0;
+    OT_TRY(ot_rescue_restore_out(l->of->rescue));
     struct ot_checkpoint_record record = make_record(l);
     OT_TRY(ot_saver_begin(saver, &record, 0));
     OT_TRY(ot_saver_poll(saver, true));
-    return ot_saver_last_step(saver) == l->done ? 0 : ot_saver_failure(saver);
+    return ot_saver_has(saver, l->done) ? 0 : ot_saver_failure(saver);
 }
 
 /* A lane hangs. Where what it was about to change is still what the last step left, it is saved, if that does
@@ -311,16 +316,42 @@ static int save_at_stall(struct loop *l, int rc) {
         if (ot_saver_begin(saver, &record, 0) == 0)
             (void)ot_saver_wait(saver, limit);
     }
-    return ot_error_load(&why);
+    rc = ot_error_load(&why);
+    return saver && l->done > 0 ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
 }
 
-/* Whatever ended the run, a checkpoint under way is of a time before it. Returns rc. */
-static int complete_save(struct loop *l, int rc) {
+/* The steps in flight, when something else than the engine has failed: their results still count. */
+static int settle(struct loop *l) {
+    struct ot_step_result result;
+    while (l->done < l->submitted) {
+        OT_TRY(ot_engine_result(l->of->session->engine, &result));
+        if (result.skipped == OT_SKIP_GIVEN_UP)
+            return drop_steps(l);
+        const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
+        count_step(l, flight, &result);
+        (void)record_step(l, flight, &result); /* where it is the log that fails, the line waits there */
+    }
+    return ot_engine_drain(l->of->session->engine);
+}
+
+/* Returns rc, what ended the run. */
+static int save_at_failure(struct loop *l, int rc) {
     struct ot_error why;
     ot_error_save(&why, rc);
-    if (l->of->saver)
+    if (!l->of->saver)
+        return rc;
+    if (rc == -OT_E_NUMERIC) {
+        (void)ot_saver_poll(l->of->saver, true); /* one under way is of a time before it */
+        return ot_error_load(&why);
+    }
+    bool is_whole = settle(l) == 0;
+    if (!is_whole)
         (void)ot_saver_poll(l->of->saver, true);
-    return ot_error_load(&why);
+    (void)ot_error_load(&why);
+    if (l->done == 0)
+        return rc;
+    struct ot_checkpoint_record record = make_record(l);
+    return ot_rescue_save(l->of->rescue, is_whole ? &record : NULL, rc);
 }
 
 /* ---- the loop ---- */
@@ -390,7 +421,8 @@ static int enter(struct loop *l) {
     return l->of->rows->eval && l->done == due && r->eval_step < l->done ? evaluate(l) : 0;
 }
 
-int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
+int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
+                      struct ot_checkpoint_record *end) {
     struct loop l = {.of = of, .out = out, .started = ot_clock_seconds()};
     const struct ot_options *o = of->session->options;
     struct ot_batch_config config = {.packing = of->rows->train,
@@ -413,7 +445,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
     double started = ot_clock_seconds();
     rc = run_steps(&l);
     if (rc < 0)
-        rc = rc == -OT_E_STALL ? save_at_stall(&l, rc) : complete_save(&l, rc);
+        rc = rc == -OT_E_STALL ? save_at_stall(&l, rc) : save_at_failure(&l, rc);
     out->seconds = ot_clock_seconds() - started;
     ot_engine_store_usage(of->session->engine, &after);
     out->nvme_read_bytes = after.read_bytes - before.read_bytes;
@@ -422,6 +454,7 @@ int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out) {
         out->checkpoint = ot_saver_last_dir(of->saver);
         out->checkpoint_step = ot_saver_last_step(of->saver);
     }
+    *end = make_record(&l);
 out:
     ot_log_set_status("");
     ot_batcher_close(l.batcher);

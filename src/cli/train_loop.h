@@ -9,6 +9,7 @@
 #define OT_CLI_TRAIN_LOOP_H
 
 #include "src/cli/report.h"
+#include "src/cli/rescue.h"
 #include "src/cli/run_identity.h"
 #include "src/cli/saver.h"
 
@@ -19,13 +20,16 @@ struct ot_train_loop {
     struct ot_run_log *log;
     const struct ot_run_identity *identity;
     struct ot_saver *saver;                    /* NULL: no checkpoints are made */
+    const struct ot_rescue *rescue;            /* with a saver */
     const struct ot_checkpoint_record *resume; /* that the session was restored from; NULL: a new run */
 };
 
 /* The engine is drained, and no checkpoint is under way, when this returns 0. A run that was asked to stop
- * has saved what --grace leaves time for, and says so in *out. Errors: OT_E_NUMERIC (many steps in a row
+ * has saved what --grace leaves time for, and says so in *out. *end: the record of where the run is then; it
+ * borrows from the loop's identity. Errors: OT_E_NUMERIC (many steps in a row
  * without a finite gradient), OT_E_STALL (a checkpoint was made where the engine was consistent), or as the
- * engine or the log failed. */
-int ot_train_loop_run(const struct ot_train_loop *loop, struct ot_outcome *out);
+ * engine or the log failed; what the run has is saved then (rescue.h), and the sentence says where. */
+int ot_train_loop_run(const struct ot_train_loop *loop, struct ot_outcome *out,
+                      struct ot_checkpoint_record *end);
 
 #endif

@@ -11,6 +11,7 @@
 #include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/files/out_replace.h"
 
 /* Above all real ones, of which tokenizers have up to 40 MB; parsed, a file takes up to sixty times its
  * bytes. */
@@ -332,6 +333,7 @@ int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
         rc = ot_fail(OT_E_INPUT, "%.64s...: longer than a path may be", path);
         goto out;
     }
+    OT_TRY_GOTO(ot_out_check_whole(path), rc, out);
     OT_TRY_GOTO(ot_arena_open(&dir->arena), rc, out);
     OT_TRY_GOTO(hold_small_files(dir), rc, out);
     OT_TRY_GOTO(read_configs(dir), rc, out);

@@ -75,6 +75,7 @@ struct ot_model_save {
     int n_extra;
     int64_t shard_bytes;           /* 0: OT_SHARD_BYTES */
     const struct ot_file_ops *ops; /* NULL: the system's */
+    struct ot_out_lock *lock;      /* of `out`, held by the caller (out_dir.h); NULL: taken for the save */
 };
 
 /* Bytes that a save will write: the weights to the byte, and a margin over the small files. Errors:

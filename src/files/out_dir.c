@@ -8,28 +8,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/log.h"
 #include "src/base/strings.h"
 #include "src/files/file_ops.h"
+#include "src/files/out_lock.h"
+#include "src/files/out_replace.h"
 
-#define MARKER "offload-train.json"
 /* Lies in OUT.partial while it is being written: all that is there is then ours and worthless. */
 #define UNFINISHED ".offload-train-unfinished"
 
-enum { MARKER_MAX_BYTES = 1 << 20, COPY_BYTES = 1 << 16 };
+enum { COPY_BYTES = 1 << 16 };
 
 struct ot_out_dir {
-    char *out, *partial,
-        *previous; /* previous: where the old output waits when the two cannot be exchanged */
+    char *out, *beside, *inside;
+    const char *partial; /* beside or inside: where the files are written */
     char *parent;
     int n_made_parents; /* how many of OUT's parents open made, from the innermost outwards */
     const struct ot_file_ops *ops;
-    int dir_fd; /* OUT.partial, locked */
+    struct ot_out_lock *lock;
+    bool owns_lock; /* nobody else closes it */
+    int dir_fd;     /* partial, locked */
     int file_fd;
     char **names; /* written files; the last is the open one while file_fd >= 0 */
     size_t n_names;
@@ -45,18 +48,6 @@ static bool has_entry(const char *dir, const char *name) {
 
 /* ---- what is in the way ---- */
 
-static int is_empty(const char *path, bool *empty) {
-    DIR *dir = opendir(path);
-    if (!dir)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", path);
-    *empty = true;
-    for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            *empty = false;
-    closedir(dir);
-    return 0;
-}
-
 /* *exists: an output of ours. An empty directory counts as absent. */
 static int check_target(const char *out, bool *exists) {
     struct stat info;
@@ -68,26 +59,17 @@ static int check_target(const char *out, bool *exists) {
         return ot_fail(OT_E_INPUT, "%s: is a symbolic link; give the directory itself", out);
     if (!S_ISDIR(info.st_mode))
         return ot_fail(OT_E_INPUT, "%s: is not a directory; choose another output", out);
-    OT_TRY(is_empty(out, &empty));
-    *exists = has_entry(out, MARKER);
+    OT_TRY(ot_out_is_empty(out, &empty));
+    *exists = has_entry(out, OT_OUT_MARKER);
     if (!empty && !*exists)
         return ot_fail(OT_E_INPUT,
-                       "%s: is not empty and not an earlier output of offload-train (no " MARKER
+                       "%s: is not empty and not an earlier output of offload-train (no " OT_OUT_MARKER
                        "); choose another output or empty it",
                        out);
     return 0;
 }
 
 /* ---- clearing OUT.partial ---- */
-
-static bool is_listed(const struct ot_json *files, const char *name) {
-    for (size_t i = 0; i < ot_json_length(files); i++) {
-        const char *file = ot_json_string(ot_json_at(files, i), NULL);
-        if (file && strcmp(file, name) == 0)
-            return true;
-    }
-    return strcmp(name, MARKER) == 0;
-}
 
 static int retire_entry(const struct ot_out_dir *dir, int fd, const char *name, bool ours) {
     char to[PATH_MAX];
@@ -107,14 +89,10 @@ static int retire_entry(const struct ot_out_dir *dir, int fd, const char *name, 
  * lists is ours, the rest moves to OUT), and removes it. */
 static int retire_partial(const struct ot_out_dir *dir) {
     struct ot_json *marker = NULL;
-    char path[PATH_MAX];
     int rc = 0;
     bool unfinished = has_entry(dir->partial, UNFINISHED);
-    if (!unfinished && has_entry(dir->partial, MARKER)) {
-        if (snprintf(path, sizeof path, "%s/" MARKER, dir->partial) >= (int)sizeof path)
-            return ot_fail(OT_E_IO, "%s: the path is too long", dir->partial);
-        OT_TRY(ot_json_read_file(path, MARKER_MAX_BYTES, &marker));
-    }
+    if (!unfinished)
+        OT_TRY(ot_out_read_marker(dir->partial, &marker));
     DIR *entries = opendir(dir->partial);
     if (!entries) {
         rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", dir->partial);
@@ -123,14 +101,13 @@ static int retire_partial(const struct ot_out_dir *dir) {
     /* The marker and the flag go last: a retirement that is cut short begins anew. */
     for (struct dirent *entry = readdir(entries); entry && rc == 0; entry = readdir(entries)) {
         const char *name = entry->d_name;
-        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, MARKER) == 0 ||
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, OT_OUT_MARKER) == 0 ||
             strcmp(name, UNFINISHED) == 0)
             continue;
-        rc = retire_entry(dir, dirfd(entries), name,
-                          unfinished || is_listed(ot_json_get(marker, "files"), name));
+        rc = retire_entry(dir, dirfd(entries), name, unfinished || ot_out_is_listed(marker, name));
     }
     if (rc == 0) {
-        (void)unlinkat(dirfd(entries), MARKER, 0);
+        (void)unlinkat(dirfd(entries), OT_OUT_MARKER, 0);
         (void)unlinkat(dirfd(entries), UNFINISHED, 0);
         if (rmdir(dir->partial) < 0)
             rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot remove", dir->partial);
@@ -175,30 +152,66 @@ static int hold_partial(struct ot_out_dir *dir) {
     dir->dir_fd = open(dir->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (dir->dir_fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", dir->partial);
-    /* Where a file system has no locks, two programs with one output are the user's own doing. */
-    if (flock(dir->dir_fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+    if (ot_out_flock(dir->dir_fd, dir->partial, dir->lock->insists))
         return ot_fail(OT_E_INPUT,
                        "%s: another process is writing this output; wait for it or choose another", dir->out);
     return 0;
 }
 
-/* What a crash left behind, if it is ours. */
-static int clear_stale(struct ot_out_dir *dir) {
+static int clear_place(struct ot_out_dir *dir, const char *place) {
     struct stat info;
     bool empty;
-    if (lstat(dir->out, &info) < 0 && has_entry(dir->previous, MARKER) && rename(dir->previous, dir->out) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be brought back from %s", dir->out, dir->previous);
-    if (lstat(dir->partial, &info) < 0)
+    dir->partial = place;
+    if (lstat(place, &info) < 0)
         return 0;
     if (!S_ISDIR(info.st_mode))
-        return ot_fail(OT_E_INPUT, "%s: is in the way of the output; move it away", dir->partial);
-    OT_TRY(is_empty(dir->partial, &empty));
-    if (!empty && !has_entry(dir->partial, MARKER) && !has_entry(dir->partial, UNFINISHED))
-        return ot_fail(OT_E_INPUT, "%s: is in the way of the output; move it away", dir->partial);
+        return ot_fail(OT_E_INPUT, "%s: is in the way of the output; move it away", place);
+    OT_TRY(ot_out_is_empty(place, &empty));
+    if (!empty && !has_entry(place, OT_OUT_MARKER) && !has_entry(place, UNFINISHED))
+        return ot_fail(OT_E_INPUT, "%s: is in the way of the output; move it away", place);
     OT_TRY(hold_partial(dir));
     OT_TRY(retire_partial(dir));
     close(dir->dir_fd);
     dir->dir_fd = -1;
+    return 0;
+}
+
+/* What a crash left behind, if it is ours. */
+static int clear_stale(struct ot_out_dir *dir) {
+    if (ot_out_is_half_replaced(dir->out)) {
+        OT_TRY(ot_out_replace(dir->out, dir->ops));
+        ot_log(OT_LOG_INFO, "%s: the result that was being put in place when a process ended is there now",
+               dir->out);
+    }
+    OT_TRY(clear_place(dir, dir->inside));
+    return clear_place(dir, dir->beside);
+}
+
+/* Whether the new directory can be moved from beside OUT into it, as commit may have to; it may end up
+ * there. */
+static bool can_move_in(const struct ot_out_dir *dir) {
+    if (rename(dir->beside, dir->inside) == 0)
+        return rename(dir->inside, dir->beside) == 0;
+    (void)rmdir(dir->beside);
+    return false;
+}
+
+/* Beside OUT, from where a rename puts it in place, or where that cannot be, in it. */
+static int make_partial(struct ot_out_dir *dir) {
+    struct stat info;
+    bool is_there = lstat(dir->out, &info) == 0;
+    dir->partial = dir->beside;
+    if (!is_there || !ot_out_is_mount(dir->out)) {
+        if (mkdir(dir->beside, 0777) == 0) {
+            if (!is_there || can_move_in(dir))
+                return 0;
+        } else if (!is_there || errno == ENOSPC) {
+            return ot_fail_errno(OT_E_IO, errno, "%s: cannot make a directory here", dir->beside);
+        }
+    }
+    dir->partial = dir->inside;
+    if (mkdir(dir->inside, 0777) < 0 && errno != EEXIST)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot make a directory here", dir->inside);
     return 0;
 }
 
@@ -212,11 +225,11 @@ static int name_paths(struct ot_out_dir *dir, const char *out) {
     if (length == 0 || base_bytes == 0 || strncmp(base, ".", base_bytes) == 0 ||
         strncmp(base, "..", base_bytes) == 0)
         return ot_fail(OT_E_INPUT, "'%s' cannot be an output: name a directory that may be replaced", out);
-    if (length + 32 > PATH_MAX)
+    if (length + 64 > PATH_MAX)
         return ot_fail(OT_E_INPUT, "the name of the output is longer than a path may be");
     OT_TRY(ot_string_format(&dir->out, "%.*s", (int)length, out));
-    OT_TRY(ot_string_format(&dir->partial, "%s.partial", dir->out));
-    OT_TRY(ot_string_format(&dir->previous, "%s.previous", dir->out));
+    OT_TRY(ot_string_format(&dir->beside, "%s.partial", dir->out));
+    OT_TRY(ot_string_format(&dir->inside, "%s/" OT_OUT_STAGED, dir->out));
     if (base == out)
         return ot_string_format(&dir->parent, ".");
     size_t parent_bytes = (size_t)(base - out);
@@ -225,38 +238,51 @@ static int name_paths(struct ot_out_dir *dir, const char *out) {
     return ot_string_format(&dir->parent, "%.*s", (int)parent_bytes, out);
 }
 
-int ot_out_dir_open(const char *out, const struct ot_file_ops *ops, struct ot_out_dir **result) {
-    bool exists;
-    int rc, flag;
-    struct ot_out_dir *dir = calloc(1, sizeof *dir);
-    if (!dir)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to write it", out);
-    dir->ops = ops ? ops : &ot_file_ops_system;
-    dir->dir_fd = dir->file_fd = -1;
-    OT_TRY_GOTO(name_paths(dir, out), rc, out);
-    OT_TRY_GOTO(check_target(dir->out, &exists), rc, out);
-    OT_TRY_GOTO(clear_stale(dir), rc, out);
-    OT_TRY_GOTO(make_parents(dir), rc, out);
-    if (mkdir(dir->partial, 0777) < 0) {
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot make a directory here", dir->partial);
-        goto out;
-    }
-    OT_TRY_GOTO(hold_partial(dir), rc, out);
-    flag = openat(dir->dir_fd, UNFINISHED, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+/* What every use of OUT begins with: its lock, and what a crash left there is cleared away. */
+static int start(struct ot_out_dir *dir, const char *out, const struct ot_file_ops *ops,
+                 struct ot_out_lock *lock, bool *exists) {
+    *dir = (struct ot_out_dir){.ops = ops ? ops : &ot_file_ops_system,
+                               .lock = lock,
+                               .dir_fd = -1,
+                               .file_fd = -1,
+                               .committed = true}; /* nothing is begun */
+    OT_TRY(name_paths(dir, out));
+    dir->owns_lock = !lock;
+    OT_TRY(lock ? ot_out_lock_take(lock) : ot_out_lock_open(out, &dir->lock));
+    OT_TRY(check_target(dir->out, exists));
+    return clear_stale(dir);
+}
+
+static int begin(struct ot_out_dir *dir) {
+    OT_TRY(make_parents(dir));
+    OT_TRY(make_partial(dir));
+    OT_TRY(hold_partial(dir));
+    int flag = openat(dir->dir_fd, UNFINISHED, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (flag < 0) {
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write", dir->partial);
+        int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write", dir->partial);
         rmdir(dir->partial);
-        goto out;
+        return rc;
     }
     close(flag);
-    *result = dir;
-    dir = NULL;
-out:
-    if (dir) { /* nothing of ours is there yet, and what is there may be another's */
+    dir->committed = false;
+    return 0;
+}
+
+int ot_out_dir_open(const char *out, const struct ot_file_ops *ops, struct ot_out_lock *lock,
+                    struct ot_out_dir **result) {
+    bool exists;
+    struct ot_out_dir *dir = malloc(sizeof *dir);
+    if (!dir)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to write it", out);
+    int rc = start(dir, out, ops, lock, &exists);
+    if (rc == 0)
+        rc = begin(dir);
+    if (rc < 0) { /* nothing of ours is there yet, and what is there may be another's */
         remove_made_parents(dir);
-        dir->committed = true;
         ot_out_dir_close(dir);
+        dir = NULL;
     }
+    *result = dir;
     return rc;
 }
 
@@ -278,9 +304,11 @@ void ot_out_dir_close(struct ot_out_dir *dir) {
     for (size_t i = 0; i < dir->n_names; i++)
         free(dir->names[i]);
     free(dir->names);
+    if (dir->owns_lock)
+        ot_out_lock_close(dir->lock);
     free(dir->out);
-    free(dir->partial);
-    free(dir->previous);
+    free(dir->beside);
+    free(dir->inside);
     free(dir->parent);
     free(dir);
 }
@@ -406,35 +434,38 @@ static int write_marker(struct ot_out_dir *dir) {
     ot_json_end_array(&w);
     ot_json_end_object(&w);
     OT_TRY(ot_json_writer_take(&w, &text, &bytes));
-    int rc = ot_out_dir_put(dir, MARKER, text, bytes);
+    int rc = ot_out_dir_put(dir, OT_OUT_MARKER, text, bytes);
     free(text);
     return rc;
 }
 
-/* OUT becomes OUT.partial's directory; *old says whether a previous output is now in OUT.partial. */
-static int swap_in(struct ot_out_dir *dir, bool *old) {
+/* Whether OUT becomes the new directory by a rename; the old one, if there is one, is then OUT.partial. */
+static int swap_in(struct ot_out_dir *dir, bool *swapped, bool *old) {
+    bool has_mount;
+    struct stat info;
     *old = false;
-    if (rename(dir->partial, dir->out) == 0) /* absent or empty */
+    *swapped = dir->partial == dir->beside && rename(dir->beside, dir->out) == 0; /* absent or empty */
+    if (*swapped || dir->partial != dir->beside)
         return 0;
-    if (errno != ENOTEMPTY && errno != EEXIST)
+    if (lstat(dir->out, &info) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the finished output in place", dir->out);
-    *old = true;
-    if (dir->ops->exchange(dir->partial, dir->out) == 0)
-        return 0;
-    if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the finished output in place", dir->out);
-    /* A file system that cannot exchange: for a moment OUT is absent; clear_stale() knows. */
-    if (rename(dir->out, dir->previous) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be moved aside", dir->out);
-    if (rename(dir->partial, dir->out) < 0) {
-        int saved = errno;
-        (void)rename(dir->previous, dir->out);
-        return ot_fail_errno(OT_E_IO, saved, "%s: cannot put the finished output in place", dir->out);
-    }
-    if (rename(dir->previous, dir->partial) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: saved, but the previous output stays in %s", dir->out,
-                             dir->previous);
+    OT_TRY(ot_out_has_mount(dir->out, &has_mount)); /* which could not move to the new directory */
+    *swapped = *old = !has_mount && dir->ops->exchange(dir->beside, dir->out) == 0;
     return 0;
+}
+
+static int replace_files(struct ot_out_dir *dir) {
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/" OT_OUT_REPLACING, dir->out); /* name_paths has seen that it fits */
+    if (rename(dir->partial, path) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the finished output in place", dir->out);
+    dir->committed = true;
+    int rc = ot_out_replace(dir->out, dir->ops);
+    return rc < 0 ? ot_fail_context(rc,
+                                    "%s: the result is saved in %s, and not yet in place; the next command "
+                                    "with this --out puts it there",
+                                    dir->out, path)
+                  : ot_out_lock_keep_marker(dir->lock);
 }
 
 static int flush_parent(const struct ot_out_dir *dir) {
@@ -446,44 +477,48 @@ static int flush_parent(const struct ot_out_dir *dir) {
     return rc;
 }
 
+/* The old output is OUT.partial now, and its lock is still held. */
+static int retire_old(struct ot_out_dir *dir, bool old) {
+    int rc = old ? retire_partial(dir) : 0;
+    if (rc < 0)
+        rc = ot_fail_context(rc, "%s: saved, but the previous output is not cleared away", dir->out);
+    int moved = ot_out_lock_move(dir->lock, dir->dir_fd);
+    return rc < 0 ? rc : moved;
+}
+
 int ot_out_dir_commit(struct ot_out_dir *dir) {
-    bool exists, old;
-    OT_TRY(check_target(dir->out, &exists)); /* again: training took hours */
+    bool exists, swapped, old;
+    OT_TRY(ot_out_lock_take(dir->lock)); /* again, and the next: training took hours */
+    OT_TRY(check_target(dir->out, &exists));
     OT_TRY(write_marker(dir));
     if (unlinkat(dir->dir_fd, UNFINISHED, 0) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot be finished", dir->out);
     if (dir->ops->fsync(dir->dir_fd) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", dir->out);
-    OT_TRY(swap_in(dir, &old));
+    OT_TRY(swap_in(dir, &swapped, &old));
+    if (!swapped)
+        return replace_files(dir);
     dir->committed = true;
-    OT_TRY(flush_parent(dir));
-    int rc = old ? retire_partial(dir) : 0;
-    return rc < 0 ? ot_fail_context(rc, "%s: saved, but the previous output is not cleared away", dir->out)
-                  : 0;
+    int rc = flush_parent(dir);
+    int retired = retire_old(dir, old);
+    return rc < 0 ? rc : retired;
 }
 
-int ot_out_dir_settle(const char *out, const struct ot_file_ops *ops) {
+int ot_out_dir_settle(const char *out, const struct ot_file_ops *ops, struct ot_out_lock *lock) {
     bool exists;
-    int rc;
-    struct ot_out_dir *dir = calloc(1, sizeof *dir);
+    struct ot_out_dir *dir = malloc(sizeof *dir);
     if (!dir)
         return ot_fail(OT_E_BUDGET, "%s: no memory to look at it", out);
-    dir->ops = ops ? ops : &ot_file_ops_system;
-    dir->dir_fd = dir->file_fd = -1;
-    dir->committed = true; /* nothing is begun */
-    OT_TRY_GOTO(name_paths(dir, out), rc, out);
-    OT_TRY_GOTO(check_target(dir->out, &exists), rc, out);
-    rc = clear_stale(dir);
-out:
+    int rc = start(dir, out, ops, lock, &exists);
     ot_out_dir_close(dir);
     return rc;
 }
 
-int ot_out_dir_claim(const char *out, const struct ot_file_ops *ops) {
+int ot_out_dir_claim(const char *out, const struct ot_file_ops *ops, struct ot_out_lock *lock) {
     struct ot_out_dir *dir = NULL;
     bool exists;
     int rc;
-    OT_TRY_GOTO(ot_out_dir_open(out, ops, &dir), rc, out);
+    OT_TRY_GOTO(ot_out_dir_open(out, ops, lock, &dir), rc, out);
     OT_TRY_GOTO(check_target(dir->out, &exists), rc, out);
     if (!exists)
         rc = ot_out_dir_commit(dir);

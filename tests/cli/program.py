@@ -15,6 +15,8 @@ import unittest
 PROGRAM = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""
 SHARED = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else ""
 
+STOPPED = 10  # the exit code of a run that a signal stopped, with its checkpoint
+
 TABLES = ["singer", "song", "city", "team"]
 COLUMNS = ["name", "age", "year", "place"]
 # What makes a training run of the smallest preset take a fraction of a second.
@@ -98,8 +100,10 @@ class ProgramTest(unittest.TestCase):
         return lines[0]
 
     def train(self, out, *words, rows=None, forecast=False, **more):
-        """Without a forecast, which takes longer than these runs, unless it is asked for."""
+        """Without a forecast, which takes longer than these runs, unless it is asked for. A finished run begins anew."""
         words = words if forecast else ("--no-forecast", *words)
+        if os.path.exists(self.path(f"{out}/finished.json")) and "--resume" not in words:
+            words = (*words, "--resume", "never")
         return self.succeed("train", *SMALL, "--data", rows or self.rows, "--out", self.path(out), *words, **more)
 
     def log(self, out):

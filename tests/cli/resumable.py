@@ -76,12 +76,13 @@ class ResumableTest(program.ProgramTest):
         for step in self.checkpoints(out)[0 if SLOW else -1:]:
             self.succeed("verify", self.path(f"{out}/checkpoints/step-{step:08}"))
 
-    def logged(self, out, kind):
-        """The steps of such events in the log of a run, whose last line may have been cut short."""
+    def logged(self, out, kind, within=""):
+        """The steps of such events in the log of a run, whose last line may have been cut short. Of checkpoints, those within
+        a directory."""
         path = self.path(f"{out}/log.jsonl")
         lines = read_bytes(path).decode().split("\n") if os.path.exists(path) else [""]
         events = [json.loads(line) for line in lines[:-1]]
-        return [event["step"] for event in events if event["event"] == kind]
+        return [event["step"] for event in events if event["event"] == kind and event.get("dir", "").startswith(within)]
 
     def records(self, out):
         return [{key: event[key] for key in EXACT if key in event} for event in self.log(out)
@@ -127,7 +128,7 @@ class ResumableTest(program.ProgramTest):
         """The same command again, after which everything is as if nothing had happened: from the last complete checkpoint.
         Returns the step that it went on from."""
         complete = os.path.exists(self.path(f"{out}/checkpoints/complete"))  # then it begins anew
-        before, logged = ([], []) if complete else (self.checkpoints(out), self.logged(out, "checkpoint"))
+        before, logged = ([], []) if complete else (self.checkpoints(out), self.logged(out, "checkpoint", self.path(f"{out}/")))
         self.succeed(*self.command(out, *more))
         begun = [event["step"] for event in self.log(out) if event["event"] == "resume"][-1:] or [0]
         self.assertGreaterEqual(begun[0], max(before, default=0), label)

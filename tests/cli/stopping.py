@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import program
-from program import PROGRAM, SMALL, read_bytes
+from program import PROGRAM, SMALL, STOPPED, read_bytes
 
 SLOW = bool(os.environ.get("OT_TEST_SLOW"))
 EXACT = ("event", "step", "epoch", "loss", "grad_norm", "clipped_norm", "lr", "tokens", "trained_tokens", "loss_scale",
@@ -70,7 +70,7 @@ class StoppingTest(program.ProgramTest):
             process = self.start(out, *more)
             if not self.wait_for(process, lambda: os.path.exists(self.checkpoint(out, step))):
                 self.fail(process.communicate()[1])
-            err = self.end(process, number, 0 if number in (signal.SIGINT, signal.SIGTERM) else -number)
+            err = self.end(process, number, STOPPED if number in (signal.SIGINT, signal.SIGTERM) else -number)
             if err is not None and not os.path.exists(self.path(f"{out}/checkpoints/complete")):
                 return err
 

@@ -11,7 +11,7 @@ import struct
 import unittest
 
 import program
-from program import PROGRAM, read_bytes, run, sql_rows, write_rows
+from program import PROGRAM, STOPPED, read_bytes, run, sql_rows, write_rows
 from stopping import SLOW, StoppingTest
 
 MIB = 1 << 20
@@ -136,13 +136,13 @@ class Places(AcrossTest):
         held = write_rows(self.path("held.jsonl"), sql_rows(600))
         variant = ("--eval-data", held, "--eval-every", "6")
         whole = self.whole(*variant)
-        for i, (number, code) in enumerate(((signal.SIGKILL, -9), (signal.SIGTERM, 0), (signal.SIGINT, 0))):
+        for i, (number, code) in enumerate(((signal.SIGKILL, -9), (signal.SIGTERM, STOPPED), (signal.SIGINT, STOPPED))):
             out = f"eval-{i}"
             process = self.start(out, *variant, "--save-every", "3")
             self.assertTrue(self.wait_for(process, lambda: self.logged(out, "step", 6)))
             self.assertIsNotNone(self.end(process, number, code))
             self.assertFalse(self.logged(out, "eval", 6))
-            self.assertIn(self.checkpoints(out), ([], [3]) if code else ([6], [3, 6]))
+            self.assertIn(self.checkpoints(out), ([6], [3, 6]) if code == STOPPED else ([], [3]))
             self.succeed(*self.command(out, *variant, *self.homes["nvme"]))
             self.check_equal(out, whole)
 

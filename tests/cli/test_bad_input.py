@@ -313,7 +313,7 @@ class Machine(BadInput):
                 os.unlink(path)
             os.symlink(elsewhere, path)
             with self.subTest(name):
-                result = run("train", *words, "--out", out)
+                result = run("train", *words, "--out", out, "--resume", "never")
                 self.assertIn(result.code, (INPUT, IO), result.err)
                 self.assertIn(name, result.err)
             os.unlink(path)

@@ -176,7 +176,7 @@ class Bench(program.ProgramTest):
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(process.returncode, program.STOPPED, err)
         self.assertIn(b"what was measured is written", err)
         rows, bench = self.read("e")
         self.check_same(rows, bench["points"])

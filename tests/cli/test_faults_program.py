@@ -6,7 +6,7 @@ import re
 import signal
 
 import program
-from program import read_bytes, run
+from program import STOPPED, read_bytes, run
 from resumable import SLOW, ResumableTest, preload
 
 # In one save of a run, as its calls are: before, amid and after the files, and after the rename.
@@ -88,6 +88,7 @@ class Killed(FaultsTest):
     def test_while_what_a_kill_left_is_cleared(self):
         """What the next runs do before their first step is cut short as well, at one call after another."""
         more = self.places["mixed"]
+        self.clear("f")
         self.assertEqual(self.run_with("kill:fsync:9", "f", *more).code, -signal.SIGKILL)
         self.assertIn(2, self.checkpoints("f"))
         for n in range(1, 18, 1 if SLOW else 4):
@@ -153,7 +154,7 @@ class AtAStop(FaultsTest):
         for more in [self.places[place] for place in (("host", "mixed") if SLOW else PLACES)]:
             self.clear("s")
             code, err = self.stop_after_a_step(self.start("s", *more, save="1h"), "s")
-            self.assertEqual(code, 0, err)
+            self.assertEqual(code, STOPPED, err)
             saved = self.checkpoints("s")
             for fault, why in (("eio:fsync:1+", "Input/output error"), ("enospc:write:1+", "No space left on device"),
                                ("enospc:fallocate:1+", "cannot reserve"), ("erofs:any:1+", "Read-only file system")):
@@ -171,7 +172,7 @@ class AtAStop(FaultsTest):
     def test_an_output_that_is_read_only(self):
         """Is said before anything is computed."""
         code, err = self.stop_after_a_step(self.start("r", save="1h"), "r")
-        self.assertEqual(code, 0, err)
+        self.assertEqual(code, STOPPED, err)
         saved = self.checkpoints("r")
         result = run(*self.command("r", save="1h"), env=preload("erofs:any:1+", "/r"))
         self.assertEqual((result.code, result.err.count("error: ")), (5, 1), result.err)

@@ -124,7 +124,7 @@ class Files(NvmeTest):
             names = self.stores()
             self.assertEqual(len(names), 1)
             self.assertRegex(os.path.basename(names[0]), rf"^offload-train\.{child.pid}\.\d+\.store$")
-            self.end(child, number, 0)
+            self.end(child, number, program.STOPPED)
             self.assertEqual(self.stores(), [])
 
     def test_the_next_run_removes_what_a_killed_one_left(self):
@@ -141,7 +141,7 @@ class Files(NvmeTest):
         self.train("second", "--steps", "3", "--micro-batch", "4", *ALL_ON_DISK, "--nvme", self.disk)
         self.assertEqual(self.losses("second"), self.losses("memory"))
         self.assertEqual(self.stores(), mine)
-        self.end(child, signal.SIGINT, 0)
+        self.end(child, signal.SIGINT, program.STOPPED)
         self.assertEqual(self.stores(), [])
 
     def test_files_of_others_stay(self):

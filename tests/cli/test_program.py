@@ -12,7 +12,7 @@ import termios
 import time
 
 import program
-from program import PROGRAM, SMALL, run, sql_rows, write_rows
+from program import PROGRAM, SMALL, STOPPED, run, sql_rows, write_rows
 
 
 class Train(program.ProgramTest):
@@ -89,7 +89,8 @@ class Train(program.ProgramTest):
         last = [event for event in self.log("e") if event["event"] == "eval"][-1]["loss"]
         self.assertAlmostEqual(first, last, delta=1e-5)
         # The same directory as input and output is an earlier output of ours: replaced as a whole.
-        self.succeed("--model", self.path("e"), "--data", self.rows, "--out", self.path("e"), "--steps", "2")
+        self.succeed("--model", self.path("e"), "--data", self.rows, "--out", self.path("e"), "--steps", "2",
+                     "--resume", "never")
 
     def test_bf16_trains_too(self):
         self.train("f", "--steps", "30", "--dtype", "bf16")
@@ -224,7 +225,7 @@ class Signals(program.ProgramTest):
             child = self.start("stop", "--eval-every", "1000000")
             child.send_signal(number)
             out, err = child.communicate(timeout=60)
-            self.assertEqual(child.returncode, 0, err)
+            self.assertEqual(child.returncode, STOPPED, err)
             done = json.loads(out.splitlines()[-1])
             self.assertTrue(done["interrupted"])
             self.assertIn(f"/stop/checkpoints/step-{done['steps']:08} · step {done['steps']} of 1000000\n", err.decode())
@@ -237,7 +238,7 @@ class Signals(program.ProgramTest):
         child = self.start("streamed", "--optimizer-engine", "stream", "--home", "weights=host", *constant)
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=60)
-        self.assertEqual(child.returncode, 0, err)
+        self.assertEqual(child.returncode, STOPPED, err)
         done = json.loads(out.splitlines()[-1])
         self.assertTrue(done["interrupted"])
         self.export("streamed", "exported")
@@ -274,7 +275,7 @@ class Signals(program.ProgramTest):
         child.send_signal(signal.SIGTERM)  # as timeout(1) does
         child.send_signal(signal.SIGTERM)
         _, err = child.communicate(timeout=60)
-        self.assertEqual(child.returncode, 0, err)
+        self.assertEqual(child.returncode, STOPPED, err)
 
     def test_before_the_first_step_one_signal_ends_it(self):
         fifo = self.path("rows-to-come.jsonl")
@@ -311,7 +312,7 @@ class Signals(program.ProgramTest):
             pass
         child.send_signal(signal.SIGTERM)
         child.communicate(timeout=60)
-        self.assertEqual(child.returncode, 0)
+        self.assertEqual(child.returncode, STOPPED)
 
     def test_ignored_signals_stay_ignored(self):
         inherited = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
@@ -322,7 +323,7 @@ class Signals(program.ProgramTest):
             pass
         child.send_signal(signal.SIGTERM)
         out, err = child.communicate(timeout=60)
-        self.assertEqual(child.returncode, 0, err)
+        self.assertEqual(child.returncode, STOPPED, err)
         self.assertGreaterEqual(json.loads(out.splitlines()[-1])["steps"], 50)
 
     def test_a_trace_adds_up(self):
@@ -354,8 +355,8 @@ class Signals(program.ProgramTest):
         second = run("train", *SMALL, "--data", self.rows, "--out", self.path("shared"), "--steps", "1", "--quiet")
         child.send_signal(signal.SIGTERM)
         child.communicate(timeout=60)
-        self.assertEqual((second.code, child.returncode), (3, 0))
-        self.assertRegex(second.err, r"^error: .*/shared: another run is writing this output; .*\n$")
+        self.assertEqual((second.code, child.returncode), (3, STOPPED))
+        self.assertRegex(second.err, r"^error: .*/shared: another process is writing this output; .*\n$")
         self.train("shared", "--steps", "1", "--quiet", "--resume", "never")
 
     def test_the_base_may_go_while_it_trains(self):
@@ -365,7 +366,7 @@ class Signals(program.ProgramTest):
                       ["--model", self.path("base2"), "--tokenizer", self.path("other.json")]):
             if not os.path.exists(words[1]):
                 shutil.copytree(self.path("orphan"), words[1])
-            child = self.start("orphan", *words, small=SMALL[4:], steps=40)
+            child = self.start("orphan", *words, "--resume", "never", small=SMALL[4:], steps=40)
             child.send_signal(signal.SIGSTOP)
             shutil.rmtree(words[1])
             if words[2:]:

@@ -481,6 +481,27 @@ static void a_run_may_grow_where_its_past_stays_what_it_was(void **state) {
     expect_length(f, BASE "--steps 400 --schedule wsd --warmup 10", 130, "the learning rate of step 107 is");
 }
 
+/* 100 sequences an epoch, 8 a step: 13 steps, the last of which has 4. */
+static void a_step_has_one_position(void **state) {
+    static const struct {
+        int64_t step, epoch, sequence;
+        bool fits;
+    } cases[] = {{0, 0, 0, true},    {12, 0, 96, true},   {13, 1, 0, true},   {15, 1, 16, true},
+                 {12, 0, 95, false}, {13, 0, 104, false}, {13, 0, 96, false}, {15, 0, 16, false}};
+    struct ot_run_shape shape = {.step_sequences = 8, .sequences = 100, .steps_per_epoch = 13};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ot_checkpoint_record record = {.progress.step = cases[i].step,
+                                              .position = {cases[i].epoch, cases[i].sequence}};
+        struct ot_resume resume = {.record = &record, .dir = "out", .record_name = OT_RECORD_NAME};
+        int rc = ot_resume_check_position(&resume, &shape);
+        if (cases[i].fits)
+            check_ok(rc);
+        else
+            check_fails(rc, OT_E_INPUT, "out/checkpoint.json: damaged: step ");
+    }
+}
+
 static void without_a_checkpoint_nothing_happens(void **state) {
     const struct folder *f = *state;
     struct ot_resume resume;
@@ -512,6 +533,7 @@ int main(void) {
         resume_test(records_that_cannot_be_are_refused),
         resume_test(another_model_or_other_rows_are_refused),
         resume_test(a_run_may_grow_where_its_past_stays_what_it_was),
+        resume_test(a_step_has_one_position),
         resume_test(without_a_checkpoint_nothing_happens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,6 +4,8 @@ happens with the log and with the checkpoints of others."""
 import glob
 import os
 import shutil
+import struct
+import zlib
 
 import program
 from program import SMALL, read_bytes, run, sql_rows, write_rows
@@ -89,6 +91,34 @@ class Other(program.ProgramTest):
         self.assertEqual(self.steps("run"), list(range(1, 41)))
         self.assertEqual(read_bytes(self.path("run/model.safetensors")), read_bytes(self.path("kept/model.safetensors")))
         self.assertEqual(self.checkpoints("run"), [40])
+
+    def test_what_a_checkpoint_says_of_itself_agrees(self):
+        """Its directory's name, its step, its place in the data: each changed, with checksums that are right."""
+        newest, parent = self.path("run/checkpoints/step-00000040"), self.path("run/checkpoints")
+        os.rename(newest, parent + "/step-00000041")
+        self.refuse(3, "step-00000041/checkpoint.json: damaged: it is of step 40")
+        self.assertIn("it is of step 40", run("verify", parent + "/step-00000041").err)
+        os.rename(parent + "/step-00000041", self.path("copy"))  # a name that says nothing
+        self.succeed("verify", self.path("copy"), "--quiet")
+        os.rename(self.path("copy"), newest)
+        self.change_record(newest, b'"sequence": ', b'"sequence": 1')
+        line = self.refuse(3, "step-00000040/checkpoint.json: damaged: step 40 leads to sequence ")
+        self.assertIn("step-00000030 goes on from the one before it", line)
+
+    def change_record(self, directory, old, new):
+        """The record's size and CRC-32 stand in the manifest, whose last four bytes are its own CRC-32."""
+        path, manifest = os.path.join(directory, "checkpoint.json"), os.path.join(directory, "manifest.bin")
+        was, whole = read_bytes(path), read_bytes(manifest)
+        now = was.replace(old, new, 1)
+        self.assertNotEqual(was, now)
+        fields = [struct.pack("<Q", len(was)), struct.pack("<I", zlib.crc32(was))]
+        for field, value in zip(fields, (struct.pack("<Q", len(now)), struct.pack("<I", zlib.crc32(now)))):
+            self.assertEqual(whole[:-4].count(field), 1)
+            whole = whole[:-4].replace(field, value) + whole[-4:]
+        whole = whole[:-4] + struct.pack("<I", zlib.crc32(whole[:-4]))
+        for name, data in ((path, now), (manifest, whole)):
+            with open(name, "wb") as file:
+                file.write(data)
 
     def test_from_elsewhere_it_is_a_run_of_its_own(self):
         self.train("branch", "--steps", "20", "--save-every", "5", "--seed", "8")  # whose checkpoints are not ours

@@ -6,6 +6,7 @@ import signal
 import subprocess
 
 import program
+from program import STOPPED
 from resumable import SLOW, ResumableTest
 
 KILLS = int(os.environ.get("OT_TEST_KILLS", "200" if SLOW else "12"))
@@ -18,7 +19,7 @@ class Stopped(ResumableTest):
             process = self.start("a")
             self.wait_for(process, lambda: self.checkpoints("a"))
             code, err = self.end_by(process, number)
-            self.assertEqual(code, 0, err)
+            self.assertEqual(code, STOPPED, err)
             self.assertIn("resume", err)
             self.assertIn(len(self.checkpoints("a")), (1, 2), err)
             self.succeed(*self.command("a"))

@@ -17,7 +17,7 @@ import time
 import unittest
 
 import program
-from program import PROGRAM, read_bytes, run, sql_rows, write_rows
+from program import PROGRAM, STOPPED, read_bytes, run, sql_rows, write_rows
 from stopping import SLOW, StoppingTest
 
 STEPS = 20
@@ -48,7 +48,7 @@ class StopTest(StoppingTest):
 
     def check_end(self, code, err, out):
         """Of a run that was stopped once: what it says is so."""
-        if code == 0:
+        if code == STOPPED:
             step = int(re.search(r"^saved   .* · step (\d+) of 20$", err, re.M)[1])
             self.assertEqual(self.checkpoints(out)[-1], step)
             self.assertIn("\nstopping: ", err)
@@ -85,7 +85,7 @@ class Once(StopTest):
                 self.check_equal(out, "whole", "step")
                 continue
             self.check_end(process.returncode, err, out)
-            if process.returncode == 0:
+            if process.returncode == STOPPED:
                 self.in_a_shell(err)
                 stops += 1
             else:
@@ -164,11 +164,11 @@ class Once(StopTest):
         words = self.command("none", "--no-save", "--json", "--steps", "100000")[:-2]  # without --out
         process = subprocess.Popen([PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.folder)
         for line in process.stdout:
-            if b'"step"' in line:
+            if b'"event":"step"' in line or b'"event": "step"' in line:
                 break
         process.send_signal(signal.SIGINT)
         err = process.communicate(timeout=60)[1].decode()
-        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(process.returncode, STOPPED, err)
         self.assertIn("stopping: this step is finished, and nothing is saved (--no-save)", err)
         self.assertNotIn("\nresume ", err)
         self.assertEqual(glob.glob(self.path("out*")), [])  # the default's name
@@ -178,13 +178,13 @@ class Once(StopTest):
         slow = ("--tokens-per-step", "16Ki", "--steps", "90", "--eval-every", "90", "--grace", "1s", "--save-every")
         for _ in range(10):
             code, err = self.stand_still(*slow, "never")
-            if code != 0:  # it could save before it was held
+            if code != STOPPED:  # it could save before it was held
                 break
         self.assertEqual(code, 8, err)
         self.assertRegex(err, r"\nwarning: stopped by a signal after step \d+: --grace had no time to save it\n")
         self.assertRegex(err, r"\nerror: nothing is saved: --grace had no time for it, .* \(--save-every\)\n$")
         code, err = self.stand_still(*slow, "1")
-        self.assertEqual(code, 0, err)
+        self.assertEqual(code, STOPPED, err)
         self.assertRegex(err, r"\nsaved   \S+/step-000000\d\d · step \d+ of 90\nresume  ")
 
     def stand_still(self, *words):
@@ -210,7 +210,7 @@ class Once(StopTest):
                              "--grace", "3s")
         self.assertTrue(self.wait_for(process, lambda: self.logged("long", "step", 1)))
         began = time.time()
-        err = self.end(process, signal.SIGTERM, 0)
+        err = self.end(process, signal.SIGTERM, STOPPED)
         self.assertLess(time.time() - began, 3)
         self.assertRegex(err, r"\nsaved   \S+ · step 1 of 9\n")
 
@@ -233,7 +233,7 @@ class Twice(StopTest):
                 seen += 1
                 self.assertTrue(err.endswith(AT_ONCE), err)
             else:
-                self.assertIn(process.returncode, (0, -signal.SIGINT, -signal.SIGTERM), err)
+                self.assertIn(process.returncode, (0, STOPPED, -signal.SIGINT, -signal.SIGTERM), err)
             if not os.path.exists(self.path("twice/model.safetensors")):
                 self.succeed(*self.command("twice"))
             self.check_equal("twice", "whole")
@@ -248,9 +248,9 @@ class Twice(StopTest):
             if second:
                 process.send_signal(second)
             err = process.communicate(timeout=60)[1].decode()
-            self.assertEqual(process.returncode, 8 if second else 0, err)
+            self.assertEqual(process.returncode, 8 if second else STOPPED, err)
             if not second:
-                self.check_end(0, err, "saving")
+                self.check_end(STOPPED, err, "saving")
             self.succeed(*self.command("saving"))
             self.check_equal("saving", "whole")
 
@@ -340,7 +340,7 @@ class Terminal(StopTest):
         self.assertTrue(self.wait_for(process, lambda: self.logged("screen", "step", 6)))
         os.write(terminal, b"\x03")
         lines = self.read(terminal)
-        self.assertEqual(process.wait(timeout=60), 0, lines)
+        self.assertEqual(process.wait(timeout=60), STOPPED, lines)
         at = next(i for i, line in enumerate(lines) if line.startswith("stopping: "))
         self.assertRegex(lines[at - 1], r"^\[#*\.*\] \d+/20 ETA |^$|^\^C")  # the bar stays above it, whole
         for line in lines[:at - 1] + lines[at + 1:]:

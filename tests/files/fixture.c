@@ -224,4 +224,5 @@ const struct ot_file_ops faulty_ops = {.write = faulty_write,
                                        .fsync = faulty_fsync,
                                        .reserve = faulty_reserve,
                                        .exchange = faulty_exchange,
-                                       .free_bytes = faulty_free_bytes};
+                                       .free_bytes = faulty_free_bytes,
+                                       .remove = unlinkat};

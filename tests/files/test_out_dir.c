@@ -8,6 +8,7 @@
 #include <fcntl.h>
 
 #include "src/files/out_dir.h"
+#include "src/files/out_lock.h"
 #include "tests/files/fixture.h"
 
 static int open_folder(void **state) {
@@ -22,14 +23,18 @@ static int drop_folder(void **state) {
 }
 
 /* Writes an output that holds `name` alone. */
-static int save(const char *out, const char *name, const char *text) {
+static int save_with(const char *out, struct ot_out_lock *lock, const char *name, const char *text) {
     struct ot_out_dir *dir;
-    OT_TRY(ot_out_dir_open(out, &faulty_ops, &dir));
+    OT_TRY(ot_out_dir_open(out, &faulty_ops, lock, &dir));
     int rc = ot_out_dir_put(dir, name, text, strlen(text));
     if (rc == 0)
         rc = ot_out_dir_commit(dir);
     ot_out_dir_close(dir);
     return rc;
+}
+
+static int save(const char *out, const char *name, const char *text) {
+    return save_with(out, NULL, name, text);
 }
 
 static void check_content(const char *folder, const char *name, const char *want) {
@@ -41,7 +46,7 @@ static void check_content(const char *folder, const char *name, const char *want
 static void test_appears_whole(void **state) {
     struct ot_out_dir *dir;
     const char *out = in_folder(*state, "a/b/out/");
-    check_ok(ot_out_dir_open(out, NULL, &dir));
+    check_ok(ot_out_dir_open(out, NULL, NULL, &dir));
     check_ok(ot_out_dir_create(dir, "f", 5));
     check_ok(ot_out_dir_write(dir, "he", 2));
     check_ok(ot_out_dir_write(dir, "llo", 3));
@@ -56,7 +61,7 @@ static void test_appears_whole(void **state) {
 
 static void test_given_up_leaves_nothing(void **state) {
     struct ot_out_dir *dir;
-    check_ok(ot_out_dir_open(in_folder(*state, "a/b/out"), NULL, &dir));
+    check_ok(ot_out_dir_open(in_folder(*state, "a/b/out"), NULL, NULL, &dir));
     check_ok(ot_out_dir_put(dir, "f", "x", 1));
     check_ok(ot_out_dir_create(dir, "half", 0));
     ot_out_dir_close(dir);
@@ -94,19 +99,57 @@ static void test_file_systems_without_exchange(void **state) {
     const char *out = in_folder(*state, "out");
     check_ok(save(out, "old", "1"));
     write_text(out, "log.jsonl", "a line\n");
+    write_text(out, "new", "a user's");
     faults.no_exchange = true;
     check_ok(save(out, "new", "2"));
     assert_false(file_exists(out, "old"));
     check_content(out, "new", "2");
+    check_content(out, "new.kept", "a user's");
     check_content(out, "log.jsonl", "a line\n");
     assert_int_equal(count_entries(*state), 1);
-    /* A crash between the two renames: the previous output comes back. */
-    assert_int_equal(rename(out, in_folder(*state, "out.previous")), 0);
-    struct ot_out_dir *dir;
-    check_ok(ot_out_dir_open(out, &faulty_ops, &dir));
-    ot_out_dir_close(dir);
-    check_content(out, "new", "2");
-    assert_int_equal(count_entries(*state), 1);
+    assert_int_equal(count_entries(out), 4);
+    check_ok(save(out, "config.json", "3"));
+    check_content(out, "config.json", "3");
+    assert_false(file_exists(out, "new"));
+}
+
+/* An output of which the new files are complete in OUT/.offload-train-replacing, and `moved` of them, in the
+ * order in which they move, have moved. */
+static void make_half(const char *out, int moved) {
+    static const char *const names[] = {"both", "new", "config.json", "offload-train.json"};
+    static const char old_marker[] = "{\"files\": [\"both\", \"config.json\", \"old\"]}",
+                      new_marker[] = "{\"files\": [\"both\", \"config.json\", \"new\"]}";
+    assert_int_equal(mkdir(out, 0777), 0);
+    assert_int_equal(mkdir(in_folder(out, ".offload-train-replacing"), 0777), 0);
+    write_text(out, "log.jsonl", "a line\n");
+    write_text(out, "offload-train.json", old_marker);
+    write_text(out, "both", "1");
+    if (moved < 0) { /* cut before anything was done */
+        write_text(out, "config.json", "1");
+        write_text(out, "old", "1");
+    }
+    for (int i = 0; i < 4; i++)
+        write_text(i < moved ? out : in_folder(out, ".offload-train-replacing"), names[i],
+                   i == 3 ? new_marker : "2");
+}
+
+static void test_finishes_what_was_half_replaced(void **state) {
+    for (int moved = -1; moved <= 4; moved++) {
+        char name[16];
+        struct ot_model_dir *model = NULL;
+        snprintf(name, sizeof name, "out%d", moved);
+        const char *out = in_folder(*state, name);
+        make_half(out, moved);
+        check_fails(ot_model_dir_open(out, &model), OT_E_INPUT, "while it put a new result in place");
+        check_ok(ot_out_dir_settle(out, NULL, NULL));
+        assert_int_equal(count_entries(out), 5);
+        check_content(out, "both", "2");
+        check_content(out, "new", "2");
+        check_content(out, "config.json", "2");
+        check_content(out, "log.jsonl", "a line\n");
+        check_ok(save(out, "f", "3")); /* which removes what the new marker lists */
+        assert_int_equal(count_entries(out), 3);
+    }
 }
 
 static void test_refuses_what_is_not_its_own(void **state) {
@@ -116,17 +159,19 @@ static void test_refuses_what_is_not_its_own(void **state) {
     check_ok(save(out, "f", "into an empty one")); /* empty is fine */
     assert_int_equal(mkdir(in_folder(*state, "other"), 0777), 0);
     write_text(*state, "other/config.json", "{}");
-    check_fails(ot_out_dir_open(in_folder(*state, "other"), NULL, &dir), OT_E_INPUT, "not an earlier output");
+    check_fails(ot_out_dir_open(in_folder(*state, "other"), NULL, NULL, &dir), OT_E_INPUT,
+                "not an earlier output");
     write_text(*state, "file", "x");
-    check_fails(ot_out_dir_open(in_folder(*state, "file"), NULL, &dir), OT_E_INPUT, "is not a directory");
+    check_fails(ot_out_dir_open(in_folder(*state, "file"), NULL, NULL, &dir), OT_E_INPUT,
+                "is not a directory");
     assert_int_equal(symlink(out, in_folder(*state, "link")), 0);
-    check_fails(ot_out_dir_open(in_folder(*state, "link"), NULL, &dir), OT_E_INPUT, "symbolic link");
+    check_fails(ot_out_dir_open(in_folder(*state, "link"), NULL, NULL, &dir), OT_E_INPUT, "symbolic link");
     assert_int_equal(symlink("nowhere", in_folder(*state, "broken")), 0);
-    check_fails(ot_out_dir_open(in_folder(*state, "broken"), NULL, &dir), OT_E_INPUT, "symbolic link");
-    check_fails(ot_out_dir_open(in_folder(*state, "file/out"), NULL, &dir), OT_E_IO, "Not a directory");
+    check_fails(ot_out_dir_open(in_folder(*state, "broken"), NULL, NULL, &dir), OT_E_INPUT, "symbolic link");
+    check_fails(ot_out_dir_open(in_folder(*state, "file/out"), NULL, NULL, &dir), OT_E_IO, "Not a directory");
     const char *names[] = {"", ".", "..", "/", "a/.", "a/.."};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        check_fails(ot_out_dir_open(names[i], NULL, &dir), OT_E_INPUT, "cannot be an output");
+        check_fails(ot_out_dir_open(names[i], NULL, NULL, &dir), OT_E_INPUT, "cannot be an output");
     assert_int_equal(count_entries(*state), 5);
 }
 
@@ -137,12 +182,12 @@ static void test_refuses_a_partial_that_is_not_its_own(void **state) {
     check_ok(save(out, "f", "1")); /* an empty one is what a crash may leave */
     assert_int_equal(mkdir(in_folder(*state, "out.partial"), 0777), 0);
     write_text(*state, "out.partial/thesis.txt", "years of work");
-    check_fails(ot_out_dir_open(out, NULL, &dir), OT_E_INPUT, "out.partial: is in the way");
+    check_fails(ot_out_dir_open(out, NULL, NULL, &dir), OT_E_INPUT, "out.partial: is in the way");
     check_content(*state, "out.partial/thesis.txt", "years of work");
     assert_int_equal(unlink(in_folder(*state, "out.partial/thesis.txt")), 0);
     assert_int_equal(rmdir(in_folder(*state, "out.partial")), 0);
     assert_int_equal(symlink(out, in_folder(*state, "out.partial")), 0);
-    check_fails(ot_out_dir_open(out, NULL, &dir), OT_E_INPUT, "in the way");
+    check_fails(ot_out_dir_open(out, NULL, NULL, &dir), OT_E_INPUT, "in the way");
     check_content(out, "f", "1");
 }
 
@@ -176,7 +221,7 @@ static void test_never_overwrites_a_kept_file(void **state) {
     assert_int_equal(mkdir(partial, 0777), 0);
     write_text(partial, "offload-train.json", "{\"files\": []}");
     write_text(partial, "log.jsonl", "older");
-    check_fails(ot_out_dir_open(out, NULL, &dir), OT_E_IO, "log.jsonl: cannot be moved to");
+    check_fails(ot_out_dir_open(out, NULL, NULL, &dir), OT_E_IO, "log.jsonl: cannot be moved to");
     check_content(out, "log.jsonl", "newer");
     check_content(partial, "log.jsonl", "older");
 }
@@ -184,12 +229,56 @@ static void test_never_overwrites_a_kept_file(void **state) {
 static void test_two_writers_are_one_too_many(void **state) {
     struct ot_out_dir *first, *second = NULL;
     const char *out = in_folder(*state, "out");
-    check_ok(ot_out_dir_open(out, NULL, &first));
+    check_ok(ot_out_dir_open(out, NULL, NULL, &first));
     check_ok(ot_out_dir_put(first, "f", "1", 1));
-    check_fails(ot_out_dir_open(out, NULL, &second), OT_E_INPUT, "another process is writing");
+    check_fails(ot_out_dir_open(out, NULL, NULL, &second), OT_E_INPUT, "another process is writing");
     check_ok(ot_out_dir_commit(first));
     ot_out_dir_close(first);
     check_content(out, "f", "1");
+}
+
+static void test_the_lock_lasts_over_every_use(void **state) {
+    struct ot_out_lock *lock, *other = NULL;
+    const char *out = in_folder(*state, "x/out");
+    check_ok(ot_out_lock_open(out, &lock)); /* OUT is absent */
+    check_ok(ot_out_dir_claim(out, NULL, lock));
+    for (int i = 0; i < 3; i++) {
+        struct ot_out_dir *dir;
+        faults.no_exchange = i == 2;
+        check_fails(ot_out_lock_open(out, &other), OT_E_INPUT, "another process is writing this output");
+        check_fails(save(out, "f", "theirs"), OT_E_INPUT, "another process is writing this output");
+        check_fails(ot_out_dir_settle(out, NULL, NULL), OT_E_INPUT, "another process is writing this output");
+        check_ok(ot_out_dir_open(out, &faulty_ops, lock, &dir));
+        check_ok(ot_out_dir_put(dir, "f", "ours", 4));
+        check_fails(ot_out_dir_settle(out, NULL, NULL), OT_E_INPUT, "another process is writing this output");
+        check_ok(ot_out_dir_commit(dir));
+        ot_out_dir_close(dir);
+    }
+    check_content(out, "f", "ours");
+    ot_out_lock_close(lock);
+    check_ok(save(out, "f", "theirs"));
+}
+
+/* The marker goes, or the directory, or another one takes its place. */
+static void test_what_others_do_to_a_locked_output(void **state) {
+    struct ot_out_lock *lock;
+    const char *out = in_folder(*state, "out"), *moved = in_folder(*state, "moved");
+    check_ok(ot_out_lock_open(out, &lock));
+    check_ok(ot_out_dir_claim(out, NULL, lock));
+    write_text(out, "log.jsonl", "a line\n");
+    check_ok(save_with(out, lock, "f", "1"));
+    assert_int_equal(unlink(in_folder(out, "offload-train.json")), 0);
+    check_ok(save_with(out, lock, "g", "2"));
+    assert_int_equal(count_entries(out), 3); /* the marker, the log, g: f was known to be ours */
+    assert_int_equal(rename(out, moved), 0);
+    check_ok(save_with(out, lock, "f", "3"));
+    check_content(out, "f", "3");
+    check_content(moved, "g", "2");
+    assert_int_equal(rename(out, in_folder(*state, "moved2")), 0);
+    check_ok(save(out, "f", "another's"));
+    check_fails(save_with(out, lock, "f", "4"), OT_E_INPUT, "is not the directory any more");
+    check_content(out, "f", "another's");
+    ot_out_lock_close(lock);
 }
 
 static void test_full_and_broken_disks(void **state) {
@@ -215,7 +304,7 @@ static void test_full_and_broken_disks(void **state) {
 
 static void test_space_is_asked_for_first(void **state) {
     struct ot_out_dir *dir;
-    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_ops, &dir));
+    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_ops, NULL, &dir));
     faults.free_bytes = 3000000000;
     check_ok(ot_out_dir_need_space(dir, 3000000000));
     check_fails(ot_out_dir_need_space(dir, 5000000000), OT_E_IO,
@@ -235,7 +324,7 @@ static void test_copies_files(void **state) {
     for (int i = 0; i < BYTES; i++)
         data[i] = (char)(i * 7 + i / 256);
     write_file(*state, "from", data, BYTES);
-    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_ops, &dir));
+    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_ops, NULL, &dir));
     check_ok(ot_out_dir_copy(dir, "to", in_folder(*state, "from")));
     check_fails(ot_out_dir_copy(dir, "to", in_folder(*state, "from")), OT_E_IO, "out/to: cannot create");
     check_fails(ot_out_dir_copy(dir, "two", in_folder(*state, "absent")), OT_E_IO, "absent: cannot open");
@@ -252,14 +341,14 @@ static void test_copies_files(void **state) {
 
 static void test_claim_makes_it_ours(void **state) {
     const char *out = in_folder(*state, "x/out");
-    check_ok(ot_out_dir_claim(out, NULL));
+    check_ok(ot_out_dir_claim(out, NULL, NULL));
     assert_int_equal(count_entries(out), 1);
     write_text(out, "log.jsonl", "line 1\n");
-    check_ok(ot_out_dir_claim(out, NULL));
+    check_ok(ot_out_dir_claim(out, NULL, NULL));
     check_ok(save(out, "f", "1"));
     check_content(out, "log.jsonl", "line 1\n");
     write_text(*state, "file", "");
-    check_fails(ot_out_dir_claim(in_folder(*state, "file"), NULL), OT_E_INPUT, "is not a directory");
+    check_fails(ot_out_dir_claim(in_folder(*state, "file"), NULL, NULL), OT_E_INPUT, "is not a directory");
 }
 
 int main(void) {
@@ -275,6 +364,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(test_clears_what_a_crash_left, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_never_overwrites_a_kept_file, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_two_writers_are_one_too_many, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_finishes_what_was_half_replaced, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_the_lock_lasts_over_every_use, open_folder, drop_folder),
+        cmocka_unit_test_setup_teardown(test_what_others_do_to_a_locked_output, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_full_and_broken_disks, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_space_is_asked_for_first, open_folder, drop_folder),
         cmocka_unit_test_setup_teardown(test_copies_files, open_folder, drop_folder),

@@ -220,7 +220,7 @@ static void write_values(const char *out, enum ot_dtype dtype, int64_t shard_byt
                          int step) {
     struct ot_out_dir *dir;
     struct ot_safetensors_writer *writer;
-    check_ok(ot_out_dir_open(out, NULL, &dir));
+    check_ok(ot_out_dir_open(out, NULL, NULL, &dir));
     check_ok(ot_safetensors_writer_open(dir, entries, N_ENTRIES, dtype, shard_bytes, &writer));
     for (int i = 0; i < N_VALUES; i += step)
         check_ok(ot_safetensors_writer_put(writer, values + i, i + step < N_VALUES ? step : N_VALUES - i));
@@ -325,7 +325,7 @@ static void test_writer_wants_all_values_and_no_more(void **state) {
     struct ot_out_dir *dir;
     struct ot_safetensors_writer *writer;
     const char *out = in_folder(*state, "o");
-    check_ok(ot_out_dir_open(out, NULL, &dir));
+    check_ok(ot_out_dir_open(out, NULL, NULL, &dir));
     check_ok(ot_safetensors_writer_open(dir, entries, N_ENTRIES, OT_F32, OT_SHARD_BYTES, &writer));
     check_ok(ot_safetensors_writer_put(writer, values, N_VALUES - 1));
     check_fails(ot_safetensors_writer_finish(writer), OT_E_INTERNAL, "only 0 of 1 shards");

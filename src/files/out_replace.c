@@ -1,0 +1,203 @@
+#include "src/files/out_replace.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/base/log.h"
+#include "src/files/file_ops.h"
+#include "src/files/out_lock.h"
+
+#define CONFIG "config.json"
+
+enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
+
+/* ---- mounts ---- */
+
+static bool is_mounted_at(int dir_fd, const char *name, int flags) {
+    struct statx info, above;
+    if (statx(dir_fd, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | flags, STATX_TYPE, &info) < 0)
+        return false;
+    if (info.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT)
+        return info.stx_attributes & STATX_ATTR_MOUNT_ROOT;
+    /* A kernel before 5.8 shows the mounts of other file systems alone. */
+    return statx(dir_fd, "..", AT_NO_AUTOMOUNT, STATX_TYPE, &above) == 0 &&
+           (info.stx_dev_major != above.stx_dev_major || info.stx_dev_minor != above.stx_dev_minor);
+}
+
+bool ot_out_is_mount(const char *path) {
+    int fd = open(path, OPEN_DIR);
+    bool is = fd >= 0 && is_mounted_at(fd, "", AT_EMPTY_PATH);
+    if (fd >= 0)
+        close(fd);
+    return is;
+}
+
+int ot_out_has_mount(const char *path, bool *has) {
+    DIR *dir = opendir(path);
+    if (!dir)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", path);
+    *has = false;
+    for (struct dirent *entry = readdir(dir); entry && !*has; entry = readdir(dir))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            *has = is_mounted_at(dirfd(dir), entry->d_name, 0);
+    closedir(dir);
+    return 0;
+}
+
+/* ---- markers ---- */
+
+int ot_out_read_marker(const char *dir, struct ot_json **marker) {
+    char path[PATH_MAX];
+    *marker = NULL;
+    if (snprintf(path, sizeof path, "%s/" OT_OUT_MARKER, dir) >= (int)sizeof path)
+        return ot_fail(OT_E_IO, "%s: the path is too long", dir);
+    if (access(path, F_OK) < 0 && errno == ENOENT)
+        return 0;
+    return ot_json_read_file(path, OT_OUT_MARKER_MAX_BYTES, marker);
+}
+
+bool ot_out_is_listed(const struct ot_json *marker, const char *name) {
+    const struct ot_json *files = ot_json_get(marker, "files");
+    for (size_t i = 0; i < ot_json_length(files); i++) {
+        const char *file = ot_json_string(ot_json_at(files, i), NULL);
+        if (file && strcmp(file, name) == 0)
+            return true;
+    }
+    return strcmp(name, OT_OUT_MARKER) == 0;
+}
+
+/* ---- replacing ---- */
+
+struct replacing {
+    const char *out;
+    const struct ot_file_ops *ops;
+    int out_fd, new_fd;
+    struct ot_json *old_marker, *new_marker; /* the old one NULL: OUT had none; the new one: all has moved */
+};
+
+bool ot_out_is_half_replaced(const char *out) {
+    char path[PATH_MAX];
+    struct stat info;
+    return snprintf(path, sizeof path, "%s/" OT_OUT_REPLACING, out) < (int)sizeof path &&
+           lstat(path, &info) == 0;
+}
+
+int ot_out_check_whole(const char *out) {
+    return ot_out_is_half_replaced(out)
+               ? ot_fail(OT_E_INPUT,
+                         "%s: a process ended while it put a new result in place here; start it again, with "
+                         "the same --out, and it finishes that first",
+                         out)
+               : 0;
+}
+
+static int flush(const struct replacing *r) {
+    return r->ops->fsync(r->out_fd) == 0 ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", r->out);
+}
+
+/* Else it is of a marker that somebody else wrote: what lies elsewhere stays there. */
+static bool is_plain(const char *name) {
+    return name && *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+}
+
+static int remove_old(const struct replacing *r, const char *name) {
+    return r->ops->remove(r->out_fd, name, 0) == 0 || errno == ENOENT
+               ? 0
+               : ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot remove", r->out, name);
+}
+
+/* A file that others have put there has the name of a new one. */
+static int keep_theirs(const struct replacing *r, const char *name) {
+    char kept[NAME_MAX + 1];
+    struct stat info;
+    if (fstatat(r->out_fd, name, &info, AT_SYMLINK_NOFOLLOW) < 0 || ot_out_is_listed(r->old_marker, name))
+        return 0;
+    if (snprintf(kept, sizeof kept, "%s.kept", name) >= (int)sizeof kept ||
+        renameat2(r->out_fd, name, r->out_fd, kept, RENAME_NOREPLACE) < 0)
+        return ot_fail(OT_E_IO, "%s/%s: is in the way of the new output; move it away", r->out, name);
+    ot_log(OT_LOG_WARN, "%s/%s was there and is not of an output of ours: it is %s now", r->out, name, kept);
+    return 0;
+}
+
+static int move_in(const struct replacing *r, const char *name) {
+    struct stat info;
+    if (fstatat(r->new_fd, name, &info, AT_SYMLINK_NOFOLLOW) < 0) /* moved before a kill, or there is none */
+        return 0;
+    OT_TRY(keep_theirs(r, name));
+    return renameat(r->new_fd, name, r->out_fd, name) == 0
+               ? 0
+               : ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot be put in place", r->out, name);
+}
+
+static bool comes_last(const char *name) {
+    return strcmp(name, CONFIG) == 0 || strcmp(name, OT_OUT_MARKER) == 0;
+}
+
+static int remove_all_old(const struct replacing *r) {
+    const struct ot_json *files = ot_json_get(r->old_marker, "files");
+    struct stat info;
+    bool has_moved =
+        ot_out_is_listed(r->new_marker, CONFIG) && fstatat(r->new_fd, CONFIG, &info, AT_SYMLINK_NOFOLLOW) < 0;
+    if (ot_out_is_listed(r->old_marker, CONFIG) && !has_moved)
+        OT_TRY(remove_old(r, CONFIG));
+    OT_TRY(flush(r)); /* before another file goes: a disk may keep changes in another order */
+    for (size_t i = 0; i < ot_json_length(files); i++) {
+        const char *name = ot_json_string(ot_json_at(files, i), NULL);
+        if (is_plain(name) && !ot_out_is_listed(r->new_marker, name))
+            OT_TRY(remove_old(r, name));
+    }
+    return 0;
+}
+
+static int move_all_in(const struct replacing *r) {
+    const struct ot_json *files = ot_json_get(r->new_marker, "files");
+    for (size_t i = 0; i < ot_json_length(files); i++) {
+        const char *name = ot_json_string(ot_json_at(files, i), NULL);
+        if (is_plain(name) && !comes_last(name))
+            OT_TRY(move_in(r, name));
+    }
+    OT_TRY(flush(r));
+    OT_TRY(move_in(r, CONFIG));
+    OT_TRY(flush(r));
+    return move_in(r, OT_OUT_MARKER);
+}
+
+static int replace(struct replacing *r, const char *new_path) {
+    OT_TRY(ot_out_read_marker(r->out, &r->old_marker));
+    OT_TRY(ot_out_read_marker(new_path, &r->new_marker));
+    OT_TRY(flush(r)); /* the new name of the directory, before anything of the old output goes */
+    if (r->new_marker) {
+        OT_TRY(remove_all_old(r));
+        OT_TRY(move_all_in(r));
+    }
+    if (r->ops->remove(r->out_fd, OT_OUT_REPLACING, AT_REMOVEDIR) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot remove", new_path);
+    return flush(r);
+}
+
+int ot_out_replace(const char *out, const struct ot_file_ops *ops) {
+    struct replacing r = {.out = out, .ops = ops, .new_fd = -1, .out_fd = open(out, OPEN_DIR)};
+    char new_path[PATH_MAX];
+    int rc;
+    if (snprintf(new_path, sizeof new_path, "%s/" OT_OUT_REPLACING, out) < (int)sizeof new_path)
+        r.new_fd = open(new_path, OPEN_DIR);
+    if (r.out_fd < 0 || r.new_fd < 0)
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot be replaced", out);
+    else
+        rc = replace(&r, new_path);
+    if (r.out_fd >= 0)
+        close(r.out_fd);
+    if (r.new_fd >= 0)
+        close(r.new_fd);
+    ot_json_free(r.old_marker);
+    ot_json_free(r.new_marker);
+    return rc;
+}

@@ -1,0 +1,90 @@
+"""One output, several commands: one of them has it, the others are refused before they touch anything, and whoever has it saves
+what it has whatever the others do."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import time
+
+import program
+from program import PROGRAM, STOPPED, read_bytes, run
+from stopping import StoppingTest
+
+REFUSED = "another process is writing this output; wait for it or choose another"
+
+
+class OneOutput(StoppingTest):
+    words = [*StoppingTest.words, "--steps", "60", "--eval-fraction", "0"]
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        result = run(*cls.command("whole", "--save-every", "20"))
+        assert result.code == 0, result.err
+
+    def files(self, out):
+        return {os.path.join(at, name) for at, _, names in os.walk(self.path(out)) for name in names}
+
+    def test_second_starts_all_the_time(self):
+        process = self.start("storm", "--save-every", "20")
+        self.assertTrue(self.wait_for(process, lambda: self.logged("storm", "step", 1)))
+        seconds = 0
+        while process.poll() is None:
+            second = run(*self.command("storm", "--save-every", "20", "--quiet"))
+            if second.code == 0:  # after its end
+                break
+            self.assertEqual((second.code, second.err.count("\n")), (3, 1), second.err)
+            self.assertIn(REFUSED, second.err)
+            seconds += 1
+        err = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 0, err)
+        self.assertGreater(seconds, 1)
+        self.check_equal("storm", "whole")
+
+    def test_an_export_into_a_run_that_goes_on(self):
+        process = self.start("exported", "--save-every", "20", "--steps", "100000")
+        self.assertTrue(self.wait_for(process, lambda: self.checkpoints("exported")))
+        for _ in range(3):
+            self.fail_with(3, REFUSED, "export", self.path("whole/checkpoints"), "--out", self.path("exported"))
+        self.fail_with(3, REFUSED, *self.command("exported", "--resume", "never"))
+        err = self.end(process, signal.SIGTERM, STOPPED)
+        self.assertIn("\nresume  ", err)
+        self.assertEqual(self.files("exported") & {self.path("exported/model.safetensors")}, set())
+        self.succeed("verify", self.path("exported"), "--quiet")
+
+    def test_two_first_starts_at_once(self):
+        for _ in range(3):
+            words = self.command("both", "--resume", "never", "--save-every", "never")
+            processes = [subprocess.Popen([PROGRAM, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+                         for _ in range(3)]
+            results = [(process.communicate(timeout=60)[1].decode(), process.returncode) for process in processes]
+            codes = sorted(code for _, code in results)
+            self.assertIn(codes, ([0, 3, 3], [0, 0, 3], [0, 0, 0]), results)  # one after the other is fine
+            for err, code in results:
+                self.assertTrue(code == 0 or REFUSED in err, err)
+            self.assertEqual(read_bytes(self.path("both/model.safetensors")),
+                             read_bytes(self.path("whole/model.safetensors")))
+            self.assertFalse(os.path.exists(self.path("both.partial")))
+
+    def test_the_last_save_waits(self):
+        """For whoever has the directory that it writes to, as an older version of the program may."""
+        process = self.start("waits", "--save-every", "never")
+        self.assertTrue(self.wait_for(process, lambda: self.logged("waits", "step", 1)))
+        os.mkdir(self.path("waits.partial"))
+        other = os.open(self.path("waits.partial"), os.O_RDONLY)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for line in process.stderr:
+            if b"waiting for another process" in line:
+                break
+        time.sleep(0.3)
+        self.assertIsNone(process.poll())
+        os.close(other)
+        err = process.communicate(timeout=60)[1]
+        self.assertEqual(process.returncode, 0, err)
+        self.check_equal("waits", "whole")
+        self.assertFalse(os.path.exists(self.path("waits.partial")))
+
+
+if __name__ == "__main__":
+    program.main()
