@@ -246,11 +246,11 @@ static int run(struct train *t) {
                                  .resume = t->resume.record};
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);
-    ot_stop_install(t->saver
-                        ? "stopping: this step is finished, or given up if it takes long, and a checkpoint "
-                          "saved; a second signal stops at once, without saving\n"
-                        : "stopping: this step is finished, and nothing is saved (--no-save); a second "
-                          "signal stops at once\n");
+    OT_TRY(ot_stop_install(
+        t->saver ? "stopping: this step is finished, or given up if it takes long, and a checkpoint saved; a "
+                   "second signal stops at once, without saving\n"
+                 : "stopping: this step is finished, and nothing is saved (--no-save); a second signal stops "
+                   "at once\n"));
     OT_TRY(ot_train_loop_run(&loop, &outcome));
     if (outcome.interrupted && outcome.steps == 0)
         return ot_fail(OT_E_INTERRUPT, "stopped before step 1: nothing was trained");
@@ -301,11 +301,14 @@ int ot_command_train(struct ot_options *options) {
     struct train *t = calloc(1, sizeof *t);
     if (!t)
         return ot_fail(OT_E_BUDGET, "no memory");
-    ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
-    int rc = prepare_and_run(t, options);
+    int rc = ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
+    if (rc == 0)
+        rc = prepare_and_run(t, options);
     bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);
     if (!is_stuck)
         ot_saver_close(t->saver);
+    if (rc == 0 && t->log)
+        rc = ot_run_log_flush(t->log);
     ot_run_log_close(t->log);
     if (is_stuck) /* its threads use the rest */
         return rc;

@@ -95,6 +95,6 @@ void ot_progress_show(struct ot_progress *progress, const struct ot_progress_poi
         ot_log_set_status(line);
     } else if (due) {
         ot_progress_line(progress, point, line);
-        ot_log(OT_LOG_INFO, "%s", line);
+        ot_log_progress(line);
     }
 }

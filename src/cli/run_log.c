@@ -12,9 +12,15 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/output.h"
+
+static const double slow_reader_seconds =
+    5; /* at the end, a reader that takes nothing is waited for as long */
 
 struct ot_run_log {
-    bool mirror;
+    struct ot_output *mirror; /* stdout; NULL: not asked for */
+    bool is_progress;         /* the event that is being written: stdout may go without it */
     FILE *file;
     char path[PATH_MAX];
     int64_t bytes; /* of the file */
@@ -27,8 +33,13 @@ int ot_run_log_open(bool mirror, struct ot_run_log **out) {
     *out = calloc(1, sizeof **out);
     if (!*out)
         return ot_fail(OT_E_BUDGET, "no memory for the log");
-    (*out)->mirror = mirror;
-    return 0;
+    struct ot_output_config config = {.fd = STDOUT_FILENO,
+                                      .name = "stdout",
+                                      .progress_bytes = 1 << 20,
+                                      .most_bytes = 16 << 20,
+                                      .before_count = "{\"event\":\"left_out\",\"records\":",
+                                      .after_count = "}\n"};
+    return mirror ? ot_output_open(&config, &(*out)->mirror) : 0;
 }
 
 static int put_line(FILE *file, const char *path, const char *text, size_t bytes) {
@@ -99,9 +110,18 @@ int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_
     return 0;
 }
 
+int ot_run_log_flush(struct ot_run_log *log) {
+    if (!log->mirror || ot_output_flush(log->mirror, slow_reader_seconds))
+        return 0;
+    OT_TRY(ot_output_put(log->mirror, OT_OUTPUT_TEXT, "", 0)); /* why, where a write failed */
+    ot_log(OT_LOG_WARN, "stdout: nobody reads it, so the last records of --json are lost");
+    return 0;
+}
+
 void ot_run_log_close(struct ot_run_log *log) {
     if (!log)
         return;
+    ot_output_close(log->mirror);
     if (log->file)
         fclose(log->file);
     free(log->writer.out.text);
@@ -111,6 +131,7 @@ void ot_run_log_close(struct ot_run_log *log) {
 
 struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event) {
     log->writer.indent = -1;
+    log->is_progress = strcmp(event, "step") == 0;
     ot_json_begin_object(&log->writer, NULL);
     ot_json_put_text(&log->writer, "event", event);
     return &log->writer;
@@ -133,7 +154,8 @@ int ot_run_log_end(struct ot_run_log *log) {
     OT_TRY(ot_json_writer_take(&log->writer, &text, &bytes));
     text[bytes] = '\n'; /* in the place of the NUL */
     log->bytes += log->file ? (int64_t)bytes + 1 : 0;
-    int rc = log->mirror ? put_line(stdout, "stdout", text, bytes + 1) : 0;
+    enum ot_output_kind kind = log->is_progress ? OT_OUTPUT_PROGRESS : OT_OUTPUT_TEXT;
+    int rc = log->mirror ? ot_output_put(log->mirror, kind, text, bytes + 1) : 0;
     if (rc == 0)
         rc = log->file ? put_line(log->file, log->path, text, bytes + 1) : keep_early(log, text, bytes + 1);
     free(text);
