@@ -105,7 +105,9 @@ static int prepare(struct train *t) {
 }
 
 /* Before step 1 rather than after the last. */
-static int try_trace(const char *path) {
+static int try_trace(const struct ot_options *options) {
+    const char *path = options->trace;
+    OT_TRY(ot_report_check_trace(options));
     FILE *file = path ? fopen(path, "a") : NULL;
     if (path && (!file || fclose(file) != 0))
         return ot_fail_errno(OT_E_IO, errno, "--trace %s: cannot write there", path);
@@ -289,7 +291,7 @@ static int prepare_and_run(struct train *t, struct ot_options *options) {
         OT_TRY(show_plan(t));
         return ot_report_record(&t->report, t->log);
     }
-    OT_TRY(try_trace(options->trace));
+    OT_TRY(try_trace(options));
     if (!options->no_save)
         OT_TRY(try_out(t));
     OT_TRY(forecast(t));

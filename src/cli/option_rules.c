@@ -38,6 +38,7 @@ static const struct pair dependent[] = {
     {OT_FOR_GENERATE, "prompt-format", "row"},
     {OT_FOR_GENERATE, "top-p", "temperature"},
     {OT_FOR_GENERATE, "seed", "temperature"},
+    {OT_FOR_TRAIN | OT_FOR_PLAN, "force", "trace"},
     {OT_FOR_PLAN, "host-bw", "gpu"},
     {OT_FOR_PLAN, "pcie", "gpu"},
     {OT_FOR_PLAN, "nvme-read", "nvme"},

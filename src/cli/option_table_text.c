@@ -102,6 +102,13 @@ static const struct ot_option table[] = {
      .help = "Write when each task of the first steps ran, a row per lane, for Perfetto or chrome://tracing; "
              "below it the predicted steps; the summary then says what the compute lane waited for.",
      .elsewhere = "profile profiler timeline"},
+    {.name = "force",
+     .type = OT_OPTION_FLAG,
+     .commands = TRAIN | PLAN,
+     .on_resume = OT_RESUME_FREE,
+     .section = OT_SECTION_REPORT,
+     .field = FIELD(force),
+     .help = "Let --trace replace a file that this program did not write."},
     {.name = "no-save",
      .type = OT_OPTION_FLAG,
      .commands = TRAIN,

@@ -299,6 +299,7 @@ void ot_options_put_json(const struct ot_options *options, const char *key, stru
     for (int i = 0; (option = ot_option_at(i)); i++) {
         bool of_command_line = option->field == offsetof(struct ot_options, config) ||
                                option->field == offsetof(struct ot_options, resume) ||
+                               option->field == offsetof(struct ot_options, force) ||
                                option->field == offsetof(struct ot_options, help) ||
                                option->field == offsetof(struct ot_options, version);
         if (!of_command_line && (option->commands & (1u << options->command)) &&

@@ -216,7 +216,7 @@ struct ot_options {
 
     struct ot_every eval_every, log_every;
     const char *trace;
-    bool no_save, no_forecast, dry_run, json, quiet;
+    bool force, no_save, no_forecast, dry_run, json, quiet;
 
     enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */
     struct ot_json *config_tree;
@@ -240,7 +240,7 @@ void ot_options_choose_index(struct ot_options *options, const char *name, int v
 void ot_options_choose_device(struct ot_options *options, struct ot_device_choice device);
 
 /* An object with the value of every option of the command that has one, but those that only say how it is
- * called (--config, --resume, --help). As a --config FILE it repeats the run. */
+ * called (--config, --resume, --force, --help). As a --config FILE it repeats the run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 
 /* ---- for those that work on the table itself ---- */

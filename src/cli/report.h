@@ -45,8 +45,10 @@ struct ot_outcome {
     int64_t nvme_read_bytes, nvme_written_bytes; /* by the steps and evaluations */
     double first_eval, last_eval;
 };
+/* --trace replaces no file of another program without --force. Errors: OT_E_INPUT, OT_E_IO. */
+int ot_report_check_trace(const struct ot_options *options);
 /* With --trace: writes it (after the model was saved: nothing may come between) and says what the lanes did.
- * Errors: as ot_trace_write. */
+ * Errors: as ot_report_check_trace and ot_trace_write. */
 int ot_report_trace(const struct ot_report *report, struct ot_run_log *log);
 /* The summary, after the model was saved: predicted against measured time and memory, where the result is,
  * what to do next. */

@@ -219,11 +219,20 @@ static void print_trace(const struct ot_report *r, const char *path, const struc
            (long long)sum->steps, left);
 }
 
+int ot_report_check_trace(const struct ot_options *o) {
+    if (!o->trace || o->force)
+        return 0;
+    int rc = ot_trace_check_file(o->trace);
+    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "--trace %s; --force replaces it", ot_error_text())
+                             : ot_fail_context(rc, "--trace");
+}
+
 int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
     const char *path = r->session->options->trace;
     struct ot_trace_summary sum;
     if (!path)
         return 0;
+    OT_TRY(ot_report_check_trace(r->session->options)); /* the run itself may have put a file there */
     OT_TRY(ot_trace_write(r->session->trace, r->session->forecast.trace, path));
     OT_TRY(ot_trace_summarise(r->session->trace, &sum));
     print_trace(r, path, &sum);

@@ -7,8 +7,8 @@
  * machine may be others, and "resume". What was logged after the checkpoint is cut: those steps are made
  * again, bit for bit, so that each step is there once.
  *
- * On stdout nothing waits for the reader (src/base/output.h). "step" events are left out where it is slow, and
- * {"event": "left_out", "records": N} stands in their place. The file has every event.
+ * On stdout nothing waits for the reader (src/base/output.h). "step" events are left out where it is slow,
+ * and {"event": "left_out", "records": N} stands in their place. The file has every event.
  */
 #ifndef OT_CLI_RUN_LOG_H
 #define OT_CLI_RUN_LOG_H

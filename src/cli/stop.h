@@ -6,8 +6,8 @@
  * again within 0.2 s is still the first. SIGUSR1 asks for a checkpoint. SIGHUP ends nothing: a run survives
  * the terminal that it was started from.
  *
- * The handlers only set flags. A thread says the sentences, through the log, so that a terminal or a pipe that
- * takes no output delays neither the stop nor the run. It ends the process where that is asked for.
+ * The handlers only set flags. A thread says the sentences, through the log, so that a terminal or a pipe
+ * that takes no output delays neither the stop nor the run. It ends the process where that is asked for.
  */
 #ifndef OT_CLI_STOP_H
 #define OT_CLI_STOP_H
