@@ -182,6 +182,8 @@ static size_t spare_bytes(const struct ot_cuda_gpu *gpu) {
 
 static int choose_budget(const struct ot_cuda_gpu *gpu, size_t given, size_t scratch, size_t *out) {
     size_t spare = spare_bytes(gpu);
+    if (ot_device_is_whole(given, gpu->free_bytes))
+        given = 0;
     if (given > gpu->free_bytes)
         return ot_fail(
             OT_E_BUDGET,

@@ -23,6 +23,7 @@ static const struct ot_option table[] = {
      .argument = "N",
      .min = 1,
      .max = 1e6,
+     .of_tokens = true,
      .fallback = "256",
      .commands = GENERATE,
      .section = OT_SECTION_TEXT,

@@ -53,7 +53,7 @@ enum ot_option_type {
     OT_OPTION_YES_NO,  /* bool */
     OT_OPTION_TEXT,    /* const char * */
     OT_OPTION_CHOICE,  /* int: index into `choices` */
-    OT_OPTION_COUNT,   /* int64_t; k, M, G = 10^3.., Ki, Mi, Gi = 2^10.. */
+    OT_OPTION_COUNT,   /* int64_t; k, M, G = 10^3.., of tokens 2^10..; Ki, Mi, Gi = 2^10.. */
     OT_OPTION_BYTES,   /* int64_t; K, M, G, T (or KiB..) = 2^10.., KB, MB, GB, TB = 10^3.. */
     OT_OPTION_RATE,    /* double: bytes a second; K, M, G, T and KB.. = 10^3.., KiB.. = 2^10.. */
     OT_OPTION_REAL,    /* double */
@@ -136,6 +136,7 @@ struct ot_option {
     const char *argument; /* what help calls the value; NULL for flags and choices */
     const char *choices;  /* "auto|bf16" */
     double min, max;      /* inclusive; of numbers */
+    bool of_tokens;       /* k, M and G are powers of 2, as in sizes of memory */
     const char *fallback; /* default, parsed like any value; NULL: unset */
     const char *chosen;   /* for help: how the program chooses where the option is unset */
     unsigned commands;

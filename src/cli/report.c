@@ -116,7 +116,7 @@ static void print_shape(const struct ot_report *r) {
     const struct ot_plan *plan = &r->session->plan;
     const struct ot_run_shape *shape = r->shape;
     static const char *const schedules[] = {"constant", "linear", "cosine", "wsd"};
-    char tokens[OT_TEXT_BYTES], steps[96], steps_text[OT_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
+    char tokens[OT_STEP_TEXT_BYTES], steps[96], steps_text[OT_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
     ot_text_count(shape->lr.steps, steps_text);
     if (o->steps)
         snprintf(steps, sizeof steps, "%s steps (%.2f epochs)", steps_text,
@@ -124,9 +124,9 @@ static void print_shape(const struct ot_report *r) {
     else
         snprintf(steps, sizeof steps, "%lld x %lld epochs = %s steps", (long long)shape->steps_per_epoch,
                  (long long)o->epochs, steps_text);
-    ot_log(OT_LOG_INFO, "plan    all parameters · AdamW %.2g %s, warm-up %lld, clip %g · %s tokens/step · %s",
-           o->lr, schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
-           ot_text_count(shape->step_sequences * shape->seq_len, tokens), steps);
+    ot_log(OT_LOG_INFO, "plan    all parameters · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s", o->lr,
+           schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
+           ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
     int n_layers = (int)r->session->config.n_layers;
     ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequences · %d of %d layers recomputed",
            (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),

@@ -54,7 +54,7 @@ static void every_option_of_train_parses(void **state) {
     assert_string_equal(o.tokenizer, "t");
     assert_string_equal(o.template_name, "llama-3");
     assert_int_equal(o.init, OT_CHOICE_INIT_RANDOM);
-    assert_int_equal(o.seq_len, 1000);
+    assert_int_equal(o.seq_len, 1024); /* tokens, as memory: binary */
     assert_false(o.pack);
     assert_true(o.train_on_prompt && o.no_eos && o.skip_bad && o.show_sample && o.dry_run && o.json);
     assert_int_equal(o.epochs, 2);

@@ -157,6 +157,15 @@ static void test_too_small(void **state) {
         0, (size_t)2048 * MIB, OT_E_BUDGET,
         "--gpu-mem 2048.0 MiB is more than the 1024.0 MiB that are free of the 1024.0 MiB of GPU 0 (");
     check_no_device(0, 16 * MIB, OT_E_BUDGET, "are too little: the kernels' workspace alone takes 64.0 MiB");
+    struct ot_device *all, *whole;
+    struct ot_device_usage usage, whole_usage;
+    check_ok(open_index(0, 0, &all));
+    ot_device_usage(all, &usage);
+    ot_device_close(all);
+    check_ok(open_index(0, 1100 * MIB, &whole)); /* its 1,024 MiB, under the name that it is sold as */
+    ot_device_usage(whole, &whole_usage);
+    ot_device_close(whole);
+    assert_int_equal(whole_usage.budget_bytes, usage.budget_bytes);
     struct ot_emu_card small = card();
     small.memory_bytes = 300 * MIB;
     ot_emu_set_card(&small);
