@@ -144,7 +144,7 @@ struct ot_option {
     enum ot_option_section section;
     size_t field;          /* offset in struct ot_options */
     const char *help;      /* one or two sentences */
-    const char *elsewhere; /* what other programs call it, separated by spaces: for "did you mean" alone */
+    const char *elsewhere; /* what other programs call it, separated by spaces: for sentences alone */
 };
 
 /* NULL past the last. Two commands may call different things by one name: then the table has a row for each.
@@ -176,7 +176,7 @@ struct ot_options {
     const char *model, *data, *eval_data, *out, *tokenizer, *config;
     int init;
 
-    const char *template_name, *prompt_format;
+    const char *template_name, *prompt_format, *columns;
     bool pack, train_on_prompt, no_eos, skip_bad, show_sample;
     double eval_fraction;
 
@@ -220,10 +220,11 @@ struct ot_options {
     bool force, no_save, no_forecast, dry_run, json, quiet;
 
     enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */
+    bool repeated[OT_OPTIONS_MAX];                /* on the command line; the last one counts */
     struct ot_json *config_tree;
 };
 
-/* Parses the words after the program's name, reads --config, and refuses what contradicts or would have no
+/* Parses the words after the program's name, reads --config, logs which options are given twice, and refuses what contradicts or would have no
  * effect. With --help or --version the rest is not looked at. Errors: OT_E_USAGE, or as the config file
  * failed; `out` needs ot_options_free in either case. */
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
@@ -264,6 +265,11 @@ int ot_options_check(struct ot_options *options);
 /* Without effect beside what was given: another option says the same thing in another way, or the one that it
  * is for is not there. */
 bool ot_option_overruled(const struct ot_options *options, const char *name);
+/* What an option of another program is here: what takes its place, or that it is not available. NULL: no such
+ * option is known. */
+const char *ot_option_foreign(const char *word, enum ot_command command);
+/* The option that other programs call `word`, one of the command first; NULL if none. */
+const struct ot_option *ot_option_called(const char *word, enum ot_command command);
 /* The best guess at what was meant among n names, NULL if none is near: by edit distance, transposition
  * counting one. */
 const char *ot_nearest_name(const char *word, const char *const *names, int n);

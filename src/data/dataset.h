@@ -28,6 +28,7 @@ struct ot_dataset_config {
     int32_t vocab_size;
     int64_t seq_len;                           /* 2..OT_DATA_MAX_SEQ_LEN */
     const char *template_name, *prompt_format; /* NULL: by the kind of the rows */
+    const char *columns;                       /* "OURS=THEIRS,.."; NULL: rows have our names */
     bool train_prompt;                         /* no prompt masking */
     bool no_eos;
     bool skip_bad; /* count malformed rows and go on */

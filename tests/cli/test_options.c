@@ -327,7 +327,6 @@ static void contradictions_and_idle_options_are_refused(void **state) {
     refuse(BASE "--seq-len 512 --tokens-per-step 256", "less than one sequence of --seq-len 512");
     refuse(BASE "--eval-fraction 0 --eval-every 5", "--eval-every has no effect");
     refuse(BASE "--home weights=gpu --slots 2", "--slots has no effect");
-    refuse(BASE "--lr 1e-4 --lr 1e-5", "--lr is given twice");
     refuse(BASE "--temperature 1", "--temperature has no effect with train; it belongs to generate");
     refuse("eval m --data d --lr 1e-5", "--lr has no effect with eval; it belongs to train");
     refuse("generate m --top-p 0.5", "--top-p has no effect without --temperature");
@@ -349,16 +348,58 @@ static void contradictions_and_idle_options_are_refused(void **state) {
     refuse(BASE "-", "'-' belongs to no option");
 }
 
+/* What agrees is no contradiction, and of what is said twice the last counts. */
+static void agreement_and_repetition_are_accepted(void **state) {
+    (void)state;
+    struct ot_options o;
+    accept(&o, BASE "--no-save --save-every never --resume never");
+    assert_true(o.no_save);
+    ot_options_free(&o);
+    accept(&o, BASE "--eval-data e --eval-fraction 0");
+    assert_string_equal(o.eval_data, "e");
+    ot_options_free(&o);
+    accept(&o, BASE "--lr 1e-4 --steps 3 --lr 1e-5");
+    assert_true(o.lr == 1e-5 && o.steps == 3);
+    ot_options_free(&o);
+    accept(&o, "verify a --dir b");
+    assert_string_equal(o.dir, "b");
+    ot_options_free(&o);
+    refuse(BASE "--no-save --save-every 5", "--no-save and --save-every contradict");
+    refuse(BASE "--no-save --resume auto", "--no-save and --resume contradict");
+}
+
+/* The answer is ours or "not available", never the nearest spelling. */
+static void options_of_other_programs_are_answered(void **state) {
+    (void)state;
+    static const char *const answers[][2] = {
+        {BASE "--lora", "--lora: not available: all parameters are trained"},
+        {BASE "--LoRA-r 8", "--LoRA-r: not available: all parameters are trained"},
+        {BASE "--learning-rate 1e-5", "unknown option --learning-rate; here it is --lr ("},
+        {BASE "--batch-size 8", "--tokens-per-step takes its place: it counts tokens"},
+        {BASE "--gradient-accumulation-steps 4", "not needed: --tokens-per-step is the whole step"},
+        {BASE "--report-to wandb", "not available: OUT/log.jsonl has every step"},
+        {BASE "--max-grad-norm 1", "here it is --clip ("},
+        {BASE "--bf16", "--dtype bf16 takes its place"},
+        {BASE "--num-train-epochs 3", "here it is --epochs ("},
+        {BASE "--gradient-checkpointing", "--recompute all takes its place"},
+        {BASE "--overwrite-output-dir", "--resume never begins anew"},
+        {"generate m --max-tokens 5", "here it is --max-new-tokens ("},
+        {"generate m --stop x", "not available: an end-of-text token or --max-new-tokens ends the text"},
+        {"generate m --top-k 5", "not available: --temperature and --top-p draw"},
+        {"generate m --n-gpu-layers 5", "not needed: --gpu-mem"},
+    };
+    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
+        refuse(answers[i][0], answers[i][1]);
+}
+
 static void unknown_names_get_the_nearest_spelling(void **state) {
     (void)state;
     refuse(BASE "--lrr 1", "did you mean --lr?");
     refuse(BASE "--epoch 1", "did you mean --epochs?");
     refuse(BASE "--lenght 1", "unknown option --lenght (");
     refuse(BASE "--wramup 3", "did you mean --warmup?");
-    refuse(BASE "--learning-rate 1", "did you mean --lr?");
-    refuse(BASE "--learning_rate=1", "did you mean --lr?");
-    refuse(BASE "--batch-size 8", "did you mean --tokens-per-step?");
-    refuse(BASE "--max-grad-norm 1", "did you mean --clip?");
+    refuse(BASE "--learning-rte 1", "did you mean --lr?");
+    refuse(BASE "--max-grad-norms 1", "did you mean --clip?");
     refuse(BASE "--gpu_mem 1G", "did you mean --gpu-mem?");
     refuse(BASE "--zzzzzzzzzzzz", "unknown option --zzzzzzzzzzzz (offload-train train --help");
     refuse(BASE "--foo 3", "unknown option --foo (");
@@ -368,9 +409,8 @@ static void unknown_names_get_the_nearest_spelling(void **state) {
     refuse("verfy out/m", "unknown command 'verfy'; did you mean verify?");
     refuse("verify", "verify needs a directory, such as offload-train verify out/my-run");
     refuse("verify a b", "'b' belongs to no option");
-    refuse("verify a --dir b", "--dir is given twice");
     refuse("verify a --model b", "--model has no effect with verify");
-    refuse("verify a --checkpoint b", "unknown option --checkpoint; did you mean --dir?");
+    refuse("verify a --checkpoint b", "unknown option --checkpoint; here it is --dir (");
     refuse("verify a --threads 2", "--threads has no effect with verify");
     refuse("export a", "export needs --out");
     refuse("export --out b", "export needs a directory");
@@ -464,7 +504,7 @@ static void refuse_config(const char *text, int code, const char *words) {
 static void hostile_config_files_are_refused(void **state) {
     (void)state;
     refuse_config("{\"learning-rate\": 1}", OT_E_USAGE,
-                  "run.json: unknown option learning-rate; did you mean lr?");
+                  "run.json: unknown option learning-rate; here it is lr (");
     refuse_config("{\"lr\": \"fast\"}", OT_E_USAGE, "run.json: lr fast: wants a number");
     refuse_config("{\"lr\": true}", OT_E_USAGE, "lr: ");
     refuse_config("{\"lr\": [1]}", OT_E_USAGE, "lr: ");
@@ -567,6 +607,8 @@ int main(void) {
         cmocka_unit_test(absurd_values_are_refused),
         cmocka_unit_test(nvme_is_directories_with_sizes),
         cmocka_unit_test(contradictions_and_idle_options_are_refused),
+        cmocka_unit_test(agreement_and_repetition_are_accepted),
+        cmocka_unit_test(options_of_other_programs_are_answered),
         cmocka_unit_test(unknown_names_get_the_nearest_spelling),
         cmocka_unit_test(nearest_name_counts_a_swap_as_one),
         cmocka_unit_test_setup_teardown(config_file_sets_what_the_command_line_does_not, make_config_folder,

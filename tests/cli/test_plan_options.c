@@ -37,7 +37,7 @@ static void plans_take_rates_and_the_runs_length(void **state) {
     refuse("plan m --data d", "--data has no effect with plan");
     refuse("--model m --data d.jsonl --gpu rtx4090", "--gpu has no effect with train; it belongs to plan");
     refuse("plan m --gpu h200 --home state=nvme", "needs --nvme");
-    refuse("plan m --gpu h200 --price 3", "did you mean --price/h?");
+    refuse("plan m --gpu h200 --price 3", "here it is --price/h (");
     refuse("plan m --tokens 1e14", "wants a whole number");
 }
 
