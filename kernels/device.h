@@ -101,6 +101,8 @@ struct ot_device_usage {
     size_t budget_bytes, used_bytes, peak_bytes; /* device memory */
     size_t scratch_bytes;                        /* the part of used_bytes that the ops work in */
     size_t pinned_bytes, pinned_peak_bytes;
+    /* cuda: memory of the GPU when it was opened: in all, and what this device had not taken itself */
+    size_t total_bytes, taken_bytes;
 };
 void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out);
 /* The peaks begin anew, at what is used now. */

@@ -261,6 +261,8 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
     self->on =
         (struct ot_cuda_stream){.sm_count = gpu.sm_count, .shared_bytes = gpu.shared_bytes, .arch = gpu.arch};
     self->usage.budget_bytes = budget;
+    self->usage.total_bytes = gpu.total_bytes;
+    self->usage.taken_bytes = gpu.total_bytes - gpu.free_bytes;
     pthread_mutex_init(&self->mutex, NULL);
     int rc = open_parts(self, &gpu, scratch);
     if (rc < 0) {

@@ -48,8 +48,8 @@ bool ot_json_bool(const struct ot_json *value, bool fallback);
 int64_t ot_json_int(const struct ot_json *value, int64_t fallback);
 double ot_json_real(const struct ot_json *value, double fallback); /* ints count */
 
-/* Gives members of an object other keys, all at once, so that two may change places. A member that had the new
- * key is dropped; absent ones are passed over. No other thread may read the tree. Errors: OT_E_BUDGET. */
+/* Gives members of an object other keys, all at once, so that two may change places. A member that had the
+ * new key is dropped; absent ones are passed over. No other thread may read the tree. Errors: OT_E_BUDGET. */
 struct ot_json_name {
     const char *from, *to;
 };

@@ -15,6 +15,7 @@
 #include "src/cli/probe_table.h"
 #include "src/cli/rates_cache.h"
 #include "src/cli/session.h"
+#include "src/cli/session_store.h"
 #include "src/cli/stop.h"
 #include "src/cli/units.h"
 
@@ -131,6 +132,7 @@ static int probe(struct ot_session *s, struct probe_run *run) {
     char time[OT_TEXT_BYTES];
     const struct ot_probe_reader reader = {take_row, run};
     print_host(s);
+    ot_session_warn_disks(s);
     OT_TRY(ot_stop_install("stopping after the row that is being measured; a second signal stops at once\n"));
     int rc = ot_measure_machine(s, false, &reader, &run->rates);
     ot_probe_table_end(&run->table);

@@ -46,6 +46,7 @@ static void print_disks(const struct ot_session *s) {
         ot_log(OT_LOG_INFO, "%-7s %s · %s may be used · free there: %s", i ? "" : "nvme", dir->path,
                ot_text_bytes((int64_t)dir->bytes, may), ot_text_bytes(ot_session_free_in(dir->path), have));
     }
+    ot_session_warn_disks(s);
 }
 
 static void print_model(const struct ot_report *r) {
@@ -91,6 +92,28 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
                (long long)stats->straddling);
 }
 
+/* More than one row in a hundred is no accident. */
+static void warn_truncated(const struct ot_session *s, const char *path, const struct ot_data_stats *stats,
+                           int64_t seq_len) {
+    char longest[OT_TEXT_BYTES], cut[OT_TEXT_BYTES];
+    int64_t most = s->config.max_position;
+    if (stats->truncated * 100 <= stats->rows)
+        return;
+    ot_text_count(stats->longest_whole, longest);
+    ot_text_count(stats->truncated, cut);
+    if (stats->longest_whole <= most)
+        ot_log(OT_LOG_WARN,
+               "%s: %s of %lld rows are cut to --seq-len %lld; the longest has %s tokens: --seq-len %lld "
+               "would fit all",
+               path, cut, (long long)stats->rows, (long long)seq_len, longest,
+               (long long)stats->longest_whole);
+    else
+        ot_log(OT_LOG_WARN,
+               "%s: %s of %lld rows are cut to --seq-len %lld; the longest has %s tokens, and the model "
+               "takes --seq-len %lld at most",
+               path, cut, (long long)stats->rows, (long long)seq_len, longest, (long long)most);
+}
+
 static void print_data(const struct ot_report *r) {
     const struct ot_rows *rows = r->rows;
     char train[OT_TEXT_BYTES], held[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], sequences[OT_TEXT_BYTES];
@@ -107,6 +130,10 @@ static void print_data(const struct ot_report *r) {
            100 * trained / all, ot_text_count(r->shape->sequences, sequences), (long long)rows->seq_len,
            100 * ot_packing_fill(rows->train));
     print_notes(r->session, stats);
+    warn_truncated(r->session, r->session->options->data, stats, rows->seq_len);
+    if (rows->own_eval)
+        warn_truncated(r->session, r->session->options->eval_data, ot_dataset_stats(rows->own_eval),
+                       rows->seq_len);
 }
 
 /* ---- the plan ---- */

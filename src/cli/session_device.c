@@ -66,6 +66,9 @@ static int open_cuda(struct ot_session *s) {
     ot_device_usage(s->device, &usage);
     s->budget_bytes[OT_TIER_GPU] = usage.budget_bytes;
     ot_session_note_whole(o->gpu_mem, (int64_t)usage.budget_bytes);
+    char note[OT_MACHINE_NOTE_BYTES];
+    if (*ot_machine_gpu_note((int64_t)usage.taken_bytes, (int64_t)usage.total_bytes, note))
+        ot_log(OT_LOG_WARN, "%s", note);
     s->budget_bytes[OT_TIER_HOST] = ot_machine_host_budget(&s->machine, o->host_mem);
     s->workspace_bytes = usage.scratch_bytes;
     if (o->device.kind == OT_DEVICE_AUTO)

@@ -45,6 +45,7 @@ struct ot_data_stats {
     /* bad: malformed, skipped; untrained: dropped because nothing in it trains */
     int64_t kept, bad, untrained;
     int64_t truncated;              /* kept, but cut to seq_len */
+    int64_t longest_whole;          /* tokens of the longest of those, before it was cut; 0: none */
     int64_t split;                  /* kept as several pieces */
     int64_t pieces;                 /* rows of the dataset: kept, and what splitting added */
     int64_t tokens, trained_tokens; /* trained: each is a target exactly once an epoch */

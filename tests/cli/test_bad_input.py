@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -103,6 +104,25 @@ class Data(BadInput):
                 file.write(text)
             self.fail_with(INPUT, phrase, *SMALL, "--data", self.path("other"), "--dry-run", "--quiet")
         self.fail_with(INPUT, "are not fetched", *SMALL, "--data", "b-mc2/sql-create-context", "--dry-run", "--quiet")
+
+    def test_rows_that_are_cut_are_a_warning(self):
+        """More than one in a hundred, even with -q; the length that it names cuts none."""
+        rows = program.sql_rows(300)
+        for i in (7, 8, 9):
+            rows[i]["context"] *= 3
+        few = program.write_rows(self.path("few.jsonl"), rows)
+        words = ["--model", "tiny-test", "--init", "random", "--threads", "1", "--eval-fraction", "0", "--no-forecast", "--dry-run"]
+        short = [*words, "--seq-len", "128", "--quiet"]
+        self.assertEqual(self.succeed(*short, "--data", few).err, "")
+        rows[10]["context"] *= 4
+        many = program.write_rows(self.path("many.jsonl"), rows)
+        err = self.succeed(*short, "--data", many).err
+        found = re.fullmatch(r"warning: \S+many.jsonl: 4 of 300 rows are cut to --seq-len 128; the longest has ([\d,]+) tokens: "
+                             r"(?:--seq-len (\d+) would fit all|and the model takes --seq-len \d+ at most)\n", err)
+        self.assertTrue(found, err)
+        fits = int(found[2])
+        self.assertEqual(self.succeed(*words, "--data", many, "--seq-len", fits, "--quiet").err, "")
+        self.assertIn(" 1 truncated", self.succeed(*words, "--data", many, "--seq-len", fits - 1).err)
 
     def test_columns_with_other_names(self):
         """The same tokens as with our names, in whatever order, and in --row."""

@@ -166,6 +166,15 @@ static void test_too_small(void **state) {
     ot_device_usage(whole, &whole_usage);
     ot_device_close(whole);
     assert_int_equal(whole_usage.budget_bytes, usage.budget_bytes);
+    assert_int_equal(usage.total_bytes, 1024 * MIB);
+    assert_int_equal(usage.taken_bytes, 0);
+    void *of_another;
+    assert_int_equal(cudaMalloc(&of_another, 200 * MIB), cudaSuccess);
+    check_ok(open_index(0, 0, &all));
+    ot_device_usage(all, &usage);
+    ot_device_close(all);
+    assert_int_equal(usage.taken_bytes, 200 * MIB);
+    assert_int_equal(cudaFree(of_another), cudaSuccess);
     struct ot_emu_card small = card();
     small.memory_bytes = 300 * MIB;
     ot_emu_set_card(&small);
