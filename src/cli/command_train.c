@@ -94,7 +94,8 @@ static int prepare(struct train *t) {
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_length(&t->resume, o, &t->shape));
     OT_TRY(make_plan(t));
-    t->report = (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape};
+    t->report =
+        (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape, .resumed = t->resume.record};
     if (!o->no_save) {
         OT_TRY(ot_save_open(s, o->out, &t->save));
         t->report.out = o->out;

@@ -230,7 +230,8 @@ static void print_forecast(const struct ot_report *r) {
     char line[OT_FORECAST_LINE_BYTES];
     if (r->session->options->no_forecast)
         return;
-    ot_report_prediction(&r->session->prediction, r->shape->lr.steps, line);
+    ot_report_prediction(&r->session->prediction, r->resumed ? r->resumed->progress.step : 0,
+                         r->shape->lr.steps, line);
     if (f->tried > 1)
         ot_log(OT_LOG_INFO, "expect  %s · the fastest of %d plans", line, f->tried);
     else

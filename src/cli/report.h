@@ -17,8 +17,9 @@ struct ot_report {
     const struct ot_session *session; /* with a plan */
     const struct ot_rows *rows;
     const struct ot_run_shape *shape;
-    const char *out;                     /* the output directory; NULL: nothing is kept */
-    int64_t save_bytes, disk_free_bytes; /* disk_free_bytes < 0: unknown */
+    const struct ot_checkpoint_record *resumed; /* what the run goes on from; NULL: it began anew */
+    const char *out;                            /* the output directory; NULL: nothing is kept */
+    int64_t save_bytes, disk_free_bytes;        /* disk_free_bytes < 0: unknown */
 };
 
 void ot_report_print(const struct ot_report *report);
