@@ -1,5 +1,5 @@
-/* What slows a run down that has nothing to do with its plan: a disk that is none, a disk or a GPU that others
- * use. */
+/* What slows a run down and has nothing to do with its plan: a disk that is none, a disk or a GPU that
+ * others use. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>

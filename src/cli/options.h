@@ -224,9 +224,9 @@ struct ot_options {
     struct ot_json *config_tree;
 };
 
-/* Parses the words after the program's name, reads --config, logs which options are given twice, and refuses
- * what contradicts or would have no effect. With --help or --version the rest is not looked at. Errors: OT_E_USAGE, or as the config file
- * failed; `out` needs ot_options_free in either case. */
+/* Parses the words after the program's name, reads --config, and refuses what contradicts or would have no
+ * effect. Logs which options are given twice. With --help or --version the rest is not looked at. Errors:
+ * OT_E_USAGE, or as the config file failed; `out` needs ot_options_free in either case. */
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
 void ot_options_free(struct ot_options *options);
 

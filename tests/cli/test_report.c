@@ -205,7 +205,8 @@ static void a_forecast_is_told(void **state) {
     assert_string_equal(ot_report_prediction(&p, 0, 300, line),
                         "2.00 s a step, 32,768 tok/s · 300 steps in 10m00s");
     assert_string_equal(ot_report_prediction(&p, 270, 300, line),
-                        "2.00 s a step, 32,768 tok/s · remaining 30 steps in 1m00s · all 300 steps in 10m00s");
+                        "2.00 s a step, 32,768 tok/s · remaining 30 steps in 1m00s · all 300 steps in "
+                        "10m00s");
     struct ot_lane_times times[] = {{"predicted", 2, p.busy, p.exposed, p.exposed_host},
                                     {"measured", 4, p.busy, p.exposed, p.exposed_host}};
     assert_int_equal(ot_report_lanes(times, 2, lines), 5);
