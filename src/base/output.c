@@ -26,7 +26,7 @@ struct ot_output {
     uint64_t taken;              /* bytes that the reader took */
     int64_t left_out;            /* texts, since the last note */
     int failed;                  /* the errno value of the first write that failed; 0: none */
-    bool writing, closed;
+    bool writing, closed, abandoned; /* abandoned: the thread frees all this */
 };
 
 /* Errors: an errno value; 0: all was written. */
@@ -42,6 +42,14 @@ static int write_piece(int fd, const char *text, size_t bytes) {
         bytes -= n > 0 ? (size_t)n : 0;
     }
     return 0;
+}
+
+static void free_output(struct ot_output *o) {
+    pthread_cond_destroy(&o->filled);
+    pthread_cond_destroy(&o->written);
+    pthread_mutex_destroy(&o->mutex);
+    free(o->queue);
+    free(o);
 }
 
 static void *write_queue(void *arg) {
@@ -67,7 +75,10 @@ static void *write_queue(void *arg) {
         if (failed)
             break;
     }
+    bool abandoned = o->abandoned;
     pthread_mutex_unlock(&o->mutex);
+    if (abandoned)
+        free_output(o);
     return NULL;
 }
 
@@ -95,7 +106,7 @@ int ot_output_open(const struct ot_output_config *config, struct ot_output **out
 
 /* With the mutex held. Errors: OT_E_BUDGET. */
 static int append(struct ot_output *o, const char *text, size_t bytes) {
-    if (o->begin >= o->end - o->begin) { /* each byte moves once at most */
+    if (o->begin > 0 && o->begin >= o->end - o->begin) { /* each byte moves once at most */
         memmove(o->queue, o->queue + o->begin, o->end - o->begin);
         o->end -= o->begin;
         o->begin = 0;
@@ -167,18 +178,15 @@ void ot_output_close(struct ot_output *o) {
     if (!o)
         return;
     pthread_mutex_lock(&o->mutex);
-    bool hangs = o->writing;
+    pthread_t thread = o->thread;
+    bool hangs = o->abandoned = o->writing;
     o->closed = true;
     pthread_cond_signal(&o->filled);
     pthread_mutex_unlock(&o->mutex);
     if (hangs) {
-        pthread_detach(o->thread);
+        pthread_detach(thread);
         return;
     }
-    pthread_join(o->thread, NULL);
-    pthread_cond_destroy(&o->filled);
-    pthread_cond_destroy(&o->written);
-    pthread_mutex_destroy(&o->mutex);
-    free(o->queue);
-    free(o);
+    pthread_join(thread, NULL);
+    free_output(o);
 }

@@ -213,6 +213,7 @@ static int start(struct train *t) {
     if (s->restored)
         OT_TRY(ot_run_log_resume(t->log, t->resume.record->progress.step, ot_checkpoint_dir(s->restored),
                                  ot_checkpoint_bytes(s->restored), s->restore_seconds));
+    OT_TRY(ot_run_log_check(t->log)); /* before OUT is touched */
     return o->no_save ? 0 : open_out(t);
 }
 

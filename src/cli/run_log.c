@@ -110,10 +110,16 @@ int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_
     return 0;
 }
 
+int ot_run_log_check(struct ot_run_log *log) {
+    if (!log->mirror || ot_output_flush(log->mirror, 0.5))
+        return 0;
+    return ot_output_put(log->mirror, OT_OUTPUT_TEXT, "", 0); /* why, where a write failed */
+}
+
 int ot_run_log_flush(struct ot_run_log *log) {
     if (!log->mirror || ot_output_flush(log->mirror, slow_reader_seconds))
         return 0;
-    OT_TRY(ot_output_put(log->mirror, OT_OUTPUT_TEXT, "", 0)); /* why, where a write failed */
+    OT_TRY(ot_run_log_check(log));
     ot_log(OT_LOG_WARN, "stdout: nobody reads it, so the last records of --json are lost");
     return 0;
 }

@@ -29,6 +29,9 @@ int ot_run_log_open(bool mirror, struct ot_run_log **out);
  * OT_E_INPUT (another run has it, or it is a symbolic link: not followed). */
 int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_bytes);
 int64_t ot_run_log_bytes(const struct ot_run_log *log); /* of the file; 0: none is open */
+/* Whether stdout takes the records so far; a slow reader is not waited for. Errors: OT_E_IO (a write
+ * failed). */
+int ot_run_log_check(struct ot_run_log *log);
 /* Waits until the reader of stdout has every record, but not for a reader that takes nothing. Errors: OT_E_IO
  * (a write to stdout failed). */
 int ot_run_log_flush(struct ot_run_log *log);
