@@ -59,6 +59,12 @@ struct ot_placement {
     int (*memory)(void *context, void *memory, size_t bytes);
 };
 
+/* A GPU that is sold as 24 GB has some per cent less for programs: firmware and ECC take the rest. Whether a
+ * budget a little beyond what is there means all of it. */
+static inline bool ot_device_is_whole(size_t given_bytes, size_t there_bytes) {
+    return given_bytes > there_bytes && given_bytes - there_bytes <= there_bytes / 10;
+}
+
 struct ot_device_config {
     const char *kind;     /* "cpu", or "cuda" where the build has it */
     int index;            /* cuda: which of the visible GPUs */
@@ -98,18 +104,20 @@ struct ot_device_usage {
     size_t budget_bytes, used_bytes, peak_bytes; /* device memory */
     size_t scratch_bytes;                        /* the part of used_bytes that the ops work in */
     size_t pinned_bytes, pinned_peak_bytes;
+    /* cuda: memory of the GPU when it was opened: in all, and what this device had not taken itself */
+    size_t total_bytes, taken_bytes;
 };
 void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out);
 /* The peaks begin anew, at what is used now. */
 void ot_device_forget_peaks(struct ot_device *device);
 
 struct ot_device_tuning { /* of shapes of products */
-    int shapes;           /* that were met and not yet tuned */
-    int timed;            /* of these; the others need more memory or more time */
-    int replaced;         /* of these, by a faster way with the same bits */
-    double before;        /* seconds that one product of each timed shape took together, */
-    double after;         /* and takes now */
-    bool is_kept;         /* for the next run */
+    int shapes;    /* that were met and not yet tuned */
+    int timed;     /* of these; the others need more memory or more time */
+    int replaced;  /* of these, by a faster way with the same bits */
+    double before; /* seconds that one product of each timed shape took together, */
+    double after;  /* and takes now */
+    bool is_kept;  /* for the next run */
 };
 /* memory [bytes]: device memory, 256-byte aligned, whose content nobody needs any more. All lanes are empty
  * and stay so; no other thread uses the device. Works for about `seconds`; may be called again. Errors:

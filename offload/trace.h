@@ -71,7 +71,10 @@ int ot_trace_summarise(const struct ot_trace *trace, struct ot_trace_summary *ou
  * training step `first` to that of step `last`. Errors: OT_E_BUDGET, OT_E_USAGE (the trace lacks one). */
 int ot_trace_summarise_between(const struct ot_trace *trace, int64_t first, int64_t last,
                                struct ot_trace_summary *out);
-/* Either may be NULL. Errors: OT_E_IO, OT_E_BUDGET. */
+/* Whether ot_trace_write may write to `path`: nothing is there, or an earlier trace. Errors: OT_E_INPUT
+ * (another file is there), OT_E_IO. */
+int ot_trace_check_file(const char *path);
+/* Either may be NULL. Replaces any file. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_trace_write(const struct ot_trace *measured, const struct ot_trace *predicted, const char *path);
 
 #endif

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 
 #include "offload/trace_state.h"
 #include "src/base/error.h"
@@ -98,6 +100,29 @@ static void put_trace(struct ot_json_writer *w, const struct ot_trace *trace, st
         put_step(w, &scale, trace, &trace->steps[at]);
 }
 
+/* Every trace begins with these bytes: they tell it from a file of another program. */
+static const char first_bytes[] =
+    "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"writer\": \"offload-train\"}, \"traceEvents\": [";
+
+int ot_trace_check_file(const char *path) {
+    char head[sizeof first_bytes] = "";
+    struct stat facts;
+    if (stat(path, &facts) < 0)
+        return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot look at this file", path);
+    if (!S_ISREG(facts.st_mode) || facts.st_size == 0) /* a device, or nothing to lose */
+        return 0;
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read this file", path);
+    size_t bytes = fread(head, 1, sizeof head - 1, file);
+    bool is_trace = bytes == sizeof head - 1 && strcmp(head, first_bytes) == 0;
+    fclose(file);
+    if (is_trace)
+        return 0;
+    return ot_fail(OT_E_INPUT,
+                   "%s: this file is there, and it is no trace of this program; name another file", path);
+}
+
 /* The whole text, whatever became of it, to the file. */
 static int write_text(const char *path, const char *text, size_t bytes) {
     FILE *file = fopen(path, "w");
@@ -116,6 +141,9 @@ int ot_trace_write(const struct ot_trace *measured, const struct ot_trace *predi
     double before = measured ? training_begin(measured) - earliest(measured) : 0;
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "displayTimeUnit", "ms");
+    ot_json_begin_object(&w, "otherData");
+    ot_json_put_text(&w, "writer", "offload-train");
+    ot_json_end_object(&w);
     ot_json_begin_array(&w, "traceEvents");
     if (measured)
         put_trace(&w, measured, (struct scale){GROUP_MEASURED, earliest(measured)});

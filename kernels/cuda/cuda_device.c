@@ -190,16 +190,11 @@ static size_t spare_bytes(const struct ot_cuda_gpu *gpu) {
     return share < least ? least : share > 1024u * MIB ? 1024u * MIB : share;
 }
 
-/* A budget that was given is tried, whatever the driver says is free now: other programs come and go.
- * Cards are sold by more than a program may have of them (24 GB, of which 23.5 GiB), so a budget beyond
- * the whole card means all of it. */
+/* A budget that was given is tried, whatever the driver says is free now: other programs come and go. A budget
+ * beyond the whole card means all of it. */
 static size_t choose_given(const struct ot_cuda_gpu *gpu, size_t given, size_t most) {
-    if (given > gpu->total_bytes) {
-        ot_log(OT_LOG_WARN,
-               "%.1f GiB were asked for, and %s has %.1f GiB in all: %.1f GiB, all that is free, are used",
-               gib(given), gpu->name, gib(gpu->total_bytes), gib(most));
+    if (given > gpu->total_bytes)
         return most;
-    }
     if (given > gpu->free_bytes)
         ot_log(OT_LOG_WARN,
                "%.1f GiB were asked for, and only %.1f of the %.1f GiB of %s are free: the run fails if it "
@@ -293,6 +288,8 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
     self->on =
         (struct ot_cuda_stream){.sm_count = gpu.sm_count, .shared_bytes = gpu.shared_bytes, .arch = gpu.arch};
     self->usage.budget_bytes = budget;
+    self->usage.total_bytes = gpu.total_bytes;
+    self->usage.taken_bytes = gpu.total_bytes - gpu.free_bytes;
     pthread_mutex_init(&self->mutex, NULL);
     int rc = open_parts(self, &gpu, scratch, config->blas);
     if (rc < 0) {

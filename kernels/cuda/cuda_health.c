@@ -36,12 +36,6 @@ void ot_cuda_warnings(const struct ot_cuda_gpu *gpu, struct ot_cuda_warnings *ou
     if (ot_cuda_bus_id(gpu->index, bus_id))
         ot_nvml_ask(bus_id, &facts);
     warn_of_memory(gpu, &facts, out);
-    if (facts.programs > 0)
-        warn(out,
-             "%d other program%s %s already: steps take longer than predicted, and the memory that is free "
-             "may "
-             "change (nvidia-smi shows who)",
-             facts.programs, facts.programs == 1 ? " uses" : "s use", gpu->name);
     if (gpu->has_display)
         warn(out,
              "%s also drives a display: part of its memory is left to the display, and the driver may end a "

@@ -1,18 +1,17 @@
-/* What a user should know of a GPU before a long run on it: memory errors, other programs, a display. */
+/* What a user should know of a GPU before a long run on it: memory errors, a display. */
 #ifndef OT_KERNELS_CUDA_HEALTH_H
 #define OT_KERNELS_CUDA_HEALTH_H
 
 #include "kernels/cuda/cuda_state.h"
 
-enum { OT_CUDA_WARNINGS = 4, OT_CUDA_WARNING_BYTES = 256 };
+enum { OT_CUDA_WARNINGS = 3, OT_CUDA_WARNING_BYTES = 256 };
 
 struct ot_cuda_warnings {
     int n;
     char text[OT_CUDA_WARNINGS][OT_CUDA_WARNING_BYTES]; /* a sentence each */
 };
 
-/* Asks the driver's management library (nvml.h); where that knows nothing, there is less to say. Call it
- * before this process starts the GPU: afterwards it would count itself among the programs. */
+/* Asks the driver's management library (nvml.h); where that knows nothing, there is less to say. */
 void ot_cuda_warnings(const struct ot_cuda_gpu *gpu, struct ot_cuda_warnings *out);
 
 #endif

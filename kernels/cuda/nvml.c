@@ -15,7 +15,7 @@
 #define library_close  dlclose
 #endif
 
-enum { SUCCESS = 0, INSUFFICIENT_SIZE = 7 };    /* nvmlReturn_t */
+enum { SUCCESS = 0 };                           /* nvmlReturn_t */
 enum { UNCORRECTED = 1, SINCE_THE_DRIVER = 0 }; /* nvmlMemoryErrorType_t, nvmlEccCounterType_t (volatile) */
 
 /* Functions return an nvmlReturn_t. */
@@ -27,7 +27,6 @@ struct nvml {
     int (*remapped_rows)(void *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
                          unsigned *failed);
     int (*retired_pages)(void *device, int *pending); /* GPUs before Ampere have pages in place of rows */
-    int (*programs)(void *device, unsigned *count, void *infos);
 };
 
 static const struct {
@@ -40,7 +39,6 @@ static const struct {
     {"nvmlDeviceGetTotalEccErrors", offsetof(struct nvml, ecc_errors)},
     {"nvmlDeviceGetRemappedRows", offsetof(struct nvml, remapped_rows)},
     {"nvmlDeviceGetRetiredPagesPendingStatus", offsetof(struct nvml, retired_pages)},
-    {"nvmlDeviceGetComputeRunningProcesses_v3", offsetof(struct nvml, programs)},
 };
 
 /* Functions that the library lacks are NULL. */
@@ -55,8 +53,8 @@ static struct nvml read_table(void *library) {
 
 static void ask_device(const struct nvml *nvml, void *device, struct ot_nvml_facts *out) {
     unsigned long long errors = 0;
-    unsigned rows[4] = {0}, programs = 0;
-    int pages = 0, rc;
+    unsigned rows[4] = {0};
+    int pages = 0;
     if (nvml->ecc_errors && nvml->ecc_errors(device, UNCORRECTED, SINCE_THE_DRIVER, &errors) == SUCCESS)
         out->uncorrected = errors;
     if (nvml->remapped_rows &&
@@ -66,10 +64,6 @@ static void ask_device(const struct nvml *nvml, void *device, struct ot_nvml_fac
     }
     if (nvml->retired_pages && nvml->retired_pages(device, &pages) == SUCCESS && pages)
         out->repair_pending = true;
-    /* Without room for what describes them, the library tells their number alone. */
-    if (nvml->programs &&
-        ((rc = nvml->programs(device, &programs, NULL)) == SUCCESS || rc == INSUFFICIENT_SIZE))
-        out->programs = (int)programs;
 }
 
 void ot_nvml_ask(const char *bus_id, struct ot_nvml_facts *out) {

@@ -16,7 +16,6 @@ struct ot_nvml_facts {
     uint64_t uncorrected; /* memory errors since the driver was loaded that ECC could not correct */
     bool repair_pending;  /* a bad row or page is replaced at the next reset of the GPU */
     bool repair_failed;   /* no spare row was left for a bad one */
-    int programs;         /* that compute on the GPU now */
 };
 
 /* bus_id: as cudaDeviceGetPCIBusId writes it. */

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { INSUFFICIENT_SIZE = 7, NOT_FOUND = 6 };
+enum { NOT_FOUND = 6 };
 
 struct ot_fake_nvml ot_fake_nvml;
 
@@ -48,14 +48,6 @@ static int fake_retired_pages(void *device, int *pending) {
     return ot_fake_nvml.answer_status;
 }
 
-static int fake_programs(void *device, unsigned *count, void *infos) {
-    (void)device, (void)infos;
-    *count = ot_fake_nvml.programs;
-    return ot_fake_nvml.answer_status ? ot_fake_nvml.answer_status
-           : ot_fake_nvml.programs    ? INSUFFICIENT_SIZE
-                                      : 0;
-}
-
 static const struct {
     const char *name;
     void (*function)(void);
@@ -66,7 +58,6 @@ static const struct {
     {"nvmlDeviceGetTotalEccErrors", (void (*)(void))fake_ecc_errors},
     {"nvmlDeviceGetRemappedRows", (void (*)(void))fake_remapped_rows},
     {"nvmlDeviceGetRetiredPagesPendingStatus", (void (*)(void))fake_retired_pages},
-    {"nvmlDeviceGetComputeRunningProcesses_v3", (void (*)(void))fake_programs},
 };
 
 void *ot_fake_nvml_dlopen(void) {

@@ -1,5 +1,5 @@
 /* The driver's management library for the emulated card: what kernels/cuda/nvml.c opens under OT_EMU. The
- * test writes the answers to ot_fake_nvml; ot_fake_nvml_reset leaves a healthy GPU that nobody else uses. */
+ * test writes the answers to ot_fake_nvml; ot_fake_nvml_reset leaves a healthy GPU. */
 #ifndef OT_KERNELS_EMU_FAKE_NVML_H
 #define OT_KERNELS_EMU_FAKE_NVML_H
 
@@ -10,7 +10,7 @@ struct ot_fake_nvml {
     const char *missing_symbol;                  /* NULL: none */
     int init_status, find_status, answer_status; /* what these calls return; 0: success */
     unsigned long long uncorrected;
-    unsigned rows_pending, rows_failed, programs;
+    unsigned rows_pending, rows_failed;
     int pages_pending;
     int open; /* inits without their shutdown */
 };

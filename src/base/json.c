@@ -1,5 +1,6 @@
 #include "src/base/json.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -170,6 +171,28 @@ struct ot_json *ot_json_get(const struct ot_json *object, const char *key) {
     if (ot_json_type(object) == OT_JSON_OBJECT)
         json_object_object_get_ex(inner(object), key, &value);
     return outer(value);
+}
+
+int ot_json_rename(struct ot_json *object, const struct ot_json_name *names, size_t n) {
+    enum { MOST = 64 };
+    struct json_object *values[MOST];
+    bool is_there[MOST];
+    int failed = 0;
+    assert(n <= MOST);
+    if (ot_json_type(object) != OT_JSON_OBJECT)
+        return 0;
+    for (size_t i = 0; i < n; i++) {
+        is_there[i] = json_object_object_get_ex(inner(object), names[i].from, &values[i]);
+        if (is_there[i])
+            json_object_get(values[i]);
+        json_object_object_del(inner(object), names[i].from);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (is_there[i] && json_object_object_add(inner(object), names[i].to, values[i]) != 0) {
+            json_object_put(values[i]);
+            failed = 1;
+        }
+    return failed ? ot_fail(OT_E_BUDGET, "no memory for a row") : 0;
 }
 
 size_t ot_json_length(const struct ot_json *array) {

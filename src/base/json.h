@@ -48,6 +48,13 @@ bool ot_json_bool(const struct ot_json *value, bool fallback);
 int64_t ot_json_int(const struct ot_json *value, int64_t fallback);
 double ot_json_real(const struct ot_json *value, double fallback); /* ints count */
 
+/* Gives members of an object other keys, all at once, so that two may change places. A member that had the
+ * new key is dropped; absent ones are passed over. No other thread may read the tree. Errors: OT_E_BUDGET. */
+struct ot_json_name {
+    const char *from, *to;
+};
+int ot_json_rename(struct ot_json *object, const struct ot_json_name *names, size_t n);
+
 /* Iterates over an object's members in file order; false after the last. Start with *cursor = NULL. */
 bool ot_json_next(const struct ot_json *object, void **cursor, const char **key, struct ot_json **value);
 

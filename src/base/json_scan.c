@@ -89,6 +89,11 @@ static int scan_escape(struct ot_json_scan *scan, bool is_key) {
 /* json-c measures strings with an int. */
 static const size_t max_string_bytes = (size_t)1 << 30;
 
+/* A letter above ASCII that is followed by ASCII is none of UTF-8, and a letter of most other encodings. */
+static bool is_single_byte_text(const struct ot_json_scan *scan) {
+    return scan->at + 1 < scan->bytes && scan->text[scan->at] >= 0x80 && scan->text[scan->at + 1] < 0x80;
+}
+
 static int scan_string(struct ot_json_scan *scan, bool is_key) {
     size_t start = ++scan->at; /* past the quote */
     for (;;) {
@@ -103,7 +108,10 @@ static int scan_string(struct ot_json_scan *scan, bool is_key) {
         }
         size_t length = ot_utf8_character((const char *)scan->text + scan->at, scan->bytes - scan->at);
         if (length == 0)
-            return fault(scan, "invalid UTF-8");
+            return fault(scan, is_single_byte_text(scan)
+                                   ? "invalid UTF-8 (Windows-1252 text? iconv -f WINDOWS-1252 -t UTF-8 "
+                                     "converts the file)"
+                                   : "invalid UTF-8");
         scan->at += length;
     }
     if (scan->at - start > max_string_bytes)

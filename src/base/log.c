@@ -9,12 +9,15 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "src/base/output.h"
 #include "src/base/strings.h"
 
 static _Atomic int max_level = OT_LOG_INFO;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards stderr and the status */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards stderr and what follows */
 static char status[512];
+static struct ot_output *output; /* NULL: stderr is written directly */
+static bool is_finished;
 
 void ot_log_set_level(enum ot_log_level level) {
     atomic_store(&max_level, (int)level);
@@ -39,8 +42,40 @@ static int status_bytes(void) {
     return bytes;
 }
 
-void ot_log(enum ot_log_level level, const char *format, ...) {
+/* With the mutex held. */
+static void write_text(enum ot_output_kind kind, const char *text, size_t bytes) {
+    if (is_finished)
+        return;
+    if (output) {
+        (void)ot_output_put(output, kind, text, bytes); /* nobody is left to be told of a failure */
+        return;
+    }
+    fwrite(text, 1, bytes, stderr);
+    fflush(stderr);
+}
+
+/* Takes the line. NULL: there was no memory for it, so there is none to tell that. */
+static void write_line(enum ot_log_level level, enum ot_output_kind kind, char *line) {
     static const char *const prefixes[] = {"error: ", "warning: ", "", "debug: "};
+    char *text = NULL;
+    int bytes = -1;
+    if (!line)
+        return;
+    ot_string_keep_line(line);
+    pthread_mutex_lock(&mutex);
+    if (status[0])
+        bytes = asprintf(&text, "%s%s%s\n%.*s", erase_line, prefixes[level], line, status_bytes(), status);
+    else
+        bytes = asprintf(&text, "%s%s\n", prefixes[level], line);
+    if (bytes >= 0) {
+        write_text(kind, text, (size_t)bytes);
+        free(text);
+    }
+    pthread_mutex_unlock(&mutex);
+    free(line);
+}
+
+void ot_log(enum ot_log_level level, const char *format, ...) {
     if ((int)level > atomic_load(&max_level))
         return;
     va_list args;
@@ -48,20 +83,22 @@ void ot_log(enum ot_log_level level, const char *format, ...) {
     va_start(args, format);
     int length = vasprintf(&line, format, args);
     va_end(args);
-    if (length < 0)
-        return; /* no memory for a line: nothing that a line could tell */
-    ot_string_keep_line(line);
+    write_line(level, OT_OUTPUT_TEXT, length < 0 ? NULL : line);
+}
+
+void ot_log_progress(const char *line) {
+    if (atomic_load(&max_level) >= OT_LOG_INFO)
+        write_line(OT_LOG_INFO, OT_OUTPUT_PROGRESS, strdup(line));
+}
+
+void ot_log_text(const char *text, size_t bytes) {
     pthread_mutex_lock(&mutex);
-    if (status[0])
-        fprintf(stderr, "%s%s%s\n%.*s", erase_line, prefixes[level], line, status_bytes(), status);
-    else
-        fprintf(stderr, "%s%s\n", prefixes[level], line);
-    fflush(stderr);
+    write_text(OT_OUTPUT_TEXT, text, bytes);
     pthread_mutex_unlock(&mutex);
-    free(line);
 }
 
 bool ot_log_set_status(const char *text) {
+    char line[sizeof status + sizeof erase_line];
     if (!ot_log_is_terminal())
         return false;
     pthread_mutex_lock(&mutex);
@@ -69,9 +106,35 @@ bool ot_log_set_status(const char *text) {
     snprintf(status, sizeof status, "%s", text);
     ot_string_keep_line(status);
     if (was_shown || status[0]) {
-        fprintf(stderr, "%s%.*s", erase_line, status_bytes(), status);
-        fflush(stderr);
+        int bytes = snprintf(line, sizeof line, "%s%.*s", erase_line, status_bytes(), status);
+        write_text(status[0] ? OT_OUTPUT_REDRAW : OT_OUTPUT_TEXT, line, (size_t)bytes);
     }
     pthread_mutex_unlock(&mutex);
     return true;
+}
+
+int ot_log_start(void) {
+    struct ot_output_config config = {
+        .fd = STDERR_FILENO,
+        .name = "stderr",
+        .progress_bytes = 16384,
+        .most_bytes = 1 << 20,
+        .before_count = ot_log_is_terminal() ? "\r\033[Knote    " : "note    ",
+        .after_count = " lines of progress are left out here: the reader of this output was too slow\n"};
+    pthread_mutex_lock(&mutex);
+    int rc = output ? 0 : ot_output_open(&config, &output);
+    pthread_mutex_unlock(&mutex);
+    return rc;
+}
+
+void ot_log_finish(double seconds) {
+    pthread_mutex_lock(&mutex);
+    struct ot_output *last = output;
+    is_finished = last != NULL;
+    output = NULL;
+    pthread_mutex_unlock(&mutex);
+    if (!last)
+        return;
+    (void)ot_output_flush(last, seconds);
+    ot_output_close(last);
 }

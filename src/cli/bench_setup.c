@@ -9,6 +9,7 @@
 #include "src/cli/out_name.h"
 #include "src/cli/rates_cache.h"
 #include "src/cli/session.h"
+#include "src/cli/session_store.h"
 
 struct setup {
     struct ot_options *options;
@@ -155,6 +156,7 @@ int ot_bench_setup_make(struct ot_options *options, struct ot_bench *bench, stru
     if (!options->optimizer_threads)
         ot_options_choose_count(options, "optimizer-threads", options->threads);
     describe(&s);
+    ot_session_warn_disks(&s.session);
     OT_TRY_GOTO(ot_out_name_choose(s.options, s.out->out, sizeof s.out->out), rc, out);
     OT_TRY_GOTO(check_seq_len(&s), rc, out);
     OT_TRY_GOTO(ot_rates_obtain(&s.session, true, &s.rates), rc, out);

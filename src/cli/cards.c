@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/device.h"
 #include "src/base/error.h"
 #include "src/cli/options.h"
 
@@ -206,12 +207,13 @@ static int set_budgets(const struct ot_described_request *rq, struct ot_describe
     int64_t total = out->card->memory_mib * MIB, spare = total / 32;
     spare = spare < 256 * MIB ? 256 * MIB : spare > GIB ? GIB : spare;
     int64_t most = total - CONTEXT_MIB * MIB;
-    if (rq->gpu_mem > most)
+    int64_t given = ot_device_is_whole((size_t)rq->gpu_mem, (size_t)most) ? 0 : rq->gpu_mem;
+    if (given > most)
         return ot_fail(OT_E_BUDGET, "--gpu-mem %lld MiB is more than the %lld MiB that %s has for a program",
                        (long long)(rq->gpu_mem / MIB), (long long)(most / MIB), out->card->title);
     int64_t ram = out->pod ? out->pod->host_gib * GIB : out->card->server ? 2 * total : DESKTOP_GIB * GIB;
     out->host_ram_bytes = rq->host_mem > ram ? rq->host_mem : ram;
-    out->budget_bytes[OT_TIER_GPU] = (size_t)(rq->gpu_mem ? rq->gpu_mem : most - spare);
+    out->budget_bytes[OT_TIER_GPU] = (size_t)(given ? given : most - spare);
     out->budget_bytes[OT_TIER_HOST] = (size_t)(rq->host_mem ? rq->host_mem : ram - ram / 10);
     out->budget_bytes[OT_TIER_NVME] = (size_t)rq->nvme_bytes;
     out->workspace_bytes = WORKSPACE_MIB * MIB;

@@ -207,8 +207,9 @@ int ot_command_bench(struct ot_options *options) {
     OT_TRY_GOTO(ot_bench_files_open(options->out, &c->files), rc, out);
     OT_TRY_GOTO(append_csv(c, -1), rc, out);
     print_head(c);
-    ot_stop_install("stopping: this step is finished and what was measured is written; a second signal stops "
-                    "at once\n");
+    OT_TRY_GOTO(ot_stop_install("stopping: this step is finished and what was measured is written; a second "
+                                "signal stops at once\n"),
+                rc, out);
     OT_TRY_GOTO(run_points(c), rc, out);
     ot_stop_ignore();
     rc = finish(c);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
@@ -12,12 +13,14 @@
 #include "src/cli/units.h"
 
 enum { MOST_PROMPTS = 100000, PREFILL_TOKENS = 512 };
+/* A dialogue's prompts are not known when memory is planned. */
+enum { DIALOGUE_TOKENS = 4096 };
 
 struct job {
     struct ot_session session;
     struct ot_lines lines;
     struct ot_prompt *prompts; /* [lines.n] */
-    int64_t longest;
+    int64_t longest, capacity; /* tokens of a prompt; of a prompt and its text */
 };
 
 /* The tokenizer may be another model's. */
@@ -32,10 +35,27 @@ static int check_prompt(const struct job *job, const struct ot_prompt *prompt, c
                 "that belongs to the model",
                 where, prompt->ids[i], token ? token : "", (long long)s->config.vocab);
         }
-    if (prompt->n < s->config.max_position)
-        return 0;
-    return ot_fail(OT_E_INPUT, "%s: %lld tokens leave no room in the model's %lld positions", where,
-                   (long long)prompt->n, (long long)s->config.max_position);
+    if (prompt->n >= s->config.max_position)
+        return ot_fail(OT_E_INPUT, "%s: %lld tokens leave no room in the model's %lld positions", where,
+                       (long long)prompt->n, (long long)s->config.max_position);
+    if (job->capacity && prompt->n >= job->capacity)
+        return ot_fail(OT_E_INPUT,
+                       "%s: %lld tokens are more than the %lld that a dialogue has room for; give it "
+                       "with -p",
+                       where, (long long)prompt->n, (long long)job->capacity);
+    return 0;
+}
+
+/* Of line i. The prompt is the caller's, also after a failure. */
+static int make_prompt(const struct job *job, size_t i, struct ot_prompt *prompt) {
+    const struct ot_session *s = &job->session;
+    const char *text = job->lines.text[i];
+    char where[40] = "--prompt";
+    if (!s->options->prompt)
+        snprintf(where, sizeof where, "stdin:%zu", i + 1);
+    OT_TRY(s->options->row ? ot_prompt_from_row(s, text, job->lines.bytes[i], where, prompt)
+                           : ot_prompt_from_text(s, text, job->lines.bytes[i], prompt));
+    return check_prompt(job, prompt, where);
 }
 
 static int read_prompts(struct job *job) {
@@ -50,16 +70,9 @@ static int read_prompts(struct job *job) {
     if (!job->prompts)
         return ot_fail(OT_E_BUDGET, "no memory for %zu prompts", job->lines.n);
     for (size_t i = 0; i < job->lines.n; i++) {
-        char where[40] = "--prompt";
-        if (!o->prompt)
-            snprintf(where, sizeof where, "stdin:%zu", i + 1);
-        struct ot_prompt *prompt = &job->prompts[i];
-        int rc =
-            o->row ? ot_prompt_from_row(&job->session, job->lines.text[i], job->lines.bytes[i], where, prompt)
-                   : ot_prompt_from_text(&job->session, job->lines.text[i], job->lines.bytes[i], prompt);
-        OT_TRY(rc);
-        OT_TRY(check_prompt(job, prompt, where));
-        job->longest = prompt->n > job->longest ? prompt->n : job->longest;
+        OT_TRY(make_prompt(job, i, &job->prompts[i]));
+        if (job->prompts[i].n > job->longest)
+            job->longest = job->prompts[i].n;
     }
     return 0;
 }
@@ -69,6 +82,7 @@ static int start(struct job *job) {
     int64_t capacity = job->longest + s->options->max_new_tokens;
     if (capacity > s->config.max_position)
         capacity = s->config.max_position;
+    job->capacity = capacity;
     int64_t prefill = job->longest < 1 ? 1 : job->longest < PREFILL_TOKENS ? job->longest : PREFILL_TOKENS;
     struct ot_session_need need = {.max_position = capacity,
                                    .sequence_tokens = prefill,
@@ -86,7 +100,8 @@ static int print_piece(void *context, const char *text, size_t bytes) {
     return 0;
 }
 
-static int print_json(const struct job *job, size_t i, const struct ot_generated *generated) {
+static int print_json(const struct job *job, size_t i, const struct ot_prompt *prompt,
+                      const struct ot_generated *generated) {
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
     ot_json_put_string(&w, "prompt", job->lines.text[i], job->lines.bytes[i]);
@@ -96,17 +111,18 @@ static int print_json(const struct job *job, size_t i, const struct ot_generated
         ot_json_put_int(&w, NULL, generated->ids[t]);
     ot_json_end_array(&w);
     ot_json_put_text(&w, "ended_by", generated->ended ? "eos" : "length");
-    ot_json_put_int(&w, "prompt_tokens", job->prompts[i].n);
+    ot_json_put_int(&w, "prompt_tokens", prompt->n);
     ot_json_put_real(&w, "seconds", generated->seconds);
     ot_json_end_object(&w);
     return ot_lines_print_json(&w);
 }
 
-static int generate_one(struct job *job, size_t i) {
+static int generate_one(struct job *job, size_t i, const struct ot_prompt *prompt) {
     const struct ot_options *o = job->session.options;
-    struct ot_generation generation = {.prompt = job->prompts[i].ids,
-                                       .n_prompt = job->prompts[i].n,
-                                       .max_new = o->max_new_tokens,
+    int64_t room = job->capacity - prompt->n;
+    struct ot_generation generation = {.prompt = prompt->ids,
+                                       .n_prompt = prompt->n,
+                                       .max_new = o->max_new_tokens < room ? o->max_new_tokens : room,
                                        .temperature = o->temperature,
                                        .top_p = o->top_p,
                                        .seed = (uint64_t)o->seed,
@@ -115,7 +131,7 @@ static int generate_one(struct job *job, size_t i) {
     struct ot_generated generated = {0};
     int rc = ot_generate(&job->session, &generation, &generated);
     if (rc == 0 && o->json)
-        rc = print_json(job, i, &generated);
+        rc = print_json(job, i, prompt, &generated);
     else if (rc == 0)
         putchar('\n');
     if (rc == 0 && ot_log_is_terminal()) {
@@ -129,11 +145,35 @@ static int generate_one(struct job *job, size_t i) {
     return rc;
 }
 
+/* A person types a line and reads the answer. A line that is no prompt is answered with why. */
+static int converse(struct job *job) {
+    int n;
+    job->longest = DIALOGUE_TOKENS;
+    OT_TRY(start(job));
+    while ((n = ot_lines_read_stdin(&job->lines, 1)) > 0) {
+        struct ot_prompt prompt = {0};
+        size_t i = job->lines.n - 1;
+        int rc = make_prompt(job, i, &prompt);
+        if (rc < 0)
+            ot_log(OT_LOG_ERROR, "%s", ot_error_text());
+        else
+            rc = generate_one(job, i, &prompt);
+        ot_prompt_free(&prompt);
+        if (rc < 0 && rc != -OT_E_INPUT)
+            return rc;
+        if (fflush(stdout) != 0)
+            return ot_fail(OT_E_IO, "stdout: cannot write the text");
+    }
+    return n;
+}
+
 static int run(struct job *job) {
+    if (!job->session.options->prompt && isatty(STDIN_FILENO))
+        return converse(job);
     OT_TRY(read_prompts(job));
     OT_TRY(start(job));
     for (size_t i = 0; i < job->lines.n; i++)
-        OT_TRY(generate_one(job, i));
+        OT_TRY(generate_one(job, i, &job->prompts[i]));
     return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "src/cli/plan_request.h"
 #include "src/cli/saver.h"
 #include "src/cli/plan_view.h"
+#include "src/cli/report.h"
 #include "src/cli/run_shape.h"
 #include "src/cli/units.h"
 #include "src/files/model_dir.h"
@@ -146,6 +147,7 @@ static int write_trace(const struct plan_run *run) {
     OT_TRY_GOTO(ot_schedule_make_train(chain, plan, &layout, &schedule), rc, out);
     OT_TRY_GOTO(ot_trace_open(chain, MAX_TRACED_TASKS, &trace), rc, out);
     OT_TRY_GOTO(ot_simulate(&simulation, trace, &prediction), rc, out);
+    OT_TRY_GOTO(ot_report_check_trace(run->options), rc, out);
     rc = ot_trace_write(NULL, trace, run->options->trace);
 out:
     ot_trace_close(trace);

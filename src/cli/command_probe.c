@@ -15,6 +15,7 @@
 #include "src/cli/probe_table.h"
 #include "src/cli/rates_cache.h"
 #include "src/cli/session.h"
+#include "src/cli/session_store.h"
 #include "src/cli/stop.h"
 #include "src/cli/units.h"
 
@@ -131,7 +132,8 @@ static int probe(struct ot_session *s, struct probe_run *run) {
     char time[OT_TEXT_BYTES];
     const struct ot_probe_reader reader = {take_row, run};
     print_host(s);
-    ot_stop_install("stopping after the row that is being measured; a second signal stops at once\n");
+    ot_session_warn_disks(s);
+    OT_TRY(ot_stop_install("stopping after the row that is being measured; a second signal stops at once\n"));
     int rc = ot_measure_machine(s, false, &reader, &run->rates);
     ot_probe_table_end(&run->table);
     OT_TRY(rc);
@@ -141,17 +143,31 @@ static int probe(struct ot_session *s, struct probe_run *run) {
     return run->options->json ? print_json(run, s) : 0;
 }
 
+static ssize_t write_to_log(void *cookie, const char *text, size_t bytes) {
+    (void)cookie;
+    ot_log_text(text, bytes);
+    return (ssize_t)bytes;
+}
+
+/* With --json the table goes where the log's lines go, in order with them. NULL: no memory, so no table. */
+static FILE *open_log(void) {
+    return fopencookie(NULL, "w", (cookie_io_functions_t){.write = write_to_log});
+}
+
 int ot_command_probe(struct ot_options *options) {
     struct ot_session session;
     struct probe_run *run = calloc(1, sizeof *run);
     if (!run)
         return ot_fail(OT_E_BUDGET, "no memory");
     run->options = options;
-    run->table.out = !options->json ? stdout : options->quiet ? NULL : stderr;
+    FILE *log = options->json && !options->quiet ? open_log() : NULL;
+    run->table.out = options->json ? log : stdout;
     int rc = ot_session_open_machine(options, &session);
     if (rc == 0)
         rc = probe(&session, run);
     ot_session_close(&session);
+    if (log)
+        fclose(log);
     free(run);
     return rc;
 }

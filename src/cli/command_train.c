@@ -105,7 +105,8 @@ static int prepare(struct train *t) {
     struct ot_session *s = &t->session;
     struct ot_options *o = s->options;
     OT_TRY(make_plan(t));
-    t->report = (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape};
+    t->report =
+        (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape, .resumed = t->resume.record};
     if (!o->no_save) {
         OT_TRY(ot_save_open(s, o->out, t->lock, &t->save));
         t->report.out = o->out;
@@ -116,7 +117,9 @@ static int prepare(struct train *t) {
 }
 
 /* Before step 1 rather than after the last. */
-static int try_trace(const char *path) {
+static int try_trace(const struct ot_options *options) {
+    const char *path = options->trace;
+    OT_TRY(ot_report_check_trace(options));
     FILE *file = path ? fopen(path, "a") : NULL;
     if (path && (!file || fclose(file) != 0))
         return ot_fail_errno(OT_E_IO, errno, "--trace %s: cannot write there", path);
@@ -226,6 +229,7 @@ static int start(struct train *t) {
     if (s->restored)
         OT_TRY(ot_run_log_resume(t->log, t->resume.record->progress.step, ot_checkpoint_dir(s->restored),
                                  ot_checkpoint_bytes(s->restored), s->restore_seconds));
+    OT_TRY(ot_run_log_check(t->log)); /* before OUT is touched */
     return o->no_save ? 0 : open_out(t);
 }
 
@@ -267,11 +271,11 @@ static int run(struct train *t) {
                                  .resume = t->resume.record};
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);
-    ot_stop_install(t->saver
-                        ? "stopping: this step is finished, or given up if it takes long, and a checkpoint "
-                          "saved; a second signal stops at once, without saving\n"
-                        : "stopping: this step is finished, and nothing is saved (--no-save); a second "
-                          "signal stops at once\n");
+    OT_TRY(ot_stop_install(
+        t->saver ? "stopping: this step is finished, or given up if it takes long, and a checkpoint saved; a "
+                   "second signal stops at once, without saving\n"
+                 : "stopping: this step is finished, and nothing is saved (--no-save); a second signal stops "
+                   "at once\n"));
     OT_TRY(ot_train_loop_run(&loop, &outcome, &end));
     if (outcome.interrupted && outcome.steps == 0)
         return ot_fail(OT_E_INTERRUPT, "stopped before step 1: nothing was trained");
@@ -318,7 +322,7 @@ static int prepare_and_run(struct train *t, struct ot_options *options) {
         OT_TRY(show_plan(t));
         return ot_report_record(&t->report, t->log);
     }
-    OT_TRY(try_trace(options->trace));
+    OT_TRY(try_trace(options));
     if (!options->no_save)
         OT_TRY(try_out(t));
     OT_TRY(forecast(t));
@@ -330,13 +334,16 @@ int ot_command_train(struct ot_options *options) {
     struct train *t = calloc(1, sizeof *t);
     if (!t)
         return ot_fail(OT_E_BUDGET, "no memory");
-    ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
-    int rc = prepare_and_run(t, options);
+    int rc = ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
+    if (rc == 0)
+        rc = prepare_and_run(t, options);
     struct ot_error why; /* what closing fails with after a failure is not what the user has to know */
     ot_error_save(&why, rc);
     bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);
     if (!is_stuck)
         ot_saver_close(t->saver);
+    if (rc == 0 && t->log)
+        ot_error_save(&why, ot_run_log_flush(t->log));
     ot_run_log_close(t->log);
     if (is_stuck) /* its threads use the rest */
         return ot_error_load(&why);

@@ -156,6 +156,9 @@ void ot_help_print(FILE *out, enum ot_command command) {
             print_option(out, option);
         }
     }
+    fputs("\nUnits: k, M and G of tokens and of memory are powers of 1024 (16k tokens = 16,384, 24G =\n"
+          "24 GiB; 24GB is decimal); of steps, rows and rates they are powers of 1000.\n",
+          out);
     fputs("\nExamples:\n", out);
     for (int i = 0; i < 4 && help->examples[i]; i++)
         fprintf(out, "  %s\n", help->examples[i]);

@@ -15,7 +15,7 @@ struct ot_lines {
 
 enum { OT_LINES_MAX_BYTES = 1 << 28 };
 
-/* Appends up to `most` lines; returns how many. Someone at a terminal is told what is awaited. Errors:
+/* Appends up to `most` lines; returns how many. Someone at a terminal is told once what is awaited. Errors:
  * OT_E_IO, OT_E_BUDGET (a line is too long). */
 int ot_lines_read_stdin(struct ot_lines *lines, int most);
 /* Errors: OT_E_BUDGET. */

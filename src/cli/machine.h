@@ -41,6 +41,13 @@ enum { OT_MACHINE_NOTE_BYTES = 512 };
 const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t bytes, bool by_disks,
                                     char text[OT_MACHINE_NOTE_BYTES]);
 
+/* Why a directory of --nvme is no disk, or is slower than its disk: tmpfs, or other programs that keep the
+ * disk busy, which takes a look of `seconds`. One line that names the cure; "" where nothing is known. */
+const char *ot_machine_dir_note(const char *root, const char *dir, double seconds,
+                                char text[OT_MACHINE_NOTE_BYTES]);
+/* Likewise where other programs use the GPU. taken_bytes: of its memory, before the run took any. */
+const char *ot_machine_gpu_note(int64_t taken_bytes, int64_t total_bytes, char text[OT_MACHINE_NOTE_BYTES]);
+
 /* A name for this machine as measurements depend on it: CPU, cores, RAM, kernel, device, the disks behind the
  * directories (or what kind of file system is there instead of a disk) and the program's version. The same
  * again after a restart, another as soon as one of them changes. Hexadecimal digits. Errors: OT_E_IO (a

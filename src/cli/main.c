@@ -8,6 +8,9 @@
 #include "src/cli/command.h"
 #include "src/cli/help.h"
 
+static const double slow_reader_seconds =
+    5; /* at the end, a reader that takes nothing is waited for as long */
+
 static int run(struct ot_options *options) {
     static int (*const commands[OT_COMMAND_COUNT])(struct ot_options *) = {
         [OT_COMMAND_TRAIN] = ot_command_train,   [OT_COMMAND_GENERATE] = ot_command_generate,
@@ -30,6 +33,9 @@ static int run(struct ot_options *options) {
     signal(SIGXFSZ, SIG_IGN);
     if (options->quiet)
         ot_log_set_level(OT_LOG_WARN);
+    if (options->command == OT_COMMAND_TRAIN || options->command == OT_COMMAND_BENCH ||
+        options->command == OT_COMMAND_PROBE)
+        OT_TRY(ot_log_start()); /* what runs for long waits for nobody who reads its log */
     return commands[options->command](options);
 }
 
@@ -52,7 +58,8 @@ int main(int argc, char **argv) {
         rc = ot_fail(OT_E_IO, "stdout: cannot write the result");
     ot_options_free(&options);
     if (rc < 0 && rc != -OT_E_STOPPED)
-        fprintf(stderr, "error: %s\n", ot_error_text());
+        ot_log(OT_LOG_ERROR, "%s", ot_error_text());
+    ot_log_finish(slow_reader_seconds);
     if (rc == -OT_E_STALL) /* exit would wait for what hangs */
         _exit(OT_E_STALL);
     return -rc;

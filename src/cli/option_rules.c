@@ -36,8 +36,10 @@ static const struct pair exclusive[] = {
 static const struct pair dependent[] = {
     {OT_FOR_GENERATE, "template", "row"},
     {OT_FOR_GENERATE, "prompt-format", "row"},
+    {OT_FOR_GENERATE, "columns", "row"},
     {OT_FOR_GENERATE, "top-p", "temperature"},
     {OT_FOR_GENERATE, "seed", "temperature"},
+    {OT_FOR_TRAIN | OT_FOR_PLAN, "force", "trace"},
     {OT_FOR_PLAN, "host-bw", "gpu"},
     {OT_FOR_PLAN, "pcie", "gpu"},
     {OT_FOR_PLAN, "nvme-read", "nvme"},
@@ -57,12 +59,28 @@ static int find_option(const struct ot_options *options, const char *name, const
     return index;
 }
 
-/* Given, and not a switch that is given as "no". */
+/* The value asks for nothing: a switch that is given as "no", every "never", a share of 0. */
+static bool is_off(const struct ot_option *option, const void *field) {
+    const struct ot_every *every = field;
+    switch (option->type) {
+    case OT_OPTION_FLAG:
+        return !*(const bool *)field;
+    case OT_OPTION_EVERY:
+        return every->steps == 0 && every->seconds == 0 && !every->epoch;
+    case OT_OPTION_SHARE:
+        return *(const double *)field == 0;
+    case OT_OPTION_TEXT:
+        return strcmp(option->name, "resume") == 0 && strcmp(*(const char *const *)field, "never") == 0;
+    default:
+        return false;
+    }
+}
+
+/* Given, and not off. */
 static bool is_active(const struct ot_options *options, const char *name) {
     const struct ot_option *option;
     find_option(options, name, &option);
-    return ot_options_given(options, name) &&
-           (option->type != OT_OPTION_FLAG || *(const bool *)((const char *)options + option->field));
+    return ot_options_given(options, name) && !is_off(option, (const char *)options + option->field);
 }
 
 /* Temperature 0 takes the likeliest token: nothing is drawn. */

@@ -15,6 +15,7 @@ static const struct ot_option table[] = {
      .argument = "TOKENS,..",
      .min = 8,
      .max = MANY,
+     .of_tokens = true,
      .chosen = "two sizes whose steps are short enough for --minutes",
      .commands = BENCH,
      .section = OT_SECTION_STEP,

@@ -63,6 +63,7 @@ static const struct ot_option table[] = {
      .argument = "N",
      .min = 1,
      .max = 1e13,
+     .of_tokens = true,
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(tokens),

@@ -18,6 +18,11 @@ static const struct unit count_units[] = {
     {"", 1},        {"k", 1e3},     {"K", 1e3},     {"M", 1e6}, {"G", 1e9},
     {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {NULL, 0},
 };
+/* Lengths and steps are powers of 2, or some of them: 16k tokens are 8 sequences of 2048. */
+static const struct unit token_units[] = {
+    {"", 1},        {"k", 0x1p10},  {"K", 0x1p10},  {"M", 0x1p20}, {"G", 0x1p30},
+    {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {NULL, 0},
+};
 /* As GNU coreutils read them: G and GiB are 2^30, GB is 10^9. Letters in either case. */
 static const struct unit byte_units[] = {
     {"", 1},         {"B", 1},        {"K", 0x1p10},   {"M", 0x1p20},   {"G", 0x1p30},
@@ -60,7 +65,8 @@ static bool in_range(const struct ot_option *option, double value) {
 
 static bool read_count(const struct ot_option *option, const char *text, int64_t *out) {
     double value;
-    if (!read_number(text, count_units, false, &value) || value != floor(value) || !in_range(option, value))
+    const struct unit *units = option->of_tokens ? token_units : count_units;
+    if (!read_number(text, units, false, &value) || value != floor(value) || !in_range(option, value))
         return false;
     *out = (int64_t)value;
     return true;
@@ -252,7 +258,9 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
         break;
     case OT_OPTION_COUNT:
         snprintf(out, bytes, "a whole number from %.0f to %.0f, such as %s", option->min, option->max,
-                 option->max >= 64000 ? "500, 64k or 64Ki" : "2");
+                 option->of_tokens      ? "16k = 16384"
+                 : option->max >= 64000 ? "500, 64k or 64Ki"
+                                        : "2");
         break;
     case OT_OPTION_BYTES:
         snprintf(out, bytes, "bytes from %.0fM to %.0fT, such as 64M or 24G", option->min * 0x1p-20,

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
 
@@ -92,8 +93,15 @@ void ot_option_reset(struct ot_options *options, int index) {
 /* ---- what belongs where ---- */
 
 static int refuse_unknown(const char *dashes, const char *name, enum ot_command command) {
-    const char *nearest = ot_option_nearest(name, command);
+    const char *answer = ot_option_foreign(name, command);
+    const struct ot_option *called = answer ? NULL : ot_option_called(name, command);
+    const char *nearest = answer || called ? NULL : ot_option_nearest(name, command);
     char guess[96] = "";
+    if (answer)
+        return ot_fail(OT_E_USAGE, "%s%.60s: %s (offload-train %s --help lists all options)", dashes, name,
+                       answer, ot_command_name(command));
+    if (called)
+        snprintf(guess, sizeof guess, "; here it is %s%s", *dashes ? "--" : "", called->name);
     if (nearest)
         snprintf(guess, sizeof guess, "; did you mean %s%s?", *dashes ? "--" : "", nearest);
     return ot_fail(OT_E_USAGE, "unknown option %s%.60s%s (offload-train %s --help lists all)", dashes, name,
@@ -151,7 +159,7 @@ static int take_option(int argc, char *const *argv, int *at, struct ot_options *
     snprintf(spelled, sizeof spelled, "--%s", option->name);
     OT_TRY(check_command(option, spelled, out->command));
     if (out->source[index] == OT_FROM_COMMAND_LINE && option->type != OT_OPTION_NVME)
-        return ot_fail(OT_E_USAGE, "%s is given twice", spelled);
+        out->repeated[index] = true;
     out->source[index] = OT_FROM_COMMAND_LINE;
     if (option->type == OT_OPTION_FLAG) {
         if (value)
@@ -276,6 +284,13 @@ static int take_config(struct ot_options *out) {
     return 0;
 }
 
+static void note_repeated(const struct ot_options *options) {
+    const struct ot_option *option;
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (options->repeated[i] && option->type != OT_OPTION_FLAG && !options->quiet)
+            ot_log(OT_LOG_INFO, "note    --%s is given more than once: the last one counts", option->name);
+}
+
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
     *out = (struct ot_options){.command = OT_COMMAND_TRAIN};
     for (int i = 0; ot_option_at(i); i++)
@@ -285,7 +300,9 @@ int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
         return 0;
     if (out->config)
         OT_TRY(take_config(out));
-    return ot_options_check(out);
+    OT_TRY(ot_options_check(out));
+    note_repeated(out);
+    return 0;
 }
 
 void ot_options_free(struct ot_options *options) {
@@ -299,6 +316,7 @@ void ot_options_put_json(const struct ot_options *options, const char *key, stru
     for (int i = 0; (option = ot_option_at(i)); i++) {
         bool of_command_line = option->field == offsetof(struct ot_options, config) ||
                                option->field == offsetof(struct ot_options, resume) ||
+                               option->field == offsetof(struct ot_options, force) ||
                                option->field == offsetof(struct ot_options, help) ||
                                option->field == offsetof(struct ot_options, version);
         if (!of_command_line && (option->commands & (1u << options->command)) &&

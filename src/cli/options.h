@@ -53,7 +53,7 @@ enum ot_option_type {
     OT_OPTION_YES_NO,  /* bool */
     OT_OPTION_TEXT,    /* const char * */
     OT_OPTION_CHOICE,  /* int: index into `choices` */
-    OT_OPTION_COUNT,   /* int64_t; k, M, G = 10^3.., Ki, Mi, Gi = 2^10.. */
+    OT_OPTION_COUNT,   /* int64_t; k, M, G = 10^3.., of tokens 2^10..; Ki, Mi, Gi = 2^10.. */
     OT_OPTION_BYTES,   /* int64_t; K, M, G, T (or KiB..) = 2^10.., KB, MB, GB, TB = 10^3.. */
     OT_OPTION_RATE,    /* double: bytes a second; K, M, G, T and KB.. = 10^3.., KiB.. = 2^10.. */
     OT_OPTION_REAL,    /* double */
@@ -136,6 +136,7 @@ struct ot_option {
     const char *argument; /* what help calls the value; NULL for flags and choices */
     const char *choices;  /* "auto|bf16" */
     double min, max;      /* inclusive; of numbers */
+    bool of_tokens;       /* k, M and G are powers of 2, as in sizes of memory */
     const char *fallback; /* default, parsed like any value; NULL: unset */
     const char *chosen;   /* for help: how the program chooses where the option is unset */
     unsigned commands;
@@ -143,7 +144,7 @@ struct ot_option {
     enum ot_option_section section;
     size_t field;          /* offset in struct ot_options */
     const char *help;      /* one or two sentences */
-    const char *elsewhere; /* what other programs call it, separated by spaces: for "did you mean" alone */
+    const char *elsewhere; /* what other programs call it, separated by spaces: for sentences alone */
 };
 
 /* NULL past the last. Two commands may call different things by one name: then the table has a row for each.
@@ -175,7 +176,7 @@ struct ot_options {
     const char *model, *data, *eval_data, *out, *tokenizer, *config;
     int init;
 
-    const char *template_name, *prompt_format;
+    const char *template_name, *prompt_format, *columns;
     bool pack, train_on_prompt, no_eos, skip_bad, show_sample;
     double eval_fraction;
 
@@ -218,15 +219,16 @@ struct ot_options {
 
     struct ot_every eval_every, log_every;
     const char *trace;
-    bool no_save, no_forecast, dry_run, json, quiet;
+    bool force, no_save, no_forecast, dry_run, json, quiet;
 
     enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */
+    bool repeated[OT_OPTIONS_MAX];                /* on the command line; the last one counts */
     struct ot_json *config_tree;
 };
 
 /* Parses the words after the program's name, reads --config, and refuses what contradicts or would have no
- * effect. With --help or --version the rest is not looked at. Errors: OT_E_USAGE, or as the config file
- * failed; `out` needs ot_options_free in either case. */
+ * effect. Logs which options are given twice. With --help or --version the rest is not looked at. Errors:
+ * OT_E_USAGE, or as the config file failed; `out` needs ot_options_free in either case. */
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
 void ot_options_free(struct ot_options *options);
 
@@ -242,7 +244,7 @@ void ot_options_choose_index(struct ot_options *options, const char *name, int v
 void ot_options_choose_device(struct ot_options *options, struct ot_device_choice device);
 
 /* An object with the value of every option of the command that has one, but those that only say how it is
- * called (--config, --resume, --help). As a --config FILE it repeats the run. */
+ * called (--config, --resume, --force, --help). As a --config FILE it repeats the run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 
 /* ---- for those that work on the table itself ---- */
@@ -265,6 +267,11 @@ int ot_options_check(struct ot_options *options);
 /* Without effect beside what was given: another option says the same thing in another way, or the one that it
  * is for is not there. */
 bool ot_option_overruled(const struct ot_options *options, const char *name);
+/* What an option of another program is here: what takes its place, or that it is not available. NULL: no such
+ * option is known. */
+const char *ot_option_foreign(const char *word, enum ot_command command);
+/* The option that other programs call `word`, one of the command first; NULL if none. */
+const struct ot_option *ot_option_called(const char *word, enum ot_command command);
 /* The best guess at what was meant among n names, NULL if none is near: by edit distance, transposition
  * counting one. */
 const char *ot_nearest_name(const char *word, const char *const *names, int n);

@@ -6,6 +6,7 @@
 #include "offload/calibrate.h"
 #include "src/base/error.h"
 #include "src/cli/rates_cache.h"
+#include "src/cli/session_device.h"
 #include "src/cli/units.h"
 
 /* A micro-batch that keeps every device busy, see plan_search.c; and what calibration may take. */
@@ -75,6 +76,7 @@ static int describe(struct ot_options *o, struct ot_plan_machine *out) {
     out->rates = machine.rates;
     out->workspace_bytes = machine.workspace_bytes;
     memcpy(out->budget_bytes, machine.budget_bytes, sizeof out->budget_bytes);
+    ot_session_note_whole(o->gpu_mem, (int64_t)machine.budget_bytes[OT_TIER_GPU]);
     snprintf(out->name, sizeof out->name, "%s%s%s, described: %.1f GiB, %.1f TFLOP/s dense %s, PCIe %d.0 x%d",
              machine.pod ? machine.pod->title : "", machine.pod ? " with " : "", machine.card->title,
              machine.card->memory_mib / 1024.0, machine.card->peak_tflops, ot_dtype_name(machine.dtype),

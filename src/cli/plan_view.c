@@ -7,6 +7,7 @@
 #include "src/cli/lines.h"
 #include "src/cli/report_forecast.h"
 #include "src/cli/report_table.h"
+#include "src/cli/run_shape.h"
 #include "src/cli/units.h"
 
 /* What consumer drives of 1 TB are rated for: 600 TB written (data sheets of Samsung 990 PRO and WD Black
@@ -85,15 +86,14 @@ static void print_plan(const struct ot_plan_view *v, FILE *out) {
     const struct ot_plan *plan = &v->chosen->plan;
     struct ot_ledger ledger = whole_ledger(v);
     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], text[OT_TABLE_LINE_BYTES];
-    char tokens[OT_TEXT_BYTES], params[OT_TEXT_BYTES];
+    char tokens[OT_STEP_TEXT_BYTES], params[OT_TEXT_BYTES];
     int64_t micro = plan->micro_tokens / v->seq_len;
     fprintf(out, "model   %s · %s · %lld layers · %s parameters, computed in %s\n", v->model_name,
             ot_family_row(config->family)->model_type, (long long)config->n_layers,
             ot_text_short((double)ot_model_param_count(config), params), ot_dtype_name(v->dtype));
-    fprintf(out, "step    %s tokens = %lld sequences x %lld · %d micro-batch%s of %s%lld\n",
-            ot_text_count(v->step_sequences * v->seq_len, tokens), (long long)v->step_sequences,
-            (long long)v->seq_len, plan->max_micro, plan->max_micro == 1 ? "" : "es",
-            v->step_sequences % micro ? "up to " : "", (long long)micro);
+    fprintf(out, "step    %s · %d micro-batch%s of %s%lld\n",
+            ot_shape_step_text(v->options, v->step_sequences, v->seq_len, tokens), plan->max_micro,
+            plan->max_micro == 1 ? "" : "es", v->step_sequences % micro ? "up to " : "", (long long)micro);
     fprintf(out, "plan    %s\n", ot_report_homes(plan, text));
     fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
     fprintf(out, "        %lld of %lld layers recomputed · %d weight slots\n",

@@ -18,8 +18,6 @@ bool ot_progress_add(struct ot_progress *progress, const struct ot_progress_poin
     double weight = progress->mean_seconds > 0 ? 1.0 / 20 : 1;
     progress->mean_seconds += weight * (point->seconds - progress->mean_seconds);
     progress->mean_tokens += weight * ((double)point->tokens - progress->mean_tokens);
-    if (progress->terminal)
-        return false;
     bool due = point->step == 1 || point->step == progress->steps || point->skipped || point->spike;
     if (progress->every.steps > 0)
         due = due || point->step % progress->every.steps == 0;
@@ -90,11 +88,12 @@ void ot_progress_bar(const struct ot_progress *progress, const struct ot_progres
 void ot_progress_show(struct ot_progress *progress, const struct ot_progress_point *point) {
     char line[OT_PROGRESS_LINE_BYTES];
     bool due = ot_progress_add(progress, point, ot_clock_seconds());
+    if (due) {
+        ot_progress_line(progress, point, line);
+        ot_log_progress(line);
+    }
     if (progress->terminal) {
         ot_progress_bar(progress, point, line);
         ot_log_set_status(line);
-    } else if (due) {
-        ot_progress_line(progress, point, line);
-        ot_log(OT_LOG_INFO, "%s", line);
     }
 }

@@ -1,4 +1,4 @@
-/* How far a run is: a bar that is redrawn on a terminal, a line now and then elsewhere.
+/* How far a run is: a line now and then, and below the lines a bar that is redrawn on a terminal.
  *
  * The time left comes from a running mean of step times (each step counts 1/20 of the mean), so that it
  * follows a machine that becomes slower, and one odd step does not move it much.
@@ -31,7 +31,7 @@ struct ot_progress {
 };
 
 void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal);
-/* Counts the step. Returns whether a line is due now (never on a terminal). */
+/* Counts the step. Returns whether a line is due now. */
 bool ot_progress_add(struct ot_progress *progress, const struct ot_progress_point *point, double now);
 double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step);
 
@@ -42,7 +42,7 @@ void ot_progress_line(const struct ot_progress *progress, const struct ot_progre
 /* "[###.................] 44/264 ETA 2h40m loss 0.538 1,517 tok/s ..." */
 void ot_progress_bar(const struct ot_progress *progress, const struct ot_progress_point *point,
                      char line[OT_PROGRESS_LINE_BYTES]);
-/* Draws on stderr what is due: the bar, or a line. */
+/* Draws on stderr what is due: a line, the bar. */
 void ot_progress_show(struct ot_progress *progress, const struct ot_progress_point *point);
 
 #endif

@@ -142,12 +142,18 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
     struct ot_rendered rendered = {0};
     struct ot_sample sample = {0};
     struct ot_format *format = NULL;
+    struct ot_columns *columns = NULL;
     struct ot_json *row = NULL;
     int rc;
     OT_TRY_GOTO(ot_json_parse(text, bytes, where, &row), rc, out);
     if (ot_json_type(row) != OT_JSON_OBJECT) {
         rc = ot_fail(OT_E_INPUT, "%s: --row wants a JSON object such as {\"question\": ...}", where);
         goto out;
+    }
+    if (s->options->columns) {
+        bool custom = s->options->prompt_format != NULL;
+        OT_TRY_GOTO(ot_columns_open(s->options->columns, custom, &columns), rc, out);
+        OT_TRY_GOTO(ot_columns_rename(columns, row, false, where), rc, out);
     }
     OT_TRY_GOTO(complete_row(row, s->options->prompt_format != NULL, where, &row), rc, out);
     OT_TRY_GOTO(ot_format_open(&config, &format), rc, out);
@@ -161,6 +167,7 @@ out:
     ot_sample_free(&sample);
     ot_rendered_free(&rendered);
     ot_format_close(format);
+    ot_columns_close(columns);
     ot_json_free(row);
     return rc;
 }

@@ -46,6 +46,7 @@ static void print_disks(const struct ot_session *s) {
         ot_log(OT_LOG_INFO, "%-7s %s · %s may be used · free there: %s", i ? "" : "nvme", dir->path,
                ot_text_bytes((int64_t)dir->bytes, may), ot_text_bytes(ot_session_free_in(dir->path), have));
     }
+    ot_session_warn_disks(s);
 }
 
 static void print_model(const struct ot_report *r) {
@@ -91,6 +92,28 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
                (long long)stats->straddling);
 }
 
+/* More than one row in a hundred is no accident. */
+static void warn_truncated(const struct ot_session *s, const char *path, const struct ot_data_stats *stats,
+                           int64_t seq_len) {
+    char longest[OT_TEXT_BYTES], cut[OT_TEXT_BYTES];
+    int64_t most = s->config.max_position;
+    if (stats->truncated * 100 <= stats->rows)
+        return;
+    ot_text_count(stats->longest_whole, longest);
+    ot_text_count(stats->truncated, cut);
+    if (stats->longest_whole <= most)
+        ot_log(OT_LOG_WARN,
+               "%s: %s of %lld rows are cut to --seq-len %lld; the longest has %s tokens: --seq-len %lld "
+               "would fit all",
+               path, cut, (long long)stats->rows, (long long)seq_len, longest,
+               (long long)stats->longest_whole);
+    else
+        ot_log(OT_LOG_WARN,
+               "%s: %s of %lld rows are cut to --seq-len %lld; the longest has %s tokens, and the model "
+               "takes --seq-len %lld at most",
+               path, cut, (long long)stats->rows, (long long)seq_len, longest, (long long)most);
+}
+
 static void print_data(const struct ot_report *r) {
     const struct ot_rows *rows = r->rows;
     char train[OT_TEXT_BYTES], held[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], sequences[OT_TEXT_BYTES];
@@ -107,6 +130,10 @@ static void print_data(const struct ot_report *r) {
            100 * trained / all, ot_text_count(r->shape->sequences, sequences), (long long)rows->seq_len,
            100 * ot_packing_fill(rows->train));
     print_notes(r->session, stats);
+    warn_truncated(r->session, r->session->options->data, stats, rows->seq_len);
+    if (rows->own_eval)
+        warn_truncated(r->session, r->session->options->eval_data, ot_dataset_stats(rows->own_eval),
+                       rows->seq_len);
 }
 
 /* ---- the plan ---- */
@@ -116,7 +143,7 @@ static void print_shape(const struct ot_report *r) {
     const struct ot_plan *plan = &r->session->plan;
     const struct ot_run_shape *shape = r->shape;
     static const char *const schedules[] = {"constant", "linear", "cosine", "wsd"};
-    char tokens[OT_TEXT_BYTES], steps[96], steps_text[OT_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
+    char tokens[OT_STEP_TEXT_BYTES], steps[96], steps_text[OT_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
     ot_text_count(shape->lr.steps, steps_text);
     if (o->steps)
         snprintf(steps, sizeof steps, "%s steps (%.2f epochs)", steps_text,
@@ -124,9 +151,9 @@ static void print_shape(const struct ot_report *r) {
     else
         snprintf(steps, sizeof steps, "%lld x %lld epochs = %s steps", (long long)shape->steps_per_epoch,
                  (long long)o->epochs, steps_text);
-    ot_log(OT_LOG_INFO, "plan    all parameters · AdamW %.2g %s, warm-up %lld, clip %g · %s tokens/step · %s",
-           o->lr, schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
-           ot_text_count(shape->step_sequences * shape->seq_len, tokens), steps);
+    ot_log(OT_LOG_INFO, "plan    all parameters · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s", o->lr,
+           schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
+           ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
     int n_layers = (int)r->session->config.n_layers;
     ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequences · %d of %d layers recomputed",
            (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),
@@ -203,7 +230,8 @@ static void print_forecast(const struct ot_report *r) {
     char line[OT_FORECAST_LINE_BYTES];
     if (r->session->options->no_forecast)
         return;
-    ot_report_prediction(&r->session->prediction, r->shape->lr.steps, line);
+    ot_report_prediction(&r->session->prediction, r->resumed ? r->resumed->progress.step : 0,
+                         r->shape->lr.steps, line);
     if (f->tried > 1)
         ot_log(OT_LOG_INFO, "expect  %s · the fastest of %d plans", line, f->tried);
     else

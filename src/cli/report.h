@@ -17,8 +17,9 @@ struct ot_report {
     const struct ot_session *session; /* with a plan */
     const struct ot_rows *rows;
     const struct ot_run_shape *shape;
-    const char *out;                     /* the output directory; NULL: nothing is kept */
-    int64_t save_bytes, disk_free_bytes; /* disk_free_bytes < 0: unknown */
+    const struct ot_checkpoint_record *resumed; /* what the run goes on from; NULL: it began anew */
+    const char *out;                            /* the output directory; NULL: nothing is kept */
+    int64_t save_bytes, disk_free_bytes;        /* disk_free_bytes < 0: unknown */
 };
 
 void ot_report_print(const struct ot_report *report);
@@ -45,8 +46,10 @@ struct ot_outcome {
     int64_t nvme_read_bytes, nvme_written_bytes; /* by the steps and evaluations */
     double first_eval, last_eval;
 };
+/* --trace replaces no file of another program without --force. Errors: OT_E_INPUT, OT_E_IO. */
+int ot_report_check_trace(const struct ot_options *options);
 /* With --trace: writes it (after the model was saved: nothing may come between) and says what the lanes did.
- * Errors: as ot_trace_write. */
+ * Errors: as ot_report_check_trace and ot_trace_write. */
 int ot_report_trace(const struct ot_report *report, struct ot_run_log *log);
 /* The summary, after the model was saved: predicted against measured time and memory, where the result is,
  * what to do next. */

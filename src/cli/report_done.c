@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/checkpoint/record.h"
 #include "src/cli/process_command.h"
 #include "src/cli/process_peak.h"
 #include "src/cli/report.h"
@@ -150,12 +151,19 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
     if (outcome->has_eval && outcome->eval_step == outcome->steps) /* an older one is not of what was saved */
         snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
     double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
+    char since[64] = "";
+    if (r->resumed)
+        snprintf(since, sizeof since, "since step %lld: ", (long long)outcome->first_step);
     ot_log(OT_LOG_INFO,
-           "done    %lld of %lld steps · loss %.4f%s · %s tokens in %s · %s tok/s · %.1f GFLOP/s",
-           (long long)outcome->steps, (long long)r->shape->lr.steps, outcome->last_loss, eval,
+           "done    %lld of %lld steps · loss %.4f%s · %s%s tokens in %s · %s tok/s · %.1f GFLOP/s",
+           (long long)outcome->steps, (long long)r->shape->lr.steps, outcome->last_loss, eval, since,
            ot_text_short((double)outcome->tokens, tokens), ot_text_duration(outcome->seconds, time),
            ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
            flops_per_second(r, outcome) * 1e-9);
+    if (r->resumed)
+        ot_log(OT_LOG_INFO, "        all of it: %lld steps, %s tokens in %s", (long long)outcome->steps,
+               ot_text_short((double)(r->resumed->tokens + outcome->tokens), tokens),
+               ot_text_duration(r->resumed->seconds + outcome->seconds, time));
     char counts[OT_GUARD_TEXT_BYTES];
     if (*ot_guard_summary(&outcome->counts, counts))
         ot_log(OT_LOG_INFO, "guard   %s", counts);
@@ -219,11 +227,20 @@ static void print_trace(const struct ot_report *r, const char *path, const struc
            (long long)sum->steps, left);
 }
 
+int ot_report_check_trace(const struct ot_options *o) {
+    if (!o->trace || o->force)
+        return 0;
+    int rc = ot_trace_check_file(o->trace);
+    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "--trace %s; --force replaces it", ot_error_text())
+                             : ot_fail_context(rc, "--trace");
+}
+
 int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
     const char *path = r->session->options->trace;
     struct ot_trace_summary sum;
     if (!path)
         return 0;
+    OT_TRY(ot_report_check_trace(r->session->options)); /* the run itself may have put a file there */
     OT_TRY(ot_trace_write(r->session->trace, r->session->forecast.trace, path));
     OT_TRY(ot_trace_summarise(r->session->trace, &sum));
     print_trace(r, path, &sum);

@@ -8,12 +8,18 @@ static double tokens_per_second(const struct ot_prediction *p) {
     return p->step_seconds > 0 ? p->tokens / p->step_seconds : 0;
 }
 
-const char *ot_report_prediction(const struct ot_prediction *p, int64_t steps,
+const char *ot_report_prediction(const struct ot_prediction *p, int64_t done, int64_t steps,
                                  char line[OT_FORECAST_LINE_BYTES]) {
     char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], count[OT_TEXT_BYTES], run[OT_TEXT_BYTES];
-    snprintf(line, OT_FORECAST_LINE_BYTES, "%s a step, %s tok/s · %s steps in %s",
-             ot_text_seconds(p->step_seconds, step), ot_text_count((int64_t)tokens_per_second(p), rate),
-             ot_text_count(steps, count), ot_text_duration(p->step_seconds * (double)steps, run));
+    int n =
+        snprintf(line, OT_FORECAST_LINE_BYTES, "%s a step, %s tok/s · ",
+                 ot_text_seconds(p->step_seconds, step), ot_text_count((int64_t)tokens_per_second(p), rate));
+    if (done > 0)
+        n += snprintf(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, "remaining %s steps in %s · all ",
+                      ot_text_count(steps - done, count),
+                      ot_text_duration(p->step_seconds * (double)(steps - done), run));
+    snprintf(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, "%s steps in %s", ot_text_count(steps, count),
+             ot_text_duration(p->step_seconds * (double)steps, run));
     return line;
 }
 

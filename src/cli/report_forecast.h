@@ -8,9 +8,10 @@
 #include "offload/planner.h"
 #include "src/base/json.h"
 
-/* "1.24 s a step, 13,210 tok/s · 264 steps in 5m28s" */
+/* "1.24 s a step, 13,210 tok/s · 264 steps in 5m28s". done: steps before a resume; where there are any, the
+ * line names what remains and the whole. */
 enum { OT_FORECAST_LINE_BYTES = 256 };
-const char *ot_report_prediction(const struct ot_prediction *prediction, int64_t steps,
+const char *ot_report_prediction(const struct ot_prediction *prediction, int64_t done, int64_t steps,
                                  char line[OT_FORECAST_LINE_BYTES]);
 
 /* Time by lane as a table: what share of the time each was busy, and what share compute waited for it. One

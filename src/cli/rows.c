@@ -25,6 +25,7 @@ struct ot_dataset_config ot_rows_config(const struct ot_session *session, const 
         .seq_len = seq_len,
         .template_name = o->template_name,
         .prompt_format = o->prompt_format,
+        .columns = o->columns,
         .train_prompt = o->train_on_prompt,
         .no_eos = o->no_eos,
         .skip_bad = o->skip_bad,

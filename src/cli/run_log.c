@@ -12,10 +12,16 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/output.h"
+
+static const double slow_reader_seconds =
+    5; /* at the end, a reader that takes nothing is waited for as long */
 
 struct ot_run_log {
-    bool mirror;
-    int fd; /* of the file; -1: there is none yet */
+    struct ot_output *mirror; /* stdout; NULL: not asked for */
+    bool is_progress;         /* the event that is being written: stdout may go without it */
+    int fd;                   /* of the file; -1: there is none yet */
     char path[PATH_MAX];
     int64_t bytes; /* of the file, in whole lines */
     char *waiting; /* lines that are not in it yet, each with its newline */
@@ -27,9 +33,14 @@ int ot_run_log_open(bool mirror, struct ot_run_log **out) {
     *out = calloc(1, sizeof **out);
     if (!*out)
         return ot_fail(OT_E_BUDGET, "no memory for the log");
-    (*out)->mirror = mirror;
     (*out)->fd = -1;
-    return 0;
+    struct ot_output_config config = {.fd = STDOUT_FILENO,
+                                      .name = "stdout",
+                                      .progress_bytes = 1 << 20,
+                                      .most_bytes = 16 << 20,
+                                      .before_count = "{\"event\":\"left_out\",\"records\":",
+                                      .after_count = "}\n"};
+    return mirror ? ot_output_open(&config, &(*out)->mirror) : 0;
 }
 
 /* Writes what waits. A line that is written in part is cut off again: the file has whole lines, and what was
@@ -110,9 +121,24 @@ int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_
     return write_waiting(log);
 }
 
+int ot_run_log_check(struct ot_run_log *log) {
+    if (!log->mirror || ot_output_flush(log->mirror, 0.5))
+        return 0;
+    return ot_output_put(log->mirror, OT_OUTPUT_TEXT, "", 0); /* why, where a write failed */
+}
+
+int ot_run_log_flush(struct ot_run_log *log) {
+    if (!log->mirror || ot_output_flush(log->mirror, slow_reader_seconds))
+        return 0;
+    OT_TRY(ot_run_log_check(log));
+    ot_log(OT_LOG_WARN, "stdout: nobody reads it, so the last records of --json are lost");
+    return 0;
+}
+
 void ot_run_log_close(struct ot_run_log *log) {
     if (!log)
         return;
+    ot_output_close(log->mirror);
     if (log->fd >= 0)
         close(log->fd);
     free(log->writer.out.text);
@@ -122,6 +148,7 @@ void ot_run_log_close(struct ot_run_log *log) {
 
 struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event) {
     log->writer.indent = -1;
+    log->is_progress = strcmp(event, "step") == 0;
     ot_json_begin_object(&log->writer, NULL);
     ot_json_put_text(&log->writer, "event", event);
     return &log->writer;
@@ -147,8 +174,9 @@ int ot_run_log_end(struct ot_run_log *log) {
     if (rc == 0 && log->fd >= 0)
         rc = write_waiting(log);
     /* Second: where nobody reads any more, the file has the line. */
-    if (rc == 0 && log->mirror && (fwrite(text, 1, bytes + 1, stdout) != bytes + 1 || fflush(stdout) != 0))
-        rc = ot_fail_errno(OT_E_IO, errno, "stdout: cannot write the log");
+    enum ot_output_kind kind = log->is_progress ? OT_OUTPUT_PROGRESS : OT_OUTPUT_TEXT;
+    if (rc == 0 && log->mirror)
+        rc = ot_output_put(log->mirror, kind, text, bytes + 1);
     free(text);
     return rc;
 }

@@ -6,6 +6,9 @@
  * A run that goes on from a checkpoint keeps what was logged up to it, and says "run" again, since plan and
  * machine may be others, and "resume". What was logged after the checkpoint is cut: those steps are made
  * again, bit for bit, so that each step is there once.
+ *
+ * On stdout nothing waits for the reader (src/base/output.h). "step" events are left out where it is slow,
+ * and {"event": "left_out", "records": N} stands in their place. The file has every event.
  */
 #ifndef OT_CLI_RUN_LOG_H
 #define OT_CLI_RUN_LOG_H
@@ -19,17 +22,23 @@
 
 struct ot_run_log;
 
-/* mirror: also to stdout. No file is open yet. Errors: OT_E_BUDGET. */
+/* mirror: also to stdout. No file is open yet. Errors: OT_E_BUDGET, OT_E_IO (no thread can start). */
 int ot_run_log_open(bool mirror, struct ot_run_log **out);
 /* From here on lines go to DIR/log.jsonl, which is locked until close. The whole lines among its first
  * keep_bytes stay (0: none; it may have become shorter), and every line so far follows. Errors: OT_E_IO,
  * OT_E_INPUT (another run has it, or it is a symbolic link: not followed). */
 int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_bytes);
 int64_t ot_run_log_bytes(const struct ot_run_log *log); /* of the file; 0: none is open */
-void ot_run_log_close(struct ot_run_log *log);          /* NULL is fine */
+/* Whether stdout takes the records so far; a slow reader is not waited for. Errors: OT_E_IO (a write
+ * failed). */
+int ot_run_log_check(struct ot_run_log *log);
+/* Waits until the reader of stdout has every record, but not for a reader that takes nothing. Errors: OT_E_IO
+ * (a write to stdout failed). */
+int ot_run_log_flush(struct ot_run_log *log);
+void ot_run_log_close(struct ot_run_log *log); /* NULL is fine */
 
 /* An event is begun, filled through the writer, and ended; one at a time. The end writes it. Errors: OT_E_IO
- * (the disk is full, stdout is closed), OT_E_BUDGET. */
+ * (the disk is full; an earlier write to stdout failed), OT_E_BUDGET. */
 struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event);
 int ot_run_log_end(struct ot_run_log *log);
 

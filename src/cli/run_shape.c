@@ -1,8 +1,10 @@
 #include "src/cli/run_shape.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "src/base/error.h"
+#include "src/cli/units.h"
 
 enum { DEFAULT_SEQ_LEN = 2048, STEPS_OF_AN_EPOCH = 50 };
 
@@ -34,6 +36,18 @@ static int64_t choose_step_sequences(const struct ot_options *options, int64_t s
         chosen = sequences / STEPS_OF_AN_EPOCH < most ? sequences / STEPS_OF_AN_EPOCH : most;
     }
     return chosen > 0 ? chosen : 1;
+}
+
+const char *ot_shape_step_text(const struct ot_options *options, int64_t step_sequences, int64_t seq_len,
+                               char text[OT_STEP_TEXT_BYTES]) {
+    char whole[OT_TEXT_BYTES], asked[OT_TEXT_BYTES];
+    int64_t tokens = step_sequences * seq_len;
+    int n = snprintf(text, OT_STEP_TEXT_BYTES, "%s = %lld x %lld tokens a step", ot_text_count(tokens, whole),
+                     (long long)step_sequences, (long long)seq_len);
+    if (options->tokens_per_step > tokens)
+        snprintf(text + n, OT_STEP_TEXT_BYTES - (size_t)n, " (%s rounded down)",
+                 ot_text_count(options->tokens_per_step, asked));
+    return text;
 }
 
 int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot_lr_schedule *out) {

@@ -25,6 +25,11 @@ int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *
 int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
                  struct ot_run_shape *out);
 
+/* "14,336 = 7 x 2048 tokens a step (16,000 rounded down)" */
+enum { OT_STEP_TEXT_BYTES = 128 };
+const char *ot_shape_step_text(const struct ot_options *options, int64_t step_sequences, int64_t seq_len,
+                               char text[OT_STEP_TEXT_BYTES]);
+
 /* The learning rates of a run of so many steps. Errors: OT_E_USAGE: a warm-up longer than the run. */
 int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot_lr_schedule *out);
 

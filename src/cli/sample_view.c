@@ -1,7 +1,7 @@
 #include "src/cli/sample_view.h"
 
-#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
@@ -11,7 +11,7 @@ int ot_sample_view_print(const struct ot_session *session, const struct ot_rows 
     char *text;
     config.progress = NULL;
     OT_TRY(ot_dataset_show_sample(&config, 0, ot_log_is_terminal(), &text));
-    fputs(text, stderr);
+    ot_log_text(text, strlen(text));
     free(text);
     return 0;
 }

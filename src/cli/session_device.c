@@ -100,11 +100,23 @@ static int open_cuda(struct ot_session *s) {
     OT_TRY(ot_device_open(&config, &s->device));
     ot_device_usage(s->device, &usage);
     s->budget_bytes[OT_TIER_GPU] = usage.budget_bytes;
+    ot_session_note_whole(o->gpu_mem, (int64_t)usage.budget_bytes);
+    char note[OT_MACHINE_NOTE_BYTES];
+    if (*ot_machine_gpu_note((int64_t)usage.taken_bytes, (int64_t)usage.total_bytes, note))
+        ot_log(OT_LOG_WARN, "%s", note);
     s->budget_bytes[OT_TIER_HOST] = ot_machine_host_budget(&s->machine, o->host_mem);
     s->workspace_bytes = usage.scratch_bytes;
     if (o->device.kind == OT_DEVICE_AUTO)
         ot_options_choose_device(o, (struct ot_device_choice){.kind = OT_DEVICE_CUDA});
     return 0;
+}
+
+void ot_session_note_whole(int64_t given, int64_t budget) {
+    char asked[OT_TEXT_BYTES], used[OT_TEXT_BYTES];
+    if (given > budget)
+        ot_log(OT_LOG_INFO,
+               "note    --gpu-mem %s is more than this GPU has for programs: it means all of it, %s",
+               ot_text_bytes(given, asked), ot_text_bytes(budget, used));
 }
 
 static int open_any(struct ot_session *s) {

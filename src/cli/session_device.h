@@ -9,6 +9,10 @@
  * its place. Errors: OT_E_DEVICE, OT_E_BUDGET (more memory asked for than is free). */
 int ot_session_open_device(struct ot_session *session);
 
+/* Says that a --gpu-mem beyond the GPU's budget means all of it (ot_device_is_whole). given 0: says
+ * nothing. */
+void ot_session_note_whole(int64_t given, int64_t budget);
+
 /* Two budgets that the user gave may together be more than there is. Errors: OT_E_BUDGET. */
 int ot_session_check_free(const struct ot_session *session);
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/cli/units.h"
 
 int64_t ot_session_free_in(const char *dir) {
@@ -50,4 +51,12 @@ int ot_session_open_store(struct ot_session *s) {
                                         .no_verify = o->no_io_verify,
                                         .topology = s->topology};
     return 0;
+}
+
+void ot_session_warn_disks(const struct ot_session *s) {
+    const double look_seconds = 0.05;
+    char note[OT_MACHINE_NOTE_BYTES];
+    for (int i = 0; i < s->store.n_dirs; i++)
+        if (*ot_machine_dir_note("", s->store.dirs[i].path, look_seconds, note))
+            ot_log(OT_LOG_WARN, "%s", note);
 }

@@ -13,4 +13,7 @@ int ot_session_open_store(struct ot_session *session);
 /* Bytes that are free in a directory for this user; -1: unknown. */
 int64_t ot_session_free_in(const char *dir);
 
+/* Warns of what makes a directory of --nvme slower than a disk (ot_machine_dir_note). Takes a moment. */
+void ot_session_warn_disks(const struct ot_session *session);
+
 #endif

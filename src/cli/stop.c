@@ -1,5 +1,7 @@
 #include "src/cli/stop.h"
 
+#include <errno.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -8,14 +10,23 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/thread.h"
 
 static const int numbers[] = {SIGINT, SIGTERM};
 enum { N_SIGNALS = sizeof numbers / sizeof *numbers };
 
-/* Any thread may be interrupted; lock-free, so allowed in a handler. */
+/* A reader of stderr may be stopped. The process ends without it after this time. */
+static const double last_words_seconds = 0.5;
+
+/* Handlers write these, on any thread. They are lock-free. */
 static atomic_int signals, first_number;
 static atomic_bool save_requested;
 static _Atomic int64_t first_ns; /* 0: none came */
+
+static sem_t arrived; /* wakes the thread that answers signals */
+static bool is_watched;
+static atomic_bool requested; /* that thread has said what will happen */
 
 /* Making a step again costs no more than its time; waiting for the end of a long one may cost the
  * checkpoint. */
@@ -28,15 +39,6 @@ static struct phase {
 } phases[2];
 static _Atomic(const struct phase *) phase;
 
-static bool at_terminal; /* where a bar may stand on the line */
-
-/* Whether anybody listens does not matter. */
-static void say(const char *sentence) {
-    ssize_t written = at_terminal ? write(STDERR_FILENO, "\n", 1) : 0;
-    written = write(STDERR_FILENO, sentence, strlen(sentence));
-    (void)written;
-}
-
 /* timeout(1) and others send a signal to the process and to its group: that is one signal, and no hurry. */
 static bool is_same_again(int number, int64_t now) {
     enum { SAME_NS = 200000000 };
@@ -48,18 +50,14 @@ static bool is_same_again(int number, int64_t now) {
            now - first < SAME_NS;
 }
 
+/* Only sets flags: output may block, and a handler that blocks stops the thread that it interrupted. */
 static void on_stop(int number) {
-    if (is_same_again(number, ot_clock_ns()))
-        return;
-    if (atomic_fetch_add(&signals, 1) == 0) {
-        const struct phase *now = atomic_load(&phase);
-        say(now->line);
-        if (!now->ends)
-            return;
-    } else {
-        say("error: stopped at once by a second signal; what was not saved yet is lost\n");
+    int before = errno;
+    if (!is_same_again(number, ot_clock_ns())) {
+        atomic_fetch_add(&signals, 1);
+        sem_post(&arrived);
     }
-    _exit(OT_E_INTERRUPT);
+    errno = before;
 }
 
 static void on_save(int number) {
@@ -67,13 +65,52 @@ static void on_save(int number) {
     atomic_store(&save_requested, true);
 }
 
-static void install(const char *line, bool ends) {
+static void say(const char *sentence) {
+    ot_log_set_status("");
+    ot_log_text(sentence, strlen(sentence));
+}
+
+static void end_at_once(void) {
+    ot_log_finish(last_words_seconds);
+    _exit(OT_E_INTERRUPT);
+}
+
+static void *answer_signals(void *arg) {
+    (void)arg;
+    for (bool is_first = true;; is_first = false) {
+        while (sem_wait(&arrived) < 0)
+            ; /* EINTR: a debugger, or SIGSTOP and SIGCONT */
+        const struct phase *now = atomic_load(&phase);
+        say(is_first ? now->line
+                     : "error: stopped at once by a second signal; what was not saved yet is lost\n");
+        if (!is_first || now->ends)
+            end_at_once();
+        atomic_store(&requested, true);
+    }
+    return NULL;
+}
+
+static int watch_signals(void) {
+    pthread_t thread;
+    if (is_watched)
+        return 0;
+    if (sem_init(&arrived, 0, 0) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "cannot wait for signals");
+    int error = ot_thread_start(&thread, "signals", answer_signals, NULL);
+    if (error)
+        return ot_fail_errno(OT_E_IO, error, "cannot start the thread that answers signals");
+    pthread_detach(thread);
+    is_watched = true;
+    return 0;
+}
+
+static int install(const char *line, bool ends) {
     struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
     struct sigaction save = {.sa_handler = on_save, .sa_flags = SA_RESTART};
-    sigfillset(&stop.sa_mask); /* one sentence, then the next */
+    sigfillset(&stop.sa_mask);
     phases[ends] = (struct phase){line, ends};
     atomic_store(&phase, &phases[ends]);
-    at_terminal = isatty(STDERR_FILENO) == 1;
+    OT_TRY(watch_signals());
     for (int i = 0; i < N_SIGNALS; i++) {
         struct sigaction before;
         if (sigaction(numbers[i], NULL, &before) == 0 &&
@@ -82,14 +119,15 @@ static void install(const char *line, bool ends) {
     }
     sigaction(SIGUSR1, &save, NULL);
     signal(SIGHUP, SIG_IGN);
+    return 0;
 }
 
-void ot_stop_install_early(const char *line) {
-    install(line, true);
+int ot_stop_install_early(const char *line) {
+    return install(line, true);
 }
 
-void ot_stop_install(const char *line) {
-    install(line, false);
+int ot_stop_install(const char *line) {
+    return install(line, false);
 }
 
 void ot_stop_ignore(void) {
@@ -99,7 +137,7 @@ void ot_stop_ignore(void) {
 }
 
 bool ot_stop_requested(void) {
-    return atomic_load(&signals) > 0;
+    return atomic_load(&requested);
 }
 
 double ot_stop_seconds(void) {

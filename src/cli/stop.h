@@ -5,16 +5,20 @@
  * the second ends the process at once; that is exit code 8, and each says what it does. The same signal
  * again within 0.2 s is still the first. SIGUSR1 asks for a checkpoint. SIGHUP ends nothing: a run survives
  * the terminal that it was started from.
+ *
+ * The handlers only set flags. A thread says the sentences, through the log, so that a terminal or a pipe
+ * that takes no output delays neither the stop nor the run. It ends the process where that is asked for.
  */
 #ifndef OT_CLI_STOP_H
 #define OT_CLI_STOP_H
 
 #include <stdbool.h>
 
-/* Nothing to keep yet. line: the error that the first signal says, with its newline; static. */
-void ot_stop_install_early(const char *line);
-/* line: what the first one says, likewise. */
-void ot_stop_install(const char *line);
+/* Nothing to keep yet. line: the error that the first signal says, with its newline; static. Errors: OT_E_IO
+ * (no thread can start). */
+int ot_stop_install_early(const char *line);
+/* line: what the first one says, likewise. Errors: as above. */
+int ot_stop_install(const char *line);
 void ot_stop_ignore(void); /* all is done: another one changes nothing any more */
 
 bool ot_stop_requested(void);

@@ -37,6 +37,7 @@ struct item {
     size_t tokens, n_tokens; /* in the worker's tokens */
     size_t piece_tokens;
     bool truncated, straddles;
+    size_t whole_tokens; /* before it was truncated */
     int32_t first_special;
 };
 
@@ -136,6 +137,7 @@ static int keep_tokens(struct worker *w, struct item *item) {
     item->n_tokens = sample->n_tokens;
     item->piece_tokens = sample->piece_tokens;
     item->truncated = sample->truncated;
+    item->whole_tokens = sample->whole_tokens;
     item->straddles = sample->straddles;
     item->first_special = sample->first_special;
     w->n_tokens += sample->n_tokens;
@@ -219,6 +221,8 @@ static int append_kept(struct loader *l, const struct item *item) {
     }
     d->stats.kept++;
     d->stats.truncated += item->truncated;
+    if (item->truncated && (int64_t)item->whole_tokens > d->stats.longest_whole)
+        d->stats.longest_whole = (int64_t)item->whole_tokens;
     d->stats.split += item->n_tokens > item->piece_tokens;
     d->stats.straddling += item->straddles;
     if (item->first_special >= 0 && d->stats.with_specials++ == 0) {

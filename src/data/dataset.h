@@ -28,6 +28,7 @@ struct ot_dataset_config {
     int32_t vocab_size;
     int64_t seq_len;                           /* 2..OT_DATA_MAX_SEQ_LEN */
     const char *template_name, *prompt_format; /* NULL: by the kind of the rows */
+    const char *columns;                       /* "OURS=THEIRS,.."; NULL: rows have our names */
     bool train_prompt;                         /* no prompt masking */
     bool no_eos;
     bool skip_bad; /* count malformed rows and go on */
@@ -44,6 +45,7 @@ struct ot_data_stats {
     /* bad: malformed, skipped; untrained: dropped because nothing in it trains */
     int64_t kept, bad, untrained;
     int64_t truncated;              /* kept, but cut to seq_len */
+    int64_t longest_whole;          /* tokens of the longest of those, before it was cut; 0: none */
     int64_t split;                  /* kept as several pieces */
     int64_t pieces;                 /* rows of the dataset: kept, and what splitting added */
     int64_t tokens, trained_tokens; /* trained: each is a target exactly once an epoch */

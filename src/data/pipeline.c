@@ -52,12 +52,16 @@ int ot_pipeline_open(struct ot_pipeline *p, const struct ot_dataset_config *conf
                                       .tokenizer = config->tokenizer,
                                       .marks = ot_pipeline_marks(config->tokenizer, &config->specials),
                                       .train_prompt = config->train_prompt};
+    if (config->columns)
+        OT_TRY(ot_columns_open(config->columns, config->prompt_format != NULL, &p->columns));
     return ot_format_open(&format, &p->format);
 }
 
 void ot_pipeline_close(struct ot_pipeline *p) {
     ot_format_close(p->format);
+    ot_columns_close(p->columns);
     p->format = NULL;
+    p->columns = NULL;
 }
 
 void ot_row_scratch_free(struct ot_row_scratch *scratch) {
@@ -70,7 +74,9 @@ int ot_pipeline_detect(struct ot_pipeline *p, const char *text, size_t bytes, in
     struct ot_json *row;
     say_where(where, p->path, line);
     OT_TRY(ot_json_parse(text, bytes, where, &row));
-    int rc = ot_format_detect(p->format, row, where);
+    int rc = p->columns ? ot_columns_rename(p->columns, row, true, where) : 0;
+    if (rc == 0)
+        rc = ot_format_detect(p->format, row, where);
     ot_json_free(row);
     return rc;
 }
@@ -81,7 +87,9 @@ int ot_pipeline_make(const struct ot_pipeline *p, const char *text, size_t bytes
     struct ot_json *row;
     say_where(where, p->path, line);
     OT_TRY(ot_json_parse(text, bytes, where, &row));
-    int rc = ot_format_render(p->format, row, where, &scratch->rendered);
+    int rc = p->columns ? ot_columns_rename(p->columns, row, false, where) : 0;
+    if (rc == 0)
+        rc = ot_format_render(p->format, row, where, &scratch->rendered);
     ot_json_free(row); /* the rendered text is a copy */
     OT_TRY(rc);
     bool split = ot_format_kind(p->format) == OT_ROW_TEXT;

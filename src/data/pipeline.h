@@ -7,11 +7,13 @@
 #ifndef OT_DATA_PIPELINE_H
 #define OT_DATA_PIPELINE_H
 
+#include "src/data/columns.h"
 #include "src/data/dataset.h"
 
 struct ot_pipeline {
     const char *path; /* borrowed from the config */
     struct ot_format *format;
+    struct ot_columns *columns; /* NULL: rows have our names */
     struct ot_sample_config sample;
 };
 

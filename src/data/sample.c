@@ -89,6 +89,7 @@ static int check_ids(const struct ot_sample_config *config, const char *where, c
  * then the end. */
 static void truncate_row(const struct ot_sample_config *config, struct ot_sample *s) {
     size_t limit = (size_t)config->seq_len, prompt = 0;
+    s->whole_tokens = s->n_tokens;
     if (s->n_tokens <= limit)
         return;
     while (prompt < s->n_tokens && !ot_token_trained(s->tokens[prompt]))

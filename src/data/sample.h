@@ -53,6 +53,7 @@ struct ot_sample {
     size_t piece_tokens;   /* of each piece but the last, which has the rest; 0: nothing trains, no piece */
     int64_t trained;       /* tokens with the mark */
     bool truncated;        /* something was cut away */
+    size_t whole_tokens;   /* before that */
     bool straddles;        /* an answer begins inside the prompt's last token, which does not train */
     int32_t first_special; /* id of the first special token that came out of the user's own text; -1: none */
 };

@@ -95,7 +95,7 @@ static int append_row(struct ot_source *s, int64_t line, const void *bytes, size
 /* ---- opening ---- */
 
 /* Files that people hand over by mistake, by their first bytes. */
-static int refuse_other_kinds(const struct ot_source *s) {
+static int refuse_other_magic(const struct ot_source *s) {
     static const struct {
         const char *magic, *name, *cure;
     } kinds[] = {
@@ -103,8 +103,19 @@ static int refuse_other_kinds(const struct ot_source *s) {
         {"\xfe\xff", "UTF-16 text", "convert it with iconv -f UTF-16 -t UTF-8"},
         {"PAR1", "a Parquet file",
          "export it as JSON lines (pandas: to_json(lines=True, orient=\"records\"))"},
+        {"ARROW1", "an Arrow file", "export it as JSON lines (datasets: to_json(\"rows.jsonl\"))"},
+        {"\xff\xff\xff\xff", "an Arrow stream",
+         "export it as JSON lines (datasets: to_json(\"rows.jsonl\"))"},
+        {"GGUF", "a GGUF model", "--data wants rows; a model of this format is not available either"},
         {"\x28\xb5\x2f\xfd", "a zstd file", "unpack it, or use gzip"},
         {"PK\x03\x04", "a zip file", "unpack it, or use gzip"},
+        {"BZh", "a bzip2 file", "unpack it, or use gzip"},
+        {"\xfd"
+         "7zXZ",
+         "an xz file", "unpack it, or use gzip"},
+        {"MMIDIDX", "Megatron's index of tokens",
+         "tokens of other programs are not available: give the text"},
+        {"SQLite format 3", "an SQLite database", "export its rows as JSON lines"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         size_t n = strlen(kinds[i].magic);
@@ -117,6 +128,85 @@ static int refuse_other_kinds(const struct ot_source *s) {
 
 static bool is_space(int byte) {
     return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r';
+}
+
+static bool is_name(int byte) {
+    return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') ||
+           byte == '_';
+}
+
+/* A first line of names with separators between them, as question,answer is. */
+static bool is_csv_header(const char *line, size_t bytes) {
+    size_t separators = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < bytes; i++) {
+        quoted ^= line[i] == '"';
+        bool separator = line[i] == ',' || line[i] == '\t' || line[i] == ';';
+        if (!separator && !is_name((unsigned char)line[i]) && !strchr(quoted ? "\"- ." : "\"-.", line[i]))
+            return false;
+        separators += separator;
+    }
+    return separators > 0;
+}
+
+/* "---", "- name: ..." or "name: ...". */
+static bool is_yaml(const char *line, size_t bytes) {
+    size_t at = bytes > 1 && line[0] == '-' && line[1] == ' ' ? 2 : 0, name = at;
+    if (bytes >= 3 && memcmp(line, "---", 3) == 0)
+        return true;
+    while (name < bytes && is_name((unsigned char)line[name]))
+        name++;
+    return name > at && name < bytes && line[name] == ':' && (name + 1 == bytes || line[name + 1] == ' ');
+}
+
+/* Bytes that no text has. */
+static bool is_binary(const unsigned char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i] < 9 || (bytes[i] > 13 && bytes[i] < 27))
+            return true;
+    return false;
+}
+
+/* Where the first row neither begins as JSON nor has a magic number. A line that is like no such kind is left
+ * to who parses it: it may be one bad row. */
+static int refuse_other_text(const struct ot_source *s) {
+    enum { LOOK_BYTES = 4096 };
+    const char *line = (const char *)s->buffer + s->begin;
+    size_t n = s->end - s->begin < LOOK_BYTES ? s->end - s->begin : LOOK_BYTES;
+    const char *end = memchr(line, '\n', n);
+    size_t bytes = end ? (size_t)(end - line) : n;
+    while (bytes > 0 && is_space((unsigned char)line[bytes - 1]))
+        bytes--;
+    if (is_binary((const unsigned char *)line, n))
+        return ot_fail(OT_E_INPUT,
+                       "%s: this is a binary file, not JSON lines; tokens (.bin, .npy) and models of other "
+                       "programs are not available as data: give the text",
+                       s->path);
+    if (is_csv_header(line, bytes))
+        return ot_fail(OT_E_INPUT,
+                       "%s: this is CSV, not JSON lines; export it (pandas: "
+                       "read_csv(...).to_json(\"rows.jsonl\", lines=True, orient=\"records\"))",
+                       s->path);
+    if (is_yaml(line, bytes))
+        return ot_fail(OT_E_INPUT,
+                       "%s: this is YAML, not JSON lines; --data wants rows, and options of a run come from "
+                       "--config with JSON",
+                       s->path);
+    return 0;
+}
+
+/* A name without a file behind it: of a data set on the hub, or mistyped. */
+static int fail_to_open(const char *path, int error) {
+    const char *slash = strchr(path, '/'), *last = strrchr(path, '/');
+    bool is_url = strstr(path, "://") != NULL;
+    bool is_hub_name = !strchr(last ? last : path, '.') && slash == last && *path != '/' && *path != '.';
+    if (error == ENOENT && (is_url || is_hub_name))
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: no such file; data sets of a hub or the web are not fetched: download it and name "
+            "its .jsonl file ('hf download --repo-type dataset', datasets: to_json)",
+            path);
+    return ot_fail_errno(OT_E_IO, error, "%s: cannot open the data", path);
 }
 
 /* Uses up white space, counting lines. */
@@ -134,7 +224,7 @@ static int open_file(struct ot_source *s) {
     struct stat info;
     int fd = open(s->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the data", s->path);
+        return fail_to_open(s->path, errno);
     if (fstat(fd, &info) < 0) {
         int error = errno;
         close(fd);
@@ -162,7 +252,7 @@ static int open_file(struct ot_source *s) {
 static int detect_layout(struct ot_source *s) {
     int byte;
     OT_TRY(fill_buffer(s));
-    OT_TRY(refuse_other_kinds(s));
+    OT_TRY(refuse_other_magic(s));
     if (s->end >= 3 && memcmp(s->buffer, "\xef\xbb\xbf", 3) == 0)
         s->begin = 3;
     OT_TRY(skip_space(s, &byte));
@@ -170,6 +260,8 @@ static int detect_layout(struct ot_source *s) {
         return ot_fail(OT_E_INPUT,
                        "%s: the file is empty; each line should be a row such as {\"text\": \"...\"}",
                        s->path);
+    if (byte != '[' && byte != '{')
+        OT_TRY(refuse_other_text(s));
     s->layout = byte == '[' ? LAYOUT_ARRAY : LAYOUT_LINES;
     return 0;
 }

@@ -20,7 +20,7 @@ struct ot_source;
  * stream may hold a thousand times its size. A row's text and tokens take some ten times its bytes. */
 #define OT_SOURCE_MAX_ROW_BYTES ((size_t)1 << 28)
 
-/* Errors: OT_E_IO (cannot open), OT_E_INPUT (a directory, empty, UTF-16, ...). */
+/* Errors: OT_E_IO (cannot open), OT_E_INPUT (a directory, empty, UTF-16, CSV, a name of a hub, ...). */
 int ot_source_open(const char *path, struct ot_source **out);
 void ot_source_close(struct ot_source *source); /* NULL is fine */
 

@@ -36,6 +36,14 @@ static bool has_file(const char *directory, const char *name) {
            stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
+/* The output of a run that has not ended yet, or one of its checkpoints. */
+static bool has_checkpoints(const char *directory) {
+    char path[PATH_MAX];
+    return has_file(directory, "checkpoint.json") ||
+           (snprintf(path, sizeof path, "%s/checkpoints", directory) < (int)sizeof path &&
+            is_directory(path));
+}
+
 static bool has_weights(const char *directory) {
     return has_file(directory, "model.safetensors") || has_file(directory, "model.safetensors.index.json");
 }
@@ -175,6 +183,11 @@ static bool look_in_cache(struct search *s) {
 static int take_directory(const char *name, struct ot_resolved *out) {
     if (access(name, X_OK) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot look into this directory", name);
+    if (!has_file(name, "config.json") && has_checkpoints(name))
+        return ot_fail(OT_E_INPUT,
+                       "%s: a stopped run's checkpoints, and no model yet; 'offload-train export %s --out "
+                       "MODEL' makes one of the newest, and the run's own command goes on from it",
+                       name, name);
     if (!has_file(name, "config.json"))
         return ot_fail(OT_E_INPUT, "%s: no config.json in this directory: not a Hugging Face model", name);
     OT_TRY(ot_string_format(&out->path, "%s", name));

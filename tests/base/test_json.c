@@ -187,6 +187,7 @@ static void test_faults_are_named_with_their_place(void **state) {
         {"\"\\u12g4\"", "four hexadecimal digits"},
         {"{\"a\\u0000b\":1}", "byte 3: not valid JSON: a key with a NUL"},
         {"\"\x80\"", "byte 1: not valid JSON: invalid UTF-8"},
+        {"\"caf\xe9 noir\"", "invalid UTF-8 (Windows-1252 text? iconv -f WINDOWS-1252 -t UTF-8 converts"},
         {"\"\xc0\x80\"", "invalid UTF-8"},
         {"\"\xe0\x9f\x80\"", "invalid UTF-8"},
         {"\"\xed\xa0\x80\"", "invalid UTF-8"},

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -94,6 +95,71 @@ class Data(BadInput):
     def test_rows_without_a_trained_token(self):
         empty = json.dumps({"prompt": "x", "completion": ""})
         self.refuse_data(INPUT, "bad.jsonl", (empty + "\n") * 3, "--no-eos")
+
+    def test_files_of_other_kinds(self):
+        for text, phrase in ((b"question,answer\na,b\n", "this is CSV"), (b"GGUF\x03\0\0\0", "a GGUF model"),
+                             (b"rows:\n  - a\n", "this is YAML"), (b"\x01\x02\x03\x04", "a binary file"),
+                             (b'{"text": "caf\xe9 noir"}\n', "Windows-1252")):
+            with open(self.path("other"), "wb") as file:
+                file.write(text)
+            self.fail_with(INPUT, phrase, *SMALL, "--data", self.path("other"), "--dry-run", "--quiet")
+        self.fail_with(INPUT, "are not fetched", *SMALL, "--data", "b-mc2/sql-create-context", "--dry-run", "--quiet")
+
+    def test_rows_that_are_cut_are_a_warning(self):
+        """More than one in a hundred, even with -q; the length that it names cuts none."""
+        rows = program.sql_rows(300)
+        for i in (7, 8, 9):
+            rows[i]["context"] *= 3
+        few = program.write_rows(self.path("few.jsonl"), rows)
+        words = ["--model", "tiny-test", "--init", "random", "--threads", "1", "--eval-fraction", "0", "--no-forecast", "--dry-run"]
+        short = [*words, "--seq-len", "128", "--quiet"]
+        self.assertEqual(self.succeed(*short, "--data", few).err, "")
+        rows[10]["context"] *= 4
+        many = program.write_rows(self.path("many.jsonl"), rows)
+        err = self.succeed(*short, "--data", many).err
+        found = re.fullmatch(r"warning: \S+many.jsonl: 4 of 300 rows are cut to --seq-len 128; the longest has ([\d,]+) tokens: "
+                             r"(?:--seq-len (\d+) would fit all|and the model takes --seq-len \d+ at most)\n", err)
+        self.assertTrue(found, err)
+        fits = int(found[2])
+        self.assertEqual(self.succeed(*words, "--data", many, "--seq-len", fits, "--quiet").err, "")
+        self.assertIn(" 1 truncated", self.succeed(*words, "--data", many, "--seq-len", fits - 1).err)
+
+    def test_columns_with_other_names(self):
+        """The same tokens as with our names, in whatever order, and in --row."""
+        def rename(row):
+            return {"query": row["question"], "schema": row["context"], "sql": row["answer"], "answer": "of another field"}
+        rows = program.sql_rows(30)
+        ours = program.write_rows(self.path("ours.jsonl"), rows)
+        theirs = program.write_rows(self.path("theirs.jsonl"), [rename(row) for row in rows])
+        columns = ["--columns", "question=query,context=schema,answer=sql"]
+        words = [*SMALL, "--steps", "2", "--no-forecast", "--quiet"]
+        self.succeed(*words, "--data", ours, "--out", self.path("ours"))
+        self.succeed(*words, "--data", theirs, "--out", self.path("theirs"), *columns)
+        self.assertEqual(program.read_bytes(self.path("ours/model.safetensors")),
+                         program.read_bytes(self.path("theirs/model.safetensors")))
+        plain = self.succeed("eval", self.path("ours"), "--data", ours, "--json").json()
+        named = self.succeed("eval", self.path("ours"), "--data", theirs, "--json", *columns).json()
+        self.assertEqual(plain["loss"], named["loss"])
+        row = {"question": "q", "context": "c"}
+        text = self.succeed("generate", self.path("ours"), "--row", "-p", json.dumps(row), "--max-new-tokens", "5").out
+        row = {"query": "q", "schema": "c"}
+        again = self.succeed("generate", self.path("ours"), "--row", "-p", json.dumps(row), "--max-new-tokens", "5", *columns).out
+        self.assertEqual(text, again)
+        swapped = [{"question": row["answer"], "context": row["context"], "answer": row["question"]} for row in rows]
+        program.write_rows(self.path("swapped.jsonl"), swapped)
+        swapped = self.succeed("eval", self.path("ours"), "--data", self.path("swapped.jsonl"), "--json", "--columns",
+                               "question=answer,answer=question").json()
+        self.assertEqual(plain["loss"], swapped["loss"])
+        for code, phrase, value in ((INPUT, "theirs.jsonl:1: the row has no column 'quest'", "question=quest"),
+                                    (USAGE, "'question' is no OURS=THEIRS", "question"),
+                                    (USAGE, "rows have no field 'quest'", "quest=query"),
+                                    (USAGE, "says again", "question=query,answer=query")):
+            self.fail_with(code, phrase, *SMALL, "--data", theirs, "--columns", value, "--dry-run", "--quiet")
+
+    def test_a_stopped_run_is_no_model_yet(self):
+        os.makedirs(self.path("stopped/checkpoints/step-00000001"))
+        for words in (["generate", self.path("stopped"), "-p", "x"], ["eval", self.path("stopped"), "--data", self.rows]):
+            self.fail_with(INPUT, f"'offload-train export {self.path('stopped')} --out MODEL' makes one", *words)
 
     def test_skip_bad_counts_and_goes_on(self):
         lines = [json.dumps(row) for row in sql_rows(20)]
@@ -323,7 +389,7 @@ class Machine(BadInput):
     def test_options(self):
         base = ["--model", self.model, "--data", self.rows]
         self.fail_with(USAGE, "beyond the model's 256 positions", *base, "--seq-len", "512")
-        for phrase, words in (("did you mean --lr?", ["--lrr", "1"]), ("given twice", ["--lr", "1e-4", "--lr", "1"]),
+        for phrase, words in (("did you mean --lr?", ["--lrr", "1"]), ("here it is --lr", ["--learning_rate", "1e-4"]),
                               ("--steps and --epochs", ["--epochs", "1"]), ("wants a number", ["--lr", "1e9"]),
                               ("wants a whole number", ["--threads", "99999999999999999999"]),
                               ("is more than the 4 sequences", ["--micro-batch", "5", "--tokens-per-step", "512"]),

@@ -173,10 +173,10 @@ static void lists_are_read_and_recorded(void **state) {
     (void)state;
     struct ot_options o;
     char *text;
-    check_ok(parse("bench m --tokens-per-step 2k,4Ki,8192 --gpu-mem 8G,0.5GiB --micro-batch 3", &o));
+    check_ok(parse("bench m --tokens-per-step 2k,4000,8192 --gpu-mem 8G,0.5GiB --micro-batch 3", &o));
     assert_int_equal(o.step_tokens_list.n, 3);
-    assert_int_equal(o.step_tokens_list.values[0], 2000);
-    assert_int_equal(o.step_tokens_list.values[1], 4096);
+    assert_int_equal(o.step_tokens_list.values[0], 2048);
+    assert_int_equal(o.step_tokens_list.values[1], 4000);
     assert_int_equal(o.step_tokens_list.values[2], 8192);
     assert_int_equal(o.gpu_mem_list.n, 2);
     assert_int_equal(o.gpu_mem_list.values[1], 1 << 29);
@@ -186,7 +186,7 @@ static void lists_are_read_and_recorded(void **state) {
     struct ot_json_writer w = {.indent = -1};
     ot_options_put_json(&o, NULL, &w);
     check_ok(ot_json_writer_take(&w, &text, NULL));
-    assert_non_null(strstr(text, "\"tokens-per-step\": \"2000,4096,8192\""));
+    assert_non_null(strstr(text, "\"tokens-per-step\": \"2048,4000,8192\""));
     assert_non_null(strstr(text, "\"gpu-mem\": \"8589934592,536870912\""));
     free(text);
     ot_options_free(&o);
@@ -194,7 +194,7 @@ static void lists_are_read_and_recorded(void **state) {
         {"bench", "bench needs --model"},
         {"bench m --tokens-per-step 4k,", "up to 8 different whole numbers"},
         {"bench m --tokens-per-step ,4k", "up to 8 different whole numbers"},
-        {"bench m --tokens-per-step 4k,4000", "up to 8 different whole numbers"},
+        {"bench m --tokens-per-step 4k,4096", "up to 8 different whole numbers"},
         {"bench m --tokens-per-step 4k,7", "from 8 to 1000000000"},
         {"bench m --micro-batch 0", "such as 1,4"},
         {"bench m --micro-batch 1,2,3,4,5,6,7,8,9", "up to 8 different"},

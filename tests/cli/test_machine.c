@@ -3,12 +3,18 @@
 #include "tests/support/check.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+#include <linux/magic.h>
 
 #include "src/cli/machine.h"
 
@@ -135,6 +141,61 @@ static void names_and_huge_pages(void **state) {
     m = probe(*state);
     assert_string_equal(m.cpu, "0xd4f");
     assert_string_equal(m.huge_pages, "");
+}
+
+/* A look at a disk whose time with work grows meanwhile, as it does while other programs use it. */
+static void *keep_busy(void *arg) {
+    char line[64];
+    for (int ms = 0; ms < 600; ms += 10) {
+        snprintf(line, sizeof line, "1 0 8 1 1 0 8 1 0 %d 3\n", ms);
+        write_under(arg, "sys/block/disk.new", line);
+        char from[512], to[512];
+        snprintf(from, sizeof from, "%s/sys/block/disk.new", (char *)arg);
+        snprintf(to, sizeof to, "%s/sys/block/busy/stat", (char *)arg);
+        assert_int_equal(rename(from, to), 0);
+        usleep(10000);
+    }
+    return NULL;
+}
+
+static void notes_on_disks_and_gpus(void **state) {
+    char text[OT_MACHINE_NOTE_BYTES], path[512], link_path[640], name[64];
+    struct stat file;
+    pthread_t other;
+    assert_int_equal(stat(*state, &file), 0);
+    write_under(*state, "sys/devices/busy/size", "100\n");
+    write_under(*state, "sys/dev/block/none", "\n");
+    write_under(*state, "sys/block/busy/stat", "1 0 8 1 1 0 8 1 0 0 3\n");
+    snprintf(path, sizeof path, "%s/sys/devices/busy", (char *)*state);
+    snprintf(name, sizeof name, "%u:%u", major(file.st_dev), minor(file.st_dev));
+    snprintf(link_path, sizeof link_path, "%s/sys/dev/block/%s", (char *)*state, name);
+    assert_int_equal(symlink(path, link_path), 0);
+    assert_string_equal(ot_machine_dir_note(*state, *state, 0.05, text), "");
+    assert_int_equal(pthread_create(&other, NULL, keep_busy, *state), 0);
+    usleep(50000);
+    ot_machine_dir_note(*state, *state, 0.2, text);
+    pthread_join(other, NULL);
+    assert_non_null(strstr(text, ": other programs keep its disk busy busy ("));
+    assert_string_equal(ot_machine_gpu_note(gib, 80 * gib, text), "");
+    assert_string_equal(
+        ot_machine_gpu_note(20 * gib, 80 * gib, text),
+        "other programs hold 20.0 GiB of the GPU's 80.0 GiB: they share its time too, so the run is "
+        "slower than predicted; nvidia-smi lists them");
+    assert_string_equal(ot_machine_gpu_note(0, 0, text), "");
+}
+
+static void tmpfs_is_no_disk(void **state) {
+    (void)state;
+    struct statfs system;
+    char text[OT_MACHINE_NOTE_BYTES];
+    if (statfs("/dev/shm", &system) < 0 || system.f_type != TMPFS_MAGIC) {
+        print_message("no tmpfs here\n");
+        skip();
+    }
+    assert_string_equal(
+        ot_machine_dir_note("", "/dev/shm", 0, text),
+        "--nvme /dev/shm: this is tmpfs, a part of RAM, and takes the memory that a disk would spare; "
+        "name a directory on a disk");
 }
 
 static void pinning_notes(void **state) {
@@ -307,6 +368,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(names_and_huge_pages, setup, teardown),
         cmocka_unit_test(pinning_notes),
         cmocka_unit_test_setup_teardown(windows_pins_half, setup, teardown),
+        cmocka_unit_test_setup_teardown(notes_on_disks_and_gpus, setup, teardown),
+        cmocka_unit_test(tmpfs_is_no_disk),
         cmocka_unit_test_setup_teardown(limits_of_the_process, setup, teardown),
         cmocka_unit_test_setup_teardown(a_fingerprint_changes_with_what_it_stands_for, setup, teardown),
         cmocka_unit_test_setup_teardown(nonsense_is_no_limit, setup, teardown),

@@ -90,7 +90,21 @@ class Plan(program.ProgramTest):
 
     def test_tokens_that_are_no_whole_sequences_are_rounded_down(self):
         text, _ = self.plan("plan", "--model", "llama-7b", "--gpu", "h200", "--tokens-per-step", "65000")
-        self.assertIn("63,488 tokens = 31 sequences x 2048", text)
+        self.assertIn("\nstep    63,488 = 31 x 2048 tokens a step (65,000 rounded down) · ", text)
+
+    def test_k_tokens_are_binary_as_memory_is(self):
+        text, answer = self.plan("plan", "--model", "llama-7b", "--gpu", "h200", "--tokens-per-step", "16k", "--steps", "1k")
+        self.assertIn("\nstep    16,384 = 8 x 2048 tokens a step · ", text)
+        self.assertIn("run     1,000 steps", text)
+
+    def test_all_of_a_card_by_the_name_that_it_is_sold_under(self):
+        """24G on a card of 24 GB, whose firmware leaves 22.5 GiB, is what would be used without the option."""
+        words = ["plan", "--model", "tinyllama-1.1b", "--tokens-per-step", "8192", "--gpu"]
+        for card in ("rtx4090", "l4"):
+            plain = self.succeed(*words, card, "--json").json()
+            whole = self.succeed(*words, card, "--gpu-mem", "24G", "--json")
+            self.assertEqual(whole.json()["plan"], plain["plan"])
+            self.assertRegex(whole.err, r"note    --gpu-mem 24\.0 GiB is more than this GPU has for programs: it means all of it, 2\d\.\d GiB\n")
 
     def test_models_from_a_config_alone(self):
         self.train("model", "--steps", "1")

@@ -23,7 +23,7 @@ static void plans_take_rates_and_the_runs_length(void **state) {
     accept(&o,
            "plan --model m --nvme 500G --nvme-write 3GB --tokens 10M --epochs 2 --price/h 1.89 --explain");
     assert_int_equal(o.command, OT_COMMAND_PLAN);
-    assert_true(o.tokens == 10000000 && o.epochs == 2 && o.price == 1.89 && o.explain && !o.gpu);
+    assert_true(o.tokens == 10 << 20 && o.epochs == 2 && o.price == 1.89 && o.explain && !o.gpu);
     ot_options_free(&o);
     accept(&o, "plan --gpu list --json");
     ot_options_free(&o);
@@ -37,7 +37,7 @@ static void plans_take_rates_and_the_runs_length(void **state) {
     refuse("plan m --data d", "--data has no effect with plan");
     refuse("--model m --data d.jsonl --gpu rtx4090", "--gpu has no effect with train; it belongs to plan");
     refuse("plan m --gpu h200 --home state=nvme", "needs --nvme");
-    refuse("plan m --gpu h200 --price 3", "did you mean --price/h?");
+    refuse("plan m --gpu h200 --price 3", "here it is --price/h (");
     refuse("plan m --tokens 1e14", "wants a whole number");
 }
 

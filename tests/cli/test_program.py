@@ -138,7 +138,7 @@ class Train(program.ProgramTest):
         self.assertEqual(child.wait(timeout=60), 0)
         self.assertRegex(text, rb"\[#{6}\.{14}\] 1/3 ETA \d\.\ds loss \d")
         self.assertIn(b"\r\x1b[K", text)
-        self.assertNotIn(b"step 1/3", text)
+        self.assertIn(b"\nstep 1/3 loss ", text)  # the history stays above the bar
 
     def test_model_and_data_are_all_that_a_first_run_needs(self):
         self.train("base", "--steps", "2")
@@ -349,6 +349,24 @@ class Signals(program.ProgramTest):
         self.fail_with(5, "cannot write there", *SMALL, "--data", self.rows, "--steps", "1", "--out",
                        self.path("tc"), "--trace", self.path("absent/trace.json"))
         self.assertFalse(os.path.exists(self.path("tc")))
+
+    def test_a_trace_replaces_no_file_of_another_program(self):
+        """Before step 1, and where the run itself makes the file; an earlier trace is replaced."""
+        words = [*SMALL, "--data", self.rows, "--steps", "1", "--no-forecast", "--quiet", "--out", self.path("te"), "--trace"]
+        before = program.read_bytes(self.rows)
+        self.fail_with(3, "--force replaces it", *words, self.rows)
+        self.fail_with(3, "no trace of this program", "plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--tokens-per-step",
+                       "8192", "--quiet", "--trace", self.rows)
+        self.assertEqual(program.read_bytes(self.rows), before)
+        self.assertFalse(os.path.exists(self.path("te")))
+        other = program.write_rows(self.path("other.jsonl"), [{"text": "mine"}])
+        self.succeed("train", *words, other, "--force")
+        self.succeed("train", *words, other, "--resume", "never")  # a trace now
+        self.assertIn("traceEvents", json.loads(program.read_bytes(other)))
+        os.remove(self.path("te/config.json"))
+        self.fail_with(3, "te/config.json: this file is there", *words, self.path("te/config.json"), "--resume", "never")
+        self.assertIn("architectures", json.loads(program.read_bytes(self.path("te/config.json"))))
+        self.fail_with(2, "--force has no effect without --trace", *words[:-1], "--force")
 
     def test_two_runs_do_not_share_an_output(self):
         child = self.start("shared")

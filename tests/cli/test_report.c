@@ -99,9 +99,13 @@ static void lines_come_at_intervals(void **state) {
         lines += ot_progress_add(&p, &point, 1000 + (double)step);
     }
     assert_int_equal(lines, 11); /* 1, 11, ..., 91, 100 */
-    ot_progress_open(&p, 25, (struct ot_every){.steps = 1}, true);
-    struct ot_progress_point point = point_at(1);
-    assert_false(ot_progress_add(&p, &point, 1)); /* a terminal has the bar */
+    ot_progress_open(&p, 25, (struct ot_every){.steps = 10}, true); /* the bar of a terminal is no history */
+    lines = 0;
+    for (int64_t step = 1; step <= 25; step++) {
+        struct ot_progress_point point = point_at(step);
+        lines += ot_progress_add(&p, &point, (double)step);
+    }
+    assert_int_equal(lines, 4);
 }
 
 /* The cells are 12 wide and a space apart. */
@@ -198,8 +202,11 @@ static void a_forecast_is_told(void **state) {
     struct ot_prediction p = {.step_seconds = 2, .tokens = 65536, .exposed_host = 0.1};
     p.busy[OT_LANE_COMPUTE] = 1.5;
     p.busy[OT_LANE_H2D] = p.exposed[OT_LANE_H2D] = 0.4;
-    assert_string_equal(ot_report_prediction(&p, 300, line),
+    assert_string_equal(ot_report_prediction(&p, 0, 300, line),
                         "2.00 s a step, 32,768 tok/s · 300 steps in 10m00s");
+    assert_string_equal(ot_report_prediction(&p, 270, 300, line),
+                        "2.00 s a step, 32,768 tok/s · remaining 30 steps in 1m00s · all 300 steps in "
+                        "10m00s");
     struct ot_lane_times times[] = {{"predicted", 2, p.busy, p.exposed, p.exposed_host},
                                     {"measured", 4, p.busy, p.exposed, p.exposed_host}};
     assert_int_equal(ot_report_lanes(times, 2, lines), 5);

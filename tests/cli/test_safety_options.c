@@ -76,9 +76,9 @@ static void contradictions_and_idle_options_are_refused(void **state) {
 
 static void names_of_other_programs_are_understood(void **state) {
     (void)state;
-    refuse(BASE "--save-steps 100", "did you mean --save-every?");
+    refuse(BASE "--save-steps 100", "here it is --save-every (");
     refuse(BASE "--save_total_limit 3", "did you mean --keep?");
-    refuse(BASE "--resume-from-checkpoint x", "did you mean --resume?");
+    refuse(BASE "--resume-from-checkpoint x", "here it is --resume (");
 }
 
 static void the_record_repeats_them(void **state) {

@@ -7,6 +7,7 @@ import os
 import pty
 import random
 import re
+import select
 import shlex
 import shutil
 import signal
@@ -266,6 +267,19 @@ class Twice(StopTest):
 
 
 class GoesOn(StopTest):
+    def test_what_remains_and_the_whole(self):
+        """After a resume each figure says which of the two it is of."""
+        words = [word for word in self.command("rest", "--save-every", "1", "--keep", "99") if word != "--no-forecast"]
+        plain = self.succeed(*words)
+        self.assertRegex(plain.err, r"\nexpect  [^\n]* tok/s · 20 steps in ")
+        self.assertRegex(plain.err, r"\ndone    20 of 20 steps · [^\n]* · \d[^\n]* tokens in [^\n]*\n(?!        all)")
+        self.stop_after(3, "rest", "--save-every", "1", "--keep", "99")
+        step = self.checkpoints("rest")[-1]
+        err = self.succeed(*words).err
+        self.assertRegex(err, rf"\nexpect  [^\n]* tok/s · remaining {20 - step} steps in \S+ · all 20 steps in ")
+        self.assertRegex(err, rf"\ndone    20 of 20 steps · [^\n]* · since step {step}: \S+( K)? tokens in [^\n]*\n"
+                              r"        all of it: 20 steps, \S+( K)? tokens in \S+\n")
+
     def test_sigusr1_saves(self):
         process = self.start("usr1", "--save-every", "never", "--keep", "99")
         for step in (2, 9, 16):
@@ -342,14 +356,42 @@ class Terminal(StopTest):
         lines = self.read(terminal)
         self.assertEqual(process.wait(timeout=60), STOPPED, lines)
         at = next(i for i, line in enumerate(lines) if line.startswith("stopping: "))
-        self.assertRegex(lines[at - 1], r"^\[#*\.*\] \d+/20 ETA |^$|^\^C")  # the bar stays above it, whole
-        for line in lines[:at - 1] + lines[at + 1:]:
+        self.assertRegex(lines[at], r", without saving$")  # whole: the bar is erased for it
+        for line in lines[:at] + lines[at + 1:]:
             self.assertRegex(line, r"^($|[a-z]+ |        )")
             self.assertNotIn("\033", line)
         self.assertEqual([line.split(" ")[0] for line in lines[-6:]],
                          ["memory", "stopped", "saved", "resume", "export", ""])
         self.in_a_shell("\n".join(lines))
         self.check_equal("screen", "whole")
+
+    def test_losses_stay_above_the_bar(self):
+        """A line an interval, as in a file, and the bar below them."""
+        process, terminal = self.open("history", "--log-every", "4")
+        lines = self.read(terminal)
+        self.assertEqual(process.wait(timeout=60), 0)
+        steps = [int(found[1]) for found in (re.match(r"step +(\d+)/20 loss \d", line) for line in lines) if found]
+        self.assertEqual(steps, [1, 4, 8, 12, 16, 20])
+        self.assertFalse([line for line in lines if line.startswith("[")], lines)  # the bar is gone in the end
+
+    def test_an_answer_after_each_line(self):
+        self.succeed(*self.command("talk", "--steps", "1"))
+        terminal, other = pty.openpty()
+        words = [PROGRAM, "generate", self.path("talk"), "--max-new-tokens", "3", "--json", "--threads", "1"]
+        process = subprocess.Popen(words, stdin=other, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        os.close(other)
+        self.addCleanup(process.kill)
+        for text in ("first", "second"):  # which is typed when the first is answered
+            os.write(terminal, text.encode() + b"\n")
+            ready, _, _ = select.select([process.stdout], [], [], 60)
+            self.assertTrue(ready, "no answer before the end of the input")
+            self.assertEqual(program.json.loads(process.stdout.readline())["prompt"], text)
+        os.write(terminal, b"x" * 300 + b"\nthird\n")  # too long for the model: said, and on it goes
+        self.assertEqual(program.json.loads(process.stdout.readline())["prompt"], "third")
+        os.write(terminal, b"\x04")
+        self.assertEqual(process.wait(timeout=60), 0)
+        process.stdout.close()
+        os.close(terminal)
 
     def test_one_that_is_closed(self):
         process, terminal = self.open("closed", "--save-every", "5")

@@ -181,6 +181,24 @@ static void test_busy(void **state) {
 static void test_too_small(void **state) {
     (void)state;
     check_no_device(0, 16 * MIB, OT_E_BUDGET, "are too little: the kernels' workspace alone takes 64.0 MiB");
+    struct ot_device *all, *whole;
+    struct ot_device_usage usage, whole_usage;
+    check_ok(open_index(0, 0, &all));
+    ot_device_usage(all, &usage);
+    ot_device_close(all);
+    check_ok(open_index(0, 1100 * MIB, &whole)); /* its 1,024 MiB, under the name that it is sold as */
+    ot_device_usage(whole, &whole_usage);
+    ot_device_close(whole);
+    assert_int_equal(whole_usage.budget_bytes, usage.budget_bytes);
+    assert_int_equal(usage.total_bytes, 1024 * MIB);
+    assert_int_equal(usage.taken_bytes, 0);
+    void *of_another;
+    assert_int_equal(cudaMalloc(&of_another, 200 * MIB), cudaSuccess);
+    check_ok(open_index(0, 0, &all));
+    ot_device_usage(all, &usage);
+    ot_device_close(all);
+    assert_int_equal(usage.taken_bytes, 200 * MIB);
+    assert_int_equal(cudaFree(of_another), cudaSuccess);
     struct ot_emu_card small = card();
     small.memory_bytes = 300 * MIB;
     ot_emu_set_card(&small);
@@ -229,20 +247,17 @@ static void test_health(void **state) {
     struct ot_emu_card screen = card(), headless = card();
     screen.has_display = true;
     check_warnings(&headless, 0, NULL);
-    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .rows_pending = 1, .programs = 2};
-    check_warnings(&screen, 4,
-                   (const char *const[]){"has had 3 memory errors that ECC could not correct",
-                                         "has bad memory that its next reset replaces",
-                                         "2 other programs use GPU 0 (Emulated GPU, sm_80) already",
-                                         "also drives a display"});
-    ot_fake_nvml = (struct ot_fake_nvml){.rows_pending = 1, .rows_failed = 1, .programs = 1};
-    check_warnings(&headless, 2,
-                   (const char *const[]){"no spare left to replace it: do not train on it",
-                                         "1 other program uses GPU 0"});
+    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .rows_pending = 1};
+    check_warnings(
+        &screen, 3,
+        (const char *const[]){"GPU 0 (Emulated GPU, sm_80) has had 3 memory errors that ECC could not",
+                              "has bad memory that its next reset replaces", "also drives a display"});
+    ot_fake_nvml = (struct ot_fake_nvml){.rows_pending = 1, .rows_failed = 1};
+    check_warnings(&headless, 1, (const char *const[]){"no spare left to replace it: do not train on it"});
     ot_fake_nvml = (struct ot_fake_nvml){.pages_pending = 1, .missing_symbol = "nvmlDeviceGetRemappedRows"};
     check_warnings(&headless, 1, (const char *const[]){"its next reset replaces"});
     /* What the library cannot answer is not known, and no reason for anything. */
-    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .programs = 2, .answer_status = 3};
+    ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .answer_status = 3};
     check_warnings(&headless, 0, NULL);
     ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .init_status = 9};
     check_warnings(&headless, 0, NULL);

@@ -99,6 +99,19 @@ static void test_other_files(void **state) {
     check_refused("\xff\xfe{", "UTF-16");
     check_refused("PAR1...", "Parquet");
     check_refused("\x28\xb5\x2f\xfd...", "zstd");
+    check_refused("GGUF\3\0\0\0", "a GGUF model");
+    check_refused("question,context,answer\na,b,c\n", "this is CSV, not JSON lines; export it (pandas");
+    check_refused("\xef\xbb\xbf\"question\"\t\"answer\"\r\na\tb\r\n", "this is CSV");
+    check_refused("- question: a\n  answer: b\n", "this is YAML");
+    check_refused("---\nlr: 1\n", "this is YAML");
+    check_refused("model: llama\nlr: 1\n", "this is YAML");
+    check_refused("\x10\x27\x05\x02\x11\x01", "this is a binary file, not JSON lines; tokens (.bin, .npy)");
+    check_refused("ARROW1..", "an Arrow file");
+    check_rows("no row, but a line\n{\"a\":1}\n", "1:no row, but a line|2:{\"a\":1}|"); /* --skip-bad's */
+    snprintf(path, sizeof path, "b-mc2/sql-create-context");
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "data sets of a hub or the web are not fetched");
+    snprintf(path, sizeof path, "https://example.com/rows.jsonl");
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "not fetched: download it");
     snprintf(path, sizeof path, "%s", folder);
     check_fails(read_all(got, sizeof got), OT_E_INPUT, "is a folder");
     snprintf(path, sizeof path, "%s/absent.jsonl", folder);

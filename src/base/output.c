@@ -1,0 +1,192 @@
+#include "src/base/output.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/thread.h"
+
+enum { PIECE_BYTES = 4096 }; /* of one write: flush sees a slow reader's progress */
+
+struct ot_output {
+    struct ot_output_config config;
+    pthread_t thread;
+    pthread_mutex_t mutex; /* guards all that follows */
+    pthread_cond_t filled, written;
+    char *queue;
+    size_t begin, end, capacity; /* the text that is still to be written is queue[begin, end) */
+    uint64_t taken;              /* bytes that the reader took */
+    int64_t left_out;            /* texts, since the last note */
+    int failed;                  /* the errno value of the first write that failed; 0: none */
+    bool writing, closed, abandoned; /* abandoned: the thread frees all this */
+};
+
+/* Errors: an errno value; 0: all was written. */
+static int write_piece(int fd, const char *text, size_t bytes) {
+    while (bytes > 0) {
+        ssize_t n = write(fd, text, bytes);
+        struct pollfd ready = {.fd = fd, .events = POLLOUT};
+        if (n < 0 && errno == EAGAIN) /* another process made the descriptor non-blocking */
+            (void)poll(&ready, 1, -1);
+        else if (n < 0 && errno != EINTR)
+            return errno;
+        text += n > 0 ? n : 0;
+        bytes -= n > 0 ? (size_t)n : 0;
+    }
+    return 0;
+}
+
+static void free_output(struct ot_output *o) {
+    pthread_cond_destroy(&o->filled);
+    pthread_cond_destroy(&o->written);
+    pthread_mutex_destroy(&o->mutex);
+    free(o->queue);
+    free(o);
+}
+
+static void *write_queue(void *arg) {
+    struct ot_output *o = arg;
+    char piece[PIECE_BYTES];
+    pthread_mutex_lock(&o->mutex);
+    while (!o->closed) {
+        size_t bytes = o->end - o->begin < PIECE_BYTES ? o->end - o->begin : PIECE_BYTES;
+        if (bytes == 0) {
+            pthread_cond_wait(&o->filled, &o->mutex);
+            continue;
+        }
+        memcpy(piece, o->queue + o->begin, bytes);
+        o->writing = true;
+        pthread_mutex_unlock(&o->mutex);
+        int failed = write_piece(o->config.fd, piece, bytes);
+        pthread_mutex_lock(&o->mutex);
+        o->writing = false;
+        o->failed = failed;
+        o->begin = failed ? o->end : o->begin + bytes;
+        o->taken += bytes;
+        pthread_cond_broadcast(&o->written);
+        if (failed)
+            break;
+    }
+    bool abandoned = o->abandoned;
+    pthread_mutex_unlock(&o->mutex);
+    if (abandoned)
+        free_output(o);
+    return NULL;
+}
+
+int ot_output_open(const struct ot_output_config *config, struct ot_output **out) {
+    struct ot_output *o = calloc(1, sizeof *o);
+    pthread_condattr_t monotonic;
+    *out = NULL;
+    if (!o)
+        return ot_fail(OT_E_BUDGET, "no memory for %s", config->name);
+    o->config = *config;
+    pthread_mutex_init(&o->mutex, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&o->filled, NULL);
+    pthread_cond_init(&o->written, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    int error = ot_thread_start(&o->thread, config->name, write_queue, o);
+    if (error) {
+        free(o);
+        return ot_fail_errno(OT_E_IO, error, "cannot start the thread that writes %s", config->name);
+    }
+    *out = o;
+    return 0;
+}
+
+/* With the mutex held. Errors: OT_E_BUDGET. */
+static int append(struct ot_output *o, const char *text, size_t bytes) {
+    if (o->begin > 0 && o->begin >= o->end - o->begin) { /* each byte moves once at most */
+        memmove(o->queue, o->queue + o->begin, o->end - o->begin);
+        o->end -= o->begin;
+        o->begin = 0;
+    }
+    if (o->end + bytes > o->capacity) {
+        size_t capacity = 2 * (o->end + bytes);
+        char *grown = realloc(o->queue, capacity);
+        if (!grown)
+            return ot_fail(OT_E_BUDGET, "no memory for %s", o->config.name);
+        o->queue = grown;
+        o->capacity = capacity;
+    }
+    memcpy(o->queue + o->end, text, bytes);
+    o->end += bytes;
+    pthread_cond_signal(&o->filled);
+    return 0;
+}
+
+static int append_note(struct ot_output *o) {
+    char note[256];
+    if (o->left_out == 0)
+        return 0;
+    int bytes = snprintf(note, sizeof note, "%s%lld%s", o->config.before_count, (long long)o->left_out,
+                         o->config.after_count);
+    o->left_out = 0;
+    return append(o, note, (size_t)bytes);
+}
+
+int ot_output_put(struct ot_output *o, enum ot_output_kind kind, const char *text, size_t bytes) {
+    pthread_mutex_lock(&o->mutex);
+    size_t most = kind == OT_OUTPUT_TEXT ? o->config.most_bytes : o->config.progress_bytes;
+    if (kind != OT_OUTPUT_TEXT && o->left_out > 0)
+        most /= 2; /* a few notes for many texts, not a note for each */
+    bool fits = o->end - o->begin < most;
+    int rc = 0;
+    if (o->failed) {
+        rc = ot_fail_errno(OT_E_IO, o->failed, "%s: cannot write", o->config.name);
+    } else if (fits) {
+        rc = append_note(o);
+        rc = rc == 0 ? append(o, text, bytes) : rc;
+    } else if (kind != OT_OUTPUT_REDRAW) {
+        o->left_out++;
+    }
+    pthread_mutex_unlock(&o->mutex);
+    return rc;
+}
+
+bool ot_output_flush(struct ot_output *o, double seconds) {
+    uint64_t taken = 0;
+    struct timespec until = {0};
+    bool late = false;
+    pthread_mutex_lock(&o->mutex);
+    if (!o->failed)
+        (void)append_note(o);
+    while (o->begin < o->end && !late) {
+        if (o->taken != taken || until.tv_sec == 0) {
+            int64_t ns = ot_clock_ns() + (int64_t)(1e9 * seconds);
+            until = (struct timespec){ns / 1000000000, ns % 1000000000};
+            taken = o->taken;
+        }
+        late = pthread_cond_timedwait(&o->written, &o->mutex, &until) == ETIMEDOUT && o->taken == taken;
+    }
+    bool all = !late && !o->failed;
+    pthread_mutex_unlock(&o->mutex);
+    return all;
+}
+
+void ot_output_close(struct ot_output *o) {
+    if (!o)
+        return;
+    pthread_mutex_lock(&o->mutex);
+    pthread_t thread = o->thread;
+    bool hangs = o->abandoned = o->writing;
+    o->closed = true;
+    pthread_cond_signal(&o->filled);
+    pthread_mutex_unlock(&o->mutex);
+    if (hangs) {
+        pthread_detach(thread);
+        return;
+    }
+    pthread_join(thread, NULL);
+    free_output(o);
+}

@@ -1,0 +1,79 @@
+#include "src/data/columns.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+enum { MOST_COLUMNS = 16 };
+
+struct ot_columns {
+    char *text; /* what the names point into */
+    struct ot_json_name names[MOST_COLUMNS];
+    size_t n;
+};
+
+static bool is_field(const char *name) {
+    static const char *const fields[] = {"text",          "prompt",   "completion", "response",
+                                         "instruction",   "input",    "output",     "messages",
+                                         "conversations", "question", "context",    "answer"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        if (strcmp(name, fields[i]) == 0)
+            return true;
+    return false;
+}
+
+/* One "OURS=THEIRS". */
+static int take_column(struct ot_columns *c, char *pair, bool custom) {
+    char *theirs = strchr(pair, '=');
+    if (!theirs || theirs == pair || !theirs[1])
+        return ot_fail(OT_E_USAGE,
+                       "--columns: '%.60s' is no OURS=THEIRS; wants pairs such as question=query,answer=sql",
+                       pair);
+    *theirs++ = '\0';
+    if (!custom && !is_field(pair))
+        return ot_fail(OT_E_USAGE,
+                       "--columns: rows have no field '%.60s'; there are text, prompt, completion, response, "
+                       "instruction, input, output, messages, conversations, question, context and answer",
+                       pair);
+    for (size_t i = 0; i < c->n; i++)
+        if (strcmp(c->names[i].to, pair) == 0 || strcmp(c->names[i].from, theirs) == 0)
+            return ot_fail(OT_E_USAGE, "--columns: %.60s=%.60s says again what a pair before it says", pair,
+                           theirs);
+    if (c->n == MOST_COLUMNS)
+        return ot_fail(OT_E_USAGE, "--columns: more than %d columns", MOST_COLUMNS);
+    c->names[c->n++] = (struct ot_json_name){.from = theirs, .to = pair};
+    return 0;
+}
+
+int ot_columns_open(const char *text, bool custom, struct ot_columns **out) {
+    struct ot_columns *c = calloc(1, sizeof *c);
+    int rc = 0;
+    *out = NULL;
+    if (!c || !(c->text = strdup(text)))
+        rc = ot_fail(OT_E_BUDGET, "no memory for --columns");
+    char *rest = rc == 0 ? c->text : NULL;
+    for (char *pair; rc == 0 && (pair = strsep(&rest, ","));)
+        rc = take_column(c, pair, custom);
+    if (rc < 0) {
+        ot_columns_close(c);
+        return rc;
+    }
+    *out = c;
+    return 0;
+}
+
+void ot_columns_close(struct ot_columns *c) {
+    if (!c)
+        return;
+    free(c->text);
+    free(c);
+}
+
+int ot_columns_rename(const struct ot_columns *c, struct ot_json *row, bool all, const char *where) {
+    for (size_t i = 0; all && i < c->n; i++)
+        if (!ot_json_get(row, c->names[i].from))
+            return ot_fail(OT_E_INPUT, "%s: the row has no column '%s', which --columns names", where,
+                           c->names[i].from);
+    return ot_json_rename(row, c->names, c->n);
+}
