@@ -41,6 +41,8 @@ static const char accepted[] =
 
 struct ot_format {
     const struct ot_chat_template *template;
+    struct ot_template_choice chat;
+    enum ot_template_source source;
     struct ot_prompt_format *prompt; /* the user's, then the kind's */
     struct ot_chat_marks marks;
     const struct ot_tokenizer *tokenizer;
@@ -57,6 +59,17 @@ const char *ot_row_kind_name(enum ot_row_kind kind) {
     return kind == OT_ROW_CUSTOM ? "custom" : "unknown";
 }
 
+static int take_template(struct ot_format *f, const char *name, enum ot_template_source source) {
+    f->template = ot_chat_template_find(name);
+    f->source = source;
+    if (f->template)
+        return 0;
+    return ot_fail(source == OT_TEMPLATE_NAMED ? OT_E_USAGE : OT_E_INPUT,
+                   "%sthere is no chat template '%s'; there are %s",
+                   source == OT_TEMPLATE_NAMED ? "" : "the run.json beside the model names a template: ",
+                   name, ot_chat_template_names());
+}
+
 int ot_format_open(const struct ot_format_config *config, struct ot_format **out) {
     *out = NULL;
     int rc = 0;
@@ -66,14 +79,9 @@ int ot_format_open(const struct ot_format_config *config, struct ot_format **out
     f->marks = config->marks;
     f->tokenizer = config->tokenizer;
     f->train_prompt = config->train_prompt;
-    if (config->template_name) {
-        f->template = ot_chat_template_find(config->template_name);
-        if (!f->template) {
-            rc = ot_fail(OT_E_USAGE, "there is no chat template '%s'; there are %s", config->template_name,
-                         ot_chat_template_names());
-            goto out;
-        }
-    }
+    f->chat = config->chat;
+    if (f->chat.named)
+        OT_TRY_GOTO(take_template(f, f->chat.named, OT_TEMPLATE_NAMED), rc, out);
     f->custom = config->prompt_format != NULL;
     if (f->custom)
         OT_TRY_GOTO(ot_prompt_format_open(config->prompt_format, &f->prompt), rc, out);
@@ -97,6 +105,10 @@ enum ot_row_kind ot_format_kind(const struct ot_format *f) {
 
 const char *ot_format_template(const struct ot_format *f) {
     return f->template ? ot_chat_template_name(f->template) : NULL;
+}
+
+enum ot_template_source ot_format_template_source(const struct ot_format *f) {
+    return f->source;
 }
 
 /* ---- which kind ---- */
@@ -144,15 +156,33 @@ static int detect_custom(struct ot_format *f, const struct ot_json *row, const c
     return 0;
 }
 
-static int adopt_kind(struct ot_format *f, const struct kind *kind, const char *where) {
-    bool is_chat = kind->kind == OT_ROW_MESSAGES || kind->kind == OT_ROW_SHAREGPT;
-    if (kind->kind == OT_ROW_TEXT && f->template)
+/* For conversations. */
+static int choose_model_template(struct ot_format *f, const char *where) {
+    f->template = f->chat.own ? f->chat.own : ot_chat_template_guess(f->tokenizer);
+    f->source = f->chat.own ? OT_TEMPLATE_OWN : OT_TEMPLATE_GUESSED;
+    if (f->template)
+        return 0;
+    return ot_fail(OT_E_USAGE,
+                   "%s: the rows are conversations, and the model has %s; choose one with --template: %s",
+                   where, f->chat.own_unknown ? "a chat template that is not built in" : "no chat template",
+                   ot_chat_template_names());
+}
+
+static int choose_template(struct ot_format *f, enum ot_row_kind kind, const char *where) {
+    if (kind == OT_ROW_TEXT && f->template)
         return ot_fail(OT_E_USAGE, "%s: rows of plain text have no turns for --template %s; leave it out",
                        where, ot_chat_template_name(f->template));
-    if (!f->template && is_chat)
-        f->template = ot_chat_template_guess(f->tokenizer);
-    if (!f->template && kind->kind == OT_ROW_ALPACA)
-        f->template = ot_chat_template_find("alpaca");
+    if (kind == OT_ROW_TEXT || f->template)
+        return 0;
+    if (f->chat.recorded)
+        return take_template(f, f->chat.recorded, OT_TEMPLATE_RECORDED);
+    if (kind == OT_ROW_MESSAGES || kind == OT_ROW_SHAREGPT)
+        return choose_model_template(f, where);
+    return kind == OT_ROW_ALPACA ? take_template(f, "alpaca", OT_TEMPLATE_BY_KIND) : 0;
+}
+
+static int adopt_kind(struct ot_format *f, const struct kind *kind, const char *where) {
+    OT_TRY(choose_template(f, kind->kind, where));
     if (kind->prompt) {
         OT_TRY(ot_prompt_format_open(kind->prompt, &f->prompt));
         int last = MAX_KEYS - 1;

@@ -35,6 +35,8 @@ struct ot_model_facts {
     const char *weights_missing; /* why not, for a sentence; NULL with weights */
     const char *tokenizer_path;  /* tokenizer.json, or NULL */
     bool has_chat_template;
+    const char *chat_template; /* its Jinja text; NULL: there is none, or it is no text */
+    size_t chat_template_bytes;
     int n_shards;
     int64_t weight_bytes;
 };

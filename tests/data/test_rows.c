@@ -66,15 +66,15 @@ static void test_trailing_turn(void **state) {
 
 static void test_named_template(void **state) {
     struct data_fixture *f = *state;
-    f->config.template_name = "mistral"; /* its own BOS is the only one */
+    f->config.chat.named = "mistral"; /* its own BOS is the only one */
     check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", "<256>[INST] p [/INST][ c<257>]");
     check_row(f, "{\"question\": \"q?\", \"context\": \"T\", \"answer\": \"A\"}",
               "<256>[INST] T\n-- q? [/INST][ A<257>]");
-    f->config.template_name = "chatml"; /* its end of turn is no EOS of this tokenizer, so EOS follows */
+    f->config.chat.named = "chatml"; /* its end of turn is no EOS of this tokenizer, so EOS follows */
     check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\"}",
               "<256><|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[c<|im_end|><257>]");
     check_refused(f, "{\"text\": \"t\"}", OT_E_USAGE, "have no turns for --template chatml");
-    f->config.template_name = "lama-2";
+    f->config.chat.named = "lama-2";
     check_refused(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", OT_E_USAGE,
                   "no chat template 'lama-2'; there are llama-2, llama-3");
 }
@@ -86,7 +86,7 @@ static void test_prompt_format(void **state) {
     check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"output\": \"A\"}", "<256>Q=C\n[A<257>]");
     check_refused(f, "{\"q\": \"Q\", \"context\": \"C\"}", OT_E_INPUT, "must be a key 'answer'");
     check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_INPUT, ":1: key 'context' is missing");
-    f->config.template_name = "mistral"; /* both: the format makes the user's turn */
+    f->config.chat.named = "mistral"; /* both: the format makes the user's turn */
     check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"answer\": \"A\"}", "<256>[INST] Q=C [/INST][ A<257>]");
     f->config.prompt_format = "{q";
     check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_USAGE, "prompt format '{q'");
@@ -113,7 +113,7 @@ static void test_masking_and_eos(void **state) {
 static void test_specials_in_text(void **state) {
     struct data_fixture *f = *state;
     check_row(f, "{\"text\": \"<|bos|>ab<|eos|>\"}", "<256>[ab<257>]");
-    f->config.template_name = "llama-2"; /* writes BOS and EOS itself: those are not the user's */
+    f->config.chat.named = "llama-2"; /* writes BOS and EOS itself: those are not the user's */
     struct ot_dataset *d = load_text(f, "{\"prompt\": \"p\", \"completion\": \"c\"}\n"
                                         "{\"prompt\": \"p<|pad|>\", \"completion\": \"<|eos|>c\"}\n");
     assert_string_equal(row_text(d, 0), "<256>[INST] p [/INST][ c <257>]");
