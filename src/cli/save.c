@@ -53,6 +53,20 @@ static int take_run(struct ot_save *save, const struct ot_json *run) {
     return 0;
 }
 
+/* A server writes conversations as training did. *n grows by the file. */
+static int add_chat_template(struct ot_save *save, int *n) {
+    const struct ot_session *s = save->session;
+    const char *name = s->options->template_name;
+    const struct ot_chat_template *template = name ? ot_chat_template_find(name) : NULL;
+    size_t bytes;
+    if (!template || (s->dir && ot_model_dir_facts(s->dir)->has_chat_template))
+        return 0;
+    OT_TRY(ot_chat_template_write(template, &save->chat_text, &bytes));
+    save->extra[(*n)++] =
+        (struct ot_extra_file){.name = "chat_template.jinja", .text = save->chat_text, .bytes = bytes};
+    return 0;
+}
+
 int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
     bool own_tokenizer = !s->dir || s->options->tokenizer;
     size_t tokenizer_bytes;
@@ -66,6 +80,7 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
         out->extra[n++] = (struct ot_extra_file){
             .name = "tokenizer_config.json", .text = out->tokenizer_text, .bytes = tokenizer_bytes};
     }
+    OT_TRY(add_chat_template(out, &n));
     out->files = (struct ot_model_save){
         .out = dir, .model = s->model, .base = s->dir, .dtype = s->stored, .extra = out->extra, .n_extra = n};
     if (own_tokenizer)
@@ -76,6 +91,7 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_save *out) {
 void ot_save_close(struct ot_save *save) {
     free(save->run_text);
     free(save->tokenizer_text);
+    free(save->chat_text);
     if (save->session && save->tokenizer_fd >= 0) /* opened at all */
         close(save->tokenizer_fd);
     *save = (struct ot_save){0};
