@@ -51,8 +51,9 @@ const char *ot_model_dir_path(const struct ot_model_dir *dir);
 typedef int (*ot_param_sink)(void *context, int slab, int64_t first, int64_t n, const float *values);
 typedef int (*ot_param_source)(void *context, int slab, int64_t first, int64_t n, float *values);
 
-/* Whether the files hold exactly the model's tensors, each in its shape and a dtype that we read; touches no
- * data. */
+/* Whether the files hold exactly the model's tensors, each in its shape and a dtype that we read. Reads no
+ * data but two tensors that the config ties and the files hold both: they must be equal. Errors: OT_E_INPUT,
+ * OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *model);
 /* Every parameter of every slab once, ascending, padding as zeros; starts with ot_model_dir_check. A sink's
  * error stops it and is returned. pool: converts; NULL for the calling thread alone. Errors: OT_E_INPUT,
