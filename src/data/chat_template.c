@@ -161,7 +161,7 @@ static const struct ot_chat_template templates[] = {
         .user_begin = "### Instruction:\n",
         .input_begin = "\n\n### Input:\n",
         .user_end = "\n\n",
-        .answer_head = "### Response:\n",
+        .answer_head = "### Response:",
         .answer_end = "{eos}",
         .answer_tail = "\n\n",
     },

@@ -8,6 +8,11 @@
  *   sql        {"question", "context", "answer"}        the answer trains, behind context and question
  *   custom     --prompt-format with fields of the row   "answer", "completion", "response" or "output" trains
  *
+ * "system" of alpaca, prompt, messages and sharegpt rows is a system turn; "history" of alpaca and prompt
+ * rows, pairs of strings, are turns before the prompt (a prompt needs a template for both). What no template
+ * has a place for is refused by name: "tools", and "tool_calls", "function_call" and "reasoning_content" of a
+ * turn.
+ *
  * The kind is taken from the first good row of the file, and every row is then held to it. Other keys are
  * ignored. Where the row has one prompt and one answer, a named chat template makes them the user's and the
  * assistant's turn.

@@ -46,13 +46,68 @@ static void test_kinds(void **state) {
     check_row(f, "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\"}",
               "<256>Below is an instruction that describes a task. Write a response that appropriately "
               "completes the "
-              "request.\n\n### Instruction:\ni\n\n### Response:\n[o<257>]");
+              "request.\n\n### Instruction:\ni\n\n### Response:[o<257>]");
     check_row(f, "{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\"}",
               "<256>Below is an instruction that describes a task, paired with an input that provides "
               "further context. "
               "Write a response that appropriately completes the request.\n\n### Instruction:\ni\n\n### "
               "Input:\nj\n\n"
-              "### Response:\n[o<257>]");
+              "### Response:[o<257>]");
+}
+
+#define CALL "{\"role\": \"assistant\", \"content\": \"a\", "
+#define HEAD "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, "
+
+/* What a row says beside its turns becomes turns too, or the row is refused by name. */
+static void test_nothing_is_lost(void **state) {
+    struct data_fixture *f = *state;
+    static const struct {
+        const char *row, *words;
+    } refused[] = {
+        {HEAD CALL "\"tool_calls\": [{\"id\": \"1\"}]}]}",
+         "data.jsonl:1: key 'tool_calls' cannot be rendered"},
+        {HEAD "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{}]}]}", "key 'tool_calls'"},
+        {HEAD CALL "\"function_call\": {\"name\": \"f\"}}]}", "key 'function_call'"},
+        {HEAD CALL "\"reasoning_content\": \"hm\"}]}", "key 'reasoning_content'"},
+        {HEAD CALL "\"x\": 1}], \"tools\": [{\"name\": \"f\"}]}", "key 'tools' cannot be rendered"},
+        {HEAD CALL "\"x\": 1}], \"tools\": \"[{}]\"}", "key 'tools'"},
+        {HEAD CALL "\"x\": 1}], \"system\": 5}", "key 'system' must be a string"},
+        {HEAD "{\"role\": \"ipython\", \"content\": \"a\"}]}", "unknown role 'ipython'"},
+        {HEAD "{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
+         "key 'content' must be a string"},
+        {"{\"system\": \"s\", \"messages\": [{\"role\": \"system\", \"content\": \"t\"}]}",
+         "both key 'system'"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"a\"]]}",
+         "'history' must be a list of pairs"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [\"ab\"]}",
+         "'history' must be a list of pairs"},
+        {"{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \"s\"}",
+         "key 'system' has no place in a bare prompt"},
+        {"{\"prompt\": \"p\", \"completion\": \"c\", \"history\": [[\"a\", \"b\"]]}",
+         "key 'history' has no place"},
+    };
+    f->config.seq_len = 4096;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        check_refused(f, refused[i].row, OT_E_INPUT, refused[i].words);
+    check_row(f, HEAD CALL "\"tool_calls\": null, \"function_call\": {}}], \"tools\": [], \"system\": \"\"}",
+              "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]");
+    check_row(f, HEAD CALL "\"x\": 1}], \"tools\": \"[]\", \"system\": \"s\"}",
+              "<256><|system|>\ns<257>\n<|user|>\nu<257>\n<|assistant|>\n[a<257>]");
+    check_row(f,
+              "{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"u\"}, {\"from\": "
+              "\"gpt\", \"value\": \"a\"}]}",
+              "<256><|system|>\ns<257>\n<|user|>\nu<257>\n<|assistant|>\n[a<257>]");
+    check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \" \", \"history\": []}",
+              "<256>p[c<257>]");
+    check_row(f, "{\"system\": \"s\", \"instruction\": \"i\", \"output\": \"o\"}",
+              "<256>s\n\n### Instruction:\ni\n\n### Response:[o<257>]");
+    f->config.chat.named = "mistral-v1";
+    check_row(f,
+              "{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \"s\", \"history\": [[\"a\", \"b\"]]}",
+              "<256> [INST] s\n\na [/INST][ b<257>] [INST] p [/INST][ c<257>]");
+    check_row(f,
+              "{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\", \"history\": [[\"a\", \"\"]]}",
+              "<256> [INST] a [/INST] <257> [INST] i\n\nj [/INST][ o<257>]");
 }
 
 /* A conversation that ends with the user's words: they cannot be learned from, and are left out. */
@@ -277,11 +332,21 @@ static void test_vocabulary(void **state) {
 int main(void) {
 #define row_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
     const struct CMUnitTest tests[] = {
-        row_test(test_kinds),         row_test(test_trailing_turn),   row_test(test_named_template),
-        row_test(test_prompt_format), row_test(test_masking_and_eos), row_test(test_specials_in_text),
-        row_test(test_text_bytes),    row_test(test_truncation),      row_test(test_split_text),
-        row_test(test_split_lengths), row_test(test_malformed),       row_test(test_skip_bad),
-        row_test(test_untrained),     row_test(test_vocabulary),
+        row_test(test_kinds),
+        row_test(test_nothing_is_lost),
+        row_test(test_trailing_turn),
+        row_test(test_named_template),
+        row_test(test_prompt_format),
+        row_test(test_masking_and_eos),
+        row_test(test_specials_in_text),
+        row_test(test_text_bytes),
+        row_test(test_truncation),
+        row_test(test_split_text),
+        row_test(test_split_lengths),
+        row_test(test_malformed),
+        row_test(test_skip_bad),
+        row_test(test_untrained),
+        row_test(test_vocabulary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

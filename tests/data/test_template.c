@@ -65,7 +65,7 @@ static void test_conversations(void **state) {
     check_template(
         "alpaca", talk + 3, 2,
         "Below is an instruction that describes a task. Write a response that appropriately completes the "
-        "request.\n\n### Instruction:\nC\n\n### Response:\n[D</s>]\n\n");
+        "request.\n\n### Instruction:\nC\n\n### Response:[D</s>]\n\n");
 }
 
 /* White space of the turns, as transformers renders the published templates of these four. */
@@ -105,7 +105,7 @@ static void test_alpaca_input(void **state) {
         "Below is an instruction that describes a task, paired with an input that provides further context. "
         "Write a response that appropriately completes the request.\n\n### Instruction:\nA\n\n### "
         "Input:\nI\n\n"
-        "### Response:\n[B</s>]\n\n");
+        "### Response:[B</s>]\n\n");
     check_template("zephyr", talk, 2, "<|user|>\nA\n\nI</s>\n<|assistant|>\n[B</s>]\n");
 }
 
