@@ -294,6 +294,7 @@ static int read_configs(struct ot_model_dir *dir) {
     dir->facts.config = file.config;
     dir->facts.dtype = file.dtype;
     dir->facts.ids = file.ids;
+    dir->facts.attention_dropout = file.attention_dropout;
     if (ot_model_dir_has(dir, "generation_config.json"))
         OT_TRY(read_json(dir, "generation_config.json", OT_CONFIG_MAX_BYTES, &dir->generation));
     if (ot_model_dir_has(dir, "tokenizer.json")) {

@@ -34,6 +34,7 @@ struct ot_model_facts {
     bool has_weights;
     const char *weights_missing; /* why not, for a sentence; NULL with weights */
     const char *tokenizer_path;  /* tokenizer.json, or NULL */
+    double attention_dropout; /* that the config asks for and that is not applied */
     bool has_chat_template;
     const char *chat_template; /* its Jinja text; NULL: there is none, or it is no text */
     size_t chat_template_bytes;
