@@ -35,21 +35,49 @@ static const char *copied_path(const struct ot_model_save *save, int i, char pat
                                                             : NULL;
 }
 
+/* Some models keep a few tensors, such as norms, in another dtype than the rest: each keeps its own. *stored
+ * NULL: all are written in save->dtype, for there is no base with these tensors, or its dtype is not wanted.
+ */
+static int map_base(const struct ot_model_save *save, const struct ot_stored ***stored) {
+    const struct ot_model_dir *base = save->base;
+    if (!base || !base->facts.has_weights || base->facts.dtype != save->dtype)
+        return 0;
+    int rc = ot_model_dir_map(base, save->model, stored);
+    if (rc == -OT_E_INPUT) /* weights that were not loaded (--init random) need not be the model's */
+        return 0;
+    /* Readers want values at multiples of their size, and tensors lie end to end. */
+    bool aligned = true;
+    for (int64_t i = 0; rc == 0 && i < ot_model_tensor_count(save->model); i++)
+        aligned = aligned && (*stored)[i]->tensor->bytes % sizeof(float) == 0;
+    if (!aligned) {
+        free(*stored);
+        *stored = NULL;
+    }
+    return rc;
+}
+
 static int open_writer(struct saver *s) {
     const struct ot_model *model = s->save->model;
     int64_t n = ot_model_tensor_count(model);
+    const struct ot_stored **stored = NULL;
+    OT_TRY(map_base(s->save, &stored));
     s->entries = calloc((size_t)n + 1, sizeof *s->entries);
-    if (!s->entries)
+    if (!s->entries) {
+        free(stored);
         return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", s->save->out);
+    }
     for (int64_t i = 0; i < n; i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        s->entries[i] = (struct ot_safetensors_entry){.name = tensor->name, .dims = tensor->dims};
+        s->entries[i] =
+            (struct ot_safetensors_entry){.name = tensor->name,
+                                          .dims = tensor->dims,
+                                          .dtype = stored ? stored[i]->tensor->dtype : s->save->dtype};
         s->entries[i].shape[0] = tensor->dims == 1 ? tensor->cols : tensor->rows;
         s->entries[i].shape[1] = tensor->cols;
     }
-    return ot_safetensors_writer_open(s->dir, s->entries, n, s->save->dtype,
-                                      s->save->shard_bytes > 0 ? s->save->shard_bytes : OT_SHARD_BYTES,
-                                      &s->writer);
+    free(stored);
+    return ot_safetensors_writer_open(
+        s->dir, s->entries, n, s->save->shard_bytes > 0 ? s->save->shard_bytes : OT_SHARD_BYTES, &s->writer);
 }
 
 static int add_file_bytes(const char *path, int64_t *bytes) {
