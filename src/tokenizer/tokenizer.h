@@ -5,6 +5,10 @@
  * post-processor. Ids equal those of Hugging Face `tokenizers`; what this program does not know is refused by
  * name when the file is opened.
  *
+ * NFC, NFKC and their like follow utf8proc's version of Unicode, which may be another than that of
+ * `tokenizers`: code points that the newer one added are normalised differently (108 of 800,000 probed texts,
+ * all with such code points).
+ *
  * Text is UTF-8; what is not is read as Python's errors="replace" reads it: one U+FFFD for each maximal
  * invalid part. NUL is a character like any other.
  *
