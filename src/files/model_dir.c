@@ -377,6 +377,7 @@ int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
     }
     OT_TRY_GOTO(ot_arena_open(&dir->arena), rc, out);
     OT_TRY_GOTO(hold_small_files(dir), rc, out);
+    OT_TRY_GOTO(ot_model_dir_hold_others(dir), rc, out);
     OT_TRY_GOTO(read_configs(dir), rc, out);
     OT_TRY_GOTO(find_chat_template(dir), rc, out);
     OT_TRY_GOTO(open_weights(dir), rc, out);
@@ -395,6 +396,8 @@ void ot_model_dir_close(struct ot_model_dir *dir) {
     for (int i = 0; i < OT_N_SMALL_FILES; i++)
         if (dir->small_fds[i] >= 0)
             close(dir->small_fds[i]);
+    for (int i = 0; i < dir->n_kept; i++)
+        close(dir->kept[i].fd);
     free(dir->files);
     ot_json_free(dir->config);
     ot_json_free(dir->generation);

@@ -10,7 +10,8 @@
  * file's pages leave this process's memory behind it, so that there is never a second copy of the model.
  *
  * SAVE asks a source for the values in the same order and writes shards in the base dtype, with the base's
- * config and tokenizer files, through an out_dir (out_dir.h): the result appears whole or not at all.
+ * config and tokenizer files, its licences, a processor's settings and its code, through an out_dir
+ * (out_dir.h): the result appears whole or not at all.
  *
  * An ot_model_dir is immutable once open; load and save use the calling thread and the pool.
  */
@@ -34,12 +35,13 @@ struct ot_model_facts {
     bool has_weights;
     const char *weights_missing; /* why not, for a sentence; NULL with weights */
     const char *tokenizer_path;  /* tokenizer.json, or NULL */
-    double attention_dropout; /* that the config asks for and that is not applied */
+    double attention_dropout;    /* that the config asks for and that is not applied */
     bool has_chat_template;
     const char *chat_template; /* its Jinja text; NULL: there is none, or it is no text */
     size_t chat_template_bytes;
     int n_shards;
     int64_t weight_bytes;
+    const char *left_out; /* names of other files, which a save does not copy; NULL: none */
 };
 
 /* Errors: OT_E_INPUT (a file says something wrong), OT_E_IO (cannot read). */

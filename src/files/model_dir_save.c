@@ -1,5 +1,6 @@
 #include "src/files/model_dir_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -56,6 +57,13 @@ static int map_base(const struct ot_model_save *save, const struct ot_stored ***
     return rc;
 }
 
+/* Where file i that goes along is copied from; NULL where an extra one takes its place. */
+static const char *kept_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
+    const struct ot_kept_file *file = &save->base->kept[i];
+    snprintf(path, PATH_MAX, "/proc/self/fd/%d", file->fd);
+    return is_extra(save, file->name) ? NULL : path;
+}
+
 static int open_writer(struct saver *s) {
     const struct ot_model *model = s->save->model;
     int64_t n = ot_model_tensor_count(model);
@@ -99,6 +107,9 @@ static int count_bytes(const struct saver *s, int64_t *bytes) {
             *bytes += (int64_t)save->extra[i].bytes;
     for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
         if (copied_path(save, i, path))
+            OT_TRY(add_file_bytes(path, bytes));
+    for (int i = 0; save->base && i < save->base->n_kept; i++)
+        if (kept_path(save, i, path))
             OT_TRY(add_file_bytes(path, bytes));
     return 0;
 }
@@ -175,6 +186,9 @@ static int save_files(const struct saver *s) {
     for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
         if (copied_path(save, i, path))
             OT_TRY(ot_out_dir_copy(s->dir, ot_small_files[i], path));
+    for (int i = 0; save->base && i < save->base->n_kept; i++)
+        if (kept_path(save, i, path))
+            OT_TRY(ot_out_dir_copy(s->dir, save->base->kept[i].name, path));
     return 0;
 }
 
