@@ -4,9 +4,8 @@
 #include "src/base/error.h"
 
 /* Widths of activations, so that (tokens below 2^31) x (a few widths) x 4 bytes stays far inside 64 bits. The
- * widest published model has 2^16. Layers: the deepest has 126, and the planner's time grows with their
- * square. */
-static const int64_t MAX_WIDTH = (int64_t)1 << 24, MAX_LAYERS = 1024, MAX_COUNT = INT32_MAX;
+ * widest published model has 2^16. */
+static const int64_t MAX_WIDTH = (int64_t)1 << 24, MAX_COUNT = INT32_MAX;
 /* 16 bytes a parameter stay inside 64 bits. */
 static const double MAX_PARAMS = 0x1p56;
 
@@ -30,7 +29,7 @@ static int check_positive(double value, const char *key, const char *where) {
 
 static int check_counts(const struct ot_model_config *c, const char *where) {
     const struct field fields[] = {
-        {"num_hidden_layers", c->n_layers, MAX_LAYERS},
+        {"num_hidden_layers", c->n_layers, OT_MODEL_MAX_LAYERS},
         {"hidden_size", c->hidden, MAX_WIDTH},
         {"intermediate_size", c->ffn, MAX_WIDTH},
         {"num_attention_heads", c->n_heads, MAX_WIDTH},
@@ -111,6 +110,12 @@ int64_t ot_model_param_count(const struct ot_model_config *c) {
     return layer_params(c) * c->n_layers + c->hidden + (c->tied ? 1 : 2) * c->vocab * c->hidden;
 }
 
+int64_t ot_model_layer_window(const struct ot_model_config *c, int64_t layer) {
+    bool has = c->window_by_layer ? c->window_layers[layer / 64] >> (layer % 64) & 1
+                                  : layer >= c->window_first_layer;
+    return has ? c->window : 0;
+}
+
 double ot_model_mean_keys(double row_tokens, double window) {
     if (window == 0 || row_tokens <= window)
         return (row_tokens + 1) / 2;
@@ -122,7 +127,7 @@ double ot_model_flops_per_token(const struct ot_model_config *c, double mean_row
     double params = (double)(ot_model_param_count(c) - (c->tied ? 0 : c->vocab * c->hidden));
     double keys = 0;
     for (int64_t l = 0; l < c->n_layers; l++)
-        keys += ot_model_mean_keys(mean_row_tokens, l >= c->window_first_layer ? (double)c->window : 0);
+        keys += ot_model_mean_keys(mean_row_tokens, (double)ot_model_layer_window(c, l));
     /* q.k and p.v take 2 operations an element each, forward once and backward twice. */
     return 6 * params + 12 * (double)(c->n_heads * c->head_dim) * keys;
 }

@@ -266,7 +266,7 @@ static struct ot_attention attention_op(const struct call *call, const struct qk
         .heads = c->n_heads,
         .kv_heads = c->n_kv_heads,
         .head_dim = c->head_dim,
-        .window = call->layer >= c->window_first_layer ? c->window : 0,
+        .window = ot_model_layer_window(c, call->layer),
         .ldq = at->ldq,
         .ldk = at->ldk,
         .ldv = at->ldv,

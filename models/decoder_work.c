@@ -28,7 +28,7 @@ void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_par
                    int64_t row_tokens, struct ot_block_work *out) {
     const struct ot_model_config *c = &model->config;
     double n = (double)n_tokens, h = (double)c->hidden, q = (double)model->q_elems;
-    double window = layer >= c->window_first_layer ? (double)c->window : 0;
+    double window = (double)ot_model_layer_window(c, layer);
     double down = h * (double)c->ffn, matrices = h * (double)model->qkv_elems + q * h + 3 * down;
     /* One product of attention: 2 operations for each query, key that it sees, and element. */
     double attention = 2 * n * q * ot_model_mean_keys((double)row_tokens, window);

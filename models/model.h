@@ -16,6 +16,8 @@
 
 enum ot_family { OT_FAMILY_LLAMA, OT_FAMILY_MISTRAL, OT_FAMILY_QWEN2, OT_FAMILY_QWEN3, OT_FAMILY_COUNT };
 
+enum { OT_MODEL_MAX_LAYERS = 1024 }; /* the deepest published model has 126; planning takes their square */
+
 enum ot_rope_scaling { OT_ROPE_PLAIN, OT_ROPE_LINEAR, OT_ROPE_LLAMA3 };
 
 struct ot_model_config {
@@ -24,13 +26,16 @@ struct ot_model_config {
     /* Sliding window in tokens (0: none), of the layers from window_first_layer on. Mistral: sliding_window
      * in all layers. Qwen: only where use_sliding_window is true, in layers from max_window_layers on. */
     int64_t window, window_first_layer;
+    /* Where layers with and without it alternate (layer_types), a bit a layer says which have it. */
+    bool window_by_layer;
+    uint64_t window_layers[OT_MODEL_MAX_LAYERS / 64];
     enum ot_norm_kind norm;
     float norm_eps;
     enum ot_activation act;
     double rope_theta;
     enum ot_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor, rope_original_max_position;
-    int64_t rotary_dim;      /* = head_dim unless partial */
+    int64_t rotary_dim;      /* = head_dim: these families rotate whole heads, though the kernels need not */
     bool qkv_bias, out_bias; /* attention_bias of llama and qwen3 sets both */
     bool mlp_bias, qk_norm, tied;
     double init_std; /* initializer_range */
@@ -110,6 +115,8 @@ void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab,
 /* Model floating-point operations per trained token at a given mean row length, forward and backward, without
  * recompute: 6 N (embedding lookup excluded) + causal attention. For MFU. */
 double ot_model_flops_per_token(const struct ot_model_config *config, double mean_row_tokens);
+/* The sliding window of a layer; 0: none. */
+int64_t ot_model_layer_window(const struct ot_model_config *config, int64_t layer);
 /* Keys that a query sees, averaged over a causal row of the given length. window 0: none. */
 double ot_model_mean_keys(double row_tokens, double window);
 

@@ -52,10 +52,13 @@ static void take_options(struct export *e) {
     const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
     const char *tokenizer = ot_json_string(ot_json_get(run, "tokenizer"), NULL);
     const char *init = ot_json_string(ot_json_get(run, "init"), NULL);
+    const char *template = ot_json_string(ot_json_get(run, "template"), NULL);
     if (!o->model && model)
         ot_options_choose_text(o, "model", model);
     if (!o->tokenizer && tokenizer)
         ot_options_choose_text(o, "tokenizer", tokenizer);
+    if (template)
+        o->template_name = template;
     if (init && strcmp(init, "random") == 0)
         ot_options_choose_index(o, "init", OT_CHOICE_INIT_RANDOM);
 }

@@ -86,7 +86,9 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(template_name),
-     .help = "Chat template for rows: llama-2, llama-3, chatml, mistral, zephyr or alpaca.",
+     .help = "Chat template for rows: llama-2, llama-3, llama-3.1 (and 3.2, 3.3), chatml, qwen2, qwen2.5, "
+             "qwen3, mistral, mistral-v0 to mistral-v3, mistral-tekken, zephyr or alpaca. Not given: the "
+             "model's own where it is one of these; generate and eval take the one of the run that made it.",
      .elsewhere = "chat-template"},
     {.name = "prompt-format",
      .type = OT_OPTION_TEXT,

@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/cli/chat_choice.h"
 #include "src/data/pipeline.h"
 
 void ot_prompt_free(struct ot_prompt *prompt) {
@@ -53,14 +54,31 @@ static void copy_members(const struct ot_json *row, const char *but, struct ot_j
     const char *key;
     struct ot_json *value;
     while (ot_json_next(row, &cursor, &key, &value))
-        if (!but || strcmp(key, but) != 0)
+        if (strcmp(key, but) != 0)
             ot_json_put_value(w, key, value);
+}
+
+static bool is_blank(const struct ot_json *value) {
+    size_t bytes;
+    const char *text = ot_json_string(value, &bytes);
+    return text && ot_text_is_blank(text, bytes);
+}
+
+/* The last turn, if it is the assistant's; else NULL. */
+static const struct ot_json *find_answer_turn(const struct ot_json *row, int kind) {
+    const struct ot_json *turns = ot_json_get(row, chat_kinds[kind].turns);
+    size_t n = ot_json_length(turns);
+    const struct ot_json *turn = n ? ot_json_at(turns, n - 1) : NULL;
+    const char *role = ot_json_string(ot_json_get(turn, chat_kinds[kind].role), NULL);
+    bool answers = role && (strcmp(role, chat_kinds[kind].assistant) == 0 || strcmp(role, "assistant") == 0);
+    return answers ? turn : NULL;
 }
 
 static void add_turn(const struct ot_json *row, int kind, struct ot_json_writer *w) {
     const struct ot_json *turns = ot_json_get(row, chat_kinds[kind].turns);
     ot_json_begin_array(w, chat_kinds[kind].turns);
-    for (size_t i = 0; i < ot_json_length(turns); i++)
+    size_t n = ot_json_length(turns) - (find_answer_turn(row, kind) != NULL); /* an empty one is replaced */
+    for (size_t i = 0; i < n; i++)
         ot_json_put_value(w, NULL, ot_json_at(turns, i));
     ot_json_begin_object(w, NULL);
     ot_json_put_text(w, chat_kinds[kind].role, chat_kinds[kind].assistant);
@@ -69,15 +87,7 @@ static void add_turn(const struct ot_json *row, int kind, struct ot_json_writer 
     ot_json_end_array(w);
 }
 
-static bool ends_with_answer(const struct ot_json *row, int kind) {
-    const struct ot_json *turns = ot_json_get(row, chat_kinds[kind].turns);
-    size_t n = ot_json_length(turns);
-    const char *role =
-        n ? ot_json_string(ot_json_get(ot_json_at(turns, n - 1), chat_kinds[kind].role), NULL) : NULL;
-    return role && (strcmp(role, chat_kinds[kind].assistant) == 0 || strcmp(role, "assistant") == 0);
-}
-
-/* The row with an answer in it: *out is the row itself, or a new one that replaces it. */
+/* The row with an answer that says something: *out is the row itself, or a new one that replaces it. */
 static int complete_row(struct ot_json *row, bool custom, const char *where, struct ot_json **out) {
     int chat = -1;
     const char *missing = custom ? "answer" : NULL;
@@ -85,12 +95,17 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
     for (int i = 0; i < 2; i++)
         if (ot_json_get(row, chat_kinds[i].turns)) {
             chat = i;
-            if (ends_with_answer(row, i))
+            const struct ot_json *turn = find_answer_turn(row, i);
+            if (turn && !is_blank(ot_json_get(turn, chat_kinds[i].text)))
                 return 0;
         }
-    for (const char *const *key = ot_answer_keys; *key; key++)
-        if (ot_json_get(row, *key))
+    for (const char *const *key = ot_answer_keys; *key; key++) {
+        const struct ot_json *answer = ot_json_get(row, *key);
+        if (answer && !is_blank(answer))
             return 0;
+        if (answer)
+            missing = *key;
+    }
     for (size_t i = 0; i < sizeof plain_kinds / sizeof *plain_kinds; i++)
         if (!missing && ot_json_get(row, plain_kinds[i].prompt))
             missing = plain_kinds[i].answer;
@@ -100,7 +115,7 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
     char *text;
     size_t bytes;
     ot_json_begin_object(&w, NULL);
-    copy_members(row, chat >= 0 ? chat_kinds[chat].turns : NULL, &w);
+    copy_members(row, chat >= 0 ? chat_kinds[chat].turns : missing, &w);
     if (chat >= 0)
         add_turn(row, chat, &w);
     else
@@ -130,10 +145,8 @@ static int cut_answer(const struct ot_sample *sample, struct ot_prompt *out) {
 
 int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t bytes, const char *where,
                        struct ot_prompt *out) {
-    struct ot_format_config config = {.template_name = s->options->template_name,
-                                      .prompt_format = s->options->prompt_format,
-                                      .tokenizer = s->tokenizer,
-                                      .marks = ot_pipeline_marks(s->tokenizer, &s->specials)};
+    struct ot_format_config config = {
+        .chat = ot_chat_choice(s), .prompt_format = s->prompt_format, .tokenizer = s->tokenizer};
     struct ot_sample_config sampling = {.tokenizer = s->tokenizer,
                                         .specials = s->specials,
                                         .append_eos = true,
@@ -155,9 +168,11 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
         OT_TRY_GOTO(ot_columns_open(s->options->columns, custom, &columns), rc, out);
         OT_TRY_GOTO(ot_columns_rename(columns, row, false, where), rc, out);
     }
-    OT_TRY_GOTO(complete_row(row, s->options->prompt_format != NULL, where, &row), rc, out);
+    OT_TRY_GOTO(complete_row(row, s->prompt_format != NULL, where, &row), rc, out);
+    OT_TRY_GOTO(ot_pipeline_marks(s->tokenizer, &s->specials, &config.marks), rc, out);
     OT_TRY_GOTO(ot_format_open(&config, &format), rc, out);
     OT_TRY_GOTO(ot_format_detect(format, row, where), rc, out);
+    ot_chat_choice_settle(s, ot_format_template(format), ot_format_template_source(format));
     OT_TRY_GOTO(ot_format_render(format, row, where, &rendered), rc, out);
     OT_TRY_GOTO(ot_sample_make(&sampling, &rendered, false, where, &sample), rc, out);
     rc = sample.truncated ? ot_fail(OT_E_INPUT, "%s: the row is longer than the model's %lld positions",

@@ -17,7 +17,7 @@ void ot_prompt_free(struct ot_prompt *prompt);
 int ot_prompt_from_text(const struct ot_session *session, const char *text, size_t bytes,
                         struct ot_prompt *out);
 /* A data row as JSON: all tokens of the row before its answer, cut as training would cut them. The answer may
- * be absent. where: for sentences. Errors: OT_E_INPUT, OT_E_USAGE, OT_E_BUDGET. */
+ * be absent or empty. where: for sentences. Errors: OT_E_INPUT, OT_E_USAGE, OT_E_BUDGET. */
 int ot_prompt_from_row(const struct ot_session *session, const char *text, size_t bytes, const char *where,
                        struct ot_prompt *out);
 

@@ -90,6 +90,11 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
         ot_log(OT_LOG_INFO,
                "note    in %lld rows the answer begins inside the prompt's last token, which does not train",
                (long long)stats->straddling);
+    double dropout = s->dir ? ot_model_dir_facts(s->dir)->attention_dropout : 0;
+    if (dropout > 0)
+        ot_log(OT_LOG_INFO,
+               "note    attention_dropout %g of config.json is not applied: this program has no dropout",
+               dropout);
 }
 
 /* More than one row in a hundred is no accident. */
@@ -210,6 +215,10 @@ static void print_save(const struct ot_report *r) {
     ot_log(OT_LOG_INFO, "save    %s · up to %s in %s%s%s", r->out, ot_text_bytes(r->save_bytes, save),
            ot_dtype_name(r->session->stored), r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
            r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
+    const struct ot_session *s = r->session;
+    const char *left = s->dir ? ot_model_dir_facts(s->dir)->left_out : NULL;
+    if (left)
+        ot_log(OT_LOG_INFO, "        not copied from %s: %.300s", ot_model_dir_path(s->dir), left);
     print_checkpoints(r);
 }
 

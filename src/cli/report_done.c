@@ -10,6 +10,7 @@
 #include "src/cli/process_peak.h"
 #include "src/cli/report.h"
 #include "src/cli/report_forecast.h"
+#include "src/cli/report_next.h"
 #include "src/cli/units.h"
 
 struct memory_use { /* bytes */
@@ -133,16 +134,18 @@ static void print_stopped(const struct ot_report *r, const struct ot_outcome *ou
 }
 
 static void print_saved(const struct ot_report *r, const struct ot_outcome *outcome) {
-    char size[OT_TEXT_BYTES], *quoted = NULL;
+    char size[OT_TEXT_BYTES], *quoted = NULL, *words = NULL;
     int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
     ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
            r->out, ot_text_bytes(weights, size), ot_dtype_name(r->session->stored));
     if (outcome->checkpoint)
         ot_log(OT_LOG_INFO, "keeps   %s/checkpoints, which this model does not need any more", r->out);
-    if (ot_process_quote(r->out, &quoted) == 0)
-        ot_log(OT_LOG_INFO,
-               "next    offload-train generate %s -p \"...\" · offload-train eval %s --data FILE", quoted,
-               quoted);
+    if (ot_process_quote(r->out, &quoted) == 0 &&
+        ot_report_next_words(ot_dataset_stats(r->rows->data)->kind, r->session->options->prompt_format,
+                             &words) == 0)
+        ot_log(OT_LOG_INFO, "next    offload-train generate %s %s · offload-train eval %s --data FILE",
+               quoted, words, quoted);
+    free(words);
     free(quoted);
 }
 

@@ -5,6 +5,7 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/cli/chat_choice.h"
 
 static void show_progress(void *context, int64_t bytes_read, int64_t bytes_total) {
     char line[160];
@@ -23,9 +24,9 @@ struct ot_dataset_config ot_rows_config(const struct ot_session *session, const 
         .specials = session->specials,
         .vocab_size = (int32_t)session->config.vocab,
         .seq_len = seq_len,
-        .template_name = o->template_name,
-        .prompt_format = o->prompt_format,
+        .chat = ot_chat_choice(session),
         .columns = o->columns,
+        .prompt_format = session->prompt_format,
         .train_prompt = o->train_on_prompt,
         .no_eos = o->no_eos,
         .skip_bad = o->skip_bad,
@@ -90,6 +91,8 @@ static int open_training(const struct ot_session *session, struct ot_rows *rows)
 int ot_rows_open(const struct ot_session *session, int64_t seq_len, struct ot_rows *out) {
     *out = (struct ot_rows){.seq_len = seq_len};
     OT_TRY(open_file(session, session->options->data, seq_len, &out->data));
+    const struct ot_data_stats *stats = ot_dataset_stats(out->data);
+    ot_chat_choice_settle(session, stats->template_name, stats->template_source);
     if (session->options->command == OT_COMMAND_TRAIN)
         return open_training(session, out);
     out->eval_set = out->data;

@@ -1,7 +1,23 @@
 /* The record of a run: one JSON object a line, in OUT/log.jsonl and, with --json, on stdout as well.
  *
- * Events: "run" (version, effective options, machine, model, data, plan), then "step", "eval", "sample", and
- * "done". Every line is flushed, so that the log of a killed run ends with its last step.
+ * Each record has "event", which is one of these, and the keys behind it. Times are in seconds, losses in
+ * nats, the mean over trained tokens. A key in [brackets] is there only where it has something to say.
+ *
+ *   run         version, [out], options, machine, model, data, plan, [prediction]: before step 1
+ *   resume      step, checkpoint, read_bytes, read_seconds: the steps after this one follow
+ *   step        step, epoch, loss, grad_norm, clipped_norm, lr, tokens, trained_tokens, tokens_per_s,
+ *               seconds, gpu_bytes, host_bytes (in use), [nvme_read_bytes], [nvme_written_bytes] (since the
+ *               step before), [loss_scale] (fp16), [skipped] (why), [spike]
+ *   eval        step, loss, perplexity, trained_tokens, rows, seconds
+ *   checkpoint  step, dir, written_bytes, referred_bytes, seconds; where a save failed: step, error
+ *   sample      step, prompt, text: an answer to a held-out row, at the end
+ *   trace       file, steps, left_out, seconds, busy_seconds, exposed_seconds, exposed_host_seconds
+ *   done        steps, tokens, seconds, loss, flops_per_s, skipped, spikes, interrupted, [resumed_after],
+ *               [checkpoint], [predicted_step_seconds], measured_steps, [measured_step_seconds],
+ *               nvme_read_bytes, nvme_written_bytes, gpu_planned_bytes, gpu_used_bytes, host_planned_bytes,
+ *               host_used_bytes, nvme_planned_bytes, nvme_used_bytes, process_peak_bytes, [out]
+ *
+ * Every line is flushed, so that the log of a killed run ends with its last step.
  *
  * A run that goes on from a checkpoint keeps what was logged up to it, and says "run" again, since plan and
  * machine may be others, and "resume". What was logged after the checkpoint is cut: those steps are made

@@ -10,6 +10,7 @@
 
 #include "src/base/error.h"
 #include "src/cli/finished.h"
+#include "src/cli/model_card.h"
 #include "src/files/file_ops.h"
 
 static void put_token(const struct ot_session *s, const char *key, int32_t id, struct ot_json_writer *w) {
@@ -40,6 +41,32 @@ static int hold_tokenizer(const struct ot_session *s, struct ot_save *out) {
     return 0;
 }
 
+/* The name on the hub of the model that training begins with, where --model is that, or a preset. */
+static const char *base_name(const struct ot_session *s, const char *model) {
+    const struct ot_preset *preset = s->resolved.preset;
+    if (preset)
+        return preset->hub_id;
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./";
+    const char *slash = model ? strchr(model, '/') : NULL;
+    bool is_name = slash && slash > model && slash[1] && !strchr(slash + 1, '/') && model[0] != '.' &&
+                   model[strspn(model, letters)] == '\0';
+    return is_name && access(model, F_OK) != 0 ? model : NULL;
+}
+
+/* The card says what run.json says. */
+static int take_card(struct ot_save *save) {
+    struct ot_json *run;
+    size_t bytes;
+    OT_TRY(ot_json_parse(save->run_text, strlen(save->run_text), "run.json", &run));
+    const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
+    free(save->card_text);
+    save->card_text = NULL;
+    int rc = ot_model_card_make(run, base_name(save->session, model), &save->card_text, &bytes);
+    ot_json_free(run);
+    save->extra[1] = (struct ot_extra_file){.name = "README.md", .text = save->card_text, .bytes = bytes};
+    return rc;
+}
+
 /* run NULL: the options as they are now. */
 static int take_run(struct ot_save *save, const struct ot_json *run) {
     struct ot_json_writer w = {.indent = 0};
@@ -51,6 +78,20 @@ static int take_run(struct ot_save *save, const struct ot_json *run) {
     free(save->run_text);
     OT_TRY(ot_json_writer_take(&w, &save->run_text, &bytes));
     save->extra[0] = (struct ot_extra_file){.name = "run.json", .text = save->run_text, .bytes = bytes};
+    return take_card(save);
+}
+
+/* A server writes conversations as training did. *n grows by the file. */
+static int add_chat_template(struct ot_save *save, int *n) {
+    const struct ot_session *s = save->session;
+    const char *name = s->options->template_name;
+    const struct ot_chat_template *template = name ? ot_chat_template_find(name) : NULL;
+    size_t bytes;
+    if (!template || (s->dir && ot_model_dir_facts(s->dir)->has_chat_template))
+        return 0;
+    OT_TRY(ot_chat_template_write(template, &save->chat_text, &bytes));
+    save->extra[(*n)++] =
+        (struct ot_extra_file){.name = "chat_template.jinja", .text = save->chat_text, .bytes = bytes};
     return 0;
 }
 
@@ -59,7 +100,7 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock
     size_t tokenizer_bytes;
     *out = (struct ot_save){.session = s, .tokenizer_fd = -1};
     OT_TRY(take_run(out, NULL));
-    int n = 1;
+    int n = 2;
     if (own_tokenizer) {
         OT_TRY(write_tokenizer_config(s, &out->tokenizer_text, &tokenizer_bytes));
         OT_TRY(hold_tokenizer(s, out));
@@ -67,13 +108,15 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock
         out->extra[n++] = (struct ot_extra_file){
             .name = "tokenizer_config.json", .text = out->tokenizer_text, .bytes = tokenizer_bytes};
     }
+    OT_TRY(add_chat_template(out, &n));
     out->files = (struct ot_model_save){.out = dir,
                                         .model = s->model,
                                         .base = s->dir,
                                         .dtype = s->stored,
                                         .extra = out->extra,
                                         .n_extra = n,
-                                        .lock = lock};
+                                        .lock = lock,
+                                        .shard_bytes = s->options->max_shard_size};
     if (own_tokenizer)
         out->files.ids = s->ids;
     return ot_model_dir_save_bytes(&out->files, &out->bytes);
@@ -83,6 +126,8 @@ void ot_save_close(struct ot_save *save) {
     free(save->run_text);
     free(save->tokenizer_text);
     free(save->finished_text);
+    free(save->chat_text);
+    free(save->card_text);
     if (save->session && save->tokenizer_fd >= 0) /* opened at all */
         close(save->tokenizer_fd);
     *save = (struct ot_save){0};

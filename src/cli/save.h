@@ -1,8 +1,10 @@
 /* The output directory: what goes into it beside the weights, how large it is, trying it, writing it.
  *
- * Beside the base's own files lie run.json (the effective options: a --config that repeats the run) and,
- * where the base has no tokenizer or --tokenizer replaced it, tokenizer.json and a tokenizer_config.json
- * that names its special tokens. The result of a run that came to its end also has finished.json.
+ * Beside the base's own files lie README.md (model_card.h; the base's own card is about another model),
+ * run.json (the effective options: a --config that repeats the run) and, where the base has no tokenizer or
+ * --tokenizer replaced it, tokenizer.json and a tokenizer_config.json that names its special tokens; and
+ * chat_template.jinja where the rows were written in a template and the base has none. The result of a run that
+ * came to its end also has finished.json.
  */
 #ifndef OT_CLI_SAVE_H
 #define OT_CLI_SAVE_H
@@ -14,8 +16,8 @@
 struct ot_save {
     struct ot_session *session; /* with a model; with an engine at ot_save_write */
     struct ot_model_save files;
-    struct ot_extra_file extra[4];
-    char *run_text, *tokenizer_text, *finished_text;
+    struct ot_extra_file extra[6];
+    char *run_text, *tokenizer_text, *chat_text, *card_text, *finished_text;
     int tokenizer_fd; /* held open: the file may be gone when training is done; -1: the base's is copied */
     char tokenizer_path[32];
     int64_t bytes; /* of all files */

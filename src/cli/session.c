@@ -9,6 +9,7 @@
 
 #include "src/base/error.h"
 #include "src/base/pool.h"
+#include "src/cli/chat_choice.h"
 #include "src/cli/session_device.h"
 #include "src/cli/session_restore.h"
 #include "src/cli/session_store.h"
@@ -135,6 +136,7 @@ int ot_session_open(struct ot_options *options, struct ot_session *out) {
     OT_TRY(open_model_files(out));
     OT_TRY(need_weights(out));
     OT_TRY(open_tokenizer(out));
+    OT_TRY(ot_chat_choice_open(out));
     OT_TRY(ot_session_open_device(out));
     OT_TRY(ot_session_open_store(out));
     if (!out->dir) /* no file says in which format such a model is stored */
@@ -192,6 +194,7 @@ void ot_session_close(struct ot_session *s) {
     if (s->tokenizer_is_own)
         close(s->tokenizer_fd);
     free(s->tokenizer_path);
+    ot_json_free(s->run);
     ot_model_dir_close(s->dir);
     ot_resolved_free(&s->resolved);
     ot_pool_close(s->pool);

@@ -19,6 +19,7 @@
 #include "src/cli/forecast.h"
 #include "src/cli/machine.h"
 #include "src/cli/options.h"
+#include "src/data/format.h"
 #include "src/data/sample.h"
 #include "src/files/model_dir.h"
 #include "src/files/resolve.h"
@@ -42,6 +43,9 @@ struct ot_session {
     int tokenizer_fd;
     struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
+    struct ot_json *run; /* run.json beside the model, for generate and eval; NULL: none was read */
+    struct ot_template_choice chat; /* what the model's files say: see chat_choice.h */
+    const char *prompt_format;      /* --prompt-format, else the recorded one; NULL: none */
 
     enum ot_dtype dtype; /* on the device */
     struct ot_model *model;

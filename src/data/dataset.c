@@ -332,6 +332,7 @@ int ot_dataset_open(const struct ot_dataset_config *config, struct ot_dataset **
     OT_TRY_GOTO(check_any(&l), rc, out);
     d->stats.kind = ot_format_kind(l.pipeline.format);
     d->stats.template_name = ot_format_template(l.pipeline.format);
+    d->stats.template_source = ot_format_template_source(l.pipeline.format);
     d->stats.pieces = (int64_t)d->n_rows;
     d->stats.tokens = (int64_t)d->n_tokens;
     shrink(d);

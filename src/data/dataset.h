@@ -26,10 +26,11 @@ struct ot_dataset_config {
     const struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
     int32_t vocab_size;
-    int64_t seq_len;                           /* 2..OT_DATA_MAX_SEQ_LEN */
-    const char *template_name, *prompt_format; /* NULL: by the kind of the rows */
-    const char *columns;                       /* "OURS=THEIRS,.."; NULL: rows have our names */
-    bool train_prompt;                         /* no prompt masking */
+    int64_t seq_len; /* 2..OT_DATA_MAX_SEQ_LEN */
+    struct ot_template_choice chat;
+    const char *prompt_format; /* NULL: by the kind of the rows */
+    const char *columns;       /* "OURS=THEIRS,.."; NULL: rows have our names */
+    bool train_prompt;         /* no prompt masking */
     bool no_eos;
     bool skip_bad; /* count malformed rows and go on */
     struct ot_pool *pool;
@@ -41,7 +42,8 @@ struct ot_dataset_config {
 struct ot_data_stats {
     enum ot_row_kind kind;
     const char *template_name; /* chat template in use; NULL: none */
-    int64_t rows;              /* in the file, empty lines not counted; the sum of the next three */
+    enum ot_template_source template_source;
+    int64_t rows; /* in the file, empty lines not counted; the sum of the next three */
     /* bad: malformed, skipped; untrained: dropped because nothing in it trains */
     int64_t kept, bad, untrained;
     int64_t truncated;              /* kept, but cut to seq_len */

@@ -41,6 +41,8 @@ static const char accepted[] =
 
 struct ot_format {
     const struct ot_chat_template *template;
+    struct ot_template_choice chat;
+    enum ot_template_source source;
     struct ot_prompt_format *prompt; /* the user's, then the kind's */
     struct ot_chat_marks marks;
     const struct ot_tokenizer *tokenizer;
@@ -57,6 +59,17 @@ const char *ot_row_kind_name(enum ot_row_kind kind) {
     return kind == OT_ROW_CUSTOM ? "custom" : "unknown";
 }
 
+static int take_template(struct ot_format *f, const char *name, enum ot_template_source source) {
+    f->template = ot_chat_template_find(name);
+    f->source = source;
+    if (f->template)
+        return 0;
+    return ot_fail(source == OT_TEMPLATE_NAMED ? OT_E_USAGE : OT_E_INPUT,
+                   "%sthere is no chat template '%s'; there are %s",
+                   source == OT_TEMPLATE_NAMED ? "" : "the run.json beside the model names a template: ",
+                   name, ot_chat_template_names());
+}
+
 int ot_format_open(const struct ot_format_config *config, struct ot_format **out) {
     *out = NULL;
     int rc = 0;
@@ -66,14 +79,9 @@ int ot_format_open(const struct ot_format_config *config, struct ot_format **out
     f->marks = config->marks;
     f->tokenizer = config->tokenizer;
     f->train_prompt = config->train_prompt;
-    if (config->template_name) {
-        f->template = ot_chat_template_find(config->template_name);
-        if (!f->template) {
-            rc = ot_fail(OT_E_USAGE, "there is no chat template '%s'; there are %s", config->template_name,
-                         ot_chat_template_names());
-            goto out;
-        }
-    }
+    f->chat = config->chat;
+    if (f->chat.named)
+        OT_TRY_GOTO(take_template(f, f->chat.named, OT_TEMPLATE_NAMED), rc, out);
     f->custom = config->prompt_format != NULL;
     if (f->custom)
         OT_TRY_GOTO(ot_prompt_format_open(config->prompt_format, &f->prompt), rc, out);
@@ -97,6 +105,10 @@ enum ot_row_kind ot_format_kind(const struct ot_format *f) {
 
 const char *ot_format_template(const struct ot_format *f) {
     return f->template ? ot_chat_template_name(f->template) : NULL;
+}
+
+enum ot_template_source ot_format_template_source(const struct ot_format *f) {
+    return f->source;
 }
 
 /* ---- which kind ---- */
@@ -144,15 +156,33 @@ static int detect_custom(struct ot_format *f, const struct ot_json *row, const c
     return 0;
 }
 
-static int adopt_kind(struct ot_format *f, const struct kind *kind, const char *where) {
-    bool is_chat = kind->kind == OT_ROW_MESSAGES || kind->kind == OT_ROW_SHAREGPT;
-    if (kind->kind == OT_ROW_TEXT && f->template)
+/* For conversations. */
+static int choose_model_template(struct ot_format *f, const char *where) {
+    f->template = f->chat.own ? f->chat.own : ot_chat_template_guess(f->tokenizer);
+    f->source = f->chat.own ? OT_TEMPLATE_OWN : OT_TEMPLATE_GUESSED;
+    if (f->template)
+        return 0;
+    return ot_fail(OT_E_USAGE,
+                   "%s: the rows are conversations, and the model has %s; choose one with --template: %s",
+                   where, f->chat.own_unknown ? "a chat template that is not built in" : "no chat template",
+                   ot_chat_template_names());
+}
+
+static int choose_template(struct ot_format *f, enum ot_row_kind kind, const char *where) {
+    if (kind == OT_ROW_TEXT && f->template)
         return ot_fail(OT_E_USAGE, "%s: rows of plain text have no turns for --template %s; leave it out",
                        where, ot_chat_template_name(f->template));
-    if (!f->template && is_chat)
-        f->template = ot_chat_template_guess(f->tokenizer);
-    if (!f->template && kind->kind == OT_ROW_ALPACA)
-        f->template = ot_chat_template_find("alpaca");
+    if (kind == OT_ROW_TEXT || f->template)
+        return 0;
+    if (f->chat.recorded)
+        return take_template(f, f->chat.recorded, OT_TEMPLATE_RECORDED);
+    if (kind == OT_ROW_MESSAGES || kind == OT_ROW_SHAREGPT)
+        return choose_model_template(f, where);
+    return kind == OT_ROW_ALPACA ? take_template(f, "alpaca", OT_TEMPLATE_BY_KIND) : 0;
+}
+
+static int adopt_kind(struct ot_format *f, const struct kind *kind, const char *where) {
+    OT_TRY(choose_template(f, kind->kind, where));
     if (kind->prompt) {
         OT_TRY(ot_prompt_format_open(kind->prompt, &f->prompt));
         int last = MAX_KEYS - 1;
@@ -213,25 +243,135 @@ static int render_text(const struct ot_format *f, const struct ot_json *row, con
     return 0;
 }
 
+/* ---- turns ---- */
+
+/* Turns of one row, in room that is made for them first. */
+struct talk {
+    struct ot_turn *turns;
+    size_t n;
+};
+
+static int open_talk(struct talk *talk, size_t most, const char *where) {
+    talk->turns = calloc(most ? most : 1, sizeof *talk->turns);
+    return talk->turns ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory for %zu turns", where, most);
+}
+
+/* A key that is there and says something. */
+static bool is_filled(const struct ot_json *value) {
+    size_t bytes = 0;
+    const char *text = ot_json_string(value, &bytes);
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *member;
+    if (text)
+        return !ot_text_is_blank(text, bytes) && strcmp(text, "[]") != 0 && strcmp(text, "null") != 0;
+    if (ot_json_type(value) == OT_JSON_OBJECT)
+        return ot_json_next(value, &cursor, &key, &member);
+    return ot_json_type(value) == OT_JSON_ARRAY ? ot_json_length(value) > 0 : value != NULL;
+}
+
+/* What a row or a turn says in keys that the built-in templates have no place for must not be lost in
+ * silence. */
+static int refuse_keys(const struct ot_json *object, const char *const *keys, const char *where) {
+    for (; *keys; keys++)
+        if (is_filled(ot_json_get(object, *keys)))
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: key '%s' cannot be rendered: the built-in chat templates have no place for it; write it "
+                "into the text of the turns, or take it out",
+                where, *keys);
+    return 0;
+}
+
+static int refuse_tools(const struct ot_json *row, const char *where) {
+    static const char *const keys[] = {"tools", "functions", NULL};
+    return refuse_keys(row, keys, where);
+}
+
+/* The row's own system turn, beside its conversation. */
+static int add_system(const struct ot_format *f, const struct ot_json *row, const char *where,
+                      struct talk *talk) {
+    struct ot_turn turn = {.role = OT_ROLE_SYSTEM};
+    if (!is_filled(ot_json_get(row, "system")))
+        return 0;
+    OT_TRY(need_string(f, row, where, "system", &turn.text, &turn.bytes));
+    talk->turns[talk->n++] = turn;
+    return 0;
+}
+
+/* "history": pairs of what the user and the assistant said before. */
+static int add_history(const struct ot_json *row, const char *where, struct talk *talk) {
+    const struct ot_json *history = ot_json_get(row, "history");
+    for (size_t i = 0; i < ot_json_length(history); i++) {
+        const struct ot_json *pair = ot_json_at(history, i);
+        for (size_t k = 0; k < 2; k++) {
+            struct ot_turn turn = {.role = k ? OT_ROLE_ASSISTANT : OT_ROLE_USER};
+            turn.text = ot_json_string(ot_json_at(pair, k), &turn.bytes);
+            if (!turn.text || ot_json_length(pair) != 2)
+                return ot_fail(OT_E_INPUT,
+                               "%s: key 'history' must be a list of pairs of strings: what the user said, "
+                               "what the assistant answered",
+                               where);
+            talk->turns[talk->n++] = turn;
+        }
+    }
+    return 0;
+}
+
 /* The prompt as the user's turn of a chat template, the answer as the assistant's. */
+static int add_pair(const struct ot_format *f, const struct ot_json *row, struct ot_rendered *prompt,
+                    struct ot_turn answer, struct talk *talk) {
+    struct ot_turn question = {.role = OT_ROLE_USER};
+    ot_prompt_format_render(f->prompt, row, prompt);
+    /* A format ends in what separates prompt and answer; between turns the template does that. */
+    while (prompt->bytes > 0 && ot_text_is_blank(prompt->text + prompt->bytes - 1, 1))
+        prompt->bytes--;
+    question.text = prompt->bytes ? prompt->text : "";
+    question.bytes = prompt->bytes;
+    if (f->kind == OT_ROW_ALPACA)
+        question.input = ot_json_string(ot_json_get(row, "input"), &question.input_bytes);
+    if (question.input_bytes == 0)
+        question.input = NULL;
+    talk->turns[talk->n++] = question;
+    talk->turns[talk->n++] = answer;
+    return ot_rendered_check(prompt);
+}
+
+/* Of rows whose kind people give a system turn and earlier turns as keys of their own. */
+static bool has_earlier_turns(const struct ot_format *f) {
+    return f->kind == OT_ROW_ALPACA || f->kind == OT_ROW_PROMPT;
+}
+
 static int render_pair_as_turns(const struct ot_format *f, const struct ot_json *row, const char *where,
                                 struct ot_turn answer, struct ot_rendered *r) {
     struct ot_rendered prompt = {0};
-    ot_prompt_format_render(f->prompt, row, &prompt);
-    /* A format ends in what separates prompt and answer; between turns the template does that. */
-    while (prompt.bytes > 0 && ot_text_is_blank(prompt.text + prompt.bytes - 1, 1))
-        prompt.bytes--;
-    struct ot_turn turns[2] = {
-        {.role = OT_ROLE_USER, .text = prompt.bytes ? prompt.text : "", .bytes = prompt.bytes}, answer};
-    if (f->kind == OT_ROW_ALPACA)
-        turns[0].input = ot_json_string(ot_json_get(row, "input"), &turns[0].input_bytes);
-    if (turns[0].input_bytes == 0)
-        turns[0].input = NULL;
-    int rc = ot_rendered_check(&prompt);
-    if (rc == 0)
-        rc = ot_chat_template_render(f->template, turns, 2, &f->marks, where, r);
+    struct talk talk = {0};
+    int rc;
+    OT_TRY_GOTO(open_talk(&talk, 3 + 2 * ot_json_length(ot_json_get(row, "history")), where), rc, out);
+    if (has_earlier_turns(f)) {
+        OT_TRY_GOTO(refuse_tools(row, where), rc, out);
+        OT_TRY_GOTO(add_system(f, row, where, &talk), rc, out);
+        OT_TRY_GOTO(add_history(row, where, &talk), rc, out);
+    }
+    OT_TRY_GOTO(add_pair(f, row, &prompt, answer, &talk), rc, out);
+    rc = ot_chat_template_render(f->template, talk.turns, talk.n, &f->marks, where, r);
+out:
+    free(talk.turns);
     ot_rendered_free(&prompt);
     return rc;
+}
+
+/* Without a template there is no place for them. */
+static int refuse_earlier_turns(const struct ot_format *f, const struct ot_json *row, const char *where) {
+    static const char *const keys[] = {"system", "history", "tools", "functions"};
+    for (size_t i = 0; has_earlier_turns(f) && i < sizeof keys / sizeof *keys; i++)
+        if (is_filled(ot_json_get(row, keys[i])))
+            return ot_fail(OT_E_INPUT,
+                           "%s: key '%s' has no place in a bare prompt; --template makes turns of the row, "
+                           "--prompt-format "
+                           "says where keys go",
+                           where, keys[i]);
+    return 0;
 }
 
 static int render_pair(const struct ot_format *f, const struct ot_json *row, const char *where,
@@ -245,6 +385,7 @@ static int render_pair(const struct ot_format *f, const struct ot_json *row, con
     OT_TRY(need_string(f, row, where, f->answer_key, &answer.text, &answer.bytes));
     if (f->template)
         return render_pair_as_turns(f, row, where, answer, r);
+    OT_TRY(refuse_earlier_turns(f, row, where));
     ot_prompt_format_render(f->prompt, row, r);
     ot_rendered_append(r, answer.text, answer.bytes, !ot_text_is_blank(answer.text, answer.bytes), true);
     return 0;
@@ -271,7 +412,9 @@ static int parse_role(const char *name, const char *where, enum ot_role *role) {
 /* Messages and sharegpt differ in their keys alone; mixtures occur. */
 static int parse_turn(const struct ot_format *f, const struct ot_json *item, const char *where,
                       struct ot_turn *turn) {
+    static const char *const lost[] = {"tool_calls", "function_call", "reasoning_content", NULL};
     OT_TRY(need_object(item, where));
+    OT_TRY(refuse_keys(item, lost, where));
     bool sharegpt = ot_json_get(item, "from") != NULL;
     const char *role;
     size_t role_bytes;
@@ -288,15 +431,21 @@ static int render_turns(const struct ot_format *f, const struct ot_json *row, co
         return ot_fail(OT_E_INPUT, "%s: key '%s' must be an array of turns, not %s", where, key,
                        list ? ot_json_type_name(ot_json_type(list)) : "missing");
     size_t n = ot_json_length(list);
-    struct ot_turn *turns = calloc(n ? n : 1, sizeof *turns);
-    if (!turns)
-        return ot_fail(OT_E_BUDGET, "%s: no memory for %zu turns", where, n);
-    int rc = 0;
+    struct talk talk = {0};
+    int rc;
+    OT_TRY_GOTO(refuse_tools(row, where), rc, out);
+    OT_TRY_GOTO(open_talk(&talk, n + 1, where), rc, out);
+    OT_TRY_GOTO(add_system(f, row, where, &talk), rc, out);
     for (size_t i = 0; i < n; i++)
-        OT_TRY_GOTO(parse_turn(f, ot_json_at(list, i), where, &turns[i]), rc, out);
-    rc = ot_chat_template_render(f->template, turns, n, &f->marks, where, r);
+        OT_TRY_GOTO(parse_turn(f, ot_json_at(list, i), where, &talk.turns[talk.n++]), rc, out);
+    if (talk.n > n && n > 0 && talk.turns[1].role == OT_ROLE_SYSTEM) {
+        rc = ot_fail(OT_E_INPUT, "%s: both key 'system' and the first turn are system turns; leave one out",
+                     where);
+        goto out;
+    }
+    rc = ot_chat_template_render(f->template, talk.turns, talk.n, &f->marks, where, r);
 out:
-    free(turns);
+    free(talk.turns);
     return rc;
 }
 

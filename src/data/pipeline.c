@@ -1,6 +1,7 @@
 #include "src/data/pipeline.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
@@ -29,14 +30,32 @@ static int check_config(const struct ot_dataset_config *config) {
     return 0;
 }
 
-struct ot_chat_marks ot_pipeline_marks(const struct ot_tokenizer *tokenizer,
-                                       const struct ot_special_tokens *specials) {
-    struct ot_chat_marks marks = {0};
-    if (specials->bos_id >= 0)
-        marks.bos = ot_tokenizer_token(tokenizer, specials->bos_id, &marks.bos_bytes);
-    if (specials->n_eos > 0)
-        marks.eos = ot_tokenizer_token(tokenizer, specials->eos_ids[0], &marks.eos_bytes);
-    return marks;
+/* Whether a token that the tokenizer should find anywhere in a text is found there is seen in a text: in
+ * tokenizers such as Llama 2's, end-of-text marks are normalised first and then match behind spaces alone. */
+static int make_mark(const struct ot_tokenizer *tokenizer, int32_t id, struct ot_chat_mark *out) {
+    *out = (struct ot_chat_mark){.id = id};
+    if (id < 0 || !(out->text = ot_tokenizer_token(tokenizer, id, &out->bytes)))
+        return 0;
+    struct ot_string_builder text = {0};
+    struct ot_token_list list = {0};
+    int rc = 0;
+    ot_string_append(&text, "x", 1);
+    ot_string_append(&text, out->text, out->bytes);
+    ot_string_append(&text, "x", 1);
+    rc = text.failed ? ot_fail(OT_E_BUDGET, "no memory for a special token")
+                     : ot_tokenizer_encode(tokenizer, text.text, text.bytes, 0, &list);
+    for (size_t i = 0; rc == 0 && i < list.n; i++)
+        if (list.ids[i] == id)
+            out->id = -1;
+    ot_token_list_free(&list);
+    free(text.text);
+    return rc;
+}
+
+int ot_pipeline_marks(const struct ot_tokenizer *tokenizer, const struct ot_special_tokens *specials,
+                      struct ot_chat_marks *out) {
+    OT_TRY(make_mark(tokenizer, specials->bos_id, &out->bos));
+    return make_mark(tokenizer, specials->n_eos > 0 ? specials->eos_ids[0] : -1, &out->eos);
 }
 
 int ot_pipeline_open(struct ot_pipeline *p, const struct ot_dataset_config *config) {
@@ -47,13 +66,13 @@ int ot_pipeline_open(struct ot_pipeline *p, const struct ot_dataset_config *conf
                                           .append_eos = !config->no_eos,
                                           .seq_len = config->seq_len,
                                           .vocab_size = config->vocab_size};
-    struct ot_format_config format = {.template_name = config->template_name,
+    struct ot_format_config format = {.chat = config->chat,
                                       .prompt_format = config->prompt_format,
                                       .tokenizer = config->tokenizer,
-                                      .marks = ot_pipeline_marks(config->tokenizer, &config->specials),
                                       .train_prompt = config->train_prompt};
     if (config->columns)
         OT_TRY(ot_columns_open(config->columns, config->prompt_format != NULL, &p->columns));
+    OT_TRY(ot_pipeline_marks(config->tokenizer, &config->specials, &format.marks));
     return ot_format_open(&format, &p->format);
 }
 

@@ -22,9 +22,9 @@ struct ot_row_scratch { /* zero before the first use */
     struct ot_sample sample;
 };
 
-/* The spellings of BOS and EOS that templates write; borrowed from the tokenizer. */
-struct ot_chat_marks ot_pipeline_marks(const struct ot_tokenizer *tokenizer,
-                                       const struct ot_special_tokens *specials);
+/* BOS and EOS as templates write them; the spellings are borrowed from the tokenizer. Errors: OT_E_BUDGET. */
+int ot_pipeline_marks(const struct ot_tokenizer *tokenizer, const struct ot_special_tokens *specials,
+                      struct ot_chat_marks *out);
 
 /* Checks the options. Zero *pipeline first; close it also after a failure. Errors: OT_E_USAGE, OT_E_INPUT (a
  * special token beyond the embedding), OT_E_BUDGET. */

@@ -133,6 +133,21 @@ static void count_trained(struct ot_sample *s) {
         s->piece_tokens = 0;
 }
 
+/* Spans that are one token by name stand for it; what lies between is encoded as one text. */
+static int encode(const struct ot_tokenizer *tokenizer, const struct ot_rendered *r,
+                  struct ot_token_list *out) {
+    size_t begin = 0, done = 0; /* of the span; of what is encoded */
+    ot_token_list_clear(out);
+    for (size_t i = 0; i < r->n_spans; begin = r->spans[i++].end) {
+        if (r->spans[i].id < 0)
+            continue;
+        OT_TRY(ot_tokenizer_encode_part(tokenizer, r->text, done, begin, out));
+        OT_TRY(ot_token_list_add(out, r->spans[i].id, (uint32_t)begin));
+        done = r->spans[i].end;
+    }
+    return ot_tokenizer_encode_part(tokenizer, r->text, done, r->bytes, out);
+}
+
 int ot_sample_make(const struct ot_sample_config *config, const struct ot_rendered *r, bool split,
                    const char *where, struct ot_sample *s) {
     const struct ot_special_tokens *specials = &config->specials;
@@ -142,7 +157,7 @@ int ot_sample_make(const struct ot_sample_config *config, const struct ot_render
     s->first_special = -1;
     if (r->bytes == 0)
         return 0;
-    int rc = ot_tokenizer_encode(config->tokenizer, r->text, r->bytes, 0, &s->encoded);
+    int rc = encode(config->tokenizer, r, &s->encoded);
     if (rc < 0)
         return ot_fail_context(rc, "%s", where);
     size_t n = s->encoded.n;

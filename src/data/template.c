@@ -49,11 +49,12 @@ static bool reserve_span(struct ot_rendered *r) {
     return true;
 }
 
-void ot_rendered_append(struct ot_rendered *r, const char *text, size_t bytes, bool trained, bool user) {
+static void append_span(struct ot_rendered *r, const char *text, size_t bytes, struct ot_span span) {
     if (bytes == 0 || r->failed)
         return;
     struct ot_span *last = r->n_spans > 0 ? &r->spans[r->n_spans - 1] : NULL;
-    bool same = last && last->trained == trained && last->user == user;
+    bool same =
+        last && last->trained == span.trained && last->user == span.user && last->id < 0 && span.id < 0;
     if (!reserve_text(r, r->bytes + bytes) || (!same && !reserve_span(r))) {
         r->failed = true;
         return;
@@ -63,7 +64,27 @@ void ot_rendered_append(struct ot_rendered *r, const char *text, size_t bytes, b
     if (same)
         last->end = r->bytes;
     else
-        r->spans[r->n_spans++] = (struct ot_span){.end = r->bytes, .trained = trained, .user = user};
+        r->spans[r->n_spans++] =
+            (struct ot_span){.end = r->bytes, .trained = span.trained, .user = span.user, .id = span.id};
+}
+
+void ot_rendered_append(struct ot_rendered *r, const char *text, size_t bytes, bool trained, bool user) {
+    append_span(r, text, bytes, (struct ot_span){.trained = trained, .user = user, .id = -1});
+}
+
+void ot_rendered_append_token(struct ot_rendered *r, const char *text, size_t bytes, int32_t id,
+                              bool trained) {
+    append_span(r, text, bytes, (struct ot_span){.trained = trained, .id = id});
+}
+
+void ot_rendered_cut(struct ot_rendered *r, size_t bytes) {
+    while (r->n_spans > 1 && r->spans[r->n_spans - 2].end >= bytes)
+        r->n_spans--;
+    if (r->n_spans > 0)
+        r->spans[r->n_spans - 1].end = bytes;
+    if (bytes == 0)
+        r->n_spans = 0;
+    r->bytes = bytes;
 }
 
 static bool is_space(char byte) {
@@ -193,213 +214,4 @@ void ot_prompt_format_render(const struct ot_prompt_format *f, const struct ot_j
         if (text)
             ot_rendered_append(r, text, bytes, false, part->is_field);
     }
-}
-
-/* ---- chat templates ---- */
-
-/* The texts around turns, with {bos} and {eos} for the tokenizer's own. llama-2, llama-3, chatml and zephyr
- * equal what the chat_template of those models' tokenizer_config.json on the Hub renders, to the last space.
- * The templates of the Mistral models differ from one another in spaces; this one has the answer begin with
- * one, as their own tokenizer does. alpaca has the texts of that project. */
-struct ot_chat_template {
-    const char *name;
-    const char *own_token; /* a special token that only tokenizers made for this template have; NULL: none */
-    bool trim;             /* white space around what a turn says is dropped */
-    bool system_in_user;   /* a system turn becomes the beginning of what the user's says */
-    const char *start;     /* before everything */
-    const char *preamble,
-        *preamble_input; /* where there is no system turn; the second, where there is an input */
-    const char *system_begin, *system_end;
-    const char *user_begin, *user_end;
-    const char *input_begin;               /* between an instruction and its input */
-    const char *answer_head;               /* what generation starts from */
-    const char *answer_begin, *answer_end; /* around the answer; these train */
-    const char *answer_tail;               /* not trained */
-};
-
-static const struct ot_chat_template templates[] = {
-    {
-        .name = "llama-2",
-        .trim = true,
-        .system_in_user = true,
-        .system_begin = "<<SYS>>\n",
-        .system_end = "\n<</SYS>>\n\n",
-        .user_begin = "{bos}[INST] ",
-        .user_end = " [/INST]",
-        .answer_begin = " ",
-        .answer_end = " {eos}",
-    },
-    {
-        .name = "llama-3",
-        .own_token = "<|eot_id|>",
-        .trim = true,
-        .start = "{bos}",
-        .system_begin = "<|start_header_id|>system<|end_header_id|>\n\n",
-        .system_end = "<|eot_id|>",
-        .user_begin = "<|start_header_id|>user<|end_header_id|>\n\n",
-        .user_end = "<|eot_id|>",
-        .answer_head = "<|start_header_id|>assistant<|end_header_id|>\n\n",
-        .answer_end = "<|eot_id|>",
-    },
-    {
-        .name = "chatml",
-        .own_token = "<|im_end|>",
-        .system_begin = "<|im_start|>system\n",
-        .system_end = "<|im_end|>\n",
-        .user_begin = "<|im_start|>user\n",
-        .user_end = "<|im_end|>\n",
-        .answer_head = "<|im_start|>assistant\n",
-        .answer_end = "<|im_end|>",
-        .answer_tail = "\n",
-    },
-    {
-        .name = "mistral",
-        .trim = true,
-        .system_in_user = true,
-        .start = "{bos}",
-        .system_end = "\n\n",
-        .user_begin = "[INST] ",
-        .user_end = " [/INST]",
-        .answer_begin = " ",
-        .answer_end = "{eos}",
-    },
-    {
-        .name = "zephyr",
-        .system_begin = "<|system|>\n",
-        .system_end = "{eos}\n",
-        .user_begin = "<|user|>\n",
-        .user_end = "{eos}\n",
-        .answer_head = "<|assistant|>\n",
-        .answer_end = "{eos}",
-        .answer_tail = "\n",
-    },
-    {
-        .name = "alpaca",
-        .preamble =
-            "Below is an instruction that describes a task. Write a response that appropriately completes "
-            "the request.\n\n",
-        .preamble_input =
-            "Below is an instruction that describes a task, paired with an input that provides further "
-            "context. Write a response that appropriately completes the request.\n\n",
-        .system_end = "\n\n",
-        .user_begin = "### Instruction:\n",
-        .input_begin = "\n\n### Input:\n",
-        .user_end = "\n\n",
-        .answer_head = "### Response:\n",
-        .answer_end = "{eos}",
-        .answer_tail = "\n\n",
-    },
-};
-
-enum { N_TEMPLATES = sizeof templates / sizeof *templates };
-
-const struct ot_chat_template *ot_chat_template_find(const char *name) {
-    for (int i = 0; i < N_TEMPLATES; i++)
-        if (strcmp(templates[i].name, name) == 0)
-            return &templates[i];
-    return NULL;
-}
-
-const char *ot_chat_template_name(const struct ot_chat_template *t) {
-    return t->name;
-}
-
-const char *ot_chat_template_names(void) {
-    return "llama-2, llama-3, chatml, mistral, zephyr, alpaca";
-}
-
-const struct ot_chat_template *ot_chat_template_guess(const struct ot_tokenizer *tokenizer) {
-    for (int i = 0; i < N_TEMPLATES; i++) {
-        const char *own = templates[i].own_token;
-        if (own && ot_tokenizer_find(tokenizer, own, strlen(own)) >= 0)
-            return &templates[i];
-    }
-    return ot_chat_template_find("zephyr");
-}
-
-/* Appends a text of a template (NULL: nothing), its {bos} and {eos} filled in. */
-static void append_mark(struct ot_rendered *r, const char *text, const struct ot_chat_marks *marks,
-                        bool trained) {
-    while (text && *text) {
-        const char *brace = strchr(text, '{');
-        size_t bytes = brace ? (size_t)(brace - text) : strlen(text);
-        ot_rendered_append(r, text, bytes, trained, false);
-        if (!brace)
-            return;
-        bool is_bos = strncmp(brace, "{bos}", 5) == 0;
-        ot_rendered_append(r, is_bos ? marks->bos : marks->eos, is_bos ? marks->bos_bytes : marks->eos_bytes,
-                           trained, false);
-        text = brace + 5;
-    }
-}
-
-/* front, back: white space there is dropped. */
-static void append_content(struct ot_rendered *r, const char *text, size_t bytes, bool trained, bool front,
-                           bool back) {
-    for (; back && bytes > 0 && is_space(text[bytes - 1]); bytes--)
-        ;
-    for (; front && bytes > 0 && is_space(*text); bytes--)
-        text++;
-    ot_rendered_append(r, text, bytes, trained, true);
-}
-
-static void render_system(const struct ot_chat_template *t, const struct ot_turn *turn,
-                          const struct ot_chat_marks *marks, struct ot_rendered *r) {
-    bool trim = t->trim && !t->system_in_user;
-    append_mark(r, t->system_begin, marks, false);
-    append_content(r, turn->text, turn->bytes, false, trim, trim);
-    append_mark(r, t->system_end, marks, false);
-}
-
-/* system: the turn that goes into this one, or NULL. */
-static void render_user(const struct ot_chat_template *t, const struct ot_turn *system,
-                        const struct ot_turn *turn, const struct ot_chat_marks *marks,
-                        struct ot_rendered *r) {
-    append_mark(r, t->user_begin, marks, false);
-    if (system)
-        render_system(t, system, marks, r);
-    append_content(r, turn->text, turn->bytes, false, t->trim && !system, t->trim);
-    if (turn->input) {
-        append_mark(r, t->input_begin ? t->input_begin : "\n\n", marks, false);
-        append_content(r, turn->input, turn->input_bytes, false, t->trim, t->trim);
-    }
-    append_mark(r, t->user_end, marks, false);
-}
-
-static void render_answer(const struct ot_chat_template *t, const struct ot_turn *turn,
-                          const struct ot_chat_marks *marks, struct ot_rendered *r) {
-    bool trained = !ot_text_is_blank(turn->text, turn->bytes);
-    append_mark(r, t->answer_head, marks, false);
-    append_mark(r, t->answer_begin, marks, trained);
-    append_content(r, turn->text, turn->bytes, trained, t->trim, t->trim);
-    append_mark(r, t->answer_end, marks, trained);
-    append_mark(r, t->answer_tail, marks, false);
-}
-
-int ot_chat_template_render(const struct ot_chat_template *t, const struct ot_turn *turns, size_t n_turns,
-                            const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r) {
-    append_mark(r, t->start, marks, false);
-    if (n_turns > 0 && turns[0].role != OT_ROLE_SYSTEM)
-        append_mark(r, turns[0].input ? t->preamble_input : t->preamble, marks, false);
-    const struct ot_turn *system = NULL;
-    for (size_t i = 0; i < n_turns; i++) {
-        const struct ot_turn *turn = &turns[i];
-        if (system && turn->role != OT_ROLE_USER)
-            break;
-        if (turn->role == OT_ROLE_SYSTEM && t->system_in_user)
-            system = turn;
-        else if (turn->role == OT_ROLE_SYSTEM)
-            render_system(t, turn, marks, r);
-        else if (turn->role == OT_ROLE_USER)
-            render_user(t, system, turn, marks, r);
-        else
-            render_answer(t, turn, marks, r);
-        if (turn->role == OT_ROLE_USER)
-            system = NULL;
-    }
-    if (system)
-        return ot_fail(OT_E_INPUT,
-                       "%s: a system turn without a user's turn after it, which template %s puts it into",
-                       where, t->name);
-    return ot_rendered_check(r);
 }

@@ -4,7 +4,7 @@
  * Tokens are made from the whole text at once, because that is what the model sees when it is used; the marks
  * are applied afterwards by byte offset (reference/tokenizers.md, 8 and 10).
  *
- * Two things make such texts: chat templates, built in and chosen by name, and prompt formats like
+ * Two things make such texts: chat templates (chat_template.h), and prompt formats like
  * "{context}\n-- {question}\n", whose placeholders name fields of a row.
  *
  * Threads: templates and formats never change once made; a rendered text belongs to one thread.
@@ -17,13 +17,13 @@
 #include <stdint.h>
 
 struct ot_json;
-struct ot_tokenizer;
 
 /* ---- rendered text ---- */
 
 struct ot_span { /* covers the text from the end of the span before it */
     size_t end;
     bool trained, user;
+    int32_t id; /* the one token that this text becomes, whatever a tokenizer makes of it; -1: none */
 };
 
 /* Zero before the first use; memory is kept from sample to sample. */
@@ -38,7 +38,11 @@ struct ot_rendered {
 void ot_rendered_reset(struct ot_rendered *r); /* empty, memory kept */
 void ot_rendered_free(struct ot_rendered *r);
 void ot_rendered_append(struct ot_rendered *r, const char *text, size_t bytes, bool trained, bool user);
-int ot_rendered_check(const struct ot_rendered *r); /* Errors: OT_E_BUDGET */
+/* A text that becomes the token `id`; id -1: an ordinary text of ours. */
+void ot_rendered_append_token(struct ot_rendered *r, const char *text, size_t bytes, int32_t id,
+                              bool trained);
+void ot_rendered_cut(struct ot_rendered *r, size_t bytes); /* keeps the first `bytes` */
+int ot_rendered_check(const struct ot_rendered *r);        /* Errors: OT_E_BUDGET */
 
 /* White space alone is no answer: a model that trains on it, or on EOS alone, learns to say nothing. */
 bool ot_text_is_blank(const char *text, size_t bytes);
@@ -57,39 +61,5 @@ const char *ot_prompt_format_field(const struct ot_prompt_format *format, size_t
  * A missing or null field is empty: what a row must have is for the caller to check. */
 void ot_prompt_format_render(const struct ot_prompt_format *format, const struct ot_json *row,
                              struct ot_rendered *r);
-
-/* ---- chat templates ---- */
-
-enum ot_role { OT_ROLE_SYSTEM, OT_ROLE_USER, OT_ROLE_ASSISTANT };
-
-struct ot_turn { /* text borrowed from the row */
-    enum ot_role role;
-    const char *text;
-    size_t bytes;
-    const char *input; /* alpaca's second part of an instruction; NULL: none */
-    size_t input_bytes;
-};
-
-struct ot_chat_template;
-
-/* llama-2, llama-3, chatml, mistral, zephyr, alpaca; NULL if there is no such template. */
-const struct ot_chat_template *ot_chat_template_find(const char *name);
-const char *ot_chat_template_name(const struct ot_chat_template *t);
-const char *ot_chat_template_names(void); /* "llama-2, llama-3, ..." for sentences */
-/* For chat rows without --template: the one whose own tokens this tokenizer has, else zephyr, which needs
- * none. */
-const struct ot_chat_template *ot_chat_template_guess(const struct ot_tokenizer *tokenizer);
-
-/* Spellings of the special tokens that templates write; 0 bytes: the tokenizer has none. */
-struct ot_chat_marks {
-    const char *bos, *eos;
-    size_t bos_bytes, eos_bytes;
-};
-
-/* Renders a conversation; every assistant turn that says something trains, with the end-of-turn mark behind
- * it. A system turn of a template that has no place for one goes into the user's turn after it. Errors:
- * OT_E_INPUT with `where` ("FILE:LINE") in front: there is no such user's turn. */
-int ot_chat_template_render(const struct ot_chat_template *t, const struct ot_turn *turns, size_t n_turns,
-                            const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r);
 
 #endif

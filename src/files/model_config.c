@@ -147,37 +147,49 @@ static int parse_flags(struct parser *p) {
 
 /* ---- attention window ---- */
 
-/* transformers 5 spells the layers out. We have one border: full attention before it, the window from it
- * on. */
+static int parse_layer_type(const struct parser *p, const struct ot_json *types, int64_t layer,
+                            bool *slides) {
+    const char *type = ot_json_string(ot_json_at(types, (size_t)layer), NULL);
+    *slides = type && strcmp(type, "sliding_attention") == 0;
+    if (*slides || (type && strcmp(type, "full_attention") == 0))
+        return 0;
+    return ot_fail(OT_E_INPUT,
+                   "%s: layer_types[%lld] '%s' is not supported; known: full_attention, sliding_attention",
+                   p->where, (long long)layer, type ? type : "");
+}
+
+/* transformers 5 spells the layers out. Most models have one border: full attention before it, the window
+ * from it on; in others the two alternate. */
 static int parse_layer_types(struct parser *p) {
     struct ot_model_config *c = p->config;
     const struct ot_json *types = ot_json_get(p->root, "layer_types");
-    if (!types)
+    if (!types || c->n_layers > OT_MODEL_MAX_LAYERS) /* which ot_model_config_check refuses */
         return 0;
     if ((int64_t)ot_json_length(types) != c->n_layers)
         return ot_fail(OT_E_INPUT, "%s: layer_types must be a list of num_hidden_layers (%lld) entries",
                        p->where, (long long)c->n_layers);
-    int64_t first = c->n_layers;
+    int64_t first = c->n_layers, n_sliding = 0;
     for (int64_t i = 0; i < c->n_layers; i++) {
-        const char *type = ot_json_string(ot_json_at(types, (size_t)i), NULL);
-        bool sliding = type && strcmp(type, "sliding_attention") == 0;
-        if (!sliding && (!type || strcmp(type, "full_attention") != 0))
-            return ot_fail(
-                OT_E_INPUT,
-                "%s: layer_types[%lld] '%s' is not supported; known: full_attention, sliding_attention",
-                p->where, (long long)i, type ? type : "");
-        if (sliding && first == c->n_layers)
-            first = i;
-        if (!sliding && first < c->n_layers)
-            return ot_fail(OT_E_INPUT,
-                           "%s: layer_types alternates (layer %lld): only full attention followed by "
-                           "sliding attention is supported",
-                           p->where, (long long)i);
+        bool slides;
+        OT_TRY(parse_layer_type(p, types, i, &slides));
+        if (!slides)
+            continue;
+        first = n_sliding++ ? first : i;
+        c->window_layers[i / 64] |= UINT64_C(1) << (i % 64);
     }
-    if (first < c->n_layers && c->window == 0)
+    if (n_sliding > 0 && c->window == 0)
         return ot_fail(OT_E_INPUT, "%s: layer_types has sliding_attention but sliding_window is off",
                        p->where);
+    if (n_sliding < c->n_layers && c->window > 0 && !p->family->window_by_flag)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: layer_types has full_attention, but a model of type '%s' slides in every layer; set "
+            "sliding_window to null for full attention",
+            p->where, p->family->model_type);
     c->window_first_layer = first;
+    c->window_by_layer = n_sliding < c->n_layers - first;
+    if (!c->window_by_layer)
+        memset(c->window_layers, 0, sizeof c->window_layers);
     return 0;
 }
 
@@ -247,9 +259,23 @@ static int parse_rope_type(struct parser *p, const struct ot_json *rope, const c
     return parse_rope_numbers(p, rope, where);
 }
 
+/* The attention of these families rotates whole heads: transformers ignores the key, and fails where the rope
+ * is scaled, for then its tables are too short. */
+static int refuse_partial_rope(const struct parser *p, const struct ot_json *rope, const char *where) {
+    double fraction = 1;
+    if (p->config->rope_scaling == OT_ROPE_PLAIN)
+        return 0;
+    OT_TRY(ot_json_need_real(p->root, p->where, "partial_rotary_factor", false, 0, 1, &fraction));
+    OT_TRY(ot_json_need_real(rope, where, "partial_rotary_factor", false, 0, 1, &fraction));
+    if (fraction == 1)
+        return 0;
+    return ot_fail(OT_E_INPUT,
+                   "%s: partial_rotary_factor %g with a scaled rope is not supported for model type '%s'",
+                   where, fraction, p->family->model_type);
+}
+
 static int parse_rope(struct parser *p) {
     struct ot_model_config *c = p->config;
-    double fraction = 1;
     const char *key = ot_json_get(p->root, "rope_parameters") ? "rope_parameters" : "rope_scaling";
     const struct ot_json *rope = ot_json_get(p->root, key);
     char where[512];
@@ -257,16 +283,14 @@ static int parse_rope(struct parser *p) {
     c->rope_theta = p->family->rope_theta_if_absent;
     c->rope_scaling = OT_ROPE_PLAIN;
     OT_TRY(ot_json_need_real(p->root, p->where, "rope_theta", false, 1, 1e12, &c->rope_theta));
-    OT_TRY(ot_json_need_real(p->root, p->where, "partial_rotary_factor", false, 0, 1, &fraction));
     if (rope) {
         OT_TRY(ot_json_need_real(rope, where, "rope_theta", false, 1, 1e12, &c->rope_theta));
-        OT_TRY(ot_json_need_real(rope, where, "partial_rotary_factor", false, 0, 1, &fraction));
         OT_TRY(parse_rope_type(p, rope, key, where));
         if (ot_json_get(rope, "full_attention") || ot_json_get(rope, "sliding_attention"))
             return ot_fail(OT_E_INPUT, "%s: parameters by layer type are not supported", where);
     }
-    c->rotary_dim = (int64_t)((double)c->head_dim * fraction);
-    return 0;
+    c->rotary_dim = c->head_dim;
+    return refuse_partial_rope(p, rope, where);
 }
 
 /* ---- dtype and ids ---- */
@@ -343,6 +367,7 @@ int ot_model_config_parse(const struct ot_json *root, const char *where, struct 
     OT_TRY(parse_window(&p));
     OT_TRY(parse_rope(&p));
     OT_TRY(ot_model_config_check(&out->config, where));
+    OT_TRY(ot_json_need_real(root, where, "attention_dropout", false, 0, 1, &out->attention_dropout));
     OT_TRY(parse_dtype(&p, out));
     return ot_token_ids_parse(root, where, out->config.vocab, &out->ids);
 }

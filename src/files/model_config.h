@@ -33,6 +33,7 @@ struct ot_config_file {
     bool has_dtype; /* torch_dtype or dtype is there */
     enum ot_dtype dtype;
     struct ot_token_ids ids;
+    double attention_dropout; /* which is not applied */
 };
 
 struct ot_json;

@@ -71,6 +71,12 @@ static void put_window(struct ot_json_writer *w, const struct ot_model_config *c
         ot_json_put_bool(w, "use_sliding_window", c->window > 0);
         ot_json_put_int(w, "max_window_layers", c->window > 0 ? c->window_first_layer : c->n_layers);
     }
+    if (!c->window_by_layer)
+        return;
+    ot_json_begin_array(w, "layer_types");
+    for (int64_t i = 0; i < c->n_layers; i++)
+        ot_json_put_text(w, NULL, ot_model_layer_window(c, i) ? "sliding_attention" : "full_attention");
+    ot_json_end_array(w);
 }
 
 int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes) {
@@ -96,8 +102,6 @@ int ot_model_config_write(const struct ot_config_file *file, char **text, size_t
     ot_json_put_int(&w, "num_attention_heads", c->n_heads);
     ot_json_put_int(&w, "num_hidden_layers", c->n_layers);
     ot_json_put_int(&w, "num_key_value_heads", c->n_kv_heads);
-    if (c->rotary_dim != c->head_dim)
-        ot_json_put_real(&w, "partial_rotary_factor", (double)c->rotary_dim / (double)c->head_dim);
     ot_json_put_real(&w, "rms_norm_eps", shortest(c->norm_eps));
     put_rope(&w, c);
     put_window(&w, c, row);

@@ -11,6 +11,7 @@
 #include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/json.h"
+#include "src/base/read_file.h"
 #include "src/files/out_replace.h"
 
 /* Above all real ones, of which tokenizers have up to 40 MB; parsed, a file takes up to sixty times its
@@ -294,6 +295,7 @@ static int read_configs(struct ot_model_dir *dir) {
     dir->facts.config = file.config;
     dir->facts.dtype = file.dtype;
     dir->facts.ids = file.ids;
+    dir->facts.attention_dropout = file.attention_dropout;
     if (ot_model_dir_has(dir, "generation_config.json"))
         OT_TRY(read_json(dir, "generation_config.json", OT_CONFIG_MAX_BYTES, &dir->generation));
     if (ot_model_dir_has(dir, "tokenizer.json")) {
@@ -305,15 +307,56 @@ static int read_configs(struct ot_model_dir *dir) {
     return resolve_ids(dir);
 }
 
-static int find_chat_template(struct ot_model_dir *dir) {
-    struct ot_json *config = NULL;
-    dir->facts.has_chat_template =
-        ot_model_dir_has(dir, "chat_template.jinja") || ot_model_dir_has(dir, "chat_template.json");
-    if (dir->facts.has_chat_template || !ot_model_dir_has(dir, "tokenizer_config.json"))
+static int keep_chat_template(struct ot_model_dir *dir, const char *text, size_t bytes) {
+    dir->facts.has_chat_template = true;
+    if (!text)
         return 0;
-    OT_TRY(read_json(dir, "tokenizer_config.json", OT_CONFIG_MAX_BYTES, &config));
-    dir->facts.has_chat_template = ot_json_get(config, "chat_template") != NULL;
-    ot_json_free(config);
+    dir->facts.chat_template = ot_arena_strdup(dir->arena, text, bytes);
+    dir->facts.chat_template_bytes = bytes;
+    return dir->facts.chat_template ? 0 : -OT_E_BUDGET;
+}
+
+static int read_jinja(struct ot_model_dir *dir) {
+    char path[PATH_MAX], *text;
+    size_t bytes;
+    ot_model_dir_file(dir, "chat_template.jinja", path);
+    int rc = ot_read_file(path, OT_CONFIG_MAX_BYTES, &text, &bytes);
+    if (rc < 0)
+        return rc;
+    rc = keep_chat_template(dir, text, bytes);
+    free(text);
+    return rc;
+}
+
+/* Several templates are a list of {"name", "template"}; the one that is used by itself is called "default".
+ */
+static const struct ot_json *find_default(const struct ot_json *value) {
+    for (size_t i = 0; i < ot_json_length(value); i++) {
+        const struct ot_json *item = ot_json_at(value, i);
+        const char *name = ot_json_string(ot_json_get(item, "name"), NULL);
+        if (name && strcmp(name, "default") == 0)
+            return ot_json_get(item, "template");
+    }
+    return value;
+}
+
+/* In the order in which transformers looks; the last file is a processor's. */
+static int find_chat_template(struct ot_model_dir *dir) {
+    static const char *const files[] = {"tokenizer_config.json", "chat_template.json"};
+    if (ot_model_dir_has(dir, "chat_template.jinja"))
+        return read_jinja(dir);
+    for (size_t i = 0; i < 2 && !dir->facts.has_chat_template; i++) {
+        struct ot_json *config = NULL;
+        size_t bytes = 0;
+        if (!ot_model_dir_has(dir, files[i]))
+            continue;
+        OT_TRY(read_json(dir, files[i], OT_CONFIG_MAX_BYTES, &config));
+        const struct ot_json *value = ot_json_get(config, "chat_template");
+        const char *text = ot_json_string(find_default(value), &bytes);
+        int rc = value ? keep_chat_template(dir, text, bytes) : 0;
+        ot_json_free(config);
+        OT_TRY(rc);
+    }
     return 0;
 }
 
@@ -336,6 +379,7 @@ int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
     OT_TRY_GOTO(ot_out_check_whole(path), rc, out);
     OT_TRY_GOTO(ot_arena_open(&dir->arena), rc, out);
     OT_TRY_GOTO(hold_small_files(dir), rc, out);
+    OT_TRY_GOTO(ot_model_dir_hold_others(dir), rc, out);
     OT_TRY_GOTO(read_configs(dir), rc, out);
     OT_TRY_GOTO(find_chat_template(dir), rc, out);
     OT_TRY_GOTO(open_weights(dir), rc, out);
@@ -354,6 +398,8 @@ void ot_model_dir_close(struct ot_model_dir *dir) {
     for (int i = 0; i < OT_N_SMALL_FILES; i++)
         if (dir->small_fds[i] >= 0)
             close(dir->small_fds[i]);
+    for (int i = 0; i < dir->n_kept; i++)
+        close(dir->kept[i].fd);
     free(dir->files);
     ot_json_free(dir->config);
     ot_json_free(dir->generation);

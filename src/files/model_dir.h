@@ -10,7 +10,8 @@
  * file's pages leave this process's memory behind it, so that there is never a second copy of the model.
  *
  * SAVE asks a source for the values in the same order and writes shards in the base dtype, with the base's
- * config and tokenizer files, through an out_dir (out_dir.h): the result appears whole or not at all.
+ * config and tokenizer files, its licences, a processor's settings and its code, through an out_dir
+ * (out_dir.h): the result appears whole or not at all.
  *
  * An ot_model_dir is immutable once open; load and save use the calling thread and the pool.
  */
@@ -34,9 +35,13 @@ struct ot_model_facts {
     bool has_weights;
     const char *weights_missing; /* why not, for a sentence; NULL with weights */
     const char *tokenizer_path;  /* tokenizer.json, or NULL */
+    double attention_dropout;    /* that the config asks for and that is not applied */
     bool has_chat_template;
+    const char *chat_template; /* its Jinja text; NULL: there is none, or it is no text */
+    size_t chat_template_bytes;
     int n_shards;
     int64_t weight_bytes;
+    const char *left_out; /* names of other files, which a save does not copy; NULL: none */
 };
 
 /* Errors: OT_E_INPUT (a file says something wrong), OT_E_IO (cannot read). */
@@ -49,8 +54,9 @@ const char *ot_model_dir_path(const struct ot_model_dir *dir);
 typedef int (*ot_param_sink)(void *context, int slab, int64_t first, int64_t n, const float *values);
 typedef int (*ot_param_source)(void *context, int slab, int64_t first, int64_t n, float *values);
 
-/* Whether the files hold exactly the model's tensors, each in its shape and a dtype that we read; touches no
- * data. */
+/* Whether the files hold exactly the model's tensors, each in its shape and a dtype that we read. Reads no
+ * data but two tensors that the config ties and the files hold both: they must be equal. Errors: OT_E_INPUT,
+ * OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *model);
 /* Every parameter of every slab once, ascending, padding as zeros; starts with ot_model_dir_check. A sink's
  * error stops it and is returned. pool: converts; NULL for the calling thread alone. Errors: OT_E_INPUT,

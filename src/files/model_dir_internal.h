@@ -23,9 +23,18 @@ struct ot_stored {
 enum { OT_SMALL_CONFIG, OT_SMALL_GENERATION_CONFIG, OT_SMALL_COPIED, OT_N_SMALL_FILES = 11 };
 extern const char *const ot_small_files[OT_N_SMALL_FILES];
 
+/* Another file that goes along, held open like those. */
+enum { OT_MAX_KEPT_FILES = 64 };
+struct ot_kept_file {
+    const char *name;
+    int fd;
+};
+
 struct ot_model_dir {
     char *path;
     int small_fds[OT_N_SMALL_FILES]; /* -1: absent */
+    struct ot_kept_file kept[OT_MAX_KEPT_FILES];
+    int n_kept;
     struct ot_arena *arena;
     struct ot_model_facts facts;
     struct ot_json *config, *generation; /* generation: NULL if the file is absent */
@@ -41,6 +50,9 @@ bool ot_model_dir_has(const struct ot_model_dir *dir, const char *name);
 
 /* A path to small file i that stays while dir is open; NULL if there was none at open. */
 const char *ot_model_dir_small_file(const struct ot_model_dir *dir, int i, char path[PATH_MAX]);
+
+/* Fills kept, and facts.left_out. Errors: OT_E_IO, OT_E_BUDGET. */
+int ot_model_dir_hold_others(struct ot_model_dir *dir);
 
 /* For each tensor of the model where it is stored; the caller frees *map. Errors as ot_model_dir_check. */
 int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,

@@ -123,6 +123,54 @@ static int check_extra(const struct ot_model_dir *dir, bool tied, const bool *us
                    ot_safetensors_path(extra->file), extra->tensor->name, (long long)n_extra);
 }
 
+static int read_part(const struct ot_stored *stored, int64_t first, int64_t n, float *values) {
+    const enum ot_dtype dtype = stored->tensor->dtype;
+    const char *data = (const char *)stored->tensor->data + first * (int64_t)ot_dtype_bytes(dtype);
+    size_t bytes = (size_t)n * ot_dtype_bytes(dtype);
+    OT_TRY(ot_safetensors_fetch(stored->file, data, bytes));
+    ot_safetensors_convert(dtype, data, n, values); /* a value that is not finite is the loader's to refuse */
+    ot_safetensors_release(stored->file, data, bytes);
+    return 0;
+}
+
+static int compare_values(const struct ot_stored *a, const struct ot_stored *b, bool *same) {
+    float *values = malloc(2 * PART_VALUES * sizeof *values);
+    int rc = 0;
+    if (!values)
+        return ot_fail(OT_E_BUDGET, "no memory to compare two tensors");
+    for (int64_t at = 0, n; at < a->tensor->count && *same && rc == 0; at += n) {
+        n = a->tensor->count - at < PART_VALUES ? a->tensor->count - at : PART_VALUES;
+        rc = read_part(a, at, n, values);
+        if (rc == 0)
+            rc = read_part(b, at, n, values + PART_VALUES);
+        if (rc == 0)
+            *same = memcmp(values, values + PART_VALUES, (size_t)n * sizeof *values) == 0;
+    }
+    free(values);
+    return rc;
+}
+
+/* Where the config ties head and embedding, files may hold a head all the same. Only a copy of the embedding
+ * may be left out: transformers uses another one, tied or not. */
+static int check_tied_head(const struct ot_model_dir *dir) {
+    const struct ot_stored *head = find_stored(dir, "lm_head.weight");
+    const struct ot_stored *embedding = find_stored(dir, "model.embed_tokens.weight");
+    if (!head || !embedding)
+        return 0;
+    const struct ot_safetensor *h = head->tensor, *e = embedding->tensor;
+    bool same = h->readable && h->dims == e->dims &&
+                memcmp(h->shape, e->shape, (size_t)h->dims * sizeof *h->shape) == 0;
+    if (same)
+        OT_TRY(compare_values(head, embedding, &same));
+    if (same)
+        return 0;
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: tensor %s differs from %s, but config.json says tie_word_embeddings true; set it to false to "
+        "use both, as transformers does",
+        ot_safetensors_path(head->file), h->name, e->name);
+}
+
 int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *model,
                      const struct ot_stored ***out) {
     if (!dir->facts.has_weights)
@@ -136,6 +184,8 @@ int ot_model_dir_map(const struct ot_model_dir *dir, const struct ot_model *mode
     }
     OT_TRY_GOTO(find_all(dir, model, map, used), rc, out);
     OT_TRY_GOTO(check_extra(dir, ot_model_get_config(model)->tied, used), rc, out);
+    if (ot_model_get_config(model)->tied)
+        OT_TRY_GOTO(check_tied_head(dir), rc, out);
     *out = map;
     map = NULL;
 out:

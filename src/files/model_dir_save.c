@@ -1,5 +1,6 @@
 #include "src/files/model_dir_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -35,21 +36,56 @@ static const char *copied_path(const struct ot_model_save *save, int i, char pat
                                                             : NULL;
 }
 
+/* Some models keep a few tensors, such as norms, in another dtype than the rest: each keeps its own. *stored
+ * NULL: all are written in save->dtype, for there is no base with these tensors, or its dtype is not wanted.
+ */
+static int map_base(const struct ot_model_save *save, const struct ot_stored ***stored) {
+    const struct ot_model_dir *base = save->base;
+    if (!base || !base->facts.has_weights || base->facts.dtype != save->dtype)
+        return 0;
+    int rc = ot_model_dir_map(base, save->model, stored);
+    if (rc == -OT_E_INPUT) /* weights that were not loaded (--init random) need not be the model's */
+        return 0;
+    /* Readers want values at multiples of their size, and tensors lie end to end. */
+    bool aligned = true;
+    for (int64_t i = 0; rc == 0 && i < ot_model_tensor_count(save->model); i++)
+        aligned = aligned && (*stored)[i]->tensor->bytes % sizeof(float) == 0;
+    if (!aligned) {
+        free(*stored);
+        *stored = NULL;
+    }
+    return rc;
+}
+
+/* Where file i that goes along is copied from; NULL where an extra one takes its place. */
+static const char *kept_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
+    const struct ot_kept_file *file = &save->base->kept[i];
+    snprintf(path, PATH_MAX, "/proc/self/fd/%d", file->fd);
+    return is_extra(save, file->name) ? NULL : path;
+}
+
 static int open_writer(struct saver *s) {
     const struct ot_model *model = s->save->model;
     int64_t n = ot_model_tensor_count(model);
+    const struct ot_stored **stored = NULL;
+    OT_TRY(map_base(s->save, &stored));
     s->entries = calloc((size_t)n + 1, sizeof *s->entries);
-    if (!s->entries)
+    if (!s->entries) {
+        free(stored);
         return ot_fail(OT_E_BUDGET, "%s: no memory for a table of tensors", s->save->out);
+    }
     for (int64_t i = 0; i < n; i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
-        s->entries[i] = (struct ot_safetensors_entry){.name = tensor->name, .dims = tensor->dims};
+        s->entries[i] =
+            (struct ot_safetensors_entry){.name = tensor->name,
+                                          .dims = tensor->dims,
+                                          .dtype = stored ? stored[i]->tensor->dtype : s->save->dtype};
         s->entries[i].shape[0] = tensor->dims == 1 ? tensor->cols : tensor->rows;
         s->entries[i].shape[1] = tensor->cols;
     }
-    return ot_safetensors_writer_open(s->dir, s->entries, n, s->save->dtype,
-                                      s->save->shard_bytes > 0 ? s->save->shard_bytes : OT_SHARD_BYTES,
-                                      &s->writer);
+    free(stored);
+    return ot_safetensors_writer_open(
+        s->dir, s->entries, n, s->save->shard_bytes > 0 ? s->save->shard_bytes : OT_SHARD_BYTES, &s->writer);
 }
 
 static int add_file_bytes(const char *path, int64_t *bytes) {
@@ -71,6 +107,9 @@ static int count_bytes(const struct saver *s, int64_t *bytes) {
             *bytes += (int64_t)save->extra[i].bytes;
     for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
         if (copied_path(save, i, path))
+            OT_TRY(add_file_bytes(path, bytes));
+    for (int i = 0; save->base && i < save->base->n_kept; i++)
+        if (kept_path(save, i, path))
             OT_TRY(add_file_bytes(path, bytes));
     return 0;
 }
@@ -147,6 +186,9 @@ static int save_files(const struct saver *s) {
     for (int i = OT_SMALL_COPIED; i < OT_N_SMALL_FILES; i++)
         if (copied_path(save, i, path))
             OT_TRY(ot_out_dir_copy(s->dir, ot_small_files[i], path));
+    for (int i = 0; save->base && i < save->base->n_kept; i++)
+        if (kept_path(save, i, path))
+            OT_TRY(ot_out_dir_copy(s->dir, save->base->kept[i].name, path));
     return 0;
 }
 

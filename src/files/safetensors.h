@@ -77,6 +77,7 @@ struct ot_safetensors_entry {
     const char *name; /* borrowed until close */
     int dims;         /* 0..2 */
     int64_t shape[2];
+    enum ot_dtype dtype;
 };
 
 struct ot_safetensors_writer;
@@ -84,7 +85,7 @@ struct ot_safetensors_writer;
 /* Writes into `dir` (out_dir.h), which outlives the writer. A tensor larger than shard_bytes has a shard of
  * its own. Errors: OT_E_BUDGET, OT_E_IO. */
 int ot_safetensors_writer_open(struct ot_out_dir *dir, const struct ot_safetensors_entry *entries, int64_t n,
-                               enum ot_dtype dtype, int64_t shard_bytes, struct ot_safetensors_writer **out);
+                               int64_t shard_bytes, struct ot_safetensors_writer **out);
 /* Bytes of everything that the writer will leave: shards with their headers, and the index. */
 int64_t ot_safetensors_writer_bytes(const struct ot_safetensors_writer *writer);
 int ot_safetensors_writer_shards(const struct ot_safetensors_writer *writer);

@@ -12,7 +12,7 @@ enum { BUFFER_VALUES = 1 << 16, HEADER_ALIGN = 8 };
 
 struct shard {
     int64_t first, n; /* entries */
-    int64_t values;
+    int64_t data_bytes;
     int64_t file_bytes; /* header and data */
     char name[48];
 };
@@ -21,12 +21,13 @@ struct ot_safetensors_writer {
     struct ot_out_dir *dir;
     const struct ot_safetensors_entry *entries;
     int64_t n_entries;
-    enum ot_dtype dtype;
     struct shard *shards;
     int n_shards;
-    int shard;        /* being written; n_shards when all are */
-    int64_t in_shard; /* values written of it; -1 before its header */
-    char *index;      /* NULL for a single shard */
+    int shard;       /* being written; n_shards when all are */
+    bool in_shard;   /* its header is written */
+    int64_t entry;   /* being written */
+    int64_t written; /* values of it */
+    char *index;     /* NULL for a single shard */
     size_t index_bytes;
     unsigned char *buffer; /* BUFFER_VALUES rounded values */
 };
@@ -36,6 +37,10 @@ static int64_t entry_count(const struct ot_safetensors_entry *entry) {
     for (int i = 0; i < entry->dims; i++)
         count *= entry->shape[i];
     return count;
+}
+
+static int64_t entry_bytes(const struct ot_safetensors_entry *entry) {
+    return entry_count(entry) * (int64_t)ot_dtype_bytes(entry->dtype);
 }
 
 static const char *dtype_label(enum ot_dtype dtype) {
@@ -54,9 +59,9 @@ static int make_header(const struct ot_safetensors_writer *writer, const struct 
     ot_json_end_object(&json);
     for (int64_t i = shard->first; i < shard->first + shard->n; i++) {
         const struct ot_safetensors_entry *entry = &writer->entries[i];
-        int64_t end = at + entry_count(entry) * (int64_t)ot_dtype_bytes(writer->dtype);
+        int64_t end = at + entry_bytes(entry);
         ot_json_begin_object(&json, entry->name);
-        ot_json_put_text(&json, "dtype", dtype_label(writer->dtype));
+        ot_json_put_text(&json, "dtype", dtype_label(entry->dtype));
         ot_json_begin_array(&json, "shape");
         for (int d = 0; d < entry->dims; d++)
             ot_json_put_int(&json, NULL, entry->shape[d]);
@@ -92,7 +97,7 @@ static int make_index(struct ot_safetensors_writer *writer) {
     struct ot_json_writer json = {.indent = 0};
     int64_t total = 0;
     for (int64_t i = 0; i < writer->n_entries; i++)
-        total += entry_count(&writer->entries[i]) * (int64_t)ot_dtype_bytes(writer->dtype);
+        total += entry_bytes(&writer->entries[i]);
     ot_json_begin_object(&json, NULL);
     ot_json_begin_object(&json, "metadata");
     ot_json_put_int(&json, "total_size", total);
@@ -111,15 +116,14 @@ static int make_index(struct ot_safetensors_writer *writer) {
 static void cut_shards(struct ot_safetensors_writer *writer, int64_t shard_bytes) {
     int64_t room = 0;
     for (int64_t i = 0; i < writer->n_entries; i++) {
-        int64_t values = entry_count(&writer->entries[i]);
-        int64_t bytes = values * (int64_t)ot_dtype_bytes(writer->dtype);
+        int64_t bytes = entry_bytes(&writer->entries[i]);
         if (i == 0 || bytes > room) {
             writer->shards[writer->n_shards++] = (struct shard){.first = i};
             room = shard_bytes;
         }
         struct shard *shard = &writer->shards[writer->n_shards - 1];
         shard->n++;
-        shard->values += values;
+        shard->data_bytes += bytes;
         room -= bytes;
     }
     for (int s = 0; s < writer->n_shards; s++)
@@ -137,19 +141,18 @@ static int measure_shards(struct ot_safetensors_writer *writer) {
         size_t bytes;
         OT_TRY(make_header(writer, shard, &header, &bytes));
         free(header);
-        shard->file_bytes = (int64_t)bytes + shard->values * (int64_t)ot_dtype_bytes(writer->dtype);
+        shard->file_bytes = (int64_t)bytes + shard->data_bytes;
     }
     return 0;
 }
 
 int ot_safetensors_writer_open(struct ot_out_dir *dir, const struct ot_safetensors_entry *entries, int64_t n,
-                               enum ot_dtype dtype, int64_t shard_bytes, struct ot_safetensors_writer **out) {
+                               int64_t shard_bytes, struct ot_safetensors_writer **out) {
     int rc = 0;
     struct ot_safetensors_writer *writer = calloc(1, sizeof *writer);
     if (!writer)
         return ot_fail(OT_E_BUDGET, "no memory for a writer");
-    *writer = (struct ot_safetensors_writer){
-        .dir = dir, .entries = entries, .n_entries = n, .dtype = dtype, .in_shard = -1};
+    *writer = (struct ot_safetensors_writer){.dir = dir, .entries = entries, .n_entries = n};
     writer->shards = calloc((size_t)n + 1, sizeof *writer->shards);
     writer->buffer = malloc(BUFFER_VALUES * sizeof(float));
     if (!writer->shards || !writer->buffer) {
@@ -186,18 +189,21 @@ static int begin_shard(struct ot_safetensors_writer *writer) {
     OT_TRY(ot_out_dir_create(writer->dir, shard->name, shard->file_bytes));
     OT_TRY_GOTO(make_header(writer, shard, &header, &bytes), rc, out);
     OT_TRY_GOTO(ot_out_dir_write(writer->dir, header, bytes), rc, out);
-    writer->in_shard = 0;
+    writer->in_shard = true;
 out:
     free(header);
     return rc;
 }
 
-static int end_full_shard(struct ot_safetensors_writer *writer) {
-    if (writer->in_shard < writer->shards[writer->shard].values)
+/* After the last value of an entry: on to the next, in the next shard where this one is full. */
+static int end_entry(struct ot_safetensors_writer *writer) {
+    const struct shard *shard = &writer->shards[writer->shard];
+    writer->written = 0;
+    if (++writer->entry < shard->first + shard->n)
         return 0;
     OT_TRY(ot_out_dir_finish(writer->dir));
     writer->shard++;
-    writer->in_shard = -1;
+    writer->in_shard = false;
     return 0;
 }
 
@@ -222,17 +228,19 @@ int ot_safetensors_writer_put(struct ot_safetensors_writer *writer, const float 
     while (n > 0) {
         if (writer->shard == writer->n_shards)
             return ot_fail(OT_E_INTERNAL, "%lld more values than the declared tensors hold", (long long)n);
-        if (writer->in_shard < 0)
+        if (!writer->in_shard)
             OT_TRY(begin_shard(writer));
-        int64_t part = writer->shards[writer->shard].values - writer->in_shard;
+        const struct ot_safetensors_entry *entry = &writer->entries[writer->entry];
+        int64_t count = entry_count(entry), part = count - writer->written;
         part = part < n ? part : n;
         part = part < BUFFER_VALUES ? part : BUFFER_VALUES;
-        round_values(writer->dtype, values, part, writer->buffer);
-        OT_TRY(ot_out_dir_write(writer->dir, writer->buffer, (size_t)part * ot_dtype_bytes(writer->dtype)));
-        writer->in_shard += part;
+        round_values(entry->dtype, values, part, writer->buffer);
+        OT_TRY(ot_out_dir_write(writer->dir, writer->buffer, (size_t)part * ot_dtype_bytes(entry->dtype)));
+        writer->written += part;
         values += part;
         n -= part;
-        OT_TRY(end_full_shard(writer));
+        if (writer->written == count)
+            OT_TRY(end_entry(writer));
     }
     return 0;
 }

@@ -86,6 +86,14 @@ void ot_token_list_free(struct ot_token_list *list) {
     *list = (struct ot_token_list){0};
 }
 
+void ot_token_list_clear(struct ot_token_list *list) {
+    list->n = list->specials = 0;
+}
+
+int ot_token_list_add(struct ot_token_list *list, int32_t id, uint32_t start) {
+    return ot_emit(list, id, start);
+}
+
 int ot_token_list_grow(struct ot_token_list *list) {
     size_t capacity = list->capacity + list->capacity / 2 + 64;
     int32_t *ids = realloc(list->ids, capacity * sizeof *ids);
@@ -137,24 +145,40 @@ static int encode_text(struct ot_encoding *e, struct ot_piece piece) {
     return cut_added(e, &e->t->raw, &piece, normalize_piece);
 }
 
+static int check_length(size_t bytes) {
+    if (bytes <= OT_TOKENIZER_MAX_BYTES)
+        return 0;
+    return ot_fail(OT_E_INPUT, "a text of %zu bytes is too long to tokenize; cut it into rows below %d bytes",
+                   bytes, OT_TOKENIZER_MAX_BYTES);
+}
+
+static int encode_part(struct ot_encoding *e, const char *text, size_t begin, size_t end) {
+    OT_TRY(check_length(end));
+    OT_TRY(ot_scratch_take(e->t, &e->scratch));
+    e->end = (uint32_t)end;
+    int rc = encode_text(e, (struct ot_piece){end ? text + begin : "", end - begin, NULL, (uint32_t)begin});
+    ot_scratch_give(e->t, e->scratch);
+    return rc;
+}
+
+int ot_tokenizer_encode_part(const struct ot_tokenizer *t, const char *text, size_t begin, size_t end,
+                             struct ot_token_list *out) {
+    struct ot_encoding e = {.t = t, .out = out};
+    return begin < end ? encode_part(&e, text, begin, end) : 0;
+}
+
 int ot_tokenizer_encode(const struct ot_tokenizer *t, const char *text, size_t bytes, unsigned flags,
                         struct ot_token_list *out) {
-    struct ot_encoding e = {.t = t, .out = out, .flags = flags, .end = (uint32_t)bytes};
+    struct ot_encoding e = {.t = t, .out = out, .flags = flags};
     bool frame = flags & OT_TOKENIZER_ADD_SPECIAL;
     int rc = 0;
-    out->n = out->specials = 0;
-    if (bytes > OT_TOKENIZER_MAX_BYTES)
-        return ot_fail(OT_E_INPUT,
-                       "a text of %zu bytes is too long to tokenize; cut it into rows below %d bytes", bytes,
-                       OT_TOKENIZER_MAX_BYTES);
-    OT_TRY(ot_scratch_take(t, &e.scratch));
+    ot_token_list_clear(out);
     for (int32_t i = 0; frame && i < t->n_before; i++)
         OT_TRY_GOTO(ot_emit(out, t->before[i], 0), rc, out);
-    OT_TRY_GOTO(encode_text(&e, (struct ot_piece){bytes ? text : "", bytes, NULL, 0}), rc, out);
+    OT_TRY_GOTO(encode_part(&e, text, 0, bytes), rc, out);
     for (int32_t i = 0; frame && i < t->n_after; i++)
         OT_TRY_GOTO(ot_emit(out, t->after[i], e.end), rc, out);
 out:
-    ot_scratch_give(t, e.scratch);
     if (rc < 0)
         out->n = 0;
     return rc;

@@ -103,6 +103,12 @@ int ot_load_decoders(struct ot_tokenizer *t, const char *where, const struct ot_
 
 /* ---- post-processors ---- */
 
+static int check_special(const struct ot_tokenizer *t, const char *where, const char *name, int64_t id) {
+    if (id >= 0 && id < t->bpe.vocab.n && t->bpe.vocab.tokens[id].text)
+        return 0;
+    return ot_fail(OT_E_INPUT, "%s: post_processor: '%.100s' has an id that is no token", where, name);
+}
+
 /* The ids that one special token of a template stands for. */
 static int load_special(struct ot_tokenizer *t, const char *where, const struct ot_json *specials,
                         const char *name, int32_t *ids, int32_t *n) {
@@ -112,9 +118,7 @@ static int load_special(struct ot_tokenizer *t, const char *where, const struct 
                        name);
     for (size_t i = 0; i < ot_json_length(list); i++) {
         int64_t id = ot_json_int(ot_json_at(list, i), -1);
-        if (id < 0 || id >= t->bpe.vocab.n || !t->bpe.vocab.tokens[id].text)
-            return ot_fail(OT_E_INPUT, "%s: post_processor: '%.100s' has an id that is no token", where,
-                           name);
+        OT_TRY(check_special(t, where, name, id));
         if (ids)
             ids[*n] = (int32_t)id;
         ++*n;
@@ -148,16 +152,30 @@ static int walk_template(struct ot_tokenizer *t, const char *where, const struct
     return 0;
 }
 
-static int load_template(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
-    if (t->before)
-        return ot_fail(OT_E_INPUT, "%s: post_processor: more than one TemplateProcessing is not supported",
-                       where);
-    OT_TRY(walk_template(t, where, value));
+/* Room for the n_before and n_after tokens that are counted. */
+static int make_frame(struct ot_tokenizer *t) {
     t->before = ot_arena_alloc(t->arena, (size_t)t->n_before + 1, sizeof *t->before);
     t->after = ot_arena_alloc(t->arena, (size_t)t->n_after + 1, sizeof *t->after);
-    if (!t->before || !t->after)
-        return ot_fail(OT_E_BUDGET, "no memory for a post-processor");
+    return t->before && t->after ? 0 : ot_fail(OT_E_BUDGET, "no memory for a post-processor");
+}
+
+static int load_template(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+    OT_TRY(walk_template(t, where, value));
+    OT_TRY(make_frame(t));
     return walk_template(t, where, value);
+}
+
+/* Both are a token's text and its id: cls in front of the text, sep behind it. */
+static int load_roberta(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
+    static const char *const names[] = {"cls", "sep"};
+    t->n_before = t->n_after = 1;
+    OT_TRY(make_frame(t));
+    for (int i = 0; i < 2; i++) {
+        int64_t id = ot_json_int(ot_json_at(ot_json_get(value, names[i]), 1), -1);
+        OT_TRY(check_special(t, where, names[i], id));
+        *(i ? t->after : t->before) = (int32_t)id;
+    }
+    return 0;
 }
 
 static int load_processor(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
@@ -167,13 +185,20 @@ static int load_processor(struct ot_tokenizer *t, const char *where, const struc
                        where, ot_json_type_name(ot_json_type(value)));
     if (strcmp(type, "ByteLevel") == 0) /* trims offsets in Hugging Face; ours say where a token starts */
         return 0;
-    if (strcmp(type, "TemplateProcessing") == 0)
+    bool is_template = strcmp(type, "TemplateProcessing") == 0,
+         is_roberta = strcmp(type, "RobertaProcessing") == 0;
+    if ((is_template || is_roberta) && t->before)
+        return ot_fail(OT_E_INPUT, "%s: post_processor: more than one that adds tokens is not supported",
+                       where);
+    if (is_template)
         return load_template(t, where, value);
+    if (is_roberta)
+        return load_roberta(t, where, value);
     if (strcmp(type, "Sequence") != 0)
-        return ot_fail(
-            OT_E_INPUT,
-            "%s: post_processor %.80s is not supported; supported: Sequence, TemplateProcessing, ByteLevel",
-            where, type);
+        return ot_fail(OT_E_INPUT,
+                       "%s: post_processor %.80s is not supported; supported: Sequence, TemplateProcessing, "
+                       "RobertaProcessing, ByteLevel",
+                       where, type);
     const struct ot_json *items = ot_json_get(value, "processors");
     if (ot_json_type(items) != OT_JSON_ARRAY)
         return ot_fail(OT_E_INPUT, "%s: post_processor Sequence: 'processors' must be an array", where);

@@ -235,6 +235,10 @@ static int refuse_unsupported(const char *where, const struct ot_json *model) {
     if (ot_json_get(model, "type") && !(type && strcmp(type, "BPE") == 0))
         return ot_fail(OT_E_INPUT, "%s: model.type '%s' is not supported; supported: BPE", where,
                        type ? type : "(not a string)");
+    if (!type &&
+        ot_json_type(ot_json_get(model, "vocab")) == OT_JSON_ARRAY) /* older files say no type: T5's do */
+        return ot_fail(OT_E_INPUT, "%s: the model is of type Unigram, which is not supported; supported: BPE",
+                       where);
     if (ot_json_real(ot_json_get(model, "dropout"), 0) != 0)
         return ot_fail(OT_E_INPUT, "%s: model.dropout is not supported; supported: null", where);
     for (size_t i = 0; i < sizeof affixes / sizeof *affixes; i++)

@@ -40,6 +40,72 @@ class Train(program.ProgramTest):
                      "eval 40/40", "sample ", "done ", "memory ", "saved ", "next "):
             self.assertIn(word, result.err)
 
+    def test_the_record_is_documented(self):
+        """Every key of every event, at the head of run_log.h."""
+        with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../src/cli/run_log.h")) as file:
+            table = file.read().split("*/")[0]
+        documented, event = {}, None
+        for line in table.splitlines():
+            begin = re.match(r" \*   (\w+) +(.*)", line)
+            more = re.match(r" \*               (.*)", line)
+            event = None if not begin and not more else begin[1] if begin else event
+            if event:
+                documented.setdefault(event, set()).update(re.findall(r"\w+", begin[2] if begin else more[1]))
+        words = ["--eval-every", "2", "--save-every", "1", "--trace", self.path("rec.trace"), "--dtype", "fp16"]
+        self.train("rec", "--steps", "4", "--nvme", self.folder + ":64M", "--home", "state=nvme", *words)
+        constant = ["--schedule", "constant", "--save-every", "1"]
+        self.train("rec2", "--steps", "2", *constant)
+        self.train("rec2", "--steps", "4", *constant, "--resume", self.path("rec2/checkpoints"))
+        seen = set()
+        for record in self.log("rec") + self.log("rec2"):
+            event = record.pop("event")
+            seen.add(event)
+            self.assertLessEqual(set(record), documented.get(event, set()), event)
+        self.assertEqual(seen, set(documented))
+
+    def test_the_base_models_files_go_along(self):
+        self.train("base", "--steps", "1")
+        base = self.path("base")
+        kept = {"LICENSE.txt": "free", "USE_POLICY.md": "kind", "preprocessor_config.json": "{}", "modeling_x.py": "pass"}
+        left = {"notes.txt": "n", "model.onnx": "o", "tokenizer.vocab": "v"}
+        for name, text in {**kept, **left}.items():
+            with open(os.path.join(base, name), "w") as file:
+                file.write(text)
+        words = ["train", "--model", base, "--data", self.rows, "--seq-len", "128", "--tokens-per-step", "512", "--threads",
+                 "1", "--steps", "1", "--no-forecast", "--max-shard-size", "1M", "--out", self.path("along")]
+        result = self.succeed(*words)
+        self.assertIn("not copied from", result.err)
+        self.assertIn(": notes.txt, tokenizer.vocab\n", result.err)
+        names = os.listdir(self.path("along"))
+        for name, text in kept.items():
+            self.assertEqual(program.read_bytes(os.path.join(self.path("along"), name)).decode(), text)
+        self.assertFalse(set(left) & set(names))
+        card = program.read_bytes(self.path("along/README.md")).decode()
+        self.assertIn("Fine-tuned from base with offload-train", card)
+        self.assertIn("- steps: 1\n", card)
+        self.assertNotIn(self.folder, card)
+
+    def test_the_card_names_the_base_on_the_hub(self):
+        self.train("hub", "--steps", "1")
+        home = self.path("models/team/small")
+        os.makedirs(os.path.dirname(home))
+        shutil.copytree(self.path("hub"), home)
+        self.succeed("train", "--model", "team/small", "--data", self.rows, "--seq-len", "128", "--tokens-per-step", "512",
+                     "--threads", "1", "--steps", "1", "--no-forecast", "--out", self.path("named"),
+                     env={"OFFLOAD_MODELS": self.path("models")})
+        self.assertIn("\nbase_model: team/small\n", program.read_bytes(self.path("named/README.md")).decode())
+
+    def test_large_results_are_cut_into_shards(self):
+        self.succeed("train", "--model", "tiny-sql", "--init", "random", "--data", self.rows, "--seq-len", "128",
+                     "--tokens-per-step", "512", "--threads", "1", "--steps", "1", "--no-forecast", "--eval-fraction", "0",
+                     "--dtype", "fp32", "--max-shard-size", "4M", "--save-every", "1", "--keep", "2", "--out",
+                     self.path("shards"))
+        shards = [name for name in os.listdir(self.path("shards")) if name.endswith(".safetensors")]
+        self.assertGreater(len(shards), 1)
+        for name in shards:
+            self.assertLess(os.path.getsize(os.path.join(self.path("shards"), name)), 4 << 20 | 1 << 14)
+        self.succeed("verify", self.path("shards"))
+
     def test_the_result_evaluates_to_the_last_eval_loss(self):
         write_rows(self.path("held.jsonl"), sql_rows(7))
         self.train("b", "--steps", "12", "--eval-data", self.path("held.jsonl"))

@@ -23,6 +23,7 @@ int open_data_fixture(void **state) {
                                                         .eos_ids = {OT_BYTE_LEVEL_EOS}},
                                            .vocab_size = OT_BYTE_LEVEL_VOCAB,
                                            .seq_len = 64,
+                                           .chat.own = ot_chat_template_find("zephyr"),
                                            .pool = f->pool};
     *state = f;
     return 0;

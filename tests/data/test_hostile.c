@@ -54,7 +54,7 @@ static void pick_options(struct dice *dice, struct data_fixture *f) {
     f->config.skip_bad = throw_below(dice, 2);
     f->config.no_eos = throw_below(dice, 4) == 0;
     f->config.train_prompt = throw_below(dice, 4) == 0;
-    f->config.template_name = templates[throw_below(dice, 5)];
+    f->config.chat.named = templates[throw_below(dice, 5)];
     f->config.prompt_format = throw_below(dice, 6) == 0 ? "{prompt}{question}" : NULL;
 }
 

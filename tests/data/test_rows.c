@@ -46,13 +46,68 @@ static void test_kinds(void **state) {
     check_row(f, "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\"}",
               "<256>Below is an instruction that describes a task. Write a response that appropriately "
               "completes the "
-              "request.\n\n### Instruction:\ni\n\n### Response:\n[o<257>]");
+              "request.\n\n### Instruction:\ni\n\n### Response:[o<257>]");
     check_row(f, "{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\"}",
               "<256>Below is an instruction that describes a task, paired with an input that provides "
               "further context. "
               "Write a response that appropriately completes the request.\n\n### Instruction:\ni\n\n### "
               "Input:\nj\n\n"
-              "### Response:\n[o<257>]");
+              "### Response:[o<257>]");
+}
+
+#define CALL "{\"role\": \"assistant\", \"content\": \"a\", "
+#define HEAD "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, "
+
+/* What a row says beside its turns becomes turns too, or the row is refused by name. */
+static void test_nothing_is_lost(void **state) {
+    struct data_fixture *f = *state;
+    static const struct {
+        const char *row, *words;
+    } refused[] = {
+        {HEAD CALL "\"tool_calls\": [{\"id\": \"1\"}]}]}",
+         "data.jsonl:1: key 'tool_calls' cannot be rendered"},
+        {HEAD "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{}]}]}", "key 'tool_calls'"},
+        {HEAD CALL "\"function_call\": {\"name\": \"f\"}}]}", "key 'function_call'"},
+        {HEAD CALL "\"reasoning_content\": \"hm\"}]}", "key 'reasoning_content'"},
+        {HEAD CALL "\"x\": 1}], \"tools\": [{\"name\": \"f\"}]}", "key 'tools' cannot be rendered"},
+        {HEAD CALL "\"x\": 1}], \"tools\": \"[{}]\"}", "key 'tools'"},
+        {HEAD CALL "\"x\": 1}], \"system\": 5}", "key 'system' must be a string"},
+        {HEAD "{\"role\": \"ipython\", \"content\": \"a\"}]}", "unknown role 'ipython'"},
+        {HEAD "{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
+         "key 'content' must be a string"},
+        {"{\"system\": \"s\", \"messages\": [{\"role\": \"system\", \"content\": \"t\"}]}",
+         "both key 'system'"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"a\"]]}",
+         "'history' must be a list of pairs"},
+        {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [\"ab\"]}",
+         "'history' must be a list of pairs"},
+        {"{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \"s\"}",
+         "key 'system' has no place in a bare prompt"},
+        {"{\"prompt\": \"p\", \"completion\": \"c\", \"history\": [[\"a\", \"b\"]]}",
+         "key 'history' has no place"},
+    };
+    f->config.seq_len = 4096;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        check_refused(f, refused[i].row, OT_E_INPUT, refused[i].words);
+    check_row(f, HEAD CALL "\"tool_calls\": null, \"function_call\": {}}], \"tools\": [], \"system\": \"\"}",
+              "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]");
+    check_row(f, HEAD CALL "\"x\": 1}], \"tools\": \"[]\", \"system\": \"s\"}",
+              "<256><|system|>\ns<257>\n<|user|>\nu<257>\n<|assistant|>\n[a<257>]");
+    check_row(f,
+              "{\"system\": \"s\", \"conversations\": [{\"from\": \"human\", \"value\": \"u\"}, {\"from\": "
+              "\"gpt\", \"value\": \"a\"}]}",
+              "<256><|system|>\ns<257>\n<|user|>\nu<257>\n<|assistant|>\n[a<257>]");
+    check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \" \", \"history\": []}",
+              "<256>p[c<257>]");
+    check_row(f, "{\"system\": \"s\", \"instruction\": \"i\", \"output\": \"o\"}",
+              "<256>s\n\n### Instruction:\ni\n\n### Response:[o<257>]");
+    f->config.chat.named = "mistral-v1";
+    check_row(f,
+              "{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \"s\", \"history\": [[\"a\", \"b\"]]}",
+              "<256> [INST] s\n\na [/INST][ b<257>] [INST] p [/INST][ c<257>]");
+    check_row(f,
+              "{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\", \"history\": [[\"a\", \"\"]]}",
+              "<256> [INST] a [/INST] <257> [INST] i\n\nj [/INST][ o<257>]");
 }
 
 /* A conversation that ends with the user's words: they cannot be learned from, and are left out. */
@@ -66,15 +121,15 @@ static void test_trailing_turn(void **state) {
 
 static void test_named_template(void **state) {
     struct data_fixture *f = *state;
-    f->config.template_name = "mistral"; /* its own BOS is the only one */
+    f->config.chat.named = "mistral"; /* its own BOS is the only one */
     check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", "<256>[INST] p [/INST][ c<257>]");
     check_row(f, "{\"question\": \"q?\", \"context\": \"T\", \"answer\": \"A\"}",
               "<256>[INST] T\n-- q? [/INST][ A<257>]");
-    f->config.template_name = "chatml"; /* its end of turn is no EOS of this tokenizer, so EOS follows */
+    f->config.chat.named = "chatml"; /* its end of turn is no EOS of this tokenizer, so EOS follows */
     check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\"}",
               "<256><|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[c<|im_end|><257>]");
     check_refused(f, "{\"text\": \"t\"}", OT_E_USAGE, "have no turns for --template chatml");
-    f->config.template_name = "lama-2";
+    f->config.chat.named = "lama-2";
     check_refused(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", OT_E_USAGE,
                   "no chat template 'lama-2'; there are llama-2, llama-3");
 }
@@ -86,7 +141,7 @@ static void test_prompt_format(void **state) {
     check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"output\": \"A\"}", "<256>Q=C\n[A<257>]");
     check_refused(f, "{\"q\": \"Q\", \"context\": \"C\"}", OT_E_INPUT, "must be a key 'answer'");
     check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_INPUT, ":1: key 'context' is missing");
-    f->config.template_name = "mistral"; /* both: the format makes the user's turn */
+    f->config.chat.named = "mistral"; /* both: the format makes the user's turn */
     check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"answer\": \"A\"}", "<256>[INST] Q=C [/INST][ A<257>]");
     f->config.prompt_format = "{q";
     check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_USAGE, "prompt format '{q'");
@@ -113,7 +168,7 @@ static void test_masking_and_eos(void **state) {
 static void test_specials_in_text(void **state) {
     struct data_fixture *f = *state;
     check_row(f, "{\"text\": \"<|bos|>ab<|eos|>\"}", "<256>[ab<257>]");
-    f->config.template_name = "llama-2"; /* writes BOS and EOS itself: those are not the user's */
+    f->config.chat.named = "llama-2"; /* writes BOS and EOS itself: those are not the user's */
     struct ot_dataset *d = load_text(f, "{\"prompt\": \"p\", \"completion\": \"c\"}\n"
                                         "{\"prompt\": \"p<|pad|>\", \"completion\": \"<|eos|>c\"}\n");
     assert_string_equal(row_text(d, 0), "<256>[INST] p [/INST][ c <257>]");
@@ -277,11 +332,21 @@ static void test_vocabulary(void **state) {
 int main(void) {
 #define row_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
     const struct CMUnitTest tests[] = {
-        row_test(test_kinds),         row_test(test_trailing_turn),   row_test(test_named_template),
-        row_test(test_prompt_format), row_test(test_masking_and_eos), row_test(test_specials_in_text),
-        row_test(test_text_bytes),    row_test(test_truncation),      row_test(test_split_text),
-        row_test(test_split_lengths), row_test(test_malformed),       row_test(test_skip_bad),
-        row_test(test_untrained),     row_test(test_vocabulary),
+        row_test(test_kinds),
+        row_test(test_nothing_is_lost),
+        row_test(test_trailing_turn),
+        row_test(test_named_template),
+        row_test(test_prompt_format),
+        row_test(test_masking_and_eos),
+        row_test(test_specials_in_text),
+        row_test(test_text_bytes),
+        row_test(test_truncation),
+        row_test(test_split_text),
+        row_test(test_split_lengths),
+        row_test(test_malformed),
+        row_test(test_skip_bad),
+        row_test(test_untrained),
+        row_test(test_vocabulary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

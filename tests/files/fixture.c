@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,3 +227,59 @@ const struct ot_file_ops faulty_ops = {.write = faulty_write,
                                        .exchange = faulty_exchange,
                                        .free_bytes = faulty_free_bytes,
                                        .remove = unlinkat};
+
+/* ---- a model with one change ---- */
+
+void write_model(const char *folder, const struct ot_model *model, const struct edit *edit) {
+    static char header[1 << 16];
+    float *data = calloc((size_t)ot_model_param_count(ot_model_get_config(model)) + 4096, sizeof *data);
+    size_t length = 0, values = 0;
+    assert_non_null(data);
+    length += (size_t)snprintf(header, sizeof header, "{");
+    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
+        const struct ot_tensor *t = ot_model_tensor(model, i);
+        const char *name = t->name, *prefix = "";
+        int64_t rows = t->rows, count;
+        if (edit->drop && strcmp(name, edit->drop) == 0)
+            continue;
+        rows += edit->odd_shape && strcmp(name, edit->odd_shape) == 0;
+        count = rows * t->cols;
+        for (int64_t k = 0; k < count; k++)
+            data[values + (size_t)k] = tiny_value(t->slab, t->first + k);
+        if (edit->bad_value && strcmp(name, edit->bad_value) == 0)
+            data[values + 3] = NAN;
+        bool odd = edit->odd_dtype && strcmp(name, edit->odd_dtype) == 0;
+        if (edit->rename_from && strncmp(name, edit->rename_from, strlen(edit->rename_from)) == 0) {
+            name += strlen(edit->rename_from);
+            prefix = edit->rename_to;
+        }
+        char shape[64] = "";
+        if (t->dims == 2)
+            snprintf(shape, sizeof shape, "%lld,", (long long)rows);
+        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%lld", (long long)t->cols);
+        length += (size_t)snprintf(header + length, sizeof header - length,
+                                   "%s\"%s%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
+                                   length > 1 ? "," : "", prefix, name, odd ? "I32" : "F32", shape,
+                                   values * 4, (values + (size_t)count) * 4);
+        values += (size_t)count;
+    }
+    for (const char *name = edit->more; name && *name; values++) {
+        int bytes = (int)strcspn(name, " ");
+        length += (size_t)snprintf(header + length, sizeof header - length,
+                                   ",\"%.*s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}",
+                                   bytes, name, values * 4, values * 4 + 4);
+        name += bytes + (name[bytes] == ' ');
+    }
+    if (edit->copy) {
+        size_t count = 24 * 16;
+        memcpy(data + values, data, count * sizeof *data); /* the first tensor of all */
+        data[values + count - 1] += edit->copy_differs;
+        length += (size_t)snprintf(header + length, sizeof header - length,
+                                   ",\"%s\":{\"dtype\":\"F32\",\"shape\":[24,16],\"data_offsets\":[%zu,%zu]}",
+                                   edit->copy, values * 4, (values + count) * 4);
+        values += count;
+    }
+    snprintf(header + length, sizeof header - length, "}");
+    write_raw_safetensors(folder, "model.safetensors", header, data, values * 4);
+    free(data);
+}

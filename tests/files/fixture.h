@@ -41,6 +41,19 @@ int params_sink(void *context, int slab, int64_t first, int64_t n, const float *
 int params_source(void *context, int slab, int64_t first, int64_t n, float *values);
 void params_check_equal(const struct params *got, const struct params *want);
 
+/* Header and data of a single-file model, built by walking the tensor table with one change. */
+struct edit {
+    const char *drop;                    /* this tensor is left out */
+    const char *rename_from, *rename_to; /* a prefix */
+    const char *more;                    /* tensors "NAME" of one fp32 value, at most 2, "" none */
+    const char *odd_shape;               /* this tensor gets one row more */
+    const char *bad_value;               /* this tensor's element 3 is NaN */
+    const char *odd_dtype;               /* this one is I32 */
+    const char *copy;                    /* the embedding once more, under this name */
+    bool copy_differs;                   /* in its last value */
+};
+void write_model(const char *folder, const struct ot_model *model, const struct edit *edit);
+
 /* The system's calls, some of which fail. */
 struct faults {
     int64_t write_bytes; /* < 0: unlimited; then ENOSPC */

@@ -151,6 +151,31 @@ static void test_windows(void **state) {
     }
 }
 
+/* Full attention and the window in any order, read and written again. */
+static void test_alternating_layers(void **state) {
+    (void)state;
+    static const char *const types[] = {"sliding_attention", "full_attention"};
+    for (int pattern = 0; pattern < 16; pattern++) { /* bit l: layer l slides */
+        struct ot_config_file file, again;
+        char more[512], *text;
+        snprintf(more, sizeof more,
+                 ", \"architectures\": null, \"model_type\": \"qwen3\", \"num_hidden_layers\": 4, "
+                 "\"sliding_window\": 8, "
+                 "\"use_sliding_window\": true, \"layer_types\": [\"%s\", \"%s\", \"%s\", \"%s\"]",
+                 types[!(pattern & 1)], types[!(pattern & 2)], types[!(pattern & 4)], types[!(pattern & 8)]);
+        check_ok(parse_with(more, &file));
+        for (int l = 0; l < 4; l++)
+            assert_int_equal(ot_model_layer_window(&file.config, l), pattern >> l & 1 ? 8 : 0);
+        bool border = pattern == 0 || pattern == 8 || pattern == 12 || pattern == 14 || pattern == 15;
+        assert_int_equal(file.config.window_by_layer, !border);
+        check_ok(ot_model_config_write(&file, &text, NULL));
+        check_ok(parse(text, &again));
+        for (int l = 0; l < 4; l++)
+            assert_int_equal(ot_model_layer_window(&again.config, l), pattern >> l & 1 ? 8 : 0);
+        free(text);
+    }
+}
+
 static void test_rope_of_both_ages(void **state) {
     (void)state;
     struct ot_config_file file;
@@ -175,7 +200,9 @@ static void test_rope_of_both_ages(void **state) {
                         &file));
     assert_int_equal(file.config.rope_scaling, OT_ROPE_PLAIN);
     assert_true(file.config.rope_theta == 7000);
-    assert_int_equal(file.config.rotary_dim, 2);
+    assert_int_equal(file.config.rotary_dim, file.config.head_dim); /* ignored, as by transformers */
+    check_ok(parse_with(", \"partial_rotary_factor\": 0.3", &file));
+    assert_int_equal(file.config.rotary_dim, file.config.head_dim);
 }
 
 static void test_refuses_by_name(void **state) {
@@ -202,7 +229,11 @@ static void test_refuses_by_name(void **state) {
         {"\"rope_scaling\": \"linear\"", "rope_scaling"},
         {"\"rope_theta\": \"big\"", "'rope_theta' must be"},
         {"\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}", "by layer type"},
-        {"\"partial_rotary_factor\": 0.3", "rotated"},
+        {"\"partial_rotary_factor\": 0.5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
+         "partial_rotary_factor 0.5 with a scaled rope"},
+        {"\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, \"partial_rotary_factor\": 0.25}",
+         "partial_rotary_factor 0.25 with a scaled rope"},
+        {"\"attention_dropout\": 2", "'attention_dropout'"},
         {"\"quantization_config\": {\"quant_method\": \"gptq\"}", "quantized (gptq)"},
         {"\"hidden_act\": \"mish\"", "hidden_act 'mish' is not supported"},
         {"\"torch_dtype\": \"float64\"", "torch_dtype 'float64' is not supported"},
@@ -227,10 +258,9 @@ static void test_refuses_by_name(void **state) {
         {"\"architectures\": null, \"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\", "
          "\"chunked\"]",
          "layer_types[1] 'chunked'"},
-        {"\"architectures\": null, \"model_type\": \"qwen3\", \"sliding_window\": 4, \"use_sliding_window\": "
-         "true, "
+        {"\"architectures\": null, \"model_type\": \"mistral\", \"sliding_window\": 4, "
          "\"layer_types\": [\"sliding_attention\", \"full_attention\"]",
-         "alternates"},
+         "a model of type 'mistral' slides in every layer"},
         {"\"architectures\": null, \"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\", "
          "\"sliding_attention\"]",
          "sliding_window is off"},
@@ -371,6 +401,7 @@ int main(void) {
         cmocka_unit_test(test_absent_and_older_keys),
         cmocka_unit_test(test_biases_by_family),
         cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_alternating_layers),
         cmocka_unit_test(test_rope_of_both_ages),
         cmocka_unit_test(test_refuses_by_name),
         cmocka_unit_test(test_writes_what_it_reads),

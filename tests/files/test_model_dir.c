@@ -123,61 +123,6 @@ static void test_output_of_a_preset_is_whole(void **state) {
 
 /* ---- names, shapes, extras ---- */
 
-/* Header and data of a single-file model, built by walking the tensor table with one change. */
-struct edit {
-    const char *drop;                    /* this tensor is left out */
-    const char *rename_from, *rename_to; /* a prefix */
-    const char *more;                    /* tensors "NAME" of one fp32 value, at most 2, "" none */
-    const char *odd_shape;               /* this tensor gets one row more */
-    const char *bad_value;               /* this tensor's element 3 is NaN */
-    const char *odd_dtype;               /* this one is I32 */
-};
-
-static void write_model(const char *folder, const struct ot_model *model, const struct edit *edit) {
-    static char header[1 << 16];
-    float *data = calloc((size_t)ot_model_param_count(ot_model_get_config(model)) + 4096, sizeof *data);
-    size_t length = 0, values = 0;
-    assert_non_null(data);
-    length += (size_t)snprintf(header, sizeof header, "{");
-    for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
-        const struct ot_tensor *t = ot_model_tensor(model, i);
-        const char *name = t->name, *prefix = "";
-        int64_t rows = t->rows, count;
-        if (edit->drop && strcmp(name, edit->drop) == 0)
-            continue;
-        rows += edit->odd_shape && strcmp(name, edit->odd_shape) == 0;
-        count = rows * t->cols;
-        for (int64_t k = 0; k < count; k++)
-            data[values + (size_t)k] = tiny_value(t->slab, t->first + k);
-        if (edit->bad_value && strcmp(name, edit->bad_value) == 0)
-            data[values + 3] = NAN;
-        bool odd = edit->odd_dtype && strcmp(name, edit->odd_dtype) == 0;
-        if (edit->rename_from && strncmp(name, edit->rename_from, strlen(edit->rename_from)) == 0) {
-            name += strlen(edit->rename_from);
-            prefix = edit->rename_to;
-        }
-        char shape[64] = "";
-        if (t->dims == 2)
-            snprintf(shape, sizeof shape, "%lld,", (long long)rows);
-        snprintf(shape + strlen(shape), sizeof shape - strlen(shape), "%lld", (long long)t->cols);
-        length += (size_t)snprintf(header + length, sizeof header - length,
-                                   "%s\"%s%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%zu,%zu]}",
-                                   length > 1 ? "," : "", prefix, name, odd ? "I32" : "F32", shape,
-                                   values * 4, (values + (size_t)count) * 4);
-        values += (size_t)count;
-    }
-    for (const char *name = edit->more; name && *name; values++) {
-        int bytes = (int)strcspn(name, " ");
-        length += (size_t)snprintf(header + length, sizeof header - length,
-                                   ",\"%.*s\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[%zu,%zu]}",
-                                   bytes, name, values * 4, values * 4 + 4);
-        name += bytes + (name[bytes] == ' ');
-    }
-    snprintf(header + length, sizeof header - length, "}");
-    write_raw_safetensors(folder, "model.safetensors", header, data, values * 4);
-    free(data);
-}
-
 static int load_edited(const char *folder, bool tied, const struct edit *edit) {
     struct ot_model *model = make_model(tied);
     struct ot_model_dir *dir;
@@ -210,7 +155,7 @@ static void test_finds_tensors_under_other_names(void **state) {
         check_ok(load_edited(*state, false, &edits[i]));
     /* Tied: either name serves, and a second copy does no harm. */
     struct edit head = {.rename_from = "model.embed_tokens", .rename_to = "lm_head"},
-                both = {.more = "lm_head.weight"};
+                both = {.copy = "lm_head.weight"};
     check_ok(load_edited(*state, true, &head));
     check_ok(load_edited(*state, true, &both));
 }
@@ -237,6 +182,11 @@ static void test_refuses_wrong_tensors_by_name(void **state) {
         {false, {.odd_dtype = "model.norm.weight"}, "model.norm.weight is stored as I32"},
         {false, {.bad_value = "model.layers.1.input_layernorm.weight"}, "input_layernorm.weight holds"},
         {false, {.rename_from = "model.layers", .rename_to = "model.blocks"}, "model.layers.0."},
+        {true,
+         {.copy = "lm_head.weight", .copy_differs = true},
+         "lm_head.weight differs from model.embed_tokens"},
+        {true, {.copy = "model.lm_head.weight", .copy_differs = true}, "tie_word_embeddings"},
+        {true, {.more = "lm_head.weight"}, "lm_head.weight differs"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_fails(load_edited(*state, cases[i].tied, &cases[i].edit), OT_E_INPUT, cases[i].words);

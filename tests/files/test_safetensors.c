@@ -212,16 +212,28 @@ static void test_converts_exactly(void **state) {
 
 /* ---- writing ---- */
 
-static const struct ot_safetensors_entry entries[] = {
-    {"model.a.weight", 2, {3, 5}}, {"model.b.weight", 1, {7}}, {"model.\"q\"", 2, {2, 2}}, {"s", 0, {0}}};
+static const struct ot_safetensors_entry entries[] = {{.name = "model.a.weight", .dims = 2, .shape = {3, 5}},
+                                                      {.name = "model.b.weight", .dims = 1, .shape = {7}},
+                                                      {.name = "model.\"q\"", .dims = 2, .shape = {2, 2}},
+                                                      {.name = "s"}};
 enum { N_ENTRIES = 4, N_VALUES = 15 + 7 + 4 + 1 };
+
+static void open_writer(struct ot_out_dir *dir, enum ot_dtype dtype, int64_t shard_bytes,
+                        struct ot_safetensors_writer **writer) {
+    static struct ot_safetensors_entry typed[N_ENTRIES]; /* the writer borrows it */
+    for (int i = 0; i < N_ENTRIES; i++) {
+        typed[i] = entries[i];
+        typed[i].dtype = dtype;
+    }
+    check_ok(ot_safetensors_writer_open(dir, typed, N_ENTRIES, shard_bytes, writer));
+}
 
 static void write_values(const char *out, enum ot_dtype dtype, int64_t shard_bytes, const float *values,
                          int step) {
     struct ot_out_dir *dir;
     struct ot_safetensors_writer *writer;
     check_ok(ot_out_dir_open(out, NULL, NULL, &dir));
-    check_ok(ot_safetensors_writer_open(dir, entries, N_ENTRIES, dtype, shard_bytes, &writer));
+    open_writer(dir, dtype, shard_bytes, &writer);
     for (int i = 0; i < N_VALUES; i += step)
         check_ok(ot_safetensors_writer_put(writer, values + i, i + step < N_VALUES ? step : N_VALUES - i));
     check_ok(ot_safetensors_writer_finish(writer));
@@ -308,7 +320,7 @@ static void test_writer_knows_its_bytes(void **state) {
     float values[N_VALUES] = {0};
     struct ot_safetensors_writer *writer;
     size_t bytes, total = 0;
-    check_ok(ot_safetensors_writer_open(NULL, entries, N_ENTRIES, OT_BF16, 30, &writer));
+    open_writer(NULL, OT_BF16, 30, &writer);
     assert_int_equal(ot_safetensors_writer_shards(writer), 2);
     const char *out = in_folder(*state, "sum"),
                *names[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
@@ -326,7 +338,7 @@ static void test_writer_wants_all_values_and_no_more(void **state) {
     struct ot_safetensors_writer *writer;
     const char *out = in_folder(*state, "o");
     check_ok(ot_out_dir_open(out, NULL, NULL, &dir));
-    check_ok(ot_safetensors_writer_open(dir, entries, N_ENTRIES, OT_F32, OT_SHARD_BYTES, &writer));
+    open_writer(dir, OT_F32, OT_SHARD_BYTES, &writer);
     check_ok(ot_safetensors_writer_put(writer, values, N_VALUES - 1));
     check_fails(ot_safetensors_writer_finish(writer), OT_E_INTERNAL, "only 0 of 1 shards");
     check_fails(ot_safetensors_writer_put(writer, values, 2), OT_E_INTERNAL, "1 more values");

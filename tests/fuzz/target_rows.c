@@ -31,7 +31,7 @@ static struct ot_dataset_config pick_config(uint8_t byte, const char *path) {
                      .eos_ids = {OT_BYTE_LEVEL_EOS}},
         .vocab_size = OT_BYTE_LEVEL_VOCAB,
         .seq_len = (byte & 128) ? SEQ_LEN : 1 << 12,
-        .template_name = kind < N_TEMPLATES ? templates[kind] : NULL,
+        .chat.named = kind < N_TEMPLATES ? templates[kind] : NULL,
         .prompt_format = kind < N_TEMPLATES ? NULL : "{question}\\n{context}: {prompt}{{{text}}}",
         .train_prompt = (byte & 8) != 0,
         .no_eos = (byte & 16) != 0,

@@ -137,6 +137,42 @@ static void test_cutting_a_step_does_not_matter(void **state) {
 }
 
 /* Other tokens in the second row: the others' losses keep their bits, in both dtypes, and its own change. */
+/* Losses where the layers of `mask` have the window, and by_layer says it a layer at a time. */
+static float *windowed_losses(const struct golden_case *golden, bool by_layer, uint64_t mask, int64_t first) {
+    struct golden_case c = *golden;
+    float *losses = loss_array(&c);
+    c.config.window_by_layer = by_layer;
+    c.config.window_layers[0] = mask;
+    c.config.window_first_layer = first;
+    struct gradients g = train_once(&c, OT_F32, 1, true, losses);
+    free_gradients(&g);
+    return losses;
+}
+
+/* A layer at a time is the same as a border where there is one, and every pattern is a model of its own. */
+static void test_each_layer_has_its_window(void **state) {
+    (void)state;
+    struct golden_case c;
+    golden_case_open("mistral", &c);
+    assert_int_equal(c.config.n_layers, 2);
+    assert_true(c.config.window > 0);
+    size_t bytes = (size_t)c.batch.n * sizeof(float);
+    float *by_border[] = {windowed_losses(&c, false, 0, 2), windowed_losses(&c, false, 0, 1),
+                          windowed_losses(&c, false, 0, 0)};
+    float *by_layer[] = {windowed_losses(&c, true, 0, 0), windowed_losses(&c, true, 2, 0),
+                         windowed_losses(&c, true, 3, 0), windowed_losses(&c, true, 1, 0)};
+    for (int i = 0; i < 3; i++)
+        assert_memory_equal(by_layer[i], by_border[i], bytes);
+    for (int i = 0; i < 4; i++)
+        for (int k = 0; k < i; k++)
+            assert_memory_not_equal(by_layer[i], by_layer[k], bytes);
+    for (int i = 0; i < 4; i++)
+        free(by_layer[i]);
+    for (int i = 0; i < 3; i++)
+        free(by_border[i]);
+    golden_case_close(&c);
+}
+
 static void check_isolation(const struct golden_case *c, enum ot_dtype dtype) {
     float *before = loss_array(c), *after = loss_array(c);
     int32_t *tokens = malloc((size_t)c->batch.n * sizeof *tokens);
@@ -239,6 +275,7 @@ int main(void) {
         cmocka_unit_test(test_recompute_gives_the_same_bits),
         cmocka_unit_test(test_cutting_a_step_does_not_matter),
         cmocka_unit_test(test_rows_do_not_see_each_other),
+        cmocka_unit_test(test_each_layer_has_its_window),
         cmocka_unit_test(test_head_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

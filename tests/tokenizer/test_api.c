@@ -348,6 +348,42 @@ static void lost_no_break_spaces_are_found_again(void **state) {
     remove_folder(folder);
 }
 
+/* As `tokenizers` 0.23 frames it; trim_offsets and add_prefix_space change no ids. A part of a text has no
+ * frame, and keeps its place in the whole. */
+static void roberta_frames_a_text(void **state) {
+    (void)state;
+    static const char json[] =
+        "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":null,\"post_"
+        "processor\":{\"type\":"
+        "\"RobertaProcessing\",\"sep\":[\"</"
+        "s>\",4],\"cls\":[\"<s>\",3],\"trim_offsets\":true,\"add_prefix_space\":false},"
+        "\"decoder\":null,\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<s>\":3,\"</"
+        "s>\":4},"
+        "\"merges\":[\"a b\"]}}";
+    static const int32_t framed[] = {3, 2, 2, 4};
+    char *folder = make_folder(), path[600];
+    struct ot_tokenizer *t;
+    struct ot_token_list list = {0};
+    write_file(folder, "tokenizer.json", json, strlen(json));
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    check_ok(ot_tokenizer_open(path, &t));
+    check_ok(ot_tokenizer_encode(t, "abab", 4, OT_TOKENIZER_ADD_SPECIAL, &list));
+    assert_int_equal(list.n, 4);
+    assert_memory_equal(list.ids, framed, sizeof framed);
+    check_ok(ot_tokenizer_encode(t, "", 0, OT_TOKENIZER_ADD_SPECIAL, &list));
+    assert_int_equal(list.n, 2);
+    assert_true(list.ids[0] == 3 && list.ids[1] == 4);
+    ot_token_list_clear(&list);
+    check_ok(ot_token_list_add(&list, 4, 0));
+    check_ok(ot_tokenizer_encode_part(t, "xxabab", 2, 6, &list));
+    assert_int_equal(list.n, 3);
+    assert_true(list.ids[0] == 4 && list.ids[2] == 2);
+    assert_true(list.start[0] == 0 && list.start[1] == 2 && list.start[2] == 4);
+    ot_token_list_free(&list);
+    ot_tokenizer_close(t);
+    remove_folder(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(byte_level_file_gives_bytes),
@@ -362,6 +398,7 @@ int main(void) {
         cmocka_unit_test(lost_no_break_spaces_are_found_again),
         cmocka_unit_test(tokens_are_found_by_text_and_id),
         cmocka_unit_test(specials_in_a_text_are_counted_or_plain),
+        cmocka_unit_test(roberta_frames_a_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -61,6 +61,8 @@ static void models_are_refused_by_name(void **state) {
         {"null", "'model' must be an object"},
         {"[]", "'model' must be an object"},
         {"{\"type\":\"Unigram\",\"vocab\":[]}", "model.type 'Unigram' is not supported; supported: BPE"},
+        {"{\"unk_id\":2,\"vocab\":[[\"<pad>\",0.0],[\"</s>\",0.0]]}",
+         "of type Unigram, which is not supported"},
         {"{\"type\":\"WordPiece\",\"vocab\":{}}", "WordPiece"},
         {"{\"type\":7}", "model.type"},
         {"{\"type\":\"BPE\",\"merges\":[]}", "model.vocab must be an object"},
@@ -157,6 +159,15 @@ static void components_are_refused_by_name(void **state) {
          "\"id\":\"A\"}}],"
          "\"special_tokens\":{\"q\":{\"ids\":[900]}}}",
          "an id that is no token"},
+        {"post_processor", "{\"type\":\"RobertaProcessing\",\"cls\":[\"<s>\",0]}",
+         "'sep' has an id that is no token"},
+        {"post_processor", "{\"type\":\"RobertaProcessing\",\"cls\":[\"<s>\",900],\"sep\":[\"</s>\",1]}",
+         "'cls' has an id that is no token"},
+        {"post_processor",
+         "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":["
+         "\"b\",1]},{"
+         "\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}]}",
+         "more than one that adds tokens"},
         {"decoder", "{\"type\":\"WordPiece\"}", "decoder WordPiece is not supported; supported: Sequence"},
         {"decoder", "{\"type\":\"CTC\"}", "CTC"},
         {"decoder", "{\"type\":\"Strip\",\"content\":\"\",\"start\":1,\"stop\":0}", "one character"},

@@ -1,0 +1,197 @@
+"""The built program, end to end, on conversations: which chat template a run uses, that it is kept, and that what comes
+after the run uses it too. The rendered text itself is test_chat_golden.c's subject."""
+
+import json
+import os
+import re
+import shutil
+
+import program
+from program import SMALL, run, sql_rows, write_rows
+
+GOLDEN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../golden/chat")
+
+
+def jinja(name):
+    with open(os.path.join(GOLDEN, name + ".jinja")) as file:
+        return file.read()
+
+
+def chats(n):
+    return [{"messages": [{"role": "user", "content": row["question"]}, {"role": "assistant", "content": row["answer"]}]}
+            for row in sql_rows(n)]
+
+
+class Chat(program.ProgramTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.chats = write_rows(cls.path("chats.jsonl"), chats(24))
+        run("train", *SMALL, "--data", cls.rows, "--out", cls.path("base"), "--steps", "1", "--no-forecast")
+
+    def model(self, name, template, file="tokenizer_config.json"):
+        """A copy of a small model, with a chat template."""
+        path = self.path(name)
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(self.path("base"), path)
+        os.remove(os.path.join(path, "run.json"))
+        target = os.path.join(path, file)
+        if file.endswith(".jinja"):
+            with open(target, "w") as out:
+                out.write(template)
+            return path
+        with open(os.path.join(path, "tokenizer_config.json")) as source:
+            config = json.load(source) if file == "tokenizer_config.json" else {}
+        config["chat_template"] = template
+        with open(target, "w") as out:
+            json.dump(config, out)
+        return path
+
+    def fit(self, model, out, *words, rows=None, steps=2):
+        return self.succeed("train", "--model", model, "--data", rows or self.chats, "--out", self.path(out), "--seq-len",
+                            "256", "--tokens-per-step", "512", "--threads", "1", "--steps", steps, "--no-forecast", *words)
+
+    def recorded(self, out):
+        with open(os.path.join(self.path(out), "run.json")) as file:
+            return json.load(file).get("template")
+
+    # ---- whose template ----
+
+    def test_the_models_own_template_is_used(self):
+        for number, (name, file, template) in enumerate([
+                ("qwen2.5", "tokenizer_config.json", jinja("qwen2.5")),
+                ("llama-2", "chat_template.jinja", jinja("llama-2") + "\n"),
+                ("llama-3.1", "chat_template.json", jinja("llama-3.1")),
+                ("qwen3", "tokenizer_config.json", [{"name": "tool_use", "template": "x"},
+                                                    {"name": "default", "template": jinja("qwen3")}])]):
+            model = self.model(f"own{number}", template, file)
+            result = self.fit(model, f"fit{number}", "--show-sample")
+            self.assertIn(f"template {name}, ", result.err)
+            self.assertRegex(result.err, rf"data .*\(messages, {re.escape(name)}\)")
+            self.assertNotIn("warning", result.err)
+            self.assertEqual(self.recorded(f"fit{number}"), name)
+        self.assertIn("<think>", result.err)
+
+    def test_the_jinja_file_wins_over_the_config(self):
+        model = self.model("two", jinja("zephyr"))
+        with open(os.path.join(model, "chat_template.jinja"), "w") as file:
+            file.write(jinja("mistral-v3"))
+        self.assertIn("template mistral-v3, ", self.fit(model, "two-fit", "--show-sample").err)
+
+    def test_an_unknown_template_is_never_ignored_in_silence(self):
+        model = self.model("unknown", jinja("zephyr") + "{# another #}")
+        words = ["train", "--model", model, "--data", self.chats, "--out", self.path("refused"), "--no-forecast"]
+        self.fail_with(2, "a chat template that is not built in; choose one with --template", *words)
+        self.assertFalse(os.path.exists(self.path("refused")))
+        result = self.fit(model, "said", "--template", "zephyr")
+        self.assertNotIn("warning", result.err)
+        # The tokenizer has a template's own token: that one is used, and a line says so, with -q too.
+        path = os.path.join(model, "tokenizer.json")
+        with open(path) as file:
+            tokenizer = json.load(file)
+        for token in tokenizer["added_tokens"]:
+            if token["content"] == "<|pad|>":
+                token["content"] = "<|im_end|>"
+        vocab = tokenizer["model"]["vocab"]
+        if "<|pad|>" in vocab:
+            vocab["<|im_end|>"] = vocab.pop("<|pad|>")
+        with open(path, "w") as file:
+            json.dump(tokenizer, file)
+        result = self.fit(model, "guessed", "-q")
+        self.assertEqual(len(re.findall("its chat template is not built in.*chatml", result.err)), 1, result.err)
+        self.assertEqual(self.recorded("guessed"), "chatml")
+
+    def test_a_model_without_a_template_needs_one(self):
+        self.fail_with(2, "the model has no chat template; choose one with --template", "train", *SMALL, "--data",
+                       self.chats, "--out", self.path("none"), "--no-forecast")
+
+    # ---- kept, and read back ----
+
+    def test_generate_and_eval_use_the_runs_template(self):
+        model = self.model("plain", None)
+        self.fit(model, "sql", "--template", "chatml", rows=self.rows)
+        losses = [self.succeed("eval", self.path("sql"), "--data", self.rows, "--json", "--seq-len", "256", *words).json()
+                  for words in ([], ["--template", "chatml"], ["--template", "zephyr"])]
+        self.assertEqual(losses[0], losses[1])
+        self.assertNotEqual(losses[0]["loss"], losses[2]["loss"])
+        row = {key: value for key, value in sql_rows(1)[0].items() if key != "answer"}
+        tokens = [self.succeed("generate", self.path("sql"), "--row", "-p", json.dumps(row), "--json", "--max-new-tokens",
+                               "1", *words).json()["prompt_tokens"] for words in ([], ["--template", "chatml"],
+                                                                                  ["--template", "zephyr"])]
+        self.assertEqual(tokens[0], tokens[1])
+        self.assertNotEqual(tokens[0], tokens[2])
+        # A text has no turns, whatever the run was trained on.
+        text = write_rows(self.path("text.jsonl"), [{"text": "abc"}] * 4)
+        self.succeed("eval", self.path("sql"), "--data", text, "--seq-len", "256")
+
+    def test_generate_and_eval_use_the_runs_prompt_format(self):
+        form = "Q {question} C {context} A "
+        self.fit(self.model("plain", None), "form", "--prompt-format", form, rows=self.rows)
+        losses = [self.succeed("eval", self.path("form"), "--data", self.rows, "--json", "--seq-len", "256", *words).json()
+                  for words in ([], ["--prompt-format", form], ["--template", "zephyr"])]
+        self.assertEqual(losses[0], losses[1])
+        self.assertNotEqual(losses[0]["loss"], losses[2]["loss"])
+
+    def test_an_empty_answer_is_none(self):
+        out = self.fit(self.model("plain", None), "empty", "--template", "chatml", rows=self.rows) and self.path("empty")
+        full = sql_rows(1)[0]
+        chat = chats(1)[0]["messages"]
+        same = [[{**full, "answer": ""}, {key: full[key] for key in ("question", "context")}, {**full, "answer": " \n"}],
+                [{"instruction": "x", "output": ""}, {"instruction": "x"}],
+                [{"prompt": "x", "response": ""}, {"prompt": "x", "completion": ""}, {"prompt": "x"}],
+                [{"messages": [chat[0], {"role": "assistant", "content": ""}]}, {"messages": chat[:1]}]]
+        for rows in same:
+            tokens = [self.succeed("generate", out, "--row", "-p", json.dumps(row), "--json", "--max-new-tokens",
+                                   "1").json()["prompt_tokens"] for row in rows]
+            self.assertEqual(tokens, tokens[:1] * len(rows), rows)
+            self.assertGreater(tokens[0], 4)
+
+    def test_the_next_line_can_be_typed(self):
+        model = self.model("plain", None)
+        for number, (rows, words) in enumerate([(self.rows, []), (self.chats, ["--template", "zephyr"]),
+                                                (self.rows, ["--prompt-format", "it's {question}: "])]):
+            result = self.fit(model, f"next{number}", *words, rows=rows)
+            command = re.search(r"^next    offload-train (generate .* --row -p '.*') · ", result.err, re.M)
+            self.assertTrue(command, result.err)
+            done = os.popen(f"'{program.PROGRAM}' {command[1]} --max-new-tokens 1 2>&1; echo code $?")
+            self.assertTrue(done.read().endswith("code 0\n"))
+            done.close()
+        text = write_rows(self.path("text.jsonl"), [{"text": "abcdef"}] * 8)
+        self.assertIn('-p "..." · ', self.fit(model, "next-text", rows=text).err)
+
+    # ---- what a server finds ----
+
+    def test_the_output_says_how_it_was_trained(self):
+        plain = self.model("plain", None)
+        for number, (words, name) in enumerate([(["--template", "mistral-v3"], "mistral-v3"), ([], None)]):
+            out = f"serve{number}"
+            self.fit(plain, out, *words, rows=self.rows)
+            path = os.path.join(self.path(out), "chat_template.jinja")
+            if not name:
+                self.assertFalse(os.path.exists(path))
+                continue
+            with open(path) as file:
+                self.assertEqual(file.read(), jinja(name))
+            self.assertIn(f"template {name}, ", self.fit(self.path(out), out + "-more", "--show-sample").err)
+        own = self.model("has-own", jinja("zephyr"))
+        self.fit(own, "serve-own", "--template", "chatml")
+        self.assertFalse(os.path.exists(os.path.join(self.path("serve-own"), "chat_template.jinja")))
+
+    def test_a_run_goes_on_and_is_exported_with_its_template(self):
+        plain = self.model("plain", None)
+        self.fit(plain, "stop", "--template", "zephyr", "--save-every", "1", "--keep", "9")
+        folder = os.path.join(self.path("stop"), "checkpoints")
+        checkpoint = next(name for name in sorted(os.listdir(folder)) if os.path.isdir(os.path.join(folder, name)))
+        self.succeed("export", os.path.join(folder, checkpoint), "--out", self.path("early"))
+        with open(os.path.join(self.path("early"), "chat_template.jinja")) as file:
+            self.assertEqual(file.read(), jinja("zephyr"))
+        own = self.model("has-own", jinja("qwen2"))
+        text = write_rows(self.path("text.jsonl"), [{"text": "abcdef"}] * 8)
+        words = ["--eval-data", text, "--save-every", "1", "--schedule", "constant"]
+        self.fit(own, "chosen", *words)
+        result = self.fit(own, "chosen", *words, steps=3)
+        self.assertIn("3 of 3 steps", result.err)
+
+
+if __name__ == "__main__":
+    program.main()
