@@ -190,14 +190,14 @@ class SlowDisk(FaultsTest):
         self.clear("f")
         gate = self.path("gate")
         open(gate, "w").close()
-        env = preload("hold:fsync:1", "/f/checkpoints/step-") | {"OT_TEST_FAULT_HOLD": gate}
+        env = preload("hold:fsync:1", "state.bin") | {"OT_TEST_FAULT_HOLD": gate}
         process = self.start("f", "--keep", "9", save="never", env=env)
-        for partials in range(3):  # the second waits in begin for the first, and the third comes meanwhile
-            self.wait_for(process, lambda: self.logged("f", "step"))
-            if partials == 1:
-                self.wait_for(process, lambda: glob.glob(self.path("f/checkpoints/*.partial")))
-            process.send_signal(signal.SIGUSR1)
-            time.sleep(0.3)
+        self.wait_for(process, lambda: self.logged("f", "step"))
+        process.send_signal(signal.SIGUSR1)
+        self.wait_for(process, lambda: glob.glob(self.path("f/checkpoints/*.partial")))
+        process.send_signal(signal.SIGUSR1)  # the run takes it up, and then waits for the first save
+        time.sleep(0.5)
+        process.send_signal(signal.SIGUSR1)
         os.unlink(gate)
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, err)
