@@ -1,7 +1,6 @@
-/* JSON glue: json-c behind names of ours, with getters that make the error sentence ("FILE: key 'lr' is
- * missing").
+/* JSON: a parser, getters that make the error sentence ("FILE: key 'lr' is missing"), and a writer.
  *
- * Parsing is strict (RFC 8259; json_scan.h says why json-c alone is not), bounded (depth 64; the caller
+ * Parsing is strict (RFC 8259), bounded (depth 64; the caller
  * bounds the bytes) and names the byte of a fault. Strings are valid UTF-8 with lone surrogate escapes
  * replaced by U+FFFD; they may contain NUL, so they carry a length; keys may not. Integers outside int64_t
  * become reals. Of a repeated key the last value counts. A byte order mark at the start is passed over.
@@ -29,9 +28,9 @@ enum ot_json_type {
     OT_JSON_OBJECT
 };
 
-/* where: what to call the document in errors (a path, or "FILE:LINE"). Errors: OT_E_INPUT. */
+/* where: what to call the document in errors (a path, or "FILE:LINE"). Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_json **out);
-/* Errors: OT_E_IO (cannot read), OT_E_INPUT (not JSON, or more than max_bytes). */
+/* Errors: OT_E_IO (cannot read), OT_E_INPUT (not JSON, or more than max_bytes), OT_E_BUDGET. */
 int ot_json_read_file(const char *path, size_t max_bytes, struct ot_json **out);
 void ot_json_free(struct ot_json *root);
 
