@@ -27,7 +27,8 @@ struct ot_cpu_product {
     int64_t lda, ldb, ldc;
 };
 
-/* Chooses the libraries; the other functions do it too. Errors: OT_E_DEVICE (one is there and fails). */
+/* Chooses the libraries; the other functions do it too. Errors: OT_E_DEVICE, OT_E_BUDGET (one is there and
+ * fails). */
 int ot_cpu_blas_open(void);
 /* 0, or the error of the first product that failed, in any thread. Nothing that was computed since counts. */
 int ot_cpu_blas_error(void);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "src/base/crash.h"
 #include "src/base/error.h"
 
 /* The GEMM entries: dnnl_sgemm, and one that 2.x and 3.x export but declare in no public header. The result is
@@ -84,9 +85,14 @@ static int open_library(void **out) {
     return ot_fail(OT_E_DEVICE, "oneDNN cannot be loaded: %s; %s", why, cure);
 }
 
-int ot_cpu_onednn_open(bool wants_bf16, struct ot_cpu_onednn *out) {
+struct opening {
+    bool wants_bf16;
+    struct ot_cpu_onednn *out;
+};
+
+static int open_all(void *context) {
+    const struct opening *opening = context;
     static const char *const names[] = {"dnnl_sgemm", "dnnl_gemm_bf16bf16f32"};
-    *out = (struct ot_cpu_onednn){0};
     void *library;
     OT_TRY(open_library(&library));
     if (!library)
@@ -97,16 +103,22 @@ int ot_cpu_onednn_open(bool wants_bf16, struct ot_cpu_onednn *out) {
         (void (*)(void (*)(void)))dlsym(library, "_ZSt13set_terminatePFvvE");
     if (set_terminate)
         set_terminate(on_terminate);
-    for (int bf16 = 0; bf16 <= wants_bf16; bf16++) {
+    for (int bf16 = 0; bf16 <= opening->wants_bf16; bf16++) {
         gemm_fn gemm = (gemm_fn)dlsym(library, names[bf16]);
         int status = gemm ? try_all(gemm) : UNIMPLEMENTED;
         if (status != SUCCESS && status != UNIMPLEMENTED) /* for this CPU, or by ONEDNN_MAX_CPU_ISA */
             return fail(status);
         gemms[bf16] = status == SUCCESS ? gemm : NULL;
     }
-    out->f32 = gemms[0];
-    out->bf16 = gemms[1];
+    opening->out->f32 = gemms[0];
+    opening->out->bf16 = gemms[1];
     return 0;
+}
+
+int ot_cpu_onednn_open(bool wants_bf16, struct ot_cpu_onednn *out) {
+    struct opening opening = {wants_bf16, out};
+    *out = (struct ot_cpu_onednn){0};
+    return ot_crash_contain("oneDNN", open_all, &opening);
 }
 
 int ot_cpu_onednn_multiply(bool bf16, const struct ot_cpu_product *product) {

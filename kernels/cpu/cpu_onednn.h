@@ -13,7 +13,7 @@ struct ot_cpu_onednn {
 };
 
 /* Makes small products, so that the library generates its code now and not within a step. *out: all false where
- * the library is not installed. Errors: OT_E_DEVICE (the library is there and fails). */
+ * the library is not installed. Errors: OT_E_DEVICE, OT_E_BUDGET (the library is there and fails). */
 int ot_cpu_onednn_open(bool wants_bf16, struct ot_cpu_onednn *out);
 
 /* Errors: OT_E_DEVICE. The product is then not made, or made in part. */
