@@ -25,7 +25,9 @@ static struct {
     pthread_mutex_t mutex;
     atomic_bool has_failed;
     struct ot_error failure;
-} blas = {.once = PTHREAD_ONCE_INIT, .turn = PTHREAD_MUTEX_INITIALIZER, .mutex = PTHREAD_MUTEX_INITIALIZER};
+} blas = {.once = PTHREAD_ONCE_INIT,
+          .turn = PTHREAD_MUTEX_INITIALIZER,
+          .mutex = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- what there is ---- */
 

@@ -1,6 +1,6 @@
-/* A libdnnl.so.3 whose products fail: OT_TEST_ONEDNN=throw:N, the N-th product (from 1) and all after it throw as
- * oneDNN does without memory; status:N, they return the status that says the same; none: it multiplies nothing on
- * this CPU. */
+/* A libdnnl.so.3 whose products fail. OT_TEST_ONEDNN=throw:N: the N-th product (from 1) and all after it throw,
+ * as oneDNN does without memory; status:N: they return the status that says the same; none: it multiplies
+ * nothing on this CPU. */
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -29,8 +29,9 @@ int meet() {
 }
 } // namespace
 
-extern "C" int dnnl_sgemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha, const float *a,
-                          int64_t lda, const float *b, int64_t ldb, float beta, float *c, int64_t ldc) {
+extern "C" int dnnl_sgemm(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha,
+                          const float *a, int64_t lda, const float *b, int64_t ldb, float beta, float *c,
+                          int64_t ldc) {
     int status = meet();
     if (status != SUCCESS)
         return status;
