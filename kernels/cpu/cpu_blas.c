@@ -22,12 +22,10 @@ static struct {
     enum ot_cpu_bf16 bf16_way;
     char name[64];
     /* Of the first product that failed. Products have no lane to report to: their lane asks. */
-    pthread_mutex_t mutex;
+    pthread_mutex_t lock;
     atomic_bool has_failed;
     struct ot_error failure;
-} blas = {.once = PTHREAD_ONCE_INIT,
-          .turn = PTHREAD_MUTEX_INITIALIZER,
-          .mutex = PTHREAD_MUTEX_INITIALIZER};
+} blas = {.once = PTHREAD_ONCE_INIT, .turn = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- what there is ---- */
 
@@ -92,11 +90,11 @@ static void onednn_product(bool bf16, const struct ot_cpu_product *p) {
     int rc = ot_cpu_onednn_multiply(bf16, p);
     if (rc == 0)
         return;
-    pthread_mutex_lock(&blas.mutex);
+    pthread_mutex_lock(&blas.lock);
     if (!atomic_load(&blas.has_failed))
         ot_error_save(&blas.failure, rc);
     atomic_store(&blas.has_failed, true);
-    pthread_mutex_unlock(&blas.mutex);
+    pthread_mutex_unlock(&blas.lock);
 }
 
 int ot_cpu_blas_error(void) {
