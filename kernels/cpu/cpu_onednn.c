@@ -8,8 +8,8 @@
 #include "src/base/crash.h"
 #include "src/base/error.h"
 
-/* The GEMM entries: dnnl_sgemm, and one that 2.x and 3.x export but declare in no public header. The result is
- * a dnnl_status_t. */
+/* The GEMM entries: dnnl_sgemm, and one that 2.x and 3.x export but declare in no public header. The result
+ * is a dnnl_status_t. */
 typedef int (*gemm_fn)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                        const void *a, int64_t lda, const void *b, int64_t ldb, float beta, float *c,
                        int64_t ldc);
@@ -21,8 +21,8 @@ static void (*omp_threads)(int);
 /* Where a product of this thread is called from; NULL: none is. */
 static _Thread_local jmp_buf *caller;
 
-/* An exception that nobody catches: std::terminate, which has unwound nothing, calls this. What oneDNN held is
- * lost, which does not matter to a run that ends with an error. */
+/* An exception that nobody catches: std::terminate, which has unwound nothing, calls this. What oneDNN held
+ * is lost, which does not matter to a run that ends with an error. */
 static void on_terminate(void) {
     if (caller)
         longjmp(*caller, 1);
