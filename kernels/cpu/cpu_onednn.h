@@ -1,7 +1,7 @@
 /* oneDNN, opened at run time, for products of the cpu device. It is C++, and what it throws (no memory for
  * the code that it generates) would end the process: here it becomes an error.
  *
- * Threads: ot_cpu_onednn_open once, before the first product; products from any thread. /
+ * Threads: ot_cpu_onednn_open once, before the first product; products from any thread.
  */
 #ifndef OT_KERNELS_CPU_ONEDNN_H
 #define OT_KERNELS_CPU_ONEDNN_H

@@ -4,7 +4,7 @@
  * What such a call held stays held: memory, locks, half-made objects. The caller gives up what the library
  * was setting up and does not call into it again. For set-up alone, where one thread calls at a time: the
  * handlers of SIGSEGV, SIGBUS and SIGABRT are replaced meanwhile. A crash in another thread ends the
- * process as always. /
+ * process as always.
  */
 #ifndef OT_BASE_CRASH_H
 #define OT_BASE_CRASH_H

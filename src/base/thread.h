@@ -1,5 +1,5 @@
 /* Starting a thread of ours: named, for debuggers and `top -H`, and deaf to signals. Signals are for the
- * main thread alone: two that come close together are then answered one after the other, in order. /
+ * main thread alone: two that come close together are then answered one after the other, in order.
  */
 #ifndef OT_BASE_THREAD_H
 #define OT_BASE_THREAD_H
