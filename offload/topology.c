@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "offload/disk.h"
+#include "src/base/crash.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 
@@ -134,16 +135,23 @@ static int load_as(struct ot_topology *t, const char *synthetic) {
     return -1;
 }
 
-static int load(struct ot_topology *t, const char *synthetic) {
+struct loading {
+    struct ot_topology *topology;
+    const char *synthetic;
+};
+
+static int load(void *context) {
+    const struct loading *loading = context;
+    struct ot_topology *t = loading->topology;
     setenv("HWLOC_PLUGINS_PATH", "", 0);
     setenv("HWLOC_HIDE_ERRORS", "2", 0);
-    if (load_as(t, synthetic) == 0)
+    if (load_as(t, loading->synthetic) == 0)
         return 0;
     char flat[64]; /* one node, where nothing is bound anyway */
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     snprintf(flat, sizeof flat, "numa:1 core:%d pu:1", cores);
-    return load_as(t, flat);
+    return load_as(t, flat) == 0 ? 0 : ot_fail(OT_E_DEVICE, "hwloc cannot read the machine's topology");
 }
 
 /* What the cpuset allows, which hwloc has looked at, and of that what the thread's mask allows. */
@@ -195,7 +203,13 @@ static void describe(struct ot_topology *t) {
 }
 
 static int look(struct ot_topology *t, const struct ot_topology_config *config) {
-    if (load(t, config->synthetic) != 0 || find_allowed(t, config) != 0)
+    struct loading loading = {t, config->synthetic};
+    int rc = ot_crash_contain("hwloc", load, &loading);
+    if (rc == -OT_E_BUDGET) /* no more of hwloc */
+        t->machine = NULL;
+    if (rc < 0)
+        return rc;
+    if (find_allowed(t, config) != 0)
         return ot_fail(OT_E_BUDGET, "no memory for the machine's topology");
     size_t nodes = (size_t)hwloc_get_nbobjs_by_type(t->machine, HWLOC_OBJ_NUMANODE);
     size_t threads = (size_t)hwloc_get_nbobjs_by_type(t->machine, HWLOC_OBJ_PU);

@@ -2,32 +2,39 @@
 
 #include <assert.h>
 #include <cblas.h>
-#include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu/cpu_amx.h"
-
-/* oneDNN's GEMM entries: dnnl_sgemm, and one that 2.x and 3.x export but declare in no public header. 0 is
- * success. */
-typedef int (*onednn_gemm_fn)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha,
-                              const void *a, int64_t lda, const void *b, int64_t ldb, float beta, float *c,
-                              int64_t ldc);
+#include "kernels/cpu/cpu_onednn.h"
+#include "src/base/error.h"
 
 static struct {
     pthread_once_t once;
-    onednn_gemm_fn onednn_f32, onednn_bf16; /* NULL: not there, or not wanted */
-    void (*omp_set_num_threads)(int);
-    bool one_at_a_time; /* OpenBLAS may not be called by two threads at once */
+    struct ot_cpu_onednn onednn; /* false: not there, or not wanted */
+    struct ot_error open_error;  /* code 0: none */
+    bool one_at_a_time;          /* OpenBLAS may not be called by two threads at once */
     pthread_mutex_t turn;
     enum ot_cpu_bf16 bf16_way;
     char name[64];
-} blas = {.once = PTHREAD_ONCE_INIT, .turn = PTHREAD_MUTEX_INITIALIZER};
+    /* Of the first product that failed. Products have no lane to report to: their lane asks. */
+    pthread_mutex_t lock;
+    atomic_bool has_failed;
+    struct ot_error failure;
+} blas = {.once = PTHREAD_ONCE_INIT, .turn = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* ---- what there is ---- */
+
+/* OpenBLAS starts its threads before main: they would wait for work for ever, and where none can be started
+ * it ends the process or does not let it end. This runs before its constructor where it is linked statically.
+ */
+__attribute__((constructor(101))) static void start_no_threads(void) {
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+}
 
 /* Whether the environment leaves the choice to us, or makes this one. */
 static bool wanted(const char *variable, const char *choice) {
@@ -43,37 +50,29 @@ static bool cpu_multiplies_bf16(void) {
 #endif
 }
 
-/* The library stays open to the end: its kernels are in use by then. */
-static void open_onednn(void) {
-    void *library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        library = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return;
-    blas.onednn_f32 = (onednn_gemm_fn)dlsym(library, "dnnl_sgemm");
-    if (cpu_multiplies_bf16())
-        blas.onednn_bf16 = (onednn_gemm_fn)dlsym(library, "dnnl_gemm_bf16bf16f32");
-    blas.omp_set_num_threads = (void (*)(int))dlsym(library, "omp_set_num_threads");
-}
-
 static enum ot_cpu_bf16 choose_bf16(void) {
     if (wanted("OFFLOAD_TRAIN_BF16", "amx") && ot_cpu_amx_open())
         return OT_CPU_BF16_AMX;
-    if (wanted("OFFLOAD_TRAIN_BF16", "onednn") && blas.onednn_bf16)
+    if (wanted("OFFLOAD_TRAIN_BF16", "onednn") && blas.onednn.bf16)
         return OT_CPU_BF16_ONEDNN;
     return OT_CPU_BF16_CONVERT;
 }
 
 static void open_blas(void) {
     if (wanted("OFFLOAD_TRAIN_BLAS", "onednn"))
-        open_onednn();
+        ot_error_save(&blas.open_error, ot_cpu_onednn_open(cpu_multiplies_bf16(), &blas.onednn));
     openblas_set_num_threads(1);
     /* Debian's serial build (0.3.21) has no locks: two threads get wrong products. */
     blas.one_at_a_time = openblas_get_parallel() == OPENBLAS_SEQUENTIAL;
     blas.bf16_way = choose_bf16();
     static const char *const ways[] = {"", ", oneDNN bf16", ", AMX bf16"};
-    const char *single = blas.onednn_f32 ? "oneDNN" : blas.one_at_a_time ? "serial OpenBLAS" : "OpenBLAS";
+    const char *single = blas.onednn.f32 ? "oneDNN" : blas.one_at_a_time ? "serial OpenBLAS" : "OpenBLAS";
     snprintf(blas.name, sizeof blas.name, "%s%s", single, ways[blas.bf16_way]);
+}
+
+int ot_cpu_blas_open(void) {
+    pthread_once(&blas.once, open_blas);
+    return ot_error_load(&blas.open_error);
 }
 
 enum ot_cpu_bf16 ot_cpu_blas_bf16_way(void) {
@@ -88,16 +87,19 @@ const char *ot_cpu_blas_name(void) {
 
 /* ---- products ---- */
 
-static void onednn_product(onednn_gemm_fn gemm, const struct ot_cpu_product *p) {
-    /* OpenMP keeps its thread count per calling thread. */
-    static _Thread_local bool single;
-    if (!single && blas.omp_set_num_threads)
-        blas.omp_set_num_threads(1);
-    single = true;
-    int rc = gemm(p->trans_a ? 'T' : 'N', p->trans_b ? 'T' : 'N', p->m, p->n, p->k, 1, p->a, p->lda, p->b,
-                  p->ldb, p->accumulate ? 1 : 0, p->c, p->ldc);
-    assert(rc == 0);
-    (void)rc;
+static void onednn_product(bool bf16, const struct ot_cpu_product *p) {
+    int rc = ot_cpu_onednn_multiply(bf16, p);
+    if (rc == 0)
+        return;
+    pthread_mutex_lock(&blas.lock);
+    if (!atomic_load(&blas.has_failed))
+        ot_error_save(&blas.failure, rc);
+    atomic_store(&blas.has_failed, true);
+    pthread_mutex_unlock(&blas.lock);
+}
+
+int ot_cpu_blas_error(void) {
+    return atomic_load(&blas.has_failed) ? ot_error_load(&blas.failure) : 0;
 }
 
 static void openblas_product(const struct ot_cpu_product *p) {
@@ -114,12 +116,12 @@ static void openblas_product(const struct ot_cpu_product *p) {
 
 void ot_cpu_blas_f32(const struct ot_cpu_product *product) {
     pthread_once(&blas.once, open_blas);
-    if (blas.onednn_f32)
-        onednn_product(blas.onednn_f32, product);
+    if (blas.onednn.f32)
+        onednn_product(false, product);
     else
         openblas_product(product);
 }
 
 void ot_cpu_blas_onednn(const struct ot_cpu_product *product) {
-    onednn_product(blas.onednn_bf16, product);
+    onednn_product(true, product);
 }

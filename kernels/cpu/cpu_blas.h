@@ -27,6 +27,12 @@ struct ot_cpu_product {
     int64_t lda, ldb, ldc;
 };
 
+/* Chooses the libraries; the other functions do it too. Errors: OT_E_DEVICE, OT_E_BUDGET (one is there and
+ * fails). */
+int ot_cpu_blas_open(void);
+/* 0, or the error of the first product that failed, in any thread. Nothing that was computed since counts. */
+int ot_cpu_blas_error(void);
+
 void ot_cpu_blas_f32(const struct ot_cpu_product *product);
 
 enum ot_cpu_bf16 { OT_CPU_BF16_CONVERT, OT_CPU_BF16_ONEDNN, OT_CPU_BF16_AMX };

@@ -190,6 +190,7 @@ static void forget_peaks(struct ot_device *device) {
 /* ---- the device ---- */
 
 static int open_device(const struct ot_device_config *config, struct ot_device **out) {
+    OT_TRY(ot_cpu_blas_open());
     struct ot_cpu_device *self = calloc(1, sizeof *self);
     if (!self)
         return ot_fail(OT_E_DEVICE, "no memory to open the cpu device");

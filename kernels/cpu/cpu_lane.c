@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/cpu/cpu_blas.h"
 #include "kernels/cpu/cpu_device.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
@@ -144,6 +145,9 @@ static void *lane_main(void *arg) {
         delay(lane);
         if (command->control || !lane->error)
             command->fn(&lane->base, command->args);
+        int rc = lane->error ? 0 : ot_cpu_blas_error();
+        if (rc < 0)
+            ot_cpu_lane_fail(&lane->base, rc);
         lane->next_run++;
         atomic_store(&lane->finished, lane->next_run);
         if (atomic_load(&lane->caller_sleeps))

@@ -1,7 +1,6 @@
-/* JSON glue: json-c behind names of ours, with getters that make the error sentence ("FILE: key 'lr' is
- * missing").
+/* JSON: a parser, getters that make the error sentence ("FILE: key 'lr' is missing"), and a writer.
  *
- * Parsing is strict (RFC 8259; json_scan.h says why json-c alone is not), bounded (depth 64; the caller
+ * Parsing is strict (RFC 8259), bounded (depth 64; the caller
  * bounds the bytes) and names the byte of a fault. Strings are valid UTF-8 with lone surrogate escapes
  * replaced by U+FFFD; they may contain NUL, so they carry a length; keys may not. Integers outside int64_t
  * become reals. Of a repeated key the last value counts. A byte order mark at the start is passed over.
@@ -29,9 +28,9 @@ enum ot_json_type {
     OT_JSON_OBJECT
 };
 
-/* where: what to call the document in errors (a path, or "FILE:LINE"). Errors: OT_E_INPUT. */
+/* where: what to call the document in errors (a path, or "FILE:LINE"). Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_json **out);
-/* Errors: OT_E_IO (cannot read), OT_E_INPUT (not JSON, or more than max_bytes). */
+/* Errors: OT_E_IO (cannot read), OT_E_INPUT (not JSON, or more than max_bytes), OT_E_BUDGET. */
 int ot_json_read_file(const char *path, size_t max_bytes, struct ot_json **out);
 void ot_json_free(struct ot_json *root);
 
@@ -49,11 +48,12 @@ int64_t ot_json_int(const struct ot_json *value, int64_t fallback);
 double ot_json_real(const struct ot_json *value, double fallback); /* ints count */
 
 /* Gives members of an object other keys, all at once, so that two may change places. A member that had the
- * new key is dropped; absent ones are passed over. No other thread may read the tree. Errors: OT_E_BUDGET. */
+ * new key is dropped; absent ones are passed over. The new keys outlive the object. No other thread may read
+ * the tree. At most 64 names. */
 struct ot_json_name {
     const char *from, *to;
 };
-int ot_json_rename(struct ot_json *object, const struct ot_json_name *names, size_t n);
+void ot_json_rename(struct ot_json *object, const struct ot_json_name *names, size_t n);
 
 /* Iterates over an object's members in file order; false after the last. Start with *cursor = NULL. */
 bool ot_json_next(const struct ot_json *object, void **cursor, const char **key, struct ot_json **value);

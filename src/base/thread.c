@@ -6,10 +6,17 @@
 int ot_thread_start(pthread_t *thread, const char *name, void *(*fn)(void *), void *arg) {
     sigset_t all, old;
     char short_name[16];
+    pthread_attr_t attr;
+    int error = pthread_attr_init(&attr);
+    if (error)
+        return error;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); /* a new thread inherits the mask */
-    int error = pthread_create(thread, NULL, fn, arg);
+    error = pthread_attr_setstacksize(&attr, OT_THREAD_STACK_BYTES);
+    if (!error)
+        error = pthread_create(thread, &attr, fn, arg);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
+    pthread_attr_destroy(&attr);
     if (error)
         return error;
     snprintf(short_name, sizeof short_name, "%s", name);

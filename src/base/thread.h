@@ -1,13 +1,18 @@
-/* Starting a thread of ours: named, for debuggers and `top -H`, and deaf to signals. Signals are for the main
- * thread alone: two that come close together are then answered one after the other, in order.
+/* Starting a thread of ours: named, for debuggers and `top -H`, and deaf to signals. Signals are for the
+ * main thread alone: two that come close together are then answered one after the other, in order.
  */
 #ifndef OT_BASE_THREAD_H
 #define OT_BASE_THREAD_H
 
 #include <pthread.h>
 
-/* The name is cut to the 15 bytes that the kernel keeps. Returns 0 or an errno value, as pthread_create does;
- * the caller joins the thread. */
+/* The stack of each thread, whatever `ulimit -s` says. Our own functions need less than a tenth of it;
+ * oneDNN and cuBLASLt, which run on these threads too, do not say what they need. A limit on memory
+ * (`ulimit -d`) counts stacks whole, so they are not larger than that. */
+enum { OT_THREAD_STACK_BYTES = 1 << 20 };
+
+/* The name is cut to the 15 bytes that the kernel keeps. Returns 0 or an errno value, as pthread_create
+ * does; the caller joins the thread. */
 int ot_thread_start(pthread_t *thread, const char *name, void *(*fn)(void *), void *arg);
 
 #endif

@@ -5,6 +5,7 @@
 #define OT_BASE_UTF8_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* How many bytes of the character that text begins with are well formed, and in *length how many it wants; 0
  * and 0 for a byte that begins none. bytes >= 1. */
@@ -39,6 +40,30 @@ static inline size_t ot_utf8_well_formed(const char *text, size_t bytes, size_t 
 static inline size_t ot_utf8_character(const char *text, size_t bytes) {
     size_t length, good = ot_utf8_well_formed(text, bytes, &length);
     return good == length ? length : 0;
+}
+
+/* Of a code point up to U+10FFFF; returns the length. */
+static inline size_t ot_utf8_encode(uint32_t cp, char out[4]) {
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    if (cp < 0x800) {
+        out[0] = (char)(0xc0 | cp >> 6);
+        out[1] = (char)(0x80 | (cp & 0x3f));
+        return 2;
+    }
+    if (cp < 0x10000) {
+        out[0] = (char)(0xe0 | cp >> 12);
+        out[1] = (char)(0x80 | (cp >> 6 & 0x3f));
+        out[2] = (char)(0x80 | (cp & 0x3f));
+        return 3;
+    }
+    out[0] = (char)(0xf0 | cp >> 18);
+    out[1] = (char)(0x80 | (cp >> 12 & 0x3f));
+    out[2] = (char)(0x80 | (cp >> 6 & 0x3f));
+    out[3] = (char)(0x80 | (cp & 0x3f));
+    return 4;
 }
 
 #endif

@@ -13,7 +13,8 @@
 #include "src/base/error.h"
 #include "src/cli/units.h"
 
-enum { PATH_BYTES = 4096, FILE_BYTES = 65536 };
+/* Several of these stand on the stack at a time, and `ulimit -s 256` leaves main little of it. */
+enum { PATH_BYTES = 4096, FILE_BYTES = 16384 };
 
 /* Reads a small file of /proc or /sys whole; false where it is not there. */
 static bool read_small(const char *root, const char *folder, const char *name, char text[FILE_BYTES]) {

@@ -17,8 +17,11 @@ enum layout { LAYOUT_LINES, LAYOUT_ARRAY };
 
 struct ot_source {
     char *path;
-    gzFile file; /* zlib passes plain files through */
-    int64_t total;
+    int fd;
+    int64_t total, bytes_read;
+    unsigned char *packed; /* what was read of a gzip file; NULL: it is none */
+    z_stream gzip;
+    bool in_member;
     enum layout layout;
     bool in_array, ended; /* '[' was read; ']' or the end of the file was read */
     int64_t line;         /* of the next byte, from 1 */
@@ -33,31 +36,108 @@ struct ot_source {
 
 /* ---- bytes ---- */
 
-static int read_failed(const struct ot_source *s) {
-    int code = Z_OK;
-    const char *text = gzerror(s->file, &code);
-    if (code == Z_ERRNO)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read", s->path);
+static int inflate_failed(const struct ot_source *s, int code) {
+    if (code == Z_MEM_ERROR)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to unpack it", s->path);
     if (code == Z_BUF_ERROR)
         return ot_fail(
             OT_E_INPUT,
             "%s: the gzip stream ends after line %lld in the middle: the file is truncated; copy it again",
             s->path, (long long)s->line);
-    const char *reason = strstr(text, ": "); /* zlib puts a name of its own in front: "<fd:4>: " */
     return ot_fail(OT_E_INPUT, "%s: the gzip stream is damaged after line %lld (%s); copy the file again",
-                   s->path, (long long)s->line, reason ? reason + 2 : text);
+                   s->path, (long long)s->line, s->gzip.msg ? s->gzip.msg : "no reason given");
+}
+
+/* Some bytes of the file: their number, 0 at its end. */
+static int64_t read_some(struct ot_source *s, unsigned char *to, size_t room) {
+    for (;;) {
+        ssize_t n = read(s->fd, to, room);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return ot_fail_errno(OT_E_IO, errno, "%s: cannot read", s->path);
+        s->bytes_read += n;
+        return n;
+    }
+}
+
+/* At the border of two members: 1 where another one begins, 0 at the end of the file. Zeros that pad the end
+ * belong to neither; whatever else stands there is a member, if only a damaged one. */
+static int begin_member(struct ot_source *s) {
+    for (;;) {
+        for (; s->gzip.avail_in > 0 && *s->gzip.next_in == 0; s->gzip.avail_in--)
+            s->gzip.next_in++;
+        if (s->gzip.avail_in > 0)
+            break;
+        int64_t n = read_some(s, s->packed, s->buffer_bytes);
+        if (n <= 0)
+            return (int)n;
+        s->gzip.next_in = s->packed;
+        s->gzip.avail_in = (unsigned)n;
+    }
+    s->in_member = true;
+    return inflateReset(&s->gzip) == Z_OK ? 1 : inflate_failed(s, Z_STREAM_ERROR);
+}
+
+/* Unpacks as much as the buffer holds or the bytes at hand give. */
+static int64_t unpack_some(struct ot_source *s) {
+    s->gzip.next_out = s->buffer;
+    s->gzip.avail_out = s->buffer_bytes;
+    while (s->gzip.avail_out == s->buffer_bytes) {
+        int64_t rc = s->in_member ? 1 : begin_member(s);
+        if (rc <= 0)
+            return rc;
+        if (s->gzip.avail_in == 0) {
+            rc = read_some(s, s->packed, s->buffer_bytes);
+            if (rc <= 0)
+                return rc < 0 ? rc : inflate_failed(s, Z_BUF_ERROR);
+            s->gzip.next_in = s->packed;
+            s->gzip.avail_in = (unsigned)rc;
+        }
+        int code = inflate(&s->gzip, Z_NO_FLUSH);
+        if (code != Z_OK && code != Z_STREAM_END)
+            return inflate_failed(s, code == Z_BUF_ERROR ? Z_DATA_ERROR : code);
+        s->in_member = code == Z_OK;
+    }
+    return s->buffer_bytes - s->gzip.avail_out;
 }
 
 /* Fills the empty buffer: 1, or 0 at the end of the file. */
 static int fill_buffer(struct ot_source *s) {
-    int n = gzread(s->file, s->buffer, s->buffer_bytes);
-    int code = Z_OK;
-    gzerror(s->file, &code); /* a truncated stream still gives what it has, then 0 with Z_BUF_ERROR */
-    if (n < 0 || (n == 0 && code != Z_OK && code != Z_STREAM_END))
-        return read_failed(s);
+    int64_t n = s->packed ? unpack_some(s) : read_some(s, s->buffer, s->buffer_bytes);
+    if (n < 0)
+        return (int)n;
     s->begin = 0;
     s->end = (size_t)n;
     return n > 0;
+}
+
+/* Fills the buffer for the first time: a file that begins as a gzip file is unpacked, any other is read. */
+static int begin_file(struct ot_source *s) {
+    size_t have = 0;
+    while (have < 2) { /* a pipe may give one byte */
+        int64_t n = read_some(s, s->buffer + have, s->buffer_bytes - have);
+        if (n < 0)
+            return (int)n;
+        if (n == 0)
+            break;
+        have += (size_t)n;
+    }
+    s->end = have;
+    if (have < 2 || s->buffer[0] != 0x1f || s->buffer[1] != 0x8b)
+        return 0;
+    unsigned char *unpacked = malloc(s->buffer_bytes);
+    if (!unpacked || inflateInit2(&s->gzip, 15 + 16) != Z_OK) { /* 16: gzip alone */
+        free(unpacked);
+        return inflate_failed(s, Z_MEM_ERROR);
+    }
+    s->packed = s->buffer;
+    s->buffer = unpacked;
+    s->gzip.next_in = s->packed;
+    s->gzip.avail_in = (unsigned)have;
+    s->in_member = true;
+    int rc = fill_buffer(s);
+    return rc < 0 ? rc : 0;
 }
 
 /* The next byte without using it up, or -1 at the end of the file; < -1: an error. */
@@ -222,36 +302,25 @@ static int skip_space(struct ot_source *s, int *byte) {
 
 static int open_file(struct ot_source *s) {
     struct stat info;
-    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    s->fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0)
         return fail_to_open(s->path, errno);
-    if (fstat(fd, &info) < 0) {
-        int error = errno;
-        close(fd);
-        return ot_fail_errno(OT_E_IO, error, "%s: cannot look at the data", s->path);
-    }
-    if (S_ISDIR(info.st_mode)) {
-        close(fd);
+    if (fstat(s->fd, &info) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look at the data", s->path);
+    if (S_ISDIR(info.st_mode))
         return ot_fail(OT_E_INPUT, "%s: is a folder; name one .jsonl, .jsonl.gz or .json file in it",
                        s->path);
-    }
     s->total = S_ISREG(info.st_mode) ? (int64_t)info.st_size : 0;
     bool small = S_ISREG(info.st_mode) && info.st_size <= SMALL_BUFFER_BYTES;
     s->buffer_bytes = small ? SMALL_BUFFER_BYTES : BUFFER_BYTES;
     s->buffer = malloc(s->buffer_bytes);
-    s->file = s->buffer ? gzdopen(fd, "rb") : NULL;
-    if (!s->file) {
-        close(fd);
-        return ot_fail(OT_E_BUDGET, "%s: no memory to read it", s->path);
-    }
-    gzbuffer(s->file, s->buffer_bytes);
-    return 0;
+    return s->buffer ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory to read it", s->path);
 }
 
 /* Looks at the beginning: other kinds of files, a byte order mark, an array or lines. */
 static int detect_layout(struct ot_source *s) {
     int byte;
-    OT_TRY(fill_buffer(s));
+    OT_TRY(begin_file(s));
     OT_TRY(refuse_other_magic(s));
     if (s->end >= 3 && memcmp(s->buffer, "\xef\xbb\xbf", 3) == 0)
         s->begin = 3;
@@ -270,6 +339,8 @@ int ot_source_open(const char *path, struct ot_source **out) {
     *out = NULL;
     struct ot_source *s = calloc(1, sizeof *s);
     int rc = 0;
+    if (s)
+        s->fd = -1;
     if (!s || !(s->path = strdup(path))) {
         rc = ot_fail(OT_E_BUDGET, "%s: no memory to read it", path);
         goto out;
@@ -287,8 +358,11 @@ out:
 void ot_source_close(struct ot_source *s) {
     if (!s)
         return;
-    if (s->file)
-        gzclose(s->file);
+    if (s->packed)
+        inflateEnd(&s->gzip);
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s->packed);
     free(s->row);
     free(s->buffer);
     free(s->path);
@@ -420,7 +494,7 @@ int ot_source_next(struct ot_source *s, const char **text, size_t *bytes, int64_
 }
 
 int64_t ot_source_bytes_read(const struct ot_source *s) {
-    return (int64_t)gzoffset(s->file);
+    return s->bytes_read - (s->packed ? (int64_t)s->gzip.avail_in : 0);
 }
 
 int64_t ot_source_bytes_total(const struct ot_source *s) {

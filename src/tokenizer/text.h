@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <stdbool.h>
 
+#include "src/base/utf8.h"
+
 struct ot_piece {
     const char *bytes;
     size_t n;
@@ -70,7 +72,6 @@ static inline uint32_t ot_utf8_decode_before(const char *text, size_t end, size_
     return ot_utf8_decode(text + begin, bytes);
 }
 
-size_t ot_utf8_encode(uint32_t code_point, char out[4]); /* returns the length */
 /* Length of the longest valid beginning of text[0..n). */
 size_t ot_utf8_valid(const char *text, size_t n);
 /* For text[0..n), n > 0, that does not start with a valid character: the length of the part that one U+FFFD

@@ -115,7 +115,7 @@ static void test_strings(void **state) {
     check_string("\"\\ud800\\ud83d\\ude00\"", "\xef\xbf\xbd\xf0\x9f\x98\x80", 7);
 }
 
-/* Characters beyond U+FFFF as escaped pairs: json-c 0.16 takes some for two halves. */
+/* Characters beyond U+FFFF as escaped pairs make one character. */
 static void test_surrogate_pairs(void **state) {
     (void)state;
     for (unsigned point = 0x10000; point < 0x110000; point += point < 0x20000 ? 1 : 16) {

@@ -19,6 +19,16 @@ struct run {
 
 enum { SIDES = 4 };
 
+/* Keeps the flush of a store's file in fixture_log, with the number of names that the file has then. */
+static int logged_sync(void *context, int fd) {
+    struct stat info;
+    assert_int_equal(fstat(fd, &info), 0);
+    if (fixture_log)
+        snprintf(fixture_log + strlen(fixture_log), FIXTURE_LOG_BYTES - strlen(fixture_log),
+                 "flush a store of %d names; ", (int)info.st_nlink);
+    return ot_io_system.sync(context, fd);
+}
+
 static struct ot_part part_of(const struct run *run, int extent) {
     return (struct ot_part){1, 0, run->chain.slabs[1].n_params, extent == 0, extent == 1};
 }
@@ -31,6 +41,8 @@ static void open_store(struct run *run) {
         bytes[i] = ot_part_bytes(run->chain.dtype, &part);
     }
     struct ot_store_dir dir = {.path = run->folder, .bytes = 1 << 20};
+    struct ot_io_calls calls = ot_io_system;
+    calls.sync = logged_sync;
     struct ot_store_config config = {.n_dirs = 1,
                                      .dirs = &dir,
                                      .engine = OT_IO_POOL,
@@ -38,7 +50,8 @@ static void open_store(struct run *run) {
                                      .extent_bytes = bytes,
                                      .extent_sides = sides,
                                      .chunk_bytes = 16384,
-                                     .depth = 4};
+                                     .depth = 4,
+                                     .calls = &calls};
     check_ok(ot_store_open(&config, &run->store));
 }
 
@@ -121,6 +134,22 @@ static void test_what_was_not_copied_outlives_the_store(void **state) {
     check_whole(&first);
     check_whole(&second);
     check_takes(&first, 2 * slab_bytes);
+    close_run(&run);
+}
+
+/* The manifest promises that the store's files are there: they have their second name, and are flushed under
+ * it, before the manifest is written. */
+static void test_order_of_flushes(void **state) {
+    (void)state;
+    struct run run;
+    char log[FIXTURE_LOG_BYTES] = "";
+    open_run(&run);
+    write_extents(&run, 1);
+    fixture_log = log;
+    (void)save_step(&run, 1, 1);
+    fixture_log = NULL;
+    assert_string_equal(log, "flush checkpoint.json; flush state.bin; flush a store of 2 names; "
+                             "flush manifest.bin; flush step-00000001.partial; rename; flush checkpoints; ");
     close_run(&run);
 }
 
@@ -249,6 +278,7 @@ static void test_where_files_can_be_linked(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_was_not_copied_outlives_the_store),
+        cmocka_unit_test(test_order_of_flushes),
         cmocka_unit_test(test_extents_that_were_never_written),
         cmocka_unit_test(test_space_of_removed_checkpoints_is_given_back),
         cmocka_unit_test(test_process_ends_at_every_call),

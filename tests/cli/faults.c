@@ -3,7 +3,8 @@
  *
  * OT_TEST_FAULT=ACTION:WHERE:N says what, in the N-th (from 1) of the calls that count:
  *   ACTION  kill (the process is gone before the call), slow (it takes a second longer), or the error of the
- *           call: enospc, eio, erofs
+ *           call: enospc, eio, erofs, or hold (the call waits as long as the file OT_TEST_FAULT_HOLD is there;
+ *           not with bytes)
  *   WHERE   write, fsync, fallocate, rename, mkdir, unlink, open (that creates), link, truncate: such calls;
  *           any: all of these; bytes: N bytes are written, and the call that would write more is cut short
  *           there: the process is gone, or whatever writes from then on fails
@@ -33,11 +34,11 @@
 /* The function that would have been called without us. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
-enum { BLOCK = 4096, PATH_BYTES = 2 * PATH_MAX, NOT_UNDERSTOOD = 99, SLOW = -1 };
+enum { BLOCK = 4096, PATH_BYTES = 2 * PATH_MAX, NOT_UNDERSTOOD = 99, SLOW = -1, HOLD = -2 };
 
 static struct {
     bool is_read;
-    int error; /* 0: the process ends */
+    int error; /* 0: the process ends; HOLD */
     char where[16];
     long long at; /* 0: nothing happens */
     bool goes_on;
@@ -51,7 +52,7 @@ static void read_fault(void) {
     static const struct {
         const char *name;
         int error;
-    } actions[] = {{"kill", 0}, {"enospc", ENOSPC}, {"eio", EIO}, {"erofs", EROFS}, {"slow", SLOW}};
+    } actions[] = {{"kill", 0}, {"enospc", ENOSPC}, {"eio", EIO}, {"erofs", EROFS}, {"hold", HOLD}, {"slow", SLOW}};
     const char *text = getenv("OT_TEST_FAULT");
     char action[16], more = '\0';
     fault.is_read = true;
@@ -123,6 +124,9 @@ static int meet(const char *call, const char *path) {
         sleep(1);
         error = 0;
     }
+    while (error == HOLD)
+        if (usleep(1000) == 0 && access(getenv("OT_TEST_FAULT_HOLD"), F_OK) < 0)
+            error = 0;
     errno = error;
     return error ? -1 : 0;
 }

@@ -88,6 +88,13 @@ class ResumableTest(program.ProgramTest):
         return [{key: event[key] for key in EXACT if key in event} for event in self.log(out)
                 if event["event"] in ("step", "eval")]
 
+    def check_counted(self, out, label=""):
+        """What a checkpoint says was trained is the sum of its steps, none of them twice."""
+        tokens = {event["step"]: event["tokens"] for event in self.log(out) if event["event"] == "step"}
+        for step in self.checkpoints(out):
+            record = json.loads(read_bytes(self.path(f"{out}/checkpoints/step-{step:08}/checkpoint.json")))
+            self.assertEqual(record["run"]["tokens"], sum(tokens[done] for done in range(1, step + 1)), label)
+
     def whole(self, *more):
         """A run that nobody stopped, in memory; made once for each options."""
         if more not in self.wholes:
@@ -111,6 +118,7 @@ class ResumableTest(program.ProgramTest):
             there = {"complete"} | {f"step-{step:08}" for step in steps}
             self.assertEqual(set(os.listdir(self.path(f"{out}/checkpoints"))), there, label)
             self.assertLessEqual(len(steps), keep + 1, label)
+            self.check_counted(out, label)
         else:
             self.assertFalse(os.path.exists(self.path(f"{out}/checkpoints")))
         for disk in self.disks:

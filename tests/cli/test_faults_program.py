@@ -1,9 +1,11 @@
 """The built program on a disk that fails, or killed, in every phase of a save (faults.c): the old or the new checkpoint is
 whole, and the same command goes on to the same bits."""
 
+import glob
 import os
 import re
 import signal
+import time
 
 import program
 from program import STOPPED, read_bytes, run
@@ -179,6 +181,28 @@ class AtAStop(FaultsTest):
         self.assertIn("Read-only file system", result.err.splitlines()[-1])
         self.assertEqual(self.checkpoints("r"), saved)
         self.assertEqual(self.go_on("r"), saved[0])
+
+
+class SlowDisk(FaultsTest):
+    words = ResumableTest.words  # steps enough for all that is asked
+
+    def test_a_signal_during_a_save_is_kept(self):
+        """SIGUSR1 asks for a checkpoint of its own, also where the one before it is not on the disk yet."""
+        self.clear("f")
+        gate = self.path("gate")
+        open(gate, "w").close()
+        env = preload("hold:fsync:1", "state.bin") | {"OT_TEST_FAULT_HOLD": gate}
+        process = self.start("f", "--keep", "9", save="never", env=env)
+        self.wait_for(process, lambda: self.logged("f", "step"))
+        process.send_signal(signal.SIGUSR1)
+        self.wait_for(process, lambda: glob.glob(self.path("f/checkpoints/*.partial")))
+        process.send_signal(signal.SIGUSR1)  # the run takes it up, and then waits for the first save
+        time.sleep(0.5)
+        process.send_signal(signal.SIGUSR1)
+        os.unlink(gate)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(len(self.logged("f", "checkpoint")), 3, err)
 
 
 if __name__ == "__main__":

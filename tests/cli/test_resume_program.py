@@ -24,6 +24,7 @@ class Stopped(ResumableTest):
             self.assertIn(len(self.checkpoints("a")), (1, 2), err)
             self.succeed(*self.command("a"))
             self.check_equal("a", self.whole(), number)
+            self.check_counted("a", number)
 
     def test_a_line_of_the_log_that_was_cut_short(self):
         process = self.start("torn")

@@ -143,6 +143,33 @@ static void test_first_bad_row(void **state) {
     }
 }
 
+/* Two bad rows of one batch, which different threads meet, the later one often first. */
+static void test_first_of_two_bad_rows(void **state) {
+    struct data_fixture *f = *state;
+    size_t bytes;
+    char *text = make_rows(40, &bytes);
+    char *late = strstr(text, "3999\", "); /* the prompt of row 3999 ends so; rows are numbered from 0 */
+    assert_non_null(late);
+    *strchr(late, '}') = ' ';
+    put_data(f, "data.jsonl", text, bytes);
+    for (int threads = 2; threads <= 4; threads++) {
+        struct ot_dataset_config config = f->config;
+        struct ot_dataset *d;
+        check_ok(ot_pool_open(threads, "data", &config.pool));
+        for (int i = 0; i < 5; i++) {
+            config.skip_bad = false;
+            check_fails(ot_dataset_open(&config, &d), OT_E_INPUT, "data.jsonl:41: ");
+            config.skip_bad = true;
+            check_ok(ot_dataset_open(&config, &d));
+            assert_int_equal(ot_dataset_stats(d)->first_bad_line, 41);
+            assert_int_equal(ot_dataset_stats(d)->bad, 2);
+            ot_dataset_close(d);
+        }
+        ot_pool_close(config.pool);
+    }
+    free(text);
+}
+
 static void test_damaged_file(void **state) {
     struct data_fixture *f = *state;
     size_t bytes;
@@ -252,9 +279,16 @@ static void test_show_sample(void **state) {
 int main(void) {
 #define dataset_test(test) cmocka_unit_test_setup_teardown(test, open_data_fixture, close_data_fixture)
     const struct CMUnitTest tests[] = {
-        dataset_test(test_threads),       dataset_test(test_print),         dataset_test(test_layouts),
-        dataset_test(test_first_bad_row), dataset_test(test_damaged_file),  dataset_test(test_huge_line),
-        dataset_test(test_progress),      dataset_test(test_prompt_tokens), dataset_test(test_show_sample),
+        dataset_test(test_threads),
+        dataset_test(test_print),
+        dataset_test(test_layouts),
+        dataset_test(test_first_bad_row),
+        dataset_test(test_first_of_two_bad_rows),
+        dataset_test(test_damaged_file),
+        dataset_test(test_huge_line),
+        dataset_test(test_progress),
+        dataset_test(test_prompt_tokens),
+        dataset_test(test_show_sample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -146,16 +146,48 @@ static size_t make_noise(char *text, int rows) {
     return at;
 }
 
+static size_t read_file(unsigned char *to, size_t capacity) {
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t n = fread(to, 1, capacity, file);
+    fclose(file);
+    return n;
+}
+
+/* What follows the first member is read or refused, never left out; zeros that pad the file are nothing. */
+static void test_damaged_second_member(void **state) {
+    (void)state;
+    unsigned char packed[256] = {0};
+    char got[1024];
+    put_gz("two.gz", "{}\n", 3);
+    size_t first = read_file(packed, sizeof packed);
+    memcpy(packed + first, packed, first);
+    put("padded.gz", packed, 2 * first + 100);
+    check_ok(read_all(got, sizeof got));
+    assert_string_equal(got, "1:{}|2:{}|");
+    for (size_t cut = 1; cut < first; cut++) {
+        put("cut.gz", packed, first + cut);
+        check_fails(read_all(got, sizeof got), OT_E_INPUT, "cut.gz: the gzip stream ends after line ");
+    }
+    for (size_t at = 0; at < first; at++) {
+        if (at >= 4 && at < 10) /* time, level and system of the header */
+            continue;
+        packed[first + at] ^= 0x55;
+        put("bad.gz", packed, 2 * first);
+        int rc = read_all(got, sizeof got);
+        if (rc != -OT_E_INPUT)
+            fail_msg("byte %zu of the second member: %d, %s", at, rc, got);
+        packed[first + at] ^= 0x55;
+    }
+}
+
 static void test_damaged_gzip(void **state) {
     static char text[1 << 16], got[1 << 17];
-    char packed[1 << 16];
+    unsigned char packed[1 << 16];
     (void)state;
     size_t n = make_noise(text, 500);
     put_gz("noise.gz", text, n);
-    FILE *file = fopen(path, "rb");
-    assert_non_null(file);
-    size_t bytes = fread(packed, 1, sizeof packed, file);
-    fclose(file);
+    size_t bytes = read_file(packed, sizeof packed);
     check_ok(read_all(got, sizeof got));
     for (size_t cut = 20; cut < bytes; cut += bytes / 7) {
         put("cut.gz", packed, cut);
@@ -205,7 +237,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),        cmocka_unit_test(test_array),
         cmocka_unit_test(test_other_files),  cmocka_unit_test(test_gzip_members),
-        cmocka_unit_test(test_damaged_gzip), cmocka_unit_test(test_long_rows),
+        cmocka_unit_test(test_damaged_gzip), cmocka_unit_test(test_damaged_second_member),
+        cmocka_unit_test(test_long_rows),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }

@@ -265,6 +265,30 @@ static void a_bad_gradient_names_its_slab(void **state) {
     }
 }
 
+/* The step after which the loss scale grows is updated with the scale that its gradients have. */
+static void the_loss_scale_grows_after_the_update(void **state) {
+    (void)state;
+    struct tiny_result results[2];
+    for (int grows = 0; grows < 2; grows++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct ot_engine_progress progress;
+        tiny_defaults(&run, 1, true, OT_F16);
+        open_resident(&run, &tiny);
+        ot_engine_get_progress(tiny.engine, &progress);
+        progress.scaled_steps = grows ? 1999 : 0;
+        ot_engine_set_progress(tiny.engine, &progress);
+        take_steps(&tiny, 0, 1);
+        read_values(&tiny, &results[grows]);
+        ot_engine_get_progress(tiny.engine, &progress);
+        assert_true(progress.loss_scale == (grows ? 512 : 256));
+        close_run(&run, &tiny);
+    }
+    assert_true(same_values(&results[0], &results[1]));
+    for (int grows = 0; grows < 2; grows++)
+        tiny_result_free(&results[grows]);
+}
+
 static void plant(const struct tiny_engine *tiny, int slab, int64_t at, float value) {
     check_ok(ot_engine_drain(tiny->engine));
     check_ok(ot_engine_set(tiny->engine, OT_SLAB_MASTER, slab, at, 1, &value));
@@ -417,6 +441,7 @@ int main(void) {
         cmocka_unit_test(statistics_are_what_they_say),
         cmocka_unit_test(a_resumed_run_decides_alike),
         cmocka_unit_test(a_bad_gradient_names_its_slab),
+        cmocka_unit_test(the_loss_scale_grows_after_the_update),
         cmocka_unit_test(a_bad_loss_comes_first),
         cmocka_unit_test(without_clipping),
         cmocka_unit_test(the_first_bad_block_is_found),

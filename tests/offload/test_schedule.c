@@ -351,6 +351,53 @@ static void weights_stay_for_the_turn_around(void **state) {
     discard(&m);
 }
 
+enum { LAYERS = 8 };
+
+/* A task of that kind which moves or makes the whole of a layer's slab. */
+static bool is_layers(const struct ot_task *task, enum ot_task_kind kind) {
+    return task->kind == kind && task->block < 0 && task->slab > 0 && task->slab <= LAYERS && task->tile < 0;
+}
+
+/* Counts the tasks of a kind that fill the same buffer as one of the `slots - 1` such tasks before them. */
+static int count_early_reuse(const struct ot_schedule *schedule, enum ot_task_kind kind, int slots) {
+    int early = 0, seen = 0, last[LAYERS] = {0};
+    for (int t = 0; t < schedule->n_tasks; t++) {
+        const struct ot_task *task = &schedule->tasks[t];
+        if (task->kind == OT_TASK_BACKWARD && kind == OT_TASK_NVME_READ)
+            break; /* what forward left is used first */
+        if (!is_layers(task, kind))
+            continue;
+        int buffer = kind == OT_TASK_GRAD_FINISH ? task->stage : task->to;
+        for (int i = seen - slots + 1; i < seen; i++)
+            early += i >= 0 && last[i] == buffer;
+        last[seen++] = buffer;
+    }
+    assert_int_equal(seen, LAYERS);
+    return early;
+}
+
+/* The slot that was used longest ago is filled next: so with n slots a read need not wait for the use of any
+ * of the last n - 1. */
+static void slots_take_turns(void **state) {
+    (void)state;
+    for (int slots = 2; slots <= 4; slots++) {
+        struct made m;
+        tiny_defaults(&m.run, LAYERS, false, OT_BF16);
+        tiny_plan(&m.run, OT_HOME_NVME, OT_HOME_HOST, OT_HOME_GPU, 2);
+        m.run.plan.host_weight_slots[OT_SLOT_LAYER] = slots;
+        m.run.plan.stage_slots[OT_SLOT_LAYER] = slots;
+        tiny_finish(&m.run);
+        make_schedules(&m);
+        assert_int_equal(count_early_reuse(&m.schedule, OT_TASK_NVME_READ, slots), 0);
+        assert_int_equal(count_early_reuse(&m.schedule, OT_TASK_GRAD_FINISH, slots), 0);
+        int reads = 0;
+        for (int t = 0; t < m.schedule.n_tasks; t++)
+            reads += is_layers(&m.schedule.tasks[t], OT_TASK_NVME_READ);
+        assert_true(reads <= 2 * LAYERS - slots); /* the last layers stay for backward */
+        discard(&m);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dropped_edges_are_seen),
@@ -365,6 +412,7 @@ int main(void) {
         cmocka_unit_test(cycles_and_bytes_are_seen),
         cmocka_unit_test(rings_too_small_are_refused),
         cmocka_unit_test(fetches_run_ahead),
+        cmocka_unit_test(slots_take_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

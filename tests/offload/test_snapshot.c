@@ -9,6 +9,7 @@
 
 #include "offload/engine_state.h"
 #include "offload/snapshot.h"
+#include "offload/snapshot_state.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
@@ -22,6 +23,10 @@ struct keeper {
     uint64_t seed;
     unsigned most_us; /* a part takes up to so long */
     int fail_at;      /* which call fails; 0: none */
+    /* The first call does not return before a task waits for a tile of this snapshot. NULL: it returns. */
+    struct ot_snapshot *held_for;
+    bool was_waited_for;
+    atomic_bool steps_are_over;
     int calls;
     bool may_refer, ended;
     char *memory;
@@ -35,7 +40,24 @@ struct keeper {
     } parts[MOST_PARTS];
 };
 
+static bool is_waited_for(struct ot_snapshot *snapshot) {
+    pthread_mutex_lock(&snapshot->mutex);
+    bool waited = snapshot->n_wanted > 0;
+    pthread_mutex_unlock(&snapshot->mutex);
+    return waited;
+}
+
+/* Until a task waits, or the steps are over and none did. */
+static void hold(struct keeper *k) {
+    while (!k->was_waited_for && !atomic_load(&k->steps_are_over)) {
+        usleep(1000);
+        k->was_waited_for = is_waited_for(k->held_for);
+    }
+}
+
 static int count(struct keeper *k) {
+    if (k->held_for && k->calls == 0)
+        hold(k);
     if (k->most_us)
         usleep((useconds_t)ot_random_below(k->seed, ot_random_stream(OT_RANDOM_TEST, 0, 5),
                                            (uint64_t)k->calls, k->most_us));
@@ -177,9 +199,27 @@ static void random_plan(struct tiny_run *run, uint64_t seed, int kept_contents) 
     tiny_finish(run);
 }
 
+/* The steps from SPLIT on, made by an engine that takes the snapshot back, under another plan. */
+static void go_on(struct tiny_run *run, const struct tiny_result *whole, struct keeper *k, uint64_t seed,
+                  const struct ot_engine_progress *progress, struct tiny_result *after) {
+    struct tiny_engine second;
+    char what[64];
+    random_plan(run, seed + 1000, 0);
+    tiny_open(run, &second);
+    put_back(k, second.engine);
+    ot_engine_set_progress(second.engine, progress);
+    tiny_steps(run, second.engine, SPLIT, TINY_STEPS, after);
+    check_ok(ot_engine_drain(second.engine));
+    tiny_read(&second, after);
+    snprintf(what, sizeof what, "plan %d, from the snapshot", (int)seed);
+    tiny_same(whole, after, what);
+    tiny_close(&second);
+    ot_plan_free(&run->plan);
+}
+
 /* Two steps, a snapshot while the others are made, and the rest once more from the snapshot. */
 static void split_run(struct tiny_run *run, const struct tiny_result *whole, uint64_t seed) {
-    struct tiny_engine first, second;
+    struct tiny_engine first;
     struct tiny_result during = {0}, after = {0};
     struct ot_engine_progress progress;
     struct ot_pins *pins;
@@ -210,17 +250,7 @@ static void split_run(struct tiny_run *run, const struct tiny_result *whole, uin
     tiny_close(&first);
     ot_plan_free(&run->plan);
 
-    random_plan(run, seed + 1000, 0);
-    tiny_open(run, &second);
-    put_back(&k, second.engine);
-    ot_engine_set_progress(second.engine, &progress);
-    tiny_steps(run, second.engine, SPLIT, TINY_STEPS, &after);
-    check_ok(ot_engine_drain(second.engine));
-    tiny_read(&second, &after);
-    snprintf(what, sizeof what, "plan %d, from the snapshot", (int)seed);
-    tiny_same(whole, &after, what);
-    tiny_close(&second);
-    ot_plan_free(&run->plan);
+    go_on(run, whole, &k, seed, &progress, &after);
     tiny_result_free(&during);
     tiny_result_free(&after);
     close_keeper(&k);
@@ -240,6 +270,44 @@ static void snapshots_beside_steps(void **state) {
             split_run(&run, &whole, (uint64_t)i + 1);
         tiny_result_free(&whole);
     }
+}
+
+/* A streamed update waits for the snapshot of what it changes. The sink takes nothing before that. */
+static void streamed_updates_wait(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_engine tiny;
+    struct tiny_result whole, result = {0};
+    struct ot_engine_progress progress;
+    struct ot_pins *pins;
+    struct keeper k;
+    if (tiny_is_brief())
+        return; /* no part of it is the device's */
+    tiny_defaults(&run, 2, false, OT_BF16);
+    whole_run(&run, &whole);
+    tiny_plan(&run, OT_HOME_GPU, OT_HOME_HOST, OT_HOME_GPU, 1);
+    run.plan.snapshot_slots = 2;
+    tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_STREAM, 0);
+    tiny_open(&run, &tiny);
+    open_keeper(&k, &run, 1, 0);
+    k.held_for = tiny.engine->snapshot;
+    struct ot_snapshot_config config = config_of(&k);
+    tiny_steps(&run, tiny.engine, 0, SPLIT, &result);
+    check_ok(ot_engine_drain(tiny.engine));
+    ot_engine_get_progress(tiny.engine, &progress);
+    struct tiny_result after = result;
+    check_ok(ot_engine_snapshot(tiny.engine, &config));
+    tiny_steps(&run, tiny.engine, SPLIT, TINY_STEPS, &result);
+    atomic_store(&k.steps_are_over, true);
+    check_ok(ot_engine_snapshot_finish(tiny.engine, &pins));
+    assert_true(k.was_waited_for);
+    ot_pins_free(pins);
+    tiny_close(&tiny);
+    ot_plan_free(&run.plan);
+    go_on(&run, &whole, &k, 1, &progress, &after);
+    tiny_result_free(&after);
+    tiny_result_free(&whole);
+    close_keeper(&k);
 }
 
 /* Pinned contents stay while their extents are written again and again, and several at a time. */
@@ -436,8 +504,11 @@ static void when_it_may_begin(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(snapshots_beside_steps), cmocka_unit_test(two_snapshots_kept),
-        cmocka_unit_test(failing_sinks),          cmocka_unit_test(given_up_steps_change_nothing),
+        cmocka_unit_test(snapshots_beside_steps),
+        cmocka_unit_test(streamed_updates_wait),
+        cmocka_unit_test(two_snapshots_kept),
+        cmocka_unit_test(failing_sinks),
+        cmocka_unit_test(given_up_steps_change_nothing),
         cmocka_unit_test(when_it_may_begin),
     };
     tiny_skip_without_device();

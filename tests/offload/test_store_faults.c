@@ -145,6 +145,27 @@ static void test_corrupt_byte(void **state) {
     }
 }
 
+/* A chunk that was read in several parts is compared as a whole. */
+static void test_corrupt_byte_of_short_transfers(void **state) {
+    struct ot_store_usage usage;
+    struct fixture f;
+    char byte;
+    fixture_open(&f, *state, N_EXTENTS, extents, &small_chunks);
+    write_all(f.store, 1);
+    off_t at = (off_t)(extents[0] + extents[1]) + 3 * 16384 + 100; /* of the large extent's first side */
+    int fd = open(store_file(f.folder, 0), O_RDWR);
+    assert_int_equal(pread(fd, &byte, 1, at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+    assert_int_equal(close(fd), 0);
+    f.faults.short_transfers = true;
+    for (int i = 0; i < 8; i++) /* some chunks may come whole */
+        read_fails(f.store, LARGE, "are not those that were written");
+    ot_store_usage(f.store, &usage);
+    assert_true(usage.resumed > 8);
+    fixture_close(&f);
+}
+
 static void test_truncated_file(void **state) {
     struct fixture f;
     fixture_open(&f, *state, N_EXTENTS, extents, &small_chunks);
@@ -359,6 +380,7 @@ int main(void) {
         cmocka_unit_test(test_read_errors),
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_corrupt_byte),
+        cmocka_unit_test(test_corrupt_byte_of_short_transfers),
         cmocka_unit_test(test_truncated_file),
     };
     const struct CMUnitTest rings[] = {

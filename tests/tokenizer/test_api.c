@@ -322,6 +322,56 @@ static void specials_in_a_text_are_counted_or_plain(void **state) {
 }
 
 /* See src/tokenizer/load_repair.c. */
+static struct ot_tokenizer *open_json(const char *json) {
+    struct ot_tokenizer *t;
+    char path[600], *folder = make_folder();
+    write_file(folder, "tokenizer.json", json, strlen(json));
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    check_ok(ot_tokenizer_open(path, &t));
+    remove_folder(folder);
+    return t;
+}
+
+/* `wanted`: the tokens as "id@start ". */
+static void check_encoded(const struct ot_tokenizer *t, const char *text, const char *wanted) {
+    struct ot_token_list list = {0};
+    char got[256] = "";
+    check_ok(ot_tokenizer_encode(t, text, strlen(text), 0, &list));
+    for (size_t i = 0, used = 0; i < list.n; i++)
+        used += (size_t)snprintf(got + used, sizeof got - used, "%d@%u ", list.ids[i], list.start[i]);
+    if (strcmp(got, wanted) != 0)
+        fail_msg("\"%s\" gives %s instead of %s", text, got, wanted);
+    ot_token_list_free(&list);
+}
+
+/* A neighbour of one byte, at either end of the text, is a neighbour. */
+static void single_words_have_no_letter_beside_them(void **state) {
+    (void)state;
+    struct ot_tokenizer *t =
+        open_json("{\"added_tokens\":[{\"id\":9,\"content\":\"tok\",\"single_word\":true}],\"model\":{"
+                  "\"vocab\":{\"a\":0,\" \":1,\"t\":2,\"o\":3,\"k\":4},\"merges\":[]}}");
+    check_encoded(t, "tok", "9@0 ");
+    check_encoded(t, " tok", "1@0 9@1 ");
+    check_encoded(t, "tok ", "9@0 1@3 ");
+    check_encoded(t, "atok", "0@0 2@1 3@2 4@3 ");
+    check_encoded(t, "toka", "2@0 3@1 4@2 0@3 ");
+    check_encoded(t, "a tok a", "0@0 1@1 9@2 1@5 0@6 ");
+    ot_tokenizer_close(t);
+}
+
+/* Each token of a byte covers that byte: masks are made of these offsets. */
+static void bytes_of_unknown_characters_have_their_own_offsets(void **state) {
+    (void)state;
+    struct ot_tokenizer *t =
+        open_json("{\"model\":{\"byte_fallback\":true,\"vocab\":{\"a\":0,\"<0xE2>\":1,\"<0x82>\":2,"
+                  "\"<0xAC>\":3},\"merges\":[]}}");
+    check_encoded(t,
+                  "a\xe2\x82\xac"
+                  "a",
+                  "0@0 1@1 2@2 3@3 0@4 ");
+    ot_tokenizer_close(t);
+}
+
 static void lost_no_break_spaces_are_found_again(void **state) {
     (void)state;
     static const char file[] =
@@ -331,12 +381,9 @@ static void lost_no_break_spaces_are_found_again(void **state) {
     static const char text[] = "a \xc2\xa0\xc2\xa0\xc2\xa0";
     static const int32_t ids[] = {2, 3, 1, 0};
     struct ot_token_list list = {0};
-    struct ot_tokenizer *t;
-    char path[600], *folder = make_folder(), *back;
+    struct ot_tokenizer *t = open_json(file);
+    char *back;
     size_t n;
-    write_file(folder, "tokenizer.json", file, sizeof file - 1);
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    check_ok(ot_tokenizer_open(path, &t));
     check_ok(ot_tokenizer_encode(t, text, sizeof text - 1, 0, &list));
     assert_int_equal(list.n, 4);
     assert_memory_equal(list.ids, ids, sizeof ids);
@@ -345,7 +392,6 @@ static void lost_no_break_spaces_are_found_again(void **state) {
     free(back);
     ot_token_list_free(&list);
     ot_tokenizer_close(t);
-    remove_folder(folder);
 }
 
 /* As `tokenizers` 0.23 frames it; trim_offsets and add_prefix_space change no ids. A part of a text has no
@@ -395,6 +441,8 @@ int main(void) {
         cmocka_unit_test(large_texts_take_no_quadratic_time),
         cmocka_unit_test(combining_marks_without_end_are_sorted_fast),
         cmocka_unit_test(texts_beyond_the_limit_are_refused),
+        cmocka_unit_test(single_words_have_no_letter_beside_them),
+        cmocka_unit_test(bytes_of_unknown_characters_have_their_own_offsets),
         cmocka_unit_test(lost_no_break_spaces_are_found_again),
         cmocka_unit_test(tokens_are_found_by_text_and_id),
         cmocka_unit_test(specials_in_a_text_are_counted_or_plain),

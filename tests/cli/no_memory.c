@@ -1,0 +1,80 @@
+/* Loaded before libc (LD_PRELOAD): an allocation of the program, of a library or of libc itself fails.
+ *
+ * OT_TEST_NO_MEMORY=N   the N-th allocation (from 1) fails; N+: it and all that follow
+ * OT_TEST_NO_MEMORY_COUNT=FILE   gets the number of allocations when the program ends
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* glibc's own, under names that are not replaced. */
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+void *__libc_memalign(size_t alignment, size_t bytes);
+
+static _Atomic long long calls;
+static long long fails_at; /* 0: none */
+static bool goes_on;
+
+__attribute__((constructor)) static void read_wish(void) {
+    const char *text = getenv("OT_TEST_NO_MEMORY");
+    fails_at = text ? atoll(text) : 0;
+    goes_on = text && strchr(text, '+');
+    atomic_store(&calls, 0);
+}
+
+__attribute__((destructor)) static void write_count(void) {
+    const char *path = getenv("OT_TEST_NO_MEMORY_COUNT");
+    char line[32];
+    int n = snprintf(line, sizeof line, "%lld\n", atomic_load(&calls));
+    int fd = path ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : -1;
+    if (fd < 0)
+        return;
+    if (write(fd, line, (size_t)n) != n)
+        unlink(path);
+    close(fd);
+}
+
+static bool fails(void) {
+    long long number = atomic_fetch_add(&calls, 1) + 1;
+    if (fails_at == 0 || (goes_on ? number < fails_at : number != fails_at))
+        return false;
+    errno = ENOMEM;
+    return true;
+}
+
+void *malloc(size_t bytes) {
+    return fails() ? NULL : __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes) {
+    return fails() ? NULL : __libc_calloc(count, bytes);
+}
+
+void *realloc(void *memory, size_t bytes) {
+    return fails() ? NULL : __libc_realloc(memory, bytes);
+}
+
+void *memalign(size_t alignment, size_t bytes) {
+    return fails() ? NULL : __libc_memalign(alignment, bytes);
+}
+
+void *aligned_alloc(size_t alignment, size_t bytes) {
+    return fails() ? NULL : __libc_memalign(alignment, bytes);
+}
+
+int posix_memalign(void **out, size_t alignment, size_t bytes) {
+    void *memory = fails() ? NULL : __libc_memalign(alignment, bytes);
+    if (!memory)
+        return ENOMEM;
+    *out = memory;
+    return 0;
+}
