@@ -190,8 +190,8 @@ static size_t spare_bytes(const struct ot_cuda_gpu *gpu) {
     return share < least ? least : share > 1024u * MIB ? 1024u * MIB : share;
 }
 
-/* A budget that was given is tried, whatever the driver says is free now: other programs come and go. A budget
- * beyond the whole card means all of it. */
+/* A budget that was given is tried, whatever the driver says is free now: other programs come and go. A
+ * budget beyond the whole card means all of it. */
 static size_t choose_given(const struct ot_cuda_gpu *gpu, size_t given, size_t most) {
     if (given > gpu->total_bytes)
         return most;

@@ -121,9 +121,10 @@ static int scan_string(struct parser *p, bool is_key) {
         }
         size_t length = ot_utf8_character((const char *)p->text + p->at, p->bytes - p->at);
         if (length == 0)
-            return fault(p, is_single_byte_text(p) ? "invalid UTF-8 (Windows-1252 text? iconv -f WINDOWS-1252 "
-                                                     "-t UTF-8 converts the file)"
-                                                   : "invalid UTF-8");
+            return fault(p, is_single_byte_text(p)
+                                ? "invalid UTF-8 (Windows-1252 text? iconv -f WINDOWS-1252 "
+                                  "-t UTF-8 converts the file)"
+                                : "invalid UTF-8");
         p->at += length;
     }
     if (p->at - start > max_string_bytes)

@@ -3,8 +3,8 @@
  *
  * OT_TEST_FAULT=ACTION:WHERE:N says what, in the N-th (from 1) of the calls that count:
  *   ACTION  kill (the process is gone before the call), slow (it takes a second longer), or the error of the
- *           call: enospc, eio, erofs, or hold (the call waits as long as the file OT_TEST_FAULT_HOLD is there;
- *           not with bytes)
+ *           call: enospc, eio, erofs, or hold (the call waits as long as the file OT_TEST_FAULT_HOLD is
+ *           there; not with bytes)
  *   WHERE   write, fsync, fallocate, rename, mkdir, unlink, open (that creates), link, truncate: such calls;
  *           any: all of these; bytes: N bytes are written, and the call that would write more is cut short
  *           there: the process is gone, or whatever writes from then on fails
@@ -52,7 +52,8 @@ static void read_fault(void) {
     static const struct {
         const char *name;
         int error;
-    } actions[] = {{"kill", 0}, {"enospc", ENOSPC}, {"eio", EIO}, {"erofs", EROFS}, {"hold", HOLD}, {"slow", SLOW}};
+    } actions[] = {{"kill", 0},      {"enospc", ENOSPC}, {"eio", EIO},
+                   {"erofs", EROFS}, {"hold", HOLD},     {"slow", SLOW}};
     const char *text = getenv("OT_TEST_FAULT");
     char action[16], more = '\0';
     fault.is_read = true;

@@ -1,5 +1,6 @@
-/* Which libcublasLt the cuda device opens: where it looks, what it passes over, and what it says when it finds
- * none that it can use. With a library that is not there (kernels/emu/fake_cublaslt.h) under real paths. */
+/* Which libcublasLt the cuda device opens: where it looks, what it passes over, and what it says when it
+ * finds none that it can use. With a library that is not there (kernels/emu/fake_cublaslt.h) under real
+ * paths. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
