@@ -41,7 +41,7 @@ static void write_base(const char *path, const struct ot_model *model, enum ot_d
         entries[i].shape[0] = t->dims == 1 ? t->cols : t->rows;
         entries[i].shape[1] = t->cols;
     }
-    check_ok(ot_out_dir_open(path, NULL, &dir));
+    check_ok(ot_out_dir_open(path, NULL, NULL, &dir));
     check_ok(ot_safetensors_writer_open(dir, entries, n, OT_SHARD_BYTES, &writer));
     for (int64_t i = 0; i < n; i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
