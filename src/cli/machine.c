@@ -287,18 +287,34 @@ static void find_names(const char *root, struct ot_machine *out) {
         find_text(text, "CPU part", out->cpu, sizeof out->cpu);
 }
 
-int ot_machine_probe(const char *root, struct ot_machine *out) {
-    char meminfo[FILE_BYTES], status[FILE_BYTES] = "";
+/* RAM, and the limits that count pages in use; status: /proc/self/status. */
+static int probe_pages(const char *root, const char *status, char meminfo[FILE_BYTES],
+                       struct ot_machine *out) {
     if (!read_small(root, "/proc", "meminfo", meminfo))
         return ot_fail_errno(OT_E_IO, errno, "%s/proc/meminfo: cannot tell how much memory is free", root);
     int64_t total = find_number(meminfo, "MemTotal:"), free_now = find_number(meminfo, "MemAvailable:");
     if (total <= 0 || free_now < 0)
         return ot_fail(OT_E_IO, "%s/proc/meminfo: no MemTotal and MemAvailable", root);
     *out = (struct ot_machine){.ram_bytes = total * 1024, .free_bytes = free_now * 1024, .within = ""};
-    read_small(root, "/proc/self", "status", status);
     find_cores(status, out);
     apply_groups(root, out);
     apply_nodes(root, status, out);
+    return 0;
+}
+
+int ot_machine_free_pages(const char *root, int64_t *out) {
+    char meminfo[FILE_BYTES], status[FILE_BYTES] = "";
+    struct ot_machine machine;
+    read_small(root, "/proc/self", "status", status);
+    OT_TRY(probe_pages(root, status, meminfo, &machine));
+    *out = machine.free_bytes;
+    return 0;
+}
+
+int ot_machine_probe(const char *root, struct ot_machine *out) {
+    char meminfo[FILE_BYTES], status[FILE_BYTES] = "";
+    read_small(root, "/proc/self", "status", status);
+    OT_TRY(probe_pages(root, status, meminfo, out));
     apply_ulimits(status, out);
     apply_commit(root, meminfo, out);
     out->lock_bytes = find_lock_limit(status);

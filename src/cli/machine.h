@@ -26,6 +26,10 @@ struct ot_machine {
  * /proc/meminfo. */
 int ot_machine_probe(const char *root, struct ot_machine *out);
 
+/* Bytes that mapped memory could still become resident with. The ulimits and the commit limit, which count
+ * what is mapped, have had their say when it was mapped. Errors: as ot_machine_probe. */
+int ot_machine_free_pages(const char *root, int64_t *out);
+
 /* Budgets where the user gave none (0) for the cpu device, whose two tiers share the RAM: half of what is
  * free for the device, and what is left of nine tenths for the host; one tenth stays with the system. */
 void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int64_t host_given,

@@ -24,9 +24,9 @@ static void place_thread(void *context, int index, int count) {
 }
 
 static int64_t find_free_bytes(void *context) {
-    struct ot_machine now;
+    int64_t bytes;
     (void)context;
-    return ot_machine_probe("", &now) < 0 ? INT64_MAX : now.free_bytes;
+    return ot_machine_free_pages("", &bytes) < 0 ? INT64_MAX : bytes;
 }
 
 /* Long enough to be worth a line. */

@@ -36,7 +36,8 @@ static bool goes_along(const char *name) {
 
 /* Copied elsewhere, made anew for the result, or the weights in any form. */
 static bool is_expected(const char *name) {
-    static const char *const first[] = {".", "README", "run.json", "log.jsonl", "offload-train.json", NULL};
+    static const char *const first[] = {
+        ".", "README", "run.json", "finished.json", "log.", "offload-train.json", NULL};
     static const char *const last[] = {".safetensors",
                                        ".safetensors.index.json",
                                        ".bin",
