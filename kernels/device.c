@@ -51,6 +51,10 @@ const char *ot_device_name(const struct ot_device *device) {
     return device->api->name(device);
 }
 
+const char *ot_device_arithmetic(const struct ot_device *device) {
+    return device->api->arithmetic(device);
+}
+
 const struct ot_ops *ot_device_ops(const struct ot_device *device) {
     return device->ops;
 }

@@ -89,6 +89,9 @@ int ot_device_open(const struct ot_device_config *config, struct ot_device **out
 void ot_device_close(struct ot_device *device);
 /* For people: "cpu (2 threads, AVX-512, oneDNN bf16)" */
 const char *ot_device_name(const struct ot_device *device);
+/* What the bits of its results depend on beside inputs and micro-batch: "avx2 kernels, OpenBLAS 0.3.21
+ * Haswell". Two devices with equal texts give equal bits. Valid until the device is closed. */
+const char *ot_device_arithmetic(const struct ot_device *device);
 const struct ot_ops *ot_device_ops(const struct ot_device *device);
 /* Whether its ops take activations and weights of the dtype. */
 bool ot_device_has_dtype(const struct ot_device *device, enum ot_dtype dtype);
@@ -165,6 +168,7 @@ struct ot_device_api {
     int (*open)(const struct ot_device_config *config, struct ot_device **out);
     void (*close)(struct ot_device *device);
     const char *(*name)(const struct ot_device *device);
+    const char *(*arithmetic)(const struct ot_device *device);
     bool (*has_dtype)(const struct ot_device *device, enum ot_dtype dtype);
     int (*alloc)(struct ot_device *device, size_t bytes, const char *name, void **out);
     void (*free)(struct ot_device *device, void *memory);

@@ -20,7 +20,7 @@ static struct {
     bool one_at_a_time;          /* OpenBLAS may not be called by two threads at once */
     pthread_mutex_t turn;
     enum ot_cpu_bf16 bf16_way;
-    char name[64];
+    char name[64], arithmetic[160];
     /* Of the first product that failed. Products have no lane to report to: their lane asks. */
     pthread_mutex_t lock;
     atomic_bool has_failed;
@@ -58,6 +58,20 @@ static enum ot_cpu_bf16 choose_bf16(void) {
     return OT_CPU_BF16_CONVERT;
 }
 
+/* "OpenBLAS 0.3.21 NO_LAPACKE ..." begins with name and version. */
+static void describe_arithmetic(void) {
+    static const char *const ways[] = {", bf16 converted", ", bf16 by it", ", AMX bf16"};
+    const char *config = openblas_get_config();
+    size_t version = strcspn(config, " ");
+    version += config[version] == ' ' ? 1 + strcspn(config + version + 1, " ") : 0;
+    if (blas.onednn.f32)
+        snprintf(blas.arithmetic, sizeof blas.arithmetic, "oneDNN %s%s", blas.onednn.version,
+                 ways[blas.bf16_way]);
+    else
+        snprintf(blas.arithmetic, sizeof blas.arithmetic, "%.*s %.40s%s", (int)version, config,
+                 openblas_get_corename(), ways[blas.bf16_way]);
+}
+
 static void open_blas(void) {
     if (wanted("OFFLOAD_TRAIN_BLAS", "onednn"))
         ot_error_save(&blas.open_error, ot_cpu_onednn_open(cpu_multiplies_bf16(), &blas.onednn));
@@ -68,6 +82,7 @@ static void open_blas(void) {
     static const char *const ways[] = {"", ", oneDNN bf16", ", AMX bf16"};
     const char *single = blas.onednn.f32 ? "oneDNN" : blas.one_at_a_time ? "serial OpenBLAS" : "OpenBLAS";
     snprintf(blas.name, sizeof blas.name, "%s%s", single, ways[blas.bf16_way]);
+    describe_arithmetic();
 }
 
 int ot_cpu_blas_open(void) {
@@ -83,6 +98,11 @@ enum ot_cpu_bf16 ot_cpu_blas_bf16_way(void) {
 const char *ot_cpu_blas_name(void) {
     pthread_once(&blas.once, open_blas);
     return blas.name;
+}
+
+const char *ot_cpu_blas_arithmetic(void) {
+    pthread_once(&blas.once, open_blas);
+    return blas.arithmetic;
 }
 
 /* ---- products ---- */

@@ -211,6 +211,8 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
     self->usage.budget_bytes = config->memory_bytes ? config->memory_bytes : machine_bytes;
     snprintf(self->name, sizeof self->name, "cpu (%d %s, %s, %s)", config->threads,
              config->threads == 1 ? "thread" : "threads", build.name, ot_cpu_blas_name());
+    snprintf(self->arithmetic, sizeof self->arithmetic, "%s kernels, %s", build.name,
+             ot_cpu_blas_arithmetic());
     pthread_mutex_init(&self->mutex, NULL);
     *out = &self->base;
     return 0;
@@ -233,6 +235,10 @@ static const char *get_name(const struct ot_device *device) {
     return cpu(device)->name;
 }
 
+static const char *get_arithmetic(const struct ot_device *device) {
+    return cpu(device)->arithmetic;
+}
+
 static bool is_present(void) {
     return true;
 }
@@ -247,6 +253,7 @@ const struct ot_device_api ot_cpu_device_api = {
     .open = open_device,
     .close = close_device,
     .name = get_name,
+    .arithmetic = get_arithmetic,
     .has_dtype = has_dtype,
     .alloc = alloc_device,
     .free = free_device,

@@ -20,7 +20,7 @@ struct ot_cpu_failure {
 
 struct ot_cpu_device {
     struct ot_device base;
-    char name[96];
+    char name[96], arithmetic[192];
     struct ot_pool *pool;
     struct ot_placement placement;
     uint64_t delay_seed;

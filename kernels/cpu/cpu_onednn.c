@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <setjmp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,6 +86,20 @@ static int open_library(void **out) {
     return ot_fail(OT_E_DEVICE, "oneDNN cannot be loaded: %s; %s", why, cure);
 }
 
+/* As oneDNN's dnnl_version_t begins. */
+struct version {
+    int major, minor, patch;
+};
+
+/* isa: a dnnl_cpu_isa_t, whose numbers are oneDNN's own. */
+static void describe(void *library, struct ot_cpu_onednn *out) {
+    const struct version *(*version)(void) = (const struct version *(*)(void))dlsym(library, "dnnl_version");
+    int (*isa)(void) = (int (*)(void))dlsym(library, "dnnl_get_effective_cpu_isa");
+    const struct version *is = version ? version() : NULL;
+    snprintf(out->version, sizeof out->version, "%d.%d.%d isa 0x%x", is ? is->major : 0, is ? is->minor : 0,
+             is ? is->patch : 0, isa ? (unsigned)isa() : 0);
+}
+
 struct opening {
     bool wants_bf16;
     struct ot_cpu_onednn *out;
@@ -110,6 +125,7 @@ static int open_all(void *context) {
             return fail(status);
         gemms[bf16] = status == SUCCESS ? gemm : NULL;
     }
+    describe(library, opening->out);
     opening->out->f32 = gemms[0];
     opening->out->bf16 = gemms[1];
     return 0;

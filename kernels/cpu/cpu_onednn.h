@@ -9,7 +9,8 @@
 #include "kernels/cpu/cpu_blas.h"
 
 struct ot_cpu_onednn {
-    bool f32, bf16; /* what it multiplies here */
+    bool f32, bf16;   /* what it multiplies here */
+    char version[48]; /* and the instruction set that it takes: "2.6.0 isa 0x7" */
 };
 
 /* Makes small products, so that the library generates its code now and not within a step. *out: all false

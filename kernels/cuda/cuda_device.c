@@ -272,6 +272,13 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
     return open_gemm(self, gpu, blas);
 }
 
+/* The heuristic of cuBLASLt goes by the GPU's model, whatever its number here. */
+static void describe_arithmetic(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
+    const char *model = strchr(gpu->name, '(');
+    snprintf(self->arithmetic, sizeof self->arithmetic, "%s %d SMs, %s", model ? model : gpu->name,
+             gpu->sm_count, ot_cuda_gemm_name(self->gemm));
+}
+
 static int open_device(const struct ot_device_config *config, struct ot_device **out) {
     struct ot_cuda_gpu gpu;
     size_t budget = 0, scratch = config->scratch_bytes ? config->scratch_bytes : DEFAULT_SCRATCH;
@@ -298,12 +305,17 @@ static int open_device(const struct ot_device_config *config, struct ot_device *
     }
     snprintf(self->name, sizeof self->name, "cuda: %s, %d SMs, driver for CUDA %d.%d, %s", gpu.name,
              gpu.sm_count, gpu.driver / 1000, gpu.driver % 1000 / 10, ot_cuda_gemm_name(self->gemm));
+    describe_arithmetic(self, &gpu);
     *out = &self->base;
     return 0;
 }
 
 static const char *get_name(const struct ot_device *base) {
     return ot_cuda_device_of(base)->name;
+}
+
+static const char *get_arithmetic(const struct ot_device *base) {
+    return ot_cuda_device_of(base)->arithmetic;
 }
 
 /* bf16 came with compute capability 8.0. */
@@ -331,6 +343,7 @@ const struct ot_device_api ot_cuda_device_api = {
     .open = open_device,
     .close = close_device,
     .name = get_name,
+    .arithmetic = get_arithmetic,
     .has_dtype = has_dtype,
     .alloc = alloc_device,
     .free = free_device,

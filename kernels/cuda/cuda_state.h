@@ -96,7 +96,7 @@ struct ot_cuda_clock {
 
 struct ot_cuda_device {
     struct ot_device base;
-    char name[224];
+    char name[224], arithmetic[192];
     int index;
     struct ot_placement placement;
     uint64_t delay_seed;

@@ -71,6 +71,7 @@ int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char 
     ot_json_put_text(&w, "library", record->library);
     ot_json_put_text(&w, "made", record->made);
     ot_json_put_text(&w, "device", record->device);
+    ot_json_put_text(&w, "arithmetic", record->arithmetic);
     put_progress(record, &w);
     put_eval(record, &w);
     put_print("data", &record->data, &w);
@@ -126,7 +127,10 @@ static int take_format(const struct ot_json *tree, const char *where, struct ot_
                        "take a newer one",
                        where, (long long)format, out->library, OT_VERSION, OT_CHECKPOINT_FORMAT);
     OT_TRY(need_line(tree, where, "made", out->made, sizeof out->made));
-    return need_line(tree, where, "device", out->device, sizeof out->device);
+    OT_TRY(need_line(tree, where, "device", out->device, sizeof out->device));
+    return ot_json_get(tree, "arithmetic")
+               ? need_line(tree, where, "arithmetic", out->arithmetic, sizeof out->arithmetic)
+               : 0;
 }
 
 static int take_progress(const struct ot_json *tree, const char *where, struct ot_engine_progress *out) {

@@ -31,6 +31,7 @@ struct ot_checkpoint_record {
     struct ot_data_print data, eval_data;
     char library[32]; /* its version, "0.1.0" */
     char device[128];
+    char arithmetic[192]; /* ot_device_arithmetic; "": a version before this key wrote the record */
     char made[32]; /* "2026-11-21T09:30:00Z" */
     /* Objects; NULL is written as an empty one. */
     const struct ot_json *options; /* as ot_options_put_json wrote it */

@@ -97,6 +97,7 @@ static int read_inputs(struct train *t) {
                         &t->shape));
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
+    OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->device)));
     OT_TRY(ot_resume_check_length(&t->resume, o, &t->shape));
     return ot_resume_advise(&t->resume, ot_resume_check_position(&t->resume, &t->shape));
 }

@@ -42,6 +42,18 @@ static const struct ot_option table[] = {
          "the newest of this output; never: begin anew. What fixes the result is as it was then. A run "
          "that is finished is verified, not trained again, unless this is never.",
      .elsewhere = "resume-from-checkpoint resume-from load-checkpoint continue restart"},
+    {.name = "exact",
+     .type = OT_OPTION_FLAG,
+     .commands = TRAIN,
+     .on_resume = OT_RESUME_FREE,
+     .section = OT_SECTION_SAFETY,
+     .field = FIELD(exact),
+     .help =
+         "Go on from a checkpoint only where the result stays bit for bit that of an uninterrupted run. Bits "
+         "depend on seed, rows, options and micro-batch, and on the device: the GPU's model and cuBLASLt, or "
+         "the CPU's instruction set and the library (oneDNN, OpenBLAS) of matrix products. Without this, "
+         "another device is a warning.",
+     .elsewhere = "deterministic reproducible strict-resume"},
     {.name = "grace",
      .type = OT_OPTION_TIME,
      .argument = "TIME",

@@ -213,6 +213,7 @@ struct ot_options {
 
     struct ot_every save_every;
     const char *resume; /* "auto", "never", or a directory */
+    bool exact;
     int64_t keep, max_skips, max_shard_size;
     double grace, stall_limit; /* seconds; grace 0: as long as it takes */
     double skip_spikes;        /* standard deviations; 0: none are skipped */

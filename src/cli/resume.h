@@ -13,7 +13,8 @@
  *
  * CHECK, once model and rows are read: their recorded fingerprints, and the length of the run. --steps and
  * --epochs may change as long as the run so far is the beginning of the new one: every learning rate up to
- * the checkpoint is what it would have been.
+ * the checkpoint is what it would have been. And what the bits of products depend on: the device's libraries,
+ * their versions and instruction sets.
  *
  * One thread.
  */
@@ -52,6 +53,10 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
 int ot_resume_check_length(const struct ot_resume *resume, const struct ot_options *options,
                            const struct ot_run_shape *shape);
 
+/* The device computes with other libraries, versions or instruction sets than the run so far did: a warning,
+ * or with --exact an error. arithmetic: ot_device_arithmetic. Errors: OT_E_INPUT. */
+int ot_resume_check_arithmetic(const struct ot_resume *resume, const struct ot_options *options,
+                               const char *arithmetic);
 /* Errors: OT_E_INPUT: the checkpoint's place in the data is not where its step leads. */
 int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run_shape *shape);
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/log.h"
 #include "src/cli/resume.h"
 #include "src/cli/units.h"
 
@@ -260,4 +261,25 @@ int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run
         "%lld of epoch %lld",
         resume->dir, resume->record_name, (long long)step, (long long)sequence, (long long)epoch,
         (long long)r->position.sequence, (long long)r->position.epoch);
+}
+
+/* ---- arithmetic ---- */
+
+int ot_resume_check_arithmetic(const struct ot_resume *resume, const struct ot_options *options,
+                               const char *arithmetic) {
+    const char *was = resume->record ? resume->record->arithmetic : "";
+    if (!*was || strcmp(was, arithmetic) == 0)
+        return 0;
+    if (options->exact)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s was computed with %s, and this machine computes with %s: with --exact a run goes on "
+            "with the same alone; without it, it goes on with other last digits",
+            resume->dir, was, arithmetic);
+    ot_log(
+        OT_LOG_WARN,
+        "%s was computed with %s, and goes on with %s: from here on, losses and weights are not bit for bit "
+        "those of an uninterrupted run (--exact refuses this)",
+        resume->dir, was, arithmetic);
+    return 0;
 }

@@ -263,6 +263,7 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
     ot_engine_get_progress(of->session->engine, &record.progress);
     snprintf(record.library, sizeof record.library, "%s", OT_VERSION);
     snprintf(record.device, sizeof record.device, "%s", ot_device_name(of->session->device));
+    snprintf(record.arithmetic, sizeof record.arithmetic, "%s", ot_device_arithmetic(of->session->device));
     if (gmtime_r(&now, &utc))
         strftime(record.made, sizeof record.made, "%Y-%m-%dT%H:%M:%SZ", &utc);
     return record;

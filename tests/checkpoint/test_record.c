@@ -38,6 +38,7 @@ static struct ot_checkpoint_record sample(void) {
         .eval_data = {.rows = 3, .tokens = 200, .trained_tokens = 200, .crc = 1},
         .library = "0.1.0",
         .device = "NVIDIA \"H100\" é",
+        .arithmetic = "avx2 kernels, a library 1.2",
         .made = "2026-11-21T09:30:00Z",
     };
 }
@@ -64,6 +65,7 @@ static void check_same(const struct ot_checkpoint_record *a, const struct ot_che
     assert_memory_equal(&a->eval_data, &b->eval_data, sizeof a->eval_data);
     assert_string_equal(a->library, b->library);
     assert_string_equal(a->device, b->device);
+    assert_string_equal(a->arithmetic, b->arithmetic);
     assert_string_equal(a->made, b->made);
 }
 

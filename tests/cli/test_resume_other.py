@@ -92,6 +92,29 @@ class Other(program.ProgramTest):
         self.assertEqual(read_bytes(self.path("run/model.safetensors")), read_bytes(self.path("kept/model.safetensors")))
         self.assertEqual(self.checkpoints("run"), [40])
 
+    def test_other_products_are_said(self):
+        """A checkpoint of a machine with another library of products: a warning, which --quiet leaves, or with --exact
+        a refusal. One that says nothing of it, of an older version, is no reason for either."""
+        newest = self.path("run/checkpoints/step-00000040")
+        more = ["--steps", "41", "--no-eos", *LENGTH]
+        self.change_record(newest, b'"arithmetic": "', b'"arithmetic": "abacus, ')
+        self.refuse(3, "with --exact a run goes on with the same alone", "--exact", *more)
+        said = self.succeed(*self.command("run", "--quiet", *more)).err
+        self.assertRegex(said, r"^warning: .* was computed with abacus, .* kernels, .*, and goes on with .* kernels, .*: from here on, "
+                               r"losses and weights are not bit for bit those of an uninterrupted run \(--exact refuses this\)\n$")
+        self.setUp()
+        self.change_record(newest, b'"arithmetic": ', b'"unknown": ')
+        self.assertEqual(self.succeed(*self.command("run", "--quiet", "--exact", *more)).err, "")
+        self.setUp()
+        self.assertEqual(self.succeed(*self.command("run", "--quiet", "--exact", *more)).err, "")
+
+    def test_the_library_of_products_is_recorded(self):
+        """The same machine, with another library."""
+        said = run(*self.command("run", "--quiet", "--steps", "41", "--no-eos", *LENGTH), env={"OFFLOAD_TRAIN_BLAS": "openblas"}).err
+        if b"oneDNN" not in read_bytes(self.path("kept/checkpoints/step-00000040/checkpoint.json")):
+            self.skipTest("oneDNN is not installed")
+        self.assertRegex(said, r"was computed with \w+ kernels, oneDNN [\d.]+ isa 0x\w+, .*, and goes on with \w+ kernels, OpenBLAS [\d.]+ ")
+
     def test_what_a_checkpoint_says_of_itself_agrees(self):
         """Its directory's name, its step, its place in the data: each changed, with checksums that are right."""
         newest, parent = self.path("run/checkpoints/step-00000040"), self.path("run/checkpoints")

@@ -12,6 +12,16 @@ int openblas_get_parallel(void) {
     return OPENBLAS_THREAD;
 }
 
+char *openblas_get_config(void) {
+    static char config[] = "plain 1 loops";
+    return config;
+}
+
+char *openblas_get_corename(void) {
+    static char name[] = "any";
+    return name;
+}
+
 static float dot(const float *x, blasint x_step, const float *y, blasint n) {
     float sum = 0;
     for (blasint i = 0; i < n; i++)
