@@ -54,7 +54,8 @@ static int train(const struct place *place, const char *steps, const char *more)
         "--data",  (char *)place->data, "--out",  (char *)place->out, "--steps",  (char *)steps};
     int n = 12;
     snprintf(text, sizeof text,
-             "--seq-len 32 --tokens-per-step 64 --eval-fraction 0 --quiet --no-forecast --resume never %s", more);
+             "--seq-len 32 --tokens-per-step 64 --eval-fraction 0 --quiet --no-forecast --resume never %s",
+             more);
     for (char *rest = text, *word; (word = strsep(&rest, " "));)
         if (*word)
             words[n++] = word;
