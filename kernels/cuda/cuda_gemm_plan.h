@@ -2,6 +2,7 @@
  *
  *   cuda_gemm.c        opens the library; bias and product, enqueued
  *   cuda_gemm_plan.c   shape -> descriptors and algorithm, kept in a hash table
+ *   gemm_plain.cu      the product of a shape for which the library has no algorithm
  *   cuda_gemm_tune.c   times the proposals for each plan; gemm_tune.cu has its kernels
  *   cuda_gemm_cache.c  the file of what tuning found
  */
