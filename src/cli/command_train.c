@@ -343,8 +343,9 @@ int ot_command_train(struct ot_options *options) {
     bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);
     if (!is_stuck)
         ot_saver_close(t->saver);
-    if (rc == 0 && t->log)
-        ot_error_save(&why, ot_run_log_flush(t->log));
+    int flushed = t->log ? ot_run_log_flush(t->log) : 0; /* however the run ended, its records are read */
+    if (rc == 0)
+        ot_error_save(&why, flushed);
     ot_run_log_close(t->log);
     if (is_stuck) /* its threads use the rest */
         return ot_error_load(&why);

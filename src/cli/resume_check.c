@@ -267,7 +267,8 @@ int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run
 
 int ot_resume_check_arithmetic(const struct ot_resume *resume, const struct ot_options *options,
                                const char *arithmetic) {
-    const char *was = resume->record ? resume->record->arithmetic : "";
+    const char *was =
+        resume->checkpoint ? resume->record->arithmetic : ""; /* a finished run computes no more */
     if (!*was || strcmp(was, arithmetic) == 0)
         return 0;
     if (options->exact)

@@ -225,7 +225,7 @@ static void test_auto(void **state) {
         char *words[] = {
             "--model",  "tiny-test", "--init", "random",    "--data", place->data,         "--out",
             place->out, "--steps",   "1",      "--seq-len", "32",     "--tokens-per-step", "64",
-            "--quiet"};
+            "--quiet",  "--resume",  "never"};
         struct ot_options options;
         check_ok(ot_options_parse(sizeof words / sizeof *words, words, &options));
         check_ok(ot_command_train(&options));
