@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "src/base/error.h"
 #include "src/base/output.h"
 #include "src/base/strings.h"
 
@@ -42,53 +43,68 @@ static int status_bytes(void) {
     return bytes;
 }
 
-/* With the mutex held. */
+/* With the mutex held. Where there is no memory for the queue, the text goes straight to stderr. */
 static void write_text(enum ot_output_kind kind, const char *text, size_t bytes) {
     if (is_finished)
         return;
     if (output) {
-        (void)ot_output_put(output, kind, text, bytes); /* nobody is left to be told of a failure */
+        if (ot_output_put(output, kind, text, bytes) == -OT_E_BUDGET && write(STDERR_FILENO, text, bytes) < 0)
+            return; /* nobody is left to be told of a failure */
         return;
     }
     fwrite(text, 1, bytes, stderr);
     fflush(stderr);
 }
 
-/* Takes the line. NULL: there was no memory for it, so there is none to tell that. */
+/* The line with all that stands around it needs no memory of the heap up to this length: the last words of
+ * a run that has none left are shorter. A longer line is cut where there is no memory for it. */
+enum { LINE_BYTES = 2048 };
+
 static void write_line(enum ot_log_level level, enum ot_output_kind kind, char *line) {
     static const char *const prefixes[] = {"error: ", "warning: ", "", "debug: "};
-    char *text = NULL;
-    int bytes = -1;
-    if (!line)
-        return;
+    char few[LINE_BYTES + sizeof status + 64], *text = few;
     ot_string_keep_line(line);
     pthread_mutex_lock(&mutex);
-    if (status[0])
-        bytes = asprintf(&text, "%s%s%s\n%.*s", erase_line, prefixes[level], line, status_bytes(), status);
-    else
-        bytes = asprintf(&text, "%s%s\n", prefixes[level], line);
-    if (bytes >= 0) {
+    size_t capacity = strlen(line) + sizeof status + 64;
+    char *many = capacity > sizeof few ? malloc(capacity) : NULL;
+    if (many)
+        text = many;
+    else if (capacity > sizeof few)
+        line[LINE_BYTES] = '\0';
+    int bytes = status[0]
+                    ? sprintf(text, "%s%s%s\n%.*s", erase_line, prefixes[level], line, status_bytes(), status)
+                    : sprintf(text, "%s%s\n", prefixes[level], line);
+    if (bytes > 0)
         write_text(kind, text, (size_t)bytes);
-        free(text);
-    }
     pthread_mutex_unlock(&mutex);
-    free(line);
+    free(many);
 }
 
 void ot_log(enum ot_log_level level, const char *format, ...) {
     if ((int)level > atomic_load(&max_level))
         return;
     va_list args;
-    char *line;
+    char few[LINE_BYTES], *many = NULL;
     va_start(args, format);
-    int length = vasprintf(&line, format, args);
+    int length = vsnprintf(few, sizeof few, format, args);
     va_end(args);
-    write_line(level, OT_OUTPUT_TEXT, length < 0 ? NULL : line);
+    if (length < 0)
+        return;
+    if ((size_t)length >= sizeof few) {
+        va_start(args, format);
+        length = vasprintf(&many, format, args);
+        va_end(args);
+    }
+    write_line(level, OT_OUTPUT_TEXT, length >= 0 && many ? many : few);
+    free(length >= 0 ? many : NULL);
 }
 
 void ot_log_progress(const char *line) {
-    if (atomic_load(&max_level) >= OT_LOG_INFO)
-        write_line(OT_LOG_INFO, OT_OUTPUT_PROGRESS, strdup(line));
+    char copy[LINE_BYTES];
+    if (atomic_load(&max_level) < OT_LOG_INFO)
+        return;
+    snprintf(copy, sizeof copy, "%s", line);
+    write_line(OT_LOG_INFO, OT_OUTPUT_PROGRESS, copy);
 }
 
 void ot_log_text(const char *text, size_t bytes) {

@@ -1,8 +1,11 @@
-/* Loaded before libc (LD_PRELOAD): an allocation of the program, of a library or of libc itself fails.
+/* Loaded before libc (LD_PRELOAD): an allocation of the program, of a library or of libc itself fails. Those
+ * before main() do not count: CUDA's static runtime crashes when one of its own fails there, where nobody can
+ * help it.
  *
  * OT_TEST_NO_MEMORY=N   the N-th allocation (from 1) fails; N+: it and all that follow
  * OT_TEST_NO_MEMORY_COUNT=FILE   gets the number of allocations when the program ends
  */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -22,13 +25,31 @@ void *__libc_memalign(size_t alignment, size_t bytes);
 
 static _Atomic long long calls;
 static long long fails_at; /* 0: none */
-static bool goes_on;
+static bool goes_on, in_main;
 
 __attribute__((constructor)) static void read_wish(void) {
     const char *text = getenv("OT_TEST_NO_MEMORY");
     fails_at = text ? atoll(text) : 0;
     goes_on = text && strchr(text, '+');
-    atomic_store(&calls, 0);
+}
+
+/* ---- the way into main ---- */
+
+typedef int main_fn(int argc, char **argv, char **environment);
+static main_fn *own_main;
+
+static int counted_main(int argc, char **argv, char **environment) {
+    in_main = true;
+    return own_main(argc, argv, environment);
+}
+
+int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*end)(void), void *stack);
+int __libc_start_main(main_fn *main, int argc, char **argv, void (*init)(void), void (*fini)(void),
+                      void (*end)(void), void *stack) {
+    __typeof__(&__libc_start_main) next = (__typeof__(next))dlsym(RTLD_NEXT, "__libc_start_main");
+    own_main = main;
+    return next(counted_main, argc, argv, init, fini, end, stack);
 }
 
 __attribute__((destructor)) static void write_count(void) {
@@ -44,8 +65,8 @@ __attribute__((destructor)) static void write_count(void) {
 }
 
 static bool fails(void) {
-    long long number = atomic_fetch_add(&calls, 1) + 1;
-    if (fails_at == 0 || (goes_on ? number < fails_at : number != fails_at))
+    long long number = in_main ? atomic_fetch_add(&calls, 1) + 1 : 0;
+    if (!in_main || fails_at == 0 || (goes_on ? number < fails_at : number != fails_at))
         return false;
     errno = ENOMEM;
     return true;

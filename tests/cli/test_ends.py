@@ -63,7 +63,7 @@ class Ends(StoppingTest):
         process.stdout = None
         code, err = self.let_go(process)
         self.assertEqual(code, 5, err)
-        self.assertIn("stdout: cannot write the log: Broken pipe", err)
+        self.assertIn("stdout: cannot write: Broken pipe", err)
         self.check_goes_on("json", err)
         self.check_equal("json", "whole")
 

@@ -19,7 +19,7 @@ class NoMemory(program.ProgramTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        words = ["train", "--data", cls.rows, "--no-forecast", "--steps", "2", "--eval-fraction", "0"]
+        words = ["train", "--data", cls.rows, "--no-forecast", "--steps", "2", "--eval-fraction", "0", "--device", "cpu"]
         words += [word for word in SMALL if word not in words]
         made = run(*words, "--out", cls.path("model"))
         assert made.code == 0, made.err
