@@ -71,10 +71,26 @@ static void open_sleeping(struct fake *f) {
     memset(calls, 0, sizeof calls);
 }
 
-/* A sleep is never shorter; on a busy machine longer. */
-static void check_time(const char *what, double seconds, double microseconds) {
-    if (!(seconds >= 0.8e-6 * microseconds && seconds < 2.5e-6 * microseconds))
-        fail_msg("%s: %g s, not %g us", what, seconds, microseconds);
+/* A sleep is never shorter; on a busy machine longer. A line goes through two measurements, so one that is
+ * disturbed leaves the line too low elsewhere: then all is measured once more, a few times at most. */
+enum { ATTEMPTS = 5 };
+
+static bool is_near(double seconds, double microseconds) {
+    return seconds >= 0.8e-6 * microseconds && seconds < 2.5e-6 * microseconds;
+}
+
+static bool has_known_lines(const struct ot_costs *costs) {
+    bool known = is_near(ot_line_at(costs->blocks[2].recompute, 256), RECOMPUTE_US);
+    for (int b = 0; b < 5; b++) {
+        const struct ot_block_cost *cost = &costs->blocks[b];
+        for (int64_t n = 128; n <= 512; n *= 2) {
+            double tokens_us = TOKEN_US * (double)n;
+            /* the last block has no forward in training */
+            known = known && (b == 4 || is_near(ot_line_at(cost->forward, n), FORWARD_US + tokens_us));
+            known = known && is_near(ot_line_at(cost->backward, n), BACKWARD_US + tokens_us);
+        }
+    }
+    return known;
 }
 
 static void known_lines_are_found(void **state) {
@@ -85,20 +101,19 @@ static void known_lines_are_found(void **state) {
     struct ot_device *device = open_device(16 << 20);
     open_sleeping(&f);
     struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, 1.0};
-    check_ok(ot_calibrate(&c, &costs));
+    bool known = false;
+    for (int attempt = 0; attempt < ATTEMPTS && !known; attempt++) {
+        if (attempt > 0)
+            ot_costs_free(&costs);
+        memset(calls, 0, sizeof calls);
+        check_ok(ot_calibrate(&c, &costs));
+        known = has_known_lines(&costs);
+    }
+    assert_true(known);
     assert_true(costs.is_measured);
     assert_int_equal(costs.n_blocks, 5);
     assert_int_equal(costs.row_tokens, 64);
     assert_true(costs.rates.h2d_bytes == rates.h2d_bytes && costs.rates.both_bytes == rates.both_bytes);
-    for (int b = 0; b < 5; b++) {
-        const struct ot_block_cost *cost = &costs.blocks[b];
-        for (int64_t n = 128; n <= 512; n *= 2) {
-            if (b < 4) /* the last block has no forward in training */
-                check_time("forward", ot_line_at(cost->forward, n), FORWARD_US + TOKEN_US * (double)n);
-            check_time("backward", ot_line_at(cost->backward, n), BACKWARD_US + TOKEN_US * (double)n);
-        }
-    }
-    check_time("recompute", ot_line_at(costs.blocks[2].recompute, 256), RECOMPUTE_US);
     assert_true(ot_line_at(costs.blocks[0].recompute, 256) == 0);
     /* One layer stands for all. */
     assert_true(calls[0][1] > 0 && calls[0][2] == 0 && calls[0][3] == 0 && calls[0][4] == 0);
