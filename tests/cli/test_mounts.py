@@ -172,7 +172,7 @@ class MountsTest(StoppingTest):
         calls = read_bytes(log).decode().splitlines()
         first = max(n for n, call in enumerate(calls, 1) if "unlink" in call and call.endswith("unfinished"))
         refused = 0
-        for n in range(first, len(calls) + 1, 1 if SLOW else 2):
+        for n in range(first, len(calls) + 1, 1 if SLOW else 5):
             self.succeed(*words, "--seed", "1")
             self.assertEqual(run(*words, env=preload(f"kill:any:{n}", "/cut/")).code, -9, calls[n - 1])
             seen = run("verify", self.path("cut"), "--quiet")
@@ -186,7 +186,7 @@ class MountsTest(StoppingTest):
             self.assertIn("already finished", again.err)
             self.assertLessEqual(set(os.listdir(self.path("cut"))), names)
             self.assertIn(read_bytes(self.path(f"cut/{WEIGHTS}")), weights if seen.code == 0 else weights[:1])
-        self.assertGreater(refused, 4)
+        self.assertGreater(refused, 4 if SLOW else 0)
 
 
 def enter_namespace():
