@@ -125,13 +125,13 @@ class MountsTest(StoppingTest):
 
     def test_a_run_that_was_stopped_goes_on(self):
         self.tmpfs("stopped")
-        process = self.start("stopped", "--steps", "2000")
+        process = self.start("stopped", "--steps", "300")
         self.assertTrue(self.wait_for(process, lambda: self.checkpoints("stopped")))
         process.terminate()
         err = process.communicate(timeout=60)[1]
         self.assertEqual(process.returncode, STOPPED, err)
         # What it was stopped at does not matter: the checkpoint is of a run of its own length.
-        self.assertIn("resume  ", self.succeed(*self.command("stopped", "--steps", "2000")).err)
+        self.assertIn("resume  ", self.succeed(*self.command("stopped", "--steps", "300")).err)
 
     def test_a_disk_that_becomes_full(self):
         """The log has no room any more; the space that is held for checkpoints gives way, and then the log has its lines."""
