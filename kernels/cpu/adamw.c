@@ -36,10 +36,10 @@ ot_adamw_fn ot_adamw_kernel(const char *name) {
 
 /* ---- choosing ----
  *
- * A wider kernel is not a faster one everywhere: Zen 4 splits 512-bit divisions and roots, and the kernel
- * that suits its data path is avx2. All kernels give the same bits, so the clock may choose. Each updates
- * the same few parameters, which stay in a core's cache, and its shortest time counts: what disturbs a
- * measurement makes it longer. All of it takes some milliseconds. */
+ * The widest kernel is not the fastest on every CPU: Zen 4 splits 512-bit divisions and roots, and runs
+ * the avx2 kernel faster. All kernels give the same bits, so the clock may choose. Each kernel updates the
+ * same few parameters, which stay in a core's cache. The shortest of several times counts, because a
+ * disturbance makes a time longer. The measurement takes some milliseconds. */
 
 enum { PARAMS = 1 << 14, ROUNDS = 9, REPEATS = 8 };
 

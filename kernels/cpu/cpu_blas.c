@@ -29,9 +29,9 @@ static struct {
 
 /* ---- what there is ---- */
 
-/* OpenBLAS starts its threads before main: they would wait for work for ever, and where none can be started
- * it ends the process or does not let it end. This runs before its constructor where it is linked statically.
- */
+/* OpenBLAS starts its threads before main, and this program never uses them. Where no thread can be
+ * started, OpenBLAS kills the process or keeps it from ending. This function runs before OpenBLAS's own
+ * constructor where OpenBLAS is linked statically. */
 __attribute__((constructor(101))) static void start_no_threads(void) {
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
 }

@@ -41,8 +41,8 @@ void ot_cpu_blas_onednn(const struct ot_cpu_product *product); /* only where tha
 
 /* For the device's name: "oneDNN, AMX bf16". */
 const char *ot_cpu_blas_name(void);
-/* What the bits of a product depend on: libraries, versions and instruction sets, of fp32 and of bf16.
- * "oneDNN 2.6.0 avx2, bf16 converted" */
+/* Names all that the bits of a product depend on: libraries, versions and instruction sets, of fp32 and of
+ * bf16. "oneDNN 2.6.0 avx2, bf16 converted" */
 const char *ot_cpu_blas_arithmetic(void);
 
 #endif

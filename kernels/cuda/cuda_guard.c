@@ -334,7 +334,8 @@ bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, 
 
 /* ---- opening ---- */
 
-/* What an earlier run on this GPU found, if the file is of this identity and whole. */
+/* Takes the verdicts of an earlier run over, if the file is whole and of the same GPU, driver, library and
+ * build. */
 static int read_verdicts(struct ot_cuda_guard *guard) {
     size_t bytes, identity = strlen(guard->identity);
     char *text;

@@ -28,7 +28,7 @@
 
 struct ot_cuda_guard;
 
-/* What the check of a product takes of the scratch, behind the product's own. */
+/* The check of a product needs so much of the scratch, behind the part that products use themselves. */
 enum { OT_CUDA_GUARD_BYTES = 256 << 10 };
 
 struct ot_cuda_guard_config {

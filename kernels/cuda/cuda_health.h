@@ -1,4 +1,4 @@
-/* What a user should know of a GPU before a long run on it: memory errors, a display. */
+/* Warnings about a GPU before a long run on it: memory errors, a display. */
 #ifndef OT_KERNELS_CUDA_HEALTH_H
 #define OT_KERNELS_CUDA_HEALTH_H
 

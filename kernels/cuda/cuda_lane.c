@@ -192,8 +192,8 @@ static void sleep_on_host(void *ns) {
     nanosleep(&(struct timespec){.tv_nsec = (long)(intptr_t)ns}, NULL);
 }
 
-/* At the end of a round of commands: waits for the oldest round that is not known to be finished. An event
- * that was never recorded is passed at once. */
+/* At the end of a round of commands: waits for the oldest round that is not known to be finished. The wait
+ * for an event that was never recorded ends at once. */
 static void keep_pace(struct ot_cuda_lane *lane) {
     if (++lane->commands % OT_CUDA_ROUND != 0)
         return;

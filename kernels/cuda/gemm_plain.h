@@ -1,8 +1,9 @@
 /* The plain matrix product: the contract of struct ot_gemm (kernels/ops.h) without a library.
  *
- * It takes every shape, dtype and alignment, and its bits depend on the arguments alone: each element is one
- * fp32 sum in the order of k. It is slow (some per cent of a tensor core's rate). It serves where cuBLASLt
- * has no algorithm for a shape, and as the reference that a fast product is checked with (cuda_guard.h).
+ * The kernel takes every shape, dtype and alignment, and its bits depend on the arguments alone: each element
+ * is one fp32 sum in the order of k. It is slow (some per cent of a tensor core's rate). It serves where
+ * cuBLASLt has no algorithm for a shape, and as the reference that a fast product is checked with
+ * (cuda_guard.h).
  */
 #ifndef OT_KERNELS_CUDA_GEMM_PLAIN_H
 #define OT_KERNELS_CUDA_GEMM_PLAIN_H

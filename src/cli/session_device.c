@@ -42,7 +42,8 @@ static int place_memory(void *context, void *memory, size_t bytes) {
     int rc = ot_touch_memory(memory, bytes, &config);
     double seconds = ot_clock_seconds() - began;
     if (rc < 0)
-        return ot_fail_context(rc, "give less with --gpu-mem or --host-mem");
+        return ot_fail((enum ot_error_code) - rc, "%s; give less with --gpu-mem or --host-mem",
+                       ot_error_text());
     if (seconds > LONG_SECONDS)
         ot_log(OT_LOG_INFO, "memory  %s made resident in %s, %.1f GB/s", ot_text_bytes((int64_t)bytes, size),
                ot_text_duration(seconds, time), (double)bytes / seconds / 1e9);
