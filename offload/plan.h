@@ -83,6 +83,17 @@ struct ot_ledger {
 };
 size_t ot_ledger_total(const struct ot_ledger *ledger, enum ot_tier tier);
 
+/* Why no plan fits. ot_plan_make fills it in where it returns OT_E_BUDGET for want of memory; it is zero
+ * elsewhere. */
+struct ot_shortage {
+    /* alone[T]: bytes of tier T that are enough while the other budgets stay. 0: more of T alone does not
+     * help.
+     */
+    size_t alone[OT_TIER_COUNT];
+    /* Where no tier alone is enough: bytes of all tiers that are enough together. */
+    size_t together[OT_TIER_COUNT];
+};
+
 struct ot_plan {
     struct ot_slab_plan *slabs; /* [n_slabs], owned */
     int n_slabs;
@@ -107,6 +118,7 @@ struct ot_plan {
     int kept_blocks;     /* the last k middle blocks keep their inner activations; the others recompute */
     int64_t tile_params; /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
+    struct ot_shortage shortage; /* of a plan that could not be made */
 };
 
 struct ot_plan_request {
@@ -130,14 +142,14 @@ struct ot_plan_request {
 
 /* Chooses within the budgets: everything resident if a micro-batch of sound size allows it; else
  * micro-batches large enough, then activations on the device, then slots enough to overlap; as much
- * residency as that leaves room for, from slab 0 on, whose update the next forward waits for first; then the
- * waiting gradients of streamed tiles, then kept activations; streams what does not fit. State that does not
- * fit is the CPU pool's. What the host has no room for goes to nvme, where there is a budget for it: state,
- * then boundary activations, then weights, of the last slabs first. Shares are of the whole chain's tiles:
- * gpu takes the first ones, for the same reason, and stream and cpu take turns in the others, so that both
- * are at work on what is needed next. Deterministic. Errors: OT_E_BUDGET: which tier, by how much, and what
- * would fit (the memory that the sentence says to give is enough, the rest unchanged); OT_E_USAGE: a request
- * that cannot be. The caller frees the plan with ot_plan_free. */
+ * residency as that leaves room for, from slab 0 on, whose update the next forward waits for first; then
+ * the waiting gradients of streamed tiles, then kept activations; streams what does not fit. State that
+ * does not fit is the CPU pool's. What the host has no room for goes to nvme, where there is a budget for
+ * it: state, then boundary activations, then weights, of the last slabs first. Shares are of the whole
+ * chain's tiles: gpu takes the first ones, for the same reason, and stream and cpu take turns in the
+ * others, so that both are at work on what is needed next. Deterministic. Errors: OT_E_BUDGET: the
+ * sentence names the tiers that are short, and out->shortage what would be enough; the caller words the
+ * cure. OT_E_USAGE: a request that cannot be. The caller frees the plan with ot_plan_free. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
 /* Whether the shares add up and go with the home of the state. Errors: OT_E_USAGE. */
 int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state);

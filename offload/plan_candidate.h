@@ -1,5 +1,5 @@
 /* What the plan's files share. plan.c says what a plan may be, plan_build.c makes one from a candidate,
- * plan_search.c finds the candidate. Internal to offload/.
+ * plan_search.c finds the candidate, plan_refuse.c says what is short. Internal to offload/.
  */
 #ifndef OT_OFFLOAD_PLAN_CANDIDATE_H
 #define OT_OFFLOAD_PLAN_CANDIDATE_H
@@ -28,6 +28,9 @@ static inline int ot_candidate_most_spilled(const struct ot_chain *chain) {
 /* Sets all of plan's fields that the candidate decides, and the ledger. Errors: as ot_plan_finish. */
 int ot_candidate_build(const struct ot_plan_request *request, const struct ot_candidate *candidate,
                        struct ot_plan *plan);
+
+/* Always OT_E_BUDGET: a sentence with the tiers that are short, what they need, have and lack. */
+int ot_plan_refuse(const struct ot_plan_request *request, const struct ot_shortage *shortage);
 
 /* Whether the request says who updates what. */
 bool ot_plan_has_shares(const double shares[OT_TILE_ENGINES]);

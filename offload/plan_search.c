@@ -1,5 +1,4 @@
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,7 +7,7 @@
 
 /* A micro-batch of this many tokens keeps the matrix units of every device that we know busy; more only costs
  * memory. */
-enum { MICRO_TOKENS_ENOUGH = 4096, MIB = 1 << 20 };
+enum { MICRO_TOKENS_ENOUGH = 4096 };
 /* Of this many it is within a few percent of that: it is not cut further to make room for residency. */
 enum { MICRO_TOKENS_SOUND = 1024 };
 /* The CPU pool's unit: 2 Mi parameters, 52 MB of traffic: a few milliseconds, far above the cost of a
@@ -86,11 +85,11 @@ static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate
     return measure(rq, c, plan, out);
 }
 
-/* The smallest plans that were seen: least[T] is the least of tier T among those that the other tiers have
- * room for, both the one that needs the least of the device. SIZE_MAX: none seen. */
-struct shortage {
+/* The smallest plans that were seen. least[T]: the least of tier T among those that the other tiers have room
+ * for. smallest: the plan that needs the least of the device. SIZE_MAX: none was seen. */
+struct seen {
     size_t least[OT_TIER_COUNT];
-    struct need both;
+    struct need smallest;
 };
 
 /* Measures the candidate with as much on nvme as there is room for. */
@@ -109,102 +108,40 @@ static int measure_full(const struct ot_plan_request *rq, struct ot_candidate *c
     return measure(rq, c, plan, out);
 }
 
-static void note_least(struct shortage *shortage, enum ot_tier tier, const struct need *need) {
-    if (need->bytes[tier] < shortage->least[tier])
-        shortage->least[tier] = need->bytes[tier];
+static void note_least(struct seen *seen, enum ot_tier tier, const struct need *need) {
+    if (need->bytes[tier] < seen->least[tier])
+        seen->least[tier] = need->bytes[tier];
 }
 
-static int note_shortage(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
-                         struct shortage *shortage) {
+static int note_smallest(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
+                         struct seen *seen) {
     struct need need;
     OT_TRY(measure_spilled(rq, c, plan, &need));
     bool gpu = has_room(rq, &need, OT_TIER_GPU);
     if (gpu && need.bytes[OT_TIER_HOST] <= rq->budget_bytes[OT_TIER_HOST])
-        note_least(shortage, OT_TIER_NVME, &need);
+        note_least(seen, OT_TIER_NVME, &need);
     if (has_room(rq, &need, OT_TIER_HOST))
-        note_least(shortage, OT_TIER_GPU, &need);
+        note_least(seen, OT_TIER_GPU, &need);
     if (gpu && need.bytes[OT_TIER_NVME] > rq->budget_bytes[OT_TIER_NVME])
         OT_TRY(measure_full(rq, c, plan, &need));
     if (gpu && need.bytes[OT_TIER_NVME] <= rq->budget_bytes[OT_TIER_NVME])
-        note_least(shortage, OT_TIER_HOST, &need);
-    if (need.bytes[OT_TIER_GPU] < shortage->both.bytes[OT_TIER_GPU])
-        shortage->both = need;
+        note_least(seen, OT_TIER_HOST, &need);
+    if (need.bytes[OT_TIER_GPU] < seen->smallest.bytes[OT_TIER_GPU])
+        seen->smallest = need;
     return 0;
 }
 
-static size_t whole_mib(size_t bytes) {
-    return bytes / MIB + (bytes % MIB != 0);
-}
-
-/* In MiB, what is needed rounded up to a tenth and what there is down: a shortage never reads as none. */
-static double mib_needed(size_t bytes) {
-    return (double)((bytes * 10 + MIB - 1) / MIB) / 10;
-}
-
-static double mib_there(size_t bytes) {
-    return (double)(bytes * 10 / MIB) / 10;
-}
-
-static int describe_nvme_shortage(const struct ot_plan_request *rq, size_t nvme) {
-    size_t have = rq->budget_bytes[OT_TIER_NVME];
-    if (have == 0)
-        return ot_fail(
-            OT_E_BUDGET,
-            "nvme: what shall live there needs %.1f MiB, and no directory is given: give --nvme DIR",
-            mib_needed(nvme));
-    return ot_fail(
-        OT_E_BUDGET,
-        "nvme: what the gpu and host budgets leave to the disks needs %.1f MiB, the directories may "
-        "take %.1f MiB, short by %.1f MiB: give --nvme directories of %zuM in all, or a larger "
-        "--host-mem so that more lives there",
-        mib_needed(nvme), mib_there(have), mib_needed(nvme - have), whole_mib(nvme));
-}
-
-static int describe_shortage(const struct ot_plan_request *rq, const struct shortage *shortage) {
-    if (shortage->least[OT_TIER_NVME] != SIZE_MAX)
-        return describe_nvme_shortage(rq, shortage->least[OT_TIER_NVME]);
-    const char *disk = rq->budget_bytes[OT_TIER_NVME] ? "" : ", or --nvme DIR so that more lives on a disk";
-    size_t gpu = shortage->least[OT_TIER_GPU], host = shortage->least[OT_TIER_HOST];
-    size_t have_gpu = rq->budget_bytes[OT_TIER_GPU], have_host = rq->budget_bytes[OT_TIER_HOST];
-    long long tokens = rq->sequence_tokens, sequences = rq->step_sequences;
-    const char *instead = rq->train ? "lower --tokens-per-step or --seq-len, or leave --home, --slots, "
-                                      "--recompute, --micro-batch and --optimizer-engine to the program"
-                                    : "or shorten the sequences";
-    if (gpu != SIZE_MAX && host != SIZE_MAX)
-        return ot_fail(OT_E_BUDGET,
-                       "gpu or host memory: the smallest plan for %lld-token sequences needs %.1f MiB of gpu "
-                       "memory where the budget is %.1f MiB, short by %.1f MiB, or %.1f MiB of host memory "
-                       "where the budget is %.1f MiB, short by %.1f MiB: give --gpu-mem %zuM or --host-mem "
-                       "%zuM, %s",
-                       tokens, mib_needed(gpu), mib_there(have_gpu), mib_needed(gpu - have_gpu),
-                       mib_needed(host), mib_there(have_host), mib_needed(host - have_host), whole_mib(gpu),
-                       whole_mib(host), instead);
-    if (gpu != SIZE_MAX)
-        return ot_fail(OT_E_BUDGET,
-                       "gpu memory: the smallest plan for %lld-token sequences needs %.1f MiB, the budget is "
-                       "%.1f MiB, short by %.1f MiB: give --gpu-mem %zuM, %s",
-                       tokens, mib_needed(gpu), mib_there(have_gpu), mib_needed(gpu - have_gpu),
-                       whole_mib(gpu), instead);
-    if (host != SIZE_MAX)
-        return ot_fail(OT_E_BUDGET,
-                       "host memory: what the gpu budget leaves to the host needs %.1f MiB, the budget is "
-                       "%.1f MiB, short by %.1f MiB: give --host-mem %zuM, or a larger --gpu-mem so that "
-                       "more lives there%s",
-                       mib_needed(host), mib_there(have_host), mib_needed(host - have_host), whole_mib(host),
-                       disk);
-    gpu = shortage->both.bytes[OT_TIER_GPU], host = shortage->both.bytes[OT_TIER_HOST];
-    size_t nvme = shortage->both.bytes[OT_TIER_NVME];
-    char disks[80] = "";
-    if (nvme > rq->budget_bytes[OT_TIER_NVME])
-        snprintf(disks, sizeof disks, ", with --nvme directories of %zuM in all", whole_mib(nvme));
-    return ot_fail(
-        OT_E_BUDGET,
-        "gpu and host memory: the smallest plan for steps of %lld sequences of %lld tokens needs %.1f and "
-        "%.1f MiB, the budgets are %.1f and %.1f MiB, short by %.1f and %.1f MiB: give --gpu-mem %zuM and "
-        "--host-mem %zuM%s, %s",
-        sequences, tokens, mib_needed(gpu), mib_needed(host), mib_there(have_gpu), mib_there(have_host),
-        mib_needed(gpu - have_gpu), mib_needed(host - have_host), whole_mib(gpu), whole_mib(host), disks,
-        instead);
+static int refuse(const struct ot_plan_request *rq, const struct seen *seen, struct ot_plan *plan) {
+    struct ot_shortage *shortage = &plan->shortage;
+    bool any = false;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        if (seen->least[t] != SIZE_MAX) {
+            shortage->alone[t] = seen->least[t];
+            any = true;
+        }
+    if (!any)
+        memcpy(shortage->together, seen->smallest.bytes, sizeof shortage->together);
+    return ot_plan_refuse(rq, shortage);
 }
 
 /* More resident slabs need more of the device and less of the host, but where the last slab of a kind becomes
@@ -252,7 +189,7 @@ static int largest_fitting(const struct ot_plan_request *rq, struct ot_candidate
 /* Sets c->resident to the most slabs that may live on the device. 1: found, 0: nothing fits, < 0: no plan at
  * all. */
 static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
-                         struct shortage *shortage) {
+                         struct seen *seen) {
     for (int low, high = rq->chain->n_slabs; high >= 0; high = low - 1) {
         int gpu, host;
         low = stretch_start(rq->chain, high);
@@ -268,7 +205,7 @@ static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *
         int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
         for (int i = 0; i < 3; i++) {
             c->resident = least[i];
-            OT_TRY(note_shortage(rq, c, plan, shortage));
+            OT_TRY(note_smallest(rq, c, plan, seen));
         }
     }
     return 0;
@@ -311,7 +248,7 @@ static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, in
  * then large micro-batches before small ones, activations on the device before the host, three slots
  * before one. */
 static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
-    struct shortage shortage = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
+    struct seen seen = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
     int64_t step = rq->step_sequences,
             least = (step + ot_chain_most_micro(rq->chain) - 1) / ot_chain_most_micro(rq->chain);
     int64_t micro = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
@@ -333,12 +270,12 @@ static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate 
                                            .slots = slots,
                                            .tile_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
                                            .activations = (enum ot_home)home};
-                int rc = find_resident(rq, c, plan, &shortage);
+                int rc = find_resident(rq, c, plan, &seen);
                 if (rc != 0)
                     return rc < 0 ? rc : 0;
             }
         if (rq->micro_sequences || micro <= least)
-            return describe_shortage(rq, &shortage);
+            return refuse(rq, &seen, plan);
     }
 }
 
@@ -459,7 +396,9 @@ int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
         OT_TRY_GOTO(grow(rq, &c, out, &c.kept_blocks, rq->chain->n_blocks - 2), rc, out_failed);
     OT_TRY_GOTO(ot_candidate_build(rq, &c, out), rc, out_failed);
     return 0;
-out_failed:
+out_failed:;
+    struct ot_shortage shortage = out->shortage;
     ot_plan_free(out);
+    out->shortage = shortage;
     return rc;
 }

@@ -323,7 +323,7 @@ static int choose(const struct ot_plan_request *request, const struct ot_costs *
                   const struct ot_plan_request *start, struct ot_planner_result *out) {
     int rc;
     *out = (struct ot_planner_result){0};
-    OT_TRY(ot_plan_make(request, &out->plan));
+    OT_TRY(ot_plan_make(request, &out->plan)); /* a shortage stays in out->plan */
     OT_TRY_GOTO(ot_simulate_plan(request->chain, &out->plan, costs, &out->prediction), rc, failed);
     struct search s = {.given = request,
                        .costs = costs,
@@ -353,33 +353,63 @@ int ot_planner_choose(const struct ot_plan_request *request, const struct ot_cos
 
 static const char TWICE_THE_TOKENS[] = "twice the tokens a step";
 
+/* Compute's own time against what it waits for, lane by lane. */
 static void find_bound(const struct ot_prediction *p, struct ot_explanation *out) {
-    double most = p->busy[OT_LANE_COMPUTE];
-    out->bound = OT_LANE_COMPUTE;
+    double parts[OT_LANE_COUNT];
+    int first = OT_LANE_COMPUTE, second;
     for (int l = 0; l < OT_LANE_COUNT; l++)
-        if (l != OT_LANE_COMPUTE && p->exposed[l] > most) {
-            out->bound = (enum ot_lane_id)l;
-            most = p->exposed[l];
-        }
-    out->bound_share = p->step_seconds > 0 ? most / p->step_seconds : 0;
+        parts[l] = l == OT_LANE_COMPUTE ? p->busy[l] : p->exposed[l];
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        first = parts[l] > parts[first] ? l : first;
+    second = first;
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        if (l != first && parts[l] > 0 && (second == first || parts[l] > parts[second]))
+            second = l;
+    out->bound = (enum ot_lane_id)first;
+    out->second = (enum ot_lane_id)second;
+    if (p->step_seconds > 0) {
+        out->bound_share = parts[first] / p->step_seconds;
+        out->second_share = second == first ? 0 : parts[second] / p->step_seconds;
+    }
+}
+
+/* A question: the request and the costs with one thing changed. */
+struct question {
+    const char *what;
+    const struct ot_plan_request *request;
+    const struct ot_costs *costs;
+    bool is_more_memory;
+};
+
+/* Whether a plan that was found with more memory would have fitted without it. */
+static bool fits_without(const struct ot_plan *plan, const struct ot_plan_request *given) {
+    size_t extra[OT_TIER_COUNT] = {
+        [OT_TIER_GPU] = (size_t)given->extra_device_bytes, [OT_TIER_HOST] = (size_t)given->extra_host_bytes};
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        if (ot_ledger_total(&plan->ledger, (enum ot_tier)t) + extra[t] > given->budget_bytes[t])
+            return false;
+    return true;
 }
 
 /* The planner once more, from the chosen plan on. Where the step comes out longer all the same, a list
  * schedule was disturbed by having more: one would go on as now. */
-static int ask(const struct ot_plan_request *request, const struct ot_costs *costs,
-               const struct ot_planner_result *chosen, const char *what, struct ot_explanation *out) {
+static int ask(const struct question *q, const struct ot_plan_request *given,
+               const struct ot_planner_result *chosen, struct ot_explanation *out) {
     struct ot_planner_result with;
-    bool more = what != TWICE_THE_TOKENS;
-    int rc = choose(request, costs, &chosen->forced, &with);
+    int rc = choose(q->request, q->costs, &chosen->forced, &with);
     if (rc == -OT_E_BUDGET || rc == -OT_E_USAGE)
         return 0; /* twice the tokens may not fit: no answer, then */
     OT_TRY(rc);
-    struct ot_prediction p = with.prediction;
+    bool is_noise = q->is_more_memory && fits_without(&with.plan, given);
     ot_plan_free(&with.plan);
-    if (more && p.step_seconds > chosen->prediction.step_seconds)
-        p = chosen->prediction;
-    double tokens = (double)(request->step_sequences * request->sequence_tokens);
-    out->ifs[out->n_ifs++] = (struct ot_what_if){what, p.step_seconds, tokens / p.step_seconds};
+    double tokens = (double)(q->request->step_sequences * q->request->sequence_tokens);
+    double now = (double)(given->step_sequences * given->sequence_tokens) / chosen->prediction.step_seconds;
+    double step = with.prediction.step_seconds, gain = tokens / step / now - 1;
+    if (is_noise || fabs(gain) < OT_PLANNER_RESOLUTION || (gain < 0 && q->what != TWICE_THE_TOKENS)) {
+        gain = 0;
+        step = tokens / now;
+    }
+    out->ifs[out->n_ifs++] = (struct ot_what_if){q->what, step, tokens / step, gain};
     return 0;
 }
 
@@ -392,7 +422,7 @@ static int ask_for_memory(const struct ot_plan_request *request, const struct ot
         if (more.budget_bytes[tier] == 0)
             continue;
         more.budget_bytes[tier] += (size_t)1 << 30;
-        OT_TRY(ask(&more, costs, chosen, what[tier], out));
+        OT_TRY(ask(&(struct question){what[tier], &more, costs, true}, request, chosen, out));
     }
     return 0;
 }
@@ -407,17 +437,20 @@ int ot_planner_explain(const struct ot_plan_request *request, const struct ot_co
     OT_TRY(ask_for_memory(request, costs, chosen, out));
     if (r->h2d_bytes > 0) {
         r->h2d_bytes *= 2, r->d2h_bytes *= 2, r->both_bytes *= 2;
-        OT_TRY(ask(request, &changed, chosen, "twice the link's rate", out));
+        OT_TRY(
+            ask(&(struct question){"twice the link's rate", request, &changed, false}, request, chosen, out));
         *r = costs->rates;
     }
     if (request->budget_bytes[OT_TIER_NVME] > 0) {
         r->nvme_read_bytes *= 2, r->nvme_write_bytes *= 2, r->nvme_mixed_bytes *= 2;
-        OT_TRY(ask(request, &changed, chosen, "twice the disks' rate", out));
+        OT_TRY(
+            ask(&(struct question){"twice the disks' rate", request, &changed, false}, request, chosen, out));
         *r = costs->rates;
     }
     r->triad_bytes *= 2, r->adamw_bytes *= 2;
-    OT_TRY(ask(request, &changed, chosen, "twice the host memory's rate", out));
+    OT_TRY(ask(&(struct question){"twice the host memory's rate", request, &changed, false}, request, chosen,
+               out));
     *r = costs->rates;
     longer.step_sequences *= 2;
-    return ask(&longer, costs, chosen, TWICE_THE_TOKENS, out);
+    return ask(&(struct question){TWICE_THE_TOKENS, &longer, costs, false}, request, chosen, out);
 }

@@ -21,7 +21,8 @@
 #include "offload/plan.h"
 #include "offload/simulate.h"
 
-#define OT_PLANNER_MARGIN 0.05 /* of the step's time, that another micro-batch must gain */
+#define OT_PLANNER_MARGIN     0.05 /* of the step's time, that another micro-batch must gain */
+#define OT_PLANNER_RESOLUTION 0.02 /* of the rate: searches that differ by less are not told apart */
 
 struct ot_planner_result {
     struct ot_plan plan; /* free with ot_plan_free */
@@ -32,21 +33,24 @@ struct ot_planner_result {
 };
 
 /* A plan that trains; for a forward pass alone there is nothing to choose, see ot_plan_make. Errors: as
- * ot_plan_make; as ot_simulate_plan. */
+ * ot_plan_make, whose shortage is in out->plan; as ot_simulate_plan. */
 int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
                       struct ot_planner_result *out);
 
 enum { OT_WHAT_IFS = 8 };
 
 /* What would change if one thing of the machine did: the planner once more with it. The chosen plan stays
- * possible with more of anything, so no answer is slower than it. */
+ * possible with more of anything, so no answer is slower than it. A gain below OT_PLANNER_RESOLUTION, or from
+ * more memory that the better plan does not even use, is the search's noise: it is 0. */
 struct ot_explanation {
-    enum ot_lane_id bound; /* the lane that bounds the step: compute, or what it waits for most */
-    double bound_share;    /* of the step */
+    enum ot_lane_id bound;            /* the lane that bounds the step: compute, or what it waits for most */
+    enum ot_lane_id second;           /* the lane that comes next; == bound: there is none */
+    double bound_share, second_share; /* of the step */
     struct ot_what_if {
         const char *what;         /* "1 GiB more gpu memory", "twice the disks' rate" */
         double step_seconds;      /* predicted with it */
         double tokens_per_second; /* with twice the tokens a step the only fair measure */
+        double gain;              /* of tokens a second, relative; 0: none that can be told */
     } ifs[OT_WHAT_IFS];
     int n_ifs;
 };

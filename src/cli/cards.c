@@ -13,20 +13,22 @@
 
 /* ---- cards ---- */
 
-/* The share of the peak that products of a decoder layer reach. Data-centre cards: measured by others as the
- * best of many shapes (Bekman, "Machine Learning Engineering", table of maximum achievable matmul FLOPS:
- * A100 SXM 87 %, A100 PCIe 81 %, H100 and H200 SXM 80 %, B200 78 %), less a tenth since a layer's shapes are
- * not the best ones. GeForce cards clock above the boost clock that their peak is given for, and their
- * halved rate with fp32 accumulation is not bound by power. Cards of 70 to 350 W are: their clock falls
- * under such load (assumed; no measurement of ours). */
-#define SXM_A   0.78
-#define PCIE_A  0.73
-#define SXM_H   0.72
-#define SXM_B   0.70
-#define GEFORCE 0.92
-#define WORK    0.75 /* workstation cards, full rate with fp32 accumulation, 140 to 300 W */
-#define CAPPED  0.65 /* 300 to 350 W for a chip that could take twice that */
-#define SMALL   0.50 /* 70 to 150 W */
+/* The share of the peak that products of a decoder layer reach. Tables of the best of many shapes are lowered
+ * by a tenth, since a layer's shapes are not the best ones. Published runs count whole steps, of which
+ * products are the faster part. Cards of 70 to 350 W lower their clock under such load. */
+static const struct ot_card_share
+    SXM_A = {0.78, 0.10, "Bekman, maximum achievable matmul FLOPS: A100 SXM 87 %, less a tenth"},
+    PCIE_A = {0.73, 0.10, "Bekman, maximum achievable matmul FLOPS: A100 PCIe 81 %, less a tenth"},
+    SXM_H = {0.72, 0.10, "Bekman, maximum achievable matmul FLOPS: H100 SXM 80 %, less a tenth"},
+    SXM_B = {0.70, 0.12, "Bekman, maximum achievable matmul FLOPS: B200 78 %, less a tenth"},
+    BLACKWELL_90 = {0.83, 0.10, "FlexTrain, verified runs on an RTX 5090: 83 % over a whole step"},
+    GEFORCE = {0.83, 0.15,
+               "published whole steps: RTX 5090 83 % (FlexTrain), 4090 72 %, 5060 Ti 81 % (llmq)"},
+    PRO_6000 = {0.75, 0.15, "llmq on an RTX PRO 6000: 69 % over a whole step"},
+    L40 = {0.55, 0.15, "llmq on an L40S: 47 % over a whole step"},
+    WORK = {0.75, 0.20, "assumed: full rate with fp32 accumulation at 140 to 300 W; no published run"},
+    CAPPED = {0.60, 0.20, "assumed: 300 to 400 W for a chip that could take twice that; no published run"},
+    SMALL = {0.50, 0.25, "assumed: 70 to 150 W; no published run"};
 
 /* Peaks and bandwidths: NVIDIA's architecture papers and data sheets, without sparsity; where a sheet gives
  * the number with sparsity alone, half of it. Where no sheet gives fp32 accumulation (some GeForce), it is
@@ -35,49 +37,49 @@
 static const struct ot_card CARDS[] = {
     /* Turing: "NVIDIA T4" data sheet (65 TFLOPS fp16, 320 GB/s); "Turing GPU Architecture", appendix A (2080
      * Ti: 53.8 fp32 accumulation at the reference clock, 616 GB/s). No bf16: they train in fp16. */
-    {"t4", "T4", OT_CARD_TURING, true, 15360, 65, SMALL, 320, 3, 16},
-    {"rtx2080ti", "GeForce RTX 2080 Ti", OT_CARD_TURING, false, 11264, 53.8, GEFORCE, 616, 3, 16},
+    {"t4", "T4", OT_CARD_TURING, true, 15360, 65, &SMALL, 320, 3, 16},
+    {"rtx2080ti", "GeForce RTX 2080 Ti", OT_CARD_TURING, false, 11264, 53.8, &GEFORCE, 616, 3, 16},
     /* Ampere: "Ampere GA102 GPU Architecture", appendix (3080: 59.5, 3090: 71, A6000: 154.8); GeForce RTX
      * 3060 family page (28 multiprocessors, 1.78 GHz, 192 bits at 15 Gb/s). */
-    {"rtx3060", "GeForce RTX 3060 12GB", OT_CARD_AMPERE, false, 12288, 25.5, GEFORCE, 360, 4, 16},
-    {"rtx3080", "GeForce RTX 3080", OT_CARD_AMPERE, false, 10240, 59.5, GEFORCE, 760, 4, 16},
-    {"rtx3090", "GeForce RTX 3090", OT_CARD_AMPERE, false, 24576, 71, GEFORCE, 936, 4, 16},
+    {"rtx3060", "GeForce RTX 3060 12GB", OT_CARD_AMPERE, false, 12288, 25.5, &GEFORCE, 360, 4, 16},
+    {"rtx3080", "GeForce RTX 3080", OT_CARD_AMPERE, false, 10240, 59.5, &GEFORCE, 760, 4, 16},
+    {"rtx3090", "GeForce RTX 3090", OT_CARD_AMPERE, false, 24576, 71, &GEFORCE, 936, 4, 16},
     /* "RTX A4000", "RTX A5000" data sheets (153.4 and 222.2 with sparsity); "A10", "A40" data sheets. */
-    {"a4000", "RTX A4000", OT_CARD_AMPERE, false, 16376, 76.7, WORK, 448, 4, 16},
-    {"a5000", "RTX A5000", OT_CARD_AMPERE, false, 24564, 111.1, WORK, 768, 4, 16},
-    {"a6000", "RTX A6000", OT_CARD_AMPERE, false, 49140, 154.8, WORK, 768, 4, 16},
-    {"a10", "A10", OT_CARD_AMPERE, true, 23028, 125, SMALL, 600, 4, 16},
-    {"a40", "A40", OT_CARD_AMPERE, true, 46068, 149.7, WORK, 696, 4, 16},
+    {"a4000", "RTX A4000", OT_CARD_AMPERE, false, 16376, 76.7, &WORK, 448, 4, 16},
+    {"a5000", "RTX A5000", OT_CARD_AMPERE, false, 24564, 111.1, &WORK, 768, 4, 16},
+    {"a6000", "RTX A6000", OT_CARD_AMPERE, false, 49140, 154.8, &WORK, 768, 4, 16},
+    {"a10", "A10", OT_CARD_AMPERE, true, 23028, 125, &SMALL, 600, 4, 16},
+    {"a40", "A40", OT_CARD_AMPERE, true, 46068, 149.7, &WORK, 696, 4, 16},
     /* "A100 Tensor Core GPU" data sheet. */
-    {"a100-40g", "A100 40GB PCIe", OT_CARD_AMPERE, true, 40960, 312, PCIE_A, 1555, 4, 16},
-    {"a100-80g", "A100 80GB PCIe", OT_CARD_AMPERE, true, 81920, 312, PCIE_A, 1935, 4, 16},
-    {"a100-40g-sxm", "A100 40GB SXM", OT_CARD_AMPERE, true, 40960, 312, SXM_A, 1555, 4, 16},
-    {"a100-80g-sxm", "A100 80GB SXM", OT_CARD_AMPERE, true, 81920, 312, SXM_A, 2039, 4, 16},
+    {"a100-40g", "A100 40GB PCIe", OT_CARD_AMPERE, true, 40960, 312, &PCIE_A, 1555, 4, 16},
+    {"a100-80g", "A100 80GB PCIe", OT_CARD_AMPERE, true, 81920, 312, &PCIE_A, 1935, 4, 16},
+    {"a100-40g-sxm", "A100 40GB SXM", OT_CARD_AMPERE, true, 40960, 312, &SXM_A, 1555, 4, 16},
+    {"a100-80g-sxm", "A100 80GB SXM", OT_CARD_AMPERE, true, 81920, 312, &SXM_A, 2039, 4, 16},
     /* Ada: "Ada GPU Architecture", appendix (4080: 97.5, 4090: 165.2); GeForce RTX 40 family pages (4060 Ti:
      * 34 multiprocessors at 2.54 GHz, eight lanes; 4070: 46 at 2.48; 4070 Ti SUPER: 66 at 2.61). */
-    {"rtx4060ti", "GeForce RTX 4060 Ti 16GB", OT_CARD_ADA, false, 16380, 44.1, GEFORCE, 288, 4, 8},
-    {"rtx4070", "GeForce RTX 4070", OT_CARD_ADA, false, 12282, 58.3, GEFORCE, 504, 4, 16},
-    {"rtx4070tis", "GeForce RTX 4070 Ti SUPER", OT_CARD_ADA, false, 16376, 88.2, GEFORCE, 672, 4, 16},
-    {"rtx4080", "GeForce RTX 4080", OT_CARD_ADA, false, 16376, 97.5, GEFORCE, 717, 4, 16},
-    {"rtx4090", "GeForce RTX 4090", OT_CARD_ADA, false, 24564, 165.2, GEFORCE, 1008, 4, 16},
+    {"rtx4060ti", "GeForce RTX 4060 Ti 16GB", OT_CARD_ADA, false, 16380, 44.1, &GEFORCE, 288, 4, 8},
+    {"rtx4070", "GeForce RTX 4070", OT_CARD_ADA, false, 12282, 58.3, &GEFORCE, 504, 4, 16},
+    {"rtx4070tis", "GeForce RTX 4070 Ti SUPER", OT_CARD_ADA, false, 16376, 88.2, &GEFORCE, 672, 4, 16},
+    {"rtx4080", "GeForce RTX 4080", OT_CARD_ADA, false, 16376, 97.5, &GEFORCE, 717, 4, 16},
+    {"rtx4090", "GeForce RTX 4090", OT_CARD_ADA, false, 24564, 165.2, &GEFORCE, 1008, 4, 16},
     /* "L4", "L40S" and "RTX 6000 Ada" data sheets (242, 733 and 1457 fp8, with sparsity). */
-    {"rtx6000ada", "RTX 6000 Ada", OT_CARD_ADA, false, 49140, 364.2, CAPPED, 960, 4, 16},
-    {"l4", "L4", OT_CARD_ADA, true, 23034, 121, SMALL, 300, 4, 16},
-    {"l40s", "L40S", OT_CARD_ADA, true, 46068, 362, CAPPED, 864, 4, 16},
+    {"rtx6000ada", "RTX 6000 Ada", OT_CARD_ADA, false, 49140, 364.2, &CAPPED, 960, 4, 16},
+    {"l4", "L4", OT_CARD_ADA, true, 23034, 121, &SMALL, 300, 4, 16},
+    {"l40s", "L40S", OT_CARD_ADA, true, 46068, 362, &L40, 864, 4, 16},
     /* Hopper: "H100 Tensor Core GPU" and "H200 Tensor Core GPU" data sheets (1513, 1671, 1979 with
      * sparsity). */
-    {"h100", "H100 80GB SXM", OT_CARD_HOPPER, true, 81559, 989.4, SXM_H, 3350, 5, 16},
-    {"h100-pcie", "H100 80GB PCIe", OT_CARD_HOPPER, true, 81559, 756, CAPPED, 2000, 5, 16},
-    {"h100-nvl", "H100 94GB NVL", OT_CARD_HOPPER, true, 95830, 835, CAPPED, 3900, 5, 16},
-    {"h200", "H200 141GB SXM", OT_CARD_HOPPER, true, 143771, 989.4, SXM_H, 4800, 5, 16},
+    {"h100", "H100 80GB SXM", OT_CARD_HOPPER, true, 81559, 989.4, &SXM_H, 3350, 5, 16},
+    {"h100-pcie", "H100 80GB PCIe", OT_CARD_HOPPER, true, 81559, 756, &CAPPED, 2000, 5, 16},
+    {"h100-nvl", "H100 94GB NVL", OT_CARD_HOPPER, true, 95830, 835, &CAPPED, 3900, 5, 16},
+    {"h200", "H200 141GB SXM", OT_CARD_HOPPER, true, 143771, 989.4, &SXM_H, 4800, 5, 16},
     /* Blackwell: "RTX Blackwell GPU Architecture", appendix (5080: 112.6, 5090: 209.5), GeForce RTX 50
      * family page (5070 Ti: 70 multiprocessors at 2.45 GHz); "RTX PRO Blackwell GPU Architecture" (503.8);
      * "HGX B200" data sheet (36 PFLOPS with sparsity and 62 TB/s for eight). */
-    {"rtx5070ti", "GeForce RTX 5070 Ti", OT_CARD_BLACKWELL, false, 16303, 87.9, GEFORCE, 896, 5, 16},
-    {"rtx5080", "GeForce RTX 5080", OT_CARD_BLACKWELL, false, 16303, 112.6, GEFORCE, 960, 5, 16},
-    {"rtx5090", "GeForce RTX 5090", OT_CARD_BLACKWELL, false, 32607, 209.5, GEFORCE, 1792, 5, 16},
-    {"rtxpro6000", "RTX PRO 6000 Blackwell", OT_CARD_BLACKWELL, false, 97887, 503.8, CAPPED, 1792, 5, 16},
-    {"b200", "B200 180GB SXM", OT_CARD_BLACKWELL, true, 183359, 2250, SXM_B, 7700, 5, 16},
+    {"rtx5070ti", "GeForce RTX 5070 Ti", OT_CARD_BLACKWELL, false, 16303, 87.9, &GEFORCE, 896, 5, 16},
+    {"rtx5080", "GeForce RTX 5080", OT_CARD_BLACKWELL, false, 16303, 112.6, &GEFORCE, 960, 5, 16},
+    {"rtx5090", "GeForce RTX 5090", OT_CARD_BLACKWELL, false, 32607, 209.5, &BLACKWELL_90, 1792, 5, 16},
+    {"rtxpro6000", "RTX PRO 6000 Blackwell", OT_CARD_BLACKWELL, false, 97887, 503.8, &PRO_6000, 1792, 5, 16},
+    {"b200", "B200 180GB SXM", OT_CARD_BLACKWELL, true, 183359, 2250, &SXM_B, 7700, 5, 16},
 };
 enum { N_CARDS = sizeof CARDS / sizeof *CARDS };
 
@@ -128,6 +130,9 @@ static const double CRC_BYTES = 10e9, TASK_SECONDS = 10e-6;
 enum { CONTEXT_MIB = 512, WORKSPACE_MIB = 64 };
 /* Streaming kernels against the sheet's bandwidth. */
 static const double MEMORY_SHARE = 0.85;
+/* How far an assumption may be off, relative, each way: the card's own bandwidth and link; the host's memory,
+ * which depends on how many modules of which speed are in it; a drive's rates. */
+static const double DEVICE_SPREAD = 0.10, LINK_SPREAD = 0.10, HOST_SPREAD = 0.25, DISK_SPREAD = 0.30;
 
 /* Attention against products, both as reached: kernels of mma.sync keep Ampere's and Ada's units half busy;
  * Hopper's and data-centre Blackwell's full rate needs instructions that ours do not use. */
@@ -211,7 +216,11 @@ static int set_budgets(const struct ot_described_request *rq, struct ot_describe
     if (given > most)
         return ot_fail(OT_E_BUDGET, "--gpu-mem %lld MiB is more than the %lld MiB that %s has for a program",
                        (long long)(rq->gpu_mem / MIB), (long long)(most / MIB), out->card->title);
-    int64_t ram = out->pod ? out->pod->host_gib * GIB : out->card->server ? 2 * total : DESKTOP_GIB * GIB;
+    int64_t ram = rq->ram             ? rq->ram
+                  : out->pod          ? out->pod->host_gib * GIB
+                  : out->card->server ? 2 * total
+                                      : DESKTOP_GIB * GIB;
+    out->most_gpu_bytes = (size_t)most;
     out->host_ram_bytes = rq->host_mem > ram ? rq->host_mem : ram;
     out->budget_bytes[OT_TIER_GPU] = (size_t)(given ? given : most - spare);
     out->budget_bytes[OT_TIER_HOST] = (size_t)(rq->host_mem ? rq->host_mem : ram - ram / 10);
@@ -239,7 +248,7 @@ static void set_rates(const struct ot_described_request *rq, struct ot_described
     double socket = card->server ? SERVER_BYTES : DESKTOP_BYTES, by_cores = cores * CORE_BYTES;
     double optimizer = cores * OPTIMIZER_CORE_BYTES;
     double link = PCIE_LANE_BYTES[card->pcie_gen] * card->pcie_lanes * PCIE_SHARE;
-    r->product_flops = card->peak_tflops * 1e12 * card->achieved;
+    r->product_flops = card->peak_tflops * 1e12 * card->achieved->share;
     r->attention_flops = r->product_flops * attention_share(card);
     r->device_bytes = card->memory_gb * 1e9 * MEMORY_SHARE;
     r->h2d_bytes = r->d2h_bytes = either(rq->pcie, link);
@@ -264,6 +273,21 @@ int ot_cards_describe(const struct ot_described_request *request, struct ot_desc
     return 0;
 }
 
+void ot_cards_vary(const struct ot_described_request *rq, const struct ot_described *machine, int end,
+                   struct ot_rates *r) {
+    double products = 1 + end * machine->card->achieved->spread, device = 1 + end * DEVICE_SPREAD;
+    double link = rq->pcie > 0 ? 1 : 1 + end * LINK_SPREAD,
+           host = rq->host_bw > 0 ? 1 : 1 + end * HOST_SPREAD;
+    double reads = rq->nvme_read > 0 ? 1 : 1 + end * DISK_SPREAD;
+    double writes = rq->nvme_write > 0 ? 1 : 1 + end * DISK_SPREAD;
+    *r = machine->rates;
+    r->product_flops *= products, r->attention_flops *= products, r->device_bytes *= device;
+    r->h2d_bytes *= link, r->d2h_bytes *= link, r->both_bytes *= link;
+    r->triad_bytes *= host, r->adamw_bytes *= host;
+    if (machine->budget_bytes[OT_TIER_NVME] > 0)
+        ot_cards_set_disk(r->nvme_read_bytes * reads, r->nvme_write_bytes * writes, r);
+}
+
 const char *ot_cards_assumed(const struct ot_described_request *rq, const struct ot_described *machine,
                              char *text, size_t bytes) {
     size_t used = 0;
@@ -273,7 +297,7 @@ const char *ot_cards_assumed(const struct ot_described_request *rq, const struct
         const char *format;
         double value;
     } parts[] = {
-        {!rq->host_mem && !machine->pod, "--host-mem of %.0f GiB RAM", (double)machine->host_ram_bytes / GIB},
+        {!rq->host_mem && !rq->ram && !machine->pod, "--ram %.0fG", (double)machine->host_ram_bytes / GIB},
         {!rq->cores && !machine->pod, "--threads %.0f", r->cores},
         {!rq->host_bw, "--host-bw %.3gGB", r->triad_bytes * 1e-9},
         {!rq->pcie, "--pcie %.3gGB", r->h2d_bytes * 1e-9},

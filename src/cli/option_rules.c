@@ -15,7 +15,7 @@ struct pair {
 static const struct pair exclusive[] = {
     {OT_FOR_TRAIN | OT_FOR_PLAN, "steps", "epochs"},
     {OT_FOR_TRAIN, "eval-data", "eval-fraction"},
-    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL, "template", "prompt-format"},
+    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_PLAN, "template", "prompt-format"},
     {OT_FOR_TRAIN, "quiet", "log-every"},
     {OT_FOR_TRAIN, "no-save", "out"},
     {OT_FOR_TRAIN, "no-save", "dry-run"},
@@ -30,6 +30,22 @@ static const struct pair exclusive[] = {
     {OT_FOR_PLAN, "steps", "tokens"},
     {OT_FOR_PLAN, "steps", "rows"},
     {OT_FOR_PLAN, "tokens", "rows"},
+    {OT_FOR_PLAN, "data", "tokens"},
+    {OT_FOR_PLAN, "data", "rows"},
+    {OT_FOR_PLAN, "ram", "host-mem"},
+    {OT_FOR_PLAN, "minimum", "sweep"},
+    {OT_FOR_PLAN, "minimum", "ram"},
+    {OT_FOR_PLAN, "minimum", "host-mem"},
+    {OT_FOR_PLAN, "minimum", "gpu-mem"},
+    {OT_FOR_PLAN, "minimum", "nvme"},
+    {OT_FOR_PLAN, "minimum", "device"},
+    {OT_FOR_PLAN, "minimum", "home"},
+    {OT_FOR_PLAN, "minimum", "explain"},
+    {OT_FOR_PLAN, "minimum", "trace"},
+    {OT_FOR_PLAN, "sweep", "tokens-per-step"},
+    {OT_FOR_PLAN, "sweep", "explain"},
+    {OT_FOR_PLAN, "sweep", "trace"},
+    {OT_FOR_PLAN, "markdown", "json"},
 };
 
 /* The first has no effect without the second. */
@@ -42,6 +58,17 @@ static const struct pair dependent[] = {
     {OT_FOR_TRAIN | OT_FOR_PLAN, "force", "trace"},
     {OT_FOR_PLAN, "host-bw", "gpu"},
     {OT_FOR_PLAN, "pcie", "gpu"},
+    {OT_FOR_PLAN, "ram", "gpu"},
+    {OT_FOR_PLAN, "tokenizer", "data"},
+    {OT_FOR_PLAN, "template", "data"},
+    {OT_FOR_PLAN, "prompt-format", "data"},
+    {OT_FOR_PLAN, "columns", "data"},
+    {OT_FOR_PLAN, "pack", "data"},
+    {OT_FOR_PLAN, "train-on-prompt", "data"},
+    {OT_FOR_PLAN, "no-eos", "data"},
+    {OT_FOR_PLAN, "skip-bad", "data"},
+    {OT_FOR_PLAN, "eval-fraction", "data"},
+    {OT_FOR_PLAN, "seed", "data"},
     {OT_FOR_PLAN, "nvme-read", "nvme"},
     {OT_FOR_PLAN, "nvme-write", "nvme"},
     {OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
@@ -69,6 +96,8 @@ static bool is_off(const struct ot_option *option, const void *field) {
         return every->steps == 0 && every->seconds == 0 && !every->epoch;
     case OT_OPTION_SHARE:
         return *(const double *)field == 0;
+    case OT_OPTION_CHOICE:
+        return strcmp(option->name, "sweep") == 0 && *(const int *)field == OT_SWEEP_NONE;
     case OT_OPTION_TEXT:
         return strcmp(option->name, "resume") == 0 && strcmp(*(const char *const *)field, "never") == 0;
     default:
@@ -238,8 +267,8 @@ static int check_plan(const struct ot_options *o) {
             return ot_fail(OT_E_USAGE, "--gpu list shows the cards and plans nothing: leave out --%s",
                            option->name);
     }
-    if (ot_options_given(o, "epochs") && !o->tokens && !o->rows)
-        return ot_fail(OT_E_USAGE, "--epochs has no effect without --tokens or --rows of an epoch");
+    if (ot_options_given(o, "epochs") && !o->tokens && !o->rows && !o->data)
+        return ot_fail(OT_E_USAGE, "--epochs has no effect without --data, --tokens or --rows of an epoch");
     return check_step(o);
 }
 

@@ -166,6 +166,7 @@ enum { OT_OPTIONS_MAX = 128 };
 
 enum { OT_CHOICE_DTYPE_AUTO, OT_CHOICE_DTYPE_BF16, OT_CHOICE_DTYPE_FP32, OT_CHOICE_DTYPE_FP16 };
 enum { OT_CHOICE_INIT_FILES, OT_CHOICE_INIT_RANDOM };
+enum ot_sweep { OT_SWEEP_NONE, OT_SWEEP_TOKENS };
 enum { OT_CHOICE_RECOMPUTE_AUTO, OT_CHOICE_RECOMPUTE_ALL, OT_CHOICE_RECOMPUTE_NONE };
 
 struct ot_options {
@@ -187,7 +188,7 @@ struct ot_options {
     struct ot_warmup warmup;
 
     struct ot_device_choice device;
-    const char *cublaslt; /* NULL: one is looked for */
+    const char *cublaslt;        /* NULL: one is looked for */
     int dtype, recompute, order; /* order: enum ot_order */
     int64_t gpu_mem, host_mem, slots, threads, optimizer_threads;
     struct ot_nvme_dirs nvme;
@@ -196,10 +197,11 @@ struct ot_options {
     struct ot_homes home;
     struct ot_engine_shares optimizer_engine;
 
-    const char *gpu; /* of a described machine */
+    const char *gpu; /* of described machines */
     double host_bw, pcie, nvme_read, nvme_write, price;
-    int64_t tokens, rows;
-    bool explain;
+    int64_t ram, tokens, rows;
+    bool explain, minimum, markdown;
+    int sweep; /* enum ot_sweep */
 
     /* of bench */
     struct ot_count_list step_tokens_list, micro_batch_list, gpu_mem_list;

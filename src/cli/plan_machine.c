@@ -63,6 +63,7 @@ static int describe(struct ot_options *o, struct ot_plan_machine *out) {
     struct ot_described_request request = {.name = o->gpu,
                                            .gpu_mem = o->gpu_mem,
                                            .host_mem = o->host_mem,
+                                           .ram = o->ram,
                                            .cores = (int)o->threads,
                                            .host_bw = o->host_bw,
                                            .pcie = o->pcie,
@@ -74,13 +75,18 @@ static int describe(struct ot_options *o, struct ot_plan_machine *out) {
     out->card = machine.card;
     out->dtype = machine.dtype;
     out->rates = machine.rates;
+    out->described = machine;
+    out->said = request;
+    out->most_bytes[OT_TIER_GPU] = machine.most_gpu_bytes;
+    out->most_bytes[OT_TIER_HOST] = SIZE_MAX; /* RAM can be bought */
     out->workspace_bytes = machine.workspace_bytes;
     memcpy(out->budget_bytes, machine.budget_bytes, sizeof out->budget_bytes);
     ot_session_note_whole(o->gpu_mem, (int64_t)machine.budget_bytes[OT_TIER_GPU]);
-    snprintf(out->name, sizeof out->name, "%s%s%s, described: %.1f GiB, %.1f TFLOP/s dense %s, PCIe %d.0 x%d",
+    snprintf(out->name, sizeof out->name,
+             "%s%s%s, described: %.1f GiB, %.1f TFLOP/s dense %s, PCIe %d.0 x%d, %.0f GiB of RAM",
              machine.pod ? machine.pod->title : "", machine.pod ? " with " : "", machine.card->title,
              machine.card->memory_mib / 1024.0, machine.card->peak_tflops, ot_dtype_name(machine.dtype),
-             machine.card->pcie_gen, machine.card->pcie_lanes);
+             machine.card->pcie_gen, machine.card->pcie_lanes, (double)machine.host_ram_bytes / 0x1p30);
     if (machine.pod && machine.pod->disk_gb && !o->nvme.n)
         snprintf(out->name + strlen(out->name), sizeof out->name - strlen(out->name),
                  ", a local disk that --nvme %dGB uses", machine.pod->disk_gb);
@@ -115,6 +121,7 @@ static int measure(struct ot_options *o, struct ot_plan_machine *out) {
     out->dtype = s->dtype;
     out->workspace_bytes = s->workspace_bytes;
     memcpy(out->budget_bytes, s->budget_bytes, sizeof out->budget_bytes);
+    ot_session_most_bytes(s, out->most_bytes);
     if (to_come) {
         int64_t bytes;
         OT_TRY(sum_described_disks(o, &bytes));
@@ -146,11 +153,23 @@ void ot_plan_machine_close(struct ot_plan_machine *machine) {
         ot_session_close(&machine->session);
 }
 
-int ot_plan_machine_cost(const struct ot_plan_machine *machine, const struct ot_chain *chain,
-                         int64_t sequence_tokens, int64_t step_tokens, struct ot_costs *out) {
+/* Tokens of a micro-batch to time or estimate the blocks with. */
+static int64_t micro_tokens(int64_t sequence_tokens, int64_t step_tokens) {
     int64_t micro =
         sequence_tokens > MICRO_TOKENS ? sequence_tokens : MICRO_TOKENS / sequence_tokens * sequence_tokens;
-    micro = micro < step_tokens ? micro : step_tokens;
+    return micro < step_tokens ? micro : step_tokens;
+}
+
+int ot_plan_machine_cost_at(const struct ot_plan_machine *machine, int end, const struct ot_chain *chain,
+                            int64_t sequence_tokens, int64_t step_tokens, struct ot_costs *out) {
+    struct ot_rates rates;
+    ot_cards_vary(&machine->said, &machine->described, end, &rates);
+    return ot_costs_estimate(chain, &rates, sequence_tokens, micro_tokens(sequence_tokens, step_tokens), out);
+}
+
+int ot_plan_machine_cost(const struct ot_plan_machine *machine, const struct ot_chain *chain,
+                         int64_t sequence_tokens, int64_t step_tokens, struct ot_costs *out) {
+    int64_t micro = micro_tokens(sequence_tokens, step_tokens);
     if (machine->card)
         return ot_costs_estimate(chain, &machine->rates, sequence_tokens, micro, out);
     struct ot_calibration calibration = {.chain = chain,

@@ -9,9 +9,12 @@
 
 struct ot_plan_machine {
     char name[200];
-    char assumed[256];          /* what nobody said or measured; "": nothing */
-    const struct ot_card *card; /* NULL: this machine */
-    struct ot_session session;  /* this machine's; nothing in it for another */
+    char assumed[256];                /* what nobody said or measured; "": nothing */
+    const struct ot_card *card;       /* NULL: this machine */
+    struct ot_session session;        /* this machine's; nothing in it for another */
+    struct ot_described described;    /* another's; nothing in it for this one */
+    struct ot_described_request said; /* of the described one */
+    size_t most_bytes[OT_TIER_COUNT]; /* of gpu and host that a budget could be */
     enum ot_dtype dtype;
     size_t budget_bytes[OT_TIER_COUNT];
     size_t workspace_bytes; /* of the gpu budget */
@@ -27,5 +30,8 @@ void ot_plan_machine_close(struct ot_plan_machine *machine);
  * ot_costs_estimate. */
 int ot_plan_machine_cost(const struct ot_plan_machine *machine, const struct ot_chain *chain,
                          int64_t sequence_tokens, int64_t step_tokens, struct ot_costs *out);
+/* The same at one end of what the assumptions about another machine leave open: -1 slowest, 1 fastest. */
+int ot_plan_machine_cost_at(const struct ot_plan_machine *machine, int end, const struct ot_chain *chain,
+                            int64_t sequence_tokens, int64_t step_tokens, struct ot_costs *out);
 
 #endif

@@ -10,6 +10,7 @@
 #include "src/cli/saver.h"
 #include "src/cli/session_store.h"
 #include "src/cli/units.h"
+#include "src/cli/wear.h"
 
 enum { LINE_BYTES = 512 };
 
@@ -229,7 +230,7 @@ static void print_explanation(const struct ot_session *s) {
     int n = ot_report_lanes(&times, 1, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%-7s %s", i ? "" : "lanes", lines[i]);
-    n = ot_report_explanation(p, &s->forecast.explanation, lines);
+    n = ot_report_explanation(&s->forecast.explanation, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%-7s %s", i == 0 ? "bound" : i == 1 ? "if" : "", lines[i]);
 }
@@ -247,6 +248,9 @@ static void print_forecast(const struct ot_report *r) {
         ot_log(OT_LOG_INFO, "expect  %s", line);
     if (f->is_explained)
         print_explanation(r->session);
+    int64_t done = r->resumed ? r->resumed->progress.step : 0;
+    ot_wear_warn(r->session->prediction.bytes[OT_LANE_NVME_WRITE], r->shape->lr.steps - done,
+                 r->session->options->nvme.n);
 }
 
 void ot_report_print(const struct ot_report *r) {
@@ -258,7 +262,7 @@ void ot_report_print(const struct ot_report *r) {
     print_model(r);
     print_data(r);
     print_shape(r);
-    int n = ot_report_table(&ledger, r->session->budget_bytes, lines);
+    int n = ot_report_table(&ledger, r->session->budget_bytes, r->session->options->explain, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%s", lines[i]);
     print_save(r);

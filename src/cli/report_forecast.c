@@ -77,23 +77,40 @@ int ot_report_lanes(const struct ot_lane_times *times, int n,
 
 /* ---- the explanation ---- */
 
-int ot_report_explanation(const struct ot_prediction *p, const struct ot_explanation *e,
-                          char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES]) {
-    const char *lane = ot_lane_name(e->bound);
-    int made = 0;
-    double now = tokens_per_second(p);
-    if (e->bound == OT_LANE_COMPUTE)
-        snprintf(lines[made++], OT_FORECAST_LINE_BYTES, "computing, %.1f %% of the step",
-                 100 * e->bound_share);
+/* "computing, 80.2 % of the step", "h2d, which compute waits for in 16.1 %" */
+static int put_limit(char *line, size_t bytes, enum ot_lane_id lane, double share, const char *of) {
+    return lane == OT_LANE_COMPUTE ? snprintf(line, bytes, "computing, %.1f %%%s", 100 * share, of)
+                                   : snprintf(line, bytes, "%s, which compute waits for in %.1f %%%s",
+                                              ot_lane_name(lane), 100 * share, of);
+}
+
+const char *ot_report_bound(const struct ot_explanation *e, char line[OT_FORECAST_LINE_BYTES]) {
+    int n = put_limit(line, OT_FORECAST_LINE_BYTES, e->bound, e->bound_share, " of the step");
+    if (e->second != e->bound && e->second_share >= 0.001) {
+        n += snprintf(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, "; next ");
+        put_limit(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, e->second, e->second_share, "");
+    }
+    return line;
+}
+
+const char *ot_report_gain(double gain, char text[OT_TEXT_BYTES]) {
+    if (gain == 0)
+        snprintf(text, OT_TEXT_BYTES, "no gain");
     else
-        snprintf(lines[made++], OT_FORECAST_LINE_BYTES, "%s, which compute waits for in %.1f %% of the step",
-                 lane, 100 * e->bound_share);
+        snprintf(text, OT_TEXT_BYTES, "%+.0f %%", 100 * gain);
+    return text;
+}
+
+int ot_report_explanation(const struct ot_explanation *e,
+                          char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES]) {
+    int made = 0;
+    ot_report_bound(e, lines[made++]);
     for (int i = 0; i < e->n_ifs && i < OT_WHAT_IFS; i++) {
-        char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES];
-        snprintf(lines[made++], OT_FORECAST_LINE_BYTES, "%-28s %10s a step %12s tok/s %+7.1f %%",
-                 e->ifs[i].what, ot_text_seconds(e->ifs[i].step_seconds, step),
+        char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], gain[OT_TEXT_BYTES];
+        snprintf(lines[made++], OT_FORECAST_LINE_BYTES, "%-28s %10s a step %12s tok/s %8s", e->ifs[i].what,
+                 ot_text_seconds(e->ifs[i].step_seconds, step),
                  ot_text_count((int64_t)e->ifs[i].tokens_per_second, rate),
-                 now > 0 ? 100 * (e->ifs[i].tokens_per_second / now - 1) : 0);
+                 ot_report_gain(e->ifs[i].gain, gain));
     }
     return made;
 }
@@ -122,12 +139,17 @@ void ot_report_put_prediction(const struct ot_prediction *p, int64_t steps, stru
 void ot_report_put_explanation(const struct ot_explanation *e, struct ot_json_writer *w) {
     ot_json_put_text(w, "bound", ot_lane_name(e->bound));
     ot_json_put_real(w, "bound_share", e->bound_share);
+    if (e->second != e->bound) {
+        ot_json_put_text(w, "second", ot_lane_name(e->second));
+        ot_json_put_real(w, "second_share", e->second_share);
+    }
     ot_json_begin_array(w, "if");
     for (int i = 0; i < e->n_ifs; i++) {
         ot_json_begin_object(w, NULL);
         ot_json_put_text(w, "what", e->ifs[i].what);
         ot_json_put_real(w, "step_seconds", e->ifs[i].step_seconds);
         ot_json_put_real(w, "tokens_per_s", e->ifs[i].tokens_per_second);
+        ot_json_put_real(w, "gain", e->ifs[i].gain);
         ot_json_end_object(w);
     }
     ot_json_end_array(w);

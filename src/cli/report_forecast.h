@@ -7,6 +7,7 @@
 
 #include "offload/planner.h"
 #include "src/base/json.h"
+#include "src/cli/units.h"
 
 /* "1.24 s a step, 13,210 tok/s · 264 steps in 5m28s". done: steps before a resume; where there are any, the
  * line names what remains and the whole. */
@@ -27,9 +28,13 @@ enum { OT_LANE_TABLE_LINES = 5 };
 int ot_report_lanes(const struct ot_lane_times *times, int n,
                     char lines[OT_LANE_TABLE_LINES][OT_FORECAST_LINE_BYTES]);
 
+/* "computing, 80.2 % of the step; next h2d, which compute waits for in 16.1 %" */
+const char *ot_report_bound(const struct ot_explanation *explanation, char line[OT_FORECAST_LINE_BYTES]);
+/* "+21 %"; "no gain" for 0. */
+const char *ot_report_gain(double gain, char text[OT_TEXT_BYTES]);
 /* What bounds the step, and what more of one thing would buy. Returns the number of lines. */
 enum { OT_EXPLANATION_LINES = 1 + OT_WHAT_IFS };
-int ot_report_explanation(const struct ot_prediction *prediction, const struct ot_explanation *explanation,
+int ot_report_explanation(const struct ot_explanation *explanation,
                           char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES]);
 
 /* Members of the object that is open. */

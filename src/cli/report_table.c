@@ -44,27 +44,63 @@ static bool sum_entries(const struct ot_ledger *ledger, int i, double sums[OT_TI
     return true;
 }
 
-int ot_report_table(const struct ot_ledger *ledger, const size_t budget_bytes[OT_TIER_COUNT],
+/* The row of the short table that an entry belongs to: by a word of its name, in this order. */
+static const char *group_of(const char *name) {
+    static const char *const words[][2] = {{"activation", "activations"},
+                                           {"gradient", "gradients"},
+                                           {"weight", "weights"},
+                                           {"optimizer", "optimizer"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(name, words[i][0]))
+            return words[i][1];
+    return "other";
+}
+
+/* The ledger with five names, in the order of the table. */
+static struct ot_ledger grouped(const struct ot_ledger *ledger) {
+    static const char *const rows[] = {"weights", "optimizer", "gradients", "activations", "other"};
+    struct ot_ledger short_one = {0};
+    for (int r = 0; r < 5; r++)
+        for (int t = 0; t < OT_TIER_COUNT; t++) {
+            struct ot_ledger_entry sum = {(enum ot_tier)t, rows[r], 0};
+            for (int i = 0; i < ledger->n; i++)
+                if (ledger->entries[i].tier == sum.tier &&
+                    strcmp(group_of(ledger->entries[i].name), rows[r]) == 0)
+                    sum.bytes += ledger->entries[i].bytes;
+            short_one.entries[short_one.n++] = sum;
+        }
+    return short_one;
+}
+
+/* One line for the sums of a name; false where there is nothing to show. */
+static bool put_sums(const double sums[OT_TIER_COUNT], const char *name, int tiers, double unit,
+                     double running[OT_TIER_COUNT], char line[OT_TABLE_LINE_BYTES]) {
+    char text[OT_TIER_COUNT][16];
+    const char *cells[OT_TIER_COUNT];
+    double sum = 0;
+    for (int t = 0; t < tiers; t++) {
+        sum += sums[t];
+        cells[t] = format_cell(sums[t] / unit, &running[t], text[t]);
+    }
+    if (sum > 0)
+        print_row(line, name, tiers, cells);
+    return sum > 0;
+}
+
+int ot_report_table(const struct ot_ledger *full_ledger, const size_t budget_bytes[OT_TIER_COUNT], bool full,
                     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]) {
     static const char *const titles[OT_TIER_COUNT] = {"gpu", "host", "nvme"};
+    const struct ot_ledger ledger = full ? *full_ledger : grouped(full_ledger);
     int tiers = budget_bytes[OT_TIER_NVME] ? OT_TIER_COUNT : OT_TIER_NVME, n = 0;
     bool big = false;
     for (int t = 0; t < tiers; t++)
-        big = big || ot_ledger_total(ledger, (enum ot_tier)t) >= (size_t)10 << 30;
+        big = big || ot_ledger_total(&ledger, (enum ot_tier)t) >= (size_t)10 << 30;
     double unit = big ? 0x1p30 : 0x1p20, running[OT_TIER_COUNT] = {0}, budget[OT_TIER_COUNT];
     print_row(lines[n++], big ? "GiB" : "MiB", tiers, titles);
-    for (int i = 0; i < ledger->n; i++) {
-        double sums[OT_TIER_COUNT] = {0}, sum = 0;
-        char text[OT_TIER_COUNT][16];
-        const char *cells[OT_TIER_COUNT];
-        if (!sum_entries(ledger, i, sums))
-            continue;
-        for (int t = 0; t < tiers; t++) {
-            sum += sums[t];
-            cells[t] = format_cell(sums[t] / unit, &running[t], text[t]);
-        }
-        if (sum > 0)
-            print_row(lines[n++], ledger->entries[i].name, tiers, cells);
+    for (int i = 0; i < ledger.n; i++) {
+        double sums[OT_TIER_COUNT] = {0};
+        if (sum_entries(&ledger, i, sums))
+            n += put_sums(sums, ledger.entries[i].name, tiers, unit, running, lines[n]);
     }
     for (int t = 0; t < tiers; t++)
         budget[t] = (double)budget_bytes[t] / unit;

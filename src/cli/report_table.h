@@ -8,9 +8,10 @@
 
 enum { OT_TABLE_MAX_LINES = OT_LEDGER_MAX + 4, OT_TABLE_LINE_BYTES = 200 };
 
-/* A row per name, a column per tier (nvme only where there is a budget for it), a total that the rounded rows
- * add up to exactly, and the budget. Returns the number of lines. */
-int ot_report_table(const struct ot_ledger *ledger, const size_t budget_bytes[OT_TIER_COUNT],
+/* Rows of weights, optimizer, gradients, activations and other, or, for `full`, one for each name in the
+ * ledger; a column per tier (nvme only where there is a budget for it), a total that the rounded rows add
+ * up to exactly, and the budget. Returns the number of lines. */
+int ot_report_table(const struct ot_ledger *ledger, const size_t budget_bytes[OT_TIER_COUNT], bool full,
                     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]);
 
 /* An array "ledger" of {tier, name, bytes}. */

@@ -29,7 +29,7 @@ double ot_shape_default_lr(int64_t params, bool from_random) {
     return round(lr / digit) * digit;
 }
 
-static int64_t choose_step_sequences(const struct ot_options *options, int64_t seq_len, int64_t sequences) {
+int64_t ot_shape_step_sequences(const struct ot_options *options, int64_t seq_len, int64_t sequences) {
     int64_t chosen = options->tokens_per_step / seq_len;
     if (!chosen) {
         int64_t most = OT_DEFAULT_STEP_TOKENS / seq_len;
@@ -66,7 +66,7 @@ int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot
 int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
                  struct ot_run_shape *out) {
     *out = (struct ot_run_shape){.seq_len = seq_len, .sequences = sequences};
-    out->step_sequences = choose_step_sequences(options, seq_len, sequences);
+    out->step_sequences = ot_shape_step_sequences(options, seq_len, sequences);
     out->steps_per_epoch = (sequences + out->step_sequences - 1) / out->step_sequences;
     if (options->micro_batch > out->step_sequences)
         return ot_fail(

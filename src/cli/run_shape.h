@@ -25,6 +25,10 @@ int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *
 int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
                  struct ot_run_shape *out);
 
+/* Sequences of a step: by --tokens-per-step, else OT_DEFAULT_STEP_TOKENS or, where an epoch of so many
+ * sequences would have fewer than 50 such steps, a fiftieth of it. */
+int64_t ot_shape_step_sequences(const struct ot_options *options, int64_t seq_len, int64_t sequences);
+
 /* "14,336 = 7 x 2048 tokens a step (16,000 rounded down)" */
 enum { OT_STEP_TEXT_BYTES = 128 };
 const char *ot_shape_step_text(const struct ot_options *options, int64_t step_sequences, int64_t seq_len,

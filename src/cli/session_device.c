@@ -156,6 +156,17 @@ int ot_session_open_device(struct ot_session *s) {
 
 /* ---- the plan's bytes against the machine's ---- */
 
+void ot_session_most_bytes(const struct ot_session *s, size_t most[OT_TIER_COUNT]) {
+    size_t ram = (size_t)s->machine.free_bytes;
+    size_t gpu = s->budget_bytes[OT_TIER_GPU], host = s->budget_bytes[OT_TIER_HOST];
+    struct ot_device_usage usage;
+    ot_device_usage(s->device, &usage);
+    bool shared = s->options->device.kind == OT_DEVICE_CPU; /* both tiers are RAM */
+    most[OT_TIER_GPU] = !shared ? usage.total_bytes - usage.taken_bytes : ram > host ? ram - host : 0;
+    most[OT_TIER_HOST] = !shared ? ram : ram > gpu ? ram - gpu : 0;
+    most[OT_TIER_NVME] = s->budget_bytes[OT_TIER_NVME];
+}
+
 int ot_session_check_free(const struct ot_session *s) {
     bool shared = s->options->device.kind == OT_DEVICE_CPU; /* both tiers are RAM */
     if (s->options->host_mem > s->machine.free_bytes ||

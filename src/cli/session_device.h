@@ -13,6 +13,9 @@ int ot_session_open_device(struct ot_session *session);
  * nothing. */
 void ot_session_note_whole(int64_t given, int64_t budget);
 
+/* What the budgets of gpu and host could be at most, each beside the other as it is; of nvme the budget. */
+void ot_session_most_bytes(const struct ot_session *session, size_t most[OT_TIER_COUNT]);
+
 /* Two budgets that the user gave may together be more than there is. Errors: OT_E_BUDGET. */
 int ot_session_check_free(const struct ot_session *session);
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/cli/plan_cure.h"
 #include "src/cli/plan_request.h"
 #include "src/cli/session.h"
 #include "src/cli/session_device.h"
@@ -23,13 +24,23 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
 }
 
 static int make_plan(struct ot_session *s, const struct ot_plan_request *request) {
-    struct ot_planner_result chosen;
+    struct ot_planner_result chosen = {0};
     if (!s->costs || !request->train)
         return ot_plan_make(request, &s->plan);
-    OT_TRY(ot_planner_choose(request, s->costs, &chosen));
+    int rc = ot_planner_choose(request, s->costs, &chosen);
     s->plan = chosen.plan;
     s->prediction = chosen.prediction;
-    return 0;
+    return rc;
+}
+
+static int refuse(const struct ot_session *s, const struct ot_plan_request *request) {
+    size_t most[OT_TIER_COUNT];
+    ot_session_most_bytes(s, most);
+    struct ot_cure cure = {.options = s->options,
+                           .request = request,
+                           .most_gpu_bytes = most[OT_TIER_GPU],
+                           .most_host_bytes = most[OT_TIER_HOST]};
+    return ot_plan_cure(&cure, &s->plan.shortage);
 }
 
 int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
@@ -45,6 +56,8 @@ int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
         request.kept_contents = 0;
         rc = make_plan(s, &request);
     }
+    if (rc == -OT_E_BUDGET)
+        return refuse(s, &request);
     OT_TRY(rc);
     return ot_session_check_free(s);
 }

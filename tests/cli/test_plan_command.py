@@ -11,6 +11,12 @@ USAGE, INPUT, BUDGET, IO = 2, 3, 4, 5
 SMALL = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--tokens-per-step", "8192"]
 
 
+def three_digits(value):
+    """As people read an estimate: 21.7, 3,030."""
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.0f}" if rounded >= 100 else f"{rounded:.1f}" if rounded >= 10 else f"{rounded:.2f}"
+
+
 class Plan(program.ProgramTest):
     def succeed(self, *words, **more):
         """With a cache of its own: nothing is measured before."""
@@ -28,9 +34,9 @@ class Plan(program.ProgramTest):
         parts = (prediction["busy_seconds"]["compute"] + sum(prediction["exposed_seconds"].values()) +
                  prediction["exposed_host_seconds"])
         self.assertAlmostEqual(parts, prediction["step_seconds"], delta=1e-6 * prediction["step_seconds"])
-        rows = re.findall(r" ([\d.]+) m?s +([\d.]+) %   comput", text)
+        rows = re.findall(r" ([\d.]+) m?s +([\d.]+) %   comput", text)  # computing, stalled, idle
         self.assertAlmostEqual(sum(float(share) for _, share in rows), 100, delta=1e-6)
-        step = float(re.search(r"time +([\d.]+) m?s a step", text)[1])
+        step = float(re.search(r"time +(?:about )?([\d.]+) m?s a step", text)[1])
         self.assertAlmostEqual(sum(float(part) for part, _ in rows), step, delta=1e-6)
         lines = text.splitlines()
         first = next(i for i, line in enumerate(lines) if re.match(r"^ +[GM]iB ", line))
@@ -51,13 +57,15 @@ class Plan(program.ProgramTest):
             text, answer = self.plan(*SMALL, "--steps", "100", "--price/h", "2", *words)
             self.check_sums(text, answer)
             prediction, price = answer["prediction"], answer["run"]["price"]
-            self.assertIn(f"{prediction['step_seconds']:.3f} s a step", text)
-            self.assertIn(f"{round(prediction['tokens_per_s']):,} tokens/s", text)
-            self.assertIn(f"MFU {100 * prediction['mfu']:.1f} %", text)
+            self.assertIn(f"about {three_digits(prediction['step_seconds'])} s a step", text)
+            self.assertIn(f" {three_digits(prediction['tokens_per_s'])} tokens/s (", text)
+            self.assertIn(f"MFU {100 * prediction['mfu']:.0f} %", text)
             self.assertAlmostEqual(prediction["tokens_per_s"], 8192 / prediction["step_seconds"], delta=1e-6 * 8192)
             self.assertAlmostEqual(answer["run"]["seconds"], 100 * prediction["step_seconds"], delta=1e-9)
             self.assertAlmostEqual(price, 100 * prediction["step_seconds"] / 1800, delta=1e-9)
-            self.assertIn(f"{price:.2f} for the run at 2 an hour", text)
+            self.assertIn(f"about {price:.2f} for the run at 2 an hour", text)
+            self.assertLess(prediction["fast_step_seconds"], prediction["step_seconds"])
+            self.assertGreater(prediction["slow_step_seconds"], prediction["step_seconds"])
             self.assertAlmostEqual(prediction["mfu"],
                                    prediction["model_flops"] / prediction["step_seconds"] / prediction["mfu_peak_flops"],
                                    delta=1e-8)
@@ -86,7 +94,7 @@ class Plan(program.ProgramTest):
         self.assertEqual(steps("--rows", "17", "--epochs", "1"), 3)
         text, answer = self.plan(*SMALL, "--price/h", "1.89")
         self.assertEqual(set(answer["run"]), {"price_per_million_tokens"})
-        self.assertIn("a million tokens at 1.89 an hour (the run's with --steps, --tokens or --rows)", text)
+        self.assertIn("a million tokens at 1.89 an hour (the run's with --steps, --data, --tokens or --rows)", text)
 
     def test_tokens_that_are_no_whole_sequences_are_rounded_down(self):
         text, _ = self.plan("plan", "--model", "llama-7b", "--gpu", "h200", "--tokens-per-step", "65000")
@@ -146,7 +154,7 @@ class Plan(program.ProgramTest):
         self.assertEqual(os.listdir(self.path("disk")), [])
         self.assertIn("measured on this machine", text)
         self.assertRegex(text, r"nvme reads [\d.]+ GB/s, writes")
-        self.assertRegex(text, r"nvme +[\d.]+ GB read, [\d.]+ GB written a step · \d+ steps write the 600 TB")
+        self.assertRegex(text, r"nvme +[\d.]+ GB read, [\d.]+ GB written a step · a 1 TB drive \(600 TB endurance\) lasts [\d,]+ steps")
         self.assertRegex(text, r"time +[\d.]+ m?s a step")
 
     def test_a_trace_of_the_prediction(self):
@@ -174,6 +182,109 @@ class Plan(program.ProgramTest):
             words = [word if word != "rtx3060" else name for word in SMALL]
             self.assertEqual(self.succeed(*words, "--json").json()["prediction"], want)
 
+    def test_cures_are_tried_and_are_the_users_own(self):
+        """Every option that a shortage names makes the plan fit; none that was not given is to be left out."""
+        base = ["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "128G", "--tokens-per-step", "64k"]
+        for words in (["--micro-batch", "32", "--gpu-mem", "8G"], ["--home", "weights=gpu,state=gpu"], ["--recompute", "none"],
+                      ["--gpu-mem", "2G"], ["--optimizer-engine", "gpu"], ["--slots", "8", "--gpu-mem", "5G"]):
+            error = self.fail_with(BUDGET, "What helps: ", *base, *words)
+            cures = error.split("What helps: ")[1].strip().split("; or ")
+            given = [word for word in words if word.startswith("--")]
+            for cure in cures:
+                left = list(words)
+                if cure.startswith("leave out "):
+                    for name in cure[len("leave out "):].split(", "):
+                        self.assertIn(name, given)
+                        at = left.index(name)
+                        del left[at:at + 2]
+                    more = []
+                else:
+                    more = cure.split()[:2]
+                self.assertIn("time    about ", self.succeed(*[word for word in base], *left, *more).out)
+
+    def test_never_a_larger_card_than_the_one_named(self):
+        error = self.fail_with(BUDGET, "What helps: ", "plan", "--model", "llama-13b", "--gpu", "rtx3060", "--ram", "16G")
+        self.assertNotIn("--gpu-mem", error)
+
+    def test_ram_is_what_is_installed(self):
+        by_ram = self.succeed(*SMALL, "--ram", "40G", "--json").json()
+        by_host = self.succeed(*SMALL, "--host-mem", "36G", "--json").json()
+        self.assertEqual(by_ram["machine"]["budget_bytes"], by_host["machine"]["budget_bytes"])
+        self.assertEqual(by_ram["machine"]["ram_bytes"], 40 << 30)
+        self.assertNotIn("--ram", by_ram["machine"]["assumed"])
+
+    def test_explained_noise_is_no_gain(self):
+        """A disk of which hardly anything is used: more of it buys nothing."""
+        words = ["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "64G", "--nvme", "1T", "--tokens-per-step", "16k"]
+        answer = self.succeed(*words, "--explain", "--json").json()["explanation"]
+        gains = {one["what"]: one["gain"] for one in answer["if"]}
+        self.assertEqual(gains["1 GiB more on nvme"], 0)
+        for gain in gains.values():
+            self.assertTrue(gain == 0 or abs(gain) >= 0.02)
+        self.assertIn("second", answer)
+        self.assertRegex(self.succeed(*words, "--explain").out, r"\nbound   .*; next ")
+
+    def test_wear_is_a_warning(self):
+        words = ["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "64G", "--nvme", "1T", "--tokens-per-step", "16k"]
+        self.assertRegex(self.succeed(*words, "--steps", "2000").err, r"warning: the run writes [\d.]+ TB to --nvme: \d+ % of the 600 TB")
+        self.assertNotIn("warning", self.succeed(*words, "--steps", "10").err)
+
+    def test_five_rows_and_the_full_ledger(self):
+        self.assertNotIn("gradient slots", self.succeed(*SMALL, "--gpu-mem", "3G").out)
+        self.assertIn("gradient slots", self.succeed(*SMALL, "--gpu-mem", "3G", "--explain").out)
+
+    def test_cards_and_models_side_by_side(self):
+        words = ["plan", "--gpu", "rtx4090,h100", "--model", "tinyllama-1.1b,llama-13b", "--tokens-per-step", "16k", "--steps", "10"]
+        rows = self.succeed(*words, "--json").json()["compare"]
+        self.assertEqual([(row["card"], row["model"]) for row in rows],
+                         [("rtx4090", "tinyllama-1.1b"), ("h100", "tinyllama-1.1b"), ("rtx4090", "llama-13b"), ("h100", "llama-13b")])
+        self.assertEqual([row["fits"] for row in rows], [True, True, False, True])
+        self.assertIn("--nvme ", rows[2]["helps"])
+        single = self.succeed("plan", "--gpu", "h100", "--model", "llama-13b", "--tokens-per-step", "16k", "--json").json()
+        self.assertEqual(rows[3]["step_seconds"], single["prediction"]["step_seconds"])
+        text, markdown = self.succeed(*words).out.splitlines(), self.succeed(*words, "--markdown").out.splitlines()
+        self.assertEqual(len(text), 1 + 4 + 1)
+        self.assertTrue(text[3].startswith("rtx4090  llama-13b  "))
+        self.assertIn(three_digits(rows[0]["tokens_per_s"]), text[1])
+        self.assertEqual(len({line.count("|") for line in markdown if line.startswith("|")}), 1)
+
+    def test_a_sweep_over_steps(self):
+        words = ["plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060"]
+        rows = self.succeed(*words, "--sweep", "tokens-per-step", "--json").json()["sweep"]
+        self.assertEqual([row["step_tokens"] for row in rows], [2048 << i for i in range(8)])
+        single = self.succeed(*words, "--tokens-per-step", "8k", "--json").json()
+        self.assertEqual(rows[2]["step_seconds"], single["prediction"]["step_seconds"])
+        self.assertTrue(all(row["fits"] for row in rows))
+        self.assertIn("tinyllama-1.1b · sequences of 2048 tokens · rtx3060\n", self.succeed(*words, "--sweep", "tokens-per-step").out)
+
+    def test_the_least_machine_is_enough_and_less_is_not(self):
+        words = ["plan", "--model", "llama-7b", "--tokens-per-step", "16k"]
+        resident, host, disk = self.succeed(*words, "--minimum", "--json").json()["minimum"]
+        self.assertEqual([row["way"] for row in (resident, host, disk)], ["all on the GPU", "GPU and RAM", "GPU, RAM and a disk"])
+        gib = 1 << 30
+        here = [*words, "--gpu", host["card"], "--ram"]
+        self.succeed(*here, f"{host['ram_bytes'] // gib}G")
+        self.fail_with(BUDGET, "short by", *here, f"{host['ram_bytes'] // gib - 2}G")
+        disk_size = ["--nvme", f"{disk['used_bytes']['nvme'] // gib + 1}G"]
+        self.succeed(*here, f"{disk['ram_bytes'] // gib}G", *disk_size)
+        self.fail_with(BUDGET, "short by", *here, f"{disk['ram_bytes'] // gib - 2}G", *disk_size)
+        self.assertLess(disk["ram_bytes"], host["ram_bytes"])
+        self.succeed(*words, "--gpu", resident["card"], "--home", "weights=gpu,state=gpu,activations=gpu")
+        self.assertIn("no known card", self.succeed("plan", "--model", "llama-13b", "--minimum").out)
+
+    def test_rows_are_counted_as_in_a_run(self):
+        rows = self.path("rows.jsonl")
+        with open(rows, "w") as file:
+            for i in range(300):
+                file.write(json.dumps({"question": f"How many {i}?", "context": "CREATE TABLE t (a INT)", "answer": "SELECT " + "a, " * (i % 9) + "1"}) + "\n")
+        words = ["--model", "tiny-sql", "--data", rows, "--seq-len", "128", "--epochs", "2"]
+        planned = self.succeed("plan", *words, "--device", "cpu", "--gpu-mem", "64M", "--host-mem", "64M", "--json").json()["run"]
+        run = self.succeed(*words, "--init", "random", "--dry-run", "--no-forecast", "--device", "cpu")
+        steps = int(re.search(r"= ([\d,]+) steps", run.out + run.err)[1].replace(",", ""))
+        self.assertEqual(planned["steps"], steps)
+        self.assertEqual(planned["rows"], 294)  # 2 % are held out
+        self.fail_with(INPUT, "--tokenizer", "plan", "--model", "llama-7b", "--gpu", "h200", "--data", rows)
+
     def test_bad_input_is_one_line(self):
         base = ["plan", "--model", "llama-7b", "--gpu", "rtx4090"]
         for code, phrase, words in (
@@ -184,9 +295,19 @@ class Plan(program.ProgramTest):
                 (USAGE, "leave out --model", ["plan", "--gpu", "list", "--model", "llama-7b"]),
                 (USAGE, "leave out --steps", ["plan", "--gpu", "list", "--steps", "5"]),
                 (BUDGET, "GeForce RTX 4090 has for a program", [*base, "--gpu-mem", "48G"]),
-                (BUDGET, "leave the rest to a disk: --nvme 63G", base),
-                (BUDGET, "give --nvme directories of", [*base, "--nvme", "30G"]),
-                (BUDGET, "give --gpu-mem", [*base, "--gpu-mem", "1G", "--host-mem", "1G"]),
+                (BUDGET, "What helps: --nvme 63G; or --ram 96G", base),
+                (BUDGET, "What helps: --nvme 63G in all", [*base, "--nvme", "30G"]),
+                (BUDGET, "gradients, 12.6 GiB, live on the GPU or in host memory, not on a disk",
+                 [*base, "--host-mem", "4G", "--nvme", "1T"]),
+                (USAGE, "--ram and --host-mem contradict", [*base, "--ram", "64G", "--host-mem", "40G"]),
+                (USAGE, "--ram has no effect without --gpu", ["plan", "--model", "llama-7b", "--ram", "64G"]),
+                (USAGE, "one card and one model", ["plan", "--model", "llama-7b", "--gpu", "h100,h200", "--explain"]),
+                (USAGE, "one card and one model", ["plan", "--model", "llama-7b,llama-13b", "--gpu", "h100", "--minimum"]),
+                (USAGE, "--markdown is for tables", [*base, "--markdown"]),
+                (USAGE, "did you mean h100?", ["plan", "--model", "llama-7b", "--gpu", "h200,h1000"]),
+                (USAGE, "contradict", [*base, "--sweep", "tokens-per-step", "--tokens-per-step", "8k"]),
+                (USAGE, "--template has no effect without --data", [*base, "--template", "chatml"]),
+                (USAGE, "wants one of none|tokens-per-step", [*base, "--sweep", "lr"]),
                 (USAGE, "--seq-len 4096 is beyond", [*base, "--seq-len", "4096"]),
                 (USAGE, "less than one sequence", [*base, "--seq-len", "1024", "--tokens-per-step", "512"]),
                 (USAGE, "--micro-batch 64 is more than the 4", [*base, "--micro-batch", "64", "--tokens-per-step", "8192"]),

@@ -34,7 +34,8 @@ static void plans_take_rates_and_the_runs_length(void **state) {
         refuse(line, "wants bytes a second from 1MB to 10TB");
     }
     refuse("plan", "plan needs --model");
-    refuse("plan m --data d", "--data has no effect with plan");
+    refuse("plan m --out d", "--out has no effect with plan");
+    refuse("plan m --gpu h200 --pack no", "--pack has no effect without --data");
     refuse("--model m --data d.jsonl --gpu rtx4090", "--gpu has no effect with train; it belongs to plan");
     refuse("plan m --gpu h200 --home state=nvme", "needs --nvme");
     refuse("plan m --gpu h200 --price 3", "here it is --price/h (");

@@ -98,7 +98,7 @@ static void lines_come_at_intervals(void **state) {
         struct ot_progress_point point = point_at(step);
         lines += ot_progress_add(&p, &point, 1000 + (double)step);
     }
-    assert_int_equal(lines, 11); /* 1, 11, ..., 91, 100 */
+    assert_int_equal(lines, 11);                                    /* 1, 11, ..., 91, 100 */
     ot_progress_open(&p, 25, (struct ot_every){.steps = 10}, true); /* the bar of a terminal is no history */
     lines = 0;
     for (int64_t step = 1; step <= 25; step++) {
@@ -117,7 +117,7 @@ static double number_in(const char *line, int column, int columns) {
 
 static void check_table(const struct ot_ledger *ledger, const size_t budget[OT_TIER_COUNT], int columns,
                         double unit, char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]) {
-    int n = ot_report_table(ledger, budget, lines);
+    int n = ot_report_table(ledger, budget, true, lines);
     assert_int_equal(n, 8); /* header, five names, total, budget */
     for (int column = 0; column < columns; column++) {
         double sum = 0, exact = (double)ot_ledger_total(ledger, (enum ot_tier)column) / unit;
@@ -153,6 +153,39 @@ static void the_table_adds_up(void **state) {
     three.entries[5].bytes = (size_t)20 << 30;
     check_table(&three, (const size_t[]){16ull << 30, 32ull << 30, 512ull << 30}, 3, 0x1p30, lines);
     assert_non_null(strstr(lines[0], "GiB"));
+}
+
+/* Without --explain five rows say it, whatever the ledger's names are; they add up to the same total. */
+static void the_short_table_has_five_rows(void **state) {
+    (void)state;
+    static const struct {
+        const char *name, *row;
+    } entries[] = {{"workspace", "other"},
+                   {"weights", "weights"},
+                   {"weight slots", "weights"},
+                   {"optimizer state slots", "optimizer"},
+                   {"gradient slots", "gradients"},
+                   {"activation gradients", "activations"},
+                   {"rows", "other"},
+                   {"kept activations", "activations"}};
+    static const char *const rows[] = {"weights", "optimizer", "gradients", "activations", "other"};
+    struct ot_ledger ledger = {0};
+    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], full[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES];
+    const size_t budget[OT_TIER_COUNT] = {64 << 20, 64 << 20, 0};
+    double want[5] = {0};
+    for (int i = 0; i < 8; i++) {
+        ledger.entries[ledger.n++] =
+            (struct ot_ledger_entry){OT_TIER_GPU, entries[i].name, (size_t)(i + 1) << 20};
+        for (int r = 0; r < 5; r++)
+            want[r] += strcmp(rows[r], entries[i].row) == 0 ? i + 1 : 0;
+    }
+    assert_int_equal(ot_report_table(&ledger, budget, false, lines), 8);
+    for (int r = 0; r < 5; r++) {
+        assert_non_null(strstr(lines[r + 1], rows[r]));
+        assert_true(number_in(lines[r + 1], 0, 2) == want[r]);
+    }
+    assert_int_equal(ot_report_table(&ledger, budget, true, full), 11);
+    assert_string_equal(lines[6], full[9]); /* the totals */
 }
 
 static void a_plan_is_told_in_two_lines(void **state) {
@@ -221,21 +254,26 @@ static void a_forecast_is_told(void **state) {
 static void an_explanation_is_told(void **state) {
     (void)state;
     char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES];
-    struct ot_prediction p = {.step_seconds = 2, .tokens = 1000};
     struct ot_explanation e = {
         .bound = OT_LANE_COMPUTE,
         .bound_share = 0.9,
-        .ifs = {{"1 GiB more gpu memory", 1.6, 625}, {"twice the tokens a step", 4, 500}},
+        .second = OT_LANE_COMPUTE,
+        .ifs = {{"1 GiB more gpu memory", 1.6, 625, 0.25}, {"twice the tokens a step", 4, 500, 0}},
         .n_ifs = 2};
-    assert_int_equal(ot_report_explanation(&p, &e, lines), 3);
+    assert_int_equal(ot_report_explanation(&e, lines), 3);
     assert_string_equal(lines[0], "computing, 90.0 % of the step");
     assert_string_equal(lines[1],
-                        "1 GiB more gpu memory            1.60 s a step          625 tok/s   +25.0 %");
+                        "1 GiB more gpu memory            1.60 s a step          625 tok/s    +25 %");
     assert_string_equal(lines[2],
-                        "twice the tokens a step          4.00 s a step          500 tok/s    +0.0 %");
-    e.bound = OT_LANE_NVME_READ;
+                        "twice the tokens a step          4.00 s a step          500 tok/s  no gain");
+    e.second = OT_LANE_H2D; /* the second limit is named */
+    e.second_share = 0.07;
+    ot_report_explanation(&e, lines);
+    assert_string_equal(lines[0],
+                        "computing, 90.0 % of the step; next h2d, which compute waits for in 7.0 %");
+    e.bound = e.second = OT_LANE_NVME_READ;
     e.n_ifs = 0;
-    assert_int_equal(ot_report_explanation(&p, &e, lines), 1);
+    assert_int_equal(ot_report_explanation(&e, lines), 1);
     assert_string_equal(lines[0], "nvme_read, which compute waits for in 90.0 % of the step");
 }
 
@@ -427,6 +465,7 @@ int main(void) {
         cmocka_unit_test(progress_estimates_and_formats),
         cmocka_unit_test(lines_come_at_intervals),
         cmocka_unit_test(the_table_adds_up),
+        cmocka_unit_test(the_short_table_has_five_rows),
         cmocka_unit_test(a_plan_is_told_in_two_lines),
         cmocka_unit_test(seconds_have_three_digits),
         cmocka_unit_test(a_forecast_is_told),

@@ -93,14 +93,6 @@ int count_resident(const struct ot_plan *plan) {
     return n;
 }
 
-size_t named_budget(const char *option) {
-    char format[32];
-    size_t mib = 0;
-    const char *at = strstr(ot_error_text(), option);
-    snprintf(format, sizeof format, "%s %%zuM", option);
-    return at && sscanf(at, format, &mib) == 1 ? mib * MIB : 0;
-}
-
 /* With those of the budgets that are not 0 there is a plan. */
 static void check_enough(const struct ot_plan_request *refused, size_t gpu, size_t host, size_t nvme) {
     struct ot_plan_request rq = *refused;
@@ -116,25 +108,30 @@ static void check_enough(const struct ot_plan_request *refused, size_t gpu, size
     ot_plan_free(&plan);
 }
 
-/* After a refusal: the sentence names the tier that is short, and the budgets that it says to give are
- * enough. */
-static void check_cure(const struct ot_plan_request *refused) {
-    size_t gpu = named_budget("--gpu-mem"), host = named_budget("--host-mem");
-    size_t nvme = named_budget("--nvme directories of");
-    bool either = strstr(ot_error_text(), "gpu or host memory: ") != NULL;
-    const char *tier = either        ? "gpu or host memory: "
-                       : gpu && host ? "gpu and host memory: "
-                       : nvme        ? "nvme: "
+/* After a refusal: the sentence names the tier that is short, and what the shortage says is enough. */
+static void check_shortage(const struct ot_plan_request *refused, const struct ot_shortage *shortage) {
+    size_t gpu = shortage->alone[OT_TIER_GPU], host = shortage->alone[OT_TIER_HOST];
+    size_t nvme = shortage->alone[OT_TIER_NVME];
+    const char *tier = nvme          ? "nvme: "
+                       : gpu && host ? "gpu or host memory: "
                        : gpu         ? "gpu memory: "
-                                     : "host memory: ";
+                       : host        ? "host memory: "
+                                     : "gpu and host memory: ";
     assert_non_null(strstr(ot_error_text(), tier));
     assert_non_null(strstr(ot_error_text(), "short by"));
-    if (!either) {
-        check_enough(refused, gpu, host, nvme);
-        return;
+    assert_null(strstr(ot_error_text(), "--")); /* options are the command line's */
+    if (gpu)
+        check_enough(refused, gpu, 0, 0);
+    if (host)
+        check_enough(refused, 0, host, 0);
+    if (nvme)
+        check_enough(refused, 0, 0, nvme);
+    if (!gpu && !host && !nvme) {
+        const size_t *all = shortage->together, *have = refused->budget_bytes;
+        check_enough(refused, all[OT_TIER_GPU] > have[OT_TIER_GPU] ? all[OT_TIER_GPU] : 0,
+                     all[OT_TIER_HOST] > have[OT_TIER_HOST] ? all[OT_TIER_HOST] : 0,
+                     all[OT_TIER_NVME] > have[OT_TIER_NVME] ? all[OT_TIER_NVME] : 0);
     }
-    check_enough(refused, gpu, 0, 0);
-    check_enough(refused, 0, host, 0);
 }
 
 bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan) {
@@ -145,6 +142,6 @@ bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan) {
     }
     assert_int_equal(rc, -OT_E_BUDGET);
     assert_null(plan->slabs);
-    check_cure(rq);
+    check_shortage(rq, &plan->shortage);
     return false;
 }

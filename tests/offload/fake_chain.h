@@ -29,10 +29,8 @@ void check_fits(const struct ot_plan_request *rq, const struct ot_plan *plan);
 /* Whether the engine updates all of the slab. */
 bool is_whole(const struct ot_slab_plan *slab, enum ot_tile_engine engine);
 int count_resident(const struct ot_plan *plan);
-/* The budget after "--gpu-mem" or "--host-mem" in the last error's sentence; 0 if it names none. */
-size_t named_budget(const char *option);
-/* A plan that keeps to its budgets (true), or a refusal whose sentence names the tier that is short and
- * budgets that are enough. */
+/* A plan that keeps to its budgets (true), or a refusal whose sentence names the tier that is short and whose
+ * shortage says budgets that are enough. */
 bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan);
 
 #endif

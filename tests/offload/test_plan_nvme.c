@@ -110,7 +110,7 @@ static void forced_homes_are_honoured_or_refused(void **state) {
         rq.activations = homes[mix / 9];
         bool nvme = rq.weights == OT_HOME_NVME || rq.state == OT_HOME_NVME || rq.activations == OT_HOME_NVME;
         if (nvme)
-            check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "give --nvme DIR");
+            check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "nvme: no disk is given");
         rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
         check_ok(ot_plan_make(&rq, &plan));
         check_fits(&rq, &plan);
