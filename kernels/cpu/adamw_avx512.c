@@ -1,4 +1,5 @@
 #include <immintrin.h>
+#include <stdbool.h>
 
 #include "kernels/cpu/adamw_kernels.h"
 
@@ -22,68 +23,92 @@ static struct vectors broadcast(const struct ot_adamw_numbers *k) {
     };
 }
 
-/* All lanes but for the last vector, which neither reads nor writes beyond n. */
-static inline __mmask16 lanes_left(int64_t left) {
-    return left >= LANES ? 0xffff : (__mmask16)((1u << left) - 1);
+/* The lanes of one vector. Whole vectors are loaded and stored without a mask: AMD's Zen 4 and 5 run masked
+ * stores, and above all stores that also narrow, many times slower than plain ones. The last vector has a mask,
+ * so that it neither reads nor writes beyond n. `whole` is a constant in every call, which inlining removes. */
+struct lanes {
+    bool whole;
+    __mmask16 mask;
+};
+
+static inline __m512 load(struct lanes lanes, const float *at) {
+    return lanes.whole ? _mm512_loadu_ps(at) : _mm512_maskz_loadu_ps(lanes.mask, at);
+}
+
+static inline void store(struct lanes lanes, float *at, __m512 value) {
+    if (lanes.whole)
+        _mm512_storeu_ps(at, value);
+    else
+        _mm512_mask_storeu_ps(at, lanes.mask, value);
+}
+
+static inline __m256i load16(struct lanes lanes, const void *at) {
+    return lanes.whole ? _mm256_loadu_si256(at) : _mm256_maskz_loadu_epi16(lanes.mask, at);
+}
+
+static inline void store16(struct lanes lanes, void *at, __m256i value) {
+    if (lanes.whole)
+        _mm256_storeu_si256(at, value);
+    else
+        _mm256_mask_storeu_epi16(at, lanes.mask, value);
 }
 
 /* kernels/adamw.h, line by line. */
 static inline __m512 update(const struct vectors *k, __m512 p, __m512 grad, float *m_at, float *v_at,
-                            __mmask16 mask) {
+                            struct lanes lanes) {
     __m512 g = _mm512_mul_ps(grad, k->grad_scale);
-    __m512 m = _mm512_fmadd_ps(k->beta1, _mm512_maskz_loadu_ps(mask, m_at), _mm512_mul_ps(k->rest1, g));
-    __m512 v = _mm512_fmadd_ps(k->beta2, _mm512_maskz_loadu_ps(mask, v_at),
-                               _mm512_mul_ps(_mm512_mul_ps(k->rest2, g), g));
+    __m512 m = _mm512_fmadd_ps(k->beta1, load(lanes, m_at), _mm512_mul_ps(k->rest1, g));
+    __m512 v = _mm512_fmadd_ps(k->beta2, load(lanes, v_at), _mm512_mul_ps(_mm512_mul_ps(k->rest2, g), g));
     __m512 d = _mm512_add_ps(_mm512_div_ps(_mm512_sqrt_ps(v), k->bias2_sqrt), k->eps);
-    _mm512_mask_storeu_ps(m_at, mask, m);
-    _mm512_mask_storeu_ps(v_at, mask, v);
+    store(lanes, m_at, m);
+    store(lanes, v_at, v);
     p = _mm512_fmadd_ps(k->minus_decay, p, p);
     return _mm512_fmadd_ps(k->minus_rate, _mm512_div_ps(m, d), p);
 }
 
-static void update_f32(const struct ot_adamw *args, const struct vectors *k) {
-    float *p = args->weight;
-    const float *grad = args->grad;
-    for (int64_t i = 0; i < args->n; i += LANES) {
-        __mmask16 mask = lanes_left(args->n - i);
-        __m512 updated = update(k, _mm512_maskz_loadu_ps(mask, p + i), _mm512_maskz_loadu_ps(mask, grad + i),
-                                args->m + i, args->v + i, mask);
-        _mm512_mask_storeu_ps(p + i, mask, updated);
-    }
+/* ---- one vector of each format ---- */
+
+static inline void vector_f32(const struct ot_adamw *args, const struct vectors *k, int64_t i,
+                              struct lanes lanes) {
+    float *p = (float *)args->weight + i;
+    __m512 grad = load(lanes, (const float *)args->grad + i);
+    store(lanes, p, update(k, load(lanes, p), grad, args->m + i, args->v + i, lanes));
 }
 
-static inline __m512i load_high(__mmask16 mask, const uint16_t *at) {
-    return _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, at)), 16);
+static inline __m512i load_high(struct lanes lanes, const uint16_t *at) {
+    return _mm512_slli_epi32(_mm512_cvtepu16_epi32(load16(lanes, at)), 16);
 }
 
-static void update_split(const struct ot_adamw *args, const struct vectors *k) {
-    uint16_t *hi = args->weight;
-    const uint16_t *grad = args->grad;
-    for (int64_t i = 0; i < args->n; i += LANES) {
-        __mmask16 mask = lanes_left(args->n - i);
-        __m512i low = _mm512_cvtepi16_epi32(_mm256_maskz_loadu_epi16(mask, args->low + i));
-        __m512 p = _mm512_castsi512_ps(_mm512_add_epi32(load_high(mask, hi + i), low));
-        p = update(k, p, _mm512_castsi512_ps(load_high(mask, grad + i)), args->m + i, args->v + i, mask);
-        __m512i bits = _mm512_castps_si512(p);
-        __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)), 16);
-        _mm512_mask_cvtepi32_storeu_epi16(hi + i, mask, rounded);
-        /* bits - (hi << 16) in 16 bits is the low half of bits, whichever way hi was rounded. */
-        _mm512_mask_cvtepi32_storeu_epi16(args->low + i, mask, bits);
-    }
+static inline void vector_split(const struct ot_adamw *args, const struct vectors *k, int64_t i,
+                                struct lanes lanes) {
+    uint16_t *hi = (uint16_t *)args->weight + i;
+    __m512i low = _mm512_cvtepi16_epi32(load16(lanes, args->low + i));
+    __m512 p = _mm512_castsi512_ps(_mm512_add_epi32(load_high(lanes, hi), low));
+    __m512 grad = _mm512_castsi512_ps(load_high(lanes, (const uint16_t *)args->grad + i));
+    p = update(k, p, grad, args->m + i, args->v + i, lanes);
+    __m512i bits = _mm512_castps_si512(p);
+    __m512i rounded = _mm512_srli_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x8000)), 16);
+    store16(lanes, hi, _mm512_cvtepi32_epi16(rounded));
+    /* bits - (hi << 16) in 16 bits is the low half of bits, whichever way hi was rounded. */
+    store16(lanes, args->low + i, _mm512_cvtepi32_epi16(bits));
 }
 
-static void update_f16(const struct ot_adamw *args, const struct vectors *k) {
-    uint16_t *weight = args->weight;
-    const uint16_t *grad = args->grad;
-    for (int64_t i = 0; i < args->n; i += LANES) {
-        __mmask16 mask = lanes_left(args->n - i);
-        __m512 g = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, grad + i));
-        __m512 p =
-            update(k, _mm512_maskz_loadu_ps(mask, args->master + i), g, args->m + i, args->v + i, mask);
-        _mm512_mask_storeu_ps(args->master + i, mask, p);
-        _mm256_mask_storeu_epi16(weight + i, mask, _mm512_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
-    }
+static inline void vector_f16(const struct ot_adamw *args, const struct vectors *k, int64_t i,
+                              struct lanes lanes) {
+    __m512 grad = _mm512_cvtph_ps(load16(lanes, (const uint16_t *)args->grad + i));
+    __m512 p = update(k, load(lanes, args->master + i), grad, args->m + i, args->v + i, lanes);
+    store(lanes, args->master + i, p);
+    store16(lanes, (uint16_t *)args->weight + i, _mm512_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
 }
+
+#define EACH_VECTOR(vector, args, k)                                                                         \
+    do {                                                                                                     \
+        int64_t whole = (args)->n / LANES * LANES, left = (args)->n - whole;                                 \
+        for (int64_t i = 0; i < whole; i += LANES)                                                           \
+            vector(args, k, i, (struct lanes){.whole = true});                                               \
+        if (left)                                                                                            \
+            vector(args, k, whole, (struct lanes){.mask = (__mmask16)((1u << left) - 1)});                   \
+    } while (0)
 
 void ot_adamw_avx512(const struct ot_adamw *args) {
     if (args->step->skip)
@@ -91,9 +116,9 @@ void ot_adamw_avx512(const struct ot_adamw *args) {
     struct ot_adamw_numbers numbers = ot_adamw_numbers(args);
     struct vectors k = broadcast(&numbers);
     if (args->dtype == OT_F32)
-        update_f32(args, &k);
+        EACH_VECTOR(vector_f32, args, &k);
     else if (args->dtype == OT_BF16)
-        update_split(args, &k);
+        EACH_VECTOR(vector_split, args, &k);
     else
-        update_f16(args, &k);
+        EACH_VECTOR(vector_f16, args, &k);
 }
