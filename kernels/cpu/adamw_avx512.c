@@ -23,9 +23,10 @@ static struct vectors broadcast(const struct ot_adamw_numbers *k) {
     };
 }
 
-/* The lanes of one vector. Whole vectors are loaded and stored without a mask: AMD's Zen 4 and 5 run masked
- * stores, and above all stores that also narrow, many times slower than plain ones. The last vector has a mask,
- * so that it neither reads nor writes beyond n. `whole` is a constant in every call, which inlining removes. */
+/* The lanes of one vector. Whole vectors are loaded and stored without a mask: AMD's Zen 4 and 5 run
+ * masked stores, and above all stores that also narrow, many times slower than plain ones. The last vector
+ * has a mask, so that it neither reads nor writes beyond n. `whole` is a constant in every call, which
+ * inlining removes. */
 struct lanes {
     bool whole;
     __mmask16 mask;
