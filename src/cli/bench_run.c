@@ -280,15 +280,15 @@ static void choose_options(struct bench_run *b, const struct ot_options *options
 }
 
 /* What went wrong with this point alone. Of a plan that does not fit, what is short: the options that would
- * cure it (after ": give --") are those of a run; a bench has other points. */
+ * cure it are those of a run; a bench has other points. */
 static int note_failure(struct ot_bench_result *r, enum ot_bench_status status, int rc) {
     if (rc == -OT_E_INTERNAL || rc == -OT_E_STALL) /* it ends here */
         return rc;
     r->status = status;
     snprintf(r->reason, OT_BENCH_REASON_BYTES, "%s", ot_error_text());
-    char *cure = status == OT_BENCH_UNFIT ? strstr(r->reason, ": give --") : NULL;
-    if (cure)
-        *cure = '\0';
+    char *cure = strstr(r->reason, ". What helps: "), *none = strstr(r->reason, ". No option helps: ");
+    if (cure || none)
+        *(cure ? cure : none) = '\0';
     return 0;
 }
 

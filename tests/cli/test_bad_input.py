@@ -339,7 +339,7 @@ class Machine(BadInput):
             told = self.succeed("train", "--model", self.model, "--data", self.rows, "--out", self.path("huge" + option), "--seq-len",
                                 "128", "--steps", "1", "--gpu-mem", "64M", "--host-mem", "64M", "--quiet", option, "900T")
             self.assertRegex(told.err, rf"^warning: {option} 900.0 TiB is more than the .* of RAM that are free.*: it is tried\n$")
-        self.refuse(BUDGET, "lower --tokens-per-step", "--model", self.model, "--data", self.rows,
+        self.refuse(BUDGET, "What helps: --tokens-per-step ", "--model", self.model, "--data", self.rows,
                     "--tokens-per-step", "1e9")
         self.fail_with(BUDGET, "short by", "generate", self.model, "-p", "x" * 200, "--gpu-mem", "1M")
 

@@ -130,6 +130,7 @@ class Bench(program.ProgramTest):
         self.assertIn(("all gpu", str(1 << 20)), [(row["mix"], row["gpu_mem_bytes"]) for row in unfit])
         for row in unfit:
             self.assertIn("short by", row["reason"])
+            self.assertNotIn("helps", row["reason"])
             self.assertEqual(row["step_seconds"], "")
         self.assertIn("done", [row["status"] for row in rows])
 
