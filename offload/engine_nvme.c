@@ -31,6 +31,7 @@ int ot_engine_open_store(struct ot_engine *en, const struct ot_store_config *con
     own.n_extents = en->layout.n_extents;
     own.extent_bytes = en->layout.extent_bytes;
     own.extent_sides = en->layout.extent_sides;
+    own.extent_order = en->layout.extent_order;
     own.arena = en->tier_memory[OT_TIER_HOST];
     own.arena_bytes = en->layout.tier_bytes[OT_TIER_HOST];
     OT_TRY(open_pieces(en));

@@ -1,9 +1,10 @@
 /* I/O engines: the two ways to move blocks between memory and open files, behind one interface, and the seam
  * through which both reach the system.
  *
- * An engine has a queue of I/Os, each a range of one file. It belongs to the thread that opened it, which
- * alone submits, reaps and closes. Results are as io_uring's: bytes moved, or -errno. Short and interrupted
- * I/Os are the owner's to take up again (ot_io_take_up): it knows what they mean.
+ * An engine has a queue of I/Os, each a range of one file, and begins them in the order in which they were
+ * submitted: many disks read ahead, and are slower out of order. An engine belongs to the thread that opened
+ * it, which alone submits, reaps and closes. Results are as io_uring's: bytes moved, or -errno. Short and
+ * interrupted I/Os are the owner's to take up again (ot_io_take_up): it knows what they mean.
  *
  * `uring` makes a ring with SINGLE_ISSUER and DEFER_TASKRUN, with COOP_TASKRUN where the kernel refuses that,
  * then plain. Files are registered, and the arena in parts of at most 1 GiB (the kernel's limit for one
@@ -37,6 +38,9 @@ struct ot_io_calls {
     int (*ring_setup)(void *context, unsigned flags);
     int (*ring_register)(void *context, bool buffers);
     int (*ring_result)(void *context, bool write, int result);
+    /* Sees each I/O as the system gets it: for a ring when its entry is filled in, for the pool when a thread
+     * takes it. The calls of one engine do not overlap, so they show its order. NULL: nobody looks. */
+    void (*begin)(void *context, bool write, int fd, size_t bytes, off_t offset);
 };
 extern const struct ot_io_calls ot_io_system;
 

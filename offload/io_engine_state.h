@@ -23,6 +23,13 @@ struct ot_io_engine { /* the first member of each engine */
 void ot_io_engine_add_note(struct ot_io_engine *engine, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+/* Tells the seam that the system gets this I/O now. */
+static inline void ot_io_note_begin(const struct ot_io_calls *calls, const int *files,
+                                    const struct ot_io_request *request) {
+    if (calls->begin)
+        calls->begin(calls->context, request->write, files[request->file], request->bytes, request->offset);
+}
+
 /* config->calls is set; config->choice is not looked at. Errors: as ot_io_engine_open. */
 int ot_io_uring_open(const struct ot_io_engine_config *config, struct ot_io_engine **out);
 int ot_io_pool_open(const struct ot_io_engine_config *config, struct ot_io_engine **out);

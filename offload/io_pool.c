@@ -47,6 +47,7 @@ static void *worker_main(void *arg) {
         struct ot_io_request request = pool->requests[pool->first_request];
         pool->first_request = (pool->first_request + 1) % pool->depth;
         pool->n_requests--;
+        ot_io_note_begin(pool->calls, pool->files, &request);
         pthread_mutex_unlock(&pool->mutex);
         int64_t result = perform(pool, &request);
         pthread_mutex_lock(&pool->mutex);

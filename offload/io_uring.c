@@ -80,6 +80,7 @@ static int uring_submit(struct ot_io_engine *engine, const struct ot_io_request 
         int slot = uring->free_slots[--uring->n_free];
         uring->slots[slot] = (struct slot){requests[i].owner, requests[i].write};
         prepare(uring, &requests[i], sqe);
+        ot_io_note_begin(uring->calls, uring->files, &requests[i]);
         io_uring_sqe_set_data64(sqe, (uint64_t)slot);
     }
     int taken = io_uring_submit(&uring->ring);

@@ -416,6 +416,57 @@ static void add_step_buffers(struct maker *mk) {
                              : OT_NO_BUFFER;
 }
 
+/* ---- extents in the order in which a step uses them ---- */
+
+struct order {
+    int *extents, n;
+};
+
+static void put_tile(struct order *order, const struct ot_layout *layout, int buffer, int tile) {
+    if (buffer != OT_NO_BUFFER)
+        order->extents[order->n++] = layout->buffers[buffer].first_extent + tile;
+}
+
+/* Tiles that the host updates are read and written with state and weights together, so they lie in pairs, in
+ * the order of a tile's transfer (engine_nvme.c). The device has its tiles' weights already: it reads and
+ * writes their state alone, and forward and backward read the weights alone. */
+static void order_slab(const struct maker *mk, int s, struct order *order) {
+    const struct ot_layout *layout = mk->layout;
+    const struct ot_slab_buffers *b = &layout->slabs[s];
+    const int *tiles = mk->plan->slabs[s].tiles;
+    int n = ot_slab_tiles(mk->chain, mk->plan, s);
+    int first_state = mk->plan->train ? tiles[OT_TILE_GPU] : n; /* the first tile that has an extent of it */
+    int first_pair = mk->plan->train ? n - tiles[OT_TILE_CPU] : n;
+    for (int t = 0; t < first_pair; t++)
+        put_tile(order, layout, b->weights_nvme, t);
+    for (int t = first_state; t < first_pair; t++)
+        put_tile(order, layout, b->state_nvme, t - first_state);
+    for (int t = first_pair; t < n; t++) {
+        put_tile(order, layout, b->state_nvme, t - first_state);
+        put_tile(order, layout, b->weights_nvme, t);
+    }
+}
+
+/* Slabs are numbered in the order in which forward needs them, and updated in that order. Boundaries are
+ * written in theirs, and come last. */
+static void order_extents(struct maker *mk) {
+    struct ot_layout *layout = mk->layout;
+    struct order order = {calloc((size_t)layout->n_extents + 1, sizeof *order.extents), 0};
+    layout->extent_order = order.extents;
+    if (mk->rc < 0)
+        return;
+    if (!order.extents) {
+        mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %d extents", layout->n_extents);
+        return;
+    }
+    for (int s = 0; s < mk->chain->n_slabs; s++)
+        order_slab(mk, s, &order);
+    int64_t boundaries = (int64_t)(mk->chain->n_blocks - 1) * mk->plan->max_micro;
+    for (int64_t i = 0; layout->boundary_nvme && i < boundaries; i++)
+        put_tile(&order, layout, layout->boundary_nvme[i], 0);
+    assert(order.n == layout->n_extents);
+}
+
 int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out) {
     struct maker mk = {.chain = chain, .plan = plan, .layout = out};
     memset(out, 0, sizeof *out);
@@ -433,6 +484,7 @@ int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, str
     add_workspace(&mk);
     out->idle_bytes = out->tier_bytes[OT_TIER_GPU] - out->idle_offset;
     add_step_buffers(&mk);
+    order_extents(&mk);
     if (mk.rc < 0)
         ot_layout_free(out);
     return mk.rc;
@@ -452,6 +504,7 @@ void ot_layout_free(struct ot_layout *layout) {
     free(layout->tile_slots);
     free(layout->extent_bytes);
     free(layout->extent_sides);
+    free(layout->extent_order);
     free(layout->activation_slots);
     free(layout->state_slots);
     free(layout->boundary_grad);

@@ -80,6 +80,7 @@ struct ot_layout {
     int n_extents;
     size_t *extent_bytes; /* [n_extents] */
     int *extent_sides;    /* [n_extents] */
+    int *extent_order;    /* [n_extents]: as a step uses them, for the store */
     /* Of the gpu tier: slots, boundaries, the insides of blocks and their scratch, which lie side by side.
      * While nothing is in flight they hold nothing that anyone will read. */
     size_t idle_offset, idle_bytes;

@@ -23,12 +23,13 @@ size_t ot_store_bytes(const size_t *extent_bytes, const int *extent_sides, int n
 
 /* ---- extents ---- */
 
-/* All first sides, then all second ones, and so on: what is written in a step lies together. */
+/* All first sides, then all second ones, and so on: what is written in a step lies together, and in the order
+ * in which it is written. */
 static void set_addresses(struct ot_store *store) {
     int64_t address = 0;
     for (int side = 0; side < OT_STORE_MAX_SIDES; side++)
         for (int i = 0; i < store->n_extents; i++) {
-            struct ot_store_extent *extent = &store->extents[i];
+            struct ot_store_extent *extent = &store->extents[store->order[i]];
             if (side >= extent->n_sides)
                 continue;
             extent->sides[side].address = address;
@@ -36,13 +37,25 @@ static void set_addresses(struct ot_store *store) {
         }
 }
 
+static void set_order(struct ot_store *store, const int *order) {
+    for (int i = 0; i < store->n_extents; i++)
+        store->extents[i].rank = -1;
+    for (int i = 0; i < store->n_extents; i++) {
+        store->order[i] = order ? order[i] : i;
+        assert(store->order[i] >= 0 && store->order[i] < store->n_extents);
+        assert(store->extents[store->order[i]].rank == -1); /* each once */
+        store->extents[store->order[i]].rank = i;
+    }
+}
+
 static int lay_out_extents(struct ot_store *store, const struct ot_store_config *config) {
     size_t n = (size_t)config->n_extents, n_sides = 0;
     for (int i = 0; i < config->n_extents; i++)
         n_sides += (size_t)count_sides(config->extent_sides, i);
     store->extents = calloc(n + 1, sizeof *store->extents);
+    store->order = calloc(n + 1, sizeof *store->order);
     store->sides = calloc(n_sides + 1, sizeof *store->sides);
-    if (!store->extents || !store->sides)
+    if (!store->extents || !store->order || !store->sides)
         return ot_fail(OT_E_BUDGET, "no memory for the list of %zu extents", n);
     store->n_extents = config->n_extents;
     struct ot_store_side *next = store->sides;
@@ -56,6 +69,7 @@ static int lay_out_extents(struct ot_store *store, const struct ot_store_config 
         assert(extent->bytes % OT_STORE_ALIGN == 0);
         assert(extent->n_sides >= DEFAULT_SIDES && extent->n_sides <= OT_STORE_MAX_SIDES);
     }
+    set_order(store, config->extent_order);
     set_addresses(store);
     return 0;
 }
@@ -248,6 +262,7 @@ void ot_store_close(struct ot_store *store) {
     free(store->description);
     free(store->crcs);
     free(store->sides);
+    free(store->order);
     free(store->extents);
     free(store);
 }

@@ -2,6 +2,8 @@
  * them in flight as the depth allows, and looks at every result.
  *
  * Chunks start in the order of the transfers and end in any; `done` is called in the order of the transfers.
+ * A disk that reads ahead, or a virtual one whose host does, so sees one stream as long as extents that are
+ * used one after the other lie one after the other.
  * A chunk is checksummed by this thread just before it is written, or just after it was read, while the
  * others are in flight.
  */
@@ -14,6 +16,9 @@
 #include "offload/crc32.h"
 #include "offload/store_state.h"
 #include "src/base/thread.h"
+
+/* Extents that a write looks ahead when it chooses a side: many megabytes, and moments under the lock. */
+enum { LOOK_AHEAD = 256 };
 
 struct ot_store_job {
     struct ot_store_job *next;
@@ -130,21 +135,49 @@ static void submit(struct ot_store_lane *lane, struct ot_store_slot *slot) {
         fail_job(slot->job, rc);
 }
 
-/* A write goes to a side that holds neither the present content nor one that is pinned. Errors:
- * OT_E_INTERNAL: there is none. */
-static int choose_side(struct ot_store *store, bool write, struct piece *piece) {
-    struct ot_store_extent *extent = &store->extents[piece->extent];
-    int side;
+/* Holds neither the present content nor one that is pinned. The store's lock is held. */
+static bool is_free(const struct ot_store_extent *extent, int side) {
+    return side < extent->n_sides && side != extent->side && extent->sides[side].pins == 0;
+}
+
+/* How many extents from this one on can be written to that side, as far as anyone looks ahead. */
+static int count_free(const struct ot_store *store, int rank, int side) {
+    int n = 0;
+    while (n < LOOK_AHEAD && rank + n < store->n_extents &&
+           is_free(&store->extents[store->order[rank + n]], side))
+        n++;
+    return n;
+}
+
+/* The side that the last write went to, if this one can follow it there. Otherwise the side on which the most
+ * writes can follow: extents that a pin has driven onto different sides so come together again, and a step
+ * goes on to write one stream. Returns n_sides if there is none. The store's lock is held. */
+static int choose_free_side(const struct ot_store_lane *lane, const struct ot_store_extent *extent) {
+    if (lane->next_rank == extent->rank && is_free(extent, lane->last_side))
+        return lane->last_side;
+    int best = extent->n_sides, most = 0;
+    for (int side = 0; side < extent->n_sides; side++) {
+        int n = count_free(lane->store, extent->rank, side);
+        if (n > most && (most == 0 || extent->side != NO_SIDE)) {
+            most = n;
+            best = side;
+        }
+    }
+    return best;
+}
+
+/* Where the piece is read from, or is to be written. Errors: OT_E_INTERNAL: there is no free side. */
+static int choose_side(struct ot_store_lane *lane, struct piece *piece) {
+    struct ot_store *store = lane->store;
+    const struct ot_store_extent *extent = &store->extents[piece->extent];
     pthread_mutex_lock(&store->sides_lock);
-    if (!write)
-        side = extent->side;
-    else
-        for (side = 0; side < extent->n_sides; side++)
-            if (side != extent->side && extent->sides[side].pins == 0)
-                break;
+    piece->side = lane->write ? choose_free_side(lane, extent) : extent->side;
     pthread_mutex_unlock(&store->sides_lock);
-    piece->side = side;
-    if (side == extent->n_sides)
+    if (lane->write) {
+        lane->next_rank = extent->rank + 1;
+        lane->last_side = piece->side;
+    }
+    if (piece->side == extent->n_sides)
         return ot_fail(OT_E_INTERNAL, "extent %d of the NVMe store: all of its %d sides are pinned or in use",
                        piece->extent, extent->n_sides);
     return 0;
@@ -156,7 +189,7 @@ static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, stru
     for (; job->piece < job->n_pieces; job->piece++, job->offset = 0, job->chunk = 0) {
         struct piece *piece = &job->pieces[job->piece];
         struct ot_store_extent *extent = &store->extents[piece->extent];
-        int rc = job->offset == 0 ? choose_side(store, lane->write, piece) : 0;
+        int rc = job->offset == 0 ? choose_side(lane, piece) : 0;
         if (rc < 0) {
             fail_job(job, rc);
             return false;

@@ -128,7 +128,7 @@ void ot_store_punch_unpinned(struct ot_store *store, bool wanted[OT_STORE_MAX_DI
     struct hole holes[OT_STORE_MAX_DIRS] = {0};
     for (int side = 0; side < OT_STORE_MAX_SIDES; side++) /* by address, so that holes become large */
         for (int i = 0; i < store->n_extents; i++) {
-            const struct ot_store_extent *extent = &store->extents[i];
+            const struct ot_store_extent *extent = &store->extents[store->order[i]];
             if (side >= extent->n_sides || extent->sides[side].pins > 0)
                 continue;
             struct ot_place place;

@@ -75,6 +75,7 @@ struct ot_store_side {
 struct ot_store_extent {
     int64_t bytes;
     int n_sides;
+    int rank; /* in the order on the disks */
     struct ot_store_side *sides;
     int side; /* that holds the content; NO_SIDE: zeros. Under the store's lock */
     _Atomic bool is_being_written;
@@ -105,6 +106,7 @@ struct ot_store_lane {
     struct ot_store_slot *slots;               /* [depth] */
     struct ot_store_slot **free_slots;         /* [depth] */
     int n_free;
+    int next_rank, last_side; /* where the write that was started last would be followed */
 
     _Atomic int64_t bytes, resumed;
 };
@@ -116,6 +118,7 @@ struct ot_store {
     int fds[OT_STORE_MAX_DIRS];
     int n_extents;
     struct ot_store_extent *extents;
+    int *order;                  /* [n_extents]: extents as they lie on the disks */
     struct ot_store_side *sides; /* of all extents */
     pthread_mutex_t sides_lock;  /* which side holds what, and pins: held for moments */
     uint32_t *crcs;              /* NULL: none are kept */

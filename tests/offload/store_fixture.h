@@ -27,6 +27,7 @@ struct faults {
     _Atomic bool hold_writes; /* writes do not end while this is set */
     _Atomic int64_t calls, syncs;
     _Atomic int in_flight, most_in_flight; /* of the pool */
+    void *user;                            /* a test's own */
 };
 struct ot_io_calls faulty_calls(struct faults *faults);
 

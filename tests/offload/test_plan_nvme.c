@@ -1,6 +1,9 @@
 /* The third tier in plans: what goes to the disks when the host has no room, in which order, and what is said
  * when they have none either. */
+#include <stdlib.h>
+
 #include "offload/layout.h"
+#include "offload/schedule.h"
 #include "offload/store.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/support/check.h"
@@ -232,6 +235,125 @@ static void slots_grow_with_memory(void **state) {
     assert_true(grown > 2);
 }
 
+/* ---- the order on the disks ---- */
+
+struct stream {
+    const int *rank; /* of each extent */
+    int last;        /* the rank of the extent that was used last; -1: none yet */
+    int used, jumps; /* uses that did not follow the last one */
+};
+
+static void use(struct stream *stream, int extent) {
+    int rank = stream->rank[extent];
+    stream->jumps += stream->used > 0 && rank != stream->last + 1;
+    stream->used++;
+    stream->last = rank;
+}
+
+/* As the engine's transfer of the task does (engine_nvme.c): state, then weights. */
+static void use_tile(struct stream *stream, const struct ot_layout *layout, const struct ot_plan *plan,
+                     const struct ot_task *task) {
+    if (task->state != OT_NO_BUFFER)
+        use(stream, layout->buffers[task->state].first_extent + task->tile -
+                        plan->slabs[task->slab].tiles[OT_TILE_GPU]);
+    if (task->weights[0] != OT_NO_BUFFER)
+        use(stream, layout->buffers[task->weights[0]].first_extent + task->tile);
+}
+
+static int *rank_extents(const struct ot_layout *layout) {
+    int *rank = malloc((size_t)layout->n_extents * sizeof *rank);
+    assert_non_null(rank);
+    for (int i = 0; i < layout->n_extents; i++)
+        rank[i] = -1;
+    for (int i = 0; i < layout->n_extents; i++) {
+        assert_in_range(layout->extent_order[i], 0, layout->n_extents - 1);
+        assert_int_equal(rank[layout->extent_order[i]], -1); /* each has one place */
+        rank[layout->extent_order[i]] = i;
+    }
+    return rank;
+}
+
+/* A step that updates on the host reads every tile in one stream and writes it in one, and so it does with
+ * boundaries: the schedule says what it uses, the layout where that lies. */
+static void extents_lie_as_a_step_uses_them(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    struct ot_layout layout;
+    struct ot_schedule schedule;
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
+    rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
+    rq.weights = rq.state = rq.activations = OT_HOME_NVME;
+    rq.tile_params = 16 * OT_SLAB_ALIGN_PARAMS;
+    check_ok(ot_plan_make(&rq, &plan));
+    check_ok(ot_layout_make(&f.chain, &plan, &layout));
+    check_ok(ot_schedule_make_train(&f.chain, &plan, &layout, &schedule));
+    int *rank = rank_extents(&layout), tiles = 0;
+    struct stream reads = {.rank = rank}, writes = reads, boundaries = reads;
+    for (int s = 0; s < plan.n_slabs; s++) {
+        assert_true(is_whole(&plan.slabs[s], OT_TILE_CPU));
+        tiles += plan.slabs[s].tiles[OT_TILE_CPU];
+        for (int t = 0; t < schedule.n_tasks; t++) { /* the lanes take what is due first: slab by slab */
+            const struct ot_task *task = &schedule.tasks[t];
+            if (task->slab == s && task->tile >= 0 && task->kind == OT_TASK_NVME_READ)
+                use_tile(&reads, &layout, &plan, task);
+            if (task->slab == s && task->tile >= 0 && task->kind == OT_TASK_NVME_WRITE)
+                use_tile(&writes, &layout, &plan, task);
+        }
+    }
+    for (int t = 0; t < schedule.n_tasks; t++)
+        if (schedule.tasks[t].kind == OT_TASK_NVME_WRITE && schedule.tasks[t].block >= 0)
+            use(&boundaries, layout.buffers[schedule.tasks[t].to].first_extent);
+    assert_true(tiles > plan.n_slabs);
+    assert_int_equal(reads.used, 2 * tiles);
+    assert_int_equal(reads.jumps, 0);
+    assert_int_equal(writes.used, 2 * tiles);
+    assert_int_equal(writes.jumps, 0);
+    assert_true(boundaries.used > f.layers);
+    assert_int_equal(boundaries.jumps, 0);
+    free(rank);
+    ot_schedule_free(&schedule);
+    ot_layout_free(&layout);
+    ot_plan_free(&plan);
+}
+
+/* What the device updates: it reads and writes state alone, and forward reads weights alone. */
+static void streamed_tiles_lie_apart(void **state) {
+    (void)state;
+    struct fake f;
+    struct ot_plan plan;
+    struct ot_layout layout;
+    fake_open_small(&f, OT_BF16, false);
+    struct ot_plan_request rq = fake_request(&f);
+    rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
+    rq.weights = rq.state = OT_HOME_NVME;
+    rq.tile_params = 16 * OT_SLAB_ALIGN_PARAMS;
+    check_ok(ot_plan_make(&rq, &plan));
+    for (int s = 0; s < plan.n_slabs; s++) { /* half of each slab's tiles */
+        plan.slabs[s].tiles[OT_TILE_STREAM] = plan.slabs[s].tiles[OT_TILE_CPU] / 2;
+        plan.slabs[s].tiles[OT_TILE_CPU] -= plan.slabs[s].tiles[OT_TILE_STREAM];
+    }
+    plan.state_slots = 2;
+    check_ok(ot_layout_make(&f.chain, &plan, &layout));
+    int *rank = rank_extents(&layout);
+    for (int s = 0; s < plan.n_slabs; s++) {
+        int weights = layout.buffers[layout.slabs[s].weights_nvme].first_extent,
+            tile_state = layout.buffers[layout.slabs[s].state_nvme].first_extent,
+            streamed = plan.slabs[s].tiles[OT_TILE_STREAM];
+        assert_true(streamed > 0);
+        for (int t = 1; t < streamed; t++) {
+            assert_int_equal(rank[weights + t], rank[weights + t - 1] + 1);
+            assert_int_equal(rank[tile_state + t], rank[tile_state + t - 1] + 1);
+        }
+        for (int t = streamed; t < layout.buffers[layout.slabs[s].weights_nvme].n_tiles; t++)
+            assert_int_equal(rank[weights + t], rank[tile_state + t] + 1);
+    }
+    free(rank);
+    ot_layout_free(&layout);
+    ot_plan_free(&plan);
+}
+
 static void contradictions_are_seen(void **state) {
     (void)state;
     struct fake f;
@@ -267,6 +389,8 @@ int main(void) {
         cmocka_unit_test(kept_contents_take_sides),
         cmocka_unit_test(kept_contents_count_against_the_budget),
         cmocka_unit_test(slots_grow_with_memory),
+        cmocka_unit_test(extents_lie_as_a_step_uses_them),
+        cmocka_unit_test(streamed_tiles_lie_apart),
         cmocka_unit_test(contradictions_are_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
