@@ -1,13 +1,17 @@
 /* The NVMe store against fio: GB/s of reading, of writing, and of both at once, of either engine, beside
  * fio's io_uring engine on a file in the same directory, with the same bytes, block size and depth, both
- * through O_DIRECT. The store's figures include the CRC-32 of all that it moves.
+ * through O_DIRECT. The store's figures include the CRC-32 of all that it moves. fio works in the file's
+ * order and, in other columns, in a random one: where the two differ, the disk likes order, and the store
+ * must keep to it.
  *
  *     bench_store [FOLDER] [GB] [BLOCK_KIB] [DEPTH]        default: the current folder, 2 GB, 1024 KiB, 32
  *
- * The blocks of both have been written before, so that neither waits for the file system to allocate. Each
- * figure is the best of some rounds, in which the contenders take turns. `both` is the sum of what is read
- * and written at once, half of the bytes each. FOLDER needs room for four times the bytes; nothing is left
- * there.
+ * The blocks of both have been written before, so that neither waits for the file system to allocate. Both
+ * work on huge pages where the system has them, as the engine's arena does: a disk whose driver takes 254
+ * pieces of memory an I/O (virtio) splits 1 MiB of small pages in two, and on some hosts then has one I/O in
+ * flight. Each figure is the median of some rounds, in which the contenders take turns; behind it how far the
+ * rounds lie apart, (largest - smallest) / median. `both` is the sum of what is read and written at once,
+ * half of the bytes each. FOLDER needs room for five times the bytes; nothing is left there.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -30,12 +34,21 @@ static const char *const what_names[N_WHATS] = {"read", "write", "both"};
 enum { URING, POOL, N_ENGINES };
 static const enum ot_io_choice engines[N_ENGINES] = {OT_IO_URING, OT_IO_POOL};
 
+/* Who takes turns: our engines, and fio in order and at random. */
+enum { FIO = N_ENGINES, FIO_RANDOM, N_CONTENDERS };
+
+struct sample { /* GB/s of the rounds */
+    double rates[ROUNDS];
+    int n; /* 0: absent */
+};
+
 struct bench {
     const char *folder, *fio_file;
     int n_extents, depth;
     size_t block_bytes;
-    char *arena;                         /* [2][WINDOW] extents */
-    double best[N_WHATS][N_ENGINES + 1]; /* GB/s; the last is fio's, 0 where it is absent */
+    char *arena; /* [2][WINDOW] extents */
+    bool no_uring;
+    struct sample samples[N_WHATS][N_CONTENDERS];
 };
 
 /* ---- ours ---- */
@@ -120,23 +133,24 @@ static int move(const struct bench *bench, struct ot_store *store, bool read, bo
     return 0;
 }
 
-static void keep_best(double *best, double rate) {
-    *best = rate > *best ? rate : *best;
+static void keep(struct sample *sample, double rate) {
+    if (rate > 0 && sample->n < ROUNDS)
+        sample->rates[sample->n++] = rate;
 }
 
 static int measure_ours(struct bench *bench, int engine, struct ot_store *store) {
     int half = bench->n_extents / 2;
     double seconds, bytes = (double)bench->n_extents * EXTENT_BYTES;
     OT_TRY(move(bench, store, true, false, bench->n_extents, &seconds));
-    keep_best(&bench->best[READ][engine], bytes / seconds * 1e-9);
+    keep(&bench->samples[READ][engine], bytes / seconds * 1e-9);
     OT_TRY(move(bench, store, false, true, bench->n_extents, &seconds));
-    keep_best(&bench->best[WRITE][engine], bytes / seconds * 1e-9);
+    keep(&bench->samples[WRITE][engine], bytes / seconds * 1e-9);
     OT_TRY(move(bench, store, true, true, half, &seconds));
-    keep_best(&bench->best[BOTH][engine], 2.0 * half * EXTENT_BYTES / seconds * 1e-9);
+    keep(&bench->samples[BOTH][engine], 2.0 * half * EXTENT_BYTES / seconds * 1e-9);
     return 0;
 }
 
-static int open_ours(const struct bench *bench, int engine, struct ot_store **store) {
+static int open_ours(struct bench *bench, int engine, struct ot_store **store) {
     size_t *extent_bytes = malloc((size_t)bench->n_extents * sizeof *extent_bytes);
     if (!extent_bytes)
         return ot_fail(OT_E_BUDGET, "no memory");
@@ -156,6 +170,7 @@ static int open_ours(const struct bench *bench, int engine, struct ot_store **st
     free(extent_bytes);
     if (rc < 0 && engines[engine] == OT_IO_URING) {
         printf("no uring here: %s\n", ot_error_text());
+        bench->no_uring = true;
         return 0;
     }
     OT_TRY(rc);
@@ -167,38 +182,66 @@ static int open_ours(const struct bench *bench, int engine, struct ot_store **st
 
 /* ---- fio ---- */
 
-static int measure_fio(struct bench *bench) {
-    const struct fio fio = {bench->fio_file, bench->best[READ][URING] > 0, bench->block_bytes, bench->depth};
+static int measure_fio(struct bench *bench, bool random) {
+    const struct fio fio = {bench->fio_file, !bench->no_uring, bench->block_bytes, bench->depth};
+    const char *order = random ? "rand" : "";
     char jobs[N_WHATS][256];
     long long bytes = (long long)bench->n_extents * EXTENT_BYTES,
               half = bytes / EXTENT_BYTES / 2 * EXTENT_BYTES;
-    snprintf(jobs[READ], sizeof jobs[READ], "--name=read --rw=read --size=%lld", bytes);
-    snprintf(jobs[WRITE], sizeof jobs[WRITE], "--name=write --rw=write --size=%lld", bytes);
+    snprintf(jobs[READ], sizeof jobs[READ], "--name=read --rw=%sread --size=%lld", order, bytes);
+    snprintf(jobs[WRITE], sizeof jobs[WRITE], "--name=write --rw=%swrite --size=%lld", order, bytes);
     snprintf(jobs[BOTH], sizeof jobs[BOTH],
-             "--name=read --rw=read --size=%lld --name=write --rw=write --offset=%lld --size=%lld", half,
-             half, half);
+             "--name=read --rw=%sread --size=%lld --name=write --rw=%swrite --offset=%lld --size=%lld", order,
+             half, order, half, half);
     for (int what = 0; what < N_WHATS; what++) {
         double rate;
         OT_TRY(fio_run(&fio, jobs[what], &rate));
-        keep_best(&bench->best[what][N_ENGINES], rate);
+        keep(&bench->samples[what][random ? FIO_RANDOM : FIO], rate);
     }
     return 0;
 }
 
+/* Makes fio's file, all of whose blocks are then written. */
+static int open_fio(struct bench *bench) {
+    const struct fio fio = {bench->fio_file, !bench->no_uring, bench->block_bytes, bench->depth};
+    char job[256];
+    double rate;
+    snprintf(job, sizeof job, "--name=write --rw=write --size=%lld",
+             (long long)bench->n_extents * EXTENT_BYTES);
+    return fio_run(&fio, job, &rate);
+}
+
 /* ---- the table ---- */
 
-static void print_table(const struct bench *bench) {
-    bool have_fio = bench->best[READ][N_ENGINES] > 0;
-    printf("%-6s %-6s %14s %14s %8s\n", "what", "engine", "ours", have_fio ? "fio" : "",
-           have_fio ? "share" : "");
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Prints the median and, in brackets, the spread; returns the median. */
+static double print_sample(struct sample *sample) {
+    qsort(sample->rates, (size_t)sample->n, sizeof *sample->rates, ascending);
+    double median = (sample->rates[(sample->n - 1) / 2] + sample->rates[sample->n / 2]) / 2;
+    printf(" %7.3f GB/s (%3.0f %%)", median,
+           100 * (sample->rates[sample->n - 1] - sample->rates[0]) / median);
+    return median;
+}
+
+static void print_table(struct bench *bench) {
+    bool have_fio = bench->samples[READ][FIO].n > 0;
+    printf("%-6s %-6s %20s", "what", "engine", "ours (spread)");
+    if (have_fio)
+        printf(" %20s %8s %20s %8s", "fio, in order", "share", "fio, random", "share");
+    printf("\n");
     for (int what = 0; what < N_WHATS; what++)
         for (int engine = 0; engine < N_ENGINES; engine++) {
-            double ours = bench->best[what][engine], fio = bench->best[what][N_ENGINES];
-            if (ours > 0 && have_fio)
-                printf("%-6s %-6s %9.3f GB/s %9.3f GB/s %6.1f %%\n", what_names[what],
-                       ot_io_choice_name(engines[engine]), ours, fio, 100 * ours / fio);
-            else if (ours > 0)
-                printf("%-6s %-6s %9.3f GB/s\n", what_names[what], ot_io_choice_name(engines[engine]), ours);
+            if (bench->samples[what][engine].n == 0)
+                continue;
+            printf("%-6s %-6s", what_names[what], ot_io_choice_name(engines[engine]));
+            double ours = print_sample(&bench->samples[what][engine]);
+            for (int fio = FIO; have_fio && fio < N_CONTENDERS; fio++)
+                printf(" %6.1f %%", 100 * ours / print_sample(&bench->samples[what][fio]));
+            printf("\n");
         }
     if (!have_fio)
         printf("fio is NOT INSTALLED: its columns are left out (Debian and Ubuntu: apt install fio)\n");
@@ -207,11 +250,11 @@ static void print_table(const struct bench *bench) {
 static int run(struct bench *bench, struct ot_store **stores) {
     for (int engine = 0; engine < N_ENGINES; engine++)
         OT_TRY(open_ours(bench, engine, &stores[engine]));
-    for (int turn = 0; turn < ROUNDS * (N_ENGINES + 1); turn++) {
-        int contender =
-            (turn + turn / (N_ENGINES + 1)) % (N_ENGINES + 1); /* who begins changes with the round */
-        if (contender == N_ENGINES)
-            OT_TRY(measure_fio(bench)); /* which writes its file the first time: that is not its best */
+    OT_TRY(open_fio(bench));
+    for (int turn = 0; turn < ROUNDS * N_CONTENDERS; turn++) {
+        int contender = (turn + turn / N_CONTENDERS) % N_CONTENDERS; /* who begins changes with the round */
+        if (contender >= N_ENGINES)
+            OT_TRY(measure_fio(bench, contender == FIO_RANDOM));
         else if (stores[contender])
             OT_TRY(measure_ours(bench, contender, stores[contender]));
     }
@@ -236,6 +279,7 @@ int main(int argc, char **argv) {
     bench.fio_file = file;
     int rc = bench.arena == MAP_FAILED ? ot_fail_errno(OT_E_BUDGET, errno, "no memory for the buffers") : 0;
     if (rc == 0) {
+        madvise(bench.arena, arena_bytes, MADV_HUGEPAGE);           /* as the engine's; it may be refused */
         for (size_t i = 0; i < arena_bytes / sizeof(uint64_t); i++) /* which no disk can compress */
             ((uint64_t *)bench.arena)[i] = (i + 1) * 0x9e3779b97f4a7c15u ^ (i * 0xbf58476d1ce4e5b9u >> 7);
         rc = run(&bench, stores);

@@ -11,7 +11,8 @@
 /* Fields of fio's terse version 3, counted from 0. */
 enum { READ_KIB = 5, READ_MS = 8, WRITTEN_KIB = 46, WRITE_MS = 49, FIELDS };
 
-/* The file's name goes by way of the environment, past the shell. */
+/* The file's name goes by way of the environment, past the shell. So does the wish for huge pages, which
+ * glibc passes on to the kernel from 2.35 on: ours are huge too. */
 int fio_run(const struct fio *fio, const char *jobs, double *rate) {
     char command[1024], line[4096];
     double kib = 0, most_ms = 0;
@@ -20,7 +21,10 @@ int fio_run(const struct fio *fio, const char *jobs, double *rate) {
              "fio --minimal --terse-version=3 --filename=\"$BENCH_FIO_FILE\" --direct=1 --ioengine=%s "
              "--bs=%zu --iodepth=%d %s",
              fio->uring ? "io_uring" : "libaio", fio->block_bytes, fio->depth, jobs);
-    FILE *pipe = setenv("BENCH_FIO_FILE", fio->file, 1) < 0 ? NULL : popen(command, "re");
+    FILE *pipe = setenv("BENCH_FIO_FILE", fio->file, 1) < 0 ||
+                         setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1", 1) < 0
+                     ? NULL
+                     : popen(command, "re");
     if (!pipe)
         return ot_fail_errno(OT_E_IO, errno, "cannot run fio");
     while (fgets(line, sizeof line, pipe)) {
