@@ -101,7 +101,15 @@ static void close_probe(struct ot_probe *p) {
 
 /* ---- timing ---- */
 
-static int time_calls(struct ot_probe *p, const struct ot_probe_call *call, int count, double *seconds) {
+struct series {
+    struct ot_probe *probe;
+    const struct ot_probe_call *calls;
+};
+
+static int time_calls(void *context, int number, int count, double *seconds) {
+    const struct series *series = context;
+    const struct ot_probe_call *call = &series->calls[number];
+    struct ot_probe *p = series->probe;
     double begin, end;
     ot_lane_record(p->compute, p->events[0]);
     for (int i = 0; i < count; i++)
@@ -114,18 +122,9 @@ static int time_calls(struct ot_probe *p, const struct ot_probe_call *call, int 
     return 0;
 }
 
-int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *call, double *seconds) {
-    double once, runs[3];
-    OT_TRY(time_calls(p, call, 1, &once));
-    OT_TRY(time_calls(p, call, 1, &once)); /* the first call may choose algorithms and load code */
-    int count = ot_probe_calls(p->config->seconds, once);
-    *seconds = once;
-    if (once > p->config->seconds)
-        return 0;
-    for (int i = 0; i < 3; i++)
-        OT_TRY(time_calls(p, call, count, &runs[i]));
-    *seconds = ot_probe_median(runs);
-    return 0;
+int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *calls, int n, struct ot_repeats *times) {
+    struct series series = {p, calls};
+    return ot_repeats_take(&(struct ot_timed_calls){n, time_calls, &series, p->config->seconds}, times);
 }
 
 /* ---- copies ---- */
@@ -144,8 +143,19 @@ static void copy_all(struct ot_probe *p, struct ot_lane *lane, enum ot_copy_kind
     (void)p;
 }
 
+static const struct way {
+    const char *name;
+    bool in, out;
+    enum ot_probe_use use;
+} ways[] = {{"host to device", true, false, OT_PROBE_H2D},
+            {"device to host", false, true, OT_PROBE_D2H},
+            {"both at once", true, true, OT_PROBE_BOTH}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
 /* Both lanes begin together and each repeats its copy; the time is the longer one's. */
-static int time_copies(struct ot_probe *p, bool in, bool out, int count, double *seconds) {
+static int time_copies(void *context, int number, int count, double *seconds) {
+    struct ot_probe *p = context;
+    bool in = ways[number].in, out = ways[number].out;
     size_t half = p->config->buffer_bytes / 2;
     double begin[2] = {0}, end[2] = {0};
     char *host = p->pinned;
@@ -178,31 +188,19 @@ static int time_copies(struct ot_probe *p, bool in, bool out, int count, double 
 }
 
 static int probe_copies(struct ot_probe *p) {
-    static const struct {
-        const char *name;
-        bool in, out;
-        enum ot_probe_use use;
-    } ways[] = {{"host to device", true, false, OT_PROBE_H2D},
-                {"device to host", false, true, OT_PROBE_D2H},
-                {"both at once", true, true, OT_PROBE_BOTH}};
     double half = (double)(p->config->buffer_bytes / 2), one_way = 0;
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        double once, runs[3];
-        OT_TRY(time_copies(p, ways[i].in, ways[i].out, 1, &once));
-        OT_TRY(time_copies(p, ways[i].in, ways[i].out, 1, &once));
-        for (int r = 0; r < 3; r++)
-            OT_TRY(
-                time_copies(p, ways[i].in, ways[i].out, ot_probe_calls(p->config->seconds, once), &runs[r]));
-        double seconds = ot_probe_median(runs), work = ways[i].in && ways[i].out ? 2 * half : half;
+    struct ot_repeats times[WAYS];
+    OT_TRY(ot_repeats_take(&(struct ot_timed_calls){WAYS, time_copies, p, p->config->seconds}, times));
+    for (int i = 0; i < WAYS; i++) {
+        double work = ways[i].in && ways[i].out ? 2 * half : half;
         /* Both at once: against the sum of what each does alone. */
         struct ot_probe_row row = {.group = OT_PROBE_COPY,
                                    .use = ways[i].use,
                                    .name = ways[i].name,
-                                   .seconds = seconds,
                                    .work = work,
                                    .peak = i == 2 ? one_way : 0};
-        OT_TRY(ot_probe_report(&p->config->reader, row));
-        one_way += work / seconds;
+        OT_TRY(ot_probe_report_times(&p->config->reader, row, &times[i]));
+        one_way += work / ot_repeats_median(&times[i]);
     }
     return 0;
 }

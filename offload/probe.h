@@ -20,8 +20,9 @@
  * hold, or than the disk moves in a second, are left out.
  *
  * Data are random: constant inputs draw less power and run faster. Buffers are far larger than caches. Each
- * row is warmed up, then timed (on a device by events on the lane) over as many calls as fill the time given;
- * the median of three such runs counts.
+ * row is warmed up, then timed (on a device by events on the lane) in several short repeats, over as many
+ * calls as fill the time given; rows of a kind take turns. The median counts, and how far the repeats lie
+ * apart is told with it (repeats.h). Of disks all repeats count, as pauses do in a long run.
  *
  * Some rows are what predictions start from (rates.h): ot_probe_add sums them up. A quick probe has these
  * rows alone.
@@ -33,6 +34,7 @@
 
 #include "kernels/ops.h"
 #include "offload/rates.h"
+#include "offload/repeats.h"
 #include "offload/store.h"
 #include "offload/topology.h"
 
@@ -89,6 +91,7 @@ struct ot_probe_row {
     double seconds;   /* of one call */
     double work;      /* of one call: bytes, FLOPs or tasks */
     double rate;      /* work a second */
+    double spread;    /* of the repeats (ot_repeats_spread) */
     double peak;      /* what the rate is compared with (plain copy, best product, triad); 0: nothing */
     struct ot_probe_disk disk; /* of OT_PROBE_NVME */
 };
@@ -147,7 +150,7 @@ struct ot_probe_nvme_config {
     const struct ot_store_config *store;
     size_t bytes;        /* of temporary files, at most, in all directories together */
     size_t memory_bytes; /* to read and write, at most; 0: what all rows need, 128 MiB */
-    double seconds;      /* that one row may measure, and then what is in flight */
+    double seconds;      /* that one row may measure, once and a half, and then what is in flight */
     bool quick;          /* through the store alone */
     struct ot_probe_reader reader;
 };
@@ -165,9 +168,10 @@ int ot_probe_nvme(const struct ot_probe_nvme_config *config, struct ot_probe_nvm
 
 struct ot_probe_sums { /* by use; zeroed at first */
     double work[OT_PROBE_USES], seconds[OT_PROBE_USES];
+    double apart[OT_PROBE_USES]; /* seconds times spread */
 };
 void ot_probe_add(struct ot_probe_sums *sums, const struct ot_probe_row *row);
-/* Rates without a row stay as they are. */
+/* Rates without a row stay as they are. The spread of several rows is their mean, by their time. */
 void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out);
 
 #endif

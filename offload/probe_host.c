@@ -112,20 +112,33 @@ static void make_doubles(struct host *h) {
 
 /* ---- timing ---- */
 
-static double time_loops(struct host *h, int64_t n, ot_pool_fn fn, void *context, int count) {
+struct loops { /* each over n elements, in turn */
+    struct host *host;
+    int64_t n;
+    const ot_pool_fn *fns;
+    void *context;
+};
+
+static int time_loops(void *context, int number, int count, double *seconds) {
+    const struct loops *loops = context;
     double since = ot_clock_seconds();
     for (int i = 0; i < count; i++)
-        ot_pool_run(h->pool, n, CHUNK, fn, context);
-    return (ot_clock_seconds() - since) / count;
+        ot_pool_run(loops->host->pool, loops->n, CHUNK, loops->fns[number], loops->context);
+    *seconds = (ot_clock_seconds() - since) / count;
+    return 0;
 }
 
-static double measure(struct host *h, int64_t n, ot_pool_fn fn, void *context, double seconds) {
-    double once = time_loops(h, n, fn, context, 1), runs[3];
-    if (once > seconds)
-        return once;
-    for (int i = 0; i < 3; i++)
-        runs[i] = time_loops(h, n, fn, context, ot_probe_calls(seconds, once));
-    return ot_probe_median(runs);
+/* Runs each of the loops for the time of a row; the fastest one's repeats go to *times. */
+static int measure(const struct loops *loops, int n, struct ot_repeats *times) {
+    struct ot_repeats all[2];
+    struct ot_timed_calls calls = {n, time_loops, (void *)loops, loops->host->config->seconds / n};
+    int best = 0;
+    OT_TRY(ot_repeats_take(&calls, all));
+    for (int i = 1; i < n; i++)
+        if (ot_repeats_median(&all[i]) < ot_repeats_median(&all[best]))
+            best = i;
+    *times = all[best];
+    return 0;
 }
 
 static int use_threads(struct host *h, int threads) {
@@ -177,19 +190,20 @@ static int probe_triad(struct host *h, int number) {
     int64_t n = elements_of(h, BYTES_A_TRIAD);
     make_doubles(h);
     struct triad triad = {.a = add_array(h, n, 8), .b = add_array(h, n, 8), .c = add_array(h, n, 8)};
-    double seconds = measure(h, n, run_triad, &triad, h->config->seconds / 2);
 #ifdef __x86_64__
-    double streamed = measure(h, n, stream_triad, &triad, h->config->seconds / 2);
-    seconds = streamed < seconds ? streamed : seconds;
+    const ot_pool_fn fns[] = {run_triad, stream_triad};
+#else
+    const ot_pool_fn fns[] = {run_triad};
 #endif
+    struct ot_repeats times;
+    OT_TRY(measure(&(struct loops){h, n, fns, &triad}, sizeof fns / sizeof *fns, &times));
     snprintf(name, sizeof name, "triad, %s", thread_text(h->counts[number], threads));
     struct ot_probe_row row = {.group = OT_PROBE_MEMORY,
                                .use = h->counts[number] == h->config->threads ? OT_PROBE_TRIAD : 0,
                                .name = name,
-                               .seconds = seconds,
                                .work = (double)n * BYTES_A_TRIAD};
-    h->triads[number] = row.work / seconds;
-    return ot_probe_report(&h->config->reader, row);
+    h->triads[number] = row.work / ot_repeats_median(&times);
+    return ot_probe_report_times(&h->config->reader, row, &times);
 }
 
 /* ---- checksums, as the store's threads take them ---- */
@@ -207,12 +221,12 @@ static int probe_checksums(struct host *h) {
     int64_t n = (int64_t)(h->config->bytes / CHUNK) * CHUNK;
     add_array(h, n, 1);
     snprintf(name, sizeof name, "CRC-32 %s, 1 thread", ot_crc32_kernel());
-    struct ot_probe_row row = {.group = OT_PROBE_MEMORY,
-                               .use = OT_PROBE_CRC,
-                               .name = name,
-                               .seconds = measure(h, n, run_checksums, h, h->config->seconds),
-                               .work = (double)n};
-    return ot_probe_report(&h->config->reader, row);
+    struct ot_probe_row row = {
+        .group = OT_PROBE_MEMORY, .use = OT_PROBE_CRC, .name = name, .work = (double)n};
+    const ot_pool_fn fn = run_checksums;
+    struct ot_repeats times;
+    OT_TRY(measure(&(struct loops){h, n, &fn, h}, 1, &times));
+    return ot_probe_report_times(&h->config->reader, row, &times);
 }
 
 /* ---- AdamW ---- */
@@ -265,10 +279,12 @@ static int probe_update(struct host *h, int number, const char *kernel, const st
     struct ot_probe_row row = {.group = OT_PROBE_OPTIMIZER,
                                .use = is_training ? OT_PROBE_ADAMW : OT_PROBE_NO_USE,
                                .name = name,
-                               .seconds = measure(h, op->n, run_update, &update, h->config->seconds),
                                .work = (double)ot_adamw_bytes(op->dtype) * (double)op->n,
                                .peak = h->triads[number]};
-    return ot_probe_report(&h->config->reader, row);
+    const ot_pool_fn fn = run_update;
+    struct ot_repeats times;
+    OT_TRY(measure(&(struct loops){h, op->n, &fn, &update}, 1, &times));
+    return ot_probe_report_times(&h->config->reader, row, &times);
 }
 
 static int probe_updates(struct host *h, int number) {

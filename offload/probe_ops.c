@@ -1,4 +1,5 @@
 /* What the probe runs: the products and kernels of a decoder layer of Llama's proportions. */
+#include <math.h>
 #include <stdio.h>
 
 #include "kernels/adamw.h"
@@ -25,9 +26,11 @@ static void run_hand_over(struct ot_probe *p, const void *op) {
 static int probe_tasks(struct ot_probe *p) {
     struct ot_probe_row row = {
         .group = OT_PROBE_TASK, .use = OT_PROBE_START, .name = "from lane to lane", .work = 1};
-    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_hand_over, NULL}, &row.seconds));
-    row.seconds /= 2;
-    return ot_probe_report(&p->config->reader, row);
+    struct ot_repeats times;
+    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_hand_over, NULL}, 1, &times));
+    for (int i = 0; i < times.n; i++)
+        times.seconds[i] /= 2;
+    return ot_probe_report_times(&p->config->reader, row, &times);
 }
 
 /* ---- products ---- */
@@ -94,34 +97,36 @@ double ot_probe_largest_flops(int64_t hidden, int64_t tokens) {
 }
 
 int ot_probe_largest(struct ot_probe *p, double *rate) {
-    double seconds;
+    struct ot_repeats times;
     struct ot_gemm op = product(p, PRODUCT_Y, 2 * ot_probe_inter(p->config->hidden), p->config->hidden);
-    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_gemm, &op}, &seconds));
-    *rate = ot_probe_largest_flops(p->config->hidden, p->config->tokens) / seconds;
+    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_gemm, &op}, 1, &times));
+    *rate = ot_probe_largest_flops(p->config->hidden, p->config->tokens) / ot_repeats_median(&times);
     return 0;
 }
 
 static int probe_gemms(struct ot_probe *p) {
     static const char *const kinds[PRODUCTS] = {"y", "dx", "dW"};
     char names[LAYER_PRODUCTS][64];
-    double seconds[LAYER_PRODUCTS], work[LAYER_PRODUCTS], best = 0;
+    struct ot_gemm ops[LAYER_PRODUCTS];
+    struct ot_probe_call calls[LAYER_PRODUCTS];
+    struct ot_repeats times[LAYER_PRODUCTS];
+    double work[LAYER_PRODUCTS], best = 0;
     for (int i = 0; i < LAYER_PRODUCTS; i++) {
         struct layer layer = layer_of(p, i / PRODUCTS);
-        struct ot_gemm op = layer_product(p, i);
+        const struct ot_gemm *op = &ops[i];
+        ops[i] = layer_product(p, i);
+        calls[i] = (struct ot_probe_call){run_gemm, op};
         snprintf(names[i], sizeof names[i], "%s %s %lldx%lldx%lld", layer.name, kinds[i % PRODUCTS],
-                 (long long)op.m, (long long)op.n, (long long)op.k);
-        OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_gemm, &op}, &seconds[i]));
-        work[i] = 2.0 * (double)op.m * (double)op.n * (double)op.k;
-        best = work[i] / seconds[i] > best ? work[i] / seconds[i] : best;
+                 (long long)op->m, (long long)op->n, (long long)op->k);
+        work[i] = 2.0 * (double)op->m * (double)op->n * (double)op->k;
     }
+    OT_TRY(ot_probe_measure(p, calls, LAYER_PRODUCTS, times));
+    for (int i = 0; i < LAYER_PRODUCTS; i++)
+        best = fmax(best, work[i] / ot_repeats_median(&times[i]));
     for (int i = 0; i < LAYER_PRODUCTS; i++) {
-        struct ot_probe_row row = {.group = OT_PROBE_GEMM,
-                                   .use = OT_PROBE_PRODUCT,
-                                   .name = names[i],
-                                   .seconds = seconds[i],
-                                   .work = work[i],
-                                   .peak = best};
-        OT_TRY(ot_probe_report(&p->config->reader, row));
+        struct ot_probe_row row = {
+            .group = OT_PROBE_GEMM, .use = OT_PROBE_PRODUCT, .name = names[i], .work = work[i], .peak = best};
+        OT_TRY(ot_probe_report_times(&p->config->reader, row, &times[i]));
     }
     p->product_rate = best;
     return 0;
@@ -174,24 +179,20 @@ static struct ot_attention_backward attention_of(struct ot_probe *p, int64_t n, 
 static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim, enum ot_probe_use use) {
     struct ot_attention_backward op = attention_of(p, n, head_dim);
     char name[64];
-    double seconds;
+    struct ot_repeats times[2];
     /* What a causal mask leaves of two products forward and five backward. */
     double forward = 2.0 * (double)n * (double)n * (double)p->config->hidden;
     if (n > p->rows || 3 * (size_t)(n * p->config->hidden) * elem(p) > p->config->buffer_bytes)
         return 0;
-    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_attention, &op.forward}, &seconds));
+    const struct ot_probe_call calls[2] = {{run_attention, &op.forward}, {run_attention_backward, &op}};
+    OT_TRY(ot_probe_measure(p, calls, 2, times));
     snprintf(name, sizeof name, "forward %lld tokens, head %lld", (long long)n, (long long)head_dim);
-    struct ot_probe_row row = {.group = OT_PROBE_ATTENTION,
-                               .use = use,
-                               .name = name,
-                               .seconds = seconds,
-                               .work = forward,
-                               .peak = p->product_rate};
-    OT_TRY(ot_probe_report(&p->config->reader, row));
-    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){run_attention_backward, &op}, &row.seconds));
+    struct ot_probe_row row = {
+        .group = OT_PROBE_ATTENTION, .use = use, .name = name, .work = forward, .peak = p->product_rate};
+    OT_TRY(ot_probe_report_times(&p->config->reader, row, &times[0]));
     snprintf(name, sizeof name, "backward %lld tokens, head %lld", (long long)n, (long long)head_dim);
     row.work = 2.5 * forward;
-    return ot_probe_report(&p->config->reader, row);
+    return ot_probe_report_times(&p->config->reader, row, &times[1]);
 }
 
 static int probe_attention(struct ot_probe *p) {
@@ -267,13 +268,14 @@ static void run_adamw(struct ot_probe *p, const void *op) {
 static int probe_kernel(struct ot_probe *p, const char *name,
                         void (*enqueue)(struct ot_probe *, const void *), const void *op, double bytes) {
     struct ot_probe_row row = {.group = OT_PROBE_KERNEL, .name = name, .work = bytes};
-    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){enqueue, op}, &row.seconds));
+    struct ot_repeats times;
+    OT_TRY(ot_probe_measure(p, &(struct ot_probe_call){enqueue, op}, 1, &times));
     if (enqueue == run_copy) {
-        p->copy_rate = bytes / row.seconds;
+        p->copy_rate = bytes / ot_repeats_median(&times);
         row.use = OT_PROBE_DEVICE_COPY;
     }
     row.peak = p->copy_rate;
-    return ot_probe_report(&p->config->reader, row);
+    return ot_probe_report_times(&p->config->reader, row, &times);
 }
 
 static int probe_rows(struct ot_probe *p) {

@@ -20,24 +20,46 @@ enum ot_probe_unit ot_probe_group_unit(enum ot_probe_group group) {
     return group == OT_PROBE_GEMM || group == OT_PROBE_ATTENTION ? OT_PROBE_FLOPS : OT_PROBE_BYTES;
 }
 
-double ot_probe_median(const double x[3]) {
-    double low = x[0] < x[1] ? x[0] : x[1], high = x[0] < x[1] ? x[1] : x[0];
-    return x[2] < low ? low : x[2] > high ? high : x[2];
-}
-
-int ot_probe_calls(double seconds, double once) {
-    double count = seconds / 3 / (once > 1e-7 ? once : 1e-7);
-    return count < 1 ? 1 : count > 1000 ? 1000 : (int)count;
-}
-
 int ot_probe_report(const struct ot_probe_reader *reader, struct ot_probe_row row) {
     row.rate = row.seconds > 0 ? row.work / row.seconds : 0;
     return reader->row(reader->context, &row);
 }
 
+int ot_probe_report_times(const struct ot_probe_reader *reader, struct ot_probe_row row,
+                          const struct ot_repeats *times) {
+    row.seconds = ot_repeats_median(times);
+    row.spread = ot_repeats_spread(times);
+    return ot_probe_report(reader, row);
+}
+
 void ot_probe_add(struct ot_probe_sums *sums, const struct ot_probe_row *row) {
     sums->work[row->use] += row->work;
     sums->seconds[row->use] += row->seconds;
+    sums->apart[row->use] += row->seconds * row->spread;
+}
+
+/* Which rate is known least. */
+static void put_spread(const struct ot_probe_sums *sums, struct ot_rates *out) {
+    static const char *const names[OT_PROBE_USES] = {[OT_PROBE_PRODUCT] = "products",
+                                                     [OT_PROBE_CAUSAL] = "attention",
+                                                     [OT_PROBE_DEVICE_COPY] = "copies on the device",
+                                                     [OT_PROBE_H2D] = "copies to the device",
+                                                     [OT_PROBE_D2H] = "copies from the device",
+                                                     [OT_PROBE_BOTH] = "copies both ways",
+                                                     [OT_PROBE_START] = "starting a task",
+                                                     [OT_PROBE_TRIAD] = "the host's memory",
+                                                     [OT_PROBE_ADAMW] = "the optimizer",
+                                                     [OT_PROBE_CRC] = "checksums",
+                                                     [OT_PROBE_NVME_READ] = "reading the disks",
+                                                     [OT_PROBE_NVME_WRITE] = "writing the disks",
+                                                     [OT_PROBE_NVME_MIXED] = "reading and writing the disks"};
+    for (int use = 0; use < OT_PROBE_USES; use++) {
+        double spread = sums->seconds[use] > 0 ? sums->apart[use] / sums->seconds[use] : 0;
+        if (!names[use] || spread <= out->spread)
+            continue;
+        out->spread = spread;
+        out->uncertain = names[use];
+    }
 }
 
 void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out) {
@@ -58,4 +80,5 @@ void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out) 
             *rates[use] = sums->work[use] / sums->seconds[use];
     if (sums->work[OT_PROBE_START] > 0)
         out->task_seconds = sums->seconds[OT_PROBE_START] / sums->work[OT_PROBE_START];
+    put_spread(sums, out);
 }

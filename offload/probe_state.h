@@ -26,12 +26,13 @@ struct ot_probe_call {
     const void *op;
 };
 
-/* Seconds of one call on the compute lane. Errors: OT_E_DEVICE. */
-int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *call, double *seconds);
-int ot_probe_calls(double seconds, double once); /* calls that make a third of the time given */
-double ot_probe_median(const double x[3]);
+/* Times of n calls on the compute lane, in turn. Errors: OT_E_DEVICE, OT_E_BUDGET. */
+int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *calls, int n, struct ot_repeats *times);
 /* Works out the rate and hands the row on. */
 int ot_probe_report(const struct ot_probe_reader *reader, struct ot_probe_row row);
+/* The same, with seconds and spread from the repeats. */
+int ot_probe_report_times(const struct ot_probe_reader *reader, struct ot_probe_row row,
+                          const struct ot_repeats *times);
 /* Lets the device tune its products; the buffers have no content yet. Errors: OT_E_DEVICE. */
 int ot_probe_tune(struct ot_probe *p);
 int ot_probe_ops(struct ot_probe *p);

@@ -27,6 +27,10 @@ struct ot_rates {
     double nvme_mixed_bytes; /* sum of both ways at once */
     double crc_bytes;        /* bytes/s of checksums on one thread */
     double task_seconds;     /* what it costs to start a task */
+    /* Of the rate that is known least: how far its repeats lay apart, as a share of it (repeats.h), and its
+     * name for people, a constant. 0 and NULL: unknown. */
+    double spread;
+    const char *uncertain;
 };
 
 #endif

@@ -93,6 +93,7 @@ static int print_json(const struct probe_run *run, const struct ot_session *s) {
         ot_json_put_real(&w, "seconds", row->seconds);
         ot_json_put_real(&w, amounts[ot_probe_group_unit(row->group)], row->work);
         ot_json_put_real(&w, rates[ot_probe_group_unit(row->group)], row->rate);
+        ot_json_put_real(&w, "spread", row->spread);
         if (row->peak > 0)
             ot_json_put_real(&w, "share", row->rate / row->peak);
         ot_json_end_object(&w);
@@ -137,6 +138,7 @@ static int probe(struct ot_session *s, struct probe_run *run) {
     int rc = ot_measure_machine(s, false, &reader, &run->rates);
     ot_probe_table_end(&run->table);
     OT_TRY(rc);
+    ot_rates_warn(&run->rates);
     if (ot_rates_keep(s, &run->rates) < 0)
         ot_log(OT_LOG_INFO, "rates   are not kept for the next run: %s", ot_error_text());
     ot_log(OT_LOG_INFO, "done    in %s", ot_text_duration(ot_clock_seconds() - since, time));

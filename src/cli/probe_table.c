@@ -21,6 +21,13 @@ static void print_disk_shares(FILE *out, const double rates[OT_PROBE_IOS], const
     fprintf(out, "\n");
 }
 
+static void print_disk_spreads(FILE *out, const double spreads[OT_PROBE_IOS]) {
+    fprintf(out, "  %-34s", "  spread");
+    for (int io = 0; io < OT_PROBE_IOS; io++)
+        fprintf(out, " %10.1f %%", 100 * spreads[io]);
+    fprintf(out, "\n");
+}
+
 static void end_disk_line(struct ot_probe_table *t) {
     const struct ot_probe_disk *disk = &t->last.disk;
     char label[64];
@@ -32,6 +39,8 @@ static void end_disk_line(struct ot_probe_table *t) {
         snprintf(label, sizeof label, "%s %d KiB x %d", ot_io_choice_name(disk->engine),
                  disk->block_bytes / 1024, disk->depth);
     print_disk_rates(t->out, label, t->disks.rates);
+    if (disk->by_store)
+        print_disk_spreads(t->out, t->disks.spreads);
     if (disk->by_store && t->disks.peaks[0] > 0)
         print_disk_shares(t->out, t->disks.rates, t->disks.peaks);
     memset(&t->disks, 0, sizeof t->disks);
@@ -47,6 +56,7 @@ static void add_disk(struct ot_probe_table *t, const struct ot_probe_row *row) {
         end_disk_line(t);
     t->disks.rates[row->disk.io] = row->rate;
     t->disks.peaks[row->disk.io] = row->peak;
+    t->disks.spreads[row->disk.io] = row->spread;
     t->disks.rows++;
 }
 
@@ -67,7 +77,7 @@ static void print_header(FILE *out, enum ot_probe_group group) {
     if (group == OT_PROBE_NVME)
         fprintf(out, "%-36s %12s %12s %12s\n", "disks, by block and depth", "read", "write", "mixed");
     else
-        fprintf(out, "%-40s %14s %12s%s%s\n", heads[group].title, "rate", "one call",
+        fprintf(out, "%-40s %14s %8s %12s%s%s\n", heads[group].title, "rate", "spread", "one call",
                 *heads[group].share ? "   " : "", heads[group].share);
 }
 
@@ -84,7 +94,8 @@ static void print_row(FILE *out, const struct ot_probe_row *row) {
         snprintf(rate, sizeof rate, "%.1f GFLOP/s", row->rate * 1e-9);
     if (row->peak > 0)
         snprintf(share, sizeof share, "   %.0f %%", 100 * row->rate / row->peak);
-    fprintf(out, "  %-38s %14s %9.3f ms%s\n", row->name, rate, 1e3 * row->seconds, share);
+    fprintf(out, "  %-38s %14s %6.1f %% %9.3f ms%s\n", row->name, rate, 100 * row->spread, 1e3 * row->seconds,
+            share);
 }
 
 void ot_probe_table_add(struct ot_probe_table *t, const struct ot_probe_row *row) {

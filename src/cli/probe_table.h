@@ -1,5 +1,5 @@
 /* The probe's rows as a table for people, printed as they come: a heading where a group begins, then a row to
- * a line; of the disks a line for each engine, size of block and depth.
+ * a line, with how far its repeats lie apart; of the disks a line for each engine, size of block and depth.
  */
 #ifndef OT_CLI_PROBE_TABLE_H
 #define OT_CLI_PROBE_TABLE_H
@@ -13,7 +13,7 @@ struct ot_probe_table {
     int rows;  /* so far */
     struct ot_probe_row last;
     struct { /* the line of the disks that is not complete yet */
-        double rates[OT_PROBE_IOS], peaks[OT_PROBE_IOS];
+        double rates[OT_PROBE_IOS], peaks[OT_PROBE_IOS], spreads[OT_PROBE_IOS];
         int rows;
     } disks;
 };

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "offload/repeats.h"
 #include "src/base/cache_file.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
@@ -33,6 +34,7 @@ static const struct {
     {"nvme_mixed_bytes_per_s", offsetof(struct ot_rates, nvme_mixed_bytes), false},
     {"crc_bytes_per_s", offsetof(struct ot_rates, crc_bytes), false},
     {"task_seconds", offsetof(struct ot_rates, task_seconds), true},
+    {"spread", offsetof(struct ot_rates, spread), false},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -133,6 +135,15 @@ int ot_rates_key(const struct ot_session *s, char **out) {
         ot_io_choice_name((enum ot_io_choice)o->io_engine), o->no_io_verify ? " without checksums" : "");
 }
 
+void ot_rates_warn(const struct ot_rates *rates) {
+    if (rates->spread <= OT_REPEATS_NOISY || !rates->uncertain)
+        return;
+    ot_log(OT_LOG_INFO,
+           "probe   the machine is busy: measurements of %s differ by %.0f %% even after more repeats, and "
+           "predictions may be as far off; `offload-train probe` measures again",
+           rates->uncertain, 100 * rates->spread);
+}
+
 int ot_rates_keep(const struct ot_session *session, const struct ot_rates *rates) {
     char *folder = NULL, *key = NULL;
     int rc;
@@ -166,6 +177,7 @@ int ot_rates_obtain(struct ot_session *session, bool quick, struct ot_rates *out
         return 0;
     double since = ot_clock_seconds();
     OT_TRY(ot_measure_machine(session, quick, NULL, out));
+    ot_rates_warn(out);
     ot_text_duration(ot_clock_seconds() - since, time);
     int kept = ot_rates_keep(session, out);
     if (kept > 0)

@@ -21,6 +21,9 @@ int ot_rates_obtain(struct ot_session *session, bool quick, struct ot_rates *out
 /* As an object of what is known. */
 void ot_rates_put_json(const struct ot_rates *rates, const char *key, struct ot_json_writer *w);
 
+/* Says in one line that the machine was busy, where rates that were just measured are noisy (repeats.h). */
+void ot_rates_warn(const struct ot_rates *rates);
+
 /* Keeps rates that were measured otherwise. Returns 1, or 0 where the environment names no place. Errors:
  * OT_E_IO, OT_E_BUDGET; a run can go on without. */
 int ot_rates_keep(const struct ot_session *session, const struct ot_rates *rates);

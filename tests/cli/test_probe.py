@@ -11,7 +11,7 @@ from program import run
 GROUPS = ["copy", "task", "gemm", "attention", "kernel", "memory", "optimizer"]
 UNITS = {"gemm": "flops", "attention": "flops", "task": "tasks"}
 RATES = ["product_flops_per_s", "attention_flops_per_s", "device_bytes_per_s", "h2d_bytes_per_s", "d2h_bytes_per_s",
-         "both_ways_bytes_per_s", "triad_bytes_per_s", "adamw_bytes_per_s", "crc_bytes_per_s", "task_seconds"]
+         "both_ways_bytes_per_s", "triad_bytes_per_s", "adamw_bytes_per_s", "crc_bytes_per_s", "task_seconds", "spread"]
 SMALL = ["probe", "--device", "cpu", "--gpu-mem", "24M", "--host-mem", "32M", "--threads", "1"]
 
 
@@ -33,9 +33,10 @@ class Probe(program.ProgramTest):
         groups = []
         for row in self.report["rows"]:
             unit = UNITS.get(row["group"], "bytes")
-            self.assertEqual(set(row) - {"share"}, {"group", "name", "seconds", unit, unit + "_per_s"}, row)
+            self.assertEqual(set(row) - {"share"}, {"group", "name", "seconds", "spread", unit, unit + "_per_s"}, row)
             self.assertGreater(row["seconds"], 0, row)
             self.assertGreater(row[unit], 0, row)
+            self.assertTrue(0 <= row["spread"] < 10, row)
             self.assertAlmostEqual(row[unit] / row["seconds"] / row[unit + "_per_s"], 1, delta=1e-6)
             if row["group"] not in groups[-1:]:
                 groups.append(row["group"])
@@ -94,7 +95,7 @@ class Probe(program.ProgramTest):
         rate = r" +(\d+\.\d\d GB/s|-)"
         self.assertRegex(result.out, "\ndisks, by block and depth +read +write +mixed\n")
         self.assertRegex(result.out, f"\n  pool 256 KiB x 32{rate}{rate}{rate}\n")
-        self.assertRegex(result.out, f"\n  the store{rate}{rate}{rate}\n    of the best engine( +\\d+ %){{3}}\n$")
+        self.assertRegex(result.out, f"\n  the store{rate}{rate}{rate}\n    spread( +\\d+\\.\\d %){{3}}\n    of the best engine( +\\d+ %){{3}}\n$")
         self.assertRegex(result.err, r"\nnvme    .*CRC-32.* · the probe wrote \d+\.\d MiB\n")
         pool = self.probe("--nvme", self.path("table") + ":16M", "--io-engine", "pool", "--no-io-verify")
         self.assertRegex(pool.err, r"\nnvme    pool")
@@ -133,7 +134,7 @@ class Probe(program.ProgramTest):
         result = self.probe("--dtype", "bf16")
         for name in ("host to device", "AdamW, split master", "triad, 1 thread", "AdamW scalar, 1 thread"):
             self.assertIn(name, result.out)
-        self.assertRegex(result.out, r"copy +\d+\.\d GB/s +\d+\.\d+ ms   100 %")
+        self.assertRegex(result.out, r"copy +\d+\.\d GB/s +\d+\.\d % +\d+\.\d+ ms   100 %")
 
     def test_the_rates_are_kept(self):
         first = self.probe("--json", "--quiet", cache="fresh").json()

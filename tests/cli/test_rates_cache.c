@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "src/base/cache_file.h"
 #include "src/base/strings.h"
@@ -19,7 +20,8 @@ static const struct ot_rates some = {.product_flops = 1.5e12,
                                      .triad_bytes = 7e10,
                                      .adamw_bytes = 8e10,
                                      .nvme_read_bytes = 9e9,
-                                     .task_seconds = 1e-5};
+                                     .task_seconds = 1e-5,
+                                     .spread = 0.5};
 
 static bool finds(const char *folder, const char *key, struct ot_rates *out) {
     bool found;
@@ -102,6 +104,36 @@ static void damaged_files_count_as_none(void **state) {
     free(text);
     free(path);
     remove_folder(folder);
+}
+
+/* ---- noise ---- */
+
+/* What is said on stderr about such rates. */
+static void listen(const struct ot_rates *rates, char text[1024]) {
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int saved = dup(STDERR_FILENO);
+    dup2(fileno(file), STDERR_FILENO);
+    ot_rates_warn(rates);
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(file);
+    text[fread(text, 1, 1023, file)] = '\0';
+    fclose(file);
+}
+
+static void a_busy_machine_is_told_in_a_line(void **state) {
+    (void)state;
+    char text[1024];
+    listen(&(struct ot_rates){.spread = 0.234, .uncertain = "the optimizer"}, text);
+    assert_non_null(strstr(text, "the machine is busy: measurements of the optimizer differ by 23 %"));
+    assert_ptr_equal(strchr(text, '\n'), text + strlen(text) - 1);
+    listen(&(struct ot_rates){.spread = 0.05, .uncertain = "the optimizer"}, text);
+    assert_string_equal(text, "");
+    listen(&some, text); /* not measured here */
+    assert_string_equal(text, "");
 }
 
 /* ---- a session ---- */
@@ -205,6 +237,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_kept_is_found_again),
         cmocka_unit_test(damaged_files_count_as_none),
+        cmocka_unit_test(a_busy_machine_is_told_in_a_line),
         cmocka_unit_test_setup_teardown(the_second_time_nothing_is_measured, open_machine, close_machine),
         cmocka_unit_test_setup_teardown(another_machine_is_measured, open_machine, close_machine),
         cmocka_unit_test_setup_teardown(a_damaged_cache_is_measured_again, open_machine, close_machine),

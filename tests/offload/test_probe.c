@@ -28,6 +28,7 @@ static int see(void *context, const struct ot_probe_row *row) {
     strncpy(seen->names[seen->rows], row->name, sizeof seen->names[0] - 1);
     assert_true(row->seconds > 0 && row->work > 0);
     assert_true(row->rate == row->work / row->seconds);
+    assert_true(row->spread >= 0);
     if (row->group == OT_PROBE_KERNEL && strcmp(row->name, "copy") == 0)
         seen->copy_rate = row->rate;
     if (row->group == OT_PROBE_KERNEL)
@@ -407,6 +408,23 @@ static void rates_are_sums(void **state) {
     assert_true(rates.product_flops == 10);
     assert_true(rates.task_seconds == 0.5);
     assert_true(rates.h2d_bytes == 5 && rates.d2h_bytes == 0);
+    assert_true(rates.spread == 0 && !rates.uncertain);
+}
+
+/* The spread of a rate is its rows' mean, by their time; the largest of all rates is told, with its name. */
+static void the_least_certain_rate_is_known(void **state) {
+    (void)state;
+    struct ot_probe_sums sums = {0};
+    struct ot_rates rates = {0};
+    ot_probe_add(&sums,
+                 &(struct ot_probe_row){.use = OT_PROBE_PRODUCT, .work = 30, .seconds = 1, .spread = 0.4});
+    ot_probe_add(&sums, &(struct ot_probe_row){.use = OT_PROBE_PRODUCT, .work = 10, .seconds = 3});
+    ot_probe_add(&sums,
+                 &(struct ot_probe_row){.use = OT_PROBE_ADAMW, .work = 1, .seconds = 1, .spread = 0.2});
+    ot_probe_add(&sums, &(struct ot_probe_row){.use = OT_PROBE_NO_USE, .work = 1, .seconds = 1, .spread = 9});
+    ot_probe_put_rates(&sums, &rates);
+    assert_true(rates.spread == 0.2);
+    assert_string_equal(rates.uncertain, "the optimizer");
 }
 
 int main(void) {
@@ -427,6 +445,7 @@ int main(void) {
         cmocka_unit_test(a_reader_may_end_the_disks_too),
         cmocka_unit_test(a_quick_probe_gives_every_rate),
         cmocka_unit_test(rates_are_sums),
+        cmocka_unit_test(the_least_certain_rate_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
