@@ -2,13 +2,22 @@
 
 #include <stdlib.h>
 
+#include "offload/repeats.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
 
-/* Random numbers, again and again; what a copy moves; how often a call is repeated at most; tokens below
+/* Random numbers, again and again; what a copy moves; how often a block's calls are repeated; tokens below
  * which a block shows nothing of what it does with many. */
-enum { PATTERN_BYTES = 1 << 20, COPY_PIECE = 16 << 20, COPY_PIECES = 8, MOST_RUNS = 7, LEAST_TOKENS = 64 };
+enum {
+    PATTERN_BYTES = 1 << 20,
+    COPY_PIECE = 16 << 20,
+    COPY_PIECES = 8,
+    LEAST_ROUNDS = 3,
+    ROUNDS = 7,
+    LEAST_TOKENS = 64
+};
+static const double COPY_SECONDS = 0.05; /* for the copies of one way */
 
 /* What one block needs on the device, in one piece. */
 struct memory {
@@ -35,6 +44,11 @@ struct bench {
 struct times {
     double forward, backward, recompute;
 };
+struct rounds {
+    int64_t tokens, row;
+    struct ot_repeats forward, backward, recompute;
+};
+enum { SIZES = 2 }; /* of micro-batches that a block is measured with */
 
 /* ---- memory ---- */
 
@@ -101,16 +115,25 @@ static int fill_batch(const struct bench *b, int64_t n, int64_t row) {
     return ot_lane_sync(b->lane); /* the pinned room is free again */
 }
 
-static int fill_memory(const struct bench *b, int block, int64_t n, int64_t row) {
+/* They lie where they lie whatever the number of tokens. */
+static void fill_weights(const struct bench *b, int block) {
     const struct ot_chain *chain = b->config->chain;
     const struct ot_block_spec *spec = &chain->blocks[block];
     const struct memory *m = &b->memory;
-    size_t item = ot_dtype_bytes(chain->dtype), boundary = (size_t)(n * chain->boundary_elems) * item;
+    size_t item = ot_dtype_bytes(chain->dtype);
     for (int u = 0; u < spec->n_uses; u++) {
         size_t params = (size_t)chain->slabs[spec->uses[u].slab].n_params;
         fill_random(b, m->weights[u], params * item);
         ot_lane_fill(b->lane, m->grads[u], 0, params * sizeof(float));
     }
+}
+
+/* Cuts the memory for so many tokens and fills in what depends on them. */
+static int fill_inputs(struct bench *b, int block, int64_t n, int64_t row) {
+    const struct ot_chain *chain = b->config->chain;
+    const struct memory *m = &b->memory;
+    size_t boundary = (size_t)(n * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    cut(&b->memory, chain, block, n);
     fill_random(b, m->x, boundary);
     fill_random(b, m->dxy_first, boundary);
     char *room = b->pinned + PATTERN_BYTES;
@@ -192,34 +215,54 @@ static int time_once(const struct bench *b, int block, int64_t n, struct times *
     return 0;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
+static int add_round(struct bench *b, int block, struct rounds *rounds) {
+    struct times once;
+    OT_TRY(fill_inputs(b, block, rounds->tokens, rounds->row));
+    OT_TRY(time_once(b, block, rounds->tokens, &once));
+    ot_repeats_add(&rounds->forward, once.forward);
+    ot_repeats_add(&rounds->backward, once.backward);
+    ot_repeats_add(&rounds->recompute, once.recompute);
+    return 0;
 }
 
-static double median(double *values, int n) {
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return values[n / 2];
+static bool is_noisy(const struct rounds *rounds) {
+    return ot_repeats_spread(&rounds->forward) > OT_REPEATS_NOISY ||
+           ot_repeats_spread(&rounds->backward) > OT_REPEATS_NOISY;
+}
+
+/* An even number of rounds has no middle one. Noise is worth as much time again. */
+static bool wants_round(const struct rounds rounds[SIZES], double spent, double seconds) {
+    int n = rounds[0].forward.n;
+    if (n < LEAST_ROUNDS || n % 2 == 0)
+        return true;
+    if (n < ROUNDS && spent < seconds)
+        return true;
+    return n < OT_REPEATS_MOST && spent < 2 * seconds && (is_noisy(&rounds[0]) || is_noisy(&rounds[1]));
 }
 
 /* The first call may choose algorithms and load code; the device tunes itself for what it has seen in it. */
-static int time_block(const struct bench *b, int block, int64_t n, int64_t row, double seconds,
-                      struct times *out) {
-    double forward[MOST_RUNS], backward[MOST_RUNS], recompute[MOST_RUNS], began = ot_clock_seconds();
+static int warm_up(struct bench *b, int block, double seconds, struct rounds rounds[SIZES]) {
     struct ot_device_tuning tuning;
-    int runs = 0;
-    OT_TRY(fill_memory(b, block, n, row));
-    OT_TRY(time_once(b, block, n, out));
-    OT_TRY(ot_device_tune(b->config->device, b->memory.base, b->memory.bytes, seconds / 2, &tuning));
-    if (tuning.timed > 0) /* with these bytes */
-        OT_TRY(fill_memory(b, block, n, row));
-    do {
-        OT_TRY(time_once(b, block, n, out));
-        forward[runs] = out->forward;
-        backward[runs] = out->backward;
-        recompute[runs++] = out->recompute;
-    } while (runs < MOST_RUNS && ot_clock_seconds() - began < seconds);
-    *out = (struct times){median(forward, runs), median(backward, runs), median(recompute, runs)};
+    struct times once;
+    fill_weights(b, block);
+    for (int i = 0; i < SIZES; i++) {
+        OT_TRY(fill_inputs(b, block, rounds[i].tokens, rounds[i].row));
+        OT_TRY(time_once(b, block, rounds[i].tokens, &once));
+        OT_TRY(
+            ot_device_tune(b->config->device, b->memory.base, b->memory.bytes, seconds / 2 / SIZES, &tuning));
+        if (tuning.timed > 0) /* with these bytes */
+            fill_weights(b, block);
+    }
+    return 0;
+}
+
+/* Both sizes take turns: what disturbs the machine for a while does not tilt the line through them. */
+static int time_block(struct bench *b, int block, double seconds, struct rounds rounds[SIZES]) {
+    double began = ot_clock_seconds();
+    OT_TRY(warm_up(b, block, seconds, rounds));
+    while (wants_round(rounds, ot_clock_seconds() - began, seconds))
+        for (int i = 0; i < SIZES; i++)
+            OT_TRY(add_round(b, block, &rounds[i]));
     return 0;
 }
 
@@ -271,8 +314,9 @@ static int64_t choose_tokens(const struct bench *b, int block, const struct ot_b
 static int measure_block(struct bench *b, int block, double seconds, struct ot_block_cost *cost,
                          bool *measured) {
     const struct ot_calibration *c = b->config;
-    int64_t n[2];
-    struct times t[2];
+    int64_t n[SIZES];
+    struct times t[SIZES];
+    struct rounds rounds[SIZES];
     int rc = 0;
     n[1] = choose_tokens(b, block, cost, seconds);
     n[0] = whole_rows(n[1] / 2, c->sequence_tokens);
@@ -280,14 +324,16 @@ static int measure_block(struct bench *b, int block, double seconds, struct ot_b
     if (!*measured)
         return 0;
     OT_TRY(ot_device_alloc(c->device, block_bytes(c->chain, block, n[1]), "calibration", &b->memory.base));
-    for (int i = 0; i < 2; i++) {
-        int64_t row = n[i] < c->sequence_tokens ? n[i] : c->sequence_tokens;
-        cut(&b->memory, c->chain, block, n[i]);
-        OT_TRY_GOTO(time_block(b, block, n[i], row, seconds / 2, &t[i]), rc, out);
-        t[i].forward += saved_attention(b, block, OT_WORK_FORWARD, n[i]);
-        t[i].backward += saved_attention(b, block, OT_WORK_BACKWARD, n[i]);
-        t[i].recompute += saved_attention(b, block, OT_WORK_RECOMPUTE, n[i]);
-    }
+    for (int i = 0; i < SIZES; i++)
+        rounds[i] =
+            (struct rounds){.tokens = n[i], .row = n[i] < c->sequence_tokens ? n[i] : c->sequence_tokens};
+    cut(&b->memory, c->chain, block, n[1]); /* weights and gradients lie first */
+    OT_TRY_GOTO(time_block(b, block, seconds, rounds), rc, out);
+    for (int i = 0; i < SIZES; i++)
+        t[i] = (struct times){
+            ot_repeats_median(&rounds[i].forward) + saved_attention(b, block, OT_WORK_FORWARD, n[i]),
+            ot_repeats_median(&rounds[i].backward) + saved_attention(b, block, OT_WORK_BACKWARD, n[i]),
+            ot_repeats_median(&rounds[i].recompute) + saved_attention(b, block, OT_WORK_RECOMPUTE, n[i])};
     cost->forward = line_through(n[0], t[0].forward, n[1], t[1].forward);
     cost->backward = line_through(n[0], t[0].backward, n[1], t[1].backward);
     cost->recompute = line_through(n[0], t[0].recompute, n[1], t[1].recompute);
@@ -317,53 +363,62 @@ static void copy_pieces(const struct bench *b, const struct ends *ends, bool in)
     ot_lane_record(lane, b->end[!in]);
 }
 
-/* Bytes a second, of both ways together. The longer way counts. */
-static int copy_rate(const struct bench *b, const struct ends *ends, bool in, bool out, double *rate) {
-    double longest = 0;
-    if (in)
-        copy_pieces(b, ends, true);
-    if (out)
-        copy_pieces(b, ends, false);
-    OT_TRY(ot_lane_sync(b->lane));
-    OT_TRY(ot_lane_sync(b->back));
-    for (int way = 0; way < 2; way++) {
-        double begin, end;
-        if (!(way ? out : in))
-            continue;
-        OT_TRY(ot_event_seconds(b->begin[way], &begin));
-        OT_TRY(ot_event_seconds(b->end[way], &end));
-        longest = end - begin > longest ? end - begin : longest;
+struct copies {
+    const struct bench *bench;
+    struct ends ends;
+};
+
+static const struct way { bool in, out; } ways[] = {{true, false}, {false, true}, {true, true}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+/* The longer way counts. */
+static int time_copies(void *context, int number, int count, double *seconds) {
+    const struct copies *copies = context;
+    const struct bench *b = copies->bench;
+    *seconds = 0;
+    for (int run = 0; run < count; run++) {
+        double longest = 0;
+        if (ways[number].in)
+            copy_pieces(b, &copies->ends, true);
+        if (ways[number].out)
+            copy_pieces(b, &copies->ends, false);
+        OT_TRY(ot_lane_sync(b->lane));
+        OT_TRY(ot_lane_sync(b->back));
+        for (int way = 0; way < 2; way++) {
+            double begin, end;
+            if (!(way ? ways[number].out : ways[number].in))
+                continue;
+            OT_TRY(ot_event_seconds(b->begin[way], &begin));
+            OT_TRY(ot_event_seconds(b->end[way], &end));
+            longest = end - begin > longest ? end - begin : longest;
+        }
+        *seconds += longest / count;
     }
-    *rate = (double)ends->piece * COPY_PIECES * (in && out ? 2 : 1) / longest;
     return 0;
 }
 
-/* The better of two: the first touches pages for the first time. */
+/* Bytes a second, of both ways together where both are used. */
 static int measure_copies(const struct bench *b, struct ot_rates *rates) {
     const struct ot_calibration *c = b->config;
-    struct ends ends = {.piece = c->device_bytes / 2 < COPY_PIECE ? c->device_bytes / 2 : COPY_PIECE};
-    struct {
-        double *rate;
-        bool in, out;
-    } ways[] = {
-        {&rates->h2d_bytes, true, false}, {&rates->d2h_bytes, false, true}, {&rates->both_bytes, true, true}};
+    struct copies copies = {.bench = b};
+    struct ot_repeats times[WAYS];
+    double *const out_rates[WAYS] = {&rates->h2d_bytes, &rates->d2h_bytes, &rates->both_bytes};
     void *host = NULL, *device = NULL;
+    size_t piece = c->device_bytes / 2 < COPY_PIECE ? c->device_bytes / 2 : COPY_PIECE;
     int rc = 0;
     if (rates->h2d_bytes > 0 && rates->d2h_bytes > 0 && rates->both_bytes > 0)
         return 0;
-    OT_TRY_GOTO(ot_device_alloc_pinned(c->device, 2 * ends.piece, "calibration", &host), rc, out);
-    OT_TRY_GOTO(ot_device_alloc(c->device, 2 * ends.piece, "calibration", &device), rc, out);
-    ends.host = host;
-    ends.device = device;
-    for (int i = 0; i < 3; i++) {
-        double first, second;
-        OT_TRY_GOTO(copy_rate(b, &ends, ways[i].in, ways[i].out, &first), rc, out);
-        OT_TRY_GOTO(copy_rate(b, &ends, ways[i].in, ways[i].out, &second), rc, out);
-        *ways[i].rate = first > second ? first : second;
-    }
+    OT_TRY_GOTO(ot_device_alloc_pinned(c->device, 2 * piece, "calibration", &host), rc, out);
+    OT_TRY_GOTO(ot_device_alloc(c->device, 2 * piece, "calibration", &device), rc, out);
+    copies.ends = (struct ends){host, device, piece};
+    OT_TRY_GOTO(ot_repeats_take(&(struct ot_timed_calls){WAYS, time_copies, &copies, COPY_SECONDS}, times),
+                rc, out);
+    for (int i = 0; i < WAYS; i++)
+        *out_rates[i] =
+            (double)piece * COPY_PIECES * (ways[i].in && ways[i].out ? 2 : 1) / ot_repeats_median(&times[i]);
 out:
     ot_device_free(c->device, device);
-    ot_device_free_pinned(c->device, host, 2 * ends.piece);
+    ot_device_free_pinned(c->device, host, 2 * piece);
     return rc;
 }
 
