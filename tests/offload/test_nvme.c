@@ -118,6 +118,51 @@ static void random_plans(void **state) {
     }
 }
 
+/* ---- the order on the disks ---- */
+
+/* Of the writes: those that do not begin where the one before them ended. */
+struct order {
+    struct ot_io_calls calls;
+    off_t end;
+    int writes, jumps;
+};
+
+static void note_write(void *context, bool write, int fd, size_t bytes, off_t offset) {
+    struct order *order = context;
+    (void)fd;
+    if (!write)
+        return;
+    order->jumps += order->writes > 0 && offset != order->end;
+    order->writes++;
+    order->end = offset + (off_t)bytes;
+}
+
+/* State and weights of all tiles, step after step: a step's writes are one stream. */
+static void a_step_writes_one_stream(void **state) {
+    (void)state;
+    for (int io = OT_IO_URING; io <= OT_IO_POOL; io++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct tiny_result result = {0};
+        struct order order = {.calls = ot_io_system};
+        tiny_defaults(&run, 3, false, OT_BF16);
+        order.calls.context = &order;
+        order.calls.begin = note_write;
+        run.io = (enum ot_io_choice)io;
+        run.io_calls = &order.calls;
+        tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_GPU, 2);
+        tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_CPU, 0);
+        tiny_open(&run, &tiny);
+        tiny_steps(&run, tiny.engine, 0, 1, &result); /* after the writes of what it starts from */
+        order.writes = order.jumps = 0;
+        tiny_steps(&run, tiny.engine, 1, TINY_STEPS, &result);
+        assert_true(order.writes >= (TINY_STEPS - 1) * (int)ot_plan_passing_tiles(&run.plan));
+        assert_in_range(order.jumps, 0, TINY_STEPS - 1); /* back to the first tile, on the other side */
+        tiny_close(&tiny);
+        ot_plan_free(&run.plan);
+    }
+}
+
 /* ---- disks that misbehave ---- */
 
 struct bad_disk {
@@ -278,6 +323,7 @@ int main(void) {
         cmocka_unit_test(homes_without_clipping),
         cmocka_unit_test(ring_depths),
         cmocka_unit_test(random_plans),
+        cmocka_unit_test(a_step_writes_one_stream),
         cmocka_unit_test(a_stuck_disk_is_named),
         cmocka_unit_test(storms_change_nothing),
         cmocka_unit_test(failures_end_the_run),
