@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/snapshot.h"
+#include "offload/part.h"
 #include "offload/store.h"
 #include "src/base/error.h"
 

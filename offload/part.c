@@ -1,5 +1,7 @@
+#include "offload/part.h"
+
 #include "offload/layout.h"
-#include "offload/snapshot.h"
+#include "offload/store.h"
 
 size_t ot_part_bytes(enum ot_dtype dtype, const struct ot_part *part) {
     size_t each = 0;
