@@ -48,7 +48,7 @@ struct ot_lane;
 struct ot_event;
 struct ot_ops;
 
-/* The owner's say in where threads run and memory lies (offload/topology.h). Each may be NULL. */
+/* The owner's say in where threads run and memory lies (offload/topology/topology.h). Each may be NULL. */
 struct ot_placement {
     void *context; /* outlives the device */
     /* Called by thread number `index` of `count` that compute ops, when it starts; 0 is the lane's own. */
@@ -115,12 +115,12 @@ void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out
 void ot_device_forget_peaks(struct ot_device *device);
 
 struct ot_device_tuning { /* of shapes of products */
-    int shapes;    /* that were met and not yet tuned */
-    int timed;     /* of these; the others need more memory or more time */
-    int replaced;  /* of these, by a faster way with the same bits */
-    double before; /* seconds that one product of each timed shape took together, */
-    double after;  /* and takes now */
-    bool is_kept;  /* for the next run */
+    int shapes;           /* that were met and not yet tuned */
+    int timed;            /* of these; the others need more memory or more time */
+    int replaced;         /* of these, by a faster way with the same bits */
+    double before;        /* seconds that one product of each timed shape took together, */
+    double after;         /* and takes now */
+    bool is_kept;         /* for the next run */
 };
 /* memory [bytes]: device memory, 256-byte aligned, whose content nobody needs any more. All lanes are empty
  * and stay so; no other thread uses the device. Works for about `seconds`; may be called again. Errors:

@@ -1,5 +1,5 @@
-/* What each block has to compute and move, for predictions (offload/costs.h): the counterpart of the calls in
- * decoder_layer.c and decoder_head.c, op by op. */
+/* What each block has to compute and move, for predictions (offload/predict/costs.h): the counterpart of
+ * the calls in decoder_layer.c and decoder_head.c, op by op. */
 #include "models/decoder.h"
 
 /* Elements of the compute dtype that the layer's passes read and write, per token; products and attention

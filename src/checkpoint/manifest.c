@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/crc32.h"
+#include "src/base/crc32.h"
 #include "src/checkpoint/record.h"
 
 static const char magic[8] = {'O', 'T', 'C', 'K', 'P', 'T', '\r', '\n'};

@@ -3,7 +3,7 @@
  * A CHECKPOINT is a directory, OUT/checkpoints/step-00000120:
  *
  *   checkpoint.json   what it is a checkpoint of, and where the run was (record.h)
- *   state.bin         parts (offload/snapshot.h), each padded to 4 KiB with zeros
+ *   state.bin         parts (offload/engine/snapshot.h), each padded to 4 KiB with zeros
  *   nvme-0.store ...  second names of the NVMe store's files, where parts lie that were not copied
  *   manifest.bin      this; written last. A directory without a valid one is not a checkpoint.
  *
@@ -24,7 +24,7 @@
 #ifndef OT_CHECKPOINT_MANIFEST_H
 #define OT_CHECKPOINT_MANIFEST_H
 
-#include "offload/snapshot.h"
+#include "offload/engine/snapshot.h"
 
 #define OT_MANIFEST_NAME "manifest.bin"
 #define OT_RECORD_NAME   "checkpoint.json"

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "offload/crc32.h"
+#include "src/base/crc32.h"
 #include "src/checkpoint/reader_state.h"
 #include "src/checkpoint/step_dir.h"
 #include "src/checkpoint/writer.h"

@@ -11,7 +11,7 @@
 #ifndef OT_CHECKPOINT_RECORD_H
 #define OT_CHECKPOINT_RECORD_H
 
-#include "offload/engine.h"
+#include "offload/engine/engine.h"
 #include "src/base/json.h"
 #include "src/data/batch.h"
 #include "src/data/dataset.h"
@@ -32,7 +32,7 @@ struct ot_checkpoint_record {
     char library[32]; /* its version, "0.1.0" */
     char device[128];
     char arithmetic[192]; /* ot_device_arithmetic; "": a version before this key wrote the record */
-    char made[32]; /* "2026-11-21T09:30:00Z" */
+    char made[32];        /* "2026-11-21T09:30:00Z" */
     /* Objects; NULL is written as an empty one. */
     const struct ot_json *options; /* as ot_options_put_json wrote it */
     const struct ot_json *model;   /* the config.json that ot_model_config_write makes of it */

@@ -1,10 +1,10 @@
 /* Slots of memory, written to one file by a thread of their own: how a checkpoint's state.bin comes to be
  * while the snapshot copies the next part.
  *
- * The thread has an I/O engine (offload/io_engine.h). It cuts each slot into chunks of at most 1 MiB, takes
- * the CRC-32 of each, and keeps all slots that were started under way at once. Short writes, EINTR and EAGAIN
- * are taken up again, and what O_DIRECT refuses is written without; anything else is the first failure, after
- * which slots are no longer written, and which every call returns.
+ * The thread has an I/O engine (offload/store/io_engine.h). It cuts each slot into chunks of at most 1 MiB,
+ * takes the CRC-32 of each, and keeps all slots that were started under way at once. Short writes, EINTR and
+ * EAGAIN are taken up again, and what O_DIRECT refuses is written without; anything else is the first
+ * failure, after which slots are no longer written, and which every call returns.
  *
  * Threads: one owner, besides the thread itself.
  */
@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "offload/io_engine.h"
+#include "offload/store/io_engine.h"
 
 enum { OT_SLOT_CHUNK_BYTES = 1 << 20, OT_SLOT_MAX_CHUNKS = 4 };
 

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "offload/crc32.h"
+#include "src/base/crc32.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/slot_writer.h"
 #include "src/checkpoint/step_dir.h"

@@ -1,4 +1,5 @@
-/* Writing a checkpoint (manifest.h) while training goes on: the sink of a snapshot (offload/snapshot.h).
+/* Writing a checkpoint (manifest.h) while training goes on: the sink of a snapshot
+ * (offload/engine/snapshot.h).
  *
  * open makes PARENT/step-N.partial, holds it by flock, reserves the space of state.bin and writes
  * checkpoint.json. Parts come on the snapshot's thread into slots of the caller's memory; a thread of the

@@ -3,7 +3,7 @@
 #ifndef OT_CLI_COMMAND_H
 #define OT_CLI_COMMAND_H
 
-#include "src/cli/options.h"
+#include "src/options/options.h"
 
 int ot_command_train(struct ot_options *options);
 int ot_command_generate(struct ot_options *options);

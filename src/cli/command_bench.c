@@ -7,15 +7,15 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/cli/bench_files.h"
-#include "src/cli/bench_page.h"
-#include "src/cli/bench_record.h"
-#include "src/cli/bench_run.h"
-#include "src/cli/bench_setup.h"
+#include "src/bench/files.h"
+#include "src/bench/page.h"
+#include "src/bench/record.h"
+#include "src/bench/run.h"
+#include "src/bench/setup.h"
 #include "src/cli/command.h"
-#include "src/cli/lines.h"
-#include "src/cli/stop.h"
-#include "src/cli/units.h"
+#include "src/report/lines.h"
+#include "src/base/stop.h"
+#include "src/base/units.h"
 
 struct bench_command {
     struct ot_options *options;

@@ -8,10 +8,10 @@
 #include "src/base/log.h"
 #include "src/checkpoint/reader.h"
 #include "src/cli/command.h"
-#include "src/cli/find_checkpoints.h"
-#include "src/cli/lines.h"
-#include "src/cli/save.h"
-#include "src/cli/units.h"
+#include "src/saving/find_checkpoints.h"
+#include "src/report/lines.h"
+#include "src/saving/save.h"
+#include "src/base/units.h"
 #include "src/files/out_lock.h"
 
 struct export {

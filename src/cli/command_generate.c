@@ -7,10 +7,10 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
-#include "src/cli/generator.h"
-#include "src/cli/lines.h"
-#include "src/cli/prompt.h"
-#include "src/cli/units.h"
+#include "src/run/generator.h"
+#include "src/report/lines.h"
+#include "src/run/prompt.h"
+#include "src/base/units.h"
 
 enum { MOST_PROMPTS = 100000, PREFILL_TOKENS = 512 };
 /* A dialogue's prompts are not known when memory is planned. */

@@ -9,11 +9,11 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
-#include "src/cli/plan_case.h"
-#include "src/cli/plan_table.h"
-#include "src/cli/plan_view.h"
-#include "src/cli/report.h"
-#include "src/cli/wear.h"
+#include "src/plan/case.h"
+#include "src/plan/table.h"
+#include "src/plan/view.h"
+#include "src/report/report.h"
+#include "src/report/wear.h"
 
 enum { MAX_TRACED_TASKS = 250000 };
 

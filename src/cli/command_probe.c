@@ -4,20 +4,20 @@
 #include <string.h>
 
 #include "kernels/adamw.h"
-#include "offload/crc32.h"
-#include "offload/probe.h"
+#include "src/base/crc32.h"
+#include "offload/probe/probe.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
-#include "src/cli/lines.h"
-#include "src/cli/measure.h"
-#include "src/cli/probe_table.h"
-#include "src/cli/rates_cache.h"
-#include "src/cli/session.h"
-#include "src/cli/session_store.h"
-#include "src/cli/stop.h"
-#include "src/cli/units.h"
+#include "src/report/lines.h"
+#include "src/session/measure.h"
+#include "src/report/probe_table.h"
+#include "src/session/rates_cache.h"
+#include "src/session/session.h"
+#include "src/session/store.h"
+#include "src/base/stop.h"
+#include "src/base/units.h"
 
 enum { MAX_ROWS = 512, NAME_BYTES = 48 };
 

@@ -6,8 +6,8 @@
 #include "src/base/error.h"
 #include "src/base/pool.h"
 #include "src/cli/command.h"
-#include "src/cli/lines.h"
-#include "src/cli/session.h"
+#include "src/report/lines.h"
+#include "src/session/session.h"
 
 enum { BATCH_LINES = 4096 }; /* tokenized in parallel, printed in order */
 

@@ -4,9 +4,9 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
-#include "src/cli/find_checkpoints.h"
-#include "src/cli/lines.h"
-#include "src/cli/verify.h"
+#include "src/saving/find_checkpoints.h"
+#include "src/report/lines.h"
+#include "src/verify/verify.h"
 
 struct verification {
     const struct ot_options *options;

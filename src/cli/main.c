@@ -6,7 +6,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
-#include "src/cli/help.h"
+#include "src/options/help.h"
 
 static const double slow_reader_seconds =
     5; /* at the end, a reader that takes nothing is waited for as long */

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "offload/engine.h"
+#include "offload/engine/engine.h"
 #include "src/data/packing.h"
 
 struct ot_batcher;

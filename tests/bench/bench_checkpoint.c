@@ -36,9 +36,15 @@
 #include "src/checkpoint/writer.h"
 #include "tests/bench/fio.h"
 
-enum { SEQUENCE = 32, VOCAB = 4096, SLOTS = 16, READ_DEPTH = 32 }; /* as src/cli/saver.c, reader_stream.c */
+enum {
+    SEQUENCE = 32,
+    VOCAB = 4096,
+    SLOTS = 16,
+    READ_DEPTH = 32
+}; /* as src/saving/saver.c, reader_stream.c */
 enum { WINDOW_STEPS = 6, WINDOW_ROUNDS = 2, NVME_ROUNDS = 2 };
-static const double paced_share = 0.6, interval_seconds = 1800; /* as src/cli/saver.c; --save-every 30min */
+static const double paced_share = 0.6,
+                    interval_seconds = 1800; /* as src/saving/saver.c; --save-every 30min */
 
 enum { COPIED = 1, REFERRED, OF_STEPS }; /* checkpoints, by their step */
 enum what { SAVE, RESTORE, N_WHATS };

@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
-#include "offload/engine.h"
-#include "offload/layout.h"
+#include "offload/engine/engine.h"
+#include "offload/plan/layout.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"

@@ -22,7 +22,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "offload/store.h"
+#include "offload/store/store.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "tests/bench/fio.h"

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "models/model.h"
-#include "offload/engine.h"
+#include "offload/engine/engine.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "src/cli/options.h"
+#include "src/options/options.h"
 #include "tests/support/check.h"
 
 /* Splits at spaces; '_' stands for a space inside a word. Texts live until the next call. */

@@ -8,9 +8,9 @@
 
 #include "models/model.h"
 #include "src/base/random.h"
-#include "src/cli/bench_files.h"
-#include "src/cli/bench_grid.h"
-#include "src/cli/bench_record.h"
+#include "src/bench/files.h"
+#include "src/bench/grid.h"
+#include "src/bench/record.h"
 
 /* ---- the grid ---- */
 

@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "src/base/random.h"
-#include "src/cli/bench_page.h"
-#include "src/cli/bench_plot.h"
-#include "src/cli/bench_svg.h"
+#include "src/bench/page.h"
+#include "src/bench/plot.h"
+#include "src/bench/svg.h"
 
 static int count(const char *text, const char *words) {
     int n = 0;

@@ -2,8 +2,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "src/cli/guard.h"
-#include "src/cli/progress.h"
+#include "src/run/guard.h"
+#include "src/train/progress.h"
 #include "tests/support/check.h"
 
 static bool add(struct ot_guard *guard, enum ot_skip skipped, bool spike) {

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "models/model.h"
-#include "src/cli/help.h"
+#include "src/options/help.h"
 
 static char *help_of(enum ot_command command) {
     enum { ROOM = 1 << 16 };

@@ -16,7 +16,7 @@
 
 #include <linux/magic.h>
 
-#include "src/cli/machine.h"
+#include "src/machine/machine.h"
 
 static const int64_t gib = (int64_t)1 << 30;
 

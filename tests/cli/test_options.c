@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/cli/options.h"
-#include "src/cli/schedule_lr.h"
+#include "src/options/options.h"
+#include "src/options/schedule_lr.h"
 
 #define BASE "--model m --data d.jsonl "
 

@@ -9,12 +9,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "src/cli/progress.h"
-#include "src/cli/report.h"
-#include "src/cli/report_forecast.h"
-#include "src/cli/run_log.h"
-#include "src/cli/sampler.h"
-#include "src/cli/units.h"
+#include "src/train/progress.h"
+#include "src/report/report.h"
+#include "src/report/forecast.h"
+#include "src/run/run_log.h"
+#include "src/run/sampler.h"
+#include "src/base/units.h"
 
 static void numbers_as_people_read_them(void **state) {
     (void)state;

@@ -6,9 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "offload/crc32.h"
+#include "src/base/crc32.h"
 #include "src/checkpoint/catalog.h"
-#include "src/cli/resume.h"
+#include "src/saving/resume.h"
 
 enum { STEPS = 400 };
 #define BASE "--model m --data d.jsonl "

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "src/cli/run_shape.h"
+#include "src/run/run_shape.h"
 
 static void assert_near(double got, double want) {
     assert_true(fabs(got - want) <= 1e-12 * (1 + fabs(want)));

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "kernels/device.h"
-#include "offload/engine.h"
+#include "offload/engine/engine.h"
 #include "src/base/json.h"
 #include "src/files/model_dir.h"
 #include "src/tokenizer/tokenizer.h"

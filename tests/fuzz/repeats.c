@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/cli/options.h"
+#include "src/options/options.h"
 #include "tests/fuzz/target.h"
 
 static char *value_text(const struct ot_option *option, const struct ot_options *options) {

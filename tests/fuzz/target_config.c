@@ -1,7 +1,7 @@
 /* --config FILE: the first byte is the command, the rest the file. What is accepted is put into a run's
  * record that repeats the run. */
 #include "src/base/error.h"
-#include "src/cli/options.h"
+#include "src/options/options.h"
 #include "tests/fuzz/repeats.h"
 #include "tests/fuzz/target.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/crc32.h"
+#include "src/base/crc32.h"
 #include "src/base/error.h"
 #include "src/checkpoint/manifest.h"
 #include "tests/fuzz/target.h"

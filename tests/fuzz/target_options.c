@@ -4,7 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/base/utf8.h"
-#include "src/cli/options.h"
+#include "src/options/options.h"
 #include "tests/fuzz/repeats.h"
 #include "tests/fuzz/target.h"
 

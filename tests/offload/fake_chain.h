@@ -2,7 +2,7 @@
 #ifndef OT_TESTS_FAKE_CHAIN_H
 #define OT_TESTS_FAKE_CHAIN_H
 
-#include "offload/layout.h"
+#include "offload/plan/layout.h"
 
 enum { MAX_LAYERS = 80, MIB = 1 << 20 };
 

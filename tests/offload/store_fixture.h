@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-#include "offload/store.h"
+#include "offload/store/store.h"
 #include "tests/support/check.h"
 
 /* The system's calls with faults. For a ring, a fault is put in the place of a true result: of what "failed"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/costs.h"
+#include "offload/predict/costs.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"

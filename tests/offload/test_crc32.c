@@ -6,7 +6,7 @@
 #include <string.h>
 #include <zlib.h>
 
-#include "offload/crc32.h"
+#include "src/base/crc32.h"
 #include "tests/offload/store_fixture.h"
 
 enum { SHORT = 600, ALIGNMENTS = 64, LONG = 1 << 20 };

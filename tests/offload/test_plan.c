@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "offload/schedule.h"
+#include "offload/schedule/schedule.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/support/check.h"
 

@@ -2,9 +2,9 @@
  * when they have none either. */
 #include <stdlib.h>
 
-#include "offload/layout.h"
-#include "offload/schedule.h"
-#include "offload/store.h"
+#include "offload/plan/layout.h"
+#include "offload/schedule/schedule.h"
+#include "offload/store/store.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/support/check.h"
 
@@ -250,7 +250,7 @@ static void use(struct stream *stream, int extent) {
     stream->last = rank;
 }
 
-/* As the engine's transfer of the task does (engine_nvme.c): state, then weights. */
+/* As the engine's transfer of the task does (engine/nvme.c): state, then weights. */
 static void use_tile(struct stream *stream, const struct ot_layout *layout, const struct ot_plan *plan,
                      const struct ot_task *task) {
     if (task->state != OT_NO_BUFFER)

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/planner.h"
+#include "offload/predict/planner.h"
 #include "src/base/clock.h"
 #include "src/base/random.h"
 #include "tests/offload/fake_chain.h"

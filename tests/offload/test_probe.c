@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/adamw.h"
-#include "offload/probe.h"
+#include "offload/probe/probe.h"
 #include "src/base/strings.h"
 #include "tests/support/check.h"
 

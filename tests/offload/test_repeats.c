@@ -1,7 +1,7 @@
 /* Times of calls on a machine that is disturbed, in virtual time: the calls' true times are known, and so is
  * when other programs take the machine away. Beside it stands what the probe did before: three repeats of a
  * call in a row, of which the middle one counted. */
-#include "offload/repeats.h"
+#include "offload/predict/repeats.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/schedule.h"
+#include "offload/schedule/schedule.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"

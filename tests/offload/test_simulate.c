@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/simulate.h"
+#include "offload/predict/simulate.h"
 #include "src/base/random.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/offload/tiny_run.h"

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "offload/crc32.h"
+#include "src/base/crc32.h"
 
 static const char *self; /* path of this program */
 

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "offload/executor.h"
-#include "offload/simulate.h"
+#include "offload/engine/executor.h"
+#include "offload/predict/simulate.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 

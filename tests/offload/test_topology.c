@@ -11,8 +11,8 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include "offload/disk.h"
-#include "offload/topology.h"
+#include "offload/topology/disk.h"
+#include "offload/topology/topology.h"
 
 /* Two packages of one node, each 8 cores with 2 threads: threads 0-15 are of node 0, 16-31 of node 1. */
 #define TWO  "pack:2 [numa(memory=64GB)] l3:1(size=33554432) l2:8(size=1048576) l1:1(size=32768) core:1 pu:2"

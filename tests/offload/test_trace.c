@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/trace.h"
+#include "offload/predict/trace.h"
 #include "src/base/json.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"

@@ -7,7 +7,7 @@
 #define OT_TESTS_TINY_RUN_H
 
 #include "models/model.h"
-#include "offload/engine.h"
+#include "offload/engine/engine.h"
 
 enum { TINY_SEQUENCE = 24, TINY_STEP_SEQUENCES = 6, TINY_STEPS = 4 };
 

@@ -9,8 +9,14 @@ import sys
 import unittest
 
 FOLDERS = ["src", "models", "offload", "kernels", "tests"]
-# Who may include whom: src -> models -> offload -> kernels -> src/base. Tests may include everything.
-LAYERS = [("src/base/", 0), ("kernels/", 1), ("offload/", 2), ("models/", 3), ("src/", 4), ("tests/", 5)]
+# Who may include whom: a folder includes those before it, and itself. kernels/cuda is compiled for the emulator too, so
+# these two know each other. Kernels, engine and models know of src its base alone. Tests may include everything.
+ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda kernels/emu kernels/emu/include"], ["offload"],
+         ["offload/topology", "src/tokenizer"], ["offload/store"], ["models", "offload/plan"],
+         ["offload/schedule", "src/files", "src/machine", "src/options"], ["offload/predict"],
+         ["offload/engine", "offload/probe"], ["src/data"], ["src/checkpoint"], ["src/session", "src/verify"], ["src/run"],
+         ["src/saving"], ["src/bench", "src/report"], ["src/plan", "src/train"], ["src/cli"]]
+LEVELS = {folder: (level, room) for level, rooms in enumerate(ORDER) for room in rooms for folder in room.split()}
 # Who may include the headers of the CUDA toolkit, or the emulator's in their place.
 CUDA_FOLDERS = ("kernels/cuda/", "kernels/emu/", "tests/emu/")
 MOST_COLUMNS, MOST_LINES = 110, 600
@@ -18,8 +24,37 @@ MOST_COLUMNS, MOST_LINES = 110, 600
 root = sys.argv.pop(1)
 
 
-def layer(path):
-    return next(level for folder, level in LAYERS if path.startswith(folder))
+def folder_of(path):
+    return os.path.dirname(path)
+
+
+def may_include(path, name):
+    """Whether the order of folders lets the file include the header."""
+    if path.startswith("tests/"):
+        return name.startswith("tests/") or folder_of(name) in LEVELS
+    if folder_of(path) not in LEVELS or folder_of(name) not in LEVELS:
+        return False
+    if name.startswith("src/") and not name.startswith("src/base/") and not path.startswith("src/"):
+        return False
+    (own, own_room), (other, other_room) = LEVELS[folder_of(path)], LEVELS[folder_of(name)]
+    return other < own or own_room == other_room
+
+
+def find_circles(includes):
+    """Files that include each other around a circle: {file: [header, ...]} -> the circles' files, sorted."""
+    def reached_from(path):
+        seen, left = set(), list(includes.get(path, ()))
+        while left:
+            name = left.pop()
+            if name not in seen:
+                seen.add(name)
+                left.extend(includes.get(name, ()))
+        return seen
+    return sorted(path for path in includes if path in reached_from(path))
+
+
+def names_included(lines):
+    return re.findall(r'^#include "([^"]+)"', "\n".join(lines), re.MULTILINE)
 
 
 def sources():
@@ -44,12 +79,24 @@ class Style(unittest.TestCase):
 
     def test_includes_go_one_way(self):
         def faults_of(path, lines):
-            for name in re.findall(r'^#include "([^"]+)"', "\n".join(lines), re.MULTILINE):
-                if not any(name.startswith(folder) for folder, _ in LAYERS):
-                    yield f"{name} is not named from the repository's root"
-                elif layer(name) > layer(path):
-                    yield f"{name} belongs to a layer above"
+            for name in names_included(lines):
+                if not may_include(path, name):
+                    yield f"includes {name}, which is in no folder below {folder_of(path)}"
         self.check(faults_of)
+
+    def test_no_circle_of_headers(self):
+        headers = {path: set(names_included(lines)) for path, lines in sources() if path.endswith((".h", ".cuh"))}
+        self.assertGreater(len(headers), 100)
+        self.assertEqual(find_circles(headers), [])
+
+    def test_the_test_sees_violations(self):
+        self.assertTrue(may_include("offload/plan/plan.c", "offload/store/store.h"))
+        self.assertFalse(may_include("offload/store/store.c", "offload/plan/plan.h"))
+        self.assertFalse(may_include("offload/predict/trace.h", "src/options/options.h"))
+        self.assertFalse(may_include("src/nowhere/new.c", "src/base/error.h"))
+        self.assertFalse(may_include("src/report/report.c", "report.h"))
+        self.assertEqual(find_circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}), ["a", "b", "c"])
+        self.assertEqual(find_circles({"a": {"b"}, "b": set()}), [])
 
     def test_cuda_stays_behind_the_device_interface(self):
         def faults_of(path, lines):

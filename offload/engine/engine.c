@@ -1,0 +1,391 @@
+#include "offload/engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/engine/state.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+
+/* ---- opening ---- */
+
+static int copy_plan(struct ot_engine *en, const struct ot_plan *plan) {
+    en->plan = *plan;
+    en->plan.slabs = malloc((size_t)plan->n_slabs * sizeof *en->plan.slabs);
+    if (!en->plan.slabs)
+        return ot_fail(OT_E_BUDGET, "no memory for the plan");
+    memcpy(en->plan.slabs, plan->slabs, (size_t)plan->n_slabs * sizeof *en->plan.slabs);
+    return 0;
+}
+
+static int make_schedules(struct ot_engine *en) {
+    const struct ot_chain *chain = &en->chain;
+    if (en->plan.train) {
+        OT_TRY(ot_schedule_make_train(chain, &en->plan, &en->layout, &en->train));
+        OT_TRY(ot_schedule_verify(&en->train, &en->layout, &en->plan));
+        OT_TRY(ot_schedule_make_flush(chain, &en->plan, &en->layout, &en->flush));
+        OT_TRY(ot_schedule_verify(&en->flush, &en->layout, &en->plan));
+        for (int i = 0; i < en->train.n_tasks; i++)
+            if (en->train.tasks[i].kind == OT_TASK_DECIDE && en->train.tasks[i].slab < 0)
+                en->decide_task = i;
+    }
+    OT_TRY(ot_schedule_make_forward(chain, &en->plan, &en->layout, OT_PASS_EVAL, &en->eval));
+    OT_TRY(ot_schedule_verify(&en->eval, &en->layout, &en->plan));
+    OT_TRY(ot_schedule_make_forward(chain, &en->plan, &en->layout, OT_PASS_DECODE, &en->decode));
+    return ot_schedule_verify(&en->decode, &en->layout, &en->plan);
+}
+
+static int bind_schedules(struct ot_engine *en) {
+    if (en->plan.train)
+        OT_TRY(ot_executor_bind(en->executor, &en->train, &en->train_bound));
+    if (en->flush.n_tasks > 0)
+        OT_TRY(ot_executor_bind(en->executor, &en->flush, &en->flush_bound));
+    OT_TRY(ot_executor_bind(en->executor, &en->eval, &en->eval_bound));
+    return ot_executor_bind(en->executor, &en->decode, &en->decode_bound);
+}
+
+static int allocate(struct ot_engine *en) {
+    void *memory;
+    OT_TRY(ot_device_alloc(en->device, en->layout.tier_bytes[OT_TIER_GPU], "the plan", &memory));
+    en->tier_memory[OT_TIER_GPU] = memory;
+    OT_TRY(ot_device_alloc_pinned(en->device, en->layout.tier_bytes[OT_TIER_HOST], "the plan", &memory));
+    en->tier_memory[OT_TIER_HOST] = memory;
+    for (int i = 0; i < 2; i++) {
+        en->steps[i].micro_tokens = calloc((size_t)en->plan.max_micro, sizeof *en->steps[i].micro_tokens);
+        if (!en->steps[i].micro_tokens)
+            return ot_fail(OT_E_BUDGET, "no memory for a step of %d micro-batches", en->plan.max_micro);
+    }
+    return 0;
+}
+
+/* A step begins with the streamed updates of the step before. Before the first one, and after a flush, there
+ * is nothing to make up for: numbers of all ones bits say skip. */
+static int forget_updates(struct ot_engine *en) {
+    int params = en->layout.params_gpu;
+    en->behind = false;
+    ot_lane_fill(en->lane, ot_engine_at(en, params), 0xff, en->layout.buffers[params].bytes);
+    return ot_lane_sync(en->lane);
+}
+
+#define DEFAULT_LOSS_SCALE 0x1p16f
+
+/* Tables go to the device, moments start at zero. */
+static int initialise(struct ot_engine *en, float loss_scale) {
+    size_t bytes = en->chain.constant_bytes;
+    void *constants = bytes ? malloc(bytes) : NULL;
+    if (bytes && !constants)
+        return ot_fail(OT_E_BUDGET, "no memory for %zu bytes of tables", bytes);
+    if (constants) {
+        en->chain.fill_constants(en->chain.context, constants);
+        ot_lane_copy(en->lane, OT_COPY_H2D, ot_engine_at(en, en->layout.constants), constants, bytes);
+    }
+    for (int s = 0; s < en->chain.n_slabs; s++) {
+        int state = en->layout.slabs[s].state_gpu;
+        if (state != OT_NO_BUFFER)
+            ot_lane_fill(en->lane, ot_engine_at(en, state), 0, en->layout.buffers[state].bytes);
+    }
+    *(float *)ot_engine_at(en, en->layout.control) = loss_scale > 0 ? loss_scale : DEFAULT_LOSS_SCALE;
+    int rc = forget_updates(en);
+    free(constants);
+    return rc;
+}
+
+static int open_pool(struct ot_engine *en, const struct ot_engine_config *config) {
+    en->optimizer_binding = (struct ot_topology_binding){config->topology, OT_ROLE_OPTIMIZER};
+    struct ot_pool_config pool = {.threads = config->optimizer_threads,
+                                  .name = "optimizer",
+                                  .on_start = ot_topology_place_thread,
+                                  .arg = &en->optimizer_binding};
+    return ot_pool_open_with(&pool, &en->pool);
+}
+
+int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out) {
+    int rc = 0;
+    struct ot_engine *en = calloc(1, sizeof *en);
+    *out = NULL;
+    if (!en)
+        return ot_fail(OT_E_BUDGET, "no memory for the engine");
+    en->chain = *config->chain;
+    en->optimizer = config->optimizer;
+    en->skip_spikes = config->skip_spikes;
+    en->give_up = config->give_up;
+    en->stall_limit_seconds =
+        config->stall_limit_seconds > 0 ? config->stall_limit_seconds : OT_STALL_LIMIT_SECONDS;
+    en->device = config->device;
+    en->ops = ot_device_ops(config->device);
+    OT_TRY_GOTO(copy_plan(en, config->plan), rc, out);
+    OT_TRY_GOTO(ot_layout_make(&en->chain, &en->plan, &en->layout), rc, out);
+    OT_TRY_GOTO(make_schedules(en), rc, out);
+    OT_TRY_GOTO(allocate(en), rc, out);
+    OT_TRY_GOTO(ot_lane_open(en->device, "setup", &en->lane), rc, out);
+    OT_TRY_GOTO(initialise(en, config->loss_scale), rc, out);
+    OT_TRY_GOTO(ot_engine_open_store(en, config->store), rc, out);
+    OT_TRY_GOTO(open_pool(en, config), rc, out);
+    if (en->plan.train)
+        OT_TRY_GOTO(ot_snapshot_open(en), rc, out);
+    struct ot_executor_config executor = {.device = en->device,
+                                          .chain = &en->chain,
+                                          .run = ot_engine_run_task,
+                                          .start = en->store ? ot_engine_start_task : NULL,
+                                          .context = en,
+                                          .trace = config->trace,
+                                          .topology = config->topology,
+                                          .optimizer_threads = config->optimizer_threads,
+                                          .delay_seed = config->delay_seed,
+                                          .stall_seconds = config->stall_seconds,
+                                          .stall_limit_seconds = en->stall_limit_seconds};
+    OT_TRY_GOTO(ot_executor_open(&executor, &en->executor), rc, out);
+    OT_TRY_GOTO(bind_schedules(en), rc, out);
+    *out = en;
+    return 0;
+out:
+    ot_engine_close(en);
+    return rc;
+}
+
+void ot_engine_close(struct ot_engine *en) {
+    if (!en || ot_engine_is_stuck(en))
+        return;
+    ot_snapshot_cancel(en->snapshot); /* first: steps may be waiting for it */
+    if (en->executor)
+        ot_executor_drain(en->executor);
+    if (ot_engine_is_stuck(en)) /* now */
+        return;
+    ot_executor_unbind(en->executor, en->train_bound);
+    ot_executor_unbind(en->executor, en->flush_bound);
+    ot_executor_unbind(en->executor, en->eval_bound);
+    ot_executor_unbind(en->executor, en->decode_bound);
+    ot_executor_close(en->executor);
+    ot_snapshot_close(en->snapshot);
+    ot_engine_close_store(en); /* before the memory that it has registered */
+    ot_pool_close(en->pool);
+    ot_lane_close(en->lane);
+    ot_engine_decode_end(en);
+    ot_device_free(en->device, en->tier_memory[OT_TIER_GPU]);
+    if (en->tier_memory[OT_TIER_HOST])
+        ot_device_free_pinned(en->device, en->tier_memory[OT_TIER_HOST], en->layout.tier_bytes[OT_TIER_HOST]);
+    ot_schedule_free(&en->train);
+    ot_schedule_free(&en->flush);
+    ot_schedule_free(&en->eval);
+    ot_schedule_free(&en->decode);
+    for (int i = 0; i < 2; i++)
+        free(en->steps[i].micro_tokens);
+    free(en->slab_pieces);
+    ot_layout_free(&en->layout);
+    free(en->plan.slabs);
+    free(en);
+}
+
+/* ---- a step ---- */
+
+static int check_micro(const struct ot_engine *en, const struct ot_micro_batch *mb, int micro) {
+    if (mb->n_tokens < 1 || mb->n_tokens > en->plan.micro_tokens)
+        return ot_fail(OT_E_INPUT, "micro-batch %d has %lld tokens; the plan is for 1 to %lld", micro,
+                       (long long)mb->n_tokens, (long long)en->plan.micro_tokens);
+    for (int64_t i = 0; i < mb->n_tokens; i++) {
+        if (mb->tokens[i] < 0 || mb->tokens[i] >= en->chain.vocab)
+            return ot_fail(OT_E_INPUT,
+                           "micro-batch %d, token %lld: id %d is not in the embedding of %lld rows", micro,
+                           (long long)i, mb->tokens[i], (long long)en->chain.vocab);
+        if (mb->targets[i] < -1 || mb->targets[i] >= en->chain.vocab)
+            return ot_fail(OT_E_INPUT,
+                           "micro-batch %d, token %lld: target %d is not in the embedding of %lld rows",
+                           micro, (long long)i, mb->targets[i], (long long)en->chain.vocab);
+        if (mb->position[i] < 0 || mb->position[i] >= en->chain.max_position)
+            return ot_fail(
+                OT_E_INPUT,
+                "micro-batch %d, token %lld: position %d is beyond the %lld that the model was opened for",
+                micro, (long long)i, mb->position[i], (long long)en->chain.max_position);
+        if (mb->row_start[i] < 0 || mb->row_start[i] > i)
+            return ot_fail(OT_E_INPUT, "micro-batch %d, token %lld: its row cannot start at token %d", micro,
+                           (long long)i, mb->row_start[i]);
+    }
+    return 0;
+}
+
+static void copy_micro(struct ot_engine *en, int64_t step, int micro, const struct ot_micro_batch *mb) {
+    int32_t *batch = ot_engine_at(en, en->layout.batch_host[step & 1]);
+    const int32_t *fields[4] = {mb->tokens, mb->targets, mb->position, mb->row_start};
+    for (int f = 0; f < 4; f++)
+        memcpy(batch + (size_t)(micro * 4 + f) * (size_t)en->plan.micro_tokens, fields[f],
+               (size_t)mb->n_tokens * sizeof(int32_t));
+    en->steps[step & 1].micro_tokens[micro] = mb->n_tokens;
+}
+
+int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
+    if (!en->plan.train)
+        return ot_fail(OT_E_INTERNAL, "this plan cannot train");
+    if (en->submitted - en->collected >= 2)
+        return ot_fail(OT_E_INTERNAL, "two steps are waiting for their results to be collected");
+    if (input->n_micro < 1 || input->n_micro > en->plan.max_micro || input->trained_tokens < 1)
+        return ot_fail(
+            OT_E_INPUT,
+            "a step of %d micro-batches with %lld trained tokens; the plan is for 1 to %d with at least one",
+            input->n_micro, (long long)input->trained_tokens, en->plan.max_micro);
+    for (int m = 0; m < input->n_micro; m++)
+        OT_TRY(check_micro(en, &input->micro[m], m));
+    int64_t step = en->submitted + 1;
+    struct ot_engine_step *st = &en->steps[step & 1];
+    OT_TRY(ot_executor_wait_parity(en->executor));
+    OT_TRY(ot_engine_unstage(en));
+    st->n_micro = input->n_micro;
+    st->grad_scale = (float)(1.0 / (double)input->trained_tokens);
+    st->inverse_tokens = 1.0 / (double)input->trained_tokens;
+    st->lr = input->lr;
+    for (int m = 0; m < input->n_micro; m++)
+        copy_micro(en, step, m, &input->micro[m]);
+    en->step_start[step & 1] = ot_clock_seconds();
+    OT_TRY(ot_executor_submit(en->executor, en->train_bound, step));
+    en->submitted = step;
+    en->behind = en->flush.n_tasks > 0;
+    return 0;
+}
+
+int ot_engine_result(struct ot_engine *en, struct ot_step_result *out) {
+    if (en->collected == en->submitted)
+        return ot_fail(OT_E_INTERNAL, "no step is waiting for its result to be collected");
+    int64_t step = en->collected + 1;
+    OT_TRY(ot_executor_wait_task(en->executor, en->train_bound, step, en->decide_task));
+    double now = ot_clock_seconds(), since = en->step_start[step & 1];
+    *out = en->steps[step & 1].result;
+    out->seconds = now - (en->last_result_time > since ? en->last_result_time : since);
+    en->last_result_time = now;
+    en->collected = step;
+    return 0;
+}
+
+int ot_engine_drain(struct ot_engine *en) {
+    OT_TRY(ot_executor_drain(en->executor));
+    if (!en->behind)
+        return 0;
+    OT_TRY(ot_engine_unstage(en));
+    OT_TRY(ot_executor_submit(en->executor, en->flush_bound, 0)); /* any step: it runs alone */
+    OT_TRY(ot_executor_drain(en->executor));
+    return forget_updates(en);
+}
+
+bool ot_engine_is_stuck(const struct ot_engine *en) {
+    return en->stuck || (en->executor && ot_executor_is_stuck(en->executor));
+}
+
+bool ot_engine_is_consistent(struct ot_engine *en) {
+    if (en->pass != OT_PASS_TRAIN) /* drained before it began */
+        return true;
+    return en->flush.n_tasks == 0 &&
+           ot_executor_stands_before(en->executor, en->train_bound, en->collected + 1, OT_TASK_DECIDE);
+}
+
+/* The driver must have collected every result before it looks at the engine between steps. */
+static int check_collected(const struct ot_engine *en) {
+    return en->collected == en->submitted
+               ? 0
+               : ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
+}
+
+int ot_engine_tune(struct ot_engine *en, double seconds, struct ot_device_tuning *out) {
+    OT_TRY(check_collected(en));
+    OT_TRY(ot_engine_drain(en));
+    return ot_device_tune(en->device, en->tier_memory[OT_TIER_GPU] + en->layout.idle_offset,
+                          en->layout.idle_bytes, seconds, out);
+}
+
+void ot_engine_get_progress(const struct ot_engine *en, struct ot_engine_progress *out) {
+    *out = (struct ot_engine_progress){.step = en->collected,
+                                       .adam_step = en->control.adam_step,
+                                       .loss_scale = ot_engine_loss_scale(en),
+                                       .scaled_steps = en->control.scaled_steps,
+                                       .losses = en->control.losses};
+}
+
+void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progress *progress) {
+    en->submitted = en->collected = progress->step;
+    en->control = (struct ot_engine_control){
+        .adam_step = progress->adam_step, .scaled_steps = progress->scaled_steps, .losses = progress->losses};
+    if (en->chain.dtype == OT_F16)
+        *(float *)ot_engine_at(en, en->layout.control) = progress->loss_scale;
+}
+
+/* ---- forward alone ---- */
+
+/* Runs a forward schedule over one micro-batch and returns where its results lie on the host. */
+static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro,
+                       const float **results) {
+    OT_TRY(check_collected(en));
+    OT_TRY(check_micro(en, micro, 0));
+    OT_TRY(ot_engine_drain(en));
+    OT_TRY(ot_engine_unstage(en));
+    int64_t step = 0; /* any: nothing else is in flight */
+    en->steps[step].n_micro = 1;
+    copy_micro(en, step, 0, micro);
+    en->pass = pass; /* nothing is in flight, before and after */
+    struct ot_bound *bound = pass == OT_PASS_DECODE ? en->decode_bound : en->eval_bound;
+    OT_TRY(ot_executor_submit(en->executor, bound, step));
+    OT_TRY(ot_executor_drain(en->executor));
+    en->pass = OT_PASS_TRAIN;
+    *results = ot_engine_at(en, en->layout.results_host[step]);
+    return 0;
+}
+
+int ot_engine_eval(struct ot_engine *en, const struct ot_micro_batch *micro, float *token_loss) {
+    const float *results = NULL;
+    OT_TRY(run_forward(en, OT_PASS_EVAL, micro, &results));
+    memcpy(token_loss, results, (size_t)micro->n_tokens * sizeof *token_loss);
+    return 0;
+}
+
+size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity) {
+    size_t one = (size_t)capacity * (size_t)chain->kv_elems * ot_dtype_bytes(chain->dtype);
+    return 2 * one * (size_t)(chain->n_blocks - 2);
+}
+
+int ot_engine_decode_begin(struct ot_engine *en, int64_t capacity) {
+    void *memory;
+    if (capacity < 1 || capacity > en->chain.max_position)
+        return ot_fail(OT_E_INPUT,
+                       "a text of %lld tokens is beyond the %lld positions that the model was opened for",
+                       (long long)capacity, (long long)en->chain.max_position);
+    ot_engine_decode_end(en);
+    OT_TRY(ot_device_alloc(en->device, ot_engine_kv_bytes(&en->chain, capacity), "the key/value cache",
+                           &memory));
+    en->kv_memory = memory;
+    en->kv_capacity = capacity;
+    return 0;
+}
+
+void ot_engine_decode_end(struct ot_engine *en) {
+    ot_device_free(en->device, en->kv_memory);
+    en->kv_memory = NULL;
+    en->kv_capacity = en->kv_past = 0;
+}
+
+static int decode_piece(struct ot_engine *en, const int32_t *tokens, int64_t n, const float **logits) {
+    int rc = 0;
+    int32_t *fields = malloc(3 * (size_t)n * sizeof *fields);
+    if (!fields)
+        return ot_fail(OT_E_BUDGET, "no memory for %lld tokens", (long long)n);
+    int32_t *targets = fields, *position = fields + n, *row_start = fields + 2 * n;
+    for (int64_t i = 0; i < n; i++) {
+        targets[i] = -1;
+        position[i] = (int32_t)(en->kv_past + i);
+        row_start[i] = 0;
+    }
+    struct ot_micro_batch micro = {n, tokens, targets, position, row_start};
+    OT_TRY_GOTO(run_forward(en, OT_PASS_DECODE, &micro, logits), rc, out);
+    en->kv_past += n;
+out:
+    free(fields);
+    return rc;
+}
+
+int ot_engine_decode(struct ot_engine *en, const int32_t *tokens, int64_t n, float *logits) {
+    const float *results = NULL;
+    if (n < 1 || n > en->kv_capacity - en->kv_past)
+        return ot_fail(OT_E_INPUT, "the text would grow to %lld tokens, the cache holds %lld",
+                       (long long)(en->kv_past + n), (long long)en->kv_capacity);
+    for (int64_t i = 0; i < n; i += en->plan.micro_tokens) {
+        int64_t piece = n - i < en->plan.micro_tokens ? n - i : en->plan.micro_tokens;
+        OT_TRY(decode_piece(en, tokens + i, piece, &results));
+    }
+    memcpy(logits, results, (size_t)en->chain.vocab * sizeof *logits);
+    return 0;
+}

@@ -1,0 +1,197 @@
+/* What the engine keeps on nvme: the store, the tasks of its lanes, and extents in host memory between
+ * steps. */
+#include <math.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "offload/engine/state.h"
+#include "src/base/error.h"
+
+/* ---- opening ---- */
+
+static int open_pieces(struct ot_engine *en) {
+    int most = 1;
+    for (int s = 0; s < en->chain.n_slabs; s++) {
+        int tiles = ot_slab_tiles(&en->chain, &en->plan, s);
+        most = tiles > most ? tiles : most;
+    }
+    en->slab_pieces = malloc((size_t)most * sizeof *en->slab_pieces);
+    return en->slab_pieces ? 0 : ot_fail(OT_E_BUDGET, "no memory for slabs of %d tiles", most);
+}
+
+int ot_engine_open_store(struct ot_engine *en, const struct ot_store_config *config) {
+    for (int kind = 0; kind < OT_STAGED_KINDS; kind++)
+        en->staged[kind].extent = -1;
+    if (en->layout.n_extents == 0)
+        return 0;
+    if (!config || config->n_dirs < 1)
+        return ot_fail(OT_E_INTERNAL, "the plan keeps %d extents on nvme, but there is no directory for them",
+                       en->layout.n_extents);
+    struct ot_store_config own = *config;
+    own.n_extents = en->layout.n_extents;
+    own.extent_bytes = en->layout.extent_bytes;
+    own.extent_sides = en->layout.extent_sides;
+    own.extent_order = en->layout.extent_order;
+    own.arena = en->tier_memory[OT_TIER_HOST];
+    own.arena_bytes = en->layout.tier_bytes[OT_TIER_HOST];
+    OT_TRY(open_pieces(en));
+    OT_TRY(ot_store_open(&own, &en->store));
+    pthread_condattr_t monotonic; /* the limit must not see the wall clock being set */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&en->wait.ended, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&en->wait.mutex, NULL);
+    return 0;
+}
+
+void ot_engine_close_store(struct ot_engine *en) {
+    if (!en->store)
+        return;
+    ot_store_close(en->store);
+    pthread_cond_destroy(&en->wait.ended);
+    pthread_mutex_destroy(&en->wait.mutex);
+}
+
+/* ---- tasks ---- */
+
+static int extent_of(const struct ot_engine *en, int buffer, int tile) {
+    return en->layout.buffers[buffer].first_extent + tile;
+}
+
+/* The tiles of a slab's span, into their places in a slot for the whole slab. */
+static int slab_pieces(struct ot_engine *en, const struct ot_task *task, struct ot_store_piece *pieces) {
+    for (int i = 0; i < task->span.n_tiles; i++) {
+        int tile = task->span.first_tile + i;
+        int64_t first = ot_slab_span(&en->chain, &en->plan, task->slab, tile, 1).first;
+        pieces[i].extent = extent_of(en, task->from, tile);
+        pieces[i].memory =
+            (char *)ot_engine_at(en, task->to) + (size_t)first * ot_dtype_bytes(en->chain.dtype);
+    }
+    return task->span.n_tiles;
+}
+
+/* A tile's state and weights, as far as they pass through its slot. */
+static int tile_pieces(struct ot_engine *en, const struct ot_task *task, struct ot_store_piece *pieces) {
+    char *slot = ot_engine_at(en, task->stage);
+    int n = 0;
+    if (task->state != OT_NO_BUFFER) {
+        int off_gpu = task->tile - en->plan.slabs[task->slab].tiles[OT_TILE_GPU];
+        pieces[n++] = (struct ot_store_piece){extent_of(en, task->state, off_gpu), slot};
+    }
+    if (task->weights[0] != OT_NO_BUFFER)
+        pieces[n++] = (struct ot_store_piece){extent_of(en, task->weights[0], task->tile),
+                                              slot + en->layout.slot_weights_offset};
+    return n;
+}
+
+void ot_engine_start_task(void *context, const struct ot_task *task, int64_t step, ot_task_done_fn done,
+                          void *arg) {
+    struct ot_engine *en = context;
+    struct ot_store_piece few[2], *pieces = few;
+    bool write = task->kind == OT_TASK_NVME_WRITE;
+    int n;
+    if (task->block >= 0 &&
+        task->micro >= en->steps[step & 1].n_micro) { /* a short step has no such boundary */
+        done(arg, NULL);
+        return;
+    }
+    if (task->block >= 0) {
+        int nvme = write ? task->to : task->from, host = write ? task->from : task->to;
+        few[0] = (struct ot_store_piece){extent_of(en, nvme, 0), ot_engine_at(en, host)};
+        n = 1;
+    } else if (task->tile >= 0) {
+        n = tile_pieces(en, task, few);
+    } else {
+        n = slab_pieces(en, task, pieces = en->slab_pieces);
+    }
+    int rc = ot_store_start(en->store, &(struct ot_transfer){write, n, pieces, done, arg});
+    if (rc < 0) {
+        struct ot_error error;
+        ot_error_save(&error, rc);
+        done(arg, &error);
+    }
+}
+
+/* ---- between steps ---- */
+
+static void on_ended(void *arg, const struct ot_error *error) {
+    struct ot_engine_wait *wait = arg;
+    pthread_mutex_lock(&wait->mutex);
+    wait->done = true;
+    wait->error = error ? *error : (struct ot_error){0};
+    pthread_cond_signal(&wait->ended);
+    pthread_mutex_unlock(&wait->mutex);
+}
+
+static int fail_stuck(const struct ot_engine *en) {
+    return ot_fail(OT_E_STALL,
+                   "no progress for %.0f s: nvme, between two steps (a disk or a driver hangs: see dmesg)",
+                   ceil(en->stall_limit_seconds));
+}
+
+/* Waits as the watchdog does: not for ever. */
+static int transfer(struct ot_engine *en, bool write, int extent, void *memory) {
+    struct ot_engine_wait *wait = &en->wait;
+    struct ot_store_piece piece = {extent, memory};
+    struct timespec deadline;
+    int late = 0;
+    if (en->stuck) /* the last one still has `wait` */
+        return fail_stuck(en);
+    wait->done = false;
+    OT_TRY(ot_store_start(en->store, &(struct ot_transfer){write, 1, &piece, on_ended, wait}));
+    clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += (time_t)ceil(en->stall_limit_seconds);
+    pthread_mutex_lock(&wait->mutex);
+    while (!wait->done && !late)
+        late = pthread_cond_timedwait(&wait->ended, &wait->mutex, &deadline);
+    en->stuck = !wait->done;
+    struct ot_error error = wait->error;
+    pthread_mutex_unlock(&wait->mutex);
+    return en->stuck ? fail_stuck(en) : ot_error_load(&error);
+}
+
+static int write_back(struct ot_engine *en, struct ot_engine_staged *staged) {
+    if (staged->changed)
+        OT_TRY(transfer(en, true, staged->extent, staged->memory));
+    staged->changed = false;
+    return 0;
+}
+
+/* A slot that has room for any extent of the kind. */
+static char *staging_memory(struct ot_engine *en, int kind, int slab) {
+    if (kind == OT_STAGED_STATE)
+        return ot_engine_at(en, en->layout.tile_slots[0]);
+    if (en->plan.train)
+        return (char *)ot_engine_at(en, en->layout.tile_slots[0]) + en->layout.slot_weights_offset;
+    return ot_engine_at(en, en->layout.host_weight_slots[ot_slab_slot_kind(&en->chain, slab)][0]);
+}
+
+int ot_engine_stage(struct ot_engine *en, int kind, int slab, int extent, struct ot_engine_staged **out) {
+    struct ot_engine_staged *staged = *out = &en->staged[kind];
+    if (staged->extent == extent)
+        return 0;
+    OT_TRY(write_back(en, staged));
+    *staged = (struct ot_engine_staged){.extent = -1, .memory = staging_memory(en, kind, slab)};
+    OT_TRY(transfer(en, false, extent, staged->memory));
+    staged->extent = extent;
+    return 0;
+}
+
+int ot_engine_unstage(struct ot_engine *en) {
+    for (int kind = 0; kind < OT_STAGED_KINDS; kind++) {
+        OT_TRY(write_back(en, &en->staged[kind]));
+        en->staged[kind].extent = -1;
+    }
+    return 0;
+}
+
+const char *ot_engine_describe_store(const struct ot_engine *en) {
+    return en->store ? ot_store_describe(en->store) : NULL;
+}
+
+void ot_engine_store_usage(const struct ot_engine *en, struct ot_store_usage *out) {
+    *out = (struct ot_store_usage){0};
+    if (en->store)
+        ot_store_usage(en->store, out);
+}

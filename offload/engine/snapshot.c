@@ -1,0 +1,367 @@
+#include "offload/engine/snapshot.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "offload/engine/snapshot_state.h"
+#include "src/base/clock.h"
+#include "src/base/thread.h"
+
+/* ---- tiles ---- */
+
+struct ot_tile_place ot_snapshot_place(const struct ot_snapshot *sn, int number) {
+    int slab = sn->engine->chain.n_slabs - 1;
+    while (sn->first_tile[slab] > number)
+        slab--;
+    return (struct ot_tile_place){slab, number - sn->first_tile[slab]};
+}
+
+static bool is_off_gpu(const struct ot_engine *en, struct ot_tile_place place) {
+    return place.tile >= en->plan.slabs[place.slab].tiles[OT_TILE_GPU];
+}
+
+bool ot_snapshot_refers_state(const struct ot_snapshot *sn, struct ot_tile_place place) {
+    return sn->refers && is_off_gpu(sn->engine, place) &&
+           sn->engine->layout.slabs[place.slab].state_nvme != OT_NO_BUFFER;
+}
+
+bool ot_snapshot_refers_weights(const struct ot_snapshot *sn, struct ot_tile_place place) {
+    const struct ot_slab_buffers *b = &sn->engine->layout.slabs[place.slab];
+    return sn->refers && b->weights_gpu == OT_NO_BUFFER && b->weights_nvme != OT_NO_BUFFER;
+}
+
+/* As the next updates come: those of the step itself slab by slab, with clipping in the order in which the
+ * next forward needs the slabs, without it as backward finishes their gradients; what is streamed follows
+ * in the step after. */
+static void make_order(struct ot_snapshot *sn) {
+    const struct ot_engine *en = sn->engine;
+    int n = 0;
+    for (int streamed = 0; streamed < 2; streamed++)
+        for (int i = 0; i < en->chain.n_slabs; i++) {
+            int slab = en->plan.clip || streamed ? i : en->chain.n_slabs - 1 - i;
+            struct ot_tile_span part = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_STREAM);
+            int tiles = ot_slab_tiles(&en->chain, &en->plan, slab);
+            for (int t = 0; t < tiles; t++)
+                if ((t >= part.first_tile && t < part.first_tile + part.n_tiles) == streamed)
+                    sn->order[n++] = sn->first_tile[slab] + t;
+        }
+    assert(n == sn->n_tiles);
+}
+
+/* ---- opening and closing, with the engine ---- */
+
+static int open_tiles(struct ot_snapshot *sn) {
+    const struct ot_engine *en = sn->engine;
+    sn->first_tile = calloc((size_t)en->chain.n_slabs, sizeof *sn->first_tile);
+    if (!sn->first_tile)
+        return ot_fail(OT_E_BUDGET, "no memory for a snapshot");
+    for (int s = 0; s < en->chain.n_slabs; s++) {
+        sn->first_tile[s] = sn->n_tiles;
+        sn->n_tiles += ot_slab_tiles(&en->chain, &en->plan, s);
+    }
+    sn->order = calloc((size_t)sn->n_tiles + 1, sizeof *sn->order);
+    sn->taken = calloc((size_t)sn->n_tiles + 1, sizeof *sn->taken);
+    sn->wanted = calloc((size_t)sn->n_tiles + 1, sizeof *sn->wanted);
+    if (!sn->order || !sn->taken || !sn->wanted)
+        return ot_fail(OT_E_BUDGET, "no memory for a snapshot of %d tiles", sn->n_tiles);
+    if (en->store) {
+        sn->spans = calloc((size_t)ot_store_max_spans(en->store) + 1, sizeof *sn->spans);
+        if (!sn->spans)
+            return ot_fail(OT_E_BUDGET, "no memory for a snapshot");
+    }
+    make_order(sn);
+    return 0;
+}
+
+int ot_snapshot_open(struct ot_engine *en) {
+    struct ot_snapshot *sn = en->snapshot = calloc(1, sizeof *sn);
+    if (!sn)
+        return ot_fail(OT_E_BUDGET, "no memory for a snapshot");
+    sn->engine = en;
+    pthread_mutex_init(&sn->mutex, NULL);
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&sn->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    OT_TRY(ot_lane_open(en->device, "snapshot", &sn->lane));
+    return open_tiles(sn);
+}
+
+static void hurry(struct ot_snapshot *sn, bool cancel) {
+    pthread_mutex_lock(&sn->mutex);
+    sn->hurry = true;
+    sn->cancel = sn->cancel || cancel;
+    pthread_cond_broadcast(&sn->changed);
+    pthread_mutex_unlock(&sn->mutex);
+}
+
+static void join(struct ot_snapshot *sn) {
+    pthread_join(sn->thread, NULL);
+    sn->under_way = false;
+}
+
+void ot_snapshot_cancel(struct ot_snapshot *sn) {
+    if (!sn || !sn->under_way)
+        return;
+    hurry(sn, true);
+    join(sn);
+}
+
+void ot_snapshot_close(struct ot_snapshot *sn) {
+    if (!sn)
+        return;
+    ot_lane_close(sn->lane);
+    pthread_cond_destroy(&sn->changed);
+    pthread_mutex_destroy(&sn->mutex);
+    free(sn->pins);
+    free(sn->spans);
+    free(sn->spare);
+    free(sn->first_tile);
+    free(sn->order);
+    free(sn->taken);
+    free(sn->wanted);
+    free(sn);
+}
+
+/* ---- the gate ---- */
+
+void ot_snapshot_pass(struct ot_snapshot *sn, int slab, struct ot_tile_span span) {
+    if (!sn || !atomic_load(&sn->gates_closed))
+        return;
+    int first = sn->first_tile[slab] + span.first_tile;
+    pthread_mutex_lock(&sn->mutex);
+    for (int t = first; t < first + span.n_tiles; t++) {
+        if (sn->taken[t])
+            continue;
+        sn->wanted[t] = true;
+        sn->n_wanted++;
+        pthread_cond_broadcast(&sn->changed);
+        while (!sn->taken[t])
+            pthread_cond_wait(&sn->changed, &sn->mutex);
+        sn->n_wanted--;
+    }
+    pthread_mutex_unlock(&sn->mutex);
+}
+
+/* ---- the thread ---- */
+
+/* The next tile, what is waited for first; -1: none is left, or the driver has given up. *at: in the
+ * order. */
+static int next_tile(struct ot_snapshot *sn, int *at) {
+    int found = -1;
+    pthread_mutex_lock(&sn->mutex);
+    while (*at < sn->n_tiles && sn->taken[sn->order[*at]])
+        ++*at;
+    for (int i = *at; i < sn->n_tiles && sn->n_wanted > 0 && found < 0; i++)
+        if (!sn->taken[sn->order[i]] && sn->wanted[sn->order[i]])
+            found = sn->order[i];
+    if (found < 0 && *at < sn->n_tiles)
+        found = sn->order[*at];
+    bool cancelled = sn->cancel;
+    pthread_mutex_unlock(&sn->mutex);
+    return cancelled ? -1 : found;
+}
+
+static void take(struct ot_snapshot *sn, int tile) {
+    pthread_mutex_lock(&sn->mutex);
+    sn->taken[tile] = true;
+    pthread_cond_broadcast(&sn->changed);
+    pthread_mutex_unlock(&sn->mutex);
+    ot_executor_note_progress(sn->engine->executor);
+}
+
+static void take_all(struct ot_snapshot *sn) {
+    pthread_mutex_lock(&sn->mutex);
+    memset(sn->taken, true, (size_t)sn->n_tiles * sizeof *sn->taken);
+    pthread_cond_broadcast(&sn->changed);
+    pthread_mutex_unlock(&sn->mutex);
+    atomic_store(&sn->gates_closed, false);
+}
+
+/* Until `bytes` may have been copied, unless somebody waits. */
+static void keep_pace(struct ot_snapshot *sn, double since, int64_t bytes) {
+    if (sn->config.bytes_per_second <= 0)
+        return;
+    double due = since + (double)bytes / sn->config.bytes_per_second;
+    struct timespec deadline = {.tv_sec = (time_t)due, .tv_nsec = (long)((due - (double)(time_t)due) * 1e9)};
+    double began = ot_clock_seconds();
+    int rc = 0;
+    pthread_mutex_lock(&sn->mutex);
+    while (rc == 0 && sn->n_wanted == 0 && !sn->hurry && ot_clock_seconds() < due)
+        rc = pthread_cond_timedwait(&sn->changed, &sn->mutex, &deadline);
+    pthread_mutex_unlock(&sn->mutex);
+    sn->slept += ot_clock_seconds() - began;
+}
+
+static int refer(struct ot_snapshot *sn, struct ot_tile_place place, bool state, struct ot_store_pin pin) {
+    const struct ot_engine *en = sn->engine;
+    const struct ot_snapshot_sink *sink = &sn->config.sink;
+    struct ot_tile_span span = ot_slab_span(&en->chain, &en->plan, place.slab, place.tile, 1);
+    struct ot_part part = {place.slab, span.first, span.n, state, !state};
+    int n = ot_store_find_spans(en->store, pin, sn->spans, ot_store_max_spans(en->store));
+    return sink->refer(sink->context, &part, sn->spans, n);
+}
+
+/* In the order in which they were pinned. */
+static int refer_all(struct ot_snapshot *sn) {
+    int at = 0;
+    for (int t = 0; t < sn->n_tiles && sn->refers; t++) {
+        struct ot_tile_place place = ot_snapshot_place(sn, t);
+        if (ot_snapshot_refers_state(sn, place))
+            OT_TRY(refer(sn, place, true, sn->pins->pins[at++]));
+        if (ot_snapshot_refers_weights(sn, place))
+            OT_TRY(refer(sn, place, false, sn->pins->pins[at++]));
+    }
+    return 0;
+}
+
+static int copy_all(struct ot_snapshot *sn) {
+    double since = ot_clock_seconds();
+    int64_t copied = 0;
+    int at = 0, tile;
+    while ((tile = next_tile(sn, &at)) >= 0) {
+        OT_TRY(ot_snapshot_copy_tile(sn, ot_snapshot_place(sn, tile), &copied));
+        take(sn, tile);
+        keep_pace(sn, since, copied);
+    }
+    if (at < sn->n_tiles)
+        return ot_fail(OT_E_INTERNAL, "the snapshot was given up");
+    atomic_store(&sn->gates_closed, false);
+    return 0;
+}
+
+static void *snapshot_main(void *arg) {
+    struct ot_snapshot *sn = arg;
+    const struct ot_snapshot_sink *sink = &sn->config.sink;
+    double began = ot_clock_seconds();
+    int rc = copy_all(sn);
+    take_all(sn); /* whatever has gone wrong, no step waits for it */
+    if (rc == 0)
+        rc = refer_all(sn);
+    if (rc == 0)
+        rc = sink->end(sink->context);
+    ot_error_save(&sn->error, rc);
+    sn->seconds = ot_clock_seconds() - began - sn->slept;
+    atomic_store(&sn->ended, true);
+    return NULL;
+}
+
+/* ---- the driver ---- */
+
+static void pin(struct ot_snapshot *sn, int extent) {
+    sn->pins->pins[sn->pins->n++] = ot_store_pin_extent(sn->engine->store, extent);
+}
+
+static int pin_all(struct ot_snapshot *sn) {
+    const struct ot_layout *layout = &sn->engine->layout;
+    sn->pins = calloc(1, sizeof *sn->pins + 2 * (size_t)sn->n_tiles * sizeof *sn->pins->pins);
+    if (!sn->pins)
+        return ot_fail(OT_E_BUDGET, "no memory for a snapshot of %d tiles", sn->n_tiles);
+    for (int t = 0; t < sn->n_tiles; t++) {
+        struct ot_tile_place place = ot_snapshot_place(sn, t);
+        const struct ot_slab_buffers *b = &layout->slabs[place.slab];
+        bool state = ot_snapshot_refers_state(sn, place), weights = ot_snapshot_refers_weights(sn, place);
+        if (state)
+            pin(sn, layout->buffers[b->state_nvme].first_extent + place.tile -
+                        sn->engine->plan.slabs[place.slab].tiles[OT_TILE_GPU]);
+        if (weights)
+            pin(sn, layout->buffers[b->weights_nvme].first_extent + place.tile);
+        sn->taken[t] = state && weights;
+    }
+    return 0;
+}
+
+/* A plan that counts on references has no buffer to copy tiles through: where the store's files have lost
+ * their names, the memory comes from outside the budget, rather than the state being lost. */
+static int find_tile_memory(struct ot_snapshot *sn) {
+    const struct ot_engine *en = sn->engine;
+    size_t bytes = (en->layout.tile_slot_bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+    if (sn->refers || !en->store || sn->tile_memory)
+        return 0;
+    if (en->layout.snapshot_tile != OT_NO_BUFFER)
+        sn->tile_memory = ot_engine_at(en, en->layout.snapshot_tile);
+    else if (bytes > 0)
+        sn->tile_memory = sn->spare = aligned_alloc(OT_STORE_ALIGN, bytes);
+    return sn->tile_memory || bytes == 0
+               ? 0
+               : ot_fail(OT_E_BUDGET, "no memory for %zu bytes to copy tiles through", bytes);
+}
+
+int ot_engine_snapshot(struct ot_engine *en, const struct ot_snapshot_config *config) {
+    struct ot_snapshot *sn = en->snapshot;
+    bool at_rest = en->submitted == en->collected && !en->behind;
+    if (!sn || sn->under_way || (!at_rest && !(ot_engine_is_stuck(en) && ot_engine_is_consistent(en))))
+        return ot_fail(OT_E_INTERNAL, "a snapshot is of a drained engine that trains, one at a time");
+    OT_TRY(ot_engine_unstage(en));
+    sn->config = *config;
+    sn->refers = en->store && en->plan.kept_contents > 0 && config->sink.refer;
+    sn->hurry = sn->cancel = false;
+    sn->slept = 0;
+    sn->error.code = 0;
+    memset(sn->taken, false, (size_t)sn->n_tiles * sizeof *sn->taken);
+    memset(sn->wanted, false, (size_t)sn->n_tiles * sizeof *sn->wanted);
+    OT_TRY(find_tile_memory(sn));
+    if (sn->refers)
+        OT_TRY(pin_all(sn));
+    atomic_store(&sn->ended, false);
+    atomic_store(&sn->gates_closed, true);
+    int error = ot_thread_start(&sn->thread, "snapshot", snapshot_main, sn);
+    sn->under_way = error == 0;
+    if (error == 0)
+        return 0;
+    atomic_store(&sn->gates_closed, false);
+    ot_engine_release(en, sn->pins);
+    sn->pins = NULL;
+    return ot_fail_errno(OT_E_IO, error, "cannot start the thread of a snapshot");
+}
+
+struct ot_store *ot_engine_store(const struct ot_engine *en) {
+    return en->store;
+}
+
+void *ot_engine_snapshot_slots(const struct ot_engine *en, int *n) {
+    *n = en->plan.snapshot_slots;
+    return *n > 0 ? ot_engine_at(en, en->layout.snapshot_slots) : NULL;
+}
+
+bool ot_engine_snapshot_busy(const struct ot_engine *en) {
+    return en->snapshot && en->snapshot->under_way && !atomic_load(&en->snapshot->ended);
+}
+
+double ot_engine_snapshot_seconds(const struct ot_engine *en) {
+    return en->snapshot ? en->snapshot->seconds : 0;
+}
+
+void ot_engine_snapshot_give_up(struct ot_engine *en) {
+    if (en->snapshot && en->snapshot->under_way)
+        hurry(en->snapshot, true);
+}
+
+int ot_engine_snapshot_finish(struct ot_engine *en, struct ot_pins **pins) {
+    struct ot_snapshot *sn = en->snapshot;
+    *pins = NULL;
+    if (!sn || !sn->under_way)
+        return 0;
+    hurry(sn, false);
+    join(sn);
+    *pins = sn->pins;
+    sn->pins = NULL;
+    if (sn->error.code == 0)
+        return 0;
+    ot_engine_release(en, *pins);
+    *pins = NULL;
+    return ot_error_load(&sn->error);
+}
+
+void ot_pins_free(struct ot_pins *pins) {
+    free(pins);
+}
+
+void ot_engine_release(struct ot_engine *en, struct ot_pins *pins) {
+    for (int i = 0; pins && i < pins->n; i++)
+        ot_store_unpin(en->store, pins->pins[i]);
+    free(pins);
+}

@@ -1,0 +1,496 @@
+#include "offload/predict/calibrate.h"
+
+#include <stdlib.h>
+
+#include "offload/predict/repeats.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/random.h"
+
+/* Random numbers, again and again; what a copy moves; how often a block's calls are repeated; tokens below
+ * which a block shows nothing of what it does with many. */
+enum {
+    PATTERN_BYTES = 1 << 20,
+    COPY_PIECE = 16 << 20,
+    COPY_PIECES = 8,
+    LEAST_ROUNDS = 3,
+    ROUNDS = 7,
+    LEAST_TOKENS = 64
+};
+static const double COPY_SECONDS = 0.05; /* for the copies of one way */
+
+/* What one block needs on the device, in one piece. */
+struct memory {
+    void *base;
+    size_t bytes;
+    void *weights[OT_MAX_USES];
+    float *grads[OT_MAX_USES];
+    void *x, *y, *dxy, *dxy_first; /* dxy_first: what dxy is before each backward */
+    void *saved, *scratch, *constants;
+    float *token_loss, *loss_scale;
+    int32_t *batch; /* tokens, targets, position, row_start: [n] each */
+};
+
+struct bench {
+    const struct ot_calibration *config;
+    struct ot_lane *lane, *back; /* back: for copies both ways at once */
+    struct ot_event *begin[2], *end[2];
+    char *pinned; /* PATTERN_BYTES of random numbers, then room for what a block is given */
+    size_t pinned_bytes;
+    struct memory memory;
+};
+
+/* Of one block and number of tokens: seconds. */
+struct times {
+    double forward, backward, recompute;
+};
+struct rounds {
+    int64_t tokens, row;
+    struct ot_repeats forward, backward, recompute;
+};
+enum { SIZES = 2 }; /* of micro-batches that a block is measured with */
+
+/* ---- memory ---- */
+
+/* The next piece; with base NULL it only counts. */
+static void *take(struct memory *m, size_t bytes) {
+    size_t at = m->bytes;
+    m->bytes += (bytes + 255) / 256 * 256; /* what the device's own allocations are aligned to */
+    return m->base ? (char *)m->base + at : NULL;
+}
+
+static void cut(struct memory *m, const struct ot_chain *chain, int block, int64_t n_tokens) {
+    const struct ot_block_spec *spec = &chain->blocks[block];
+    size_t n = (size_t)n_tokens, item = ot_dtype_bytes(chain->dtype);
+    size_t boundary = n * (size_t)chain->boundary_elems * item;
+    m->bytes = 0;
+    for (int u = 0; u < spec->n_uses; u++) {
+        size_t params = (size_t)chain->slabs[spec->uses[u].slab].n_params;
+        m->weights[u] = take(m, params * item);
+        m->grads[u] = take(m, params * sizeof(float));
+    }
+    m->x = take(m, boundary);
+    m->y = take(m, boundary);
+    m->dxy = take(m, boundary);
+    m->dxy_first = take(m, boundary);
+    m->saved = take(m, chain->saved_bytes(chain->context, block, n_tokens));
+    m->scratch = take(m, chain->scratch_bytes(chain->context, block, n_tokens));
+    m->constants = take(m, chain->constant_bytes);
+    m->token_loss = take(m, n * sizeof(float));
+    m->loss_scale = take(m, sizeof(float));
+    m->batch = take(m, 4 * n * sizeof(int32_t));
+}
+
+static size_t block_bytes(const struct ot_chain *chain, int block, int64_t n_tokens) {
+    struct memory counted = {0};
+    cut(&counted, chain, block, n_tokens);
+    return counted.bytes;
+}
+
+/* As initial weights are: of both signs, and small. */
+static void fill_pattern(const struct bench *b) {
+    enum ot_dtype dtype = b->config->chain->dtype;
+    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 2, 0);
+    for (int64_t i = 0; i < PATTERN_BYTES / (int64_t)ot_dtype_bytes(dtype); i++)
+        ot_dtype_write(dtype, b->pinned, i, 0.02f * ot_random_normal(3, stream, (uint64_t)i));
+}
+
+static void fill_random(const struct bench *b, void *to, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += PATTERN_BYTES)
+        ot_lane_copy(b->lane, OT_COPY_H2D, (char *)to + at, b->pinned,
+                     bytes - at < PATTERN_BYTES ? bytes - at : PATTERN_BYTES);
+}
+
+/* Rows of `row` tokens, every one of which is trained on. */
+static int fill_batch(const struct bench *b, int64_t n, int64_t row) {
+    int32_t *ids = (int32_t *)(void *)(b->pinned + PATTERN_BYTES);
+    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 3, 0), vocab = (uint64_t)b->config->chain->vocab;
+    for (int64_t i = 0; i < n; i++) {
+        ids[i] = (int32_t)ot_random_below(4, stream, (uint64_t)i, vocab);
+        ids[n + i] = (int32_t)ot_random_below(5, stream, (uint64_t)i, vocab);
+        ids[2 * n + i] = (int32_t)(i % row);
+        ids[3 * n + i] = (int32_t)(i - i % row);
+    }
+    ot_lane_copy(b->lane, OT_COPY_H2D, b->memory.batch, ids, 4 * (size_t)n * sizeof *ids);
+    return ot_lane_sync(b->lane); /* the pinned room is free again */
+}
+
+/* They lie where they lie whatever the number of tokens. */
+static void fill_weights(const struct bench *b, int block) {
+    const struct ot_chain *chain = b->config->chain;
+    const struct ot_block_spec *spec = &chain->blocks[block];
+    const struct memory *m = &b->memory;
+    size_t item = ot_dtype_bytes(chain->dtype);
+    for (int u = 0; u < spec->n_uses; u++) {
+        size_t params = (size_t)chain->slabs[spec->uses[u].slab].n_params;
+        fill_random(b, m->weights[u], params * item);
+        ot_lane_fill(b->lane, m->grads[u], 0, params * sizeof(float));
+    }
+}
+
+/* Cuts the memory for so many tokens and fills in what depends on them. */
+static int fill_inputs(struct bench *b, int block, int64_t n, int64_t row) {
+    const struct ot_chain *chain = b->config->chain;
+    const struct memory *m = &b->memory;
+    size_t boundary = (size_t)(n * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    cut(&b->memory, chain, block, n);
+    fill_random(b, m->x, boundary);
+    fill_random(b, m->dxy_first, boundary);
+    char *room = b->pinned + PATTERN_BYTES;
+    if (chain->constant_bytes > 0) {
+        chain->fill_constants(chain->context, room);
+        ot_lane_copy(b->lane, OT_COPY_H2D, m->constants, room, chain->constant_bytes);
+        OT_TRY(ot_lane_sync(b->lane));
+    }
+    *(float *)(void *)room = 1;
+    ot_lane_copy(b->lane, OT_COPY_H2D, m->loss_scale, room, sizeof(float));
+    OT_TRY(ot_lane_sync(b->lane));
+    return fill_batch(b, n, row);
+}
+
+/* ---- calls ---- */
+
+static struct ot_block_run make_run(const struct bench *b, int block, int64_t n) {
+    const struct ot_chain *chain = b->config->chain;
+    const struct memory *m = &b->memory;
+    bool first = block == 0, last = block == chain->n_blocks - 1;
+    return (struct ot_block_run){
+        .lane = b->lane,
+        .dtype = chain->dtype,
+        .pass = OT_PASS_TRAIN,
+        .batch = {.n_tokens = n,
+                  .tokens = m->batch,
+                  .targets = m->batch + n,
+                  .position = m->batch + 2 * n,
+                  .row_start = m->batch + 3 * n,
+                  .grad_scale = 1 / (float)n,
+                  .loss_scale = chain->dtype == OT_F16 ? m->loss_scale : NULL},
+        .constants = m->constants,
+        .weights = {m->weights[0], m->weights[1]},
+        .grads = {m->grads[0], m->grads[1]},
+        .x = first ? NULL : m->x,
+        .y = last ? NULL : m->y,
+        .dxy = m->dxy,
+        .saved = m->saved,
+        .scratch = m->scratch,
+        .token_loss = m->token_loss,
+    };
+}
+
+/* Scratch is garbage between calls. Clearing it keeps the lane busy while the call is being enqueued, as the
+ * task before does in training, and takes out of the caches what would not be there either. */
+static int time_call(const struct bench *b, void (*call)(const void *, int, const struct ot_block_run *),
+                     int block, const struct ot_block_run *run, double *seconds) {
+    const struct ot_chain *chain = b->config->chain;
+    double begin, end;
+    ot_lane_fill(b->lane, run->scratch, 0, chain->scratch_bytes(chain->context, block, run->batch.n_tokens));
+    ot_lane_record(b->lane, b->begin[0]);
+    call(chain->context, block, run);
+    ot_lane_record(b->lane, b->end[0]);
+    OT_TRY(ot_lane_sync(b->lane));
+    OT_TRY(ot_event_seconds(b->begin[0], &begin));
+    OT_TRY(ot_event_seconds(b->end[0], &end));
+    *seconds = end - begin;
+    return 0;
+}
+
+/* Forward, backward with what it kept, and backward without. */
+static int time_once(const struct bench *b, int block, int64_t n, struct times *out) {
+    const struct ot_chain *chain = b->config->chain;
+    struct ot_block_run run = make_run(b, block, n);
+    size_t boundary = (size_t)(n * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    double without;
+    *out = (struct times){0};
+    if (block < chain->n_blocks - 1)
+        OT_TRY(time_call(b, chain->forward, block, &run, &out->forward));
+    run.saved_valid = true;
+    ot_lane_copy(b->lane, OT_COPY_D2D, b->memory.dxy, b->memory.dxy_first, boundary);
+    OT_TRY(time_call(b, chain->backward, block, &run, &out->backward));
+    if (chain->saved_bytes(chain->context, block, n) == 0)
+        return 0;
+    run.saved_valid = false;
+    ot_lane_copy(b->lane, OT_COPY_D2D, b->memory.dxy, b->memory.dxy_first, boundary);
+    OT_TRY(time_call(b, chain->backward, block, &run, &without));
+    out->recompute = without > out->backward ? without - out->backward : 0;
+    return 0;
+}
+
+static int add_round(struct bench *b, int block, struct rounds *rounds) {
+    struct times once;
+    OT_TRY(fill_inputs(b, block, rounds->tokens, rounds->row));
+    OT_TRY(time_once(b, block, rounds->tokens, &once));
+    ot_repeats_add(&rounds->forward, once.forward);
+    ot_repeats_add(&rounds->backward, once.backward);
+    ot_repeats_add(&rounds->recompute, once.recompute);
+    return 0;
+}
+
+static bool is_noisy(const struct rounds *rounds) {
+    return ot_repeats_spread(&rounds->forward) > OT_REPEATS_NOISY ||
+           ot_repeats_spread(&rounds->backward) > OT_REPEATS_NOISY;
+}
+
+/* An even number of rounds has no middle one. Noise is worth as much time again. */
+static bool wants_round(const struct rounds rounds[SIZES], double spent, double seconds) {
+    int n = rounds[0].forward.n;
+    if (n < LEAST_ROUNDS || n % 2 == 0)
+        return true;
+    if (n < ROUNDS && spent < seconds)
+        return true;
+    return n < OT_REPEATS_MOST && spent < 2 * seconds && (is_noisy(&rounds[0]) || is_noisy(&rounds[1]));
+}
+
+/* The first call may choose algorithms and load code; the device tunes itself for what it has seen in it. */
+static int warm_up(struct bench *b, int block, double seconds, struct rounds rounds[SIZES]) {
+    struct ot_device_tuning tuning;
+    struct times once;
+    fill_weights(b, block);
+    for (int i = 0; i < SIZES; i++) {
+        OT_TRY(fill_inputs(b, block, rounds[i].tokens, rounds[i].row));
+        OT_TRY(time_once(b, block, rounds[i].tokens, &once));
+        OT_TRY(
+            ot_device_tune(b->config->device, b->memory.base, b->memory.bytes, seconds / 2 / SIZES, &tuning));
+        if (tuning.timed > 0) /* with these bytes */
+            fill_weights(b, block);
+    }
+    return 0;
+}
+
+/* Both sizes take turns: what disturbs the machine for a while does not tilt the line through them. */
+static int time_block(struct bench *b, int block, double seconds, struct rounds rounds[SIZES]) {
+    double began = ot_clock_seconds();
+    OT_TRY(warm_up(b, block, seconds, rounds));
+    while (wants_round(rounds, ot_clock_seconds() - began, seconds))
+        for (int i = 0; i < SIZES; i++)
+            OT_TRY(add_round(b, block, &rounds[i]));
+    return 0;
+}
+
+/* ---- lines ---- */
+
+/* What rows shorter than a sequence save of attention, by the estimate. */
+static double saved_attention(const struct bench *b, int block, enum ot_work_part part, int64_t n) {
+    const struct ot_calibration *c = b->config;
+    struct ot_block_work full, brief;
+    if (!c->chain->work || n >= c->sequence_tokens)
+        return 0;
+    c->chain->work(c->chain->context, block, part, n, c->sequence_tokens, &full);
+    c->chain->work(c->chain->context, block, part, n, n, &brief);
+    return (full.attention_flops - brief.attention_flops) / c->rates->attention_flops;
+}
+
+/* Through two points; through the larger one and zero where noise would have less work take longer, or none
+ * take less than no time. */
+static struct ot_line line_through(int64_t n0, double t0, int64_t n1, double t1) {
+    double per_token = n1 > n0 ? (t1 - t0) / (double)(n1 - n0) : 0;
+    double at_zero = t1 - per_token * (double)n1;
+    if (n1 <= n0 || per_token <= 0 || at_zero < 0)
+        return (struct ot_line){0, t1 / (double)n1};
+    return (struct ot_line){at_zero, per_token};
+}
+
+static double whole_time(const struct ot_block_cost *cost, int64_t n) {
+    return ot_line_at(cost->forward, n) + 2 * ot_line_at(cost->backward, n) + ot_line_at(cost->recompute, n);
+}
+
+static int64_t whole_rows(int64_t n, int64_t row) {
+    return n > row ? n / row * row : n;
+}
+
+/* The larger size: what memory allows, and what the estimate says can be run three times in half of the
+ * time. 0: none. */
+static int64_t choose_tokens(const struct bench *b, int block, const struct ot_block_cost *estimate,
+                             double seconds) {
+    const struct ot_calibration *c = b->config;
+    int64_t n = c->micro_tokens;
+    while (n > LEAST_TOKENS && 3 * whole_time(estimate, n) > seconds / 2)
+        n = whole_rows(n / 2, c->sequence_tokens);
+    while (n > LEAST_TOKENS && block_bytes(c->chain, block, n) > c->device_bytes)
+        n = whole_rows(n / 2, c->sequence_tokens);
+    return block_bytes(c->chain, block, n) <= c->device_bytes ? n : 0;
+}
+
+/* Leaves the estimate where the block has no room. */
+static int measure_block(struct bench *b, int block, double seconds, struct ot_block_cost *cost,
+                         bool *measured) {
+    const struct ot_calibration *c = b->config;
+    int64_t n[SIZES];
+    struct times t[SIZES];
+    struct rounds rounds[SIZES];
+    int rc = 0;
+    n[1] = choose_tokens(b, block, cost, seconds);
+    n[0] = whole_rows(n[1] / 2, c->sequence_tokens);
+    *measured = n[0] > 0;
+    if (!*measured)
+        return 0;
+    OT_TRY(ot_device_alloc(c->device, block_bytes(c->chain, block, n[1]), "calibration", &b->memory.base));
+    for (int i = 0; i < SIZES; i++)
+        rounds[i] =
+            (struct rounds){.tokens = n[i], .row = n[i] < c->sequence_tokens ? n[i] : c->sequence_tokens};
+    cut(&b->memory, c->chain, block, n[1]); /* weights and gradients lie first */
+    OT_TRY_GOTO(time_block(b, block, seconds, rounds), rc, out);
+    for (int i = 0; i < SIZES; i++)
+        t[i] = (struct times){
+            ot_repeats_median(&rounds[i].forward) + saved_attention(b, block, OT_WORK_FORWARD, n[i]),
+            ot_repeats_median(&rounds[i].backward) + saved_attention(b, block, OT_WORK_BACKWARD, n[i]),
+            ot_repeats_median(&rounds[i].recompute) + saved_attention(b, block, OT_WORK_RECOMPUTE, n[i])};
+    cost->forward = line_through(n[0], t[0].forward, n[1], t[1].forward);
+    cost->backward = line_through(n[0], t[0].backward, n[1], t[1].backward);
+    cost->recompute = line_through(n[0], t[0].recompute, n[1], t[1].recompute);
+out:
+    ot_device_free(c->device, b->memory.base);
+    b->memory = (struct memory){0};
+    return rc;
+}
+
+/* ---- copies ---- */
+
+/* Host and device ends of a copy each way. */
+struct ends {
+    char *host, *device;
+    size_t piece; /* each has room for two */
+};
+
+static void copy_pieces(const struct bench *b, const struct ends *ends, bool in) {
+    struct ot_lane *lane = in ? b->lane : b->back;
+    size_t at = in ? 0 : ends->piece;
+    ot_lane_record(lane, b->begin[!in]);
+    for (int i = 0; i < COPY_PIECES; i++)
+        if (in)
+            ot_lane_copy(lane, OT_COPY_H2D, ends->device + at, ends->host + at, ends->piece);
+        else
+            ot_lane_copy(lane, OT_COPY_D2H, ends->host + at, ends->device + at, ends->piece);
+    ot_lane_record(lane, b->end[!in]);
+}
+
+struct copies {
+    const struct bench *bench;
+    struct ends ends;
+};
+
+static const struct way { bool in, out; } ways[] = {{true, false}, {false, true}, {true, true}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+/* The longer way counts. */
+static int time_copies(void *context, int number, int count, double *seconds) {
+    const struct copies *copies = context;
+    const struct bench *b = copies->bench;
+    *seconds = 0;
+    for (int run = 0; run < count; run++) {
+        double longest = 0;
+        if (ways[number].in)
+            copy_pieces(b, &copies->ends, true);
+        if (ways[number].out)
+            copy_pieces(b, &copies->ends, false);
+        OT_TRY(ot_lane_sync(b->lane));
+        OT_TRY(ot_lane_sync(b->back));
+        for (int way = 0; way < 2; way++) {
+            double begin, end;
+            if (!(way ? ways[number].out : ways[number].in))
+                continue;
+            OT_TRY(ot_event_seconds(b->begin[way], &begin));
+            OT_TRY(ot_event_seconds(b->end[way], &end));
+            longest = end - begin > longest ? end - begin : longest;
+        }
+        *seconds += longest / count;
+    }
+    return 0;
+}
+
+/* Bytes a second, of both ways together where both are used. */
+static int measure_copies(const struct bench *b, struct ot_rates *rates) {
+    const struct ot_calibration *c = b->config;
+    struct copies copies = {.bench = b};
+    struct ot_repeats times[WAYS];
+    double *const out_rates[WAYS] = {&rates->h2d_bytes, &rates->d2h_bytes, &rates->both_bytes};
+    void *host = NULL, *device = NULL;
+    size_t piece = c->device_bytes / 2 < COPY_PIECE ? c->device_bytes / 2 : COPY_PIECE;
+    int rc = 0;
+    if (rates->h2d_bytes > 0 && rates->d2h_bytes > 0 && rates->both_bytes > 0)
+        return 0;
+    OT_TRY_GOTO(ot_device_alloc_pinned(c->device, 2 * piece, "calibration", &host), rc, out);
+    OT_TRY_GOTO(ot_device_alloc(c->device, 2 * piece, "calibration", &device), rc, out);
+    copies.ends = (struct ends){host, device, piece};
+    OT_TRY_GOTO(ot_repeats_take(&(struct ot_timed_calls){WAYS, time_copies, &copies, COPY_SECONDS}, times),
+                rc, out);
+    for (int i = 0; i < WAYS; i++)
+        *out_rates[i] =
+            (double)piece * COPY_PIECES * (ways[i].in && ways[i].out ? 2 : 1) / ot_repeats_median(&times[i]);
+out:
+    ot_device_free(c->device, device);
+    ot_device_free_pinned(c->device, host, 2 * piece);
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static int open_bench(struct bench *b) {
+    const struct ot_calibration *c = b->config;
+    size_t batch = 4 * (size_t)c->micro_tokens * sizeof(int32_t);
+    size_t room = c->chain->constant_bytes > batch ? c->chain->constant_bytes : batch;
+    void *pinned;
+    OT_TRY(ot_lane_open(c->device, "calibrate", &b->lane));
+    OT_TRY(ot_lane_open(c->device, "calibrate back", &b->back));
+    for (int i = 0; i < 2; i++) {
+        OT_TRY(ot_event_create_timed(c->device, &b->begin[i]));
+        OT_TRY(ot_event_create_timed(c->device, &b->end[i]));
+    }
+    OT_TRY(ot_device_alloc_pinned(c->device, PATTERN_BYTES + room, "calibration", &pinned));
+    b->pinned = pinned;
+    b->pinned_bytes = PATTERN_BYTES + room;
+    fill_pattern(b);
+    return 0;
+}
+
+static void close_bench(struct bench *b) {
+    ot_lane_close(b->lane);
+    ot_lane_close(b->back);
+    for (int i = 0; i < 2; i++) {
+        ot_event_destroy(b->begin[i]);
+        ot_event_destroy(b->end[i]);
+    }
+    ot_device_free_pinned(b->config->device, b->pinned, b->pinned_bytes);
+}
+
+/* The first block, a middle one that stands for all of them, the last. Each gets its part of the time by its
+ * estimate. */
+static int measure_blocks(struct bench *b, struct ot_costs *costs) {
+    const struct ot_calibration *c = b->config;
+    int last = costs->n_blocks - 1, middle = last > 1 ? 1 : 0;
+    int blocks[] = {0, middle, last};
+    int64_t n = c->micro_tokens;
+    double total = 0;
+    for (int i = 0; i < 3; i++)
+        total += whole_time(&costs->blocks[blocks[i]], n);
+    for (int i = 0; i < 3; i++) {
+        int block = blocks[i];
+        bool measured, is_middle = i == 1;
+        if (i > 0 && block == blocks[i - 1])
+            continue;
+        double share = whole_time(&costs->blocks[block], n) / total;
+        OT_TRY(measure_block(b, block, c->seconds * share, &costs->blocks[block], &measured));
+        for (int other = 2; is_middle && other < last; other++)
+            costs->blocks[other] = costs->blocks[middle];
+        if (is_middle || middle == 0)
+            costs->is_measured = measured;
+    }
+    return 0;
+}
+
+int ot_calibrate(const struct ot_calibration *calibration, struct ot_costs *out) {
+    struct bench b = {.config = calibration};
+    struct ot_rates rates = *calibration->rates;
+    int rc = 0;
+    *out = (struct ot_costs){0};
+    OT_TRY_GOTO(open_bench(&b), rc, out);
+    OT_TRY_GOTO(measure_copies(&b, &rates), rc, out);
+    OT_TRY_GOTO(ot_costs_estimate(calibration->chain, &rates, calibration->sequence_tokens,
+                                  calibration->micro_tokens, out),
+                rc, out);
+    rc = measure_blocks(&b, out);
+out:
+    close_bench(&b);
+    if (rc < 0)
+        ot_costs_free(out);
+    return rc;
+}

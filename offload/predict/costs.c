@@ -1,0 +1,253 @@
+#include "offload/predict/costs.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/base/error.h"
+
+/* ---- blocks ---- */
+
+/* Of a chain that does not know its work: every parameter is part of a product, and its inputs are all that
+ * has to be kept. */
+static void work_from_params(const struct ot_chain *chain, int block, enum ot_work_part part,
+                             int64_t n_tokens, struct ot_block_work *out) {
+    const struct ot_block_spec *spec = &chain->blocks[block];
+    double params = 0, n = (double)n_tokens;
+    for (int u = 0; u < spec->n_uses; u++)
+        params += (double)chain->slabs[spec->uses[u].slab].n_params;
+    bool kept = chain->saved_bytes(chain->context, block, n_tokens) > 0;
+    *out = (struct ot_block_work){0};
+    if (part == OT_WORK_RECOMPUTE)
+        out->product_flops = kept ? 2 * n * params : 0;
+    else
+        out->product_flops = (part == OT_WORK_BACKWARD ? 4 : 2) * n * params;
+}
+
+static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_part part,
+                                    int64_t n_tokens, int64_t row_tokens) {
+    struct ot_block_work work;
+    int64_t row = row_tokens < n_tokens ? row_tokens : n_tokens;
+    if (chain->work)
+        chain->work(chain->context, block, part, n_tokens, row, &work);
+    else
+        work_from_params(chain, block, part, n_tokens, &work);
+    return work;
+}
+
+static double time_of(double work, double rate) {
+    return work > 0 ? work / rate : 0;
+}
+
+/* All of it is proportional to the tokens, so the line goes through zero. */
+static struct ot_line estimate(const struct ot_costs *costs, const struct ot_chain *chain, int block,
+                               enum ot_work_part part, int64_t n_tokens) {
+    const struct ot_rates *r = &costs->rates;
+    struct ot_block_work work = work_of(chain, block, part, n_tokens, costs->row_tokens);
+    double seconds = time_of(work.product_flops, r->product_flops) +
+                     time_of(work.attention_flops, r->attention_flops) +
+                     time_of(work.moved_bytes, r->device_bytes);
+    return (struct ot_line){0, seconds / (double)n_tokens};
+}
+
+static int check_rates(const struct ot_rates *rates) {
+    const struct {
+        const char *name;
+        double value;
+    } needed[] = {{"products", rates->product_flops},
+                  {"attention", rates->attention_flops},
+                  {"device memory", rates->device_bytes},
+                  {"copies to the device", rates->h2d_bytes},
+                  {"copies from the device", rates->d2h_bytes}};
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
+        if (!(needed[i].value > 0))
+            return ot_fail(OT_E_USAGE, "no prediction without the machine's rate of %s", needed[i].name);
+    return 0;
+}
+
+int ot_costs_estimate(const struct ot_chain *chain, const struct ot_rates *rates, int64_t sequence_tokens,
+                      int64_t micro_tokens, struct ot_costs *out) {
+    *out = (struct ot_costs){.rates = *rates, .row_tokens = sequence_tokens, .n_blocks = chain->n_blocks};
+    OT_TRY(check_rates(rates));
+    out->blocks = calloc((size_t)chain->n_blocks, sizeof *out->blocks);
+    if (!out->blocks)
+        return ot_fail(OT_E_BUDGET, "no memory for the costs of %d blocks", chain->n_blocks);
+    for (int b = 0; b < chain->n_blocks; b++)
+        out->blocks[b] = (struct ot_block_cost){
+            .forward = estimate(out, chain, b, OT_WORK_FORWARD, micro_tokens),
+            .backward = estimate(out, chain, b, OT_WORK_BACKWARD, micro_tokens),
+            .recompute = estimate(out, chain, b, OT_WORK_RECOMPUTE, micro_tokens),
+        };
+    return 0;
+}
+
+void ot_costs_free(struct ot_costs *costs) {
+    free(costs->blocks);
+    *costs = (struct ot_costs){0};
+}
+
+double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain *chain,
+                            const struct ot_plan *plan) {
+    double flops = 0;
+    for (int b = 0; b < chain->n_blocks; b++) {
+        struct ot_block_work forward =
+            work_of(chain, b, OT_WORK_FORWARD, plan->micro_tokens, costs->row_tokens);
+        struct ot_block_work backward =
+            work_of(chain, b, OT_WORK_BACKWARD, plan->micro_tokens, costs->row_tokens);
+        if (b < chain->n_blocks - 1) /* the last block's backward contains its forward */
+            flops += forward.product_flops;
+        flops += backward.product_flops + 3 * forward.attention_flops;
+    }
+    return flops * plan->max_micro;
+}
+
+/* ---- tasks ---- */
+
+/* What a task is costed by. */
+struct context {
+    const struct ot_costs *costs;
+    const struct ot_chain *chain;
+    const struct ot_plan *plan;
+    const struct ot_layout *layout;
+};
+
+static double weight_bytes(const struct context *c, int64_t n) {
+    return (double)n * (double)ot_dtype_bytes(c->chain->dtype);
+}
+
+static double state_bytes(const struct context *c, int64_t n) {
+    return (double)ot_state_grad_offset(c->chain->dtype, n);
+}
+
+/* What AdamW reads and writes (adamw.h): the state both ways, the weights both ways where they are the
+ * master or half of it, the gradient once. */
+static double update_bytes(const struct context *c, int64_t n) {
+    bool only_written = c->chain->dtype == OT_F16;
+    return 2 * state_bytes(c, n) + (only_written ? 2 : 3) * weight_bytes(c, n);
+}
+
+/* Part of a kernel's work in fp32: of a slab's sums. */
+static double sum_bytes(int64_t n, int passes) {
+    return (double)n * (double)sizeof(float) * passes;
+}
+
+/* Joins the uses (two read, one written), takes the norm, rounds what does not stay in place. */
+static double finish_bytes(const struct context *c, const struct ot_task *task) {
+    int64_t n = c->chain->slabs[task->slab].n_params, rounded = 0;
+    int64_t stays = ot_slab_waiting_on_gpu(c->chain, c->plan, task->slab).n;
+    if (task->to != OT_NO_BUFFER && task->to != task->from)
+        rounded += stays;
+    if (task->stage != OT_NO_BUFFER)
+        rounded += n - stays;
+    return sum_bytes(n, 3 * (task->n_uses - 1) + 1) + sum_bytes(rounded, 1) + weight_bytes(c, rounded);
+}
+
+/* Equal parts for equal tiles: the last, shorter one is thought as long as the others, the buffer's sum is
+ * exact. */
+static double nvme_bytes(const struct context *c, const struct ot_task *task) {
+    double bytes = 0;
+    for (int a = 0; a < task->n_accesses; a++) {
+        const struct ot_access *access = &task->accesses[a];
+        const struct ot_buffer *buffer = &c->layout->buffers[access->buffer];
+        if (buffer->tier == OT_TIER_NVME)
+            bytes += (double)buffer->bytes * access->n_tiles / buffer->n_tiles;
+    }
+    return bytes;
+}
+
+static double results_bytes(const struct context *c, const struct ot_task *task) {
+    int doubles = task->slab >= 0 ? 1 : (c->plan->clip ? c->chain->n_slabs : 0) + c->plan->max_micro;
+    return (double)doubles * (double)sizeof(double);
+}
+
+static double bytes_of(const struct context *c, const struct ot_task *task) {
+    int64_t micro_tokens = c->plan->micro_tokens;
+    switch (task->kind) {
+    case OT_TASK_BATCH_IN:
+        return (double)c->plan->max_micro * (double)micro_tokens * 4 * sizeof(int32_t);
+    case OT_TASK_FETCH:
+    case OT_TASK_UPLOAD:
+    case OT_TASK_STORE:
+    case OT_TASK_GRAD_OUT:
+        return weight_bytes(c, task->span.n);
+    case OT_TASK_SCALE_IN:
+        return sizeof(float);
+    case OT_TASK_BOUNDARY_OUT:
+    case OT_TASK_BOUNDARY_IN:
+        return weight_bytes(c, micro_tokens * c->chain->boundary_elems);
+    case OT_TASK_GRAD_FINISH:
+        return finish_bytes(c, task);
+    case OT_TASK_GRAD_KEEP:
+        return sum_bytes(c->chain->slabs[task->slab].n_params, 1);
+    case OT_TASK_RESULT_OUT:
+        return results_bytes(c, task);
+    case OT_TASK_PARAMS_IN:
+        return sizeof(struct ot_adamw_step);
+    case OT_TASK_UPDATE_CPU:
+    case OT_TASK_UPDATE_GPU:
+    case OT_TASK_UPDATE_STREAM:
+        return update_bytes(c, task->span.n);
+    case OT_TASK_STATE_IN:
+        return state_bytes(c, task->span.n) +
+               (task->from != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0);
+    case OT_TASK_STATE_OUT:
+        return state_bytes(c, task->span.n) + (task->to != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0);
+    case OT_TASK_LOSS_OUT: /* token losses: a forward pass alone is never predicted for generation */
+        return (double)micro_tokens * (double)sizeof(float);
+    case OT_TASK_NVME_READ:
+    case OT_TASK_NVME_WRITE:
+        return nvme_bytes(c, task);
+    case OT_TASK_FORWARD:
+    case OT_TASK_BACKWARD:
+    case OT_TASK_DECIDE:
+    case OT_TASK_KINDS:
+        break;
+    }
+    return 0;
+}
+
+static double rate_of(const struct ot_rates *rates, enum ot_lane_id lane) {
+    const double by_lane[OT_LANE_COUNT] = {
+        [OT_LANE_H2D] = rates->h2d_bytes,
+        [OT_LANE_COMPUTE] = rates->device_bytes,
+        [OT_LANE_D2H] = rates->d2h_bytes,
+        [OT_LANE_CPU] = rates->adamw_bytes,
+        [OT_LANE_NVME_READ] = rates->nvme_read_bytes,
+        [OT_LANE_NVME_WRITE] = rates->nvme_write_bytes,
+    };
+    return by_lane[lane];
+}
+
+static void add_work(const struct context *c, const struct ot_task *task, enum ot_work_part part,
+                     struct ot_task_cost *cost) {
+    const struct ot_block_cost *block = &c->costs->blocks[task->block];
+    int64_t n = c->plan->micro_tokens;
+    struct ot_block_work work = work_of(c->chain, task->block, part, n, c->costs->row_tokens);
+    cost->flops += work.product_flops + work.attention_flops;
+    cost->seconds += ot_line_at(part == OT_WORK_FORWARD    ? block->forward
+                                : part == OT_WORK_BACKWARD ? block->backward
+                                                           : block->recompute,
+                                n);
+}
+
+static void add_backward(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
+    const struct ot_block_spec *block = &c->chain->blocks[task->block];
+    add_work(c, task, OT_WORK_BACKWARD, cost);
+    if (!task->saved_valid)
+        add_work(c, task, OT_WORK_RECOMPUTE, cost);
+    for (int u = 0; task->first && u < block->n_uses; u++) /* clears the accumulators */
+        cost->seconds += time_of(sum_bytes(c->chain->slabs[block->uses[u].slab].n_params, 1),
+                                 c->costs->rates.device_bytes);
+}
+
+struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct ot_chain *chain,
+                                     const struct ot_plan *plan, const struct ot_layout *layout,
+                                     const struct ot_task *task) {
+    const struct context c = {costs, chain, plan, layout};
+    struct ot_task_cost cost = {.seconds = costs->rates.task_seconds, .bytes = bytes_of(&c, task)};
+    cost.seconds += time_of(cost.bytes, rate_of(&costs->rates, task->lane));
+    if (task->kind == OT_TASK_FORWARD)
+        add_work(&c, task, OT_WORK_FORWARD, &cost);
+    else if (task->kind == OT_TASK_BACKWARD)
+        add_backward(&c, task, &cost);
+    return cost;
+}

@@ -1,0 +1,134 @@
+#include "offload/predict/trace.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/predict/trace_state.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+
+struct ot_stopwatch {
+    struct ot_trace *trace;
+    const struct ot_schedule *schedule;
+    struct ot_event **events;   /* [2 * n_tasks]: beginning and end; NULL for the cpu lane's */
+    struct ot_task_span *spans; /* [n_tasks] */
+};
+
+/* ---- filling ---- */
+
+int ot_trace_open(const struct ot_chain *chain, int64_t max_spans, struct ot_trace **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return ot_fail(OT_E_BUDGET, "no memory for a trace");
+    (*out)->chain = chain;
+    (*out)->max_spans = max_spans;
+    return 0;
+}
+
+void ot_trace_clear(struct ot_trace *trace) {
+    for (int i = 0; i < trace->n; i++)
+        free(trace->steps[i].spans);
+    trace->n = 0;
+    trace->n_spans = trace->left_out = 0;
+}
+
+void ot_trace_close(struct ot_trace *trace) {
+    if (!trace)
+        return;
+    ot_trace_clear(trace);
+    free(trace->steps);
+    free(trace);
+}
+
+int ot_trace_add(struct ot_trace *trace, const struct ot_schedule *schedule, int64_t step,
+                 const struct ot_task_span *spans) {
+    if (trace->left_out || trace->n_spans + schedule->n_tasks > trace->max_spans) {
+        trace->left_out++;
+        return 0;
+    }
+    if (trace->n == trace->capacity) {
+        int capacity = trace->capacity ? 2 * trace->capacity : 64;
+        struct ot_traced_step *grown = realloc(trace->steps, (size_t)capacity * sizeof *grown);
+        if (!grown)
+            return ot_fail(OT_E_BUDGET, "no memory for a trace of %d steps", capacity);
+        trace->steps = grown;
+        trace->capacity = capacity;
+    }
+    size_t bytes = (size_t)schedule->n_tasks * sizeof *spans;
+    struct ot_task_span *copy = malloc(bytes);
+    if (!copy)
+        return ot_fail(OT_E_BUDGET, "no memory for a trace of %lld tasks", (long long)trace->n_spans);
+    memcpy(copy, spans, bytes);
+    trace->steps[trace->n++] = (struct ot_traced_step){schedule, step, copy};
+    trace->n_spans += schedule->n_tasks;
+    return 0;
+}
+
+/* ---- stopwatches ---- */
+
+int ot_stopwatch_open(struct ot_trace *trace, struct ot_device *device, const struct ot_schedule *schedule,
+                      struct ot_stopwatch **out) {
+    *out = NULL;
+    if (!trace)
+        return 0;
+    int rc = 0;
+    size_t n = (size_t)schedule->n_tasks;
+    struct ot_stopwatch *watch = calloc(1, sizeof *watch);
+    if (!watch)
+        return ot_fail(OT_E_BUDGET, "no memory for a trace");
+    watch->trace = trace;
+    watch->schedule = schedule;
+    watch->events = calloc(2 * n, sizeof *watch->events);
+    watch->spans = calloc(n, sizeof *watch->spans);
+    if (!watch->events || !watch->spans) {
+        rc = ot_fail(OT_E_BUDGET, "no memory for a trace of %zu tasks", n);
+        goto out;
+    }
+    for (size_t i = 0; i < 2 * n; i++)
+        if (ot_lane_is_device(schedule->tasks[i / 2].lane))
+            OT_TRY_GOTO(ot_event_create_timed(device, &watch->events[i]), rc, out);
+    *out = watch;
+    return 0;
+out:
+    ot_stopwatch_close(watch);
+    return rc;
+}
+
+void ot_stopwatch_close(struct ot_stopwatch *watch) {
+    for (int i = 0; watch && watch->events && i < 2 * watch->schedule->n_tasks; i++)
+        ot_event_destroy(watch->events[i]);
+    if (watch) {
+        free(watch->events);
+        free(watch->spans);
+    }
+    free(watch);
+}
+
+void ot_stopwatch_begin(struct ot_stopwatch *watch, int task, struct ot_lane *lane) {
+    if (watch && lane)
+        ot_lane_record(lane, watch->events[2 * task]);
+    else if (watch)
+        watch->spans[task].begin = ot_clock_seconds();
+}
+
+void ot_stopwatch_end(struct ot_stopwatch *watch, int task, struct ot_lane *lane) {
+    if (watch && lane)
+        ot_lane_record(lane, watch->events[2 * task + 1]);
+    else if (watch)
+        watch->spans[task].end = ot_clock_seconds();
+}
+
+int ot_stopwatch_collect(struct ot_stopwatch *watch, int64_t step) {
+    if (!watch)
+        return 0;
+    if (watch->trace->left_out) { /* full: reading the events would be for nothing */
+        watch->trace->left_out++;
+        return 0;
+    }
+    for (int i = 0; i < watch->schedule->n_tasks; i++)
+        if (ot_lane_is_device(watch->schedule->tasks[i].lane)) {
+            OT_TRY(ot_event_seconds(watch->events[2 * i], &watch->spans[i].begin));
+            OT_TRY(ot_event_seconds(watch->events[2 * i + 1], &watch->spans[i].end));
+        }
+    return ot_trace_add(watch->trace, watch->schedule, step, watch->spans);
+}

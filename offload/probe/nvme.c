@@ -1,0 +1,226 @@
+/* The probe of the disks through the store: what training gets, checksums and all. The engines by themselves
+ * are in probe/engines.c. */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "offload/probe/state.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+
+enum {
+    MOST_EXTENTS = 128,
+    LEAST_EXTENTS = 4,
+    WINDOW =
+        8, /* transfers in flight each way: more than the store's depth, so that its queues never run dry */
+    WAYS = 2,
+    PASSES = 3 /* of each row */
+};
+
+struct way { /* reading, or writing */
+    struct through *through;
+    int64_t started, done;
+};
+
+struct through {
+    const struct ot_probe_nvme_config *config;
+    struct ot_store *store;
+    size_t extent_bytes;
+    int n_extents; /* that are in use */
+    char *memory;  /* WINDOW extents for each way */
+    size_t memory_bytes;
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct way ways[WAYS]; /* by `write` */
+    struct ot_error error; /* the first; code 0: none */
+};
+
+/* ---- transfers ---- */
+
+static void take_done(void *arg, const struct ot_error *error) {
+    struct way *way = arg;
+    struct through *t = way->through;
+    pthread_mutex_lock(&t->mutex);
+    way->done++;
+    if (error && t->error.code == 0)
+        t->error = *error;
+    pthread_cond_signal(&t->changed);
+    pthread_mutex_unlock(&t->mutex);
+}
+
+/* The extents of one way are [first, first + n), in turn. With at most n in flight, none is written twice at
+ * once: transfers of one way end in the order in which they began. */
+static int start_next(struct through *t, bool write, int first, int n) {
+    struct way *way = &t->ways[write];
+    struct ot_store_piece piece = {.extent = first + (int)(way->started % n),
+                                   .memory = t->memory + (size_t)(write * WINDOW + way->started % WINDOW) *
+                                                             t->extent_bytes};
+    struct ot_transfer transfer = {
+        .write = write, .n_pieces = 1, .pieces = &piece, .done = take_done, .arg = way};
+    way->started++;
+    int rc = ot_store_start(t->store, &transfer);
+    if (rc < 0)
+        way->started--;
+    return rc;
+}
+
+/* Waits until the way has room for one more, or, with most 0, is empty. Errors: what went wrong so far. */
+static int wait_for(struct through *t, bool write, int most) {
+    struct way *way = &t->ways[write];
+    pthread_mutex_lock(&t->mutex);
+    while (way->started - way->done > (most ? most - 1 : 0))
+        pthread_cond_wait(&t->changed, &t->mutex);
+    int rc = t->error.code ? ot_error_load(&t->error) : 0;
+    pthread_mutex_unlock(&t->mutex);
+    return rc;
+}
+
+struct pass {
+    enum ot_probe_io io;
+    double limit;      /* seconds after which nothing is started */
+    int64_t most;      /* transfers, of each way */
+    double seconds;    /* out */
+    int64_t transfers; /* out */
+};
+
+static int run_pass(struct through *t, struct pass *pass) {
+    bool uses[WAYS] = {pass->io != OT_PROBE_WRITE, pass->io != OT_PROBE_READ};
+    bool both = uses[0] && uses[1];
+    int n = both ? t->n_extents / 2 : t->n_extents, window = n < WINDOW ? n : WINDOW, rc = 0;
+    t->ways[0] = t->ways[1] = (struct way){.through = t};
+    double since = ot_clock_seconds();
+    for (int64_t i = 0; i < pass->most && rc == 0 && (i == 0 || ot_clock_seconds() - since < pass->limit);
+         i++)
+        for (int write = 0; write < WAYS && rc == 0; write++) {
+            if (!uses[write])
+                continue;
+            rc = wait_for(t, write, window);
+            if (rc == 0)
+                rc = start_next(t, write, both && write ? n : 0, n);
+        }
+    for (int write = 0; write < WAYS; write++) {
+        int rest = wait_for(t, write, 0);
+        rc = rc < 0 ? rc : rest;
+    }
+    pass->seconds = ot_clock_seconds() - since;
+    pass->transfers = t->ways[0].done + t->ways[1].done;
+    return rc;
+}
+
+/* ---- the store ---- */
+
+/* Extents within the room that there is: as large as they may be with LEAST_EXTENTS of them, both sides. */
+static int choose_extents(struct through *t, size_t extent_bytes[MOST_EXTENTS]) {
+    const struct ot_probe_nvme_config *c = t->config;
+    size_t room = 0;
+    for (int i = 0; i < c->store->n_dirs; i++)
+        room += c->store->dirs[i].bytes / OT_STORE_ALIGN * OT_STORE_ALIGN;
+    room = room < c->bytes ? room : c->bytes;
+    size_t extent = room / (2 * LEAST_EXTENTS) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+    if (extent == 0)
+        return ot_fail(OT_E_BUDGET, "%s: a probe needs %d KiB there", c->store->dirs[0].path,
+                       2 * LEAST_EXTENTS * OT_STORE_ALIGN / 1024);
+    size_t most = ot_probe_io_bytes(c) / (WAYS * WINDOW) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+    if (most == 0)
+        return ot_fail(OT_E_BUDGET, "a probe of the disks needs %d KiB of memory",
+                       WAYS * WINDOW * OT_STORE_ALIGN / 1024);
+    t->extent_bytes = extent < most ? extent : most;
+    t->n_extents =
+        (int)(room / 2 / t->extent_bytes < MOST_EXTENTS ? room / 2 / t->extent_bytes : MOST_EXTENTS);
+    for (int i = 0; i < t->n_extents; i++)
+        extent_bytes[i] = t->extent_bytes;
+    return 0;
+}
+
+static int open_store(struct through *t) {
+    size_t extent_bytes[MOST_EXTENTS];
+    const struct ot_probe_nvme_config *c = t->config;
+    OT_TRY(choose_extents(t, extent_bytes));
+    t->memory_bytes = WAYS * WINDOW * t->extent_bytes;
+    OT_TRY(ot_probe_map_random(t->memory_bytes, &t->memory));
+    struct ot_store_config config = *c->store;
+    config.n_extents = t->n_extents;
+    config.extent_bytes = extent_bytes;
+    config.arena = t->memory;
+    config.arena_bytes = t->memory_bytes;
+    return ot_store_open(&config, &t->store);
+}
+
+/* Both sides of each extent: those that fit the time are the ones to go on with. */
+static int write_first(struct through *t) {
+    struct pass pass = {OT_PROBE_WRITE, t->config->seconds, t->n_extents, 0, 0};
+    OT_TRY(run_pass(t, &pass));
+    if (pass.transfers < t->n_extents)
+        t->n_extents = pass.transfers < LEAST_EXTENTS ? LEAST_EXTENTS : (int)pass.transfers;
+    pass = (struct pass){OT_PROBE_WRITE, 1e9, t->n_extents, 0, 0};
+    return run_pass(t, &pass);
+}
+
+/* Of one way of using the store. */
+struct total {
+    double seconds, work;
+    struct ot_repeats bytes; /* seconds a byte, of each pass */
+};
+
+/* A few passes of each, in turn. Reading wears nothing out. The others write no more than the extents
+ * hold. */
+static int run_passes(struct through *t, struct total totals[OT_PROBE_IOS]) {
+    int64_t most = t->n_extents / PASSES > 1 ? t->n_extents / PASSES : 1;
+    for (int number = 0; number < PASSES; number++)
+        for (int io = 0; io < OT_PROBE_IOS; io++) {
+            struct pass pass = {(enum ot_probe_io)io, t->config->seconds / 2,
+                                io == OT_PROBE_READ ? INT64_MAX : most, 0, 0};
+            OT_TRY(run_pass(t, &pass));
+            double work = (double)pass.transfers * (double)t->extent_bytes;
+            totals[io].work += work;
+            totals[io].seconds += pass.seconds;
+            ot_repeats_add(&totals[io].bytes, pass.seconds / work);
+        }
+    return 0;
+}
+
+static int probe_store(struct through *t, const double best[OT_PROBE_IOS]) {
+    static const enum ot_probe_use uses[OT_PROBE_IOS] = {OT_PROBE_NVME_READ, OT_PROBE_NVME_WRITE,
+                                                         OT_PROBE_NVME_MIXED};
+    struct total totals[OT_PROBE_IOS] = {0};
+    OT_TRY(write_first(t));
+    OT_TRY(run_passes(t, totals));
+    for (int io = 0; io < OT_PROBE_IOS; io++) {
+        char name[32];
+        snprintf(name, sizeof name, "store %s", ot_probe_io_name((enum ot_probe_io)io));
+        struct ot_probe_row row = {.group = OT_PROBE_NVME,
+                                   .use = uses[io],
+                                   .name = name,
+                                   .seconds = totals[io].seconds,
+                                   .work = totals[io].work,
+                                   .spread = ot_repeats_spread(&totals[io].bytes),
+                                   .peak = best[io],
+                                   .disk = {.by_store = true, .io = (enum ot_probe_io)io}};
+        OT_TRY(ot_probe_report(&t->config->reader, row));
+    }
+    return 0;
+}
+
+int ot_probe_nvme(const struct ot_probe_nvme_config *config, struct ot_probe_nvme_result *out) {
+    struct through t = {
+        .config = config, .mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    double best[OT_PROBE_IOS] = {0};
+    int rc = 0;
+    *out = (struct ot_probe_nvme_result){0};
+    if (!config->quick)
+        OT_TRY_GOTO(ot_probe_engines(config, &out->written_bytes, best), rc, out);
+    OT_TRY_GOTO(open_store(&t), rc, out);
+    snprintf(out->store, sizeof out->store, "%s", ot_store_describe(t.store));
+    OT_TRY_GOTO(probe_store(&t, best), rc, out);
+out:
+    if (t.store) {
+        struct ot_store_usage usage;
+        ot_store_usage(t.store, &usage);
+        out->written_bytes += usage.written_bytes;
+    }
+    ot_store_close(t.store);
+    if (t.memory)
+        munmap(t.memory, t.memory_bytes);
+    return rc;
+}

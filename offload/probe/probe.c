@@ -1,0 +1,239 @@
+/* The probe's frame: memory, clocks, copies. The ops are in probe/ops.c. */
+#include "offload/probe/probe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/probe/state.h"
+#include "src/base/error.h"
+#include "src/base/random.h"
+
+/* ---- memory ---- */
+
+/* Numbers in the storage dtype, small and of both signs; read as fp32 they are such numbers too, since a
+ * bf16 is the upper half of one. */
+static void fill_signed(uint16_t *to, size_t n, enum ot_dtype dtype) {
+    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, 0);
+    for (size_t i = 0; i < n; i++) {
+        float value = 0.05f * ot_random_normal(1, stream, i);
+        to[i] = dtype == OT_F16 ? ot_f16_from_f32(value) : ot_bf16_from_f32(value);
+    }
+}
+
+enum { PATTERN_BYTES = 1 << 20 };
+
+/* The pinned buffer, one megabyte again and again, and from it the others. */
+static void fill_buffers(struct ot_probe *p) {
+    const struct ot_probe_config *c = p->config;
+    char *pinned = p->pinned;
+    size_t pattern = c->buffer_bytes < PATTERN_BYTES ? c->buffer_bytes : PATTERN_BYTES;
+    fill_signed(p->pinned, pattern / 2, c->dtype == OT_F32 ? OT_BF16 : c->dtype);
+    for (size_t at = pattern; at < c->buffer_bytes; at += pattern)
+        memcpy(pinned + at, pinned, c->buffer_bytes - at < pattern ? c->buffer_bytes - at : pattern);
+    for (int i = 0; i < OT_PROBE_BUFFERS; i++)
+        ot_lane_copy(p->compute, OT_COPY_H2D, p->buffers[i], pinned, c->buffer_bytes);
+}
+
+/* Token ids, positions and row starts of one long row. */
+static int upload_ids(struct ot_probe *p) {
+    int64_t n = p->rows;
+    int32_t *ids = p->pinned;
+    for (int64_t i = 0; i < n; i++) {
+        ids[i] = (int32_t)ot_random_below(2, ot_random_stream(OT_RANDOM_TEST, 1, 0), (uint64_t)i,
+                                          (uint64_t)p->vocab);
+        ids[n + i] = (int32_t)(i % p->config->tokens);
+        ids[2 * n + i] = 0;
+    }
+    ot_lane_copy(p->compute, OT_COPY_H2D, p->ids, ids, 3 * (size_t)n * sizeof *ids);
+    return ot_lane_sync(p->compute);
+}
+
+size_t ot_probe_buffer_bytes(int64_t hidden, int64_t tokens) {
+    size_t weight_grads = (size_t)(2 * ot_probe_inter(hidden)) * (size_t)hidden * sizeof(float);
+    size_t activations = (size_t)(2 * ot_probe_inter(hidden)) * (size_t)tokens * sizeof(float);
+    return weight_grads > activations ? weight_grads : activations;
+}
+
+static int open_memory(struct ot_probe *p) {
+    const struct ot_probe_config *c = p->config;
+    size_t bytes = c->buffer_bytes;
+    if (bytes < ot_probe_buffer_bytes(c->hidden, c->tokens) || c->hidden % 128 != 0)
+        return ot_fail(OT_E_USAGE, "a probe of hidden size %lld needs buffers of %zu bytes",
+                       (long long)c->hidden, ot_probe_buffer_bytes(c->hidden, c->tokens));
+    OT_TRY(ot_device_alloc(c->device, OT_PROBE_BUFFERS * bytes, "the probe", &p->memory));
+    for (size_t i = 0; i < OT_PROBE_BUFFERS; i++)
+        p->buffers[i] = (char *)p->memory + i * bytes;
+    OT_TRY(ot_device_alloc_pinned(c->device, bytes, "the probe", &p->pinned));
+    void *ids;
+    OT_TRY(ot_device_alloc(c->device, 3 * (size_t)p->rows * sizeof(int32_t), "the probe", &ids));
+    p->ids = ids;
+    return 0;
+}
+
+/* The ids first: what is pinned at last is what the copies move, and that must be random. */
+static int fill_memory(struct ot_probe *p) {
+    OT_TRY(upload_ids(p));
+    fill_buffers(p);
+    return ot_lane_sync(p->compute);
+}
+
+static int open_lanes(struct ot_probe *p) {
+    struct ot_device *device = p->config->device;
+    OT_TRY(ot_lane_open(device, "h2d", &p->h2d));
+    OT_TRY(ot_lane_open(device, "compute", &p->compute));
+    OT_TRY(ot_lane_open(device, "d2h", &p->d2h));
+    for (int i = 0; i < 4; i++)
+        OT_TRY(ot_event_create_timed(device, &p->events[i]));
+    return 0;
+}
+
+static void close_probe(struct ot_probe *p) {
+    ot_lane_close(p->h2d);
+    ot_lane_close(p->compute);
+    ot_lane_close(p->d2h);
+    for (int i = 0; i < 4; i++)
+        ot_event_destroy(p->events[i]);
+    ot_device_free(p->config->device, p->memory);
+    ot_device_free(p->config->device, p->ids);
+    if (p->pinned)
+        ot_device_free_pinned(p->config->device, p->pinned, p->config->buffer_bytes);
+}
+
+/* ---- timing ---- */
+
+struct series {
+    struct ot_probe *probe;
+    const struct ot_probe_call *calls;
+};
+
+static int time_calls(void *context, int number, int count, double *seconds) {
+    const struct series *series = context;
+    const struct ot_probe_call *call = &series->calls[number];
+    struct ot_probe *p = series->probe;
+    double begin, end;
+    ot_lane_record(p->compute, p->events[0]);
+    for (int i = 0; i < count; i++)
+        call->enqueue(p, call->op);
+    ot_lane_record(p->compute, p->events[1]);
+    OT_TRY(ot_lane_sync(p->compute));
+    OT_TRY(ot_event_seconds(p->events[0], &begin));
+    OT_TRY(ot_event_seconds(p->events[1], &end));
+    *seconds = (end - begin) / count;
+    return 0;
+}
+
+int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *calls, int n, struct ot_repeats *times) {
+    struct series series = {p, calls};
+    return ot_repeats_take(&(struct ot_timed_calls){n, time_calls, &series, p->config->seconds}, times);
+}
+
+/* ---- copies ---- */
+
+enum { COPY_PIECE = 16 << 20 }; /* about a slab's tile */
+
+static void copy_all(struct ot_probe *p, struct ot_lane *lane, enum ot_copy_kind kind, char *device,
+                     char *host, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += COPY_PIECE) {
+        size_t piece = bytes - at < COPY_PIECE ? bytes - at : COPY_PIECE;
+        if (kind == OT_COPY_H2D)
+            ot_lane_copy(lane, kind, device + at, host + at, piece);
+        else
+            ot_lane_copy(lane, kind, host + at, device + at, piece);
+    }
+    (void)p;
+}
+
+static const struct way {
+    const char *name;
+    bool in, out;
+    enum ot_probe_use use;
+} ways[] = {{"host to device", true, false, OT_PROBE_H2D},
+            {"device to host", false, true, OT_PROBE_D2H},
+            {"both at once", true, true, OT_PROBE_BOTH}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+/* Both lanes begin together and each repeats its copy; the time is the longer one's. */
+static int time_copies(void *context, int number, int count, double *seconds) {
+    struct ot_probe *p = context;
+    bool in = ways[number].in, out = ways[number].out;
+    size_t half = p->config->buffer_bytes / 2;
+    double begin[2] = {0}, end[2] = {0};
+    char *host = p->pinned;
+    if (in)
+        ot_lane_record(p->h2d, p->events[0]);
+    if (out)
+        ot_lane_record(p->d2h, p->events[2]);
+    for (int i = 0; i < count; i++) {
+        if (in)
+            copy_all(p, p->h2d, OT_COPY_H2D, p->buffers[0], host, half);
+        if (out)
+            copy_all(p, p->d2h, OT_COPY_D2H, p->buffers[1], host + half, half);
+    }
+    if (in)
+        ot_lane_record(p->h2d, p->events[1]);
+    if (out)
+        ot_lane_record(p->d2h, p->events[3]);
+    OT_TRY(ot_lane_sync(p->h2d));
+    OT_TRY(ot_lane_sync(p->d2h));
+    *seconds = 0;
+    for (int way = 0; way < 2; way++) {
+        if (!(way ? out : in))
+            continue;
+        OT_TRY(ot_event_seconds(p->events[2 * way], &begin[way]));
+        OT_TRY(ot_event_seconds(p->events[2 * way + 1], &end[way]));
+        double spent = (end[way] - begin[way]) / count;
+        *seconds = spent > *seconds ? spent : *seconds;
+    }
+    return 0;
+}
+
+static int probe_copies(struct ot_probe *p) {
+    double half = (double)(p->config->buffer_bytes / 2), one_way = 0;
+    struct ot_repeats times[WAYS];
+    OT_TRY(ot_repeats_take(&(struct ot_timed_calls){WAYS, time_copies, p, p->config->seconds}, times));
+    for (int i = 0; i < WAYS; i++) {
+        double work = ways[i].in && ways[i].out ? 2 * half : half;
+        /* Both at once: against the sum of what each does alone. */
+        struct ot_probe_row row = {.group = OT_PROBE_COPY,
+                                   .use = ways[i].use,
+                                   .name = ways[i].name,
+                                   .work = work,
+                                   .peak = i == 2 ? one_way : 0};
+        OT_TRY(ot_probe_report_times(&p->config->reader, row, &times[i]));
+        one_way += work / ot_repeats_median(&times[i]);
+    }
+    return 0;
+}
+
+static int open_probe(struct ot_probe *p) {
+    size_t row_bytes = (size_t)p->config->hidden * sizeof(float);
+    p->ops = ot_device_ops(p->config->device);
+    p->rows = (int64_t)(p->config->buffer_bytes / row_bytes);
+    p->vocab = 8 * p->config->hidden;
+    OT_TRY(open_lanes(p));
+    return open_memory(p);
+}
+
+int ot_probe_largest_product(const struct ot_probe_config *config, double *rate) {
+    int rc = 0;
+    struct ot_probe p = {.config = config};
+    OT_TRY_GOTO(open_probe(&p), rc, out);
+    OT_TRY_GOTO(fill_memory(&p), rc, out);
+    OT_TRY_GOTO(ot_probe_largest(&p, rate), rc, out);
+out:
+    close_probe(&p);
+    return rc;
+}
+
+int ot_probe_device(const struct ot_probe_config *config) {
+    int rc = 0;
+    struct ot_probe p = {.config = config};
+    OT_TRY_GOTO(open_probe(&p), rc, out);
+    OT_TRY_GOTO(ot_probe_tune(&p), rc, out);
+    OT_TRY_GOTO(fill_memory(&p), rc, out);
+    OT_TRY_GOTO(probe_copies(&p), rc, out);
+    OT_TRY_GOTO(ot_probe_ops(&p), rc, out);
+out:
+    close_probe(&p);
+    return rc;
+}

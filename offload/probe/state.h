@@ -1,0 +1,59 @@
+/* What the probe's files share. Internal to offload/. */
+#ifndef OT_OFFLOAD_PROBE_STATE_H
+#define OT_OFFLOAD_PROBE_STATE_H
+
+#include "offload/probe/probe.h"
+
+enum { OT_PROBE_BUFFERS = 4 };
+
+struct ot_probe {
+    const struct ot_probe_config *config;
+    const struct ot_ops *ops;
+    struct ot_lane *h2d, *compute, *d2h;
+    struct ot_event *events[4];
+    void *memory;                    /* device: the buffers, end to end */
+    char *buffers[OT_PROBE_BUFFERS]; /* config->buffer_bytes each, random numbers */
+    void *pinned;                    /* as large as one */
+    int64_t rows;                    /* that fit a buffer in fp32, `hidden` long */
+    int64_t vocab;
+    int32_t *ids;        /* device: [rows] token ids, then positions, then row starts */
+    double product_rate; /* FLOPs a second of the best product */
+    double copy_rate;    /* bytes a second that a copy in device memory reads and writes; set by the ops */
+};
+
+struct ot_probe_call {
+    void (*enqueue)(struct ot_probe *p, const void *op);
+    const void *op;
+};
+
+/* Times of n calls on the compute lane, in turn. Errors: OT_E_DEVICE, OT_E_BUDGET. */
+int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *calls, int n, struct ot_repeats *times);
+/* Works out the rate and hands the row on. */
+int ot_probe_report(const struct ot_probe_reader *reader, struct ot_probe_row row);
+/* The same, with seconds and spread from the repeats. */
+int ot_probe_report_times(const struct ot_probe_reader *reader, struct ot_probe_row row,
+                          const struct ot_repeats *times);
+/* Lets the device tune its products; the buffers have no content yet. Errors: OT_E_DEVICE. */
+int ot_probe_tune(struct ot_probe *p);
+int ot_probe_ops(struct ot_probe *p);
+int ot_probe_largest(struct ot_probe *p, double *rate);
+
+/* ---- the disks ---- */
+
+/* How much memory for I/O the probe may use. */
+static inline size_t ot_probe_io_bytes(const struct ot_probe_nvme_config *config) {
+    size_t most = (size_t)128 << 20;
+    return config->memory_bytes && config->memory_bytes < most ? config->memory_bytes : most;
+}
+/* Memory for I/O, full of random bytes; *out is unmapped by the caller. Errors: OT_E_BUDGET. */
+int ot_probe_map_random(size_t bytes, char **out);
+/* Through the engines alone; best[io]: the highest rate of each. Errors: as ot_probe_nvme. */
+int ot_probe_engines(const struct ot_probe_nvme_config *config, int64_t *written_bytes,
+                     double best[OT_PROBE_IOS]);
+
+/* The width of the feed-forward part, as Llama's 11008 to 4096, in whole tiles of 128. */
+static inline int64_t ot_probe_inter(int64_t hidden) {
+    return hidden * 8 / 3 / 128 * 128 + 128;
+}
+
+#endif

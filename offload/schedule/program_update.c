@@ -1,0 +1,259 @@
+/* Decisions and updates as a program: what the three engines of plan.h do with a slab's tiles, and the
+ * flush. */
+#include "offload/schedule/program.h"
+#include "src/base/error.h"
+
+/* ---- decisions ---- */
+
+void ot_program_result_out(struct ot_program *p, int slab) {
+    struct ot_task *task = ot_program_task(p, OT_TASK_RESULT_OUT, OT_LANE_D2H);
+    int first = slab >= 0 ? slab : p->plan->clip ? 0 : p->chain->n_slabs;
+    int last = slab >= 0 ? slab : p->chain->n_slabs;
+    task->slab = slab;
+    task->from = p->layout->results_gpu;
+    task->to = p->layout->results_host[0];
+    for (int side = 0; side < 2; side++) {
+        ot_program_access(p, task, side ? task->to : task->from, side == 0, side == 1);
+        ot_program_last(task)->parity = side == 1;
+        ot_program_narrow(task, first, last - first + 1);
+    }
+}
+
+void ot_program_decide(struct ot_program *p, int slab) {
+    struct ot_task *task = ot_program_task(p, OT_TASK_DECIDE, OT_LANE_CPU);
+    task->slab = slab;
+    task->deadline = -1;
+    task->from = p->layout->results_host[0];
+    task->to = p->layout->params_host[0];
+    ot_program_access(p, task, task->from, true, false)->parity = true;
+    if (slab >= 0)
+        ot_program_narrow(task, slab, 1);
+    ot_program_update(p, task, p->layout->control, (struct ot_tag){0}, (struct ot_tag){0});
+    if (slab < 0 && !p->plan->clip)
+        return; /* every slab has been decided: this only closes the step */
+    ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
+    ot_program_last(task)->parity = true;
+    if (slab >= 0)
+        ot_program_narrow(task, slab, 1);
+}
+
+void ot_program_params_in(struct ot_program *p, int slab) {
+    const int *tiles = p->plan->slabs[slab].tiles;
+    struct ot_tag tag = ot_tag(OT_CONTENT_PARAMS, 0, 0, 0);
+    if (tiles[OT_TILE_GPU] + tiles[OT_TILE_STREAM] == 0)
+        return;
+    struct ot_task *task = ot_program_task(p, OT_TASK_PARAMS_IN, OT_LANE_H2D);
+    task->slab = slab;
+    task->from = p->layout->params_host[0];
+    task->to = p->layout->params_gpu;
+    ot_program_read(p, task, task->from, tag);
+    ot_program_last(task)->parity = true;
+    ot_program_narrow(task, slab, 1);
+    ot_program_write(p, task, task->to, tag);
+    ot_program_narrow(task, slab, 1);
+}
+
+/* ---- state off the device, updated by the pool ---- */
+
+static void update_tile_on_cpu(struct ot_program *p, int slab, int tile) {
+    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
+    int slot = ot_program_tile_in(p, slab, tile, OT_TILE_CPU, 0);
+    struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_CPU, OT_LANE_CPU);
+    task->slab = slab;
+    task->tile = tile;
+    task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+    task->deadline = slab; /* slabs are numbered in the order in which forward needs them */
+    task->from = b->grad_host;
+    ot_program_read(p, task, p->layout->params_host[0], ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
+    ot_program_last(task)->parity = true;
+    ot_program_narrow(task, slab, 1);
+    ot_program_read(p, task, b->grad_host, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
+    task->to = ot_program_tile_weights(p, task, slot, true, true, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
+                                       ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
+    ot_program_tile_state(p, task, slot, true, true, ot_tag(OT_CONTENT_STATE, slab, tile, 0),
+                          ot_tag(OT_CONTENT_STATE, slab, tile, 1));
+    ot_program_tile_out(p, slab, tile, OT_TILE_CPU, slot, 1);
+}
+
+void ot_program_update_cpu(struct ot_program *p, int slab) {
+    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
+    for (int i = 0; i < part.n_tiles; i++)
+        update_tile_on_cpu(p, slab, part.first_tile + i);
+}
+
+/* Updated weights to their home. version: theirs, relative to the step. */
+static void bring_home(struct ot_program *p, enum ot_task_kind kind, int slab, struct ot_tile_span span,
+                       int from, int to, int version) {
+    struct ot_task *task = ot_program_task(p, kind, kind == OT_TASK_UPLOAD ? OT_LANE_H2D : OT_LANE_D2H);
+    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, version);
+    task->slab = slab;
+    task->span = span;
+    task->from = from;
+    task->to = to;
+    ot_program_read(p, task, from, tag);
+    ot_program_narrow(task, span.first_tile, span.n_tiles);
+    ot_program_write(p, task, to, tag);
+    ot_program_narrow(task, span.first_tile, span.n_tiles);
+}
+
+/* At use, in the next step: h2d is in order, and must not keep that step's first blocks waiting for the last
+ * ones' updates. */
+void ot_program_upload(struct ot_program *p, int slab) {
+    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
+    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
+    if (part.n_tiles == 0 || b->weights_gpu == OT_NO_BUFFER || p->uploaded[slab])
+        return;
+    bring_home(p, OT_TASK_UPLOAD, slab, part, b->weights_host, b->weights_gpu, 0);
+    p->uploaded[slab] = true;
+}
+
+/* ---- state on the device ---- */
+
+/* Weights updated on the device to their home off it, in one piece to the host, by tiles through slots to
+ * nvme. */
+static void store_weights(struct ot_program *p, int slab, struct ot_tile_span part, int weights) {
+    struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1);
+    if (!ot_slab_weights_pass(p->plan, slab)) {
+        bring_home(p, OT_TASK_STORE, slab, part, weights, p->layout->slabs[slab].weights_host, 1);
+        return;
+    }
+    for (int tile = part.first_tile; tile < part.first_tile + part.n_tiles && p->rc >= 0; tile++) {
+        int slot = ot_program_tile_in(p, slab, tile, OT_TILE_GPU, 0);
+        struct ot_task *task = ot_program_task(p, OT_TASK_STORE, OT_LANE_D2H);
+        task->slab = slab;
+        task->tile = tile;
+        task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+        task->from = weights;
+        ot_program_read(p, task, weights, tag);
+        ot_program_narrow(task, tile, 1);
+        task->to = ot_program_tile_weights(p, task, slot, false, true, tag, tag);
+        ot_program_tile_out(p, slab, tile, OT_TILE_GPU, slot, 1);
+    }
+}
+
+void ot_program_update_gpu(struct ot_program *p, int slab) {
+    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
+    struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
+    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_GPU);
+    int slot = -1;
+    if (part.n_tiles == 0)
+        return;
+    if (ot_slab_is_streamed(p->plan, slab)) {
+        slot = ot_ring_find(ring, slab);
+        if (slot < 0)
+            ot_program_fetch(p, slab, slot = ot_ring_victim(ring, NULL, 0), part);
+    }
+    int weights = ot_program_weights(p, slab);
+    struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_GPU, OT_LANE_COMPUTE);
+    task->slab = slab;
+    task->span = part;
+    task->from = b->grad_gpu;
+    task->to = weights;
+    task->state = b->state_gpu;
+    ot_program_read(p, task, p->layout->params_gpu, ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
+    ot_program_narrow(task, slab, 1);
+    ot_program_read(p, task, b->grad_gpu, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
+    ot_program_update(p, task, weights, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
+                      ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
+    ot_program_narrow(task, part.first_tile, part.n_tiles);
+    ot_program_update(p, task, b->state_gpu, ot_tag(OT_CONTENT_STATE, slab, 0, 0),
+                      ot_tag(OT_CONTENT_STATE, slab, 0, 1));
+    if (slot < 0)
+        return;
+    ring->owner[slot] = -1; /* the slot's weights belong to the next step: this one must not find them */
+    store_weights(p, slab, part, weights);
+}
+
+/* ---- state off the device, streamed through the device ---- */
+
+/* home: the tile's slot on the host, where it has one. */
+static void state_in(struct ot_program *p, int slab, int tile, int home, int slot) {
+    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
+    struct ot_tag tag = ot_tag(OT_CONTENT_STATE, slab, tile, -1);
+    struct ot_task *task = ot_program_task(p, OT_TASK_STATE_IN, OT_LANE_H2D);
+    task->slab = slab;
+    task->tile = tile;
+    task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+    task->to = slot;
+    ot_program_tile_state(p, task, home, true, false, tag, tag);
+    ot_program_write(p, task, slot, tag);
+    if (p->plan->slabs[slab].grads == OT_HOME_GPU)
+        return;
+    task->from = b->grad_host;
+    ot_program_read(p, task, b->grad_host, ot_tag(OT_CONTENT_GRAD, slab, 0, -1));
+}
+
+static void update_streamed(struct ot_program *p, int slab, int tile, int slot, int weights) {
+    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
+    struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE);
+    task->slab = slab;
+    task->tile = tile;
+    task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+    task->to = weights;
+    task->state = slot;
+    ot_program_read(p, task, p->layout->params_gpu, ot_tag(OT_CONTENT_PARAMS, 0, 0, -1));
+    ot_program_narrow(task, slab, 1);
+    ot_program_update(p, task, weights, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, -1),
+                      ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0));
+    ot_program_narrow(task, tile, 1);
+    ot_program_update(p, task, slot, ot_tag(OT_CONTENT_STATE, slab, tile, -1),
+                      ot_tag(OT_CONTENT_STATE, slab, tile, 0));
+    if (p->plan->slabs[slab].grads == OT_HOME_HOST)
+        return; /* they are in the slot */
+    task->from = b->grad_gpu;
+    ot_program_read(p, task, b->grad_gpu, ot_tag(OT_CONTENT_GRAD, slab, 0, -1));
+}
+
+static void state_out(struct ot_program *p, int slab, int tile, int home, int slot, int weights) {
+    struct ot_tag state = ot_tag(OT_CONTENT_STATE, slab, tile, 0),
+                  tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0);
+    struct ot_task *task = ot_program_task(p, OT_TASK_STATE_OUT, OT_LANE_D2H);
+    task->slab = slab;
+    task->tile = tile;
+    task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+    task->from = slot;
+    ot_program_read(p, task, slot, state);
+    ot_program_tile_state(p, task, home, false, true, state, state);
+    if (ot_slab_is_streamed(p->plan, slab)) {
+        task->weights[0] = weights;
+        ot_program_read(p, task, weights, tag);
+        ot_program_narrow(task, tile, 1);
+        task->to = ot_program_tile_weights(p, task, home, false, true, tag, tag);
+    }
+    ot_program_tile_out(p, slab, tile, OT_TILE_STREAM, home, 0);
+}
+
+void ot_program_stream(struct ot_program *p, int slab, int upto) {
+    int first = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM).first_tile;
+    for (; p->streamed[slab] < upto && p->rc >= 0; p->streamed[slab]++) {
+        int tile = first + p->streamed[slab], weights = ot_program_weights(p, slab);
+        int slot = p->layout->state_slots[p->next_state_slot++ % p->plan->state_slots];
+        int home = ot_program_tile_in(p, slab, tile, OT_TILE_STREAM, -1);
+        state_in(p, slab, tile, home, slot);
+        update_streamed(p, slab, tile, slot, weights);
+        state_out(p, slab, tile, home, slot, weights);
+        ot_program_forget_weights(p, slab);
+    }
+}
+
+static void flush_slab(struct ot_program *p, int slab) {
+    struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
+    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM);
+    ot_program_upload(p, slab);
+    if (part.n_tiles == 0)
+        return;
+    if (ot_slab_is_streamed(p->plan, slab))
+        ot_program_fetch(p, slab, ot_ring_victim(ring, NULL, 0), part);
+    ot_program_stream(p, slab, part.n_tiles);
+}
+
+int ot_schedule_make_flush(const struct ot_chain *chain, const struct ot_plan *plan,
+                           const struct ot_layout *layout, struct ot_schedule *out) {
+    struct ot_program p;
+    if (ot_program_open(&p, chain, plan, layout, OT_PASS_TRAIN, out) < 0)
+        return ot_program_close(&p);
+    out->alone = true;
+    for (int s = 0; s < chain->n_slabs && p.rc >= 0; s++)
+        flush_slab(&p, s);
+    return ot_program_close(&p);
+}

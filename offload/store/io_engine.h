@@ -1,0 +1,98 @@
+/* I/O engines: the two ways to move blocks between memory and open files, behind one interface, and the seam
+ * through which both reach the system.
+ *
+ * An engine has a queue of I/Os, each a range of one file, and begins them in the order in which they were
+ * submitted: many disks read ahead, and are slower out of order. An engine belongs to the thread that opened
+ * it, which alone submits, reaps and closes. Results are as io_uring's: bytes moved, or -errno. Short and
+ * interrupted I/Os are the owner's to take up again (ot_io_take_up): it knows what they mean.
+ *
+ * `uring` makes a ring with SINGLE_ISSUER and DEFER_TASKRUN, with COOP_TASKRUN where the kernel refuses that,
+ * then plain. Files are registered, and the arena in parts of at most 1 GiB (the kernel's limit for one
+ * buffer) where the memlock limit allows it: neither is required. `pool` has as many threads as I/Os may be
+ * in flight (at most 64), each in one pread or pwrite.
+ */
+#ifndef OT_OFFLOAD_STORE_IO_ENGINE_H
+#define OT_OFFLOAD_STORE_IO_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum ot_io_choice { OT_IO_AUTO, OT_IO_URING, OT_IO_POOL };
+const char *ot_io_choice_name(enum ot_io_choice choice); /* "auto", "uring", "pool" */
+
+/* The system calls of the store; tests put their own in between to inject faults (short transfers, EIO,
+ * ENOSPC, EINTR, refused set-up). All as the calls they are named after, but errors are -errno. They are
+ * called by several threads at once. */
+struct ot_io_calls {
+    void *context;
+    int (*open)(void *context, const char *path, int flags, int mode);
+    int (*allocate)(void *context, int fd, off_t offset, off_t bytes); /* fallocate */
+    int (*punch)(void *context, int fd, off_t offset, off_t bytes); /* fallocate: a hole, the size is kept */
+    int (*sync)(void *context, int fd);                             /* fdatasync */
+    ssize_t (*pread)(void *context, int fd, void *memory, size_t bytes, off_t offset);
+    ssize_t (*pwrite)(void *context, int fd, const void *memory, size_t bytes, off_t offset);
+    /* Of io_uring: whether a ring may be set up with these flags and whether files, or buffers, may be
+     * registered (0 or -errno), and what a completion's result becomes. */
+    int (*ring_setup)(void *context, unsigned flags);
+    int (*ring_register)(void *context, bool buffers);
+    int (*ring_result)(void *context, bool write, int result);
+    /* Sees each I/O as the system gets it: for a ring when its entry is filled in, for the pool when a thread
+     * takes it. The calls of one engine do not overlap, so they show its order. NULL: nobody looks. */
+    void (*begin)(void *context, bool write, int fd, size_t bytes, off_t offset);
+};
+extern const struct ot_io_calls ot_io_system;
+
+struct ot_io_request {
+    bool write;
+    int file; /* index into the engine's files */
+    void *memory;
+    size_t bytes;
+    off_t offset;
+    void *owner; /* comes back with the result */
+};
+
+struct ot_io_result {
+    void *owner;
+    int64_t result; /* bytes, or -errno */
+};
+
+/* An I/O that its owner takes up again where it was short, interrupted (EINTR) or refused for now
+ * (EAGAIN). */
+struct ot_io_retry {
+    struct ot_io_request request; /* all of it, whatever has been moved */
+    size_t moved;                 /* of its bytes */
+    int tries;                    /* since the last progress */
+};
+struct ot_io_request ot_io_rest(const struct ot_io_retry *retry);
+/* Counts in a result that was not all of the rest. Whether to submit what is the rest now: not after another
+ * error, or the end of a file, nor without progress for about a second, of which this sleeps the most. */
+bool ot_io_take_up(struct ot_io_retry *retry, int64_t result);
+
+struct ot_io_engine;
+
+struct ot_io_engine_config {
+    enum ot_io_choice choice; /* auto: uring, or the pool where io_uring is refused */
+    int n_files;
+    const int *files; /* descriptors; the caller keeps them and the array while the engine is open */
+    int depth;        /* I/Os in flight at most */
+    void *arena;      /* to be registered; NULL: none */
+    size_t arena_bytes;
+    const struct ot_io_calls *calls; /* NULL: the system's */
+};
+
+/* On the thread that will use it. Errors: OT_E_IO: refused, with the reason; OT_E_BUDGET. */
+int ot_io_engine_open(const struct ot_io_engine_config *config, struct ot_io_engine **out);
+/* Best when nothing is in flight; otherwise what is in flight is waited for. NULL is fine. */
+void ot_io_engine_close(struct ot_io_engine *engine);
+/* Starts them; with those in flight they must not exceed the depth. Errors: OT_E_IO. */
+int ot_io_engine_submit(struct ot_io_engine *engine, const struct ot_io_request *requests, int n);
+/* Waits for at least one result of what is in flight; takes at most `most` and returns their number. Errors:
+ * OT_E_IO: the engine is broken, all that can be done is to close it. */
+int ot_io_engine_reap(struct ot_io_engine *engine, struct ot_io_result *results, int most);
+enum ot_io_choice ot_io_engine_choice(const struct ot_io_engine *engine); /* what it is: uring or pool */
+/* "DEFER_TASKRUN, registered buffers" or why not, and why not uring; for people. */
+const char *ot_io_engine_note(const struct ot_io_engine *engine);
+
+#endif

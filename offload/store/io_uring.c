@@ -1,0 +1,237 @@
+/* The uring engine: a ring of the thread that opened it.
+ *
+ * The set-up flags, their order and the thread rule: io_uring_setup(2) and the way fio's engine takes flags
+ * back on EINVAL. SQPOLL (burns a core) and IOPOLL (needs poll queues of the driver) gain nothing for the few
+ * large I/Os here.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <liburing.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/store/io_engine_state.h"
+#include "src/base/error.h"
+
+#define MOST_BUFFER_BYTES ((size_t)1 << 30) /* the kernel's limit: more is EFAULT */
+
+struct slot { /* an I/O in flight */
+    void *owner;
+    bool write;
+};
+
+struct uring {
+    struct ot_io_engine engine;
+    const struct ot_io_calls *calls;
+    struct io_uring ring;
+    bool have_ring, fixed_files, fixed_buffers;
+    const int *files;
+    char *arena;
+    size_t arena_bytes;
+    int depth;
+    struct slot *slots; /* [depth] */
+    int *free_slots;    /* [depth], the first n_free of which are free */
+    int n_free;
+};
+
+/* ---- in flight ---- */
+
+/* The registered buffer that holds the range, or -1. */
+static int buffer_of(const struct uring *uring, const char *memory, size_t bytes) {
+    if (!uring->fixed_buffers || memory < uring->arena ||
+        (size_t)(memory - uring->arena) >= uring->arena_bytes)
+        return -1;
+    size_t first = (size_t)(memory - uring->arena), last = first + bytes - 1;
+    if (last >= uring->arena_bytes || first / MOST_BUFFER_BYTES != last / MOST_BUFFER_BYTES)
+        return -1;
+    return (int)(first / MOST_BUFFER_BYTES);
+}
+
+static void prepare(const struct uring *uring, const struct ot_io_request *request,
+                    struct io_uring_sqe *sqe) {
+    int fd = uring->fixed_files ? request->file : uring->files[request->file];
+    int buffer = buffer_of(uring, request->memory, request->bytes);
+    unsigned bytes = (unsigned)request->bytes;
+    uint64_t offset = (uint64_t)request->offset;
+    if (request->write && buffer >= 0)
+        io_uring_prep_write_fixed(sqe, fd, request->memory, bytes, offset, buffer);
+    else if (request->write)
+        io_uring_prep_write(sqe, fd, request->memory, bytes, offset);
+    else if (buffer >= 0)
+        io_uring_prep_read_fixed(sqe, fd, request->memory, bytes, offset, buffer);
+    else
+        io_uring_prep_read(sqe, fd, request->memory, bytes, offset);
+    if (uring->fixed_files)
+        io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
+}
+
+/* What the kernel answers when it is short of something for the moment. Entries that it has not taken stay in
+ * the ring and go with the next call. */
+static bool is_passing(int error) {
+    return error == -EAGAIN || error == -EBUSY || error == -EINTR;
+}
+
+static int uring_submit(struct ot_io_engine *engine, const struct ot_io_request *requests, int n) {
+    struct uring *uring = (struct uring *)engine;
+    for (int i = 0; i < n; i++) {
+        assert(uring->n_free > 0 && requests[i].bytes > 0 && requests[i].bytes <= MOST_BUFFER_BYTES);
+        struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
+        assert(sqe); /* the ring has an entry for each I/O in flight */
+        int slot = uring->free_slots[--uring->n_free];
+        uring->slots[slot] = (struct slot){requests[i].owner, requests[i].write};
+        prepare(uring, &requests[i], sqe);
+        ot_io_note_begin(uring->calls, uring->files, &requests[i]);
+        io_uring_sqe_set_data64(sqe, (uint64_t)slot);
+    }
+    int taken = io_uring_submit(&uring->ring);
+    if (taken < 0 && !is_passing(taken))
+        return ot_fail_errno(OT_E_IO, -taken, "io_uring: cannot submit");
+    return 0;
+}
+
+static int uring_reap(struct ot_io_engine *engine, struct ot_io_result *results, int most) {
+    struct uring *uring = (struct uring *)engine;
+    assert(uring->n_free < uring->depth && most > 0);
+    int n = 0;
+    while (n == 0) {
+        /* Even where results are there: with DEFER_TASKRUN they appear in no other way. */
+        int rc = io_uring_submit_and_wait(&uring->ring, 1);
+        if (rc < 0 && !is_passing(rc))
+            return ot_fail_errno(OT_E_IO, -rc, "io_uring: cannot wait");
+        struct io_uring_cqe *cqe;
+        while (n < most && io_uring_peek_cqe(&uring->ring, &cqe) == 0) {
+            int slot = (int)io_uring_cqe_get_data64(cqe);
+            const struct slot *was = &uring->slots[slot];
+            int result = uring->calls->ring_result(uring->calls->context, was->write, cqe->res);
+            results[n++] = (struct ot_io_result){was->owner, result};
+            uring->free_slots[uring->n_free++] = slot;
+            io_uring_cqe_seen(&uring->ring, cqe);
+        }
+    }
+    return n;
+}
+
+/* ---- set-up ---- */
+
+static int make_ring(struct uring *uring) {
+    static const struct {
+        unsigned flags;
+        const char *name;
+    } ways[] = {{IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN, "DEFER_TASKRUN"},
+                {IORING_SETUP_COOP_TASKRUN, "COOP_TASKRUN"},
+                {0, "no flags"}};
+    int error = -EINVAL;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && error == -EINVAL; i++) {
+        struct io_uring_params params = {.flags = ways[i].flags};
+        error = uring->calls->ring_setup(uring->calls->context, ways[i].flags);
+        if (error == 0)
+            error = io_uring_queue_init_params((unsigned)uring->depth, &uring->ring, &params);
+        if (error == 0)
+            ot_io_engine_add_note(&uring->engine, "%s", ways[i].name);
+    }
+    uring->have_ring = error == 0;
+    switch (-error) {
+    case 0:
+        return 0;
+    case EPERM:
+        return ot_fail_errno(OT_E_IO, EPERM,
+                             "io_uring is forbidden here, by the container's seccomp profile or by "
+                             "/proc/sys/kernel/io_uring_disabled");
+    case ENOSYS:
+        return ot_fail_errno(OT_E_IO, ENOSYS, "this kernel has no io_uring, or the container hides it");
+    case ENOMEM:
+        return ot_fail_errno(OT_E_IO, ENOMEM, "io_uring is refused memory, raise `ulimit -l`");
+    default:
+        return ot_fail_errno(OT_E_IO, -error, "io_uring cannot be set up");
+    }
+}
+
+/* read and write by offset came with Linux 5.6, rings with 5.1. */
+static int check_operations(struct uring *uring) {
+    struct io_uring_probe *probe = io_uring_get_probe_ring(&uring->ring);
+    bool good = probe && io_uring_opcode_supported(probe, IORING_OP_READ) &&
+                io_uring_opcode_supported(probe, IORING_OP_WRITE);
+    io_uring_free_probe(probe);
+    return good ? 0 : ot_fail(OT_E_IO, "the io_uring of this kernel is too old (before Linux 5.6)");
+}
+
+static void register_files(struct uring *uring, int n_files) {
+    int error = uring->calls->ring_register(uring->calls->context, false);
+    if (error == 0)
+        error = io_uring_register_files(&uring->ring, uring->files, (unsigned)n_files);
+    uring->fixed_files = error == 0;
+    if (error)
+        ot_io_engine_add_note(&uring->engine, "files not registered (%s)", strerror(-error));
+}
+
+/* A convenience: without it the kernel looks the pages up for each I/O. */
+static int register_arena(struct uring *uring) {
+    size_t n = (uring->arena_bytes + MOST_BUFFER_BYTES - 1) / MOST_BUFFER_BYTES;
+    struct iovec *parts = calloc(n, sizeof *parts);
+    if (!parts)
+        return ot_fail(OT_E_BUDGET, "no memory for an I/O engine");
+    for (size_t i = 0; i < n; i++) {
+        size_t first = i * MOST_BUFFER_BYTES, left = uring->arena_bytes - first;
+        parts[i] = (struct iovec){uring->arena + first, left < MOST_BUFFER_BYTES ? left : MOST_BUFFER_BYTES};
+    }
+    int error = uring->calls->ring_register(uring->calls->context, true);
+    if (error == 0)
+        error = io_uring_register_buffers(&uring->ring, parts, (unsigned)n);
+    free(parts);
+    uring->fixed_buffers = error == 0;
+    if (error == 0)
+        ot_io_engine_add_note(&uring->engine, "registered buffers");
+    else if (error == -ENOMEM)
+        ot_io_engine_add_note(&uring->engine, "buffers not registered: `ulimit -l` is too small for them");
+    else
+        ot_io_engine_add_note(&uring->engine, "buffers not registered (%s)", strerror(-error));
+    return 0;
+}
+
+static void uring_close(struct ot_io_engine *engine) {
+    struct uring *uring = (struct uring *)engine;
+    struct ot_io_result result;
+    while (uring->have_ring && uring->n_free < uring->depth) /* the memory must not be written to any more */
+        if (uring_reap(engine, &result, 1) < 0)
+            break;
+    if (uring->have_ring)
+        io_uring_queue_exit(&uring->ring);
+    free(uring->free_slots);
+    free(uring->slots);
+    free(uring);
+}
+
+static const struct ot_io_engine_ops uring_ops = {uring_submit, uring_reap, uring_close};
+
+static int set_up(struct uring *uring, int n_files) {
+    uring->slots = calloc((size_t)uring->depth, sizeof *uring->slots);
+    uring->free_slots = calloc((size_t)uring->depth, sizeof *uring->free_slots);
+    if (!uring->slots || !uring->free_slots)
+        return ot_fail(OT_E_BUDGET, "no memory for an I/O engine");
+    for (uring->n_free = 0; uring->n_free < uring->depth; uring->n_free++)
+        uring->free_slots[uring->n_free] = uring->n_free;
+    OT_TRY(make_ring(uring));
+    OT_TRY(check_operations(uring));
+    register_files(uring, n_files);
+    return uring->arena_bytes > 0 ? register_arena(uring) : 0;
+}
+
+int ot_io_uring_open(const struct ot_io_engine_config *config, struct ot_io_engine **out) {
+    struct uring *uring = calloc(1, sizeof *uring);
+    if (!uring)
+        return ot_fail(OT_E_BUDGET, "no memory for an I/O engine");
+    uring->engine.ops = &uring_ops;
+    uring->engine.choice = OT_IO_URING;
+    uring->calls = config->calls;
+    uring->files = config->files;
+    uring->depth = config->depth;
+    uring->arena = config->arena;
+    uring->arena_bytes = config->arena ? config->arena_bytes : 0;
+    int rc = set_up(uring, config->n_files);
+    if (rc < 0) {
+        uring_close(&uring->engine); /* n_free is less than depth only where no ring is */
+        return rc;
+    }
+    *out = &uring->engine;
+    return 0;
+}

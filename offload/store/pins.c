@@ -1,0 +1,147 @@
+/* Pins: contents of extents that stay where they are and can be found there, in files that may outlive the
+ * store. */
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "offload/store/state.h"
+#include "src/base/log.h"
+
+struct ot_store_pin ot_store_pin_extent(struct ot_store *store, int extent_index) {
+    assert(extent_index >= 0 && extent_index < store->n_extents);
+    struct ot_store_extent *extent = &store->extents[extent_index];
+    struct ot_store_pin pin = {.extent = extent_index};
+    pthread_mutex_lock(&store->sides_lock);
+    pin.side = extent->side;
+    if (pin.side != NO_SIDE)
+        extent->sides[pin.side].pins++;
+    pthread_mutex_unlock(&store->sides_lock);
+    return pin;
+}
+
+void ot_store_unpin(struct ot_store *store, struct ot_store_pin pin) {
+    if (pin.side == NO_SIDE)
+        return;
+    struct ot_store_side *side = &store->extents[pin.extent].sides[pin.side];
+    pthread_mutex_lock(&store->sides_lock);
+    assert(side->pins > 0);
+    side->pins--;
+    pthread_mutex_unlock(&store->sides_lock);
+}
+
+/* No lock: nobody writes to a side that is pinned, nor to its checksums. */
+int ot_store_find_spans(const struct ot_store *store, struct ot_store_pin pin, struct ot_store_span *spans,
+                        int most) {
+    const struct ot_store_extent *extent = &store->extents[pin.extent];
+    int n = 0;
+    assert(store->crcs);
+    if (pin.side == NO_SIDE)
+        return 0;
+    for (int64_t offset = 0; offset < extent->bytes; n++) {
+        struct ot_place place = ot_store_cut(store, extent, pin.side, offset);
+        if (n < most)
+            spans[n] =
+                (struct ot_store_span){place.file, place.offset, place.run, extent->sides[pin.side].crc[n]};
+        offset += place.run;
+    }
+    return n;
+}
+
+int ot_store_max_spans(const struct ot_store *store) {
+    return store->max_spans;
+}
+
+int ot_store_file_count(const struct ot_store *store) {
+    return store->n_files;
+}
+
+/* ---- what outlives the store ---- */
+
+/* A failed flush is not tried again: the system reports a loss once, and a second call that succeeds says
+ * nothing about what the first one lost (fsync(2), under EIO). */
+int ot_store_sync(struct ot_store *store) {
+    const struct ot_store_file *failed = atomic_load(&store->failed_sync);
+    if (failed)
+        return ot_fail(OT_E_IO,
+                       "%s: may have lost what was written to it, since it could not be flushed once",
+                       failed->path);
+    for (int i = 0; i < store->n_files; i++) {
+        int rc;
+        do
+            rc = store->calls.sync(store->calls.context, store->files[i].fd);
+        while (rc == -EINTR);
+        if (rc == 0)
+            continue;
+        atomic_store(&store->failed_sync, &store->files[i]);
+        return ot_fail_errno(OT_E_IO, -rc,
+                             "%s: cannot be flushed to the disk, look for messages about it in `dmesg`",
+                             store->files[i].path);
+    }
+    return 0;
+}
+
+bool ot_store_has_names(const struct ot_store *store) {
+    struct stat held, named;
+    for (int i = 0; i < store->n_files; i++)
+        if (fstat(store->files[i].fd, &held) < 0 || lstat(store->files[i].path, &named) < 0 ||
+            held.st_dev != named.st_dev || held.st_ino != named.st_ino)
+            return false;
+    return true;
+}
+
+int ot_store_link(struct ot_store *store, int file, int dir_fd, const char *name) {
+    assert(file >= 0 && file < store->n_files);
+    const char *path = store->files[file].path;
+    if (linkat(AT_FDCWD, path, dir_fd, name, 0) == 0)
+        return 0;
+    if (errno == EXDEV)
+        return ot_fail(OT_E_IO,
+                       "%s: cannot have a second name, %s, in a directory that is on another file system",
+                       path, name);
+    return ot_fail_errno(OT_E_IO, errno, "%s: cannot be given a second name, %s", path, name);
+}
+
+struct hole { /* that is being gathered */
+    int64_t offset, bytes;
+};
+
+/* A refusal leaves the file as it is, only larger than it would have to be. */
+static void punch(struct ot_store *store, int index, struct hole *hole, bool *wanted) {
+    const struct ot_store_file *file = &store->files[index];
+    int rc = 0;
+    if (hole->bytes > 0 && *wanted)
+        do
+            rc = store->calls.punch(store->calls.context, file->fd, hole->offset, hole->bytes);
+        while (rc == -EINTR);
+    hole->bytes = 0;
+    if (rc == 0)
+        return;
+    *wanted = false;
+    ot_log(OT_LOG_DEBUG, "%s: keeps its full size under its other names, no holes can be made in it: %s",
+           file->path, strerror(-rc));
+}
+
+void ot_store_punch_unpinned(struct ot_store *store, bool wanted[OT_STORE_MAX_DIRS]) {
+    struct hole holes[OT_STORE_MAX_DIRS] = {0};
+    for (int side = 0; side < OT_STORE_MAX_SIDES; side++) /* by address, so that holes become large */
+        for (int i = 0; i < store->n_extents; i++) {
+            const struct ot_store_extent *extent = &store->extents[store->order[i]];
+            if (side >= extent->n_sides || extent->sides[side].pins > 0)
+                continue;
+            struct ot_place place;
+            for (int64_t offset = 0; offset < extent->bytes; offset += place.run) {
+                place = ot_store_cut(store, extent, side, offset);
+                struct hole *hole = &holes[place.file];
+                if (place.offset != hole->offset + hole->bytes) {
+                    punch(store, place.file, hole, &wanted[place.file]);
+                    hole->offset = place.offset;
+                }
+                hole->bytes += place.run;
+            }
+        }
+    for (int i = 0; i < store->n_files; i++)
+        punch(store, i, &holes[i], &wanted[i]);
+}

@@ -1,0 +1,100 @@
+#include "src/bench/files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/strings.h"
+
+static int make_directories(char *path) {
+    for (char *at = path; at;) {
+        at = strchr(at + 1, '/');
+        if (at)
+            *at = '\0';
+        int saved = mkdir(path, 0777) == 0 ? 0 : errno;
+        if (at)
+            *at = '/';
+        if (saved && saved != EEXIST && saved != EISDIR)
+            return ot_fail_errno(OT_E_IO, saved, "%s: cannot make this directory", path);
+    }
+    return 0;
+}
+
+static int check_is_new(const char *dir) {
+    static const char *const names[] = {"bench.csv", "bench.json", "bench.html"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char *path;
+        struct stat info;
+        OT_TRY(ot_string_format(&path, "%s/%s", dir, names[i]));
+        bool is_there = lstat(path, &info) == 0;
+        free(path);
+        if (is_there)
+            return ot_fail(OT_E_INPUT, "%s has a %s already; give another directory with --out", dir,
+                           names[i]);
+    }
+    return 0;
+}
+
+int ot_bench_files_open(const char *dir, struct ot_bench_files *out) {
+    char *path;
+    *out = (struct ot_bench_files){.csv = -1};
+    OT_TRY(ot_string_format(&out->dir, "%s", dir));
+    OT_TRY(make_directories(out->dir));
+    OT_TRY(check_is_new(dir));
+    OT_TRY(ot_string_format(&path, "%s/bench.csv", dir));
+    out->csv = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+    int rc = out->csv < 0 ? ot_fail_errno(OT_E_IO, errno, "%s: cannot make this file", path) : 0;
+    free(path);
+    return rc;
+}
+
+void ot_bench_files_close(struct ot_bench_files *files) {
+    if (files->csv >= 0)
+        close(files->csv);
+    free(files->dir);
+    *files = (struct ot_bench_files){.csv = -1};
+}
+
+static int write_all(int fd, const char *text, size_t bytes) {
+    while (bytes > 0) {
+        ssize_t n = write(fd, text, bytes);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        text += n;
+        bytes -= (size_t)n;
+    }
+    return 0;
+}
+
+int ot_bench_files_append_csv(struct ot_bench_files *files, const char *text, size_t bytes) {
+    if (write_all(files->csv, text, bytes) < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s/bench.csv: cannot write", files->dir);
+    return 0;
+}
+
+int ot_bench_files_replace(struct ot_bench_files *files, const char *name, const char *text, size_t bytes) {
+    char *path = NULL, *partial = NULL;
+    int rc, fd = -1;
+    OT_TRY_GOTO(ot_string_format(&path, "%s/%s", files->dir, name), rc, out);
+    OT_TRY_GOTO(ot_string_format(&partial, "%s.partial", path), rc, out);
+    fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+    bool written = fd >= 0 && write_all(fd, text, bytes) == 0;
+    if (fd >= 0 && close(fd) < 0)
+        written = false;
+    if (!written || rename(partial, path) < 0) {
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write", path);
+        unlink(partial);
+    }
+out:
+    free(partial);
+    free(path);
+    return rc;
+}

@@ -1,0 +1,12 @@
+/* The page of a bench: one HTML file that needs nothing else, no script and no network, for phones, desks and
+ * paper. Everything that comes from outside (names, reasons) is escaped.
+ */
+#ifndef OT_BENCH_PAGE_H
+#define OT_BENCH_PAGE_H
+
+#include "src/base/strings.h"
+#include "src/bench/bench.h"
+
+void ot_bench_put_page(const struct ot_bench *bench, struct ot_string_builder *out);
+
+#endif

@@ -1,0 +1,176 @@
+#include "src/bench/setup.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "offload/predict/calibrate.h"
+#include "src/base/error.h"
+#include "src/bench/grid.h"
+#include "src/saving/out_name.h"
+#include "src/session/rates_cache.h"
+#include "src/session/session.h"
+#include "src/session/store.h"
+
+struct setup {
+    struct ot_options *options;
+    struct ot_bench *bench;
+    struct ot_bench_setup *out;
+    struct ot_session session;
+    struct ot_rates rates;
+    struct ot_bench_mix_list mixes;
+};
+
+/* ---- steps ---- */
+
+/* Of a step in which everything is resident but recomputed; roughly, since it only chooses sizes. */
+static double guess_step(const struct setup *s, int64_t sequence, int64_t tokens) {
+    double forward_again = 4.0 / 3;
+    double flops = forward_again * ot_model_flops_per_token(&s->session.config, (double)sequence);
+    double update = s->rates.adamw_bytes > 0 ? 26 * (double)s->bench->params / s->rates.adamw_bytes : 0;
+    return flops * (double)tokens / s->rates.product_flops + update;
+}
+
+/* What the steps of a point may take, the ones that warm up with it: about 8 of them, of 20 points. */
+static double good_step_seconds(const struct ot_options *o) {
+    double of_point = fmin(o->minutes * 60 / 20, 10);
+    return (o->time_per_point > 0 ? o->time_per_point : of_point) / 8;
+}
+
+static int check_seq_len(const struct setup *s) {
+    int64_t given = s->options->seq_len, most = s->session.config.max_position;
+    return given <= most ? 0
+                         : ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions",
+                                   (long long)given, (long long)most);
+}
+
+/* As long as in training, where a step of one sequence is short enough, and short ones where it is not. */
+static int64_t choose_seq_len(const struct setup *s) {
+    enum { MOST = 2048, LEAST = 128 };
+    const struct ot_count_list *steps = &s->options->step_tokens_list;
+    int64_t max_position = s->session.config.max_position, chosen = max_position < MOST ? max_position : MOST;
+    for (int i = 0; i < steps->n; i++)
+        chosen = steps->values[i] < chosen ? steps->values[i] : chosen;
+    while (!steps->n && chosen / 2 >= LEAST && guess_step(s, chosen, chosen) > good_step_seconds(s->options))
+        chosen /= 2;
+    return chosen;
+}
+
+/* The largest step that is short enough, up to 32 sequences, and a quarter of it. */
+static struct ot_count_list choose_step_tokens(const struct setup *s, int64_t sequence) {
+    enum { MOST_SEQUENCES = 32 };
+    int64_t sequences = 2;
+    while (sequences < MOST_SEQUENCES &&
+           guess_step(s, sequence, 2 * sequences * sequence) <= good_step_seconds(s->options))
+        sequences *= 2;
+    int64_t quarter = sequences / 4 > 0 ? sequences / 4 : 1;
+    return (struct ot_count_list){2, {quarter * sequence, sequences * sequence}};
+}
+
+static void choose_steps(struct setup *s) {
+    struct ot_options *o = s->options;
+    if (!o->seq_len)
+        ot_options_choose_count(o, "seq-len", choose_seq_len(s));
+    if (!o->step_tokens_list.n)
+        ot_options_choose_list(o, "tokens-per-step", choose_step_tokens(s, o->seq_len));
+}
+
+/* ---- costs and grid ---- */
+
+static int64_t largest(const struct ot_count_list *list) {
+    int64_t most = 0;
+    for (int i = 0; i < list->n; i++)
+        most = list->values[i] > most ? list->values[i] : most;
+    return most;
+}
+
+/* A line through two sizes serves smaller micro-batches as well. */
+static int calibrate(struct setup *s) {
+    enum { MICRO_TOKENS = 4096 };
+    const struct ot_options *o = s->options;
+    int64_t most = largest(&o->step_tokens_list), micro = most < MICRO_TOKENS ? most : MICRO_TOKENS;
+    struct ot_calibration calibration = {
+        .chain = ot_model_chain(s->session.model),
+        .device = s->session.device,
+        .rates = &s->rates,
+        .micro_tokens = micro < o->seq_len ? o->seq_len : micro / o->seq_len * o->seq_len,
+        .sequence_tokens = o->seq_len,
+        .device_bytes = s->session.budget_bytes[OT_TIER_GPU] - s->session.workspace_bytes,
+        .seconds = fmin(o->minutes * 60 / 10, 5),
+    };
+    return ot_calibrate(&calibration, &s->out->costs);
+}
+
+static int make_grid(struct setup *s) {
+    const struct ot_options *o = s->options;
+    const size_t *budget = s->session.budget_bytes;
+    struct ot_bench_point points[OT_BENCH_MAX_POINTS];
+    struct ot_bench_grid grid = {
+        .plan = {.chain = ot_model_chain(s->session.model),
+                 .budget_bytes = {budget[OT_TIER_GPU], budget[OT_TIER_HOST], budget[OT_TIER_NVME]},
+                 .sequence_tokens = o->seq_len,
+                 .train = true,
+                 .clip = true,
+                 .recompute = -1,
+                 .extra_device_bytes = (int64_t)s->session.workspace_bytes},
+        .step_tokens = o->step_tokens_list,
+        .gpu_bytes = o->gpu_mem_list,
+        .micro_sequences = o->micro_batch_list,
+        .mixes = s->mixes,
+        .nvme = o->nvme.n > 0,
+    };
+    OT_TRY(ot_bench_grid_make(&grid, points, &s->bench->n));
+    for (int i = 0; i < s->bench->n; i++)
+        s->bench->results[i] = (struct ot_bench_result){.point = points[i]};
+    return 0;
+}
+
+static int choose_mixes(struct setup *s) {
+    const struct ot_options *o = s->options;
+    OT_TRY(ot_bench_mix_list_read(o->mix, &s->mixes));
+    for (int i = 0; i < s->mixes.n; i++)
+        if (ot_bench_mix_needs_nvme(s->mixes.indices[i]) && o->nvme.n == 0)
+            return ot_fail(OT_E_USAGE, "--mix '%s' needs --nvme DIR",
+                           ot_bench_mix_at(s->mixes.indices[i])->name);
+    return 0;
+}
+
+static void describe(struct setup *s) {
+    struct ot_bench *bench = s->bench;
+    snprintf(s->out->device, sizeof s->out->device, "%s", ot_device_name(s->session.device));
+    bench->model = s->options->model;
+    bench->params = ot_model_param_count(&s->session.config);
+    bench->device = s->out->device;
+    bench->dtype = ot_dtype_name(s->session.dtype);
+    bench->cores = s->session.machine.cores;
+    bench->ram_bytes = s->session.machine.ram_bytes;
+    bench->began = time(NULL);
+}
+
+int ot_bench_setup_make(struct ot_options *options, struct ot_bench *bench, struct ot_bench_setup *out) {
+    struct setup s = {.options = options, .bench = bench, .out = out};
+    int rc;
+    *out = (struct ot_bench_setup){0};
+    options->gpu_mem = largest(&options->gpu_mem_list);
+    OT_TRY_GOTO(choose_mixes(&s), rc, out);
+    OT_TRY_GOTO(ot_session_open_model(options, &s.session), rc, out);
+    if (!options->optimizer_threads)
+        ot_options_choose_count(options, "optimizer-threads", options->threads);
+    describe(&s);
+    ot_session_warn_disks(&s.session);
+    OT_TRY_GOTO(ot_out_name_choose(s.options, s.out->out, sizeof s.out->out), rc, out);
+    OT_TRY_GOTO(check_seq_len(&s), rc, out);
+    OT_TRY_GOTO(ot_rates_obtain(&s.session, true, &s.rates), rc, out);
+    choose_steps(&s);
+    OT_TRY_GOTO(ot_model_open(&s.session.config, s.session.dtype, options->seq_len, &s.session.model), rc,
+                out);
+    bench->flops_per_token = ot_model_flops_per_token(&s.session.config, (double)options->seq_len);
+    OT_TRY_GOTO(make_grid(&s), rc, out);
+    rc = calibrate(&s);
+out:
+    ot_session_close(&s.session);
+    return rc;
+}
+
+void ot_bench_setup_free(struct ot_bench_setup *setup) {
+    ot_costs_free(&setup->costs);
+}

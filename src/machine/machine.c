@@ -1,0 +1,379 @@
+#include "src/machine/machine.h"
+
+#include <errno.h>
+#include <math.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+
+#include "src/base/error.h"
+#include "src/base/units.h"
+
+/* Several of these stand on the stack at a time, and `ulimit -s 256` leaves main little of it. */
+enum { PATH_BYTES = 4096, FILE_BYTES = 16384 };
+
+/* Reads a small file of /proc or /sys whole; false where it is not there. */
+static bool read_small(const char *root, const char *folder, const char *name, char text[FILE_BYTES]) {
+    char path[2 * PATH_BYTES];
+    snprintf(path, sizeof path, "%s%s/%s", root, folder, name);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    size_t n = fread(text, 1, FILE_BYTES - 1, file);
+    text[n] = '\0';
+    fclose(file);
+    return n > 0;
+}
+
+/* The number after `key` at the start of a line; -1 if there is none. */
+static int64_t find_number(const char *text, const char *key) {
+    size_t length = strlen(key);
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, key, length) == 0)
+            return strtoll(line + length, NULL, 10);
+    }
+    return -1;
+}
+
+/* What follows `key` at the start of a line, without the blanks around it; "" if there is none. */
+static void find_text(const char *text, const char *key, char *out, size_t bytes) {
+    size_t length = strlen(key);
+    out[0] = '\0';
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, key, length) != 0)
+            continue;
+        line += length + strspn(line + length, " \t:");
+        snprintf(out, bytes, "%.*s", (int)strcspn(line, "\n"), line);
+        return;
+    }
+}
+
+/* Takes the first range off a list as the kernel writes it ("0-3,8"); false at its end. */
+static bool next_range(const char **list, long *first, long *last) {
+    char *end;
+    if (**list < '0' || **list > '9')
+        return false;
+    *first = *last = strtol(*list, &end, 10);
+    if (*end == '-')
+        *last = strtol(end + 1, &end, 10);
+    *list = end + (*end == ',');
+    return true;
+}
+
+static bool list_has(const char *list, long number) {
+    for (long first, last; next_range(&list, &first, &last);)
+        if (number >= first && number <= last)
+            return true;
+    return false;
+}
+
+static int list_count(const char *list) {
+    long count = 0;
+    for (long first, last; next_range(&list, &first, &last);)
+        count += last >= first ? last - first + 1 : 0;
+    return (int)count;
+}
+
+/* So many bytes are there in all, so many left. */
+static void apply_limit(struct ot_machine *out, int64_t limit, int64_t left, const char *within) {
+    if (limit < out->ram_bytes)
+        out->ram_bytes = limit;
+    if (left < out->free_bytes) {
+        out->free_bytes = left > 0 ? left : 0;
+        out->within = within;
+    }
+}
+
+/* ---- control groups ---- */
+
+struct controller { /* where a control group says what, in each version */
+    const char *mount, *limit, *usage, *cache_key, *quota, *period;
+};
+static const struct controller version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current",
+                                            "inactive_file ", "cpu.max",    NULL};
+static const struct controller version_1_memory = {"/sys/fs/cgroup/memory",
+                                                   "memory.limit_in_bytes",
+                                                   "memory.usage_in_bytes",
+                                                   "total_inactive_file ",
+                                                   NULL,
+                                                   NULL};
+static const struct controller version_1_cpu = {"/sys/fs/cgroup/cpu", NULL, NULL, NULL, "cpu.cfs_quota_us",
+                                                "cpu.cfs_period_us"};
+
+static void apply_memory(const char *root, const struct controller *group, const char *folder,
+                         struct ot_machine *out) {
+    char text[FILE_BYTES];
+    if (!group->limit || !read_small(root, folder, group->limit, text) || text[0] == 'm') /* "max" */
+        return;
+    int64_t limit = strtoll(text, NULL, 10);
+    if (limit <= 0 || limit >= out->ram_bytes) /* v1 writes "none" as a huge number */
+        return;
+    int64_t usage = read_small(root, folder, group->usage, text) ? strtoll(text, NULL, 10) : 0;
+    int64_t cache = read_small(root, folder, "memory.stat", text) ? find_number(text, group->cache_key) : 0;
+    apply_limit(out, limit, limit - usage + (cache > 0 ? cache : 0), " within the container's limit");
+}
+
+static void apply_quota(const char *root, const struct controller *group, const char *folder,
+                        struct ot_machine *out) {
+    char text[FILE_BYTES], *end = text;
+    if (!group->quota || !read_small(root, folder, group->quota, text) || text[0] == 'm')
+        return;
+    double quota = strtod(text, &end), period = strtod(end, NULL);
+    if (group->period)
+        period = read_small(root, folder, group->period, text) ? strtod(text, NULL) : 0;
+    if (quota > 0 && period > 0 && ceil(quota / period) < out->cores)
+        out->cores = (int)ceil(quota / period);
+}
+
+/* A limit anywhere up the tree counts. Inside a container the path may not exist; its mount's root is then
+ * its own. */
+static void apply_group(const char *root, const struct controller *group, const char *path,
+                        struct ot_machine *out) {
+    char folder[PATH_BYTES + 64];
+    snprintf(folder, sizeof folder, "%s%s", group->mount, path);
+    for (;;) {
+        apply_memory(root, group, folder, out);
+        apply_quota(root, group, folder, out);
+        char *slash = strrchr(folder, '/');
+        if (!slash || (size_t)(slash - folder) < strlen(group->mount))
+            return;
+        *slash = '\0';
+    }
+}
+
+static bool lists(const char *controllers, const char *name) {
+    size_t length = strlen(name);
+    for (; *controllers; controllers += *controllers == ',') {
+        size_t n = strcspn(controllers, ",");
+        if (n == length && memcmp(controllers, name, n) == 0)
+            return true;
+        controllers += n;
+    }
+    return false;
+}
+
+static void apply_groups(const char *root, struct ot_machine *out) {
+    char text[FILE_BYTES];
+    if (!read_small(root, "/proc/self", "cgroup", text))
+        return;
+    char *rest = text, *line;
+    while ((line = strsep(&rest, "\n"))) { /* "4:memory:/docker/1f" or "0::/user.slice" */
+        strsep(&line, ":");
+        const char *controllers = strsep(&line, ":");
+        if (!line || strlen(line) >= PATH_BYTES)
+            continue;
+        const char *path = strcmp(line, "/") == 0 ? "" : line;
+        if (!*controllers)
+            apply_group(root, &version_2, path, out);
+        if (lists(controllers, "memory"))
+            apply_group(root, &version_1_memory, path, out);
+        if (lists(controllers, "cpu"))
+            apply_group(root, &version_1_cpu, path, out);
+    }
+}
+
+/* ---- the other limits ---- */
+
+/* A cpuset may leave out memory nodes; /proc/meminfo counts them all. What a node could free is not told but
+ * by its file cache. */
+static void apply_nodes(const char *root, const char *status, struct ot_machine *out) {
+    char allowed[1024], nodes[FILE_BYTES];
+    int64_t total = 0, left = 0;
+    bool all = true;
+    find_text(status, "Mems_allowed_list:", allowed, sizeof allowed);
+    if (!allowed[0] || !read_small(root, "/sys/devices/system/node", "has_memory", nodes))
+        return;
+    for (long node = 0, n = list_count(nodes), seen = 0; seen < n; node++) {
+        static const char *const parts[] = {"MemFree:", "Inactive(file):", "SReclaimable:"};
+        char folder[64], text[FILE_BYTES], key[64];
+        if (!list_has(nodes, node))
+            continue;
+        seen++;
+        snprintf(folder, sizeof folder, "/sys/devices/system/node/node%ld", node);
+        bool counts = list_has(allowed, node) && read_small(root, folder, "meminfo", text);
+        all = all && counts;
+        if (!counts)
+            continue;
+        snprintf(key, sizeof key, "Node %ld MemTotal:", node);
+        total += find_number(text, key) * 1024;
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            snprintf(key, sizeof key, "Node %ld %s", node, parts[i]);
+            int64_t kib = find_number(text, key);
+            left += kib > 0 ? kib * 1024 : 0;
+        }
+    }
+    if (!all && total > 0)
+        apply_limit(out, total, left, " on the memory nodes of its cpuset");
+}
+
+static void apply_ulimits(const char *status, struct ot_machine *out) {
+    static const struct {
+        int resource;
+        const char *key, *within;
+    } limits[] = {{RLIMIT_AS, "VmSize:", " within ulimit -v"}, {RLIMIT_DATA, "VmData:", " within ulimit -d"}};
+    struct rlimit limit;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        if (getrlimit((__rlimit_resource_t)limits[i].resource, &limit) != 0 ||
+            limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > INT64_MAX)
+            continue;
+        int64_t used = find_number(status, limits[i].key), bytes = (int64_t)limit.rlim_cur;
+        apply_limit(out, bytes, bytes - (used > 0 ? used * 1024 : 0), limits[i].within);
+    }
+}
+
+/* Where the kernel promises no more than it has (vm.overcommit_memory = 2), what others have been promised is
+ * gone, used or not. */
+static void apply_commit(const char *root, const char *meminfo, struct ot_machine *out) {
+    char text[FILE_BYTES];
+    int64_t limit = find_number(meminfo, "CommitLimit:"), promised = find_number(meminfo, "Committed_AS:");
+    if (read_small(root, "/proc/sys/vm", "overcommit_memory", text) && text[0] == '2' && limit > 0 &&
+        promised >= 0)
+        apply_limit(out, limit * 1024, (limit - promised) * 1024,
+                    " within the commit limit (vm.overcommit_memory is 2)");
+}
+
+/* CAP_IPC_LOCK stands above the limit. */
+static int64_t find_lock_limit(const char *status) {
+    enum { CAP_IPC_LOCK_BIT = 14 };
+    char capabilities[32];
+    struct rlimit limit;
+    find_text(status, "CapEff:", capabilities, sizeof capabilities);
+    bool exempt = strtoull(capabilities, NULL, 16) >> CAP_IPC_LOCK_BIT & 1;
+    if (exempt || getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur > INT64_MAX)
+        return INT64_MAX;
+    return (int64_t)limit.rlim_cur;
+}
+
+/* ---- what there is ---- */
+
+static void find_cores(const char *status, struct ot_machine *out) {
+    cpu_set_t set; /* knows 1024 at most; the list has no such limit */
+    char list[8192];
+    find_text(status, "Cpus_allowed_list:", list, sizeof list);
+    snprintf(out->cpus, sizeof out->cpus, "%.*s", (int)sizeof out->cpus - 1, list);
+    out->cores = list_count(list);
+    if (out->cores == 0 && sched_getaffinity(0, sizeof set, &set) == 0)
+        out->cores = CPU_COUNT(&set);
+    if (out->cores == 0)
+        out->cores = 1;
+}
+
+/* "always [madvise] never" */
+static void find_huge_pages(const char *root, struct ot_machine *out) {
+    char text[FILE_BYTES];
+    if (!read_small(root, "/sys/kernel/mm/transparent_hugepage", "enabled", text))
+        return;
+    const char *chosen = strchr(text, '[');
+    if (chosen)
+        snprintf(out->huge_pages, sizeof out->huge_pages, "%.*s", (int)strcspn(chosen + 1, "]"), chosen + 1);
+}
+
+static void find_names(const char *root, struct ot_machine *out) {
+    char text[FILE_BYTES];
+    struct utsname name;
+    if (uname(&name) == 0)
+        snprintf(out->kernel, sizeof out->kernel, "%s", name.release);
+    out->is_wsl = read_small(root, "/proc", "version", text) && strcasestr(text, "microsoft");
+    if (!read_small(root, "/proc", "cpuinfo", text))
+        return;
+    find_text(text, "model name", out->cpu, sizeof out->cpu);
+    if (!out->cpu[0]) /* arm64 has numbers */
+        find_text(text, "CPU part", out->cpu, sizeof out->cpu);
+}
+
+/* RAM, and the limits that count pages in use; status: /proc/self/status. */
+static int probe_pages(const char *root, const char *status, char meminfo[FILE_BYTES],
+                       struct ot_machine *out) {
+    if (!read_small(root, "/proc", "meminfo", meminfo))
+        return ot_fail_errno(OT_E_IO, errno, "%s/proc/meminfo: cannot tell how much memory is free", root);
+    int64_t total = find_number(meminfo, "MemTotal:"), free_now = find_number(meminfo, "MemAvailable:");
+    if (total <= 0 || free_now < 0)
+        return ot_fail(OT_E_IO, "%s/proc/meminfo: no MemTotal and MemAvailable", root);
+    *out = (struct ot_machine){.ram_bytes = total * 1024, .free_bytes = free_now * 1024, .within = ""};
+    find_cores(status, out);
+    apply_groups(root, out);
+    apply_nodes(root, status, out);
+    return 0;
+}
+
+int ot_machine_free_pages(const char *root, int64_t *out) {
+    char meminfo[FILE_BYTES], status[FILE_BYTES] = "";
+    struct ot_machine machine;
+    read_small(root, "/proc/self", "status", status);
+    OT_TRY(probe_pages(root, status, meminfo, &machine));
+    *out = machine.free_bytes;
+    return 0;
+}
+
+int ot_machine_probe(const char *root, struct ot_machine *out) {
+    char meminfo[FILE_BYTES], status[FILE_BYTES] = "";
+    read_small(root, "/proc/self", "status", status);
+    OT_TRY(probe_pages(root, status, meminfo, out));
+    apply_ulimits(status, out);
+    apply_commit(root, meminfo, out);
+    out->lock_bytes = find_lock_limit(status);
+    find_huge_pages(root, out);
+    find_names(root, out);
+    return 0;
+}
+
+/* ---- budgets ---- */
+
+static int64_t usable_bytes(const struct ot_machine *machine) {
+    return machine->free_bytes - machine->free_bytes / 10;
+}
+
+size_t ot_machine_host_budget(const struct ot_machine *machine, int64_t given) {
+    return (size_t)(given ? given : machine->is_wsl ? machine->free_bytes / 2 : usable_bytes(machine));
+}
+
+void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int64_t host_given,
+                        size_t budget_bytes[OT_TIER_COUNT]) {
+    int64_t usable = usable_bytes(machine);
+    int64_t gpu = gpu_given;
+    if (!gpu) {
+        gpu = machine->free_bytes / 2;
+        if (host_given && gpu > usable - host_given)
+            gpu = usable > host_given ? usable - host_given : 0;
+    }
+    int64_t host = host_given ? host_given : usable > gpu ? usable - gpu : 0;
+    budget_bytes[OT_TIER_GPU] = (size_t)gpu;
+    budget_bytes[OT_TIER_HOST] = (size_t)host;
+}
+
+/* ---- pinned memory ---- */
+
+/* Measured: io_uring refuses to register buffers beyond the limit with ENOMEM, and works without them. */
+const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t bytes, bool by_disks,
+                                    char text[OT_MACHINE_NOTE_BYTES]) {
+    char need[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
+    bool locked = by_disks && bytes > machine->lock_bytes, small = strcmp(machine->huge_pages, "never") == 0;
+    int n = 0;
+    text[0] = '\0';
+    if (bytes <= 0 || (!locked && !small && !machine->is_wsl))
+        return text;
+    n += snprintf(text, OT_MACHINE_NOTE_BYTES, "%s of pinned memory: ", ot_text_bytes(bytes, need));
+    if (locked)
+        n += snprintf(
+            text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
+            "locked memory is limited to %s, so disk buffers are not registered with the kernel, which costs "
+            "CPU time (ulimit -l unlimited)",
+            ot_text_bytes(machine->lock_bytes, have));
+    if (machine->is_wsl)
+        n += snprintf(
+            text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
+            "%sWSL2 pins a part of memory alone, about half (where it refuses, give less with --host-mem)",
+            locked ? "; " : "");
+    if (small)
+        snprintf(text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
+                 "%shuge pages are off, so pinning and copies are slower (echo madvise > "
+                 "/sys/kernel/mm/transparent_hugepage/enabled)",
+                 locked || machine->is_wsl ? "; " : "");
+    return text;
+}

@@ -1,0 +1,172 @@
+#include "src/options/help.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { COLUMNS = 96, INDENT = 30 };
+
+struct command_help {
+    const char *usage, *what, *examples[4];
+};
+
+static const struct command_help commands[OT_COMMAND_COUNT] = {
+    [OT_COMMAND_TRAIN] =
+        {"[train] --model DIR|NAME --data FILE [options]",
+         "Fine-tunes all parameters of a language model with AdamW, streaming through the device what does "
+         "not fit on it. Prints a plan that adds up and how long the run will take, trains, evaluates, and "
+         "leaves a Hugging Face directory with a log.jsonl. Saves checkpoints; Ctrl-C saves one and stops, "
+         "and "
+         "the same command goes on from it, with the same bits as if it had never stopped. A second Ctrl-C "
+         "stops at once.",
+         {"offload-train --model llama-7b --data sql.jsonl",
+          "offload-train --model my-llama --data chat.jsonl --template llama-3 --gpu-mem 8G --dry-run",
+          "offload-train --config run.json --steps 100"}},
+    [OT_COMMAND_GENERATE] = {"generate DIR|NAME [-p TEXT] [options]",
+                             "Continues a text, or answers a data row. The text goes to stdout as it is "
+                             "made. Without -p, each line of stdin is a prompt.",
+                             {"offload-train generate out/llama-7b-sql -p \"Once upon a time\"",
+                              "offload-train generate out/llama-7b-sql --row -p '{\"question\": \"How many "
+                              "singers?\", \"context\": \"CREATE TABLE singer (id INT)\"}'"}},
+    [OT_COMMAND_EVAL] = {"eval DIR|NAME --data FILE [options]",
+                         "Loss and perplexity of a model on rows, per trained token.",
+                         {"offload-train eval out/llama-7b-sql --data sql-eval.jsonl --json"}},
+    [OT_COMMAND_TOKENIZE] = {"tokenize DIR|NAME [-p TEXT] [options]",
+                             "Turns text into token ids, one line of ids a text, or ids back into text. "
+                             "Without -p, each line of stdin is a text.",
+                             {"offload-train tokenize llama-7b -p \"Hello world\"",
+                              "offload-train tokenize --tokenizer tokenizer.json --json < texts.txt"}},
+    [OT_COMMAND_PROBE] =
+        {"probe [options]",
+         "Measures what training asks of this machine: copies to and from the device, matrix products, "
+         "attention and every other kernel; the host's memory and the optimizer's kernels by number of "
+         "threads; "
+         "with --nvme, the disks by size of block and depth, some gigabytes written in temporary files. What "
+         "it "
+         "finds is kept for later runs, which else measure the same in a few seconds.",
+         {"offload-train probe --nvme /mnt/a", "offload-train probe --device cuda:1 --json > probe.json"}},
+    [OT_COMMAND_PLAN] =
+        {"plan --model DIR|NAME [options]",
+         "Says what fits where, how long a step takes and what a run costs, before anything is bought or "
+         "downloaded: needs no data and no weights, a preset's name or a config.json will do. Predicts for "
+         "this machine, which is measured, or for one that is described.",
+         {"offload-train plan --model llama-13b --gpu rtx4090 --host-mem 128G",
+          "offload-train plan --model llama-3.1-70b --gpu h200 --nvme 2T --steps 1000 --price/h 3.5 "
+          "--explain",
+          "offload-train plan --gpu list"}},
+    [OT_COMMAND_BENCH] =
+        {"bench NAME|DIR [options]",
+         "Trains some real steps, on random weights and random tokens, at many points: mixes of tiers, "
+         "device memory, tokens a step. Writes what each took, beside what was predicted, as bench.csv, "
+         "bench.json "
+         "and bench.html, a page with pictures. Needs neither weights nor data. Ctrl-C ends it with what is "
+         "measured.",
+         {"offload-train bench tinyllama-1.1b",
+          "offload-train bench llama-7b --gpu-mem 12G,24G --tokens-per-step 16k,64k --nvme /mnt/a:200G "
+          "--minutes 30 --out bench-7b"}},
+    [OT_COMMAND_VERIFY] =
+        {"verify DIR [options]",
+         "Reads every byte of a checkpoint, of a run's newest one, or of a model directory, and says whether "
+         "it is whole: structure, checksums, shapes, finite values, a row per part of the model. Of a run "
+         "whose newest checkpoint is damaged it finds the newest that is not. Ends with ok, or with what is "
+         "damaged and exit code 3.",
+         {"offload-train verify out/llama-7b-sql",
+          "offload-train verify out/llama-7b-sql/checkpoints/step-00000120 --json"}},
+    [OT_COMMAND_EXPORT] =
+        {"export DIR --out MODEL [options]",
+         "Makes a Hugging Face model directory from a checkpoint, or from a run's newest one: the files that "
+         "the run would have left if it had ended there. Streams, so that it needs little memory and no "
+         "device.",
+         {"offload-train export out/llama-7b-sql --out llama-7b-sql-early"}},
+};
+
+static const char *const exit_codes[] = {
+    "0  finished",
+    "1  a fault of this program",
+    "2  unknown or contradictory options",
+    "3  a file says something wrong: config, weights, tokenizer, rows, checkpoint",
+    "4  does not fit in the memory it may use",
+    "5  the system refused: open, read, write, space",
+    "6  device, driver or library missing or failed",
+    "7  training produced numbers that it cannot go on with",
+    "8  stopped at once: by a second signal, or by the first of a probe or before step 1",
+    "9  nothing went on for --stall-limit: a disk, a driver or a device hangs",
+    "10 stopped by a signal, before the last step; what the run has is saved, unless --no-save",
+};
+
+/* Words from `column` on, wrapped, each new line indented; returns the column reached. */
+static int print_wrapped(FILE *out, const char *text, int column, int indent) {
+    while (*text) {
+        int word = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + word > COLUMNS) {
+            fprintf(out, "\n%*s", indent, "");
+            column = indent;
+        } else if (column > indent) {
+            fputc(' ', out);
+            column++;
+        }
+        fwrite(text, 1, (size_t)word, out);
+        column += word;
+        text += word + (text[word] == ' ');
+    }
+    return column;
+}
+
+static void print_option(FILE *out, const struct ot_option *option) {
+    char head[128], letter[8] = "    ";
+    if (option->letter)
+        snprintf(letter, sizeof letter, "-%c, ", option->letter);
+    const char *value = option->type == OT_OPTION_YES_NO ? "yes|no"
+                        : option->argument               ? option->argument
+                        : option->choices                ? option->choices
+                                                         : "";
+    int column = snprintf(head, sizeof head, "  %s--%s%s%s", letter, option->name, *value ? " " : "", value);
+    fputs(head, out);
+    if (column + 2 > INDENT)
+        fprintf(out, "\n%*s", INDENT, "");
+    else
+        fprintf(out, "%*s", INDENT - column, "");
+    char note[256] = "";
+    if (option->fallback || option->chosen)
+        snprintf(note, sizeof note, " (default: %s)", option->fallback ? option->fallback : option->chosen);
+    column = print_wrapped(out, option->help, INDENT, INDENT);
+    if (*note)
+        print_wrapped(out, note + 1, column, INDENT);
+    fputc('\n', out);
+}
+
+void ot_help_print(FILE *out, enum ot_command command) {
+    const struct command_help *help = &commands[command];
+    fprintf(out, "Usage: offload-train %s\n\n", help->usage);
+    print_wrapped(out, help->what, 0, 0);
+    fputs("\n", out);
+    if (command == OT_COMMAND_TRAIN) {
+        fputs("\nOther commands (offload-train COMMAND --help tells more):\n", out);
+        for (int c = 1; c < OT_COMMAND_COUNT; c++)
+            fprintf(out, "  %s\n", commands[c].usage);
+    }
+    for (int section = 0; section < OT_SECTION_COUNT; section++) {
+        bool titled = false;
+        const struct ot_option *option;
+        for (int i = 0; (option = ot_option_at(i)); i++) {
+            if ((int)option->section != section || !(option->commands & (1u << command)))
+                continue;
+            if (!titled)
+                fprintf(out, "\n%s:\n", ot_option_section_title((enum ot_option_section)section));
+            titled = true;
+            print_option(out, option);
+        }
+    }
+    fputs("\nUnits: k, M and G of tokens and of memory are powers of 1024 (16k tokens = 16,384, 24G =\n"
+          "24 GiB; 24GB is decimal); of steps, rows and rates they are powers of 1000.\n",
+          out);
+    fputs("\nExamples:\n", out);
+    for (int i = 0; i < 4 && help->examples[i]; i++)
+        fprintf(out, "  %s\n", help->examples[i]);
+    fputs("\nExit codes:\n", out);
+    for (size_t i = 0; i < sizeof exit_codes / sizeof *exit_codes; i++)
+        fprintf(out, "  %s\n", exit_codes[i]);
+}
+
+void ot_help_print_version(FILE *out) {
+    fprintf(out, "offload-train %s\n", OT_VERSION);
+}

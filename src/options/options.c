@@ -1,0 +1,327 @@
+#include "src/options/options.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+
+enum { CONFIG_MAX_BYTES = 1 << 20 };
+
+int ot_option_find(const char *name, size_t bytes, enum ot_command command) {
+    const struct ot_option *option;
+    int found = -1;
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (strlen(option->name) == bytes && memcmp(option->name, name, bytes) == 0) {
+            if (option->commands & (1u << command))
+                return i;
+            found = found < 0 ? i : found;
+        }
+    return found;
+}
+
+static int index_of(const struct ot_options *options, const char *name) {
+    int index = ot_option_find(name, strlen(name), options->command);
+    assert(index >= 0);
+    return index;
+}
+
+bool ot_options_given(const struct ot_options *options, const char *name) {
+    return options->source[index_of(options, name)] >= OT_FROM_CHECKPOINT;
+}
+
+static void *choose(struct ot_options *options, const char *name) {
+    int index = index_of(options, name);
+    options->source[index] = OT_FROM_CHOICE;
+    return (char *)options + ot_option_at(index)->field;
+}
+
+void ot_options_choose_count(struct ot_options *options, const char *name, int64_t value) {
+    *(int64_t *)choose(options, name) = value;
+}
+
+void ot_options_choose_list(struct ot_options *options, const char *name, struct ot_count_list list) {
+    *(struct ot_count_list *)choose(options, name) = list;
+}
+
+void ot_options_choose_real(struct ot_options *options, const char *name, double value) {
+    *(double *)choose(options, name) = value;
+}
+
+void ot_options_choose_text(struct ot_options *options, const char *name, const char *value) {
+    *(const char **)choose(options, name) = value;
+}
+
+void ot_options_choose_index(struct ot_options *options, const char *name, int value) {
+    *(int *)choose(options, name) = value;
+}
+
+void ot_options_choose_device(struct ot_options *options, struct ot_device_choice device) {
+    *(struct ot_device_choice *)choose(options, "device") = device;
+}
+
+void ot_option_reset(struct ot_options *options, int index) {
+    static const size_t bytes[OT_OPTION_TYPE_COUNT] = {
+        [OT_OPTION_FLAG] = sizeof(bool),
+        [OT_OPTION_YES_NO] = sizeof(bool),
+        [OT_OPTION_TEXT] = sizeof(char *),
+        [OT_OPTION_CHOICE] = sizeof(int),
+        [OT_OPTION_COUNT] = sizeof(int64_t),
+        [OT_OPTION_BYTES] = sizeof(int64_t),
+        [OT_OPTION_RATE] = sizeof(double),
+        [OT_OPTION_REAL] = sizeof(double),
+        [OT_OPTION_SHARE] = sizeof(double),
+        [OT_OPTION_WARMUP] = sizeof(struct ot_warmup),
+        [OT_OPTION_EVERY] = sizeof(struct ot_every),
+        [OT_OPTION_TIME] = sizeof(double),
+        [OT_OPTION_DEVICE] = sizeof(struct ot_device_choice),
+        [OT_OPTION_HOMES] = sizeof(struct ot_homes),
+        [OT_OPTION_ENGINES] = sizeof(struct ot_engine_shares),
+        [OT_OPTION_COUNTS] = sizeof(struct ot_count_list),
+        [OT_OPTION_SIZES] = sizeof(struct ot_count_list),
+        [OT_OPTION_NVME] = sizeof(struct ot_nvme_dirs),
+    };
+    const struct ot_option *option = ot_option_at(index);
+    memset((char *)options + option->field, 0, bytes[option->type]);
+    options->source[index] = option->fallback ? OT_FROM_DEFAULT : OT_FROM_NOWHERE;
+    if (option->fallback && ot_option_parse_value(option, option->name, option->fallback, options) < 0)
+        assert(!"a default that its own option refuses");
+}
+
+/* ---- what belongs where ---- */
+
+static int refuse_unknown(const char *dashes, const char *name, enum ot_command command) {
+    const char *answer = ot_option_foreign(name, command);
+    const struct ot_option *called = answer ? NULL : ot_option_called(name, command);
+    const char *nearest = answer || called ? NULL : ot_option_nearest(name, command);
+    char guess[96] = "";
+    if (answer)
+        return ot_fail(OT_E_USAGE, "%s%.60s: %s (offload-train %s --help lists all options)", dashes, name,
+                       answer, ot_command_name(command));
+    if (called)
+        snprintf(guess, sizeof guess, "; here it is %s%s", *dashes ? "--" : "", called->name);
+    if (nearest)
+        snprintf(guess, sizeof guess, "; did you mean %s%s?", *dashes ? "--" : "", nearest);
+    return ot_fail(OT_E_USAGE, "unknown option %s%.60s%s (offload-train %s --help lists all)", dashes, name,
+                   guess, ot_command_name(command));
+}
+
+static int check_command(const struct ot_option *option, const char *spelled, enum ot_command command) {
+    if (option->commands & (1u << command))
+        return 0;
+    char names[96] = "";
+    unsigned commands = 0;
+    const struct ot_option *other;
+    for (int i = 0; (other = ot_option_at(i)); i++)
+        commands |= strcmp(other->name, option->name) == 0 ? other->commands : 0;
+    for (int c = 0; c < OT_COMMAND_COUNT; c++)
+        if (commands & (1u << c))
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", *names ? ", " : "",
+                     ot_command_name((enum ot_command)c));
+    return ot_fail(OT_E_USAGE, "%s has no effect with %s; it belongs to %s", spelled,
+                   ot_command_name(command), names);
+}
+
+/* ---- the command line ---- */
+
+static const struct ot_option *find_letter(char letter, int *index) {
+    const struct ot_option *option;
+    for (int i = 0; letter && (option = ot_option_at(i)); i++)
+        if (option->letter == letter) {
+            *index = i;
+            return option;
+        }
+    return NULL;
+}
+
+/* Takes argv[*at] and, where it needs one, the value after it. */
+static int take_option(int argc, char *const *argv, int *at, struct ot_options *out) {
+    const char *word = argv[*at], *value = NULL;
+    const struct ot_option *option = NULL;
+    int index = -1;
+    if (word[1] == '-') {
+        size_t length = strcspn(word + 2, "=");
+        index = ot_option_find(word + 2, length, out->command);
+        option = ot_option_at(index);
+        value = word[2 + length] == '=' ? word + 3 + length : NULL;
+    } else if (word[1] && !word[2]) {
+        option = find_letter(word[1], &index);
+    }
+    if (!option) {
+        char name[64];
+        const char *bare = word + strspn(word, "-");
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(bare, "="), bare);
+        return refuse_unknown(word[1] == '-' ? "--" : "-", name, out->command);
+    }
+    char spelled[64];
+    snprintf(spelled, sizeof spelled, "--%s", option->name);
+    OT_TRY(check_command(option, spelled, out->command));
+    if (out->source[index] == OT_FROM_COMMAND_LINE && option->type != OT_OPTION_NVME)
+        out->repeated[index] = true;
+    out->source[index] = OT_FROM_COMMAND_LINE;
+    if (option->type == OT_OPTION_FLAG) {
+        if (value)
+            return ot_fail(OT_E_USAGE, "%s takes no value; leave out '=%.40s'", spelled, value);
+        return ot_option_parse_value(option, spelled, "yes", out);
+    }
+    if (!value) {
+        if (*at + 1 >= argc || strncmp(argv[*at + 1], "--", 2) == 0)
+            return ot_fail(OT_E_USAGE, "%s needs a value (%s=..., if it begins with dashes)", spelled,
+                           spelled);
+        value = argv[++*at];
+    }
+    return ot_option_parse_value(option, spelled, value, out);
+}
+
+static int take_command(const char *word, enum ot_command *out) {
+    const char *names[OT_COMMAND_COUNT];
+    for (int c = 0; c < OT_COMMAND_COUNT; c++) {
+        names[c] = ot_command_name((enum ot_command)c);
+        if (strcmp(word, names[c]) == 0) {
+            *out = (enum ot_command)c;
+            return 0;
+        }
+    }
+    const char *nearest = ot_nearest_name(word, names, OT_COMMAND_COUNT);
+    return ot_fail(
+        OT_E_USAGE, "unknown command '%.60s'; %s%s%s", word, nearest ? "did you mean " : "the commands are ",
+        nearest ? nearest : "train, generate, eval, tokenize, probe, plan, bench, verify and export",
+        nearest ? "?" : "");
+}
+
+static int take_command_line(int argc, char *const *argv, struct ot_options *out) {
+    int at = 0;
+    if (argc > 0 && argv[0][0] != '-')
+        OT_TRY(take_command(argv[at++], &out->command));
+    bool named = at > 0;
+    bool is_of_files = out->command == OT_COMMAND_VERIFY || out->command == OT_COMMAND_EXPORT;
+    int subject = index_of(out, is_of_files ? "dir" : "model");
+    for (; at < argc && !out->help && !out->version; at++) {
+        if (argv[at][0] == '-' && argv[at][1]) {
+            OT_TRY(take_option(argc, argv, &at, out));
+        } else if (named && out->source[subject] != OT_FROM_COMMAND_LINE && argv[at][0]) {
+            *(is_of_files ? &out->dir : &out->model) = argv[at]; /* offload-train eval DIR */
+            out->source[subject] = OT_FROM_COMMAND_LINE;
+        } else {
+            return ot_fail(OT_E_USAGE, "'%.60s' belongs to no option (quote a value that has spaces)",
+                           argv[at]);
+        }
+    }
+    return 0;
+}
+
+/* ---- the config file ---- */
+
+/* The value as the command line would have it; NULL: not a value of this option. */
+static const char *config_text(const struct ot_option *option, const struct ot_json *value, char number[40]) {
+    enum ot_json_type type = ot_json_type(value);
+    bool is_switch = option->type == OT_OPTION_FLAG || option->type == OT_OPTION_YES_NO;
+    if (type == OT_JSON_BOOL && is_switch)
+        return ot_json_bool(value, false) ? "yes" : "no";
+    bool is_text = option->type == OT_OPTION_TEXT; /* borrowed from the tree, where a number has no text */
+    if (type == OT_JSON_INT && !is_switch && !is_text)
+        snprintf(number, 40, "%lld", (long long)ot_json_int(value, 0));
+    else if (type == OT_JSON_REAL && !is_switch && !is_text)
+        snprintf(number, 40, "%.17g", ot_json_real(value, 0));
+    else
+        return type == OT_JSON_STRING ? ot_json_string(value, NULL) : NULL;
+    return number;
+}
+
+int ot_option_parse_json(const struct ot_option *option, const char *key, const struct ot_json *value,
+                         struct ot_options *out) {
+    char number[40];
+    size_t bytes;
+    const char *text = config_text(option, value, number);
+    if (!text)
+        return ot_fail(OT_E_USAGE, "%s: %s is not a value of this option", key,
+                       ot_json_type_name(ot_json_type(value)));
+    if (ot_json_type(value) == OT_JSON_STRING && strlen(ot_json_string(value, &bytes)) != bytes)
+        return ot_fail(OT_E_USAGE, "%s: a NUL character inside the text", key);
+    return ot_option_parse_value(option, key, text, out);
+}
+
+static int take_config_value(struct ot_options *out, const char *key, const struct ot_json *value) {
+    int index = ot_option_find(key, strlen(key), out->command);
+    const struct ot_option *option = ot_option_at(index);
+    if (!option)
+        return refuse_unknown("", key, out->command);
+    OT_TRY(check_command(option, key, out->command));
+    if (out->source[index] == OT_FROM_FILE)
+        return ot_fail(OT_E_USAGE, "%s is given twice", key);
+    if (option->field == offsetof(struct ot_options, config) ||
+        option->field == offsetof(struct ot_options, help) ||
+        option->field == offsetof(struct ot_options, version))
+        return ot_fail(OT_E_USAGE, "%s belongs on the command line", key);
+    enum ot_json_type type = ot_json_type(value);
+    if (out->source[index] == OT_FROM_COMMAND_LINE || type == OT_JSON_NULL)
+        return 0;
+    out->source[index] = OT_FROM_FILE;
+    if (type != OT_JSON_ARRAY || option->type != OT_OPTION_NVME)
+        return ot_option_parse_json(option, key, value, out);
+    if (ot_json_length(value) == 0)
+        out->source[index] = OT_FROM_NOWHERE;
+    for (size_t i = 0; i < ot_json_length(value); i++)
+        OT_TRY(ot_option_parse_json(option, key, ot_json_at(value, i), out));
+    return 0;
+}
+
+static int take_config(struct ot_options *out) {
+    OT_TRY(ot_json_read_file(out->config, CONFIG_MAX_BYTES, &out->config_tree));
+    if (ot_json_type(out->config_tree) != OT_JSON_OBJECT)
+        return ot_fail(OT_E_USAGE, "%s: wants a JSON object such as {\"lr\": 1e-5}, has %s", out->config,
+                       ot_json_type_name(ot_json_type(out->config_tree)));
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    while (ot_json_next(out->config_tree, &cursor, &key, &value)) {
+        int rc = take_config_value(out, key, value);
+        if (rc < 0)
+            return ot_fail_context(rc, "%s", out->config);
+    }
+    return 0;
+}
+
+static void note_repeated(const struct ot_options *options) {
+    const struct ot_option *option;
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (options->repeated[i] && option->type != OT_OPTION_FLAG && !options->quiet)
+            ot_log(OT_LOG_INFO, "note    --%s is given more than once: the last one counts", option->name);
+}
+
+int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
+    *out = (struct ot_options){.command = OT_COMMAND_TRAIN};
+    for (int i = 0; ot_option_at(i); i++)
+        ot_option_reset(out, i);
+    OT_TRY(take_command_line(argc, argv, out));
+    if (out->help || out->version)
+        return 0;
+    if (out->config)
+        OT_TRY(take_config(out));
+    OT_TRY(ot_options_check(out));
+    note_repeated(out);
+    return 0;
+}
+
+void ot_options_free(struct ot_options *options) {
+    ot_json_free(options->config_tree);
+    *options = (struct ot_options){0};
+}
+
+void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w) {
+    ot_json_begin_object(w, key);
+    const struct ot_option *option;
+    for (int i = 0; (option = ot_option_at(i)); i++) {
+        bool of_command_line = option->field == offsetof(struct ot_options, config) ||
+                               option->field == offsetof(struct ot_options, resume) ||
+                               option->field == offsetof(struct ot_options, force) ||
+                               option->field == offsetof(struct ot_options, help) ||
+                               option->field == offsetof(struct ot_options, version);
+        if (!of_command_line && (option->commands & (1u << options->command)) &&
+            options->source[i] != OT_FROM_NOWHERE && !ot_option_overruled(options, option->name))
+            ot_option_put_value(option, options, w);
+    }
+    ot_json_end_object(w);
+}

@@ -1,0 +1,299 @@
+/* What options say together: contradictions, and what would have no effect. Both are refused, never
+ * ignored. */
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/options/options.h"
+
+struct pair {
+    unsigned commands;
+    const char *a, *b;
+};
+
+/* Two ways to say one thing. */
+static const struct pair exclusive[] = {
+    {OT_FOR_TRAIN | OT_FOR_PLAN, "steps", "epochs"},
+    {OT_FOR_TRAIN, "eval-data", "eval-fraction"},
+    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_PLAN, "template", "prompt-format"},
+    {OT_FOR_TRAIN, "quiet", "log-every"},
+    {OT_FOR_TRAIN, "no-save", "out"},
+    {OT_FOR_TRAIN, "no-save", "dry-run"},
+    {OT_FOR_TRAIN, "no-save", "save-every"},
+    {OT_FOR_TRAIN, "no-save", "keep"},
+    {OT_FOR_TRAIN, "no-save", "resume"},
+    {OT_FOR_TRAIN, "no-save", "grace"},
+    {OT_FOR_TRAIN, "no-forecast", "explain"},
+    {OT_FOR_TOKENIZE, "model", "tokenizer"},
+    {OT_FOR_GENERATE, "row", "no-special"},
+    {OT_FOR_PLAN, "gpu", "device"},
+    {OT_FOR_PLAN, "steps", "tokens"},
+    {OT_FOR_PLAN, "steps", "rows"},
+    {OT_FOR_PLAN, "tokens", "rows"},
+    {OT_FOR_PLAN, "data", "tokens"},
+    {OT_FOR_PLAN, "data", "rows"},
+    {OT_FOR_PLAN, "ram", "host-mem"},
+    {OT_FOR_PLAN, "minimum", "sweep"},
+    {OT_FOR_PLAN, "minimum", "ram"},
+    {OT_FOR_PLAN, "minimum", "host-mem"},
+    {OT_FOR_PLAN, "minimum", "gpu-mem"},
+    {OT_FOR_PLAN, "minimum", "nvme"},
+    {OT_FOR_PLAN, "minimum", "device"},
+    {OT_FOR_PLAN, "minimum", "home"},
+    {OT_FOR_PLAN, "minimum", "explain"},
+    {OT_FOR_PLAN, "minimum", "trace"},
+    {OT_FOR_PLAN, "sweep", "tokens-per-step"},
+    {OT_FOR_PLAN, "sweep", "explain"},
+    {OT_FOR_PLAN, "sweep", "trace"},
+    {OT_FOR_PLAN, "markdown", "json"},
+};
+
+/* The first has no effect without the second. */
+static const struct pair dependent[] = {
+    {OT_FOR_GENERATE, "template", "row"},
+    {OT_FOR_GENERATE, "prompt-format", "row"},
+    {OT_FOR_GENERATE, "columns", "row"},
+    {OT_FOR_GENERATE, "top-p", "temperature"},
+    {OT_FOR_GENERATE, "seed", "temperature"},
+    {OT_FOR_TRAIN | OT_FOR_PLAN, "force", "trace"},
+    {OT_FOR_PLAN, "host-bw", "gpu"},
+    {OT_FOR_PLAN, "pcie", "gpu"},
+    {OT_FOR_PLAN, "ram", "gpu"},
+    {OT_FOR_PLAN, "tokenizer", "data"},
+    {OT_FOR_PLAN, "template", "data"},
+    {OT_FOR_PLAN, "prompt-format", "data"},
+    {OT_FOR_PLAN, "columns", "data"},
+    {OT_FOR_PLAN, "pack", "data"},
+    {OT_FOR_PLAN, "train-on-prompt", "data"},
+    {OT_FOR_PLAN, "no-eos", "data"},
+    {OT_FOR_PLAN, "skip-bad", "data"},
+    {OT_FOR_PLAN, "eval-fraction", "data"},
+    {OT_FOR_PLAN, "seed", "data"},
+    {OT_FOR_PLAN, "nvme-read", "nvme"},
+    {OT_FOR_PLAN, "nvme-write", "nvme"},
+    {OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "io-engine", "nvme"},
+    {OT_FOR_TRAIN | OT_FOR_GENERATE | OT_FOR_EVAL | OT_FOR_BENCH, "no-io-verify", "nvme"},
+};
+
+enum {
+    EXCLUSIVE_PAIRS = sizeof exclusive / sizeof *exclusive,
+    DEPENDENT_PAIRS = sizeof dependent / sizeof *dependent
+};
+
+static int find_option(const struct ot_options *options, const char *name, const struct ot_option **out) {
+    int index = ot_option_find(name, strlen(name), options->command);
+    *out = ot_option_at(index);
+    return index;
+}
+
+/* The value asks for nothing: a switch that is given as "no", every "never", a share of 0. */
+static bool is_off(const struct ot_option *option, const void *field) {
+    const struct ot_every *every = field;
+    switch (option->type) {
+    case OT_OPTION_FLAG:
+        return !*(const bool *)field;
+    case OT_OPTION_EVERY:
+        return every->steps == 0 && every->seconds == 0 && !every->epoch;
+    case OT_OPTION_SHARE:
+        return *(const double *)field == 0;
+    case OT_OPTION_CHOICE:
+        return strcmp(option->name, "sweep") == 0 && *(const int *)field == OT_SWEEP_NONE;
+    case OT_OPTION_TEXT:
+        return strcmp(option->name, "resume") == 0 && strcmp(*(const char *const *)field, "never") == 0;
+    default:
+        return false;
+    }
+}
+
+/* Given, and not off. */
+static bool is_active(const struct ot_options *options, const char *name) {
+    const struct ot_option *option;
+    find_option(options, name, &option);
+    return ot_options_given(options, name) && !is_off(option, (const char *)options + option->field);
+}
+
+/* Temperature 0 takes the likeliest token: nothing is drawn. */
+static bool is_greedy(const struct ot_options *options) {
+    return options->command == OT_COMMAND_GENERATE && options->temperature == 0;
+}
+
+bool ot_option_overruled(const struct ot_options *options, const char *name) {
+    if (is_greedy(options) && (strcmp(name, "top-p") == 0 || strcmp(name, "seed") == 0))
+        return true;
+    for (int i = 0; i < DEPENDENT_PAIRS; i++)
+        if (strcmp(dependent[i].a, name) == 0 && (dependent[i].commands & (1u << options->command)) &&
+            !is_active(options, dependent[i].b))
+            return true;
+    for (int i = 0; i < EXCLUSIVE_PAIRS; i++) {
+        const char *other = strcmp(exclusive[i].a, name) == 0   ? exclusive[i].b
+                            : strcmp(exclusive[i].b, name) == 0 ? exclusive[i].a
+                                                                : NULL;
+        if (other && (exclusive[i].commands & (1u << options->command)) && !ot_options_given(options, name) &&
+            is_active(options, other))
+            return true;
+    }
+    return false;
+}
+
+/* The command line wins also over the other word for the same thing in the config file. */
+static void drop_overruled(struct ot_options *options, const struct pair *pair) {
+    const struct ot_option *a, *b;
+    int a_index = find_option(options, pair->a, &a), b_index = find_option(options, pair->b, &b);
+    bool a_wins =
+        options->source[a_index] == OT_FROM_COMMAND_LINE && options->source[b_index] == OT_FROM_FILE;
+    bool b_wins =
+        options->source[b_index] == OT_FROM_COMMAND_LINE && options->source[a_index] == OT_FROM_FILE;
+    if (a_wins)
+        ot_option_reset(options, b_index);
+    if (b_wins)
+        ot_option_reset(options, a_index);
+}
+
+static int check_pairs(struct ot_options *options) {
+    for (int i = 0; i < EXCLUSIVE_PAIRS; i++) {
+        const struct pair *pair = &exclusive[i];
+        if (!(pair->commands & (1u << options->command)))
+            continue;
+        drop_overruled(options, pair);
+        if (is_active(options, pair->a) && is_active(options, pair->b))
+            return ot_fail(OT_E_USAGE, "--%s and --%s contradict each other; give one of them", pair->a,
+                           pair->b);
+    }
+    for (int i = 0; i < DEPENDENT_PAIRS; i++) {
+        const struct pair *pair = &dependent[i];
+        if ((pair->commands & (1u << options->command)) && is_active(options, pair->a) &&
+            !is_active(options, pair->b))
+            return ot_fail(OT_E_USAGE, "--%s has no effect without --%s", pair->a, pair->b);
+    }
+    return 0;
+}
+
+static int require(const struct ot_options *options, const char *name, const char *example) {
+    if (ot_options_given(options, name))
+        return 0;
+    const char *command = ot_command_name(options->command);
+    return ot_fail(OT_E_USAGE, "%s needs --%s, such as --%s %s (offload-train %s --help lists all options)",
+                   command, name, name, example, command);
+}
+
+static int require_dir(const struct ot_options *options) {
+    const char *command = ot_command_name(options->command);
+    return ot_options_given(options, "dir")
+               ? 0
+               : ot_fail(OT_E_USAGE,
+                         "%s needs a directory, such as offload-train %s out/my-run (--help says more)",
+                         command, command);
+}
+
+/* plan --gpu list */
+static bool is_list(const struct ot_options *options) {
+    return options->gpu && strcmp(options->gpu, "list") == 0;
+}
+
+static int check_required(const struct ot_options *options) {
+    switch (options->command) {
+    case OT_COMMAND_TRAIN:
+        OT_TRY(require(options, "model", "tinyllama-1.1b"));
+        return require(options, "data", "rows.jsonl");
+    case OT_COMMAND_EVAL:
+        OT_TRY(require(options, "model", "out/my-model"));
+        return require(options, "data", "rows.jsonl");
+    case OT_COMMAND_GENERATE:
+        return require(options, "model", "out/my-model");
+    case OT_COMMAND_PROBE:
+        return 0;
+    case OT_COMMAND_PLAN:
+        return is_list(options) ? 0 : require(options, "model", "llama-7b");
+    case OT_COMMAND_BENCH:
+        return require(options, "model", "tinyllama-1.1b");
+    case OT_COMMAND_VERIFY:
+        return require_dir(options);
+    case OT_COMMAND_EXPORT:
+        OT_TRY(require_dir(options));
+        return require(options, "out", "my-model");
+    default:
+        return ot_options_given(options, "tokenizer") ? 0 : require(options, "model", "out/my-model");
+    }
+}
+
+static int check_homes(const struct ot_options *o) {
+    const struct ot_homes *home = &o->home;
+    if (o->nvme.n > 0 ||
+        (home->weights != OT_HOME_NVME && home->state != OT_HOME_NVME && home->activations != OT_HOME_NVME))
+        return 0;
+    return ot_fail(OT_E_USAGE, "--home %s=nvme needs --nvme DIR, a directory on a local disk",
+                   home->weights == OT_HOME_NVME ? "weights"
+                   : home->state == OT_HOME_NVME ? "state"
+                                                 : "activations");
+}
+
+/* What a step is and where things live, for those that train and for those that plan it. */
+static int check_step(const struct ot_options *o) {
+    if (o->seq_len > 0 && o->tokens_per_step > 0 && o->tokens_per_step < o->seq_len)
+        return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence of --seq-len %lld",
+                       (long long)o->tokens_per_step, (long long)o->seq_len);
+    if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
+        return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights pass through");
+    OT_TRY(check_homes(o));
+    return ot_plan_check_shares(o->optimizer_engine.share, o->home.state);
+}
+
+static int check_train(const struct ot_options *o) {
+    if (o->steps > 0 && o->warmup.steps > o->steps)
+        return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run of --steps %lld",
+                       (long long)o->warmup.steps, (long long)o->steps);
+    if (ot_options_given(o, "eval-every") && !o->eval_data && o->eval_fraction == 0)
+        return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; give --eval-data");
+    if (o->skip_spikes > 0 && o->clip == 0)
+        return ot_fail(OT_E_USAGE,
+                       "--skip-spikes needs clipping: with --clip 0 updates begin before the loss is known");
+    OT_TRY(check_step(o));
+    const double *share = o->optimizer_engine.share;
+    if (ot_options_given(o, "optimizer-threads") && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0 &&
+        share[OT_TILE_CPU] == 0)
+        return ot_fail(OT_E_USAGE,
+                       "--optimizer-threads has no effect with an --optimizer-engine without cpu");
+    return 0;
+}
+
+static int check_plan(const struct ot_options *o) {
+    static const char *const of_list[] = {"gpu", "json", "config", "quiet"};
+    const struct ot_option *option;
+    for (int i = 0; is_list(o) && (option = ot_option_at(i)); i++) {
+        bool needed = false;
+        for (size_t n = 0; n < sizeof of_list / sizeof *of_list; n++)
+            needed = needed || strcmp(option->name, of_list[n]) == 0;
+        if (!needed && ot_options_given(o, option->name))
+            return ot_fail(OT_E_USAGE, "--gpu list shows the cards and plans nothing: leave out --%s",
+                           option->name);
+    }
+    if (ot_options_given(o, "epochs") && !o->tokens && !o->rows && !o->data)
+        return ot_fail(OT_E_USAGE, "--epochs has no effect without --data, --tokens or --rows of an epoch");
+    return check_step(o);
+}
+
+static int check_bench(const struct ot_options *o) {
+    for (int i = 0; i < o->step_tokens_list.n; i++)
+        if (o->step_tokens_list.values[i] < o->seq_len)
+            return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence of --seq-len %lld",
+                           (long long)o->step_tokens_list.values[i], (long long)o->seq_len);
+    if (o->time_per_point > o->minutes * 60)
+        return ot_fail(OT_E_USAGE, "--time-per-point %g s is longer than all of --minutes %g",
+                       o->time_per_point, o->minutes);
+    return 0;
+}
+
+int ot_options_check(struct ot_options *options) {
+    OT_TRY(check_pairs(options));
+    OT_TRY(check_required(options));
+    if (options->command == OT_COMMAND_TRAIN)
+        return check_train(options);
+    if (options->command == OT_COMMAND_PLAN)
+        return check_plan(options);
+    if (options->command == OT_COMMAND_BENCH)
+        return check_bench(options);
+    if (is_greedy(options) && ot_options_given(options, "temperature") &&
+        (ot_options_given(options, "top-p") || ot_options_given(options, "seed")))
+        return ot_fail(OT_E_USAGE, "--top-p and --seed have no effect with --temperature 0, which is greedy");
+    return 0;
+}

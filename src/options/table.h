@@ -1,0 +1,42 @@
+/* The parts of the option table, in the order of --help; options/table.c joins them. For the files of the
+ * table alone: who reads options uses options.h. */
+#ifndef OT_OPTIONS_TABLE_H
+#define OT_OPTIONS_TABLE_H
+
+#include "src/options/options.h"
+
+struct ot_option_list {
+    const struct ot_option *options;
+    int n;
+};
+
+extern const struct ot_option_list ot_options_of_run;     /* input and output, rows, batches, optimizer */
+extern const struct ot_option_list ot_options_of_machine; /* memory and machine */
+extern const struct ot_option_list ot_options_of_safety;  /* checkpoints and safety */
+extern const struct ot_option_list ot_options_of_plan;    /* a machine described, and what a run costs */
+extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
+extern const struct ot_option_list ot_options_of_bench;   /* what bench means otherwise than train */
+extern const struct ot_option_list ot_options_of_check;   /* of verify and export */
+
+#define OT_OPTION_LIST(table)                                                                                \
+    { table, (int)(sizeof(table) / sizeof *(table)) }
+
+#define FIELD(name) offsetof(struct ot_options, name)
+
+enum {
+    TRAIN = OT_FOR_TRAIN,
+    GENERATE = OT_FOR_GENERATE,
+    EVAL = OT_FOR_EVAL,
+    TOKENIZE = OT_FOR_TOKENIZE,
+    PROBE = OT_FOR_PROBE,
+    PLAN = OT_FOR_PLAN,
+    BENCH = OT_FOR_BENCH,
+    VERIFY = OT_FOR_VERIFY,
+    EXPORT = OT_FOR_EXPORT,
+    MODELS = TRAIN | GENERATE | EVAL /* what runs a model */
+};
+
+#define K    1024.0
+#define MANY 1e9
+
+#endif

@@ -1,0 +1,51 @@
+/* The option table: what verify and export are about, and where export finds and puts files. */
+#include "src/options/table.h"
+
+static const struct ot_option table[] = {
+    {.name = "dir",
+     .type = OT_OPTION_TEXT,
+     .argument = "DIR",
+     .commands = VERIFY,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(dir),
+     .help =
+         "A checkpoint, a run's --out with checkpoints in it, or a Hugging Face model directory. The word "
+         "after verify is taken for it.",
+     .elsewhere = "checkpoint path"},
+    {.name = "dir",
+     .type = OT_OPTION_TEXT,
+     .argument = "DIR",
+     .commands = EXPORT,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(dir),
+     .help = "A checkpoint, or a run's --out: then its newest one. The word after export is taken for it.",
+     .elsewhere = "checkpoint path"},
+    {.name = "out",
+     .type = OT_OPTION_TEXT,
+     .argument = "MODEL",
+     .commands = EXPORT,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(out),
+     .help = "Where the model goes: a directory that is not there, is empty, or is an earlier output.",
+     .elsewhere = "output output-dir save-dir"},
+    {.name = "model",
+     .type = OT_OPTION_TEXT,
+     .argument = "DIR|NAME",
+     .chosen = "the run's --model",
+     .commands = EXPORT,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(model),
+     .help = "The model that the run began with, where it is now: its config and tokenizer are copied.",
+     .elsewhere = "model-name-or-path base-model pretrained"},
+    {.name = "tokenizer",
+     .type = OT_OPTION_TEXT,
+     .argument = "FILE",
+     .chosen = "the run's --tokenizer, if it had one",
+     .commands = EXPORT,
+     .section = OT_SECTION_INPUT,
+     .field = FIELD(tokenizer),
+     .help = "The tokenizer.json that the run was given, where it is now.",
+     .elsewhere = "tokenizer-path tokenizer-file"},
+};
+
+const struct ot_option_list ot_options_of_check = OT_OPTION_LIST(table);

@@ -1,0 +1,558 @@
+/* Values of options: text to field, field to JSON, and spelling. */
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "src/base/error.h"
+#include "src/options/options.h"
+
+struct unit {
+    const char *name;
+    double factor;
+};
+
+static const struct unit count_units[] = {
+    {"", 1},        {"k", 1e3},     {"K", 1e3},     {"M", 1e6}, {"G", 1e9},
+    {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {NULL, 0},
+};
+/* Lengths and steps are powers of 2, or some of them: 16k tokens are 8 sequences of 2048. */
+static const struct unit token_units[] = {
+    {"", 1},        {"k", 0x1p10},  {"K", 0x1p10},  {"M", 0x1p20}, {"G", 0x1p30},
+    {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {NULL, 0},
+};
+/* As GNU coreutils read them: G and GiB are 2^30, GB is 10^9. Letters in either case. */
+static const struct unit byte_units[] = {
+    {"", 1},         {"B", 1},        {"K", 0x1p10},   {"M", 0x1p20},   {"G", 0x1p30},
+    {"T", 0x1p40},   {"Ki", 0x1p10},  {"Mi", 0x1p20},  {"Gi", 0x1p30},  {"Ti", 0x1p40},
+    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},
+    {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {NULL, 0},
+};
+/* Rates are decimal, as everywhere; a "/s" may follow. */
+static const struct unit rate_units[] = {
+    {"", 1},         {"K", 1e3},        {"M", 1e6},        {"G", 1e9},    {"T", 1e12},
+    {"KB", 1e3},     {"MB", 1e6},       {"GB", 1e9},       {"TB", 1e12},  {"KiB", 0x1p10},
+    {"MiB", 0x1p20}, {"GiB", 0x1p30},   {"TiB", 0x1p40},   {"MB/s", 1e6}, {"GB/s", 1e9},
+    {"TB/s", 1e12},  {"MiB/s", 0x1p20}, {"GiB/s", 0x1p30}, {NULL, 0},
+};
+static const struct unit share_units[] = {{"", 1}, {"%", 0.01}, {NULL, 0}};
+static const struct unit time_units[] = {{"s", 1}, {"m", 60}, {"h", 3600}, {NULL, 0}};
+static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
+static const struct unit percent_unit[] = {{"%", 0.01}, {NULL, 0}};
+
+/* A finite decimal number with one of the units and nothing after it. */
+static bool read_number(const char *text, const struct unit *units, bool any_case, double *out) {
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (!((*digits >= '0' && *digits <= '9') || *digits == '.') || strncasecmp(digits, "0x", 2) == 0)
+        return false; /* strtod would take spaces, hexadecimal, infinity and nan */
+    char *end;
+    double value = strtod(text, &end);
+    for (; end > text && units->name; units++)
+        if (any_case ? strcasecmp(end, units->name) == 0 : strcmp(end, units->name) == 0) {
+            value *= units->factor;
+            if (isfinite(value))
+                *out = value;
+            return isfinite(value);
+        }
+    return false;
+}
+
+static bool in_range(const struct ot_option *option, double value) {
+    return value >= option->min && value <= option->max;
+}
+
+static bool read_count(const struct ot_option *option, const char *text, int64_t *out) {
+    double value;
+    const struct unit *units = option->of_tokens ? token_units : count_units;
+    if (!read_number(text, units, false, &value) || value != floor(value) || !in_range(option, value))
+        return false;
+    *out = (int64_t)value;
+    return true;
+}
+
+static bool read_bytes(const struct ot_option *option, const char *text, int64_t *out) {
+    double value;
+    if (!read_number(text, byte_units, true, &value) || !in_range(option, value))
+        return false;
+    *out = (int64_t)value;
+    return true;
+}
+
+bool ot_option_read_size(const char *text, int64_t *bytes) {
+    double value;
+    if (!read_number(text, byte_units, true, &value) || value < 1 || value > 0x1p60)
+        return false;
+    *bytes = (int64_t)value;
+    return true;
+}
+
+/* "2k,8k": each one once. */
+static bool read_list(const struct ot_option *option, const char *text, struct ot_count_list *out) {
+    bool (*read)(const struct ot_option *, const char *, int64_t *) =
+        option->type == OT_OPTION_COUNTS ? read_count : read_bytes;
+    *out = (struct ot_count_list){0};
+    for (;; text++) {
+        char word[32];
+        size_t length = strcspn(text, ",");
+        snprintf(word, sizeof word, "%.*s", (int)length, text);
+        if (length >= sizeof word || out->n == OT_LIST_MAX || !read(option, word, &out->values[out->n]))
+            return false;
+        for (int i = 0; i < out->n; i++)
+            if (out->values[i] == out->values[out->n])
+                return false;
+        out->n++;
+        text += length;
+        if (!*text)
+            return true;
+    }
+}
+
+static bool read_warmup(const struct ot_option *option, const char *text, struct ot_warmup *out) {
+    *out = (struct ot_warmup){0};
+    return read_count(option, text, &out->steps) ||
+           (read_number(text, percent_unit, false, &out->share) && out->share >= 0 && out->share <= 1);
+}
+
+/* Index of the word [text, text + bytes) in "auto|bf16", -1 if it is not there. */
+static int find_choice(const char *choices, const char *text, size_t bytes) {
+    for (int index = 0;; index++) {
+        size_t length = strcspn(choices, "|");
+        if (length == bytes && memcmp(choices, text, bytes) == 0)
+            return index;
+        if (!choices[length])
+            return -1;
+        choices += length + 1;
+    }
+}
+
+static bool read_every(const struct ot_option *option, const char *text, struct ot_every *out) {
+    int word = option->choices ? find_choice(option->choices, text, strlen(text)) : -1;
+    *out = (struct ot_every){.epoch = word == 0}; /* the first of them, where there are any */
+    return word >= 0 || read_count(option, text, &out->steps) ||
+           (read_number(text, time_units, false, &out->seconds) && in_range(option, out->seconds));
+}
+
+static bool read_device(const char *text, struct ot_device_choice *out) {
+    enum { MOST_GPUS = 1024 };
+    double index = 0;
+    size_t word = strcspn(text, ":");
+    int kind = find_choice("auto|cpu|cuda", text, word);
+    if (kind < 0 ||
+        (text[word] && (kind != OT_DEVICE_CUDA || !read_number(text + word + 1, no_units, false, &index))))
+        return false;
+    if (!(index >= 0 && index < MOST_GPUS) || index != floor(index))
+        return false;
+    out->kind = kind;
+    out->index = (int)index;
+    return true;
+}
+
+static const char tier_choices[] = "gpu|host|nvme|auto";
+static const enum ot_home tier_homes[] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_NVME, OT_HOME_AUTO};
+
+static bool read_homes(const char *text, struct ot_homes *out) {
+    int all = find_choice(tier_choices, text, strlen(text));
+    enum ot_home home = all < 0 ? OT_HOME_AUTO : tier_homes[all];
+    *out = (struct ot_homes){home, home, home};
+    if (all >= 0)
+        return true;
+    bool seen[3] = {false};
+    for (;;) {
+        size_t key = strcspn(text, "=,");
+        int what = find_choice("weights|state|activations", text, key);
+        if (what < 0 || seen[what] || text[key] != '=')
+            return false;
+        seen[what] = true;
+        text += key + 1;
+        size_t value = strcspn(text, ",");
+        int tier = find_choice(tier_choices, text, value);
+        if (tier < 0)
+            return false;
+        enum ot_home *const fields[] = {&out->weights, &out->state, &out->activations};
+        *fields[what] = tier_homes[tier];
+        if (!text[value])
+            return true;
+        text += value + 1;
+    }
+}
+
+/* "auto", "gpu", or "cpu:0.6,gpu:0.4". NULL, or what is wrong with the part that begins at *part. */
+static const char *read_engines(const char *text, struct ot_engine_shares *out, const char **part) {
+    double sum = 0;
+    *out = (struct ot_engine_shares){{0}};
+    *part = text;
+    if (strcmp(text, "auto") == 0)
+        return NULL;
+    for (const char *rest = text; *rest; rest += *rest == ',') {
+        char number[24] = "1"; /* an engine alone */
+        size_t name = strcspn(rest, ":,"), value = 0;
+        int engine = find_choice("gpu|stream|cpu", rest, name);
+        *part = rest;
+        if (engine < 0)
+            return "names no engine";
+        rest += name;
+        if (*rest == ':') {
+            value = strcspn(++rest, ",");
+            snprintf(number, sizeof number, "%.*s", (int)value, rest);
+        }
+        double share;
+        if (value >= sizeof number || !read_number(number, share_units, false, &share) || share <= 0 ||
+            share > 1)
+            return "has no share above 0 and up to 1";
+        if (out->share[engine] > 0)
+            return "says again what an engine has";
+        out->share[engine] = share;
+        sum += share;
+        rest += value;
+        if (strcmp(rest, ",") == 0)
+            return "ends in a comma";
+    }
+    return fabs(sum - 1) > 1e-6 ? "does not make the shares add up to 1" : NULL;
+}
+
+static int parse_engines(const char *spelled, const char *text, struct ot_engine_shares *out) {
+    const char *part, *wrong = read_engines(text, out, &part);
+    if (!wrong)
+        return 0;
+    return ot_fail(OT_E_USAGE,
+                   "%s %.80s: '%.*s' %s; wants auto, gpu, stream or cpu, or shares that add up to 1, such as "
+                   "cpu:0.6,gpu:0.4",
+                   spelled, *text ? text : "''", (int)strcspn(part, ","), part, wrong);
+}
+
+/* One more directory. What follows the last colon and is no size belongs to the path. */
+static int parse_nvme(const struct ot_option *option, const char *spelled, const char *text,
+                      struct ot_nvme_dirs *out) {
+    const char *colon = strrchr(text, ':');
+    double bytes = 0;
+    bool sized = colon && read_number(colon + 1, byte_units, true, &bytes);
+    size_t length = sized ? (size_t)(colon - text) : strlen(text);
+    if (length == 0 || length >= OT_NVME_PATH_BYTES || (sized && !in_range(option, bytes)))
+        return ot_fail(
+            OT_E_USAGE,
+            "%s %.80s: wants DIR or DIR:SIZE, the size from 1M to 1024T, such as /mnt/a:500G (end a "
+            "path that looks like this with a slash)",
+            spelled, *text ? text : "''");
+    for (int i = 0; i < out->n; i++)
+        if (strlen(out->dirs[i].path) == length && memcmp(out->dirs[i].path, text, length) == 0)
+            return ot_fail(OT_E_USAGE, "%s: %.200s is given twice", spelled, out->dirs[i].path);
+    if (out->n == OT_NVME_MAX_DIRS)
+        return ot_fail(OT_E_USAGE, "%s: more than %d directories", spelled, OT_NVME_MAX_DIRS);
+    struct ot_nvme_dir *dir = &out->dirs[out->n++];
+    memcpy(dir->path, text, length);
+    dir->path[length] = '\0';
+    dir->bytes = (int64_t)bytes;
+    return 0;
+}
+
+/* What a good value looks like, for the sentence. */
+static void describe_wanted(const struct ot_option *option, char *out, size_t bytes) {
+    switch (option->type) {
+    case OT_OPTION_CHOICE:
+        snprintf(out, bytes, "one of %s", option->choices);
+        break;
+    case OT_OPTION_YES_NO:
+        snprintf(out, bytes, "yes or no");
+        break;
+    case OT_OPTION_COUNT:
+        snprintf(out, bytes, "a whole number from %.0f to %.0f, such as %s", option->min, option->max,
+                 option->of_tokens      ? "16k = 16384"
+                 : option->max >= 64000 ? "500, 64k or 64Ki"
+                                        : "2");
+        break;
+    case OT_OPTION_BYTES:
+        snprintf(out, bytes, "bytes from %.0fM to %.0fT, such as 64M or 24G", option->min * 0x1p-20,
+                 option->max * 0x1p-40);
+        break;
+    case OT_OPTION_RATE:
+        snprintf(out, bytes, "bytes a second from %.0fMB to %.0fTB, such as 25GB", option->min * 1e-6,
+                 option->max * 1e-12);
+        break;
+    case OT_OPTION_COUNTS:
+        snprintf(out, bytes, "up to %d different whole numbers from %.0f to %.0f, such as %s", OT_LIST_MAX,
+                 option->min, option->max, option->max >= 64000 * 1024 ? "4k,16k" : "1,4");
+        break;
+    case OT_OPTION_SIZES:
+        snprintf(out, bytes, "up to %d different sizes from %.0fM to %.0fT, such as 8G,16G", OT_LIST_MAX,
+                 option->min * 0x1p-20, option->max * 0x1p-40);
+        break;
+    case OT_OPTION_REAL:
+        snprintf(out, bytes, "a number from %.7g to %.7g", option->min, option->max);
+        break;
+    case OT_OPTION_SHARE:
+        snprintf(out, bytes, "a share from %g to %g, such as %g or %g%%", option->min, option->max,
+                 option->max / 5, option->max * 20);
+        break;
+    case OT_OPTION_WARMUP:
+        snprintf(out, bytes,
+                 "a number of steps, such as 100, or a share of the run with a percent sign, such as 3%%");
+        break;
+    case OT_OPTION_EVERY:
+        snprintf(out, bytes, "a number of steps from 1, such as 100, a time, such as 30s, 5m or 1h%s%s",
+                 option->choices ? ", or one of " : "", option->choices ? option->choices : "");
+        break;
+    case OT_OPTION_TIME:
+        snprintf(out, bytes, "a time from %.0fs, such as 30s, 5m or 1h", option->min);
+        break;
+    case OT_OPTION_DEVICE:
+        snprintf(out, bytes, "auto, cpu, cuda, or cuda:N for GPU N, counted from 0");
+        break;
+    case OT_OPTION_HOMES:
+        snprintf(out, bytes, "gpu, host, nvme or auto, or weights=TIER,state=TIER,activations=TIER");
+        break;
+    default:
+        snprintf(out, bytes, "a text that is not empty");
+        break;
+    }
+}
+
+static bool read_value(const struct ot_option *option, const char *text, void *field) {
+    switch (option->type) {
+    case OT_OPTION_FLAG:
+    case OT_OPTION_YES_NO: {
+        int choice = find_choice("no|yes|false|true", text, strlen(text));
+        *(bool *)field = choice & 1;
+        return choice >= 0;
+    }
+    case OT_OPTION_TEXT:
+        *(const char **)field = text;
+        return *text || option->letter == 'p'; /* an empty prompt is a prompt */
+    case OT_OPTION_CHOICE:
+        return (*(int *)field = find_choice(option->choices, text, strlen(text))) >= 0;
+    case OT_OPTION_COUNT:
+        return read_count(option, text, field);
+    case OT_OPTION_BYTES:
+        return read_bytes(option, text, field);
+    case OT_OPTION_RATE:
+        return read_number(text, rate_units, true, field) && in_range(option, *(double *)field);
+    case OT_OPTION_COUNTS:
+    case OT_OPTION_SIZES:
+        return read_list(option, text, field);
+    case OT_OPTION_REAL:
+        return read_number(text, no_units, false, field) && in_range(option, *(double *)field);
+    case OT_OPTION_SHARE:
+        return read_number(text, share_units, false, field) && in_range(option, *(double *)field);
+    case OT_OPTION_WARMUP:
+        return read_warmup(option, text, field);
+    case OT_OPTION_EVERY:
+        return read_every(option, text, field);
+    case OT_OPTION_TIME:
+        return read_number(text, time_units, false, field) && in_range(option, *(double *)field);
+    case OT_OPTION_DEVICE:
+        return read_device(text, field);
+    case OT_OPTION_HOMES:
+        return read_homes(text, field);
+    case OT_OPTION_ENGINES: /* these two have sentences of their own */
+    case OT_OPTION_NVME:
+    case OT_OPTION_TYPE_COUNT:
+        break;
+    }
+    return false;
+}
+
+int ot_option_parse_value(const struct ot_option *option, const char *spelled, const char *text,
+                          struct ot_options *out) {
+    if (option->type == OT_OPTION_ENGINES)
+        return parse_engines(spelled, text, (struct ot_engine_shares *)((char *)out + option->field));
+    if (option->type == OT_OPTION_NVME)
+        return parse_nvme(option, spelled, text, (struct ot_nvme_dirs *)((char *)out + option->field));
+    if (read_value(option, text, (char *)out + option->field))
+        return 0;
+    char wanted[160];
+    describe_wanted(option, wanted, sizeof wanted);
+    return ot_fail(OT_E_USAGE, "%s %.80s: wants %s", spelled, *text ? text : "''", wanted);
+}
+
+static const char *home_name(enum ot_home home) {
+    return home == OT_HOME_AUTO ? "auto" : ot_tier_name((enum ot_tier)home);
+}
+
+static void put_engines(const char *name, const struct ot_engine_shares *engines, struct ot_json_writer *w) {
+    char text[128] = "auto";
+    size_t used = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        if (engines->share[e] > 0)
+            used += (size_t)snprintf(text + used, sizeof text - used, "%s%s:%.17g", used ? "," : "",
+                                     ot_tile_engine_name((enum ot_tile_engine)e), engines->share[e]);
+    ot_json_put_text(w, name, text);
+}
+
+static void put_list(const char *name, const struct ot_count_list *list, struct ot_json_writer *w) {
+    char text[OT_LIST_MAX * 24];
+    size_t used = 0;
+    for (int i = 0; i < list->n; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%lld", used ? "," : "",
+                                 (long long)list->values[i]);
+    ot_json_put_text(w, name, text);
+}
+
+static void put_nvme(const char *name, const struct ot_nvme_dirs *nvme, struct ot_json_writer *w) {
+    char text[OT_NVME_PATH_BYTES + 24];
+    ot_json_begin_array(w, name);
+    for (int i = 0; i < nvme->n; i++) {
+        const struct ot_nvme_dir *dir = &nvme->dirs[i];
+        snprintf(text, sizeof text, dir->bytes ? "%s:%lld" : "%s", dir->path, (long long)dir->bytes);
+        ot_json_put_text(w, NULL, text);
+    }
+    ot_json_end_array(w);
+}
+
+/* In as few digits as are read back, times the unit, as the same bits. */
+static void format_exact(double value, double unit, const char *suffix, char *text, size_t bytes) {
+    for (int digits = 9; digits <= 17; digits++) {
+        snprintf(text, bytes, "%.*g%s", digits, value / unit, suffix);
+        if (strtod(text, NULL) * unit == value)
+            break;
+    }
+}
+
+void ot_option_put_value(const struct ot_option *option, const struct ot_options *options,
+                         struct ot_json_writer *w) {
+    const void *field = (const char *)options + option->field;
+    char text[96] = "";
+    switch (option->type) {
+    case OT_OPTION_FLAG:
+    case OT_OPTION_YES_NO:
+        ot_json_put_bool(w, option->name, *(const bool *)field);
+        return;
+    case OT_OPTION_TEXT:
+        ot_json_put_text(w, option->name, *(const char *const *)field);
+        return;
+    case OT_OPTION_COUNT:
+    case OT_OPTION_BYTES:
+        ot_json_put_int(w, option->name, *(const int64_t *)field);
+        return;
+    case OT_OPTION_RATE:
+    case OT_OPTION_REAL:
+    case OT_OPTION_SHARE:
+        ot_json_put_exact(w, option->name, *(const double *)field);
+        return;
+    case OT_OPTION_CHOICE: {
+        const char *word = option->choices;
+        for (int skip = *(const int *)field; skip > 0; skip--)
+            word += strcspn(word, "|") + 1;
+        ot_json_put_string(w, option->name, word, strcspn(word, "|"));
+        return;
+    }
+    case OT_OPTION_WARMUP: {
+        const struct ot_warmup *warmup = field;
+        format_exact(warmup->share, 0.01, "%", text, sizeof text);
+        if (warmup->share > 0)
+            ot_json_put_text(w, option->name, text);
+        else
+            ot_json_put_int(w, option->name, warmup->steps);
+        return;
+    }
+    case OT_OPTION_EVERY: {
+        const struct ot_every *every = field;
+        format_exact(every->seconds, 1, "s", text, sizeof text);
+        if (every->steps > 0)
+            ot_json_put_int(w, option->name, every->steps);
+        else
+            ot_json_put_text(w, option->name, every->epoch ? "epoch" : every->seconds > 0 ? text : "never");
+        return;
+    }
+    case OT_OPTION_TIME:
+        format_exact(*(const double *)field, 1, "s", text, sizeof text);
+        ot_json_put_text(w, option->name, text);
+        return;
+    case OT_OPTION_DEVICE: {
+        const struct ot_device_choice *device = field;
+        static const char *const kinds[] = {"auto", "cpu", "cuda"};
+        snprintf(text, sizeof text, device->kind == OT_DEVICE_CUDA ? "%s:%d" : "%s", kinds[device->kind],
+                 device->index);
+        ot_json_put_text(w, option->name, text);
+        return;
+    }
+    case OT_OPTION_HOMES: {
+        const struct ot_homes *homes = field;
+        snprintf(text, sizeof text, "weights=%s,state=%s,activations=%s", home_name(homes->weights),
+                 home_name(homes->state), home_name(homes->activations));
+        ot_json_put_text(w, option->name, text);
+        return;
+    }
+    case OT_OPTION_ENGINES:
+        put_engines(option->name, field, w);
+        return;
+    case OT_OPTION_COUNTS:
+    case OT_OPTION_SIZES:
+        put_list(option->name, field, w);
+        return;
+    case OT_OPTION_NVME:
+        put_nvme(option->name, field, w);
+        return;
+    case OT_OPTION_TYPE_COUNT:
+        break;
+    }
+    assert(!"an option of no type");
+}
+
+/* A guess must share two thirds of the word; words of some letters may differ in two. */
+static int worst_distance(size_t length) {
+    return length < 4 ? 1 : length < 9 ? 2 : (int)(length / 3);
+}
+
+/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours. What is too far
+ * from `a` to be a guess at it by its length alone is not looked at. */
+static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
+    enum { LONGEST = 48 };
+    size_t apart = a_length > b_length ? a_length - b_length : b_length - a_length;
+    if (a_length > LONGEST || b_length > LONGEST || apart > (size_t)worst_distance(a_length))
+        return LONGEST;
+    int rows[3][LONGEST + 1];
+    for (size_t j = 0; j <= b_length; j++)
+        rows[0][j] = (int)j;
+    for (size_t i = 1; i <= a_length; i++) {
+        int *row = rows[i % 3];
+        const int *last = rows[(i - 1) % 3], *before = rows[(i + 1) % 3];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= b_length; j++) {
+            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            if (last[j] + 1 < best)
+                best = last[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < best)
+                best = before[j - 2] + 1;
+            row[j] = best;
+        }
+    }
+    return rows[a_length % 3][b_length];
+}
+
+const char *ot_nearest_name(const char *word, const char *const *names, int n) {
+    const char *nearest = NULL;
+    int best = worst_distance(strlen(word)) + 1;
+    for (int i = 0; i < n; i++) {
+        int distance = edit_distance(word, strlen(word), names[i], strlen(names[i]));
+        if (distance < best) {
+            best = distance;
+            nearest = names[i];
+        }
+    }
+    return nearest;
+}
+
+/* The table's own names win over what other programs say, and the command's own options over the others. */
+const char *ot_option_nearest(const char *word, enum ot_command command) {
+    const char *nearest = NULL;
+    int best = 4 * (worst_distance(strlen(word)) + 1);
+    const struct ot_option *option;
+    for (int i = 0; (option = ot_option_at(i)); i++) {
+        int rank = option->commands & (1u << command) ? 0 : 2;
+        int distance = 4 * edit_distance(word, strlen(word), option->name, strlen(option->name)) + rank;
+        for (const char *other = option->elsewhere; other && *other;) {
+            size_t length = strcspn(other, " ");
+            int far = 4 * edit_distance(word, strlen(word), other, length) + rank + 1;
+            distance = far < distance ? far : distance;
+            other += length + (other[length] == ' ');
+        }
+        if (distance < best) {
+            best = distance;
+            nearest = option->name;
+        }
+    }
+    return nearest;
+}

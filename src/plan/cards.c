@@ -1,0 +1,316 @@
+#include "src/plan/cards.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels/device.h"
+#include "src/base/error.h"
+#include "src/options/options.h"
+
+#define GIB ((int64_t)1 << 30)
+#define MIB ((int64_t)1 << 20)
+
+/* ---- cards ---- */
+
+/* The share of the peak that products of a decoder layer reach. Tables of the best of many shapes are lowered
+ * by a tenth, since a layer's shapes are not the best ones. Published runs count whole steps, of which
+ * products are the faster part. Cards of 70 to 350 W lower their clock under such load. */
+static const struct ot_card_share
+    SXM_A = {0.78, 0.10, "Bekman, maximum achievable matmul FLOPS: A100 SXM 87 %, less a tenth"},
+    PCIE_A = {0.73, 0.10, "Bekman, maximum achievable matmul FLOPS: A100 PCIe 81 %, less a tenth"},
+    SXM_H = {0.72, 0.10, "Bekman, maximum achievable matmul FLOPS: H100 SXM 80 %, less a tenth"},
+    SXM_B = {0.70, 0.12, "Bekman, maximum achievable matmul FLOPS: B200 78 %, less a tenth"},
+    BLACKWELL_90 = {0.83, 0.10, "FlexTrain, verified runs on an RTX 5090: 83 % over a whole step"},
+    GEFORCE = {0.83, 0.15,
+               "published whole steps: RTX 5090 83 % (FlexTrain), 4090 72 %, 5060 Ti 81 % (llmq)"},
+    PRO_6000 = {0.75, 0.15, "llmq on an RTX PRO 6000: 69 % over a whole step"},
+    L40 = {0.55, 0.15, "llmq on an L40S: 47 % over a whole step"},
+    WORK = {0.75, 0.20, "assumed: full rate with fp32 accumulation at 140 to 300 W; no published run"},
+    CAPPED = {0.60, 0.20, "assumed: 300 to 400 W for a chip that could take twice that; no published run"},
+    SMALL = {0.50, 0.25, "assumed: 70 to 150 W; no published run"};
+
+/* Peaks and bandwidths: NVIDIA's architecture papers and data sheets, without sparsity; where a sheet gives
+ * the number with sparsity alone, half of it. Where no sheet gives fp32 accumulation (some GeForce), it is
+ * multiprocessors x 512 FLOP x boost clock, which gives the papers' numbers for the others. Memory: the total
+ * that nvidia-smi reports, which ECC on GDDR lowers by a sixteenth. */
+static const struct ot_card CARDS[] = {
+    /* Turing: "NVIDIA T4" data sheet (65 TFLOPS fp16, 320 GB/s); "Turing GPU Architecture", appendix A (2080
+     * Ti: 53.8 fp32 accumulation at the reference clock, 616 GB/s). No bf16: they train in fp16. */
+    {"t4", "T4", OT_CARD_TURING, true, 15360, 65, &SMALL, 320, 3, 16},
+    {"rtx2080ti", "GeForce RTX 2080 Ti", OT_CARD_TURING, false, 11264, 53.8, &GEFORCE, 616, 3, 16},
+    /* Ampere: "Ampere GA102 GPU Architecture", appendix (3080: 59.5, 3090: 71, A6000: 154.8); GeForce RTX
+     * 3060 family page (28 multiprocessors, 1.78 GHz, 192 bits at 15 Gb/s). */
+    {"rtx3060", "GeForce RTX 3060 12GB", OT_CARD_AMPERE, false, 12288, 25.5, &GEFORCE, 360, 4, 16},
+    {"rtx3080", "GeForce RTX 3080", OT_CARD_AMPERE, false, 10240, 59.5, &GEFORCE, 760, 4, 16},
+    {"rtx3090", "GeForce RTX 3090", OT_CARD_AMPERE, false, 24576, 71, &GEFORCE, 936, 4, 16},
+    /* "RTX A4000", "RTX A5000" data sheets (153.4 and 222.2 with sparsity); "A10", "A40" data sheets. */
+    {"a4000", "RTX A4000", OT_CARD_AMPERE, false, 16376, 76.7, &WORK, 448, 4, 16},
+    {"a5000", "RTX A5000", OT_CARD_AMPERE, false, 24564, 111.1, &WORK, 768, 4, 16},
+    {"a6000", "RTX A6000", OT_CARD_AMPERE, false, 49140, 154.8, &WORK, 768, 4, 16},
+    {"a10", "A10", OT_CARD_AMPERE, true, 23028, 125, &SMALL, 600, 4, 16},
+    {"a40", "A40", OT_CARD_AMPERE, true, 46068, 149.7, &WORK, 696, 4, 16},
+    /* "A100 Tensor Core GPU" data sheet. */
+    {"a100-40g", "A100 40GB PCIe", OT_CARD_AMPERE, true, 40960, 312, &PCIE_A, 1555, 4, 16},
+    {"a100-80g", "A100 80GB PCIe", OT_CARD_AMPERE, true, 81920, 312, &PCIE_A, 1935, 4, 16},
+    {"a100-40g-sxm", "A100 40GB SXM", OT_CARD_AMPERE, true, 40960, 312, &SXM_A, 1555, 4, 16},
+    {"a100-80g-sxm", "A100 80GB SXM", OT_CARD_AMPERE, true, 81920, 312, &SXM_A, 2039, 4, 16},
+    /* Ada: "Ada GPU Architecture", appendix (4080: 97.5, 4090: 165.2); GeForce RTX 40 family pages (4060 Ti:
+     * 34 multiprocessors at 2.54 GHz, eight lanes; 4070: 46 at 2.48; 4070 Ti SUPER: 66 at 2.61). */
+    {"rtx4060ti", "GeForce RTX 4060 Ti 16GB", OT_CARD_ADA, false, 16380, 44.1, &GEFORCE, 288, 4, 8},
+    {"rtx4070", "GeForce RTX 4070", OT_CARD_ADA, false, 12282, 58.3, &GEFORCE, 504, 4, 16},
+    {"rtx4070tis", "GeForce RTX 4070 Ti SUPER", OT_CARD_ADA, false, 16376, 88.2, &GEFORCE, 672, 4, 16},
+    {"rtx4080", "GeForce RTX 4080", OT_CARD_ADA, false, 16376, 97.5, &GEFORCE, 717, 4, 16},
+    {"rtx4090", "GeForce RTX 4090", OT_CARD_ADA, false, 24564, 165.2, &GEFORCE, 1008, 4, 16},
+    /* "L4", "L40S" and "RTX 6000 Ada" data sheets (242, 733 and 1457 fp8, with sparsity). */
+    {"rtx6000ada", "RTX 6000 Ada", OT_CARD_ADA, false, 49140, 364.2, &CAPPED, 960, 4, 16},
+    {"l4", "L4", OT_CARD_ADA, true, 23034, 121, &SMALL, 300, 4, 16},
+    {"l40s", "L40S", OT_CARD_ADA, true, 46068, 362, &L40, 864, 4, 16},
+    /* Hopper: "H100 Tensor Core GPU" and "H200 Tensor Core GPU" data sheets (1513, 1671, 1979 with
+     * sparsity). */
+    {"h100", "H100 80GB SXM", OT_CARD_HOPPER, true, 81559, 989.4, &SXM_H, 3350, 5, 16},
+    {"h100-pcie", "H100 80GB PCIe", OT_CARD_HOPPER, true, 81559, 756, &CAPPED, 2000, 5, 16},
+    {"h100-nvl", "H100 94GB NVL", OT_CARD_HOPPER, true, 95830, 835, &CAPPED, 3900, 5, 16},
+    {"h200", "H200 141GB SXM", OT_CARD_HOPPER, true, 143771, 989.4, &SXM_H, 4800, 5, 16},
+    /* Blackwell: "RTX Blackwell GPU Architecture", appendix (5080: 112.6, 5090: 209.5), GeForce RTX 50
+     * family page (5070 Ti: 70 multiprocessors at 2.45 GHz); "RTX PRO Blackwell GPU Architecture" (503.8);
+     * "HGX B200" data sheet (36 PFLOPS with sparsity and 62 TB/s for eight). */
+    {"rtx5070ti", "GeForce RTX 5070 Ti", OT_CARD_BLACKWELL, false, 16303, 87.9, &GEFORCE, 896, 5, 16},
+    {"rtx5080", "GeForce RTX 5080", OT_CARD_BLACKWELL, false, 16303, 112.6, &GEFORCE, 960, 5, 16},
+    {"rtx5090", "GeForce RTX 5090", OT_CARD_BLACKWELL, false, 32607, 209.5, &BLACKWELL_90, 1792, 5, 16},
+    {"rtxpro6000", "RTX PRO 6000 Blackwell", OT_CARD_BLACKWELL, false, 97887, 503.8, &PRO_6000, 1792, 5, 16},
+    {"b200", "B200 180GB SXM", OT_CARD_BLACKWELL, true, 183359, 2250, &SXM_B, 7700, 5, 16},
+};
+enum { N_CARDS = sizeof CARDS / sizeof *CARDS };
+
+/* Machines with one GPU, as the lists of machine types give them: Google Cloud ("Accelerator-optimized
+ * machine family", whose GB of memory are 2^30), Microsoft Azure ("GPU accelerated virtual machine sizes"),
+ * AWS ("Amazon EC2 G4", "G6" and "G6e instances"). */
+static const struct ot_pod PODS[] = {
+    {"a2-highgpu-1g", "Google Cloud a2-highgpu-1g", "a100-40g-sxm", 12, 85, 0},
+    {"a2-ultragpu-1g", "Google Cloud a2-ultragpu-1g", "a100-80g-sxm", 12, 170, 375},
+    {"a3-highgpu-1g", "Google Cloud a3-highgpu-1g", "h100", 26, 234, 750},
+    {"nc24ads-a100-v4", "Azure NC24ads A100 v4", "a100-80g", 24, 220, 960},
+    {"nc40ads-h100-v5", "Azure NC40ads H100 v5", "h100-nvl", 40, 320, 3576},
+    {"g4dn.xlarge", "AWS g4dn.xlarge", "t4", 4, 16, 125},
+    {"g6.xlarge", "AWS g6.xlarge", "l4", 4, 16, 250},
+    {"g6e.xlarge", "AWS g6e.xlarge", "l40s", 4, 32, 250},
+    {"g6e.4xlarge", "AWS g6e.4xlarge", "l40s", 16, 128, 600},
+};
+enum { N_PODS = sizeof PODS / sizeof *PODS };
+
+const struct ot_card *ot_card_at(int index) {
+    return index >= 0 && index < N_CARDS ? &CARDS[index] : NULL;
+}
+
+const struct ot_pod *ot_pod_at(int index) {
+    return index >= 0 && index < N_PODS ? &PODS[index] : NULL;
+}
+
+/* ---- what is assumed of the machine around a card ---- */
+
+/* Of a workstation: 64 GiB of two-channel DDR5 that moves 60 GB/s; of a server: twice the GPU's memory, as
+ * servers for training are usually fitted, at 200 GB/s for a socket of eight channels. A rented machine is a
+ * part of a server: its cores limit what they move before the socket does. */
+enum { DESKTOP_GIB = 64, DESKTOP_CORES = 8, SERVER_CORES = 32 };
+static const double DESKTOP_BYTES = 60e9, SERVER_BYTES = 200e9, CORE_BYTES = 12e9;
+/* The optimizer's share of the memory rate: the design's target. A core runs AdamW at this many bytes/s where
+ * memory does not hold it up (measured: two cores with AVX-512 did 50 GB/s). */
+static const double OPTIMIZER_SHARE = 0.9, OPTIMIZER_CORE_BYTES = 20e9;
+/* Pinned copies reach four fifths of what a lane transfers (PCIe 3, 4, 5 x16: 12.6, 25, 50 GB/s), and both
+ * ways at once 1.6 times one way. */
+static const double PCIE_LANE_BYTES[] = {0, 0, 0, 0.985e9, 1.969e9, 3.938e9};
+static const double PCIE_SHARE = 0.8, PCIE_BOTH = 1.6;
+/* One PCIe 4 drive, written past its cache. */
+static const double DISK_READ_BYTES = 6e9, DISK_WRITE_BYTES = 2.5e9;
+/* CRC-32 by PCLMULQDQ on one thread out of memory (crc32.h); what the host spends to start a task. */
+static const double CRC_BYTES = 10e9, TASK_SECONDS = 10e-6;
+/* The device keeps a part of the GPU to its driver and to others where no budget is given (kernels/cuda):
+ * context and kernels, and a spare thirty-second of at most 1 GiB. */
+enum { CONTEXT_MIB = 512, WORKSPACE_MIB = 64 };
+/* Streaming kernels against the sheet's bandwidth. */
+static const double MEMORY_SHARE = 0.85;
+/* How far an assumption may be off, relative, each way: the card's own bandwidth and link; the host's memory,
+ * which depends on how many modules of which speed are in it; a drive's rates. */
+static const double DEVICE_SPREAD = 0.10, LINK_SPREAD = 0.10, HOST_SPREAD = 0.25, DISK_SPREAD = 0.30;
+
+/* Attention against products, both as reached: kernels of mma.sync keep Ampere's and Ada's units half busy;
+ * Hopper's and data-centre Blackwell's full rate needs instructions that ours do not use. */
+static double attention_share(const struct ot_card *card) {
+    static const double shares[] = {
+        [OT_CARD_TURING] = 0.4, [OT_CARD_AMPERE] = 0.5, [OT_CARD_ADA] = 0.5, [OT_CARD_HOPPER] = 0.35};
+    return card->family != OT_CARD_BLACKWELL ? shares[card->family] : card->server ? 0.2 : 0.5;
+}
+
+/* ---- describing ---- */
+
+static double either(double said, double assumed) {
+    return said > 0 ? said : assumed;
+}
+
+enum { NAME_BYTES = 48 };
+
+/* Letters and digits alone, in lower case, without the maker's words in front. */
+static const char *normalise(const char *name, char out[NAME_BYTES]) {
+    static const char *const makers[] = {"nvidia", "geforce"};
+    size_t n = 0;
+    for (; *name && n + 1 < NAME_BYTES; name++)
+        if (isalnum((unsigned char)*name))
+            out[n++] = (char)tolower((unsigned char)*name);
+    out[n] = '\0';
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++)
+        if (strncmp(out, makers[i], strlen(makers[i])) == 0)
+            memmove(out, out + strlen(makers[i]), strlen(out + strlen(makers[i])) + 1);
+    return out;
+}
+
+static bool same_name(const char *wanted, const char *name) {
+    char a[NAME_BYTES], b[NAME_BYTES];
+    normalise(wanted, a);
+    normalise(name, b);
+    return strcmp(a, b) == 0 || (strncmp(b, "rtx", 3) == 0 && strcmp(a, b + 3) == 0);
+}
+
+/* "a100-40g, a100-80g": the cards whose names begin like this; returns how many. */
+static int list_beginning(const char *wanted, char *text, size_t bytes) {
+    char a[NAME_BYTES], b[NAME_BYTES];
+    int n = 0;
+    size_t used = 0;
+    normalise(wanted, a);
+    for (int i = 0; *a && i < N_CARDS; i++)
+        if (strncmp(normalise(CARDS[i].name, b), a, strlen(a)) == 0 && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%s", n++ ? ", " : "", CARDS[i].name);
+    return n;
+}
+
+static int refuse_name(const char *name) {
+    const char *names[N_CARDS + N_PODS];
+    char list[256];
+    if (list_beginning(name, list, sizeof list) > 1)
+        return ot_fail(OT_E_USAGE, "--gpu %.60s: which one: %s?", name, list);
+    for (int i = 0; i < N_CARDS; i++)
+        names[i] = CARDS[i].name;
+    for (int i = 0; i < N_PODS; i++)
+        names[N_CARDS + i] = PODS[i].name;
+    const char *nearest = ot_nearest_name(name, names, N_CARDS + N_PODS);
+    return ot_fail(OT_E_USAGE, "--gpu %.60s: no such card is known%s%s%s (--gpu list shows all)", name,
+                   nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
+}
+
+static int find(const char *name, struct ot_described *out) {
+    for (int i = 0; i < N_PODS && !out->pod; i++)
+        if (same_name(name, PODS[i].name) || same_name(name, PODS[i].title))
+            out->pod = &PODS[i];
+    const char *card = out->pod ? out->pod->card : name;
+    for (int i = 0; i < N_CARDS && !out->card; i++)
+        if (same_name(card, CARDS[i].name) || same_name(card, CARDS[i].title))
+            out->card = &CARDS[i];
+    return out->card ? 0 : refuse_name(name);
+}
+
+static int set_budgets(const struct ot_described_request *rq, struct ot_described *out) {
+    int64_t total = out->card->memory_mib * MIB, spare = total / 32;
+    spare = spare < 256 * MIB ? 256 * MIB : spare > GIB ? GIB : spare;
+    int64_t most = total - CONTEXT_MIB * MIB;
+    int64_t given = ot_device_is_whole((size_t)rq->gpu_mem, (size_t)most) ? 0 : rq->gpu_mem;
+    if (given > most)
+        return ot_fail(OT_E_BUDGET, "--gpu-mem %lld MiB is more than the %lld MiB that %s has for a program",
+                       (long long)(rq->gpu_mem / MIB), (long long)(most / MIB), out->card->title);
+    int64_t ram = rq->ram             ? rq->ram
+                  : out->pod          ? out->pod->host_gib * GIB
+                  : out->card->server ? 2 * total
+                                      : DESKTOP_GIB * GIB;
+    out->most_gpu_bytes = (size_t)most;
+    out->host_ram_bytes = rq->host_mem > ram ? rq->host_mem : ram;
+    out->budget_bytes[OT_TIER_GPU] = (size_t)(given ? given : most - spare);
+    out->budget_bytes[OT_TIER_HOST] = (size_t)(rq->host_mem ? rq->host_mem : ram - ram / 10);
+    out->budget_bytes[OT_TIER_NVME] = (size_t)rq->nvme_bytes;
+    out->workspace_bytes = WORKSPACE_MIB * MIB;
+    return 0;
+}
+
+void ot_cards_set_disk(double read_bytes, double write_bytes, struct ot_rates *rates) {
+    rates->nvme_read_bytes = either(read_bytes, DISK_READ_BYTES);
+    rates->nvme_write_bytes = either(write_bytes, DISK_WRITE_BYTES);
+    /* Half of each, one after the other: what a drive does that gains nothing by doing both. */
+    rates->nvme_mixed_bytes = 2 / (1 / rates->nvme_read_bytes + 1 / rates->nvme_write_bytes);
+    if (rates->crc_bytes == 0)
+        rates->crc_bytes = CRC_BYTES;
+}
+
+static void set_rates(const struct ot_described_request *rq, struct ot_described *out) {
+    const struct ot_card *card = out->card;
+    struct ot_rates *r = &out->rates;
+    int cores = rq->cores      ? rq->cores
+                : out->pod     ? (out->pod->vcpus + 1) / 2 /* a vCPU is half a core */
+                : card->server ? SERVER_CORES
+                               : DESKTOP_CORES;
+    double socket = card->server ? SERVER_BYTES : DESKTOP_BYTES, by_cores = cores * CORE_BYTES;
+    double optimizer = cores * OPTIMIZER_CORE_BYTES;
+    double link = PCIE_LANE_BYTES[card->pcie_gen] * card->pcie_lanes * PCIE_SHARE;
+    r->product_flops = card->peak_tflops * 1e12 * card->achieved->share;
+    r->attention_flops = r->product_flops * attention_share(card);
+    r->device_bytes = card->memory_gb * 1e9 * MEMORY_SHARE;
+    r->h2d_bytes = r->d2h_bytes = either(rq->pcie, link);
+    r->both_bytes = r->h2d_bytes * PCIE_BOTH;
+    r->triad_bytes = either(rq->host_bw, socket < by_cores ? socket : by_cores);
+    r->adamw_bytes = r->triad_bytes * OPTIMIZER_SHARE;
+    if (r->adamw_bytes > optimizer)
+        r->adamw_bytes = optimizer;
+    r->cores = cores;
+    r->crc_bytes = CRC_BYTES;
+    r->task_seconds = TASK_SECONDS;
+    if (out->budget_bytes[OT_TIER_NVME] > 0)
+        ot_cards_set_disk(rq->nvme_read, rq->nvme_write, r);
+}
+
+int ot_cards_describe(const struct ot_described_request *request, struct ot_described *out) {
+    *out = (struct ot_described){0};
+    OT_TRY(find(request->name, out));
+    out->dtype = out->card->family == OT_CARD_TURING ? OT_F16 : OT_BF16;
+    OT_TRY(set_budgets(request, out));
+    set_rates(request, out);
+    return 0;
+}
+
+void ot_cards_vary(const struct ot_described_request *rq, const struct ot_described *machine, int end,
+                   struct ot_rates *r) {
+    double products = 1 + end * machine->card->achieved->spread, device = 1 + end * DEVICE_SPREAD;
+    double link = rq->pcie > 0 ? 1 : 1 + end * LINK_SPREAD,
+           host = rq->host_bw > 0 ? 1 : 1 + end * HOST_SPREAD;
+    double reads = rq->nvme_read > 0 ? 1 : 1 + end * DISK_SPREAD;
+    double writes = rq->nvme_write > 0 ? 1 : 1 + end * DISK_SPREAD;
+    *r = machine->rates;
+    r->product_flops *= products, r->attention_flops *= products, r->device_bytes *= device;
+    r->h2d_bytes *= link, r->d2h_bytes *= link, r->both_bytes *= link;
+    r->triad_bytes *= host, r->adamw_bytes *= host;
+    if (machine->budget_bytes[OT_TIER_NVME] > 0)
+        ot_cards_set_disk(r->nvme_read_bytes * reads, r->nvme_write_bytes * writes, r);
+}
+
+const char *ot_cards_assumed(const struct ot_described_request *rq, const struct ot_described *machine,
+                             char *text, size_t bytes) {
+    size_t used = 0;
+    const struct ot_rates *r = &machine->rates;
+    const struct {
+        bool assumed;
+        const char *format;
+        double value;
+    } parts[] = {
+        {!rq->host_mem && !rq->ram && !machine->pod, "--ram %.0fG", (double)machine->host_ram_bytes / GIB},
+        {!rq->cores && !machine->pod, "--threads %.0f", r->cores},
+        {!rq->host_bw, "--host-bw %.3gGB", r->triad_bytes * 1e-9},
+        {!rq->pcie, "--pcie %.3gGB", r->h2d_bytes * 1e-9},
+        {!rq->nvme_read && r->nvme_read_bytes > 0, "--nvme-read %.3gGB", r->nvme_read_bytes * 1e-9},
+        {!rq->nvme_write && r->nvme_write_bytes > 0, "--nvme-write %.3gGB", r->nvme_write_bytes * 1e-9},
+    };
+    *text = '\0';
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].assumed && used < bytes) {
+            int n = snprintf(text + used, bytes - used, "%s", used ? " · " : "");
+            used += (size_t)n;
+            if (used < bytes)
+                used += (size_t)snprintf(text + used, bytes - used, parts[i].format, parts[i].value);
+        }
+    return text;
+}

@@ -1,0 +1,181 @@
+#include "src/plan/case.h"
+
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/session/plan_cure.h"
+#include "src/session/plan_request.h"
+#include "src/plan/rows.h"
+#include "src/run/run_shape.h"
+#include "src/saving/saver.h"
+#include "src/files/model_dir.h"
+
+/* ---- the model ---- */
+
+static int read_config_file(const char *path, struct ot_model_config *out) {
+    struct ot_json *root;
+    struct ot_config_file file;
+    OT_TRY(ot_json_read_file(path, OT_CONFIG_MAX_BYTES, &root));
+    int rc = ot_model_config_parse(root, path, &file);
+    if (rc == 0)
+        *out = file.config;
+    ot_json_free(root);
+    return rc;
+}
+
+/* A config.json, a directory with one, or a name: its files where they are here, else the preset. */
+static int read_model(struct ot_plan_case *c) {
+    const char *name = c->options.model, *dot = strrchr(name, '.');
+    if (dot && strcmp(dot, ".json") == 0)
+        return read_config_file(name, &c->config);
+    OT_TRY(ot_model_resolve(name, &c->resolved));
+    if (!c->resolved.path) {
+        c->config = c->resolved.preset->config;
+        return 0;
+    }
+    struct ot_model_dir *dir;
+    OT_TRY(ot_model_dir_open(c->resolved.path, &dir));
+    c->config = ot_model_dir_facts(dir)->config;
+    ot_model_dir_close(dir);
+    return 0;
+}
+
+const char *ot_plan_case_model(const struct ot_plan_case *c) {
+    return c->resolved.path ? c->resolved.found : c->options.model;
+}
+
+/* ---- the step and the run ---- */
+
+/* Sequences of an epoch; 0: nobody said. */
+static int count_sequences(struct ot_plan_case *c, int64_t *out) {
+    const struct ot_options *o = &c->options;
+    struct ot_plan_rows rows;
+    *out = o->tokens ? (o->tokens + c->seq_len - 1) / c->seq_len : o->rows;
+    if (!o->data)
+        return 0;
+    OT_TRY(ot_plan_rows_count(o, c->seq_len, &rows));
+    c->rows = rows.rows;
+    *out = rows.sequences;
+    return 0;
+}
+
+static int shape_run(struct ot_plan_case *c) {
+    struct ot_options *o = &c->options;
+    int64_t sequences;
+    OT_TRY(ot_shape_seq_len(o, c->config.max_position, &c->seq_len));
+    OT_TRY(count_sequences(c, &sequences));
+    c->step_sequences = ot_shape_step_sequences(o, c->seq_len, o->data ? sequences : INT64_MAX);
+    if (!o->tokens_per_step)
+        ot_options_choose_count(o, "tokens-per-step", c->step_sequences * c->seq_len);
+    if (o->micro_batch > c->step_sequences)
+        return ot_fail(
+            OT_E_USAGE,
+            "--micro-batch %lld is more than the %lld sequences of a step; raise --tokens-per-step",
+            (long long)o->micro_batch, (long long)c->step_sequences);
+    if (sequences && !o->epochs && !o->steps)
+        ot_options_choose_count(o, "epochs", OT_DEFAULT_EPOCHS);
+    c->steps = o->steps ? o->steps : (sequences + c->step_sequences - 1) / c->step_sequences * o->epochs;
+    return 0;
+}
+
+static void make_request(struct ot_plan_case *c) {
+    struct ot_plan_request *rq = &c->request;
+    *rq = ot_plan_request_of(&c->options);
+    rq->chain = ot_model_chain(c->model);
+    memcpy(rq->budget_bytes, c->machine.budget_bytes, sizeof rq->budget_bytes);
+    rq->sequence_tokens = c->seq_len;
+    rq->step_sequences = c->step_sequences;
+    rq->micro_sequences = c->options.micro_batch;
+    rq->train = true;
+    rq->extra_device_bytes = (int64_t)c->machine.workspace_bytes;
+    rq->snapshot_slots = ot_saver_slots(ot_model_param_count(&c->config), rq->chain->dtype);
+}
+
+int ot_plan_case_open(const struct ot_options *options, const char *model, const char *gpu,
+                      struct ot_plan_case *c) {
+    memset(c, 0, sizeof *c);
+    c->options = *options;
+    c->options.model = model;
+    c->options.gpu = gpu;
+    OT_TRY(read_model(c));
+    OT_TRY(ot_plan_machine_open(&c->options, &c->machine));
+    OT_TRY(shape_run(c));
+    OT_TRY(ot_model_open(&c->config, c->machine.dtype, c->seq_len, &c->model));
+    make_request(c);
+    return ot_plan_machine_cost(&c->machine, c->request.chain, c->seq_len, c->seq_len * c->step_sequences,
+                                &c->costs);
+}
+
+void ot_plan_case_close(struct ot_plan_case *c) {
+    ot_plan_free(&c->chosen.plan);
+    ot_costs_free(&c->costs);
+    ot_model_close(c->model);
+    ot_plan_machine_close(&c->machine);
+    ot_resolved_free(&c->resolved);
+    memset(c, 0, sizeof *c);
+}
+
+/* ---- predicting ---- */
+
+static int simulate_at(const struct ot_plan_case *c, int end, double *seconds) {
+    struct ot_costs costs;
+    struct ot_prediction p;
+    OT_TRY(ot_plan_machine_cost_at(&c->machine, end, c->request.chain, c->seq_len,
+                                   c->seq_len * c->request.step_sequences, &costs));
+    int rc = ot_simulate_plan(c->request.chain, &c->chosen.plan, &costs, &p);
+    ot_costs_free(&costs);
+    *seconds = p.step_seconds;
+    return rc;
+}
+
+/* Both ends around the prediction; a list schedule may do a hair worse on a faster machine. */
+static int find_range(struct ot_plan_case *c) {
+    double step = c->chosen.prediction.step_seconds;
+    c->slow_seconds = c->fast_seconds = step;
+    if (!c->machine.card)
+        return 0;
+    OT_TRY(simulate_at(c, -1, &c->slow_seconds));
+    OT_TRY(simulate_at(c, 1, &c->fast_seconds));
+    c->slow_seconds = c->slow_seconds > step ? c->slow_seconds : step;
+    c->fast_seconds = c->fast_seconds < step ? c->fast_seconds : step;
+    return 0;
+}
+
+static int refuse(const struct ot_plan_case *c) {
+    struct ot_cure cure = {.options = &c->options,
+                           .request = &c->request,
+                           .most_gpu_bytes = c->machine.most_bytes[OT_TIER_GPU],
+                           .most_host_bytes = c->machine.most_bytes[OT_TIER_HOST],
+                           .is_described = c->machine.card != NULL};
+    return ot_plan_cure(&cure, &c->chosen.plan.shortage);
+}
+
+int ot_plan_case_predict(struct ot_plan_case *c) {
+    const struct ot_plan_request *rq = &c->request;
+    ot_plan_free(&c->chosen.plan);
+    int rc = ot_planner_choose(rq, &c->costs, &c->chosen);
+    if (rc < 0)
+        return rc == -OT_E_BUDGET ? refuse(c) : rc;
+    OT_TRY(find_range(c));
+    return c->options.explain ? ot_planner_explain(rq, &c->costs, &c->chosen, &c->explanation) : 0;
+}
+
+struct ot_plan_answer ot_plan_case_answer(const struct ot_plan_case *c) {
+    const struct ot_prediction *p = &c->chosen.prediction;
+    const struct ot_card *card = c->machine.card;
+    struct ot_plan_answer a = {.peak = card ? card->peak_tflops * 1e12 : c->costs.rates.product_flops};
+    /* A prediction is of full micro-batches: where the last one is short, the step takes no longer. */
+    double tokens = (double)(c->request.step_sequences * c->seq_len);
+    a.model_flops = p->model_flops * tokens / p->tokens;
+    a.tokens_per_second = tokens / p->step_seconds;
+    a.slow_rate = tokens / c->slow_seconds;
+    a.fast_rate = tokens / c->fast_seconds;
+    a.mfu = a.peak > 0 ? a.model_flops / p->step_seconds / a.peak : 0;
+    a.run_tokens = (double)c->steps * tokens;
+    a.run_seconds = (double)c->steps * p->step_seconds;
+    a.run_price = a.run_seconds / 3600 * c->options.price;
+    a.million_price = 1e6 / a.tokens_per_second / 3600 * c->options.price;
+    a.written = p->bytes[OT_LANE_NVME_WRITE];
+    a.read = p->bytes[OT_LANE_NVME_READ];
+    return a;
+}

@@ -1,0 +1,115 @@
+/* The tables of `plan` with many cases: the comparison and the sweep. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/plan/table.h"
+
+/* ---- lists of names ---- */
+
+/* A word of a list of names with commas between. */
+struct word {
+    char text[4096];
+};
+
+/* Takes the next word of *at; false past the last. Errors are empty words, which it returns as such. */
+static bool next_word(const char **at, struct word *out) {
+    if (!*at)
+        return false;
+    const char *comma = strchr(*at, ',');
+    size_t n = comma ? (size_t)(comma - *at) : strlen(*at);
+    n = n < sizeof out->text - 1 ? n : sizeof out->text - 1;
+    memcpy(out->text, *at, n);
+    out->text[n] = '\0';
+    *at = comma ? comma + 1 : NULL;
+    return true;
+}
+
+/* A path may have commas. */
+static bool is_list(const char *text) {
+    return text && strchr(text, ',') && access(text, F_OK) != 0;
+}
+
+bool ot_plan_is_compared(const struct ot_options *o) {
+    return is_list(o->gpu) || is_list(o->model);
+}
+
+/* ---- comparing ---- */
+
+/* The last part of a path, a name as it is. */
+static const char *short_name(const char *model) {
+    const char *slash = strrchr(model, '/');
+    return slash && slash[1] ? slash + 1 : model;
+}
+
+static int add_case(const struct ot_options *options, const char *model, const char *gpu,
+                    struct ot_plan_case *c, struct ot_plan_table *table) {
+    struct ot_plan_table_row *row = ot_plan_table_add(table);
+    if (!row)
+        return ot_fail(OT_E_USAGE, "more than %d pairs of --gpu and --model to compare", OT_PLAN_MAX_ROWS);
+    snprintf(row->card, sizeof row->card, "%.63s", gpu ? gpu : "this machine");
+    snprintf(row->model, sizeof row->model, "%.63s", short_name(model));
+    int rc = ot_plan_case_open(options, model, gpu, c);
+    row->seq_len = c->seq_len;
+    row->step_tokens = c->step_sequences * c->seq_len;
+    if (rc == 0)
+        rc = ot_plan_case_predict(c);
+    if (rc == 0)
+        ot_plan_table_fill(c, row);
+    if (rc == -OT_E_BUDGET) {
+        ot_plan_table_refuse(row);
+        rc = 0;
+    }
+    ot_plan_case_close(c);
+    return rc;
+}
+
+int ot_plan_compare(const struct ot_options *o, struct ot_plan_table *table) {
+    struct ot_plan_case *c = malloc(sizeof *c);
+    struct word *words = malloc(2 * sizeof *words), *card = words, *model = words + 1;
+    int rc = 0;
+    if (!c || !words)
+        OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "no memory for a comparison"), rc, out);
+    table->is_described = o->gpu != NULL;
+    for (const char *models = o->model; rc == 0 && models;) {
+        bool whole = !is_list(o->model);
+        if (whole)
+            models = NULL;
+        else
+            next_word(&models, model);
+        const char *name = whole ? o->model : model->text;
+        if (!o->gpu)
+            rc = add_case(o, name, NULL, c, table);
+        for (const char *cards = o->gpu; rc == 0 && next_word(&cards, card);)
+            rc = add_case(o, name, card->text, c, table);
+    }
+out:
+    free(words);
+    free(c);
+    return rc;
+}
+
+/* ---- sweeping ---- */
+
+/* From the smallest step that anyone takes to one whose optimizer no longer shows. */
+enum { FEWEST_TOKENS = 2 << 10, MOST_TOKENS = 256 << 10 };
+
+int ot_plan_sweep(const struct ot_options *options, struct ot_plan_table *table) {
+    struct ot_plan_case *c = malloc(sizeof *c);
+    struct ot_options one = *options;
+    int rc = 0;
+    if (!c)
+        return ot_fail(OT_E_BUDGET, "no memory for a sweep");
+    table->is_described = options->gpu != NULL;
+    for (one.tokens_per_step = FEWEST_TOKENS; one.tokens_per_step <= MOST_TOKENS && rc == 0;
+         one.tokens_per_step *= 2)
+        if (one.tokens_per_step >= options->seq_len)
+            rc = add_case(&one, options->model, options->gpu, c, table);
+    free(c);
+    if (rc == 0 && table->n == 0)
+        return ot_fail(OT_E_USAGE, "--sweep goes up to %d tokens a step: --seq-len %lld is longer",
+                       MOST_TOKENS, (long long)options->seq_len);
+    return rc;
+}

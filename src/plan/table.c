@@ -1,0 +1,373 @@
+#include "src/plan/table.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/json.h"
+#include "src/report/lines.h"
+#include "src/plan/view.h"
+#include "src/report/forecast.h"
+#include "src/report/table.h"
+
+/* ---- rows ---- */
+
+struct ot_plan_table_row *ot_plan_table_add(struct ot_plan_table *table) {
+    if (table->n == OT_PLAN_MAX_ROWS)
+        return NULL;
+    struct ot_plan_table_row *row = &table->rows[table->n++];
+    memset(row, 0, sizeof *row);
+    return row;
+}
+
+/* "gpu, host": the tiers that weights, state or activations live on. */
+static void name_tiers(const struct ot_plan *plan, char text[OT_PLAN_LABEL_BYTES]) {
+    const struct ot_plan_homes homes = ot_report_count_homes(plan);
+    int used = 0;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        if (homes.weights[t] || homes.state[t] || (int)plan->activations == t)
+            used += snprintf(text + used, OT_PLAN_LABEL_BYTES - (size_t)used, "%s%s", used ? ", " : "",
+                             ot_tier_name((enum ot_tier)t));
+}
+
+static void name_limit(const struct ot_prediction *p, char text[OT_PLAN_LABEL_BYTES]) {
+    int most = OT_LANE_COMPUTE;
+    double share = p->busy[OT_LANE_COMPUTE];
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        if (l != OT_LANE_COMPUTE && p->exposed[l] > share) {
+            most = l;
+            share = p->exposed[l];
+        }
+    snprintf(text, OT_PLAN_LABEL_BYTES, "%s %.0f %%",
+             most == OT_LANE_COMPUTE ? "computing" : ot_lane_name((enum ot_lane_id)most),
+             100 * share / p->step_seconds);
+}
+
+void ot_plan_table_fill(const struct ot_plan_case *c, struct ot_plan_table_row *row) {
+    const struct ot_plan_answer a = ot_plan_case_answer(c);
+    const struct ot_plan *plan = &c->chosen.plan;
+    const struct ot_ledger ledger = ot_plan_view_ledger(c);
+    name_tiers(plan, row->where);
+    name_limit(&c->chosen.prediction, row->limit);
+    row->seq_len = c->seq_len;
+    row->step_tokens = c->request.step_sequences * c->seq_len;
+    row->micro_sequences = plan->micro_tokens / c->seq_len;
+    row->steps = c->steps;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        row->used_bytes[t] = (int64_t)ot_ledger_total(&ledger, (enum ot_tier)t);
+    row->step_seconds = c->chosen.prediction.step_seconds;
+    row->slow_seconds = c->slow_seconds;
+    row->fast_seconds = c->fast_seconds;
+    row->tokens_per_second = a.tokens_per_second;
+    row->slow_rate = a.slow_rate;
+    row->fast_rate = a.fast_rate;
+    row->mfu = a.mfu;
+    row->run_seconds = a.run_seconds;
+    row->run_price = a.run_price;
+    row->million_price = a.million_price;
+}
+
+void ot_plan_table_refuse(struct ot_plan_table_row *row) {
+    const char *helps = strstr(ot_error_text(), "What helps: ");
+    snprintf(row->reason, sizeof row->reason, "%.*s", OT_PLAN_REASON_BYTES - 1,
+             helps ? helps + strlen("What helps: ") : ot_error_text());
+}
+
+/* ---- cells ---- */
+
+enum { CELL_BYTES = 64, MOST_COLUMNS = 12 };
+
+static void put_text(const char *text, char cell[CELL_BYTES]) {
+    snprintf(cell, CELL_BYTES, "%.*s", CELL_BYTES - 1, text);
+}
+
+/* Three digits of what is estimated. */
+static double shown(const struct ot_plan_table *table, double value) {
+    double digit = value > 0 ? pow(10, floor(log10(value)) - 2) : 1;
+    return table->is_described ? round(value / digit) * digit : value;
+}
+
+static void put_rate(const struct ot_plan_table *table, double value, char cell[CELL_BYTES]) {
+    char text[OT_TEXT_BYTES];
+    if (shown(table, value) >= 99.95)
+        put_text(ot_text_count((int64_t)round(shown(table, value)), text), cell);
+    else
+        snprintf(cell, CELL_BYTES, "%.1f", shown(table, value));
+}
+
+static void put_gib(int64_t bytes, char cell[CELL_BYTES]) {
+    if (bytes)
+        snprintf(cell, CELL_BYTES, "%.1f", (double)bytes / 0x1p30);
+    else
+        put_text("-", cell);
+}
+
+enum column {
+    COLUMN_LABEL,
+    COLUMN_CARD,
+    COLUMN_MODEL,
+    COLUMN_TOKENS,
+    COLUMN_MICRO,
+    COLUMN_WHERE,
+    COLUMN_GPU,
+    COLUMN_HOST,
+    COLUMN_RAM,
+    COLUMN_NVME,
+    COLUMN_STEP,
+    COLUMN_RATE,
+    COLUMN_RANGE,
+    COLUMN_MFU,
+    COLUMN_RUN,
+    COLUMN_PRICE,
+    COLUMN_LIMIT,
+    COLUMN_COUNT
+};
+static const struct {
+    const char *title;
+    bool is_left; /* aligned */
+} columns[COLUMN_COUNT] = {
+    [COLUMN_LABEL] = {"way", true},          [COLUMN_CARD] = {"card", true},
+    [COLUMN_MODEL] = {"model", true},        [COLUMN_TOKENS] = {"tokens a step", false},
+    [COLUMN_MICRO] = {"micro-batch", false}, [COLUMN_WHERE] = {"lives on", true},
+    [COLUMN_GPU] = {"GPU GiB", false},       [COLUMN_HOST] = {"host GiB", false},
+    [COLUMN_RAM] = {"RAM GiB", false},       [COLUMN_NVME] = {"disk GiB", false},
+    [COLUMN_STEP] = {"s a step", false},     [COLUMN_RATE] = {"tokens/s", false},
+    [COLUMN_RANGE] = {"range", false},       [COLUMN_MFU] = {"MFU", false},
+    [COLUMN_RUN] = {"run", false},           [COLUMN_PRICE] = {"price", false},
+    [COLUMN_LIMIT] = {"limit", true}};
+
+static void put_cell(const struct ot_plan_table *table, const struct ot_plan_table_row *row,
+                     enum column column, char cell[CELL_BYTES]) {
+    char from[CELL_BYTES], to[CELL_BYTES], text[OT_TEXT_BYTES];
+    switch (column) {
+    case COLUMN_LABEL:
+        return put_text(row->label, cell);
+    case COLUMN_CARD:
+        return put_text(row->card, cell);
+    case COLUMN_MODEL:
+        return put_text(row->model, cell);
+    case COLUMN_TOKENS:
+        return put_text(ot_text_count(row->step_tokens, text), cell);
+    case COLUMN_MICRO:
+        snprintf(cell, CELL_BYTES, "%lld", (long long)row->micro_sequences);
+        return;
+    case COLUMN_WHERE:
+        return put_text(row->where, cell);
+    case COLUMN_GPU:
+        return put_gib(row->used_bytes[OT_TIER_GPU], cell);
+    case COLUMN_HOST:
+        return put_gib(row->used_bytes[OT_TIER_HOST], cell);
+    case COLUMN_RAM:
+        return put_gib(row->ram_bytes, cell);
+    case COLUMN_NVME:
+        return put_gib(row->used_bytes[OT_TIER_NVME], cell);
+    case COLUMN_STEP:
+        snprintf(cell, CELL_BYTES, "%.*f",
+                 row->step_seconds >= 100  ? 0
+                 : row->step_seconds >= 10 ? 1
+                                           : 2,
+                 row->step_seconds);
+        if (row->step_seconds < 1)
+            snprintf(cell, CELL_BYTES, "%.3g", row->step_seconds);
+        return;
+    case COLUMN_RATE:
+        return put_rate(table, row->tokens_per_second, cell);
+    case COLUMN_RANGE:
+        put_rate(table, row->slow_rate, from);
+        put_rate(table, row->fast_rate, to);
+        snprintf(cell, CELL_BYTES, "%.20s-%.20s", from, to);
+        return;
+    case COLUMN_MFU:
+        snprintf(cell, CELL_BYTES, "%.0f %%", 100 * row->mfu);
+        return;
+    case COLUMN_RUN:
+        return put_text(ot_text_duration(row->run_seconds, text), cell);
+    case COLUMN_PRICE:
+        snprintf(cell, CELL_BYTES, "%.2f", row->run_price > 0 ? row->run_price : row->million_price);
+        return;
+    case COLUMN_LIMIT:
+        return put_text(row->limit, cell);
+    case COLUMN_COUNT:
+        break;
+    }
+    *cell = '\0';
+}
+
+/* ---- which columns ---- */
+
+static int choose_columns(const struct ot_plan_table *table, enum column out[COLUMN_COUNT]) {
+    static const bool shows[][COLUMN_COUNT] = {
+        [OT_TABLE_COMPARE] =
+            {[COLUMN_CARD] = true, [COLUMN_MODEL] = true, [COLUMN_WHERE] = true, [COLUMN_HOST] = true},
+        [OT_TABLE_SWEEP] =
+            {[COLUMN_TOKENS] = true, [COLUMN_MICRO] = true, [COLUMN_MFU] = true, [COLUMN_HOST] = true},
+        [OT_TABLE_MINIMUM] = {[COLUMN_LABEL] = true, [COLUMN_CARD] = true, [COLUMN_RAM] = true}};
+    bool show[COLUMN_COUNT] = {
+        [COLUMN_GPU] = true, [COLUMN_STEP] = true, [COLUMN_RATE] = true, [COLUMN_LIMIT] = true};
+    int n = 0;
+    show[COLUMN_RANGE] = table->is_described;
+    show[COLUMN_PRICE] = table->options->price > 0;
+    for (int i = 0; i < table->n; i++) {
+        show[COLUMN_NVME] = show[COLUMN_NVME] || table->rows[i].used_bytes[OT_TIER_NVME] > 0;
+        show[COLUMN_RUN] = show[COLUMN_RUN] || table->rows[i].steps > 0;
+    }
+    for (int c = 0; c < COLUMN_COUNT; c++)
+        if (show[c] || shows[table->kind][c])
+            out[n++] = (enum column)c;
+    return n;
+}
+
+/* A row without a plan has its names, and the reason in the place of numbers. */
+static bool is_name(enum column column, enum ot_plan_table_kind kind) {
+    return column == COLUMN_LABEL || column == COLUMN_CARD || column == COLUMN_MODEL ||
+           (column == COLUMN_TOKENS && kind == OT_TABLE_SWEEP);
+}
+
+/* ---- printing ---- */
+
+/* What all rows have in common. */
+static void print_title(const struct ot_plan_table *table, FILE *out) {
+    const struct ot_plan_table_row *row = &table->rows[0];
+    char tokens[OT_TEXT_BYTES];
+    fprintf(out, "%s · sequences of %lld tokens", row->model, (long long)row->seq_len);
+    if (table->kind == OT_TABLE_SWEEP)
+        fprintf(out, " · %s\n", row->card);
+    else
+        fprintf(out, " · %s tokens a step\n", ot_text_count(row->step_tokens, tokens));
+    if (table->options->markdown)
+        fputc('\n', out);
+}
+
+static void print_text(const struct ot_plan_table *table, const enum column *shown_columns, int n,
+                       FILE *out) {
+    int width[COLUMN_COUNT] = {0};
+    char cell[CELL_BYTES];
+    for (int c = 0; c < n; c++) {
+        width[c] = (int)strlen(columns[shown_columns[c]].title);
+        for (int i = 0; i < table->n; i++) {
+            put_cell(table, &table->rows[i], shown_columns[c], cell);
+            int length = (int)strlen(cell);
+            if ((!*table->rows[i].reason || is_name(shown_columns[c], table->kind)) && length > width[c])
+                width[c] = length;
+        }
+    }
+    for (int i = -1; i < table->n; i++) {
+        const struct ot_plan_table_row *row = i < 0 ? NULL : &table->rows[i];
+        for (int c = 0; c < n; c++) {
+            bool left = columns[shown_columns[c]].is_left;
+            if (row && *row->reason && !is_name(shown_columns[c], table->kind)) {
+                fprintf(out, "  no: %s", row->reason);
+                break;
+            }
+            if (row)
+                put_cell(table, row, shown_columns[c], cell);
+            else
+                put_text(columns[shown_columns[c]].title, cell);
+            fprintf(out, "%s%*s", c ? "  " : "", c == n - 1 && left ? 0 : left ? -width[c] : width[c], cell);
+        }
+        fputc('\n', out);
+    }
+}
+
+static void print_markdown(const struct ot_plan_table *table, const enum column *shown_columns, int n,
+                           FILE *out) {
+    char cell[CELL_BYTES];
+    for (int c = 0; c < n; c++)
+        fprintf(out, "| %s ", columns[shown_columns[c]].title);
+    fputs("|\n", out);
+    for (int c = 0; c < n; c++)
+        fputs(columns[shown_columns[c]].is_left ? "|---" : "|---:", out);
+    fputs("|\n", out);
+    for (int i = 0; i < table->n; i++) {
+        const struct ot_plan_table_row *row = &table->rows[i];
+        bool said = false;
+        for (int c = 0; c < n; c++) {
+            bool name = is_name(shown_columns[c], table->kind);
+            put_cell(table, row, shown_columns[c], cell);
+            if (*row->reason && !name)
+                *cell = '\0';
+            if (*row->reason && !name && !said)
+                fprintf(out, "| no: %s ", row->reason);
+            else
+                fprintf(out, "| %s%s", cell, *cell ? " " : "");
+            said = said || (*row->reason && !name);
+        }
+        fputs("|\n", out);
+    }
+}
+
+static void put_row(const struct ot_plan_table *table, const struct ot_plan_table_row *row,
+                    struct ot_json_writer *w) {
+    ot_json_begin_object(w, NULL);
+    if (*row->label)
+        ot_json_put_text(w, "way", row->label);
+    ot_json_put_text(w, "card", row->card);
+    ot_json_put_text(w, "model", row->model);
+    ot_json_put_int(w, "sequence_tokens", row->seq_len);
+    ot_json_put_bool(w, "fits", !*row->reason);
+    if (table->kind == OT_TABLE_SWEEP || !*row->reason)
+        ot_json_put_int(w, "step_tokens", row->step_tokens);
+    if (*row->reason) {
+        ot_json_put_text(w, "helps", row->reason);
+    } else {
+        ot_json_put_int(w, "micro_sequences", row->micro_sequences);
+        ot_json_put_text(w, "where", row->where);
+        ot_json_begin_object(w, "used_bytes");
+        for (int t = 0; t < OT_TIER_COUNT; t++)
+            ot_json_put_int(w, ot_tier_name((enum ot_tier)t), row->used_bytes[t]);
+        ot_json_end_object(w);
+        if (row->ram_bytes)
+            ot_json_put_int(w, "ram_bytes", row->ram_bytes);
+        ot_json_put_real(w, "step_seconds", row->step_seconds);
+        ot_json_put_real(w, "slow_step_seconds", row->slow_seconds);
+        ot_json_put_real(w, "fast_step_seconds", row->fast_seconds);
+        ot_json_put_real(w, "tokens_per_s", row->tokens_per_second);
+        ot_json_put_real(w, "mfu", row->mfu);
+        ot_json_put_text(w, "limit", row->limit);
+        if (row->steps) {
+            ot_json_put_int(w, "steps", row->steps);
+            ot_json_put_real(w, "run_seconds", row->run_seconds);
+        }
+        if (table->options->price > 0)
+            ot_json_put_real(w, "price_per_million_tokens", row->million_price);
+        if (table->options->price > 0 && row->steps)
+            ot_json_put_real(w, "price", row->run_price);
+    }
+    ot_json_end_object(w);
+}
+
+static int print_json(const struct ot_plan_table *table) {
+    static const char *const names[] = {"compare", "sweep", "minimum"};
+    struct ot_json_writer w = {.indent = -1};
+    ot_json_begin_object(&w, NULL);
+    ot_json_put_text(&w, "version", OT_VERSION);
+    ot_options_put_json(table->options, "options", &w);
+    ot_json_put_bool(&w, "described", table->is_described);
+    ot_json_begin_array(&w, names[table->kind]);
+    for (int i = 0; i < table->n; i++)
+        put_row(table, &table->rows[i], &w);
+    ot_json_end_array(&w);
+    ot_json_end_object(&w);
+    return ot_lines_print_json(&w);
+}
+
+int ot_plan_table_print(const struct ot_plan_table *table, FILE *out) {
+    enum column shown_columns[COLUMN_COUNT];
+    if (table->options->json)
+        return print_json(table);
+    int n = choose_columns(table, shown_columns);
+    if (table->kind != OT_TABLE_COMPARE)
+        print_title(table, out);
+    if (table->options->markdown)
+        print_markdown(table, shown_columns, n, out);
+    else
+        print_text(table, shown_columns, n, out);
+    if (table->is_described)
+        fputs(table->options->markdown ? "\nEstimated from data sheets and assumptions; not measured. "
+                                         "`offload-train plan --explain` with one card and model says how.\n"
+                                       : "Estimated from data sheets and assumptions; not measured. One card "
+                                         "and model with --explain "
+                                         "says how.\n",
+              out);
+    return 0;
+}

@@ -1,0 +1,250 @@
+#include "src/plan/view.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "src/checkpoint/writer.h"
+#include "src/report/forecast.h"
+#include "src/report/table.h"
+#include "src/run/run_shape.h"
+#include "src/report/wear.h"
+
+struct ot_ledger ot_plan_view_ledger(const struct ot_plan_case *c) {
+    struct ot_ledger ledger = c->chosen.plan.ledger;
+    if (c->machine.workspace_bytes && ledger.n < OT_LEDGER_MAX)
+        ledger.entries[ledger.n++] =
+            (struct ot_ledger_entry){OT_TIER_GPU, "kernel workspace", c->machine.workspace_bytes};
+    return ledger;
+}
+
+/* ---- numbers ---- */
+
+/* How times of one step are shown: all in its unit, with so many decimals. */
+struct look {
+    const char *unit;
+    double per_second;
+    int decimals;
+};
+
+static struct look look_of(const struct ot_plan_case *c) {
+    double step = c->chosen.prediction.step_seconds;
+    struct look look = step < 1 ? (struct look){"ms", 1e3, 3} : (struct look){"s", 1, 3};
+    if (c->machine.card) /* three digits */
+        look.decimals = step * look.per_second >= 100 ? 0 : step * look.per_second >= 10 ? 1 : 2;
+    return look;
+}
+
+static double three_digits(double value) {
+    double digit = value > 0 ? pow(10, floor(log10(value)) - 2) : 1;
+    return round(value / digit) * digit;
+}
+
+const char *ot_plan_view_seconds(const struct ot_plan_case *c, double seconds, char text[OT_TEXT_BYTES]) {
+    const struct look look = look_of(c);
+    snprintf(text, OT_TEXT_BYTES, "%.*f %s", look.decimals, seconds * look.per_second, look.unit);
+    return text;
+}
+
+const char *ot_plan_view_rate(const struct ot_plan_case *c, double rate, char text[OT_TEXT_BYTES]) {
+    double shown = c->machine.card ? three_digits(rate) : rate;
+    if (shown >= 99.95)
+        return ot_text_count((int64_t)round(shown), text);
+    snprintf(text, OT_TEXT_BYTES, "%.1f", shown);
+    return text;
+}
+
+/* "152.0 TFLOP", "76.3 GFLOP" */
+static const char *text_flops(double flops, char text[OT_TEXT_BYTES]) {
+    bool big = flops >= 1e12;
+    snprintf(text, OT_TEXT_BYTES, "%.*f %s", flops * (big ? 1e-12 : 1e-9) >= 100 ? 0 : 1,
+             flops * (big ? 1e-12 : 1e-9), big ? "TFLOP" : "GFLOP");
+    return text;
+}
+
+/* A part rounded to one in `fineness`, so that all rounded parts add up to the rounded sum: the difference of
+ * the rounded running sums. */
+static double next_rounded(double part, double fineness, double *sum) {
+    double before = round(*sum * fineness);
+    *sum += part;
+    return (round(*sum * fineness) - before) / fineness;
+}
+
+/* ---- the machine ---- */
+
+static void print_machine(const struct ot_plan_case *c, FILE *out) {
+    const struct ot_rates *r = &c->costs.rates;
+    const struct ot_card *card = c->machine.card;
+    char products[OT_TEXT_BYTES], attention[OT_TEXT_BYTES];
+    fprintf(out, "machine %s\n", c->machine.name);
+    fprintf(out, "        products %s/s", text_flops(r->product_flops, products));
+    if (card)
+        fprintf(out, ", %.0f %% of the data sheet (+-%.0f %%)", 100 * card->achieved->share,
+                100 * card->achieved->spread);
+    fprintf(out, " · attention %s/s · device memory %.0f GB/s\n", text_flops(r->attention_flops, attention),
+            r->device_bytes * 1e-9);
+    if (card)
+        fprintf(out, "        source of that share: %s\n", card->achieved->source);
+    fprintf(out,
+            "        link %.1f GB/s to the device, %.1f back, %.1f both · host memory %.1f GB/s, %d cores\n",
+            r->h2d_bytes * 1e-9, r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9, r->cores);
+    if (c->machine.budget_bytes[OT_TIER_NVME])
+        fprintf(out, "        nvme reads %.2f GB/s, writes %.2f, both %.2f\n", r->nvme_read_bytes * 1e-9,
+                r->nvme_write_bytes * 1e-9, r->nvme_mixed_bytes * 1e-9);
+    if (*c->machine.assumed)
+        fprintf(out, "        Assumed (override with): %s\n", c->machine.assumed);
+}
+
+/* ---- the plan ---- */
+
+static void print_plan(const struct ot_plan_case *c, FILE *out) {
+    const struct ot_plan *plan = &c->chosen.plan;
+    struct ot_ledger ledger = ot_plan_view_ledger(c);
+    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], text[OT_TABLE_LINE_BYTES];
+    char tokens[OT_STEP_TEXT_BYTES], params[OT_TEXT_BYTES];
+    int64_t micro = plan->micro_tokens / c->seq_len;
+    fprintf(out, "model   %s · %s · %lld layers · %s parameters, computed in %s\n", ot_plan_case_model(c),
+            ot_family_row(c->config.family)->model_type, (long long)c->config.n_layers,
+            ot_text_short((double)ot_model_param_count(&c->config), params), ot_dtype_name(c->machine.dtype));
+    fprintf(out, "step    %s · %d micro-batch%s of %s%lld\n",
+            ot_shape_step_text(&c->options, c->step_sequences, c->seq_len, tokens), plan->max_micro,
+            plan->max_micro == 1 ? "" : "es", c->step_sequences % micro ? "up to " : "", (long long)micro);
+    fprintf(out, "plan    %s\n", ot_report_homes(plan, text));
+    fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
+    fprintf(out, "        %lld of %lld layers recomputed · %d weight slots\n",
+            (long long)(c->config.n_layers - plan->kept_blocks), (long long)c->config.n_layers,
+            plan->weight_slots[OT_SLOT_LAYER]);
+    int n = ot_report_table(&ledger, c->machine.budget_bytes, c->options.explain, lines);
+    for (int i = 0; i < n; i++)
+        fprintf(out, "%s\n", lines[i]);
+    fprintf(out, "disk    a checkpoint takes %s: keep room for two checkpoints\n",
+            ot_text_bytes(ot_checkpoint_state_bytes(ot_model_chain(c->model)), text));
+}
+
+/* ---- the step ---- */
+
+/* A row a lane: how long it is busy, what it moves, and its part of the step: compute's own time, and the
+ * time that compute waits for the others. The parts add up. */
+static void print_lanes(const struct ot_plan_case *c, FILE *out) {
+    const struct ot_prediction *p = &c->chosen.prediction;
+    const struct look look = look_of(c);
+    double times = 0, shares = 0, step = p->step_seconds, fineness = pow(10, look.decimals);
+    fprintf(out, "          %-12s %11s %-2s %11s %15s\n", "lane", "busy", "", "moved", "of the step");
+    for (int i = 0; i < OT_LANE_COUNT; i++) {
+        int lane = i == 0 ? OT_LANE_COMPUTE : i <= OT_LANE_COMPUTE ? i - 1 : i; /* compute first */
+        bool is_compute = lane == OT_LANE_COMPUTE;
+        double part = is_compute ? p->busy[lane] + p->exposed[lane] : p->exposed[lane];
+        double time = next_rounded(part * look.per_second, fineness, &times);
+        double share = next_rounded(100 * part / step, 10, &shares);
+        char moved[OT_TEXT_BYTES] = "";
+        if (p->bytes[lane] > 0)
+            snprintf(moved, sizeof moved, "%.2f GB", p->bytes[lane] * 1e-9);
+        if (p->busy[lane] * look.per_second * fineness >= 0.5 || time > 0 || share > 0)
+            fprintf(out, "          %-12s %11.*f %-2s %11s %11.*f %-2s %6.1f %%   %s\n",
+                    ot_lane_name((enum ot_lane_id)lane), look.decimals, p->busy[lane] * look.per_second,
+                    look.unit, moved, look.decimals, time, look.unit, share,
+                    is_compute ? "computing" : "compute stalled on this");
+    }
+    fprintf(out, "          %-12s %11s %-2s %11s %11.*f %-2s %6.1f %%   compute idle\n", "none", "", "", "",
+            look.decimals, next_rounded(p->exposed_host * look.per_second, fineness, &times), look.unit,
+            next_rounded(100 * p->exposed_host / step, 10, &shares));
+    fprintf(out, "          %-12s %11s %-2s %11s %11.*f %-2s %6.1f %%\n", "step", "", "", "", look.decimals,
+            step * look.per_second, look.unit, 100.0);
+}
+
+static void print_time(const struct ot_plan_case *c, FILE *out) {
+    const struct ot_prediction *p = &c->chosen.prediction;
+    struct ot_plan_answer a = ot_plan_case_answer(c);
+    bool measured = !c->machine.card;
+    char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], slow[OT_TEXT_BYTES], fast[OT_TEXT_BYTES];
+    ot_plan_view_seconds(c, p->step_seconds, step);
+    ot_plan_view_rate(c, a.tokens_per_second, rate);
+    if (measured) {
+        fprintf(out, "time    %s a step · %s tokens/s\n", step, rate);
+    } else {
+        char from[OT_TEXT_BYTES], to[OT_TEXT_BYTES];
+        fprintf(out, "time    about %s a step (%s to %s) · %s tokens/s (%s to %s)\n", step,
+                ot_plan_view_seconds(c, c->fast_seconds, from), ot_plan_view_seconds(c, c->slow_seconds, to),
+                rate, ot_plan_view_rate(c, a.slow_rate, slow), ot_plan_view_rate(c, a.fast_rate, fast));
+    }
+    if (a.peak > 0) {
+        char work[OT_TEXT_BYTES], peak[OT_TEXT_BYTES];
+        fprintf(out, "        MFU %.*f %% = %s a step (6 N a token, and attention) / %s / %s/s %s\n",
+                measured ? 1 : 0, 100 * a.mfu, text_flops(a.model_flops, work), step,
+                text_flops(a.peak, peak), measured ? "of the best product measured" : "of the data sheet");
+    }
+    print_lanes(c, out);
+}
+
+/* ---- the run ---- */
+
+static void print_nvme(const struct ot_plan_case *c, const struct ot_plan_answer *a, FILE *out) {
+    char steps[OT_TEXT_BYTES];
+    double drives = c->options.nvme.n > 1 ? c->options.nvme.n : 1;
+    if (a->written + a->read == 0)
+        return;
+    fprintf(out, "nvme    %.2f GB read, %.2f GB written a step", a->read * 1e-9, a->written * 1e-9);
+    if (a->written > 0)
+        fprintf(out, " · a 1 TB drive (%.0f TB endurance) lasts %s steps", OT_WEAR_RATED_BYTES * 1e-12,
+                ot_text_count((int64_t)(OT_WEAR_RATED_BYTES * drives / a->written), steps));
+    fputc('\n', out);
+}
+
+static void print_run(const struct ot_plan_case *c, FILE *out) {
+    struct ot_plan_answer a = ot_plan_case_answer(c);
+    char steps[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
+    double price = c->options.price;
+    const char *about = c->machine.card ? "about " : "";
+    ot_text_duration(a.run_seconds, time);
+    if (a.run_seconds > 1e9) /* beyond what durations are for */
+        snprintf(time, sizeof time, "%.3g years", a.run_seconds / (365.25 * 86400));
+    if (c->rows)
+        fprintf(out, "data    %s · %s rows to train on\n", c->options.data, ot_text_count(c->rows, rows));
+    if (c->steps)
+        fprintf(out, "run     %s steps · %s tokens · %s%s\n", ot_text_count(c->steps, steps),
+                ot_text_short(a.run_tokens, tokens), about, time);
+    if (price > 0 && c->steps)
+        fprintf(out, "price   %s%.*f for the run at %g an hour · %.4g a million tokens\n", about,
+                c->machine.card && a.run_price >= 10 ? 0 : 2, a.run_price, price, a.million_price);
+    else if (price > 0)
+        fprintf(out,
+                "price   %s%.4g a million tokens at %g an hour (the run's with --steps, --data, --tokens or "
+                "--rows)\n",
+                about, a.million_price, price);
+    print_nvme(c, &a, out);
+}
+
+/* ---- what would change it ---- */
+
+static void print_explanation(const struct ot_plan_case *c, FILE *out) {
+    const struct ot_explanation *e = &c->explanation;
+    char bound[OT_FORECAST_LINE_BYTES], rate[OT_TEXT_BYTES], step[OT_TEXT_BYTES], gain[OT_TEXT_BYTES];
+    if (!c->options.explain)
+        return;
+    fprintf(out, "bound   %s\n", ot_report_bound(e, bound));
+    for (int i = 0; i < e->n_ifs; i++)
+        fprintf(out, "%-7s %-28s %14s a step %11s tokens/s %9s\n", i ? "" : "if", e->ifs[i].what,
+                ot_plan_view_seconds(c, e->ifs[i].step_seconds, step),
+                ot_plan_view_rate(c, e->ifs[i].tokens_per_second, rate),
+                ot_report_gain(e->ifs[i].gain, gain));
+}
+
+const char *ot_plan_view_basis(const struct ot_plan_case *c) {
+    if (c->machine.card)
+        return "Estimated from data sheets and assumptions; not measured.";
+    if (!c->costs.is_measured)
+        return "Rates measured on this machine; the blocks' times follow from their work.";
+    if (c->machine.budget_bytes[OT_TIER_NVME] == 0)
+        return "This model's own blocks and copies, measured on this machine.";
+    return *c->machine.assumed
+               ? "This model's own blocks and copies, measured on this machine; disks that are not there."
+               : "This model's own blocks, copies and disks, measured on this machine.";
+}
+
+void ot_plan_view_print(const struct ot_plan_case *c, FILE *out) {
+    print_machine(c, out);
+    print_plan(c, out);
+    print_time(c, out);
+    print_run(c, out);
+    print_explanation(c, out);
+    fprintf(out, "basis   %s\n", ot_plan_view_basis(c));
+}

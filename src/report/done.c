@@ -1,0 +1,280 @@
+/* What a person reads after a run: the summary, the lanes, a sample. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/checkpoint/record.h"
+#include "src/run/process_command.h"
+#include "src/machine/process_peak.h"
+#include "src/report/report.h"
+#include "src/report/forecast.h"
+#include "src/report/next.h"
+#include "src/base/units.h"
+
+struct memory_use { /* bytes */
+    int64_t planned[OT_TIER_COUNT], used[OT_TIER_COUNT], resident;
+};
+
+static struct memory_use measure_memory(const struct ot_report *r) {
+    struct memory_use m = {0};
+    struct ot_device_usage usage;
+    struct ot_store_usage store;
+    ot_device_usage(r->session->device, &usage);
+    ot_engine_store_usage(r->session->engine, &store);
+    m.planned[OT_TIER_GPU] = (int64_t)(ot_ledger_total(&r->session->plan.ledger, OT_TIER_GPU) +
+                                       r->session->cache_bytes + r->session->workspace_bytes);
+    m.planned[OT_TIER_HOST] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_HOST);
+    m.planned[OT_TIER_NVME] = (int64_t)ot_ledger_total(&r->session->plan.ledger, OT_TIER_NVME);
+    m.used[OT_TIER_GPU] = (int64_t)usage.peak_bytes;
+    m.used[OT_TIER_HOST] = (int64_t)usage.pinned_peak_bytes;
+    m.used[OT_TIER_NVME] = store.file_bytes;
+    m.resident = ot_process_peak();
+    return m;
+}
+
+static double flops_per_second(const struct ot_report *r, const struct ot_outcome *outcome) {
+    double rows = (double)ot_packing_rows(r->rows->train), tokens = (double)ot_packing_tokens(r->rows->train);
+    double per_token = ot_model_flops_per_token(&r->session->config, tokens / rows);
+    return outcome->seconds > 0 ? per_token * (double)outcome->tokens / outcome->seconds : 0;
+}
+
+/* Of a step in the middle of the run; 0: the run was too short to have one. */
+static double measured_step(const struct ot_outcome *outcome) {
+    return outcome->timed_steps ? outcome->timed_seconds / (double)outcome->timed_steps : 0;
+}
+
+static void print_speed(const struct ot_report *r, const struct ot_outcome *outcome) {
+    double predicted = r->session->prediction.step_seconds, measured = measured_step(outcome);
+    char text[2][OT_TEXT_BYTES];
+    ot_text_seconds(predicted, text[0]);
+    if (r->session->options->no_forecast && measured > 0)
+        ot_log(OT_LOG_INFO, "speed   %s a step, measured over %lld", ot_text_seconds(measured, text[1]),
+               (long long)outcome->timed_steps);
+    if (r->session->options->no_forecast)
+        return;
+    if (measured > 0)
+        ot_log(OT_LOG_INFO, "speed   %s a step predicted, %s measured over %lld steps (off by %+.1f %%)",
+               text[0], ot_text_seconds(measured, text[1]), (long long)outcome->timed_steps,
+               100 * (predicted / measured - 1));
+    else
+        ot_log(OT_LOG_INFO, "speed   %s a step predicted; too few steps in a row to measure one", text[0]);
+}
+
+/* Copies by the schedule, which says what each step moves; the disks by the store's own count. Token ids and
+ * losses alone are not worth a line. */
+static void print_traffic(const struct ot_report *r, const struct ot_outcome *outcome) {
+    const double least = 5e6; /* bytes/s */
+    static const enum ot_lane_id copies[] = {OT_LANE_H2D, OT_LANE_D2H};
+    const struct ot_prediction *p = &r->session->prediction;
+    double measured = measured_step(outcome), seconds = measured > 0 ? measured : p->step_seconds;
+    char line[256] = "", size[OT_TEXT_BYTES];
+    size_t used = 0;
+    for (size_t i = 0; i < sizeof copies / sizeof *copies && seconds > 0; i++)
+        if (p->bytes[copies[i]] / seconds >= least)
+            used += (size_t)snprintf(line + used, sizeof line - used, "%s%s %s a step, %.2f GB/s",
+                                     used ? " · " : "", ot_lane_name(copies[i]),
+                                     ot_text_bytes((int64_t)p->bytes[copies[i]], size),
+                                     p->bytes[copies[i]] / seconds * 1e-9);
+    const int64_t disks[] = {outcome->nvme_read_bytes, outcome->nvme_written_bytes};
+    for (int i = 0; i < 2 && outcome->seconds > 0; i++)
+        if (disks[i] > 0)
+            used += (size_t)snprintf(line + used, sizeof line - used, "%snvme %s %s, %.2f GB/s",
+                                     used ? " · " : "", ot_text_bytes(disks[i], size), i ? "written" : "read",
+                                     (double)disks[i] / outcome->seconds * 1e-9);
+    if (used)
+        ot_log(OT_LOG_INFO, "moved   %s", line);
+}
+
+static void print_memory(const struct ot_report *r) {
+    struct memory_use m = measure_memory(r);
+    char line[256] = "", planned[OT_TEXT_BYTES], size[OT_TEXT_BYTES];
+    size_t used = 0;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        if (t != OT_TIER_NVME || m.planned[t] > 0)
+            used += (size_t)snprintf(line + used, sizeof line - used, "%s %s planned, %s used · ",
+                                     ot_tier_name((enum ot_tier)t), ot_text_bytes(m.planned[t], planned),
+                                     ot_text_bytes(m.used[t], size));
+    ot_log(OT_LOG_INFO, "memory  %sprocess peak %s", line, ot_text_bytes(m.resident, size));
+}
+
+/* Whether --resume auto finds it. */
+static bool lies_in_out(const struct ot_report *r, const char *checkpoint) {
+    size_t out = r->out ? strlen(r->out) : 0;
+    return out && checkpoint && strncmp(checkpoint, r->out, out) == 0 && checkpoint[out] == '/';
+}
+
+/* The command that went on from a certain checkpoint, or from none, is not the one that goes on from here. */
+static void print_stopped(const struct ot_report *r, const struct ot_outcome *outcome) {
+    const char *resume = r->session->options->resume;
+    bool begins_otherwise = strcmp(resume, "auto") != 0 && lies_in_out(r, outcome->checkpoint);
+    char *command = NULL, *quoted = NULL;
+    if (ot_process_command(begins_otherwise ? "--resume" : NULL, &command) < 0)
+        command = NULL;
+    if (outcome->weights_alone)
+        ot_log(OT_LOG_WARN, "stopped by a signal after step %lld: --grace had time for the weights alone: %s",
+               (long long)outcome->steps, r->out);
+    else if (outcome->out_of_time)
+        ot_log(OT_LOG_WARN, "stopped by a signal after step %lld: --grace had no time to save it",
+               (long long)outcome->steps);
+    else
+        ot_log(OT_LOG_INFO, "stopped by a signal after step %lld", (long long)outcome->steps);
+    if (outcome->checkpoint) {
+        ot_log(OT_LOG_INFO, "saved   %s · step %lld of %lld", outcome->checkpoint,
+               (long long)outcome->checkpoint_step, (long long)r->shape->lr.steps);
+        ot_log(OT_LOG_INFO, "resume  %s%s", command ? command : "by the same command",
+               begins_otherwise ? " --resume auto" : "");
+        if (ot_process_quote(outcome->checkpoint, &quoted) == 0)
+            ot_log(OT_LOG_INFO,
+                   "export  offload-train export %s --out DIR makes a Hugging Face directory of it", quoted);
+    }
+    free(command);
+    free(quoted);
+}
+
+static void print_saved(const struct ot_report *r, const struct ot_outcome *outcome) {
+    char size[OT_TEXT_BYTES], *quoted = NULL, *words = NULL;
+    int64_t weights = ot_model_param_count(&r->session->config) * (int64_t)ot_dtype_bytes(r->session->stored);
+    ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
+           r->out, ot_text_bytes(weights, size), ot_dtype_name(r->session->stored));
+    if (outcome->checkpoint)
+        ot_log(OT_LOG_INFO, "keeps   %s/checkpoints, which this model does not need any more", r->out);
+    if (ot_process_quote(r->out, &quoted) == 0 &&
+        ot_report_next_words(ot_dataset_stats(r->rows->data)->kind, r->session->options->prompt_format,
+                             &words) == 0)
+        ot_log(OT_LOG_INFO, "next    offload-train generate %s %s · offload-train eval %s --data FILE",
+               quoted, words, quoted);
+    free(words);
+    free(quoted);
+}
+
+void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {
+    char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
+    if (outcome->has_eval && outcome->eval_step == outcome->steps) /* an older one is not of what was saved */
+        snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
+    double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
+    char since[64] = "";
+    if (r->resumed)
+        snprintf(since, sizeof since, "since step %lld: ", (long long)outcome->first_step);
+    ot_log(OT_LOG_INFO,
+           "done    %lld of %lld steps · loss %.4f%s · %s%s tokens in %s · %s tok/s · %.1f GFLOP/s",
+           (long long)outcome->steps, (long long)r->shape->lr.steps, outcome->last_loss, eval, since,
+           ot_text_short((double)outcome->tokens, tokens), ot_text_duration(outcome->seconds, time),
+           ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
+           flops_per_second(r, outcome) * 1e-9);
+    if (r->resumed)
+        ot_log(OT_LOG_INFO, "        all of it: %lld steps, %s tokens in %s", (long long)outcome->steps,
+               ot_text_short((double)(r->resumed->tokens + outcome->tokens), tokens),
+               ot_text_duration(r->resumed->seconds + outcome->seconds, time));
+    char counts[OT_GUARD_TEXT_BYTES];
+    if (*ot_guard_summary(&outcome->counts, counts))
+        ot_log(OT_LOG_INFO, "guard   %s", counts);
+    print_speed(r, outcome);
+    print_traffic(r, outcome);
+    print_memory(r);
+    if (r->out && outcome->interrupted)
+        print_stopped(r, outcome);
+    if (r->out && !outcome->interrupted)
+        print_saved(r, outcome);
+}
+
+int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *outcome,
+                          struct ot_run_log *log) {
+    struct memory_use m = measure_memory(r);
+    struct ot_json_writer *w = ot_run_log_begin(log, "done");
+    ot_json_put_int(w, "steps", outcome->steps);
+    ot_json_put_int(w, "tokens", outcome->tokens);
+    ot_json_put_real(w, "seconds", outcome->seconds);
+    ot_json_put_real(w, "loss", outcome->last_loss);
+    ot_json_put_real(w, "flops_per_s", flops_per_second(r, outcome));
+    ot_json_put_int(w, "skipped", ot_guard_skipped(&outcome->counts));
+    ot_json_put_int(w, "spikes", outcome->counts.spikes);
+    ot_json_put_bool(w, "interrupted", outcome->interrupted);
+    if (outcome->first_step)
+        ot_json_put_int(w, "resumed_after", outcome->first_step);
+    if (outcome->checkpoint)
+        ot_json_put_text(w, "checkpoint", outcome->checkpoint);
+    if (!r->session->options->no_forecast)
+        ot_json_put_real(w, "predicted_step_seconds", r->session->prediction.step_seconds);
+    ot_json_put_int(w, "measured_steps", outcome->timed_steps);
+    if (outcome->timed_steps)
+        ot_json_put_real(w, "measured_step_seconds", measured_step(outcome));
+    ot_json_put_int(w, "nvme_read_bytes", outcome->nvme_read_bytes);
+    ot_json_put_int(w, "nvme_written_bytes", outcome->nvme_written_bytes);
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_planned_bytes", ot_tier_name((enum ot_tier)t));
+        ot_json_put_int(w, key, m.planned[t]);
+        snprintf(key, sizeof key, "%s_used_bytes", ot_tier_name((enum ot_tier)t));
+        ot_json_put_int(w, key, m.used[t]);
+    }
+    ot_json_put_int(w, "process_peak_bytes", m.resident);
+    if (r->out)
+        ot_json_put_text(w, "out", r->out);
+    return ot_run_log_end(log);
+}
+
+static void print_trace(const struct ot_report *r, const char *path, const struct ot_trace_summary *sum) {
+    char lines[OT_LANE_TABLE_LINES][OT_FORECAST_LINE_BYTES], left[64] = "";
+    const struct ot_prediction *p = &r->session->prediction;
+    const struct ot_lane_times times[] = {
+        {"predicted", p->step_seconds, p->busy, p->exposed, p->exposed_host},
+        {"measured", sum->seconds, sum->busy, sum->exposed, sum->exposed_host}};
+    int first = r->session->options->no_forecast, n = ot_report_lanes(times + first, 2 - first, lines);
+    for (int i = 0; i < n; i++)
+        ot_log(OT_LOG_INFO, i ? "        %s" : "lanes   %s", lines[i]);
+    if (sum->left_out)
+        snprintf(left, sizeof left, " (the %lld after them did not fit)", (long long)sum->left_out);
+    ot_log(OT_LOG_INFO, "trace   %s · %lld steps%s · open it in Perfetto or chrome://tracing", path,
+           (long long)sum->steps, left);
+}
+
+int ot_report_check_trace(const struct ot_options *o) {
+    if (!o->trace || o->force)
+        return 0;
+    int rc = ot_trace_check_file(o->trace);
+    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "--trace %s; --force replaces it", ot_error_text())
+                             : ot_fail_context(rc, "--trace");
+}
+
+int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
+    const char *path = r->session->options->trace;
+    struct ot_trace_summary sum;
+    if (!path)
+        return 0;
+    OT_TRY(ot_report_check_trace(r->session->options)); /* the run itself may have put a file there */
+    OT_TRY(ot_trace_write(r->session->trace, r->session->forecast.trace, path));
+    OT_TRY(ot_trace_summarise(r->session->trace, &sum));
+    print_trace(r, path, &sum);
+    struct ot_json_writer *w = ot_run_log_begin(log, "trace");
+    ot_json_put_text(w, "file", path);
+    ot_json_put_int(w, "steps", sum.steps);
+    ot_json_put_int(w, "left_out", sum.left_out);
+    ot_json_put_real(w, "seconds", sum.seconds);
+    ot_report_put_lanes("busy_seconds", sum.busy, w);
+    ot_report_put_lanes("exposed_seconds", sum.exposed, w);
+    ot_json_put_real(w, "exposed_host_seconds", sum.exposed_host);
+    return ot_run_log_end(log);
+}
+
+/* The last words of a prompt are what the answer is to. */
+static const char *shorten(const char *text, size_t most) {
+    size_t length = strlen(text);
+    if (length <= most)
+        return text;
+    text += length - most;
+    while ((*text & 0xc0) == 0x80) /* not inside a character */
+        text++;
+    return text;
+}
+
+int ot_report_sample(struct ot_run_log *log, int64_t step, const char *prompt, const char *text) {
+    const char *end = shorten(prompt, 72);
+    ot_log(OT_LOG_INFO, "sample  \"%s%s\" -> %s", end == prompt ? "" : "...", end, text);
+    struct ot_json_writer *w = ot_run_log_begin(log, "sample");
+    ot_json_put_int(w, "step", step);
+    ot_json_put_text(w, "prompt", prompt);
+    ot_json_put_text(w, "text", text);
+    return ot_run_log_end(log);
+}

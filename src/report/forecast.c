@@ -1,0 +1,156 @@
+#include "src/report/forecast.h"
+
+#include <stdio.h>
+
+#include "src/base/units.h"
+
+static double tokens_per_second(const struct ot_prediction *p) {
+    return p->step_seconds > 0 ? p->tokens / p->step_seconds : 0;
+}
+
+const char *ot_report_prediction(const struct ot_prediction *p, int64_t done, int64_t steps,
+                                 char line[OT_FORECAST_LINE_BYTES]) {
+    char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], count[OT_TEXT_BYTES], run[OT_TEXT_BYTES];
+    int n =
+        snprintf(line, OT_FORECAST_LINE_BYTES, "%s a step, %s tok/s · ",
+                 ot_text_seconds(p->step_seconds, step), ot_text_count((int64_t)tokens_per_second(p), rate));
+    if (done > 0)
+        n += snprintf(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, "remaining %s steps in %s · all ",
+                      ot_text_count(steps - done, count),
+                      ot_text_duration(p->step_seconds * (double)(steps - done), run));
+    snprintf(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, "%s steps in %s", ot_text_count(steps, count),
+             ot_text_duration(p->step_seconds * (double)steps, run));
+    return line;
+}
+
+/* ---- lanes ---- */
+
+struct row {
+    char *line;
+    int used;
+};
+
+static void put_cell(struct row *row, const char *text) {
+    row->used += snprintf(row->line + row->used, OT_FORECAST_LINE_BYTES - (size_t)row->used, " %10s", text);
+}
+
+static void put_share(struct row *row, double seconds, double all) {
+    char text[16];
+    snprintf(text, sizeof text, "%.1f %%", all > 0 ? 100 * seconds / all : 0);
+    put_cell(row, text);
+}
+
+static bool is_used(const struct ot_lane_times *times, int n, int lane) {
+    for (int i = 0; i < n; i++)
+        if (times[i].busy[lane] > 0)
+            return true;
+    return false;
+}
+
+static struct row begin_row(char line[OT_FORECAST_LINE_BYTES], const char *what, const char *name) {
+    return (struct row){line, snprintf(line, OT_FORECAST_LINE_BYTES, "%-10s %-9s", what, name)};
+}
+
+int ot_report_lanes(const struct ot_lane_times *times, int n,
+                    char lines[OT_LANE_TABLE_LINES][OT_FORECAST_LINE_BYTES]) {
+    int made = 0;
+    struct row row = begin_row(lines[made++], "", "");
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        if (is_used(times, n, l))
+            put_cell(&row, ot_lane_name((enum ot_lane_id)l));
+    put_cell(&row, "host");
+    for (int i = 0; i < n; i++) {
+        row = begin_row(lines[made++], "busy", times[i].name);
+        for (int l = 0; l < OT_LANE_COUNT; l++)
+            if (is_used(times, n, l))
+                put_share(&row, times[i].busy[l], times[i].seconds);
+    }
+    for (int i = 0; i < n; i++) {
+        row = begin_row(lines[made++], "waited for", times[i].name);
+        for (int l = 0; l < OT_LANE_COUNT; l++)
+            if (is_used(times, n, l))
+                put_share(&row, times[i].exposed[l], times[i].seconds);
+        put_share(&row, times[i].exposed_host, times[i].seconds);
+    }
+    return made;
+}
+
+/* ---- the explanation ---- */
+
+/* "computing, 80.2 % of the step", "h2d, which compute waits for in 16.1 %" */
+static int put_limit(char *line, size_t bytes, enum ot_lane_id lane, double share, const char *of) {
+    return lane == OT_LANE_COMPUTE ? snprintf(line, bytes, "computing, %.1f %%%s", 100 * share, of)
+                                   : snprintf(line, bytes, "%s, which compute waits for in %.1f %%%s",
+                                              ot_lane_name(lane), 100 * share, of);
+}
+
+const char *ot_report_bound(const struct ot_explanation *e, char line[OT_FORECAST_LINE_BYTES]) {
+    int n = put_limit(line, OT_FORECAST_LINE_BYTES, e->bound, e->bound_share, " of the step");
+    if (e->second != e->bound && e->second_share >= 0.001) {
+        n += snprintf(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, "; next ");
+        put_limit(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, e->second, e->second_share, "");
+    }
+    return line;
+}
+
+const char *ot_report_gain(double gain, char text[OT_TEXT_BYTES]) {
+    if (gain == 0)
+        snprintf(text, OT_TEXT_BYTES, "no gain");
+    else
+        snprintf(text, OT_TEXT_BYTES, "%+.0f %%", 100 * gain);
+    return text;
+}
+
+int ot_report_explanation(const struct ot_explanation *e,
+                          char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES]) {
+    int made = 0;
+    ot_report_bound(e, lines[made++]);
+    for (int i = 0; i < e->n_ifs && i < OT_WHAT_IFS; i++) {
+        char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], gain[OT_TEXT_BYTES];
+        snprintf(lines[made++], OT_FORECAST_LINE_BYTES, "%-28s %10s a step %12s tok/s %8s", e->ifs[i].what,
+                 ot_text_seconds(e->ifs[i].step_seconds, step),
+                 ot_text_count((int64_t)e->ifs[i].tokens_per_second, rate),
+                 ot_report_gain(e->ifs[i].gain, gain));
+    }
+    return made;
+}
+
+/* ---- JSON ---- */
+
+void ot_report_put_lanes(const char *key, const double values[OT_LANE_COUNT], struct ot_json_writer *w) {
+    ot_json_begin_object(w, key);
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        ot_json_put_real(w, ot_lane_name((enum ot_lane_id)l), values[l]);
+    ot_json_end_object(w);
+}
+
+void ot_report_put_prediction(const struct ot_prediction *p, int64_t steps, struct ot_json_writer *w) {
+    ot_json_put_real(w, "step_seconds", p->step_seconds);
+    ot_json_put_real(w, "tokens_per_s", tokens_per_second(p));
+    ot_json_put_real(w, "run_seconds", p->step_seconds * (double)steps);
+    ot_report_put_lanes("busy_seconds", p->busy, w);
+    ot_report_put_lanes("exposed_seconds", p->exposed, w);
+    ot_json_put_real(w, "exposed_host_seconds", p->exposed_host);
+    ot_report_put_lanes("bytes", p->bytes, w);
+    ot_json_put_real(w, "flops", p->flops);
+    ot_json_put_real(w, "model_flops", p->model_flops);
+}
+
+void ot_report_put_explanation(const struct ot_explanation *e, struct ot_json_writer *w) {
+    ot_json_put_text(w, "bound", ot_lane_name(e->bound));
+    ot_json_put_real(w, "bound_share", e->bound_share);
+    if (e->second != e->bound) {
+        ot_json_put_text(w, "second", ot_lane_name(e->second));
+        ot_json_put_real(w, "second_share", e->second_share);
+    }
+    ot_json_begin_array(w, "if");
+    for (int i = 0; i < e->n_ifs; i++) {
+        ot_json_begin_object(w, NULL);
+        ot_json_put_text(w, "what", e->ifs[i].what);
+        ot_json_put_real(w, "step_seconds", e->ifs[i].step_seconds);
+        ot_json_put_real(w, "tokens_per_s", e->ifs[i].tokens_per_second);
+        ot_json_put_real(w, "gain", e->ifs[i].gain);
+        ot_json_end_object(w);
+    }
+    ot_json_end_array(w);
+}

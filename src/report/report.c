@@ -1,0 +1,390 @@
+#include "src/report/report.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/session/rates_cache.h"
+#include "src/report/forecast.h"
+#include "src/saving/saver.h"
+#include "src/session/store.h"
+#include "src/base/units.h"
+#include "src/report/wear.h"
+
+enum { LINE_BYTES = 512 };
+
+/* ---- the lines above the plan ---- */
+
+static void print_machine(const struct ot_report *r) {
+    const struct ot_machine *machine = &r->session->machine;
+    char total[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
+    ot_log(OT_LOG_INFO, "machine %s · RAM %s, %s free%s", ot_device_name(r->session->device),
+           ot_text_bytes(machine->ram_bytes, total), ot_text_bytes(machine->free_bytes, left),
+           machine->within);
+}
+
+/* What threads and pages are bound to, and what keeps pinned memory from being as fast as it could be. */
+static void print_topology(const struct ot_session *s) {
+    char note[OT_MACHINE_NOTE_BYTES];
+    bool by_gpu = s->options->device.kind == OT_DEVICE_CUDA;
+    bool by_disks = s->store.n_dirs > 0 && s->store.engine != OT_IO_POOL;
+    int64_t bytes = (int64_t)ot_ledger_total(&s->plan.ledger, OT_TIER_HOST);
+    struct ot_topology_summary summary;
+    char quota[64] = "";
+    ot_topology_summarise(s->topology, &summary);
+    if (s->machine.cores < summary.threads)
+        snprintf(quota, sizeof quota, " · by quota no more than %d at a time", s->machine.cores);
+    ot_log(OT_LOG_INFO, "        %s%s", ot_topology_describe(s->topology), quota);
+    if ((by_gpu || by_disks) && *ot_machine_pinning_note(&s->machine, bytes, by_disks, note))
+        ot_log(OT_LOG_INFO, "note    %s", note);
+}
+
+static void print_disks(const struct ot_session *s) {
+    char may[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
+    for (int i = 0; i < s->store.n_dirs; i++) {
+        const struct ot_store_dir *dir = &s->store.dirs[i];
+        ot_log(OT_LOG_INFO, "%-7s %s · %s may be used · free there: %s", i ? "" : "nvme", dir->path,
+               ot_text_bytes((int64_t)dir->bytes, may), ot_text_bytes(ot_session_free_in(dir->path), have));
+    }
+    ot_session_warn_disks(s);
+}
+
+static void print_model(const struct ot_report *r) {
+    const struct ot_session *s = r->session;
+    char params[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES];
+    bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
+    ot_log(OT_LOG_INFO, "model   %s", s->resolved.path ? s->resolved.found : s->options->model);
+    ot_log(OT_LOG_INFO, "        %s · %lld layers · %s parameters · %s, computed in %s",
+           ot_family_row(s->config.family)->model_type, (long long)s->config.n_layers,
+           ot_text_short((double)ot_model_param_count(&s->config), params),
+           random ? "random weights" : ot_dtype_name(s->stored), ot_dtype_name(s->dtype));
+    ot_log(OT_LOG_INFO, "        %s tokens · %s",
+           ot_text_count(ot_tokenizer_vocab_size(s->tokenizer), tokens),
+           s->tokenizer_is_own ? "byte-level tokenizer" : s->tokenizer_path);
+}
+
+static void print_dataset(const char *path, const struct ot_data_stats *stats) {
+    char rows[OT_TEXT_BYTES], line[LINE_BYTES];
+    int n = snprintf(line, sizeof line, "data    %.200s · %s rows (%s%s%s) · %lld dropped · %lld truncated",
+                     path, ot_text_count(stats->rows, rows), ot_row_kind_name(stats->kind),
+                     stats->template_name ? ", " : "", stats->template_name ? stats->template_name : "",
+                     (long long)stats->untrained, (long long)stats->truncated);
+    if (stats->bad)
+        n += snprintf(line + n, sizeof line - (size_t)n, " · %lld bad, the first on line %lld",
+                      (long long)stats->bad, (long long)stats->first_bad_line);
+    if (stats->split)
+        snprintf(line + n, sizeof line - (size_t)n, " · %lld split", (long long)stats->split);
+    ot_log(OT_LOG_INFO, "%s", line);
+}
+
+static void print_notes(const struct ot_session *s, const struct ot_data_stats *stats) {
+    size_t bytes = 0;
+    const char *token =
+        stats->with_specials ? ot_tokenizer_token(s->tokenizer, stats->first_special, &bytes) : NULL;
+    if (token)
+        ot_log(OT_LOG_INFO,
+               "note    %lld rows contain a literal \"%.*s\", the first on line %lld: encoded as the token, "
+               "as Hugging Face does",
+               (long long)stats->with_specials, (int)bytes, token, (long long)stats->first_special_line);
+    if (stats->straddling)
+        ot_log(OT_LOG_INFO,
+               "note    in %lld rows the answer begins inside the prompt's last token, which does not train",
+               (long long)stats->straddling);
+    double dropout = s->dir ? ot_model_dir_facts(s->dir)->attention_dropout : 0;
+    if (dropout > 0)
+        ot_log(OT_LOG_INFO,
+               "note    attention_dropout %g of config.json is not applied: this program has no dropout",
+               dropout);
+}
+
+/* More than one row in a hundred is no accident. */
+static void warn_truncated(const struct ot_session *s, const char *path, const struct ot_data_stats *stats,
+                           int64_t seq_len) {
+    char longest[OT_TEXT_BYTES], cut[OT_TEXT_BYTES];
+    int64_t most = s->config.max_position;
+    if (stats->truncated * 100 <= stats->rows)
+        return;
+    ot_text_count(stats->longest_whole, longest);
+    ot_text_count(stats->truncated, cut);
+    if (stats->longest_whole <= most)
+        ot_log(OT_LOG_WARN,
+               "%s: %s of %lld rows are cut to --seq-len %lld; the longest has %s tokens: --seq-len %lld "
+               "would fit all",
+               path, cut, (long long)stats->rows, (long long)seq_len, longest,
+               (long long)stats->longest_whole);
+    else
+        ot_log(OT_LOG_WARN,
+               "%s: %s of %lld rows are cut to --seq-len %lld; the longest has %s tokens, and the model "
+               "takes --seq-len %lld at most",
+               path, cut, (long long)stats->rows, (long long)seq_len, longest, (long long)most);
+}
+
+static void print_data(const struct ot_report *r) {
+    const struct ot_rows *rows = r->rows;
+    char train[OT_TEXT_BYTES], held[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], sequences[OT_TEXT_BYTES];
+    const struct ot_data_stats *stats = ot_dataset_stats(rows->data);
+    double all = (double)ot_packing_tokens(rows->train),
+           trained = (double)ot_packing_trained_tokens(rows->train);
+    print_dataset(r->session->options->data, stats);
+    if (rows->own_eval)
+        print_dataset(r->session->options->eval_data, ot_dataset_stats(rows->own_eval));
+    ot_log(OT_LOG_INFO,
+           "        %s train / %s eval rows · %s tokens, %.0f %% trained · %s sequences x %lld, %.1f %% full",
+           ot_text_count(ot_packing_rows(rows->train), train),
+           ot_text_count(rows->eval ? ot_packing_rows(rows->eval) : 0, held), ot_text_short(all, tokens),
+           100 * trained / all, ot_text_count(r->shape->sequences, sequences), (long long)rows->seq_len,
+           100 * ot_packing_fill(rows->train));
+    print_notes(r->session, stats);
+    warn_truncated(r->session, r->session->options->data, stats, rows->seq_len);
+    if (rows->own_eval)
+        warn_truncated(r->session, r->session->options->eval_data, ot_dataset_stats(rows->own_eval),
+                       rows->seq_len);
+}
+
+/* ---- the plan ---- */
+
+static void print_shape(const struct ot_report *r) {
+    const struct ot_options *o = r->session->options;
+    const struct ot_plan *plan = &r->session->plan;
+    const struct ot_run_shape *shape = r->shape;
+    static const char *const schedules[] = {"constant", "linear", "cosine", "wsd"};
+    char tokens[OT_STEP_TEXT_BYTES], steps[96], steps_text[OT_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
+    ot_text_count(shape->lr.steps, steps_text);
+    if (o->steps)
+        snprintf(steps, sizeof steps, "%s steps (%.2f epochs)", steps_text,
+                 (double)shape->lr.steps / (double)shape->steps_per_epoch);
+    else
+        snprintf(steps, sizeof steps, "%lld x %lld epochs = %s steps", (long long)shape->steps_per_epoch,
+                 (long long)o->epochs, steps_text);
+    ot_log(OT_LOG_INFO, "plan    all parameters · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s", o->lr,
+           schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
+           ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
+    int n_layers = (int)r->session->config.n_layers;
+    ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequences · %d of %d layers recomputed",
+           (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),
+           (long long)o->micro_batch, n_layers - plan->kept_blocks, n_layers);
+    ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
+    ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
+}
+
+static void add_entry(struct ot_ledger *ledger, enum ot_tier tier, const char *name, size_t bytes) {
+    if (ledger->n < OT_LEDGER_MAX)
+        ledger->entries[ledger->n++] = (struct ot_ledger_entry){tier, name, bytes};
+}
+
+/* What the program holds: the plan's bytes, what the device's ops work in, the cache for the sample's answer,
+ * and the rows. */
+static struct ot_ledger whole_ledger(const struct ot_report *r) {
+    struct ot_ledger ledger = r->session->plan.ledger;
+    if (r->session->workspace_bytes)
+        add_entry(&ledger, OT_TIER_GPU, "kernel workspace", r->session->workspace_bytes);
+    add_entry(&ledger, OT_TIER_GPU, "key/value cache", r->session->cache_bytes);
+    add_entry(&ledger, OT_TIER_HOST, "rows", (size_t)ot_rows_bytes(r->rows));
+    return ledger;
+}
+
+static void print_checkpoints(const struct ot_report *r) {
+    const struct ot_options *o = r->session->options;
+    char when[64], each[96], size[OT_TEXT_BYTES];
+    int64_t copied, referred;
+    size_t used = 0;
+    ot_saver_bytes(r->session, &copied, &referred);
+    if (o->save_every.seconds > 0)
+        snprintf(when, sizeof when, "every %s", ot_text_duration(o->save_every.seconds, size));
+    else if (o->save_every.steps == 1)
+        snprintf(when, sizeof when, "every step");
+    else if (o->save_every.steps > 1)
+        snprintf(when, sizeof when, "every %lld steps", (long long)o->save_every.steps);
+    else
+        snprintf(when, sizeof when, "%s", o->save_every.epoch ? "every epoch" : "when stopped");
+    if (copied > 0 || referred == 0)
+        used = (size_t)snprintf(each, sizeof each, "%s each", ot_text_bytes(copied, size));
+    if (referred > 0)
+        snprintf(each + used, sizeof each - used, used ? ", and %s on NVMe" : "%s each, on NVMe",
+                 ot_text_bytes(referred, size));
+    ot_log(OT_LOG_INFO, "        checkpoints %s · %s · kept: %lld%s", when, each, (long long)o->keep,
+           r->rows->eval ? " and the best" : "");
+}
+
+static void print_save(const struct ot_report *r) {
+    char save[OT_TEXT_BYTES], disk[OT_TEXT_BYTES];
+    if (!r->out) {
+        ot_log(OT_LOG_INFO, "save    nothing: --no-save");
+        return;
+    }
+    ot_log(OT_LOG_INFO, "save    %s · up to %s in %s%s%s", r->out, ot_text_bytes(r->save_bytes, save),
+           ot_dtype_name(r->session->stored), r->disk_free_bytes >= 0 ? " · free on that disk: " : "",
+           r->disk_free_bytes >= 0 ? ot_text_bytes(r->disk_free_bytes, disk) : "");
+    const struct ot_session *s = r->session;
+    const char *left = s->dir ? ot_model_dir_facts(s->dir)->left_out : NULL;
+    if (left)
+        ot_log(OT_LOG_INFO, "        not copied from %s: %.300s", ot_model_dir_path(s->dir), left);
+    print_checkpoints(r);
+}
+
+static void print_explanation(const struct ot_session *s) {
+    char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES];
+    const struct ot_prediction *p = &s->prediction;
+    struct ot_lane_times times = {"predicted", p->step_seconds, p->busy, p->exposed, p->exposed_host};
+    int n = ot_report_lanes(&times, 1, lines);
+    for (int i = 0; i < n; i++)
+        ot_log(OT_LOG_INFO, "%-7s %s", i ? "" : "lanes", lines[i]);
+    n = ot_report_explanation(&s->forecast.explanation, lines);
+    for (int i = 0; i < n; i++)
+        ot_log(OT_LOG_INFO, "%-7s %s", i == 0 ? "bound" : i == 1 ? "if" : "", lines[i]);
+}
+
+static void print_forecast(const struct ot_report *r) {
+    const struct ot_forecast *f = &r->session->forecast;
+    char line[OT_FORECAST_LINE_BYTES];
+    if (r->session->options->no_forecast)
+        return;
+    ot_report_prediction(&r->session->prediction, r->resumed ? r->resumed->progress.step : 0,
+                         r->shape->lr.steps, line);
+    if (f->tried > 1)
+        ot_log(OT_LOG_INFO, "expect  %s · the fastest of %d plans", line, f->tried);
+    else
+        ot_log(OT_LOG_INFO, "expect  %s", line);
+    if (f->is_explained)
+        print_explanation(r->session);
+    int64_t done = r->resumed ? r->resumed->progress.step : 0;
+    ot_wear_warn(r->session->prediction.bytes[OT_LANE_NVME_WRITE], r->shape->lr.steps - done,
+                 r->session->options->nvme.n);
+}
+
+void ot_report_print(const struct ot_report *r) {
+    char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES];
+    struct ot_ledger ledger = whole_ledger(r);
+    print_machine(r);
+    print_topology(r->session);
+    print_disks(r->session);
+    print_model(r);
+    print_data(r);
+    print_shape(r);
+    int n = ot_report_table(&ledger, r->session->budget_bytes, r->session->options->explain, lines);
+    for (int i = 0; i < n; i++)
+        ot_log(OT_LOG_INFO, "%s", lines[i]);
+    print_save(r);
+    print_forecast(r);
+}
+
+void ot_report_print_store(const struct ot_report *r) {
+    const char *store = ot_engine_describe_store(r->session->engine);
+    if (store)
+        ot_log(OT_LOG_INFO, "store   %s", store);
+}
+
+/* ---- the log's "run" event ---- */
+
+static void put_tiers(struct ot_json_writer *w, const char *key, const int64_t counts[OT_TIER_COUNT]) {
+    ot_json_begin_object(w, key);
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        ot_json_put_int(w, ot_tier_name((enum ot_tier)t), counts[t]);
+    ot_json_end_object(w);
+}
+
+static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
+    const struct ot_plan *plan = &r->session->plan;
+    const struct ot_plan_homes homes = ot_report_count_homes(plan);
+    struct ot_ledger ledger = whole_ledger(r);
+    ot_json_begin_object(w, "plan");
+    ot_json_put_int(w, "steps", r->shape->lr.steps);
+    ot_json_put_int(w, "steps_per_epoch", r->shape->steps_per_epoch);
+    ot_json_put_int(w, "warmup", r->shape->lr.warmup);
+    ot_json_put_int(w, "micro_tokens", plan->micro_tokens);
+    ot_json_put_int(w, "kept_blocks", plan->kept_blocks);
+    ot_json_put_int(w, "slabs", plan->n_slabs);
+    put_tiers(w, "weights", homes.weights);
+    put_tiers(w, "state_tiles", homes.state);
+    ot_json_begin_object(w, "optimizer_tiles");
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        ot_json_put_int(w, ot_tile_engine_name((enum ot_tile_engine)e),
+                        ot_plan_count_tiles(plan, (enum ot_tile_engine)e));
+    ot_json_end_object(w);
+    ot_json_put_text(w, "activations", ot_tier_name((enum ot_tier)plan->activations));
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        char key[32];
+        snprintf(key, sizeof key, "%s_budget_bytes", ot_tier_name((enum ot_tier)t));
+        ot_json_put_int(w, key, (int64_t)r->session->budget_bytes[t]);
+    }
+    ot_report_put_ledger(&ledger, w);
+    ot_json_end_object(w);
+}
+
+static void record_data(const struct ot_report *r, struct ot_json_writer *w) {
+    const struct ot_data_stats *stats = ot_dataset_stats(r->rows->data);
+    ot_json_begin_object(w, "data");
+    ot_json_put_text(w, "kind", ot_row_kind_name(stats->kind));
+    ot_json_put_int(w, "rows", stats->rows);
+    ot_json_put_int(w, "bad", stats->bad);
+    ot_json_put_int(w, "dropped", stats->untrained);
+    ot_json_put_int(w, "truncated", stats->truncated);
+    ot_json_put_int(w, "train_rows", ot_packing_rows(r->rows->train));
+    ot_json_put_int(w, "eval_rows", r->rows->eval ? ot_packing_rows(r->rows->eval) : 0);
+    ot_json_put_int(w, "tokens", ot_packing_tokens(r->rows->train));
+    ot_json_put_int(w, "trained_tokens", ot_packing_trained_tokens(r->rows->train));
+    ot_json_put_int(w, "sequences", r->shape->sequences);
+    ot_json_end_object(w);
+}
+
+static void record_disks(const struct ot_session *s, struct ot_json_writer *w) {
+    ot_json_begin_array(w, "nvme");
+    for (int i = 0; i < s->store.n_dirs; i++) {
+        ot_json_begin_object(w, NULL);
+        ot_json_put_text(w, "dir", s->store.dirs[i].path);
+        ot_json_put_int(w, "may_use_bytes", (int64_t)s->store.dirs[i].bytes);
+        ot_json_put_int(w, "free_bytes", ot_session_free_in(s->store.dirs[i].path));
+        ot_json_end_object(w);
+    }
+    ot_json_end_array(w);
+}
+
+static void record_machine(const struct ot_session *s, struct ot_json_writer *w) {
+    ot_json_begin_object(w, "machine");
+    ot_json_put_text(w, "device", ot_device_name(s->device));
+    ot_json_put_int(w, "cores", s->machine.cores);
+    ot_json_put_int(w, "ram_bytes", s->machine.ram_bytes);
+    ot_json_put_int(w, "free_bytes", s->machine.free_bytes);
+    ot_json_put_text(w, "topology", ot_topology_describe(s->topology));
+    record_disks(s, w);
+    if (s->engine && ot_engine_describe_store(s->engine))
+        ot_json_put_text(w, "store", ot_engine_describe_store(s->engine));
+    ot_json_end_object(w);
+    ot_json_begin_object(w, "model");
+    ot_json_put_text(w, "found", s->resolved.path ? s->resolved.found : s->options->model);
+    ot_json_put_text(w, "family", ot_family_row(s->config.family)->model_type);
+    ot_json_put_int(w, "parameters", ot_model_param_count(&s->config));
+    ot_json_put_text(w, "stored", ot_dtype_name(s->stored));
+    ot_json_put_text(w, "computed", ot_dtype_name(s->dtype));
+    ot_json_end_object(w);
+}
+
+static void record_forecast(const struct ot_report *r, struct ot_json_writer *w) {
+    const struct ot_forecast *f = &r->session->forecast;
+    ot_json_begin_object(w, "prediction");
+    ot_json_put_int(w, "plans_tried", f->tried);
+    ot_json_put_real(w, "planning_seconds", f->seconds);
+    ot_rates_put_json(&f->costs.rates, "rates", w);
+    ot_report_put_prediction(&r->session->prediction, r->shape->lr.steps, w);
+    if (f->is_explained) {
+        ot_json_begin_object(w, "explanation");
+        ot_report_put_explanation(&f->explanation, w);
+        ot_json_end_object(w);
+    }
+    ot_json_end_object(w);
+}
+
+int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "run");
+    ot_json_put_text(w, "version", OT_VERSION);
+    if (r->out)
+        ot_json_put_text(w, "out", r->out);
+    ot_options_put_json(r->session->options, "options", w);
+    record_machine(r->session, w);
+    record_data(r, w);
+    record_plan(r, w);
+    if (!r->session->options->no_forecast)
+        record_forecast(r, w);
+    return ot_run_log_end(log);
+}

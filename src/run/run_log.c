@@ -1,0 +1,235 @@
+#include "src/run/run_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/output.h"
+
+static const double slow_reader_seconds =
+    5; /* at the end, a reader that takes nothing is waited for as long */
+
+struct ot_run_log {
+    struct ot_output *mirror; /* stdout; NULL: not asked for */
+    bool is_progress;         /* the event that is being written: stdout may go without it */
+    int fd;                   /* of the file; -1: there is none yet */
+    char path[PATH_MAX];
+    int64_t bytes; /* of the file, in whole lines */
+    char *waiting; /* lines that are not in it yet, each with its newline */
+    size_t waiting_bytes;
+    struct ot_json_writer writer;
+};
+
+int ot_run_log_open(bool mirror, struct ot_run_log **out) {
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return ot_fail(OT_E_BUDGET, "no memory for the log");
+    (*out)->fd = -1;
+    struct ot_output_config config = {.fd = STDOUT_FILENO,
+                                      .name = "stdout",
+                                      .progress_bytes = 1 << 20,
+                                      .most_bytes = 16 << 20,
+                                      .before_count = "{\"event\":\"left_out\",\"records\":",
+                                      .after_count = "}\n"};
+    return mirror ? ot_output_open(&config, &(*out)->mirror) : 0;
+}
+
+/* Writes what waits. A line that is written in part is cut off again: the file has whole lines, and what was
+ * not written waits for the next attempt, when a disk that was full may have room. */
+static int write_waiting(struct ot_run_log *log) {
+    for (size_t done = 0; done < log->waiting_bytes;) {
+        ssize_t n = write(log->fd, log->waiting + done, log->waiting_bytes - done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0) {
+            int error = n < 0 ? errno : ENOSPC;
+            bool cut = ftruncate(log->fd, log->bytes) == 0 && lseek(log->fd, log->bytes, SEEK_SET) >= 0;
+            return ot_fail_errno(OT_E_IO, error, "%s: cannot write the log%s", log->path,
+                                 cut ? "" : ", whose last line is not whole");
+        }
+        done += (size_t)n;
+    }
+    log->bytes += (int64_t)log->waiting_bytes;
+    log->waiting_bytes = 0;
+    return 0;
+}
+
+/* The end of the last whole line among the first `bytes` of the file; -1: it cannot be read. */
+static int64_t find_whole_lines(int fd, int64_t bytes) {
+    enum { PIECE = 4096 };
+    char piece[PIECE];
+    struct stat facts;
+    if (bytes <= 0)
+        return 0;
+    if (fstat(fd, &facts) < 0)
+        return -1;
+    bytes = facts.st_size < bytes ? facts.st_size : bytes;
+    while (bytes > 0) {
+        int64_t n = bytes < PIECE ? bytes : PIECE;
+        if (pread(fd, piece, (size_t)n, bytes - n) != n)
+            return -1;
+        for (; n > 0 && piece[n - 1] != '\n'; n--)
+            bytes--;
+        if (n > 0)
+            break;
+    }
+    return bytes;
+}
+
+/* The log is open as long as its run, so its lock is the run's: of two runs with one output (two with the
+ * default name, say) the second would replace the first's result. Where a file system has no locks, that is
+ * the user's own doing. */
+static int open_alone(struct ot_run_log *log, const char *dir, int64_t keep_bytes) {
+    int fd = open(log->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == ELOOP)
+        return ot_fail(OT_E_INPUT,
+                       "%s: is a symbolic link, and a run writes nothing outside of its output; remove it",
+                       log->path);
+    if (fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
+        close(fd);
+        return ot_fail(OT_E_INPUT, "%s: another run is writing this output; choose another with --out", dir);
+    }
+    log->bytes = find_whole_lines(fd, keep_bytes);
+    /* EINVAL: not a file, so nothing to cut */
+    bool cut = log->bytes >= 0 && (ftruncate(fd, log->bytes) == 0 || errno == EINVAL) &&
+               (log->bytes == 0 || lseek(fd, log->bytes, SEEK_SET) == log->bytes);
+    if (cut) {
+        log->fd = fd;
+        return 0;
+    }
+    int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
+    close(fd);
+    return rc;
+}
+
+int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_bytes) {
+    int n = snprintf(log->path, sizeof log->path, "%s/log.jsonl", dir);
+    if (n < 0 || (size_t)n >= sizeof log->path)
+        return ot_fail(OT_E_IO, "%.200s...: the path is too long", dir);
+    OT_TRY(open_alone(log, dir, keep_bytes));
+    return write_waiting(log);
+}
+
+int ot_run_log_check(struct ot_run_log *log) {
+    if (!log->mirror || ot_output_flush(log->mirror, 0.5))
+        return 0;
+    return ot_output_put(log->mirror, OT_OUTPUT_TEXT, "", 0); /* why, where a write failed */
+}
+
+int ot_run_log_flush(struct ot_run_log *log) {
+    if (!log->mirror || ot_output_flush(log->mirror, slow_reader_seconds))
+        return 0;
+    OT_TRY(ot_run_log_check(log));
+    ot_log(OT_LOG_WARN, "stdout: nobody reads it, so the last records of --json are lost");
+    return 0;
+}
+
+void ot_run_log_close(struct ot_run_log *log) {
+    if (!log)
+        return;
+    ot_output_close(log->mirror);
+    if (log->fd >= 0)
+        close(log->fd);
+    free(log->writer.out.text);
+    free(log->waiting);
+    free(log);
+}
+
+struct ot_json_writer *ot_run_log_begin(struct ot_run_log *log, const char *event) {
+    log->writer.indent = -1;
+    log->is_progress = strcmp(event, "step") == 0;
+    ot_json_begin_object(&log->writer, NULL);
+    ot_json_put_text(&log->writer, "event", event);
+    return &log->writer;
+}
+
+static int add_waiting(struct ot_run_log *log, const char *line, size_t bytes) {
+    char *grown = realloc(log->waiting, log->waiting_bytes + bytes);
+    if (!grown)
+        return ot_fail(OT_E_BUDGET, "no memory for the log");
+    memcpy(grown + log->waiting_bytes, line, bytes);
+    log->waiting = grown;
+    log->waiting_bytes += bytes;
+    return 0;
+}
+
+int ot_run_log_end(struct ot_run_log *log) {
+    char *text;
+    size_t bytes;
+    ot_json_end_object(&log->writer);
+    OT_TRY(ot_json_writer_take(&log->writer, &text, &bytes));
+    text[bytes] = '\n'; /* in the place of the NUL */
+    int rc = add_waiting(log, text, bytes + 1);
+    if (rc == 0 && log->fd >= 0)
+        rc = write_waiting(log);
+    /* Second: where nobody reads any more, the file has the line. */
+    enum ot_output_kind kind = log->is_progress ? OT_OUTPUT_PROGRESS : OT_OUTPUT_TEXT;
+    if (rc == 0 && log->mirror)
+        rc = ot_output_put(log->mirror, kind, text, bytes + 1);
+    free(text);
+    return rc;
+}
+
+/* With what waits: a checkpoint is made of a time when those lines had been logged. */
+int64_t ot_run_log_bytes(const struct ot_run_log *log) {
+    return log->fd >= 0 ? log->bytes + (int64_t)log->waiting_bytes : 0;
+}
+
+int ot_run_log_resume(struct ot_run_log *log, int64_t step, const char *checkpoint, int64_t bytes,
+                      double seconds) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "resume");
+    ot_json_put_int(w, "step", step);
+    ot_json_put_text(w, "checkpoint", checkpoint);
+    ot_json_put_int(w, "read_bytes", bytes);
+    ot_json_put_real(w, "read_seconds", seconds);
+    return ot_run_log_end(log);
+}
+
+int ot_run_log_step(struct ot_run_log *log, const struct ot_step_record *record) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "step");
+    ot_json_put_int(w, "step", record->step);
+    ot_json_put_real(w, "epoch", record->epoch);
+    ot_json_put_real(w, "loss", record->loss);
+    ot_json_put_real(w, "grad_norm", record->grad_norm);
+    ot_json_put_real(w, "clipped_norm", record->clipped_norm);
+    ot_json_put_real(w, "lr", record->lr);
+    ot_json_put_int(w, "tokens", record->tokens);
+    ot_json_put_int(w, "trained_tokens", record->trained_tokens);
+    ot_json_put_real(w, "tokens_per_s", record->seconds > 0 ? (double)record->tokens / record->seconds : 0);
+    ot_json_put_real(w, "seconds", record->seconds);
+    ot_json_put_int(w, "gpu_bytes", (int64_t)record->gpu_bytes);
+    ot_json_put_int(w, "host_bytes", (int64_t)record->host_bytes);
+    if (record->nvme_read_bytes || record->nvme_written_bytes) {
+        ot_json_put_int(w, "nvme_read_bytes", record->nvme_read_bytes);
+        ot_json_put_int(w, "nvme_written_bytes", record->nvme_written_bytes);
+    }
+    if (record->loss_scale != 1)
+        ot_json_put_real(w, "loss_scale", (double)record->loss_scale);
+    if (record->skipped)
+        ot_json_put_text(w, "skipped", ot_skip_name(record->skipped));
+    if (record->spike)
+        ot_json_put_bool(w, "spike", true);
+    return ot_run_log_end(log);
+}
+
+int ot_run_log_eval(struct ot_run_log *log, const struct ot_eval_record *record) {
+    struct ot_json_writer *w = ot_run_log_begin(log, "eval");
+    ot_json_put_int(w, "step", record->step);
+    ot_json_put_real(w, "loss", record->loss);
+    ot_json_put_real(w, "perplexity", exp(record->loss));
+    ot_json_put_int(w, "trained_tokens", record->trained_tokens);
+    ot_json_put_int(w, "rows", record->rows);
+    ot_json_put_real(w, "seconds", record->seconds);
+    return ot_run_log_end(log);
+}

@@ -1,0 +1,85 @@
+#include "src/run/run_shape.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "src/base/error.h"
+#include "src/base/units.h"
+
+enum { DEFAULT_SEQ_LEN = 2048, STEPS_OF_AN_EPOCH = 50 };
+
+int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *seq_len) {
+    if (options->seq_len > max_position)
+        return ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions",
+                       (long long)options->seq_len, (long long)max_position);
+    if (!options->seq_len) {
+        int64_t chosen = max_position < DEFAULT_SEQ_LEN ? max_position : DEFAULT_SEQ_LEN;
+        if (options->tokens_per_step && options->tokens_per_step < chosen)
+            chosen = options->tokens_per_step;
+        ot_options_choose_count(options, "seq-len", chosen);
+    }
+    *seq_len = options->seq_len;
+    return 0;
+}
+
+double ot_shape_default_lr(int64_t params, bool from_random) {
+    double lr = 3e-5 * sqrt(1e9 / (double)params);
+    lr = from_random ? fmin(10 * lr, 3e-3) : fmin(fmax(lr, 1e-5), 1e-3);
+    double digit = pow(10, floor(log10(lr) + 1e-9));
+    return round(lr / digit) * digit;
+}
+
+int64_t ot_shape_step_sequences(const struct ot_options *options, int64_t seq_len, int64_t sequences) {
+    int64_t chosen = options->tokens_per_step / seq_len;
+    if (!chosen) {
+        int64_t most = OT_DEFAULT_STEP_TOKENS / seq_len;
+        chosen = sequences / STEPS_OF_AN_EPOCH < most ? sequences / STEPS_OF_AN_EPOCH : most;
+    }
+    return chosen > 0 ? chosen : 1;
+}
+
+const char *ot_shape_step_text(const struct ot_options *options, int64_t step_sequences, int64_t seq_len,
+                               char text[OT_STEP_TEXT_BYTES]) {
+    char whole[OT_TEXT_BYTES], asked[OT_TEXT_BYTES];
+    int64_t tokens = step_sequences * seq_len;
+    int n = snprintf(text, OT_STEP_TEXT_BYTES, "%s = %lld x %lld tokens a step", ot_text_count(tokens, whole),
+                     (long long)step_sequences, (long long)seq_len);
+    if (options->tokens_per_step > tokens)
+        snprintf(text + n, OT_STEP_TEXT_BYTES - (size_t)n, " (%s rounded down)",
+                 ot_text_count(options->tokens_per_step, asked));
+    return text;
+}
+
+int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot_lr_schedule *out) {
+    *out = (struct ot_lr_schedule){.kind = (enum ot_schedule_kind)options->schedule,
+                                   .peak = options->lr,
+                                   .warmup = options->warmup.steps,
+                                   .steps = steps};
+    if (options->warmup.share > 0)
+        out->warmup = (int64_t)round(options->warmup.share * (double)steps);
+    if (out->warmup <= steps)
+        return 0;
+    return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run's %lld steps", (long long)out->warmup,
+                   (long long)steps);
+}
+
+int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
+                 struct ot_run_shape *out) {
+    *out = (struct ot_run_shape){.seq_len = seq_len, .sequences = sequences};
+    out->step_sequences = ot_shape_step_sequences(options, seq_len, sequences);
+    out->steps_per_epoch = (sequences + out->step_sequences - 1) / out->step_sequences;
+    if (options->micro_batch > out->step_sequences)
+        return ot_fail(
+            OT_E_USAGE,
+            "--micro-batch %lld is more than the %lld sequences of a step; raise --tokens-per-step",
+            (long long)options->micro_batch, (long long)out->step_sequences);
+    if (!options->tokens_per_step)
+        ot_options_choose_count(options, "tokens-per-step", out->step_sequences * seq_len);
+    if (!options->steps && !options->epochs)
+        ot_options_choose_count(options, "epochs", OT_DEFAULT_EPOCHS);
+    if (!ot_options_given(options, "lr"))
+        ot_options_choose_real(options, "lr",
+                               ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM));
+    int64_t steps = options->steps ? options->steps : options->epochs * out->steps_per_epoch;
+    return ot_shape_schedule(options, steps, &out->lr);
+}

@@ -1,0 +1,45 @@
+/* What a run will do, from the options and the counts of data and model: a pure function, so that --dry-run,
+ * the log and a test see what training sees. What was not given is chosen here and written into the options.
+ */
+#ifndef OT_RUN_RUN_SHAPE_H
+#define OT_RUN_RUN_SHAPE_H
+
+#include <stdint.h>
+
+#include "src/options/options.h"
+#include "src/options/schedule_lr.h"
+
+enum { OT_DEFAULT_EPOCHS = 3, OT_DEFAULT_STEP_TOKENS = 64 * 1024 };
+
+struct ot_run_shape {
+    int64_t seq_len, step_sequences;
+    int64_t sequences, steps_per_epoch; /* of an epoch; its last step may have fewer sequences */
+    struct ot_lr_schedule lr;           /* lr.steps: of the whole run */
+};
+
+/* --seq-len, or a default within the model and a step. Errors: OT_E_USAGE: longer than the model's
+ * positions. */
+int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *seq_len);
+/* The rest. sequences: of an epoch; params: of the model. Errors: OT_E_USAGE: a warm-up longer than the run,
+ * a micro-batch larger than a step. */
+int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
+                 struct ot_run_shape *out);
+
+/* Sequences of a step: by --tokens-per-step, else OT_DEFAULT_STEP_TOKENS or, where an epoch of so many
+ * sequences would have fewer than 50 such steps, a fiftieth of it. */
+int64_t ot_shape_step_sequences(const struct ot_options *options, int64_t seq_len, int64_t sequences);
+
+/* "14,336 = 7 x 2048 tokens a step (16,000 rounded down)" */
+enum { OT_STEP_TEXT_BYTES = 128 };
+const char *ot_shape_step_text(const struct ot_options *options, int64_t step_sequences, int64_t seq_len,
+                               char text[OT_STEP_TEXT_BYTES]);
+
+/* The learning rates of a run of so many steps. Errors: OT_E_USAGE: a warm-up longer than the run. */
+int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot_lr_schedule *out);
+
+/* The default learning rate: 3e-5 at a billion parameters, falling with their square root as published
+ * recipes do (Brown et al. 2020, table 2.1: 6e-4 at 125M to 1.2e-4 at 6.7B for training from random weights,
+ * ten times ours), in one digit. */
+double ot_shape_default_lr(int64_t params, bool from_random);
+
+#endif

@@ -1,0 +1,76 @@
+#include "src/saving/disk_reserve.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/units.h"
+#include "src/files/file_ops.h"
+
+static int name_file(const char *dir, const char *name, char path[PATH_MAX]) {
+    return snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX
+               ? 0
+               : ot_fail(OT_E_IO, "%s: the name is too long", dir);
+}
+
+int64_t ot_disk_reserved(const char *dir) {
+    char path[PATH_MAX];
+    struct stat info;
+    return name_file(dir, "reserved", path) == 0 && lstat(path, &info) == 0 ? (int64_t)info.st_blocks * 512
+                                                                            : 0;
+}
+
+int ot_disk_reserve(const char *dir, int64_t bytes) {
+    const struct ot_file_ops *ops = &ot_file_ops_system;
+    char path[PATH_MAX];
+    OT_TRY(name_file(dir, "reserved", path));
+    unlink(path);
+    if (bytes <= 0)
+        return 0;
+    int64_t have = ops->free_bytes(dir);
+    if (have >= 0 && have < bytes)
+        return 1;
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", path);
+    int rc = ops->reserve(fd, (off_t)bytes) < 0 && (errno == ENOSPC || errno == EDQUOT);
+    close(fd);
+    if (rc)
+        unlink(path);
+    return rc;
+}
+
+int ot_disk_check_file_size(const char *what, int64_t bytes) {
+    struct rlimit limit;
+    char size[OT_TEXT_BYTES], allowed[OT_TEXT_BYTES];
+    if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
+        limit.rlim_cur >= (rlim_t)bytes)
+        return 0;
+    return ot_fail(OT_E_IO, "%s needs a file of up to %s, and ulimit -f allows files of %s: raise it", what,
+                   ot_text_bytes(bytes, size), ot_text_bytes((int64_t)limit.rlim_cur, allowed));
+}
+
+double ot_disk_time_flush(const char *dir) {
+    const struct ot_file_ops *ops = &ot_file_ops_system;
+    static const char text[] = "how long a flush takes\n";
+    char path[PATH_MAX];
+    if (name_file(dir, "flush-test", path) < 0)
+        return 0;
+    unlink(path); /* a killed run's */
+    double began = ot_clock_seconds();
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return 0;
+    bool flushed = ops->write(fd, text, sizeof text) == (ssize_t)sizeof text && ops->fsync(fd) == 0;
+    double seconds = ot_clock_seconds() - began;
+    close(fd);
+    unlink(path);
+    return flushed ? seconds : 0;
+}

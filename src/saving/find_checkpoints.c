@@ -1,0 +1,89 @@
+#include "src/saving/find_checkpoints.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "src/base/error.h"
+#include "src/base/strings.h"
+#include "src/checkpoint/manifest.h"
+#include "src/files/out_replace.h"
+
+static bool has(const char *dir, const char *name) {
+    char path[PATH_MAX];
+    struct stat status;
+    int n = snprintf(path, sizeof path, "%s/%s", dir, name);
+    return n > 0 && (size_t)n < sizeof path && lstat(path, &status) == 0;
+}
+
+/* Its siblings that are older, behind it; there are none where it was moved or renamed. */
+static int find_older(const char *dir, struct ot_checkpoint_list *list) {
+    char *real = realpath(dir, NULL), *slash = real ? strrchr(real, '/') : NULL;
+    if (!slash) {
+        free(real);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot find out where it lies", dir);
+    }
+    *slash = '\0';
+    int rc = ot_checkpoint_list_make(*real ? real : "/", list), at = 0;
+    if (rc == 0) {
+        while (at < list->n && strcmp(strrchr(list->entries[at].dir, '/') + 1, slash + 1) != 0)
+            at++;
+        for (int i = 0; i < at; i++)
+            free(list->entries[i].dir);
+        list->n -= at;
+        memmove(list->entries, list->entries + at, (size_t)list->n * sizeof *list->entries);
+    }
+    free(real);
+    return rc;
+}
+
+static int find_one(const char *dir, struct ot_checkpoint_list *list) {
+    OT_TRY(find_older(dir, list));
+    if (list->n == 0) {
+        free(list->entries);
+        list->entries = calloc(1, sizeof *list->entries);
+        if (!list->entries)
+            return ot_fail(OT_E_BUDGET, "%s: no memory", dir);
+        list->n = 1;
+        list->entries[0].step = -1;
+    }
+    free(list->entries[0].dir);
+    list->entries[0].dir = strdup(dir); /* as the user calls it */
+    return list->entries[0].dir ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory", dir);
+}
+
+int ot_find_checkpoints(const char *dir, struct ot_found *out) {
+    char *inner;
+    struct stat status;
+    *out = (struct ot_found){0};
+    if (stat(dir, &status) < 0 || !S_ISDIR(status.st_mode))
+        return ot_fail(OT_E_INPUT, "%s: no such directory", dir);
+    if (has(dir, OT_MANIFEST_NAME))
+        return find_one(dir, &out->list);
+    out->is_model = has(dir, "config.json");
+    OT_TRY(ot_checkpoint_list_make(dir, &out->list));
+    if (out->list.n == 0) {
+        ot_checkpoint_list_free(&out->list);
+        OT_TRY(ot_string_format(&inner, "%s/checkpoints", dir));
+        int rc = ot_checkpoint_list_make(inner, &out->list);
+        free(inner);
+        OT_TRY(rc);
+    }
+    if (out->list.n == 0)
+        OT_TRY(ot_out_check_whole(dir));
+    if (out->list.n == 0 && !out->is_model)
+        return ot_fail(OT_E_INPUT,
+                       "%s: neither a checkpoint (it has no " OT_MANIFEST_NAME
+                       "), nor a run with checkpoints in "
+                       "it, nor a model (it has no config.json)",
+                       dir);
+    return 0;
+}
+
+void ot_found_free(struct ot_found *found) {
+    ot_checkpoint_list_free(&found->list);
+    *found = (struct ot_found){0};
+}

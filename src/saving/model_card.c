@@ -1,0 +1,65 @@
+#include "src/saving/model_card.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+
+/* The last part of a path, since a card is read on other machines. */
+static const char *last_part(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+static void put_option(struct ot_string_builder *b, const struct ot_json *run, const char *name) {
+    const struct ot_json *value = ot_json_get(run, name);
+    const char *text = ot_json_string(value, NULL);
+    switch (ot_json_type(value)) {
+    case OT_JSON_STRING:
+        ot_string_append_format(b, "- %s: `%s`\n", name, last_part(text));
+        break;
+    case OT_JSON_INT:
+        ot_string_append_format(b, "- %s: %lld\n", name, (long long)ot_json_int(value, 0));
+        break;
+    case OT_JSON_REAL:
+        ot_string_append_format(b, "- %s: %g\n", name, ot_json_real(value, 0));
+        break;
+    default:
+        break;
+    }
+}
+
+static void put_front(struct ot_string_builder *b, const char *base) {
+    ot_string_append_text(b, "---\nlibrary_name: transformers\npipeline_tag: text-generation\n");
+    if (base)
+        ot_string_append_format(b, "base_model: %s\nbase_model_relation: finetune\n", base);
+    ot_string_append_text(b, "tags:\n- offload-train\n---\n\n");
+}
+
+int ot_model_card_make(const struct ot_json *run, const char *base, char **text, size_t *bytes) {
+    static const char *const options[] = {"data",         "template", "epochs",   "steps",  "tokens-per-step",
+                                          "seq-len",      "lr",       "schedule", "warmup", "clip",
+                                          "weight-decay", "dtype",    "seed"};
+    const char *out = ot_json_string(ot_json_get(run, "out"), NULL);
+    const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
+    const char *init = ot_json_string(ot_json_get(run, "init"), NULL);
+    bool random = init && strcmp(init, "random") == 0;
+    struct ot_string_builder b = {0};
+    put_front(&b, random ? NULL : base);
+    ot_string_append_format(&b, "# %s\n\n%s %s with offload-train " OT_VERSION ": all parameters, AdamW.\n\n",
+                            out ? last_part(out) : "model",
+                            random ? "Trained from random weights, in the shape of" : "Fine-tuned from",
+                            base && !random ? base
+                            : model         ? last_part(model)
+                                            : "a model");
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++)
+        put_option(&b, run, options[i]);
+    ot_string_append_text(&b, "\n`run.json` has every option, `log.jsonl` the record of the run.\n");
+    if (b.failed) {
+        free(b.text);
+        return ot_fail(OT_E_BUDGET, "no memory for a model card");
+    }
+    *text = b.text;
+    *bytes = b.bytes;
+    return 0;
+}

@@ -1,0 +1,286 @@
+/* Resuming: whether the run is the one that the checkpoint is of. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/saving/resume.h"
+#include "src/base/units.h"
+
+static const char cure[] = "give what it was, or begin anew with --resume never or another --out";
+
+/* ---- options ---- */
+
+/* The value as people write it, and for a switch whether it is given. The caller frees it. */
+static int write_value(const struct ot_option *option, const struct ot_options *options, bool has_value,
+                       char **text) {
+    const void *field = (const char *)options + option->field;
+    struct ot_json_writer w = {.indent = -1};
+    char *object;
+    size_t bytes;
+    *text = NULL;
+    if (option->type == OT_OPTION_FLAG)
+        return ot_string_format(text, "%s", *(const bool *)field ? "given" : "not given");
+    if (!has_value)
+        return ot_string_format(text, "not given");
+    if (option->type == OT_OPTION_YES_NO)
+        return ot_string_format(text, "%s", *(const bool *)field ? "yes" : "no");
+    ot_json_begin_object(&w, NULL);
+    ot_option_put_value(option, options, &w);
+    ot_json_end_object(&w);
+    OT_TRY(ot_json_writer_take(&w, &object, &bytes));
+    size_t first = strlen("{\"\": ") + strlen(option->name), end = bytes - strlen("}");
+    bool is_quoted = object[first] == '"';
+    int rc = ot_string_format(text, "%.*s", (int)(end - first) - 2 * is_quoted, object + first + is_quoted);
+    free(object);
+    return rc;
+}
+
+struct taking {
+    struct ot_resume *resume;
+    struct ot_options *options;
+    struct ot_options *then; /* the recorded values, one after the other */
+    bool length_is_given;
+    struct ot_string_builder differences;
+    int n_differences;
+};
+
+/* Said now, and not left to the program. */
+static bool is_given_now(const struct taking *t, int index, const char *is) {
+    return t->options->source[index] >= OT_FROM_FILE && strcmp(is, "auto") != 0;
+}
+
+/* Values that somebody must have given then, since the program takes others, or chooses none, by itself. */
+static void note_taken(struct taking *t, const struct ot_option *option, const char *was, const char *is) {
+    char *taken = t->resume->taken;
+    size_t used = strlen(taken), room = sizeof t->resume->taken - used;
+    bool is_chosen = option->type != OT_OPTION_FLAG && option->type != OT_OPTION_TEXT && !option->fallback;
+    if (strcmp(was, is) != 0 && strcmp(is, "auto") != 0 && !is_chosen)
+        snprintf(taken + used, room, option->type == OT_OPTION_FLAG ? " --%s" : " --%s %.60s", option->name,
+                 was);
+}
+
+static int take_value(struct taking *t, int index, const struct ot_json *value) {
+    const struct ot_option *option = ot_option_at(index);
+    OT_TRY(ot_option_parse_json(option, option->name, value, t->options));
+    t->options->source[index] = OT_FROM_CHECKPOINT;
+    return 0;
+}
+
+static void note_difference(struct taking *t, const char *name, const char *was, const char *is) {
+    enum { MOST = 5 };
+    if (t->n_differences++ < MOST)
+        ot_string_append_format(&t->differences, "%s--%s was %.60s and is %.60s now",
+                                t->differences.bytes ? ", " : "", name, was, is);
+    else if (t->n_differences == MOST + 1)
+        ot_string_append_text(&t->differences, ", and more");
+}
+
+/* One option that must be as it was. value: NULL where it was not given. */
+static int take_or_compare(struct taking *t, int index, const struct ot_json *value) {
+    const struct ot_option *option = ot_option_at(index);
+    char *was = NULL, *is = NULL;
+    int rc;
+    ot_option_reset(t->then, index);
+    if (value)
+        OT_TRY_GOTO(ot_option_parse_json(option, option->name, value, t->then), rc, out);
+    OT_TRY_GOTO(write_value(option, t->then, value, &was), rc, out);
+    bool has_value = t->options->source[index] != OT_FROM_NOWHERE;
+    OT_TRY_GOTO(write_value(option, t->options, has_value, &is), rc, out);
+    bool given = option->on_resume == OT_RESUME_LENGTH ? t->length_is_given : is_given_now(t, index, is);
+    if (given && option->on_resume == OT_RESUME_SAME && strcmp(was, is) != 0)
+        note_difference(t, option->name, was, is);
+    if (!given && value) {
+        note_taken(t, option, was, is);
+        rc = take_value(t, index, value);
+    }
+out:
+    free(was);
+    free(is);
+    return rc;
+}
+
+/* A later version may know options that fix bits, and this one would leave out what they do. */
+static int check_known(const struct ot_json *recorded) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    while (ot_json_next(recorded, &cursor, &key, &value)) {
+        const struct ot_option *option = ot_option_at(ot_option_find(key, strlen(key), OT_COMMAND_TRAIN));
+        if (!option || !(option->commands & OT_FOR_TRAIN))
+            return ot_fail(OT_E_INPUT, "option '%.60s' is unknown to this version", key);
+    }
+    return 0;
+}
+
+static int take_all(struct taking *t) {
+    const struct ot_json *recorded = t->resume->record->options;
+    const struct ot_option *option;
+    OT_TRY(check_known(recorded));
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (option->on_resume != OT_RESUME_NOT_TRAIN && option->on_resume != OT_RESUME_FREE)
+            OT_TRY(take_or_compare(t, i, ot_json_get(recorded, option->name)));
+    return 0;
+}
+
+int ot_resume_take_over(struct ot_resume *resume, struct ot_options *options) {
+    if (!resume->record)
+        return 0;
+    const char *dir = resume->dir;
+    struct taking t = {.resume = resume,
+                       .options = options,
+                       .then = calloc(1, sizeof *t.then),
+                       .length_is_given =
+                           ot_options_given(options, "steps") || ot_options_given(options, "epochs")};
+    if (!t.then)
+        return ot_fail(OT_E_BUDGET, "no memory");
+    int rc = take_all(&t);
+    if (rc == -OT_E_USAGE || rc == -OT_E_INPUT)
+        rc = ot_fail(OT_E_INPUT, "%s/%s: %s", dir, resume->record_name, ot_error_text());
+    else if (rc == 0 && t.differences.failed)
+        rc = ot_fail(OT_E_BUDGET, "no memory");
+    else if (rc == 0 && t.differences.bytes)
+        rc = ot_fail(OT_E_USAGE, "%s is of another run: %s; %s", dir, t.differences.text, cure);
+    free(t.differences.text);
+    free(t.then);
+    return rc;
+}
+
+/* ---- model and rows ---- */
+
+static int write_json(const struct ot_json *value, char **text) {
+    struct ot_json_writer w = {.indent = -1};
+    *text = NULL;
+    if (!value)
+        return ot_string_format(text, "absent");
+    ot_json_put_value(&w, NULL, value);
+    return ot_json_writer_take(&w, text, NULL);
+}
+
+/* The format in which the result is stored, and ids that the rows have already. */
+static bool is_of_the_files(const char *key) {
+    static const char *const keys[] = {"torch_dtype", "bos_token_id", "eos_token_id"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (strcmp(keys[i], key) == 0)
+            return true;
+    return false;
+}
+
+/* Every key that `keys` has. */
+static int compare_keys(const char *dir, const struct ot_json *keys, const struct ot_json *was,
+                        const struct ot_json *is) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    int rc = 0;
+    while (rc == 0 && ot_json_next(keys, &cursor, &key, &value)) {
+        char *old = NULL, *new = NULL;
+        if (is_of_the_files(key))
+            continue;
+        rc = write_json(ot_json_get(was, key), &old);
+        if (rc == 0)
+            rc = write_json(ot_json_get(is, key), &new);
+        if (rc == 0 && strcmp(old, new) != 0)
+            rc = ot_fail(OT_E_INPUT, "%s is of another model: %.60s was %.80s and is %.80s now; %s", dir, key,
+                         old, new, cure);
+        free(old);
+        free(new);
+    }
+    return rc;
+}
+
+static int compare_rows(const char *dir, const char *path, const struct ot_data_print *was,
+                        const struct ot_data_print *is) {
+    char rows[2][OT_TEXT_BYTES], tokens[2][OT_TEXT_BYTES];
+    if (was->rows == is->rows && was->tokens == is->tokens && was->trained_tokens == is->trained_tokens &&
+        was->crc == is->crc)
+        return 0;
+    if (was->rows == is->rows && was->tokens == is->tokens)
+        return ot_fail(OT_E_INPUT, "%s: other rows than those that %s was trained on, though as many; %s",
+                       path, dir, cure);
+    return ot_fail(OT_E_INPUT, "%s: %s rows of %s tokens, and %s was trained on %s of %s; %s", path,
+                   ot_text_count(is->rows, rows[0]), ot_text_count(is->tokens, tokens[0]), dir,
+                   ot_text_count(was->rows, rows[1]), ot_text_count(was->tokens, tokens[1]), cure);
+}
+
+int ot_resume_check(const struct ot_resume *resume, const struct ot_options *options,
+                    const struct ot_run_identity *identity) {
+    const struct ot_checkpoint_record *r = resume->record;
+    if (!r)
+        return 0;
+    const char *dir = resume->dir;
+    OT_TRY(compare_keys(dir, r->model, r->model, identity->model));
+    OT_TRY(compare_keys(dir, identity->model, r->model, identity->model));
+    OT_TRY(compare_rows(dir, options->data, &r->data, &identity->data));
+    if (options->eval_data && r->eval_data.rows == 0)
+        return ot_fail(OT_E_INPUT, "%s is of a run without --eval-data; %s", dir, cure);
+    return options->eval_data ? compare_rows(dir, options->eval_data, &r->eval_data, &identity->eval_data)
+                              : 0;
+}
+
+/* ---- length ---- */
+
+int ot_resume_check_length(const struct ot_resume *resume, const struct ot_options *options,
+                           const struct ot_run_shape *shape) {
+    const struct ot_checkpoint_record *r = resume->record;
+    if (!r)
+        return 0;
+    const char *dir = resume->dir;
+    struct ot_lr_schedule then;
+    int64_t done = r->progress.step, steps = shape->lr.steps;
+    if (steps < done)
+        return ot_fail(OT_E_USAGE, "a run of %lld steps is shorter than the %lld that %s has behind it; %s",
+                       (long long)steps, (long long)done, dir, cure);
+    if (steps == r->steps)
+        return 0;
+    int rc = ot_shape_schedule(options, r->steps, &then);
+    if (rc < 0)
+        return ot_fail(OT_E_INPUT, "%s/%s: %s", dir, resume->record_name, ot_error_text());
+    for (int64_t step = 1; step <= done; step++)
+        if (ot_lr_at(&then, step) != ot_lr_at(&shape->lr, step))
+            return ot_fail(OT_E_USAGE,
+                           "%s is of a run of %lld steps, and in one of %lld the learning rate of step %lld "
+                           "is another: leave out --steps and --epochs, or begin anew with --resume never or "
+                           "another --out; a run with --schedule constant and --warmup in steps may grow",
+                           dir, (long long)r->steps, (long long)steps, (long long)step);
+    return 0;
+}
+
+int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run_shape *shape) {
+    const struct ot_checkpoint_record *r = resume->record;
+    if (!r)
+        return 0;
+    int64_t step = r->progress.step, epoch = step / shape->steps_per_epoch,
+            sequence = step % shape->steps_per_epoch * shape->step_sequences;
+    if (r->position.epoch == epoch && r->position.sequence == sequence)
+        return 0;
+    return ot_fail(
+        OT_E_INPUT,
+        "%s/%s: damaged: step %lld leads to sequence %lld of epoch %lld, and position says sequence "
+        "%lld of epoch %lld",
+        resume->dir, resume->record_name, (long long)step, (long long)sequence, (long long)epoch,
+        (long long)r->position.sequence, (long long)r->position.epoch);
+}
+
+/* ---- arithmetic ---- */
+
+int ot_resume_check_arithmetic(const struct ot_resume *resume, const struct ot_options *options,
+                               const char *arithmetic) {
+    const char *was =
+        resume->checkpoint ? resume->record->arithmetic : ""; /* a finished run computes no more */
+    if (!*was || strcmp(was, arithmetic) == 0)
+        return 0;
+    if (options->exact)
+        return ot_fail(
+            OT_E_INPUT,
+            "%s was computed with %s, and this machine computes with %s: with --exact a run goes on "
+            "with the same alone; without it, it goes on with other last digits",
+            resume->dir, was, arithmetic);
+    ot_log(
+        OT_LOG_WARN,
+        "%s was computed with %s, and goes on with %s: from here on, losses and weights are not bit for bit "
+        "those of an uninterrupted run (--exact refuses this)",
+        resume->dir, was, arithmetic);
+    return 0;
+}

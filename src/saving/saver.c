@@ -1,0 +1,454 @@
+#include "src/saving/saver_state.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "offload/engine/snapshot.h"
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/strings.h"
+#include "src/checkpoint/catalog.h"
+#include "src/checkpoint/reader.h"
+#include "src/checkpoint/writer.h"
+#include "src/saving/disk_reserve.h"
+#include "src/base/stop.h"
+#include "src/base/units.h"
+
+/* A paced checkpoint is copied in this part of a step: forward and backward, before the updates that would
+ * wait for it. */
+static const double paced_share = 0.6;
+
+/* ---- the best ---- */
+
+static void rate(struct ot_saver *sv, int64_t step, double eval) {
+    if (isnan(eval) || (sv->best_step >= 0 && eval >= sv->best_eval))
+        return;
+    sv->best_step = step;
+    sv->best_eval = eval;
+}
+
+/* Of those that the run goes on from, oldest first. One that is damaged is nobody's best. */
+static int rate_earlier(struct ot_saver *sv) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
+    for (int i = list.n - 1; i >= 0; i--) {
+        struct ot_checkpoint *checkpoint;
+        if (ot_checkpoint_open(list.entries[i].dir, &checkpoint) < 0)
+            continue;
+        const struct ot_checkpoint_record *record = ot_checkpoint_record(checkpoint);
+        rate(sv, list.entries[i].step, record->has_eval ? record->last_eval : NAN);
+        ot_checkpoint_close(checkpoint);
+    }
+    ot_checkpoint_list_free(&list);
+    return 0;
+}
+
+/* ---- opening ---- */
+
+static int remove_checkpoints(const char *parent) {
+    ot_saver_release_space(parent);
+    OT_TRY(ot_checkpoint_clear(parent));
+    return rmdir(parent) == 0 || errno == ENOENT
+               ? 0
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be removed", parent);
+}
+
+/* A mount point and a directory of an overlay's lower layer cannot be renamed. Of a finished run, whose
+ * result stays, the checkpoints go then. */
+static int rename_aside(const char *parent, const char *aside) {
+    if (rename(parent, aside) == 0)
+        return 0;
+    if ((errno == EBUSY || errno == EXDEV) && ot_checkpoint_is_complete(parent))
+        return ot_checkpoint_clear(parent);
+    return ot_fail_errno(OT_E_IO, errno,
+                         "%s: has checkpoints of another run and cannot be renamed to %s; remove them, or "
+                         "choose another --out",
+                         parent, aside);
+}
+
+/* Whether the run goes on from a checkpoint that was set aside itself: then it must stay there. */
+static bool is_from(const struct ot_saver *sv, const char *aside) {
+    char *name = NULL;
+    struct stat there, here;
+    const char *resumed = sv->config.resumed, *slash = resumed ? strrchr(resumed, '/') : NULL;
+    if (!slash || ot_string_format(&name, "%s%s", aside, slash) < 0)
+        return false;
+    bool is = stat(name, &there) == 0 && stat(resumed, &here) == 0 && there.st_ino == here.st_ino &&
+              there.st_dev == here.st_dev;
+    free(name);
+    return is;
+}
+
+/* Another run begins: checkpoints that are there wait under another name until it has its own. */
+static int set_aside(struct ot_saver *sv) {
+    struct ot_checkpoint_list old;
+    char *aside = NULL;
+    int rc;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &old));
+    OT_TRY_GOTO(ot_string_format(&aside, "%s.old", sv->parent), rc, out);
+    if (old.n > 0 && is_from(sv, aside)) {
+        rc = remove_checkpoints(sv->parent);
+    } else if (old.n > 0) {
+        OT_TRY_GOTO(remove_checkpoints(aside), rc, out);
+        rc = rename_aside(sv->parent, aside);
+    }
+    sv->old_run = access(aside, F_OK) == 0;
+out:
+    free(aside);
+    ot_checkpoint_list_free(&old);
+    return rc;
+}
+
+/* What the run has behind it; a kill may have come before its last checkpoint took the place of another. */
+static int take_over(struct ot_saver *sv) {
+    OT_TRY(rate_earlier(sv));
+    return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep, sv->best_step);
+}
+
+int ot_saver_make_dir(struct ot_saver *sv) {
+    return mkdir(sv->parent, 0777) == 0 || errno == EEXIST
+               ? 0
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", sv->parent);
+}
+
+static int open_parent(struct ot_saver *sv) {
+    OT_TRY(sv->config.is_own ? take_over(sv) : set_aside(sv));
+    OT_TRY(ot_saver_make_dir(sv));
+    struct stat info;
+    if (lstat(sv->parent, &info) < 0 || !S_ISDIR(info.st_mode))
+        return ot_fail(OT_E_IO, "%s: is in the way of the checkpoints; move it away", sv->parent);
+    OT_TRY(ot_checkpoint_clear_complete(sv->parent));
+    if (sv->config.session->options->grace > 0)
+        sv->flush_seconds = ot_disk_time_flush(sv->parent);
+    return ot_saver_hold_first_space(sv);
+}
+
+int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
+    struct ot_saver *sv = *out = calloc(1, sizeof *sv);
+    if (!sv)
+        return ot_fail(OT_E_BUDGET, "no memory for checkpoints");
+    sv->config = *config;
+    sv->last_step = config->step > 0 ? config->step : -1;
+    sv->best_step = -1;
+    sv->last_begun = ot_clock_seconds();
+    OT_TRY(ot_string_format(&sv->parent, "%s", config->parent));
+    if (config->resumed)
+        OT_TRY(ot_string_format(&sv->last_dir, "%s", config->resumed));
+    return open_parent(sv);
+}
+
+void ot_saver_close(struct ot_saver *sv) {
+    if (!sv)
+        return;
+    struct ot_pins *pins = NULL;
+    ot_engine_snapshot_give_up(sv->config.session->engine);
+    (void)ot_engine_snapshot_finish(sv->config.session->engine, &pins);
+    ot_pins_free(pins);
+    ot_checkpoint_writer_close(sv->writer);
+    for (int i = 0; i < sv->n_held; i++)
+        ot_pins_free(sv->pins[i]);
+    if (sv->parent) {
+        ot_saver_release_space(sv->parent);
+        rmdir(sv->parent); /* where it is empty */
+    }
+    free(sv->pins);
+    free(sv->pins_step);
+    free(sv->last_dir);
+    free(sv->parent);
+    free(sv);
+}
+
+/* ---- when ---- */
+
+int64_t ot_saver_next_step(const struct ot_saver *sv, int64_t done) {
+    const struct ot_every *every = &sv->config.session->options->save_every;
+    int64_t steps = every->epoch ? sv->config.steps_per_epoch : every->steps;
+    return steps > 0 ? (done / steps + 1) * steps : INT64_MAX;
+}
+
+bool ot_saver_is_due(struct ot_saver *sv) {
+    const struct ot_every *every = &sv->config.session->options->save_every;
+    bool asked = ot_stop_take_save_request();
+    return asked || (every->seconds > 0 && ot_clock_seconds() - sv->last_begun >= every->seconds);
+}
+
+/* ---- making one ---- */
+
+static int make_room_for_pins(struct ot_saver *sv) {
+    if (sv->n_held < sv->capacity)
+        return 0;
+    int capacity = sv->capacity ? 2 * sv->capacity : 8;
+    struct ot_pins **pins = realloc(sv->pins, (size_t)capacity * sizeof *pins);
+    if (pins)
+        sv->pins = pins;
+    int64_t *steps = pins ? realloc(sv->pins_step, (size_t)capacity * sizeof *steps) : NULL;
+    if (!steps)
+        return ot_fail(OT_E_BUDGET, "no memory for the list of checkpoints");
+    sv->pins_step = steps;
+    sv->capacity = capacity;
+    return 0;
+}
+
+/* Said, kept in the log, and no reason to stop. */
+static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
+    ot_error_save(&sv->failure, rc);
+    ot_log(OT_LOG_WARN, "checkpoint of step %lld not made: %s", (long long)step, ot_error_text());
+    struct ot_json_writer *w = ot_run_log_begin(sv->config.log, "checkpoint_failed");
+    ot_json_put_int(w, "step", step);
+    ot_json_put_text(w, "error", ot_error_text());
+    return ot_run_log_end(sv->config.log);
+}
+
+/* In the middle of a run. What was just removed may be free a moment later: a ring that wrote it holds it
+ * until the kernel has taken the ring apart. */
+static void warn_of_space(struct ot_saver *sv) {
+    if (sv->keeps_all)
+        return;
+    int rc = ot_saver_hold_space(sv);
+    for (int i = 0; i < 10 && rc < 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+        rc = ot_saver_hold_space(sv);
+    }
+    if (rc < 0)
+        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+}
+
+/* Whether a checkpoint can refer to the store's files now. Where one has lost its name, or lies elsewhere
+ * than the checkpoint, what they hold is copied. */
+static bool can_refer(const struct ot_saver *sv) {
+    const struct ot_session *s = sv->config.session;
+    if (s->plan.kept_contents == 0 || !ot_store_has_names(ot_engine_store(s->engine)))
+        return false;
+    for (int i = 0; i < s->store.n_dirs; i++)
+        if (!ot_checkpoint_can_refer(sv->parent, s->store.dirs[i].path))
+            return false;
+    return true;
+}
+
+static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *record, bool refers) {
+    struct ot_session *s = sv->config.session;
+    struct ot_checkpoint_writer_config config = {.parent = sv->parent,
+                                                 .chain = ot_model_chain(s->model),
+                                                 .record = record,
+                                                 .io_engine = (enum ot_io_choice)s->options->io_engine,
+                                                 .store = refers ? ot_engine_store(s->engine) : NULL};
+    int64_t referred;
+    ot_saver_bytes(s, &config.state_bytes, &referred);
+    config.state_bytes += refers ? 0 : referred;
+    config.memory = ot_engine_snapshot_slots(s->engine, &config.n_slots);
+    ot_saver_release_space(sv->parent);
+    return ot_checkpoint_writer_open(&config, &sv->writer);
+}
+
+static int begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
+    int64_t copied, referred;
+    int most = sv->config.session->plan.kept_contents;
+    bool refers = can_refer(sv);
+    OT_TRY(make_room_for_pins(sv));
+    if (refers && sv->n_held >= most) /* the store has no place for one more content */
+        return ot_fail(OT_E_IO, "%s: older checkpoints that should have gone could not be removed",
+                       sv->parent);
+    OT_TRY(open_writer(sv, record, refers));
+    ot_saver_bytes(sv->config.session, &copied, &referred);
+    struct ot_snapshot_config config = {
+        .sink = ot_checkpoint_writer_sink(sv->writer),
+        .bytes_per_second = step_seconds > 0 ? (double)copied / (paced_share * step_seconds) : 0};
+    OT_TRY(ot_engine_snapshot(sv->config.session->engine, &config));
+    warn_of_space(sv); /* for what comes after this one */
+    return 0;
+}
+
+static void drop_writer(struct ot_saver *sv) {
+    ot_checkpoint_writer_close(sv->writer);
+    sv->writer = NULL;
+    warn_of_space(sv);
+}
+
+/* rc: why there is no checkpoint of that step. */
+static int give_up(struct ot_saver *sv, int64_t step, int rc) {
+    int logged = report_failure(sv, step, rc);
+    drop_writer(sv);
+    return logged;
+}
+
+int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
+    int64_t step = record->progress.step;
+    OT_TRY(ot_saver_poll(sv, true));
+    sv->last_begun = ot_clock_seconds();
+    sv->step_under_way = step;
+    sv->eval_under_way = record->has_eval ? record->last_eval : NAN;
+    if (ot_saver_has(sv, step))
+        return 0;
+    int rc = begin(sv, record, step_seconds);
+    return rc < 0 ? give_up(sv, step, rc) : 0;
+}
+
+/* ---- completing one ---- */
+
+static int report_success(struct ot_saver *sv, double seconds) {
+    int64_t written, referred;
+    char line[128], size[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    ot_checkpoint_writer_count(sv->writer, &written, &referred);
+    size_t used = 0;
+    if (written > 0 || referred == 0)
+        used = (size_t)snprintf(line, sizeof line, "%s written (%s/s)", ot_text_bytes(written, size),
+                                ot_text_bytes((int64_t)((double)written / fmax(seconds, 1e-3)), rate));
+    if (referred > 0)
+        snprintf(line + used, sizeof line - used, "%s%s referred to on NVMe", used ? ", " : "",
+                 ot_text_bytes(referred, size));
+    ot_log(OT_LOG_INFO, "checkpoint %s: %s, in %s", sv->last_dir, line, ot_text_seconds(seconds, time));
+    struct ot_json_writer *w = ot_run_log_begin(sv->config.log, "checkpoint");
+    ot_json_put_int(w, "step", sv->last_step);
+    ot_json_put_text(w, "dir", sv->last_dir);
+    ot_json_put_int(w, "written_bytes", written);
+    ot_json_put_int(w, "referred_bytes", referred);
+    ot_json_put_real(w, "seconds", seconds);
+    return ot_run_log_end(sv->config.log);
+}
+
+/* What only removed checkpoints referred to. */
+static int release_pins(struct ot_saver *sv) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
+    int n = 0;
+    for (int i = 0; i < sv->n_held; i++) {
+        bool kept = false;
+        for (int k = 0; k < list.n; k++)
+            kept = kept || list.entries[k].step == sv->pins_step[i];
+        if (kept) {
+            sv->pins[n] = sv->pins[i];
+            sv->pins_step[n++] = sv->pins_step[i];
+        } else {
+            ot_engine_release(sv->config.session->engine, sv->pins[i]);
+        }
+    }
+    sv->n_held = n;
+    ot_checkpoint_list_free(&list);
+    return 0;
+}
+
+static int remove_old_run(struct ot_saver *sv) {
+    char *aside;
+    OT_TRY(ot_string_format(&aside, "%s.old", sv->parent));
+    int rc = remove_checkpoints(aside);
+    free(aside);
+    sv->old_run = false;
+    return rc;
+}
+
+static int make_place(struct ot_saver *sv) {
+    if (sv->keeps_all)
+        return 0;
+    if (sv->old_run)
+        OT_TRY(remove_old_run(sv));
+    OT_TRY(ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep,
+                               sv->keeps_best ? sv->best_step : -1));
+    OT_TRY(release_pins(sv));
+    warn_of_space(sv);
+    return 0;
+}
+
+static int complete(struct ot_saver *sv, struct ot_pins *pins) {
+    double seconds = ot_engine_snapshot_seconds(sv->config.session->engine);
+    sv->pins[sv->n_held] = pins;
+    sv->pins_step[sv->n_held++] = sv->step_under_way;
+    sv->last_step = sv->step_under_way;
+    sv->seconds = seconds;
+    rate(sv, sv->step_under_way, sv->eval_under_way);
+    free(sv->last_dir);
+    sv->last_dir = NULL;
+    OT_TRY(ot_checkpoint_name(sv->parent, sv->last_step, &sv->last_dir));
+    struct ot_error logged;
+    ot_error_save(&logged, report_success(sv, seconds));
+    ot_checkpoint_writer_close(sv->writer);
+    sv->writer = NULL;
+    if (make_place(sv) < 0)
+        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+    return ot_error_load(&logged);
+}
+
+int ot_saver_poll(struct ot_saver *sv, bool wait) {
+    struct ot_engine *engine = sv->config.session->engine;
+    struct ot_pins *pins;
+    if (!sv->writer || (!wait && ot_engine_snapshot_busy(engine)))
+        return 0;
+    int rc = ot_engine_snapshot_finish(engine, &pins);
+    if (rc == 0)
+        return complete(sv, pins);
+    return give_up(sv, sv->step_under_way, rc);
+}
+
+bool ot_saver_wait(struct ot_saver *sv, double seconds) {
+    const struct ot_engine *engine = sv->config.session->engine;
+    double until = ot_clock_seconds() + seconds;
+    while (ot_engine_snapshot_busy(engine) && ot_clock_seconds() < until)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    return !ot_engine_snapshot_busy(engine) && ot_saver_poll(sv, false) == 0;
+}
+
+bool ot_saver_has(const struct ot_saver *sv, int64_t step) {
+    return sv->last_dir && sv->last_step == step && access(sv->last_dir, F_OK) == 0;
+}
+
+static int move_to(struct ot_saver *sv, const char *parent) {
+    char *own = sv->parent;
+    int rc = ot_string_format(&sv->parent, "%s", parent);
+    if (rc < 0) {
+        sv->parent = own;
+        return rc;
+    }
+    rmdir(own); /* where it is empty */
+    free(own);
+    return 0;
+}
+
+int ot_saver_save_in(struct ot_saver *sv, const char *parent, const struct ot_checkpoint_record *record) {
+    (void)ot_saver_poll(sv, true); /* what it fails with, it has said */
+    if (ot_saver_has(sv, record->progress.step))
+        return 0;
+    sv->keeps_all = true;
+    sv->last_step = -1;
+    ot_saver_release_space(sv->parent);
+    if (parent)
+        OT_TRY(move_to(sv, parent));
+    OT_TRY(ot_saver_make_dir(sv));
+    (void)ot_saver_begin(sv, record, 0); /* that the log takes no line of it does not matter now */
+    (void)ot_saver_poll(sv, true);
+    if (ot_saver_has(sv, record->progress.step))
+        return 0;
+    rmdir(sv->parent); /* where it is empty */
+    return ot_saver_failure(sv);
+}
+
+int ot_saver_failure(const struct ot_saver *sv) {
+    return ot_error_load(&sv->failure);
+}
+
+/* ---- what there is ---- */
+
+int64_t ot_saver_last_step(const struct ot_saver *sv) {
+    return sv->last_step;
+}
+
+const char *ot_saver_last_dir(const struct ot_saver *sv) {
+    return sv->last_dir;
+}
+
+void ot_saver_make_room(struct ot_saver *sv) {
+    ot_saver_release_space(sv->parent);
+}
+
+int ot_saver_complete(struct ot_saver *sv) {
+    struct ot_checkpoint_list list;
+    OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
+    int rc = list.n > 0 ? ot_checkpoint_mark_complete(sv->parent) : 0;
+    ot_checkpoint_list_free(&list);
+    return rc == 0 && sv->old_run ? remove_old_run(sv) : rc;
+}

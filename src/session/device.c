@@ -1,0 +1,192 @@
+#include "src/session/device.h"
+
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/base/touch.h"
+#include "src/base/units.h"
+
+/* A budget that was given is tried, whatever the system says is free: other programs end, and some virtual
+ * machines get more memory as they use it. What is not to be had shows when the memory is touched, before
+ * step 1. */
+static void note_given(const struct ot_session *s, const char *name, int64_t given) {
+    char text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
+    if (given > s->machine.free_bytes)
+        ot_log(OT_LOG_WARN, "--%s %s is more than the %s of RAM that are free%s: it is tried", name,
+               ot_text_bytes(given, text), ot_text_bytes(s->machine.free_bytes, have), s->machine.within);
+}
+
+/* ---- placement ---- */
+
+static void place_thread(void *context, int index, int count) {
+    struct ot_session *s = context;
+    ot_topology_place_thread(&s->placement, index, count);
+}
+
+static int64_t find_free_bytes(void *context) {
+    int64_t bytes;
+    (void)context;
+    return ot_machine_free_pages("", &bytes) < 0 ? INT64_MAX : bytes;
+}
+
+/* Long enough to be worth a line. */
+#define LONG_SECONDS 1.0
+
+static int place_memory(void *context, void *memory, size_t bytes) {
+    struct ot_session *s = context;
+    const struct ot_touch_config config = {
+        .threads = (int)s->options->threads, .free_bytes = find_free_bytes, .patience_seconds = 5};
+    double began = ot_clock_seconds();
+    char size[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
+    ot_topology_place_memory(&s->placement, memory, bytes);
+    int rc = ot_touch_memory(memory, bytes, &config);
+    double seconds = ot_clock_seconds() - began;
+    if (rc < 0)
+        return ot_fail((enum ot_error_code) - rc, "%s; give less with --gpu-mem or --host-mem",
+                       ot_error_text());
+    if (seconds > LONG_SECONDS)
+        ot_log(OT_LOG_INFO, "memory  %s made resident in %s, %.1f GB/s", ot_text_bytes((int64_t)bytes, size),
+               ot_text_duration(seconds, time), (double)bytes / seconds / 1e9);
+    return 0;
+}
+
+/* ---- opening ---- */
+
+/* Before the device, whose threads and memory it places. bus_id: of the GPU; NULL: none. */
+static int open_topology(struct ot_session *s, const char *bus_id) {
+    const char *dirs[OT_TOPOLOGY_MAX_DIRS];
+    struct ot_topology_config config = {.gpu_bus_id = bus_id, .n_dirs = s->options->nvme.n, .dirs = dirs};
+    _Static_assert((int)OT_NVME_MAX_DIRS <= (int)OT_TOPOLOGY_MAX_DIRS, "every --nvme has a place");
+    for (int i = 0; i < config.n_dirs; i++)
+        dirs[i] = s->options->nvme.dirs[i].path;
+    ot_topology_close(s->topology); /* of a GPU that turned out not to be usable */
+    s->placement = (struct ot_topology_binding){NULL, OT_ROLE_COMPUTE};
+    OT_TRY(ot_topology_open(&config, &s->topology));
+    s->placement.topology = s->topology;
+    return 0;
+}
+
+static struct ot_placement placement_of(struct ot_session *s) {
+    return (struct ot_placement){s, place_thread, place_memory};
+}
+
+static int open_cpu(struct ot_session *s) {
+    struct ot_options *o = s->options;
+    note_given(s, "gpu-mem", o->gpu_mem);
+    note_given(s, "host-mem", o->host_mem);
+    ot_machine_budgets(&s->machine, o->gpu_mem, o->host_mem, s->budget_bytes);
+    OT_TRY(open_topology(s, NULL));
+    struct ot_device_config config = {.kind = "cpu",
+                                      .memory_bytes = s->budget_bytes[OT_TIER_GPU],
+                                      .threads = (int)o->threads,
+                                      .placement = placement_of(s)};
+    OT_TRY(ot_device_open(&config, &s->device));
+    if (o->device.kind == OT_DEVICE_AUTO)
+        ot_options_choose_device(o, (struct ot_device_choice){.kind = OT_DEVICE_CPU});
+    return 0;
+}
+
+static int open_cuda(struct ot_session *s) {
+    struct ot_options *o = s->options;
+    struct ot_device_usage usage;
+    char bus_id[OT_BUS_ID_BYTES];
+    note_given(s, "host-mem", o->host_mem);
+    OT_TRY(open_topology(s, ot_device_bus_id("cuda", o->device.index, bus_id) ? bus_id : NULL));
+    struct ot_device_config config = {.kind = "cuda",
+                                      .index = o->device.index,
+                                      .blas = o->cublaslt,
+                                      .memory_bytes = (size_t)o->gpu_mem,
+                                      .threads = (int)o->threads,
+                                      .placement = placement_of(s)};
+    OT_TRY(ot_device_open(&config, &s->device));
+    ot_device_usage(s->device, &usage);
+    s->budget_bytes[OT_TIER_GPU] = usage.budget_bytes;
+    ot_session_note_whole(o->gpu_mem, (int64_t)usage.budget_bytes);
+    char note[OT_MACHINE_NOTE_BYTES];
+    if (*ot_machine_gpu_note((int64_t)usage.taken_bytes, (int64_t)usage.total_bytes, note))
+        ot_log(OT_LOG_WARN, "%s", note);
+    s->budget_bytes[OT_TIER_HOST] = ot_machine_host_budget(&s->machine, o->host_mem);
+    s->workspace_bytes = usage.scratch_bytes;
+    if (o->device.kind == OT_DEVICE_AUTO)
+        ot_options_choose_device(o, (struct ot_device_choice){.kind = OT_DEVICE_CUDA});
+    return 0;
+}
+
+void ot_session_note_whole(int64_t given, int64_t budget) {
+    char asked[OT_TEXT_BYTES], used[OT_TEXT_BYTES];
+    if (given > budget)
+        ot_log(OT_LOG_INFO,
+               "note    --gpu-mem %s is more than this GPU has for programs: it means all of it, %s",
+               ot_text_bytes(given, asked), ot_text_bytes(budget, used));
+}
+
+static int open_any(struct ot_session *s) {
+    if (!ot_device_is_present("cuda"))
+        return open_cpu(s);
+    int rc = open_cuda(s);
+    if (rc != -OT_E_DEVICE)
+        return rc;
+    ot_log(OT_LOG_WARN, "the GPU is not used, the cpu device takes its place: %s", ot_error_text());
+    return open_cpu(s);
+}
+
+static int choose_dtype(struct ot_session *s) {
+    static const enum ot_dtype dtypes[] = {
+        [OT_CHOICE_DTYPE_BF16] = OT_BF16, [OT_CHOICE_DTYPE_FP32] = OT_F32, [OT_CHOICE_DTYPE_FP16] = OT_F16};
+    struct ot_options *o = s->options;
+    bool has_bf16 = ot_device_has_dtype(s->device, OT_BF16);
+    if (o->dtype == OT_CHOICE_DTYPE_AUTO)
+        ot_options_choose_index(o, "dtype",
+                                o->device.kind != OT_DEVICE_CUDA ? OT_CHOICE_DTYPE_FP32
+                                : has_bf16                       ? OT_CHOICE_DTYPE_BF16
+                                                                 : OT_CHOICE_DTYPE_FP16);
+    s->dtype = dtypes[o->dtype];
+    if (ot_device_has_dtype(s->device, s->dtype))
+        return 0;
+    return ot_fail(OT_E_DEVICE, "%s cannot compute in %s; give --dtype fp16", ot_device_name(s->device),
+                   ot_dtype_name(s->dtype));
+}
+
+int ot_session_open_device(struct ot_session *s) {
+    static int (*const open[])(struct ot_session *) = {
+        [OT_DEVICE_AUTO] = open_any, [OT_DEVICE_CPU] = open_cpu, [OT_DEVICE_CUDA] = open_cuda};
+    OT_TRY(open[s->options->device.kind](s));
+    return choose_dtype(s);
+}
+
+/* ---- the plan's bytes against the machine's ---- */
+
+void ot_session_most_bytes(const struct ot_session *s, size_t most[OT_TIER_COUNT]) {
+    size_t ram = (size_t)s->machine.free_bytes;
+    size_t gpu = s->budget_bytes[OT_TIER_GPU], host = s->budget_bytes[OT_TIER_HOST];
+    struct ot_device_usage usage;
+    ot_device_usage(s->device, &usage);
+    bool shared = s->options->device.kind == OT_DEVICE_CPU; /* both tiers are RAM */
+    most[OT_TIER_GPU] = !shared ? usage.total_bytes - usage.taken_bytes : ram > host ? ram - host : 0;
+    most[OT_TIER_HOST] = !shared ? ram : ram > gpu ? ram - gpu : 0;
+    most[OT_TIER_NVME] = s->budget_bytes[OT_TIER_NVME];
+}
+
+int ot_session_check_free(const struct ot_session *s) {
+    bool shared = s->options->device.kind == OT_DEVICE_CPU; /* both tiers are RAM */
+    if (s->options->host_mem > s->machine.free_bytes ||
+        (shared && s->options->gpu_mem > s->machine.free_bytes))
+        return 0; /* it was asked for, and is tried */
+    size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU) + s->cache_bytes;
+    size_t host = ot_ledger_total(&s->plan.ledger, OT_TIER_HOST), ram = host + (shared ? gpu : 0);
+    if (ram <= (size_t)s->machine.free_bytes)
+        return 0;
+    char need[OT_TEXT_BYTES], gpu_text[OT_TEXT_BYTES], host_text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
+    ot_text_bytes((int64_t)ram, need);
+    ot_text_bytes(s->machine.free_bytes, have);
+    if (!shared)
+        return ot_fail(
+            OT_E_BUDGET,
+            "the plan needs %s of RAM and %s are free%s; raise --gpu-mem, or lower --tokens-per-step", need,
+            have, s->machine.within);
+    return ot_fail(OT_E_BUDGET,
+                   "the plan needs %s of RAM (gpu tier %s, host tier %s) and %s are free%s; lower --gpu-mem, "
+                   "--micro-batch or --seq-len",
+                   need, ot_text_bytes((int64_t)gpu, gpu_text), ot_text_bytes((int64_t)host, host_text), have,
+                   s->machine.within);
+}

@@ -1,0 +1,276 @@
+#include "src/session/session.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "src/base/error.h"
+#include "src/base/pool.h"
+#include "src/session/chat_choice.h"
+#include "src/session/device.h"
+#include "src/session/restore.h"
+#include "src/session/store.h"
+#include "src/base/stop.h"
+
+/* ---- tokenizer ---- */
+
+/* Own presets have no tokenizer file anywhere: bytes serve them. The file is in memory: however the program
+ * ends, nothing of it stays. */
+static int make_byte_tokenizer(struct ot_session *s) {
+    s->tokenizer_fd = memfd_create("tokenizer.json", MFD_CLOEXEC);
+    if (s->tokenizer_fd < 0)
+        return ot_fail_errno(OT_E_IO, errno, "cannot make a file in memory for the byte-level tokenizer");
+    s->tokenizer_is_own = true;
+    if (asprintf(&s->tokenizer_path, "/proc/self/fd/%d", s->tokenizer_fd) < 0) {
+        s->tokenizer_path = NULL;
+        return ot_fail(OT_E_BUDGET, "no memory for a file name");
+    }
+    return ot_tokenizer_write_byte_level(s->tokenizer_path);
+}
+
+static int find_tokenizer(struct ot_session *s) {
+    const struct ot_preset *preset = s->resolved.preset;
+    const char *path = s->options->tokenizer;
+    if (!path && s->dir)
+        path = ot_model_dir_facts(s->dir)->tokenizer_path;
+    if (!path && s->dir)
+        return ot_fail(OT_E_INPUT, "%s has no tokenizer.json; give one with --tokenizer FILE",
+                       ot_model_dir_path(s->dir));
+    if (!path && preset && !preset->hub_id)
+        return make_byte_tokenizer(s);
+    if (!path)
+        return ot_fail(OT_E_INPUT,
+                       "%s has no tokenizer here; give the tokenizer.json of %s with --tokenizer FILE",
+                       s->options->model, preset->hub_id);
+    s->tokenizer_path = strdup(path);
+    return s->tokenizer_path ? 0 : ot_fail(OT_E_BUDGET, "no memory for a file name");
+}
+
+static int32_t find_first_token(const struct ot_tokenizer *tokenizer, const char *const *names) {
+    int32_t id = -1;
+    for (; *names && id < 0; names++)
+        id = ot_tokenizer_find(tokenizer, *names, strlen(*names));
+    return id;
+}
+
+/* Where no config names the ids, or the tokenizer is not the config's: by the spellings that models use. */
+static void guess_ids(struct ot_session *s) {
+    static const char *const starts[] = {"<s>", "<|begin_of_text|>", "<|bos|>", "<bos>", NULL};
+    static const char *const ends[] = {"</s>",  "<|im_end|>", "<|end_of_text|>", "<|eos|>", "<|endoftext|>",
+                                       "<eos>", NULL};
+    s->ids.bos = find_first_token(s->tokenizer, starts);
+    int32_t end = find_first_token(s->tokenizer, ends);
+    s->ids.n_eos = end >= 0;
+    s->ids.eos[0] = end;
+}
+
+/* Whether the post-processor puts a token in front is seen in what it does to a text. */
+static int find_specials(struct ot_session *s) {
+    struct ot_token_list bare = {0}, framed = {0};
+    int rc;
+    OT_TRY_GOTO(ot_tokenizer_encode(s->tokenizer, "a", 1, 0, &bare), rc, out);
+    OT_TRY_GOTO(ot_tokenizer_encode(s->tokenizer, "a", 1, OT_TOKENIZER_ADD_SPECIAL, &framed), rc, out);
+    s->specials = (struct ot_special_tokens){.bos_id = s->ids.bos};
+    if (framed.n > bare.n && (bare.n == 0 || framed.ids[0] != bare.ids[0])) {
+        s->specials.add_bos = true;
+        s->specials.bos_id = framed.ids[0];
+    }
+    for (int i = 0; i < s->ids.n_eos && i < OT_SAMPLE_MAX_EOS; i++)
+        s->specials.eos_ids[s->specials.n_eos++] = s->ids.eos[i];
+out:
+    ot_token_list_free(&bare);
+    ot_token_list_free(&framed);
+    return rc;
+}
+
+static int open_tokenizer(struct ot_session *s) {
+    OT_TRY(find_tokenizer(s));
+    OT_TRY(ot_tokenizer_open(s->tokenizer_path, &s->tokenizer));
+    if (s->dir && !s->options->tokenizer)
+        s->ids = ot_model_dir_facts(s->dir)->ids;
+    if (s->ids.n_eos == 0)
+        guess_ids(s);
+    return find_specials(s);
+}
+
+/* ---- open ---- */
+
+static int open_machine(struct ot_options *options, struct ot_session *out) {
+    *out = (struct ot_session){.options = options, .ids = {.bos = -1}};
+    OT_TRY(ot_machine_probe("", &out->machine));
+    if (!options->threads)
+        ot_options_choose_count(options, "threads", out->machine.cores);
+    return ot_pool_open((int)options->threads, "files", &out->pool);
+}
+
+static int open_model_files(struct ot_session *s) {
+    OT_TRY(ot_model_resolve(s->options->model, &s->resolved));
+    bool random = s->options->init == OT_CHOICE_INIT_RANDOM;
+    if (!s->resolved.path) {
+        if (!random)
+            return ot_fail(OT_E_INPUT, "%s", s->resolved.missing);
+        s->config = s->resolved.preset->config;
+        return 0;
+    }
+    OT_TRY(ot_model_dir_open(s->resolved.path, &s->dir));
+    const struct ot_model_facts *facts = ot_model_dir_facts(s->dir);
+    s->config = facts->config;
+    s->stored = facts->dtype;
+    return 0;
+}
+
+static int need_weights(const struct ot_session *s) {
+    if (s->options->init == OT_CHOICE_INIT_RANDOM || ot_model_dir_facts(s->dir)->has_weights)
+        return 0;
+    const char *missing = ot_model_dir_facts(s->dir)->weights_missing;
+    return ot_fail(OT_E_INPUT, "%s: %s%s", ot_model_dir_path(s->dir), missing,
+                   s->options->command == OT_COMMAND_TRAIN ? "; --init random starts from random weights"
+                                                           : "");
+}
+
+int ot_session_open(struct ot_options *options, struct ot_session *out) {
+    OT_TRY(open_machine(options, out));
+    OT_TRY(open_model_files(out));
+    OT_TRY(need_weights(out));
+    OT_TRY(open_tokenizer(out));
+    OT_TRY(ot_chat_choice_open(out));
+    OT_TRY(ot_session_open_device(out));
+    OT_TRY(ot_session_open_store(out));
+    if (!out->dir) /* no file says in which format such a model is stored */
+        out->stored = out->dtype;
+    return 0;
+}
+
+int ot_session_open_model(struct ot_options *options, struct ot_session *out) {
+    ot_options_choose_index(options, "init", OT_CHOICE_INIT_RANDOM);
+    OT_TRY(open_machine(options, out));
+    OT_TRY(open_model_files(out));
+    OT_TRY(ot_session_open_device(out));
+    return ot_session_open_store(out);
+}
+
+int ot_session_open_machine(struct ot_options *options, struct ot_session *out) {
+    OT_TRY(open_machine(options, out));
+    OT_TRY(ot_session_open_device(out));
+    return ot_session_open_store(out);
+}
+
+int ot_session_open_files(struct ot_options *options, enum ot_dtype dtype, struct ot_session *out) {
+    OT_TRY(open_machine(options, out));
+    OT_TRY(open_model_files(out));
+    OT_TRY(open_tokenizer(out));
+    out->dtype = dtype;
+    if (!out->dir)
+        out->stored = dtype;
+    return 0;
+}
+
+int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out) {
+    OT_TRY(open_machine(options, out));
+    if (options->tokenizer) {
+        OT_TRY(find_tokenizer(out));
+        return ot_tokenizer_open(out->tokenizer_path, &out->tokenizer);
+    }
+    OT_TRY(ot_model_resolve(options->model, &out->resolved));
+    if (out->resolved.path)
+        OT_TRY(ot_model_dir_open(out->resolved.path, &out->dir));
+    return open_tokenizer(out);
+}
+
+void ot_session_close(struct ot_session *s) {
+    if (s->engine && ot_engine_is_stuck(s->engine)) /* its threads use all of it */
+        return;
+    ot_engine_close(s->engine);
+    ot_trace_close(s->trace);
+    ot_forecast_free(&s->forecast);
+    ot_device_close(s->device);
+    ot_topology_close(s->topology);
+    ot_plan_free(&s->plan);
+    ot_model_close(s->model);
+    ot_tokenizer_close(s->tokenizer);
+    if (s->tokenizer_is_own)
+        close(s->tokenizer_fd);
+    free(s->tokenizer_path);
+    ot_json_free(s->run);
+    ot_model_dir_close(s->dir);
+    ot_resolved_free(&s->resolved);
+    ot_pool_close(s->pool);
+    *s = (struct ot_session){0};
+}
+
+/* ---- start ---- */
+
+static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
+    return ot_engine_set(context, OT_SLAB_MASTER, slab, first, n, values);
+}
+
+struct random_job {
+    const struct ot_session *session;
+    int slab;
+    int64_t first;
+    float *values;
+};
+
+static void fill_random(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    const struct random_job *job = context;
+    (void)chunk, (void)worker;
+    ot_model_init_values(job->session->model, (uint64_t)job->session->options->seed, job->slab,
+                         job->first + begin, end - begin, job->values + begin);
+}
+
+/* A slab in pieces. Where any random weights will do, one piece serves for all but the last of each slab,
+ * which has the norms. */
+static int init_random(struct ot_session *s) {
+    enum { PIECE = 1 << 20, CHUNK = 1 << 14 };
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    float *values = malloc(2 * PIECE * sizeof *values), *any = values + PIECE;
+    bool has_any = false;
+    if (!values)
+        return ot_fail(OT_E_BUDGET, "no memory for random weights");
+    int rc = 0;
+    for (int slab = 0; slab < chain->n_slabs && rc == 0; slab++)
+        for (int64_t first = 0; first < chain->slabs[slab].n_params && rc == 0; first += PIECE) {
+            int64_t left = chain->slabs[slab].n_params - first, n = left < PIECE ? left : PIECE;
+            bool with_any = s->any_weights && n < left;
+            struct random_job job = {s, slab, first, with_any ? any : values};
+            if (!with_any || !has_any)
+                ot_pool_run(s->pool, n, CHUNK, fill_random, &job);
+            has_any = has_any || with_any;
+            rc = ot_engine_set(s->engine, OT_SLAB_MASTER, slab, first, n, job.values);
+        }
+    free(values);
+    return rc;
+}
+
+/* A file of some 40 MB, which viewers still open at once. */
+enum { MAX_TRACED_TASKS = 250000 };
+
+int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *optimizer) {
+    const struct ot_options *o = s->options;
+    int64_t traced = s->traced_tasks ? s->traced_tasks : o->trace ? MAX_TRACED_TASKS : 0;
+    if (traced)
+        OT_TRY(ot_trace_open(ot_model_chain(s->model), traced, &s->trace));
+    struct ot_engine_config engine = {
+        .chain = ot_model_chain(s->model),
+        .device = s->device,
+        .plan = &s->plan,
+        .optimizer = optimizer ? *optimizer
+                               : (struct ot_optimizer_config){.beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f},
+        .optimizer_threads = o->optimizer_threads ? (int)o->optimizer_threads : 1,
+        .store = s->store.n_dirs ? &s->store : NULL,
+        .topology = s->topology,
+        .trace = s->trace,
+        .stall_limit_seconds = o->stall_limit,
+        .skip_spikes = o->skip_spikes,
+        .give_up = ot_stop_is_urgent,
+    };
+    OT_TRY(ot_engine_open(&engine, &s->engine));
+    if (s->restored)
+        return ot_session_restore(s);
+    if (o->init == OT_CHOICE_INIT_RANDOM)
+        return init_random(s);
+    return ot_model_dir_load(s->dir, s->model, s->pool, put_values, s->engine);
+}

@@ -1,0 +1,463 @@
+#include "src/train/train_loop.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#include "src/base/clock.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/train/progress.h"
+#include "src/base/stop.h"
+#include "src/base/units.h"
+#include "src/data/batch.h"
+
+enum { IN_FLIGHT = 2 };
+
+/* The device tunes itself once: after the steps in which it meets its shapes, and where enough steps, or
+ * enough time, are left for it to be worth while. */
+enum { TUNE_AFTER = 2, TUNE_FOR_STEPS = 20 };
+static const double tune_seconds = 3, tune_for_seconds = 30;
+
+/* The pipeline is full from the third step on, and what the device does once is done. */
+enum { FILLING_STEPS = 2 };
+
+struct flight { /* what is known of a submitted step */
+    int64_t tokens, trained_tokens, sequences;
+    double lr, epoch;
+    struct ot_data_position position; /* where its batch begins */
+};
+
+struct loop {
+    const struct ot_train_loop *of;
+    struct ot_outcome *out;
+    struct ot_batcher *batcher;
+    struct ot_progress progress;
+    struct flight flights[IN_FLIGHT];
+    struct ot_guard guard;
+    int64_t submitted, done;
+    int64_t eval_at; /* the step after which to evaluate; no step beyond it is submitted */
+    int64_t tune_at; /* likewise to tune; 0: never, or not again */
+    int64_t save_at; /* and to begin a checkpoint */
+    int64_t best_step;
+    double last_eval, best_eval;
+    double started;
+    double step_seconds;         /* of the last step */
+    int64_t filled_from;         /* the step after which the pipeline was last empty */
+    struct ot_store_usage moved; /* up to the last step */
+};
+
+static int submit_step(struct loop *l) {
+    const struct ot_run_shape *shape = l->of->shape;
+    struct ot_step_batch batch;
+    ot_batcher_next(l->batcher, &batch);
+    double lr = ot_lr_at(&shape->lr, l->submitted + 1);
+    batch.input.lr = (float)lr;
+    OT_TRY(ot_engine_submit(l->of->session->engine, &batch.input));
+    double passed = (double)(batch.position.sequence + batch.sequences) / (double)shape->sequences;
+    l->flights[l->submitted % IN_FLIGHT] = (struct flight){
+        batch.tokens,  batch.input.trained_tokens, batch.sequences, lr, (double)batch.position.epoch + passed,
+        batch.position};
+    l->submitted++;
+    return 0;
+}
+
+static int record_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
+    struct ot_device_usage usage;
+    struct ot_store_usage moved;
+    ot_device_usage(l->of->session->device, &usage);
+    ot_engine_store_usage(l->of->session->engine, &moved);
+    struct ot_step_record record = {.step = l->done,
+                                    .tokens = flight->tokens,
+                                    .trained_tokens = flight->trained_tokens,
+                                    .epoch = flight->epoch,
+                                    .loss = result->loss,
+                                    .grad_norm = result->grad_norm,
+                                    .clipped_norm = result->clipped_norm,
+                                    .lr = flight->lr,
+                                    .seconds = result->seconds,
+                                    .gpu_bytes = usage.used_bytes,
+                                    .host_bytes = usage.pinned_bytes,
+                                    .nvme_read_bytes = moved.read_bytes - l->moved.read_bytes,
+                                    .nvme_written_bytes = moved.written_bytes - l->moved.written_bytes,
+                                    .loss_scale = result->loss_scale,
+                                    .skipped = result->skipped,
+                                    .spike = result->spike};
+    struct ot_progress_point point = {.step = l->done,
+                                      .loss = result->loss,
+                                      .grad_norm = result->grad_norm,
+                                      .lr = flight->lr,
+                                      .seconds = result->seconds,
+                                      .tokens = flight->tokens,
+                                      .gpu_bytes = usage.used_bytes,
+                                      .host_bytes = usage.pinned_bytes,
+                                      .skipped = result->skipped,
+                                      .spike = result->spike};
+    l->moved = moved;
+    if (!l->of->session->options->quiet)
+        ot_progress_show(&l->progress, &point);
+    return ot_run_log_step(l->of->log, &record);
+}
+
+/* The time of a step in the middle of a run, which is what the forecast is of. */
+static void time_step(struct loop *l, const struct flight *flight, double seconds) {
+    l->step_seconds = seconds;
+    if (l->done - l->filled_from <= FILLING_STEPS || flight->sequences < l->of->shape->step_sequences)
+        return;
+    l->out->timed_steps++;
+    l->out->timed_seconds += seconds;
+}
+
+/* A stop takes too long, and this step has changed nothing: it is as if neither it nor the one behind it had
+ * been submitted. */
+static int drop_steps(struct loop *l) {
+    struct ot_engine *engine = l->of->session->engine;
+    struct ot_engine_progress progress;
+    struct ot_step_result behind;
+    if (l->submitted - l->done == IN_FLIGHT)
+        OT_TRY(ot_engine_result(engine, &behind));
+    OT_TRY(ot_engine_drain(engine));
+    ot_engine_get_progress(engine, &progress);
+    progress.step = l->done;
+    ot_engine_set_progress(engine, &progress);
+    OT_TRY(ot_batcher_seek(l->batcher, l->flights[l->done % IN_FLIGHT].position));
+    l->submitted = l->done;
+    return 0;
+}
+
+/* Too many steps in a row were skipped. The one behind it, if any, is of no use either. */
+static int give_up(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
+    struct ot_step_result behind;
+    struct ot_step_batch batch;
+    struct ot_guard_step step = {result, &batch, l->of->session->options->micro_batch};
+    if (l->done < l->submitted)
+        OT_TRY(ot_engine_result(l->of->session->engine, &behind));
+    OT_TRY(ot_engine_drain(l->of->session->engine));
+    OT_TRY(ot_batcher_seek(l->batcher, flight->position));
+    ot_batcher_next(l->batcher, &batch);
+    return ot_guard_explain(&l->guard, l->of->session, l->of->rows, &step);
+}
+
+static void count_step(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
+    l->done++;
+    l->out->steps = l->done;
+    l->out->tokens += flight->tokens;
+    l->out->last_loss = result->loss;
+}
+
+static int finish_step(struct loop *l) {
+    struct ot_step_result result;
+    OT_TRY(ot_engine_result(l->of->session->engine, &result));
+    if (result.skipped == OT_SKIP_GIVEN_UP)
+        return drop_steps(l);
+    const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
+    count_step(l, flight, &result);
+    time_step(l, flight, result.seconds);
+    OT_TRY(record_step(l, flight, &result));
+    return ot_guard_add(&l->guard, &result) ? give_up(l, flight, &result) : 0;
+}
+
+/* ---- evaluation ---- */
+
+static int64_t next_eval_step_after(const struct loop *l, int64_t step) {
+    const struct ot_options *o = l->of->session->options;
+    const struct ot_run_shape *shape = l->of->shape;
+    if (!l->of->rows->eval || o->eval_every.seconds > 0)
+        return shape->lr.steps;
+    int64_t every = o->eval_every.steps ? o->eval_every.steps : shape->steps_per_epoch;
+    int64_t next = (step / every + 1) * every;
+    return next < shape->lr.steps ? next : shape->lr.steps;
+}
+
+static int64_t next_eval_step(const struct loop *l) {
+    return next_eval_step_after(l, l->done);
+}
+
+/* By the clock: as soon as the steps under way are through. */
+static void call_eval_by_time(struct loop *l) {
+    double seconds = l->of->session->options->eval_every.seconds;
+    if (l->of->rows->eval && seconds > 0 && ot_clock_seconds() - l->last_eval >= seconds &&
+        l->eval_at > l->submitted)
+        l->eval_at = l->submitted;
+}
+
+static int evaluate(struct loop *l) {
+    struct ot_session *s = l->of->session;
+    struct ot_evaluation evaluation = {.dataset = l->of->rows->eval_set,
+                                       .packing = l->of->rows->eval,
+                                       .seq_len = l->of->rows->seq_len,
+                                       .micro_sequences = s->options->micro_batch,
+                                       .stopped = ot_stop_requested};
+    struct ot_eval_result result;
+    l->filled_from = l->done;
+    OT_TRY(ot_engine_drain(s->engine));
+    OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
+    if (result.stopped)
+        return 0;
+    bool best = !l->out->has_eval || result.loss < l->best_eval;
+    if (!l->out->has_eval)
+        l->out->first_eval = result.loss;
+    if (best) {
+        l->best_eval = result.loss;
+        l->best_step = l->done;
+    }
+    l->out->has_eval = true;
+    l->out->last_eval = result.loss;
+    l->out->eval_step = l->done;
+    l->last_eval = ot_clock_seconds();
+    char time[OT_TEXT_BYTES];
+    ot_log(OT_LOG_INFO, "eval %lld/%lld loss %.4f%s · %lld rows in %s", (long long)l->done,
+           (long long)l->of->shape->lr.steps, result.loss, best && l->done ? " (best)" : "",
+           (long long)result.rows, ot_text_duration(result.seconds, time));
+    struct ot_eval_record record = {.step = l->done,
+                                    .loss = result.loss,
+                                    .trained_tokens = result.trained_tokens,
+                                    .rows = result.rows,
+                                    .seconds = result.seconds};
+    return ot_run_log_eval(l->of->log, &record);
+}
+
+/* ---- tuning ---- */
+
+static int tune(struct loop *l) {
+    struct ot_device_tuning tuning;
+    int64_t left = l->of->shape->lr.steps - l->done;
+    if (left < TUNE_FOR_STEPS && (double)left * l->step_seconds < tune_for_seconds) {
+        l->tune_at = 0;
+        return 0;
+    }
+    l->filled_from = l->done;
+    OT_TRY(ot_engine_tune(l->of->session->engine, tune_seconds, &tuning));
+    l->tune_at = 0;
+    if (tuning.timed > 0)
+        ot_log(tuning.replaced > 0 ? OT_LOG_INFO : OT_LOG_DEBUG,
+               "products: %d of %d shapes run faster than the library's first choice", tuning.replaced,
+               tuning.shapes);
+    return 0;
+}
+
+/* ---- checkpoints ---- */
+
+/* Of the steps whose results are collected. */
+static struct ot_checkpoint_record make_record(const struct loop *l) {
+    const struct ot_train_loop *of = l->of;
+    const struct ot_run_identity *identity = of->identity;
+    struct ot_checkpoint_record record = {
+        .position = l->submitted > l->done ? l->flights[l->done % IN_FLIGHT].position
+                                           : ot_batcher_position(l->batcher),
+        .steps = of->shape->lr.steps,
+        .tokens = l->out->tokens + (of->resume ? of->resume->tokens : 0),
+        .seconds = ot_clock_seconds() - l->started + (of->resume ? of->resume->seconds : 0),
+        .log_bytes = ot_run_log_bytes(of->log),
+        .has_eval = l->out->has_eval,
+        .eval_step = l->out->eval_step,
+        .best_step = l->best_step,
+        .first_eval = l->out->first_eval,
+        .last_eval = l->out->last_eval,
+        .best_eval = l->best_eval,
+        .data = identity->data,
+        .eval_data = identity->eval_data,
+        .options = identity->options,
+        .model = identity->model};
+    time_t now = time(NULL);
+    struct tm utc;
+    ot_engine_get_progress(of->session->engine, &record.progress);
+    snprintf(record.library, sizeof record.library, "%s", OT_VERSION);
+    snprintf(record.device, sizeof record.device, "%s", ot_device_name(of->session->device));
+    snprintf(record.arithmetic, sizeof record.arithmetic, "%s", ot_device_arithmetic(of->session->device));
+    if (gmtime_r(&now, &utc))
+        strftime(record.made, sizeof record.made, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    return record;
+}
+
+static int64_t next_save_step(const struct loop *l) {
+    return l->of->saver ? ot_saver_next_step(l->of->saver, l->done) : INT64_MAX;
+}
+
+static void call_save_by_time(struct loop *l) {
+    if (l->of->saver && ot_saver_is_due(l->of->saver) && l->save_at > l->submitted)
+        l->save_at = l->submitted;
+}
+
+static int save(struct loop *l) {
+    l->filled_from = l->done;
+    OT_TRY(ot_engine_drain(l->of->session->engine));
+    struct ot_checkpoint_record record = make_record(l);
+    return ot_saver_begin(l->of->saver, &record, l->step_seconds);
+}
+
+/* The newest state that --grace leaves time for; nothing where the last checkpoint has it already. */
+static int save_at_stop(struct loop *l) {
+    struct ot_saver *saver = l->of->saver;
+    double grace = l->of->session->options->grace;
+    if (!saver || l->done == 0)
+        return 0;
+    OT_TRY(ot_saver_poll(saver, true));
+    if (ot_saver_has(saver, l->done))
+        return 0;
+    l->out->out_of_time = grace > 0 && ot_stop_seconds() + ot_saver_seconds(saver) > grace;
+    if (l->out->out_of_time)
+        return 0;
+    OT_TRY(ot_rescue_restore_out(l->of->rescue));
+    struct ot_checkpoint_record record = make_record(l);
+    OT_TRY(ot_saver_begin(saver, &record, 0));
+    OT_TRY(ot_saver_poll(saver, true));
+    return ot_saver_has(saver, l->done) ? 0 : ot_saver_failure(saver);
+}
+
+/* A lane hangs. Where what it was about to change is still what the last step left, it is saved, if that does
+ * not hang as well. Returns rc. */
+static int save_at_stall(struct loop *l, int rc) {
+    struct ot_saver *saver = l->of->saver;
+    struct ot_error why;
+    ot_error_save(&why, rc);
+    double limit = l->of->session->options->stall_limit;
+    if (saver && l->done > 0 && ot_saver_wait(saver, limit) && ot_saver_last_step(saver) != l->done &&
+        ot_engine_is_consistent(l->of->session->engine)) {
+        struct ot_checkpoint_record record = make_record(l);
+        if (ot_saver_begin(saver, &record, 0) == 0)
+            (void)ot_saver_wait(saver, limit);
+    }
+    rc = ot_error_load(&why);
+    return saver && l->done > 0 ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
+}
+
+/* The steps in flight, when something else than the engine has failed: their results still count. */
+static int settle(struct loop *l) {
+    struct ot_step_result result;
+    while (l->done < l->submitted) {
+        OT_TRY(ot_engine_result(l->of->session->engine, &result));
+        if (result.skipped == OT_SKIP_GIVEN_UP)
+            return drop_steps(l);
+        const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
+        count_step(l, flight, &result);
+        (void)record_step(l, flight, &result); /* where it is the log that fails, the line waits there */
+    }
+    return ot_engine_drain(l->of->session->engine);
+}
+
+/* Returns rc, what ended the run. */
+static int save_at_failure(struct loop *l, int rc) {
+    struct ot_error why;
+    ot_error_save(&why, rc);
+    if (!l->of->saver)
+        return rc;
+    if (rc == -OT_E_NUMERIC) {
+        (void)ot_saver_poll(l->of->saver, true); /* one under way is of a time before it */
+        return ot_error_load(&why);
+    }
+    bool is_whole = settle(l) == 0;
+    if (!is_whole)
+        (void)ot_saver_poll(l->of->saver, true);
+    (void)ot_error_load(&why);
+    if (l->done == 0)
+        return rc;
+    struct ot_checkpoint_record record = make_record(l);
+    return ot_rescue_save(l->of->rescue, is_whole ? &record : NULL, rc);
+}
+
+/* ---- the loop ---- */
+
+/* The last step to submit before the engine must be empty. */
+static int64_t next_stop(const struct loop *l) {
+    int64_t stop = l->tune_at > 0 && l->tune_at < l->eval_at ? l->tune_at : l->eval_at;
+    return stop < l->save_at ? stop : l->save_at;
+}
+
+/* What is due after the last step, with nothing in flight. */
+static int between_steps(struct loop *l) {
+    if (l->done == l->tune_at)
+        OT_TRY(tune(l));
+    if (l->done == l->eval_at) {
+        if (l->of->rows->eval)
+            OT_TRY(evaluate(l));
+        l->eval_at = next_eval_step(l);
+    }
+    if (l->done == l->save_at && !ot_stop_requested()) {
+        OT_TRY(save(l));
+        l->save_at = next_save_step(l);
+    }
+    return 0;
+}
+
+static int run_steps(struct loop *l) {
+    const int64_t steps = l->of->shape->lr.steps;
+    while (l->done < steps && !l->out->interrupted) {
+        while (l->submitted < next_stop(l) && l->submitted - l->done < IN_FLIGHT && !ot_stop_requested())
+            OT_TRY(submit_step(l));
+        if (l->done < l->submitted)
+            OT_TRY(finish_step(l));
+        if (l->of->saver)
+            OT_TRY(ot_saver_poll(l->of->saver, false));
+        call_eval_by_time(l);
+        call_save_by_time(l);
+        if (l->done < l->submitted)
+            continue;
+        l->out->interrupted = ot_stop_requested() && l->done < steps;
+        if (!l->out->interrupted)
+            OT_TRY(between_steps(l));
+    }
+    OT_TRY(ot_engine_drain(l->of->session->engine));
+    if (l->out->interrupted)
+        return save_at_stop(l);
+    return l->of->saver ? ot_saver_poll(l->of->saver, true) : 0;
+}
+
+/* Where the run begins: at its start, or after the checkpoint. */
+static int enter(struct loop *l) {
+    const struct ot_checkpoint_record *r = l->of->resume;
+    struct ot_outcome *out = l->out;
+    *out = (struct ot_outcome){.checkpoint_step = -1};
+    if (!r)
+        return l->of->rows->eval ? evaluate(l) : 0;
+    OT_TRY(ot_batcher_seek(l->batcher, r->position));
+    l->submitted = l->done = out->steps = out->first_step = r->progress.step;
+    out->has_eval = r->has_eval;
+    out->eval_step = r->eval_step;
+    out->first_eval = r->first_eval;
+    out->last_eval = r->last_eval;
+    l->best_eval = r->best_eval;
+    l->best_step = r->best_step;
+    /* One that was due there, and stopped. */
+    int64_t due = next_eval_step_after(l, l->done - 1);
+    return l->of->rows->eval && l->done == due && r->eval_step < l->done ? evaluate(l) : 0;
+}
+
+int ot_train_loop_run(const struct ot_train_loop *of, struct ot_outcome *out,
+                      struct ot_checkpoint_record *end) {
+    struct loop l = {.of = of, .out = out, .started = ot_clock_seconds()};
+    const struct ot_options *o = of->session->options;
+    struct ot_batch_config config = {.packing = of->rows->train,
+                                     .dataset = of->rows->data,
+                                     .seq_len = of->shape->seq_len,
+                                     .step_sequences = of->shape->step_sequences,
+                                     .micro_sequences = o->micro_batch};
+    int rc;
+    OT_TRY_GOTO(ot_batcher_open(&config, &l.batcher), rc, out);
+    OT_TRY_GOTO(enter(&l), rc, out);
+    ot_progress_open(&l.progress, of->shape->lr.steps, o->log_every, ot_log_is_terminal());
+    l.guard = (struct ot_guard){.most = o->max_skips, .counts = &out->counts};
+    l.eval_at = next_eval_step(&l);
+    l.save_at = next_save_step(&l);
+    l.filled_from = l.done;
+    l.tune_at = l.done + TUNE_AFTER;
+    struct ot_store_usage before, after;
+    ot_engine_store_usage(of->session->engine, &before);
+    l.moved = before;
+    double started = ot_clock_seconds();
+    rc = run_steps(&l);
+    if (rc < 0)
+        rc = rc == -OT_E_STALL ? save_at_stall(&l, rc) : save_at_failure(&l, rc);
+    out->seconds = ot_clock_seconds() - started;
+    ot_engine_store_usage(of->session->engine, &after);
+    out->nvme_read_bytes = after.read_bytes - before.read_bytes;
+    out->nvme_written_bytes = after.written_bytes - before.written_bytes;
+    if (of->saver) {
+        out->checkpoint = ot_saver_last_dir(of->saver);
+        out->checkpoint_step = ot_saver_last_step(of->saver);
+    }
+    *end = make_record(&l);
+out:
+    ot_log_set_status("");
+    ot_batcher_close(l.batcher);
+    return rc;
+}

@@ -1,0 +1,186 @@
+/* Verifying a checkpoint: the reader checks the bytes, this looks at the values as they pass. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/block.h"
+#include "offload/plan/layout.h"
+#include "src/base/error.h"
+#include "src/checkpoint/reader.h"
+#include "src/checkpoint/writer.h"
+#include "src/base/units.h"
+#include "src/verify/verify.h"
+#include "src/files/model_config.h"
+
+enum { SLOTS = 12 }; /* with parts of 3 MiB as many reads of 1 MiB in flight as an engine takes */
+
+struct check {
+    struct ot_verify *verify;
+    struct ot_checkpoint *checkpoint;
+    struct ot_model *model;
+    const struct ot_manifest *manifest;
+    bool progress;
+};
+
+/* ---- values ---- */
+
+/* Largest magnitude, as the bits of its fp32: infinities and NaN are above all numbers. signs: the largest of
+ * the bits themselves, above 1 << 31 where a number is below zero. Plain loops, which compilers vectorize. */
+static uint32_t most_f32(const uint32_t *bits, int64_t n, uint32_t *signs) {
+    uint32_t most = 0, most_bits = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t magnitude = bits[i] & 0x7fffffffu;
+        most = magnitude > most ? magnitude : most;
+        most_bits = bits[i] > most_bits ? bits[i] : most_bits;
+    }
+    *signs = most_bits;
+    return most;
+}
+
+static uint32_t most_half(enum ot_dtype dtype, const uint16_t *bits, int64_t n) {
+    uint16_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t magnitude = bits[i] & 0x7fffu;
+        most = magnitude > most ? magnitude : most;
+    }
+    return ot_f32_bits(dtype == OT_BF16 ? ot_bf16_to_f32(most) : ot_f16_to_f32(most));
+}
+
+static int64_t find_bad(enum ot_dtype dtype, const void *values, int64_t n, bool negative) {
+    for (int64_t i = 0; i < n; i++) {
+        float value = ot_dtype_read(dtype, values, i);
+        if (!isfinite(value) || (negative && value < 0))
+            return i;
+    }
+    return n;
+}
+
+/* One array of a part. what: "weight", "m", "v". */
+static int check_values(struct check *c, const struct ot_part *part, const char *what, enum ot_dtype dtype,
+                        const void *values, double *most) {
+    uint32_t signs = 0;
+    uint32_t bits = dtype == OT_F32 ? most_f32(values, part->n, &signs) : most_half(dtype, values, part->n);
+    bool is_v = *what == 'v', is_finite = bits < 0x7f800000u;
+    if (is_finite && !(is_v && signs > 0x80000000u)) {
+        double value = (double)ot_f32_from_bits(bits);
+        *most = value > *most ? value : *most;
+        return 0;
+    }
+    int64_t index = part->first + find_bad(dtype, values, part->n, is_v);
+    struct ot_verify_slab *slab = &c->verify->slabs[part->slab];
+    slab->state = OT_VERIFY_DAMAGED;
+    return ot_verify_note(c->verify, ot_fail(OT_E_INPUT, "%s: %s: the %s of parameter %lld (%s) is %s",
+                                             c->verify->dir, slab->name, what, (long long)index,
+                                             ot_verify_tensor(c->model, part->slab, index),
+                                             is_finite ? "negative" : "not finite"));
+}
+
+static int check_part(void *context, const struct ot_part *part, const void *memory) {
+    struct check *c = context;
+    enum ot_dtype dtype = c->manifest->dtype;
+    struct ot_verify_slab *slab = &c->verify->slabs[part->slab];
+    const char *at = memory;
+    double ignored = 0;
+    if (part->has_state) {
+        OT_TRY(check_values(c, part, "m", OT_F32, at + ot_state_m_offset(part->n), &slab->most_m));
+        OT_TRY(check_values(c, part, "v", OT_F32, at + ot_state_v_offset(part->n), &slab->most_v));
+        if (dtype == OT_F16)
+            OT_TRY(
+                check_values(c, part, "master weight", OT_F32, at + ot_state_rest_offset(part->n), &ignored));
+        at += ot_state_grad_offset(dtype, part->n); /* behind the state */
+    }
+    return part->has_weights ? check_values(c, part, "weight", dtype, at, &slab->most_weight) : 0;
+}
+
+static int note_damage(void *context, const struct ot_part *part, int file, int rc) {
+    struct check *c = context;
+    c->verify->slabs[part->slab].state = OT_VERIFY_DAMAGED;
+    c->verify->files[file].damaged = true;
+    return ot_verify_note(c->verify, rc);
+}
+
+static void show_progress(void *context, int64_t bytes, int64_t total) {
+    const struct check *c = context;
+    if (c->progress)
+        ot_verify_show_progress(c->verify, bytes, total);
+}
+
+/* ---- structure ---- */
+
+/* The slabs that the record's model has must be those of the manifest. */
+static int check_model(struct check *c) {
+    const struct ot_checkpoint_record *record = ot_checkpoint_record(c->checkpoint);
+    struct ot_config_file file;
+    char *where;
+    OT_TRY(ot_string_format(&where, "%s/" OT_RECORD_NAME ": model", c->verify->dir));
+    int rc = ot_model_config_parse(record->model, where, &file);
+    free(where);
+    OT_TRY(rc);
+    OT_TRY(ot_model_open(&file.config, c->manifest->dtype, 1, &c->model));
+    const struct ot_chain *chain = ot_model_chain(c->model);
+    if (chain->n_slabs != c->manifest->n_slabs)
+        return ot_fail(OT_E_INPUT, "%s: has %d slabs, and its model has %d", c->verify->dir,
+                       c->manifest->n_slabs, chain->n_slabs);
+    for (int i = 0; i < chain->n_slabs; i++)
+        if (chain->slabs[i].n_params != c->manifest->slab_params[i])
+            return ot_fail(OT_E_INPUT, "%s: %s has %lld parameters, and its model's has %lld", c->verify->dir,
+                           chain->slabs[i].name, (long long)c->manifest->slab_params[i],
+                           (long long)chain->slabs[i].n_params);
+    return ot_verify_add_slabs(c->verify, c->model);
+}
+
+static int add_files(struct check *c) {
+    const struct ot_manifest *m = c->manifest;
+    struct ot_verify *verify = c->verify;
+    verify->files = calloc((size_t)m->n_files + 1, sizeof *verify->files);
+    if (!verify->files)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for a table of files", verify->dir);
+    for (int i = 0; i < m->n_files; i++) {
+        verify->files[verify->n_files].name = strdup(m->files[i].name);
+        if (!verify->files[verify->n_files++].name)
+            return ot_fail(OT_E_BUDGET, "%s: no memory for a table of files", verify->dir);
+    }
+    for (int64_t i = 0; i < m->n_parts; i++)
+        for (int64_t s = m->parts[i].first_span; s < m->parts[i].first_span + m->parts[i].n_spans; s++) {
+            verify->slabs[m->parts[i].part.slab].bytes += m->spans[s].bytes;
+            verify->files[m->spans[s].file].bytes += m->spans[s].bytes;
+        }
+    return 0;
+}
+
+static int read_parts(struct check *c) {
+    size_t bytes = SLOTS * ot_checkpoint_slot_bytes(c->manifest->dtype);
+    struct ot_checkpoint_read read = {.memory = aligned_alloc(OT_STORE_ALIGN, bytes),
+                                      .n_slots = SLOTS,
+                                      .sink = check_part,
+                                      .damaged = note_damage,
+                                      .progress = show_progress,
+                                      .context = c};
+    if (!read.memory)
+        return ot_fail(OT_E_BUDGET, "%s: no memory for %zu bytes of it", c->verify->dir, bytes);
+    int rc = ot_checkpoint_read(c->checkpoint, &read);
+    for (int i = 0; i < c->verify->n_slabs && rc == 0; i++)
+        if (c->verify->slabs[i].state == OT_VERIFY_NOT_READ)
+            c->verify->slabs[i].state = OT_VERIFY_OK;
+    free(read.memory);
+    return rc;
+}
+
+int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out) {
+    struct check c = {.verify = out, .progress = progress};
+    int rc;
+    OT_TRY(ot_verify_open(out, dir, true));
+    OT_TRY_GOTO(ot_checkpoint_open(dir, &c.checkpoint), rc, out);
+    c.manifest = ot_checkpoint_manifest(c.checkpoint);
+    const struct ot_checkpoint_record *record = ot_checkpoint_record(c.checkpoint);
+    out->step = record->progress.step;
+    snprintf(out->what, sizeof out->what, "step %lld of %lld, %s, made %s by offload-train %s on %s",
+             (long long)record->progress.step, (long long)record->steps, ot_dtype_name(c.manifest->dtype),
+             record->made, record->library, record->device);
+    OT_TRY_GOTO(check_model(&c), rc, out);
+    OT_TRY_GOTO(add_files(&c), rc, out);
+    rc = read_parts(&c);
+out:
+    ot_model_close(c.model);
+    ot_checkpoint_close(c.checkpoint);
+    return ot_verify_note(out, rc);
+}

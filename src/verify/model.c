@@ -1,0 +1,89 @@
+/* Verifying a model directory: opening and loading it checks everything; this looks at the values as they
+ * pass. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "offload/block.h"
+#include "src/base/error.h"
+#include "src/base/units.h"
+#include "src/verify/verify.h"
+#include "src/files/model_dir.h"
+#include "src/tokenizer/tokenizer.h"
+
+struct check {
+    struct ot_verify *verify;
+    const struct ot_chain *chain;
+    int64_t done, total; /* values, with padding */
+    bool progress;
+};
+
+static int take_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
+    struct check *c = context;
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) { /* all finite: the loader refuses others by name */
+        float magnitude = fabsf(values[i]);
+        most = magnitude > most ? magnitude : most;
+    }
+    struct ot_verify_slab *row = &c->verify->slabs[slab];
+    row->most_weight = (double)most > row->most_weight ? (double)most : row->most_weight;
+    row->state = first + n == c->chain->slabs[slab].n_params ? OT_VERIFY_OK : OT_VERIFY_NOT_READ;
+    c->done += n;
+    if (c->progress)
+        ot_verify_show_progress(c->verify, c->done, c->total);
+    return 0;
+}
+
+static int check_tokenizer(const struct ot_model_facts *facts, struct ot_verify *verify) {
+    struct ot_tokenizer *tokenizer = NULL;
+    if (!facts->tokenizer_path)
+        return 0;
+    int rc = ot_tokenizer_open(facts->tokenizer_path, &tokenizer);
+    ot_tokenizer_close(tokenizer);
+    return ot_verify_note(verify, rc);
+}
+
+/* Loading goes slab by slab, and ends at the first value that is wrong. */
+static int load_weights(const struct ot_model_dir *dir, const struct ot_model *model, struct check *c) {
+    OT_TRY(ot_model_dir_check(dir, model));
+    int rc = ot_model_dir_load(dir, model, NULL, take_values, c), at = 0;
+    while (at < c->verify->n_slabs && c->verify->slabs[at].state == OT_VERIFY_OK)
+        at++;
+    if (rc < 0 && at < c->verify->n_slabs)
+        c->verify->slabs[at].state = OT_VERIFY_DAMAGED;
+    return rc;
+}
+
+static int check_weights(const struct ot_model_dir *dir, struct check *c) {
+    const struct ot_model_facts *facts = ot_model_dir_facts(dir);
+    struct ot_model *model;
+    if (!facts->has_weights)
+        return ot_fail(OT_E_INPUT, "%s: %s", c->verify->dir, facts->weights_missing);
+    OT_TRY(ot_model_open(&facts->config, OT_F32, 1, &model));
+    c->chain = ot_model_chain(model);
+    for (int i = 0; i < c->chain->n_slabs; i++)
+        c->total += c->chain->slabs[i].n_params;
+    int rc = ot_verify_add_slabs(c->verify, model);
+    if (rc == 0)
+        rc = load_weights(dir, model, c);
+    ot_model_close(model);
+    return rc;
+}
+
+int ot_verify_model(const char *path, bool progress, struct ot_verify *out) {
+    struct check c = {.verify = out, .progress = progress};
+    struct ot_model_dir *dir = NULL;
+    int rc;
+    OT_TRY(ot_verify_open(out, path, false));
+    OT_TRY_GOTO(ot_model_dir_open(path, &dir), rc, out);
+    const struct ot_model_facts *facts = ot_model_dir_facts(dir);
+    char bytes[OT_TEXT_BYTES];
+    snprintf(out->what, sizeof out->what, "%s, %s, %d weight file%s of %s bytes%s",
+             ot_family_row(facts->config.family)->model_type, ot_dtype_name(facts->dtype), facts->n_shards,
+             facts->n_shards == 1 ? "" : "s", ot_text_count(facts->weight_bytes, bytes),
+             facts->tokenizer_path ? ", with a tokenizer" : ", without a tokenizer");
+    OT_TRY_GOTO(check_tokenizer(facts, out), rc, out);
+    rc = check_weights(dir, &c);
+out:
+    ot_model_dir_close(dir);
+    return ot_verify_note(out, rc);
+}

@@ -1,0 +1,69 @@
+/* Verifying: every byte of a checkpoint or of a model directory is read, and what is wrong is gathered rather
+ * than stopped at, so that a table shows all of it.
+ *
+ * Of a checkpoint: the manifest and the record (structure, bounds, checksums), the sizes of its files, the
+ * slabs against the model that the record describes, every checksum, and every value: weights, m and v are
+ * finite, v is not negative. Of a model: config.json, the safetensors headers, every tensor's name and shape
+ * against the config, every value, and the tokenizer.
+ */
+#ifndef OT_VERIFY_VERIFY_H
+#define OT_VERIFY_VERIFY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "models/model.h"
+#include "src/base/json.h"
+
+enum { OT_VERIFY_KEPT_DAMAGES = 12 };
+
+enum ot_verify_state { OT_VERIFY_NOT_READ, OT_VERIFY_OK, OT_VERIFY_DAMAGED };
+
+struct ot_verify_slab {
+    char name[32];
+    int64_t params;                     /* in tensors; bytes have the padding, too */
+    int64_t bytes;                      /* of a checkpoint */
+    double most_weight, most_m, most_v; /* largest magnitudes, once all of it is read */
+    enum ot_verify_state state;
+};
+struct ot_verify_file {
+    char *name;
+    int64_t bytes; /* that the checkpoint has in it */
+    bool damaged;
+};
+
+struct ot_verify {
+    char *dir;
+    bool is_checkpoint;
+    int64_t step;   /* of a checkpoint that could be opened; -1 */
+    char what[256]; /* "step 120 of 500, bf16, ..." */
+    int n_slabs, n_files;
+    struct ot_verify_slab *slabs;
+    struct ot_verify_file *files;
+    int64_t n_damages;
+    char *damages[OT_VERIFY_KEPT_DAMAGES]; /* sentences, the first ones */
+};
+
+/* 0 also where something is damaged; progress: show on a terminal how far it is. Errors: OT_E_BUDGET. `out`
+ * needs ot_verify_free in either case. */
+int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out);
+int ot_verify_model(const char *dir, bool progress, struct ot_verify *out);
+void ot_verify_free(struct ot_verify *verify);
+
+void ot_verify_print(const struct ot_verify *verify, FILE *out);
+void ot_verify_put_json(const struct ot_verify *verify, const char *key, struct ot_json_writer *w);
+
+/* ---- for the files of verify ---- */
+
+/* A row for each slab of the model. */
+int ot_verify_open(struct ot_verify *verify, const char *dir, bool is_checkpoint);
+int ot_verify_add_slabs(struct ot_verify *verify, const struct ot_model *model);
+/* Keeps this thread's sentence where rc says that a file is damaged or unreadable; then 0, else rc. */
+int ot_verify_note(struct ot_verify *verify, int rc);
+/* done, total: bytes of a checkpoint, values of a model. */
+void ot_verify_show_progress(const struct ot_verify *verify, int64_t done, int64_t total);
+/* The tensor that has a parameter of a slab, for sentences; "padding" where none has. */
+const char *ot_verify_tensor(const struct ot_model *model, int slab, int64_t index);
+
+#endif
