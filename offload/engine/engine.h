@@ -7,7 +7,7 @@
  * device is updated in the next step, or by a drain; losses, norms, step counts and skipped steps are the
  * same as where it is updated at once.
  *
- * Same seed, data, device and micro-batch size: the same bits, whatever the plan (DESIGN section 7).
+ * Same seed, data, device and micro-batch size: the same bits, whatever the plan (offload/README.md).
  *
  * fp16 training scales the loss, so that small gradients stay above what fp16 can hold, and adapts the scale
  * to what overflows: a step that does is skipped as a whole, so clipping must be on.

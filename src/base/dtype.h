@@ -1,7 +1,7 @@
 /* Storage formats and the conversions between them. All are exact functions of the bits: the same on every
  * CPU, and the CUDA kernels use the same formulas.
  *
- * Split master (reference/schedule.md section 5; precedent: Megatron's store_param_remainders): an fp32 value
+ * Split master (as Megatron's store_param_remainders): an fp32 value
  * p is kept as hi, a bf16 that the device computes with, and lo, a signed 16-bit remainder, such that bits(p)
  * = (bits(hi) << 16) + lo exactly. hi is p rounded to nearest, ties away from zero: ties-to-even cannot be
  * encoded, because +0x8000 does not fit a signed 16-bit remainder.

@@ -2,8 +2,8 @@
  *
  * The range is cut into chunks whose borders depend on the range and the chunk size alone, never on the
  * number of threads; which thread runs which chunk is free. Whoever needs a sum keeps one partial result per
- * chunk and adds them in chunk order: that is what makes results independent of the thread count (DESIGN
- * section 7, rule 1).
+ * chunk and adds them in chunk order: that is what makes results independent of the thread count
+ * (offload/README.md, rule 1).
  *
  * The calling thread takes part. One loop runs at a time; a second caller waits, and a chunk must not start a
  * loop of its own pool. Workers spin for a few microseconds before they sleep, since ops follow each other

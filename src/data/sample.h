@@ -1,10 +1,10 @@
 /* Sample: from a rendered text to token ids, each trained or not.
  *
- * A token trains if its first byte lies in a trained span (never by searching ids: reference/tokenizers.md,
- * 10). BOS is added where the tokenizer's post-processor would add it and the text does not begin with one
- * already. EOS is added where the text does not end with one already, and trains. A row of text that does not
- * fit is split into pieces; any other row that does not fit loses the oldest part of its prompt, and only if
- * the answer alone is too long, the answer's end (with its EOS, so that nobody learns to stop there).
+ * A token trains if its first byte lies in a trained span. Ids are never searched for, because a token may
+ * span the border. BOS is added where the tokenizer's post-processor would add it and the text does not begin
+ * with one already. EOS is added where the text does not end with one already, and trains. A row of text that
+ * does not fit is split into pieces; any other row that does not fit loses the oldest part of its prompt, and
+ * only if the answer alone is too long, the answer's end (with its EOS, so that nobody learns to stop there).
  *
  * Threads: the scratch belongs to one thread; everything else is read only.
  */

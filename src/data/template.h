@@ -2,7 +2,7 @@
  *
  * A rendered sample is one text with a mark on every stretch of it: does it train, and did the user write it.
  * Tokens are made from the whole text at once, because that is what the model sees when it is used; the marks
- * are applied afterwards by byte offset (reference/tokenizers.md, 8 and 10).
+ * are applied afterwards by byte offset.
  *
  * Two things make such texts: chat templates (chat_template.h), and prompt formats like
  * "{context}\n-- {question}\n", whose placeholders name fields of a row.

@@ -1,4 +1,4 @@
-/* The one option table (DESIGN section 11): it drives parsing, --help, the refusal of what would have no
+/* The one option table: it drives parsing, --help, the refusal of what would have no
  * effect, the log's record of a run and --config, so that none of them can disagree.
  *
  * An option's value lies in a named field of struct ot_options; the table (option_table_*.c) says where.

@@ -441,7 +441,7 @@ static void bad_batches_are_refused(void **state) {
     close_bench(&b);
 }
 
-/* ---- a run that is cut in two (DESIGN section 7, rule 2) ---- */
+/* ---- a run that is cut in two (offload/README.md, rule 2) ---- */
 
 static void run_steps(struct ot_engine *engine, int64_t vocab, int first, int end) {
     struct tiny_batch batch;

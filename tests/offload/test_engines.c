@@ -1,5 +1,5 @@
 /* Who updates a tile never shows: state on the device, streamed through it, or the CPU pool's (plan.h), in
- * any mix, the results are those of the all-resident run, bit by bit (DESIGN section 7, rule 1). */
+ * any mix, the results are those of the all-resident run, bit by bit (offload/README.md, rule 1). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

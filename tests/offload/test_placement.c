@@ -1,4 +1,4 @@
-/* The product's first promise: the same bits wherever the bytes live (DESIGN section 7, rules 1 and 3). */
+/* The product's first promise: the same bits wherever the bytes live (offload/README.md, rules 1 and 3). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
