@@ -168,7 +168,7 @@ static void put_cell(const struct ot_plan_table *table, const struct ot_plan_tab
                                            : 2,
                  row->step_seconds);
         if (row->step_seconds < 1)
-            snprintf(cell, CELL_BYTES, "%.3g", row->step_seconds);
+            snprintf(cell, CELL_BYTES, "%#.3g", row->step_seconds);
         return;
     case COLUMN_RATE:
         return put_rate(table, row->tokens_per_second, cell);
