@@ -1,4 +1,5 @@
 /* Which checkpoints there are, which stay, and what is cleared away after a run that was killed. */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include <unistd.h>
 
 #include "src/checkpoint/catalog.h"
+#include "src/checkpoint/reader.h"
 #include "src/checkpoint/step_dir.h"
 #include "tests/checkpoint/fixture.h"
 
@@ -62,10 +64,18 @@ static void test_list(void **state) {
     char *folder = make_folder(), *elsewhere = make_folder();
     assert_string_equal(steps_of(path_of(folder, "none")), "");
     assert_string_equal(steps_of(folder), "");
-    static const char *const names[] = {
-        "step-00000100", "step-00000020",  "step-1000000000", "step-00000007.partial",
-        "step-8",        "step-000000009", "step--0000010",   "step-00000011x",
-        "step-",         "other",          "step-00000012 "};
+    static const char *const names[] = {"step-00000100",
+                                        "step-00000020",
+                                        "step-999999999999999999",
+                                        "step-00000007.partial",
+                                        "step-9223372036854775807",
+                                        "step-8",
+                                        "step-000000009",
+                                        "step--0000010",
+                                        "step-00000011x",
+                                        "step-",
+                                        "other",
+                                        "step-00000012 "};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         make_dir(folder, names[i]);
         write_file(path_of(folder, names[i]), "manifest.bin", "", 0);
@@ -76,9 +86,46 @@ static void test_list(void **state) {
     assert_int_equal(symlink(elsewhere, path_of(folder, "step-00000015")), 0);
     make_dir(folder, "step-00000016");
     assert_int_equal(symlink("/etc/passwd", path_of(folder, "step-00000016/manifest.bin")), 0);
-    assert_string_equal(steps_of(folder), "1000000000 100 20");
+    assert_string_equal(steps_of(folder), "999999999999999999 100 20");
     remove_folder(folder);
     remove_folder(elsewhere);
+}
+
+static void check_opens(const char *path, const char *words) {
+    struct ot_checkpoint *checkpoint = NULL;
+    if (words)
+        check_fails(ot_checkpoint_open(path, &checkpoint), OT_E_INPUT, words);
+    else
+        check_ok(ot_checkpoint_open(path, &checkpoint));
+    ot_checkpoint_close(checkpoint);
+}
+
+/* A directory that was given another step's name is refused, however a user writes that name. */
+static void test_a_directory_has_the_name_of_its_step(void **state) {
+    (void)state;
+    static const char *const written[] = {"step-00000006", "step-00000006/", "step-00000006///",
+                                          "./step-00000006"};
+    char *folder = make_folder();
+    int here = open(".", O_RDONLY | O_DIRECTORY);
+    assert_true(here >= 0);
+    for (int step = 5; step <= 6; step++) {
+        const char *words = step == 6 ? NULL : "it is of step 5, not of the step";
+        save_step(folder, step);
+        if (step == 5)
+            assert_int_equal(rename(path_of(folder, "step-00000005"), path_of(folder, "step-00000006")), 0);
+        check_opens(path_of(folder, written[0]), words);
+        check_opens(path_of(folder, written[1]), words);
+        assert_int_equal(chdir(folder), 0);
+        for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+            check_opens(written[i], words);
+        assert_int_equal(fchdir(here), 0);
+        if (step == 5) {
+            assert_int_equal(rename(path_of(folder, "step-00000006"), path_of(folder, "copy")), 0);
+            check_opens(path_of(folder, "copy"), NULL); /* a name that says no step */
+        }
+    }
+    close(here);
+    remove_folder(folder);
 }
 
 static void test_remove_follows_no_link(void **state) {
@@ -92,7 +139,7 @@ static void test_remove_follows_no_link(void **state) {
     check_fails(ot_checkpoint_remove(path_of(folder, "step-00000005")), OT_E_IO, "cannot open");
     check_fails(ot_checkpoint_remove(elsewhere), OT_E_INPUT, "not the name of a checkpoint");
     assert_string_equal(fixture_names(elsewhere), "precious");
-    check_ok(ot_checkpoint_remove(path_of(folder, "step-00000006"))); /* nothing */
+    assert_int_equal(ot_checkpoint_remove(path_of(folder, "step-00000006")), 0); /* nothing */
     remove_folder(folder);
     remove_folder(elsewhere);
 }
@@ -108,6 +155,49 @@ static void test_remove_leaves_what_is_not_ours(void **state) {
     assert_int_equal(rmdir(path_of(folder, "step-00000005/notes")), 0);
     check_ok(ot_checkpoint_remove(path_of(folder, "step-00000005")));
     assert_string_equal(fixture_names(folder), "");
+    remove_folder(folder);
+}
+
+/* What the disk says of a file is not taken for somebody's directory. */
+static void test_remove_says_what_failed(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    static const struct {
+        int error;
+        const char *words;
+    } cases[] = {{EIO, ": cannot remove: "}, {EPERM, ": is no file of a checkpoint"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        save_step(folder, 5);
+        int fd = open(folder, O_RDONLY | O_DIRECTORY);
+        fixture_clear_fault();
+        fault.calls = CALL_REMOVE;
+        fault.at = 1; /* the first removes the manifest */
+        fault.error = cases[i].error;
+        check_fails(ot_step_remove(&fixture_ops, fd, "step-00000005", "step-00000005"), OT_E_IO,
+                    cases[i].words);
+        fixture_clear_fault();
+        close(fd);
+        check_ok(ot_checkpoint_remove(path_of(folder, "step-00000005")));
+    }
+    remove_folder(folder);
+}
+
+/* A directory that goes away while tidying looks at it is nobody's failure. */
+static void test_hold(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    int parent = open(folder, O_RDONLY | O_DIRECTORY), fd = 77, again = 77;
+    assert_int_equal(ot_step_hold(parent, "step-00000005", "step-00000005", &fd), 0);
+    assert_int_equal(fd, -1);
+    make_dir(folder, "step-00000005");
+    assert_int_equal(ot_step_hold(parent, "step-00000005", "step-00000005", &fd), 0);
+    assert_true(fd >= 0);
+    assert_int_equal(ot_step_hold(parent, "step-00000005", "step-00000005", &again), 0);
+    assert_int_equal(again, -1); /* it is held */
+    close(fd);
+    write_file(folder, "step-00000006", "", 0);
+    check_fails(ot_step_hold(parent, "step-00000006", "step-00000006", &fd), OT_E_INPUT, "in the way");
+    close(parent);
     remove_folder(folder);
 }
 
@@ -207,6 +297,24 @@ static void test_tidy_prefers_what_is_whole(void **state) {
     }
 }
 
+/* A new run into the directory of an old one: nothing of that is left, and what is not ours is. */
+static void test_clear(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    for (int step = 1; step <= 3; step++)
+        save_step(folder, step);
+    make_dir(folder, "step-00000004.partial");
+    make_dir(folder, "notes");
+    check_ok(ot_checkpoint_mark_complete(folder));
+    check_ok(ot_checkpoint_clear(folder));
+    assert_string_equal(fixture_names(folder), "notes");
+    check_ok(ot_checkpoint_clear(path_of(folder, "none")));
+    save_step(folder, 5);
+    make_dir(folder, "step-00000005/notes");
+    check_fails(ot_checkpoint_clear(folder), OT_E_IO, "notes: is no file of a checkpoint");
+    remove_folder(folder);
+}
+
 static void test_mark(void **state) {
     (void)state;
     char *folder = make_folder();
@@ -231,12 +339,16 @@ static void test_mark(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),
+        cmocka_unit_test(test_a_directory_has_the_name_of_its_step),
         cmocka_unit_test(test_remove_follows_no_link),
         cmocka_unit_test(test_remove_leaves_what_is_not_ours),
+        cmocka_unit_test(test_remove_says_what_failed),
+        cmocka_unit_test(test_hold),
         cmocka_unit_test(test_process_ends_within_a_removal),
         cmocka_unit_test(test_prune),
         cmocka_unit_test(test_tidy),
         cmocka_unit_test(test_tidy_prefers_what_is_whole),
+        cmocka_unit_test(test_clear),
         cmocka_unit_test(test_mark),
     };
     return cmocka_run_group_tests_name("checkpoint catalog", tests, NULL, NULL);

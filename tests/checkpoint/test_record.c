@@ -168,10 +168,54 @@ static void test_bounds(void **state) {
     check_refused("\"options\": {}", "\"options\": []", "'options' is an array, not an object");
     check_refused("\"options\": {}", "\"options\": null", "'options' is missing");
     check_refused("\"model\": {}", "\"other\": {}", "'model' is missing");
-    check_refused("2026-11-21T09:30:00Z", "2026-11-21T09:30:00.0000000000000Z", "'made' has 34 bytes");
+    check_refused("2026-11-21T09:30:00Z", "2026-11-21T09:30:00.0000000000000Z",
+                  "'made' has 34 bytes; at most 31 are");
     check_refused("\"format\": 1", "\"format\": 0", "'format' is 0");
     check_refused("\"format\": 1", "\"format\": 2", "format 2, by offload-train 0.1.0; this is");
     check_refused("{\n", "[{\n", "");
+}
+
+/* A new run's: nothing has been counted yet. */
+static void test_counts_may_be_zero(void **state) {
+    (void)state;
+    struct ot_checkpoint_record record = {.progress = {.loss_scale = 1.0f}, .has_eval = true}, read;
+    round_trip(&record, &read);
+    check_same(&record, &read);
+    ot_checkpoint_record_free(&read);
+}
+
+/* Each key in turn gets another name: one that is missing is never taken for a zero. */
+static void test_keys_are_needed(void **state) {
+    (void)state;
+    static const char *const optional[] = {"arithmetic", "eval", "first_loss", "last_loss", "best_loss"};
+    struct ot_checkpoint_record record = sample(), read;
+    char *text, words[64];
+    size_t bytes;
+    int needed = 0, others = 0;
+    check_ok(ot_checkpoint_record_encode(&record, &text, &bytes));
+    for (char *end = strstr(text, "\": "); end; end = strstr(end + 1, "\": ")) {
+        char *key = end;
+        while (key[-1] != '"')
+            key--;
+        snprintf(words, sizeof words, "'%.*s' is missing", (int)(end - key), key);
+        bool is_optional = false;
+        for (size_t i = 0; i < sizeof optional / sizeof *optional; i++)
+            is_optional = is_optional || (strlen(optional[i]) == (size_t)(end - key) &&
+                                          strncmp(optional[i], key, (size_t)(end - key)) == 0);
+        char was = *key;
+        *key = '_';
+        if (is_optional)
+            check_ok(ot_checkpoint_record_decode(text, bytes, "c.json", &read));
+        else
+            check_fails(ot_checkpoint_record_decode(text, bytes, "c.json", &read), OT_E_INPUT, words);
+        ot_checkpoint_record_free(&read);
+        *key = was;
+        needed += !is_optional;
+        others += is_optional;
+    }
+    assert_true(needed > 30);
+    assert_int_equal(others, 5);
+    free(text);
 }
 
 static void test_unknown_keys_are_passed_over(void **state) {
@@ -234,6 +278,8 @@ int main(void) {
         cmocka_unit_test(test_reals_keep_their_bits),
         cmocka_unit_test(test_without_evaluation_or_with_one_that_is_not_finite),
         cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_counts_may_be_zero),
+        cmocka_unit_test(test_keys_are_needed),
         cmocka_unit_test(test_unknown_keys_are_passed_over),
         cmocka_unit_test(test_control_characters_do_not_come_through),
         cmocka_unit_test(test_other_documents),

@@ -1,5 +1,6 @@
 /* Checkpoints that refer to the NVMe store: what was not copied is there when the store is gone, and what no
  * checkpoint speaks of any more is not. */
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,6 +114,19 @@ static void check_takes(const struct saving *saving, int64_t bytes) {
     assert_in_range(info.st_blocks * 512, bytes, bytes + 16384);
 }
 
+/* What a reader will take from the disk: all spans of all parts. */
+static void check_bytes(const struct saving *saving) {
+    struct ot_checkpoint *checkpoint;
+    int64_t bytes = 0;
+    check_ok(ot_checkpoint_open(dir_of(saving), &checkpoint));
+    const struct ot_manifest *m = ot_checkpoint_manifest(checkpoint);
+    for (int64_t i = 0; i < m->n_spans; i++)
+        bytes += m->spans[i].bytes;
+    assert_int_equal(ot_checkpoint_bytes(checkpoint), bytes);
+    assert_true(m->parts[0].n_spans > 0);
+    ot_checkpoint_close(checkpoint);
+}
+
 static void test_what_was_not_copied_outlives_the_store(void **state) {
     (void)state;
     struct run run;
@@ -129,6 +143,7 @@ static void test_what_was_not_copied_outlives_the_store(void **state) {
     assert_int_equal(first.written, ot_checkpoint_state_bytes(&run.chain) - slab_bytes);
     check_whole(&first);
     check_whole(&second);
+    check_bytes(&first);
     ot_store_close(run.store);
     run.store = NULL;
     check_whole(&first);
@@ -167,6 +182,8 @@ static void test_extents_that_were_never_written(void **state) {
     for (int64_t i = 0; i < m->n_parts; i++)
         zeros += m->parts[i].n_spans == 0;
     assert_int_equal(zeros, 2);
+    assert_int_equal(ot_checkpoint_bytes(checkpoint),
+                     m->files[0].bytes); /* state.bin has all that there is */
     ot_checkpoint_close(checkpoint);
     close_run(&run);
 }
@@ -206,6 +223,48 @@ static void test_space_of_removed_checkpoints_is_given_back(void **state) {
     check_ok(ot_checkpoint_prune(run.parent, 1, -1));
     check_takes(&saves[2], slab_bytes);
     check_whole(&saves[2]);
+    close_run(&run);
+}
+
+/* Blocks of 512 bytes that the saving's store takes. */
+static int64_t blocks_of(const struct saving *saving) {
+    char path[600];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/nvme-0.store", dir_of(saving));
+    assert_int_equal(stat(path, &info), 0);
+    return info.st_blocks;
+}
+
+/* What is given back lies between two checkpoints that stay; the line in the log says how much that is. */
+static void test_space_between_checkpoints_is_given_back(void **state) {
+    (void)state;
+    struct run run;
+    open_run(&run);
+    int64_t slab_bytes = run.chain.slabs[1].n_params * 12;
+    struct saving saves[3];
+    for (int i = 0; i < 3; i++) {
+        write_extents(&run, (uint64_t)i + 1);
+        saves[i] = save_step(&run, i + 1, (uint64_t)i + 1);
+    }
+    ot_store_close(run.store);
+    run.store = NULL;
+    check_takes(&saves[2], 3 * slab_bytes);
+    char log[256] = "", words[64];
+    int64_t blocks = blocks_of(&saves[2]);
+    int lines[2], stream = dup(2);
+    assert_true(stream >= 0 && pipe(lines) == 0 && dup2(lines[1], 2) == 2);
+    int rc = ot_checkpoint_prune(run.parent, 1, 1);
+    assert_true(dup2(stream, 2) == 2);
+    close(stream);
+    close(lines[1]);
+    check_ok(rc);
+    assert_true(read(lines[0], log, sizeof log - 1) > 0);
+    close(lines[0]);
+    check_takes(&saves[2], 2 * slab_bytes);
+    check_whole(&saves[0]);
+    check_whole(&saves[2]);
+    snprintf(words, sizeof words, "gave back %.1f MB", (double)(blocks - blocks_of(&saves[2])) * 512 / 1e6);
+    assert_non_null(strstr(log, words));
     close_run(&run);
 }
 
@@ -271,6 +330,16 @@ static void test_where_files_can_be_linked(void **state) {
     assert_false(ot_checkpoint_can_refer(later, "/proc"));
     assert_false(ot_checkpoint_can_refer("/proc/new/checkpoints", run.folder));
     assert_true(ot_checkpoint_can_refer("new/checkpoints", "."));
+    write_file(run.folder, "file", "", 0); /* no directory will be made below a file */
+    snprintf(later, sizeof later, "%s/file/checkpoints", run.folder);
+    assert_false(ot_checkpoint_can_refer(later, run.folder));
+    char longest[PATH_MAX + 1]; /* with its end it is one byte longer than a path can be */
+    memset(longest, '/', PATH_MAX);
+    longest[PATH_MAX] = '\0';
+    memcpy(longest, run.folder, strlen(run.folder));
+    assert_false(ot_checkpoint_can_refer(longest, run.folder));
+    longest[PATH_MAX - 1] = '\0';
+    assert_true(ot_checkpoint_can_refer(longest, run.folder));
     assert_false(ot_checkpoint_can_refer(run.parent, "/nowhere/at/all"));
     close_run(&run);
 }
@@ -281,6 +350,7 @@ int main(void) {
         cmocka_unit_test(test_order_of_flushes),
         cmocka_unit_test(test_extents_that_were_never_written),
         cmocka_unit_test(test_space_of_removed_checkpoints_is_given_back),
+        cmocka_unit_test(test_space_between_checkpoints_is_given_back),
         cmocka_unit_test(test_process_ends_at_every_call),
         cmocka_unit_test(test_where_files_can_be_linked),
     };

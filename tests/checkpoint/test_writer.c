@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "src/checkpoint/catalog.h"
+#include "src/checkpoint/slot_writer.h"
 #include "tests/checkpoint/fixture.h"
 #include "tests/support/damage.h"
 
@@ -189,6 +190,27 @@ static void test_disk_that_never_gets_to_it(void **state) {
     remove_folder(folder);
 }
 
+/* Only what a file system says of O_DIRECT is tried again without it, and only once. */
+static void test_refusals_that_are_not_of_o_direct(void **state) {
+    (void)state;
+    char *folder = make_folder();
+    set_up(folder);
+    fault.calls = CALL_PWRITE;
+    fault.error = EINVAL;
+    fault.lasting = true;
+    check_fails(fixture_save(&new_save), OT_E_IO, "cannot write");
+    for (int at = 0; at < 2; at++) { /* the state's file, then the record's */
+        fixture_clear_fault();
+        fault.calls = CALL_OPEN;
+        fault.at = at;
+        fault.error = EIO;
+        check_fails(fixture_save(&new_save), OT_E_IO,
+                    at == 0 ? "state.bin: cannot create" : "checkpoint.json: cannot create");
+    }
+    assert_string_equal(fixture_names(folder), old_name);
+    remove_folder(folder);
+}
+
 static void test_too_little_space_where_none_can_be_reserved(void **state) {
     (void)state;
     char *folder = make_folder();
@@ -214,6 +236,62 @@ static void test_read_only_folder(void **state) {
     assert_int_equal(chmod(folder, 0755), 0);
     assert_string_equal(fixture_names(folder), old_name);
     check_whole(&old_save, old_name);
+    remove_folder(folder);
+}
+
+/* Puts /dev/null in the place of this process's only ring: every call to the kernel for it fails. */
+static bool break_ring(void) {
+    char link[64], name[64];
+    for (int fd = 3; fd < 256; fd++) {
+        snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+        ssize_t n = readlink(link, name, sizeof name - 1);
+        if (n <= 0 || strncmp(name, "anon_inode:[io_uring]", (size_t)n) != 0)
+            continue;
+        int null = open("/dev/null", O_RDWR);
+        bool broken = null >= 0 && dup2(null, fd) == fd;
+        close(null);
+        return broken;
+    }
+    return false;
+}
+
+/* An engine that breaks with slots under way gives them back: nobody waits for them for ever. */
+static void test_broken_engine(void **state) {
+    (void)state;
+    enum { SLOTS = 2, BYTES = 2 * OT_SLOT_CHUNK_BYTES };
+    char *folder = make_folder();
+    void *memory = aligned_alloc(4096, (size_t)SLOTS * BYTES);
+    int fd = open(path_of(folder, "state.bin"), O_WRONLY | O_CREAT, 0666);
+    struct ot_slot_writer *writer;
+    struct ot_slot *slots[SLOTS];
+    assert_true(memory && fd >= 0);
+    memset(memory, 7, (size_t)SLOTS * BYTES);
+    int rc = ot_slot_writer_open(&(struct ot_slot_writer_config){.fd = fd,
+                                                                 .path = "state.bin",
+                                                                 .memory = memory,
+                                                                 .slot_bytes = BYTES,
+                                                                 .n_slots = SLOTS,
+                                                                 .io_engine = OT_IO_URING},
+                                 &writer);
+    if (rc < 0) {
+        print_message("io_uring is refused here: %s\n", ot_error_text());
+    } else {
+        for (int i = 0; i < SLOTS; i++) {
+            check_ok(ot_slot_writer_take(writer, &slots[i]));
+            slots[i]->offset = (int64_t)i * BYTES;
+            slots[i]->bytes = BYTES;
+        }
+        assert_true(break_ring());
+        for (int i = 0; i < SLOTS; i++)
+            ot_slot_writer_start(writer, slots[i]);
+        alarm(60); /* ends a test that waits for ever */
+        assert_int_equal(ot_slot_writer_wait(writer), -OT_E_IO);
+        assert_int_equal(ot_slot_writer_take(writer, &slots[0]), -OT_E_IO);
+        ot_slot_writer_close(writer);
+        alarm(0);
+    }
+    close(fd);
+    free(memory);
     remove_folder(folder);
 }
 
@@ -391,6 +469,8 @@ int main(void) {
         cmocka_unit_test(test_full_disk),
         cmocka_unit_test(test_broken_disk),
         cmocka_unit_test(test_disk_that_never_gets_to_it),
+        cmocka_unit_test(test_refusals_that_are_not_of_o_direct),
+        cmocka_unit_test(test_broken_engine),
         cmocka_unit_test(test_too_little_space_where_none_can_be_reserved),
         cmocka_unit_test(test_read_only_folder),
         cmocka_unit_test(test_same_step_again),

@@ -337,8 +337,40 @@ static void test_names(void **state) {
     assert_non_null(ot_adamw_kernel(ot_adamw_kernel_name()));
 }
 
+static const char *forced_name, *expected_name; /* NULL: none is forced; any that is not scalar */
+
+static int check_choice(void) {
+    if (forced_name)
+        setenv("OFFLOAD_TRAIN_ADAMW", forced_name, 1);
+    else
+        unsetenv("OFFLOAD_TRAIN_ADAMW");
+    const char *name = ot_adamw_kernel_name();
+    return expected_name ? strcmp(name, expected_name) != 0 : strcmp(name, "scalar") == 0;
+}
+
+/* The clock chooses among vector kernels; the environment chooses any that the CPU has. The process chooses
+ * once, so each case has a process of its own, and this test is the first. */
+static void test_choice(void **state) {
+    (void)state;
+    bool any_vector = false;
+    for (const char *const *name = ot_adamw_kernel_names; *name; name++) {
+        bool there = ot_adamw_kernel(*name) != NULL;
+        forced_name = *name;
+        expected_name = there ? *name : "scalar";
+        check_in_child(check_choice);
+        any_vector = any_vector || (there && strcmp(*name, "scalar") != 0);
+    }
+    forced_name = "mmx";
+    expected_name = "scalar";
+    check_in_child(check_choice);
+    forced_name = NULL;
+    expected_name = any_vector ? NULL : "scalar";
+    check_in_child(check_choice);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_choice),
         cmocka_unit_test(test_avx2_has_the_bits_of_scalar),
         cmocka_unit_test(test_avx512_has_the_bits_of_scalar),
         cmocka_unit_test(test_slices_have_the_bits_of_the_whole),

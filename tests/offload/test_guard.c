@@ -341,6 +341,105 @@ static void without_clipping(void **state) {
     close_run(&run, &tiny);
 }
 
+/* A bound that no norm reaches, and none: the same norms, by way of one result or of one a slab. */
+static void the_norm_needs_no_clipping(void **state) {
+    (void)state;
+    static const enum ot_home homes[2] = {OT_HOME_GPU, OT_HOME_HOST};
+    for (int home = 0; home < 2; home++) {
+        struct ot_step_result results[2][3];
+        struct tiny_result values[2];
+        for (int clip = 0; clip < 2; clip++) {
+            struct tiny_run run;
+            struct tiny_engine tiny;
+            tiny_defaults(&run, 2, false, OT_F32);
+            run.clip = clip ? 1e9f : 0;
+            tiny_plan(&run, homes[home], homes[home], OT_HOME_GPU, 2);
+            open_guarded(&run, &tiny);
+            for (int step = 0; step < 3; step++)
+                results[clip][step] = take_step(&tiny, step, 1);
+            read_values(&tiny, &values[clip]);
+            close_run(&run, &tiny);
+        }
+        for (int step = 0; step < 3; step++) {
+            assert_true(results[0][step].grad_norm > 0);
+            assert_true(results[0][step].grad_norm == results[1][step].grad_norm);
+            assert_true(results[0][step].loss == results[1][step].loss);
+        }
+        assert_true(same_values(&values[0], &values[1]));
+        tiny_result_free(&values[0]), tiny_result_free(&values[1]);
+    }
+}
+
+/* What the update is made with is as long as --clip says, but for the 1e-6 of the formula. */
+static void the_clipped_norm_is_what_is_left(void **state) {
+    (void)state;
+    for (int clips = 0; clips < 2; clips++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        tiny_defaults(&run, 2, false, OT_F32);
+        run.clip = clips ? 0.01f : 1e9f;
+        open_resident(&run, &tiny);
+        struct ot_step_result result = take_step(&tiny, 0, 1);
+        assert_true(result.grad_norm > 0.1); /* ten times the smaller bound, 1e5 times the 1e-6 */
+        if (clips)
+            assert_true(fabs(result.clipped_norm / 0.01f - 1) < 2e-5);
+        else
+            assert_true(result.clipped_norm == result.grad_norm);
+        close_run(&run, &tiny);
+    }
+}
+
+/* ---- frozen parameters ---- */
+
+enum { FROZEN_BLOCK = 1, FROZEN_SLAB = 1, MOST_SPECS = 8 };
+
+/* Freezes the group with the slab's first parameter, whose gradient is poisoned. */
+static void freeze_first_group(struct ot_chain *chain) {
+    static struct ot_slab_spec slabs[MOST_SPECS];
+    static struct ot_param_group groups[MOST_SPECS];
+    struct ot_slab_spec *slab = &slabs[FROZEN_SLAB];
+    change_backward(chain);
+    assert_true(chain->n_slabs <= MOST_SPECS);
+    memcpy(slabs, chain->slabs, (size_t)chain->n_slabs * sizeof *slabs);
+    assert_true(slab->n_groups <= MOST_SPECS && slab->groups[0].first == 0 && slab->groups[0].trained);
+    memcpy(groups, slab->groups, (size_t)slab->n_groups * sizeof *groups);
+    groups[0].trained = false;
+    slab->groups = groups;
+    chain->slabs = slabs;
+}
+
+/* Frozen parameters keep their bits and have no part in the norm, whatever their gradient is. */
+static void frozen_parameters_have_no_part(void **state) {
+    (void)state;
+    for (int engine = 0; engine < OT_TILE_ENGINES; engine++) {
+        struct tiny_run run;
+        struct tiny_engine tiny;
+        struct tiny_result before, after;
+        tiny_defaults(&run, 2, false, OT_BF16);
+        run.change_chain = freeze_first_group;
+        poisoned_block = FROZEN_BLOCK;
+        tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2);
+        run.plan.state_slots = 2;
+        tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1u << engine, 0);
+        open_guarded(&run, &tiny);
+        const struct ot_slab_spec *slab = &tiny.chain.slabs[FROZEN_SLAB];
+        int64_t frozen = slab->groups[0].n, changed = 0;
+        size_t first = 3 * (size_t)tiny.chain.slabs[0].n_params; /* the slab's master, in the values */
+        read_values(&tiny, &before);
+        take_steps(&tiny, 0, 2);
+        read_values(&tiny, &after);
+        for (int kind = 0; kind < 3; kind++) {
+            size_t at = first + (size_t)kind * (size_t)slab->n_params;
+            assert_memory_equal(before.values + at, after.values + at, (size_t)frozen * sizeof(float));
+        }
+        for (int64_t i = frozen; i < slab->n_params; i++)
+            changed += before.values[first + (size_t)i] != after.values[first + (size_t)i];
+        assert_true(changed > 0);
+        tiny_result_free(&before), tiny_result_free(&after);
+        close_run(&run, &tiny);
+    }
+}
+
 /* ---- the first bad block ---- */
 
 static const struct {
@@ -444,6 +543,9 @@ int main(void) {
         cmocka_unit_test(the_loss_scale_grows_after_the_update),
         cmocka_unit_test(a_bad_loss_comes_first),
         cmocka_unit_test(without_clipping),
+        cmocka_unit_test(the_norm_needs_no_clipping),
+        cmocka_unit_test(the_clipped_norm_is_what_is_left),
+        cmocka_unit_test(frozen_parameters_have_no_part),
         cmocka_unit_test(the_first_bad_block_is_found),
         cmocka_unit_test(what_the_weights_say),
     };

@@ -348,6 +348,8 @@ static void weights_stay_for_the_turn_around(void **state) {
     assert_int_equal(fetches[1], 2); /* of three layers, two slots keep the last two */
     assert_int_equal(fetches[2], 1);
     assert_int_equal(fetches[3], 1);
+    assert_int_equal(fetches[0], 1); /* backward does not read the embedding */
+    assert_int_equal(fetches[4], 1); /* the head's forward and backward are one visit */
     discard(&m);
 }
 
@@ -358,8 +360,10 @@ static bool is_layers(const struct ot_task *task, enum ot_task_kind kind) {
     return task->kind == kind && task->block < 0 && task->slab > 0 && task->slab <= LAYERS && task->tile < 0;
 }
 
-/* Counts the tasks of a kind that fill the same buffer as one of the `slots - 1` such tasks before them. */
-static int count_early_reuse(const struct ot_schedule *schedule, enum ot_task_kind kind, int slots) {
+/* Counts the tasks of a kind that fill the same buffer as one of the `slots - 1` such tasks before them. The
+ * buffer of a gradient is the one that it is rounded to, or with `sums` the one that it was summed in. */
+static int count_early_reuse(const struct ot_schedule *schedule, enum ot_task_kind kind, int slots,
+                             bool sums) {
     int early = 0, seen = 0, last[LAYERS] = {0};
     for (int t = 0; t < schedule->n_tasks; t++) {
         const struct ot_task *task = &schedule->tasks[t];
@@ -367,7 +371,7 @@ static int count_early_reuse(const struct ot_schedule *schedule, enum ot_task_ki
             break; /* what forward left is used first */
         if (!is_layers(task, kind))
             continue;
-        int buffer = kind == OT_TASK_GRAD_FINISH ? task->stage : task->to;
+        int buffer = sums ? task->from : kind == OT_TASK_GRAD_FINISH ? task->stage : task->to;
         for (int i = seen - slots + 1; i < seen; i++)
             early += i >= 0 && last[i] == buffer;
         last[seen++] = buffer;
@@ -386,10 +390,12 @@ static void slots_take_turns(void **state) {
         tiny_plan(&m.run, OT_HOME_NVME, OT_HOME_HOST, OT_HOME_GPU, 2);
         m.run.plan.host_weight_slots[OT_SLOT_LAYER] = slots;
         m.run.plan.stage_slots[OT_SLOT_LAYER] = slots;
+        m.run.plan.grad_slots[OT_SLOT_LAYER] = slots;
         tiny_finish(&m.run);
         make_schedules(&m);
-        assert_int_equal(count_early_reuse(&m.schedule, OT_TASK_NVME_READ, slots), 0);
-        assert_int_equal(count_early_reuse(&m.schedule, OT_TASK_GRAD_FINISH, slots), 0);
+        assert_int_equal(count_early_reuse(&m.schedule, OT_TASK_NVME_READ, slots, false), 0);
+        assert_int_equal(count_early_reuse(&m.schedule, OT_TASK_GRAD_FINISH, slots, false), 0);
+        assert_int_equal(count_early_reuse(&m.schedule, OT_TASK_GRAD_FINISH, slots, true), 0);
         int reads = 0;
         for (int t = 0; t < m.schedule.n_tasks; t++)
             reads += is_layers(&m.schedule.tasks[t], OT_TASK_NVME_READ);
@@ -398,11 +404,77 @@ static void slots_take_turns(void **state) {
     }
 }
 
+/* Forward alone, over the homes of the plan: no edge of it is without need either, and what it reads is what
+ * the batch and the weights are. */
+static void dropped_edges_of_forward_are_seen(void **state) {
+    (void)state;
+    static const enum ot_pass passes[2] = {OT_PASS_EVAL, OT_PASS_DECODE};
+    for (int mix = 0; mix < 12; mix++) {
+        struct made m;
+        make(&m, mix & 1, OT_BF16, all_tiers[mix / 4], OT_HOME_HOST, OT_HOME_GPU, 1 + mix % 3, 1.0f);
+        ot_schedule_free(&m.schedule);
+        check_ok(ot_schedule_make_forward(ot_model_chain(m.model), &m.run.plan, &m.layout,
+                                          passes[mix >> 1 & 1], &m.schedule));
+        assert_true(drop_each_edge(&m, &m.schedule) >= (mix < 4 ? 3 : 8));
+        int seen = 0; /* a block that would take its input from another block, or a batch of another step */
+        for (int t = 0; t < m.schedule.n_tasks; t++)
+            for (int a = 0; a < m.schedule.tasks[t].n_accesses; a++) {
+                struct ot_tag *tag = &m.schedule.tasks[t].accesses[a].before;
+                bool boundary = tag->content == OT_CONTENT_BOUNDARY, batch = tag->content == OT_CONTENT_BATCH;
+                tag->index += boundary;
+                tag->version = (int8_t)(tag->version - batch);
+                if (boundary || batch) {
+                    check_fails(ot_schedule_verify(&m.schedule, &m.layout, &m.run.plan), OT_E_INTERNAL,
+                                "something else");
+                    seen++;
+                }
+                tag->index -= boundary;
+                tag->version = (int8_t)(tag->version + batch);
+            }
+        assert_true(seen > 8);
+        discard(&m);
+    }
+}
+
+/* A person reads it in a report of a stall, and in a trace. */
+static void tasks_are_described(void **state) {
+    (void)state;
+    static const struct {
+        int block, slab, micro, tile;
+        const char *text;
+    } cases[] = {
+        {1, -1, 0, -1, "fetch layer.0 #0"}, {0, -1, 2, 5, "fetch embed #2"},
+        {-1, 1, -1, 0, "fetch layer.0 #0"}, {-1, 0, -1, 7, "fetch embed #7"},
+        {-1, 1, -1, -1, "fetch layer.0"},   {-1, -1, -1, -1, "fetch"},
+    };
+    struct made m;
+    char text[32];
+    make(&m, false, OT_F32, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 1, 1.0f);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct ot_task task = {.kind = OT_TASK_FETCH,
+                               .block = cases[i].block,
+                               .slab = cases[i].slab,
+                               .micro = cases[i].micro,
+                               .tile = cases[i].tile};
+        const struct ot_chain *chain = ot_model_chain(m.model);
+        assert_string_equal(ot_task_describe(&task, chain, text, sizeof text), cases[i].text);
+        for (size_t bytes = 1; bytes < sizeof text; bytes++) { /* cut short, and nothing behind it */
+            memset(text, '~', sizeof text);
+            ot_task_describe(&task, chain, text, bytes);
+            assert_int_equal(strncmp(text, cases[i].text, bytes - 1), 0);
+            assert_true(strlen(text) < bytes && text[bytes] == '~');
+        }
+    }
+    discard(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(dropped_edges_are_seen),
         cmocka_unit_test(dropped_edges_between_engines_are_seen),
         cmocka_unit_test(dropped_edges_to_nvme_are_seen),
+        cmocka_unit_test(dropped_edges_of_forward_are_seen),
+        cmocka_unit_test(tasks_are_described),
         cmocka_unit_test(tiles_are_read_ahead),
         cmocka_unit_test(lost_work_is_seen),
         cmocka_unit_test(state_streams_ahead),

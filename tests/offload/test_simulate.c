@@ -169,6 +169,10 @@ static void the_disks_are_shared(void **state) {
     h.costs.rates.crc_bytes = 8;
     h.costs.rates.cores = 1;
     check_near("checksums", run_pair(&h, OT_LANE_NVME_READ, 4, OT_LANE_CPU, 4).step_seconds, 6);
+    open_hand(&h); /* cores for all; a checksum reads the 4 bytes a second once more, the optimizer has 28 */
+    h.costs.rates.crc_bytes = 1000;
+    h.costs.rates.triad_bytes = 32;
+    check_near("their memory", run_pair(&h, OT_LANE_NVME_READ, 4, OT_LANE_CPU, 4).step_seconds, 4.5);
 }
 
 static void the_host_is_shared(void **state) {
@@ -177,6 +181,9 @@ static void the_host_is_shared(void **state) {
     open_hand(&h);
     h.costs.rates.cores = 2;
     check_near("a gpu needs no cores", run_pair(&h, OT_LANE_COMPUTE, 3, OT_LANE_CPU, 3).step_seconds, 3);
+    open_hand(&h);
+    h.costs.rates.cores = 1;
+    check_near("nor does its link", run_pair(&h, OT_LANE_H2D, 3, OT_LANE_CPU, 3).step_seconds, 3);
     open_hand(&h);
     h.costs.rates.cores = 2;
     h.costs.rates.device_is_host = true;
@@ -267,6 +274,22 @@ static void the_earliest_deadline_goes_first(void **state) {
     p = run(&h, NULL);
     check_near("late", p.step_seconds, 2 * UPDATES + 2 * UPDATES);
     check_near("all exposed", p.exposed[OT_LANE_CPU], 2 * UPDATES);
+}
+
+/* The same for two tasks, which are the fewest that have an order. */
+static void the_earlier_of_two_goes_first(void **state) {
+    (void)state;
+    struct hand h;
+    open_hand(&h);
+    int late = add(&h, OT_LANE_NVME_WRITE, 3), soon = add(&h, OT_LANE_NVME_WRITE, 2);
+    int compute = add(&h, OT_LANE_COMPUTE, 5), end = decide(&h);
+    h.tasks[late].deadline = 1;
+    after(&h, compute, soon, false);
+    after(&h, end, compute, false);
+    after(&h, end, late, false);
+    after(&h, late, end, true);
+    after(&h, soon, end, true);
+    check_near("step", run(&h, NULL).step_seconds, 7);
 }
 
 static void two_steps_are_in_flight(void **state) {
@@ -443,6 +466,7 @@ int main(void) {
         cmocka_unit_test(speeds_are_max_min_fair),
         cmocka_unit_test(rings_run_ahead),
         cmocka_unit_test(the_earliest_deadline_goes_first),
+        cmocka_unit_test(the_earlier_of_two_goes_first),
         cmocka_unit_test(two_steps_are_in_flight),
         cmocka_unit_test(what_cannot_be_predicted_is_refused),
         cmocka_unit_test(any_plan),

@@ -10,6 +10,7 @@
 #include "offload/engine/state.h"
 #include "offload/engine/snapshot.h"
 #include "offload/engine/snapshot_state.h"
+#include "src/base/clock.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
@@ -272,6 +273,82 @@ static void snapshots_beside_steps(void **state) {
     }
 }
 
+/* Moments of every parameter, which no step has made yet: each different from its neighbours. */
+static void set_moments(const struct tiny_engine *tiny) {
+    const struct ot_chain *chain = ot_model_chain(tiny->model);
+    for (int s = 0; s < chain->n_slabs; s++) {
+        int64_t n = chain->slabs[s].n_params;
+        float *values = malloc((size_t)n * sizeof *values);
+        assert_non_null(values);
+        for (int kind = OT_SLAB_M; kind <= OT_SLAB_V; kind++) {
+            for (int64_t i = 0; i < n; i++)
+                values[i] = (float)(i + s + kind) * 0x1p-24f;
+            check_ok(ot_engine_set(tiny->engine, (enum ot_slab_kind)kind, s, 0, n, values));
+        }
+        free(values);
+    }
+}
+
+/* A tile that is larger than a part leaves in several; what is on nvme is read once, beside the slots. The
+ * copy, of some milliseconds, is no faster than it may be, unless somebody waits for it. */
+static void large_tiles_come_in_parts(void **state) {
+    (void)state;
+    for (int dtype = OT_F32; dtype <= OT_F16 && !tiny_is_brief(); dtype++) {
+        struct tiny_run run;
+        struct tiny_engine first, second;
+        struct tiny_result given = {0}, got = {0};
+        struct ot_pins *pins;
+        struct keeper k;
+        tiny_defaults(&run, 1, false, (enum ot_dtype)dtype);
+        run.config.vocab = OT_PART_PARAMS / 32 + 100; /* hidden is 32: more than a part in each edge */
+        tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_GPU, 2);
+        run.plan.snapshot_slots = 2;
+        run.plan.kept_contents = dtype == OT_F32; /* the sink takes no references: memory beyond the plan's */
+        tiny_deal(&run, 2 * OT_PART_PARAMS, 1 << OT_TILE_CPU, 0);
+        tiny_open(&run, &first);
+        set_moments(&first);
+        tiny_read(&first, &given);
+        open_keeper(&k, &run, 1, 0);
+        k.may_refer = false;
+        int slots = first.engine->layout.snapshot_slots; /* the sink of this test has its own memory */
+        unsigned char *memory = ot_engine_at(first.engine, slots);
+        memset(memory, 0x5a, first.engine->layout.buffers[slots].bytes);
+        struct ot_snapshot_config config = config_of(&k);
+        bool hurried = dtype == OT_BF16;
+        const double least = hurried ? 60 : 0.25; /* seconds */
+        config.bytes_per_second = (double)given.n_values / 3 * 12 / least;
+        double began = ot_clock_seconds();
+        check_ok(ot_engine_snapshot(first.engine, &config));
+        while (!hurried && ot_engine_snapshot_busy(first.engine))
+            usleep(1000);
+        check_ok(ot_engine_snapshot_finish(first.engine, &pins));
+        double took = ot_clock_seconds() - began;
+        assert_true(hurried ? took < least / 2 : took >= least);
+        assert_true(hurried || ot_engine_snapshot_seconds(first.engine) <= took - least / 4); /* at work */
+        for (size_t i = 0; i < first.engine->layout.buffers[slots].bytes; i++)
+            assert_int_equal(memory[i], 0x5a);
+        int tile = first.engine->layout.snapshot_tile;
+        assert_true(run.plan.kept_contents
+                        ? tile == OT_NO_BUFFER
+                        : first.engine->snapshot->tile_memory == ot_engine_at(first.engine, tile));
+        check_coverage(&k, ot_model_chain(first.model));
+        assert_true(k.n_parts > ot_model_chain(first.model)->n_slabs);
+        ot_pins_free(pins);
+        tiny_close(&first);
+        ot_plan_free(&run.plan);
+        tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
+        tiny_open(&run, &second);
+        put_back(&k, second.engine);
+        tiny_read(&second, &got);
+        tiny_same(&given, &got, "large tiles, from the snapshot");
+        tiny_close(&second);
+        ot_plan_free(&run.plan);
+        tiny_result_free(&given);
+        tiny_result_free(&got);
+        close_keeper(&k);
+    }
+}
+
 /* A streamed update waits for the snapshot of what it changes. The sink takes nothing before that. */
 static void streamed_updates_wait(void **state) {
     (void)state;
@@ -504,11 +581,9 @@ static void when_it_may_begin(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(snapshots_beside_steps),
-        cmocka_unit_test(streamed_updates_wait),
-        cmocka_unit_test(two_snapshots_kept),
-        cmocka_unit_test(failing_sinks),
-        cmocka_unit_test(given_up_steps_change_nothing),
+        cmocka_unit_test(snapshots_beside_steps), cmocka_unit_test(large_tiles_come_in_parts),
+        cmocka_unit_test(streamed_updates_wait),  cmocka_unit_test(two_snapshots_kept),
+        cmocka_unit_test(failing_sinks),          cmocka_unit_test(given_up_steps_change_nothing),
         cmocka_unit_test(when_it_may_begin),
     };
     tiny_skip_without_device();

@@ -6,12 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/cpu/cpu_device.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
 /* From the moment that it is armed, a call of that kind does not return. */
 static _Atomic(int) armed;
-enum { NOTHING, READS, WRITES, FORWARDS };
+enum { NOTHING, READS, WRITES, FORWARDS, KERNELS };
 
 static void hang(int kind) {
     while (atomic_load(&armed) == kind)
@@ -32,9 +33,16 @@ static ssize_t hanging_pwrite(void *context, int fd, const void *memory, size_t 
 
 static void (*models_forward)(const void *context, int block, const struct ot_block_run *run);
 
+static void hang_kernel(struct ot_lane *lane, const void *args) {
+    (void)lane, (void)args;
+    hang(KERNELS);
+}
+
 static void hanging_forward(const void *context, int block, const struct ot_block_run *run) {
-    if (block == 2)
+    if (block == 2) {
         hang(FORWARDS);
+        ot_cpu_lane_push(run->lane, hang_kernel, NULL, 0);
+    }
     models_forward(context, block, run);
 }
 
@@ -57,6 +65,8 @@ static const struct stall {
     /* the state of the step before is not in its files yet */
     {OT_HOME_NVME, OT_HOME_NVME, 0, WRITES, IN_STEPS, "lane nvme_write is at nvme write ", false},
     {OT_HOME_HOST, OT_HOME_HOST, 0, FORWARDS, IN_STEPS, "lane compute is at forward layer.1", true},
+    /* the call returns, what it gave to the device does not end */
+    {OT_HOME_HOST, OT_HOME_HOST, 0, KERNELS, IN_EVAL, "lane compute has not finished forward head #0", true},
     /* half of the update before was to be made by this step */
     {OT_HOME_HOST, OT_HOME_HOST, 1u << OT_TILE_STREAM | 1u << OT_TILE_CPU, FORWARDS, IN_STEPS,
      "lane compute is at forward layer.1", false},

@@ -1,0 +1,232 @@
+/* Sizes of buffers on a chain whose blocks and slabs all differ. */
+#include <string.h>
+
+#include "offload/plan/layout.h"
+#include "offload/plan/part.h"
+#include "offload/store/store.h"
+#include "tests/support/check.h"
+
+enum { BLOCKS = 5, TILE = OT_SLAB_ALIGN_PARAMS, MICROS = 3, MICRO_TOKENS = 8 };
+
+struct uneven {
+    size_t saved[BLOCKS], scratch[BLOCKS];
+    struct ot_block_spec blocks[BLOCKS];
+    struct ot_slab_spec slabs[BLOCKS];
+    struct ot_chain chain;
+    struct ot_slab_plan slab_plans[BLOCKS];
+    struct ot_plan plan;
+};
+
+static size_t saved_bytes(const void *context, int block, int64_t n_tokens) {
+    return ((const struct uneven *)context)->saved[block] * (size_t)n_tokens;
+}
+
+static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
+    return ((const struct uneven *)context)->scratch[block] * (size_t)n_tokens;
+}
+
+/* Slab s has s + 1 tiles; everything is on the device. */
+static void open_uneven(struct uneven *u) {
+    memset(u, 0, sizeof *u);
+    for (int b = 0; b < BLOCKS; b++) {
+        bool edge = b == 0 || b == BLOCKS - 1;
+        u->blocks[b] = (struct ot_block_spec){.name = "block", .n_uses = 1, .uses = {{b, b > 0}}};
+        u->slabs[b] =
+            (struct ot_slab_spec){.name = "slab", .n_params = (int64_t)TILE * (b + 1), .edge = edge};
+        u->slab_plans[b].tiles[OT_TILE_GPU] = b + 1;
+        u->saved[b] = u->scratch[b] = 1000;
+    }
+    u->chain = (struct ot_chain){.context = u,
+                                 .dtype = OT_BF16,
+                                 .n_blocks = BLOCKS,
+                                 .n_slabs = BLOCKS,
+                                 .blocks = u->blocks,
+                                 .slabs = u->slabs,
+                                 .boundary_elems = 16,
+                                 .vocab = 4,
+                                 .constant_bytes = 64,
+                                 .saved_bytes = saved_bytes,
+                                 .scratch_bytes = scratch_bytes};
+    u->plan = (struct ot_plan){.slabs = u->slab_plans,
+                               .n_slabs = BLOCKS,
+                               .micro_tokens = MICRO_TOKENS,
+                               .max_micro = MICROS,
+                               .train = true,
+                               .clip = true,
+                               .kept_blocks = 1,
+                               .tile_params = TILE};
+}
+
+static const struct ot_buffer *make(const struct uneven *u, struct ot_layout *layout) {
+    check_ok(ot_layout_make(&u->chain, &u->plan, layout));
+    return layout->buffers;
+}
+
+/* What is kept has room for any middle block; the scratch and the insides of a recomputed block for any
+ * block. */
+static void workspace_is_the_largest_blocks(void **state) {
+    (void)state;
+    for (int b = 0; b < BLOCKS; b++) {
+        bool middle = b > 0 && b < BLOCKS - 1;
+        struct uneven u;
+        struct ot_layout l;
+        open_uneven(&u);
+        u.saved[b] = 3000;
+        u.scratch[b] = 2000;
+        const struct ot_buffer *buffers = make(&u, &l);
+        assert_int_equal(buffers[l.saved[0]].bytes, (middle ? 3000 : 1000) * MICRO_TOKENS);
+        assert_int_equal(buffers[l.saved_scratch].bytes, 3000 * MICRO_TOKENS);
+        assert_int_equal(buffers[l.scratch].bytes, 2000 * MICRO_TOKENS);
+        ot_layout_free(&l);
+    }
+}
+
+/* The results' pages hold a norm a slab and a loss a micro-batch, and what evaluation brings to the host. */
+static void results_have_room(void **state) {
+    (void)state;
+    for (int mix = 0; mix < 3; mix++) {
+        struct uneven u;
+        struct ot_layout l;
+        open_uneven(&u);
+        u.chain.vocab = mix == 1 ? 5000 : 4;
+        u.plan.micro_tokens = mix == 2 ? 6000 : 1;
+        u.plan.max_micro = 1000;
+        size_t want[] = {(1000 + BLOCKS) * sizeof(double), 5000 * sizeof(float), 6000 * sizeof(float)};
+        if (mix == 1)
+            want[1] = want[1] > want[0] ? want[1] : want[0];
+        const struct ot_buffer *buffers = make(&u, &l);
+        assert_int_equal(buffers[l.results_gpu].bytes, want[mix]);
+        for (int p = 0; p < 2; p++) {
+            assert_int_equal(buffers[l.results_host[p]].bytes, want[mix]);
+            assert_int_equal(buffers[l.batch_gpu[p]].bytes,
+                             (size_t)u.plan.max_micro * (size_t)u.plan.micro_tokens * 4 * sizeof(int32_t));
+            assert_int_equal(buffers[l.params_host[p]].n_tiles, BLOCKS);
+        }
+        assert_int_equal(buffers[l.results_gpu].n_tiles, BLOCKS + 1);
+        ot_layout_free(&l);
+    }
+}
+
+/* A snapshot copies tiles on nvme only where no content of them can be kept. */
+static void a_snapshot_has_room_for_a_tile_it_copies(void **state) {
+    (void)state;
+    for (int mix = 0; mix < 8; mix++) {
+        bool nvme = mix & 1, kept = mix & 2, snapshots = mix & 4;
+        struct uneven u;
+        struct ot_layout l;
+        open_uneven(&u);
+        u.plan.kept_contents = kept;
+        u.plan.snapshot_slots = snapshots ? 2 : 0;
+        u.plan.tile_slots = nvme ? 2 : 0;
+        for (int s = 0; s < BLOCKS; s++) {
+            u.slab_plans[s] = (struct ot_slab_plan){
+                .state = nvme ? OT_HOME_NVME : OT_HOME_HOST, .tiles = {0, 0, s + 1}, .grads = OT_HOME_HOST};
+        }
+        const struct ot_buffer *buffers = make(&u, &l);
+        assert_int_equal(l.snapshot_slots != OT_NO_BUFFER, snapshots);
+        assert_int_equal(l.snapshot_tile != OT_NO_BUFFER, snapshots && nvme && !kept);
+        if (l.snapshot_tile != OT_NO_BUFFER)
+            assert_int_equal(buffers[l.snapshot_tile].bytes, TILE * 10); /* m, v and lo; the weights stay */
+        for (int s = 0; nvme && s < BLOCKS; s++) {
+            const struct ot_buffer *b = &buffers[l.slabs[s].state_nvme];
+            assert_int_equal(b->n_tiles, s + 1);
+            for (int t = 0; t < b->n_tiles; t++) {
+                assert_int_equal(l.extent_bytes[b->first_extent + t], TILE * 10);
+                assert_int_equal(l.extent_sides[b->first_extent + t], kept ? 3 : 2);
+            }
+        }
+        ot_layout_free(&l);
+    }
+}
+
+/* A slot of a snapshot has room for the largest part of any kind, and takes no page more. */
+static void a_snapshot_slot_is_the_largest_part(void **state) {
+    (void)state;
+    static const size_t bytes[] = {[OT_F32] = 4 + 4 + 4, [OT_BF16] = 4 + 4 + 2 + 2, [OT_F16] = 4 + 4 + 4 + 2};
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
+        struct ot_part whole = {.n = OT_PART_PARAMS, .has_state = true, .has_weights = true};
+        size_t slot = ot_part_slot_bytes((enum ot_dtype)dtype);
+        assert_int_equal(ot_part_bytes((enum ot_dtype)dtype, &whole), OT_PART_PARAMS * bytes[dtype]);
+        assert_int_equal(slot % OT_STORE_ALIGN, 0);
+        assert_true(slot >= OT_PART_PARAMS * bytes[dtype] &&
+                    slot < OT_PART_PARAMS * bytes[dtype] + OT_STORE_ALIGN);
+    }
+}
+
+/* A slot of a kind has room, in bytes and tiles, for the largest slab of that kind. */
+static void slots_are_the_largest_slabs(void **state) {
+    (void)state;
+    static const int largest[OT_SLOT_KINDS] = {
+        [OT_SLOT_LAYER] = BLOCKS - 1, [OT_SLOT_EDGE] = BLOCKS}; /* tiles */
+    struct uneven u;
+    struct ot_layout l;
+    open_uneven(&u);
+    for (int k = 0; k < OT_SLOT_KINDS; k++)
+        u.plan.weight_slots[k] = u.plan.grad_slots[k] = u.plan.stage_slots[k] = u.plan.host_weight_slots[k] =
+            1;
+    const struct ot_buffer *buffers = make(&u, &l);
+    for (int k = 0; k < OT_SLOT_KINDS; k++) {
+        size_t params = (size_t)largest[k] * TILE;
+        assert_int_equal(buffers[l.weight_slots[k][0]].bytes, params * 2);
+        assert_int_equal(buffers[l.weight_slots[k][0]].n_tiles, largest[k]);
+        assert_int_equal(buffers[l.host_weight_slots[k][0]].bytes, params * 2);
+        assert_int_equal(buffers[l.host_weight_slots[k][0]].n_tiles, largest[k]);
+        assert_int_equal(buffers[l.grad_slots[k][0]].bytes, params * 4);
+        assert_int_equal(buffers[l.stage_slots[k][0]].bytes, params * 2);
+    }
+    ot_layout_free(&l);
+}
+
+/* A boundary's extent takes whole pages of 4 KiB, and no more of them than it needs. */
+static void extents_of_boundaries_are_whole_pages(void **state) {
+    (void)state;
+    for (int extra = -1; extra <= 1; extra++) {
+        struct uneven u;
+        struct ot_layout l;
+        open_uneven(&u);
+        u.plan.activations = OT_HOME_NVME;
+        u.plan.micro_tokens = 1;
+        u.plan.activation_slots = u.plan.host_activation_slots = 1;
+        u.chain.boundary_elems = 4096 / 2 + extra; /* in bf16 */
+        const struct ot_buffer *buffers = make(&u, &l);
+        for (int i = 0; i < (BLOCKS - 1) * MICROS; i++) {
+            const struct ot_buffer *b = &buffers[l.boundary_nvme[i]];
+            assert_int_equal(l.extent_bytes[b->first_extent], extra > 0 ? 8192 : 4096);
+            assert_int_equal(b->n_tiles, 1);
+        }
+        ot_layout_free(&l);
+    }
+}
+
+/* Sizes whose sums or products would not be what they say. */
+static void sizes_beyond_any_machine_are_refused(void **state) {
+    (void)state;
+    struct uneven u;
+    struct ot_layout l;
+    open_uneven(&u);
+    u.chain.constant_bytes = SIZE_MAX / 4 / OT_STORE_MAX_SIDES + 1;
+    check_fails(ot_layout_make(&u.chain, &u.plan, &l), OT_E_BUDGET, "constants: 288230376151711744 bytes");
+    u.chain.constant_bytes = 64;
+    u.saved[2] = SIZE_MAX / 4 / OT_STORE_MAX_SIDES / MICRO_TOKENS; /* each is fine, the tier's sum is not */
+    u.plan.kept_blocks = 3;
+    u.plan.max_micro = 8;
+    check_fails(ot_layout_make(&u.chain, &u.plan, &l), OT_E_BUDGET, "more than any machine has");
+    assert_null(l.buffers);
+    open_uneven(&u);
+    u.plan.max_micro = 1 << 20; /* with four boundaries */
+    check_fails(ot_layout_make(&u.chain, &u.plan, &l), OT_E_BUDGET,
+                "no memory for a plan with 4194304 buffers of a kind");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workspace_is_the_largest_blocks),
+        cmocka_unit_test(results_have_room),
+        cmocka_unit_test(a_snapshot_has_room_for_a_tile_it_copies),
+        cmocka_unit_test(a_snapshot_slot_is_the_largest_part),
+        cmocka_unit_test(slots_are_the_largest_slabs),
+        cmocka_unit_test(extents_of_boundaries_are_whole_pages),
+        cmocka_unit_test(sizes_beyond_any_machine_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
