@@ -14,8 +14,8 @@
  * in which order. The workspace is a fixed part of the device's scratch: were it what memory happens to be
  * left, the plan would choose the bits.
  *
- * WHICH ALGORITHM (offload/README.md, rule 1: the same bits from run to run and from plan to plan). The bits of a
- * shape are those of the first algorithm that the library's heuristic names under the rules above. The
+ * WHICH ALGORITHM (offload/README.md, rule 1: the same bits from run to run and from plan to plan). The bits
+ * of a shape are those of the first algorithm that the library's heuristic names under the rules above. The
  * heuristic is a function of GPU, library and shape, and so are the bits; no clock is asked. A shape is
  * everything in struct ot_gemm, with the addresses only as far as they are divisible by 16: all that a kernel
  * ever asks for. The choice is made when the shape is first met and kept.
