@@ -222,7 +222,7 @@ class Plan(program.ProgramTest):
         for gain in gains.values():
             self.assertTrue(gain == 0 or abs(gain) >= 0.02)
         self.assertIn("second", answer)
-        self.assertRegex(self.succeed(*words, "--explain").out, r"\nbound   .*; next ")
+        self.assertRegex(self.succeed(*SMALL, "--gpu-mem", "3G", "--explain").out, r"\nbound   .*; next ")
 
     def test_wear_is_a_warning(self):
         words = ["plan", "--model", "llama-7b", "--gpu", "rtx4090", "--ram", "64G", "--nvme", "1T", "--tokens-per-step", "16k"]
