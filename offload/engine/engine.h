@@ -23,9 +23,9 @@
 
 #include "offload/block.h"
 #include "offload/plan/plan.h"
+#include "offload/predict/trace.h"
 #include "offload/store/store.h"
 #include "offload/topology/topology.h"
-#include "offload/predict/trace.h"
 
 struct ot_engine;
 

@@ -19,9 +19,9 @@
 #ifndef OT_OFFLOAD_ENGINE_EXECUTOR_H
 #define OT_OFFLOAD_ENGINE_EXECUTOR_H
 
+#include "offload/predict/trace.h"
 #include "offload/schedule/schedule.h"
 #include "offload/topology/topology.h"
-#include "offload/predict/trace.h"
 #include "src/base/error.h"
 
 struct ot_executor;

@@ -8,10 +8,10 @@
 #endif
 
 #include "kernels/adamw.h"
-#include "src/base/crc32.h"
 #include "offload/probe/state.h"
 #include "offload/topology/topology.h"
 #include "src/base/clock.h"
+#include "src/base/crc32.h"
 #include "src/base/error.h"
 #include "src/base/pool.h"
 #include "src/base/random.h"

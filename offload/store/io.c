@@ -13,8 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/crc32.h"
 #include "offload/store/state.h"
+#include "src/base/crc32.h"
 #include "src/base/thread.h"
 
 /* Extents that a write looks ahead when it chooses a side: many megabytes, and moments under the lock. */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/crc32.h"
 #include "offload/store/state.h"
+#include "src/base/crc32.h"
 #include "src/base/strings.h"
 
 enum { DEFAULT_CHUNK_BYTES = 1 << 20, DEFAULT_DEPTH = 32, DEFAULT_SIDES = 2 };

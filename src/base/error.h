@@ -16,7 +16,7 @@ enum ot_error_code {
     OT_E_USAGE = 2,     /* unknown or contradictory options */
     OT_E_INPUT = 3,     /* a file says something wrong: config, weights, tokenizer, data */
     OT_E_BUDGET = 4,    /* does not fit in the memory that it may use */
-    OT_E_IO = 5,        /* the system refused: open, read, write, space */
+    OT_E_IO = 5,        /* operating-system error: open, read, write, space */
     OT_E_DEVICE = 6,    /* device, driver or library missing or failed */
     OT_E_NUMERIC = 7,   /* training produced numbers that it cannot go on with */
     OT_E_INTERRUPT = 8, /* stopped at once: by a second signal, or by the first of a probe or before step 1 */

@@ -15,8 +15,8 @@
 #include <time.h>
 
 #include "offload/schedule/schedule.h"
-#include "src/options/options.h"
 #include "src/base/units.h"
+#include "src/options/options.h"
 
 enum { OT_BENCH_MAX_POINTS = 64, OT_BENCH_REASON_BYTES = 320 };
 

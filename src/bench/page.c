@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "src/base/units.h"
 #include "src/bench/plot.h"
 #include "src/bench/record.h"
 #include "src/bench/svg.h"
-#include "src/base/units.h"
 
 static const char style[] =
     "body{margin:0 auto;max-width:70rem;padding:1rem;font:16px/1.5 system-ui,sans-serif;color:#111;"

@@ -7,9 +7,9 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
+#include "src/base/stop.h"
 #include "src/machine/process_peak.h"
 #include "src/session/session.h"
-#include "src/base/stop.h"
 
 /* One step may be all that there is time for; more than MOST say nothing new. Before them come the one that
  * warms up and the one that begins with an idle machine. */

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "src/base/crc32.h"
 #include "offload/plan/layout.h"
+#include "src/base/crc32.h"
 #include "src/checkpoint/reader_state.h"
 
 /* Where the rest and the weights of a range are in different spans, and both at the border of two. */

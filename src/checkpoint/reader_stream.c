@@ -13,8 +13,8 @@
 
 #include <zlib.h>
 
-#include "src/base/crc32.h"
 #include "offload/plan/layout.h"
+#include "src/base/crc32.h"
 #include "src/checkpoint/reader_state.h"
 #include "src/checkpoint/writer.h"
 

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/crc32.h"
 #include "offload/store/store.h"
+#include "src/base/crc32.h"
 #include "src/base/thread.h"
 
 enum { MOST_RESULTS = 16 };

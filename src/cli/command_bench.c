@@ -7,6 +7,8 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/stop.h"
+#include "src/base/units.h"
 #include "src/bench/files.h"
 #include "src/bench/page.h"
 #include "src/bench/record.h"
@@ -14,8 +16,6 @@
 #include "src/bench/setup.h"
 #include "src/cli/command.h"
 #include "src/report/lines.h"
-#include "src/base/stop.h"
-#include "src/base/units.h"
 
 struct bench_command {
     struct ot_options *options;
@@ -207,8 +207,9 @@ int ot_command_bench(struct ot_options *options) {
     OT_TRY_GOTO(ot_bench_files_open(options->out, &c->files), rc, out);
     OT_TRY_GOTO(append_csv(c, -1), rc, out);
     print_head(c);
-    OT_TRY_GOTO(ot_stop_install("stopping: this step is finished and what was measured is written; a second "
-                                "signal stops at once\n"),
+    OT_TRY_GOTO(ot_stop_install(
+                    "Stopping: finishing the step and writing what was measured. Press Ctrl-C again to quit "
+                    "at once.\n"),
                 rc, out);
     OT_TRY_GOTO(run_points(c), rc, out);
     ot_stop_ignore();

@@ -4,14 +4,14 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/units.h"
 #include "src/cli/command.h"
-#include "src/run/evaluate.h"
 #include "src/report/lines.h"
+#include "src/report/sample_view.h"
+#include "src/run/evaluate.h"
 #include "src/run/rows.h"
 #include "src/run/run_shape.h"
-#include "src/report/sample_view.h"
 #include "src/session/session.h"
-#include "src/base/units.h"
 
 static int print_result(const struct ot_options *options, const struct ot_eval_result *result) {
     if (!options->json) {

@@ -6,13 +6,13 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/units.h"
 #include "src/checkpoint/reader.h"
 #include "src/cli/command.h"
-#include "src/saving/find_checkpoints.h"
-#include "src/report/lines.h"
-#include "src/saving/save.h"
-#include "src/base/units.h"
 #include "src/files/out_lock.h"
+#include "src/report/lines.h"
+#include "src/saving/find_checkpoints.h"
+#include "src/saving/save.h"
 
 struct export {
     struct ot_options *options;
@@ -39,7 +39,7 @@ static int open_checkpoint(struct export *e) {
     const char *dir = e->options->dir;
     OT_TRY(ot_find_checkpoints(dir, &e->found));
     if (e->found.list.n == 0)
-        return ot_fail(OT_E_INPUT, "%s: a model already: no checkpoint is in it", dir);
+        return ot_fail(OT_E_INPUT, "%s is already an exported model; it has no checkpoints", dir);
     OT_TRY(advise(e, ot_checkpoint_open(e->found.list.entries[0].dir, &e->checkpoint)));
     e->record = ot_checkpoint_record(e->checkpoint);
     return 0;

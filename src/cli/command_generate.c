@@ -6,11 +6,11 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/cli/command.h"
-#include "src/run/generator.h"
-#include "src/report/lines.h"
-#include "src/run/prompt.h"
 #include "src/base/units.h"
+#include "src/cli/command.h"
+#include "src/report/lines.h"
+#include "src/run/generator.h"
+#include "src/run/prompt.h"
 
 enum { MOST_PROMPTS = 100000, PREFILL_TOKENS = 512 };
 /* A dialogue's prompts are not known when memory is planned. */

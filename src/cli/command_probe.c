@@ -4,20 +4,20 @@
 #include <string.h>
 
 #include "kernels/adamw.h"
-#include "src/base/crc32.h"
 #include "offload/probe/probe.h"
 #include "src/base/clock.h"
+#include "src/base/crc32.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/stop.h"
+#include "src/base/units.h"
 #include "src/cli/command.h"
 #include "src/report/lines.h"
-#include "src/session/measure.h"
 #include "src/report/probe_table.h"
+#include "src/session/measure.h"
 #include "src/session/rates_cache.h"
 #include "src/session/session.h"
 #include "src/session/store.h"
-#include "src/base/stop.h"
-#include "src/base/units.h"
 
 enum { MAX_ROWS = 512, NAME_BYTES = 48 };
 

@@ -7,19 +7,19 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/cli/command.h"
-#include "src/saving/finished.h"
-#include "src/run/generator.h"
-#include "src/saving/out_name.h"
-#include "src/saving/resume.h"
-#include "src/run/run_identity.h"
-#include "src/report/sample_view.h"
-#include "src/saving/save.h"
-#include "src/saving/saver.h"
 #include "src/base/stop.h"
-#include "src/train/train_loop.h"
+#include "src/cli/command.h"
 #include "src/files/out_dir.h"
 #include "src/files/out_lock.h"
+#include "src/report/sample_view.h"
+#include "src/run/generator.h"
+#include "src/run/run_identity.h"
+#include "src/saving/finished.h"
+#include "src/saving/out_name.h"
+#include "src/saving/resume.h"
+#include "src/saving/save.h"
+#include "src/saving/saver.h"
+#include "src/train/train_loop.h"
 
 enum { SAMPLE_NEW_TOKENS = 96 };
 
@@ -273,10 +273,10 @@ static int run(struct train *t) {
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);
     OT_TRY(ot_stop_install(
-        t->saver ? "stopping: this step is finished, or given up if it takes long, and a checkpoint saved; a "
-                   "second signal stops at once, without saving\n"
-                 : "stopping: this step is finished, and nothing is saved (--no-save); a second signal stops "
-                   "at once\n"));
+        t->saver
+            ? "Stopping: finishing the step and saving. Press Ctrl-C again to quit without saving.\n"
+            : "Stopping: finishing the step; nothing is saved (--no-save). Press Ctrl-C again to quit at "
+              "once.\n"));
     OT_TRY(ot_train_loop_run(&loop, &outcome, &end));
     if (outcome.interrupted && outcome.steps == 0)
         return ot_fail(OT_E_INTERRUPT, "stopped before step 1: nothing was trained");

@@ -4,8 +4,8 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
-#include "src/saving/find_checkpoints.h"
 #include "src/report/lines.h"
+#include "src/saving/find_checkpoints.h"
 #include "src/verify/verify.h"
 
 struct verification {

@@ -107,7 +107,7 @@ static int read_batch(struct loader *l) {
 }
 
 static int mend_or_skip(void) {
-    return ot_fail(OT_E_INPUT, "%s; mend the row, or --skip-bad leaves such rows out and counts them",
+    return ot_fail(OT_E_INPUT, "%s. Fix the row, or use --skip-bad to skip and count bad rows",
                    ot_error_text());
 }
 

@@ -10,8 +10,8 @@
 
 #include "offload/topology/disk.h"
 #include "src/base/clock.h"
-#include "src/machine/machine.h"
 #include "src/base/units.h"
+#include "src/machine/machine.h"
 
 /* Above this share of a look at it, a disk is busy: transfers of ours would wait behind those of others. */
 static const double busy_share = 0.5;

@@ -81,11 +81,11 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
 
 static const char *const exit_codes[] = {
     "0  finished",
-    "1  a fault of this program",
+    "1  internal error (please report)",
     "2  unknown or contradictory options",
     "3  a file says something wrong: config, weights, tokenizer, rows, checkpoint",
-    "4  does not fit in the memory it may use",
-    "5  the system refused: open, read, write, space",
+    "4  does not fit in the memory budgets",
+    "5  operating-system error: open, read, write, space",
     "6  device, driver or library missing or failed",
     "7  training produced numbers that it cannot go on with",
     "8  stopped at once: by a second signal, or by the first of a probe or before step 1",

@@ -205,7 +205,7 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
             *(is_of_files ? &out->dir : &out->model) = argv[at]; /* offload-train eval DIR */
             out->source[subject] = OT_FROM_COMMAND_LINE;
         } else {
-            return ot_fail(OT_E_USAGE, "'%.60s' belongs to no option (quote a value that has spaces)",
+            return ot_fail(OT_E_USAGE, "unexpected argument '%.60s' (quote a value that has spaces)",
                            argv[at]);
         }
     }

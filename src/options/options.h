@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "offload/store/io_engine.h"
 #include "offload/plan/plan.h"
+#include "offload/store/io_engine.h"
 #include "src/base/json.h"
 
 enum ot_command {

@@ -231,7 +231,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_STEP,
      .field = FIELD(seed),
-     .help = "Of the row order, the eval split, random weights, and sampled text.",
+     .help = "Random seed for row order, eval split, random weights and sampling.",
      .elsewhere = "random-seed"},
 
     /* ---- optimizer ---- */

@@ -64,9 +64,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(grace),
-     .help =
-         "How long the machine lets the run live after SIGTERM or Ctrl-C, such as 30s: what is saved then "
-         "must fit in it.",
+     .help = "Time allowed to save after SIGTERM or Ctrl-C, such as 30s: what is saved then "
+             "must fit in it.",
      .elsewhere = "grace-period preemption-grace"},
     {.name = "stall-limit",
      .type = OT_OPTION_TIME,

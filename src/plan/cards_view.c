@@ -2,8 +2,8 @@
 #include "src/plan/view.h"
 
 #include "src/base/json.h"
-#include "src/report/lines.h"
 #include "src/base/units.h"
+#include "src/report/lines.h"
 
 void ot_cards_print(FILE *out) {
     const struct ot_card *card;

@@ -3,12 +3,12 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/session/plan_cure.h"
-#include "src/session/plan_request.h"
+#include "src/files/model_dir.h"
 #include "src/plan/rows.h"
 #include "src/run/run_shape.h"
 #include "src/saving/saver.h"
-#include "src/files/model_dir.h"
+#include "src/session/plan_cure.h"
+#include "src/session/plan_request.h"
 
 /* ---- the model ---- */
 

@@ -9,9 +9,9 @@
 #define OT_PLAN_CASE_H
 
 #include "offload/predict/planner.h"
+#include "src/files/resolve.h"
 #include "src/options/options.h"
 #include "src/plan/machine.h"
-#include "src/files/resolve.h"
 
 struct ot_plan_case {
     struct ot_options options; /* a copy, in which the case completes what it chooses */

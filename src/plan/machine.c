@@ -5,9 +5,9 @@
 
 #include "offload/predict/calibrate.h"
 #include "src/base/error.h"
-#include "src/session/rates_cache.h"
-#include "src/session/device.h"
 #include "src/base/units.h"
+#include "src/session/device.h"
+#include "src/session/rates_cache.h"
 
 /* A micro-batch that keeps every device busy, see plan/search.c; and what calibration may take. */
 enum { MICRO_TOKENS = 4096 };

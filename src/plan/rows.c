@@ -1,8 +1,8 @@
 #include "src/plan/rows.h"
 
 #include "src/base/error.h"
-#include "src/session/chat_choice.h"
 #include "src/run/rows.h"
+#include "src/session/chat_choice.h"
 #include "src/session/session.h"
 
 int ot_plan_rows_count(const struct ot_options *options, int64_t seq_len, struct ot_plan_rows *out) {

@@ -5,9 +5,9 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
-#include "src/report/lines.h"
 #include "src/plan/view.h"
 #include "src/report/forecast.h"
+#include "src/report/lines.h"
 #include "src/report/table.h"
 
 /* ---- rows ---- */

@@ -8,8 +8,8 @@
 
 #include <stdio.h>
 
-#include "src/plan/case.h"
 #include "src/base/units.h"
+#include "src/plan/case.h"
 
 void ot_plan_view_print(const struct ot_plan_case *plan_case, FILE *out);
 /* One object. Errors: OT_E_BUDGET. */

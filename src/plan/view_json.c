@@ -3,8 +3,8 @@
 
 #include "src/base/json.h"
 #include "src/checkpoint/writer.h"
-#include "src/report/lines.h"
 #include "src/report/forecast.h"
+#include "src/report/lines.h"
 #include "src/report/table.h"
 #include "src/report/wear.h"
 

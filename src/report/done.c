@@ -5,13 +5,13 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/units.h"
 #include "src/checkpoint/record.h"
-#include "src/run/process_command.h"
 #include "src/machine/process_peak.h"
-#include "src/report/report.h"
 #include "src/report/forecast.h"
 #include "src/report/next.h"
-#include "src/base/units.h"
+#include "src/report/report.h"
+#include "src/run/process_command.h"
 
 struct memory_use { /* bytes */
     int64_t planned[OT_TIER_COUNT], used[OT_TIER_COUNT], resident;
@@ -139,7 +139,7 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
     ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
            r->out, ot_text_bytes(weights, size), ot_dtype_name(r->session->stored));
     if (outcome->checkpoint)
-        ot_log(OT_LOG_INFO, "keeps   %s/checkpoints, which this model does not need any more", r->out);
+        ot_log(OT_LOG_INFO, "note    Checkpoints kept in %s/checkpoints; you can delete them.", r->out);
     if (ot_process_quote(r->out, &quoted) == 0 &&
         ot_report_next_words(ot_dataset_stats(r->rows->data)->kind, r->session->options->prompt_format,
                              &words) == 0)

@@ -77,10 +77,10 @@ int ot_report_lanes(const struct ot_lane_times *times, int n,
 
 /* ---- the explanation ---- */
 
-/* "computing, 80.2 % of the step", "h2d, which compute waits for in 16.1 %" */
+/* "computing, 80.2 % of the step", "h2d, compute stalls on it for 16.1 %" */
 static int put_limit(char *line, size_t bytes, enum ot_lane_id lane, double share, const char *of) {
     return lane == OT_LANE_COMPUTE ? snprintf(line, bytes, "computing, %.1f %%%s", 100 * share, of)
-                                   : snprintf(line, bytes, "%s, which compute waits for in %.1f %%%s",
+                                   : snprintf(line, bytes, "%s, compute stalls on it for %.1f %%%s",
                                               ot_lane_name(lane), 100 * share, of);
 }
 

@@ -28,7 +28,7 @@ enum { OT_LANE_TABLE_LINES = 5 };
 int ot_report_lanes(const struct ot_lane_times *times, int n,
                     char lines[OT_LANE_TABLE_LINES][OT_FORECAST_LINE_BYTES]);
 
-/* "computing, 80.2 % of the step; next h2d, which compute waits for in 16.1 %" */
+/* "computing, 80.2 % of the step; next h2d, compute stalls on it for 16.1 %" */
 const char *ot_report_bound(const struct ot_explanation *explanation, char line[OT_FORECAST_LINE_BYTES]);
 /* "+21 %"; "no gain" for 0. */
 const char *ot_report_gain(double gain, char text[OT_TEXT_BYTES]);

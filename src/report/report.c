@@ -5,12 +5,12 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/session/rates_cache.h"
-#include "src/report/forecast.h"
-#include "src/saving/saver.h"
-#include "src/session/store.h"
 #include "src/base/units.h"
+#include "src/report/forecast.h"
 #include "src/report/wear.h"
+#include "src/saving/saver.h"
+#include "src/session/rates_cache.h"
+#include "src/session/store.h"
 
 enum { LINE_BYTES = 512 };
 

@@ -5,9 +5,9 @@
 #ifndef OT_REPORT_REPORT_H
 #define OT_REPORT_REPORT_H
 
+#include "src/report/table.h"
 #include "src/run/evaluate.h"
 #include "src/run/guard.h"
-#include "src/report/table.h"
 #include "src/run/rows.h"
 #include "src/run/run_log.h"
 #include "src/run/run_shape.h"

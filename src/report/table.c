@@ -105,7 +105,7 @@ int ot_report_table(const struct ot_ledger *full_ledger, const size_t budget_byt
     for (int t = 0; t < tiers; t++)
         budget[t] = (double)budget_bytes[t] / unit;
     print_numbers(lines[n++], "total", tiers, running);
-    print_numbers(lines[n++], "may use", tiers, budget);
+    print_numbers(lines[n++], "budget", tiers, budget);
     return n;
 }
 

@@ -6,8 +6,8 @@
 #include "offload/engine/engine.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
-#include "src/run/guard.h"
 #include "src/data/batch.h"
+#include "src/run/guard.h"
 
 /* No number comes of an evaluation that meets one that is none. */
 static int refuse(struct ot_engine *engine, const struct ot_micro_batch *micro) {

@@ -7,9 +7,9 @@
 #define OT_RUN_GUARD_H
 
 #include "offload/engine/engine.h"
+#include "src/data/batch.h"
 #include "src/run/rows.h"
 #include "src/session/session.h"
-#include "src/data/batch.h"
 
 struct ot_guard_counts {
     int64_t skipped[OT_SKIP_COUNT]; /* steps, by why */

@@ -5,8 +5,8 @@
 
 #include "src/base/error.h"
 #include "src/base/json.h"
-#include "src/session/chat_choice.h"
 #include "src/data/pipeline.h"
+#include "src/session/chat_choice.h"
 
 void ot_prompt_free(struct ot_prompt *prompt) {
     free(prompt->ids);

@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "src/session/session.h"
 #include "src/data/dataset.h"
 #include "src/data/packing.h"
+#include "src/session/session.h"
 
 struct ot_rows {
     int64_t seq_len;

@@ -7,9 +7,9 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/run/process_command.h"
 #include "src/files/out_dir.h"
 #include "src/files/out_lock.h"
+#include "src/run/process_command.h"
 
 int ot_rescue_restore_out(const struct ot_rescue *r) {
     OT_TRY(ot_out_lock_holds(r->lock) ? ot_out_lock_keep_marker(r->lock)

@@ -11,11 +11,11 @@
 #include "offload/store/store.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
+#include "src/run/process_command.h"
 #include "src/saving/find_checkpoints.h"
 #include "src/saving/finished.h"
-#include "src/run/process_command.h"
-#include "src/base/units.h"
 
 static const char checkpoints_name[] = "checkpoints";
 

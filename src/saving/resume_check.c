@@ -5,10 +5,10 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/saving/resume.h"
 #include "src/base/units.h"
+#include "src/saving/resume.h"
 
-static const char cure[] = "give what it was, or begin anew with --resume never or another --out";
+static const char cure[] = "Use what the checkpoint has, --resume never, or another --out";
 
 /* ---- options ---- */
 
@@ -71,7 +71,7 @@ static int take_value(struct taking *t, int index, const struct ot_json *value) 
 static void note_difference(struct taking *t, const char *name, const char *was, const char *is) {
     enum { MOST = 5 };
     if (t->n_differences++ < MOST)
-        ot_string_append_format(&t->differences, "%s--%s was %.60s and is %.60s now",
+        ot_string_append_format(&t->differences, "%s--%s is %.60s in the checkpoint and %.60s now",
                                 t->differences.bytes ? ", " : "", name, was, is);
     else if (t->n_differences == MOST + 1)
         ot_string_append_text(&t->differences, ", and more");
@@ -141,7 +141,7 @@ int ot_resume_take_over(struct ot_resume *resume, struct ot_options *options) {
     else if (rc == 0 && t.differences.failed)
         rc = ot_fail(OT_E_BUDGET, "no memory");
     else if (rc == 0 && t.differences.bytes)
-        rc = ot_fail(OT_E_USAGE, "%s is of another run: %s; %s", dir, t.differences.text, cure);
+        rc = ot_fail(OT_E_USAGE, "%s is of another run: %s. %s", dir, t.differences.text, cure);
     free(t.differences.text);
     free(t.then);
     return rc;
@@ -182,8 +182,9 @@ static int compare_keys(const char *dir, const struct ot_json *keys, const struc
         if (rc == 0)
             rc = write_json(ot_json_get(is, key), &new);
         if (rc == 0 && strcmp(old, new) != 0)
-            rc = ot_fail(OT_E_INPUT, "%s is of another model: %.60s was %.80s and is %.80s now; %s", dir, key,
-                         old, new, cure);
+            rc = ot_fail(OT_E_INPUT,
+                         "%s is of another model: %.60s is %.80s in the checkpoint and %.80s now. %s", dir,
+                         key, old, new, cure);
         free(old);
         free(new);
     }
@@ -197,9 +198,9 @@ static int compare_rows(const char *dir, const char *path, const struct ot_data_
         was->crc == is->crc)
         return 0;
     if (was->rows == is->rows && was->tokens == is->tokens)
-        return ot_fail(OT_E_INPUT, "%s: other rows than those that %s was trained on, though as many; %s",
+        return ot_fail(OT_E_INPUT, "%s: other rows than those that %s was trained on, though as many. %s",
                        path, dir, cure);
-    return ot_fail(OT_E_INPUT, "%s: %s rows of %s tokens, and %s was trained on %s of %s; %s", path,
+    return ot_fail(OT_E_INPUT, "%s: %s rows of %s tokens, and %s was trained on %s of %s. %s", path,
                    ot_text_count(is->rows, rows[0]), ot_text_count(is->tokens, tokens[0]), dir,
                    ot_text_count(was->rows, rows[1]), ot_text_count(was->tokens, tokens[1]), cure);
 }
@@ -214,7 +215,7 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
     OT_TRY(compare_keys(dir, identity->model, r->model, identity->model));
     OT_TRY(compare_rows(dir, options->data, &r->data, &identity->data));
     if (options->eval_data && r->eval_data.rows == 0)
-        return ot_fail(OT_E_INPUT, "%s is of a run without --eval-data; %s", dir, cure);
+        return ot_fail(OT_E_INPUT, "%s is of a run without --eval-data. %s", dir, cure);
     return options->eval_data ? compare_rows(dir, options->eval_data, &r->eval_data, &identity->eval_data)
                               : 0;
 }
@@ -230,7 +231,7 @@ int ot_resume_check_length(const struct ot_resume *resume, const struct ot_optio
     struct ot_lr_schedule then;
     int64_t done = r->progress.step, steps = shape->lr.steps;
     if (steps < done)
-        return ot_fail(OT_E_USAGE, "a run of %lld steps is shorter than the %lld that %s has behind it; %s",
+        return ot_fail(OT_E_USAGE, "a run of %lld steps is shorter than the %lld that %s has behind it. %s",
                        (long long)steps, (long long)done, dir, cure);
     if (steps == r->steps)
         return 0;

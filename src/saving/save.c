@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/files/file_ops.h"
 #include "src/saving/finished.h"
 #include "src/saving/model_card.h"
-#include "src/files/file_ops.h"
 
 static void put_token(const struct ot_session *s, const char *key, int32_t id, struct ot_json_writer *w) {
     size_t bytes;

@@ -10,8 +10,8 @@
 #define OT_SAVING_SAVE_H
 
 #include "src/checkpoint/record.h"
-#include "src/session/session.h"
 #include "src/files/model_dir.h"
+#include "src/session/session.h"
 
 struct ot_save {
     struct ot_session *session; /* with a model; with an engine at ot_save_write */

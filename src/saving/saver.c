@@ -13,13 +13,13 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/stop.h"
 #include "src/base/strings.h"
+#include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/writer.h"
 #include "src/saving/disk_reserve.h"
-#include "src/base/stop.h"
-#include "src/base/units.h"
 
 /* A paced checkpoint is copied in this part of a step: forward and backward, before the updates that would
  * wait for it. */

@@ -5,12 +5,12 @@
 
 #include "offload/engine/snapshot.h"
 #include "src/base/log.h"
+#include "src/base/units.h"
 #include "src/checkpoint/catalog.h"
 #include "src/checkpoint/writer.h"
+#include "src/files/safetensors.h"
 #include "src/saving/disk_reserve.h"
 #include "src/saving/save.h"
-#include "src/base/units.h"
-#include "src/files/safetensors.h"
 
 /* Enough for the disk to have something queued while a part is copied; less for a model that is small
  * beside them. */

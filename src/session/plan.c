@@ -2,10 +2,10 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/session/device.h"
 #include "src/session/plan_cure.h"
 #include "src/session/plan_request.h"
 #include "src/session/session.h"
-#include "src/session/device.h"
 
 static struct ot_plan_request make_request(const struct ot_session *s, const struct ot_session_need *need) {
     struct ot_plan_request request = ot_plan_request_of(s->options);

@@ -11,8 +11,8 @@
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
-#include "src/session/measure.h"
 #include "src/base/units.h"
+#include "src/session/measure.h"
 
 enum { MAX_FILE_BYTES = 1 << 16 };
 

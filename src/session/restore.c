@@ -7,8 +7,8 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/checkpoint/reader.h"
 #include "src/base/units.h"
+#include "src/checkpoint/reader.h"
 
 static int check_model(const struct ot_session *s) {
     const struct ot_chain *chain = ot_model_chain(s->model);

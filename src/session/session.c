@@ -9,11 +9,11 @@
 
 #include "src/base/error.h"
 #include "src/base/pool.h"
+#include "src/base/stop.h"
 #include "src/session/chat_choice.h"
 #include "src/session/device.h"
 #include "src/session/restore.h"
 #include "src/session/store.h"
-#include "src/base/stop.h"
 
 /* ---- tokenizer ---- */
 

@@ -16,13 +16,13 @@
 #include "offload/predict/planner.h"
 #include "offload/store/store.h"
 #include "offload/topology/topology.h"
-#include "src/session/forecast.h"
-#include "src/machine/machine.h"
-#include "src/options/options.h"
 #include "src/data/format.h"
 #include "src/data/sample.h"
 #include "src/files/model_dir.h"
 #include "src/files/resolve.h"
+#include "src/machine/machine.h"
+#include "src/options/options.h"
+#include "src/session/forecast.h"
 
 struct ot_checkpoint;
 struct ot_pool;

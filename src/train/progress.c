@@ -7,8 +7,8 @@
 
 #include "src/base/clock.h"
 #include "src/base/log.h"
-#include "src/run/guard.h"
 #include "src/base/units.h"
+#include "src/run/guard.h"
 
 void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal) {
     *progress = (struct ot_progress){.steps = steps, .every = every, .terminal = terminal};

@@ -6,10 +6,10 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
-#include "src/train/progress.h"
 #include "src/base/stop.h"
 #include "src/base/units.h"
 #include "src/data/batch.h"
+#include "src/train/progress.h"
 
 enum { IN_FLIGHT = 2 };
 

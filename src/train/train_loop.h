@@ -9,8 +9,8 @@
 #define OT_TRAIN_TRAIN_LOOP_H
 
 #include "src/report/report.h"
-#include "src/saving/rescue.h"
 #include "src/run/run_identity.h"
+#include "src/saving/rescue.h"
 #include "src/saving/saver.h"
 
 struct ot_train_loop {

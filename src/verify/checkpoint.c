@@ -5,11 +5,11 @@
 #include "offload/block.h"
 #include "offload/plan/layout.h"
 #include "src/base/error.h"
+#include "src/base/units.h"
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/writer.h"
-#include "src/base/units.h"
-#include "src/verify/verify.h"
 #include "src/files/model_config.h"
+#include "src/verify/verify.h"
 
 enum { SLOTS = 12 }; /* with parts of 3 MiB as many reads of 1 MiB in flight as an engine takes */
 

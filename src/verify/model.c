@@ -6,9 +6,9 @@
 #include "offload/block.h"
 #include "src/base/error.h"
 #include "src/base/units.h"
-#include "src/verify/verify.h"
 #include "src/files/model_dir.h"
 #include "src/tokenizer/tokenizer.h"
+#include "src/verify/verify.h"
 
 struct check {
     struct ot_verify *verify;

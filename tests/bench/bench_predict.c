@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 #include "models/model.h"
-#include "offload/predict/calibrate.h"
 #include "offload/engine/engine.h"
-#include "offload/probe/probe.h"
+#include "offload/predict/calibrate.h"
 #include "offload/predict/simulate.h"
+#include "offload/probe/probe.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "src/base/crc32.h"
 #include "offload/plan/layout.h"
+#include "src/base/crc32.h"
 #include "src/checkpoint/record.h"
 #include "tests/support/damage.h"
 

@@ -235,9 +235,9 @@ class Refused(AcrossTest):
         for option, was, now in (("lr", "0.003", "0.001"), ("seq-len", "128", "64"), ("dtype", "fp32", "bf16"),
                                  ("seed", "0", "1"), ("pack", "yes", "no"), ("micro-batch", "2", "4"),
                                  ("warmup", "3%", "5"), ("tokens-per-step", "512", "256")):
-            self.refuse(2, f": --{option} was {was} and is {now} now; give what it was", "--resume never or another --out",
+            self.refuse(2, f": --{option} is {was} in the checkpoint and {now} now. Use what", "--resume never, or another --out",
                         "with", f"--{option}", now)
-        self.refuse(2, "--lr was 0.003 and is 0.1 now, --clip was 1.0 and is 0.0 now", "with", "--lr", "0.1", "--clip", "0")
+        self.refuse(2, "--lr is 0.003 in the checkpoint and 0.1 now, --clip is 1.0 in the checkpoint and 0.0 now", "with", "--lr", "0.1", "--clip", "0")
         self.refuse(2, "of a run of 20 steps, and in one of 30", "with", "--steps", "30")
         self.refuse(2, "a run of 2 steps is shorter than the", "with", "--steps", "2", "--warmup", "3%")
         self.refuse(3, "is of another model: ", "with", "--model", "tiny-sql", "--tokenizer",

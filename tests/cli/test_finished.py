@@ -40,7 +40,7 @@ class Finished(StoppingTest):
         """Another learning rate, other rows, more steps: none of them replaces the result without being told to."""
         self.succeed(*self.command("other", *self.flat, "--save-every", "2"))
         before = self.contents("other")
-        self.fail_with(2, "--lr was 0.003 and is 0.001 now; give what it was, or begin anew with --resume never",
+        self.fail_with(2, "--lr is 0.003 in the checkpoint and 0.001 now. Use what the checkpoint has, --resume never",
                        *self.command("other", *self.flat, "--lr", "0.001", "--quiet"))
         rows = write_rows(self.path("more.jsonl"), sql_rows(61))
         self.fail_with(3, "61 rows of ", *self.command("other", *self.flat, "--data", rows, "--quiet"))

@@ -63,7 +63,7 @@ class GpuReport(program.ProgramTest):
             self.assertIsNone(row["mfu_percent"])
             if row["mix"] == "state nvme":
                 self.assertEqual((row["status"], row["tokens_per_s"]), ("unfit", None))
-                self.assertIn("the directories may take 1.0 MiB", row["reason"])
+                self.assertIn("where the budget is 1.0 MiB", row["reason"])
                 self.assertIn(f"| unfit: {row['reason']} |", text)
             else:
                 self.assertEqual(row["status"], "done")

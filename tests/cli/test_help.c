@@ -71,7 +71,7 @@ static void help_says_defaults_and_exit_codes(void **state) {
     char *help = help_of(OT_COMMAND_TRAIN);
     assert_non_null(strstr(help, "(default: cosine)"));
     assert_non_null(strstr(help, "(default: 1.0)"));
-    assert_non_null(strstr(help, "\n  4  does not fit in the memory it may use"));
+    assert_non_null(strstr(help, "\n  4  does not fit in the memory budgets"));
     assert_non_null(strstr(help, "offload-train --model llama-7b --data sql.jsonl"));
     free(help);
 }

@@ -36,7 +36,7 @@ class Train(program.ProgramTest):
         self.assertLess(evals[-1], 0.7 * evals[0])
         self.assertEqual([event["event"] for event in log][0], "run")
         self.assertEqual([event["event"] for event in log][-2:], ["sample", "done"])
-        for word in ("machine ", "model ", "data ", "plan ", "weights", "total", "may use", "save ", "step  1/40", "ETA",
+        for word in ("machine ", "model ", "data ", "plan ", "weights", "total", "budget", "save ", "step  1/40", "ETA",
                      "eval 40/40", "sample ", "done ", "memory ", "saved ", "next "):
             self.assertIn(word, result.err)
 
@@ -320,7 +320,7 @@ class Signals(program.ProgramTest):
         child.send_signal(signal.SIGCONT)
         _, err = child.communicate(timeout=60)
         self.assertEqual(child.returncode, 8)
-        self.assertIn(b"stopping: this step is finished, or given up", err)
+        self.assertIn(b"Stopping: finishing the step and saving.", err)
         self.assertTrue(err.endswith(b"error: stopped at once by a second signal; what was not saved yet is lost\n"))
 
     def test_the_command_that_resumes_is_not_one_that_begins_anew(self):

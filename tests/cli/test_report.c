@@ -9,12 +9,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "src/train/progress.h"
-#include "src/report/report.h"
+#include "src/base/units.h"
 #include "src/report/forecast.h"
+#include "src/report/report.h"
 #include "src/run/run_log.h"
 #include "src/run/sampler.h"
-#include "src/base/units.h"
+#include "src/train/progress.h"
 
 static void numbers_as_people_read_them(void **state) {
     (void)state;
@@ -270,11 +270,11 @@ static void an_explanation_is_told(void **state) {
     e.second_share = 0.07;
     ot_report_explanation(&e, lines);
     assert_string_equal(lines[0],
-                        "computing, 90.0 % of the step; next h2d, which compute waits for in 7.0 %");
+                        "computing, 90.0 % of the step; next h2d, compute stalls on it for 7.0 %");
     e.bound = e.second = OT_LANE_NVME_READ;
     e.n_ifs = 0;
     assert_int_equal(ot_report_explanation(&e, lines), 1);
-    assert_string_equal(lines[0], "nvme_read, which compute waits for in 90.0 % of the step");
+    assert_string_equal(lines[0], "nvme_read, compute stalls on it for 90.0 % of the step");
 }
 
 static struct ot_json *read_line(FILE *file) {

@@ -338,19 +338,21 @@ static void expect_difference(const struct folder *f, const char *then, const ch
 static void another_run_is_refused_with_all_differences(void **state) {
     const struct folder *f = *state;
     expect_difference(f, BASE "--lr 1e-4", BASE "--lr 2e-4",
-                      "--lr was 0.0001 and is 0.0002 now; give what it was");
+                      "--lr is 0.0001 in the checkpoint and 0.0002 now. Use what");
     expect_difference(f, BASE "--lr 1e-4", BASE "--lr 2e-4", "step-00000120 is of another run: --lr");
-    expect_difference(f, BASE "--pack no --seed 1", BASE "--pack yes --seed 2",
-                      "--pack was no and is yes now, --seed was 1 and is 2 now; ");
-    expect_difference(f, BASE, BASE "--no-eos", "--no-eos was not given and is given now");
-    expect_difference(f, BASE, BASE "--template chatml", "--template was not given and is chatml now");
+    expect_difference(
+        f, BASE "--pack no --seed 1", BASE "--pack yes --seed 2",
+        "--pack is no in the checkpoint and yes now, --seed is 1 in the checkpoint and 2 now. ");
+    expect_difference(f, BASE, BASE "--no-eos", "--no-eos is not given in the checkpoint and given now");
+    expect_difference(f, BASE, BASE "--template chatml",
+                      "--template is not given in the checkpoint and chatml now");
     expect_difference(f, BASE "--eval-data e", BASE "--eval-fraction 1%",
-                      "--eval-fraction was not given and is 0.01 now");
-    expect_difference(f, BASE, BASE "--dtype bf16", "--dtype was fp32 and is bf16 now");
-    expect_difference(f, BASE, BASE "--micro-batch 8", "--micro-batch was 4 and is 8 now");
-    expect_difference(f, BASE, BASE "--skip-spikes 4", "--skip-spikes was 0.0 and is 4.0 now");
+                      "--eval-fraction is not given in the checkpoint and 0.01 now");
+    expect_difference(f, BASE, BASE "--dtype bf16", "--dtype is fp32 in the checkpoint and bf16 now");
+    expect_difference(f, BASE, BASE "--micro-batch 8", "--micro-batch is 4 in the checkpoint and 8 now");
+    expect_difference(f, BASE, BASE "--skip-spikes 4", "--skip-spikes is 0.0 in the checkpoint and 4.0 now");
     expect_difference(f, BASE, BASE "--seed 1 --clip 2 --beta1 0.5 --beta2 0.5 --eps 1e-3 --no-eos",
-                      ", and more; give what it was");
+                      ", and more. Use what");
 }
 
 static void what_fixes_no_bit_may_change(void **state) {
@@ -421,9 +423,9 @@ static void another_model_or_other_rows_are_refused(void **state) {
     static const char *const models[][2] = {
         {"{\"hidden_size\": 256, \"torch_dtype\": \"bfloat16\"}", NULL},
         {"{\"hidden_size\": 512}",
-         "is of another model: hidden_size was 256 and is 512 now; give what it was"},
-        {"{}", "hidden_size was 256 and is absent now"},
-        {"{\"hidden_size\": 256, \"ffn\": 3}", "ffn was absent and is 3 now"},
+         "is of another model: hidden_size is 256 in the checkpoint and 512 now. Use what"},
+        {"{}", "hidden_size is 256 in the checkpoint and absent now"},
+        {"{\"hidden_size\": 256, \"ffn\": 3}", "ffn is absent in the checkpoint and 3 now"},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         identity.model = parse_json(models[i][0]);
@@ -434,7 +436,7 @@ static void another_model_or_other_rows_are_refused(void **state) {
     identity.data.rows = 40000;
     identity.data.tokens = 2100000;
     expect_verdict(f, &identity, "", "d.jsonl: 40,000 rows of 2,100,000 tokens, and ");
-    expect_verdict(f, &identity, "", "was trained on 41,000 of 2,121,000; give what it was");
+    expect_verdict(f, &identity, "", "was trained on 41,000 of 2,121,000. Use what");
     identity.data = rows_print;
     identity.data.crc++;
     expect_verdict(f, &identity, "", "other rows than those that ");

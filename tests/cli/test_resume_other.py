@@ -48,9 +48,9 @@ class Other(program.ProgramTest):
         return line
 
     def test_another_run_is_refused_and_nothing_touched(self):
-        self.refuse(2, "--seed was 0 and is 3 now; give what it was, or begin anew with --resume never", "--seed", "3")
-        self.refuse(2, "--lr was 0.003 and is 0.001 now", "--lr", "1e-3")
-        self.refuse(2, "--schedule was constant and is wsd now", "--schedule", "wsd")
+        self.refuse(2, "--seed is 0 in the checkpoint and 3 now. Use what the checkpoint has, --resume never", "--seed", "3")
+        self.refuse(2, "--lr is 0.003 in the checkpoint and 0.001 now", "--lr", "1e-3")
+        self.refuse(2, "--schedule is constant in the checkpoint and wsd now", "--schedule", "wsd")
         self.refuse(3, "61 rows of ", rows=write_rows(self.path("more.jsonl"), sql_rows(61)))
         rows = sql_rows(60)
         rows[7], rows[8] = rows[8], rows[7]
@@ -60,7 +60,7 @@ class Other(program.ProgramTest):
     def test_another_model_is_refused(self):
         words = self.command("run", "--quiet")
         words[words.index("tiny-test")] = "tiny-sql"
-        self.fail_with(3, "is of another model: head_dim was 16 and is 32 now; give what it was", *words)
+        self.fail_with(3, "is of another model: head_dim is 16 in the checkpoint and 32 now. Use what the checkpoint has", *words)
 
     def test_what_is_left_out_is_as_it_was(self):
         result = self.succeed(*self.command("run"))

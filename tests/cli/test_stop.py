@@ -52,7 +52,7 @@ class StopTest(StoppingTest):
         if code == STOPPED:
             step = int(re.search(r"^saved   .* · step (\d+) of 20$", err, re.M)[1])
             self.assertEqual(self.checkpoints(out)[-1], step)
-            self.assertIn("\nstopping: ", err)
+            self.assertIn("\nStopping: ", err)
             self.assertRegex(err, rf"\nstopped by a signal after step {step}\n")
             export = re.search(r"\nexport  (.*) --out DIR makes a Hugging Face directory of it\n$", err)[1]
             self.succeed(*shlex.split(export)[1:], "--out", self.path("exported"), "--quiet")
@@ -170,7 +170,7 @@ class Once(StopTest):
         process.send_signal(signal.SIGINT)
         err = process.communicate(timeout=60)[1].decode()
         self.assertEqual(process.returncode, STOPPED, err)
-        self.assertIn("stopping: this step is finished, and nothing is saved (--no-save)", err)
+        self.assertIn("Stopping: finishing the step; nothing is saved (--no-save)", err)
         self.assertNotIn("\nresume ", err)
         self.assertEqual(glob.glob(self.path("out*")), [])  # the default's name
 
@@ -358,7 +358,7 @@ class Terminal(StopTest):
         os.write(terminal, b"\x03")
         lines = self.read(terminal)
         self.assertEqual(process.wait(timeout=60), STOPPED, lines)
-        at = next(i for i, line in enumerate(lines) if line.startswith("stopping: "))
+        at = next(i for i, line in enumerate(lines) if line.startswith("Stopping: "))
         self.assertRegex(lines[at], r", without saving$")  # whole: the bar is erased for it
         for line in lines[:at] + lines[at + 1:]:
             self.assertRegex(line, r"^($|[a-z]+ |        )")

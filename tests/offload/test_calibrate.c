@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
-#include "offload/predict/calibrate.h"
 #include "offload/plan/layout.h"
+#include "offload/predict/calibrate.h"
 #include "tests/offload/fake_chain.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"

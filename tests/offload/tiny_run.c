@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
-#include "offload/plan/layout.h"
 #include "offload/engine/state.h"
+#include "offload/plan/layout.h"
 #include "src/base/random.h"
 #include "tests/support/check.h"
 
