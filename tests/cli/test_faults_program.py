@@ -184,7 +184,7 @@ class AtAStop(FaultsTest):
 
 
 class SlowDisk(FaultsTest):
-    words = ResumableTest.words  # steps enough for all that is asked
+    words = [*ResumableTest.words[:-4], "--steps", "300", "--eval-every", "300"]  # steps enough for all that is asked
 
     def test_a_signal_during_a_save_is_kept(self):
         """SIGUSR1 asks for a checkpoint of its own, also where the one before it is not on the disk yet."""
@@ -197,7 +197,10 @@ class SlowDisk(FaultsTest):
         process.send_signal(signal.SIGUSR1)
         self.wait_for(process, lambda: glob.glob(self.path("f/checkpoints/*.partial")))
         process.send_signal(signal.SIGUSR1)  # the run takes it up, and then waits for the first save
-        time.sleep(0.5)
+        steps = -1
+        while steps != len(self.logged("f", "step")):  # it does not wait yet
+            steps = len(self.logged("f", "step"))
+            time.sleep(0.5)
         process.send_signal(signal.SIGUSR1)
         os.unlink(gate)
         _, err = process.communicate(timeout=60)

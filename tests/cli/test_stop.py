@@ -196,7 +196,7 @@ class Once(StopTest):
         self.assertTrue(self.wait_for(process, lambda: self.logged("grace", event, 1)))
         process.send_signal(signal.SIGTERM)
         for line in process.stderr:
-            if line.startswith(b"stopping"):
+            if line.startswith(b"Stopping"):
                 break
         process.send_signal(signal.SIGSTOP)
         time.sleep(1.1)
@@ -263,7 +263,7 @@ class Twice(StopTest):
         process.send_signal(signal.SIGTERM)
         err = process.communicate(timeout=60)[1].decode()
         self.check_end(process.returncode, err, "same")
-        self.assertEqual(err.count("stopping"), 1)
+        self.assertEqual(err.count("Stopping"), 1)
 
 
 class GoesOn(StopTest):
@@ -302,7 +302,7 @@ class GoesOn(StopTest):
             for step in (1, 10):
                 self.assertTrue(self.wait_for(process, lambda: self.logged("hup", "step", step)))
                 process.send_signal(signal.SIGHUP)
-            self.assertEqual(process.communicate(timeout=60)[1].count(b"stopping"), 0)
+            self.assertEqual(process.communicate(timeout=60)[1].count(b"Stopping"), 0)
             self.assertEqual(process.returncode, 0)
             self.check_equal("hup", "whole")
 
@@ -359,7 +359,7 @@ class Terminal(StopTest):
         lines = self.read(terminal)
         self.assertEqual(process.wait(timeout=60), STOPPED, lines)
         at = next(i for i, line in enumerate(lines) if line.startswith("Stopping: "))
-        self.assertRegex(lines[at], r", without saving$")  # whole: the bar is erased for it
+        self.assertRegex(lines[at], r" without saving\.$")  # whole: the bar is erased for it
         for line in lines[:at] + lines[at + 1:]:
             self.assertRegex(line, r"^($|[a-z]+ |        )")
             self.assertNotIn("\033", line)

@@ -292,7 +292,7 @@ class Export(Checkpoints):
         self.assertFalse(os.path.exists(out))
         self.succeed("export", self.checkpoint(folder, 4), "--out", self.path("older"))
         shutil.rmtree(os.path.join(folder, "checkpoints"))
-        self.fail_with(3, "no checkpoint is in it", "export", folder, "--out", out)
+        self.fail_with(3, "it has no checkpoints", "export", folder, "--out", out)
         self.fail_with(3, "rows.jsonl: is not a directory", "export", self.run_folder, "--out", self.rows)
         os.symlink(self.path("older"), out)
         self.fail_with(3, "never: ", "export", self.run_folder, "--out", out)
