@@ -75,7 +75,7 @@ void ot_plan_table_refuse(struct ot_plan_table_row *row) {
 
 /* ---- cells ---- */
 
-enum { CELL_BYTES = 64, MOST_COLUMNS = 12 };
+enum { CELL_BYTES = 64 };
 
 static void put_text(const char *text, char cell[CELL_BYTES]) {
     snprintf(cell, CELL_BYTES, "%.*s", CELL_BYTES - 1, text);
