@@ -178,7 +178,7 @@ class Bench(program.ProgramTest):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, program.STOPPED, err)
-        self.assertIn(b"what was measured is written", err)
+        self.assertIn(b"writing what was measured", err)
         rows, bench = self.read("e")
         self.check_same(rows, bench["points"])
         self.assertTrue(bench["interrupted"])
