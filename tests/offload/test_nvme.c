@@ -123,8 +123,8 @@ static void random_plans(void **state) {
 /* Of the writes: those that do not begin where the one before them ended. */
 struct order {
     struct ot_io_calls calls;
-    off_t end;
-    int writes, jumps;
+    off_t end;                  /* the store's threads alone */
+    _Atomic(int) writes, jumps; /* the test looks while they write */
 };
 
 static void note_write(void *context, bool write, int fd, size_t bytes, off_t offset) {
