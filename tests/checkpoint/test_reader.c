@@ -12,7 +12,7 @@
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/writer.h"
 #include "tests/checkpoint/made.h"
-#include "tests/offload/store_fixture.h"
+#include "tests/offload/store/store_fixture.h"
 
 /* ---- what a read delivers ---- */
 

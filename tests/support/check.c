@@ -99,6 +99,25 @@ void write_under(const char *root, const char *path, const char *text) {
     write_file(root, path, text, strlen(text));
 }
 
+uint64_t mix_bits(uint64_t x) {
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+}
+
+void *aligned_bytes(size_t bytes) {
+    void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    assert_non_null(memory);
+    return memory;
+}
+
+void fill_bytes(void *memory, size_t bytes, uint64_t seed) {
+    uint64_t *words = memory;
+    for (size_t i = 0; i < bytes / sizeof *words; i++)
+        words[i] = mix_bits(seed + i);
+}
+
 void check_in_child(int (*check)(void)) {
     pid_t child = fork();
     assert_true(child >= 0);

@@ -36,6 +36,13 @@ const char *shared_path(const char *relative);
 /* In main(): exits 77 with the reason, loudly, when the real inputs are absent. */
 void skip_without_shared(const char *relative);
 
+/* A number that looks random and follows from x: splitmix64. */
+uint64_t mix_bits(uint64_t x);
+/* Memory at a multiple of 4096, as direct I/O wants it; the caller frees it. */
+void *aligned_bytes(size_t bytes);
+/* Fills whole words of 8 bytes with numbers that follow from the seed. */
+void fill_bytes(void *memory, size_t bytes, uint64_t seed);
+
 /* An empty folder of the test's own, removed by remove_folder(). The caller frees the string. */
 char *make_folder(void);
 void remove_folder(char *folder); /* also frees it */

@@ -1,6 +1,6 @@
 /* The files of the NVMe store: where the bytes go when directories have different limits, what is said about
  * directories that will not do, what is left behind, by whom, and who cleans it up. */
-#include "tests/offload/store_fixture.h"
+#include "tests/offload/store/store_fixture.h"
 
 #include <errno.h>
 #include <fcntl.h>

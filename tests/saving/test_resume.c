@@ -1,6 +1,6 @@
 /* Resuming: which checkpoint is found, what the run takes over from it, and which other run is refused. The
  * checkpoints are made by hand: one small slab of zeros. */
-#include "tests/cli/option_lines.h"
+#include "tests/options/option_lines.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>

@@ -56,8 +56,6 @@ void fixture_open(struct fixture *f, const struct way *way, int n_extents, const
                   const struct ot_store_config *more);
 void fixture_close(struct fixture *f);
 
-void *aligned_bytes(size_t bytes); /* at OT_STORE_ALIGN; free() it */
-void fill_bytes(void *memory, size_t bytes, uint64_t seed);
 /* Path of the file number `index` (by name) of the store in the folder; NULL: there are fewer. Static. */
 const char *store_file(const char *folder, int index);
 

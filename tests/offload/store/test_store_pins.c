@@ -1,7 +1,7 @@
 /* Pins of the NVMe store against a model in memory: what is pinned stays, and lies where the store says, with
  * the checksums that it says, whatever is written, read, pinned and let go besides; over both engines,
  * through O_DIRECT and buffered, over up to four directories, with short and interrupted transfers. */
-#include "tests/offload/store_fixture.h"
+#include "tests/offload/store/store_fixture.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,7 +7,6 @@
 #include <zlib.h>
 
 #include "src/base/crc32.h"
-#include "tests/offload/store_fixture.h"
 
 enum { SHORT = 600, ALIGNMENTS = 64, LONG = 1 << 20 };
 

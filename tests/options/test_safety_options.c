@@ -1,6 +1,6 @@
 /* Options of train for checkpoints and safety: what they read, what they refuse, and what every option of
  * train says about a run that is resumed. */
-#include "tests/cli/option_lines.h"
+#include "tests/options/option_lines.h"
 
 #include <stdlib.h>
 

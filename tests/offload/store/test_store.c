@@ -1,7 +1,7 @@
 /* The NVMe store against a model in memory: what is read is what was written last, whatever the extents,
  * directories, stripes, chunks and depths, the number of transfers in flight and the lengths of the I/Os;
  * over both engines, through O_DIRECT and buffered. */
-#include "tests/offload/store_fixture.h"
+#include "tests/offload/store/store_fixture.h"
 
 #include <errno.h>
 #include <stdio.h>

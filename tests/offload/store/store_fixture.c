@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "tests/offload/store_fixture.h"
+#include "tests/offload/store/store_fixture.h"
 
 const struct way ways[N_WAYS] = {{"uring", OT_IO_URING, false},
                                  {"pool", OT_IO_POOL, false},
@@ -43,13 +43,6 @@ static void nap(void) {
     nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
 }
 
-static uint64_t mix(uint64_t x) { /* splitmix64 */
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    return x ^ (x >> 31);
-}
-
 /* ---- faults ---- */
 
 static int faulty_open(void *context, const char *path, int flags, int mode) {
@@ -81,7 +74,7 @@ static int faulty_sync(void *context, int fd) {
 
 /* What becomes of a true result. */
 static int64_t distort(struct faults *f, bool write, int64_t result) {
-    uint64_t dice = mix((uint64_t)atomic_fetch_add(&f->calls, 1));
+    uint64_t dice = mix_bits((uint64_t)atomic_fetch_add(&f->calls, 1));
     while (write && atomic_load(&f->hold_writes))
         nap();
     int64_t left = atomic_load(&f->fail_at) > 0 ? atomic_fetch_sub(&f->fail_at, 1) : 0;
@@ -168,19 +161,6 @@ void fixture_close(struct fixture *f) {
     ot_store_close(f->store);
     assert_null(store_file(f->folder, 0));
     remove_folder(f->folder);
-}
-
-void *aligned_bytes(size_t bytes) {
-    void *memory =
-        aligned_alloc(OT_STORE_ALIGN, (bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN);
-    assert_non_null(memory);
-    return memory;
-}
-
-void fill_bytes(void *memory, size_t bytes, uint64_t seed) {
-    uint64_t *words = memory;
-    for (size_t i = 0; i < bytes / sizeof *words; i++)
-        words[i] = mix(seed + i);
 }
 
 static int is_store_file(const struct dirent *entry) {

@@ -1,5 +1,5 @@
 /* The option table and its parser: every option, every refusal. */
-#include "tests/cli/option_lines.h"
+#include "tests/options/option_lines.h"
 #include "tests/support/check.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* What outlives an NVMe store: files with a second name keep the contents that are pinned, and only those,
  * when the store is closed, and all that was flushed when its process ends without closing it. And how
  * flushing and linking fail. */
-#include "tests/offload/store_fixture.h"
+#include "tests/offload/store/store_fixture.h"
 
 #include <errno.h>
 #include <fcntl.h>

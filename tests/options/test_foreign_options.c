@@ -2,7 +2,7 @@
 #include <stdbool.h>
 
 #include "src/base/error.h"
-#include "tests/cli/option_lines.h"
+#include "tests/options/option_lines.h"
 
 #define BASE "--model m --data d.jsonl "
 

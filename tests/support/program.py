@@ -1,7 +1,9 @@
 """Runs the built program for the end-to-end tests. Standard library only.
 
 The path of the program is the first argument of a test script, the folder of real inputs the second; names of tests may
-follow, such as Train.test_two_things.
+follow, such as Train.test_two_things:
+
+    PYTHONPATH=tests/support python3 tests/cli/test_program.py build/offload-train none Train.test_two_things
 """
 
 import json

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "tests/cli/option_lines.h"
+#include "tests/options/option_lines.h"
 #include "tests/support/check.h"
 
 static void plans_take_rates_and_the_runs_length(void **state) {

@@ -1,7 +1,7 @@
 /* The order in which the NVMe store uses its files, as the system sees it: the oldest transfer first, extents
  * that are used one after the other in one stream, and so it stays whatever was pinned meanwhile. Both
  * engines, through the seam that sees each I/O begin. */
-#include "tests/offload/store_fixture.h"
+#include "tests/offload/store/store_fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>

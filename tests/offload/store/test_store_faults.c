@@ -1,6 +1,6 @@
 /* The NVMe store when the system does not do as it is told: transfers that are short, interrupted, refused,
  * or lie; rings that may not be made, or break. What can be recovered is, the rest is one clear sentence. */
-#include "tests/offload/store_fixture.h"
+#include "tests/offload/store/store_fixture.h"
 
 #include <dirent.h>
 #include <errno.h>
