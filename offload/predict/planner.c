@@ -353,8 +353,7 @@ int ot_planner_choose(const struct ot_plan_request *request, const struct ot_cos
 
 static const char TWICE_THE_TOKENS[] = "twice the tokens a step";
 
-/* Compute's own time against what it waits for, lane by lane. */
-static void find_bound(const struct ot_prediction *p, struct ot_explanation *out) {
+void ot_planner_find_bound(const struct ot_prediction *p, struct ot_explanation *out) {
     double parts[OT_LANE_COUNT];
     int first = OT_LANE_COMPUTE, second;
     for (int l = 0; l < OT_LANE_COUNT; l++)
@@ -433,7 +432,7 @@ int ot_planner_explain(const struct ot_plan_request *request, const struct ot_co
     struct ot_costs changed = *costs; /* its blocks stay the caller's */
     struct ot_rates *r = &changed.rates;
     *out = (struct ot_explanation){0};
-    find_bound(&chosen->prediction, out);
+    ot_planner_find_bound(&chosen->prediction, out);
     OT_TRY(ask_for_memory(request, costs, chosen, out));
     if (r->h2d_bytes > 0) {
         r->h2d_bytes *= 2, r->d2h_bytes *= 2, r->both_bytes *= 2;

@@ -54,6 +54,9 @@ struct ot_explanation {
     } ifs[OT_WHAT_IFS];
     int n_ifs;
 };
+/* Fills in bound and second alone: compute's own time against the time that compute waits for each other
+ * lane. */
+void ot_planner_find_bound(const struct ot_prediction *prediction, struct ot_explanation *out);
 int ot_planner_explain(const struct ot_plan_request *request, const struct ot_costs *costs,
                        const struct ot_planner_result *chosen, struct ot_explanation *out);
 

@@ -69,6 +69,9 @@ int ot_program_close(struct ot_program *p);
 /* Appends a task. It is then given its accesses, by what it does with the buffer; an access covers all tiles
  * of the buffer, and both steps, until the caller narrows it. Pointers are valid until the next task. */
 struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane);
+/* The same for a task on one tile of a slab. */
+struct ot_task *ot_program_tile_task(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane,
+                                     int slab, int tile);
 struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, int buffer, bool reads,
                                     bool writes);
 void ot_program_read(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag tag);

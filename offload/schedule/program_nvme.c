@@ -46,10 +46,13 @@ static int state_tile(const struct ot_program *p, int slab, int tile) {
     return tile - p->plan->slabs[slab].tiles[OT_TILE_GPU];
 }
 
-static void begin_tile(struct ot_program *p, struct ot_task *task, int slab, int tile) {
+struct ot_task *ot_program_tile_task(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane,
+                                     int slab, int tile) {
+    struct ot_task *task = ot_program_task(p, kind, lane);
     task->slab = slab;
     task->tile = tile;
     task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+    return task;
 }
 
 /* One part of a tile between its extent and the slot. */
@@ -86,8 +89,7 @@ int ot_program_tile_in(struct ot_program *p, int slab, int tile, enum ot_tile_en
     bool reads_weights = weights && engine == OT_TILE_CPU; /* the others have them on the device */
     if (!state && !reads_weights)
         return slot;
-    struct ot_task *task = ot_program_task(p, OT_TASK_NVME_READ, OT_LANE_NVME_READ);
-    begin_tile(p, task, slab, tile);
+    struct ot_task *task = ot_program_tile_task(p, OT_TASK_NVME_READ, OT_LANE_NVME_READ, slab, tile);
     move_tile(p, task, slot, state, reads_weights, version);
     return slot;
 }
@@ -96,8 +98,7 @@ void ot_program_tile_out(struct ot_program *p, int slab, int tile, enum ot_tile_
                          int version) {
     if (slot == OT_NO_BUFFER)
         return;
-    struct ot_task *task = ot_program_task(p, OT_TASK_NVME_WRITE, OT_LANE_NVME_WRITE);
-    begin_tile(p, task, slab, tile);
+    struct ot_task *task = ot_program_tile_task(p, OT_TASK_NVME_WRITE, OT_LANE_NVME_WRITE, slab, tile);
     move_tile(p, task, slot, ot_slab_state_passes(p->plan, slab, engine), ot_slab_weights_pass(p->plan, slab),
               version);
 }

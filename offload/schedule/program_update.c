@@ -58,10 +58,7 @@ void ot_program_params_in(struct ot_program *p, int slab) {
 static void update_tile_on_cpu(struct ot_program *p, int slab, int tile) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     int slot = ot_program_tile_in(p, slab, tile, OT_TILE_CPU, 0);
-    struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_CPU, OT_LANE_CPU);
-    task->slab = slab;
-    task->tile = tile;
-    task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+    struct ot_task *task = ot_program_tile_task(p, OT_TASK_UPDATE_CPU, OT_LANE_CPU, slab, tile);
     task->deadline = slab; /* slabs are numbered in the order in which forward needs them */
     task->from = b->grad_host;
     ot_program_read(p, task, p->layout->params_host[0], ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
@@ -119,10 +116,7 @@ static void store_weights(struct ot_program *p, int slab, struct ot_tile_span pa
     }
     for (int tile = part.first_tile; tile < part.first_tile + part.n_tiles && p->rc >= 0; tile++) {
         int slot = ot_program_tile_in(p, slab, tile, OT_TILE_GPU, 0);
-        struct ot_task *task = ot_program_task(p, OT_TASK_STORE, OT_LANE_D2H);
-        task->slab = slab;
-        task->tile = tile;
-        task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+        struct ot_task *task = ot_program_tile_task(p, OT_TASK_STORE, OT_LANE_D2H, slab, tile);
         task->from = weights;
         ot_program_read(p, task, weights, tag);
         ot_program_narrow(task, tile, 1);
@@ -170,10 +164,7 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
 static void state_in(struct ot_program *p, int slab, int tile, int home, int slot) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_tag tag = ot_tag(OT_CONTENT_STATE, slab, tile, -1);
-    struct ot_task *task = ot_program_task(p, OT_TASK_STATE_IN, OT_LANE_H2D);
-    task->slab = slab;
-    task->tile = tile;
-    task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+    struct ot_task *task = ot_program_tile_task(p, OT_TASK_STATE_IN, OT_LANE_H2D, slab, tile);
     task->to = slot;
     ot_program_tile_state(p, task, home, true, false, tag, tag);
     ot_program_write(p, task, slot, tag);
@@ -185,10 +176,7 @@ static void state_in(struct ot_program *p, int slab, int tile, int home, int slo
 
 static void update_streamed(struct ot_program *p, int slab, int tile, int slot, int weights) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
-    struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE);
-    task->slab = slab;
-    task->tile = tile;
-    task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+    struct ot_task *task = ot_program_tile_task(p, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE, slab, tile);
     task->to = weights;
     task->state = slot;
     ot_program_read(p, task, p->layout->params_gpu, ot_tag(OT_CONTENT_PARAMS, 0, 0, -1));
@@ -207,10 +195,7 @@ static void update_streamed(struct ot_program *p, int slab, int tile, int slot, 
 static void state_out(struct ot_program *p, int slab, int tile, int home, int slot, int weights) {
     struct ot_tag state = ot_tag(OT_CONTENT_STATE, slab, tile, 0),
                   tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0);
-    struct ot_task *task = ot_program_task(p, OT_TASK_STATE_OUT, OT_LANE_D2H);
-    task->slab = slab;
-    task->tile = tile;
-    task->span = ot_slab_span(p->chain, p->plan, slab, tile, 1);
+    struct ot_task *task = ot_program_tile_task(p, OT_TASK_STATE_OUT, OT_LANE_D2H, slab, tile);
     task->from = slot;
     ot_program_read(p, task, slot, state);
     ot_program_tile_state(p, task, home, false, true, state, state);

@@ -1,6 +1,7 @@
 #include "src/base/units.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,18 @@ const char *ot_text_count(int64_t value, char text[OT_TEXT_BYTES]) {
     }
     *out = '\0';
     return text;
+}
+
+const char *ot_text_rate(double value, char text[OT_TEXT_BYTES]) {
+    if (value >= 99.95)
+        return ot_text_count((int64_t)round(value), text);
+    snprintf(text, OT_TEXT_BYTES, "%.1f", value);
+    return text;
+}
+
+double ot_three_digits(double value) {
+    double digit = value > 0 ? pow(10, floor(log10(value)) - 2) : 1;
+    return round(value / digit) * digit;
 }
 
 const char *ot_text_short(double value, char text[OT_TEXT_BYTES]) {

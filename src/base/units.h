@@ -7,9 +7,12 @@
 enum { OT_TEXT_BYTES = 32 };
 
 const char *ot_text_count(int64_t value, char text[OT_TEXT_BYTES]);     /* 78,577 */
+const char *ot_text_rate(double value, char text[OT_TEXT_BYTES]);       /* 3,024, 18.7 */
 const char *ot_text_short(double value, char text[OT_TEXT_BYTES]);      /* 656 K, 6.74 B */
 const char *ot_text_bytes(int64_t bytes, char text[OT_TEXT_BYTES]);     /* 61.2 MiB */
 const char *ot_text_seconds(double seconds, char text[OT_TEXT_BYTES]);  /* 83.4 us, 12.5 ms, 1.24 s, 128 s */
 const char *ot_text_duration(double seconds, char text[OT_TEXT_BYTES]); /* 0.4s, 12s, 3m09s, 3h13m, 2d04h */
+/* A value in three digits, as estimates are shown: 3024.2 -> 3020. */
+double ot_three_digits(double value);
 
 #endif

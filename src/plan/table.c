@@ -1,6 +1,5 @@
 #include "src/plan/table.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "src/base/error.h"
@@ -31,16 +30,10 @@ static void name_tiers(const struct ot_plan *plan, char text[OT_PLAN_LABEL_BYTES
 }
 
 static void name_limit(const struct ot_prediction *p, char text[OT_PLAN_LABEL_BYTES]) {
-    int most = OT_LANE_COMPUTE;
-    double share = p->busy[OT_LANE_COMPUTE];
-    for (int l = 0; l < OT_LANE_COUNT; l++)
-        if (l != OT_LANE_COMPUTE && p->exposed[l] > share) {
-            most = l;
-            share = p->exposed[l];
-        }
+    struct ot_explanation e = {0};
+    ot_planner_find_bound(p, &e);
     snprintf(text, OT_PLAN_LABEL_BYTES, "%s %.0f %%",
-             most == OT_LANE_COMPUTE ? "computing" : ot_lane_name((enum ot_lane_id)most),
-             100 * share / p->step_seconds);
+             e.bound == OT_LANE_COMPUTE ? "computing" : ot_lane_name(e.bound), 100 * e.bound_share);
 }
 
 void ot_plan_table_fill(const struct ot_plan_case *c, struct ot_plan_table_row *row) {
@@ -81,18 +74,9 @@ static void put_text(const char *text, char cell[CELL_BYTES]) {
     snprintf(cell, CELL_BYTES, "%.*s", CELL_BYTES - 1, text);
 }
 
-/* Three digits of what is estimated. */
-static double shown(const struct ot_plan_table *table, double value) {
-    double digit = value > 0 ? pow(10, floor(log10(value)) - 2) : 1;
-    return table->is_described ? round(value / digit) * digit : value;
-}
-
 static void put_rate(const struct ot_plan_table *table, double value, char cell[CELL_BYTES]) {
     char text[OT_TEXT_BYTES];
-    if (shown(table, value) >= 99.95)
-        put_text(ot_text_count((int64_t)round(shown(table, value)), text), cell);
-    else
-        snprintf(cell, CELL_BYTES, "%.1f", shown(table, value));
+    put_text(ot_text_rate(table->is_described ? ot_three_digits(value) : value, text), cell);
 }
 
 static void put_gib(int64_t bytes, char cell[CELL_BYTES]) {
@@ -296,6 +280,33 @@ static void print_markdown(const struct ot_plan_table *table, const enum column 
     }
 }
 
+/* The numbers of a row that has a plan. */
+static void put_answer(const struct ot_plan_table *table, const struct ot_plan_table_row *row,
+                       struct ot_json_writer *w) {
+    ot_json_put_int(w, "micro_sequences", row->micro_sequences);
+    ot_json_put_text(w, "where", row->where);
+    ot_json_begin_object(w, "used_bytes");
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        ot_json_put_int(w, ot_tier_name((enum ot_tier)t), row->used_bytes[t]);
+    ot_json_end_object(w);
+    if (row->ram_bytes)
+        ot_json_put_int(w, "ram_bytes", row->ram_bytes);
+    ot_json_put_real(w, "step_seconds", row->step_seconds);
+    ot_json_put_real(w, "slow_step_seconds", row->slow_seconds);
+    ot_json_put_real(w, "fast_step_seconds", row->fast_seconds);
+    ot_json_put_real(w, "tokens_per_s", row->tokens_per_second);
+    ot_json_put_real(w, "mfu", row->mfu);
+    ot_json_put_text(w, "limit", row->limit);
+    if (row->steps) {
+        ot_json_put_int(w, "steps", row->steps);
+        ot_json_put_real(w, "run_seconds", row->run_seconds);
+    }
+    if (table->options->price > 0)
+        ot_json_put_real(w, "price_per_million_tokens", row->million_price);
+    if (table->options->price > 0 && row->steps)
+        ot_json_put_real(w, "price", row->run_price);
+}
+
 static void put_row(const struct ot_plan_table *table, const struct ot_plan_table_row *row,
                     struct ot_json_writer *w) {
     ot_json_begin_object(w, NULL);
@@ -307,32 +318,10 @@ static void put_row(const struct ot_plan_table *table, const struct ot_plan_tabl
     ot_json_put_bool(w, "fits", !*row->reason);
     if (table->kind == OT_TABLE_SWEEP || !*row->reason)
         ot_json_put_int(w, "step_tokens", row->step_tokens);
-    if (*row->reason) {
+    if (*row->reason)
         ot_json_put_text(w, "helps", row->reason);
-    } else {
-        ot_json_put_int(w, "micro_sequences", row->micro_sequences);
-        ot_json_put_text(w, "where", row->where);
-        ot_json_begin_object(w, "used_bytes");
-        for (int t = 0; t < OT_TIER_COUNT; t++)
-            ot_json_put_int(w, ot_tier_name((enum ot_tier)t), row->used_bytes[t]);
-        ot_json_end_object(w);
-        if (row->ram_bytes)
-            ot_json_put_int(w, "ram_bytes", row->ram_bytes);
-        ot_json_put_real(w, "step_seconds", row->step_seconds);
-        ot_json_put_real(w, "slow_step_seconds", row->slow_seconds);
-        ot_json_put_real(w, "fast_step_seconds", row->fast_seconds);
-        ot_json_put_real(w, "tokens_per_s", row->tokens_per_second);
-        ot_json_put_real(w, "mfu", row->mfu);
-        ot_json_put_text(w, "limit", row->limit);
-        if (row->steps) {
-            ot_json_put_int(w, "steps", row->steps);
-            ot_json_put_real(w, "run_seconds", row->run_seconds);
-        }
-        if (table->options->price > 0)
-            ot_json_put_real(w, "price_per_million_tokens", row->million_price);
-        if (table->options->price > 0 && row->steps)
-            ot_json_put_real(w, "price", row->run_price);
-    }
+    else
+        put_answer(table, row, w);
     ot_json_end_object(w);
 }
 

@@ -34,11 +34,6 @@ static struct look look_of(const struct ot_plan_case *c) {
     return look;
 }
 
-static double three_digits(double value) {
-    double digit = value > 0 ? pow(10, floor(log10(value)) - 2) : 1;
-    return round(value / digit) * digit;
-}
-
 const char *ot_plan_view_seconds(const struct ot_plan_case *c, double seconds, char text[OT_TEXT_BYTES]) {
     const struct look look = look_of(c);
     snprintf(text, OT_TEXT_BYTES, "%.*f %s", look.decimals, seconds * look.per_second, look.unit);
@@ -46,11 +41,7 @@ const char *ot_plan_view_seconds(const struct ot_plan_case *c, double seconds, c
 }
 
 const char *ot_plan_view_rate(const struct ot_plan_case *c, double rate, char text[OT_TEXT_BYTES]) {
-    double shown = c->machine.card ? three_digits(rate) : rate;
-    if (shown >= 99.95)
-        return ot_text_count((int64_t)round(shown), text);
-    snprintf(text, OT_TEXT_BYTES, "%.1f", shown);
-    return text;
+    return ot_text_rate(c->machine.card ? ot_three_digits(rate) : rate, text);
 }
 
 /* "152.0 TFLOP", "76.3 GFLOP" */

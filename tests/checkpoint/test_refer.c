@@ -190,16 +190,22 @@ static void test_extents_that_were_never_written(void **state) {
 
 /* ---- giving back ---- */
 
+/* Three checkpoints of one run, each referring to other extents of the store. Returns the bytes of slab 1's
+ * state. */
+static int64_t open_three_saves(struct run *run, struct saving saves[3]) {
+    open_run(run);
+    for (int i = 0; i < 3; i++) {
+        write_extents(run, (uint64_t)i + 1);
+        saves[i] = save_step(run, i + 1, (uint64_t)i + 1);
+    }
+    return run->chain.slabs[1].n_params * 12;
+}
+
 static void test_space_of_removed_checkpoints_is_given_back(void **state) {
     (void)state;
     struct run run;
-    open_run(&run);
-    int64_t slab_bytes = run.chain.slabs[1].n_params * 12;
     struct saving saves[3];
-    for (int i = 0; i < 3; i++) {
-        write_extents(&run, (uint64_t)i + 1);
-        saves[i] = save_step(&run, i + 1, (uint64_t)i + 1);
-    }
+    int64_t slab_bytes = open_three_saves(&run, saves);
     /* The store lives: all of it stays, whatever is removed. */
     check_takes(&saves[1], SIDES * slab_bytes);
     check_ok(ot_checkpoint_prune(run.parent, 2, -1));
@@ -239,13 +245,8 @@ static int64_t blocks_of(const struct saving *saving) {
 static void test_space_between_checkpoints_is_given_back(void **state) {
     (void)state;
     struct run run;
-    open_run(&run);
-    int64_t slab_bytes = run.chain.slabs[1].n_params * 12;
     struct saving saves[3];
-    for (int i = 0; i < 3; i++) {
-        write_extents(&run, (uint64_t)i + 1);
-        saves[i] = save_step(&run, i + 1, (uint64_t)i + 1);
-    }
+    int64_t slab_bytes = open_three_saves(&run, saves);
     ot_store_close(run.store);
     run.store = NULL;
     check_takes(&saves[2], 3 * slab_bytes);
