@@ -148,13 +148,19 @@ static void remove_made_parents(struct ot_out_dir *dir) {
     }
 }
 
+static int refuse_second_writer(const struct ot_out_dir *dir) {
+    return ot_fail(OT_E_INPUT, "%s: another process is writing this output; wait for it or choose another",
+                   dir->out);
+}
+
 static int hold_partial(struct ot_out_dir *dir) {
     dir->dir_fd = open(dir->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (dir->dir_fd < 0 && errno == ENOENT) /* it was there a moment ago: its owner put it in place */
+        return refuse_second_writer(dir);
     if (dir->dir_fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", dir->partial);
     if (ot_out_flock(dir->dir_fd, dir->partial, dir->lock->insists))
-        return ot_fail(OT_E_INPUT,
-                       "%s: another process is writing this output; wait for it or choose another", dir->out);
+        return refuse_second_writer(dir);
     return 0;
 }
 
@@ -205,6 +211,8 @@ static int make_partial(struct ot_out_dir *dir) {
         if (mkdir(dir->beside, 0777) == 0) {
             if (!is_there || can_move_in(dir))
                 return 0;
+        } else if (!is_there && errno == EEXIST) { /* clear_stale saw none */
+            return refuse_second_writer(dir);
         } else if (!is_there || errno == ENOSPC) {
             return ot_fail_errno(OT_E_IO, errno, "%s: cannot make a directory here", dir->beside);
         }
