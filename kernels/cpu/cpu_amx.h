@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-#include "kernels/cpu/cpu_blas.h"
+#include "kernels/cpu/cpu_product.h"
 
 /* Whether CPU, kernel and build have it; asks the kernel for the tile registers. */
 bool ot_cpu_amx_open(void);

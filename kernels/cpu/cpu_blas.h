@@ -14,18 +14,7 @@
 #ifndef OT_KERNELS_CPU_BLAS_H
 #define OT_KERNELS_CPU_BLAS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-/* C[m,n] = op(A)[m,k] op(B)[k,n], row-major, added to C where accumulate is set; C is not read where it is
- * not. */
-struct ot_cpu_product {
-    bool trans_a, trans_b, accumulate;
-    int64_t m, n, k;
-    const void *a, *b;
-    float *c;
-    int64_t lda, ldb, ldc;
-};
+#include "kernels/cpu/cpu_product.h"
 
 /* Chooses the libraries; the other functions do it too. Errors: OT_E_DEVICE, OT_E_BUDGET (one is there and
  * fails). */

@@ -1,5 +1,3 @@
-#include "kernels/cpu/cpu_device.h"
-
 #include <assert.h>
 #include <errno.h>
 #include <stdbool.h>
@@ -10,8 +8,8 @@
 #include <unistd.h>
 
 #include "kernels/cpu/cpu_blas.h"
-#include "kernels/cpu/cpu_lane.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/cpu_state.h"
 #include "src/base/error.h"
 
 /* A NaN in fp32, fp16 and bf16, and -1 as a token. */

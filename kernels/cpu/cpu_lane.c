@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #include "kernels/cpu/cpu_blas.h"
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"

@@ -1,51 +1,46 @@
-/* Inside the cpu device: what its memory half (cpu_device.c) and its lane half (cpu_lane.c) share. */
+/* Inside the cpu device: what its ops are written against. Nothing outside kernels/cpu but tests includes it.
+ *
+ * A lane is a thread with a ring of commands. A command is a function and a copy of its arguments; an op's
+ * entry point pushes one and returns, the lane's thread runs it later:
+ *
+ *     static void run_add(struct ot_lane *lane, const void *args) {
+ *         const struct ot_add *add = args;
+ *         ot_pool_run(ot_cpu_lane_pool(lane), add->n, CHUNK, add_chunk, (void *)add);
+ *     }
+ *     void ot_cpu_add(struct ot_lane *lane, const struct ot_add *args) {
+ *         ot_cpu_lane_push(lane, run_add, args, sizeof *args);
+ *     }
+ *
+ * The pool belongs to the device: lanes that compute at the same time take turns, loop by loop
+ * (src/base/pool.h). Everything below but ot_cpu_lane_push is for use inside a command, on the lane's own
+ * thread.
+ */
 #ifndef OT_KERNELS_CPU_LANE_H
 #define OT_KERNELS_CPU_LANE_H
 
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
+#include <stddef.h>
 
 #include "kernels/device.h"
-#include "src/base/error.h"
 #include "src/base/pool.h"
 
-struct ot_cpu_allocation;
+/* The largest argument struct that a command carries (asserted); struct ot_attention_backward fits. */
+enum { OT_CPU_COMMAND_BYTES = 256 };
 
-/* What made a lane fail; kept until the device is closed, since events outlive lanes. */
-struct ot_cpu_failure {
-    struct ot_cpu_failure *next;
-    struct ot_error error;
-};
+/* args: the lane's copy, 16-byte aligned, valid until the command returns. */
+typedef void (*ot_cpu_command_fn)(struct ot_lane *lane, const void *args);
 
-struct ot_cpu_device {
-    struct ot_device base;
-    char name[96], arithmetic[192];
-    struct ot_pool *pool;
-    struct ot_placement placement;
-    uint64_t delay_seed;
-    _Atomic int n_lanes, n_events; /* open ones */
-    _Atomic uint64_t lane_numbers; /* lanes ever opened; each number is a stream of delays */
+/* Enqueues fn with a copy of args; waits while the ring is full. */
+void ot_cpu_lane_push(struct ot_lane *lane, ot_cpu_command_fn fn, const void *args, size_t bytes);
 
-    pthread_mutex_t mutex; /* guards what follows */
-    struct ot_cpu_allocation *allocations;
-    struct ot_device_usage usage;
-    struct ot_cpu_failure *failures;
-};
+struct ot_pool *ot_cpu_lane_pool(struct ot_lane *lane);
 
-int ot_cpu_lane_open(struct ot_device *device, const char *name, struct ot_lane **out);
-void ot_cpu_lane_close(struct ot_lane *lane);
-void ot_cpu_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
-void ot_cpu_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
-void ot_cpu_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
-int ot_cpu_lane_error(const struct ot_lane *lane);
-int ot_cpu_lane_sync(struct ot_lane *lane);
+/* Memory of the lane for the running command, 64-byte aligned, garbage on entry; kept and grown from command
+ * to command. One piece at a time: a second call gives up the first. NULL when memory is short, and the lane
+ * has failed then. */
+void *ot_cpu_lane_scratch(struct ot_lane *lane, size_t bytes);
 
-int ot_cpu_event_create(struct ot_device *device, struct ot_event **out);
-void ot_cpu_event_destroy(struct ot_event *event);
-void ot_cpu_lane_record(struct ot_lane *lane, struct ot_event *event);
-void ot_cpu_lane_wait(struct ot_lane *lane, struct ot_event *event);
-int ot_cpu_event_sync(struct ot_event *event);
-int ot_cpu_event_seconds(struct ot_event *event, double *out);
+/* The command failed with rc and left its sentence in this thread's error record: sticks to the lane. The
+ * first stays. */
+void ot_cpu_lane_fail(struct ot_lane *lane, int rc);
 
 #endif

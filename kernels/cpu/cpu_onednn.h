@@ -6,7 +6,7 @@
 #ifndef OT_KERNELS_CPU_ONEDNN_H
 #define OT_KERNELS_CPU_ONEDNN_H
 
-#include "kernels/cpu/cpu_blas.h"
+#include "kernels/cpu/cpu_product.h"
 
 struct ot_cpu_onednn {
     bool f32, bf16;   /* what it multiplies here */

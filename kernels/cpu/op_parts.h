@@ -16,7 +16,7 @@
 
 #include "kernels/cpu/cpu_amx.h"
 #include "kernels/cpu/cpu_blas.h"
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_lane.h"
 #include "kernels/cpu/vecmath.h"
 #include "kernels/ops.h"
 #include "src/base/pool.h"

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda_error.h"
-#include "kernels/cuda/cuda_gemm_cache.h"
-#include "kernels/cuda/cuda_gemm_plan.h"
+#include "kernels/cuda/cuda_gemm_state.h"
 #include "kernels/cuda/gemm_plain.h"
 #include "src/base/error.h"
 

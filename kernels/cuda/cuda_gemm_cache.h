@@ -7,7 +7,18 @@
 #ifndef OT_KERNELS_CUDA_GEMM_CACHE_H
 #define OT_KERNELS_CUDA_GEMM_CACHE_H
 
-#include "kernels/cuda/cuda_gemm_plan.h"
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/cuda/cublaslt_api.h"
+
+/* Everything that an algorithm may be chosen by. No padding: compared and hashed as bytes. */
+struct ot_gemm_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    uint8_t dtype, c_dtype, trans_a, trans_b, accumulate, bias;
+    uint8_t align_a, align_b, align_c; /* bytes, at most OT_GEMM_ALIGNMENT */
+    uint8_t zero[7];
+};
 
 struct ot_gemm_choice {
     struct ot_gemm_key key;

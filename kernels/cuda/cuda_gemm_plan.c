@@ -1,10 +1,8 @@
-#include "kernels/cuda/cuda_gemm_plan.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cuda_gemm_cache.h"
+#include "kernels/cuda/cuda_gemm_state.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 

@@ -2,8 +2,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda_error.h"
-#include "kernels/cuda/cuda_gemm_cache.h"
-#include "kernels/cuda/cuda_gemm_plan.h"
+#include "kernels/cuda/cuda_gemm_state.h"
 #include "kernels/cuda/gemm_tune.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cublaslt_api.h"
 #include "kernels/emu/fake_product.h"
 
 #define WORKING                                                                                              \

@@ -8,7 +8,7 @@
 #include "kernels/emu/launch.h"
 
 extern "C" {
-#include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cublaslt_api.h"
 #include "src/base/dtype.h"
 }
 

@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/cuda_gemm.h"
 #include "kernels/cuda/cuda_gemm_cache.h"
-#include "kernels/cuda/cuda_gemm_plan.h"
+#include "kernels/cuda/cuda_gemm_state.h"
 #include "kernels/cuda/gemm_plain.h"
 #include "kernels/cuda/gemm_tune.h"
 #include "kernels/emu/fake_cublaslt.h"

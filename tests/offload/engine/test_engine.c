@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/cpu_lane.h"
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 #include "tests/support/golden.h"

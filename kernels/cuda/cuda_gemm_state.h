@@ -6,25 +6,18 @@
  *   cuda_gemm_tune.c   times the proposals for each plan; gemm_tune.cu has its kernels
  *   cuda_gemm_cache.c  the file of what tuning found
  */
-#ifndef OT_KERNELS_CUDA_GEMM_PLAN_H
-#define OT_KERNELS_CUDA_GEMM_PLAN_H
+#ifndef OT_KERNELS_CUDA_GEMM_STATE_H
+#define OT_KERNELS_CUDA_GEMM_STATE_H
 
 #include <stdbool.h>
 
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda_gemm.h"
+#include "kernels/cuda/cuda_gemm_cache.h"
 
 enum {
     OT_GEMM_ALIGNMENT = 16, /* addresses are looked at modulo this */
     OT_GEMM_PROPOSALS = 16, /* asked of the heuristic, the first choice among them */
-};
-
-/* Everything that an algorithm may be chosen by. No padding: compared and hashed as bytes. */
-struct ot_gemm_key {
-    int64_t m, n, k, lda, ldb, ldc;
-    uint8_t dtype, c_dtype, trans_a, trans_b, accumulate, bias;
-    uint8_t align_a, align_b, align_c; /* bytes, at most OT_GEMM_ALIGNMENT */
-    uint8_t zero[7];
 };
 
 struct ot_gemm_plan {
