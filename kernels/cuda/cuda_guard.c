@@ -16,6 +16,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
+#include "src/base/utf8.h"
 
 /* ---- paths: each has a number, and a verdict ---- */
 
@@ -354,7 +355,7 @@ static int open_cache(struct ot_cuda_guard *guard, const struct ot_cuda_guard_co
         return 0;
     snprintf(guard->identity, sizeof guard->identity, "guard 1, %s, driver %d, %s, build %s", config->gpu,
              config->driver_version, config->library, build);
-    ot_string_keep_line(guard->identity);
+    ot_utf8_keep_line(guard->identity);
     OT_TRY(ot_string_format(&guard->cache_path, "%s/guard-%s", config->cache_folder, build));
     return read_verdicts(guard);
 }

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "kernels/adamw.h"
-#include "offload/engine/state.h"
+#include "offload/engine/engine_state.h"
 #include "src/base/error.h"
 
 const char *ot_skip_name(enum ot_skip skip) {

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "offload/engine/state.h"
+#include "offload/engine/engine_state.h"
 #include "src/base/error.h"
 
 struct ot_engine_probe {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/engine/state.h"
+#include "offload/engine/engine_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "offload/engine/state.h"
+#include "offload/engine/engine_state.h"
 #include "src/base/error.h"
 
 /* ---- opening ---- */

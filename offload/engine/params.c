@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/engine/engine_state.h"
 #include "offload/engine/snapshot.h"
-#include "offload/engine/state.h"
 #include "src/base/error.h"
 
 /* Converted at a time: small enough for the cache, large enough for a copy to a device. */

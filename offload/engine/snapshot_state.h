@@ -6,8 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "offload/engine/engine_state.h"
 #include "offload/engine/snapshot.h"
-#include "offload/engine/state.h"
 
 struct ot_pins {
     int n;

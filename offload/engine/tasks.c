@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/adamw.h"
-#include "offload/engine/state.h"
+#include "offload/engine/engine_state.h"
 #include "src/base/error.h"
 
 static struct ot_engine_step *step_of(struct ot_engine *en, int64_t step) {

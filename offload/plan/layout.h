@@ -73,7 +73,7 @@ struct ot_layout {
     int results_gpu, results_host[2];
     int batch_gpu[2], batch_host[2]; /* per micro-batch: tokens, targets, position, row_start */
     int params_gpu, params_host[2];  /* struct ot_adamw_step [n_slabs], a tile each */
-    int control; /* host: stands for what decisions carry on (engine/state.h), which it orders; and the loss
+    int control; /* host: stands for what decisions carry on (engine_state.h), which it orders; and the loss
                     scale */
     int loss_scale; /* gpu, fp16: the step's */
     size_t tier_bytes[OT_TIER_COUNT];

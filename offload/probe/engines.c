@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "offload/probe/state.h"
-#include "offload/store/state.h"
+#include "offload/probe/probe_state.h"
+#include "offload/store/store_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"

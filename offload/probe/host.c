@@ -8,7 +8,7 @@
 #endif
 
 #include "kernels/adamw.h"
-#include "offload/probe/state.h"
+#include "offload/probe/probe_state.h"
 #include "offload/topology/topology.h"
 #include "src/base/clock.h"
 #include "src/base/crc32.h"

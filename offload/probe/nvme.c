@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "offload/probe/state.h"
+#include "offload/probe/probe_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 

@@ -3,7 +3,7 @@
 #include <stdio.h>
 
 #include "kernels/adamw.h"
-#include "offload/probe/state.h"
+#include "offload/probe/probe_state.h"
 #include "src/base/error.h"
 
 static size_t elem(const struct ot_probe *p) {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/probe/state.h"
+#include "offload/probe/probe_state.h"
 #include "src/base/error.h"
 #include "src/base/random.h"
 

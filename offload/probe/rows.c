@@ -1,5 +1,5 @@
 /* The probe's rows: their names, and the rates that follow from them. */
-#include "offload/probe/state.h"
+#include "offload/probe/probe_state.h"
 
 const char *ot_probe_group_name(enum ot_probe_group group) {
     static const char *const names[OT_PROBE_GROUPS] = {

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "offload/store/state.h"
+#include "offload/store/store_state.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "offload/store/state.h"
+#include "offload/store/store_state.h"
 #include "src/base/log.h"
 
 struct ot_store_pin ot_store_pin_extent(struct ot_store *store, int extent_index) {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/store/state.h"
+#include "offload/store/store_state.h"
 #include "src/base/crc32.h"
 #include "src/base/strings.h"
 

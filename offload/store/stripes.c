@@ -1,6 +1,6 @@
 #include <assert.h>
 
-#include "offload/store/state.h"
+#include "offload/store/store_state.h"
 
 static int64_t round_down(int64_t bytes) {
     return bytes - bytes % OT_STORE_ALIGN;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/base/strings.h"
+#include "src/base/utf8.h"
 
 static _Thread_local struct ot_error last_error;
 
@@ -34,7 +34,7 @@ int ot_fail(enum ot_error_code code, const char *format, ...) {
     va_start(args, format);
     format_sentence(text, format, args);
     va_end(args);
-    ot_string_keep_line(text); /* whatever a file name or a library's message carried */
+    ot_utf8_keep_line(text); /* whatever a file name or a library's message carried */
     last_error.code = (int)code;
     memcpy(last_error.text, text, sizeof text);
     return -(int)code;

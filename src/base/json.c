@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
-#include "src/base/json_tree.h"
+#include "src/base/json_state.h"
 #include "src/base/read_file.h"
 
 /* ---- parsing ---- */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/json_tree.h"
+#include "src/base/json_state.h"
 #include "src/base/utf8.h"
 
 struct parser {

@@ -11,7 +11,7 @@
 
 #include "src/base/error.h"
 #include "src/base/output.h"
-#include "src/base/strings.h"
+#include "src/base/utf8.h"
 
 static _Atomic int max_level = OT_LOG_INFO;
 
@@ -63,7 +63,7 @@ enum { LINE_BYTES = 2048 };
 static void write_line(enum ot_log_level level, enum ot_output_kind kind, char *line) {
     static const char *const prefixes[] = {"error: ", "warning: ", "", "debug: "};
     char few[LINE_BYTES + sizeof status + 64], *text = few;
-    ot_string_keep_line(line);
+    ot_utf8_keep_line(line);
     pthread_mutex_lock(&mutex);
     size_t capacity = strlen(line) + sizeof status + 64;
     char *many = capacity > sizeof few ? malloc(capacity) : NULL;
@@ -120,7 +120,7 @@ bool ot_log_set_status(const char *text) {
     pthread_mutex_lock(&mutex);
     bool was_shown = status[0] != '\0';
     snprintf(status, sizeof status, "%s", text);
-    ot_string_keep_line(status);
+    ot_utf8_keep_line(status);
     if (was_shown || status[0]) {
         int bytes = snprintf(line, sizeof line, "%s%.*s", erase_line, status_bytes(), status);
         write_text(status[0] ? OT_OUTPUT_REDRAW : OT_OUTPUT_TEXT, line, (size_t)bytes);

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "src/base/error.h"
-#include "src/base/utf8.h"
 
 static bool reserve(struct ot_string_builder *b, size_t bytes) {
     if (b->failed || b->capacity - b->bytes > bytes) /* one more for the NUL */
@@ -55,18 +54,4 @@ int ot_string_format(char **out, const char *format, ...) {
         return 0;
     *out = NULL;
     return ot_fail(OT_E_BUDGET, "no memory for a text");
-}
-
-void ot_string_keep_line(char *text) {
-    size_t bytes = strlen(text), length;
-    for (size_t at = 0; at < bytes; at += length) {
-        unsigned char first = (unsigned char)text[at];
-        length = ot_utf8_character(text + at, bytes - at);
-        if (length == 0) {
-            text[at] = '?';
-            length = 1;
-        } else if (first < 0x20 || first == 0x7f || (first == 0xc2 && (unsigned char)text[at + 1] < 0xa0)) {
-            memset(text + at, ' ', length);
-        }
-    }
 }

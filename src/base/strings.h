@@ -1,4 +1,4 @@
-/* Strings: one that grows, one that is formatted to measure, one that must stay a line. Not thread-safe. */
+/* Strings: one that grows, and one that is formatted to measure. Not thread-safe. */
 #ifndef OT_BASE_STRINGS_H
 #define OT_BASE_STRINGS_H
 
@@ -19,9 +19,5 @@ void ot_string_append_format(struct ot_string_builder *b, const char *format, ..
 
 /* *out is freed by the caller; NULL after an error. Errors: OT_E_BUDGET. */
 int ot_string_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
-/* Control characters (C0, DEL and C1) become spaces and what is not UTF-8 question marks, so that what a file
- * or its name holds neither breaks a line nor drives a terminal. The length stays. */
-void ot_string_keep_line(char *text);
 
 #endif

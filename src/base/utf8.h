@@ -1,5 +1,5 @@
 /* The form of UTF-8 characters, by table 3-7 of the Unicode Standard: no overlong forms, no surrogates,
- * nothing above U+10FFFF. Any thread.
+ * nothing above U+10FFFF; and texts that must stay a line. Any thread.
  */
 #ifndef OT_BASE_UTF8_H
 #define OT_BASE_UTF8_H
@@ -65,5 +65,9 @@ static inline size_t ot_utf8_encode(uint32_t cp, char out[4]) {
     out[3] = (char)(0x80 | (cp & 0x3f));
     return 4;
 }
+
+/* Replaces control characters (C0, DEL and C1) by spaces and bytes that are not UTF-8 by question marks, so
+ * that the content or the name of a file neither breaks a line nor drives a terminal. The length stays. */
+void ot_utf8_keep_line(char *text);
 
 #endif

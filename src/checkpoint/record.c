@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/base/utf8.h"
 
 /* What a JSON reader of any language holds exactly, and no sum of a few of them overflows. */
 #define COUNT_MAX (INT64_C(1) << 53)
@@ -113,7 +114,7 @@ static int need_line(const struct ot_json *object, const char *where, const char
         return ot_fail(OT_E_INPUT, "%s: '%s' has %zu bytes; at most %zu are meant", where, key, bytes,
                        capacity - 1);
     memcpy(out, text, bytes + 1);
-    ot_string_keep_line(out);
+    ot_utf8_keep_line(out);
     return 0;
 }
 

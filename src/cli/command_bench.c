@@ -9,6 +9,7 @@
 #include "src/base/log.h"
 #include "src/base/stop.h"
 #include "src/base/units.h"
+#include "src/base/utf8.h"
 #include "src/bench/files.h"
 #include "src/bench/page.h"
 #include "src/bench/record.h"
@@ -143,7 +144,7 @@ static int run_point(struct bench_command *c, int index) {
         OT_TRY(ot_bench_measure(c->options, &c->setup.costs, &pace, c->bench.results, index, r));
     }
     r->seconds = ot_clock_seconds() - since;
-    ot_string_keep_line(r->reason);
+    ot_utf8_keep_line(r->reason);
     return 0;
 }
 

@@ -1,4 +1,4 @@
-#include "src/files/model_dir_internal.h"
+#include "src/files/model_dir_state.h"
 
 #include <errno.h>
 #include <fcntl.h>

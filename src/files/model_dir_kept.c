@@ -1,6 +1,6 @@
 /* What lies in a model's directory beside what this program knows: licences, a processor's settings and code
  * go with the model; the rest is named, so that nobody thinks it went too. */
-#include "src/files/model_dir_internal.h"
+#include "src/files/model_dir_state.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include "src/base/arena.h"
 #include "src/base/error.h"
 #include "src/base/strings.h"
+#include "src/base/utf8.h"
 
 static bool begins(const char *name, const char *const *words) {
     for (; *words; words++)
@@ -89,7 +90,7 @@ int ot_model_dir_hold_others(struct ot_model_dir *dir) {
         free(names[i]);
     free(names);
     if (rc == 0 && left.bytes > 0) {
-        ot_string_keep_line(left.text);
+        ot_utf8_keep_line(left.text);
         dir->facts.left_out = ot_arena_strdup(dir->arena, left.text, left.bytes);
         rc = dir->facts.left_out ? 0 : -OT_E_BUDGET;
     }

@@ -37,11 +37,11 @@ static void test_format(void **state) {
 static void test_keep_line(void **state) {
     (void)state;
     char text[] = "a\nb\r\t\x1b[2J\x7f \xc3\xa9";
-    ot_string_keep_line(text);
+    ot_utf8_keep_line(text);
     assert_string_equal(text, "a b   [2J  \xc3\xa9");
     char foreign[] =
         "\xff\xc3|\xc2\x9b[2J\xe2\x96"; /* not UTF-8, half a character, CSI as C1 has it, half of one */
-    ot_string_keep_line(foreign);
+    ot_utf8_keep_line(foreign);
     assert_string_equal(foreign, "??|  [2J??");
 }
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "kernels/device.h"
-#include "offload/engine/state.h"
+#include "offload/engine/engine_state.h"
 #include "offload/plan/layout.h"
 #include "src/base/random.h"
 #include "tests/support/check.h"

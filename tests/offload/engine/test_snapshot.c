@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "offload/engine/engine_state.h"
 #include "offload/engine/snapshot.h"
 #include "offload/engine/snapshot_state.h"
-#include "offload/engine/state.h"
 #include "src/base/clock.h"
 #include "src/base/random.h"
 #include "tests/offload/tiny_run.h"

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "offload/store/state.h"
+#include "offload/store/store_state.h"
 #include "src/base/random.h"
 
 static const char *self; /* path of this program */

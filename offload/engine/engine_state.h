@@ -1,7 +1,7 @@
 /* What the engine's own files share (engine.c, engine/tasks.c, engine/decide.c, engine/diagnose.c,
  * engine/nvme.c, engine/params.c). Internal to offload/. */
-#ifndef OT_OFFLOAD_ENGINE_STATE_H
-#define OT_OFFLOAD_ENGINE_STATE_H
+#ifndef OT_OFFLOAD_ENGINE_ENGINE_STATE_H
+#define OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
 /* What the probe's files share. Internal to offload/. */
-#ifndef OT_OFFLOAD_PROBE_STATE_H
-#define OT_OFFLOAD_PROBE_STATE_H
+#ifndef OT_OFFLOAD_PROBE_PROBE_STATE_H
+#define OT_OFFLOAD_PROBE_PROBE_STATE_H
 
 #include "offload/probe/probe.h"
 

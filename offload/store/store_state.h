@@ -1,6 +1,6 @@
 /* The inside of the NVMe store, shared by store.c and the store_*.c alone. */
-#ifndef OT_OFFLOAD_STORE_STATE_H
-#define OT_OFFLOAD_STORE_STATE_H
+#ifndef OT_OFFLOAD_STORE_STORE_STATE_H
+#define OT_OFFLOAD_STORE_STORE_STATE_H
 
 #include <pthread.h>
 #include <stdatomic.h>

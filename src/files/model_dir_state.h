@@ -1,7 +1,7 @@
 /* What the three parts of model_dir share: open (model_dir.c), load (model_dir_load.c), save
  * (model_dir_save.c). */
-#ifndef OT_FILES_MODEL_DIR_INTERNAL_H
-#define OT_FILES_MODEL_DIR_INTERNAL_H
+#ifndef OT_FILES_MODEL_DIR_STATE_H
+#define OT_FILES_MODEL_DIR_STATE_H
 
 #include <limits.h>
 

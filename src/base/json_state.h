@@ -4,8 +4,8 @@
  * asked for: json-c left out members and cut strings short without an error. Here each allocation that fails
  * is an error of the whole document. A tree lives in one arena, which its root owns.
  */
-#ifndef OT_BASE_JSON_TREE_H
-#define OT_BASE_JSON_TREE_H
+#ifndef OT_BASE_JSON_STATE_H
+#define OT_BASE_JSON_STATE_H
 
 #include "src/base/arena.h"
 #include "src/base/json.h"
