@@ -1,10 +1,11 @@
-/* What the plan's files share. plan.c says what a plan may be, plan/build.c makes one from a candidate,
+/* What the plan's files share. check.c says what a plan may be, plan/build.c makes one from a candidate,
  * plan/search.c finds the candidate, plan/refuse.c says what is short. Internal to offload/.
  */
 #ifndef OT_OFFLOAD_PLAN_CANDIDATE_H
 #define OT_OFFLOAD_PLAN_CANDIDATE_H
 
 #include "offload/plan/layout.h"
+#include "offload/plan/make.h"
 
 /* Everything that the search varies. */
 struct ot_candidate {

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/plan/part.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
 

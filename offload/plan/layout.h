@@ -11,6 +11,7 @@
 #define OT_OFFLOAD_PLAN_LAYOUT_H
 
 #include "offload/block.h"
+#include "offload/plan/part.h"
 #include "offload/plan/plan.h"
 
 enum { OT_NO_BUFFER = -1 };
@@ -123,25 +124,5 @@ static inline bool ot_layout_spills_boundaries(const struct ot_layout *layout) {
 /* Which kept buffer block b, micro m has; OT_NO_BUFFER if the block recomputes. */
 int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan,
                     int block, int micro);
-
-/* Where the parts of the state of n_params parameters lie, in bytes from the buffer's start. */
-static inline size_t ot_state_m_offset(int64_t n_params) {
-    (void)n_params; /* they come first */
-    return 0;
-}
-static inline size_t ot_state_v_offset(int64_t n_params) {
-    return (size_t)n_params * 4;
-}
-/* What the weights lack of the master: bf16: lo; fp16: all of it. */
-static inline size_t ot_state_rest_offset(int64_t n_params) {
-    return (size_t)n_params * 8;
-}
-static inline size_t ot_state_rest_bytes(enum ot_dtype dtype) {
-    return dtype == OT_F32 ? 0 : dtype == OT_BF16 ? 2 : 4;
-}
-/* In a state slot, behind the state. */
-static inline size_t ot_state_grad_offset(enum ot_dtype dtype, int64_t n_params) {
-    return (size_t)n_params * (8 + ot_state_rest_bytes(dtype));
-}
 
 #endif

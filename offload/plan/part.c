@@ -1,6 +1,5 @@
 #include "offload/plan/part.h"
 
-#include "offload/plan/layout.h"
 #include "offload/store/store.h"
 
 size_t ot_part_bytes(enum ot_dtype dtype, const struct ot_part *part) {

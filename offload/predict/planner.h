@@ -18,7 +18,7 @@
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_H
 #define OT_OFFLOAD_PREDICT_PLANNER_H
 
-#include "offload/plan/plan.h"
+#include "offload/plan/make.h"
 #include "offload/predict/simulate.h"
 
 #define OT_PLANNER_MARGIN     0.05 /* of the step's time, that another micro-batch must gain */

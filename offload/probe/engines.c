@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "offload/probe/probe_state.h"
-#include "offload/store/store_state.h"
+#include "offload/store/files.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"

@@ -1,5 +1,6 @@
-/* Writing a step down as a sequential program: what the generators (program_train.c, program_update.c,
- * program_forward.c, program_nvme.c) share. Internal to offload/.
+/* Writing a step down as a sequential program: tasks, their accesses and slots (program.c), and what the
+ * generators (program_train.c, program_update.c, program_forward.c, program_nvme.c) share. Internal to
+ * offload/.
  *
  * A program ends at the first failure: p->rc keeps it, and everything after it does nothing.
  */

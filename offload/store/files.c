@@ -1,8 +1,11 @@
+#include "offload/store/files.h"
+
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "offload/store/store_state.h"
+#include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
 

@@ -1,5 +1,5 @@
 /* What the I/O engines share: the functions behind each, and the note on how each was set up. Private to
- * io_engine.c, io_uring.c and io_pool.c. */
+ * io_engine.c, io_engine_uring.c and io_engine_pool.c. */
 #ifndef OT_OFFLOAD_STORE_IO_ENGINE_STATE_H
 #define OT_OFFLOAD_STORE_IO_ENGINE_STATE_H
 

@@ -48,18 +48,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "offload/store/io_engine.h"
+#include "offload/store/files.h"
 #include "offload/topology/topology.h"
 #include "src/base/error.h"
 
 struct ot_store;
 
-enum { OT_STORE_ALIGN = 4096, OT_STORE_MAX_DIRS = 16, OT_STORE_MAX_SIDES = 16 };
-
-struct ot_store_dir {
-    const char *path;
-    size_t bytes; /* that may be used there; 0: what is free, less a reserve */
-};
+enum { OT_STORE_MAX_SIDES = 16 };
 
 struct ot_store_config {
     int n_dirs;
@@ -84,11 +79,6 @@ int ot_store_open(const struct ot_store_config *config, struct ot_store **out);
 /* Waits for what is in flight; unlinks the files, and leaves what is pinned in those that have other names.
  * NULL is fine. */
 void ot_store_close(struct ot_store *store);
-/* What may be used of each directory: its limit, or what is free there less a reserve, shared out evenly
- * among those on one file system that have no limit. Removes what crashed runs have left. Errors: OT_E_IO. */
-int ot_store_find_limits(const struct ot_store_dir *dirs, int n, int64_t *limits);
-/* Removes them alone. Their second names (ot_store_link) stay. Errors: OT_E_IO. */
-int ot_store_remove_stale(const char *dir);
 /* What ot_store_open reserves on the disks for such extents, all sides. */
 size_t ot_store_bytes(const size_t *extent_bytes, const int *extent_sides, int n_extents);
 /* "uring (DEFER_TASKRUN, registered buffers), O_DIRECT, 2 x 1 MiB x 32, CRC-32", for people: both ways, bytes

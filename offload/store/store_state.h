@@ -1,4 +1,4 @@
-/* The inside of the NVMe store, shared by store.c and the store_*.c alone. */
+/* The inside of the NVMe store, shared by the files of this folder. */
 #ifndef OT_OFFLOAD_STORE_STORE_STATE_H
 #define OT_OFFLOAD_STORE_STORE_STATE_H
 
@@ -37,30 +37,6 @@ int64_t ot_stripes_capacity(const int64_t *limits, int n);
 void ot_stripes_init(struct ot_stripes *stripes, const int64_t *limits, int n, int64_t stripe_bytes,
                      int64_t bytes, int64_t *file_bytes);
 struct ot_place ot_stripes_locate(const struct ot_stripes *stripes, int64_t address);
-
-/* ---- files ---- */
-
-struct ot_store_file {
-    char *dir, *path;
-    int fd; /* -1: not open */
-    int64_t bytes;
-    bool direct;   /* O_DIRECT */
-    bool reserved; /* the space is the file's; otherwise it was free when the store was opened */
-};
-
-/* Makes, locks and reserves the file of the given size; on failure nothing is left. Errors: OT_E_IO,
- * OT_E_BUDGET. */
-int ot_store_make_file(const char *dir, int64_t bytes, const struct ot_io_calls *calls,
-                       struct ot_store_file *out);
-/* Takes away the name that it was made under. True: it has others. */
-bool ot_store_unlink_file(const struct ot_store_file *file);
-void ot_store_close_file(struct ot_store_file *file);
-void ot_store_remove_file(struct ot_store_file *file); /* both */
-/* Starts writing what the page cache holds of the range, and drops what is written. For buffered files. */
-void ot_store_drop_cache(const struct ot_store_file *file, int64_t offset, int64_t bytes);
-/* "1.5 GiB" */
-enum { OT_STORE_SIZE_BYTES = 32 };
-const char *ot_store_print_size(char text[OT_STORE_SIZE_BYTES], int64_t bytes);
 
 /* ---- extents ---- */
 

@@ -6,6 +6,7 @@
 #ifndef OT_SESSION_PLAN_CURE_H
 #define OT_SESSION_PLAN_CURE_H
 
+#include "offload/plan/make.h"
 #include "src/options/options.h"
 
 struct ot_cure {

@@ -2,6 +2,7 @@
 #ifndef OT_SESSION_PLAN_REQUEST_H
 #define OT_SESSION_PLAN_REQUEST_H
 
+#include "offload/plan/make.h"
 #include "src/options/options.h"
 
 /* Homes, shares, slots, recomputation, order and clipping; what else a request has is the caller's. */

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "models/model.h"
+#include "offload/plan/make.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/random.h"

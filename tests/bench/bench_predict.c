@@ -14,6 +14,7 @@
 
 #include "models/model.h"
 #include "offload/engine/engine.h"
+#include "offload/plan/make.h"
 #include "offload/predict/calibrate.h"
 #include "offload/predict/simulate.h"
 #include "offload/probe/probe.h"

@@ -8,6 +8,7 @@
 
 #include "kernels/device.h"
 #include "offload/engine/engine.h"
+#include "offload/plan/make.h"
 #include "src/base/json.h"
 #include "src/files/model_dir.h"
 #include "src/tokenizer/tokenizer.h"

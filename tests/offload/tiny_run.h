@@ -8,6 +8,7 @@
 
 #include "models/model.h"
 #include "offload/engine/engine.h"
+#include "offload/plan/make.h"
 
 enum { TINY_SEQUENCE = 24, TINY_STEP_SEQUENCES = 6, TINY_STEPS = 4 };
 
