@@ -1,5 +1,5 @@
-/* The declarations of libcublasLt that we use: its numbers, its structs, and its functions as a table. Versions
- * 12 and 13 of the library are known to fit.
+/* The declarations of libcublasLt that we use: its numbers, its structs, and its functions as a table.
+ * Versions 12 and 13 of the library are known to fit.
  *
  * Types and numbers are declared here, so that building needs no cuBLAS header; where there is one,
  * cublaslt.c holds them against it at compile time.

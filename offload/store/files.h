@@ -1,5 +1,5 @@
-/* The files of the NVMe store, one in each of its directories: what may be used of a directory, and how a file
- * is made and removed. Any thread.
+/* The files of the NVMe store, one in each of its directories: what may be used of a directory, and how a
+ * file is made and removed. Any thread.
  */
 #ifndef OT_OFFLOAD_STORE_FILES_H
 #define OT_OFFLOAD_STORE_FILES_H
@@ -20,7 +20,8 @@ struct ot_store_dir {
 /* What may be used of each directory: its limit, or what is free there less a reserve, shared out evenly
  * among those on one file system that have no limit. Removes what crashed runs have left. Errors: OT_E_IO. */
 int ot_store_find_limits(const struct ot_store_dir *dirs, int n, int64_t *limits);
-/* Removes what crashed runs have left, and nothing else. Their second names (ot_store_link) stay. Errors: OT_E_IO. */
+/* Removes what crashed runs have left, and nothing else. Second names of such files (ot_store_link) stay.
+ * Errors: OT_E_IO. */
 int ot_store_remove_stale(const char *dir);
 
 struct ot_store_file {

@@ -11,14 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct ot_checkpoint_entry {
-    int64_t step;
-    char *dir; /* path */
-};
-struct ot_checkpoint_list {
-    int n;
-    struct ot_checkpoint_entry *entries; /* newest first */
-};
+#include "src/checkpoint/list.h"
 
 /* No such directory: an empty list. Whether they are whole, ot_checkpoint_open says. Errors: OT_E_IO,
  * OT_E_BUDGET. */

@@ -9,7 +9,7 @@
 #ifndef OT_CHECKPOINT_RECLAIM_H
 #define OT_CHECKPOINT_RECLAIM_H
 
-#include "src/checkpoint/catalog.h"
+#include "src/checkpoint/list.h"
 
 /* All checkpoints of a directory. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_reclaim(const struct ot_checkpoint_list *list);

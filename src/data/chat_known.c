@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/strings.h"
 #include "src/data/chat_table.h"
+#include "src/data/chat_template.h"
 
 /* ---- published texts ---- */
 

@@ -2,7 +2,9 @@
 #ifndef OT_DATA_CHAT_TABLE_H
 #define OT_DATA_CHAT_TABLE_H
 
-#include "src/data/chat_template.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /* The texts around turns, with {bos} and {eos} for the tokenizer's own tokens. NULL: nothing. */
 struct ot_chat_template {

@@ -13,31 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "src/data/format.h"
-#include "src/data/sample.h"
+#include "src/data/dataset_config.h"
 
-struct ot_pool;
 struct ot_dataset;
-
-enum { OT_DATA_MAX_SEQ_LEN = 1 << 24 }; /* longer than any model's context; packing has tables of this size */
-
-struct ot_dataset_config {
-    const char *path;
-    const struct ot_tokenizer *tokenizer;
-    struct ot_special_tokens specials;
-    int32_t vocab_size;
-    int64_t seq_len; /* 2..OT_DATA_MAX_SEQ_LEN */
-    struct ot_template_choice chat;
-    const char *prompt_format; /* NULL: by the kind of the rows */
-    const char *columns;       /* "OURS=THEIRS,.."; NULL: rows have our names */
-    bool train_prompt;         /* no prompt masking */
-    bool no_eos;
-    bool skip_bad; /* count malformed rows and go on */
-    struct ot_pool *pool;
-    /* Called now and then with bytes of the file read and in all (0: unknown); may be NULL. */
-    void (*progress)(void *context, int64_t bytes_read, int64_t bytes_total);
-    void *progress_context;
-};
 
 struct ot_data_stats {
     enum ot_row_kind kind;

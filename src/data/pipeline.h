@@ -8,7 +8,7 @@
 #define OT_DATA_PIPELINE_H
 
 #include "src/data/columns.h"
-#include "src/data/dataset.h"
+#include "src/data/dataset_config.h"
 
 struct ot_pipeline {
     const char *path; /* borrowed from the config */

@@ -4,6 +4,7 @@
 
 #include "src/base/error.h"
 #include "src/base/strings.h"
+#include "src/data/dataset.h"
 #include "src/data/pipeline.h"
 #include "src/data/source.h"
 

@@ -15,7 +15,6 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
-#include "src/files/out_replace.h"
 
 enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
 

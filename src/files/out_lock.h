@@ -14,7 +14,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define OT_OUT_MARKER "offload-train.json"
+/* In OUT: the marker of an output of ours; the directory where files are being written; and the directory
+ * where they are complete (out_replace.h). */
+#define OT_OUT_MARKER    "offload-train.json"
+#define OT_OUT_STAGED    ".offload-train-partial"
+#define OT_OUT_REPLACING ".offload-train-replacing"
 enum { OT_OUT_MARKER_MAX_BYTES = 1 << 20 };
 
 struct ot_out_lock {

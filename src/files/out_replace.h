@@ -15,9 +15,6 @@
 
 struct ot_file_ops;
 
-#define OT_OUT_STAGED    ".offload-train-partial"   /* in OUT: files are being written there */
-#define OT_OUT_REPLACING ".offload-train-replacing" /* in OUT: and there they are complete */
-
 /* Whether OUT/.offload-train-replacing is there. */
 bool ot_out_is_half_replaced(const char *out);
 /* For readers. Errors: OT_E_INPUT: it is there. */

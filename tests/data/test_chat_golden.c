@@ -12,6 +12,7 @@
 #include "src/base/json.h"
 #include "src/base/read_file.h"
 #include "src/data/chat_table.h"
+#include "src/data/chat_template.h"
 #include "tests/support/check.h"
 
 enum { MOST_TURNS = 8, MOST_BYTES = 1 << 20 };
