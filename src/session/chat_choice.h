@@ -3,7 +3,7 @@
 #ifndef OT_SESSION_CHAT_CHOICE_H
 #define OT_SESSION_CHAT_CHOICE_H
 
-#include "src/session/session.h"
+#include "src/session/parts.h"
 
 /* Reads the model's template, and for generate and eval the run.json beside the model, into the session's
  * `chat` and `prompt_format`. Needs the session's directory. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */

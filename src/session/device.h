@@ -2,7 +2,7 @@
 #ifndef OT_SESSION_DEVICE_H
 #define OT_SESSION_DEVICE_H
 
-#include "src/session/session.h"
+#include "src/session/parts.h"
 
 /* Opens the device of --device, fixes the budgets of both tiers, and resolves `auto` in --device and --dtype.
  * auto is the first GPU; where one is there that cannot be used, a warning says why and the cpu device takes

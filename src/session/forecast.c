@@ -5,7 +5,6 @@
 #include "src/base/error.h"
 #include "src/machine/process_peak.h"
 #include "src/session/rates_cache.h"
-#include "src/session/session.h"
 
 /* What may be spent on measuring the blocks: not worth more than a step or two of a model that streams. */
 static const double calibration_seconds = 2;

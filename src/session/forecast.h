@@ -9,26 +9,13 @@
 #ifndef OT_SESSION_FORECAST_H
 #define OT_SESSION_FORECAST_H
 
-#include "offload/predict/planner.h"
-
-struct ot_session;
+#include "src/session/parts.h"
 
 /* What the rows leave of a plan's full micro-batches: there are no pad tokens, and attention stays in a
  * row. */
 struct ot_forecast_rows {
     double fill;    /* of the plan's tokens, how many there are: 0 to 1 */
     int64_t tokens; /* of a row, on average */
-};
-
-struct ot_forecast {
-    struct ot_costs costs;
-    int tried;      /* plans that were simulated */
-    double seconds; /* that making it took */
-    bool is_explained;
-    struct ot_explanation explanation;
-    struct ot_trace *trace; /* with --trace: the simulated steps, of: */
-    struct ot_layout layout;
-    struct ot_schedule schedule;
 };
 
 /* session->plan is what ot_plan_make made of the request, and becomes what the planner chooses. Fills in

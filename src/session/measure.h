@@ -7,7 +7,7 @@
 #define OT_SESSION_MEASURE_H
 
 #include "offload/probe/probe.h"
-#include "src/session/session.h"
+#include "src/session/parts.h"
 
 /* How wide a layer there is memory to measure, of the sizes that the probe knows. */
 int64_t ot_measure_widest(const struct ot_session *session);

@@ -11,7 +11,7 @@
 #include <stdbool.h>
 
 #include "offload/predict/rates.h"
-#include "src/session/session.h"
+#include "src/session/parts.h"
 
 /* Kept rates, or else measured ones, which are then kept; one line says that they are measured. quick: in a
  * few seconds; otherwise as thoroughly as `offload-train probe` does. The session has its device and no

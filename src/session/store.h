@@ -3,7 +3,7 @@
 #ifndef OT_SESSION_STORE_H
 #define OT_SESSION_STORE_H
 
-#include "src/session/session.h"
+#include "src/session/parts.h"
 
 /* Fixes the budget of the nvme tier: the sum of what the directories may hold; removes what crashed runs have
  * left in them. Without --nvme it does nothing. Errors: OT_E_IO (a directory is not there, or no directory),
