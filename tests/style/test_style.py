@@ -1,4 +1,5 @@
-"""The rules of the source tree that a compiler does not know: includes go one way, files and lines stay readable.
+"""The rules of the source tree that a compiler does not know: includes go one way and in no circle, files and
+lines stay readable.
 
 Usage: test_style.py SOURCE_ROOT
 """
@@ -20,6 +21,8 @@ LEVELS = {folder: (level, room) for level, rooms in enumerate(ORDER) for room in
 # Who may include the headers of the CUDA toolkit, or the emulator's in their place.
 CUDA_FOLDERS = ("kernels/cuda/", "kernels/emu/", "tests/emu/")
 MOST_COLUMNS, MOST_LINES = 110, 600
+# NAME_state.h is the private header of the module NAME: only the files of the module include it.
+PRIVATE = "_state.h"
 
 root = sys.argv.pop(1)
 
@@ -40,17 +43,41 @@ def may_include(path, name):
     return other < own or own_room == other_room
 
 
+def module_of(path):
+    """A module is a header, its implementation and its private header: their path without the ending."""
+    return path.removesuffix(PRIVATE) if path.endswith(PRIVATE) else os.path.splitext(path)[0]
+
+
+def may_see(path, name):
+    """Whether the file may include the header, if that header is private. The files of a module have its
+    name or begin with it; where the folder has that name, they are all files of the folder. Tests may too."""
+    if not name.endswith(PRIVATE) or path.startswith("tests/"):
+        return True
+    module, owner, folder = module_of(path), module_of(name), folder_of(name)
+    is_named = module == owner or module.startswith(owner + "_")
+    return folder_of(path) == folder and (is_named or os.path.basename(folder) == os.path.basename(owner))
+
+
+def graph_of(names_by_file):
+    """{file: names of its includes} -> {module: the other modules that it includes}"""
+    modules = {module_of(path): set() for path in names_by_file}
+    for path, names in names_by_file.items():
+        modules[module_of(path)] |= {module_of(name) for name in names} - {module_of(path)}
+    return modules
+
+
 def find_circles(includes):
-    """Files that include each other around a circle: {file: [header, ...]} -> the circles' files, sorted."""
-    def reached_from(path):
-        seen, left = set(), list(includes.get(path, ()))
+    """Modules that include each other: {module: {module, ...}} -> the modules of each circle, sorted."""
+    def reached_from(module):
+        seen, left = set(), [module]
         while left:
-            name = left.pop()
-            if name not in seen:
-                seen.add(name)
-                left.extend(includes.get(name, ()))
+            new = includes.get(left.pop(), set()) - seen
+            seen |= new
+            left.extend(new)
         return seen
-    return sorted(path for path in includes if path in reached_from(path))
+    reached = {module: reached_from(module) for module in includes}
+    return sorted({tuple(sorted(other for other in reached[module] if module in reached.get(other, ())))
+                   for module in includes if module in reached[module]})
 
 
 def names_included(lines):
@@ -84,10 +111,17 @@ class Style(unittest.TestCase):
                     yield f"includes {name}, which is in no folder below {folder_of(path)}"
         self.check(faults_of)
 
-    def test_no_circle_of_headers(self):
-        headers = {path: set(names_included(lines)) for path, lines in sources() if path.endswith((".h", ".cuh"))}
-        self.assertGreater(len(headers), 100)
-        self.assertEqual(find_circles(headers), [])
+    def test_no_circle_of_modules(self):
+        modules = graph_of({path: names_included(lines) for path, lines in sources()})
+        self.assertGreater(len(modules), 300)
+        self.assertEqual(find_circles(modules), [])
+
+    def test_private_headers_stay_private(self):
+        def faults_of(path, lines):
+            for name in names_included(lines):
+                if not may_see(path, name):
+                    yield f"includes {name}, which is private to {module_of(name)}"
+        self.check(faults_of)
 
     def test_the_test_sees_violations(self):
         self.assertTrue(may_include("offload/plan/plan.c", "offload/store/store.h"))
@@ -95,8 +129,31 @@ class Style(unittest.TestCase):
         self.assertFalse(may_include("offload/predict/trace.h", "src/options/options.h"))
         self.assertFalse(may_include("src/nowhere/new.c", "src/base/error.h"))
         self.assertFalse(may_include("src/report/report.c", "report.h"))
-        self.assertEqual(find_circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}), ["a", "b", "c"])
-        self.assertEqual(find_circles({"a": {"b"}, "b": set()}), [])
+
+    def test_the_test_sees_circles(self):
+        def circles(names_by_file):
+            return find_circles(graph_of(names_by_file))
+        self.assertEqual(circles({"a.h": ["b.h"], "b.h": ["c.h"], "c.cuh": ["a.h"], "c.h": [], "d.h": ["a.h"]}),
+                         [("a", "b", "c")])
+        self.assertEqual(circles({"a.c": ["a.h", "b.h"], "a.h": [], "b.h": ["a.h"]}), [("a", "b")])
+        self.assertEqual(circles({"a.h": [], "b.h": [], "a.c": ["a.h", "b.h"], "b.cpp": ["b.h", "a.h"]}),
+                         [("a", "b")])
+        self.assertEqual(circles({"a.c": ["b.h"], "a_state.h": [], "b.h": ["a_state.h"]}), [("a", "b")])
+        self.assertEqual(circles({"a.h": ["b.h"], "b.h": ["a.h"], "x/a.h": ["x/b.h"], "x/b.cu": ["x/a.h"]}),
+                         [("a", "b"), ("x/a", "x/b")])
+        self.assertEqual(circles({"a.c": ["a.h", "a_state.h"], "a_state.h": ["a.h"], "a.h": ["b.h"],
+                                  "b.c": ["b.h"], "x/b.h": ["a.h"]}), [])
+
+    def test_the_test_sees_private_headers(self):
+        self.assertTrue(may_see("src/saving/saver.c", "src/saving/saver_state.h"))
+        self.assertTrue(may_see("src/saving/saver_space.c", "src/saving/saver_state.h"))
+        self.assertFalse(may_see("src/saving/save.c", "src/saving/saver_state.h"))
+        self.assertFalse(may_see("src/saving/savers.c", "src/saving/saver_state.h"))
+        self.assertFalse(may_see("src/train/saver_space.c", "src/saving/saver_state.h"))
+        self.assertTrue(may_see("offload/store/pins.c", "offload/store/store_state.h"))
+        self.assertFalse(may_see("offload/probe/engines.c", "offload/store/store_state.h"))
+        self.assertTrue(may_see("tests/saving/test_saver.c", "src/saving/saver_state.h"))
+        self.assertTrue(may_see("offload/probe/engines.c", "offload/store/store.h"))
 
     def test_cuda_stays_behind_the_device_interface(self):
         def faults_of(path, lines):
