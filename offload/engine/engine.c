@@ -122,7 +122,7 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     OT_TRY_GOTO(ot_engine_open_store(en, config->store), rc, out);
     OT_TRY_GOTO(open_pool(en, config), rc, out);
     if (en->plan.train)
-        OT_TRY_GOTO(ot_snapshot_open(en), rc, out);
+        OT_TRY_GOTO(ot_engine_open_snapshot(en), rc, out);
     struct ot_executor_config executor = {.device = en->device,
                                           .chain = &en->chain,
                                           .run = ot_engine_run_task,

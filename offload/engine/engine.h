@@ -22,6 +22,7 @@
 #define OT_OFFLOAD_ENGINE_ENGINE_H
 
 #include "offload/block.h"
+#include "offload/engine/snapshot.h"
 #include "offload/plan/plan.h"
 #include "offload/predict/trace.h"
 #include "offload/store/store.h"
@@ -198,5 +199,34 @@ struct ot_engine_progress {
 };
 void ot_engine_get_progress(const struct ot_engine *engine, struct ot_engine_progress *out);
 void ot_engine_set_progress(struct ot_engine *engine, const struct ot_engine_progress *progress);
+
+/* ---- snapshots (snapshot.h) ---- */
+
+/* What the plan's nvme tier is kept in, for the sink to refer to; NULL: there is none. */
+struct ot_store *ot_engine_store(const struct ot_engine *engine);
+
+/* On an engine that has been drained, or is stuck and consistent, with a plan that trains, and no other
+ * snapshot under way. Errors:
+ * OT_E_INTERNAL, OT_E_BUDGET, OT_E_IO (no thread). */
+int ot_engine_snapshot(struct ot_engine *engine, const struct ot_snapshot_config *config);
+/* Whether one is under way whose sink is still at work. */
+bool ot_engine_snapshot_busy(const struct ot_engine *engine);
+/* How long the last one took that was finished, without what it slept to keep its pace. */
+double ot_engine_snapshot_seconds(const struct ot_engine *engine);
+/* It ends as soon as it can, as one that failed; nothing where none is under way. */
+void ot_engine_snapshot_give_up(struct ot_engine *engine);
+/* Waits for it, unpaced, and ends it; nothing where none is under way. *pins: what it refers to, for
+ * ot_engine_release; NULL: nothing. Errors: what the sink or a copy failed with; the engine is unharmed. */
+int ot_engine_snapshot_finish(struct ot_engine *engine, struct ot_pins **pins);
+/* Lets go of what they hold, and frees them; NULL is fine. */
+void ot_engine_release(struct ot_engine *engine, struct ot_pins *pins);
+
+/* Slots of ot_part_slot_bytes that the plan has for the sink, one after the other, pinned; also for what
+ * reads parts back. */
+void *ot_engine_snapshot_slots(const struct ot_engine *engine, int *n);
+
+/* The reverse, before the first step or on a drained engine: takes a part's values home. `memory` as `put`
+ * got it. Errors: OT_E_INTERNAL (no such parameters), OT_E_IO, OT_E_DEVICE. */
+int ot_engine_put(struct ot_engine *engine, const struct ot_part *part, const void *memory);
 
 #endif

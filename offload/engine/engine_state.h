@@ -83,8 +83,7 @@ struct ot_engine {
 };
 
 static inline void *ot_engine_at(const struct ot_engine *engine, int buffer) {
-    const struct ot_buffer *b = &engine->layout.buffers[buffer];
-    return engine->tier_memory[b->tier] + b->offset;
+    return ot_layout_at(&engine->layout, engine->tier_memory, buffer);
 }
 
 /* The buffer of a parity pair that this step uses. */
@@ -109,15 +108,9 @@ int ot_engine_decide(struct ot_engine *engine, const struct ot_task *task, int64
 
 /* After a FORWARD task has been enqueued, on the lane's thread (engine/diagnose.c). */
 void ot_engine_probe_output(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
-/* Snapshots (snapshot.c): opened once for the engine's life. */
-struct ot_snapshot;
-int ot_snapshot_open(struct ot_engine *engine);
-/* Ends one that is under way, so that nothing waits for it any more; NULL is fine. */
-void ot_snapshot_cancel(struct ot_snapshot *snapshot);
-/* After that, and when no task can ask any more; NULL is fine. */
-void ot_snapshot_close(struct ot_snapshot *snapshot);
-/* Before these tiles, or their homes, are changed: waits until a snapshot under way has them. */
-void ot_snapshot_pass(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
+
+/* Opens engine->snapshot (engine/take_snapshot.c). Errors: as ot_snapshot_open. */
+int ot_engine_open_snapshot(struct ot_engine *engine);
 
 /* Nvme (engine/nvme.c). The store of the layout's extents; nothing where it has none. Errors: OT_E_INTERNAL
  * (no directories), as ot_store_open. */

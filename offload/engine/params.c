@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "offload/engine/engine_state.h"
-#include "offload/engine/snapshot.h"
 #include "src/base/error.h"
 
 /* Converted at a time: small enough for the cache, large enough for a copy to a device. */

@@ -12,23 +12,23 @@
 /* ---- tiles ---- */
 
 struct ot_tile_place ot_snapshot_place(const struct ot_snapshot *sn, int number) {
-    int slab = sn->engine->chain.n_slabs - 1;
+    int slab = sn->source.chain->n_slabs - 1;
     while (sn->first_tile[slab] > number)
         slab--;
     return (struct ot_tile_place){slab, number - sn->first_tile[slab]};
 }
 
-static bool is_off_gpu(const struct ot_engine *en, struct ot_tile_place place) {
-    return place.tile >= en->plan.slabs[place.slab].tiles[OT_TILE_GPU];
+static bool is_off_gpu(const struct ot_plan *plan, struct ot_tile_place place) {
+    return place.tile >= plan->slabs[place.slab].tiles[OT_TILE_GPU];
 }
 
 bool ot_snapshot_refers_state(const struct ot_snapshot *sn, struct ot_tile_place place) {
-    return sn->refers && is_off_gpu(sn->engine, place) &&
-           sn->engine->layout.slabs[place.slab].state_nvme != OT_NO_BUFFER;
+    return sn->refers && is_off_gpu(sn->source.plan, place) &&
+           sn->source.layout->slabs[place.slab].state_nvme != OT_NO_BUFFER;
 }
 
 bool ot_snapshot_refers_weights(const struct ot_snapshot *sn, struct ot_tile_place place) {
-    const struct ot_slab_buffers *b = &sn->engine->layout.slabs[place.slab];
+    const struct ot_slab_buffers *b = &sn->source.layout->slabs[place.slab];
     return sn->refers && b->weights_gpu == OT_NO_BUFFER && b->weights_nvme != OT_NO_BUFFER;
 }
 
@@ -36,13 +36,13 @@ bool ot_snapshot_refers_weights(const struct ot_snapshot *sn, struct ot_tile_pla
  * next forward needs the slabs, without it as backward finishes their gradients; what is streamed follows
  * in the step after. */
 static void make_order(struct ot_snapshot *sn) {
-    const struct ot_engine *en = sn->engine;
+    const struct ot_snapshot_source *source = &sn->source;
     int n = 0;
     for (int streamed = 0; streamed < 2; streamed++)
-        for (int i = 0; i < en->chain.n_slabs; i++) {
-            int slab = en->plan.clip || streamed ? i : en->chain.n_slabs - 1 - i;
-            struct ot_tile_span part = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_STREAM);
-            int tiles = ot_slab_tiles(&en->chain, &en->plan, slab);
+        for (int i = 0; i < source->chain->n_slabs; i++) {
+            int slab = source->plan->clip || streamed ? i : source->chain->n_slabs - 1 - i;
+            struct ot_tile_span part = ot_slab_part(source->chain, source->plan, slab, OT_TILE_STREAM);
+            int tiles = ot_slab_tiles(source->chain, source->plan, slab);
             for (int t = 0; t < tiles; t++)
                 if ((t >= part.first_tile && t < part.first_tile + part.n_tiles) == streamed)
                     sn->order[n++] = sn->first_tile[slab] + t;
@@ -53,21 +53,21 @@ static void make_order(struct ot_snapshot *sn) {
 /* ---- opening and closing, with the engine ---- */
 
 static int open_tiles(struct ot_snapshot *sn) {
-    const struct ot_engine *en = sn->engine;
-    sn->first_tile = calloc((size_t)en->chain.n_slabs, sizeof *sn->first_tile);
+    const struct ot_snapshot_source *source = &sn->source;
+    sn->first_tile = calloc((size_t)source->chain->n_slabs, sizeof *sn->first_tile);
     if (!sn->first_tile)
         return ot_fail(OT_E_BUDGET, "no memory for a snapshot");
-    for (int s = 0; s < en->chain.n_slabs; s++) {
+    for (int s = 0; s < source->chain->n_slabs; s++) {
         sn->first_tile[s] = sn->n_tiles;
-        sn->n_tiles += ot_slab_tiles(&en->chain, &en->plan, s);
+        sn->n_tiles += ot_slab_tiles(source->chain, source->plan, s);
     }
     sn->order = calloc((size_t)sn->n_tiles + 1, sizeof *sn->order);
     sn->taken = calloc((size_t)sn->n_tiles + 1, sizeof *sn->taken);
     sn->wanted = calloc((size_t)sn->n_tiles + 1, sizeof *sn->wanted);
     if (!sn->order || !sn->taken || !sn->wanted)
         return ot_fail(OT_E_BUDGET, "no memory for a snapshot of %d tiles", sn->n_tiles);
-    if (en->store) {
-        sn->spans = calloc((size_t)ot_store_max_spans(en->store) + 1, sizeof *sn->spans);
+    if (source->store) {
+        sn->spans = calloc((size_t)ot_store_max_spans(source->store) + 1, sizeof *sn->spans);
         if (!sn->spans)
             return ot_fail(OT_E_BUDGET, "no memory for a snapshot");
     }
@@ -75,18 +75,18 @@ static int open_tiles(struct ot_snapshot *sn) {
     return 0;
 }
 
-int ot_snapshot_open(struct ot_engine *en) {
-    struct ot_snapshot *sn = en->snapshot = calloc(1, sizeof *sn);
+int ot_snapshot_open(const struct ot_snapshot_source *source, struct ot_snapshot **out) {
+    struct ot_snapshot *sn = *out = calloc(1, sizeof *sn);
     if (!sn)
         return ot_fail(OT_E_BUDGET, "no memory for a snapshot");
-    sn->engine = en;
+    sn->source = *source;
     pthread_mutex_init(&sn->mutex, NULL);
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&sn->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    OT_TRY(ot_lane_open(en->device, "snapshot", &sn->lane));
+    OT_TRY(ot_lane_open(source->device, "snapshot", &sn->lane));
     return open_tiles(sn);
 }
 
@@ -104,7 +104,7 @@ static void join(struct ot_snapshot *sn) {
 }
 
 void ot_snapshot_cancel(struct ot_snapshot *sn) {
-    if (!sn || !sn->under_way)
+    if (!ot_snapshot_is_under_way(sn))
         return;
     hurry(sn, true);
     join(sn);
@@ -170,7 +170,7 @@ static void take(struct ot_snapshot *sn, int tile) {
     sn->taken[tile] = true;
     pthread_cond_broadcast(&sn->changed);
     pthread_mutex_unlock(&sn->mutex);
-    ot_executor_note_progress(sn->engine->executor);
+    sn->source.note_progress(sn->source.context);
 }
 
 static void take_all(struct ot_snapshot *sn) {
@@ -197,11 +197,11 @@ static void keep_pace(struct ot_snapshot *sn, double since, int64_t bytes) {
 }
 
 static int refer(struct ot_snapshot *sn, struct ot_tile_place place, bool state, struct ot_store_pin pin) {
-    const struct ot_engine *en = sn->engine;
+    const struct ot_snapshot_source *source = &sn->source;
     const struct ot_snapshot_sink *sink = &sn->config.sink;
-    struct ot_tile_span span = ot_slab_span(&en->chain, &en->plan, place.slab, place.tile, 1);
+    struct ot_tile_span span = ot_slab_span(source->chain, source->plan, place.slab, place.tile, 1);
     struct ot_part part = {place.slab, span.first, span.n, state, !state};
-    int n = ot_store_find_spans(en->store, pin, sn->spans, ot_store_max_spans(en->store));
+    int n = ot_store_find_spans(source->store, pin, sn->spans, ot_store_max_spans(source->store));
     return sink->refer(sink->context, &part, sn->spans, n);
 }
 
@@ -252,11 +252,11 @@ static void *snapshot_main(void *arg) {
 /* ---- the driver ---- */
 
 static void pin(struct ot_snapshot *sn, int extent) {
-    sn->pins->pins[sn->pins->n++] = ot_store_pin_extent(sn->engine->store, extent);
+    sn->pins->pins[sn->pins->n++] = ot_store_pin_extent(sn->source.store, extent);
 }
 
 static int pin_all(struct ot_snapshot *sn) {
-    const struct ot_layout *layout = &sn->engine->layout;
+    const struct ot_layout *layout = sn->source.layout;
     sn->pins = calloc(1, sizeof *sn->pins + 2 * (size_t)sn->n_tiles * sizeof *sn->pins->pins);
     if (!sn->pins)
         return ot_fail(OT_E_BUDGET, "no memory for a snapshot of %d tiles", sn->n_tiles);
@@ -266,7 +266,7 @@ static int pin_all(struct ot_snapshot *sn) {
         bool state = ot_snapshot_refers_state(sn, place), weights = ot_snapshot_refers_weights(sn, place);
         if (state)
             pin(sn, layout->buffers[b->state_nvme].first_extent + place.tile -
-                        sn->engine->plan.slabs[place.slab].tiles[OT_TILE_GPU]);
+                        sn->source.plan->slabs[place.slab].tiles[OT_TILE_GPU]);
         if (weights)
             pin(sn, layout->buffers[b->weights_nvme].first_extent + place.tile);
         sn->taken[t] = state && weights;
@@ -277,12 +277,12 @@ static int pin_all(struct ot_snapshot *sn) {
 /* A plan that counts on references has no buffer to copy tiles through: where the store's files have lost
  * their names, the memory comes from outside the budget, rather than the state being lost. */
 static int find_tile_memory(struct ot_snapshot *sn) {
-    const struct ot_engine *en = sn->engine;
-    size_t bytes = (en->layout.tile_slot_bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
-    if (sn->refers || !en->store || sn->tile_memory)
+    const struct ot_snapshot_source *source = &sn->source;
+    size_t bytes = (source->layout->tile_slot_bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+    if (sn->refers || !source->store || sn->tile_memory)
         return 0;
-    if (en->layout.snapshot_tile != OT_NO_BUFFER)
-        sn->tile_memory = ot_engine_at(en, en->layout.snapshot_tile);
+    if (source->layout->snapshot_tile != OT_NO_BUFFER)
+        sn->tile_memory = ot_layout_at(source->layout, source->tier_memory, source->layout->snapshot_tile);
     else if (bytes > 0)
         sn->tile_memory = sn->spare = aligned_alloc(OT_STORE_ALIGN, bytes);
     return sn->tile_memory || bytes == 0
@@ -290,14 +290,10 @@ static int find_tile_memory(struct ot_snapshot *sn) {
                : ot_fail(OT_E_BUDGET, "no memory for %zu bytes to copy tiles through", bytes);
 }
 
-int ot_engine_snapshot(struct ot_engine *en, const struct ot_snapshot_config *config) {
-    struct ot_snapshot *sn = en->snapshot;
-    bool at_rest = en->submitted == en->collected && !en->behind;
-    if (!sn || sn->under_way || (!at_rest && !(ot_engine_is_stuck(en) && ot_engine_is_consistent(en))))
-        return ot_fail(OT_E_INTERNAL, "a snapshot is of a drained engine that trains, one at a time");
-    OT_TRY(ot_engine_unstage(en));
+int ot_snapshot_begin(struct ot_snapshot *sn, const struct ot_snapshot_config *config) {
+    assert(!sn->under_way);
     sn->config = *config;
-    sn->refers = en->store && en->plan.kept_contents > 0 && config->sink.refer;
+    sn->refers = sn->source.store && sn->source.plan->kept_contents > 0 && config->sink.refer;
     sn->hurry = sn->cancel = false;
     sn->slept = 0;
     sn->error.code = 0;
@@ -313,37 +309,31 @@ int ot_engine_snapshot(struct ot_engine *en, const struct ot_snapshot_config *co
     if (error == 0)
         return 0;
     atomic_store(&sn->gates_closed, false);
-    ot_engine_release(en, sn->pins);
+    ot_pins_release(sn->source.store, sn->pins);
     sn->pins = NULL;
     return ot_fail_errno(OT_E_IO, error, "cannot start the thread of a snapshot");
 }
 
-struct ot_store *ot_engine_store(const struct ot_engine *en) {
-    return en->store;
+bool ot_snapshot_is_under_way(const struct ot_snapshot *sn) {
+    return sn && sn->under_way;
 }
 
-void *ot_engine_snapshot_slots(const struct ot_engine *en, int *n) {
-    *n = en->plan.snapshot_slots;
-    return *n > 0 ? ot_engine_at(en, en->layout.snapshot_slots) : NULL;
+bool ot_snapshot_busy(const struct ot_snapshot *sn) {
+    return ot_snapshot_is_under_way(sn) && !atomic_load(&sn->ended);
 }
 
-bool ot_engine_snapshot_busy(const struct ot_engine *en) {
-    return en->snapshot && en->snapshot->under_way && !atomic_load(&en->snapshot->ended);
+double ot_snapshot_seconds(const struct ot_snapshot *sn) {
+    return sn ? sn->seconds : 0;
 }
 
-double ot_engine_snapshot_seconds(const struct ot_engine *en) {
-    return en->snapshot ? en->snapshot->seconds : 0;
+void ot_snapshot_give_up(struct ot_snapshot *sn) {
+    if (ot_snapshot_is_under_way(sn))
+        hurry(sn, true);
 }
 
-void ot_engine_snapshot_give_up(struct ot_engine *en) {
-    if (en->snapshot && en->snapshot->under_way)
-        hurry(en->snapshot, true);
-}
-
-int ot_engine_snapshot_finish(struct ot_engine *en, struct ot_pins **pins) {
-    struct ot_snapshot *sn = en->snapshot;
+int ot_snapshot_finish(struct ot_snapshot *sn, struct ot_pins **pins) {
     *pins = NULL;
-    if (!sn || !sn->under_way)
+    if (!ot_snapshot_is_under_way(sn))
         return 0;
     hurry(sn, false);
     join(sn);
@@ -351,7 +341,7 @@ int ot_engine_snapshot_finish(struct ot_engine *en, struct ot_pins **pins) {
     sn->pins = NULL;
     if (sn->error.code == 0)
         return 0;
-    ot_engine_release(en, *pins);
+    ot_pins_release(sn->source.store, *pins);
     *pins = NULL;
     return ot_error_load(&sn->error);
 }
@@ -360,8 +350,8 @@ void ot_pins_free(struct ot_pins *pins) {
     free(pins);
 }
 
-void ot_engine_release(struct ot_engine *en, struct ot_pins *pins) {
+void ot_pins_release(struct ot_store *store, struct ot_pins *pins) {
     for (int i = 0; pins && i < pins->n; i++)
-        ot_store_unpin(en->store, pins->pins[i]);
+        ot_store_unpin(store, pins->pins[i]);
     free(pins);
 }

@@ -19,8 +19,9 @@
 #ifndef OT_OFFLOAD_ENGINE_SNAPSHOT_H
 #define OT_OFFLOAD_ENGINE_SNAPSHOT_H
 
-#include "offload/engine/engine.h"
-#include "offload/plan/part.h"
+#include "kernels/device.h"
+#include "offload/plan/layout.h"
+#include "offload/store/store.h"
 
 struct ot_snapshot_sink {
     void *context;
@@ -41,35 +42,42 @@ struct ot_snapshot_config {
     double bytes_per_second;      /* to aim at, while no step waits; 0: as fast as it goes */
 };
 
-/* What the plan's nvme tier is kept in, for the sink to refer to; NULL: there is none. */
-struct ot_store *ot_engine_store(const struct ot_engine *engine);
+/* What a snapshot is of. All outlive it. */
+struct ot_snapshot_source {
+    const struct ot_chain *chain;
+    const struct ot_plan *plan;
+    const struct ot_layout *layout;
+    char *const *tier_memory; /* [OT_TIER_COUNT] */
+    struct ot_device *device;
+    struct ot_store *store; /* NULL: nothing is on nvme */
+    /* Called after each tile, on the thread of the snapshot: tells the watchdog of steps that wait for it. */
+    void (*note_progress)(void *context);
+    void *context;
+};
 
+struct ot_snapshot;
 struct ot_pins; /* what a finished snapshot refers to in the store */
 
-/* On an engine that has been drained, or is stuck and consistent, with a plan that trains, and no other
- * snapshot under way. Errors:
- * OT_E_INTERNAL, OT_E_BUDGET, OT_E_IO (no thread). */
-int ot_engine_snapshot(struct ot_engine *engine, const struct ot_snapshot_config *config);
-/* Whether one is under way whose sink is still at work. */
-bool ot_engine_snapshot_busy(const struct ot_engine *engine);
-/* How long the last one took that was finished, without what it slept to keep its pace. */
-double ot_engine_snapshot_seconds(const struct ot_engine *engine);
-/* It ends as soon as it can, as one that failed; nothing where none is under way. */
-void ot_engine_snapshot_give_up(struct ot_engine *engine);
-/* Waits for it, unpaced, and ends it; nothing where none is under way. *pins: what it refers to, for
- * ot_engine_release; NULL: nothing. Errors: what the sink or a copy failed with; the engine is unharmed. */
-int ot_engine_snapshot_finish(struct ot_engine *engine, struct ot_pins **pins);
+/* Opened once for the engine's life. Errors: OT_E_BUDGET, OT_E_DEVICE. *out: to be closed in either case. */
+int ot_snapshot_open(const struct ot_snapshot_source *source, struct ot_snapshot **out);
+/* When none is under way and no task can ask any more; NULL is fine. */
+void ot_snapshot_close(struct ot_snapshot *snapshot);
+/* The source is at rest, and none is under way. Errors: OT_E_BUDGET, OT_E_IO (no thread). */
+int ot_snapshot_begin(struct ot_snapshot *snapshot, const struct ot_snapshot_config *config);
+bool ot_snapshot_is_under_way(const struct ot_snapshot *snapshot); /* begun and not finished; NULL is fine */
+/* The functions that the engine has under the same names (engine.h); NULL is fine. */
+bool ot_snapshot_busy(const struct ot_snapshot *snapshot);
+double ot_snapshot_seconds(const struct ot_snapshot *snapshot);
+void ot_snapshot_give_up(struct ot_snapshot *snapshot);
+int ot_snapshot_finish(struct ot_snapshot *snapshot, struct ot_pins **pins);
+/* Ends one that is under way, so that nothing waits for it any more; NULL is fine. */
+void ot_snapshot_cancel(struct ot_snapshot *snapshot);
+/* Before these tiles, or their homes, are changed: waits until a snapshot under way has them. */
+void ot_snapshot_pass(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
+
 /* Lets go of what they hold, and frees them; NULL is fine. */
-void ot_engine_release(struct ot_engine *engine, struct ot_pins *pins);
-/* Frees them alone: what they hold stays when the engine is closed, in files with a second name. */
+void ot_pins_release(struct ot_store *store, struct ot_pins *pins);
+/* Frees them alone: what they hold stays when the store is closed, in files with a second name. */
 void ot_pins_free(struct ot_pins *pins);
-
-/* Slots of ot_part_slot_bytes that the plan has for the sink, one after the other, pinned; also for what
- * reads parts back. */
-void *ot_engine_snapshot_slots(const struct ot_engine *engine, int *n);
-
-/* The reverse, before the first step or on a drained engine: takes a part's values home. `memory` as `put`
- * got it. Errors: OT_E_INTERNAL (no such parameters), OT_E_IO, OT_E_DEVICE. */
-int ot_engine_put(struct ot_engine *engine, const struct ot_part *part, const void *memory);
 
 #endif

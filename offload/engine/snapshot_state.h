@@ -1,12 +1,10 @@
-/* The inside of a snapshot, shared by snapshot.c and snapshot_copy.c; the engine's tasks know the gate alone.
- * Internal to offload/. */
+/* The inside of a snapshot, shared by snapshot.c and snapshot_copy.c. */
 #ifndef OT_OFFLOAD_ENGINE_SNAPSHOT_STATE_H
 #define OT_OFFLOAD_ENGINE_SNAPSHOT_STATE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "offload/engine/engine_state.h"
 #include "offload/engine/snapshot.h"
 
 struct ot_pins {
@@ -15,7 +13,7 @@ struct ot_pins {
 };
 
 struct ot_snapshot {
-    struct ot_engine *engine;
+    struct ot_snapshot_source source;
     struct ot_snapshot_config config;
     bool refers;    /* to what lives on nvme, instead of copying it */
     bool under_way; /* the driver's: begun and not finished */

@@ -91,6 +91,11 @@ struct ot_layout {
 int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out);
 void ot_layout_free(struct ot_layout *layout);
 
+/* The buffer's memory, in the one allocation of its tier. */
+static inline void *ot_layout_at(const struct ot_layout *layout, char *const *tier_memory, int buffer) {
+    return tier_memory[layout->buffers[buffer].tier] + layout->buffers[buffer].offset;
+}
+
 /* Sums of equal names and tiers, in order of first appearance. */
 void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out);
 

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "offload/engine/snapshot.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
