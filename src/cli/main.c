@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
@@ -48,11 +49,19 @@ static void hold_standard_streams(void) {
             return; /* no /dev/null here: nothing better to put there */
 }
 
+/* offload-train help [TOPIC]: no command, for it has no options. */
+static int help(int n, char **words) {
+    if (n > 1)
+        return ot_fail(OT_E_USAGE, "help takes one topic or command; '%.60s' is one more", words[1]);
+    return ot_help_print_topic(stdout, n ? words[0] : NULL);
+}
+
 int main(int argc, char **argv) {
-    struct ot_options options;
+    struct ot_options options = {0};
     hold_standard_streams();
-    int rc = ot_options_parse(argc - 1, argv + 1, &options);
-    if (rc == 0)
+    bool is_help = argc > 1 && strcmp(argv[1], "help") == 0;
+    int rc = is_help ? help(argc - 2, argv + 2) : ot_options_parse(argc - 1, argv + 1, &options);
+    if (rc == 0 && !is_help)
         rc = run(&options);
     if ((rc == 0 || rc == -OT_E_STOPPED) && (fflush(stdout) != 0 || ferror(stdout)))
         rc = ot_fail(OT_E_IO, "stdout: cannot write the result");

@@ -1,15 +1,15 @@
 #include "src/options/help.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { COLUMNS = 96, INDENT = 30 };
+#include "src/base/error.h"
+#include "src/options/topics.h"
 
-struct command_help {
-    const char *usage, *what, *examples[4];
-};
+enum { COLUMNS = 96, INDENT = 30, TOPIC_INDENT = 20 };
 
-static const struct command_help commands[OT_COMMAND_COUNT] = {
+static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
     [OT_COMMAND_TRAIN] =
         {"[train] --model DIR|NAME --data FILE [options]",
          "Fine-tunes all parameters of a language model with AdamW, streaming through the device what does "
@@ -79,19 +79,20 @@ static const struct command_help commands[OT_COMMAND_COUNT] = {
          {"offload-train export out/llama-7b-sql --out llama-7b-sql-early"}},
 };
 
-static const char *const exit_codes[] = {
-    "0  finished",
-    "1  internal error (please report)",
-    "2  unknown or contradictory options",
-    "3  a file says something wrong: config, weights, tokenizer, rows, checkpoint",
-    "4  does not fit in the memory budgets",
-    "5  operating-system error: open, read, write, space",
-    "6  device, driver or library missing or failed",
-    "7  training produced numbers that it cannot go on with",
-    "8  stopped at once: by a second signal, or by the first of a probe or before step 1",
-    "9  nothing went on for --stall-limit: a disk, a driver or a device hangs",
-    "10 stopped by a signal, before the last step; what the run has is saved, unless --no-save",
-};
+const struct ot_command_help *ot_help_of_command(enum ot_command command) {
+    return &commands[command];
+}
+
+const char *ot_help_value(const struct ot_option *option) {
+    return option->type == OT_OPTION_YES_NO ? "yes|no"
+           : option->argument               ? option->argument
+           : option->choices                ? option->choices
+                                            : "";
+}
+
+const char *const ot_help_units = "k, M and G of tokens and of memory are powers of 1024 (16k tokens = "
+                                  "16,384, 24G = 24 GiB; 24GB is decimal); "
+                                  "of steps, rows and rates they are powers of 1000.";
 
 /* Words from `column` on, wrapped, each new line indented; returns the column reached. */
 static int print_wrapped(FILE *out, const char *text, int column, int indent) {
@@ -115,10 +116,7 @@ static void print_option(FILE *out, const struct ot_option *option) {
     char head[128], letter[8] = "    ";
     if (option->letter)
         snprintf(letter, sizeof letter, "-%c, ", option->letter);
-    const char *value = option->type == OT_OPTION_YES_NO ? "yes|no"
-                        : option->argument               ? option->argument
-                        : option->choices                ? option->choices
-                                                         : "";
+    const char *value = ot_help_value(option);
     int column = snprintf(head, sizeof head, "  %s--%s%s%s", letter, option->name, *value ? " " : "", value);
     fputs(head, out);
     if (column + 2 > INDENT)
@@ -134,8 +132,28 @@ static void print_option(FILE *out, const struct ot_option *option) {
     fputc('\n', out);
 }
 
+/* The topic's items that begin with a number. */
+static void print_exit_codes(FILE *out) {
+    fputs("\nExit codes:\n", out);
+    for (int i = 0; i < ot_topic_exit_codes.n_blocks; i++) {
+        const struct ot_topic_block *block = &ot_topic_exit_codes.blocks[i];
+        if (block->term && isdigit((unsigned char)*block->term))
+            fprintf(out, "  %-2s %s\n", block->term, block->text);
+    }
+}
+
+enum { TOPIC_NAMES_BYTES = 512 };
+static const char *list_topics(char names[TOPIC_NAMES_BYTES]) {
+    int used = 0;
+    for (int i = 0; ot_topic_at(i); i++)
+        used += snprintf(names + used, (size_t)(TOPIC_NAMES_BYTES - used), "%s%s", i ? ", " : "",
+                         ot_topic_at(i)->name);
+    return names;
+}
+
 void ot_help_print(FILE *out, enum ot_command command) {
-    const struct command_help *help = &commands[command];
+    char names[TOPIC_NAMES_BYTES];
+    const struct ot_command_help *help = &commands[command];
     fprintf(out, "Usage: offload-train %s\n\n", help->usage);
     print_wrapped(out, help->what, 0, 0);
     fputs("\n", out);
@@ -143,6 +161,7 @@ void ot_help_print(FILE *out, enum ot_command command) {
         fputs("\nOther commands (offload-train COMMAND --help tells more):\n", out);
         for (int c = 1; c < OT_COMMAND_COUNT; c++)
             fprintf(out, "  %s\n", commands[c].usage);
+        fputs("  help [TOPIC]\n", out);
     }
     for (int section = 0; section < OT_SECTION_COUNT; section++) {
         bool titled = false;
@@ -156,15 +175,76 @@ void ot_help_print(FILE *out, enum ot_command command) {
             print_option(out, option);
         }
     }
-    fputs("\nUnits: k, M and G of tokens and of memory are powers of 1024 (16k tokens = 16,384, 24G =\n"
-          "24 GiB; 24GB is decimal); of steps, rows and rates they are powers of 1000.\n",
-          out);
+    fputs("\nUnits:", out);
+    print_wrapped(out, ot_help_units, 6, 0);
+    fputc('\n', out);
     fputs("\nExamples:\n", out);
     for (int i = 0; i < 4 && help->examples[i]; i++)
         fprintf(out, "  %s\n", help->examples[i]);
-    fputs("\nExit codes:\n", out);
-    for (size_t i = 0; i < sizeof exit_codes / sizeof *exit_codes; i++)
-        fprintf(out, "  %s\n", exit_codes[i]);
+    print_exit_codes(out);
+    fputs("\nMore, with offload-train help TOPIC:\n  ", out);
+    print_wrapped(out, list_topics(names), 2, 2);
+    fputc('\n', out);
+}
+
+static void print_lines(FILE *out, const char *lines) {
+    for (size_t n; *lines; lines += n + (lines[n] == '\n')) {
+        n = strcspn(lines, "\n");
+        fprintf(out, "%s%.*s\n", n ? "  " : "", (int)n, lines);
+    }
+}
+
+static void print_block(FILE *out, const struct ot_topic_block *block) {
+    if (!block->term) {
+        print_wrapped(out, block->text, 0, 0);
+        fputc('\n', out);
+    } else if (!*block->term) {
+        print_lines(out, block->text);
+    } else {
+        int column = fprintf(out, "  %s", block->term);
+        fprintf(out, "%s%*s", column + 2 > TOPIC_INDENT ? "\n" : "",
+                column + 2 > TOPIC_INDENT ? TOPIC_INDENT : TOPIC_INDENT - column, "");
+        print_wrapped(out, block->text, TOPIC_INDENT, TOPIC_INDENT);
+        fputc('\n', out);
+    }
+}
+
+static void print_topic(FILE *out, const struct ot_topic *topic) {
+    fprintf(out, "%s\n", topic->title);
+    for (int i = 0; i < topic->n_blocks; i++) {
+        bool is_item = topic->blocks[i].term && *topic->blocks[i].term;
+        if (!is_item || i == 0 || !topic->blocks[i - 1].term || !*topic->blocks[i - 1].term)
+            fputc('\n', out);
+        print_block(out, &topic->blocks[i]);
+    }
+}
+
+static int refuse_topic(const char *name) {
+    char names[TOPIC_NAMES_BYTES];
+    return ot_fail(OT_E_USAGE, "no help topic '%.60s'; the topics are %s, and each command", name,
+                   list_topics(names));
+}
+
+int ot_help_print_topic(FILE *out, const char *name) {
+    const struct ot_topic *topic = name ? ot_topic_find(name) : NULL;
+    if (topic) {
+        print_topic(out, topic);
+        return 0;
+    }
+    for (int c = 0; name && c < OT_COMMAND_COUNT; c++)
+        if (strcmp(name, ot_command_name((enum ot_command)c)) == 0) {
+            ot_help_print(out, (enum ot_command)c);
+            return 0;
+        }
+    if (name)
+        return refuse_topic(name);
+    fputs("Usage: offload-train help TOPIC|COMMAND\n\nTopics:\n", out);
+    for (int i = 0; (topic = ot_topic_at(i)); i++)
+        fprintf(out, "  %-13s %s\n", topic->name, topic->title);
+    fputs("\nCommands:\n", out);
+    for (int c = 0; c < OT_COMMAND_COUNT; c++)
+        fprintf(out, "  %s\n", commands[c].usage);
+    return 0;
 }
 
 void ot_help_print_version(FILE *out) {

@@ -1,4 +1,4 @@
-/* --help and --version, generated from the option table. */
+/* --help, help TOPIC and --version, generated from the option table and the topics. */
 #ifndef OT_OPTIONS_HELP_H
 #define OT_OPTIONS_HELP_H
 
@@ -10,5 +10,19 @@
  * (train without its name) also lists the commands. */
 void ot_help_print(FILE *out, enum ot_command command);
 void ot_help_print_version(FILE *out);
+
+/* `help NAME`: a topic (topics.h), or a command's help. NULL: lists the topics and the commands. Errors:
+ * OT_E_USAGE: there is no such topic; the sentence lists those that there are. */
+int ot_help_print_topic(FILE *out, const char *name);
+
+/* ---- the texts, for the manual ---- */
+
+struct ot_command_help {
+    const char *usage, *what, *examples[4];
+};
+const struct ot_command_help *ot_help_of_command(enum ot_command command);
+/* What help calls an option's value: "yes|no", "FILE"; "" for a flag. */
+const char *ot_help_value(const struct ot_option *option);
+extern const char *const ot_help_units;
 
 #endif

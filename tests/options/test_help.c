@@ -1,5 +1,5 @@
-/* --help is generated: it names every option of the command and nothing else, and stays within the page. The
- * README is not, so it is held to what the program has. */
+/* --help is generated: it names every option of the command and nothing else, and stays within the page.
+ * README and topics are written by hand, so they are held to what the program has. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
@@ -7,17 +7,27 @@
 #include <string.h>
 
 #include "models/model.h"
+#include "src/base/error.h"
 #include "src/options/help.h"
+#include "src/options/topics.h"
 
-static char *help_of(enum ot_command command) {
+/* What is printed: a topic, or where that is NULL, a command's help. */
+static char *help_text(const char *topic, enum ot_command command) {
     enum { ROOM = 1 << 16 };
     char *text = calloc(1, ROOM);
     FILE *file = text ? fmemopen(text, ROOM, "w") : NULL;
     assert_non_null(file);
-    ot_help_print(file, command);
+    if (topic)
+        assert_int_equal(ot_help_print_topic(file, topic), 0);
+    else
+        ot_help_print(file, command);
     assert_int_equal(fclose(file), 0);
     assert_true(strlen(text) < ROOM - 1);
     return text;
+}
+
+static char *help_of(enum ot_command command) {
+    return help_text(NULL, command);
 }
 
 static bool mentions(const char *help, const char *name) {
@@ -95,10 +105,10 @@ static void options_are_named_once_a_command_and_described(void **state) {
     }
 }
 
-/* ---- the README says what the program says ---- */
+/* ---- what is written by hand says what the program says ---- */
 
-static char *read_readme(void) {
-    FILE *file = fopen(OT_TEST_README, "r");
+static char *read_source(const char *path) {
+    FILE *file = fopen(path, "r");
     assert_non_null(file);
     char *text = calloc(1, 1 << 20);
     assert_non_null(text);
@@ -116,52 +126,123 @@ static bool is_option(const char *name, size_t bytes) {
     return false;
 }
 
-static void readme_names_options_that_exist(void **state) {
-    (void)state;
-    char *readme = read_readme();
+/* Returns how many options the text names. */
+static int check_options(const char *text, const char *where) {
     int found = 0;
-    for (const char *at = readme; (at = strstr(at, "--"));) {
+    for (const char *at = text; (at = strstr(at, "--"));) {
         const char *name = at + 2;
         size_t bytes = strspn(name, "abcdefghijklmnopqrstuvwxyz-/");
-        bool begins = at > readme && (at[-1] == '`' || at[-1] == ' ' || at[-1] == '(');
+        bool begins = at > text && strchr("` (\n", at[-1]);
         if (begins && *name != '-' && bytes > 0) {
             found++;
             if (!is_option(name, bytes))
-                fail_msg("README.md names --%.*s, which is no option", (int)bytes, name);
+                fail_msg("%s names --%.*s, which is no option", where, (int)bytes, name);
         }
         at = name + bytes;
     }
-    assert_true(found > 20);
+    return found;
+}
+
+static void readme_names_options_that_exist(void **state) {
+    (void)state;
+    char *readme = read_source(OT_TEST_ROOT "/README.md");
+    assert_true(check_options(readme, "README.md") > 20);
     free(readme);
 }
 
-static void readme_names_every_preset(void **state) {
+static void topics_name_options_that_exist(void **state) {
     (void)state;
-    char *readme = read_readme(), quoted[64];
+    const struct ot_topic *topic;
+    int found = 0, n = 0;
+    for (; (topic = ot_topic_at(n)); n++) {
+        char *text = help_text(topic->name, OT_COMMAND_TRAIN);
+        found += check_options(text, topic->name);
+        free(text);
+    }
+    assert_true(n >= 7 && found > 60);
+}
+
+static void topics_fit_a_page(void **state) {
+    (void)state;
+    const struct ot_topic *topic;
+    for (int i = 0; (topic = ot_topic_at(i)); i++) {
+        char *text = help_text(topic->name, OT_COMMAND_TRAIN);
+        int lines = 0;
+        for (const char *line = text; *line; lines++) {
+            size_t length = strcspn(line, "\n");
+            if (length > 96)
+                fail_msg("%s: %.*s", topic->name, (int)length, line);
+            for (size_t c = 0; c < length; c++)
+                if (line[c] < ' ' || line[c] > '~')
+                    fail_msg("%s: a character that is not ASCII: %.*s", topic->name, (int)length, line);
+            line += length + (line[length] == '\n');
+        }
+        if (lines < 15 || lines > 60)
+            fail_msg("help %s has %d lines, and not 15 to 60", topic->name, lines);
+        free(text);
+        assert_true(i == 0 || strcmp(ot_topic_at(i - 1)->name, topic->name) < 0);
+    }
+}
+
+/* `help` alone names all topics and commands; of an unknown one, the error does. */
+static void topics_are_listed(void **state) {
+    (void)state;
+    enum { ROOM = 1 << 13 };
+    static char list[ROOM];
+    const struct ot_topic *topic;
+    FILE *file = fmemopen(list, ROOM, "w");
+    assert_non_null(file);
+    assert_int_equal(ot_help_print_topic(file, NULL), 0);
+    assert_int_equal(ot_help_print_topic(file, "tires"), -OT_E_USAGE);
+    fclose(file);
+    for (int i = 0; (topic = ot_topic_at(i)); i++) {
+        assert_non_null(strstr(list, topic->title));
+        assert_non_null(strstr(ot_error_text(), topic->name));
+        assert_ptr_equal(ot_topic_find(topic->name), topic);
+    }
+    for (int c = 0; c < OT_COMMAND_COUNT; c++) {
+        char *text = help_text(ot_command_name((enum ot_command)c), OT_COMMAND_TRAIN),
+             *same = help_of((enum ot_command)c);
+        assert_string_equal(text, same);
+        free(text);
+        free(same);
+    }
+}
+
+static void models_topic_names_every_preset(void **state) {
+    (void)state;
+    char *text = help_text("models", OT_COMMAND_TRAIN);
     const struct ot_preset *preset;
-    for (int i = 0; (preset = ot_preset_at(i)); i++) {
-        snprintf(quoted, sizeof quoted, "`%s`", preset->name);
-        if (!strstr(readme, quoted))
-            fail_msg("README.md does not name the preset %s", preset->name);
-    }
-    free(readme);
+    for (int i = 0; (preset = ot_preset_at(i)); i++)
+        if (!strstr(text, preset->name))
+            fail_msg("help models does not name the preset %s", preset->name);
+    free(text);
 }
 
-/* "  4  does not fit ..." of --help is "| 4 | does not fit ... |" there. */
-static void readme_has_the_exit_codes(void **state) {
+/* Every "OT_E_NAME = N," of the header is an item of the topic, and --help says the same. */
+static void exit_codes_topic_has_every_error(void **state) {
     (void)state;
-    char *readme = read_readme(), *help = help_of(OT_COMMAND_TRAIN), row[200];
-    const char *line = strstr(help, "Exit codes:\n");
-    assert_non_null(line);
-    int n = 0;
-    for (line += strcspn(line, "\n") + 1; *line; line += strcspn(line, "\n") + 1, n++) {
-        snprintf(row, sizeof row, "| %d | %.*s |", atoi(line), (int)strcspn(line + 5, "\n"), line + 5);
-        if (!strstr(readme, row))
-            fail_msg("README.md lacks the row \"%s\"", row);
+    char *header = read_source(OT_TEST_ROOT "/src/base/error.h"), *help = help_of(OT_COMMAND_TRAIN),
+         line[200];
+    int n = 0, code = 0;
+    for (const char *at = header; (at = strstr(at, "OT_E_")); at += 5) {
+        if (sscanf(at, "OT_E_%*[A-Z] = %d", &code) != 1)
+            continue;
+        const struct ot_topic_block *found = NULL;
+        for (int i = 0; i < ot_topic_exit_codes.n_blocks; i++) {
+            const struct ot_topic_block *block = &ot_topic_exit_codes.blocks[i];
+            if (block->term && *block->term && atoi(block->term) == code)
+                found = block;
+        }
+        if (!found)
+            fail_msg("help exit-codes lacks %d", code);
+        snprintf(line, sizeof line, "\n  %-2d %s\n", code, found->text);
+        assert_non_null(strstr(help, line));
+        n++;
     }
-    assert_int_equal(n, 11);
+    assert_int_equal(n, 10);
     free(help);
-    free(readme);
+    free(header);
 }
 
 int main(void) {
@@ -171,8 +252,11 @@ int main(void) {
         cmocka_unit_test(help_says_defaults_and_exit_codes),
         cmocka_unit_test(options_are_named_once_a_command_and_described),
         cmocka_unit_test(readme_names_options_that_exist),
-        cmocka_unit_test(readme_names_every_preset),
-        cmocka_unit_test(readme_has_the_exit_codes),
+        cmocka_unit_test(topics_name_options_that_exist),
+        cmocka_unit_test(topics_fit_a_page),
+        cmocka_unit_test(topics_are_listed),
+        cmocka_unit_test(models_topic_names_every_preset),
+        cmocka_unit_test(exit_codes_topic_has_every_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
