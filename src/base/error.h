@@ -10,7 +10,7 @@
 #ifndef OT_BASE_ERROR_H
 #define OT_BASE_ERROR_H
 
-/* Each is also the exit code of the program (README lists them). */
+/* Each is also the exit code of the program (`help exit-codes` lists them). */
 enum ot_error_code {
     OT_E_INTERNAL = 1,  /* a broken invariant of ours */
     OT_E_USAGE = 2,     /* unknown or contradictory options */

@@ -96,6 +96,8 @@ static const struct ot_topic_block environment[] = {
     {"OFFLOAD_TRAIN_BF16", "How the cpu device multiplies bf16: amx, onednn, or any other word, such as "
                            "convert, for conversion to fp32. Without it the first of these that the CPU "
                            "has is used. This changes bits."},
+    {"HWLOC_HIDE_ERRORS, HWLOC_PLUGINS_PATH", "hwloc's own; the program sets them (2, and empty) where "
+                                              "they are not set, to have no messages and no plugins."},
     {"OPENBLAS_NUM_THREADS", "Has no effect: the program sets it to 1 and uses threads of its own "
                              "(--threads)."},
 };

@@ -73,7 +73,8 @@ static const struct ot_topic_block planning[] = {
     {"order", "All micro-batches of a step go through a layer before the next layer is fetched, so "
               "weights cross the bus twice a step. --order micro does it the other way, for comparison."},
     {"rates", "The prediction starts from what this machine does: copies, products, memory, disks. The "
-              "first run measures that in a few seconds and keeps it; probe measures it anew and "
+              "first run measures that in a few seconds and keeps it in ~/.cache/offload-train, under a "
+              "fingerprint of machine, disks, device, dtype and threads; probe measures it anew and "
               "thoroughly. The model's own blocks are timed before each run. The summary compares the "
               "measured step with the predicted one."},
     {"what is forced", "--home, --optimizer-engine, --slots, --recompute, --micro-batch: the planner "
@@ -138,10 +139,10 @@ static const struct ot_topic_block gpu[] = {
     {"what it needs", "The NVIDIA driver, and libcublasLt of CUDA toolkit 12 or 13, opened at run time: "
                       "the loader's, a CUDA toolkit's, a Python package's, or the file of --cublaslt or "
                       "$OFFLOAD_TRAIN_CUBLASLT. No Python, no compiler."},
-    {"what a build has", "The cuda device is built where nvcc is found (meson option cuda: auto, enabled, "
-                         "disabled). It compiles for sm_80, 86, 89, 90, 100 and 120, and adds PTX for "
-                         "newer ones. meson option gpu_arch, such as sm_90, builds much faster for one "
-                         "GPU; sm_75 can be named."},
+    {"what a build has", "The cuda device is built where nvcc is found, in PATH, $CUDA_HOME or "
+                         "/usr/local/cuda (meson option cuda: auto, enabled, disabled). It compiles for "
+                         "sm_80, 86, 89, 90, 100 and 120, and adds PTX for newer ones. meson option "
+                         "gpu_arch, such as sm_90, builds much faster for one GPU; sm_75 can be named."},
     {"checks", "Each fast kernel (attention, matrix products) checks itself where it is first used on a "
                "GPU, driver and build: a small random problem, beside the plain kernel. If they disagree, "
                "the plain kernel is used for the whole run, with a warning."},

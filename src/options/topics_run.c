@@ -159,6 +159,9 @@ static const struct ot_topic_block files[] = {
     {"finished.json", "Says that the run came to its end. The same command then verifies the result and "
                       "trains nothing."},
     {"checkpoints/", "See help checkpoints."},
+    {"stdout, stderr", "No output delays training or a stop: a terminal after Ctrl-S, or a pipe that "
+                       "nobody reads, loses lines of progress, and a note says how many. At its end a run "
+                       "waits up to 5 seconds for such a reader. log.jsonl has every step."},
     {NULL, "The directory is written beside its place and exchanged by rename, so a reader sees the old "
            "result or the new one. Where that is impossible (a mount point, a container's lower layer) it "
            "is replaced file by file; a replacement that is cut short is finished by the next command "

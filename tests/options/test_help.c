@@ -126,6 +126,14 @@ static bool is_option(const char *name, size_t bytes) {
     return false;
 }
 
+/* The line is about another program, whose options are its own. */
+static bool is_foreign(const char *text, const char *at) {
+    while (at > text && at[-1] != '\n')
+        at--;
+    size_t n = strcspn(at, "\n");
+    return memmem(at, n, "meson ", 6) || memmem(at, n, "scripts/", 8);
+}
+
 /* Returns how many options the text names. */
 static int check_options(const char *text, const char *where) {
     int found = 0;
@@ -133,7 +141,7 @@ static int check_options(const char *text, const char *where) {
         const char *name = at + 2;
         size_t bytes = strspn(name, "abcdefghijklmnopqrstuvwxyz-/");
         bool begins = at > text && strchr("` (\n", at[-1]);
-        if (begins && *name != '-' && bytes > 0) {
+        if (begins && *name != '-' && bytes > 0 && !is_foreign(text, at)) {
             found++;
             if (!is_option(name, bytes))
                 fail_msg("%s names --%.*s, which is no option", where, (int)bytes, name);

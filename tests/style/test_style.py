@@ -15,7 +15,7 @@ FOLDERS = ["src", "models", "offload", "kernels", "tests"]
 ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda kernels/emu kernels/emu/include"], ["offload"],
          ["offload/topology", "src/tokenizer"], ["offload/store"], ["models", "offload/plan"],
          ["offload/schedule", "src/files", "src/machine", "src/options"], ["offload/predict"],
-         ["offload/engine", "offload/probe"], ["src/data"], ["src/checkpoint"], ["src/session", "src/verify"], ["src/run"],
+         ["offload/engine", "offload/probe"], ["src/data", "src/manual"], ["src/checkpoint"], ["src/session", "src/verify"], ["src/run"],
          ["src/saving"], ["src/bench", "src/report"], ["src/plan", "src/train"], ["src/cli"]]
 LEVELS = {folder: (level, room) for level, rooms in enumerate(ORDER) for room in rooms for folder in room.split()}
 # Who may include the headers of the CUDA toolkit, or the emulator's in their place.

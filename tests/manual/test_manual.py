@@ -1,0 +1,169 @@
+"""The man page, the completions, the topics and README say what the program does. Its folder of made files is the second
+argument.
+"""
+
+import os
+import re
+import subprocess
+
+import program
+from program import run
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+USAGE = 2
+VARIABLE = re.compile(r'"([A-Z][A-Z0-9_]{3,})"')
+
+
+def read(*path):
+    with open(os.path.join(*path), encoding="utf-8") as file:
+        return file.read()
+
+
+def commands():
+    return re.findall(r"^  \[?(\w+)", run("help").out.split("\nCommands:\n")[1], re.MULTILINE)
+
+
+def topics():
+    return re.findall(r"^  (\S+)", run("help").out.split("\nCommands:\n")[0].split("\nTopics:\n")[1], re.MULTILINE)
+
+
+def options(command):
+    return re.findall(r"^  (?:-\w, |    )--(\S+)", run(command, "--help").out, re.MULTILINE)
+
+
+def plain(roff):
+    """The man page's source without its escapes."""
+    for escape, character in {r"\-": "-", r"\(aq": "'", r"\(ga": "`", r"\(ha": "^", r"\(ti": "~", r"\e": "\\", r"\&": ""}.items():
+        roff = roff.replace(escape, character)
+    return re.sub(r"\\f[BIR]", "", roff)
+
+
+class ManPage(program.ProgramTest):
+    def test_it_has_every_command_option_and_topic(self):
+        page = plain(read(program.SHARED, "offload-train.1"))
+        for command in commands():
+            self.assertRegex(page, rf"(?m)^\.B \[?{command}\b")
+            for option in options(command):
+                entry = re.search(rf"(?m)^\.TP\n(?:-\w, )?--{re.escape(option)}( .*)?\n", page)
+                self.assertTrue(entry, f"--{option}")
+        text = " ".join(page.split())
+        for topic in topics():
+            title, *lines = run("help", topic).out.splitlines()
+            self.assertIn(f'\n.SH "{title.upper()}"\n', page)
+            for line in lines:
+                for part in re.split(r" {2,}", line.strip()):
+                    self.assertIn(" ".join(part.split()), text)
+
+    def test_it_says_who_has_an_option(self):
+        page = " ".join(plain(read(program.SHARED, "offload-train.1")).split())
+        self.assertRegex(page, r"\.TP --price/h MONEY .{20,300}\(plan\) \.")
+        self.assertRegex(page, r"\.TP --keep N .{20,300}\(default: 1\) \(train\) \.")
+        self.assertRegex(page, r"\.TP -h, --help Print this and stop\. \.")
+
+
+class Completion(program.ProgramTest):
+    def complete(self, *words):
+        """What bash offers for the last word."""
+        script = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _offload_train; printf "%s\\n" "${COMPREPLY[@]}"'
+        done = subprocess.run(["bash", "--norc", "-c", script, "bash", os.path.join(program.SHARED, "offload-train"),
+                               "offload-train", *words], capture_output=True, text=True, cwd=self.folder, check=True)
+        self.assertEqual(done.stderr, "")
+        return sorted(done.stdout.split())
+
+    def test_commands_and_topics(self):
+        self.assertEqual(self.complete(""), sorted([*commands(), "help"]))
+        self.assertEqual(self.complete("ex"), ["export"])
+        self.assertEqual(self.complete("help", ""), sorted(commands() + topics()))
+
+    def test_the_options_of_each_command(self):
+        for command in commands():
+            self.assertEqual(self.complete(command, "--"), sorted("--" + name for name in options(command)))
+        self.assertEqual(self.complete("--gpu"), ["--gpu-mem"], "without a command: those of train")
+
+    def test_values(self):
+        self.assertEqual(self.complete("train", "--dtype", ""), ["auto", "bf16", "fp16", "fp32"])
+        self.assertEqual(self.complete("train", "--dtype", "=", "bf"), ["bf16"])
+        self.assertEqual(self.complete("train", "--dtype", "="), ["auto", "bf16", "fp16", "fp32"])
+        self.assertEqual(self.complete("train", "--pack", ""), ["no", "yes"])
+        self.assertEqual(self.complete("plan", "--gpu", "l"), ["list"])
+        self.assertEqual(self.complete("train", "--lr", ""), [])
+
+    def test_files_and_directories(self):
+        os.makedirs(self.path("models"), exist_ok=True)
+        self.assertEqual(self.complete("train", "--data", ""), ["models", "rows.jsonl"])
+        self.assertEqual(self.complete("train", "--model", ""), ["models"])
+        self.assertEqual(self.complete("eval", ""), ["models"])
+        self.assertEqual(self.complete("train", "--resume", ""), ["auto", "models", "never"])
+
+    def test_zsh_has_the_options_of_each_command(self):
+        text = read(program.SHARED, "_offload-train").split("    case $command in\n")[1]
+        for command in commands():
+            part = re.search(rf"(?s)^        {command}\) _arguments(.*?) ;;\n", text, re.MULTILINE).group(1)
+            self.assertEqual(sorted(re.findall(r"'\*?--([a-z0-9/-]+)", part)), sorted(options(command)))
+
+
+class Words(program.ProgramTest):
+    def test_help_prints_topics_and_commands(self):
+        for topic in topics():
+            self.assertGreater(len(self.succeed("help", topic).out), 500)
+        self.assertEqual(self.succeed("help", "plan").out, self.succeed("plan", "--help").out)
+
+    def test_an_unknown_topic_is_one_line_that_lists_the_known(self):
+        line = self.fail_with(USAGE, "no help topic 'tires'", "help", "tires")
+        for topic in topics():
+            self.assertIn(topic, line)
+        self.fail_with(USAGE, "help takes one topic or command", "help", "tiers", "rows")
+
+    def test_environment_names_every_variable_that_is_read(self):
+        page, found = run("help", "environment").out, set()
+        for folder in ("src", "models", "offload", "kernels"):
+            for where, _, names in os.walk(os.path.join(ROOT, folder)):
+                if os.path.basename(where) == "emu":  # no part of the program
+                    continue
+                for name in names:
+                    if name.endswith((".c", ".h", ".cu", ".cpp")):
+                        text = read(where, name)
+                        calls = re.findall(r"(?:getenv|setenv)\(([^),]*)", text)
+                        found |= {call[1:-1] for call in calls if call.startswith('"')}
+                        if any(not call.startswith('"') for call in calls):  # the name is in a table, or an argument
+                            found |= set(VARIABLE.findall(text))
+        self.assertIn("HF_HUB_CACHE", found)
+        self.assertGreater(len(found), 15)
+        items = re.findall(r"^  ([A-Z][A-Z0-9_, ]+?)(?:  .*)?$", page, re.MULTILINE)
+        self.assertEqual(sorted(name for item in items for name in item.split(", ")), sorted(found))
+
+
+class Readme(program.ProgramTest):
+    def test_it_names_every_command_and_topic(self):
+        text = read(ROOT, "README.md")
+        for name in commands():
+            self.assertTrue(re.search(rf"`(offload-train )?{name}`", text), name)
+        for name in topics():
+            self.assertTrue(f"`{name}`" in text, name)
+
+    def test_its_links_lead_somewhere(self):
+        places = re.findall(r"\]\(([^)#]+)\)", read(ROOT, "README.md"))
+        self.assertGreater(len(places), 5)
+        for place in places:
+            if "://" not in place:
+                self.assertTrue(os.path.exists(os.path.join(ROOT, place)), place)
+
+    def test_its_table_of_machines_is_well_formed(self):
+        text = read(ROOT, "README.md")
+        parts = re.search(r"(?s)<!-- plan-table: begin -->\n(.*)\n<!-- plan-table: end -->", text)
+        self.assertTrue(parts)
+        head, *rows = [line for line in parts.group(1).split("\n") if line.startswith("|")]
+        self.assertRegex(parts.group(1), r"on 20\d\d-\d\d-\d\d .*\*\*not measured\*\*")
+        self.assertGreater(len(rows), 6)
+        self.assertRegex(rows[0], r"^\|(---\|)+$")
+        for row in rows:
+            self.assertEqual(row.count("|"), head.count("|"))
+        for row in rows[1:]:
+            _, model, checkpoint, ram, *cells, _ = [cell.strip() for cell in row.split("|")]
+            self.assertIn(f" {model}", run("help", "models").out.replace("\n", " "))
+            self.assertRegex(checkpoint + ram, r"^\d+ GiB\d+ GiB$")
+            for cell in cells:
+                self.assertRegex(cell, r"^(no|[\d,.]+ tok/s, [\d,.]+ s(, disk \d+ GiB)?)$")
+
+
+program.main()
