@@ -62,8 +62,8 @@ static const struct ot_topic_block models[] = {
                 "--init random makes random weights from --seed instead."},
     {"tokenizers", "Hugging Face tokenizer.json of type BPE; other types are refused by name. --tokenizer "
                    "names another file; the tiny presets have byte-level tokenizers built in."},
-    {"training", "All parameters are trained, with AdamW. There are no adapters (LoRA) and no quantized "
-                 "weights."},
+    {"training", "All parameters are trained, with AdamW. There are no adapters (LoRA), no frozen layers "
+                 "and no quantized weights."},
 };
 const struct ot_topic ot_topic_models = OT_TOPIC("models", "Models, presets and tokenizers", models);
 

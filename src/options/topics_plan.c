@@ -84,8 +84,8 @@ static const struct ot_topic_block planning[] = {
     {"--explain", "Says what bounds the step (a lane: compute, h2d, d2h, cpu, nvme_read, nvme_write), how "
                   "long compute waits for each lane, and what 1 GiB more on each tier, twice a rate or "
                   "twice the tokens a step would gain. A gain below 2 % is 'no gain'."},
-    {"--trace FILE", "Writes when each task ran, a row a lane, with the predicted steps below. Open it in "
-                     "Perfetto."},
+    {"--trace FILE", "Writes when each task ran, a row a lane, with the predicted steps below; from plan, "
+                     "the predicted steps alone. Open it in Perfetto."},
     {NULL, "What does not fit is refused before step 1 with exit code 4: one sentence with the numbers "
            "and up to three cures. Each cure was tried: with it there is a plan."},
     {NULL, "plan for a machine that you do not have:"},
@@ -138,7 +138,8 @@ static const struct ot_topic_block gpu[] = {
                 "gradients allow; fp32 on the cpu device. Masters are fp32 in each case."},
     {"what it needs", "The NVIDIA driver, and libcublasLt of CUDA toolkit 12 or 13, opened at run time: "
                       "the loader's, a CUDA toolkit's, a Python package's, or the file of --cublaslt or "
-                      "$OFFLOAD_TRAIN_CUBLASLT. No Python, no compiler."},
+                      "$OFFLOAD_TRAIN_CUBLASLT. The program is one file. It needs glibc, and neither "
+                      "Python nor a compiler."},
     {"what a build has", "The cuda device is built where nvcc is found, in PATH, $CUDA_HOME or "
                          "/usr/local/cuda (meson option cuda: auto, enabled, disabled). It compiles for "
                          "sm_80, 86, 89, 90, 100 and 120, and adds PTX for newer ones. meson option "
