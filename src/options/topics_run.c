@@ -158,6 +158,8 @@ static const struct ot_topic_block files[] = {
                   "the sources lists every key. --json writes the same to stdout."},
     {"finished.json", "Says that the run came to its end. The same command then verifies the result and "
                       "trains nothing."},
+    {"offload-train.json", "Marks OUT as an output of this program and names its files. An --out that is "
+                           "neither empty nor marked is refused. Other files that you put into OUT stay."},
     {"checkpoints/", "See help checkpoints."},
     {"stdout, stderr", "No output delays training or a stop: a terminal after Ctrl-S, or a pipe that "
                        "nobody reads, loses lines of progress, and a note says how many. At its end a run "
