@@ -24,7 +24,7 @@ enum {
 struct bench_run {
     const struct ot_bench_pace *pace;
     struct ot_bench_result *result;
-    struct ot_options options; /* this point's */
+    struct ot_settings settings; /* this point's */
     struct ot_session session;
     double began, step_estimate;
     int32_t *rows; /* tokens, targets, position, row_start [tokens of a step] each */
@@ -109,7 +109,7 @@ static bool is_earlier(struct bench_run *b, const struct ot_bench_result *earlie
 static void note_no_time(struct bench_run *b) {
     b->result->status = OT_BENCH_NO_TIME;
     snprintf(b->result->reason, OT_BENCH_REASON_BYTES, "its steps are too long for its time; raise --%s",
-             b->options.time_per_point > 0 ? "time-per-point" : "minutes");
+             b->settings.in_effect.time_per_point > 0 ? "time-per-point" : "minutes");
 }
 
 /* Whether the point's time is enough for the first step and the fewest that count. */
@@ -128,7 +128,7 @@ static bool has_time(struct bench_run *b) {
 static int make_rows(struct bench_run *b) {
     const struct ot_bench_point *point = &b->result->point;
     int64_t n = point->step_tokens, sequence = point->sequence_tokens, micro = b->session.plan.micro_tokens;
-    uint64_t stream = ot_random_stream(OT_RANDOM_SAMPLE, 0, 0), seed = (uint64_t)b->options.seed;
+    uint64_t stream = ot_random_stream(OT_RANDOM_SAMPLE, 0, 0), seed = (uint64_t)b->settings.in_effect.seed;
     uint64_t vocab = (uint64_t)b->session.config.vocab;
     int32_t *tokens = b->rows = malloc((size_t)n * 4 * sizeof *b->rows);
     b->micro = calloc((size_t)b->result->micro_batches, sizeof *b->micro);
@@ -274,9 +274,10 @@ static int measure(struct bench_run *b) {
 
 static void choose_options(struct bench_run *b, const struct ot_options *options) {
     const struct ot_bench_point *point = &b->result->point;
-    b->options = *options;
-    b->options.home = ot_bench_mix_at(point->mix)->home;
-    b->options.gpu_mem = point->gpu_bytes;
+    struct ot_options of_point = *options;
+    of_point.home = ot_bench_mix_at(point->mix)->home;
+    of_point.gpu_mem = point->gpu_bytes;
+    b->settings = (struct ot_settings){of_point};
 }
 
 /* What went wrong with this point alone. Of a plan that does not fit, what is short: the options that would
@@ -303,7 +304,7 @@ int ot_bench_measure(const struct ot_options *options, const struct ot_costs *co
     b->began = ot_clock_seconds();
     choose_options(b, options);
     ot_process_forget_peak();
-    int rc = ot_session_open_model(&b->options, &b->session);
+    int rc = ot_session_open_model(&b->settings, &b->session);
     b->session.costs = costs;
     rc = rc == 0 ? make_plan(b) : rc;
     if (rc < 0) {

@@ -12,7 +12,8 @@
 #include "src/session/store.h"
 
 struct setup {
-    struct ot_options *options;
+    struct ot_settings *settings;
+    const struct ot_options *options; /* in effect */
     struct ot_bench *bench;
     struct ot_bench_setup *out;
     struct ot_session session;
@@ -67,11 +68,11 @@ static struct ot_count_list choose_step_tokens(const struct setup *s, int64_t se
 }
 
 static void choose_steps(struct setup *s) {
-    struct ot_options *o = s->options;
+    const struct ot_options *o = s->options;
     if (!o->seq_len)
-        ot_options_choose_count(o, "seq-len", choose_seq_len(s));
+        ot_settings_choose_count(s->settings, "seq-len", choose_seq_len(s));
     if (!o->step_tokens_list.n)
-        ot_options_choose_list(o, "tokens-per-step", choose_step_tokens(s, o->seq_len));
+        ot_settings_choose_list(s->settings, "tokens-per-step", choose_step_tokens(s, o->seq_len));
 }
 
 /* ---- costs and grid ---- */
@@ -146,18 +147,21 @@ static void describe(struct setup *s) {
     bench->began = time(NULL);
 }
 
-int ot_bench_setup_make(struct ot_options *options, struct ot_bench *bench, struct ot_bench_setup *out) {
-    struct setup s = {.options = options, .bench = bench, .out = out};
+int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *settings, struct ot_bench *bench,
+                        struct ot_bench_setup *out) {
+    const struct ot_options *options = &settings->in_effect;
+    struct setup s = {.settings = settings, .options = options, .bench = bench, .out = out};
     int rc;
     *out = (struct ot_bench_setup){0};
-    options->gpu_mem = largest(&options->gpu_mem_list);
+    *settings = (struct ot_settings){*asked};
+    settings->in_effect.gpu_mem = largest(&asked->gpu_mem_list); /* one device for all points */
     OT_TRY_GOTO(choose_mixes(&s), rc, out);
-    OT_TRY_GOTO(ot_session_open_model(options, &s.session), rc, out);
+    OT_TRY_GOTO(ot_session_open_model(settings, &s.session), rc, out);
     if (!options->optimizer_threads)
-        ot_options_choose_count(options, "optimizer-threads", options->threads);
+        ot_settings_choose_count(settings, "optimizer-threads", options->threads);
     describe(&s);
     ot_session_warn_disks(&s.session);
-    OT_TRY_GOTO(ot_out_name_choose(s.options, s.out->out, sizeof s.out->out), rc, out);
+    OT_TRY_GOTO(ot_out_name_choose(settings, s.out->out, sizeof s.out->out), rc, out);
     OT_TRY_GOTO(check_seq_len(&s), rc, out);
     OT_TRY_GOTO(ot_rates_obtain(&s.session, true, &s.rates), rc, out);
     choose_steps(&s);

@@ -8,16 +8,18 @@
 
 #include "offload/predict/costs.h"
 #include "src/bench/bench.h"
+#include "src/options/settings.h"
 
 struct ot_bench_setup {
     struct ot_costs costs;           /* of the model on this machine */
     char device[128], out[PATH_MAX]; /* what `bench` and the options point to */
 };
 
-/* Fills in the bench but for the results, whose points are set, and the options that the bench chooses. All
+/* Fills in the bench but for the results, whose points are set, and the settings. All
  * that was opened is closed again, so that the first point finds the machine as the others do. Errors: as
  * ot_session_open; OT_E_USAGE, as ot_bench_grid_make. `out` needs ot_bench_setup_free in either case. */
-int ot_bench_setup_make(struct ot_options *options, struct ot_bench *bench, struct ot_bench_setup *out);
+int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *settings, struct ot_bench *bench,
+                        struct ot_bench_setup *out);
 void ot_bench_setup_free(struct ot_bench_setup *setup);
 
 #endif

@@ -1,18 +1,18 @@
-/* The commands. Each takes the parsed options (and completes them with what it chooses) and returns 0 or an
- * error; results go to stdout, all else to stderr through the log. */
+/* The commands. Each takes what the user said, which stays as it is (src/options/settings.h), and returns 0
+ * or an error; results go to stdout, all else to stderr through the log. */
 #ifndef OT_CLI_COMMAND_H
 #define OT_CLI_COMMAND_H
 
 #include "src/options/options.h"
 
-int ot_command_train(struct ot_options *options);
-int ot_command_generate(struct ot_options *options);
-int ot_command_eval(struct ot_options *options);
-int ot_command_tokenize(struct ot_options *options);
-int ot_command_probe(struct ot_options *options);
-int ot_command_plan(struct ot_options *options);
-int ot_command_bench(struct ot_options *options);
-int ot_command_verify(struct ot_options *options);
-int ot_command_export(struct ot_options *options);
+int ot_command_train(const struct ot_options *options);
+int ot_command_generate(const struct ot_options *options);
+int ot_command_eval(const struct ot_options *options);
+int ot_command_tokenize(const struct ot_options *options);
+int ot_command_probe(const struct ot_options *options);
+int ot_command_plan(const struct ot_options *options);
+int ot_command_bench(const struct ot_options *options);
+int ot_command_verify(const struct ot_options *options);
+int ot_command_export(const struct ot_options *options);
 
 #endif

@@ -19,7 +19,8 @@
 #include "src/report/lines.h"
 
 struct bench_command {
-    struct ot_options *options;
+    struct ot_settings settings;
+    const struct ot_options *options; /* in effect */
     struct ot_bench bench;
     struct ot_bench_files files;
     struct ot_bench_setup setup;
@@ -196,16 +197,16 @@ static int finish(struct bench_command *c) {
     return bench->interrupted ? -OT_E_STOPPED : 0;
 }
 
-int ot_command_bench(struct ot_options *options) {
+int ot_command_bench(const struct ot_options *options) {
     struct bench_command *c = calloc(1, sizeof *c);
     int rc;
     if (!c)
         return ot_fail(OT_E_BUDGET, "no memory");
-    c->options = options;
+    c->options = &c->settings.in_effect;
     c->files.csv = -1;
     c->began = ot_clock_seconds();
-    OT_TRY_GOTO(ot_bench_setup_make(options, &c->bench, &c->setup), rc, out);
-    OT_TRY_GOTO(ot_bench_files_open(options->out, &c->files), rc, out);
+    OT_TRY_GOTO(ot_bench_setup_make(options, &c->settings, &c->bench, &c->setup), rc, out);
+    OT_TRY_GOTO(ot_bench_files_open(c->options->out, &c->files), rc, out);
     OT_TRY_GOTO(append_csv(c, -1), rc, out);
     print_head(c);
     OT_TRY_GOTO(ot_stop_install(

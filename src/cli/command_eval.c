@@ -43,7 +43,7 @@ static int start(struct ot_session *s, const struct ot_rows *rows) {
 
 static int evaluate(struct ot_session *s, struct ot_rows *rows) {
     int64_t seq_len;
-    OT_TRY(ot_shape_seq_len(s->options, s->config.max_position, &seq_len));
+    OT_TRY(ot_shape_seq_len(s->settings, s->config.max_position, &seq_len));
     OT_TRY(ot_rows_open(s, seq_len, rows));
     if (s->options->show_sample)
         OT_TRY(ot_sample_view_print(s, rows));
@@ -63,10 +63,11 @@ static int evaluate(struct ot_session *s, struct ot_rows *rows) {
     return print_result(s->options, &result);
 }
 
-int ot_command_eval(struct ot_options *options) {
+int ot_command_eval(const struct ot_options *options) {
+    struct ot_settings settings = {*options};
     struct ot_session session;
     struct ot_rows rows = {0};
-    int rc = ot_session_open(options, &session);
+    int rc = ot_session_open(&settings, &session);
     if (rc == 0)
         rc = evaluate(&session, &rows);
     ot_rows_close(&rows);

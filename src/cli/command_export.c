@@ -15,7 +15,8 @@
 #include "src/saving/save.h"
 
 struct export {
-    struct ot_options *options;
+    struct ot_settings settings;
+    const struct ot_options *options; /* in effect */
     struct ot_found found;
     struct ot_checkpoint *checkpoint;
     const struct ot_checkpoint_record *record;
@@ -47,20 +48,20 @@ static int open_checkpoint(struct export *e) {
 
 /* What of the run's options says which files it began with. */
 static void take_options(struct export *e) {
-    struct ot_options *o = e->options;
+    const struct ot_options *o = e->options;
     const struct ot_json *run = e->record->options;
     const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
     const char *tokenizer = ot_json_string(ot_json_get(run, "tokenizer"), NULL);
     const char *init = ot_json_string(ot_json_get(run, "init"), NULL);
     const char *template = ot_json_string(ot_json_get(run, "template"), NULL);
     if (!o->model && model)
-        ot_options_choose_text(o, "model", model);
+        ot_settings_choose_text(&e->settings, "model", model);
     if (!o->tokenizer && tokenizer)
-        ot_options_choose_text(o, "tokenizer", tokenizer);
+        ot_settings_choose_text(&e->settings, "tokenizer", tokenizer);
     if (template)
-        o->template_name = template;
+        ot_settings_choose_text(&e->settings, "template", template);
     if (init && strcmp(init, "random") == 0)
-        ot_options_choose_index(o, "init", OT_CHOICE_INIT_RANDOM);
+        ot_settings_choose_word(&e->settings, "init", OT_CHOICE_INIT_RANDOM);
 }
 
 static int write_config(const struct ot_model_config *config, char **text) {
@@ -98,7 +99,7 @@ static int open_model(struct export *e) {
     take_options(e);
     if (!e->options->model)
         return ot_fail(OT_E_INPUT, "%s does not say which model it is of; give --model", dir);
-    int rc = ot_session_open_files(e->options, manifest->dtype, s);
+    int rc = ot_session_open_files(&e->settings, manifest->dtype, s);
     if (rc == -OT_E_INPUT && !given)
         return ot_fail(OT_E_INPUT, "%s; if the model of this run is elsewhere now, give --model",
                        ot_error_text());
@@ -157,8 +158,8 @@ static int print_result(const struct export *e) {
     return ot_lines_print_json(&w);
 }
 
-int ot_command_export(struct ot_options *options) {
-    struct export e = {.options = options};
+int ot_command_export(const struct ot_options *options) {
+    struct export e = {.settings = {*options}, .options = &e.settings.in_effect};
     int rc;
     OT_TRY_GOTO(ot_out_lock_open(options->out, &e.lock), rc, out);
     OT_TRY_GOTO(open_checkpoint(&e), rc, out);

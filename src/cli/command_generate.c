@@ -177,9 +177,10 @@ static int run(struct job *job) {
     return 0;
 }
 
-int ot_command_generate(struct ot_options *options) {
+int ot_command_generate(const struct ot_options *options) {
+    struct ot_settings settings = {*options};
     struct job job = {0};
-    int rc = ot_session_open(options, &job.session);
+    int rc = ot_session_open(&settings, &job.session);
     if (rc == 0)
         rc = run(&job);
     for (size_t i = 0; job.prompts && i < job.lines.n; i++)

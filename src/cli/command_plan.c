@@ -30,8 +30,8 @@ static int write_trace(const struct ot_plan_case *c) {
     OT_TRY_GOTO(ot_schedule_make_train(chain, plan, &layout, &schedule), rc, out);
     OT_TRY_GOTO(ot_trace_open(chain, MAX_TRACED_TASKS, &trace), rc, out);
     OT_TRY_GOTO(ot_simulate(&simulation, trace, &prediction), rc, out);
-    OT_TRY_GOTO(ot_report_check_trace(&c->options), rc, out);
-    rc = ot_trace_write(NULL, trace, c->options.trace);
+    OT_TRY_GOTO(ot_report_check_trace(c->options), rc, out);
+    rc = ot_trace_write(NULL, trace, c->options->trace);
 out:
     ot_trace_close(trace);
     ot_schedule_free(&schedule);
@@ -93,7 +93,7 @@ static int check_table(const struct ot_options *o) {
     return 0;
 }
 
-int ot_command_plan(struct ot_options *options) {
+int ot_command_plan(const struct ot_options *options) {
     if (options->gpu && strcmp(options->gpu, "list") == 0)
         return options->json ? ot_cards_print_json() : (ot_cards_print(stdout), 0);
     OT_TRY(check_table(options));

@@ -156,7 +156,8 @@ static FILE *open_log(void) {
     return fopencookie(NULL, "w", (cookie_io_functions_t){.write = write_to_log});
 }
 
-int ot_command_probe(struct ot_options *options) {
+int ot_command_probe(const struct ot_options *options) {
+    struct ot_settings settings = {*options};
     struct ot_session session;
     struct probe_run *run = calloc(1, sizeof *run);
     if (!run)
@@ -164,7 +165,7 @@ int ot_command_probe(struct ot_options *options) {
     run->options = options;
     FILE *log = options->json && !options->quiet ? open_log() : NULL;
     run->table.out = options->json ? log : stdout;
-    int rc = ot_session_open_machine(options, &session);
+    int rc = ot_session_open_machine(&settings, &session);
     if (rc == 0)
         rc = probe(&session, run);
     ot_session_close(&session);

@@ -130,10 +130,11 @@ static int run(struct ot_session *s, struct batch *batch) {
     }
 }
 
-int ot_command_tokenize(struct ot_options *options) {
+int ot_command_tokenize(const struct ot_options *options) {
+    struct ot_settings settings = {*options};
     struct ot_session session;
     struct batch *batch = calloc(1, sizeof *batch);
-    int rc = ot_session_open_tokenizer(options, &session);
+    int rc = ot_session_open_tokenizer(&settings, &session);
     if (rc == 0 && !batch)
         rc = ot_fail(OT_E_BUDGET, "no memory for a batch of texts");
     if (rc == 0)

@@ -24,6 +24,7 @@
 enum { SAMPLE_NEW_TOKENS = 96 };
 
 struct train {
+    struct ot_settings settings;
     struct ot_session session;
     struct ot_rows rows;
     struct ot_run_shape shape;
@@ -85,16 +86,16 @@ static int make_plan(struct train *t) {
 /* What the run is a run of, and whether the checkpoint is of the same. */
 static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
-    struct ot_options *o = s->options;
+    const struct ot_options *o = s->options;
     int64_t seq_len;
-    OT_TRY(ot_shape_seq_len(o, s->config.max_position, &seq_len));
+    OT_TRY(ot_shape_seq_len(&t->settings, s->config.max_position, &seq_len));
     const double *share = o->optimizer_engine.share;
     bool no_cpu = share[OT_TILE_CPU] == 0 && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0;
     if (!o->optimizer_threads && !no_cpu)
-        ot_options_choose_count(o, "optimizer-threads", o->threads);
+        ot_settings_choose_count(&t->settings, "optimizer-threads", o->threads);
     OT_TRY(ot_rows_open(s, seq_len, &t->rows));
-    OT_TRY(ot_shape_run(o, seq_len, ot_packing_sequences(t->rows.train), ot_model_param_count(&s->config),
-                        &t->shape));
+    OT_TRY(ot_shape_run(&t->settings, seq_len, ot_packing_sequences(t->rows.train),
+                        ot_model_param_count(&s->config), &t->shape));
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->device)));
@@ -104,7 +105,7 @@ static int read_inputs(struct train *t) {
 
 static int prepare(struct train *t) {
     struct ot_session *s = &t->session;
-    struct ot_options *o = s->options;
+    const struct ot_options *o = s->options;
     OT_TRY(make_plan(t));
     t->report =
         (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape, .resumed = t->resume.record};
@@ -136,7 +137,7 @@ static int forecast(struct train *t) {
     if (!s->options->no_forecast)
         OT_TRY(ot_session_forecast(s, &t->need, &rows));
     if (!s->options->micro_batch)
-        ot_options_choose_count(s->options, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
+        ot_settings_choose_count(&t->settings, "micro-batch", s->plan.micro_tokens / t->shape.seq_len);
     return ot_run_identity_take_options(&t->identity, s->options);
 }
 
@@ -294,9 +295,10 @@ static int run(struct train *t) {
 }
 
 /* What is to be gone on from is known before anything is opened: it says what the options were. */
-static int find_checkpoint(struct train *t, struct ot_options *options) {
+static int find_checkpoint(struct train *t) {
+    const struct ot_options *options = &t->settings.in_effect;
     if (!options->no_save) {
-        OT_TRY(ot_out_name_choose(options, t->out, sizeof t->out));
+        OT_TRY(ot_out_name_choose(&t->settings, t->out, sizeof t->out));
         if (snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", options->out) >= PATH_MAX)
             return ot_fail(OT_E_USAGE, "--out %s: the name is too long", options->out);
         if (!options->dry_run) {
@@ -307,13 +309,14 @@ static int find_checkpoint(struct train *t, struct ot_options *options) {
     OT_TRY(ot_resume_find(options, !options->dry_run, &t->resume));
     if (options->dry_run)
         ot_resume_forget_finished(&t->resume);
-    return ot_resume_take_over(&t->resume, options);
+    return ot_resume_take_over(&t->resume, &t->settings);
 }
 
-static int prepare_and_run(struct train *t, struct ot_options *options) {
-    OT_TRY(find_checkpoint(t, options));
+static int prepare_and_run(struct train *t) {
+    const struct ot_options *options = &t->settings.in_effect;
+    OT_TRY(find_checkpoint(t));
     OT_TRY(ot_run_log_open(options->json, &t->log));
-    OT_TRY(ot_session_open(options, &t->session));
+    OT_TRY(ot_session_open(&t->settings, &t->session));
     OT_TRY(read_inputs(t));
     if (ot_resume_is_finished(&t->resume))
         return ot_finished_confirm(options, t->resume.record, t->shape.lr.steps, t->log);
@@ -331,13 +334,14 @@ static int prepare_and_run(struct train *t, struct ot_options *options) {
     return run(t);
 }
 
-int ot_command_train(struct ot_options *options) {
+int ot_command_train(const struct ot_options *options) {
     struct train *t = calloc(1, sizeof *t);
     if (!t)
         return ot_fail(OT_E_BUDGET, "no memory");
+    t->settings = (struct ot_settings){*options};
     int rc = ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
     if (rc == 0)
-        rc = prepare_and_run(t, options);
+        rc = prepare_and_run(t);
     struct ot_error why; /* what closing fails with after a failure is not what the user has to know */
     ot_error_save(&why, rc);
     bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);

@@ -89,7 +89,7 @@ static int conclude(const struct verification *v) {
     return v->model.n_damages > 0 ? ot_fail(OT_E_INPUT, "%s", v->model.damages[0]) : 0;
 }
 
-int ot_command_verify(struct ot_options *options) {
+int ot_command_verify(const struct ot_options *options) {
     struct verification v = {.options = options};
     int rc;
     OT_TRY_GOTO(ot_find_checkpoints(options->dir, &v.found), rc, out);

@@ -12,8 +12,8 @@
 static const double slow_reader_seconds =
     5; /* at the end, a reader that takes nothing is waited for as long */
 
-static int run(struct ot_options *options) {
-    static int (*const commands[OT_COMMAND_COUNT])(struct ot_options *) = {
+static int run(const struct ot_options *options) {
+    static int (*const commands[OT_COMMAND_COUNT])(const struct ot_options *) = {
         [OT_COMMAND_TRAIN] = ot_command_train,   [OT_COMMAND_GENERATE] = ot_command_generate,
         [OT_COMMAND_EVAL] = ot_command_eval,     [OT_COMMAND_TOKENIZE] = ot_command_tokenize,
         [OT_COMMAND_PROBE] = ot_command_probe,   [OT_COMMAND_PLAN] = ot_command_plan,

@@ -10,6 +10,9 @@
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
 
+/* In run.json beside the options: who gave each of them. As a --config it says nothing. */
+static const char sources_key[] = "sources";
+
 int ot_option_find(const char *name, size_t bytes, enum ot_command command) {
     const struct ot_option *option;
     int found = -1;
@@ -30,36 +33,6 @@ static int index_of(const struct ot_options *options, const char *name) {
 
 bool ot_options_given(const struct ot_options *options, const char *name) {
     return options->source[index_of(options, name)] >= OT_FROM_CHECKPOINT;
-}
-
-static void *choose(struct ot_options *options, const char *name) {
-    int index = index_of(options, name);
-    options->source[index] = OT_FROM_CHOICE;
-    return (char *)options + ot_option_at(index)->field;
-}
-
-void ot_options_choose_count(struct ot_options *options, const char *name, int64_t value) {
-    *(int64_t *)choose(options, name) = value;
-}
-
-void ot_options_choose_list(struct ot_options *options, const char *name, struct ot_count_list list) {
-    *(struct ot_count_list *)choose(options, name) = list;
-}
-
-void ot_options_choose_real(struct ot_options *options, const char *name, double value) {
-    *(double *)choose(options, name) = value;
-}
-
-void ot_options_choose_text(struct ot_options *options, const char *name, const char *value) {
-    *(const char **)choose(options, name) = value;
-}
-
-void ot_options_choose_index(struct ot_options *options, const char *name, int value) {
-    *(int *)choose(options, name) = value;
-}
-
-void ot_options_choose_device(struct ot_options *options, struct ot_device_choice device) {
-    *(struct ot_device_choice *)choose(options, "device") = device;
 }
 
 void ot_option_reset(struct ot_options *options, int index) {
@@ -246,6 +219,8 @@ int ot_option_parse_json(const struct ot_option *option, const char *key, const 
 static int take_config_value(struct ot_options *out, const char *key, const struct ot_json *value) {
     int index = ot_option_find(key, strlen(key), out->command);
     const struct ot_option *option = ot_option_at(index);
+    if (strcmp(key, sources_key) == 0 && ot_json_type(value) == OT_JSON_OBJECT)
+        return 0;
     if (!option)
         return refuse_unknown("", key, out->command);
     OT_TRY(check_command(option, key, out->command));
@@ -310,18 +285,45 @@ void ot_options_free(struct ot_options *options) {
     *options = (struct ot_options){0};
 }
 
+/* Part of the record: the command has it, it has a value and an effect, and it is not only about how the
+ * program is called. */
+static bool is_recorded(const struct ot_options *options, int index) {
+    const struct ot_option *option = ot_option_at(index);
+    bool of_command_line = option->field == offsetof(struct ot_options, config) ||
+                           option->field == offsetof(struct ot_options, resume) ||
+                           option->field == offsetof(struct ot_options, force) ||
+                           option->field == offsetof(struct ot_options, help) ||
+                           option->field == offsetof(struct ot_options, version);
+    return !of_command_line && (option->commands & (1u << options->command)) &&
+           options->source[index] != OT_FROM_NOWHERE && !ot_option_overruled(options, option->name);
+}
+
+static void put_values(const struct ot_options *options, struct ot_json_writer *w) {
+    const struct ot_option *option;
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (is_recorded(options, i))
+            ot_option_put_value(option, options, w);
+}
+
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w) {
     ot_json_begin_object(w, key);
+    put_values(options, w);
+    ot_json_end_object(w);
+}
+
+void ot_options_put_run(const struct ot_options *options, const char *key, struct ot_json_writer *w) {
+    static const char *const names[] = {[OT_FROM_DEFAULT] = "default",
+                                        [OT_FROM_PROGRAM] = "program",
+                                        [OT_FROM_CHECKPOINT] = "checkpoint",
+                                        [OT_FROM_FILE] = "config",
+                                        [OT_FROM_COMMAND_LINE] = "command line"};
     const struct ot_option *option;
-    for (int i = 0; (option = ot_option_at(i)); i++) {
-        bool of_command_line = option->field == offsetof(struct ot_options, config) ||
-                               option->field == offsetof(struct ot_options, resume) ||
-                               option->field == offsetof(struct ot_options, force) ||
-                               option->field == offsetof(struct ot_options, help) ||
-                               option->field == offsetof(struct ot_options, version);
-        if (!of_command_line && (option->commands & (1u << options->command)) &&
-            options->source[i] != OT_FROM_NOWHERE && !ot_option_overruled(options, option->name))
-            ot_option_put_value(option, options, w);
-    }
+    ot_json_begin_object(w, key);
+    put_values(options, w);
+    ot_json_begin_object(w, sources_key);
+    for (int i = 0; (option = ot_option_at(i)); i++)
+        if (is_recorded(options, i))
+            ot_json_put_text(w, option->name, names[options->source[i]]);
+    ot_json_end_object(w);
     ot_json_end_object(w);
 }

@@ -3,8 +3,8 @@
  *
  * An option's value lies in a named field of struct ot_options; the table (option_table_*.c) says where.
  * Values come from the table's defaults, then from --config FILE (a JSON object with the options' names as
- * keys), then from the command line; what a command chooses itself where nothing was said
- * (ot_options_choose_*) joins the record.
+ * keys), then from the command line. Parsed options are const; what a command chooses where the user said
+ * nothing goes into settings.h.
  *
  * Strings are borrowed: from argv, from the table, or from the config tree that the struct owns. No
  * environment variable changes an option. Single-threaded.
@@ -157,7 +157,7 @@ const char *ot_option_section_title(enum ot_option_section section);
 enum ot_option_source {
     OT_FROM_NOWHERE,
     OT_FROM_DEFAULT,
-    OT_FROM_CHOICE,
+    OT_FROM_PROGRAM,    /* settings.h */
     OT_FROM_CHECKPOINT, /* as the run that is resumed has it */
     OT_FROM_FILE,
     OT_FROM_COMMAND_LINE
@@ -238,17 +238,13 @@ void ot_options_free(struct ot_options *options);
 /* Said by the user, on the command line or in the config file, now or to the run that is resumed. `name` must
  * be in the table. */
 bool ot_options_given(const struct ot_options *options, const char *name);
-/* What the program chose for an option that was not given; it becomes part of the record. */
-void ot_options_choose_count(struct ot_options *options, const char *name, int64_t value);
-void ot_options_choose_list(struct ot_options *options, const char *name, struct ot_count_list list);
-void ot_options_choose_real(struct ot_options *options, const char *name, double value);
-void ot_options_choose_text(struct ot_options *options, const char *name, const char *value); /* borrowed */
-void ot_options_choose_index(struct ot_options *options, const char *name, int value);
-void ot_options_choose_device(struct ot_options *options, struct ot_device_choice device);
 
 /* An object with the value of every option of the command that has one, but those that only say how it is
  * called (--config, --resume, --force, --help). As a --config FILE it repeats the run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
+/* The same with the object "sources", by the names of the options: "default", "program" (it chose the value),
+ * "checkpoint", "config" or "command line". For run.json and --json; also a --config FILE. */
+void ot_options_put_run(const struct ot_options *options, const char *key, struct ot_json_writer *w);
 
 /* ---- for those that work on the table itself ---- */
 

@@ -25,7 +25,7 @@ static int read_config_file(const char *path, struct ot_model_config *out) {
 
 /* A config.json, a directory with one, or a name: its files where they are here, else the preset. */
 static int read_model(struct ot_plan_case *c) {
-    const char *name = c->options.model, *dot = strrchr(name, '.');
+    const char *name = c->options->model, *dot = strrchr(name, '.');
     if (dot && strcmp(dot, ".json") == 0)
         return read_config_file(name, &c->config);
     OT_TRY(ot_model_resolve(name, &c->resolved));
@@ -41,14 +41,14 @@ static int read_model(struct ot_plan_case *c) {
 }
 
 const char *ot_plan_case_model(const struct ot_plan_case *c) {
-    return c->resolved.path ? c->resolved.found : c->options.model;
+    return c->resolved.path ? c->resolved.found : c->options->model;
 }
 
 /* ---- the step and the run ---- */
 
 /* Sequences of an epoch; 0: nobody said. */
 static int count_sequences(struct ot_plan_case *c, int64_t *out) {
-    const struct ot_options *o = &c->options;
+    const struct ot_options *o = c->options;
     struct ot_plan_rows rows;
     *out = o->tokens ? (o->tokens + c->seq_len - 1) / c->seq_len : o->rows;
     if (!o->data)
@@ -60,32 +60,32 @@ static int count_sequences(struct ot_plan_case *c, int64_t *out) {
 }
 
 static int shape_run(struct ot_plan_case *c) {
-    struct ot_options *o = &c->options;
+    const struct ot_options *o = c->options;
     int64_t sequences;
-    OT_TRY(ot_shape_seq_len(o, c->config.max_position, &c->seq_len));
+    OT_TRY(ot_shape_seq_len(&c->settings, c->config.max_position, &c->seq_len));
     OT_TRY(count_sequences(c, &sequences));
     c->step_sequences = ot_shape_step_sequences(o, c->seq_len, o->data ? sequences : INT64_MAX);
     if (!o->tokens_per_step)
-        ot_options_choose_count(o, "tokens-per-step", c->step_sequences * c->seq_len);
+        ot_settings_choose_count(&c->settings, "tokens-per-step", c->step_sequences * c->seq_len);
     if (o->micro_batch > c->step_sequences)
         return ot_fail(
             OT_E_USAGE,
             "--micro-batch %lld is more than the %lld sequences of a step; raise --tokens-per-step",
             (long long)o->micro_batch, (long long)c->step_sequences);
     if (sequences && !o->epochs && !o->steps)
-        ot_options_choose_count(o, "epochs", OT_DEFAULT_EPOCHS);
+        ot_settings_choose_count(&c->settings, "epochs", OT_DEFAULT_EPOCHS);
     c->steps = o->steps ? o->steps : (sequences + c->step_sequences - 1) / c->step_sequences * o->epochs;
     return 0;
 }
 
 static void make_request(struct ot_plan_case *c) {
     struct ot_plan_request *rq = &c->request;
-    *rq = ot_plan_request_of(&c->options);
+    *rq = ot_plan_request_of(c->options);
     rq->chain = ot_model_chain(c->model);
     memcpy(rq->budget_bytes, c->machine.budget_bytes, sizeof rq->budget_bytes);
     rq->sequence_tokens = c->seq_len;
     rq->step_sequences = c->step_sequences;
-    rq->micro_sequences = c->options.micro_batch;
+    rq->micro_sequences = c->options->micro_batch;
     rq->train = true;
     rq->extra_device_bytes = (int64_t)c->machine.workspace_bytes;
     rq->snapshot_slots = ot_saver_slots(ot_model_param_count(&c->config), rq->chain->dtype);
@@ -94,11 +94,13 @@ static void make_request(struct ot_plan_case *c) {
 int ot_plan_case_open(const struct ot_options *options, const char *model, const char *gpu,
                       struct ot_plan_case *c) {
     memset(c, 0, sizeof *c);
-    c->options = *options;
-    c->options.model = model;
-    c->options.gpu = gpu;
+    struct ot_options asked = *options;
+    asked.model = model;
+    asked.gpu = gpu;
+    c->settings = (struct ot_settings){asked};
+    c->options = &c->settings.in_effect;
     OT_TRY(read_model(c));
-    OT_TRY(ot_plan_machine_open(&c->options, &c->machine));
+    OT_TRY(ot_plan_machine_open(&c->settings, &c->machine));
     OT_TRY(shape_run(c));
     OT_TRY(ot_model_open(&c->config, c->machine.dtype, c->seq_len, &c->model));
     make_request(c);
@@ -142,7 +144,7 @@ static int find_range(struct ot_plan_case *c) {
 }
 
 static int refuse(const struct ot_plan_case *c) {
-    struct ot_cure cure = {.options = &c->options,
+    struct ot_cure cure = {.options = c->options,
                            .request = &c->request,
                            .most_gpu_bytes = c->machine.most_bytes[OT_TIER_GPU],
                            .most_host_bytes = c->machine.most_bytes[OT_TIER_HOST],
@@ -157,7 +159,7 @@ int ot_plan_case_predict(struct ot_plan_case *c) {
     if (rc < 0)
         return rc == -OT_E_BUDGET ? refuse(c) : rc;
     OT_TRY(find_range(c));
-    return c->options.explain ? ot_planner_explain(rq, &c->costs, &c->chosen, &c->explanation) : 0;
+    return c->options->explain ? ot_planner_explain(rq, &c->costs, &c->chosen, &c->explanation) : 0;
 }
 
 struct ot_plan_answer ot_plan_case_answer(const struct ot_plan_case *c) {
@@ -173,8 +175,8 @@ struct ot_plan_answer ot_plan_case_answer(const struct ot_plan_case *c) {
     a.mfu = a.peak > 0 ? a.model_flops / p->step_seconds / a.peak : 0;
     a.run_tokens = (double)c->steps * tokens;
     a.run_seconds = (double)c->steps * p->step_seconds;
-    a.run_price = a.run_seconds / 3600 * c->options.price;
-    a.million_price = 1e6 / a.tokens_per_second / 3600 * c->options.price;
+    a.run_price = a.run_seconds / 3600 * c->options->price;
+    a.million_price = 1e6 / a.tokens_per_second / 3600 * c->options->price;
     a.written = p->bytes[OT_LANE_NVME_WRITE];
     a.read = p->bytes[OT_LANE_NVME_READ];
     return a;

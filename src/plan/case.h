@@ -14,7 +14,8 @@
 #include "src/plan/machine.h"
 
 struct ot_plan_case {
-    struct ot_options options; /* a copy, in which the case completes what it chooses */
+    struct ot_settings settings;
+    const struct ot_options *options; /* in effect: of the settings */
     struct ot_plan_machine machine;
     struct ot_resolved resolved;
     struct ot_model_config config;

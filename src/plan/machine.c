@@ -48,17 +48,19 @@ static int count_disks_to_come(const struct ot_options *o) {
 /* ---- another machine ---- */
 
 /* A card's peak is known in one format. */
-static int choose_dtype(struct ot_options *o, const struct ot_described *machine) {
+static int choose_dtype(struct ot_settings *settings, const struct ot_described *machine) {
+    const struct ot_options *o = &settings->in_effect;
     int known = machine->dtype == OT_F16 ? OT_CHOICE_DTYPE_FP16 : OT_CHOICE_DTYPE_BF16;
     if (o->dtype == OT_CHOICE_DTYPE_AUTO)
-        ot_options_choose_index(o, "dtype", known);
+        ot_settings_choose_word(settings, "dtype", known);
     if (o->dtype == known)
         return 0;
     return ot_fail(OT_E_USAGE, "--dtype: of %s only the rate in %s is known; leave it out",
                    machine->card->title, ot_dtype_name(machine->dtype));
 }
 
-static int describe(struct ot_options *o, struct ot_plan_machine *out) {
+static int describe(struct ot_settings *settings, struct ot_plan_machine *out) {
+    const struct ot_options *o = &settings->in_effect;
     struct ot_described machine;
     struct ot_described_request request = {.name = o->gpu,
                                            .gpu_mem = o->gpu_mem,
@@ -71,7 +73,7 @@ static int describe(struct ot_options *o, struct ot_plan_machine *out) {
                                            .nvme_write = o->nvme_write};
     OT_TRY(sum_described_disks(o, &request.nvme_bytes));
     OT_TRY(ot_cards_describe(&request, &machine));
-    OT_TRY(choose_dtype(o, &machine));
+    OT_TRY(choose_dtype(settings, &machine));
     out->card = machine.card;
     out->dtype = machine.dtype;
     out->rates = machine.rates;
@@ -97,18 +99,19 @@ static int describe(struct ot_options *o, struct ot_plan_machine *out) {
 /* ---- this machine ---- */
 
 /* With the disks that are there; those to come are no directories that could be opened. */
-static int open_here(struct ot_options *o, struct ot_plan_machine *out, int to_come) {
-    int n_dirs = o->nvme.n;
+static int open_here(struct ot_settings *settings, struct ot_plan_machine *out, int to_come) {
+    int *n_dirs = &settings->in_effect.nvme.n, n = *n_dirs;
     if (to_come)
-        o->nvme.n = 0;
-    int rc = ot_session_open_machine(o, &out->session);
+        *n_dirs = 0;
+    int rc = ot_session_open_machine(settings, &out->session);
     if (rc == 0)
         rc = ot_rates_obtain(&out->session, true, &out->rates);
-    o->nvme.n = n_dirs;
+    *n_dirs = n;
     return rc;
 }
 
-static int measure(struct ot_options *o, struct ot_plan_machine *out) {
+static int measure(struct ot_settings *settings, struct ot_plan_machine *out) {
+    const struct ot_options *o = &settings->in_effect;
     const struct ot_session *s = &out->session;
     int to_come = count_disks_to_come(o);
     char ram[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
@@ -117,7 +120,7 @@ static int measure(struct ot_options *o, struct ot_plan_machine *out) {
     if (to_come == 0 && (ot_options_given(o, "nvme-read") || ot_options_given(o, "nvme-write")))
         return ot_fail(OT_E_USAGE,
                        "--nvme-read and --nvme-write have no effect with --nvme DIR, which is measured");
-    OT_TRY(open_here(o, out, to_come));
+    OT_TRY(open_here(settings, out, to_come));
     out->dtype = s->dtype;
     out->workspace_bytes = s->workspace_bytes;
     memcpy(out->budget_bytes, s->budget_bytes, sizeof out->budget_bytes);
@@ -143,9 +146,9 @@ static int measure(struct ot_options *o, struct ot_plan_machine *out) {
     return 0;
 }
 
-int ot_plan_machine_open(struct ot_options *options, struct ot_plan_machine *out) {
+int ot_plan_machine_open(struct ot_settings *settings, struct ot_plan_machine *out) {
     *out = (struct ot_plan_machine){0};
-    return options->gpu ? describe(options, out) : measure(options, out);
+    return settings->in_effect.gpu ? describe(settings, out) : measure(settings, out);
 }
 
 void ot_plan_machine_close(struct ot_plan_machine *machine) {

@@ -21,9 +21,9 @@ struct ot_plan_machine {
     struct ot_rates rates;
 };
 
-/* By the options, in which it completes what it chooses. Errors: as ot_session_open_machine and
+/* By the settings, in which it fills in what it chooses. Errors: as ot_session_open_machine and
  * ot_rates_obtain; as ot_cards_describe; OT_E_USAGE. `out` needs ot_plan_machine_close in either case. */
-int ot_plan_machine_open(struct ot_options *options, struct ot_plan_machine *out);
+int ot_plan_machine_open(struct ot_settings *settings, struct ot_plan_machine *out);
 void ot_plan_machine_close(struct ot_plan_machine *machine);
 
 /* Times the chain's blocks on this machine, or estimates them for another. Errors: as ot_calibrate and

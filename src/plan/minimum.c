@@ -50,7 +50,7 @@ static struct ot_plan_table_row *add_row(const struct ot_options *o, const char 
 
 static int predict_row(struct ot_plan_case *c, const char *label, const char *card,
                        struct ot_plan_table *table) {
-    struct ot_plan_table_row *row = add_row(&c->options, label, card, table);
+    struct ot_plan_table_row *row = add_row(c->options, label, card, table);
     OT_TRY(ot_plan_case_predict(c));
     ot_plan_table_fill(c, row);
     row->ram_bytes = (int64_t)ram_for((size_t)row->used_bytes[OT_TIER_HOST]);
@@ -132,7 +132,7 @@ static int add_host(struct ot_plan_case *c, const char *label, const char *card,
     set_budgets(&c->request, gpu, NO_END, nvme);
     size_t host = least_of(&c->request, OT_TIER_HOST);
     if (!host) {
-        refuse_row(&c->options, label, card, "no amount of RAM is enough", table);
+        refuse_row(c->options, label, card, "no amount of RAM is enough", table);
         return 0;
     }
     set_budgets(&c->request, gpu, host, nvme);

@@ -97,14 +97,14 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
             ot_family_row(c->config.family)->model_type, (long long)c->config.n_layers,
             ot_text_short((double)ot_model_param_count(&c->config), params), ot_dtype_name(c->machine.dtype));
     fprintf(out, "step    %s · %d micro-batch%s of %s%lld\n",
-            ot_shape_step_text(&c->options, c->step_sequences, c->seq_len, tokens), plan->max_micro,
+            ot_shape_step_text(c->options, c->step_sequences, c->seq_len, tokens), plan->max_micro,
             plan->max_micro == 1 ? "" : "es", c->step_sequences % micro ? "up to " : "", (long long)micro);
     fprintf(out, "plan    %s\n", ot_report_homes(plan, text));
     fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
     fprintf(out, "        %lld of %lld layers recomputed · %d weight slots\n",
             (long long)(c->config.n_layers - plan->kept_blocks), (long long)c->config.n_layers,
             plan->weight_slots[OT_SLOT_LAYER]);
-    int n = ot_report_table(&ledger, c->machine.budget_bytes, c->options.explain, lines);
+    int n = ot_report_table(&ledger, c->machine.budget_bytes, c->options->explain, lines);
     for (int i = 0; i < n; i++)
         fprintf(out, "%s\n", lines[i]);
     fprintf(out, "disk    a checkpoint takes %s: keep room for two checkpoints\n",
@@ -170,7 +170,7 @@ static void print_time(const struct ot_plan_case *c, FILE *out) {
 
 static void print_nvme(const struct ot_plan_case *c, const struct ot_plan_answer *a, FILE *out) {
     char steps[OT_TEXT_BYTES];
-    double drives = c->options.nvme.n > 1 ? c->options.nvme.n : 1;
+    double drives = c->options->nvme.n > 1 ? c->options->nvme.n : 1;
     if (a->written + a->read == 0)
         return;
     fprintf(out, "nvme    %.2f GB read, %.2f GB written a step", a->read * 1e-9, a->written * 1e-9);
@@ -183,13 +183,13 @@ static void print_nvme(const struct ot_plan_case *c, const struct ot_plan_answer
 static void print_run(const struct ot_plan_case *c, FILE *out) {
     struct ot_plan_answer a = ot_plan_case_answer(c);
     char steps[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rows[OT_TEXT_BYTES];
-    double price = c->options.price;
+    double price = c->options->price;
     const char *about = c->machine.card ? "about " : "";
     ot_text_duration(a.run_seconds, time);
     if (a.run_seconds > 1e9) /* beyond what durations are for */
         snprintf(time, sizeof time, "%.3g years", a.run_seconds / (365.25 * 86400));
     if (c->rows)
-        fprintf(out, "data    %s · %s rows to train on\n", c->options.data, ot_text_count(c->rows, rows));
+        fprintf(out, "data    %s · %s rows to train on\n", c->options->data, ot_text_count(c->rows, rows));
     if (c->steps)
         fprintf(out, "run     %s steps · %s tokens · %s%s\n", ot_text_count(c->steps, steps),
                 ot_text_short(a.run_tokens, tokens), about, time);
@@ -209,7 +209,7 @@ static void print_run(const struct ot_plan_case *c, FILE *out) {
 static void print_explanation(const struct ot_plan_case *c, FILE *out) {
     const struct ot_explanation *e = &c->explanation;
     char bound[OT_FORECAST_LINE_BYTES], rate[OT_TEXT_BYTES], step[OT_TEXT_BYTES], gain[OT_TEXT_BYTES];
-    if (!c->options.explain)
+    if (!c->options->explain)
         return;
     fprintf(out, "bound   %s\n", ot_report_bound(e, bound));
     for (int i = 0; i < e->n_ifs; i++)

@@ -98,7 +98,7 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
     ot_json_put_real(w, "exposed_host_seconds", p->exposed_host);
     put_lanes(w, "bytes", p->bytes);
     ot_json_end_object(w);
-    if (!c->steps && c->options.price == 0)
+    if (!c->steps && c->options->price == 0)
         return;
     ot_json_begin_object(w, "run");
     if (c->steps) {
@@ -108,9 +108,9 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
         if (c->rows)
             ot_json_put_int(w, "rows", c->rows);
         ot_json_put_real(w, "nvme_written_bytes", a.written * (double)c->steps);
-        ot_json_put_real(w, "wear_share", ot_wear_share(a.written * (double)c->steps, c->options.nvme.n));
+        ot_json_put_real(w, "wear_share", ot_wear_share(a.written * (double)c->steps, c->options->nvme.n));
     }
-    if (c->options.price > 0) {
+    if (c->options->price > 0) {
         ot_json_put_real(w, "price_per_million_tokens", a.million_price);
         if (c->steps)
             ot_json_put_real(w, "price", a.run_price);
@@ -119,7 +119,7 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
 }
 
 static void put_explanation(const struct ot_plan_case *c, struct ot_json_writer *w) {
-    if (!c->options.explain)
+    if (!c->options->explain)
         return;
     ot_json_begin_object(w, "explanation");
     ot_report_put_explanation(&c->explanation, w);
@@ -131,7 +131,7 @@ int ot_plan_view_print_json(const struct ot_plan_case *c) {
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "version", OT_VERSION);
-    ot_options_put_json(&c->options, "options", &w);
+    ot_options_put_run(c->options, "options", &w);
     put_machine(c, &w);
     ot_json_begin_object(&w, "model");
     ot_json_put_text(&w, "name", ot_plan_case_model(c));

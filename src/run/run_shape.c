@@ -8,7 +8,8 @@
 
 enum { DEFAULT_SEQ_LEN = 2048, STEPS_OF_AN_EPOCH = 50 };
 
-int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *seq_len) {
+int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len) {
+    const struct ot_options *options = &settings->in_effect;
     if (options->seq_len > max_position)
         return ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions",
                        (long long)options->seq_len, (long long)max_position);
@@ -16,7 +17,7 @@ int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *
         int64_t chosen = max_position < DEFAULT_SEQ_LEN ? max_position : DEFAULT_SEQ_LEN;
         if (options->tokens_per_step && options->tokens_per_step < chosen)
             chosen = options->tokens_per_step;
-        ot_options_choose_count(options, "seq-len", chosen);
+        ot_settings_choose_count(settings, "seq-len", chosen);
     }
     *seq_len = options->seq_len;
     return 0;
@@ -63,8 +64,9 @@ int ot_shape_schedule(const struct ot_options *options, int64_t steps, struct ot
                    (long long)steps);
 }
 
-int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
+int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, int64_t params,
                  struct ot_run_shape *out) {
+    const struct ot_options *options = &settings->in_effect;
     *out = (struct ot_run_shape){.seq_len = seq_len, .sequences = sequences};
     out->step_sequences = ot_shape_step_sequences(options, seq_len, sequences);
     out->steps_per_epoch = (sequences + out->step_sequences - 1) / out->step_sequences;
@@ -74,12 +76,12 @@ int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences,
             "--micro-batch %lld is more than the %lld sequences of a step; raise --tokens-per-step",
             (long long)options->micro_batch, (long long)out->step_sequences);
     if (!options->tokens_per_step)
-        ot_options_choose_count(options, "tokens-per-step", out->step_sequences * seq_len);
+        ot_settings_choose_count(settings, "tokens-per-step", out->step_sequences * seq_len);
     if (!options->steps && !options->epochs)
-        ot_options_choose_count(options, "epochs", OT_DEFAULT_EPOCHS);
+        ot_settings_choose_count(settings, "epochs", OT_DEFAULT_EPOCHS);
     if (!ot_options_given(options, "lr"))
-        ot_options_choose_real(options, "lr",
-                               ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM));
+        ot_settings_choose_real(settings, "lr",
+                                ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM));
     int64_t steps = options->steps ? options->steps : options->epochs * out->steps_per_epoch;
     return ot_shape_schedule(options, steps, &out->lr);
 }

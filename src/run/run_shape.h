@@ -1,13 +1,13 @@
 /* What a run will do, from the options and the counts of data and model: a pure function, so that --dry-run,
- * the log and a test see what training sees. What was not given is chosen here and written into the options.
+ * the log and a test see what training sees. What was not given is chosen here, in the settings.
  */
 #ifndef OT_RUN_RUN_SHAPE_H
 #define OT_RUN_RUN_SHAPE_H
 
 #include <stdint.h>
 
-#include "src/options/options.h"
 #include "src/options/schedule_lr.h"
+#include "src/options/settings.h"
 
 enum { OT_DEFAULT_EPOCHS = 3, OT_DEFAULT_STEP_TOKENS = 64 * 1024 };
 
@@ -19,10 +19,10 @@ struct ot_run_shape {
 
 /* --seq-len, or a default within the model and a step. Errors: OT_E_USAGE: longer than the model's
  * positions. */
-int ot_shape_seq_len(struct ot_options *options, int64_t max_position, int64_t *seq_len);
+int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len);
 /* The rest. sequences: of an epoch; params: of the model. Errors: OT_E_USAGE: a warm-up longer than the run,
  * a micro-batch larger than a step. */
-int ot_shape_run(struct ot_options *options, int64_t seq_len, int64_t sequences, int64_t params,
+int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, int64_t params,
                  struct ot_run_shape *out);
 
 /* Sequences of a step: by --tokens-per-step, else OT_DEFAULT_STEP_TOKENS or, where an epoch of so many

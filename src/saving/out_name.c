@@ -26,7 +26,8 @@ static int find_model_name(const char *given, char name[NAME_MAX + 1]) {
     return n < 0 || n > NAME_MAX ? refuse_name() : 0;
 }
 
-int ot_out_name_choose(struct ot_options *options, char *text, size_t bytes) {
+int ot_out_name_choose(struct ot_settings *settings, char *text, size_t bytes) {
+    const struct ot_options *options = &settings->in_effect;
     char model[NAME_MAX + 1];
     if (options->out)
         return 0;
@@ -38,6 +39,6 @@ int ot_out_name_choose(struct ot_options *options, char *text, size_t bytes) {
     int n = snprintf(text, bytes, "out/%s-%.*s", model, (int)dot, data);
     if (n < 0 || (size_t)n >= bytes)
         return refuse_name();
-    ot_options_choose_text(options, "out", text);
+    ot_settings_choose_text(settings, "out", text);
     return 0;
 }

@@ -7,11 +7,11 @@
 
 #include <stddef.h>
 
-#include "src/options/options.h"
+#include "src/options/settings.h"
 
 /* MODEL is the last part of --model's name or directory, DATA that of --data up to its first dot. Does
  * nothing where --out was given; else text[bytes] is borrowed by the options. Errors: OT_E_USAGE: no name
  * fits. */
-int ot_out_name_choose(struct ot_options *options, char *text, size_t bytes);
+int ot_out_name_choose(struct ot_settings *settings, char *text, size_t bytes);
 
 #endif

@@ -22,6 +22,7 @@
 #define OT_SAVING_RESUME_H
 
 #include "src/checkpoint/reader.h"
+#include "src/options/settings.h"
 #include "src/run/run_identity.h"
 #include "src/run/run_shape.h"
 
@@ -43,9 +44,9 @@ bool ot_resume_is_finished(const struct ot_resume *resume);
 /* Where it has, says so and goes on as with --resume never: for --dry-run. */
 void ot_resume_forget_finished(struct ot_resume *resume);
 
-/* The options borrow texts from the checkpoint from here on. Does nothing where there is none, as the next
+/* The settings borrow texts from the checkpoint from here on. Does nothing where there is none, as the next
  * two. Errors: OT_E_USAGE (an option is another now), OT_E_INPUT (the record has a value that cannot be). */
-int ot_resume_take_over(struct ot_resume *resume, struct ot_options *options);
+int ot_resume_take_over(struct ot_resume *resume, struct ot_settings *settings);
 /* Errors: OT_E_INPUT: which key of the model's config, or which rows, and the cure. */
 int ot_resume_check(const struct ot_resume *resume, const struct ot_options *options,
                     const struct ot_run_identity *identity);

@@ -39,8 +39,9 @@ static int write_value(const struct ot_option *option, const struct ot_options *
 
 struct taking {
     struct ot_resume *resume;
-    struct ot_options *options;
-    struct ot_options *then; /* the recorded values, one after the other */
+    struct ot_settings *settings;
+    const struct ot_options *options; /* in effect */
+    struct ot_options *then;          /* the recorded values, one after the other */
     bool length_is_given;
     struct ot_string_builder differences;
     int n_differences;
@@ -59,13 +60,6 @@ static void note_taken(struct taking *t, const struct ot_option *option, const c
     if (strcmp(was, is) != 0 && strcmp(is, "auto") != 0 && !is_chosen)
         snprintf(taken + used, room, option->type == OT_OPTION_FLAG ? " --%s" : " --%s %.60s", option->name,
                  was);
-}
-
-static int take_value(struct taking *t, int index, const struct ot_json *value) {
-    const struct ot_option *option = ot_option_at(index);
-    OT_TRY(ot_option_parse_json(option, option->name, value, t->options));
-    t->options->source[index] = OT_FROM_CHECKPOINT;
-    return 0;
 }
 
 static void note_difference(struct taking *t, const char *name, const char *was, const char *is) {
@@ -93,7 +87,7 @@ static int take_or_compare(struct taking *t, int index, const struct ot_json *va
         note_difference(t, option->name, was, is);
     if (!given && value) {
         note_taken(t, option, was, is);
-        rc = take_value(t, index, value);
+        rc = ot_settings_take_recorded(t->settings, index, value);
     }
 out:
     free(was);
@@ -124,11 +118,13 @@ static int take_all(struct taking *t) {
     return 0;
 }
 
-int ot_resume_take_over(struct ot_resume *resume, struct ot_options *options) {
+int ot_resume_take_over(struct ot_resume *resume, struct ot_settings *settings) {
     if (!resume->record)
         return 0;
     const char *dir = resume->dir;
+    const struct ot_options *options = &settings->in_effect;
     struct taking t = {.resume = resume,
+                       .settings = settings,
                        .options = options,
                        .then = calloc(1, sizeof *t.then),
                        .length_is_given =

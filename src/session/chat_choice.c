@@ -57,5 +57,5 @@ void ot_chat_choice_settle(const struct ot_session *s, const char *name, enum ot
                "which",
                ot_model_dir_path(s->dir), name);
     if (s->options->command == OT_COMMAND_TRAIN)
-        ot_options_choose_text(s->options, "template", name);
+        ot_settings_choose_text(s->settings, "template", name);
 }

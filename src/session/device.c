@@ -71,7 +71,7 @@ static struct ot_placement placement_of(struct ot_session *s) {
 }
 
 static int open_cpu(struct ot_session *s) {
-    struct ot_options *o = s->options;
+    const struct ot_options *o = s->options;
     note_given(s, "gpu-mem", o->gpu_mem);
     note_given(s, "host-mem", o->host_mem);
     ot_machine_budgets(&s->machine, o->gpu_mem, o->host_mem, s->budget_bytes);
@@ -82,12 +82,12 @@ static int open_cpu(struct ot_session *s) {
                                       .placement = placement_of(s)};
     OT_TRY(ot_device_open(&config, &s->device));
     if (o->device.kind == OT_DEVICE_AUTO)
-        ot_options_choose_device(o, (struct ot_device_choice){.kind = OT_DEVICE_CPU});
+        ot_settings_choose_device(s->settings, (struct ot_device_choice){.kind = OT_DEVICE_CPU});
     return 0;
 }
 
 static int open_cuda(struct ot_session *s) {
-    struct ot_options *o = s->options;
+    const struct ot_options *o = s->options;
     struct ot_device_usage usage;
     char bus_id[OT_BUS_ID_BYTES];
     note_given(s, "host-mem", o->host_mem);
@@ -108,7 +108,7 @@ static int open_cuda(struct ot_session *s) {
     s->budget_bytes[OT_TIER_HOST] = ot_machine_host_budget(&s->machine, o->host_mem);
     s->workspace_bytes = usage.scratch_bytes;
     if (o->device.kind == OT_DEVICE_AUTO)
-        ot_options_choose_device(o, (struct ot_device_choice){.kind = OT_DEVICE_CUDA});
+        ot_settings_choose_device(s->settings, (struct ot_device_choice){.kind = OT_DEVICE_CUDA});
     return 0;
 }
 
@@ -133,10 +133,10 @@ static int open_any(struct ot_session *s) {
 static int choose_dtype(struct ot_session *s) {
     static const enum ot_dtype dtypes[] = {
         [OT_CHOICE_DTYPE_BF16] = OT_BF16, [OT_CHOICE_DTYPE_FP32] = OT_F32, [OT_CHOICE_DTYPE_FP16] = OT_F16};
-    struct ot_options *o = s->options;
+    const struct ot_options *o = s->options;
     bool has_bf16 = ot_device_has_dtype(s->device, OT_BF16);
     if (o->dtype == OT_CHOICE_DTYPE_AUTO)
-        ot_options_choose_index(o, "dtype",
+        ot_settings_choose_word(s->settings, "dtype",
                                 o->device.kind != OT_DEVICE_CUDA ? OT_CHOICE_DTYPE_FP32
                                 : has_bf16                       ? OT_CHOICE_DTYPE_BF16
                                                                  : OT_CHOICE_DTYPE_FP16);

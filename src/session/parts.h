@@ -1,5 +1,5 @@
 /* What a session (session.h) has: the struct that the files of this folder fill in. It owns what it names and
- * borrows the options; a field is NULL until its stage.
+ * borrows the settings; a field is NULL until its stage.
  */
 #ifndef OT_SESSION_PARTS_H
 #define OT_SESSION_PARTS_H
@@ -15,7 +15,7 @@
 #include "src/files/model_dir.h"
 #include "src/files/resolve.h"
 #include "src/machine/machine.h"
-#include "src/options/options.h"
+#include "src/options/settings.h"
 
 struct ot_checkpoint;
 struct ot_pool;
@@ -33,7 +33,8 @@ struct ot_forecast {
 };
 
 struct ot_session {
-    struct ot_options *options;
+    struct ot_settings *settings;     /* borrowed; for what the session chooses */
+    const struct ot_options *options; /* in effect: of the settings */
     struct ot_machine machine;
     struct ot_pool *pool; /* for files and rows */
 

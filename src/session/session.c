@@ -98,11 +98,12 @@ static int open_tokenizer(struct ot_session *s) {
 
 /* ---- open ---- */
 
-static int open_machine(struct ot_options *options, struct ot_session *out) {
-    *out = (struct ot_session){.options = options, .ids = {.bos = -1}};
+static int open_machine(struct ot_settings *settings, struct ot_session *out) {
+    const struct ot_options *options = &settings->in_effect;
+    *out = (struct ot_session){.settings = settings, .options = options, .ids = {.bos = -1}};
     OT_TRY(ot_machine_probe("", &out->machine));
     if (!options->threads)
-        ot_options_choose_count(options, "threads", out->machine.cores);
+        ot_settings_choose_count(settings, "threads", out->machine.cores);
     return ot_pool_open((int)options->threads, "files", &out->pool);
 }
 
@@ -131,8 +132,8 @@ static int need_weights(const struct ot_session *s) {
                                                            : "");
 }
 
-int ot_session_open(struct ot_options *options, struct ot_session *out) {
-    OT_TRY(open_machine(options, out));
+int ot_session_open(struct ot_settings *settings, struct ot_session *out) {
+    OT_TRY(open_machine(settings, out));
     OT_TRY(open_model_files(out));
     OT_TRY(need_weights(out));
     OT_TRY(open_tokenizer(out));
@@ -144,22 +145,22 @@ int ot_session_open(struct ot_options *options, struct ot_session *out) {
     return 0;
 }
 
-int ot_session_open_model(struct ot_options *options, struct ot_session *out) {
-    ot_options_choose_index(options, "init", OT_CHOICE_INIT_RANDOM);
-    OT_TRY(open_machine(options, out));
+int ot_session_open_model(struct ot_settings *settings, struct ot_session *out) {
+    ot_settings_choose_word(settings, "init", OT_CHOICE_INIT_RANDOM);
+    OT_TRY(open_machine(settings, out));
     OT_TRY(open_model_files(out));
     OT_TRY(ot_session_open_device(out));
     return ot_session_open_store(out);
 }
 
-int ot_session_open_machine(struct ot_options *options, struct ot_session *out) {
-    OT_TRY(open_machine(options, out));
+int ot_session_open_machine(struct ot_settings *settings, struct ot_session *out) {
+    OT_TRY(open_machine(settings, out));
     OT_TRY(ot_session_open_device(out));
     return ot_session_open_store(out);
 }
 
-int ot_session_open_files(struct ot_options *options, enum ot_dtype dtype, struct ot_session *out) {
-    OT_TRY(open_machine(options, out));
+int ot_session_open_files(struct ot_settings *settings, enum ot_dtype dtype, struct ot_session *out) {
+    OT_TRY(open_machine(settings, out));
     OT_TRY(open_model_files(out));
     OT_TRY(open_tokenizer(out));
     out->dtype = dtype;
@@ -168,13 +169,13 @@ int ot_session_open_files(struct ot_options *options, enum ot_dtype dtype, struc
     return 0;
 }
 
-int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out) {
-    OT_TRY(open_machine(options, out));
-    if (options->tokenizer) {
+int ot_session_open_tokenizer(struct ot_settings *settings, struct ot_session *out) {
+    OT_TRY(open_machine(settings, out));
+    if (out->options->tokenizer) {
         OT_TRY(find_tokenizer(out));
         return ot_tokenizer_open(out->tokenizer_path, &out->tokenizer);
     }
-    OT_TRY(ot_model_resolve(options->model, &out->resolved));
+    OT_TRY(ot_model_resolve(out->options->model, &out->resolved));
     if (out->resolved.path)
         OT_TRY(ot_model_dir_open(out->resolved.path, &out->dir));
     return open_tokenizer(out);

@@ -13,21 +13,21 @@
 #include "src/session/forecast.h"
 #include "src/session/parts.h"
 
-/* Fills in the options that the machine decides (threads, device, dtype). Errors: OT_E_INPUT, OT_E_IO,
+/* Chooses the settings that the machine decides (threads, device, dtype). Errors: OT_E_INPUT, OT_E_IO,
  * OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory or disk asked for than there is).
  * `out` needs ot_session_close in either case. */
-int ot_session_open(struct ot_options *options, struct ot_session *out);
+int ot_session_open(struct ot_settings *settings, struct ot_session *out);
 /* The same without tokenizer and weight files, for commands that need the model's shape: its weights, if it
  * gets any, are random. */
-int ot_session_open_model(struct ot_options *options, struct ot_session *out);
+int ot_session_open_model(struct ot_settings *settings, struct ot_session *out);
 /* The same for the machine and its device alone, for a command without a model. Errors: OT_E_DEVICE,
  * OT_E_BUDGET. */
-int ot_session_open_machine(struct ot_options *options, struct ot_session *out);
+int ot_session_open_machine(struct ot_settings *settings, struct ot_session *out);
 /* The same for the small files alone, without a device: what a saved model needs beside its weights. Without
  * files of a model, dtype is what it is stored as. */
-int ot_session_open_files(struct ot_options *options, enum ot_dtype dtype, struct ot_session *out);
+int ot_session_open_files(struct ot_settings *settings, enum ot_dtype dtype, struct ot_session *out);
 /* The same for the tokenizer alone; it has no model. */
-int ot_session_open_tokenizer(struct ot_options *options, struct ot_session *out);
+int ot_session_open_tokenizer(struct ot_settings *settings, struct ot_session *out);
 /* Of a stuck engine (engine.h) all stays as it is. */
 void ot_session_close(struct ot_session *session);
 

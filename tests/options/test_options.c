@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "src/options/options.h"
 #include "src/options/schedule_lr.h"
+#include "src/options/settings.h"
 
 #define BASE "--model m --data d.jsonl "
 
@@ -494,14 +494,15 @@ static void the_record_repeats_the_run(void **state) {
            "--eval-data e --lr 3e-4 --warmup 4% --home state=host --gpu-mem 64M --skip-bad --log-every 5 "
            "--schedule linear --seed 9 --optimizer-engine cpu:0.3,stream:0.7 --nvme /a:b --nvme /c:1G "
            "--no-io-verify");
-    ot_options_choose_count(&o, "epochs", 3);
-    ot_options_choose_count(&o, "micro-batch", 4);
-    ot_options_choose_text(&o, "out", "out/x");
-    ot_options_choose_real(&o, "weight-decay", 0.25);
-    ot_options_choose_index(&o, "dtype", OT_CHOICE_DTYPE_FP32);
+    struct ot_settings settings = {o};
+    ot_settings_choose_count(&settings, "epochs", 3);
+    ot_settings_choose_count(&settings, "micro-batch", 4);
+    ot_settings_choose_text(&settings, "out", "out/x");
+    ot_settings_choose_real(&settings, "weight-decay", 0.25);
+    ot_settings_choose_word(&settings, "dtype", OT_CHOICE_DTYPE_FP32);
     struct ot_json_writer w = {.indent = -1}, w_again = {.indent = -1};
     char *text, *text_again;
-    ot_options_put_json(&o, NULL, &w);
+    ot_options_put_json(&settings.in_effect, NULL, &w);
     check_ok(ot_json_writer_take(&w, &text, NULL));
     accept(&again, config_line(text, ""));
     assert_int_equal(again.epochs, 3);

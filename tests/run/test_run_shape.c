@@ -52,10 +52,10 @@ static void short_runs_are_fine(void **state) {
                 }
 }
 
-static struct ot_options parsed(int argc, char **argv) {
-    struct ot_options options;
-    check_ok(ot_options_parse(argc, argv, &options));
-    return options;
+static struct ot_settings parsed(int argc, char **argv) {
+    struct ot_settings settings;
+    check_ok(ot_options_parse(argc, argv, &settings.in_effect));
+    return settings;
 }
 #define OPTIONS(...)                                                                                         \
     parsed(sizeof((char *[]){"--model", "m", "--data", "d", __VA_ARGS__}) / sizeof(char *),                  \
@@ -63,7 +63,7 @@ static struct ot_options parsed(int argc, char **argv) {
 
 static void defaults_follow_model_and_data(void **state) {
     (void)state;
-    struct ot_options o = OPTIONS("--seed", "1");
+    struct ot_settings o = OPTIONS("--seed", "1");
     struct ot_run_shape shape;
     int64_t seq_len;
     check_ok(ot_shape_seq_len(&o, 4096, &seq_len));
@@ -74,9 +74,9 @@ static void defaults_follow_model_and_data(void **state) {
     assert_int_equal(shape.lr.steps, 264);
     assert_int_equal(shape.lr.warmup, 8);
     assert_near(shape.lr.peak, 1e-5);
-    assert_int_equal(o.tokens_per_step, 65536);
-    assert_int_equal(o.epochs, 3);
-    ot_options_free(&o);
+    assert_int_equal(o.in_effect.tokens_per_step, 65536);
+    assert_int_equal(o.in_effect.epochs, 3);
+    ot_options_free(&o.in_effect);
     o = OPTIONS("--seed", "1");
     check_ok(ot_shape_seq_len(&o, 512, &seq_len));
     assert_int_equal(seq_len, 512);
@@ -85,13 +85,13 @@ static void defaults_follow_model_and_data(void **state) {
     assert_int_equal(shape.steps_per_epoch, 50);
     check_ok(ot_shape_run(&o, seq_len, 1, 656000, &shape));
     assert_int_equal(shape.steps_per_epoch, 1);
-    ot_options_free(&o);
+    ot_options_free(&o.in_effect);
 }
 
 static void given_options_are_kept(void **state) {
     (void)state;
-    struct ot_options o = OPTIONS("--steps", "7", "--tokens-per-step", "1000", "--seq-len", "64", "--lr",
-                                  "0.5", "--warmup", "50%", "--micro-batch", "15");
+    struct ot_settings o = OPTIONS("--steps", "7", "--tokens-per-step", "1000", "--seq-len", "64", "--lr",
+                                   "0.5", "--warmup", "50%", "--micro-batch", "15");
     struct ot_run_shape shape;
     int64_t seq_len;
     check_ok(ot_shape_seq_len(&o, 512, &seq_len));
@@ -101,29 +101,29 @@ static void given_options_are_kept(void **state) {
     assert_int_equal(shape.lr.steps, 7);
     assert_int_equal(shape.lr.warmup, 4);
     assert_near(shape.lr.peak, 0.5);
-    assert_int_equal(o.tokens_per_step, 1000);
-    assert_int_equal(o.epochs, 0);
-    ot_options_free(&o);
+    assert_int_equal(o.in_effect.tokens_per_step, 1000);
+    assert_int_equal(o.in_effect.epochs, 0);
+    ot_options_free(&o.in_effect);
     o = OPTIONS("--tokens-per-step", "100");
     check_ok(ot_shape_seq_len(&o, 4096, &seq_len)); /* a sequence is no longer than a step */
     assert_int_equal(seq_len, 100);
-    ot_options_free(&o);
+    ot_options_free(&o.in_effect);
 }
 
 static void what_cannot_be_is_refused(void **state) {
     (void)state;
-    struct ot_options o = OPTIONS("--seq-len", "1024", "--micro-batch", "9", "--tokens-per-step", "8Ki");
+    struct ot_settings o = OPTIONS("--seq-len", "1024", "--micro-batch", "9", "--tokens-per-step", "8Ki");
     struct ot_run_shape shape;
     int64_t seq_len;
     check_fails(ot_shape_seq_len(&o, 512, &seq_len), OT_E_USAGE,
                 "--seq-len 1024 is beyond the model's 512 positions");
     check_fails(ot_shape_run(&o, 1024, 100, 1000, &shape), OT_E_USAGE,
                 "--micro-batch 9 is more than the 8 sequences");
-    ot_options_free(&o);
+    ot_options_free(&o.in_effect);
     o = OPTIONS("--epochs", "1", "--warmup", "11");
     check_fails(ot_shape_run(&o, 2048, 10, 1000, &shape), OT_E_USAGE,
                 "--warmup 11 is longer than the run's 10 steps");
-    ot_options_free(&o);
+    ot_options_free(&o.in_effect);
 }
 
 static void default_rates_are_the_documented_ones(void **state) {

@@ -30,13 +30,14 @@ static struct ot_json *record_options(const char *line) {
     struct ot_options o;
     struct ot_run_identity identity = {0};
     accept(&o, line);
-    ot_options_choose_count(&o, "micro-batch", 4);
-    ot_options_choose_index(&o, "dtype", OT_CHOICE_DTYPE_FP32);
+    struct ot_settings settings = {o};
+    ot_settings_choose_count(&settings, "micro-batch", 4);
+    ot_settings_choose_word(&settings, "dtype", OT_CHOICE_DTYPE_FP32);
     if (!o.steps && !o.epochs)
-        ot_options_choose_count(&o, "epochs", 3);
+        ot_settings_choose_count(&settings, "epochs", 3);
     if (!ot_options_given(&o, "lr"))
-        ot_options_choose_real(&o, "lr", 3e-4);
-    check_ok(ot_run_identity_take_options(&identity, &o));
+        ot_settings_choose_real(&settings, "lr", 3e-4);
+    check_ok(ot_run_identity_take_options(&identity, &settings.in_effect));
     ot_options_free(&o);
     return identity.options;
 }
@@ -256,6 +257,14 @@ static void what_is_newer_is_cleared(void **state) {
 
 /* ---- taking over ---- */
 
+/* `o`: what was given, and then what is in effect. */
+static int take_into(struct ot_resume *resume, struct ot_options *o) {
+    struct ot_settings settings = {*o};
+    int rc = ot_resume_take_over(resume, &settings);
+    *o = settings.in_effect;
+    return rc;
+}
+
 /* The run of `then` goes on with the words `now`. */
 static int take_over(const struct folder *f, const char *then, const char *now, struct ot_resume *resume,
                      struct ot_options *o) {
@@ -264,7 +273,7 @@ static int take_over(const struct folder *f, const char *then, const char *now, 
     snprintf(line, sizeof line, "%s --out %s", now, f->out);
     accept(o, line);
     check_ok(ot_resume_find(o, false, resume));
-    return ot_resume_take_over(resume, o);
+    return take_into(resume, o);
 }
 
 static void what_fixes_the_bits_is_taken_over(void **state) {
@@ -390,7 +399,7 @@ static void records_that_cannot_be_are_refused(void **state) {
         record.options = options;
         resume.record = &record;
         accept(&o, BASE);
-        check_fails(ot_resume_take_over(&resume, &o), OT_E_INPUT, records[i][1]);
+        check_fails(take_into(&resume, &o), OT_E_INPUT, records[i][1]);
         ot_options_free(&o);
         ot_json_free(options);
         ot_resume_close(&resume);
@@ -510,7 +519,7 @@ static void without_a_checkpoint_nothing_happens(void **state) {
     struct ot_options o;
     accept(&o, BASE "--no-save");
     check_ok(ot_resume_find(&o, true, &resume));
-    check_ok(ot_resume_take_over(&resume, &o));
+    check_ok(take_into(&resume, &o));
     check_ok(ot_resume_check(&resume, &o, NULL));
     check_ok(ot_resume_check_length(&resume, &o, NULL));
     check_ok(ot_resume_clear_newer(&resume, f->root));
