@@ -78,10 +78,10 @@ static int reserve(struct ot_cpu_device *device, size_t bytes, const char *name)
     struct ot_device_usage *usage = &device->usage;
     size_t left = usage->budget_bytes - usage->used_bytes;
     if (bytes > left)
-        return ot_fail(
-            OT_E_BUDGET,
+        return ot_fail_cause(
+            OT_E_BUDGET, OT_CAUSE_DEVICE_BUDGET,
             "device memory is %zu bytes short for '%s', which needs %zu: %zu of the budget of %zu are "
-            "in use; give the device more memory or the model fewer tokens at a time",
+            "in use",
             bytes - left, name, bytes, usage->used_bytes, usage->budget_bytes);
     usage->used_bytes += bytes;
     if (usage->used_bytes > usage->peak_bytes)

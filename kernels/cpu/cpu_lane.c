@@ -203,7 +203,8 @@ struct ot_pool *ot_cpu_lane_pool(struct ot_lane *lane) {
 }
 
 void ot_cpu_lane_fail(struct ot_lane *base, int rc) {
-    static const struct ot_error nameless = {OT_E_DEVICE, "an op failed, and there was no memory to say why"};
+    static const struct ot_error nameless = {.code = OT_E_DEVICE,
+                                             .text = "an op failed, and there was no memory to say why"};
     struct cpu_lane *lane = (struct cpu_lane *)base;
     struct ot_cpu_device *device = device_of(base);
     assert(rc < 0);

@@ -32,10 +32,10 @@ static int reserve(struct ot_cuda_device *self, size_t bytes, const char *name) 
     struct ot_device_usage *usage = &self->usage;
     size_t left = usage->budget_bytes - usage->used_bytes;
     if (bytes > left)
-        return ot_fail(
-            OT_E_BUDGET,
+        return ot_fail_cause(
+            OT_E_BUDGET, OT_CAUSE_DEVICE_BUDGET,
             "device memory is %zu bytes short for '%s', which needs %zu: %zu of the budget of %zu are "
-            "in use; raise --gpu-mem, or lower --micro-batch or --seq-len",
+            "in use",
             bytes - left, name, bytes, usage->used_bytes, usage->budget_bytes);
     usage->used_bytes += bytes;
     if (usage->used_bytes > usage->peak_bytes)
@@ -50,10 +50,11 @@ static int allocate(struct ot_cuda_allocation *allocation, const char *name) {
     (void)cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
     (void)cudaMemGetInfo(&free_bytes, &total_bytes); /* zeros where it fails as well */
-    return ot_fail(OT_E_BUDGET,
-                   "the GPU has no %.1f MiB in one piece left for '%s' (%.1f of %.1f MiB are free, and other "
-                   "programs may use it too); give less with --gpu-mem, or lower --micro-batch",
-                   mib(allocation->bytes), name, mib(free_bytes), mib(total_bytes));
+    return ot_fail_cause(
+        OT_E_BUDGET, OT_CAUSE_DEVICE_MEMORY,
+        "the GPU has no %.1f MiB in one piece left for '%s' (%.1f of %.1f MiB are free, and other "
+        "programs may use it too)",
+        mib(allocation->bytes), name, mib(free_bytes), mib(total_bytes));
 }
 
 static int alloc_device(struct ot_device *base, size_t bytes, const char *name, void **out) {
@@ -114,11 +115,9 @@ static int pin(void *memory, size_t bytes, const char *name) {
                  mib((size_t)limit.rlim_cur));
     else if (access("/dev/dxg", F_OK) == 0) /* how Windows lends its GPU */
         snprintf(limit_text, sizeof limit_text, " (WSL2 pins a part of memory alone)");
-    return ot_fail(
-        OT_E_BUDGET,
-        "CUDA: cannot pin %.1f MiB of host memory for '%s': %s%s; give less with --host-mem, or raise "
-        "the limit",
-        mib(bytes), name, ot_cuda_error_text(code), limit_text);
+    return ot_fail_cause(OT_E_BUDGET, OT_CAUSE_PINNED_MEMORY,
+                         "CUDA: cannot pin %.1f MiB of host memory for '%s': %s%s", mib(bytes), name,
+                         ot_cuda_error_text(code), limit_text);
 }
 
 static size_t pinned_bytes(size_t bytes) {

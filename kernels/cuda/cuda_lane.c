@@ -39,7 +39,8 @@ static struct ot_cuda_device *enter(const struct ot_lane *lane) {
 
 /* ---- failures ---- */
 
-static const struct ot_error nameless = {OT_E_DEVICE, "the GPU failed, and there was no memory to say how"};
+static const struct ot_error nameless = {.code = OT_E_DEVICE,
+                                         .text = "the GPU failed, and there was no memory to say how"};
 
 static const struct ot_error *keep(struct ot_cuda_device *device, const struct ot_error *error) {
     struct ot_cuda_failure *failure = malloc(sizeof *failure);

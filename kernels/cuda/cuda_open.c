@@ -42,9 +42,7 @@ static int explain_driver(void) {
     int driver = 0;
     char have[16], need[16];
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
-        return ot_fail(OT_E_DEVICE,
-                       "no NVIDIA driver is installed here (in a container: start it with --gpus all); "
-                       "--device cpu runs without a GPU");
+        return ot_fail_cause(OT_E_DEVICE, OT_CAUSE_NO_DRIVER, "no NVIDIA driver is installed here");
     return ot_fail(
         OT_E_DEVICE,
         "the NVIDIA driver is too old: it is for CUDA %s, this program needs one for CUDA %s; update the "
@@ -58,9 +56,8 @@ static int explain_no_device(void) {
         return ot_fail(OT_E_DEVICE,
                        "CUDA_VISIBLE_DEVICES is '%s', which hides every GPU; unset it, or set it to 0",
                        visible);
-    return ot_fail(OT_E_DEVICE,
-                   "the NVIDIA driver is here, but it finds no GPU (nvidia-smi shows what it sees); "
-                   "--device cpu runs without one");
+    return ot_fail_cause(OT_E_DEVICE, OT_CAUSE_NO_GPU,
+                         "the NVIDIA driver is here, but it finds no GPU (nvidia-smi shows what it sees)");
 }
 
 static int count_gpus(int *count) {
@@ -129,10 +126,10 @@ static int explain_start(const struct ot_cuda_gpu *gpu, int compute_mode, cudaEr
         return ot_fail(OT_E_DEVICE,
                        "%s is in compute mode 'prohibited': nvidia-smi -c 0 lets programs use it", gpu->name);
     if (code == cudaErrorDevicesUnavailable)
-        return ot_fail(
-            OT_E_DEVICE,
+        return ot_fail_cause(
+            OT_E_DEVICE, OT_CAUSE_GPU_BUSY,
             "%s is busy: another program has it for itself (its compute mode is exclusive; nvidia-smi "
-            "shows who); wait, or choose another with --device cuda:N",
+            "shows who)",
             gpu->name);
     if (code == cudaErrorMemoryAllocation)
         return ot_fail(OT_E_DEVICE,

@@ -188,10 +188,10 @@ static int close_step(struct ot_engine *en, const struct ot_task *task, int64_t 
     c->adam_step += !skipped;
     if (!skipped || !c->updated)
         return 0;
-    return ot_fail(
-        OT_E_NUMERIC,
+    return ot_fail_cause(
+        OT_E_NUMERIC, OT_CAUSE_UNCLIPPED,
         "step %lld: the gradient of %s was not finite after other blocks had been updated (clipping "
-        "is off, so updates do not wait for the norm): start again with --clip 1.0",
+        "is off, so updates do not wait for the norm)",
         (long long)step, en->chain.slabs[result->bad_slab].name);
 }
 

@@ -67,14 +67,13 @@ static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan)
                        "plan: %lld tokens x %d micro-batches in tiles of %lld parameters is no plan",
                        (long long)plan->micro_tokens, plan->max_micro, (long long)plan->tile_params);
     if (plan->max_micro > ot_chain_most_micro(chain))
-        return ot_fail(OT_E_USAGE,
-                       "a step of %d micro-batches is longer than a schedule of %d blocks can be (%d): lower "
-                       "--tokens-per-step, or raise --micro-batch",
-                       plan->max_micro, chain->n_blocks, ot_chain_most_micro(chain));
+        return ot_fail_cause(OT_E_USAGE, OT_CAUSE_MICRO_BATCHES,
+                             "a step of %d micro-batches is longer than a schedule of %d blocks can be (%d)",
+                             plan->max_micro, chain->n_blocks, ot_chain_most_micro(chain));
     if (plan->train && chain->dtype == OT_F16 && !plan->clip)
-        return ot_fail(OT_E_USAGE,
-                       "training in fp16 skips steps as a whole where gradients overflow, so updates "
-                       "wait for the norm: it needs clipping; give --clip 1.0, or --dtype bf16");
+        return ot_fail_cause(OT_E_USAGE, OT_CAUSE_UNCLIPPED_FP16,
+                             "training in fp16 skips steps as a whole where gradients overflow, so updates "
+                             "wait for the norm: it needs clipping");
     return 0;
 }
 

@@ -129,9 +129,8 @@ int ot_ring_take(struct ot_ring *ring, int owner, int now) {
         if (ring->owner[i] == free_owner && (best < 0 || ring->last[i] < ring->last[best]))
             best = i;
     if (best < 0)
-        return ot_fail(OT_E_USAGE,
-                       "plan: all %d slots of a kind are in use at once; give more, or use --order layer",
-                       ring->count);
+        return ot_fail_cause(OT_E_USAGE, OT_CAUSE_SLOTS_IN_USE,
+                             "plan: all %d slots of a kind are in use at once", ring->count);
     ring->owner[best] = owner;
     ring->last[best] = now;
     return best;

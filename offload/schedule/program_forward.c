@@ -171,9 +171,9 @@ void ot_program_fetch_ahead(struct ot_program *p, int visit) {
         if (!blocked[kind])
             blocked[kind] = !fetch_need(p, i);
         if (blocked[kind] && p->needs[i].visit == visit)
-            p->rc = ot_fail(OT_E_USAGE,
-                            "plan: block '%s' needs more weight slots at once than there are: give --slots 2",
-                            p->chain->blocks[p->visits[visit].block].name);
+            p->rc = ot_fail_cause(OT_E_USAGE, OT_CAUSE_WEIGHT_SLOTS,
+                                  "plan: block '%s' needs more weight slots at once than there are",
+                                  p->chain->blocks[p->visits[visit].block].name);
     }
 }
 

@@ -28,16 +28,30 @@ static void format_sentence(char text[OT_ERROR_TEXT_BYTES], const char *format, 
     va_end(again);
 }
 
-int ot_fail(enum ot_error_code code, const char *format, ...) {
-    va_list args;
+static int record(enum ot_error_code code, enum ot_error_cause cause, const char *format, va_list args) {
     char text[OT_ERROR_TEXT_BYTES]; /* the arguments may point into the record */
-    va_start(args, format);
     format_sentence(text, format, args);
-    va_end(args);
     ot_utf8_keep_line(text); /* whatever a file name or a library's message carried */
     last_error.code = (int)code;
+    last_error.cause = cause;
     memcpy(last_error.text, text, sizeof text);
     return -(int)code;
+}
+
+int ot_fail(enum ot_error_code code, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int rc = record(code, OT_CAUSE_UNKNOWN, format, args);
+    va_end(args);
+    return rc;
+}
+
+int ot_fail_cause(enum ot_error_code code, enum ot_error_cause cause, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int rc = record(code, cause, format, args);
+    va_end(args);
+    return rc;
 }
 
 int ot_fail_errno(enum ot_error_code code, int errno_value, const char *format, ...) {
@@ -55,7 +69,8 @@ int ot_fail_context(int rc, const char *format, ...) {
     va_start(args, format);
     format_sentence(context, format, args);
     va_end(args);
-    ot_fail((enum ot_error_code)(rc < 0 ? -rc : OT_E_INTERNAL), "%s: %s", context, last_error.text);
+    ot_fail_cause((enum ot_error_code)(rc < 0 ? -rc : OT_E_INTERNAL), last_error.cause, "%s: %s", context,
+                  last_error.text);
     return rc;
 }
 
@@ -63,8 +78,13 @@ const char *ot_error_text(void) {
     return last_error.text;
 }
 
+enum ot_error_cause ot_error_cause(void) {
+    return last_error.cause;
+}
+
 void ot_error_clear(void) {
     last_error.code = 0;
+    last_error.cause = OT_CAUSE_UNKNOWN;
     last_error.text[0] = '\0';
 }
 

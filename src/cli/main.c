@@ -7,6 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/cli/command.h"
+#include "src/options/cure.h"
 #include "src/options/help.h"
 
 static const double slow_reader_seconds =
@@ -67,7 +68,7 @@ int main(int argc, char **argv) {
         rc = ot_fail(OT_E_IO, "stdout: cannot write the result");
     ot_options_free(&options);
     if (rc < 0 && rc != -OT_E_STOPPED)
-        ot_log(OT_LOG_ERROR, "%s", ot_error_text());
+        ot_log(OT_LOG_ERROR, "%s", ot_cure_text());
     ot_log_finish(slow_reader_seconds);
     if (rc == -OT_E_STALL) /* exit would wait for what hangs */
         _exit(OT_E_STALL);

@@ -10,7 +10,7 @@
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
 
-/* In run.json beside the options: who gave each of them. As a --config it says nothing. */
+/* In run.json, beside the options: who gave each of them. A --config may have the key; it changes nothing. */
 static const char sources_key[] = "sources";
 
 int ot_option_find(const char *name, size_t bytes, enum ot_command command) {
@@ -311,19 +311,23 @@ void ot_options_put_json(const struct ot_options *options, const char *key, stru
     ot_json_end_object(w);
 }
 
-void ot_options_put_run(const struct ot_options *options, const char *key, struct ot_json_writer *w) {
+void ot_options_put_sources(const struct ot_options *options, struct ot_json_writer *w) {
     static const char *const names[] = {[OT_FROM_DEFAULT] = "default",
                                         [OT_FROM_PROGRAM] = "program",
                                         [OT_FROM_CHECKPOINT] = "checkpoint",
                                         [OT_FROM_FILE] = "config",
                                         [OT_FROM_COMMAND_LINE] = "command line"};
     const struct ot_option *option;
-    ot_json_begin_object(w, key);
-    put_values(options, w);
     ot_json_begin_object(w, sources_key);
     for (int i = 0; (option = ot_option_at(i)); i++)
         if (is_recorded(options, i))
             ot_json_put_text(w, option->name, names[options->source[i]]);
     ot_json_end_object(w);
+}
+
+void ot_options_put_run(const struct ot_options *options, struct ot_json_writer *w) {
+    ot_json_begin_object(w, NULL);
+    put_values(options, w);
+    ot_options_put_sources(options, w);
     ot_json_end_object(w);
 }

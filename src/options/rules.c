@@ -228,6 +228,15 @@ static int check_homes(const struct ot_options *o) {
                                                  : "activations");
 }
 
+/* Parsed shares add up: what is left to be wrong is the home of the state. */
+static int check_shares(const struct ot_options *o) {
+    int rc = ot_plan_check_shares(o->optimizer_engine.share, o->home.state);
+    return rc < 0 ? ot_fail(OT_E_USAGE,
+                            "--optimizer-engine and --home contradict each other: %s; give one of them",
+                            ot_error_text())
+                  : 0;
+}
+
 /* What a step is and where things live, for those that train and for those that plan it. */
 static int check_step(const struct ot_options *o) {
     if (o->seq_len > 0 && o->tokens_per_step > 0 && o->tokens_per_step < o->seq_len)
@@ -236,7 +245,7 @@ static int check_step(const struct ot_options *o) {
     if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
         return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights pass through");
     OT_TRY(check_homes(o));
-    return ot_plan_check_shares(o->optimizer_engine.share, o->home.state);
+    return check_shares(o);
 }
 
 static int check_train(const struct ot_options *o) {

@@ -380,7 +380,8 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     ot_json_put_text(w, "version", OT_VERSION);
     if (r->out)
         ot_json_put_text(w, "out", r->out);
-    ot_options_put_run(r->session->options, "options", w);
+    ot_options_put_json(r->session->options, "options", w);
+    ot_options_put_sources(r->session->options, w);
     record_machine(r->session, w);
     record_data(r, w);
     record_plan(r, w);

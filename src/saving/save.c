@@ -74,7 +74,7 @@ static int take_run(struct ot_save *save, const struct ot_json *run) {
     if (run)
         ot_json_put_value(&w, NULL, run);
     else
-        ot_options_put_run(save->session->options, NULL, &w);
+        ot_options_put_run(save->session->options, &w);
     free(save->run_text);
     OT_TRY(ot_json_writer_take(&w, &save->run_text, &bytes));
     save->extra[0] = (struct ot_extra_file){.name = "run.json", .text = save->run_text, .bytes = bytes};

@@ -5,6 +5,7 @@
 #include "src/base/log.h"
 #include "src/base/touch.h"
 #include "src/base/units.h"
+#include "src/options/cure.h"
 
 /* A budget that was given is tried, whatever the system says is free: other programs end, and some virtual
  * machines get more memory as they use it. What is not to be had shows when the memory is touched, before
@@ -126,7 +127,7 @@ static int open_any(struct ot_session *s) {
     int rc = open_cuda(s);
     if (rc != -OT_E_DEVICE)
         return rc;
-    ot_log(OT_LOG_WARN, "the GPU is not used, the cpu device takes its place: %s", ot_error_text());
+    ot_log(OT_LOG_WARN, "the GPU is not used, the cpu device takes its place: %s", ot_cure_text());
     return open_cpu(s);
 }
 

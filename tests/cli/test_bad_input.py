@@ -396,8 +396,10 @@ class Machine(BadInput):
                               ("wants a whole number", ["--threads", "99999999999999999999"]),
                               ("is more than the 4 sequences", ["--micro-batch", "5", "--tokens-per-step", "512"]),
                               ("names no engine", ["--optimizer-engine", "tpu"]),
-                              ("--home state=host puts it elsewhere", ["--optimizer-engine", "gpu", "--home", "host"]),
-                              ("is none of this model's", ["--optimizer-engine", "cpu:0.999,stream:0.001"]),
+                              ("gpu updates state that lives on the gpu, not on the host", ["--optimizer-engine", "gpu", "--home", "host"]),
+                              ("tiles; give the engine more in --optimizer-engine", ["--optimizer-engine", "cpu:0.999,stream:0.001"]),
+                              ("; lower --tokens-per-step, or raise --micro-batch",
+                               ["--micro-batch", "1", "--tokens-per-step", "512M"]),
                               ("no-such-template", ["--template", "no-such-template"]),
                               ("begins a placeholder", ["--prompt-format", "{question"])):
             self.refuse(USAGE, phrase, *base, *words)

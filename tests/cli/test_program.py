@@ -145,6 +145,8 @@ class Train(program.ProgramTest):
                          [event["loss"] for event in second if event["event"] == "step"])
         first[0]["options"].pop("out"), second[0]["options"].pop("out")
         self.assertEqual(first[0]["options"], second[0]["options"])
+        self.assertEqual([event[0]["sources"][name] for event in (first, second) for name in ("lr", "micro-batch", "out")],
+                         ["command line", "program", "command line", "config", "config", "command line"])
 
     def test_training_goes_on_from_its_own_output(self):
         self.train("e", "--steps", "20")

@@ -50,7 +50,8 @@ static void test_budget(void **state) {
                 "device memory is 1 bytes short for 'straw', which needs 1");
     assert_null(none);
     ot_device_free(device, a);
-    check_fails(ot_device_alloc(device, 21 * MIB, "big", &none), OT_E_BUDGET, "raise --gpu-mem");
+    check_fails(ot_device_alloc(device, 21 * MIB, "big", &none), OT_E_BUDGET, "short for 'big'");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_DEVICE_BUDGET);
     ot_device_usage(device, &usage);
     assert_int_equal(usage.used_bytes, 80 * MIB);
     assert_int_equal(usage.peak_bytes, 100 * MIB);

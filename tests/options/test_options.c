@@ -250,9 +250,10 @@ static void engines_are_one_or_shares(void **state) {
     refuse(BASE "--optimizer-engine cpu:0.5,gpu:0.5,", "'gpu:0.5' ends in a comma");
     refuse(BASE "--optimizer-engine cpu,gpu", "'gpu' does not make the shares add up to 1");
     refuse(BASE "--optimizer-engine ,", "'' names no engine");
-    refuse(BASE "--optimizer-engine gpu --home state=host", "--home state=host puts it elsewhere");
+    refuse(BASE "--optimizer-engine gpu --home state=host",
+           "--optimizer-engine and --home contradict each other: gpu updates state");
     refuse(BASE "--optimizer-engine cpu --home gpu",
-           "cpu updates state that lives on the host, --home state=gpu");
+           "cpu updates state that lives on the host, not on the gpu; give one of them");
     refuse(BASE "--optimizer-engine gpu:0.5,stream:0.5 --home state=gpu", "stream updates state");
     refuse("eval m --data d --optimizer-engine cpu", "--optimizer-engine has no effect with eval");
 }

@@ -43,7 +43,10 @@ static void fill_in(struct ot_settings *settings) {
 static char *record(const struct ot_settings *settings, bool with_sources) {
     struct ot_json_writer w = {.indent = -1};
     char *text;
-    (with_sources ? ot_options_put_run : ot_options_put_json)(&settings->in_effect, NULL, &w);
+    if (with_sources)
+        ot_options_put_run(&settings->in_effect, &w);
+    else
+        ot_options_put_json(&settings->in_effect, NULL, &w);
     check_ok(ot_json_writer_take(&w, &text, NULL));
     return text;
 }

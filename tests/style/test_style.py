@@ -80,6 +80,13 @@ def find_circles(includes):
                    for module in includes if module in reached[module]})
 
 
+def find_option_names(lines):
+    """Words such as --home in string literals; comments may have them."""
+    tokens = r'"((?:[^"\\\n]|\\.)*)"|\'(?:[^\'\\\n]|\\.)+\'|/\*.*?\*/|//[^\n]*'
+    literals = re.findall(tokens, "\n".join(lines), re.DOTALL)
+    return [name for text in literals for name in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)]
+
+
 def names_included(lines):
     return re.findall(r'^#include "([^"]+)"', "\n".join(lines), re.MULTILINE)
 
@@ -161,6 +168,18 @@ class Style(unittest.TestCase):
                 for name in re.findall(r'^ *# *include <((?:cuda|cublas|nvtx)[^>]*)>', "\n".join(lines), re.MULTILINE):
                     yield f"includes {name}"
         self.check(faults_of)
+
+    def test_engine_and_kernels_name_no_option(self):
+        def faults_of(path, lines):
+            if path.startswith(("kernels/", "offload/", "models/")):
+                for name in find_option_names(lines):
+                    yield f"{name} in a string: name the cause (src/base/error.h), and src/options/cure.c the option"
+        self.check(faults_of)
+
+    def test_the_test_sees_option_names(self):
+        planted = ['fail("give more with "', '     "--gpu-mem, or \\"less\\"");', "/* --slots",
+                   '"--order" */ x = "a--b"; // "--clip"', "c = '\"'; /* \"--lr */"]
+        self.assertEqual(find_option_names(planted), ["--gpu-mem"])
 
     def test_nothing_is_too_long(self):
         def faults_of(path, lines):

@@ -317,7 +317,8 @@ static void fp16_needs_clipping(void **state) {
     tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
     check_ok(ot_model_open(&run.config, OT_F16, TINY_SEQUENCE, &model));
     run.plan.clip = false;
-    check_fails(ot_plan_finish(ot_model_chain(model), &run.plan), OT_E_USAGE, "--clip 1.0");
+    check_fails(ot_plan_finish(ot_model_chain(model), &run.plan), OT_E_USAGE, "it needs clipping");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_UNCLIPPED_FP16);
     ot_plan_free(&run.plan);
     ot_model_close(model);
 }

@@ -290,10 +290,11 @@ static void bad_requests_are_named(void **state) {
     REFUSED(sequence_tokens, 0, "0 tokens is no step");
     REFUSED(step_sequences, -4, "-4 sequences");
     REFUSED(micro_sequences, -1, "is no step");
-    REFUSED(step_sequences, INT64_MAX, "--tokens-per-step");
-    REFUSED(sequence_tokens, INT64_MAX, "--tokens-per-step");
-    REFUSED(slots, -1, "--slots -1");
-    REFUSED(slots, OT_PLAN_MAX_SLOTS + 1, "--slots 9");
+    REFUSED(step_sequences, INT64_MAX, "more than 2^31 tokens a step");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_STEP_TOKENS);
+    REFUSED(sequence_tokens, INT64_MAX, "more than 2^31 tokens a step");
+    REFUSED(slots, -1, "-1 weight slots of a kind; give 1 to 8");
+    REFUSED(slots, OT_PLAN_MAX_SLOTS + 1, "9 weight slots");
     REFUSED(extra_device_bytes, -1, "reserved");
     REFUSED(extra_host_bytes, INT64_MIN, "reserved");
 #undef REFUSED
@@ -301,7 +302,8 @@ static void bad_requests_are_named(void **state) {
     rq.sequence_tokens = 1;
     rq.step_sequences = 1 << 20;
     rq.micro_sequences = 1;
-    check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "raise --micro-batch");
+    check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "longer than a schedule");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_MICRO_BATCHES);
     rq.micro_sequences = 0; /* and left to the program, it is raised */
     rq.budget_bytes[OT_TIER_GPU] = rq.budget_bytes[OT_TIER_HOST] = (size_t)1 << 40;
     assert_true(plan_or_cure(&rq, &plan));
@@ -330,7 +332,8 @@ static void contradictions_are_seen(void **state) {
     REFUSED(kept_blocks, f.layers + 1, "13 blocks of 12");
     REFUSED(tile_params, OT_SLAB_ALIGN_PARAMS + 1, "no plan");
     REFUSED(max_micro, 0, "no plan");
-    REFUSED(max_micro, INT32_MAX, "--tokens-per-step");
+    REFUSED(max_micro, INT32_MAX, "longer than a schedule");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_MICRO_BATCHES);
     REFUSED(n_slabs, 3, "3 slabs");
 #undef REFUSED
     check_ok(ot_plan_finish(&f.chain, &plan));
