@@ -318,7 +318,6 @@ static void fp16_needs_clipping(void **state) {
     check_ok(ot_model_open(&run.config, OT_F16, TINY_SEQUENCE, &model));
     run.plan.clip = false;
     check_fails(ot_plan_finish(ot_model_chain(model), &run.plan), OT_E_USAGE, "it needs clipping");
-    assert_int_equal(ot_error_cause(), OT_CAUSE_UNCLIPPED_FP16);
     ot_plan_free(&run.plan);
     ot_model_close(model);
 }

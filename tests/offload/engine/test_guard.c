@@ -338,6 +338,7 @@ static void without_clipping(void **state) {
     check_ok(ot_engine_submit(tiny.engine, &batch.input));
     check_fails(ot_engine_result(tiny.engine, &result), OT_E_NUMERIC,
                 "step 35: the gradient of layer.0 was not finite after other blocks had been updated");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_UNCLIPPED);
     close_run(&run, &tiny);
 }
 

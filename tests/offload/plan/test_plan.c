@@ -308,6 +308,11 @@ static void bad_requests_are_named(void **state) {
     rq.budget_bytes[OT_TIER_GPU] = rq.budget_bytes[OT_TIER_HOST] = (size_t)1 << 40;
     assert_true(plan_or_cure(&rq, &plan));
     ot_plan_free(&plan);
+    fake_open_small(&f, OT_F16, false);
+    rq = fake_request(&f);
+    rq.clip = false;
+    check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "it needs clipping");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_UNCLIPPED_FP16);
 }
 
 static void contradictions_are_seen(void **state) {
