@@ -2,10 +2,9 @@
  *
  * Beside the base's own files lie README.md (model_card.h; the base's own card is about another model),
  * run.json (the settings and who gave them: a --config that repeats the run) and, where the base has no
- * tokenizer or
- * --tokenizer replaced it, tokenizer.json and a tokenizer_config.json that names its special tokens; and
- * chat_template.jinja where the rows were written in a template and the base has none. The result of a run
- * that came to its end also has finished.json.
+ * tokenizer or --tokenizer replaced it, tokenizer.json and a tokenizer_config.json that names its special
+ * tokens; and chat_template.jinja where the rows were written in a template and the base has none. The result
+ * of a run that came to its end also has finished.json.
  */
 #ifndef OT_SAVING_SAVE_H
 #define OT_SAVING_SAVE_H

@@ -59,6 +59,7 @@ static void test_no_driver(void **state) {
     none.driver_version = 0;
     ot_emu_set_card(&none);
     check_no_device(0, 0, OT_E_DEVICE, "no NVIDIA driver is installed here");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_NO_DRIVER);
     assert_false(ot_device_is_present("cuda"));
 }
 
@@ -79,6 +80,7 @@ static void test_no_gpu(void **state) {
     none.n_devices = 0;
     ot_emu_set_card(&none);
     check_no_device(0, 0, OT_E_DEVICE, "the NVIDIA driver is here, but it finds no GPU");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_NO_GPU);
     assert_false(ot_device_is_present("cuda"));
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     check_no_device(0, 0, OT_E_DEVICE, "CUDA_VISIBLE_DEVICES is '', which hides every GPU; unset it");
@@ -169,6 +171,7 @@ static void test_busy(void **state) {
     (void)state;
     ot_emu_fail_call("cudaSetDevice", 1, cudaErrorDevicesUnavailable);
     check_no_device(0, 0, OT_E_DEVICE, "is busy: another program has it for itself");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_GPU_BUSY);
     ot_emu_fail_call("cudaSetDevice", 1, cudaErrorMemoryAllocation);
     check_no_device(0, 0, OT_E_DEVICE, "has no memory left to start in: other programs use it all");
     struct ot_emu_card prohibited = card();
@@ -293,12 +296,14 @@ static void test_memory_is_gone(void **state) {
     ot_emu_fail_call("cudaMalloc", 1, cudaErrorMemoryAllocation);
     check_fails(ot_device_alloc(device, 100 * MIB, "the plan", &none), OT_E_BUDGET,
                 "the GPU has no 100.0 MiB in one piece left for 'the plan'");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_DEVICE_MEMORY);
     assert_null(none);
     ot_device_usage(device, &usage);
     assert_int_equal(usage.used_bytes, usage.scratch_bytes);
     ot_emu_fail_call("cudaHostRegister", 1, cudaErrorMemoryAllocation);
     check_fails(ot_device_alloc_pinned(device, 5 * MIB, "the plan", &none), OT_E_BUDGET,
                 "cannot pin 5.0 MiB of host memory for 'the plan'");
+    assert_int_equal(ot_error_cause(), OT_CAUSE_PINNED_MEMORY);
     assert_null(none);
     ot_device_usage(device, &usage);
     assert_int_equal(usage.pinned_bytes, 0);
