@@ -9,6 +9,7 @@
 #include "src/base/random.h"
 #include "src/base/stop.h"
 #include "src/machine/process_peak.h"
+#include "src/options/cure.h"
 #include "src/session/session.h"
 
 /* One step may be all that there is time for; more than MOST say nothing new. Before them come the one that
@@ -286,7 +287,7 @@ static int note_failure(struct ot_bench_result *r, enum ot_bench_status status, 
     if (rc == -OT_E_INTERNAL || rc == -OT_E_STALL) /* it ends here */
         return rc;
     r->status = status;
-    snprintf(r->reason, OT_BENCH_REASON_BYTES, "%s", ot_error_text());
+    snprintf(r->reason, OT_BENCH_REASON_BYTES, "%s", ot_cure_text());
     char *cure = strstr(r->reason, ". What helps: "), *none = strstr(r->reason, ". No option helps: ");
     if (cure || none)
         *(cure ? cure : none) = '\0';

@@ -16,8 +16,9 @@ struct ot_bench_setup {
 };
 
 /* Fills in the settings, from what the user asked for, and the bench but for the results, whose points are
- * set. All that was opened is closed again, so that the first point finds the machine as the others do. Errors:
- * as ot_session_open; OT_E_USAGE, as ot_bench_grid_make. `out` needs ot_bench_setup_free in either case. */
+ * set. All that was opened is closed again, so that the first point finds the machine as the others do.
+ * Errors: as ot_session_open; OT_E_USAGE, as ot_bench_grid_make. `out` needs ot_bench_setup_free in either
+ * case. */
 int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *settings, struct ot_bench *bench,
                         struct ot_bench_setup *out);
 void ot_bench_setup_free(struct ot_bench_setup *setup);
