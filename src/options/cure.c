@@ -3,8 +3,7 @@
 #include <stdio.h>
 
 static const char *const cures[OT_CAUSE_COUNT] = {
-    [OT_CAUSE_NO_DRIVER] =
-        "start a container with --gpus all, as docker calls it; --device cpu runs without a GPU",
+    [OT_CAUSE_NO_DRIVER] = "in a container: start it with --gpus all; --device cpu runs without a GPU",
     [OT_CAUSE_NO_GPU] = "--device cpu runs without one",
     [OT_CAUSE_GPU_BUSY] = "wait, or choose another with --device cuda:N",
     [OT_CAUSE_DEVICE_BUDGET] = "raise --gpu-mem, or lower --micro-batch or --seq-len",
