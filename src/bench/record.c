@@ -197,7 +197,7 @@ void ot_bench_put_json(const struct ot_bench *bench, const struct ot_options *op
     ot_json_put_real(w, "seconds", bench->seconds);
     ot_json_put_bool(w, "interrupted", bench->interrupted);
     ot_options_put_json(options, "options", w);
-    ot_options_put_sources(options, w);
+    ot_options_put_sources(options, "sources", w);
     ot_json_begin_array(w, "points");
     for (int i = 0; i < bench->n; i++)
         put_point(bench, i, w);

@@ -78,6 +78,8 @@ int ot_checkpoint_record_encode(const struct ot_checkpoint_record *record, char 
     put_print("data", &record->data, &w);
     put_print("eval_data", &record->eval_data, &w);
     put_object("options", record->options, &w);
+    if (record->sources)
+        ot_json_put_value(&w, "sources", record->sources);
     put_object("model", record->model, &w);
     ot_json_end_object(&w);
     return ot_json_writer_take(&w, text, bytes);
@@ -198,6 +200,8 @@ static int take_all(const char *where, struct ot_checkpoint_record *out) {
     OT_TRY(take_print(tree, where, "data", &out->data));
     OT_TRY(take_print(tree, where, "eval_data", &out->eval_data));
     OT_TRY(need_object(tree, where, "options", &out->options));
+    if (ot_json_get(tree, "sources"))
+        OT_TRY(need_object(tree, where, "sources", &out->sources));
     return need_object(tree, where, "model", &out->model);
 }
 

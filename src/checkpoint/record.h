@@ -1,9 +1,9 @@
 /* What a checkpoint says beside the parameters: checkpoint.json, for people and for resuming.
  *
  * One JSON object: format and library version, when and on what it was made; where the run was (step, Adam's
- * step, loss scale, data position, evaluations); and what it was a run of: the effective options, the model's
- * shape, and a fingerprint of the data. Reals are written so that the same bits are read back; a loss that is
- * not finite becomes null, and NaN when it is read.
+ * step, loss scale, data position, evaluations); and what it was a run of: the effective options and who gave
+ * them, the model's shape, and a fingerprint of the data. Reals are written so that the same bits are read
+ * back; a loss that is not finite becomes null, and NaN when it is read.
  *
  * Decoding trusts nothing: every value has its bounds. Keys that it does not know are passed over, so that
  * what a later version adds, and does not call another format, stays readable.
@@ -33,10 +33,11 @@ struct ot_checkpoint_record {
     char device[128];
     char arithmetic[192]; /* ot_device_arithmetic; "": a version before this key wrote the record */
     char made[32];        /* "2026-11-21T09:30:00Z" */
-    /* Objects; NULL is written as an empty one. */
+    /* Objects; NULL is written as an empty one, or for sources left out. */
     const struct ot_json *options; /* as ot_options_put_json wrote it */
+    const struct ot_json *sources; /* as ot_options_put_sources wrote it; NULL in records that are older */
     const struct ot_json *model;   /* the config.json that ot_model_config_write makes of it */
-    struct ot_json *tree;          /* of a record that was read: owned, those two lie in it */
+    struct ot_json *tree;          /* of a record that was read: owned, those three lie in it */
 };
 
 /* The caller frees the text. Errors: OT_E_BUDGET. */

@@ -130,7 +130,7 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
 static int write_model(struct export *e) {
     OT_TRY(ot_save_open(&e->session, e->options->out, e->lock, &e->save));
     OT_TRY(ot_checkpoint_master_open(e->checkpoint, &e->master));
-    int rc = ot_save_write_from(&e->save, e->record->options, get_values, e);
+    int rc = ot_save_write_from(&e->save, e->record, get_values, e);
     ot_log_set_status("");
     return rc;
 }

@@ -311,14 +311,14 @@ void ot_options_put_json(const struct ot_options *options, const char *key, stru
     ot_json_end_object(w);
 }
 
-void ot_options_put_sources(const struct ot_options *options, struct ot_json_writer *w) {
+void ot_options_put_sources(const struct ot_options *options, const char *key, struct ot_json_writer *w) {
     static const char *const names[] = {[OT_FROM_DEFAULT] = "default",
                                         [OT_FROM_PROGRAM] = "program",
                                         [OT_FROM_CHECKPOINT] = "checkpoint",
                                         [OT_FROM_FILE] = "config",
                                         [OT_FROM_COMMAND_LINE] = "command line"};
     const struct ot_option *option;
-    ot_json_begin_object(w, sources_key);
+    ot_json_begin_object(w, key);
     for (int i = 0; (option = ot_option_at(i)); i++)
         if (is_recorded(options, i))
             ot_json_put_text(w, option->name, names[options->source[i]]);
@@ -328,6 +328,6 @@ void ot_options_put_sources(const struct ot_options *options, struct ot_json_wri
 void ot_options_put_run(const struct ot_options *options, struct ot_json_writer *w) {
     ot_json_begin_object(w, NULL);
     put_values(options, w);
-    ot_options_put_sources(options, w);
+    ot_options_put_sources(options, sources_key, w);
     ot_json_end_object(w);
 }

@@ -242,10 +242,10 @@ bool ot_options_given(const struct ot_options *options, const char *name);
 /* An object with the value of every option of the command that has one, but those that only say how it is
  * called (--config, --resume, --force, --help). As a --config FILE it repeats the run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
-/* The object "sources" beside it, by the names of the options: "default", "program" (it chose the value),
- * "checkpoint", "config" or "command line". */
-void ot_options_put_sources(const struct ot_options *options, struct ot_json_writer *w);
-/* run.json: the values and their sources in one object. Also a --config FILE that repeats the run. */
+/* Beside it, the object of who gave each of them, by the names of the options: "default", "program" (it chose
+ * the value), "checkpoint", "config" or "command line". */
+void ot_options_put_sources(const struct ot_options *options, const char *key, struct ot_json_writer *w);
+/* run.json: the values, and in "sources" who gave them. Also a --config FILE that repeats the run. */
 void ot_options_put_run(const struct ot_options *options, struct ot_json_writer *w);
 
 /* ---- for those that work on the table itself ---- */

@@ -331,7 +331,7 @@ static int print_json(const struct ot_plan_table *table) {
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "version", OT_VERSION);
     ot_options_put_json(table->options, "options", &w);
-    ot_options_put_sources(table->options, &w);
+    ot_options_put_sources(table->options, "sources", &w);
     ot_json_put_bool(&w, "described", table->is_described);
     ot_json_begin_array(&w, names[table->kind]);
     for (int i = 0; i < table->n; i++)

@@ -132,7 +132,7 @@ int ot_plan_view_print_json(const struct ot_plan_case *c) {
     ot_json_begin_object(&w, NULL);
     ot_json_put_text(&w, "version", OT_VERSION);
     ot_options_put_json(c->options, "options", &w);
-    ot_options_put_sources(c->options, &w);
+    ot_options_put_sources(c->options, "sources", &w);
     put_machine(c, &w);
     ot_json_begin_object(&w, "model");
     ot_json_put_text(&w, "name", ot_plan_case_model(c));

@@ -381,7 +381,7 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     if (r->out)
         ot_json_put_text(w, "out", r->out);
     ot_options_put_json(r->session->options, "options", w);
-    ot_options_put_sources(r->session->options, w);
+    ot_options_put_sources(r->session->options, "sources", w);
     record_machine(r->session, w);
     record_data(r, w);
     record_plan(r, w);

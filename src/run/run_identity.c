@@ -19,21 +19,29 @@ int ot_run_identity_make(const struct ot_session *session, const struct ot_rows 
     return rc;
 }
 
-int ot_run_identity_take_options(struct ot_run_identity *identity, const struct ot_options *options) {
-    struct ot_json_writer w = {.indent = -1};
+/* Parses what was written, in the place of *out. */
+static int take(struct ot_json_writer *w, const char *what, struct ot_json **out) {
     char *text;
     size_t bytes;
-    ot_options_put_json(options, NULL, &w);
-    OT_TRY(ot_json_writer_take(&w, &text, &bytes));
-    ot_json_free(identity->options);
-    identity->options = NULL;
-    int rc = ot_json_parse(text, bytes, "the options", &identity->options);
+    OT_TRY(ot_json_writer_take(w, &text, &bytes));
+    ot_json_free(*out);
+    *out = NULL;
+    int rc = ot_json_parse(text, bytes, what, out);
     free(text);
     return rc;
 }
 
+int ot_run_identity_take_options(struct ot_run_identity *identity, const struct ot_options *options) {
+    struct ot_json_writer values = {.indent = -1}, sources = {.indent = -1};
+    ot_options_put_json(options, NULL, &values);
+    OT_TRY(take(&values, "the options", &identity->options));
+    ot_options_put_sources(options, NULL, &sources);
+    return take(&sources, "the sources of the options", &identity->sources);
+}
+
 void ot_run_identity_free(struct ot_run_identity *identity) {
     ot_json_free(identity->options);
+    ot_json_free(identity->sources);
     ot_json_free(identity->model);
     *identity = (struct ot_run_identity){0};
 }

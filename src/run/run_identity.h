@@ -7,6 +7,7 @@
 
 struct ot_run_identity {
     struct ot_json *options;              /* as ot_options_put_json writes them; NULL until they are taken */
+    struct ot_json *sources;              /* of the options, as ot_options_put_sources writes them */
     struct ot_json *model;                /* as ot_model_config_write writes it */
     struct ot_data_print data, eval_data; /* eval_data: zeros where --eval-data is not given */
 };

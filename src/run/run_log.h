@@ -3,7 +3,8 @@
  * Each record has "event", which is one of these, and the keys behind it. Times are in seconds, losses in
  * nats, the mean over trained tokens. A key in [brackets] is there only where it has something to say.
  *
- *   run         version, [out], options, machine, model, data, plan, [prediction]: before step 1
+ *   run         version, [out], options, sources (who gave each option: src/options/options.h), machine,
+ *               model, data, plan, [prediction]: before step 1
  *   resume      step, checkpoint, read_bytes, read_seconds: the steps after this one follow
  *   step        step, epoch, loss, grad_norm, clipped_norm, lr, tokens, trained_tokens, tokens_per_s,
  *               seconds, gpu_bytes, host_bytes (in use), [nvme_read_bytes], [nvme_written_bytes] (since the

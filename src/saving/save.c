@@ -67,12 +67,25 @@ static int take_card(struct ot_save *save) {
     return rc;
 }
 
-/* run NULL: the options as they are now. */
-static int take_run(struct ot_save *save, const struct ot_json *run) {
+/* What ot_options_put_run wrote when the record was made. */
+static void put_recorded(const struct ot_checkpoint_record *record, struct ot_json_writer *w) {
+    void *cursor = NULL;
+    const char *key;
+    struct ot_json *value;
+    ot_json_begin_object(w, NULL);
+    while (ot_json_next(record->options, &cursor, &key, &value))
+        ot_json_put_value(w, key, value);
+    if (record->sources)
+        ot_json_put_value(w, "sources", record->sources);
+    ot_json_end_object(w);
+}
+
+/* record NULL: the settings as they are now. */
+static int take_run(struct ot_save *save, const struct ot_checkpoint_record *record) {
     struct ot_json_writer w = {.indent = 0};
     size_t bytes;
-    if (run)
-        ot_json_put_value(&w, NULL, run);
+    if (record)
+        put_recorded(record, &w);
     else
         ot_options_put_run(save->session->options, &w);
     free(save->run_text);
@@ -141,9 +154,9 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
     return ot_engine_get(context, OT_SLAB_MASTER, slab, first, n, values);
 }
 
-int ot_save_write_from(struct ot_save *save, const struct ot_json *run, ot_param_source source,
-                       void *context) {
-    OT_TRY(take_run(save, run));
+int ot_save_write_from(struct ot_save *save, const struct ot_checkpoint_record *record,
+                       ot_param_source source, void *context) {
+    OT_TRY(take_run(save, record));
     return ot_model_dir_save(&save->files, source, context);
 }
 

@@ -31,9 +31,9 @@ int ot_save_probe(const struct ot_save *save); /* as ot_model_dir_save_probe */
 /* The engine's weights; it is drained. run.json has the options as they are now. finished: the record of
  * the run at its end (finished.h); NULL: the run has not come to its end. */
 int ot_save_write(struct ot_save *save, const struct ot_checkpoint_record *finished);
-/* Other weights, and what run.json says of them. */
-int ot_save_write_from(struct ot_save *save, const struct ot_json *run, ot_param_source source,
-                       void *context);
+/* Other weights, and the record with what run.json says of them. */
+int ot_save_write_from(struct ot_save *save, const struct ot_checkpoint_record *record,
+                       ot_param_source source, void *context);
 
 /* Bytes free where DIR is or would be; -1 where that cannot be told. */
 int64_t ot_save_disk_free(const char *dir);

@@ -257,6 +257,7 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
         .data = identity->data,
         .eval_data = identity->eval_data,
         .options = identity->options,
+        .sources = identity->sources,
         .model = identity->model};
     time_t now = time(NULL);
     struct tm utc;

@@ -81,8 +81,10 @@ static void test_what_was_written_is_read(void **state) {
     (void)state;
     struct ot_checkpoint_record record = sample(), read;
     struct ot_json *options = parse("{\"lr\": 0.1, \"steps\": 500, \"nvme\": [\"/mnt/a\"]}");
+    struct ot_json *sources = parse("{\"lr\": \"config\"}");
     struct ot_json *model = parse("{\"model_type\": \"llama\", \"rope_theta\": 10000.0}");
     record.options = options;
+    record.sources = sources;
     record.model = model;
     round_trip(&record, &read);
     check_same(&record, &read);
@@ -90,9 +92,15 @@ static void test_what_was_written_is_read(void **state) {
     assert_int_equal(ot_json_int(ot_json_get(read.options, "steps"), 0), 500);
     assert_string_equal(ot_json_string(ot_json_at(ot_json_get(read.options, "nvme"), 0), NULL), "/mnt/a");
     assert_int_equal(ot_json_type(ot_json_get(read.model, "rope_theta")), OT_JSON_REAL);
+    assert_string_equal(ot_json_string(ot_json_get(read.sources, "lr"), NULL), "config");
     ot_checkpoint_record_free(&read);
     assert_null(read.tree);
+    record.sources = NULL; /* as an earlier version wrote it */
+    round_trip(&record, &read);
+    assert_null(read.sources);
+    ot_checkpoint_record_free(&read);
     ot_json_free(options);
+    ot_json_free(sources);
     ot_json_free(model);
 }
 

@@ -38,6 +38,7 @@ static struct ot_json *record_options(const char *line) {
     if (!ot_options_given(&o, "lr"))
         ot_settings_choose_real(&settings, "lr", 3e-4);
     check_ok(ot_run_identity_take_options(&identity, &settings.in_effect));
+    ot_json_free(identity.sources);
     ot_options_free(&o);
     return identity.options;
 }
