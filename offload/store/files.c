@@ -11,11 +11,11 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
 
@@ -31,13 +31,6 @@ const char *ot_store_print_size(char text[OT_STORE_SIZE_BYTES], int64_t bytes) {
         size /= 1024;
     snprintf(text, OT_STORE_SIZE_BYTES, "%.4g %s", size, units[unit]);
     return text;
-}
-
-static int64_t free_bytes(const char *dir) {
-    struct statvfs info;
-    if (statvfs(dir, &info) < 0)
-        return -errno;
-    return (int64_t)info.f_bavail * (int64_t)info.f_frsize;
 }
 
 /* ---- what crashed runs have left ---- */
@@ -120,7 +113,7 @@ static int look_at(const char *path, dev_t *device, int64_t *room) {
         return ot_fail(OT_E_IO, "%s: is a file; the NVMe store wants a directory", path);
     OT_TRY(ot_store_remove_stale(path));
     *device = info.st_dev;
-    *room = free_bytes(path);
+    *room = ot_io_system.free_bytes(NULL, path);
     if (*room < 0)
         return ot_fail_errno(OT_E_IO, (int)-*room, "%s: cannot find out how much is free", path);
     return 0;
@@ -159,12 +152,8 @@ static int make_locked(const char *dir, const struct ot_io_calls *calls, struct 
         file->path = NULL;
         OT_TRY(ot_string_format(&file->path, "%s/%s%ld.%u%s", dir, file_prefix, (long)getpid(),
                                 atomic_fetch_add(&next_number, 1), file_suffix));
-        int flags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-        int fd = calls->open(calls->context, file->path, flags | O_DIRECT, 0600);
-        file->direct = fd >= 0;
-        /* EINVAL from a file system without O_DIRECT; some have made the file by then */
-        if (fd == -EINVAL)
-            fd = calls->open(calls->context, file->path, flags & ~O_EXCL, 0600);
+        int fd =
+            ot_open_direct(calls, AT_FDCWD, file->path, O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600, &file->direct);
         if (fd == -EEXIST)
             continue;
         if (fd < 0)
@@ -179,9 +168,9 @@ static int make_locked(const char *dir, const struct ot_io_calls *calls, struct 
     }
 }
 
-static int refuse_space(const char *dir, int64_t bytes, int error) {
+static int refuse_space(const char *dir, int64_t bytes, const struct ot_io_calls *calls, int error) {
     char want[OT_STORE_SIZE_BYTES], have[OT_STORE_SIZE_BYTES] = "an unknown amount";
-    int64_t room = free_bytes(dir);
+    int64_t room = calls->free_bytes(calls->context, dir);
     if (room >= 0)
         ot_store_print_size(have, room);
     return ot_fail(OT_E_IO,
@@ -195,19 +184,17 @@ static int reserve(const char *dir, int64_t bytes, const struct ot_io_calls *cal
                    struct ot_store_file *file) {
     if (bytes == 0)
         return 0;
-    int error;
-    do
-        error = calls->allocate(calls->context, file->fd, 0, bytes);
-    while (error == -EINTR);
+    int error = ot_allocate(calls, file->fd, 0, 0, bytes);
     file->reserved = error == 0;
     if (error == 0)
         return 0;
     if (error != -EOPNOTSUPP && error != -ENOSYS)
-        return refuse_space(dir, bytes, -error);
-    if (free_bytes(dir) < bytes)
-        return refuse_space(dir, bytes, ENOSPC);
-    if (ftruncate(file->fd, bytes) < 0)
-        return refuse_space(dir, bytes, errno);
+        return refuse_space(dir, bytes, calls, -error);
+    if (calls->free_bytes(calls->context, dir) < bytes)
+        return refuse_space(dir, bytes, calls, ENOSPC);
+    error = calls->truncate(calls->context, file->fd, bytes);
+    if (error < 0)
+        return refuse_space(dir, bytes, calls, -error);
     return 0;
 }
 
@@ -217,8 +204,7 @@ static void try_direct(const struct ot_io_calls *calls, struct ot_store_file *fi
     if (!file->direct || file->bytes == 0 ||
         calls->pwrite(calls->context, file->fd, zeros, sizeof zeros, 0) != -EINVAL)
         return;
-    int flags = fcntl(file->fd, F_GETFL);
-    file->direct = flags < 0 || fcntl(file->fd, F_SETFL, flags & ~O_DIRECT) < 0;
+    file->direct = !ot_set_direct(file->fd, false);
 }
 
 int ot_store_make_file(const char *dir, int64_t bytes, const struct ot_io_calls *calls,

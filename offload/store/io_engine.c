@@ -1,12 +1,10 @@
 #include "offload/store/io_engine.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "offload/store/io_engine_state.h"
 #include "src/base/error.h"
@@ -15,68 +13,6 @@ const char *ot_io_choice_name(enum ot_io_choice choice) {
     static const char *const names[] = {"auto", "uring", "pool"};
     return names[choice];
 }
-
-/* ---- the system's calls ---- */
-
-static int system_open(void *context, const char *path, int flags, int mode) {
-    (void)context;
-    int fd = open(path, flags, mode);
-    return fd < 0 ? -errno : fd;
-}
-
-static int system_allocate(void *context, int fd, off_t offset, off_t bytes) {
-    (void)context;
-    return fallocate(fd, 0, offset, bytes) < 0 ? -errno : 0;
-}
-
-static int system_punch(void *context, int fd, off_t offset, off_t bytes) {
-    (void)context;
-    return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, bytes) < 0 ? -errno : 0;
-}
-
-static int system_sync(void *context, int fd) {
-    (void)context;
-    return fdatasync(fd) < 0 ? -errno : 0;
-}
-
-static ssize_t system_pread(void *context, int fd, void *memory, size_t bytes, off_t offset) {
-    (void)context;
-    ssize_t n = pread(fd, memory, bytes, offset);
-    return n < 0 ? -errno : n;
-}
-
-static ssize_t system_pwrite(void *context, int fd, const void *memory, size_t bytes, off_t offset) {
-    (void)context;
-    ssize_t n = pwrite(fd, memory, bytes, offset);
-    return n < 0 ? -errno : n;
-}
-
-static int system_ring_setup(void *context, unsigned flags) {
-    (void)context, (void)flags;
-    return 0;
-}
-
-static int system_ring_register(void *context, bool buffers) {
-    (void)context, (void)buffers;
-    return 0;
-}
-
-static int system_ring_result(void *context, bool write, int result) {
-    (void)context, (void)write;
-    return result;
-}
-
-const struct ot_io_calls ot_io_system = {
-    .open = system_open,
-    .allocate = system_allocate,
-    .punch = system_punch,
-    .sync = system_sync,
-    .pread = system_pread,
-    .pwrite = system_pwrite,
-    .ring_setup = system_ring_setup,
-    .ring_register = system_ring_register,
-    .ring_result = system_ring_result,
-};
 
 /* ---- notes ---- */
 

@@ -1,5 +1,5 @@
-/* I/O engines: the two ways to move blocks between memory and open files, behind one interface, and the seam
- * through which both reach the system.
+/* I/O engines: the two ways to move blocks between memory and open files, behind one interface. Both reach
+ * the system through the seam of src/base/io_calls.h.
  *
  * An engine has a queue of I/Os, each a range of one file, and begins them in the order in which they were
  * submitted: many disks read ahead, and are slower out of order. An engine belongs to the thread that opened
@@ -19,30 +19,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "src/base/io_calls.h"
+
 enum ot_io_choice { OT_IO_AUTO, OT_IO_URING, OT_IO_POOL };
 const char *ot_io_choice_name(enum ot_io_choice choice); /* "auto", "uring", "pool" */
-
-/* The system calls of the store; tests put their own in between to inject faults (short transfers, EIO,
- * ENOSPC, EINTR, refused set-up). All as the calls they are named after, but errors are -errno. They are
- * called by several threads at once. */
-struct ot_io_calls {
-    void *context;
-    int (*open)(void *context, const char *path, int flags, int mode);
-    int (*allocate)(void *context, int fd, off_t offset, off_t bytes); /* fallocate */
-    int (*punch)(void *context, int fd, off_t offset, off_t bytes); /* fallocate: a hole, the size is kept */
-    int (*sync)(void *context, int fd);                             /* fdatasync */
-    ssize_t (*pread)(void *context, int fd, void *memory, size_t bytes, off_t offset);
-    ssize_t (*pwrite)(void *context, int fd, const void *memory, size_t bytes, off_t offset);
-    /* Of io_uring: whether a ring may be set up with these flags and whether files, or buffers, may be
-     * registered (0 or -errno), and what a completion's result becomes. */
-    int (*ring_setup)(void *context, unsigned flags);
-    int (*ring_register)(void *context, bool buffers);
-    int (*ring_result)(void *context, bool write, int result);
-    /* Sees each I/O as the system gets it: for a ring when its entry is filled in, for the pool when a thread
-     * takes it. The calls of one engine do not overlap, so they show its order. NULL: nobody looks. */
-    void (*begin)(void *context, bool write, int fd, size_t bytes, off_t offset);
-};
-extern const struct ot_io_calls ot_io_system;
 
 struct ot_io_request {
     bool write;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "offload/store/store_state.h"
+#include "src/base/file_io.h"
 #include "src/base/log.h"
 
 struct ot_store_pin ot_store_pin_extent(struct ot_store *store, int extent_index) {
@@ -71,7 +72,7 @@ int ot_store_sync(struct ot_store *store) {
     for (int i = 0; i < store->n_files; i++) {
         int rc;
         do
-            rc = store->calls.sync(store->calls.context, store->files[i].fd);
+            rc = store->calls.fdatasync(store->calls.context, store->files[i].fd);
         while (rc == -EINTR);
         if (rc == 0)
             continue;
@@ -113,9 +114,8 @@ static void punch(struct ot_store *store, int index, struct hole *hole, bool *wa
     const struct ot_store_file *file = &store->files[index];
     int rc = 0;
     if (hole->bytes > 0 && *wanted)
-        do
-            rc = store->calls.punch(store->calls.context, file->fd, hole->offset, hole->bytes);
-        while (rc == -EINTR);
+        rc = ot_allocate(&store->calls, file->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, hole->offset,
+                         hole->bytes);
     hole->bytes = 0;
     if (rc == 0)
         return;

@@ -15,7 +15,6 @@
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/reclaim.h"
 #include "src/checkpoint/step_dir.h"
-#include "src/files/file_ops.h"
 
 #define COMPLETE_NAME "complete"
 
@@ -156,7 +155,7 @@ int ot_checkpoint_remove(const char *dir) {
     if (fd < 0)
         rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot open", parent);
     else
-        rc = ot_step_remove(&ot_file_ops_system, fd, name, dir);
+        rc = ot_step_remove(&ot_io_system, fd, name, dir);
     if (fd >= 0)
         close(fd);
     free(parent);
@@ -201,7 +200,7 @@ static int finish_rename(const struct scan *scan, int64_t step, const char *path
     char name[OT_STEP_NAME_BYTES], partial[OT_STEP_NAME_BYTES];
     ot_step_name(name, step, false);
     ot_step_name(partial, step, true);
-    OT_TRY(ot_step_remove(&ot_file_ops_system, scan->fd, name, path));
+    OT_TRY(ot_step_remove(&ot_io_system, scan->fd, name, path));
     if (renameat(scan->fd, partial, scan->fd, name) < 0 || fsync(scan->fd) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot be put in place", path);
     ot_log(OT_LOG_INFO, "%s: put in place; the run that saved it was ended just before", path);
@@ -215,7 +214,7 @@ static int tidy_held(const struct scan *scan, const struct found *found, const c
     if (found->partial && is_whole(path) && !is_whole(complete)) {
         rc = finish_rename(scan, found->step, complete);
     } else {
-        rc = ot_step_remove(&ot_file_ops_system, scan->fd, name, path);
+        rc = ot_step_remove(&ot_io_system, scan->fd, name, path);
         if (rc == 0)
             ot_log(OT_LOG_INFO, "%s: removed; it is not complete", path);
     }

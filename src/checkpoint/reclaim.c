@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "src/base/file_io.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/reader.h"
@@ -101,7 +102,8 @@ static int add_checkpoint(struct survey *s, const char *dir) {
 
 /* Returns false where the file system has no holes. */
 static bool punch(int fd, int64_t begin, int64_t end) {
-    return begin >= end || ot_io_system.punch(NULL, fd, (off_t)begin, (off_t)(end - begin)) == 0;
+    int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    return begin >= end || ot_allocate(NULL, fd, mode, begin, end - begin) == 0;
 }
 
 /* ranges: of this file, sorted; they may repeat and overlap. */

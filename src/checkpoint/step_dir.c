@@ -11,8 +11,8 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/io_calls.h"
 #include "src/checkpoint/manifest.h"
-#include "src/files/file_ops.h"
 
 enum { OPEN_DIR = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC };
 
@@ -54,26 +54,30 @@ int ot_step_hold(int parent_fd, const char *name, const char *path, int *dir_fd)
     return 0;
 }
 
-static int remove_manifest(const struct ot_file_ops *ops, int dir_fd, const char *path) {
-    if (ops->remove(dir_fd, OT_MANIFEST_NAME, 0) < 0)
-        return errno == ENOENT
-                   ? 0
-                   : ot_fail_errno(OT_E_IO, errno, "%s/" OT_MANIFEST_NAME ": cannot remove", path);
-    /* Before the rest goes: a disk may keep removals in another order than they were made. */
-    return ops->fsync(dir_fd) < 0 ? ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", path) : 0;
-}
-
-static int remove_entry(const struct ot_file_ops *ops, int dir_fd, const char *path, const char *name) {
-    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || ops->remove(dir_fd, name, 0) == 0 ||
-        errno == ENOENT)
+static int remove_manifest(const struct ot_io_calls *calls, int dir_fd, const char *path) {
+    int error = calls->remove(calls->context, dir_fd, OT_MANIFEST_NAME, 0);
+    if (error == -ENOENT)
         return 0;
-    if (errno == EISDIR || errno == EPERM)
-        return ot_fail(OT_E_IO, "%s/%s: is no file of a checkpoint; move it away", path, name);
-    return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot remove", path, name);
+    if (error < 0)
+        return ot_fail_errno(OT_E_IO, -error, "%s/" OT_MANIFEST_NAME ": cannot remove", path);
+    /* Before the rest goes: a disk may keep removals in another order than they were made. */
+    error = calls->fsync(calls->context, dir_fd);
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", path) : 0;
 }
 
-int ot_step_clear(const struct ot_file_ops *ops, int dir_fd, const char *path) {
-    OT_TRY(remove_manifest(ops, dir_fd, path));
+static int remove_entry(const struct ot_io_calls *calls, int dir_fd, const char *path, const char *name) {
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return 0;
+    int error = calls->remove(calls->context, dir_fd, name, 0);
+    if (error == 0 || error == -ENOENT)
+        return 0;
+    if (error == -EISDIR || error == -EPERM)
+        return ot_fail(OT_E_IO, "%s/%s: is no file of a checkpoint; move it away", path, name);
+    return ot_fail_errno(OT_E_IO, -error, "%s/%s: cannot remove", path, name);
+}
+
+int ot_step_clear(const struct ot_io_calls *calls, int dir_fd, const char *path) {
+    OT_TRY(remove_manifest(calls, dir_fd, path));
     int rc = 0, fd = openat(dir_fd, ".", OPEN_DIR);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
     if (!dir) {
@@ -83,18 +87,18 @@ int ot_step_clear(const struct ot_file_ops *ops, int dir_fd, const char *path) {
         return rc;
     }
     for (struct dirent *entry; rc == 0 && (entry = readdir(dir));)
-        rc = remove_entry(ops, dir_fd, path, entry->d_name);
+        rc = remove_entry(calls, dir_fd, path, entry->d_name);
     closedir(dir);
     return rc;
 }
 
-int ot_step_remove(const struct ot_file_ops *ops, int parent_fd, const char *name, const char *path) {
+int ot_step_remove(const struct ot_io_calls *calls, int parent_fd, const char *name, const char *path) {
     int dir_fd = openat(parent_fd, name, OPEN_DIR);
     if (dir_fd < 0)
         return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot open", path);
-    int rc = ot_step_clear(ops, dir_fd, path);
+    int rc = ot_step_clear(calls, dir_fd, path);
     close(dir_fd);
-    if (rc == 0 && ops->remove(parent_fd, name, AT_REMOVEDIR) < 0)
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot remove", path);
-    return rc;
+    OT_TRY(rc);
+    int error = calls->remove(calls->context, parent_fd, name, AT_REMOVEDIR);
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot remove", path) : 0;
 }

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct ot_file_ops;
+struct ot_io_calls;
 
 enum { OT_STEP_NAME_BYTES = 40 };
 
@@ -26,8 +26,8 @@ bool ot_step_parse(const char *name, int64_t *step, bool *partial);
 int ot_step_hold(int parent_fd, const char *name, const char *path, int *dir_fd);
 /* Removes what is in it, the manifest first and for good: half a removal leaves no checkpoint. Errors:
  * OT_E_IO (a directory in it is not ours, and stays). */
-int ot_step_clear(const struct ot_file_ops *ops, int dir_fd, const char *path);
+int ot_step_clear(const struct ot_io_calls *calls, int dir_fd, const char *path);
 /* The same, and the directory itself. Nothing of that name is fine. Errors: OT_E_IO. */
-int ot_step_remove(const struct ot_file_ops *ops, int parent_fd, const char *name, const char *path);
+int ot_step_remove(const struct ot_io_calls *calls, int parent_fd, const char *name, const char *path);
 
 #endif

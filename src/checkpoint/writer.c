@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "src/base/crc32.h"
+#include "src/base/file_io.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/slot_writer.h"
 #include "src/checkpoint/step_dir.h"
-#include "src/files/file_ops.h"
 
 enum { STATE_FILE = 0 }; /* in the manifest; behind it those of the store that are referred to */
 
@@ -94,44 +94,31 @@ static int fail_file(const struct ot_checkpoint_writer *w, const char *name, int
     return ot_fail_errno(OT_E_IO, error, "%s/%s: cannot %s", w->partial_path, name, what);
 }
 
-static int write_all(const struct ot_file_ops *ops, int fd, const void *data, size_t bytes) {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = ops->write(fd, (const char *)data + done, bytes - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n == 0)
-            errno = ENOSPC;
-        if (n <= 0)
-            return -1;
-        done += (size_t)n;
-    }
-    return 0;
-}
-
 /* A small file, and it is on the disk. */
 static int put_file(const struct ot_checkpoint_writer *w, const char *name, const void *data, size_t bytes) {
-    const struct ot_file_ops *ops = w->config.ops;
-    const char *what = NULL;
-    int fd = ops->open_at(w->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    const struct ot_io_calls *calls = w->config.calls;
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    int fd = calls->open(calls->context, w->dir_fd, name, flags, 0666);
     if (fd < 0)
-        return fail_file(w, name, errno, "create");
-    if (write_all(ops, fd, data, bytes) < 0)
-        what = "write";
-    else if (ops->fsync(fd) < 0)
+        return fail_file(w, name, -fd, "create");
+    const char *what = "write";
+    int error = ot_write_all(calls, fd, data, bytes);
+    if (error == 0) {
         what = "flush";
-    int error = errno;
-    if (close(fd) < 0 && !what) {
-        what = "close";
-        error = errno;
+        error = calls->fsync(calls->context, fd);
     }
-    return what ? fail_file(w, name, error, what) : 0;
+    if (close(fd) < 0 && error == 0) {
+        what = "close";
+        error = -errno;
+    }
+    return error < 0 ? fail_file(w, name, -error, what) : 0;
 }
 
 /* ---- opening ---- */
 
 /* What an unfinished save of this step has left is cleared away; what another process holds is not. */
 static int make_dir(struct ot_checkpoint_writer *w) {
-    const struct ot_file_ops *ops = w->config.ops;
+    const struct ot_io_calls *calls = w->config.calls;
     struct stat info;
     /* O_NOFOLLOW: the output stays where the user said it is. */
     w->parent_fd = open(w->config.parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -139,15 +126,16 @@ static int make_dir(struct ot_checkpoint_writer *w) {
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot keep checkpoints here", w->config.parent);
     if (fstatat(w->parent_fd, w->name, &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(info.st_mode))
         return ot_fail(OT_E_INPUT, "%s: is in the way of a checkpoint; move it away", w->path);
-    if (ops->make_dir(w->parent_fd, w->partial) < 0 && errno != EEXIST)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot make a directory here", w->config.parent);
+    int error = calls->make_dir(calls->context, w->parent_fd, w->partial);
+    if (error < 0 && error != -EEXIST)
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot make a directory here", w->config.parent);
     OT_TRY(ot_step_hold(w->parent_fd, w->partial, w->partial_path, &w->dir_fd));
     if (w->dir_fd < 0)
         return ot_fail(OT_E_INPUT,
                        "%s: another process is saving this step; wait for it or choose another output",
                        w->path);
     w->owned = true;
-    return ot_step_clear(ops, w->dir_fd, w->partial_path);
+    return ot_step_clear(calls, w->dir_fd, w->partial_path);
 }
 
 /* What could not be read again is not written, here and below: an older checkpoint may go for this one. */
@@ -167,8 +155,12 @@ static int put_record(struct ot_checkpoint_writer *w) {
     return rc;
 }
 
+static int64_t free_bytes(const struct ot_checkpoint_writer *w) {
+    return w->config.calls->free_bytes(w->config.calls->context, w->config.parent);
+}
+
 static int refuse_space(const struct ot_checkpoint_writer *w, int64_t bytes, int error) {
-    int64_t room = w->config.ops->free_bytes(w->config.parent);
+    int64_t room = free_bytes(w);
     return ot_fail(
         OT_E_IO,
         "%s: cannot reserve %.1f MB for a checkpoint (%s), %.1f MB are free: make room there, or keep "
@@ -178,30 +170,22 @@ static int refuse_space(const struct ot_checkpoint_writer *w, int64_t bytes, int
 
 /* Where space cannot be reserved, enough of it must at least be there. */
 static int reserve(const struct ot_checkpoint_writer *w, int64_t bytes) {
-    const struct ot_io_calls *calls = w->config.calls;
-    int error;
     if (bytes == 0)
         return 0;
-    do
-        error = calls->allocate(calls->context, w->state_fd, 0, (off_t)bytes);
-    while (error == -EINTR);
+    int error = ot_allocate(w->config.calls, w->state_fd, 0, 0, bytes);
     if (error == 0)
         return 0;
     if (error != -EOPNOTSUPP && error != -ENOSYS)
         return refuse_space(w, bytes, -error);
-    int64_t room = w->config.ops->free_bytes(w->config.parent);
+    int64_t room = free_bytes(w);
     return room >= 0 && room < bytes ? refuse_space(w, bytes, ENOSPC) : 0;
 }
 
 static int open_state(struct ot_checkpoint_writer *w) {
-    const struct ot_file_ops *ops = w->config.ops;
-    int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-    w->state_fd = ops->open_at(w->dir_fd, OT_STATE_NAME, flags | O_DIRECT, 0666);
-    w->direct = w->state_fd >= 0;
-    if (w->state_fd < 0 && errno == EINVAL) /* no O_DIRECT there; some have made the file by then */
-        w->state_fd = ops->open_at(w->dir_fd, OT_STATE_NAME, flags & ~O_EXCL, 0666);
+    w->state_fd = ot_open_direct(w->config.calls, w->dir_fd, OT_STATE_NAME, O_WRONLY | O_NOFOLLOW | O_CLOEXEC,
+                                 0666, &w->direct);
     if (w->state_fd < 0)
-        return fail_file(w, OT_STATE_NAME, errno, "create");
+        return fail_file(w, OT_STATE_NAME, -w->state_fd, "create");
     return reserve(w, w->config.state_bytes);
 }
 
@@ -257,7 +241,6 @@ int ot_checkpoint_writer_open(const struct ot_checkpoint_writer_config *config,
         return ot_fail(OT_E_BUDGET, "%s: no memory to write a checkpoint", config->parent);
     w->config = *config;
     w->config.calls = config->calls ? config->calls : &ot_io_system;
-    w->config.ops = config->ops ? config->ops : &ot_file_ops_system;
     w->parent_fd = w->dir_fd = w->state_fd = -1;
     OT_TRY_GOTO(name_paths(w), rc, out);
     OT_TRY_GOTO(begin_manifest(w), rc, out);
@@ -277,13 +260,14 @@ out:
 void ot_checkpoint_writer_close(struct ot_checkpoint_writer *w) {
     if (!w)
         return;
+    const struct ot_io_calls *calls = w->config.calls;
     struct ot_error why; /* the caller reports it; what cannot be removed now, ot_checkpoint_tidy removes */
     ot_error_save(&why, -OT_E_INTERNAL);
     ot_slot_writer_close(w->slots);
     if (w->state_fd >= 0)
         close(w->state_fd);
-    if (w->owned && ot_step_clear(w->config.ops, w->dir_fd, w->partial_path) == 0)
-        (void)w->config.ops->remove(w->parent_fd, w->in_place ? w->name : w->partial, AT_REMOVEDIR);
+    if (w->owned && ot_step_clear(w->config.calls, w->dir_fd, w->partial_path) == 0)
+        (void)calls->remove(calls->context, w->parent_fd, w->in_place ? w->name : w->partial, AT_REMOVEDIR);
     if (w->dir_fd >= 0)
         close(w->dir_fd);
     if (w->parent_fd >= 0)
@@ -427,14 +411,16 @@ static int refer(void *context, const struct ot_part *part, const struct ot_stor
 /* ---- the end ---- */
 
 static int finish_state(struct ot_checkpoint_writer *w) {
-    const struct ot_file_ops *ops = w->config.ops;
+    const struct ot_io_calls *calls = w->config.calls;
     OT_TRY(ot_slot_writer_wait(w->slots));
     for (int i = 0; i < w->config.n_slots; i++)
         take_checksums(w, ot_slot_writer_at(w->slots, i));
     /* What was reserved for parts that did not come. */
-    if (ops->truncate(w->state_fd, (off_t)w->manifest.files[STATE_FILE].bytes) < 0)
-        return fail_file(w, OT_STATE_NAME, errno, "cut it to its size");
-    return ops->fsync(w->state_fd) < 0 ? fail_file(w, OT_STATE_NAME, errno, "flush") : 0;
+    int error = calls->truncate(calls->context, w->state_fd, (off_t)w->manifest.files[STATE_FILE].bytes);
+    if (error < 0)
+        return fail_file(w, OT_STATE_NAME, -error, "cut it to its size");
+    error = calls->fsync(calls->context, w->state_fd);
+    return error < 0 ? fail_file(w, OT_STATE_NAME, -error, "flush") : 0;
 }
 
 static int keep_store_files(struct ot_checkpoint_writer *w) {
@@ -465,18 +451,19 @@ static int put_manifest(struct ot_checkpoint_writer *w) {
 /* One of that step that is there already goes for this one. From its first file on the new one, which is
  * whole, must stay: where this is cut short, ot_checkpoint_tidy gives it its name. */
 static int put_in_place(struct ot_checkpoint_writer *w) {
-    const struct ot_file_ops *ops = w->config.ops;
-    int rc = ops->rename(w->parent_fd, w->partial, w->name);
-    if (rc < 0 && (errno == ENOTEMPTY || errno == EEXIST)) {
+    const struct ot_io_calls *calls = w->config.calls;
+    int error = calls->rename(calls->context, w->parent_fd, w->partial, w->name);
+    if (error == -ENOTEMPTY || error == -EEXIST) {
         w->owned = false;
-        OT_TRY(ot_step_remove(ops, w->parent_fd, w->name, w->path));
-        rc = ops->rename(w->parent_fd, w->partial, w->name);
+        OT_TRY(ot_step_remove(calls, w->parent_fd, w->name, w->path));
+        error = calls->rename(calls->context, w->parent_fd, w->partial, w->name);
     }
-    if (rc < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the checkpoint in place", w->path);
+    if (error < 0)
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot put the checkpoint in place", w->path);
     w->in_place = true;
-    if (ops->fsync(w->parent_fd) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot flush %s", w->path, w->config.parent);
+    error = calls->fsync(calls->context, w->parent_fd);
+    if (error < 0)
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot flush %s", w->path, w->config.parent);
     w->owned = false;
     return 0;
 }
@@ -485,8 +472,9 @@ static int finish(struct ot_checkpoint_writer *w) {
     OT_TRY(finish_state(w));
     OT_TRY(keep_store_files(w));
     OT_TRY(put_manifest(w));
-    if (w->config.ops->fsync(w->dir_fd) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", w->partial_path);
+    int error = w->config.calls->fsync(w->config.calls->context, w->dir_fd);
+    if (error < 0)
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", w->partial_path);
     return put_in_place(w);
 }
 
@@ -496,7 +484,7 @@ static int end(void *context) {
     int rc = note(w, finish(w));
     /* What it refers to may be written over once this returns: it must not look whole until close. */
     if (rc < 0 && w->owned)
-        (void)ot_step_clear(w->config.ops, w->dir_fd, w->partial_path);
+        (void)ot_step_clear(w->config.calls, w->dir_fd, w->partial_path);
     return ot_error_load(&w->error);
 }
 

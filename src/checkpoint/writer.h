@@ -13,7 +13,7 @@
  * A checkpoint of that step which is there already, whole or not, gives way just before the rename, when the
  * new one lacks nothing but its name. Where that is cut short, ot_checkpoint_tidy (catalog.h) gives it.
  *
- * Every call to the system that may fail with a full or broken disk goes through ot_io_calls and ot_file_ops,
+ * Every call to the system that may fail with a full or broken disk goes through struct ot_io_calls,
  * so that tests can make it fail or end the process there.
  */
 #ifndef OT_CHECKPOINT_WRITER_H
@@ -22,7 +22,6 @@
 #include "src/checkpoint/manifest.h"
 #include "src/checkpoint/record.h"
 
-struct ot_file_ops;
 struct ot_checkpoint_writer;
 
 struct ot_checkpoint_writer_config {
@@ -36,7 +35,6 @@ struct ot_checkpoint_writer_config {
     int64_t state_bytes;    /* that will be put, as far as is known: reserved before anything is written */
     struct ot_store *store; /* what parts may refer to, in the same file system as parent; NULL: nothing */
     const struct ot_io_calls *calls; /* NULL: the system's */
-    const struct ot_file_ops *ops;   /* likewise */
 };
 
 size_t ot_checkpoint_slot_bytes(enum ot_dtype dtype); /* of a part of OT_PART_PARAMS, padded */

@@ -21,7 +21,7 @@
 #include "src/files/model_config.h"
 
 struct ot_pool;
-struct ot_file_ops;
+struct ot_io_calls;
 struct ot_model_dir;
 
 struct ot_model_facts {
@@ -79,9 +79,9 @@ struct ot_model_save {
     struct ot_token_ids ids;         /* n_eos 0: the base's stay */
     const struct ot_extra_file *extra;
     int n_extra;
-    int64_t shard_bytes;           /* 0: OT_SHARD_BYTES */
-    const struct ot_file_ops *ops; /* NULL: the system's */
-    struct ot_out_lock *lock;      /* of `out`, held by the caller (out_dir.h); NULL: taken for the save */
+    int64_t shard_bytes;             /* 0: OT_SHARD_BYTES */
+    const struct ot_io_calls *calls; /* NULL: the system's */
+    struct ot_out_lock *lock;        /* of `out`, held by the caller (out_dir.h); NULL: taken for the save */
 };
 
 /* Bytes that a save will write: the weights to the byte, and a margin over the small files. Errors:

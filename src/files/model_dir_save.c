@@ -134,7 +134,7 @@ out:
 /* Everything that can be known before the first value: the directory can be made, and there is room. */
 static int prepare(struct saver *s) {
     int64_t bytes;
-    OT_TRY(ot_out_dir_open(s->save->out, s->save->ops, s->save->lock, &s->dir));
+    OT_TRY(ot_out_dir_open(s->save->out, s->save->calls, s->save->lock, &s->dir));
     OT_TRY(open_writer(s));
     OT_TRY(count_bytes(s, &bytes));
     return ot_out_dir_need_space(s->dir, bytes);

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
-#include "src/files/file_ops.h"
 #include "src/files/out_lock.h"
 #include "src/files/out_replace.h"
 
@@ -29,7 +29,7 @@ struct ot_out_dir {
     const char *partial; /* beside or inside: where the files are written */
     char *parent;
     int n_made_parents; /* how many of OUT's parents open made, from the innermost outwards */
-    const struct ot_file_ops *ops;
+    const struct ot_io_calls *calls;
     struct ot_out_lock *lock;
     bool owns_lock; /* nobody else closes it */
     int dir_fd;     /* partial, locked */
@@ -185,7 +185,7 @@ static int clear_place(struct ot_out_dir *dir, const char *place) {
 /* What a crash left behind, if it is ours. */
 static int clear_stale(struct ot_out_dir *dir) {
     if (ot_out_is_half_replaced(dir->out)) {
-        OT_TRY(ot_out_replace(dir->out, dir->ops));
+        OT_TRY(ot_out_replace(dir->out, dir->calls));
         ot_log(OT_LOG_INFO, "%s: the result that was being put in place when a process ended is there now",
                dir->out);
     }
@@ -247,9 +247,9 @@ static int name_paths(struct ot_out_dir *dir, const char *out) {
 }
 
 /* What every use of OUT begins with: its lock, and what a crash left there is cleared away. */
-static int start(struct ot_out_dir *dir, const char *out, const struct ot_file_ops *ops,
+static int start(struct ot_out_dir *dir, const char *out, const struct ot_io_calls *calls,
                  struct ot_out_lock *lock, bool *exists) {
-    *dir = (struct ot_out_dir){.ops = ops ? ops : &ot_file_ops_system,
+    *dir = (struct ot_out_dir){.calls = calls ? calls : &ot_io_system,
                                .lock = lock,
                                .dir_fd = -1,
                                .file_fd = -1,
@@ -276,13 +276,13 @@ static int begin(struct ot_out_dir *dir) {
     return 0;
 }
 
-int ot_out_dir_open(const char *out, const struct ot_file_ops *ops, struct ot_out_lock *lock,
+int ot_out_dir_open(const char *out, const struct ot_io_calls *calls, struct ot_out_lock *lock,
                     struct ot_out_dir **result) {
     bool exists;
     struct ot_out_dir *dir = malloc(sizeof *dir);
     if (!dir)
         return ot_fail(OT_E_BUDGET, "%s: no memory to write it", out);
-    int rc = start(dir, out, ops, lock, &exists);
+    int rc = start(dir, out, calls, lock, &exists);
     if (rc == 0)
         rc = begin(dir);
     if (rc < 0) { /* nothing of ours is there yet, and what is there may be another's */
@@ -322,9 +322,9 @@ void ot_out_dir_close(struct ot_out_dir *dir) {
 }
 
 int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes) {
-    int64_t free_bytes = dir->ops->free_bytes(dir->partial);
+    int64_t free_bytes = dir->calls->free_bytes(dir->calls->context, dir->partial);
     if (free_bytes < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot ask for the free space", dir->out);
+        return ot_fail_errno(OT_E_IO, (int)-free_bytes, "%s: cannot ask for the free space", dir->out);
     if (free_bytes < bytes)
         return ot_fail(
             OT_E_IO,
@@ -358,33 +358,28 @@ int ot_out_dir_create(struct ot_out_dir *dir, const char *name, int64_t reserve_
     dir->file_fd = openat(dir->dir_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (dir->file_fd < 0)
         return fail_file(dir, errno, "create");
-    if (reserve_bytes > 0 && dir->ops->reserve(dir->file_fd, (off_t)reserve_bytes) < 0 &&
-        errno != EOPNOTSUPP && errno != ENOSYS && errno != EINVAL && errno != EPERM)
-        return fail_file(dir, errno, "reserve its space");
-    return 0;
+    if (reserve_bytes <= 0)
+        return 0;
+    /* The size stays: the file is as long as what is written. */
+    int error = ot_allocate(dir->calls, dir->file_fd, FALLOC_FL_KEEP_SIZE, 0, reserve_bytes);
+    return error == 0 || error == -EOPNOTSUPP || error == -ENOSYS || error == -EINVAL || error == -EPERM
+               ? 0
+               : fail_file(dir, -error, "reserve its space");
 }
 
 int ot_out_dir_write(struct ot_out_dir *dir, const void *data, size_t bytes) {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = dir->ops->write(dir->file_fd, (const char *)data + done, bytes - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return fail_file(dir, n < 0 ? errno : ENOSPC, "write");
-        done += (size_t)n;
-    }
-    return 0;
+    int error = ot_write_all(dir->calls, dir->file_fd, data, bytes);
+    return error < 0 ? fail_file(dir, -error, "write") : 0;
 }
 
 int ot_out_dir_finish(struct ot_out_dir *dir) {
     int fd = dir->file_fd;
     dir->file_fd = -1;
-    if (dir->ops->fsync(fd) < 0) {
-        int saved = errno;
-        close(fd);
-        return fail_file(dir, saved, "flush");
-    }
-    return close(fd) < 0 ? fail_file(dir, errno, "close") : 0;
+    int error = dir->calls->fsync(dir->calls->context, fd);
+    bool closed = close(fd) == 0;
+    if (error < 0)
+        return fail_file(dir, -error, "flush");
+    return closed ? 0 : fail_file(dir, errno, "close");
 }
 
 int ot_out_dir_put(struct ot_out_dir *dir, const char *name, const void *data, size_t bytes) {
@@ -409,19 +404,10 @@ int ot_out_dir_copy(struct ot_out_dir *dir, const char *name, const char *from) 
         goto out;
     }
     OT_TRY_GOTO(ot_out_dir_create(dir, name, (int64_t)info.st_size), rc, out);
-    for (;;) {
-        ssize_t n = read(fd, buffer, COPY_BYTES);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot read", from);
-            goto out;
-        }
-        if (n == 0)
-            break;
+    int64_t at = 0, n;
+    for (; (n = ot_read_at(fd, buffer, COPY_BYTES, at)) > 0; at += n)
         OT_TRY_GOTO(ot_out_dir_write(dir, buffer, (size_t)n), rc, out);
-    }
-    rc = ot_out_dir_finish(dir);
+    rc = n < 0 ? ot_fail_errno(OT_E_IO, (int)-n, "%s: cannot read", from) : ot_out_dir_finish(dir);
 out:
     free(buffer);
     close(fd);
@@ -458,7 +444,7 @@ static int swap_in(struct ot_out_dir *dir, bool *swapped, bool *old) {
     if (lstat(dir->out, &info) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the finished output in place", dir->out);
     OT_TRY(ot_out_has_mount(dir->out, &has_mount)); /* which could not move to the new directory */
-    *swapped = *old = !has_mount && dir->ops->exchange(dir->beside, dir->out) == 0;
+    *swapped = *old = !has_mount && dir->calls->exchange(dir->calls->context, dir->beside, dir->out) == 0;
     return 0;
 }
 
@@ -468,7 +454,7 @@ static int replace_files(struct ot_out_dir *dir) {
     if (rename(dir->partial, path) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the finished output in place", dir->out);
     dir->committed = true;
-    int rc = ot_out_replace(dir->out, dir->ops);
+    int rc = ot_out_replace(dir->out, dir->calls);
     return rc < 0 ? ot_fail_context(rc,
                                     "%s: the result is saved in %s, and not yet in place; the next command "
                                     "with this --out puts it there",
@@ -480,9 +466,9 @@ static int flush_parent(const struct ot_out_dir *dir) {
     int fd = open(dir->parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", dir->parent);
-    int rc = dir->ops->fsync(fd) < 0 ? ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", dir->parent) : 0;
+    int error = dir->calls->fsync(dir->calls->context, fd);
     close(fd);
-    return rc;
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", dir->parent) : 0;
 }
 
 /* The old output is OUT.partial now, and its lock is still held. */
@@ -501,8 +487,9 @@ int ot_out_dir_commit(struct ot_out_dir *dir) {
     OT_TRY(write_marker(dir));
     if (unlinkat(dir->dir_fd, UNFINISHED, 0) < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot be finished", dir->out);
-    if (dir->ops->fsync(dir->dir_fd) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", dir->out);
+    int error = dir->calls->fsync(dir->calls->context, dir->dir_fd);
+    if (error < 0)
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", dir->out);
     OT_TRY(swap_in(dir, &swapped, &old));
     if (!swapped)
         return replace_files(dir);
@@ -512,21 +499,21 @@ int ot_out_dir_commit(struct ot_out_dir *dir) {
     return rc < 0 ? rc : retired;
 }
 
-int ot_out_dir_settle(const char *out, const struct ot_file_ops *ops, struct ot_out_lock *lock) {
+int ot_out_dir_settle(const char *out, const struct ot_io_calls *calls, struct ot_out_lock *lock) {
     bool exists;
     struct ot_out_dir *dir = malloc(sizeof *dir);
     if (!dir)
         return ot_fail(OT_E_BUDGET, "%s: no memory to look at it", out);
-    int rc = start(dir, out, ops, lock, &exists);
+    int rc = start(dir, out, calls, lock, &exists);
     ot_out_dir_close(dir);
     return rc;
 }
 
-int ot_out_dir_claim(const char *out, const struct ot_file_ops *ops, struct ot_out_lock *lock) {
+int ot_out_dir_claim(const char *out, const struct ot_io_calls *calls, struct ot_out_lock *lock) {
     struct ot_out_dir *dir = NULL;
     bool exists;
     int rc;
-    OT_TRY_GOTO(ot_out_dir_open(out, ops, lock, &dir), rc, out);
+    OT_TRY_GOTO(ot_out_dir_open(out, calls, lock, &dir), rc, out);
     OT_TRY_GOTO(check_target(dir->out, &exists), rc, out);
     if (!exists)
         rc = ot_out_dir_commit(dir);

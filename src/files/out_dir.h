@@ -14,7 +14,7 @@
  * Whoever uses OUT holds its lock (out_lock.h): the caller's, which outlives the use, or where that is NULL
  * one that is taken for the use alone.
  *
- * Every call to the system that may fail with a full or broken disk goes through struct ot_file_ops, so
+ * Every call to the system that may fail with a full or broken disk goes through struct ot_io_calls, so
  * that tests can make it fail. One thread uses a directory.
  */
 #ifndef OT_FILES_OUT_DIR_H
@@ -23,13 +23,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct ot_file_ops;
+struct ot_io_calls;
 struct ot_out_dir;
 struct ot_out_lock;
 
 /* Missing parents are made. ops NULL: the system's. Errors: OT_E_INPUT (OUT is something else, or in use),
  * OT_E_IO. */
-int ot_out_dir_open(const char *out, const struct ot_file_ops *ops, struct ot_out_lock *lock,
+int ot_out_dir_open(const char *out, const struct ot_io_calls *calls, struct ot_out_lock *lock,
                     struct ot_out_dir **dir);
 /* Drops everything written since open, and the parents that open made; NULL and a committed directory are
  * fine. */
@@ -53,10 +53,10 @@ int ot_out_dir_commit(struct ot_out_dir *dir);
 
 /* Undoes or completes what a crash has left half done beside OUT, so that what others keep in OUT is there.
  * Errors as open. */
-int ot_out_dir_settle(const char *out, const struct ot_file_ops *ops, struct ot_out_lock *lock);
+int ot_out_dir_settle(const char *out, const struct ot_io_calls *calls, struct ot_out_lock *lock);
 
 /* Makes OUT now, with nothing but the marker, so that a program may keep its log there before the first
  * save; does nothing where OUT is ours already. Errors as open. */
-int ot_out_dir_claim(const char *out, const struct ot_file_ops *ops, struct ot_out_lock *lock);
+int ot_out_dir_claim(const char *out, const struct ot_io_calls *calls, struct ot_out_lock *lock);
 
 #endif

@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/io_calls.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
-#include "src/files/file_ops.h"
 #include "src/files/out_lock.h"
 
 #define CONFIG "config.json"
@@ -78,7 +78,7 @@ bool ot_out_is_listed(const struct ot_json *marker, const char *name) {
 
 struct replacing {
     const char *out;
-    const struct ot_file_ops *ops;
+    const struct ot_io_calls *calls;
     int out_fd, new_fd;
     struct ot_json *old_marker, *new_marker; /* the old one NULL: OUT had none; the new one: all has moved */
 };
@@ -100,7 +100,8 @@ int ot_out_check_whole(const char *out) {
 }
 
 static int flush(const struct replacing *r) {
-    return r->ops->fsync(r->out_fd) == 0 ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot flush", r->out);
+    int error = r->calls->fsync(r->calls->context, r->out_fd);
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", r->out) : 0;
 }
 
 /* Else it is of a marker that somebody else wrote: what lies elsewhere stays there. */
@@ -109,9 +110,10 @@ static bool is_plain(const char *name) {
 }
 
 static int remove_old(const struct replacing *r, const char *name) {
-    return r->ops->remove(r->out_fd, name, 0) == 0 || errno == ENOENT
+    int error = r->calls->remove(r->calls->context, r->out_fd, name, 0);
+    return error == 0 || error == -ENOENT
                ? 0
-               : ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot remove", r->out, name);
+               : ot_fail_errno(OT_E_IO, -error, "%s/%s: cannot remove", r->out, name);
 }
 
 /* A file that others have put there has the name of a new one. */
@@ -178,13 +180,14 @@ static int replace(struct replacing *r, const char *new_path) {
         OT_TRY(remove_all_old(r));
         OT_TRY(move_all_in(r));
     }
-    if (r->ops->remove(r->out_fd, OT_OUT_REPLACING, AT_REMOVEDIR) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot remove", new_path);
+    int error = r->calls->remove(r->calls->context, r->out_fd, OT_OUT_REPLACING, AT_REMOVEDIR);
+    if (error < 0)
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot remove", new_path);
     return flush(r);
 }
 
-int ot_out_replace(const char *out, const struct ot_file_ops *ops) {
-    struct replacing r = {.out = out, .ops = ops, .new_fd = -1, .out_fd = open(out, OPEN_DIR)};
+int ot_out_replace(const char *out, const struct ot_io_calls *calls) {
+    struct replacing r = {.out = out, .calls = calls, .new_fd = -1, .out_fd = open(out, OPEN_DIR)};
     char new_path[PATH_MAX];
     int rc;
     if (snprintf(new_path, sizeof new_path, "%s/" OT_OUT_REPLACING, out) < (int)sizeof new_path)

@@ -13,7 +13,7 @@
 
 #include <stdbool.h>
 
-struct ot_file_ops;
+struct ot_io_calls;
 
 /* Whether OUT/.offload-train-replacing is there. */
 bool ot_out_is_half_replaced(const char *out);
@@ -22,7 +22,7 @@ int ot_out_check_whole(const char *out);
 /* Moves what is in it to its place and removes it; begins and ends like any other where a kill cut it
  * short. A file of OUT that is not ours and has the name of a new one is kept under another name, which is
  * said. Errors: OT_E_IO, OT_E_INPUT (a marker is damaged), OT_E_BUDGET. */
-int ot_out_replace(const char *out, const struct ot_file_ops *ops);
+int ot_out_replace(const char *out, const struct ot_io_calls *calls);
 
 /* Whether something is mounted on the path. */
 bool ot_out_is_mount(const char *path);

@@ -11,8 +11,8 @@
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/units.h"
-#include "src/files/file_ops.h"
 
 static int name_file(const char *dir, const char *name, char path[PATH_MAX]) {
     return snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX
@@ -28,23 +28,23 @@ int64_t ot_disk_reserved(const char *dir) {
 }
 
 int ot_disk_reserve(const char *dir, int64_t bytes) {
-    const struct ot_file_ops *ops = &ot_file_ops_system;
     char path[PATH_MAX];
     OT_TRY(name_file(dir, "reserved", path));
     unlink(path);
     if (bytes <= 0)
         return 0;
-    int64_t have = ops->free_bytes(dir);
+    int64_t have = ot_io_system.free_bytes(NULL, dir);
     if (have >= 0 && have < bytes)
         return 1;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", path);
-    int rc = ops->reserve(fd, (off_t)bytes) < 0 && (errno == ENOSPC || errno == EDQUOT);
+    int error = ot_allocate(NULL, fd, FALLOC_FL_KEEP_SIZE, 0, bytes);
     close(fd);
-    if (rc)
+    bool is_full = error == -ENOSPC || error == -EDQUOT;
+    if (is_full)
         unlink(path);
-    return rc;
+    return is_full;
 }
 
 int ot_disk_check_file_size(const char *what, int64_t bytes) {
@@ -58,7 +58,6 @@ int ot_disk_check_file_size(const char *what, int64_t bytes) {
 }
 
 double ot_disk_time_flush(const char *dir) {
-    const struct ot_file_ops *ops = &ot_file_ops_system;
     static const char text[] = "how long a flush takes\n";
     char path[PATH_MAX];
     if (name_file(dir, "flush-test", path) < 0)
@@ -68,7 +67,7 @@ double ot_disk_time_flush(const char *dir) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return 0;
-    bool flushed = ops->write(fd, text, sizeof text) == (ssize_t)sizeof text && ops->fsync(fd) == 0;
+    bool flushed = ot_write_all(NULL, fd, text, sizeof text) == 0 && fsync(fd) == 0;
     double seconds = ot_clock_seconds() - began;
     close(fd);
     unlink(path);

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
-#include "src/files/file_ops.h"
+#include "src/base/io_calls.h"
 #include "src/saving/finished.h"
 #include "src/saving/model_card.h"
 
@@ -185,5 +185,5 @@ int64_t ot_save_disk_free(const char *dir) {
         if (strcmp(path, "/") == 0)
             break;
     }
-    return ot_file_ops_system.free_bytes(path);
+    return ot_io_system.free_bytes(NULL, path);
 }

@@ -105,7 +105,6 @@ int fixture_save(struct saving *saving) {
         .state_bytes = saving->unreserved ? 0 : ot_checkpoint_state_bytes(saving->chain),
         .store = saving->store,
         .calls = saving->faulty ? &fixture_calls : NULL,
-        .ops = saving->faulty ? &fixture_ops : NULL,
     };
     struct ot_checkpoint_writer *writer = NULL;
     memset(config.memory, 0x5a, bytes);
@@ -236,6 +235,8 @@ bool fixture_was_struck(void) {
     return atomic_load(&struck);
 }
 
+enum { KILLED = 1 }; /* a write is struck: its process is to end in it */
+
 /* As `kill -9` does. */
 static _Noreturn void end_process(void) {
     kill(getpid(), SIGKILL);
@@ -257,18 +258,20 @@ bool fixture_runs_in_child(int (*run)(void *context), void *context) {
     return true;
 }
 
-/* Whether this call fails; it does not return where the process is to end, unless it is a write's. */
-static bool strike(enum fixture_call call, bool is_write) {
+/* -errno where this call fails, else 0. Where the process is to end, this ends it; for a write it returns
+ * KILLED. */
+static int strike(enum fixture_call call, bool is_write) {
     if (!(fault.calls & call))
-        return false;
+        return 0;
     int number = atomic_fetch_add(&seen, 1);
     if (number != fault.at && !(fault.lasting && number > fault.at))
-        return false;
+        return 0;
     atomic_store(&struck, true);
-    if (fault.error == 0 && !is_write)
+    if (fault.error)
+        return -fault.error;
+    if (!is_write)
         end_process();
-    errno = fault.error;
-    return true;
+    return KILLED;
 }
 
 /* Blocks of 4 KiB, as O_DIRECT wants them. */
@@ -277,83 +280,75 @@ static size_t shortened(size_t bytes) {
 }
 
 static bool is_interrupted(void) {
-    if (!fault.interrupts || atomic_fetch_add(&nuisances, 1) % 3 != 0)
-        return false;
-    errno = EINTR;
-    return true;
+    return fault.interrupts && atomic_fetch_add(&nuisances, 1) % 3 == 0;
 }
 
-static ssize_t seam_write(int fd, const void *data, size_t bytes) {
+static ssize_t seam_write(void *context, int fd, const void *data, size_t bytes) {
     if (is_interrupted())
-        return -1;
-    if (strike(CALL_WRITE, true)) {
-        if (fault.error)
-            return -1;
+        return -EINTR;
+    int error = strike(CALL_WRITE, true);
+    if (error == KILLED) {
         (void)!write(fd, data, bytes * fault.share / 100);
         end_process();
     }
-    return write(fd, data, shortened(bytes));
+    return error ? error : ot_io_system.write(context, fd, data, shortened(bytes));
 }
 
-static int seam_fsync(int fd) {
+static int seam_fsync(void *context, int fd) {
     char link[64], path[PATH_MAX] = "";
-    if (strike(CALL_FSYNC, false))
-        return -1;
+    (void)context;
+    int error = strike(CALL_FSYNC, false);
+    if (error)
+        return error;
     if (fixture_log) {
         snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
         assert_true(readlink(link, path, sizeof path - 1) > 0);
         snprintf(fixture_log + strlen(fixture_log), FIXTURE_LOG_BYTES - strlen(fixture_log), "flush %s; ",
                  strrchr(path, '/') + 1);
     }
-    return fcntl(fd, F_GETFD) < 0 ? -1 : 0; /* no test can see what is on the disk */
+    return fcntl(fd, F_GETFD) < 0 ? -errno : 0; /* no test can see what is on the disk */
 }
 
-static int64_t seam_free_bytes(const char *path) {
-    return fault.free_bytes >= 0 ? fault.free_bytes : ot_file_ops_system.free_bytes(path);
+static int64_t seam_free_bytes(void *context, const char *path) {
+    return fault.free_bytes >= 0 ? fault.free_bytes : ot_io_system.free_bytes(context, path);
 }
 
-static int seam_open_at(int dir_fd, const char *name, int flags, mode_t mode) {
-    if (fault.no_direct && flags & O_DIRECT) {
-        errno = EINVAL;
-        return -1;
-    }
-    return strike(CALL_OPEN, false) ? -1 : openat(dir_fd, name, flags, mode);
+static int seam_open(void *context, int dir_fd, const char *name, int flags, mode_t mode) {
+    if (fault.no_direct && flags & O_DIRECT)
+        return -EINVAL;
+    int error = strike(CALL_OPEN, false);
+    return error ? error : ot_io_system.open(context, dir_fd, name, flags, mode);
 }
 
-static int seam_make_dir(int dir_fd, const char *name) {
-    return strike(CALL_MAKE_DIR, false) ? -1 : mkdirat(dir_fd, name, 0777);
+static int seam_make_dir(void *context, int dir_fd, const char *name) {
+    int error = strike(CALL_MAKE_DIR, false);
+    return error ? error : ot_io_system.make_dir(context, dir_fd, name);
 }
 
-static int seam_truncate(int fd, off_t bytes) {
-    return strike(CALL_TRUNCATE, false) ? -1 : ftruncate(fd, bytes);
+static int seam_truncate(void *context, int fd, off_t bytes) {
+    int error = strike(CALL_TRUNCATE, false);
+    return error ? error : ot_io_system.truncate(context, fd, bytes);
 }
 
-static int seam_rename(int dir_fd, const char *from, const char *to) {
-    if (strike(CALL_RENAME, false))
-        return -1;
+static int seam_rename(void *context, int dir_fd, const char *from, const char *to) {
+    int error = strike(CALL_RENAME, false);
+    if (error)
+        return error;
     if (fixture_log)
         snprintf(fixture_log + strlen(fixture_log), FIXTURE_LOG_BYTES - strlen(fixture_log), "rename; ");
-    return renameat(dir_fd, from, dir_fd, to);
+    return ot_io_system.rename(context, dir_fd, from, to);
 }
 
-static int seam_remove(int dir_fd, const char *name, int flags) {
-    return strike(CALL_REMOVE, false) ? -1 : unlinkat(dir_fd, name, flags);
+static int seam_remove(void *context, int dir_fd, const char *name, int flags) {
+    int error = strike(CALL_REMOVE, false);
+    return error ? error : ot_io_system.remove(context, dir_fd, name, flags);
 }
 
-const struct ot_file_ops fixture_ops = {.write = seam_write,
-                                        .fsync = seam_fsync,
-                                        .free_bytes = seam_free_bytes,
-                                        .open_at = seam_open_at,
-                                        .make_dir = seam_make_dir,
-                                        .truncate = seam_truncate,
-                                        .rename = seam_rename,
-                                        .remove = seam_remove};
-
-static int seam_allocate(void *context, int fd, off_t offset, off_t bytes) {
-    (void)context;
+static int seam_allocate(void *context, int fd, int mode, off_t offset, off_t bytes) {
     if (fault.no_reserve)
         return -EOPNOTSUPP;
-    return strike(CALL_RESERVE, false) ? -errno : ot_io_system.allocate(NULL, fd, offset, bytes);
+    int error = strike(CALL_RESERVE, false);
+    return error ? error : ot_io_system.allocate(context, fd, mode, offset, bytes);
 }
 
 static ssize_t seam_pread(void *context, int fd, void *memory, size_t bytes, off_t offset) {
@@ -361,18 +356,18 @@ static ssize_t seam_pread(void *context, int fd, void *memory, size_t bytes, off
 }
 
 static ssize_t seam_pwrite(void *context, int fd, const void *memory, size_t bytes, off_t offset) {
-    (void)context;
     if (is_interrupted())
         return -EINTR;
     if (fault.no_direct_transfer && fcntl(fd, F_GETFL) & O_DIRECT)
         return -EINVAL;
-    if (strike(CALL_PWRITE, true)) {
-        if (fault.error)
-            return -errno;
+    int error = strike(CALL_PWRITE, true);
+    if (error == KILLED) {
         (void)!pwrite(fd, memory, bytes * fault.share / 100 / 4096 * 4096, offset);
         end_process();
     }
-    ssize_t n = ot_io_system.pwrite(NULL, fd, memory, shortened(bytes), offset);
+    if (error)
+        return error;
+    ssize_t n = ot_io_system.pwrite(context, fd, memory, shortened(bytes), offset);
     return fault.short_writes && n > 4096 && n < (ssize_t)bytes ? n - 100 : n; /* and no whole blocks */
 }
 
@@ -388,14 +383,21 @@ static int seam_ring_result(void *context, bool write, int result) {
     (void)context;
     if (write && is_interrupted())
         return -EINTR;
-    if (write && strike(CALL_PWRITE, false))
-        return -errno;
-    return result;
+    int error = write ? strike(CALL_PWRITE, false) : 0;
+    return error ? error : result;
 }
 
-const struct ot_io_calls fixture_calls = {.allocate = seam_allocate,
+const struct ot_io_calls fixture_calls = {.open = seam_open,
+                                          .allocate = seam_allocate,
+                                          .truncate = seam_truncate,
+                                          .fsync = seam_fsync,
+                                          .write = seam_write,
                                           .pread = seam_pread,
                                           .pwrite = seam_pwrite,
+                                          .make_dir = seam_make_dir,
+                                          .rename = seam_rename,
+                                          .remove = seam_remove,
+                                          .free_bytes = seam_free_bytes,
                                           .ring_setup = seam_ring_setup,
                                           .ring_register = seam_ring_register,
                                           .ring_result = seam_ring_result};

@@ -4,7 +4,7 @@
 #define OT_TESTS_CHECKPOINT_FIXTURE_H
 
 #include "src/checkpoint/writer.h"
-#include "src/files/file_ops.h"
+#include "src/base/io_calls.h"
 #include "tests/support/check.h"
 
 /* ---- a run ---- */
@@ -64,7 +64,6 @@ void fixture_clear_fault(void); /* also forgets the calls so far */
 bool fixture_was_struck(void);
 /* Runs it in a child, which succeeds (true) or is ended by the seam (false). */
 bool fixture_runs_in_child(int (*run)(void *context), void *context);
-extern const struct ot_file_ops fixture_ops;
 extern const struct ot_io_calls fixture_calls;
 /* What was flushed and renamed, in order: "flush state.bin; ...". NULL: not kept. */
 extern char *fixture_log;

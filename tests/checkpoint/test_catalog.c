@@ -173,7 +173,7 @@ static void test_remove_says_what_failed(void **state) {
         fault.calls = CALL_REMOVE;
         fault.at = 1; /* the first removes the manifest */
         fault.error = cases[i].error;
-        check_fails(ot_step_remove(&fixture_ops, fd, "step-00000005", "step-00000005"), OT_E_IO,
+        check_fails(ot_step_remove(&fixture_calls, fd, "step-00000005", "step-00000005"), OT_E_IO,
                     cases[i].words);
         fixture_clear_fault();
         close(fd);
@@ -203,7 +203,7 @@ static void test_hold(void **state) {
 
 static int remove_fifth(void *context) {
     int fd = open(context, O_RDONLY | O_DIRECTORY);
-    return ot_step_remove(&fixture_ops, fd, "step-00000005", "step-00000005");
+    return ot_step_remove(&fixture_calls, fd, "step-00000005", "step-00000005");
 }
 
 /* Wherever a removal ends, it is a checkpoint with all its bytes or none; tidying goes on with it. */

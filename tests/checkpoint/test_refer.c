@@ -27,7 +27,7 @@ static int logged_sync(void *context, int fd) {
     if (fixture_log)
         snprintf(fixture_log + strlen(fixture_log), FIXTURE_LOG_BYTES - strlen(fixture_log),
                  "flush a store of %d names; ", (int)info.st_nlink);
-    return ot_io_system.sync(context, fd);
+    return ot_io_system.fdatasync(context, fd);
 }
 
 static struct ot_part part_of(const struct run *run, int extent) {
@@ -43,7 +43,7 @@ static void open_store(struct run *run) {
     }
     struct ot_store_dir dir = {.path = run->folder, .bytes = 1 << 20};
     struct ot_io_calls calls = ot_io_system;
-    calls.sync = logged_sync;
+    calls.fdatasync = logged_sync;
     struct ot_store_config config = {.n_dirs = 1,
                                      .dirs = &dir,
                                      .engine = OT_IO_POOL,

@@ -176,57 +176,49 @@ void faults_clear(void) {
     faults = (struct faults){.write_bytes = -1, .free_bytes = -1};
 }
 
-static ssize_t faulty_write(int fd, const void *data, size_t bytes) {
+static ssize_t faulty_write(void *context, int fd, const void *data, size_t bytes) {
     if (faults.interrupts > 0) {
         faults.interrupts--;
-        errno = EINTR;
-        return -1;
+        return -EINTR;
     }
-    if (faults.write_bytes == 0) {
-        errno = ENOSPC;
-        return -1;
-    }
+    if (faults.write_bytes == 0)
+        return -ENOSPC;
     if (faults.short_writes && bytes > 3)
         bytes = 3;
     if (faults.write_bytes > 0 && (int64_t)bytes > faults.write_bytes)
         bytes = (size_t)faults.write_bytes;
-    ssize_t n = ot_file_ops_system.write(fd, data, bytes);
+    ssize_t n = ot_io_system.write(context, fd, data, bytes);
     if (n > 0 && faults.write_bytes > 0)
         faults.write_bytes -= n;
     return n;
 }
 
-static int faulty_fsync(int fd) {
-    if (!faults.fail_fsync)
-        return ot_file_ops_system.fsync(fd);
-    errno = EIO;
-    return -1;
+static int faulty_fsync(void *context, int fd) {
+    return faults.fail_fsync ? -EIO : ot_io_system.fsync(context, fd);
 }
 
-static int faulty_reserve(int fd, off_t bytes) {
-    if (!faults.fail_reserve)
-        return ot_file_ops_system.reserve(fd, bytes);
-    errno = ENOSPC;
-    return -1;
+static int faulty_allocate(void *context, int fd, int mode, off_t offset, off_t bytes) {
+    return faults.fail_reserve ? -ENOSPC : ot_io_system.allocate(context, fd, mode, offset, bytes);
 }
 
-static int faulty_exchange(const char *a, const char *b) {
-    if (!faults.no_exchange)
-        return ot_file_ops_system.exchange(a, b);
-    errno = EINVAL;
-    return -1;
+static int faulty_exchange(void *context, const char *a, const char *b) {
+    return faults.no_exchange ? -EINVAL : ot_io_system.exchange(context, a, b);
 }
 
-static int64_t faulty_free_bytes(const char *path) {
-    return faults.free_bytes >= 0 ? faults.free_bytes : ot_file_ops_system.free_bytes(path);
+static int faulty_remove(void *context, int dir_fd, const char *name, int flags) {
+    return ot_io_system.remove(context, dir_fd, name, flags);
 }
 
-const struct ot_file_ops faulty_ops = {.write = faulty_write,
-                                       .fsync = faulty_fsync,
-                                       .reserve = faulty_reserve,
-                                       .exchange = faulty_exchange,
-                                       .free_bytes = faulty_free_bytes,
-                                       .remove = unlinkat};
+static int64_t faulty_free_bytes(void *context, const char *path) {
+    return faults.free_bytes >= 0 ? faults.free_bytes : ot_io_system.free_bytes(context, path);
+}
+
+const struct ot_io_calls faulty_calls = {.write = faulty_write,
+                                         .fsync = faulty_fsync,
+                                         .allocate = faulty_allocate,
+                                         .exchange = faulty_exchange,
+                                         .free_bytes = faulty_free_bytes,
+                                         .remove = faulty_remove};
 
 /* ---- a model with one change ---- */
 

@@ -4,7 +4,7 @@
 #define OT_TESTS_FILES_FIXTURE_H
 
 #include "models/model.h"
-#include "src/files/file_ops.h"
+#include "src/base/io_calls.h"
 #include "src/files/model_dir.h"
 #include "tests/support/check.h"
 
@@ -62,7 +62,7 @@ struct faults {
     int interrupts;     /* the next writes answer EINTR */
 };
 extern struct faults faults;
-extern const struct ot_file_ops faulty_ops;
+extern const struct ot_io_calls faulty_calls;
 void faults_clear(void);
 
 #endif

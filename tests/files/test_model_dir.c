@@ -40,7 +40,7 @@ static const char *save_tiny(const char *folder, const char *name, const struct 
                                  .dtype = dtype,
                                  .ids = {.bos = 1, .n_eos = 1, .eos = {2}},
                                  .shard_bytes = shard_bytes,
-                                 .ops = &faulty_ops};
+                                 .calls = &faulty_calls};
     params_fill(params);
     check_ok(ot_model_dir_save(&save, params_source, params));
     params_close(params);
@@ -376,7 +376,7 @@ static void test_saves_beside_a_base(void **state) {
     struct ot_extra_file extra[] = {{.name = "tokenizer_config.json", .text = "{\"a\": 1}", .bytes = 8},
                                     {.name = "copied.txt", .path = in_folder(*state, "README.md")}};
     struct ot_model_save save = {
-        .out = out, .model = model, .base = base, .dtype = OT_F32, .ops = &faulty_ops};
+        .out = out, .model = model, .base = base, .dtype = OT_F32, .calls = &faulty_calls};
     check_ok(ot_model_dir_save(&save, params_source, params));
     char *text = read_text(out, "config.json", NULL);
     assert_string_equal(text, config); /* nothing had to change */
@@ -425,7 +425,7 @@ static void test_failed_saves_leave_the_old_output(void **state) {
     struct ot_model *model = make_model(false);
     const char *out = save_tiny(*state, "m", model, OT_F32, 0);
     struct params *params = params_open(model);
-    struct ot_model_save save = {.out = out, .model = model, .dtype = OT_F32, .ops = &faulty_ops};
+    struct ot_model_save save = {.out = out, .model = model, .dtype = OT_F32, .calls = &faulty_calls};
     int64_t bytes;
     check_ok(ot_model_dir_save_bytes(&save, &bytes));
     for (int64_t room = 0; room < 20000; room += 1999) {
@@ -453,7 +453,7 @@ static void test_failed_saves_leave_the_old_output(void **state) {
 static void test_probe_tries_and_leaves_nothing(void **state) {
     struct ot_model *model = make_model(false);
     struct ot_model_save save = {
-        .out = in_folder(*state, "a/b"), .model = model, .dtype = OT_F32, .ops = &faulty_ops};
+        .out = in_folder(*state, "a/b"), .model = model, .dtype = OT_F32, .calls = &faulty_calls};
     int64_t bytes;
     check_ok(ot_model_dir_save_bytes(&save, &bytes));
     assert_true(bytes > ot_model_param_count(ot_model_get_config(model)) * 4);

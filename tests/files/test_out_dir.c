@@ -25,7 +25,7 @@ static int drop_folder(void **state) {
 /* Writes an output that holds `name` alone. */
 static int save_with(const char *out, struct ot_out_lock *lock, const char *name, const char *text) {
     struct ot_out_dir *dir;
-    OT_TRY(ot_out_dir_open(out, &faulty_ops, lock, &dir));
+    OT_TRY(ot_out_dir_open(out, &faulty_calls, lock, &dir));
     int rc = ot_out_dir_put(dir, name, text, strlen(text));
     if (rc == 0)
         rc = ot_out_dir_commit(dir);
@@ -248,7 +248,7 @@ static void test_the_lock_lasts_over_every_use(void **state) {
         check_fails(ot_out_lock_open(out, &other), OT_E_INPUT, "another process is writing this output");
         check_fails(save(out, "f", "theirs"), OT_E_INPUT, "another process is writing this output");
         check_fails(ot_out_dir_settle(out, NULL, NULL), OT_E_INPUT, "another process is writing this output");
-        check_ok(ot_out_dir_open(out, &faulty_ops, lock, &dir));
+        check_ok(ot_out_dir_open(out, &faulty_calls, lock, &dir));
         check_ok(ot_out_dir_put(dir, "f", "ours", 4));
         check_fails(ot_out_dir_settle(out, NULL, NULL), OT_E_INPUT, "another process is writing this output");
         check_ok(ot_out_dir_commit(dir));
@@ -304,7 +304,7 @@ static void test_full_and_broken_disks(void **state) {
 
 static void test_space_is_asked_for_first(void **state) {
     struct ot_out_dir *dir;
-    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_ops, NULL, &dir));
+    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_calls, NULL, &dir));
     faults.free_bytes = 3000000000;
     check_ok(ot_out_dir_need_space(dir, 3000000000));
     check_fails(ot_out_dir_need_space(dir, 5000000000), OT_E_IO,
@@ -324,7 +324,7 @@ static void test_copies_files(void **state) {
     for (int i = 0; i < BYTES; i++)
         data[i] = (char)(i * 7 + i / 256);
     write_file(*state, "from", data, BYTES);
-    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_ops, NULL, &dir));
+    check_ok(ot_out_dir_open(in_folder(*state, "out"), &faulty_calls, NULL, &dir));
     check_ok(ot_out_dir_copy(dir, "to", in_folder(*state, "from")));
     check_fails(ot_out_dir_copy(dir, "to", in_folder(*state, "from")), OT_E_IO, "out/to: cannot create");
     check_fails(ot_out_dir_copy(dir, "two", in_folder(*state, "absent")), OT_E_IO, "absent: cannot open");

@@ -196,16 +196,11 @@ struct faults {
     bool refuses_rings, refuses_direct;
 };
 
-static int open_file(void *context, const char *path, int flags, int mode) {
+static int open_file(void *context, int dir_fd, const char *path, int flags, mode_t mode) {
     const struct faults *faults = context;
     if (faults->refuses_direct && flags & O_DIRECT)
         return -EINVAL;
-    return ot_io_system.open(NULL, path, flags, mode);
-}
-
-static int allocate(void *context, int fd, off_t offset, off_t bytes) {
-    (void)context;
-    return ot_io_system.allocate(NULL, fd, offset, bytes);
+    return ot_io_system.open(NULL, dir_fd, path, flags, mode);
 }
 
 static ssize_t read_some(void *context, int fd, void *memory, size_t bytes, off_t offset) {
@@ -233,7 +228,6 @@ static struct ot_io_calls faulty(struct faults *faults) {
     struct ot_io_calls calls = ot_io_system;
     calls.context = faults;
     calls.open = open_file;
-    calls.allocate = allocate;
     calls.pread = read_some;
     calls.pwrite = write_some;
     calls.ring_setup = set_ring_up;

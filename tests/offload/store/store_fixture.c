@@ -45,23 +45,19 @@ static void nap(void) {
 
 /* ---- faults ---- */
 
-static int faulty_open(void *context, const char *path, int flags, int mode) {
+static int faulty_open(void *context, int dir_fd, const char *path, int flags, mode_t mode) {
     struct faults *f = context;
     if (f->open_error)
         return -f->open_error;
     if (f->refuse_direct && (flags & O_DIRECT))
         return -EINVAL;
-    return ot_io_system.open(NULL, path, flags, mode);
+    return ot_io_system.open(NULL, dir_fd, path, flags, mode);
 }
 
-static int faulty_allocate(void *context, int fd, off_t offset, off_t bytes) {
+static int faulty_allocate(void *context, int fd, int mode, off_t offset, off_t bytes) {
     struct faults *f = context;
-    return f->allocate_error ? -f->allocate_error : ot_io_system.allocate(NULL, fd, offset, bytes);
-}
-
-static int faulty_punch(void *context, int fd, off_t offset, off_t bytes) {
-    struct faults *f = context;
-    return f->punch_error ? -f->punch_error : ot_io_system.punch(NULL, fd, offset, bytes);
+    int error = mode & FALLOC_FL_PUNCH_HOLE ? f->punch_error : f->allocate_error;
+    return error ? -error : ot_io_system.allocate(NULL, fd, mode, offset, bytes);
 }
 
 static int faulty_sync(void *context, int fd) {
@@ -69,7 +65,7 @@ static int faulty_sync(void *context, int fd) {
     atomic_fetch_add(&f->syncs, 1);
     if (atomic_load(&f->sync_interrupts) > 0 && atomic_fetch_sub(&f->sync_interrupts, 1) > 0)
         return -EINTR;
-    return f->sync_error ? -f->sync_error : ot_io_system.sync(NULL, fd);
+    return f->sync_error ? -f->sync_error : ot_io_system.fdatasync(NULL, fd);
 }
 
 /* What becomes of a true result. */
@@ -126,16 +122,17 @@ static int faulty_result(void *context, bool write, int result) {
 }
 
 struct ot_io_calls faulty_calls(struct faults *faults) {
-    return (struct ot_io_calls){.context = faults,
-                                .open = faulty_open,
-                                .allocate = faulty_allocate,
-                                .punch = faulty_punch,
-                                .sync = faulty_sync,
-                                .pread = faulty_pread,
-                                .pwrite = faulty_pwrite,
-                                .ring_setup = faulty_setup,
-                                .ring_register = faulty_register,
-                                .ring_result = faulty_result};
+    struct ot_io_calls calls = ot_io_system;
+    calls.context = faults;
+    calls.open = faulty_open;
+    calls.allocate = faulty_allocate;
+    calls.fdatasync = faulty_sync;
+    calls.pread = faulty_pread;
+    calls.pwrite = faulty_pwrite;
+    calls.ring_setup = faulty_setup;
+    calls.ring_register = faulty_register;
+    calls.ring_result = faulty_result;
+    return calls;
 }
 
 /* ---- a store ---- */

@@ -160,8 +160,8 @@ static void measure_links(const struct place *p, int n, int64_t *size, int64_t *
 /* Whether the file system of the links makes holes; says so where not. */
 static bool makes_holes(const struct place *p) {
     int fd = openat(p->links_fd, "probe", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    assert_true(fd >= 0 && ot_io_system.allocate(NULL, fd, 0, 8192) == 0);
-    int rc = ot_io_system.punch(NULL, fd, 4096, 4096);
+    assert_true(fd >= 0 && ot_io_system.allocate(NULL, fd, 0, 0, 8192) == 0);
+    int rc = ot_io_system.allocate(NULL, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4096, 4096);
     close(fd);
     unlinkat(p->links_fd, "probe", 0);
     if (rc < 0)
