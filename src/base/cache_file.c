@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/strings.h"
 
 int ot_cache_folder(char **out) {
@@ -21,16 +22,6 @@ int ot_cache_folder(char **out) {
 }
 
 /* ---- reading ---- */
-
-static bool read_all(int file, char *to, size_t bytes) {
-    for (size_t at = 0; at < bytes;) {
-        ssize_t n = read(file, to + at, bytes - at);
-        if (n <= 0 && !(n < 0 && errno == EINTR))
-            return false;
-        at += n > 0 ? (size_t)n : 0;
-    }
-    return true;
-}
 
 int ot_cache_read(const char *path, size_t most, char **out, size_t *bytes) {
     struct stat found;
@@ -49,7 +40,7 @@ int ot_cache_read(const char *path, size_t most, char **out, size_t *bytes) {
         rc = ot_fail(OT_E_BUDGET, "no memory for %s", path);
         goto out;
     }
-    if (read_all(file, data, (size_t)found.st_size)) {
+    if (ot_read_at(file, data, (size_t)found.st_size, 0) == (int64_t)found.st_size) {
         *bytes = (size_t)found.st_size;
         data[*bytes] = '\0';
         *out = data;
@@ -83,16 +74,6 @@ static int make_folders(char *path) {
     return error;
 }
 
-static bool write_all(int file, const char *from, size_t bytes) {
-    for (size_t at = 0; at < bytes;) {
-        ssize_t n = write(file, from + at, bytes - at);
-        if (n <= 0 && !(n < 0 && errno == EINTR))
-            return false;
-        at += n > 0 ? (size_t)n : 0;
-    }
-    return true;
-}
-
 int ot_cache_write(const char *path, const void *data, size_t bytes) {
     char *beside;
     OT_TRY(ot_string_format(&beside, "%s.XXXXXX", path));
@@ -102,15 +83,14 @@ int ot_cache_write(const char *path, const void *data, size_t bytes) {
         rc = ot_fail_errno(OT_E_IO, errno == ENOENT && no_folder ? no_folder : errno, "%s", path);
         goto out;
     }
-    bool written = write_all(file, data, bytes);
-    int error = errno;
-    if (close(file) != 0 && written) {
-        written = false;
+    int error = -ot_write_all(NULL, file, data, bytes);
+    if (close(file) != 0 && error == 0)
         error = errno;
-    }
-    if (written && rename(beside, path) == 0)
+    if (error == 0 && rename(beside, path) != 0)
+        error = errno;
+    if (error == 0)
         goto out;
-    rc = ot_fail_errno(OT_E_IO, written ? errno : error, "%s", path);
+    rc = ot_fail_errno(OT_E_IO, error, "%s", path);
     unlink(beside);
 out:
     free(beside);

@@ -1,17 +1,16 @@
 #include "src/base/output.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/thread.h"
 
 enum { PIECE_BYTES = 4096 }; /* of one write: flush sees a slow reader's progress */
@@ -22,27 +21,12 @@ struct ot_output {
     pthread_mutex_t mutex; /* guards all that follows */
     pthread_cond_t filled, written;
     char *queue;
-    size_t begin, end, capacity; /* the text that is still to be written is queue[begin, end) */
-    uint64_t taken;              /* bytes that the reader took */
-    int64_t left_out;            /* texts, since the last note */
-    int failed;                  /* the errno value of the first write that failed; 0: none */
+    size_t begin, end, capacity;     /* the text that is still to be written is queue[begin, end) */
+    uint64_t taken;                  /* bytes that the reader took */
+    int64_t left_out;                /* texts, since the last note */
+    int failed;                      /* the errno value of the first write that failed; 0: none */
     bool writing, closed, abandoned; /* abandoned: the thread frees all this */
 };
-
-/* Errors: an errno value; 0: all was written. */
-static int write_piece(int fd, const char *text, size_t bytes) {
-    while (bytes > 0) {
-        ssize_t n = write(fd, text, bytes);
-        struct pollfd ready = {.fd = fd, .events = POLLOUT};
-        if (n < 0 && errno == EAGAIN) /* another process made the descriptor non-blocking */
-            (void)poll(&ready, 1, -1);
-        else if (n < 0 && errno != EINTR)
-            return errno;
-        text += n > 0 ? n : 0;
-        bytes -= n > 0 ? (size_t)n : 0;
-    }
-    return 0;
-}
 
 static void free_output(struct ot_output *o) {
     pthread_cond_destroy(&o->filled);
@@ -65,7 +49,7 @@ static void *write_queue(void *arg) {
         memcpy(piece, o->queue + o->begin, bytes);
         o->writing = true;
         pthread_mutex_unlock(&o->mutex);
-        int failed = write_piece(o->config.fd, piece, bytes);
+        int failed = -ot_write_all(NULL, o->config.fd, piece, bytes);
         pthread_mutex_lock(&o->mutex);
         o->writing = false;
         o->failed = failed;

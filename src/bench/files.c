@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/strings.h"
 
 static int make_directories(char *path) {
@@ -61,23 +62,9 @@ void ot_bench_files_close(struct ot_bench_files *files) {
     *files = (struct ot_bench_files){.csv = -1};
 }
 
-static int write_all(int fd, const char *text, size_t bytes) {
-    while (bytes > 0) {
-        ssize_t n = write(fd, text, bytes);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -1;
-        text += n;
-        bytes -= (size_t)n;
-    }
-    return 0;
-}
-
 int ot_bench_files_append_csv(struct ot_bench_files *files, const char *text, size_t bytes) {
-    if (write_all(files->csv, text, bytes) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s/bench.csv: cannot write", files->dir);
-    return 0;
+    int error = ot_write_all(NULL, files->csv, text, bytes);
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s/bench.csv: cannot write", files->dir) : 0;
 }
 
 int ot_bench_files_replace(struct ot_bench_files *files, const char *name, const char *text, size_t bytes) {
@@ -86,11 +73,13 @@ int ot_bench_files_replace(struct ot_bench_files *files, const char *name, const
     OT_TRY_GOTO(ot_string_format(&path, "%s/%s", files->dir, name), rc, out);
     OT_TRY_GOTO(ot_string_format(&partial, "%s.partial", path), rc, out);
     fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    bool written = fd >= 0 && write_all(fd, text, bytes) == 0;
-    if (fd >= 0 && close(fd) < 0)
-        written = false;
-    if (!written || rename(partial, path) < 0) {
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write", path);
+    int error = fd >= 0 ? -ot_write_all(NULL, fd, text, bytes) : errno;
+    if (fd >= 0 && close(fd) < 0 && error == 0)
+        error = errno;
+    if (error == 0 && rename(partial, path) < 0)
+        error = errno;
+    if (error) {
+        rc = ot_fail_errno(OT_E_IO, error, "%s: cannot write", path);
         unlink(partial);
     }
 out:

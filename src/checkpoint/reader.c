@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "src/base/crc32.h"
+#include "src/base/file_io.h"
 #include "src/checkpoint/reader_state.h"
 #include "src/checkpoint/step_dir.h"
 #include "src/checkpoint/writer.h"
@@ -65,18 +66,10 @@ static int open_file(const struct ot_checkpoint *c, int dir_fd, const char *name
 }
 
 static int read_whole(const struct ot_checkpoint *c, const char *name, int fd, char *text, int64_t bytes) {
-    int64_t at = 0;
-    while (at < bytes) {
-        ssize_t n = pread(fd, text + at, (size_t)(bytes - at), (off_t)at);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot read it", c->dir, name);
-        if (n == 0)
-            return ot_checkpoint_fail_damaged(c, name, "it was cut at byte %lld", (long long)at);
-        at += n;
-    }
-    return 0;
+    int64_t n = ot_read_at(fd, text, (size_t)bytes, 0);
+    if (n < 0)
+        return ot_fail_errno(OT_E_IO, (int)-n, "%s/%s: cannot read it", c->dir, name);
+    return n == bytes ? 0 : ot_checkpoint_fail_damaged(c, name, "it was cut at byte %lld", (long long)n);
 }
 
 /* A small file; the caller frees the text. want: its size, or -1: any up to `most`. */
@@ -163,7 +156,7 @@ static int check_name(const struct ot_checkpoint *c) {
 }
 
 static int take_files(struct ot_checkpoint *c, int dir_fd) {
-    int64_t bytes;
+    int64_t bytes = 0;
     c->fds = malloc((size_t)(c->manifest.n_files + 1) * sizeof *c->fds);
     if (!c->fds)
         return ot_fail(OT_E_BUDGET, "%s: no memory to open it", c->dir);

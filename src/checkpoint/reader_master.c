@@ -1,11 +1,10 @@
 /* Ranges of the master weights: whole spans are read and checked, and the last few kept. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "offload/plan/layout.h"
 #include "src/base/crc32.h"
+#include "src/base/file_io.h"
 #include "src/checkpoint/reader_state.h"
 
 /* Where the rest and the weights of a range are in different spans, and both at the border of two. */
@@ -71,15 +70,9 @@ void ot_checkpoint_master_close(struct ot_checkpoint_master *master) {
 /* ---- spans ---- */
 
 static int read_span(const struct ot_checkpoint *c, const struct ot_store_span *span, char *bytes) {
-    for (int64_t at = 0; at < span->bytes;) {
-        ssize_t n =
-            pread(c->fds[span->file], bytes + at, (size_t)(span->bytes - at), (off_t)(span->offset + at));
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return ot_checkpoint_fail_read(c, span, span->offset + at, n < 0 ? -errno : 0);
-        at += n;
-    }
+    int64_t n = ot_read_at(c->fds[span->file], bytes, (size_t)span->bytes, span->offset);
+    if (n < span->bytes)
+        return ot_checkpoint_fail_read(c, span, span->offset + (n > 0 ? n : 0), n < 0 ? n : 0);
     uint32_t crc = ot_crc32(0, bytes, (size_t)span->bytes);
     return crc == span->crc ? 0 : ot_checkpoint_fail_span(c, span, crc);
 }

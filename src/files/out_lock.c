@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/log.h"
 #include "src/base/strings.h"
 
@@ -134,9 +135,11 @@ static int put_back_marker(const struct ot_out_lock *lock) {
     int fd = openat(lock->fd, OT_OUT_MARKER, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s/" OT_OUT_MARKER ": cannot be put back", lock->out);
-    bool written = write(fd, lock->marker, lock->marker_bytes) == (ssize_t)lock->marker_bytes;
-    if (close(fd) < 0 || !written)
-        return ot_fail_errno(OT_E_IO, errno, "%s/" OT_OUT_MARKER ": cannot be put back", lock->out);
+    int error = -ot_write_all(NULL, fd, lock->marker, lock->marker_bytes);
+    if (close(fd) < 0 && error == 0)
+        error = errno;
+    if (error)
+        return ot_fail_errno(OT_E_IO, error, "%s/" OT_OUT_MARKER ": cannot be put back", lock->out);
     ot_log(OT_LOG_WARN, "%s/" OT_OUT_MARKER " was removed while this run was writing there; it is put back",
            lock->out);
     return 0;
@@ -149,10 +152,10 @@ static int read_marker(struct ot_out_lock *lock, int fd) {
     char *text = malloc((size_t)info.st_size + 1);
     if (!text)
         return ot_fail(OT_E_BUDGET, "%s: no memory for its marker", lock->out);
-    ssize_t n = read(fd, text, (size_t)info.st_size);
+    int64_t n = ot_read_at(fd, text, (size_t)info.st_size, 0);
     if (n != info.st_size) {
         free(text);
-        return ot_fail_errno(OT_E_IO, errno, "%s/" OT_OUT_MARKER ": cannot read", lock->out);
+        return ot_fail_errno(OT_E_IO, n < 0 ? (int)-n : EIO, "%s/" OT_OUT_MARKER ": cannot read", lock->out);
     }
     free(lock->marker);
     lock->marker = text;

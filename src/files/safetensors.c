@@ -11,6 +11,7 @@
 
 #include "src/base/arena.h"
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/json.h"
 
 #ifndef MADV_POPULATE_READ
@@ -266,17 +267,10 @@ out:
 /* ---- the file ---- */
 
 static int read_at(const struct ot_safetensors *file, void *to, size_t bytes, off_t at) {
-    for (size_t done = 0; done < bytes;) {
-        ssize_t n = pread(file->fd, (char *)to + done, bytes - done, at + (off_t)done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return ot_fail_errno(OT_E_IO, errno, "%s: cannot read", file->path);
-        if (n == 0)
-            return ot_fail(OT_E_INPUT, "%s: shrank while it was read", file->path);
-        done += (size_t)n;
-    }
-    return 0;
+    int64_t n = ot_read_at(file->fd, to, bytes, at);
+    if (n < 0)
+        return ot_fail_errno(OT_E_IO, (int)-n, "%s: cannot read", file->path);
+    return n == (int64_t)bytes ? 0 : ot_fail(OT_E_INPUT, "%s: shrank while it was read", file->path);
 }
 
 /* Decides where the data begins, from a length that may be anything. */

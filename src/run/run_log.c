@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 #include "src/base/log.h"
 #include "src/base/output.h"
 
@@ -46,17 +47,11 @@ int ot_run_log_open(bool mirror, struct ot_run_log **out) {
 /* Writes what waits. A line that is written in part is cut off again: the file has whole lines, and what was
  * not written waits for the next attempt, when a disk that was full may have room. */
 static int write_waiting(struct ot_run_log *log) {
-    for (size_t done = 0; done < log->waiting_bytes;) {
-        ssize_t n = write(log->fd, log->waiting + done, log->waiting_bytes - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {
-            int error = n < 0 ? errno : ENOSPC;
-            bool cut = ftruncate(log->fd, log->bytes) == 0 && lseek(log->fd, log->bytes, SEEK_SET) >= 0;
-            return ot_fail_errno(OT_E_IO, error, "%s: cannot write the log%s", log->path,
-                                 cut ? "" : ", whose last line is not whole");
-        }
-        done += (size_t)n;
+    int error = ot_write_all(NULL, log->fd, log->waiting, log->waiting_bytes);
+    if (error < 0) {
+        bool cut = ftruncate(log->fd, log->bytes) == 0 && lseek(log->fd, log->bytes, SEEK_SET) >= 0;
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot write the log%s", log->path,
+                             cut ? "" : ", whose last line is not whole");
     }
     log->bytes += (int64_t)log->waiting_bytes;
     log->waiting_bytes = 0;
@@ -75,7 +70,7 @@ static int64_t find_whole_lines(int fd, int64_t bytes) {
     bytes = facts.st_size < bytes ? facts.st_size : bytes;
     while (bytes > 0) {
         int64_t n = bytes < PIECE ? bytes : PIECE;
-        if (pread(fd, piece, (size_t)n, bytes - n) != n)
+        if (ot_read_at(fd, piece, (size_t)n, bytes - n) != n)
             return -1;
         for (; n > 0 && piece[n - 1] != '\n'; n--)
             bytes--;
