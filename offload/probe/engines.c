@@ -18,7 +18,6 @@ enum {
     MIB = 1 << 20,
     MOST_DEPTH = 128,
     LEAST_FILE = 8 * MIB, /* what the smallest shape has in flight */
-    MOST_TRIES = 1000,    /* of one I/O that is interrupted without a byte of progress */
     RANDOM_BYTES = 1 << 20,
     MOST_FIRST_SECONDS = 2
 };
@@ -110,11 +109,6 @@ static int64_t all_blocks(const struct engines *e) {
 
 /* ---- I/O ---- */
 
-struct slot {
-    struct ot_io_request request; /* what is left of it */
-    int tries;                    /* since the last progress */
-};
-
 struct run {
     enum ot_probe_io io;
     double limit;  /* seconds after which nothing is begun */
@@ -122,41 +116,23 @@ struct run {
     int64_t begun; /* blocks */
     double seconds;
     int in_flight;
-    struct slot slots[MOST_DEPTH];
+    struct ot_io_chunk chunks[MOST_DEPTH];
 };
 
 /* Blocks go on to the directories in turn; of each, reading and writing take turns where both are asked. */
-static void begin_block(struct engines *e, struct run *run, struct slot *slot) {
+static void begin_block(struct engines *e, struct run *run, struct ot_io_chunk *chunk) {
     int file = (int)(run->begun % e->n_files);
     int64_t number = run->begun / e->n_files;
     size_t bytes = (size_t)e->shape.block_bytes;
-    *slot = (struct slot){
+    *chunk = (struct ot_io_chunk){
         .request = {.write = run->io == OT_PROBE_WRITE || (run->io == OT_PROBE_MIXED && number % 2),
                     .file = file,
-                    .memory = e->memory + (size_t)(slot - run->slots) * bytes,
+                    .memory = e->memory + (size_t)(chunk - run->chunks) * bytes,
                     .bytes = bytes,
                     .offset = (off_t)(number % file_blocks(e)) * (off_t)bytes,
-                    .owner = slot}};
+                    .owner = chunk}};
     run->begun++;
-    e->written_bytes += slot->request.write ? e->shape.block_bytes : 0;
-}
-
-/* Returns 1 when the block is done, 0 when what is left of it is to be submitted again. */
-static int take_result(const struct engines *e, struct slot *slot, int64_t result) {
-    struct ot_io_request *left = &slot->request;
-    if (result == (int64_t)left->bytes)
-        return 1;
-    bool again = result == -EINTR || result == -EAGAIN || result > 0;
-    int64_t moved = result > 0 ? result / OT_STORE_ALIGN * OT_STORE_ALIGN : 0;
-    slot->tries = moved ? 0 : slot->tries + 1;
-    if (!again || slot->tries == MOST_TRIES)
-        return ot_fail_errno(OT_E_IO, result < 0 ? (int)-result : EIO, "%s: cannot %s %zu bytes",
-                             e->config->store->dirs[left->file].path, left->write ? "write" : "read",
-                             left->bytes);
-    left->memory = (char *)left->memory + moved;
-    left->bytes -= (size_t)moved;
-    left->offset += moved;
-    return 0;
+    e->written_bytes += chunk->request.write ? e->shape.block_bytes : 0;
 }
 
 static int reap(struct engines *e, struct run *run, double since) {
@@ -167,14 +143,16 @@ static int reap(struct engines *e, struct run *run, double since) {
     run->in_flight -= n;
     bool ends = run->begun >= run->most || ot_clock_seconds() - since >= run->limit;
     for (int i = 0; i < n; i++) {
-        struct slot *slot = results[i].owner;
-        int done = take_result(e, slot, results[i].result);
-        OT_TRY(done);
-        if (done && (ends || run->begun >= run->most))
+        struct ot_io_chunk *chunk = results[i].owner;
+        enum ot_io_end end = ot_io_chunk_end(e->engine, chunk, results[i].result);
+        if (end == OT_IO_FAILED)
+            return ot_io_chunk_fail(chunk, results[i].result,
+                                    e->config->store->dirs[chunk->request.file].path, "");
+        if (end == OT_IO_WHOLE && (ends || run->begun >= run->most))
             continue;
-        if (done)
-            begin_block(e, run, slot);
-        next[n_next++] = slot->request;
+        if (end == OT_IO_WHOLE)
+            begin_block(e, run, chunk);
+        next[n_next++] = ot_io_chunk_rest(chunk);
     }
     run->in_flight += n_next;
     return n_next ? ot_io_engine_submit(e->engine, next, n_next) : 0;
@@ -185,8 +163,8 @@ static int run_io(struct engines *e, struct run *run) {
     OT_TRY(settle_files(e));
     double since = ot_clock_seconds();
     for (; run->in_flight < e->shape.depth && run->begun < run->most; run->in_flight++) {
-        begin_block(e, run, &run->slots[run->in_flight]);
-        first[run->in_flight] = run->slots[run->in_flight].request;
+        begin_block(e, run, &run->chunks[run->in_flight]);
+        first[run->in_flight] = run->chunks[run->in_flight].request;
     }
     OT_TRY(ot_io_engine_submit(e->engine, first, run->in_flight));
     while (run->in_flight > 0)

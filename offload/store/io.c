@@ -39,7 +39,7 @@ struct ot_store_job {
 
 struct ot_store_slot { /* a chunk in flight */
     struct ot_store_job *job;
-    struct ot_io_retry retry;
+    struct ot_io_chunk chunk;
     uint32_t *crc; /* NULL: not kept */
 };
 
@@ -60,31 +60,8 @@ static void fail_job(struct ot_store_job *job, int rc) {
     job->cut = true;
 }
 
-static int say_why(const struct ot_store_lane *lane, const struct ot_store_slot *slot, int64_t result) {
-    const char *error = strerror(result < 0 ? (int)-result : 0);
-    if (result == 0 && !lane->write)
-        return ot_fail(OT_E_IO, "the file ends there; did another program cut it?");
-    if (result >= 0)
-        return ot_fail(OT_E_IO, "given up after %d tries without progress", slot->retry.tries);
-    if (result == -EAGAIN || result == -EINTR)
-        return ot_fail(OT_E_IO, "given up after %d tries without progress: %s", slot->retry.tries, error);
-    if (result == -ENOSPC || result == -EDQUOT)
-        return ot_fail(OT_E_IO, "%s; make room there, or use another directory for the NVMe store", error);
-    return ot_fail(OT_E_IO,
-                   "%s; look for errors of the disk in `dmesg`, or use another directory for the NVMe store",
-                   error);
-}
-
-static int fail_chunk(const struct ot_store_lane *lane, const struct ot_store_slot *slot, int64_t result) {
-    const struct ot_io_request *request = &slot->retry.request;
-    return ot_fail_context(say_why(lane, slot, result), "%s: cannot %s %zu bytes at offset %lld",
-                           lane->store->files[request->file].path, lane->write ? "write" : "read",
-                           request->bytes - slot->retry.moved,
-                           (long long)request->offset + (long long)slot->retry.moved);
-}
-
 static int check_crc(const struct ot_store_lane *lane, const struct ot_store_slot *slot) {
-    const struct ot_io_request *request = &slot->retry.request;
+    const struct ot_io_request *request = &slot->chunk.request;
     if (lane->store->no_verify)
         return 0;
     uint32_t crc = ot_crc32(0, request->memory, request->bytes);
@@ -128,9 +105,7 @@ static void end_jobs(struct ot_store_lane *lane) {
 /* ---- starting chunks ---- */
 
 static void submit(struct ot_store_lane *lane, struct ot_store_slot *slot) {
-    struct ot_io_request rest = ot_io_rest(&slot->retry);
-    rest.owner = slot;
-    int rc = ot_io_engine_submit(lane->engine, &rest, 1);
+    int rc = ot_io_chunk_start(lane->engine, &slot->chunk);
     if (rc < 0) /* of a broken engine, which will say so when results are waited for */
         fail_job(slot->job, rc);
 }
@@ -203,8 +178,9 @@ static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, stru
         struct ot_place place = ot_store_cut(store, extent, piece->side, job->offset);
         *slot =
             (struct ot_store_slot){.job = job,
-                                   .retry.request = {lane->write, place.file, piece->memory + job->offset,
-                                                     (size_t)place.run, (off_t)place.offset, NULL},
+                                   .chunk = {.request = {lane->write, place.file, piece->memory + job->offset,
+                                                         (size_t)place.run, (off_t)place.offset, slot},
+                                             .direct = &lane->direct[place.file]},
                                    .crc = store->crcs ? &extent->sides[piece->side].crc[job->chunk] : NULL};
         job->offset += place.run;
         job->chunk++;
@@ -225,36 +201,39 @@ static void start_chunks(struct ot_store_lane *lane) {
         lane->n_free--;
         job->in_flight++;
         if (lane->write && slot->crc)
-            *slot->crc = ot_crc32(0, slot->retry.request.memory, slot->retry.request.bytes);
+            *slot->crc = ot_crc32(0, slot->chunk.request.memory, slot->chunk.request.bytes);
         submit(lane, slot);
     }
 }
 
 /* ---- results ---- */
 
+static int fail_chunk(const struct ot_store_lane *lane, const struct ot_io_chunk *chunk, int64_t result) {
+    return ot_io_chunk_fail(chunk, result, lane->store->files[chunk->request.file].path,
+                            ", or use another directory for the NVMe store");
+}
+
 static void take_result(struct ot_store_lane *lane, struct ot_store_slot *slot, int64_t result) {
-    bool whole = result == (int64_t)(slot->retry.request.bytes - slot->retry.moved);
-    if (!whole && slot->job->error.code == 0 && ot_io_take_up(&slot->retry, result)) {
+    enum ot_io_end end = ot_io_chunk_end(lane->engine, &slot->chunk, result);
+    if (end == OT_IO_AGAIN && slot->job->error.code == 0) {
         atomic_fetch_add(&lane->resumed, 1);
         submit(lane, slot);
         return;
     }
     /* The next chunk goes first: the disk works on it while this one is looked at. */
     struct ot_store_slot was = *slot;
-    const struct ot_store_file *file = &lane->store->files[was.retry.request.file];
     lane->free_slots[lane->n_free++] = slot;
     start_chunks(lane);
     int rc = 0;
-    if (!whole)
-        rc = fail_chunk(lane, &was, result);
-    else if (!lane->write && was.job->error.code == 0)
+    if (end == OT_IO_FAILED)
+        rc = fail_chunk(lane, &was.chunk, result);
+    else if (end == OT_IO_WHOLE && !lane->write && was.job->error.code == 0)
         rc = check_crc(lane, &was);
     if (rc < 0)
         fail_job(was.job, rc);
-    if (whole)
-        atomic_fetch_add(&lane->bytes, (int64_t)was.retry.request.bytes);
-    if (!file->direct)
-        ot_store_drop_cache(file, was.retry.request.offset, (int64_t)was.retry.request.bytes);
+    if (end == OT_IO_WHOLE)
+        atomic_fetch_add(&lane->bytes, (int64_t)was.chunk.request.bytes);
+    ot_io_chunk_drop_cache(lane->engine, &was.chunk);
     was.job->in_flight--;
 }
 
@@ -320,6 +299,8 @@ static void *lane_main(void *arg) {
                                          .arena = store->arena,
                                          .arena_bytes = store->arena_bytes,
                                          .calls = &store->calls};
+    for (int i = 0; i < store->n_files; i++)
+        lane->direct[i] = store->files[i].direct;
     struct ot_topology_binding binding = {store->topology, OT_ROLE_IO};
     ot_topology_place_thread(&binding, lane->write, 2); /* the engine's own threads take after this one */
     int rc = ot_io_engine_open(&config, &lane->engine);

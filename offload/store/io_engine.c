@@ -1,6 +1,7 @@
 #include "offload/store/io_engine.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 
 #include "offload/store/io_engine_state.h"
 #include "src/base/error.h"
+#include "src/base/file_io.h"
 
 const char *ot_io_choice_name(enum ot_io_choice choice) {
     static const char *const names[] = {"auto", "uring", "pool"};
@@ -24,33 +26,6 @@ void ot_io_engine_add_note(struct ot_io_engine *engine, const char *format, ...)
     va_start(args, format);
     vsnprintf(engine->note + used, sizeof engine->note - used, format, args);
     va_end(args);
-}
-
-/* ---- taking up again ---- */
-
-/* Without progress: at once for the first few times, then every 5 ms. */
-enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
-/* O_DIRECT wants the rest to begin on a block: the last part of a block that was moved is moved again. */
-enum { BLOCK_BYTES = 4096 };
-
-struct ot_io_request ot_io_rest(const struct ot_io_retry *retry) {
-    struct ot_io_request rest = retry->request;
-    rest.memory = (char *)rest.memory + retry->moved;
-    rest.bytes -= retry->moved;
-    rest.offset += (off_t)retry->moved;
-    return rest;
-}
-
-bool ot_io_take_up(struct ot_io_retry *retry, int64_t result) {
-    bool ended = result == 0 && !retry->request.write;
-    if (ended || (result < 0 && result != -EINTR && result != -EAGAIN))
-        return false;
-    size_t progress = result > 0 ? (size_t)result / BLOCK_BYTES * BLOCK_BYTES : 0;
-    retry->moved += progress;
-    retry->tries = progress ? 0 : retry->tries + 1;
-    if (retry->tries > FAST_TRIES)
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-    return retry->tries < MOST_TRIES;
 }
 
 /* ---- engines ---- */
@@ -91,4 +66,69 @@ enum ot_io_choice ot_io_engine_choice(const struct ot_io_engine *engine) {
 
 const char *ot_io_engine_note(const struct ot_io_engine *engine) {
     return engine->note;
+}
+
+/* ---- chunks ---- */
+
+/* Without progress: at once for the first few times, then every 5 ms. */
+enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
+/* O_DIRECT wants the rest to begin on a block: the last part of a block that was moved is moved again. */
+enum { BLOCK_BYTES = 4096 };
+
+struct ot_io_request ot_io_chunk_rest(const struct ot_io_chunk *chunk) {
+    struct ot_io_request rest = chunk->request;
+    rest.memory = (char *)rest.memory + chunk->moved;
+    rest.bytes -= chunk->moved;
+    rest.offset += (off_t)chunk->moved;
+    return rest;
+}
+
+int ot_io_chunk_start(struct ot_io_engine *engine, struct ot_io_chunk *chunk) {
+    struct ot_io_request rest = ot_io_chunk_rest(chunk);
+    chunk->was_direct = chunk->direct && *chunk->direct;
+    return ot_io_engine_submit(engine, &rest, 1);
+}
+
+enum ot_io_end ot_io_chunk_end(struct ot_io_engine *engine, struct ot_io_chunk *chunk, int64_t result) {
+    if (result == (int64_t)(chunk->request.bytes - chunk->moved))
+        return OT_IO_WHOLE;
+    if (result == -EINVAL && chunk->was_direct) {
+        *chunk->direct = false;
+        return ot_set_direct(engine->files[chunk->request.file], false) ? OT_IO_AGAIN : OT_IO_FAILED;
+    }
+    bool ended = result == 0 && !chunk->request.write;
+    if (ended || (result < 0 && result != -EINTR && result != -EAGAIN))
+        return OT_IO_FAILED;
+    size_t progress = result > 0 ? (size_t)result / BLOCK_BYTES * BLOCK_BYTES : 0;
+    chunk->moved += progress;
+    chunk->tries = progress ? 0 : chunk->tries + 1;
+    if (chunk->tries > FAST_TRIES)
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+    return chunk->tries < MOST_TRIES ? OT_IO_AGAIN : OT_IO_FAILED;
+}
+
+static int say_why(const struct ot_io_chunk *chunk, int64_t result, const char *place) {
+    const char *error = strerror(result < 0 ? (int)-result : 0);
+    if (result == 0 && !chunk->request.write)
+        return ot_fail(OT_E_IO, "the file ends there; did another program cut it?");
+    if (result >= 0)
+        return ot_fail(OT_E_IO, "given up after %d tries without progress", chunk->tries);
+    if (result == -EAGAIN || result == -EINTR)
+        return ot_fail(OT_E_IO, "given up after %d tries without progress: %s", chunk->tries, error);
+    if (result == -ENOSPC || result == -EDQUOT)
+        return ot_fail(OT_E_IO, "%s; make room there%s", error, place);
+    return ot_fail(OT_E_IO, "%s; look for errors of the disk in `dmesg`%s", error, place);
+}
+
+int ot_io_chunk_fail(const struct ot_io_chunk *chunk, int64_t result, const char *path, const char *place) {
+    struct ot_io_request rest = ot_io_chunk_rest(chunk);
+    return ot_fail_context(say_why(chunk, result, place), "%s: cannot %s %zu bytes at offset %lld", path,
+                           rest.write ? "write" : "read", rest.bytes, (long long)rest.offset);
+}
+
+void ot_io_chunk_drop_cache(const struct ot_io_engine *engine, const struct ot_io_chunk *chunk) {
+    const struct ot_io_request *request = &chunk->request;
+    if (chunk->direct && !*chunk->direct)
+        posix_fadvise(engine->files[request->file], request->offset, (off_t)request->bytes,
+                      POSIX_FADV_DONTNEED);
 }

@@ -3,8 +3,8 @@
  *
  * An engine has a queue of I/Os, each a range of one file, and begins them in the order in which they were
  * submitted: many disks read ahead, and are slower out of order. An engine belongs to the thread that opened
- * it, which alone submits, reaps and closes. Results are as io_uring's: bytes moved, or -errno. Short and
- * interrupted I/Os are the owner's to take up again (ot_io_take_up): it knows what they mean.
+ * it, which alone submits, reaps and closes. Results are as io_uring's: bytes moved, or -errno. A chunk
+ * (struct ot_io_chunk) is an I/O that is begun again until all of it has been moved.
  *
  * `uring` makes a ring with SINGLE_ISSUER and DEFER_TASKRUN, with COOP_TASKRUN where the kernel refuses that,
  * then plain. Files are registered, and the arena in parts of at most 1 GiB (the kernel's limit for one
@@ -38,18 +38,6 @@ struct ot_io_result {
     int64_t result; /* bytes, or -errno */
 };
 
-/* An I/O that its owner takes up again where it was short, interrupted (EINTR) or refused for now
- * (EAGAIN). */
-struct ot_io_retry {
-    struct ot_io_request request; /* all of it, whatever has been moved */
-    size_t moved;                 /* of its bytes */
-    int tries;                    /* since the last progress */
-};
-struct ot_io_request ot_io_rest(const struct ot_io_retry *retry);
-/* Counts in a result that was not all of the rest. Whether to submit what is the rest now: not after another
- * error, or the end of a file, nor without progress for about a second, of which this sleeps the most. */
-bool ot_io_take_up(struct ot_io_retry *retry, int64_t result);
-
 struct ot_io_engine;
 
 struct ot_io_engine_config {
@@ -74,5 +62,36 @@ int ot_io_engine_reap(struct ot_io_engine *engine, struct ot_io_result *results,
 enum ot_io_choice ot_io_engine_choice(const struct ot_io_engine *engine); /* what it is: uring or pool */
 /* "DEFER_TASKRUN, registered buffers" or why not, and why not uring; for people. */
 const char *ot_io_engine_note(const struct ot_io_engine *engine);
+
+/* ---- chunks ---- */
+
+/* A range of a file that is begun again where its I/O was short, interrupted (EINTR) or refused for now
+ * (EAGAIN), and where a file system refuses O_DIRECT with the transfer (some do, or want more than 4 KiB). */
+struct ot_io_chunk {
+    struct ot_io_request request; /* all of it */
+    /* Whether its file has O_DIRECT: one flag for all chunks of a file, of the engine's thread. A refusal
+     * clears it, and O_DIRECT with it. NULL: O_DIRECT and the page cache are not the engine's affair. */
+    bool *direct;
+    /* private: */
+    bool was_direct; /* when it was submitted */
+    size_t moved;    /* of its bytes */
+    int tries;       /* since the last progress */
+};
+
+enum ot_io_end { OT_IO_WHOLE, OT_IO_AGAIN, OT_IO_FAILED };
+
+/* What has not been moved yet. */
+struct ot_io_request ot_io_chunk_rest(const struct ot_io_chunk *chunk);
+/* Submits the rest. Errors: as ot_io_engine_submit. */
+int ot_io_chunk_start(struct ot_io_engine *engine, struct ot_io_chunk *chunk);
+/* Counts a result in. OT_IO_AGAIN: to be started again. OT_IO_FAILED: an error, the end of the file, or no
+ * progress for about a second, of which this sleeps the most. */
+enum ot_io_end ot_io_chunk_end(struct ot_io_engine *engine, struct ot_io_chunk *chunk, int64_t result);
+/* Fails with OT_E_IO and a sentence for a chunk that has failed with this result. place: ", or use another
+ * ...", where there is a choice; else "". */
+int ot_io_chunk_fail(const struct ot_io_chunk *chunk, int64_t result, const char *path, const char *place);
+/* Without O_DIRECT: starts to write out what the page cache has of the chunk, and drops what is written. The
+ * cache would fill up with what is used once. */
+void ot_io_chunk_drop_cache(const struct ot_io_engine *engine, const struct ot_io_chunk *chunk);
 
 #endif

@@ -14,8 +14,6 @@ enum { MOST_THREADS = 64 };
 
 struct pool {
     struct ot_io_engine engine;
-    const struct ot_io_calls *calls;
-    const int *files;
     int depth, n_threads;
     pthread_t threads[MOST_THREADS];
 
@@ -29,11 +27,11 @@ struct pool {
 };
 
 static int64_t perform(const struct pool *pool, const struct ot_io_request *request) {
-    int fd = pool->files[request->file];
-    void *context = pool->calls->context;
+    int fd = pool->engine.files[request->file];
+    const struct ot_io_calls *calls = pool->engine.calls;
     if (request->write)
-        return pool->calls->pwrite(context, fd, request->memory, request->bytes, request->offset);
-    return pool->calls->pread(context, fd, request->memory, request->bytes, request->offset);
+        return calls->pwrite(calls->context, fd, request->memory, request->bytes, request->offset);
+    return calls->pread(calls->context, fd, request->memory, request->bytes, request->offset);
 }
 
 static void *worker_main(void *arg) {
@@ -47,7 +45,7 @@ static void *worker_main(void *arg) {
         struct ot_io_request request = pool->requests[pool->first_request];
         pool->first_request = (pool->first_request + 1) % pool->depth;
         pool->n_requests--;
-        ot_io_note_begin(pool->calls, pool->files, &request);
+        ot_io_note_begin(&pool->engine, &request);
         pthread_mutex_unlock(&pool->mutex);
         int64_t result = perform(pool, &request);
         pthread_mutex_lock(&pool->mutex);
@@ -126,8 +124,8 @@ int ot_io_pool_open(const struct ot_io_engine_config *config, struct ot_io_engin
         return ot_fail(OT_E_BUDGET, "no memory for an I/O engine");
     pool->engine.ops = &pool_ops;
     pool->engine.choice = OT_IO_POOL;
-    pool->calls = config->calls;
-    pool->files = config->files;
+    pool->engine.calls = config->calls;
+    pool->engine.files = config->files;
     pool->depth = config->depth;
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->requested, NULL);

@@ -16,6 +16,8 @@ enum { OT_IO_NOTE_BYTES = 512 };
 struct ot_io_engine { /* the first member of each engine */
     const struct ot_io_engine_ops *ops;
     enum ot_io_choice choice;
+    const int *files; /* of the config */
+    const struct ot_io_calls *calls;
     char note[OT_IO_NOTE_BYTES];
 };
 
@@ -24,10 +26,11 @@ void ot_io_engine_add_note(struct ot_io_engine *engine, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* Tells the seam that the system gets this I/O now. */
-static inline void ot_io_note_begin(const struct ot_io_calls *calls, const int *files,
-                                    const struct ot_io_request *request) {
+static inline void ot_io_note_begin(const struct ot_io_engine *engine, const struct ot_io_request *request) {
+    const struct ot_io_calls *calls = engine->calls;
     if (calls->begin)
-        calls->begin(calls->context, request->write, files[request->file], request->bytes, request->offset);
+        calls->begin(calls->context, request->write, engine->files[request->file], request->bytes,
+                     request->offset);
 }
 
 /* config->calls is set; config->choice is not looked at. Errors: as ot_io_engine_open. */

@@ -22,10 +22,8 @@ struct slot { /* an I/O in flight */
 
 struct uring {
     struct ot_io_engine engine;
-    const struct ot_io_calls *calls;
     struct io_uring ring;
     bool have_ring, fixed_files, fixed_buffers;
-    const int *files;
     char *arena;
     size_t arena_bytes;
     int depth;
@@ -49,7 +47,7 @@ static int buffer_of(const struct uring *uring, const char *memory, size_t bytes
 
 static void prepare(const struct uring *uring, const struct ot_io_request *request,
                     struct io_uring_sqe *sqe) {
-    int fd = uring->fixed_files ? request->file : uring->files[request->file];
+    int fd = uring->fixed_files ? request->file : uring->engine.files[request->file];
     int buffer = buffer_of(uring, request->memory, request->bytes);
     unsigned bytes = (unsigned)request->bytes;
     uint64_t offset = (uint64_t)request->offset;
@@ -80,7 +78,7 @@ static int uring_submit(struct ot_io_engine *engine, const struct ot_io_request 
         int slot = uring->free_slots[--uring->n_free];
         uring->slots[slot] = (struct slot){requests[i].owner, requests[i].write};
         prepare(uring, &requests[i], sqe);
-        ot_io_note_begin(uring->calls, uring->files, &requests[i]);
+        ot_io_note_begin(&uring->engine, &requests[i]);
         io_uring_sqe_set_data64(sqe, (uint64_t)slot);
     }
     int taken = io_uring_submit(&uring->ring);
@@ -102,7 +100,7 @@ static int uring_reap(struct ot_io_engine *engine, struct ot_io_result *results,
         while (n < most && io_uring_peek_cqe(&uring->ring, &cqe) == 0) {
             int slot = (int)io_uring_cqe_get_data64(cqe);
             const struct slot *was = &uring->slots[slot];
-            int result = uring->calls->ring_result(uring->calls->context, was->write, cqe->res);
+            int result = uring->engine.calls->ring_result(uring->engine.calls->context, was->write, cqe->res);
             results[n++] = (struct ot_io_result){was->owner, result};
             uring->free_slots[uring->n_free++] = slot;
             io_uring_cqe_seen(&uring->ring, cqe);
@@ -123,7 +121,7 @@ static int make_ring(struct uring *uring) {
     int error = -EINVAL;
     for (size_t i = 0; i < sizeof ways / sizeof *ways && error == -EINVAL; i++) {
         struct io_uring_params params = {.flags = ways[i].flags};
-        error = uring->calls->ring_setup(uring->calls->context, ways[i].flags);
+        error = uring->engine.calls->ring_setup(uring->engine.calls->context, ways[i].flags);
         if (error == 0)
             error = io_uring_queue_init_params((unsigned)uring->depth, &uring->ring, &params);
         if (error == 0)
@@ -156,9 +154,9 @@ static int check_operations(struct uring *uring) {
 }
 
 static void register_files(struct uring *uring, int n_files) {
-    int error = uring->calls->ring_register(uring->calls->context, false);
+    int error = uring->engine.calls->ring_register(uring->engine.calls->context, false);
     if (error == 0)
-        error = io_uring_register_files(&uring->ring, uring->files, (unsigned)n_files);
+        error = io_uring_register_files(&uring->ring, uring->engine.files, (unsigned)n_files);
     uring->fixed_files = error == 0;
     if (error)
         ot_io_engine_add_note(&uring->engine, "files not registered (%s)", strerror(-error));
@@ -174,7 +172,7 @@ static int register_arena(struct uring *uring) {
         size_t first = i * MOST_BUFFER_BYTES, left = uring->arena_bytes - first;
         parts[i] = (struct iovec){uring->arena + first, left < MOST_BUFFER_BYTES ? left : MOST_BUFFER_BYTES};
     }
-    int error = uring->calls->ring_register(uring->calls->context, true);
+    int error = uring->engine.calls->ring_register(uring->engine.calls->context, true);
     if (error == 0)
         error = io_uring_register_buffers(&uring->ring, parts, (unsigned)n);
     free(parts);
@@ -222,8 +220,8 @@ int ot_io_uring_open(const struct ot_io_engine_config *config, struct ot_io_engi
         return ot_fail(OT_E_BUDGET, "no memory for an I/O engine");
     uring->engine.ops = &uring_ops;
     uring->engine.choice = OT_IO_URING;
-    uring->calls = config->calls;
-    uring->files = config->files;
+    uring->engine.calls = config->calls;
+    uring->engine.files = config->files;
     uring->depth = config->depth;
     uring->arena = config->arena;
     uring->arena_bytes = config->arena ? config->arena_bytes : 0;

@@ -77,6 +77,7 @@ struct ot_store_lane {
 
     /* the thread's own */
     struct ot_io_engine *engine;
+    bool direct[OT_STORE_MAX_DIRS];            /* the files have O_DIRECT, as far as this lane knows */
     struct ot_store_job *active, **active_end; /* seen, not done, oldest first */
     struct ot_store_job *cutting;              /* the first with chunks that are not started */
     struct ot_store_slot *slots;               /* [depth] */

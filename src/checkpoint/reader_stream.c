@@ -5,16 +5,14 @@
  * together nevertheless: the CRC-32 of bytes end to end is the exclusive or of the CRC-32 of each, every one
  * shifted by the number of bytes behind it (zlib's crc32_combine with nothing on the other side).
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include <zlib.h>
 
 #include "offload/plan/layout.h"
 #include "src/base/crc32.h"
+#include "src/base/file_io.h"
 #include "src/checkpoint/reader_state.h"
 #include "src/checkpoint/writer.h"
 
@@ -40,8 +38,7 @@ struct piece {                           /* what a slot is filled with */
 struct read_io { /* one in flight, or free */
     struct piece *piece;
     int64_t span;
-    struct ot_io_retry retry;
-    bool direct;
+    struct ot_io_chunk chunk;
 };
 
 struct span_check {
@@ -69,14 +66,6 @@ struct stream {
     int n_free;
     int64_t bytes; /* read and checked */
 };
-
-/* ---- files ---- */
-
-/* Files are opened buffered: O_DIRECT comes and goes with the stream. False where it is refused. */
-static bool set_direct(const struct stream *s, int file, bool direct) {
-    int fd = s->checkpoint->fds[file], flags = fcntl(fd, F_GETFL);
-    return flags >= 0 && fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
-}
 
 /* ---- pieces ---- */
 
@@ -164,12 +153,6 @@ static int end_piece(struct stream *s, struct piece *piece) {
 
 /* ---- reads ---- */
 
-static int submit(struct stream *s, struct read_io *io) {
-    struct ot_io_request rest = ot_io_rest(&io->retry);
-    rest.owner = io;
-    return ot_io_engine_submit(s->engine, &rest, 1);
-}
-
 /* The next one of the piece that is being cut. */
 static void cut_read(struct stream *s, struct read_io *io) {
     struct piece *piece = s->cutting;
@@ -182,11 +165,12 @@ static void cut_read(struct stream *s, struct read_io *io) {
     bytes = bytes < READ_BYTES ? bytes : READ_BYTES;
     *io = (struct read_io){.piece = piece,
                            .span = index,
-                           .direct = s->direct[span->file],
-                           .retry.request = {.file = span->file,
-                                             .memory = segment->memory,
-                                             .bytes = (size_t)bytes,
-                                             .offset = (off_t)(span->offset + within)}};
+                           .chunk = {.request = {.file = span->file,
+                                                 .memory = segment->memory,
+                                                 .bytes = (size_t)bytes,
+                                                 .offset = (off_t)(span->offset + within),
+                                                 .owner = io},
+                                     .direct = &s->direct[span->file]}};
     piece->in_flight++;
     segment->at += bytes;
     segment->memory += bytes;
@@ -219,59 +203,46 @@ static int start_reads(struct stream *s) {
         }
         struct read_io *io = s->free_ios[--s->n_free];
         cut_read(s, io);
-        OT_TRY(submit(s, io));
+        OT_TRY(ot_io_chunk_start(s->engine, &io->chunk));
     }
     return 0;
 }
 
 /* ---- results ---- */
 
-/* What was submitted with O_DIRECT and refused is tried again without. */
-static bool may_go_on(struct stream *s, struct read_io *io, int64_t result) {
-    int file = io->retry.request.file;
-    if (result == -EINVAL && io->direct) {
-        io->direct = s->direct[file] = false;
-        return set_direct(s, file, false);
-    }
-    return ot_io_take_up(&io->retry, result);
-}
-
 /* Some bytes of a span have come. */
 static int check_span(struct stream *s, const struct read_io *io) {
     const struct ot_store_span *span = &s->manifest->spans[io->span];
+    const struct ot_io_request *request = &io->chunk.request;
     struct span_check *check = &s->checks[io->span];
-    int64_t behind =
-        span->offset + span->bytes - (int64_t)io->retry.request.offset - (int64_t)io->retry.request.bytes;
-    uint32_t crc = ot_crc32(0, io->retry.request.memory, io->retry.request.bytes);
+    int64_t behind = span->offset + span->bytes - (int64_t)request->offset - (int64_t)request->bytes;
+    uint32_t crc = ot_crc32(0, request->memory, request->bytes);
     check->crc ^= behind ? (uint32_t)crc32_combine(crc, 0, (z_off_t)behind) : crc;
-    check->left -= (uint32_t)io->retry.request.bytes;
-    s->bytes += (int64_t)io->retry.request.bytes;
+    check->left -= (uint32_t)request->bytes;
+    s->bytes += (int64_t)request->bytes;
     if (check->left > 0 || check->crc == span->crc)
         return 0;
     return ot_checkpoint_fail_span(s->checkpoint, span, check->crc);
 }
 
 static int take_result(struct stream *s, struct read_io *io, int64_t result) {
-    bool whole = result == (int64_t)(io->retry.request.bytes - io->retry.moved);
-    if (!whole && may_go_on(s, io, result))
-        return submit(s, io);
+    enum ot_io_end end = ot_io_chunk_end(s->engine, &io->chunk, result);
+    if (end == OT_IO_AGAIN)
+        return ot_io_chunk_start(s->engine, &io->chunk);
     /* The next read goes first: the disk works on it while this one is looked at. */
     struct read_io was = *io;
     s->free_ios[s->n_free++] = io;
     OT_TRY(start_reads(s));
-    if (!s->direct[was.retry.request.file]) /* else the page cache would fill up with what is read once */
-        posix_fadvise(s->checkpoint->fds[was.retry.request.file], was.retry.request.offset,
-                      (off_t)was.retry.request.bytes, POSIX_FADV_DONTNEED);
+    ot_io_chunk_drop_cache(s->engine, &was.chunk);
     struct piece *piece = was.piece;
     const struct ot_checkpoint_read *read = s->read;
-    int rc =
-        whole ? check_span(s, &was)
-              : ot_checkpoint_fail_read(s->checkpoint, &s->manifest->spans[was.span],
-                                        (int64_t)was.retry.request.offset + (int64_t)was.retry.moved, result);
+    struct ot_io_request rest = ot_io_chunk_rest(&was.chunk);
+    int rc = end == OT_IO_WHOLE ? check_span(s, &was)
+                                : ot_checkpoint_fail_read(s->checkpoint, &s->manifest->spans[was.span],
+                                                          (int64_t)rest.offset, result);
     if (rc < 0) {
         piece->is_damaged = true;
-        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, was.retry.request.file, rc)
-                             : rc);
+        OT_TRY(read->damaged ? read->damaged(read->context, &piece->part->part, rest.file, rc) : rc);
     }
     piece->in_flight--;
     return piece->is_cut && piece->in_flight == 0 ? end_piece(s, piece) : 0;
@@ -303,7 +274,7 @@ static int allocate(struct stream *s) {
     for (int64_t i = 0; i < m->n_spans; i++)
         s->checks[i] = (struct span_check){0, (uint32_t)m->spans[i].bytes};
     for (int i = 0; i < m->n_files; i++)
-        s->direct[i] = set_direct(s, i, true);
+        s->direct[i] = ot_set_direct(s->checkpoint->fds[i], true); /* they were opened without */
     for (int i = 0; i < s->read->n_slots; i++)
         s->pieces[i].memory = (char *)s->read->memory + (size_t)i * s->slot_bytes;
     for (; s->n_free < DEPTH; s->n_free++)
@@ -337,7 +308,7 @@ int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpo
 out:
     ot_io_engine_close(s->engine); /* waits: nothing writes to the slots any more */
     for (int i = 0; s->direct && i < s->manifest->n_files; i++)
-        set_direct(s, i, false);
+        ot_set_direct(s->checkpoint->fds[i], false);
     free(s->pieces);
     free(s->direct);
     free(s->checks);

@@ -1,11 +1,8 @@
 #include "src/checkpoint/slot_writer.h"
 
 #include <assert.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "offload/store/store.h"
 #include "src/base/crc32.h"
@@ -41,9 +38,6 @@ static void fail(struct ot_slot_writer *w, int rc) {
 }
 
 static void finish_slot(struct ot_slot_writer *w, struct ot_slot *slot) {
-    /* Starts writing out what the page cache has of it, and drops what is written already. */
-    if (!w->config.direct)
-        posix_fadvise(w->config.fd, (off_t)slot->offset, (off_t)slot->bytes, POSIX_FADV_DONTNEED);
     pthread_mutex_lock(&w->mutex);
     slot->next = w->free;
     w->free = slot;
@@ -71,24 +65,11 @@ static void abandon(struct ot_slot_writer *w, int rc) {
     w->in_flight = 0;
 }
 
-static int say_why(const struct ot_slot_writer *w, const struct ot_slot_chunk *chunk, int64_t result) {
-    struct ot_io_request rest = ot_io_rest(&chunk->retry);
-    long long offset = (long long)rest.offset;
-    if (result >= 0 || result == -EAGAIN || result == -EINTR)
-        return ot_fail(OT_E_IO, "%s: given up on %zu bytes at offset %lld after %d tries without progress",
-                       w->config.path, rest.bytes, offset, chunk->retry.tries);
-    return ot_fail(OT_E_IO, "%s: cannot write %zu bytes at offset %lld: %s; %s", w->config.path, rest.bytes,
-                   offset, strerror((int)-result),
-                   result == -ENOSPC || result == -EDQUOT ? "make room there"
-                                                          : "look for errors of the disk in `dmesg`");
-}
-
 /* ---- the thread: chunks ---- */
 
 /* False: the engine is broken, and everything has been given up. */
 static bool submit(struct ot_slot_writer *w, struct ot_slot_chunk *chunk) {
-    struct ot_io_request rest = ot_io_rest(&chunk->retry);
-    int rc = ot_io_engine_submit(w->engine, &rest, 1);
+    int rc = ot_io_chunk_start(w->engine, &chunk->io);
     if (rc < 0)
         abandon(w, rc);
     return rc == 0;
@@ -106,38 +87,27 @@ static void start_slot(struct ot_slot_writer *w, struct ot_slot *slot) {
     for (size_t at = 0; at < slot->bytes; at += OT_SLOT_CHUNK_BYTES) {
         size_t left = slot->bytes - at;
         struct ot_slot_chunk *chunk = &slot->chunks[slot->n_chunks];
-        *chunk = (struct ot_slot_chunk){.slot = slot, .direct = w->config.direct};
-        chunk->retry.request =
-            (struct ot_io_request){.write = true,
-                                   .memory = (char *)slot->memory + at,
-                                   .bytes = left < OT_SLOT_CHUNK_BYTES ? left : OT_SLOT_CHUNK_BYTES,
-                                   .offset = (off_t)(slot->offset + (int64_t)at),
-                                   .owner = chunk};
-        slot->crc[slot->n_chunks++] = ot_crc32(0, chunk->retry.request.memory, chunk->retry.request.bytes);
+        struct ot_io_request request = {.write = true,
+                                        .memory = (char *)slot->memory + at,
+                                        .bytes = left < OT_SLOT_CHUNK_BYTES ? left : OT_SLOT_CHUNK_BYTES,
+                                        .offset = (off_t)(slot->offset + (int64_t)at),
+                                        .owner = chunk};
+        *chunk = (struct ot_slot_chunk){slot, {.request = request, .direct = &w->config.direct}};
+        slot->crc[slot->n_chunks++] = ot_crc32(0, request.memory, request.bytes);
         if (!submit(w, chunk))
             return;
     }
 }
 
-/* What was submitted with O_DIRECT and refused is tried again without: some file systems refuse it with the
- * first transfer, or want more than 4 KiB. */
-static bool may_go_on(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, int64_t result) {
-    if (result == -EINVAL && chunk->direct) {
-        int flags = fcntl(w->config.fd, F_GETFL);
-        chunk->direct = w->config.direct = false;
-        return flags >= 0 && fcntl(w->config.fd, F_SETFL, flags & ~O_DIRECT) == 0;
-    }
-    return ot_io_take_up(&chunk->retry, result);
-}
-
 static void take_result(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, int64_t result) {
-    bool whole = result == (int64_t)(chunk->retry.request.bytes - chunk->retry.moved);
-    if (!whole && w->error.code == 0 && may_go_on(w, chunk, result)) {
+    enum ot_io_end end = ot_io_chunk_end(w->engine, &chunk->io, result);
+    if (end == OT_IO_AGAIN && w->error.code == 0) {
         submit(w, chunk);
         return;
     }
-    if (!whole)
-        fail(w, say_why(w, chunk, result));
+    if (end == OT_IO_FAILED)
+        fail(w, ot_io_chunk_fail(&chunk->io, result, w->config.path, ""));
+    ot_io_chunk_drop_cache(w->engine, &chunk->io);
     finish_chunk(w, chunk);
 }
 

@@ -21,8 +21,7 @@ enum { OT_SLOT_CHUNK_BYTES = 1 << 20, OT_SLOT_MAX_CHUNKS = 4 };
 
 struct ot_slot_chunk { /* of the thread */
     struct ot_slot *slot;
-    struct ot_io_retry retry;
-    bool direct;
+    struct ot_io_chunk io;
 };
 
 struct ot_slot {

@@ -65,6 +65,21 @@ static void test_short_and_interrupted_transfers(void **state) {
     }
 }
 
+/* A file system may take O_DIRECT when the file is made, and refuse it with a later transfer. */
+static void test_o_direct_that_is_refused_later(void **state) {
+    const struct way *way = *state;
+    struct fixture f;
+    if (way->buffered || way->engine != OT_IO_POOL) /* a ring's writes pass the fake calls by */
+        skip();
+    fixture_open(&f, way, N_EXTENTS, extents, &small_chunks);
+    f.faults.refuse_direct_io = true;
+    for (uint64_t round = 0; round < 2; round++) {
+        write_all(f.store, round);
+        read_all(f.store, round);
+    }
+    fixture_close(&f);
+}
+
 /* ---- not recovered ---- */
 
 static void test_endless_storm_is_given_up(void **state) {
@@ -376,6 +391,7 @@ static void test_arena_of_two_buffers(void **state) {
 int main(void) {
     const struct CMUnitTest transfers[] = {
         cmocka_unit_test(test_short_and_interrupted_transfers),
+        cmocka_unit_test(test_o_direct_that_is_refused_later),
         cmocka_unit_test(test_endless_storm_is_given_up),
         cmocka_unit_test(test_read_errors),
         cmocka_unit_test(test_full_disk),
