@@ -2,7 +2,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "offload/engine/executor_state.h"
 #include "src/base/clock.h"
@@ -22,11 +21,7 @@ int ot_executor_open(const struct ot_executor_config *config, struct ot_executor
         return ot_fail(OT_E_BUDGET, "no memory for the executor");
     ex->config = *config;
     pthread_mutex_init(&ex->mutex, NULL);
-    pthread_condattr_t monotonic; /* the watchdog must not see the wall clock being set */
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&ex->driver, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ot_cond_init(&ex->driver);
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         ex->lanes[l].executor = ex;
         ex->lanes[l].id = (enum ot_lane_id)l;
@@ -239,10 +234,7 @@ static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_exec
     uint64_t seen = ex->progress;
     double since = ot_clock_seconds(), reported = since;
     while (!test(ex, arg) && !ex->stuck) {
-        struct timespec deadline;
-        clock_gettime(CLOCK_MONOTONIC, &deadline);
-        deadline.tv_sec += 1;
-        pthread_cond_timedwait(&ex->driver, &ex->mutex, &deadline);
+        (void)ot_cond_wait_until(&ex->driver, &ex->mutex, ot_clock_ns() + 1000000000);
         double now = ot_clock_seconds();
         if (ex->progress != seen) {
             seen = ex->progress;

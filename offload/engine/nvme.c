@@ -2,10 +2,11 @@
  * steps. */
 #include <math.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "offload/engine/engine_state.h"
+#include "src/base/clock.h"
 #include "src/base/error.h"
+#include "src/base/thread.h"
 
 /* ---- opening ---- */
 
@@ -36,11 +37,7 @@ int ot_engine_open_store(struct ot_engine *en, const struct ot_store_config *con
     own.arena_bytes = en->layout.tier_bytes[OT_TIER_HOST];
     OT_TRY(open_pieces(en));
     OT_TRY(ot_store_open(&own, &en->store));
-    pthread_condattr_t monotonic; /* the limit must not see the wall clock being set */
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&en->wait.ended, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ot_cond_init(&en->wait.ended);
     pthread_mutex_init(&en->wait.mutex, NULL);
     return 0;
 }
@@ -134,17 +131,15 @@ static int fail_stuck(const struct ot_engine *en) {
 static int transfer(struct ot_engine *en, bool write, int extent, void *memory) {
     struct ot_engine_wait *wait = &en->wait;
     struct ot_store_piece piece = {extent, memory};
-    struct timespec deadline;
-    int late = 0;
+    bool late = false;
     if (en->stuck) /* the last one still has `wait` */
         return fail_stuck(en);
     wait->done = false;
     OT_TRY(ot_store_start(en->store, &(struct ot_transfer){write, 1, &piece, on_ended, wait}));
-    clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += (time_t)ceil(en->stall_limit_seconds);
+    int64_t until = ot_clock_ns() + (int64_t)(1e9 * ceil(en->stall_limit_seconds));
     pthread_mutex_lock(&wait->mutex);
     while (!wait->done && !late)
-        late = pthread_cond_timedwait(&wait->ended, &wait->mutex, &deadline);
+        late = !ot_cond_wait_until(&wait->ended, &wait->mutex, until);
     en->stuck = !wait->done;
     struct ot_error error = wait->error;
     pthread_mutex_unlock(&wait->mutex);

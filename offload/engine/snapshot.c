@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "offload/engine/snapshot_state.h"
 #include "src/base/clock.h"
@@ -81,11 +80,7 @@ int ot_snapshot_open(const struct ot_snapshot_source *source, struct ot_snapshot
         return ot_fail(OT_E_BUDGET, "no memory for a snapshot");
     sn->source = *source;
     pthread_mutex_init(&sn->mutex, NULL);
-    pthread_condattr_t monotonic;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&sn->changed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ot_cond_init(&sn->changed);
     OT_TRY(ot_lane_open(source->device, "snapshot", &sn->lane));
     return open_tiles(sn);
 }
@@ -186,12 +181,11 @@ static void keep_pace(struct ot_snapshot *sn, double since, int64_t bytes) {
     if (sn->config.bytes_per_second <= 0)
         return;
     double due = since + (double)bytes / sn->config.bytes_per_second;
-    struct timespec deadline = {.tv_sec = (time_t)due, .tv_nsec = (long)((due - (double)(time_t)due) * 1e9)};
     double began = ot_clock_seconds();
-    int rc = 0;
+    bool late = false;
     pthread_mutex_lock(&sn->mutex);
-    while (rc == 0 && sn->n_wanted == 0 && !sn->hurry && ot_clock_seconds() < due)
-        rc = pthread_cond_timedwait(&sn->changed, &sn->mutex, &deadline);
+    while (!late && sn->n_wanted == 0 && !sn->hurry && ot_clock_seconds() < due)
+        late = !ot_cond_wait_until(&sn->changed, &sn->mutex, (int64_t)(1e9 * due));
     pthread_mutex_unlock(&sn->mutex);
     sn->slept += ot_clock_seconds() - began;
 }

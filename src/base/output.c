@@ -1,12 +1,10 @@
 #include "src/base/output.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "src/base/clock.h"
 #include "src/base/error.h"
@@ -68,17 +66,13 @@ static void *write_queue(void *arg) {
 
 int ot_output_open(const struct ot_output_config *config, struct ot_output **out) {
     struct ot_output *o = calloc(1, sizeof *o);
-    pthread_condattr_t monotonic;
     *out = NULL;
     if (!o)
         return ot_fail(OT_E_BUDGET, "no memory for %s", config->name);
     o->config = *config;
     pthread_mutex_init(&o->mutex, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&o->filled, NULL);
-    pthread_cond_init(&o->written, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    ot_cond_init(&o->written);
     int error = ot_thread_start(&o->thread, config->name, write_queue, o);
     if (error) {
         free(o);
@@ -140,18 +134,17 @@ int ot_output_put(struct ot_output *o, enum ot_output_kind kind, const char *tex
 
 bool ot_output_flush(struct ot_output *o, double seconds) {
     uint64_t taken = 0;
-    struct timespec until = {0};
+    int64_t until = 0;
     bool late = false;
     pthread_mutex_lock(&o->mutex);
     if (!o->failed)
         (void)append_note(o);
     while (o->begin < o->end && !late) {
-        if (o->taken != taken || until.tv_sec == 0) {
-            int64_t ns = ot_clock_ns() + (int64_t)(1e9 * seconds);
-            until = (struct timespec){ns / 1000000000, ns % 1000000000};
+        if (o->taken != taken || until == 0) {
+            until = ot_clock_ns() + (int64_t)(1e9 * seconds);
             taken = o->taken;
         }
-        late = pthread_cond_timedwait(&o->written, &o->mutex, &until) == ETIMEDOUT && o->taken == taken;
+        late = !ot_cond_wait_until(&o->written, &o->mutex, until) && o->taken == taken;
     }
     bool all = !late && !o->failed;
     pthread_mutex_unlock(&o->mutex);

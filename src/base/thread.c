@@ -1,7 +1,9 @@
 #include "src/base/thread.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <time.h>
 
 int ot_thread_start(pthread_t *thread, const char *name, void *(*fn)(void *), void *arg) {
     sigset_t all, old;
@@ -22,4 +24,17 @@ int ot_thread_start(pthread_t *thread, const char *name, void *(*fn)(void *), vo
     snprintf(short_name, sizeof short_name, "%s", name);
     pthread_setname_np(*thread, short_name);
     return 0;
+}
+
+void ot_cond_init(pthread_cond_t *cond) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+}
+
+bool ot_cond_wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, int64_t until_ns) {
+    struct timespec until = {until_ns / 1000000000, until_ns % 1000000000};
+    return pthread_cond_timedwait(cond, mutex, &until) != ETIMEDOUT;
 }

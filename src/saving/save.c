@@ -10,6 +10,7 @@
 
 #include "src/base/error.h"
 #include "src/base/io_calls.h"
+#include "src/base/path.h"
 #include "src/saving/finished.h"
 #include "src/saving/model_card.h"
 
@@ -171,19 +172,6 @@ int ot_save_write(struct ot_save *save, const struct ot_checkpoint_record *finis
 }
 
 int64_t ot_save_disk_free(const char *dir) {
-    char path[PATH_MAX];
-    if (strlen(dir) >= sizeof path)
-        return -1;
-    strcpy(path, dir);
-    while (access(path, F_OK) != 0) {
-        char *slash = strrchr(path, '/');
-        if (!slash) {
-            strcpy(path, ".");
-            break;
-        }
-        slash[slash == path] = '\0'; /* "/name" becomes "/" */
-        if (strcmp(path, "/") == 0)
-            break;
-    }
-    return ot_io_system.free_bytes(NULL, path);
+    char nearest[PATH_MAX];
+    return ot_path_find_nearest(dir, nearest) ? ot_io_system.free_bytes(NULL, nearest) : -1;
 }

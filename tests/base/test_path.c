@@ -1,0 +1,70 @@
+/* The nearest directory that exists. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "src/base/path.h"
+#include "tests/support/check.h"
+
+static void check_nearest(const char *path, const char *want) {
+    char nearest[PATH_MAX];
+    assert_true(ot_path_find_nearest(path, nearest));
+    assert_string_equal(nearest, want);
+}
+
+static void test_what_is_there_is_its_own_nearest(void **state) {
+    check_nearest(*state, *state);
+    check_nearest("/", "/");
+    check_nearest(".", ".");
+}
+
+static void test_missing_names_are_left_out(void **state) {
+    char *path;
+    assert_true(asprintf(&path, "%s/not/made/yet", (char *)*state) > 0);
+    check_nearest(path, *state);
+    free(path);
+    check_nearest("not-made-either", ".");
+    check_nearest("not-made/either", ".");
+    check_nearest("/no-such-name-in-the-root/at-all", "/");
+}
+
+static void test_a_file_on_the_way_is_no_directory(void **state) {
+    char nearest[PATH_MAX], *file, *below;
+    assert_true(asprintf(&file, "%s/file", (char *)*state) > 0);
+    assert_true(asprintf(&below, "%s/below", file) > 0);
+    fclose(fopen(file, "w"));
+    assert_false(ot_path_find_nearest(below, nearest));
+    free(below);
+    free(file);
+}
+
+static void test_too_long_a_path_has_none(void **state) {
+    static char path[PATH_MAX + 2];
+    char nearest[PATH_MAX];
+    (void)state;
+    memset(path, 'a', sizeof path - 1);
+    assert_false(ot_path_find_nearest(path, nearest));
+}
+
+static int set_up(void **state) {
+    *state = make_folder();
+    return 0;
+}
+
+static int tear_down(void **state) {
+    remove_folder(*state);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_what_is_there_is_its_own_nearest),
+        cmocka_unit_test(test_missing_names_are_left_out),
+        cmocka_unit_test(test_a_file_on_the_way_is_no_directory),
+        cmocka_unit_test(test_too_long_a_path_has_none),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
