@@ -28,10 +28,11 @@ static int check_range(struct ot_engine *en, int slab, int64_t first, int64_t n)
     return ot_engine_drain(en);
 }
 
-/* Values of [first, first + n) on nvme, tile by tile. offset: where in the extent of a tile of n parameters
- * they begin; bytes: of one value; first_tile: the buffer's first extent is that tile's. */
-static int move_staged(struct ot_engine *en, int kind, int slab, int buffer, int first_tile, int64_t first,
-                       int64_t n, char *values, size_t (*offset)(int64_t n_params), size_t bytes, bool in) {
+/* Values of [first, first + n) on nvme, tile by tile. The buffer's first extent is that of first_tile. */
+static int move_staged(struct ot_engine *en, enum ot_part_array array, int slab, int buffer, int first_tile,
+                       int64_t first, int64_t n, char *values, bool in) {
+    bool weights = array == OT_PART_WEIGHTS;
+    int kind = weights ? OT_STAGED_WEIGHTS : OT_STAGED_STATE;
     while (n > 0) {
         int tile = (int)(first / en->plan.tile_params);
         struct ot_tile_span span = ot_slab_span(&en->chain, &en->plan, slab, tile, 1);
@@ -39,40 +40,38 @@ static int move_staged(struct ot_engine *en, int kind, int slab, int buffer, int
         struct ot_engine_staged *staged;
         int extent = en->layout.buffers[buffer].first_extent + tile - first_tile;
         OT_TRY(ot_engine_stage(en, kind, slab, extent, &staged));
-        char *at = staged->memory + offset(span.n) + (size_t)(first - span.first) * bytes;
-        memcpy(in ? at : values, in ? values : at, (size_t)part * bytes);
+        struct ot_part content = {.n = span.n, .has_state = !weights, .has_weights = weights};
+        struct ot_part_place place = ot_part_find(en->chain.dtype, &content, array);
+        char *at = staged->memory + place.offset + (size_t)(first - span.first) * place.width;
+        memcpy(in ? at : values, in ? values : at, (size_t)part * place.width);
         staged->changed = staged->changed || in;
-        values += (size_t)part * bytes;
+        values += (size_t)part * place.width;
         first += part;
         n -= part;
     }
     return 0;
 }
 
-/* Part of a slab's state between its home, or homes, and a host array. `offset`: where in the state of n
- * parameters the values begin, `bytes`: of one value. */
-static int move_state(struct ot_engine *en, int slab, int64_t first, int64_t n, void *values,
-                      size_t (*offset)(int64_t n_params), size_t bytes, bool in) {
+/* Part of a slab's state between its home, or homes, and a host array. */
+static int move_state(struct ot_engine *en, enum ot_part_array array, int slab, int64_t first, int64_t n,
+                      void *values, bool in) {
+    enum ot_dtype dtype = en->chain.dtype;
+    size_t bytes = ot_part_width(dtype, array);
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
     struct ot_tile_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(&en->chain, &en->plan, slab);
     int64_t there = on_gpu.n - first < 0 ? 0 : on_gpu.n - first < n ? on_gpu.n - first : n;
     if (there > 0)
-        OT_TRY(move(en, b->state_gpu, offset(on_gpu.n) + (size_t)first * bytes, values, (size_t)there * bytes,
-                    in));
+        OT_TRY(move(en, b->state_gpu, ot_state_offset(dtype, array, on_gpu.n) + (size_t)first * bytes, values,
+                    (size_t)there * bytes, in));
     if (there == n)
         return 0;
     char *rest = (char *)values + (size_t)there * bytes;
     if (b->state_nvme != OT_NO_BUFFER)
-        return move_staged(en, OT_STAGED_STATE, slab, b->state_nvme, off_gpu.first_tile, first + there,
-                           n - there, rest, offset, bytes, in);
-    return move(en, b->state_host, offset(off_gpu.n) + (size_t)(first + there - off_gpu.first) * bytes, rest,
-                (size_t)(n - there) * bytes, in);
-}
-
-static size_t at_start(int64_t n_params) {
-    (void)n_params;
-    return 0;
+        return move_staged(en, array, slab, b->state_nvme, off_gpu.first_tile, first + there, n - there, rest,
+                           in);
+    size_t at = ot_state_offset(dtype, array, off_gpu.n) + (size_t)(first + there - off_gpu.first) * bytes;
+    return move(en, b->state_host, at, rest, (size_t)(n - there) * bytes, in);
 }
 
 /* Weights, where the plan has them: up to two copies, of which the resident one is up to date as a whole. */
@@ -82,8 +81,7 @@ static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n
     if (b->weights_gpu != OT_NO_BUFFER)
         OT_TRY(move(en, b->weights_gpu, offset, host, bytes, in));
     if (b->weights_nvme != OT_NO_BUFFER)
-        OT_TRY(
-            move_staged(en, OT_STAGED_WEIGHTS, slab, b->weights_nvme, 0, first, n, host, at_start, one, in));
+        OT_TRY(move_staged(en, OT_PART_WEIGHTS, slab, b->weights_nvme, 0, first, n, host, in));
     if (b->weights_host != OT_NO_BUFFER && (in || b->weights_gpu == OT_NO_BUFFER))
         OT_TRY(move(en, b->weights_host, offset, host, bytes, in));
     return 0;
@@ -102,7 +100,7 @@ static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, 
         ot_split_f32(values[i], &high[i], &low[i]);
     OT_TRY_GOTO(move_weights(en, slab, first, n, high, in), rc, out);
     if (en->plan.train)
-        OT_TRY_GOTO(move_state(en, slab, first, n, low, ot_state_rest_offset, sizeof *low, in), rc, out);
+        OT_TRY_GOTO(move_state(en, OT_PART_REST, slab, first, n, low, in), rc, out);
     for (int64_t i = 0; !in && i < n; i++)
         values[i] = ot_join_f32(high[i], low[i]);
 out:
@@ -116,7 +114,7 @@ out:
 static int move_rounded(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
     int rc = 0;
     if (en->plan.train)
-        OT_TRY(move_state(en, slab, first, n, values, ot_state_rest_offset, sizeof *values, in));
+        OT_TRY(move_state(en, OT_PART_REST, slab, first, n, values, in));
     if (en->plan.train && !in)
         return 0;
     uint16_t *half = calloc((size_t)n, sizeof *half);
@@ -142,8 +140,7 @@ static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int
         return move_weights(en, slab, first, n, values, in);
     if (!en->plan.train)
         return ot_fail(OT_E_INTERNAL, "a plan that only runs forward has no optimizer state");
-    return move_state(en, slab, first, n, values, kind == OT_SLAB_M ? ot_state_m_offset : ot_state_v_offset,
-                      sizeof *values, in);
+    return move_state(en, kind == OT_SLAB_M ? OT_PART_M : OT_PART_V, slab, first, n, values, in);
 }
 
 static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
@@ -167,19 +164,15 @@ int ot_engine_get(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_
 }
 
 int ot_engine_put(struct ot_engine *en, const struct ot_part *part, const void *memory) {
-    char *at = (char *)memory; /* only read when moving in */
-    size_t n = (size_t)part->n, rest = ot_state_rest_bytes(en->chain.dtype);
+    char *from = (char *)memory; /* only read when moving in */
     OT_TRY(check_range(en, part->slab, part->first, part->n));
-    if (part->has_state && en->plan.train) {
-        OT_TRY(move_state(en, part->slab, part->first, part->n, at, ot_state_m_offset, 4, true));
-        OT_TRY(move_state(en, part->slab, part->first, part->n, at + 4 * n, ot_state_v_offset, 4, true));
-        if (rest > 0)
-            OT_TRY(move_state(en, part->slab, part->first, part->n, at + 8 * n, ot_state_rest_offset, rest,
-                              true));
+    for (enum ot_part_array array = OT_PART_M; array <= OT_PART_REST && en->plan.train; array++) {
+        struct ot_part_place place = ot_part_find(en->chain.dtype, part, array);
+        if (place.width > 0)
+            OT_TRY(move_state(en, array, part->slab, part->first, part->n, from + place.offset, true));
     }
-    if (part->has_state)
-        at += (8 + rest) * n;
-    return part->has_weights ? move_weights(en, part->slab, part->first, part->n, at, true) : 0;
+    from += ot_part_find(en->chain.dtype, part, OT_PART_WEIGHTS).offset;
+    return part->has_weights ? move_weights(en, part->slab, part->first, part->n, from, true) : 0;
 }
 
 int ot_engine_get_grad(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values) {

@@ -15,12 +15,11 @@ static struct source in_buffer(const struct ot_snapshot_source *source, int buff
 }
 
 /* Enqueued from the device: complete once the lane is. */
-static char *copy(struct ot_snapshot *snapshot, char *to, struct source from, size_t bytes) {
+static void copy(struct ot_snapshot *snapshot, char *to, struct source from, size_t bytes) {
     if (from.on_device)
         ot_lane_copy(snapshot->lane, OT_COPY_D2H, to, from.memory, bytes);
     else
         memcpy(to, from.memory, bytes);
-    return to + bytes;
 }
 
 /* What of a tile is on nvme and has to be copied is read as a whole first. */
@@ -29,58 +28,57 @@ struct tile_source {
     const char *state, *weights; /* its extents in memory; NULL: they are not on nvme */
 };
 
-/* n values of `bytes` each of the state, from parameter `first` of the slab on; `offset` as in layout.h. */
-static char *copy_state(struct ot_snapshot *snapshot, const struct tile_source *tile, int slab, int64_t first,
-                        int64_t n, size_t (*offset)(int64_t n_params), size_t bytes, char *to) {
+/* The part's share of an array of the state. */
+static void copy_state(struct ot_snapshot *snapshot, const struct tile_source *tile,
+                       const struct ot_part *part, enum ot_part_array array, char *to) {
     const struct ot_snapshot_source *source = &snapshot->source;
-    const struct ot_slab_buffers *b = &source->layout->slabs[slab];
-    struct ot_tile_span home = ot_slab_part(source->chain, source->plan, slab, OT_TILE_GPU);
+    const struct ot_slab_buffers *b = &source->layout->slabs[part->slab];
+    enum ot_dtype dtype = source->chain->dtype;
+    size_t width = ot_part_width(dtype, array);
+    struct ot_tile_span home = ot_slab_part(source->chain, source->plan, part->slab, OT_TILE_GPU);
     struct source from;
     if (tile->state) {
-        from = (struct source){
-            tile->state + offset(tile->span.n) + (size_t)(first - tile->span.first) * bytes, false};
-        return copy(snapshot, to, from, (size_t)n * bytes);
+        size_t at =
+            ot_state_offset(dtype, array, tile->span.n) + (size_t)(part->first - tile->span.first) * width;
+        from = (struct source){tile->state + at, false};
+    } else {
+        bool on_gpu = home.n > 0 && part->first < home.first + home.n;
+        if (!on_gpu)
+            home = ot_slab_state_off_gpu(source->chain, source->plan, part->slab);
+        from = in_buffer(source, on_gpu ? b->state_gpu : b->state_host,
+                         ot_state_offset(dtype, array, home.n) + (size_t)(part->first - home.first) * width);
     }
-    int buffer = b->state_gpu;
-    if (home.n == 0 || first >= home.first + home.n) {
-        home = ot_slab_state_off_gpu(source->chain, source->plan, slab);
-        buffer = b->state_host;
-    }
-    from = in_buffer(source, buffer, offset(home.n) + (size_t)(first - home.first) * bytes);
-    return copy(snapshot, to, from, (size_t)n * bytes);
+    copy(snapshot, to, from, (size_t)part->n * width);
 }
 
-static void copy_weights(struct ot_snapshot *snapshot, const struct tile_source *tile, int slab,
-                         int64_t first, int64_t n, char *to) {
+static void copy_weights(struct ot_snapshot *snapshot, const struct tile_source *tile,
+                         const struct ot_part *part, char *to) {
     const struct ot_snapshot_source *source = &snapshot->source;
-    const struct ot_slab_buffers *b = &source->layout->slabs[slab];
-    size_t one = ot_dtype_bytes(source->chain->dtype);
+    const struct ot_slab_buffers *b = &source->layout->slabs[part->slab];
+    size_t one = ot_part_width(source->chain->dtype, OT_PART_WEIGHTS);
     struct source from;
     if (b->weights_gpu != OT_NO_BUFFER) /* of two copies the resident one is up to date as a whole */
-        from = in_buffer(source, b->weights_gpu, (size_t)first * one);
+        from = in_buffer(source, b->weights_gpu, (size_t)part->first * one);
     else if (tile->weights)
-        from = (struct source){tile->weights + (size_t)(first - tile->span.first) * one, false};
+        from = (struct source){tile->weights + (size_t)(part->first - tile->span.first) * one, false};
     else
-        from = in_buffer(source, b->weights_host, (size_t)first * one);
-    copy(snapshot, to, from, (size_t)n * one);
+        from = in_buffer(source, b->weights_host, (size_t)part->first * one);
+    copy(snapshot, to, from, (size_t)part->n * one);
 }
 
 static int copy_part(struct ot_snapshot *snapshot, const struct tile_source *tile,
                      const struct ot_part *part) {
     const struct ot_snapshot_sink *sink = &snapshot->config.sink;
-    enum ot_dtype dtype = snapshot->source.chain->dtype;
     void *memory;
     OT_TRY(sink->room(sink->context, &memory));
-    char *to = memory;
-    if (part->has_state) {
-        to = copy_state(snapshot, tile, part->slab, part->first, part->n, ot_state_m_offset, 4, to);
-        to = copy_state(snapshot, tile, part->slab, part->first, part->n, ot_state_v_offset, 4, to);
-        size_t rest = ot_state_rest_bytes(dtype);
-        if (rest > 0)
-            to = copy_state(snapshot, tile, part->slab, part->first, part->n, ot_state_rest_offset, rest, to);
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
+        struct ot_part_place place = ot_part_find(snapshot->source.chain->dtype, part, array);
+        char *to = (char *)memory + place.offset;
+        if (place.width > 0 && array == OT_PART_WEIGHTS)
+            copy_weights(snapshot, tile, part, to);
+        else if (place.width > 0)
+            copy_state(snapshot, tile, part, array, to);
     }
-    if (part->has_weights)
-        copy_weights(snapshot, tile, part->slab, part->first, part->n, to);
     OT_TRY(ot_lane_sync(snapshot->lane));
     return sink->put(sink->context, part, memory);
 }

@@ -230,16 +230,16 @@ static struct state_place state_off_gpu(const struct ot_engine *en, const struct
 static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_task *task,
                                    const struct ot_adamw_step *step, struct state_place at, void *weight,
                                    const void *grad) {
-    char *rest = at.memory + ot_state_rest_offset(at.n);
     enum ot_dtype dtype = en->chain.dtype;
+    char *rest = at.memory + ot_state_offset(dtype, OT_PART_REST, at.n);
     return (struct ot_adamw){.dtype = dtype,
                              .n = task->span.n,
                              .step = step,
                              .weight = weight,
                              .low = dtype == OT_BF16 ? (int16_t *)(void *)rest + at.first : NULL,
                              .master = dtype == OT_F16 ? (float *)(void *)rest + at.first : NULL,
-                             .m = (float *)(at.memory + ot_state_m_offset(at.n)) + at.first,
-                             .v = (float *)(at.memory + ot_state_v_offset(at.n)) + at.first,
+                             .m = (float *)(at.memory + ot_state_offset(dtype, OT_PART_M, at.n)) + at.first,
+                             .v = (float *)(at.memory + ot_state_offset(dtype, OT_PART_V, at.n)) + at.first,
                              .grad = grad};
 }
 
@@ -276,7 +276,7 @@ static void update_gpu(struct ot_engine *en, const struct ot_task *task, struct 
 
 /* Of the tile in the slot, where they waited on the host. */
 static char *slot_grads(const struct ot_engine *en, int slot) {
-    return (char *)ot_engine_at(en, slot) + ot_state_grad_offset(en->chain.dtype, en->layout.slot_params);
+    return (char *)ot_engine_at(en, slot) + ot_state_bytes(en->chain.dtype, en->layout.slot_params);
 }
 
 static void update_stream(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
@@ -295,17 +295,14 @@ static void copy_state(struct ot_engine *en, const struct ot_task *task, struct 
     struct state_place host = state_off_gpu(en, task);
     int64_t n = task->span.n, room = en->layout.slot_params;
     char *device = ot_engine_at(en, slot);
-    size_t rest = ot_state_rest_bytes(en->chain.dtype);
-    const struct {
-        size_t at_host, at_device, bytes; /* the last: of one parameter */
-    } parts[3] = {{ot_state_m_offset(host.n), ot_state_m_offset(room), 4},
-                  {ot_state_v_offset(host.n), ot_state_v_offset(room), 4},
-                  {ot_state_rest_offset(host.n), ot_state_rest_offset(room), rest}};
-    for (int i = 0; i < 3 && parts[i].bytes > 0; i++) {
-        char *h = host.memory + parts[i].at_host + (size_t)host.first * parts[i].bytes;
-        char *d = device + parts[i].at_device;
-        ot_lane_copy(lane, kind, kind == OT_COPY_H2D ? d : h, kind == OT_COPY_H2D ? h : d,
-                     (size_t)n * parts[i].bytes);
+    enum ot_dtype dtype = en->chain.dtype;
+    for (enum ot_part_array array = OT_PART_M; array <= OT_PART_REST; array++) {
+        size_t width = ot_part_width(dtype, array);
+        char *h = host.memory + ot_state_offset(dtype, array, host.n) + (size_t)host.first * width;
+        char *d = device + ot_state_offset(dtype, array, room);
+        if (width > 0)
+            ot_lane_copy(lane, kind, kind == OT_COPY_H2D ? d : h, kind == OT_COPY_H2D ? h : d,
+                         (size_t)n * width);
     }
 }
 

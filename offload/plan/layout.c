@@ -124,7 +124,7 @@ static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
 }
 
 static size_t state_bytes(const struct ot_chain *chain, int64_t n_params) {
-    return ot_state_grad_offset(chain->dtype, n_params);
+    return ot_state_bytes(chain->dtype, n_params);
 }
 
 enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {

@@ -115,7 +115,7 @@ static double weight_bytes(const struct context *c, int64_t n) {
 }
 
 static double state_bytes(const struct context *c, int64_t n) {
-    return (double)ot_state_grad_offset(c->chain->dtype, n);
+    return (double)ot_state_bytes(c->chain->dtype, n);
 }
 
 /* What AdamW reads and writes (adamw.h): the state both ways, the weights both ways where they are the

@@ -36,10 +36,6 @@ void ot_manifest_free(struct ot_manifest *manifest) {
     *manifest = (struct ot_manifest){0};
 }
 
-static int64_t round_up(int64_t bytes) {
-    return (bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
-}
-
 /* ---- encoding ---- */
 
 static unsigned char *put(unsigned char *at, int bytes, uint64_t value) {
@@ -298,7 +294,7 @@ static int take_spans(struct decoder *d) {
 static int check_lengths(const struct ot_manifest *m, const char *where) {
     for (int64_t i = 0; i < m->n_parts; i++) {
         const struct ot_manifest_part *part = &m->parts[i];
-        int64_t want = round_up((int64_t)ot_part_bytes(m->dtype, &part->part)), have = 0;
+        int64_t want = (int64_t)ot_part_padded_bytes(m->dtype, &part->part), have = 0;
         for (int64_t s = 0; s < part->n_spans; s++)
             have += m->spans[part->first_span + s].bytes;
         if (part->n_spans > 0 && have != want)

@@ -39,7 +39,7 @@ struct ot_manifest_file {
 struct ot_manifest_part {
     struct ot_part part;
     int64_t first_span;
-    int n_spans; /* 0: zeros. Else together ot_part_bytes, rounded up to OT_STORE_ALIGN */
+    int n_spans; /* 0: zeros. Else together ot_part_padded_bytes */
 };
 struct ot_manifest {
     enum ot_dtype dtype;

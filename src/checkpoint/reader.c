@@ -187,7 +187,7 @@ static int take_parts(struct ot_checkpoint *c) {
             begin += m->spans[s].bytes;
         }
         c->bytes += begin;
-        if (ot_part_bytes(m->dtype, &part->part) > ot_checkpoint_slot_bytes(m->dtype) &&
+        if (ot_part_bytes(m->dtype, &part->part) > ot_part_slot_bytes(m->dtype) &&
             part->part.n % OT_SLAB_ALIGN_PARAMS != 0)
             return ot_checkpoint_fail_damaged(c, OT_MANIFEST_NAME,
                                               "part %lld has %lld parameters, no multiple of %d",

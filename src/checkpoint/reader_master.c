@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "offload/plan/layout.h"
 #include "src/base/crc32.h"
 #include "src/base/file_io.h"
 #include "src/checkpoint/reader_state.h"
@@ -148,25 +147,15 @@ static int64_t run_in(const struct ot_manifest_part *part, int64_t first, int64_
     return run < n ? run : n;
 }
 
-/* What the weights lack of the master, of a run of parameters within one part; returns the run's length. */
-static int64_t get_rest(struct ot_checkpoint_master *master, int slab, int64_t first, int64_t n, void *out) {
-    const struct ot_manifest_part *part = find_part(master, true, slab, first);
-    int64_t width = (int64_t)ot_state_rest_bytes(master->checkpoint->manifest.dtype);
-    int64_t at = (int64_t)ot_state_rest_offset(part->part.n) + (first - part->part.first) * width;
+/* Values of an array, of a run of parameters within one part; returns the run's length. */
+static int64_t get_values(struct ot_checkpoint_master *master, enum ot_part_array array, int slab,
+                          int64_t first, int64_t n, void *out) {
+    const struct ot_manifest_part *part = find_part(master, array != OT_PART_WEIGHTS, slab, first);
+    struct ot_part_place place = ot_part_find(master->checkpoint->manifest.dtype, &part->part, array);
+    int64_t width = (int64_t)place.width;
     n = run_in(part, first, n);
-    int rc = get_bytes(master, part, at, n * width, out);
-    return rc < 0 ? rc : n;
-}
-
-static int64_t get_weights(struct ot_checkpoint_master *master, int slab, int64_t first, int64_t n,
-                           void *out) {
-    const struct ot_manifest_part *part = find_part(master, false, slab, first);
-    enum ot_dtype dtype = master->checkpoint->manifest.dtype;
-    int64_t width = (int64_t)ot_dtype_bytes(dtype), at = (first - part->part.first) * width;
-    if (part->part.has_state)
-        at += (int64_t)ot_state_grad_offset(dtype, part->part.n); /* behind the state */
-    n = run_in(part, first, n);
-    int rc = get_bytes(master, part, at, n * width, out);
+    int rc =
+        get_bytes(master, part, (int64_t)place.offset + (first - part->part.first) * width, n * width, out);
     return rc < 0 ? rc : n;
 }
 
@@ -174,14 +163,14 @@ static int64_t get_run(struct ot_checkpoint_master *master, int slab, int64_t fi
                        float *values) {
     enum ot_dtype dtype = master->checkpoint->manifest.dtype;
     if (dtype == OT_F32)
-        return get_weights(master, slab, first, n, values);
+        return get_values(master, OT_PART_WEIGHTS, slab, first, n, values);
     if (dtype == OT_F16)
-        return get_rest(master, slab, first, n, values);
+        return get_values(master, OT_PART_REST, slab, first, n, values);
     int16_t lo[CHUNK_PARAMS];
     uint16_t hi[CHUNK_PARAMS];
-    n = get_rest(master, slab, first, n < CHUNK_PARAMS ? n : CHUNK_PARAMS, lo);
+    n = get_values(master, OT_PART_REST, slab, first, n < CHUNK_PARAMS ? n : CHUNK_PARAMS, lo);
     if (n > 0)
-        n = get_weights(master, slab, first, n, hi);
+        n = get_values(master, OT_PART_WEIGHTS, slab, first, n, hi);
     for (int64_t i = 0; i < n; i++)
         values[i] = ot_join_f32(hi[i], lo[i]);
     return n;

@@ -10,7 +10,6 @@
 
 #include <zlib.h>
 
-#include "offload/plan/layout.h"
 #include "src/base/crc32.h"
 #include "src/base/file_io.h"
 #include "src/checkpoint/reader_state.h"
@@ -18,7 +17,6 @@
 
 /* As the NVMe store's: 1 MiB x 32 is near the rate of every disk that we measured. */
 enum { DEPTH = 32, READ_BYTES = 1 << 20 };
-enum { MAX_SEGMENTS = 4 };
 
 struct segment { /* bytes [at, end) of the part, to be read to memory */
     int64_t at, end;
@@ -30,7 +28,7 @@ struct piece {                           /* what a slot is filled with */
     struct ot_part what;
     char *memory;
     int n_segments, segment;
-    struct segment segments[MAX_SEGMENTS];
+    struct segment segments[OT_PART_ARRAYS];
     int in_flight;
     bool is_cut, is_damaged; /* all its reads have been started; some failed */
 };
@@ -96,21 +94,13 @@ static int64_t padded_bytes(const struct stream *s, const struct ot_manifest_par
 /* The piece's share of each of the part's arrays; first: within the part. */
 static void cut_arrays(const struct stream *s, struct piece *piece, int64_t first) {
     const struct ot_part *part = &piece->part->part;
-    int64_t widths[MAX_SEGMENTS] = {0}, begin = 0;
-    char *memory = piece->memory;
-    if (part->has_state) {
-        widths[0] = widths[1] = (int64_t)sizeof(float);
-        widths[2] = (int64_t)ot_state_rest_bytes(s->manifest->dtype);
-    }
-    if (part->has_weights)
-        widths[3] = (int64_t)ot_dtype_bytes(s->manifest->dtype);
-    for (int i = 0; i < MAX_SEGMENTS; i++) {
-        if (widths[i] == 0)
-            continue;
-        int64_t at = begin + widths[i] * first, bytes = widths[i] * piece->what.n;
-        piece->segments[piece->n_segments++] = (struct segment){at, at + bytes, memory};
-        begin += widths[i] * part->n;
-        memory += bytes;
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
+        struct ot_part_place from = ot_part_find(s->manifest->dtype, part, array);
+        struct ot_part_place to = ot_part_find(s->manifest->dtype, &piece->what, array);
+        int64_t at = (int64_t)from.offset + (int64_t)from.width * first;
+        if (from.width > 0)
+            piece->segments[piece->n_segments++] =
+                (struct segment){at, at + (int64_t)from.width * piece->what.n, piece->memory + to.offset};
     }
 }
 
@@ -301,7 +291,7 @@ int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpo
     s->checkpoint = checkpoint;
     s->manifest = &checkpoint->manifest;
     s->read = read;
-    s->slot_bytes = ot_checkpoint_slot_bytes(checkpoint->manifest.dtype);
+    s->slot_bytes = ot_part_slot_bytes(checkpoint->manifest.dtype);
     OT_TRY_GOTO(allocate(s), rc, out);
     OT_TRY_GOTO(open_engine(s), rc, out);
     rc = stream_parts(s);

@@ -12,6 +12,7 @@
 
 #include "src/base/crc32.h"
 #include "src/base/file_io.h"
+#include "src/base/path.h"
 #include "src/base/strings.h"
 #include "src/checkpoint/slot_writer.h"
 #include "src/checkpoint/step_dir.h"
@@ -37,22 +38,13 @@ struct ot_checkpoint_writer {
     int64_t written, referred;
 };
 
-static int64_t round_up(int64_t bytes) {
-    return (bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
-}
-
 /* ---- sizes ---- */
-
-size_t ot_checkpoint_slot_bytes(enum ot_dtype dtype) {
-    struct ot_part part = {.n = OT_PART_PARAMS, .has_state = true, .has_weights = true};
-    return (size_t)round_up((int64_t)ot_part_bytes(dtype, &part));
-}
 
 int64_t ot_checkpoint_state_bytes(const struct ot_chain *chain) {
     int64_t bytes = 0;
     for (int s = 0; s < chain->n_slabs; s++) {
         struct ot_part part = {.n = chain->slabs[s].n_params, .has_state = true, .has_weights = true};
-        bytes += round_up((int64_t)ot_part_bytes(chain->dtype, &part));
+        bytes += (int64_t)ot_part_padded_bytes(chain->dtype, &part);
     }
     return bytes;
 }
@@ -62,26 +54,10 @@ static bool mount_of(const char *path, struct statx *out) {
     return statx(AT_FDCWD, path, 0, STATX_TYPE | STATX_MNT_ID, out) == 0;
 }
 
-/* Of a directory that is there or will be made: the nearest one above it that is there decides. */
-static bool mount_of_future(const char *path, struct statx *out) {
-    char above[PATH_MAX];
-    if (snprintf(above, sizeof above, "%s", path) >= (int)sizeof above)
-        return false;
-    while (!mount_of(above, out)) {
-        char *slash = strrchr(above, '/');
-        if (errno != ENOENT || strcmp(above, ".") == 0 || strcmp(above, "/") == 0)
-            return false;
-        if (!slash)
-            strcpy(above, ".");
-        else
-            slash[slash == above] = '\0'; /* "/name" becomes "/" */
-    }
-    return true;
-}
-
 bool ot_checkpoint_can_refer(const char *parent, const char *store_dir) {
     struct statx a, b;
-    if (!mount_of_future(parent, &a) || !mount_of(store_dir, &b))
+    char nearest[PATH_MAX];
+    if (!ot_path_find_nearest(parent, nearest) || !mount_of(nearest, &a) || !mount_of(store_dir, &b))
         return false;
     bool known = a.stx_mask & b.stx_mask & STATX_MNT_ID;
     return a.stx_dev_major == b.stx_dev_major && a.stx_dev_minor == b.stx_dev_minor &&
@@ -196,7 +172,7 @@ static int start_slots(struct ot_checkpoint_writer *w) {
                                         .path = w->state_path,
                                         .direct = w->direct,
                                         .memory = config->memory,
-                                        .slot_bytes = ot_checkpoint_slot_bytes(config->chain->dtype),
+                                        .slot_bytes = ot_part_slot_bytes(config->chain->dtype),
                                         .n_slots = config->n_slots,
                                         .io_engine = config->io_engine,
                                         .calls = config->calls},
@@ -349,7 +325,7 @@ static int plan_slot(struct ot_checkpoint_writer *w, const struct ot_part *part)
     struct ot_slot *slot = w->lent;
     size_t bytes = ot_part_bytes(w->manifest.dtype, part);
     slot->offset = w->manifest.files[STATE_FILE].bytes;
-    slot->bytes = (size_t)round_up((int64_t)bytes);
+    slot->bytes = ot_part_padded_bytes(w->manifest.dtype, part);
     slot->tag = w->manifest.n_spans;
     memset((char *)slot->memory + bytes, 0, slot->bytes - bytes);
     int n = (int)((slot->bytes + OT_SLOT_CHUNK_BYTES - 1) / OT_SLOT_CHUNK_BYTES);

@@ -28,7 +28,7 @@ struct ot_checkpoint_writer_config {
     const char *parent;                        /* the directory of checkpoints; exists */
     const struct ot_chain *chain;              /* slabs and dtype; outlives the writer */
     const struct ot_checkpoint_record *record; /* read during open only */
-    /* Slots of ot_checkpoint_slot_bytes each, 4 KiB aligned; outlives the writer. */
+    /* Slots of ot_part_slot_bytes each, 4 KiB aligned; outlives the writer. */
     void *memory;
     int n_slots; /* >= 2 */
     enum ot_io_choice io_engine;
@@ -37,7 +37,6 @@ struct ot_checkpoint_writer_config {
     const struct ot_io_calls *calls; /* NULL: the system's */
 };
 
-size_t ot_checkpoint_slot_bytes(enum ot_dtype dtype); /* of a part of OT_PART_PARAMS, padded */
 /* What state.bin takes for a chain of which nothing is referred to. */
 int64_t ot_checkpoint_state_bytes(const struct ot_chain *chain);
 /* Whether a store's directory and the parent, which may not be there yet, share a file system, so that files

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "offload/block.h"
-#include "offload/plan/layout.h"
 #include "src/base/error.h"
 #include "src/base/units.h"
 #include "src/checkpoint/reader.h"
@@ -78,17 +77,25 @@ static int check_part(void *context, const struct ot_part *part, const void *mem
     struct check *c = context;
     enum ot_dtype dtype = c->manifest->dtype;
     struct ot_verify_slab *slab = &c->verify->slabs[part->slab];
-    const char *at = memory;
     double ignored = 0;
-    if (part->has_state) {
-        OT_TRY(check_values(c, part, "m", OT_F32, at + ot_state_m_offset(part->n), &slab->most_m));
-        OT_TRY(check_values(c, part, "v", OT_F32, at + ot_state_v_offset(part->n), &slab->most_v));
-        if (dtype == OT_F16)
-            OT_TRY(
-                check_values(c, part, "master weight", OT_F32, at + ot_state_rest_offset(part->n), &ignored));
-        at += ot_state_grad_offset(dtype, part->n); /* behind the state */
+    const struct {
+        const char *what;
+        enum ot_dtype dtype;
+        double *most;
+    } arrays[OT_PART_ARRAYS] = {
+        [OT_PART_M] = {"m", OT_F32, &slab->most_m},
+        [OT_PART_V] = {"v", OT_F32, &slab->most_v},
+        [OT_PART_REST] = {dtype == OT_F16 ? "master weight" : NULL, OT_F32,
+                          &ignored}, /* bf16: any bits are fine */
+        [OT_PART_WEIGHTS] = {"weight", dtype, &slab->most_weight},
+    };
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
+        struct ot_part_place place = ot_part_find(dtype, part, array);
+        if (place.width > 0 && arrays[array].what)
+            OT_TRY(check_values(c, part, arrays[array].what, arrays[array].dtype,
+                                (const char *)memory + place.offset, arrays[array].most));
     }
-    return part->has_weights ? check_values(c, part, "weight", dtype, at, &slab->most_weight) : 0;
+    return 0;
 }
 
 static int note_damage(void *context, const struct ot_part *part, int file, int rc) {
@@ -148,7 +155,7 @@ static int add_files(struct check *c) {
 }
 
 static int read_parts(struct check *c) {
-    size_t bytes = SLOTS * ot_checkpoint_slot_bytes(c->manifest->dtype);
+    size_t bytes = SLOTS * ot_part_slot_bytes(c->manifest->dtype);
     struct ot_checkpoint_read read = {.memory = aligned_alloc(OT_STORE_ALIGN, bytes),
                                       .n_slots = SLOTS,
                                       .sink = check_part,

@@ -259,8 +259,7 @@ static int measure_fio(struct bench *b, enum what what) {
     char *dir = NULL;
     double rate;
     if (what == SAVE) {
-        int chunks =
-            (int)((ot_checkpoint_slot_bytes(OT_BF16) + OT_SLOT_CHUNK_BYTES - 1) / OT_SLOT_CHUNK_BYTES);
+        int chunks = (int)((ot_part_slot_bytes(OT_BF16) + OT_SLOT_CHUNK_BYTES - 1) / OT_SLOT_CHUNK_BYTES);
         fio.depth = SLOTS * chunks;
         snprintf(file, sizeof file, "%s/fio", b->parent);
         snprintf(job, sizeof job, "--name=save --rw=write --end_fsync=1 --unlink=1 --size=%lld",

@@ -94,7 +94,7 @@ int fixture_save(struct saving *saving) {
                                           .device = "none",
                                           .made = "now"};
     int n_slots = saving->n_slots ? saving->n_slots : 2;
-    size_t bytes = ot_checkpoint_slot_bytes(saving->chain->dtype) * (size_t)n_slots;
+    size_t bytes = ot_part_slot_bytes(saving->chain->dtype) * (size_t)n_slots;
     struct ot_checkpoint_writer_config config = {
         .parent = saving->parent,
         .chain = saving->chain,

@@ -40,7 +40,7 @@ static void do_part(enum ot_dtype dtype, const struct ot_part *part, char *memor
     if (part->has_state) {
         memory = do_array(memory, sizeof(float), MADE_M, part, put);
         memory = do_array(memory, sizeof(float), MADE_V, part, put);
-        memory = do_array(memory, ot_state_rest_bytes(dtype), MADE_REST, part, put);
+        memory = do_array(memory, dtype == OT_F32 ? 0 : dtype == OT_BF16 ? 2 : 4, MADE_REST, part, put);
     }
     if (part->has_weights)
         do_array(memory, ot_dtype_bytes(dtype), MADE_WEIGHTS, part, put);

@@ -47,7 +47,7 @@ static void note_progress(void *context, int64_t bytes, int64_t total) {
 }
 
 static void begin(struct delivery *d, const struct made *made, enum ot_io_choice engine, int n_slots) {
-    size_t bytes = (size_t)n_slots * ot_checkpoint_slot_bytes(made->manifest.dtype);
+    size_t bytes = (size_t)n_slots * ot_part_slot_bytes(made->manifest.dtype);
     *d = (struct delivery){.made = made};
     d->read = (struct ot_checkpoint_read){.memory = aligned_bytes(bytes),
                                           .n_slots = n_slots,

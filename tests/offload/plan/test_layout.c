@@ -139,6 +139,35 @@ static void a_snapshot_has_room_for_a_tile_it_copies(void **state) {
     }
 }
 
+static void check_place(enum ot_dtype dtype, const struct ot_part *part, enum ot_part_array array,
+                        size_t offset, size_t width) {
+    struct ot_part_place place = ot_part_find(dtype, part, array);
+    assert_int_equal(place.offset, offset);
+    assert_int_equal(place.width, width);
+}
+
+/* The format of checkpoints: what a part has, in which order, how wide. */
+static void arrays_of_a_part_follow_each_other(void **state) {
+    (void)state;
+    static const size_t rest[] = {[OT_F32] = 0, [OT_BF16] = 2, [OT_F16] = 4};
+    static const size_t weights[] = {[OT_F32] = 4, [OT_BF16] = 2, [OT_F16] = 2};
+    const struct ot_part whole = {.n = 1000, .has_state = true, .has_weights = true};
+    const struct ot_part only_weights = {.n = 1000, .has_weights = true};
+    for (int i = OT_F32; i <= OT_F16; i++) {
+        enum ot_dtype dtype = (enum ot_dtype)i;
+        size_t state_bytes = 8000 + 1000 * rest[i];
+        check_place(dtype, &whole, OT_PART_M, 0, 4);
+        check_place(dtype, &whole, OT_PART_V, 4000, 4);
+        check_place(dtype, &whole, OT_PART_REST, 8000, rest[i]);
+        check_place(dtype, &whole, OT_PART_WEIGHTS, state_bytes, weights[i]);
+        check_place(dtype, &only_weights, OT_PART_V, 0, 0);
+        check_place(dtype, &only_weights, OT_PART_WEIGHTS, 0, weights[i]);
+        assert_int_equal(ot_state_bytes(dtype, 1000), state_bytes);
+        assert_int_equal(ot_state_offset(dtype, OT_PART_REST, 1000), 8000);
+        assert_int_equal(ot_part_padded_bytes(dtype, &whole) % OT_STORE_ALIGN, 0);
+    }
+}
+
 /* A slot of a snapshot has room for the largest part of any kind, and takes no page more. */
 static void a_snapshot_slot_is_the_largest_part(void **state) {
     (void)state;
@@ -223,6 +252,7 @@ int main(void) {
         cmocka_unit_test(workspace_is_the_largest_blocks),
         cmocka_unit_test(results_have_room),
         cmocka_unit_test(a_snapshot_has_room_for_a_tile_it_copies),
+        cmocka_unit_test(arrays_of_a_part_follow_each_other),
         cmocka_unit_test(a_snapshot_slot_is_the_largest_part),
         cmocka_unit_test(slots_are_the_largest_slabs),
         cmocka_unit_test(extents_of_boundaries_are_whole_pages),
