@@ -14,15 +14,15 @@
 enum { BATCH_ROWS = 4096, BATCH_BYTES = 16 << 20, CHUNK_ROWS = 16 };
 
 struct entry {
-    uint64_t first; /* token */
-    uint32_t tokens, trained, document;
+    uint32_t
+        *tokens; /* pieces of one document lie end to end in one allocation, which begins with the first */
+    uint32_t n_tokens, trained, document;
 };
 
 struct ot_dataset {
     struct ot_data_stats stats;
-    uint32_t *tokens;
     struct entry *rows;
-    size_t n_tokens, token_capacity, n_rows, row_capacity;
+    size_t n_tokens, n_rows, row_capacity;
 };
 
 /* ---- one batch ---- */
@@ -33,9 +33,8 @@ struct item {
     size_t text, bytes; /* in the loader's text */
     int64_t line;
     enum outcome outcome;
-    int worker;              /* whose tokens */
-    size_t tokens, n_tokens; /* in the worker's tokens */
-    size_t piece_tokens;
+    uint32_t *tokens; /* the dataset's once they are appended; NULL: none */
+    size_t n_tokens, piece_tokens;
     bool truncated, straddles;
     size_t whole_tokens; /* before it was truncated */
     int32_t first_special;
@@ -43,8 +42,6 @@ struct item {
 
 struct worker {
     struct ot_row_scratch scratch;
-    uint32_t *tokens; /* of the rows that this worker made in this batch */
-    size_t n_tokens, capacity;
     int64_t bad_item;           /* the first bad row that this worker saw in this batch; -1: none */
     struct ot_error bad, fatal; /* fatal.code is not 0 once something other than a row was at fault */
 };
@@ -127,27 +124,22 @@ static int detect_kind(struct loader *l) {
     return 0;
 }
 
-static int keep_tokens(struct worker *w, struct item *item) {
-    const struct ot_sample *sample = &w->scratch.sample;
-    if (reserve_bytes((void **)&w->tokens, &w->capacity, w->n_tokens + sample->n_tokens, sizeof *w->tokens) <
-        0)
-        return ot_fail(OT_E_BUDGET, "no memory for the tokens of a row");
-    memcpy(w->tokens + w->n_tokens, sample->tokens, sample->n_tokens * sizeof *w->tokens);
-    item->tokens = w->n_tokens;
+static void keep_tokens(struct ot_sample *sample, struct item *item) {
     item->n_tokens = sample->n_tokens;
     item->piece_tokens = sample->piece_tokens;
     item->truncated = sample->truncated;
     item->whole_tokens = sample->whole_tokens;
     item->straddles = sample->straddles;
     item->first_special = sample->first_special;
-    w->n_tokens += sample->n_tokens;
-    return 0;
+    item->tokens = ot_sample_take_tokens(sample);
 }
 
 static int make_row(const struct loader *l, struct worker *w, struct item *item) {
     OT_TRY(ot_pipeline_make(&l->pipeline, l->text + item->text, item->bytes, item->line, &w->scratch));
     item->outcome = w->scratch.sample.piece_tokens == 0 ? ROW_UNTRAINED : ROW_KEPT;
-    return item->outcome == ROW_KEPT ? keep_tokens(w, item) : 0;
+    if (item->outcome == ROW_KEPT)
+        keep_tokens(&w->scratch.sample, item);
+    return 0;
 }
 
 static void make_rows(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
@@ -156,7 +148,6 @@ static void make_rows(void *context, int64_t begin, int64_t end, int64_t chunk, 
     (void)chunk;
     for (int64_t i = begin; i < end; i++) {
         struct item *item = &l->items[i];
-        item->worker = worker;
         int rc = ot_format_kind(l->pipeline.format) == OT_ROW_UNKNOWN
                      ? -OT_E_INPUT /* a whole batch without a good row: detect_kind has kept the sentence */
                      : make_row(l, w, item);
@@ -194,13 +185,8 @@ static int collect_errors(struct loader *l) {
 
 /* ---- appending ---- */
 
-static int append_piece(struct ot_dataset *d, const uint32_t *tokens, size_t n) {
-    struct entry row = {.first = d->n_tokens, .tokens = (uint32_t)n, .document = (uint32_t)d->stats.kept};
-    if (d->n_rows >= UINT32_MAX ||
-        reserve_bytes((void **)&d->rows, &d->row_capacity, d->n_rows + 1, sizeof *d->rows) < 0 ||
-        reserve_bytes((void **)&d->tokens, &d->token_capacity, d->n_tokens + n, sizeof *d->tokens) < 0)
-        return -1;
-    memcpy(d->tokens + d->n_tokens, tokens, n * sizeof *tokens);
+static void append_piece(struct ot_dataset *d, uint32_t *tokens, size_t n) {
+    struct entry row = {.tokens = tokens, .n_tokens = (uint32_t)n, .document = (uint32_t)d->stats.kept};
     for (size_t i = 0; i < n; i++)
         row.trained += ot_token_trained(tokens[i]);
     d->n_tokens += n;
@@ -208,17 +194,19 @@ static int append_piece(struct ot_dataset *d, const uint32_t *tokens, size_t n) 
     d->stats.trained_tokens += row.trained;
     if ((int64_t)n > d->stats.longest)
         d->stats.longest = (int64_t)n;
-    return 0;
 }
 
-static int append_kept(struct loader *l, const struct item *item) {
+static int append_kept(struct loader *l, struct item *item) {
     struct ot_dataset *d = l->dataset;
-    const uint32_t *tokens = l->workers[item->worker].tokens + item->tokens;
+    size_t n_rows = d->n_rows + (item->n_tokens + item->piece_tokens - 1) / item->piece_tokens;
+    if (n_rows > UINT32_MAX ||
+        reserve_bytes((void **)&d->rows, &d->row_capacity, n_rows, sizeof *d->rows) < 0)
+        return no_memory(l);
     for (size_t at = 0; at < item->n_tokens; at += item->piece_tokens) {
         size_t rest = item->n_tokens - at;
-        if (append_piece(d, tokens + at, rest < item->piece_tokens ? rest : item->piece_tokens) < 0)
-            return no_memory(l);
+        append_piece(d, item->tokens + at, rest < item->piece_tokens ? rest : item->piece_tokens);
     }
+    item->tokens = NULL;
     d->stats.kept++;
     d->stats.truncated += item->truncated;
     if (item->truncated && (int64_t)item->whole_tokens > d->stats.longest_whole)
@@ -235,7 +223,7 @@ static int append_kept(struct loader *l, const struct item *item) {
 static int append_batch(struct loader *l) {
     struct ot_data_stats *stats = &l->dataset->stats;
     for (int64_t i = 0; i < l->n_items; i++) {
-        const struct item *item = &l->items[i];
+        struct item *item = &l->items[i];
         stats->rows++;
         if (item->outcome == ROW_BAD && stats->bad++ == 0)
             stats->first_bad_line = item->line;
@@ -255,10 +243,8 @@ static int load_batches(struct loader *l) {
         if (!more)
             return 0;
         OT_TRY(detect_kind(l));
-        for (int i = 0; i < l->n_workers; i++) {
-            l->workers[i].n_tokens = 0;
+        for (int i = 0; i < l->n_workers; i++)
             l->workers[i].bad_item = -1;
-        }
         ot_pool_run(config->pool, l->n_items, CHUNK_ROWS, make_rows, l);
         OT_TRY(collect_errors(l));
         OT_TRY(append_batch(l));
@@ -286,12 +272,7 @@ static int check_any(const struct loader *l) {
 }
 
 static void shrink(struct ot_dataset *d) {
-    uint32_t *tokens = realloc(d->tokens, d->n_tokens * sizeof *tokens);
     struct entry *rows = realloc(d->rows, d->n_rows * sizeof *rows);
-    if (tokens) {
-        d->tokens = tokens;
-        d->token_capacity = d->n_tokens;
-    }
     if (rows) {
         d->rows = rows;
         d->row_capacity = d->n_rows;
@@ -309,10 +290,10 @@ static int open_loader(struct loader *l) {
 }
 
 static void close_loader(struct loader *l) {
-    for (int i = 0; l->workers && i < l->n_workers; i++) {
+    for (int i = 0; l->workers && i < l->n_workers; i++)
         ot_row_scratch_free(&l->workers[i].scratch);
-        free(l->workers[i].tokens);
-    }
+    for (int64_t i = 0; i < l->n_items; i++) /* of a batch that failed */
+        free(l->items[i].tokens);
     ot_source_close(l->source);
     ot_pipeline_close(&l->pipeline);
     free(l->workers);
@@ -347,7 +328,9 @@ out:
 void ot_dataset_close(struct ot_dataset *d) {
     if (!d)
         return;
-    free(d->tokens);
+    for (size_t i = 0; i < d->n_rows; i++)
+        if (i == 0 || d->rows[i].document != d->rows[i - 1].document)
+            free(d->rows[i].tokens);
     free(d->rows);
     free(d);
 }
@@ -366,8 +349,8 @@ int64_t ot_dataset_documents(const struct ot_dataset *d) {
 
 struct ot_row ot_dataset_row(const struct ot_dataset *d, int64_t row) {
     const struct entry *entry = &d->rows[row];
-    return (struct ot_row){.tokens = d->tokens + entry->first,
-                           .n = entry->tokens,
+    return (struct ot_row){.tokens = entry->tokens,
+                           .n = entry->n_tokens,
                            .trained = entry->trained,
                            .document = entry->document};
 }
@@ -380,9 +363,11 @@ int64_t ot_row_prompt_tokens(const struct ot_row *row) {
 }
 
 struct ot_data_print ot_dataset_print(const struct ot_dataset *d) {
-    uLong crc = crc32_z(0, (const unsigned char *)d->tokens, d->n_tokens * sizeof *d->tokens);
+    uLong crc = 0;
+    for (size_t i = 0; i < d->n_rows; i++)
+        crc = crc32_z(crc, (const unsigned char *)d->rows[i].tokens, d->rows[i].n_tokens * sizeof(uint32_t));
     for (size_t i = 0; i < d->n_rows; i++) {
-        const uint32_t piece[] = {d->rows[i].tokens, d->rows[i].document};
+        const uint32_t piece[] = {d->rows[i].n_tokens, d->rows[i].document};
         crc = crc32_z(crc, (const unsigned char *)piece, sizeof piece);
     }
     return (struct ot_data_print){.rows = d->stats.kept,
@@ -392,5 +377,5 @@ struct ot_data_print ot_dataset_print(const struct ot_dataset *d) {
 }
 
 size_t ot_dataset_bytes(const struct ot_dataset *d) {
-    return d->token_capacity * sizeof *d->tokens + d->row_capacity * sizeof *d->rows;
+    return d->n_tokens * sizeof(uint32_t) + d->row_capacity * sizeof *d->rows;
 }

@@ -1,8 +1,8 @@
 /* Dataset: all rows of a data file as token ids, with counts of what happened to them.
  *
  * The file is read and tokenized once, in parallel over rows; the result does not depend on the number of
- * threads. Tokens stay in memory in one array, 4 bytes each. A row that is too long may have become several
- * pieces (sample.h): they are rows of their own here, with one document number.
+ * threads. Tokens stay in memory, 4 bytes each, where their row was made. A row that is too long may have
+ * become several pieces (sample.h): they are rows of their own here, with one document number.
  *
  * Threads: ot_dataset_open uses the pool and blocks; afterwards a dataset never changes.
  */

@@ -12,6 +12,14 @@ void ot_sample_free(struct ot_sample *s) {
     memset(s, 0, sizeof *s);
 }
 
+uint32_t *ot_sample_take_tokens(struct ot_sample *s) {
+    uint32_t *tokens = realloc(s->tokens, s->n_tokens * sizeof *tokens);
+    tokens = tokens ? tokens : s->tokens;
+    s->tokens = NULL;
+    s->n_tokens = s->capacity = 0;
+    return tokens;
+}
+
 static int reserve(struct ot_sample *s, size_t n, const char *where) {
     if (n <= s->capacity)
         return 0;

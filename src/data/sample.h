@@ -59,6 +59,8 @@ struct ot_sample {
 };
 
 void ot_sample_free(struct ot_sample *sample);
+/* Gives the tokens to the caller, who frees them: the same memory, cut to what they need. */
+uint32_t *ot_sample_take_tokens(struct ot_sample *sample);
 
 /* Replaces *sample. `split`: a text that does not fit becomes several pieces, each of which begins with the
  * last token of the one before it, so that every token but the first is a target once; otherwise there is one
