@@ -1,45 +1,62 @@
-/* The optimizer's arithmetic, once, for every engine that runs it: the CPU pool (offload/), the cpu device's
- * op, and the CUDA kernel, all with identical bits. So each operation is named: fma is one rounding, / and
- * sqrt are IEEE, nothing is reassociated. For each parameter, all fp32:
+/* The arithmetic of the AdamW update, defined once. Three engines run it: the CPU pool (offload/), the cpu
+ * device's op, and the CUDA kernel. All three give identical bits, so the order and the rounding of every
+ * operation are fixed: fma rounds once, / and sqrt are IEEE, and nothing is reassociated. For each parameter,
+ * all in fp32:
  *
  *     g = grad * grad_scale
  *     m = fma(beta1, m, (1 - beta1) * g)
  *     v = fma(beta2, v, ((1 - beta2) * g) * g)
- *     d = sqrt(v) / bias2_sqrt + eps
- *     p = p - (lr * weight_decay) * p            only where decay; one fma: fma(-(lr * weight_decay), p, p)
+ *     d = fma(sqrt(v), 1 / bias2_sqrt, eps)
+ *     p = fma(-(lr * weight_decay), p, p)        only if decay is set: p - (lr * weight_decay) * p
  *     p = fma(-(lr / bias1), m / d, p)
  *
- * (1 - beta) is computed in fp32 from the fp32 beta; lr * weight_decay and lr / bias1 once per call. This is
- * torch.optim.AdamW's update up to rounding. p is the master, wherever its bits lie: the weight itself
- * (OT_F32), weight and remainder (OT_BF16), or apart from the weight, which is then its rounding (OT_F16).
- * Kernels: AVX-512, AVX2 with FMA and F16C, scalar. The fastest on this CPU is taken, by a measurement of
- * some milliseconds at first use.
+ * 1 - beta1 and 1 - beta2 are computed in fp32 from the fp32 betas. 1 / bias2_sqrt, lr * weight_decay and
+ * lr / bias1 are computed once per call. The update equals torch.optim.AdamW's up to rounding.
+ *
+ * p is the fp32 master. Where its bits are stored depends on the dtype: for OT_F32 p is the weight itself;
+ * for OT_BF16 the weight and a 16-bit remainder together are p (src/base/dtype.h); for OT_F16 p is a separate
+ * array, and the weight is p rounded to fp16.
+ *
+ * m and v are decoded before these operations and encoded after them (kernels/state_format.h). With
+ * OT_STATE_F32 both are the identity.
+ *
+ * There are three kernels for CPUs: AVX-512, AVX2 with FMA and F16C, and scalar. The first call measures them
+ * for some milliseconds and keeps the fastest one that this CPU has.
  */
 #ifndef OT_KERNELS_ADAMW_H
 #define OT_KERNELS_ADAMW_H
 
 #include "kernels/ops.h"
 
-/* Updates args->n parameters on the calling thread; all pointers host-readable. Safe to call on disjoint
- * ranges from many threads. A step with skip set changes nothing. */
+/* Updates args->n parameters on the calling thread. The host must be able to read and write all pointers.
+ * Many threads may call at once on disjoint ranges; with OT_STATE_8BIT, on ranges of disjoint groups. Changes
+ * nothing if args->step->skip is set. */
 void ot_adamw_run(const struct ot_adamw *args);
 
-/* The kernel in use: "avx512", "avx2" or "scalar"; OFFLOAD_TRAIN_ADAMW in the environment forces one that
- * this CPU has. */
+/* The name of the kernel in use: "avx512", "avx2" or "scalar". The environment variable OFFLOAD_TRAIN_ADAMW
+ * forces one of them. If this CPU lacks the forced kernel, a warning is logged and the scalar kernel is used.
+ */
 const char *ot_adamw_kernel_name(void);
 
-/* For tests and measurements: the kernels there are, best first and NULL last; and the named one, or NULL
- * where this CPU or build lacks it. */
+/* For tests and measurements. The list holds the names of all kernels, widest first, and ends with NULL.
+ * ot_adamw_kernel returns the kernel with that name, or NULL if this CPU or this build lacks it. */
 extern const char *const ot_adamw_kernel_names[];
 typedef void (*ot_adamw_fn)(const struct ot_adamw *args);
 ot_adamw_fn ot_adamw_kernel(const char *name);
 
-/* What an update reads and writes, bytes a parameter. */
-static inline int ot_adamw_bytes(enum ot_dtype dtype) {
-    return dtype == OT_BF16 ? 14 + 12 : dtype == OT_F16 ? 14 + 14 : 16 + 12;
+/* Bytes that an update reads plus bytes that it writes, per parameter. */
+static inline double ot_adamw_bytes(enum ot_dtype dtype, enum ot_state_format state) {
+    static const double moments[OT_STATE_FORMATS] = {8, 4, 2.125};
+    return (dtype == OT_BF16 ? 10 : 12) + 2 * moments[state];
 }
 
-/* The part [first, first + n) of a larger update. */
+/* Returns the arguments that update only the parameters [first, first + n) of `whole`. */
 struct ot_adamw ot_adamw_slice(const struct ot_adamw *whole, int64_t first, int64_t n);
+
+/* For threads that share an update. Places are counted from the group in which the update begins. There are
+ * ot_adamw_places of them, and ot_adamw_chunk returns the arguments for the places [begin, end). Chunks with
+ * borders at multiples of OT_STATE_GROUP have disjoint groups. */
+int64_t ot_adamw_places(const struct ot_adamw *whole);
+struct ot_adamw ot_adamw_chunk(const struct ot_adamw *whole, int64_t begin, int64_t end);
 
 #endif

@@ -7,7 +7,7 @@
 
 static const struct kind {
     const char *name;
-    const struct ot_device_api *api; /* NULL: not in this build */
+    const struct ot_device_api *api; /* NULL: this build lacks it */
 } kinds[] = {{"cpu", &ot_cpu_device_api}, {"cuda", &ot_cuda_device_api}};
 
 static const struct kind *find_kind(const char *name) {
@@ -32,7 +32,7 @@ int ot_device_open(const struct ot_device_config *config, struct ot_device **out
     *out = NULL;
     const struct kind *kind = find_kind(config->kind);
     if (!kind)
-        return ot_fail(OT_E_DEVICE, "there is no device of the kind '%s'; there are cpu and cuda",
+        return ot_fail(OT_E_DEVICE, "unknown device '%s': this program has the devices cpu and cuda",
                        config->kind);
     if (!kind->api)
         return ot_fail(OT_E_DEVICE,
@@ -83,12 +83,32 @@ void ot_device_free_pinned(struct ot_device *device, void *memory, size_t bytes)
         device->api->free_pinned(device, memory, bytes);
 }
 
+int ot_device_place(struct ot_device *device, void *memory, size_t bytes, const char *name) {
+    return device->api->place(device, memory, bytes, name);
+}
+
+int ot_device_pin(struct ot_device *device, void *memory, size_t bytes, size_t own_bytes, const char *name) {
+    return device->api->pin(device, memory, bytes, own_bytes, name);
+}
+
+void ot_device_unpin(struct ot_device *device, void *memory, size_t own_bytes) {
+    device->api->unpin(device, memory, own_bytes);
+}
+
 void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out) {
     device->api->usage(device, out);
 }
 
 void ot_device_forget_peaks(struct ot_device *device) {
     device->api->forget_peaks(device);
+}
+
+int ot_device_measure_peer(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,
+                           double seconds, struct ot_device_peer *out) {
+    *out = (struct ot_device_peer){0};
+    if (!device->api->measure_peer)
+        return ot_fail(OT_E_USAGE, "%s is on no bus with other devices", ot_device_name(device));
+    return device->api->measure_peer(device, bus_id, memory, bytes, seconds, out);
 }
 
 int ot_device_tune(struct ot_device *device, void *memory, size_t bytes, double seconds,
@@ -127,6 +147,14 @@ void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes
 
 void ot_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
     lane->device->api->notify(lane, fn, arg);
+}
+
+void ot_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
+    lane->device->api->call(lane, fn, arg);
+}
+
+void *ot_lane_stream(struct ot_lane *lane) {
+    return lane->device->api->stream ? lane->device->api->stream(lane) : NULL;
 }
 
 int ot_lane_error(const struct ot_lane *lane) {

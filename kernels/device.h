@@ -1,38 +1,39 @@
-/* The device interface: memory, lanes, events, copies and a table of ops. The engine is written against this
- * page alone.
+/* The device interface: memory, lanes, events, copies and a table of ops. The engine sees a device only
+ * through this header.
  *
- * MEMORY. A device has a budget. Everything that lives on it is allocated from that budget before the first
- * step, and nothing inside a step. Pinned memory is host memory that the device copies from and to at full
- * rate; it is charged to the host budget. Device pointers are opaque on the host: only ops and copies may
- * follow them. (On the cpu device they happen to be readable. There, fresh device memory is full of NaNs, so
- * that reading what was never written shows, and freed memory and what lies beyond an allocation's end cannot
- * be touched at all.)
+ * MEMORY. A device has a budget in bytes. Everything on the device is allocated from that budget before the
+ * first step; nothing is allocated inside a step. Pinned memory is host memory that the device copies from
+ * and to at full speed; it counts against the host budget. Device pointers are opaque on the host: only ops
+ * and copies may dereference them. (On the cpu device the host could read them. To show bugs, the cpu device
+ * fills fresh device memory with NaNs, so that a read of memory that nobody wrote is visible. Freed memory
+ * and the memory behind the end of an allocation cannot be touched, so that an access there faults.)
  *
- * SCRATCH. Ops that need room to work in (partial sums, a GEMM's workspace) take it from scratch that the
- * device allocated from its budget when it was opened: usage tells how much. It is one for all ops, so all
- * ops of a device run on one lane; copies, fills and events may use any number of others.
+ * SCRATCH. Some ops need workspace (partial sums, the workspace of a GEMM). They share one scratch buffer,
+ * which the device allocates from its budget when it is opened; ot_device_usage tells its size. (The cpu
+ * device takes workspace from host memory instead, outside of the budget.) Because the scratch is shared, all
+ * ops of a device must run on one lane. Copies, fills and events may use any number of other lanes.
  *
- * PINNED. Copies take host memory of any kind, but only pinned memory at full rate and without waiting: from
- * and to other memory a call may block until the copy is done.
+ * PINNED. A copy takes any kind of host memory. Only a copy from or to pinned memory runs at full speed and
+ * returns at once; with other host memory the call may block until the copy is done.
  *
- * LANES. A lane is an in-order queue. Calls that take a lane only enqueue: the work happens later, in call
- * order within the lane, in any order between lanes. What a call takes by pointer to memory must stay valid
- * and unchanged until the work is done; its argument struct is copied. A full queue makes the caller wait.
- * One thread at a time may enqueue on a lane.
+ * LANES. A lane is an in-order queue. A call that takes a lane only enqueues work. The work of one lane runs
+ * in the order of the calls; the work of different lanes runs in any order. The caller keeps the memory that
+ * a call points to valid and unchanged until the work is done. The argument struct itself is copied. If the
+ * queue is full, the call waits. Only one thread at a time may enqueue on a lane.
  *
- * EVENTS order lanes: record on one, wait on another. An event may be recorded again after its last waiter
- * was enqueued. Recording and waiting are also what makes writes of one lane visible to the other; nothing
- * else is. So a missing dependency is a data race, which ThreadSanitizer reports on the cpu device, whose
- * lanes are threads.
+ * EVENTS order lanes: record an event on one lane, wait for it on another. An event may be recorded again
+ * after its last waiter was enqueued. A record and a wait are also the only operations that make the writes
+ * of one lane visible to another. So a missing dependency is a data race. ThreadSanitizer reports it on the
+ * cpu device, whose lanes are threads.
  *
- * TUNING. There may be several ways to compute the same product, and which one is the fastest only a clock
- * tells. A device may try them out for the shapes it has met, with operands of its own making in memory that
- * the caller lends, and keeps to a faster one where its results have the same bits. So when it is done, with
- * how much memory, or whether at all, cannot be seen in any number; ops are faster from then on, and in later
- * runs where the device keeps what it found. The cpu device has nothing to try.
+ * TUNING. A device may know several algorithms for the same matrix product, and only a measurement tells
+ * which one is the fastest. ot_device_tune tries them for the shapes that the device has met, on operands of
+ * its own in memory that the caller lends. The device then uses a faster algorithm only if its results have
+ * the same bits. So tuning changes no number, whenever it runs and whatever memory it gets. It only makes ops
+ * faster, also in later runs if the device can store its choices. The cpu device has nothing to tune.
  *
- * ERRORS. Bad arguments are the caller's bug and are asserted. Asynchronous failures stick to the lane: the
- * next ot_lane_error, ot_lane_sync or ot_event_sync on it returns them.
+ * ERRORS. Bad arguments are bugs of the caller and are asserted. A failure of enqueued work sticks to the
+ * lane: the next ot_lane_error, ot_lane_sync or ot_event_sync on that lane returns it.
  */
 #ifndef OT_KERNELS_DEVICE_H
 #define OT_KERNELS_DEVICE_H
@@ -48,123 +49,168 @@ struct ot_lane;
 struct ot_event;
 struct ot_ops;
 
-/* The owner's say in where threads run and memory lies (offload/topology/topology.h). Each may be NULL. */
+/* Callbacks of the device's owner that place threads and memory (offload/topology/topology.h). Each callback
+ * may be NULL. */
 struct ot_placement {
-    void *context; /* outlives the device */
-    /* Called by thread number `index` of `count` that compute ops, when it starts; 0 is the lane's own. */
+    void *context; /* must outlive the device */
+    /* Called by each thread that computes ops when it starts: thread `index` of `count`. Index 0 is the
+     * lane's own thread. */
     void (*thread)(void *context, int index, int count);
-    /* Called with host memory that the device has mapped and not touched yet: decides where its pages come
-     * from, and may make it resident. Errors: OT_E_BUDGET (the system has not that much); the allocation
-     * then fails. */
+    /* Called with host memory that the device has mapped but not touched yet. The callback decides which
+     * memory node the pages come from, and may make them resident. OT_E_BUDGET: the system does not have that
+     * much memory. The allocation then fails with the same error. */
     int (*memory)(void *context, void *memory, size_t bytes);
 };
 
-/* A GPU that is sold as 24 GB has some per cent less for programs: firmware and ECC take the rest. Whether a
- * budget a little beyond what is there means all of it. */
+/* True if the given budget is slightly larger (up to 10%) than the memory that exists, so that the user means
+ * all of it. A GPU that is sold as 24 GB offers programs some per cent less: firmware and ECC take the rest.
+ */
 static inline bool ot_device_is_whole(size_t given_bytes, size_t there_bytes) {
     return given_bytes > there_bytes && given_bytes - there_bytes <= there_bytes / 10;
 }
 
 struct ot_device_config {
-    const char *kind;     /* "cpu", or "cuda" where the build has it */
-    int index;            /* cuda: which of the visible GPUs */
-    size_t memory_bytes;  /* budget of device memory; 0: what the machine has, or what is free on the GPU */
-    const char *blas;     /* cuda: path of a libcublasLt; NULL: one is looked for */
-    size_t scratch_bytes; /* cuda: what the ops work in, of the budget; 0: 64 MiB */
+    const char *kind; /* "cpu", or "cuda" if the build has it */
+    int index;        /* cuda: index among the visible GPUs */
+    /* budget of device memory; 0: all memory of the machine, or the free memory of the GPU */
+    size_t memory_bytes;
+    const char *blas;     /* cuda: path of a libcublasLt; NULL: the device looks for one */
+    size_t scratch_bytes; /* cuda: workspace of the ops, part of the budget; 0: 64 MiB */
     int threads;          /* cpu device: threads that compute one op, >= 1 */
     struct ot_placement placement;
-    /* Test seam: not 0 puts a random delay of 0..200 us before each command of each lane. */
+    /* For tests: if not 0, a random delay of 0..200 us precedes each command of each lane. */
     uint64_t lane_delay_seed;
 };
 
-/* Whether this machine has devices of the kind and this build knows them; opening one tells whether it can
- * be used. */
+/* True if this machine has a device of this kind and this build supports it. The device may still be
+ * unusable: only ot_device_open can tell. */
 bool ot_device_is_present(const char *kind);
-/* Where it is on the PCI bus ("0000:65:00.0"); false where it is not on one. Opens nothing. */
+/* Writes the device's address on the PCI bus ("0000:65:00.0"). False if the device is not on a PCI bus. Does
+ * not open the device. */
 enum { OT_BUS_ID_BYTES = 32 };
 bool ot_device_bus_id(const char *kind, int index, char text[OT_BUS_ID_BYTES]);
-/* Errors: OT_E_DEVICE (no such kind, cannot start), OT_E_BUDGET. */
+/* Errors: OT_E_DEVICE (the kind does not exist or the device cannot start), OT_E_BUDGET (too little memory).
+ */
 int ot_device_open(const struct ot_device_config *config, struct ot_device **out);
-/* Every lane, event and allocation must be gone; NULL is fine. */
+/* The caller has closed every lane and event and freed every allocation before. NULL is allowed. */
 void ot_device_close(struct ot_device *device);
-/* For people: "cpu (2 threads, AVX-512, oneDNN bf16)" */
+/* A text for people: "cpu (2 threads, AVX-512, oneDNN bf16)" */
 const char *ot_device_name(const struct ot_device *device);
-/* What the bits of its results depend on beside inputs and micro-batch: "avx2 kernels, OpenBLAS 0.3.21
- * Haswell". Two devices with equal texts give equal bits. Valid until the device is closed. */
+/* Names everything that the bits of the results depend on, apart from the inputs and the micro-batch size:
+ * "avx2 kernels, OpenBLAS 0.3.21 Haswell". Two devices with equal texts give equal bits. The text is valid
+ * until the device is closed. */
 const char *ot_device_arithmetic(const struct ot_device *device);
 const struct ot_ops *ot_device_ops(const struct ot_device *device);
-/* Whether its ops take activations and weights of the dtype. */
+/* True if the ops of this device take activations and weights of this dtype. */
 bool ot_device_has_dtype(const struct ot_device *device, enum ot_dtype dtype);
 
-/* 256-byte aligned. `name` appears in the error. Errors: OT_E_BUDGET, saying by how much it is short. */
+/* Allocates device memory, 256-byte aligned. `name` appears in the error text. OT_E_BUDGET: the text tells
+ * how many bytes are missing. */
 int ot_device_alloc(struct ot_device *device, size_t bytes, const char *name, void **out);
-void ot_device_free(struct ot_device *device, void *memory); /* NULL is fine */
-/* Zeroed, 4 KiB aligned. */
+void ot_device_free(struct ot_device *device, void *memory); /* NULL is allowed */
+/* Allocates pinned host memory, filled with zeros and 4 KiB aligned. Errors: OT_E_BUDGET. */
 int ot_device_alloc_pinned(struct ot_device *device, size_t bytes, const char *name, void **out);
 void ot_device_free_pinned(struct ot_device *device, void *memory, size_t bytes);
+/* Host memory that the caller has mapped, 4 KiB aligned, to share it with other processes. place: pages that
+ * nobody has touched come from where the placement wants them, and become resident. pin: from now on copies
+ * from and to the memory run at full speed; own_bytes of it count as pinned by this device. Errors:
+ * OT_E_BUDGET. */
+int ot_device_place(struct ot_device *device, void *memory, size_t bytes, const char *name);
+int ot_device_pin(struct ot_device *device, void *memory, size_t bytes, size_t own_bytes, const char *name);
+void ot_device_unpin(struct ot_device *device, void *memory, size_t own_bytes);
 
 struct ot_device_usage {
     size_t budget_bytes, used_bytes, peak_bytes; /* device memory */
-    size_t scratch_bytes;                        /* the part of used_bytes that the ops work in */
+    size_t scratch_bytes;                        /* the part of used_bytes that is the workspace of the ops */
     size_t pinned_bytes, pinned_peak_bytes;
-    /* cuda: memory of the GPU when it was opened: in all, and what this device had not taken itself */
+    /* cuda: the memory of the GPU, and the part of it that was not free before this device allocated anything
+     * (other programs, the CUDA context) */
     size_t total_bytes, taken_bytes;
 };
 void ot_device_usage(const struct ot_device *device, struct ot_device_usage *out);
-/* The peaks begin anew, at what is used now. */
+/* Sets both peaks to the current use. */
 void ot_device_forget_peaks(struct ot_device *device);
 
-struct ot_device_tuning { /* of shapes of products */
-    int shapes;           /* that were met and not yet tuned */
-    int timed;            /* of these; the others need more memory or more time */
-    int replaced;         /* of these, by a faster way with the same bits */
-    double before;        /* seconds that one product of each timed shape took together, */
-    double after;         /* and takes now */
-    bool is_kept;         /* for the next run */
+/* How the device writes to the memory of another device of this machine. */
+struct ot_device_peer {
+    bool has_access; /* false: copies between the two go through host memory */
+    double rate;     /* bytes/s of such copies */
 };
-/* memory [bytes]: device memory, 256-byte aligned, whose content nobody needs any more. All lanes are empty
- * and stay so; no other thread uses the device. Works for about `seconds`; may be called again. Errors:
- * OT_E_DEVICE. */
+/* Copies from this device's `memory` [bytes] to the device of that address (ot_device_bus_id), for about
+ * `seconds`. No part of this process uses the other device: what it holds there is freed at the end. Blocks.
+ * Errors: OT_E_USAGE (the device is on no bus, or the other one is not visible to this process), OT_E_DEVICE,
+ * OT_E_BUDGET (no memory there). */
+int ot_device_measure_peer(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,
+                           double seconds, struct ot_device_peer *out);
+
+struct ot_device_tuning { /* counts of shapes of matrix products */
+    int shapes;           /* shapes that were met and were not tuned before this call */
+    int timed;            /* those that were measured; the others need more memory or more time */
+    int replaced;         /* those for which a faster algorithm with the same bits was found */
+    double before;        /* sum over the measured shapes: seconds of one product before tuning */
+    double after;         /* the same sum after tuning */
+    bool is_kept;         /* the choices were stored for the next run */
+};
+/* Measures and replaces algorithms, see TUNING. memory [bytes]: 256-byte aligned device memory whose content
+ * may be overwritten. All lanes must be empty and stay empty during the call, and no other thread may use the
+ * device. Works for about `seconds`. May be called again. Errors: OT_E_DEVICE. */
 int ot_device_tune(struct ot_device *device, void *memory, size_t bytes, double seconds,
                    struct ot_device_tuning *out);
 
 int ot_lane_open(struct ot_device *device, const char *name, struct ot_lane **out); /* Errors: OT_E_DEVICE */
-void ot_lane_close(struct ot_lane *lane); /* waits for its work; NULL is fine */
+void ot_lane_close(struct ot_lane *lane); /* waits for the lane's work; NULL is allowed */
 struct ot_device *ot_lane_device(const struct ot_lane *lane);
-/* Names what is enqueued from here on ("backward layer.3 #2"): what fails asynchronously is reported under
- * this name, and profilers show it. Copied, and cut to 63 bytes. */
+/* Names the work that is enqueued after this call ("backward layer.3 #2"). Errors of that work and profilers
+ * show the name. The text is copied and cut to 63 bytes. */
 void ot_lane_mark(struct ot_lane *lane, const char *what);
 
+/* A lane holds at most so many commands (copies, fills, calls, ops, records, waits) that it has not
+ * finished. A thread that enqueues one more waits. */
+enum { OT_LANE_MOST_COMMANDS = 2048 };
+
 enum ot_copy_kind { OT_COPY_H2D, OT_COPY_D2H, OT_COPY_D2D };
-/* Enqueued: device ends come from ot_device_alloc; the ranges do not overlap. Host ends: see PINNED. */
+/* Enqueues a copy. The device side must come from ot_device_alloc. For the host side see PINNED. The ranges
+ * must not overlap. */
 void ot_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
 void ot_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
-/* Calls fn(arg) on some thread after all work enqueued before; what is enqueued after it does not wait for
- * fn. On a lane that has failed it is called all the same. fn must be short and must not touch the device. */
+/* Calls fn(arg) on some thread after all work that was enqueued before. Work that is enqueued later does not
+ * wait for fn. fn is called even if the lane has failed. fn must be short and must not use the device. */
 void ot_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
-int ot_lane_error(const struct ot_lane *lane); /* what has gone wrong in it so far; does not wait */
-/* Blocks until the lane is empty and its notifications have been called. Errors: what went wrong in it. */
+/* Calls fn(arg) on some thread after all work that was enqueued before. Work that is enqueued later waits for
+ * fn. fn may take long, but must not use the device. It must not wait for the fn of another lane either:
+ * CUDA may call both on one thread. fn is not called if the lane has failed before. The caller keeps arg
+ * valid until the lane has passed the call; OT_LANE_MOST_COMMANDS tells when that is at the latest. */
+void ot_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+/* The queue behind the lane, for libraries that enqueue their own work there: a cudaStream_t. NULL on the cpu
+ * device. */
+void *ot_lane_stream(struct ot_lane *lane);
+int ot_lane_error(const struct ot_lane *lane); /* the lane's failure so far, or 0; does not wait */
+/* Blocks until the lane is empty and all its notifications have returned. Returns the lane's failure, or 0.
+ */
 int ot_lane_sync(struct ot_lane *lane);
 
 /* Errors: OT_E_DEVICE. */
 int ot_event_create(struct ot_device *device, struct ot_event **out);
-void ot_event_destroy(struct ot_event *event); /* NULL is fine */
+void ot_event_destroy(struct ot_event *event); /* NULL is allowed */
 void ot_lane_record(struct ot_lane *lane, struct ot_event *event);
-void ot_lane_wait(struct ot_lane *lane, struct ot_event *event); /* passes at once if never recorded */
-/* Blocks the calling thread, which may spin: for tests and short waits. */
+/* does not wait if the event was never recorded */
+void ot_lane_wait(struct ot_lane *lane, struct ot_event *event);
+/* Blocks the calling thread until the event is reached. The thread may spin, so this call is for tests and
+ * for short waits. */
 int ot_event_sync(struct ot_event *event);
 
-/* An event that also keeps the time at which its lane came to it. Errors: OT_E_DEVICE. */
+/* Creates an event that also stores the time at which its lane reached it. Errors: OT_E_DEVICE. */
 int ot_event_create_timed(struct ot_device *device, struct ot_event **out);
-/* When the event was last recorded, in seconds on ot_clock_seconds's clock; the lane has passed it. Times of
- * one device compare to a microsecond, those of device and host to some tens. Errors: OT_E_DEVICE. */
+/* Writes the time of the event's last record, in seconds of ot_clock_seconds. The lane must have reached the
+ * event. Times of one device are exact to a microsecond relative to each other, and to some tens of
+ * microseconds relative to the host. Errors: OT_E_DEVICE. */
 int ot_event_seconds(struct ot_event *event, double *out);
 
-/* ---- what a device implements (kernels/cpu, kernels/cuda) ---- */
+/* ---- the functions that a device implements (kernels/cpu, kernels/cuda) ---- */
 
 struct ot_device_api {
     bool (*is_present)(void);
-    bool (*bus_id)(int index, char text[OT_BUS_ID_BYTES]); /* NULL: on no bus */
+    bool (*bus_id)(int index, char text[OT_BUS_ID_BYTES]); /* NULL: the device is on no bus */
     int (*open)(const struct ot_device_config *config, struct ot_device **out);
     void (*close)(struct ot_device *device);
     const char *(*name)(const struct ot_device *device);
@@ -174,16 +220,23 @@ struct ot_device_api {
     void (*free)(struct ot_device *device, void *memory);
     int (*alloc_pinned)(struct ot_device *device, size_t bytes, const char *name, void **out);
     void (*free_pinned)(struct ot_device *device, void *memory, size_t bytes);
+    int (*place)(struct ot_device *device, void *memory, size_t bytes, const char *name);
+    int (*pin)(struct ot_device *device, void *memory, size_t bytes, size_t own_bytes, const char *name);
+    void (*unpin)(struct ot_device *device, void *memory, size_t own_bytes);
     void (*usage)(const struct ot_device *device, struct ot_device_usage *out);
     void (*forget_peaks)(struct ot_device *device);
     int (*tune)(struct ot_device *device, void *memory, size_t bytes, double seconds,
-                struct ot_device_tuning *out); /* NULL: there is nothing to tune */
+                struct ot_device_tuning *out); /* NULL: the device has nothing to tune */
+    int (*measure_peer)(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,
+                        double seconds, struct ot_device_peer *out); /* NULL: the device is on no bus */
     int (*lane_open)(struct ot_device *device, const char *name, struct ot_lane **out);
     void (*lane_close)(struct ot_lane *lane);
-    void (*mark)(struct ot_lane *lane, const char *what); /* NULL: marks are not kept */
+    void (*mark)(struct ot_lane *lane, const char *what); /* NULL: the device ignores marks */
     void (*copy)(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
     void (*fill)(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
     void (*notify)(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+    void (*call)(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+    void *(*stream)(struct ot_lane *lane); /* NULL: there is no queue that a library could use */
     int (*lane_error)(const struct ot_lane *lane);
     int (*lane_sync)(struct ot_lane *lane);
     int (*event_create)(struct ot_device *device, struct ot_event **out);
@@ -195,7 +248,7 @@ struct ot_device_api {
     int (*event_seconds)(struct ot_event *event, double *out);
 };
 
-/* A device's own structs begin with these. */
+/* The structs of each device begin with these members. */
 struct ot_device {
     const struct ot_device_api *api;
     const struct ot_ops *ops;
@@ -208,7 +261,7 @@ struct ot_event {
 };
 
 extern const struct ot_device_api ot_cpu_device_api;
-/* NULL in programs that are not linked with kernels/cuda (or, in tests, with its emulation). */
+/* NULL in programs that are linked neither with kernels/cuda nor, in tests, with its emulation. */
 extern const struct ot_device_api ot_cuda_device_api __attribute__((weak));
 
 #endif

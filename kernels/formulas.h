@@ -1,25 +1,25 @@
-/* The formulas of exp, sigmoid, erf and of the activations made of them: once, for both devices, which
- * therefore agree to the last bit.
+/* Formulas of exp, sigmoid, erf and the activations built from them. Both devices compile the same formulas,
+ * so their results agree to the last bit.
  *
- * Who includes this says what a number is: 16 floats in a vector of the compiler's (kernels/cpu/vecmath.h),
- * or the one float of a GPU's thread (kernels/cuda/scalar.cuh). It defines, before the #include,
+ * The including file decides what a number is: a vector of 16 floats of the compiler (kernels/cpu/vecmath.h),
+ * or the one float of a GPU thread (kernels/cuda/scalar.cuh). Before the #include, that file defines:
  *
- *     ot_vf, ot_vi            fp32 numbers and as many 32-bit integers; + - * / round once
- *     vec_set                 a constant in every lane
+ *     ot_vf, ot_vi            fp32 numbers, and as many 32-bit integers; + - * / round once
+ *     vec_set                 a constant in every element
  *     vec_fma(a, b, c)        a * b + c, rounded once
- *     vec_min, vec_max(a, b)  b where a is NaN; b is never NaN here
- *     vec_select(m, y, n)     by lane; m is what comparing two ot_vf gives
- *     vec_abs, vec_copysign   of bits, also of NaNs
+ *     vec_min, vec_max(a, b)  b if a is NaN; b is never NaN here
+ *     vec_select(m, y, n)     y or n, element by element; m is the result of comparing two ot_vf
+ *     vec_abs, vec_copysign   operations on the bits, also for NaNs
  *     vec_bits                the same bits as ot_vi
- *     vec_add_exponent        a 2^n while that is a normal number; else the bits that adding n << 23 makes
- *     OT_INLINE               what stands before a function
+ *     vec_add_exponent        a 2^n if that is a normal number; else the bits that adding n << 23 gives
+ *     OT_INLINE               the specifiers in front of a function
  *
- * Accuracy, measured over all exponents by tests/kernels/test_vecmath.c: exp within 1 ulp, sigmoid and erf
- * within 2.5. Argument reduction: Cody and Waite, "Software Manual for the Elementary Functions", 1980. The
- * polynomials are minimax fits of ours (Lawson's iteration on Chebyshev nodes, mpmath).
+ * Accuracy, measured over all exponents by tests/kernels/test_vecmath.c: exp is within 1 ulp, sigmoid and erf
+ * within 2.5 ulp. The argument reduction is that of Cody and Waite, "Software Manual for the Elementary
+ * Functions", 1980. The polynomials are our own minimax fits (Lawson's iteration on Chebyshev nodes, mpmath).
  *
- * Cost on a GPU, where memory leaves some 50 instructions for each element of a gated activation: the core
- * of exp is eleven.
+ * Cost: on a GPU, memory bandwidth leaves time for about 50 instructions per element of a gated activation.
+ * The core of exp takes eleven.
  */
 #ifndef OT_KERNELS_FORMULAS_H
 #define OT_KERNELS_FORMULAS_H
@@ -28,14 +28,14 @@
 
 /* ---- exp ---- */
 
-/* e^x = 2^n * result with 0.7 < result < 1.42 and integer n; *bits holds n + k in its low nine bits. Adding
- * 1.5 * 2^23 is what rounds x / ln 2 to an integer and leaves it there. */
+/* e^x = 2^n * result with 0.7 < result < 1.42 and integer n. The low nine bits of *bits hold n + k. Adding
+ * 1.5 * 2^23 rounds x / ln 2 to an integer and leaves that integer in the low bits. */
 static OT_INLINE ot_vf vec_exp_parts(ot_vf x, float k, ot_vf *n, ot_vi *bits) {
     const float shift = 0x1.8p23f + k;
     ot_vf shifted = vec_fma(x, vec_set(0x1.715476p+0f), vec_set(shift));
     *n = shifted - vec_set(shift);
     *bits = vec_bits(shifted);
-    /* ln 2 in two parts; the first difference is exact */
+    /* subtracts n ln 2 in two parts; the first subtraction is exact */
     ot_vf r = vec_fma(*n, vec_set(-0x1.62e43p-1f), x);
     r = vec_fma(*n, vec_set(0x1.05c61p-29f), r);
     ot_vf q = vec_set(0x1.6c6b96p-10f);
@@ -47,7 +47,8 @@ static OT_INLINE ot_vf vec_exp_parts(ot_vf x, float k, ot_vf *n, ot_vi *bits) {
     return vec_fma(q, r, vec_set(1.0f));
 }
 
-/* e^x 2^k for an x where that is a normal number (so no NaN): n + k goes straight into the exponent. */
+/* e^x 2^k for an x for which the result is a normal number (so x is not NaN): n + k is added to the exponent
+ * directly. */
 static OT_INLINE ot_vf vec_exp_times(ot_vf x, float k) {
     ot_vf n;
     ot_vi bits;
@@ -62,23 +63,23 @@ static OT_INLINE ot_vf vec_exp(ot_vf x) {
     ot_vf n;
     ot_vi bits;
     ot_vf result = vec_exp_parts(x, 0, &n, &bits);
-    /* 2^n in two factors, since it may lie outside the normal range. */
+    /* 2^n as two factors: 2^n alone may lie outside the normal range. */
     ot_vi power = bits - 0x4b400000, half = power >> 1;
     ot_vf first = vec_add_exponent(vec_set(1.0f), half),
           second = vec_add_exponent(vec_set(1.0f), power - half);
     return (result * first) * second;
 }
 
-/* ---- functions made of it ---- */
+/* ---- functions built from exp ---- */
 
-/* 1 / (1 + e^-x), both sides of the fraction times 2^-24 so that no x overflows. NaN gives any number: every
- * user multiplies it by something that is NaN then. */
+/* 1 / (1 + e^-x). Numerator and denominator are scaled by 2^-24, so that no x overflows. For NaN the result
+ * is an arbitrary number: every caller multiplies it by a value that is NaN too. */
 static OT_INLINE ot_vf vec_sigmoid(ot_vf x) {
     ot_vf e = vec_exp_times(vec_min(vec_max(-x, vec_set(-60.0f)), vec_set(104.0f)), -24.0f);
     return vec_set(0x1p-24f) / (e + vec_set(0x1p-24f));
 }
 
-/* Below 1 an odd polynomial, above it 1 - exp(fit of log erfc). */
+/* An odd polynomial for |x| < 1, and 1 - exp(fit of log erfc) above. */
 static OT_INLINE ot_vf vec_erf(ot_vf x) {
     ot_vf s = x * x, t = vec_abs(x);
     ot_vf p = vec_set(7.964401e-05f);
@@ -100,13 +101,14 @@ static OT_INLINE ot_vf vec_erf(ot_vf x) {
     l = vec_fma(l, u, vec_set(-1.1301315f));
     l = vec_fma(l, u, vec_set(0.00029427418f));
     ot_vf large = vec_copysign(vec_set(1.0f) - vec_exp_times(l, 0), x);
-    return vec_select(t >= vec_set(1.0f), large, small); /* NaN is small, and stays */
+    /* NaN compares false, so `small` is taken, which is NaN */
+    return vec_select(t >= vec_set(1.0f), large, small);
 }
 
 /* ---- activations ---- */
 
 #define OT_GELU_SLOPE   1.5957691216f /* 2 sqrt(2 / pi) */
-#define OT_GELU_CUBIC   0.0713548163f /* that times 0.044715 */
+#define OT_GELU_CUBIC   0.0713548163f /* OT_GELU_SLOPE * 0.044715 */
 #define OT_SQRT_HALF    0.7071067812f
 #define OT_INV_SQRT_2PI 0.3989422804f
 
@@ -136,7 +138,8 @@ static OT_INLINE ot_vf vec_activation_slope(enum ot_activation act, ot_vf x, ot_
     }
     case OT_ACT_GELU_ERF: {
         ot_vf cdf = vec_set(0.5f) * (one + vec_erf(x * vec_set(OT_SQRT_HALF)));
-        /* the density, its exp 2^32 too large until it may become subnormal */
+        /* the normal density; its exp is scaled by 2^32, so that only the last product may become subnormal
+         */
         ot_vf square = vec_max(vec_set(-0.5f) * (x * x), vec_set(-104.0f));
         ot_vf density = vec_exp_times(square, 32.0f) * vec_set(OT_INV_SQRT_2PI * 0x1p-32f);
         *y = x * cdf;

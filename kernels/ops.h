@@ -1,19 +1,20 @@
-/* The ops: one contract each, for every device.
+/* The ops: one contract per op, for every device.
  *
- * Every op enqueues on the given lane (device.h) and returns; all pointers are device memory. Argument
- * structs are copied. Matrices are row-major with a leading dimension in elements. `dtype` is the storage
- * format of activations and weights (OT_F32 or OT_BF16); arithmetic and accumulation are fp32 everywhere,
- * results are rounded to nearest even once, when stored. Gradients of weights are fp32 and are accumulated
- * into (+=) unless said otherwise; gradients of activations have the dtype of the activation and are
- * overwritten unless said otherwise.
+ * Every op enqueues its work on the given lane (device.h) and returns. All pointers are device memory.
+ * Argument structs are copied. Matrices are row-major; a leading dimension (ld) counts elements. `dtype` is
+ * the storage format of activations and weights: OT_F32, OT_BF16 or OT_F16. A device may lack one
+ * (ot_device_has_dtype). Arithmetic and accumulation are fp32 everywhere; a result is rounded once, to
+ * nearest even, when it is stored. Gradients of weights are fp32 and are accumulated (+=) unless stated
+ * otherwise. Gradients of activations have the dtype of the activation and are overwritten unless stated
+ * otherwise.
  *
- * Determinism: the result is a function of the arguments alone. Sums over rows are cut into chunks of fixed
- * size and added in order, so neither thread count nor timing shows.
+ * Determinism: a result depends on the arguments alone. Sums over rows are cut into chunks of fixed size, and
+ * the chunks are added in order. So neither the number of threads nor timing changes a bit.
  *
- * Token arrays: a micro-batch is a flat list of n tokens made of rows (samples) laid end to end. row_start[i]
- * is the index of the first token of the row that token i belongs to: token i attends to keys
- * row_start[i]..i. position[i] is what RoPE rotates by. A sequence border needs nothing else, so the ops know
- * no batch dimension.
+ * Token arrays: a micro-batch is a flat list of n tokens, made of rows (samples) laid end to end.
+ * row_start[i] is the index of the first token in the row of token i: token i attends to the keys
+ * row_start[i]..i. position[i] is the position that RoPE rotates by. These two arrays are all that marks the
+ * borders of sequences, so the ops have no batch dimension.
  */
 #ifndef OT_KERNELS_OPS_H
 #define OT_KERNELS_OPS_H
@@ -23,11 +24,12 @@
 #include <stdint.h>
 
 #include "kernels/device.h"
+#include "kernels/state_format.h"
 #include "src/base/dtype.h"
 
-/* C[m,n] = op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ C if accumulate). op transposes where trans_* is set: a
- * linear layer y = x W^T is {trans_b}, dx = dy W plain, dW += dy^T x {trans_a, accumulate}. A, B and bias
- * have dtype; C has c_dtype. accumulate needs c_dtype OT_F32. C must not overlap the inputs. */
+/* C[m,n] = op(A)[m,k] op(B)[k,n] (+ bias[n]) (+ C if accumulate). op transposes if trans_* is set. For a
+ * linear layer y = x W^T sets trans_b; dx = dy W sets nothing; dW += dy^T x sets trans_a and accumulate. A, B
+ * and bias have dtype; C has c_dtype. accumulate requires c_dtype OT_F32. C must not overlap the inputs. */
 struct ot_gemm {
     enum ot_dtype dtype, c_dtype;
     bool trans_a, trans_b, accumulate;
@@ -45,7 +47,7 @@ struct ot_bias_backward {
     float *dbias;
 };
 
-/* out[n, cols] = table[tokens[i]]. Token ids must be in [0, vocab): the host checks. */
+/* out[i, cols] = table[tokens[i]] for i < n. Token ids must be in [0, vocab); the host checks them. */
 struct ot_embed {
     enum ot_dtype dtype;
     int64_t n, cols, vocab;
@@ -54,7 +56,7 @@ struct ot_embed {
     void *out;
 };
 
-/* dtable[tokens[i]] += dout[i], repeated ids in index order. */
+/* dtable[tokens[i]] += dout[i]. Repeated ids are added in the order of i. */
 struct ot_embed_backward {
     enum ot_dtype dtype;
     int64_t n, cols, vocab;
@@ -63,30 +65,30 @@ struct ot_embed_backward {
     float *dtable; /* [vocab, cols] */
 };
 
-/* Row-wise normalisation of rows r = 0..rows-1, each `cols` long. Row r starts at x + (r / group) * ldx +
- * (r % group) * cols, likewise y with ldy: group > 1 walks the heads of q or k inside a wider row (Qwen3);
- * plain rows have group 1 and ld = cols.
+/* Normalises rows r = 0..rows-1 of `cols` elements each. Row r starts at x + (r / group) * ldx + (r % group)
+ * * cols; the same formula with ldy holds for y. group > 1 walks the heads of q or k inside a wider row
+ * (Qwen3). Plain rows have group 1.
  *
  *     RMS:   y = x * rstd * weight,           rstd = 1 / sqrt(mean(x^2) + eps)
  *     LAYER: y = (x - mean) * rstd * weight + bias
  *
- * If delta is not NULL (same shape and ld as x), x + delta is rounded to dtype, written to sum (which may be
- * x), and normalised: the fused residual. y may be x where sum is NULL. mean (LAYER) and rstd are fp32
- * [rows]. */
+ * If delta is not NULL (same shape and ld as x), the op fuses the residual addition: it rounds x + delta to
+ * dtype, writes that to sum (which may be x), and normalises it. y may be x if sum is NULL. mean (LAYER only)
+ * and rstd are fp32 [rows]. */
 enum ot_norm_kind { OT_NORM_RMS, OT_NORM_LAYER };
 struct ot_norm {
     enum ot_dtype dtype;
     enum ot_norm_kind kind;
     int64_t rows, cols, group, ldx, ldy;
     float eps;
-    const void *x, *delta, *weight, *bias; /* delta may be NULL; bias for LAYER only */
+    const void *x, *delta, *weight, *bias; /* delta may be NULL; bias: LAYER only */
     void *sum, *y;
-    float *mean, *rstd; /* mean for LAYER only */
+    float *mean, *rstd; /* mean: LAYER only */
 };
 
-/* x: what was normalised (the sum, where there was a delta). dx = gradient (+ dx_add if not NULL, the
- * gradient that comes along the residual; dx may be dx_add or dy). ldx holds for x, dx and dx_add; ldy for
- * dy. dweight, dbias +=. */
+/* x is the input of the normalisation: the sum, if forward had a delta. dx = gradient (+ dx_add if not NULL,
+ * the gradient that arrives over the residual). dx may be dx_add or dy. ldx is the stride of x, dx and
+ * dx_add; ldy is the stride of dy. dweight and dbias are accumulated. */
 struct ot_norm_backward {
     enum ot_dtype dtype;
     enum ot_norm_kind kind;
@@ -97,10 +99,10 @@ struct ot_norm_backward {
     float *dweight, *dbias;
 };
 
-/* Rotary embedding, in place, on x[n, heads, head_dim] with ld between tokens. The first rotary_dim elements
- * of each head are rotated as pairs (j, j + rotary_dim/2) (the rotate-half convention of Hugging Face).
- * cos_table and sin_table are fp32 [max_position, rotary_dim/2], made by the model (scaling included).
- * inverse: rotates back, which is its backward. */
+/* Rotary embedding, in place, on x[n, heads, head_dim]; ld elements lie between tokens. The first rotary_dim
+ * elements of each head are rotated as pairs (j, j + rotary_dim/2), the rotate-half convention of Hugging
+ * Face. The model makes cos_table and sin_table, fp32 [max_position, rotary_dim/2], scaling included. If
+ * `inverse` is set, the op rotates back: that is the backward. */
 struct ot_rope {
     enum ot_dtype dtype;
     int64_t n, heads, head_dim, rotary_dim, ld, max_position;
@@ -110,32 +112,32 @@ struct ot_rope {
     void *x;
 };
 
-/* Causal attention of n queries over n_keys keys; query i stands at key index i + n_keys - n (in training
- * n_keys = n; with a key/value cache n_keys = past + n). Query i sees keys j with
+/* Causal attention of n queries over n_keys keys. Query i is at key index i + n_keys - n. In training n_keys
+ * = n; with a key/value cache n_keys = past + n. Query i sees the keys j with
  *
  *     row_start[i] <= j <= i + n_keys - n   and   (window == 0 or j > i + n_keys - n - window)
  *
  * q, out: [n, heads, head_dim]; k, v: [n_keys, kv_heads, head_dim]; query head h uses kv head h / (heads /
- * kv_heads). With slopes (ALiBi, Press et al. 2022: fp32 [heads], device memory) the score of key j is scale
- * * q.k - slopes[h] * (i + n_keys - n - j). lse: fp32 [heads, n], log of the sum of exp(score): kept for
- * backward; may be NULL. Memory is linear in n. */
+ * kv_heads). The score of key j is scale * q.k. If slopes is not NULL (ALiBi, Press et al. 2022; fp32
+ * [heads], device memory), the score is scale * q.k - slopes[h] * (i + n_keys - n - j). lse: fp32 [heads, n],
+ * the log of the sum of exp(score), which backward needs; it may be NULL. Memory is linear in n. */
 struct ot_attention {
     enum ot_dtype dtype;
     int64_t n, n_keys, heads, kv_heads, head_dim, window;
     int64_t ldq, ldk, ldv, ldo; /* elements between tokens */
     float scale;
     const int32_t *row_start; /* [n], key indices; never decreasing */
-    const float *slopes;      /* [heads]; NULL: none */
+    const float *slopes;      /* [heads]; NULL: no ALiBi */
     const void *q, *k, *v;
     void *out;
     float *lse;
 };
 
-/* Training shape only (n_keys = n). dq, dk, dv are written with ldq, ldk, ldv; they must not overlap the
- * inputs. scratch: fp32, ot_attention_backward_scratch_bytes() big. */
+/* For the training shape only (n_keys = n). dq, dk and dv are written with ldq, ldk and ldv and must not
+ * overlap the inputs. scratch: fp32, ot_attention_backward_scratch_bytes() bytes. */
 struct ot_attention_backward {
-    struct ot_attention forward; /* with out and lse as forward left them */
-    const void *dout;            /* ldo */
+    struct ot_attention forward; /* the arguments of forward, with the out and lse that it wrote */
+    const void *dout;            /* stride: forward.ldo */
     void *dq, *dk, *dv;
     float *scratch;
 };
@@ -145,18 +147,18 @@ enum ot_activation { OT_ACT_SILU, OT_ACT_GELU_ERF, OT_ACT_GELU_TANH, OT_ACT_RELU
 struct ot_glu {
     enum ot_dtype dtype;
     enum ot_activation act;
-    int64_t rows, cols, ld_in, ld_out; /* ld_in: gate and up; ld_out: out */
+    int64_t rows, cols, ld_in, ld_out; /* ld_in: of gate and up; ld_out: of out */
     const void *gate, *up;
     void *out;
 };
-/* dgate and dup (ld_in) from dout (ld_out); dgate may be gate and dup may be up. */
+/* Writes dgate and dup (stride ld_in) from dout (stride ld_out). dgate may be gate, and dup may be up. */
 struct ot_glu_backward {
     struct ot_glu forward; /* out is not read */
     const void *dout;
     void *dgate, *dup;
 };
 
-/* y = act(x), contiguous; y may be x. */
+/* y = act(x), n contiguous elements; y may be x. */
 struct ot_activate {
     enum ot_dtype dtype;
     enum ot_activation act;
@@ -173,7 +175,8 @@ struct ot_activate_backward {
     void *dx;
 };
 
-/* out = a + b, contiguous; out may be a or b. With dtype OT_F32 it also joins two gradient accumulators. */
+/* out = a + b, n contiguous elements; out may be a or b. With dtype OT_F32 the op also adds two gradient
+ * accumulators. */
 struct ot_add {
     enum ot_dtype dtype;
     int64_t n;
@@ -181,11 +184,27 @@ struct ot_add {
     void *out;
 };
 
-/* Softmax cross-entropy over rows of fp32 logits[rows, vocab] (ld elements between rows). loss[i] = -log
- * softmax(logits[i]) [targets[i]], 0 where targets[i] < 0. With want_grad the logits are overwritten by their
- * gradient times grad_scale, in grad_dtype: row i then holds vocab elements of grad_dtype from the row's
- * first byte on (so its ld in elements of a two-byte grad_dtype is 2 * ld); a row with target < 0 becomes
- * zeros. */
+/* out = the sum of n_parts arrays of n contiguous elements, in fp32, in a fixed order: one after the other,
+ * or along a binary tree: ((0 + 1) + (2 + 3)) + ... Part p begins `stride` elements after part p - 1. Part
+ * `own` is at own_part instead, which may be out. With `tree`, n_parts is a power of two, at most
+ * OT_JOIN_TREE_PARTS. */
+enum { OT_JOIN_TREE_PARTS = 8 };
+struct ot_join {
+    enum ot_dtype dtype; /* of the parts */
+    int64_t n;
+    int n_parts, own;
+    const void *parts;
+    int64_t stride; /* in elements; a multiple of 32 */
+    const void *own_part;
+    float *out;
+    bool tree;
+};
+
+/* Softmax cross-entropy over the rows of fp32 logits[rows, vocab], ld elements between rows. loss[i] = -log
+ * softmax(logits[i]) [targets[i]], and 0 if targets[i] < 0. If want_grad is set, the op overwrites the logits
+ * with their gradient times grad_scale, stored as grad_dtype: row i then holds vocab elements of grad_dtype,
+ * starting at the first byte of the row. (So for a two-byte grad_dtype the stride is 2 * ld elements.) A row
+ * with targets[i] < 0 becomes zeros. */
 struct ot_cross_entropy {
     int64_t rows, vocab, ld;
     const int32_t *targets;
@@ -194,11 +213,11 @@ struct ot_cross_entropy {
     bool want_grad;
     enum ot_dtype grad_dtype;
     float grad_scale;
-    const float *loss_scale; /* device memory, 1 value: grad_scale is multiplied by it; NULL: by 1 */
+    const float *loss_scale; /* device memory, 1 value that multiplies grad_scale; NULL: 1 */
 };
 
-/* *out = sum of x[i] (squares: of x[i]^2), in double over fixed chunks; += if accumulate. Not finite if any x
- * is not. */
+/* *out = the sum of x[i] (squares: of x[i]^2), in double, over chunks of fixed size. += if accumulate is set.
+ * The result is not finite if any x is not finite. */
 struct ot_reduce {
     int64_t n;
     const float *x;
@@ -214,28 +233,37 @@ struct ot_cast {
     void *dst;
 };
 
-/* One AdamW step's numbers, in memory that the updating engine can read (device memory for the op). */
+/* The numbers of one AdamW step, in memory that the updating engine can read (device memory for the op). */
 struct ot_adamw_step {
     float lr, beta1, beta2, eps, weight_decay;
-    float bias1, bias2_sqrt; /* 1 - beta1^t and sqrt(1 - beta2^t) */
-    float grad_scale;        /* the clip factor: gradients are multiplied by it */
-    int32_t skip;            /* not 0: change nothing */
+    float bias1, bias2_sqrt;     /* 1 - beta1^t and sqrt(1 - beta2^t) */
+    float grad_scale;            /* the clipping factor: gradients are multiplied by it */
+    int32_t skip;                /* not 0: the update changes nothing */
+    struct ot_state_noise noise; /* of the random words that round a compact state (kernels/state_format.h) */
 };
 
-/* AdamW (Loshchilov & Hutter, "Decoupled Weight Decay Regularization") on n parameters; see
- * kernels/adamw.h for the exact arithmetic, which is the same in every engine. dtype OT_F32: weight is the
- * fp32 master, grad is fp32, low unused. OT_BF16: weight is hi, low the remainder, grad bf16. decay:
- * whether weight_decay applies. OT_F16: the fp32 master lies beside the state, grad is fp16, and weight is
- * written: the master rounded to nearest even. */
+/* AdamW (Loshchilov & Hutter, "Decoupled Weight Decay Regularization") on n parameters. kernels/adamw.h
+ * defines the exact arithmetic, the same for every engine.
+ *
+ * OT_F32: weight is the fp32 master, grad is fp32. OT_BF16: weight and low together are the master (weight is
+ * the master rounded to bf16, low the 16-bit remainder), grad is bf16. OT_F16: master is a separate fp32
+ * array, grad is fp16, and the op writes weight as the master rounded to nearest even.
+ *
+ * m, v and scales are stored as kernels/state_format.h says: fp32, bf16 bits, or codes with scales.
+ *
+ * decay: true if weight_decay applies to these parameters. */
 struct ot_adamw {
     enum ot_dtype dtype;
+    enum ot_state_format state;
+    int64_t first; /* compact state: the place of the first parameter in its slab */
     int64_t n;
     bool decay;
     const struct ot_adamw_step *step;
     void *weight;
     int16_t *low;  /* OT_BF16 only */
     float *master; /* OT_F16 only */
-    float *m, *v;
+    void *m, *v;
+    struct ot_state_scale *scales; /* OT_STATE_8BIT only: the first one is of the group of `first` */
     const void *grad;
 };
 
@@ -254,6 +282,7 @@ struct ot_ops {
     void (*activate)(struct ot_lane *, const struct ot_activate *);
     void (*activate_backward)(struct ot_lane *, const struct ot_activate_backward *);
     void (*add)(struct ot_lane *, const struct ot_add *);
+    void (*join)(struct ot_lane *, const struct ot_join *);
     void (*cross_entropy)(struct ot_lane *, const struct ot_cross_entropy *);
     void (*reduce)(struct ot_lane *, const struct ot_reduce *);
     void (*cast)(struct ot_lane *, const struct ot_cast *);

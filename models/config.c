@@ -3,14 +3,14 @@
 #include "models/model.h"
 #include "src/base/error.h"
 
-/* Widths of activations, so that (tokens below 2^31) x (a few widths) x 4 bytes stays far inside 64 bits. The
- * widest published model has 2^16. */
+/* Largest width of an activation: tokens (below 2^31) times a few widths times 4 bytes stays far below 2^63.
+ * The widest published model has 2^16. */
 static const int64_t MAX_WIDTH = (int64_t)1 << 24, MAX_COUNT = INT32_MAX;
-/* 16 bytes a parameter stay inside 64 bits. */
+/* With 16 bytes of state a parameter, the sum of all bytes stays below 2^63. */
 static const double MAX_PARAMS = 0x1p56;
 
 struct field {
-    const char *key; /* as in config.json, since that is where a person can mend it */
+    const char *key; /* the key of config.json, so that the user knows what to correct */
     int64_t value, max;
 };
 
@@ -60,7 +60,7 @@ static int check_rope(const struct ot_model_config *c, const char *where) {
     if (c->rotary_dim < 2 || c->rotary_dim > c->head_dim || c->rotary_dim % 2)
         return ot_fail(
             OT_E_INPUT,
-            "%s: %lld of each head's %lld elements would be rotated; must be even and from 2 to head_dim",
+            "%s: rope would rotate %lld of each head's %lld elements; must be even and from 2 to head_dim",
             where, (long long)c->rotary_dim, (long long)c->head_dim);
     OT_TRY(check_positive(c->rope_theta, "rope_theta", where));
     if (c->rope_scaling == OT_ROPE_PLAIN)
@@ -97,12 +97,13 @@ int ot_model_config_check(const struct ot_model_config *c, const char *where) {
     if (!(c->init_std >= 0) || !isfinite(c->init_std))
         return ot_fail(OT_E_INPUT, "%s: initializer_range is %g, must be 0 or more", where, c->init_std);
     if (c->norm != OT_NORM_RMS)
-        return ot_fail(OT_E_INPUT, "%s: this decoder has RMS norms only", where);
+        return ot_fail(OT_E_INPUT, "%s: only RMS norms are supported", where);
     double n = (double)layer_params(c) * (double)c->n_layers + 2.0 * (double)c->vocab * (double)c->hidden;
     if (n > MAX_PARAMS)
-        return ot_fail(OT_E_INPUT,
-                       "%s: num_hidden_layers, hidden_size and the other sizes make %.3g parameters", where,
-                       n);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: num_hidden_layers, hidden_size and the other sizes make %.3g parameters, which is too many",
+            where, n);
     return 0;
 }
 
@@ -123,11 +124,11 @@ double ot_model_mean_keys(double row_tokens, double window) {
 }
 
 double ot_model_flops_per_token(const struct ot_model_config *c, double mean_row_tokens) {
-    /* A tied embedding is counted once, and that once is the output projection. */
+    /* N leaves out the embedding lookup. A tied embedding stays in: it is also the output projection. */
     double params = (double)(ot_model_param_count(c) - (c->tied ? 0 : c->vocab * c->hidden));
     double keys = 0;
     for (int64_t l = 0; l < c->n_layers; l++)
         keys += ot_model_mean_keys(mean_row_tokens, (double)ot_model_layer_window(c, l));
-    /* q.k and p.v take 2 operations an element each, forward once and backward twice. */
+    /* q.k and p.v take 2 FLOPs an element each. Forward computes them once, backward takes twice as much. */
     return 6 * params + 12 * (double)(c->n_heads * c->head_dim) * keys;
 }

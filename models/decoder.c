@@ -1,4 +1,4 @@
-/* The model as a chain of blocks: opens it, and hands each block's calls to the file that knows it. */
+/* Opens a model as a chain of blocks, and passes each call to the code of the block's kind. */
 #include "models/decoder.h"
 
 #include <stdlib.h>
@@ -13,9 +13,14 @@ static enum block_kind kind_of(const struct ot_model *model, int block) {
     return block == model->chain.n_blocks - 1 ? BLOCK_HEAD : BLOCK_LAYER;
 }
 
-static size_t saved_bytes(const void *context, int block, int64_t n_tokens) {
+static size_t saved_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
     const struct ot_model *model = context;
-    return kind_of(model, block) == BLOCK_LAYER ? ot_layer_saved_bytes(model, n_tokens) : 0;
+    return kind_of(model, block) == BLOCK_LAYER ? ot_layer_saved_bytes(model, block - 1, level, n_tokens) : 0;
+}
+
+static size_t work_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
+    const struct ot_model *model = context;
+    return kind_of(model, block) == BLOCK_LAYER ? ot_layer_work_bytes(model, block - 1, level, n_tokens) : 0;
 }
 
 static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
@@ -60,15 +65,15 @@ static void backward(const void *context, int block, const struct ot_block_run *
     }
 }
 
-static void work(const void *context, int block, enum ot_work_part part, int64_t n_tokens, int64_t row_tokens,
-                 struct ot_block_work *out) {
+static void work(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
+                 int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out) {
     const struct ot_model *model = context;
     switch (kind_of(model, block)) {
     case BLOCK_EMBED:
         ot_embed_work(model, part, n_tokens, out);
         break;
     case BLOCK_LAYER:
-        ot_layer_work(model, block - 1, part, n_tokens, row_tokens, out);
+        ot_layer_work(model, block - 1, part, level, n_tokens, row_tokens, out);
         break;
     case BLOCK_HEAD:
         ot_head_work(model, part, n_tokens, out);
@@ -109,6 +114,7 @@ static void build_chain(struct ot_model *model, enum ot_dtype dtype, int64_t max
     chain->constant_bytes = 2 * ot_rope_table_bytes(model);
     chain->fill_constants = fill_constants;
     chain->saved_bytes = saved_bytes;
+    chain->work_bytes = work_bytes;
     chain->scratch_bytes = scratch_bytes;
     chain->work = work;
     chain->forward = forward;
@@ -121,8 +127,8 @@ int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int
     *out = NULL;
     OT_TRY(ot_model_config_check(config, "model"));
     if (max_position < 1 || max_position > INT32_MAX)
-        return ot_fail(OT_E_INPUT, "a sequence of %lld tokens: must be from 1 to %d", (long long)max_position,
-                       INT32_MAX);
+        return ot_fail(OT_E_INPUT, "the sequence length is %lld tokens, must be from 1 to %d",
+                       (long long)max_position, INT32_MAX);
     struct ot_model *model = calloc(1, sizeof *model);
     if (!model)
         return ot_fail(OT_E_BUDGET, "no memory for the model");
@@ -140,6 +146,10 @@ int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int
 out:
     ot_model_close(model);
     return rc;
+}
+
+void ot_model_set_state(struct ot_model *model, enum ot_state_format format) {
+    model->chain.state = format;
 }
 
 void ot_model_close(struct ot_model *model) {

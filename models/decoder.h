@@ -1,14 +1,14 @@
-/* The decoder behind model.h and offload/block.h; private to models/.
+/* The implementation of model.h and offload/block.h. Private to models/.
  *
- * Chain: block 0 is the embedding, blocks 1..n_layers are layers, the last is the head (final norm, output
- * projection, loss). Slabs are in the same order, one a block; a tied head uses its own slab (the norm) and,
- * as second use, the embedding's.
+ * Chain: block 0 is the embedding, blocks 1..n_layers are the layers, the last block is the head (final norm,
+ * output projection, loss). Block i owns slab i. A tied head has two uses: its own slab, with the norm alone,
+ * and the embedding's slab.
  *
- * Inside a slab come the matrices, then the vectors, then frozen zeros up to OT_SLAB_ALIGN_PARAMS. The
- * matrices that multiply the same input lie next to each other, so that one GEMM computes them: q, k, v;
- * gate, up. So do their biases.
+ * A slab holds its matrices, then its vectors, then frozen zeros up to a multiple of OT_SLAB_ALIGN_PARAMS.
+ * Matrices that multiply the same input (q, k, v; gate, up) are adjacent, so that one GEMM computes them.
+ * Their biases are adjacent too.
  *
- * An ot_model is immutable once open: every function here may be called from any thread.
+ * An open ot_model never changes, so any thread may call every function here.
  */
 #ifndef OT_MODELS_DECODER_H
 #define OT_MODELS_DECODER_H
@@ -19,7 +19,7 @@
 #include "models/model.h"
 #include "offload/block.h"
 
-/* Where a layer's tensors begin in its slab; OT_ABSENT where the model has none. */
+/* Offsets of a layer's tensors in its slab, in parameters. OT_ABSENT: the model has no such tensor. */
 enum { OT_ABSENT = -1 };
 struct ot_layer_layout {
     int64_t qkv, o, gate_up, down;
@@ -32,7 +32,7 @@ struct ot_head_layout {
     int64_t projection, norm;
 };
 
-struct ot_slab_memory { /* what a slab's spec points to */
+struct ot_slab_memory { /* owns what the pointers of a slab's ot_slab_spec refer to */
     char name[24];
     struct ot_param_group groups[3]; /* matrices, vectors, padding */
     int64_t first_tensor, n_tensors;
@@ -40,7 +40,8 @@ struct ot_slab_memory { /* what a slab's spec points to */
 
 struct ot_model {
     struct ot_model_config config;
-    int64_t q_elems, kv_elems, qkv_elems; /* heads x head_dim, kv_heads x head_dim, both and kv again */
+    /* n_heads x head_dim, n_kv_heads x head_dim, q_elems + 2 kv_elems */
+    int64_t q_elems, kv_elems, qkv_elems;
     struct ot_tensor *tensors;
     int64_t n_tensors;
     struct ot_slab_memory *slab_memory;
@@ -51,7 +52,8 @@ struct ot_model {
     struct ot_chain chain;
 };
 
-/* Fills tensors, slabs and layouts of a model whose config is set and checked. Errors: OT_E_BUDGET. */
+/* Fills in tensors, slabs and layouts. The model's config must be set and checked. Errors: OT_E_BUDGET (no
+ * memory). */
 int ot_model_build_params(struct ot_model *model);
 
 /* ---- the blocks ---- */
@@ -59,30 +61,36 @@ int ot_model_build_params(struct ot_model *model);
 void ot_embed_forward(const struct ot_model *model, const struct ot_block_run *run);
 void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *run);
 
-size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t n_tokens);
+size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                            int64_t n_tokens);
+size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                           int64_t n_tokens);
 size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
 void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
 void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run);
+/* The lowest level that keeps q, k and v (decoder_layer.c says why). */
+enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer);
 
 size_t ot_head_scratch_bytes(const struct ot_model *model, int64_t n_tokens);
 void ot_head_forward(const struct ot_model *model, const struct ot_block_run *run);
 void ot_head_backward(const struct ot_model *model, const struct ot_block_run *run);
 
-/* chain.work of the three kinds of block (decoder_work.c). */
+/* ot_chain.work for each kind of block (decoder_work.c). */
 void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                    struct ot_block_work *out);
-void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_part part, int64_t n_tokens,
-                   int64_t row_tokens, struct ot_block_work *out);
+void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                   enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
 void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                   struct ot_block_work *out);
 
 /* ---- rope ---- */
 
-/* The constants: cos, then sin, fp32 [max_position, rotary_dim / 2] each, at 256-byte borders. */
-size_t ot_rope_table_bytes(const struct ot_model *model); /* of one of the two */
+/* The chain's constants are two tables, cos and then sin: fp32 [max_position, rotary_dim / 2] each, padded
+ * with zeros to a multiple of 256 bytes. */
+size_t ot_rope_table_bytes(const struct ot_model *model); /* bytes of one of the two tables */
 void ot_rope_fill_tables(const struct ot_model *model, void *host_memory);
 
-/* ---- small things that blocks share ---- */
+/* ---- helpers of all blocks ---- */
 
 static inline const struct ot_ops *ot_run_ops(const struct ot_block_run *run) {
     return ot_device_ops(ot_lane_device(run->lane));
@@ -93,7 +101,7 @@ static inline void *ot_run_at(const struct ot_block_run *run, const void *base, 
     return (char *)base + (size_t)index * ot_dtype_bytes(run->dtype);
 }
 
-/* Weights and gradients at an offset of a layout; NULL where it is OT_ABSENT. */
+/* Address of a weight or a gradient at an offset of a layout. NULL if the offset is OT_ABSENT. */
 static inline const void *ot_run_weight(const struct ot_block_run *run, int use, int64_t offset) {
     return offset == OT_ABSENT ? NULL : ot_run_at(run, run->weights[use], offset);
 }
@@ -102,7 +110,8 @@ static inline float *ot_run_grad(const struct ot_block_run *run, int use, int64_
     return offset == OT_ABSENT ? NULL : run->grads[use] + offset;
 }
 
-/* Cuts pieces off a block of memory, 256 bytes aligned as device memory is. With base NULL it only counts. */
+/* Cuts one allocation into pieces that are aligned to 256 bytes, as device allocations are. With base NULL,
+ * ot_pieces_take only adds up the bytes. */
 struct ot_pieces {
     char *base;
     size_t bytes;

@@ -1,7 +1,9 @@
-/* The two ends of the chain: embedding, and head (final norm, output projection, loss).
+/* The first and the last block of the chain: the embedding, and the head (final norm, output projection,
+ * loss).
  *
- * The head works in chunks of tokens, so that no logits of a whole micro-batch exist. In backward a chunk's
- * logits are overwritten by their gradient, and both of its products are taken at once. */
+ * The head works on chunks of tokens, so that the logits of a whole micro-batch never exist at once. In
+ * backward, cross-entropy overwrites a chunk's logits with their gradient; both backward products then use it
+ * before the next chunk begins. */
 #include "models/decoder.h"
 #include "models/linear.h"
 
@@ -31,10 +33,10 @@ void ot_embed_backward(const struct ot_model *model, const struct ot_block_run *
     ot_run_ops(run)->embed_backward(run->lane, &op);
 }
 
-/* Tokens of a chunk: as many as keep the logits within 64 MiB, but at least 256, because every chunk reads
- * and writes the projection's fp32 gradient (8 bytes for 6 x tokens operations), and at most 1024, beyond
- * which that traffic no longer shows. A function of the vocabulary alone, so that sums are cut in the same
- * places on every machine. */
+/* Tokens of a chunk: the most that keep the logits within 64 MiB, but from 256 to 1024. Every chunk reads and
+ * writes the projection's fp32 gradient (8 bytes for 6 x tokens FLOPs): below 256 tokens that traffic costs
+ * time, above 1024 it no longer shows. The size depends on the vocabulary alone, so that sums are split in
+ * the same places on every machine. */
 static int64_t chunk_tokens(int64_t vocab) {
     const int64_t logits_bytes = (int64_t)64 << 20, least = 256, most = 1024;
     int64_t tokens = most;
@@ -43,7 +45,7 @@ static int64_t chunk_tokens(int64_t vocab) {
     return tokens;
 }
 
-/* One chunk's view of the call. */
+/* One chunk: its tokens, and its buffers in scratch. */
 struct chunk {
     int64_t first, n; /* tokens of the micro-batch */
     void *normed, *dnormed;
@@ -125,7 +127,7 @@ static void chunk_loss(const struct ot_model *model, const struct ot_block_run *
 static void chunk_backward(const struct ot_model *model, const struct ot_block_run *run,
                            const struct chunk *chunk) {
     const struct ot_model_config *c = &model->config;
-    /* The gradient lies in the first bytes of each row of fp32 logits. */
+    /* The gradient is in the compute dtype and begins at the start of each row of fp32 logits. */
     int64_t ld = c->vocab * (int64_t)(sizeof(float) / ot_dtype_bytes(run->dtype));
     ot_linear_backward_params(run, &chunk->projection, chunk->normed, chunk->logits, ld);
     ot_linear_backward_input(run, &chunk->projection, chunk->logits, ld, chunk->dnormed);
@@ -165,7 +167,7 @@ void ot_head_forward(const struct ot_model *model, const struct ot_block_run *ru
         struct chunk last = make_chunk(model, run, run->batch.n_tokens - 1, 1, false);
         chunk_logits(model, run, &last, run->logits);
     }
-    /* In training the loss is taken where its gradient is, in backward. */
+    /* In training forward does nothing here: backward computes the loss together with its gradient. */
 }
 
 void ot_head_backward(const struct ot_model *model, const struct ot_block_run *run) {

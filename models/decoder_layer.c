@@ -1,31 +1,48 @@
-/* A transformer layer, sequential and pre-norm:
+/* A transformer layer with the norms before attention and before the MLP (pre-norm):
  *
  *     mid = x + attention(norm1(x)),   y = mid + mlp(norm2(mid))
  *
- * What forward keeps for backward, in elements per token: q, k, v (again q, k under their norms, where the
- * model has these), attention's output, mid, gate and up; and fp32 per head: the softmax's lse. In bf16 that
- * is 85 KB a token for a 7B Llama layer. The normed inputs and the MLP's inner product are not kept: one
- * elementwise pass brings each back, with the same bits, and they are a third of what would have to be kept.
- * They live in scratch, which is one for all layers.
+ * Backward reads what forward made on the way. What it keeps of that is a level (offload/block.h). Each level
+ * adds to the previous one; the bytes are those of a token and layer of Llama 7B in bf16:
  *
- * Scratch has three areas, each used several times; see struct memory. */
+ *     attention  attention's output, and per head the softmax's log-sum-exp (lse) in fp32     8 KiB
+ *     products   q, k, v; mid; gate and up; with q and k norms also their outputs and rstd   83 KiB
+ *     all        the outputs of both norms with their rstd, the MLP's inner activation      121 KiB
+ *
+ * At `products`, one elementwise pass computes each of the rest again, in scratch, which all layers share.
+ *
+ * Which pieces are worth their bytes: a product that reads h elements saves 2 h FLOPs with each element of
+ * its result. That holds alike for q, k, v, for mid and for gate and up. Attention saves 4 FLOPs with each
+ * element of its output for each key that a query sees. A FLOP of attention takes about twice as long as
+ * one of a product, so an element of attention's output saves more time than an element of q, k, v if a
+ * query sees more than h / 4 keys. Then level `attention` keeps attention's output alone, and backward
+ * computes q, k, v again. With fewer keys (short sequences, windows, wide models) it also keeps q, k, v,
+ * which raises what each of its bytes saves, and backward computes only the output projection and the MLP
+ * again.
+ *
+ * Scratch has three large areas, each used for several purposes in turn; see struct memory. */
 #include <math.h>
 
 #include "models/decoder.h"
 #include "models/linear.h"
 
 struct memory {
-    /* Saved. Without q and k norms attention reads q, k, v from qkv; with them, q and k from qk, v from qkv,
-     * and qkv holds what the norms were given. */
-    void *qkv, *qk, *attn, *mid, *gate_up;
+    /* Inner activations, in `saved` from their level on, else in `work`. Without q and k norms, attention
+     * reads q, k and v from qkv. With them, attention reads q and k from qk and v from qkv; qkv then holds
+     * the input of the norms. */
+    void *attn, *qkv, *qk, *mid, *gate_up;
     float *lse, *rstd_q, *rstd_k;
-    /* Scratch. wide: the MLP's inner activation, its gradient, then the gradient of qkv. normed: a norm's
-     * output, or the gradient of qk. narrow: the output of o_proj, or a gradient on its way down. */
+    /* Inner activations, in `saved` at level `all`, else in scratch: normed1 and normed2 in normed, inner
+     * (the MLP's) in wide, rstd1 and rstd2 in one array. */
+    void *normed1, *normed2, *inner;
+    float *rstd1, *rstd2;
+    /* Scratch. wide: the gradient of inner, then the gradient of qkv. normed: the gradient of qk. narrow: the
+     * output of o_proj, or the gradient of a norm's output or of attention's output. */
     void *wide, *normed, *narrow;
-    float *rstd, *attention;
+    float *attention;
 };
 
-/* One call: the model, the run, and where things lie. */
+/* One call of forward or backward, with the addresses of its buffers. */
 struct call {
     const struct ot_model *model;
     const struct ot_model_config *config;
@@ -39,26 +56,50 @@ static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-static size_t saved_memory(const struct ot_model *model, int64_t n_tokens, void *saved,
-                           struct memory *memory) {
-    const struct ot_model_config *c = &model->config;
-    size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
-    struct ot_pieces pieces = {.base = saved};
-    memory->qkv = ot_pieces_take(&pieces, n * (size_t)model->qkv_elems * item);
-    memory->attn = ot_pieces_take(&pieces, n * (size_t)model->q_elems * item);
-    memory->mid = ot_pieces_take(&pieces, n * (size_t)c->hidden * item);
-    memory->gate_up = ot_pieces_take(&pieces, n * 2 * (size_t)c->ffn * item);
-    memory->lse = ot_pieces_take(&pieces, n * (size_t)c->n_heads * sizeof(float));
-    if (c->qk_norm) {
-        memory->qk = ot_pieces_take(&pieces, n * (size_t)(model->q_elems + model->kv_elems) * item);
-        memory->rstd_q = ot_pieces_take(&pieces, n * (size_t)c->n_heads * sizeof(float));
-        memory->rstd_k = ot_pieces_take(&pieces, n * (size_t)c->n_kv_heads * sizeof(float));
-    }
-    return pieces.bytes;
+enum ot_keep_level ot_layer_qkv_level(const struct ot_model *model, int64_t layer) {
+    double window = (double)ot_model_layer_window(&model->config, layer);
+    double keys = ot_model_mean_keys((double)model->chain.max_position, window);
+    return keys > (double)model->config.hidden / 4 ? OT_KEEP_PRODUCTS : OT_KEEP_ATTENTION;
 }
 
+/* The two buffers of inner activations. */
+struct inside {
+    enum ot_keep_level kept;
+    struct ot_pieces saved, work;
+};
+
+static void *take_inside(struct inside *inside, enum ot_keep_level level, size_t bytes) {
+    return ot_pieces_take(level <= inside->kept ? &inside->saved : &inside->work, bytes);
+}
+
+/* Takes the pieces in the order of their levels, so that those of a level are a prefix of `saved`. */
+static void inside_memory(const struct ot_model *model, int64_t layer, int64_t n_tokens,
+                          struct inside *inside, struct memory *memory) {
+    const struct ot_model_config *c = &model->config;
+    enum ot_keep_level qkv = ot_layer_qkv_level(model, layer);
+    size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
+    memory->attn = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)model->q_elems * item);
+    memory->lse = take_inside(inside, OT_KEEP_ATTENTION, n * (size_t)c->n_heads * sizeof(float));
+    memory->qkv = take_inside(inside, qkv, n * (size_t)model->qkv_elems * item);
+    if (c->qk_norm) {
+        memory->qk = take_inside(inside, qkv, n * (size_t)(model->q_elems + model->kv_elems) * item);
+        memory->rstd_q = take_inside(inside, qkv, n * (size_t)c->n_heads * sizeof(float));
+        memory->rstd_k = take_inside(inside, qkv, n * (size_t)c->n_kv_heads * sizeof(float));
+    }
+    memory->mid = take_inside(inside, OT_KEEP_PRODUCTS, n * (size_t)c->hidden * item);
+    memory->gate_up = take_inside(inside, OT_KEEP_PRODUCTS, n * 2 * (size_t)c->ffn * item);
+    if (inside->kept < OT_KEEP_ALL)
+        return;
+    memory->normed1 = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->hidden * item);
+    memory->normed2 = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->hidden * item);
+    memory->inner = take_inside(inside, OT_KEEP_ALL, n * (size_t)c->ffn * item);
+    memory->rstd1 = take_inside(inside, OT_KEEP_ALL, n * sizeof(float));
+    memory->rstd2 = take_inside(inside, OT_KEEP_ALL, n * sizeof(float));
+}
+
+/* kept: the level of the call. Scratch has the same size at every level. */
 static size_t scratch_memory(const struct ot_model *model, int64_t n_tokens, void *scratch,
-                             struct memory *memory) {
+                             enum ot_keep_level kept, struct memory *memory) {
     const struct ot_model_config *c = &model->config;
     size_t n = (size_t)n_tokens, item = ot_dtype_bytes(model->chain.dtype);
     int64_t normed = larger(c->hidden, c->qk_norm ? model->q_elems + model->kv_elems : 0);
@@ -66,22 +107,39 @@ static size_t scratch_memory(const struct ot_model *model, int64_t n_tokens, voi
     memory->wide = ot_pieces_take(&pieces, n * (size_t)larger(c->ffn, model->qkv_elems) * item);
     memory->normed = ot_pieces_take(&pieces, n * (size_t)normed * item);
     memory->narrow = ot_pieces_take(&pieces, n * (size_t)larger(c->hidden, model->q_elems) * item);
-    memory->rstd = ot_pieces_take(&pieces, n * sizeof(float));
+    float *rstd = ot_pieces_take(&pieces, n * sizeof(float));
     memory->attention = ot_pieces_take(&pieces, ot_attention_backward_scratch_bytes(n_tokens, c->n_heads));
+    if (kept < OT_KEEP_ALL) {
+        memory->normed1 = memory->normed2 = memory->normed;
+        memory->inner = memory->wide;
+        memory->rstd1 = memory->rstd2 = rstd;
+    }
     return pieces.bytes;
 }
 
-size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t n_tokens) {
+size_t ot_layer_saved_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                            int64_t n_tokens) {
     struct memory memory;
-    return saved_memory(model, n_tokens, NULL, &memory);
+    struct inside inside = {.kept = level};
+    inside_memory(model, layer, n_tokens, &inside, &memory);
+    return inside.saved.bytes;
+}
+
+size_t ot_layer_work_bytes(const struct ot_model *model, int64_t layer, enum ot_keep_level level,
+                           int64_t n_tokens) {
+    struct memory memory;
+    struct inside inside = {.kept = level};
+    inside_memory(model, layer, n_tokens, &inside, &memory);
+    return inside.work.bytes;
 }
 
 size_t ot_layer_scratch_bytes(const struct ot_model *model, int64_t n_tokens) {
     struct memory memory;
-    return scratch_memory(model, n_tokens, NULL, &memory);
+    return scratch_memory(model, n_tokens, NULL, OT_KEEP_NONE, &memory);
 }
 
 static struct call make_call(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
+    struct inside inside = {run->saved_level, {.base = run->saved}, {.base = run->work}};
     struct call call = {
         .model = model,
         .config = &model->config,
@@ -90,8 +148,8 @@ static struct call make_call(const struct ot_model *model, int64_t layer, const 
         .layer = layer,
         .n = run->batch.n_tokens,
     };
-    saved_memory(model, call.n, run->saved, &call.memory);
-    scratch_memory(model, call.n, run->scratch, &call.memory);
+    inside_memory(model, layer, call.n, &inside, &call.memory);
+    scratch_memory(model, call.n, run->scratch, run->saved_level, &call.memory);
     return call;
 }
 
@@ -132,8 +190,8 @@ static struct ot_linear down_proj(const struct call *call, bool want_grad) {
     return linear(call, call->config->ffn, call->config->hidden, at->down, at->down_bias, want_grad);
 }
 
-/* memory.normed = norm(x), or norm(x + delta) with the sum in memory.mid. */
-static void norm(const struct call *call, const void *x, const void *delta, int64_t weight) {
+static void norm(const struct call *call, const void *x, const void *delta, int64_t weight, void *y,
+                 float *rstd) {
     const struct ot_norm op = {
         .dtype = call->run->dtype,
         .kind = call->config->norm,
@@ -147,15 +205,27 @@ static void norm(const struct call *call, const void *x, const void *delta, int6
         .delta = delta,
         .weight = ot_run_weight(call->run, 0, weight),
         .sum = delta ? call->memory.mid : NULL,
-        .y = call->memory.normed,
-        .rstd = call->memory.rstd,
+        .y = y,
+        .rstd = rstd,
     };
     call->ops->norm(call->run->lane, &op);
 }
 
-/* dxy = its residual part, which it holds, + the gradient of x through norm(x), from memory.narrow.
- * memory.rstd is that norm's. */
-static void norm_backward(const struct call *call, const void *x, int64_t weight) {
+/* memory.normed1 = norm1(x). */
+static void norm1(const struct call *call) {
+    const struct memory *memory = &call->memory;
+    norm(call, call->run->x, NULL, call->model->layer.norm1, memory->normed1, memory->rstd1);
+}
+
+/* memory.normed2 = norm2(x). With delta: memory.mid = x + delta, memory.normed2 = norm2(memory.mid). */
+static void norm2(const struct call *call, const void *x, const void *delta) {
+    const struct memory *memory = &call->memory;
+    norm(call, x, delta, call->model->layer.norm2, memory->normed2, memory->rstd2);
+}
+
+/* run->dxy holds the gradient of the residual path. Adds the gradient of x through norm(x), computed from
+ * memory.narrow. */
+static void norm_backward(const struct call *call, const void *x, int64_t weight, const float *rstd) {
     const struct ot_norm_backward op = {
         .dtype = call->run->dtype,
         .kind = call->config->norm,
@@ -168,7 +238,7 @@ static void norm_backward(const struct call *call, const void *x, int64_t weight
         .dy = call->memory.narrow,
         .weight = ot_run_weight(call->run, 0, weight),
         .dx_add = call->run->dxy,
-        .rstd = call->memory.rstd,
+        .rstd = rstd,
         .dx = call->run->dxy,
         .dweight = ot_run_grad(call->run, 0, weight),
     };
@@ -177,13 +247,13 @@ static void norm_backward(const struct call *call, const void *x, int64_t weight
 
 /* ---- attention ---- */
 
-/* Where attention finds q, k and v, or puts their gradients. */
+/* Addresses and row strides of q, k and v, or of their gradients. */
 struct qkv {
     void *q, *k, *v;
     int64_t ldq, ldk, ldv;
 };
 
-/* Of a [n, qkv] array, and, under q and k norms, a [n, q + k] array that holds q and k instead. */
+/* q, k and v in one [n, qkv] array. qk not NULL: q and k are in this [n, q + k] array instead. */
 static struct qkv packed_qkv(const struct call *call, void *qkv, void *qk) {
     const struct ot_model *model = call->model;
     const struct ot_block_run *run = call->run;
@@ -198,7 +268,7 @@ static struct qkv packed_qkv(const struct call *call, void *qkv, void *qk) {
     };
 }
 
-/* Norm of each head of q or k; x and y may be the same. */
+/* Norm of each head of q or k. y may be x. */
 static void head_norm(const struct call *call, const void *x, int64_t ldx, void *y, int64_t ldy,
                       int64_t heads, int64_t weight, float *rstd) {
     const struct ot_norm op = {
@@ -281,34 +351,40 @@ static struct ot_attention attention_op(const struct call *call, const struct qk
     };
 }
 
-/* memory.attn from memory.normed. */
-static void attention_forward(const struct call *call) {
+/* q, k and v from memory.normed1. */
+static void project_qkv(const struct call *call) {
     const struct ot_model_config *c = call->config;
     const struct memory *memory = &call->memory;
     const struct ot_linear proj = qkv_proj(call, false);
     const struct qkv raw = packed_qkv(call, memory->qkv, NULL),
                      at = packed_qkv(call, memory->qkv, memory->qk);
-    ot_linear_forward(call->run, &proj, memory->normed, call->run->dtype, memory->qkv);
+    ot_linear_forward(call->run, &proj, memory->normed1, call->run->dtype, memory->qkv);
     if (c->qk_norm) {
         const struct ot_layer_layout *layout = &call->model->layer;
         head_norm(call, raw.q, raw.ldq, at.q, at.ldq, c->n_heads, layout->q_norm, memory->rstd_q);
         head_norm(call, raw.k, raw.ldk, at.k, at.ldk, c->n_kv_heads, layout->k_norm, memory->rstd_k);
     }
-    rope(call, at.q, at.ldq, c->n_heads + c->n_kv_heads, false); /* k lies behind q */
+    rope(call, at.q, at.ldq, c->n_heads + c->n_kv_heads, false); /* q's and k's heads are adjacent */
+}
+
+/* memory.attn from q, k and v. */
+static void attend(const struct call *call) {
+    const struct qkv at = packed_qkv(call, call->memory.qkv, call->memory.qk);
     const struct ot_attention op = attention_op(call, &at, call->n);
     call->ops->attention(call->run->lane, &op);
 }
 
-/* A part of the fused projection, elements [first, first + out) of qkv, into a place of its own. */
+/* Writes outputs [first, first + out) of the fused qkv projection to y. */
 static void project_part(const struct call *call, int64_t first, int64_t out, void *y) {
     const struct ot_layer_layout *at = &call->model->layer;
     int64_t bias = at->qkv_bias == OT_ABSENT ? OT_ABSENT : at->qkv_bias + first;
     const struct ot_linear proj =
         linear(call, call->config->hidden, out, at->qkv + first * call->config->hidden, bias, false);
-    ot_linear_forward(call->run, &proj, call->memory.normed, call->run->dtype, y);
+    ot_linear_forward(call->run, &proj, call->memory.normed1, call->run->dtype, y);
 }
 
-/* The same with a cache: k and v are computed where they stay, behind those of earlier tokens. */
+/* As project_qkv and attend, with a key-value cache: writes the new k and v into the cache behind those of
+ * earlier tokens. */
 static void attention_decode(const struct call *call) {
     const struct ot_model *model = call->model;
     const struct ot_model_config *c = call->config;
@@ -371,7 +447,7 @@ static struct ot_glu glu_op(const struct call *call) {
         .ld_out = call->config->ffn,
         .gate = memory->gate_up,
         .up = ot_run_at(call->run, memory->gate_up, call->config->ffn),
-        .out = memory->wide,
+        .out = memory->inner,
     };
 }
 
@@ -380,28 +456,38 @@ static void glu(const struct call *call) {
     call->ops->glu(call->run->lane, &op);
 }
 
-/* Everything before the last projection: fills what is saved, and leaves memory.normed = norm2(mid) with its
- * rstd, and memory.wide = the MLP's inner activation. */
-static void forward_inside(const struct call *call) {
+/* The layer's inner activations, up to the input of the last projection. `have`: those that this level
+ * keeps are there and are not computed again. On return normed2, inner and rstd2 are valid; normed1 and
+ * rstd1 only if the level of the call keeps them. */
+static void compute_inside(const struct call *call, enum ot_keep_level have) {
     const struct ot_block_run *run = call->run;
     const struct memory *memory = &call->memory;
     const struct ot_linear o = o_proj(call, false), gate_up = gate_up_proj(call, false);
-    norm(call, run->x, NULL, call->model->layer.norm1);
-    if (run->pass == OT_PASS_DECODE)
-        attention_decode(call);
-    else
-        attention_forward(call);
+    if (have >= OT_KEEP_PRODUCTS) {
+        norm2(call, memory->mid, NULL);
+        glu(call);
+        return;
+    }
+    if (have < ot_layer_qkv_level(call->model, call->layer)) {
+        norm1(call);
+        if (run->pass == OT_PASS_DECODE)
+            attention_decode(call);
+        else
+            project_qkv(call);
+    }
+    if (have < OT_KEEP_ATTENTION && run->pass != OT_PASS_DECODE)
+        attend(call);
     ot_linear_forward(run, &o, memory->attn, run->dtype, memory->narrow);
-    norm(call, run->x, memory->narrow, call->model->layer.norm2);
-    ot_linear_forward(run, &gate_up, memory->normed, run->dtype, memory->gate_up);
+    norm2(call, run->x, memory->narrow);
+    ot_linear_forward(run, &gate_up, memory->normed2, run->dtype, memory->gate_up);
     glu(call);
 }
 
 void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
     const struct call call = make_call(model, layer, run);
     const struct ot_linear down = down_proj(&call, false);
-    forward_inside(&call);
-    ot_linear_forward(run, &down, call.memory.wide, run->dtype, run->y);
+    compute_inside(&call, OT_KEEP_NONE);
+    ot_linear_forward(run, &down, call.memory.inner, run->dtype, run->y);
     const struct ot_add add = {
         .dtype = run->dtype,
         .n = call.n * call.config->hidden,
@@ -412,38 +498,36 @@ void ot_layer_forward(const struct ot_model *model, int64_t layer, const struct 
     call.ops->add(run->lane, &add);
 }
 
-/* dxy: from the gradient of y to that of mid. Overwrites gate and up with their gradients. */
+/* run->dxy is the gradient of y on entry and the gradient of mid on return. Overwrites gate and up with their
+ * gradients. */
 static void mlp_backward(const struct call *call) {
     const struct ot_block_run *run = call->run;
     const struct memory *memory = &call->memory;
     const struct ot_linear down = down_proj(call, true), gate_up = gate_up_proj(call, true);
-    ot_linear_backward_params(run, &down, memory->wide, run->dxy, down.out);
+    ot_linear_backward_params(run, &down, memory->inner, run->dxy, down.out);
     ot_linear_backward_input(run, &down, run->dxy, down.out, memory->wide);
     struct ot_glu_backward glu_backward = {
         .forward = glu_op(call), .dout = memory->wide, .dgate = memory->gate_up};
     glu_backward.dup = ot_run_at(run, memory->gate_up, call->config->ffn);
     call->ops->glu_backward(run->lane, &glu_backward);
-    ot_linear_backward_params(run, &gate_up, memory->normed, memory->gate_up, gate_up.out);
+    ot_linear_backward_params(run, &gate_up, memory->normed2, memory->gate_up, gate_up.out);
     ot_linear_backward_input(run, &gate_up, memory->gate_up, gate_up.out, memory->narrow);
-    norm_backward(call, memory->mid, call->model->layer.norm2);
+    norm_backward(call, memory->mid, call->model->layer.norm2, memory->rstd2);
 }
 
 void ot_layer_backward(const struct ot_model *model, int64_t layer, const struct ot_block_run *run) {
     const struct call call = make_call(model, layer, run);
     const struct memory *memory = &call.memory;
     const struct ot_linear o = o_proj(&call, true), qkv = qkv_proj(&call, true);
-    if (run->saved_valid) {
-        norm(&call, memory->mid, NULL, model->layer.norm2);
-        glu(&call);
-    } else {
-        forward_inside(&call);
-    }
+    if (run->saved_level < OT_KEEP_ALL)
+        compute_inside(&call, run->saved_level);
     mlp_backward(&call);
     ot_linear_backward_params(run, &o, memory->attn, run->dxy, o.out);
     ot_linear_backward_input(run, &o, run->dxy, o.out, memory->narrow);
     attention_backward(&call);
-    norm(&call, run->x, NULL, model->layer.norm1);
-    ot_linear_backward_params(run, &qkv, memory->normed, memory->wide, qkv.out);
+    if (run->saved_level < OT_KEEP_ALL)
+        norm1(&call);
+    ot_linear_backward_params(run, &qkv, memory->normed1, memory->wide, qkv.out);
     ot_linear_backward_input(run, &qkv, memory->wide, qkv.out, memory->narrow);
-    norm_backward(&call, run->x, model->layer.norm1);
+    norm_backward(&call, run->x, model->layer.norm1, memory->rstd1);
 }

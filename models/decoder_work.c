@@ -1,56 +1,64 @@
-/* What each block has to compute and move, for predictions (offload/predict/costs.h): the counterpart of
- * the calls in decoder_layer.c and decoder_head.c, op by op. */
+/* FLOPs and bytes of each block, for predictions (offload/predict/costs.h). They count the ops of
+ * decoder_layer.c and decoder_head.c one by one; a change there needs a change here. */
 #include "models/decoder.h"
 
-/* Elements of the compute dtype that the layer's passes read and write, per token; products and attention
- * are counted as FLOPs. */
-static double layer_elems(const struct ot_model *model, enum ot_work_part part) {
+/* Elements of the compute dtype per token that a layer's elementwise ops and norms read and write. Matrix
+ * products and attention are counted as FLOPs instead. */
+static double layer_elems(const struct ot_model *model, enum ot_work_part part, enum ot_keep_level level,
+                          bool qkv_kept) {
     const struct ot_model_config *c = &model->config;
     double h = (double)c->hidden, ffn = (double)c->ffn, qkv = (double)model->qkv_elems;
     double qk = (double)(model->q_elems + model->kv_elems);
     double norm = 2 * h, glu = 3 * ffn;
-    /* norm1, norms of q and k, rope, norm2 with the residual */
-    double inside = norm + (c->qk_norm ? 2 * qk : 0) + 2 * qk + 2 * norm;
+    double project = norm + (c->qk_norm ? 2 * qk : 0) + 2 * qk; /* norm1; norms of q and k; rope */
     double bias = (c->mlp_bias ? h + 2 * ffn : 0) + (c->out_bias ? h : 0) + (c->qkv_bias ? qkv : 0);
-    switch (part) {
-    case OT_WORK_FORWARD:
-        return inside + glu + 3 * h; /* and the second residual */
-    case OT_WORK_BACKWARD:
-        /* Both norms again and backward, the MLP's inside again and backward, rope and norms of q and k
-         * backward, sums for biases. */
-        return 2 * (norm + 2 * norm) + glu + 5 * ffn + 2 * qk + (c->qk_norm ? 3 * qk : 0) + bias;
-    default: /* all of the inside, of which backward had norm2 and the MLP's to do anyway */
-        return inside - norm;
-    }
+    if (part == OT_WORK_FORWARD) /* norm2 with the first residual sum; 3 h: the second residual sum */
+        return project + 2 * norm + glu + 3 * h;
+    if (part == OT_WORK_BACKWARD) /* both norms, the gated activation, rope, the norms of q and k, biases */
+        return 4 * norm + 5 * ffn + 2 * qk + (c->qk_norm ? 3 * qk : 0) + bias;
+    if (level >= OT_KEEP_PRODUCTS) /* norm1, norm2 and the gated activation */
+        return level == OT_KEEP_ALL ? 0 : 2 * norm + glu;
+    return (qkv_kept ? 0 : project) + 3 * norm + glu; /* as forward, and norm1 for its weight's gradient */
 }
 
-void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_part part, int64_t n_tokens,
-                   int64_t row_tokens, struct ot_block_work *out) {
-    const struct ot_model_config *c = &model->config;
-    double n = (double)n_tokens, h = (double)c->hidden, q = (double)model->q_elems;
-    double window = (double)ot_model_layer_window(c, layer);
-    double down = h * (double)c->ffn, matrices = h * (double)model->qkv_elems + q * h + 3 * down;
-    /* One product of attention: 2 operations for each query, key that it sees, and element. */
-    double attention = 2 * n * q * ot_model_mean_keys((double)row_tokens, window);
-    double item = (double)ot_dtype_bytes(model->chain.dtype);
-    *out = (struct ot_block_work){.moved_bytes = n * item * layer_elems(model, part)};
+/* FLOPs for a token. attention: those of one of attention's products. */
+static void layer_flops(const struct ot_model *model, enum ot_work_part part, enum ot_keep_level level,
+                        bool qkv_kept, double attention, struct ot_block_work *out) {
+    double h = (double)model->config.hidden, down = h * (double)model->config.ffn;
+    double qkv = h * (double)model->qkv_elems, o = h * (double)model->q_elems;
     switch (part) {
     case OT_WORK_FORWARD: /* q.k and p.v */
-        out->product_flops = 2 * n * matrices;
+        out->product_flops = 2 * (qkv + o + 3 * down);
         out->attention_flops = 2 * attention;
         break;
-    case OT_WORK_BACKWARD: /* the scores again, and the gradients of p, v, q, k */
-        out->product_flops = 4 * n * matrices;
+    case OT_WORK_BACKWARD: /* the scores once more, and the gradients of p, v, q, k */
+        out->product_flops = 4 * (qkv + o + 3 * down);
         out->attention_flops = 5 * attention;
         break;
     case OT_WORK_RECOMPUTE: /* everything before the last projection */
-        out->product_flops = 2 * n * (matrices - down);
-        out->attention_flops = 2 * attention;
+        out->product_flops = level < OT_KEEP_PRODUCTS ? 2 * ((qkv_kept ? 0 : qkv) + o + 2 * down) : 0;
+        out->attention_flops = level < OT_KEEP_ATTENTION ? 2 * attention : 0;
         break;
     }
 }
 
-/* Forward reads and writes a row for each token; backward reads one, and adds to an fp32 row of the table. */
+void ot_layer_work(const struct ot_model *model, int64_t layer, enum ot_work_part part,
+                   enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens,
+                   struct ot_block_work *out) {
+    double n = (double)n_tokens, window = (double)ot_model_layer_window(&model->config, layer);
+    bool qkv_kept = level >= ot_layer_qkv_level(model, layer);
+    /* One product of attention takes 2 FLOPs for each query, each key that it attends to, and each
+     * element. */
+    double attention = 2 * (double)model->q_elems * ot_model_mean_keys((double)row_tokens, window);
+    layer_flops(model, part, level, qkv_kept, attention, out);
+    out->product_flops *= n;
+    out->attention_flops *= n;
+    out->moved_bytes =
+        n * (double)ot_dtype_bytes(model->chain.dtype) * layer_elems(model, part, level, qkv_kept);
+}
+
+/* Forward reads and writes one row a token. Backward reads one row and adds it to an fp32 row of the
+ * table. */
 void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                    struct ot_block_work *out) {
     double elems = (double)n_tokens * (double)model->config.hidden;
@@ -62,8 +70,8 @@ void ot_embed_work(const struct ot_model *model, enum ot_work_part part, int64_t
         out->moved_bytes = elems * (item + 2 * sizeof(float));
 }
 
-/* Backward contains its forward. Cross-entropy reads the fp32 logits, with a gradient twice, and writes that
- * over them. */
+/* The head's backward includes its forward. Cross-entropy reads the fp32 logits once for the loss, twice
+ * where it also computes the gradient, and writes the gradient over them. */
 void ot_head_work(const struct ot_model *model, enum ot_work_part part, int64_t n_tokens,
                   struct ot_block_work *out) {
     const struct ot_model_config *c = &model->config;

@@ -2,9 +2,9 @@
 
 #include "models/model.h"
 
-/* What an absent key means is what transformers' configuration classes say (LlamaConfig, MistralConfig,
- * Qwen2Config, Qwen3Config). The qkv bias of Qwen2 and the q and k norms of Qwen3 are in its modelling code
- * and nowhere else. */
+/* The defaults of absent keys are those of transformers' configuration classes (LlamaConfig, MistralConfig,
+ * Qwen2Config, Qwen3Config). No key of config.json tells the qkv bias of Qwen2 and the q and k norms of
+ * Qwen3: only transformers' modelling code has them. */
 static const struct ot_family_row ROWS[] = {
     {
         .family = OT_FAMILY_LLAMA,

@@ -1,5 +1,6 @@
-/* A linear layer y = x W^T + b as three GEMMs, on the lane of a block's run. W is [out, in]; x, y and their
- * gradients are [rows, in] and [rows, out] without gaps. Private to models/.
+/* A linear layer, y = x W^T + b: one GEMM forward and two backward, enqueued on run->lane. W is [out, in]. x
+ * and dx are [rows, in], y and dy are [rows, out]; rows are contiguous unless ld_dy says otherwise. Private
+ * to models/.
  */
 #ifndef OT_MODELS_LINEAR_H
 #define OT_MODELS_LINEAR_H
@@ -8,14 +9,15 @@
 
 struct ot_linear {
     int64_t rows, in, out;
-    const void *weight, *bias; /* bias NULL: none */
-    float *dweight, *dbias;    /* backward; accumulated into */
+    const void *weight, *bias; /* bias NULL: the layer has no bias */
+    float *dweight, *dbias;    /* backward adds to these; fp32 */
 };
 
 /* y_dtype: the run's dtype, or OT_F32 (logits). */
 void ot_linear_forward(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                        enum ot_dtype y_dtype, void *y);
-/* Gradients of weight and bias from dy and x. ld_dy: elements between rows of dy. */
+/* Adds the gradients of weight and bias, computed from dy and x. ld_dy: elements from one row of dy to the
+ * next. */
 void ot_linear_backward_params(const struct ot_block_run *run, const struct ot_linear *linear, const void *x,
                                const void *dy, int64_t ld_dy);
 /* Overwrites dx. */

@@ -1,9 +1,9 @@
-/* What a decoder is, as data. One struct describes every family that we know; a row per family (family.c)
- * says how its config.json and tensors are named, and what its absent keys mean; presets (preset.c) are known
- * configurations with their exact parameter counts.
+/* Decoder models described as data. struct ot_model_config describes a model of any supported family. Each
+ * family has a row in family.c: the names that its config.json uses, and the defaults of keys that
+ * config.json leaves out. preset.c lists known models with their exact parameter counts.
  *
- * Facts: reference model cards as gathered in the design's reference pages; each preset's count is asserted
- * by a test.
+ * Sources: each model's config.json on the Hugging Face hub, and the configuration classes of transformers.
+ * tests/models/test_params.c recomputes every preset's parameter count.
  */
 #ifndef OT_MODELS_MODEL_H
 #define OT_MODELS_MODEL_H
@@ -16,17 +16,20 @@
 
 enum ot_family { OT_FAMILY_LLAMA, OT_FAMILY_MISTRAL, OT_FAMILY_QWEN2, OT_FAMILY_QWEN3, OT_FAMILY_COUNT };
 
-enum { OT_MODEL_MAX_LAYERS = 1024 }; /* the deepest published model has 126; planning takes their square */
+/* The deepest published model has 126 layers. Planning time grows with the square of the layers. */
+enum { OT_MODEL_MAX_LAYERS = 1024 };
 
 enum ot_rope_scaling { OT_ROPE_PLAIN, OT_ROPE_LINEAR, OT_ROPE_LLAMA3 };
 
 struct ot_model_config {
     enum ot_family family;
     int64_t n_layers, hidden, ffn, n_heads, n_kv_heads, head_dim, vocab, max_position;
-    /* Sliding window in tokens (0: none), of the layers from window_first_layer on. Mistral: sliding_window
-     * in all layers. Qwen: only where use_sliding_window is true, in layers from max_window_layers on. */
+    /* Sliding window in tokens (0: none) of layers window_first_layer and later. Mistral: sliding_window, in
+     * all layers. Qwen: sliding_window if use_sliding_window is true, in layers max_window_layers and
+     * later. */
     int64_t window, window_first_layer;
-    /* Where layers with and without it alternate (layer_types), a bit a layer says which have it. */
+    /* True where config.json lists the kind of each layer (layer_types). Bit i of window_layers then says
+     * whether layer i has the window, and window_first_layer has no effect. */
     bool window_by_layer;
     uint64_t window_layers[OT_MODEL_MAX_LAYERS / 64];
     enum ot_norm_kind norm;
@@ -35,16 +38,17 @@ struct ot_model_config {
     double rope_theta;
     enum ot_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq_factor, rope_high_freq_factor, rope_original_max_position;
-    int64_t rotary_dim;      /* = head_dim: these families rotate whole heads, though the kernels need not */
+    int64_t rotary_dim;      /* = head_dim in these families; the kernels can also rotate a part of a head */
     bool qkv_bias, out_bias; /* attention_bias of llama and qwen3 sets both */
     bool mlp_bias, qk_norm, tied;
     double init_std; /* initializer_range */
 };
 
-/* Errors: OT_E_INPUT with `where` (a path) and the field's name in config.json: counts positive, widths at
- * most 2^24, others below 2^31, heads divisible, no product overflowing. */
+/* Checks that counts are positive, widths at most 2^24, other sizes below 2^31, query heads a multiple of the
+ * key-value heads, rope and norm settings usable, and that no later product overflows. Errors: OT_E_INPUT;
+ * the message names `where` (a path) and the key of config.json. */
 int ot_model_config_check(const struct ot_model_config *config, const char *where);
-int64_t ot_model_param_count(const struct ot_model_config *config); /* each tied tensor once */
+int64_t ot_model_param_count(const struct ot_model_config *config); /* a tied tensor counts once */
 
 /* ---- families ---- */
 
@@ -52,25 +56,26 @@ struct ot_family_row {
     enum ot_family family;
     const char *model_type;        /* config.json: "llama" */
     const char *architecture;      /* config.json: "LlamaForCausalLM" */
-    bool qkv_bias, qk_norm;        /* facts that are not in config.json */
-    bool attention_bias, mlp_bias; /* whether these keys of config.json are heeded */
-    /* What absent keys mean. head_dim 0: hidden / heads. The window of a family without one is 0, and the key
-     * ignored. */
+    bool qkv_bias, qk_norm;        /* fixed by the family, not said in config.json */
+    bool attention_bias, mlp_bias; /* whether the family has these keys; if not, they are ignored */
+    /* Defaults of absent keys. head_dim_if_absent 0: hidden / heads. window_if_absent 0: the family has no
+     * sliding window, and the key is ignored. */
     bool tied_if_absent;
     double norm_eps_if_absent, rope_theta_if_absent;
     int64_t head_dim_if_absent, window_if_absent;
-    bool window_by_flag; /* the window needs use_sliding_window, and begins at layer max_window_layers */
+    /* The window applies only if use_sliding_window is true, in layers max_window_layers and later. */
+    bool window_by_flag;
     int64_t max_window_layers_if_absent;
 };
 const struct ot_family_row *ot_family_row(enum ot_family family);
 const struct ot_family_row *ot_family_find(const char *model_type); /* NULL if unknown */
-const char *ot_family_known_types(void); /* "llama, mistral, qwen2, qwen3", for sentences */
+const char *ot_family_known_types(void); /* "llama, mistral, qwen2, qwen3", for error messages */
 
 /* ---- presets ---- */
 
 struct ot_preset {
     const char *name;   /* "llama-7b" */
-    const char *hub_id; /* "huggyllama/llama-7b", or NULL for presets of our own */
+    const char *hub_id; /* "huggyllama/llama-7b", or NULL for this program's own presets */
     int64_t n_params;   /* exact */
     struct ot_model_config config;
 };
@@ -92,18 +97,21 @@ struct ot_tensor {
     enum ot_init init;
 };
 
-struct ot_model; /* the tensors, the slabs, and the chain built from a config */
+struct ot_model; /* tensors, slabs and chain of blocks, built from a config */
 
-/* dtype: OT_F32 or OT_BF16, of weights and activations on the device. max_position: positions that the rope
- * tables must cover (the sequence length). Errors: as ot_model_config_check, OT_E_BUDGET. */
+/* dtype: OT_F32, OT_BF16 or OT_F16, of weights and activations on the device. max_position: the number of
+ * positions in the rope tables; no sequence may be longer. Allocates no weights. Close with ot_model_close.
+ * Errors: OT_E_INPUT (the config, as ot_model_config_check, or max_position), OT_E_BUDGET (no memory). */
 int ot_model_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_position,
                   struct ot_model **out);
+/* The format of the optimizer's moments; OT_STATE_F32 if it is not set. Before a plan is made. */
+void ot_model_set_state(struct ot_model *model, enum ot_state_format format);
 void ot_model_close(struct ot_model *model);
 const struct ot_model_config *ot_model_get_config(const struct ot_model *model);
 int64_t ot_model_tensor_count(const struct ot_model *model);
 const struct ot_tensor *ot_model_tensor(const struct ot_model *model, int64_t index); /* in slab order */
 struct ot_chain;
-/* See offload/block.h; lives as long as the model. */
+/* The model as the engine sees it (offload/block.h). Owned by the model. */
 const struct ot_chain *ot_model_chain(const struct ot_model *model);
 
 /* Fills values[n] with the initial values of parameters [first, first + n) of a slab: normal(0, init_std),
@@ -112,12 +120,13 @@ const struct ot_chain *ot_model_chain(const struct ot_model *model);
 void ot_model_init_values(const struct ot_model *model, uint64_t seed, int slab, int64_t first, int64_t n,
                           float *values);
 
-/* Model floating-point operations per trained token at a given mean row length, forward and backward, without
- * recompute: 6 N (embedding lookup excluded) + causal attention. For MFU. */
+/* FLOPs per trained token, forward and backward, without recomputation: 6 N, N being the parameters without
+ * the embedding lookup, plus causal attention in rows of mean_row_tokens. For MFU. */
 double ot_model_flops_per_token(const struct ot_model_config *config, double mean_row_tokens);
 /* The sliding window of a layer; 0: none. */
 int64_t ot_model_layer_window(const struct ot_model_config *config, int64_t layer);
-/* Keys that a query sees, averaged over a causal row of the given length. window 0: none. */
+/* Mean number of keys that a query attends to, over a causal row of row_tokens tokens. window 0: no sliding
+ * window. */
 double ot_model_mean_keys(double row_tokens, double window);
 
 #endif

@@ -1,5 +1,5 @@
-/* Which tensor lies where. The tensor table, the slabs' groups and the layouts all come from the same walk,
- * so they cannot disagree. */
+/* Places every tensor in its slab. One walk fills the tensor table, the slabs' groups and the layouts, so
+ * they cannot disagree. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ struct walk {
     struct ot_model *model;
     int slab;
     const char *prefix; /* "model.layers.3." */
-    int64_t next;       /* parameters so far */
+    int64_t next;       /* parameters placed so far */
 };
 
 static int64_t add(struct walk *w, const char *name, int64_t rows, int64_t cols, enum ot_init init) {
@@ -50,7 +50,7 @@ static void add_group(struct ot_slab_spec *spec, struct ot_param_group *groups, 
         groups[spec->n_groups++] = group;
 }
 
-/* n_matrices: parameters of the walk's matrices, which come first. */
+/* n_matrices: parameters of all matrices of the slab. The matrices come first. */
 static void end_slab(const struct walk *w, int64_t n_matrices, bool edge) {
     struct ot_model *model = w->model;
     struct ot_slab_memory *memory = &model->slab_memory[w->slab];

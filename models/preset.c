@@ -2,10 +2,10 @@
 
 #include "models/model.h"
 
-/* Sizes as in each model's config.json on the hub (rope and eps too). The two tiny ones are our own: tiny-sql
- * is what scripts/quickstart trains, small enough for a minute on two cores; tiny-test is for tests. Their
- * vocabulary is that of a byte-level tokenizer (256 bytes, some special tokens, some merges) rounded up to a
- * multiple of 128. */
+/* Sizes, rope and eps are those of each model's config.json on the Hugging Face hub. The two tiny presets are
+ * this program's own: scripts/quickstart trains tiny-sql within a minute on two cores; tiny-test is for
+ * tests. Their vocabulary has room for a byte-level tokenizer: 256 bytes, some special tokens and some
+ * merges, rounded up to a multiple of 128. */
 #define COMMON .norm = OT_NORM_RMS, .act = OT_ACT_SILU, .init_std = 0.02
 #define SHAPE(layers, width, mlp, heads, kv, dim, words, positions)                                          \
     .n_layers = (layers), .hidden = (width), .ffn = (mlp), .n_heads = (heads), .n_kv_heads = (kv),           \

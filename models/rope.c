@@ -11,8 +11,8 @@ size_t ot_rope_table_bytes(const struct ot_model *model) {
     return ((size_t)table_elems(model) * sizeof(float) + 255) & ~(size_t)255;
 }
 
-/* Llama 3.1: wavelengths well inside the original context stay, those beyond it are stretched, between is a
- * blend. */
+/* Llama 3.1's scaling: short wavelengths keep their frequency, wavelengths beyond the original context are
+ * stretched by rope_factor, and those between get a blend. */
 static double scale_llama3(const struct ot_model_config *c, double frequency) {
     double wavelength = 2 * M_PI / frequency, original = c->rope_original_max_position;
     double low = c->rope_low_freq_factor, high = c->rope_high_freq_factor;
@@ -32,7 +32,7 @@ static double pair_frequency(const struct ot_model_config *c, int64_t j) {
     return c->rope_scaling == OT_ROPE_LLAMA3 ? scale_llama3(c, frequency) : frequency;
 }
 
-/* In double up to the last rounding: an fp32 angle at position 100,000 would be off by 0.004. */
+/* Computes in double and rounds once: an fp32 angle at position 100,000 would be off by 0.004. */
 void ot_rope_fill_tables(const struct ot_model *model, void *host_memory) {
     int64_t half = model->config.rotary_dim / 2;
     float *cosines = host_memory, *sines = (float *)((char *)host_memory + ot_rope_table_bytes(model));

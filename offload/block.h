@@ -1,18 +1,25 @@
-/* What the engine knows of a model: a chain of blocks. models/ implements it; tests implement it with
- * something tiny.
+/* The interface between the engine and a model: a model is a chain of blocks. models/ implements it; tests
+ * implement it with tiny models.
  *
- * A chain has n_blocks blocks. Block 0 turns tokens into a boundary activation, the last turns a boundary
- * activation into a loss, those between map boundary to boundary. A boundary activation is [n_tokens,
- * boundary_elems] in the compute dtype.
+ * A chain has n_blocks blocks. Block 0 turns tokens into a boundary activation. The last block turns a
+ * boundary activation into a loss. Each block between them maps a boundary activation to the next one. A
+ * boundary activation is [n_tokens, boundary_elems] in the compute dtype.
  *
- * Parameters live in slabs. A slab is contiguous; the engine moves, accumulates and updates it without
- * knowing what is inside but for its groups. Most blocks use one slab of their own. Tied tensors are one slab
- * with two uses: each use accumulates its gradient in a buffer of its own, and the engine adds them in block
- * order, so that the sum does not depend on the order in which micro-batches ran.
+ * Parameters live in slabs. A slab is contiguous. The engine moves, accumulates and updates a slab; of its
+ * contents it knows only the groups. Most blocks use one slab of their own. Tied tensors are one slab with
+ * two uses. Each use accumulates its gradient in its own buffer, and the engine adds the buffers in block
+ * order, so the sum does not depend on the order in which micro-batches ran.
  *
- * Both functions only enqueue ops on run->lane and keep no state: whatever a call needs is in `run`. They may
- * be called for any micro-batch in any order; the engine orders the work. All pointers in `run` but `batch`
- * itself are device memory.
+ * forward and backward only enqueue ops on run->lane, and keep no state: `run` has everything that a call
+ * needs. The engine may call them for any micro-batch in any order, because it orders the work itself. All
+ * data that `run` points to is in device memory.
+ *
+ * Backward needs the block's inner activations. Forward keeps some of them, and backward computes the
+ * others again from the boundary activation and from what is kept. How much is kept is a level
+ * (ot_keep_level), which the engine may choose for each block and micro-batch. Inner activations live in
+ * two buffers: `saved` has those that the level keeps, `work` has the others. Between forward and backward
+ * the engine preserves `saved`, which it may copy to another tier and back; `work` and `scratch` are
+ * shared by all calls. The bits of every result are the same for all levels.
  */
 #ifndef OT_OFFLOAD_BLOCK_H
 #define OT_OFFLOAD_BLOCK_H
@@ -23,29 +30,31 @@
 
 #include "kernels/ops.h"
 
-/* A range of a slab with one treatment. Groups cover the slab in order, without gaps. */
+/* A range of a slab whose parameters are updated in the same way. The groups cover the slab in order, without
+ * gaps. */
 struct ot_param_group {
     int64_t first, n; /* in parameters */
     bool decay;       /* weight decay applies (not on norms and biases) */
-    bool trained;     /* frozen parameters keep their bits and have no part in the norm */
+    bool trained;     /* frozen parameters keep their bits and do not count in the norm */
 };
 
 struct ot_slab_spec {
     const char *name; /* "embed", "layer.3", "head" */
-    int64_t n_params; /* a multiple of OT_SLAB_ALIGN_PARAMS: the model pads, with frozen zeros */
-    bool edge;        /* not one of the many equal layers: staged in slots of its own kind */
+    int64_t n_params; /* a multiple of OT_SLAB_ALIGN_PARAMS: the model pads with frozen zeros */
+    bool edge;        /* not one of the equal layers (embedding, head): has its own kind of slots */
     int n_groups;
     const struct ot_param_group *groups;
 };
 
-/* Slabs are cut into tiles and, later, extents at these borders: 4 KiB for the narrowest (2-byte) kind. */
+/* Slabs are cut into tiles, and tiles into extents, at multiples of this number: 4 KiB of the narrowest
+ * (2-byte) values. */
 enum { OT_SLAB_ALIGN_PARAMS = 2048 };
 
 enum { OT_MAX_USES = 2 };
 
 struct ot_block_use {
     int slab;
-    bool needed_in_backward; /* whether backward reads the weights (an embedding's does not) */
+    bool needed_in_backward; /* backward reads the weights (the backward of an embedding does not) */
 };
 
 struct ot_block_spec {
@@ -54,14 +63,24 @@ struct ot_block_spec {
     struct ot_block_use uses[OT_MAX_USES];
 };
 
-struct ot_batch_view { /* a micro-batch; device memory but for the counts */
+/* What forward keeps for backward. Each level keeps what the previous one keeps, and more. */
+enum ot_keep_level {
+    OT_KEEP_NONE,      /* nothing: backward computes the whole block again from its boundary activation */
+    OT_KEEP_ATTENTION, /* the result of attention; the model may add what attention reads (q, k, v) */
+    OT_KEEP_PRODUCTS,  /* all that a matrix product is needed to compute again */
+    OT_KEEP_ALL,       /* everything: backward computes nothing again */
+    OT_KEEP_LEVELS
+};
+
+struct ot_batch_view { /* a micro-batch; all pointers are device memory */
     int64_t n_tokens;
     const int32_t *tokens, *targets, *position, *row_start; /* [n_tokens] each; see kernels/ops.h */
     float grad_scale;                                       /* 1 / trained tokens of the whole step */
-    const float *loss_scale; /* fp16: 1 value that gradients are multiplied by; else NULL */
+    const float *loss_scale; /* fp16: one value that multiplies the gradients; else NULL */
 };
 
-/* Keys and values of earlier tokens, for generation: [capacity, kv_elems] each, n_past of them filled. */
+/* Keys and values of earlier tokens, for generation: [capacity, kv_elems] each. The first n_past rows are
+ * filled. */
 struct ot_kv_cache {
     void *k, *v;
     int64_t n_past, capacity;
@@ -69,8 +88,8 @@ struct ot_kv_cache {
 
 enum ot_pass {
     OT_PASS_TRAIN, /* forward for training; the last block does nothing here */
-    OT_PASS_EVAL,  /* forward alone; the last block writes token_loss */
-    OT_PASS_DECODE /* forward with kv; the last block writes logits of the last token */
+    OT_PASS_EVAL,  /* forward only; the last block writes token_loss */
+    OT_PASS_DECODE /* forward with kv; the last block writes the logits of the last token */
 };
 
 struct ot_block_run {
@@ -78,52 +97,63 @@ struct ot_block_run {
     enum ot_dtype dtype;
     enum ot_pass pass;
     struct ot_batch_view batch;
-    const void *constants;            /* what fill_constants wrote */
-    const void *weights[OT_MAX_USES]; /* per use */
-    float *grads[OT_MAX_USES];        /* backward: per use, accumulated into */
+    const void *constants;            /* written by fill_constants */
+    const void *weights[OT_MAX_USES]; /* one per use */
+    float *grads[OT_MAX_USES];        /* backward adds to these; one per use */
     const void *x;                    /* boundary in; NULL for block 0 */
     void *y;                          /* forward: boundary out; NULL for the last block */
-    void *dxy;             /* backward: gradient of y on entry, of x on return, in place; the last block
-                              only writes it, block 0 only reads it */
-    void *saved;           /* saved_bytes; what forward keeps for backward. Every pass works in it, so it is
-                              always given; backward may overwrite it */
-    bool saved_valid;      /* backward: saved holds this micro-batch's forward; else recompute into it */
-    void *scratch;         /* scratch_bytes; garbage between calls */
-    float *token_loss;     /* last block, EVAL forward and backward: [n_tokens] fp32 */
-    float *logits;         /* last block, DECODE: [vocab] fp32 */
-    struct ot_kv_cache kv; /* DECODE, middle blocks */
+    /* backward: on entry the gradient of y, on return the gradient of x, in place. The last block only writes
+     * it, block 0 only reads it */
+    void *dxy;
+    /* [saved_bytes(saved_level)] inner activations that the level keeps: forward writes them, backward reads
+     * them and may overwrite them. NULL if the level keeps nothing. EVAL and DECODE have OT_KEEP_NONE. */
+    void *saved;
+    enum ot_keep_level saved_level; /* the same in forward and backward of a micro-batch */
+    void *work;                     /* [work_bytes(saved_level)] the others; undefined between calls */
+    void *scratch;                  /* [scratch_bytes]; undefined between calls */
+    float *token_loss;              /* last block, EVAL forward and backward: [n_tokens] fp32 */
+    float *logits;                  /* last block, DECODE: [vocab] fp32 */
+    struct ot_kv_cache kv;          /* DECODE, middle blocks */
 };
 
-/* What one call must do, for predictions: multiplications and additions of matrix products and of causal
- * attention (what is not masked), and bytes that everything else reads and writes in device memory. */
+/* The work of one call, for predictions. product_flops: multiplications and additions of matrix products.
+ * attention_flops: those of causal attention, without the masked part. moved_bytes: bytes that all other
+ * operations read and write in device memory. */
 struct ot_block_work {
     double product_flops, attention_flops, moved_bytes;
 };
 
 enum ot_work_part {
-    OT_WORK_FORWARD,  /* for the last block what evaluation does: in training its forward does nothing */
-    OT_WORK_BACKWARD, /* with what forward kept */
-    OT_WORK_RECOMPUTE /* what comes on top of that where nothing was kept */
+    OT_WORK_FORWARD,  /* of the last block: the forward of evaluation (in training it does nothing) */
+    OT_WORK_BACKWARD, /* with all inner activations kept */
+    OT_WORK_RECOMPUTE /* the extra work of backward at a level; none at OT_KEEP_ALL */
 };
 
 struct ot_chain {
-    const void *context; /* the model's own; outlives the engine */
-    enum ot_dtype dtype; /* of weights and activations on the device */
+    const void *context;        /* owned by the model; outlives the engine */
+    enum ot_dtype dtype;        /* of weights and activations on the device */
+    enum ot_state_format state; /* of the optimizer's moments */
     int n_blocks, n_slabs;
     const struct ot_block_spec *blocks;
     const struct ot_slab_spec *slabs;
     int64_t boundary_elems; /* per token */
     int64_t kv_elems;       /* per token and middle block, each of k and v */
-    int64_t vocab;          /* tokens and targets must be below */
-    int64_t max_position;   /* positions must be below */
+    int64_t vocab;          /* tokens and targets are less than this */
+    int64_t max_position;   /* positions are less than this */
     size_t constant_bytes;  /* small read-only tables that every block may read */
     void (*fill_constants)(const void *context, void *host_memory);
-    /* Bytes needed by one call of block b with n tokens. saved_bytes 0: the block has nothing to keep. */
-    size_t (*saved_bytes)(const void *context, int block, int64_t n_tokens);
-    size_t (*scratch_bytes)(const void *context, int block, int64_t n_tokens);
-    /* Of n tokens in rows of row_tokens. NULL: unknown. */
-    void (*work)(const void *context, int block, enum ot_work_part part, int64_t n_tokens, int64_t row_tokens,
-                 struct ot_block_work *out);
+    /* Bytes of run.saved: the inner activations that a level keeps. They are a prefix of those of the next
+     * level, so the bytes never decrease. OT_KEEP_NONE: 0. A block that has no inner activations: 0 at every
+     * level. */
+    size_t (*saved_bytes)(const void *context, int block, enum ot_keep_level level, int64_t n_tokens);
+    /* Bytes of run.work: the inner activations that a level does not keep and that scratch has no room for.
+     * They never increase from a level to the next. OT_KEEP_ALL: 0. */
+    size_t (*work_bytes)(const void *context, int block, enum ot_keep_level level, int64_t n_tokens);
+    size_t (*scratch_bytes)(const void *context, int block, int64_t n_tokens); /* of run.scratch */
+    /* Fills in the work of a block for n_tokens tokens in rows of row_tokens. level: read for
+     * OT_WORK_RECOMPUTE only. NULL: the model cannot tell. */
+    void (*work)(const void *context, int block, enum ot_work_part part, enum ot_keep_level level,
+                 int64_t n_tokens, int64_t row_tokens, struct ot_block_work *out);
     void (*forward)(const void *context, int block, const struct ot_block_run *run);
     void (*backward)(const void *context, int block, const struct ot_block_run *run);
 };

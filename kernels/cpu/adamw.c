@@ -15,7 +15,7 @@
 const char *const ot_adamw_kernel_names[] = {"avx512", "avx2", "scalar", NULL};
 
 #ifdef __x86_64__
-/* __builtin_cpu_supports() of clang before 18 does not know this one. */
+/* __builtin_cpu_supports() of clang before version 18 does not know F16C. */
 static bool has_f16c(void) {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
@@ -34,12 +34,12 @@ ot_adamw_fn ot_adamw_kernel(const char *name) {
     return strcmp(name, "scalar") == 0 ? ot_adamw_scalar : NULL;
 }
 
-/* ---- choosing ----
+/* ---- choice of the kernel ----
  *
- * The widest kernel is not the fastest on every CPU: Zen 4 splits 512-bit divisions and roots, and runs
- * the avx2 kernel faster. All kernels give the same bits, so the clock may choose. Each kernel updates the
+ * The widest kernel is not the fastest on every CPU: Zen 4 splits 512-bit divisions and roots, and runs the
+ * avx2 kernel faster. All kernels give the same bits, so a measurement may choose. Each kernel updates the
  * same few parameters, which stay in a core's cache. The shortest of several times counts, because a
- * disturbance makes a time longer. The measurement takes some milliseconds. */
+ * disturbance only makes a time longer. The measurement takes some milliseconds. */
 
 enum { PARAMS = 1 << 14, ROUNDS = 9, REPEATS = 8 };
 
@@ -50,7 +50,14 @@ struct few_params {
 };
 
 static double time_kernel(ot_adamw_fn kernel, struct few_params *few) {
-    static const struct ot_adamw_step step = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.1f, 0.2f, 1.0f, 0};
+    static const struct ot_adamw_step step = {.lr = 1e-4f,
+                                              .beta1 = 0.9f,
+                                              .beta2 = 0.95f,
+                                              .eps = 1e-8f,
+                                              .weight_decay = 0.1f,
+                                              .bias1 = 0.1f,
+                                              .bias2_sqrt = 0.2f,
+                                              .grad_scale = 1};
     const struct ot_adamw update = {.dtype = OT_BF16,
                                     .n = PARAMS,
                                     .decay = true,
@@ -61,7 +68,7 @@ static double time_kernel(ot_adamw_fn kernel, struct few_params *few) {
                                     .v = few->v,
                                     .grad = few->grad};
     double shortest = 0;
-    kernel(&update); /* meets its pages */
+    kernel(&update); /* warms up: page faults, caches */
     for (int round = 0; round < ROUNDS; round++) {
         double began = ot_clock_seconds();
         for (int i = 0; i < REPEATS; i++)
@@ -72,12 +79,12 @@ static double time_kernel(ot_adamw_fn kernel, struct few_params *few) {
     return shortest;
 }
 
-/* Without memory for a measurement the widest kernel is taken. */
+/* Takes the widest kernel if there is no memory for a measurement. */
 static const char *find_fastest(void) {
     struct few_params *few = malloc(sizeof *few);
     const char *fastest = NULL;
     double shortest = 0;
-    for (int i = 0; few && i < PARAMS; i++) { /* numbers as they occur: none is 0 or denormal */
+    for (int i = 0; few && i < PARAMS; i++) { /* typical numbers: none is 0 or denormal */
         few->weight[i] = few->grad[i] = ot_bf16_from_f32(0.01f * (float)(i % 97 + 1));
         few->low[i] = (int16_t)i;
         few->m[i] = few->v[i] = 1e-4f * (float)(i % 89 + 1);
@@ -125,16 +132,40 @@ void ot_adamw_run(const struct ot_adamw *args) {
 }
 
 struct ot_adamw ot_adamw_slice(const struct ot_adamw *whole, int64_t first, int64_t n) {
+    static const ptrdiff_t moment_bytes[OT_STATE_FORMATS] = {sizeof(float), sizeof(uint16_t),
+                                                             sizeof(uint8_t)};
     struct ot_adamw part = *whole;
     ptrdiff_t bytes = (ptrdiff_t)first * (ptrdiff_t)ot_dtype_bytes(whole->dtype);
+    ptrdiff_t moments = (ptrdiff_t)first * moment_bytes[whole->state];
     part.n = n;
+    part.first += first;
     part.weight = (char *)whole->weight + bytes;
     part.grad = (const char *)whole->grad + bytes;
-    part.m += first;
-    part.v += first;
+    part.m = (char *)whole->m + moments;
+    part.v = (char *)whole->v + moments;
+    if (whole->scales)
+        part.scales += part.first / OT_STATE_GROUP - whole->first / OT_STATE_GROUP;
     if (whole->low)
         part.low += first;
     if (whole->master)
         part.master += first;
     return part;
+}
+
+struct ot_adamw_cut ot_adamw_cut(const struct ot_adamw *args, int64_t unit) {
+    int64_t lead = args->state == OT_STATE_F32 ? 0 : args->first % unit, head = lead ? unit - lead : 0;
+    head = head < args->n ? head : args->n;
+    int64_t whole = (args->n - head) / unit * unit, behind = head + whole;
+    return (struct ot_adamw_cut){ot_adamw_slice(args, 0, head), ot_adamw_slice(args, head, whole),
+                                 ot_adamw_slice(args, behind, args->n - behind)};
+}
+
+int64_t ot_adamw_places(const struct ot_adamw *whole) {
+    return whole->n + whole->first % OT_STATE_GROUP;
+}
+
+struct ot_adamw ot_adamw_chunk(const struct ot_adamw *whole, int64_t begin, int64_t end) {
+    int64_t lead = whole->first % OT_STATE_GROUP;
+    int64_t first = begin > lead ? begin - lead : 0, last = end > lead ? end - lead : 0;
+    return ot_adamw_slice(whole, first, last - first);
 }

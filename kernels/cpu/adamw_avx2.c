@@ -1,12 +1,12 @@
 #include <immintrin.h>
 
 #include "kernels/adamw.h"
-#include "kernels/cpu/adamw_kernels.h"
+#include "kernels/cpu/adamw_scales.h"
 
 enum { LANES = 8 };
 
 struct vectors {
-    __m256 beta1, beta2, rest1, rest2, eps, grad_scale, bias2_sqrt, minus_decay, minus_rate;
+    __m256 beta1, beta2, rest1, rest2, eps, grad_scale, per_bias2, minus_decay, minus_rate;
 };
 
 static struct vectors broadcast(const struct ot_adamw_numbers *k) {
@@ -17,82 +17,357 @@ static struct vectors broadcast(const struct ot_adamw_numbers *k) {
         .rest2 = _mm256_set1_ps(k->rest2),
         .eps = _mm256_set1_ps(k->eps),
         .grad_scale = _mm256_set1_ps(k->grad_scale),
-        .bias2_sqrt = _mm256_set1_ps(k->bias2_sqrt),
+        .per_bias2 = _mm256_set1_ps(k->per_bias2),
         .minus_decay = _mm256_set1_ps(k->minus_decay),
         .minus_rate = _mm256_set1_ps(k->minus_rate),
     };
 }
 
-/* kernels/adamw.h, line by line. */
-static inline __m256 update(const struct vectors *k, __m256 p, __m256 grad, float *m_at, float *v_at) {
-    __m256 g = _mm256_mul_ps(grad, k->grad_scale);
-    __m256 m = _mm256_fmadd_ps(k->beta1, _mm256_loadu_ps(m_at), _mm256_mul_ps(k->rest1, g));
-    __m256 v = _mm256_fmadd_ps(k->beta2, _mm256_loadu_ps(v_at), _mm256_mul_ps(_mm256_mul_ps(k->rest2, g), g));
-    __m256 d = _mm256_add_ps(_mm256_div_ps(_mm256_sqrt_ps(v), k->bias2_sqrt), k->eps);
-    _mm256_storeu_ps(m_at, m);
-    _mm256_storeu_ps(v_at, v);
-    p = _mm256_fmadd_ps(k->minus_decay, p, p);
-    return _mm256_fmadd_ps(k->minus_rate, _mm256_div_ps(m, d), p);
-}
+/* ---- master weights and gradients of each dtype ----
+ *
+ * `dtype` is a constant in every call, and inlining removes the branches. */
 
-static void update_f32(const struct ot_adamw *args, const struct vectors *k, int64_t n) {
-    float *p = args->weight;
-    const float *grad = args->grad;
-    for (int64_t i = 0; i < n; i += LANES) {
-        __m256 updated =
-            update(k, _mm256_loadu_ps(p + i), _mm256_loadu_ps(grad + i), args->m + i, args->v + i);
-        _mm256_storeu_ps(p + i, updated);
-    }
-}
+#define INLINE static inline __attribute__((always_inline))
 
-static inline __m256i load_u16(const void *at) {
+INLINE __m256i load_u16(const void *at) {
     return _mm256_cvtepu16_epi32(_mm_loadu_si128(at));
 }
 
-/* The low halves of eight 32-bit numbers. */
-static inline void store_u16(void *at, __m256i x) {
-    __m256i halves = _mm256_packus_epi32(x, x); /* within 128-bit parts */
+/* Stores the low halves of eight 32-bit numbers. */
+INLINE void store_u16(void *at, __m256i x) {
+    __m256i halves = _mm256_packus_epi32(x, x); /* works inside 128-bit parts */
     _mm_storeu_si128(at, _mm256_castsi256_si128(_mm256_permute4x64_epi64(halves, 0x08)));
 }
 
-static void update_split(const struct ot_adamw *args, const struct vectors *k, int64_t n) {
-    uint16_t *hi = args->weight;
-    const uint16_t *grad = args->grad;
-    for (int64_t i = 0; i < n; i += LANES) {
-        __m256i low = _mm256_cvtepi16_epi32(_mm_loadu_si128((const void *)(args->low + i)));
-        __m256i bits = _mm256_add_epi32(_mm256_slli_epi32(load_u16(hi + i), 16), low);
-        __m256 g = _mm256_castsi256_ps(_mm256_slli_epi32(load_u16(grad + i), 16));
-        __m256 p = update(k, _mm256_castsi256_ps(bits), g, args->m + i, args->v + i);
-        bits = _mm256_castps_si256(p);
-        store_u16(hi + i, _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16));
-        /* bits - (hi << 16) in 16 bits is the low half of bits, whichever way hi was rounded. */
+INLINE __m256 load_bf16(const void *at) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(load_u16(at), 16));
+}
+
+INLINE __m256 load_grad(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i) {
+    if (dtype == OT_F32)
+        return _mm256_loadu_ps((const float *)args->grad + i);
+    const uint16_t *grad = (const uint16_t *)args->grad + i;
+    return dtype == OT_BF16 ? load_bf16(grad) : _mm256_cvtph_ps(_mm_loadu_si128((const void *)grad));
+}
+
+INLINE __m256 load_master(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i) {
+    if (dtype == OT_F32)
+        return _mm256_loadu_ps((const float *)args->weight + i);
+    if (dtype == OT_F16)
+        return _mm256_loadu_ps(args->master + i);
+    __m256i low = _mm256_cvtepi16_epi32(_mm_loadu_si128((const void *)(args->low + i)));
+    __m256i high = load_u16((const uint16_t *)args->weight + i);
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_slli_epi32(high, 16), low));
+}
+
+INLINE void store_master(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i, __m256 p) {
+    uint16_t *half = (uint16_t *)args->weight + i;
+    if (dtype == OT_F32) {
+        _mm256_storeu_ps((float *)args->weight + i, p);
+    } else if (dtype == OT_F16) {
+        _mm256_storeu_ps(args->master + i, p);
+        _mm_storeu_si128((void *)half, _mm256_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
+    } else {
+        __m256i bits = _mm256_castps_si256(p);
+        store_u16(half, _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x8000)), 16));
+        /* bits - (hi << 16), cut to 16 bits, is the low half of bits, whichever way hi was rounded. */
         store_u16(args->low + i, _mm256_and_si256(bits, _mm256_set1_epi32(0xffff)));
     }
 }
 
-static void update_f16(const struct ot_adamw *args, const struct vectors *k, int64_t n) {
-    uint16_t *weight = args->weight;
-    const uint16_t *grad = args->grad;
+/* Implements kernels/adamw.h line by line; returns the new p. *root: the square root of the new v. */
+INLINE __m256 update(const struct vectors *k, __m256 p, __m256 grad, __m256 *m, __m256 *v, __m256 *root) {
+    __m256 g = _mm256_mul_ps(grad, k->grad_scale);
+    *m = _mm256_fmadd_ps(k->beta1, *m, _mm256_mul_ps(k->rest1, g));
+    *v = _mm256_fmadd_ps(k->beta2, *v, _mm256_mul_ps(_mm256_mul_ps(k->rest2, g), g));
+    *root = _mm256_sqrt_ps(*v);
+    __m256 d = _mm256_fmadd_ps(*root, k->per_bias2, k->eps);
+    p = _mm256_fmadd_ps(k->minus_decay, p, p);
+    return _mm256_fmadd_ps(k->minus_rate, _mm256_div_ps(*m, d), p);
+}
+
+INLINE void update_f32(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t n) {
     for (int64_t i = 0; i < n; i += LANES) {
-        __m256 g = _mm256_cvtph_ps(_mm_loadu_si128((const void *)(grad + i)));
-        __m256 p = update(k, _mm256_loadu_ps(args->master + i), g, args->m + i, args->v + i);
-        _mm256_storeu_ps(args->master + i, p);
-        _mm_storeu_si128((void *)(weight + i), _mm256_cvtps_ph(p, _MM_FROUND_TO_NEAREST_INT));
+        float *m_at = (float *)args->m + i, *v_at = (float *)args->v + i;
+        __m256 m = _mm256_loadu_ps(m_at), v = _mm256_loadu_ps(v_at), root;
+        __m256 p = load_master(args, dtype, i), grad = load_grad(args, dtype, i);
+        store_master(args, dtype, i, update(k, p, grad, &m, &v, &root));
+        _mm256_storeu_ps(m_at, m);
+        _mm256_storeu_ps(v_at, v);
     }
+}
+
+/* ---- pairs ----
+ *
+ * Kernels of compact states work on 16 parameters in two vectors. AVX2 widens and narrows inside 128-bit
+ * parts, so a has the parameters 0-3 and 8-11, and b has 4-7 and 12-15. */
+
+enum { PAIR = 2 * LANES, PAIRS = OT_STATE_GROUP / PAIR /* of a group */ };
+
+struct pair {
+    __m256 a, b;
+};
+
+INLINE struct pair in_pair_order(__m256 low, __m256 high) { /* of 0-7 and 8-15; or back */
+    return (struct pair){_mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31)};
+}
+
+INLINE struct pair pair_of_bf16(__m256i halves) {
+    const __m256i zero = _mm256_setzero_si256();
+    return (struct pair){_mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, halves)),
+                         _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, halves))};
+}
+
+INLINE __m256i load_halves(const void *at) {
+    return _mm256_loadu_si256(at);
+}
+
+/* The upper halves of 16 numbers, in order. */
+INLINE __m256i upper_halves(__m256i a, __m256i b) {
+    return _mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16));
+}
+
+INLINE struct pair load_grads(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i) {
+    if (dtype == OT_BF16)
+        return pair_of_bf16(load_halves((const uint16_t *)args->grad + i));
+    return in_pair_order(load_grad(args, dtype, i), load_grad(args, dtype, i + LANES));
+}
+
+INLINE struct pair load_masters(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i) {
+    if (dtype != OT_BF16)
+        return in_pair_order(load_master(args, dtype, i), load_master(args, dtype, i + LANES));
+    __m256i low = load_halves(args->low + i), high = load_halves((const uint16_t *)args->weight + i);
+    high = _mm256_add_epi16(high, _mm256_srai_epi16(low, 15)); /* the borrow of a negative remainder */
+    return (struct pair){_mm256_castsi256_ps(_mm256_unpacklo_epi16(low, high)),
+                         _mm256_castsi256_ps(_mm256_unpackhi_epi16(low, high))};
+}
+
+INLINE void store_masters(const struct ot_adamw *args, enum ot_dtype dtype, int64_t i, struct pair p) {
+    if (dtype != OT_BF16) {
+        p = in_pair_order(p.a, p.b);
+        store_master(args, dtype, i, p.a);
+        store_master(args, dtype, i + LANES, p.b);
+        return;
+    }
+    const __m256i mask = _mm256_set1_epi32(0xffff);
+    __m256i a = _mm256_castps_si256(p.a), b = _mm256_castps_si256(p.b);
+    __m256i low = _mm256_packus_epi32(_mm256_and_si256(a, mask), _mm256_and_si256(b, mask));
+    __m256i high = _mm256_add_epi16(upper_halves(a, b), _mm256_srli_epi16(low, 15)); /* rounds away */
+    _mm256_storeu_si256((void *)((uint16_t *)args->weight + i), high);
+    _mm256_storeu_si256((void *)(args->low + i), low);
+}
+
+/* Updates 16 parameters. Returns the square roots of the new v. */
+INLINE struct pair update_pair(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype,
+                               int64_t i, struct pair *m, struct pair *v) {
+    struct pair p = load_masters(args, dtype, i), grads = load_grads(args, dtype, i), roots;
+    p.a = update(k, p.a, grads.a, &m->a, &v->a, &roots.a);
+    p.b = update(k, p.b, grads.b, &m->b, &v->b, &roots.b);
+    store_masters(args, dtype, i, p);
+    return roots;
+}
+
+/* ---- random words: ot_state_word ---- */
+
+/* The words of parameters index + {0-3, 8-11}. index: a multiple of 4, and index + 11 is in the same page of
+ * 2^32 places. */
+INLINE __m256i random_words(struct ot_state_noise noise, int64_t index) {
+    uint32_t first =
+        noise.begin + (uint32_t)index * OT_NOISE_STEP + (uint32_t)((uint64_t)index >> 32) * OT_NOISE_PAGE;
+    __m256i x = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11),
+                                   _mm256_set1_epi32((int)OT_NOISE_STEP)); /* a constant */
+    x = _mm256_add_epi32(x, _mm256_set1_epi32((int)first));
+    x = _mm256_xor_si256(x, _mm256_srli_epi32(x, 16));
+    x = _mm256_mullo_epi32(x, _mm256_set1_epi32((int)OT_NOISE_MIX1));
+    x = _mm256_xor_si256(_mm256_xor_si256(x, _mm256_srli_epi32(x, 15)), _mm256_set1_epi32((int)noise.key));
+    return _mm256_mullo_epi32(x, _mm256_set1_epi32((int)OT_NOISE_MIX2));
+}
+
+/* ---- 16 bits ---- */
+
+/* ot_state_round_bf16, without the cut; the random bits are the low 16 bits of each element of `random`. */
+INLINE __m256i add_random(__m256 value, __m256i random) {
+    __m256i bits = _mm256_castps_si256(value);
+    __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+    __m256i in_range = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x7f7f0000), magnitude);
+    return _mm256_add_epi32(bits, _mm256_and_si256(in_range, random));
+}
+
+INLINE void update_16bit(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype,
+                         int64_t n) {
+    const __m256i mask = _mm256_set1_epi32(0xffff);
+    for (int64_t i = 0; i < n; i += PAIR) {
+        uint16_t *m_at = (uint16_t *)args->m + i, *v_at = (uint16_t *)args->v + i;
+        struct pair m = pair_of_bf16(load_halves(m_at)), v = pair_of_bf16(load_halves(v_at));
+        update_pair(args, k, dtype, i, &m, &v);
+        __m256i a = random_words(args->step->noise, args->first + i);
+        __m256i b = random_words(args->step->noise, args->first + i + 4);
+        __m256i m_a = add_random(m.a, _mm256_and_si256(a, mask)),
+                v_a = add_random(v.a, _mm256_srli_epi32(a, 16));
+        __m256i m_b = add_random(m.b, _mm256_and_si256(b, mask)),
+                v_b = add_random(v.b, _mm256_srli_epi32(b, 16));
+        _mm256_storeu_si256((void *)m_at, upper_halves(m_a, m_b));
+        _mm256_storeu_si256((void *)v_at, upper_halves(v_a, v_b));
+    }
+}
+
+/* ---- 8 bits ---- */
+
+struct block {
+    struct pair m[GROUPS][PAIRS], root[GROUPS][PAIRS]; /* root: the square root of v */
+    __m256 most_m[GROUPS], most_root[GROUPS];          /* of each lane */
+};
+
+INLINE __m256 absolute(__m256 x) {
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+}
+
+/* 32 bytes so that unpacking inside 128-bit parts gives pairs; or back. */
+INLINE __m256i in_byte_order(__m256i bytes) {
+    return _mm256_permute4x64_epi64(bytes, 0xd8);
+}
+
+/* m of the pairs of a group. */
+INLINE void decode_m(const int8_t *at, float scale, struct pair m[PAIRS]) {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i code = in_byte_order(_mm256_loadu_si256((const void *)at)), size = _mm256_abs_epi8(code);
+    size = _mm256_add_epi8(size, _mm256_subs_epu8(size, _mm256_set1_epi8(80)));
+    __m256i words[PAIRS] = {
+        _mm256_sign_epi16(_mm256_unpacklo_epi8(size, zero), _mm256_unpacklo_epi8(code, code)),
+        _mm256_sign_epi16(_mm256_unpackhi_epi8(size, zero), _mm256_unpackhi_epi8(code, code))};
+    __m256 s = _mm256_set1_ps(scale * 0x1p-16f); /* the sizes are in the upper halves: 2^16 times as large */
+    for (int q = 0; q < PAIRS; q++) {
+        m[q].a = _mm256_mul_ps(s, _mm256_cvtepi32_ps(_mm256_unpacklo_epi16(zero, words[q])));
+        m[q].b = _mm256_mul_ps(s, _mm256_cvtepi32_ps(_mm256_unpackhi_epi16(zero, words[q])));
+    }
+}
+
+INLINE void decode_v(const uint8_t *at, float scale, struct pair v[PAIRS]) {
+    const __m256i zero = _mm256_setzero_si256();
+    __m256i code = in_byte_order(_mm256_loadu_si256((const void *)at));
+    __m256i words[PAIRS] = {_mm256_unpacklo_epi8(code, zero), _mm256_unpackhi_epi8(code, zero)};
+    __m256 u = _mm256_set1_ps(scale);
+    for (int q = 0; q < PAIRS; q++) {
+        __m256 a = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_unpacklo_epi16(words[q], zero)));
+        __m256 b = _mm256_mul_ps(u, _mm256_cvtepi32_ps(_mm256_unpackhi_epi16(words[q], zero)));
+        v[q] = (struct pair){_mm256_mul_ps(a, a), _mm256_mul_ps(b, b)};
+    }
+}
+
+INLINE void update_group(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t i,
+                         const struct ot_state_scale *scale, struct block *block, int g) {
+    struct pair m[PAIRS], v[PAIRS];
+    __m256 most_m = _mm256_setzero_ps(), most_root = _mm256_setzero_ps();
+    decode_m((const int8_t *)args->m + i, ot_bf16_to_f32(scale->m), m);
+    decode_v((const uint8_t *)args->v + i, ot_bf16_to_f32(scale->v), v);
+    for (int q = 0; q < PAIRS; q++) {
+        struct pair root = update_pair(args, k, dtype, i + q * PAIR, &m[q], &v[q]);
+        block->m[g][q] = m[q];
+        block->root[g][q] = root;
+        /* If the first operand is NaN, max returns the second one, as fmaxf does. */
+        most_m = _mm256_max_ps(absolute(m[q].a), _mm256_max_ps(absolute(m[q].b), most_m));
+        most_root = _mm256_max_ps(root.a, _mm256_max_ps(root.b, most_root));
+    }
+    block->most_m[g] = most_m;
+    block->most_root[g] = most_root;
+}
+
+/* 16 numbers as 16-bit integers, in order. Too large ones become the largest. */
+INLINE __m256i narrow(__m256i a, __m256i b) {
+    return _mm256_packs_epi32(a, b);
+}
+
+INLINE __m256i narrow_bits(struct pair x) { /* keeps the sign, and whether x is 0 */
+    return narrow(_mm256_castps_si256(x.a), _mm256_castps_si256(x.b));
+}
+
+/* (round(place) + random) / 1024. A place that is too large or NaN becomes 2^31, and so a large code, which
+ * packing cuts to 127 or 255. */
+INLINE __m256i code_of(__m256 place, __m256i random) {
+    return _mm256_srli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(place), random), 10);
+}
+
+INLINE __m256i code_of_m(__m256 m, __m256 k, __m256 k2, __m256i random) {
+    __m256 size = absolute(m), line = _mm256_fmadd_ps(size, k2, _mm256_set1_ps(40960));
+    return code_of(_mm256_min_ps(_mm256_mul_ps(size, k), line), random);
+}
+
+INLINE void encode_group(const struct ot_adamw *args, int64_t i, const struct block *block, int g,
+                         float m_steps, float v_steps) {
+    const __m256i ten_bits = _mm256_set1_epi32(1023);
+    __m256i m_codes[PAIRS], v_codes[PAIRS], signs[PAIRS], positive[PAIRS];
+    __m256 k = _mm256_set1_ps(m_steps), k2 = _mm256_set1_ps(m_steps * 0.5f), v_k = _mm256_set1_ps(v_steps);
+    for (int q = 0; q < PAIRS; q++) {
+        struct pair m = block->m[g][q], root = block->root[g][q];
+        __m256i words = random_words(args->step->noise, args->first + i + q * PAIR);
+        __m256i m_a = code_of_m(m.a, k, k2, _mm256_srli_epi32(_mm256_slli_epi32(words, 16), 22));
+        __m256i m_b = code_of_m(m.b, k, k2, _mm256_srli_epi32(words, 22));
+        __m256i v_a = code_of(_mm256_mul_ps(root.a, v_k), _mm256_and_si256(words, ten_bits));
+        __m256i high = _mm256_and_si256(_mm256_srli_epi32(words, 16), ten_bits);
+        __m256i v_b = code_of(_mm256_mul_ps(root.b, v_k), high);
+        m_codes[q] = narrow(m_a, m_b);
+        v_codes[q] = narrow(v_a, v_b);
+        signs[q] = narrow_bits(m);
+        positive[q] = narrow_bits(root);
+    }
+    __m256i m_code = _mm256_packs_epi16(m_codes[0], m_codes[1]);
+    m_code = _mm256_sign_epi8(m_code, _mm256_packs_epi16(signs[0], signs[1])); /* 0 has code 0 */
+    __m256i v_code = _mm256_packus_epi16(v_codes[0], v_codes[1]);
+    __m256i least = _mm256_min_epu8(_mm256_packs_epi16(positive[0], positive[1]), _mm256_set1_epi8(1));
+    v_code = _mm256_max_epu8(v_code, least); /* at least 1 if v > 0; v is never -0 */
+    _mm256_storeu_si256((void *)((int8_t *)args->m + i), in_byte_order(m_code));
+    _mm256_storeu_si256((void *)((uint8_t *)args->v + i), in_byte_order(v_code));
+}
+
+/* Updates `groups` groups, at most GROUPS, from parameter i on. */
+INLINE void update_block(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype, int64_t i,
+                         int groups, struct ot_state_scale *scales) {
+    struct block block;
+    struct block_scales found;
+    for (int g = 0; g < groups; g++)
+        update_group(args, k, dtype, i + g * OT_STATE_GROUP, &scales[g], &block, g);
+    for (int g = groups; g < GROUPS; g++)
+        block.most_m[g] = block.most_root[g] = _mm256_setzero_ps();
+    find_scales(block.most_m, block.most_root, &found);
+    for (int g = 0; g < groups; g++) {
+        encode_group(args, i + g * OT_STATE_GROUP, &block, g, found.m_steps[g], found.v_steps[g]);
+        scales[g] = found.stored[g];
+    }
+}
+
+INLINE void update_8bit(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype,
+                        int64_t n) {
+    enum { BLOCK = GROUPS * OT_STATE_GROUP };
+    for (int64_t i = 0; i < n; i += BLOCK)
+        update_block(args, k, dtype, i, (int)((n - i < BLOCK ? n - i : BLOCK) / OT_STATE_GROUP),
+                     args->scales + i / OT_STATE_GROUP);
+}
+
+/* ---- entry ---- */
+
+INLINE void update_format(const struct ot_adamw *args, const struct vectors *k, enum ot_dtype dtype,
+                          int64_t n) {
+    if (args->state == OT_STATE_F32)
+        update_f32(args, k, dtype, n);
+    else if (args->state == OT_STATE_16BIT)
+        update_16bit(args, k, dtype, n);
+    else
+        update_8bit(args, k, dtype, n);
 }
 
 void ot_adamw_avx2(const struct ot_adamw *args) {
     if (args->step->skip)
         return;
+    struct ot_adamw_cut cut = ot_adamw_cut(args, args->state == OT_STATE_F32 ? LANES : OT_STATE_GROUP);
     struct ot_adamw_numbers numbers = ot_adamw_numbers(args);
     struct vectors k = broadcast(&numbers);
-    int64_t whole = args->n / LANES * LANES;
+    struct ot_adamw body = cut.body;
+    ot_adamw_scalar(&cut.before);
     if (args->dtype == OT_F32)
-        update_f32(args, &k, whole);
+        update_format(&body, &k, OT_F32, body.n);
     else if (args->dtype == OT_BF16)
-        update_split(args, &k, whole);
+        update_format(&body, &k, OT_BF16, body.n);
     else
-        update_f16(args, &k, whole);
-    struct ot_adamw tail = ot_adamw_slice(args, whole, args->n - whole);
-    ot_adamw_scalar(&tail);
+        update_format(&body, &k, OT_F16, body.n);
+    ot_adamw_scalar(&cut.after);
 }

@@ -1,15 +1,17 @@
-/* Inside the optimizer: its kernels and the numbers that all of them start from. */
+/* Declarations that the AdamW kernels for CPUs share: the kernels, and the numbers that all of them start
+ * from. */
 #ifndef OT_KERNELS_CPU_ADAMW_KERNELS_H
 #define OT_KERNELS_CPU_ADAMW_KERNELS_H
 
 #include "kernels/ops.h"
 
-/* A step's numbers as the inner loops want them; each fp32 operation here is part of the contract in
- * kernels/adamw.h. */
+/* The numbers of a step in the form that the inner loops need. Each fp32 operation here is part of the
+ * contract in kernels/adamw.h. */
 struct ot_adamw_numbers {
-    float beta1, beta2, rest1, rest2; /* rest: 1 - beta */
-    float eps, grad_scale, bias2_sqrt;
-    float minus_decay; /* -(lr * weight_decay), 0 where the parameters do not decay */
+    float beta1, beta2, rest1, rest2; /* rest1, rest2: 1 - beta1, 1 - beta2 */
+    float eps, grad_scale;
+    float per_bias2;   /* 1 / bias2_sqrt */
+    float minus_decay; /* -(lr * weight_decay); 0 if the parameters do not decay */
     float minus_rate;  /* -(lr / bias1) */
 };
 
@@ -22,11 +24,18 @@ static inline struct ot_adamw_numbers ot_adamw_numbers(const struct ot_adamw *ar
         .rest2 = 1.0f - step->beta2,
         .eps = step->eps,
         .grad_scale = step->grad_scale,
-        .bias2_sqrt = step->bias2_sqrt,
+        .per_bias2 = 1.0f / step->bias2_sqrt,
         .minus_decay = args->decay ? -(step->lr * step->weight_decay) : 0.0f,
         .minus_rate = -(step->lr / step->bias1),
     };
 }
+
+/* Cuts an update for a kernel that works on whole units of parameters, with a compact state on whole groups.
+ * The scalar kernel updates the parameters before and after the body. */
+struct ot_adamw_cut {
+    struct ot_adamw before, body, after;
+};
+struct ot_adamw_cut ot_adamw_cut(const struct ot_adamw *args, int64_t unit);
 
 void ot_adamw_scalar(const struct ot_adamw *args);
 void ot_adamw_avx2(const struct ot_adamw *args);   /* needs AVX2, FMA and F16C */

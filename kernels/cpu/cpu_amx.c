@@ -1,13 +1,13 @@
 /* Loop order and packing follow Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication".
- * Both operands are copied into tiles of 1 KiB, in the order in which they are multiplied: 16 rows of A by 32
- * of k, and 16 columns of B by 32 of k with pairs of k side by side, as TDPBF16PS wants them (Intel
- * Architecture Instruction Set Extensions, chapter 3). Four accumulators, 32 x 32 of C, use each loaded tile
- * twice. */
+ * Both operands are copied into tiles of 1 KiB, in the order in which they are multiplied. A tile of A is 16
+ * rows by 32 of k. A tile of B is 16 columns by 32 of k, with pairs of k side by side, as TDPBF16PS requires
+ * (Intel Architecture Instruction Set Extensions, chapter 3). Four accumulators, 32 x 32 of C, use each
+ * loaded tile twice. */
 #include "kernels/cpu/cpu_amx.h"
 
 #include <stdlib.h>
 
-#ifdef __AMX_BF16__ /* the compiler may use it: see kernels/cpu/meson.build */
+#ifdef __AMX_BF16__ /* the compiler may use AMX: see kernels/cpu/meson.build */
 
 #include <cpuid.h>
 #include <immintrin.h>
@@ -16,11 +16,11 @@
 #include <unistd.h>
 
 enum {
-    SIDE = 16,                /* rows of a tile; columns of fp32, pairs of bf16 */
-    PANEL = OT_CPU_AMX_PANEL, /* rows of A, columns of B, that the accumulators cover */
+    SIDE = 16,                /* rows of a tile; also columns of fp32, or pairs of bf16 */
+    PANEL = OT_CPU_AMX_PANEL, /* rows of A, and columns of B, of the accumulators */
     STEP = 32,                /* elements of k in a tile */
     TILE_ELEMS = SIDE * STEP, /* bf16 */
-    BLOCK_K = 512,            /* a panel of A is then 32 KiB: it stays in L1 */
+    BLOCK_K = 512,            /* makes a panel of A 32 KiB, which stays in L1 */
 };
 
 /* ---- the registers ---- */
@@ -37,7 +37,7 @@ bool ot_cpu_amx_open(void) {
     return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA_FEATURE) == 0;
 }
 
-/* All eight tiles: 16 rows of 64 bytes. */
+/* Configures all eight tiles as 16 rows of 64 bytes. */
 static void configure_tiles(void) {
     struct {
         uint8_t palette, start_row, reserved[14];
@@ -53,7 +53,7 @@ static void configure_tiles(void) {
 
 /* ---- packing ---- */
 
-/* 16 x 16 words of 32 bits. */
+/* Transposes 16 x 16 words of 32 bits. */
 static inline void transpose(__m512i r[SIDE]) {
     __m512i t[SIDE];
     for (int i = 0; i < SIDE; i += 2) {
@@ -78,17 +78,17 @@ static inline void transpose(__m512i r[SIDE]) {
     }
 }
 
-/* Where an operand's elements lie: line i of it (a row of A, a column of B) and position p of k at data[i *
- * line + p] where k is contiguous, else at data[p * line + i]. */
+/* How an operand is stored. Line i (a row of A, a column of B) and position p of k are at data[i * line + p]
+ * if k is contiguous, else at data[p * line + i]. */
 struct operand {
     const uint16_t *data;
     int64_t line;
     bool k_contiguous;
-    bool pairs_across; /* B's tiles hold one pair of k for all lines in a row; A's hold one line */
+    bool pairs_across; /* B's tiles hold one pair of k for all lines in a row; A's tiles hold one line */
 };
 
-/* Row r of the tile before it is transposed or not: a line of k, or a pair of k for all lines. lines and
- * depth: how much there is; the rest is zeros. */
+/* Loads row r of a tile as it is stored, before a transposition: a line of k, or a pair of k for all lines.
+ * lines, depth: the elements that exist; all others become zeros. */
 static inline __m512i load_row(const struct operand *from, bool k_contiguous, int64_t r, int64_t lines,
                                int64_t depth) {
     if (k_contiguous) {
@@ -103,8 +103,8 @@ static inline __m512i load_row(const struct operand *from, bool k_contiguous, in
     return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
-/* `lines` lines (those beyond 16 are left out) and `depth` of k (beyond 32 likewise), from from->data on.
- * Always inlined: for a whole tile the masks are constants. */
+/* Packs `lines` lines (at most 16) and `depth` of k (at most 32), starting at from->data. It is always
+ * inlined, so that the masks are constants for a whole tile. */
 static inline __attribute__((always_inline)) void pack_tile(const struct operand *from, int64_t lines,
                                                             int64_t depth, uint16_t *to) {
     bool k_contiguous = from->k_contiguous;
@@ -117,7 +117,7 @@ static inline __attribute__((always_inline)) void pack_tile(const struct operand
         _mm512_store_si512(to + i * STEP, r[i]);
 }
 
-/* 32 lines and all of k, ordered as the kernel reads them: for each step of k, two tiles. */
+/* Packs 32 lines and all of k in the kernel's order: two tiles for each step of k. */
 static inline __attribute__((always_inline)) void pack_panel_as(struct operand from, int64_t lines, int64_t k,
                                                                 uint16_t *to) {
     int64_t next_line = from.k_contiguous ? from.line : 1, next_k = from.k_contiguous ? 1 : from.line;
@@ -134,7 +134,7 @@ static inline __attribute__((always_inline)) void pack_panel_as(struct operand f
         }
 }
 
-/* Lines [first, first + lines). Each way of packing is compiled for itself. */
+/* Packs lines [first, first + lines). The compiler specializes each kind of packing. */
 static void pack_panel(const struct operand *from, int64_t first, int64_t lines, int64_t k, uint16_t *to) {
     const uint16_t *data = from->data + first * (from->k_contiguous ? from->line : 1);
     if (from->k_contiguous && from->pairs_across)
@@ -149,10 +149,10 @@ static void pack_panel(const struct operand *from, int64_t first, int64_t lines,
 
 /* ---- the kernel ---- */
 
-/* 32 rows of A for the kernel: packed, or where they lie. */
+/* 32 rows of A for the kernel, packed or in place. */
 struct a_panel {
     const uint16_t *data;
-    int64_t row, half, step; /* elements from a row, a tile of 16 rows, a step of k, to the next */
+    int64_t row, half, step; /* elements from one row, tile of 16 rows, step of k to the next */
 };
 
 /* C[32, 32] (+)= A panel times B panel. */
@@ -186,7 +186,7 @@ static void multiply_panels(struct a_panel a, const uint16_t *b, int64_t steps, 
     _tile_stored(3, c + SIDE * ldc + SIDE, stride);
 }
 
-/* The same at the border of C, of which rows x cols are there, through a copy. */
+/* Like multiply_panels, at the border of C, where only rows x cols exist. Works through a copy. */
 static void multiply_border(struct a_panel a, const uint16_t *b, int64_t steps,
                             const struct ot_cpu_product *border) {
     _Alignas(64) float copy[PANEL * PANEL];
@@ -218,7 +218,7 @@ void ot_cpu_amx_pack_b(const struct ot_cpu_product *p, int64_t col, uint16_t *pa
     pack_panel(&b, col, at_most(PANEL, p->n - col), p->k, panel);
 }
 
-/* One block of k: A's panel stays in L1 while all of B's pass it. */
+/* One block of k: A's panel stays in L1 while all panels of B pass. */
 static void multiply_block(const struct ot_cpu_product *p, int64_t k) {
     const uint16_t *a_data = p->a, *b_data = p->b;
     int64_t panel_elems = ot_cpu_amx_panel_elems(p->k), skip = k / STEP * 2 * TILE_ELEMS;

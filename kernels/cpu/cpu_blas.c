@@ -15,28 +15,28 @@
 
 static struct {
     pthread_once_t once;
-    struct ot_cpu_onednn onednn; /* false: not there, or not wanted */
-    struct ot_error open_error;  /* code 0: none */
-    bool one_at_a_time;          /* OpenBLAS may not be called by two threads at once */
+    struct ot_cpu_onednn onednn; /* members are false if oneDNN is not installed or not wanted */
+    struct ot_error open_error;  /* code 0: no error */
+    bool one_at_a_time;          /* two threads must not call OpenBLAS at once */
     pthread_mutex_t turn;
     enum ot_cpu_bf16 bf16_way;
     char name[64], arithmetic[160];
-    /* Of the first product that failed. Products have no lane to report to: their lane asks. */
+    /* The first failed product. A product has no lane to report to, so its lane asks. */
     pthread_mutex_t lock;
     atomic_bool has_failed;
     struct ot_error failure;
 } blas = {.once = PTHREAD_ONCE_INIT, .turn = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* ---- what there is ---- */
+/* ---- choice of the libraries ---- */
 
-/* OpenBLAS starts its threads before main, and this program never uses them. Where no thread can be
- * started, OpenBLAS kills the process or keeps it from ending. This function runs before OpenBLAS's own
- * constructor where OpenBLAS is linked statically. */
+/* OpenBLAS starts its threads before main, and this program never uses them. If no thread can be started,
+ * OpenBLAS kills the process or keeps it from ending. If OpenBLAS is linked statically, this function runs
+ * before its constructor. */
 __attribute__((constructor(101))) static void start_no_threads(void) {
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
 }
 
-/* Whether the environment leaves the choice to us, or makes this one. */
+/* True if the environment variable is not set or names this choice. */
 static bool wanted(const char *variable, const char *choice) {
     const char *wish = getenv(variable);
     return !wish || !*wish || strcmp(wish, choice) == 0;
@@ -58,7 +58,7 @@ static enum ot_cpu_bf16 choose_bf16(void) {
     return OT_CPU_BF16_CONVERT;
 }
 
-/* "OpenBLAS 0.3.21 NO_LAPACKE ..." begins with name and version. */
+/* The configuration text "OpenBLAS 0.3.21 NO_LAPACKE ..." begins with name and version. */
 static void describe_arithmetic(void) {
     static const char *const ways[] = {", bf16 converted", ", bf16 by it", ", AMX bf16"};
     const char *config = openblas_get_config();

@@ -12,7 +12,7 @@
 #include "kernels/cpu/cpu_state.h"
 #include "src/base/error.h"
 
-/* A NaN in fp32, fp16 and bf16, and -1 as a token. */
+/* Bytes of fresh device memory: a NaN in fp32, fp16 and bf16, and -1 as a token. */
 enum { POISON = 0xff };
 
 enum { ALIGN = 256, PINNED_ALIGN = 4096, HUGE_PAGE = 2 << 20 };
@@ -27,8 +27,8 @@ static size_t round_up(size_t bytes, size_t unit) {
 
 /* ---- device memory ----
  *
- * Each allocation is a mapping of its own. It ends at a page that may not be touched, so an op that runs over
- * the end faults at once; freed memory is unmapped, so whoever still uses it does as well. */
+ * Each allocation is a separate mapping. Behind its end is a page without access, so an op that runs over the
+ * end faults at once. Freed memory is unmapped, so a later access faults too. */
 
 struct ot_cpu_allocation {
     struct ot_cpu_allocation *next;
@@ -38,10 +38,11 @@ struct ot_cpu_allocation {
     size_t mapping_bytes;
 };
 
-/* Before the first touch, which decides where pages come from. */
+/* Places fresh memory. It must not have been touched yet, because the first touch decides where the pages
+ * come from. */
 static int place(const struct ot_cpu_device *device, void *memory, size_t bytes, const char *name) {
     if (bytes >= HUGE_PAGE)
-        madvise(memory, bytes, MADV_HUGEPAGE); /* only faster where it works */
+        madvise(memory, bytes, MADV_HUGEPAGE); /* a failure costs speed only */
     if (!device->placement.memory)
         return 0;
     int rc = device->placement.memory(device->placement.context, memory, bytes);
@@ -73,7 +74,7 @@ static int map_allocation(const struct ot_cpu_device *device, struct ot_cpu_allo
     return 0;
 }
 
-/* Takes the bytes out of the budget, or says by how much it is short. */
+/* Takes the bytes from the budget. OT_E_BUDGET: the text tells how many bytes are missing. */
 static int reserve(struct ot_cpu_device *device, size_t bytes, const char *name) {
     struct ot_device_usage *usage = &device->usage;
     size_t left = usage->budget_bytes - usage->used_bytes;
@@ -105,7 +106,7 @@ static int alloc_device(struct ot_device *device, size_t bytes, const char *name
         allocation->bytes = bytes;
         rc = map_allocation(self, allocation, name);
     } else {
-        rc = ot_fail(OT_E_BUDGET, "no memory to note the allocation of '%s'", name);
+        rc = ot_fail(OT_E_BUDGET, "no memory to record the allocation of '%s'", name);
     }
     pthread_mutex_lock(&self->mutex);
     if (rc < 0) {
@@ -127,7 +128,7 @@ static void free_device(struct ot_device *device, void *memory) {
     while (*link && (*link)->memory != memory)
         link = &(*link)->next;
     struct ot_cpu_allocation *allocation = *link;
-    assert(allocation); /* else it was freed before, or never came from here */
+    assert(allocation); /* otherwise the memory was freed before, or this device did not allocate it */
     *link = allocation->next;
     self->usage.used_bytes -= allocation->bytes;
     pthread_mutex_unlock(&self->mutex);
@@ -135,10 +136,33 @@ static void free_device(struct ot_device *device, void *memory) {
     free(allocation);
 }
 
-/* ---- pinned memory: the machine's own pages, which this device copies from as they are ---- */
+/* ---- pinned memory: ordinary pages, because this device copies from any memory at the same speed ---- */
+
+static int place_pinned(struct ot_device *device, void *memory, size_t bytes, const char *name) {
+    return place(cpu(device), memory, bytes, name);
+}
+
+static int pin(struct ot_device *device, void *memory, size_t bytes, size_t own_bytes, const char *name) {
+    struct ot_cpu_device *self = cpu(device);
+    (void)memory, (void)bytes, (void)name;
+    pthread_mutex_lock(&self->mutex);
+    self->usage.pinned_bytes += own_bytes;
+    if (self->usage.pinned_bytes > self->usage.pinned_peak_bytes)
+        self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
+    pthread_mutex_unlock(&self->mutex);
+    return 0;
+}
+
+static void unpin(struct ot_device *device, void *memory, size_t own_bytes) {
+    struct ot_cpu_device *self = cpu(device);
+    (void)memory;
+    pthread_mutex_lock(&self->mutex);
+    assert(self->usage.pinned_bytes >= own_bytes);
+    self->usage.pinned_bytes -= own_bytes;
+    pthread_mutex_unlock(&self->mutex);
+}
 
 static int alloc_pinned(struct ot_device *device, size_t bytes, const char *name, void **out) {
-    struct ot_cpu_device *self = cpu(device);
     *out = NULL;
     if (bytes == 0)
         return 0;
@@ -147,27 +171,20 @@ static int alloc_pinned(struct ot_device *device, size_t bytes, const char *name
     if (memory == MAP_FAILED)
         return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
                              bytes, name);
-    int rc = place(self, memory, mapped, name);
+    int rc = place_pinned(device, memory, mapped, name);
+    if (rc == 0)
+        rc = pin(device, memory, mapped, bytes, name);
     if (rc < 0) {
         munmap(memory, mapped);
         return rc;
     }
-    pthread_mutex_lock(&self->mutex);
-    self->usage.pinned_bytes += bytes;
-    if (self->usage.pinned_bytes > self->usage.pinned_peak_bytes)
-        self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
-    pthread_mutex_unlock(&self->mutex);
     *out = memory;
     return 0;
 }
 
 static void free_pinned(struct ot_device *device, void *memory, size_t bytes) {
-    struct ot_cpu_device *self = cpu(device);
+    unpin(device, memory, bytes);
     munmap(memory, round_up(bytes, PINNED_ALIGN));
-    pthread_mutex_lock(&self->mutex);
-    assert(self->usage.pinned_bytes >= bytes);
-    self->usage.pinned_bytes -= bytes;
-    pthread_mutex_unlock(&self->mutex);
 }
 
 static void get_usage(const struct ot_device *device, struct ot_device_usage *out) {
@@ -257,6 +274,9 @@ const struct ot_device_api ot_cpu_device_api = {
     .free = free_device,
     .alloc_pinned = alloc_pinned,
     .free_pinned = free_pinned,
+    .place = place_pinned,
+    .pin = pin,
+    .unpin = unpin,
     .usage = get_usage,
     .forget_peaks = forget_peaks,
     .lane_open = ot_cpu_lane_open,
@@ -264,6 +284,7 @@ const struct ot_device_api ot_cpu_device_api = {
     .copy = ot_cpu_lane_copy,
     .fill = ot_cpu_lane_fill,
     .notify = ot_cpu_lane_notify,
+    .call = ot_cpu_lane_call,
     .lane_error = ot_cpu_lane_error,
     .lane_sync = ot_cpu_lane_sync,
     .event_create = ot_cpu_event_create,
@@ -271,6 +292,6 @@ const struct ot_device_api ot_cpu_device_api = {
     .record = ot_cpu_lane_record,
     .wait = ot_cpu_lane_wait,
     .event_sync = ot_cpu_event_sync,
-    .event_create_timed = ot_cpu_event_create, /* every event keeps its time */
+    .event_create_timed = ot_cpu_event_create, /* every event of this device stores its time */
     .event_seconds = ot_cpu_event_seconds,
 };

@@ -1,13 +1,13 @@
 /* Lanes and events of the cpu device.
  *
- * What one lane writes must become visible to another, or to the caller, through record and wait alone: only
- * then does ThreadSanitizer see a missing dependency as the data race that it would be on a GPU. So nothing
- * here may order a lane before the thread that enqueues on it: no mutex that both take, no sequentially
- * consistent flag that both touch. The caller publishes a command by a release store of `filled` and wakes
- * the lane with a futex call, which orders nothing in the language's eyes; it looks at `finished`, which
- * does, only when the ring seems full.
+ * A lane's writes must become visible to another lane, or to the caller, through record and wait only. Then
+ * ThreadSanitizer reports a missing dependency as the data race that it would be on a GPU. So nothing in this
+ * file may order a lane's work before the thread that enqueues on it: no mutex that both take, no
+ * sequentially consistent flag that both touch. The caller publishes a command by a release store of `filled`
+ * and wakes the lane with a futex call, which gives no order in the language's memory model. Reading
+ * `finished` gives such an order, so the caller reads it only when the ring seems full.
  *
- * What is left of such hidden order is the device's pool, when two lanes run ops: they take turns there. */
+ * One hidden order remains: two lanes that run ops take turns in the device's pool. */
 #include "kernels/cpu/cpu_lane.h"
 
 #include <assert.h>
@@ -25,18 +25,18 @@
 #include "src/base/random.h"
 #include "src/base/thread.h"
 
-/* Commands that may wait in a lane; more than a step of a 7B model puts there. A power of two, since counters
- * wrap. */
-enum { RING_COMMANDS = 2048 };
+/* Commands that may wait in a lane. A step of a 7B model enqueues fewer. It is a power of two, because
+ * counters wrap. */
+enum { RING_COMMANDS = OT_LANE_MOST_COMMANDS };
 
-/* Records of one event that may be under way at once before one of them waits for the oldest. */
+/* Records of one event that may be outstanding. One more record waits for the oldest. */
 enum { EVENT_RECORDS = 16 };
 
 enum { SPIN_NS = 5000, LONGEST_DELAY_NS = 200000, CACHE_LINE = 64 };
 
 struct command {
     ot_cpu_command_fn fn;
-    bool control; /* runs on a failed lane as well: others wait for it */
+    bool control; /* also runs on a failed lane, because others wait for it */
     _Alignas(16) unsigned char args[OT_CPU_COMMAND_BYTES];
 };
 
@@ -46,12 +46,12 @@ struct cpu_lane {
     struct ot_event *idle; /* for ot_lane_sync */
     uint64_t delay_stream;
 
-    /* the enqueuing thread's */
+    /* used by the enqueuing thread */
     uint32_t next_fill, known_finished;
-    /* the lane's thread's */
+    /* used by the lane's thread */
     uint32_t next_run;
     bool stopping;
-    _Atomic(const struct ot_error *) error; /* NULL: none yet; others only look */
+    _Atomic(const struct ot_error *) error; /* NULL: no failure yet; other threads only read it */
     void *scratch;
     size_t scratch_bytes;
 
@@ -61,14 +61,14 @@ struct cpu_lane {
     struct command ring[RING_COMMANDS];
 };
 
-/* done[g % EVENT_RECORDS] becomes g when record number g has run; error[] beside it is what its lane had
- * failed with. Numbers count from 1; comparisons allow for wrapping. */
+/* done[g % EVENT_RECORDS] becomes g when record number g has run. error[] at the same index is the failure of
+ * the recording lane. Numbers count from 1; comparisons allow for wrapping. */
 struct cpu_event {
     struct ot_event base;
     _Atomic uint32_t enqueued;
     _Atomic uint32_t done[EVENT_RECORDS];
     _Atomic(const struct ot_error *) error[EVENT_RECORDS];
-    _Atomic double seconds; /* of the last record */
+    _Atomic double seconds; /* the time of the last record */
 };
 
 static struct ot_cpu_device *device_of(const struct ot_lane *lane) {
@@ -81,7 +81,7 @@ static void wake_all(_Atomic uint32_t *word) {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-/* Returns once the word is not `seen`, or for no reason; the caller looks again. */
+/* Returns when the word is no longer `seen`, or spuriously; the caller checks again. */
 static void wait_for_change(_Atomic uint32_t *word, uint32_t seen) {
     for (int64_t until = ot_clock_ns() + SPIN_NS; ot_clock_ns() < until;)
         if (atomic_load_explicit(word, memory_order_relaxed) != seen)
@@ -196,15 +196,15 @@ void ot_cpu_lane_close(struct ot_lane *base) {
     free(lane);
 }
 
-/* ---- for commands ---- */
+/* ---- for use inside commands ---- */
 
 struct ot_pool *ot_cpu_lane_pool(struct ot_lane *lane) {
     return device_of(lane)->pool;
 }
 
 void ot_cpu_lane_fail(struct ot_lane *base, int rc) {
-    static const struct ot_error nameless = {.code = OT_E_DEVICE,
-                                             .text = "an op failed, and there was no memory to say why"};
+    static const struct ot_error nameless = {
+        .code = OT_E_DEVICE, .text = "an op failed, and there was no memory to describe the error"};
     struct cpu_lane *lane = (struct cpu_lane *)base;
     struct ot_cpu_device *device = device_of(base);
     assert(rc < 0);
@@ -236,7 +236,7 @@ void *ot_cpu_lane_scratch(struct ot_lane *base, size_t bytes) {
     return lane->scratch;
 }
 
-/* ---- copy, fill, notify ---- */
+/* ---- copy, fill, notify, call ---- */
 
 struct copy {
     void *dst;
@@ -252,7 +252,7 @@ static void run_copy(struct ot_lane *lane, const void *args) {
 
 void ot_cpu_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src,
                       size_t bytes) {
-    (void)kind; /* all memory is the machine's */
+    (void)kind; /* host and device memory are the same here */
     if (bytes > 0)
         push(lane, run_copy, false, &(struct copy){dst, src, bytes}, sizeof(struct copy));
 }
@@ -274,19 +274,23 @@ void ot_cpu_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t b
         push(lane, run_fill, false, &(struct fill){device_dst, byte, bytes}, sizeof(struct fill));
 }
 
-struct notification {
+struct call {
     void (*fn)(void *arg);
     void *arg;
 };
 
-static void run_notification(struct ot_lane *lane, const void *args) {
+static void run_call(struct ot_lane *lane, const void *args) {
     (void)lane;
-    const struct notification *notification = args;
-    notification->fn(notification->arg);
+    const struct call *call = args;
+    call->fn(call->arg);
 }
 
 void ot_cpu_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
-    push(lane, run_notification, true, &(struct notification){fn, arg}, sizeof(struct notification));
+    push(lane, run_call, true, &(struct call){fn, arg}, sizeof(struct call));
+}
+
+void ot_cpu_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg) {
+    push(lane, run_call, false, &(struct call){fn, arg}, sizeof(struct call));
 }
 
 /* ---- events ---- */
@@ -312,7 +316,8 @@ struct record {
     uint32_t number;
 };
 
-/* Blocks until record `number` has run. With memory_order_acquire, what it followed is visible then. */
+/* Blocks until record `number` has run. With memory_order_acquire, all work before the record is visible
+ * afterwards. */
 static void wait_for_record(struct cpu_event *event, uint32_t number, memory_order order) {
     _Atomic uint32_t *word = &event->done[number % EVENT_RECORDS];
     for (uint32_t done = atomic_load_explicit(word, order); (int32_t)(done - number) < 0;
@@ -323,7 +328,8 @@ static void wait_for_record(struct cpu_event *event, uint32_t number, memory_ord
 static void run_record(struct ot_lane *lane, const void *args) {
     const struct record *record = args;
     struct cpu_event *event = record->event;
-    /* The word still belongs to an older record while that one, on a lane far behind, has not run. */
+    /* The record EVENT_RECORDS earlier uses the same word. If it was enqueued on a slow lane, it may not have
+     * run yet. */
     wait_for_record(event, record->number - EVENT_RECORDS, memory_order_relaxed);
     uint32_t slot = record->number % EVENT_RECORDS;
     atomic_store_explicit(&event->error[slot], ((struct cpu_lane *)lane)->error, memory_order_relaxed);

@@ -9,8 +9,8 @@
 #include "src/base/crash.h"
 #include "src/base/error.h"
 
-/* The GEMM entries: dnnl_sgemm, and one that 2.x and 3.x export but declare in no public header. The result
- * is a dnnl_status_t. */
+/* The type of the GEMM functions: dnnl_sgemm, and one that oneDNN 2.x and 3.x export but do not declare in a
+ * public header. The result is a dnnl_status_t. */
 typedef int (*gemm_fn)(char trans_a, char trans_b, int64_t m, int64_t n, int64_t k, float alpha,
                        const void *a, int64_t lda, const void *b, int64_t ldb, float beta, float *c,
                        int64_t ldc);
@@ -19,11 +19,11 @@ enum { SUCCESS = 0, OUT_OF_MEMORY = 1, UNIMPLEMENTED = 3, THREW = -1 };
 static gemm_fn gemms[2]; /* fp32, bf16 */
 static void (*omp_threads)(int);
 
-/* Where a product of this thread is called from; NULL: none is. */
+/* Where on_terminate returns to while this thread runs a product; NULL otherwise. */
 static _Thread_local jmp_buf *caller;
 
-/* An exception that nobody catches: std::terminate, which has unwound nothing, calls this. What oneDNN held
- * is lost, which does not matter to a run that ends with an error. */
+/* std::terminate calls this for an exception that nobody catches. The stack is not unwound, so oneDNN's
+ * resources leak. That does not matter: the run ends with an error. */
 static void on_terminate(void) {
     if (caller)
         longjmp(*caller, 1);
@@ -43,7 +43,7 @@ static int call(gemm_fn gemm, const struct ot_cpu_product *p) {
     return status;
 }
 
-static const char cure[] = "OFFLOAD_TRAIN_BLAS=openblas in the environment does without it";
+static const char cure[] = "set OFFLOAD_TRAIN_BLAS=openblas in the environment to run without it";
 
 static int fail(int status) {
     if (status == THREW || status == OUT_OF_MEMORY)
@@ -52,7 +52,7 @@ static int fail(int status) {
 }
 
 static int multiply(gemm_fn gemm, const struct ot_cpu_product *product) {
-    /* OpenMP keeps its thread count per calling thread. */
+    /* OpenMP stores its number of threads per calling thread. */
     static _Thread_local bool single;
     if (!single && omp_threads)
         omp_threads(1);
@@ -60,10 +60,10 @@ static int multiply(gemm_fn gemm, const struct ot_cpu_product *product) {
     return call(gemm, product);
 }
 
-/* Each of the variants that are generated apart. Returns the first status that is no success. */
+/* Runs each variant for which oneDNN generates its own code. Returns the first status that is not SUCCESS. */
 static int try_all(gemm_fn gemm) {
     enum { N = 48 };
-    static float a[N * N], b[N * N], c[N * N]; /* zeros, of both dtypes */
+    static float a[N * N], b[N * N], c[N * N]; /* zeros in both dtypes */
     for (int variant = 0; variant < 8; variant++) {
         struct ot_cpu_product product = {variant & 1, variant & 2, variant & 4, N, N, N, a, b, c, N, N, N};
         int status = multiply(gemm, &product);
@@ -73,7 +73,7 @@ static int try_all(gemm_fn gemm) {
     return SUCCESS;
 }
 
-/* NULL: it is not installed. */
+/* *out is NULL if oneDNN is not installed. */
 static int open_library(void **out) {
     *out = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_LOCAL);
     const char *why = *out ? NULL : dlerror();
@@ -86,12 +86,12 @@ static int open_library(void **out) {
     return ot_fail(OT_E_DEVICE, "oneDNN cannot be loaded: %s; %s", why, cure);
 }
 
-/* As oneDNN's dnnl_version_t begins. */
+/* The first members of oneDNN's dnnl_version_t. */
 struct version {
     int major, minor, patch;
 };
 
-/* isa: a dnnl_cpu_isa_t, whose numbers are oneDNN's own. */
+/* isa: a dnnl_cpu_isa_t, printed as oneDNN's own number. */
 static void describe(void *library, struct ot_cpu_onednn *out) {
     const struct version *(*version)(void) = (const struct version *(*)(void))dlsym(library, "dnnl_version");
     int (*isa)(void) = (int (*)(void))dlsym(library, "dnnl_get_effective_cpu_isa");
@@ -112,7 +112,7 @@ static int open_all(void *context) {
     OT_TRY(open_library(&library));
     if (!library)
         return 0;
-    /* The library stays open to the end: its kernels are in use by then. */
+    /* The library stays open until the process ends, because its kernels are in use. */
     omp_threads = (void (*)(int))dlsym(library, "omp_set_num_threads");
     void (*set_terminate)(void (*)(void)) =
         (void (*)(void (*)(void)))dlsym(library, "_ZSt13set_terminatePFvvE");
@@ -121,7 +121,8 @@ static int open_all(void *context) {
     for (int bf16 = 0; bf16 <= opening->wants_bf16; bf16++) {
         gemm_fn gemm = (gemm_fn)dlsym(library, names[bf16]);
         int status = gemm ? try_all(gemm) : UNIMPLEMENTED;
-        if (status != SUCCESS && status != UNIMPLEMENTED) /* for this CPU, or by ONEDNN_MAX_CPU_ISA */
+        /* UNIMPLEMENTED: on this CPU, or because of ONEDNN_MAX_CPU_ISA */
+        if (status != SUCCESS && status != UNIMPLEMENTED)
             return fail(status);
         gemms[bf16] = status == SUCCESS ? gemm : NULL;
     }

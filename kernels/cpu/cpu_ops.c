@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* One for each time that kernels/cpu/meson.build compiles ops_table.c. */
+/* One table for each compilation of ops_table.c in kernels/cpu/meson.build. */
 extern const struct ot_ops ot_cpu_ops_baseline;
 #if defined(__x86_64__)
 extern const struct ot_ops ot_cpu_ops_avx2, ot_cpu_ops_avx512;

@@ -1,4 +1,4 @@
-/* Inside the cpu device: what its memory half (cpu_device.c) and its lane half (cpu_lane.c) share. */
+/* Declarations that the two halves of the cpu device share: memory (cpu_device.c) and lanes (cpu_lane.c). */
 #ifndef OT_KERNELS_CPU_STATE_H
 #define OT_KERNELS_CPU_STATE_H
 
@@ -12,7 +12,7 @@
 
 struct ot_cpu_allocation;
 
-/* What made a lane fail; kept until the device is closed, since events outlive lanes. */
+/* The failure of a lane. The device frees it when it is closed, because events outlive lanes. */
 struct ot_cpu_failure {
     struct ot_cpu_failure *next;
     struct ot_error error;
@@ -24,10 +24,11 @@ struct ot_cpu_device {
     struct ot_pool *pool;
     struct ot_placement placement;
     uint64_t delay_seed;
-    _Atomic int n_lanes, n_events; /* open ones */
-    _Atomic uint64_t lane_numbers; /* lanes ever opened; each number is a stream of delays */
+    _Atomic int n_lanes, n_events; /* number of open ones */
+    /* number of lanes ever opened; each lane's number selects a random stream of delays */
+    _Atomic uint64_t lane_numbers;
 
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the members below */
     struct ot_cpu_allocation *allocations;
     struct ot_device_usage usage;
     struct ot_cpu_failure *failures;
@@ -38,6 +39,7 @@ void ot_cpu_lane_close(struct ot_lane *lane);
 void ot_cpu_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, const void *src, size_t bytes);
 void ot_cpu_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
 void ot_cpu_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+void ot_cpu_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
 int ot_cpu_lane_error(const struct ot_lane *lane);
 int ot_cpu_lane_sync(struct ot_lane *lane);
 

@@ -1,23 +1,24 @@
-/* Causal attention, forward: blocks of queries against blocks of keys with a running softmax (Milakov &
+/* Causal attention, forward. Blocks of queries meet blocks of keys with a running softmax (Milakov &
  * Gimelshein, "Online normalizer calculation for softmax"; Dao et al., "FlashAttention"). A chunk of work is
- * one head and one block of queries; it visits only key blocks that some query of it sees, so packed rows and
- * windows cost what they contain. */
+ * one head and one block of queries. It visits only the key blocks that one of its queries sees. So packed
+ * rows and windows cost only what they contain. */
 #include "kernels/cpu/op_parts.h"
 
-/* QUERIES x KEYS scores are 64 KiB: with the operands they stay in L2, and both are large enough for BLAS. */
+/* QUERIES x KEYS scores are 64 KiB. Together with the operands they stay in L2, and both sizes are large
+ * enough for BLAS. */
 enum { QUERIES = 64, KEYS = 256 };
 
-/* What one worker needs for a tile; everything fp32. */
+/* Memory of one worker for a tile; everything is fp32. */
 struct attention_tile {
     float *scores;      /* [QUERIES, KEYS] */
-    float *slopes;      /* [QUERIES, KEYS], backward: gradient of the scores */
-    float *sum;         /* [KEYS, head_dim] result: queries' or keys' rows */
+    float *slopes;      /* [QUERIES, KEYS], backward: gradients of the scores */
+    float *sum;         /* [KEYS, head_dim] result: rows of queries or of keys */
     float *sum_too;     /* [KEYS, head_dim] backward: the second result */
-    float *copy[4];     /* [KEYS, head_dim] each: operands converted to fp32, or packed */
+    float *copy[4];     /* [KEYS, head_dim] each: operands, converted to fp32 or packed */
     float *max, *total; /* [QUERIES] */
 };
 
-/* [KEYS, head_dim], with head_dim rounded up so that AMX panels of as many bf16 fit. */
+/* Elements of [KEYS, head_dim], with head_dim rounded up so that the AMX panels of as many bf16 fit. */
 static int64_t attention_side_elems(int64_t head_dim) {
     return KEYS * ot_chunk_count(head_dim, OT_CPU_AMX_PANEL) * OT_CPU_AMX_PANEL;
 }
@@ -61,7 +62,7 @@ static struct key_range attention_block_keys(const struct ot_attention *op, int6
     return all;
 }
 
-/* Some tokens' vectors of one head, as they lie in device memory. */
+/* The vectors of some tokens of one head, as device memory holds them. */
 struct head_rows {
     const void *data;
     int64_t ld, rows;
@@ -74,7 +75,7 @@ static struct head_rows head_rows_at(enum ot_dtype dtype, const void *array, int
     return result;
 }
 
-/* The same in fp32: converted into copy where they are not. */
+/* The same rows in fp32: converted into copy if they are not fp32. */
 static struct head_rows head_rows_f32(enum ot_dtype dtype, struct head_rows from, int64_t head_dim,
                                       float *copy) {
     if (dtype == OT_F32)
@@ -91,7 +92,7 @@ static void attention_pack(const struct ot_cpu_product *product, uint16_t *a, ui
         ot_cpu_amx_pack_b(product, col, b + col / OT_CPU_AMX_PANEL * panel_elems);
 }
 
-/* out[a.rows, b.rows] = a b^T. bf16 is multiplied as stored where the CPU can: its products are exact in
+/* out[a.rows, b.rows] = a b^T. bf16 is multiplied directly if the CPU supports it: its products are exact in
  * fp32. */
 static void attention_dots(const struct ot_attention *op, struct head_rows a, struct head_rows b,
                            float *copies[2], float *out) {
@@ -123,7 +124,8 @@ static void attention_dots(const struct ot_attention *op, struct head_rows a, st
     }
 }
 
-/* sum[m, head_dim] += weights * rows, weights being [m, rows] or its transpose, with KEYS between its rows.
+/* sum[m, head_dim] += weights * rows. weights is [m, rows] or its transpose, with KEYS elements between its
+ * rows.
  */
 static void attention_weigh(const struct ot_attention *op, const float *weights, bool trans, int64_t m,
                             struct head_rows rows, float *sum) {
@@ -132,14 +134,14 @@ static void attention_weigh(const struct ot_attention *op, const float *weights,
     ot_cpu_blas_f32(&product);
 }
 
-/* Zeroes what lies outside [first, last) of a row of n. */
+/* Zeroes the elements outside of [first, last) in a row of n. */
 static void attention_mask_row(float *row, int64_t first, int64_t last, int64_t n) {
     memset(row, 0, (size_t)first * sizeof *row);
     memset(row + last, 0, (size_t)(n - last) * sizeof *row);
 }
 
-/* What turns q.k into scores: a factor, which it returns. With slopes (Press et al., "Train Short, Test
- * Long") q.k of keys [key, key + keys) becomes the scores themselves, and the factor is 1. */
+/* Returns the factor that turns q.k into scores. With slopes (Press et al., "Train Short, Test Long"), the
+ * function turns q.k of keys [key, key + keys) into the scores themselves, and the factor is 1. */
 static float attention_scale_row(const struct ot_attention *op, int64_t head, int64_t query, int64_t key,
                                  float *qk, int64_t keys) {
     if (!op->slopes)
@@ -154,8 +156,8 @@ static float attention_scale_row(const struct ot_attention *op, int64_t head, in
     return 1;
 }
 
-/* The part of a row of q.k that is seen: becomes exp(scale * q.k - max so far); the running sum and the
- * row's result are brought to the new maximum. */
+/* Turns the visible part of a row of q.k into exp(scale * q.k - new maximum). Rescales the running sum and
+ * the row's result to the new maximum. */
 static void attention_softmax_row(const struct ot_attention *op, float scale, float *seen, int64_t keys,
                                   float *max, float *total, float *sum) {
     ot_vf largest = vec_set(*max), added = {0};
@@ -169,7 +171,7 @@ static void attention_softmax_row(const struct ot_attention *op, float scale, fl
         vec_store(OT_F32, seen, i, lanes, e);
         added += vec_select(vec_first(lanes), e, vec_set(0.0f));
     });
-    if (new_max > *max) { /* also the first time: from -infinity, where factor and sums are 0 */
+    if (new_max > *max) { /* also the first time: the maximum is -infinity, and factor and sums are 0 */
         float factor = expf(*max - new_max);
         *total *= factor;
         OT_FOR_LANES(i, lanes, op->head_dim,
@@ -185,7 +187,7 @@ static OT_INLINE void attention_store(enum ot_dtype dtype, void *array, int64_t 
                  { vec_store(dtype, array, first + i, lanes, factor * vec_load(OT_F32, sum, i, lanes)); });
 }
 
-/* The block of queries [begin, end) of one head. */
+/* Computes the block of queries [begin, end) of one head. */
 static void attention_block(const struct ot_attention *op, int64_t head, int64_t begin, int64_t end,
                             struct attention_tile *tile) {
     int64_t dim = op->head_dim, rows = end - begin, kv_column = head / (op->heads / op->kv_heads) * dim;
@@ -228,7 +230,7 @@ struct attention_run {
     const struct ot_attention *op;
     const struct ot_attention_backward *backward; /* NULL in forward */
     float *scratch;
-    int64_t blocks; /* of queries or keys, per head */
+    int64_t blocks; /* blocks of queries or of keys, per head */
 };
 
 static void attention_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
@@ -238,7 +240,7 @@ static void attention_chunk(void *context, int64_t begin, int64_t end, int64_t c
     struct attention_tile tile =
         attention_tile_at(run->scratch + worker * attention_tile_elems(op->head_dim), op->head_dim);
     for (int64_t i = begin; i < end; i++) {
-        /* Late queries see most keys: the long work first. */
+        /* Late queries see most keys, so the longest work starts first. */
         int64_t block = run->blocks - 1 - i / op->heads;
         attention_block(op, i % op->heads, block * QUERIES, smaller(op->n, (block + 1) * QUERIES), &tile);
     }

@@ -3,15 +3,15 @@
  *     p = exp(score - lse)     delta = dout.out     ds = p * (dout.v - delta) * scale
  *     dv += p dout             dq += ds k           dk += ds q
  *
- * ALiBi's part of a score is a constant: it has no gradient of its own.
+ * ALiBi's part of a score is a constant, so it has no gradient.
  *
- * Two passes over the tiles, each recomputing p: one owns a block of queries and sums dq over keys, the other
- * owns a block of keys and sums dk and dv over queries and over the heads that share them. That is seven
- * products a tile where a fused pass needs five, but every sum has one owner and one order, without any
- * memory beyond a tile. */
+ * There are two passes over the tiles, and each recomputes p. One pass owns a block of queries and sums dq
+ * over keys. The other owns a block of keys and sums dk and dv over queries and over the heads that share the
+ * keys. That takes seven products per tile instead of the five of a fused pass. But every sum has one owner
+ * and one order, and needs no memory beyond a tile. */
 #include "kernels/cpu/op_parts.h"
 
-/* Keys that a chunk of the second pass owns; as many queries are visited at a time. */
+/* Keys that a chunk of the second pass owns. It visits as many queries at a time. */
 enum { OWNED_KEYS = 128 };
 
 /* ---- delta ---- */
@@ -44,7 +44,7 @@ struct attention_pair {
     struct head_rows q, k, v, dout;
 };
 
-/* tile->scores becomes p, tile->slopes ds. */
+/* tile->scores becomes p, and tile->slopes becomes ds. */
 static void attention_slopes(const struct ot_attention_backward *op, const struct attention_pair *pair,
                              struct attention_tile *tile) {
     const struct ot_attention *forward = &op->forward;
@@ -110,7 +110,8 @@ static void attention_dq_chunk(void *context, int64_t begin, int64_t end, int64_
 
 /* ---- dk, dv ---- */
 
-/* Adds what the queries of one head, from the first that can see keys [begin, end) on, send to those keys. */
+/* Adds the contributions of one head's queries to the keys [begin, end), starting at the first query that can
+ * see them. */
 static void attention_add_head(const struct ot_attention_backward *op, struct attention_pair *pair,
                                int64_t end, struct attention_tile *tile) {
     const struct ot_attention *f = &op->forward;
@@ -155,7 +156,8 @@ static void attention_dkv_chunk(void *context, int64_t begin, int64_t end, int64
         attention_tile_at(run->scratch + worker * attention_tile_elems(op->head_dim), op->head_dim);
     for (int64_t i = begin; i < end; i++) {
         int64_t first =
-            i / op->kv_heads * OWNED_KEYS; /* early keys are seen by most queries: the long work first */
+            /* early keys are seen by most queries, so the longest work starts first */
+            i / op->kv_heads * OWNED_KEYS;
         attention_dkv_block(run->backward, i % op->kv_heads, first, smaller(op->n, first + OWNED_KEYS),
                             &tile);
     }

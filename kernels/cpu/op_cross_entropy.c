@@ -1,4 +1,4 @@
-/* Softmax cross-entropy, row by row, the gradient in place of the logits. */
+/* Softmax cross-entropy, row by row. The gradient overwrites the logits. */
 #include "kernels/cpu/op_parts.h"
 
 static OT_INLINE float cross_entropy_max(const float *logits, int64_t vocab) {
@@ -10,8 +10,8 @@ static OT_INLINE float cross_entropy_max(const float *logits, int64_t vocab) {
     return vec_largest(largest);
 }
 
-/* Sum of exp(logit - max) in fp32 lanes: 16 partial sums of vocab / 16 positive terms each, so a relative
- * error of some vocab / 16 ulps at worst and far less in the mean. */
+/* The sum of exp(logit - max) in fp32. Each of 16 partial sums has vocab / 16 positive terms, so the relative
+ * error is about vocab / 16 ulps at worst, and far less on average. */
 static OT_INLINE float cross_entropy_sum(const float *logits, int64_t vocab, float max) {
     ot_vf sum = {0};
     OT_FOR_LANES(i, lanes, vocab, {
@@ -21,8 +21,8 @@ static OT_INLINE float cross_entropy_sum(const float *logits, int64_t vocab, flo
     return vec_sum(sum);
 }
 
-/* A row of two-byte gradients fills the first half of its logits: element i is written below what is still to
- * be read. */
+/* A row of two-byte gradients fills the first half of its logits. So element i is written in front of all
+ * logits that are still to be read. */
 static OT_INLINE void cross_entropy_gradient(enum ot_dtype dtype, float *logits, int64_t vocab, float max,
                                              float factor) {
     OT_FOR_LANES(i, lanes, vocab, {

@@ -1,4 +1,4 @@
-/* Element by element: add, cast, activations, gated activations, AdamW in chunks. */
+/* Element-wise ops: add, cast, activations, gated activations, AdamW in chunks. */
 #include "kernels/cpu/op_parts.h"
 
 #include "kernels/adamw.h"
@@ -138,6 +138,59 @@ static void cpu_add(struct ot_lane *lane, const struct ot_add *op) {
     ot_cpu_lane_push(lane, run_add, op, sizeof *op);
 }
 
+/* ---- join ---- */
+
+static const void *join_part(const struct ot_join *op, int part, int64_t begin) {
+    return part == op->own ? at(op->dtype, op->own_part, begin)
+                           : at(op->dtype, op->parts, part * op->stride + begin);
+}
+
+/* Elements that are added at a time: they stay in the first cache while the parts are read one by one. */
+enum { JOIN_ELEMENTS = 1024 };
+
+static OT_INLINE void add_part(enum ot_dtype dtype, float *sum, const void *part, int64_t n) {
+    OT_FOR_LANES(i, lanes, n, {
+        vec_store(OT_F32, sum, i, lanes, vec_load(OT_F32, sum, i, lanes) + vec_load(dtype, part, i, lanes));
+    });
+}
+
+static OT_INLINE void read_part(enum ot_dtype dtype, float *sum, const void *part, int64_t n) {
+    OT_FOR_LANES(i, lanes, n, { vec_store(OT_F32, sum, i, lanes, vec_load(dtype, part, i, lanes)); });
+}
+
+/* One sum for each level of the tree: a binary counter of finished subtrees. Without a tree the first sum
+ * gets every part. Writes out last, because out may be the rank's own part. */
+static OT_INLINE void join_span(enum ot_dtype dtype, const struct ot_join *op, int64_t begin, int64_t n) {
+    float sums[4][JOIN_ELEMENTS];
+    int depth = 0;
+    for (int p = 0; p < op->n_parts; p++) {
+        if (!op->tree && p > 0) {
+            add_part(dtype, sums[0], join_part(op, p, begin), n);
+            continue;
+        }
+        read_part(dtype, sums[depth++], join_part(op, p, begin), n);
+        for (int t = p; op->tree && (t & 1); t >>= 1, depth--)
+            add_part(OT_F32, sums[depth - 2], sums[depth - 1], n);
+    }
+    read_part(OT_F32, op->out + begin, sums[0], n);
+}
+
+static void join_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
+    (void)chunk, (void)worker;
+    const struct ot_join *op = context;
+    for (int64_t i = begin; i < end; i += JOIN_ELEMENTS)
+        WITH_DTYPE(op->dtype, join_span, op, i, end - i < JOIN_ELEMENTS ? end - i : JOIN_ELEMENTS);
+}
+
+static void run_join(struct ot_lane *lane, const void *args) {
+    const struct ot_join *op = args;
+    ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS, join_chunk, (void *)op);
+}
+
+static void cpu_join(struct ot_lane *lane, const struct ot_join *op) {
+    ot_cpu_lane_push(lane, run_join, op, sizeof *op);
+}
+
 /* ---- cast ---- */
 
 static OT_INLINE void cast_span_from(enum ot_dtype from, enum ot_dtype to, const void *src, void *dst,
@@ -173,13 +226,13 @@ static void cpu_cast(struct ot_lane *lane, const struct ot_cast *op) {
 
 static void adamw_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;
-    struct ot_adamw part = ot_adamw_slice(context, begin, end - begin);
+    struct ot_adamw part = ot_adamw_chunk(context, begin, end);
     ot_adamw_run(&part);
 }
 
 static void run_adamw(struct ot_lane *lane, const void *args) {
     const struct ot_adamw *op = args;
-    ot_pool_run(ot_cpu_lane_pool(lane), op->n, CHUNK_ELEMENTS, adamw_chunk, (void *)op);
+    ot_pool_run(ot_cpu_lane_pool(lane), ot_adamw_places(op), CHUNK_ELEMENTS, adamw_chunk, (void *)op);
 }
 
 static void cpu_adamw(struct ot_lane *lane, const struct ot_adamw *op) {

@@ -1,18 +1,19 @@
-/* Matrix products: C is cut into tiles by the shape alone, each tile is one single-threaded BLAS call
- * (cpu_blas.h). */
+/* Matrix products. C is cut into tiles that depend on the shape alone. Each tile is one single-threaded BLAS
+ * call (cpu_blas.h). */
 #include "kernels/cpu/op_parts.h"
 
-/* Tiles start large, where BLAS runs at its best, and are halved until there are enough of them for many
- * threads or they are as small as BLAS still likes (tests/bench/bench_ops.c). */
+/* Tiles start at TILE_MAX, the size at which BLAS is fastest. They are halved until there are enough tiles
+ * for many threads, or until they reach TILE_MIN, below which BLAS becomes slow (tests/bench/bench_ops.c). */
 enum { TILE_MAX = 512, TILE_MIN = 128, TILES_WANTED = 8 };
-/* Rows of the k dimension that are converted at a time where bf16 goes through fp32. */
+/* Rows of the k dimension that are converted at a time if bf16 goes through fp32. */
 enum { CONVERT_K = 512 };
 
 struct gemm_run {
     const struct ot_gemm *op;
     int64_t tile_m, tile_n, tiles_n;
-    float *scratch; /* worker_elems for each worker: result tile, A block, B block (the last two where
-                       converted) */
+    /* worker_elems for each worker: result tile, A block, B block (the last two only if operands are
+     * converted) */
+    float *scratch;
     int64_t worker_elems;
 };
 
@@ -20,7 +21,8 @@ struct gemm_tile {
     int64_t row, col, rows, cols;
 };
 
-/* ThreadSanitizer does not see what BLAS reads and writes: show it one element of each row. */
+/* ThreadSanitizer does not see the accesses inside BLAS. Touch one element of each row, so that it sees the
+ * rows. */
 #if defined(__SANITIZE_THREAD__)
 #define SEES_THREADS 1
 #elif defined(__has_feature)
@@ -49,7 +51,7 @@ static void show_write(float *array, int64_t rows, int64_t ld) {
 #endif
 }
 
-/* The block of rows [row, row + rows) and columns [col, col + cols) in fp32, contiguous. */
+/* Converts the block of `rows` rows and `cols` columns to fp32, contiguous. */
 static OT_INLINE void convert_block(enum ot_dtype dtype, const void *from, int64_t ld, int64_t rows,
                                     int64_t cols, float *to) {
     for (int64_t row = 0; row < rows; row++) {
@@ -59,7 +61,7 @@ static OT_INLINE void convert_block(enum ot_dtype dtype, const void *from, int64
     }
 }
 
-/* Two-byte operands through fp32, a stretch of k at a time, so that the copies stay in the cache. */
+/* Multiplies two-byte operands through fp32, a part of k at a time, so that the copies stay in the cache. */
 static void product_converted(enum ot_dtype dtype, const struct ot_cpu_product *whole, float *a, float *b) {
     struct ot_cpu_product part = *whole;
     for (int64_t k = 0; k < whole->k; k += CONVERT_K) {
@@ -77,7 +79,7 @@ static void product_converted(enum ot_dtype dtype, const struct ot_cpu_product *
     }
 }
 
-/* Stores a tile's sums, with the bias, in C. */
+/* Stores the sums of a tile, with the bias, in C. */
 static OT_INLINE void gemm_finish(enum ot_dtype dtype, const struct ot_gemm *op, const struct gemm_tile *tile,
                                   const float *from, int64_t ld) {
     for (int64_t row = 0; row < tile->rows; row++) {

@@ -1,9 +1,9 @@
-/* Matrix products with a few rows, as in decoding, and where any product begins: which way it takes. The
- * choice depends on the shape, the dtype and the CPU alone. */
+/* The entry point of every matrix product, which chooses the method, and products with few rows, as in
+ * decoding. The choice depends on the shape, the dtype and the CPU alone. */
 #include "kernels/cpu/op_parts.h"
 
-/* With so few rows a product is bound by reading B once; packing or converting it would read and write it
- * again. Rows of B go four at a time: that many sums are in flight. */
+/* With this few rows, the time of a product is the time to read B once. Packing or converting B would read
+ * and write it again. Four rows of B are processed at a time, so that this many sums are in flight. */
 enum { FEW_ROWS = 4, FEW_COLS = 4, FEW_CHUNK = 16 * FEW_COLS };
 
 static OT_INLINE void gemm_few_dots(enum ot_dtype dtype, const struct ot_gemm *op, const void *a,
@@ -27,13 +27,13 @@ static void gemm_few_store(const struct ot_gemm *op, int64_t row, int64_t col, f
     ot_dtype_write(op->c_dtype, op->c, at_c, value);
 }
 
-/* Columns [first, first + cols) of C, at most FEW_COLS: those rows of B stay in L1 while the rows of A meet
- * them. */
+/* Computes columns [first, first + cols) of C, at most FEW_COLS. Their rows of B stay in L1 while all rows of
+ * A pass. */
 static OT_INLINE void gemm_few_columns(enum ot_dtype dtype, const struct ot_gemm *op, int64_t first,
                                        int64_t cols) {
     const void *b[FEW_COLS];
     float values[FEW_COLS];
-    for (int64_t j = 0; j < FEW_COLS; j++) /* where there are fewer, the last one again */
+    for (int64_t j = 0; j < FEW_COLS; j++) /* repeats the last row if there are fewer */
         b[j] = at(dtype, op->b, (first + smaller(j, cols - 1)) * op->ldb);
     for (int64_t i = 0; i < op->m; i++) {
         gemm_few_dots(dtype, op, at(dtype, op->a, i * op->lda), b, values);

@@ -1,14 +1,14 @@
-/* Matrix products on AMX tiles (cpu_amx.h): operands are packed once, by all threads, then C's tiles are
- * multiplied from the packed copies. Packing costs as much as multiplying some 100 rows, so that tiles which
- * packed for themselves would be slow or few. */
+/* Matrix products on AMX tiles (cpu_amx.h). All threads pack the operands once; then they multiply the tiles
+ * of C from the packed copies. Packing costs as much as multiplying some 100 rows. If each tile packed its
+ * own operands, tiles would have to be slow or few. */
 #include "kernels/cpu/op_parts.h"
 
 enum {
     PACKED_ELEMS = 4 << 20, /* of one operand at a time: 8 MiB of scratch */
-    PACKED_SIDE_MIN = 512,  /* rows or columns, where k is so long that fewer would do */
-    PACKED_TILE_MAX = 256,  /* 256 KiB of C: with its panels it stays in L2 */
+    PACKED_SIDE_MIN = 512,  /* rows or columns, also if k is so long that fewer would fill the scratch */
+    PACKED_TILE_MAX = 256,  /* 256 KiB of C, which stays in L2 together with its panels */
     PACKED_TILE_MIN = 64,
-    PACKED_TILES_WANTED = 32, /* enough to keep many threads busy to the end */
+    PACKED_TILES_WANTED = 32, /* keeps many threads busy until the end */
 };
 
 /* One block of C: [row, row + rows) x [col, col + cols). */
@@ -17,12 +17,12 @@ struct packed_run {
     struct ot_cpu_product whole;
     int64_t row, rows, col, cols;
     int64_t a_panels, panel_elems, tile, tiles_n;
-    bool a_in_place; /* its rows are as AMX wants them: no panels */
+    bool a_in_place; /* rows of A suit AMX as they are: no panels */
     uint16_t *a, *b;
-    float *results; /* [threads, tile, tile], where C is not fp32 */
+    float *results; /* [threads, tile, tile], used if C is not fp32 */
 };
 
-/* Panels of A, then of B. */
+/* Packs panels of A, then of B. */
 static void packed_pack_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)chunk, (void)worker;
     const struct packed_run *run = context;
@@ -65,7 +65,7 @@ static int64_t packed_tile_count(const struct packed_run *run) {
     return ot_chunk_count(run->rows, run->tile) * ot_chunk_count(run->cols, run->tile);
 }
 
-/* Packs A's rows of this block, and B's columns with the first of them, and multiplies. */
+/* Packs A's rows of this block (and B's columns if this is the first block of rows), then multiplies. */
 static void packed_block(struct ot_pool *pool, struct packed_run *run) {
     int64_t b_panels = run->row == 0 ? ot_chunk_count(run->cols, OT_CPU_AMX_PANEL) : 0;
     run->a_panels = run->a_in_place ? 0 : ot_chunk_count(run->rows, OT_CPU_AMX_PANEL);

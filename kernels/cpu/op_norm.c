@@ -2,8 +2,8 @@
  * backward. */
 #include "kernels/cpu/op_parts.h"
 
-/* Backward sums dweight and dbias over the rows of a chunk, then over chunks in order. At most this many
- * chunks: the partial sums take that many times the row, and there are still enough for many threads. */
+/* Backward sums dweight and dbias over the rows of a chunk, then over chunks in order. The partial sums take
+ * at most this many times the size of a row. There are still enough chunks for many threads. */
 enum { NORM_CHUNKS = 32, NORM_MIN_ROWS = 16 };
 
 static int64_t norm_offset(int64_t row, int64_t group, int64_t ld, int64_t cols) {
@@ -12,7 +12,7 @@ static int64_t norm_offset(int64_t row, int64_t group, int64_t ld, int64_t cols)
 
 /* ---- forward ---- */
 
-/* x + delta, rounded to dtype, into sum. */
+/* sum = x + delta, rounded to dtype. */
 static OT_INLINE void norm_residual(enum ot_dtype dtype, const struct ot_norm *op, int64_t offset) {
     const void *x = at(dtype, op->x, offset), *delta = at(dtype, op->delta, offset);
     void *sum = at_mut(dtype, op->sum, offset);
@@ -27,7 +27,8 @@ static OT_INLINE float norm_mean(enum ot_dtype dtype, const void *x, int64_t col
     return vec_sum(sum) / (float)cols;
 }
 
-/* 1 / sqrt(mean of (x - mean)^2 + eps): two passes, since the mean of squares less the squared mean cancels.
+/* 1 / sqrt(mean of (x - mean)^2 + eps). This is a pass of its own, because the mean of squares minus the
+ * squared mean cancels.
  */
 static OT_INLINE float norm_rstd(enum ot_dtype dtype, const void *x, int64_t cols, float mean, float eps) {
     ot_vf sum = {0};
@@ -81,7 +82,7 @@ static void cpu_norm(struct ot_lane *lane, const struct ot_norm *op) {
 struct norm_backward_run {
     const struct ot_norm_backward *op;
     int64_t chunks;
-    float *dweight, *dbias; /* [chunks, cols]; dbias NULL where there is none */
+    float *dweight, *dbias; /* [chunks, cols]; dbias is NULL if the norm has no bias */
 };
 
 /* With g = dy * weight and z the normalised x: dx = rstd * (g - mean(g) - z * mean(g * z)), mean(g) for LAYER
@@ -97,7 +98,7 @@ static OT_INLINE void norm_backward_row(enum ot_dtype dtype, const struct ot_nor
     float mean = centred ? op->mean[row] : 0.0f, rstd = op->rstd[row];
     ot_vf sum_g = {0}, sum_gz = {0};
     OT_FOR_LANES(i, lanes, cols,
-                 { /* dy is 0 in the missing lanes, so they add nothing */
+                 { /* missing lanes have dy = 0, so they add nothing */
                    ot_vf d = vec_load(dtype, dy, i, lanes), z = (vec_load(dtype, x, i, lanes) - mean) * rstd;
                    ot_vf g = d * vec_load(dtype, op->weight, i, lanes);
                    sum_g += g;

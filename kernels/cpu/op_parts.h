@@ -1,9 +1,9 @@
-/* What the op_*.c files share. They are parts of one translation unit, ops_table.c, which is compiled once
- * for each instruction set (kernels/meson.build): everything in them is static.
+/* Declarations that the op_*.c files share. These files are parts of one translation unit, ops_table.c, which
+ * is compiled once for each instruction set (kernels/cpu/meson.build). So everything in them is static.
  *
- * An op has three layers: ot_ops entry (pushes a command), run_* (on the lane's thread: picks chunks, runs
- * the pool), and the chunk function (on a pool thread: plain arithmetic). Chunk borders depend on the shape
- * alone.
+ * An op has three layers. The entry in ot_ops pushes a command. run_*, on the lane's thread, chooses chunks
+ * and runs the pool. The chunk function, on a pool thread, does the arithmetic. Chunk borders depend on the
+ * shape alone.
  */
 #ifndef OT_KERNELS_CPU_OP_PARTS_H
 #define OT_KERNELS_CPU_OP_PARTS_H
@@ -21,11 +21,11 @@
 #include "kernels/ops.h"
 #include "src/base/pool.h"
 
-/* Elements of a row-wise or element-wise chunk: some 10 us of work, so that the pool's own cost does not
- * show. */
+/* Elements of a chunk of a row-wise or element-wise op: about 10 us of work, so that the pool's own cost is
+ * small in comparison. */
 enum { CHUNK_ELEMENTS = 16384 };
 
-/* Calls an inlined function with the storage dtype as a constant. */
+/* Calls an inlined function with the storage dtype as a compile-time constant. */
 #define WITH_DTYPE(dtype, fn, ...)                                                                           \
     do {                                                                                                     \
         if ((dtype) == OT_F32)                                                                               \
@@ -52,7 +52,7 @@ static inline int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Rows of a chunk when a row costs `cols` elements. */
+/* Rows of a chunk if a row has `cols` elements. */
 static inline int64_t rows_per_chunk(int64_t cols) {
     return larger(1, CHUNK_ELEMENTS / larger(cols, 1));
 }

@@ -1,12 +1,14 @@
-/* Sums over rows and over everything, and the embedding's gather and scatter. What is summed over rows is
- * split by columns: a thread owns a strip of columns and walks all rows in order, so that no partial results
- * are needed. */
+/* Sums over rows, sums over whole arrays, and the embedding's gather and scatter. Sums over rows are split by
+ * columns: a thread owns a strip of columns and walks over all rows in order. So no partial results are
+ * needed. */
 #include "kernels/cpu/op_parts.h"
 
 enum {
     STRIP_COLS = 64, /* one to two cache lines of bf16 */
     BLOCK_ROWS =
-        256, /* rows summed before they join the total: rounding grows with the block, not with the rows */
+        /* rows that are summed before they join the total: the rounding error grows with the block, not with
+         * all rows */
+    256,
     REDUCE_ELEMENTS = 65536,
 };
 

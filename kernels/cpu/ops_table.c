@@ -1,5 +1,5 @@
-/* The cpu device's ops, as one translation unit: the parts below are inlined into each other and compiled for
- * the instruction set at hand. */
+/* The cpu device's ops as one translation unit. The files below are inlined into each other and compiled for
+ * one instruction set. */
 #include "kernels/cpu/op_parts.h"
 
 #include "kernels/cpu/op_elementwise.c"
@@ -13,7 +13,7 @@
 #include "kernels/cpu/op_attention.c"
 #include "kernels/cpu/op_attention_backward.c"
 
-/* OT_CPU_OPS: the build's symbol, from kernels/cpu/meson.build. */
+/* OT_CPU_OPS is the symbol of this build, from kernels/cpu/meson.build. */
 extern const struct ot_ops OT_CPU_OPS;
 
 const struct ot_ops OT_CPU_OPS = {
@@ -31,6 +31,7 @@ const struct ot_ops OT_CPU_OPS = {
     .activate = cpu_activate,
     .activate_backward = cpu_activate_backward,
     .add = cpu_add,
+    .join = cpu_join,
     .cross_entropy = cpu_cross_entropy,
     .reduce = cpu_reduce,
     .cast = cpu_cast,

@@ -1,10 +1,10 @@
-/* Vectors of 16 floats and the functions that the cpu ops need on them: loads and stores in the storage
+/* Vectors of 16 floats and the functions on them that the cpu ops need: loads and stores in the storage
  * dtypes, sums, and the formulas that both devices share (kernels/formulas.h).
  *
- * The compiler's vector extension is used, and an intrinsic for fma alone: one source for AVX-512 (one
- * register), AVX2 (two), SSE2 and NEON (four). A lane's arithmetic is written out and never contracted, so an
- * element's bits depend neither on its place in the vector nor on the instruction set; a tail shorter than 16
- * is padded, computed and cut.
+ * The code uses the compiler's vector extension, and intrinsics for fma only. So one source serves AVX-512
+ * (one register), AVX2 (two), SSE2 and NEON (four). The arithmetic of an element is written out and never
+ * contracted. So an element's bits depend neither on its place in the vector nor on the instruction set. A
+ * tail of fewer than 16 elements is padded, computed and cut.
  */
 #ifndef OT_KERNELS_CPU_VECMATH_H
 #define OT_KERNELS_CPU_VECMATH_H
@@ -29,7 +29,7 @@ typedef uint32_t ot_vu __attribute__((vector_size(64)));
 typedef uint16_t ot_vh __attribute__((vector_size(32)));
 typedef double ot_vd __attribute__((vector_size(64))); /* 8 lanes */
 typedef float ot_vf8 __attribute__((vector_size(32)));
-/* The same anywhere in memory, whatever its declared type. */
+/* The same types at any address, for memory of any declared type. */
 typedef float ot_vf_at __attribute__((vector_size(64), aligned(4), may_alias));
 typedef uint16_t ot_vh_at __attribute__((vector_size(32), aligned(2), may_alias));
 
@@ -43,7 +43,7 @@ static OT_INLINE ot_vf vec_from_bf16(ot_vh half) {
     return (ot_vf)(__builtin_convertvector(half, ot_vu) << 16);
 }
 
-/* Rounds as ot_bf16_from_f32 does. */
+/* Rounds like ot_bf16_from_f32. */
 static OT_INLINE ot_vh vec_to_bf16(ot_vf value) {
     ot_vu bits = (ot_vu)value;
     ot_vu nan = (ot_vu)((bits & 0x7fffffffu) > 0x7f800000u);
@@ -52,8 +52,8 @@ static OT_INLINE ot_vh vec_to_bf16(ot_vf value) {
     return __builtin_convertvector((nan & quiet) | (~nan & rounded), ot_vh);
 }
 
-/* As ot_f16_to_f32: the bits as a number 2^112 too small, which the product puts right exactly, subnormals
- * too. */
+/* Converts like ot_f16_to_f32. The shifted bits are a number 2^112 too small; the product corrects that
+ * exactly, also for subnormals. */
 static OT_INLINE ot_vf vec_from_f16(ot_vh half) {
     ot_vu bits = __builtin_convertvector(half, ot_vu), magnitude = (bits & 0x7fffu) << 13;
     ot_vu finite = (ot_vu)((ot_vf)magnitude * 0x1p112f);
@@ -61,8 +61,8 @@ static OT_INLINE ot_vf vec_from_f16(ot_vh half) {
     return (ot_vf)((bits & 0x8000u) << 16 | (special & (magnitude | 0x7f800000u)) | (~special & finite));
 }
 
-/* Rounds as ot_f16_from_f32 does. Adding 1/2 rounds at 2^-24, the unit of subnormals, and leaves their
- * count in the low bits. */
+/* Rounds like ot_f16_from_f32. For subnormals, adding 1/2 rounds at 2^-24, their unit, and leaves their count
+ * in the low bits. */
 static OT_INLINE ot_vh vec_to_f16(ot_vf value) {
     ot_vu sign = ((ot_vu)value >> 16) & 0x8000u, bits = (ot_vu)value & 0x7fffffffu;
     ot_vu normal = (bits + 0xfffu + ((bits >> 13) & 1u) - 0x38000000u) >> 13;
@@ -79,8 +79,8 @@ static OT_INLINE ot_vf vec_from_half(enum ot_dtype dtype, ot_vh half) {
     return dtype == OT_BF16 ? vec_from_bf16(half) : vec_from_f16(half);
 }
 
-/* Elements [first, first + count) of an array of dtype, count <= 16; the missing lanes are 0. With count 16 a
- * constant, this is one plain load. */
+/* Loads elements [first, first + count) of an array of dtype, count <= 16. The missing lanes are 0. If count
+ * is the constant 16, this is one plain load. */
 static OT_INLINE ot_vf vec_load(enum ot_dtype dtype, const void *array, int64_t first, int64_t count) {
     if (dtype == OT_F32) {
         const float *from = (const float *)array + first;
@@ -115,8 +115,8 @@ static OT_INLINE void vec_store(enum ot_dtype dtype, void *array, int64_t first,
         memcpy(to, &half, (size_t)count * sizeof *to);
 }
 
-/* Runs the block that follows n for i = 0, 16, ... with `lanes` lanes: a constant 16 in the loop, the rest
- * once at its end. */
+/* Runs the block after n for i = 0, 16, ... with `lanes` active lanes. lanes is the constant 16 inside the
+ * loop; the rest of the elements runs once at the end. */
 #define OT_FOR_LANES(i, lanes, n, ...)                                                                       \
     do {                                                                                                     \
         int64_t i = 0;                                                                                       \
@@ -130,7 +130,7 @@ static OT_INLINE void vec_store(enum ot_dtype dtype, void *array, int64_t first,
 
 /* ---- lanes ---- */
 
-/* mask lanes are all ones or all zeros, as comparisons make them. */
+/* Each lane of mask is all ones or all zeros, as comparisons produce them. */
 static OT_INLINE ot_vf vec_select(ot_vi mask, ot_vf yes, ot_vf no) {
     return (ot_vf)((mask & (ot_vi)yes) | (~mask & (ot_vi)no));
 }
@@ -151,7 +151,7 @@ static OT_INLINE ot_vf vec_add_exponent(ot_vf a, ot_vi n) {
     return (ot_vf)((ot_vu)a + ((ot_vu)n << 23));
 }
 
-/* a * b + c with one rounding, also (slowly) where the CPU has no such instruction. */
+/* a * b + c with one rounding; slow on CPUs without such an instruction. */
 #if defined(__AVX512F__)
 static OT_INLINE ot_vf vec_fma(ot_vf a, ot_vf b, ot_vf c) {
     return (ot_vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -181,7 +181,7 @@ static OT_INLINE ot_vf vec_copysign(ot_vf a, ot_vf b) {
     return (ot_vf)(((ot_vi)a & 0x7fffffff) | ((ot_vi)b & (int32_t)0x80000000u));
 }
 
-/* The lanes' sum, always as the same tree. */
+/* The sum of all lanes, always added in the order of the same tree. */
 static OT_INLINE float vec_sum(ot_vf a) {
     float lanes[OT_LANES];
     memcpy(lanes, &a, sizeof lanes);

@@ -1,8 +1,8 @@
 /* Activations and their gradients, on contiguous arrays.
  *
- * Bytes for an element of two bytes: forward 4, backward 6. The formulas are kernels/formulas.h: some 30
- * (SILU, GELU by tanh) to 60 (GELU by erf, backward) instructions, which is about what a GPU issues while
- * its memory moves that many bytes.
+ * Bytes per two-byte element: forward 4, backward 6. The formulas are in kernels/formulas.h. They take from
+ * some 30 instructions (SILU, GELU by tanh) to 60 (GELU by erf, backward). A GPU issues about as many while
+ * its memory moves those bytes.
  */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/map.cuh"

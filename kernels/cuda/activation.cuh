@@ -1,4 +1,5 @@
-/* A kernel for each activation: the formulas of kernels/formulas.h with the switch decided when compiling. */
+/* Instantiates a kernel for each activation: the formulas of kernels/formulas.h, with the switch decided at
+ * compile time. */
 #ifndef OT_KERNELS_CUDA_ACTIVATION_CUH
 #define OT_KERNELS_CUDA_ACTIVATION_CUH
 
@@ -9,7 +10,7 @@ struct ot_activation_constant {
     static constexpr ot_activation value = ACT;
 };
 
-/* As ot_dispatch, f(zero, act): act.value is the activation. */
+/* Calls f(zero, act) like ot_dispatch; act.value is the activation. */
 template <class F>
 cudaError_t ot_dispatch_activation(enum ot_dtype dtype, enum ot_activation act, F f) {
     return ot_dispatch(dtype, [&](auto zero) {

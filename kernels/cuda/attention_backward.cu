@@ -1,34 +1,34 @@
-/* Attention backward on tensor cores. With p = exp(score - lse) and delta = dot(out, dout), per pair of
+/* Attention backward on tensor cores. With p = exp(score - lse) and delta = dot(out, dout), for each pair of
  * query and key:
  *
  *     dv += p dout          ds = p (dout.v - delta) scale          dq += ds k          dk += ds q
  *
  * (Dao, "FlashAttention-2", 2023, section 3.1.2). p and ds are rounded to the two-byte type before they are
- * multiplied; all else between loads and stores is fp32.
+ * multiplied. Everything else between loads and stores is fp32.
  *
- * TWO PASSES. Gradients of keys are sums over queries and gradients of queries are sums over keys, so who
- * walks over tiles once has one of the two sums in registers and must add the other in memory, tile by
- * tile: with atomics, whose order changes from run to run, or in turns, for which every block waits for its
- * predecessor and which needs an fp32 dq of n * heads * head_dim beside the bf16 one. The contract's
- * scratch is n * heads. So there are two kernels, as on the cpu device: one owns queries and sums dq, the
- * other owns keys and sums dk and dv, over the queries and, in order, over the heads that share the keys.
- * Both recompute scores and dout.v: 3 and 4 products, 7 for the 5 of one pass, that is 14 instead of 10
- * head_dim operations per pair seen. At head_dim 256 no warp can hold dk and dv: the kernel of keys is
- * launched for each, and the products are 8.
+ * TWO PASSES. Gradients of keys are sums over queries; gradients of queries are sums over keys. A kernel that
+ * walks over the tiles once can keep one of the two sums in registers. It must add the other in memory, tile
+ * by tile. It could use atomics, but their order changes from run to run. Or blocks could take turns, but
+ * then every block waits for its predecessor, and an fp32 dq of n * heads * head_dim is needed beside the
+ * bf16 one; the contract's scratch has n * heads floats. So there are two kernels, as on the cpu device. One
+ * owns queries and sums dq. The other owns keys and sums dk and dv over the queries and, in order, over the
+ * heads that share the keys. Both recompute scores and dout.v: 3 and 4 products, 7 instead of the 5 of one
+ * pass, that is 14 instead of 10 head_dim operations per visible pair. At head_dim 256 a warp's registers
+ * cannot hold both dk and dv. The kernel of keys is then launched once for each, which makes 8 products.
  *
- * The results are functions of the arguments alone: each sum has one owner, and adds its pairs sixteen at a
- * time in ascending order whatever the sizes below.
+ * The results depend on the arguments alone: each sum has one owner, which adds its pairs sixteen at a time
+ * in ascending order, whatever the sizes below.
  *
- * A BLOCK's warps own 16 M rows each, whose two tiles (q and dout, or k and v) stay in shared memory. The
- * other side's two tiles come through a ring of stages. Scores have the owned rows as rows, in the kernel
- * of keys as well, where they are therefore transposed: so p and ds, rounded in the registers they are in,
- * are the left operands of the sums (attention_tiles.cuh), and shared memory carries nothing but the
- * inputs.
+ * A BLOCK's warps own 16 M rows each. The block's two tiles of owned rows (q and dout, or k and v) stay in
+ * shared memory. The two tiles of the other side come through a ring of stages. Owned rows are the rows of
+ * the score fragments, also in the kernel of keys, where the scores are therefore transposed. So p and ds,
+ * rounded in the registers that hold them, are the left operands of the sums (attention_tiles.cuh), and
+ * shared memory holds the inputs only.
  *
- * FOREIGN TILES are not visited: queries of a block need the keys from the first of its first query to the
- * last of its last; keys of a block are seen by the queries from itself on to the first that begins after
- * it. Within a visited tile pairs that do not see each other have p = ds = 0. (A NaN there spreads as far
- * as its tile.)
+ * INVISIBLE TILES are skipped. The queries of a block need the keys from the first key of the block's first
+ * query to the last key of its last query. The keys of a block are seen by the queries from the block itself
+ * on, up to the first query whose row begins after the block. Inside a visited tile, pairs that do not see
+ * each other get p = ds = 0. (A NaN there spreads through its tile, no further.)
  */
 #include <type_traits>
 
@@ -36,7 +36,7 @@
 
 /* ---- delta ---- */
 
-/* Eight threads for each dot product; by 16 bytes where rows are aligned for it. */
+/* Eight threads compute each dot product, with 16-byte accesses if the rows are aligned for that. */
 template <class T, bool PACKED>
 __global__ void attention_delta(const struct ot_attention_backward op) {
     constexpr int N = PACKED ? ot_pack<T>::N : 1;
@@ -80,44 +80,44 @@ static cudaError_t launch_delta(const struct ot_attention_backward *op, const st
 
 /* ---- sizes ---- */
 
-/* WARPS warps of 16 M rows each, against tiles of 8 N rows. */
+/* A block has WARPS warps with 16 M rows each; a tile of the other side has 8 N rows. */
 template <int HEAD_DIM, int M_, int N_, int WARPS_>
 struct backward_shape {
     static constexpr int DIM = HEAD_DIM, M = M_, N = N_, WARPS = WARPS_, THREADS = WARPS * OT_WARP;
     static constexpr int OWNED = WARPS * 16 * M, VISITED = 8 * N;
-    static constexpr int BLOCKS = 8 / WARPS; /* on a multiprocessor: all its registers */
+    static constexpr int BLOCKS = 8 / WARPS; /* blocks per multiprocessor: together they use all registers */
     static constexpr int OWNED_BYTES = 2 * OWNED * DIM * 2, STAGE_BYTES = 2 * VISITED * DIM * 2;
-    /* Threads that copy a visited tile: no more than there are pieces of its rows. */
+    /* Threads that copy a visited tile: no more than the tile has pieces. */
     static constexpr int PIECES = VISITED * ot_tile<DIM>::P, COPIERS = THREADS < PIECES ? THREADS : PIECES;
 };
 
-/* SMALL: for the 64 KiB of shared memory of sm_75. */
+/* SMALL: fits the 64 KiB of shared memory of sm_75. */
 template <int DIM, bool SMALL>
 using queries_shape = backward_shape<DIM, DIM == 64 || (DIM <= 128 && !SMALL) ? 2 : 1,
                                      DIM == 256 && SMALL ? 2 : 4, DIM == 256 && SMALL ? 2 : 4>;
-/* At head_dim 64 a tile of 32 queries would make the compiler spill. */
+/* At head_dim 64, a tile of 32 queries would make the compiler spill registers. */
 template <int DIM, bool SMALL>
 using keys_shape = backward_shape<DIM, DIM == 64 ? 2 : 1, DIM == 64 || (DIM == 256 && SMALL) ? 2 : 4,
                                   DIM == 256 ? (SMALL ? 2 : 4) : (DIM == 64 || SMALL ? 4 : 8)>;
 
-/* ---- the visited side on its way ---- */
+/* ---- the ring of visited tiles ---- */
 
-/* Where tiles come from: two arrays and the elements between their tokens. They stay the kernel's arguments,
- * in constant memory, and so cost no registers. */
+/* The two arrays that tiles are copied from, and their elements between tokens. The struct stays a kernel
+ * argument, in constant memory, so it costs no registers. */
 struct backward_source {
     const void *a, *b;
     int64_t lda, ldb;
 };
 
-/* Pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the other,
- * through `stages` slots of shared memory, as in the forward pass; one stage copies and waits in turn.
- * HEADS: more than one head. */
+/* Brings pairs of tiles (k and v, or q and dout) of rows [first, end) of some heads, one head after the
+ * other, through `stages` slots of shared memory, as in the forward pass. With one stage, copying and
+ * computing alternate. HEADS: more than one head. */
 template <class T, class S, bool HEADS>
 struct backward_ring {
     int stages, free_slot, first, end, row;
-    int column, end_column; /* of the heads that are still to be copied, in elements */
+    int column, end_column; /* range of the heads that are not copied yet, in elements */
 
-    __device__ __forceinline__ T *slot() const { /* the free one, behind the owned tiles */
+    __device__ __forceinline__ T *slot() const { /* the free slot, behind the owned tiles */
         return ot_shared<T>() + (2 * S::OWNED * S::DIM) + free_slot * (2 * S::VISITED * S::DIM);
     }
 
@@ -136,11 +136,11 @@ struct backward_ring {
                 column += S::DIM;
             }
         }
-        ot_cp_async_commit(); /* an empty group, too: groups are counted */
+        ot_cp_async_commit(); /* also an empty group, because ot_cp_async_wait counts groups */
         free_slot = free_slot + 1 == stages ? 0 : free_slot + 1;
     }
 
-    /* The next pair of tiles, for all warps; valid until the next call. */
+    /* Returns the next pair of tiles. All warps must call. The pair is valid until the next call. */
     __device__ __forceinline__ const T *next(const backward_source &from) {
         if (stages == 1) {
             __syncthreads();
@@ -161,7 +161,8 @@ struct backward_ring {
 
 enum backward_sight { SEES_NONE, SEES_SOME, SEES_ALL };
 
-/* Of some queries and keys; any_first and all_first are the first keys of the first and of the last query. */
+/* How much of a tile is visible. any_first and all_first: the first key of the tile's first query and of its
+ * last query. */
 __device__ __forceinline__ backward_sight backward_look(int any_first, int all_first, int query, int queries,
                                                         int key, int keys) {
     if (query + queries - 1 < key || key + keys <= any_first)
@@ -169,8 +170,10 @@ __device__ __forceinline__ backward_sight backward_look(int any_first, int all_f
     return key + keys - 1 <= query && key >= all_first ? SEES_ALL : SEES_SOME;
 }
 
-/* The factor that makes powers of 2 of dot products; ALiBi's slope likewise. With a slope, or where the
- * factor would lift a mask, the scores are computed before the mask and the factor is 1 after it. */
+/* factor converts dot products to exponents of 2; slope is ALiBi's slope in the same unit. If `bent`,
+ * backward_bend computes the scores before the mask, and the factor after the mask is 1. That is needed with
+ * a slope, and with a factor that is not positive, which would turn the mask's -infinity into another
+ * value. */
 struct backward_scale {
     float factor, slope;
     bool bent;
@@ -181,8 +184,8 @@ struct backward_scale {
     __device__ __forceinline__ float rest() const { return bent ? 1.0f : factor; }
 };
 
-/* distance: key - query of the lane's first element. It grows with the columns where they are keys (SIGN 1)
- * and with the rows where those are (SIGN -1). */
+/* distance: key - query of the lane's first element. It grows along columns if columns are keys (SIGN 1), and
+ * along rows if rows are keys (SIGN -1). */
 template <int SIGN, int M, int N>
 __device__ __forceinline__ void backward_bend(float (&s)[M][N][4], const backward_scale &scale,
                                               int distance) {
@@ -217,7 +220,7 @@ __device__ __forceinline__ void backward_mask_rows(float (&s)[M][N][4], const st
         }
 }
 
-/* Columns are queries. */
+/* Like backward_mask_rows, but columns are queries. */
 template <int M, int N>
 __device__ __forceinline__ void backward_mask_columns(float (&s)[M][N][4], const struct ot_attention &op,
                                                       int query, int key) {
@@ -235,9 +238,9 @@ __device__ __forceinline__ void backward_mask_columns(float (&s)[M][N][4], const
         }
 }
 
-/* What queries bring along: lse in powers of 2, and delta times the scale; 0 beyond the end. They are loaded
- * where they are used, tile after tile from the nearest cache: in registers they would wait through products
- * that need all of them. */
+/* Values of a query: lse as an exponent of 2, and delta times the scale; 0 beyond the end. Each tile loads
+ * them again, from the nearest cache: kept in registers, they would occupy them during products that need all
+ * registers. */
 __device__ __forceinline__ float backward_lse(const struct ot_attention &op, int head, int query) {
     return query < op.n ? op.lse[head * op.n + query] * OT_LOG2_E : 0.0f;
 }
@@ -246,8 +249,8 @@ __device__ __forceinline__ float backward_delta(const struct ot_attention_backwa
     return query < f.n ? op.scratch[head * f.n + query] * f.scale : 0.0f;
 }
 
-/* Rounds and stores a warp's rows by way of `room`, its own rows of a tile that nobody
- * reads any more: row 0 goes to token `first`. */
+/* Rounds and stores a warp's rows through `room`: the warp's own rows of a tile that no warp reads any more.
+ * Row 0 goes to token `first`. */
 template <class S, class T>
 __device__ __forceinline__ void backward_store(T *to, int64_t ld, int first, int end,
                                                const float (&sum)[S::M][S::DIM / 8][4], T *room) {
@@ -276,7 +279,7 @@ template <class T, class S>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     attention_backward_queries(const struct ot_attention_backward op, int stages) {
     const struct ot_attention &f = op.forward;
-    /* The last queries see most keys: the long work first. */
+    /* The last queries see most keys, so the longest blocks start first. */
     int n = (int)f.n, blocks = (n + S::OWNED - 1) / S::OWNED, heads = (int)f.heads;
     int head = (int)blockIdx.x % heads, begin = (blocks - 1 - (int)blockIdx.x / heads) * S::OWNED;
     int kv_head = head / (heads / (int)f.kv_heads), end = begin + S::OWNED < n ? begin + S::OWNED : n;
@@ -292,7 +295,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     backward_ring<T, S, false> ring = {
         stages, 0, first, end, first, kv_head * S::DIM, (kv_head + 1) * S::DIM};
     for (int i = 0; i < stages - 1; i++)
-        ring.copy_next(source); /* q and dout belong to the first group */
+        ring.copy_next(source); /* q and dout are part of the first group */
     q += warp_row * S::DIM;
     dout += warp_row * S::DIM;
 
@@ -353,7 +356,7 @@ template <class T, class S, int SUMS>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     attention_backward_keys(const struct ot_attention_backward op, int stages) {
     const struct ot_attention &f = op.forward;
-    /* The first keys are seen by most queries: the long work first. */
+    /* The first keys are seen by most queries, so the longest blocks start first. */
     int n = (int)f.n, kv_heads = (int)f.kv_heads, group = (int)f.heads / kv_heads;
     int kv_head = (int)blockIdx.x % kv_heads, begin = (int)blockIdx.x / kv_heads * S::OWNED;
     int end = begin + S::OWNED < n ? begin + S::OWNED : n, end_query = ot_attention_end_query(f, begin, end);
@@ -369,7 +372,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     backward_ring<T, S, true> ring = {
         stages, 0, begin, end_query, begin, kv_head * group * S::DIM, (kv_head + 1) * group * S::DIM};
     for (int i = 0; i < stages - 1; i++)
-        ring.copy_next(source); /* k and v belong to the first group */
+        ring.copy_next(source); /* k and v are part of the first group */
     k += warp_row * S::DIM;
     v += warp_row * S::DIM;
 
@@ -437,7 +440,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
 /* ---- launch ---- */
 
-/* As in the forward pass; one stage is the least. 0: no room. */
+/* Number of stages, chosen like forward_stages, but one stage is enough. 0: shared memory is too small. */
 template <class S>
 static int backward_stages(int shared_bytes) {
     for (int blocks = S::BLOCKS; blocks > 0; blocks--)

@@ -1,76 +1,80 @@
-/* Attention forward on tensor cores: tiles of keys pass by a block of queries, which keeps a running
- * softmax (Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats,
- * "Self-attention Does Not Need O(n^2) Memory", 2021; the division into warps that own rows: Dao,
- * "FlashAttention-2", 2023).
+/* Attention forward on tensor cores. A block of queries walks over tiles of keys and keeps a running softmax
+ * (Milakov & Gimelshein, "Online normalizer calculation for softmax", 2018; Rabe & Staats, "Self-attention
+ * Does Not Need O(n^2) Memory", 2021). Warps own rows as in Dao, "FlashAttention-2", 2023.
  *
- * With s = q k^T of a tile, each row has a reference `top`, weights p = exp2(s scale log2(e) - top), total
- * = sum p and sum = p V; out = sum / total. A larger score than all before asks for a larger reference, and
- * sum and total for a factor exp2(old - new). Any reference within 2^8 of the true one serves as well: p
- * stays in range, relative errors are the same. So it rises only when it must by more than 8, and a warp
- * none of whose rows has risen skips the multiplication by ones: the bits are those of doing it. p is
- * rounded to dtype for the product with V (relative error 2^-8 in bf16, 2^-11 in fp16, of sum p |v|); total
- * is summed in fp32 before that.
+ * With s = q k^T of a tile, each row has a reference `top`, weights p = exp2(s scale log2(e) - top), total =
+ * sum p and sum = p V; out = sum / total. When a score exceeds all scores before it, the reference rises, and
+ * sum and total are multiplied by exp2(old - new). A reference within 2^8 of the maximum is as good as the
+ * maximum: p stays in range, and relative errors are the same. So the reference rises only if it has to rise
+ * by more than 8. A warp skips the multiplication if no reference of its rows has risen; multiplying by 1
+ * would give the same bits. p is rounded to dtype for the product with V (relative error 2^-8 in bf16, 2^-11
+ * in fp16, of sum p |v|). total is summed in fp32 before that rounding.
  *
- * WHICH TILES. From the one that holds the first key of the block's first query to the one that holds the
- * last query's own: rows packed before and windows left behind are never read. A warp also passes over
- * tiles that none of its own queries sees, and masks only tiles that some query does not see all of. What a
- * mask hides counts as p = 0 exactly, whatever its key holds; but a value there that is not finite gives 0
- * * inf = NaN, as in any product.
+ * WHICH TILES. A block visits the tiles from the first key of its first query to the own key of its last
+ * query. Rows packed before and keys behind the window are never read. A warp also skips tiles that none of
+ * its own queries sees. It masks only tiles that some query sees in part. A masked key counts as p = 0
+ * exactly, whatever the key holds. But a masked value that is not finite gives 0 * inf = NaN, as in any
+ * product.
  *
- * DETERMINISM. One warp owns a row of the result and takes the tiles in order: no other split, no atomics.
- * Tiles of keys begin at multiples of KEYS, so a query's bits are a function of its own row's keys and
- * values and of where the row begins modulo KEYS: not of what else is packed, of n, or of the depth of the
- * ring.
+ * DETERMINISM. One warp owns a row of the result and takes the tiles in order. No other split exists, and no
+ * atomics. Tiles of keys begin at multiples of KEYS. So a query's bits depend on the keys and values of its
+ * own row and on where that row begins modulo KEYS. They do not depend on the other packed rows, on n, or on
+ * the depth of the ring.
  *
  * COST, causal, head_dim 128, for one warp and tile (32 queries x 64 keys, 2^20 multiply-adds), counted in
- * the SASS of sm_90; masks (282), slopes (112) and risen references (128) apart, which most tiles do
- * without:
+ * the SASS of sm_90. Masks (282), slopes (112) and risen references (128) are not included; most tiles need
+ * none of them:
  *
  *     256 HMMA.16816   80 LDSM   16 LDGSTS   68 MUFU   32 F2FP   about 910 instructions in all
  *
- * On an H200 the target of 350 TFLOP/s is 11 clocks a scheduler for each HMMA, 2780 a warp and tile. Of
- * these the issue slots need 910, the special-function units 68 * 8 = 544; shared memory delivers 40 KiB to
- * each of four warps and takes 32 KiB in, 1540 clocks at 128 bytes. Nothing is busy for more than 55 %, and
- * two blocks on an SM overlap one's softmax with the other's products. From L2 come 32 KiB for each 128 x
- * 64 x 128 x 4 FLOP: 128 FLOP a byte, 2.7 TB/s; blocks that run side by side are neighbours in a few heads
- * and share most of it. Memory sees q, k, v and out about once: with 4096 tokens and 32 heads 128 MiB for
- * 137 GFLOP, 0.03 of 0.39 ms.
+ * On an H200 the target of 350 TFLOP/s allows a scheduler 11 clocks for each HMMA, which is 2780 clocks per
+ * warp and tile. Of these, issuing takes 910 clocks and the special-function units take 68 * 8 = 544. Shared
+ * memory delivers 40 KiB to each of four warps and receives 32 KiB, 1540 clocks at 128 bytes. No unit is busy
+ * for more than 55 % of the time, and two blocks on an SM overlap the softmax of one with the products of the
+ * other. L2 delivers 32 KiB for each 128 x 64 x 128 x 4 FLOP: 128 FLOP a byte, 2.7 TB/s. Blocks that run at
+ * the same time are neighbours in a few heads and share most of it. Memory delivers q, k, v and takes out
+ * about once: with 4096 tokens and 32 heads that is 128 MiB for 137 GFLOP, 0.03 of 0.39 ms.
  *
- * The numbers of M and N: with M = 1 each fragment of keys would serve half as many products, and shared
- * memory be the limit. M = 2 needs 128 registers for `sum` and 64 for s at head_dim 128; head_dim 256 has
- * room for M = 1 only.
+ * Why these M and N: with M = 1 each fragment of keys would serve half as many products, and shared memory
+ * would be the limit. M = 2 needs 128 registers for `sum` and 64 for s at head_dim 128. At head_dim 256 the
+ * registers suffice for M = 1 only.
  */
 #include "kernels/cuda/attention_tiles.cuh"
 
 /* ---- sizes ---- */
 
-/* A block is four warps, each with 16 M queries of one head, that walk together over tiles of 8 N keys. */
+/* A block is four warps with 16 M queries of one head each. The warps walk together over tiles of 8 N
+ * keys. */
 template <int HEAD_DIM>
 struct forward_shape {
     static constexpr int DIM = HEAD_DIM;
     static constexpr int M = DIM <= 128 ? 2 : 1, N = DIM <= 128 ? 8 : 4;
     static constexpr int WARPS = 4, THREADS = WARPS * OT_WARP;
     static constexpr int QUERIES = WARPS * 16 * M, KEYS = 8 * N;
-    static constexpr int BLOCKS = 2;                /* that a multiprocessor shall have room for */
-    static constexpr bool QUERIES_STAY = DIM <= 80; /* in registers, else they are read again for each tile */
+    /* blocks that a multiprocessor shall hold at the same time */
+    static constexpr int BLOCKS = 2;
+    /* the fragments of q stay in registers; otherwise each tile loads them again */
+    static constexpr bool QUERIES_STAY = DIM <= 80;
     static constexpr int QUERY_BYTES = QUERIES * DIM * 2, TILE_BYTES = KEYS * DIM * 2;
 };
 
-/* ---- keys and values on their way ---- */
+/* ---- the ring of keys and values ---- */
 
-/* Tiles of keys and of values in turn (K0, V0, K1, V1, ...) go through `stages` slots of shared memory.
- * When a step begins, stages - 1 tiles are there or under way, the one that it uses in the slot after the
- * free one. Its barrier says that all warps are done with the step before, whose slot is free then: it
- * takes the next tile. */
+/* Tiles of keys and of values go alternately (K0, V0, K1, V1, ...) through `stages` slots of shared memory.
+ * When a step begins, stages - 1 tiles are in the slots or being copied; the step uses the slot after the
+ * free one. The barrier of the step shows that all warps have finished the step before. So that step's slot
+ * is free, and the next tile is copied to it. */
 template <class T, class S>
 struct forward_ring {
-    const T *k, *v; /* this head's keys and values */
+    const T *k, *v; /* keys and values of this head */
     int64_t ldk, ldv;
     T *slots;
     int stages, free_slot;
-    int copies, first_key, end_key; /* the keys that the block needs; first_key is a multiple of KEYS */
+    /* range of the keys that the block needs; first_key is a multiple of KEYS */
+    int copies, first_key, end_key;
 
-    /* The first group of copies is the caller's, too. self: key of the block's first query. */
+    /* The first group of copies also contains the caller's earlier copies. self: the key of the block's first
+     * query. */
     __device__ __forceinline__ forward_ring(const struct ot_attention &op, int kv_head, int first, int self,
                                             T *slots_, int stages_)
         : k(static_cast<const T *>(op.k) + kv_head * S::DIM),
@@ -87,12 +91,12 @@ struct forward_ring {
             ot_tile_copy<S::KEYS, S::DIM, S::THREADS>(slots + free_slot * (S::KEYS * S::DIM),
                                                       (copies & 1) ? v : k, (copies & 1) ? ldv : ldk, key,
                                                       end_key);
-        ot_cp_async_commit(); /* an empty group, too: groups are counted */
+        ot_cp_async_commit(); /* also an empty group, because ot_cp_async_wait counts groups */
         copies++;
         free_slot = free_slot + 1 == stages ? 0 : free_slot + 1;
     }
 
-    /* The next tile, for all warps; valid until the next call. */
+    /* Returns the next tile. All warps must call. The tile is valid until the next call. */
     __device__ __forceinline__ const T *next() {
         if (stages == 2)
             ot_cp_async_wait<0>();
@@ -108,16 +112,16 @@ struct forward_ring {
 
 /* ---- one warp's queries ---- */
 
-/* The first of this warp's rows in the block. */
+/* Index of this warp's first row in the block. */
 template <class S>
 __device__ __forceinline__ int forward_warp_row() {
     return (int)(ot_thread() / OT_WARP) * 16 * S::M;
 }
 
-/* A lane's share of a warp's rows: of each 16, rows g and g + 8. */
+/* A lane's part of a warp's rows: of each 16 rows, the rows g and g + 8. */
 template <class S>
 struct forward_rows {
-    float top[S::M][2];   /* reference of the exponent, in powers of 2 */
+    float top[S::M][2];   /* reference, as an exponent of 2 */
     float total[S::M][2]; /* sum of this lane's exp2(score - top) */
     float sum[S::M][S::DIM / 8][4];
 
@@ -125,23 +129,23 @@ struct forward_rows {
         ot_tile_zero(sum);
 #pragma unroll
         for (int m = 0; m < S::M; m++) {
-            top[m][0] = top[m][1] = -FLT_MAX; /* no score is below: what a mask hides is -infinity */
+            top[m][0] = top[m][1] = -FLT_MAX; /* below every score; masked scores are -infinity */
             total[m][0] = total[m][1] = 0.0f;
         }
     }
 };
 
-/* How q.k becomes a score, in powers of 2. */
+/* How q.k becomes a score, as an exponent of 2. */
 struct forward_scale {
     float factor, slope;
-    bool bent; /* slopes, or a factor that does not keep the order of scores: multiplied before the maximum */
+    bool bent; /* slopes, or a factor that is not positive: scores are computed before the maximum */
 
     __device__ __forceinline__ forward_scale(const struct ot_attention &op, int head)
         : factor(op.scale * OT_LOG2_E), slope(op.slopes ? op.slopes[head] * OT_LOG2_E : 0.0f),
           bent(op.slopes || !(factor > 0.0f)) {}
 };
 
-/* Makes q.k the score. distance: of this lane's first key from its first query. */
+/* Computes the scores from q.k. distance: this lane's first key minus its first query. */
 template <class S>
 __device__ __forceinline__ void forward_bend(float (&s)[S::M][S::N][4], const forward_scale &scale,
                                              int distance) {
@@ -156,7 +160,7 @@ __device__ __forceinline__ void forward_bend(float (&s)[S::M][S::N][4], const fo
             }
 }
 
-/* query, key: this lane's first ones. */
+/* query, key: the first ones of this lane. */
 template <class S>
 __device__ __forceinline__ void forward_mask(float (&s)[S::M][S::N][4], const struct ot_attention &op,
                                              int query, int key) {
@@ -175,11 +179,11 @@ __device__ __forceinline__ void forward_mask(float (&s)[S::M][S::N][4], const st
         }
 }
 
-/* Raises the rows' references to what the scores, times the factor, ask for. */
+/* Raises the references of the rows if the scores, times the factor, require it. */
 template <class S>
 __device__ __forceinline__ void forward_raise(const float (&s)[S::M][S::N][4], float factor,
                                               forward_rows<S> &rows) {
-    constexpr float SLACK = 8.0f; /* fp16 holds 2^8, and its sum with V in fp32 has room */
+    constexpr float SLACK = 8.0f; /* fp16 can hold 2^8, and the fp32 sum with V does not overflow */
     float shrink[S::M][2];
     bool raised = false;
 #pragma unroll
@@ -209,7 +213,7 @@ __device__ __forceinline__ void forward_raise(const float (&s)[S::M][S::N][4], f
                 rows.sum[m][d][i] *= shrink[m][i / 2];
 }
 
-/* Scores become weights. */
+/* Turns scores into weights. */
 template <class S>
 __device__ __forceinline__ void forward_weights(float (&s)[S::M][S::N][4], float factor,
                                                 forward_rows<S> &rows) {
@@ -224,7 +228,7 @@ __device__ __forceinline__ void forward_weights(float (&s)[S::M][S::N][4], float
             }
 }
 
-/* Divides, rounds and stores a warp's rows, by way of `room`, the place of its queries in shared memory. */
+/* Divides, rounds and stores a warp's rows through `room`, the place of its queries in shared memory. */
 template <class T, class S>
 __device__ __forceinline__ void forward_store(const struct ot_attention &op, int head, int first_query,
                                               const forward_rows<S> &rows, T *room) {
@@ -261,12 +265,13 @@ __device__ __forceinline__ void forward_store(const struct ot_attention &op, int
 template <class T, class S>
 __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     attention_forward(const struct ot_attention op, int stages) {
-    /* The last queries see most keys: the long work first. */
+    /* The last queries see most keys, so the longest blocks start first. */
     int blocks = (int)((op.n + S::QUERIES - 1) / S::QUERIES), heads = (int)op.heads;
     int head = (int)blockIdx.x % heads, block_query = (blocks - 1 - (int)blockIdx.x / heads) * S::QUERIES;
     int end_query = block_query + S::QUERIES < op.n ? block_query + S::QUERIES : (int)op.n;
     int past = (int)(op.n_keys - op.n), block_self = block_query + past;
-    int common = ot_attention_keys(op, end_query - 1).first; /* from here to block_self all queries see all */
+    /* all queries see all keys from here to block_self */
+    int common = ot_attention_keys(op, end_query - 1).first;
     int warp_first = ot_attention_keys(op, block_query + forward_warp_row<S>()).first;
 
     T *queries = ot_shared<T>();
@@ -276,7 +281,7 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
                             block_self, queries + S::QUERIES * S::DIM, stages);
     const forward_scale scale(op, head);
     forward_rows<S> rows;
-    uint32_t q[S::DIM / 16][S::M][4]; /* where QUERIES_STAY */
+    uint32_t q[S::DIM / 16][S::M][4]; /* used if QUERIES_STAY */
     for (int key = ring.first_key; key < ring.end_key; key += S::KEYS) {
         int row = forward_warp_row<S>(), self = block_self + row;
         bool sees_any = key <= self + 16 * S::M - 1 && key + S::KEYS > warp_first;
@@ -311,8 +316,9 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 
 /* ---- launch ---- */
 
-/* As deep a ring as lets a multiprocessor hold the blocks that the registers allow, else as many as it can.
- * What an SM has is what a block may have and 1 KiB; a block costs 1 KiB. 0: no room. */
+/* The deepest ring with which a multiprocessor can hold S::BLOCKS blocks; if none fits, fewer blocks. A
+ * multiprocessor has 1 KiB more shared memory than a block may use, and each block costs 1 KiB extra. 0:
+ * shared memory is too small. */
 template <class S>
 static int forward_stages(int shared_bytes) {
     for (int blocks = S::BLOCKS; blocks > 0; blocks--)

@@ -1,24 +1,24 @@
-/* Attention with ordinary arithmetic, forward and backward: for what the tensor-core kernels do not take
- * (attention.h), fp32 above all. Any dtype, any head size up to 256, any alignment.
+/* Attention with ordinary arithmetic, forward and backward, for everything that the tensor-core kernels do
+ * not take (attention.h), mainly fp32. It takes any dtype, any head size up to 256, any alignment.
  *
- * A block has 64 threads, seen as 8 x 8. It owns ROWS = 8 M rows (queries, or keys where gradients of keys
- * are summed) and walks over tiles of as many rows of the other side. Everything lies in shared memory as
- * fp32, rows padded to an odd length so that equal columns of consecutive rows are in different banks, and
+ * A block has 64 threads, seen as 8 x 8. It owns ROWS = 8 M rows (queries, or keys when it sums the gradients
+ * of keys) and walks over tiles of as many rows of the other side. All tiles are in shared memory as fp32.
+ * Rows are padded to an odd length, so that equal columns of consecutive rows are in different banks, and
  * filled with zeros beyond the head and beyond the last token. Thread (r, c) computes the M x M scores of
- * rows r + 8 a with columns c + 8 b, passes its weights through shared memory to the 8 threads of its row,
- * which are of one warp, and sums columns c + 8 e of its rows' results in registers: M^2 multiply-adds for
- * 2 M loads in the one product, M E for M + E in the other.
+ * rows r + 8 a with columns c + 8 b. It passes its weights through shared memory to the 8 threads of its row,
+ * which are of one warp. It sums columns c + 8 e of its rows' results in registers. The scores take M^2
+ * multiply-adds for 2 M loads, the results M E for M + E.
  *
- * The backward is two passes, as on the cpu device: one owns queries and sums dq, the other owns keys and
- * sums dk and dv over the queries and, in order, over the heads that share them. Each sum has one owner and
- * one order. p and ds stay in fp32.
+ * The backward is two passes, as on the cpu device. One owns queries and sums dq. The other owns keys and
+ * sums dk and dv over the queries and, in order, over the heads that share the keys. Each sum has one owner
+ * and one order. p and ds stay in fp32.
  */
 #include <float.h>
 #include <math.h>
 
 #include "kernels/cuda/attention_tiles.cuh"
 
-/* BLOCKS: on a multiprocessor at least, so that a thread may have 255 registers. */
+/* BLOCKS: the least number of blocks on a multiprocessor; it allows a thread 255 registers. */
 enum { PLAIN_THREADS = 64, PLAIN_BLOCKS = 4, PLAIN_MAX_DIM = 256 };
 
 template <int MAX_DIM, int ROWS_PER_THREAD>
@@ -30,8 +30,8 @@ struct plain_shape {
 
 /* ---- tiles ---- */
 
-/* Rows [first, first + ROWS) of one head into a tile; what lies beyond `end` or the head becomes 0. Ends
- * without a barrier. */
+/* Copies rows [first, first + ROWS) of one head into a tile. Elements beyond `end` or the head become 0. Does
+ * not end with a barrier. */
 template <class S, class T>
 __device__ __forceinline__ void plain_copy(float *tile, const T *from, int64_t ld, int first, int end,
                                            int dim) {
@@ -67,7 +67,7 @@ __device__ __forceinline__ void plain_dots(float (&s)[S::M][S::M], const float *
     }
 }
 
-/* A thread's weights to where all threads of its rows find them; they are of one warp. */
+/* Stores a thread's weights where all threads of its rows can read them. These threads are of one warp. */
 template <class S>
 __device__ __forceinline__ void plain_share(float *weights, const float (&p)[S::M][S::M]) {
     int at = (int)threadIdx.x / 8 * S::WEIGHT_LD + (int)threadIdx.x % 8;
@@ -80,7 +80,7 @@ __device__ __forceinline__ void plain_share(float *weights, const float (&p)[S::
     __syncwarp();
 }
 
-/* sum[a][e], the columns c + 8 e of row r + 8 a, += weights of the row with the rows of z. */
+/* sum[a][e] (columns c + 8 e of row r + 8 a) += the weights of the row times the rows of z. */
 template <class S>
 __device__ __forceinline__ void plain_weigh(float (&sum)[S::M][S::E], const float *weights, const float *z) {
     weights += (int)threadIdx.x / 8 * S::WEIGHT_LD;
@@ -109,7 +109,7 @@ __device__ __forceinline__ void plain_zero(float (&sum)[S::M][S::E]) {
             sum[a][e] = 0.0f;
 }
 
-/* Row r + 8 a of the sum, times a factor, to row `token` of `to`. */
+/* Stores row r + 8 a of the sum, times a factor, to row `token` of `to`. */
 template <class S, class T>
 __device__ __forceinline__ void plain_store(T *to, int64_t ld, int token, int dim,
                                             const float (&sum)[S::M][S::E], int a, float factor) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void plain_store(T *to, int64_t ld, int token, int di
     }
 }
 
-/* Over the 8 threads of a row. */
+/* The maximum over the 8 threads of a row. */
 __device__ __forceinline__ float plain_row_max(float x) {
 #pragma unroll
     for (int offset = 4; offset > 0; offset /= 2)
@@ -138,15 +138,15 @@ __device__ __forceinline__ float plain_row_sum(float x) {
 
 /* ---- forward ---- */
 
-/* The score of a dot product that the query sees. */
+/* The score of a dot product, for a key that the query sees. */
 __device__ __forceinline__ float plain_score(const struct ot_attention &op, float dot, float slope, int query,
                                              int key) {
     float score = op.scale * dot;
     return op.slopes ? score - slope * (float)(query + (int)(op.n_keys - op.n) - key) : score;
 }
 
-/* One tile's scores, -infinity where not seen, become weights; totals and sums are brought to the rows' new
- * maxima. */
+/* Turns the scores of one tile (-infinity if not visible) into weights, and rescales totals and sums to the
+ * new maxima of the rows. */
 template <class S>
 __device__ __forceinline__ void plain_softmax(float (&s)[S::M][S::M], float (&top)[S::M],
                                               float (&total)[S::M], float (&sum)[S::M][S::E]) {
@@ -223,7 +223,8 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS) plain_forward(con
 
 /* ---- backward ---- */
 
-/* Dot products q.k and dout.v of one pair become its weight and the slope of its score; 0 if not seen. */
+/* Turns the dot products q.k and dout.v of one pair into its weight and the gradient of its score; 0 if not
+ * visible. */
 __device__ __forceinline__ void plain_slope(const struct ot_attention_backward &op, int head, float slope,
                                             int query, int key, float &p, float &ds) {
     const struct ot_attention &f = op.forward;
@@ -321,7 +322,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS, PLAIN_BLOCKS)
 
 /* ---- launch ---- */
 
-/* Four tiles and two arrays of weights take 75 KB at most; 34 KB where a block may have less. */
+/* Four tiles and two arrays of weights take 75 KB at most, or 34 KB on GPUs that allow a block less. */
 template <class F>
 static cudaError_t plain_dispatch(const struct ot_attention *op, const struct ot_cuda_stream *on, F f) {
     if (op->head_dim > PLAIN_MAX_DIM || op->n_keys >= 1 << 30) /* key indices are int32 */

@@ -1,39 +1,41 @@
-/* Tiles: what the tensor-core kernels of attention, forward and backward, are built from.
+/* Tiles: the parts that the tensor-core kernels of attention, forward and backward, are built from.
  *
  * A TILE is ROWS tokens of one head in shared memory, DIM two-byte elements each, with no padding between
- * rows. It is seen as chunks of 16 bytes (8 elements), since that is what cp.async writes and what a lane
- * of ldmatrix reads. A row has S = DIM / 8 chunks: 8, 10, 12, 16 or 32.
+ * rows. Each row is divided into chunks of 16 bytes (8 elements), because cp.async writes one chunk and each
+ * lane of ldmatrix reads one chunk. A row has S = DIM / 8 chunks: 8, 10, 12, 16 or 32.
  *
  * SWIZZLE. Shared memory serves 128 bytes a clock when eight 16-byte accesses fall into different groups of
- * four banks, that is, when their chunk indices differ modulo 8. ldmatrix asks for chunk c of eight
- * consecutive rows, which unswizzled are S apart: for S = 8, 16 and 32 all in one group, eight clocks
- * instead of one. So chunk c of row r is kept at place c ^ k(r) of its row, with
+ * four banks. That is so when their chunk indices differ modulo 8. ldmatrix asks for chunk c of eight
+ * consecutive rows, which are S chunks apart without a swizzle. For S = 8, 16 and 32 they all fall into one
+ * group, which takes eight clocks instead of one. So chunk c of row r is stored at place c ^ k(r) of its row,
+ * with
  *
  *     P = gcd(S, 8)  (8, 2, 4, 8, 8)        k(r) = (r / (8 / P)) mod P
  *
- * Then its group is (r S + (c ^ k)) mod 8. Write c = u + v with v = c mod P: k < P flips bits of v only, so
- * the group is (r S + u) mod 8, a multiple of P, plus v ^ k, less than P. Of eight rows aligned to 8, those
- * with the same r mod (8 / P) have P different k, hence different second parts; the others differ in the
- * first, because S / P is odd. (S = 32 and 16 have P = 8 and S / P even, but then 8 / P = 1: the second
- * part alone tells all eight apart.) So no two meet. Writes too: eight successive lanes of a copy fill
- * eight successive chunks that begin at a multiple of P, and the swizzle only permutes within each P.
+ * Then its group is (r S + (c ^ k)) mod 8. Write c = u + v with v = c mod P. k < P flips bits of v only, so
+ * the group is (r S + u) mod 8, a multiple of P, plus v ^ k, which is less than P. Of eight rows aligned to
+ * 8, the rows with the same r mod (8 / P) have P different k, so their second parts differ. The others differ
+ * in the first part, because S / P is odd. (S = 32 and 16 have P = 8 and S / P even, but then 8 / P = 1: the
+ * second part alone distinguishes all eight.) So no two accesses meet. The same holds for writes: eight
+ * successive lanes of a copy fill eight successive chunks that begin at a multiple of P, and the swizzle only
+ * permutes within each P.
  *
- * Since k depends on r mod 8 alone, a lane's k is the same in every group of 8 rows; and it flips only bits
- * below P, so all but P / 2 of the addresses that a lane needs are these plus constants: immediate offsets
- * of the instructions.
+ * k depends on r mod 8 alone, so a lane's k is the same in every group of 8 rows. k also flips only bits
+ * below P. So all but P / 2 of the addresses that a lane needs are these plus constants: immediate offsets of
+ * the instructions.
  *
- * FRAGMENTS. A warp multiplies 16x8 pieces (ot_mma_16816: lane = 4 g + t). ot_tile_dots forms x y^T of the
- * rows of two tiles (queries and keys), ot_tile_weigh multiplies a result of that, rounded to two bytes in
- * registers, into the rows of a tile: a C fragment of two neighbouring 16x8 pieces holds exactly the
- * elements that the A fragment of their 16x16 needs, in the same lane (Dao, "FlashAttention-2", 2023,
- * section 3.3 has warps that own rows for this reason). Each ldmatrix.x4 of y or of the weighed tile feeds
- * 2 M products: with M = 2 (32 rows a warp) shared memory delivers 128 bytes for each 16x8x16 product, one
- * clock, where the tensor cores of an sm_80 take two for it.
+ * FRAGMENTS. A warp multiplies 16x8 pieces (ot_mma_16816: lane = 4 g + t). ot_tile_dots computes x y^T of the
+ * rows of two tiles (queries and keys). ot_tile_weigh multiplies such a result, rounded to two bytes in
+ * registers, with the rows of a tile. No exchange between lanes is needed: a C fragment of two neighbouring
+ * 16x8 pieces holds exactly the elements that the A fragment of their 16x16 needs, in the same lane. (In Dao,
+ * "FlashAttention-2", 2023, section 3.3, warps own rows for this reason.) Each ldmatrix.x4 of y or of the
+ * weighed tile feeds 2 M products. With M = 2 (32 rows a warp), shared memory delivers 128 bytes for each
+ * 16x8x16 product, which takes one clock; the tensor cores of an sm_80 take two clocks for the product.
  *
- * WHO SEES WHOM. Query i stands at key i + n_keys - n and sees keys [first, last] of ot_attention_keys;
- * neither bound ever decreases with i. So the keys that a block of queries needs are one range, from the
- * first of its first query to the last of its last, and a tile of keys needs no mask exactly when it lies
- * between the first of its last query and the last of its first.
+ * WHICH KEYS A QUERY SEES. Query i is at key i + n_keys - n and sees the keys [first, last] of
+ * ot_attention_keys. Neither bound ever decreases with i. So the keys that a block of queries needs are one
+ * range, from `first` of its first query to `last` of its last query. A tile of keys needs no mask if and
+ * only if it lies between `first` of the block's last query and `last` of its first query.
  */
 #ifndef OT_KERNELS_CUDA_ATTENTION_TILES_CUH
 #define OT_KERNELS_CUDA_ATTENTION_TILES_CUH
@@ -47,9 +49,9 @@
 #define OT_LOG2_E 1.4426950408889634f
 #define OT_LN_2   0.6931471805599453f
 
-/* threadIdx.x. What a tile's loads and copies make of it they shall make of it anew each time: it is a few
- * instructions, and the registers that it would stay in are the fragments'. So the compiler must not know
- * it. */
+/* threadIdx.x, hidden from the compiler's optimizer. Loads and copies of a tile shall recompute the values
+ * that they derive from it: that costs a few instructions. Otherwise the compiler keeps the values in
+ * registers, which the fragments need. */
 __device__ __forceinline__ unsigned ot_thread() {
     unsigned thread = threadIdx.x;
     asm volatile("" : "+r"(thread));
@@ -60,7 +62,7 @@ __device__ __forceinline__ int ot_lane() {
     return (int)(ot_thread() % OT_WARP);
 }
 
-/* ---- where things lie in a tile ---- */
+/* ---- addresses inside a tile ---- */
 
 template <int DIM>
 struct ot_tile {
@@ -70,29 +72,29 @@ struct ot_tile {
 
     __device__ static __forceinline__ int swizzle(int row) { return row / (8 / P) % P; }
 
-    /* The order in which a sum over DIM takes its pieces of 16 elements: those whose chunks have the same
-     * place modulo P, so that they share an address in each tile, follow each other. */
+    /* The order in which a sum over DIM takes its pieces of 16 elements. Pieces whose chunks have the same
+     * place modulo P share an address in each tile, so they follow each other. */
     __device__ static constexpr int piece(int i) {
         constexpr int SHARING = CHUNKS / P;
         return i % SHARING * (P / 2) + i / SHARING;
     }
 
-    /* Offset, in elements, of a chunk. */
+    /* Offset of a chunk, in elements. */
     __device__ static __forceinline__ int at(int row, int chunk) {
         return row * DIM + (chunk ^ swizzle(row)) * 8;
     }
 };
 
-/* Where one lane points ldmatrix: a row below 16 of some 16 rows, and the first or second of some two
- * chunks. */
+/* The address that one lane passes to ldmatrix: a row below 16 of any 16 rows, and the first or the second of
+ * any two chunks. */
 template <int DIM>
 struct ot_tile_lane {
-    int first; /* in rows from 0, chunks from 0 */
+    int first; /* offset for row 0 and chunk 0 */
 
     __device__ __forceinline__ ot_tile_lane(int row, int second) : first(ot_tile<DIM>::at(row, second)) {}
 
-    /* For the rows from `row`, a multiple of 8, and the chunks from `chunk`, even; both known when
-     * compiled. */
+    /* The address for the rows from `row` on (a multiple of 8) and the chunks from `chunk` on (even). Both
+     * are compile-time constants. */
     template <class T>
     __device__ __forceinline__ const T *at(const T *tile, int row, int chunk) const {
         constexpr int P = ot_tile<DIM>::P;
@@ -100,7 +102,7 @@ struct ot_tile_lane {
     }
 };
 
-/* Rows 0..15 x 16 elements as an A fragment; or, transposed, 16 rows x two pieces of 8 columns as two B
+/* 16 rows x 16 elements as an A fragment. Transposed: 16 rows x two pieces of 8 columns as two B
  * fragments. */
 template <int DIM>
 __device__ __forceinline__ ot_tile_lane<DIM> ot_tile_lane_a() {
@@ -115,9 +117,9 @@ __device__ __forceinline__ ot_tile_lane<DIM> ot_tile_lane_b() {
     return {lane % 8 + lane / 16 * 8, lane / 8 % 2};
 }
 
-/* Which chunks a thread copies: of rows `row`, `row` + ROWS, ... those at `column`, `column` + P, ... Its
- * swizzle is the same in all of them, so that one offset in shared memory and one address per row serve,
- * the rest being constants. */
+/* The chunks that one thread copies: of rows `row`, `row` + ROWS, ... the chunks at `column`, `column` + P,
+ * ... All of them have the same swizzle, so one offset in shared memory and one address per row suffice; the
+ * rest are constants. */
 template <int DIM, int THREADS>
 struct ot_tile_share {
     static constexpr int P = ot_tile<DIM>::P, ROWS = THREADS / P;
@@ -128,8 +130,8 @@ struct ot_tile_share {
         : row((int)(thread / P)), column((int)(thread % P)), row_at(ot_tile<DIM>::at(row, column)) {}
 };
 
-/* Starts copies of rows [first, first + ROWS) of one head into a tile, by all THREADS of the block. from:
- * the head's part of token 0. Rows from `end` on become zeros and are not read. */
+/* Starts copies of rows [first, first + ROWS) of one head into a tile. All THREADS of the block take part.
+ * from: the head's part of token 0. Rows from `end` on become zeros and are not read. */
 template <int ROWS, int DIM, int THREADS, class T>
 __device__ __forceinline__ void ot_tile_copy(T *tile, const T *from, int64_t ld, int first, int end) {
     using S = ot_tile_share<DIM, THREADS>;
@@ -159,7 +161,7 @@ __device__ __forceinline__ void ot_tile_zero(float (&c)[M][N][4]) {
                 c[m][n][i] = 0.0f;
 }
 
-/* The A fragments of 16 M rows at x, of all their elements. */
+/* Loads the A fragments of the 16 M rows at x, all elements. */
 template <int DIM, int M, class T>
 __device__ __forceinline__ void ot_tile_load(uint32_t (&a)[DIM / 16][M][4], const T *x) {
     const ot_tile_lane<DIM> lane = ot_tile_lane_a<DIM>();
@@ -170,7 +172,7 @@ __device__ __forceinline__ void ot_tile_load(uint32_t (&a)[DIM / 16][M][4], cons
             ot_ldmatrix_x4(a[k][m], lane.at(x, 16 * m, 2 * k));
 }
 
-/* c += a y^T over 16 of the DIM elements, those from chunk 2 k on; 8 N rows at y. */
+/* c += a y^T over 16 of the DIM elements, starting at chunk 2 k; y has 8 N rows. */
 template <int DIM, int M, int N, class T>
 __device__ __forceinline__ void ot_tile_dots_step(float (&c)[M][N][4], const uint32_t (&a)[M][4], const T *y,
                                                   const ot_tile_lane<DIM> &lane, int k) {
@@ -187,7 +189,7 @@ __device__ __forceinline__ void ot_tile_dots_step(float (&c)[M][N][4], const uin
     }
 }
 
-/* c += x y^T: 16 M rows (a warp's own), loaded before, with the first 8 N rows at y. */
+/* c += x y^T: x is 16 M rows (a warp's own) in registers, y is the first 8 N rows at y. */
 template <int DIM, int M, int N, class T>
 __device__ __forceinline__ void ot_tile_dots(float (&c)[M][N][4], const uint32_t (&x)[DIM / 16][M][4],
                                              const T *y) {
@@ -197,7 +199,7 @@ __device__ __forceinline__ void ot_tile_dots(float (&c)[M][N][4], const uint32_t
         ot_tile_dots_step<DIM>(c, x[ot_tile<DIM>::piece(i)], y, b_lane, ot_tile<DIM>::piece(i));
 }
 
-/* The same with the first 16 M rows at x. */
+/* Like the function above, with the first 16 M rows at x in shared memory. */
 template <int DIM, int M, int N, class T>
 __device__ __forceinline__ void ot_tile_dots(float (&c)[M][N][4], const T *x, const T *y) {
     const ot_tile_lane<DIM> a_lane = ot_tile_lane_a<DIM>(), b_lane = ot_tile_lane_b<DIM>();
@@ -212,8 +214,8 @@ __device__ __forceinline__ void ot_tile_dots(float (&c)[M][N][4], const T *x, co
     }
 }
 
-/* The A fragments, rounded to T, of what C fragments hold: p[m][i] are the 16x16 of c[m][2 i] and c[m][2 i
- * + 1]. */
+/* Rounds C fragments to T and returns them as A fragments: p[m][i] is the 16x16 of c[m][2 i] and c[m][2 i +
+ * 1]. */
 template <class T, int M, int N>
 __device__ __forceinline__ void ot_tile_round(uint32_t (&p)[M][N / 2][4], const float (&c)[M][N][4]) {
 #pragma unroll
@@ -225,7 +227,7 @@ __device__ __forceinline__ void ot_tile_round(uint32_t (&p)[M][N / 2][4], const 
         }
 }
 
-/* sum += p z: weights of 16 M rows (a warp's own) with the first 16 K rows at z. */
+/* sum += p z: p are weights of 16 M rows (a warp's own), z is the first 16 K rows at z. */
 template <int DIM, int M, int K, class T>
 __device__ __forceinline__ void ot_tile_weigh(float (&sum)[M][DIM / 8][4], const uint32_t (&p)[M][K][4],
                                               const T *z) {
@@ -244,7 +246,7 @@ __device__ __forceinline__ void ot_tile_weigh(float (&sum)[M][DIM / 8][4], const
         }
 }
 
-/* Over the four lanes that share rows of a C fragment. */
+/* The maximum over the four lanes that share rows of a C fragment. */
 __device__ __forceinline__ float ot_quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
@@ -254,9 +256,9 @@ __device__ __forceinline__ float ot_quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/* ---- who sees whom ---- */
+/* ---- which keys a query sees ---- */
 
-/* Keys first..last. A query beyond the end sees none: first > last. */
+/* Keys first..last. A query beyond the end sees no key: first > last. */
 struct ot_attention_span {
     int first, last;
 };
@@ -270,11 +272,11 @@ __device__ __forceinline__ ot_attention_span ot_attention_keys(const struct ot_a
     return {first, last};
 }
 
-/* Training shape (n_keys = n): the end of the queries that see a key of [begin, end). They are those from
- * `begin` on whose first key lies before `end`. A warp searches together, 32 places at a time; all of it
- * must call. */
+/* Training shape (n_keys = n): the end of the queries that see a key of [begin, end). They are the queries
+ * from `begin` on whose first key is before `end`. A warp searches together, 32 places at a time, so all its
+ * lanes must call. */
 __device__ __forceinline__ int ot_attention_end_query(const struct ot_attention &op, int begin, int end) {
-    int low = begin, high = (int)op.n; /* `low` sees one: itself */
+    int low = begin, high = (int)op.n; /* query `low` sees a key: itself */
     for (;;) {
         int step = (high - low + OT_WARP - 1) / OT_WARP, query = low + ot_lane() * step;
         bool sees = query < high && ot_attention_keys(op, query).first < end;
@@ -286,7 +288,7 @@ __device__ __forceinline__ int ot_attention_end_query(const struct ot_attention 
     }
 }
 
-/* Calls f(T(), ot_head_dim<DIM>()) for what ot_attention_is_tiled accepts. */
+/* Calls f(T(), ot_head_dim<DIM>()) for the types and head sizes that ot_attention_is_tiled accepts. */
 template <int DIM>
 struct ot_head_dim {
     static constexpr int value = DIM;

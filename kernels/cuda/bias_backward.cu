@@ -1,11 +1,11 @@
-/* A bias's gradient: the sums of dy's columns.
+/* The gradient of a bias: the sums of the columns of dy.
  *
- * Bytes moved per value: the dtype; partial sums add 8 bytes per column for each chunk of 64 rows or more.
- * One FLOP per value: bound by memory bandwidth.
+ * Bytes moved per value: one element of dtype; partial sums add 8 bytes per column for each chunk of 64 rows
+ * or more. One FLOP per value: bound by memory bandwidth.
  *
- * A block has a chunk of rows and 32 packs of columns, a pack for each lane; its warps take the rows in turn.
- * Order of a column's sum: warp w adds rows w, w + 8, ... of the chunk, the warps are added in order, the
- * chunks by ot_column_join.
+ * A block has a chunk of rows and 32 packs of columns, one pack for each lane. Its warps take the rows in
+ * turn. Order of a column's sum: warp w adds rows w, w + 8, ... of the chunk; then the warps are added in
+ * order; then ot_column_join adds the chunks.
  */
 #include "kernels/cuda/rows.cuh"
 

@@ -1,9 +1,9 @@
 /* The second half of every sum over rows: adds the chunks' partial sums of each column (rows.cuh).
  *
- * Reads 4 bytes and adds once for each chunk and column; the partial sums were just written, so most of them
- * are still in the L2 cache. Order: group by group, chunks in order inside a group, groups in order onto the
- * output. A block has 32 columns: its warp w sums the groups w, w + 16, ... of them, so that 16 groups are
- * read at once.
+ * It reads 4 bytes and adds once for each chunk and column. The partial sums were just written, so most of
+ * them are still in the L2 cache. Order: the chunks of a group in order, then the groups, in order, to the
+ * output. A block has 32 columns. Its warp w sums the groups w, w + 16, ..., so that 16 groups are read at
+ * once.
  */
 #include "kernels/cuda/rows.cuh"
 
@@ -38,7 +38,7 @@ __global__ void column_join(const float *partial, int64_t ld, int64_t chunks, in
 cudaError_t ot_column_plan(int64_t rows, int64_t cols, int arrays, int64_t min_rows, int64_t max_chunks,
                            const struct ot_cuda_stream *on, struct ot_column_plan *out) {
     int64_t chunk_bytes = cols * arrays * (int64_t)sizeof(float);
-    int64_t smallest = OT_CUDA_MIN_SCRATCH_BYTES / chunk_bytes; /* chunks that any scratch holds */
+    int64_t smallest = OT_CUDA_MIN_SCRATCH_BYTES / chunk_bytes; /* chunks that fit the smallest scratch */
     if (smallest < 1)
         return cudaErrorInvalidValue;
     int64_t wanted = ot_ceil_div(rows, max_chunks);

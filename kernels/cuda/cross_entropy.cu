@@ -1,35 +1,35 @@
-/* Softmax cross-entropy over rows of fp32 logits, the gradient in place of the logits.
+/* Softmax cross-entropy over rows of fp32 logits. The gradient overwrites the logits.
  *
- * Bytes moved per logit: 4 for the loss; with the gradient 4 to read and 4 or 2 to write more, of which the
- * reads mostly hit the L2 cache (a row is 128 KiB at a vocabulary of 32000). Two exp per logit, some 45
- * FLOPs.
+ * Bytes moved per logit: 4 for the loss. The gradient adds 4 to read and 4 or 2 to write; these reads mostly
+ * hit the L2 cache (a row is 128 KiB at a vocabulary of 32000). Two exp per logit, some 45 FLOPs.
  *
- * A block has a row. One pass gives the maximum and the sum of exp(logit - maximum): each thread keeps the
- * maximum of what it has seen and rescales its sum when that grows (Milakov & Gimelshein, "Online normalizer
- * calculation for softmax", 2018); then the threads' sums are brought to the maximum of all and added. A
- * second pass writes. Order of the sum: a thread's logits from the left, four at a time, then the tree of
- * ot_block_sum.
+ * A block has a row. The first pass computes the maximum and the sum of exp(logit - maximum): each thread
+ * keeps the maximum of its logits and rescales its sum when that maximum grows (Milakov & Gimelshein, "Online
+ * normalizer calculation for softmax", 2018). Then the threads' sums are rescaled to the maximum of all and
+ * added. The second pass writes the gradient. Order of the sum: a thread's logits from the left, four at a
+ * time, then the tree of ot_block_sum.
  *
- * A row of two-byte gradients begins where its logits begin, so what one thread writes lies over logits of
- * others, though never over any further to the right. So the block goes along the row in steps, and in each
- * step all read before any writes.
+ * A row of two-byte gradients begins where its logits begin. So a thread overwrites logits that other threads
+ * need, but never logits further to the right than its own. Therefore the block goes along the row in steps;
+ * in each step all threads read before any thread writes.
  */
 #include "kernels/cuda/rows.cuh"
 #include "kernels/cuda/scalar.cuh"
 
 enum { LOSS_BLOCK = 512 };
 
-/* A sum of exp(x - max) over what was seen. */
+/* The sum of exp(x - max) over the logits so far. */
 struct loss_sum {
     float max, sum;
 };
 
-/* What to subtract before exp: a maximum of -infinity would make NaNs of impossible logits. */
+/* The number to subtract before exp. Subtracting a maximum of -infinity would turn logits of -infinity into
+ * NaN. */
 static __device__ __forceinline__ float loss_shift(float max) {
     return max == -INFINITY ? 0.0f : max;
 }
 
-/* NaNs are skipped by the maximum and show in the sum. */
+/* The maximum ignores NaNs; the sum becomes NaN. */
 static __device__ __forceinline__ struct loss_sum loss_add(struct loss_sum seen, const ot_pack<float> &x,
                                                            int left) {
     constexpr int N = ot_pack<float>::N;
@@ -57,7 +57,7 @@ static __device__ __forceinline__ float loss_block_max(float x, float *room) {
     return x;
 }
 
-/* The row's maximum and sum, to every thread. */
+/* The maximum and the sum of a row, returned to every thread. */
 template <bool ALIGNED>
 static __device__ __forceinline__ struct loss_sum loss_read_row(const float *logits, int vocab) {
     constexpr int N = ot_pack<float>::N;
@@ -106,7 +106,7 @@ __global__ void loss_rows(struct ot_cross_entropy op) {
                 ot_row_store<ALIGNED>(reinterpret_cast<G *>(logits), p, vocab, ot_pack<G>{});
         return;
     }
-    float hit = logits[target]; /* the barriers of the sums come before anything is written */
+    float hit = logits[target]; /* no thread has written yet: the barriers of the sums come first */
     struct loss_sum all = loss_read_row<ALIGNED>(logits, vocab);
     if (threadIdx.x == 0)
         op.loss[row] = logf(all.sum) + (all.max - hit);

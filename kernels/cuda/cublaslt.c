@@ -22,14 +22,14 @@
 #define library_close      dlclose
 #define library_error      dlerror
 
-/* The file that a function comes from; NULL: the loader does not say. */
+/* The file that a function was loaded from; NULL if the loader does not know. */
 static const char *library_path(const void *function) {
     Dl_info info;
     return dladdr(function, &info) ? info.dli_fname : NULL;
 }
 #endif
 
-/* ---- the declarations, held against NVIDIA's where they are at hand ---- */
+/* ---- our declarations, compared with NVIDIA's header if it is installed ---- */
 
 #if !defined(OT_EMU) && defined(__has_include)
 #if __has_include(<cublasLt.h>)
@@ -110,7 +110,7 @@ static const struct {
     {"cublasLtMatmul", offsetof(struct ot_cublaslt, matmul)},
 };
 
-/* Fills the table. path: for the sentences. */
+/* Fills the table of functions. path: for error texts. */
 static int read_table(void *library, const char *path, struct ot_cublaslt *out) {
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
         void *function = library_symbol(library, functions[i].name);
@@ -121,26 +121,26 @@ static int read_table(void *library, const char *path, struct ot_cublaslt *out) 
     int *const versions[] = {&out->major, &out->minor, &out->patch};
     for (int i = 0; i < 3; i++)
         if (out->get_property(i, versions[i]) != OT_CUBLASLT_SUCCESS)
-            return ot_fail(OT_E_DEVICE, "%s does not tell its version: %s", path, HOW_TO_GET);
+            return ot_fail(OT_E_DEVICE, "%s does not report its version: %s", path, HOW_TO_GET);
     if (out->major != 12 && out->major != 13)
-        return ot_fail(OT_E_DEVICE, "%s is cuBLASLt %d.%d.%d, which is not known here: %s", path, out->major,
-                       out->minor, out->patch, HOW_TO_GET);
+        return ot_fail(OT_E_DEVICE, "%s is cuBLASLt %d.%d.%d, which this program does not support: %s", path,
+                       out->major, out->minor, out->patch, HOW_TO_GET);
     return 0;
 }
 
-/* A library of CUDA 13 on a driver of CUDA 12: it opens, and then nothing in it works. */
+/* On a driver for CUDA 12, a library for CUDA 13 opens, but none of its functions work. */
 static int check_driver(const struct ot_cublaslt *lt, const char *path, int driver_version) {
     int made_for = (int)lt->get_cudart_version();
     if (made_for / 1000 <= driver_version / 1000)
         return 0;
     return ot_fail(OT_E_DEVICE,
-                   "%s was made for CUDA %d, but the driver knows CUDA %d.%d: update the driver, or set "
+                   "%s was made for CUDA %d, but the driver supports CUDA %d.%d: update the driver, or set "
                    "OFFLOAD_TRAIN_CUBLASLT to the path of a libcublasLt.so.%d",
                    path, made_for / 1000, driver_version / 1000, driver_version % 1000 / 10,
                    driver_version / 1000);
 }
 
-/* Closes a library that cannot be used. */
+/* Checks an open library and closes it if it cannot be used. */
 static int take_library(void *library, const char *path, int driver_version, struct ot_cublaslt *out) {
     int rc = read_table(library, path, out);
     if (rc >= 0)
@@ -157,20 +157,19 @@ static int take_library(void *library, const char *path, int driver_version, str
 static int open_given(const char *path, int driver_version, struct ot_cublaslt *out) {
     void *library = library_open(path);
     if (!library)
-        return ot_fail(OT_E_DEVICE, "the libcublasLt that was asked for cannot be opened: %s",
-                       library_error());
+        return ot_fail(OT_E_DEVICE, "the given libcublasLt cannot be opened: %s", library_error());
     return take_library(library, path, driver_version, out);
 }
 
-/* The first library of the machine that can be used. If there is none, the error is that of the first library
- * that is there: this is the one to cure. */
+/* Opens the first usable library of the machine. If no library is usable, returns the error of the first
+ * library that exists, because this is the one that the user can fix. */
 static int open_any(const struct ot_cublaslt_places *places, int driver_version, struct ot_cublaslt *out) {
     struct ot_error why = {0};
     for (size_t i = 0; i < places->n; i++) {
         void *library = library_open(places->paths[i]);
         int rc = library ? take_library(library, places->paths[i], driver_version, out) : -1;
         if (rc >= 0) {
-            if (strchr(places->paths[i], '/')) /* not where the loader looks */
+            if (strchr(places->paths[i], '/')) /* not a name that the loader searches for */
                 ot_log(OT_LOG_INFO, "cublas  cuBLASLt %d.%d.%d is taken from %s", out->major, out->minor,
                        out->patch, out->path);
             return 0;
@@ -180,10 +179,11 @@ static int open_any(const struct ot_cublaslt_places *places, int driver_version,
     }
     if (why.code != 0)
         return ot_error_load(&why);
-    return ot_fail(OT_E_DEVICE,
-                   "no libcublasLt.so.13 or .12 is found, neither by the loader nor in CUDA toolkits nor in "
-                   "Python's packages: %s",
-                   HOW_TO_GET);
+    return ot_fail(
+        OT_E_DEVICE,
+        "found no libcublasLt.so.13 or .12: the loader, the CUDA toolkits and the Python packages here "
+        "have none; %s",
+        HOW_TO_GET);
 }
 
 int ot_cublaslt_open(const char *given, int driver_version, struct ot_cublaslt *out) {

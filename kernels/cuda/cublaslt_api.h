@@ -1,8 +1,8 @@
-/* The declarations of libcublasLt that we use: its numbers, its structs, and its functions as a table.
- * Versions 12 and 13 of the library are known to fit.
+/* The parts of the libcublasLt API that this program uses: its constants, its structs, and a table of its
+ * functions. Versions 12 and 13 of the library are known to match these declarations.
  *
- * Types and numbers are declared here, so that building needs no cuBLAS header; where there is one,
- * cublaslt.c holds them against it at compile time.
+ * Types and constants are declared here, so that a build needs no cuBLAS header. If the header exists,
+ * cublaslt.c compares both at compile time.
  */
 #ifndef OT_KERNELS_CUDA_CUBLASLT_API_H
 #define OT_KERNELS_CUDA_CUBLASLT_API_H
@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What the library calls cublasStatus_t; the few that we tell apart. */
+/* cublasStatus_t: the values that this program tells apart. */
 enum {
     OT_CUBLASLT_SUCCESS = 0,
     OT_CUBLASLT_NOT_INITIALIZED = 1,
@@ -29,7 +29,7 @@ enum { OT_CUBLASLT_COMPUTE_32F = 68, OT_CUBLASLT_COMPUTE_32F_PEDANTIC = 69 };
 enum { OT_CUBLASLT_OP_N = 0, OT_CUBLASLT_OP_T = 1 };
 enum { OT_CUBLASLT_EPILOGUE_DEFAULT = 1, OT_CUBLASLT_EPILOGUE_BIAS = 4 };
 
-/* cublasLtReductionScheme_t: how the parts of a product that was split along k are added up. */
+/* cublasLtReductionScheme_t: how the library adds the parts of a product that it split along k. */
 enum {
     OT_CUBLASLT_REDUCTION_NONE = 0,
     OT_CUBLASLT_REDUCTION_INPLACE = 1,
@@ -37,8 +37,8 @@ enum {
     OT_CUBLASLT_REDUCTION_OUTPUT_TYPE = 4,
 };
 
-/* Attributes: of a product, of what the heuristic may choose, of an algorithm. The comments are their types.
- * */
+/* Attributes of a product, of the search for algorithms (the preference), and of an algorithm. Each comment
+ * gives the attribute's type. */
 enum {
     OT_CUBLASLT_DESC_TRANSA = 3,          /* int32_t */
     OT_CUBLASLT_DESC_TRANSB = 4,          /* int32_t */
@@ -49,15 +49,15 @@ enum {
 enum {
     OT_CUBLASLT_PREF_MAX_WORKSPACE_BYTES = 1,   /* uint64_t */
     OT_CUBLASLT_PREF_REDUCTION_SCHEME_MASK = 3, /* uint32_t */
-    OT_CUBLASLT_PREF_MIN_ALIGNMENT_A_BYTES = 5, /* uint32_t, and so the next three */
+    OT_CUBLASLT_PREF_MIN_ALIGNMENT_A_BYTES = 5, /* uint32_t, like the next three */
     OT_CUBLASLT_PREF_MIN_ALIGNMENT_B_BYTES = 6,
     OT_CUBLASLT_PREF_MIN_ALIGNMENT_C_BYTES = 7,
     OT_CUBLASLT_PREF_MIN_ALIGNMENT_D_BYTES = 8,
 };
 enum { OT_CUBLASLT_CONFIG_REDUCTION_SCHEME = 3 /* uint32_t */ };
 
-/* An algorithm, configured. "Can be trivially serialized and later restored for use with the same version".
- * */
+/* A configured algorithm. The library's documentation allows to store it: "Can be trivially serialized and
+ * later restored for use with the same version". */
 struct ot_cublaslt_algo {
     uint64_t data[8];
 };
@@ -65,12 +65,12 @@ struct ot_cublaslt_algo {
 struct ot_cublaslt_heuristic {
     struct ot_cublaslt_algo algo;
     size_t workspace_bytes;
-    int state; /* what follows holds only where this is OT_CUBLASLT_SUCCESS */
+    int state; /* the other members are valid only if this is OT_CUBLASLT_SUCCESS */
     float waves;
     int reserved[4];
 };
 
-/* The library's own structs, known by their addresses alone. */
+/* Opaque structs of the library. */
 struct ot_cublaslt_context;
 struct ot_cublaslt_layout;
 struct ot_cublaslt_desc;
@@ -78,10 +78,11 @@ struct ot_cublaslt_pref;
 
 /* Functions that return int return a cublasStatus_t. */
 struct ot_cublaslt {
-    int (*get_property)(int which, int *value); /* 0, 1, 2: major, minor, patch level */
+    /* which: 0, 1, 2 for the major version, the minor version, the patch level */
+    int (*get_property)(int which, int *value);
     size_t (*get_cudart_version)(void);
     const char *(*get_status_string)(int status);
-    int (*create)(struct ot_cublaslt_context **out); /* for the thread's current GPU */
+    int (*create)(struct ot_cublaslt_context **out); /* for the current GPU of the calling thread */
     int (*destroy)(struct ot_cublaslt_context *context);
 
     int (*layout_create)(struct ot_cublaslt_layout **out, int type, uint64_t rows, uint64_t cols, int64_t ld);
@@ -93,7 +94,8 @@ struct ot_cublaslt {
     int (*pref_destroy)(struct ot_cublaslt_pref *pref);
     int (*pref_set)(struct ot_cublaslt_pref *pref, int attribute, const void *value, size_t bytes);
 
-    /* Up to `wanted` algorithms, the one believed fastest first. Asks the host alone. */
+    /* Returns up to `wanted` algorithms, the fastest by the library's estimate first. Runs on the host
+     * alone. */
     int (*get_heuristic)(struct ot_cublaslt_context *context, struct ot_cublaslt_desc *desc,
                          struct ot_cublaslt_layout *a, struct ot_cublaslt_layout *b,
                          struct ot_cublaslt_layout *c, struct ot_cublaslt_layout *d,
@@ -114,7 +116,7 @@ struct ot_cublaslt {
                   cudaStream_t stream);
 
     int major, minor, patch;
-    char path[256]; /* of the file that was opened; cut where longer */
+    char path[256]; /* of the opened file; a longer path is cut */
 };
 
 #endif

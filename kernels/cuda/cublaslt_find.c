@@ -26,7 +26,7 @@ static int add(struct ot_cublaslt_places *places, const char *path) {
     return 0;
 }
 
-/* Adds the files that match prefix + pattern + version; a prefix of NULL or "" adds none. */
+/* Adds the files that match prefix + pattern + version. A prefix of NULL or "" adds none. */
 static int add_matches(struct ot_cublaslt_places *places, const char *prefix, const char *pattern,
                        const char *version) {
     char text[PATH_MAX];
@@ -34,7 +34,7 @@ static int add_matches(struct ot_cublaslt_places *places, const char *prefix, co
     if (!prefix || !*prefix)
         return 0;
     if (snprintf(text, sizeof text, "%s/%s/libcublasLt.so.%s", prefix, pattern, version) >= (int)sizeof text)
-        return 0; /* no such folder can exist */
+        return 0; /* a path this long cannot exist */
     int rc = 0, code = glob(text, GLOB_BRACE, NULL, &found);
     if (code == GLOB_NOSPACE)
         rc = ot_fail(OT_E_BUDGET, "no host memory to look for libcublasLt");
@@ -44,8 +44,8 @@ static int add_matches(struct ot_cublaslt_places *places, const char *prefix, co
     return rc;
 }
 
-/* The folder above the `bin` in which $PATH finds python3; false where it finds none. A virtual environment's
- * python3 is a link, and its packages lie beside the link, so links are not followed. */
+/* Writes the folder above the `bin` in which $PATH finds python3; false if $PATH finds none. Links are not
+ * followed: a virtual environment's python3 is a link, and its packages are beside the link. */
 static bool find_python_prefix(char prefix[PATH_MAX]) {
     const char *path = getenv("PATH");
     while (path && *path) {

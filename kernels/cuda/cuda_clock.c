@@ -1,9 +1,9 @@
-/* When an event was reached, on the host's clock: cuda_state.h says how. */
+/* The time of an event on the host's clock: see struct ot_cuda_clock in cuda_state.h. */
 #include "kernels/cuda/cuda_error.h"
 #include "kernels/cuda/cuda_state.h"
 #include "src/base/clock.h"
 
-/* A float of milliseconds below this has steps of a quarter of a microsecond. */
+/* Below this time, a float of milliseconds has steps of a quarter of a microsecond. */
 #define ANCHOR_SECONDS 4.0
 
 int ot_cuda_clock_open(struct ot_cuda_clock *clock) {
@@ -26,7 +26,7 @@ void ot_cuda_clock_close(struct ot_cuda_clock *clock) {
         cudaStreamDestroy(clock->stream);
 }
 
-/* The stream is empty: this waits some microseconds. */
+/* Waits some microseconds, because the clock's stream is empty. */
 static int move_anchor(struct ot_cuda_clock *clock) {
     float ms;
     OT_TRY(ot_cuda_check(cudaEventRecord(clock->next, clock->stream), "read the GPU's clock"));

@@ -1,4 +1,4 @@
-/* The cuda device: its memory, and the table by which device.h knows it. */
+/* The cuda device: its memory, and its table of functions for device.h. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ static double gib(size_t bytes) {
 
 /* ---- device memory ---- */
 
-/* Takes the bytes out of the budget, or says by how much it is short. */
+/* Takes the bytes from the budget. OT_E_BUDGET: the text tells how many bytes are missing. */
 static int reserve(struct ot_cuda_device *self, size_t bytes, const char *name) {
     struct ot_device_usage *usage = &self->usage;
     size_t left = usage->budget_bytes - usage->used_bytes;
@@ -49,7 +49,7 @@ static int allocate(struct ot_cuda_allocation *allocation, const char *name) {
         return ot_cuda_check(code, "allocate %.1f MiB for '%s'", mib(allocation->bytes), name);
     (void)cudaGetLastError();
     size_t free_bytes = 0, total_bytes = 0;
-    (void)cudaMemGetInfo(&free_bytes, &total_bytes); /* zeros where it fails as well */
+    (void)cudaMemGetInfo(&free_bytes, &total_bytes); /* both stay zero if the call fails */
     return ot_fail_cause(
         OT_E_BUDGET, OT_CAUSE_DEVICE_MEMORY,
         "the GPU has no %.1f MiB in one piece left for '%s' (%.1f of %.1f MiB are free, and other "
@@ -65,7 +65,7 @@ static int alloc_device(struct ot_device *base, size_t bytes, const char *name, 
     ot_cuda_enter(self);
     struct ot_cuda_allocation *allocation = calloc(1, sizeof *allocation);
     if (!allocation)
-        return ot_fail(OT_E_BUDGET, "no memory to note the allocation of '%s'", name);
+        return ot_fail(OT_E_BUDGET, "no memory to record the allocation of '%s'", name);
     allocation->bytes = bytes;
     pthread_mutex_lock(&self->mutex);
     int rc = reserve(self, bytes, name);
@@ -90,7 +90,7 @@ static void free_device(struct ot_device *base, void *memory) {
     while (*link && (*link)->memory != memory)
         link = &(*link)->next;
     struct ot_cuda_allocation *allocation = *link;
-    assert(allocation); /* else it was freed before, or never came from here */
+    assert(allocation); /* otherwise the memory was freed before, or this device did not allocate it */
     *link = allocation->next;
     self->usage.used_bytes -= allocation->bytes;
     pthread_mutex_unlock(&self->mutex);
@@ -100,10 +100,11 @@ static void free_device(struct ot_device *base, void *memory) {
 
 /* ---- pinned memory ----
  *
- * An anonymous mapping that is registered, not cudaHostAlloc's: it can have huge pages, be bound to the
- * memory beside the GPU, and be registered a second time with the kernel's I/O rings. */
+ * Pinned memory is a registered anonymous mapping, not memory of cudaHostAlloc. Such a mapping can have huge
+ * pages, can be bound to the memory node beside the GPU, and can be registered a second time with
+ * io_uring. */
 
-static int pin(void *memory, size_t bytes, const char *name) {
+static int register_memory(void *memory, size_t bytes, const char *name) {
     cudaError_t code = cudaHostRegister(memory, bytes, cudaHostRegisterPortable);
     if (code == cudaSuccess)
         return 0;
@@ -113,7 +114,7 @@ static int pin(void *memory, size_t bytes, const char *name) {
     if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes)
         snprintf(limit_text, sizeof limit_text, " (locked memory is limited to %.1f MiB: ulimit -l)",
                  mib((size_t)limit.rlim_cur));
-    else if (access("/dev/dxg", F_OK) == 0) /* how Windows lends its GPU */
+    else if (access("/dev/dxg", F_OK) == 0) /* the device file of WSL2 */
         snprintf(limit_text, sizeof limit_text, " (WSL2 pins a part of memory alone)");
     return ot_fail_cause(OT_E_BUDGET, OT_CAUSE_PINNED_MEMORY,
                          "CUDA: cannot pin %.1f MiB of host memory for '%s': %s%s", mib(bytes), name,
@@ -124,45 +125,60 @@ static size_t pinned_bytes(size_t bytes) {
     return (bytes + PINNED_ALIGN - 1) / PINNED_ALIGN * PINNED_ALIGN;
 }
 
-static int alloc_pinned(struct ot_device *base, size_t bytes, const char *name, void **out) {
+/* cudaHostRegister would make pages resident on one thread only. */
+static int place(struct ot_device *base, void *memory, size_t bytes, const char *name) {
+    const struct ot_placement *placement = &ot_cuda_device_of(base)->placement;
+    int rc = placement->memory ? placement->memory(placement->context, memory, bytes) : 0;
+    return rc < 0 ? ot_fail_context(rc, "'%s'", name) : 0;
+}
+
+static int pin(struct ot_device *base, void *memory, size_t bytes, size_t own_bytes, const char *name) {
     struct ot_cuda_device *self = ot_cuda_device_of(base);
+    ot_cuda_enter(self);
+    OT_TRY(register_memory(memory, bytes, name));
+    pthread_mutex_lock(&self->mutex);
+    self->usage.pinned_bytes += own_bytes;
+    if (self->usage.pinned_bytes > self->usage.pinned_peak_bytes)
+        self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
+    pthread_mutex_unlock(&self->mutex);
+    return 0;
+}
+
+static void unpin(struct ot_device *base, void *memory, size_t own_bytes) {
+    struct ot_cuda_device *self = ot_cuda_device_of(base);
+    ot_cuda_enter(self);
+    cudaHostUnregister(memory);
+    pthread_mutex_lock(&self->mutex);
+    assert(self->usage.pinned_bytes >= own_bytes);
+    self->usage.pinned_bytes -= own_bytes;
+    pthread_mutex_unlock(&self->mutex);
+}
+
+static int alloc_pinned(struct ot_device *base, size_t bytes, const char *name, void **out) {
     size_t mapped = pinned_bytes(bytes);
     *out = NULL;
     if (bytes == 0)
         return 0;
-    ot_cuda_enter(self);
     void *memory = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return ot_fail_errno(OT_E_BUDGET, errno, "the machine has no %zu bytes of host memory left for '%s'",
                              bytes, name);
     if (mapped >= HUGE_PAGE)
         madvise(memory, mapped, MADV_HUGEPAGE);
-    int rc = 0; /* resident first: registering faults pages on one thread alone */
-    if (self->placement.memory)
-        rc = self->placement.memory(self->placement.context, memory, mapped);
-    rc = rc < 0 ? ot_fail_context(rc, "'%s'", name) : pin(memory, mapped, name);
+    int rc = place(base, memory, mapped, name);
+    if (rc == 0)
+        rc = pin(base, memory, mapped, bytes, name);
     if (rc < 0) {
         munmap(memory, mapped);
         return rc;
     }
-    pthread_mutex_lock(&self->mutex);
-    self->usage.pinned_bytes += bytes;
-    if (self->usage.pinned_bytes > self->usage.pinned_peak_bytes)
-        self->usage.pinned_peak_bytes = self->usage.pinned_bytes;
-    pthread_mutex_unlock(&self->mutex);
     *out = memory;
     return 0;
 }
 
 static void free_pinned(struct ot_device *base, void *memory, size_t bytes) {
-    struct ot_cuda_device *self = ot_cuda_device_of(base);
-    ot_cuda_enter(self);
-    cudaHostUnregister(memory);
+    unpin(base, memory, bytes);
     munmap(memory, pinned_bytes(bytes));
-    pthread_mutex_lock(&self->mutex);
-    assert(self->usage.pinned_bytes >= bytes);
-    self->usage.pinned_bytes -= bytes;
-    pthread_mutex_unlock(&self->mutex);
 }
 
 static void get_usage(const struct ot_device *base, struct ot_device_usage *out) {
@@ -182,24 +198,24 @@ static void forget_peaks(struct ot_device *device) {
 
 /* ---- the device ---- */
 
-/* Left to others where no budget is given: kernels that the driver loads when they are first used, the
- * display. */
+/* Memory that the default budget leaves free: for kernels that the driver loads at their first use, and for
+ * the display. */
 static size_t spare_bytes(const struct ot_cuda_gpu *gpu) {
     size_t share = gpu->total_bytes / 32, least = gpu->has_display ? 1024u * MIB : 256u * MIB;
     return share < least ? least : share > 1024u * MIB ? 1024u * MIB : share;
 }
 
-/* A budget that was given is tried, whatever the driver says is free now: other programs come and go. A
- * budget beyond the whole card means all of it. */
+/* Accepts a given budget even if less memory is free now, because other programs come and go. A budget larger
+ * than the whole GPU means all of it. */
 static size_t choose_given(const struct ot_cuda_gpu *gpu, size_t given, size_t most) {
     if (given > gpu->total_bytes)
         return most;
     if (given > gpu->free_bytes)
-        ot_log(OT_LOG_WARN,
-               "%.1f GiB were asked for, and only %.1f of the %.1f GiB of %s are free: the run fails if it "
-               "needs "
-               "more than that, and other programs keep it",
-               gib(given), gib(gpu->free_bytes), gib(gpu->total_bytes), gpu->name);
+        ot_log(
+            OT_LOG_WARN,
+            "the budget is %.1f GiB, but only %.1f of the %.1f GiB of %s are free: the run fails if it needs "
+            "more memory than the other programs leave",
+            gib(given), gib(gpu->free_bytes), gib(gpu->total_bytes), gpu->name);
     return given;
 }
 
@@ -235,7 +251,7 @@ static void close_device(struct ot_device *base) {
     free(self);
 }
 
-/* Products, and the checks of fast kernels. */
+/* Opens cuBLASLt and the guard. */
 static int open_gemm(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu, const char *blas) {
     char *folder = NULL;
     OT_TRY(ot_cache_folder(&folder));
@@ -271,7 +287,7 @@ static int open_parts(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu
     return open_gemm(self, gpu, blas);
 }
 
-/* The heuristic of cuBLASLt goes by the GPU's model, whatever its number here. */
+/* The GPU's index is left out: the heuristic of cuBLASLt depends on the GPU's model only. */
 static void describe_arithmetic(struct ot_cuda_device *self, const struct ot_cuda_gpu *gpu) {
     const char *model = strchr(gpu->name, '(');
     snprintf(self->arithmetic, sizeof self->arithmetic, "%s %d SMs, %s", model ? model : gpu->name,
@@ -317,12 +333,12 @@ static const char *get_arithmetic(const struct ot_device *base) {
     return ot_cuda_device_of(base)->arithmetic;
 }
 
-/* bf16 came with compute capability 8.0. */
+/* bf16 needs compute capability 8.0. */
 static bool has_dtype(const struct ot_device *base, enum ot_dtype dtype) {
     return dtype != OT_BF16 || ot_cuda_device_of(base)->on.arch >= 80;
 }
 
-/* On the stream of the ops, which the scratch belongs to. Without one no shape was met. */
+/* Runs on the stream of the ops, which owns the scratch. Without such a stream, no op has met a shape yet. */
 static int tune(struct ot_device *base, void *memory, size_t bytes, double seconds,
                 struct ot_device_tuning *out) {
     struct ot_cuda_device *self = ot_cuda_device_of(base);
@@ -330,9 +346,10 @@ static int tune(struct ot_device *base, void *memory, size_t bytes, double secon
     if (!lane)
         return 0;
     ot_cuda_enter(self);
-    OT_TRY(ot_cuda_lane_sync(&lane->base)); /* else what failed before would be found here */
+    OT_TRY(ot_cuda_lane_sync(&lane->base)); /* otherwise the tuning would report an earlier failure */
     int rc = ot_cuda_gemm_tune(self->gemm, &self->on, memory, bytes, seconds, out);
-    (void)cudaGetLastError(); /* of a proposal that did not start; a fault stays */
+    /* clears the error of a proposal that did not start; a fault cannot be cleared */
+    (void)cudaGetLastError();
     return rc;
 }
 
@@ -348,15 +365,21 @@ const struct ot_device_api ot_cuda_device_api = {
     .free = free_device,
     .alloc_pinned = alloc_pinned,
     .free_pinned = free_pinned,
+    .place = place,
+    .pin = pin,
+    .unpin = unpin,
     .usage = get_usage,
     .forget_peaks = forget_peaks,
     .tune = tune,
+    .measure_peer = ot_cuda_measure_peer,
     .lane_open = ot_cuda_lane_open,
     .lane_close = ot_cuda_lane_close,
     .mark = ot_cuda_lane_mark,
     .copy = ot_cuda_lane_copy,
     .fill = ot_cuda_lane_fill,
     .notify = ot_cuda_lane_notify,
+    .call = ot_cuda_lane_call,
+    .stream = ot_cuda_lane_stream,
     .lane_error = ot_cuda_lane_error,
     .lane_sync = ot_cuda_lane_sync,
     .event_create = ot_cuda_event_create,

@@ -11,17 +11,18 @@
 static const struct description {
     cudaError_t code;
     bool is_fault;
-    const char *text, *hint; /* hint: NULL, none */
+    const char *text, *hint; /* hint: NULL if there is none */
 } descriptions[] = {
     {cudaErrorIllegalAddress, true, "an illegal memory access", NULL},
     {cudaErrorMisalignedAddress, true, "a misaligned memory access", NULL},
     {cudaErrorInvalidAddressSpace, true, "an access to the wrong kind of memory", NULL},
     {cudaErrorIllegalInstruction, true, "an illegal instruction", NULL},
-    {cudaErrorInvalidPc, true, "a jump to where no program is", NULL},
+    {cudaErrorInvalidPc, true, "a jump to an address that holds no code", NULL},
     {cudaErrorHardwareStackError, true, "a stack overflow", NULL},
     {cudaErrorAssert, true, "a failed assertion", NULL},
     {cudaErrorLaunchFailure, true, "a kernel failed, and the driver does not say how", XID},
-    {cudaErrorLaunchTimeout, true, "a kernel ran longer than this GPU's display allows", NULL},
+    {cudaErrorLaunchTimeout, true, "a kernel ran longer than the driver allows on a GPU with a display",
+     NULL},
     {cudaErrorECCUncorrectable, true, "a memory error that the GPU could not correct (ECC)",
      "; the GPU needs a reset" XID},
     {cudaErrorUnknown, true, "the GPU stopped answering (unknown error)", XID},
@@ -30,10 +31,9 @@ static const struct description {
     {cudaErrorUnsupportedPtxVersion, false, "the driver is too old to translate this build's kernels",
      "; update it, or build with -Dgpu_arch for this GPU"},
     {cudaErrorCompatNotSupportedOnDevice, false, "CUDA's compatibility package does not support this GPU",
-     "; take its libcuda.so out of LD_LIBRARY_PATH"},
+     "; remove its libcuda.so from LD_LIBRARY_PATH"},
     {cudaErrorSystemDriverMismatch, false,
-     "the driver's library and its kernel module are of different versions",
-     "; reboot, or load the module anew"},
+     "the driver's library and its kernel module have different versions", "; reboot, or reload the module"},
     {cudaErrorSystemNotReady, false, "the GPU's fabric is not ready",
      "; start nvidia-fabricmanager, or wait until it has started"},
     {cudaErrorLaunchOutOfResources, false, "a kernel needs more registers than this GPU has", NULL},

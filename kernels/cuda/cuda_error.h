@@ -1,5 +1,5 @@
-/* CUDA's error codes as sentences. Every call into the runtime is checked; this is where its code becomes
- * words. */
+/* Turns CUDA's error codes into sentences. The result of every CUDA call is checked and reported through this
+ * file. */
 #ifndef OT_KERNELS_CUDA_ERROR_H
 #define OT_KERNELS_CUDA_ERROR_H
 
@@ -7,15 +7,15 @@
 
 #include <stdbool.h>
 
-/* "an illegal memory access"; CUDA's own words for codes that need no better ones. */
+/* For example "an illegal memory access"; CUDA's own text for codes that this table lacks. */
 const char *ot_cuda_error_text(cudaError_t code);
-/* A kernel did it, some time ago: the call that reports it has nothing to do with it, and nothing runs on
- * the GPU any more. */
+/* True if a kernel that ran earlier caused this error. Then the call that reports the error is not to blame,
+ * and the GPU runs nothing any more in this process. */
 bool ot_cuda_error_is_fault(cudaError_t code);
-/* What to do about it, to be put behind the sentence; "" where that is all there is to say. */
+/* Advice to append to the sentence, or "" if there is none. */
 const char *ot_cuda_error_hint(cudaError_t code);
 
-/* Records "CUDA: cannot <what>: <text>" with OT_E_DEVICE and returns its negative; 0 for cudaSuccess. */
+/* Records "CUDA: cannot <what>: <text>" with OT_E_DEVICE and returns -OT_E_DEVICE; 0 for cudaSuccess. */
 int ot_cuda_check(cudaError_t code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -11,10 +11,10 @@
 
 /* ---- opening ---- */
 
-/* What every product allows the heuristic; the alignments are each product's own. */
+/* Sets the limits that all products give the heuristic. Alignments are set for each product. */
 static int create_preferences(struct ot_cuda_gemm *gemm) {
     uint64_t workspace = OT_CUDA_GEMM_WORKSPACE_BYTES;
-    uint32_t reductions = OT_CUBLASLT_REDUCTION_COMPUTE_TYPE; /* NONE is no bit: always allowed */
+    uint32_t reductions = OT_CUBLASLT_REDUCTION_COMPUTE_TYPE; /* NONE has no bit: it is always allowed */
     int status = gemm->lt.pref_create(&gemm->pref);
     if (status == OT_CUBLASLT_SUCCESS)
         status =
@@ -90,7 +90,7 @@ static bool copies_bias(const struct ot_gemm *op) {
     return op->bias && (op->c_dtype != op->dtype || (uintptr_t)op->bias % OT_GEMM_ALIGNMENT != 0);
 }
 
-/* The bias where the epilogue wants it, in the dtype of C. */
+/* Puts the bias where the epilogue needs it, in the dtype of C. */
 static int place_bias(const struct ot_gemm *op, const struct ot_cuda_stream *on, const void **out) {
     *out = op->bias;
     if (!copies_bias(op))
@@ -109,7 +109,7 @@ static int place_bias(const struct ot_gemm *op, const struct ot_cuda_stream *on,
     return ot_cuda_check(ot_cuda_cast(&cast, on), "convert a bias");
 }
 
-/* *status: what the library said; the plain kernel leaves it a success. */
+/* *status: the library's status; success if the plain kernel computes the product. */
 static int start(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan, const struct ot_gemm *op,
                  const struct ot_cuda_stream *on, int *status) {
     static const float zero = 0, one = 1;
@@ -134,7 +134,7 @@ int ot_gemm_plan_run(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *plan,
     return start(gemm, plan, op, on, &status);
 }
 
-/* Whether the library refused the algorithm that it had proposed itself, and did nothing. */
+/* True if the library refused an algorithm that it had proposed itself, and computed nothing. */
 static bool is_refusal(int status) {
     return status == OT_CUBLASLT_NOT_SUPPORTED || status == OT_CUBLASLT_ARCH_MISMATCH ||
            status == OT_CUBLASLT_INVALID_VALUE;

@@ -14,9 +14,9 @@ enum {
     KEY_BYTES = sizeof(struct ot_gemm_key),
     ALGO_BYTES = sizeof(struct ot_cublaslt_algo),
     CHOICE_BYTES = KEY_BYTES + ALGO_BYTES,
-    KEY_WORDS = 6, /* numbers of eight bytes at the key's start; single bytes after them */
+    KEY_WORDS = 6, /* eight-byte numbers at the start of a key; single bytes follow */
     ALGO_WORDS = 8,
-    MAX_CHOICES = 1 << 16, /* 8 MiB: no run meets so many shapes, so a file that says more is damaged */
+    MAX_CHOICES = 1 << 16, /* 8 MiB: no run meets so many shapes, so a file with more is damaged */
     MAX_BYTES = HEADER_BYTES + 4 + 256 + MAX_CHOICES * CHOICE_BYTES,
 };
 

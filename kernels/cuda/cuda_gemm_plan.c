@@ -78,8 +78,8 @@ static int set_int(const struct ot_cuda_gemm *gemm, struct ot_cublaslt_desc *des
 }
 
 static int set_epilogue(const struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan) {
-    /* The heuristic reads the alignment of the bias off its address; each product sets its own. So it is
-     * shown one that is divisible by as much as is promised, and by no more. */
+    /* The heuristic derives the alignment of the bias from its address. Each product sets its own bias later.
+     * So the heuristic gets an address that has the promised alignment and no more. */
     static const _Alignas(2 * OT_GEMM_ALIGNMENT) char place[2 * OT_GEMM_ALIGNMENT];
     const void *bias = place + OT_GEMM_ALIGNMENT;
     int status = set_int(gemm, plan->desc, OT_CUBLASLT_DESC_EPILOGUE, OT_CUBLASLT_EPILOGUE_BIAS);
@@ -90,8 +90,8 @@ static int set_epilogue(const struct ot_cuda_gemm *gemm, struct ot_gemm_plan *pl
     return status;
 }
 
-/* C^T[n,m] = op(B)^T[n,k] op(A)^T[k,m], column-major: a row-major matrix is its own transpose there, so a
- * matrix that we transpose is one that cuBLASLt transposes too. */
+/* C^T[n,m] = op(B)^T[n,k] op(A)^T[k,m], column-major. A row-major matrix, read column-major, is its own
+ * transpose. So cuBLASLt transposes exactly the matrices that we transpose. */
 static int create_descriptors(const struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan) {
     const struct ot_gemm_key *key = &plan->key;
     int compute = key->dtype == OT_F32 ? OT_CUBLASLT_COMPUTE_32F_PEDANTIC : OT_CUBLASLT_COMPUTE_32F;
@@ -143,7 +143,7 @@ static int set_alignments(const struct ot_cuda_gemm *gemm, const struct ot_gemm_
     return status;
 }
 
-/* The preferences ask for as much; what comes back is looked at all the same, since the bits hang on it. */
+/* The preferences demand the same rules. The result is checked too, because the bits depend on it. */
 static bool keeps_rules(const struct ot_cuda_gemm *gemm, const struct ot_cublaslt_heuristic *proposal) {
     uint32_t reduction;
     size_t written;
@@ -163,7 +163,7 @@ int ot_gemm_plan_propose(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *p
         status = gemm->lt.get_heuristic(gemm->context, plan->desc, plan->a, plan->b, plan->c, plan->c,
                                         gemm->pref, OT_GEMM_PROPOSALS, found, &n_found);
     *n = 0;
-    if (status == OT_CUBLASLT_NOT_SUPPORTED) /* how newer libraries say that there is no algorithm */
+    if (status == OT_CUBLASLT_NOT_SUPPORTED) /* newer libraries return this status if there is no algorithm */
         return 0;
     OT_TRY(ot_gemm_check(gemm, status, "find an algorithm", &plan->key));
     for (int i = 0; i < n_found; i++)
@@ -174,11 +174,11 @@ int ot_gemm_plan_propose(struct ot_cuda_gemm *gemm, const struct ot_gemm_plan *p
 
 void ot_gemm_plan_give_up(const struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan, const char *why) {
     plan->is_plain = plan->is_tuned = true;
-    ot_log(OT_LOG_WARN, "%s %s for the product %s: a plain kernel computes it, which is slow", gemm->name,
-           why, ot_gemm_key_text(&plan->key).text);
+    ot_log(OT_LOG_WARN, "%s %s for the product %s: the plain kernel computes it and is slow", gemm->name, why,
+           ot_gemm_key_text(&plan->key).text);
 }
 
-/* What an earlier run found, if it runs here. */
+/* Takes the choice of an earlier run, if the library accepts it here. */
 static bool take_cached(struct ot_cuda_gemm *gemm, struct ot_gemm_plan *plan) {
     const struct ot_gemm_choice *choice = ot_gemm_cache_find(gemm->choices, gemm->n_choices, &plan->key);
     struct ot_cublaslt_heuristic checked = {0};
@@ -217,7 +217,7 @@ static size_t find_slot(const struct ot_cuda_gemm *gemm, const struct ot_gemm_ke
     return slot;
 }
 
-/* Room for one more plan; slots are four times the plans, so that searches stay short. */
+/* Makes room for one more plan. There are four times as many slots as plans, so that searches stay short. */
 static int grow_table(struct ot_cuda_gemm *gemm) {
     if (gemm->n_plans < gemm->capacity)
         return 0;

@@ -8,16 +8,16 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 
-/* A proposal's time is the least of some rounds, each of as many products as fill a few milliseconds: one
- * disturbed round then does not count, and a round is long against the events' half microsecond. */
+/* The time of a proposal is the shortest of some rounds. A round runs products for some milliseconds. So one
+ * disturbed round does not count, and a round is long compared with the half microsecond of the events. */
 enum { ROUNDS = 3, MOST_REPEATS = 50 };
 static const double round_seconds = 2e-3;
 
-enum { MEMORY_ALIGNMENT = 256 };                       /* as the device's allocations have it */
-enum { SEED_A = 1, SEED_B, SEED_BIAS, SEED_C, SEEDS }; /* of the first round of operands */
+enum { MEMORY_ALIGNMENT = 256 };                       /* as that of the device's allocations */
+enum { SEED_A = 1, SEED_B, SEED_BIAS, SEED_C, SEEDS }; /* seeds of the first round of operands */
 
-/* What proves that two algorithms add up in one order: cuda_gemm.h has the reasons. Few additions have few
- * orders that differ. */
+/* Equal elements that prove the same order of additions: cuda_gemm.h gives the reasons. LEAST_K: sums of few
+ * terms have few different orders, so they prove too little. */
 enum { PROOF_ELEMS_F32 = 1 << 12, PROOF_ELEMS_HALF = 1 << 22, MOST_PROOFS = 16, LEAST_K = 64 };
 
 struct tuner {
@@ -27,17 +27,17 @@ struct tuner {
     size_t bytes;
     cudaEvent_t begin, end;
     uint32_t *differ_seen; /* pinned */
-    /* in `memory`, for the plan at hand: */
+    /* in `memory`, for the current plan: */
     uint32_t *differ;
-    struct ot_gemm op; /* c is where proposals write */
-    void *first_c;     /* what the first choice wrote */
+    struct ot_gemm op; /* proposals write c */
+    void *first_c;     /* the first algorithm writes here */
     int64_t c_elems;
 };
 
 /* ---- operands ---- */
 
-/* Cuts a matrix off the memory, at an address that is divisible by `alignment` and by no more; NULL: there is
- * no room. `used` counts on all the same. */
+/* Takes memory for a matrix, at an address that is divisible by `alignment` and by no more. NULL: too little
+ * memory; `used` still counts the bytes. */
 static void *cut(const struct tuner *t, size_t *used, uint8_t dtype, int64_t elems, uint8_t alignment) {
     size_t offset = alignment < OT_GEMM_ALIGNMENT ? alignment : 0;
     size_t bytes = (size_t)elems * ot_dtype_bytes(dtype) + offset;
@@ -46,7 +46,7 @@ static void *cut(const struct tuner *t, size_t *used, uint8_t dtype, int64_t ele
     return *used <= t->bytes ? t->memory + begin + offset : NULL;
 }
 
-/* Lays out the plan's operands and two results. False: the memory is too small for them. */
+/* Lays out the plan's operands and two results. False: the memory is too small. */
 static bool lay_out(struct tuner *t, const struct ot_gemm_key *key) {
     size_t used = 0;
     t->c_elems = key->m * key->ldc;
@@ -83,7 +83,7 @@ static int fill_operands(const struct tuner *t, const struct ot_gemm_key *key, u
     return key->bias ? fill(t, key->dtype, t->op.bias, key->n, seed + SEED_BIAS) : 0;
 }
 
-/* How many rounds of operands it takes; 0: too many. */
+/* The number of rounds of operands that prove equal bits; 0: more than MOST_PROOFS, or k is too small. */
 static uint32_t proofs_needed(const struct tuner *t, const struct ot_gemm_key *key) {
     int64_t elems = t->gemm->proof_elems;
     if (elems == 0 && key->k < LEAST_K)
@@ -96,7 +96,8 @@ static uint32_t proofs_needed(const struct tuner *t, const struct ot_gemm_key *k
 
 /* ---- one proposal ---- */
 
-/* Computes into c, whose old content is the same each time: padding and what is accumulated into. */
+/* Computes into c. The old content of c is the same each time: it is accumulated into, and compare() also
+ * reads the padding. */
 static int compute(const struct tuner *t, const struct ot_gemm_plan *plan, void *c) {
     struct ot_gemm op = t->op;
     op.c = c;
@@ -104,7 +105,7 @@ static int compute(const struct tuner *t, const struct ot_gemm_plan *plan, void 
     return ot_gemm_plan_run(t->gemm, plan, &op, t->on);
 }
 
-/* 1: op.c and first_c have the same bits; 0: they have not. */
+/* 1: op.c and first_c have the same bits. 0: they differ. */
 static int compare(const struct tuner *t) {
     cudaStream_t stream = t->on->stream;
     OT_TRY(ot_cuda_check(cudaMemsetAsync(t->differ, 0, sizeof *t->differ, stream), "clear a count"));
@@ -118,14 +119,14 @@ static int compare(const struct tuner *t) {
     return *t->differ_seen == 0;
 }
 
-/* 1: both have the same bits over all rounds of operands; 0: not, or the second does not start. */
+/* 1: both have the same bits in all rounds of operands. 0: they differ, or the second does not start. */
 static int have_same_bits(const struct tuner *t, const struct ot_gemm_plan *first,
                           const struct ot_gemm_plan *second, uint32_t rounds) {
     for (uint32_t round = 0; round < rounds; round++) {
         OT_TRY(fill_operands(t, &first->key, round));
         OT_TRY(compute(t, first, t->first_c));
         if (compute(t, second, t->op.c) < 0)
-            return 0; /* the heuristic may propose what does not start; the first one did */
+            return 0; /* the heuristic may propose algorithms that do not start */
         int same = compare(t);
         if (same <= 0)
             return same;
@@ -133,7 +134,7 @@ static int have_same_bits(const struct tuner *t, const struct ot_gemm_plan *firs
     return 1;
 }
 
-/* Seconds of one product, of `repeats` in a row. */
+/* Measures `repeats` products in a row; seconds of one product. */
 static int time_round(const struct tuner *t, const struct ot_gemm_plan *plan, int repeats, double *seconds) {
     float milliseconds;
     OT_TRY(ot_cuda_check(cudaEventRecord(t->begin, t->on->stream), "record an event"));
@@ -160,7 +161,7 @@ static int time_plan(const struct tuner *t, const struct ot_gemm_plan *plan, dou
 
 /* ---- one plan ---- */
 
-/* Leaves the fastest algorithm in the plan. */
+/* Puts the fastest algorithm into the plan. */
 static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot_device_tuning *out) {
     struct ot_cublaslt_algo proposals[OT_GEMM_PROPOSALS];
     int n;
@@ -180,8 +181,8 @@ static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot
         if (!same && i == 0) {
             plan->is_unsteady = true;
             ot_log(OT_LOG_WARN,
-                   "%s gives other bits each time for the product %s: this run may not repeat bit for bit; "
-                   "another libcublasLt, named in OFFLOAD_TRAIN_CUBLASLT, may help",
+                   "%s gives different bits for equal operands of the product %s: this run may not repeat "
+                   "bit for bit; another libcublasLt, named in OFFLOAD_TRAIN_CUBLASLT, may help",
                    t->gemm->name, ot_gemm_key_text(&plan->key).text);
             return 0;
         }
@@ -202,7 +203,7 @@ static int tune_plan(const struct tuner *t, struct ot_gemm_plan *plan, struct ot
     return 0;
 }
 
-/* ---- what is kept ---- */
+/* ---- storing the choices ---- */
 
 static bool is_tuned_now(const struct ot_cuda_gemm *gemm, const struct ot_gemm_key *key) {
     for (size_t i = 0; i < gemm->n_plans; i++)
@@ -215,7 +216,7 @@ static bool is_worth_keeping(const struct ot_gemm_plan *plan) {
     return plan->is_tuned && !plan->is_plain && !plan->is_unsteady;
 }
 
-/* Plans of this run, and what the file had for shapes that this run did not meet. */
+/* Writes the plans of this run, and the file's choices for shapes that this run did not tune. */
 static int write_choices(const struct ot_cuda_gemm *gemm) {
     struct ot_gemm_choice *choices = calloc(gemm->n_plans + gemm->n_choices, sizeof *choices);
     size_t n = 0;
@@ -264,7 +265,7 @@ int ot_cuda_gemm_tune(struct ot_cuda_gemm *gemm, const struct ot_cuda_stream *on
         if (ot_clock_seconds() < end && lay_out(&t, &plan->key))
             rc = tune_plan(&t, plan, out);
     }
-    /* A folder that cannot be written costs the next run its head start and nothing else. */
+    /* If the file cannot be written, the next run has to tune again; nothing else is lost. */
     if (rc >= 0 && out->timed > 0 && gemm->cache_path)
         out->is_kept = write_choices(gemm) >= 0;
     close_tuner(&t);

@@ -18,25 +18,25 @@
 #include "src/base/strings.h"
 #include "src/base/utf8.h"
 
-/* ---- paths: each has a number, and a verdict ---- */
+/* ---- paths: each has a number and a verdict ---- */
 
 enum verdict { UNKNOWN = '?', TRUSTED = '+', DISTRUSTED = '-' };
 
-static const int head_dims[] = {64, 80, 96, 128, 256}; /* those of ot_attention_is_tiled */
+static const int head_dims[] = {64, 80, 96, 128, 256}; /* the head sizes of ot_attention_is_tiled */
 enum {
     HEAD_DIMS = sizeof head_dims / sizeof *head_dims,
-    ATTENTION_PATHS = 2 * 3 * HEAD_DIMS, /* forward or backward, dtype */
-    GEMM_PATHS = 3 << 5,                 /* dtype; five switches */
+    ATTENTION_PATHS = 2 * 3 * HEAD_DIMS, /* forward or backward; dtype */
+    GEMM_PATHS = 3 << 5,                 /* dtype; five flags */
     PATHS = ATTENTION_PATHS + GEMM_PATHS,
 };
 
 struct ot_cuda_guard {
     bool is_off;
-    char *cache_path; /* NULL: nowhere */
+    char *cache_path; /* NULL: verdicts are not stored */
     char identity[384];
-    bool said[PATHS];               /* that it is not trusted */
-    char verdicts[PATHS + 1];       /* a text: the file's second line */
-    struct ot_guard_distance *seen; /* pinned; row starts behind it */
+    bool said[PATHS];               /* a warning about this path was logged */
+    char verdicts[PATHS + 1];       /* one character per path, the second line of the file */
+    struct ot_guard_distance *seen; /* pinned; the check's row_start array follows it */
 };
 
 static int attention_path(const struct ot_attention *op, bool backward) {
@@ -65,10 +65,10 @@ static void *take(struct room *room, int64_t elems, enum ot_dtype dtype) {
     return room->used <= room->bytes ? taken : NULL;
 }
 
-/* ---- comparing ---- */
+/* ---- comparison ---- */
 
-/* A result of the fast path, the plain one's, and how far they may be apart, as a part of the largest
- * element. */
+/* A result of the fast path, the result of the plain kernel, and the largest allowed difference, relative to
+ * the largest element. */
 struct pair {
     enum ot_dtype dtype;
     int64_t n;
@@ -83,8 +83,8 @@ struct pair {
             return try_rc_;                                                                                  \
     } while (0)
 
-/* Before the fast path writes it: all ones are not numbers in any dtype, so an element that is left out is
- * seen. */
+/* Fills the result of the fast path before it is written. Bytes of 0xff are NaN in every dtype, so a missing
+ * element shows. */
 static cudaError_t spoil(const struct pair *pair, const struct ot_cuda_stream *on) {
     return cudaMemsetAsync(pair->fast, 0xff, (size_t)pair->n * ot_dtype_bytes(pair->dtype), on->stream);
 }
@@ -99,7 +99,7 @@ static cudaError_t compare(const struct ot_cuda_guard *guard, const struct pair 
     TRY(cudaMemcpyAsync(guard->seen, distance, sizeof *distance, cudaMemcpyDeviceToHost, on->stream));
     TRY(cudaStreamSynchronize(on->stream));
     double difference = guard->seen->difference, magnitude = guard->seen->magnitude;
-    *agree = *agree && magnitude > 0 && difference <= pair->bound * magnitude; /* false of a NaN */
+    *agree = *agree && magnitude > 0 && difference <= pair->bound * magnitude; /* false for NaN */
     return cudaSuccess;
 }
 
@@ -113,24 +113,25 @@ static cudaError_t compare_all(const struct ot_cuda_guard *guard, const struct p
 
 /* ---- attention ----
  *
- * Two rows of tokens in one causal sequence, so that masks, row borders and the last, shorter tile all
- * occur; two query heads share a key head. The tiled kernels round the weights (and, backward, the scores'
- * gradients) to the dtype before they multiply with them, which the plain ones do not: some units in the
- * last place. A wrong fragment, mask or tile is off by the size of the numbers themselves. */
+ * The problem is two rows of tokens in one causal sequence, so that masks, row borders and the last, shorter
+ * tile occur; two query heads share a key head. The tiled kernels round the weights (and in backward the
+ * gradients of the scores) to the dtype before they multiply them; the plain kernels do not. That makes a
+ * difference of some units in the last place. A wrong fragment, mask or tile makes a difference as large as
+ * the numbers themselves. */
 
 enum { TOKENS = 136, ROW_BORDER = 50, HEADS = 2 };
 
 static double attention_bound(enum ot_dtype dtype) {
-    return dtype == OT_BF16 ? 0x1p-5 : 0x1p-8; /* 8 units of roundoff: 2^-8 and 2^-11 */
+    return dtype == OT_BF16 ? 0x1p-5 : 0x1p-8; /* 8 units of roundoff, which are 2^-8 and 2^-11 */
 }
 
-/* fp32 sums of exact products, and one exp and log: some 2^-20. */
+/* fp32 sums of exact products, one exp and one log: an error of some 2^-20. */
 #define LSE_BOUND 0x1p-12
 
 struct attention_check {
     struct ot_attention_backward op;
     struct pair out, lse, gradients[3];
-    struct room room; /* what is left */
+    struct room room; /* memory that is left for the comparison */
 };
 
 static struct pair make_pair(struct room *room, enum ot_dtype dtype, int64_t n, double bound) {
@@ -184,12 +185,12 @@ static cudaError_t make_attention(const struct ot_cuda_guard *guard, const struc
     return ot_cuda_gemm_fill(like->dtype, dout, wide, 4, on);
 }
 
-/* Fast or plain: the launchers take the plain kernels where on->plain is set. */
+/* Runs the fast or the plain kernels: the launchers use the plain ones if on->plain is set. */
 static cudaError_t run_attention(struct attention_check *c, bool backward, bool plain,
                                  const struct ot_cuda_stream *device) {
     struct ot_cuda_stream on = *device;
     struct ot_attention_backward *op = &c->op;
-    on.plain = plain || backward; /* the backward passes start from one and the same forward pass */
+    on.plain = plain || backward; /* both backward passes start from the same plain forward pass */
     op->forward.out = on.plain ? c->out.plain : c->out.fast;
     op->forward.lse = on.plain ? c->lse.plain : c->lse.fast;
     TRY(ot_cuda_attention(&op->forward, &on));
@@ -217,9 +218,10 @@ static cudaError_t check_attention(const struct ot_cuda_guard *guard, const stru
 
 /* ---- products ----
  *
- * Numbers in [-1, 1), so an element is some sqrt(K / 9) large. Where the result is fp32, the two sums
- * differ by the order of their additions alone: some 2^-21 of it; an arithmetic with fewer bits (TF32:
- * 2^-11 a factor) is far beyond the bound. Where it is rounded to two bytes, the last place may differ. */
+ * Operands are in [-1, 1), so an element of the result is about sqrt(K / 9). If the result is fp32, the two
+ * sums differ by the order of their additions only: some 2^-21 of the element. An arithmetic with fewer bits
+ * (TF32: 2^-11 a factor) is far beyond the bound. If the result is rounded to two bytes, the last place may
+ * differ. */
 
 enum { M = 72, N = 88, K = 136 };
 
@@ -246,7 +248,7 @@ static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_
     TRY(op.accumulate ? ot_cuda_gemm_fill(op.c_dtype, c.fast, M * N, 4, on) : spoil(&c, on));
     TRY(ot_cuda_gemm_fill(op.c_dtype, c.plain, M * N, 4, on));
     if (ot_cuda_gemm(gemm, &op, on) < 0)
-        return cudaErrorInvalidValue; /* the op itself will say what the library says */
+        return cudaErrorInvalidValue; /* the op itself will report the library's error */
     op.c = c.plain;
     TRY(ot_cuda_gemm_plain(&op, on));
     return compare_all(guard, &c, 1, room, on, agree);
@@ -254,7 +256,7 @@ static cudaError_t check_gemm(const struct ot_cuda_guard *guard, struct ot_cuda_
 
 /* ---- verdicts ---- */
 
-/* A run that cannot write goes on, and checks again the next time. */
+/* If the file cannot be written, the run goes on, and the next run checks again. */
 static void keep_verdicts(const struct ot_cuda_guard *guard) {
     struct ot_string_builder text = {0};
     ot_string_append_format(&text, "%s\n%s\n", guard->identity, guard->verdicts);
@@ -263,24 +265,25 @@ static void keep_verdicts(const struct ot_cuda_guard *guard) {
     free(text.text);
 }
 
-/* Once for each run, also where an earlier run found it. */
+/* Warns once for each run, also if the verdict is that of an earlier run. */
 static bool is_trusted(struct ot_cuda_guard *guard, int path, const char *name) {
     if (guard->verdicts[path] == TRUSTED)
         return true;
     if (!guard->said[path])
-        ot_log(OT_LOG_WARN,
-               "%s does not agree with the plain kernel on this GPU: the plain kernel takes its place, which "
-               "is slow; "
-               "please report this, with the output of probe",
-               name);
+        ot_log(
+            OT_LOG_WARN,
+            "the results of %s differ from those of the plain kernel on this GPU; the plain kernel replaces "
+            "it and is slow; please report this with the output of probe",
+            name);
     guard->said[path] = true;
     return false;
 }
 
-/* rc: of the check. */
+/* rc: the result of the check. */
 static bool decide(struct ot_cuda_guard *guard, int path, cudaError_t rc, bool agree, const char *name) {
     if (rc !=
-        cudaSuccess) { /* a fault stays, and the lane finds it; the rest is as if nothing had been tried */
+        /* a fault stays, and the lane reports it; any other error is cleared, as if no check had run */
+        cudaSuccess) {
         if (!ot_cuda_error_is_fault(rc))
             (void)cudaGetLastError();
         return true;
@@ -335,8 +338,8 @@ bool ot_cuda_guard_gemm(struct ot_cuda_guard *guard, struct ot_cuda_gemm *gemm, 
 
 /* ---- opening ---- */
 
-/* Takes the verdicts of an earlier run over, if the file is whole and of the same GPU, driver, library and
- * build. */
+/* Reads the verdicts of an earlier run, if the file is complete and belongs to the same GPU, driver, library
+ * and build. */
 static int read_verdicts(struct ot_cuda_guard *guard) {
     size_t bytes, identity = strlen(guard->identity);
     char *text;

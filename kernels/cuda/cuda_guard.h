@@ -1,23 +1,25 @@
-/* Fast paths that check themselves.
+/* The guard: checks fast kernels at their first use.
  *
- * A kernel that nobody has seen on a GPU, or under a driver, may be wrong there. So the first use of each
- * fast path runs it once on a small random problem beside the plain kernel for the same op. If the two agree
- * within what rounding explains, the path is trusted. If not, the plain kernel computes this op for the whole
- * run, slowly, and a warning names it. The fast paths are
+ * A kernel may be wrong on a GPU or under a driver on which nobody has tested it. So before the first use of
+ * each fast path, the guard runs it once on a small random problem and compares it with the plain kernel for
+ * the same op. If the two agree within rounding, the guard trusts the path. If not, the plain kernel computes
+ * this op for the whole run, slowly, and a warning names it. The fast paths are
  *
  *   attention forward and backward on tensor cores, each by dtype and head size
  *   matrix products of cuBLASLt, by dtypes, transpositions, bias and accumulation
  *
- * A verdict is kept in a file for this GPU, driver, cuBLASLt and build, so that later runs start with it. It
- * depends on these alone: the problem is always the same one. So the bits of a run do not change from start
- * to start, unless the file of a machine on which a path fails its check only sometimes is deleted.
+ * A file stores each verdict for this GPU, driver, cuBLASLt and build, and later runs start with it. A
+ * verdict depends on these alone, because the random problem is always the same. So the bits of a run do not
+ * change from start to start. There is one exception: on a machine where a path fails its check only
+ * sometimes, deleting the file may change the verdict.
  *
- * A check waits for the GPU, some milliseconds, in the first op that needs it. It works in the scratch. A
- * check that cannot be made (a call fails) decides nothing and is not kept: the op's own launch then tells.
+ * A check waits some milliseconds for the GPU, inside the first op that needs it. It works in the scratch. If
+ * a CUDA call of the check fails, the guard decides nothing and stores nothing: the launch of the op then
+ * reports the error.
  *
- * OFFLOAD_TRAIN_KERNEL_CHECKS=off in the environment trusts every path unseen.
+ * OFFLOAD_TRAIN_KERNEL_CHECKS=off in the environment skips all checks and trusts every path.
  *
- * All calls come from the thread that enqueues ops.
+ * Only the thread that enqueues ops may call these functions.
  */
 #ifndef OT_KERNELS_CUDA_GUARD_STATE_H
 #define OT_KERNELS_CUDA_GUARD_STATE_H
@@ -28,21 +30,21 @@
 
 struct ot_cuda_guard;
 
-/* The check of a product needs so much of the scratch, behind the part that products use themselves. */
+/* Scratch that the check of a product needs, behind the part that products use themselves. */
 enum { OT_CUDA_GUARD_BYTES = 256 << 10 };
 
 struct ot_cuda_guard_config {
-    const char *gpu;     /* its name */
+    const char *gpu;     /* name of the GPU */
     const char *library; /* name and version of cuBLASLt */
     int driver_version;
-    const char *cache_folder; /* NULL: verdicts are not kept */
+    const char *cache_folder; /* NULL: verdicts are not stored */
 };
 
 /* Errors: OT_E_BUDGET (host memory), OT_E_DEVICE (pinned memory). */
 int ot_cuda_guard_open(const struct ot_cuda_guard_config *config, struct ot_cuda_guard **out);
-void ot_cuda_guard_close(struct ot_cuda_guard *guard); /* NULL is fine */
+void ot_cuda_guard_close(struct ot_cuda_guard *guard); /* NULL is allowed */
 
-/* Whether the op may take its fast path; true as well where it has none. */
+/* True if the op may use its fast path, or has none. */
 bool ot_cuda_guard_attention(struct ot_cuda_guard *guard, const struct ot_attention *op,
                              const struct ot_cuda_stream *on);
 bool ot_cuda_guard_attention_backward(struct ot_cuda_guard *guard, const struct ot_attention *op,

@@ -1,4 +1,4 @@
-/* Warnings about a GPU before a long run on it: memory errors, a display. */
+/* Warnings about a GPU that works but may spoil a long run: memory errors, a display. */
 #ifndef OT_KERNELS_CUDA_HEALTH_H
 #define OT_KERNELS_CUDA_HEALTH_H
 
@@ -8,10 +8,10 @@ enum { OT_CUDA_WARNINGS = 3, OT_CUDA_WARNING_BYTES = 256 };
 
 struct ot_cuda_warnings {
     int n;
-    char text[OT_CUDA_WARNINGS][OT_CUDA_WARNING_BYTES]; /* a sentence each */
+    char text[OT_CUDA_WARNINGS][OT_CUDA_WARNING_BYTES]; /* one sentence each */
 };
 
-/* Asks the driver's management library (nvml.h); where that knows nothing, there is less to say. */
+/* Asks the driver's management library (nvml.h). Without that library there are fewer warnings. */
 void ot_cuda_warnings(const struct ot_cuda_gpu *gpu, struct ot_cuda_warnings *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Lanes and events: cuda_state.h says what they are made of. */
+/* Lanes and events: cuda_state.h explains their design. */
 #include <assert.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "kernels/cuda/cuda_state.h"
 #include "src/base/random.h"
 
-/* Profilers show a lane's marks as ranges of the thread that enqueues. Without a profiler this does
+/* Profilers show a lane's marks as ranges of the enqueuing thread. Without a profiler the calls do
  * nothing. */
 #if !defined(OT_EMU) && __has_include(<nvtx3/nvToolsExt.h>)
 #include <nvtx3/nvToolsExt.h>
@@ -39,8 +39,8 @@ static struct ot_cuda_device *enter(const struct ot_lane *lane) {
 
 /* ---- failures ---- */
 
-static const struct ot_error nameless = {.code = OT_E_DEVICE,
-                                         .text = "the GPU failed, and there was no memory to say how"};
+static const struct ot_error nameless = {
+    .code = OT_E_DEVICE, .text = "the GPU failed, and there was no host memory to describe the error"};
 
 static const struct ot_error *keep(struct ot_cuda_device *device, const struct ot_error *error) {
     struct ot_cuda_failure *failure = malloc(sizeof *failure);
@@ -52,9 +52,9 @@ static const struct ot_error *keep(struct ot_cuda_device *device, const struct o
     return &failure->error;
 }
 
-/* The sentence of a code that a call reported for this lane (NULL: for an event). It does not go through the
- * calling thread's record: closing a broken device must not overwrite what the caller is about to report.
- * Device mutex held. */
+/* Describes an error code that a call for this lane returned (lane NULL: for an event). The text does not go
+ * through the calling thread's error record: closing a broken device must not overwrite the error that the
+ * caller is about to report. The caller holds the device's mutex. */
 static void describe(struct ot_cuda_device *device, const struct ot_cuda_lane *lane, cudaError_t code,
                      struct ot_error *out) {
     uint32_t number = lane ? lane->mark : 0;
@@ -89,7 +89,7 @@ void ot_cuda_lane_check(struct ot_cuda_lane *lane, cudaError_t code) {
         return;
     struct ot_cuda_device *device = ot_cuda_device_of(lane->base.device);
     struct ot_error error;
-    (void)cudaGetLastError(); /* else a later launch on this thread would find it again */
+    (void)cudaGetLastError(); /* otherwise a later launch on this thread would find it again */
     pthread_mutex_lock(&device->mutex);
     describe(device, lane, code, &error);
     if (!lane->error)
@@ -111,7 +111,8 @@ static void wait_until_idle(struct ot_cuda_lane *lane) {
 
 /* ---- opening and closing ---- */
 
-/* The events that host threads wait for: they sleep, for the cores are the optimizer's. */
+/* Creates the events that host threads wait for. Those threads sleep, because the optimizer needs the
+ * cores. */
 static int create_waits(struct ot_cuda_lane *lane) {
     cudaEvent_t *const events[] = {&lane->idle, &lane->rounds[0], &lane->rounds[1], &lane->rounds[2]};
     _Static_assert(sizeof events / sizeof *events == 1 + OT_CUDA_ROUNDS, "every round has its event");
@@ -160,7 +161,7 @@ out:
 void ot_cuda_lane_close(struct ot_lane *base) {
     struct ot_cuda_lane *lane = cuda(base);
     struct ot_cuda_device *device = enter(base);
-    wait_until_idle(lane); /* a failure was for those who asked */
+    wait_until_idle(lane); /* the result is ignored: callers that want a failure ask before */
     ot_cuda_notifier_close(lane->notifier);
     if (lane->in_range)
         nvtxRangePop();
@@ -187,14 +188,14 @@ void ot_cuda_lane_mark(struct ot_lane *base, const char *what) {
     lane->in_range = true;
 }
 
-/* ---- what is enqueued ---- */
+/* ---- commands ---- */
 
 static void sleep_on_host(void *ns) {
     nanosleep(&(struct timespec){.tv_nsec = (long)(intptr_t)ns}, NULL);
 }
 
-/* At the end of a round of commands: waits for the oldest round that is not known to be finished. The wait
- * for an event that was never recorded ends at once. */
+/* At the end of a round of commands: waits for the round OT_CUDA_ROUNDS earlier. A wait for an event that was
+ * never recorded ends at once. */
 static void keep_pace(struct ot_cuda_lane *lane) {
     if (++lane->commands % OT_CUDA_ROUND != 0)
         return;
@@ -203,7 +204,7 @@ static void keep_pace(struct ot_cuda_lane *lane) {
     ot_cuda_lane_check(lane, cudaEventRecord(round, lane->stream));
 }
 
-/* Before each command: false if the lane has failed, and does no more work. */
+/* Comes before each command. False: the lane has failed and must do no more work. */
 static bool begin(struct ot_cuda_lane *lane) {
     const struct ot_cuda_device *device = enter(&lane->base);
     keep_pace(lane);
@@ -261,6 +262,18 @@ void ot_cuda_lane_notify(struct ot_lane *base, void (*fn)(void *arg), void *arg)
     ot_cuda_notifier_push(cuda(base)->notifier, fn, arg);
 }
 
+/* The stream stops until fn has returned, which is the purpose. CUDA makes the call on a thread of its own.
+ */
+void ot_cuda_lane_call(struct ot_lane *base, void (*fn)(void *arg), void *arg) {
+    struct ot_cuda_lane *lane = cuda(base);
+    if (begin(lane))
+        ot_cuda_lane_check(lane, cudaLaunchHostFunc(lane->stream, fn, arg));
+}
+
+void *ot_cuda_lane_stream(struct ot_lane *lane) {
+    return cuda(lane)->stream;
+}
+
 /* ---- events ---- */
 
 static int create_event(struct ot_device *base, unsigned flags, struct ot_event **out) {
@@ -298,7 +311,7 @@ void ot_cuda_event_destroy(struct ot_event *base) {
     free(event);
 }
 
-/* Events are recorded and waited for on a failed lane as well: others wait for it. */
+/* A failed lane also records events and waits for events, because other lanes wait for its events. */
 void ot_cuda_lane_record(struct ot_lane *base, struct ot_event *event_base) {
     struct ot_cuda_lane *lane = cuda(base);
     struct ot_cuda_event *event = (struct ot_cuda_event *)event_base;

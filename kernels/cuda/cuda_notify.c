@@ -1,5 +1,5 @@
-/* A lane's notifications (cuda_state.h says why they are not CUDA's own): a ring of events and calls, and
- * a thread that waits for the oldest event, calls, and goes on. */
+/* The notifications of a lane (cuda_state.h explains why they are not CUDA's own): a ring of events and
+ * calls, and a thread. The thread waits for the oldest event, makes its call, and goes on with the next. */
 #include <assert.h>
 #include <stdlib.h>
 
@@ -7,12 +7,12 @@
 #include "kernels/cuda/cuda_state.h"
 #include "src/base/thread.h"
 
-/* Calls under way; one more waits for the oldest. Two steps notify a few times a block each. */
+/* Outstanding calls; one more call waits for the oldest. Two steps make a few notifications per block. */
 enum { RING_CALLS = 256 };
 
 struct call {
     cudaEvent_t event;
-    bool recorded; /* false: the lane had failed, nothing is to be waited for */
+    bool recorded; /* false: the lane had failed, so there is no event to wait for */
     void (*fn)(void *arg);
     void *arg;
 };
@@ -21,10 +21,10 @@ struct ot_cuda_notifier {
     struct ot_cuda_lane *lane;
     pthread_t thread;
     bool started;
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the members below */
     pthread_cond_t changed;
     bool stopping;
-    uint32_t filled, finished; /* counts; indices modulo RING_CALLS */
+    uint32_t filled, finished; /* counts; the index in the ring is the count modulo RING_CALLS */
     struct call ring[RING_CALLS];
 };
 
@@ -59,7 +59,7 @@ int ot_cuda_notifier_open(struct ot_cuda_lane *lane, struct ot_cuda_notifier **o
     self->lane = lane;
     pthread_mutex_init(&self->mutex, NULL);
     pthread_cond_init(&self->changed, NULL);
-    /* A thread that waits for these sleeps: the cores are the optimizer's. */
+    /* Threads that wait for these events sleep, because the optimizer needs the cores. */
     for (int i = 0; i < RING_CALLS; i++)
         OT_TRY_GOTO(ot_cuda_check(cudaEventCreateWithFlags(&self->ring[i].event,
                                                            cudaEventDisableTiming | cudaEventBlockingSync),
@@ -107,7 +107,7 @@ void ot_cuda_notifier_push(struct ot_cuda_notifier *self, void (*fn)(void *arg),
     while (self->filled - self->finished == RING_CALLS)
         pthread_cond_wait(&self->changed, &self->mutex);
     struct call *call = &self->ring[self->filled % RING_CALLS];
-    pthread_mutex_unlock(&self->mutex); /* the slot is ours: one thread enqueues on a lane */
+    pthread_mutex_unlock(&self->mutex); /* no other thread fills this entry: one thread enqueues on a lane */
     cudaError_t code = cudaEventRecord(call->event, self->lane->stream);
     ot_cuda_lane_check(self->lane, code);
     call->recorded = code == cudaSuccess;

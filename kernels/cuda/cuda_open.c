@@ -1,4 +1,4 @@
-/* Finds the GPU. Whatever stands in the way gets one sentence that says what it is and what to do. */
+/* Finds the GPU. Each obstacle has one sentence that names the cause and the cure. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,13 +26,13 @@ bool ot_cuda_is_present(void) {
 bool ot_cuda_bus_id(int index, char text[OT_BUS_ID_BYTES]) {
     if (cudaDeviceGetPCIBusId(text, OT_BUS_ID_BYTES, index) == cudaSuccess)
         return true;
-    (void)cudaGetLastError(); /* opening the device will say what is wrong */
+    (void)cudaGetLastError(); /* opening the device will report what is wrong */
     return false;
 }
 
 /* ---- no GPU at all ---- */
 
-/* "13.0" of 13000 */
+/* 13000 gives "13.0" */
 static const char *format_version(int version, char text[16]) {
     snprintf(text, 16, "%d.%d", version / 1000, version % 1000 / 10);
     return text;
@@ -85,7 +85,7 @@ bool ot_cuda_needs_ptx(const char *archs, int arch) {
         char *end;
         int one = (int)strtol(at, &end, 10);
         if (one / 10 == arch / 10 && one <= arch)
-            return false; /* code runs on later minor versions of its major one */
+            return false; /* code also runs on later minor versions of the same major version */
         at = end + strspn(end, " ");
     }
     return true;
@@ -99,11 +99,11 @@ bool ot_cuda_runs_on(const char *archs, int arch) {
         newest = one > newest ? one : newest;
         at = end + strspn(end, " ");
     }
-    return !ot_cuda_needs_ptx(archs, arch) || newest < arch; /* PTX runs on GPUs that are newer */
+    return !ot_cuda_needs_ptx(archs, arch) || newest < arch; /* PTX runs on newer GPUs */
 }
 
-/* A driver of the toolkit's major version runs its code, however old it is (NVIDIA calls this minor version
- * compatibility). Only PTX needs a driver that is at least as new as the toolkit. */
+/* A driver for the toolkit's major version runs its machine code, even if the driver is older (NVIDIA calls
+ * this minor version compatibility). Only PTX needs a driver that is at least as new as the toolkit. */
 static int check_arch(const struct ot_cuda_gpu *gpu) {
     char have[16], need[16];
     if (gpu->arch < OLDEST_ARCH)
@@ -114,11 +114,12 @@ static int check_arch(const struct ot_cuda_gpu *gpu) {
                        gpu->name, OT_CUDA_ARCHS, gpu->arch);
     if (gpu->driver >= CUDART_VERSION || !ot_cuda_needs_ptx(OT_CUDA_ARCHS, gpu->arch))
         return 0;
-    return ot_fail(OT_E_DEVICE,
-                   "%s is newer than this build (sm_ %s), and its driver, for CUDA %s, cannot translate the "
-                   "kernels, which takes one for CUDA %s; update the driver, or build with -Dgpu_arch=sm_%d",
-                   gpu->name, OT_CUDA_ARCHS, format_version(gpu->driver, have),
-                   format_version(CUDART_VERSION, need), gpu->arch);
+    return ot_fail(
+        OT_E_DEVICE,
+        "%s is newer than this build (sm_ %s); its driver is for CUDA %s, and translating the kernels "
+        "needs a driver for CUDA %s; update the driver, or build with -Dgpu_arch=sm_%d",
+        gpu->name, OT_CUDA_ARCHS, format_version(gpu->driver, have), format_version(CUDART_VERSION, need),
+        gpu->arch);
 }
 
 static int explain_start(const struct ot_cuda_gpu *gpu, int compute_mode, cudaError_t code) {
@@ -138,7 +139,7 @@ static int explain_start(const struct ot_cuda_gpu *gpu, int compute_mode, cudaEr
     return ot_cuda_check(code, "start %s", gpu->name);
 }
 
-/* ---- finding it ---- */
+/* ---- finding the GPU ---- */
 
 static int read_facts(struct ot_cuda_gpu *out, int *compute_mode) {
     struct cudaDeviceProp properties;
@@ -158,7 +159,7 @@ static int read_facts(struct ot_cuda_gpu *out, int *compute_mode) {
     return 0;
 }
 
-/* Once for each process: a bench opens the device for each of its points. */
+/* Warns once for each process: a bench opens the device for each of its points. */
 static void say_warnings(const struct ot_cuda_gpu *gpu) {
     static atomic_bool said;
     struct ot_cuda_warnings warnings;
@@ -179,7 +180,7 @@ int ot_cuda_find_gpu(int index, struct ot_cuda_gpu *out) {
     say_warnings(out);
     cudaError_t code = cudaSetDevice(index);
     if (code == cudaSuccess)
-        code = cudaFree(NULL); /* until toolkit 12 this starts the GPU, not the line above */
+        code = cudaFree(NULL); /* up to toolkit 12, this call starts the GPU, not cudaSetDevice */
     OT_TRY(explain_start(out, compute_mode, code));
     return ot_cuda_check(cudaMemGetInfo(&out->free_bytes, &out->total_bytes), "ask for the memory of %s",
                          out->name);

@@ -1,4 +1,4 @@
-/* The ops of the cuda device: preconditions, the mark, the launcher; its error sticks to the lane. */
+/* The ops of the cuda device: check preconditions, mark, launch. A launcher's error sticks to the lane. */
 #include <assert.h>
 
 #include "kernels/cuda/cuda_error.h"
@@ -7,7 +7,7 @@
 #include "kernels/cuda/cuda_state.h"
 #include "kernels/cuda/gemm_plain.h"
 
-/* ---- preconditions that the contract (ops.h) names and the host can see ---- */
+/* ---- preconditions of the contract (ops.h) that the host can check ---- */
 
 static bool is_sound_norm(const struct ot_norm *op) {
     return (!op->delta || op->sum) && (op->kind == OT_NORM_RMS || (op->bias && op->mean)) && op->group >= 1;
@@ -35,7 +35,7 @@ static bool is_sound_gemm(const struct ot_gemm *op) {
 
 /* ---- the ops ---- */
 
-/* empty: there is nothing to do, and a grid of no blocks is an error to CUDA. */
+/* empty: the op has nothing to do. CUDA would return an error for a grid without blocks. */
 #define DEFINE_OP(name, sound, empty)                                                                        \
     static void cuda_##name(struct ot_lane *base, const struct ot_##name *op) {                              \
         struct ot_cuda_lane *lane = (struct ot_cuda_lane *)base;                                             \
@@ -55,6 +55,7 @@ DEFINE_OP(glu_backward, true, op->forward.rows == 0 || op->forward.cols == 0)
 DEFINE_OP(activate, true, op->n == 0)
 DEFINE_OP(activate_backward, true, op->n == 0)
 DEFINE_OP(add, true, op->n == 0)
+DEFINE_OP(join, true, op->n == 0)
 DEFINE_OP(cross_entropy, true, op->rows == 0)
 DEFINE_OP(reduce, true, op->n == 0 && op->accumulate)
 DEFINE_OP(cast, true, op->n == 0)
@@ -94,7 +95,8 @@ static void cuda_gemm(struct ot_lane *base, const struct ot_gemm *op) {
     }
     int rc = ot_cuda_gemm(device->gemm, op, &device->on);
     if (rc < 0 &&
-        ot_cuda_error_is_fault(cudaPeekAtLastError())) /* of a kernel before: the shape is not at fault */
+        /* an earlier kernel failed: this shape is not the cause */
+        ot_cuda_error_is_fault(cudaPeekAtLastError()))
         ot_cuda_lane_check(lane, cudaGetLastError());
     else if (rc < 0)
         ot_cuda_lane_fail(lane, rc);
@@ -115,6 +117,7 @@ const struct ot_ops ot_cuda_ops = {
     .activate = cuda_activate,
     .activate_backward = cuda_activate_backward,
     .add = cuda_add,
+    .join = cuda_join,
     .cross_entropy = cuda_cross_entropy,
     .reduce = cuda_reduce,
     .cast = cuda_cast,

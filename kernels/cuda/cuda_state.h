@@ -1,35 +1,39 @@
-/* Inside the cuda device: what its files share. Nothing outside kernels/cuda includes it but their tests.
+/* Declarations that the files of the cuda device share. Outside kernels/cuda only its tests include this
+ * header.
  *
- *   cuda_open.c    finds the GPU, or says in one sentence why there is none to use
- *   cuda_device.c  memory, and the device as device.h knows it
- *   cuda_lane.c    lanes, events and copies;  cuda_notify.c  what runs on the host after a lane's work
+ *   cuda_open.c    finds the GPU, or reports in one sentence why it cannot be used
+ *   cuda_device.c  memory, and the table of functions for device.h
+ *   cuda_lane.c    lanes, events and copies;  cuda_notify.c  calls on the host after a lane's work
  *   cuda_guard.c   checks fast kernels at their first use
- *   cuda_health.c  what is wrong with the GPU though it works;  nvml.c  asks the driver's library
- *   cuda_clock.c   when an event was reached, on the host's clock
- *   cuda_ops.c     the ops: preconditions, then the launcher of kernels/cuda/launchers.h
+ *   cuda_health.c  warnings about a GPU that works but may spoil a run;  nvml.c  asks the driver's library
+ *   cuda_clock.c   the time of an event on the host's clock
+ *   cuda_peer.c    the rate of copies to another GPU
+ *   cuda_ops.c     the ops: checks preconditions, then calls the launchers of kernels/cuda/launchers.h
  *
- * LANES are streams. Priorities are not used: CUDA's order kernels alone, all of which are on one lane. What
- * comes first among copies is the order of the lane, which is the schedule's; copies are cut into pieces of
- * 32 MiB, so that a small one on another lane waits for a piece at most (half a millisecond), not for a whole
- * slab.
+ * LANES are streams. They have no priorities, because CUDA's priorities order kernels only, and all kernels
+ * are on one lane. Copies run in the order of their lane, which the schedule decides. Copies between host and
+ * device are cut into pieces of 32 MiB. So a small copy on another lane waits for one piece at most (half a
+ * millisecond), not for a whole slab.
  *
- * RUN-AHEAD. A lane takes at most OT_CUDA_RUN_AHEAD commands that the GPU has not finished; the thread that
- * enqueues one more sleeps until the GPU has caught up. The driver's own queue holds about a thousand
- * launches, and a thread that finds it full waits inside the driver, where it can hold up the threads of
- * other lanes.
+ * RUN-AHEAD. A lane holds at most OT_CUDA_RUN_AHEAD commands that the GPU has not finished. A thread that
+ * enqueues one more sleeps until the GPU has caught up. Reason: the driver's own queue holds about a thousand
+ * launches, and a thread that finds that queue full waits inside the driver, where it can block the threads
+ * of other lanes.
  *
- * EVENTS between lanes are waited for by the GPU. Only events that host threads wait for are made with
- * cudaEventBlockingSync: a notification's, a lane's own. A host thread that waits for another one spins.
+ * EVENTS between lanes: the GPU waits for them, not the host. Two kinds of events have cudaEventBlockingSync,
+ * because host threads wait for them: those of notifications and those of a lane itself. A host thread that
+ * waits for any other event spins.
  *
- * NOTIFICATIONS do not use cudaLaunchHostFunc: a stream does nothing until such a function has returned, and
- * none is called any more once a kernel has failed, so that whoever waits for it would wait forever. Instead
- * each lane has a thread that waits for events and then calls: the lane never waits for the host, and every
- * call is made.
+ * NOTIFICATIONS do not use cudaLaunchHostFunc, for two reasons: a stream stops until such a function has
+ * returned, and CUDA calls none of them after a kernel has failed, so a waiting thread would wait forever.
+ * Instead each lane has a thread that waits for events and then makes the calls. So the lane never waits for
+ * the host, and every call is made. CALLS (ot_lane_call) do use cudaLaunchHostFunc: there the stream has to
+ * stop, and a lane that has failed makes no calls.
  *
- * ERRORS. A failure sticks to its lane; the first one stays. After a kernel has failed every call on every
- * lane fails with the same code, whichever lane did it. To tell which task it was, the lane of the ops writes
- * the number of its mark to host memory, in stream order, before the first op of each mark; the word is there
- * when nothing else is.
+ * ERRORS. The first failure of a lane sticks to it. After a kernel has failed, every call on every lane fails
+ * with the same code, also on lanes that did nothing wrong. To tell which task failed, the lane of the ops
+ * writes the number of its mark to host memory, in stream order, before the first op of each mark. That word
+ * stays readable when the GPU does not respond any more.
  */
 #ifndef OT_KERNELS_CUDA_STATE_H
 #define OT_KERNELS_CUDA_STATE_H
@@ -45,11 +49,16 @@ struct ot_cuda_gemm;
 struct ot_cuda_guard;
 struct ot_cuda_notifier;
 
-/* Commands are counted in rounds: a lane waits for the end of the round before the last two. An op is one
- * command and at most four launches, so the bound is below the driver's. */
+/* Commands are counted in rounds of OT_CUDA_ROUND. At the end of a round, a lane waits for the end of the
+ * round OT_CUDA_ROUNDS earlier. An op is one command and at most four launches, so the bound is below the
+ * driver's. */
 enum { OT_CUDA_ROUND = 64, OT_CUDA_ROUNDS = 3, OT_CUDA_RUN_AHEAD = OT_CUDA_ROUND * (OT_CUDA_ROUNDS + 1) };
+_Static_assert((int)OT_CUDA_RUN_AHEAD <= (int)OT_LANE_MOST_COMMANDS, "the bound of device.h holds");
 
-enum { OT_CUDA_MARK_BYTES = 64, OT_CUDA_MARKS = 1024 /* that a lane may have enqueued and not begun */ };
+enum {
+    OT_CUDA_MARK_BYTES = 64,
+    OT_CUDA_MARKS = 1024 /* marks that a lane may have enqueued and not begun */
+};
 
 struct ot_cuda_allocation {
     struct ot_cuda_allocation *next;
@@ -57,7 +66,7 @@ struct ot_cuda_allocation {
     size_t bytes;
 };
 
-/* What made a lane fail; kept until the device is closed, since events outlive lanes. */
+/* The failure of a lane. The device frees it when it is closed, because events outlive lanes. */
 struct ot_cuda_failure {
     struct ot_cuda_failure *next;
     struct ot_error error;
@@ -69,27 +78,27 @@ struct ot_cuda_lane {
     cudaStream_t stream;
     cudaEvent_t idle; /* for ot_lane_sync */
     cudaEvent_t rounds[OT_CUDA_ROUNDS];
-    uint32_t commands; /* enqueued so far, for RUN-AHEAD */
+    uint32_t commands; /* count of enqueued commands, for RUN-AHEAD */
     struct ot_cuda_notifier *notifier;
-    _Atomic(const struct ot_error *) error; /* NULL: none yet */
-    uint64_t delay_stream, delays;          /* test seam */
-    bool in_range;                          /* a profiler's range is open */
-    uint32_t mark;                          /* the newest one's number; counts from 1 */
-    uint32_t announced;                     /* the newest one that the GPU will write down */
+    _Atomic(const struct ot_error *) error; /* NULL: no failure yet */
+    uint64_t delay_stream, delays;          /* for tests: random delays */
+    bool in_range;                          /* a range of the profiler is open */
+    uint32_t mark;                          /* number of the newest mark, counted from 1 */
+    uint32_t announced;                     /* newest mark whose number the GPU was told to write */
     char marks[OT_CUDA_MARKS][OT_CUDA_MARK_BYTES];
 };
 
 struct ot_cuda_event {
     struct ot_event base;
     cudaEvent_t event;
-    _Atomic(const struct ot_error *) error; /* the recording lane's, when it recorded */
+    _Atomic(const struct ot_error *) error; /* the failure of the recording lane at the time of the record */
 };
 
-/* The GPU's time on the host's scale. CUDA tells the time between two events in milliseconds as a float, so
- * that only short times are exact: times are told from an anchor, an event whose host time is known, and the
- * anchor moves on every few seconds. */
+/* Translates the GPU's time to the host's clock. CUDA reports the time between two events in milliseconds as
+ * a float, so only short times are exact. Therefore times are measured from an anchor: an event whose host
+ * time is known. The anchor moves forward every few seconds. */
 struct ot_cuda_clock {
-    cudaStream_t stream; /* nothing else is on it */
+    cudaStream_t stream; /* used by nothing else */
     cudaEvent_t anchor, next;
     double anchor_seconds;
 };
@@ -100,15 +109,15 @@ struct ot_cuda_device {
     int index;
     struct ot_placement placement;
     uint64_t delay_seed;
-    struct ot_cuda_stream on; /* what launchers are told; its stream is the lane's */
+    struct ot_cuda_stream on; /* the arguments of the launchers; its stream is that of the lane of the ops */
     struct ot_cuda_gemm *gemm;
     struct ot_cuda_guard *guard;
-    volatile uint32_t *begun; /* pinned: the mark that the lane of the ops is at */
+    volatile uint32_t *begun; /* pinned: the number of the mark that the lane of the ops has reached */
     _Atomic int n_lanes, n_events;
     _Atomic uint64_t lane_numbers;
-    _Atomic(struct ot_cuda_lane *) ops_lane; /* the one that ops were enqueued on; NULL: none yet */
+    _Atomic(struct ot_cuda_lane *) ops_lane; /* the lane that ops were enqueued on; NULL: none yet */
 
-    pthread_mutex_t mutex; /* guards what follows */
+    pthread_mutex_t mutex; /* guards the members below */
     struct ot_cuda_allocation *allocations;
     struct ot_device_usage usage;
     struct ot_cuda_failure *failures;
@@ -125,25 +134,25 @@ struct ot_cuda_gpu {
     int index, arch;
     char name[128]; /* "GPU 0 (NVIDIA H200, sm_90)" */
     int sm_count, shared_bytes;
-    int driver; /* the CUDA version that the driver is for: 13000 */
+    int driver; /* CUDA version that the driver supports: 13000 */
     size_t free_bytes, total_bytes;
     bool has_display;
 };
 
-/* A GPU that is not hidden, or a driver too old to tell. */
+/* True if a GPU is visible, or if there is a driver that is too old to tell. */
 bool ot_cuda_is_present(void);
 bool ot_cuda_bus_id(int index, char text[OT_BUS_ID_BYTES]);
-/* Finds GPU `index` and makes it the calling thread's; the first time, what a user should know of the GPU
- * goes to the log. Errors: OT_E_DEVICE, one sentence for each reason. */
+/* Finds GPU `index` and makes it the current GPU of the calling thread. Warnings about the GPU are logged
+ * once for each process. OT_E_DEVICE: the text is one sentence for each reason. */
 int ot_cuda_find_gpu(int index, struct ot_cuda_gpu *out);
-/* Whether code for these architectures ("80 86 90", and PTX of the newest) runs on `arch`. */
+/* True if code built for these architectures ("80 86 90", and PTX of the newest one) runs on `arch`. */
 bool ot_cuda_runs_on(const char *archs, int arch);
-/* Whether it does so only as PTX, which the driver translates. */
+/* True if no machine code fits `arch`, so that the driver would have to translate PTX. */
 bool ot_cuda_needs_ptx(const char *archs, int arch);
 
 /* ---- cuda_lane.c ---- */
 
-/* The calling thread's CUDA calls are for this device from now on. */
+/* Makes this device the current one for the CUDA calls of the calling thread. */
 void ot_cuda_enter(const struct ot_cuda_device *device);
 
 int ot_cuda_lane_open(struct ot_device *device, const char *name, struct ot_lane **out);
@@ -153,6 +162,8 @@ void ot_cuda_lane_copy(struct ot_lane *lane, enum ot_copy_kind kind, void *dst, 
                        size_t bytes);
 void ot_cuda_lane_fill(struct ot_lane *lane, void *device_dst, int byte, size_t bytes);
 void ot_cuda_lane_notify(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+void ot_cuda_lane_call(struct ot_lane *lane, void (*fn)(void *arg), void *arg);
+void *ot_cuda_lane_stream(struct ot_lane *lane);
 int ot_cuda_lane_error(const struct ot_lane *lane);
 int ot_cuda_lane_sync(struct ot_lane *lane);
 
@@ -163,20 +174,20 @@ void ot_cuda_lane_wait(struct ot_lane *lane, struct ot_event *event);
 int ot_cuda_event_sync(struct ot_event *event);
 int ot_cuda_event_create_timed(struct ot_device *device, struct ot_event **out);
 
-/* Whether more may be enqueued: false once the lane has failed. */
+/* True if more work may be enqueued: the lane has not failed. */
 bool ot_cuda_lane_is_sound(const struct ot_cuda_lane *lane);
-/* Keeps the failure of a call on this lane, if it is one. */
+/* Stores the failure of a call on this lane; does nothing for cudaSuccess. */
 void ot_cuda_lane_check(struct ot_cuda_lane *lane, cudaError_t code);
-/* The same of what has left its sentence in the calling thread's record. */
+/* Stores the error `rc` whose text is in the calling thread's error record. */
 void ot_cuda_lane_fail(struct ot_cuda_lane *lane, int rc);
-/* Before an op: claims the lane for ops, and lets the GPU write down the mark. False if the lane has
- * failed. */
+/* Comes before each op: claims the lane for ops, and makes the GPU write the number of the mark. False if the
+ * lane has failed. */
 bool ot_cuda_lane_begin_op(struct ot_cuda_lane *lane);
 
 /* ---- cuda_notify.c ---- */
 
 int ot_cuda_notifier_open(struct ot_cuda_lane *lane, struct ot_cuda_notifier **out);
-/* Makes the calls that are still to be made, then ends; NULL is fine. */
+/* Makes all outstanding calls, then stops the thread; NULL is allowed. */
 void ot_cuda_notifier_close(struct ot_cuda_notifier *notifier);
 void ot_cuda_notifier_drain(struct ot_cuda_notifier *notifier);
 void ot_cuda_notifier_push(struct ot_cuda_notifier *notifier, void (*fn)(void *arg), void *arg);
@@ -186,6 +197,11 @@ void ot_cuda_notifier_push(struct ot_cuda_notifier *notifier, void (*fn)(void *a
 int ot_cuda_clock_open(struct ot_cuda_clock *clock);
 void ot_cuda_clock_close(struct ot_cuda_clock *clock);
 int ot_cuda_event_seconds(struct ot_event *event, double *out);
+
+/* ---- cuda_peer.c ---- */
+
+int ot_cuda_measure_peer(struct ot_device *device, const char *bus_id, const void *memory, size_t bytes,
+                         double seconds, struct ot_device_peer *out);
 
 /* ---- cuda_ops.c ---- */
 

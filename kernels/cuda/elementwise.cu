@@ -1,7 +1,7 @@
-/* Sums of two arrays and conversions between storage types.
+/* Sums of arrays, and conversions between storage types.
  *
- * Bytes: add reads two arrays and writes one, cast reads one and writes one; both do one operation for each
- * element, so that memory alone decides.
+ * Bytes: add reads two arrays and writes one; join reads each part and writes one; cast reads one and writes
+ * one. All do one operation per element that they read, so memory bandwidth is the only limit.
  */
 #include "kernels/cuda/map.cuh"
 
@@ -22,6 +22,62 @@ struct add {
         for (int j = 0; j < W; j++)
             x.v[j] += y.v[j];
         ot_write(out + i, x);
+    }
+};
+
+template <class T, bool Tree>
+struct join {
+    static constexpr int N = ot_pack<T>::N;
+    const T *parts, *own_part;
+    float *out;
+    int64_t stride;
+    int n_parts, own;
+
+    template <int W>
+    static __device__ __forceinline__ void add_to(ot_values<W> *sum, const ot_values<W> &more) {
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            sum->v[j] += more.v[j];
+    }
+
+    template <int W>
+    __device__ __forceinline__ ot_values<W> part(int p, int64_t i) const {
+        return ot_read<W>(p == own ? own_part + i : parts + p * stride + i);
+    }
+
+    template <int W>
+    __device__ __forceinline__ ot_values<W> in_order(int64_t i) const {
+        ot_values<W> sum = part<W>(0, i);
+#pragma unroll 2 /* with more, some architectures run out of registers */
+        for (int p = 1; p < n_parts; p++)
+            add_to(&sum, part<W>(p, i));
+        return sum;
+    }
+
+    /* The sum of the 2^LEVEL parts from `first` on. */
+    template <int W, int LEVEL>
+    __device__ __forceinline__ ot_values<W> along_tree(int first, int64_t i) const {
+        if constexpr (LEVEL == 0) {
+            return part<W>(first, i);
+        } else {
+            ot_values<W> left = along_tree<W, LEVEL - 1>(first, i);
+            add_to(&left, along_tree<W, LEVEL - 1>(first + (1 << (LEVEL - 1)), i));
+            return left;
+        }
+    }
+
+    template <int W>
+    __device__ __forceinline__ void run(int64_t, int64_t i) const {
+        if constexpr (!Tree)
+            ot_write(out + i, in_order<W>(i));
+        else if (n_parts == 8)
+            ot_write(out + i, along_tree<W, 3>(0, i));
+        else if (n_parts == 4)
+            ot_write(out + i, along_tree<W, 2>(0, i));
+        else if (n_parts == 2)
+            ot_write(out + i, along_tree<W, 1>(0, i));
+        else
+            ot_write(out + i, part<W>(0, i));
     }
 };
 
@@ -48,13 +104,28 @@ cudaError_t ot_cuda_add(const struct ot_add *args, const struct ot_cuda_stream *
     });
 }
 
+cudaError_t ot_cuda_join(const struct ot_join *args, const struct ot_cuda_stream *on) {
+    return ot_dispatch(args->dtype, [&](auto zero) {
+        using T = decltype(zero);
+        int64_t bytes = sizeof(T), n = args->n;
+        int64_t head =
+            ot_map_head({{args->parts, bytes, 0}, {args->own_part, bytes, 0}, {args->out, 4, 0}}, 1, n);
+        const T *parts = (const T *)args->parts, *own = (const T *)args->own_part;
+        if (args->tree)
+            return ot_map(join<T, true>{parts, own, args->out, args->stride, args->n_parts, args->own}, 1, n,
+                          head, on);
+        return ot_map(join<T, false>{parts, own, args->out, args->stride, args->n_parts, args->own}, 1, n,
+                      head, on);
+    });
+}
+
 cudaError_t ot_cuda_cast(const struct ot_cast *args, const struct ot_cuda_stream *on) {
     return ot_dispatch(args->from, [&](auto from_zero) {
         return ot_dispatch(args->to, [&](auto to_zero) {
             using From = decltype(from_zero);
             using To = decltype(to_zero);
             int64_t from_bytes = sizeof(From), to_bytes = sizeof(To), n = args->n;
-            if constexpr (std::is_same_v<From, To>) { /* a copy of bits, NaNs as they are */
+            if constexpr (std::is_same_v<From, To>) { /* copies the bits, so NaNs keep their bits */
                 return cudaMemcpyAsync(args->dst, args->src, (size_t)(n * to_bytes), cudaMemcpyDeviceToDevice,
                                        on->stream);
             } else {

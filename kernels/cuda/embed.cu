@@ -1,8 +1,8 @@
-/* The embedding: rows of a table gathered by token id.
+/* The embedding: gathers rows of a table by token id.
  *
- * Bytes moved per value: 2 times the dtype, less where ids repeat and the table's rows are in a cache. No
- * arithmetic: what is copied are bytes, 16 at a time where rows begin at 16-byte borders, one value at a time
- * elsewhere.
+ * Bytes moved per value: 2 times the dtype, less if ids repeat and the table's rows are in a cache. There is
+ * no arithmetic. Bytes are copied, 16 at a time if rows begin at 16-byte borders, otherwise one value at a
+ * time.
  */
 #include "kernels/cuda/rows.cuh"
 

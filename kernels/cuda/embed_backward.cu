@@ -1,28 +1,28 @@
-/* The embedding's backward: each token's gradient is added to the row of the table that it came from,
- * repeated ids in the order of their tokens, so that the bits are those of the cpu device.
+/* The backward of the embedding: adds each token's gradient to the row of the table that the token came from.
+ * Repeated ids are added in the order of their tokens, so the bits are those of the cpu device.
  *
- * Bytes moved per value: the dtype for dout, and 8 for each value of a distinct id's row. Before that the
- * tokens are sorted by (id, index), which takes a comparison for each pair of tokens of a piece, two
- * instructions each. Pieces of tokens are added in order; they keep the comparisons few, the scratch holds
- * one whatever its size, and no memory depends on the vocabulary.
+ * Bytes moved per value: one element of dtype for dout, and 8 for each value of a distinct id's row. Before
+ * that, the tokens are sorted by (id, index). This takes one comparison of two instructions for each pair of
+ * tokens in a piece. Pieces of tokens are added in order. Pieces keep the number of comparisons small, any
+ * scratch can hold one, and no memory depends on the size of the vocabulary.
  *
- * Versions. Counting the ids in a table of the vocabulary's size, scanning it, and ranking the tokens of an
- * id was considered: the ranking compares pairs of tokens too, and comparisons alone give the whole order.
+ * A rejected version: count the ids in a table of the vocabulary's size, scan it, and rank the tokens of an
+ * id. The ranking compares pairs of tokens too, and comparisons alone give the whole order.
  *
- * Summing: a block has one distinct id and a strip of columns, a pack for each thread, and walks the id's
- * tokens with BATCH loads under way. A frequent id is as slow as its column strips are many tokens long, but
- * others do not wait for it: blocks of different ids and strips know nothing of each other.
+ * Summing: a block has one distinct id and a strip of columns, one pack for each thread. It walks over the
+ * id's tokens with BATCH loads in flight. The time of an id grows with its number of tokens, but other ids do
+ * not wait for it: blocks of different ids and strips are independent.
  */
 #include "kernels/cuda/rows.cuh"
 
 enum { PIECE_TOKENS = 8192, SORT_BLOCK = 128, SUM_BLOCK = 128, BATCH = 8 };
 
-/* A piece's tokens, sorted: [PIECE_TOKENS] each. */
+/* The sorted tokens of a piece: [PIECE_TOKENS] each. */
 struct sorted_tokens {
-    int32_t *ids, *index; /* index: in the piece */
+    int32_t *ids, *index; /* index: the token's index in the piece */
 };
 
-/* Counts of the ids in shared memory those below `limit`. */
+/* Counts the ids in shared memory that are less than `limit`. */
 static __device__ __forceinline__ int count_below(const int32_t *ids, int32_t limit) {
     const int4 *fours = reinterpret_cast<const int4 *>(ids);
     int count = 0;
@@ -34,15 +34,16 @@ static __device__ __forceinline__ int count_below(const int32_t *ids, int32_t li
     return count;
 }
 
-/* A token's place is the number of tokens that come before it: those of a smaller id, and those of its own id
- * with a smaller index. In tiles before its own tile both are id <= its id, in tiles after it id < its id. */
+/* The place of a token is the number of tokens before it in the order: tokens of a smaller id, and tokens of
+ * the same id with a smaller index. For tiles before the token's own tile that is id <= its id; for tiles
+ * after it, id < its id. */
 __global__ void embed_sort(const int32_t *tokens, int n, struct sorted_tokens sorted) {
     int32_t *tile = ot_shared<int32_t>();
     int thread = (int)threadIdx.x, own = (int)blockIdx.x * SORT_BLOCK + thread;
     int32_t id = own < n ? tokens[own] : 0;
     int place = 0;
     for (int first = 0; first < n; first += SORT_BLOCK) {
-        tile[thread] = first + thread < n ? tokens[first + thread] : INT32_MAX; /* before nothing */
+        tile[thread] = first + thread < n ? tokens[first + thread] : INT32_MAX; /* sorts behind every token */
         __syncthreads();
         bool before = first + SORT_BLOCK <= own;
         place += count_below(tile, id + before);

@@ -1,6 +1,7 @@
-/* A block computes a tile of 16 x 16 elements, one a thread. It walks along k in steps of 16: the two
- * operands' tiles go to shared memory, so that each element is read from global memory once in 16 uses. A row
- * of a tile in shared memory has one element more than the tile, so that columns lie in different banks.
+/* A block computes a tile of 16 x 16 elements, one per thread. It walks along k in steps of 16. The tiles of
+ * the two operands go to shared memory, so each element is read from global memory once and used 16 times. In
+ * shared memory a row of a tile is one element longer than the tile, so that the elements of a column are in
+ * different banks.
  */
 #include "kernels/cuda/gemm_plain.h"
 
@@ -10,8 +11,8 @@ namespace {
 
 enum { TILE = 16, ROW = TILE + 1, THREADS = TILE * TILE };
 
-/* Element [row, col] of a matrix of rows x cols, which is stored as its transpose where `trans` is set; 0
- * outside of it. */
+/* Element [row, col] of a matrix of rows x cols, which is stored transposed if `trans` is set; 0 outside of
+ * it. */
 template <class T>
 __device__ __forceinline__ float gemm_element(const T *matrix, bool trans, int64_t ld, int64_t rows,
                                               int64_t cols, int64_t row, int64_t col) {
@@ -20,7 +21,7 @@ __device__ __forceinline__ float gemm_element(const T *matrix, bool trans, int64
     return ot_to_float(trans ? matrix[col * ld + row] : matrix[row * ld + col]);
 }
 
-/* T: of A, B and the bias; C: of the result. */
+/* T: type of A, B and the bias; C: type of the result. */
 template <class T, class C>
 __global__ void gemm_plain(struct ot_gemm op) {
     float *a = ot_shared<float>(), *b = a + TILE * ROW;

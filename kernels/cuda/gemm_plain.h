@@ -1,8 +1,8 @@
 /* The plain matrix product: the contract of struct ot_gemm (kernels/ops.h) without a library.
  *
- * The kernel takes every shape, dtype and alignment, and its bits depend on the arguments alone: each element
- * is one fp32 sum in the order of k. It is slow (some per cent of a tensor core's rate). It serves where
- * cuBLASLt has no algorithm for a shape, and as the reference that a fast product is checked with
+ * The kernel takes every shape, dtype and alignment. Its bits depend on the arguments alone: each element is
+ * one fp32 sum in the order of k. It is slow (some per cent of the rate of tensor cores). It computes shapes
+ * for which cuBLASLt has no algorithm, and it is the reference that a fast product is compared with
  * (cuda_guard.h).
  */
 #ifndef OT_KERNELS_CUDA_GEMM_PLAIN_H
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-/* m, n, k >= 1. Needs no scratch. */
+/* m, n, k >= 1. The kernel needs no scratch. */
 cudaError_t ot_cuda_gemm_plain(const struct ot_gemm *op, const struct ot_cuda_stream *on);
 
 #ifdef __cplusplus

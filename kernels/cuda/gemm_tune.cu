@@ -1,5 +1,6 @@
-/* The kernels of tuning. They run at the memory's pace and beside products that take far longer, so one
- * element a thread at a time is enough; rows of 32 threads still read and write whole sectors. */
+/* The kernels of tuning. They are limited by memory bandwidth and run beside products that take far longer,
+ * so one element at a time per thread is fast enough. The 32 threads of a warp still read and write whole
+ * sectors. */
 #include "kernels/cuda/gemm_tune.h"
 
 #include "kernels/cuda/kernel.cuh"
@@ -8,9 +9,9 @@ namespace {
 
 enum { THREADS = 256, BLOCKS_PER_SM = 32 };
 
-/* The finisher of splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators"):
- * neighbours share no bits, so the additions of two products with random operands round differently wherever
- * their order does. */
+/* The mixing function of splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number
+ * Generators"). The bits of neighbouring elements are unrelated. So if two algorithms add random operands in
+ * different orders, their additions round differently. */
 __device__ __forceinline__ uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

@@ -1,4 +1,4 @@
-/* The kernels of tuning (cuda_gemm_tune.c): operands out of nothing, and whether two results are the same. */
+/* The kernels of tuning (cuda_gemm_tune.c): they generate operands and compare two results. */
 #ifndef OT_KERNELS_CUDA_GEMM_TUNE_H
 #define OT_KERNELS_CUDA_GEMM_TUNE_H
 
@@ -8,10 +8,10 @@
 extern "C" {
 #endif
 
-/* to[i] = a number in [-1, 1) that looks random: a function of the seed and i. */
+/* to[i] = a pseudo-random number in [-1, 1), which depends on the seed and i alone. */
 cudaError_t ot_cuda_gemm_fill(enum ot_dtype dtype, void *to, int64_t n, uint32_t seed,
                               const struct ot_cuda_stream *on);
-/* Adds to *differ if one of the n pairs of two-byte words is not a pair. */
+/* Adds a positive number to *differ if any of the n pairs of two-byte words differ. */
 cudaError_t ot_cuda_gemm_compare(const void *a, const void *b, int64_t n, uint32_t *differ,
                                  const struct ot_cuda_stream *on);
 

@@ -1,8 +1,8 @@
 /* Gated activations (SwiGLU, GeGLU: Shazeer, "GLU Variants Improve Transformer", 2020) and their gradients.
  *
- * Bytes for an element of two bytes: forward 6 (gate, up, out), backward 10 (gate, up, dout, dgate, dup);
- * some 35 and 45 instructions with SILU. Gate and up may be halves of wider rows, as one fused product
- * leaves them.
+ * Bytes per two-byte element: forward 6 (gate, up, out), backward 10 (gate, up, dout, dgate, dup); some 35
+ * and 45 instructions with SILU. Gate and up may be the halves of wider rows, the output of one fused
+ * product.
  */
 #include "kernels/cuda/activation.cuh"
 #include "kernels/cuda/map.cuh"
@@ -50,7 +50,7 @@ struct glu_backward {
     }
 };
 
-/* Rows without gaps are one row. */
+/* Treats rows without gaps as one long row. */
 void join_rows(int64_t *rows, int64_t *cols, int64_t ld_in, int64_t ld_out) {
     if (ld_in == *cols && ld_out == *cols) {
         *cols *= *rows;

@@ -1,5 +1,6 @@
-/* Maxima of numbers that are not negative are maxima of their bits, so that integer atomics find them, in any
- * order. The bits of a NaN are beyond those of infinity: once seen, it stays. */
+/* For numbers that are not negative, the order of the numbers is the order of their bits. So integer atomics
+ * compute their maximum, in any order. The bits of a NaN are larger than those of infinity, so a NaN stays
+ * the maximum. */
 #include "kernels/cuda/guard.h"
 
 #include "kernels/cuda/kernel.cuh"

@@ -1,4 +1,4 @@
-/* The kernel of the guard (cuda_guard.h): how far two results are apart. */
+/* The kernel of the guard (cuda_guard.h): measures the distance of two results. */
 #ifndef OT_KERNELS_CUDA_GUARD_H
 #define OT_KERNELS_CUDA_GUARD_H
 
@@ -8,9 +8,9 @@
 extern "C" {
 #endif
 
-/* Device memory; zero it first. Several arrays may be compared into one. */
+/* In device memory. Set it to zero first. Several arrays may be compared into the same struct. */
 struct ot_guard_distance {
-    float difference; /* the largest |a - b|; NaN if one of the two is, or both are, not a number */
+    float difference; /* the largest |a - b|; NaN if a or b is NaN anywhere */
     float magnitude;  /* the largest |b| */
 };
 cudaError_t ot_cuda_guard_compare(enum ot_dtype dtype, const void *a, const void *b, int64_t n,

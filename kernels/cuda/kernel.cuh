@@ -1,19 +1,20 @@
-/* What every kernel file includes: types, 16-byte accesses, reductions, the launch.
+/* The base of every kernel file: types, 16-byte accesses, reductions, the launch.
  *
- * One source, two compilers. nvcc makes GPU code of it; a host C++ compiler, with kernels/emu/include first
- * in its include path and OT_EMU defined, makes a library that runs each kernel on a CPU, thread by thread
- * (kernels/emu/emu.h says how and what it checks). So kernel files keep to what both understand:
+ * Two compilers read each kernel file. nvcc makes GPU code. A host C++ compiler, with OT_EMU defined and
+ * kernels/emu/include first in its include path, makes a library that runs each kernel on a CPU, thread by
+ * thread (kernels/emu/emu.h explains how, and what it checks). So kernel files use only what both compilers
+ * understand:
  *
- *   - kernels are __global__ functions (templates too) and are launched by ot_launch, never by <<<>>>;
- * - shared memory is dynamic: ot_shared<T>() is its start, the launch says how big it is. No __shared__
- * variables;
- *   - __syncthreads, __syncwarp, full-mask shuffles, votes, atomics on 32- and 64-bit numbers;
- *   - PTX only behind the wrappers of ptx.cuh.
+ * - Kernels are __global__ functions (templates too). ot_launch launches them, never <<<>>>.
+ * - Shared memory is dynamic: ot_shared<T>() is its start, the launch gives its size. No __shared__
+ *   variables.
+ * - Allowed are __syncthreads, __syncwarp, full-mask shuffles, votes, and atomics on 32- and 64-bit numbers.
+ * - PTX only through the wrappers of ptx.cuh.
  *
  * EXACTNESS. Everything is compiled with -fmad=false (host: -ffp-contract=off) and without fast-math: a
- * product and a sum are two roundings unless fmaf is written. So the emulator's bits are the GPU's wherever
- * only + - * / fma and sqrt occur. Sums are taken in an order that depends on the arguments alone: never on
- * the number of multiprocessors, never by floating-point atomics.
+ * product and a sum are two roundings unless the code says fmaf. So the emulator has the GPU's bits wherever
+ * only + - * / fma and sqrt occur. The order of a sum depends on the arguments alone, never on the number of
+ * multiprocessors. Floating-point atomics are forbidden.
  */
 #ifndef OT_KERNELS_CUDA_KERNEL_CUH
 #define OT_KERNELS_CUDA_KERNEL_CUH
@@ -39,7 +40,7 @@ __device__ __forceinline__ T *ot_shared() {
     return reinterpret_cast<T *>(ot_shared_memory);
 }
 
-/* kernel<<<grid, block, shared_bytes, stream>>>(args...), with the limit of shared memory raised where
+/* kernel<<<grid, block, shared_bytes, stream>>>(args...); raises the kernel's limit of shared memory if
  * needed. */
 template <class... P, class... A>
 cudaError_t ot_launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
@@ -110,7 +111,7 @@ cudaError_t ot_dispatch(enum ot_dtype dtype, F f) {
 
 /* ---- 16 bytes at a time ---- */
 
-/* N consecutive values in fp32, loaded and stored by one 16-byte access: N is 4 for fp32, 8 for two-byte
+/* N consecutive values as fp32, loaded and stored by one 16-byte access. N is 4 for fp32 and 8 for two-byte
  * types. */
 template <class T>
 struct ot_pack {
@@ -118,8 +119,8 @@ struct ot_pack {
     float v[N];
 };
 
-/* A register of it as values, and values as a register: one fp32 or two of the others, the first in the low
- * half. */
+/* Unpacks one register of a pack into values, and packs values into a register: one fp32, or two two-byte
+ * values, the first in the low half. */
 __device__ __forceinline__ void ot_unpack_word(const float *, uint32_t word, float *v) {
     v[0] = __uint_as_float(word);
 }
@@ -172,8 +173,8 @@ __device__ __forceinline__ void ot_store(T *to, const ot_pack<T> &pack) {
     *reinterpret_cast<uint4 *>(to) = ot_pack_raw(to, pack);
 }
 
-/* The same for global memory alone, and surely one store: of the assignment above nvcc 13 makes four in
- * loops where it keeps a moving address. */
+/* Like ot_store, for global memory only, and always as one store. (nvcc 13 makes four stores of the
+ * assignment in ot_store, in loops where it keeps a moving address.) */
 template <class T>
 __device__ __forceinline__ void ot_store_global(T *to, const ot_pack<T> &pack) {
 #ifdef OT_EMU
@@ -186,14 +187,14 @@ __device__ __forceinline__ void ot_store_global(T *to, const ot_pack<T> &pack) {
 #endif
 }
 
-/* Whether rows that start at p and lie ld elements apart can be read in whole packs up to cols. */
+/* True if rows that start at p and lie ld elements apart can be read in whole packs up to cols. */
 template <class T>
 static inline bool ot_is_packable(const T *p, int64_t ld, int64_t cols) {
     constexpr int N = ot_pack<T>::N;
     return (uintptr_t)p % 16 == 0 && ld % N == 0 && cols % N == 0;
 }
 
-/* ---- reductions: a fixed tree ---- */
+/* ---- reductions: sums in the order of a fixed tree ---- */
 
 template <class T>
 __device__ __forceinline__ T ot_warp_sum(T x) {
@@ -213,8 +214,8 @@ __device__ __forceinline__ T ot_warp_max(T x) {
     return x;
 }
 
-/* Every thread of the block gets the sum. blockDim.x is a multiple of the warp, at most 1024; room: shared
- * memory for 32 values, free again when the function returns. */
+/* Every thread of the block gets the sum. blockDim.x must be a multiple of the warp size, at most 1024. room:
+ * shared memory for 32 values, which is free again when the function returns. */
 template <class T>
 __device__ __forceinline__ T ot_block_sum(T x, T *room) {
     int warp = (int)threadIdx.x / OT_WARP, lane = (int)threadIdx.x % OT_WARP,

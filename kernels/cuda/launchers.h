@@ -1,9 +1,9 @@
-/* The kernels' launchers: the border between C and CUDA C++.
+/* The launchers of the kernels: the border between C and CUDA C++.
  *
- * Each takes an op's arguments (kernels/ops.h: the contract is there) and enqueues its kernels on the stream.
- * A launcher neither allocates nor waits, keeps nothing, and returns what the launch said: cudaSuccess, or
- * the error of the first kernel that could not be launched. It may use all of the scratch: the stream orders
- * it against the op before. All ops of a device share one stream (device.h), so nobody else is in it.
+ * Each launcher takes an op's arguments (kernels/ops.h has the contract) and enqueues its kernels on the
+ * stream. A launcher does not allocate, does not wait and keeps no state. It returns cudaSuccess, or the
+ * error of the first kernel that could not be launched. It may use all of the scratch: all ops of a device
+ * share one stream (device.h), so the op before has finished with it.
  *
  * The same sources run on a CPU: kernels/emu.
  */
@@ -18,10 +18,11 @@ struct ot_cuda_stream {
     cudaStream_t stream;
     void *scratch;        /* device memory, 256-byte aligned */
     size_t scratch_bytes; /* at least OT_CUDA_MIN_SCRATCH_BYTES */
-    int sm_count;         /* multiprocessors: for sizing grids, never for what a sum adds up first */
-    int shared_bytes;     /* that one block may have (opt-in limit) */
+    int sm_count;         /* multiprocessors; may decide the size of a grid, never the order of a sum */
+    int shared_bytes;     /* the most that one block may have (opt-in limit) */
     int arch;             /* compute capability times ten: 80, 89, 90, 120 */
-    bool plain;           /* attention: take the plain kernels, since the tiled ones are not trusted */
+    /* attention: use the plain kernels, because the guard does not trust the tiled ones */
+    bool plain;
 };
 
 enum { OT_CUDA_MIN_SCRATCH_BYTES = 1 << 20 };
@@ -48,10 +49,12 @@ cudaError_t ot_cuda_activate(const struct ot_activate *args, const struct ot_cud
 cudaError_t ot_cuda_activate_backward(const struct ot_activate_backward *args,
                                       const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_add(const struct ot_add *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_join(const struct ot_join *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_cross_entropy(const struct ot_cross_entropy *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_cast(const struct ot_cast *args, const struct ot_cuda_stream *on);
 cudaError_t ot_cuda_adamw(const struct ot_adamw *args, const struct ot_cuda_stream *on);
+cudaError_t ot_cuda_adamw_compact(const struct ot_adamw *args, const struct ot_cuda_stream *on);
 
 #ifdef __cplusplus
 }

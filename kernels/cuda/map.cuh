@@ -1,16 +1,16 @@
-/* Element by element: the loop that every op without neighbours shares.
+/* Element-wise ops: the loop that every op without neighbours uses.
  *
  * An op is a struct with
  *
  *     static constexpr int N;                            elements of a pack: 16 bytes of its narrowest array
- *     template <int W> void run(int64_t row, int64_t i)  elements [i, i + W) of a row, W being N or 1
+ *     template <int W> void run(int64_t row, int64_t i)  elements [i, i + W) of a row; W is N or 1
  *
- * Packs begin where the arrays are 16-byte aligned: `head` elements into each row, the same for all arrays
- * and all rows (ot_map_head). Head and tail go one element at a time, and where no such place exists (an
- * array begins at an odd element relative to another), the whole row does. Both are arithmetic on the same
- * elements, so the bits do not depend on alignment.
+ * Packs begin at 16-byte borders of the arrays: `head` elements into each row, the same for all arrays and
+ * all rows (ot_map_head). The elements before and behind the packs go one at a time. If no such place exists
+ * (an array begins at an odd element relative to another), the whole row goes one element at a time. Both
+ * ways do the same arithmetic on the same elements, so the bits do not depend on alignment.
  *
- * Threads walk along rows in x and over rows in y: no division by the row's length anywhere. A contiguous
+ * Threads walk along rows in x and over rows in y, so nothing is divided by the length of a row. A contiguous
  * array is one row.
  */
 #ifndef OT_KERNELS_CUDA_MAP_CUH
@@ -20,13 +20,13 @@
 
 enum {
     OT_MAP_THREADS = 256,
-    /* Blocks for each multiprocessor, beyond which threads loop. Eight fill it; several rounds of them even
-     * out what differs between multiprocessors. */
+    /* Blocks per multiprocessor at most; with more elements the threads loop. Eight blocks fill a
+     * multiprocessor. Several rounds of eight level out differences between multiprocessors. */
     OT_MAP_BLOCKS_PER_SM = 64,
     OT_MAP_MAX_GRID_Y = 65535,
 };
 
-/* W values of type T in fp32, by 16-byte accesses, or by one plain access where W is 1. */
+/* W values of type T as fp32: 16-byte accesses, or one plain access if W is 1. */
 template <int W>
 struct ot_values {
     float v[W];
@@ -69,8 +69,7 @@ __device__ __forceinline__ void ot_write(T *to, const ot_values<W> &x) {
     }
 }
 
-/* Each thread calls it first, on its own copy of the op; false: there is nothing to do. For ops to
- * overload. */
+/* Each thread calls it first, on its own copy of the op. False: nothing to do. Ops may overload it. */
 template <class Op>
 __device__ __forceinline__ bool ot_map_prepare(Op &) {
     return true;
@@ -95,14 +94,15 @@ __global__ void __launch_bounds__(OT_MAP_THREADS)
     }
 }
 
-/* One array of an op: where it begins, the bytes of an element, and its elements from row to row. */
+/* One array of an op: its start, the bytes of an element, and the elements from row to row. */
 struct ot_map_array {
     const void *begin;
     int64_t bytes, ld;
 };
 
-/* Elements before the first place where packs of n elements may begin in all of an op's arrays; cols where
- * there is none. Sixteen-byte accesses are all that packs are made of, so that is the alignment of each. */
+/* The number of elements before the first place where packs of n elements can begin in all arrays of an op;
+ * cols if no such place exists. Packs consist of sixteen-byte accesses, so 16 bytes is the alignment of each
+ * array. */
 template <int COUNT>
 int64_t ot_map_head(const struct ot_map_array (&arrays)[COUNT], int64_t rows, int64_t cols) {
     for (int64_t head = 0; head < 8 && head < cols; head++) {

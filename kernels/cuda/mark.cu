@@ -1,4 +1,4 @@
-/* Writes down how far the lane of the ops has come (cuda_state.h: ERRORS). */
+/* Writes the number of the current mark to host memory (cuda_state.h: ERRORS). */
 #include "kernels/cuda/kernel.cuh"
 
 static __global__ void mark_kernel(uint32_t *word, uint32_t number) {

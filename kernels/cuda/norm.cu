@@ -1,21 +1,22 @@
 /* RMSNorm (Zhang & Sennrich, 2019) and LayerNorm (Ba et al., 2016), with the residual addition in front of
  * them.
  *
- * Bytes moved per value: x and y, and with a residual delta and sum: 2 or 4 times the dtype; the weights stay
- * in the caches. Some 4 FLOPs per value: bound by memory bandwidth.
+ * Bytes moved per value: x and y, and with a residual also delta and sum: 2 or 4 times the dtype. The weights
+ * stay in the caches. Some 4 FLOPs per value: bound by memory bandwidth.
  *
- * A team of threads has a row (rows.cuh): part of a warp for short rows, so that a warp works on several
- * heads, a block for long ones. The row is read once and kept in shared memory, each thread its own packs, so
- * that nobody waits for anybody but in the sums. A row that does not fit is read again where it lies. LAYER
- * takes the mean and then the mean of (x - mean)^2, since the mean of squares less the squared mean cancels.
- * Order of sums: a thread's values from the left, then the tree of ot_team_sum.
+ * A team of threads has a row (rows.cuh). For short rows the team is a part of a warp, so that a warp works
+ * on several heads; for long rows it is a block. The row is read once and kept in shared memory. Each thread
+ * touches only its own packs, so threads wait for each other in the sums only. A row that does not fit is
+ * read again from global memory. LAYER computes the mean first and then the mean of (x - mean)^2, because the
+ * mean of squares minus the squared mean cancels. Order of sums: a thread's values from the left, then the
+ * tree of ot_team_sum.
  */
 #include "kernels/cuda/rows.cuh"
 
-/* In shared memory: room for sums, then, where kept, one row for each team. */
+/* In shared memory: room for the sums; behind it, if rows are kept, one row for each team. */
 enum { NORM_ROOM_BYTES = OT_WARP * (int)sizeof(float) };
 
-/* x (+ delta, rounded to T and stored in sum). */
+/* Loads x (+ delta, rounded to T and stored in sum). */
 template <class T, bool ALIGNED>
 static __device__ __forceinline__ ot_pack<T> norm_input(const struct ot_norm &op, int64_t offset, int p) {
     int cols = (int)op.cols;
@@ -30,7 +31,7 @@ static __device__ __forceinline__ ot_pack<T> norm_input(const struct ot_norm &op
     return x;
 }
 
-/* Sum over the row of x, or of (x - mean)^2; values beyond the row's end add nothing. */
+/* Adds a pack of x, or of (x - mean)^2, to the sum of the row. Values beyond the row's end add nothing. */
 template <class T>
 static __device__ __forceinline__ float norm_add(float sum, const ot_pack<T> &x, int left) {
 #pragma unroll
@@ -57,7 +58,7 @@ __global__ void norm_rows(struct ot_norm op, int team_size, bool keep) {
     int64_t row = (int64_t)blockIdx.x * team.count + team.index;
     bool live = row < op.rows, layer = op.kind == OT_NORM_LAYER;
     int cols = (int)op.cols, packs = (cols + N - 1) / N;
-    int end = live ? packs : 0; /* teams without a row have no packs, but take part in the sums */
+    int end = live ? packs : 0; /* a team without a row has no packs but takes part in the sums */
     int64_t offset = ot_norm_offset(live ? row : 0, op.group, op.ldx, op.cols);
 
     T *kept = reinterpret_cast<T *>(room + OT_WARP) + (int64_t)team.index * packs * N;

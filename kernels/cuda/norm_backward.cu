@@ -1,32 +1,33 @@
-/* Backward of RMSNorm and LayerNorm. With z = (x - mean) * rstd and g = dy * weight:
+/* The backward of RMSNorm and LayerNorm. With z = (x - mean) * rstd and g = dy * weight:
  *
  *     dx = rstd * (g - mean(g) - z * mean(g z)) (+ dx_add), mean(g) for LAYER only
  *     dweight += sum over rows of dy * z,  dbias += sum over rows of dy
  *
- * Bytes moved per value: x, dy, dx and perhaps dx_add: 3 or 4 times the dtype; partial sums add 8 bytes per
+ * Bytes moved per value: x, dy, dx and maybe dx_add: 3 or 4 times the dtype. Partial sums add 8 bytes per
  * column for each chunk of 16 rows or more. Some 12 FLOPs per value: bound by memory bandwidth.
  *
- * A block has a chunk of rows, each row a team of threads as in norm.cu; x and dy are read once and kept in
- * shared memory, and so are each team's sums of columns. Threads touch only their own packs of both, so that
- * nobody waits but for the sums over a row. Where shared memory is too small for the row, it is read again
- * (dx is written pack by pack after that, so it may be dy); where it is too small for the sums, they are kept
- * in the scratch. Order of sums: over a row as in norm.cu; of a column, team k of a block adds rows k, k +
- * teams, ... of the chunk, the teams are added in order, the chunks by ot_column_join.
+ * A block has a chunk of rows; each row has a team of threads as in norm.cu. x and dy are read once and kept
+ * in shared memory, together with each team's sums of columns. Threads touch only their own packs of all
+ * these, so they wait for each other in the sums over a row only. If shared memory is too small for the row,
+ * the row is read again. (dx is written pack by pack after that, so dx may be dy.) If shared memory is too
+ * small for the sums, they are kept in the scratch. Order of sums: over a row as in norm.cu. Of a column:
+ * team k of a block adds rows k, k + teams, ... of the chunk; the teams are added in order; ot_column_join
+ * adds the chunks.
  */
 #include "kernels/cuda/rows.cuh"
 
 enum { ROOM_BYTES = OT_WARP * (int)sizeof(float), MIN_ROWS = 16, MAX_CHUNKS = 1024 };
 
-/* Where a block keeps things. */
+/* Where a block keeps its data. */
 struct norm_backward_shape {
-    int team;             /* threads */
-    bool keep, sums_here; /* x and dy, sums of columns: in shared memory */
+    int team;             /* in threads */
+    bool keep, sums_here; /* in shared memory: x and dy; sums of columns */
 };
 
-/* The round of chunks that a launch makes. */
+/* The chunks of one launch. */
 struct norm_backward_round {
     int64_t first, chunk_rows;
-    /* Partial sums [chunks of the round, packs * N]; dbias NULL where there is none. */
+    /* Partial sums [chunks of the round, packs * N]; dbias is NULL if the norm has no bias. */
     float *dweight, *dbias;
 };
 
@@ -36,12 +37,12 @@ struct norm_packs {
 };
 
 template <class T>
-struct norm_places { /* of a thread's team */
+struct norm_places { /* addresses of a thread's team */
     float *dweight, *dbias;
-    T *x, *dy; /* NULL where they are not kept */
+    T *x, *dy; /* NULL if they are not kept */
 };
 
-/* Shared memory: room for sums; dweight and dbias [teams, packs * N]; x and dy [teams, 2, packs * N]. */
+/* Shared memory: room for the sums; dweight and dbias [teams, packs * N]; x and dy [teams, 2, packs * N]. */
 template <class T>
 static __device__ __forceinline__ norm_places<T> norm_find_places(const struct norm_backward_shape &shape,
                                                                   const struct norm_backward_round &round,
@@ -76,7 +77,7 @@ static __device__ __forceinline__ void norm_add_columns(float *sums, int p, int 
     ot_row_store_floats<true, T>(sums, p, width, sum);
 }
 
-/* What a row adds to the sums: over columns, and its own sum of g and of g * z. */
+/* Adds one pack of a row to the sums over columns and to the row's own sums of g and of g * z. */
 template <class T, bool ALIGNED>
 static __device__ __forceinline__ void
 norm_add_pack(const struct ot_norm_backward &op, const norm_places<T> &to, const norm_packs<T> &in, int p,
@@ -114,7 +115,8 @@ static __device__ __forceinline__ void norm_write_pack(const struct ot_norm_back
     ot_row_store<ALIGNED>(static_cast<T *>(op.dx) + offset, p, cols, dx);
 }
 
-/* One row of a team; packs is 0 where there is none left, and the team only takes part in the sums. */
+/* Processes one row of a team. packs is 0 if the team has no row left; it then only takes part in the
+ * sums. */
 template <class T, bool ALIGNED>
 static __device__ __forceinline__ void norm_backward_row(const struct ot_norm_backward &op,
                                                          const norm_places<T> &to, const struct ot_team &team,
@@ -147,7 +149,7 @@ static __device__ __forceinline__ void norm_backward_row(const struct ot_norm_ba
     }
 }
 
-/* The block's partial sums from those of its teams, in order. */
+/* Adds the sums of the block's teams, in order, to the block's partial sums. */
 static __device__ __forceinline__ void norm_join_teams(const float *sums, int teams, int width,
                                                        float *partial) {
     for (int col = (int)threadIdx.x; col < width; col += (int)blockDim.x) {
@@ -158,7 +160,8 @@ static __device__ __forceinline__ void norm_join_teams(const float *sums, int te
     }
 }
 
-/* ptxas likes to fit two blocks into a multiprocessor; where that takes local memory, one must do. */
+/* ptxas tends to limit registers so that a multiprocessor holds two blocks. On the architectures below that
+ * would spill to local memory, so one block per multiprocessor must do. */
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 1200)
 #define NORM_BACKWARD_BOUNDS __launch_bounds__(OT_TEAM_LARGE_BLOCK, 1)
 #else
@@ -180,7 +183,7 @@ __global__ void NORM_BACKWARD_BOUNDS norm_backward_chunk(struct ot_norm_backward
     }
     int64_t begin = (round.first + blockIdx.x) * round.chunk_rows;
     int64_t end = begin + round.chunk_rows < op.rows ? begin + round.chunk_rows : op.rows;
-    for (int64_t row = begin; row < end; row += team.count) { /* all teams go around equally often */
+    for (int64_t row = begin; row < end; row += team.count) { /* all teams make the same number of rounds */
         bool live = row + team.index < end;
         norm_backward_row<T, ALIGNED>(op, to, team, live ? row + team.index : begin, live ? packs : 0, width);
     }
@@ -201,7 +204,8 @@ static bool norm_backward_aligned(const struct ot_norm_backward *op) {
            ot_rows_aligned(op->weight, 0, bytes);
 }
 
-/* All chunks, as many at a time as the scratch holds; after each round its partial sums are added. */
+/* Processes all chunks, as many at a time as the scratch holds. After each round the partial sums are
+ * added. */
 template <class T>
 static cudaError_t norm_backward_run(const struct ot_norm_backward *op, const struct ot_cuda_stream *on) {
     int64_t packs = ot_ceil_div(op->cols, ot_pack<T>::N), width = packs * ot_pack<T>::N;

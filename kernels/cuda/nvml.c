@@ -26,7 +26,8 @@ struct nvml {
     int (*ecc_errors)(void *device, int type, int counter, unsigned long long *count);
     int (*remapped_rows)(void *device, unsigned *corrected, unsigned *uncorrected, unsigned *pending,
                          unsigned *failed);
-    int (*retired_pages)(void *device, int *pending); /* GPUs before Ampere have pages in place of rows */
+    /* GPUs before Ampere retire pages instead of remapping rows */
+    int (*retired_pages)(void *device, int *pending);
 };
 
 static const struct {
@@ -41,7 +42,7 @@ static const struct {
     {"nvmlDeviceGetRetiredPagesPendingStatus", offsetof(struct nvml, retired_pages)},
 };
 
-/* Functions that the library lacks are NULL. */
+/* A function that the library lacks becomes NULL. */
 static struct nvml read_table(void *library) {
     struct nvml nvml;
     for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {

@@ -1,8 +1,8 @@
-/* What the driver's management library (libnvidia-ml, the one behind nvidia-smi) says of a GPU.
+/* Asks the driver's management library (libnvidia-ml, which nvidia-smi uses) about a GPU.
  *
- * The library comes with the driver and is opened at run time. It is asked for warnings alone: where it is
- * missing, too old for a question or refuses it (containers often do), the answer is "nothing known".
- * Source: NVIDIA's "NVML API Reference"; names, types and numbers below are its.
+ * The driver brings the library, and it is opened at run time. The answers are used for warnings only. If the
+ * library is missing, lacks a function or refuses the question (containers often do), the answer is "nothing
+ * known". Source: NVIDIA's "NVML API Reference"; the names, types and constants are defined there.
  *
  * OT_EMU: the library is kernels/emu/fake_nvml.h.
  */
@@ -14,11 +14,11 @@
 
 struct ot_nvml_facts {
     uint64_t uncorrected; /* memory errors since the driver was loaded that ECC could not correct */
-    bool repair_pending;  /* a bad row or page is replaced at the next reset of the GPU */
-    bool repair_failed;   /* no spare row was left for a bad one */
+    bool repair_pending;  /* the next reset of the GPU replaces a bad row or page */
+    bool repair_failed;   /* a bad row could not be replaced: no spare row was left */
 };
 
-/* bus_id: as cudaDeviceGetPCIBusId writes it. */
+/* bus_id: the text that cudaDeviceGetPCIBusId writes. */
 void ot_nvml_ask(const char *bus_id, struct ot_nvml_facts *out);
 
 #endif

@@ -1,7 +1,7 @@
-/* The machine's instructions that CUDA C++ has no words for, each behind one function with the meaning of the
- * PTX ISA (chapter 9): matrix products on tensor cores, their loads from shared memory, and asynchronous
- * copies into it. kernels/emu/ptx_emu.h is the same list for the emulator. What an architecture lacks is
- * composed from what it has: sm_75 copies in order and multiplies k16 as two k8 (fp16 only).
+/* GPU instructions that CUDA C++ cannot express, one function each, with the meaning of the PTX ISA (chapter
+ * 9): matrix products on tensor cores, their loads from shared memory, and asynchronous copies into shared
+ * memory. kernels/emu/ptx_emu.h implements the same list for the emulator. If an architecture lacks an
+ * instruction, the function uses others: sm_75 copies synchronously and computes k16 as two k8 (fp16 only).
  */
 #ifndef OT_KERNELS_CUDA_PTX_CUH
 #define OT_KERNELS_CUDA_PTX_CUH
@@ -18,9 +18,9 @@ __device__ __forceinline__ uint32_t ot_shared_address(const void *p) {
 
 /* ---- asynchronous copies ---- */
 
-/* 16 bytes from global to shared memory, both 16-byte aligned; zeros instead where not `valid` (global is
- * then not read). Complete after a commit and the wait for its group, and visible to others after a barrier.
- * */
+/* Copies 16 bytes from global to shared memory, both 16-byte aligned. If not `valid`, it writes zeros and
+ * does not read global memory. The copy is complete after a commit and the wait for its group; other threads
+ * see it after a barrier. */
 __device__ __forceinline__ void ot_cp_async_16(void *shared, const void *global, bool valid) {
 #if __CUDA_ARCH__ >= 800
     int bytes = valid ? 16 : 0;
@@ -39,7 +39,7 @@ __device__ __forceinline__ void ot_cp_async_commit() {
 #endif
 }
 
-/* Waits until at most N of this thread's groups are still under way. */
+/* Waits until at most N groups of this thread are unfinished. */
 template <int N>
 __device__ __forceinline__ void ot_cp_async_wait() {
 #if __CUDA_ARCH__ >= 800
@@ -49,8 +49,8 @@ __device__ __forceinline__ void ot_cp_async_wait() {
 
 /* ---- fragments from shared memory ---- */
 
-/* Four 8x8 tiles of two-byte elements: lane 8 i + r gives the address of row r of tile i (16 bytes, aligned).
- * Lane l gets of tile i, in out[i], the elements (l / 4, 2 (l % 4)) and the one after it. */
+/* Loads four 8x8 tiles of two-byte elements. Lane 8 i + r passes the address of row r of tile i (16 bytes,
+ * aligned). Lane l gets the elements (l / 4, 2 (l % 4)) and (l / 4, 2 (l % 4) + 1) of tile i in out[i]. */
 __device__ __forceinline__ void ot_ldmatrix_x4(uint32_t (&out)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
@@ -58,7 +58,8 @@ __device__ __forceinline__ void ot_ldmatrix_x4(uint32_t (&out)[4], const void *r
                  : "memory");
 }
 
-/* The same of the transposed tiles: lane l gets the elements (2 (l % 4), l / 4) and the one below it. */
+/* Like ot_ldmatrix_x4, but transposes: lane l gets the elements (2 (l % 4), l / 4) and (2 (l % 4) + 1, l /
+ * 4). */
 __device__ __forceinline__ void ot_ldmatrix_x4_trans(uint32_t (&out)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
@@ -111,7 +112,7 @@ __device__ __forceinline__ void ot_mma_16816<__half>(float (&c)[4], const uint32
 #endif
 }
 
-/* 2^x by the special-function unit, 2 ulp, subnormal results are zero. */
+/* 2^x by the special-function unit: error up to 2 ulp, subnormal results become zero. */
 __device__ __forceinline__ float ot_exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -120,7 +121,7 @@ __device__ __forceinline__ float ot_exp2_approx(float x) {
 
 #endif
 
-/* Two fp32 values as one register of two T, the first in the low half. */
+/* Packs two fp32 values as two T into one register, the first in the low half. */
 template <class T>
 __device__ __forceinline__ uint32_t ot_pack_two(float low, float high) {
     union {

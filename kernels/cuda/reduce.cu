@@ -1,16 +1,17 @@
-/* The sum, or the sum of squares, of an fp32 array, in double: with the bits of the cpu device's op,
- * because what clips gradients may not depend on where they were summed.
+/* The sum, or the sum of squares, of an fp32 array, in double. It has the bits of the cpu device's op,
+ * because gradient clipping must not depend on where the gradients were summed.
  *
  * That fixes the order (kernels/cpu/op_sums.c). An array is cut into chunks of 65536 elements. In a chunk
- * sixteen sums run side by side, sum l over the elements l, l + 16, l + 32, ...; then sums l and l + 8 are
+ * sixteen sums run side by side: sum l adds the elements l, l + 16, l + 32, ... Then sums l and l + 8 are
  * added, then these eight in order, and then the chunks in order.
  *
- * So a thread is one of a chunk's sixteen sums, and a warp two chunks. Its chain of 4096 dependent
- * additions takes some 20 us whatever the GPU does besides, which a gradient of 10^8 elements (1526 chunks,
- * 24416 chains) hides behind its own loads: UNROLL of them are under way in each thread. The square of an
- * fp32 number is exact in double, so one fma does what the cpu's product and sum do.
+ * So a thread computes one of a chunk's sixteen sums, and a warp computes two chunks. The 4096 dependent
+ * additions of a thread take some 20 us, whatever else the GPU does. A gradient of 10^8 elements (1526
+ * chunks, 24416 threads) hides that time behind its own loads: each thread has UNROLL loads in flight. The
+ * square of an fp32 number is exact in double, so one fma gives the same bits as the product and the sum of
+ * the cpu device.
  *
- * Bytes: 4 for an element.
+ * Bytes: 4 per element.
  */
 #include "kernels/cuda/kernel.cuh"
 
@@ -19,7 +20,7 @@ namespace {
 enum {
     CHUNK = 65536,
     SUMS = 16,
-    THREADS = 128, /* eight chunks: blocks so small spread over all multiprocessors */
+    THREADS = 128, /* eight chunks; such small blocks spread over all multiprocessors */
     UNROLL = 16,
     FINISH_THREADS = 256,
     FINISH_TILE = 1024,
@@ -31,7 +32,7 @@ __device__ __forceinline__ double add_to(double sum, float x) {
     return SQUARES ? fma(wide, wide, sum) : sum + wide;
 }
 
-/* Elements 0, 16, 32, ... below n of x, in order. */
+/* Adds the elements 0, 16, 32, ... below n of x, in order. */
 template <bool SQUARES>
 __device__ __forceinline__ double sum_strided(const float *x, int64_t n) {
     double sum = 0;
@@ -71,8 +72,8 @@ __global__ void __launch_bounds__(THREADS)
         partial[chunk] = total;
 }
 
-/* *out (or 0) and then the partial sums, one after the other. One block, so that its threads fetch what one
- * of them adds. */
+/* *out = (*out or 0) plus the partial sums, one after the other. It is one block: one thread adds, and all
+ * threads load. */
 __global__ void __launch_bounds__(FINISH_THREADS)
     reduce_finish(const double *partial, int64_t chunks, bool accumulate, double *out) {
     double *tile = ot_shared<double>();
@@ -98,8 +99,8 @@ cudaError_t ot_cuda_reduce(const struct ot_reduce *args, const struct ot_cuda_st
     double *partial = (double *)on->scratch;
     int64_t chunks = ot_ceil_div(args->n, CHUNK), room = (int64_t)(on->scratch_bytes / sizeof *partial);
     bool accumulate = args->accumulate;
-    /* As many chunks at a time as the scratch has room for; also once for none, which may have to write a
-     * zero. */
+    /* As many chunks at a time as the scratch has room for. The loop also runs once for no chunks, because it
+     * may have to write a zero. */
     for (int64_t done = 0; done < chunks || done == 0; done += room) {
         int64_t now = chunks - done < room ? chunks - done : room;
         const float *x = args->x + done * CHUNK;

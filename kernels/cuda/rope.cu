@@ -1,21 +1,22 @@
 /* Rotary embedding (Su et al., "RoFormer", 2021), rotate-half convention, in place.
  *
- * Bytes moved per rotated value: 2 times the dtype; the tables' rows are read once per head, from the caches
- * after the first. 3 FLOPs per value: bound by memory bandwidth. No sums: each pair is rotated by itself,
+ * Bytes moved per rotated value: 2 times the dtype. The rows of the tables are read once per head, from the
+ * caches after the first read. 3 FLOPs per value: bound by memory bandwidth. There are no sums: each pair is
+ * rotated by itself,
  *
  *     (a, b) -> (a c - b s, b c + a s),
  *
- * by the arithmetic of the cpu device, so the bits are the same everywhere.
+ * with the arithmetic of the cpu device, so the bits are the same on both.
  *
- * A thread has one pack of first halves and the pack of second halves that belongs to it; where packs do not
- * lie at 16-byte borders, a pair.
+ * A thread has one pack of first halves and the matching pack of second halves. If packs do not begin at
+ * 16-byte borders, a thread has one pair.
  */
 #include "kernels/cuda/rows.cuh"
 
 enum { ROPE_BLOCK = 256 };
 
-/* Rotates a pack of pairs, or one pair, of which the first halves are at x, by what cosines and sines point
- * to. */
+/* Rotates a pack of pairs, or one pair. x points to the first halves; cosines and sines point to their
+ * factors. */
 template <class T, bool PACKED>
 static __device__ __forceinline__ void rope_pairs(T *x, int half, const float *cosines, const float *sines,
                                                   float direction) {
@@ -38,7 +39,7 @@ static __device__ __forceinline__ void rope_pairs(T *x, int half, const float *c
     }
 }
 
-/* A block has `tokens` tokens, each of them `heads` times half / WIDTH pieces of work. */
+/* A block has `tokens` tokens. Each token has `heads` times half / WIDTH pieces of work. */
 template <class T, bool PACKED>
 __global__ void rope_tokens(struct ot_rope op, int tokens) {
     constexpr int WIDTH = PACKED ? ot_pack<T>::N : 1;

@@ -1,8 +1,8 @@
-/* What the kernels share whose work is by rows: a row's packs, teams of threads, partial sums of columns.
+/* Helpers of the kernels that work by rows: the packs of a row, teams of threads, partial sums of columns.
  *
- * A row is cut into packs of 16 bytes, whatever its length and alignment; pack p belongs to thread p mod
- * (threads of the team). Where 16-byte accesses are impossible the same thread takes the same values one by
- * one, so that the order of a sum depends on the shape and the dtype alone, never on where the row lies.
+ * A row is cut into packs of 16 bytes, whatever its length and alignment. Pack p belongs to thread p mod
+ * (threads of the team). If 16-byte accesses are impossible, the same thread reads the same values one by
+ * one. So the order of a sum depends on the shape and the dtype alone, never on the address of the row.
  */
 #ifndef OT_KERNELS_CUDA_ROWS_CUH
 #define OT_KERNELS_CUDA_ROWS_CUH
@@ -11,12 +11,13 @@
 
 /* ---- packs of a row ---- */
 
-/* Whether rows of `bytes`-wide values, ld apart, all begin at 16-byte borders. */
+/* True if all rows of `bytes`-wide values, ld apart, begin at 16-byte borders. */
 static inline bool ot_rows_aligned(const void *first, int64_t ld, size_t bytes) {
     return (uintptr_t)first % 16 == 0 && ld * (int64_t)bytes % 16 == 0;
 }
 
-/* Pack `index` of a row of n values; zeros beyond the end. ALIGNED: the row begins at a 16-byte border. */
+/* Loads pack `index` of a row of n values; zeros beyond the end. ALIGNED: the row begins at a 16-byte
+ * border. */
 template <bool ALIGNED, class T>
 __device__ __forceinline__ ot_pack<T> ot_row_load(const T *row, int index, int n) {
     int first = index * ot_pack<T>::N;
@@ -42,7 +43,7 @@ __device__ __forceinline__ void ot_row_store(T *row, int index, int n, const ot_
             row[first + i] = ot_from_float<T>(pack.v[i]);
 }
 
-/* The fp32 values that belong to a pack of T: N of them, in one or two accesses. */
+/* Loads the N fp32 values that belong to a pack of T, in one or two accesses. */
 template <bool ALIGNED, class T>
 __device__ __forceinline__ ot_pack<T> ot_row_load_floats(const float *row, int index, int n) {
     constexpr int PARTS = ot_pack<T>::N / ot_pack<float>::N;
@@ -70,27 +71,28 @@ __device__ __forceinline__ void ot_row_store_floats(float *row, int index, int n
     }
 }
 
-/* Where row r of a norm begins (kernels/ops.h, struct ot_norm). Rows and group fit 31 bits. */
+/* Offset of row r of a norm (kernels/ops.h, struct ot_norm). row and group must fit 31 bits. */
 __device__ __forceinline__ int64_t ot_norm_offset(int64_t row, int64_t group, int64_t ld, int64_t cols) {
     if (group == 1)
         return row * ld;
-    uint32_t r = (uint32_t)row, g = (uint32_t)group; /* a 64-bit division costs as much as a short row */
+    uint32_t r = (uint32_t)row, g = (uint32_t)group; /* a 64-bit division would cost as much as a short row */
     return (int64_t)(r / g) * ld + (int64_t)(r % g) * cols;
 }
 
 /* ---- teams: the threads that share a row ---- */
 
-/* A part of a warp (a power of two) or a whole block. */
+/* A team is a part of a warp (a power of two) or a whole block. */
 struct ot_team {
     int size, rank, index,
-        count; /* threads in a team, this one's place; this team's place in the block, teams */
+        /* threads of a team; this thread's place in it; this team's place in the block; teams of the block */
+        count;
 };
 
 __device__ __forceinline__ struct ot_team ot_team_here(int size) {
     return {size, (int)threadIdx.x % size, (int)threadIdx.x / size, (int)blockDim.x / size};
 }
 
-/* Every thread of the team gets the sum; all threads of the block take part. room as for ot_block_sum. */
+/* Every thread of the team gets the sum. All threads of the block must call. room: as for ot_block_sum. */
 __device__ __forceinline__ float ot_team_sum(const struct ot_team &team, float x, float *room) {
     if (team.size > OT_WARP)
         return ot_block_sum(x, room);
@@ -102,11 +104,11 @@ __device__ __forceinline__ float ot_team_sum(const struct ot_team &team, float x
 enum { OT_TEAM_LARGE_BLOCK = 512 };
 
 struct ot_team_shape {
-    int team, block; /* threads */
+    int team, block; /* in threads */
 };
 
-/* Up to 64 packs (a head's norm: 64 to 256 values) a warp or less has a row, so that a block has many of
- * them; longer rows have a block of their own, with two packs or more for each thread. */
+/* A row of up to 64 packs (a head's norm: 64 to 256 values) gets a warp or less, so that a block has many
+ * rows. A longer row gets a block of its own, with two packs or more for each thread. */
 static inline struct ot_team_shape ot_team_shape(int64_t packs) {
     enum { WARP_PACKS = 64, SMALL_BLOCK = 256 };
     if (packs > WARP_PACKS) {
@@ -123,23 +125,25 @@ static inline struct ot_team_shape ot_team_shape(int64_t packs) {
 
 /* ---- sums of columns ---- */
 
-/* Column sums over many rows: a kernel sums chunks of rows into partial sums in the scratch, then this adds
- * the chunks. How many rows a chunk has depends on the shape alone. Chunks are added in groups: a group's
- * chunks in order, then the groups, in order, onto the output. The scratch need not hold all chunks, only
- * whole groups: they are made and added in as many rounds as it takes, which changes no bit.
+/* Sums of columns over many rows. A kernel sums chunks of rows into partial sums in the scratch; then
+ * ot_column_join adds the chunks. The number of rows in a chunk depends on the shape alone. Chunks are added
+ * in groups: the chunks of a group in order, then the groups, in order, to the output. The scratch must hold
+ * whole groups but not all chunks. Chunks are computed and added in as many rounds as the scratch needs; the
+ * number of rounds changes no bit.
  */
 struct ot_column_plan {
-    int64_t chunk_rows, chunks; /* of all rows */
-    int group;                  /* chunks */
-    int64_t round;              /* chunks whose partial sums fit the scratch: whole groups, or all */
+    int64_t chunk_rows, chunks; /* chunks: for all rows */
+    int group;                  /* chunks of a group */
+    int64_t round;              /* chunks whose partial sums fit the scratch: whole groups, or all chunks */
 };
 
-/* arrays: partial sums of `cols` floats that a chunk has. Chunks have at least min_rows rows; there are at
- * most max_chunks. Errors: not even one chunk would fit the smallest scratch. */
+/* arrays: the number of partial sums of `cols` floats per chunk. A chunk has at least min_rows rows, and
+ * there are at most max_chunks chunks. cudaErrorInvalidValue: not even one chunk fits the smallest
+ * scratch. */
 cudaError_t ot_column_plan(int64_t rows, int64_t cols, int arrays, int64_t min_rows, int64_t max_chunks,
                            const struct ot_cuda_stream *on, struct ot_column_plan *out);
 
-/* out[cols] += partial[chunks, ld], of which the first cols of each row, as said above. */
+/* out[cols] += the sums of the first cols columns of partial[chunks, ld], in the order described above. */
 cudaError_t ot_column_join(const float *partial, int64_t ld, int64_t chunks, int group, int64_t cols,
                            float *out, const struct ot_cuda_stream *on);
 

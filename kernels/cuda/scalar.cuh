@@ -1,5 +1,5 @@
-/* One thread's number as kernels/formulas.h wants it: the same formulas, and so the same bits, as on the
- * cpu device.
+/* Defines one thread's number for kernels/formulas.h. So GPU and cpu device use the same formulas and get the
+ * same bits.
  */
 #ifndef OT_KERNELS_CUDA_SCALAR_CUH
 #define OT_KERNELS_CUDA_SCALAR_CUH

@@ -1,39 +1,40 @@
-/* CUDA on a CPU, for tests: the kernels of kernels/cuda as host C++, and a runtime for the host code that
- * launches them. C and C++.
+/* An emulation of CUDA on the CPU, for tests: the kernels of kernels/cuda as host C++, and a runtime for the
+ * host code that launches them. C and C++ code may include this header.
  *
- * THE KERNELS are compiled unchanged, with kernels/emu/include first in the include path: the headers there
- * give __global__, threadIdx, __shfl_sync and the rest (emu_thread.h, cuda_runtime.h), and ptx_emu.h
- * stands for the PTX. A launch runs block after block; the threads of a block are fibers (emu_fiber.h), and a
- * thread runs until it waits at a barrier or for its warp. The last lane that comes to a warp operation does
- * it for all 32 (emu_warp.cpp). So a run is deterministic; ot_emu_set_order() makes it another, equally valid
- * one.
+ * THE KERNELS are compiled unchanged, with kernels/emu/include first in the include path. The headers there
+ * provide __global__, threadIdx, __shfl_sync and the rest (emu_thread.h, cuda_runtime.h); ptx_emu.h replaces
+ * the PTX. A launch runs block after block. The threads of a block are fibers (emu_fiber.h). A thread runs
+ * until it waits at a barrier or for its warp. The last lane that reaches a warp operation executes it for
+ * all 32 (emu_warp.cpp). So a run is deterministic. ot_emu_set_order() selects another, equally valid order.
  *
- * THE RUNTIME (emu_runtime.cpp, emu_memory.cpp, emu_stream.cpp) has the C interface of libcudart as far as
- * kernels/cuda uses it. Streams are threads with queues, ordered by events alone, so that a dependency that
- * the caller forgot is a data race; ot_emu_set_delays() makes it happen. emu_faults.h describes the card
- * and breaks it.
+ * THE RUNTIME (emu_runtime.cpp, emu_memory.cpp, emu_stream.cpp) has the C interface of libcudart, as far as
+ * kernels/cuda uses it. Streams are threads with queues, ordered by events only. So a dependency that the
+ * caller forgot is a data race; ot_emu_set_delays() makes it happen. emu_faults.h describes the emulated card
+ * and injects faults.
  *
- * WHAT IS CHECKED. Each of these ends the launch with an error that stays, as on a GPU, and with a report
- * that names kernel, block, thread, place and what was done:
+ * CHECKS. Each of these errors ends the launch, sticks to the device as on a GPU, and writes a report that
+ * names kernel, block, thread, source line and operation:
  *
- *   - a __syncthreads or warp operation that some threads of the block or warp do not reach, or reach at
- *     another line of the source; masks that are not full;
- *   - every access, where the build instruments kernels (emu_instrument.cpp, emu_race.cpp): outside of the
- *     live allocations, of the launch's shared memory and of the thread's own variables; two threads at one
- *     byte, one of them writing, with no barrier that orders them, within a block and between blocks; bytes
- *     of a cp.async that was not waited for; pointers that are not aligned to their type;
- *   - in other builds, such as AddressSanitizer's: what reaches a page behind shared memory, an allocation or
- *     a stack, and what is written to the few bytes between the end of shared memory and that page;
- *   - launches that no GPU takes. Shared memory begins each block as NaNs, device memory its life.
+ * - a __syncthreads or warp operation that some threads of the block or warp do not reach, or reach at
+ *   another line of the source; masks that are not full;
+ * - in builds that instrument kernels (emu_instrument.cpp, emu_race.cpp), every access: outside of live
+ *   allocations, of the launch's shared memory and of the thread's own variables; two threads at the same
+ *   byte, one of them writing, with no barrier between them, within a block and between blocks; bytes of a
+ *   cp.async before the wait for it; pointers that are not aligned to their type;
+ * - in other builds, such as AddressSanitizer's: accesses to the page behind shared memory, an allocation or
+ *   a stack, and writes to the few bytes between the end of shared memory and that page;
+ * - launches that no GPU accepts. Shared memory is filled with NaNs at the start of each block, device memory
+ *   when it is allocated.
  *
- * The instrumentation is the compiler's for ThreadSanitizer without its runtime, so a build with -Db_sanitize
- * goes without. It costs 2 to 5 times the run; OT_EMU_CHECKS=0 in the environment turns it off.
+ * The instrumentation is the compiler's for ThreadSanitizer, without its runtime. So a build with
+ * -Db_sanitize has none. It makes a run 2 to 5 times longer; OT_EMU_CHECKS=0 in the environment turns it off.
  *
- * WHAT IT CANNOT SEE. Races of a path that this input did not take. Order that a GPU lacks and this run has:
- * blocks do not overlap, so a kernel that waits in a loop for another block hangs or passes by luck.
- * Bank conflicts, coalescing, registers, speed. The rounding of tensor cores' sums and of the special
- * functions: ptx_emu.h and cuda_runtime.h say what stands for them. Host code that touches device memory.
- * Of single bytes that share an even address with another, a race may be missed (emu_race.cpp).
+ * LIMITS. The emulation does not see races on a path that this input did not take. It has an order that a GPU
+ * lacks: blocks do not overlap, so a kernel that waits in a loop for another block hangs or passes by luck.
+ * It does not see bank conflicts, coalescing, registers or speed. It does not reproduce the rounding of
+ * tensor cores' sums and of the special functions; ptx_emu.h and cuda_runtime.h describe the replacements. It
+ * does not see host code that touches device memory. It may miss a race on a single byte whose neighbour at
+ * the same even address belongs to another thread (emu_race.cpp).
  */
 #ifndef OT_EMU_H
 #define OT_EMU_H
@@ -45,19 +46,19 @@
 extern "C" {
 #endif
 
-/* The sentence of the first thing that went wrong since ot_emu_reset(), "" if nothing did. Valid until this
- * thread's next call of it. cudaGetErrorString of the error contains it too. */
+/* The report of the first error since ot_emu_reset(), or "". Valid until this thread's next call of this
+ * function. cudaGetErrorString of the error contains the report too. */
 const char *ot_emu_report(void);
 
-/* 0: threads and blocks run in order, the default. Otherwise every launch takes an order of its own from the
- * seed. OT_EMU_SEED in the environment sets it for a whole run. */
+/* 0 (the default): threads and blocks run in order. Otherwise each launch derives its own order from the
+ * seed. OT_EMU_SEED in the environment sets the seed for a whole run. */
 void ot_emu_set_order(uint64_t seed);
 
-/* 0: streams run commands at once, the default. Otherwise each waits up to 200 us before some of them.
- * OT_EMU_DELAY_SEED in the environment sets it for a whole run. */
+/* 0 (the default): streams run commands at once. Otherwise each stream waits up to 200 us before some of its
+ * commands. OT_EMU_DELAY_SEED in the environment sets the seed for a whole run. */
 void ot_emu_set_delays(uint64_t seed);
 
-/* Whether this build checks every access of the kernels (races, bounds). */
+/* True if this build checks every access of the kernels (races, bounds). */
 bool ot_emu_checks_accesses(void);
 
 #ifdef __cplusplus

@@ -14,12 +14,13 @@ thread_local Thread *current;
 
 /* ---- order ---- */
 
-/* Threads that may go on. Without a seed: first come, first served, and new threads start when nobody can. */
+/* Threads that may continue. Without a seed the first one continues, and new threads start when no thread is
+ * ready. */
 static Thread *ready[MAX_THREADS];
 static uint32_t ready_first, ready_count;
-static uint16_t start_order[MAX_THREADS]; /* the last n_unstarted are still to come, last first */
-static std::atomic<uint64_t> order_seed{setting("OT_EMU_SEED")}; /* of the next launch; 0: fixed order */
-static bool is_random;                                           /* this one's order */
+static uint16_t start_order[MAX_THREADS]; /* the last n_unstarted have not started; the last entry is next */
+static std::atomic<uint64_t> order_seed{setting("OT_EMU_SEED")}; /* for the next launch; 0: fixed order */
+static bool is_random;                                           /* the current launch has a random order */
 static uint64_t random_state;
 
 uint64_t setting(const char *name) {
@@ -39,7 +40,7 @@ static void make_ready(Thread *thread) {
     ready[(ready_first + ready_count++) % MAX_THREADS] = thread;
 }
 
-/* Who goes next; NULL: nobody can. */
+/* Chooses the next thread; NULL if no thread can continue. */
 static inline Thread *pick() {
     if (is_random && ready_count + block.n_unstarted > 0) {
         uint32_t choice = random_below(ready_count + (uint32_t)block.n_unstarted);
@@ -72,7 +73,7 @@ __attribute__((always_inline)) static inline void switch_to(Fiber *from, Thread 
     fiber_switch(from, next->fiber);
 }
 
-/* Whoever comes back to a fiber that had finished its thread has set `current` to a new one. */
+/* When a fiber has finished its thread and is resumed later, `current` is a new thread. */
 static void run_threads(Fiber *self) {
     for (;;) {
         Thread *thread = current;
@@ -92,7 +93,7 @@ static void run_threads(Fiber *self) {
     }
 }
 
-/* The calling thread waits until someone makes it ready. */
+/* The calling thread waits until another thread makes it ready. */
 __attribute__((always_inline)) static inline void wait_as(State state) {
     Thread *self = current;
     self->state = state;
@@ -102,7 +103,7 @@ __attribute__((always_inline)) static inline void wait_as(State state) {
 
 void leave_launch() {
     switch_to(current->fiber, nullptr);
-    abort(); /* nobody comes back */
+    abort(); /* no thread resumes this one */
 }
 
 /* ---- barriers ---- */
@@ -184,7 +185,7 @@ void meet(WarpOp op, unsigned mask, ot_emu_site site, void (*combine)(Warp *)) {
             make_ready(&warp->threads[lane]);
 }
 
-/* ---- when nobody can go on ---- */
+/* ---- no thread can continue ---- */
 
 static std::string whereabouts(const Thread *thread) {
     std::string who = name_of(thread);
@@ -195,7 +196,7 @@ static std::string whereabouts(const Thread *thread) {
     return who + " waits in " + name_of(thread->op, thread->kind) + " at " + name_of(thread->site);
 }
 
-/* The first lane of a warp that waits for lanes that will not come, and one of those. */
+/* Reports a warp that waits forever: its first waiting lane, and one of the lanes that will not arrive. */
 static bool report_stuck_warp(Warp *warp) {
     Thread *waiting = nullptr, *missing = nullptr;
     for (int lane = 0; lane < warp->n_threads; lane++) {
@@ -285,7 +286,8 @@ static void begin_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t sha
     check_begin_grid();
 }
 
-/* With a seed, blocks take turns in an order of their own: an odd stride through the power of two above. */
+/* With a seed, blocks run in a random order: an odd stride through the next power of two, at or above their
+ * number. */
 static uint64_t block_at(uint64_t turn, uint64_t stride, uint64_t offset, uint64_t power) {
     return (turn * stride + offset) & (power - 1);
 }

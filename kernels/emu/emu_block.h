@@ -1,8 +1,9 @@
-/* Inside the emulator: the block that runs, its threads and warps, and the reports about them.
+/* The running block of the emulator: its threads and warps, and the reports about them. Only the emulator's
+ * files include this header.
  *
  * One kernel runs at a time (ot_emu::run_grid holds a lock), on the calling thread, block after block. The
  * threads of a block are fibers: one runs until it must wait, then the next. A thread that never waits needs
- * no switch at all: its successor starts on the same stack.
+ * no switch: its successor starts on the same stack.
  */
 #ifndef OT_EMU_BLOCK_H
 #define OT_EMU_BLOCK_H
@@ -21,39 +22,39 @@ enum { WARP = 32, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / WARP };
 enum class State : uint8_t { RUNNING, AT_BARRIER, AT_WARP, DONE };
 enum class WarpOp : uint8_t { SYNC, SHUFFLE, VOTE, LDMATRIX, MMA };
 
-struct Copy { /* cp.async */
+struct Copy { /* one cp.async */
     void *to;
-    const void *from; /* NULL: zeros */
-    int group;        /* of the thread, counted from 0 */
+    const void *from; /* NULL: writes zeros */
+    int group;        /* the thread's group of copies, counted from 0 */
 };
 
 struct Warp;
 
 struct Thread {
     uint3 index;
-    Fiber *fiber; /* NULL: has none yet or no longer */
+    Fiber *fiber; /* NULL: not started yet, or finished */
     Warp *warp;
     int number, lane;
-    State state;    /* AT_..: until it runs again, though it may be ready to */
-    bool predicate; /* at a barrier or vote */
+    State state;    /* AT_...: stays until the thread runs again, even if it is ready to */
+    bool predicate; /* its argument at a barrier or vote */
     ot_emu_site site;
 
-    /* a warp operation's operands: which are used depends on it */
+    /* operands of a warp operation; the operation decides which are used */
     WarpOp op;
     int kind, shuffle_lane, width;
     uint64_t value, result;
     const void *in;
     void *out;
 
-    std::vector<Copy> copies; /* under way, oldest first */
-    int groups;               /* committed so far */
+    std::vector<Copy> copies; /* outstanding copies, oldest first */
+    int groups;               /* number of committed groups */
 };
 
 struct Warp {
     Thread *threads; /* in lane order */
     int n_threads, arrived;
-    Thread *first;  /* to come */
-    uint32_t epoch; /* __syncwarps passed */
+    Thread *first;  /* the first thread to arrive at the current operation */
+    uint32_t epoch; /* number of __syncwarps passed */
 };
 
 struct Block {
@@ -64,9 +65,9 @@ struct Block {
     char *shared;
     size_t shared_bytes;
 
-    int arrived, set; /* at the barrier; with a predicate */
+    int arrived, set; /* threads at the barrier; those of them with a true predicate */
     Thread *first_at_barrier;
-    ot_emu_tally tally; /* of the last barrier */
+    ot_emu_tally tally; /* the result of the last barrier */
 
     Fiber host;
     bool failed;
@@ -77,20 +78,21 @@ struct Block {
     Warp warps[MAX_WARPS];
 };
 
-extern Block block;                  /* the one that runs, or ran last */
-extern thread_local Thread *current; /* NULL: the caller is no kernel thread */
+extern Block block;                  /* the running block, or the last one */
+extern thread_local Thread *current; /* NULL: the calling thread runs no kernel thread */
 
-/* Runs every block of a launch; on failure *report says what happened. */
+/* Runs every block of a launch. If it fails, *report describes the failure. */
 cudaError_t run_grid(const ot_emu_call *call, dim3 grid, dim3 size, size_t shared_bytes, std::string *report);
 
-/* Writes "kernel NAME, block (..), thread (..): sentence (FILE:LINE)" about one thread, or none: NULL. */
+/* Writes "kernel NAME, block (..), thread (..): sentence (FILE:LINE)". thread: NULL if the failure is not of
+ * one thread. */
 void record_failure(cudaError_t error, const Thread *thread, ot_emu_site site, const char *format, ...)
     __attribute__((format(printf, 4, 5), cold));
 
-[[noreturn]] void leave_launch(); /* from a thread, for good */
+[[noreturn]] void leave_launch(); /* called by a kernel thread; ends the launch */
 
-/* What is wrong about the calling thread ends the launch. A macro, since what the arguments own must be gone
- * before the stack is left. */
+/* Ends the launch because of an error of the calling thread. It is a macro, because objects that the
+ * arguments own must be destroyed before the stack is left. */
 #define OT_EMU_FAIL(error, site, ...)                                                                        \
     do {                                                                                                     \
         ot_emu::record_failure(error, ot_emu::current, site, __VA_ARGS__);                                   \
@@ -100,7 +102,7 @@ void record_failure(cudaError_t error, const Thread *thread, ot_emu_site site, c
 std::string name_of(const Thread *thread); /* "thread (1,2,3)" */
 std::string name_of(ot_emu_site site);     /* "file:line", or "" */
 
-/* All lanes meet; the last to come runs combine(warp) for all. */
+/* All lanes meet. The last lane to arrive runs combine(warp) for all. */
 void meet(WarpOp op, unsigned mask, ot_emu_site site, void (*combine)(Warp *));
 const char *name_of(WarpOp op, int kind);
 
@@ -108,11 +110,11 @@ const char *name_of(WarpOp op, int kind);
 
 void shared_begin(size_t bytes); /* sets block.shared */
 void shared_poison();
-void shared_check_end(); /* reports what was written past the end where no page ends */
+void shared_check_end(); /* reports writes past the end in the bytes before the next page */
 
 /* ---- settings ---- */
 
-/* A number from the environment; 0 where there is none. */
+/* A number from the environment; 0 if the variable is not set. */
 uint64_t setting(const char *name);
 
 } // namespace ot_emu

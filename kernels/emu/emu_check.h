@@ -1,7 +1,8 @@
-/* Inside the emulator: which thread touched which byte when, and what may be touched at all.
+/* Checks of memory accesses: which thread touched which byte when, and which memory a thread may touch. Only
+ * the emulator's files include this header.
  *
- * Kernels are compiled with the compiler's ThreadSanitizer instrumentation but not linked with its runtime:
- * emu_race.cpp receives its calls, one for every load and store.
+ * Kernels are compiled with the compiler's ThreadSanitizer instrumentation but not linked with its runtime.
+ * emu_race.cpp receives the calls of the instrumentation, one for every load and store.
  */
 #ifndef OT_EMU_CHECK_H
 #define OT_EMU_CHECK_H
@@ -17,24 +18,24 @@ struct Thread;
 
 enum class Access { READ, WRITE, ATOMIC };
 
-/* ---- the course of a launch ---- */
+/* ---- calls during a launch ---- */
 
 void check_begin_grid();
 void check_begin_block();
-void check_next_interval(); /* a barrier of the block has been passed */
+void check_next_interval(); /* all threads of the block have passed a barrier */
 
 /* ---- accesses ---- */
 
-/* Of a kernel's thread, made for it by the emulator. Does not return if it is wrong. */
+/* Checks an access that the emulator makes for a kernel's thread. Does not return if the access is wrong. */
 void check_access(Access access, const void *at, size_t bytes, ot_emu_site site);
-/* The same of a load or store of its code. */
+/* Checks a load or store of the kernel's code. Does not return if the access is wrong. */
 void check_instruction(Access access, const void *at, size_t bytes, const void *pc);
 void check_fence(); /* __threadfence */
 /* cp.async: the destination belongs to the copy from begin to end. */
 void check_copy_begin(void *to, size_t bytes, ot_emu_site site);
 void check_copy_end(void *to, size_t bytes);
 
-/* ---- words for reports ---- */
+/* ---- texts for reports ---- */
 
 std::string describe_place(const void *address,
                            const Thread *thread); /* "byte 8 past the end of shared memory (96 bytes)" */
@@ -42,10 +43,11 @@ std::string describe_code(const void *pc);        /* "function (file:line)" */
 
 /* ---- faults (emu_fault.cpp) ---- */
 
-/* Between these, faults of kernel threads end their launch. Others go where they went before. */
+/* Between these calls, a fault of a kernel thread ends its launch. Other faults go to the handlers that were
+ * there before. */
 void catch_faults();
 void release_faults();
-void report_fault(); /* if one of the block's threads had one */
+void report_fault(); /* if a thread of the block faulted */
 
 } // namespace ot_emu
 

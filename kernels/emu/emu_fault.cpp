@@ -1,4 +1,4 @@
-/* Memory faults of kernel threads: what pages catch becomes the error of the launch. */
+/* Memory faults of kernel threads: turns a page fault into the error of the launch. */
 #include <memory>
 #include <signal.h>
 #include <ucontext.h>
@@ -26,14 +26,14 @@ static const void *program_counter(const void *context) {
 #endif
 }
 
-/* Somebody else's fault goes to whom it would have gone to: the instruction faults again. */
+/* Restores the previous handler for a fault of other code; the instruction then faults again. */
 static void pass_on(int signal) {
     sigaction(signal, signal == SIGSEGV ? &previous_segv : &previous_bus, nullptr);
 }
 
-/* What the handler leaves for report_fault: little may be done in a handler. */
+/* Data that the handler leaves for report_fault, because a handler may do little. */
 static struct Fault {
-    const Thread *thread; /* NULL: none */
+    const Thread *thread; /* NULL: no fault */
     const void *at, *pc;
     bool misaligned;
 } fault;
@@ -43,9 +43,9 @@ static void on_fault(int signal, siginfo_t *info, void *context) {
         pass_on(signal);
         return;
     }
-    /* x86 says "general protection" without an address where an aligned move met an odd one. */
+    /* x86 reports "general protection" without an address for an aligned access to a misaligned address. */
     fault = {current, info->si_addr, program_counter(context), info->si_code == SI_KERNEL};
-    leave_launch(); /* from the signal's stack: nobody returns to it */
+    leave_launch(); /* leaves the signal's stack; nothing returns to it */
 }
 
 void report_fault() {
@@ -62,8 +62,8 @@ void report_fault() {
                        place.c_str(), code.c_str());
 }
 
-/* A kernel that has used up its stack faults for lack of one: the handler has its own. The stack that was
- * there before comes back when the thread ends: AddressSanitizer gives it back to the system then. */
+/* A stack for the handler, because a kernel that has used up its own stack faults for lack of one. The
+ * previous signal stack is restored when the thread ends, because AddressSanitizer unmaps it then. */
 struct SignalStack {
     static const size_t BYTES = 256 << 10;
     std::unique_ptr<char[]> memory{new char[BYTES]};
@@ -78,7 +78,8 @@ struct SignalStack {
     ~SignalStack() { sigaltstack(&previous, nullptr); }
 };
 
-/* A handler that left by a switch has not taken back the red zones around its variables. */
+/* Unpoisons the signal stack: a handler that left by a switch has not removed the red zones around its
+ * variables. */
 static void have_signal_stack() {
     static thread_local SignalStack stack;
     (void)stack;

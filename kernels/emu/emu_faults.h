@@ -1,7 +1,7 @@
-/* The emulated card and what goes wrong with it, for tests of host code. C and C++.
+/* The emulated card and its faults, for tests of host code. C and C++ code may include this header.
  *
- * The card is described once and stays until ot_emu_reset(); faults are counted from when they are set. All
- * of it may be called from any thread, but not while other threads use the runtime.
+ * A card stays until ot_emu_reset(). Faults count from the call that sets them. Any thread may call these
+ * functions, but not while other threads use the runtime.
  */
 #ifndef OT_EMU_FAULTS_H
 #define OT_EMU_FAULTS_H
@@ -18,45 +18,51 @@ extern "C" {
 
 struct ot_emu_card {
     const char *name;
-    int n_devices;          /* 0: cudaErrorNoDevice; all are alike */
-    int driver_version;     /* 0: no driver; less than CUDART_VERSION's major: too old */
+    int n_devices;          /* all devices are alike; 0: cudaErrorNoDevice */
+    int driver_version;     /* 0: no driver; below CUDART_VERSION's major version: too old */
     int compute_capability; /* times ten: 80, 89, 90, 120 */
     int sm_count;
     size_t memory_bytes;
-    int shared_bytes; /* of one block, opted in */
-    int compute_mode; /* enum cudaComputeMode */
-    bool has_display; /* its kernels may run for seconds at most */
+    int shared_bytes; /* the most that one block may have, opted in */
+    int compute_mode; /* an enum cudaComputeMode */
+    bool has_display; /* the card limits the run time of kernels to seconds */
+    bool has_peers;   /* a device can reach the memory of the others */
 };
 
-/* sm_80 with 1 GiB, and 99 KiB of shared memory for a block: what sm_86, sm_89 and sm_120 have. */
+/* sm_80 with 1 GiB of memory. A block may have 99 KiB of shared memory, as on sm_86, sm_89 and sm_120.
+ * OT_EMU_DEVICES in the environment sets the number of devices; 1 by default. A process may use one of them,
+ * and copy to the others.
+ */
 struct ot_emu_card ot_emu_default_card(void);
 void ot_emu_set_card(const struct ot_emu_card *card);
 
-/* The nth call (1: the next one) of the named runtime function returns `error` and does nothing else. One
- * fault for each function at a time; ot_launch is "cudaLaunchKernel". */
+/* The nth call (1: the next one) of the named runtime function returns `error` and does nothing else. Each
+ * function has at most one fault. ot_launch is "cudaLaunchKernel". */
 void ot_emu_fail_call(const char *function, int nth, cudaError_t error);
 
-/* From the nth command on that a stream runs (kernel, copy, fill; 1: the next one), the GPU is lost: that
- * command and all after it do nothing, and every later call returns `error`. */
+/* Loses the GPU at the nth command that a stream runs (kernel, copy, fill; 1: the next one). That command and
+ * all later ones do nothing, and every later call returns `error`. */
 void ot_emu_lose_gpu(int nth, cudaError_t error);
 
-/* From now on kernels whose name contains the text do nothing, as if they were wrong; NULL: none. */
+/* From now on, kernels whose name contains the text do nothing, so their results are wrong; NULL: no
+ * kernel. */
 void ot_emu_break_kernels(const char *part_of_name);
 
-/* What is open: for tests that all was given back. */
+/* Open objects and counters, for tests that check that everything was freed. */
 struct ot_emu_usage {
     int streams, events, allocations, registered;
     size_t allocated_bytes, registered_bytes;
     int64_t launches, copies,
-        pageable_copies; /* from or to host memory that is not registered: the host waits */
-    int blocking_events;   /* of the events that are open: made with cudaEventBlockingSync */
-    int64_t spinning_waits; /* host threads that waited for an event without it, which keeps a core busy */
-    int64_t most_queued;    /* commands that a stream had at once, begun ones included: the most of all */
+        pageable_copies; /* copies from or to host memory that is not registered, for which the host waits */
+    int blocking_events; /* those of the open events that were made with cudaEventBlockingSync */
+    /* waits of host threads for an event without cudaEventBlockingSync, which keep a core busy */
+    int64_t spinning_waits;
+    int64_t most_queued; /* the most commands that a stream held at once, including those that had begun */
 };
 struct ot_emu_usage ot_emu_usage(void);
 
-/* A new process, as far as the runtime is concerned: the default card, no faults, no error. Streams, events
- * and memory must have been given back. */
+/* Resets the runtime as if the process were new: the default card, no faults, no error. Streams, events and
+ * memory must have been freed. */
 void ot_emu_reset(void);
 
 #ifdef __cplusplus

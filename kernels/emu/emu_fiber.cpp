@@ -8,7 +8,7 @@
 
 namespace ot_emu {
 
-/* Sanitizers surround every local variable with red zones. */
+/* Larger, because sanitizers surround every local variable with red zones. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static constexpr size_t STACK_BYTES = 512 << 10;
 #else
@@ -21,7 +21,7 @@ static Fiber *free_fibers;
 
 /* ---- the first switch to a fiber ---- */
 
-Fiber *fiber_entered; /* who is switched to: a new fiber's only way to know itself */
+Fiber *fiber_entered; /* the fiber that is switched to: a new fiber learns its identity from it */
 
 static void start() {
     Fiber *self = fiber_entered;
@@ -32,19 +32,19 @@ static void start() {
     abort(); /* an entry never returns */
 }
 
-/* The stack pointer when start() begins: as if a call had pushed an address, or aligned. */
+/* Words below the stack's top when start() begins: as if a call had pushed a return address, or aligned. */
 #if defined(__x86_64__)
 static constexpr int FIRST_FRAME_WORDS = 2 + 3;
 #else
 static constexpr int FIRST_FRAME_WORDS = 2 + 2;
 #endif
 
-/* What fiber_switch expects on a stack that it goes to; start() begins as if it had been called. */
+/* Writes the frame that fiber_switch expects on a stack; start() begins as if it had been called. */
 static void prepare(Fiber *fiber) {
 #if defined(__x86_64__) || defined(__aarch64__)
     void **sp = (void **)(((uintptr_t)fiber->low + fiber->bytes) & ~(uintptr_t)15) - FIRST_FRAME_WORDS;
     sp[0] = (void *)start;
-    sp[1] = sp[2] = nullptr; /* the frame pointer; where start() would return to */
+    sp[1] = sp[2] = nullptr; /* the frame pointer; the return address of start() */
     fiber->sp = sp;
 #else
     ucontext_t *context = fiber->sp ? (ucontext_t *)fiber->sp : new ucontext_t;
@@ -80,8 +80,8 @@ void fiber_end(Fiber *host) {
 
 /* ---- stacks ---- */
 
-/* Stacks lie at equal distances. Were their tops too, they would all compete for the same few lines of the
- * caches. */
+/* Stacks lie at equal distances. If their tops did too, they would all compete for the same few cache
+ * lines. */
 static size_t stagger() {
     static size_t n;
     return n++ * STAGGER_BYTES % STAGGER_RANGE;
@@ -100,7 +100,7 @@ static Fiber *make_fiber() {
     return fiber;
 }
 
-/* TSan keeps a call stack for each fiber: one that is taken anew needs an empty one. */
+/* TSan keeps a call stack for each fiber; a reused fiber needs an empty one. */
 static void annotate(Fiber *fiber) {
 #if defined(__SANITIZE_THREAD__)
     if (fiber->annotation)

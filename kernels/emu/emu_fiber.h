@@ -1,8 +1,8 @@
-/* Fibers: a stack of one's own, and a switch between two.
+/* Fibers: execution contexts with their own stacks, and a switch between two of them.
  *
- * Stacks are mapped with a guard page below, so that a kernel that overflows its stack faults, and are
- * reused: by the next thread of the block, the next block and the next launch. Not thread-safe: one kernel
- * runs at a time.
+ * A guard page lies below each stack, so that a kernel that overflows its stack faults. Stacks are reused by
+ * the next thread of the block, the next block and the next launch. Not thread-safe: one kernel runs at a
+ * time.
  */
 #ifndef OT_EMU_FIBER_H
 #define OT_EMU_FIBER_H
@@ -22,21 +22,21 @@
 namespace ot_emu {
 
 struct Fiber {
-    void *sp;  /* where it was left */
-    char *low; /* lowest usable byte of its stack; the thread that launched: unknown */
+    void *sp;  /* where it was suspended */
+    char *low; /* lowest usable byte of its stack; unknown for the thread that launched */
     size_t bytes;
     Fiber *next_free;
     void (*entry)(Fiber *); /* never returns */
-    void *annotation;       /* of a sanitizer */
+    void *annotation;       /* for sanitizers */
 };
 
-/* A fiber that will run entry(fiber) when it is first switched to. */
+/* Returns a fiber that will run entry(fiber) when it is first switched to. */
 Fiber *fiber_take(void (*entry)(Fiber *));
-/* It may be given out again; a fiber may do this to itself just before its last switch. */
+/* Returns a fiber to the pool. A fiber may do this to itself just before its last switch. */
 void fiber_give(Fiber *fiber);
-/* Forgets what the fiber was doing: it can be taken again and starts at its entry. */
+/* Discards the fiber's state, so that fiber_take can return it again and it starts at its entry. */
 void fiber_abandon(Fiber *fiber);
-/* The calling thread's own stack as a fiber to come back to. */
+/* Makes the calling thread's own stack a fiber that others can switch back to. */
 void fiber_begin(Fiber *host);
 void fiber_end(Fiber *host);
 
@@ -44,9 +44,8 @@ void fiber_end(Fiber *host);
 
 extern Fiber *fiber_entered;
 
-/* Inline, and left by a jump: after a switch, every `ret` of the way back to the kernel goes elsewhere than
- * the CPU predicts, so there should be few. The compiler saves what it needs of the registers named as
- * clobbered. */
+/* Inline, and left by a jump. After a switch, the CPU mispredicts every `ret` on the way back to the kernel,
+ * so there should be few. The compiler saves the clobbered registers that it needs. */
 #if defined(__x86_64__)
 __attribute__((always_inline)) inline void fiber_swap(Fiber *from, Fiber *to) {
     asm volatile("leaq -128(%%rsp), %%rsp\n\t" /* the red zone */
@@ -95,7 +94,7 @@ inline void fiber_swap(Fiber *from, Fiber *to) {
 }
 #endif
 
-/* Leaves `from`, the running one, and goes on in `to`. */
+/* Suspends the running fiber `from` and resumes `to`. */
 __attribute__((always_inline)) inline void fiber_switch(Fiber *from, Fiber *to) {
     fiber_entered = to;
 #if defined(__SANITIZE_ADDRESS__)

@@ -1,6 +1,6 @@
-/* What the compiler's -fsanitize=thread,alignment calls: one function for each kind of load and store, and
- * one for pointers that are not aligned to their type. The names are those of the compiler's own runtimes,
- * which are not linked. Calls from host code in the same sources are ignored. */
+/* The functions that code compiled with -fsanitize=thread,alignment calls: one for each kind of load and
+ * store, and one for pointers that are not aligned to their type. They have the names of the compiler's own
+ * runtimes, which are not linked. Calls from host code in the same sources are ignored. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +52,7 @@ extern "C" void __tsan_func_entry(void *) {}
 extern "C" void __tsan_func_exit() {}
 extern "C" void __tsan_init() {}
 
-/* The beginning of what the compiler describes such a place with (libubsan's TypeMismatchData). */
+/* The first members of the compiler's description of such a place (libubsan's TypeMismatchData). */
 struct TypeMismatch {
     const char *file;
     uint32_t line, column;

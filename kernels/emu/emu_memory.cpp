@@ -1,5 +1,5 @@
-/* Device memory: allocations in one reserved range of addresses, each ending at a page that may not be
- * touched. What is freed is unmapped, and its addresses are not used again before all others have been. */
+/* Device memory: allocations in one reserved range of addresses. Behind each allocation is a page without
+ * access. Freed memory is unmapped, and its addresses are reused only after all others. */
 #include <errno.h>
 #include <algorithm>
 #include <map>
@@ -15,7 +15,7 @@
 
 namespace ot_emu {
 
-static constexpr size_t ALIGNMENT = 256; /* of what cudaMalloc returns */
+static constexpr size_t ALIGNMENT = 256; /* alignment of cudaMalloc's results */
 static constexpr int POISON = 0xff;      /* NaN in every format */
 
 char *arena_base;
@@ -23,7 +23,7 @@ PageBounds *page_bounds; /* one for each page of the arena */
 
 static std::mutex mutex;
 static std::map<char *, size_t> allocations, registrations;
-static std::map<char *, size_t> mapped; /* of the registrations: cudaHostAlloc's, which kernels may touch */
+static std::map<char *, size_t> mapped; /* registrations of cudaHostAlloc, which kernels may access */
 static size_t allocated_bytes, registered_bytes;
 static char *cursor;
 
@@ -36,9 +36,9 @@ static void *reserve(size_t bytes, int protection) {
     return p;
 }
 
-/* Fresh memory is full of poison. The large part of it is mapped from a file of poison again and again,
- * which costs nothing where it is never written: a device's workspace is 64 MiB in tests that touch a few
- * KiB. */
+/* Fills fresh memory with poison. The larger part of it is mapped, piece by piece, from one file of poison.
+ * That costs nothing for pages that are never written: a device's workspace is 64 MiB in tests that touch a
+ * few KiB. */
 static void fill_with_poison(char *pages, size_t bytes) {
     static constexpr size_t PIECE = 2 << 20;
     static int file = -1;
@@ -70,7 +70,7 @@ static char *page_of(const void *p) {
     return (char *)((uintptr_t)p & ~(uintptr_t)(PAGE - 1));
 }
 
-/* The first free pages from the cursor on; a page after each allocation stays closed. */
+/* The first free pages from the cursor on. The page after each allocation stays without access. */
 static char *find_room(size_t pages_bytes) {
     char *at = cursor;
     for (int round = 0; round < 2; round++, at = arena_base) {
@@ -97,7 +97,7 @@ static void set_bounds(const char *memory, size_t bytes, bool alive) {
     }
 }
 
-/* The range that holds p, or the end. */
+/* The range that contains p, or the end. */
 static std::map<char *, size_t>::iterator find(std::map<char *, size_t> &ranges, const void *p) {
     auto after = ranges.upper_bound((char *)p);
     if (after == ranges.begin())

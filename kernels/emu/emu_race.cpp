@@ -1,19 +1,19 @@
-/* Who touched which byte when: the shadow of shared and device memory.
+/* The race check: a shadow of shared and device memory records who touched which byte when.
  *
- * Time is cut into intervals, numbered through all launches: a new one begins with each block and behind each
- * __syncthreads. Blocks run one after another, so an interval belongs to one block, and "another block of
- * this launch" is a comparison of numbers. Within an interval, two warps are never ordered; two lanes of a
- * warp are, if a __syncwarp lies between (the warp's epoch differs). Shuffles, votes and mma order nothing:
- * CUDA promises it of barriers alone.
+ * Time is divided into intervals, numbered through all launches. A new interval begins with each block and
+ * after each __syncthreads. Blocks run one after another, so an interval belongs to one block, and "another
+ * block of this launch" is a comparison of numbers. Within an interval, two warps are never ordered. Two
+ * lanes of a warp are ordered if a __syncwarp lies between their accesses (the warp's epoch differs).
+ * Shuffles, votes and mma give no order: CUDA promises order for barriers only.
  *
- * Each two bytes of memory have a cell: their last write and two readers. That is enough to find every race
- * that the order of this run shows, between these bytes: a writer that has passed the check is ordered behind
- * what it replaces, and of readers it matters only whether they are of one thread, of one warp or of several.
- * So the second reader is of another warp than the first, and MANY says that other lanes of the same warp
- * have read in the same epoch.
+ * Each two bytes of memory have a cell with their last write and two readers. For these bytes that is enough
+ * to find every race that the order of this run shows. A writer that has passed the check is ordered after
+ * the accesses that it replaces. Of the readers it matters only whether they belong to one thread, one warp
+ * or several warps. So the second reader is of another warp than the first, and MANY means that other lanes
+ * of the same warp have read in the same epoch.
  *
- * Between blocks there is one way to be in order: what a block did before __threadfence and an atomic is
- * before what another does behind a later atomic on the same number. */
+ * Between blocks there is one way to be ordered: work before a __threadfence and an atomic in one block comes
+ * before work after a later atomic on the same number in another block. */
 #include <algorithm>
 #include <link.h>
 #include <map>
@@ -31,8 +31,8 @@ namespace ot_emu {
 
 struct Mark {
     uint32_t interval;
-    uint16_t epoch; /* of the warp, within the interval */
-    uint16_t who;   /* the thread's number, and: */
+    uint16_t epoch; /* epoch of the warp within the interval */
+    uint16_t who;   /* the number of the thread, combined with: */
 
     enum : uint16_t {
         THREAD = 0x3ff,
@@ -53,24 +53,27 @@ static inline bool same(Mark a, Mark b) {
 }
 
 struct Cell {
-    Mark write, reader, other_reader; /* the two of different warps */
+    Mark write, reader, other_reader; /* reader and other_reader are of different warps */
 };
 
 static constexpr size_t SHARED_ROOM = 256 << 10;
 static Cell *arena_cells, *shared_cells;
 
-static uint32_t now, block_first, launch_first; /* intervals; the first ones of the block and the launch */
-static std::vector<uint32_t> block_starts;      /* of the launch's blocks, in the order they ran */
+/* numbers of intervals: the current one, the first one of the block, the first one of the launch */
+static uint32_t now, block_first, launch_first;
+/* first intervals of the launch's blocks, in the order in which they ran */
+static std::vector<uint32_t> block_starts;
 static std::vector<uint3> block_indices;
 
 /* ---- order between blocks ---- */
 
 struct Handshake {
-    std::set<size_t> blocks; /* that fenced, then did an atomic here: their places in block_starts */
+    /* blocks that fenced and then did an atomic here: their indices in block_starts */
+    std::set<size_t> blocks;
 };
 static std::map<const void *, Handshake> handshakes;
-static std::set<size_t> seen_blocks; /* that the running block is behind */
-static bool fenced;                  /* the running block has */
+static std::set<size_t> seen_blocks; /* blocks that the running block is ordered after */
+static bool fenced;                  /* the running block has fenced */
 
 static size_t block_of(uint32_t interval) {
     return (size_t)(std::upper_bound(block_starts.begin(), block_starts.end(), interval) -
@@ -98,21 +101,21 @@ static void shake_hands(const void *at) {
 struct Toucher {
     Thread *thread;
     Mark mark;
-    uint32_t first; /* interval that matters: the launch's, or of shared memory the block's */
+    uint32_t first; /* first interval that matters: the launch's; for shared memory the block's */
     Access access;
 };
 
-/* Of those that run before: an interval that is neither before the launch nor of this block. */
+/* True if the mark is of an earlier block of this launch that the running block is not ordered after. */
 static inline bool is_other_block(Mark m, const Toucher &t) {
     return m.interval >= t.first && m.interval < block_first && !has_seen_block_of(m.interval);
 }
 
-/* Surely in order with this access. */
+/* True if the marked access is certainly ordered before this one. */
 static inline bool is_past(Mark m, const Toucher &t) {
     return m.interval < t.first || (m.interval >= block_first && m.interval < now && !(m.who & Mark::COPY));
 }
 
-/* Whether the access that m stands for is in no order with this one. */
+/* True if the marked access and this one are not ordered. */
 static bool is_concurrent(Mark m, const Toucher &t) {
     if (m.interval != now)
         return is_other_block(m, t);
@@ -132,7 +135,7 @@ static void merge_reader(Mark *reader, const Toucher &t) {
         reader->who |= Mark::MANY;
 }
 
-/* A reader of another block says it all: whatever writes from now on is not ordered with it. */
+/* A reader of another block is enough to know: no later write is ordered after it. */
 static void note_read(Cell *cell, const Toucher &t) {
     if (is_other_block(cell->reader, t))
         return;
@@ -171,7 +174,7 @@ static std::string describe_other(Mark m) {
 }
 
 struct Place {
-    const void *pc; /* or NULL, and */
+    const void *pc; /* NULL, or the instruction; then */
     ot_emu_site site;
 };
 
@@ -215,12 +218,12 @@ static void touch(Cell *cell, const Toucher &t, const void *at, const Place &pla
     note_write(cell, t);
 }
 
-/* Whether a read of the mark's thread is already spoken for by this reader of the running interval. */
+/* True if this reader of the running interval already represents reads of the mark's thread. */
 static inline bool includes(Mark reader, Mark mark) {
     return reader.epoch == mark.epoch && reader.who & Mark::MANY && reader.bytes() == mark.bytes();
 }
 
-/* What many threads read, as every read but the first few of it meets it. */
+/* True for bytes that many threads read: every read after the first few adds nothing to the cell. */
 static inline bool adds_nothing(const Cell *cell, Mark mark) {
     if (cell->reader.interval != now)
         return false;
@@ -231,7 +234,8 @@ static inline bool adds_nothing(const Cell *cell, Mark mark) {
     return cell->other_reader.warp() != mark.warp() || includes(cell->other_reader, mark);
 }
 
-/* The common cases: done before, or nobody else since the last barrier. False: not one of these. */
+/* Handles the common cases: a repeated access, or no other thread since the last barrier. False: another
+ * case. */
 static inline bool touch_quickly(Cell *cell, const Toucher &t) {
     Mark *mine = t.access == Access::READ ? &cell->reader : &cell->write;
     if (same(*mine, t.mark))
@@ -248,7 +252,7 @@ static inline bool touch_quickly(Cell *cell, const Toucher &t) {
     return true;
 }
 
-/* ---- where it may touch at all ---- */
+/* ---- memory that a thread may touch ---- */
 
 static uintptr_t image_first, image_last; /* the program's own data: constants */
 
@@ -260,14 +264,14 @@ static int find_program(struct dl_phdr_info *info, size_t, void *) {
         image_first = image_first ? std::min(image_first, first) : first;
         image_last = std::max(image_last, first + info->dlpi_phdr[i].p_memsz);
     }
-    return 1; /* the first is the program */
+    return 1; /* the first image is the program; stop */
 }
 
 static bool is_within(const void *at, size_t bytes, const void *first, size_t room) {
     return (uintptr_t)at - (uintptr_t)first < room && (uintptr_t)at - (uintptr_t)first + bytes <= room;
 }
 
-/* Its stack, the kernel's arguments, constants, mapped host memory. */
+/* The thread's stack, the kernel's arguments, constants, mapped host memory. */
 static bool is_private(const Toucher &t, const void *at, size_t bytes) {
     if (is_within(at, bytes, t.thread->fiber->low, t.thread->fiber->bytes))
         return true;
@@ -288,10 +292,10 @@ static bool is_alive(const void *at, size_t bytes) {
     PageBounds bounds = page_bounds[offset >> PAGE_SHIFT];
     if (within + bytes <= PAGE)
         return within >= bounds.first && within + bytes <= bounds.last;
-    return is_device_memory(at, bytes); /* it crosses into the next page */
+    return is_device_memory(at, bytes); /* the access crosses into the next page */
 }
 
-/* The cells of what may be touched; NULL: memory that has none. */
+/* The cells of the memory if it may be touched; NULL for memory without cells. */
 static Cell *find_cells(Toucher *t, const void *at, size_t bytes, const Place &place) {
     uintptr_t in_shared = (uintptr_t)at - (uintptr_t)block.shared;
     if (in_shared < block.shared_bytes) {
@@ -331,7 +335,7 @@ static void touch_all(Thread *thread, Access access, const void *at, size_t byte
             touch(cell + i, t, (const char *)at + 2 * i, place);
 }
 
-/* ---- the course of a launch ---- */
+/* ---- calls during a launch ---- */
 
 static Cell *map_cells(size_t memory_bytes) {
     void *p = mmap(nullptr, memory_bytes / 2 * sizeof(Cell), PROT_READ | PROT_WRITE,
@@ -389,11 +393,11 @@ void check_copy_begin(void *to, size_t bytes, ot_emu_site site) {
     Cell *cell = shared_cells + ((char *)to - block.shared) / 2;
     for (size_t i = 0; i < bytes / 2; i++) {
         cell[i].write.who |= Mark::COPY;
-        cell[i].reader = {}; /* so that its own reads are looked at again */
+        cell[i].reader = {}; /* so that the thread's own reads are checked again */
     }
 }
 
-/* The copy's bytes are written now, by the thread that has waited. */
+/* The thread that has waited writes the bytes of the copy now. */
 void check_copy_end(void *to, size_t bytes) {
     Cell *cell = shared_cells + ((char *)to - block.shared) / 2;
     for (size_t i = 0; i < bytes / 2; i++)

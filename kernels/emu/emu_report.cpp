@@ -1,4 +1,4 @@
-/* What a report says: names of kernels, threads and places. */
+/* The texts of reports: names of kernels, threads and places. */
 #include <stdarg.h>
 #include <stdio.h>
 

@@ -17,12 +17,12 @@ struct Fault {
     cudaError_t error;
 };
 
-/* All under the mutex but the atomics, which every call reads. */
+/* The mutex guards all of these except the atomics, which every call reads. */
 static std::mutex mutex;
 static ot_emu_card the_card = ot_emu_default_card();
 static std::map<std::string, Fault> faults;
 static std::string last_report;
-static int lost_after; /* commands; 0: never */
+static int lost_after; /* number of commands; 0: never */
 static cudaError_t lost_error;
 static std::atomic<bool> has_faults, may_lose;
 static std::atomic<cudaError_t> sticky;
@@ -136,8 +136,9 @@ using namespace ot_emu;
 /* ---- the card and its faults ---- */
 
 struct ot_emu_card ot_emu_default_card(void) {
-    return {"Emulated GPU",  1,        CUDART_VERSION,         80,   4,
-            (size_t)1 << 30, 99 << 10, cudaComputeModeDefault, false};
+    int n_devices = (int)setting("OT_EMU_DEVICES");
+    return {"Emulated GPU", n_devices > 0 ? n_devices : 1, CUDART_VERSION, 80,   4, (size_t)1 << 30,
+            99 << 10,       cudaComputeModeDefault,        false,          false};
 }
 
 void ot_emu_set_card(const struct ot_emu_card *new_card) {
@@ -313,6 +314,47 @@ cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device) {
     return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id) {
+    OT_EMU_ENTER();
+    char name[32];
+    for (int i = 0; i < the_card.n_devices; i++) {
+        snprintf(name, sizeof name, "0000:%02x:00.0", (unsigned)i + 1);
+        if (strcmp(name, id) == 0) {
+            *device = i;
+            return cudaSuccess;
+        }
+    }
+    return leave(cudaErrorInvalidValue);
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    OT_EMU_ENTER();
+    if (!is_device(device) || !is_device(peer))
+        return leave(cudaErrorInvalidDevice);
+    *can = the_card.has_peers && device != peer;
+    return cudaSuccess;
+}
+
+static thread_local uint64_t enabled_peers; /* bits */
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    OT_EMU_ENTER();
+    if (!is_device(peer) || peer == current_device || !the_card.has_peers || flags != 0)
+        return leave(cudaErrorInvalidDevice);
+    if (enabled_peers >> peer & 1)
+        return leave(cudaErrorPeerAccessAlreadyEnabled);
+    enabled_peers |= (uint64_t)1 << peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceDisablePeerAccess(int peer) {
+    OT_EMU_ENTER();
+    if (!is_device(peer) || !(enabled_peers >> peer & 1))
+        return leave(cudaErrorPeerAccessNotEnabled);
+    enabled_peers &= ~((uint64_t)1 << peer);
+    return cudaSuccess;
+}
+
 cudaError_t cudaDeviceReset(void) {
     OT_EMU_ENTER();
     return cudaSuccess;
@@ -351,6 +393,8 @@ static const ErrorText error_texts[] = {
     TEXT(cudaErrorInvalidKernelImage, "device kernel image is invalid"),
     TEXT(cudaErrorNoKernelImageForDevice, "no kernel image is available for execution on the device"),
     TEXT(cudaErrorECCUncorrectable, "uncorrectable ECC error encountered"),
+    TEXT(cudaErrorPeerAccessAlreadyEnabled, "peer access is already enabled"),
+    TEXT(cudaErrorPeerAccessNotEnabled, "peer access has not been enabled"),
     TEXT(cudaErrorUnsupportedPtxVersion, "the provided PTX was compiled with an unsupported toolchain."),
     TEXT(cudaErrorOperatingSystem, "OS call failed or operation not supported on this OS"),
     TEXT(cudaErrorInvalidResourceHandle, "invalid resource handle"),
@@ -387,8 +431,8 @@ const char *cudaGetErrorName(cudaError_t error) {
     return text ? text->name : "cudaErrorUnknown";
 }
 
-/* The real sentence, and with the error that has been reported last also the report: so that it reaches
- * whoever prints the sentence. */
+/* Returns CUDA's own text. For the error that was reported last it adds the report, so that everyone who
+ * prints the text sees the report. */
 const char *cudaGetErrorString(cudaError_t error) {
     static thread_local std::string sentence;
     const ErrorText *text = find_text(error);

@@ -1,4 +1,4 @@
-/* Inside the emulated runtime: what its parts share. */
+/* Declarations that the files of the emulated runtime share. */
 #ifndef OT_EMU_RUNTIME_H
 #define OT_EMU_RUNTIME_H
 
@@ -11,9 +11,9 @@
 
 namespace ot_emu {
 
-/* Every call of the runtime begins with this: the error that it must return at once, or cudaSuccess. */
+/* Every call of the runtime begins with this. It returns an error to return at once, or cudaSuccess. */
 cudaError_t enter(const char *function);
-/* Remembers an error for cudaGetLastError; returns it. */
+/* Stores an error for cudaGetLastError; returns it. */
 cudaError_t leave(cudaError_t error);
 #define OT_EMU_ENTER()                                                                                       \
     do {                                                                                                     \
@@ -23,27 +23,28 @@ cudaError_t leave(cudaError_t error);
     } while (0)
 
 const ot_emu_card &card();
-/* The device has failed for good: every later call returns the error. The first one stays. */
+/* The device has failed for good: every later call returns the first such error. */
 void set_sticky(cudaError_t error, const std::string &report);
 cudaError_t sticky_error();
-/* A refusal in words, for ot_emu_report() and cudaGetErrorString(error). */
+/* Refuses a call; the text appears in ot_emu_report() and cudaGetErrorString(error). */
 cudaError_t refuse(cudaError_t error, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Called by a stream before each command: false if the GPU is lost. */
+/* Streams call this before each command. False: the GPU is lost. */
 bool command_may_run();
 
-extern thread_local bool in_host_function; /* where no call of the runtime is permitted */
+extern thread_local bool in_host_function; /* true where calls of the runtime are forbidden */
 
 /* ---- emu_memory.cpp ---- */
 
-/* Whether [p, p + bytes) lies in one live allocation, or in registered host memory. */
+/* True if [p, p + bytes) lies in one live allocation (is_registered: in registered host memory). */
 bool is_device_memory(const void *p, size_t bytes);
 bool is_registered(const void *p, size_t bytes);
-bool is_mapped(const void *p, size_t bytes); /* host memory that kernels may touch */
-/* Which bytes of the page of p may be touched: [first, last) from the page's start. p lies in the arena. */
+bool is_mapped(const void *p, size_t bytes); /* host memory that kernels may access */
+/* The bytes of the page of p that may be touched: [first, last) from the page's start. p must lie in the
+ * arena. */
 struct PageBounds {
     uint32_t first, last;
 };
-/* 64 KiB: the largest page of the systems that this runs on. */
+/* 64 KiB: the largest page of the systems that the tests run on. */
 static const int PAGE_SHIFT = 16;
 static const size_t PAGE = (size_t)1 << PAGE_SHIFT;
 extern char *arena_base;

@@ -8,12 +8,13 @@
 
 namespace ot_emu {
 
-/* More than any GPU has: the launch's limit is checked before. */
+/* More than any GPU has; the limit of the launch is checked before. */
 static constexpr size_t ROOM_BYTES = 256 << 10;
-static constexpr size_t ALIGNMENT = 128; /* as kernel.cuh declares it */
+static constexpr size_t ALIGNMENT = 128; /* as in kernel.cuh */
 static constexpr int POISON = 0xff;      /* a NaN in fp32, bf16, fp16 and double, -1 as an index */
 
-/* The block's bytes end at a page that may not be touched, but for what aligning their start leaves. */
+/* Places the block's bytes directly before a page without access, except for the bytes that aligning their
+ * start leaves. */
 void shared_begin(size_t bytes) {
     static char *end;
     if (!end) {

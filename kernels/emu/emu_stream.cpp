@@ -1,10 +1,10 @@
 /* Streams and events: each stream is a thread with a queue.
  *
- * What one stream writes must become visible to another, or to the caller, through events and synchronisation
- * alone: then a missing dependency is a data race that ThreadSanitizer sees, and that random delays make
- * happen. So nothing here orders a stream before the thread that enqueues on it: the caller publishes a
- * command by a release store and wakes the stream by a futex, and takes no lock that the stream's thread
- * takes. (Kernels of different streams take turns: that order is hidden.) */
+ * A stream's writes must become visible to another stream, or to the caller, through events and
+ * synchronisation only. Then a missing dependency is a data race that ThreadSanitizer reports and random
+ * delays trigger. So nothing in this file orders a stream's work before the thread that enqueues on it: the
+ * caller publishes a command by a release store and wakes the stream by a futex, and takes no lock that the
+ * stream's thread takes. (One hidden order remains: kernels of different streams take turns.) */
 #include <atomic>
 #include <deque>
 #include <functional>
@@ -12,6 +12,7 @@
 #include <linux/futex.h>
 #include <map>
 #include <mutex>
+#include <sched.h>
 #include <set>
 #include <stdlib.h>
 #include <string.h>
@@ -29,10 +30,11 @@ static constexpr uint32_t LONGEST_DELAY_NS = 200000;
 struct Command {
     std::atomic<Command *> next{nullptr};
     std::function<void()> run;
-    bool always = false; /* also when the GPU has failed: others wait for it */
+    bool always = false; /* also runs after the GPU has failed, because others wait for it */
 };
 
-/* One cudaEventRecord. They live as long as their event: to count references would order threads. */
+/* One cudaEventRecord. Records live as long as their event, because counting references would order
+ * threads. */
 struct Record {
     std::atomic<uint32_t> done{0};
     struct timespec when;
@@ -40,7 +42,7 @@ struct Record {
 
 struct CUevent_st {
     bool timed, blocking;
-    std::mutex mutex; /* of those who enqueue: streams' threads never take it */
+    std::mutex mutex; /* taken by threads that enqueue, never by streams' threads */
     std::deque<Record> records;
 };
 
@@ -48,11 +50,11 @@ struct CUstream_st {
     std::thread thread;
     uint64_t delay_state;
 
-    std::mutex mutex; /* of those who enqueue */
+    std::mutex mutex; /* taken by threads that enqueue */
     Command *last;
-    Command *first; /* the stream's thread's: has run */
+    Command *first; /* used by the stream's thread: it has run */
     std::atomic<uint32_t> pushed{0}, finished{0};
-    bool stopping = false; /* the stream's thread's */
+    bool stopping = false; /* used by the stream's thread */
 };
 
 namespace ot_emu {
@@ -80,7 +82,8 @@ static void wait_until_done(Record *record) {
 
 static void delay(CUstream_st *stream) {
     stream->delay_state =
-        stream->delay_state * 6364136223846793005u + 1442695040888963407u; /* Knuth's MMIX */
+        /* constants of Knuth's MMIX generator */
+        stream->delay_state * 6364136223846793005u + 1442695040888963407u;
     uint32_t random = (uint32_t)(stream->delay_state >> 33);
     if (random % 2 == 0)
         return;
@@ -108,12 +111,13 @@ static void serve(CUstream_st *stream) {
             delay(stream);
         if (command->always || command_may_run())
             command->run();
-        command->run = nullptr; /* kernel arguments go here, on this thread */
+        command->run = nullptr; /* destroys the kernel's arguments on this thread */
         stream->finished.fetch_add(1, std::memory_order_release);
     }
 }
 
-static void push(CUstream_st *stream, bool always, std::function<void()> run) {
+/* Returns the number of the command: how many the stream has got so far. */
+static uint32_t push(CUstream_st *stream, bool always, std::function<void()> run) {
     Command *command = new Command;
     command->run = std::move(run);
     command->always = always;
@@ -123,6 +127,7 @@ static void push(CUstream_st *stream, bool always, std::function<void()> run) {
     uint32_t pushed = stream->pushed.fetch_add(1, std::memory_order_release) + 1;
     count_queued((int64_t)(uint32_t)(pushed - stream->finished.load(std::memory_order_relaxed)));
     wake_all(&stream->pushed);
+    return pushed;
 }
 
 static CUstream_st *open_stream() {
@@ -147,8 +152,8 @@ static CUstream_st *stream_of(cudaStream_t stream) {
 
 /* ---- events ---- */
 
-static void record_on(CUstream_st *stream, Record *record) {
-    push(stream, true, [record] {
+static uint32_t record_on(CUstream_st *stream, Record *record) {
+    return push(stream, true, [record] {
         clock_gettime(CLOCK_MONOTONIC, &record->when);
         record->done.store(1, std::memory_order_release);
         wake_all(&record->done);
@@ -160,10 +165,14 @@ static Record *last_record(CUevent_st *event) {
     return event->records.empty() ? nullptr : &event->records.back();
 }
 
+/* Returns once the stream is empty for cudaStreamQuery too: its thread counts a command a moment after the
+ * command has run. */
 static void drain(CUstream_st *stream) {
     Record record;
-    record_on(stream, &record);
+    uint32_t number = record_on(stream, &record);
     wait_until_done(&record);
+    while ((int32_t)(stream->finished.load(std::memory_order_acquire) - number) < 0)
+        sched_yield();
 }
 
 /* ---- copies ---- */
@@ -183,7 +192,7 @@ static void run_launch(const ot_emu_call *call, dim3 grid, dim3 block_size, size
 }
 
 static cudaError_t check_shape(const ot_emu_call *call, dim3 grid, dim3 size, size_t shared_bytes) {
-    auto kernel = [&] { return symbol_name(call->kernel); }; /* takes long: only for refusals */
+    auto kernel = [&] { return symbol_name(call->kernel); }; /* slow, so it is called for refusals only */
     uint64_t threads = (uint64_t)size.x * size.y * size.z;
     if (threads == 0 || threads > MAX_THREADS || size.z > 64)
         return refuse(cudaErrorInvalidConfiguration, "kernel %s: a block of %u x %u x %u threads",
@@ -197,11 +206,11 @@ static cudaError_t check_shape(const ot_emu_call *call, dim3 grid, dim3 size, si
     return cudaSuccess;
 }
 
-/* ---- kernels that do nothing, as tests ask for ---- */
+/* ---- kernels that tests disable ---- */
 
 static std::mutex broken_mutex;
-static std::string broken_part;             /* "": none */
-static std::map<const void *, bool> broken; /* kernels looked at so far */
+static std::string broken_part;             /* "": no kernel */
+static std::map<const void *, bool> broken; /* kernels whose names were checked */
 
 static bool is_broken(const void *kernel) {
     std::lock_guard<std::mutex> lock(broken_mutex);
@@ -257,13 +266,20 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaM
         return leave(error);
     bool pageable = (from_host && !is_registered(src, bytes)) || (to_host && !is_registered(dst, bytes));
     count_copy(pageable);
-    if (pageable) { /* as with the real one: the call waits for the stream, and copies */
+    if (pageable) { /* like the real runtime, the call waits for the stream, and copies */
         push(stream_of(stream), false, [=] { memcpy(dst, src, bytes); });
         drain(stream_of(stream));
         return cudaSuccess;
     }
     push(stream_of(stream), false, [=] { memcpy(dst, src, bytes); });
     return cudaSuccess;
+}
+
+/* All devices' memory is in one range of addresses. */
+cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
+                                cudaStream_t stream) {
+    return dst_device == src_device ? leave(cudaErrorInvalidDevice)
+                                    : cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, stream);
 }
 
 cudaError_t cudaMemsetAsync(void *memory, int byte, size_t bytes, cudaStream_t stream) {
@@ -277,7 +293,7 @@ cudaError_t cudaMemsetAsync(void *memory, int byte, size_t bytes, cudaStream_t s
     return cudaSuccess;
 }
 
-/* As with the real one, nothing is called on a device that has failed. */
+/* Like the real runtime, it calls nothing on a device that has failed. */
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *user_data) {
     OT_EMU_ENTER();
     push(stream_of(stream), true, [=] {
@@ -369,10 +385,11 @@ cudaError_t cudaEventCreate(cudaEvent_t *out) {
     return cudaEventCreateWithFlags(out, cudaEventDefault);
 }
 
-/* Streams may still have to pass it: it is only forgotten. */
+/* Streams may not have reached the event yet, so it is only moved to a list. */
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
     static std::mutex mutex;
-    static auto *destroyed = new std::deque<CUevent_st *>; /* reachable to the end, for leak checkers */
+    /* stays reachable until the process ends, for leak checkers */
+    static auto *destroyed = new std::deque<CUevent_st *>;
     if (!event)
         return leave(cudaErrorInvalidResourceHandle);
     std::lock_guard<std::mutex> lock(mutex);

@@ -14,7 +14,7 @@ namespace ot_emu {
 
 struct Image {
     std::string path;
-    uintptr_t base; /* what its addresses are moved by */
+    uintptr_t base; /* offset between the file's addresses and the process's */
 };
 
 static bool find_image(const void *address, Image *out) {
@@ -26,7 +26,7 @@ static bool find_image(const void *address, Image *out) {
     return true;
 }
 
-/* The mangled name of the function around `address`, which counts from the image's start. */
+/* The mangled name of the function that contains `address`, counted from the image's start. */
 static std::string find_symbol(const std::vector<char> &file, uintptr_t address) {
     auto *header = (const ElfW(Ehdr) *)file.data();
     auto *sections = (const ElfW(Shdr) *)(file.data() + header->e_shoff);
@@ -53,7 +53,7 @@ static std::string demangled(const std::string &name) {
     size_t arguments = result.rfind('(');
     if (arguments != std::string::npos)
         result.resize(arguments);
-    if (result.compare(0, 5, "void ") == 0) /* templates tell what they return */
+    if (result.compare(0, 5, "void ") == 0) /* names of templates begin with their return type */
         result.erase(0, 5);
     return result;
 }
@@ -87,8 +87,8 @@ std::string source_line(const void *address) {
     if (!fgets(line, sizeof line, pipe) || strncmp(line, "??", 2) == 0)
         line[0] = 0;
     pclose(pipe);
-    line[strcspn(line, " \n")] = 0;                /* a discriminator follows the line */
-    const char *from_build = strstr(line, "/../"); /* the compiler was told ../folder/file */
+    line[strcspn(line, " \n")] = 0;                /* a discriminator may follow the line */
+    const char *from_build = strstr(line, "/../"); /* the compiler's path was ../folder/file */
     return from_build ? from_build + 4 : line;
 }
 

@@ -1,5 +1,5 @@
-/* Inside the emulator: names of addresses, from the symbol table of the file that is running. The dynamic
- * table would lack static functions, which kernels are. */
+/* Names of addresses, from the symbol table of the running program's file. The dynamic table lacks static
+ * functions, and kernels are static functions. Only the emulator's files include this header. */
 #ifndef OT_EMU_SYMBOLS_H
 #define OT_EMU_SYMBOLS_H
 
@@ -7,9 +7,10 @@
 
 namespace ot_emu {
 
-/* The demangled function that `address` lies in, without arguments; its address in hex where unknown. */
+/* The demangled name of the function that contains `address`, without arguments. If unknown, the address in
+ * hex. */
 std::string symbol_name(const void *address);
-/* "file:line", as addr2line knows it; "" where there is no such tool or no line. */
+/* "file:line" from addr2line; "" if that tool is missing or knows no line. */
 std::string source_line(const void *address);
 
 } // namespace ot_emu

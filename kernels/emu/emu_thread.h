@@ -1,8 +1,9 @@
-/* What a kernel thread calls: its indices, barriers, warp operations, atomics. Included by cuda_runtime.h.
+/* The functions that a kernel thread calls: indices, barriers, warp operations, atomics. cuda_runtime.h
+ * includes this header.
  *
- * Every operation carries the place in the source that called it (a default argument is evaluated at the
- * call), since two threads that meet at different lines have diverged, and since reports name places.
- * Meanings are the CUDA C++ Programming Guide's, restricted to full masks. */
+ * Every operation passes on the source line of its call (a default argument is evaluated at the call). Two
+ * threads that meet at different lines have diverged, and reports name lines. The meanings are those of the
+ * CUDA C++ Programming Guide, for full masks only. */
 #ifndef OT_EMU_THREAD_H
 #define OT_EMU_THREAD_H
 
@@ -16,7 +17,7 @@ struct ot_emu_site {
 
 #define OT_EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
-/* A thread's indices never change, so one call of each serves a whole kernel. */
+/* The indices of a thread never change, so the compiler may merge the calls of a whole kernel. */
 __attribute__((const)) uint3 ot_emu_thread_index() noexcept;
 __attribute__((const)) uint3 ot_emu_block_index() noexcept;
 __attribute__((const)) dim3 ot_emu_block_size() noexcept;
@@ -30,7 +31,7 @@ static constexpr int warpSize = 32;
 /* ---- barriers ---- */
 
 struct ot_emu_tally {
-    int threads, set; /* of the block; those with a predicate that is not 0 */
+    int threads, set; /* threads of the block; those whose predicate is not 0 */
 };
 ot_emu_tally ot_emu_barrier(bool predicate, ot_emu_site site);
 
@@ -104,10 +105,10 @@ __forceinline__ int __all_sync(unsigned mask, int predicate, OT_EMU_HERE) {
     return ot_emu_vote(OT_EMU_ALL, mask, predicate != 0, {file, line}) == 0xffffffffu;
 }
 
-/* ---- atomics: each returns the value from before ---- */
+/* ---- atomics: each returns the old value ---- */
 
 enum ot_emu_atomic_kind { OT_EMU_ADD, OT_EMU_MAX, OT_EMU_MIN, OT_EMU_EXCHANGE, OT_EMU_CAS };
-/* For int, unsigned, unsigned long long, float and double; `other` is what CAS compares with. */
+/* For int, unsigned, unsigned long long, float and double. `other` is the value that CAS compares with. */
 template <class T>
 T ot_emu_atomic(ot_emu_atomic_kind kind, T *at, T value, T other, ot_emu_site site);
 

@@ -1,5 +1,5 @@
-/* Warp operations, asynchronous copies and atomics. The last lane that comes to a warp operation does it for
- * all. */
+/* Warp operations, asynchronous copies and atomics. The last lane that reaches a warp operation executes it
+ * for all. */
 #include <string.h>
 
 #include "kernels/emu/emu_block.h"
@@ -12,7 +12,8 @@ static constexpr int POISON = 0xff;
 
 /* ---- shuffles and votes ---- */
 
-/* The lane that `lane` reads, by the PTX ISA's shfl.sync: itself where the segment of `width` lanes ends. */
+/* The lane that `lane` reads, as the PTX ISA defines shfl.sync: itself if the source is outside of the
+ * segment of `width` lanes. */
 static int shuffle_source(int kind, int lane, int by, int width) {
     int segment = lane & ~(width - 1), from;
     switch (kind) {
@@ -24,7 +25,7 @@ static int shuffle_source(int kind, int lane, int by, int width) {
     case OT_EMU_SHFL_DOWN:
         from = lane + by;
         return from < segment + width ? from : lane;
-    default: /* XOR: may read segments below, not above */
+    default: /* XOR: may read from segments below, not above */
         from = lane ^ by;
         return from < segment + width ? from : lane;
     }
@@ -81,7 +82,7 @@ static void unpack_two(int type, uint32_t bits, float *low, float *high) {
     }
 }
 
-/* Layouts: kernels/cuda/ptx.cuh. */
+/* The layouts are those of kernels/cuda/ptx.cuh. */
 static void combine_mma(Warp *warp) {
     float a[16][16], b[16][8], c[16][8];
     int type = warp->threads[0].kind;

@@ -41,7 +41,7 @@ struct ot_cublaslt_pref {
     uint32_t reductions, alignments[4]; /* of A, B, C, D */
 };
 
-/* What an algorithm keeps of the problem that it was chosen for. */
+/* The properties of the problem that an algorithm was chosen for, stored in the algorithm. */
 struct fake_algo {
     uint64_t id, reduction, alignment, types, shape[3];
 };
@@ -154,15 +154,15 @@ static int type_bytes(int type) {
     return type == OT_CUBLASLT_R_32F ? 4 : 2;
 }
 
-/* D = op(A) op(B): the operands of one call, so far as the library looks at them before it starts. */
+/* D = op(A) op(B): the operands of one call, as far as the library checks them before the start. */
 struct problem {
     const struct ot_cublaslt_desc *desc;
     const struct ot_cublaslt_layout *a, *b, *c, *d;
     uint64_t m, n, k;
 };
 
-/* The table of types of the documentation, as far as fp32 scales go: A and B alike; C and D alike, and as A
- * or fp32; the bias as D. */
+/* The documentation's table of types, for fp32 scales: A and B equal; C and D equal, and either of A's type
+ * or fp32; the bias of D's type. */
 static int check_types(const struct problem *p) {
     const struct ot_cublaslt_desc *desc = p->desc;
     bool known = p->a->type == OT_CUBLASLT_R_32F || p->a->type == OT_CUBLASLT_R_16F ||
@@ -224,7 +224,7 @@ static size_t workspace_of(const struct problem *p, int id) {
     return id == OT_FAKE_SPLIT ? p->m * p->n * sizeof(float) : 0;
 }
 
-/* Rows of a matrix begin ld elements apart, so ld must be as aligned as the matrix. */
+/* Rows of a matrix begin ld elements apart, so ld must have the alignment of the matrix. */
 static bool is_aligned(const struct ot_cublaslt_layout *layout, uint64_t address, uint64_t alignment) {
     return (address | (uint64_t)layout->ld * (uint64_t)type_bytes(layout->type)) % alignment == 0;
 }
@@ -315,7 +315,7 @@ static bool overlap(const void *x, const struct ot_cublaslt_layout *layout, cons
            d_begin < x_begin + x_elems * (uint64_t)type_bytes(layout->type);
 }
 
-/* What the documentation asks of the arguments of a product, beyond what the heuristic saw. */
+/* Checks the documentation's requirements on a product's arguments that the heuristic did not see. */
 static int check_arguments(const struct problem *p, const struct fake_algo *algo, const void *a,
                            const void *b, const void *c, const void *d, const void *workspace,
                            size_t workspace_bytes) {
@@ -386,7 +386,7 @@ static int fake_matmul(struct ot_cublaslt_context *context, struct ot_cublaslt_d
 
 /* ---- the library ---- */
 
-static const struct ot_fake_library *current; /* the last one that was opened: functions know no other */
+static const struct ot_fake_library *current; /* the library that was opened last; functions use no other */
 
 static int fake_get_property(int which, int *value) {
     const int version[] = {current->major, current->minor, current->patch};

@@ -1,21 +1,21 @@
-/* A libcublasLt on the CPU, for the emulated cuda device: what kernels/cuda/cublaslt.c opens under OT_EMU.
+/* A fake libcublasLt on the CPU for the emulated cuda device; kernels/cuda/cublaslt.c opens it under OT_EMU.
  *
- * It implements the functions of struct ot_cublaslt and nothing else, on the emulated streams. What the real
- * library refuses, it refuses: combinations of types, shapes that do not fit, attributes of the wrong size, a
- * bias that is not of D's type, addresses that are less aligned than what the algorithm was chosen for, a
- * workspace that is too small. The rules are those of the cuBLAS documentation of cublasLtMatmul and of the
- * comments in cublasLt.h. Where the real library would read or write past a matrix, so does this one, and the
- * emulator's memory finds it.
+ * It implements the functions of struct ot_cublaslt and nothing else, on the emulated streams. It refuses
+ * what the real library refuses: combinations of types, shapes that do not fit, attributes of the wrong size,
+ * a bias of another type than D, addresses with less alignment than the algorithm was chosen for, a workspace
+ * that is too small. The rules are those of the cuBLAS documentation of cublasLtMatmul and of the comments in
+ * cublasLt.h. If the real library would read or write past a matrix, the fake does too, and the emulator's
+ * memory checks find it.
  *
- * Products are exact sums in fp32, in the order of k, rounded once; the algorithms that split k add up each
- * part first, so that their bits differ, as they do on a GPU:
+ * Products are fp32 sums of exact products, in the order of k, rounded once. Algorithms that split k sum each
+ * part first, so their bits differ, as on a GPU:
  *
  *     0  wide     16-byte accesses            2  split    k in two, parts in fp32 in the workspace
  *     1  narrow   any alignment; same bits    3  inplace  k in two, parts rounded to the type of D
  *     4  tall     16-byte accesses, another tile; same bits
  *
- * What goes wrong, and which algorithm the heuristic prefers, is up to the test: it writes to
- * ot_fake_cublaslt while no stream is at work.
+ * The test decides what fails and which algorithm the heuristic prefers. It writes to ot_fake_cublaslt while
+ * no stream is running commands.
  */
 #ifndef OT_KERNELS_EMU_FAKE_CUBLASLT_H
 #define OT_KERNELS_EMU_FAKE_CUBLASLT_H
@@ -33,32 +33,34 @@ enum ot_fake_algo {
 
 /* A library that can be opened. */
 struct ot_fake_library {
-    const char *path; /* or name; NULL: none */
+    const char *path; /* or its name; NULL: no library */
     int major, minor, patch, cudart_version;
-    const char *missing_symbol; /* a function that it lacks; NULL: none */
+    const char *missing_symbol; /* a function that the library lacks; NULL: it has all */
 };
 
 struct ot_fake_cublaslt {
     struct ot_fake_library libraries[3];
-    int create_status, heuristic_status, matmul_status; /* what these calls return; 0: what they should */
-    bool finds_nothing;                                 /* the heuristic succeeds with no algorithm */
-    bool ignores_mask;                                  /* the heuristic proposes forbidden reductions too */
-    int order[OT_FAKE_ALGOS];    /* which algorithms it proposes, the best first; -1 ends them */
-    int delay_us[OT_FAKE_ALGOS]; /* what each product by an algorithm takes besides */
-    int unsteady_algo;           /* its bits change from product to product; -1: none does */
-    bool loses_bias;             /* its epilogue adds none */
-    int unable_algo;             /* it is proposed and does not start; -1: none */
-    /* What was done since ot_fake_cublaslt_reset: */
+    /* statuses that these calls return; 0: the correct ones */
+    int create_status, heuristic_status, matmul_status;
+    bool finds_nothing; /* the heuristic succeeds but returns no algorithm */
+    bool ignores_mask;  /* the heuristic also proposes forbidden reductions */
+    /* the algorithms that the heuristic proposes, best first; -1 ends the list */
+    int order[OT_FAKE_ALGOS];
+    int delay_us[OT_FAKE_ALGOS]; /* extra time of each product of an algorithm */
+    int unsteady_algo;           /* the bits of its products differ from call to call; -1: no algorithm */
+    bool loses_bias;             /* its epilogue does not add the bias */
+    int unable_algo;             /* this algorithm is proposed but does not start; -1: no algorithm */
+    /* Counts since ot_fake_cublaslt_reset: */
     int heuristics, matmuls, open_libraries, live_objects;
     int runs[OT_FAKE_ALGOS]; /* products by each algorithm */
     enum ot_fake_algo last_algo;
 };
 extern struct ot_fake_cublaslt ot_fake_cublaslt;
 
-/* A library of version 13.1.0 that works, all algorithms in the order of their numbers. */
+/* Restores a working library of version 13.1.0, with all algorithms in the order of their numbers. */
 void ot_fake_cublaslt_reset(void);
 
-/* As dlopen and its kin. */
+/* Like dlopen, dlsym, dlclose and dlerror. */
 void *ot_fake_cublaslt_dlopen(const char *path);
 void *ot_fake_cublaslt_dlsym(void *library, const char *name);
 int ot_fake_cublaslt_dlclose(void *library);

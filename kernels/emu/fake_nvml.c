@@ -21,7 +21,7 @@ static int fake_shutdown(void) {
     return 0;
 }
 
-/* The emulated runtime has its GPUs at 0000:01:00.0 and after. */
+/* The GPUs of the emulated runtime are at 0000:01:00.0 and the following buses. */
 static int fake_find(const char *bus_id, void **device) {
     *device = &ot_fake_nvml;
     return strncmp(bus_id, "0000:0", 6) == 0 ? ot_fake_nvml.find_status : NOT_FOUND;

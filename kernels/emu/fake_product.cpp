@@ -48,8 +48,8 @@ std::vector<float> unpack(int type, const void *x, bool trans, int64_t rows, int
     return out;
 }
 
-/* Adds k = [begin, end) of one column of the product to sums[m], in order: a row is a lane of the loop, so it
- * runs as wide as the CPU, and each sum stays one chain. */
+/* Adds k = [begin, end) of one column of the product to sums[m], in order. The inner loop goes over rows, so
+ * it runs as wide as the CPU allows, and each sum stays one chain. */
 void add_stretch(const float *a, const float *b, int64_t m, int64_t begin, int64_t end, float *sums) {
     for (int64_t p = begin; p < end; p++)
         for (int64_t i = 0; i < m; i++)
@@ -103,7 +103,7 @@ bool may_run(const fake_product &p) {
            (!p.workspace_bytes || ot_emu::is_device_memory(p.workspace, p.workspace_bytes));
 }
 
-/* Both ends of the workspace, so that what else is kept there is lost. */
+/* Overwrites both ends of the workspace, so that other data kept there is lost. */
 void soil_workspace(const fake_product &p) {
     size_t part = p.workspace_bytes < 8192 ? p.workspace_bytes / 2 : 4096;
     memset(p.workspace, 0xff, part);

@@ -15,10 +15,10 @@ __forceinline__ T *ot_shared() {
     return reinterpret_cast<T *>(ot_emu_shared_memory());
 }
 
-/* A kernel and its arguments, to be run once by every thread. */
+/* A kernel and its arguments. Every thread runs it once. */
 struct ot_emu_call {
-    const void *kernel; /* the function: names the launch in reports */
-    size_t bytes;       /* of this object: what the threads may read */
+    const void *kernel; /* the function; reports use its name */
+    size_t bytes;       /* size of this object, which the threads may read */
 
     ot_emu_call(const void *kernel_, size_t bytes_) : kernel(kernel_), bytes(bytes_) {}
     virtual ~ot_emu_call() {}

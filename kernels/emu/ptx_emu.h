@@ -1,12 +1,12 @@
 /* The functions of kernels/cuda/ptx.cuh for the emulator: the same names and meanings.
  *
- * A product of two bf16 or fp16 numbers is exact in fp32 (but for bf16 over- and underflow), so an mma
+ * A product of two bf16 or fp16 numbers is exact in fp32 (except for over- and underflow of bf16). So an mma
  * differs from a GPU's only by the order and rounding of its sums, which NVIDIA does not document. Here c +
- * a[0] b[0] + a[1] b[1] + ... is summed from left to right, each sum rounded to nearest even: one of the
- * results within the error bound of any order.
+ * a[0] b[0] + a[1] b[1] + ... is summed from left to right, and each sum is rounded to nearest even. The
+ * result is within the error bound of any order.
  *
- * An asynchronous copy happens when its group is waited for, not before: until then its destination holds
- * NaNs, and to touch it is an error where accesses are checked. */
+ * An asynchronous copy happens at the wait for its group, not before. Until then its destination holds NaNs;
+ * if accesses are checked, touching it is an error. */
 #ifndef OT_EMU_PTX_EMU_H
 #define OT_EMU_PTX_EMU_H
 
@@ -54,7 +54,7 @@ __forceinline__ void ot_mma_16816<__half>(float (&c)[4], const uint32_t (&a)[4],
     ot_emu_mma_16816(OT_EMU_MMA_F16, c, a, b0, b1, {file, line});
 }
 
-/* Exact to an ulp of the host's exp2f; subnormal results are zero, as ex2.approx.ftz makes them. */
+/* Within an ulp of the host's exp2f. Subnormal results become zero, as with ex2.approx.ftz. */
 __forceinline__ float ot_exp2_approx(float x) {
     float y = exp2f(x);
     return y < 0x1p-126f ? 0.0f : y;

@@ -1,9 +1,12 @@
-/* What DECIDE tasks do: from losses and squared norms to the numbers of an update, or to none. */
+/* DECIDE tasks: turn a step's losses and squared norms into the numbers of its update, or into a skipped
+ * step. */
 #include <math.h>
 
 #include "kernels/adamw.h"
+#include "offload/comm/comm.h"
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
+#include "src/base/random.h"
 
 const char *ot_skip_name(enum ot_skip skip) {
     static const char *const names[] = {"none", "loss", "gradient", "overflow", "spike", "given up"};
@@ -12,12 +15,16 @@ const char *ot_skip_name(enum ot_skip skip) {
 
 /* ---- loss spikes ---- */
 
-/* All losses weigh the same until there are so many that the latest would have less than 1/93 of the weight;
- * from then on weights halve every 64 steps: long enough to know a deviation to a tenth, short enough to
- * follow a loss that falls. Before 32 steps neither is known, and a run's first losses fall fastest. Six
- * standard deviations: where losses scatter like normal ones, one step in 10^9; OLMo 2 (arXiv:2501.00656)
- * counts from seven on, over a window of 1000 steps. A loss that stands still has no deviation: it is taken
- * to be at least a thousandth of a nat. */
+/* The weights of past losses. At first all losses weigh the same. Once there are so many that the latest
+ * would have less than 1/93 of the weight, weights halve every 64 steps. That is long enough to know a
+ * deviation to a tenth, and short enough to follow a falling loss.
+ *
+ * SPIKE_AFTER: during the first 32 steps mean and deviation are not known well, and the loss falls fastest.
+ *
+ * spike_deviations: 6 standard deviations, which is one step in 10^9 if losses are normally distributed. OLMo
+ * 2 (arXiv:2501.00656) counts spikes from 7 deviations on, over a window of 1000 steps.
+ *
+ * least_deviation: a constant loss has no deviation, so the deviation is at least a thousandth of a nat. */
 enum { SPIKE_AFTER = 32 };
 static const double spike_deviations = 6, half_life_steps = 64, least_deviation = 1e-3;
 
@@ -25,10 +32,10 @@ static double highest_usual_loss(const struct ot_loss_stats *s, double deviation
     return s->n < SPIKE_AFTER ? INFINITY : s->mean + deviations * fmax(sqrt(s->variance), least_deviation);
 }
 
-/* Finch, "Incremental calculation of weighted mean and variance" (2009), section 9. What is above the highest
- * usual loss goes in as that: one spike does not hide the next one, and yet a loss that has come to stay is
- * usual before long: each such step widens the deviation by a factor of at least 1.17, so that within twenty
- * of them it is as usual as any, where it is not more than 150 deviations away. */
+/* Finch, "Incremental calculation of weighted mean and variance" (2009), section 9. A loss above the highest
+ * usual loss is counted as the highest usual loss, so that one spike does not hide the next one. A loss that
+ * stays high soon becomes usual: each such step widens the deviation by a factor of at least 1.17. If it is
+ * at most 150 deviations away, it is usual after twenty steps. */
 static void add_loss(struct ot_loss_stats *s, double loss, double highest) {
     s->n++;
     double share = fmax(1 / (double)s->n, 1 - exp2(-1 / half_life_steps));
@@ -37,7 +44,8 @@ static void add_loss(struct ot_loss_stats *s, double loss, double highest) {
     s->variance = (1 - share) * (s->variance + share * distance * distance);
 }
 
-/* Whether the loss is a spike, and whether to skip it for that. Counts it. */
+/* Decides whether the loss is a spike, and whether to skip the step for it. Adds the loss to the
+ * statistics. */
 static void judge_loss(struct ot_engine *en, struct ot_step_result *result) {
     struct ot_loss_stats *s = &en->control.losses;
     if (!isfinite(result->loss))
@@ -50,18 +58,27 @@ static void judge_loss(struct ot_engine *en, struct ot_step_result *result) {
     add_loss(s, result->loss, usual);
 }
 
-/* ---- what a step's numbers say ---- */
+/* ---- results of a step ---- */
 
-/* Over all trained parameters, without the loss scale. */
+/* The squared norm of a slab: that of its parts, in order. */
+double ot_engine_slab_squares(const struct ot_engine *en, const double *results, int slab) {
+    const double *parts = results + slab * en->layout.norms;
+    double squares = 0;
+    for (int i = 0; i < en->layout.norms; i++)
+        squares += parts[i];
+    return squares;
+}
+
+/* The norm over all trained parameters, without the loss scale. */
 static double global_norm(const struct ot_engine *en, const double *results) {
     double squares = 0;
     for (int s = 0; s < en->chain.n_slabs; s++)
-        squares += results[s];
+        squares += ot_engine_slab_squares(en, results, s);
     return sqrt(squares) / (double)ot_engine_loss_scale(en);
 }
 
-/* In fp16 the sums may be finite and yet have no room in the storage dtype. A slab's norm bounds each of its
- * gradients. */
+/* In fp16 a sum may be finite in fp32, but too large for the storage dtype. The norm of a slab is an upper
+ * bound of each of its gradients. */
 static bool is_bad_norm(const struct ot_engine *en, double squares) {
     const double largest = 65504.0;
     return !isfinite(squares) || (en->chain.dtype == OT_F16 && squares > largest * largest);
@@ -70,20 +87,48 @@ static bool is_bad_norm(const struct ot_engine *en, double squares) {
 static int first_bad_slab(const struct ot_engine *en, const double *results) {
     for (int i = 0; i < en->train.n_tasks; i++) {
         const struct ot_task *task = &en->train.tasks[i];
-        if (task->kind == OT_TASK_GRAD_FINISH && is_bad_norm(en, results[task->slab]))
+        if (task->kind == OT_TASK_GRAD_FINISH &&
+            is_bad_norm(en, ot_engine_slab_squares(en, results, task->slab)))
             return task->slab;
     }
     return -1;
 }
 
-static int first_bad_micro(const struct ot_engine_step *st, const double *losses) {
-    for (int m = 0; m < st->n_micro; m++)
-        if (!isfinite(losses[m]))
-            return m;
-    return -1;
+/* The losses and the wish of a rank. */
+static const double *results_of_rank(const struct ot_engine *en, const double *results, int rank) {
+    return results + en->chain.n_slabs * en->layout.norms + rank * en->layout.own_results;
 }
 
-/* Why the step's gradient is not to be used, spikes aside. */
+/* Adds up the losses of the micro-batches of all ranks, in order. *bad: the first that is not finite; -1:
+ * none. */
+static double sum_losses(const struct ot_engine *en, const struct ot_engine_step *st, const double *results,
+                         int *bad) {
+    const struct ot_shard *shard = &en->plan.shard;
+    int own = ot_shard_own_groups(shard), places = en->plan.max_micro / own, micro = 0;
+    double sum = 0;
+    *bad = -1;
+    for (int g = 0; g < ot_shard_groups(shard); g++) {
+        const double *losses = results_of_rank(en, results, g / own) + g % own * places;
+        int64_t n = ot_shard_group(shard, st->n_micro, g).n;
+        for (int64_t i = 0; i < n; i++, micro++) {
+            sum += losses[i];
+            if (*bad < 0 && !isfinite(losses[i]))
+                *bad = micro;
+        }
+    }
+    return sum;
+}
+
+/* The wishes of all ranks together. With one rank nobody has written them. */
+static unsigned find_wishes(const struct ot_engine *en, const double *results) {
+    int ranks = ot_shard_ranks(&en->plan.shard);
+    unsigned wishes = ranks == 1 ? ot_engine_wishes(en) : 0;
+    for (int r = 0; r < ranks && ranks > 1; r++)
+        wishes |= *(const unsigned char *)(results_of_rank(en, results, r) + en->layout.own_results - 1);
+    return wishes;
+}
+
+/* Why the step must be skipped, spikes aside. */
 static enum ot_skip find_fault(const struct ot_engine *en, const struct ot_step_result *result) {
     if (!isfinite(result->loss))
         return OT_SKIP_LOSS;
@@ -94,38 +139,41 @@ static enum ot_skip find_fault(const struct ot_engine *en, const struct ot_step_
 
 static struct ot_step_result *read_results(struct ot_engine *en, const double *results, int64_t step) {
     struct ot_engine_step *st = &en->steps[step & 1];
-    const double *losses = results + en->chain.n_slabs;
-    double loss = 0;
-    for (int m = 0; m < st->n_micro; m++)
-        loss += losses[m];
+    int bad_micro;
+    double loss = sum_losses(en, st, results, &bad_micro);
     st->result = (struct ot_step_result){.step = step,
                                          .loss = loss * st->inverse_tokens,
                                          .grad_norm = global_norm(en, results),
                                          .loss_scale = ot_engine_loss_scale(en),
-                                         .bad_micro = first_bad_micro(st, losses),
-                                         .bad_slab = first_bad_slab(en, results)};
+                                         .bad_micro = bad_micro,
+                                         .bad_slab = first_bad_slab(en, results),
+                                         .wishes = find_wishes(en, results)};
     return &st->result;
 }
 
 /* ---- decisions ---- */
 
-/* The numbers of update number t; torch.optim.AdamW's bias corrections, in double, rounded once. */
-static struct ot_adamw_step adamw_step(const struct ot_engine *en, int64_t step, double scale, bool skip) {
+/* The numbers of update t of a slab, with the bias corrections of torch.optim.AdamW: computed in double,
+ * rounded once. */
+struct ot_adamw_step ot_engine_adamw_step(const struct ot_engine *en, int64_t step, int slab, double scale,
+                                          bool skip) {
     const struct ot_optimizer_config *o = &en->optimizer;
     double t = (double)(en->control.adam_step + 1);
-    return (struct ot_adamw_step){.lr = en->steps[step & 1].lr,
-                                  .beta1 = o->beta1,
-                                  .beta2 = o->beta2,
-                                  .eps = o->eps,
-                                  .weight_decay = o->weight_decay,
-                                  .bias1 = (float)(1 - pow((double)o->beta1, t)),
-                                  .bias2_sqrt = (float)sqrt(1 - pow((double)o->beta2, t)),
-                                  .grad_scale = (float)scale,
-                                  .skip = skip};
+    return (struct ot_adamw_step){
+        .lr = en->steps[step & 1].lr,
+        .beta1 = o->beta1,
+        .beta2 = o->beta2,
+        .eps = o->eps,
+        .weight_decay = o->weight_decay,
+        .bias1 = (float)(1 - pow((double)o->beta1, t)),
+        .bias2_sqrt = (float)sqrt(1 - pow((double)o->beta2, t)),
+        .grad_scale = (float)scale,
+        .skip = skip,
+        .noise = ot_state_noise(o->seed, ot_random_stream(OT_RANDOM_ROUNDING, (uint64_t)t, (uint64_t)slab))};
 }
 
-/* Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", ICLR 2018), with the numbers that
- * torch.amp.GradScaler starts from: half as much after a step that overflowed, twice as much after 2000 steps
+/* Dynamic loss scaling (Micikevicius et al., "Mixed Precision Training", ICLR 2018), with the initial numbers
+ * of torch.amp.GradScaler: the scale is halved after a step that overflowed, and doubled after 2000 steps
  * that did not. Powers of two scale exactly. */
 enum { GROWTH_INTERVAL = 2000 };
 
@@ -142,7 +190,7 @@ static void adapt_loss_scale(struct ot_engine *en, bool overflowed) {
     c->scaled_steps = 0;
 }
 
-/* torch.nn.utils.clip_grad_norm_: scale = min(1, clip / (norm + 1e-6)). */
+/* Decides for all slabs at once. As torch.nn.utils.clip_grad_norm_: scale = min(1, clip / (norm + 1e-6)). */
 static void decide_all(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const double *results = ot_engine_at_parity(en, task->from, step);
     struct ot_adamw_step *params = ot_engine_at_parity(en, task->to, step);
@@ -150,21 +198,22 @@ static void decide_all(struct ot_engine *en, const struct ot_task *task, int64_t
     double scale = en->optimizer.clip / (result->grad_norm + 1e-6);
     scale = scale < 1 ? scale : 1;
     result->clipped_norm = result->grad_norm * scale;
-    bool given_up = ot_engine_has_given_up(en); /* what it was computed from may be anything */
+    /* If a rank has given up the step, losses and norms may be anything. */
+    bool given_up = result->wishes & OT_WISH_GIVE_UP;
     result->skipped = given_up ? OT_SKIP_GIVEN_UP : find_fault(en, result);
     if (!given_up)
         judge_loss(en, result);
-    struct ot_adamw_step numbers =
-        adamw_step(en, step, scale / (double)ot_engine_loss_scale(en), result->skipped != OT_SKIP_NONE);
+    bool skip = result->skipped != OT_SKIP_NONE;
     for (int s = 0; s < en->chain.n_slabs; s++)
-        params[s] = numbers;
-    en->control.adam_step += !numbers.skip;
+        params[s] = ot_engine_adamw_step(en, step, s, scale / (double)ot_engine_loss_scale(en), skip);
+    ot_engine_note_decision(en, results, step);
+    en->control.adam_step += !skip;
     if (en->chain.dtype == OT_F16 && !given_up)
         adapt_loss_scale(en, result->bad_slab >= 0);
 }
 
-/* Without clipping: one slab. From the first gradient that is not finite on, the step updates nothing
- * more. */
+/* Without clipping: decides for one slab. After the first gradient that is not finite, the step updates no
+ * more slabs. */
 static void decide_slab(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     const double *results = ot_engine_at_parity(en, task->from, step);
     struct ot_adamw_step *params = ot_engine_at_parity(en, task->to, step);
@@ -172,12 +221,12 @@ static void decide_slab(struct ot_engine *en, const struct ot_task *task, int64_
     if (c->deciding != step)
         c->skip = c->updated = false;
     c->deciding = step;
-    c->skip = c->skip || !isfinite(results[task->slab]);
+    c->skip = c->skip || !isfinite(ot_engine_slab_squares(en, results, task->slab));
     c->updated = c->updated || !c->skip;
-    params[task->slab] = adamw_step(en, step, 1, c->skip);
+    params[task->slab] = ot_engine_adamw_step(en, step, task->slab, 1, c->skip);
 }
 
-/* Without clipping, after the last slab. */
+/* Without clipping: ends the step after the last slab. Errors: OT_E_NUMERIC. */
 static int close_step(struct ot_engine *en, const struct ot_task *task, int64_t step) {
     struct ot_engine_control *c = &en->control;
     struct ot_step_result *result = read_results(en, ot_engine_at_parity(en, task->from, step), step);
@@ -195,7 +244,19 @@ static int close_step(struct ot_engine *en, const struct ot_task *task, int64_t 
         (long long)step, en->chain.slabs[result->bad_slab].name);
 }
 
+/* The results are garbage. The updates of the step must not use them. */
+static int refuse_step(struct ot_engine *en, const struct ot_task *task, int64_t step, int rc) {
+    struct ot_adamw_step *params = task->to == OT_NO_BUFFER ? NULL : ot_engine_at_parity(en, task->to, step);
+    for (int s = 0; params && s < en->chain.n_slabs; s++)
+        params[s].skip = true;
+    en->shadows.decided = step;
+    return rc;
+}
+
 int ot_engine_decide(struct ot_engine *en, const struct ot_task *task, int64_t step) {
+    int rc = en->comm ? ot_comm_error(en->comm) : 0;
+    if (rc < 0)
+        return refuse_step(en, task, step, rc);
     if (task->slab < 0 && !en->plan.clip)
         return close_step(en, task, step);
     if (task->slab < 0)

@@ -1,13 +1,13 @@
-/* Where numbers stop being finite: a forward pass whose outputs are looked at, block by block. */
+/* Finds where numbers stop being finite: runs a forward pass and checks the output of each block. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
 
-struct ot_engine_probe {
+struct ot_engine_diagnosis {
     int bad_block;         /* -1: none so far */
-    struct ot_error error; /* of the lane's thread */
+    struct ot_error error; /* set by the lane's thread */
 };
 
 static int64_t count_bad(enum ot_dtype dtype, const void *values, int64_t n) {
@@ -17,42 +17,42 @@ static int64_t count_bad(enum ot_dtype dtype, const void *values, int64_t n) {
     return bad;
 }
 
-/* The lane is waited for after each piece, which nothing but a diagnosis may do. The pieces go to the results
- * of an odd step: a forward pass alone has those of an even one. */
-void ot_engine_probe_output(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
-    struct ot_engine_probe *probe = en->probe;
+/* Waits for the lane after each piece, which only a diagnosis may do. The pieces are copied to the host
+ * results of odd steps, because a forward pass uses those of even steps. */
+void ot_engine_diagnose_output(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    struct ot_engine_diagnosis *diagnosis = en->diagnosis;
     int to = en->layout.results_host[1];
     size_t one = ot_dtype_bytes(en->chain.dtype);
     int64_t n = en->steps[0].micro_tokens[task->micro] * en->chain.boundary_elems;
     int64_t most = (int64_t)(en->layout.buffers[to].bytes / one), piece;
     const char *from = ot_engine_at(en, task->y);
-    for (int64_t i = 0; i < n && probe->bad_block < 0 && probe->error.code == 0; i += piece) {
+    for (int64_t i = 0; i < n && diagnosis->bad_block < 0 && diagnosis->error.code == 0; i += piece) {
         piece = n - i < most ? n - i : most;
         ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, to), from + (size_t)i * one, (size_t)piece * one);
-        ot_error_save(&probe->error, ot_lane_sync(lane));
-        if (probe->error.code == 0 && count_bad(en->chain.dtype, ot_engine_at(en, to), piece) > 0)
-            probe->bad_block = task->block;
+        ot_error_save(&diagnosis->error, ot_lane_sync(lane));
+        if (diagnosis->error.code == 0 && count_bad(en->chain.dtype, ot_engine_at(en, to), piece) > 0)
+            diagnosis->bad_block = task->block;
     }
 }
 
-static int run_probed(struct ot_engine *en, const struct ot_micro_batch *micro, int *bad_block) {
-    struct ot_engine_probe probe = {.bad_block = -1};
+static int run_diagnosis(struct ot_engine *en, const struct ot_micro_batch *micro, int *bad_block) {
+    struct ot_engine_diagnosis diagnosis = {.bad_block = -1};
     float *losses = malloc((size_t)micro->n_tokens * sizeof *losses);
     if (!losses)
         return ot_fail(OT_E_BUDGET, "no memory for the losses of %lld tokens", (long long)micro->n_tokens);
-    en->probe = &probe; /* drained: set and taken away between two passes */
+    en->diagnosis = &diagnosis; /* the engine is drained, so no lane reads en->diagnosis now */
     int rc = ot_engine_eval(en, micro, losses);
-    en->probe = NULL;
+    en->diagnosis = NULL;
     if (rc == 0)
-        rc = ot_error_load(&probe.error);
-    if (rc == 0 && probe.bad_block < 0 && count_bad(OT_F32, losses, micro->n_tokens) > 0)
-        probe.bad_block = en->chain.n_blocks - 1;
-    *bad_block = probe.bad_block;
+        rc = ot_error_load(&diagnosis.error);
+    if (rc == 0 && diagnosis.bad_block < 0 && count_bad(OT_F32, losses, micro->n_tokens) > 0)
+        diagnosis.bad_block = en->chain.n_blocks - 1;
+    *bad_block = diagnosis.bad_block;
     free(losses);
     return rc;
 }
 
-/* What the device multiplies with: a master may be finite and have no room in the storage dtype. */
+/* The weight as the device has it: a finite master may be too large for the storage dtype. */
 static float as_stored(enum ot_dtype dtype, float master) {
     return dtype == OT_F32    ? master
            : dtype == OT_BF16 ? ot_bf16_to_f32(ot_bf16_from_f32(master))
@@ -61,14 +61,15 @@ static float as_stored(enum ot_dtype dtype, float master) {
 
 static int look_at_weights(struct ot_engine *en, int slab, struct ot_bad_block *out) {
     enum { CHUNK = 1 << 16 };
-    int64_t n = en->chain.slabs[slab].n_params, bad = 0;
+    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, slab);
+    int64_t n = held.n, bad = 0;
     int rc = 0;
     float *values = malloc(CHUNK * sizeof *values);
     if (!values)
         return ot_fail(OT_E_BUDGET, "no memory to look at %d weights", CHUNK);
     for (int64_t first = 0; first < n; first += CHUNK) {
         int64_t part = n - first < CHUNK ? n - first : CHUNK;
-        OT_TRY_GOTO(ot_engine_get(en, OT_SLAB_MASTER, slab, first, part, values), rc, out);
+        OT_TRY_GOTO(ot_engine_get(en, OT_SLAB_MASTER, slab, held.first + first, part, values), rc, out);
         for (int64_t i = 0; i < part; i++)
             bad += !isfinite(as_stored(en->chain.dtype, values[i]));
     }
@@ -85,7 +86,7 @@ out:
 int ot_engine_find_bad_block(struct ot_engine *en, const struct ot_micro_batch *micro, int suspect,
                              struct ot_bad_block *out) {
     *out = (struct ot_bad_block){.block = -1, .slab = -1};
-    OT_TRY(run_probed(en, micro, &out->block));
+    OT_TRY(run_diagnosis(en, micro, &out->block));
     if (out->block < 0)
         return suspect < 0 ? 0 : look_at_weights(en, suspect, out);
     const struct ot_block_spec *block = &en->chain.blocks[out->block];

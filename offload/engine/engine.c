@@ -1,8 +1,10 @@
 #include "offload/engine/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/comm/comm.h"
 #include "offload/engine/engine_state.h"
 #include "src/base/clock.h"
 #include "src/base/error.h"
@@ -29,10 +31,33 @@ static int make_schedules(struct ot_engine *en) {
             if (en->train.tasks[i].kind == OT_TASK_DECIDE && en->train.tasks[i].slab < 0)
                 en->decide_task = i;
     }
+    OT_TRY(ot_schedule_make_gather(chain, &en->plan, &en->layout, &en->gather));
+    OT_TRY(ot_schedule_verify(&en->gather, &en->layout, &en->plan));
     OT_TRY(ot_schedule_make_forward(chain, &en->plan, &en->layout, OT_PASS_EVAL, &en->eval));
     OT_TRY(ot_schedule_verify(&en->eval, &en->layout, &en->plan));
     OT_TRY(ot_schedule_make_forward(chain, &en->plan, &en->layout, OT_PASS_DECODE, &en->decode));
     return ot_schedule_verify(&en->decode, &en->layout, &en->plan);
+}
+
+/* The ranks list the same operations with the same sizes, or none of them begins: an operation waits for all
+ * ranks. Errors: OT_E_USAGE, OT_E_COMM. */
+static int agree(const struct ot_engine *en) {
+    const struct ot_shard *shard = &en->plan.shard;
+    const struct ot_schedule *all[] = {&en->train, &en->flush, &en->gather, &en->eval, &en->decode};
+    char text[256];
+    uint32_t operations = 0;
+    int64_t params = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        operations = ot_schedule_operations(all[i], operations);
+    for (int s = 0; s < en->chain.n_slabs; s++)
+        params += en->chain.slabs[s].n_params;
+    snprintf(text, sizeof text,
+             "%d ranks, shard %s%s%s, %s, %lld parameters in %d slabs, %d places for micro-batches of %lld "
+             "tokens, operations %08x",
+             shard->ranks, ot_shard_mode_name(shard->mode), shard->world ? " world" : "",
+             shard->narrow ? " narrow" : "", ot_dtype_name(en->chain.dtype), (long long)params,
+             en->chain.n_slabs, en->plan.max_micro, (long long)en->plan.micro_tokens, operations);
+    return ot_comm_agree(en->comm, "the plan", text);
 }
 
 static int bind_schedules(struct ot_engine *en) {
@@ -40,6 +65,9 @@ static int bind_schedules(struct ot_engine *en) {
         OT_TRY(ot_executor_bind(en->executor, &en->train, &en->train_bound));
     if (en->flush.n_tasks > 0)
         OT_TRY(ot_executor_bind(en->executor, &en->flush, &en->flush_bound));
+    if (en->gather.n_tasks > 0)
+        OT_TRY(ot_executor_bind(en->executor, &en->gather, &en->gather_bound));
+    en->stale = en->gather.n_tasks > 0;
     OT_TRY(ot_executor_bind(en->executor, &en->eval, &en->eval_bound));
     return ot_executor_bind(en->executor, &en->decode, &en->decode_bound);
 }
@@ -58,8 +86,8 @@ static int allocate(struct ot_engine *en) {
     return 0;
 }
 
-/* A step begins with the streamed updates of the step before. Before the first one, and after a flush, there
- * is nothing to make up for: numbers of all ones bits say skip. */
+/* A step begins with the late updates of the step before (stream engine). Before the first step and after a
+ * flush there are none. Update numbers with all bits set mean "skip". */
 static int forget_updates(struct ot_engine *en) {
     int params = en->layout.params_gpu;
     en->behind = false;
@@ -69,7 +97,7 @@ static int forget_updates(struct ot_engine *en) {
 
 #define DEFAULT_LOSS_SCALE 0x1p16f
 
-/* Tables go to the device, moments start at zero. */
+/* Copies the constant tables to the device, and sets the moments to zero. */
 static int initialise(struct ot_engine *en, float loss_scale) {
     size_t bytes = en->chain.constant_bytes;
     void *constants = bytes ? malloc(bytes) : NULL;
@@ -105,10 +133,14 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     *out = NULL;
     if (!en)
         return ot_fail(OT_E_BUDGET, "no memory for the engine");
+    pthread_mutex_init(&en->shadows.mutex, NULL);
     en->chain = *config->chain;
     en->optimizer = config->optimizer;
     en->skip_spikes = config->skip_spikes;
     en->give_up = config->give_up;
+    en->wishes = config->wishes;
+    en->wishes_context = config->wishes_context;
+    en->comm = config->comm;
     en->stall_limit_seconds =
         config->stall_limit_seconds > 0 ? config->stall_limit_seconds : OT_STALL_LIMIT_SECONDS;
     en->device = config->device;
@@ -116,9 +148,15 @@ int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out
     OT_TRY_GOTO(copy_plan(en, config->plan), rc, out);
     OT_TRY_GOTO(ot_layout_make(&en->chain, &en->plan, &en->layout), rc, out);
     OT_TRY_GOTO(make_schedules(en), rc, out);
+    if (en->comm)
+        OT_TRY_GOTO(agree(en), rc, out);
     OT_TRY_GOTO(allocate(en), rc, out);
+    OT_TRY_GOTO(ot_engine_open_one_copy(en, config->one_copy), rc, out);
+    if (en->layout.staging != OT_NO_BUFFER)
+        ot_comm_reserve(en->comm, ot_engine_at(en, en->layout.staging), en->plan.staging_bytes);
     OT_TRY_GOTO(ot_lane_open(en->device, "setup", &en->lane), rc, out);
     OT_TRY_GOTO(initialise(en, config->loss_scale), rc, out);
+    OT_TRY_GOTO(ot_engine_open_shadows(en), rc, out);
     OT_TRY_GOTO(ot_engine_open_store(en, config->store), rc, out);
     OT_TRY_GOTO(open_pool(en, config), rc, out);
     if (en->plan.train)
@@ -146,26 +184,32 @@ out:
 void ot_engine_close(struct ot_engine *en) {
     if (!en || ot_engine_is_stuck(en))
         return;
-    ot_snapshot_cancel(en->snapshot); /* first: steps may be waiting for it */
+    ot_snapshot_cancel(en->snapshot); /* first, because steps may be waiting for it */
     if (en->executor)
         ot_executor_drain(en->executor);
-    if (ot_engine_is_stuck(en)) /* now */
+    if (ot_engine_is_stuck(en)) /* the drain has found it stuck */
         return;
     ot_executor_unbind(en->executor, en->train_bound);
     ot_executor_unbind(en->executor, en->flush_bound);
+    ot_executor_unbind(en->executor, en->gather_bound);
     ot_executor_unbind(en->executor, en->eval_bound);
     ot_executor_unbind(en->executor, en->decode_bound);
     ot_executor_close(en->executor);
     ot_snapshot_close(en->snapshot);
-    ot_engine_close_store(en); /* before the memory that it has registered */
+    ot_engine_close_shadows(en);
+    ot_engine_close_store(en); /* before the memory that the store has registered is freed */
     ot_pool_close(en->pool);
     ot_lane_close(en->lane);
     ot_engine_decode_end(en);
+    if (en->comm && en->layout.staging != OT_NO_BUFFER)
+        ot_comm_reserve(en->comm, NULL, 0);
     ot_device_free(en->device, en->tier_memory[OT_TIER_GPU]);
     if (en->tier_memory[OT_TIER_HOST])
         ot_device_free_pinned(en->device, en->tier_memory[OT_TIER_HOST], en->layout.tier_bytes[OT_TIER_HOST]);
+    ot_engine_close_one_copy(en);
     ot_schedule_free(&en->train);
     ot_schedule_free(&en->flush);
+    ot_schedule_free(&en->gather);
     ot_schedule_free(&en->eval);
     ot_schedule_free(&en->decode);
     for (int i = 0; i < 2; i++)
@@ -212,32 +256,57 @@ static void copy_micro(struct ot_engine *en, int64_t step, int micro, const stru
     en->steps[step & 1].micro_tokens[micro] = mb->n_tokens;
 }
 
+/* Puts this rank's micro-batches in the places of their groups. */
+static void place_micros(struct ot_engine *en, int64_t step, const struct ot_step_input *input) {
+    const struct ot_shard *shard = &en->plan.shard;
+    struct ot_engine_step *st = &en->steps[step & 1];
+    int groups = ot_shard_own_groups(shard), places = en->plan.max_micro / groups;
+    const struct ot_micro_batch *next = input->micro;
+    memset(st->micro_tokens, 0, (size_t)en->plan.max_micro * sizeof *st->micro_tokens);
+    st->n_micro = input->n_micro;
+    st->n_places = 0;
+    for (int g = 0; g < groups; g++) {
+        int64_t n = ot_shard_group(shard, input->n_micro, shard->rank * groups + g).n;
+        for (int64_t i = 0; i < n; i++) {
+            st->n_places = g * places + (int)i + 1;
+            copy_micro(en, step, st->n_places - 1, next++);
+        }
+    }
+}
+
+static int check_input(const struct ot_engine *en, const struct ot_step_input *input) {
+    const struct ot_shard *shard = &en->plan.shard;
+    int most = en->plan.max_micro / ot_shard_own_groups(shard) * ot_shard_groups(shard);
+    if (input->n_micro < 1 || input->n_micro > most || input->trained_tokens < 1)
+        return ot_fail(OT_E_INPUT,
+                       "a step of %d micro-batches with %lld trained tokens; the plan allows 1 to %d, with 1 "
+                       "token or more",
+                       input->n_micro, (long long)input->trained_tokens, most);
+    for (int m = 0; m < ot_shard_micro(shard, input->n_micro, shard->rank).n; m++)
+        OT_TRY(check_micro(en, &input->micro[m], m));
+    return 0;
+}
+
 int ot_engine_submit(struct ot_engine *en, const struct ot_step_input *input) {
     if (!en->plan.train)
         return ot_fail(OT_E_INTERNAL, "this plan cannot train");
     if (en->submitted - en->collected >= 2)
         return ot_fail(OT_E_INTERNAL, "two steps are waiting for their results to be collected");
-    if (input->n_micro < 1 || input->n_micro > en->plan.max_micro || input->trained_tokens < 1)
-        return ot_fail(
-            OT_E_INPUT,
-            "a step of %d micro-batches with %lld trained tokens; the plan is for 1 to %d with at least one",
-            input->n_micro, (long long)input->trained_tokens, en->plan.max_micro);
-    for (int m = 0; m < input->n_micro; m++)
-        OT_TRY(check_micro(en, &input->micro[m], m));
+    OT_TRY(check_input(en, input));
+    OT_TRY(ot_engine_leave_one_copy(en));
     int64_t step = en->submitted + 1;
     struct ot_engine_step *st = &en->steps[step & 1];
     OT_TRY(ot_executor_wait_parity(en->executor));
     OT_TRY(ot_engine_unstage(en));
-    st->n_micro = input->n_micro;
+    place_micros(en, step, input);
     st->grad_scale = (float)(1.0 / (double)input->trained_tokens);
     st->inverse_tokens = 1.0 / (double)input->trained_tokens;
     st->lr = input->lr;
-    for (int m = 0; m < input->n_micro; m++)
-        copy_micro(en, step, m, &input->micro[m]);
     en->step_start[step & 1] = ot_clock_seconds();
     OT_TRY(ot_executor_submit(en->executor, en->train_bound, step));
     en->submitted = step;
     en->behind = en->flush.n_tasks > 0;
+    en->stale = en->gather.n_tasks > 0;
     return 0;
 }
 
@@ -259,7 +328,7 @@ int ot_engine_drain(struct ot_engine *en) {
     if (!en->behind)
         return 0;
     OT_TRY(ot_engine_unstage(en));
-    OT_TRY(ot_executor_submit(en->executor, en->flush_bound, 0)); /* any step: it runs alone */
+    OT_TRY(ot_executor_submit(en->executor, en->flush_bound, 0)); /* any number: the flush runs alone */
     OT_TRY(ot_executor_drain(en->executor));
     return forget_updates(en);
 }
@@ -269,13 +338,13 @@ bool ot_engine_is_stuck(const struct ot_engine *en) {
 }
 
 bool ot_engine_is_consistent(struct ot_engine *en) {
-    if (en->pass != OT_PASS_TRAIN) /* drained before it began */
+    if (en->pass != OT_PASS_TRAIN) /* only a forward pass hangs; the engine was drained before it */
         return true;
     return en->flush.n_tasks == 0 &&
            ot_executor_stands_before(en->executor, en->train_bound, en->collected + 1, OT_TASK_DECIDE);
 }
 
-/* The driver must have collected every result before it looks at the engine between steps. */
+/* Between steps the driver may use the engine only when every result is collected. */
 static int check_collected(const struct ot_engine *en) {
     return en->collected == en->submitted
                ? 0
@@ -307,21 +376,34 @@ void ot_engine_set_progress(struct ot_engine *en, const struct ot_engine_progres
 
 /* ---- forward alone ---- */
 
-/* Runs a forward schedule over one micro-batch and returns where its results lie on the host. */
+/* Makes whole weights whole again, on the device or in one copy. */
+static int gather_weights(struct ot_engine *en) {
+    if (!en->stale)
+        return 0;
+    OT_TRY(ot_executor_submit(en->executor, en->gather_bound, 0)); /* any number: it runs alone */
+    OT_TRY(ot_executor_drain(en->executor));
+    en->stale = false;
+    return en->comm ? ot_comm_error(en->comm) : 0;
+}
+
+/* Runs a forward schedule over one micro-batch. *results: its results in host memory. */
 static int run_forward(struct ot_engine *en, enum ot_pass pass, const struct ot_micro_batch *micro,
                        const float **results) {
     OT_TRY(check_collected(en));
     OT_TRY(check_micro(en, micro, 0));
     OT_TRY(ot_engine_drain(en));
     OT_TRY(ot_engine_unstage(en));
-    int64_t step = 0; /* any: nothing else is in flight */
-    en->steps[step].n_micro = 1;
+    OT_TRY(gather_weights(en));
+    en->one_copy_is_read = en->layout.one_copy_bytes > 0;
+    int64_t step = 0; /* any number: nothing else is in flight */
+    en->steps[step].n_micro = en->steps[step].n_places = 1;
     copy_micro(en, step, 0, micro);
-    en->pass = pass; /* nothing is in flight, before and after */
+    en->pass = pass; /* safe: nothing is in flight before and after */
     struct ot_bound *bound = pass == OT_PASS_DECODE ? en->decode_bound : en->eval_bound;
     OT_TRY(ot_executor_submit(en->executor, bound, step));
     OT_TRY(ot_executor_drain(en->executor));
     en->pass = OT_PASS_TRAIN;
+    OT_TRY(en->comm ? ot_comm_error(en->comm) : 0);
     *results = ot_engine_at(en, en->layout.results_host[step]);
     return 0;
 }
@@ -380,7 +462,7 @@ out:
 int ot_engine_decode(struct ot_engine *en, const int32_t *tokens, int64_t n, float *logits) {
     const float *results = NULL;
     if (n < 1 || n > en->kv_capacity - en->kv_past)
-        return ot_fail(OT_E_INPUT, "the text would grow to %lld tokens, the cache holds %lld",
+        return ot_fail(OT_E_INPUT, "the text would grow to %lld tokens, but the cache holds %lld",
                        (long long)(en->kv_past + n), (long long)en->kv_capacity);
     for (int64_t i = 0; i < n; i += en->plan.micro_tokens) {
         int64_t piece = n - i < en->plan.micro_tokens ? n - i : en->plan.micro_tokens;

@@ -1,22 +1,22 @@
-/* The engine: trains a chain of blocks (block.h) on a device (kernels/device.h) under hard byte budgets.
+/* The engine trains a chain of blocks (block.h) on a device (kernels/device.h) within fixed byte budgets.
  *
- * A PLAN (plan.h) says where every slab lives and how many slots stage it; a SCHEDULE (schedule.h) is made
- * from the plan once and checked by the verifier; the executor runs it step after step. Up to two steps are
- * in flight: submit hands over a step's micro-batches and returns, so that the forward of step k+1 starts
- * while the optimizer of step k still works on blocks further up. What the plan has streamed through the
- * device is updated in the next step, or by a drain; losses, norms, step counts and skipped steps are the
- * same as where it is updated at once.
+ * A PLAN (plan.h) says where every slab lives and how many slots stage it. A SCHEDULE (schedule.h) is made
+ * from the plan once and checked by the verifier. The executor runs the schedule step after step. Up to two
+ * steps are in flight: ot_engine_submit hands over a step's micro-batches and returns. So the forward of step
+ * k+1 starts while the optimizer of step k still updates later blocks. Tiles of the stream engine (plan.h)
+ * are updated in the next step, or by a drain. Losses, norms, step counts and skipped steps are the same as
+ * with immediate updates.
  *
- * Same seed, data, device and micro-batch size: the same bits, whatever the plan (offload/README.md).
+ * The same seed, data, device and micro-batch size give the same bits with every plan (offload/README.md).
  *
- * fp16 training scales the loss, so that small gradients stay above what fp16 can hold, and adapts the scale
- * to what overflows: a step that does is skipped as a whole, so clipping must be on.
+ * fp16 training scales the loss, so that small gradients stay in the range of fp16. It adapts the scale: a
+ * step whose gradients overflow is skipped as a whole. Therefore clipping must be on.
  *
- * A SPIKE is a step whose loss lies far above those before it. Spikes are told from a running mean and
- * variance of the loss (engine/decide.c has the numbers) and change nothing, unless skip_spikes asks that
- * they be skipped like steps whose gradient is not finite.
+ * A SPIKE is a step whose loss is far above the losses before it. Spikes are found from a running mean and
+ * variance of the loss (engine/decide.c has the numbers). A spike changes nothing, unless skip_spikes is set:
+ * then it is skipped like a step whose gradient is not finite.
  *
- * Threads: one thread drives an engine. The engine owns its lanes and pools.
+ * Threads: one thread, the driver, calls the functions of an engine. The engine owns its lanes and pools.
  */
 #ifndef OT_OFFLOAD_ENGINE_ENGINE_H
 #define OT_OFFLOAD_ENGINE_ENGINE_H
@@ -29,46 +29,65 @@
 #include "offload/topology/topology.h"
 
 struct ot_engine;
+struct ot_comm;
 
 struct ot_optimizer_config {
     float beta1, beta2, eps, weight_decay;
-    float clip; /* max global norm; 0: off, and updates then overlap backward */
+    float clip;    /* largest global norm; 0: no clipping, and updates overlap backward */
+    uint64_t seed; /* of the random numbers that round a compact state (kernels/state_format.h) */
 };
 
 struct ot_engine_config {
     const struct ot_chain *chain; /* outlives the engine */
-    struct ot_device *device;     /* outlives the engine; the plan's bytes are allocated from it */
+    struct ot_device *device;     /* outlives the engine, which allocates the plan's bytes from it */
     const struct ot_plan *plan;   /* copied */
     struct ot_optimizer_config optimizer;
-    float loss_scale;       /* fp16: to begin with, a power of two; 0: 65536 */
+    float loss_scale;       /* fp16: initial loss scale, a power of two; 0: 65536 */
     int optimizer_threads;  /* >= 1 */
     struct ot_trace *trace; /* NULL: none; outlives the engine */
-    /* For plans with something on nvme: its directories, engine, verify, chunk, depth and calls; what depends
-     * on the plan the engine fills in. NULL where there is nothing. */
+    /* For plans that use nvme: directories, I/O engine, verify, chunk, depth and calls of the store. The
+     * engine fills in the fields that depend on the plan. NULL: the plan uses no nvme. */
     const struct ot_store_config *store;
-    const struct ot_topology *topology; /* where threads are bound; outlives the engine; NULL: nowhere */
-    uint64_t delay_seed;                /* test seam: not 0 delays the executor's own threads at random */
-    double stall_seconds; /* the watchdog logs which task each lane is stuck on after this long; 0: 60 s */
-    double stall_limit_seconds; /* and gives up after this long; 0: 600 s */
-    /* With clipping: steps whose loss is more than so many standard deviations above its running mean are
-     * skipped; 0: none. */
+    const struct ot_topology *topology; /* where to bind threads; outlives the engine; NULL: do not bind */
+    uint64_t delay_seed;                /* test seam: if not 0, random delays in the executor's threads */
+    double stall_seconds; /* after this long without progress the watchdog logs each lane's task; 0: 60 s */
+    double stall_limit_seconds; /* and after this long the engine is stuck; 0: 600 s */
+    /* With clipping: skip steps whose loss is more than so many standard deviations above its running mean.
+     * 0: skip none. */
     double skip_spikes;
-    /* With clipping: whether to give up steps whose decision has not been made; asked before each pass
-     * through a block and by decisions, on threads of the engine's. Once true it stays true until every step
-     * in flight is collected. NULL: never. */
+    /* With clipping: returns true to abandon every step that has no decision yet. The engine's threads call
+     * it before each pass through a block, and in decisions. Once it returns true it must do so until every
+     * step in flight is collected. NULL: never abandon a step. */
     bool (*give_up)(void);
+    /* Several ranks (plan.shard): moves bytes between them; outlives the engine. NULL: one rank. */
+    struct ot_comm *comm;
+    /* Test seam, for ranks that are threads of one process: the memory that they share, of the layout's
+     * one_copy_bytes; outlives the engines. NULL: engines share memory between processes. */
+    void *one_copy;
+    /* Returns what this rank wishes, as bits below OT_WISH_LIMIT that mean something to the caller. Called
+     * once in each step, on a thread of the engine. Every rank finds the wishes of all ranks in the result of
+     * the same step, so all ranks can act on them alike. NULL: none. */
+    unsigned (*wishes)(void *context);
+    void *wishes_context;
 };
 
-/* Allocates everything, reserves the disks' space, verifies the schedule, starts the lanes. Parameters are
- * undefined until set, m and v are zero. Errors: OT_E_BUDGET, OT_E_INTERNAL (the verifier's finding),
- * OT_E_DEVICE, OT_E_IO. */
+/* Allocates all memory, reserves the disk space, verifies the schedule and starts the lanes. Parameters are
+ * undefined until they are set; m and v are zero. Errors: OT_E_BUDGET, OT_E_INTERNAL (the verifier found a
+ * fault), OT_E_DEVICE, OT_E_IO. */
 int ot_engine_open(const struct ot_engine_config *config, struct ot_engine **out);
-/* Drains first; NULL is fine. A stuck engine stays as it is. */
+/* Drains the engine and frees it; NULL is fine. If the engine is stuck, close frees nothing. */
 void ot_engine_close(struct ot_engine *engine);
 
-/* What keeps the plan's nvme tier, and what it has moved; NULL and zeros where there is none. */
+/* A description of the NVMe store for people, and its counters. NULL and zeros if the plan uses no nvme. */
 const char *ot_engine_describe_store(const struct ot_engine *engine);
 void ot_engine_store_usage(const struct ot_engine *engine, struct ot_store_usage *out);
+
+/* Updates ahead of the decision (plan/shadow.h), in tiles, since the engine was opened. */
+struct ot_shadow_usage {
+    int64_t committed; /* the decision was the one that they had assumed */
+    int64_t dropped;   /* it was not: they were undone */
+};
+void ot_engine_shadow_usage(struct ot_engine *engine, struct ot_shadow_usage *out);
 
 /* ---- a training step ---- */
 
@@ -78,95 +97,100 @@ struct ot_micro_batch { /* host memory; rows and fields as in kernels/ops.h */
 };
 
 struct ot_step_input {
-    int n_micro; /* 1..plan.max_micro */
+    int n_micro; /* of all ranks together, at least 1 */
+    /* Those of this rank, in order: ot_shard_micro says which. One rank has all. */
     const struct ot_micro_batch *micro;
-    /* targets >= 0 in the whole step (all ranks): loss and gradient are divided by it */
+    /* number of targets >= 0 in the whole step (all ranks); divides loss and gradient */
     int64_t trained_tokens;
     float lr;
 };
 
-/* Why a step was skipped as a whole: nothing was changed, the optimizer's step count neither. */
+/* Why a step was skipped as a whole. A skipped step changes nothing, and does not count as an optimizer
+ * step. */
 enum ot_skip {
-    OT_SKIP_NONE,     /* it was not */
+    OT_SKIP_NONE,     /* not skipped */
     OT_SKIP_LOSS,     /* the loss was not finite */
     OT_SKIP_GRADIENT, /* the loss was finite, the norm of the gradient was not */
-    OT_SKIP_OVERFLOW, /* fp16: there was no room for the gradient; the loss scale has been halved */
+    OT_SKIP_OVERFLOW, /* fp16: the gradient overflowed; the loss scale has been halved */
     OT_SKIP_SPIKE,
-    /* engine_config.give_up said so, and the rest of the result says nothing. A caller that goes on from the
-     * step before calls ot_engine_set_progress, drained. */
+    /* engine_config.give_up returned true. The other fields of the result are undefined. To continue from the
+     * step before, drain the engine and call ot_engine_set_progress. */
     OT_SKIP_GIVEN_UP,
     OT_SKIP_COUNT
 };
 const char *ot_skip_name(enum ot_skip skip); /* "loss", "gradient", "overflow", "spike", "given up"; "none" */
 
+enum { OT_WISH_LIMIT = 0x80 };
+
 struct ot_step_result {
-    int64_t step;     /* counts from 1, or on from what ot_engine_set_progress said */
+    int64_t step;     /* counts from 1, or from the step given to ot_engine_set_progress */
     double loss;      /* mean over the step's trained tokens */
     double grad_norm; /* global, before clipping */
     double clipped_norm;
-    float loss_scale; /* that the step's gradients were computed with (fp16); 1 in other dtypes */
+    float loss_scale; /* loss scale of the step's gradients (fp16); 1 in other dtypes */
     enum ot_skip skipped;
-    bool spike;     /* skipped or not */
-    int bad_micro;  /* the first micro-batch whose loss was not finite; -1: none */
-    int bad_slab;   /* in backward's order, the first slab whose gradient was not finite; -1: none */
-    double seconds; /* from the previous step's result (or this step's start, if later) to this one's */
+    bool spike;      /* whether it was skipped or not */
+    int bad_micro;   /* the first micro-batch, of all ranks, whose loss was not finite; -1: none */
+    int bad_slab;    /* the first slab in backward's order whose gradient was not finite; -1: none */
+    unsigned wishes; /* of all ranks together */
+    double seconds;  /* from the previous step's result, or this step's start if later, to its own result */
 };
 
 /* Copies the input and starts the step. Blocks while two steps are in flight. Errors: OT_E_INPUT (a token,
- * target or position out of range, a bad row_start), or what an earlier step failed with. */
+ * target, position or row_start out of range), or the error of an earlier step. */
 int ot_engine_submit(struct ot_engine *engine, const struct ot_step_input *input);
-/* Waits for the oldest submitted step: its loss and norm are final; its update may still be under way.
- * Errors: as the step failed: OT_E_DEVICE, OT_E_NUMERIC (clip off, and a gradient was not finite after other
- * blocks were updated). */
+/* Waits for the result of the oldest submitted step. Its loss and norm are final; its update may still be
+ * under way. Errors: the error of the step: OT_E_DEVICE, OT_E_NUMERIC (clipping is off, and a gradient was
+ * not finite after other blocks had been updated). */
 int ot_engine_result(struct ot_engine *engine, struct ot_step_result *out);
-/* Waits until every submitted step is complete, updates included: those that the next step would make are
- * made now. Required before anything below. */
+/* Waits until every submitted step is complete, including all updates: updates that the next step would make
+ * are made now. The functions below need a drained engine. */
 int ot_engine_drain(struct ot_engine *engine);
 
-/* After OT_E_STALL from any of these: a task has hung for stall_limit_seconds. Threads inside of it cannot be
- * ended, so that close frees nothing, and everything that the engine was given must stay: the caller ends the
- * process, by _exit, for exit would wait for the device.
+/* True after a function returned OT_E_STALL: a task has hung for stall_limit_seconds. A thread that hangs in
+ * a system call cannot be ended. So ot_engine_close frees nothing, and everything that was given to the
+ * engine must stay valid. The caller ends the process with _exit, because exit would wait for the device.
  *
- * The watchdog sees whatever waits for a step, a forward pass or a drain, and for nvme when parameters are
- * set or read. It does not see what the driver itself asks of the device between steps (copies, tuning), nor
- * a disk that hangs while the store is opened or closed. */
+ * The watchdog covers every wait for a step, a forward pass or a drain, and for nvme when parameters are set
+ * or read. It does not cover the driver's own calls of the device between steps (copies, tuning), or a disk
+ * that hangs while the store is opened or closed. */
 bool ot_engine_is_stuck(const struct ot_engine *engine);
-/* Of a stuck engine: whether weights, optimizer state and progress are all those of the last step whose
- * result was collected. They are where the step that hangs had not come to its (first) decision, the one
- * before it was complete, and no part of the plan is updated one step late, through the device (plan.h); or
- * where a forward pass alone hangs. */
+/* For a stuck engine: true if weights, optimizer state and progress are all those of the last collected step.
+ * That is so if the hanging step had not reached its (first) decision, the step before it was complete, and
+ * no tile is updated one step late (stream engine, plan.h). It is also so if only a forward pass hangs. */
 bool ot_engine_is_consistent(struct ot_engine *engine);
 
-/* Lets the device tune itself (device.h) for what the steps so far have asked of it, in those of the plan's
- * bytes that hold nothing between steps, for about `seconds`. Every result is collected; drains. No number
- * changes. Errors: OT_E_DEVICE, OT_E_INTERNAL. */
+/* Drains, then lets the device tune itself (device.h) for the calls of the steps so far, for about `seconds`.
+ * Uses memory of the plan that holds nothing between steps. Every result must be collected. The tuning
+ * changes no number of the training. Errors: OT_E_DEVICE, OT_E_INTERNAL. */
 int ot_engine_tune(struct ot_engine *engine, double seconds, struct ot_device_tuning *out);
 
-/* ---- forward alone ---- */
+/* ---- forward only ---- */
 
-/* Losses of one micro-batch with the present weights: token_loss[n_tokens] on the host, 0 where the target is
- * < 0. */
+/* Computes the losses of one micro-batch with the present weights. token_loss: [n_tokens] on the host; 0 for
+ * a token whose target is < 0. */
 int ot_engine_eval(struct ot_engine *engine, const struct ot_micro_batch *micro, float *token_loss);
 
-/* Generation: a cache for `capacity` tokens, allocated from the device's budget. One at a time per engine. */
+/* Begins a generation: allocates a cache for `capacity` tokens from the device's budget. One generation at a
+ * time per engine. */
 int ot_engine_decode_begin(struct ot_engine *engine, int64_t capacity);
-/* What that takes, for a plan's extra bytes. */
+/* The bytes of that cache, for the extra bytes of a plan request. */
 size_t ot_engine_kv_bytes(const struct ot_chain *chain, int64_t capacity);
-/* Appends n tokens (all but the first call usually 1) and returns the logits [vocab] after the last of them.
- * Errors: OT_E_INPUT when the cache is full. */
+/* Appends n tokens and writes the logits [vocab] after the last of them. All calls but the first usually
+ * append one token. Errors: OT_E_INPUT if the cache is full. */
 int ot_engine_decode(struct ot_engine *engine, const int32_t *tokens, int64_t n, float *logits);
 void ot_engine_decode_end(struct ot_engine *engine);
 
-/* ---- what is wrong (engine/diagnose.c; drained) ---- */
+/* ---- diagnosis (engine/diagnose.c; drained) ---- */
 
 struct ot_bad_block {
-    int block; /* the first whose output is not finite; the last one's is the loss; -1: none */
-    int slab;  /* whose weights are not all finite, as the device has them; -1: none was found */
+    int block; /* first block whose output is not finite; for the last block the loss; -1: none */
+    int slab;  /* slab with weights that are not finite, as the device has them; -1: none found */
     const char *block_name, *slab_name; /* NULL: none */
-    int64_t bad_weights;                /* how many of them are not */
+    int64_t bad_weights;                /* number of weights that are not finite */
 };
-/* Runs the micro-batch forward and looks at the output of each block; then at the weights of the slabs of the
- * first bad one, or, where there is none, of `suspect` (-1: of no slab). Errors: as ot_engine_eval. */
+/* Runs the micro-batch forward and checks the output of each block. Then checks the weights of the first bad
+ * block, or, if no block is bad, the weights of slab `suspect` (-1: none). Errors: as ot_engine_eval. */
 int ot_engine_find_bad_block(struct ot_engine *engine, const struct ot_micro_batch *micro, int suspect,
                              struct ot_bad_block *out);
 
@@ -174,27 +198,34 @@ int ot_engine_find_bad_block(struct ot_engine *engine, const struct ot_micro_bat
 
 enum ot_slab_kind { OT_SLAB_MASTER, OT_SLAB_M, OT_SLAB_V };
 
-/* fp32 values of parameters [first, first + n) of a slab; MASTER is exact: what was set is what is read. */
+/* Sets or gets the fp32 values of parameters [first, first + n) of a slab. MASTER is exact: a get returns
+ * what was set. If the ranks have one copy of weights (plan/one_copy.h), set and ot_engine_put are called
+ * while no rank is in a pass: before the first step, or after a barrier. */
 int ot_engine_set(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   const float *values);
 int ot_engine_get(struct ot_engine *engine, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   float *values);
+/* Collective: brings a whole slab together on rank 0, through device memory that holds nothing between steps.
+ * All ranks call it with the same kind and slab. values: [n_params] on the host; NULL except on rank 0.
+ * Errors: OT_E_COMM; OT_E_BUDGET; as ot_engine_get. After an error the other ranks still wait, so the caller
+ * breaks the communicator. */
+int ot_engine_collect(struct ot_engine *engine, enum ot_slab_kind kind, int slab, float *values);
 /* The accumulated gradient of the last step, fp32, before clipping (test seam; needs plan.keep_grads). */
 int ot_engine_get_grad(struct ot_engine *engine, int slab, int64_t first, int64_t n, float *values);
 
-/* Of the losses so far, the latest weighing most. */
+/* Running statistics of the loss; later losses weigh more. */
 struct ot_loss_stats {
     double mean, variance;
-    int64_t n; /* losses that went in */
+    int64_t n; /* losses counted so far */
 };
 
-/* What decisions carry from one step to the next: with the slabs, all that a run needs to go on with the same
- * bits. */
+/* The values that decisions keep from one step to the next. A run that restores these and the slabs continues
+ * with the same bits. */
 struct ot_engine_progress {
-    int64_t step;         /* the last one */
-    int64_t adam_step;    /* steps taken, skipped ones not counted */
-    float loss_scale;     /* fp16: of the next step; 1 in other dtypes */
-    int64_t scaled_steps; /* fp16: steps since it last changed */
+    int64_t step;         /* the last step */
+    int64_t adam_step;    /* optimizer steps, without skipped steps */
+    float loss_scale;     /* fp16: loss scale of the next step; 1 in other dtypes */
+    int64_t scaled_steps; /* fp16: steps since the scale last changed */
     struct ot_loss_stats losses;
 };
 void ot_engine_get_progress(const struct ot_engine *engine, struct ot_engine_progress *out);
@@ -202,31 +233,35 @@ void ot_engine_set_progress(struct ot_engine *engine, const struct ot_engine_pro
 
 /* ---- snapshots (snapshot.h) ---- */
 
-/* What the plan's nvme tier is kept in, for the sink to refer to; NULL: there is none. */
+/* The store of the plan's nvme tier, for a sink that refers to its files. NULL: the plan uses no nvme. */
 struct ot_store *ot_engine_store(const struct ot_engine *engine);
 
-/* On an engine that has been drained, or is stuck and consistent, with a plan that trains, and no other
- * snapshot under way. Errors:
- * OT_E_INTERNAL, OT_E_BUDGET, OT_E_IO (no thread). */
+/* Begins a snapshot. The plan must train, and no other snapshot may be under way. The engine must be drained,
+ * or stuck and consistent. Errors: OT_E_INTERNAL, OT_E_BUDGET, OT_E_IO (no thread). */
 int ot_engine_snapshot(struct ot_engine *engine, const struct ot_snapshot_config *config);
-/* Whether one is under way whose sink is still at work. */
+/* True while the thread of a snapshot is still at work. */
 bool ot_engine_snapshot_busy(const struct ot_engine *engine);
-/* How long the last one took that was finished, without what it slept to keep its pace. */
+/* Seconds that the last finished snapshot took, without its pauses to keep the pace. */
 double ot_engine_snapshot_seconds(const struct ot_engine *engine);
-/* It ends as soon as it can, as one that failed; nothing where none is under way. */
+/* Cancels a snapshot that is under way: it ends as soon as it can, and its finish returns an error. */
 void ot_engine_snapshot_give_up(struct ot_engine *engine);
-/* Waits for it, unpaced, and ends it; nothing where none is under way. *pins: what it refers to, for
- * ot_engine_release; NULL: nothing. Errors: what the sink or a copy failed with; the engine is unharmed. */
+/* Waits for a snapshot that is under way, without pauses, and ends it. *pins: the pins of the extents that
+ * the sink refers to, for ot_engine_release; NULL: none. Errors: that of the sink or of a copy; the engine is
+ * not harmed. Without a snapshot it does nothing. */
 int ot_engine_snapshot_finish(struct ot_engine *engine, struct ot_pins **pins);
-/* Lets go of what they hold, and frees them; NULL is fine. */
+/* Unpins the extents and frees `pins`; NULL is fine. */
 void ot_engine_release(struct ot_engine *engine, struct ot_pins *pins);
 
-/* Slots of ot_part_slot_bytes that the plan has for the sink, one after the other, pinned; also for what
- * reads parts back. */
+/* The n slots of ot_part_slot_bytes that the plan has for the sink: pinned memory, one after the other. The
+ * caller may also use them to read parts back. */
 void *ot_engine_snapshot_slots(const struct ot_engine *engine, int *n);
 
-/* The reverse, before the first step or on a drained engine: takes a part's values home. `memory` as `put`
- * got it. Errors: OT_E_INTERNAL (no such parameters), OT_E_IO, OT_E_DEVICE. */
+/* Copies those values of a part that this rank holds to their homes: all, some or none of them. So each rank
+ * of a run takes its own from the parts of a run with another number of ranks. Call it before the first step
+ * or on a drained engine. `memory`: the part as `put` of the sink got it. Errors: OT_E_INTERNAL (no such
+ * parameters), OT_E_IO, OT_E_DEVICE. */
 int ot_engine_put(struct ot_engine *engine, const struct ot_part *part, const void *memory);
+/* True if this rank holds a value of the part. */
+bool ot_engine_holds(const struct ot_engine *engine, const struct ot_part *part);
 
 #endif

@@ -1,36 +1,56 @@
-/* What the engine's own files share (engine.c, engine/tasks.c, engine/decide.c, engine/diagnose.c,
- * engine/nvme.c, engine/params.c). Internal to offload/. */
+/* Declarations that the files of the engine share (engine.c, tasks.c, decide.c, shadow.c, diagnose.c, nvme.c,
+ * params.c, one_copy.c, take_snapshot.c). Internal to offload/. */
 #ifndef OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 #define OT_OFFLOAD_ENGINE_ENGINE_STATE_H
 
 #include <pthread.h>
 
+#include "kernels/ops.h"
 #include "offload/engine/engine.h"
 #include "offload/engine/executor.h"
 #include "offload/store/store.h"
 #include "src/base/pool.h"
 
-/* The host's side of a step in flight: written by submit before the step starts, then read by its tasks. */
+/* The host's data of a step in flight. ot_engine_submit writes it before the step starts; then tasks read
+ * it. */
 struct ot_engine_step {
-    int n_micro;
-    int64_t *micro_tokens; /* [plan.max_micro] */
+    int n_micro;           /* of all ranks */
+    int n_places;          /* places up to the last micro-batch of this rank */
+    int64_t *micro_tokens; /* [plan.max_micro]: of the micro-batch in each place; 0: none */
     float grad_scale;      /* 1 / trained tokens, for the device */
-    double inverse_tokens; /* and for the loss */
+    double inverse_tokens; /* the same in double, for the loss */
     float lr;
     struct ot_step_result result; /* written by the step's last decision */
 };
 
-/* What decisions carry from one to the next; only DECIDE tasks touch it, and the schedule orders them. */
+/* The state that decisions keep from one step to the next. Only DECIDE tasks use it while steps run, and the
+ * schedule orders them. */
 struct ot_engine_control {
-    int64_t adam_step;    /* updates applied so far */
-    int64_t deciding;     /* the step that the two flags belong to */
-    bool skip, updated;   /* without clipping: a slab was not finite; a slab was updated */
+    int64_t adam_step;    /* optimizer steps so far */
+    int64_t deciding;     /* the step of the two flags below */
+    bool skip, updated;   /* without clipping: a gradient was not finite; a slab was updated */
     int64_t scaled_steps; /* fp16: steps since the loss scale last changed */
     struct ot_loss_stats losses;
 };
 
-/* An extent in host memory between steps, where the host's own code reads and changes it: in a slot, which is
- * idle then. */
+/* Updates ahead of the decision (shadow.c). The cpu lane's thread uses all of it; the driver uses what the
+ * mutex protects. */
+struct ot_engine_shadows {
+    double *shares;    /* [n_slabs]: usual share of the slab in the squared norm of a step */
+    bool knows_shares; /* since the first step with a finite norm */
+    int64_t decided;   /* the last step with a decision */
+    pthread_mutex_t mutex;
+    /* protected by the mutex, with the bytes of the tiles that are pending: */
+    struct ot_engine_shadow {
+        const struct ot_task *task; /* its SHADOW task; NULL: not pending */
+        struct ot_adamw_step assumed;
+    } * pending; /* [plan.shadow_frames]; NULL: the plan has no shadows */
+    bool closed; /* no more shadows are made */
+    struct ot_shadow_usage usage;
+};
+
+/* An extent that is staged in host memory between steps, so that the driver can read and change it. It is in
+ * a slot, because slots are idle between steps. */
 struct ot_engine_staged {
     int extent; /* -1: none */
     bool changed;
@@ -38,8 +58,8 @@ struct ot_engine_staged {
 };
 enum { OT_STAGED_STATE, OT_STAGED_WEIGHTS, OT_STAGED_KINDS };
 
-/* One transfer that the host's own code waits for. It lies in the engine because it may outlive the waiting:
- * see ot_engine_is_stuck. */
+/* One transfer that the driver waits for. It is a member of the engine because it may outlive the wait: see
+ * ot_engine_is_stuck. */
 struct ot_engine_wait {
     pthread_mutex_t mutex;
     pthread_cond_t ended;
@@ -48,36 +68,45 @@ struct ot_engine_wait {
 };
 
 struct ot_engine {
-    struct ot_chain chain; /* a copy; what it points to is the caller's */
+    struct ot_chain chain; /* a copy; the caller owns what it points to */
     struct ot_plan plan;
     struct ot_optimizer_config optimizer;
-    double skip_spikes; /* 0: none */
+    double skip_spikes; /* 0: skip none */
     bool (*give_up)(void);
+    unsigned (*wishes)(void *context);
+    void *wishes_context;
+    struct ot_comm *comm; /* NULL: one rank */
     struct ot_device *device;
     const struct ot_ops *ops;
     struct ot_layout layout;
-    char *tier_memory[OT_TIER_COUNT];
+    char *tier_memory[OT_MEMORIES];
+    bool one_copy_is_mapped, one_copy_is_pinned;
+    bool one_copy_is_read;              /* a forward pass alone has read it since the last step */
     struct ot_store *store;             /* NULL: the plan has nothing on nvme */
-    struct ot_store_piece *slab_pieces; /* of a whole slab's weights: for the nvme_read lane */
+    struct ot_store_piece *slab_pieces; /* pieces of one slab's weights, for the nvme_read lane */
     struct ot_engine_staged staged[OT_STAGED_KINDS];
-    struct ot_engine_wait wait; /* open where the store is */
+    struct ot_engine_wait wait; /* initialised if `store` is not NULL */
     double stall_limit_seconds;
-    bool stuck;           /* in that transfer */
-    struct ot_pool *pool; /* the optimizer's */
+    bool stuck;           /* the transfer of `wait` hangs */
+    struct ot_pool *pool; /* pool of the optimizer */
     struct ot_topology_binding optimizer_binding;
     struct ot_executor *executor;
-    struct ot_lane *lane; /* for copies between steps; the executor's lanes are its own */
-    struct ot_schedule train, flush, eval, decode; /* flush: of no tasks where it is never due */
-    struct ot_bound *train_bound, *flush_bound, *eval_bound, *decode_bound;
-    bool behind; /* the last step has left something to the next one: a flush is due before anyone looks */
+    struct ot_lane *lane; /* for copies between steps; the executor has its own lanes */
+    /* flush: makes late updates; no tasks if the plan has none */
+    /* gather: makes weights whole; no tasks if no weights are whole between steps */
+    struct ot_schedule train, flush, gather, eval, decode;
+    struct ot_bound *train_bound, *flush_bound, *gather_bound, *eval_bound, *decode_bound;
+    bool behind; /* the last step left updates to the next one: flush before anyone reads the slabs */
+    bool stale;  /* the other ranks' shares of whole weights are old: gather before a forward pass alone */
     struct ot_snapshot *snapshot;   /* NULL: the plan does not train */
-    int decide_task;                /* the step's last decision */
-    struct ot_engine_step steps[2]; /* by step & 1 */
+    int decide_task;                /* task number of the step's last decision */
+    struct ot_engine_step steps[2]; /* [step & 1] */
     struct ot_engine_control control;
-    int64_t submitted, collected; /* steps, counted from what set_progress said */
+    struct ot_engine_shadows shadows;
+    int64_t submitted, collected; /* step numbers; they go on from ot_engine_set_progress */
     double last_result_time, step_start[2];
-    enum ot_pass pass;             /* what runs: training, but inside a forward alone */
-    struct ot_engine_probe *probe; /* looks at what each block has put out; NULL: nobody does */
+    enum ot_pass pass;                     /* the running pass: training, except during a forward only */
+    struct ot_engine_diagnosis *diagnosis; /* checks the output of each block; NULL: no check */
     char *kv_memory;
     int64_t kv_capacity, kv_past;
 };
@@ -86,43 +115,98 @@ static inline void *ot_engine_at(const struct ot_engine *engine, int buffer) {
     return ot_layout_at(&engine->layout, engine->tier_memory, buffer);
 }
 
-/* The buffer of a parity pair that this step uses. */
+/* The buffer of a parity pair that belongs to this step. */
 static inline void *ot_engine_at_parity(const struct ot_engine *engine, int first_of_pair, int64_t step) {
     return ot_engine_at(engine, first_of_pair + (int)(step & 1));
 }
 
-/* The next decision's. Only decisions change it, and only they and the host's own code between steps ask. */
+/* The loss scale for the next decision. Only decisions change it. Only decisions and the driver between steps
+ * read it. */
 static inline float ot_engine_loss_scale(const struct ot_engine *engine) {
     return engine->chain.dtype == OT_F16 ? *(const float *)ot_engine_at(engine, engine->layout.control) : 1;
 }
 
-/* Whether what is under way is a step that the caller has given up. */
+/* True if a training step is running and the caller has abandoned it. */
 static inline bool ot_engine_has_given_up(const struct ot_engine *engine) {
     return engine->give_up && engine->plan.clip && engine->pass == OT_PASS_TRAIN && engine->give_up();
 }
 
+/* The results of a slab (slab < 0: losses and wishes) in results_gpu, or in a buffer like all_results. */
+static inline double *ot_engine_results(const struct ot_engine *engine, int buffer, int slab) {
+    const struct ot_layout *layout = &engine->layout;
+    int norms = buffer == layout->results_gpu ? layout->own_norms : layout->norms;
+    return (double *)ot_engine_at(engine, buffer) + (slab >= 0 ? slab : engine->chain.n_slabs) * norms;
+}
+
+/* Among the wishes of a rank, which are the bytes of the double behind its losses: it has given up the step.
+ */
+enum { OT_WISH_GIVE_UP = OT_WISH_LIMIT };
+/* The wishes of this rank now. */
+static inline unsigned ot_engine_wishes(const struct ot_engine *engine) {
+    unsigned wishes = engine->wishes ? engine->wishes(engine->wishes_context) : 0;
+    return wishes | (ot_engine_has_given_up(engine) ? OT_WISH_GIVE_UP : 0);
+}
+
 /* The executor's callback (engine/tasks.c). */
 int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane);
-/* Of DECIDE tasks (engine/decide.c). Errors: OT_E_NUMERIC. */
+/* Runs a task of the comm lane, or one that prepares or ends it (engine/rank_tasks.c). */
+void ot_engine_run_rank_task(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
+/* Runs a DECIDE task (engine/decide.c). Errors: OT_E_NUMERIC; OT_E_COMM: the results are not those of all
+ * ranks, and nothing is updated. */
 int ot_engine_decide(struct ot_engine *engine, const struct ot_task *task, int64_t step);
 
-/* After a FORWARD task has been enqueued, on the lane's thread (engine/diagnose.c). */
-void ot_engine_probe_output(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
+/* The squared norm of a slab, from the results of a step. */
+double ot_engine_slab_squares(const struct ot_engine *engine, const double *results, int slab);
+/* The numbers with which the step updates a slab, if gradients are multiplied by `scale`. */
+struct ot_adamw_step ot_engine_adamw_step(const struct ot_engine *engine, int64_t step, int slab,
+                                          double scale, bool skip);
+
+/* The pool's work on a tile: its update; the same after a copy of the tile to the frame task->stage; a copy
+ * back from there. step: not used by OT_TILE_UNDO. */
+enum ot_tile_work { OT_TILE_UPDATE, OT_TILE_SHADOW, OT_TILE_UNDO };
+void ot_engine_work_on_tile(struct ot_engine *engine, const struct ot_task *task, enum ot_tile_work work,
+                            const struct ot_adamw_step *step);
+
+/* Shadows (engine/shadow.c). Errors of open: OT_E_BUDGET; close it also then. */
+int ot_engine_open_shadows(struct ot_engine *engine);
+void ot_engine_close_shadows(struct ot_engine *engine);
+/* Runs a SHADOW task. */
+void ot_engine_run_shadow(struct ot_engine *engine, const struct ot_task *task, int64_t step);
+/* For an update, before it changes its tile. params: the numbers of the decision. Returns true if a shadow
+ * has made the same update. Undoes a shadow that has assumed other numbers. */
+bool ot_engine_settle_shadow(struct ot_engine *engine, const struct ot_task *task,
+                             const struct ot_adamw_step *params);
+/* For the decision of a step. results: the squared norms of all slabs. */
+void ot_engine_note_decision(struct ot_engine *engine, const double *results, int64_t step);
+/* For the driver of a stuck engine: undoes all pending shadows. No more are made. */
+void ot_engine_undo_shadows(struct ot_engine *engine);
+
+/* Checks the output of a block after its FORWARD task has been enqueued, on the lane's thread
+ * (engine/diagnose.c). */
+void ot_engine_diagnose_output(struct ot_engine *engine, const struct ot_task *task, struct ot_lane *lane);
+
+/* The memory that ranks share (engine/one_copy.c). All ranks open it together; it does nothing if the plan
+ * has no one copy. given: see engine_config.one_copy. Errors: as ot_shared_memory_map, ot_device_place and
+ * ot_device_pin. */
+int ot_engine_open_one_copy(struct ot_engine *engine, void *given);
+void ot_engine_close_one_copy(struct ot_engine *engine);
+/* Before a step: waits until no rank is in a forward pass alone any more. Errors: OT_E_COMM. */
+int ot_engine_leave_one_copy(struct ot_engine *engine);
 
 /* Opens engine->snapshot (engine/take_snapshot.c). Errors: as ot_snapshot_open. */
 int ot_engine_open_snapshot(struct ot_engine *engine);
 
-/* Nvme (engine/nvme.c). The store of the layout's extents; nothing where it has none. Errors: OT_E_INTERNAL
- * (no directories), as ot_store_open. */
+/* Nvme (engine/nvme.c). Opens the store for the layout's extents; does nothing if it has none. Errors:
+ * OT_E_INTERNAL (no directories), or as ot_store_open. */
 int ot_engine_open_store(struct ot_engine *engine, const struct ot_store_config *config);
-void ot_engine_close_store(struct ot_engine *engine); /* without a store nothing */
+void ot_engine_close_store(struct ot_engine *engine); /* does nothing if there is no store */
 /* The executor's callback for the nvme lanes. */
 void ot_engine_start_task(void *context, const struct ot_task *task, int64_t step, ot_task_done_fn done,
                           void *arg);
-/* Between steps: the extent in host memory. Its place is valid until another extent of the kind is staged, or
- * a step starts. Errors: OT_E_IO, OT_E_STALL. */
+/* Between steps: brings an extent into host memory. *out is valid until another extent of the same kind is
+ * staged or a step starts. Errors: OT_E_IO, OT_E_STALL. */
 int ot_engine_stage(struct ot_engine *engine, int kind, int slab, int extent, struct ot_engine_staged **out);
-/* Before anything runs: what was changed is written, and no slot holds an extent any more. Errors:
+/* Call it before a step or pass runs: writes back changed extents and gives their slots back. Errors:
  * OT_E_IO, OT_E_STALL. */
 int ot_engine_unstage(struct ot_engine *engine);
 

@@ -52,7 +52,7 @@ void ot_executor_close(struct ot_executor *ex) {
     if (!ex)
         return;
     ot_executor_drain(ex);
-    if (ex->stuck) /* threads that hang cannot be joined, and use all of it */
+    if (ex->stuck) /* a thread that hangs cannot be joined, and uses the executor */
         return;
     pthread_mutex_lock(&ex->mutex);
     ex->stop = true;
@@ -89,7 +89,8 @@ static int open_instance(struct ot_executor *ex, struct ot_bound *bound, struct 
     return ot_stopwatch_open(ex->config.trace, ex->config.device, bound->schedule, &in->watch);
 }
 
-/* For each task, the tasks of host lanes that wait for it; the device's lanes look for themselves. */
+/* Lists for each task the tasks of host lanes that wait for it. Device lanes check their dependencies
+ * themselves. */
 static int list_dependents(struct ot_bound *bound) {
     const struct ot_schedule *s = bound->schedule;
     int total = 0;
@@ -167,8 +168,8 @@ void ot_executor_unbind(struct ot_executor *ex, struct ot_bound *bound) {
 
 /* ---- driving ---- */
 
-/* What the lane has handed to the device in the oldest run under way, and the device has not finished; NULL:
- * nothing that anyone waits for. */
+/* The first task of the oldest step that the lane has enqueued and the device has not finished. NULL: no such
+ * task, or nobody waits for it. */
 static const struct ot_task *unfinished(const struct ot_executor *ex, enum ot_lane_id lane) {
     if (ex->completed == ex->submitted)
         return NULL;
@@ -184,14 +185,17 @@ static const struct ot_task *unfinished(const struct ot_executor *ex, enum ot_la
 
 enum { LANE_TEXT_BYTES = 160 };
 
-/* "lane compute waits to begin forward layer.3 #0"; returns whether the lane does not just wait for another
- * one. */
+/* Writes "lane compute waits to begin forward layer.3 #0". Returns false if the lane is idle or only waits
+ * for another lane. */
 static bool describe_lane(const struct ot_executor *ex, enum ot_lane_id id, char text[LANE_TEXT_BYTES]) {
     const struct lane_thread *lt = &ex->lanes[id];
     bool on_device = ot_lane_is_device(id), at_work = lt->at && !(on_device && lt->waiting);
     const struct ot_task *left = on_device && !at_work ? unfinished(ex, id) : NULL;
     const struct ot_task *task = left ? left : lt->at;
-    const char *verb = at_work ? "is at " : left ? "has not finished " : task ? "waits to begin " : "is idle";
+    const char *verb = at_work ? "is running "
+                       : left  ? "has not finished "
+                       : task  ? "waits to begin "
+                               : "is idle";
     char name[64];
     snprintf(text, LANE_TEXT_BYTES, "lane %s %s%s", ot_lane_name(id), verb,
              task ? ot_task_describe(task, ex->config.chain, name, sizeof name) : "");
@@ -206,9 +210,8 @@ static void report_stall(const struct ot_executor *ex, double seconds) {
     }
 }
 
-/* Nothing will come of it any more: whoever waits, now or later, is told which lanes hang, or what all of
- * them are at where each seems to wait for another: the device holds something back that nobody is told
- * of. */
+/* Marks the executor as stuck. The error, which every wait returns from now on, names the lanes that hang. If
+ * each lane seems to wait for another, it names all lanes: then the device has not reported a completion. */
 static void give_up(struct ot_executor *ex, double seconds) {
     char all[OT_LANE_COUNT * (LANE_TEXT_BYTES + 2)] = "", text[LANE_TEXT_BYTES];
     size_t used = 0;
@@ -225,7 +228,7 @@ static void give_up(struct ot_executor *ex, double seconds) {
                                       seconds, all));
 }
 
-/* Waits on the driver's condition until test() holds; the watchdog looks on. Mutex held. */
+/* Waits on the driver's condition until test() is true, and acts as the watchdog meanwhile. Mutex held. */
 static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_executor *, const void *),
                        const void *arg) {
     const struct ot_executor_config *c = &ex->config;
@@ -249,7 +252,7 @@ static int drive_until(struct ot_executor *ex, bool (*test)(const struct ot_exec
     return ex->failed ? ot_error_load(&ex->error) : 0;
 }
 
-/* arg: the instance to be started, or NULL. */
+/* True if another step may start. arg: the instance that it will use, or NULL. */
 static bool has_room(const struct ot_executor *ex, const void *arg) {
     const struct instance *in = arg;
     return ex->submitted - ex->completed < IN_FLIGHT && (!in || in->pins == 0);
@@ -278,7 +281,8 @@ int ot_executor_wait_parity(struct ot_executor *ex) {
     return rc;
 }
 
-/* The step that ran in this instance is complete. A lane that failed never got to its stamps. */
+/* Adds the times of the instance's step, which is complete, to the trace. After a failure a lane has not
+ * recorded all times, so there is nothing to add. */
 static int collect_trace(struct ot_executor *ex, struct instance *in) {
     if (!in->traced || ex->failed)
         return 0;
@@ -289,7 +293,7 @@ static int collect_trace(struct ot_executor *ex, struct instance *in) {
 static void start_instance(struct ot_executor *ex, struct instance *in, int64_t step) {
     const struct ot_schedule *s = in->bound->schedule;
     struct instance *other = &in->bound->instances[(step + 1) & 1];
-    bool overlaps = ex->submitted > ex->completed; /* then the run in flight is the step before */
+    bool overlaps = ex->submitted > ex->completed; /* then the step in flight is the step before */
     in->step = step;
     in->previous = overlaps ? other : NULL;
     in->traced = in->watch != NULL;
@@ -344,7 +348,7 @@ int ot_executor_drain(struct ot_executor *ex) {
         if (ex->lanes[l].lane)
             rc = ot_lane_sync(ex->lanes[l].lane);
     for (int64_t run = ex->submitted - IN_FLIGHT; run < ex->submitted && rc >= 0; run++)
-        if (run >= 0 && ex->runs[run % IN_FLIGHT]) /* older steps first */
+        if (run >= 0 && ex->runs[run % IN_FLIGHT]) /* older step first */
             rc = collect_trace(ex, ex->runs[run % IN_FLIGHT]);
     return rc;
 }
@@ -359,7 +363,7 @@ bool ot_executor_is_stuck(const struct ot_executor *ex) {
     return ex->stuck;
 }
 
-/* A task of the cpu lane. */
+/* True if a task of this kind has begun. The kind is one of the cpu lane. */
 static bool has_begun(const struct ot_executor *ex, const struct instance *in, enum ot_task_kind kind) {
     const struct ot_schedule *s = in->bound->schedule;
     const struct ot_task *at = ex->lanes[OT_LANE_CPU].at;

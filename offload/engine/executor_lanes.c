@@ -1,4 +1,4 @@
-/* The threads of the lanes, and what the completion of a task sets free. */
+/* The threads of the lanes, and the completion of tasks, which makes other tasks ready. */
 #include <assert.h>
 #include <string.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ static void finish_part(struct ot_executor *ex, struct instance *in) {
         return;
     struct instance *next = next_instance(in);
     if (next)
-        next->previous = NULL; /* its edges into this step are satisfied from here on */
+        next->previous = NULL; /* its dependencies on this step are complete */
     ex->completed++;
     pthread_cond_broadcast(&ex->driver);
     ot_executor_wake_lanes(ex);
@@ -85,8 +85,7 @@ static void wait_here(struct ot_executor *ex, struct lane_thread *lt) {
     lt->waiting = false;
 }
 
-/* Makes sure of one edge: returns the event to wait for on the lane, or NULL if nothing is left to wait
- * for. */
+/* Handles one dependency. Returns the event that the lane must wait for. NULL: the other task is done. */
 static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, struct instance *in,
                                const struct ot_dep *dep) {
     const struct ot_task *before = &in->bound->schedule->tasks[dep->task];
@@ -100,7 +99,8 @@ static struct ot_event *settle(struct ot_executor *ex, struct lane_thread *lt, s
     }
 }
 
-/* Never under the mutex: enqueuing may wait for the lane, whose notifications need the mutex. */
+/* Makes the lane wait for one dependency. Must not hold the mutex while it enqueues: that may wait for the
+ * lane, whose notifications take the mutex. */
 static void wait_for_dep(struct ot_executor *ex, struct lane_thread *lt, struct instance *in,
                          const struct ot_dep *dep) {
     pthread_mutex_lock(&ex->mutex);
@@ -140,7 +140,8 @@ static void run_device_task(struct ot_executor *ex, struct lane_thread *lt, stru
     lt->at = NULL;
     ot_executor_wake_lanes(ex);
     pthread_mutex_unlock(&ex->mutex);
-    /* Last: once the lane's last task has notified, the instance may be started anew. */
+    /* Notify last: after the notification of the lane's last task the instance may be used for another
+     * step. */
     if (task->needs_notify)
         ot_lane_notify(lt->lane, on_notice, &in->notices[index]);
 }
@@ -163,7 +164,7 @@ static void *device_lane_main(void *arg) {
             run_device_task(ex, lt, in, tasks[i]);
         pthread_mutex_lock(&ex->mutex);
         lt->runs++;
-        if (count == 0) /* nothing that would notify */
+        if (count == 0) /* no task, so no notification */
             finish_part(ex, in);
         pthread_mutex_unlock(&ex->mutex);
     }
@@ -171,7 +172,7 @@ static void *device_lane_main(void *arg) {
 
 /* ---- the host's lanes ---- */
 
-/* The ready task with the earliest deadline, older steps first. */
+/* Takes the ready task with the earliest deadline; tasks of an older step first. */
 static struct ready take_ready(struct lane_thread *lt) {
     int best = 0;
     for (int i = 1; i < lt->n_ready; i++) {
@@ -214,7 +215,8 @@ static void *cpu_lane_main(void *arg) {
     return NULL;
 }
 
-/* The lane works on the oldest; for the trace and the watchdog, the one behind it begins when that ends. */
+/* Removes a finished task from the lane. The lane works on its oldest task. For the trace and the watchdog
+ * the task behind it begins when the oldest ends. */
 static void leave_under_way(struct lane_thread *lt, const struct notice *notice) {
     int i = 0;
     while (lt->under_way[i].instance != notice->instance || lt->under_way[i].task != notice->task)
@@ -270,7 +272,8 @@ static void *nvme_lane_main(void *arg) {
     return NULL;
 }
 
-/* The cpu lane's thread takes part in what the optimizer's pool does. */
+/* Binds the thread. The cpu lane's thread is bound as the first optimizer thread, because it works in the
+ * optimizer's pool. */
 static void bind_lane(const struct lane_thread *lt) {
     const struct ot_executor_config *config = &lt->executor->config;
     bool updates = lt->id == OT_LANE_CPU;

@@ -1,5 +1,5 @@
-/* What the executor's two files share: executor_lanes.c has the threads of the lanes and what completion sets
- * free, executor.c opens, starts steps and waits. Internal to offload/.
+/* Declarations that the two files of the executor share. executor_lanes.c has the lanes' threads and the
+ * completion of tasks. executor.c opens the executor, starts steps and waits. Internal to offload/.
  */
 #ifndef OT_OFFLOAD_ENGINE_EXECUTOR_STATE_H
 #define OT_OFFLOAD_ENGINE_EXECUTOR_STATE_H
@@ -9,13 +9,14 @@
 #include "offload/engine/executor.h"
 
 enum { IN_FLIGHT = 2, DEVICE_LANES = OT_LANE_CPU };
-/* Tasks that an nvme lane has started: the disk has the next one's first blocks queued when it comes to the
- * end of one; more would only be started before it is known what is urgent. */
+/* The most tasks that an nvme lane has in the store. Two, so that the disk has the first blocks of the second
+ * task queued when it ends the first. With more, tasks would be started before it is known which are
+ * urgent. */
 enum { NVME_STARTED = 2 };
 
 struct instance;
 
-/* What a lane's notification, or the store's call, brings back. */
+/* The argument of a lane's notification and of the store's callback. */
 struct notice {
     struct ot_executor *executor;
     struct instance *instance;
@@ -26,22 +27,24 @@ struct notice {
 struct instance {
     struct ot_bound *bound;
     int64_t step;
-    int remaining; /* tasks of host lanes, and device lanes, that are not finished */
-    int pins;      /* lanes about to wait for one of the events: it must not be recorded anew before */
-    struct instance *previous; /* the step before, while it is not complete */
-    bool *issued, *done; /* [n_tasks]: enqueued; known to be finished (host tasks, and tasks that notify) */
-    int *pending;        /* [n_tasks]: edges not yet satisfied, of host tasks */
+    int remaining; /* unfinished tasks of host lanes, plus unfinished device lanes */
+    /* lanes that are about to wait for an event of this step: no event may be recorded again before */
+    int pins;
+    struct instance *previous; /* the step before; NULL once it is complete */
+    /* [n_tasks] issued: enqueued. done: known to be finished (host tasks, and tasks that notify) */
+    bool *issued, *done;
+    int *pending;               /* [n_tasks]: of host tasks, the dependencies that are not complete */
     struct ot_event **events;   /* [n_tasks], NULL where not needed */
     struct notice *notices;     /* [n_tasks] */
-    struct ot_stopwatch *watch; /* NULL without a trace */
-    bool traced;                /* it has run, and the trace does not have it yet */
+    struct ot_stopwatch *watch; /* NULL: no trace */
+    bool traced;                /* the step has run, and its times are not in the trace yet */
 };
 
 struct ot_bound {
     const struct ot_schedule *schedule;
     struct instance instances[IN_FLIGHT];
-    int *first_dependent;      /* [n_tasks + 1]: where each task's dependents on host lanes begin */
-    struct ot_dep *dependents; /* task, and whether it is the next step's */
+    int *first_dependent;      /* [n_tasks + 1]: index of each task's first dependent on a host lane */
+    struct ot_dep *dependents; /* a task that waits, and whether it belongs to the next step */
 };
 
 struct ready {
@@ -52,17 +55,17 @@ struct ready {
 struct lane_thread {
     struct ot_executor *executor;
     enum ot_lane_id id;
-    struct ot_lane *lane; /* NULL for the host's lanes */
+    struct ot_lane *lane; /* NULL: a host lane */
     pthread_t thread;
     pthread_cond_t wake;
     bool started, waiting;
-    int64_t runs;             /* device lanes: runs finished by this lane */
-    const struct ot_task *at; /* for the watchdog */
+    int64_t runs;             /* device lanes: number of runs that this lane has finished */
+    const struct ot_task *at; /* the present task, for the watchdog */
     uint64_t delays;
-    /* host lanes */
+    /* host lanes only: */
     int n_ready, ready_capacity;
     struct ready *ready;
-    int n_under_way; /* nvme lanes: started and not complete, the oldest first */
+    int n_under_way; /* nvme lanes: tasks started and not complete, oldest first */
     struct ready under_way[NVME_STARTED];
 };
 
@@ -71,16 +74,16 @@ struct ot_executor {
     pthread_mutex_t mutex;
     pthread_cond_t driver;
     struct lane_thread lanes[OT_LANE_COUNT];
-    int64_t submitted, completed;     /* runs */
-    struct instance *runs[IN_FLIGHT]; /* by run number */
-    uint64_t progress;                /* tasks passed; for the watchdog */
+    int64_t submitted, completed;     /* runs: steps of any schedule */
+    struct instance *runs[IN_FLIGHT]; /* [run number % IN_FLIGHT] */
+    uint64_t progress;                /* tasks that made progress, for the watchdog */
     bool stop, failed, stuck;
     struct ot_error error;
 };
 
-/* Mutex held. Those who wait look again whether they still have to. */
+/* Wakes all waiting lanes, which check their condition again. Call it with the mutex held. */
 void ot_executor_wake_lanes(struct ot_executor *ex);
-/* A task of a host lane whose edges are satisfied. */
+/* Adds a task whose dependencies are complete to its host lane. Call it with the mutex held. */
 void ot_executor_push_ready(struct ot_executor *ex, struct instance *in, int task);
 
 /* arg: the struct lane_thread. */

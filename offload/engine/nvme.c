@@ -1,4 +1,4 @@
-/* What the engine keeps on nvme: the store, the tasks of its lanes, and extents in host memory between
+/* The engine's use of nvme: opening the store, tasks of the nvme lanes, and extents in host memory between
  * steps. */
 #include <math.h>
 #include <stdlib.h>
@@ -28,15 +28,19 @@ int ot_engine_open_store(struct ot_engine *en, const struct ot_store_config *con
     if (!config || config->n_dirs < 1)
         return ot_fail(OT_E_INTERNAL, "the plan keeps %d extents on nvme, but there is no directory for them",
                        en->layout.n_extents);
+    int *order;
+    OT_TRY(open_pieces(en));
+    OT_TRY(ot_layout_order(&en->chain, &en->plan, &en->layout, &order));
     struct ot_store_config own = *config;
     own.n_extents = en->layout.n_extents;
     own.extent_bytes = en->layout.extent_bytes;
     own.extent_sides = en->layout.extent_sides;
-    own.extent_order = en->layout.extent_order;
+    own.extent_order = order;
     own.arena = en->tier_memory[OT_TIER_HOST];
     own.arena_bytes = en->layout.tier_bytes[OT_TIER_HOST];
-    OT_TRY(open_pieces(en));
-    OT_TRY(ot_store_open(&own, &en->store));
+    int rc = ot_store_open(&own, &en->store);
+    free(order);
+    OT_TRY(rc);
     ot_cond_init(&en->wait.ended);
     pthread_mutex_init(&en->wait.mutex, NULL);
     return 0;
@@ -56,49 +60,59 @@ static int extent_of(const struct ot_engine *en, int buffer, int tile) {
     return en->layout.buffers[buffer].first_extent + tile;
 }
 
-/* The tiles of a slab's span, into their places in a slot for the whole slab. */
+/* Lists the tiles of a slab's span, with their addresses in a slot for the whole slab. */
 static int slab_pieces(struct ot_engine *en, const struct ot_task *task, struct ot_store_piece *pieces) {
     for (int i = 0; i < task->span.n_tiles; i++) {
         int tile = task->span.first_tile + i;
         int64_t first = ot_slab_span(&en->chain, &en->plan, task->slab, tile, 1).first;
+        int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, task->to, task->slab, first);
         pieces[i].extent = extent_of(en, task->from, tile);
         pieces[i].memory =
-            (char *)ot_engine_at(en, task->to) + (size_t)first * ot_dtype_bytes(en->chain.dtype);
+            (char *)ot_engine_at(en, task->to) + (size_t)index * ot_dtype_bytes(en->chain.dtype);
     }
     return task->span.n_tiles;
 }
 
-/* A tile's state and weights, as far as they pass through its slot. */
+/* Lists the parts of a tile that the task moves, with their addresses in the tile's slot. */
 static int tile_pieces(struct ot_engine *en, const struct ot_task *task, struct ot_store_piece *pieces) {
     char *slot = ot_engine_at(en, task->stage);
-    int n = 0;
-    if (task->state != OT_NO_BUFFER) {
-        int off_gpu = task->tile - en->plan.slabs[task->slab].tiles[OT_TILE_GPU];
+    int n = 0, off_gpu = task->tile - en->plan.slabs[task->slab].tiles[OT_TILE_GPU];
+    if (task->state != OT_NO_BUFFER)
         pieces[n++] = (struct ot_store_piece){extent_of(en, task->state, off_gpu), slot};
-    }
     if (task->weights[0] != OT_NO_BUFFER)
         pieces[n++] = (struct ot_store_piece){extent_of(en, task->weights[0], task->tile),
                                               slot + en->layout.slot_weights_offset};
+    if (task->grads[0] != OT_NO_BUFFER)
+        pieces[n++] = (struct ot_store_piece){extent_of(en, task->grads[0], off_gpu),
+                                              slot + en->layout.slot_grads_offset};
     return n;
+}
+
+/* The one extent that the task moves to or from a slot: that of its access to the buffer on nvme. */
+static struct ot_store_piece only_piece(const struct ot_engine *en, const struct ot_task *task) {
+    bool write = task->kind == OT_TASK_NVME_WRITE;
+    int nvme = write ? task->to : task->from, host = write ? task->from : task->to, extent = 0;
+    for (int a = 0; a < task->n_accesses; a++)
+        if (task->accesses[a].buffer == nvme)
+            extent = task->accesses[a].first_tile;
+    return (struct ot_store_piece){extent_of(en, nvme, extent), ot_engine_at(en, host)};
 }
 
 void ot_engine_start_task(void *context, const struct ot_task *task, int64_t step, ot_task_done_fn done,
                           void *arg) {
     struct ot_engine *en = context;
-    struct ot_store_piece few[2], *pieces = few;
+    struct ot_store_piece few[3], *pieces = few;
     bool write = task->kind == OT_TASK_NVME_WRITE;
     int n;
-    if (task->block >= 0 &&
-        task->micro >= en->steps[step & 1].n_micro) { /* a short step has no such boundary */
+    if (task->block >= 0 && en->steps[step & 1].micro_tokens[task->micro] == 0) { /* no such micro-batch */
         done(arg, NULL);
         return;
     }
-    if (task->block >= 0) {
-        int nvme = write ? task->to : task->from, host = write ? task->from : task->to;
-        few[0] = (struct ot_store_piece){extent_of(en, nvme, 0), ot_engine_at(en, host)};
-        n = 1;
-    } else if (task->tile >= 0) {
+    if (task->stage != OT_NO_BUFFER) {
         n = tile_pieces(en, task, few);
+    } else if (task->block >= 0 || task->tile >= 0) {
+        few[0] = only_piece(en, task);
+        n = 1;
     } else {
         n = slab_pieces(en, task, pieces = en->slab_pieces);
     }
@@ -122,17 +136,19 @@ static void on_ended(void *arg, const struct ot_error *error) {
 }
 
 static int fail_stuck(const struct ot_engine *en) {
-    return ot_fail(OT_E_STALL,
-                   "no progress for %.0f s: nvme, between two steps (a disk or a driver hangs: see dmesg)",
-                   ceil(en->stall_limit_seconds));
+    return ot_fail(
+        OT_E_STALL,
+        "no progress for %.0f s: an nvme transfer between steps (a disk or a driver hangs: see dmesg)",
+        ceil(en->stall_limit_seconds));
 }
 
-/* Waits as the watchdog does: not for ever. */
+/* Moves one extent and waits for it, at most stall_limit_seconds: the executor's watchdog does not cover this
+ * wait. */
 static int transfer(struct ot_engine *en, bool write, int extent, void *memory) {
     struct ot_engine_wait *wait = &en->wait;
     struct ot_store_piece piece = {extent, memory};
     bool late = false;
-    if (en->stuck) /* the last one still has `wait` */
+    if (en->stuck) /* the transfer that hangs still uses `wait` */
         return fail_stuck(en);
     wait->done = false;
     OT_TRY(ot_store_start(en->store, &(struct ot_transfer){write, 1, &piece, on_ended, wait}));
@@ -153,7 +169,7 @@ static int write_back(struct ot_engine *en, struct ot_engine_staged *staged) {
     return 0;
 }
 
-/* A slot that has room for any extent of the kind. */
+/* A slot that fits any extent of the kind. */
 static char *staging_memory(struct ot_engine *en, int kind, int slab) {
     if (kind == OT_STAGED_STATE)
         return ot_engine_at(en, en->layout.tile_slots[0]);

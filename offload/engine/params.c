@@ -1,11 +1,13 @@
-/* Parameters and state, from and to the caller's fp32 arrays, wherever their homes are. */
+/* Copies parameters and state between their homes and the caller's fp32 arrays. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "offload/engine/engine_state.h"
 #include "src/base/error.h"
+#include "src/base/random.h"
 
-/* Converted at a time: small enough for the cache, large enough for a copy to a device. */
+/* Parameters that are converted at a time: few enough for the cache, enough for an efficient copy to a
+ * device. */
 enum { CHUNK_PARAMS = 1 << 18 };
 
 static int move(struct ot_engine *en, int buffer, size_t offset, void *host, size_t bytes, bool in) {
@@ -19,75 +21,163 @@ static int move(struct ot_engine *en, int buffer, size_t offset, void *host, siz
 }
 
 static int check_range(struct ot_engine *en, int slab, int64_t first, int64_t n) {
-    if (slab < 0 || slab >= en->chain.n_slabs || first < 0 || n < 0 ||
-        n > en->chain.slabs[slab].n_params - first)
-        return ot_fail(OT_E_INTERNAL, "parameters %lld..%lld of slab %d do not exist", (long long)first,
-                       (long long)(first + n), slab);
+    struct ot_shard_range held = {0};
+    if (slab >= 0 && slab < en->chain.n_slabs)
+        held = ot_slab_holding(&en->chain, &en->plan, slab);
+    if (first < held.first || n < 0 || n > held.first + held.n - first)
+        return ot_fail(OT_E_INTERNAL, "this rank does not hold parameters %lld..%lld of slab %d",
+                       (long long)first, (long long)(first + n), slab);
     if (en->submitted != en->collected)
         return ot_fail(OT_E_INTERNAL, "collect and drain the steps in flight first");
     return ot_engine_drain(en);
 }
 
-/* Values of [first, first + n) on nvme, tile by tile. The buffer's first extent is that of first_tile. */
+/* Moves the values of [first, first + n) on nvme, tile by tile. The buffer's first extent belongs to tile
+ * first_tile. */
 static int move_staged(struct ot_engine *en, enum ot_part_array array, int slab, int buffer, int first_tile,
                        int64_t first, int64_t n, char *values, bool in) {
     bool weights = array == OT_PART_WEIGHTS;
     int kind = weights ? OT_STAGED_WEIGHTS : OT_STAGED_STATE;
     while (n > 0) {
-        int tile = (int)(first / en->plan.tile_params);
+        int64_t held = ot_slab_holding(&en->chain, &en->plan, slab).first;
+        int tile = (int)((first - held) / en->plan.tile_params);
         struct ot_tile_span span = ot_slab_span(&en->chain, &en->plan, slab, tile, 1);
         int64_t end = span.first + span.n, part = end - first < n ? end - first : n;
         struct ot_engine_staged *staged;
         int extent = en->layout.buffers[buffer].first_extent + tile - first_tile;
         OT_TRY(ot_engine_stage(en, kind, slab, extent, &staged));
-        struct ot_part content = {.n = span.n, .has_state = !weights, .has_weights = weights};
+        struct ot_part content = {
+            .n = span.n, .has_state = !weights, .has_weights = weights, .state = en->chain.state};
         struct ot_part_place place = ot_part_find(en->chain.dtype, &content, array);
-        char *at = staged->memory + place.offset + (size_t)(first - span.first) * place.width;
-        memcpy(in ? at : values, in ? values : at, (size_t)part * place.width);
+        char *at = staged->memory + place.offset + ot_part_run(place, first - span.first);
+        size_t bytes = ot_part_run(place, part);
+        memcpy(in ? at : values, in ? values : at, bytes);
         staged->changed = staged->changed || in;
-        values += (size_t)part * place.width;
+        values += bytes;
         first += part;
         n -= part;
     }
     return 0;
 }
 
-/* Part of a slab's state between its home, or homes, and a host array. */
+/* Moves a range of one array of a slab's state between its homes and a host array. The first part may be on
+ * the device, the rest on the host or on nvme. The scales of 8 bits: a range of whole groups. */
 static int move_state(struct ot_engine *en, enum ot_part_array array, int slab, int64_t first, int64_t n,
                       void *values, bool in) {
     enum ot_dtype dtype = en->chain.dtype;
-    size_t bytes = ot_part_width(dtype, array);
+    enum ot_state_format format = en->chain.state;
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
     struct ot_tile_span on_gpu = ot_slab_part(&en->chain, &en->plan, slab, OT_TILE_GPU);
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(&en->chain, &en->plan, slab);
-    int64_t there = on_gpu.n - first < 0 ? 0 : on_gpu.n - first < n ? on_gpu.n - first : n;
+    int64_t end = on_gpu.first + on_gpu.n, there = end - first < 0 ? 0 : end - first < n ? end - first : n;
+    struct ot_part_place place = ot_state_find(dtype, format, array, on_gpu.n);
     if (there > 0)
-        OT_TRY(move(en, b->state_gpu, ot_state_offset(dtype, array, on_gpu.n) + (size_t)first * bytes, values,
-                    (size_t)there * bytes, in));
+        OT_TRY(move(en, b->state_gpu, place.offset + ot_part_run(place, first - on_gpu.first), values,
+                    ot_part_run(place, there), in));
     if (there == n)
         return 0;
-    char *rest = (char *)values + (size_t)there * bytes;
+    char *rest = (char *)values + ot_part_run(place, there);
     if (b->state_nvme != OT_NO_BUFFER)
         return move_staged(en, array, slab, b->state_nvme, off_gpu.first_tile, first + there, n - there, rest,
                            in);
-    size_t at = ot_state_offset(dtype, array, off_gpu.n) + (size_t)(first + there - off_gpu.first) * bytes;
-    return move(en, b->state_host, at, rest, (size_t)(n - there) * bytes, in);
+    place = ot_state_find(dtype, format, array, off_gpu.n);
+    return move(en, b->state_host, place.offset + ot_part_run(place, first + there - off_gpu.first), rest,
+                ot_part_run(place, n - there), in);
 }
 
-/* Weights, where the plan has them: up to two copies, of which the resident one is up to date as a whole. */
+/* ---- moments in another format than the engine's ---- */
+
+/* Host memory for the moments of n parameters in the engine's format. NULL: no memory. */
+static void *open_moments(const struct ot_engine *en, int64_t n, struct ot_state_arrays *out) {
+    struct ot_part_place v = ot_state_find(en->chain.dtype, en->chain.state, OT_PART_V, n);
+    struct ot_part_place scales =
+        ot_state_find(OT_F32, en->chain.state, OT_PART_SCALES, n); /* fp32: no rest */
+    char *memory = malloc(ot_state_bytes(OT_F32, en->chain.state, n));
+    *out = (struct ot_state_arrays){en->chain.state, memory, memory + v.offset,
+                                    (struct ot_state_scale *)(void *)(memory + scales.offset)};
+    if (!memory)
+        ot_fail(OT_E_BUDGET, "no memory for the moments of %lld parameters", (long long)n);
+    return memory;
+}
+
+static int move_moments(struct ot_engine *en, int slab, int64_t first, int64_t n,
+                        const struct ot_state_arrays *moments, bool in) {
+    OT_TRY(move_state(en, OT_PART_M, slab, first, n, moments->m, in));
+    OT_TRY(move_state(en, OT_PART_V, slab, first, n, moments->v, in));
+    return moments->format == OT_STATE_8BIT
+               ? move_state(en, OT_PART_SCALES, slab, first, n, moments->scales, in)
+               : 0;
+}
+
+/* m or v as fp32. A compact state is moved in whole groups, and encoded again if `in`. */
+static int move_decoded(struct ot_engine *en, bool is_m, int slab, int64_t first, int64_t n, float *values,
+                        bool in) {
+    int64_t lead = first % OT_STATE_GROUP, begin = first - lead;
+    int64_t whole = (lead + n + OT_STATE_GROUP - 1) / OT_STATE_GROUP * OT_STATE_GROUP;
+    float *m = calloc(2 * (size_t)whole, sizeof *m), *v = m + whole;
+    struct ot_state_arrays compact, full = {OT_STATE_F32, m, v, NULL};
+    void *memory = open_moments(en, whole, &compact);
+    int rc;
+    if (!m || !memory) {
+        rc = ot_fail(OT_E_BUDGET, "no memory for the moments of %lld parameters", (long long)n);
+        goto out;
+    }
+    OT_TRY_GOTO(move_moments(en, slab, begin, whole, &compact, false), rc, out);
+    ot_state_convert(&compact, &full, begin, whole, 0, 0);
+    float *at = (is_m ? m : v) + lead;
+    memcpy(in ? at : values, in ? values : at, (size_t)n * sizeof *values);
+    if (in) {
+        ot_state_convert(&full, &compact, begin, whole, en->optimizer.seed,
+                         ot_random_stream(OT_RANDOM_ROUNDING, 0, (uint64_t)slab));
+        rc = move_moments(en, slab, begin, whole, &compact, true);
+    }
+out:
+    free(memory);
+    free(m);
+    return rc;
+}
+
+/* Puts the moments of a part that has another format than the engine. values: its arrays m, v and scales, for
+ * [first, first + n). */
+static int put_converted(struct ot_engine *en, const struct ot_part *part, struct ot_shard_range range,
+                         const struct ot_state_arrays *values) {
+    struct ot_state_arrays converted;
+    if (range.first % OT_STATE_GROUP || range.n % OT_STATE_GROUP)
+        return ot_fail(OT_E_INPUT, "slab %d: the state of parameters %lld..%lld is not of whole groups of %d",
+                       part->slab, (long long)range.first, (long long)(range.first + range.n),
+                       OT_STATE_GROUP);
+    void *memory = open_moments(en, range.n, &converted);
+    if (!memory)
+        return -OT_E_BUDGET;
+    ot_state_convert(values, &converted, range.first, range.n, en->optimizer.seed,
+                     ot_random_stream(OT_RANDOM_ROUNDING, 0, (uint64_t)part->slab));
+    int rc = move_moments(en, part->slab, range.first, range.n, &converted, true);
+    free(memory);
+    return rc;
+}
+
+static size_t weight_offset(const struct ot_engine *en, int buffer, int slab, int64_t first) {
+    int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, slab, first);
+    return (size_t)index * ot_dtype_bytes(en->chain.dtype);
+}
+
+/* Moves weights from or to their homes. There may be two copies. The one on the device is always up to date,
+ * so reads take it if it exists. */
 static int move_weights(struct ot_engine *en, int slab, int64_t first, int64_t n, void *host, bool in) {
     const struct ot_slab_buffers *b = &en->layout.slabs[slab];
-    size_t one = ot_dtype_bytes(en->chain.dtype), offset = (size_t)first * one, bytes = (size_t)n * one;
+    size_t one = ot_dtype_bytes(en->chain.dtype), bytes = (size_t)n * one;
+    en->stale = en->stale || (in && en->gather.n_tasks > 0);
     if (b->weights_gpu != OT_NO_BUFFER)
-        OT_TRY(move(en, b->weights_gpu, offset, host, bytes, in));
+        OT_TRY(move(en, b->weights_gpu, weight_offset(en, b->weights_gpu, slab, first), host, bytes, in));
     if (b->weights_nvme != OT_NO_BUFFER)
         OT_TRY(move_staged(en, OT_PART_WEIGHTS, slab, b->weights_nvme, 0, first, n, host, in));
     if (b->weights_host != OT_NO_BUFFER && (in || b->weights_gpu == OT_NO_BUFFER))
-        OT_TRY(move(en, b->weights_host, offset, host, bytes, in));
+        OT_TRY(move(en, b->weights_host, weight_offset(en, b->weights_host, slab, first), host, bytes, in));
     return 0;
 }
 
-/* bf16: the high half, and the remainder where there is one (a plan that only runs forward keeps none). */
+/* bf16: splits the master into weight and remainder (state), or joins them. A plan that does not train has no
+ * remainder. */
 static int move_split(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
     int rc = 0;
     uint16_t *high = calloc((size_t)n, sizeof *high);
@@ -109,8 +199,8 @@ out:
     return rc;
 }
 
-/* fp16: the master lies in the state, and the weights are its rounding. A plan that only runs forward has the
- * weights alone. */
+/* fp16: the master is in the state, and the weights are the rounded master. A plan that does not train has
+ * only the weights. */
 static int move_rounded(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values, bool in) {
     int rc = 0;
     if (en->plan.train)
@@ -139,7 +229,9 @@ static int move_kind(struct ot_engine *en, enum ot_slab_kind kind, int slab, int
     if (kind == OT_SLAB_MASTER)
         return move_weights(en, slab, first, n, values, in);
     if (!en->plan.train)
-        return ot_fail(OT_E_INTERNAL, "a plan that only runs forward has no optimizer state");
+        return ot_fail(OT_E_INTERNAL, "this plan does not train: it has no optimizer state");
+    if (en->chain.state != OT_STATE_F32)
+        return move_decoded(en, kind == OT_SLAB_M, slab, first, n, values, in);
     return move_state(en, kind == OT_SLAB_M ? OT_PART_M : OT_PART_V, slab, first, n, values, in);
 }
 
@@ -155,7 +247,7 @@ static int move_chunks(struct ot_engine *en, enum ot_slab_kind kind, int slab, i
 
 int ot_engine_set(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
                   const float *values) {
-    return move_chunks(en, kind, slab, first, n, (float *)values, true); /* only read when moving in */
+    return move_chunks(en, kind, slab, first, n, (float *)values, true); /* not written: `in` is true */
 }
 
 int ot_engine_get(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_t first, int64_t n,
@@ -163,16 +255,46 @@ int ot_engine_get(struct ot_engine *en, enum ot_slab_kind kind, int slab, int64_
     return move_chunks(en, kind, slab, first, n, values, false);
 }
 
+/* The parameters of a part that this rank holds; n is 0 if there are none. */
+static struct ot_shard_range held_of(const struct ot_engine *en, const struct ot_part *part) {
+    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, part->slab);
+    int64_t first = part->first > held.first ? part->first : held.first;
+    int64_t end = part->first + part->n, held_end = held.first + held.n;
+    end = end < held_end ? end : held_end;
+    return (struct ot_shard_range){first, end > first ? end - first : 0};
+}
+
+bool ot_engine_holds(const struct ot_engine *en, const struct ot_part *part) {
+    return part->slab >= 0 && part->slab < en->chain.n_slabs && held_of(en, part).n > 0;
+}
+
 int ot_engine_put(struct ot_engine *en, const struct ot_part *part, const void *memory) {
-    char *from = (char *)memory; /* only read when moving in */
-    OT_TRY(check_range(en, part->slab, part->first, part->n));
-    for (enum ot_part_array array = OT_PART_M; array <= OT_PART_REST && en->plan.train; array++) {
+    char *from = (char *)memory; /* not written: `in` is true */
+    if (part->slab < 0 || part->slab >= en->chain.n_slabs || part->first < 0 || part->n < 0 ||
+        part->n > en->chain.slabs[part->slab].n_params - part->first)
+        return ot_fail(OT_E_INTERNAL, "there are no parameters %lld..%lld of slab %d", (long long)part->first,
+                       (long long)(part->first + part->n), part->slab);
+    struct ot_shard_range held = held_of(en, part);
+    if (held.n == 0)
+        return 0;
+    char *arrays[OT_PART_ARRAYS];
+    OT_TRY(check_range(en, part->slab, held.first, held.n));
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
         struct ot_part_place place = ot_part_find(en->chain.dtype, part, array);
-        if (place.width > 0)
-            OT_TRY(move_state(en, array, part->slab, part->first, part->n, from + place.offset, true));
+        arrays[array] =
+            place.width ? from + place.offset + ot_part_run(place, held.first - part->first) : NULL;
     }
-    from += ot_part_find(en->chain.dtype, part, OT_PART_WEIGHTS).offset;
-    return part->has_weights ? move_weights(en, part->slab, part->first, part->n, from, true) : 0;
+    bool same = part->state == en->chain.state, state = part->has_state && en->plan.train;
+    struct ot_state_arrays moments = {part->state, arrays[OT_PART_M], arrays[OT_PART_V],
+                                      (struct ot_state_scale *)(void *)arrays[OT_PART_SCALES]};
+    if (state && same)
+        OT_TRY(move_moments(en, part->slab, held.first, held.n, &moments, true));
+    else if (state)
+        OT_TRY(put_converted(en, part, held, &moments));
+    if (state && arrays[OT_PART_REST])
+        OT_TRY(move_state(en, OT_PART_REST, part->slab, held.first, held.n, arrays[OT_PART_REST], true));
+    return part->has_weights ? move_weights(en, part->slab, held.first, held.n, arrays[OT_PART_WEIGHTS], true)
+                             : 0;
 }
 
 int ot_engine_get_grad(struct ot_engine *en, int slab, int64_t first, int64_t n, float *values) {
@@ -180,5 +302,6 @@ int ot_engine_get_grad(struct ot_engine *en, int slab, int64_t first, int64_t n,
     int buffer = en->layout.slabs[slab].kept_grad;
     if (buffer == OT_NO_BUFFER)
         return ot_fail(OT_E_INTERNAL, "this plan keeps no gradients");
-    return move(en, buffer, (size_t)first * sizeof(float), values, (size_t)n * sizeof(float), false);
+    int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, slab, first);
+    return move(en, buffer, (size_t)index * sizeof(float), values, (size_t)n * sizeof(float), false);
 }

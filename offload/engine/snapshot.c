@@ -31,9 +31,10 @@ bool ot_snapshot_refers_weights(const struct ot_snapshot *sn, struct ot_tile_pla
     return sn->refers && b->weights_gpu == OT_NO_BUFFER && b->weights_nvme != OT_NO_BUFFER;
 }
 
-/* As the next updates come: those of the step itself slab by slab, with clipping in the order in which the
- * next forward needs the slabs, without it as backward finishes their gradients; what is streamed follows
- * in the step after. */
+/* Sorts the tiles in the order of the next updates. First the tiles that the step itself updates. With
+ * clipping their slabs come in the order in which the next forward needs them, without clipping in the order
+ * in which backward finishes their gradients. Then the tiles of the stream engine, which the step after
+ * updates. */
 static void make_order(struct ot_snapshot *sn) {
     const struct ot_snapshot_source *source = &sn->source;
     int n = 0;
@@ -141,10 +142,21 @@ void ot_snapshot_pass(struct ot_snapshot *sn, int slab, struct ot_tile_span span
     pthread_mutex_unlock(&sn->mutex);
 }
 
+bool ot_snapshot_has_passed(struct ot_snapshot *sn, int slab, struct ot_tile_span span) {
+    if (!sn || !atomic_load(&sn->gates_closed))
+        return true;
+    bool passed = true;
+    pthread_mutex_lock(&sn->mutex);
+    for (int t = span.first_tile; t < span.first_tile + span.n_tiles; t++)
+        passed = passed && sn->taken[sn->first_tile[slab] + t];
+    pthread_mutex_unlock(&sn->mutex);
+    return passed;
+}
+
 /* ---- the thread ---- */
 
-/* The next tile, what is waited for first; -1: none is left, or the driver has given up. *at: in the
- * order. */
+/* Returns the next tile: one that a task waits for, otherwise the next in order. -1: no tile is left, or the
+ * driver has cancelled the snapshot. *at: position in the order. */
 static int next_tile(struct ot_snapshot *sn, int *at) {
     int found = -1;
     pthread_mutex_lock(&sn->mutex);
@@ -176,7 +188,8 @@ static void take_all(struct ot_snapshot *sn) {
     atomic_store(&sn->gates_closed, false);
 }
 
-/* Until `bytes` may have been copied, unless somebody waits. */
+/* Sleeps until the pace allows the bytes copied so far. Ends early if a task waits or the driver is in a
+ * hurry. */
 static void keep_pace(struct ot_snapshot *sn, double since, int64_t bytes) {
     if (sn->config.bytes_per_second <= 0)
         return;
@@ -194,12 +207,12 @@ static int refer(struct ot_snapshot *sn, struct ot_tile_place place, bool state,
     const struct ot_snapshot_source *source = &sn->source;
     const struct ot_snapshot_sink *sink = &sn->config.sink;
     struct ot_tile_span span = ot_slab_span(source->chain, source->plan, place.slab, place.tile, 1);
-    struct ot_part part = {place.slab, span.first, span.n, state, !state};
+    struct ot_part part = {place.slab, span.first, span.n, state, !state, source->chain->state};
     int n = ot_store_find_spans(source->store, pin, sn->spans, ot_store_max_spans(source->store));
     return sink->refer(sink->context, &part, sn->spans, n);
 }
 
-/* In the order in which they were pinned. */
+/* Gives the pinned extents to the sink, in the order in which pin_all pinned them. */
 static int refer_all(struct ot_snapshot *sn) {
     int at = 0;
     for (int t = 0; t < sn->n_tiles && sn->refers; t++) {
@@ -222,7 +235,7 @@ static int copy_all(struct ot_snapshot *sn) {
         keep_pace(sn, since, copied);
     }
     if (at < sn->n_tiles)
-        return ot_fail(OT_E_INTERNAL, "the snapshot was given up");
+        return ot_fail(OT_E_INTERNAL, "the snapshot was cancelled");
     atomic_store(&sn->gates_closed, false);
     return 0;
 }
@@ -232,7 +245,7 @@ static void *snapshot_main(void *arg) {
     const struct ot_snapshot_sink *sink = &sn->config.sink;
     double began = ot_clock_seconds();
     int rc = copy_all(sn);
-    take_all(sn); /* whatever has gone wrong, no step waits for it */
+    take_all(sn); /* also after an error, so that no task waits for the snapshot */
     if (rc == 0)
         rc = refer_all(sn);
     if (rc == 0)
@@ -268,11 +281,12 @@ static int pin_all(struct ot_snapshot *sn) {
     return 0;
 }
 
-/* A plan that counts on references has no buffer to copy tiles through: where the store's files have lost
- * their names, the memory comes from outside the budget, rather than the state being lost. */
+/* Finds memory to copy tiles from nvme through. A plan that relies on references has no buffer for that. If
+ * the store's files have lost their names, the snapshot cannot refer to them: then it allocates the memory
+ * outside the budget, because the state would be lost otherwise. */
 static int find_tile_memory(struct ot_snapshot *sn) {
     const struct ot_snapshot_source *source = &sn->source;
-    size_t bytes = (source->layout->tile_slot_bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
+    size_t bytes = source->layout->slot_grads_offset; /* a multiple of OT_STORE_ALIGN */
     if (sn->refers || !source->store || sn->tile_memory)
         return 0;
     if (source->layout->snapshot_tile != OT_NO_BUFFER)
@@ -281,7 +295,7 @@ static int find_tile_memory(struct ot_snapshot *sn) {
         sn->tile_memory = sn->spare = aligned_alloc(OT_STORE_ALIGN, bytes);
     return sn->tile_memory || bytes == 0
                ? 0
-               : ot_fail(OT_E_BUDGET, "no memory for %zu bytes to copy tiles through", bytes);
+               : ot_fail(OT_E_BUDGET, "no memory for a buffer of %zu bytes to copy tiles from nvme", bytes);
 }
 
 int ot_snapshot_begin(struct ot_snapshot *sn, const struct ot_snapshot_config *config) {

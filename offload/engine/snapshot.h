@@ -1,20 +1,21 @@
-/* Snapshot: the engine's parameters and optimizer state as they are between two steps, written out while the
+/* A snapshot writes out the engine's parameters and optimizer state as they are between two steps, while the
  * next steps run.
  *
- * A snapshot begins on a drained engine. From then on a thread of its own walks over all tiles, in the order
- * in which the next step's updates will change them, copies each from its home into memory of the SINK and
- * hands it over. Steps go on meanwhile: forward and backward only read weights, so what the thread has not
- * come to yet is what it was. A task that is about to change a tile which the snapshot does not have yet
- * waits for it, and the thread takes that tile next. So a snapshot needs no second copy of the state, and
- * slows steps down only where the sink cannot take 12 bytes a parameter in the time from one update to the
- * next. Otherwise it is paced to need about that time (bytes_per_second), and leaves the rest of the disk and
- * of the memory's rate to the steps.
+ * A snapshot begins on a drained engine. Its own thread walks over all tiles, in the order in which the next
+ * step's updates will change them. It copies each tile from its home into memory of the SINK, and gives it to
+ * the sink. Steps go on meanwhile: forward and backward only read weights, so a tile that the thread has not
+ * reached yet is still unchanged. A task that is about to change such a tile waits, and the thread takes that
+ * tile next. So a snapshot needs no second copy of the state. It slows steps down only if the sink cannot
+ * take 12 bytes a parameter in the time between two updates. If the sink is faster, the snapshot pauses to
+ * need about that time (bytes_per_second), and leaves the rest of the disk's and the memory's bandwidth to
+ * the steps.
  *
- * What lives on nvme is not copied where the sink can refer to it (store.h): the snapshot pins the present
- * side of each extent, later writes go to others, and the sink is told where the bytes lie. The pins are
- * given back when whoever keeps the files no longer wants them (ot_engine_release).
+ * A tile on nvme is not copied if the sink can refer to it (store.h). The snapshot pins the present side of
+ * each extent, so later writes go to other sides, and tells the sink where the bytes are. When the files of
+ * the sink are not wanted any more, ot_engine_release gives the pins back.
  *
- * Threads: the engine's driver begins, asks and finishes; the sink is called on the snapshot's own thread.
+ * Threads: the engine's driver begins a snapshot, asks about it and finishes it. The functions of the sink
+ * run on the snapshot's own thread.
  */
 #ifndef OT_OFFLOAD_ENGINE_SNAPSHOT_H
 #define OT_OFFLOAD_ENGINE_SNAPSHOT_H
@@ -25,59 +26,67 @@
 
 struct ot_snapshot_sink {
     void *context;
-    /* Memory for a part of up to OT_PART_PARAMS; waits until there is some. Pinned, if the device wants
-     * it. */
+    /* Gets memory for a part of up to OT_PART_PARAMS parameters; waits until some is free. The memory should
+     * be pinned if the device copies faster to such memory. */
     int (*room)(void *context, void **memory);
-    /* The memory of the last `room`, with the part in it; returns before it is written. */
+    /* Takes back the memory of the last `room`, with the part in it. Returns before the part is written. */
     int (*put)(void *context, const struct ot_part *part, void *memory);
-    /* The part lies in the store's files, with padding behind it; no span: all of it is zeros. NULL: nothing
-     * can be referred to. */
+    /* The part is in the store's files, in these spans, with padding at the end. n = 0: all of the part is
+     * zeros. A NULL function: the sink cannot refer to the store. */
     int (*refer)(void *context, const struct ot_part *part, const struct ot_store_span *spans, int n);
-    /* All parts have come; makes them durable. */
+    /* Called after all parts; makes them durable. */
     int (*end)(void *context);
 };
 
 struct ot_snapshot_config {
     struct ot_snapshot_sink sink; /* its context outlives the snapshot */
-    double bytes_per_second;      /* to aim at, while no step waits; 0: as fast as it goes */
+    double bytes_per_second;      /* pace while no step waits; 0: as fast as possible */
 };
 
-/* What a snapshot is of. All outlive it. */
+/* The source of a snapshot. Everything that it points to outlives the snapshot. */
 struct ot_snapshot_source {
     const struct ot_chain *chain;
     const struct ot_plan *plan;
     const struct ot_layout *layout;
-    char *const *tier_memory; /* [OT_TIER_COUNT] */
+    char *const *tier_memory; /* [OT_MEMORIES] */
     struct ot_device *device;
-    struct ot_store *store; /* NULL: nothing is on nvme */
-    /* Called after each tile, on the thread of the snapshot: tells the watchdog of steps that wait for it. */
+    struct ot_store *store; /* NULL: the plan uses no nvme */
+    /* Called after each tile, on the snapshot's thread, so that the watchdog does not count a step that waits
+     * for the snapshot as stuck. */
     void (*note_progress)(void *context);
     void *context;
 };
 
 struct ot_snapshot;
-struct ot_pins; /* what a finished snapshot refers to in the store */
+struct ot_pins; /* the pins of the extents that a finished snapshot refers to */
 
-/* Opened once for the engine's life. Errors: OT_E_BUDGET, OT_E_DEVICE. *out: to be closed in either case. */
+/* Opens a snapshot object, once for the engine's life. The caller must close *out also after an error.
+ * Errors: OT_E_BUDGET, OT_E_DEVICE. */
 int ot_snapshot_open(const struct ot_snapshot_source *source, struct ot_snapshot **out);
-/* When none is under way and no task can ask any more; NULL is fine. */
+/* Frees it. No snapshot may be under way, and no task may call ot_snapshot_pass any more. NULL is fine. */
 void ot_snapshot_close(struct ot_snapshot *snapshot);
-/* The source is at rest, and none is under way. Errors: OT_E_BUDGET, OT_E_IO (no thread). */
+/* Begins a snapshot. The source is at rest, and no other snapshot is under way. Errors: OT_E_BUDGET, OT_E_IO
+ * (no thread). */
 int ot_snapshot_begin(struct ot_snapshot *snapshot, const struct ot_snapshot_config *config);
 bool ot_snapshot_is_under_way(const struct ot_snapshot *snapshot); /* begun and not finished; NULL is fine */
-/* The functions that the engine has under the same names (engine.h); NULL is fine. */
+/* These functions have their contract under the same names in engine.h. NULL is fine. */
 bool ot_snapshot_busy(const struct ot_snapshot *snapshot);
 double ot_snapshot_seconds(const struct ot_snapshot *snapshot);
 void ot_snapshot_give_up(struct ot_snapshot *snapshot);
 int ot_snapshot_finish(struct ot_snapshot *snapshot, struct ot_pins **pins);
-/* Ends one that is under way, so that nothing waits for it any more; NULL is fine. */
+/* Cancels a snapshot that is under way and waits for its thread, so that no task waits for it any more. NULL
+ * is fine. */
 void ot_snapshot_cancel(struct ot_snapshot *snapshot);
-/* Before these tiles, or their homes, are changed: waits until a snapshot under way has them. */
+/* Called by a task before it changes these tiles at home: waits until a snapshot that is under way has copied
+ * them. NULL is fine. Any thread. */
 void ot_snapshot_pass(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
+/* Returns whether ot_snapshot_pass would return at once. NULL is fine. Any thread. */
+bool ot_snapshot_has_passed(struct ot_snapshot *snapshot, int slab, struct ot_tile_span span);
 
-/* Lets go of what they hold, and frees them; NULL is fine. */
+/* Unpins the extents and frees `pins`; NULL is fine. */
 void ot_pins_release(struct ot_store *store, struct ot_pins *pins);
-/* Frees them alone: what they hold stays when the store is closed, in files with a second name. */
+/* Only frees `pins`. The pinned contents then stay in files that have a second name when the store is
+ * closed. */
 void ot_pins_free(struct ot_pins *pins);
 
 #endif

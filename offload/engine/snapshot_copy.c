@@ -1,9 +1,9 @@
-/* One tile's bytes from their homes to the sink of a snapshot. */
+/* Copies one tile from its home to the sink of a snapshot. */
 #include <string.h>
 
 #include "offload/engine/snapshot_state.h"
 
-/* Where consecutive values lie: on the device, or in host memory. */
+/* The address of consecutive values, on the device or in host memory. */
 struct source {
     const char *memory;
     bool on_device;
@@ -14,7 +14,7 @@ static struct source in_buffer(const struct ot_snapshot_source *source, int buff
                            source->layout->buffers[buffer].tier == OT_TIER_GPU};
 }
 
-/* Enqueued from the device: complete once the lane is. */
+/* A copy from the device is only enqueued: it is complete after ot_lane_sync. */
 static void copy(struct ot_snapshot *snapshot, char *to, struct source from, size_t bytes) {
     if (from.on_device)
         ot_lane_copy(snapshot->lane, OT_COPY_D2H, to, from.memory, bytes);
@@ -22,47 +22,51 @@ static void copy(struct ot_snapshot *snapshot, char *to, struct source from, siz
         memcpy(to, from.memory, bytes);
 }
 
-/* What of a tile is on nvme and has to be copied is read as a whole first. */
+/* A tile whose extents on nvme have been read into host memory. */
 struct tile_source {
     struct ot_tile_span span;
-    const char *state, *weights; /* its extents in memory; NULL: they are not on nvme */
+    const char *state, *weights; /* the extents in host memory; NULL: not on nvme */
 };
 
-/* The part's share of an array of the state. */
+/* Copies the values of a part from one array of the state. */
 static void copy_state(struct ot_snapshot *snapshot, const struct tile_source *tile,
                        const struct ot_part *part, enum ot_part_array array, char *to) {
     const struct ot_snapshot_source *source = &snapshot->source;
     const struct ot_slab_buffers *b = &source->layout->slabs[part->slab];
     enum ot_dtype dtype = source->chain->dtype;
-    size_t width = ot_part_width(dtype, array);
+    enum ot_state_format format = source->chain->state;
     struct ot_tile_span home = ot_slab_part(source->chain, source->plan, part->slab, OT_TILE_GPU);
     struct source from;
     if (tile->state) {
-        size_t at =
-            ot_state_offset(dtype, array, tile->span.n) + (size_t)(part->first - tile->span.first) * width;
+        struct ot_part_place place = ot_state_find(dtype, format, array, tile->span.n);
+        size_t at = place.offset + ot_part_run(place, part->first - tile->span.first);
         from = (struct source){tile->state + at, false};
     } else {
         bool on_gpu = home.n > 0 && part->first < home.first + home.n;
         if (!on_gpu)
             home = ot_slab_state_off_gpu(source->chain, source->plan, part->slab);
+        struct ot_part_place place = ot_state_find(dtype, format, array, home.n);
         from = in_buffer(source, on_gpu ? b->state_gpu : b->state_host,
-                         ot_state_offset(dtype, array, home.n) + (size_t)(part->first - home.first) * width);
+                         place.offset + ot_part_run(place, part->first - home.first));
     }
-    copy(snapshot, to, from, (size_t)part->n * width);
+    copy(snapshot, to, from, ot_part_run(ot_part_find(dtype, part, array), part->n));
 }
 
 static void copy_weights(struct ot_snapshot *snapshot, const struct tile_source *tile,
                          const struct ot_part *part, char *to) {
     const struct ot_snapshot_source *source = &snapshot->source;
     const struct ot_slab_buffers *b = &source->layout->slabs[part->slab];
-    size_t one = ot_part_width(source->chain->dtype, OT_PART_WEIGHTS);
+    size_t one = ot_dtype_bytes(source->chain->dtype);
+    /* if there are two copies, only the device's is always up to date */
+    int home = b->weights_gpu != OT_NO_BUFFER ? b->weights_gpu : b->weights_host;
     struct source from;
-    if (b->weights_gpu != OT_NO_BUFFER) /* of two copies the resident one is up to date as a whole */
-        from = in_buffer(source, b->weights_gpu, (size_t)part->first * one);
-    else if (tile->weights)
+    if (tile->weights)
         from = (struct source){tile->weights + (size_t)(part->first - tile->span.first) * one, false};
     else
-        from = in_buffer(source, b->weights_host, (size_t)part->first * one);
+        from = in_buffer(source, home,
+                         (size_t)ot_layout_index(source->layout, source->chain, source->plan, home,
+                                                 part->slab, part->first) *
+                             one);
     copy(snapshot, to, from, (size_t)part->n * one);
 }
 
@@ -83,7 +87,7 @@ static int copy_part(struct ot_snapshot *snapshot, const struct tile_source *til
     return sink->put(sink->context, part, memory);
 }
 
-/* Reads what of the tile is on nvme into the buffer that the layout has for it. */
+/* Reads the extents of the tile that are on nvme into tile_memory. */
 static int read_extents(struct ot_snapshot *snapshot, struct ot_tile_place place, bool state, bool weights,
                         struct tile_source *out) {
     const struct ot_snapshot_source *source = &snapshot->source;
@@ -107,6 +111,7 @@ static int read_extents(struct ot_snapshot *snapshot, struct ot_tile_place place
 int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_place place, int64_t *copied) {
     const struct ot_snapshot_source *source = &snapshot->source;
     struct ot_part part = {.slab = place.slab,
+                           .state = source->chain->state,
                            .has_state = !ot_snapshot_refers_state(snapshot, place),
                            .has_weights = !ot_snapshot_refers_weights(snapshot, place)};
     struct tile_source tile = {.span = ot_slab_span(source->chain, source->plan, place.slab, place.tile, 1)};

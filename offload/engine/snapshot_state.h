@@ -1,4 +1,4 @@
-/* The inside of a snapshot, shared by snapshot.c and snapshot_copy.c. */
+/* The private state of a snapshot, shared by snapshot.c and snapshot_copy.c. */
 #ifndef OT_OFFLOAD_ENGINE_SNAPSHOT_STATE_H
 #define OT_OFFLOAD_ENGINE_SNAPSHOT_STATE_H
 
@@ -15,42 +15,42 @@ struct ot_pins {
 struct ot_snapshot {
     struct ot_snapshot_source source;
     struct ot_snapshot_config config;
-    bool refers;    /* to what lives on nvme, instead of copying it */
-    bool under_way; /* the driver's: begun and not finished */
+    bool refers;    /* refers to tiles on nvme instead of copying them */
+    bool under_way; /* used by the driver: begun and not finished */
     pthread_t thread;
-    struct ot_lane *lane;        /* for copies from the device, beside the steps' */
-    struct ot_pins *pins;        /* in the order of tiles: state, weights */
-    struct ot_store_span *spans; /* room for any extent's */
-    char *tile_memory;           /* what is on nvme and has to be copied is read there, a tile at a time */
-    void *spare;                 /* that memory where the plan has none, as it counts on references; NULL */
+    struct ot_lane *lane;        /* for copies from the device, besides the lanes of the steps */
+    struct ot_pins *pins;        /* in the order of tiles; of each tile state, then weights */
+    struct ot_store_span *spans; /* room for the spans of any extent */
+    char *tile_memory;           /* buffer for a tile that is copied from nvme */
+    void *spare;                 /* tile_memory, if it was allocated outside the plan's budget; else NULL */
 
-    int n_tiles;     /* of all slabs */
-    int *first_tile; /* [n_slabs]: number of its first tile */
-    int *order;      /* [n_tiles]: as the next updates come */
-    bool *taken;     /* [n_tiles]: copied, or need not be */
+    int n_tiles;     /* number of tiles of all slabs */
+    int *first_tile; /* [n_slabs]: index of its first tile among all */
+    int *order;      /* [n_tiles]: tiles in the order of the next updates */
+    bool *taken;     /* [n_tiles]: copied, or needs no copy */
     bool *wanted;    /* [n_tiles]: a task waits for it */
 
-    pthread_mutex_t mutex; /* over taken, wanted, n_wanted, hurry, cancel, error */
+    pthread_mutex_t mutex; /* protects taken, wanted, n_wanted, hurry, cancel, error */
     pthread_cond_t changed;
     int n_wanted;
     bool hurry, cancel;
-    double slept, seconds; /* to keep the pace; the whole without that, of the last one that ended */
+    double slept, seconds; /* slept: pauses to keep the pace; seconds: all other time of the last snapshot */
     struct ot_error error;
-    atomic_bool gates_closed; /* some tile may not be taken yet */
-    atomic_bool ended;        /* the thread is through */
+    atomic_bool gates_closed; /* some tile may not be taken yet, so tasks must ask */
+    atomic_bool ended;        /* the thread has nothing left to do */
 };
 
-/* Where a tile lies among all, and back. */
+/* A tile by its slab and its number in the slab; the function finds it from its index among all tiles. */
 struct ot_tile_place {
     int slab, tile;
 };
 struct ot_tile_place ot_snapshot_place(const struct ot_snapshot *snapshot, int number);
-/* What of the tile can be referred to. */
+/* True if the state, or the weights, of the tile are referred to and not copied. */
 bool ot_snapshot_refers_state(const struct ot_snapshot *snapshot, struct ot_tile_place place);
 bool ot_snapshot_refers_weights(const struct ot_snapshot *snapshot, struct ot_tile_place place);
 
-/* One tile to the sink: all of it but what is referred to, part by part. `copied` counts bytes. Errors: the
- * sink's, OT_E_IO, OT_E_DEVICE. */
+/* Copies one tile to the sink, part by part, without what is referred to. Adds the bytes to *copied. Errors:
+ * the sink's, OT_E_IO, OT_E_DEVICE. */
 int ot_snapshot_copy_tile(struct ot_snapshot *snapshot, struct ot_tile_place place, int64_t *copied);
 
 #endif

@@ -1,4 +1,4 @@
-/* Snapshots of an engine, by its driver. */
+/* The engine's functions for snapshots (engine.h). */
 #include "offload/engine/engine_state.h"
 
 static void note_progress(void *context) {
@@ -22,8 +22,12 @@ int ot_engine_snapshot(struct ot_engine *en, const struct ot_snapshot_config *co
     bool at_rest = en->submitted == en->collected && !en->behind;
     if (!en->snapshot || ot_snapshot_is_under_way(en->snapshot) ||
         (!at_rest && !(ot_engine_is_stuck(en) && ot_engine_is_consistent(en))))
-        return ot_fail(OT_E_INTERNAL, "a snapshot is of a drained engine that trains, one at a time");
+        return ot_fail(
+            OT_E_INTERNAL,
+            "cannot begin a snapshot: the engine is not drained, does not train, or has one under way");
     OT_TRY(ot_engine_unstage(en));
+    if (ot_engine_is_stuck(en))
+        ot_engine_undo_shadows(en);
     return ot_snapshot_begin(en->snapshot, config);
 }
 

@@ -1,9 +1,10 @@
-/* What each task of a schedule does. */
+/* The work of each kind of task, except tasks of the nvme lanes (nvme.c) and DECIDE tasks (decide.c). */
 #include <assert.h>
 #include <string.h>
 
 #include "kernels/adamw.h"
 #include "offload/engine/engine_state.h"
+#include "offload/plan/shadow.h"
 #include "src/base/error.h"
 
 static struct ot_engine_step *step_of(struct ot_engine *en, int64_t step) {
@@ -16,62 +17,82 @@ static size_t weight_bytes(const struct ot_engine *en, int64_t n) {
 
 /* ---- copies ---- */
 
-/* Values in the chain's dtype of the task's span, at parameter `first` of the buffer. */
-static char *at_param(const struct ot_engine *en, int buffer, int64_t first) {
-    return (char *)ot_engine_at(en, buffer) + weight_bytes(en, first);
+/* The address of parameter `first` of a slab, in a buffer of values in the chain's dtype. */
+static char *at_param(const struct ot_engine *en, int buffer, int slab, int64_t first) {
+    int64_t index = ot_layout_index(&en->layout, &en->chain, &en->plan, buffer, slab, first);
+    return (char *)ot_engine_at(en, buffer) + weight_bytes(en, index);
 }
 
-/* The weights of the task's span off the device: at home, or in a tile slot. */
+/* The micro-batch with this place exists in the step. */
+static bool has_micro(struct ot_engine *en, int64_t step, int micro) {
+    return step_of(en, step)->micro_tokens[micro] > 0;
+}
+
+/* The address of the task's waiting gradients outside the device: at home, or in a tile slot. */
+static char *grads_off_gpu(const struct ot_engine *en, const struct ot_task *task) {
+    if (en->plan.slabs[task->slab].grads == OT_HOME_NVME)
+        return (char *)ot_engine_at(en, task->from) + en->layout.slot_grads_offset;
+    return at_param(en, task->from, task->slab, task->span.first);
+}
+
+/* The address of the task's weights outside the device: at home, or in a tile slot. */
 static char *weights_off_gpu(const struct ot_engine *en, const struct ot_task *task) {
     if (ot_slab_weights_pass(&en->plan, task->slab))
         return (char *)ot_engine_at(en, task->to) + en->layout.slot_weights_offset;
-    return at_param(en, task->to, task->span.first);
+    return at_param(en, task->to, task->slab, task->span.first);
 }
 
 static void copy_in(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     int64_t first = task->span.first;
-    ot_lane_copy(lane, OT_COPY_H2D, at_param(en, task->to, first), at_param(en, task->from, first),
-                 weight_bytes(en, task->span.n));
+    ot_lane_copy(lane, OT_COPY_H2D, at_param(en, task->to, task->slab, first),
+                 at_param(en, task->from, task->slab, first), weight_bytes(en, task->span.n));
 }
 
 static void store(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
-    ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task), at_param(en, task->from, task->span.first),
-                 weight_bytes(en, task->span.n));
+    ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task),
+                 at_param(en, task->from, task->slab, task->span.first), weight_bytes(en, task->span.n));
 }
 
-/* Where they wait on the host there is nothing but them. */
+/* To their home, or those of one tile into a slot. */
 static void grad_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
-    ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, task->to), at_param(en, task->from, task->span.first),
+    int64_t first = task->span.first;
+    char *to = task->tile >= 0 ? ot_engine_at(en, task->to) : at_param(en, task->to, task->slab, first);
+    ot_lane_copy(lane, OT_COPY_D2H, to, at_param(en, task->from, task->slab, first),
                  weight_bytes(en, task->span.n));
 }
 
-static void copy_boundary(struct ot_engine *en, const struct ot_task *task, int64_t step,
-                          struct ot_lane *lane, enum ot_copy_kind kind) {
-    const struct ot_engine_step *st = step_of(en, step);
-    if (task->micro >= st->n_micro)
+static void copy_activations(struct ot_engine *en, const struct ot_task *task, int64_t step,
+                             struct ot_lane *lane, enum ot_copy_kind kind) {
+    const struct ot_chain *chain = &en->chain;
+    int64_t n = step_of(en, step)->micro_tokens[task->micro];
+    if (!has_micro(en, step, task->micro))
         return;
-    size_t bytes = weight_bytes(en, st->micro_tokens[task->micro] * en->chain.boundary_elems);
+    size_t bytes = task->saved_level == OT_KEEP_NONE
+                       ? weight_bytes(en, n * chain->boundary_elems)
+                       : chain->saved_bytes(chain->context, task->block, task->saved_level, n);
     ot_lane_copy(lane, kind, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
 }
 
-/* Token arrays of micro-batch m, field f of tokens, targets, position, row_start. */
+/* The index of a token array of a micro-batch. field: 0 tokens, 1 targets, 2 position, 3 row_start. */
 static size_t batch_offset(const struct ot_engine *en, int micro, int field) {
     return (size_t)(micro * 4 + field) * (size_t)en->plan.micro_tokens;
 }
 
 static void batch_in(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
-    size_t bytes = batch_offset(en, step_of(en, step)->n_micro, 0) * sizeof(int32_t);
+    size_t bytes = batch_offset(en, step_of(en, step)->n_places, 0) * sizeof(int32_t);
     ot_lane_copy(lane, OT_COPY_H2D, ot_engine_at_parity(en, task->to, step),
                  ot_engine_at_parity(en, task->from, step), bytes);
 }
 
-/* One slab's squared norm (task->slab), or the losses and all the norms that are not out yet. */
+/* Copies one slab's squared norms (task->slab >= 0), or the losses and the norms that are not copied yet. */
 static void result_out(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
-    size_t n_slabs = (size_t)en->chain.n_slabs, first = en->plan.clip ? 0 : n_slabs;
-    size_t end = n_slabs + (size_t)en->plan.max_micro;
+    const struct ot_layout *layout = &en->layout;
+    size_t norms = (size_t)(en->chain.n_slabs * layout->norms);
+    size_t first = ot_plan_sends_norms(&en->plan) ? norms : 0;
+    size_t end = norms + (size_t)(ot_shard_ranks(&en->plan.shard) * layout->own_results);
     if (task->slab >= 0) {
-        first = (size_t)task->slab;
-        end = first + 1;
+        first = (size_t)(task->slab * layout->norms);
+        end = first + (size_t)layout->norms;
     }
     double *to = ot_engine_at_parity(en, task->to, step);
     const double *from = ot_engine_at(en, task->from);
@@ -113,8 +134,9 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
                   .loss_scale =
                       en->layout.loss_scale == OT_NO_BUFFER ? NULL : ot_engine_at(en, en->layout.loss_scale)},
         .constants = ot_engine_at(en, en->layout.constants),
-        .saved = ot_engine_at(en, task->saved),
-        .saved_valid = task->saved_valid,
+        .saved = task->saved == OT_NO_BUFFER ? NULL : ot_engine_at(en, task->saved),
+        .saved_level = task->saved_level,
+        .work = ot_engine_at(en, en->layout.work),
         .scratch = ot_engine_at(en, en->layout.scratch),
         .token_loss = ot_engine_at(en, en->layout.token_loss),
         .logits = ot_engine_at(en, en->layout.logits),
@@ -129,7 +151,7 @@ static void fill_run(struct ot_engine *en, const struct ot_task *task, int64_t s
 
 static void forward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     struct ot_block_run run;
-    if (task->micro >= step_of(en, step)->n_micro || ot_engine_has_given_up(en))
+    if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en))
         return;
     fill_run(en, task, step, lane, &run);
     bool last = task->block == en->chain.n_blocks - 1, first = task->block == 0;
@@ -140,84 +162,112 @@ static void forward(struct ot_engine *en, const struct ot_task *task, int64_t st
         run.kv = (struct ot_kv_cache){k, k + bytes, en->kv_past, en->kv_capacity};
     }
     en->chain.forward(en->chain.context, task->block, &run);
-    if (en->probe && !last)
-        ot_engine_probe_output(en, task, lane);
+    if (en->diagnosis && !last)
+        ot_engine_diagnose_output(en, task, lane);
 }
 
 static void backward(struct ot_engine *en, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     const struct ot_block_spec *block = &en->chain.blocks[task->block];
     struct ot_block_run run;
-    if (task->micro >= step_of(en, step)->n_micro || ot_engine_has_given_up(en))
+    for (int u = 0; task->first && u < block->n_uses; u++)
+        ot_lane_fill(lane, ot_engine_at(en, task->grads[u]), 0,
+                     (size_t)en->chain.slabs[block->uses[u].slab].n_params * sizeof(float));
+    if (!has_micro(en, step, task->micro) || ot_engine_has_given_up(en))
         return;
     fill_run(en, task, step, lane, &run);
-    for (int u = 0; task->first && u < block->n_uses; u++)
-        ot_lane_fill(lane, run.grads[u], 0,
-                     (size_t)en->chain.slabs[block->uses[u].slab].n_params * sizeof(float));
     en->chain.backward(en->chain.context, task->block, &run);
     if (task->block < en->chain.n_blocks - 1)
         return;
-    double *losses = (double *)ot_engine_at(en, en->layout.results_gpu) + en->chain.n_slabs;
-    en->ops->reduce(
-        lane, &(struct ot_reduce){.n = run.batch.n_tokens, .x = run.token_loss, .out = losses + task->micro});
+    double *loss = ot_engine_results(en, en->layout.results_gpu, -1) + task->micro;
+    en->ops->reduce(lane, &(struct ot_reduce){.n = run.batch.n_tokens, .x = run.token_loss, .out = loss});
 }
 
 /* ---- gradients ---- */
 
-/* To the storage dtype: n of them from `first` on, which they keep as their place. */
-static void round_grads(struct ot_engine *en, struct ot_lane *lane, const float *sum, char *to, int64_t first,
-                        int64_t n) {
-    char *dst = to + weight_bytes(en, first);
-    if (en->chain.dtype == OT_F32)
-        ot_lane_copy(lane, OT_COPY_D2D, dst, sum + first, weight_bytes(en, n));
-    else
-        en->ops->cast(
-            lane,
-            &(struct ot_cast){.from = OT_F32, .to = en->chain.dtype, .n = n, .src = sum + first, .dst = dst});
+/* The span of a sum, between its place on the device and the begin of a buffer on the host. */
+static void move_sum(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    bool in = task->kind == OT_TASK_SUM_IN;
+    float *device = (float *)ot_engine_at(en, in ? task->to : task->from) + task->span.first;
+    void *host = ot_engine_at(en, in ? task->from : task->to);
+    ot_lane_copy(lane, in ? OT_COPY_H2D : OT_COPY_D2H, in ? device : host, in ? host : device,
+                 (size_t)task->span.n * sizeof(float));
 }
 
-static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+static void grad_merge(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    float *sum = ot_engine_at(en, task->to);
+    en->ops->add(lane, &(struct ot_add){.dtype = OT_F32,
+                                        .n = en->chain.slabs[task->slab].n_params,
+                                        .a = sum,
+                                        .b = ot_engine_at(en, task->from),
+                                        .out = sum});
+}
+
+/* Rounds the gradients of the span from the sum `task->from` to the storage dtype. */
+static void round_grads(struct ot_engine *en, struct ot_lane *lane, const struct ot_task *task, int to,
+                        int64_t first, int64_t n) {
+    const float *sum = (const float *)ot_engine_at(en, task->from) +
+                       ot_layout_index(&en->layout, &en->chain, &en->plan, task->from, task->slab, first);
+    char *dst = at_param(en, to, task->slab, first);
+    if (en->chain.dtype == OT_F32)
+        ot_lane_copy(lane, OT_COPY_D2D, dst, sum, weight_bytes(en, n));
+    else
+        en->ops->cast(
+            lane, &(struct ot_cast){.from = OT_F32, .to = en->chain.dtype, .n = n, .src = sum, .dst = dst});
+}
+
+/* Takes the squared norm of one part (shard.h): of its trained groups, one after the other. */
+static void take_norm(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane,
+                      struct ot_shard_range part, double *norm) {
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
-    float *sum = ot_engine_at(en, task->from);
-    double *norm = (double *)ot_engine_at(en, en->layout.results_gpu) + task->slab;
+    const float *sum = ot_engine_at(en, task->from);
     bool more = false;
-    for (int i = 1; i < task->n_uses; i++)
-        en->ops->add(lane, &(struct ot_add){.dtype = OT_F32,
-                                            .n = slab->n_params,
-                                            .a = sum,
-                                            .b = ot_engine_at(en, task->grads[i]),
-                                            .out = sum});
     ot_lane_fill(lane, norm, 0, sizeof *norm);
     for (int g = 0; g < slab->n_groups; g++) {
         const struct ot_param_group *group = &slab->groups[g];
-        if (!group->trained || group->n == 0)
+        int64_t first = group->first > part.first ? group->first : part.first;
+        int64_t group_end = group->first + group->n, end = part.first + part.n;
+        end = group_end < end ? group_end : end;
+        if (!group->trained || end <= first)
             continue;
         en->ops->reduce(
-            lane,
-            &(struct ot_reduce){
-                .n = group->n, .x = sum + group->first, .out = norm, .squares = true, .accumulate = more});
+            lane, &(struct ot_reduce){
+                      .n = end - first, .x = sum + first, .out = norm, .squares = true, .accumulate = more});
         more = true;
     }
+}
+
+static void grad_finish(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
+    const struct ot_shard *shard = &en->plan.shard;
+    int64_t n_params = en->chain.slabs[task->slab].n_params;
+    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, task->slab);
+    int own = en->layout.own_norms, first = own < en->layout.norms ? shard->rank * own : 0;
+    double *norms = ot_engine_results(en, task->state, task->slab);
+    for (int i = 0; i < own; i++)
+        take_norm(en, task, lane, ot_shard_norm_part(shard, n_params, first + i), norms + i);
     struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
     if (task->to != OT_NO_BUFFER && task->to != task->from)
-        round_grads(en, lane, sum, ot_engine_at(en, task->to), 0, stays.n);
+        round_grads(en, lane, task, task->to, stays.first, stays.n);
     if (task->stage != OT_NO_BUFFER)
-        round_grads(en, lane, sum, ot_engine_at(en, task->stage), stays.n, slab->n_params - stays.n);
+        round_grads(en, lane, task, task->stage, stays.first + stays.n, held.n - stays.n);
 }
 
 static void grad_keep(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
-    size_t bytes = (size_t)en->chain.slabs[task->slab].n_params * sizeof(float);
-    ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, task->to), ot_engine_at(en, task->from), bytes);
+    struct ot_shard_range held = ot_slab_holding(&en->chain, &en->plan, task->slab);
+    const float *sum =
+        (const float *)ot_engine_at(en, task->from) +
+        ot_layout_index(&en->layout, &en->chain, &en->plan, task->from, task->slab, held.first);
+    ot_lane_copy(lane, OT_COPY_D2H, ot_engine_at(en, task->to), sum, (size_t)held.n * sizeof(float));
 }
 
 /* ---- updates ---- */
 
-/* Where state lies: of n parameters, of which the task's span begins with number `first`. */
+/* A buffer with the state of n parameters; the task's span begins at parameter `first` of it. */
 struct state_place {
     char *memory;
     int64_t n, first;
 };
 
-/* At home on the host, or the tile by itself in a slot. */
+/* The state at home on the host, or the tile's state in a tile slot. */
 static struct state_place state_off_gpu(const struct ot_engine *en, const struct ot_task *task) {
     char *memory = ot_engine_at(en, task->state);
     if (en->plan.slabs[task->slab].state == OT_HOME_NVME)
@@ -226,27 +276,34 @@ static struct state_place state_off_gpu(const struct ot_engine *en, const struct
     return (struct state_place){memory, home.n, task->span.first - home.first};
 }
 
-/* AdamW on the task's span; weight and grad: the span's. */
+/* The AdamW update of the task's span. weight, grad: addresses of the span. */
 static struct ot_adamw span_update(const struct ot_engine *en, const struct ot_task *task,
                                    const struct ot_adamw_step *step, struct state_place at, void *weight,
                                    const void *grad) {
     enum ot_dtype dtype = en->chain.dtype;
-    char *rest = at.memory + ot_state_offset(dtype, OT_PART_REST, at.n);
+    void *arrays[OT_PART_STATE_ARRAYS];
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_STATE_ARRAYS; array++) {
+        struct ot_part_place place = ot_state_find(dtype, en->chain.state, array, at.n);
+        arrays[array] = place.width ? at.memory + place.offset + ot_part_run(place, at.first) : NULL;
+    }
     return (struct ot_adamw){.dtype = dtype,
+                             .state = en->chain.state,
+                             .first = task->span.first,
                              .n = task->span.n,
                              .step = step,
                              .weight = weight,
-                             .low = dtype == OT_BF16 ? (int16_t *)(void *)rest + at.first : NULL,
-                             .master = dtype == OT_F16 ? (float *)(void *)rest + at.first : NULL,
-                             .m = (float *)(at.memory + ot_state_offset(dtype, OT_PART_M, at.n)) + at.first,
-                             .v = (float *)(at.memory + ot_state_offset(dtype, OT_PART_V, at.n)) + at.first,
+                             .low = dtype == OT_BF16 ? arrays[OT_PART_REST] : NULL,
+                             .master = dtype == OT_F16 ? arrays[OT_PART_REST] : NULL,
+                             .m = arrays[OT_PART_M],
+                             .v = arrays[OT_PART_V],
+                             .scales = arrays[OT_PART_SCALES],
                              .grad = grad};
 }
 
-/* The part of a group inside the task's span, as an update of its own; false where there is none. */
-static bool group_update(const struct ot_task *task, const struct ot_param_group *g,
-                         const struct ot_adamw *whole, struct ot_adamw *part) {
-    int64_t first = task->span.first, end = first + task->span.n;
+/* Cuts out the part of a group inside the update. Returns false if nothing is to be updated. */
+static bool group_update(const struct ot_param_group *g, const struct ot_adamw *whole,
+                         struct ot_adamw *part) {
+    int64_t first = whole->first, end = first + whole->n;
     int64_t from = g->first > first ? g->first : first;
     int64_t to = g->first + g->n < end ? g->first + g->n : end;
     if (!g->trained || to <= from)
@@ -261,90 +318,142 @@ static void update_on_device(struct ot_engine *en, const struct ot_task *task, s
     const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
     struct ot_adamw part;
     for (int g = 0; g < slab->n_groups; g++)
-        if (group_update(task, &slab->groups[g], whole, &part))
+        if (group_update(&slab->groups[g], whole, &part))
             en->ops->adamw(lane, &part);
 }
 
 static void update_gpu(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
     struct state_place state = {ot_engine_at(en, task->state), task->span.n, 0};
-    struct ot_adamw whole =
-        span_update(en, task, params + task->slab, state, at_param(en, task->to, task->span.first),
-                    at_param(en, task->from, task->span.first));
+    struct ot_adamw whole = span_update(en, task, params + task->slab, state,
+                                        at_param(en, task->to, task->slab, task->span.first),
+                                        at_param(en, task->from, task->slab, task->span.first));
     update_on_device(en, task, lane, &whole);
 }
 
-/* Of the tile in the slot, where they waited on the host. */
+/* The gradients in a state slot, for a tile whose gradients waited off the device. */
 static char *slot_grads(const struct ot_engine *en, int slot) {
-    return (char *)ot_engine_at(en, slot) + ot_state_bytes(en->chain.dtype, en->layout.slot_params);
+    return (char *)ot_engine_at(en, slot) +
+           ot_state_bytes(en->chain.dtype, en->chain.state, en->layout.slot_params);
+}
+
+/* The weights in a state slot, for a tile of a slab with one copy. */
+static char *slot_weights(const struct ot_engine *en, int slot) {
+    return slot_grads(en, slot) + weight_bytes(en, en->layout.slot_params);
 }
 
 static void update_stream(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     const struct ot_adamw_step *params = ot_engine_at(en, en->layout.params_gpu);
-    const char *grad =
-        task->from != OT_NO_BUFFER ? at_param(en, task->from, task->span.first) : slot_grads(en, task->state);
+    int64_t first = task->span.first;
+    const char *grad = task->from != OT_NO_BUFFER ? at_param(en, task->from, task->slab, first)
+                                                  : slot_grads(en, task->state);
+    char *weights =
+        task->to != OT_NO_BUFFER ? at_param(en, task->to, task->slab, first) : slot_weights(en, task->state);
     struct state_place state = {ot_engine_at(en, task->state), en->layout.slot_params, 0};
-    struct ot_adamw whole =
-        span_update(en, task, params + task->slab, state, at_param(en, task->to, task->span.first), grad);
+    struct ot_adamw whole = span_update(en, task, params + task->slab, state, weights, grad);
     update_on_device(en, task, lane, &whole);
 }
 
-/* One tile's state between the host and a slot of the device. */
+/* Copies one tile's state between the host and a state slot of the device. */
 static void copy_state(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane, int slot,
                        enum ot_copy_kind kind) {
     struct state_place host = state_off_gpu(en, task);
     int64_t n = task->span.n, room = en->layout.slot_params;
     char *device = ot_engine_at(en, slot);
     enum ot_dtype dtype = en->chain.dtype;
-    for (enum ot_part_array array = OT_PART_M; array <= OT_PART_REST; array++) {
-        size_t width = ot_part_width(dtype, array);
-        char *h = host.memory + ot_state_offset(dtype, array, host.n) + (size_t)host.first * width;
-        char *d = device + ot_state_offset(dtype, array, room);
-        if (width > 0)
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_STATE_ARRAYS; array++) {
+        struct ot_part_place place = ot_state_find(dtype, en->chain.state, array, host.n);
+        char *h = host.memory + place.offset + ot_part_run(place, host.first);
+        char *d = device + ot_state_find(dtype, en->chain.state, array, room).offset;
+        if (place.width > 0)
             ot_lane_copy(lane, kind, kind == OT_COPY_H2D ? d : h, kind == OT_COPY_H2D ? h : d,
-                         (size_t)n * width);
+                         ot_part_run(place, n));
     }
 }
 
 static void state_in(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     copy_state(en, task, lane, task->to, OT_COPY_H2D);
+    if (task->weights[0] != OT_NO_BUFFER)
+        ot_lane_copy(lane, OT_COPY_H2D, slot_weights(en, task->to),
+                     at_param(en, task->weights[0], task->slab, task->span.first),
+                     weight_bytes(en, task->span.n));
     if (task->from == OT_NO_BUFFER)
         return;
-    struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
-    ot_lane_copy(lane, OT_COPY_H2D, slot_grads(en, task->to),
-                 at_param(en, task->from, task->span.first - stays.n), weight_bytes(en, task->span.n));
+    ot_lane_copy(lane, OT_COPY_H2D, slot_grads(en, task->to), grads_off_gpu(en, task),
+                 weight_bytes(en, task->span.n));
 }
 
 static void state_out(struct ot_engine *en, const struct ot_task *task, struct ot_lane *lane) {
     copy_state(en, task, lane, task->from, OT_COPY_D2H);
+    int from = task->weights[0];
+    const char *weights = from != OT_NO_BUFFER ? at_param(en, from, task->slab, task->span.first)
+                                               : slot_weights(en, task->from);
     if (task->to != OT_NO_BUFFER)
-        ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task),
-                     at_param(en, task->weights[0], task->span.first), weight_bytes(en, task->span.n));
+        ot_lane_copy(lane, OT_COPY_D2H, weights_off_gpu(en, task), weights, weight_bytes(en, task->span.n));
 }
 
-static void update_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
-    (void)chunk, (void)worker;
-    struct ot_adamw part = ot_adamw_slice(context, begin, end - begin);
-    ot_adamw_run(&part);
+/* The pool's work on one tile. */
+struct tile_work {
+    const struct ot_slab_spec *slab;
+    struct ot_adamw whole;
+    enum ot_tile_work kind;
+    char *frame; /* NULL for OT_TILE_UPDATE */
+};
+
+/* Copies a chunk of the tile to the frame or back. A frame is a part (part.h) with state and weights. */
+static void move_frame(const struct tile_work *work, const struct ot_adamw *chunk, int64_t begin) {
+    const struct ot_part tile = {
+        .n = work->whole.n, .has_state = true, .has_weights = true, .state = chunk->state};
+    void *const arrays[OT_PART_ARRAYS] = {
+        [OT_PART_M] = chunk->m,
+        [OT_PART_V] = chunk->v,
+        [OT_PART_REST] = chunk->low ? (void *)chunk->low : (void *)chunk->master,
+        [OT_PART_SCALES] = chunk->scales,
+        [OT_PART_WEIGHTS] = chunk->weight,
+    };
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
+        struct ot_part_place place = ot_part_find(chunk->dtype, &tile, array);
+        char *kept = work->frame + place.offset + ot_part_run(place, begin);
+        bool undo = work->kind == OT_TILE_UNDO;
+        if (place.width > 0)
+            memcpy(undo ? arrays[array] : kept, undo ? kept : arrays[array], ot_part_run(place, chunk->n));
+    }
 }
 
-/* Chunks of a thread: long enough to amortise the hand-over, short enough to balance; a multiple of every
- * vector. */
+static void work_on_chunk(void *context, int64_t begin, int64_t end, int64_t number, int worker) {
+    (void)number, (void)worker;
+    const struct tile_work *work = context;
+    struct ot_adamw chunk = ot_adamw_slice(&work->whole, begin, end - begin), part;
+    if (work->frame)
+        move_frame(work, &chunk, begin);
+    for (int g = 0; g < work->slab->n_groups && work->kind != OT_TILE_UNDO; g++)
+        if (group_update(&work->slab->groups[g], &chunk, &part))
+            ot_adamw_run(&part);
+}
+
+/* Parameters of a thread's chunk: large compared with the cost of handing it over, small enough to balance
+ * the threads, a multiple of every vector length and of OT_STATE_GROUP. Tiles begin at such
+ * a multiple too. */
 enum { UPDATE_CHUNK_PARAMS = 1 << 16 };
 
-static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t step) {
-    const struct ot_slab_spec *slab = &en->chain.slabs[task->slab];
-    const struct ot_adamw_step *params = ot_engine_at_parity(en, en->layout.params_host[0], step);
-    struct ot_tile_span stays = ot_slab_waiting_on_gpu(&en->chain, &en->plan, task->slab);
-    struct ot_adamw part,
-        whole = span_update(en, task, params + task->slab, state_off_gpu(en, task), weights_off_gpu(en, task),
-                            at_param(en, task->from, task->span.first - stays.n));
-    for (int g = 0; g < slab->n_groups && !whole.step->skip; g++)
-        if (group_update(task, &slab->groups[g], &whole, &part))
-            ot_pool_run(en->pool, part.n, UPDATE_CHUNK_PARAMS, update_chunk, &part);
+void ot_engine_work_on_tile(struct ot_engine *en, const struct ot_task *task, enum ot_tile_work kind,
+                            const struct ot_adamw_step *step) {
+    struct tile_work work = {.slab = &en->chain.slabs[task->slab],
+                             .whole = span_update(en, task, step, state_off_gpu(en, task),
+                                                  weights_off_gpu(en, task), grads_off_gpu(en, task)),
+                             .kind = kind,
+                             .frame = kind == OT_TILE_UPDATE ? NULL : ot_engine_at(en, task->stage)};
+    ot_pool_run(en->pool, work.whole.n, UPDATE_CHUNK_PARAMS, work_on_chunk, &work);
 }
 
-/* Whether the task changes weights or state where they are at home, or what will be written there on nvme. */
+static void update_cpu(struct ot_engine *en, const struct ot_task *task, int64_t step) {
+    const struct ot_adamw_step *params = ot_engine_at_parity(en, en->layout.params_host[0], step);
+    const struct ot_adamw_step *own = params + task->slab;
+    if (!ot_engine_settle_shadow(en, task, own) && !own->skip)
+        ot_engine_work_on_tile(en, task, OT_TILE_UPDATE, own);
+}
+
+/* True if the task changes weights or state at home, or a tile slot that is then written to nvme. */
 static bool changes_homes(enum ot_task_kind kind) {
     return kind == OT_TASK_UPDATE_CPU || kind == OT_TASK_UPDATE_GPU || kind == OT_TASK_UPDATE_STREAM ||
            kind == OT_TASK_STORE || kind == OT_TASK_STATE_OUT || kind == OT_TASK_UPLOAD;
@@ -369,13 +478,22 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         forward(en, task, step, lane);
         break;
     case OT_TASK_BOUNDARY_OUT:
-        copy_boundary(en, task, step, lane, OT_COPY_D2H);
+    case OT_TASK_KEPT_OUT:
+        copy_activations(en, task, step, lane, OT_COPY_D2H);
         break;
     case OT_TASK_BOUNDARY_IN:
-        copy_boundary(en, task, step, lane, OT_COPY_H2D);
+    case OT_TASK_KEPT_IN:
+        copy_activations(en, task, step, lane, OT_COPY_H2D);
         break;
     case OT_TASK_BACKWARD:
         backward(en, task, step, lane);
+        break;
+    case OT_TASK_SUM_OUT:
+    case OT_TASK_SUM_IN:
+        move_sum(en, task, lane);
+        break;
+    case OT_TASK_GRAD_MERGE:
+        grad_merge(en, task, lane);
         break;
     case OT_TASK_GRAD_FINISH:
         grad_finish(en, task, lane);
@@ -393,6 +511,9 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
         return ot_engine_decide(en, task, step);
     case OT_TASK_PARAMS_IN:
         params_in(en, task, step, lane);
+        break;
+    case OT_TASK_SHADOW:
+        ot_engine_run_shadow(en, task, step);
         break;
     case OT_TASK_UPDATE_CPU:
         update_cpu(en, task, step);
@@ -415,7 +536,16 @@ int ot_engine_run_task(void *context, const struct ot_task *task, int64_t step, 
     case OT_TASK_LOSS_OUT:
         loss_out(en, task, step, lane);
         break;
-    case OT_TASK_NVME_READ: /* the nvme lanes': ot_engine_start_task */
+    case OT_TASK_GATHER:
+    case OT_TASK_MEET:
+    case OT_TASK_GRAD_NARROW:
+    case OT_TASK_EXCHANGE:
+    case OT_TASK_GRAD_JOIN:
+    case OT_TASK_GRAD_GATHER:
+    case OT_TASK_RESULT_GATHER:
+        ot_engine_run_rank_task(en, task, lane);
+        break;
+    case OT_TASK_NVME_READ: /* started by ot_engine_start_task */
     case OT_TASK_NVME_WRITE:
     case OT_TASK_KINDS:
         assert(!"a task of this lane");

@@ -1,10 +1,11 @@
-/* From a candidate to a plan. */
+/* Makes a plan from a candidate. */
 #include <math.h>
+#include <string.h>
 
 #include "offload/plan/candidate.h"
 
-/* Of the tiles that the stream engine and the pool share, so many of the first n are streamed: the two take
- * turns. */
+/* How many of the first n shared tiles are streamed. The stream engine and the pool alternate on `shared`
+ * tiles, and `streamed` of these are streamed. */
 static int64_t streamed_of_first(int64_t n, int64_t streamed, int64_t shared) {
     return shared ? (n * streamed + shared / 2) / shared : 0;
 }
@@ -16,7 +17,6 @@ int64_t ot_plan_all_tiles(const struct ot_chain *chain, const struct ot_plan *pl
     return total;
 }
 
-/* The shares in whole tiles: the borders between engines are rounded, so that the tiles add up. */
 void ot_plan_count_shares(const struct ot_plan_request *rq, int64_t total, int64_t counts[OT_TILE_ENGINES]) {
     int64_t gpu = llround((double)total * rq->shares[OT_TILE_GPU]);
     int64_t device = llround((double)total * (rq->shares[OT_TILE_GPU] + rq->shares[OT_TILE_STREAM]));
@@ -59,8 +59,8 @@ static void deal_tiles(const struct ot_plan_request *rq, const struct ot_candida
     }
 }
 
-/* Between two micro-batches of a block, a part of the next slab's streamed tiles is updated: slots enough for
- * that part while the next one is on its way. */
+/* Between two micro-batches of a block, the stream engine updates a part of the next slab's tiles. Two parts
+ * need slots: the part that is updated and the part that is copied in meanwhile. */
 static int wanted_state_slots(const struct ot_plan *plan, int slots) {
     int64_t most = 0;
     for (int s = 0; s < plan->n_slabs; s++)
@@ -72,32 +72,32 @@ static int wanted_state_slots(const struct ot_plan *plan, int slots) {
 
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,
                       const struct ot_candidate *c, struct ot_plan *plan) {
-    bool micro_major = rq->order == OT_ORDER_MICRO;
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         bool edge = k == OT_SLOT_EDGE;
-        int in_kind = 0;
-        for (int s = 0; s < chain->n_slabs; s++)
-            in_kind += ot_slab_slot_kind(chain, s) == (enum ot_slot_kind)k;
         bool grads = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_grads);
+        bool moves = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_moves_grads);
         int needed =
             edge ? 1 + ot_chain_is_tied(chain) : 1; /* a tied head works with two edge slabs at once */
         int wanted = edge && !rq->slots ? needed : c->slots;
         bool weights = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_weights);
         plan->weight_slots[k] = !weights ? 0 : wanted > needed ? wanted : needed;
-        /* Layer-major keeps the gradients of two layers in flight, and of the edge slabs one; a tied slab's
-         * two uses need one each. Micro-batch-major sums all of them through the whole step. */
+        /* The gradients of two layers are in flight, and of one edge slab. A tied head works with two edge
+         * slabs at once, and a tied slab needs a buffer for each of its two uses. Each block at work needs
+         * all levels of its tree. */
+        int levels = ot_shard_levels(&plan->shard);
         plan->grad_slots[k] = !grads         ? 0
-                              : micro_major  ? in_kind + edge
-                              : edge         ? 1 + ot_chain_is_tied(chain)
-                              : c->slots > 1 ? 2
-                                             : 1;
-        plan->stage_slots[k] = !grads || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;
+                              : edge         ? (1 + ot_chain_is_tied(chain)) * levels
+                              : c->slots > 1 ? 1 + levels
+                                             : levels;
+        bool both = edge && plan->shard.world && ot_chain_is_tied(chain); /* both uses cross (shard.h) */
+        plan->exchange_slots[k] = !moves || ot_shard_ranks(&plan->shard) == 1 ? 0 : 1 + both;
+        plan->stage_slots[k] = !moves || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;
     }
     plan->state_slots = wanted_state_slots(plan, c->slots);
 }
 
-/* Of n slots that are wanted, as many as there is something for: one more than pass at a time on the device,
- * so that a read is under way while the slab before it is copied. */
+/* Sets the host slots of data on nvme. There is one slot more than on the device, so that a read is under way
+ * while the slab before it is copied. There are no more slots than data to pass. */
 static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candidate *c, struct ot_plan *plan) {
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         bool passes = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_host);
@@ -106,20 +106,27 @@ static void set_nvme_slots(const struct ot_chain *chain, const struct ot_candida
     }
     int64_t tiles = ot_plan_passing_tiles(plan);
     plan->tile_slots = !plan->train ? 0 : tiles < c->tile_slots ? (int)tiles : c->tile_slots;
+    int64_t grads = ot_plan_spills_grads(chain, plan) ? ot_plan_all_tiles(chain, plan) : 0;
+    plan->host_grad_slots = !plan->train ? 0 : grads < c->grad_slots ? (int)grads : c->grad_slots;
     plan->host_activation_slots =
         plan->activation_slots > 0 && plan->activations == OT_HOME_NVME ? plan->activation_slots + 2 : 0;
 }
 
-/* The homes of a slab where nothing forces them. */
+/* Sets the homes of all slabs and of the activations. A home that the request forces wins. */
 static void set_homes(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
     int n = rq->chain->n_slabs;
     bool may_spill = rq->budget_bytes[OT_TIER_NVME] > 0;
     for (int s = 0; s < n; s++) {
         struct ot_slab_plan *slab = &plan->slabs[s];
-        bool state = may_spill && s >= n - c->spilled, weights = may_spill && s >= n - (c->spilled - n - 1);
+        bool state = may_spill && s >= n - c->spilled, grads = may_spill && s >= n - (c->spilled - n - 1);
+        bool weights = may_spill && s >= n - (c->spilled - 2 * n - 1);
         enum ot_home home = s < c->resident ? OT_HOME_GPU : weights ? OT_HOME_NVME : OT_HOME_HOST;
+        home = plan->shard.mode == OT_SHARD_STATE ? OT_HOME_GPU : home;
         slab->weights = rq->weights != OT_HOME_AUTO ? rq->weights : home;
-        slab->grads = s < c->waiting ? OT_HOME_GPU : OT_HOME_HOST;
+        home = grads ? OT_HOME_NVME : OT_HOME_HOST;
+        slab->sums = rq->sums != OT_HOME_AUTO ? rq->sums : home;
+        home = s < c->waiting ? OT_HOME_GPU : home;
+        slab->grads = rq->grads != OT_HOME_AUTO ? rq->grads : home;
         slab->state =
             rq->state == OT_HOME_NVME || (rq->state == OT_HOME_AUTO && state) ? OT_HOME_NVME : OT_HOME_HOST;
     }
@@ -128,13 +135,33 @@ static void set_homes(const struct ot_plan_request *rq, const struct ot_candidat
     plan->activations = rq->activations != OT_HOME_AUTO ? rq->activations : activations;
 }
 
+/* The blocks that keep activations, and the slots for those that leave the device. */
+static void set_kept(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
+    bool forced = rq->keep != OT_KEEP_CHOSEN;
+    enum ot_keep_level level = forced ? (enum ot_keep_level)rq->keep : rq->kept_level;
+    level = level == OT_KEEP_NONE && !forced ? OT_KEEP_PRODUCTS : level;
+    enum ot_tier off = rq->kept == OT_HOME_NVME ? OT_TIER_NVME : OT_TIER_HOST;
+    int others = rq->chain->n_blocks - 2 - c->kept_blocks;
+    memset(plan->kept, 0, sizeof plan->kept);
+    plan->kept_slots = plan->host_kept_slots = 0;
+    if (!rq->train || level == OT_KEEP_NONE || others < 0)
+        return;
+    plan->kept[OT_TIER_GPU] = (struct ot_kept_part){level, c->kept_blocks};
+    plan->kept[off] = (struct ot_kept_part){level, forced ? others : (int)lround(rq->kept_off * others)};
+    plan->kept_slots = ot_plan_spills_kept(plan) ? c->slots : 0;
+    plan->host_kept_slots = ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0 ? plan->kept_slots + 2 : 0;
+}
+
 int ot_candidate_build(const struct ot_plan_request *rq, const struct ot_candidate *c, struct ot_plan *plan) {
     const struct ot_chain *chain = rq->chain;
     set_homes(rq, c, plan);
     deal_tiles(rq, c, plan);
     plan->micro_tokens = c->micro_sequences * rq->sequence_tokens;
-    plan->max_micro = (int)((rq->step_sequences + c->micro_sequences - 1) / c->micro_sequences);
-    plan->kept_blocks = c->kept_blocks;
+    int64_t micro = (rq->step_sequences + c->micro_sequences - 1) / c->micro_sequences;
+    plan->max_micro = (int)(ot_shard_own_groups(&plan->shard) * ot_shard_group_micro(&plan->shard, micro));
+    ot_plan_set_rounds(plan, rq->rounds);
+    set_kept(rq, c, plan);
+    plan->shadow_frames = c->shadow_frames;
     plan->activation_slots = rq->train && plan->activations != OT_HOME_GPU ? c->slots : 0;
     set_slots(chain, rq, c, plan);
     set_nvme_slots(chain, c, plan);

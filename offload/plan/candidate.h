@@ -1,5 +1,6 @@
-/* What the plan's files share. check.c says what a plan may be, plan/build.c makes one from a candidate,
- * plan/search.c finds the candidate, plan/refuse.c says what is short. Internal to offload/.
+/* Declarations that the files of this folder share. search.c looks for the best candidate, build.c makes a
+ * plan from a candidate, check.c checks a plan, refuse.c words the error if no plan fits. Internal to
+ * offload/.
  */
 #ifndef OT_OFFLOAD_PLAN_CANDIDATE_H
 #define OT_OFFLOAD_PLAN_CANDIDATE_H
@@ -7,35 +8,40 @@
 #include "offload/plan/layout.h"
 #include "offload/plan/make.h"
 
-/* Everything that the search varies. */
+/* The choices that the search makes. */
 struct ot_candidate {
     int64_t micro_sequences;
-    int resident; /* so many of the first slabs, whose update the next forward waits for first, live on the
-                     device */
-    int waiting;  /* the gradients of the streamed tiles of so many of the first slabs wait on the device */
-    /* What the host has no room for goes to nvme, in this order: the state of slabs, the last first, whose
-     * updates have the longest to be read ahead; boundaries; weights of slabs, the last first. */
+    /* the first so many slabs live on the device: the next forward waits for their update first */
+    int resident;
+    int waiting; /* the first so many slabs whose streamed tiles keep their gradients on the device */
+    /* How many items move from the host to nvme, in this order: the state of slabs (last slab first, because
+     * its update leaves the most time to read ahead), then all boundaries as one item, then the gradients of
+     * slabs with their sums (last slab first), then the weights of slabs (last slab first). Weights are last,
+     * because a step moves most bytes for each byte of them: it reads them three times and writes them once.
+     */
     int spilled;
-    int kept_blocks;
+    int kept_blocks; /* middle blocks that keep activations on the device */
+    int shadow_frames;
     int slots;
-    int tile_slots;
+    int tile_slots, grad_slots;
     enum ot_home activations;
 };
-/* How far `spilled` goes. */
+/* The largest value of `spilled`. */
 static inline int ot_candidate_most_spilled(const struct ot_chain *chain) {
-    return 2 * chain->n_slabs + 1;
+    return 3 * chain->n_slabs + 1;
 }
 
-/* Sets all of plan's fields that the candidate decides, and the ledger. Errors: as ot_plan_finish. */
+/* Sets all fields of the plan that the candidate decides, and the ledger. Errors: as ot_plan_finish. */
 int ot_candidate_build(const struct ot_plan_request *request, const struct ot_candidate *candidate,
                        struct ot_plan *plan);
 
-/* Always OT_E_BUDGET: a sentence with the tiers that are short, what they need, have and lack. */
+/* Returns OT_E_BUDGET always. The sentence names each tier that is short, and how much it needs, has and
+ * lacks. */
 int ot_plan_refuse(const struct ot_plan_request *request, const struct ot_shortage *shortage);
 
-/* Whether the request says who updates what. */
+/* True if the request says which share of the tiles each engine updates. */
 bool ot_plan_has_shares(const double shares[OT_TILE_ENGINES]);
-/* The shares in whole tiles: the borders between engines are rounded, so that the tiles add up. */
+/* The shares in whole tiles. Rounds the borders between engines, so that the counts add up to `total`. */
 void ot_plan_count_shares(const struct ot_plan_request *request, int64_t total,
                           int64_t counts[OT_TILE_ENGINES]);
 int64_t ot_plan_all_tiles(const struct ot_chain *chain, const struct ot_plan *plan);
@@ -44,12 +50,14 @@ bool ot_plan_streams_state(const struct ot_plan *plan);
 bool ot_chain_is_tied(const struct ot_chain *chain);
 int ot_chain_most_micro(const struct ot_chain *chain);
 
-/* Whether some slab of the kind passes the test. */
+/* True if the test holds for some slab of the kind. */
 bool ot_plan_any_slab(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_slot_kind kind,
                       bool (*test)(const struct ot_chain *, const struct ot_plan *, int));
-/* Tests: weights reach the device through a slot, and a slot of the host; gradients are summed in one. */
+/* Tests for ot_plan_any_slab. Weights pass through a device slot; weights pass through a host slot; gradients
+ * accumulate in a gradient slot; gradients are finished elsewhere than in their sum. */
 bool ot_plan_passes_weights(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 bool ot_plan_passes_host(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 bool ot_plan_passes_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+bool ot_plan_moves_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 
 #endif

@@ -1,9 +1,12 @@
-/* What a plan may be: whether its fields go together, and the ledger that follows from them. */
+/* Checks that the fields of a plan agree with each other, and computes the ledger from them. */
+#include <limits.h>
+
 #include "offload/plan/candidate.h"
+#include "offload/plan/shadow.h"
 #include "src/base/error.h"
 
-/* Passes of a micro-batch through a block, forward: 7B with 480 micro-batches. Each is two to four tasks,
- * whose order then takes half a GB to 2 GB to check. */
+/* The most forward passes of micro-batches through blocks in a step: 480 micro-batches of a 7B model. Each
+ * pass is two to four tasks. Checking the order of so many tasks takes 0.5 to 2 GB. */
 enum { MOST_PASSES = 1 << 14 };
 
 bool ot_plan_any_slab(const struct ot_chain *chain, const struct ot_plan *plan, enum ot_slot_kind kind,
@@ -24,8 +27,12 @@ bool ot_plan_passes_host(const struct ot_chain *chain, const struct ot_plan *pla
     return ot_slab_weights_pass(plan, slab);
 }
 
-bool ot_plan_passes_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+bool ot_plan_moves_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
     return plan->train && !ot_slab_grad_in_place(chain, plan, slab);
+}
+
+bool ot_plan_passes_grads(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return ot_plan_moves_grads(chain, plan, slab) && !ot_slab_sum_stays(chain, plan, slab);
 }
 
 bool ot_plan_streams_state(const struct ot_plan *plan) {
@@ -48,8 +55,8 @@ static int check_slots(const char *what, const int slots[OT_SLOT_KINDS], const b
     static const char *const kinds[] = {"layer", "edge"};
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         if (needed[k] && slots[k] < 1)
-            return ot_fail(OT_E_USAGE, "plan: %s pass through the device but there is no %s slot for them",
-                           what, kinds[k]);
+            return ot_fail(OT_E_USAGE, "plan: %s need a slot to pass through, but there is no %s slot", what,
+                           kinds[k]);
         if (slots[k] < 0 || slots[k] > most)
             return ot_fail(OT_E_USAGE, "plan: %d %s slots for %s; give 1 to %d", slots[k], kinds[k], what,
                            most);
@@ -59,21 +66,28 @@ static int check_slots(const char *what, const int slots[OT_SLOT_KINDS], const b
 
 static int check_shape(const struct ot_chain *chain, const struct ot_plan *plan) {
     if (plan->n_slabs != chain->n_slabs)
-        return ot_fail(OT_E_USAGE, "plan: made for %d slabs, the model has %d", plan->n_slabs,
+        return ot_fail(OT_E_USAGE, "plan: it has %d slabs, but the model has %d", plan->n_slabs,
                        chain->n_slabs);
     if (plan->micro_tokens < 1 || plan->max_micro < 1 || plan->tile_params < OT_SLAB_ALIGN_PARAMS ||
         plan->tile_params % OT_SLAB_ALIGN_PARAMS != 0)
-        return ot_fail(OT_E_USAGE,
-                       "plan: %lld tokens x %d micro-batches in tiles of %lld parameters is no plan",
-                       (long long)plan->micro_tokens, plan->max_micro, (long long)plan->tile_params);
+        return ot_fail(
+            OT_E_USAGE,
+            "plan: invalid sizes: micro-batches of %lld tokens, %d of them, tiles of %lld parameters",
+            (long long)plan->micro_tokens, plan->max_micro, (long long)plan->tile_params);
+    if (plan->first_round < 0 || plan->first_round > plan->max_micro ||
+        (plan->first_round > 0 && plan->first_round < plan->max_micro && plan->round_micro < 1))
+        return ot_fail(OT_E_USAGE, "plan: %d micro-batches cannot be cut into a round of %d and others of %d",
+                       plan->max_micro, plan->first_round, plan->round_micro);
     if (plan->max_micro > ot_chain_most_micro(chain))
-        return ot_fail_cause(OT_E_USAGE, OT_CAUSE_MICRO_BATCHES,
-                             "a step of %d micro-batches is longer than a schedule of %d blocks can be (%d)",
-                             plan->max_micro, chain->n_blocks, ot_chain_most_micro(chain));
+        return ot_fail_cause(
+            OT_E_USAGE, OT_CAUSE_MICRO_BATCHES,
+            "a step of %d micro-batches is too long: a schedule of %d blocks has room for %d",
+            plan->max_micro, chain->n_blocks, ot_chain_most_micro(chain));
     if (plan->train && chain->dtype == OT_F16 && !plan->clip)
-        return ot_fail_cause(OT_E_USAGE, OT_CAUSE_UNCLIPPED_FP16,
-                             "training in fp16 skips steps as a whole where gradients overflow, so updates "
-                             "wait for the norm: it needs clipping");
+        return ot_fail_cause(
+            OT_E_USAGE, OT_CAUSE_UNCLIPPED_FP16,
+            "training in fp16 needs clipping: a step whose gradients overflow is skipped as a "
+            "whole, so updates must wait for the norm");
     return 0;
 }
 
@@ -83,23 +97,48 @@ static int check_tiles(const struct ot_chain *chain, const struct ot_plan *plan)
         int there = plan->train ? ot_slab_tiles(chain, plan, s) : 0;
         if (plan->slabs[s].state == OT_HOME_GPU && tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU] > 0)
             return ot_fail(OT_E_USAGE,
-                           "plan: state of slab '%s' that stream and cpu update lives on the host or on nvme",
+                           "plan: the state of slab '%s' must live on the host or on nvme, where stream and "
+                           "cpu update it",
                            chain->slabs[s].name);
         if (tiles[OT_TILE_GPU] < 0 || tiles[OT_TILE_STREAM] < 0 || tiles[OT_TILE_CPU] < 0 ||
             tiles[OT_TILE_GPU] + tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU] != there)
-            return ot_fail(OT_E_USAGE, "plan: gpu %d, stream %d and cpu %d are not the %d tiles of slab '%s'",
-                           tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM], tiles[OT_TILE_CPU], there,
-                           chain->slabs[s].name);
+            return ot_fail(
+                OT_E_USAGE,
+                "plan: gpu %d, stream %d and cpu %d tiles do not add up to the %d tiles of slab '%s'",
+                tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM], tiles[OT_TILE_CPU], there, chain->slabs[s].name);
     }
     if (plan->state_slots < 0 || plan->state_slots > OT_PLAN_MAX_STATE_SLOTS)
         return ot_fail(OT_E_USAGE, "plan: %d slots for streamed state; give 1 to %d", plan->state_slots,
                        OT_PLAN_MAX_STATE_SLOTS);
     if (ot_plan_streams_state(plan) && plan->state_slots < 1)
-        return ot_fail(OT_E_USAGE, "plan: state streams through the device but there is no slot for it");
+        return ot_fail(OT_E_USAGE, "plan: state streams through the device, but there is no slot for it");
     return 0;
 }
 
-/* What lives on nvme needs slots on the host to pass through. */
+/* Checks that the ranks can share each slab, and where whole weights live. */
+static int check_shard(const struct ot_chain *chain, const struct ot_plan *plan) {
+    const struct ot_shard *shard = &plan->shard;
+    int ranks = ot_shard_ranks(shard);
+    OT_TRY(ot_shard_check(shard));
+    if (plan->max_micro % ot_shard_own_groups(shard) != 0)
+        return ot_fail(OT_E_USAGE, "plan: %d micro-batches do not divide among the %d groups of a rank",
+                       plan->max_micro, ot_shard_own_groups(shard));
+    for (int s = 0; s < chain->n_slabs && ranks > 1; s++) {
+        int64_t n = chain->slabs[s].n_params;
+        if ((ranks - 1) * ot_shard_share(shard, n) >= n)
+            return ot_fail_cause(OT_E_USAGE, OT_CAUSE_SMALL_SHARES,
+                                 "%s has only %lld parameters, too few for a share on each of %d ranks",
+                                 chain->slabs[s].name, (long long)n, ranks);
+        if (shard->mode == OT_SHARD_STATE && !ot_slab_is_resident(plan, s))
+            return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STATE_SHARDS,
+                                 "a rank that shares only the state keeps all weights in gpu memory, but "
+                                 "those of %s live on the %s",
+                                 chain->slabs[s].name, ot_tier_name((enum ot_tier)plan->slabs[s].weights));
+    }
+    return 0;
+}
+
+/* Data on nvme needs slots on the host to pass through. */
 static int check_nvme(const struct ot_chain *chain, const struct ot_plan *plan) {
     bool weights[OT_SLOT_KINDS];
     for (int k = 0; k < OT_SLOT_KINDS; k++)
@@ -109,35 +148,74 @@ static int check_nvme(const struct ot_chain *chain, const struct ot_plan *plan) 
         return ot_fail(OT_E_USAGE, "plan: %d slots for tiles on nvme; give 1 to %d", plan->tile_slots,
                        OT_PLAN_MAX_TILE_SLOTS);
     if (plan->train && plan->tile_slots < 1 && ot_plan_passing_tiles(plan) > 0)
-        return ot_fail(OT_E_USAGE, "plan: tiles on nvme pass through the host but there is no slot for them");
+        return ot_fail(OT_E_USAGE,
+                       "plan: tiles on nvme pass through the host, but there is no slot for them");
+    if (plan->host_grad_slots < 0 || plan->host_grad_slots > OT_PLAN_MAX_TILE_SLOTS)
+        return ot_fail(OT_E_USAGE, "plan: %d slots for gradients on nvme; give 1 to %d",
+                       plan->host_grad_slots, OT_PLAN_MAX_TILE_SLOTS);
+    if (plan->train && plan->host_grad_slots < 1 && ot_plan_spills_grads(chain, plan))
+        return ot_fail(OT_E_USAGE,
+                       "plan: gradients on nvme pass through the host, but there is no slot for them");
     if (plan->kept_contents < 0 || plan->kept_contents > OT_PLAN_MAX_KEPT_CONTENTS)
         return ot_fail(OT_E_USAGE, "plan: %d contents to be kept on nvme; give 0 to %d", plan->kept_contents,
                        OT_PLAN_MAX_KEPT_CONTENTS);
     if (plan->train && plan->activations == OT_HOME_NVME && plan->host_activation_slots < 1)
-        return ot_fail(OT_E_USAGE, "plan: activations live on nvme but no slot of the host passes them on");
+        return ot_fail(OT_E_USAGE, "plan: activations live on nvme, but there is no host slot for them");
+    return 0;
+}
+
+static int check_shadows(const struct ot_plan *plan) {
+    int64_t most = ot_plan_shadow_tiles(plan);
+    if (plan->shadow_frames < 0 || plan->shadow_frames > most)
+        return ot_fail(
+            OT_E_USAGE,
+            "plan: %d frames for updates ahead of the decision; %lld tiles may have such an update",
+            plan->shadow_frames, (long long)most);
+    return 0;
+}
+
+static int check_kept(const struct ot_chain *chain, const struct ot_plan *plan) {
+    int blocks = 0;
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        const struct ot_kept_part *kept = &plan->kept[t];
+        if (kept->blocks < 0 || kept->level < OT_KEEP_NONE || kept->level >= OT_KEEP_LEVELS)
+            return ot_fail(OT_E_USAGE, "plan: cannot keep the activations of %d blocks at level %d",
+                           kept->blocks, kept->level);
+        blocks = kept->blocks > INT_MAX / OT_TIER_COUNT ? INT_MAX : blocks + kept->blocks;
+    }
+    if (blocks > chain->n_blocks - 2 && blocks > 0)
+        return ot_fail(OT_E_USAGE, "plan: cannot keep the activations of %d of the %d middle blocks", blocks,
+                       chain->n_blocks - 2);
+    bool host = plan->train && ot_plan_kept_blocks(plan, OT_TIER_NVME) > 0;
+    if ((plan->train && ot_plan_spills_kept(plan) && plan->kept_slots < 1) ||
+        (host && plan->host_kept_slots < 1))
+        return ot_fail(OT_E_USAGE, "plan: kept activations leave the device, but there is no slot for them");
     return 0;
 }
 
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan) {
     struct ot_layout layout;
-    bool weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS];
+    bool weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS], exchanges[OT_SLOT_KINDS];
     OT_TRY(check_shape(chain, plan));
+    OT_TRY(check_shard(chain, plan));
     OT_TRY(check_tiles(chain, plan));
     OT_TRY(check_nvme(chain, plan));
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         weights[k] = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_weights);
         grads[k] = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_grads);
-        stages[k] = grads[k] && chain->dtype != OT_F32;
+        bool moves = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_moves_grads);
+        stages[k] = moves && chain->dtype != OT_F32;
+        exchanges[k] = moves && ot_shard_ranks(&plan->shard) > 1;
     }
     OT_TRY(check_slots("weights", plan->weight_slots, weights, OT_PLAN_MAX_SLOTS));
-    OT_TRY(check_slots("gradients", plan->grad_slots, grads, chain->n_slabs + 1));
+    OT_TRY(check_slots("gradients", plan->grad_slots, grads, chain->n_slabs + 1 + OT_SHARD_WORLD_GROUPS));
+    OT_TRY(check_slots("gradients of other ranks", plan->exchange_slots, exchanges, OT_PLAN_MAX_SLOTS));
     OT_TRY(check_slots("gradients on their way out", plan->stage_slots, stages, OT_PLAN_MAX_SLOTS));
     if (plan->train && plan->activations != OT_HOME_GPU && plan->activation_slots < 1)
-        return ot_fail(OT_E_USAGE, "plan: activations live on the %s but no slot brings them back",
+        return ot_fail(OT_E_USAGE, "plan: activations live on the %s, but there is no device slot for them",
                        ot_tier_name((enum ot_tier)plan->activations));
-    if (plan->kept_blocks < 0 || plan->kept_blocks > chain->n_blocks - 2)
-        return ot_fail(OT_E_USAGE, "plan: cannot keep the activations of %d blocks of %d", plan->kept_blocks,
-                       chain->n_blocks - 2);
+    OT_TRY(check_kept(chain, plan));
+    OT_TRY(check_shadows(plan));
     OT_TRY(ot_layout_make(chain, plan, &layout));
     ot_layout_ledger(&layout, &plan->ledger);
     ot_layout_free(&layout);

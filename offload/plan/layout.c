@@ -1,16 +1,19 @@
 #include "offload/plan/layout.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "offload/plan/one_copy.h"
+#include "offload/plan/shadow.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
 
-/* What begins in memory: a device's vector loads want 256 bytes, disks and page tables 4 KiB. */
+/* Alignment of buffers: 256 bytes for a device's vector loads, 4 KiB for disks and page tables. BUFFER_LIMIT:
+ * the most buffers of a layout. */
 enum { GPU_ALIGN = 256, HOST_ALIGN = 4096, BUFFER_LIMIT = 1 << 22 };
-/* Of an extent that nothing pins: the present content's, and that of the next. */
-enum { LEAST_SIDES = 2 };
+/* Sides of an extent that is never pinned: one holds the present content, the next content is written to the
+ * other. Gradients need no old content: a step that fails while it writes them cannot be continued anyway. */
+enum { LEAST_SIDES = 2, GRAD_SIDES = 1 };
 _Static_assert(LEAST_SIDES + OT_PLAN_MAX_KEPT_CONTENTS == OT_STORE_MAX_SIDES, "plan.h");
 
 struct maker {
@@ -21,7 +24,7 @@ struct maker {
     int rc;
 };
 
-/* Adds a buffer and returns its index; after a failure it does nothing and the maker's rc says why. */
+/* Adds a buffer and returns its index. After a failure mk->rc has the error, and further calls do nothing. */
 static int add_sides(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles,
                      int sides) {
     struct ot_layout *layout = mk->layout;
@@ -47,8 +50,12 @@ static int add_sides(struct maker *mk, enum ot_tier tier, const char *name, size
             bytes);
         return OT_NO_BUFFER;
     }
-    layout->buffers[layout->n_buffers] =
-        (struct ot_buffer){tier, name, bytes, rounded, layout->tier_bytes[tier], n_tiles, 0};
+    layout->buffers[layout->n_buffers] = (struct ot_buffer){.tier = tier,
+                                                            .name = name,
+                                                            .bytes = bytes,
+                                                            .reserved = rounded,
+                                                            .offset = layout->tier_bytes[tier],
+                                                            .n_tiles = n_tiles};
     layout->tier_bytes[tier] += rounded;
     return layout->n_buffers++;
 }
@@ -72,7 +79,7 @@ static bool make_room_for_extents(struct maker *mk, int n) {
     return true;
 }
 
-/* A buffer on nvme, as a row of n extents. */
+/* Adds a buffer on nvme as a row of n extents. */
 static int add_extents(struct maker *mk, const char *name, const size_t *bytes, int n, int sides) {
     struct ot_layout *layout = mk->layout;
     size_t sum = 0;
@@ -115,8 +122,26 @@ static int *add_tiled(struct maker *mk, enum ot_tier tier, const char *name, siz
     return indices;
 }
 
+/* Slots for the holdings of slabs. */
+static int *add_held(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int n_tiles,
+                     int64_t n) {
+    int *indices = add_tiled(mk, tier, name, bytes, n_tiles, n);
+    for (int64_t i = 0; indices && i < n && indices[i] != OT_NO_BUFFER; i++)
+        mk->layout->buffers[indices[i]].first_param = OT_HELD_PARAM;
+    return indices;
+}
+
 static int *add_many(struct maker *mk, enum ot_tier tier, const char *name, size_t bytes, int64_t n) {
     return add_tiled(mk, tier, name, bytes, 1, n);
+}
+
+/* Adds a buffer that begins with parameter `first` of its slab. */
+static int add_from(struct maker *mk, enum ot_tier tier, const char *name, int64_t first, size_t bytes,
+                    int n_tiles) {
+    int buffer = add(mk, tier, name, bytes, n_tiles);
+    if (buffer != OT_NO_BUFFER)
+        mk->layout->buffers[buffer].first_param = first;
+    return buffer;
 }
 
 static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
@@ -124,199 +149,234 @@ static size_t weight_bytes(const struct ot_chain *chain, int64_t n_params) {
 }
 
 static size_t state_bytes(const struct ot_chain *chain, int64_t n_params) {
-    return ot_state_bytes(chain->dtype, n_params);
+    return ot_state_bytes(chain->dtype, chain->state, n_params);
 }
 
-enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {
-    return chain->slabs[slab].edge ? OT_SLOT_EDGE : OT_SLOT_LAYER;
+/* Rounded up to whole blocks of the store: the last tile of a share may have any size. */
+static size_t pages(size_t bytes) {
+    return (bytes + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN * OT_STORE_ALIGN;
 }
 
-bool ot_slab_is_streamed(const struct ot_plan *plan, int slab) {
-    return plan->slabs[slab].weights != OT_HOME_GPU;
-}
-
-bool ot_slab_state_passes(const struct ot_plan *plan, int slab, enum ot_tile_engine engine) {
-    return engine != OT_TILE_GPU && plan->slabs[slab].state == OT_HOME_NVME;
-}
-
-bool ot_slab_weights_pass(const struct ot_plan *plan, int slab) {
-    return plan->slabs[slab].weights == OT_HOME_NVME;
-}
-
-int64_t ot_plan_passing_tiles(const struct ot_plan *plan) {
-    int64_t n = 0;
-    for (int s = 0; s < plan->n_slabs; s++)
-        for (int e = 0; e < OT_TILE_ENGINES; e++)
-            if (ot_slab_weights_pass(plan, s) || ot_slab_state_passes(plan, s, (enum ot_tile_engine)e))
-                n += plan->slabs[s].tiles[e];
-    return n;
-}
-
-/* fp32 gradients that wait on the device anyway need no slot: they are summed where they wait. A tied slab's
- * two sums are joined first. */
-bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return chain->dtype == OT_F32 && ot_slab_uses(chain, slab) == 1 &&
-           ot_slab_waiting_on_gpu(chain, plan, slab).n == chain->slabs[slab].n_params;
-}
-
-int ot_slab_uses(const struct ot_chain *chain, int slab) {
-    int uses = 0;
-    for (int b = 0; b < chain->n_blocks; b++)
-        for (int u = 0; u < chain->blocks[b].n_uses; u++)
-            uses += chain->blocks[b].uses[u].slab == slab;
-    return uses;
-}
-
-int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
-    return (int)((chain->slabs[slab].n_params + plan->tile_params - 1) / plan->tile_params);
-}
-
-static int64_t clip_params(int64_t params, int64_t most) {
-    return params < most ? params : most;
-}
-
-struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                                 int first_tile, int n_tiles) {
-    int64_t n_params = chain->slabs[slab].n_params,
-            first = clip_params(first_tile * plan->tile_params, n_params);
-    int64_t end = clip_params((first_tile + n_tiles) * plan->tile_params, n_params);
-    return (struct ot_tile_span){first_tile, n_tiles, first, end - first};
-}
-
-struct ot_tile_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                                 enum ot_tile_engine engine) {
-    const int *tiles = plan->slabs[slab].tiles;
-    int first = 0;
-    for (int e = 0; e < (int)engine; e++)
-        first += tiles[e];
-    return ot_slab_span(chain, plan, slab, first, tiles[engine]);
-}
-
-struct ot_tile_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
-                                           int slab) {
-    const struct ot_slab_plan *sp = &plan->slabs[slab];
-    int streamed = sp->grads == OT_HOME_GPU ? sp->tiles[OT_TILE_STREAM] : 0;
-    return ot_slab_span(chain, plan, slab, 0, sp->tiles[OT_TILE_GPU] + streamed);
-}
-
-struct ot_tile_span ot_slab_state_off_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
-                                          int slab) {
-    const int *tiles = plan->slabs[slab].tiles;
-    return ot_slab_span(chain, plan, slab, tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU]);
-}
-
-/* Of a slab, an extent a tile, of bytes(n) for n parameters. */
-static int add_on_nvme(struct maker *mk, const char *name, int slab, struct ot_tile_span span,
+/* Adds n parameters of a slab, from `first` on, as one extent per tile. bytes(chain, n): the bytes of n
+ * parameters. */
+static int add_on_nvme(struct maker *mk, const char *name, int64_t first, int64_t n, int sides,
                        size_t (*bytes)(const struct ot_chain *, int64_t)) {
-    size_t *extents = malloc((size_t)(span.n_tiles + 1) * sizeof *extents);
+    int64_t tile = mk->plan->tile_params;
+    int n_tiles = (int)((n + tile - 1) / tile);
+    size_t *extents = malloc((size_t)(n_tiles + 1) * sizeof *extents);
     if (!extents) {
-        mk->rc = mk->rc < 0 ? mk->rc : ot_fail(OT_E_BUDGET, "no memory for a plan of %d tiles", span.n_tiles);
+        mk->rc = mk->rc < 0 ? mk->rc : ot_fail(OT_E_BUDGET, "no memory for a plan of %d tiles", n_tiles);
         return OT_NO_BUFFER;
     }
-    for (int t = 0; t < span.n_tiles; t++)
-        extents[t] = bytes(mk->chain, ot_slab_span(mk->chain, mk->plan, slab, span.first_tile + t, 1).n);
-    int buffer = add_extents(mk, name, extents, span.n_tiles, LEAST_SIDES + mk->plan->kept_contents);
+    size_t full = pages(bytes(mk->chain, tile));
+    for (int t = 0; t < n_tiles; t++)
+        extents[t] = full;
+    if (n_tiles > 0) /* the last tile of a slab may be short */
+        extents[n_tiles - 1] = pages(bytes(mk->chain, n - (n_tiles - 1) * tile));
+    int buffer = add_extents(mk, name, extents, n_tiles, sides);
+    if (buffer != OT_NO_BUFFER)
+        mk->layout->buffers[buffer].first_param = first;
     free(extents);
     return buffer;
+}
+
+/* The same for contents that may be pinned. */
+static int add_kept_on_nvme(struct maker *mk, const char *name, int64_t first, int64_t n,
+                            size_t (*bytes)(const struct ot_chain *, int64_t)) {
+    return add_on_nvme(mk, name, first, n, LEAST_SIDES + mk->plan->kept_contents, bytes);
 }
 
 static void add_training(struct maker *mk, int s) {
     const struct ot_chain *chain = mk->chain;
     struct ot_slab_buffers *b = &mk->layout->slabs[s];
-    int64_t n = chain->slabs[s].n_params;
+    struct ot_shard_range held = ot_slab_holding(chain, mk->plan, s);
     struct ot_tile_span on_gpu = ot_slab_part(chain, mk->plan, s, OT_TILE_GPU);
     struct ot_tile_span off_gpu = ot_slab_state_off_gpu(chain, mk->plan, s);
     struct ot_tile_span waiting = ot_slab_waiting_on_gpu(chain, mk->plan, s);
     if (on_gpu.n > 0)
-        b->state_gpu = add(mk, OT_TIER_GPU, "optimizer state", state_bytes(chain, on_gpu.n), 1);
+        b->state_gpu =
+            add_from(mk, OT_TIER_GPU, "optimizer state", on_gpu.first, state_bytes(chain, on_gpu.n), 1);
     if (off_gpu.n > 0 && mk->plan->slabs[s].state == OT_HOME_NVME)
-        b->state_nvme = add_on_nvme(mk, "optimizer state", s, off_gpu, state_bytes);
+        b->state_nvme = add_kept_on_nvme(mk, "optimizer state", off_gpu.first, off_gpu.n, state_bytes);
     else if (off_gpu.n > 0)
-        b->state_host =
-            add(mk, OT_TIER_HOST, "optimizer state", state_bytes(chain, off_gpu.n), off_gpu.n_tiles);
+        b->state_host = add_from(mk, OT_TIER_HOST, "optimizer state", off_gpu.first,
+                                 state_bytes(chain, off_gpu.n), off_gpu.n_tiles);
     if (waiting.n > 0)
-        b->grad_gpu = add(mk, OT_TIER_GPU, "gradients", weight_bytes(chain, waiting.n), 1);
-    if (waiting.n < n)
-        b->grad_host = add(mk, OT_TIER_HOST, "gradients", weight_bytes(chain, n - waiting.n), 1);
+        b->grad_gpu =
+            add_from(mk, OT_TIER_GPU, "gradients", waiting.first, weight_bytes(chain, waiting.n), 1);
+    if (mk->plan->slabs[s].grads == OT_HOME_NVME && off_gpu.n > 0)
+        b->grad_nvme = add_on_nvme(mk, "gradients", off_gpu.first, off_gpu.n, GRAD_SIDES, weight_bytes);
+    else if (waiting.n < held.n)
+        b->grad_host = add_from(mk, OT_TIER_HOST, "gradients", waiting.first + waiting.n,
+                                weight_bytes(chain, held.n - waiting.n), 1);
     if (mk->plan->keep_grads)
-        b->kept_grad = add(mk, OT_TIER_HOST, "kept gradients", (size_t)n * 4, 1);
+        b->kept_grad = add_from(mk, OT_TIER_HOST, "kept gradients", held.first, (size_t)held.n * 4, 1);
+}
+
+/* Adds the whole slab in the memory that the ranks share. */
+static int add_one_copy(struct maker *mk, int slab) {
+    struct ot_layout *layout = mk->layout;
+    const struct ot_shard *shard = &mk->plan->shard;
+    int64_t share = ot_shard_share(shard, mk->chain->slabs[slab].n_params);
+    int buffer = add(mk, OT_TIER_HOST, "weights", weight_bytes(mk->chain, share),
+                     ot_slab_used_tiles(mk->chain, mk->plan, slab));
+    if (buffer == OT_NO_BUFFER)
+        return OT_NO_BUFFER;
+    struct ot_buffer *b = &layout->buffers[buffer];
+    layout->tier_bytes[OT_TIER_HOST] -= b->reserved; /* it is not in the rank's own memory */
+    b->one_copy = true;
+    b->offset = layout->one_copy_bytes;
+    layout->one_copy_bytes += (size_t)ot_shard_ranks(shard) * b->reserved;
+    return buffer;
+}
+
+/* Parameters of a buffer for the shares of all ranks: the slab, rounded up to equal shares. */
+static int64_t shares_of(const struct maker *mk, int s) {
+    const struct ot_shard *shard = &mk->plan->shard;
+    return ot_shard_ranks(shard) * ot_shard_share(shard, mk->chain->slabs[s].n_params);
+}
+
+static size_t sum_bytes(const struct ot_chain *chain, int64_t n_params) {
+    (void)chain;
+    return (size_t)n_params * sizeof(float);
+}
+
+/* The home of a gradient sum between rounds. */
+static int add_sum(struct maker *mk, int slab) {
+    if (ot_slab_sum_stays(mk->chain, mk->plan, slab))
+        return add(mk, OT_TIER_GPU, "gradient sums", sum_bytes(mk->chain, shares_of(mk, slab)), 1);
+    if (mk->plan->slabs[slab].sums == OT_HOME_NVME)
+        return add_on_nvme(mk, "gradient sums", 0, mk->chain->slabs[slab].n_params, GRAD_SIDES, sum_bytes);
+    return add(mk, OT_TIER_HOST, "gradient sums", sum_bytes(mk->chain, shares_of(mk, slab)), 1);
+}
+
+/* Homes of the gradient sums between rounds: one for each use, and each level of its tree. */
+static void add_sums(struct maker *mk) {
+    const struct ot_chain *chain = mk->chain;
+    mk->layout->sums = new_indices(mk, mk->plan->train ? ot_layout_sum(chain->n_blocks, 0, 0) : 0);
+    for (int b = 0; mk->layout->sums && b < chain->n_blocks; b++)
+        for (int u = 0; u < chain->blocks[b].n_uses; u++) {
+            int slab = chain->blocks[b].uses[u].slab;
+            if (!ot_slab_sum_stays(chain, mk->plan, slab) && !ot_slab_sum_leaves(chain, mk->plan, slab))
+                continue;
+            for (int level = 0; level < ot_shard_levels(&mk->plan->shard); level++)
+                mk->layout->sums[ot_layout_sum(b, u, level)] = add_sum(mk, slab);
+        }
 }
 
 static void add_slab(struct maker *mk, int s) {
     const struct ot_slab_plan *sp = &mk->plan->slabs[s];
     struct ot_slab_buffers *b = &mk->layout->slabs[s];
-    size_t bytes = weight_bytes(mk->chain, mk->chain->slabs[s].n_params);
+    struct ot_shard_range held = ot_slab_holding(mk->chain, mk->plan, s);
+    int64_t n_params = mk->chain->slabs[s].n_params;
+    size_t bytes = weight_bytes(mk->chain, held.n);
     int tiles = ot_slab_tiles(mk->chain, mk->plan, s);
-    *b = (struct ot_slab_buffers){-1, -1, -1, -1, -1, -1, -1, -1, -1};
-    if (sp->weights == OT_HOME_GPU)
-        b->weights_gpu = add(mk, OT_TIER_GPU, "weights", bytes, tiles);
+    *b = (struct ot_slab_buffers){-1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+    if (sp->weights == OT_HOME_GPU && !ot_slab_is_streamed(mk->plan, s))
+        b->weights_gpu = add(mk, OT_TIER_GPU, "weights", weight_bytes(mk->chain, shares_of(mk, s)),
+                             ot_slab_used_tiles(mk->chain, mk->plan, s));
+    else if (sp->weights == OT_HOME_GPU)
+        b->weights_gpu = add_from(mk, OT_TIER_GPU, "weights", held.first,
+                                  weight_bytes(mk->chain, ot_shard_share(&mk->plan->shard, n_params)), tiles);
     if (sp->weights == OT_HOME_NVME)
-        b->weights_nvme =
-            add_on_nvme(mk, "weights", s, ot_slab_span(mk->chain, mk->plan, s, 0, tiles), weight_bytes);
+        b->weights_nvme = add_kept_on_nvme(mk, "weights", held.first, held.n, weight_bytes);
+    else if (ot_slab_has_one_copy(mk->plan, s))
+        b->weights_host = add_one_copy(mk, s);
     else if (sp->weights == OT_HOME_HOST || (mk->plan->train && sp->tiles[OT_TILE_CPU] > 0))
-        b->weights_host = add(mk, OT_TIER_HOST, "weights", bytes, tiles);
+        b->weights_host = add_from(mk, OT_TIER_HOST, "weights", held.first, bytes, tiles);
     if (mk->plan->train)
         add_training(mk, s);
 }
 
+/* Parameters of the largest tile among n parameters. */
+static int64_t largest_tile(const struct maker *mk, int64_t n) {
+    return n < mk->plan->tile_params ? n : mk->plan->tile_params;
+}
+
 static void add_state_slots(struct maker *mk) {
     struct ot_layout *layout = mk->layout;
-    bool grads = false;
+    bool grads = false, weights = false;
     for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
         struct ot_tile_span part = ot_slab_part(mk->chain, mk->plan, s, OT_TILE_STREAM);
-        int64_t largest = clip_params(part.n, mk->plan->tile_params);
+        int64_t largest = largest_tile(mk, part.n);
         layout->slot_params = largest > layout->slot_params ? largest : layout->slot_params;
-        grads = grads || (part.n > 0 && mk->plan->slabs[s].grads == OT_HOME_HOST);
+        grads = grads || (part.n > 0 && mk->plan->slabs[s].grads != OT_HOME_GPU);
+        weights = weights || (part.n > 0 && ot_slab_has_one_copy(mk->plan, s));
     }
     size_t bytes = state_bytes(mk->chain, layout->slot_params) +
-                   (grads ? weight_bytes(mk->chain, layout->slot_params) : 0);
+                   (size_t)(weights ? 2 : grads) * weight_bytes(mk->chain, layout->slot_params);
     layout->state_slots = add_many(mk, OT_TIER_GPU, "optimizer state slots", bytes, mk->plan->state_slots);
 }
 
-/* As large as the largest tile that passes needs it: its state, then its weights. */
-static size_t tile_slot_bytes(struct maker *mk) {
-    int64_t state = 0, weights = 0;
+/* A slot fits the largest tile that passes through it: its state, then its weights, then its gradients. */
+static void add_tile_slots(struct maker *mk) {
+    struct ot_layout *layout = mk->layout;
+    int64_t state = 0, weights = 0, grads = 0;
     for (int s = 0; mk->plan->train && s < mk->chain->n_slabs; s++) {
-        int64_t tile = clip_params(mk->chain->slabs[s].n_params, mk->plan->tile_params);
+        int64_t tile = largest_tile(mk, ot_slab_holding(mk->chain, mk->plan, s).n);
         bool off_gpu = ot_slab_state_off_gpu(mk->chain, mk->plan, s).n > 0;
         if (off_gpu && mk->plan->slabs[s].state == OT_HOME_NVME && tile > state)
             state = tile;
         if (ot_slab_weights_pass(mk->plan, s) && tile > weights)
             weights = tile;
+        if (off_gpu && mk->plan->slabs[s].grads == OT_HOME_NVME && tile > grads)
+            grads = tile;
     }
-    mk->layout->slot_weights_offset = state_bytes(mk->chain, state);
-    mk->layout->tile_slot_bytes = mk->layout->slot_weights_offset + weight_bytes(mk->chain, weights);
-    return mk->layout->tile_slot_bytes;
+    layout->slot_weights_offset = pages(state_bytes(mk->chain, state));
+    layout->slot_grads_offset = layout->slot_weights_offset + pages(weight_bytes(mk->chain, weights));
+    layout->tile_slots =
+        add_tiled(mk, OT_TIER_HOST, "optimizer state slots",
+                  layout->slot_grads_offset + pages(weight_bytes(mk->chain, grads)), 3, mk->plan->tile_slots);
 }
 
-static void add_tile_slots(struct maker *mk) {
-    mk->layout->tile_slots =
-        add_tiled(mk, OT_TIER_HOST, "optimizer state slots", tile_slot_bytes(mk), 2, mk->plan->tile_slots);
+/* A slot fits the gradients of the largest tile, or the largest piece of a sum. */
+static void add_host_grad_slots(struct maker *mk) {
+    const struct ot_chain *chain = mk->chain;
+    size_t bytes = 0, piece;
+    for (int s = 0; mk->plan->train && s < chain->n_slabs; s++) {
+        const struct ot_slab_plan *sp = &mk->plan->slabs[s];
+        bool grads = sp->grads == OT_HOME_NVME && ot_slab_state_off_gpu(chain, mk->plan, s).n > 0;
+        piece = weight_bytes(chain, largest_tile(mk, ot_slab_holding(chain, mk->plan, s).n));
+        bytes = grads && piece > bytes ? piece : bytes;
+        piece = sum_bytes(chain, largest_tile(mk, chain->slabs[s].n_params));
+        bool sums = sp->sums == OT_HOME_NVME && ot_slab_sum_leaves(chain, mk->plan, s);
+        bytes = sums && piece > bytes ? piece : bytes;
+    }
+    mk->layout->host_grad_slots =
+        add_many(mk, OT_TIER_HOST, "gradient slots", pages(bytes), mk->plan->host_grad_slots);
+}
+
+static void add_shadow_frames(struct maker *mk) {
+    if (ot_plan_has_shadows(mk->plan))
+        mk->layout->shadow_frames =
+            add_many(mk, OT_TIER_HOST, "shadow updates", ot_plan_shadow_bytes(mk->chain, mk->plan),
+                     mk->plan->shadow_frames);
 }
 
 static void add_snapshot(struct maker *mk) {
     struct ot_layout *layout = mk->layout;
     const struct ot_plan *plan = mk->plan;
     size_t slots = (size_t)plan->snapshot_slots * ot_part_slot_bytes(mk->chain->dtype);
-    bool copies = plan->kept_contents == 0 && ot_plan_passing_tiles(plan) > 0;
+    bool copies = plan->kept_contents == 0 && layout->slot_grads_offset > 0;
     layout->snapshot_slots = layout->snapshot_tile = OT_NO_BUFFER;
     if (slots == 0)
         return;
     layout->snapshot_slots = add(mk, OT_TIER_HOST, "checkpoint", slots, 1);
     if (copies)
-        layout->snapshot_tile = add(mk, OT_TIER_HOST, "checkpoint", tile_slot_bytes(mk), 1);
+        layout->snapshot_tile = add(mk, OT_TIER_HOST, "checkpoint", layout->slot_grads_offset, 1);
 }
 
 static void add_slots(struct maker *mk) {
     const struct ot_chain *chain = mk->chain;
-    int64_t largest[OT_SLOT_KINDS] = {0};
+    int64_t largest[OT_SLOT_KINDS] = {0}, held[OT_SLOT_KINDS] = {0};
     int tiles[OT_SLOT_KINDS] = {0};
     for (int s = 0; s < chain->n_slabs; s++) {
         enum ot_slot_kind k = ot_slab_slot_kind(chain, s);
-        if (chain->slabs[s].n_params <= largest[k])
-            continue;
-        largest[k] = chain->slabs[s].n_params;
-        tiles[k] = ot_slab_tiles(chain, mk->plan, s);
+        int64_t params = shares_of(mk, s), own = ot_slab_holding(chain, mk->plan, s).n;
+        int n_tiles = ot_slab_used_tiles(chain, mk->plan, s);
+        largest[k] = params > largest[k] ? params : largest[k];
+        held[k] = own > held[k] ? own : held[k];
+        tiles[k] = n_tiles > tiles[k] ? n_tiles : tiles[k];
     }
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         const struct ot_plan *plan = mk->plan;
@@ -324,12 +384,14 @@ static void add_slots(struct maker *mk) {
         layout->weight_slots[k] = add_tiled(mk, OT_TIER_GPU, "weight slots", weight_bytes(chain, largest[k]),
                                             tiles[k], plan->weight_slots[k]);
         layout->host_weight_slots[k] =
-            add_tiled(mk, OT_TIER_HOST, "weight slots", weight_bytes(chain, largest[k]), tiles[k],
-                      plan->host_weight_slots[k]);
+            add_held(mk, OT_TIER_HOST, "weight slots", pages(weight_bytes(chain, held[k])), tiles[k],
+                     plan->host_weight_slots[k]);
         layout->grad_slots[k] =
             add_many(mk, OT_TIER_GPU, "gradient slots", (size_t)largest[k] * 4, plan->grad_slots[k]);
-        layout->stage_slots[k] = add_many(mk, OT_TIER_GPU, "gradient slots", weight_bytes(chain, largest[k]),
+        layout->stage_slots[k] = add_held(mk, OT_TIER_GPU, "gradient slots", weight_bytes(chain, held[k]), 1,
                                           plan->stage_slots[k]);
+        layout->exchange_slots[k] =
+            add_many(mk, OT_TIER_GPU, "exchange slots", (size_t)largest[k] * 4, plan->exchange_slots[k]);
     }
 }
 
@@ -346,59 +408,102 @@ static void add_boundaries(struct maker *mk) {
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
     size_t bytes = (size_t)plan->micro_tokens * (size_t)chain->boundary_elems * ot_dtype_bytes(chain->dtype);
-    int boundaries = chain->n_blocks - 1;
+    int boundaries = chain->n_blocks - 1, places = ot_plan_round_places(plan);
     bool all = plan->train && plan->activations == OT_HOME_GPU;
+    layout->places = places;
     layout->n_boundaries = all || boundaries < 2 ? boundaries : 2;
     layout->boundary_gpu =
-        add_many(mk, OT_TIER_GPU, "activations", bytes, (int64_t)layout->n_boundaries * plan->max_micro);
+        add_many(mk, OT_TIER_GPU, "activations", bytes, (int64_t)layout->n_boundaries * places);
     if (!plan->train)
         return;
     if (plan->activations == OT_HOME_HOST)
         layout->boundary_host =
-            add_many(mk, OT_TIER_HOST, "activations", bytes, (int64_t)boundaries * plan->max_micro);
+            add_many(mk, OT_TIER_HOST, "activations", bytes, (int64_t)boundaries * places);
     if (plan->activations == OT_HOME_NVME)
-        layout->boundary_nvme = add_boundary_extents(mk, bytes, (int64_t)boundaries * plan->max_micro);
+        layout->boundary_nvme = add_boundary_extents(mk, bytes, (int64_t)boundaries * places);
     layout->host_activation_slots =
         add_many(mk, OT_TIER_HOST, "activation slots", bytes, plan->host_activation_slots);
     layout->activation_slots = add_many(mk, OT_TIER_GPU, "activation slots", bytes, plan->activation_slots);
-    layout->boundary_grad = add_many(mk, OT_TIER_GPU, "activation gradients", bytes, plan->max_micro);
+    layout->boundary_grad = add_many(mk, OT_TIER_GPU, "activation gradients", bytes, places);
 }
 
-/* The insides of blocks, and the scratch that all blocks share: only the compute lane touches them. */
+/* The home of what a block keeps for one micro-batch. */
+static int add_kept_home(struct maker *mk, struct ot_kept kept, size_t bytes) {
+    size_t rounded = pages(bytes);
+    return kept.tier == OT_TIER_NVME ? add_extents(mk, "kept activations", &rounded, 1, LEAST_SIDES)
+                                     : add(mk, kept.tier, "kept activations", bytes, 1);
+}
+
+/* Adds the inner activations that blocks keep for backward. */
+static void add_kept(struct maker *mk) {
+    const struct ot_chain *chain = mk->chain;
+    const struct ot_plan *plan = mk->plan;
+    struct ot_layout *layout = mk->layout;
+    size_t largest = 0, largest_on_nvme = 0;
+    if (ot_plan_kept_blocks(plan, OT_TIER_COUNT) == 0)
+        return;
+    layout->kept = new_indices(mk, (int64_t)chain->n_blocks * layout->places);
+    for (int b = 0; layout->kept && b < chain->n_blocks; b++) {
+        struct ot_kept kept = ot_plan_kept(chain, plan, b);
+        size_t bytes = chain->saved_bytes(chain->context, b, kept.level, plan->micro_tokens);
+        for (int i = 0; kept.level != OT_KEEP_NONE && i < layout->places; i++)
+            layout->kept[b * layout->places + i] = add_kept_home(mk, kept, bytes);
+        if (kept.tier != OT_TIER_GPU && bytes > largest)
+            largest = bytes;
+        if (kept.tier == OT_TIER_NVME && bytes > largest_on_nvme)
+            largest_on_nvme = bytes;
+    }
+    layout->kept_slots = add_many(mk, OT_TIER_GPU, "kept activation slots", largest, plan->kept_slots);
+    layout->host_kept_slots =
+        add_many(mk, OT_TIER_HOST, "kept activation slots", pages(largest_on_nvme), plan->host_kept_slots);
+}
+
+/* Adds the memory for inner activations that blocks do not keep, and the scratch that all blocks share. Only
+ * the compute lane uses them. Evaluation keeps nothing, so `work` is that of OT_KEEP_NONE. */
 static void add_workspace(struct maker *mk) {
     const struct ot_chain *chain = mk->chain;
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
-    size_t saved = 0, saved_middle = 0, scratch = 0;
+    size_t work = 0, scratch = 0;
     for (int b = 0; b < chain->n_blocks; b++) {
-        size_t bytes = chain->saved_bytes(chain->context, b, plan->micro_tokens);
-        saved = bytes > saved ? bytes : saved;
-        if (b > 0 && b < chain->n_blocks - 1)
-            saved_middle = bytes > saved_middle ? bytes : saved_middle;
+        size_t bytes = chain->work_bytes(chain->context, b, OT_KEEP_NONE, plan->micro_tokens);
+        work = bytes > work ? bytes : work;
         bytes = chain->scratch_bytes(chain->context, b, plan->micro_tokens);
         scratch = bytes > scratch ? bytes : scratch;
     }
-    layout->saved = add_many(mk, OT_TIER_GPU, "kept activations", saved_middle,
-                             (int64_t)plan->kept_blocks * plan->max_micro);
-    layout->saved_scratch = add(mk, OT_TIER_GPU, "workspace", saved, 1);
+    layout->work = add(mk, OT_TIER_GPU, "workspace", work, 1);
     layout->scratch = add(mk, OT_TIER_GPU, "workspace", scratch, 1);
     layout->token_loss = add(mk, OT_TIER_GPU, "workspace", (size_t)plan->micro_tokens * sizeof(float), 1);
     layout->logits = add(mk, OT_TIER_GPU, "workspace", (size_t)chain->vocab * sizeof(float), 1);
+}
+
+/* Adds the results of a step. Evaluation and generation use the host's pages for token losses and logits. */
+static void add_results(struct maker *mk) {
+    const struct ot_plan *plan = mk->plan;
+    struct ot_layout *layout = mk->layout;
+    size_t n_slabs = (size_t)mk->chain->n_slabs, ranks = (size_t)ot_shard_ranks(&plan->shard);
+    int64_t most = mk->chain->vocab > plan->micro_tokens ? mk->chain->vocab : plan->micro_tokens;
+    layout->norms = ot_shard_norm_parts(&plan->shard);
+    layout->own_norms = ot_plan_is_sharded(plan) ? layout->norms / (int)ranks : layout->norms;
+    layout->own_results = plan->max_micro + 1;
+    size_t own = n_slabs * (size_t)layout->own_norms + (size_t)layout->own_results;
+    size_t all = n_slabs * (size_t)layout->norms + ranks * (size_t)layout->own_results;
+    size_t forward = (size_t)most * sizeof(float), bytes = all * sizeof(double);
+    const char *name = "batches, results";
+    layout->results_gpu = add(mk, OT_TIER_GPU, name, own * sizeof(double), (int)n_slabs + 1);
+    layout->all_results =
+        ranks > 1 ? add(mk, OT_TIER_GPU, name, bytes, (int)n_slabs + 1) : layout->results_gpu;
+    for (int p = 0; p < 2; p++)
+        layout->results_host[p] =
+            add(mk, OT_TIER_HOST, name, bytes > forward ? bytes : forward, (int)n_slabs + 1);
 }
 
 static void add_step_buffers(struct maker *mk) {
     const struct ot_plan *plan = mk->plan;
     struct ot_layout *layout = mk->layout;
     size_t batch = (size_t)plan->max_micro * (size_t)plan->micro_tokens * 4 * sizeof(int32_t);
-    /* Tile s holds slab s's squared norm, the last tile the losses: they leave at different times. */
-    size_t results = ((size_t)plan->max_micro + (size_t)mk->chain->n_slabs) * sizeof(double);
-    size_t forward = (size_t)(mk->chain->vocab > plan->micro_tokens ? mk->chain->vocab : plan->micro_tokens) *
-                     sizeof(float);
-    int tiles = mk->chain->n_slabs + 1;
     layout->constants = add(mk, OT_TIER_GPU, "constants", mk->chain->constant_bytes, 1);
-    results =
-        results > forward ? results : forward; /* the same pages bring token losses and logits to the host */
-    layout->results_gpu = add(mk, OT_TIER_GPU, "batches, results", results, tiles);
+    add_results(mk);
     size_t params = (size_t)mk->chain->n_slabs * sizeof(struct ot_adamw_step);
     layout->params_gpu = add(mk, OT_TIER_GPU, "batches, results", params, mk->chain->n_slabs);
     for (int p = 0; p < 2; p++)
@@ -406,64 +511,17 @@ static void add_step_buffers(struct maker *mk) {
     for (int p = 0; p < 2; p++)
         layout->batch_host[p] = add(mk, OT_TIER_HOST, "batches, results", batch, 1);
     for (int p = 0; p < 2; p++)
-        layout->results_host[p] = add(mk, OT_TIER_HOST, "batches, results", results, tiles);
-    for (int p = 0; p < 2; p++)
         layout->params_host[p] = add(mk, OT_TIER_HOST, "batches, results", params, mk->chain->n_slabs);
     layout->control = add(mk, OT_TIER_HOST, "batches, results", 64, 1);
+    layout->staging = plan->staging_bytes > 0 ? add(mk, OT_TIER_HOST, "communicator", plan->staging_bytes, 1)
+                                              : OT_NO_BUFFER;
+    layout->meeting = OT_NO_BUFFER;
+    if (ot_plan_has_one_copy(plan))
+        layout->meeting = add(mk, OT_TIER_GPU, "batches, results",
+                              (size_t)ot_shard_ranks(&plan->shard) * OT_MEETING_BYTES, 1);
     layout->loss_scale = plan->train && mk->chain->dtype == OT_F16
                              ? add(mk, OT_TIER_GPU, "batches, results", 64, 1)
                              : OT_NO_BUFFER;
-}
-
-/* ---- extents in the order in which a step uses them ---- */
-
-struct order {
-    int *extents, n;
-};
-
-static void put_tile(struct order *order, const struct ot_layout *layout, int buffer, int tile) {
-    if (buffer != OT_NO_BUFFER)
-        order->extents[order->n++] = layout->buffers[buffer].first_extent + tile;
-}
-
-/* Tiles that the host updates are read and written with state and weights together, so they lie in pairs, in
- * the order of a tile's transfer (engine/nvme.c). The device has its tiles' weights already: it reads and
- * writes their state alone, and forward and backward read the weights alone. */
-static void order_slab(const struct maker *mk, int s, struct order *order) {
-    const struct ot_layout *layout = mk->layout;
-    const struct ot_slab_buffers *b = &layout->slabs[s];
-    const int *tiles = mk->plan->slabs[s].tiles;
-    int n = ot_slab_tiles(mk->chain, mk->plan, s);
-    int first_state = mk->plan->train ? tiles[OT_TILE_GPU] : n; /* the first tile that has an extent of it */
-    int first_pair = mk->plan->train ? n - tiles[OT_TILE_CPU] : n;
-    for (int t = 0; t < first_pair; t++)
-        put_tile(order, layout, b->weights_nvme, t);
-    for (int t = first_state; t < first_pair; t++)
-        put_tile(order, layout, b->state_nvme, t - first_state);
-    for (int t = first_pair; t < n; t++) {
-        put_tile(order, layout, b->state_nvme, t - first_state);
-        put_tile(order, layout, b->weights_nvme, t);
-    }
-}
-
-/* Slabs are numbered in the order in which forward needs them, and updated in that order. Boundaries are
- * written in theirs, and come last. */
-static void order_extents(struct maker *mk) {
-    struct ot_layout *layout = mk->layout;
-    struct order order = {calloc((size_t)layout->n_extents + 1, sizeof *order.extents), 0};
-    layout->extent_order = order.extents;
-    if (mk->rc < 0)
-        return;
-    if (!order.extents) {
-        mk->rc = ot_fail(OT_E_BUDGET, "no memory for a plan with %d extents", layout->n_extents);
-        return;
-    }
-    for (int s = 0; s < mk->chain->n_slabs; s++)
-        order_slab(mk, s, &order);
-    int64_t boundaries = (int64_t)(mk->chain->n_blocks - 1) * mk->plan->max_micro;
-    for (int64_t i = 0; layout->boundary_nvme && i < boundaries; i++)
-        put_tile(&order, layout, layout->boundary_nvme[i], 0);
-    assert(order.n == layout->n_extents);
 }
 
 int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out) {
@@ -474,73 +532,20 @@ int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, str
         return ot_fail(OT_E_BUDGET, "no memory for the plan of %d slabs", chain->n_slabs);
     for (int s = 0; s < chain->n_slabs; s++)
         add_slab(&mk, s);
+    add_sums(&mk);
     out->idle_offset = out->tier_bytes[OT_TIER_GPU];
     add_slots(&mk);
     add_state_slots(&mk);
     add_tile_slots(&mk);
+    add_host_grad_slots(&mk);
+    add_shadow_frames(&mk);
     add_snapshot(&mk);
     add_boundaries(&mk);
+    add_kept(&mk);
     add_workspace(&mk);
     out->idle_bytes = out->tier_bytes[OT_TIER_GPU] - out->idle_offset;
     add_step_buffers(&mk);
-    order_extents(&mk);
     if (mk.rc < 0)
         ot_layout_free(out);
     return mk.rc;
-}
-
-void ot_layout_free(struct ot_layout *layout) {
-    for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        free(layout->weight_slots[k]);
-        free(layout->grad_slots[k]);
-        free(layout->stage_slots[k]);
-        free(layout->host_weight_slots[k]);
-    }
-    free(layout->boundary_gpu);
-    free(layout->boundary_host);
-    free(layout->boundary_nvme);
-    free(layout->host_activation_slots);
-    free(layout->tile_slots);
-    free(layout->extent_bytes);
-    free(layout->extent_sides);
-    free(layout->extent_order);
-    free(layout->activation_slots);
-    free(layout->state_slots);
-    free(layout->boundary_grad);
-    free(layout->saved);
-    free(layout->slabs);
-    free(layout->buffers);
-    memset(layout, 0, sizeof *layout);
-}
-
-static bool is_entry(const struct ot_ledger_entry *entry, const struct ot_buffer *b) {
-    return entry->tier == b->tier && strcmp(entry->name, b->name) == 0;
-}
-
-void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
-    int e = 0;
-    memset(out, 0, sizeof *out);
-    for (int i = 0; i < layout->n_buffers; i++) {
-        const struct ot_buffer *b = &layout->buffers[i];
-        if (e == out->n || !is_entry(&out->entries[e], b)) /* most are of the kind before them */
-            for (e = 0; e < out->n && !is_entry(&out->entries[e], b);)
-                e++;
-        assert(e < OT_LEDGER_MAX); /* there are fewer names than that */
-        if (e == out->n)
-            out->entries[out->n++] = (struct ot_ledger_entry){b->tier, b->name, 0};
-        out->entries[e].bytes += b->reserved;
-    }
-}
-
-int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro) {
-    return layout->boundary_gpu[boundary % layout->n_boundaries * plan->max_micro + micro];
-}
-
-int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan,
-                    int block, int micro) {
-    int last_middle = chain->n_blocks - 2;
-    int slot = last_middle - block; /* the last middle block has slot 0 */
-    if (block < 1 || block > last_middle || slot >= plan->kept_blocks)
-        return OT_NO_BUFFER;
-    return layout->saved[slot * plan->max_micro + micro];
 }

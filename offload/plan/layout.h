@@ -1,133 +1,159 @@
-/* Layout: every buffer that a plan needs, by name, tier and size. The ledger is its sum, the engine allocates
- * exactly it, and the schedule's tasks name buffers by their index here. A buffer on nvme is a row of extents
- * (store.h), one a tile, each with its sides: two, and for state and weights one more for each content that
- * is to be kept.
+/* Layout: every buffer that a plan needs, with name, tier and size. The ledger is the sum of the buffers. The
+ * engine allocates exactly these bytes. Tasks of the schedule name buffers by their index here. A buffer on
+ * nvme is a row of extents (store.h), one per tile. Each extent has two sides; an extent of state or weights
+ * has another side for each content that may be pinned, and an extent of gradients has only one.
  *
- * A buffer is the unit of conflict between tasks. Weights, and state on the host, are cut further into
- * tiles, so that the optimizer's tiles can be updated by independent tasks, and so that the verifier knows
- * the version of each. Buffers of `parity` exist twice: steps in flight alternate between them.
+ * Two tasks conflict when they use the same buffer. Weights, and state on the host, are also cut into tiles:
+ * then tiles can be updated by independent tasks, and the verifier knows the version of each tile. Parity
+ * buffers exist twice, because the two steps in flight alternate between them.
+ *
+ * With several ranks (shard.h) the tiles of a slab are those of this rank's HOLDING. A buffer that receives
+ * the other ranks' shares too has one tile more, the REST: everything outside of the holding. Weights on the
+ * host that are one copy of all ranks have a rest too.
+ *
  */
 #ifndef OT_OFFLOAD_PLAN_LAYOUT_H
 #define OT_OFFLOAD_PLAN_LAYOUT_H
 
 #include "offload/block.h"
+#include "offload/plan/kept.h"
 #include "offload/plan/part.h"
-#include "offload/plan/plan.h"
+#include "offload/plan/rounds.h"
+#include "offload/plan/slabs.h"
 
 enum { OT_NO_BUFFER = -1 };
+/* The memory of buffers: one allocation a tier, and the memory that ranks share (one_copy.h). */
+enum { OT_MEMORY_ONE_COPY = OT_TIER_COUNT, OT_MEMORIES };
+/* A slot for the holdings of several slabs begins with the first held parameter of the slab that is in it. */
+enum { OT_HELD_PARAM = -1 };
 
 struct ot_buffer {
     enum ot_tier tier;
-    const char *name; /* the ledger's entry */
-    size_t bytes;     /* as asked for */
-    size_t reserved;  /* what it takes in the tier, rounded up; on nvme all sides */
-    size_t offset;    /* in the tier's one allocation */
+    const char *name; /* name of its ledger entry */
+    size_t bytes;     /* bytes that are used */
+    size_t reserved;  /* bytes that it takes from the tier, rounded up; on nvme for all sides */
+    size_t offset;    /* in its memory */
+    /* It is in the memory that ranks share. `bytes` and `reserved` are those of a rank's share, and the
+     * buffer takes `reserved` there for each rank. */
+    bool one_copy;
     int n_tiles;
-    int first_extent; /* nvme: of its tiles */
+    int first_extent;    /* nvme: the extent of its first tile */
+    int64_t first_param; /* the parameter of its slab with which it begins, or OT_HELD_PARAM */
 };
 
-/* Consecutive tiles of a slab, and the parameters in them. */
-struct ot_tile_span {
-    int first_tile, n_tiles;
-    int64_t first, n;
-};
-
-/* Indices into buffers; OT_NO_BUFFER where the plan has none. */
+/* Indices into `buffers`. OT_NO_BUFFER: the plan has no such buffer. */
 struct ot_slab_buffers {
-    int weights_gpu, weights_host, weights_nvme; /* the whole slab, in the chain's dtype, by tiles */
-    /* Of the tiles that the device updates, and (by tiles) of the others: m, v fp32 [n] each, then lo int16
-     * [n] (bf16 training) or the master fp32 [n] (fp16 training); n: the parameters in those tiles. */
+    /* The holding in the chain's dtype, cut into tiles. With OT_SHARD_STATE weights_gpu is the whole slab,
+     * and with one copy weights_host is. */
+    int weights_gpu, weights_host, weights_nvme;
+    /* state_gpu: state of the tiles that the gpu engine updates. state_host: state of the other tiles, cut
+     * into tiles. Both hold m and v, fp32 [n] each, then lo int16 [n] (bf16 training) or the master fp32 [n]
+     * (fp16 training); n is the number of parameters in those tiles. */
     int state_gpu, state_host;
-    int state_nvme; /* in the place of state_host: an extent a tile, with m, v and the rest of that tile */
-    /* Waiting gradients in the chain's dtype, of a first part of the slab and of the rest. fp32, and the
-     * whole slab on the gpu: also the accumulator. */
-    int grad_gpu, grad_host;
-    int kept_grad; /* host, fp32: plan.keep_grads */
+    int state_nvme; /* replaces state_host: one extent per tile, with the state of that tile */
+    /* Gradients that wait for their update, in the chain's dtype. grad_gpu: of the first part of the holding.
+     * grad_host: of the rest; grad_nvme replaces it: one extent per tile of the rest. In fp32, if a rank
+     * holds a whole slab, all of it waits on the device, and it has one accumulator, grad_gpu is also the
+     * accumulator. */
+    int grad_gpu, grad_host, grad_nvme;
+    int kept_grad; /* host, fp32, if plan.keep_grads */
 };
 
 struct ot_layout {
     int n_buffers;
     struct ot_buffer *buffers;
     struct ot_slab_buffers *slabs; /* [n_slabs] */
-    /* [plan's counts] */
+    /* as many as the plan says */
     int *weight_slots[OT_SLOT_KINDS], *grad_slots[OT_SLOT_KINDS], *stage_slots[OT_SLOT_KINDS];
-    int n_boundaries;      /* device buffers for boundaries: boundaries x micro-batches */
-    int *boundary_gpu;     /* [n_boundaries][max_micro]: all n_blocks - 1, or a ping-pong of 2 */
-    int *boundary_host;    /* [n_blocks - 1][max_micro], or NULL */
-    int *boundary_nvme;    /* the same */
+    /* Room for the gradients of one share from every rank, in fp32. If they cross in the chain's dtype, it
+     * holds what is sent, then what is received. */
+    int *exchange_slots[OT_SLOT_KINDS];
+    int n_boundaries; /* boundaries that have their own device buffers */
+    int places;       /* the most micro-batches of a round */
+    /* Of the micro-batches of a round: [n_boundaries][places] for all n_blocks - 1 boundaries, or 2 that
+     * alternate; [n_blocks - 1][places], or NULL. */
+    int *boundary_gpu, *boundary_host, *boundary_nvme;
     int *activation_slots; /* [plan.activation_slots] */
-    /* Between nvme and the device, [plan's counts]. A tile slot is two tiles: the state of a tile of the
-     * slab, and from slot_weights_offset on its weights. */
-    int *host_weight_slots[OT_SLOT_KINDS], *tile_slots, *host_activation_slots;
-    size_t slot_weights_offset;
-    /* Host: the slots of a snapshot's sink (snapshot.h), one after the other; and a tile as in a tile slot,
-     * where a snapshot has to copy what is on nvme. OT_NO_BUFFER: none. */
-    size_t tile_slot_bytes;
+    /* Slots between nvme and the device, as many as the plan says. A tile slot counts as three tiles: the
+     * state of a tile, at slot_weights_offset its weights, and at slot_grads_offset its gradients. */
+    int *host_weight_slots[OT_SLOT_KINDS], *tile_slots, *host_grad_slots, *host_activation_slots;
+    size_t slot_weights_offset, slot_grads_offset;
+    int *shadow_frames; /* [plan.shadow_frames]: on the host (shadow.h) */
+    /* On the host. snapshot_slots: the slots of a snapshot's sink (snapshot.h), one after the other.
+     * snapshot_tile: like a tile slot without gradients, for a snapshot that copies tiles from nvme.
+     * OT_NO_BUFFER: not needed. */
     int snapshot_slots, snapshot_tile;
-    int *state_slots;    /* [plan.state_slots]: state of a tile, then its gradients */
-    int64_t slot_params; /* parameters of the largest streamed tile: what a state slot has room for */
-    int *boundary_grad;  /* [max_micro] */
-    int *saved;          /* [kept_blocks][max_micro] */
-    int saved_scratch, scratch, token_loss, logits;
+    int *state_slots;    /* [plan.state_slots]: state of a tile, then its gradients, then its weights */
+    int64_t slot_params; /* parameters that fit a state slot: those of the largest streamed tile */
+    int *boundary_grad;  /* [places] */
+    /* What blocks keep of their inner activations: [n_blocks][places], and slots for those that leave. */
+    int *kept, *kept_slots, *host_kept_slots;
+    /* By ot_layout_sum: homes of gradient sums between rounds, on nvme one extent per piece (slabs.h).
+     * OT_NO_BUFFER: the sum has no home. */
+    int *sums;
+    int work, scratch, token_loss, logits;
     int constants;
-    /* double: [n_slabs] squared norms, a tile each, then [max_micro] losses */
-    int results_gpu, results_host[2];
+    /* Results of a step, in double. Tile s: the squared norms of slab s, over the parts that this rank takes
+     * ([own_norms]). The last tile: the losses of its micro-batches and its wishes ([own_results]).
+     * all_results has the same tiles with those of all ranks: [norms] for a slab, [ranks][own_results] in the
+     * end. With one rank it is results_gpu. */
+    int results_gpu, all_results, results_host[2];
+    int own_norms, norms, own_results;
     int batch_gpu[2], batch_host[2]; /* per micro-batch: tokens, targets, position, row_start */
-    int params_gpu, params_host[2];  /* struct ot_adamw_step [n_slabs], a tile each */
-    int control; /* host: stands for what decisions carry on (engine_state.h), which it orders; and the loss
-                    scale */
-    int loss_scale; /* gpu, fp16: the step's */
-    size_t tier_bytes[OT_TIER_COUNT];
+    int params_gpu, params_host[2];  /* struct ot_adamw_step [n_slabs], each one a tile */
+    /* host: holds the loss scale. Accesses to it order the DECIDE tasks, which also share struct
+     * ot_engine_control */
+    int control;
+    int staging;    /* host: for the communicator; OT_NO_BUFFER: it needs none */
+    int meeting;    /* gpu, one copy: [ranks][OT_MEETING_BYTES] for MEET; else OT_NO_BUFFER */
+    int loss_scale; /* gpu, fp16: loss scale of the present step */
+    size_t tier_bytes[OT_TIER_COUNT]; /* of the rank's own memory */
+    size_t one_copy_bytes;            /* of the memory that the ranks share */
     int n_extents;
     size_t *extent_bytes; /* [n_extents] */
     int *extent_sides;    /* [n_extents] */
-    int *extent_order;    /* [n_extents]: as a step uses them, for the store */
-    /* Of the gpu tier: slots, boundaries, the insides of blocks and their scratch, which lie side by side.
-     * While nothing is in flight they hold nothing that anyone will read. */
+    /* A range of the gpu tier: slots, boundary activations, inner activations of blocks and their scratch.
+     * While nothing is in flight, no task will read what is in it. */
     size_t idle_offset, idle_bytes;
 };
 
-/* Errors: OT_E_BUDGET (sizes overflow, or no memory for the tables themselves). Free with ot_layout_free. */
+/* Lays out the buffers of a plan. Errors: OT_E_BUDGET (a size overflows, or no memory for the tables). Free
+ * with ot_layout_free. */
 int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, struct ot_layout *out);
 void ot_layout_free(struct ot_layout *layout);
 
-/* The buffer's memory, in the one allocation of its tier. */
-static inline void *ot_layout_at(const struct ot_layout *layout, char *const *tier_memory, int buffer) {
-    return tier_memory[layout->buffers[buffer].tier] + layout->buffers[buffer].offset;
+/* Lists the layout's extents in the order in which a step uses them, for the store. *extents: [n_extents], to
+ * be freed with free. Errors: OT_E_BUDGET (no memory). */
+int ot_layout_order(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_layout *layout,
+                    int **extents);
+
+/* What a rank sends to the others in a MEET: the bytes mean nothing. */
+enum { OT_MEETING_BYTES = 8 };
+
+/* The address of a buffer. memory: [OT_MEMORIES]. */
+static inline void *ot_layout_at(const struct ot_layout *layout, char *const *memory, int buffer) {
+    const struct ot_buffer *b = &layout->buffers[buffer];
+    return memory[b->one_copy ? OT_MEMORY_ONE_COPY : (int)b->tier] + b->offset;
 }
 
-/* Sums of equal names and tiers, in order of first appearance. */
+/* The parameters before `first` in a buffer that has this slab. */
+int64_t ot_layout_index(const struct ot_layout *layout, const struct ot_chain *chain,
+                        const struct ot_plan *plan, int buffer, int slab, int64_t first);
+
+/* Adds up the buffers by name and tier, in order of first appearance. */
 void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out);
 
-enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab);
-/* Weights of the slab reach the device through a slot; its gradient accumulates in one. */
-bool ot_slab_is_streamed(const struct ot_plan *plan, int slab);
-/* What of the engine's tiles passes through tile slots: their state; their weights, read or only written. */
-bool ot_slab_state_passes(const struct ot_plan *plan, int slab, enum ot_tile_engine engine);
-bool ot_slab_weights_pass(const struct ot_plan *plan, int slab);
-/* Tiles of all slabs that do. */
-int64_t ot_plan_passing_tiles(const struct ot_plan *plan);
-bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-int ot_slab_uses(const struct ot_chain *chain, int slab); /* by how many blocks; 2 where tied */
-int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                                 int first_tile, int n_tiles);
-/* The engine's part; the first part, whose finished gradients wait on the device; the part whose state lives
- * on the host or on nvme. Any may be empty. */
-struct ot_tile_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
-                                 enum ot_tile_engine engine);
-struct ot_tile_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
-                                           int slab);
-struct ot_tile_span ot_slab_state_off_gpu(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
-/* The device buffer of boundary b (the output of block b), micro-batch m, while the forward pass is near
- * it. */
+/* The index in `sums` of the sum of a use of a slab by a block, on a level of its tree (shard.h). */
+static inline int ot_layout_sum(int block, int use, int level) {
+    return (block * OT_MAX_USES + use) * OT_SHARD_WORLD_GROUPS + level;
+}
+
+/* The device buffer of a boundary (the output of block number `boundary`) of one micro-batch, during the
+ * forward of that block and of the next. */
 int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro);
-/* Whether a boundary's home is not the device. */
+/* True if the home of the boundaries is not the device. */
 static inline bool ot_layout_spills_boundaries(const struct ot_layout *layout) {
     return layout->boundary_host || layout->boundary_nvme;
 }
-/* Which kept buffer block b, micro m has; OT_NO_BUFFER if the block recomputes. */
-int ot_layout_saved(const struct ot_layout *layout, const struct ot_chain *chain, const struct ot_plan *plan,
-                    int block, int micro);
 
 #endif

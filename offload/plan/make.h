@@ -1,45 +1,71 @@
-/* Making a plan (plan.h): from a model and what may be used of a machine (search.c), or from fields that a
- * caller has set (check.c). Any thread.
+/* Makes a plan (plan.h) from a model and the budgets of a machine (search.c), or checks fields that a caller
+ * has set (check.c). Any thread.
  */
 #ifndef OT_OFFLOAD_PLAN_MAKE_H
 #define OT_OFFLOAD_PLAN_MAKE_H
 
 #include "offload/plan/plan.h"
 
+enum { OT_KEEP_CHOSEN = -1, OT_SHADOWS_CHOSEN = -1 };
+
 struct ot_plan_request {
     const struct ot_chain *chain;
     size_t budget_bytes[OT_TIER_COUNT];
-    int64_t sequence_tokens; /* one packed sequence */
-    int64_t step_sequences;  /* sequences of a step */
-    int64_t micro_sequences; /* sequences of a micro-batch; 0: chosen from the budget */
+    int64_t sequence_tokens; /* tokens of one packed sequence */
+    int64_t step_sequences;  /* of all ranks together */
+    int64_t micro_sequences; /* sequences of a micro-batch; 0: chosen to fit the budgets */
     bool train, clip;
-    enum ot_home weights, state, activations; /* AUTO, or forced for all slabs */
-    double shares[OT_TILE_ENGINES];           /* of the tiles, by engine; all 0: chosen */
-    int64_t tile_params;                      /* of the optimizer's tiles; 0: chosen */
-    int slots;                                /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
-    int recompute;                            /* -1: chosen, 0: keep everything, 1: recompute every block */
-    int snapshot_slots;                       /* as the plan's */
-    int kept_contents;                        /* as the plan's: 0..OT_PLAN_MAX_KEPT_CONTENTS */
-    enum ot_order order;
-    /* Reserved for the caller within the budgets: the key/value cache of generate; rows in memory. */
+    /* AUTO, or forced for all slabs. sums: gradient sums between rounds. */
+    enum ot_home weights, state, grads, sums, activations;
+    double shares[OT_TILE_ENGINES]; /* shares of the tiles, by engine; all 0: chosen */
+    int64_t tile_params;            /* parameters of a tile; 0: chosen */
+    int slots;                      /* weight slots of each kind, 1..OT_PLAN_MAX_SLOTS; 0: chosen */
+    /* What middle blocks keep for backward. keep: OT_KEEP_CHOSEN, or the level of every block. kept: its
+     * home; AUTO: the device if there is room. If the level is chosen: as many blocks as fit keep kept_level
+     * on the device (OT_KEEP_NONE: as products), and kept_off is the share of the others that keep it on the
+     * host, or on nvme if `kept` says so. */
+    int keep;
+    enum ot_home kept;
+    enum ot_keep_level kept_level;
+    double kept_off;
+    /* Share of the tiles that may have a shadow (shadow.h) which get a frame, as far as the host has room and
+     * shadow_bytes (0: any number) allows. OT_SHADOWS_CHOSEN: none, unless the planner finds
+     * that they help. */
+    double shadows;
+    size_t shadow_bytes;
+    int snapshot_slots;    /* same as in struct ot_plan */
+    int kept_contents;     /* same as in struct ot_plan */
+    int rounds;            /* of a step (rounds.h); 0: one */
+    struct ot_shard shard; /* of this rank; the budgets are those of this rank too */
+    size_t staging_bytes;  /* same as in struct ot_plan */
+    /* Bytes of the budgets that the caller uses itself: the key/value cache of generate; rows in memory. */
     int64_t extra_device_bytes, extra_host_bytes;
 };
 
-/* Chooses within the budgets: everything resident if a micro-batch of sound size allows it; else
- * micro-batches large enough, then activations on the device, then slots enough to overlap; as much
- * residency as that leaves room for, from slab 0 on, whose update the next forward waits for first; then
- * the waiting gradients of streamed tiles, then kept activations; streams what does not fit. State that
- * does not fit is the CPU pool's. What the host has no room for goes to nvme, where there is a budget for
- * it: state, then boundary activations, then weights, of the last slabs first. Shares are of the whole
- * chain's tiles: gpu takes the first ones, for the same reason, and stream and cpu take turns in the
- * others, so that both are at work on what is needed next. Deterministic. Errors: OT_E_BUDGET: the
- * sentence names the tiers that are short, and out->shortage what would be enough; the caller words the
- * cure. OT_E_USAGE: a request that cannot be. The caller frees the plan with ot_plan_free. */
+/* Chooses a plan within the budgets. It takes the first that fits, in this order:
+ *
+ *   1. Everything lives on the device, with a micro-batch of sound size.
+ *   2. Large micro-batches before small ones. For each size, boundary activations on the device before the
+ *      host. For each home, enough slots to overlap copies and compute before fewer slots.
+ *
+ * Then it uses the room that is left: for resident slabs (slab 0 first, because the next forward waits for
+ * its update first), for waiting gradients of streamed tiles, for slots of tiles on nvme, for kept
+ * activations, for shadows. Weights that do not fit are copied for each use. The CPU pool updates state that
+ * does not fit. If the host is full and nvme has a budget, nvme takes the state, then boundary activations,
+ * then gradients, then weights, of the last slabs first.
+ *
+ * Shares count the tiles of the whole chain. gpu gets the first tiles, because the next forward waits for
+ * them first. stream and cpu alternate on the others, so that both work on the slabs that are needed next.
+ *
+ * Deterministic. The caller frees the plan with ot_plan_free. Errors: OT_E_BUDGET: the sentence names the
+ * tiers that are short, and out->shortage says what would be enough; the caller words the cure. OT_E_USAGE: a
+ * contradiction in the request. */
 int ot_plan_make(const struct ot_plan_request *request, struct ot_plan *out);
-/* Whether the shares add up and go with the home of the state. Errors: OT_E_USAGE. */
+/* Checks that the shares add up to 1 and agree with the home of the state. Errors: OT_E_USAGE. */
 int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home state);
-/* Recomputes the ledger from the other fields, after a test or a caller has set them by hand. Errors:
- * OT_E_USAGE when the fields contradict each other (a slab homed on the host without slots, ...). */
+/* Checks the other fields and recomputes the ledger, after a caller has set fields by hand. Errors:
+ * OT_E_USAGE when fields contradict each other (a slab lives on the host but there is no slot for it,
+ * ...). */
 int ot_plan_finish(const struct ot_chain *chain, struct ot_plan *plan);
 
 #endif

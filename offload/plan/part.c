@@ -2,18 +2,23 @@
 
 #include "offload/store/store.h"
 
-/* What the weights lack of the master: bf16: the low half; fp16: all of it; fp32: nothing. */
+/* Bytes of the part of a master value that the weight lacks: bf16: a remainder; fp16: the whole master; fp32:
+ * nothing. */
 static size_t rest_width(enum ot_dtype dtype) {
     return dtype == OT_F32 ? 0 : dtype == OT_BF16 ? sizeof(int16_t) : sizeof(float);
 }
 
-size_t ot_part_width(enum ot_dtype dtype, enum ot_part_array array) {
+/* Bytes of one value. 0: there is no such array. */
+static size_t width_of(enum ot_dtype dtype, enum ot_state_format format, enum ot_part_array array) {
+    static const size_t moments[OT_STATE_FORMATS] = {sizeof(float), sizeof(uint16_t), sizeof(uint8_t)};
     switch (array) {
     case OT_PART_M:
     case OT_PART_V:
-        return sizeof(float);
+        return moments[format];
     case OT_PART_REST:
         return rest_width(dtype);
+    case OT_PART_SCALES:
+        return format == OT_STATE_8BIT ? sizeof(struct ot_state_scale) : 0;
     case OT_PART_WEIGHTS:
         return ot_dtype_bytes(dtype);
     case OT_PART_ARRAYS:
@@ -22,18 +27,23 @@ size_t ot_part_width(enum ot_dtype dtype, enum ot_part_array array) {
     return 0;
 }
 
+size_t ot_part_run(struct ot_part_place place, int64_t n) {
+    return (size_t)((n + place.per - 1) / place.per) * place.width;
+}
+
 struct ot_part_place ot_part_find(enum ot_dtype dtype, const struct ot_part *part, enum ot_part_array array) {
-    struct ot_part_place place = {0};
+    struct ot_part_place place = {.per = 1};
     for (enum ot_part_array i = OT_PART_M; i <= array; i++) {
-        place.offset += (size_t)part->n * place.width;
+        place.offset += ot_part_run(place, part->n);
         bool has = i == OT_PART_WEIGHTS ? part->has_weights : part->has_state;
-        place.width = has ? ot_part_width(dtype, i) : 0;
+        place.width = has ? width_of(dtype, part->state, i) : 0;
+        place.per = i == OT_PART_SCALES ? OT_STATE_GROUP : 1;
     }
     return place;
 }
 
 size_t ot_part_bytes(enum ot_dtype dtype, const struct ot_part *part) {
-    return ot_part_find(dtype, part, OT_PART_ARRAYS).offset; /* where they end */
+    return ot_part_find(dtype, part, OT_PART_ARRAYS).offset; /* the end of the last array */
 }
 
 size_t ot_part_padded_bytes(enum ot_dtype dtype, const struct ot_part *part) {
@@ -45,10 +55,15 @@ size_t ot_part_slot_bytes(enum ot_dtype dtype) {
     return ot_part_padded_bytes(dtype, &most);
 }
 
-size_t ot_state_offset(enum ot_dtype dtype, enum ot_part_array array, int64_t n_params) {
-    return ot_part_find(dtype, &(struct ot_part){.n = n_params, .has_state = true}, array).offset;
+struct ot_part_place ot_state_find(enum ot_dtype dtype, enum ot_state_format format, enum ot_part_array array,
+                                   int64_t n_params) {
+    return ot_part_find(dtype, &(struct ot_part){.n = n_params, .has_state = true, .state = format}, array);
 }
 
-size_t ot_state_bytes(enum ot_dtype dtype, int64_t n_params) {
-    return ot_state_offset(dtype, OT_PART_ARRAYS, n_params);
+size_t ot_state_bytes(enum ot_dtype dtype, enum ot_state_format format, int64_t n_params) {
+    /* Written out, because planning asks for it millions of times. */
+    size_t scales = width_of(dtype, format, OT_PART_SCALES), groups = 0;
+    if (scales > 0)
+        groups = (size_t)((n_params + OT_STATE_GROUP - 1) / OT_STATE_GROUP);
+    return (size_t)n_params * (2 * width_of(dtype, format, OT_PART_M) + rest_width(dtype)) + groups * scales;
 }

@@ -1,10 +1,11 @@
-/* A part: what snapshots and checkpoints are made of.
+/* A part: the unit of snapshots and checkpoints.
  *
- * A part is consecutive parameters of one slab: m[n] and v[n] in fp32 and rest[n] (what the weights lack of
- * the master: bf16: int16; fp16: the master in fp32; fp32: nothing) where it has the state, then weights[n]
- * in the chain's dtype where it has the weights. Little-endian, without gaps; nothing in it depends on the
- * plan, so that any plan can take it back: ot_engine_put. Every parameter of every slab comes exactly once
- * with its state and once with its weights, in any order.
+ * A part is consecutive parameters of one slab. With state it has m[n] and v[n] in the part's format
+ * (kernels/state_format.h) and rest[n]: the bits of the master that the weights lack (bf16: int16; fp16: the
+ * whole master in fp32; fp32: nothing). With 8-bit moments it then has their scales, one for each group. With
+ * weights it then has weights[n] in the chain's dtype. Values are little-endian, without gaps. A part does
+ * not depend on the plan, so an engine with any plan can take it back (ot_engine_put). A snapshot has the
+ * state and the weights of every parameter exactly once, in any order.
  */
 #ifndef OT_OFFLOAD_PLAN_PART_H
 #define OT_OFFLOAD_PLAN_PART_H
@@ -13,36 +14,47 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/state_format.h"
 #include "src/base/dtype.h"
 
 struct ot_part {
     int slab;
     int64_t first, n; /* parameters */
     bool has_state, has_weights;
+    enum ot_state_format state; /* not OT_STATE_F32: first and n are multiples of OT_STATE_GROUP */
 };
 
-/* The arrays of a part, in their order. A buffer of state (layout.h) has m, v and rest in this order too, and
- * an extent of the NVMe store is a part that has either state or weights. */
-enum ot_part_array { OT_PART_M, OT_PART_V, OT_PART_REST, OT_PART_WEIGHTS, OT_PART_ARRAYS };
-
-/* Bytes of one value; 0: there is no such array in this dtype. */
-size_t ot_part_width(enum ot_dtype dtype, enum ot_part_array array);
+/* The arrays of a part, in order. A state buffer (layout.h) has the arrays before the weights in the same
+ * order. An extent of the NVMe store is a part that has either state or weights. */
+enum ot_part_array {
+    OT_PART_M,
+    OT_PART_V,
+    OT_PART_REST,
+    OT_PART_SCALES,
+    OT_PART_WEIGHTS,
+    OT_PART_ARRAYS,
+    OT_PART_STATE_ARRAYS = OT_PART_WEIGHTS
+};
 
 struct ot_part_place {
-    size_t offset; /* bytes from the begin of the part */
+    size_t offset; /* bytes from the beginning of the part */
     size_t width;  /* bytes of one value; 0: the part has no such array */
+    int64_t per;   /* parameters that share one value: 1, or OT_STATE_GROUP for scales */
 };
+/* Bytes of the values of n parameters. */
+size_t ot_part_run(struct ot_part_place place, int64_t n);
 struct ot_part_place ot_part_find(enum ot_dtype dtype, const struct ot_part *part, enum ot_part_array array);
 size_t ot_part_bytes(enum ot_dtype dtype, const struct ot_part *part);
-/* As it lies in a file: whole blocks of OT_STORE_ALIGN. */
+/* The bytes of a part in a file: rounded up to whole blocks of OT_STORE_ALIGN. */
 size_t ot_part_padded_bytes(enum ot_dtype dtype, const struct ot_part *part);
-/* Parameters of a part that is copied, at most, and the memory that takes: whole pages. */
+/* The most parameters that a snapshot copies as one part, and the bytes of such a part in the largest format:
+ * whole pages. */
 enum { OT_PART_PARAMS = 1 << 18 };
 size_t ot_part_slot_bytes(enum ot_dtype dtype);
 
-/* The state of n_params parameters in a buffer: where an array begins (OT_PART_WEIGHTS: what follows the
- * state), and the bytes of all. */
-size_t ot_state_offset(enum ot_dtype dtype, enum ot_part_array array, int64_t n_params);
-size_t ot_state_bytes(enum ot_dtype dtype, int64_t n_params);
+/* The state of n_params parameters in a buffer: the place of an array, and the bytes of all arrays. */
+struct ot_part_place ot_state_find(enum ot_dtype dtype, enum ot_state_format format, enum ot_part_array array,
+                                   int64_t n_params);
+size_t ot_state_bytes(enum ot_dtype dtype, enum ot_state_format format, int64_t n_params);
 
 #endif

@@ -1,35 +1,51 @@
-/* A plan: where every slab lives, how many slots stage what passes through, and how a step is cut. It turns a
- * model and a machine into a schedule, and its ledger names every byte on every tier before anything is
- * allocated.
+/* A plan decides where every slab lives, how many slots stage what is not resident, and how a step is cut
+ * into micro-batches and tiles. A schedule is made from a model and its plan. The plan's ledger names every
+ * byte on every tier before anything is allocated.
  *
- * HOMES. A slab's weights live on the device, or on the host and pass through a slot at each use, or on nvme
- * (store.h) and pass through a slot of the host and one of the device. Boundary activations likewise.
+ * HOMES. The weights of a slab have one of three homes. On the device they need no slot. From the host they
+ * are copied to a device slot for each use. From nvme (store.h) they are read into a host slot and copied to
+ * a device slot for each use. Boundary activations have the same three homes.
  *
- * TILES AND THEIR ENGINES. The optimizer's work is cut into tiles of tile_params parameters. The state of a
- * tile is (lo, m, v), in fp32 training (m, v); where it lives follows from the engine that updates the tile:
+ * TILES AND THEIR ENGINES. The optimizer's work is cut into tiles of tile_params parameters. A tile has its
+ * own optimizer state: m and v, and in bf16 training the remainder of the master, in fp16 the master.
+ * Each tile has one of three engines, which decides where its state lives:
  *
- *   gpu      state on the device: updated there after backward, before the next forward can ask for it
- *   stream   state on the host or nvme, brought to the device and back through a slot: updated just before
- *            the slab's first use in the NEXT step, while the block before it computes. Until then the tile
- *            is one update behind; its gradients wait, on the device where there is room, else on the host
- *   cpu      state on the host or nvme: updated by the CPU pool, in the order in which the next forward needs
- *            the slabs
+ *   gpu      The state is on the device. The tile is updated after backward, before the next forward.
+ *   stream   The state is on the host or on nvme. It is copied to a device slot and back. The tile is
+ *            updated just before the slab's first use in the NEXT step, while the device computes the block
+ *            before it. Until then the tile is one update behind. Its gradients wait on the device if there
+ *            is room, else on the host or on nvme.
+ *   cpu      The state is on the host or on nvme. The CPU pool updates the tiles in the order in which the
+ *            next forward needs the slabs; some of them already during backward (shadow.h). Their gradients
+ *            wait on the host or on nvme.
  *
- * A slab's tiles go to the engines in this order, so that a slab which several share has one contiguous part
- * for each. All give the same bits. Each brings the weights that it has updated to the slab's home before
- * anyone reads them. For its part of a slab whose home is the device the pool keeps a second copy on the
- * host; what it updates there goes home just before the slab's next use.
+ * The tiles of a slab go to the engines in this order, so that each engine has one contiguous part of a slab.
+ * All engines give the same bits. Every engine copies its updated weights to the slab's home before a task
+ * reads them there. If that home is the device, the CPU pool works on a second copy of its part on the host;
+ * its updates are copied to the device just before the slab's next use.
  *
- * SLOTS. What is not resident passes through slots: `layer` slots fit the largest layer slab, `edge` slots
- * the largest of the others (embedding, head). Gradients accumulate in fp32 slots of the same two kinds;
- * finished ones leave through staging slots in the gradient's storage dtype (bf16 training; fp32 leaves
- * straight from the accumulator). State slots hold one streamed tile each: its state, and its gradients where
- * those wait on the host. What lives on nvme passes through slots on the host: a slab's weights on their way
- * to the device; one tile's state and weights, read before its update and written after it; and boundaries.
- * A tile is read as soon as its slot is free, so these slots are filled during backward with what the updates
- * need first.
+ * SLOTS. Everything that is not resident passes through slots. A `layer` slot fits the largest layer slab, an
+ * `edge` slot the largest other slab (embedding, head). Gradients accumulate in fp32 slots of the same two
+ * kinds. Finished gradients leave through staging slots in the gradient's storage dtype; fp32 gradients leave
+ * straight from the accumulator. A state slot holds one streamed tile: its state, and its gradients if they
+ * wait off the device. Data on nvme passes through slots on the host: the weights of a slab on their way to
+ * the device, one tile's state, weights and gradients (read before its update and written after it), and
+ * boundary activations. A tile is read as soon as a slot is free. So during backward these slots fill with
+ * the tiles that are updated first.
  *
- * The micro-batch size is part of what fixes the bits; everything else in a plan is not.
+ * GRADIENTS ON NVME. A finished gradient leaves the device tile by tile through a ring of host slots, and
+ * comes back into the slot of its tile just before the update. A gradient sum leaves between rounds, and
+ * comes back, through the same ring, in pieces of a tile's size. So the host holds gradients of a few tiles,
+ * however large the model is. State is read ahead without waiting for the gradient, which is a read of its
+ * own. The extents have one side (store.h): no checkpoint refers to them. Such a step writes and reads 2
+ * bytes a parameter more (fp32: 4), and 4 for each round after the first.
+ *
+ * RANKS. With several ranks (shard.h) a rank's tiles, state and waiting gradients cover its holding of each
+ * slab, and so do its weights; slots have room for whole slabs. Weights on the host may be one copy of all
+ * ranks (one_copy.h).
+ *
+ * Only the micro-batch size and the number of ranks change the bits of the result; the rest of the plan does
+ * not. With shard.world the number of ranks does not either.
  */
 #ifndef OT_OFFLOAD_PLAN_PLAN_H
 #define OT_OFFLOAD_PLAN_PLAN_H
@@ -38,7 +54,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct ot_chain;
+#include "offload/block.h"
+#include "offload/plan/shard.h"
 
 enum ot_tier { OT_TIER_GPU, OT_TIER_HOST, OT_TIER_NVME, OT_TIER_COUNT };
 const char *ot_tier_name(enum ot_tier tier); /* "gpu", "host", "nvme" */
@@ -50,7 +67,6 @@ enum ot_home {
     OT_HOME_NVME = OT_TIER_NVME
 };
 
-enum ot_order { OT_ORDER_LAYER, OT_ORDER_MICRO }; /* layer-major, or micro-batch-major (for comparison) */
 enum ot_slot_kind { OT_SLOT_LAYER, OT_SLOT_EDGE, OT_SLOT_KINDS };
 
 enum {
@@ -65,63 +81,83 @@ const char *ot_tile_engine_name(enum ot_tile_engine engine); /* "gpu", "stream",
 
 struct ot_slab_plan {
     enum ot_home weights;
-    int tiles[OT_TILE_ENGINES]; /* how many each engine updates; all 0 in a plan that does not train */
-    enum ot_home state;         /* of the tiles that stream and cpu update: host or nvme */
-    enum ot_home grads;         /* where the gradients of streamed tiles wait */
+    /* number of tiles that each engine updates; all 0 in a plan that does not train */
+    int tiles[OT_TILE_ENGINES];
+    enum ot_home state; /* home of the state of stream and cpu tiles: host or nvme */
+    /* Home of the finished gradients of stream and cpu tiles until their update. gpu: only those of stream
+     * tiles; those of cpu tiles then wait on the host. */
+    enum ot_home grads;
+    enum ot_home sums; /* home of the gradient sums between rounds (rounds.h) */
 };
 
 struct ot_ledger_entry {
     enum ot_tier tier;
-    /* "weights", "optimizer state", ...; entries of one name are summed in the printed table */
+    /* "weights", "optimizer state", ...; the printed table adds up entries of one name */
     const char *name;
     size_t bytes;
 };
-enum { OT_LEDGER_MAX = 32 };
+enum { OT_LEDGER_MAX = 40 };
 struct ot_ledger {
     int n;
     struct ot_ledger_entry entries[OT_LEDGER_MAX];
 };
 size_t ot_ledger_total(const struct ot_ledger *ledger, enum ot_tier tier);
 
-/* Why no plan fits. ot_plan_make fills it in where it returns OT_E_BUDGET for want of memory; it is zero
- * elsewhere. */
+/* Says why no plan fits. ot_plan_make fills it in when it returns OT_E_BUDGET because memory is short;
+ * otherwise it is zero. */
 struct ot_shortage {
-    /* alone[T]: bytes of tier T that are enough while the other budgets stay. 0: more of T alone does not
-     * help.
+    /* alone[T]: bytes of tier T that would be enough with the other budgets unchanged. 0: more of T alone
+     * does not help.
      */
     size_t alone[OT_TIER_COUNT];
-    /* Where no tier alone is enough: bytes of all tiers that are enough together. */
+    /* If no tier alone is enough: bytes of all tiers that would be enough together. */
     size_t together[OT_TIER_COUNT];
+};
+
+/* So many middle blocks keep inner activations for backward on a tier. */
+struct ot_kept_part {
+    enum ot_keep_level level;
+    int blocks;
 };
 
 struct ot_plan {
     struct ot_slab_plan *slabs; /* [n_slabs], owned */
     int n_slabs;
+    struct ot_shard shard;    /* this rank's part of the work */
     enum ot_home activations; /* home of the boundary activations */
-    int64_t micro_tokens;     /* tokens of a full micro-batch */
-    int max_micro;            /* micro-batches of the largest step */
-    enum ot_order order;
-    bool train;      /* false: forward alone (eval, generate): no gradients, no state */
+    int64_t micro_tokens;     /* tokens in a full micro-batch */
+    int max_micro;            /* places for this rank's micro-batches of the largest step */
+    /* Micro-batches of the first round, and of each later one but for the last (rounds.h). first_round 0: one
+     * round. */
+    int first_round, round_micro;
+    bool train;      /* false: forward only (eval, generate), without gradients and state */
     bool clip;       /* updates wait for the global norm */
     bool keep_grads; /* test seam: see ot_engine_get_grad */
-    /* 0 where nothing passes */
+    /* 0: nothing passes through such a slot */
     int weight_slots[OT_SLOT_KINDS], grad_slots[OT_SLOT_KINDS], stage_slots[OT_SLOT_KINDS];
-    int state_slots;      /* of a tile each, for the stream engine */
-    int activation_slots; /* device slots for boundary activations homed elsewhere */
-    /* On the host, between nvme and the device: slots of a slab's weights by kind; of a tile's state and
-     * weights on their way to and from an update; of boundary activations. */
-    int host_weight_slots[OT_SLOT_KINDS], tile_slots, host_activation_slots;
-    /* Contents of state and weights on nvme that may be pinned (store.h) at a time, for checkpoints: each
-     * takes a side more. */
+    int exchange_slots[OT_SLOT_KINDS]; /* of the gradients that other ranks send */
+    int state_slots;                   /* of the stream engine; one tile each */
+    int activation_slots;              /* device slots for boundary activations homed elsewhere */
+    /* Slots on the host between nvme and the device. host_weight_slots: of a slab's weights, by kind.
+     * tile_slots: of a tile's state, weights and gradients, before and after an update. host_grad_slots: of a
+     * tile's finished gradients on their way out, or of a piece of a sum (slabs.h) on its way out or back.
+     * host_activation_slots: of boundary activations. */
+    int host_weight_slots[OT_SLOT_KINDS], tile_slots, host_grad_slots, host_activation_slots;
+    /* How many contents of state and weights on nvme may be pinned (store.h) at the same time, for
+     * checkpoints. Each one costs every extent another side. */
     int kept_contents;
-    int snapshot_slots;  /* on the host, for checkpoints on their way to the disk (snapshot.h); 0: none */
-    int kept_blocks;     /* the last k middle blocks keep their inner activations; the others recompute */
-    int64_t tile_params; /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
+    /* Pinned bytes of the communicator, if it takes only host memory and the device has its own (comm.h). */
+    size_t staging_bytes;
+    int snapshot_slots; /* host slots that pass a checkpoint to the disk (snapshot.h); 0: none */
+    struct ot_kept_part kept[OT_TIER_COUNT]; /* inner activations for backward, by tier (kept.h) */
+    int kept_slots, host_kept_slots; /* device slots for those that leave, and host slots for those on nvme */
+    int shadow_frames;               /* tiles that are updated ahead of the decision (shadow.h) */
+    int64_t tile_params;             /* the optimizer's unit of work; a multiple of OT_SLAB_ALIGN_PARAMS */
     struct ot_ledger ledger;
-    struct ot_shortage shortage; /* of a plan that could not be made */
+    struct ot_shortage shortage; /* set if no plan was found */
 };
 
-/* How many of all tiles the engine updates. */
+/* The number of tiles, over all slabs, that the engine updates. */
 int64_t ot_plan_count_tiles(const struct ot_plan *plan, enum ot_tile_engine engine);
 void ot_plan_free(struct ot_plan *plan);
 

@@ -1,5 +1,5 @@
-/* Why a request has no plan, as a sentence: what is short where, and by how much. It names no option: what
- * to do about it is the caller's to say. */
+/* Words the error of a request that has no plan: which tier is short, and by how much. It names no option,
+ * because the caller words the cure. */
 #include <stdio.h>
 
 #include "offload/plan/candidate.h"
@@ -8,8 +8,8 @@
 enum { SIZE_BYTES = 32 };
 static const size_t MIB = (size_t)1 << 20, BIG = (size_t)10 << 30;
 
-/* A size of a unit that fits `of`: MiB below 10 GiB. What is needed is rounded up to a tenth and what is
- * there down, so that a shortage never reads as none. */
+/* Writes a size in the unit that suits `of`: MiB below 10 GiB, otherwise GiB. Rounds a need up to a tenth and
+ * a budget down, so that a shortage never reads as zero. */
 static const char *size_text(size_t bytes, size_t of, bool up, char text[SIZE_BYTES]) {
     size_t unit = of >= BIG ? MIB << 10 : MIB;
     double tenths = (double)(bytes / unit * 10 + (bytes % unit * 10 + (up ? unit - 1 : 0)) / unit);
@@ -17,12 +17,12 @@ static const char *size_text(size_t bytes, size_t of, bool up, char text[SIZE_BY
     return text;
 }
 
-/* "27.4 GiB of gpu memory where the budget is 22.7 GiB, short by 4.7 GiB" */
+/* "27.4 GiB of gpu memory, but the budget is 22.7 GiB, short by 4.7 GiB" */
 static int put(char *line, size_t bytes, const struct ot_plan_request *rq, enum ot_tier tier, size_t need) {
     static const char *const what[] = {"gpu memory", "host memory", "space on nvme"};
     char needs[SIZE_BYTES], has[SIZE_BYTES], lacks[SIZE_BYTES];
     size_t have = rq->budget_bytes[tier], lack = need > have ? need - have : 0;
-    return snprintf(line, bytes, "%s of %s where the budget is %s, short by %s",
+    return snprintf(line, bytes, "%s of %s, but the budget is %s, short by %s",
                     size_text(need, need, true, needs), what[tier], size_text(have, need, false, has),
                     size_text(lack, need, true, lacks));
 }
@@ -47,9 +47,10 @@ int ot_plan_refuse(const struct ot_plan_request *rq, const struct ot_shortage *s
     put(host, sizeof host, rq, OT_TIER_HOST, alone[OT_TIER_HOST]);
     put(nvme, sizeof nvme, rq, OT_TIER_NVME, alone[OT_TIER_NVME]);
     if (alone[OT_TIER_NVME] && rq->budget_bytes[OT_TIER_NVME] == 0)
-        return ot_fail(OT_E_BUDGET, "nvme: no disk is given, and what lives there needs %s", nvme);
+        return ot_fail(OT_E_BUDGET, "nvme: no disk is given, but the plan needs %s", nvme);
     if (alone[OT_TIER_NVME])
-        return ot_fail(OT_E_BUDGET, "nvme: what the gpu and host budgets leave to the disks needs %s", nvme);
+        return ot_fail(OT_E_BUDGET,
+                       "nvme: the part of the model that does not fit gpu and host memory needs %s", nvme);
     if (alone[OT_TIER_GPU] && alone[OT_TIER_HOST])
         return ot_fail(OT_E_BUDGET,
                        "gpu or host memory: the smallest plan for %lld-token sequences needs %s, or %s",
@@ -58,6 +59,7 @@ int ot_plan_refuse(const struct ot_plan_request *rq, const struct ot_shortage *s
         return ot_fail(OT_E_BUDGET, "gpu memory: the smallest plan for %lld-token sequences needs %s",
                        (long long)rq->sequence_tokens, gpu);
     if (alone[OT_TIER_HOST])
-        return ot_fail(OT_E_BUDGET, "host memory: what the gpu budget leaves to the host needs %s", host);
+        return ot_fail(OT_E_BUDGET,
+                       "host memory: the part of the model that does not fit gpu memory needs %s", host);
     return refuse_together(rq, shortage->together);
 }

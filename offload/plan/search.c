@@ -3,24 +3,26 @@
 #include <string.h>
 
 #include "offload/plan/candidate.h"
+#include "offload/plan/shadow.h"
 #include "src/base/error.h"
 
-/* A micro-batch of this many tokens keeps the matrix units of every device that we know busy; more only costs
+/* A micro-batch of so many tokens keeps the matrix units of every known device busy. More tokens only cost
  * memory. */
 enum { MICRO_TOKENS_ENOUGH = 4096 };
-/* Of this many it is within a few percent of that: it is not cut further to make room for residency. */
+/* A micro-batch of so many tokens is only a few percent slower. Smaller ones are not used to make everything
+ * resident. */
 enum { MICRO_TOKENS_SOUND = 1024 };
-/* The CPU pool's unit: 2 Mi parameters, 52 MB of traffic: a few milliseconds, far above the cost of a
- * hand-over. */
+/* Parameters of a tile, the CPU pool's unit of work: 2 Mi parameters are 52 MB of traffic. That takes a few
+ * milliseconds, far more than handing over the work. */
 enum { TILE_PARAMS = 2 << 20 };
-/* And no more tiles than this in all: each is a task, and the order of n tasks takes n^2 / 2 bytes to check.
- * A 70B model's tiles grow to 17 Mi parameters, still fifty to a layer. */
+/* The most tiles in all: each tile is a task, and checking the order of n tasks takes n^2 / 2 bytes. The
+ * tiles of a 70B model grow to 17 Mi parameters, still fifty in a layer. */
 enum { MOST_TILES = OT_PLAN_MAX_TILE_SLOTS };
-/* Slots for tiles on nvme that keep reads, updates and writes at work side by side; and where memory is
- * short. */
+/* Host slots for tiles on nvme, and for gradients on their way there. TILE_SLOTS let reads, updates and
+ * writes overlap. FEW_TILE_SLOTS are used if memory is short. */
 enum { TILE_SLOTS = 8, FEW_TILE_SLOTS = 2 };
 
-/* What a plan takes of each tier, with what the caller reserves. */
+/* Bytes that a plan needs of each tier, with the bytes that the caller reserves. */
 struct need {
     size_t bytes[OT_TIER_COUNT];
 };
@@ -34,14 +36,15 @@ static int measure(const struct ot_plan_request *rq, const struct ot_candidate *
     return 0;
 }
 
-/* nvme takes what the host has no room for: it has room when both do. */
+/* True if the tier has room for the plan. nvme takes what does not fit the host, so the host has room only if
+ * nvme has room too. */
 static bool has_room(const struct ot_plan_request *rq, const struct need *need, enum ot_tier tier) {
     bool nvme = tier == OT_TIER_GPU || need->bytes[OT_TIER_NVME] <= rq->budget_bytes[OT_TIER_NVME];
     return nvme && need->bytes[tier] <= rq->budget_bytes[tier];
 }
 
-/* The least of [low, high], whose last fits, that the host has room for; more on nvme never takes more of the
- * host there. */
+/* Sets c->spilled to the least value in [low, high] that the host has room for. `high` is known to fit. In
+ * this range a larger value never needs more of the host. */
 static int least_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          int low, int high) {
     while (low < high) {
@@ -57,15 +60,15 @@ static int least_spilled(const struct ot_plan_request *rq, struct ot_candidate *
     return 0;
 }
 
-/* Measures the candidate with as little on nvme as the host's room asks for; where even the most does not
- * help, with what leaves the host the least to hold. Each kind that goes there brings slots with its first
- * slab, so the kinds are looked at one after the other. */
+/* Measures the candidate with as little on nvme as the host's budget allows. If the host is too small in any
+ * case, uses the value that needs the least of the host. The first slab of each kind on nvme also needs slots
+ * on the host, so each kind is searched separately. */
 static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                            struct need *out) {
     int n = rq->chain->n_slabs, best = 0;
-    const int last[] = {0, n, n + 1, ot_candidate_most_spilled(rq->chain)};
+    const int last[] = {0, n, n + 1, 2 * n + 1, ot_candidate_most_spilled(rq->chain)};
     size_t least = SIZE_MAX;
-    for (int kind = 0; kind < 4; kind++) {
+    for (int kind = 0; kind < (int)(sizeof last / sizeof *last); kind++) {
         c->spilled = last[kind];
         OT_TRY(measure(rq, c, plan, out));
         if (rq->budget_bytes[OT_TIER_NVME] == 0)
@@ -85,14 +88,14 @@ static int measure_spilled(const struct ot_plan_request *rq, struct ot_candidate
     return measure(rq, c, plan, out);
 }
 
-/* The smallest plans that were seen. least[T]: the least of tier T among those that the other tiers have room
- * for. smallest: the plan that needs the least of the device. SIZE_MAX: none was seen. */
+/* The smallest plans seen so far. least[T]: the least need of tier T among the plans that fit the other
+ * tiers. smallest: the needs of the plan that needs the least device memory. SIZE_MAX: no plan seen. */
 struct seen {
     size_t least[OT_TIER_COUNT];
     struct need smallest;
 };
 
-/* Measures the candidate with as much on nvme as there is room for. */
+/* Measures the candidate with as much on nvme as the nvme budget allows. */
 static int measure_full(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                         struct need *out) {
     int low = 0, high = c->spilled;
@@ -144,8 +147,9 @@ static int refuse(const struct ot_plan_request *rq, const struct seen *seen, str
     return ot_plan_refuse(rq, shortage);
 }
 
-/* More resident slabs need more of the device and less of the host, but where the last slab of a kind becomes
- * resident, slots go. The counts from the returned one up to `resident` have the same slots. */
+/* The first of the counts of resident slabs, up to `resident`, that need the same slots. Among these counts,
+ * one more resident slab needs more of the device and less of the host. When the last slab of a kind becomes
+ * resident, the slots of that kind go away, so there the rule does not hold. */
 static int stretch_start(const struct ot_chain *chain, int resident) {
     int all[OT_SLOT_KINDS] = {0}, start = 0;
     for (int s = 0; s < chain->n_slabs; s++)
@@ -155,8 +159,8 @@ static int stretch_start(const struct ot_chain *chain, int resident) {
     return start;
 }
 
-/* The number of counts in [low, high] of resident slabs that the tier has room for: for the device the first
- * ones, for the host the last. */
+/* How many counts of resident slabs in [low, high] the tier has room for. For the device these are the first
+ * counts, for the host the last ones. */
 static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          enum ot_tier tier, int low, int high) {
     int fitting = 0, unknown = high - low + 1;
@@ -172,9 +176,9 @@ static int count_fitting(const struct ot_plan_request *rq, struct ot_candidate *
     return fitting;
 }
 
-/* Sets c->resident to the most of [low, high] that all tiers have room for. Nearly always that is `high`:
- * only the slots that come with the first slab on nvme break the rule that more on the device is less on the
- * host. 1: found, 0: none, < 0: no plan at all. */
+/* Sets c->resident to the largest count in [low, high] that fits the device and the host. That is nearly
+ * always `high`, because more on the device is less on the host. The exception is the slots that the first
+ * slab on nvme needs. Returns 1: found, 0: none, < 0: error. */
 static int largest_fitting(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                            int low, int high) {
     for (c->resident = high; c->resident >= low; c->resident--) {
@@ -186,8 +190,8 @@ static int largest_fitting(const struct ot_plan_request *rq, struct ot_candidate
     return 0;
 }
 
-/* Sets c->resident to the most slabs that may live on the device. 1: found, 0: nothing fits, < 0: no plan at
- * all. */
+/* Sets c->resident to the most slabs that may live on the device. Returns 1: found, 0: no count fits, < 0:
+ * error. */
 static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan,
                          struct seen *seen) {
     for (int low, high = rq->chain->n_slabs; high >= 0; high = low - 1) {
@@ -200,8 +204,8 @@ static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *
             if (rc != 0)
                 return rc;
         }
-        /* The least of the device at all, of the host beside this device, and of the device beside this
-         * host. */
+        /* Note three plans: the least of the device, the least of the host beside this device, and the least
+         * of the device beside this host. */
         int least[3] = {low, gpu > 0 ? low + gpu - 1 : low, host > 0 ? high - host + 1 : low};
         for (int i = 0; i < 3; i++) {
             c->resident = least[i];
@@ -211,7 +215,7 @@ static int find_resident(const struct ot_plan_request *rq, struct ot_candidate *
     return 0;
 }
 
-/* Forced homes and shares may let nothing be. */
+/* Forced homes or shares may keep a plan from being all resident. */
 static bool is_all_resident(const struct ot_plan *plan) {
     bool resident = plan->activations == OT_HOME_GPU && !ot_plan_streams_state(plan) &&
                     ot_plan_count_tiles(plan, OT_TILE_CPU) == 0;
@@ -220,8 +224,8 @@ static bool is_all_resident(const struct ot_plan *plan) {
     return resident;
 }
 
-/* Smaller micro-batches, down to a sound size, if with one of them the whole model can live on the device:
- * that saves more than larger matrices do. 1: found, 0: none, < 0: no plan at all. */
+/* Tries smaller micro-batches, down to a sound size, until the whole model can live on the device: residency
+ * saves more time than larger matrices. Returns 1: found, 0: none, < 0: error. */
 static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, int64_t least, int kept,
                              struct ot_candidate *c, struct ot_plan *plan) {
     int64_t sound = (MICRO_TOKENS_SOUND + rq->sequence_tokens - 1) / rq->sequence_tokens;
@@ -231,8 +235,9 @@ static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, in
         *c = (struct ot_candidate){.micro_sequences = micro,
                                    .resident = rq->chain->n_slabs,
                                    .kept_blocks = kept,
-                                   .slots = rq->slots ? rq->slots : 1,
+                                   .slots = rq->slots ? rq->slots : 1 + (ot_shard_ranks(&rq->shard) > 1),
                                    .tile_slots = TILE_SLOTS,
+                                   .grad_slots = TILE_SLOTS,
                                    .activations = OT_HOME_GPU};
         OT_TRY(measure_spilled(rq, c, plan, &need));
         if (!is_all_resident(plan))
@@ -244,21 +249,29 @@ static int find_all_resident(const struct ot_plan_request *rq, int64_t micro, in
     }
 }
 
-/* The first candidate that fits, going down in speed: all resident and nothing recomputed, all resident;
- * then large micro-batches before small ones, activations on the device before the host, three slots
- * before one. */
+/* True if the plan chooses how many blocks keep activations on the device. */
+static bool may_keep_on_gpu(const struct ot_plan_request *rq) {
+    return rq->train && rq->keep == OT_KEEP_CHOSEN && (rq->kept == OT_HOME_AUTO || rq->kept == OT_HOME_GPU);
+}
+
+/* Finds the first candidate that fits, fastest first: everything resident without recomputation, everything
+ * resident, then the rest. The rest is ordered: large micro-batches before small ones, activations on the
+ * device before the host, three slots before one. */
 static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
     struct seen seen = {{SIZE_MAX, SIZE_MAX, SIZE_MAX}, {{SIZE_MAX, SIZE_MAX, SIZE_MAX}}};
     int64_t step = rq->step_sequences,
             least = (step + ot_chain_most_micro(rq->chain) - 1) / ot_chain_most_micro(rq->chain);
     int64_t micro = MICRO_TOKENS_ENOUGH / rq->sequence_tokens;
     micro = rq->micro_sequences ? rq->micro_sequences : micro > least ? micro : least;
-    micro = micro < step ? micro : step;
+    int64_t most = (step + ot_shard_groups(&rq->shard) - 1) / ot_shard_groups(&rq->shard);
+    most = rq->micro_sequences || most < least ? step : most; /* every group gets a micro-batch */
+    micro = micro < most ? micro : most;
     int most_slots = rq->slots ? rq->slots : 3, fewest_slots = rq->slots ? rq->slots : 1;
-    int kept = rq->train && rq->recompute == 0 ? rq->chain->n_blocks - 2 : 0;
+    int middle = rq->chain->n_blocks - 2;
+    int kept = rq->train && rq->keep > OT_KEEP_NONE && rq->kept == OT_HOME_GPU ? middle : 0;
     int homes = rq->train && rq->activations == OT_HOME_AUTO ? 2 : 1;
-    for (int recompute = rq->train && rq->recompute < 0 ? 0 : 1; recompute < 2; recompute++) {
-        int rc = find_all_resident(rq, micro, least, recompute ? kept : rq->chain->n_blocks - 2, c, plan);
+    for (int recompute = may_keep_on_gpu(rq) ? 0 : 1; recompute < 2; recompute++) {
+        int rc = find_all_resident(rq, micro, least, recompute ? kept : middle, c, plan);
         if (rc != 0)
             return rc < 0 ? rc : 0;
     }
@@ -269,6 +282,7 @@ static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate 
                                            .kept_blocks = kept,
                                            .slots = slots,
                                            .tile_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
+                                           .grad_slots = slots > 1 ? TILE_SLOTS : FEW_TILE_SLOTS,
                                            .activations = (enum ot_home)home};
                 int rc = find_resident(rq, c, plan, &seen);
                 if (rc != 0)
@@ -279,8 +293,7 @@ static int find_candidate(const struct ot_plan_request *rq, struct ot_candidate 
     }
 }
 
-/* Raises *count, of what the candidate may have more of, to the most up to `high` that there is room for
- * beside what was chosen. */
+/* Raises *count, a field of the candidate, to the largest value up to `high` that fits the budgets. */
 static int grow(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan, int *count,
                 int high) {
     int low = *count;
@@ -317,35 +330,38 @@ int ot_plan_check_shares(const double shares[OT_TILE_ENGINES], enum ot_home stat
     return 0;
 }
 
-/* A share that is given is not rounded away. */
+/* Refuses a share that is too small for one tile, instead of rounding it to zero. */
 static int check_counts(const struct ot_plan_request *rq, const struct ot_plan *plan) {
     int64_t counts[OT_TILE_ENGINES], total = ot_plan_all_tiles(rq->chain, plan);
     ot_plan_count_shares(rq, total, counts);
     for (int e = 0; e < OT_TILE_ENGINES; e++)
         if (rq->shares[e] > 0 && counts[e] == 0)
             return ot_fail_cause(OT_E_USAGE, OT_CAUSE_OPTIMIZER_SHARE,
-                                 "a share of %g for %s is none of this model's %lld tiles", rq->shares[e],
-                                 ot_tile_engine_name((enum ot_tile_engine)e), (long long)total);
+                                 "a share of %g for %s is less than one of this model's %lld tiles",
+                                 rq->shares[e], ot_tile_engine_name((enum ot_tile_engine)e),
+                                 (long long)total);
     return 0;
 }
 
 static int check_request(const struct ot_plan_request *rq) {
     if (rq->sequence_tokens < 1 || rq->step_sequences < 1 || rq->micro_sequences < 0)
-        return ot_fail(OT_E_USAGE, "a step of %lld sequences of %lld tokens is no step",
+        return ot_fail(OT_E_USAGE, "a step of %lld sequences of %lld tokens, or its micro-batch, is empty",
                        (long long)rq->step_sequences, (long long)rq->sequence_tokens);
     if (rq->step_sequences > INT32_MAX / rq->sequence_tokens)
         return ot_fail_cause(OT_E_USAGE, OT_CAUSE_STEP_TOKENS,
                              "%lld sequences of %lld tokens are more than 2^31 tokens a step",
                              (long long)rq->step_sequences, (long long)rq->sequence_tokens);
     if (rq->slots < 0 || rq->slots > OT_PLAN_MAX_SLOTS)
-        return ot_fail(OT_E_USAGE, "plan: %d weight slots of a kind; give 1 to %d", rq->slots,
+        return ot_fail(OT_E_USAGE, "plan: %d weight slots of each kind; give 1 to %d", rq->slots,
                        OT_PLAN_MAX_SLOTS);
     if (rq->tile_params < 0 || rq->tile_params % OT_SLAB_ALIGN_PARAMS != 0)
-        return ot_fail(OT_E_USAGE, "plan: tiles of %lld parameters are not whole ones of %d",
+        return ot_fail(OT_E_USAGE, "plan: the %lld parameters of a tile are not a multiple of %d",
                        (long long)rq->tile_params, OT_SLAB_ALIGN_PARAMS);
     if (rq->extra_device_bytes < 0 || rq->extra_host_bytes < 0)
-        return ot_fail(OT_E_USAGE, "plan: %lld and %lld bytes cannot be reserved",
+        return ot_fail(OT_E_USAGE,
+                       "plan: cannot reserve %lld bytes of device memory and %lld bytes of host memory",
                        (long long)rq->extra_device_bytes, (long long)rq->extra_host_bytes);
+    OT_TRY(ot_shard_check(&rq->shard));
     return ot_plan_check_shares(rq->shares, rq->state);
 }
 
@@ -357,8 +373,9 @@ static int64_t choose_tile(const struct ot_chain *chain) {
     return tile > TILE_PARAMS ? tile : TILE_PARAMS;
 }
 
-/* What lies on nvme is read ahead as far as slots allow, through all of backward. With slots for more than
- * half of the tiles the host would hold about as much as if the state lived there. */
+/* Grows the slots for tiles on nvme, because reads go on through all of backward as far as slots allow. The
+ * limit is slots for half of the tiles: with more, the host would hold nearly as much as if the state lived
+ * there. */
 static int grow_tile_slots(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
     int64_t half = ot_plan_passing_tiles(plan) / 2;
     return plan->tile_slots == 0
@@ -366,7 +383,28 @@ static int grow_tile_slots(const struct ot_plan_request *rq, struct ot_candidate
                : grow(rq, c, plan, &c->tile_slots, half < MOST_TILES ? (int)half : MOST_TILES);
 }
 
-int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
+/* Grows the slots for gradients on their way to nvme. A layer's gradients leave all at once. With room for
+ * those of two layers, backward and the decision do not wait for the disk layer by layer. */
+static int grow_grad_slots(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
+    int most = 0;
+    for (int s = 0; s < plan->n_slabs; s++) {
+        int tiles = ot_slab_tiles(rq->chain, plan, s);
+        most = tiles > most ? tiles : most;
+    }
+    return plan->host_grad_slots == 0 ? 0 : grow(rq, c, plan, &c->grad_slots, 2 * most);
+}
+
+/* Grows the frames of shadows into what is left of the host. */
+static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c, struct ot_plan *plan) {
+    int64_t frames = llround(rq->shadows * (double)ot_plan_shadow_tiles(plan));
+    if (rq->shadows <= 0 || frames == 0)
+        return 0;
+    size_t bytes = ot_plan_shadow_bytes(rq->chain, plan);
+    int64_t most = rq->shadow_bytes > 0 ? (int64_t)(rq->shadow_bytes / bytes) : frames;
+    return grow(rq, c, plan, &c->shadow_frames, (int)(frames < most ? frames : most));
+}
+
+static int make(const struct ot_plan_request *rq, struct ot_plan *out) {
     struct ot_candidate c;
     int rc;
     memset(out, 0, sizeof *out);
@@ -375,7 +413,8 @@ int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
     if (!out->slabs)
         return ot_fail(OT_E_BUDGET, "no memory for the plan");
     out->n_slabs = rq->chain->n_slabs;
-    out->order = rq->order;
+    out->shard = rq->shard;
+    out->staging_bytes = rq->staging_bytes;
     out->train = rq->train;
     out->clip = rq->clip;
     out->kept_contents = rq->kept_contents;
@@ -385,14 +424,30 @@ int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
     OT_TRY_GOTO(find_candidate(rq, &c, out), rc, out_failed);
     if (ot_plan_streams_state(out))
         OT_TRY_GOTO(grow(rq, &c, out, &c.waiting, rq->chain->n_slabs), rc, out_failed);
+    OT_TRY_GOTO(grow_grad_slots(rq, &c, out), rc, out_failed);
     OT_TRY_GOTO(grow_tile_slots(rq, &c, out), rc, out_failed);
-    if (rq->train && rq->recompute < 0)
+    if (may_keep_on_gpu(rq))
         OT_TRY_GOTO(grow(rq, &c, out, &c.kept_blocks, rq->chain->n_blocks - 2), rc, out_failed);
+    OT_TRY_GOTO(grow_shadows(rq, &c, out), rc, out_failed);
     OT_TRY_GOTO(ot_candidate_build(rq, &c, out), rc, out_failed);
     return 0;
 out_failed:;
     struct ot_shortage shortage = out->shortage;
     ot_plan_free(out);
     out->shortage = shortage;
+    return rc;
+}
+
+/* If every block must keep activations, tries the device as their home, then the host, then nvme. */
+int ot_plan_make(const struct ot_plan_request *rq, struct ot_plan *out) {
+    if (rq->kept != OT_HOME_AUTO || rq->keep <= OT_KEEP_NONE)
+        return make(rq, out);
+    int rc = -OT_E_BUDGET;
+    bool nvme = rq->budget_bytes[OT_TIER_NVME] > 0;
+    for (int home = OT_HOME_GPU; home <= (nvme ? OT_HOME_NVME : OT_HOME_HOST) && rc == -OT_E_BUDGET; home++) {
+        struct ot_plan_request there = *rq;
+        there.kept = (enum ot_home)home;
+        rc = make(&there, out);
+    }
     return rc;
 }

@@ -7,8 +7,9 @@
 #include "src/base/error.h"
 #include "src/base/random.h"
 
-/* Random numbers, again and again; what a copy moves; how often a block's calls are repeated; tokens below
- * which a block shows nothing of what it does with many. */
+/* PATTERN_BYTES: random numbers, repeated to fill a buffer. COPY_PIECE, COPY_PIECES: bytes of one copy, and
+ * copies that are timed together. LEAST_ROUNDS, ROUNDS: rounds of a block, if time is short and otherwise.
+ * LEAST_TOKENS: with fewer tokens a block's speed says nothing about its speed with many. */
 enum {
     PATTERN_BYTES = 1 << 20,
     COPY_PIECE = 16 << 20,
@@ -17,45 +18,57 @@ enum {
     ROUNDS = 7,
     LEAST_TOKENS = 64
 };
-static const double COPY_SECONDS = 0.05; /* for the copies of one way */
+static const double COPY_SECONDS = 0.05; /* for the repeats of one row of ways[] */
 
-/* What one block needs on the device, in one piece. */
+/* The device buffers of one block, cut from one allocation. */
 struct memory {
     void *base;
     size_t bytes;
     void *weights[OT_MAX_USES];
     float *grads[OT_MAX_USES];
-    void *x, *y, *dxy, *dxy_first; /* dxy_first: what dxy is before each backward */
-    void *saved, *scratch, *constants;
+    void *x, *y, *dxy, *dxy_first; /* dxy_first: copied to dxy before each backward, which overwrites dxy */
+    char *inside;                  /* `saved` of the level at hand, then its `work` */
+    void *scratch, *constants;
     float *token_loss, *loss_scale;
     int32_t *batch; /* tokens, targets, position, row_start: [n] each */
 };
 
 struct bench {
     const struct ot_calibration *config;
-    struct ot_lane *lane, *back; /* back: for copies both ways at once */
+    struct ot_lane *lane, *back; /* back: the second lane, for copies from the device */
     struct ot_event *begin[2], *end[2];
-    char *pinned; /* PATTERN_BYTES of random numbers, then room for what a block is given */
+    char *pinned; /* PATTERN_BYTES of random numbers, then room for the batch or the constants */
     size_t pinned_bytes;
     struct memory memory;
 };
 
-/* Of one block and number of tokens: seconds. */
+/* Seconds of one block's calls with one number of tokens. backward: by what forward kept. */
 struct times {
-    double forward, backward, recompute;
+    double forward, backward[OT_KEEP_LEVELS];
 };
 struct rounds {
     int64_t tokens, row;
-    struct ot_repeats forward, backward, recompute;
+    struct ot_repeats forward, backward[OT_KEEP_LEVELS];
 };
-enum { SIZES = 2 }; /* of micro-batches that a block is measured with */
+enum { SIZES = 2 }; /* micro-batch sizes that each block is measured with */
 
 /* ---- memory ---- */
 
-/* The next piece; with base NULL it only counts. */
+static size_t inside_bytes(const struct ot_chain *chain, int block, int64_t n_tokens) {
+    size_t most = 0;
+    for (int i = 0; i < OT_KEEP_LEVELS; i++) {
+        enum ot_keep_level level = (enum ot_keep_level)i;
+        size_t bytes = chain->saved_bytes(chain->context, block, level, n_tokens) +
+                       chain->work_bytes(chain->context, block, level, n_tokens);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
+/* The next piece of the allocation. With base NULL it only adds up the bytes. */
 static void *take(struct memory *m, size_t bytes) {
     size_t at = m->bytes;
-    m->bytes += (bytes + 255) / 256 * 256; /* what the device's own allocations are aligned to */
+    m->bytes += (bytes + 255) / 256 * 256; /* as the device's allocations are aligned */
     return m->base ? (char *)m->base + at : NULL;
 }
 
@@ -73,7 +86,7 @@ static void cut(struct memory *m, const struct ot_chain *chain, int block, int64
     m->y = take(m, boundary);
     m->dxy = take(m, boundary);
     m->dxy_first = take(m, boundary);
-    m->saved = take(m, chain->saved_bytes(chain->context, block, n_tokens));
+    m->inside = take(m, inside_bytes(chain, block, n_tokens));
     m->scratch = take(m, chain->scratch_bytes(chain->context, block, n_tokens));
     m->constants = take(m, chain->constant_bytes);
     m->token_loss = take(m, n * sizeof(float));
@@ -87,7 +100,7 @@ static size_t block_bytes(const struct ot_chain *chain, int block, int64_t n_tok
     return counted.bytes;
 }
 
-/* As initial weights are: of both signs, and small. */
+/* Fills the pattern with numbers like initial weights: small and of both signs. */
 static void fill_pattern(const struct bench *b) {
     enum ot_dtype dtype = b->config->chain->dtype;
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 2, 0);
@@ -101,7 +114,7 @@ static void fill_random(const struct bench *b, void *to, size_t bytes) {
                      bytes - at < PATTERN_BYTES ? bytes - at : PATTERN_BYTES);
 }
 
-/* Rows of `row` tokens, every one of which is trained on. */
+/* A batch of rows of `row` tokens. Every token is a trained one. */
 static int fill_batch(const struct bench *b, int64_t n, int64_t row) {
     int32_t *ids = (int32_t *)(void *)(b->pinned + PATTERN_BYTES);
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 3, 0), vocab = (uint64_t)b->config->chain->vocab;
@@ -112,10 +125,10 @@ static int fill_batch(const struct bench *b, int64_t n, int64_t row) {
         ids[3 * n + i] = (int32_t)(i - i % row);
     }
     ot_lane_copy(b->lane, OT_COPY_H2D, b->memory.batch, ids, 4 * (size_t)n * sizeof *ids);
-    return ot_lane_sync(b->lane); /* the pinned room is free again */
+    return ot_lane_sync(b->lane); /* after this the pinned room may be written again */
 }
 
-/* They lie where they lie whatever the number of tokens. */
+/* Weights and gradients have the same addresses for every number of tokens. */
 static void fill_weights(const struct bench *b, int block) {
     const struct ot_chain *chain = b->config->chain;
     const struct ot_block_spec *spec = &chain->blocks[block];
@@ -128,7 +141,7 @@ static void fill_weights(const struct bench *b, int block) {
     }
 }
 
-/* Cuts the memory for so many tokens and fills in what depends on them. */
+/* Cuts the buffers for n tokens, and fills those whose size depends on n. */
 static int fill_inputs(struct bench *b, int block, int64_t n, int64_t row) {
     const struct ot_chain *chain = b->config->chain;
     const struct memory *m = &b->memory;
@@ -171,14 +184,16 @@ static struct ot_block_run make_run(const struct bench *b, int block, int64_t n)
         .x = first ? NULL : m->x,
         .y = last ? NULL : m->y,
         .dxy = m->dxy,
-        .saved = m->saved,
+        .saved = m->inside,
+        .saved_level = OT_KEEP_ALL,
         .scratch = m->scratch,
         .token_loss = m->token_loss,
     };
 }
 
-/* Scratch is garbage between calls. Clearing it keeps the lane busy while the call is being enqueued, as the
- * task before does in training, and takes out of the caches what would not be there either. */
+/* Clearing scratch before the call, which may hold anything, has two effects. The lane is busy while the call
+ * is being enqueued, as it is in training. And the caches lose data that training would not find there
+ * either. */
 static int time_call(const struct bench *b, void (*call)(const void *, int, const struct ot_block_run *),
                      int block, const struct ot_block_run *run, double *seconds) {
     const struct ot_chain *chain = b->config->chain;
@@ -194,24 +209,26 @@ static int time_call(const struct bench *b, void (*call)(const void *, int, cons
     return 0;
 }
 
-/* Forward, backward with what it kept, and backward without. */
+/* Blocks that keep nothing at any level have one kind of backward: that of OT_KEEP_ALL. */
+static enum ot_keep_level lowest_level(const struct ot_chain *chain, int block) {
+    return chain->saved_bytes(chain->context, block, OT_KEEP_ALL, 1) > 0 ? OT_KEEP_NONE : OT_KEEP_ALL;
+}
+
+/* Times forward, and backward at each level. The lower levels find in `saved` what the higher ones left,
+ * which takes the same time as what forward would write. */
 static int time_once(const struct bench *b, int block, int64_t n, struct times *out) {
     const struct ot_chain *chain = b->config->chain;
     struct ot_block_run run = make_run(b, block, n);
     size_t boundary = (size_t)(n * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
-    double without;
     *out = (struct times){0};
     if (block < chain->n_blocks - 1)
         OT_TRY(time_call(b, chain->forward, block, &run, &out->forward));
-    run.saved_valid = true;
-    ot_lane_copy(b->lane, OT_COPY_D2D, b->memory.dxy, b->memory.dxy_first, boundary);
-    OT_TRY(time_call(b, chain->backward, block, &run, &out->backward));
-    if (chain->saved_bytes(chain->context, block, n) == 0)
-        return 0;
-    run.saved_valid = false;
-    ot_lane_copy(b->lane, OT_COPY_D2D, b->memory.dxy, b->memory.dxy_first, boundary);
-    OT_TRY(time_call(b, chain->backward, block, &run, &without));
-    out->recompute = without > out->backward ? without - out->backward : 0;
+    for (int level = OT_KEEP_ALL; level >= (int)lowest_level(chain, block); level--) {
+        run.saved_level = (enum ot_keep_level)level;
+        run.work = b->memory.inside + chain->saved_bytes(chain->context, block, run.saved_level, n);
+        ot_lane_copy(b->lane, OT_COPY_D2D, b->memory.dxy, b->memory.dxy_first, boundary);
+        OT_TRY(time_call(b, chain->backward, block, &run, &out->backward[level]));
+    }
     return 0;
 }
 
@@ -220,17 +237,18 @@ static int add_round(struct bench *b, int block, struct rounds *rounds) {
     OT_TRY(fill_inputs(b, block, rounds->tokens, rounds->row));
     OT_TRY(time_once(b, block, rounds->tokens, &once));
     ot_repeats_add(&rounds->forward, once.forward);
-    ot_repeats_add(&rounds->backward, once.backward);
-    ot_repeats_add(&rounds->recompute, once.recompute);
+    for (int level = 0; level < OT_KEEP_LEVELS; level++)
+        ot_repeats_add(&rounds->backward[level], once.backward[level]);
     return 0;
 }
 
 static bool is_noisy(const struct rounds *rounds) {
     return ot_repeats_spread(&rounds->forward) > OT_REPEATS_NOISY ||
-           ot_repeats_spread(&rounds->backward) > OT_REPEATS_NOISY;
+           ot_repeats_spread(&rounds->backward[OT_KEEP_ALL]) > OT_REPEATS_NOISY;
 }
 
-/* An even number of rounds has no middle one. Noise is worth as much time again. */
+/* True if another round is wanted. The number of rounds is odd, so that the median is a measured one. Noisy
+ * rounds may take up to twice the time. */
 static bool wants_round(const struct rounds rounds[SIZES], double spent, double seconds) {
     int n = rounds[0].forward.n;
     if (n < LEAST_ROUNDS || n % 2 == 0)
@@ -240,7 +258,8 @@ static bool wants_round(const struct rounds rounds[SIZES], double spent, double 
     return n < OT_REPEATS_MOST && spent < 2 * seconds && (is_noisy(&rounds[0]) || is_noisy(&rounds[1]));
 }
 
-/* The first call may choose algorithms and load code; the device tunes itself for what it has seen in it. */
+/* Makes the calls once before they are timed: the first call may choose algorithms and load code. Then the
+ * device tunes the kernels that it has seen. */
 static int warm_up(struct bench *b, int block, double seconds, struct rounds rounds[SIZES]) {
     struct ot_device_tuning tuning;
     struct times once;
@@ -250,13 +269,14 @@ static int warm_up(struct bench *b, int block, double seconds, struct rounds rou
         OT_TRY(time_once(b, block, rounds[i].tokens, &once));
         OT_TRY(
             ot_device_tune(b->config->device, b->memory.base, b->memory.bytes, seconds / 2 / SIZES, &tuning));
-        if (tuning.timed > 0) /* with these bytes */
+        if (tuning.timed > 0) /* tuning has overwritten the weights */
             fill_weights(b, block);
     }
     return 0;
 }
 
-/* Both sizes take turns: what disturbs the machine for a while does not tilt the line through them. */
+/* The two sizes alternate, so that a short disturbance of the machine meets both and does not tilt the
+ * line. */
 static int time_block(struct bench *b, int block, double seconds, struct rounds rounds[SIZES]) {
     double began = ot_clock_seconds();
     OT_TRY(warm_up(b, block, seconds, rounds));
@@ -268,19 +288,21 @@ static int time_block(struct bench *b, int block, double seconds, struct rounds 
 
 /* ---- lines ---- */
 
-/* What rows shorter than a sequence save of attention, by the estimate. */
-static double saved_attention(const struct bench *b, int block, enum ot_work_part part, int64_t n) {
+/* Seconds of attention, by the estimate, that are missing because the measured rows are shorter than a
+ * sequence. */
+static double saved_attention(const struct bench *b, int block, enum ot_work_part part,
+                              enum ot_keep_level level, int64_t n) {
     const struct ot_calibration *c = b->config;
     struct ot_block_work full, brief;
     if (!c->chain->work || n >= c->sequence_tokens)
         return 0;
-    c->chain->work(c->chain->context, block, part, n, c->sequence_tokens, &full);
-    c->chain->work(c->chain->context, block, part, n, n, &brief);
+    c->chain->work(c->chain->context, block, part, level, n, c->sequence_tokens, &full);
+    c->chain->work(c->chain->context, block, part, level, n, n, &brief);
     return (full.attention_flops - brief.attention_flops) / c->rates->attention_flops;
 }
 
-/* Through two points; through the larger one and zero where noise would have less work take longer, or none
- * take less than no time. */
+/* The line through two points. If noise gives it a negative slope or a negative time at zero, the line goes
+ * through zero and the larger point. */
 static struct ot_line line_through(int64_t n0, double t0, int64_t n1, double t1) {
     double per_token = n1 > n0 ? (t1 - t0) / (double)(n1 - n0) : 0;
     double at_zero = t1 - per_token * (double)n1;
@@ -290,15 +312,18 @@ static struct ot_line line_through(int64_t n0, double t0, int64_t n1, double t1)
 }
 
 static double whole_time(const struct ot_block_cost *cost, int64_t n) {
-    return ot_line_at(cost->forward, n) + 2 * ot_line_at(cost->backward, n) + ot_line_at(cost->recompute, n);
+    double seconds = ot_line_at(cost->forward, n);
+    for (int level = 0; level < OT_KEEP_LEVELS; level++)
+        seconds += ot_line_at(cost->backward, n) + ot_line_at(cost->recompute[level], n);
+    return seconds;
 }
 
 static int64_t whole_rows(int64_t n, int64_t row) {
     return n > row ? n / row * row : n;
 }
 
-/* The larger size: what memory allows, and what the estimate says can be run three times in half of the
- * time. 0: none. */
+/* The larger micro-batch: the most tokens that fit the memory and that, by the estimate, run three times in
+ * half of the time. 0: the block does not fit. */
 static int64_t choose_tokens(const struct bench *b, int block, const struct ot_block_cost *estimate,
                              double seconds) {
     const struct ot_calibration *c = b->config;
@@ -310,12 +335,31 @@ static int64_t choose_tokens(const struct bench *b, int block, const struct ot_b
     return block_bytes(c->chain, block, n) <= c->device_bytes ? n : 0;
 }
 
-/* Leaves the estimate where the block has no room. */
+/* The median times of the rounds. Level by level, recomputation takes the time by which the median of
+ * backward exceeds that of OT_KEEP_ALL. Noise must not make a level cheaper than one that keeps more. */
+static void take_times(const struct bench *b, int block, const struct rounds *rounds, double *forward,
+                       double *backward, double recompute[OT_KEEP_LEVELS]) {
+    int64_t n = rounds->tokens;
+    double kept = ot_repeats_median(&rounds->backward[OT_KEEP_ALL]), most = 0;
+    *forward =
+        ot_repeats_median(&rounds->forward) + saved_attention(b, block, OT_WORK_FORWARD, OT_KEEP_ALL, n);
+    *backward = kept + saved_attention(b, block, OT_WORK_BACKWARD, OT_KEEP_ALL, n);
+    for (int i = OT_KEEP_ALL; i >= 0; i--) {
+        enum ot_keep_level level = (enum ot_keep_level)i;
+        double more = ot_repeats_median(&rounds->backward[level]) - kept;
+        more += saved_attention(b, block, OT_WORK_RECOMPUTE, level, n);
+        if (level >= lowest_level(b->config->chain, block) && more > most)
+            most = more;
+        recompute[level] = most;
+    }
+}
+
+/* If the block does not fit, *cost keeps the estimate and *measured is false. */
 static int measure_block(struct bench *b, int block, double seconds, struct ot_block_cost *cost,
                          bool *measured) {
     const struct ot_calibration *c = b->config;
     int64_t n[SIZES];
-    struct times t[SIZES];
+    double forward[SIZES], backward[SIZES], recompute[SIZES][OT_KEEP_LEVELS];
     struct rounds rounds[SIZES];
     int rc = 0;
     n[1] = choose_tokens(b, block, cost, seconds);
@@ -327,16 +371,14 @@ static int measure_block(struct bench *b, int block, double seconds, struct ot_b
     for (int i = 0; i < SIZES; i++)
         rounds[i] =
             (struct rounds){.tokens = n[i], .row = n[i] < c->sequence_tokens ? n[i] : c->sequence_tokens};
-    cut(&b->memory, c->chain, block, n[1]); /* weights and gradients lie first */
+    cut(&b->memory, c->chain, block, n[1]); /* weights and gradients come first in the allocation */
     OT_TRY_GOTO(time_block(b, block, seconds, rounds), rc, out);
     for (int i = 0; i < SIZES; i++)
-        t[i] = (struct times){
-            ot_repeats_median(&rounds[i].forward) + saved_attention(b, block, OT_WORK_FORWARD, n[i]),
-            ot_repeats_median(&rounds[i].backward) + saved_attention(b, block, OT_WORK_BACKWARD, n[i]),
-            ot_repeats_median(&rounds[i].recompute) + saved_attention(b, block, OT_WORK_RECOMPUTE, n[i])};
-    cost->forward = line_through(n[0], t[0].forward, n[1], t[1].forward);
-    cost->backward = line_through(n[0], t[0].backward, n[1], t[1].backward);
-    cost->recompute = line_through(n[0], t[0].recompute, n[1], t[1].recompute);
+        take_times(b, block, &rounds[i], &forward[i], &backward[i], recompute[i]);
+    cost->forward = line_through(n[0], forward[0], n[1], forward[1]);
+    cost->backward = line_through(n[0], backward[0], n[1], backward[1]);
+    for (int level = 0; level < OT_KEEP_LEVELS; level++)
+        cost->recompute[level] = line_through(n[0], recompute[0][level], n[1], recompute[1][level]);
 out:
     ot_device_free(c->device, b->memory.base);
     b->memory = (struct memory){0};
@@ -345,10 +387,10 @@ out:
 
 /* ---- copies ---- */
 
-/* Host and device ends of a copy each way. */
+/* Host and device buffers of the copies. */
 struct ends {
     char *host, *device;
-    size_t piece; /* each has room for two */
+    size_t piece; /* bytes; each buffer holds two pieces, one a direction */
 };
 
 static void copy_pieces(const struct bench *b, const struct ends *ends, bool in) {
@@ -371,7 +413,7 @@ struct copies {
 static const struct way { bool in, out; } ways[] = {{true, false}, {false, true}, {true, true}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* The longer way counts. */
+/* Seconds of COPY_PIECES copies in each direction of ways[number]; of two directions, the slower one's. */
 static int time_copies(void *context, int number, int count, double *seconds) {
     const struct copies *copies = context;
     const struct bench *b = copies->bench;
@@ -397,7 +439,7 @@ static int time_copies(void *context, int number, int count, double *seconds) {
     return 0;
 }
 
-/* Bytes a second, of both ways together where both are used. */
+/* Sets the copy rates that are missing, in bytes a second. both_bytes is the sum of both directions. */
 static int measure_copies(const struct bench *b, struct ot_rates *rates) {
     const struct ot_calibration *c = b->config;
     struct copies copies = {.bench = b};
@@ -452,8 +494,8 @@ static void close_bench(struct bench *b) {
     ot_device_free_pinned(b->config->device, b->pinned, b->pinned_bytes);
 }
 
-/* The first block, a middle one that stands for all of them, the last. Each gets its part of the time by its
- * estimate. */
+/* Measures the first block, a middle one that stands for all middle blocks, and the last. Each gets a share
+ * of the time in proportion to its estimate. */
 static int measure_blocks(struct bench *b, struct ot_costs *costs) {
     const struct ot_calibration *c = b->config;
     int last = costs->n_blocks - 1, middle = last > 1 ? 1 : 0;

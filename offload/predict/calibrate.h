@@ -1,14 +1,18 @@
-/* Calibration: what the chain's own blocks cost on the device that is there, measured before the engine takes
- * its memory: one block of each kind (the first, a middle one, the last), forward, backward with what forward
- * kept, and with recomputation, on random numbers, at two sizes of micro-batch, so that a line goes through
- * them. The sizes take turns, the median of several rounds counts, and there are more rounds where they lie
- * apart (repeats.h). Takes seconds and is bounded; less memory than a plan needs, since it holds one block.
+/* Calibration measures what the chain's blocks cost on the present device, before the engine takes its
+ * memory. It times three blocks on random numbers: the first, a middle one (which stands for all layers) and
+ * the last. For each it times forward, and backward at each level of kept activations.
  *
- * Where the time does not allow micro-batches as large as the plan's, smaller ones are measured; what rows
- * shorter than a sequence save of attention is added by the estimate. The device tunes itself before, as it
- * does in training. Copies are measured where the rates lack them, in pieces about as large as a tile.
+ * Each call is timed at two micro-batch sizes, and a line goes through both times. The sizes alternate, the
+ * median of several rounds is used, and there are more rounds if the rounds differ much (repeats.h).
+ * Calibration takes seconds, within a limit. It holds one block at a time, so it needs less memory than a
+ * plan.
  *
- * One thread; the device is the calibration's alone while it runs.
+ * If the time does not allow the plan's micro-batch, smaller ones are measured. If their rows are shorter
+ * than a sequence, the missing work of attention is added from the estimate. The device tunes its kernels
+ * first, as it does in training. Copies are measured if the rates lack them, in pieces about as large as a
+ * tile.
+ *
+ * Call it from one thread. Nothing else may use the device meanwhile.
  */
 #ifndef OT_OFFLOAD_PREDICT_CALIBRATE_H
 #define OT_OFFLOAD_PREDICT_CALIBRATE_H
@@ -19,13 +23,16 @@ struct ot_calibration {
     const struct ot_chain *chain;
     struct ot_device *device;
     const struct ot_rates *rates;
-    int64_t micro_tokens, sequence_tokens; /* the larger size; rows of sequence_tokens each */
-    size_t device_bytes;                   /* that may be used; blocks that need more are estimated */
-    double seconds;                        /* for all of it; on a busy machine twice as much */
+    int64_t micro_tokens, sequence_tokens; /* the larger micro-batch, in rows of sequence_tokens */
+    /* Device memory that it may use; blocks that need more are estimated. */
+    size_t device_bytes;
+    /* Time for all measurements; up to twice as long on a busy machine. */
+    double seconds;
 };
 
-/* out: is_measured says whether the middle blocks are. Free with ot_costs_free. Errors: OT_E_BUDGET,
- * OT_E_DEVICE, OT_E_USAGE (as ot_costs_estimate). */
+/* Fills in *out; out->is_measured says whether the middle blocks were measured. Free with ot_costs_free.
+ * Blocks until the measurements are done. Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_USAGE (as
+ * ot_costs_estimate). */
 int ot_calibrate(const struct ot_calibration *calibration, struct ot_costs *out);
 
 #endif

@@ -3,34 +3,37 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "offload/plan/shadow.h"
 #include "src/base/error.h"
 
 /* ---- blocks ---- */
 
-/* Of a chain that does not know its work: every parameter is part of a product, and its inputs are all that
- * has to be kept. */
+/* The work of a block of a chain that has no work function: assumes that every parameter is part of a matrix
+ * product, and that recomputation below OT_KEEP_PRODUCTS costs a share of forward: that of the bytes not
+ * kept. */
 static void work_from_params(const struct ot_chain *chain, int block, enum ot_work_part part,
-                             int64_t n_tokens, struct ot_block_work *out) {
+                             enum ot_keep_level level, int64_t n_tokens, struct ot_block_work *out) {
     const struct ot_block_spec *spec = &chain->blocks[block];
     double params = 0, n = (double)n_tokens;
     for (int u = 0; u < spec->n_uses; u++)
         params += (double)chain->slabs[spec->uses[u].slab].n_params;
-    bool kept = chain->saved_bytes(chain->context, block, n_tokens) > 0;
+    double whole = (double)chain->work_bytes(chain->context, block, OT_KEEP_NONE, n_tokens);
     *out = (struct ot_block_work){0};
-    if (part == OT_WORK_RECOMPUTE)
-        out->product_flops = kept ? 2 * n * params : 0;
-    else
+    if (part == OT_WORK_RECOMPUTE && whole > 0)
+        out->product_flops =
+            2 * n * params * (double)chain->work_bytes(chain->context, block, level, n_tokens) / whole;
+    else if (part != OT_WORK_RECOMPUTE)
         out->product_flops = (part == OT_WORK_BACKWARD ? 4 : 2) * n * params;
 }
 
 static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_part part,
-                                    int64_t n_tokens, int64_t row_tokens) {
+                                    enum ot_keep_level level, int64_t n_tokens, int64_t row_tokens) {
     struct ot_block_work work;
     int64_t row = row_tokens < n_tokens ? row_tokens : n_tokens;
     if (chain->work)
-        chain->work(chain->context, block, part, n_tokens, row, &work);
+        chain->work(chain->context, block, part, level, n_tokens, row, &work);
     else
-        work_from_params(chain, block, part, n_tokens, &work);
+        work_from_params(chain, block, part, level, n_tokens, &work);
     return work;
 }
 
@@ -38,11 +41,11 @@ static double time_of(double work, double rate) {
     return work > 0 ? work / rate : 0;
 }
 
-/* All of it is proportional to the tokens, so the line goes through zero. */
+/* The estimate is proportional to the tokens, so the line goes through zero. */
 static struct ot_line estimate(const struct ot_costs *costs, const struct ot_chain *chain, int block,
-                               enum ot_work_part part, int64_t n_tokens) {
+                               enum ot_work_part part, enum ot_keep_level level, int64_t n_tokens) {
     const struct ot_rates *r = &costs->rates;
-    struct ot_block_work work = work_of(chain, block, part, n_tokens, costs->row_tokens);
+    struct ot_block_work work = work_of(chain, block, part, level, n_tokens, costs->row_tokens);
     double seconds = time_of(work.product_flops, r->product_flops) +
                      time_of(work.attention_flops, r->attention_flops) +
                      time_of(work.moved_bytes, r->device_bytes);
@@ -60,7 +63,7 @@ static int check_rates(const struct ot_rates *rates) {
                   {"copies from the device", rates->d2h_bytes}};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!(needed[i].value > 0))
-            return ot_fail(OT_E_USAGE, "no prediction without the machine's rate of %s", needed[i].name);
+            return ot_fail(OT_E_USAGE, "cannot predict: the machine's rate of %s is unknown", needed[i].name);
     return 0;
 }
 
@@ -71,12 +74,14 @@ int ot_costs_estimate(const struct ot_chain *chain, const struct ot_rates *rates
     out->blocks = calloc((size_t)chain->n_blocks, sizeof *out->blocks);
     if (!out->blocks)
         return ot_fail(OT_E_BUDGET, "no memory for the costs of %d blocks", chain->n_blocks);
-    for (int b = 0; b < chain->n_blocks; b++)
-        out->blocks[b] = (struct ot_block_cost){
-            .forward = estimate(out, chain, b, OT_WORK_FORWARD, micro_tokens),
-            .backward = estimate(out, chain, b, OT_WORK_BACKWARD, micro_tokens),
-            .recompute = estimate(out, chain, b, OT_WORK_RECOMPUTE, micro_tokens),
-        };
+    for (int b = 0; b < chain->n_blocks; b++) {
+        struct ot_block_cost *block = &out->blocks[b];
+        block->forward = estimate(out, chain, b, OT_WORK_FORWARD, OT_KEEP_ALL, micro_tokens);
+        block->backward = estimate(out, chain, b, OT_WORK_BACKWARD, OT_KEEP_ALL, micro_tokens);
+        for (int level = 0; level < OT_KEEP_LEVELS; level++)
+            block->recompute[level] =
+                estimate(out, chain, b, OT_WORK_RECOMPUTE, (enum ot_keep_level)level, micro_tokens);
+    }
     return 0;
 }
 
@@ -90,9 +95,9 @@ double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain 
     double flops = 0;
     for (int b = 0; b < chain->n_blocks; b++) {
         struct ot_block_work forward =
-            work_of(chain, b, OT_WORK_FORWARD, plan->micro_tokens, costs->row_tokens);
+            work_of(chain, b, OT_WORK_FORWARD, OT_KEEP_ALL, plan->micro_tokens, costs->row_tokens);
         struct ot_block_work backward =
-            work_of(chain, b, OT_WORK_BACKWARD, plan->micro_tokens, costs->row_tokens);
+            work_of(chain, b, OT_WORK_BACKWARD, OT_KEEP_ALL, plan->micro_tokens, costs->row_tokens);
         if (b < chain->n_blocks - 1) /* the last block's backward contains its forward */
             flops += forward.product_flops;
         flops += backward.product_flops + 3 * forward.attention_flops;
@@ -102,7 +107,7 @@ double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain 
 
 /* ---- tasks ---- */
 
-/* What a task is costed by. */
+/* The inputs of a task's cost. */
 struct context {
     const struct ot_costs *costs;
     const struct ot_chain *chain;
@@ -115,34 +120,40 @@ static double weight_bytes(const struct context *c, int64_t n) {
 }
 
 static double state_bytes(const struct context *c, int64_t n) {
-    return (double)ot_state_bytes(c->chain->dtype, n);
+    return (double)ot_state_bytes(c->chain->dtype, c->chain->state, n);
 }
 
-/* What AdamW reads and writes (adamw.h): the state both ways, the weights both ways where they are the
- * master or half of it, the gradient once. */
+/* Bytes that AdamW reads and writes (adamw.h). State: read and written. Gradient: read. Weights: written;
+ * also read in fp32 and bf16, because there they are the master or a half of it. */
 static double update_bytes(const struct context *c, int64_t n) {
     bool only_written = c->chain->dtype == OT_F16;
     return 2 * state_bytes(c, n) + (only_written ? 2 : 3) * weight_bytes(c, n);
 }
 
-/* Part of a kernel's work in fp32: of a slab's sums. */
+/* An update, and a copy of the tile to its frame: read and written. That the update then finds the tile in
+ * the cache is not counted. */
+static double shadow_bytes(const struct context *c, int64_t n) {
+    return update_bytes(c, n) + 2 * (state_bytes(c, n) + weight_bytes(c, n));
+}
+
+/* Bytes of `passes` fp32 passes over n gradient sums. */
 static double sum_bytes(int64_t n, int passes) {
     return (double)n * (double)sizeof(float) * passes;
 }
 
-/* Joins the uses (two read, one written), takes the norm, rounds what does not stay in place. */
+/* Takes the norm (one read), and rounds the gradients that do not stay in the accumulator. */
 static double finish_bytes(const struct context *c, const struct ot_task *task) {
-    int64_t n = c->chain->slabs[task->slab].n_params, rounded = 0;
+    int64_t n = ot_slab_holding(c->chain, c->plan, task->slab).n, rounded = 0;
     int64_t stays = ot_slab_waiting_on_gpu(c->chain, c->plan, task->slab).n;
     if (task->to != OT_NO_BUFFER && task->to != task->from)
         rounded += stays;
     if (task->stage != OT_NO_BUFFER)
         rounded += n - stays;
-    return sum_bytes(n, 3 * (task->n_uses - 1) + 1) + sum_bytes(rounded, 1) + weight_bytes(c, rounded);
+    return sum_bytes(n, 1) + sum_bytes(rounded, 1) + weight_bytes(c, rounded);
 }
 
-/* Equal parts for equal tiles: the last, shorter one is thought as long as the others, the buffer's sum is
- * exact. */
+/* Every tile counts an equal share of its buffer. A shorter last tile counts as much as the others; the sum
+ * over the buffer stays exact. */
 static double nvme_bytes(const struct context *c, const struct ot_task *task) {
     double bytes = 0;
     for (int a = 0; a < task->n_accesses; a++) {
@@ -155,8 +166,32 @@ static double nvme_bytes(const struct context *c, const struct ot_task *task) {
 }
 
 static double results_bytes(const struct context *c, const struct ot_task *task) {
-    int doubles = task->slab >= 0 ? 1 : (c->plan->clip ? c->chain->n_slabs : 0) + c->plan->max_micro;
-    return (double)doubles * (double)sizeof(double);
+    int norms = c->layout->norms, ranks = ot_shard_ranks(&c->plan->shard);
+    int rest =
+        (ot_plan_sends_norms(c->plan) ? 0 : c->chain->n_slabs * norms) + ranks * c->layout->own_results;
+    return (double)(task->slab >= 0 ? norms : rest) * (double)sizeof(double);
+}
+
+/* Bytes that a rank receives in an operation with all others. */
+static double received_bytes(const struct context *c, const struct ot_task *task) {
+    const struct ot_shard *shard = &c->plan->shard;
+    double others = ot_shard_ranks(shard) - 1;
+    if (task->kind == OT_TASK_MEET)
+        return others * OT_MEETING_BYTES;
+    if (task->kind == OT_TASK_RESULT_GATHER)
+        return others * (double)sizeof(double) *
+               (task->slab >= 0 ? c->layout->own_norms : c->layout->own_results);
+    int64_t share = ot_shard_share(shard, c->chain->slabs[task->slab].n_params);
+    bool wide = task->kind == OT_TASK_GRAD_GATHER || (task->kind == OT_TASK_EXCHANGE && !shard->narrow);
+    return others * (wide ? sum_bytes(share, 1) : weight_bytes(c, share));
+}
+
+/* Reads the sums of all ranks and writes one. */
+static double join_bytes(const struct context *c, const struct ot_task *task) {
+    const struct ot_shard *shard = &c->plan->shard;
+    int64_t share = ot_shard_share(shard, c->chain->slabs[task->slab].n_params);
+    double parts = ot_shard_ranks(shard);
+    return parts * (shard->narrow ? weight_bytes(c, share) : sum_bytes(share, 1)) + sum_bytes(share, 1);
 }
 
 static double bytes_of(const struct context *c, const struct ot_task *task) {
@@ -174,24 +209,46 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
     case OT_TASK_BOUNDARY_OUT:
     case OT_TASK_BOUNDARY_IN:
         return weight_bytes(c, micro_tokens * c->chain->boundary_elems);
+    case OT_TASK_KEPT_OUT:
+    case OT_TASK_KEPT_IN:
+        return (double)c->chain->saved_bytes(c->chain->context, task->block, task->saved_level, micro_tokens);
+    case OT_TASK_SUM_OUT:
+    case OT_TASK_SUM_IN:
+        return sum_bytes(task->span.n, 1);
+    case OT_TASK_GRAD_MERGE:
+        return sum_bytes(c->chain->slabs[task->slab].n_params, 3);
     case OT_TASK_GRAD_FINISH:
         return finish_bytes(c, task);
+    case OT_TASK_GRAD_NARROW:
+        return sum_bytes(c->chain->slabs[task->slab].n_params, 1) +
+               weight_bytes(c, c->chain->slabs[task->slab].n_params);
+    case OT_TASK_GRAD_JOIN:
+        return join_bytes(c, task);
+    case OT_TASK_GATHER:
+    case OT_TASK_MEET:
+    case OT_TASK_EXCHANGE:
+    case OT_TASK_GRAD_GATHER:
+    case OT_TASK_RESULT_GATHER:
+        return received_bytes(c, task);
     case OT_TASK_GRAD_KEEP:
-        return sum_bytes(c->chain->slabs[task->slab].n_params, 1);
+        return sum_bytes(ot_slab_holding(c->chain, c->plan, task->slab).n, 1);
     case OT_TASK_RESULT_OUT:
         return results_bytes(c, task);
     case OT_TASK_PARAMS_IN:
         return sizeof(struct ot_adamw_step);
+    case OT_TASK_SHADOW:
+        return shadow_bytes(c, task->span.n);
     case OT_TASK_UPDATE_CPU:
     case OT_TASK_UPDATE_GPU:
     case OT_TASK_UPDATE_STREAM:
         return update_bytes(c, task->span.n);
     case OT_TASK_STATE_IN:
         return state_bytes(c, task->span.n) +
-               (task->from != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0);
+               (task->from != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0) +
+               (task->weights[0] != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0);
     case OT_TASK_STATE_OUT:
         return state_bytes(c, task->span.n) + (task->to != OT_NO_BUFFER ? weight_bytes(c, task->span.n) : 0);
-    case OT_TASK_LOSS_OUT: /* token losses: a forward pass alone is never predicted for generation */
+    case OT_TASK_LOSS_OUT: /* token losses: the forward pass of generation is never predicted */
         return (double)micro_tokens * (double)sizeof(float);
     case OT_TASK_NVME_READ:
     case OT_TASK_NVME_WRITE:
@@ -205,35 +262,45 @@ static double bytes_of(const struct context *c, const struct ot_task *task) {
     return 0;
 }
 
-static double rate_of(const struct ot_rates *rates, enum ot_lane_id lane) {
+/* The cpu device updates with the optimizer's kernels, so a compact state slows it down as much as them. */
+static double update_rate(const struct ot_rates *rates, enum ot_state_format state) {
+    double full = rates->adamw_bytes[OT_STATE_F32];
+    bool slower = rates->device_is_host && full > 0 && rates->adamw_bytes[state] < full;
+    return rates->device_bytes * (slower ? rates->adamw_bytes[state] / full : 1);
+}
+
+static double rate_of(const struct context *c, const struct ot_task *task) {
+    const struct ot_rates *rates = &c->costs->rates;
+    bool updates = task->kind == OT_TASK_UPDATE_GPU || task->kind == OT_TASK_UPDATE_STREAM;
     const double by_lane[OT_LANE_COUNT] = {
         [OT_LANE_H2D] = rates->h2d_bytes,
-        [OT_LANE_COMPUTE] = rates->device_bytes,
+        [OT_LANE_COMPUTE] = updates ? update_rate(rates, c->chain->state) : rates->device_bytes,
         [OT_LANE_D2H] = rates->d2h_bytes,
-        [OT_LANE_CPU] = rates->adamw_bytes,
+        [OT_LANE_COMM] = rates->comm_bytes,
+        [OT_LANE_CPU] = rates->adamw_bytes[c->chain->state],
         [OT_LANE_NVME_READ] = rates->nvme_read_bytes,
         [OT_LANE_NVME_WRITE] = rates->nvme_write_bytes,
     };
-    return by_lane[lane];
+    return by_lane[task->lane];
 }
 
 static void add_work(const struct context *c, const struct ot_task *task, enum ot_work_part part,
                      struct ot_task_cost *cost) {
     const struct ot_block_cost *block = &c->costs->blocks[task->block];
     int64_t n = c->plan->micro_tokens;
-    struct ot_block_work work = work_of(c->chain, task->block, part, n, c->costs->row_tokens);
+    struct ot_block_work work =
+        work_of(c->chain, task->block, part, task->saved_level, n, c->costs->row_tokens);
     cost->flops += work.product_flops + work.attention_flops;
     cost->seconds += ot_line_at(part == OT_WORK_FORWARD    ? block->forward
                                 : part == OT_WORK_BACKWARD ? block->backward
-                                                           : block->recompute,
+                                                           : block->recompute[task->saved_level],
                                 n);
 }
 
 static void add_backward(const struct context *c, const struct ot_task *task, struct ot_task_cost *cost) {
     const struct ot_block_spec *block = &c->chain->blocks[task->block];
     add_work(c, task, OT_WORK_BACKWARD, cost);
-    if (!task->saved_valid)
-        add_work(c, task, OT_WORK_RECOMPUTE, cost);
+    add_work(c, task, OT_WORK_RECOMPUTE, cost);
     for (int u = 0; task->first && u < block->n_uses; u++) /* clears the accumulators */
         cost->seconds += time_of(sum_bytes(c->chain->slabs[block->uses[u].slab].n_params, 1),
                                  c->costs->rates.device_bytes);
@@ -244,7 +311,9 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
                                      const struct ot_task *task) {
     const struct context c = {costs, chain, plan, layout};
     struct ot_task_cost cost = {.seconds = costs->rates.task_seconds, .bytes = bytes_of(&c, task)};
-    cost.seconds += time_of(cost.bytes, rate_of(&costs->rates, task->lane));
+    cost.seconds += time_of(cost.bytes, rate_of(&c, task));
+    if (task->lane == OT_LANE_COMM)
+        cost.seconds += costs->rates.comm_seconds;
     if (task->kind == OT_TASK_FORWARD)
         add_work(&c, task, OT_WORK_FORWARD, &cost);
     else if (task->kind == OT_TASK_BACKWARD)

@@ -1,12 +1,13 @@
-/* What a task costs: bytes, FLOPs and seconds of every task of a schedule, on a machine described by its
- * rates.
+/* The cost model: bytes, FLOPs and seconds of every task of a schedule, on a machine that is described by its
+ * rates (rates.h).
  *
- * Blocks are the part that rates alone predict badly: what a layer's products reach depends on their shapes.
- * So a block's cost is measured where the device is there (calibrate.h: the chain's own forward and backward
- * on random numbers), and estimated from its work (block.h) where it is not.
+ * Rates alone predict a block badly, because the speed of a layer's matrix products depends on their shapes.
+ * So if the device is present, a block's cost is measured (calibrate.h). If not, it is estimated from the
+ * block's work (ot_block_work in block.h) and the rates.
  *
- * A cost is the time alone on its lane; what lanes do to each other (both copy directions at once, cores and
- * memory shared by the optimizer, the copies and, on the cpu device, the ops) is the simulator's.
+ * A cost is the time of a task while no other lane works. The simulator adds how lanes slow each other down:
+ * both copy directions share the link; the optimizer, the copies and the cpu device's ops share cores and
+ * memory.
  */
 #ifndef OT_OFFLOAD_PREDICT_COSTS_H
 #define OT_OFFLOAD_PREDICT_COSTS_H
@@ -23,27 +24,27 @@ static inline double ot_line_at(struct ot_line line, int64_t n) {
 }
 
 struct ot_block_cost {
-    struct ot_line forward, backward; /* backward: with what forward kept */
-    struct ot_line recompute;         /* to be added where nothing was kept */
+    struct ot_line forward, backward;         /* backward: with all inner activations kept */
+    struct ot_line recompute[OT_KEEP_LEVELS]; /* extra time of backward at a level; 0 at OT_KEEP_ALL */
 };
 
 struct ot_costs {
     struct ot_rates rates;
-    int64_t row_tokens;           /* a sequence: what attention reaches over */
+    int64_t row_tokens;           /* length of a sequence, over which attention reaches */
     struct ot_block_cost *blocks; /* [n_blocks], owned */
     int n_blocks;
-    bool is_measured; /* the blocks are, but for those that had no room */
+    bool is_measured; /* false: all blocks are estimates; true: the middle blocks at least were measured */
 };
 
-/* Blocks from their work and the rates; of a chain that does not know its work, from the parameters alone
- * (2 N forward, 4 N backward). Free with ot_costs_free. Errors: OT_E_BUDGET, OT_E_USAGE (a rate that is
- * needed is 0). */
+/* Estimates every block from its work and the rates. If the chain has no work function, N parameters cost 2 N
+ * FLOPs a token forward and 4 N backward. Free with ot_costs_free. Errors: OT_E_BUDGET (no memory),
+ * OT_E_USAGE (a rate that is needed is 0). */
 int ot_costs_estimate(const struct ot_chain *chain, const struct ot_rates *rates, int64_t sequence_tokens,
                       int64_t micro_tokens, struct ot_costs *out);
 void ot_costs_free(struct ot_costs *costs);
 
-/* One task of a step of full micro-batches, alone. bytes: what it moves on its lane; flops: 0 for copies.
- * seconds: infinite where it needs a rate that is 0. */
+/* The cost of one task while no other lane works, in a step of full micro-batches. bytes: the bytes that it
+ * moves on its lane. flops: 0 for copies. seconds: infinite if the task needs a rate that is 0. */
 struct ot_task_cost {
     double seconds, bytes, flops;
 };
@@ -51,8 +52,8 @@ struct ot_task_cost ot_costs_of_task(const struct ot_costs *costs, const struct 
                                      const struct ot_plan *plan, const struct ot_layout *layout,
                                      const struct ot_task *task);
 
-/* FLOPs of one training step of full micro-batches, as people count them for MFU: 6 N T and three times
- * forward's attention; without recomputation. */
+/* FLOPs of one training step of full micro-batches, as counted for MFU: 6 N a token, plus three times the
+ * attention of forward. Recomputation does not count. */
 double ot_costs_model_flops(const struct ot_costs *costs, const struct ot_chain *chain,
                             const struct ot_plan *plan);
 

@@ -1,25 +1,26 @@
-#include "offload/predict/planner.h"
+#include "offload/predict/planner_state.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/adamw.h"
 #include "src/base/error.h"
 
-/* Simulating is what a try costs: about tasks x (1 + tasks / 3000), since the order of n tasks takes n^2
- * bits. So much in all that a plan for 70B takes less than a second; small models get as many tries as the
- * search can use. */
-enum { TRIES_COST = 1600000, TASKS_OF_ORDER = 3000, FEWEST_TRIES = 6, MOST_TRIES = 64 };
-/* Of the step: what is not worth a try, since predictions are no better. */
+/* A try costs a simulation, whose time grows with the number of tasks: about 2 us each. TRIES_COST limits the
+ * tasks of all tries, so that planning a 7B model takes a second. Small models get as many tries as the
+ * search can use. SHADOW_TRIES more are for shadows. */
+enum { TRIES_COST = 250000, FEWEST_TRIES = 8, MOST_TRIES = 32, SHADOW_TRIES = 9 };
+/* A share of the step's time below this is not worth a try: predictions are no better than that. */
 static const double NEGLIGIBLE = 0.001;
 
-/* The search: what was asked for, and the best so far with the request that makes it. */
+/* The state of a search. out holds the best plan so far and the request that makes it. */
 struct search {
     const struct ot_plan_request *given;
     const struct ot_costs *costs;
     int most_tries;
     struct ot_planner_result *out;
-    uint64_t seen[MOST_TRIES]; /* [out->tried] */
+    uint64_t seen[MOST_TRIES + SHADOW_TRIES]; /* fingerprints of the plans tried: [out->tried] */
 };
 
 /* ---- trying one ---- */
@@ -28,12 +29,13 @@ static uint64_t mix(uint64_t hash, int64_t value) {
     return (hash ^ (uint64_t)value) * 0x100000001b3; /* FNV-1a, a word at a time */
 }
 
-/* Of what the search varies: forced in different ways, requests often make the same plan. */
+/* A hash of the fields that the search varies. Requests that force different fields often make the same
+ * plan. */
 static uint64_t fingerprint(const struct ot_plan *p) {
     uint64_t hash = 0xcbf29ce484222325;
     for (int s = 0; s < p->n_slabs; s++) {
         const struct ot_slab_plan *slab = &p->slabs[s];
-        hash = mix(mix(mix(hash, slab->weights), slab->state), slab->grads);
+        hash = mix(mix(mix(mix(hash, slab->weights), slab->state), slab->grads), slab->sums);
         for (int e = 0; e < OT_TILE_ENGINES; e++)
             hash = mix(hash, slab->tiles[e]);
     }
@@ -42,11 +44,15 @@ static uint64_t fingerprint(const struct ot_plan *p) {
         hash = mix(mix(hash, p->grad_slots[k]), p->stage_slots[k]);
     }
     hash = mix(mix(mix(hash, p->state_slots), p->tile_slots), p->host_activation_slots);
-    hash = mix(mix(mix(hash, p->activations), p->activation_slots), p->kept_blocks);
+    hash = mix(hash, p->host_grad_slots);
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        hash = mix(mix(hash, p->kept[t].level), p->kept[t].blocks);
+    hash = mix(mix(mix(hash, p->activations), p->activation_slots), p->kept_slots);
+    hash = mix(mix(mix(hash, p->first_round), p->round_micro), p->shadow_frames);
     return mix(mix(hash, p->micro_tokens), p->tile_params);
 }
 
-/* Whether the plan was simulated before; from now on it was. */
+/* True if the plan was simulated before. If not, notes it as simulated. */
 static bool was_seen(struct search *s, const struct ot_plan *plan) {
     uint64_t print = fingerprint(plan);
     for (int i = 0; i < s->out->tried; i++)
@@ -56,22 +62,23 @@ static bool was_seen(struct search *s, const struct ot_plan *plan) {
     return false;
 }
 
-/* Of the rule's own choices those that move with memory are held, so that a move of one thing is of that
- * alone. */
+/* ot_plan_make chooses some fields by the free memory. Forces those fields of the best plan, so that a move
+ * of one field changes that field alone. */
 static void hold(struct ot_planner_result *best, const struct ot_plan_request *request) {
     best->forced = *request;
     best->forced.micro_sequences = best->plan.micro_tokens / request->sequence_tokens;
     best->forced.activations = best->plan.activations;
 }
 
-/* Makes and simulates the plan of a request and takes it where it is faster than the best by more than `gain`
- * of its time. 1: taken, 0: not, or there is no such plan; < 0: an error. */
+/* Makes and simulates the plan of a request. The plan becomes the best if it saves more than the share `gain`
+ * of the best plan's time. Returns 1 if it does, 0 if it does not or if no such plan exists, < 0 on
+ * errors. */
 static int try_request(struct search *s, const struct ot_plan_request *request, double gain) {
     struct ot_planner_result *best = s->out;
     struct ot_plan plan;
     struct ot_prediction prediction;
     if (best->tried >= s->most_tries || ot_plan_make(request, &plan) < 0)
-        return 0; /* forced too far: what does not fit is no candidate */
+        return 0; /* the forced plan does not fit: it is no candidate */
     int rc = 0;
     if (!was_seen(s, &plan)) {
         rc = ot_simulate_plan(request->chain, &plan, s->costs, &prediction);
@@ -91,24 +98,32 @@ static int try_request(struct search *s, const struct ot_plan_request *request, 
 
 /* ---- moves: each tries values of one field near the best plan's ---- */
 
-/* Of the tiles that the device does not hold, the share that goes through it where neither engine waits for
- * the other: both move their bytes at their rate. A streamed tile crosses the link in both ways with its
- * state and once with gradients and weights; the pool's bytes are AdamW's. */
+/* The share of tiles to stream, among the tiles whose state is not on the device, so that the device and the
+ * CPU pool finish at the same time. Each moves its bytes a parameter at its rate: a streamed tile's state
+ * crosses the link in both directions, its gradients and weights cross once; the pool moves AdamW's bytes. */
 static double balanced_stream(const struct search *s) {
-    enum { STREAM_BYTES = 24, POOL_BYTES = 26 };
+    enum { PARAMS = 1 << 20 };
+    const struct ot_chain *chain = s->given->chain;
     const struct ot_rates *r = &s->costs->rates;
-    double stream = r->both_bytes / STREAM_BYTES, pool = r->adamw_bytes / POOL_BYTES;
+    double state = (double)ot_state_bytes(chain->dtype, chain->state, PARAMS) / PARAMS;
+    double stream = r->both_bytes / (2 * (state + (double)ot_dtype_bytes(chain->dtype)));
+    double pool = r->adamw_bytes[chain->state] / ot_adamw_bytes(chain->dtype, chain->state);
     return stream + pool > 0 ? stream / (stream + pool) : 0.5;
 }
 
-static int try_shares(struct search *s, double gpu, double stream_of_rest) {
+static int try_shares_with(struct search *s, double shadows, double gpu, double stream_of_rest) {
     struct ot_plan_request request = s->out->forced;
     gpu = s->given->state != OT_HOME_AUTO ? 0 : fmin(fmax(gpu, 0), 1);
     stream_of_rest = fmin(fmax(stream_of_rest, 0), 1);
     request.shares[OT_TILE_GPU] = gpu;
     request.shares[OT_TILE_STREAM] = (1 - gpu) * stream_of_rest;
     request.shares[OT_TILE_CPU] = (1 - gpu) * (1 - stream_of_rest);
+    request.shadows = shadows;
     return try_request(s, &request, 0);
+}
+
+static int try_shares(struct search *s, double gpu, double stream_of_rest) {
+    return try_shares_with(s, s->out->forced.shadows, gpu, stream_of_rest);
 }
 
 static void current_shares(const struct search *s, double *gpu, double *stream_of_rest) {
@@ -126,9 +141,11 @@ static bool may_share(const struct search *s) {
            shares[OT_TILE_GPU] + shares[OT_TILE_STREAM] + shares[OT_TILE_CPU] == 0;
 }
 
-/* Who updates what: from the best of some shares that are often good, downhill in the plane of the device's
- * share and the stream's part of the rest, with steps that halve. Less state on the device makes room for
- * weights, and what leaves it is rather streamed than left to the pool: so the first ways go aslant. */
+/* Chooses the engines that update the tiles. Two numbers describe the choice: the device's share of all
+ * tiles, and the stream's share of the rest. Starts from the best of some shares that are often good and
+ * descends in this plane, with steps that halve. The first direction changes both numbers, since less state
+ * on the device makes room for weights, and tiles that leave the device are better streamed than left to the
+ * pool. */
 static int move_shares(struct search *s) {
     static const struct { int gpu, stream; } ways[] = {{-1, 1}, {0, 1}, {0, -1}, {-1, 0}, {1, 0}, {1, -1}};
     double gpu, stream, balance = balanced_stream(s);
@@ -154,6 +171,29 @@ static int move_shares(struct search *s) {
     return taken;
 }
 
+/* Updates ahead of the decision. They give the pool more time, so it may then take tiles of the stream
+ * engine. */
+static int move_shadows(struct search *s) {
+    static const double streamed[] = {1, 0.75, 0.5, 0.25, 0}, shadows[] = {0.5, 0.25};
+    double gpu, stream;
+    int taken = 0, rc;
+    current_shares(s, &gpu, &stream);
+    for (int i = 0; i < 5 && may_share(s); i++) {
+        OT_TRY(rc = try_shares_with(s, 1, gpu, stream * streamed[i]));
+        taken += rc;
+    }
+    struct ot_plan_request request = s->out->forced;
+    request.shadows = 1;
+    OT_TRY(rc = try_request(s, &request, 0));
+    taken += rc;
+    for (int i = 0; i < 2 && taken > 0; i++) {
+        request = s->out->forced;
+        request.shadows = shadows[i];
+        OT_TRY(rc = try_request(s, &request, 0));
+    }
+    return taken;
+}
+
 static int move_slots(struct search *s) {
     static const int values[] = {2, 3, 4, 6, OT_PLAN_MAX_SLOTS};
     int taken = 0;
@@ -167,11 +207,12 @@ static int move_slots(struct search *s) {
     return taken;
 }
 
-/* A tile this small is still worth its task; more tiles than the rule makes take too long to order. */
+/* The smallest tile that is still worth a task. More tiles than ot_plan_make would make take too long to
+ * order. */
 enum { LEAST_TILE_PARAMS = 1 << 16 };
 
-/* Smaller tiles let reads, updates and writes of one slab overlap; larger ones are fewer. One that is larger
- * than every slab is as good as one of the largest's size. */
+/* Smaller tiles let reads, updates and writes of one slab overlap; larger tiles mean fewer tasks. A tile
+ * larger than every slab counts as a tile of the largest slab's size. */
 static int move_tiles(struct search *s) {
     const struct ot_chain *chain = s->given->chain;
     int64_t largest = 0, all = 0, now = s->out->plan.tile_params;
@@ -194,19 +235,54 @@ static int move_tiles(struct search *s) {
     return taken;
 }
 
-static int move_recompute(struct search *s) {
-    int taken = 0;
-    for (int value = -1; value <= 1 && s->given->recompute < 0; value++) {
+/* What blocks keep: the level, and the share of the blocks without room on the device that keep it on the
+ * host or on nvme. Compares with computing everything again. */
+static int move_kept(struct search *s) {
+    static const double steps[] = {1, -1, 0.25, -0.25};
+    bool level_given = s->given->keep != OT_KEEP_CHOSEN;
+    int taken = 0, rc;
+    for (int level = OT_KEEP_ATTENTION; level < OT_KEEP_LEVELS && !level_given; level++) {
         struct ot_plan_request request = s->out->forced;
-        int rc;
-        request.recompute = value;
+        request.kept_level = (enum ot_keep_level)level;
+        OT_TRY(rc = try_request(s, &request, 0));
+        taken += rc;
+    }
+    for (int i = 0; i < 4 && !level_given && s->given->kept != OT_HOME_GPU; i++) {
+        struct ot_plan_request request = s->out->forced;
+        request.kept_off = fmin(fmax(request.kept_off + steps[i], 0), 1);
+        OT_TRY(rc = try_request(s, &request, 0));
+        taken += rc;
+    }
+    if (!level_given) {
+        struct ot_plan_request request = s->out->forced;
+        request.keep = OT_KEEP_NONE;
         OT_TRY(rc = try_request(s, &request, 0));
         taken += rc;
     }
     return taken;
 }
 
-/* Every home of one kind of bytes that the given request leaves open. */
+/* More rounds keep less at a time, which leaves room on the device; fewer rounds fetch weights less often.
+ * Tries each number twice, as move_micro does. */
+static int move_rounds(struct search *s) {
+    const int now = ot_plan_rounds(&s->out->plan), values[] = {2 * now, now / 2, now + 1, now - 1};
+    int taken = 0;
+    for (int i = 0; i < 4 && s->given->rounds == 0; i++) {
+        struct ot_plan_request as_now = s->out->forced, as_ruled = *s->given;
+        int rc;
+        if (values[i] < 1 || values[i] > s->out->plan.max_micro)
+            continue;
+        as_now.rounds = as_ruled.rounds = values[i];
+        as_ruled.micro_sequences = as_now.micro_sequences;
+        OT_TRY(rc = try_request(s, &as_now, 0));
+        taken += rc;
+        OT_TRY(rc = try_request(s, &as_ruled, 0));
+        taken += rc;
+    }
+    return taken;
+}
+
+/* Tries every home for one kind of data (a field of the request), unless the user's request fixes it. */
 static int move_home(struct search *s, size_t field) {
     enum ot_home given = *(const enum ot_home *)((const char *)s->given + field);
     int tiers = s->given->budget_bytes[OT_TIER_NVME] > 0 ? OT_TIER_COUNT : OT_TIER_NVME, taken = 0;
@@ -218,6 +294,10 @@ static int move_home(struct search *s, size_t field) {
         taken += rc;
     }
     return taken;
+}
+
+static int move_kept_home(struct search *s) {
+    return ot_plan_spills_kept(&s->out->plan) ? move_home(s, offsetof(struct ot_plan_request, kept)) : 0;
 }
 
 static int move_activations(struct search *s) {
@@ -232,8 +312,8 @@ static int move_state(struct search *s) {
     return move_home(s, offsetof(struct ot_plan_request, state));
 }
 
-/* Other bits than the rule's: only for a gain that is worth it. Each size as the best plan is otherwise, and
- * as the rule would go about it. */
+/* Another micro-batch gives other bits, so the gain must exceed OT_PLANNER_MARGIN. Tries each size twice:
+ * with the best plan's other choices, and with those that ot_plan_make would make. */
 static int move_micro(struct search *s) {
     const int64_t now = s->out->forced.micro_sequences, values[] = {now / 2, 2 * now, now / 4, 4 * now};
     int taken = 0;
@@ -251,7 +331,7 @@ static int move_micro(struct search *s) {
     return taken;
 }
 
-/* A move of what compute waits for, once it hardly waits, gains nothing. */
+/* True if compute waits for other lanes. If it hardly waits, moves that only shorten waits gain nothing. */
 static bool waits(const struct search *s) {
     const struct ot_prediction *p = &s->out->prediction;
     double waited = p->exposed_host;
@@ -261,20 +341,26 @@ static bool waits(const struct search *s) {
 }
 
 static bool recomputes(const struct search *s) {
-    return s->out->plan.kept_blocks < s->given->chain->n_blocks - 2;
+    const struct ot_plan *plan = &s->out->plan;
+    bool all = true;
+    for (int t = 0; t < OT_TIER_COUNT; t++)
+        all = all && (plan->kept[t].blocks == 0 || plan->kept[t].level >= OT_KEEP_PRODUCTS);
+    return !all || ot_plan_kept_blocks(plan, OT_TIER_COUNT) < s->given->chain->n_blocks - 2;
 }
 
-/* What leaves the device makes room there: to keep what would be computed again, or to wait less. */
+/* True if more free device memory could help: to save activations instead of recomputing them, or to wait
+ * less. */
 static bool waits_or_recomputes(const struct search *s) {
     return waits(s) || recomputes(s);
 }
 
-/* Rounds of all moves until one gains nothing. */
+/* Runs rounds of all moves until a round gains nothing. */
 static int search_rounds(struct search *s) {
     static const struct {
         int (*move)(struct search *);
         bool (*may_gain)(const struct search *);
-    } moves[] = {{move_shares, waits_or_recomputes},      {move_recompute, waits_or_recomputes},
+    } moves[] = {{move_shares, waits_or_recomputes},      {move_kept, waits_or_recomputes},
+                 {move_rounds, waits_or_recomputes},      {move_kept_home, waits_or_recomputes},
                  {move_activations, waits_or_recomputes}, {move_slots, waits},
                  {move_weights, waits_or_recomputes},     {move_state, waits}};
     for (int taken = 1; taken > 0;) {
@@ -289,8 +375,9 @@ static int search_rounds(struct search *s) {
     return 0;
 }
 
-/* Another micro-batch has to beat the best that the rule's can do. Tiles come last: their size matters less
- * than what they are shared out among, and each size has other best shares. */
+/* Another micro-batch must beat the best plan with the present one, so it is tried after the other moves.
+ * Then come tile sizes: they matter less than the engines' shares, and each size has other best shares.
+ * Shadows come last, because they take host memory that nothing else can use. */
 static int search(struct search *s) {
     for (int taken = 1; taken > 0;) {
         OT_TRY(search_rounds(s));
@@ -298,14 +385,18 @@ static int search(struct search *s) {
     }
     for (int taken = 1; taken > 0 && waits(s);)
         OT_TRY(taken = move_tiles(s));
+    s->most_tries = s->out->tried + SHADOW_TRIES;
+    if (s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip && waits(s))
+        OT_TRY(move_shadows(s));
     return 0;
 }
 
 /* ---- choosing ---- */
 
-/* About the tasks of a step: each block passes each micro-batch both ways, with its boundary copied where it
- * does not stay; each tile is updated, with a copy in and out where it may be streamed, and a read and a
- * write more where nvme has its state. */
+/* The number of tries for a plan, from an estimate of a step's tasks. Each block runs each micro-batch
+ * forward and backward, with copies of its boundary if activations leave the device. Each tile has an update;
+ * a copy in and a copy out if it may be streamed; and a read and a write if its state is on nvme. Its
+ * gradients on nvme have a copy, a write and a read. */
 static int count_tries(const struct ot_plan *plan, int n_blocks) {
     int64_t passes = 2 * (int64_t)n_blocks * plan->max_micro;
     int64_t tasks = passes * (1 + plan->activations);
@@ -313,19 +404,23 @@ static int count_tries(const struct ot_plan *plan, int n_blocks) {
         const struct ot_slab_plan *slab = &plan->slabs[s];
         int elsewhere = slab->tiles[OT_TILE_STREAM] + slab->tiles[OT_TILE_CPU];
         tasks += slab->tiles[OT_TILE_GPU] + elsewhere * (slab->state == OT_HOME_NVME ? 5 : 3);
+        tasks += slab->grads == OT_HOME_NVME ? 3 * elsewhere : 0;
     }
-    int64_t tries = TRIES_COST / (tasks + tasks * tasks / TASKS_OF_ORDER + 1);
+    int64_t tries = TRIES_COST / (tasks + 1);
     return tries < FEWEST_TRIES ? FEWEST_TRIES : tries > MOST_TRIES ? MOST_TRIES : (int)tries;
 }
 
-/* start: NULL, or a request of another machine whose choices are tried first. */
-static int choose(const struct ot_plan_request *request, const struct ot_costs *costs,
-                  const struct ot_plan_request *start, struct ot_planner_result *out) {
+/* Searches from the plan of `from`, which is the user's request with some more fields forced. start: NULL, or
+ * a request for another machine; its choices are tried first. */
+static int climb(const struct ot_plan_request *given, const struct ot_plan_request *from,
+                 const struct ot_costs *costs, const struct ot_plan_request *start,
+                 struct ot_planner_result *out) {
+    const struct ot_plan_request *request = from;
     int rc;
     *out = (struct ot_planner_result){0};
-    OT_TRY(ot_plan_make(request, &out->plan)); /* a shortage stays in out->plan */
+    OT_TRY(ot_plan_make(request, &out->plan)); /* on failure the shortage is in out->plan */
     OT_TRY_GOTO(ot_simulate_plan(request->chain, &out->plan, costs, &out->prediction), rc, failed);
-    struct search s = {.given = request,
+    struct search s = {.given = given,
                        .costs = costs,
                        .most_tries = count_tries(&out->plan, request->chain->n_blocks),
                        .out = out};
@@ -344,112 +439,82 @@ failed:
     return rc;
 }
 
+/* Takes the better of two searches: from the plan that keeps activations on the device alone, and from the
+ * one where all other blocks keep them on the host. The moves between the two pass through worse plans,
+ * because the bus cannot carry both the activations and streamed state. */
+int ot_planner_choose_from(const struct ot_plan_request *request, const struct ot_costs *costs,
+                           const struct ot_plan_request *start, struct ot_planner_result *out) {
+    struct ot_plan_request keeping = *request;
+    struct ot_planner_result other;
+    OT_TRY(climb(request, request, costs, start, out));
+    if (!request->train || request->keep != OT_KEEP_CHOSEN || request->kept == OT_HOME_GPU ||
+        !recomputes(&(struct search){.given = request, .out = out}))
+        return 0;
+    keeping.kept_off = 1;
+    int rc = -OT_E_BUDGET, most = request->rounds ? 1 : out->plan.max_micro;
+    for (int rounds = 1; rounds <= most && rc == -OT_E_BUDGET; rounds *= 2) { /* until the host has room */
+        keeping.rounds = request->rounds ? request->rounds : rounds;
+        rc = climb(request, &keeping, costs, NULL, &other);
+    }
+    if (rc < 0)
+        return rc == -OT_E_BUDGET ? 0 : rc;
+    int tried = out->tried + other.tried;
+    if (other.prediction.step_seconds < out->prediction.step_seconds) {
+        struct ot_planner_result worse = *out;
+        *out = other;
+        other = worse;
+    }
+    ot_plan_free(&other.plan);
+    out->tried = tried;
+    return 0;
+}
+
 int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
                       struct ot_planner_result *out) {
-    return choose(request, costs, NULL, out);
+    return ot_planner_choose_from(request, costs, NULL, out);
 }
 
-/* ---- explaining ---- */
-
-static const char TWICE_THE_TOKENS[] = "twice the tokens a step";
-
-void ot_planner_find_bound(const struct ot_prediction *p, struct ot_explanation *out) {
-    double parts[OT_LANE_COUNT];
-    int first = OT_LANE_COMPUTE, second;
-    for (int l = 0; l < OT_LANE_COUNT; l++)
-        parts[l] = l == OT_LANE_COMPUTE ? p->busy[l] : p->exposed[l];
-    for (int l = 0; l < OT_LANE_COUNT; l++)
-        first = parts[l] > parts[first] ? l : first;
-    second = first;
-    for (int l = 0; l < OT_LANE_COUNT; l++)
-        if (l != first && parts[l] > 0 && (second == first || parts[l] > parts[second]))
-            second = l;
-    out->bound = (enum ot_lane_id)first;
-    out->second = (enum ot_lane_id)second;
-    if (p->step_seconds > 0) {
-        out->bound_share = parts[first] / p->step_seconds;
-        out->second_share = second == first ? 0 : parts[second] / p->step_seconds;
-    }
+static int choose_in(const struct ot_plan_request *request, struct ot_shard shard,
+                     const struct ot_costs *costs, struct ot_planner_result *out) {
+    struct ot_plan_request in = *request;
+    in.shard = shard;
+    if (shard.one_copy)
+        in.weights = OT_HOME_HOST;
+    return ot_planner_choose(&in, costs, out);
 }
 
-/* A question: the request and the costs with one thing changed. */
-struct question {
-    const char *what;
-    const struct ot_plan_request *request;
-    const struct ot_costs *costs;
-    bool is_more_memory;
-};
-
-/* Whether a plan that was found with more memory would have fitted without it. */
-static bool fits_without(const struct ot_plan *plan, const struct ot_plan_request *given) {
-    size_t extra[OT_TIER_COUNT] = {
-        [OT_TIER_GPU] = (size_t)given->extra_device_bytes, [OT_TIER_HOST] = (size_t)given->extra_host_bytes};
-    for (int t = 0; t < OT_TIER_COUNT; t++)
-        if (ot_ledger_total(&plan->ledger, (enum ot_tier)t) + extra[t] > given->budget_bytes[t])
-            return false;
-    return true;
-}
-
-/* The planner once more, from the chosen plan on. Where the step comes out longer all the same, a list
- * schedule was disturbed by having more: one would go on as now. */
-static int ask(const struct question *q, const struct ot_plan_request *given,
-               const struct ot_planner_result *chosen, struct ot_explanation *out) {
-    struct ot_planner_result with;
-    int rc = choose(q->request, q->costs, &chosen->forced, &with);
-    if (rc == -OT_E_BUDGET || rc == -OT_E_USAGE)
-        return 0; /* twice the tokens may not fit: no answer, then */
-    OT_TRY(rc);
-    bool is_noise = q->is_more_memory && fits_without(&with.plan, given);
-    ot_plan_free(&with.plan);
-    double tokens = (double)(q->request->step_sequences * q->request->sequence_tokens);
-    double now = (double)(given->step_sequences * given->sequence_tokens) / chosen->prediction.step_seconds;
-    double step = with.prediction.step_seconds, gain = tokens / step / now - 1;
-    if (is_noise || fabs(gain) < OT_PLANNER_RESOLUTION || (gain < 0 && q->what != TWICE_THE_TOKENS)) {
-        gain = 0;
-        step = tokens / now;
+/* Mode full needs the least memory, so it is tried first. Another mode, or one copy, must win clearly: more
+ * of the model on each rank leaves less room for other uses, and ranks that share memory depend on each other
+ * more. What does not fit, or contradicts what the user forced, drops out. */
+int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
+                            struct ot_shard_open open, struct ot_planner_result *out) {
+    struct ot_shard tries[OT_SHARD_MODES + 1] = {request->shard};
+    int n = 1;
+    if (open.mode)
+        tries[0].mode = OT_SHARD_FULL;
+    if (open.one_copy && tries[0].mode == OT_SHARD_FULL) {
+        tries[n] = tries[0];
+        tries[n++].one_copy = true;
     }
-    out->ifs[out->n_ifs++] = (struct ot_what_if){q->what, step, tokens / step, gain};
-    return 0;
-}
-
-static int ask_for_memory(const struct ot_plan_request *request, const struct ot_costs *costs,
-                          const struct ot_planner_result *chosen, struct ot_explanation *out) {
-    static const char *const what[OT_TIER_COUNT] = {"1 GiB more gpu memory", "1 GiB more host memory",
-                                                    "1 GiB more on nvme"};
-    for (int tier = 0; tier < OT_TIER_COUNT; tier++) {
-        struct ot_plan_request more = *request;
-        if (more.budget_bytes[tier] == 0)
-            continue;
-        more.budget_bytes[tier] += (size_t)1 << 30;
-        OT_TRY(ask(&(struct question){what[tier], &more, costs, true}, request, chosen, out));
+    for (int mode = 0; mode < OT_SHARD_FULL && open.mode && ot_shard_ranks(&request->shard) > 1; mode++) {
+        tries[n] = request->shard;
+        tries[n++].mode = (enum ot_shard_mode)mode;
     }
-    return 0;
-}
-
-int ot_planner_explain(const struct ot_plan_request *request, const struct ot_costs *costs,
-                       const struct ot_planner_result *chosen, struct ot_explanation *out) {
-    struct ot_plan_request longer = *request;
-    struct ot_costs changed = *costs; /* its blocks stay the caller's */
-    struct ot_rates *r = &changed.rates;
-    *out = (struct ot_explanation){0};
-    ot_planner_find_bound(&chosen->prediction, out);
-    OT_TRY(ask_for_memory(request, costs, chosen, out));
-    if (r->h2d_bytes > 0) {
-        r->h2d_bytes *= 2, r->d2h_bytes *= 2, r->both_bytes *= 2;
-        OT_TRY(
-            ask(&(struct question){"twice the link's rate", request, &changed, false}, request, chosen, out));
-        *r = costs->rates;
+    int found = choose_in(request, tries[0], costs, out), tried = out->tried;
+    for (int i = 1; i < n; i++) {
+        struct ot_planner_result other;
+        int rc = choose_in(request, tries[i], costs, &other);
+        tried += other.tried;
+        bool wins = rc == 0 && (found < 0 || other.prediction.step_seconds <
+                                                 (1 - OT_PLANNER_RESOLUTION) * out->prediction.step_seconds);
+        if (wins) {
+            ot_plan_free(&out->plan);
+            *out = other;
+            found = 0;
+        } else if (rc == 0) {
+            ot_plan_free(&other.plan);
+        }
     }
-    if (request->budget_bytes[OT_TIER_NVME] > 0) {
-        r->nvme_read_bytes *= 2, r->nvme_write_bytes *= 2, r->nvme_mixed_bytes *= 2;
-        OT_TRY(
-            ask(&(struct question){"twice the disks' rate", request, &changed, false}, request, chosen, out));
-        *r = costs->rates;
-    }
-    r->triad_bytes *= 2, r->adamw_bytes *= 2;
-    OT_TRY(ask(&(struct question){"twice the host memory's rate", request, &changed, false}, request, chosen,
-               out));
-    *r = costs->rates;
-    longer.step_sequences *= 2;
-    return ask(&(struct question){TWICE_THE_TOKENS, &longer, costs, false}, request, chosen, out);
+    out->tried = tried;
+    return found;
 }

@@ -1,19 +1,21 @@
-/* The planner: chooses among the plans that fit (plan.h) the one that the simulator says is fastest.
+/* The planner chooses, among the plans that fit (plan.h), the plan with the shortest simulated step.
  *
- * It tries what changes speed and not bits: how optimizer tiles are shared out among gpu, stream and cpu
- * engines, where state, weights and activations live, how many slots stage them, what is recomputed, how
- * large tiles are; and the micro-batch, which does change bits, only where that gains more than
- * OT_PLANNER_MARGIN. Candidates are made by ot_plan_make with the choice forced, so every one keeps the
- * budgets and every force of the user, and the first is ot_plan_make's own choice, so that no plan is slower
- * than that one, by the simulator's clock.
+ * It varies choices that change the speed but not the bits: the shares of optimizer tiles that the gpu,
+ * stream and cpu engines update; the homes of state, weights and activations; the number of slots;
+ * recomputation; shadows; the tile size. The micro-batch does change the bits, so the planner changes it only
+ * for a gain above OT_PLANNER_MARGIN.
  *
- * The search is local: from the best plan so far, one field at a time to values near it, in a fixed order,
- * until a whole round gains nothing or the tries are used up; tile sizes last. The number of tries is
- * bounded by count, and the count by the tasks of a step, never by time: the same request and the same costs
- * always give the same plan.
+ * ot_plan_make makes every candidate, with the choice forced. So every candidate keeps the budgets and
+ * everything that the user forced. The first candidate is ot_plan_make's own plan, so by the simulator's
+ * clock the result is never slower than that plan.
  *
- * Local, with a margin for the micro-batch: with more memory or a faster machine the search may end
- * elsewhere, and predict a step that is longer by at most about that margin.
+ * The search is local. From the best plan so far it changes one field at a time to nearby values, in a fixed
+ * order, with tile sizes last. It ends when a whole round gains nothing or the tries are used up. The number
+ * of tries depends on the tasks of a step and never on time: the same request and the same costs always give
+ * the same plan.
+ *
+ * Because the search is local, more memory or a faster machine can lead it to another plan, with a predicted
+ * step that is longer by at most about OT_PLANNER_MARGIN.
  */
 #ifndef OT_OFFLOAD_PREDICT_PLANNER_H
 #define OT_OFFLOAD_PREDICT_PLANNER_H
@@ -21,41 +23,54 @@
 #include "offload/plan/make.h"
 #include "offload/predict/simulate.h"
 
-#define OT_PLANNER_MARGIN     0.05 /* of the step's time, that another micro-batch must gain */
-#define OT_PLANNER_RESOLUTION 0.02 /* of the rate: searches that differ by less are not told apart */
+#define OT_PLANNER_MARGIN     0.05 /* share of the step's time that another micro-batch must save */
+#define OT_PLANNER_RESOLUTION 0.02 /* smaller relative gains in tokens a second are treated as noise */
 
 struct ot_planner_result {
     struct ot_plan plan; /* free with ot_plan_free */
     struct ot_prediction prediction;
     struct ot_plan_request
-        forced; /* what was asked for, with the choices forced: ot_plan_make's for the plan */
-    int tried;  /* plans that were simulated */
+        forced; /* the user's request with the planner's choices forced: ot_plan_make gives `plan` for it */
+    int tried;  /* number of plans that were simulated */
 };
 
-/* A plan that trains; for a forward pass alone there is nothing to choose, see ot_plan_make. Errors: as
- * ot_plan_make, whose shortage is in out->plan; as ot_simulate_plan. */
+/* Chooses a plan for training. (For a forward pass alone, call ot_plan_make: there is nothing to choose.)
+ * Errors: as ot_plan_make, which leaves its shortage in out->plan; as ot_simulate_plan. */
 int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,
                       struct ot_planner_result *out);
 
+/* The parts of request->shard that are to be chosen: the mode; in mode full, whether the weights on the host
+ * are one copy of all ranks (one_copy.h). */
+struct ot_shard_open {
+    bool mode, one_copy;
+};
+/* With several ranks, also chooses what is open of request->shard: that whose best plan has the shortest
+ * step. out->forced has it. A plan with one copy has all weights on the host, so that the ranks agree on it.
+ * Errors: as above; the shortage is that of mode full, without one copy. */
+int ot_planner_choose_shard(const struct ot_plan_request *request, const struct ot_costs *costs,
+                            struct ot_shard_open open, struct ot_planner_result *out);
+
 enum { OT_WHAT_IFS = 8 };
 
-/* What would change if one thing of the machine did: the planner once more with it. The chosen plan stays
- * possible with more of anything, so no answer is slower than it. A gain below OT_PLANNER_RESOLUTION, or from
- * more memory that the better plan does not even use, is the search's noise: it is 0. */
+/* Answers "what if": the planner runs again with one property of the machine or of the step changed. The
+ * chosen plan also fits a larger machine, so no answer for a larger machine is slower than it. Two kinds of
+ * gain are noise of the search, and are set to 0: a gain below OT_PLANNER_RESOLUTION, and a gain from more
+ * memory by a plan that would fit without it. */
 struct ot_explanation {
-    enum ot_lane_id bound;            /* the lane that bounds the step: compute, or what it waits for most */
-    enum ot_lane_id second;           /* the lane that comes next; == bound: there is none */
-    double bound_share, second_share; /* of the step */
+    /* The lane that bounds the step: compute, or the lane that compute waits for most. */
+    enum ot_lane_id bound;
+    enum ot_lane_id second;           /* the lane that comes next; == bound if there is no other */
+    double bound_share, second_share; /* shares of the step's time */
     struct ot_what_if {
         const char *what;         /* "1 GiB more gpu memory", "twice the disks' rate" */
-        double step_seconds;      /* predicted with it */
-        double tokens_per_second; /* with twice the tokens a step the only fair measure */
-        double gain;              /* of tokens a second, relative; 0: none that can be told */
+        double step_seconds;      /* predicted for the changed machine */
+        double tokens_per_second; /* compare this, not step_seconds, for "twice the tokens, half the steps" */
+        double gain;              /* relative gain in tokens a second; 0: no gain above the noise */
     } ifs[OT_WHAT_IFS];
     int n_ifs;
 };
-/* Fills in bound and second alone: compute's own time against the time that compute waits for each other
- * lane. */
+/* Fills in only bound, second and their shares. Compares the compute lane's busy time with the time that
+ * compute waits for each other lane. */
 void ot_planner_find_bound(const struct ot_prediction *prediction, struct ot_explanation *out);
 int ot_planner_explain(const struct ot_plan_request *request, const struct ot_costs *costs,
                        const struct ot_planner_result *chosen, struct ot_explanation *out);

@@ -1,36 +1,68 @@
-/* What a machine can do, in numbers: measured by the probe, taken from a card (a GPU that one does not own),
- * or said by the user. The costs of a schedule's tasks follow from them (costs.h).
+/* The speeds of a machine. They come from the probe's measurements, from a card (the known rates of a GPU
+ * that this machine lacks) or from the user's options. The costs of a schedule's tasks follow from them
+ * (costs.h).
  *
- * Rates are what a long run of the work reaches, not what a data sheet says. 0: unknown or absent.
+ * A rate is the speed of a long run of real work, not the figure of a data sheet. 0: unknown or absent.
+ *
+ * SEVERAL RANKS. The rates are those of one rank while all ranks work. The ranks of a host divide its memory,
+ * cores and disks equally (ot_rates_divide). The rates of the link are those of one GPU while all copy: GPUs
+ * behind one PCIe switch share its link to the host, so each has a part of it. The probe measures them that
+ * way, because all ranks measure at the same time.
+ * The communicator is described by four numbers. An operation takes comm_seconds, and its received bytes
+ * divided by comm_bytes. While it runs it also uses the rank's link (comm_link) and its share of host memory
+ * (comm_memory). With these the simulator lets it compete with copies and with the optimizer. Typical cases:
+ *
+ *   the bytes cross        comm_link   comm_memory
+ *   NVLink                 0           0
+ *   PCIe, from GPU to GPU  2           0              out of one GPU, into another
+ *   host memory            2           2              written once, read once
+ *
+ * Network between hosts: comm_bytes is then the share of a rank in its host's network rate.
  */
 #ifndef OT_OFFLOAD_PREDICT_RATES_H
 #define OT_OFFLOAD_PREDICT_RATES_H
 
 #include <stdbool.h>
 
+#include "kernels/state_format.h"
+
 struct ot_rates {
     /* the device, in the training dtype */
-    double product_flops;   /* FLOP/s of a decoder layer's products */
-    double attention_flops; /* FLOP/s of causal attention, counting the half that is not masked */
-    double device_bytes;    /* bytes/s that a kernel reads and writes in device memory */
-    double h2d_bytes;       /* bytes/s from pinned memory, alone */
-    double d2h_bytes;       /* and to it */
-    double both_bytes;      /* sum of both ways at once */
+    double product_flops;   /* FLOP/s of a decoder layer's matrix products */
+    double attention_flops; /* FLOP/s of causal attention; masked scores do not count */
+    double device_bytes;    /* bytes/s that a kernel reads and writes, added, in device memory */
+    double h2d_bytes;       /* bytes/s from pinned memory, while nothing else is copied */
+    double d2h_bytes;       /* bytes/s to pinned memory, likewise */
+    double both_bytes;      /* sum of both directions, while both are copied */
     /* the host */
-    double triad_bytes;  /* bytes/s of memory, all cores */
-    double adamw_bytes;  /* bytes/s of the optimizer on all its threads, as it counts them (adamw.h) */
-    int cores;           /* that the process may use */
+    double triad_bytes; /* bytes/s of host memory that all cores reach together */
+    /* Bytes/s of the optimizer on all its threads, by format of the state (ot_adamw_bytes in adamw.h says
+     * which bytes count). A compact state moves fewer bytes a parameter, but computes more. */
+    double adamw_bytes[OT_STATE_FORMATS];
+    int cores;           /* cores that the process may use */
     bool device_is_host; /* the cpu device: ops, copies and the optimizer share cores and memory */
-    int device_threads, optimizer_threads; /* of the cpu device's ops, of the optimizer; 0: one a core */
-    /* the disks, through the store, all directories together */
+    /* Threads of the cpu device's ops, and of the optimizer; 0: one a core. */
+    int device_threads, optimizer_threads;
+    /* the disks, through the store, with all its directories together */
     double nvme_read_bytes, nvme_write_bytes;
-    double nvme_mixed_bytes; /* sum of both ways at once */
+    double nvme_mixed_bytes; /* sum of reads and writes, while both run */
     double crc_bytes;        /* bytes/s of checksums on one thread */
-    double task_seconds;     /* what it costs to start a task */
-    /* Of the rate that is known least: how far its repeats lay apart, as a share of it (repeats.h), and its
-     * name for people, a constant. 0 and NULL: unknown. */
+    double task_seconds;     /* time to start a task */
+    /* several ranks */
+    double comm_bytes;   /* bytes/s that a rank receives from the other ranks, while all ranks do */
+    double comm_seconds; /* time of an operation without bytes */
+    double comm_link;    /* bytes that cross the rank's link for each byte that it receives */
+    double comm_memory;  /* bytes of host memory that are read or written for each byte that it receives */
+    /* The largest spread among the measured rates, as a share of the rate (ot_repeats_spread), and the name
+     * of that rate for messages (a constant string). 0 and NULL: unknown. */
     double spread;
     const char *uncertain;
 };
+
+/* Multiplies the rates of the host's memory and of the optimizer. */
+void ot_rates_scale_memory(struct ot_rates *rates, double factor);
+/* Leaves one rank its share of a host whose rates were measured while it worked alone: host memory, the
+ * optimizer, cores and disks. local_ranks: ranks of the host, at least 1. */
+void ot_rates_divide(struct ot_rates *rates, int local_ranks);
 
 #endif

@@ -6,7 +6,8 @@
 
 #include "src/base/error.h"
 
-/* Of a long call; calls in a repeat at most; the limit for calls that lie apart, in parts of the ordinary. */
+/* LEAST_REPEATS: repeats of a long call. MOST_CALLS: limit for the calls in one repeat. NOISY_TIMES: a noisy
+ * call may take this many times the usual limit. */
 enum { LEAST_REPEATS = 3, MOST_CALLS = 1000, NOISY_TIMES = 3 };
 
 void ot_repeats_add(struct ot_repeats *repeats, double seconds) {
@@ -19,7 +20,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* What `share` of the repeats are below, between two of them if need be. */
+/* The value that `share` of the repeats lie below, interpolated between two repeats. */
 static double quantile(const struct ot_repeats *repeats, double share) {
     double sorted[OT_REPEATS_MOST];
     if (repeats->n == 0)
@@ -40,9 +41,9 @@ double ot_repeats_spread(const struct ot_repeats *repeats) {
     return median > 0 ? (quantile(repeats, 0.75) - quantile(repeats, 0.25)) / 2 / median : 0;
 }
 
-struct turn { /* one call's */
+struct turn { /* the state of one call */
     int count;
-    double spent; /* seconds, in repeats */
+    double spent; /* seconds of all its repeats */
 };
 
 static int repeat(const struct ot_timed_calls *calls, int call, struct turn *turn, struct ot_repeats *out) {
@@ -53,7 +54,7 @@ static int repeat(const struct ot_timed_calls *calls, int call, struct turn *tur
     return 0;
 }
 
-/* An even number has no middle one. */
+/* True if another repeat is wanted. The number of repeats is odd, so that the median is a measured one. */
 static bool wants_more(const struct ot_timed_calls *calls, const struct turn *turn,
                        const struct ot_repeats *repeats) {
     if (repeats->n < LEAST_REPEATS || repeats->n % 2 == 0)
@@ -64,7 +65,8 @@ static bool wants_more(const struct ot_timed_calls *calls, const struct turn *tu
            ot_repeats_spread(repeats) > OT_REPEATS_NOISY;
 }
 
-/* The first call may choose algorithms and load code. */
+/* The first call is not used: it may choose algorithms and load code. The second sets the calls of a
+ * repeat. */
 static int warm_up(const struct ot_timed_calls *calls, int call, struct turn *turn) {
     double once;
     OT_TRY(calls->time(calls->context, call, 1, &once));

@@ -6,31 +6,32 @@
 
 #include "src/base/error.h"
 
-/* Steps that are simulated. The first finds everything at home; after the second the pipeline is warm; the
- * last is there for those before it to overlap with. */
+/* STEPS steps are simulated. In the first, all data is at its home and all slots are empty. After WARM steps
+ * the pipeline is full. The last step only serves for the steps before it to overlap with. */
 enum { IN_FLIGHT = 2, STEPS = 5, WARM = 2, LAST = STEPS - 1 };
 
-/* What tasks share. */
+/* Resources that tasks of different lanes share. */
 enum resource { LINK, DISKS, CORES, MEMORY, RESOURCES };
 
 /* One of two steps in flight. */
 struct instance {
-    int64_t step;  /* from 1 on; 0: never used */
-    int remaining; /* tasks; 0: the place is free */
+    int64_t step;  /* 1 or more; 0: not used yet */
+    int remaining; /* tasks left; 0: another step may use this instance */
     bool *done;
+    bool *ahead;                /* shadows that were made before the decision */
     int *pending;               /* edges not yet satisfied */
-    struct ot_task_span *spans; /* all [n_tasks] */
+    struct ot_task_span *spans; /* done, ahead, pending and spans: [n_tasks] each */
 };
 
 struct lane {
-    int64_t step; /* in order: of the next task */
-    int next;     /* and where it stands in the lane */
-    int n_ready;  /* host: a heap, the smallest first */
+    int64_t step; /* device lanes: the step of the next task, */
+    int next;     /* and its index in the lane's list */
+    int n_ready;  /* other lanes: `ready` is a heap, smallest first */
     int64_t *ready;
-    bool is_busy; /* with: */
+    bool is_busy; /* the task that runs: */
     struct instance *instance;
     int task;
-    double left, speed; /* seconds of the task alone; of those in a second */
+    double left, speed; /* left: seconds of work at full speed; speed: 1 is full speed */
     double demand[RESOURCES];
 };
 
@@ -38,16 +39,18 @@ struct sim {
     const struct ot_simulation *config;
     const struct ot_schedule *schedule;
     struct ot_task_cost *costs;  /* [n_tasks] */
+    int *shadow_of;              /* [n_tasks]: the shadow of an update's tile; -1: none */
+    int decision;                /* the last one of a step; -1: none */
     int *first_dependent;        /* [n_tasks + 2] */
-    struct ot_dep *dependents;   /* task, and whether it is the next step's */
-    int *rank;                   /* [n_tasks]: a host lane's tasks by deadline, then as listed; */
-    int *by_rank[OT_LANE_COUNT]; /* and the tasks in that order */
+    struct ot_dep *dependents;   /* the waiting task, and whether it is in the next step */
+    int *rank;                   /* [n_tasks]: a task's place among its lane's, by deadline, */
+    int *by_rank[OT_LANE_COUNT]; /* then as listed; by_rank: the tasks in that order */
     double capacity[RESOURCES];
     struct instance instances[IN_FLIGHT];
     struct lane lanes[OT_LANE_COUNT];
     int64_t started, completed;
     double now;
-    struct ot_trace *own, *trace; /* for the summary; the caller's */
+    struct ot_trace *own, *trace; /* own: for the summary; trace: the caller's, or NULL */
 };
 
 /* ---- opening ---- */
@@ -65,13 +68,39 @@ static int cost_tasks(struct sim *sim) {
         const struct ot_task *task = &sim->schedule->tasks[i];
         sim->costs[i] = ot_costs_of_task(c->costs, c->chain, c->plan, c->layout, task);
         if (!(sim->costs[i].seconds >= 0) || isinf(sim->costs[i].seconds))
-            return ot_fail(OT_E_USAGE, "no prediction: how long '%s' takes on lane %s is not known",
+            return ot_fail(OT_E_USAGE, "cannot predict a step: the time of task '%s' on lane %s is unknown",
                            ot_task_kind_name(task->kind), ot_lane_name(task->lane));
     }
     return 0;
 }
 
-/* For each task, those that wait for it. */
+/* Finds the shadow of each update: the task that fills its frame. */
+static int find_shadows(struct sim *sim) {
+    const struct ot_schedule *s = sim->schedule;
+    int n_buffers = sim->config->layout->n_buffers;
+    int *filled = malloc(((size_t)n_buffers + 1) * sizeof *filled);
+    sim->shadow_of = malloc(((size_t)s->n_tasks + 1) * sizeof *sim->shadow_of);
+    if (!filled || !sim->shadow_of) {
+        free(filled);
+        return no_memory(s);
+    }
+    for (int b = 0; b < n_buffers; b++)
+        filled[b] = -1;
+    sim->decision = -1;
+    for (int i = 0; i < s->n_tasks; i++) {
+        const struct ot_task *task = &s->tasks[i];
+        bool updates = task->kind == OT_TASK_UPDATE_CPU && task->stage != OT_NO_BUFFER;
+        sim->shadow_of[i] = updates ? filled[task->stage] : -1;
+        if (task->kind == OT_TASK_SHADOW)
+            filled[task->stage] = i;
+        if (task->kind == OT_TASK_DECIDE)
+            sim->decision = i;
+    }
+    free(filled);
+    return 0;
+}
+
+/* For each task, lists the tasks that wait for it. */
 static int list_dependents(struct sim *sim) {
     const struct ot_schedule *s = sim->schedule;
     size_t total = 0;
@@ -105,7 +134,7 @@ static int by_deadline(const void *a, const void *b) {
     return (x->task > y->task) - (x->task < y->task);
 }
 
-/* The order in which the executor's lanes of the host take what is ready. */
+/* Sorts a host lane's tasks in the order in which the executor takes ready tasks. */
 static int rank_tasks(struct sim *sim, int l) {
     const struct ot_schedule *s = sim->schedule;
     size_t n = (size_t)s->lane_count[l];
@@ -132,23 +161,25 @@ static double greater(double a, double b) {
     return a > b ? a : b;
 }
 
-/* A rate that is not known limits nothing. */
+/* An unknown rate limits nothing. */
 static double capacity_of(double rate, double least) {
     return rate > 0 ? greater(rate, least) : INFINITY;
 }
 
 static void set_capacities(struct sim *sim) {
     const struct ot_rates *r = &sim->config->costs->rates;
+    double optimizer = r->adamw_bytes[sim->config->chain->state];
     sim->capacity[LINK] = capacity_of(r->both_bytes, greater(r->h2d_bytes, r->d2h_bytes));
     sim->capacity[DISKS] = capacity_of(r->nvme_mixed_bytes, greater(r->nvme_read_bytes, r->nvme_write_bytes));
     sim->capacity[CORES] = capacity_of(r->cores, 0);
-    sim->capacity[MEMORY] = capacity_of(r->triad_bytes, r->adamw_bytes);
+    sim->capacity[MEMORY] = capacity_of(r->triad_bytes, optimizer);
 }
 
 static int open_sim(struct sim *sim) {
     const struct ot_schedule *s = sim->schedule;
     size_t n = (size_t)s->n_tasks;
     OT_TRY(cost_tasks(sim));
+    OT_TRY(find_shadows(sim));
     OT_TRY(list_dependents(sim));
     sim->rank = malloc((n + 1) * sizeof *sim->rank);
     if (!sim->rank)
@@ -158,9 +189,10 @@ static int open_sim(struct sim *sim) {
     for (int i = 0; i < IN_FLIGHT; i++) {
         struct instance *in = &sim->instances[i];
         in->done = calloc(n + 1, sizeof *in->done);
+        in->ahead = calloc(n + 1, sizeof *in->ahead);
         in->pending = malloc((n + 1) * sizeof *in->pending);
         in->spans = malloc((n + 1) * sizeof *in->spans);
-        if (!in->done || !in->pending || !in->spans)
+        if (!in->done || !in->ahead || !in->pending || !in->spans)
             return no_memory(s);
     }
     for (int l = 0; l < OT_LANE_COUNT; l++)
@@ -172,6 +204,7 @@ static int open_sim(struct sim *sim) {
 static void close_sim(struct sim *sim) {
     for (int i = 0; i < IN_FLIGHT; i++) {
         free(sim->instances[i].done);
+        free(sim->instances[i].ahead);
         free(sim->instances[i].pending);
         free(sim->instances[i].spans);
     }
@@ -183,6 +216,7 @@ static void close_sim(struct sim *sim) {
     free(sim->dependents);
     free(sim->first_dependent);
     free(sim->costs);
+    free(sim->shadow_of);
     ot_trace_close(sim->own);
 }
 
@@ -194,7 +228,7 @@ static void swap_ready(int64_t *a, int64_t *b) {
     *b = kept;
 }
 
-/* Older steps first, then by rank. */
+/* Tasks of older steps come first, then tasks of lower rank. */
 static void push_ready(struct sim *sim, const struct instance *in, int task) {
     enum ot_lane_id l = sim->schedule->tasks[task].lane;
     struct lane *lane = &sim->lanes[l];
@@ -222,7 +256,7 @@ static struct instance *instance_of(struct sim *sim, int64_t step) {
     return step > 0 && in->step == step ? in : NULL;
 }
 
-/* Steps that may begin: two in flight, and each in the place of one that is complete. */
+/* Starts the steps that may begin: at most IN_FLIGHT, each in the instance of a complete step. */
 static void start_steps(struct sim *sim) {
     const struct ot_schedule *s = sim->schedule;
     while (sim->started < STEPS && sim->started - sim->completed < IN_FLIGHT &&
@@ -244,7 +278,7 @@ static void start_steps(struct sim *sim) {
     }
 }
 
-/* The next task of the lane if it may run now; -1: none. */
+/* Takes the lane's next task if it may run now. Returns -1 if there is none. */
 static int take_task(struct sim *sim, enum ot_lane_id l, struct instance **in) {
     const struct ot_schedule *s = sim->schedule;
     struct lane *lane = &sim->lanes[l];
@@ -274,9 +308,9 @@ static double threads_of(int threads, const struct ot_rates *rates) {
     return threads > 0 ? threads : rates->cores;
 }
 
-/* In units a second, while the task runs at full speed. Pages that a disk or the link fills or empties are
- * moved once; on the cpu device a copy reads and writes host memory. Checksums read what the disks move once
- * more. */
+/* Sets how much of each resource the task uses at full speed: bytes a second, or cores. A transfer by a disk
+ * or the link moves each byte of host memory once; a copy on the cpu device reads and writes it. Checksums
+ * read the disks' bytes once more. */
 static void set_demand(const struct sim *sim, struct lane *lane, const struct ot_task *task) {
     const struct ot_rates *r = &sim->config->costs->rates;
     const struct ot_task_cost *cost = &sim->costs[lane->task];
@@ -295,8 +329,13 @@ static void set_demand(const struct sim *sim, struct lane *lane, const struct ot
         demand[CORES] = on_host ? threads_of(r->device_threads, r) : 0;
         demand[MEMORY] = on_host ? rate : 0;
         break;
+    case OT_LANE_COMM:
+        demand[LINK] = r->comm_link * rate;
+        demand[CORES] = on_host ? 1 : 0;
+        demand[MEMORY] = r->comm_memory * rate;
+        break;
     case OT_LANE_CPU:
-        demand[CORES] = task->kind == OT_TASK_UPDATE_CPU ? threads_of(r->optimizer_threads, r) : 1;
+        demand[CORES] = task->kind == OT_TASK_DECIDE ? 1 : threads_of(r->optimizer_threads, r);
         demand[MEMORY] = rate;
         break;
     default:
@@ -305,11 +344,13 @@ static void set_demand(const struct sim *sim, struct lane *lane, const struct ot
         demand[MEMORY] = r->crc_bytes > 0 ? 2 * rate : rate;
         break;
     }
-    for (int i = 0; i < RESOURCES; i++) /* alone it has full speed, whatever the rates say of each other */
+    /* A task that runs alone has full speed, even if the rates contradict each other. */
+    for (int i = 0; i < RESOURCES; i++)
         demand[i] = demand[i] < sim->capacity[i] ? demand[i] : sim->capacity[i];
 }
 
-/* The resource that the tasks still rising use up first, and how much further each of them gets. */
+/* Finds the resource that the rising tasks use up first. Returns by how much their speeds can rise until
+ * then. */
 static double rise(const struct sim *sim, const bool rising[OT_LANE_COUNT], const double left[RESOURCES],
                    double most, enum resource *limit) {
     *limit = RESOURCES;
@@ -317,7 +358,7 @@ static double rise(const struct sim *sim, const bool rising[OT_LANE_COUNT], cons
         double total = 0;
         for (int l = 0; l < OT_LANE_COUNT; l++)
             total += rising[l] ? sim->lanes[l].demand[i] : 0;
-        if (total * most > left[i] * (1 + 1e-12)) { /* rounding is no shortage */
+        if (total * most > left[i] * (1 + 1e-12)) { /* ignore rounding */
             most = left[i] / total;
             *limit = (enum resource)i;
         }
@@ -325,8 +366,8 @@ static double rise(const struct sim *sim, const bool rising[OT_LANE_COUNT], cons
     return most;
 }
 
-/* Max-min fair: all speeds rise together until something is used up; who uses that stays there, the others
- * rise on, up to full speed. */
+/* Sets max-min fair speeds. All speeds rise together until a resource is used up. Tasks that use this
+ * resource keep their speed; the others rise on, up to full speed. */
 static void set_speeds(struct sim *sim) {
     bool rising[OT_LANE_COUNT];
     double left[RESOURCES], level = 0;
@@ -353,6 +394,17 @@ static void set_speeds(struct sim *sim) {
 
 /* ---- time ---- */
 
+/* A shadow after the decision does nothing, and an update after a shadow before it has nothing left to do. */
+static double seconds_of(const struct sim *sim, struct instance *in, int task) {
+    int shadow = sim->shadow_of[task];
+    bool idle = shadow >= 0 && in->ahead[shadow];
+    if (sim->schedule->tasks[task].kind == OT_TASK_SHADOW) {
+        in->ahead[task] = !in->done[sim->decision];
+        idle = !in->ahead[task];
+    }
+    return idle ? sim->config->costs->rates.task_seconds : sim->costs[task].seconds;
+}
+
 static void start_tasks(struct sim *sim) {
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         struct lane *lane = &sim->lanes[l];
@@ -361,7 +413,7 @@ static void start_tasks(struct sim *sim) {
             continue;
         lane->is_busy = true;
         lane->task = task;
-        lane->left = sim->costs[task].seconds;
+        lane->left = seconds_of(sim, lane->instance, task);
         lane->instance->spans[task].begin = sim->now;
         set_demand(sim, lane, &sim->schedule->tasks[task]);
     }
@@ -392,7 +444,7 @@ static int finish_task(struct sim *sim, struct lane *lane) {
     return --in->remaining > 0 ? 0 : finish_step(sim, in);
 }
 
-/* To the next moment at which a task ends. */
+/* Moves the time to the next end of a task. */
 static int advance(struct sim *sim) {
     double wait = INFINITY;
     for (int l = 0; l < OT_LANE_COUNT; l++) {
@@ -409,7 +461,7 @@ static int advance(struct sim *sim) {
         if (!lane->is_busy)
             continue;
         double left = lane->left - wait * lane->speed;
-        if (left <= 1e-12 * lane->left) /* what ends together but for rounding ends together */
+        if (left <= 1e-12 * lane->left) /* tasks whose ends differ by rounding end together */
             OT_TRY(finish_task(sim, lane));
         else
             lane->left = left;
@@ -433,9 +485,14 @@ static int predict(const struct sim *sim, struct ot_prediction *out) {
         out->exposed[l] = sum.exposed[l] / steps;
     }
     for (int i = 0; i < sim->schedule->n_tasks; i++) {
-        enum ot_lane_id lane = sim->schedule->tasks[i].lane;
+        const struct ot_task *task = &sim->schedule->tasks[i];
+        enum ot_lane_id lane = task->lane;
+        bool sums = task->kind == OT_TASK_EXCHANGE || task->kind == OT_TASK_GRAD_GATHER;
+        out->gathered += task->kind == OT_TASK_GATHER ? sim->costs[i].bytes : 0;
+        out->exchanged += sums ? sim->costs[i].bytes : 0;
         out->flops += sim->costs[i].flops;
-        out->bytes[lane] += lane == OT_LANE_COMPUTE ? 0 : sim->costs[i].bytes;
+        /* If a tile has a shadow, its update has nothing left to do. */
+        out->bytes[lane] += lane == OT_LANE_COMPUTE || sim->shadow_of[i] >= 0 ? 0 : sim->costs[i].bytes;
     }
     return 0;
 }
@@ -461,7 +518,7 @@ int ot_simulate_plan(const struct ot_chain *chain, const struct ot_plan *plan, c
     struct ot_layout layout;
     struct ot_schedule schedule;
     OT_TRY(ot_layout_make(chain, plan, &layout));
-    int rc = ot_schedule_make_train(chain, plan, &layout, &schedule);
+    int rc = ot_schedule_make_draft(chain, plan, &layout, &schedule);
     if (rc >= 0) {
         rc = ot_simulate(&(struct ot_simulation){chain, plan, &layout, &schedule, costs}, NULL, out);
         ot_schedule_free(&schedule);

@@ -1,16 +1,29 @@
-/* The simulator: a schedule in virtual time. The same tasks, edges, lanes and deadlines as the executor's,
- * with costs in the place of work (costs.h).
+/* The simulator runs a schedule in virtual time. Tasks, edges, lanes and deadlines are the executor's; each
+ * task takes the time of its cost (costs.h) instead of doing work.
  *
- * TIME. Ordered lanes run their tasks as listed; the others take, of the tasks whose edges are satisfied, the
- * one with the earliest deadline, as the executor does. A task runs at the speed that what it shares leaves
- * it: both copy directions share the link, reads and writes share the disks, and the host's cores and memory
- * are shared by the optimizer, the copies, checksums and, on the cpu device, the ops. Whenever a task begins
- * or ends the speeds are worked out anew; between, all is linear.
+ * TIME. The device's lanes run their tasks in the listed order. Every other lane takes, among its tasks with
+ * all edges satisfied, the task with the earliest deadline, as the executor does. Tasks that share a resource
+ * slow each other down. Both copy directions share the link. Reads and writes share the disks. The optimizer,
+ * the copies, the checksums and the cpu device's ops share the host's cores and memory. The communicator
+ * shares the link and the host's memory with them (rates.h). The simulator computes the speeds again whenever
+ * a task begins or ends; between these moments they are constant.
  *
- * Steps follow each other as in a run, two in flight. The time of a step is that of the last simulated ones,
- * from decision to decision, when slots are warm.
+ * RANKS. The simulator runs one rank, with its share of what the ranks of a host use together (rates.h). The
+ * ranks have equal shares of the model and the same lists of tasks. So if they are equally fast, each task
+ * runs on all of them at the same time, a fair division gives each rank 1/n of a shared resource, and no rank
+ * waits for another: one rank stands for all. Two things make ranks differ. A rank may have fewer
+ * micro-batches than others in a step. The simulated rank has the most, and the others wait for it at each
+ * exchange. A rank may be slower than rank 0, whose rates these are. All ranks then take its time, and the
+ * prediction is too short by the difference.
  *
- * Deterministic; touches no device and no clock.
+ * SHADOWS (plan/shadow.h). The simulator takes the norm of every step to be far below the limit: each shadow
+ * that begins before the decision is made and committed. In a run with larger norms fewer are made, and its
+ * steps take longer than predicted.
+ *
+ * Steps follow each other as in a run, with two in flight. The predicted time of a step is measured between
+ * the decisions of later simulated steps, when the pipeline is full.
+ *
+ * The simulator is deterministic and uses no device and no clock.
  */
 #ifndef OT_OFFLOAD_PREDICT_SIMULATE_H
 #define OT_OFFLOAD_PREDICT_SIMULATE_H
@@ -19,14 +32,15 @@
 #include "offload/predict/trace.h"
 
 struct ot_prediction {
-    double step_seconds;           /* of a step in the middle of a run */
+    double step_seconds;           /* time of a step in the middle of a run */
     double busy[OT_LANE_COUNT];    /* seconds of such a step in which the lane runs a task */
-    double exposed[OT_LANE_COUNT]; /* in which compute stands still because of the lane (trace.h) */
-    double exposed_host;           /* because of nothing that runs */
+    double exposed[OT_LANE_COUNT]; /* seconds in which compute waits for the lane (trace.h) */
+    double exposed_host;           /* seconds in which compute waits, but no task that it needs runs */
     double bytes[OT_LANE_COUNT];   /* moved in a step; compute: 0 */
-    double flops;                  /* computed in a step, with recomputation */
-    double model_flops;            /* as people count them: ot_costs_model_flops */
-    double tokens;                 /* of a step */
+    double gathered, exchanged; /* several ranks: bytes of weights and of gradient sums, of the comm lane */
+    double flops;               /* computed in a step, with recomputation */
+    double model_flops;         /* as counted for MFU: ot_costs_model_flops */
+    double tokens;              /* in a step */
 };
 
 struct ot_simulation {
@@ -37,11 +51,12 @@ struct ot_simulation {
     const struct ot_costs *costs;
 };
 
-/* trace: NULL, or gets the simulated steps' spans, from second 0 on. Errors: OT_E_BUDGET, OT_E_INTERNAL (the
- * schedule does not end). */
+/* trace: NULL, or receives the spans of the simulated steps; their times begin at 0. Errors: OT_E_BUDGET (no
+ * memory), OT_E_USAGE (a task's cost is unknown), OT_E_INTERNAL (the schedule has a deadlock). */
 int ot_simulate(const struct ot_simulation *simulation, struct ot_trace *trace, struct ot_prediction *out);
 
-/* Makes the layout and the schedule of the plan, simulates, frees them. */
+/* Makes the plan's layout and schedule, simulates them and frees them. Errors: as ot_simulate, and those of
+ * making the layout and the schedule. */
 int ot_simulate_plan(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_costs *costs,
                      struct ot_prediction *out);
 

@@ -10,7 +10,7 @@
 struct ot_stopwatch {
     struct ot_trace *trace;
     const struct ot_schedule *schedule;
-    struct ot_event **events;   /* [2 * n_tasks]: beginning and end; NULL for the cpu lane's */
+    struct ot_event **events;   /* [2 * n_tasks]: beginning and end of each task; NULL for host lanes */
     struct ot_task_span *spans; /* [n_tasks] */
 };
 
@@ -121,7 +121,7 @@ void ot_stopwatch_end(struct ot_stopwatch *watch, int task, struct ot_lane *lane
 int ot_stopwatch_collect(struct ot_stopwatch *watch, int64_t step) {
     if (!watch)
         return 0;
-    if (watch->trace->left_out) { /* full: reading the events would be for nothing */
+    if (watch->trace->left_out) { /* the trace is full: do not read the events */
         watch->trace->left_out++;
         return 0;
     }

@@ -1,4 +1,4 @@
-/* A trace as a file: see trace.h. */
+/* Writes traces as files; see FILES in trace.h. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { NAME_BYTES = 160, ROW_STEPS = OT_LANE_COUNT };
 /* Chrome's "processes": groups of rows. */
 enum group { GROUP_MEASURED = 1, GROUP_PREDICTED };
 
-/* Where a group's zero lies on the trace's own clock. */
+/* A group, and the time of the trace's clock that is time 0 in the file. */
 struct scale {
     enum group group;
     double origin;
@@ -42,7 +42,7 @@ static void put_names(struct ot_json_writer *w, enum group group) {
     put_name(w, "thread_name", group, ROW_STEPS + 1, "steps, odd");
 }
 
-/* Times in microseconds, to the nanosecond. */
+/* Writes times in microseconds with a resolution of a nanosecond. */
 static void put_span(struct ot_json_writer *w, const struct scale *scale, const char *name,
                      const char *category, int row, const struct ot_task_span *span, int64_t step) {
     ot_json_begin_object(w, NULL);
@@ -86,7 +86,7 @@ static double earliest(const struct ot_trace *trace) {
     return first;
 }
 
-/* When the first training step began; the trace's beginning where it has none. */
+/* The beginning of the first training step, or of the whole trace if it has no training step. */
 static double training_begin(const struct ot_trace *trace) {
     for (int at = 0; at < trace->n; at++)
         if (ot_trace_is_training(trace->steps[at].schedule))
@@ -100,7 +100,7 @@ static void put_trace(struct ot_json_writer *w, const struct ot_trace *trace, st
         put_step(w, &scale, trace, &trace->steps[at]);
 }
 
-/* Every trace begins with these bytes: they tell it from a file of another program. */
+/* Every trace file begins with these bytes. They distinguish it from files of other programs. */
 static const char first_bytes[] =
     "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"writer\": \"offload-train\"}, \"traceEvents\": [";
 
@@ -108,8 +108,8 @@ int ot_trace_check_file(const char *path) {
     char head[sizeof first_bytes] = "";
     struct stat facts;
     if (stat(path, &facts) < 0)
-        return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot look at this file", path);
-    if (!S_ISREG(facts.st_mode) || facts.st_size == 0) /* a device, or nothing to lose */
+        return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot read this file's facts", path);
+    if (!S_ISREG(facts.st_mode) || facts.st_size == 0) /* a device, or an empty file: no data to lose */
         return 0;
     FILE *file = fopen(path, "re");
     if (!file)
@@ -119,11 +119,11 @@ int ot_trace_check_file(const char *path) {
     fclose(file);
     if (is_trace)
         return 0;
-    return ot_fail(OT_E_INPUT,
-                   "%s: this file is there, and it is no trace of this program; name another file", path);
+    return ot_fail(OT_E_INPUT, "%s: this file exists and is no trace of this program; name another file",
+                   path);
 }
 
-/* The whole text, whatever became of it, to the file. */
+/* Writes the text to the file. Closes the file also on errors. */
 static int write_text(const char *path, const char *text, size_t bytes) {
     FILE *file = fopen(path, "w");
     int rc = file ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot write the trace", path);

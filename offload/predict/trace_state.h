@@ -1,4 +1,4 @@
-/* What the trace's own files share (trace.c, trace_summary.c, trace_file.c). Internal to offload/. */
+/* Declarations that trace.c, trace_summary.c and trace_file.c share. Private to offload/predict. */
 #ifndef OT_OFFLOAD_PREDICT_TRACE_STATE_H
 #define OT_OFFLOAD_PREDICT_TRACE_STATE_H
 
@@ -21,7 +21,7 @@ static inline bool ot_trace_is_training(const struct ot_schedule *schedule) {
     return schedule->lane_count[OT_LANE_CPU] > 0;
 }
 
-/* When the first task of the step began. */
+/* The time at which the first task of the step began. */
 static inline double ot_traced_step_begin(const struct ot_traced_step *step) {
     double first = step->spans[0].begin;
     for (int i = 1; i < step->schedule->n_tasks; i++)

@@ -1,28 +1,28 @@
-/* What a trace says about the lanes: see EXPOSED TIME in trace.h. */
+/* Summarises a trace; see EXPOSED TIME in trace.h. */
 #include <math.h>
 #include <stdlib.h>
 
 #include "offload/predict/trace_state.h"
 #include "src/base/error.h"
 
-/* A place in the trace: task of steps[at]; at < 0: none. */
+/* A task of the trace: task `task` of steps[at]. at < 0: no task. */
 struct place {
     int at, task;
 };
 
-/* A task's turn in its lane. */
+/* A task in the order of its lane. */
 struct turn {
     double begin;
     struct place place;
 };
 
-/* One reading of a trace: training between two moments. */
+/* A summary under way: the training tasks between two moments. */
 struct reading {
     const struct ot_trace *trace;
     double from, to;
-    struct turn *turns[OT_LANE_COUNT]; /* every training task of the lane, by beginning */
+    struct turn *turns[OT_LANE_COUNT]; /* all training tasks of each lane, sorted by their beginning */
     int64_t n_turns[OT_LANE_COUNT];
-    int64_t **rank; /* [steps][n_tasks]: a task's place among its lane's turns; NULL: not training */
+    int64_t **rank; /* [steps][n_tasks]: a task's index in its lane's turns; NULL: no training step */
     struct ot_trace_summary *out;
 };
 
@@ -64,7 +64,7 @@ static int list_turns(struct reading *r) {
                 r->turns[l][r->n_turns[l]++] = (struct turn){span_at(r, p)->begin, p};
             }
     }
-    for (int l = 0; l < OT_LANE_COUNT; l++) /* the device's are in order as they are */
+    for (int l = 0; l < OT_LANE_COUNT; l++) /* a device lane's tasks are in order already */
         if (!ot_lane_is_device((enum ot_lane_id)l) && r->n_turns[l] > 1)
             qsort(r->turns[l], (size_t)r->n_turns[l], sizeof *r->turns[l], by_beginning);
     return 0;
@@ -98,7 +98,7 @@ static void close_reading(struct reading *r) {
 
 /* ---- who waited for whom ---- */
 
-/* The step before, where it was traced as a step of the same schedule. */
+/* The index of the preceding step, if the trace has it with the same schedule; else -1. */
 static int step_before(const struct ot_trace *trace, int at) {
     bool follows = at > 0 && trace->steps[at - 1].schedule == trace->steps[at].schedule &&
                    trace->steps[at - 1].step + 1 == trace->steps[at].step;
@@ -110,8 +110,9 @@ static void keep_latest(const struct reading *r, struct place candidate, struct 
         *latest = candidate;
 }
 
-/* Of what the task had to wait for, its edges and whoever had the lane before it, the one that ended last. A
- * task of the nvme lanes that began before the other ended did not wait for it. */
+/* Among the tasks that this task had to wait for (its edges, and the task before it in its lane), the task
+ * that ended last. Tasks of a host lane may overlap: a task that began before its predecessor ended did not
+ * wait for it. */
 static struct place latest_before(const struct reading *r, struct place p) {
     const struct ot_task *task = task_at(r, p);
     struct place latest = {-1, 0};
@@ -128,8 +129,8 @@ static struct place latest_before(const struct reading *r, struct place p) {
     return latest;
 }
 
-/* Shares out [from, to), in which the compute lane stood still because of `cause` and what that waited
- * for. */
+/* The compute lane waited in [from, to) for the task `cause`. Divides this time among the lanes of `cause`
+ * and of the tasks that `cause` waited for in turn. */
 static void share_out(const struct reading *r, struct place cause, double from, double to) {
     struct ot_trace_summary *out = r->out;
     while (to > from && cause.at >= 0 && span_at(r, cause)->end > from) {
@@ -146,10 +147,10 @@ static void share_out(const struct reading *r, struct place cause, double from, 
 
 /* ---- windows ---- */
 
-/* Consecutive steps, from the first task's beginning to the last one's end, as far as the reading goes. */
+/* Consecutive steps, from the beginning of the first task to the end of the last, clipped to the reading. */
 struct window {
     bool open;
-    double first, computed; /* `computed`: until when the gaps have been shared out */
+    double first, computed; /* `computed`: gaps before this time are divided already */
     struct place last;      /* the task that ended last */
 };
 
@@ -187,7 +188,7 @@ static void add_step(const struct reading *r, int at, struct window *w) {
     }
 }
 
-/* What two tasks of an nvme lane spent together counts once. */
+/* Time in which two tasks of a lane overlap (on the nvme lanes) counts once. */
 static void add_busy(const struct reading *r) {
     for (int l = 0; l < OT_LANE_COUNT; l++) {
         double until = r->from;
@@ -229,7 +230,7 @@ int ot_trace_summarise(const struct ot_trace *trace, struct ot_trace_summary *ou
     return rc;
 }
 
-/* When the step's last decision ended; negative infinity where the trace does not hold it. */
+/* The end of the step's last decision task; negative infinity if the trace lacks the step. */
 static double decision_of(const struct ot_trace *trace, int64_t step) {
     double end = -INFINITY;
     for (int at = 0; at < trace->n; at++) {

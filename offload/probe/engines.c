@@ -1,4 +1,4 @@
-/* The probe of the disks through the I/O engines alone: by engine, size of block and depth. */
+/* The probe of the I/O engines alone, without the store: by engine, block size and depth. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ enum {
 struct shape {
     int block_bytes, depth;
 };
-/* The store's default is in the middle: by block at its depth, by depth at its block. */
+/* Varies the block size at the store's default depth, then the depth at the store's default block size. */
 static const struct shape shapes[] = {{256 * KIB, 32}, {512 * KIB, 32}, {MIB, 32},
                                       {2 * MIB, 32},   {4 * MIB, 32},   {MIB, 8},
                                       {MIB, 16},       {MIB, 64},       {MIB, 128}};
@@ -36,19 +36,19 @@ struct engines {
     const struct ot_io_calls *calls;
     struct ot_store_file files[OT_STORE_MAX_DIRS];
     int fds[OT_STORE_MAX_DIRS], n_files;
-    bool is_direct; /* all of them */
+    bool is_direct; /* all files are open with O_DIRECT */
     char *memory;
     size_t memory_bytes;
     struct ot_io_engine *engine;
     struct shape shape;
-    double rates[OT_PROBE_IOS]; /* of the last row of each */
+    double rates[OT_PROBE_IOS]; /* rates of the last row of each kind of I/O */
     int64_t written_bytes;
 };
 
 int ot_probe_map_random(size_t bytes, char **out) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-        return ot_fail(OT_E_BUDGET, "no memory for %zu bytes to read and write", bytes);
+        return ot_fail(OT_E_BUDGET, "no memory for %zu bytes of I/O buffers", bytes);
     madvise(memory, bytes, MADV_HUGEPAGE);
     *out = memory;
     size_t pattern = bytes < RANDOM_BYTES ? bytes : RANDOM_BYTES;
@@ -64,7 +64,7 @@ int ot_probe_map_random(size_t bytes, char **out) {
 
 /* ---- files ---- */
 
-/* They are unlinked at once: nothing stays, however the program ends. */
+/* Makes the temporary files and unlinks them at once, so that none stays, however the program ends. */
 static int make_files(struct engines *e) {
     const struct ot_store_config *c = e->config->store;
     e->is_direct = true;
@@ -85,7 +85,8 @@ static int make_files(struct engines *e) {
     return 0;
 }
 
-/* What the page cache holds would be read at the speed of memory, and written some time later. */
+/* Without O_DIRECT: writes the page cache to the disks and empties it. Else reads would have the speed of
+ * memory, and writes would happen later. */
 static int settle_files(struct engines *e) {
     for (int i = 0; i < e->n_files && !e->is_direct; i++) {
         if (fdatasync(e->fds[i]) != 0)
@@ -95,7 +96,8 @@ static int settle_files(struct engines *e) {
     return 0;
 }
 
-/* That the smallest file holds: blocks take turns on the files, so no more of the others is used. */
+/* Blocks of the smallest file. Blocks alternate between the files, so the larger files use no more than this
+ * either. */
 static int64_t file_blocks(const struct engines *e) {
     int64_t least = INT64_MAX;
     for (int i = 0; i < e->n_files; i++)
@@ -218,8 +220,8 @@ static int probe_shape(struct engines *e, enum ot_io_choice choice, double best[
     return 0;
 }
 
-/* Writes the files once, as far as that goes in the time for it: no more of them is used. How fast tells
- * which rows would take too long. */
+/* Writes the files once, within a time limit. Only the written part is used. The speed tells which rows would
+ * take too long. */
 static int write_first(struct engines *e) {
     OT_TRY(open_engine(e, OT_IO_POOL, shapes[SMALLEST]));
     struct run run = {.io = OT_PROBE_WRITE, .limit = MOST_FIRST_SECONDS, .most = all_blocks(e)};
@@ -236,7 +238,7 @@ static int write_first(struct engines *e) {
 static int probe_engine(struct engines *e, enum ot_io_choice choice, double best[OT_PROBE_IOS]) {
     for (int i = 0; i < SHAPES; i++) {
         int rc = open_engine(e, choice, shapes[i]);
-        if (rc == -OT_E_IO) { /* as it would be in training */
+        if (rc == -OT_E_IO) { /* training would do without this engine too */
             ot_log(OT_LOG_INFO, "nvme    without %s: %s", ot_io_choice_name(choice), ot_error_text());
             return 0;
         }
@@ -253,7 +255,7 @@ int ot_probe_engines(const struct ot_probe_nvme_config *config, int64_t *written
                         .calls = config->store->calls ? config->store->calls : &ot_io_system,
                         .memory_bytes = ot_probe_io_bytes(config)};
     if (e.memory_bytes < LEAST_FILE)
-        return ot_fail(OT_E_BUDGET, "a probe of the disks needs %d MiB of memory", LEAST_FILE / MIB);
+        return ot_fail(OT_E_BUDGET, "the probe of the disks needs %d MiB of memory", LEAST_FILE / MIB);
     OT_TRY_GOTO(ot_probe_map_random(e.memory_bytes, &e.memory), rc, out);
     OT_TRY_GOTO(make_files(&e), rc, out);
     OT_TRY_GOTO(write_first(&e), rc, out);

@@ -1,4 +1,4 @@
-/* The probe of the host: what its memory can do, what the optimizer's kernels make of it, and checksums. */
+/* The probe of the host: memory, the optimizer's kernels, and checksums. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +17,10 @@
 #include "src/base/random.h"
 
 enum {
-    CHUNK = 1 << 16, /* elements, as the engine gives its optimizer threads */
+    CHUNK = 1 << 16, /* elements of a chunk, as in the engine's optimizer */
     PATTERN_BYTES = 1 << 20,
-    /* Between arrays: where all begin at the same address modulo a large power of two, they fall on the same
-     * sets of the caches, which no engine's memory does to them. */
+    /* Gap between arrays. Without it all arrays would begin at the same address modulo a large power of two,
+     * and compete for the same cache sets. The engine's buffers do not. */
     SKEW_BYTES = 4096 + 256,
     MAX_COUNTS = 32,
     BYTES_A_TRIAD = 24
@@ -29,12 +29,12 @@ enum {
 struct host {
     const struct ot_probe_host_config *config;
     char *memory, *pattern;
-    size_t used_bytes; /* of memory, by the arrays of the moment */
+    size_t used_bytes; /* bytes of `memory` that the present arrays take */
     int counts[MAX_COUNTS], n_counts;
-    double triads[MAX_COUNTS]; /* bytes a second, by count; 0: not measured */
-    uint32_t sum;              /* of the checksums, so that they are needed */
+    double triads[MAX_COUNTS]; /* bytes a second, for each count; 0: not measured */
+    uint32_t sum;              /* result of the checksums: keeps the compiler from removing them */
     struct ot_pool *pool;
-    struct ot_topology_binding binding; /* of its threads and of the memory */
+    struct ot_topology_binding binding; /* places the pool's threads and the memory */
 };
 
 /* ---- memory ---- */
@@ -42,14 +42,14 @@ struct host {
 static int open_memory(struct host *h) {
     size_t bytes = h->config->bytes;
     if (bytes < OT_PROBE_HOST_LEAST_BYTES)
-        return ot_fail(OT_E_USAGE, "a probe of the host's memory needs %d bytes of it",
+        return ot_fail(OT_E_USAGE, "the probe of the host's memory needs at least %d bytes",
                        OT_PROBE_HOST_LEAST_BYTES);
     h->pattern = malloc(PATTERN_BYTES);
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED || !h->pattern)
         return ot_fail(OT_E_BUDGET, "no memory for a probe of %zu bytes", bytes);
     h->memory = memory;
-    madvise(memory, bytes, MADV_HUGEPAGE); /* as the engine's arena; whether it does is the kernel's to say */
+    madvise(memory, bytes, MADV_HUGEPAGE); /* a hint, as for the engine's arena; the kernel decides */
     ot_topology_place_memory(&h->binding, memory, bytes);
     return 0;
 }
@@ -61,9 +61,10 @@ static void close_host(struct host *h) {
     free(h->pattern);
 }
 
-/* Elements of so many bytes each that fit the memory in whole chunks, in at most five arrays. */
+/* Elements that fit the memory, in whole chunks and in at most six arrays. bytes_each: bytes of an element
+ * in all arrays together. */
 static int64_t elements_of(const struct host *h, size_t bytes_each) {
-    return (int64_t)((h->config->bytes - (size_t)5 * SKEW_BYTES) / bytes_each) / CHUNK * CHUNK;
+    return (int64_t)((h->config->bytes - (size_t)6 * SKEW_BYTES) / bytes_each) / CHUNK * CHUNK;
 }
 
 static void copy_pattern(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
@@ -72,7 +73,8 @@ static void copy_pattern(void *context, int64_t begin, int64_t end, int64_t chun
     memcpy(h->memory + h->used_bytes + begin, h->pattern, (size_t)(end - begin));
 }
 
-/* The next array, the pattern again and again; touched first by the threads that will work on it. */
+/* Adds an array and fills it with copies of the pattern. The pool's threads write it, so that each page is on
+ * the node of a thread that will use it. */
 static void *add_array(struct host *h, int64_t n, size_t elem_bytes) {
     void *array = h->memory + h->used_bytes;
     size_t bytes = (size_t)n * elem_bytes;
@@ -81,7 +83,8 @@ static void *add_array(struct host *h, int64_t n, size_t elem_bytes) {
     return array;
 }
 
-/* Of a normal distribution `spread` wide; least 0: its positive half. */
+/* Fills the pattern with normally distributed numbers of standard deviation `spread`. least 0: with their
+ * absolute values. */
 static void make_floats(struct host *h, enum ot_dtype dtype, float spread, float least, uint64_t tensor) {
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, tensor);
     for (size_t i = 0; i < PATTERN_BYTES / ot_dtype_bytes(dtype); i++) {
@@ -112,7 +115,7 @@ static void make_doubles(struct host *h) {
 
 /* ---- timing ---- */
 
-struct loops { /* each over n elements, in turn */
+struct loops { /* loops over n elements, which alternate */
     struct host *host;
     int64_t n;
     const ot_pool_fn *fns;
@@ -128,7 +131,7 @@ static int time_loops(void *context, int number, int count, double *seconds) {
     return 0;
 }
 
-/* Runs each of the loops for the time of a row; the fastest one's repeats go to *times. */
+/* Times each loop, within the time of one row. *times: the repeats of the fastest loop. */
 static int measure(const struct loops *loops, int n, struct ot_repeats *times) {
     struct ot_repeats all[2];
     struct ot_timed_calls calls = {n, time_loops, (void *)loops, loops->host->config->seconds / n};
@@ -182,8 +185,9 @@ static void stream_triad(void *context, int64_t begin, int64_t end, int64_t chun
 }
 #endif
 
-/* With ordinary stores, which read a line before they write it, and with streaming ones, which do not: which
- * is faster differs between machines and thread counts, and the faster one is what memory can do. */
+/* Measures the triad with ordinary stores, which read a cache line before they write it, and with streaming
+ * stores, which do not. Which is faster depends on the machine and the thread count. The faster is
+ * reported. */
 static int probe_triad(struct host *h, int number) {
     char name[64], threads[32];
     OT_TRY(use_threads(h, h->counts[number]));
@@ -243,12 +247,32 @@ static void run_update(void *context, int64_t begin, int64_t end, int64_t chunk,
     update->kernel(&part);
 }
 
-/* Arrays of n parameters, with the spreads of a model in the middle of its training. */
-static struct ot_adamw make_update(struct host *h, const struct ot_adamw_step *step) {
+/* Makes the moments of n parameters. Any bytes are codes of 8 bits. */
+static void make_moments(struct host *h, int64_t n, struct ot_adamw *op) {
+    enum ot_dtype dtype = op->state == OT_STATE_F32 ? OT_F32 : OT_BF16;
+    if (op->state == OT_STATE_8BIT) {
+        make_words(h);
+        op->m = add_array(h, n, 1);
+        op->v = add_array(h, n, 1);
+        make_floats(h, OT_BF16, 1e-5f, 0, 3);
+        op->scales = add_array(h, n / OT_STATE_GROUP, sizeof *op->scales);
+        return;
+    }
+    make_floats(h, dtype, 1e-3f, -1, 3);
+    op->m = add_array(h, n, ot_dtype_bytes(dtype));
+    make_floats(h, dtype, 1e-6f, 0, 4); /* v is a mean of squares: never negative */
+    op->v = add_array(h, n, ot_dtype_bytes(dtype));
+}
+
+/* Makes arrays of n parameters, with numbers of the size that a model has in the middle of training. */
+static struct ot_adamw make_update(struct host *h, enum ot_state_format format,
+                                   const struct ot_adamw_step *step) {
+    static const size_t moments[OT_STATE_FORMATS] = {8, 4, 3}; /* enough bytes for each */
     enum ot_dtype dtype = h->config->dtype;
-    size_t elem = ot_dtype_bytes(dtype), state = 8 + (dtype == OT_F32 ? 0 : dtype == OT_BF16 ? 2 : 4);
-    int64_t n = elements_of(h, 2 * elem + state);
-    struct ot_adamw op = {.dtype = dtype, .n = n, .decay = true, .step = step};
+    size_t elem = ot_dtype_bytes(dtype), master = dtype == OT_F32 ? 0 : dtype == OT_BF16 ? 2 : 4;
+    int64_t n = elements_of(h, 2 * elem + master + moments[format]);
+    struct ot_adamw op = {.dtype = dtype, .state = format, .n = n, .decay = true, .step = step};
+    h->used_bytes = 0;
     make_floats(h, dtype, 0.02f, -1, 1);
     op.weight = add_array(h, n, elem);
     if (dtype == OT_F16) {
@@ -257,10 +281,7 @@ static struct ot_adamw make_update(struct host *h, const struct ot_adamw_step *s
     }
     make_floats(h, dtype, 1e-3f, -1, 2);
     op.grad = add_array(h, n, elem);
-    make_floats(h, OT_F32, 1e-3f, -1, 3);
-    op.m = add_array(h, n, 4);
-    make_floats(h, OT_F32, 1e-6f, 0, 4); /* an average of squares is never negative */
-    op.v = add_array(h, n, 4);
+    make_moments(h, n, &op);
     if (dtype == OT_BF16) {
         make_words(h);
         op.low = add_array(h, n, 2);
@@ -268,18 +289,20 @@ static struct ot_adamw make_update(struct host *h, const struct ot_adamw_step *s
     return op;
 }
 
+/* Compact states are measured with the fastest kernel alone. */
 static int probe_update(struct host *h, int number, const char *kernel, const struct ot_adamw *op) {
     char name[64], threads[32];
     struct update update = {*op, ot_adamw_kernel(kernel)};
-    bool is_training =
-        h->counts[number] == h->config->optimizer_threads && strcmp(kernel, ot_adamw_kernel_name()) == 0;
-    if (!update.kernel || (h->config->quick && !is_training))
+    bool full = op->state == OT_STATE_F32, fastest = strcmp(kernel, ot_adamw_kernel_name()) == 0;
+    bool is_training = h->counts[number] == h->config->optimizer_threads && fastest;
+    if (!update.kernel || (h->config->quick && !is_training) || (!full && !fastest))
         return 0;
-    snprintf(name, sizeof name, "AdamW %s, %s", kernel, thread_text(h->counts[number], threads));
+    snprintf(name, sizeof name, "AdamW %s%s%s, %s", kernel, full ? "" : ", state ",
+             full ? "" : ot_state_format_name(op->state), thread_text(h->counts[number], threads));
     struct ot_probe_row row = {.group = OT_PROBE_OPTIMIZER,
-                               .use = is_training ? OT_PROBE_ADAMW : OT_PROBE_NO_USE,
+                               .use = is_training ? OT_PROBE_ADAMW + op->state : OT_PROBE_NO_USE,
                                .name = name,
-                               .work = (double)ot_adamw_bytes(op->dtype) * (double)op->n,
+                               .work = ot_adamw_bytes(op->dtype, op->state) * (double)op->n,
                                .peak = h->triads[number]};
     const ot_pool_fn fn = run_update;
     struct ot_repeats times;
@@ -297,9 +320,11 @@ static int probe_updates(struct host *h, int number) {
                                               .bias2_sqrt = 0.9f,
                                               .grad_scale = 1};
     OT_TRY(use_threads(h, h->counts[number]));
-    struct ot_adamw op = make_update(h, &step);
-    for (const char *const *kernel = ot_adamw_kernel_names; *kernel; kernel++)
-        OT_TRY(probe_update(h, number, *kernel, &op));
+    for (int format = 0; format < OT_STATE_FORMATS; format++) {
+        struct ot_adamw op = make_update(h, (enum ot_state_format)format, &step);
+        for (const char *const *kernel = ot_adamw_kernel_names; *kernel; kernel++)
+            OT_TRY(probe_update(h, number, *kernel, &op));
+    }
     return 0;
 }
 

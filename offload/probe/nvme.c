@@ -1,5 +1,5 @@
-/* The probe of the disks through the store: what training gets, checksums and all. The engines by themselves
- * are in probe/engines.c. */
+/* The probe of the disks through the store, with checksums: the rates that training gets. probe/engines.c
+ * measures the I/O engines alone. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,12 +13,14 @@ enum {
     MOST_EXTENTS = 128,
     LEAST_EXTENTS = 4,
     WINDOW =
-        8, /* transfers in flight each way: more than the store's depth, so that its queues never run dry */
+        /* Transfers in flight in each direction: more than the store's depth, so that its queues are never
+         * empty. */
+    8,
     WAYS = 2,
-    PASSES = 3 /* of each row */
+    PASSES = 3 /* passes of each row */
 };
 
-struct way { /* reading, or writing */
+struct way { /* one direction: reading or writing */
     struct through *through;
     int64_t started, done;
 };
@@ -27,13 +29,13 @@ struct through {
     const struct ot_probe_nvme_config *config;
     struct ot_store *store;
     size_t extent_bytes;
-    int n_extents; /* that are in use */
-    char *memory;  /* WINDOW extents for each way */
+    int n_extents; /* extents in use */
+    char *memory;  /* WINDOW extents for each direction */
     size_t memory_bytes;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    struct way ways[WAYS]; /* by `write` */
-    struct ot_error error; /* the first; code 0: none */
+    struct way ways[WAYS]; /* index: 0 read, 1 write */
+    struct ot_error error; /* the first error; code 0: none */
 };
 
 /* ---- transfers ---- */
@@ -49,8 +51,8 @@ static void take_done(void *arg, const struct ot_error *error) {
     pthread_mutex_unlock(&t->mutex);
 }
 
-/* The extents of one way are [first, first + n), in turn. With at most n in flight, none is written twice at
- * once: transfers of one way end in the order in which they began. */
+/* Starts the direction's next transfer. Its extents are [first, first + n), used in turn. At most n are in
+ * flight and they end in the order in which they began, so no extent is written twice at once. */
 static int start_next(struct through *t, bool write, int first, int n) {
     struct way *way = &t->ways[write];
     struct ot_store_piece piece = {.extent = first + (int)(way->started % n),
@@ -65,7 +67,8 @@ static int start_next(struct through *t, bool write, int first, int n) {
     return rc;
 }
 
-/* Waits until the way has room for one more, or, with most 0, is empty. Errors: what went wrong so far. */
+/* Waits until fewer than `most` transfers of the direction are in flight; most 0: until none is. Returns the
+ * first error of any transfer. */
 static int wait_for(struct through *t, bool write, int most) {
     struct way *way = &t->ways[write];
     pthread_mutex_lock(&t->mutex);
@@ -78,8 +81,8 @@ static int wait_for(struct through *t, bool write, int most) {
 
 struct pass {
     enum ot_probe_io io;
-    double limit;      /* seconds after which nothing is started */
-    int64_t most;      /* transfers, of each way */
+    double limit;      /* seconds after which no transfer is started */
+    int64_t most;      /* limit of transfers in each direction */
     double seconds;    /* out */
     int64_t transfers; /* out */
 };
@@ -110,7 +113,8 @@ static int run_pass(struct through *t, struct pass *pass) {
 
 /* ---- the store ---- */
 
-/* Extents within the room that there is: as large as they may be with LEAST_EXTENTS of them, both sides. */
+/* Chooses extents within the allowed disk space: as large as possible with at least LEAST_EXTENTS extents of
+ * two sides each. */
 static int choose_extents(struct through *t, size_t extent_bytes[MOST_EXTENTS]) {
     const struct ot_probe_nvme_config *c = t->config;
     size_t room = 0;
@@ -119,11 +123,11 @@ static int choose_extents(struct through *t, size_t extent_bytes[MOST_EXTENTS]) 
     room = room < c->bytes ? room : c->bytes;
     size_t extent = room / (2 * LEAST_EXTENTS) / OT_STORE_ALIGN * OT_STORE_ALIGN;
     if (extent == 0)
-        return ot_fail(OT_E_BUDGET, "%s: a probe needs %d KiB there", c->store->dirs[0].path,
+        return ot_fail(OT_E_BUDGET, "%s: the probe needs %d KiB of disk space there", c->store->dirs[0].path,
                        2 * LEAST_EXTENTS * OT_STORE_ALIGN / 1024);
     size_t most = ot_probe_io_bytes(c) / (WAYS * WINDOW) / OT_STORE_ALIGN * OT_STORE_ALIGN;
     if (most == 0)
-        return ot_fail(OT_E_BUDGET, "a probe of the disks needs %d KiB of memory",
+        return ot_fail(OT_E_BUDGET, "the probe of the disks needs %d KiB of memory",
                        WAYS * WINDOW * OT_STORE_ALIGN / 1024);
     t->extent_bytes = extent < most ? extent : most;
     t->n_extents =
@@ -147,7 +151,7 @@ static int open_store(struct through *t) {
     return ot_store_open(&config, &t->store);
 }
 
-/* Both sides of each extent: those that fit the time are the ones to go on with. */
+/* Writes both sides of the extents once. Only the extents written within the time of a row stay in use. */
 static int write_first(struct through *t) {
     struct pass pass = {OT_PROBE_WRITE, t->config->seconds, t->n_extents, 0, 0};
     OT_TRY(run_pass(t, &pass));
@@ -157,14 +161,14 @@ static int write_first(struct through *t) {
     return run_pass(t, &pass);
 }
 
-/* Of one way of using the store. */
+/* Totals of one kind of I/O. */
 struct total {
     double seconds, work;
-    struct ot_repeats bytes; /* seconds a byte, of each pass */
+    struct ot_repeats bytes; /* seconds per byte, a value for each pass */
 };
 
-/* A few passes of each, in turn. Reading wears nothing out. The others write no more than the extents
- * hold. */
+/* Runs PASSES passes of each kind of I/O, alternating. Reading does not wear out the disks; the other kinds
+ * write at most as much as the extents hold. */
 static int run_passes(struct through *t, struct total totals[OT_PROBE_IOS]) {
     int64_t most = t->n_extents / PASSES > 1 ? t->n_extents / PASSES : 1;
     for (int number = 0; number < PASSES; number++)

@@ -1,4 +1,4 @@
-/* What the probe runs: the products and kernels of a decoder layer of Llama's proportions. */
+/* The ops that the probe times: matrix products and kernels of a decoder layer with Llama's proportions. */
 #include <math.h>
 #include <stdio.h>
 
@@ -12,7 +12,7 @@ static size_t elem(const struct ot_probe *p) {
 
 /* ---- tasks ---- */
 
-/* Two tasks of next to no work, each on its lane and each waiting for the one before. */
+/* Two almost empty tasks on two lanes, each waiting for the task before it. */
 static void run_hand_over(struct ot_probe *p, const void *op) {
     (void)op;
     ot_lane_fill(p->compute, p->buffers[3], 0, 4);
@@ -41,7 +41,7 @@ static void run_gemm(struct ot_probe *p, const void *op) {
 
 enum product { PRODUCT_Y, PRODUCT_DX, PRODUCT_DW, PRODUCTS };
 
-/* A linear layer's three products: y = x W^T, dx = dy W, dW += dy^T x. */
+/* The three products of a linear layer: y = x W^T, dx = dy W, dW += dy^T x. */
 static struct ot_gemm product(const struct ot_probe *p, enum product kind, int64_t out, int64_t in) {
     int64_t n = p->config->tokens;
     struct ot_gemm op = {.dtype = p->config->dtype,
@@ -142,13 +142,13 @@ static void run_attention_backward(struct ot_probe *p, const void *op) {
     p->ops->attention_backward(p->compute, op);
 }
 
-/* A part of a buffer, in elements of the storage dtype. */
+/* The address of element `elems` of a buffer, counted in the storage dtype. */
 static char *part(struct ot_probe *p, int buffer, int64_t elems) {
     return p->buffers[buffer] + (size_t)elems * elem(p);
 }
 
-/* One causal row of n tokens; buffers: q, k, v in 0; out, dout in 1; dq, dk, dv in 2; lse and scratch in
- * 3. */
+/* Attention over one causal row of n tokens. Buffer 0 holds q, k, v; 1 holds out, dout; 2 holds dq, dk, dv; 3
+ * holds lse and scratch. */
 static struct ot_attention_backward attention_of(struct ot_probe *p, int64_t n, int64_t head_dim) {
     int64_t h = p->config->hidden, heads = h / head_dim;
     struct ot_attention forward = {.dtype = p->config->dtype,
@@ -180,7 +180,7 @@ static int probe_attention_of(struct ot_probe *p, int64_t n, int64_t head_dim, e
     struct ot_attention_backward op = attention_of(p, n, head_dim);
     char name[64];
     struct ot_repeats times[2];
-    /* What a causal mask leaves of two products forward and five backward. */
+    /* FLOPs that a causal mask leaves: half of two products forward and of five backward. */
     double forward = 2.0 * (double)n * (double)n * (double)p->config->hidden;
     if (n > p->rows || 3 * (size_t)(n * p->config->hidden) * elem(p) > p->config->buffer_bytes)
         return 0;
@@ -326,7 +326,7 @@ static int probe_rows(struct ot_probe *p) {
 
 static int probe_tokens(struct ot_probe *p) {
     int64_t h = p->config->hidden, vocab = p->config->tokens,
-            n = p->rows / 2; /* ids are positions: each comes n / vocab times */
+            n = p->rows / 2; /* ids are positions modulo vocab: each occurs n / vocab times */
     int64_t distinct = n < vocab ? n : vocab;
     struct ot_embed embed = {.dtype = p->config->dtype,
                              .n = n,
@@ -354,8 +354,7 @@ static int probe_tokens(struct ot_probe *p) {
     double gathered = (double)n * (double)h * (double)elem(p), table = (double)distinct * (double)h;
     OT_TRY(probe_kernel(p, "embedding", run_embed, &embed, gathered + table * (double)elem(p)));
     OT_TRY(probe_kernel(p, "embedding backward", run_embed_backward, &back, gathered + 8 * table));
-    /* Logits are read twice (the largest and the sum in one pass, the gradient in another) and written
-     * once. */
+    /* Logits are read twice (maximum and sum in one pass, gradient in another) and written once. */
     return probe_kernel(p, "cross-entropy", run_cross_entropy, &loss,
                         (double)loss.rows * (double)loss.vocab * (8 + (double)elem(p)));
 }
@@ -388,7 +387,7 @@ static int probe_elements(struct ot_probe *p) {
     return probe_kernel(p, "sum of squares", run_reduce, &norm, 4.0 * (double)n);
 }
 
-/* Weights and low halves in one buffer, gradients in another; m and v. */
+/* The buffers hold: weights and remainders; gradients; m; v. */
 static int probe_optimizer(struct ot_probe *p) {
     int64_t n = (int64_t)(p->config->buffer_bytes / sizeof(float));
     bool split = p->config->dtype == OT_BF16;
@@ -402,11 +401,11 @@ static int probe_optimizer(struct ot_probe *p) {
                           .m = (float *)(void *)p->buffers[2],
                           .v = (float *)(void *)p->buffers[3],
                           .grad = p->buffers[1]};
-    /* v of zeros: an average of squares is never negative. The step's numbers are zeros as well: the work
-     * is the same. */
+    /* v is zero, since a mean of squares is never negative. The step's numbers are zeros too: that does not
+     * change the work. */
     ot_lane_fill(p->compute, p->buffers[3], 0, p->config->buffer_bytes);
     return probe_kernel(p, split ? "AdamW, split master" : "AdamW, fp32", run_adamw, &op,
-                        (double)ot_adamw_bytes(op.dtype) * (double)op.n);
+                        ot_adamw_bytes(op.dtype, op.state) * (double)op.n);
 }
 
 int ot_probe_ops(struct ot_probe *p) {

@@ -1,4 +1,4 @@
-/* The probe's frame: memory, clocks, copies. The ops are in probe/ops.c. */
+/* The probe of the device: memory, timing and copies. probe/ops.c has the ops. */
 #include "offload/probe/probe.h"
 
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 /* ---- memory ---- */
 
-/* Numbers in the storage dtype, small and of both signs; read as fp32 they are such numbers too, since a
- * bf16 is the upper half of one. */
+/* Fills in small numbers of both signs in the storage dtype. bf16 numbers read as fp32 are such numbers too,
+ * since a bf16 is the upper half of an fp32. */
 static void fill_signed(uint16_t *to, size_t n, enum ot_dtype dtype) {
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, 0);
     for (size_t i = 0; i < n; i++) {
@@ -22,7 +22,7 @@ static void fill_signed(uint16_t *to, size_t n, enum ot_dtype dtype) {
 
 enum { PATTERN_BYTES = 1 << 20 };
 
-/* The pinned buffer, one megabyte again and again, and from it the others. */
+/* Fills the pinned buffer with copies of one random MiB, and copies it to the device buffers. */
 static void fill_buffers(struct ot_probe *p) {
     const struct ot_probe_config *c = p->config;
     char *pinned = p->pinned;
@@ -70,7 +70,8 @@ static int open_memory(struct ot_probe *p) {
     return 0;
 }
 
-/* The ids first: what is pinned at last is what the copies move, and that must be random. */
+/* Ids come first, because both steps write the pinned buffer: the copies that are timed later must move
+ * random data. */
 static int fill_memory(struct ot_probe *p) {
     OT_TRY(upload_ids(p));
     fill_buffers(p);
@@ -129,7 +130,7 @@ int ot_probe_measure(struct ot_probe *p, const struct ot_probe_call *calls, int 
 
 /* ---- copies ---- */
 
-enum { COPY_PIECE = 16 << 20 }; /* about a slab's tile */
+enum { COPY_PIECE = 16 << 20 }; /* about the size of a slab's tile */
 
 static void copy_all(struct ot_probe *p, struct ot_lane *lane, enum ot_copy_kind kind, char *device,
                      char *host, size_t bytes) {
@@ -152,7 +153,7 @@ static const struct way {
             {"both at once", true, true, OT_PROBE_BOTH}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* Both lanes begin together and each repeats its copy; the time is the longer one's. */
+/* Both lanes begin together and repeat their copies. The time is that of the slower lane. */
 static int time_copies(void *context, int number, int count, double *seconds) {
     struct ot_probe *p = context;
     bool in = ways[number].in, out = ways[number].out;
@@ -193,7 +194,7 @@ static int probe_copies(struct ot_probe *p) {
     OT_TRY(ot_repeats_take(&(struct ot_timed_calls){WAYS, time_copies, p, p->config->seconds}, times));
     for (int i = 0; i < WAYS; i++) {
         double work = ways[i].in && ways[i].out ? 2 * half : half;
-        /* Both at once: against the sum of what each does alone. */
+        /* Both directions at once are compared with the sum of the two rates alone. */
         struct ot_probe_row row = {.group = OT_PROBE_COPY,
                                    .use = ways[i].use,
                                    .name = ways[i].name,

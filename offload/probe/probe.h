@@ -1,33 +1,34 @@
-/* The probe: how fast a machine is at what training asks of it, in rows that are each measured work over
- * time.
+/* The probe measures how fast a machine does the work of training. It reports rows: each is an amount of
+ * work, the time that it took, and the rate.
  *
- * THE DEVICE, through the device interface alone. Copies each way and both ways at once, in pieces like a
- * slab's; the copy within device memory, which is the measure of every kernel that only moves bytes; the
- * products of a decoder layer, forward and backward, which give the peak that MFU is a share of; attention
- * by context length and head size; every other kernel in bytes that it must move over time; and what it
- * costs to start a task. Sizes are those of a model (hidden, tokens), so that a workstation's CPU and a
- * data-centre GPU each get something that fits. Before, the device tunes itself for the products, as it does
- * in training.
+ * THE DEVICE is used only through the device interface. Rows: copies in each direction and in both at once,
+ * in pieces like a slab's; copies within device memory, the yardstick of every kernel that only moves bytes;
+ * the matrix products of a decoder layer, forward and backward, which give the peak for MFU; attention by
+ * context length and head size; every other kernel, by the bytes that it must move; and the time to start a
+ * task. Sizes are those of a model (hidden, tokens), so that they suit both a workstation's CPU and a
+ * data-centre GPU. The device tunes its matrix products first, as it does in training.
  *
- * THE HOST. What memory can do (the triad of STREAM, McCalpin 1995) and what the optimizer's kernels make of
- * it, by number of threads; checksums.
+ * THE HOST. Rows: the memory's rate (the triad of STREAM, McCalpin 1995) and the optimizer's kernels, by
+ * number of threads; the fastest kernel also by format of the state; checksums.
  *
- * THE DISKS, in temporary files within the room that is given, all directories together: each I/O engine
- * reading, writing and both in turn, by size of block (256 KiB to 4 MiB, 32 in flight) and by depth (8 to
- * 128 blocks of 1 MiB); then the store, with its checksums and its defaults. Files are written once before
- * they are measured, since the first write to a block is slower. A row that writes does not write more than
- * the files hold: disks wear. Rows in which more would be in flight than the files or the memory
- * hold, or than the disk moves in a second, are left out.
+ * THE DISKS, all directories together, in temporary files of limited size. Rows: each I/O engine reading,
+ * writing and alternating both, by block size (256 KiB to 4 MiB, 32 in flight) and by depth (8 to 128 blocks
+ * of 1 MiB); then the store with its checksums and its defaults. The files are written once before the
+ * measurement, since the first write to a block is slower. A row writes at most the size of the files,
+ * because disks wear out. A row is left out if its I/O in flight exceeds the files, the memory, or the bytes
+ * that the disk moves in a second.
  *
- * Data are random: constant inputs draw less power and run faster. Buffers are far larger than caches. Each
- * row is warmed up, then timed (on a device by events on the lane) in several short repeats, over as many
- * calls as fill the time given; rows of a kind take turns. The median counts, and how far the repeats lie
- * apart is told with it (repeats.h). Of disks all repeats count, as pauses do in a long run.
+ * METHOD. Data are random: constant inputs draw less power and run faster. Buffers are far larger than
+ * caches. Each row is warmed up, then timed in several short repeats, each with as many calls as fill the
+ * given time; on a device, events on the lane measure the time. Rows of one kind alternate. A row reports the
+ * median and the spread of the repeats (repeats.h). Rows of disks report the mean instead, because a long run
+ * has the pauses of a disk too.
  *
- * Some rows are what predictions start from (rates.h): ot_probe_add sums them up. A quick probe has these
- * rows alone.
+ * Some rows give the rates for predictions (rates.h): ot_probe_add adds them up. A quick probe has only these
+ * rows.
  *
- * One thread calls; the machine is the probe's alone while it runs.
+ * THREADS. Call it from one thread. Nothing else should use the machine meanwhile. Calls block until all rows
+ * are measured.
  */
 #ifndef OT_OFFLOAD_PROBE_PROBE_H
 #define OT_OFFLOAD_PROBE_PROBE_H
@@ -55,7 +56,7 @@ const char *ot_probe_group_name(enum ot_probe_group group);
 enum ot_probe_unit { OT_PROBE_BYTES, OT_PROBE_FLOPS, OT_PROBE_TASKS, OT_PROBE_UNITS };
 enum ot_probe_unit ot_probe_group_unit(enum ot_probe_group group);
 
-/* Which of a machine's rates a row is a part of. */
+/* The rate of the machine (rates.h) that a row belongs to. */
 enum ot_probe_use {
     OT_PROBE_NO_USE,
     OT_PROBE_PRODUCT,
@@ -66,7 +67,9 @@ enum ot_probe_use {
     OT_PROBE_BOTH,
     OT_PROBE_START,
     OT_PROBE_TRIAD,
-    OT_PROBE_ADAMW,
+    OT_PROBE_ADAMW, /* and by format of the state, in the order of enum ot_state_format */
+    OT_PROBE_ADAMW_16BIT,
+    OT_PROBE_ADAMW_8BIT,
     OT_PROBE_CRC,
     OT_PROBE_NVME_READ,
     OT_PROBE_NVME_WRITE,
@@ -77,8 +80,8 @@ enum ot_probe_use {
 enum ot_probe_io { OT_PROBE_READ, OT_PROBE_WRITE, OT_PROBE_MIXED, OT_PROBE_IOS };
 const char *ot_probe_io_name(enum ot_probe_io io); /* "read", "write", "mixed" */
 
-struct ot_probe_disk { /* what a row of the disks has measured */
-    bool by_store;     /* with its defaults; else an engine by itself: */
+struct ot_probe_disk { /* the access pattern of a disk row */
+    bool by_store;     /* through the store, with its defaults; else an engine alone: */
     enum ot_io_choice engine;
     int block_bytes, depth;
     enum ot_probe_io io;
@@ -87,17 +90,17 @@ struct ot_probe_disk { /* what a row of the disks has measured */
 struct ot_probe_row {
     enum ot_probe_group group;
     enum ot_probe_use use;
-    const char *name; /* valid during the call */
-    double seconds;   /* of one call */
-    double work;      /* of one call: bytes, FLOPs or tasks */
-    double rate;      /* work a second */
-    double spread;    /* of the repeats (ot_repeats_spread) */
-    double peak;      /* what the rate is compared with (plain copy, best product, triad); 0: nothing */
-    struct ot_probe_disk disk; /* of OT_PROBE_NVME */
+    const char *name;          /* valid during the call */
+    double seconds;            /* of one call */
+    double work;               /* bytes, FLOPs or tasks of one call */
+    double rate;               /* work per second */
+    double spread;             /* spread of the repeats (ot_repeats_spread) */
+    double peak;               /* a rate to compare with (plain copy, best product, triad); 0: none */
+    struct ot_probe_disk disk; /* for OT_PROBE_NVME rows */
 };
 
 struct ot_probe_reader {
-    /* Called with each row as it is known; a negative result ends the probe and is returned. */
+    /* Called with each row once it is measured. A negative result ends the probe, which returns it. */
     int (*row)(void *context, const struct ot_probe_row *row);
     void *context;
 };
@@ -106,10 +109,10 @@ struct ot_probe_reader {
 
 struct ot_probe_config {
     struct ot_device *device;
-    enum ot_dtype dtype;    /* of activations and weights */
+    enum ot_dtype dtype;    /* dtype of activations and weights */
     int64_t hidden, tokens; /* hidden: a multiple of 128 */
-    size_t buffer_bytes;    /* of each of four device buffers and one pinned one */
-    double seconds;         /* that one row may measure; a call that takes longer is measured once */
+    size_t buffer_bytes;    /* size of each of four device buffers and of one pinned buffer */
+    double seconds;         /* time to measure one row; a longer call is repeated only a few times */
     bool quick;
     struct ot_probe_reader reader;
 };
@@ -117,11 +120,11 @@ struct ot_probe_config {
 /* Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_USAGE (buffers too small for the model). */
 int ot_probe_device(const struct ot_probe_config *config);
 
-/* Bytes of one buffer that the given model needs at least. */
+/* The least size of one buffer, in bytes, for a model. */
 size_t ot_probe_buffer_bytes(int64_t hidden, int64_t tokens);
 
-/* The rate of the layer's largest product alone, FLOP/s, and how many FLOPs it has: so that a caller can tell
- * what a larger layer would take. Errors: as ot_probe_device. */
+/* The rate (FLOP/s) of the layer's largest product alone, and the FLOPs of that product. A caller can then
+ * tell how long a larger layer would take. Errors: as ot_probe_device. */
 int ot_probe_largest_product(const struct ot_probe_config *config, double *rate);
 double ot_probe_largest_flops(int64_t hidden, int64_t tokens);
 
@@ -130,48 +133,51 @@ double ot_probe_largest_flops(int64_t hidden, int64_t tokens);
 enum { OT_PROBE_HOST_LEAST_BYTES = 4 << 20 };
 
 struct ot_probe_host_config {
-    enum ot_dtype dtype;                /* of weights and gradients */
-    int threads;                        /* 1, 2, 4 .. and this many are measured; quick: this many alone */
-    int optimizer_threads;              /* of training; measured as well */
-    size_t bytes;                       /* of memory to work on, at least OT_PROBE_HOST_LEAST_BYTES */
+    enum ot_dtype dtype;                /* dtype of weights and gradients */
+    int threads;                        /* measures 1, 2, 4 .. and this many; quick: only this many */
+    int optimizer_threads;              /* the number in training; measured too */
+    size_t bytes;                       /* memory to work on, at least OT_PROBE_HOST_LEAST_BYTES */
     double seconds;                     /* that one row may measure */
-    bool quick;                         /* and the kernel that training uses alone */
-    const struct ot_topology *topology; /* threads and memory are placed as the optimizer's; NULL: nowhere */
+    bool quick;                         /* only the threads and the kernel that training uses */
+    const struct ot_topology *topology; /* places threads and memory as the optimizer's; NULL: does not */
     struct ot_probe_reader reader;
 };
 
-/* Errors: OT_E_BUDGET, OT_E_IO (a thread does not start), OT_E_USAGE (too little memory). */
+/* Errors: OT_E_BUDGET (no memory), OT_E_IO (a thread does not start), OT_E_USAGE (config->bytes is too
+ * small). */
 int ot_probe_host(const struct ot_probe_host_config *config);
 
 /* ---- the disks ---- */
 
 struct ot_probe_nvme_config {
-    /* As a run's, with what may be used of each directory; extents and memory are the probe's own. */
+    /* As for a run, with the bytes to use in each directory. The probe chooses extents and memory itself. */
     const struct ot_store_config *store;
-    size_t bytes;        /* of temporary files, at most, in all directories together */
-    size_t memory_bytes; /* to read and write, at most; 0: what all rows need, 128 MiB */
-    double seconds;      /* that one row may measure, once and a half, and then what is in flight */
-    bool quick;          /* through the store alone */
+    size_t bytes;        /* limit for the temporary files of all directories together */
+    size_t memory_bytes; /* limit for I/O buffers; 0: 128 MiB, which all rows need at most */
+    /* Time to measure one row; it may take one and a half times as long, and then I/O in flight ends. */
+    double seconds;
+    bool quick; /* only through the store */
     struct ot_probe_reader reader;
 };
 
 enum { OT_PROBE_NVME_NOTE_BYTES = 256 };
 struct ot_probe_nvme_result {
-    int64_t written_bytes;                /* to the disks */
-    char store[OT_PROBE_NVME_NOTE_BYTES]; /* what the store used (ot_store_describe) */
+    int64_t written_bytes;                /* bytes written to the disks */
+    char store[OT_PROBE_NVME_NOTE_BYTES]; /* how the store did its I/O (ot_store_describe) */
 };
 
-/* Leaves no file behind. Errors: OT_E_IO, OT_E_BUDGET (no memory, or too little room). */
+/* Leaves no file behind. Errors: OT_E_IO, OT_E_BUDGET (no memory, or too little disk space). */
 int ot_probe_nvme(const struct ot_probe_nvme_config *config, struct ot_probe_nvme_result *out);
 
-/* ---- what predictions start from ---- */
+/* ---- rates for predictions ---- */
 
-struct ot_probe_sums { /* by use; zeroed at first */
+struct ot_probe_sums { /* sums by enum ot_probe_use; begin with zeros */
     double work[OT_PROBE_USES], seconds[OT_PROBE_USES];
     double apart[OT_PROBE_USES]; /* seconds times spread */
 };
 void ot_probe_add(struct ot_probe_sums *sums, const struct ot_probe_row *row);
-/* Rates without a row stay as they are. The spread of several rows is their mean, by their time. */
+/* Sets the rates that have rows; the others stay unchanged. The spread of several rows is their mean,
+ * weighted with their time. */
 void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* The probe's rows: their names, and the rates that follow from them. */
+/* The probe's rows: their names, and the rates that they give. */
 #include "offload/probe/probe_state.h"
 
 const char *ot_probe_group_name(enum ot_probe_group group) {
@@ -38,7 +38,7 @@ void ot_probe_add(struct ot_probe_sums *sums, const struct ot_probe_row *row) {
     sums->apart[row->use] += row->seconds * row->spread;
 }
 
-/* Which rate is known least. */
+/* Sets out->spread and out->uncertain: the rate with the largest spread. */
 static void put_spread(const struct ot_probe_sums *sums, struct ot_rates *out) {
     static const char *const names[OT_PROBE_USES] = {[OT_PROBE_PRODUCT] = "products",
                                                      [OT_PROBE_CAUSAL] = "attention",
@@ -49,6 +49,8 @@ static void put_spread(const struct ot_probe_sums *sums, struct ot_rates *out) {
                                                      [OT_PROBE_START] = "starting a task",
                                                      [OT_PROBE_TRIAD] = "the host's memory",
                                                      [OT_PROBE_ADAMW] = "the optimizer",
+                                                     [OT_PROBE_ADAMW_16BIT] = "the optimizer, 16-bit state",
+                                                     [OT_PROBE_ADAMW_8BIT] = "the optimizer, 8-bit state",
                                                      [OT_PROBE_CRC] = "checksums",
                                                      [OT_PROBE_NVME_READ] = "reading the disks",
                                                      [OT_PROBE_NVME_WRITE] = "writing the disks",
@@ -70,7 +72,9 @@ void ot_probe_put_rates(const struct ot_probe_sums *sums, struct ot_rates *out) 
                                           [OT_PROBE_D2H] = &out->d2h_bytes,
                                           [OT_PROBE_BOTH] = &out->both_bytes,
                                           [OT_PROBE_TRIAD] = &out->triad_bytes,
-                                          [OT_PROBE_ADAMW] = &out->adamw_bytes,
+                                          [OT_PROBE_ADAMW] = &out->adamw_bytes[OT_STATE_F32],
+                                          [OT_PROBE_ADAMW_16BIT] = &out->adamw_bytes[OT_STATE_16BIT],
+                                          [OT_PROBE_ADAMW_8BIT] = &out->adamw_bytes[OT_STATE_8BIT],
                                           [OT_PROBE_CRC] = &out->crc_bytes,
                                           [OT_PROBE_NVME_READ] = &out->nvme_read_bytes,
                                           [OT_PROBE_NVME_WRITE] = &out->nvme_write_bytes,

@@ -1,6 +1,11 @@
-/* Edges from accesses: the scoreboard of schedule.h. Two consecutive copies of the program are walked in
- * order; the edges of the second copy, within it and into the first, are the schedule's. Of a schedule that
- * runs alone there is only one copy. */
+/* Derives the edges from the accesses (see schedule.h). Walks two consecutive copies of the program in order.
+ * The schedule gets the edges of the second copy, to tasks of the same copy and of the first. A schedule that
+ * runs alone has only one copy.
+ *
+ * A node's ancestors are kept as a bit set, in n^2 / 16 bytes for n nodes, because only that finds every
+ * implied edge. A draft (schedule.h) has clocks instead: for each lane of the device, how many of its nodes
+ * come before the node. The lanes run in order, so a clock says which they are. Edges from tasks of the
+ * host's lanes are then all kept. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +13,9 @@
 #include "offload/schedule/schedule.h"
 #include "src/base/error.h"
 
-/* Who touched a tile since when; node numbers of the two copies. */
+/* The last writer of a tile and its readers since then, as node numbers over both copies. */
 struct tile {
-    int writer; /* -1: nobody yet */
+    int writer; /* -1: no task yet */
     int n_readers, capacity;
     int *readers;
 };
@@ -18,12 +23,14 @@ struct tile {
 struct linker {
     struct ot_schedule *schedule;
     const struct ot_layout *layout;
-    struct ot_reach reach;
-    int steps;       /* copies */
-    int *first_tile; /* [n_buffers]: where a buffer's tiles begin */
+    struct ot_reach reach;      /* not of a draft */
+    int *places;                /* draft: [nodes]: the node's number in its lane, from 1 */
+    int (*clocks)[OT_LANE_CPU]; /* draft: [nodes] */
+    int steps;                  /* copies of the program: 1 or 2 */
+    int *first_tile;            /* [n_buffers]: where a buffer's tiles begin */
     struct tile *tiles;
     int n_tiles;
-    int *candidates; /* of one task: nodes that must come before it */
+    int *candidates; /* nodes that must come before the present task */
     int n_candidates, capacity;
 };
 
@@ -40,17 +47,41 @@ static int push(int **list, int *n, int *capacity, int value) {
     return 0;
 }
 
-static int after(struct linker *lk, int node) {
-    return node < 0 ? 0 : push(&lk->candidates, &lk->n_candidates, &lk->capacity, node);
+/* True if `before` is known to come before node. */
+static bool is_ancestor(const struct linker *lk, int node, int before) {
+    if (!lk->schedule->is_draft)
+        return ot_reach_has(&lk->reach, node, before);
+    enum ot_lane_id lane = lk->schedule->tasks[before % lk->schedule->n_tasks].lane;
+    return ot_lane_is_device(lane) && lk->clocks[node][lane] >= lk->places[before];
 }
 
-static int collect(struct linker *lk, const struct ot_access *a, int step) {
+static void add_ancestor(struct linker *lk, int node, int before) {
+    if (!lk->schedule->is_draft) {
+        ot_reach_add(&lk->reach, node, before);
+        return;
+    }
+    enum ot_lane_id lane = lk->schedule->tasks[before % lk->schedule->n_tasks].lane;
+    for (int l = 0; l < OT_LANE_CPU; l++)
+        if (lk->clocks[before][l] > lk->clocks[node][l])
+            lk->clocks[node][l] = lk->clocks[before][l];
+    if (ot_lane_is_device(lane) && lk->places[before] > lk->clocks[node][lane])
+        lk->clocks[node][lane] = lk->places[before];
+}
+
+/* Notes that node `before` (-1: no node) must come before `node`, unless that is known already. */
+static int after(struct linker *lk, int node, int before) {
+    if (before < 0 || before == node || is_ancestor(lk, node, before))
+        return 0;
+    return push(&lk->candidates, &lk->n_candidates, &lk->capacity, before);
+}
+
+static int collect(struct linker *lk, const struct ot_access *a, int step, int node) {
     int first = lk->first_tile[ot_access_buffer(a, step)] + a->first_tile;
     for (int t = first; t < first + a->n_tiles; t++) {
         struct tile *tile = &lk->tiles[t];
-        OT_TRY(after(lk, tile->writer));
+        OT_TRY(after(lk, node, tile->writer));
         for (int r = 0; a->writes && r < tile->n_readers; r++)
-            OT_TRY(after(lk, tile->readers[r]));
+            OT_TRY(after(lk, node, tile->readers[r]));
     }
     return 0;
 }
@@ -74,6 +105,21 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
+/* Most tasks have a few candidates, for which qsort's calls cost more than the order. */
+static void sort_descending(int *values, int n) {
+    enum { FEW = 16 };
+    if (n > FEW) {
+        qsort(values, (size_t)n, sizeof *values, descending);
+        return;
+    }
+    for (int i = 1; i < n; i++) {
+        int value = values[i], at = i;
+        for (; at > 0 && values[at - 1] < value; at--)
+            values[at] = values[at - 1];
+        values[at] = value;
+    }
+}
+
 static int add_dep(struct ot_task *task, struct ot_dep dep) {
     struct ot_dep *grown = realloc(task->deps, ((size_t)task->n_deps + 1) * sizeof *grown);
     if (!grown)
@@ -83,16 +129,17 @@ static int add_dep(struct ot_task *task, struct ot_dep dep) {
     return 0;
 }
 
-/* Keeps those candidates that no other one implies: the newest first, since it may reach the older. */
+/* Keeps the candidates that no other candidate implies. Looks at the newest first, since a newer node may
+ * have an older one as ancestor. */
 static int reduce(struct linker *lk, int node, int step) {
     int n = lk->schedule->n_tasks;
-    if (lk->n_candidates > 1)
-        qsort(lk->candidates, (size_t)lk->n_candidates, sizeof *lk->candidates, descending);
+    sort_descending(lk->candidates, lk->n_candidates);
     for (int i = 0; i < lk->n_candidates; i++) {
         int before = lk->candidates[i];
-        if (before == node || ot_reach_has(&lk->reach, node, before))
+        bool is_double = i > 0 && before == lk->candidates[i - 1];
+        if (is_double || is_ancestor(lk, node, before)) /* since one of these candidates was added */
             continue;
-        ot_reach_add(&lk->reach, node, before);
+        add_ancestor(lk, node, before);
         if (step == lk->steps - 1)
             OT_TRY(add_dep(&lk->schedule->tasks[node % n], (struct ot_dep){before % n, before / n < step}));
     }
@@ -105,13 +152,15 @@ static int link_step(struct linker *lk, int step, int lane_last[OT_LANE_COUNT]) 
         struct ot_task *task = &lk->schedule->tasks[i];
         int node = step * n + i;
         lk->n_candidates = 0;
-        if (ot_lane_is_device(task->lane)) { /* in order by itself: needs no edge */
-            if (lane_last[task->lane] >= 0)
-                ot_reach_add(&lk->reach, node, lane_last[task->lane]);
-            lane_last[task->lane] = node;
-        }
+        if (lk->schedule->is_draft)
+            lk->places[node] = lane_last[task->lane] < 0 ? 1 : lk->places[lane_last[task->lane]] + 1;
+        else
+            ot_reach_begin(&lk->reach, node);
+        if (ot_lane_is_device(task->lane) && lane_last[task->lane] >= 0)
+            add_ancestor(lk, node, lane_last[task->lane]); /* the lane itself keeps this order: no edge */
+        lane_last[task->lane] = node;
         for (int a = 0; a < task->n_accesses; a++)
-            OT_TRY(collect(lk, &task->accesses[a], step));
+            OT_TRY(collect(lk, &task->accesses[a], step, node));
         OT_TRY(reduce(lk, node, step));
         for (int a = 0; a < task->n_accesses; a++)
             OT_TRY(record(lk, &task->accesses[a], step, node));
@@ -153,11 +202,22 @@ static void mark_signals(struct ot_schedule *schedule) {
             schedule->tasks[schedule->lane_tasks[l][schedule->lane_count[l] - 1]].needs_notify = true;
 }
 
+static int open_ancestors(struct linker *lk) {
+    size_t nodes = (size_t)lk->steps * (size_t)lk->schedule->n_tasks;
+    if (!lk->schedule->is_draft)
+        return ot_reach_open(&lk->reach, (int)nodes);
+    lk->places = calloc(nodes + 1, sizeof *lk->places);
+    lk->clocks = calloc(nodes + 1, sizeof *lk->clocks);
+    return lk->places && lk->clocks ? 0 : ot_fail(OT_E_BUDGET, "no memory to order the schedule");
+}
+
 int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layout) {
     struct linker lk = {.schedule = schedule, .layout = layout, .steps = schedule->alone ? 1 : 2};
-    int rc = 0, lane_last[OT_LANE_COUNT] = {-1, -1, -1, -1, -1, -1};
+    int rc = 0, lane_last[OT_LANE_COUNT];
+    for (int l = 0; l < OT_LANE_COUNT; l++)
+        lane_last[l] = -1;
     OT_TRY_GOTO(build_lanes(schedule), rc, out);
-    OT_TRY_GOTO(ot_reach_open(&lk.reach, lk.steps * schedule->n_tasks), rc, out);
+    OT_TRY_GOTO(open_ancestors(&lk), rc, out);
     lk.first_tile = malloc(((size_t)layout->n_buffers + 1) * sizeof *lk.first_tile);
     for (int b = 0; lk.first_tile && b < layout->n_buffers; b++) {
         lk.first_tile[b] = lk.n_tiles;
@@ -179,6 +239,8 @@ out:
     free(lk.tiles);
     free(lk.first_tile);
     free(lk.candidates);
+    free(lk.places);
+    free(lk.clocks);
     ot_reach_close(&lk.reach);
     return rc;
 }

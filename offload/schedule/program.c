@@ -1,5 +1,6 @@
 #include "offload/schedule/program.h"
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,12 +20,12 @@ static struct ot_task *add_task(struct ot_schedule *schedule) {
 
 struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane) {
     struct ot_task *task = p->rc < 0 ? NULL : add_task(p->schedule);
-    if (!task) { /* the spare keeps the caller simple; p->rc ends the program */
+    if (!task) { /* callers need no check: they fill in the spare task, and p->rc ends the program */
         if (p->rc >= 0)
             p->rc = ot_fail(OT_E_BUDGET, "no memory for a schedule of %d tasks", p->schedule->n_tasks);
         task = &p->spare;
     }
-    memset(task, 0, sizeof *task);
+    memset(task, 0, offsetof(struct ot_task, accesses)); /* few of the accesses are used */
     task->kind = kind;
     task->lane = lane;
     task->block = task->slab = task->micro = task->tile = -1;
@@ -39,7 +40,7 @@ struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, 
                                     bool writes) {
     if (task->n_accesses == OT_TASK_MAX_ACCESSES || buffer == OT_NO_BUFFER) {
         if (p->rc >= 0)
-            p->rc = ot_fail(OT_E_INTERNAL, "schedule: '%s' needs a buffer that the plan does not have",
+            p->rc = ot_fail(OT_E_INTERNAL, "schedule: task '%s' needs a buffer that the plan does not have",
                             ot_task_kind_name(task->kind));
         task->n_accesses = 0;
         buffer = 0;

@@ -1,35 +1,52 @@
-/* Writing a step down as a sequential program: tasks, their accesses and slots (program.c), and what the
- * generators (program_train.c, program_update.c, program_forward.c, program_nvme.c) share. Internal to
- * offload/.
+/* Writes a step as a sequential program. program.c has tasks, accesses and slots. This header also declares
+ * what the generators share: program_train.c, program_update.c, program_forward.c, program_activations.c,
+ * program_ranks.c, program_nvme.c. Private to
+ * offload/schedule.
  *
- * A program ends at the first failure: p->rc keeps it, and everything after it does nothing.
+ * Errors: most functions here return nothing. The first failure stays in p->rc, and later calls have no
+ * effect; ot_program_close returns it.
  */
 #ifndef OT_OFFLOAD_SCHEDULE_PROGRAM_H
 #define OT_OFFLOAD_SCHEDULE_PROGRAM_H
 
+#include "offload/plan/one_copy.h"
 #include "offload/schedule/schedule.h"
 
-/* A set of equal slots on the device, and who owns each at this point of the program. */
+/* A set of equal slots, and the owner of each slot at this point of the program. */
 struct ot_ring {
     int count;
     const int *buffers;
     int *owner; /* -1: free */
-    int *last;  /* index of the last task that used the slot: the least recently used is overwritten first */
+    int *last;  /* index of the slot's last task; the least recently used slot is overwritten first */
 };
 int ot_ring_open(struct ot_ring *ring, const int *buffers, int count);
 void ot_ring_close(struct ot_ring *ring);
-int ot_ring_find(const struct ot_ring *ring, int owner);                         /* -1: nowhere */
-int ot_ring_victim(const struct ot_ring *ring, const int *needed, int n_needed); /* -1: all are needed */
-int ot_ring_take(struct ot_ring *ring, int owner, int now); /* a free slot; OT_E_USAGE if none */
+int ot_ring_find(const struct ot_ring *ring, int owner); /* -1: no slot */
+/* -1: all slots are needed. */
+int ot_ring_victim(const struct ot_ring *ring, const int *needed, int n_needed);
+int ot_ring_take(struct ot_ring *ring, int owner, int now); /* a free slot; OT_E_USAGE: none */
 
-/* A block's turn: all micro-batches in layer-major order, one in micro-batch-major. */
+/* A run of one block forward or backward, over the micro-batches of a round. */
 struct ot_visit {
     int block;
     bool backward;
     int first_micro, n_micro;
 };
 
-/* One need of a streamed slab, in program order. */
+/* Activations that leave the device after forward and come back before backward (program_activations.c). */
+struct ot_passing {
+    enum ot_content content;
+    enum ot_task_kind out, in;
+    const int *homes; /* [n_blocks or n_blocks - 1][places] */
+    const int *slots, *host_slots;
+    int n_slots, n_host_slots, next_slot, next_host_slot; /* slots are used in turn */
+    int n_returns, next_return;
+    struct ot_return { /* in program order */
+        int index, micro, slot;
+    } * returns;
+};
+
+/* A streamed slab that a visit needs. Needs are in program order. */
 struct ot_need {
     int slab, visit;
 };
@@ -41,36 +58,48 @@ struct ot_program {
     struct ot_schedule *schedule;
     enum ot_pass pass;
     int rc;
-    struct ot_task spare; /* written to after a failure */
+    struct ot_task spare; /* receives the task after a failure */
 
     int n_visits, n_needs, next_need;
     struct ot_visit *visits;
     struct ot_need *needs;
     struct ot_ring weights[OT_SLOT_KINDS], grads[OT_SLOT_KINDS], stages[OT_SLOT_KINDS];
-    struct ot_ring host_weights[OT_SLOT_KINDS]; /* owner: the slab whose present weights the slot has */
+    struct ot_ring exchanges[OT_SLOT_KINDS];    /* owner: a use of a slab */
+    struct ot_ring host_weights[OT_SLOT_KINDS]; /* owner: the slab whose current weights are in the slot */
 
-    int n_returns, next_return; /* boundaries that come back from the host, in program order */
-    struct ot_return {
-        int boundary, micro, slot;
-    } * returns;
-    int *uses_left; /* [n_slabs]: uses whose gradient is not complete yet */
-    int *deferred;  /* [n_slabs]: device updates to be emitted after the next block's backward */
+    struct ot_passing boundaries, kept; /* activations that leave the device and come back */
+    int *uses_left;                     /* [n_slabs]: uses whose gradient is incomplete */
+    int *deferred; /* [n_slabs]: slabs to update on the device after the next block's backward */
     int n_deferred;
-    int *streamed;  /* [n_slabs]: streamed tiles that have had the step before's update */
-    bool *uploaded; /* [n_slabs]: a resident slab has what the pool has updated of it */
-    int next_state_slot, next_tile_slot, next_host_activation; /* these slots take turns */
+    int *streamed;  /* [n_slabs]: streamed tiles that have the previous step's update by now */
+    bool *uploaded; /* [n_slabs]: the device's copy has the pool's updates */
+    bool *gathered; /* [n_slabs]: its weights on the device are whole */
+    bool *met;      /* [n_slabs]: its one copy has the updates of all ranks */
+    bool *finished; /* [n_slabs]: its gradient is complete */
+    int visit;      /* that is being written */
+    int prepared;   /* the last visit whose weights are on the device or on the way; -1: none */
+    struct ot_sum { /* a gradient sum */
+        int micro;  /* how many micro-batches are in it */
+        bool away;  /* it left the device after a round */
+    } * sums;       /* by ot_layout_sum */
+    int *joining;   /* [n_slabs]: slabs whose sums the ranks exchange, until they are joined */
+    int n_joining;
+    int next_state_slot, next_tile_slot, next_grad_slot; /* slots used in turn */
 };
 
-/* Errors: OT_E_BUDGET; ot_program_close is called in either case. */
+/* Opens a program that writes to *out. Call ot_program_close also if this fails. Errors: OT_E_BUDGET (no
+ * memory). */
 int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const struct ot_plan *plan,
                     const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out);
-/* Frees the program, links the schedule; frees it too where either failed. */
+/* Frees the program and links the schedule. Frees the schedule too if writing or linking failed. Returns the
+ * first error. */
 int ot_program_close(struct ot_program *p);
 
-/* Appends a task. It is then given its accesses, by what it does with the buffer; an access covers all tiles
- * of the buffer, and both steps, until the caller narrows it. Pointers are valid until the next task. */
+/* Appends a task. The caller then adds the task's accesses, with one of the functions below for each buffer.
+ * An access covers all tiles of the buffer until ot_program_narrow limits it. The returned pointers are valid
+ * until the next task is appended. */
 struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane);
-/* The same for a task on one tile of a slab. */
+/* Appends a task on one tile of a slab. */
 struct ot_task *ot_program_tile_task(struct ot_program *p, enum ot_task_kind kind, enum ot_lane_id lane,
                                      int slab, int tile);
 struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, int buffer, bool reads,
@@ -79,61 +108,105 @@ void ot_program_read(struct ot_program *p, struct ot_task *task, int buffer, str
 void ot_program_write(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag tag);
 void ot_program_update(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag before,
                        struct ot_tag after);
-/* Garbage before and after. */
+/* The buffer holds garbage before and after the task. */
 void ot_program_scratch(struct ot_program *p, struct ot_task *task, int buffer);
-struct ot_access *ot_program_last(struct ot_task *task);                   /* to say parity */
-void ot_program_narrow(struct ot_task *task, int first_tile, int n_tiles); /* of the last access */
+struct ot_access *ot_program_last(struct ot_task *task);                   /* to set `parity` */
+void ot_program_narrow(struct ot_task *task, int first_tile, int n_tiles); /* limits the last access */
 
-/* The steps that training and forward alone share. */
+/* Parts of a program that training and a forward pass alone share. */
 void ot_program_batch_in(struct ot_program *p);
-/* The visit's own weights, and more as slots allow. */
+/* Fetches the weights that the visit needs, and those of later visits as far as slots allow. */
 void ot_program_fetch_ahead(struct ot_program *p, int visit);
 void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span);
-/* The buffer that holds them now; OT_NO_BUFFER: none on the device does. */
+/* A weight slot that no slab of a later, prepared visit needs; -1, and an error: there is none. */
+int ot_program_spare_slot(struct ot_program *p, struct ot_ring *ring);
+/* The device buffer in which blocks find the slab's weights now. OT_NO_BUFFER: none. */
 int ot_program_weights(struct ot_program *p, int slab);
+/* The device buffer in which updates find the rank's holding of them: their home, or the same slot. */
+int ot_program_held_weights(struct ot_program *p, int slab);
+/* What a fetch for a pass copies: the holding, or with one copy the whole slab. */
 struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab);
 void ot_program_forward(struct ot_program *p, int block, int micro);
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses);
 
-/* Decisions and updates (program_update.c). slab < 0: all norms and the losses. With a decision per slab,
- * what was decided before is not read again. */
+/* Decisions and updates (program_update.c). slab < 0: the losses and, with clipping, the norms of all slabs.
+ * Without clipping each slab has its own decision, so its norm is not copied again. */
 void ot_program_result_out(struct ot_program *p, int slab);
 void ot_program_decide(struct ot_program *p, int slab);
-/* The decision to the device, where it has a part in the slab's updates. */
+/* Copies the decision to the device, if the device updates tiles of the slab. */
 void ot_program_params_in(struct ot_program *p, int slab);
-/* The engine's part of the slab; nothing where it has none. */
+/* Update the tiles of the slab that belong to the engine, if there are any. */
 void ot_program_update_gpu(struct ot_program *p, int slab);
 void ot_program_update_cpu(struct ot_program *p, int slab);
-/* What the pool has updated of a resident slab goes there; nothing if it has. */
+/* The shadows (plan/shadow.h) of a slab whose gradient is complete. They guess the norm of the step from the
+ * norms of the slab and of those after it, as far as these are complete. */
+void ot_program_shadow(struct ot_program *p, int slab);
+/* Copies the pool's updates to the device's copy of the slab, unless this is done already. */
 void ot_program_upload(struct ot_program *p, int slab);
-/* Brings the number of streamed tiles that have been updated to `upto`; the slab's weights must be on the
- * device. */
+/* Updates streamed tiles until `upto` tiles of the slab are updated. The slab's weights must be on the
+ * device, unless they are one copy. */
 void ot_program_stream(struct ot_program *p, int slab, int upto);
 
-/* What lives on nvme (program_nvme.c). The host buffer that a slab's weights reach the device from: their
- * home, or a slot that they are read into unless it has them. */
+/* Several ranks (program_ranks.c). Gathers the weights of the visit's slabs, unless they are whole. */
+void ot_program_gather(struct ot_program *p, int visit);
+/* Before the first fetch of a slab with one copy: finishes the rank's updates of it, and waits for those of
+ * the other ranks. */
+void ot_program_meet(struct ot_program *p, int slab);
+/* The slab that comes next to its meeting; -1: none of those that the program looks ahead to. */
+int ot_program_next_meeting(const struct ot_program *p);
+/* Starts the exchange of a gradient sum. use: of the slab, or 0 if its uses are added up already. local: the
+ * tag of the sum. */
+void ot_program_exchange(struct ot_program *p, int slab, int use, int sum, struct ot_tag local);
+/* Joins the sums of all ranks into `sum`, in this rank's share. Returns the tag of the joined sum. */
+struct ot_tag ot_program_join(struct ot_program *p, int slab, int use, int sum, struct ot_tag local);
+/* If each rank updates everything, gathers the joined shares. Returns the tag of the sum. */
+struct ot_tag ot_program_gather_sum(struct ot_program *p, int slab, int sum, struct ot_tag joined);
+/* Gathers the norms of a slab, or with slab < 0 the losses. Does nothing with one rank. */
+void ot_program_result_gather(struct ot_program *p, int slab);
+
+/* Data whose home is nvme (program_nvme.c). Returns the host buffer from which the slab's weights are copied
+ * to the device: their home on the host, or a slot. Appends a read from nvme into the slot if the slot does
+ * not hold them. */
 int ot_program_weights_on_host(struct ot_program *p, int slab, struct ot_tile_span span);
-/* They have changed, or will: no slot has them any more. */
+/* The slab's weights change, so no host slot holds the current weights any more. */
 void ot_program_forget_weights(struct ot_program *p, int slab);
-/* A slot for the tile of the slab, OT_NO_BUFFER where nothing of it passes through one. What the engine's
- * update is about to read of it, at that version, is read into it. */
+/* Takes a host slot for a tile, and reads from nvme the state, weights and gradients (of this version) that
+ * the engine's update needs on the host. Returns OT_NO_BUFFER if none of them has its home on nvme. */
 int ot_program_tile_in(struct ot_program *p, int slab, int tile, enum ot_tile_engine engine, int version);
-/* From the slot to its extents. */
+/* Writes the tile's state and weights from the slot to their extents. */
 void ot_program_tile_out(struct ot_program *p, int slab, int tile, enum ot_tile_engine engine, int slot,
                          int version);
-/* Accesses to the tile's state and weights off the device, in the slot or at home, for a task that moves or
- * updates them; sets task->state, or returns the weights' buffer. */
+/* Add a task's access to a tile's state or weights on the host: in the slot, or at their home. The first sets
+ * task->state; the second returns the buffer of the weights. */
 void ot_program_tile_state(struct ot_program *p, struct ot_task *task, int slot, bool reads, bool writes,
                            struct ot_tag before, struct ot_tag after);
 int ot_program_tile_weights(struct ot_program *p, struct ot_task *task, int slot, bool reads, bool writes,
                             struct ot_tag before, struct ot_tag after);
-/* Boundaries: the host buffer that one leaves the device for, or comes back from. */
-int ot_program_boundary_home(struct ot_program *p, int boundary, int micro);
-void ot_program_boundary_write(struct ot_program *p, int boundary, int micro, int slot);
-int ot_program_boundary_read(struct ot_program *p, int boundary, int micro);
+/* Adds a task's read of the tile's waiting gradients on the host: in the slot, or at their home. Returns the
+ * buffer. */
+int ot_program_tile_grads(struct ot_program *p, struct ot_task *task, int slot, int version);
+/* Copies the finished gradients of the slab's tiles to their extents. from: where they are on the device. */
+void ot_program_grads_to_nvme(struct ot_program *p, int slab, int from);
+/* Moves a gradient sum (by ot_layout_sum) between its extents and a buffer of the device. kind:
+ * OT_TASK_SUM_OUT or OT_TASK_SUM_IN. tag: of the sum. */
+void ot_program_pass_sum(struct ot_program *p, enum ot_task_kind kind, int slab, int sum, int buffer,
+                         struct ot_tag tag);
+/* Activations that leave the device (program_activations.c). `open` fills in p->boundaries and p->kept.
+ * Errors: OT_E_BUDGET (no memory). */
+int ot_program_open_activations(struct ot_program *p);
+void ot_program_close_activations(struct ot_program *p);
+/* send: after forward; does nothing if it stays. find: the device buffer in which backward finds it; brings
+ * it back, and the next ones too as far as slots allow. */
+void ot_program_send_boundary(struct ot_program *p, int boundary, int micro);
+int ot_program_find_boundary(struct ot_program *p, int boundary, int micro);
+/* The same for what a block keeps of its inner activations. place: where forward writes it. OT_NO_BUFFER: the
+ * block keeps nothing. */
+int ot_program_place_kept(struct ot_program *p, int block, int micro);
+void ot_program_send_kept(struct ot_program *p, int block, int micro, int from);
+int ot_program_find_kept(struct ot_program *p, int block, int micro);
 
-/* Weights of the task's span from one place to another, those tiles that the stream engine has not updated in
- * this step one version behind. */
+/* Adds the accesses of a task that moves the weights of its span. Tiles that the stream engine has not yet
+ * updated in this step are one version older. */
 void ot_program_move_weights(struct ot_program *p, struct ot_task *task, int from, int to);
 
 static inline struct ot_tag ot_tag(enum ot_content content, int index, int micro, int version) {

@@ -1,16 +1,16 @@
-/* Forward alone (evaluation, generation), and the pieces of a program that training uses as well. */
+/* A forward pass alone (evaluation, generation), and the parts of a program that training uses too. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "offload/schedule/program.h"
 #include "src/base/error.h"
 
-/* ---- opening: which blocks run when, and which streamed slabs they need ---- */
+/* ---- opening: the order of the blocks, and the streamed slabs that they need ---- */
 
 static void add_visits(struct ot_program *p, int first_micro, int n_micro) {
     int n = p->chain->n_blocks;
     bool train = p->pass == OT_PASS_TRAIN;
-    for (int b = 0; b < (train ? n - 1 : n); b++) /* the last block's forward is fused into its backward */
+    for (int b = 0; b < (train ? n - 1 : n); b++) /* the last block's backward includes its forward */
         p->visits[p->n_visits++] = (struct ot_visit){b, false, first_micro, n_micro};
     for (int b = n - 1; train && b >= 0; b--)
         p->visits[p->n_visits++] = (struct ot_visit){b, true, first_micro, n_micro};
@@ -25,55 +25,50 @@ static void add_needs(struct ot_program *p, int v) {
             p->needs[p->n_needs++] = (struct ot_need){block->uses[u].slab, v};
 }
 
-/* Boundaries whose home is not the device come back for backward; the newest two are still on the device (see
- * ot_layout). */
-static void add_returns(struct ot_program *p) {
-    if (!ot_layout_spills_boundaries(p->layout))
-        return;
-    for (int v = 0; v < p->n_visits; v++) {
-        const struct ot_visit *visit = &p->visits[v];
-        int boundary = visit->block - 1;
-        if (!visit->backward || boundary < 0 || boundary >= p->chain->n_blocks - 1 - p->layout->n_boundaries)
-            continue;
-        for (int m = visit->first_micro; m < visit->first_micro + visit->n_micro; m++)
-            p->returns[p->n_returns++] = (struct ot_return){boundary, m, -1};
-    }
-}
-
 int ot_program_open(struct ot_program *p, const struct ot_chain *chain, const struct ot_plan *plan,
                     const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out) {
-    bool train = pass == OT_PASS_TRAIN, micro_major = train && plan->order == OT_ORDER_MICRO;
-    size_t rounds = micro_major ? (size_t)plan->max_micro : 1, n = (size_t)chain->n_blocks;
+    bool train = pass == OT_PASS_TRAIN;
+    int n_rounds = train ? ot_plan_rounds(plan) : 1;
+    size_t rounds = (size_t)n_rounds, n = (size_t)chain->n_blocks;
     memset(p, 0, sizeof *p);
     memset(out, 0, sizeof *out);
     *p = (struct ot_program){.chain = chain, .plan = plan, .layout = layout, .schedule = out, .pass = pass};
     p->visits = calloc(2 * n * rounds, sizeof *p->visits);
     p->needs = calloc(2 * n * rounds * OT_MAX_USES, sizeof *p->needs);
-    p->returns = calloc(n * (size_t)plan->max_micro, sizeof *p->returns);
     p->uses_left = calloc((size_t)chain->n_slabs, sizeof *p->uses_left);
     p->deferred = calloc((size_t)chain->n_slabs, sizeof *p->deferred);
     p->streamed = calloc((size_t)chain->n_slabs, sizeof *p->streamed);
     p->uploaded = calloc((size_t)chain->n_slabs, sizeof *p->uploaded);
-    if (!p->visits || !p->needs || !p->returns || !p->uses_left || !p->deferred || !p->streamed ||
-        !p->uploaded)
+    p->gathered = calloc((size_t)chain->n_slabs, sizeof *p->gathered);
+    p->met = calloc((size_t)chain->n_slabs, sizeof *p->met);
+    p->finished = calloc((size_t)chain->n_slabs, sizeof *p->finished);
+    p->joining = calloc((size_t)chain->n_slabs, sizeof *p->joining);
+    p->sums = calloc((size_t)ot_layout_sum(chain->n_blocks, 0, 0), sizeof *p->sums);
+    p->prepared = -1;
+    if (!p->visits || !p->needs || !p->uses_left || !p->deferred || !p->streamed || !p->uploaded ||
+        !p->gathered || !p->met || !p->finished || !p->joining || !p->sums)
         return p->rc = ot_fail(OT_E_BUDGET, "no memory for the schedule of %d blocks", chain->n_blocks);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         OT_TRY(p->rc = ot_ring_open(&p->weights[k], layout->weight_slots[k], plan->weight_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->grads[k], layout->grad_slots[k], plan->grad_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->stages[k], layout->stage_slots[k], plan->stage_slots[k]));
+        OT_TRY(p->rc = ot_ring_open(&p->exchanges[k], layout->exchange_slots[k], plan->exchange_slots[k]));
         OT_TRY(p->rc = ot_ring_open(&p->host_weights[k], layout->host_weight_slots[k],
                                     plan->host_weight_slots[k]));
     }
-    for (size_t r = 0; r < rounds; r++)
-        add_visits(p, (int)r, micro_major || !train ? 1 : plan->max_micro);
+    for (int r = 0; r < n_rounds; r++) {
+        struct ot_round round = train ? ot_plan_round(plan, r) : (struct ot_round){0, 1};
+        add_visits(p, round.first, round.n);
+    }
     for (int v = 0; v < p->n_visits; v++)
         add_needs(p, v);
-    if (train)
-        add_returns(p);
+    OT_TRY(p->rc = ot_program_open_activations(p));
     for (int s = 0; s < chain->n_slabs; s++) {
         p->uses_left[s] = ot_slab_uses(chain, s);
-        p->streamed[s] =
-            train ? 0 : plan->slabs[s].tiles[OT_TILE_STREAM]; /* a flush comes before the others */
+        /* Other passes come after a flush, so nothing is pending, and whole weights are whole. */
+        p->streamed[s] = train ? 0 : plan->slabs[s].tiles[OT_TILE_STREAM];
+        p->gathered[s] = !train && !ot_slab_is_streamed(plan, s);
+        p->met[s] = !train;
     }
     return 0;
 }
@@ -85,14 +80,20 @@ int ot_program_close(struct ot_program *p) {
         ot_ring_close(&p->grads[k]);
         ot_ring_close(&p->stages[k]);
         ot_ring_close(&p->host_weights[k]);
+        ot_ring_close(&p->exchanges[k]);
     }
     free(p->visits);
     free(p->needs);
-    free(p->returns);
+    ot_program_close_activations(p);
     free(p->uses_left);
     free(p->deferred);
     free(p->streamed);
     free(p->uploaded);
+    free(p->gathered);
+    free(p->met);
+    free(p->finished);
+    free(p->joining);
+    free(p->sums);
     if (rc >= 0)
         rc = ot_schedule_link(p->schedule, p->layout);
     if (rc < 0)
@@ -103,10 +104,13 @@ int ot_program_close(struct ot_program *p) {
 /* ---- weights ---- */
 
 struct ot_tile_span ot_program_whole(const struct ot_program *p, int slab) {
+    if (ot_slab_has_one_copy(p->plan, slab))
+        return (struct ot_tile_span){.n_tiles = ot_slab_used_tiles(p->chain, p->plan, slab),
+                                     .n = p->chain->slabs[slab].n_params};
     return ot_slab_span(p->chain, p->plan, slab, 0, ot_slab_tiles(p->chain, p->plan, slab));
 }
 
-/* Some of the moved tiles, all of one version. */
+/* Adds the accesses of the moved tiles in [first, end), which all have one version. */
 static void move_tiles(struct ot_program *p, struct ot_task *task, int places[2], int first, int end,
                        int version) {
     struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, task->slab, 0, version);
@@ -132,22 +136,42 @@ void ot_program_move_weights(struct ot_program *p, struct ot_task *task, int fro
 
 void ot_program_fetch(struct ot_program *p, int slab, int slot, struct ot_tile_span span) {
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
-    int from = ot_program_weights_on_host(p, slab, span);
-    struct ot_task *task = ot_program_task(p, OT_TASK_FETCH, OT_LANE_H2D);
-    task->slab = slab;
-    task->span = span;
-    task->from = from;
-    task->to = ring->buffers[slot];
-    ot_program_move_weights(p, task, task->from, task->to);
+    if (ring->owner[slot] >= 0)
+        p->gathered[ring->owner[slot]] = false;
+    if (ot_slab_has_one_copy(p->plan, slab) && span.n_tiles == ot_program_whole(p, slab).n_tiles)
+        ot_program_meet(p, slab);
+    if (!ot_slab_is_resident(p->plan, slab)) { /* else the gather fills in the slot */
+        int from = ot_program_weights_on_host(p, slab, span);
+        struct ot_task *task = ot_program_task(p, OT_TASK_FETCH, OT_LANE_H2D);
+        task->slab = slab;
+        task->span = span;
+        task->from = from;
+        task->to = ring->buffers[slot];
+        ot_program_move_weights(p, task, task->from, task->to);
+    }
     ring->owner[slot] = slab;
     ring->last[slot] = p->schedule->n_tasks;
 }
 
-/* Needs looked at: the rings of both kinds hold no more, so whoever looks further finds them blocked. */
+int ot_program_spare_slot(struct ot_program *p, struct ot_ring *ring) {
+    const struct ot_visit *visit = p->prepared > p->visit ? &p->visits[p->prepared] : NULL;
+    const struct ot_block_spec *block = visit ? &p->chain->blocks[visit->block] : NULL;
+    int needed[OT_MAX_USES], n = 0;
+    for (int u = 0; block && u < block->n_uses; u++)
+        needed[n++] = block->uses[u].slab;
+    int slot = ot_ring_victim(ring, needed, n);
+    if (slot < 0 && p->rc >= 0)
+        p->rc = ot_fail_cause(OT_E_USAGE, OT_CAUSE_WEIGHT_SLOTS,
+                              "plan: an update needs one weight slot more than there are");
+    return slot;
+}
+
+/* Number of needs to look at: the rings of all kinds together have no more slots, so further needs find no
+ * slot. */
 enum { LOOK_AHEAD = OT_SLOT_KINDS * OT_PLAN_MAX_SLOTS };
 
-/* Emits the fetch of need `i` unless its slab is there. False: every slot is held by something needed at or
- * before it. */
+/* Appends the fetch of need `i`, unless its slab is in a slot. Returns false if an earlier need holds every
+ * slot. */
 static bool fetch_need(struct ot_program *p, int i) {
     int slab = p->needs[i].slab, needed[LOOK_AHEAD], n_needed = 0;
     struct ot_ring *ring = &p->weights[ot_slab_slot_kind(p->chain, slab)];
@@ -160,6 +184,13 @@ static bool fetch_need(struct ot_program *p, int i) {
         return false;
     ot_program_fetch(p, slab, slot, ot_program_whole(p, slab));
     return true;
+}
+
+int ot_program_next_meeting(const struct ot_program *p) {
+    for (int i = p->next_need; i < p->n_needs && i < p->next_need + LOOK_AHEAD; i++)
+        if (ot_slab_has_one_copy(p->plan, p->needs[i].slab) && !p->met[p->needs[i].slab])
+            return p->needs[i].slab;
+    return -1;
 }
 
 void ot_program_fetch_ahead(struct ot_program *p, int visit) {
@@ -188,6 +219,11 @@ int ot_program_weights(struct ot_program *p, int slab) {
     return ring->buffers[slot];
 }
 
+int ot_program_held_weights(struct ot_program *p, int slab) {
+    return ot_slab_is_resident(p->plan, slab) ? p->layout->slabs[slab].weights_gpu
+                                              : ot_program_weights(p, slab);
+}
+
 /* ---- blocks ---- */
 
 void ot_program_batch_in(struct ot_program *p) {
@@ -201,7 +237,8 @@ void ot_program_batch_in(struct ot_program *p) {
     ot_program_last(task)->parity = true;
 }
 
-/* Weights of the uses, token arrays, tables and scratch: what every call of a block touches. */
+/* Adds the accesses of every call of a block: weights of its uses, token arrays, constants, work and
+ * scratch. */
 void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_uses) {
     const struct ot_block_spec *block = &p->chain->blocks[task->block];
     bool backward = task->kind == OT_TASK_BACKWARD;
@@ -211,16 +248,18 @@ void ot_program_block_inputs(struct ot_program *p, struct ot_task *task, int n_u
         int slab = block->uses[u].slab;
         task->weights[u] = ot_program_weights(p, slab);
         ot_program_read(p, task, task->weights[u], ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0));
-        ot_program_narrow(task, 0, ot_slab_tiles(p->chain, p->plan, slab));
+        ot_program_narrow(task, 0, ot_slab_used_tiles(p->chain, p->plan, slab));
     }
     ot_program_read(p, task, p->layout->batch_gpu[0], ot_tag(OT_CONTENT_BATCH, 0, 0, 0));
     ot_program_last(task)->parity = true;
     ot_program_read(p, task, p->layout->constants, ot_tag(OT_CONTENT_CONSTANTS, 0, 0, 0));
+    ot_program_scratch(p, task, p->layout->work);
     ot_program_scratch(p, task, p->layout->scratch);
 }
 
 void ot_program_forward(struct ot_program *p, int block, int micro) {
     const struct ot_layout *layout = p->layout;
+    int saved = p->pass == OT_PASS_TRAIN ? ot_program_place_kept(p, block, micro) : OT_NO_BUFFER;
     struct ot_task *task = ot_program_task(p, OT_TASK_FORWARD, OT_LANE_COMPUTE);
     bool last = block == p->chain->n_blocks - 1;
     task->block = block;
@@ -237,10 +276,12 @@ void ot_program_forward(struct ot_program *p, int block, int micro) {
         task->y = p->pass == OT_PASS_DECODE ? layout->logits : layout->token_loss;
         ot_program_write(p, task, task->y, ot_tag(OT_CONTENT_LOSS, 0, 0, 0));
     }
-    int kept =
-        p->pass == OT_PASS_TRAIN ? ot_layout_saved(layout, p->chain, p->plan, block, micro) : OT_NO_BUFFER;
-    task->saved = kept != OT_NO_BUFFER ? kept : layout->saved_scratch;
-    ot_program_write(p, task, task->saved, ot_tag(OT_CONTENT_SAVED, block, micro, 0));
+    if (saved == OT_NO_BUFFER)
+        return;
+    task->saved = saved;
+    task->saved_level = ot_plan_kept(p->chain, p->plan, block).level;
+    ot_program_write(p, task, saved, ot_tag(OT_CONTENT_SAVED, block, micro, 0));
+    ot_program_send_kept(p, block, micro, saved);
 }
 
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
@@ -251,6 +292,7 @@ int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan 
     ot_program_batch_in(&p);
     for (int v = 0; v < p.n_visits && p.rc >= 0; v++) {
         ot_program_fetch_ahead(&p, v);
+        ot_program_gather(&p, v);
         ot_program_forward(&p, p.visits[v].block, 0);
     }
     struct ot_task *task = ot_program_task(&p, OT_TASK_LOSS_OUT, OT_LANE_D2H);

@@ -1,14 +1,19 @@
-/* What lives on nvme, as tasks: reads into slots of the host, and writes from them.
+/* Tasks for data whose home is nvme: reads into host slots, and writes from host slots.
  *
- * Nothing here looks ahead. A read depends on the last user of its slot and on the last write of its extent,
- * and its lane starts whatever is ready: so with n slots the reads run n ahead of what uses them, through
- * backward and forward, and writes trail behind.
+ * This code does not look ahead. A read depends only on the last user of its slot and on the last write of
+ * its extent, and its lane starts any ready task. So with n slots the reads run n ahead of the tasks that use
+ * them, in forward and in backward. Writes follow later.
+ *
+ * GRADIENTS leave through a ring of slots of their own. A slot is free again when its content is on the disk,
+ * and that write waits for nothing but the copy into the slot. So the ring cannot block: the copies wait for
+ * the disk at most. In the slot of a tile the gradients are a tile of their own, with a read of their own:
+ * they exist only after backward, and the read of state and weights must not wait for them.
  */
 #include "offload/schedule/program.h"
 #include "src/base/error.h"
 
-/* A tile slot's two tiles. */
-enum { SLOT_STATE, SLOT_WEIGHTS };
+/* A tile slot is a buffer of three tiles. */
+enum { SLOT_STATE, SLOT_WEIGHTS, SLOT_GRADS };
 
 /* ---- weights on their way to the device ---- */
 
@@ -26,7 +31,7 @@ int ot_program_weights_on_host(struct ot_program *p, int slab, struct ot_tile_sp
         task->from = b->weights_nvme;
         task->to = ring->buffers[slot];
         ot_program_move_weights(p, task, task->from, task->to);
-        ring->owner[slot] = span.n == p->chain->slabs[slab].n_params ? slab : -1;
+        ring->owner[slot] = span.n == ot_program_whole(p, slab).n ? slab : -1;
     }
     ring->last[slot] = p->schedule->n_tasks;
     return ring->buffers[slot];
@@ -41,7 +46,7 @@ void ot_program_forget_weights(struct ot_program *p, int slab) {
 
 /* ---- tiles ---- */
 
-/* The number of the tile among those whose state is off the device. */
+/* The tile's index among the tiles whose state is not on the device. */
 static int state_tile(const struct ot_program *p, int slab, int tile) {
     return tile - p->plan->slabs[slab].tiles[OT_TILE_GPU];
 }
@@ -55,7 +60,7 @@ struct ot_task *ot_program_tile_task(struct ot_program *p, enum ot_task_kind kin
     return task;
 }
 
-/* One part of a tile between its extent and the slot. */
+/* Adds the accesses that move a part of a tile (its state, for example) between extent and slot. */
 static void move_part(struct ot_program *p, struct ot_task *task, int extents, int extent_tile, int slot,
                       int part, struct ot_tag tag) {
     bool reads = task->kind == OT_TASK_NVME_READ;
@@ -81,26 +86,41 @@ static void move_tile(struct ot_program *p, struct ot_task *task, int slot, bool
     }
 }
 
+static struct ot_tag grad_tag(int slab, int tile, int version) {
+    return ot_tag(OT_CONTENT_GRAD, slab, tile + 1, version);
+}
+
+static void read_grads(struct ot_program *p, int slab, int tile, int slot, int version) {
+    int home = p->layout->slabs[slab].grad_nvme;
+    struct ot_task *task = ot_program_tile_task(p, OT_TASK_NVME_READ, OT_LANE_NVME_READ, slab, tile);
+    task->stage = slot;
+    task->grads[0] = home;
+    move_part(p, task, home, state_tile(p, slab, tile), slot, SLOT_GRADS, grad_tag(slab, tile, version));
+}
+
 int ot_program_tile_in(struct ot_program *p, int slab, int tile, enum ot_tile_engine engine, int version) {
     bool state = ot_slab_state_passes(p->plan, slab, engine), weights = ot_slab_weights_pass(p->plan, slab);
-    if (!state && !weights)
+    bool grads = ot_slab_grads_pass(p->plan, slab, engine);
+    if (!state && !weights && !grads)
         return OT_NO_BUFFER;
     int slot = p->layout->tile_slots[p->next_tile_slot++ % p->plan->tile_slots];
-    bool reads_weights = weights && engine == OT_TILE_CPU; /* the others have them on the device */
-    if (!state && !reads_weights)
-        return slot;
-    struct ot_task *task = ot_program_tile_task(p, OT_TASK_NVME_READ, OT_LANE_NVME_READ, slab, tile);
-    move_tile(p, task, slot, state, reads_weights, version);
+    bool reads_weights = weights && engine == OT_TILE_CPU; /* the other engines have them on the device */
+    if (state || reads_weights) {
+        struct ot_task *task = ot_program_tile_task(p, OT_TASK_NVME_READ, OT_LANE_NVME_READ, slab, tile);
+        move_tile(p, task, slot, state, reads_weights, version);
+    }
+    if (grads)
+        read_grads(p, slab, tile, slot, version);
     return slot;
 }
 
 void ot_program_tile_out(struct ot_program *p, int slab, int tile, enum ot_tile_engine engine, int slot,
                          int version) {
-    if (slot == OT_NO_BUFFER)
+    bool state = ot_slab_state_passes(p->plan, slab, engine), weights = ot_slab_weights_pass(p->plan, slab);
+    if (!state && !weights)
         return;
     struct ot_task *task = ot_program_tile_task(p, OT_TASK_NVME_WRITE, OT_LANE_NVME_WRITE, slab, tile);
-    move_tile(p, task, slot, ot_slab_state_passes(p->plan, slab, engine), ot_slab_weights_pass(p->plan, slab),
-              version);
+    move_tile(p, task, slot, state, weights, version);
 }
 
 static void touch(struct ot_program *p, struct ot_task *task, int buffer, int tile, bool reads, bool writes,
@@ -127,43 +147,84 @@ int ot_program_tile_weights(struct ot_program *p, struct ot_task *task, int slot
     return buffer;
 }
 
-/* ---- boundaries ---- */
-
-static int boundary_extent(const struct ot_program *p, int boundary, int micro) {
-    return p->layout->boundary_nvme[boundary * p->plan->max_micro + micro];
+int ot_program_tile_grads(struct ot_program *p, struct ot_task *task, int slot, int version) {
+    int slab = task->slab, home = p->layout->slabs[slab].grad_host;
+    if (p->plan->slabs[slab].grads != OT_HOME_NVME) {
+        ot_program_read(p, task, home, ot_tag(OT_CONTENT_GRAD, slab, 0, version));
+        return home;
+    }
+    ot_program_read(p, task, slot, grad_tag(slab, task->tile, version));
+    ot_program_narrow(task, SLOT_GRADS, 1);
+    return slot;
 }
 
-static int next_slot(struct ot_program *p) {
-    return p->layout->host_activation_slots[p->next_host_activation++ % p->plan->host_activation_slots];
+/* ---- gradients on their way out, and sums ---- */
+
+static int next_grad_slot(struct ot_program *p) {
+    return p->layout->host_grad_slots[p->next_grad_slot++ % p->plan->host_grad_slots];
 }
 
-int ot_program_boundary_home(struct ot_program *p, int boundary, int micro) {
-    if (p->layout->boundary_nvme)
-        return next_slot(p);
-    return p->layout->boundary_host[boundary * p->plan->max_micro + micro];
+/* Moves one extent of a buffer on nvme to or from a slot. */
+static void move_extent(struct ot_program *p, enum ot_task_kind kind, int slab, struct ot_tile_span span,
+                        int home, int extent, int slot, struct ot_tag tag) {
+    bool reads = kind == OT_TASK_NVME_READ;
+    struct ot_task *task = ot_program_task(p, kind, reads ? OT_LANE_NVME_READ : OT_LANE_NVME_WRITE);
+    task->slab = slab;
+    task->tile = span.first_tile;
+    task->span = span;
+    task->from = reads ? home : slot;
+    task->to = reads ? slot : home;
+    move_part(p, task, home, extent, slot, 0, tag);
 }
 
-static void move_boundary(struct ot_program *p, enum ot_task_kind kind, int boundary, int micro, int from,
-                          int to) {
-    struct ot_task *task =
-        ot_program_task(p, kind, kind == OT_TASK_NVME_READ ? OT_LANE_NVME_READ : OT_LANE_NVME_WRITE);
-    struct ot_tag tag = ot_tag(OT_CONTENT_BOUNDARY, boundary, micro, 0);
-    task->block = boundary;
-    task->micro = micro;
-    task->from = from;
-    task->to = to;
-    ot_program_read(p, task, from, tag);
-    ot_program_write(p, task, to, tag);
+void ot_program_grads_to_nvme(struct ot_program *p, int slab, int from) {
+    struct ot_tile_span rest = ot_slab_state_off_gpu(p->chain, p->plan, slab);
+    for (int i = 0; i < rest.n_tiles && p->rc >= 0; i++) {
+        int tile = rest.first_tile + i, slot = next_grad_slot(p);
+        struct ot_task *task = ot_program_tile_task(p, OT_TASK_GRAD_OUT, OT_LANE_D2H, slab, tile);
+        task->from = from;
+        task->to = slot;
+        ot_program_read(p, task, from, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
+        ot_program_write(p, task, slot, grad_tag(slab, tile, 0));
+        move_extent(p, OT_TASK_NVME_WRITE, slab, task->span, p->layout->slabs[slab].grad_nvme, i, slot,
+                    grad_tag(slab, tile, 0));
+    }
 }
 
-void ot_program_boundary_write(struct ot_program *p, int boundary, int micro, int slot) {
-    if (p->layout->boundary_nvme)
-        move_boundary(p, OT_TASK_NVME_WRITE, boundary, micro, slot, boundary_extent(p, boundary, micro));
+/* Copies a piece into its place in the sum. Only after the last piece the sum is there again. */
+static void piece_in(struct ot_program *p, struct ot_task *task, int buffer, struct ot_tag before,
+                     struct ot_tag after) {
+    if (task->tile == 0)
+        ot_program_write(p, task, buffer, after);
+    else
+        ot_program_update(p, task, buffer, before, after);
 }
 
-int ot_program_boundary_read(struct ot_program *p, int boundary, int micro) {
-    int to = ot_program_boundary_home(p, boundary, micro);
-    if (p->layout->boundary_nvme)
-        move_boundary(p, OT_TASK_NVME_READ, boundary, micro, boundary_extent(p, boundary, micro), to);
-    return to;
+void ot_program_pass_sum(struct ot_program *p, enum ot_task_kind kind, int slab, int sum, int buffer,
+                         struct ot_tag tag) {
+    bool in = kind == OT_TASK_SUM_IN;
+    int home = p->layout->sums[sum], n = ot_slab_pieces(p->chain, p->plan, slab);
+    int id = sum + ot_layout_sum(p->chain->n_blocks, 0, 0) * tag.micro; /* also says what is summed so far */
+    struct ot_tag before = tag;
+    for (int i = 0; i < n && p->rc >= 0; i++) {
+        struct ot_tile_span span = ot_slab_piece(p->chain, p->plan, slab, i);
+        struct ot_tag piece = ot_tag(OT_CONTENT_SUM_PIECE, id, i, 0);
+        int slot = next_grad_slot(p);
+        if (in)
+            move_extent(p, OT_TASK_NVME_READ, slab, span, home, i, slot, piece);
+        struct ot_task *task = ot_program_task(p, kind, in ? OT_LANE_H2D : OT_LANE_D2H);
+        task->slab = slab;
+        task->tile = i;
+        task->span = span;
+        task->from = in ? slot : buffer;
+        task->to = in ? buffer : slot;
+        ot_program_read(p, task, task->from, in ? piece : tag);
+        if (in)
+            piece_in(p, task, buffer, before, i == n - 1 ? tag : piece);
+        else
+            ot_program_write(p, task, slot, piece);
+        if (!in)
+            move_extent(p, OT_TASK_NVME_WRITE, slab, span, home, i, slot, piece);
+        before = piece;
+    }
 }

@@ -1,92 +1,147 @@
-/* A training step as a program: forward, loss and backward, gradients out, the decision, updates.
+/* A training step as a program: forward, loss and backward, gradients to the host, decision, updates.
  *
- * With clipping everything after backward waits for one decision (the global norm), then updates run in the
- * order in which the next forward needs the slabs. Without clipping each slab has a decision of its own,
- * taken as soon as its gradient is complete, so that updates overlap the rest of backward. In either case
- * streamed tiles have their turn in the next step, and resident slabs get there what the pool has updated.
+ * With clipping, all updates wait for one decision after backward, since it needs the norm of all gradients.
+ * Updates then run in the order in which the next forward needs the slabs. Without clipping each slab has its
+ * own decision as soon as its gradient is complete, so its update overlaps the rest of backward. Shadows
+ * (plan/shadow.h) give a part of that overlap back to steps with clipping. In all
+ * cases the next step updates the streamed tiles, and copies the pool's updates to slabs on the device.
  */
+#include "offload/plan/shadow.h"
 #include "offload/schedule/program.h"
 #include "src/base/error.h"
 
-/* ---- boundaries that do not live on the device ---- */
-
-static void boundary_out(struct ot_program *p, int boundary, int micro) {
-    int home = ot_program_boundary_home(p, boundary, micro);
-    struct ot_task *task = ot_program_task(p, OT_TASK_BOUNDARY_OUT, OT_LANE_D2H);
-    struct ot_tag tag = ot_tag(OT_CONTENT_BOUNDARY, boundary, micro, 0);
-    task->block = boundary;
-    task->micro = micro;
-    task->from = ot_layout_boundary(p->layout, p->plan, boundary, micro);
-    task->to = home;
-    ot_program_read(p, task, task->from, tag);
-    ot_program_write(p, task, task->to, tag);
-    ot_program_boundary_write(p, boundary, micro, home);
-}
-
-static void boundary_in(struct ot_program *p, struct ot_return *back) {
-    int i =
-        (int)(back - p->returns) % p->plan->activation_slots; /* used in order, so the oldest is free first */
-    int home = ot_program_boundary_read(p, back->boundary, back->micro);
-    struct ot_task *task = ot_program_task(p, OT_TASK_BOUNDARY_IN, OT_LANE_H2D);
-    struct ot_tag tag = ot_tag(OT_CONTENT_BOUNDARY, back->boundary, back->micro, 0);
-    task->block = back->boundary;
-    task->micro = back->micro;
-    task->from = home;
-    task->to = p->layout->activation_slots[i];
-    back->slot = i;
-    ot_program_read(p, task, task->from, tag);
-    ot_program_write(p, task, task->to, tag);
-}
-
-/* The buffer with the boundary that a backward reads, which it uses up. Fetches ahead as far as slots
- * allow. */
-static int boundary_for_backward(struct ot_program *p, int boundary, int micro) {
-    struct ot_return *next = &p->returns[p->next_return];
-    if (p->next_return == p->n_returns || next->boundary != boundary || next->micro != micro)
-        return ot_layout_boundary(p->layout, p->plan, boundary, micro);
-    for (int i = 0; i < p->plan->activation_slots && p->next_return + i < p->n_returns; i++) {
-        if (p->plan->order == OT_ORDER_MICRO && next[i].micro != micro)
-            break; /* not even computed yet */
-        if (next[i].slot < 0)
-            boundary_in(p, &next[i]);
-    }
-    p->next_return++;
-    return p->layout->activation_slots[next->slot];
-}
-
 /* ---- gradients ---- */
 
-/* Accumulators are owned by (block, use). */
+/* The owner of an accumulator is a use of a slab, and the level of its tree: ot_layout_sum. */
 static int use_id(int block, int use) {
     return block * OT_MAX_USES + use;
 }
 
-static int accumulator(struct ot_program *p, int block, int use) {
-    int slab = p->chain->blocks[block].uses[use].slab;
-    struct ot_ring *ring = &p->grads[ot_slab_slot_kind(p->chain, slab)];
-    if (ot_slab_grad_in_place(p->chain, p->plan, slab))
-        return p->layout->slabs[slab].grad_gpu;
-    int slot = ot_ring_find(ring, use_id(block, use));
-    if (slot < 0 && p->rc >= 0) {
-        slot = ot_ring_take(ring, use_id(block, use), p->schedule->n_tasks);
-        p->rc = slot < 0 ? slot : 0;
-    }
-    return slot < 0 ? OT_NO_BUFFER : ring->buffers[slot];
+static struct ot_ring *grad_ring(struct ot_program *p, int slab) {
+    return &p->grads[ot_slab_slot_kind(p->chain, slab)];
 }
 
-static void release_accumulators(struct ot_program *p, int slab) {
-    struct ot_ring *ring = &p->grads[ot_slab_slot_kind(p->chain, slab)];
-    for (int b = 0; b < p->chain->n_blocks; b++)
-        for (int u = 0; u < p->chain->blocks[b].n_uses; u++) {
-            int slot = p->chain->blocks[b].uses[u].slab == slab ? ot_ring_find(ring, use_id(b, u)) : -1;
-            if (slot >= 0) {
-                ring->owner[slot] = -1;
-                ring->last[slot] = p->schedule->n_tasks;
-            }
+static void join_oldest(struct ot_program *p);
+
+/* Takes a free slot. If there is none, finishes slabs whose exchange is under way, which gives slots back. */
+static int take_slot(struct ot_program *p, struct ot_ring *ring, int owner) {
+    int slot = ot_ring_find(ring, owner);
+    while (slot < 0 && p->n_joining > 0 && ot_ring_find(ring, -1) < 0 && p->rc >= 0)
+        join_oldest(p);
+    if (slot < 0 && p->rc >= 0) {
+        slot = ot_ring_take(ring, owner, p->schedule->n_tasks);
+        p->rc = slot < 0 ? slot : 0;
+    }
+    return slot;
+}
+
+/* Moves a sum between its home and a slot. */
+static void move_sum(struct ot_program *p, enum ot_task_kind kind, int slab, int owner, int slot) {
+    bool in = kind == OT_TASK_SUM_IN;
+    int home = p->layout->sums[owner];
+    struct ot_tag tag = ot_tag(OT_CONTENT_GRAD_SUM, owner / OT_SHARD_WORLD_GROUPS, p->sums[owner].micro, 0);
+    p->sums[owner].away = !in;
+    if (p->layout->buffers[home].tier == OT_TIER_NVME) {
+        ot_program_pass_sum(p, kind, slab, owner, slot, tag);
+        return;
+    }
+    struct ot_task *task = ot_program_task(p, kind, in ? OT_LANE_H2D : OT_LANE_D2H);
+    task->slab = slab;
+    task->span =
+        (struct ot_tile_span){0, ot_slab_pieces(p->chain, p->plan, slab), 0, p->chain->slabs[slab].n_params};
+    task->from = in ? home : slot;
+    task->to = in ? slot : home;
+    ot_program_read(p, task, task->from, tag);
+    ot_program_write(p, task, task->to, tag);
+}
+
+/* The device buffer of a sum. Brings it back from its home. */
+static int accumulator(struct ot_program *p, int block, int use, int level) {
+    int slab = p->chain->blocks[block].uses[use].slab, owner = ot_layout_sum(block, use, level);
+    if (ot_slab_grad_in_place(p->chain, p->plan, slab))
+        return p->layout->slabs[slab].grad_gpu;
+    if (ot_slab_sum_stays(p->chain, p->plan, slab))
+        return p->layout->sums[owner];
+    struct ot_ring *ring = grad_ring(p, slab);
+    int slot = take_slot(p, ring, owner);
+    if (slot < 0)
+        return OT_NO_BUFFER;
+    if (p->sums[owner].away)
+        move_sum(p, OT_TASK_SUM_IN, slab, owner, ring->buffers[slot]);
+    return ring->buffers[slot];
+}
+
+static void release_accumulator(struct ot_program *p, int slab, int owner) {
+    struct ot_ring *ring = grad_ring(p, slab);
+    int slot = ot_ring_find(ring, owner);
+    if (slot < 0)
+        return;
+    ring->owner[slot] = -1;
+    ring->last[slot] = p->schedule->n_tasks;
+}
+
+/* Micro-batches that a group has places for. */
+static int group_places(const struct ot_program *p) {
+    return p->plan->max_micro / ot_shard_own_groups(&p->plan->shard);
+}
+
+/* After a block's backward in a round that is not the last: its sums leave. */
+static void send_sums(struct ot_program *p, int block) {
+    const struct ot_block_spec *spec = &p->chain->blocks[block];
+    for (int u = 0; u < spec->n_uses; u++) {
+        int slab = spec->uses[u].slab;
+        struct ot_ring *ring = grad_ring(p, slab);
+        for (int level = 0; level < ot_shard_levels(&p->plan->shard); level++) {
+            int owner = ot_layout_sum(block, u, level), slot = ot_ring_find(ring, owner);
+            if (slot < 0)
+                continue;
+            move_sum(p, OT_TASK_SUM_OUT, slab, owner, ring->buffers[slot]);
+            release_accumulator(p, slab, owner);
+        }
+    }
+}
+
+/* Brings back the sums that the next block needs first, if there are free slots. */
+static void return_sums(struct ot_program *p, int block, int micro) {
+    const struct ot_block_spec *spec = &p->chain->blocks[block];
+    int level = ot_shard_level(micro / group_places(p));
+    for (int u = 0; u < spec->n_uses; u++)
+        if (p->sums[ot_layout_sum(block, u, level)].away &&
+            ot_ring_find(grad_ring(p, spec->uses[u].slab), -1) >= 0)
+            accumulator(p, block, u, level);
+}
+
+/* Adds one sum to another. */
+static void merge(struct ot_program *p, int slab, int to, struct ot_tag before, int from, struct ot_tag added,
+                  struct ot_tag after) {
+    struct ot_task *task = ot_program_task(p, OT_TASK_GRAD_MERGE, OT_LANE_COMPUTE);
+    task->slab = slab;
+    task->from = from;
+    task->to = to;
+    ot_program_read(p, task, from, added);
+    ot_program_update(p, task, to, before, after);
+}
+
+/* After the last micro-batch of a group: adds up the subtrees that are complete now. */
+static void merge_groups(struct ot_program *p, int block, int micro) {
+    int places = group_places(p), group = micro / places, level = ot_shard_level(group);
+    const struct ot_block_spec *spec = &p->chain->blocks[block];
+    if ((micro + 1) % places != 0)
+        return;
+    for (int i = 0; i < ot_shard_merges(group); i++, level--)
+        for (int u = 0; u < spec->n_uses && p->rc >= 0; u++) {
+            int slab = spec->uses[u].slab, id = use_id(block, u);
+            int first = micro + 1 - (places << i), to = accumulator(p, block, u, level - 1);
+            merge(p, slab, to, ot_tag(OT_CONTENT_GRAD_SUM, id, first, 0), accumulator(p, block, u, level),
+                  ot_tag(OT_CONTENT_GRAD_SUM, id, micro + 1, 0),
+                  ot_tag(OT_CONTENT_GRAD_SUM, id, micro + 1, 0));
+            release_accumulator(p, slab, ot_layout_sum(block, u, level));
+            p->sums[ot_layout_sum(block, u, level - 1)].micro = micro + 1;
         }
 }
 
-/* Just before it is used: the h2d lane is in order, and this waits for the step before. */
+/* Appended just before its use: this task waits for the previous step's decision, and the h2d lane runs in
+ * order, so an earlier place would hold up other copies. */
 static void scale_in(struct ot_program *p) {
     struct ot_task *task = ot_program_task(p, OT_TASK_SCALE_IN, OT_LANE_H2D);
     task->from = p->layout->control;
@@ -99,23 +154,24 @@ static void backward(struct ot_program *p, int block, int micro) {
     const struct ot_layout *layout = p->layout;
     const struct ot_block_spec *spec = &p->chain->blocks[block];
     int last = p->chain->n_blocks - 1;
-    int x = block > 0 ? boundary_for_backward(p, block - 1, micro) : OT_NO_BUFFER;
-    int grads[OT_MAX_USES];
+    int x = block > 0 ? ot_program_find_boundary(p, block - 1, micro) : OT_NO_BUFFER;
+    int saved = ot_program_find_kept(p, block, micro);
+    int grads[OT_MAX_USES], level = ot_shard_level(micro / group_places(p));
     for (int u = 0; u < spec->n_uses; u++)
-        grads[u] = accumulator(p, block, u);
+        grads[u] = accumulator(p, block, u, level);
     bool scales = block == last && layout->loss_scale != OT_NO_BUFFER;
     if (scales && micro == 0)
         scale_in(p);
     struct ot_task *task = ot_program_task(p, OT_TASK_BACKWARD, OT_LANE_COMPUTE);
     task->block = block;
     task->micro = micro;
-    task->first = micro == 0;
+    task->first = micro % group_places(p) == 0;
     ot_program_block_inputs(p, task, spec->n_uses);
     if (block > 0) {
         task->x = x;
         ot_program_read(p, task, x, ot_tag(OT_CONTENT_BOUNDARY, block - 1, micro, 0));
     }
-    task->dxy = layout->boundary_grad[micro];
+    task->dxy = layout->boundary_grad[ot_plan_place(p->plan, micro)];
     if (block == last)
         ot_program_write(p, task, task->dxy, ot_tag(OT_CONTENT_BOUNDARY_GRAD, block - 1, micro, 0));
     else
@@ -126,13 +182,13 @@ static void backward(struct ot_program *p, int block, int micro) {
         more.micro++;
         task->grads[u] = grads[u];
         ot_program_update(p, task, grads[u], task->first ? (struct ot_tag){0} : sum, more);
+        p->sums[ot_layout_sum(block, u, level)].micro = more.micro;
     }
-    int kept = ot_layout_saved(layout, p->chain, p->plan, block, micro);
-    task->saved_valid = kept != OT_NO_BUFFER;
-    task->saved = task->saved_valid ? kept : layout->saved_scratch;
-    ot_program_update(p, task, task->saved,
-                      task->saved_valid ? ot_tag(OT_CONTENT_SAVED, block, micro, 0) : (struct ot_tag){0},
-                      (struct ot_tag){0});
+    if (saved != OT_NO_BUFFER) {
+        task->saved = saved;
+        task->saved_level = ot_plan_kept(p->chain, p->plan, block).level;
+        ot_program_update(p, task, saved, ot_tag(OT_CONTENT_SAVED, block, micro, 0), (struct ot_tag){0});
+    }
     if (block == last) {
         ot_program_scratch(p, task, layout->token_loss);
         ot_program_write(p, task, layout->results_gpu,
@@ -143,13 +199,49 @@ static void backward(struct ot_program *p, int block, int micro) {
         ot_program_read(p, task, layout->loss_scale, ot_tag(OT_CONTENT_SCALE, 0, 0, 0));
 }
 
-/* Of the sum of all uses. In fp32 training nothing rounds it on: it is the finished gradient. */
+/* The tag of the finished sum. In fp32 no rounding follows: the sum is the finished gradient. */
 static struct ot_tag sum_tag(const struct ot_program *p, int slab) {
     return p->chain->dtype == OT_F32 ? ot_tag(OT_CONTENT_GRAD, slab, 0, 0)
                                      : ot_tag(OT_CONTENT_GRAD_SUM, slab, -1, 0);
 }
 
-/* The fp32 copy that tests compare with other implementations. */
+/* The gradient sums of a slab: one for each use, in the order of the blocks. */
+struct sums {
+    int n, ids[OT_MAX_USES]; /* of the accumulators */
+    int buffers[OT_MAX_USES];
+    struct ot_tag tags[OT_MAX_USES];
+};
+
+/* most: so many of the uses. */
+static struct sums sums_of(struct ot_program *p, int slab, int most) {
+    struct sums sums = {0};
+    for (int b = 0; b < p->chain->n_blocks; b++)
+        for (int u = 0; u < p->chain->blocks[b].n_uses && sums.n < most; u++) {
+            if (p->chain->blocks[b].uses[u].slab != slab)
+                continue;
+            sums.ids[sums.n] = ot_layout_sum(b, u, 0);
+            sums.buffers[sums.n] = accumulator(p, b, u, 0);
+            sums.tags[sums.n++] = ot_tag(OT_CONTENT_GRAD_SUM, use_id(b, u), p->plan->max_micro, 0);
+        }
+    return sums;
+}
+
+/* The tag of the sum over the uses of a tied slab. */
+static struct ot_tag tied_tag(int slab) {
+    return ot_tag(OT_CONTENT_GRAD_SUM, slab, -2, 0);
+}
+
+/* Adds up the uses of a slab, into the buffer of the first. */
+static void merge_uses(struct ot_program *p, int slab, struct sums *sums) {
+    for (int i = 1; i < sums->n && p->rc >= 0; i++) {
+        merge(p, slab, sums->buffers[0], sums->tags[0], sums->buffers[i], sums->tags[i], tied_tag(slab));
+        release_accumulator(p, slab, sums->ids[i]);
+        sums->tags[0] = tied_tag(slab);
+    }
+    sums->n = 1;
+}
+
+/* Copies the fp32 gradient to the host, where tests compare it with other implementations. */
 static void keep_grad(struct ot_program *p, int slab, int sum) {
     struct ot_task *task = ot_program_task(p, OT_TASK_GRAD_KEEP, OT_LANE_D2H);
     task->slab = slab;
@@ -159,54 +251,52 @@ static void keep_grad(struct ot_program *p, int slab, int sum) {
     ot_program_write(p, task, task->to, sum_tag(p, slab));
 }
 
-/* The slot in which what leaves for the host is rounded; fp32 leaves from where it was summed. */
+/* True if finished gradients of the slab leave the device. */
+static bool grads_leave(const struct ot_program *p, int slab) {
+    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
+    return b->grad_host != OT_NO_BUFFER || b->grad_nvme != OT_NO_BUFFER;
+}
+
+/* The slot for the rounded gradients that leave the device. fp32 gradients need none: they are copied from
+ * the sum. */
 static int stage_for(struct ot_program *p, int slab) {
     struct ot_ring *stages = &p->stages[ot_slab_slot_kind(p->chain, slab)];
-    if (p->layout->slabs[slab].grad_host == OT_NO_BUFFER || p->chain->dtype == OT_F32)
+    if (!grads_leave(p, slab) || p->chain->dtype == OT_F32)
         return OT_NO_BUFFER;
     int stage = ot_ring_victim(stages, NULL, 0);
     stages->last[stage] = p->schedule->n_tasks;
     return stages->buffers[stage];
 }
 
-/* Joins the uses, takes the squared norm, rounds to the storage dtype: what waits on the device, and what
- * leaves for the host. Returns the buffer that the latter leaves from. */
-static int finish_grad(struct ot_program *p, int slab) {
-    int n = 0, sums[OT_MAX_USES], ids[OT_MAX_USES];
-    for (int block = 0; block < p->chain->n_blocks; block++)
-        for (int u = 0; u < p->chain->blocks[block].n_uses; u++)
-            if (p->chain->blocks[block].uses[u].slab == slab && n < OT_MAX_USES) {
-                sums[n] = accumulator(p, block, u);
-                ids[n++] = use_id(block, u);
-            }
+/* Takes the squared norm of a complete sum and rounds it to the storage dtype: into one buffer for tiles that
+ * wait on the device, and into a stage for the other tiles. Returns the buffer from which these leave. */
+static int finish_grad(struct ot_program *p, int slab, int sum, struct ot_tag complete) {
     int stage = stage_for(p, slab);
+    int norms = ot_plan_is_sharded(p->plan) ? p->layout->results_gpu : p->layout->all_results;
     struct ot_task *task = ot_program_task(p, OT_TASK_GRAD_FINISH, OT_LANE_COMPUTE);
     task->slab = slab;
-    task->n_uses = n;
-    task->from = sums[0];
+    task->from = sum;
     task->to = p->layout->slabs[slab].grad_gpu;
     task->stage = stage;
-    for (int i = 0; i < n; i++) {
-        struct ot_tag all = ot_tag(OT_CONTENT_GRAD_SUM, ids[i], p->plan->max_micro, 0);
-        task->grads[i] = sums[i];
-        if (i == 0)
-            ot_program_update(p, task, sums[0], all, sum_tag(p, slab));
-        else
-            ot_program_read(p, task, sums[i], all);
-    }
-    if (task->to != OT_NO_BUFFER && task->to != sums[0])
+    task->state = norms;
+    ot_program_update(p, task, sum, complete, sum_tag(p, slab));
+    if (task->to != OT_NO_BUFFER && task->to != sum)
         ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
     if (stage != OT_NO_BUFFER)
         ot_program_write(p, task, stage, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
-    ot_program_write(p, task, p->layout->results_gpu, ot_tag(OT_CONTENT_RESULT, slab, 0, 0));
+    ot_program_write(p, task, norms, ot_tag(OT_CONTENT_RESULT, slab, 0, 0));
     ot_program_narrow(task, slab, 1);
     if (p->plan->keep_grads)
-        keep_grad(p, slab, sums[0]);
-    return stage != OT_NO_BUFFER ? stage : sums[0];
+        keep_grad(p, slab, sum);
+    return stage != OT_NO_BUFFER ? stage : sum;
 }
 
-/* from: the stage, or the sum. */
+/* from: the stage, or the sum in fp32. */
 static void grad_out(struct ot_program *p, int slab, int from) {
+    if (p->layout->slabs[slab].grad_nvme != OT_NO_BUFFER) {
+        ot_program_grads_to_nvme(p, slab, from);
+        return;
+    }
     struct ot_tile_span waiting = ot_slab_waiting_on_gpu(p->chain, p->plan, slab);
     struct ot_task *task = ot_program_task(p, OT_TASK_GRAD_OUT, OT_LANE_D2H);
     task->slab = slab;
@@ -220,7 +310,8 @@ static void grad_out(struct ot_program *p, int slab, int from) {
 
 /* ---- the step ---- */
 
-/* Device updates wait for a decision that takes a trip to the host: the next block's backward goes first. */
+/* Appends the deferred device updates. They wait for a decision on the host, so the next block's backward
+ * goes first. */
 static void flush_deferred(struct ot_program *p) {
     for (int i = 0; i < p->n_deferred; i++) {
         ot_program_params_in(p, p->deferred[i]);
@@ -229,22 +320,69 @@ static void flush_deferred(struct ot_program *p) {
     p->n_deferred = 0;
 }
 
-static void complete_slab(struct ot_program *p, int slab) {
+/* sums: one, complete. */
+static void finish_slab(struct ot_program *p, int slab, const struct sums *sums) {
     const int *tiles = p->plan->slabs[slab].tiles;
-    int leaves = finish_grad(p, slab);
-    if (p->layout->slabs[slab].grad_host != OT_NO_BUFFER)
+    int leaves = finish_grad(p, slab, sums->buffers[0], sums->tags[0]);
+    if (grads_leave(p, slab))
         grad_out(p, slab, leaves);
-    release_accumulators(p, slab);
-    if (p->plan->clip)
+    release_accumulator(p, slab, sums->ids[0]);
+    ot_program_result_gather(p, slab);
+    p->finished[slab] = true;
+    if (ot_plan_sends_norms(p->plan))
+        ot_program_result_out(p, slab);
+    if (p->plan->clip) {
+        ot_program_shadow(p, slab);
         return;
-    ot_program_result_out(p, slab);
+    }
     ot_program_decide(p, slab);
     if (tiles[OT_TILE_GPU] + tiles[OT_TILE_STREAM] > 0)
         p->deferred[p->n_deferred++] = slab;
     ot_program_update_cpu(p, slab);
 }
 
-/* ---- at use: what the step before left to be done ---- */
+/* With `world` the ranks join each use by itself: the sum over the uses must not depend on the number of
+ * ranks. Otherwise a rank adds up its uses first, so that they cross once. */
+static bool joins_uses(const struct ot_program *p) {
+    return p->plan->shard.world;
+}
+
+/* Joins the sums of all ranks, of the slab whose exchange began first. */
+static void join_oldest(struct ot_program *p) {
+    int slab = p->joining[0];
+    for (int i = 1; i < p->n_joining; i++)
+        p->joining[i - 1] = p->joining[i];
+    p->n_joining--;
+    struct sums sums = sums_of(p, slab, joins_uses(p) ? OT_MAX_USES : 1);
+    if (!joins_uses(p) && ot_slab_uses(p->chain, slab) > 1)
+        sums.tags[0] = tied_tag(slab);
+    for (int i = 0; i < sums.n; i++)
+        sums.tags[i] = ot_program_join(p, slab, i, sums.buffers[i], sums.tags[i]);
+    merge_uses(p, slab, &sums);
+    sums.tags[0] = ot_program_gather_sum(p, slab, sums.buffers[0], sums.tags[0]);
+    finish_slab(p, slab, &sums);
+}
+
+/* The slab has the gradients of all its uses. With several ranks they are exchanged now and joined after the
+ * next block's backward, so that the device computes meanwhile. */
+static void complete_slab(struct ot_program *p, int slab) {
+    struct sums sums = sums_of(p, slab, OT_MAX_USES);
+    bool alone = ot_shard_ranks(&p->plan->shard) == 1;
+    if (alone || !joins_uses(p))
+        merge_uses(p, slab, &sums);
+    if (alone) {
+        finish_slab(p, slab, &sums);
+        return;
+    }
+    struct ot_ring *ring = &p->exchanges[ot_slab_slot_kind(p->chain, slab)];
+    while (p->n_joining > 0 && ot_ring_find(ring, -1) < 0 && p->rc >= 0)
+        join_oldest(p);
+    for (int i = 0; i < sums.n && p->rc >= 0; i++)
+        ot_program_exchange(p, slab, i, sums.buffers[i], sums.tags[i]);
+    p->joining[p->n_joining++] = slab;
+}
+
+/* ---- before a visit: work that the previous step left ---- */
 
 static void upload(struct ot_program *p, const struct ot_visit *visit) {
     const struct ot_block_spec *block = &p->chain->blocks[visit->block];
@@ -252,15 +390,17 @@ static void upload(struct ot_program *p, const struct ot_visit *visit) {
         ot_program_upload(p, block->uses[u].slab);
 }
 
-/* What the visit uses must be up to date when it starts. */
+/* Finishes the updates of all streamed tiles that the visit uses. */
 static void stream_rest(struct ot_program *p, const struct ot_visit *visit) {
     const struct ot_block_spec *block = &p->chain->blocks[visit->block];
     for (int u = 0; u < block->n_uses; u++)
         ot_program_stream(p, block->uses[u].slab, p->plan->slabs[block->uses[u].slab].tiles[OT_TILE_STREAM]);
 }
 
-/* And most of it is: between the micro-batches of the visit before, as far as slots let its weights be there
- * already. Meanwhile h2d brings the state of the tiles after. done: of the visit's micro-batches. */
+/* Updates streamed tiles of the next visit between the micro-batches of visit v, if a slot holds their
+ * weights already. Meanwhile h2d copies the state of the following tiles. Likewise those of the slab with one
+ * copy that is fetched next, because its tiles are updated before the fetch. done: finished micro-batches of
+ * visit v. */
 static void stream_ahead(struct ot_program *p, int v, int done) {
     if (v + 1 == p->n_visits)
         return;
@@ -270,45 +410,72 @@ static void stream_ahead(struct ot_program *p, int v, int done) {
         if (tiles > 0 && ot_program_weights(p, slab) != OT_NO_BUFFER)
             ot_program_stream(p, slab, tiles * done / p->visits[v].n_micro);
     }
+    int slab = ot_program_next_meeting(p);
+    if (slab >= 0)
+        ot_program_stream(p, slab, p->plan->slabs[slab].tiles[OT_TILE_STREAM] * done / p->visits[v].n_micro);
 }
 
-static void forward(struct ot_program *p, int block, int micro) {
-    ot_program_forward(p, block, micro);
-    if (ot_layout_spills_boundaries(p->layout) && block < p->chain->n_blocks - 1 - p->layout->n_boundaries)
-        boundary_out(p, block, micro);
+/* Brings the weights of a visit to the device. */
+static void prepare(struct ot_program *p, int v) {
+    const struct ot_visit *visit = &p->visits[v];
+    upload(p, visit);
+    ot_program_fetch_ahead(p, v);
+    stream_rest(p, visit);
+    ot_program_gather(p, v);
+    p->prepared = v;
+}
+
+/* With several ranks the weights of a visit are gathered during the visit before, if there is a slot. */
+static bool prepares_ahead(const struct ot_program *p) {
+    return ot_plan_is_sharded(p->plan) && p->plan->weight_slots[OT_SLOT_LAYER] != 1;
 }
 
 static void run_visit(struct ot_program *p, int v) {
     const struct ot_visit *visit = &p->visits[v];
-    int end = visit->first_micro + visit->n_micro;
-    upload(p, visit);
-    ot_program_fetch_ahead(p, v);
-    stream_rest(p, visit);
+    int end = visit->first_micro + visit->n_micro, joining = p->n_joining;
+    p->visit = v;
+    if (p->prepared < v)
+        prepare(p, v);
     for (int m = visit->first_micro; m < end && p->rc >= 0; m++) {
-        if (visit->backward)
+        if (visit->backward) {
             backward(p, visit->block, m);
-        else
-            forward(p, visit->block, m);
+            merge_groups(p, visit->block, m);
+        } else {
+            ot_program_forward(p, visit->block, m);
+            ot_program_send_boundary(p, visit->block, m);
+        }
         stream_ahead(p, v, m + 1 - visit->first_micro);
+        if (m == visit->first_micro + visit->n_micro / 2 && v + 1 < p->n_visits && p->visits[v + 1].backward)
+            return_sums(p, p->visits[v + 1].block, visit->first_micro);
     }
+    if (prepares_ahead(p) && v + 1 < p->n_visits)
+        prepare(p, v + 1);
+    if (visit->backward && end != p->plan->max_micro)
+        send_sums(p, visit->block);
     if (!visit->backward || end != p->plan->max_micro)
         return;
     flush_deferred(p);
+    for (; joining > 0 && p->n_joining > 0 && p->rc >= 0; joining--)
+        join_oldest(p);
     const struct ot_block_spec *block = &p->chain->blocks[visit->block];
     for (int u = 0; u < block->n_uses && p->rc >= 0; u++)
         if (--p->uses_left[block->uses[u].slab] == 0)
             complete_slab(p, block->uses[u].slab);
 }
 
-int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *plan,
-                           const struct ot_layout *layout, struct ot_schedule *out) {
+static int make(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_layout *layout,
+                bool is_draft, struct ot_schedule *out) {
     struct ot_program p;
     if (ot_program_open(&p, chain, plan, layout, OT_PASS_TRAIN, out) < 0)
         return ot_program_close(&p);
+    out->is_draft = is_draft;
     ot_program_batch_in(&p);
     for (int v = 0; v < p.n_visits && p.rc >= 0; v++)
         run_visit(&p, v);
+    while (p.n_joining > 0 && p.rc >= 0)
+        join_oldest(&p);
     flush_deferred(&p);
+    ot_program_result_gather(&p, -1);
     ot_program_result_out(&p, -1);
     ot_program_decide(&p, -1);
     for (int s = 0; plan->clip && s < chain->n_slabs; s++)
@@ -318,4 +485,14 @@ int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *p
         ot_program_update_cpu(&p, s);
     }
     return ot_program_close(&p);
+}
+
+int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *plan,
+                           const struct ot_layout *layout, struct ot_schedule *out) {
+    return make(chain, plan, layout, false, out);
+}
+
+int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *plan,
+                           const struct ot_layout *layout, struct ot_schedule *out) {
+    return make(chain, plan, layout, true, out);
 }

@@ -1,5 +1,5 @@
-/* Decisions and updates as a program: what the three engines of plan.h do with a slab's tiles, and the
- * flush. */
+/* Decisions and updates as a program: the tasks of the three tile engines of plan.h, and the flush. */
+#include "offload/plan/shadow.h"
 #include "offload/schedule/program.h"
 #include "src/base/error.h"
 
@@ -7,10 +7,10 @@
 
 void ot_program_result_out(struct ot_program *p, int slab) {
     struct ot_task *task = ot_program_task(p, OT_TASK_RESULT_OUT, OT_LANE_D2H);
-    int first = slab >= 0 ? slab : p->plan->clip ? 0 : p->chain->n_slabs;
+    int first = slab >= 0 ? slab : ot_plan_sends_norms(p->plan) ? p->chain->n_slabs : 0;
     int last = slab >= 0 ? slab : p->chain->n_slabs;
     task->slab = slab;
-    task->from = p->layout->results_gpu;
+    task->from = p->layout->all_results;
     task->to = p->layout->results_host[0];
     for (int side = 0; side < 2; side++) {
         ot_program_access(p, task, side ? task->to : task->from, side == 0, side == 1);
@@ -30,7 +30,7 @@ void ot_program_decide(struct ot_program *p, int slab) {
         ot_program_narrow(task, slab, 1);
     ot_program_update(p, task, p->layout->control, (struct ot_tag){0}, (struct ot_tag){0});
     if (slab < 0 && !p->plan->clip)
-        return; /* every slab has been decided: this only closes the step */
+        return; /* every slab has its decision: this task only ends the step */
     ot_program_write(p, task, task->to, ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
     ot_program_last(task)->parity = true;
     if (slab >= 0)
@@ -55,20 +55,61 @@ void ot_program_params_in(struct ot_program *p, int slab) {
 
 /* ---- state off the device, updated by the pool ---- */
 
-static void update_tile_on_cpu(struct ot_program *p, int slab, int tile) {
-    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
-    int slot = ot_program_tile_in(p, slab, tile, OT_TILE_CPU, 0);
-    struct ot_task *task = ot_program_tile_task(p, OT_TASK_UPDATE_CPU, OT_LANE_CPU, slab, tile);
+/* The frame of the tile's shadow; OT_NO_BUFFER: the tile has none. */
+static int shadow_frame(const struct ot_program *p, int slab, int tile) {
+    int frame = ot_plan_shadow_frame(p->plan, slab, tile);
+    return frame < 0 ? OT_NO_BUFFER : p->layout->shadow_frames[frame];
+}
+
+/* Appends a task of the pool on a tile, which reads the tile's gradients. slot: the tile's host slot, or
+ * OT_NO_BUFFER. */
+static struct ot_task *pool_task(struct ot_program *p, enum ot_task_kind kind, int slab, int tile, int slot) {
+    struct ot_task *task = ot_program_tile_task(p, kind, OT_LANE_CPU, slab, tile);
     task->deadline = slab; /* slabs are numbered in the order in which forward needs them */
-    task->from = b->grad_host;
+    task->stage = shadow_frame(p, slab, tile);
+    task->from = ot_program_tile_grads(p, task, slot, 0);
+    return task;
+}
+
+/* Not ordered with the decision: an access to its params, or to the control of decisions, would make the
+ * decision wait for shadows (engine/shadow.c). */
+static void shadow_tile(struct ot_program *p, int slab, int tile) {
+    struct ot_tag shadow = ot_tag(OT_CONTENT_SHADOW, slab, tile, 0);
+    struct ot_task *task = pool_task(p, OT_TASK_SHADOW, slab, tile, OT_NO_BUFFER);
+    int n_norms = 1;
+    while (slab + n_norms < p->chain->n_slabs && p->finished[slab + n_norms])
+        n_norms++;
+    ot_program_access(p, task, p->layout->results_host[0], true, false)->parity = true;
+    ot_program_narrow(task, slab, n_norms);
+    task->to = ot_program_tile_weights(p, task, OT_NO_BUFFER, true, true,
+                                       ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0), shadow);
+    ot_program_tile_state(p, task, OT_NO_BUFFER, true, true, ot_tag(OT_CONTENT_STATE, slab, tile, 0), shadow);
+    ot_program_write(p, task, task->stage, shadow);
+    task->n_norms = n_norms;
+}
+
+void ot_program_shadow(struct ot_program *p, int slab) {
+    struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
+    for (int tile = part.first_tile; tile < part.first_tile + part.n_tiles; tile++)
+        if (shadow_frame(p, slab, tile) != OT_NO_BUFFER)
+            shadow_tile(p, slab, tile);
+}
+
+static void update_tile_on_cpu(struct ot_program *p, int slab, int tile) {
+    int slot = ot_program_tile_in(p, slab, tile, OT_TILE_CPU, 0);
+    struct ot_task *task = pool_task(p, OT_TASK_UPDATE_CPU, slab, tile, slot);
+    struct ot_tag weights = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
+                  state = ot_tag(OT_CONTENT_STATE, slab, tile, 0);
+    if (task->stage != OT_NO_BUFFER) {
+        weights = state = ot_tag(OT_CONTENT_SHADOW, slab, tile, 0);
+        ot_program_read(p, task, task->stage, state);
+    }
     ot_program_read(p, task, p->layout->params_host[0], ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
     ot_program_last(task)->parity = true;
     ot_program_narrow(task, slab, 1);
-    ot_program_read(p, task, b->grad_host, ot_tag(OT_CONTENT_GRAD, slab, 0, 0));
-    task->to = ot_program_tile_weights(p, task, slot, true, true, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
-                                       ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
-    ot_program_tile_state(p, task, slot, true, true, ot_tag(OT_CONTENT_STATE, slab, tile, 0),
-                          ot_tag(OT_CONTENT_STATE, slab, tile, 1));
+    task->to =
+        ot_program_tile_weights(p, task, slot, true, true, weights, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1));
+    ot_program_tile_state(p, task, slot, true, true, state, ot_tag(OT_CONTENT_STATE, slab, tile, 1));
     ot_program_tile_out(p, slab, tile, OT_TILE_CPU, slot, 1);
 }
 
@@ -78,7 +119,7 @@ void ot_program_update_cpu(struct ot_program *p, int slab) {
         update_tile_on_cpu(p, slab, part.first_tile + i);
 }
 
-/* Updated weights to their home. version: theirs, relative to the step. */
+/* Copies updated weights to their home. version: version of the weights, relative to the step. */
 static void bring_home(struct ot_program *p, enum ot_task_kind kind, int slab, struct ot_tile_span span,
                        int from, int to, int version) {
     struct ot_task *task = ot_program_task(p, kind, kind == OT_TASK_UPLOAD ? OT_LANE_H2D : OT_LANE_D2H);
@@ -93,8 +134,8 @@ static void bring_home(struct ot_program *p, enum ot_task_kind kind, int slab, s
     ot_program_narrow(task, span.first_tile, span.n_tiles);
 }
 
-/* At use, in the next step: h2d is in order, and must not keep that step's first blocks waiting for the last
- * ones' updates. */
+/* Upload happens in the next step, just before the slab's use. h2d runs in order: an upload at the end of
+ * this step would make the next step's first blocks wait for the last blocks' updates. */
 void ot_program_upload(struct ot_program *p, int slab) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
@@ -106,8 +147,8 @@ void ot_program_upload(struct ot_program *p, int slab) {
 
 /* ---- state on the device ---- */
 
-/* Weights updated on the device to their home off it, in one piece to the host, by tiles through slots to
- * nvme. */
+/* Copies weights that the device updated to their home: to the host in one task, to nvme tile by tile through
+ * slots. */
 static void store_weights(struct ot_program *p, int slab, struct ot_tile_span part, int weights) {
     struct ot_tag tag = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 1);
     if (!ot_slab_weights_pass(p->plan, slab)) {
@@ -132,12 +173,14 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
     int slot = -1;
     if (part.n_tiles == 0)
         return;
-    if (ot_slab_is_streamed(p->plan, slab)) {
+    if (!ot_slab_is_resident(p->plan, slab)) {
         slot = ot_ring_find(ring, slab);
-        if (slot < 0)
-            ot_program_fetch(p, slab, slot = ot_ring_victim(ring, NULL, 0), part);
+        if (slot < 0 && (slot = ot_program_spare_slot(p, ring)) < 0)
+            return;
+        if (ring->owner[slot] != slab)
+            ot_program_fetch(p, slab, slot, part);
     }
-    int weights = ot_program_weights(p, slab);
+    int weights = ot_program_held_weights(p, slab);
     struct ot_task *task = ot_program_task(p, OT_TASK_UPDATE_GPU, OT_LANE_COMPUTE);
     task->slab = slab;
     task->span = part;
@@ -154,26 +197,31 @@ void ot_program_update_gpu(struct ot_program *p, int slab) {
                       ot_tag(OT_CONTENT_STATE, slab, 0, 1));
     if (slot < 0)
         return;
-    ring->owner[slot] = -1; /* the slot's weights belong to the next step: this one must not find them */
+    ring->owner[slot] = -1; /* the slot now holds the next step's weights: this step must not find them */
     store_weights(p, slab, part, weights);
 }
 
-/* ---- state off the device, streamed through the device ---- */
+/* ---- state off the device, streamed through the device ----
+ *
+ * The weights of a streamed tile are in the slot of their slab. With one copy they travel with the state. */
 
-/* home: the tile's slot on the host, where it has one. */
+/* home: the tile's host slot, or OT_NO_BUFFER. */
 static void state_in(struct ot_program *p, int slab, int tile, int home, int slot) {
-    const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_tag tag = ot_tag(OT_CONTENT_STATE, slab, tile, -1);
     struct ot_task *task = ot_program_tile_task(p, OT_TASK_STATE_IN, OT_LANE_H2D, slab, tile);
     task->to = slot;
     ot_program_tile_state(p, task, home, true, false, tag, tag);
     ot_program_write(p, task, slot, tag);
-    if (p->plan->slabs[slab].grads == OT_HOME_GPU)
-        return;
-    task->from = b->grad_host;
-    ot_program_read(p, task, b->grad_host, ot_tag(OT_CONTENT_GRAD, slab, 0, -1));
+    if (ot_slab_has_one_copy(p->plan, slab)) {
+        task->weights[0] = p->layout->slabs[slab].weights_host;
+        ot_program_read(p, task, task->weights[0], ot_tag(OT_CONTENT_WEIGHTS, slab, 0, -1));
+        ot_program_narrow(task, tile, 1);
+    }
+    if (p->plan->slabs[slab].grads != OT_HOME_GPU)
+        task->from = ot_program_tile_grads(p, task, home, -1);
 }
 
+/* weights: OT_NO_BUFFER: they are in the slot. */
 static void update_streamed(struct ot_program *p, int slab, int tile, int slot, int weights) {
     const struct ot_slab_buffers *b = &p->layout->slabs[slab];
     struct ot_task *task = ot_program_tile_task(p, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE, slab, tile);
@@ -181,13 +229,15 @@ static void update_streamed(struct ot_program *p, int slab, int tile, int slot, 
     task->state = slot;
     ot_program_read(p, task, p->layout->params_gpu, ot_tag(OT_CONTENT_PARAMS, 0, 0, -1));
     ot_program_narrow(task, slab, 1);
-    ot_program_update(p, task, weights, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, -1),
-                      ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0));
-    ot_program_narrow(task, tile, 1);
+    if (weights != OT_NO_BUFFER) {
+        ot_program_update(p, task, weights, ot_tag(OT_CONTENT_WEIGHTS, slab, 0, -1),
+                          ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0));
+        ot_program_narrow(task, tile, 1);
+    }
     ot_program_update(p, task, slot, ot_tag(OT_CONTENT_STATE, slab, tile, -1),
                       ot_tag(OT_CONTENT_STATE, slab, tile, 0));
-    if (p->plan->slabs[slab].grads == OT_HOME_HOST)
-        return; /* they are in the slot */
+    if (p->plan->slabs[slab].grads != OT_HOME_GPU)
+        return; /* the gradients are in the slot */
     task->from = b->grad_gpu;
     ot_program_read(p, task, b->grad_gpu, ot_tag(OT_CONTENT_GRAD, slab, 0, -1));
 }
@@ -199,10 +249,12 @@ static void state_out(struct ot_program *p, int slab, int tile, int home, int sl
     task->from = slot;
     ot_program_read(p, task, slot, state);
     ot_program_tile_state(p, task, home, false, true, state, state);
-    if (ot_slab_is_streamed(p->plan, slab)) {
+    if (!ot_slab_is_resident(p->plan, slab)) {
         task->weights[0] = weights;
-        ot_program_read(p, task, weights, tag);
-        ot_program_narrow(task, tile, 1);
+        if (weights != OT_NO_BUFFER) {
+            ot_program_read(p, task, weights, tag);
+            ot_program_narrow(task, tile, 1);
+        }
         task->to = ot_program_tile_weights(p, task, home, false, true, tag, tag);
     }
     ot_program_tile_out(p, slab, tile, OT_TILE_STREAM, home, 0);
@@ -211,7 +263,8 @@ static void state_out(struct ot_program *p, int slab, int tile, int home, int sl
 void ot_program_stream(struct ot_program *p, int slab, int upto) {
     int first = ot_slab_part(p->chain, p->plan, slab, OT_TILE_STREAM).first_tile;
     for (; p->streamed[slab] < upto && p->rc >= 0; p->streamed[slab]++) {
-        int tile = first + p->streamed[slab], weights = ot_program_weights(p, slab);
+        int tile = first + p->streamed[slab];
+        int weights = ot_slab_has_one_copy(p->plan, slab) ? OT_NO_BUFFER : ot_program_held_weights(p, slab);
         int slot = p->layout->state_slots[p->next_state_slot++ % p->plan->state_slots];
         int home = ot_program_tile_in(p, slab, tile, OT_TILE_STREAM, -1);
         state_in(p, slab, tile, home, slot);
@@ -227,7 +280,7 @@ static void flush_slab(struct ot_program *p, int slab) {
     ot_program_upload(p, slab);
     if (part.n_tiles == 0)
         return;
-    if (ot_slab_is_streamed(p->plan, slab))
+    if (!ot_slab_is_resident(p->plan, slab) && !ot_slab_has_one_copy(p->plan, slab))
         ot_program_fetch(p, slab, ot_ring_victim(ring, NULL, 0), part);
     ot_program_stream(p, slab, part.n_tiles);
 }

@@ -5,16 +5,18 @@
 #include <string.h>
 
 const char *ot_lane_name(enum ot_lane_id lane) {
-    static const char *const names[] = {"h2d", "compute", "d2h", "cpu", "nvme_read", "nvme_write"};
+    static const char *const names[] = {"h2d", "compute", "d2h", "comm", "cpu", "nvme_read", "nvme_write"};
     return names[lane];
 }
 
 const char *ot_task_kind_name(enum ot_task_kind kind) {
     static const char *const names[] = {
-        "batch in",      "fetch",       "forward",    "scale in",  "boundary out", "boundary in",
-        "backward",      "grad finish", "grad out",   "grad keep", "result out",   "decide",
-        "params in",     "update cpu",  "update gpu", "upload",    "store",        "state in",
-        "update stream", "state out",   "loss out",   "nvme read", "nvme write"};
+        "batch in",      "fetch",       "forward",    "scale in",   "boundary out", "boundary in",
+        "kept out",      "kept in",     "backward",   "sum out",    "sum in",       "grad merge",
+        "grad finish",   "grad out",    "grad keep",  "result out", "decide",       "params in",
+        "shadow",        "update cpu",  "update gpu", "upload",     "store",        "state in",
+        "update stream", "state out",   "loss out",   "nvme read",  "nvme write",   "gather",
+        "meet",          "grad narrow", "exchange",   "grad join",  "grad gather",  "result gather"};
     return names[kind];
 }
 

@@ -1,27 +1,33 @@
-/* The schedule: the tasks of one step as a graph, with edges into the step after it.
+/* A schedule is the graph of one step's tasks, with edges into the following step.
  *
- * The generator writes a step down as a plain sequential program: this task, then that one, each with the
- * buffers that it reads and writes. Nothing in it is clever. Order between tasks then follows from the
- * accesses alone, as in a processor's scoreboard: a read comes after the last write, a write after the last
- * write and every read since. What remains after transitive reduction is exactly the set of edges whose loss
- * would be a race, which is why the mutation test can drop any one of them and expect the verifier to see it.
- * Overlap comes for free: a fetch into a slot depends on the slot's last reader and nothing else, so its lane
- * runs ahead of the compute lane as far as slots allow.
+ * The generator writes a step as a plain sequential program: a list of tasks, each with the buffers that it
+ * reads and writes. The linker derives the edges from these accesses alone, as a processor's scoreboard does.
+ * A read comes after the last write. A write comes after the last write and after every read since. Then the
+ * linker removes every edge that other edges imply (transitive reduction). Each remaining edge prevents a
+ * race, so the mutation test can drop any edge and expect the verifier to notice. Overlap needs no extra
+ * work: a fetch into a slot depends only on the slot's last reader, so its lane runs ahead of the compute
+ * lane as far as the slots allow.
  *
- * Lanes h2d, compute and d2h are in order: tasks run as listed. The cpu lane takes whichever ready task has
- * the earliest deadline: the block that the next forward needs first. So do the nvme lanes, which start a
- * task while the one before it is still under way, and may complete them in any order.
+ * Lanes h2d, compute, d2h and comm run their tasks in the listed order. The cpu lane and the nvme lanes take
+ * the ready task with the earliest deadline: its block is the first that the next forward needs. The nvme
+ * lanes start a task while earlier tasks are still under way, and may complete them in any order.
  *
- * Two consecutive steps overlap as far as the edges let them; step k + 2 starts only after step k is
- * complete, which is what lets two copies of the parity buffers suffice.
+ * Two consecutive steps overlap as far as the edges allow. Step k + 2 starts only after step k is complete,
+ * so two copies of the parity buffers suffice.
  *
- * A step leaves the streamed tiles (plan.h) one update behind, and resident copies of what the pool updated:
- * the next step makes up for both before each slab's first use. Where no step follows (before evaluation,
- * before parameters are read), a flush does: a schedule of nothing else, which runs alone.
+ * After a step, the streamed tiles (plan.h) lack that step's update, and weights on the device lack the
+ * updates of the CPU pool. The next step makes up for both before each slab's first use. If no step follows
+ * (before evaluation, before parameters are read), a flush makes up for them. A flush is a schedule of only
+ * these tasks, and runs alone.
  *
- * Each access also says what the bytes are: "weights of slab 3 after k updates". The verifier replays the
- * program with these tags, so that a task that would read the right buffer at the wrong time, or a slot with
- * the wrong owner, is found even where no race is.
+ * With clipping, tiles of the CPU pool may have a SHADOW task: it updates the tile ahead of the decision, and
+ * the tile's update keeps or undoes that after the decision (plan/shadow.h). A shadow is not ordered with the
+ * decision. If it comes later, it does nothing.
+ *
+ * Each access also says what the bytes mean, for example "weights of slab 3 after k updates". The verifier
+ * replays the program with these tags. So it finds a task that would read the right buffer at the wrong time,
+ * or a slot with the wrong owner, even if there is no race.
+ *
  */
 #ifndef OT_OFFLOAD_SCHEDULE_SCHEDULE_H
 #define OT_OFFLOAD_SCHEDULE_SCHEDULE_H
@@ -32,48 +38,67 @@ enum ot_lane_id {
     OT_LANE_H2D,
     OT_LANE_COMPUTE,
     OT_LANE_D2H,
+    OT_LANE_COMM,
     OT_LANE_CPU,
     OT_LANE_NVME_READ,
     OT_LANE_NVME_WRITE,
     OT_LANE_COUNT
 };
 const char *ot_lane_name(enum ot_lane_id lane);
-/* In order, on the device; the others are the host's and take what is ready. */
+/* True for the lanes of the device, which are in order. The other lanes belong to the host and take any ready
+ * task. */
 static inline bool ot_lane_is_device(enum ot_lane_id lane) {
     return lane < OT_LANE_CPU;
 }
 
 enum ot_task_kind {
-    OT_TASK_BATCH_IN,      /* h2d: token arrays of the step */
-    OT_TASK_FETCH,         /* h2d: weights from their host home into a slot */
-    OT_TASK_FORWARD,       /* compute: block, micro */
-    OT_TASK_SCALE_IN,      /* h2d, fp16: the loss scale that the last decision left */
-    OT_TASK_BOUNDARY_OUT,  /* d2h: boundary activation to its host home */
-    OT_TASK_BOUNDARY_IN,   /* h2d: and back */
-    OT_TASK_BACKWARD,      /* compute: block, micro */
-    OT_TASK_GRAD_FINISH,   /* compute: join the uses, squared norm, round to the storage dtype */
-    OT_TASK_GRAD_OUT,      /* d2h: to the waiting gradients on the host */
-    OT_TASK_GRAD_KEEP,     /* d2h: test seam */
-    OT_TASK_RESULT_OUT,    /* d2h: losses and squared norms (slab < 0), or one slab's squared norm */
-    OT_TASK_DECIDE,        /* cpu: norm, clip factor, skip or not; slab < 0 for the whole step */
+    OT_TASK_BATCH_IN,     /* h2d: token arrays of the step */
+    OT_TASK_FETCH,        /* h2d: weights from their host home into a slot */
+    OT_TASK_FORWARD,      /* compute: block, micro */
+    OT_TASK_SCALE_IN,     /* h2d, fp16: the loss scale that the last decision left */
+    OT_TASK_BOUNDARY_OUT, /* d2h: boundary activation to its host home */
+    OT_TASK_BOUNDARY_IN,  /* h2d: boundary activation back from there */
+    OT_TASK_KEPT_OUT,     /* d2h: a block's kept activations to their host home */
+    OT_TASK_KEPT_IN,      /* h2d: kept activations back from there */
+    OT_TASK_BACKWARD,     /* compute: block, micro */
+    OT_TASK_SUM_OUT,      /* d2h: a gradient sum, or a piece of it, to the host after a round */
+    OT_TASK_SUM_IN,       /* h2d: a gradient sum back from there */
+    OT_TASK_GRAD_MERGE,   /* compute: add a gradient sum of this rank to another */
+    OT_TASK_GRAD_FINISH,  /* compute: take the squared norm, round to the storage dtype */
+    OT_TASK_GRAD_OUT,     /* d2h: gradients to the host, where they wait for the update or go on to nvme */
+    OT_TASK_GRAD_KEEP,    /* d2h: fp32 gradients to the host, for tests only */
+    OT_TASK_RESULT_OUT,   /* d2h: losses and squared norms (slab < 0), or one slab's squared norm */
+    /* cpu: norm, clip factor, whether to skip the update; slab < 0: of the whole step. */
+    OT_TASK_DECIDE,
     OT_TASK_PARAMS_IN,     /* h2d: the decision, for updates on the device */
-    OT_TASK_UPDATE_CPU,    /* cpu: AdamW on one tile */
+    OT_TASK_SHADOW,        /* cpu: AdamW on one tile ahead of the decision; its old content to a frame */
+    OT_TASK_UPDATE_CPU,    /* cpu: AdamW on one tile; after a shadow: keeps it or undoes it */
     OT_TASK_UPDATE_GPU,    /* compute: AdamW on a slab */
-    OT_TASK_UPLOAD,        /* h2d: updated weights to their resident copy */
+    OT_TASK_UPLOAD,        /* h2d: weights that the pool updated, to their copy on the device */
     OT_TASK_STORE,         /* d2h: weights updated on the device to their host home */
-    OT_TASK_STATE_IN,      /* h2d: a streamed tile's state, and its gradients where they wait on the host */
-    OT_TASK_UPDATE_STREAM, /* compute: AdamW on a streamed tile, with the step before's gradients */
-    OT_TASK_STATE_OUT,     /* d2h: its state back, and its weights to their home */
+    OT_TASK_STATE_IN,      /* h2d: a streamed tile's state, and its gradients if they wait off the device */
+    OT_TASK_UPDATE_STREAM, /* compute: AdamW on a streamed tile, with the previous step's gradients */
+    OT_TASK_STATE_OUT,     /* d2h: a streamed tile's state back, and its weights to their home */
     OT_TASK_LOSS_OUT,      /* d2h, forward alone: token losses or logits */
-    OT_TASK_NVME_READ,     /* nvme_read: a slab's weights, a tile's state and weights, or a boundary */
-    OT_TASK_NVME_WRITE,    /* nvme_write: a tile's state and weights, or a boundary */
+    /* nvme_read: a slab's weights, a tile's state and weights, its gradients, a piece of a gradient sum, or
+     * activations */
+    OT_TASK_NVME_READ,
+    OT_TASK_NVME_WRITE, /* nvme_write: the same, but for a slab's weights */
+    /* several ranks: */
+    OT_TASK_GATHER,      /* comm: the weights of all ranks, into a slot or beside this rank's own */
+    OT_TASK_MEET,        /* comm: all ranks have updated a slab in their one copy (one_copy.h) */
+    OT_TASK_GRAD_NARROW, /* compute: round the gradient sum to the dtype in which it crosses */
+    OT_TASK_EXCHANGE,  /* comm: send each rank its share of the gradient sum, receive those of this rank's */
+    OT_TASK_GRAD_JOIN, /* compute: add up the sums of all ranks, in the order of the ranks */
+    OT_TASK_GRAD_GATHER,   /* comm, if each rank updates everything: the shares of the joined sum */
+    OT_TASK_RESULT_GATHER, /* comm: norms of a slab, or (slab < 0) losses and wishes, of all ranks */
     OT_TASK_KINDS
 };
 const char *ot_task_kind_name(enum ot_task_kind kind);
 
-/* What bytes mean. version counts optimizer steps relative to the step that the task belongs to. */
+/* The meaning of the bytes that a task reads or writes. */
 enum ot_content {
-    OT_CONTENT_ANY, /* scratch: read of anything, or garbage afterwards */
+    OT_CONTENT_ANY, /* no meaning: a read accepts any bytes; after a write the bytes are garbage */
     OT_CONTENT_WEIGHTS,
     OT_CONTENT_STATE,
     OT_CONTENT_BATCH,
@@ -81,26 +106,30 @@ enum ot_content {
     OT_CONTENT_BOUNDARY_GRAD,
     OT_CONTENT_SAVED,
     OT_CONTENT_GRAD_SUM,
+    OT_CONTENT_SUM_PIECE,
     OT_CONTENT_GRAD,
     OT_CONTENT_RESULT,
     OT_CONTENT_PARAMS,
     OT_CONTENT_CONSTANTS,
     OT_CONTENT_LOSS,
     OT_CONTENT_SCALE,
+    OT_CONTENT_SHADOW, /* of a tile that has a shadow, and of its frame: known to the tile's update alone */
 };
 struct ot_tag {
     uint8_t content; /* enum ot_content */
-    int8_t version;  /* relative to the step */
+    int8_t version;  /* optimizer updates, relative to the step that the task belongs to */
     int32_t index;   /* slab, block, or use of a slab by a block */
-    int32_t micro;   /* micro-batch, or the number of those summed up so far */
+    /* Micro-batch, or the number of micro-batches summed so far; gradients of one tile: its number + 1. */
+    int32_t micro;
 };
 
 struct ot_access {
     int buffer;  /* for parity buffers: the first of the pair */
-    bool parity; /* alternate between buffer and the next one with the step */
+    bool parity; /* odd steps use the next buffer instead */
     bool reads, writes;
     int first_tile, n_tiles;
-    struct ot_tag before, after; /* what is read, what is left; `after` only where writes */
+    /* Content that is read, and content that is left; `after` only if `writes`. */
+    struct ot_tag before, after;
 };
 
 enum { OT_TASK_MAX_ACCESSES = 16 };
@@ -113,22 +142,22 @@ struct ot_dep {
 struct ot_task {
     enum ot_task_kind kind;
     enum ot_lane_id lane;
-    int block, slab, micro, tile; /* -1 where it has none */
-    int deadline;                 /* lanes of the host: smaller runs first, then what was listed first */
-    struct ot_tile_span span;     /* what part of the slab it moves or updates */
-    bool first;                   /* BACKWARD: clears the accumulators before it adds */
-    bool saved_valid;             /* BACKWARD: the forward kept its insides */
-    int n_uses;                   /* GRAD_FINISH: how many accumulators to join */
-    /* Buffers by role; OT_NO_BUFFER where it has none. Parity ones name the first of the pair. */
+    int block, slab, micro, tile; /* -1: none */
+    int deadline;                 /* host lanes: smaller first; equal ones in listed order */
+    struct ot_tile_span span;     /* the part of the slab that it moves or updates */
+    bool first;                   /* BACKWARD: clears the gradient sums before it adds */
+    int n_norms;                  /* SHADOW: slabs whose norms are on the host, from its own on */
+    /* Buffers by role; OT_NO_BUFFER: none. Of a parity pair, the first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
     int x, y, dxy, saved, from, to, state, stage;
-    int n_accesses;
-    struct ot_access accesses[OT_TASK_MAX_ACCESSES];
+    enum ot_keep_level saved_level; /* what `saved` has, or what is copied */
     int n_deps;
     struct ot_dep *deps;
     /* Set by ot_schedule_link. */
     bool needs_event;  /* a task of another device lane waits for it */
-    bool needs_notify; /* a cpu task waits for it, or it is the last of its lane */
+    bool needs_notify; /* a host task waits for it, or it is the last of its lane */
+    int n_accesses;
+    struct ot_access accesses[OT_TASK_MAX_ACCESSES]; /* last: who runs or simulates the task needs none */
 };
 
 struct ot_schedule {
@@ -136,30 +165,46 @@ struct ot_schedule {
     struct ot_task *tasks; /* in program order */
     int lane_count[OT_LANE_COUNT];
     int *lane_tasks[OT_LANE_COUNT]; /* indices, in order */
-    bool alone;                     /* drained before and after: no two steps of it overlap */
+    bool alone;                     /* no other step may overlap with it */
+    bool is_draft;                  /* has edges that other edges imply */
 };
 
-/* Training step, or with plan->train false (and for evaluation in between) a forward pass over one
- * micro-batch. Errors: OT_E_USAGE when the plan's slots cannot carry the step. Free with ot_schedule_free. */
+/* Make a training step, and a forward pass over one micro-batch (for generation, for plans without training,
+ * and for evaluation during training). Both are linked. Free with ot_schedule_free. Errors: OT_E_USAGE (the
+ * plan has too few slots), OT_E_BUDGET (no memory). */
 int ot_schedule_make_train(const struct ot_chain *chain, const struct ot_plan *plan,
+                           const struct ot_layout *layout, struct ot_schedule *out);
+/* Makes a draft of a training step, to simulate: the same tasks in the same order, in a time that grows with
+ * their number and not with its square. Edges that other edges imply are not all removed. Errors as above. */
+int ot_schedule_make_draft(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, struct ot_schedule *out);
 int ot_schedule_make_forward(const struct ot_chain *chain, const struct ot_plan *plan,
                              const struct ot_layout *layout, enum ot_pass pass, struct ot_schedule *out);
-/* What a step leaves to the next one; a schedule of no tasks where it leaves nothing. */
+/* Makes a flush: the updates and copies that a step leaves to the next one. It has no tasks if a step leaves
+ * none. Errors as above. */
 int ot_schedule_make_flush(const struct ot_chain *chain, const struct ot_plan *plan,
                            const struct ot_layout *layout, struct ot_schedule *out);
+/* Makes a gather: brings the other ranks' shares to weights that are whole between steps, on the device or in
+ * one copy. It has no tasks if there are no such weights. Errors as above. */
+int ot_schedule_make_gather(const struct ot_chain *chain, const struct ot_plan *plan,
+                            const struct ot_layout *layout, struct ot_schedule *out);
 void ot_schedule_free(struct ot_schedule *schedule);
+/* A fingerprint of the operations between ranks, in order. All ranks must have the same. crc: of the
+ * schedules before. */
+uint32_t ot_schedule_operations(const struct ot_schedule *schedule, uint32_t crc);
 
-/* Derives the edges from the accesses and reduces them; fills in everything that follows from them. */
+/* Derives the edges from the accesses, reduces them, and fills in lanes and signals. Errors: OT_E_BUDGET (no
+ * memory). */
 int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layout);
 
-/* Says what is wrong, with the names of the two tasks and the buffer: a cycle, an unordered pair of accesses
- * to the same bytes, a read of bytes that are not what the task expects, bytes beyond the ledger. Independent
- * of how the edges were made. Errors: OT_E_INTERNAL. */
+/* Checks a schedule without relying on how its edges were made. Finds a cycle, two unordered accesses to the
+ * same bytes, a read of bytes with another content than the task expects, and bytes beyond the ledger. The
+ * error names the tasks and the buffer. Errors: OT_E_INTERNAL (the schedule is wrong), OT_E_BUDGET (no
+ * memory). */
 int ot_schedule_verify(const struct ot_schedule *schedule, const struct ot_layout *layout,
                        const struct ot_plan *plan);
 
-/* "forward layer.3 #2", into text; returns text. */
+/* Writes a task's name, like "forward layer.3 #2", to text[bytes]. Returns text. */
 const char *ot_task_describe(const struct ot_task *task, const struct ot_chain *chain, char *text,
                              size_t bytes);
 

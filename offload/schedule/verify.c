@@ -1,5 +1,5 @@
-/* The verifier: see schedule.h. It takes the edges as given and asks, over two consecutive steps (one of a
- * schedule that runs alone), whether they order what must be ordered; nothing here knows how they were
+/* The verifier (see schedule.h). Takes the edges as given, and checks over two consecutive steps (over one if
+ * the schedule runs alone) that they order every conflict. This code does not know how the edges were
  * made. */
 #include <stdlib.h>
 #include <string.h>
@@ -20,12 +20,12 @@ struct verifier {
     int steps;
     struct ot_reach reach;
     int *order;      /* nodes in a topological order */
-    int *rank;       /* node -> its place in it */
+    int *rank;       /* node -> its index in `order` */
     int *first_tile; /* [n_buffers] */
     int n_tiles;
     int n_touches;
     struct touch *touches;
-    bool trains; /* each step leaves weights and state one version on */
+    bool trains; /* each step raises the version of weights and state by one */
 };
 
 static const char *where(const struct verifier *vf, int node) {
@@ -40,13 +40,13 @@ static int fail_pair(const struct verifier *vf, int a, int b, int tile) {
     return ot_fail(
         OT_E_INTERNAL,
         "schedule: '%s' (task %d, step %d) and '%s' (task %d, step %d) both touch a buffer of '%s' "
-        "(number %d) in no order",
+        "(number %d), and no edge orders them",
         where(vf, a), a % n, a / n, where(vf, b), b % n, b / n, vf->layout->buffers[buffer].name, buffer);
 }
 
 /* ---- order: Kahn's algorithm over deps and lanes ---- */
 
-/* The task just before in the same in-order lane, maybe of the step before; -1 if none. */
+/* The preceding node in the same device lane, possibly in the previous step; -1: none. */
 static int lane_before(const struct verifier *vf, const int *lane_place, int node) {
     const struct ot_schedule *s = vf->schedule;
     int i = node % s->n_tasks, step = node / s->n_tasks;
@@ -68,8 +68,7 @@ static int sort_nodes(struct verifier *vf, const int *lane_place) {
     int total = vf->reach.n, done = 0, progress = 1;
     for (int v = 0; v < total; v++)
         vf->rank[v] = -1;
-    /* Program order is nearly topological already, so few sweeps suffice; a sweep without progress is a
-     * cycle. */
+    /* Program order is almost topological, so few sweeps suffice. A sweep without progress means a cycle. */
     while (done < total && progress) {
         progress = 0;
         for (int v = 0; v < total; v++) {
@@ -92,15 +91,17 @@ static int sort_nodes(struct verifier *vf, const int *lane_place) {
     int stuck = 0;
     while (vf->rank[stuck] >= 0)
         stuck++;
-    return ot_fail(OT_E_INTERNAL, "schedule: '%s' (task %d) waits for itself through a cycle",
+    return ot_fail(OT_E_INTERNAL, "schedule: '%s' (task %d) can never start: the edges form a cycle",
                    where(vf, stuck), stuck);
 }
 
-/* Reach is indexed by rank, because ancestors must have smaller numbers. */
+/* Finds the ancestors of all nodes. Node numbers of `reach` are ranks, because ancestors must have smaller
+ * numbers. */
 static void close_order(struct verifier *vf, const int *lane_place) {
     for (int r = 0; r < vf->reach.n; r++) {
         int v = vf->order[r], before = lane_before(vf, lane_place, v);
         const struct ot_task *task = &vf->schedule->tasks[v % vf->schedule->n_tasks];
+        ot_reach_begin(&vf->reach, r);
         if (before >= 0)
             ot_reach_add(&vf->reach, r, vf->rank[before]);
         for (int d = 0; d < task->n_deps; d++) {
@@ -161,8 +162,8 @@ static int collect_touches(struct verifier *vf) {
     return 0;
 }
 
-/* Along one tile's touches in rank order, each must come after the last write, each write after every read
- * since: by transitivity that orders all conflicting pairs. */
+/* Walks one tile's touches in rank order. Each touch must come after the last write, and each write after
+ * every read since. By transitivity this orders all conflicting pairs. */
 static int check_conflicts(struct verifier *vf) {
     int writer = -1, since = 0;
     for (int i = 0; i < vf->n_touches; i++) {
@@ -184,8 +185,8 @@ static int check_conflicts(struct verifier *vf) {
 
 /* ---- contents: every read finds what it expects ---- */
 
-/* A tag with its version counted from step 0. Constants never change, nor do weights where nothing updates
- * them. */
+/* The tag with its version counted from step 0. Constants never change. Weights do not change if no task
+ * updates them. */
 static struct ot_tag absolute(const struct verifier *vf, struct ot_tag tag, int step) {
     bool constant = tag.content == OT_CONTENT_CONSTANTS ||
                     (!vf->trains && (tag.content == OT_CONTENT_WEIGHTS || tag.content == OT_CONTENT_STATE));
@@ -210,8 +211,18 @@ static void hold(const struct verifier *vf, struct ot_tag *held, int buffer, int
         held[vf->first_tile[buffer] + tile] = absolute(vf, tag, 0);
 }
 
-/* What a slab's homes hold before step 0: streamed tiles are one update behind, and what that takes waits;
- * so are resident tiles that the pool updates elsewhere. */
+/* Sets the content of a buffer's tiles from `first` on: the other ranks' shares, without their last update.
+ */
+static void hold_rest(const struct verifier *vf, int slab, int buffer, int first, struct ot_tag *held) {
+    int n = buffer != OT_NO_BUFFER ? vf->layout->buffers[buffer].n_tiles : 0;
+    for (int t = first; t < n; t++)
+        hold(vf, held, buffer, t,
+             (struct ot_tag){.content = OT_CONTENT_WEIGHTS, .index = slab, .version = -1});
+}
+
+/* Sets the contents of a slab's homes before step 0, as if a step came before. Streamed tiles lack one
+ * update, and its gradients and parameters wait. Tiles on the device that the pool updates on the host lack
+ * one update too. */
 static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) {
     const struct ot_slab_buffers *b = &vf->layout->slabs[slab];
     const struct ot_slab_plan *sp = &vf->plan->slabs[slab];
@@ -219,7 +230,10 @@ static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) 
                  : b->weights_nvme != OT_NO_BUFFER ? b->weights_nvme
                                                    : b->weights_gpu;
     int on_gpu = sp->tiles[OT_TILE_GPU], streamed = on_gpu + sp->tiles[OT_TILE_STREAM];
-    for (int t = 0; t < vf->layout->buffers[buffer].n_tiles; t++) {
+    int all = streamed + sp->tiles[OT_TILE_CPU], tiles = all > 0 ? all : vf->layout->buffers[buffer].n_tiles;
+    hold_rest(vf, slab, b->weights_gpu, tiles, held);
+    hold_rest(vf, slab, b->weights_host, tiles, held);
+    for (int t = 0; t < tiles; t++) {
         int8_t resident = t >= on_gpu ? -1 : 0, home = t >= on_gpu && t < streamed ? -1 : 0;
         struct ot_tag weights = {.content = OT_CONTENT_WEIGHTS, .index = slab, .version = home};
         hold(vf, held, b->weights_host, t, weights);
@@ -230,6 +244,8 @@ static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) 
         if (t >= on_gpu) {
             hold(vf, held, b->state_host, t - on_gpu, state);
             hold(vf, held, b->state_nvme, t - on_gpu, state);
+            hold(vf, held, b->grad_nvme, t - on_gpu,
+                 (struct ot_tag){.content = OT_CONTENT_GRAD, .index = slab, .version = -1, .micro = t + 1});
         }
     }
     hold(vf, held, b->state_gpu, 0, (struct ot_tag){.content = OT_CONTENT_STATE, .index = slab});
@@ -239,7 +255,7 @@ static void hold_slab(const struct verifier *vf, int slab, struct ot_tag *held) 
          (struct ot_tag){.content = OT_CONTENT_PARAMS, .version = -1});
 }
 
-/* The driver writes each step's batch before the step starts. */
+/* Sets all contents before the first step. The driver writes each step's batch before the step starts. */
 static void set_first_contents(const struct verifier *vf, struct ot_tag *held) {
     const struct ot_layout *l = vf->layout;
     for (int s = 0; s < vf->plan->n_slabs; s++)
@@ -261,7 +277,7 @@ static int check_task_contents(const struct verifier *vf, int node, struct ot_ta
             if (a->reads && a->before.content != OT_CONTENT_ANY && !same_tag(held[t], want))
                 return ot_fail(
                     OT_E_INTERNAL,
-                    "schedule: '%s' (task %d, step %d) would find something else in a buffer of '%s' "
+                    "schedule: '%s' (task %d, step %d) would read the wrong content in a buffer of '%s' "
                     "(number %d): content %d.%d.%d version %d, expected %d.%d.%d version %d",
                     where(vf, node), node % n, step, vf->layout->buffers[buffer].name, buffer,
                     held[t].content, held[t].index, held[t].micro, held[t].version, want.content, want.index,
@@ -288,13 +304,15 @@ static int check_contents(const struct verifier *vf) {
 /* ---- bytes ---- */
 
 static int check_bytes(const struct ot_layout *layout, const struct ot_plan *plan) {
-    size_t end[OT_TIER_COUNT] = {0};
+    size_t end[OT_MEMORIES] = {0}, ranks = (size_t)ot_shard_ranks(&plan->shard);
     for (int i = 0; i < layout->n_buffers; i++) {
         const struct ot_buffer *b = &layout->buffers[i];
-        if (b->offset < end[b->tier] || b->bytes > b->reserved)
-            return ot_fail(OT_E_INTERNAL, "schedule: buffer %d ('%s') overlaps its neighbour", i, b->name);
-        end[b->tier] = b->offset + b->reserved;
+        int memory = b->one_copy ? OT_MEMORY_ONE_COPY : (int)b->tier;
+        if (b->offset < end[memory] || b->bytes > b->reserved)
+            return ot_fail(OT_E_INTERNAL, "schedule: buffer %d ('%s') overlaps another buffer", i, b->name);
+        end[memory] = b->offset + (b->one_copy ? ranks : 1) * b->reserved;
     }
+    end[OT_TIER_HOST] += end[OT_MEMORY_ONE_COPY] / ranks; /* a rank's share of it */
     for (int t = 0; t < OT_TIER_COUNT; t++)
         if (end[t] != ot_ledger_total(&plan->ledger, (enum ot_tier)t))
             return ot_fail(OT_E_INTERNAL, "schedule: %zu bytes on the %s, the ledger says %zu", end[t],

@@ -21,7 +21,7 @@
 
 enum { NAP_NS = 10000000, MOST_NAPS = 200 };
 
-#define MOST_LIMIT ((int64_t)1 << 56) /* so that sums of limits stay far from overflow */
+#define MOST_LIMIT ((int64_t)1 << 56) /* sums of limits cannot overflow */
 
 const char *ot_store_print_size(char text[OT_STORE_SIZE_BYTES], int64_t bytes) {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB"};
@@ -33,11 +33,11 @@ const char *ot_store_print_size(char text[OT_STORE_SIZE_BYTES], int64_t bytes) {
     return text;
 }
 
-/* ---- what crashed runs have left ---- */
+/* ---- files of crashed runs ---- */
 
 static const char file_prefix[] = "offload-train.", file_suffix[] = ".store";
 
-/* The PID of offload-train.PID.N.store; 0: the name is not one of ours. */
+/* The PID in offload-train.PID.N.store. 0: the file is not a store file. */
 static pid_t owner_of(const char *name) {
     static const char digits[] = "0123456789";
     if (strncmp(name, file_prefix, sizeof file_prefix - 1) != 0)
@@ -51,10 +51,10 @@ static pid_t owner_of(const char *name) {
     return number_digits > 0 && strcmp(number + number_digits, file_suffix) == 0 ? atoi(pid) : 0;
 }
 
-/* A live run holds the lock of its file until the file is unlinked; see also make_locked. A ring that has
- * the file registered holds it a little longer than the process that was killed lives, so a lock without a
- * process is waited for, as long as patience (in naps) lasts; in vain if the process lives in another PID
- * namespace. */
+/* Locks a file that may be stale. A live run keeps its file locked until the file is unlinked; see
+ * make_locked. After a process is killed, its io_uring may keep the registered file, and so the lock, a
+ * little longer. So if the lock is held but the process is gone, this function retries for up to *patience
+ * naps. A process in another PID namespace also seems to be gone; then the retries end without the lock. */
 static bool take_lock(int fd, pid_t owner, int *patience) {
     while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK || kill(owner, 0) == 0 || errno != ESRCH || *patience == 0)
@@ -65,7 +65,7 @@ static bool take_lock(int fd, pid_t owner, int *patience) {
     return true;
 }
 
-/* Returns the bytes that are free now; 0 where the file is in use, another user's, or has other names. */
+/* Returns the bytes that were freed. 0: the file is in use, belongs to another user, or has other names. */
 static int64_t remove_if_stale(int dir_fd, const char *name, int *patience) {
     struct stat info;
     int64_t freed = 0;
@@ -91,14 +91,15 @@ int ot_store_remove_stale(const char *path) {
         freed += remove_if_stale(dirfd(dir), entry->d_name, &patience);
     closedir(dir);
     if (freed > 0)
-        ot_log(OT_LOG_INFO, "%s: removed %s that a run which was killed had left", path,
+        ot_log(OT_LOG_INFO, "%s: removed %s of files that a killed run left behind", path,
                ot_store_print_size(text, freed));
     return 0;
 }
 
 /* ---- limits ---- */
 
-/* 5 % stay free, at least 1 GiB, at most a quarter: a full file system is slow, and others use it too. */
+/* The usable part of the free space. 5 % stay free, but at least 1 GiB and at most a quarter: a full file
+ * system is slow, and others use it too. */
 static int64_t less_reserve(int64_t room) {
     int64_t reserve = room / 20 > (1 << 30) ? room / 20 : 1 << 30;
     return room - (reserve < room / 4 ? reserve : room / 4);
@@ -110,12 +111,12 @@ static int look_at(const char *path, dev_t *device, int64_t *room) {
         return ot_fail_errno(OT_E_IO, errno,
                              "%s: make this directory first, or name another for the NVMe store", path);
     if (!S_ISDIR(info.st_mode))
-        return ot_fail(OT_E_IO, "%s: is a file; the NVMe store wants a directory", path);
+        return ot_fail(OT_E_IO, "%s: is a file; the NVMe store needs a directory", path);
     OT_TRY(ot_store_remove_stale(path));
     *device = info.st_dev;
     *room = ot_io_system.free_bytes(NULL, path);
     if (*room < 0)
-        return ot_fail_errno(OT_E_IO, (int)-*room, "%s: cannot find out how much is free", path);
+        return ot_fail_errno(OT_E_IO, (int)-*room, "%s: cannot find out how much space is free", path);
     return 0;
 }
 
@@ -143,8 +144,9 @@ int ot_store_find_limits(const struct ot_store_dir *dirs, int n, int64_t *limits
 
 /* ---- files ---- */
 
-/* A file of a new name, with its lock. Between the two another run, which cleans up, may take the file for a
- * stale one and unlink it: then the next name. Where a file system has no locks nobody can clean up. */
+/* Makes a file with a new name and locks it. Before it is locked, another run may take it for a stale file
+ * and unlink it: then the next name is tried. If the file system has no locks, other runs cannot remove its
+ * files. */
 static int make_locked(const char *dir, const struct ot_io_calls *calls, struct ot_store_file *file) {
     static _Atomic unsigned next_number;
     for (;;) {
@@ -179,7 +181,7 @@ static int refuse_space(const char *dir, int64_t bytes, const struct ot_io_calls
                    dir, ot_store_print_size(want, bytes), strerror(error), have);
 }
 
-/* Where space cannot be reserved, enough of it must at least be there. */
+/* Reserves the space of a file. If the file system cannot reserve space, checks that enough is free. */
 static int reserve(const char *dir, int64_t bytes, const struct ot_io_calls *calls,
                    struct ot_store_file *file) {
     if (bytes == 0)
@@ -198,7 +200,8 @@ static int reserve(const char *dir, int64_t bytes, const struct ot_io_calls *cal
     return 0;
 }
 
-/* Some file systems take O_DIRECT and refuse it with the first transfer, or want more than 4 KiB. */
+/* Switches O_DIRECT off if the first write with it fails. Some file systems accept O_DIRECT in open and
+ * refuse it with a transfer, or want blocks of more than 4 KiB. */
 static void try_direct(const struct ot_io_calls *calls, struct ot_store_file *file) {
     static const _Alignas(OT_STORE_ALIGN) char zeros[OT_STORE_ALIGN];
     if (!file->direct || file->bytes == 0 ||

@@ -1,11 +1,12 @@
-/* One direction of the store: a thread with an I/O engine, which cuts transfers into chunks, keeps as many of
- * them in flight as the depth allows, and looks at every result.
+/* One direction of the store: a thread with an I/O engine. It cuts transfers into chunks, keeps as many
+ * chunks in flight as the depth allows, and checks every result.
  *
- * Chunks start in the order of the transfers and end in any; `done` is called in the order of the transfers.
- * A disk that reads ahead, or a virtual one whose host does, so sees one stream as long as extents that are
- * used one after the other lie one after the other.
- * A chunk is checksummed by this thread just before it is written, or just after it was read, while the
- * others are in flight.
+ * Chunks start in the order of the transfers, and may end in any order. `done` is called in the order of the
+ * transfers. If extents that are used one after the other are also consecutive on the disk, the disk gets one
+ * sequential stream. Disks that read ahead need that, also virtual disks whose host reads ahead.
+ *
+ * The thread computes the CRC-32 of a chunk just before it is written or just after it was read, while other
+ * chunks are in flight.
  */
 #include <assert.h>
 #include <errno.h>
@@ -17,30 +18,31 @@
 #include "src/base/crc32.h"
 #include "src/base/thread.h"
 
-/* Extents that a write looks ahead when it chooses a side: many megabytes, and moments under the lock. */
+/* Extents that a write looks ahead when it chooses a side: enough for many megabytes, few enough to hold the
+ * lock only briefly. */
 enum { LOOK_AHEAD = 256 };
 
 struct ot_store_job {
     struct ot_store_job *next;
     void (*done)(void *arg, const struct ot_error *error);
     void *arg;
-    struct ot_error error; /* code 0: none so far */
+    struct ot_error error; /* code 0: no error so far */
     int in_flight;         /* chunks */
-    bool cut;              /* all chunks have been started, or no more will be */
-    int piece;             /* the next chunk's */
+    bool cut;              /* all chunks have been started, or no more will be because of an error */
+    int piece;             /* of the next chunk, as offset and chunk are */
     int64_t offset;
     int chunk;
     int n_pieces;
     struct piece {
-        int extent, side; /* side that is read or written, chosen with the first chunk */
+        int extent, side; /* side: the one that is read or written, chosen with the first chunk */
         char *memory;
     } pieces[];
 };
 
-struct ot_store_slot { /* a chunk in flight */
+struct ot_store_flight { /* a chunk in flight */
     struct ot_store_job *job;
     struct ot_io_chunk chunk;
-    uint32_t *crc; /* NULL: not kept */
+    uint32_t *crc; /* NULL: no CRC-32 is kept */
 };
 
 struct ot_place ot_store_cut(const struct ot_store *store, const struct ot_store_extent *extent, int side,
@@ -52,7 +54,7 @@ struct ot_place ot_store_cut(const struct ot_store *store, const struct ot_store
     return place;
 }
 
-/* ---- the end of a chunk, of a job ---- */
+/* ---- the end of a chunk and of a job ---- */
 
 static void fail_job(struct ot_store_job *job, int rc) {
     if (job->error.code == 0)
@@ -60,22 +62,22 @@ static void fail_job(struct ot_store_job *job, int rc) {
     job->cut = true;
 }
 
-static int check_crc(const struct ot_store_lane *lane, const struct ot_store_slot *slot) {
-    const struct ot_io_request *request = &slot->chunk.request;
+static int check_crc(const struct ot_store_lane *lane, const struct ot_store_flight *flight) {
+    const struct ot_io_request *request = &flight->chunk.request;
     if (lane->store->no_verify)
         return 0;
     uint32_t crc = ot_crc32(0, request->memory, request->bytes);
-    if (crc == *slot->crc)
+    if (crc == *flight->crc)
         return 0;
     return ot_fail(OT_E_IO,
-                   "%s: the %zu bytes at offset %lld are not those that were written (CRC-32 %08x, was "
-                   "%08x): something wrote to the file, or the disk or memory is faulty; go on from the "
-                   "last checkpoint",
+                   "%s: the %zu bytes at offset %lld are not those that were written (CRC-32 is %08x, "
+                   "should be %08x): another program wrote to the file, or the disk or memory is "
+                   "faulty; resume from the last checkpoint",
                    lane->store->files[request->file].path, request->bytes, (long long)request->offset, crc,
-                   *slot->crc);
+                   *flight->crc);
 }
 
-/* After success the sides that were written hold the content from here on. */
+/* Ends a write job. If it succeeded, the written sides hold the content from now on. */
 static void end_write(struct ot_store *store, const struct ot_store_job *job) {
     pthread_mutex_lock(&store->sides_lock);
     for (int i = 0; i < job->n_pieces; i++) {
@@ -104,18 +106,20 @@ static void end_jobs(struct ot_store_lane *lane) {
 
 /* ---- starting chunks ---- */
 
-static void submit(struct ot_store_lane *lane, struct ot_store_slot *slot) {
-    int rc = ot_io_chunk_start(lane->engine, &slot->chunk);
-    if (rc < 0) /* of a broken engine, which will say so when results are waited for */
-        fail_job(slot->job, rc);
+static void submit(struct ot_store_lane *lane, struct ot_store_flight *flight) {
+    int rc = ot_io_chunk_start(lane->engine, &flight->chunk);
+    if (rc < 0) /* the engine is broken; the next wait for a result fails too */
+        fail_job(flight->job, rc);
 }
 
-/* Holds neither the present content nor one that is pinned. The store's lock is held. */
+/* True if the side can be written: it holds neither the present content, unless it is the only side, nor a
+ * pinned one. The store's lock is held. */
 static bool is_free(const struct ot_store_extent *extent, int side) {
-    return side < extent->n_sides && side != extent->side && extent->sides[side].pins == 0;
+    bool is_spare = side != extent->side || extent->n_sides == 1;
+    return side < extent->n_sides && is_spare && extent->sides[side].pins == 0;
 }
 
-/* How many extents from this one on can be written to that side, as far as anyone looks ahead. */
+/* The number of extents in a row, from this rank on, that can be written to that side; at most LOOK_AHEAD. */
 static int count_free(const struct ot_store *store, int rank, int side) {
     int n = 0;
     while (n < LOOK_AHEAD && rank + n < store->n_extents &&
@@ -124,9 +128,10 @@ static int count_free(const struct ot_store *store, int rank, int side) {
     return n;
 }
 
-/* The side that the last write went to, if this one can follow it there. Otherwise the side on which the most
- * writes can follow: extents that a pin has driven onto different sides so come together again, and a step
- * goes on to write one stream. Returns n_sides if there is none. The store's lock is held. */
+/* Chooses the side of a write: the side of the last write, if this write can follow it there. Otherwise the
+ * side on which the most writes can follow. So extents that a pin has driven to different sides come together
+ * again, and the writes of a step become one stream again. Returns n_sides if no side is free. The store's
+ * lock is held. */
 static int choose_free_side(const struct ot_store_lane *lane, const struct ot_store_extent *extent) {
     if (lane->next_rank == extent->rank && is_free(extent, lane->last_side))
         return lane->last_side;
@@ -141,7 +146,8 @@ static int choose_free_side(const struct ot_store_lane *lane, const struct ot_st
     return best;
 }
 
-/* Where the piece is read from, or is to be written. Errors: OT_E_INTERNAL: there is no free side. */
+/* Chooses the side from which the piece is read, or to which it is written. Errors: OT_E_INTERNAL: no side is
+ * free. */
 static int choose_side(struct ot_store_lane *lane, struct piece *piece) {
     struct ot_store *store = lane->store;
     const struct ot_store_extent *extent = &store->extents[piece->extent];
@@ -158,8 +164,8 @@ static int choose_side(struct ot_store_lane *lane, struct piece *piece) {
     return 0;
 }
 
-/* The next chunk of the job, or false: there is none, or no more will be. */
-static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, struct ot_store_slot *slot) {
+/* Cuts the next chunk of the job. Returns false if there is no chunk left, or if the job has failed. */
+static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, struct ot_store_flight *flight) {
     struct ot_store *store = lane->store;
     for (; job->piece < job->n_pieces; job->piece++, job->offset = 0, job->chunk = 0) {
         struct piece *piece = &job->pieces[job->piece];
@@ -176,12 +182,12 @@ static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, stru
         if (job->offset == extent->bytes)
             continue;
         struct ot_place place = ot_store_cut(store, extent, piece->side, job->offset);
-        *slot =
-            (struct ot_store_slot){.job = job,
-                                   .chunk = {.request = {lane->write, place.file, piece->memory + job->offset,
-                                                         (size_t)place.run, (off_t)place.offset, slot},
-                                             .direct = &lane->direct[place.file]},
-                                   .crc = store->crcs ? &extent->sides[piece->side].crc[job->chunk] : NULL};
+        *flight = (struct ot_store_flight){
+            .job = job,
+            .chunk = {.request = {lane->write, place.file, piece->memory + job->offset, (size_t)place.run,
+                                  (off_t)place.offset, flight},
+                      .direct = &lane->direct[place.file]},
+            .crc = store->crcs ? &extent->sides[piece->side].crc[job->chunk] : NULL};
         job->offset += place.run;
         job->chunk++;
         return true;
@@ -193,16 +199,16 @@ static bool cut_chunk(struct ot_store_lane *lane, struct ot_store_job *job, stru
 static void start_chunks(struct ot_store_lane *lane) {
     while (lane->n_free > 0 && lane->cutting) {
         struct ot_store_job *job = lane->cutting;
-        struct ot_store_slot *slot = lane->free_slots[lane->n_free - 1];
-        if (job->cut || !cut_chunk(lane, job, slot)) {
+        struct ot_store_flight *flight = lane->free_flights[lane->n_free - 1];
+        if (job->cut || !cut_chunk(lane, job, flight)) {
             lane->cutting = job->next;
             continue;
         }
         lane->n_free--;
         job->in_flight++;
-        if (lane->write && slot->crc)
-            *slot->crc = ot_crc32(0, slot->chunk.request.memory, slot->chunk.request.bytes);
-        submit(lane, slot);
+        if (lane->write && flight->crc)
+            *flight->crc = ot_crc32(0, flight->chunk.request.memory, flight->chunk.request.bytes);
+        submit(lane, flight);
     }
 }
 
@@ -213,16 +219,16 @@ static int fail_chunk(const struct ot_store_lane *lane, const struct ot_io_chunk
                             ", or use another directory for the NVMe store");
 }
 
-static void take_result(struct ot_store_lane *lane, struct ot_store_slot *slot, int64_t result) {
-    enum ot_io_end end = ot_io_chunk_end(lane->engine, &slot->chunk, result);
-    if (end == OT_IO_AGAIN && slot->job->error.code == 0) {
+static void take_result(struct ot_store_lane *lane, struct ot_store_flight *flight, int64_t result) {
+    enum ot_io_end end = ot_io_chunk_end(lane->engine, &flight->chunk, result);
+    if (end == OT_IO_AGAIN && flight->job->error.code == 0) {
         atomic_fetch_add(&lane->resumed, 1);
-        submit(lane, slot);
+        submit(lane, flight);
         return;
     }
-    /* The next chunk goes first: the disk works on it while this one is looked at. */
-    struct ot_store_slot was = *slot;
-    lane->free_slots[lane->n_free++] = slot;
+    /* Start the next chunk first: the disk works on it while this one is checked. */
+    struct ot_store_flight was = *flight;
+    lane->free_flights[lane->n_free++] = flight;
     start_chunks(lane);
     int rc = 0;
     if (end == OT_IO_FAILED)
@@ -239,10 +245,10 @@ static void take_result(struct ot_store_lane *lane, struct ot_store_slot *slot, 
 
 /* ---- the thread ---- */
 
-/* Nothing will come back from the engine any more: what is in flight fails with it. */
+/* Fails all jobs in flight after the engine broke, because it will return no more results. */
 static void abandon(struct ot_store_lane *lane, int rc) {
     ot_error_save(&lane->error, rc);
-    ot_io_engine_close(lane->engine); /* before `done`: the memory is the callers' again then */
+    ot_io_engine_close(lane->engine); /* before `done`, which gives the memory back to the callers */
     lane->engine = NULL;
     for (struct ot_store_job *job = lane->active; job; job = job->next) {
         job->in_flight = 0;
@@ -251,7 +257,8 @@ static void abandon(struct ot_store_lane *lane, int rc) {
     end_jobs(lane);
 }
 
-/* Takes over what callers have started; waits for it where nothing else is to do. False: the end. */
+/* Takes the jobs that callers have started, and waits for one if there is nothing else to do. Returns false
+ * at the end. */
 static bool take_jobs(struct ot_store_lane *lane) {
     pthread_mutex_lock(&lane->mutex);
     while (!lane->active && !lane->queue && !lane->stopping)
@@ -302,7 +309,7 @@ static void *lane_main(void *arg) {
     for (int i = 0; i < store->n_files; i++)
         lane->direct[i] = store->files[i].direct;
     struct ot_topology_binding binding = {store->topology, OT_ROLE_IO};
-    ot_topology_place_thread(&binding, lane->write, 2); /* the engine's own threads take after this one */
+    ot_topology_place_thread(&binding, lane->write, 2); /* the engine's own threads inherit this binding */
     int rc = ot_io_engine_open(&config, &lane->engine);
     pthread_mutex_lock(&lane->mutex);
     ot_error_save(&lane->error, rc);
@@ -320,12 +327,12 @@ int ot_store_start_lane(struct ot_store *store, bool write, struct ot_store_lane
     lane->write = write;
     lane->queue_end = &lane->queue;
     lane->active_end = &lane->active;
-    lane->slots = calloc((size_t)store->depth, sizeof *lane->slots);
-    lane->free_slots = calloc((size_t)store->depth, sizeof(struct ot_store_slot *));
-    if (!lane->slots || !lane->free_slots)
+    lane->flights = calloc((size_t)store->depth, sizeof *lane->flights);
+    lane->free_flights = calloc((size_t)store->depth, sizeof(struct ot_store_flight *));
+    if (!lane->flights || !lane->free_flights)
         return ot_fail(OT_E_BUDGET, "no memory for the NVMe store");
     for (; lane->n_free < store->depth; lane->n_free++)
-        lane->free_slots[lane->n_free] = &lane->slots[lane->n_free];
+        lane->free_flights[lane->n_free] = &lane->flights[lane->n_free];
     pthread_mutex_init(&lane->mutex, NULL);
     pthread_cond_init(&lane->changed, NULL);
     int error = ot_thread_start(&lane->thread, write ? "nvme-write" : "nvme-read", lane_main, lane);
@@ -349,8 +356,8 @@ void ot_store_stop_lane(struct ot_store_lane *lane) {
         pthread_cond_destroy(&lane->changed);
         pthread_mutex_destroy(&lane->mutex);
     }
-    free(lane->free_slots);
-    free(lane->slots);
+    free(lane->free_flights);
+    free(lane->flights);
 }
 
 /* ---- callers ---- */
@@ -371,7 +378,7 @@ int ot_store_start(struct ot_store *store, const struct ot_transfer *transfer) {
         job->pieces[i] = (struct piece){.extent = piece->extent, .memory = piece->memory};
         if (transfer->write) {
             bool is_second = atomic_exchange(&store->extents[piece->extent].is_being_written, true);
-            assert(!is_second); /* both would go to the same side */
+            assert(!is_second); /* two writes would choose the same side */
             (void)is_second;
         }
     }

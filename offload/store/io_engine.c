@@ -43,7 +43,7 @@ int ot_io_engine_open(const struct ot_io_engine_config *config, struct ot_io_eng
     struct ot_error refusal;
     ot_error_save(&refusal, rc);
     OT_TRY(ot_io_pool_open(&with_calls, out));
-    ot_io_engine_add_note(*out, "since %s", refusal.text);
+    ot_io_engine_add_note(*out, "because %s", refusal.text);
     return 0;
 }
 
@@ -70,9 +70,9 @@ const char *ot_io_engine_note(const struct ot_io_engine *engine) {
 
 /* ---- chunks ---- */
 
-/* Without progress: at once for the first few times, then every 5 ms. */
+/* Tries without progress: the first FAST_TRIES at once, then one every 5 ms. */
 enum { FAST_TRIES = 16, MOST_TRIES = 200, PAUSE_NS = 5000000 };
-/* O_DIRECT wants the rest to begin on a block: the last part of a block that was moved is moved again. */
+/* O_DIRECT needs the rest to begin on a block border. So a block that was moved in part is moved again. */
 enum { BLOCK_BYTES = 4096 };
 
 struct ot_io_request ot_io_chunk_rest(const struct ot_io_chunk *chunk) {
@@ -110,7 +110,7 @@ enum ot_io_end ot_io_chunk_end(struct ot_io_engine *engine, struct ot_io_chunk *
 static int say_why(const struct ot_io_chunk *chunk, int64_t result, const char *place) {
     const char *error = strerror(result < 0 ? (int)-result : 0);
     if (result == 0 && !chunk->request.write)
-        return ot_fail(OT_E_IO, "the file ends there; did another program cut it?");
+        return ot_fail(OT_E_IO, "the file ends there; did another program truncate it?");
     if (result >= 0)
         return ot_fail(OT_E_IO, "given up after %d tries without progress", chunk->tries);
     if (result == -EAGAIN || result == -EINTR)

@@ -1,15 +1,15 @@
-/* I/O engines: the two ways to move blocks between memory and open files, behind one interface. Both reach
- * the system through the seam of src/base/io_calls.h.
+/* I/O engines: two ways to move blocks between memory and open files, behind one interface. Both call the
+ * system through the seam of src/base/io_calls.h.
  *
- * An engine has a queue of I/Os, each a range of one file, and begins them in the order in which they were
- * submitted: many disks read ahead, and are slower out of order. An engine belongs to the thread that opened
- * it, which alone submits, reaps and closes. Results are as io_uring's: bytes moved, or -errno. A chunk
- * (struct ot_io_chunk) is an I/O that is begun again until all of it has been moved.
+ * An I/O engine has a queue of I/Os, each for a range of one file. It begins them in the order in which they
+ * were submitted, because many disks read ahead and are slower out of order. An engine belongs to the thread
+ * that opened it: only that thread submits, reaps and closes. Results are those of io_uring: bytes moved, or
+ * -errno. A chunk (struct ot_io_chunk) is an I/O that is repeated until all its bytes have been moved.
  *
- * `uring` makes a ring with SINGLE_ISSUER and DEFER_TASKRUN, with COOP_TASKRUN where the kernel refuses that,
- * then plain. Files are registered, and the arena in parts of at most 1 GiB (the kernel's limit for one
- * buffer) where the memlock limit allows it: neither is required. `pool` has as many threads as I/Os may be
- * in flight (at most 64), each in one pread or pwrite.
+ * `uring` makes a ring with SINGLE_ISSUER and DEFER_TASKRUN. If the kernel refuses these flags it tries
+ * COOP_TASKRUN, then no flags. It registers the files, and the arena in parts of at most 1 GiB (the kernel's
+ * limit of one buffer) if the memlock limit allows. It works without either. `pool` has as many threads as
+ * I/Os may be in flight (at most 64), each in one pread or pwrite.
  */
 #ifndef OT_OFFLOAD_STORE_IO_ENGINE_H
 #define OT_OFFLOAD_STORE_IO_ENGINE_H
@@ -30,7 +30,7 @@ struct ot_io_request {
     void *memory;
     size_t bytes;
     off_t offset;
-    void *owner; /* comes back with the result */
+    void *owner; /* returned with the result */
 };
 
 struct ot_io_result {
@@ -41,57 +41,59 @@ struct ot_io_result {
 struct ot_io_engine;
 
 struct ot_io_engine_config {
-    enum ot_io_choice choice; /* auto: uring, or the pool where io_uring is refused */
+    enum ot_io_choice choice; /* auto: uring, or the pool if io_uring is refused */
     int n_files;
     const int *files; /* descriptors; the caller keeps them and the array while the engine is open */
-    int depth;        /* I/Os in flight at most */
-    void *arena;      /* to be registered; NULL: none */
+    int depth;        /* most I/Os in flight */
+    void *arena;      /* memory to register; NULL: none */
     size_t arena_bytes;
-    const struct ot_io_calls *calls; /* NULL: the system's */
+    const struct ot_io_calls *calls; /* NULL: system calls */
 };
 
-/* On the thread that will use it. Errors: OT_E_IO: refused, with the reason; OT_E_BUDGET. */
+/* Opens an engine on the thread that will use it. Errors: OT_E_IO: refused, with the reason; OT_E_BUDGET. */
 int ot_io_engine_open(const struct ot_io_engine_config *config, struct ot_io_engine **out);
-/* Best when nothing is in flight; otherwise what is in flight is waited for. NULL is fine. */
+/* Waits for I/Os in flight and closes the engine. NULL is fine. */
 void ot_io_engine_close(struct ot_io_engine *engine);
-/* Starts them; with those in flight they must not exceed the depth. Errors: OT_E_IO. */
+/* Starts n I/Os. Together with those in flight they must not exceed the depth. Errors: OT_E_IO. */
 int ot_io_engine_submit(struct ot_io_engine *engine, const struct ot_io_request *requests, int n);
-/* Waits for at least one result of what is in flight; takes at most `most` and returns their number. Errors:
- * OT_E_IO: the engine is broken, all that can be done is to close it. */
+/* Waits for at least one result of the I/Os in flight. Takes at most `most` results and returns their number.
+ * Errors: OT_E_IO: the engine is broken; the caller can only close it. */
 int ot_io_engine_reap(struct ot_io_engine *engine, struct ot_io_result *results, int most);
-enum ot_io_choice ot_io_engine_choice(const struct ot_io_engine *engine); /* what it is: uring or pool */
-/* "DEFER_TASKRUN, registered buffers" or why not, and why not uring; for people. */
+enum ot_io_choice ot_io_engine_choice(const struct ot_io_engine *engine); /* uring or pool */
+/* For people: "DEFER_TASKRUN, registered buffers", the reason of each fallback, and why it is not uring. */
 const char *ot_io_engine_note(const struct ot_io_engine *engine);
 
 /* ---- chunks ---- */
 
-/* A range of a file that is begun again where its I/O was short, interrupted (EINTR) or refused for now
- * (EAGAIN), and where a file system refuses O_DIRECT with the transfer (some do, or want more than 4 KiB). */
+/* A range of a file whose I/O is repeated if it was short, interrupted (EINTR) or refused for the moment
+ * (EAGAIN). It is also repeated without O_DIRECT if the file system refuses the transfer with it (some always
+ * do, some want blocks of more than 4 KiB). */
 struct ot_io_chunk {
-    struct ot_io_request request; /* all of it */
-    /* Whether its file has O_DIRECT: one flag for all chunks of a file, of the engine's thread. A refusal
-     * clears it, and O_DIRECT with it. NULL: O_DIRECT and the page cache are not the engine's affair. */
+    struct ot_io_request request; /* the whole range */
+    /* Whether the file has O_DIRECT: one flag for all chunks of a file, used only by the engine's thread. A
+     * refusal clears the flag and switches O_DIRECT off. NULL: the engine leaves O_DIRECT and the page cache
+     * alone. */
     bool *direct;
     /* private: */
-    bool was_direct; /* when it was submitted */
-    size_t moved;    /* of its bytes */
-    int tries;       /* since the last progress */
+    bool was_direct; /* the flag when the chunk was submitted */
+    size_t moved;    /* bytes moved so far */
+    int tries;       /* tries since the last progress */
 };
 
 enum ot_io_end { OT_IO_WHOLE, OT_IO_AGAIN, OT_IO_FAILED };
 
-/* What has not been moved yet. */
+/* The part of the chunk that has not been moved yet. */
 struct ot_io_request ot_io_chunk_rest(const struct ot_io_chunk *chunk);
-/* Submits the rest. Errors: as ot_io_engine_submit. */
+/* Submits that part. Errors: as ot_io_engine_submit. */
 int ot_io_chunk_start(struct ot_io_engine *engine, struct ot_io_chunk *chunk);
-/* Counts a result in. OT_IO_AGAIN: to be started again. OT_IO_FAILED: an error, the end of the file, or no
- * progress for about a second, of which this sleeps the most. */
+/* Adds a result to the chunk. OT_IO_AGAIN: start it again. OT_IO_FAILED: an error, the end of the file, or
+ * about a second without progress (this function sleeps between such tries). */
 enum ot_io_end ot_io_chunk_end(struct ot_io_engine *engine, struct ot_io_chunk *chunk, int64_t result);
-/* Fails with OT_E_IO and a sentence for a chunk that has failed with this result. place: ", or use another
- * ...", where there is a choice; else "". */
+/* Returns OT_E_IO with a sentence for a chunk that failed with this result. place: ", or use another ..." if
+ * the user has a choice; else "". */
 int ot_io_chunk_fail(const struct ot_io_chunk *chunk, int64_t result, const char *path, const char *place);
-/* Without O_DIRECT: starts to write out what the page cache has of the chunk, and drops what is written. The
- * cache would fill up with what is used once. */
+/* Without O_DIRECT: starts writing out the chunk's range from the page cache, and drops what is written.
+ * Otherwise the cache would fill up with data that is used once. */
 void ot_io_chunk_drop_cache(const struct ot_io_engine *engine, const struct ot_io_chunk *chunk);
 
 #endif

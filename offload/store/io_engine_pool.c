@@ -1,4 +1,4 @@
-/* The pool engine: threads in pread and pwrite, one for each I/O that may be in flight. */
+/* The pool engine: threads in pread and pwrite, one thread for each I/O in flight. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/thread.h"
 
-/* More threads do not make a disk faster, but count against the limits of a container. */
+/* More threads do not make a disk faster, and count towards a container's limit. */
 enum { MOST_THREADS = 64 };
 
 struct pool {
@@ -20,7 +20,7 @@ struct pool {
     pthread_mutex_t mutex;
     pthread_cond_t requested, finished;
     bool stopping;
-    struct ot_io_request *requests; /* [depth], a ring of those that no thread has taken yet */
+    struct ot_io_request *requests; /* [depth], a ring of requests that no thread has taken yet */
     int first_request, n_requests;
     struct ot_io_result *results; /* [depth] */
     int n_results;
@@ -99,7 +99,7 @@ static void pool_close(struct ot_io_engine *engine) {
 
 static const struct ot_io_engine_ops pool_ops = {pool_submit, pool_reap, pool_close};
 
-/* A container may allow fewer threads than wanted: one is enough to work. */
+/* Starts the threads. A container may allow fewer than wanted; one thread is enough. */
 static int start_threads(struct pool *pool) {
     int wanted = pool->depth < MOST_THREADS ? pool->depth : MOST_THREADS, error = 0;
     while (pool->n_threads < wanted && !error) {
@@ -111,7 +111,7 @@ static int start_threads(struct pool *pool) {
     if (pool->n_threads == 0)
         return ot_fail_errno(OT_E_IO, error, "cannot start a thread for I/O");
     if (error)
-        ot_io_engine_add_note(&pool->engine, "%d threads where %d were wanted: %s", pool->n_threads, wanted,
+        ot_io_engine_add_note(&pool->engine, "%d threads instead of %d: %s", pool->n_threads, wanted,
                               strerror(error));
     else
         ot_io_engine_add_note(&pool->engine, "%d threads", pool->n_threads);

@@ -1,8 +1,8 @@
-/* The uring engine: a ring of the thread that opened it.
+/* The uring engine: one ring, owned by the thread that opened it.
  *
- * The set-up flags, their order and the thread rule: io_uring_setup(2) and the way fio's engine takes flags
- * back on EINVAL. SQPOLL (burns a core) and IOPOLL (needs poll queues of the driver) gain nothing for the few
- * large I/Os here.
+ * Set-up flags, their order and the thread rule: see io_uring_setup(2). fio's io_uring engine also drops
+ * flags on EINVAL. SQPOLL (keeps a core busy) and IOPOLL (needs poll queues of the driver) gain nothing here,
+ * with few large I/Os.
  */
 #include <assert.h>
 #include <errno.h>
@@ -13,9 +13,9 @@
 #include "offload/store/io_engine_state.h"
 #include "src/base/error.h"
 
-#define MOST_BUFFER_BYTES ((size_t)1 << 30) /* the kernel's limit: more is EFAULT */
+#define MOST_BUFFER_BYTES ((size_t)1 << 30) /* the kernel's limit: EFAULT above it */
 
-struct slot { /* an I/O in flight */
+struct flight { /* an I/O in flight */
     void *owner;
     bool write;
 };
@@ -27,14 +27,14 @@ struct uring {
     char *arena;
     size_t arena_bytes;
     int depth;
-    struct slot *slots; /* [depth] */
-    int *free_slots;    /* [depth], the first n_free of which are free */
+    struct flight *flights; /* [depth] */
+    int *free_flights;      /* [depth]; the first n_free are free */
     int n_free;
 };
 
 /* ---- in flight ---- */
 
-/* The registered buffer that holds the range, or -1. */
+/* The index of the registered buffer that contains the range. -1: none. */
 static int buffer_of(const struct uring *uring, const char *memory, size_t bytes) {
     if (!uring->fixed_buffers || memory < uring->arena ||
         (size_t)(memory - uring->arena) >= uring->arena_bytes)
@@ -63,8 +63,8 @@ static void prepare(const struct uring *uring, const struct ot_io_request *reque
         io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE);
 }
 
-/* What the kernel answers when it is short of something for the moment. Entries that it has not taken stay in
- * the ring and go with the next call. */
+/* True for errors that mean the kernel is short of something for the moment. Entries that it did not take
+ * stay in the ring, and the next call submits them. */
 static bool is_passing(int error) {
     return error == -EAGAIN || error == -EBUSY || error == -EINTR;
 }
@@ -75,11 +75,11 @@ static int uring_submit(struct ot_io_engine *engine, const struct ot_io_request 
         assert(uring->n_free > 0 && requests[i].bytes > 0 && requests[i].bytes <= MOST_BUFFER_BYTES);
         struct io_uring_sqe *sqe = io_uring_get_sqe(&uring->ring);
         assert(sqe); /* the ring has an entry for each I/O in flight */
-        int slot = uring->free_slots[--uring->n_free];
-        uring->slots[slot] = (struct slot){requests[i].owner, requests[i].write};
+        int flight = uring->free_flights[--uring->n_free];
+        uring->flights[flight] = (struct flight){requests[i].owner, requests[i].write};
         prepare(uring, &requests[i], sqe);
         ot_io_note_begin(&uring->engine, &requests[i]);
-        io_uring_sqe_set_data64(sqe, (uint64_t)slot);
+        io_uring_sqe_set_data64(sqe, (uint64_t)flight);
     }
     int taken = io_uring_submit(&uring->ring);
     if (taken < 0 && !is_passing(taken))
@@ -92,17 +92,17 @@ static int uring_reap(struct ot_io_engine *engine, struct ot_io_result *results,
     assert(uring->n_free < uring->depth && most > 0);
     int n = 0;
     while (n == 0) {
-        /* Even where results are there: with DEFER_TASKRUN they appear in no other way. */
+        /* Call it even if results are there: with DEFER_TASKRUN they only appear in this call. */
         int rc = io_uring_submit_and_wait(&uring->ring, 1);
         if (rc < 0 && !is_passing(rc))
             return ot_fail_errno(OT_E_IO, -rc, "io_uring: cannot wait");
         struct io_uring_cqe *cqe;
         while (n < most && io_uring_peek_cqe(&uring->ring, &cqe) == 0) {
-            int slot = (int)io_uring_cqe_get_data64(cqe);
-            const struct slot *was = &uring->slots[slot];
+            int flight = (int)io_uring_cqe_get_data64(cqe);
+            const struct flight *was = &uring->flights[flight];
             int result = uring->engine.calls->ring_result(uring->engine.calls->context, was->write, cqe->res);
             results[n++] = (struct ot_io_result){was->owner, result};
-            uring->free_slots[uring->n_free++] = slot;
+            uring->free_flights[uring->n_free++] = flight;
             io_uring_cqe_seen(&uring->ring, cqe);
         }
     }
@@ -144,7 +144,7 @@ static int make_ring(struct uring *uring) {
     }
 }
 
-/* read and write by offset came with Linux 5.6, rings with 5.1. */
+/* IORING_OP_READ and IORING_OP_WRITE came with Linux 5.6, rings with 5.1. */
 static int check_operations(struct uring *uring) {
     struct io_uring_probe *probe = io_uring_get_probe_ring(&uring->ring);
     bool good = probe && io_uring_opcode_supported(probe, IORING_OP_READ) &&
@@ -162,7 +162,7 @@ static void register_files(struct uring *uring, int n_files) {
         ot_io_engine_add_note(&uring->engine, "files not registered (%s)", strerror(-error));
 }
 
-/* A convenience: without it the kernel looks the pages up for each I/O. */
+/* Registers the arena. Optional: without it the kernel looks up the pages for each I/O. */
 static int register_arena(struct uring *uring) {
     size_t n = (uring->arena_bytes + MOST_BUFFER_BYTES - 1) / MOST_BUFFER_BYTES;
     struct iovec *parts = calloc(n, sizeof *parts);
@@ -189,25 +189,26 @@ static int register_arena(struct uring *uring) {
 static void uring_close(struct ot_io_engine *engine) {
     struct uring *uring = (struct uring *)engine;
     struct ot_io_result result;
-    while (uring->have_ring && uring->n_free < uring->depth) /* the memory must not be written to any more */
+    /* otherwise the kernel could still write to the callers' memory */
+    while (uring->have_ring && uring->n_free < uring->depth)
         if (uring_reap(engine, &result, 1) < 0)
             break;
     if (uring->have_ring)
         io_uring_queue_exit(&uring->ring);
-    free(uring->free_slots);
-    free(uring->slots);
+    free(uring->free_flights);
+    free(uring->flights);
     free(uring);
 }
 
 static const struct ot_io_engine_ops uring_ops = {uring_submit, uring_reap, uring_close};
 
 static int set_up(struct uring *uring, int n_files) {
-    uring->slots = calloc((size_t)uring->depth, sizeof *uring->slots);
-    uring->free_slots = calloc((size_t)uring->depth, sizeof *uring->free_slots);
-    if (!uring->slots || !uring->free_slots)
+    uring->flights = calloc((size_t)uring->depth, sizeof *uring->flights);
+    uring->free_flights = calloc((size_t)uring->depth, sizeof *uring->free_flights);
+    if (!uring->flights || !uring->free_flights)
         return ot_fail(OT_E_BUDGET, "no memory for an I/O engine");
     for (uring->n_free = 0; uring->n_free < uring->depth; uring->n_free++)
-        uring->free_slots[uring->n_free] = uring->n_free;
+        uring->free_flights[uring->n_free] = uring->n_free;
     OT_TRY(make_ring(uring));
     OT_TRY(check_operations(uring));
     register_files(uring, n_files);
@@ -227,7 +228,7 @@ int ot_io_uring_open(const struct ot_io_engine_config *config, struct ot_io_engi
     uring->arena_bytes = config->arena ? config->arena_bytes : 0;
     int rc = set_up(uring, config->n_files);
     if (rc < 0) {
-        uring_close(&uring->engine); /* n_free is less than depth only where no ring is */
+        uring_close(&uring->engine); /* if n_free < depth, there is no ring, so close does not wait */
         return rc;
     }
     *out = &uring->engine;

@@ -1,4 +1,4 @@
-/* Pins: contents of extents that stay where they are and can be found there, in files that may outlive the
+/* Pins: contents of extents that stay in their place. Their spans can be found, in files that may outlive the
  * store. */
 #include <assert.h>
 #include <errno.h>
@@ -33,7 +33,7 @@ void ot_store_unpin(struct ot_store *store, struct ot_store_pin pin) {
     pthread_mutex_unlock(&store->sides_lock);
 }
 
-/* No lock: nobody writes to a side that is pinned, nor to its checksums. */
+/* Needs no lock: nobody writes to a pinned side or to its checksums. */
 int ot_store_find_spans(const struct ot_store *store, struct ot_store_pin pin, struct ot_store_span *spans,
                         int most) {
     const struct ot_store_extent *extent = &store->extents[pin.extent];
@@ -59,15 +59,14 @@ int ot_store_file_count(const struct ot_store *store) {
     return store->n_files;
 }
 
-/* ---- what outlives the store ---- */
+/* ---- files that outlive the store ---- */
 
-/* A failed flush is not tried again: the system reports a loss once, and a second call that succeeds says
- * nothing about what the first one lost (fsync(2), under EIO). */
+/* A failed flush is not retried. The system reports lost data once; a second call that succeeds says nothing
+ * about data that the first one lost (fsync(2), under EIO). */
 int ot_store_sync(struct ot_store *store) {
     const struct ot_store_file *failed = atomic_load(&store->failed_sync);
     if (failed)
-        return ot_fail(OT_E_IO,
-                       "%s: may have lost what was written to it, since it could not be flushed once",
+        return ot_fail(OT_E_IO, "%s: may have lost written data, because an earlier flush failed",
                        failed->path);
     for (int i = 0; i < store->n_files; i++) {
         int rc;
@@ -99,17 +98,17 @@ int ot_store_link(struct ot_store *store, int file, int dir_fd, const char *name
     if (linkat(AT_FDCWD, path, dir_fd, name, 0) == 0)
         return 0;
     if (errno == EXDEV)
-        return ot_fail(OT_E_IO,
-                       "%s: cannot have a second name, %s, in a directory that is on another file system",
+        return ot_fail(OT_E_IO, "%s: cannot get the second name %s: that directory is on another file system",
                        path, name);
-    return ot_fail_errno(OT_E_IO, errno, "%s: cannot be given a second name, %s", path, name);
+    return ot_fail_errno(OT_E_IO, errno, "%s: cannot get the second name %s", path, name);
 }
 
-struct hole { /* that is being gathered */
+struct hole { /* adjacent free ranges of a file, joined */
     int64_t offset, bytes;
 };
 
-/* A refusal leaves the file as it is, only larger than it would have to be. */
+/* Punches the joined hole into the file. If the file system refuses, the file only stays larger than
+ * needed. */
 static void punch(struct ot_store *store, int index, struct hole *hole, bool *wanted) {
     const struct ot_store_file *file = &store->files[index];
     int rc = 0;
@@ -120,13 +119,14 @@ static void punch(struct ot_store *store, int index, struct hole *hole, bool *wa
     if (rc == 0)
         return;
     *wanted = false;
-    ot_log(OT_LOG_DEBUG, "%s: keeps its full size under its other names, no holes can be made in it: %s",
+    ot_log(OT_LOG_DEBUG, "%s: keeps its full size under its other names, because holes cannot be punched: %s",
            file->path, strerror(-rc));
 }
 
 void ot_store_punch_unpinned(struct ot_store *store, bool wanted[OT_STORE_MAX_DIRS]) {
     struct hole holes[OT_STORE_MAX_DIRS] = {0};
-    for (int side = 0; side < OT_STORE_MAX_SIDES; side++) /* by address, so that holes become large */
+    /* in order of addresses, so that holes become large */
+    for (int side = 0; side < OT_STORE_MAX_SIDES; side++)
         for (int i = 0; i < store->n_extents; i++) {
             const struct ot_store_extent *extent = &store->extents[store->order[i]];
             if (side >= extent->n_sides || extent->sides[side].pins > 0)

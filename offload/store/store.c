@@ -23,8 +23,8 @@ size_t ot_store_bytes(const size_t *extent_bytes, const int *extent_sides, int n
 
 /* ---- extents ---- */
 
-/* All first sides, then all second ones, and so on: what is written in a step lies together, and in the order
- * in which it is written. */
+/* Sets the addresses: all first sides, then all second sides, and so on, each in the order of extents. So the
+ * data that a step writes is consecutive, in the order in which it is written. */
 static void set_addresses(struct ot_store *store) {
     int64_t address = 0;
     for (int side = 0; side < OT_STORE_MAX_SIDES; side++)
@@ -43,7 +43,7 @@ static void set_order(struct ot_store *store, const int *order) {
     for (int i = 0; i < store->n_extents; i++) {
         store->order[i] = order ? order[i] : i;
         assert(store->order[i] >= 0 && store->order[i] < store->n_extents);
-        assert(store->extents[store->order[i]].rank == -1); /* each once */
+        assert(store->extents[store->order[i]].rank == -1); /* each extent once */
         store->extents[store->order[i]].rank = i;
     }
 }
@@ -67,7 +67,7 @@ static int lay_out_extents(struct ot_store *store, const struct ot_store_config 
         extent->side = NO_SIDE;
         next += extent->n_sides;
         assert(extent->bytes % OT_STORE_ALIGN == 0);
-        assert(extent->n_sides >= DEFAULT_SIDES && extent->n_sides <= OT_STORE_MAX_SIDES);
+        assert(extent->n_sides >= 1 && extent->n_sides <= OT_STORE_MAX_SIDES);
     }
     set_order(store, config->extent_order);
     set_addresses(store);
@@ -81,7 +81,7 @@ static int64_t count_chunks(const struct ot_store *store, const struct ot_store_
     return n;
 }
 
-/* What nobody compares and nobody can pin needs none. */
+/* True if CRC-32s are needed: for the comparison, or because extents can be pinned. */
 static bool wants_crcs(const struct ot_store *store) {
     bool wants = !store->no_verify;
     for (int i = 0; i < store->n_extents; i++)
@@ -89,7 +89,7 @@ static bool wants_crcs(const struct ot_store *store) {
     return wants;
 }
 
-/* Each chunk of each side has one. */
+/* Makes room for a CRC-32 of each chunk of each side. */
 static int make_crcs(struct ot_store *store) {
     int64_t n = 0;
     for (int i = 0; i < store->n_extents; i++)
@@ -118,12 +118,12 @@ static int refuse_limits(const struct ot_store_config *config, const int64_t *li
     for (int i = 0; i < config->n_dirs; i++)
         ot_string_append_format(&list, "%s%s %s", i ? ", " : "", config->dirs[i].path,
                                 ot_store_print_size(size, limits[i]));
-    int rc =
-        ot_fail(OT_E_BUDGET,
-                "NVMe store: it needs %s, its directories may hold %s (%s), short by %s: raise the limits, "
-                "make room, or add a directory",
-                ot_store_print_size(size, bytes), ot_store_print_size(most, capacity),
-                list.failed ? "" : list.text, ot_store_print_size(missing, bytes - capacity));
+    int rc = ot_fail(
+        OT_E_BUDGET,
+        "NVMe store: it needs %s, but its directories may hold %s (%s), short by %s: raise the limits, "
+        "make room, or add a directory",
+        ot_store_print_size(size, bytes), ot_store_print_size(most, capacity), list.failed ? "" : list.text,
+        ot_store_print_size(missing, bytes - capacity));
     free(list.text);
     return rc;
 }
@@ -145,7 +145,7 @@ static int make_files(struct ot_store *store, const struct ot_store_config *conf
     return 0;
 }
 
-/* ---- what is in use ---- */
+/* ---- description ---- */
 
 static void describe_engine(struct ot_string_builder *text, const struct ot_io_engine *engine) {
     ot_string_append_format(text, "%s (%s)", ot_io_choice_name(ot_io_engine_choice(engine)),
@@ -158,8 +158,8 @@ static void describe_files(struct ot_string_builder *text, const struct ot_store
         n_direct += store->files[i].direct;
     if (n_direct > 0)
         ot_string_append_text(text, ", O_DIRECT");
-    const char *join =
-        n_direct > 0 ? " and buffered, for O_DIRECT is refused in" : ", buffered, for O_DIRECT is refused in";
+    const char *join = n_direct > 0 ? " and buffered, because O_DIRECT is refused in"
+                                    : ", buffered, because O_DIRECT is refused in";
     for (int i = 0; i < store->n_files; i++)
         if (!store->files[i].direct) {
             ot_string_append_format(text, "%s %s", join, store->files[i].dir);
@@ -167,7 +167,7 @@ static void describe_files(struct ot_string_builder *text, const struct ot_store
         }
     for (int i = 0; i < store->n_files; i++)
         if (!store->files[i].reserved && store->files[i].bytes > 0)
-            ot_string_append_format(text, ", %s: space not reserved, its file system cannot",
+            ot_string_append_format(text, ", %s: space not reserved, because its file system cannot",
                                     store->files[i].dir);
 }
 
@@ -250,7 +250,7 @@ void ot_store_close(struct ot_store *store) {
     ot_store_stop_lane(&store->write);
     ot_store_stop_lane(&store->read);
     bool has_other_names[OT_STORE_MAX_DIRS] = {false}, any = false;
-    for (int i = 0; i < store->n_files; i++) { /* before the locks go */
+    for (int i = 0; i < store->n_files; i++) { /* before the files are closed, which unlocks them */
         has_other_names[i] = ot_store_unlink_file(&store->files[i]);
         any = any || has_other_names[i];
     }

@@ -17,10 +17,10 @@ int64_t ot_stripes_capacity(const int64_t *limits, int n) {
     return sum;
 }
 
-/* What `bytes` addresses of the zone take of its file number `column`. */
+/* The bytes of the zone's file number `column`, if the zone has `bytes` addresses. */
 static int64_t column_bytes(const struct ot_store_zone *zone, int64_t stripe, int column, int64_t bytes) {
     int64_t row_bytes = stripe * zone->n_files, rows = bytes / row_bytes;
-    int64_t height = least(stripe, zone->height - rows * stripe); /* of the row after them */
+    int64_t height = least(stripe, zone->height - rows * stripe); /* of the row after the full rows */
     int64_t rest = bytes - rows * row_bytes - column * height;
     return rows * stripe + (rest < 0 ? 0 : least(rest, height));
 }
@@ -59,7 +59,7 @@ struct ot_place ot_stripes_locate(const struct ot_stripes *stripes, int64_t addr
     struct ot_place place = {.file = zone->files[in_row / height],
                              .offset = zone->base + row * stripes->stripe_bytes + in_stripe,
                              .run = height - in_stripe};
-    if (zone->n_files == 1) /* the stripes of one file follow each other */
+    if (zone->n_files == 1) /* the stripes of a single file are consecutive */
         place.run = zone->height - in_zone;
     return place;
 }

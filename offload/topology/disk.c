@@ -11,12 +11,13 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-/* Stacks are a few levels deep; a loop would be a broken /sys. */
+/* Real stacks have a few levels. The limit ends a loop in a broken /sys. */
 enum { MAX_DEPTH = 8 };
 
 /* ---- files of /sys ---- */
 
-/* folder/name as a line without the blanks around it; false, and "", where there is none. */
+/* Reads the first line of folder/name, without blanks around it. If there is none: returns false and sets
+ * text to "". */
 static bool read_line(const char *folder, const char *name, char *text, size_t bytes) {
     char path[PATH_MAX], line[256];
     text[0] = '\0';
@@ -60,8 +61,8 @@ static int read_node(const char *folder, const char *name) {
     return read_line(folder, name, text, sizeof text) ? atoi(text) : -1;
 }
 
-/* A disk that has several ways to it hangs below no bus but below its subsystem, which links to the
- * controllers: "nvme0", beside the disk itself, "nvme0n1". */
+/* An NVMe disk with several controllers (multipath) is in /sys below its subsystem, not below a PCI device.
+ * The subsystem's folder has links to the controllers ("nvme0"), beside the disk ("nvme0n1"). */
 static int find_subsystem_node(const char *folder) {
     int node = -1;
     DIR *dir = opendir(folder);
@@ -80,7 +81,7 @@ static int find_subsystem_node(const char *folder) {
     return node;
 }
 
-/* The nearest device above that knows. path: in /sys, resolved. */
+/* The memory node of the nearest ancestor that has one. path: in /sys, without links. -1: unknown. */
 static int find_node(const char *path) {
     char folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", path);
@@ -99,7 +100,8 @@ static int find_node(const char *path) {
 int ot_disk_pci_node(const char *root, const char *bus_id) {
     unsigned domain, bus, device, function;
     char folder[PATH_MAX], name[64];
-    if (sscanf(bus_id, "%x:%x:%x.%x", &domain, &bus, &device, &function) != 4) /* upper and lower case */
+    /* Upper or lower case digits. */
+    if (sscanf(bus_id, "%x:%x:%x.%x", &domain, &bus, &device, &function) != 4)
         return -1;
     snprintf(name, sizeof name, "%04x:%02x:%02x.%x", domain, bus, device, function);
     snprintf(folder, sizeof folder, "%s/sys/bus/pci/devices/%s", root, name);
@@ -118,7 +120,7 @@ static void add_disk(const char *path, struct found *found) {
     const char *name = last_part(path);
     for (int i = 0; i < found->n; i++)
         if (strcmp(found->disks[i].name, name) == 0)
-            return; /* two partitions of one disk */
+            return; /* already found, through another partition */
     if (found->n == OT_DISK_MAX)
         return;
     struct ot_disk *disk = &found->disks[found->n++];
@@ -131,12 +133,12 @@ static void add_disk(const char *path, struct found *found) {
         !read_line(path, "wwid", disk->serial, sizeof disk->serial))
         read_line(path, "device/wwid", disk->serial, sizeof disk->serial); /* SCSI, SATA */
     if (read_line(path, "size", sectors, sizeof sectors))
-        disk->bytes = strtoll(sectors, NULL, 10) * 512; /* whatever the sectors of the disk are */
+        disk->bytes = strtoll(sectors, NULL, 10) * 512; /* /sys counts in 512 bytes for every disk */
 }
 
 static void look_below(const char *path, int depth, struct found *found);
 
-/* What dm and md are made of; false where it is nothing. */
+/* Looks at the devices below a device mapper or md device. Returns false if there are none. */
 static bool look_at_parts(const char *path, int depth, struct found *found) {
     char folder[PATH_MAX], real[PATH_MAX];
     bool any = false;
@@ -177,7 +179,7 @@ int ot_disk_find(const char *root, dev_t device, struct ot_disk disks[OT_DISK_MA
     snprintf(name, sizeof name, "%u:%u", major(device), minor(device));
     if (find_real(folder, name, real))
         look_below(real, 0, &found);
-    qsort(disks, (size_t)found.n, sizeof *disks, compare_names); /* folders are in no order */
+    qsort(disks, (size_t)found.n, sizeof *disks, compare_names); /* readdir returns them in any order */
     return found.n;
 }
 

@@ -1,8 +1,8 @@
-/* Where devices hang in the machine, by /sys: the disks behind a directory, through partitions, device mapper
- * and md down to the disks themselves, and the memory node that a disk or a GPU is attached to.
+/* Finds from /sys where devices are attached. Finds the disks behind a directory: follows partitions, device
+ * mapper and md down to the physical disks. Finds the memory node of a disk or a GPU.
  *
- * File systems without a block device of their own (network, tmpfs, overlay; btrfs, whose device numbers are
- * made up) have no disk here.
+ * File systems without their own block device have no disk here: network file systems, tmpfs, overlay, and
+ * btrfs, whose device numbers name no block device.
  */
 #ifndef OT_OFFLOAD_TOPOLOGY_DISK_H
 #define OT_OFFLOAD_TOPOLOGY_DISK_H
@@ -19,10 +19,10 @@ struct ot_disk {
     int node; /* memory node, OS index; -1: unknown */
 };
 
-/* root: "" for this machine; a test's folder with sys/ inside. device: st_dev of a file. Returns how many
- * disks there are; what does not fit is left out. */
+/* Fills in the disks of a file system, sorted by name. root: "" for this machine, or a test's folder with
+ * sys/ inside. device: st_dev of a file. Returns the number of disks, at most OT_DISK_MAX. */
 int ot_disk_find(const char *root, dev_t device, struct ot_disk disks[OT_DISK_MAX]);
-/* The memory node of all disks that hold `path`; -1: none, unknown, or several. */
+/* The memory node that all disks of `path` share. -1: no disk, node unknown, or more than one node. */
 int ot_disk_node(const char *root, const char *path);
 /* The memory node of a PCI device ("0000:65:00.0"); -1: unknown. */
 int ot_disk_pci_node(const char *root, const char *bus_id);

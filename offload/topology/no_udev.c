@@ -1,6 +1,6 @@
-/* Stands in for libudev, which has no archive that could be linked: hwloc's archive asks it for the names of
- * disks and does without where it is told that there is none. Nothing here asks hwloc for disks (disk.h).
- * Linked with hwloc's archive alone. */
+/* Replaces libudev, which has no static library. hwloc's static library calls it for the names of disks, and
+ * works without when udev_new returns NULL. This program does not ask hwloc for disks (see disk.h). Linked
+ * only together with hwloc's static library. */
 #include <stddef.h>
 
 void *udev_new(void);

@@ -15,17 +15,17 @@
 
 struct ot_topology {
     hwloc_topology_t machine;
-    hwloc_bitmap_t allowed; /* hardware threads */
+    hwloc_bitmap_t allowed; /* hardware threads that the process may use */
     bool has_gpu;
     int n_nodes, n_cores;
-    hwloc_obj_t *nodes; /* that have memory and allowed cores; nearest to the GPU first */
-    hwloc_obj_t *cores; /* that are allowed, by node as above */
+    hwloc_obj_t *nodes; /* nodes with usable memory and cores; nearest to the GPU first */
+    hwloc_obj_t *cores; /* usable cores, in the order of `nodes` */
     int n_dirs;
     struct ot_topology_summary summary;
     char text[512];
 };
 
-/* ---- what there is ---- */
+/* ---- nodes and cores ---- */
 
 static bool is_allowed(const struct ot_topology *t, hwloc_obj_t object) {
     return hwloc_bitmap_intersects(object->cpuset, t->allowed);
@@ -38,7 +38,7 @@ static int count_allowed(const struct ot_topology *t, hwloc_obj_type_t type) {
     return n;
 }
 
-/* Of the first, or of all together. */
+/* Size of the first usable cache of a type, or of all together. */
 static int64_t sum_caches(const struct ot_topology *t, hwloc_obj_type_t type, bool all) {
     int64_t bytes = 0;
     for (hwloc_obj_t object = NULL; (object = hwloc_get_next_obj_by_type(t->machine, type, object));)
@@ -54,21 +54,24 @@ static hwloc_obj_t find_node(const struct ot_topology *t, int os_index) {
     return NULL;
 }
 
-/* Memory hangs beside the tree of cores; its parent is in it. */
+/* The object in the tree of cores that a memory node belongs to. hwloc keeps memory nodes beside this
+ * tree. */
 static hwloc_obj_t find_place(hwloc_obj_t node) {
     while (hwloc_obj_type_is_memory(node->type))
         node = node->parent;
     return node;
 }
 
-/* Far down the tree two nodes have more in common: a package, a group of nodes in it. */
+/* Larger means nearer: the depth of the smallest part of the machine (a group of nodes, a package) that has
+ * both nodes. */
 static int rank_nearness(const struct ot_topology *t, hwloc_obj_t a, hwloc_obj_t b) {
     if (a == b)
         return INT32_MAX;
     return hwloc_get_common_ancestor_obj(t->machine, find_place(a), find_place(b))->depth;
 }
 
-/* The second memory of some cores, fast and small or large and slow. */
+/* True if an earlier node has the same cores: then this node is a second kind of memory, such as HBM or
+ * CXL. */
 static bool is_second(const struct ot_topology *t, hwloc_obj_t node) {
     for (int i = 0; i < t->n_nodes; i++)
         if (hwloc_bitmap_isequal(t->nodes[i]->cpuset, node->cpuset))
@@ -76,7 +79,7 @@ static bool is_second(const struct ot_topology *t, hwloc_obj_t node) {
     return false;
 }
 
-/* Left out are nodes that the process may not allocate from, and memory that is nobody's main memory. */
+/* Lists the nodes. Leaves out nodes that the process may not allocate from, and second kinds of memory. */
 static void list_nodes(struct ot_topology *t) {
     hwloc_const_nodeset_t usable = hwloc_topology_get_allowed_nodeset(t->machine);
     for (hwloc_obj_t node = NULL; (node = hwloc_get_next_obj_by_type(t->machine, HWLOC_OBJ_NUMANODE, node));)
@@ -88,7 +91,7 @@ static void sort_nodes(struct ot_topology *t) {
     hwloc_obj_t first = find_node(t, t->summary.gpu_node);
     if (!first)
         return;
-    for (int i = 1; i < t->n_nodes; i++) /* by insertion: equals keep their order */
+    for (int i = 1; i < t->n_nodes; i++) /* insertion sort: equally near nodes keep their order */
         for (int k = i; k > 0; k--) {
             hwloc_obj_t *pair = &t->nodes[k - 1];
             if (rank_nearness(t, first, pair[0]) >= rank_nearness(t, first, pair[1]))
@@ -112,18 +115,18 @@ static void list_cores_of(struct ot_topology *t, hwloc_obj_type_t type, hwloc_co
             t->cores[t->n_cores++] = core;
 }
 
-/* Some machines (virtual ones, containers) tell of hardware threads alone. */
+/* Lists cores in the order of the nodes. Some virtual machines report no cores, only hardware threads. */
 static void list_cores(struct ot_topology *t) {
     hwloc_obj_type_t type =
         hwloc_get_nbobjs_by_type(t->machine, HWLOC_OBJ_CORE) > 0 ? HWLOC_OBJ_CORE : HWLOC_OBJ_PU;
     for (int i = 0; i < t->n_nodes; i++)
         list_cores_of(t, type, t->nodes[i]->cpuset);
-    list_cores_of(t, type, t->allowed); /* whose memory may not be used */
+    list_cores_of(t, type, t->allowed); /* then cores whose node is not listed */
 }
 
 /* ---- opening ---- */
 
-/* synthetic: NULL for this machine; hwloc binds nothing on another. */
+/* synthetic: NULL for this machine. On a synthetic machine hwloc does not bind. */
 static int load_as(struct ot_topology *t, const char *synthetic) {
     if (hwloc_topology_init(&t->machine) != 0)
         return -1;
@@ -147,14 +150,14 @@ static int load(void *context) {
     setenv("HWLOC_HIDE_ERRORS", "2", 0);
     if (load_as(t, loading->synthetic) == 0)
         return 0;
-    char flat[64]; /* one node, where nothing is bound anyway */
+    char flat[64]; /* one node with the allowed cores: never bound */
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     snprintf(flat, sizeof flat, "numa:1 core:%d pu:1", cores);
     return load_as(t, flat) == 0 ? 0 : ot_fail(OT_E_DEVICE, "hwloc cannot read the machine's topology");
 }
 
-/* What the cpuset allows, which hwloc has looked at, and of that what the thread's mask allows. */
+/* The hardware threads that both the cpuset (known to hwloc) and the thread's affinity mask allow. */
 static int find_allowed(struct ot_topology *t, const struct ot_topology_config *config) {
     t->allowed = hwloc_bitmap_dup(hwloc_topology_get_allowed_cpuset(t->machine));
     hwloc_bitmap_t mask = hwloc_bitmap_alloc();
@@ -172,7 +175,7 @@ static int find_allowed(struct ot_topology *t, const struct ot_topology_config *
 
 static void find_devices(struct ot_topology *t, const struct ot_topology_config *config) {
     const char *root = config->root ? config->root : "";
-    int only = t->n_nodes == 1 ? (int)t->nodes[0]->os_index : -1; /* where firmware does not say */
+    int only = t->n_nodes == 1 ? (int)t->nodes[0]->os_index : -1; /* used if the firmware names no node */
     t->has_gpu = config->gpu_bus_id;
     t->summary.gpu_node = config->gpu_bus_id ? ot_disk_pci_node(root, config->gpu_bus_id) : -1;
     if (t->has_gpu && t->summary.gpu_node < 0)
@@ -205,7 +208,7 @@ static void describe(struct ot_topology *t) {
 static int look(struct ot_topology *t, const struct ot_topology_config *config) {
     struct loading loading = {t, config->synthetic};
     int rc = ot_crash_contain("hwloc", load, &loading);
-    if (rc == -OT_E_BUDGET) /* no more of hwloc */
+    if (rc == -OT_E_BUDGET) /* hwloc crashed: do not call it again */
         t->machine = NULL;
     if (rc < 0)
         return rc;
@@ -276,7 +279,7 @@ static void add_node_cpus(const struct ot_topology *t, int os_index, hwloc_bitma
         hwloc_bitmap_or(set, set, node->cpuset);
 }
 
-/* The node of a core, by the share of the cores that comes before the thread. */
+/* Adds the cpus of one core's node. Spreads `count` threads evenly over the cores to choose the core. */
 static void add_share(const struct ot_topology *t, int index, int count, hwloc_bitmap_t set) {
     hwloc_obj_t core = t->cores[(int64_t)index * t->n_cores / count];
     for (int i = 0; i < t->n_nodes; i++)
@@ -306,7 +309,7 @@ static void add_by_role(const struct ot_topology *t, enum ot_thread_role role, i
     }
 }
 
-/* Empty: the thread is left free. */
+/* Sets the cpus of a thread. Empty: do not bind the thread. */
 static void choose_cpus(const struct ot_topology *t, enum ot_thread_role role, int index, int count,
                         hwloc_bitmap_t set) {
     assert(index >= 0 && index < count);
@@ -342,7 +345,8 @@ int ot_topology_bind_thread(const struct ot_topology *topology, enum ot_thread_r
 
 /* ---- memory ---- */
 
-/* Empty: left to the kernel, which takes pages from where they are touched. */
+/* Sets the nodes for memory. Returns false if the kernel shall choose: it takes a page from the node of the
+ * thread that touches the page first. */
 static bool choose_nodes(const struct ot_topology *t, hwloc_bitmap_t set) {
     hwloc_obj_t near_gpu = find_node(t, t->summary.gpu_node);
     if (t->n_nodes < 2 || (t->has_gpu && !near_gpu))
@@ -363,7 +367,7 @@ void ot_topology_memory_nodes(const struct ot_topology *topology, char *text, si
     hwloc_bitmap_free(set);
 }
 
-/* Not strict: what the node has no room for comes from the others. */
+/* The binding is not strict: when the node is full, pages come from other nodes. */
 int ot_topology_bind_memory(const struct ot_topology *topology, void *memory, size_t bytes) {
     hwloc_bitmap_t set = hwloc_bitmap_alloc();
     if (!set)
@@ -383,7 +387,7 @@ int ot_topology_bind_memory(const struct ot_topology *topology, void *memory, si
 
 static void report(int error, const char *what, atomic_bool *said) {
     if (error && !atomic_exchange(said, true))
-        ot_log(OT_LOG_INFO, "%s is refused (%s): the kernel places them; only speed depends on it", what,
+        ot_log(OT_LOG_INFO, "%s is refused (%s): the kernel chooses; training may be slower", what,
                strerror(error));
 }
 

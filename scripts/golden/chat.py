@@ -4,11 +4,11 @@
     scripts/golden/chat.py PUBLISHED
 
 PUBLISHED holds the templates of models as their tokenizers publish them, NAME/ANYTHING.jinja, where NAME is this program's
-name for the format. They are other people's texts: they stay where they are, and only their lengths and hashes are kept.
+name for the format. They are texts of other authors, so they are not copied; only their lengths and hashes are kept.
 tests/golden/chat/NAME.jinja are this program's own texts (`test_chat_golden PATH` writes them).
 
-Writes tests/golden/chat/templates.json: conversations, and for each template what its published texts make of them (null:
-they refuse, or drop a turn in silence). All published texts of one name must agree, and so must this program's own.
+Writes tests/golden/chat/templates.json: conversations, and for each template the result of its published texts (null:
+they refuse the conversation, or silently drop a turn). All published texts of one name must agree, and so must this program's own.
 Prints the lines of the table in src/data/chat_known.c.
 
 `text` is the conversation as a model sees it when it is used: what is sent to it before its last answer

@@ -9,10 +9,10 @@ Written to tests/golden/curve_llama.bin, attention "eager":
     pool              i32  [POOL, SEQUENCE + 1]: inputs are a row's first SEQUENCE tokens, targets its last
     lr                f32  [steps]
     loss.fp32         f64  [4, steps] fp32, cut into micro-batches of 8, 4, 2 and 1 sequences
-    loss.fp64         f64  [steps] the same run in double precision: how far rounding alone carries fp32
+    loss.fp64         f64  [steps] the same run in double precision: how far fp32 drifts from rounding alone
     loss.bf16         f64  [4, steps] bf16 weights, activations and gradients over an fp32 master; the same cuts
-    loss.masterless   f64  [steps] the same, but what bf16 cannot hold of the master is lost after every step: the mistake
-                           that the comparison must see
+    loss.masterless   f64  [steps] the same, but without a master: after every step the weights are rounded to bf16. The
+                           comparison must detect this mistake
 
 Step s (from 0) trains the STEP rows (STEP * s + j) * STRIDE mod POOL, j = 0..STEP-1. A cut changes nothing but the
 order in which gradients are summed, so the runs of a dtype differ by rounding alone: they are that dtype's own spread.
@@ -60,10 +60,10 @@ def make_pool():
     return rows
 
 
-def learning_rate(step):
+def learning_rate(step, steps=STEPS):
     if step < WARMUP:
         return np.float32(PEAK_LR * (step + 1) / WARMUP)
-    done = (step - WARMUP) / (STEPS - WARMUP)
+    done = (step - WARMUP) / (steps - WARMUP)
     return np.float32(LAST_LR + (PEAK_LR - LAST_LR) * 0.5 * (1 + np.cos(np.pi * done)))
 
 
@@ -82,24 +82,24 @@ def add_gradients(model, rows, trained, master):
     return loss.item()
 
 
-def train(pool, cut, dtype, master_dtype, lossy=False):
+def train(pool, cut, dtype, master_dtype, lossy=False, steps=STEPS, adamw=torch.optim.AdamW):
     """Losses of a run whose model computes in dtype, with a master copy of its weights in master_dtype. lossy: the master
-    keeps no more than the model has."""
+    keeps no more than the model has. adamw: makes the optimizer, as torch.optim.AdamW does."""
     start = make_model()
     master = [p.detach().to(master_dtype).clone().requires_grad_() for p in start.parameters()]
     model = start.to(dtype)
-    optimizer = torch.optim.AdamW(
+    optimizer = adamw(
         [{"params": [p for p in master if p.dim() == 2], "weight_decay": DECAY},
          {"params": [p for p in master if p.dim() == 1], "weight_decay": 0.0}], betas=BETAS, eps=EPS)
     losses = []
-    for step in range(STEPS):
+    for step in range(steps):
         rows = pool[(STEP * step + np.arange(STEP)) * STRIDE % POOL]
         optimizer.zero_grad()
         losses.append(sum(add_gradients(model, rows[i:i + cut], STEP * SEQUENCE, master)
                           for i in range(0, STEP, cut)))
         torch.nn.utils.clip_grad_norm_(master, CLIP)
         for group in optimizer.param_groups:
-            group["lr"] = float(learning_rate(step))
+            group["lr"] = float(learning_rate(step, steps))
         optimizer.step()
         with torch.no_grad():
             for p, q in zip(model.parameters(), master):

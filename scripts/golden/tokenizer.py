@@ -4,16 +4,16 @@
     scripts/golden/tokenizer.py [SHARED]
 
 Writes tests/golden/tokenizers/:
-  NAME.json           small tokenizers of our own, one per family, trained here on text of our own
-  byte_level.json     not made here: a copy of what src/tokenizer/byte_level.c writes, to ask Hugging Face about it
-  texts.json          hostile texts, texts for everything, and random strings
-  NAME.expected.json  what Hugging Face makes of those texts
+  NAME.json           small tokenizers, one per family, trained here on our own text
+  byte_level.json     not made here: a copy of the output of src/tokenizer/byte_level.c, as input for Hugging Face
+  texts.json          hostile texts, general texts and random strings
+  NAME.expected.json  the results of Hugging Face for these texts
   variants.json       pre-tokenizers, normalizers and decoders to be put into crossing.json, with their results
-  classes.json        which characters the regex classes of Hugging Face hold
+  classes.json        the characters in the regex classes of Hugging Face
 With SHARED, the folder of real inputs (default ../shared/data beside the repository, if it is there), also
 NAME.expected.json of the real tokenizers in it; their files themselves are not copied.
 
-A tokenizer that is already there is kept, so that a new run changes no ids; remove the file to train it again.
+An existing tokenizer is kept, so a new run changes no ids; remove the file to train it again.
 Offsets are byte offsets of the character in which a token starts. Characters that Unicode 14 does not assign are left
 out: the libraries on the two sides know different versions.
 """

@@ -16,7 +16,7 @@ struct block {
 };
 
 struct ot_arena {
-    struct block *blocks; /* the first is the one in use */
+    struct block *blocks; /* the first chunk is the one in use */
     size_t next_bytes, total_bytes;
 };
 
@@ -38,8 +38,9 @@ void ot_arena_close(struct ot_arena *arena) {
     free(arena);
 }
 
-/* Blocks double up to a bound, so that few small names cost little and millions cost few calls. A piece that
- * is large for a block gets one of its own, behind the one in use, whose rest is not lost. */
+/* Each chunk is twice as large as the one before, up to a limit, so that few small names need little memory
+ * and millions need few calls. An allocation too large for a chunk gets its own, behind the chunk in use, so
+ * the rest of that chunk is not lost. */
 static struct block *add_block(struct ot_arena *arena, size_t bytes) {
     bool own = bytes > arena->next_bytes / 4;
     size_t capacity = own ? bytes : arena->next_bytes;

@@ -9,7 +9,7 @@ static size_t align4(size_t bytes) {
     return (bytes + 3) & ~(size_t)3;
 }
 
-/* Looks through one segment of notes; 1: found. */
+/* Searches one segment of notes. Returns 1 if it found the build id. */
 static int search_notes(const char *at, size_t bytes, char *text) {
     while (bytes >= sizeof(ElfW(Nhdr))) {
         const ElfW(Nhdr) *note = (const void *)at;

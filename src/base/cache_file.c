@@ -29,7 +29,7 @@ int ot_cache_read(const char *path, size_t most, char **out, size_t *bytes) {
     char *data = NULL;
     *out = NULL;
     *bytes = 0;
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe there must not block */
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* a pipe must not block */
     if (file < 0)
         return 0;
     if (fstat(file, &found) != 0 || !S_ISREG(found.st_mode) || found.st_size < 1 ||
@@ -54,8 +54,8 @@ out:
 
 /* ---- writing ---- */
 
-/* The folder of a path and the folder above it, where they are missing. Returns 0, or why the last of them
- * cannot be made. */
+/* Creates the folder of a path and the folder above it if they are missing. Returns 0, or the errno value of
+ * the last one that cannot be created. */
 static int make_folders(char *path) {
     char *last = strrchr(path, '/');
     if (!last || last == path)
@@ -78,7 +78,7 @@ int ot_cache_write(const char *path, const void *data, size_t bytes) {
     char *beside;
     OT_TRY(ot_string_format(&beside, "%s.XXXXXX", path));
     int no_folder = make_folders(beside);
-    int rc = 0, file = mkostemp(beside, O_CLOEXEC); /* new, 0600 */
+    int rc = 0, file = mkostemp(beside, O_CLOEXEC); /* a new file, mode 0600 */
     if (file < 0) {
         rc = ot_fail_errno(OT_E_IO, errno == ENOENT && no_folder ? no_folder : errno, "%s", path);
         goto out;

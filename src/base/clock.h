@@ -1,4 +1,4 @@
-/* Time for measuring: monotonic, from no particular start. Any thread. */
+/* Monotonic time for measurements; its zero has no meaning. Any thread. */
 #ifndef OT_BASE_CLOCK_H
 #define OT_BASE_CLOCK_H
 

@@ -9,7 +9,7 @@
 static const int signals[] = {SIGSEGV, SIGBUS, SIGABRT};
 enum { N_SIGNALS = sizeof signals / sizeof *signals };
 
-/* Where this thread goes on after a crash; NULL: nothing is contained. */
+/* Where this thread continues after a crash; NULL: no call is being contained. */
 static _Thread_local sigjmp_buf *way_out;
 
 static void on_crash(int number) {
@@ -29,7 +29,8 @@ int ot_crash_contain(const char *library, int (*fn)(void *context), void *contex
     if (sigsetjmp(here, 1) == 0)
         rc = fn(context);
     else
-        rc = ot_fail(OT_E_BUDGET, "%s has crashed, as it does where memory runs out: free some memory",
+        rc = ot_fail(OT_E_BUDGET,
+                     "%s has crashed, probably because memory ran out; free some memory and try again",
                      library);
     way_out = NULL;
     for (int i = 0; i < N_SIGNALS; i++)

@@ -11,14 +11,14 @@ static uint32_t crc_zlib(uint32_t crc, const void *data, size_t bytes) {
 #include <immintrin.h>
 
 /* Folding, after Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction"
- * (Intel, 2009). The message is a polynomial over GF(2); 16 bytes of it that stand D bits before 16 others
- * may be added to those after multiplication with x^D mod P, without a change of the remainder. A register
- * holds two halves, so that takes two constants: x^(D+32) mod P for the first half and x^(D-32) for the
- * second, each with its bits reversed, as CRC-32 has them, and shifted left by one, since the product of two
- * reversed polynomials comes out one bit lower.
+ * (Intel, 2009). The message is a polynomial over GF(2). Take 16 bytes of it, and 16 others that follow D
+ * bits later. Multiplying the first 16 by x^D mod P and adding them to the later ones does not change the
+ * remainder. A register holds two halves, so this takes two constants: x^(D+32) mod P for the first half and
+ * x^(D-32) mod P for the second. The bits of each constant are reversed, as in CRC-32, and shifted left by
+ * one, because the product of two reversed polynomials comes out one bit lower.
  *
- * Four registers in a row hide the latency of the multiplication. Of the 64 bytes that are left in the end
- * zlib takes the remainder, and goes on with the rest of the message. */
+ * Four registers in a row hide the latency of the multiplication. At the end, zlib computes the remainder of
+ * the last 64 bytes and continues with the rest of the message. */
 enum { LANE_BYTES = 16, LANES = 4, ROW_BYTES = LANE_BYTES * LANES };
 
 __attribute__((target("pclmul,sse4.1"))) static __m128i fold(__m128i x, __m128i constants, __m128i next) {
@@ -31,20 +31,20 @@ __attribute__((target("pclmul,sse4.1"))) static uint32_t crc_pclmulqdq(uint32_t 
                                                                        size_t bytes) {
     if (bytes < 2 * ROW_BYTES)
         return crc_zlib(crc, data, bytes);
-    /* D = 512 bits: a row */
+    /* D = 512 bits: one row of four registers */
     const __m128i by_row = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
     const unsigned char *at = data;
     __m128i x[LANES], row[LANES];
     for (int i = 0; i < LANES; i++)
         x[i] = _mm_loadu_si128((const __m128i *)at + i);
-    /* What came before enters as if it were the first 32 bits: zlib keeps the remainder inverted. */
+    /* The CRC of the earlier data is added to the first 32 bits; zlib keeps the remainder inverted. */
     x[0] = _mm_xor_si128(x[0], _mm_cvtsi32_si128((int)~crc));
     for (at += ROW_BYTES, bytes -= ROW_BYTES; bytes >= ROW_BYTES; at += ROW_BYTES, bytes -= ROW_BYTES)
         for (int i = 0; i < LANES; i++)
             x[i] = fold(x[i], by_row, _mm_loadu_si128((const __m128i *)at + i));
     for (int i = 0; i < LANES; i++)
         _mm_storeu_si128(&row[i], x[i]);
-    /* The row stands for all before it, with nothing in front: a remainder of 0, inverted. */
+    /* The row now has the remainder of all data before it, so zlib starts from a remainder of 0, inverted. */
     return crc_zlib(crc_zlib(UINT32_MAX, row, sizeof row), at, bytes);
 }
 

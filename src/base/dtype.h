@@ -1,5 +1,5 @@
-/* Storage formats and the conversions between them. All are exact functions of the bits: the same on every
- * CPU, and the CUDA kernels use the same formulas.
+/* Storage formats and the conversions between them. Each conversion is an exact function of the bits, the
+ * same on every CPU. The CUDA kernels use the same formulas.
  *
  * Split master (as Megatron's store_param_remainders): an fp32 value
  * p is kept as hi, a bf16 that the device computes with, and lo, a signed 16-bit remainder, such that bits(p)
@@ -49,8 +49,8 @@ static inline uint16_t ot_bf16_from_f32(float value) {
     return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-/* Splits a finite p; see the top of this file. A p so large that hi would round to infinity (above 3.39e38)
- * keeps its bits all the same: (inf << 16) + lo with a negative lo is p again. */
+/* Splits a finite p; see the top of this file. This is exact also if p is so large that hi rounds to infinity
+ * (above 3.39e38): (inf << 16) + lo, with a negative lo, is p again. */
 static inline void ot_split_f32(float p, uint16_t *hi, int16_t *lo) {
     uint32_t bits = ot_f32_bits(p);
     uint32_t high = (bits + 0x8000u) >> 16;

@@ -9,7 +9,8 @@
 
 static _Thread_local struct ot_error last_error;
 
-/* Of a sentence that is too long, because a name in it is, the middle goes: the reason stands at the end. */
+/* A sentence with a very long file name may be too long. Then its middle is cut out, because the reason is at
+ * the end. */
 static void format_sentence(char text[OT_ERROR_TEXT_BYTES], const char *format, va_list args) {
     static const char gap[] = " ... ";
     va_list again;
@@ -31,7 +32,7 @@ static void format_sentence(char text[OT_ERROR_TEXT_BYTES], const char *format, 
 static int record(enum ot_error_code code, enum ot_error_cause cause, const char *format, va_list args) {
     char text[OT_ERROR_TEXT_BYTES]; /* the arguments may point into the record */
     format_sentence(text, format, args);
-    ot_utf8_keep_line(text); /* whatever a file name or a library's message carried */
+    ot_utf8_keep_line(text); /* a file name or a library's message may have control characters */
     last_error.code = (int)code;
     last_error.cause = cause;
     memcpy(last_error.text, text, sizeof text);

@@ -50,7 +50,7 @@ int ot_open_direct(const struct ot_io_calls *calls, int dir_fd, const char *path
     flags |= O_CREAT | O_EXCL;
     int fd = calls->open(calls->context, dir_fd, path, flags | O_DIRECT, mode);
     *direct = fd >= 0;
-    if (fd == -EINVAL) /* some file systems have made the file by then */
+    if (fd == -EINVAL) /* some file systems have created the file before they refuse O_DIRECT */
         fd = calls->open(calls->context, dir_fd, path, flags & ~O_EXCL, mode);
     return fd;
 }

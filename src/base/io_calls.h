@@ -1,9 +1,8 @@
-/* The system calls on files that a full or broken disk makes fail, and those that change what a directory
- * holds: the seam at which tests inject faults (short transfers, EIO, ENOSPC, EINTR, refused set-up) or end
- * the process.
+/* A table of the system calls that fail on a full or broken disk or that change a directory. Tests replace
+ * entries to inject faults (short transfers, EIO, ENOSPC, EINTR, refused set-up) or to end the process.
  *
- * Every call does what the system call of its name does, and returns -errno where that fails. Several threads
- * call at once.
+ * Every entry does the same as the system call of its name, but returns -errno if it fails. Several threads
+ * may call an entry at the same time.
  */
 #ifndef OT_BASE_IO_CALLS_H
 #define OT_BASE_IO_CALLS_H
@@ -29,14 +28,17 @@ struct ot_io_calls {
     int (*rename)(void *context, int dir_fd, const char *from, const char *to);
     int (*exchange)(void *context, const char *a, const char *b);          /* renameat2(RENAME_EXCHANGE) */
     int (*remove)(void *context, int dir_fd, const char *name, int flags); /* unlinkat */
-    int64_t (*free_bytes)(void *context, const char *path); /* statvfs: for a user without privileges */
-    /* io_uring: whether a ring may be set up with these flags and whether files, or buffers, may be
-     * registered (0 or -errno), and what the result of a completion becomes. */
+    int64_t (*free_bytes)(void *context,
+                          const char *path); /* statvfs: the space for users without privileges */
+    /* io_uring. ring_setup and ring_register return 0, or the -errno with which to refuse a ring with these
+     * flags, or the registration of files or buffers. ring_result returns the result to use for a completion.
+     */
     int (*ring_setup)(void *context, unsigned flags);
     int (*ring_register)(void *context, bool buffers);
     int (*ring_result)(void *context, bool write, int result);
-    /* Sees each I/O as the system gets it: for a ring when its entry is filled in, for the pool when a thread
-     * takes it. The calls of one engine do not overlap, so they show its order. NULL: nobody looks. */
+    /* Called for each I/O when it goes to the system: with a ring, when its entry is filled in; with the
+     * pool, when a thread takes it. The calls of one engine do not overlap, so they show its order. NULL: not
+     * called. */
     void (*begin)(void *context, bool write, int fd, size_t bytes, off_t offset);
 };
 extern const struct ot_io_calls ot_io_system;

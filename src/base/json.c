@@ -17,8 +17,7 @@
 
 int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_json **out) {
     *out = NULL;
-    if (bytes >= 3 &&
-        memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* a byte order mark, which RFC 8259 lets us ignore */
+    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) { /* RFC 8259 allows ignoring a byte order mark */
         text += 3;
         bytes -= 3;
     }
@@ -102,7 +101,7 @@ void ot_json_rename(struct ot_json *object, const struct ot_json_name *names, si
         for (size_t k = 0; renamed[i] && k < object->object.n; k++) {
             struct ot_json_member *member = &object->object.members[k];
             if (member->key && !is_among(member, renamed, n) && strcmp(member->key, names[i].to) == 0)
-                member->key = NULL; /* its place is taken */
+                member->key = NULL; /* a renamed member takes its key */
         }
     for (size_t i = 0; i < n; i++)
         if (renamed[i])
@@ -153,7 +152,7 @@ bool ot_json_next(const struct ot_json *object, void **cursor, const char **key,
 
 /* ---- access with a sentence ---- */
 
-/* The member, which is NULL only where it may be missing. */
+/* Finds the member. *out is NULL only if it is missing and not required. */
 static int find_member(const struct ot_json *object, const char *where, const char *key, bool required,
                        const struct ot_json **out) {
     *out = NULL;
@@ -182,7 +181,7 @@ int ot_json_need_int(const struct ot_json *object, const char *where, const char
         return fail_type(member, where, key, OT_JSON_INT);
     int64_t value = ot_json_int(member, 0);
     if (value < min || value > max)
-        return ot_fail(OT_E_INPUT, "%s: key '%s' is %lld; it must be within %lld..%lld", where, key,
+        return ot_fail(OT_E_INPUT, "%s: key '%s' is %lld; it must be from %lld to %lld", where, key,
                        (long long)value, (long long)min, (long long)max);
     *out = value;
     return 0;
@@ -199,7 +198,7 @@ int ot_json_need_real(const struct ot_json *object, const char *where, const cha
         return fail_type(member, where, key, OT_JSON_REAL);
     double value = ot_json_real(member, 0);
     if (!isfinite(value) || value < min || value > max)
-        return ot_fail(OT_E_INPUT, "%s: key '%s' is %g; it must be within %g..%g", where, key, value, min,
+        return ot_fail(OT_E_INPUT, "%s: key '%s' is %g; it must be from %g to %g", where, key, value, min,
                        max);
     *out = value;
     return 0;
@@ -217,7 +216,7 @@ int ot_json_need_bool(const struct ot_json *object, const char *where, const cha
     return 0;
 }
 
-/* The result is a C string, so a NUL inside would cut it short: refused. */
+/* The result is a C string, so a text with a NUL inside is refused. */
 int ot_json_need_string(const struct ot_json *object, const char *where, const char *key, bool required,
                         const char **out) {
     const struct ot_json *member;

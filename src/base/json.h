@@ -1,11 +1,10 @@
 /* JSON: a parser, getters that make the error sentence ("FILE: key 'lr' is missing"), and a writer.
  *
- * Parsing is strict (RFC 8259), bounded (depth 64; the caller
- * bounds the bytes) and names the byte of a fault. Strings are valid UTF-8 with lone surrogate escapes
- * replaced by U+FFFD; they may contain NUL, so they carry a length; keys may not. Integers outside int64_t
- * become reals. Of a repeated key the last value counts. A byte order mark at the start is passed over.
- * Reading allocates one tree per document; ot_json_free releases it. Getters return borrowed pointers into
- * the tree; many threads may read one tree.
+ * Parsing is strict (RFC 8259) and bounded (depth 64; the caller limits the bytes). An error names the byte
+ * where it is. Strings are valid UTF-8, with lone surrogate escapes replaced by U+FFFD. A string may contain
+ * NUL, so it has a length; a key may not. Integers outside int64_t become reals. If a key is repeated, its
+ * last value counts. A byte order mark at the start is ignored. Parsing makes one tree per document;
+ * ot_json_free frees it. Getters return borrowed pointers into the tree. Several threads may read one tree.
  */
 #ifndef OT_BASE_JSON_H
 #define OT_BASE_JSON_H
@@ -28,7 +27,7 @@ enum ot_json_type {
     OT_JSON_OBJECT
 };
 
-/* where: what to call the document in errors (a path, or "FILE:LINE"). Errors: OT_E_INPUT, OT_E_BUDGET. */
+/* where: the name of the document in errors (a path, or "FILE:LINE"). Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_json_parse(const char *text, size_t bytes, const char *where, struct ot_json **out);
 /* Errors: OT_E_IO (cannot read), OT_E_INPUT (not JSON, or more than max_bytes), OT_E_BUDGET. */
 int ot_json_read_file(const char *path, size_t max_bytes, struct ot_json **out);
@@ -37,7 +36,7 @@ void ot_json_free(struct ot_json *root);
 enum ot_json_type ot_json_type(const struct ot_json *value); /* NULL counts as OT_JSON_NULL */
 const char *ot_json_type_name(enum ot_json_type type);       /* "an object", "a string", ... for sentences */
 
-/* Plain access: NULL where absent or of another type. */
+/* Plain access. NULL: missing, or of another type. */
 struct ot_json *ot_json_get(const struct ot_json *object, const char *key);
 size_t ot_json_length(const struct ot_json *array); /* 0 if not an array */
 struct ot_json *ot_json_at(const struct ot_json *array, size_t index);
@@ -47,20 +46,21 @@ bool ot_json_bool(const struct ot_json *value, bool fallback);
 int64_t ot_json_int(const struct ot_json *value, int64_t fallback);
 double ot_json_real(const struct ot_json *value, double fallback); /* ints count */
 
-/* Gives members of an object other keys, all at once, so that two may change places. A member that had the
- * new key is dropped; absent ones are passed over. The new keys outlive the object. No other thread may read
- * the tree. At most 64 names. */
+/* Renames keys of an object, all at once, so two members may exchange their keys. A member that already has a
+ * new key is removed; names that are missing are ignored. The new keys must outlive the object. No other
+ * thread may read the tree meanwhile. At most 64 names. */
 struct ot_json_name {
     const char *from, *to;
 };
 void ot_json_rename(struct ot_json *object, const struct ot_json_name *names, size_t n);
 
-/* Iterates over an object's members in file order; false after the last. Start with *cursor = NULL. */
+/* Iterates over the members of an object in file order. False after the last one. Start with *cursor = NULL.
+ */
 bool ot_json_next(const struct ot_json *object, void **cursor, const char **key, struct ot_json **value);
 
-/* Typed access with a sentence: `where` names the file. A missing key: OT_E_INPUT unless `required` is false,
- * then *out keeps its value and 0 is returned. A wrong type or a value outside [min, max]: OT_E_INPUT. JSON
- * null counts as missing. */
+/* Typed access with an error sentence; `where` names the file. Errors: OT_E_INPUT: the key is missing and
+ * `required`, the type is wrong, or the value is outside [min, max]. If a key that is not required is
+ * missing, *out keeps its value. JSON null counts as missing. */
 int ot_json_need_int(const struct ot_json *object, const char *where, const char *key, bool required,
                      int64_t min, int64_t max, int64_t *out);
 int ot_json_need_real(const struct ot_json *object, const char *where, const char *key, bool required,
@@ -70,13 +70,13 @@ int ot_json_need_bool(const struct ot_json *object, const char *where, const cha
 int ot_json_need_string(const struct ot_json *object, const char *where, const char *key, bool required,
                         const char **out);
 
-/* Writing: appends to a growing text; used for log.jsonl, --json, index and config files. A failed allocation
- * is remembered and reported by ot_json_writer_take. Keys and strings are escaped; non-finite numbers become
+/* Writer: appends to a growing text; used for log.jsonl, --json, index and config files. If an allocation
+ * fails, ot_json_writer_take reports it. Keys and strings are escaped. Numbers that are not finite become
  * null. */
 struct ot_json_writer {
     struct ot_string_builder out;
     bool comma;
-    int indent; /* < 0: one line; otherwise pretty, 2 spaces a level (set before the first call) */
+    int indent; /* < 0: one line; else one value per line, 2 spaces per level (set before the first call) */
     int depth;
 };
 /* key: NULL inside arrays and at the root. */
@@ -88,11 +88,11 @@ void ot_json_put_string(struct ot_json_writer *w, const char *key, const char *v
 void ot_json_put_text(struct ot_json_writer *w, const char *key, const char *value); /* NUL-terminated */
 void ot_json_put_int(struct ot_json_writer *w, const char *key, int64_t value);
 void ot_json_put_real(struct ot_json_writer *w, const char *key, double value); /* %.9g */
-/* With as many digits as it takes to read the same bits back, as a real. */
+/* As a real, with enough digits to read the same bits back. */
 void ot_json_put_exact(struct ot_json_writer *w, const char *key, double value);
 void ot_json_put_bool(struct ot_json_writer *w, const char *key, bool value);
 void ot_json_put_null(struct ot_json_writer *w, const char *key);
-/* A parsed tree. */
+/* Writes a parsed tree. */
 void ot_json_put_value(struct ot_json_writer *w, const char *key, const struct ot_json *value);
 /* Hands over the text (NUL-terminated; the caller frees it) and resets the writer. Errors: OT_E_BUDGET. */
 int ot_json_writer_take(struct ot_json_writer *w, char **text, size_t *bytes);

@@ -1,6 +1,5 @@
-/* A parser of RFC 8259 to the letter: it bounds the depth, names the byte of a fault, and reports each
- * allocation that fails.
- */
+/* A strict parser of RFC 8259. It limits the depth, names the byte of an error, and reports each failed
+ * allocation. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +22,7 @@ static int parse_value(struct parser *p, struct ot_json **out);
 
 static int fault(const struct parser *p, const char *what) {
     if (p->at >= p->bytes)
-        return ot_fail(OT_E_INPUT, "%s: byte %zu: not valid JSON: it ends here, too early", p->where, p->at);
+        return ot_fail(OT_E_INPUT, "%s: byte %zu: not valid JSON: the text ends too early", p->where, p->at);
     return ot_fail(OT_E_INPUT, "%s: byte %zu: not valid JSON: %s", p->where, p->at, what);
 }
 
@@ -66,7 +65,7 @@ static bool is_hex(int c) {
 
 /* ---- strings ---- */
 
-/* The value of "\\uXXXX" at an offset; -1 where there is none. */
+/* The value of the escape \uXXXX at an offset; -1: there is no such escape. */
 static int escaped_unit(const struct parser *p, size_t at) {
     int value = 0;
     if (at + 6 > p->bytes || p->text[at] != '\\' || p->text[at + 1] != 'u')
@@ -102,7 +101,7 @@ static int scan_escape(struct parser *p, bool is_key) {
 
 static const size_t max_string_bytes = (size_t)1 << 30;
 
-/* A letter above ASCII that is followed by ASCII is none of UTF-8, and a letter of most other encodings. */
+/* A byte above ASCII followed by ASCII is never UTF-8, but is a letter in most other encodings. */
 static bool is_single_byte_text(const struct parser *p) {
     return p->at + 1 < p->bytes && p->text[p->at] >= 0x80 && p->text[p->at + 1] < 0x80;
 }
@@ -111,8 +110,8 @@ static int scan_string(struct parser *p, bool is_key) {
     size_t start = ++p->at; /* past the quote */
     for (;;) {
         int c = peek(p);
-        if (c < 0x20) /* the end, too */
-            return fault(p, "a control character in a string; it must be escaped");
+        if (c < 0x20) /* also at the end of the text */
+            return fault(p, "a control character in a string must be escaped");
         if (c == '"')
             break;
         if (c == '\\') {
@@ -133,7 +132,7 @@ static int scan_string(struct parser *p, bool is_key) {
     return 0;
 }
 
-/* One character, of an escape at `*at`, which it passes. Half a surrogate pair becomes U+FFFD. */
+/* Decodes the escape at *at and moves *at behind it. Half of a surrogate pair becomes U+FFFD. */
 static size_t decode_escape(const struct parser *p, size_t *at, char *to) {
     static const char letters[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     int c = p->text[*at + 1];
@@ -153,7 +152,7 @@ static size_t decode_escape(const struct parser *p, size_t *at, char *to) {
     return ot_utf8_encode((uint32_t)point, to);
 }
 
-/* The string whose opening quote is at the cursor; it has a NUL behind it. */
+/* Parses the string whose opening quote is at the cursor. Adds a NUL. */
 static int parse_string(struct parser *p, bool is_key, const char **out, size_t *n) {
     size_t at = p->at + 1;
     OT_TRY(scan_string(p, is_key));
@@ -199,7 +198,7 @@ static int put_int(struct parser *p, const unsigned char *digits, size_t n, bool
     return 0;
 }
 
-/* The number that ends at the cursor. */
+/* Converts the number that ends at the cursor. */
 static int put_real(struct parser *p, size_t start, struct ot_json **out) {
     char *number = ot_arena_strdup(p->arena, (const char *)p->text + start, p->at - start);
     if (!number)
@@ -266,7 +265,7 @@ static int close_array(struct parser *p, size_t first, struct ot_json **out) {
     return 0;
 }
 
-/* By key; the same key in file order. */
+/* Sorts by key; equal keys stay in file order. */
 static int compare_members(const void *a, const void *b) {
     const struct ot_json_member *x = *(const struct ot_json_member *const *)a,
                                 *y = *(const struct ot_json_member *const *)b;
@@ -280,7 +279,7 @@ static void sort_members(struct ot_json *object) {
     qsort(object->object.sorted, object->object.n, sizeof *object->object.sorted, compare_members);
 }
 
-/* Drops members without a key. */
+/* Removes members without a key. */
 static void keep_named(struct ot_json *object) {
     struct ot_json_member *members = object->object.members;
     size_t kept = 0;
@@ -295,7 +294,7 @@ void ot_json_order_members(struct ot_json *object) {
     sort_members(object);
 }
 
-/* Of a repeated key the first place and the last value count. */
+/* A repeated key keeps its first place and its last value. */
 static void join_repeated(struct ot_json *object) {
     struct ot_json_member *members = object->object.members, *first = NULL;
     size_t n = object->object.n;

@@ -1,8 +1,8 @@
-/* Inside the JSON glue: the tree that json_parse.c makes and json.c reads.
+/* Private header: the tree that json_parse.c makes and json.c reads.
  *
- * The parser is ours because what a library does when memory runs out decides whether a run trains what was
- * asked for: json-c left out members and cut strings short without an error. Here each allocation that fails
- * is an error of the whole document. A tree lives in one arena, which its root owns.
+ * Why an own parser: json-c left out members and cut strings without an error when memory ran out, so a run
+ * could train with other options than the user gave. Here, a failed allocation is an error of the whole
+ * document. A tree lives in one arena, which its root owns.
  */
 #ifndef OT_BASE_JSON_STATE_H
 #define OT_BASE_JSON_STATE_H
@@ -24,7 +24,7 @@ struct ot_json {
         int64_t integer;
         double real;
         struct {
-            const char *bytes; /* with a NUL behind them */
+            const char *bytes; /* followed by a NUL */
             size_t n;
         } string;
         struct {
@@ -39,15 +39,15 @@ struct ot_json {
     };
 };
 
-struct ot_json_document { /* of which `root` is handed out */
+struct ot_json_document { /* callers get a pointer to `root` */
     struct ot_json root;
     struct ot_arena *arena;
 };
 
-/* After keys have changed: drops members whose key is NULL and sorts the others anew. */
+/* Call it after keys have changed: removes members whose key is NULL and sorts the others again. */
 void ot_json_order_members(struct ot_json *object);
 
-/* *out: NULL for a document that is null. Errors: OT_E_INPUT, OT_E_BUDGET. */
+/* *out is NULL if the document is the JSON value null. Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_json_parse_document(const char *text, size_t bytes, const char *where, struct ot_arena *arena,
                            struct ot_json **out);
 

@@ -27,11 +27,11 @@ static void append_escaped(struct ot_json_writer *w, unsigned char c) {
     ot_string_append_text(&w->out, escape);
 }
 
-/* What is not UTF-8 becomes U+FFFD, byte by byte, so that the output is JSON whatever was generated. */
+/* Each byte that is not UTF-8 becomes U+FFFD, so the output is valid JSON for every text. */
 static void append_quoted(struct ot_json_writer *w, const char *value, size_t bytes) {
     const unsigned char *text = (const unsigned char *)value;
     ot_string_append_text(&w->out, "\"");
-    size_t plain = 0; /* start of the run that needs no change */
+    size_t plain = 0; /* start of the bytes that need no change */
     for (size_t at = 0; at < bytes;) {
         size_t length = ot_utf8_character(value + at, bytes - at);
         if (length > 0 && text[at] >= 0x20 && text[at] != '"' && text[at] != '\\') {
@@ -72,7 +72,7 @@ static void begin(struct ot_json_writer *w, const char *key, const char *bracket
 
 static void end(struct ot_json_writer *w, const char *bracket) {
     w->depth--;
-    if (w->indent >= 0 && w->comma) /* not in an empty one */
+    if (w->indent >= 0 && w->comma) /* no newline in an empty container */
         append_line_break(w);
     ot_string_append_text(&w->out, bracket);
     w->comma = true;
@@ -114,7 +114,7 @@ void ot_json_put_int(struct ot_json_writer *w, const char *key, int64_t value) {
 
 static void format_real(char *text, size_t capacity, double value, int digits) {
     snprintf(text, capacity, "%.*g", digits, value);
-    for (char *c = text; *c; c++) /* a locale's decimal comma */
+    for (char *c = text; *c; c++) /* the locale may have a decimal comma */
         if (*c == ',')
             *c = '.';
 }
@@ -126,7 +126,7 @@ void ot_json_put_real(struct ot_json_writer *w, const char *key, double value) {
     ot_string_append_text(&w->out, isfinite(value) ? text : "null");
 }
 
-/* As short as reads back to the same bits, and still a real then. */
+/* The shortest text that reads back as the same bits and is still a real. */
 void ot_json_put_exact(struct ot_json_writer *w, const char *key, double value) {
     char text[40];
     for (int digits = 15; digits <= 17; digits++) {
@@ -169,7 +169,7 @@ static void put_array(struct ot_json_writer *w, const char *key, const struct ot
     ot_json_end_array(w);
 }
 
-/* Recurses no deeper than the parser let the tree become. */
+/* The parser limits the depth of the tree, so the recursion is bounded too. */
 void ot_json_put_value(struct ot_json_writer *w, const char *key, const struct ot_json *value) {
     size_t bytes = 0;
     const char *text;
@@ -200,7 +200,7 @@ void ot_json_put_value(struct ot_json_writer *w, const char *key, const struct o
 }
 
 int ot_json_writer_take(struct ot_json_writer *w, char **text, size_t *bytes) {
-    ot_string_append(&w->out, "", 0); /* an empty text is a text */
+    ot_string_append(&w->out, "", 0); /* an empty text is valid */
     struct ot_string_builder done = w->out;
     *w = (struct ot_json_writer){.indent = w->indent};
     if (done.failed) {

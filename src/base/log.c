@@ -15,7 +15,7 @@
 
 static _Atomic int max_level = OT_LOG_INFO;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards stderr and what follows */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards stderr and the variables below */
 static char status[512];
 static struct ot_output *output; /* NULL: stderr is written directly */
 static bool is_finished;
@@ -30,7 +30,7 @@ bool ot_log_is_terminal(void) {
 
 static const char erase_line[] = "\r\033[K";
 
-/* The status as far as it fits on a line of the terminal, counted in characters: one that wraps cannot be
+/* Draws as many characters of the status as fit on a line of the terminal; a line that wraps cannot be
  * redrawn. */
 static int status_bytes(void) {
     struct winsize size = {0};
@@ -43,21 +43,21 @@ static int status_bytes(void) {
     return bytes;
 }
 
-/* With the mutex held. Where there is no memory for the queue, the text goes straight to stderr. */
+/* Hold the mutex. If there is no memory for the queue, writes the text directly to stderr. */
 static void write_text(enum ot_output_kind kind, const char *text, size_t bytes) {
     if (is_finished)
         return;
     if (output) {
         if (ot_output_put(output, kind, text, bytes) == -OT_E_BUDGET && write(STDERR_FILENO, text, bytes) < 0)
-            return; /* nobody is left to be told of a failure */
+            return; /* a failure here cannot be reported to anyone */
         return;
     }
     fwrite(text, 1, bytes, stderr);
     fflush(stderr);
 }
 
-/* The line with all that stands around it needs no memory of the heap up to this length: the last words of
- * a run that has none left are shorter. A longer line is cut where there is no memory for it. */
+/* Lines up to this length, with their prefix and status, need no heap memory, so a run without free memory
+ * can still print its last error. A longer line is cut if there is no memory for it. */
 enum { LINE_BYTES = 2048 };
 
 static void write_line(enum ot_log_level level, enum ot_output_kind kind, char *line) {

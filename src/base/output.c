@@ -11,19 +11,19 @@
 #include "src/base/file_io.h"
 #include "src/base/thread.h"
 
-enum { PIECE_BYTES = 4096 }; /* of one write: flush sees a slow reader's progress */
+enum { PIECE_BYTES = 4096 }; /* bytes per write: small, so that flush sees the progress of a slow reader */
 
 struct ot_output {
     struct ot_output_config config;
     pthread_t thread;
-    pthread_mutex_t mutex; /* guards all that follows */
+    pthread_mutex_t mutex; /* guards all fields below */
     pthread_cond_t filled, written;
     char *queue;
-    size_t begin, end, capacity;     /* the text that is still to be written is queue[begin, end) */
-    uint64_t taken;                  /* bytes that the reader took */
-    int64_t left_out;                /* texts, since the last note */
+    size_t begin, end, capacity;     /* the unwritten text is queue[begin, end) */
+    uint64_t taken;                  /* bytes that the reader has taken */
+    int64_t left_out;                /* texts dropped since the last note */
     int failed;                      /* the errno value of the first write that failed; 0: none */
-    bool writing, closed, abandoned; /* abandoned: the thread frees all this */
+    bool writing, closed, abandoned; /* closed while the thread hung: the thread frees this struct */
 };
 
 static void free_output(struct ot_output *o) {
@@ -82,9 +82,9 @@ int ot_output_open(const struct ot_output_config *config, struct ot_output **out
     return 0;
 }
 
-/* With the mutex held. Errors: OT_E_BUDGET. */
+/* Hold the mutex. Errors: OT_E_BUDGET. */
 static int append(struct ot_output *o, const char *text, size_t bytes) {
-    if (o->begin > 0 && o->begin >= o->end - o->begin) { /* each byte moves once at most */
+    if (o->begin > 0 && o->begin >= o->end - o->begin) { /* so each byte is moved at most once */
         memmove(o->queue, o->queue + o->begin, o->end - o->begin);
         o->end -= o->begin;
         o->begin = 0;
@@ -117,7 +117,7 @@ int ot_output_put(struct ot_output *o, enum ot_output_kind kind, const char *tex
     pthread_mutex_lock(&o->mutex);
     size_t most = kind == OT_OUTPUT_TEXT ? o->config.most_bytes : o->config.progress_bytes;
     if (kind != OT_OUTPUT_TEXT && o->left_out > 0)
-        most /= 2; /* a few notes for many texts, not a note for each */
+        most /= 2; /* one note for many texts, not one note per text */
     bool fits = o->end - o->begin < most;
     int rc = 0;
     if (o->failed) {

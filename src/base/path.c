@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 bool ot_path_find_nearest(const char *path, char nearest[PATH_MAX]) {
@@ -18,4 +19,22 @@ bool ot_path_find_nearest(const char *path, char nearest[PATH_MAX]) {
             strcpy(nearest, ".");
     }
     return true;
+}
+
+int ot_path_make_dirs(char *path, int *n_made) {
+    int made = 0, error = 0;
+    for (char *at = path; at && error == 0;) {
+        at = strchr(at + 1, '/');
+        if (at)
+            *at = '\0';
+        if (mkdir(path, 0777) == 0)
+            made++;
+        else if (errno != EEXIST && errno != EISDIR) /* EISDIR: "/" on some systems */
+            error = -errno;
+        if (at)
+            *at = '/';
+    }
+    if (n_made)
+        *n_made = made;
+    return error;
 }

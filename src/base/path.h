@@ -1,12 +1,16 @@
-/* Paths of what may not be there yet. */
+/* Paths of files and directories that may not exist yet. */
 #ifndef OT_BASE_PATH_H
 #define OT_BASE_PATH_H
 
 #include <limits.h>
 #include <stdbool.h>
 
-/* The path itself or, where nothing has that name yet, the nearest directory above it that exists: "." and
- * "/" always do. False: the path is too long, or may not be looked at. */
+/* Writes the path itself if it exists, else its nearest existing ancestor; "." and "/" always exist. False:
+ * the path is too long, or no permission to search it. */
 bool ot_path_find_nearest(const char *path, char nearest[PATH_MAX]);
+
+/* Makes the directory `path` and its missing ancestors. Changes `path` while it works, and restores it.
+ * n_made (may be NULL): how many directories this call made, also if it fails. Returns 0 or -errno. */
+int ot_path_make_dirs(char *path, int *n_made);
 
 #endif

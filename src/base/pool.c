@@ -18,19 +18,19 @@
  *     bits 32..63  number of the loop
  *
  * The caller fills in the loop while the word is closed and empty, then opens it. A worker joins by adding
- * itself to an open word and leaves by subtracting. The caller closes the word when no chunk is left to hand
- * out and waits until it is empty. So a worker that sleeps through a short loop costs its caller nothing:
- * nobody waits for one that never joined.
+ * itself to an open word and leaves by subtracting itself. When no chunk is left to hand out, the caller
+ * closes the word and waits until it is empty. The caller does not wait for workers that never joined, so a
+ * worker that sleeps through a short loop costs nothing.
  *
- * Sleeping is the classic flag-and-recheck on both sides, in sequentially consistent order: who goes to sleep
- * announces it, then looks at the word again; who changes the word looks for sleepers afterwards. One of them
- * sees the other. */
+ * Sleeping uses flag and recheck on both sides, in sequentially consistent order. A thread that goes to sleep
+ * sets its flag, then reads the word again. A thread that changes the word reads the flags afterwards. So at
+ * least one of the two sees the other. */
 #define OPEN       UINT64_C(1)
 #define ONE_WORKER UINT64_C(2)
 #define INSIDE     UINT64_C(0xfffffffe)
 #define ONE_LOOP   (UINT64_C(1) << 32)
 
-/* Longer than the gap between two ops of a layer, shorter than what a wake-up through the kernel costs. */
+/* Longer than the gap between two operations of a layer, shorter than a wake-up through the kernel. */
 enum { SPIN_NS = 10000 };
 
 enum { CACHE_LINE = 64 };
@@ -62,7 +62,8 @@ struct ot_pool {
     pthread_cond_t opened, emptied;
 };
 
-/* The pool whose chunk this thread runs, to catch a loop within a loop, which would wait for itself. */
+/* The pool whose chunk this thread runs. It detects a loop inside a loop of the same pool, which would wait
+ * for itself. */
 static _Thread_local const struct ot_pool *running;
 
 static void pause_cpu(void) {
@@ -107,7 +108,7 @@ static void wait_for_news(struct ot_pool *pool, uint64_t seen_loop) {
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Joins the open loop, if there is one that was not seen before. */
+/* Joins the open loop, if it is not the loop that this worker joined last. */
 static bool join_loop(struct ot_pool *pool, uint64_t *seen_loop) {
     uint64_t state = atomic_load(&pool->state);
     do {
@@ -196,7 +197,7 @@ static int start_worker(struct ot_pool *pool, int index, const char *name) {
     struct worker *worker = &pool->workers[index - 1];
     worker->pool = pool;
     worker->index = index;
-    char thread_name[16]; /* the number must survive the cut */
+    char thread_name[16]; /* the name is cut before the number, so that the number stays */
     snprintf(thread_name, sizeof thread_name, "%.9s-%u", name, (unsigned)(uint16_t)index);
     int error = ot_thread_start(&worker->thread, thread_name, worker_main, worker);
     if (error)

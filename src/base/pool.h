@@ -1,13 +1,12 @@
-/* Thread pool: fork-join loops over a range, for ops and for the optimizer.
+/* Thread pool: fork-join loops over a range, for operations and the optimizer.
  *
- * The range is cut into chunks whose borders depend on the range and the chunk size alone, never on the
- * number of threads; which thread runs which chunk is free. Whoever needs a sum keeps one partial result per
- * chunk and adds them in chunk order: that is what makes results independent of the thread count
- * (offload/README.md, rule 1).
+ * The range is cut into chunks. The borders depend only on the range and the chunk size, never on the number
+ * of threads; any thread may run any chunk. To compute a sum, keep one partial result per chunk and add them
+ * in chunk order. Then the result does not depend on the number of threads (offload/README.md, rule 1).
  *
- * The calling thread takes part. One loop runs at a time; a second caller waits, and a chunk must not start a
- * loop of its own pool. Workers spin for a few microseconds before they sleep, since ops follow each other
- * closely.
+ * The calling thread runs chunks too. One loop runs at a time; a second caller waits. A chunk must not start
+ * a loop of its own pool. Workers spin for a few microseconds before they sleep, because operations follow
+ * each other closely.
  */
 #ifndef OT_BASE_POOL_H
 #define OT_BASE_POOL_H
@@ -16,15 +15,15 @@
 
 struct ot_pool;
 
-/* Works on [begin, end), which is chunk number `chunk`; `worker` is in [0, threads), for scratch of its
- * own. */
+/* Works on [begin, end), chunk number `chunk`. `worker` is in [0, threads) and may index scratch memory per
+ * thread. */
 typedef void (*ot_pool_fn)(void *context, int64_t begin, int64_t end, int64_t chunk, int worker);
 
 struct ot_pool_config {
-    int threads; /* >= 1, the caller of loops included: a pool of 1 starts no thread */
+    int threads; /* >= 1, with the caller of ot_pool_run; a pool of 1 starts no thread */
     const char *name;
-    /* Called by each thread that the pool starts, before its first chunk, to bind itself to cores; `worker`
-     * is in [1, threads): 0 is whoever calls ot_pool_run. NULL: nothing. */
+    /* Each thread of the pool calls it before its first chunk, to bind itself to cores. `worker` is in [1,
+     * threads); worker 0 is the caller of ot_pool_run, which does not call it. NULL: not called. */
     void (*on_start)(void *arg, int worker, int threads);
     void *arg; /* valid until the pool is closed */
 };

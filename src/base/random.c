@@ -23,7 +23,7 @@ void ot_random_block(uint64_t seed, uint64_t stream, uint64_t index, uint32_t ou
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-/* The finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA'14): one-to-one, each input bit moves each output
+/* The finalizer of splitmix64 (Steele, Lea, Flood, OOPSLA'14): one-to-one; each input bit affects each output
  * bit. */
 static uint64_t mix(uint64_t x) {
     x += 0x9e3779b97f4a7c15u;
@@ -49,7 +49,7 @@ static uint64_t random_u64(uint64_t seed, uint64_t stream, uint64_t index) {
     return (uint64_t)pair[1] << 32 | pair[0];
 }
 
-/* The high half of a product; a value's share is off by at most bound / 2^64. */
+/* The high half of a product. The probability of a value is wrong by at most bound / 2^64 of itself. */
 uint64_t ot_random_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t bound) {
     return (uint64_t)(((unsigned __int128)random_u64(seed, stream, index) * bound) >> 64);
 }
@@ -72,7 +72,7 @@ static double log_fraction(uint64_t n) {
         exponent++;
     }
     double s = (m - 1) / (m + 1), s2 = s * s, sum = 0;
-    for (int k = 21; k >= 1; k -= 2) /* s^2 < 0.0295: what is left out is below 1e-17 */
+    for (int k = 21; k >= 1; k -= 2) /* s^2 < 0.0295, so the omitted terms are below 1e-17 */
         sum = sum * s2 + 1.0 / k;
     return 2 * s * sum + (exponent - 32) * 0x1.62e42fefa39efp-1;
 }

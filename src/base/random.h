@@ -17,9 +17,9 @@ enum ot_random_use {
     OT_RANDOM_TEST
 };
 
-/* The stream of numbers for one use, of one step and tensor where it has such (else 0). */
+/* The stream of numbers for one use. step, tensor: 0 if the use has none. */
 uint64_t ot_random_stream(enum ot_random_use use, uint64_t step, uint64_t tensor);
-/* Four words at once; ot_random_u32 is the word index % 4 of block index / 4. */
+/* Computes four words at once. ot_random_u32 returns word index % 4 of block index / 4. */
 void ot_random_block(uint64_t seed, uint64_t stream, uint64_t index, uint32_t out[4]);
 uint32_t ot_random_u32(uint64_t seed, uint64_t stream, uint64_t index);
 /* Uniform in [0, bound). */

@@ -7,7 +7,8 @@
 
 #include "src/base/error.h"
 
-/* Reads until the end or one byte more than allowed, whatever the size is said to be: it may be a pipe. */
+/* Reads to the end, or one byte more than allowed. It does not trust the file's size, because the file may be
+ * a pipe. */
 static int read_text(int fd, const char *path, size_t max_bytes, char **text, size_t *bytes) {
     size_t capacity = 0;
     *bytes = 0;
@@ -30,8 +31,7 @@ static int read_text(int fd, const char *path, size_t max_bytes, char **text, si
             return 0;
         *bytes += (size_t)n;
         if (*bytes > max_bytes)
-            return ot_fail(OT_E_INPUT, "%s: larger than the %zu bytes that such a file may have", path,
-                           max_bytes);
+            return ot_fail(OT_E_INPUT, "%s: the file is larger than the limit of %zu bytes", path, max_bytes);
     }
 }
 

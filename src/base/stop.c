@@ -16,30 +16,30 @@
 static const int numbers[] = {SIGINT, SIGTERM};
 enum { N_SIGNALS = sizeof numbers / sizeof *numbers };
 
-/* A reader of stderr may be stopped. The process ends without it after this time. */
+/* The reader of stderr may be stopped. After this time the process ends without it. */
 static const double last_words_seconds = 0.5;
 
 /* Handlers write these, on any thread. They are lock-free. */
 static atomic_int signals, first_number;
 static atomic_bool save_requested;
-static _Atomic int64_t first_ns; /* 0: none came */
+static _Atomic int64_t first_ns; /* time of the first signal; 0: none */
 
 static sem_t arrived; /* wakes the thread that answers signals */
 static bool is_watched;
-static atomic_bool requested; /* that thread has said what will happen */
+static atomic_bool requested; /* the thread has printed the line */
 
-/* Making a step again costs no more than its time; waiting for the end of a long one may cost the
+/* Repeating a step costs only its time. Waiting for the end of a long step may leave no time for the
  * checkpoint. */
 static _Atomic double patience_seconds = 2;
 
-/* What the first signal says, and whether it is the last. */
+/* The line that the first signal prints, and whether that signal ends the process. */
 static struct phase {
     const char *line;
     bool ends;
 } phases[2];
 static _Atomic(const struct phase *) phase;
 
-/* timeout(1) and others send a signal to the process and to its group: that is one signal, and no hurry. */
+/* timeout(1) and others send a signal to the process and to its group. The two count as one signal. */
 static bool is_same_again(int number, int64_t now) {
     enum { SAME_NS = 200000000 };
     int64_t first = 0;
@@ -50,7 +50,7 @@ static bool is_same_again(int number, int64_t now) {
            now - first < SAME_NS;
 }
 
-/* Only sets flags: output may block, and a handler that blocks stops the thread that it interrupted. */
+/* Only sets flags: output may block, and a handler that blocks also blocks the thread that it interrupted. */
 static void on_stop(int number) {
     int before = errno;
     if (!is_same_again(number, ot_clock_ns())) {
@@ -81,8 +81,7 @@ static void *answer_signals(void *arg) {
         while (sem_wait(&arrived) < 0)
             ; /* EINTR: a debugger, or SIGSTOP and SIGCONT */
         const struct phase *now = atomic_load(&phase);
-        say(is_first ? now->line
-                     : "error: stopped at once by a second signal; what was not saved yet is lost\n");
+        say(is_first ? now->line : "error: stopped at once by a second signal; unsaved progress is lost\n");
         if (!is_first || now->ends)
             end_at_once();
         atomic_store(&requested, true);
@@ -146,7 +145,7 @@ double ot_stop_seconds(void) {
 }
 
 void ot_stop_set_grace(double seconds) {
-    const double share = 0.25; /* the rest is for saving */
+    const double share = 0.25; /* the rest of the grace is for saving */
     if (share * seconds < atomic_load(&patience_seconds))
         atomic_store(&patience_seconds, share * seconds);
 }

@@ -1,33 +1,34 @@
-/* What a person or a scheduler tells the process by signals. Process-wide, as signals are.
+/* Signals by which a person or a scheduler stops a run or asks for a checkpoint. The state is process-wide.
  *
- * SIGINT and SIGTERM, where they are not ignored already: as long as there is nothing to keep, the first
- * ends the process at once; from then on the first asks the run to finish its step and keep what it has, and
- * the second ends the process at once; that is exit code 8, and each says what it does. The same signal
- * again within 0.2 s is still the first. SIGUSR1 asks for a checkpoint. SIGHUP ends nothing: a run survives
- * the terminal that it was started from.
+ * SIGINT and SIGTERM, unless they were ignored when the program started: While there is nothing to save
+ * (ot_stop_install_early), the first signal ends the process at once. Later (ot_stop_install), the first
+ * signal asks the run to finish its step and save, and the second ends the process at once. Ending at once
+ * has exit code 8. Each signal prints a line. The same signal again within 0.2 s counts as the first. SIGUSR1
+ * asks for a checkpoint. SIGHUP is ignored: a run continues after its terminal is closed.
  *
- * The handlers only set flags. A thread says the sentences, through the log, so that a terminal or a pipe
- * that takes no output delays neither the stop nor the run. It ends the process where that is asked for.
+ * The handlers only set flags. A thread of its own logs the lines and ends the process, so a terminal or a
+ * pipe that takes no output delays neither the stop nor the run.
  */
 #ifndef OT_BASE_STOP_H
 #define OT_BASE_STOP_H
 
 #include <stdbool.h>
 
-/* Nothing to keep yet. line: the error that the first signal says, with its newline; static. Errors: OT_E_IO
- * (no thread can start). */
+/* Call it while there is nothing to save. line: the error that the first signal prints, with its newline;
+ * static. Errors: OT_E_IO (no thread can start). */
 int ot_stop_install_early(const char *line);
-/* line: what the first one says, likewise. Errors: as above. */
+/* Call it when there is something to save. line: the text that the first signal prints, with its newline;
+ * static. Errors: OT_E_IO (no thread can start). */
 int ot_stop_install(const char *line);
-void ot_stop_ignore(void); /* all is done: another one changes nothing any more */
+void ot_stop_ignore(void); /* the run is done: later signals have no effect */
 
 bool ot_stop_requested(void);
-double ot_stop_seconds(void); /* since it was; 0: it was not */
-/* It was some seconds, or a quarter of the grace, ago: a step that is still not over is given up. Any
- * thread. */
+double ot_stop_seconds(void); /* seconds since the stop request; 0: none */
+/* True once the stop request is older than 2 seconds, or than a quarter of the grace if that is less. A step
+ * that still runs is then abandoned. Any thread. */
 bool ot_stop_is_urgent(void);
-void ot_stop_set_grace(double seconds); /* after the first signal, as the machine lets the process live */
-/* Whether a checkpoint was asked for since the last call. */
+void ot_stop_set_grace(double seconds); /* time that the process may run after the first signal */
+/* True if a checkpoint was requested since the last call. */
 bool ot_stop_take_save_request(void);
 
 #endif

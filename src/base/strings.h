@@ -1,12 +1,12 @@
-/* Strings: one that grows, and one that is formatted to measure. Not thread-safe. */
+/* Strings: a builder that grows, and formatting into a new allocation. Not thread-safe. */
 #ifndef OT_BASE_STRINGS_H
 #define OT_BASE_STRINGS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* A text that grows. Zero it first; free(text) at the end. A failed allocation is remembered and makes what
- * follows a no-op, so that the writer looks once, when it is done. */
+/* A text that grows. Zero it first; free(text) at the end. If an allocation fails, `failed` is set and later
+ * calls do nothing, so the caller checks once at the end. */
 struct ot_string_builder {
     char *text; /* NUL-terminated from the first append on */
     size_t bytes, capacity;
@@ -17,7 +17,7 @@ void ot_string_append_text(struct ot_string_builder *b, const char *text); /* NU
 void ot_string_append_format(struct ot_string_builder *b, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* *out is freed by the caller; NULL after an error. Errors: OT_E_BUDGET. */
+/* Formats into *out, which the caller frees; NULL after an error. Errors: OT_E_BUDGET. */
 int ot_string_format(char **out, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

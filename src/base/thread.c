@@ -13,7 +13,7 @@ int ot_thread_start(pthread_t *thread, const char *name, void *(*fn)(void *), vo
     if (error)
         return error;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* a new thread inherits the mask */
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* the new thread inherits the mask */
     error = pthread_attr_setstacksize(&attr, OT_THREAD_STACK_BYTES);
     if (!error)
         error = pthread_create(thread, &attr, fn, arg);

@@ -38,7 +38,7 @@ static void touch_chunk(void *context, int64_t begin, int64_t end, int64_t chunk
     struct piece *piece = context;
     (void)chunk, (void)worker;
     while (madvise(piece->memory + begin, (size_t)(end - begin), MADV_POPULATE_WRITE) != 0) {
-        if (errno == EINVAL) { /* the kernel is older than the call */
+        if (errno == EINVAL) { /* the kernel does not have the call yet */
             write_each_page(piece->memory + begin, end - begin);
             return;
         }
@@ -49,7 +49,7 @@ static void touch_chunk(void *context, int64_t begin, int64_t end, int64_t chunk
     }
 }
 
-/* ---- all of them ---- */
+/* ---- all pieces ---- */
 
 static bool has_room(const struct ot_touch_config *config, size_t bytes) {
     double end = ot_clock_seconds() + config->patience_seconds;
@@ -66,13 +66,13 @@ static int touch_pieces(char *memory, size_t bytes, const struct ot_touch_config
     for (size_t at = 0, n; at < bytes; at += n) {
         n = bytes - at < OT_TOUCH_PIECE ? bytes - at : OT_TOUCH_PIECE;
         if (!has_room(config, n))
-            return ot_fail(OT_E_BUDGET, "the system has no more memory after %.1f of %.1f GiB", gib(at),
+            return ot_fail(OT_E_BUDGET, "the system has no free memory left after %.1f of %.1f GiB", gib(at),
                            gib(bytes));
         struct piece piece = {.memory = memory + at};
         ot_pool_run(pool, (int64_t)n, CHUNK, touch_chunk, &piece);
         int error = atomic_load(&piece.error);
         if (error)
-            return ot_fail_errno(OT_E_BUDGET, error, "the system refuses memory after %.1f of %.1f GiB",
+            return ot_fail_errno(OT_E_BUDGET, error, "the system refused memory after %.1f of %.1f GiB",
                                  gib(at), gib(bytes));
     }
     return 0;

@@ -1,14 +1,14 @@
 /* Makes memory resident before it is used.
  *
- * mmap promises pages; the kernel finds them when they are first written, one page fault at a time. Pinning
- * an arena of 94 GB on one thread so takes the better part of a minute. Here several threads fault pages in,
- * so the rate is that of the memory. And a system that cannot keep its promise ends a program by a signal,
- * without a word. So the owner is asked for the memory that is free before each piece; where too little is
- * left, this stops, and the caller can say how far it got. Some virtual machines get more memory as they use
- * it: before it stops, it waits some seconds for that.
+ * mmap only reserves pages. The kernel provides each page at the first write to it, one page fault at a time,
+ * so pinning an arena of 94 GB on one thread takes most of a minute. Here several threads cause the page
+ * faults, which is as fast as the memory. If the system then has too few pages, it kills the program without
+ * a message. So this code asks how much memory is free before each piece. If too little is left, it stops
+ * with an error that says how far it got. Some virtual machines get more memory while they use it: before it
+ * stops, it waits some seconds for that.
  *
- * Linux 5.14 and later populate a range by one call (MADV_POPULATE_WRITE); before that a write to each page
- * does.
+ * Linux 5.14 and later populate a range with one call (MADV_POPULATE_WRITE). On older kernels, this code
+ * writes to each page.
  */
 #ifndef OT_BASE_TOUCH_H
 #define OT_BASE_TOUCH_H
@@ -18,19 +18,17 @@
 
 struct ot_touch_config {
     int threads; /* >= 1 */
-    /* Bytes that the system could still give now; NULL: it is not asked. */
+    /* Returns the bytes that the system can still provide. NULL: not asked. */
     int64_t (*free_bytes)(void *context);
     void *context;
-    double patience_seconds; /* how long a system with too little may take to get more */
+    double patience_seconds; /* how long to wait for more memory before giving up */
 };
 
-enum {
-    OT_TOUCH_PIECE = 256 << 20,
-    OT_TOUCH_RESERVE = 256 << 20
-}; /* free memory that is left to the system */
+enum { OT_TOUCH_PIECE = 256 << 20, OT_TOUCH_RESERVE = 256 << 20 }; /* free memory to leave to the system */
 
-/* memory [bytes]: page-aligned, mapped, private, writable and all zeros; it stays so. Errors: OT_E_BUDGET:
- * the system has not that much, with how much it had; OT_E_IO (no thread starts). */
+/* memory [bytes]: page-aligned, mapped, writable and all zeros, also afterwards; nobody else uses it. Errors:
+ * OT_E_BUDGET: the system has too little memory; the sentence says how much it gave. OT_E_IO: no thread can
+ * start. */
 int ot_touch_memory(void *memory, size_t bytes, const struct ot_touch_config *config);
 
 #endif

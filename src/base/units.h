@@ -1,4 +1,4 @@
-/* Numbers as people read them. Each writes into the caller's buffer and returns it. */
+/* Formats numbers for people. Each function writes into the caller's buffer and returns it. */
 #ifndef OT_BASE_UNITS_H
 #define OT_BASE_UNITS_H
 
@@ -12,7 +12,7 @@ const char *ot_text_short(double value, char text[OT_TEXT_BYTES]);      /* 656 K
 const char *ot_text_bytes(int64_t bytes, char text[OT_TEXT_BYTES]);     /* 61.2 MiB */
 const char *ot_text_seconds(double seconds, char text[OT_TEXT_BYTES]);  /* 83.4 us, 12.5 ms, 1.24 s, 128 s */
 const char *ot_text_duration(double seconds, char text[OT_TEXT_BYTES]); /* 0.4s, 12s, 3m09s, 3h13m, 2d04h */
-/* A value in three digits, as estimates are shown: 3024.2 -> 3020. */
+/* Rounds to three digits, for estimates: 3024.2 -> 3020. */
 double ot_three_digits(double value);
 
 #endif

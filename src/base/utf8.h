@@ -1,14 +1,13 @@
-/* The form of UTF-8 characters, by table 3-7 of the Unicode Standard: no overlong forms, no surrogates,
- * nothing above U+10FFFF; and texts that must stay a line. Any thread.
- */
+/* Checks UTF-8 characters by table 3-7 of the Unicode Standard: no overlong forms, no surrogates, nothing
+ * above U+10FFFF. Also makes texts safe for one line. Any thread. */
 #ifndef OT_BASE_UTF8_H
 #define OT_BASE_UTF8_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* How many bytes of the character that text begins with are well formed, and in *length how many it wants; 0
- * and 0 for a byte that begins none. bytes >= 1. */
+/* The number of well-formed bytes of the first character of the text; *length is the number that the
+ * character needs. Both are 0 if the first byte cannot begin a character. bytes >= 1. */
 static inline size_t ot_utf8_well_formed(const char *text, size_t bytes, size_t *length) {
     const unsigned char *s = (const unsigned char *)text;
     unsigned char first = s[0], low = 0x80, high = 0xbf;
@@ -22,7 +21,7 @@ static inline size_t ot_utf8_well_formed(const char *text, size_t bytes, size_t 
         return *length;
     if (first == 0xe0)
         low = 0xa0;
-    else if (first == 0xed) /* surrogates are no characters */
+    else if (first == 0xed) /* surrogates are not characters */
         high = 0x9f;
     else if (first == 0xf0)
         low = 0x90;
@@ -36,13 +35,14 @@ static inline size_t ot_utf8_well_formed(const char *text, size_t bytes, size_t 
     return good;
 }
 
-/* Bytes of the whole character that text begins with; 0 if it begins with none. bytes >= 1. */
+/* The length of the first character of the text; 0 if the text does not begin with a whole character. bytes
+ * >= 1. */
 static inline size_t ot_utf8_character(const char *text, size_t bytes) {
     size_t length, good = ot_utf8_well_formed(text, bytes, &length);
     return good == length ? length : 0;
 }
 
-/* Of a code point up to U+10FFFF; returns the length. */
+/* Encodes a code point up to U+10FFFF. Returns the length. */
 static inline size_t ot_utf8_encode(uint32_t cp, char out[4]) {
     if (cp < 0x80) {
         out[0] = (char)cp;
@@ -66,8 +66,8 @@ static inline size_t ot_utf8_encode(uint32_t cp, char out[4]) {
     return 4;
 }
 
-/* Replaces control characters (C0, DEL and C1) by spaces and bytes that are not UTF-8 by question marks, so
- * that the content or the name of a file neither breaks a line nor drives a terminal. The length stays. */
+/* Replaces control characters (C0, DEL and C1) by spaces, and bytes that are not UTF-8 by question marks, so
+ * that a file's name or content cannot break a line or control a terminal. The length stays the same. */
 void ot_utf8_keep_line(char *text);
 
 #endif

@@ -11,21 +11,8 @@
 
 #include "src/base/error.h"
 #include "src/base/file_io.h"
+#include "src/base/path.h"
 #include "src/base/strings.h"
-
-static int make_directories(char *path) {
-    for (char *at = path; at;) {
-        at = strchr(at + 1, '/');
-        if (at)
-            *at = '\0';
-        int saved = mkdir(path, 0777) == 0 ? 0 : errno;
-        if (at)
-            *at = '/';
-        if (saved && saved != EEXIST && saved != EISDIR)
-            return ot_fail_errno(OT_E_IO, saved, "%s: cannot make this directory", path);
-    }
-    return 0;
-}
 
 static int check_is_new(const char *dir) {
     static const char *const names[] = {"bench.csv", "bench.json", "bench.html"};
@@ -36,7 +23,7 @@ static int check_is_new(const char *dir) {
         bool is_there = lstat(path, &info) == 0;
         free(path);
         if (is_there)
-            return ot_fail(OT_E_INPUT, "%s has a %s already; give another directory with --out", dir,
+            return ot_fail(OT_E_INPUT, "%s already has a %s; choose another directory with --out", dir,
                            names[i]);
     }
     return 0;
@@ -46,11 +33,13 @@ int ot_bench_files_open(const char *dir, struct ot_bench_files *out) {
     char *path;
     *out = (struct ot_bench_files){.csv = -1};
     OT_TRY(ot_string_format(&out->dir, "%s", dir));
-    OT_TRY(make_directories(out->dir));
+    int error = ot_path_make_dirs(out->dir, NULL);
+    if (error < 0)
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot create this directory", dir);
     OT_TRY(check_is_new(dir));
     OT_TRY(ot_string_format(&path, "%s/bench.csv", dir));
     out->csv = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-    int rc = out->csv < 0 ? ot_fail_errno(OT_E_IO, errno, "%s: cannot make this file", path) : 0;
+    int rc = out->csv < 0 ? ot_fail_errno(OT_E_IO, errno, "%s: cannot create this file", path) : 0;
     free(path);
     return rc;
 }

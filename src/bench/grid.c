@@ -7,15 +7,15 @@
 
 #define AUTO OT_HOME_AUTO
 static const struct ot_bench_mix mixes[] = {
-    {"all gpu", {OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU}},
-    {"state host", {OT_HOME_GPU, OT_HOME_HOST, AUTO}},
-    {"weights+state host", {OT_HOME_HOST, OT_HOME_HOST, AUTO}},
-    {"state nvme", {OT_HOME_GPU, OT_HOME_NVME, AUTO}},
-    {"weights+state nvme", {OT_HOME_NVME, OT_HOME_NVME, AUTO}},
-    {"planned", {AUTO, AUTO, AUTO}},
+    {"all gpu", {OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, AUTO, AUTO, AUTO}},
+    {"state host", {OT_HOME_GPU, OT_HOME_HOST, AUTO, AUTO, AUTO, AUTO}},
+    {"weights+state host", {OT_HOME_HOST, OT_HOME_HOST, AUTO, AUTO, AUTO, AUTO}},
+    {"state nvme", {OT_HOME_GPU, OT_HOME_NVME, AUTO, AUTO, AUTO, AUTO}},
+    {"weights+state nvme", {OT_HOME_NVME, OT_HOME_NVME, AUTO, AUTO, AUTO, AUTO}},
+    {"planned", {AUTO, AUTO, AUTO, AUTO, AUTO, AUTO}},
 };
 enum { N_MIXES = sizeof mixes / sizeof *mixes, ALL_GPU = 0, WEIGHTS_STATE_HOST = 2, PLANNED = N_MIXES - 1 };
-_Static_assert((int)N_MIXES == (int)OT_BENCH_MIXES, "bench.h has the number of mixes");
+_Static_assert((int)N_MIXES == (int)OT_BENCH_MIXES, "OT_BENCH_MIXES in bench.h is the number of mixes");
 
 const struct ot_bench_mix *ot_bench_mix_at(int index) {
     return index >= 0 && index < N_MIXES ? &mixes[index] : NULL;
@@ -38,14 +38,13 @@ int ot_bench_mix_list_read(const char *text, struct ot_bench_mix_list *out) {
         size_t length = strcspn(name, ",");
         int index = find_mix(name, length);
         if (index == N_MIXES)
-            return ot_fail(
-                OT_E_USAGE,
-                "--mix: '%.*s' is no mix; give all gpu, state host, weights+state host, state nvme, "
-                "weights+state nvme or planned",
-                (int)length, name);
+            return ot_fail(OT_E_USAGE,
+                           "--mix: '%.*s' is not a mix; use all gpu, state host, weights+state host, state "
+                           "nvme, weights+state nvme or planned",
+                           (int)length, name);
         for (int i = 0; i < out->n; i++)
             if (out->indices[i] == index)
-                return ot_fail(OT_E_USAGE, "--mix names '%s' twice", mixes[index].name);
+                return ot_fail(OT_E_USAGE, "--mix names '%s' twice; remove one of them", mixes[index].name);
         out->indices[out->n++] = index;
     }
     return 0;
@@ -75,7 +74,7 @@ const char *ot_bench_seconds(double seconds, char text[OT_TEXT_BYTES]) {
     return text;
 }
 
-/* ---- the least budgets ---- */
+/* ---- the smallest budgets ---- */
 
 static bool is_resident(const struct ot_plan *plan) {
     bool resident = plan->activations == OT_HOME_GPU && ot_plan_count_tiles(plan, OT_TILE_CPU) == 0 &&
@@ -85,7 +84,7 @@ static bool is_resident(const struct ot_plan *plan) {
     return resident;
 }
 
-/* Whether so much is enough for a plan, or for one in which everything is resident. */
+/* True if the budget is enough for a plan, or for a plan in which everything is resident. */
 static bool is_enough(const struct ot_bench_grid *grid, bool resident, int64_t step_tokens,
                       size_t gpu_bytes) {
     struct ot_plan_request request = grid->plan;
@@ -101,10 +100,10 @@ static bool is_enough(const struct ot_bench_grid *grid, bool resident, int64_t s
     return enough;
 }
 
-/* A budget is known to a thousandth: what a plan takes is hardly known better. */
+/* Finds the budget to a thousandth; the memory of a plan is not known much better. */
 enum { GRAINS = 1024 };
 
-/* 0: not even the most is enough. */
+/* 0: even the largest budget is too small. */
 static int64_t find_least(const struct ot_bench_grid *grid, bool resident, int64_t step_tokens) {
     size_t enough = grid->plan.budget_bytes[OT_TIER_GPU], less = 0;
     if (!is_enough(grid, resident, step_tokens, enough))
@@ -122,7 +121,7 @@ struct maker {
     const struct ot_bench_grid *grid;
     struct ot_bench_point *points;
     int n;
-    bool full; /* one more was wanted than there is room for */
+    bool full; /* there were more points than fit in the table */
 };
 
 static bool is_equal(const struct ot_bench_point *a, const struct ot_bench_point *b) {
@@ -139,7 +138,7 @@ static void add(struct maker *m, int mix, int64_t gpu_bytes, int64_t step_tokens
     if (ot_bench_mix_needs_nvme(mix) && !m->grid->nvme)
         return;
     if (micro_sequences > step_tokens / point.sequence_tokens)
-        return; /* the same as one micro-batch */
+        return; /* larger than the step: the same as one micro-batch */
     for (int i = 0; i < m->n; i++)
         if (is_equal(&m->points[i], &point))
             return;
@@ -148,7 +147,7 @@ static void add(struct maker *m, int mix, int64_t gpu_bytes, int64_t step_tokens
         m->points[m->n++] = point;
 }
 
-/* A mix at a budget, with each of the micro-batches that were asked for. */
+/* Adds a mix at a budget, once for each requested micro-batch. */
 static void add_micros(struct maker *m, int mix, int64_t gpu_bytes, int64_t step_tokens) {
     const struct ot_count_list *micro = &m->grid->micro_sequences;
     if (!micro->n)
@@ -157,7 +156,8 @@ static void add_micros(struct maker *m, int mix, int64_t gpu_bytes, int64_t step
         add(m, mix, gpu_bytes, step_tokens, micro->values[i]);
 }
 
-/* From the least budget up to that at which everything is resident, or to the most. */
+/* Adds budgets from the smallest one to the one at which everything is resident, or to the largest allowed.
+ */
 static void add_planned(struct maker *m, int64_t step_tokens) {
     enum { PARTS = 4 };
     int64_t least = find_least(m->grid, false, step_tokens);
@@ -170,7 +170,7 @@ static void add_planned(struct maker *m, int64_t step_tokens) {
         add_micros(m, PLANNED, least + (all - least) * i / PARTS, step_tokens);
 }
 
-/* The given mixes, or all, at one budget. */
+/* Adds the requested mixes, or all mixes, at one budget. */
 static void add_mixes(struct maker *m, int64_t gpu_bytes, int64_t step_tokens) {
     const struct ot_bench_mix_list *list = &m->grid->mixes;
     for (int i = 0; i < (list->n ? list->n : N_MIXES); i++)
@@ -209,17 +209,17 @@ int ot_bench_grid_make(const struct ot_bench_grid *grid, struct ot_bench_point p
     }
     if (m.full)
         return ot_fail(OT_E_USAGE,
-                       "more than %d points; give fewer values to --tokens-per-step, --gpu-mem or "
-                       "--micro-batch",
+                       "the bench has more than %d points; use fewer values in --tokens-per-step, --gpu-mem "
+                       "or --micro-batch",
                        OT_BENCH_MAX_POINTS);
     if (m.n == 0)
-        return ot_fail(OT_E_USAGE, "--micro-batch has more sequences than the largest step: %lld",
+        return ot_fail(OT_E_USAGE, "--micro-batch is more than the %lld sequences of the largest step",
                        (long long)(largest / sequence));
     *n = m.n;
     return 0;
 }
 
-/* ---- the front ---- */
+/* ---- the Pareto front ---- */
 
 bool ot_bench_is_on_front(const struct ot_bench *bench, int index) {
     const struct ot_bench_result *r = &bench->results[index];

@@ -32,10 +32,8 @@ static const char style[] =
     "td.front{font-weight:600}\n"
     "li{margin:.2rem 0;overflow-wrap:anywhere}\n"
     "footer{margin-top:2rem;border-top:1px solid #ddd;color:#444}\n"
-    "@media "
-    "print{html{font-size:11px}body{max-width:none;padding:0;font-size:1rem}table{font-size:9px}th,td{"
-    "padding:.1rem "
-    ".35rem}\n"
+    "@media print{html{font-size:11px}body{max-width:none;padding:0;font-size:1rem}"
+    "table{font-size:9px}th,td{padding:.1rem .35rem}\n"
     "figure{break-inside:avoid;max-width:11cm}.wide{overflow:visible}tr{break-inside:avoid}"
     "h2,h3{break-after:avoid}}\n";
 
@@ -56,7 +54,7 @@ static int count_done(const struct ot_bench *bench) {
     return n;
 }
 
-/* Step sizes in the order of the points. */
+/* The step sizes, in the order of the points. */
 static int list_steps(const struct ot_bench *bench, int64_t steps[OT_BENCH_MAX_POINTS]) {
     int n = 0;
     for (int i = 0; i < bench->n; i++) {
@@ -96,7 +94,7 @@ static void put_head(const struct ot_bench *bench, struct ot_string_builder *out
     put(out, "</dl>\n");
 }
 
-/* Of a step size: the fastest plan, and the one with the least memory. */
+/* Writes the fastest plan of a step size, and the plan with the least memory. */
 static void put_summary(const struct ot_bench *bench, int64_t step_tokens, struct ot_string_builder *out) {
     const struct ot_bench_result *fast = NULL, *small = NULL;
     char text[512], tokens[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], time[OT_TEXT_BYTES], a[OT_TEXT_BYTES],
@@ -115,7 +113,7 @@ static void put_summary(const struct ot_bench *bench, int64_t step_tokens, struc
                  ot_bench_seconds(fast->step_seconds, time),
                  ot_text_count((int64_t)fast->tokens_per_second, rate), ot_text_bytes(fast->device_bytes, a));
     if (small != fast)
-        snprintf(text + n, sizeof text - (size_t)n, " With %s it takes %.2f times as long (%s).",
+        snprintf(text + n, sizeof text - (size_t)n, " With only %s it takes %.2f times as long (%s).",
                  ot_text_bytes(small->device_bytes, b), small->step_seconds / fast->step_seconds,
                  ot_bench_mix_at(small->point.mix)->name);
     put(out, "<p>");
@@ -123,7 +121,7 @@ static void put_summary(const struct ot_bench *bench, int64_t step_tokens, struc
     put(out, "</p>\n");
 }
 
-/* ---- the pictures ---- */
+/* ---- the plots ---- */
 
 static void put_mix_legend(const struct ot_bench *bench, struct ot_string_builder *out) {
     put(out, "<ul class=\"legend\">\n");
@@ -161,7 +159,7 @@ static void put_part_legend(const struct ot_bench *bench, struct ot_string_build
 
 typedef void plot_fn(const struct ot_bench *bench, int64_t step_tokens, int n, struct ot_string_builder *out);
 
-/* A picture for each step size, side by side where there is room. */
+/* One plot for each step size, side by side if the screen is wide enough. */
 static void put_plots(const struct ot_bench *bench, plot_fn *plot, struct ot_string_builder *out) {
     int64_t steps[OT_BENCH_MAX_POINTS];
     char tokens[OT_TEXT_BYTES];
@@ -183,7 +181,7 @@ static void put_prediction(const struct ot_bench *bench, struct ot_string_builde
     put(out, "<h2>Predicted against measured</h2>\n");
     ot_string_append_format(
         out,
-        "<p>The time of a step was predicted within %.0f %% of what was measured in half of the "
+        "<p>The predicted time of a step is within %.0f %% of the measured time in half of the "
         "%d points, and within %.0f %% in all.</p>\n",
         ceil(100 * errors.median), errors.n, ceil(100 * errors.worst));
     put_mix_legend(bench, out);
@@ -240,9 +238,9 @@ static void put_row(const struct ot_bench *bench, int index, bool nvme, struct o
 static void put_table(const struct ot_bench *bench, struct ot_string_builder *out) {
     bool nvme = uses_nvme(bench);
     put(out,
-        "<h2>All points</h2>\n<p>★ on the Pareto front of its step size: no other plan takes less device "
-        "memory "
-        "and less time. A micro-batch is what is computed at once: how many, of how many tokens.</p>\n"
+        "<h2>All points</h2>\n<p>★: the plan is on the Pareto front of its step size: no other plan takes "
+        "less device memory and less time. A micro-batch is computed at once; the table shows the number "
+        "of micro-batches and the tokens of each.</p>\n"
         "<div class=\"wide\" tabindex=\"0\">\n<table>\n<thead><tr><th>homes</th><th>tokens<br>a step</th>"
         "<th>micro-<br>batches</th><th>gpu<br>budget</th><th>gpu<br>peak</th><th>pinned<br>host</th>"
         "<th>process<br>peak</th>");
@@ -260,19 +258,19 @@ static const char *why_left_out(const struct ot_bench_result *r) {
     return r->status == OT_BENCH_DONE ? NULL : *r->reason ? r->reason : "not measured yet";
 }
 
-/* Whether the points have that in common; one that was measured has nothing in common with any. */
+/* True if both points were skipped for the same reason. A measured point has no such reason. */
 static bool have_one_reason(const struct ot_bench_result *a, const struct ot_bench_result *b) {
     const char *reason = why_left_out(a), *other = why_left_out(b);
     return reason && other && strcmp(reason, other) == 0;
 }
 
-/* A reason, and then the points for which it is so. */
+/* Writes each reason, and then the points that it applies to. */
 static void put_left_out(const struct ot_bench *bench, struct ot_string_builder *out) {
     const struct ot_bench_result *results = bench->results;
     char label[OT_BENCH_LABEL_BYTES];
     if (count_done(bench) == bench->n)
         return;
-    put(out, "<h2>Left out</h2>\n<ul>\n");
+    put(out, "<h2>Skipped points</h2>\n<ul>\n");
     for (int i = 0; i < bench->n; i++) {
         bool first = why_left_out(&results[i]) != NULL;
         for (int j = 0; j < i; j++)
@@ -301,15 +299,14 @@ void ot_bench_put_page(const struct ot_bench *bench, struct ot_string_builder *o
         put_summary(bench, steps[i], out);
     if (n > 0) {
         put(out,
-            "<h2>Memory against time</h2>\n<p>Where weights and optimizer state live; "
-            "<em>planned</em> leaves that to the program, within smaller budgets of device memory. The grey "
-            "stairs are the least time that so much memory allows.</p>\n");
+            "<h2>Memory against time</h2>\n<p>The names say where weights and optimizer state live. With "
+            "<em>planned</em> the program chooses that, within smaller budgets of device memory. The grey "
+            "staircase is the shortest time for each amount of memory.</p>\n");
         put_mix_legend(bench, out);
         put_plots(bench, ot_bench_plot_memory, out);
         put(out,
-            "<h2>Where the time goes</h2>\n<p>How long the compute lane works in a step, and what it "
-            "otherwise "
-            "waits for: copies to and from the device, updates on the CPU, the disks, or the program itself "
+            "<h2>Where the time goes</h2>\n<p>How long the compute lane works in a step, and how long it "
+            "waits for copies to and from the device, updates on the CPU, the disks, or the program itself "
             "(host). Mean over the measured steps; the thin bar is the prediction.</p>\n");
         put_part_legend(bench, out);
         put_plots(bench, ot_bench_plot_lanes, out);

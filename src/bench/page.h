@@ -1,6 +1,5 @@
-/* The page of a bench: one HTML file that needs nothing else, no script and no network, for phones, desks and
- * paper. Everything that comes from outside (names, reasons) is escaped.
- */
+/* The page of a bench: one HTML file, without scripts and without other files, for screens, phones and paper.
+ * Text from outside (names, reasons) is escaped. */
 #ifndef OT_BENCH_PAGE_H
 #define OT_BENCH_PAGE_H
 

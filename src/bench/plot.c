@@ -6,7 +6,7 @@
 
 #include "src/bench/svg.h"
 
-/* Of a plot with axes, in the view box. */
+/* The area of a plot with axes, in the units of the view box. */
 enum { LEFT = 56, RIGHT = 336, TOP = 14, BOTTOM = 244, HEIGHT = 292 };
 
 const char *ot_bench_part_name(int part) {
@@ -15,7 +15,7 @@ const char *ot_bench_part_name(int part) {
     return names[part];
 }
 
-/* As the trace's summary has it: what compute waits for in its own lane is the host's. */
+/* As in the summary of the trace: time in which compute waits for its own lane counts as time of the host. */
 double ot_bench_part(const struct ot_bench_lanes *lanes, int part) {
     static const enum ot_lane_id of[OT_BENCH_PARTS] = {OT_LANE_COMPUTE, OT_LANE_H2D,       OT_LANE_D2H,
                                                        OT_LANE_CPU,     OT_LANE_NVME_READ, OT_LANE_NVME_WRITE,
@@ -61,7 +61,7 @@ static void draw_line(struct ot_string_builder *out, double x1, double y1, doubl
                             x1, y1, x2, y2, colour);
 }
 
-/* Horizontal lines and their numbers, in units. */
+/* Draws horizontal grid lines and their numbers. */
 static void draw_rows(struct ot_string_builder *out, const struct ot_svg_axis *y) {
     double ticks[OT_SVG_MOST_TICKS];
     int n = ot_svg_ticks(y, ticks);
@@ -99,7 +99,7 @@ static void describe_point(const struct ot_bench_result *r, char *text, size_t b
 
 /* ---- memory against time ---- */
 
-/* Powers of two, as memory is sold: "512M", "8G". */
+/* Labels of memory are powers of two: "512M", "8G". */
 static void draw_bytes(struct ot_string_builder *out, const struct ot_svg_axis *x) {
     int low = (int)lround(log2(x->low)), high = (int)lround(log2(x->high)), stride = (high - low + 5) / 6;
     for (int power = low; power <= high; power += stride) {
@@ -111,7 +111,7 @@ static void draw_bytes(struct ot_string_builder *out, const struct ot_svg_axis *
     }
 }
 
-/* The least time that so much memory allows: stairs that go down to the right. */
+/* Draws the shortest time for each amount of memory: a staircase that goes down to the right. */
 static void draw_front(const struct ot_bench *bench, int64_t step_tokens, const struct ot_svg_axis *x,
                        const struct ot_svg_axis *y, double unit, struct ot_string_builder *out) {
     int order[OT_BENCH_MAX_POINTS], n = 0;
@@ -156,10 +156,9 @@ void ot_bench_plot_memory(const struct ot_bench *bench, int64_t step_tokens, int
     snprintf(title, sizeof title, "Memory against time, %s tokens a step",
              ot_text_count(step_tokens, tokens));
     snprintf(y_name, sizeof y_name, "time of a step, %s", unit.name);
-    ot_svg_begin(
-        out, id, HEIGHT, title,
-        "A point for each plan: to the left less device memory, further down less time. The grey stairs "
-        "are the Pareto front: the least time that so much memory allows.");
+    ot_svg_begin(out, id, HEIGHT, title,
+                 "One point for each plan: further left is less device memory, further down is less time. "
+                 "The grey staircase is the Pareto front: the shortest time for each amount of memory.");
     draw_bytes(out, &x);
     draw_rows(out, &y);
     draw_axes(out, "peak of device memory", y_name);
@@ -210,10 +209,9 @@ void ot_bench_plot_lanes(const struct ot_bench *bench, int64_t step_tokens, int 
     struct ot_svg_axis x = {0, longest, EDGE, OT_SVG_WIDTH - EDGE, false};
     snprintf(id, sizeof id, "lanes%d", n);
     snprintf(title, sizeof title, "Time by lane, %s tokens a step", ot_text_count(step_tokens, tokens));
-    ot_svg_begin(
-        out, id, rows * ROW, title,
-        "A bar for each plan: the time of a step, cut into computing and what the compute lane waited "
-        "for. The thin bar below it is what was predicted.");
+    ot_svg_begin(out, id, rows * ROW, title,
+                 "One bar for each plan: the time of a step, divided into computing and waiting for each "
+                 "lane. The thin bar below it is the prediction.");
     for (int i = 0; i < bench->n; i++)
         if (is_shown(bench, i, step_tokens)) {
             const struct ot_bench_result *r = &bench->results[i];
@@ -255,7 +253,7 @@ struct ot_bench_errors ot_bench_prediction_errors(const struct ot_bench *bench) 
     return errors;
 }
 
-/* What lies within a tenth of what was measured. */
+/* Draws the band of predictions within a tenth of the measured time. */
 static void draw_band(struct ot_string_builder *out, const struct ot_svg_axis *x,
                       const struct ot_svg_axis *y) {
     double up = ot_svg_at(y, y->low) - ot_svg_at(y, y->low * 1.1);
@@ -283,10 +281,9 @@ void ot_bench_plot_prediction(const struct ot_bench *bench, struct ot_string_bui
     struct ot_svg_axis y = {x.low, x.high, BOTTOM, TOP, true};
     snprintf(x_name, sizeof x_name, "measured, %s", unit.name);
     snprintf(y_name, sizeof y_name, "predicted, %s", unit.name);
-    ot_svg_begin(
-        out, "prediction", HEIGHT, "Predicted against measured time of a step",
-        "A point for each plan: on the line it took as long as predicted, above it less, below it more. "
-        "The grey band is a tenth to either side.");
+    ot_svg_begin(out, "prediction", HEIGHT, "Predicted against measured time of a step",
+                 "One point for each plan. On the line, the step took as long as predicted; above it, less "
+                 "time; below it, more. The grey band is a tenth to either side.");
     ot_string_append_format(
         out, "<clipPath id=\"inside\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n",
         LEFT, TOP, RIGHT - LEFT, BOTTOM - TOP);

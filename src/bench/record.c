@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Which points have a number: all, those with a plan, those that ran, those that were predicted. */
+/* The points that have a number in a column: all, those with a plan, those that ran, those with a prediction.
+ */
 enum group { ALWAYS, PLANNED, MEASURED, PREDICTED };
 enum type { INTEGER, REAL, TEXT };
 
@@ -12,7 +13,7 @@ struct column {
     const char *name;
     enum group group;
     enum type type;
-    size_t offset;                                             /* in the result; of numbers */
+    size_t offset;                                             /* offset in the result, for numbers */
     const char *(*text)(const struct ot_bench_result *result); /* NULL: none */
 };
 

@@ -1,7 +1,6 @@
-/* The results of a bench for programs: one table of columns makes both the CSV and the JSON, so that they
- * have the same names and numbers. A cell is empty, and null in JSON, where a point has no such number. Bytes
- * and seconds throughout.
- */
+/* The results of a bench for programs. One table of columns makes both the CSV and the JSON, so they have the
+ * same names and numbers. If a point has no number in a column, the cell is empty in the CSV and null in the
+ * JSON. Units are bytes and seconds. */
 #ifndef OT_BENCH_RECORD_H
 #define OT_BENCH_RECORD_H
 
@@ -9,14 +8,16 @@
 #include "src/base/strings.h"
 #include "src/bench/bench.h"
 
-/* The names, and one point; each a line with its end (RFC 4180, but \n alone). */
+/* Append a line with the column names, or a line with one point; each with its newline (RFC 4180, but with \n
+ * alone). */
 void ot_bench_put_csv_header(struct ot_string_builder *out);
 void ot_bench_put_csv(const struct ot_bench *bench, int index, struct ot_string_builder *out);
-/* An object: what the bench was made on, "options" that repeat it, and "points", an array of objects. */
+/* Writes an object: facts about the machine and the model, "options" that repeat the bench, and "points", an
+ * array of objects. */
 void ot_bench_put_json(const struct ot_bench *bench, const struct ot_options *options,
                        struct ot_json_writer *w);
 
-/* When the bench began, in the machine's time zone: "2026-11-21T06:30:00+0100". */
+/* The start time of the bench, in the machine's time zone: "2026-11-21T06:30:00+0100". */
 enum { OT_BENCH_DATE_BYTES = 40 };
 const char *ot_bench_date(const struct ot_bench *bench, char text[OT_BENCH_DATE_BYTES]);
 

@@ -10,10 +10,11 @@
 #include "src/base/stop.h"
 #include "src/machine/process_peak.h"
 #include "src/options/cure.h"
+#include "src/session/plan_cure.h"
 #include "src/session/session.h"
 
-/* One step may be all that there is time for; more than MOST say nothing new. Before them come the one that
- * warms up and the one that begins with an idle machine. */
+/* LEAST_STEPS is 1 because there may be time for only one step. More than MOST_STEPS tell nothing new. Before
+ * the measured steps come the warm-up step and the step that starts on an idle machine. */
 enum {
     LEAST_STEPS = 1,
     MOST_STEPS = 40,
@@ -25,7 +26,7 @@ enum {
 struct bench_run {
     const struct ot_bench_pace *pace;
     struct ot_bench_result *result;
-    struct ot_settings settings; /* this point's */
+    struct ot_settings settings; /* of this point */
     struct ot_session session;
     double began, step_estimate;
     int32_t *rows; /* tokens, targets, position, row_start [tokens of a step] each */
@@ -54,7 +55,7 @@ static void note_plan(struct bench_run *b) {
     int64_t sequence = r->point.sequence_tokens, sequences = r->point.step_tokens / sequence;
     r->micro_sequences = plan->micro_tokens / sequence;
     r->micro_batches = (sequences + r->micro_sequences - 1) / r->micro_sequences;
-    r->recomputed_layers = b->session.config.n_layers - plan->kept_blocks;
+    r->recomputed_layers = b->session.config.n_layers - ot_plan_kept_blocks(plan, OT_TIER_COUNT);
     for (int tier = 0; tier < OT_TIER_COUNT; tier++)
         r->planned_bytes[tier] = (int64_t)ot_ledger_total(&plan->ledger, (enum ot_tier)tier);
     r->planned_bytes[OT_TIER_GPU] += (int64_t)b->session.workspace_bytes;
@@ -73,7 +74,7 @@ static uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes) {
     return hash;
 }
 
-/* Two plans of one model are the same where these are. */
+/* A hash of the fields that make two plans of one model equal or different. */
 static uint64_t identify_plan(const struct ot_plan *plan) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (int s = 0; s < plan->n_slabs; s++) {
@@ -81,6 +82,7 @@ static uint64_t identify_plan(const struct ot_plan *plan) {
         int64_t facts[] = {slab->weights,
                            slab->state,
                            slab->grads,
+                           slab->sums,
                            slab->tiles[OT_TILE_GPU],
                            slab->tiles[OT_TILE_STREAM],
                            slab->tiles[OT_TILE_CPU]};
@@ -88,8 +90,9 @@ static uint64_t identify_plan(const struct ot_plan *plan) {
     }
     for (int e = 0; e < plan->ledger.n; e++)
         hash = mix_bytes(hash, &plan->ledger.entries[e].bytes, sizeof plan->ledger.entries[e].bytes);
-    int64_t facts[] = {plan->activations, plan->micro_tokens, plan->max_micro, plan->kept_blocks,
-                       plan->tile_params, plan->order,        plan->clip};
+    int64_t facts[] = {plan->activations, plan->micro_tokens, plan->max_micro,  plan->tile_params,
+                       plan->first_round, plan->round_micro,  plan->kept_slots, plan->clip};
+    hash = mix_bytes(hash, plan->kept, sizeof plan->kept);
     return mix_bytes(hash, facts, sizeof facts);
 }
 
@@ -100,7 +103,7 @@ static bool is_earlier(struct bench_run *b, const struct ot_bench_result *earlie
         if (earlier[i].plan_key == b->result->plan_key &&
             earlier[i].point.step_tokens == b->result->point.step_tokens) {
             b->result->status = OT_BENCH_SAME;
-            snprintf(b->result->reason, OT_BENCH_REASON_BYTES, "the plan of point %d: %s", i + 1,
+            snprintf(b->result->reason, OT_BENCH_REASON_BYTES, "same plan as point %d: %s", i + 1,
                      ot_bench_label(&earlier[i].point, label));
             return true;
         }
@@ -109,11 +112,12 @@ static bool is_earlier(struct bench_run *b, const struct ot_bench_result *earlie
 
 static void note_no_time(struct bench_run *b) {
     b->result->status = OT_BENCH_NO_TIME;
-    snprintf(b->result->reason, OT_BENCH_REASON_BYTES, "its steps are too long for its time; raise --%s",
+    snprintf(b->result->reason, OT_BENCH_REASON_BYTES,
+             "its steps take too long for the time limit; raise --%s",
              b->settings.in_effect.time_per_point > 0 ? "time-per-point" : "minutes");
 }
 
-/* Whether the point's time is enough for the first step and the fewest that count. */
+/* True if the time of the point is enough for the first steps and the fewest measured steps. */
 static bool has_time(struct bench_run *b) {
     const struct ot_bench_pace *pace = b->pace;
     double predicted = b->result->predicted_seconds;
@@ -163,7 +167,7 @@ static double seconds_left(const struct bench_run *b) {
     return b->pace->target_seconds - (ot_clock_seconds() - b->began);
 }
 
-/* The first step meets the shapes and touches the memory; it is not measured. */
+/* Runs the first step, which sees all shapes and touches all memory. It is not measured. */
 static int warm_up(struct bench_run *b) {
     struct ot_step_result step;
     struct ot_device_tuning tuning;
@@ -172,7 +176,7 @@ static int warm_up(struct bench_run *b) {
     OT_TRY(ot_engine_result(engine, &step));
     OT_TRY(ot_engine_drain(engine));
     if (b->step_estimate == 0 && step.seconds * ALL_STEPS > b->pace->most_seconds) {
-        note_no_time(b); /* nothing had told before */
+        note_no_time(b); /* there was no estimate before */
         return 0;
     }
     double tune = seconds_left(b) / 4;
@@ -183,8 +187,8 @@ static int warm_up(struct bench_run *b) {
     return 0;
 }
 
-/* Submits, two in flight, while there is time for one more. Returns the number of results, each step's time
- * in seconds[]; the first of them began with an idle machine. */
+/* Submits steps, two in flight, while there is time for another. Returns the number of results, with the time
+ * of each step in seconds[]. The first of these steps started on an idle machine. */
 static int run_steps(struct bench_run *b, double seconds[MOST_STEPS + 1], int *done) {
     struct ot_engine *engine = b->session.engine;
     int submitted = 0;
@@ -281,16 +285,18 @@ static void choose_options(struct bench_run *b, const struct ot_options *options
     b->settings = (struct ot_settings){of_point};
 }
 
-/* What went wrong with this point alone. Of a plan that does not fit, what is short: the options that would
- * cure it are those of a run; a bench has other points. */
+/* Records an error of this point alone. If its plan does not fit, keeps only the part of the sentence that
+ * says what is too small: its cures are options of a run. */
 static int note_failure(struct ot_bench_result *r, enum ot_bench_status status, int rc) {
-    if (rc == -OT_E_INTERNAL || rc == -OT_E_STALL) /* it ends here */
+    if (rc == -OT_E_INTERNAL || rc == -OT_E_STALL) /* ends the bench */
         return rc;
     r->status = status;
     snprintf(r->reason, OT_BENCH_REASON_BYTES, "%s", ot_cure_text());
-    char *cure = strstr(r->reason, ". What helps: "), *none = strstr(r->reason, ". No option helps: ");
-    if (cure || none)
-        *(cure ? cure : none) = '\0';
+    char *end = strstr(r->reason, OT_CURE_FOUND);
+    if (!end)
+        end = strstr(r->reason, OT_CURE_NONE);
+    if (end)
+        *end = '\0';
     return 0;
 }
 

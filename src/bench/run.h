@@ -1,9 +1,9 @@
-/* One point of a bench: opens device, plan and engine as training does, with random weights and random
- * tokens, runs real steps, and takes them down again, so that no point sees what another one left.
+/* Runs one point of a bench. Opens device, plan and engine as training does, with random weights and random
+ * tokens, runs real steps, and closes everything again, so that no point affects another.
  *
- * The first step meets the shapes and touches the memory; then the device tunes itself; then steps are
- * measured, two in flight as in training, until the time is up or there are enough of them. The time of a
- * step is from result to result; that of the lanes comes from a trace of these steps.
+ * The first step sees all shapes and touches all memory. Then the device tunes itself. Then steps are
+ * measured, two in flight as in training, until the time is over or there are enough steps. The time of a
+ * step is the time between two results. The times of the lanes come from a trace of these steps.
  */
 #ifndef OT_BENCH_RUN_H
 #define OT_BENCH_RUN_H
@@ -12,16 +12,16 @@
 #include "src/bench/bench.h"
 
 struct ot_bench_pace {
-    double most_seconds;   /* a point whose fewest steps would take longer is left out */
-    double target_seconds; /* steps are measured until then */
-    /* A step's time over what was predicted for it, as earlier points had it; 1 without. And how long a step
-     * takes where nothing is predicted; 0: unknown. */
+    double most_seconds;   /* a point is skipped if its fewest steps would take longer */
+    double target_seconds; /* steps are measured for this time */
+    /* measured_over_predicted: measured over predicted time of a step in earlier points; 1 if there are none.
+     * guess_seconds: the time of a step if there is no prediction; 0: unknown. */
     double measured_over_predicted, guess_seconds;
 };
 
-/* costs: of the model on this machine; NULL: nothing is predicted. Fills in `result`, whose point is set;
- * what cannot be run is its status, not an error. `earlier` has the n_earlier results so far. Errors: what
- * no other point would do better with (OT_E_INTERNAL, ...). */
+/* costs: of the model on this machine; NULL: no prediction. Fills in `result`, whose point is set. A point
+ * that cannot run is not an error: its status says why. `earlier` has the n_earlier results so far. Errors:
+ * failures that would also end all other points (OT_E_INTERNAL, ...). */
 int ot_bench_measure(const struct ot_options *options, const struct ot_costs *costs,
                      const struct ot_bench_pace *pace, const struct ot_bench_result *earlier, int n_earlier,
                      struct ot_bench_result *result);

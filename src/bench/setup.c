@@ -23,15 +23,17 @@ struct setup {
 
 /* ---- steps ---- */
 
-/* Of a step in which everything is resident but recomputed; roughly, since it only chooses sizes. */
+/* A rough time of a step with everything resident and all layers recomputed; it only serves to choose sizes.
+ */
 static double guess_step(const struct setup *s, int64_t sequence, int64_t tokens) {
     double forward_again = 4.0 / 3;
     double flops = forward_again * ot_model_flops_per_token(&s->session.config, (double)sequence);
-    double update = s->rates.adamw_bytes > 0 ? 26 * (double)s->bench->params / s->rates.adamw_bytes : 0;
+    double rate = s->rates.adamw_bytes[OT_STATE_F32];
+    double update = rate > 0 ? 26 * (double)s->bench->params / rate : 0;
     return flops * (double)tokens / s->rates.product_flops + update;
 }
 
-/* What the steps of a point may take, the ones that warm up with it: about 8 of them, of 20 points. */
+/* The longest time of a step: for about 20 points with 8 steps each, warm-up included. */
 static double good_step_seconds(const struct ot_options *o) {
     double of_point = fmin(o->minutes * 60 / 20, 10);
     return (o->time_per_point > 0 ? o->time_per_point : of_point) / 8;
@@ -39,12 +41,13 @@ static double good_step_seconds(const struct ot_options *o) {
 
 static int check_seq_len(const struct setup *s) {
     int64_t given = s->options->seq_len, most = s->session.config.max_position;
-    return given <= most ? 0
-                         : ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions",
-                                   (long long)given, (long long)most);
+    return given <= most
+               ? 0
+               : ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions; lower --seq-len",
+                         (long long)given, (long long)most);
 }
 
-/* As long as in training, where a step of one sequence is short enough, and short ones where it is not. */
+/* Chooses sequences as long as in training, or shorter ones if a step of one sequence would take too long. */
 static int64_t choose_seq_len(const struct setup *s) {
     enum { MOST = 2048, LEAST = 128 };
     const struct ot_count_list *steps = &s->options->step_tokens_list;
@@ -56,7 +59,7 @@ static int64_t choose_seq_len(const struct setup *s) {
     return chosen;
 }
 
-/* The largest step that is short enough, up to 32 sequences, and a quarter of it. */
+/* Chooses the largest step that is short enough, up to 32 sequences, and a step of a quarter of it. */
 static struct ot_count_list choose_step_tokens(const struct setup *s, int64_t sequence) {
     enum { MOST_SEQUENCES = 32 };
     int64_t sequences = 2;
@@ -84,7 +87,7 @@ static int64_t largest(const struct ot_count_list *list) {
     return most;
 }
 
-/* A line through two sizes serves smaller micro-batches as well. */
+/* A line through the costs of two sizes gives the costs of smaller micro-batches too. */
 static int calibrate(struct setup *s) {
     enum { MICRO_TOKENS = 4096 };
     const struct ot_options *o = s->options;
@@ -111,7 +114,10 @@ static int make_grid(struct setup *s) {
                  .sequence_tokens = o->seq_len,
                  .train = true,
                  .clip = true,
-                 .recompute = -1,
+                 .keep = OT_KEEP_CHOSEN,
+                 .kept = OT_HOME_AUTO,
+                 .grads = OT_HOME_AUTO,
+                 .sums = OT_HOME_AUTO,
                  .extra_device_bytes = (int64_t)s->session.workspace_bytes},
         .step_tokens = o->step_tokens_list,
         .gpu_bytes = o->gpu_mem_list,
@@ -130,7 +136,7 @@ static int choose_mixes(struct setup *s) {
     OT_TRY(ot_bench_mix_list_read(o->mix, &s->mixes));
     for (int i = 0; i < s->mixes.n; i++)
         if (ot_bench_mix_needs_nvme(s->mixes.indices[i]) && o->nvme.n == 0)
-            return ot_fail(OT_E_USAGE, "--mix '%s' needs --nvme DIR",
+            return ot_fail(OT_E_USAGE, "--mix '%s' needs --nvme DIR, a directory on a local disk",
                            ot_bench_mix_at(s->mixes.indices[i])->name);
     return 0;
 }
@@ -154,7 +160,7 @@ int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *sett
     int rc;
     *out = (struct ot_bench_setup){0};
     *settings = (struct ot_settings){*asked};
-    settings->in_effect.gpu_mem = largest(&asked->gpu_mem_list); /* one device for all points */
+    settings->in_effect.gpu_mem = largest(&asked->gpu_mem_list); /* the same device for all points */
     OT_TRY_GOTO(choose_mixes(&s), rc, out);
     OT_TRY_GOTO(ot_session_open_model(settings, &s.session), rc, out);
     if (!options->optimizer_threads)

@@ -1,6 +1,5 @@
-/* What comes before the first point of a bench: the machine's rates and the model's costs on it, which are
- * what predictions are made of, and from them the steps, and then the grid.
- */
+/* The work before the first point of a bench: measures the rates of the machine and the costs of the model on
+ * it, from which predictions are made; chooses the steps; makes the grid. */
 #ifndef OT_BENCH_SETUP_H
 #define OT_BENCH_SETUP_H
 
@@ -11,14 +10,14 @@
 #include "src/options/settings.h"
 
 struct ot_bench_setup {
-    struct ot_costs costs;           /* of the model on this machine */
-    char device[128], out[PATH_MAX]; /* what `bench` and the options point to */
+    struct ot_costs costs;           /* costs of the model on this machine */
+    char device[128], out[PATH_MAX]; /* owns the data that `bench` and the options point to */
 };
 
-/* Fills in the settings, from what the user asked for, and the bench but for the results, whose points are
- * set. All that was opened is closed again, so that the first point finds the machine as the others do.
- * Errors: as ot_session_open; OT_E_USAGE, as ot_bench_grid_make. `out` needs ot_bench_setup_free in either
- * case. */
+/* Fills in the settings from the user's options, and the bench; of the results, only the points are set.
+ * Closes everything that it opened, so that the first point starts like all others. Errors: as
+ * ot_session_open; OT_E_USAGE, as ot_bench_grid_make. Call ot_bench_setup_free on `out` also after an error.
+ */
 int ot_bench_setup_make(const struct ot_options *asked, struct ot_settings *settings, struct ot_bench *bench,
                         struct ot_bench_setup *out);
 void ot_bench_setup_free(struct ot_bench_setup *setup);

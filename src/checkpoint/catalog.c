@@ -51,7 +51,7 @@ static bool has_manifest(int parent_fd, const char *name) {
     return has;
 }
 
-/* A directory of a checkpoint's name; links and files of such names are others'. */
+/* Counts a directory whose name is step-N or step-N.partial. Files and symbolic links are not ours. */
 static int add_found(struct scan *scan, const char *name) {
     struct found found;
     struct stat info;
@@ -80,7 +80,7 @@ static void scan_free(struct scan *scan) {
 static int scan_make(const char *parent, struct scan *scan) {
     *scan = (struct scan){.parent = parent, .fd = open(parent, OPEN_DIR)};
     if (scan->fd < 0 && errno == ENOTDIR)
-        return ot_fail(OT_E_INPUT, "%s: is no directory (nor is a symbolic link followed); move it away",
+        return ot_fail(OT_E_INPUT, "%s: is not a directory (symbolic links are not followed); move it away",
                        parent);
     if (scan->fd < 0)
         return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot look for checkpoints", parent);
@@ -146,7 +146,7 @@ int ot_checkpoint_remove(const char *dir) {
     bool partial;
     char *parent;
     if (!ot_step_parse(name, &step, &partial))
-        return ot_fail(OT_E_INPUT, "%s: is not the name of a checkpoint", dir);
+        return ot_fail(OT_E_INPUT, "%s: not the name of a checkpoint (step-00000120, for example)", dir);
     if (!slash)
         OT_TRY(ot_string_format(&parent, "."));
     else
@@ -195,15 +195,16 @@ static bool is_whole(const char *path) {
     return whole;
 }
 
-/* The writer was ended between its last file and the rename: everything is on the disk. */
+/* The writing process ended after the last file was flushed and before the rename, so the checkpoint is
+ * whole. */
 static int finish_rename(const struct scan *scan, int64_t step, const char *path) {
     char name[OT_STEP_NAME_BYTES], partial[OT_STEP_NAME_BYTES];
     ot_step_name(name, step, false);
     ot_step_name(partial, step, true);
     OT_TRY(ot_step_remove(&ot_io_system, scan->fd, name, path));
     if (renameat(scan->fd, partial, scan->fd, name) < 0 || fsync(scan->fd) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be put in place", path);
-    ot_log(OT_LOG_INFO, "%s: put in place; the run that saved it was ended just before", path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot rename the complete checkpoint to this name", path);
+    ot_log(OT_LOG_INFO, "%s: recovered; the run that saved it ended just before the rename", path);
     return 0;
 }
 
@@ -216,13 +217,13 @@ static int tidy_held(const struct scan *scan, const struct found *found, const c
     } else {
         rc = ot_step_remove(&ot_io_system, scan->fd, name, path);
         if (rc == 0)
-            ot_log(OT_LOG_INFO, "%s: removed; it is not complete", path);
+            ot_log(OT_LOG_INFO, "%s: removed an incomplete checkpoint", path);
     }
     free(complete);
     return rc;
 }
 
-/* What is no checkpoint, unless somebody is at work on it. */
+/* Tidies a directory that is not a checkpoint, unless another process holds its lock. */
 static int tidy_one(const struct scan *scan, const struct found *found) {
     char name[OT_STEP_NAME_BYTES], *path;
     int dir_fd, rc;
@@ -264,7 +265,7 @@ int ot_checkpoint_clear(const char *parent) {
     return rc < 0 ? rc : ot_checkpoint_clear_complete(parent);
 }
 
-/* ---- the mark ---- */
+/* ---- the mark of a completed run ---- */
 
 int ot_checkpoint_mark_complete(const char *parent) {
     int parent_fd = open(parent, OPEN_DIR), fd = -1, rc = 0;

@@ -1,8 +1,9 @@
-/* The checkpoints of a run: the directories step-N in OUT/checkpoints, and which of them stay.
+/* The catalog of a run's checkpoints: lists, removes and tidies the directories step-N in OUT/checkpoints.
  *
- * Whatever is called otherwise, or has no manifest, is not looked at. What a killed run has left half made
- * (step-N.partial) or half removed is cleared away by ot_checkpoint_tidy, before checkpoints are listed; one
- * that was complete but for its name gets it. And what a run kept on disk for nothing is given back
+ * A directory counts as a checkpoint if its name is step-N and it has a manifest. Everything else in
+ * OUT/checkpoints is ignored. A killed run can leave a directory that is half written (step-N.partial) or
+ * half removed. ot_checkpoint_tidy removes such directories before checkpoints are listed. It renames a
+ * complete step-N.partial to step-N. It also frees disk blocks that no checkpoint refers to any more
  * (reclaim.h).
  */
 #ifndef OT_CHECKPOINT_CATALOG_H
@@ -13,26 +14,28 @@
 
 #include "src/checkpoint/list.h"
 
-/* No such directory: an empty list. Whether they are whole, ot_checkpoint_open says. Errors: OT_E_IO,
- * OT_E_BUDGET. */
+/* Lists the checkpoints, newest first. If the directory does not exist, the list is empty. The list does not
+ * say whether a checkpoint is undamaged; ot_checkpoint_open checks that. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_list_make(const char *parent, struct ot_checkpoint_list *out);
 void ot_checkpoint_list_free(struct ot_checkpoint_list *list);
-/* "PARENT/step-00000120"; the caller frees it. */
+/* Writes "PARENT/step-00000120" to *out; the caller frees it. Errors: OT_E_BUDGET. */
 int ot_checkpoint_name(const char *parent, int64_t step, char **out);
 
-/* The manifest goes first, so that half a removal leaves no checkpoint. Symbolic links are not followed.
- * Errors: OT_E_IO, OT_E_INPUT (not the name of one). */
+/* Removes a checkpoint. The manifest is removed first, so that an interrupted removal leaves no checkpoint.
+ * Symbolic links are not followed. Errors: OT_E_IO, OT_E_INPUT (the name is not step-N). */
 int ot_checkpoint_remove(const char *dir);
-/* Removes all but the newest `keep` (>= 1) and that of best_step (< 0: none). Errors: OT_E_IO. */
+/* Removes all checkpoints but the newest `keep` (>= 1) and the one of best_step (< 0: none). Errors: OT_E_IO,
+ * OT_E_BUDGET. */
 int ot_checkpoint_prune(const char *parent, int keep, int64_t best_step);
-/* Removes all that is of ours in the directory, whole or not; the directory stays. Errors: OT_E_IO. */
+/* Removes all checkpoints, complete or not, and the mark of a completed run. The directory stays. Errors:
+ * OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_clear(const char *parent);
-/* After a run that was killed, and ot_store_remove_stale; logs what it did. What a living process holds
- * stays. Errors: OT_E_IO. */
+/* Cleans up after a run that was killed, and logs each change. Call it after ot_store_remove_stale. A
+ * directory that a living process has locked stays. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_tidy(const char *parent);
 
-/* A run that came to its end leaves a mark here: its checkpoints are then not resumed from by themselves.
- * Errors: OT_E_IO. */
+/* A run that reaches its last step marks this directory as complete. --resume auto then does not resume from
+ * these checkpoints. Errors: OT_E_IO. */
 int ot_checkpoint_mark_complete(const char *parent);
 int ot_checkpoint_clear_complete(const char *parent);
 bool ot_checkpoint_is_complete(const char *parent);

@@ -1,4 +1,4 @@
-/* A list of checkpoints: what the catalog makes, and what is looked through for space to give back. */
+/* A list of checkpoints. The catalog makes it, and reclaim.h reads it. */
 #ifndef OT_CHECKPOINT_LIST_H
 #define OT_CHECKPOINT_LIST_H
 

@@ -9,7 +9,7 @@
 
 static const char magic[8] = {'O', 'T', 'C', 'K', 'P', 'T', '\r', '\n'};
 
-/* Bytes of each thing in the file; of a file's entry, without its name. */
+/* Sizes in the file, in bytes. FILE_BYTES is without the name. */
 enum {
     MAGIC_BYTES = sizeof magic,
     HEAD_BYTES = MAGIC_BYTES + 6 * 4 + 8 + 4,
@@ -19,11 +19,11 @@ enum {
     SPAN_BYTES = 4 + 8 + 4 + 4,
     CRC_BYTES = 4
 };
-enum { HAS_STATE = 1, HAS_WEIGHTS = 2 };
+enum { HAS_STATE = 1, HAS_WEIGHTS = 2, STATE_FORMAT_SHIFT = 2 };
 enum { MAX_NAME_BYTES = 64 };
 
-/* Parameters of a slab, and bytes of a file: sums and products with what a parameter takes stay in 63
- * bits. */
+/* Most parameters of a slab, and most bytes of a file. Sums, and products with the bytes of a parameter, stay
+ * below 2^63. */
 #define MAX_COUNT ((int64_t)1 << 56)
 
 void ot_manifest_free(struct ot_manifest *manifest) {
@@ -67,7 +67,8 @@ static unsigned char *put_head(unsigned char *at, const struct ot_manifest *mani
 int ot_manifest_encode(const struct ot_manifest *manifest, unsigned char **bytes, size_t *n) {
     *n = encoded_bytes(manifest);
     if (*n > OT_MANIFEST_MAX_BYTES)
-        return ot_fail(OT_E_BUDGET, "the manifest of this checkpoint has %zu bytes, at most %d are read", *n,
+        return ot_fail(OT_E_BUDGET,
+                       "the manifest of this checkpoint would have %zu bytes, at most %d are allowed", *n,
                        OT_MANIFEST_MAX_BYTES);
     unsigned char *at = *bytes = malloc(*n);
     if (!at)
@@ -87,7 +88,9 @@ int ot_manifest_encode(const struct ot_manifest *manifest, unsigned char **bytes
         at = put(at, 4, (uint32_t)part->part.slab);
         at = put(at, 8, (uint64_t)part->part.first);
         at = put(at, 8, (uint64_t)part->part.n);
-        at = put(at, 1, (part->part.has_state ? HAS_STATE : 0) | (part->part.has_weights ? HAS_WEIGHTS : 0));
+        at = put(at, 1,
+                 (part->part.has_state ? HAS_STATE | (unsigned)part->part.state << STATE_FORMAT_SHIFT : 0) |
+                     (part->part.has_weights ? HAS_WEIGHTS : 0));
         at = put(at, 4, (uint32_t)part->n_spans);
     }
     for (int64_t i = 0; i < manifest->n_spans; i++) {
@@ -106,7 +109,7 @@ int ot_manifest_encode(const struct ot_manifest *manifest, unsigned char **bytes
 
 struct decoder {
     const unsigned char *bytes;
-    size_t n, at; /* n: where what is to be taken ends */
+    size_t n, at; /* n: end of the bytes to decode */
     const char *where;
     struct ot_manifest *out;
 };
@@ -114,7 +117,7 @@ struct decoder {
 #define FAIL_AT(d, place, ...)                                                                               \
     ot_fail_context(ot_fail(OT_E_INPUT, __VA_ARGS__), "%s: byte %zu", (d)->where, place)
 
-/* The caller knows that they are there. */
+/* The caller has checked that the bytes exist. */
 static uint64_t take(struct decoder *d, int bytes) {
     uint64_t value = 0;
     assert((size_t)bytes <= d->n - d->at);
@@ -123,40 +126,39 @@ static uint64_t take(struct decoder *d, int bytes) {
     return value;
 }
 
-/* Magic, checksum and format: what is damaged and what is merely newer are told apart. */
+/* Checks magic, checksum and format. A damaged file and a newer format get different messages. */
 static int take_frame(struct decoder *d, size_t n) {
     if (n < HEAD_BYTES + CRC_BYTES || n > OT_MANIFEST_MAX_BYTES)
         return ot_fail(OT_E_INPUT, "%s: damaged: a manifest cannot have %zu bytes", d->where, n);
     if (memcmp(d->bytes, magic, MAGIC_BYTES) != 0)
-        return ot_fail(OT_E_INPUT, "%s: not the manifest of a checkpoint, or damaged in its first bytes",
+        return ot_fail(OT_E_INPUT, "%s: damaged: its first bytes are not those of a checkpoint's manifest",
                        d->where);
     d->n = n;
     d->at = n - CRC_BYTES;
     uint32_t want = (uint32_t)take(d, CRC_BYTES), crc = ot_crc32(0, d->bytes, n - CRC_BYTES);
     if (crc != want)
-        return ot_fail(OT_E_INPUT, "%s: damaged: its CRC-32 is %08x, and should be %08x", d->where, crc,
-                       want);
+        return ot_fail(OT_E_INPUT, "%s: damaged: its CRC-32 is %08x, should be %08x", d->where, crc, want);
     d->n = n - CRC_BYTES;
     d->at = MAGIC_BYTES;
     uint64_t format = take(d, 4);
     if (format != OT_CHECKPOINT_FORMAT)
         return ot_fail(OT_E_INPUT,
-                       "%s: of format %u, and this version of offload-train reads format %d; use the version "
-                       "that wrote it",
+                       "%s: has format %u, but this version of offload-train reads only format %d; use the "
+                       "version that wrote it",
                        d->where, (unsigned)format, OT_CHECKPOINT_FORMAT);
     return 0;
 }
 
-/* Nothing is allocated for what cannot be there. */
+/* Checks the counts against the size of the file before it allocates memory for them. */
 static int take_counts(struct decoder *d) {
     struct ot_manifest *m = d->out;
     uint64_t dtype = take(d, 4);
     if (dtype > OT_F16)
-        return FAIL_AT(d, d->at - 4, "%u is no number format", (unsigned)dtype);
+        return FAIL_AT(d, d->at - 4, "%u is not a dtype", (unsigned)dtype);
     uint64_t slabs = take(d, 4), files = take(d, 4), parts = take(d, 4), spans = take(d, 4);
     uint64_t least = slabs * SLAB_BYTES + files * (FILE_BYTES + 1) + parts * PART_BYTES + spans * SPAN_BYTES;
     if (slabs == 0 || files > OT_MANIFEST_MAX_FILES || least > d->n - HEAD_BYTES)
-        return FAIL_AT(d, d->at - 16, "%u slabs, %u files, %u parts and %u spans cannot be in %zu bytes",
+        return FAIL_AT(d, d->at - 16, "%u slabs, %u files, %u parts and %u spans do not fit in %zu bytes",
                        (unsigned)slabs, (unsigned)files, (unsigned)parts, (unsigned)spans, d->n);
     uint64_t record_bytes = take(d, 8);
     if (record_bytes > OT_RECORD_MAX_BYTES)
@@ -190,7 +192,8 @@ static int take_slabs(struct decoder *d) {
     return 0;
 }
 
-/* Of those that we write: nothing that leads out of the directory, is hidden, or drives a terminal. */
+/* A name of the kind that we write: it cannot leave the directory, is not hidden, and has no control
+ * characters. */
 static bool is_plain_name(const char *name, size_t length) {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
     if (length == 0 || length > MAX_NAME_BYTES || name[0] == '.')
@@ -205,13 +208,13 @@ static int take_files(struct decoder *d) {
     struct ot_manifest *m = d->out;
     for (int i = 0; i < m->n_files; i++) {
         if (d->n - d->at < FILE_BYTES)
-            return FAIL_AT(d, d->at, "it ends before file %d", i);
+            return FAIL_AT(d, d->at, "the manifest ends before file %d", i);
         size_t length = (size_t)take(d, 2), at = d->at;
         if (d->n - d->at < length + 8)
-            return FAIL_AT(d, at, "it ends before file %d", i);
+            return FAIL_AT(d, at, "the manifest ends before file %d", i);
         const char *name = (const char *)d->bytes + at;
         if (!is_plain_name(name, length))
-            return FAIL_AT(d, at, "the name of file %d is not one that a checkpoint has", i);
+            return FAIL_AT(d, at, "the name of file %d is not allowed in a checkpoint", i);
         m->files[i].name = strndup(name, length);
         if (!m->files[i].name)
             return ot_fail(OT_E_BUDGET, "%s: no memory for the names of files", d->where);
@@ -220,7 +223,7 @@ static int take_files(struct decoder *d) {
         for (int k = 0; k < i; k++)
             taken = taken || strcmp(m->files[i].name, m->files[k].name) == 0;
         if (taken)
-            return FAIL_AT(d, at, "the name of file %d, %s, is another's", i, m->files[i].name);
+            return FAIL_AT(d, at, "file %d has the name of another file, %s", i, m->files[i].name);
         d->at += length;
         uint64_t bytes = take(d, 8);
         if (bytes > MAX_COUNT)
@@ -230,7 +233,7 @@ static int take_files(struct decoder *d) {
     }
     size_t rest = (size_t)m->n_parts * PART_BYTES + (size_t)m->n_spans * SPAN_BYTES;
     if (d->n - d->at != rest)
-        return FAIL_AT(d, d->at, "%zu bytes are left, and parts and spans take %zu", d->n - d->at, rest);
+        return FAIL_AT(d, d->at, "%zu bytes are left, but parts and spans need %zu", d->n - d->at, rest);
     return 0;
 }
 
@@ -242,30 +245,36 @@ static int take_parts(struct decoder *d) {
         uint64_t slab = take(d, 4), first = take(d, 8), n = take(d, 8), flags = take(d, 1),
                  spans = take(d, 4);
         if (slab >= (uint64_t)m->n_slabs)
-            return FAIL_AT(d, at, "part %lld is of slab %u, and there are %d", (long long)i, (unsigned)slab,
-                           m->n_slabs);
+            return FAIL_AT(d, at, "part %lld is of slab %u, but the number of slabs is %d", (long long)i,
+                           (unsigned)slab, m->n_slabs);
         uint64_t params = (uint64_t)m->slab_params[slab];
         if (n == 0 || first > params || n > params - first)
-            return FAIL_AT(d, at + 4, "part %lld has parameters that slab %u has not", (long long)i,
+            return FAIL_AT(d, at + 4, "part %lld is empty or not within slab %u", (long long)i,
                            (unsigned)slab);
-        if (flags == 0 || flags > (HAS_STATE | HAS_WEIGHTS))
-            return FAIL_AT(d, at + 20, "part %lld has flags %u", (long long)i, (unsigned)flags);
+        uint64_t format = flags >> STATE_FORMAT_SHIFT;
+        if ((flags & (HAS_STATE | HAS_WEIGHTS)) == 0 || format >= OT_STATE_FORMATS ||
+            (format && !(flags & HAS_STATE)))
+            return FAIL_AT(d, at + 20, "part %lld has unknown flags %u", (long long)i, (unsigned)flags);
+        if (format && (first % OT_STATE_GROUP || n % OT_STATE_GROUP))
+            return FAIL_AT(d, at + 4, "part %lld has a compact state, but is not of whole groups of %d",
+                           (long long)i, OT_STATE_GROUP);
         if (spans > (uint64_t)(m->n_spans - n_spans))
-            return FAIL_AT(d, at + 21, "part %lld has %u spans, and %lld are left", (long long)i,
+            return FAIL_AT(d, at + 21, "part %lld has %u spans, but only %lld are left", (long long)i,
                            (unsigned)spans, (long long)(m->n_spans - n_spans));
         m->parts[i] = (struct ot_manifest_part){
             .part = {.slab = (int)slab,
                      .first = (int64_t)first,
                      .n = (int64_t)n,
                      .has_state = flags & HAS_STATE,
-                     .has_weights = flags & HAS_WEIGHTS},
+                     .has_weights = flags & HAS_WEIGHTS,
+                     .state = (enum ot_state_format)format},
             .first_span = n_spans,
             .n_spans = (int)spans,
         };
         n_spans += (int64_t)spans;
     }
     if (n_spans != m->n_spans)
-        return FAIL_AT(d, d->at, "%lld spans are of no part", (long long)(m->n_spans - n_spans));
+        return FAIL_AT(d, d->at, "%lld spans belong to no part", (long long)(m->n_spans - n_spans));
     return 0;
 }
 
@@ -275,12 +284,13 @@ static int take_spans(struct decoder *d) {
         size_t at = d->at;
         uint64_t file = take(d, 4), offset = take(d, 8), bytes = take(d, 4), crc = take(d, 4);
         if (file >= (uint64_t)m->n_files)
-            return FAIL_AT(d, at, "span %lld is of file %u, and there are %d", (long long)i, (unsigned)file,
-                           m->n_files);
+            return FAIL_AT(d, at, "span %lld is of file %u, but the number of files is %d", (long long)i,
+                           (unsigned)file, m->n_files);
         uint64_t file_bytes = (uint64_t)m->files[file].bytes;
         if (bytes == 0 || bytes > OT_SPAN_MAX_BYTES || bytes % OT_STORE_ALIGN || offset % OT_STORE_ALIGN ||
             offset > file_bytes || bytes > file_bytes - offset)
-            return FAIL_AT(d, at + 4, "span %lld, %u bytes at offset %llu, cannot be in %s, which has %llu",
+            return FAIL_AT(d, at + 4,
+                           "span %lld (%u bytes at offset %llu) is not valid in %s, which has %llu bytes",
                            (long long)i, (unsigned)bytes, (unsigned long long)offset, m->files[file].name,
                            (unsigned long long)file_bytes);
         m->spans[i] = (struct ot_store_span){
@@ -289,22 +299,34 @@ static int take_spans(struct decoder *d) {
     return 0;
 }
 
-/* ---- decoding: the whole ---- */
+/* ---- decoding: consistency ---- */
+
+enum ot_state_format ot_manifest_state(const struct ot_manifest *m) {
+    for (int64_t i = 0; i < m->n_parts; i++)
+        if (m->parts[i].part.has_state)
+            return m->parts[i].part.state;
+    return OT_STATE_F32;
+}
 
 static int check_lengths(const struct ot_manifest *m, const char *where) {
+    enum ot_state_format format = ot_manifest_state(m);
     for (int64_t i = 0; i < m->n_parts; i++) {
         const struct ot_manifest_part *part = &m->parts[i];
+        if (part->part.has_state && part->part.state != format)
+            return ot_fail(OT_E_INPUT, "%s: part %lld has a state in %s, but others have it in %s", where,
+                           (long long)i, ot_state_format_name(part->part.state),
+                           ot_state_format_name(format));
         int64_t want = (int64_t)ot_part_padded_bytes(m->dtype, &part->part), have = 0;
         for (int64_t s = 0; s < part->n_spans; s++)
             have += m->spans[part->first_span + s].bytes;
         if (part->n_spans > 0 && have != want)
-            return ot_fail(OT_E_INPUT, "%s: part %lld has %lld bytes, and should have %lld", where,
-                           (long long)i, (long long)have, (long long)want);
+            return ot_fail(OT_E_INPUT, "%s: part %lld has %lld bytes, should have %lld", where, (long long)i,
+                           (long long)have, (long long)want);
     }
     return 0;
 }
 
-/* A stretch of a line: of a file, bytes; of a slab, parameters. */
+/* A range: bytes of a file, or parameters of a slab. line: index of the file or the slab. */
 struct stretch {
     int line;
     int64_t first, n;
@@ -317,7 +339,7 @@ static int compare_stretches(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* Sorts them; the first that begins within the one before it, or NULL. */
+/* Sorts the ranges. Returns the first range that begins within the range before it, or NULL. */
 static const struct stretch *find_overlap(struct stretch *stretches, int64_t n) {
     qsort(stretches, (size_t)n, sizeof *stretches, compare_stretches);
     for (int64_t i = 1; i < n; i++)
@@ -336,7 +358,8 @@ static int check_spans(const struct ot_manifest *m, const char *where, struct st
                  : 0;
 }
 
-/* Sorted, the parts that have it join up from the first parameter of each slab to its last. */
+/* Checks that the sorted parts that have the state (or the weights) cover each slab from its first parameter
+ * to its last without gap or overlap. */
 static int check_coverage(const struct ot_manifest *m, const char *where, bool state, struct stretch *parts) {
     const char *what = state ? "state" : "weights";
     int64_t n = 0, i = 0;
@@ -347,7 +370,7 @@ static int check_coverage(const struct ot_manifest *m, const char *where, bool s
     }
     const struct stretch *twice = find_overlap(parts, n);
     if (twice)
-        return ot_fail(OT_E_INPUT, "%s: parameter %lld of slab %d has its %s twice", where,
+        return ot_fail(OT_E_INPUT, "%s: parameter %lld of slab %d has %s twice", where,
                        (long long)twice->first, twice->line, what);
     for (int slab = 0; slab < m->n_slabs; slab++) {
         int64_t next = 0;
@@ -360,23 +383,24 @@ static int check_coverage(const struct ot_manifest *m, const char *where, bool s
     return 0;
 }
 
-static int check_whole(const struct ot_manifest *m, const char *where) {
+static int check_all(const struct ot_manifest *m, const char *where, bool whole) {
     int64_t most = m->n_parts > m->n_spans ? m->n_parts : m->n_spans;
     struct stretch *sorted = malloc((size_t)(most + 1) * sizeof *sorted);
     if (!sorted)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to look at %lld spans", where, (long long)most);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to check %lld spans", where, (long long)most);
     int rc = check_lengths(m, where);
     if (rc == 0)
         rc = check_spans(m, where, sorted);
-    if (rc == 0)
+    if (rc == 0 && whole)
         rc = check_coverage(m, where, true, sorted);
-    if (rc == 0)
+    if (rc == 0 && whole)
         rc = check_coverage(m, where, false, sorted);
     free(sorted);
     return rc;
 }
 
-int ot_manifest_decode(const unsigned char *bytes, size_t n, const char *where, struct ot_manifest *out) {
+static int decode(const unsigned char *bytes, size_t n, const char *where, bool whole,
+                  struct ot_manifest *out) {
     struct decoder d = {.bytes = bytes, .where = where, .out = out};
     int rc;
     *out = (struct ot_manifest){0};
@@ -386,9 +410,18 @@ int ot_manifest_decode(const unsigned char *bytes, size_t n, const char *where, 
     OT_TRY_GOTO(take_files(&d), rc, out);
     OT_TRY_GOTO(take_parts(&d), rc, out);
     OT_TRY_GOTO(take_spans(&d), rc, out);
-    rc = check_whole(out, where);
+    rc = check_all(out, where, whole);
 out:
     if (rc < 0)
         ot_manifest_free(out);
     return rc;
+}
+
+int ot_manifest_decode(const unsigned char *bytes, size_t n, const char *where, struct ot_manifest *out) {
+    return decode(bytes, n, where, true, out);
+}
+
+int ot_manifest_decode_share(const unsigned char *bytes, size_t n, const char *where,
+                             struct ot_manifest *out) {
+    return decode(bytes, n, where, false, out);
 }

@@ -15,7 +15,7 @@
 #include "src/checkpoint/step_dir.h"
 #include "src/checkpoint/writer.h"
 
-/* ---- sentences ---- */
+/* ---- errors ---- */
 
 int ot_checkpoint_fail_damaged(const struct ot_checkpoint *checkpoint, const char *name, const char *format,
                                ...) {
@@ -31,7 +31,7 @@ int ot_checkpoint_fail_span(const struct ot_checkpoint *checkpoint, const struct
                             uint32_t crc) {
     return ot_checkpoint_fail_damaged(
         checkpoint, checkpoint->manifest.files[span->file].name,
-        "the %lld bytes at offset %lld are not those that were written (CRC-32 %08x, was %08x)",
+        "the %lld bytes at offset %lld have changed since they were written (CRC-32 %08x, was %08x)",
         (long long)span->bytes, (long long)span->offset, crc, span->crc);
 }
 
@@ -39,16 +39,17 @@ int ot_checkpoint_fail_read(const struct ot_checkpoint *checkpoint, const struct
                             int64_t offset, int64_t result) {
     const char *name = checkpoint->manifest.files[span->file].name;
     if (result == 0)
-        return ot_checkpoint_fail_damaged(checkpoint, name, "it was cut at offset %lld", (long long)offset);
-    return ot_fail(OT_E_IO, "%s/%s: cannot read at offset %lld: %s; look for errors of the disk in `dmesg`",
+        return ot_checkpoint_fail_damaged(checkpoint, name, "the file ends at offset %lld, too early",
+                                          (long long)offset);
+    return ot_fail(OT_E_IO, "%s/%s: cannot read at offset %lld: %s; look for disk errors with `dmesg`",
                    checkpoint->dir, name, (long long)offset,
-                   result < 0 ? strerror((int)-result) : "reads end early again and again");
+                   result < 0 ? strerror((int)-result) : "reads return too few bytes again and again");
 }
 
 /* ---- files ---- */
 
-/* Only a file, and only one that lies there itself: O_NONBLOCK, so that a pipe of that name does not wait for
- * a writer. */
+/* Opens a regular file of the directory itself. O_NONBLOCK: opening a named pipe must not wait for a
+ * writer. */
 static int open_file(const struct ot_checkpoint *c, int dir_fd, const char *name, int *fd, int64_t *bytes) {
     struct stat status;
     *fd = openat(dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -56,11 +57,11 @@ static int open_file(const struct ot_checkpoint *c, int dir_fd, const char *name
         return ot_checkpoint_fail_damaged(c, name,
                                           errno == ENOENT ? "it is missing" : "it is a symbolic link");
     if (*fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot open it", c->dir, name);
+        return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot open the file", c->dir, name);
     if (fstat(*fd, &status) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot look at it", c->dir, name);
+        return ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot read the file's size", c->dir, name);
     if (!S_ISREG(status.st_mode))
-        return ot_checkpoint_fail_damaged(c, name, "it is no file");
+        return ot_checkpoint_fail_damaged(c, name, "it is not a regular file");
     *bytes = (int64_t)status.st_size;
     return 0;
 }
@@ -68,24 +69,27 @@ static int open_file(const struct ot_checkpoint *c, int dir_fd, const char *name
 static int read_whole(const struct ot_checkpoint *c, const char *name, int fd, char *text, int64_t bytes) {
     int64_t n = ot_read_at(fd, text, (size_t)bytes, 0);
     if (n < 0)
-        return ot_fail_errno(OT_E_IO, (int)-n, "%s/%s: cannot read it", c->dir, name);
-    return n == bytes ? 0 : ot_checkpoint_fail_damaged(c, name, "it was cut at byte %lld", (long long)n);
+        return ot_fail_errno(OT_E_IO, (int)-n, "%s/%s: cannot read the file", c->dir, name);
+    return n == bytes
+               ? 0
+               : ot_checkpoint_fail_damaged(c, name, "the file ends at byte %lld, too early", (long long)n);
 }
 
-/* A small file; the caller frees the text. want: its size, or -1: any up to `most`. */
+/* Reads a small file; the caller frees the text. want: its size in bytes; -1: any size up to `most`. */
 static int read_small(const struct ot_checkpoint *c, int dir_fd, const char *name, int64_t want, int64_t most,
                       char **text, int64_t *bytes) {
     int fd, rc;
     *text = NULL;
     OT_TRY_GOTO(open_file(c, dir_fd, name, &fd, bytes), rc, out);
     if (want >= 0 && *bytes != want)
-        rc = ot_checkpoint_fail_damaged(c, name, "it has %lld bytes, and had %lld", (long long)*bytes,
+        rc = ot_checkpoint_fail_damaged(c, name, "it has %lld bytes, should have %lld", (long long)*bytes,
                                         (long long)want);
     else if (*bytes > most)
-        rc = ot_checkpoint_fail_damaged(c, name, "it has %lld bytes, and at most %lld are meant",
+        rc = ot_checkpoint_fail_damaged(c, name, "it has %lld bytes, at most %lld are allowed",
                                         (long long)*bytes, (long long)most);
     else if (!(*text = malloc((size_t)*bytes + 1)))
-        rc = ot_fail(OT_E_BUDGET, "%s/%s: no memory for its %lld bytes", c->dir, name, (long long)*bytes);
+        rc = ot_fail(OT_E_BUDGET, "%s/%s: no memory for the file's %lld bytes", c->dir, name,
+                     (long long)*bytes);
     else
         rc = read_whole(c, name, fd, *text, *bytes);
 out:
@@ -101,8 +105,7 @@ static int take_manifest(struct ot_checkpoint *c, int dir_fd) {
     int64_t bytes;
     int rc;
     if (faccessat(dir_fd, OT_MANIFEST_NAME, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
-        return ot_fail(OT_E_INPUT,
-                       "%s: not a checkpoint, or one that was never completed: it has no " OT_MANIFEST_NAME,
+        return ot_fail(OT_E_INPUT, "%s: not a checkpoint, or an incomplete one: it has no " OT_MANIFEST_NAME,
                        c->dir);
     OT_TRY_GOTO(read_small(c, dir_fd, OT_MANIFEST_NAME, -1, OT_MANIFEST_MAX_BYTES, &text, &bytes), rc, out);
     OT_TRY_GOTO(ot_string_format(&where, "%s/" OT_MANIFEST_NAME, c->dir), rc, out);
@@ -122,7 +125,7 @@ static int take_record(struct ot_checkpoint *c, int dir_fd) {
         rc, out);
     uint32_t crc = ot_crc32(0, text, (size_t)bytes);
     if (crc != c->manifest.record_crc) {
-        rc = ot_checkpoint_fail_damaged(c, OT_RECORD_NAME, "its CRC-32 is %08x, and was %08x", crc,
+        rc = ot_checkpoint_fail_damaged(c, OT_RECORD_NAME, "its CRC-32 is %08x, should be %08x", crc,
                                         c->manifest.record_crc);
         goto out;
     }
@@ -134,7 +137,8 @@ out:
     return rc;
 }
 
-/* A directory that was given the name of another step would be resumed, kept and removed in its place. */
+/* A checkpoint whose directory has the name of another step would be resumed, kept and removed as that
+ * step. */
 static int check_name(const struct ot_checkpoint *c) {
     char name[OT_STEP_NAME_BYTES];
     size_t end = strlen(c->dir), begin;
@@ -150,8 +154,7 @@ static int check_name(const struct ot_checkpoint *c) {
     if (!ot_step_parse(name, &step, &partial) || step == c->record.progress.step)
         return 0;
     return ot_checkpoint_fail_damaged(c, OT_RECORD_NAME,
-                                      "it is of step %lld, not of the step that the "
-                                      "directory is named after",
+                                      "it says step %lld, but the directory has the name of another step",
                                       (long long)c->record.progress.step);
 }
 
@@ -159,21 +162,25 @@ static int take_files(struct ot_checkpoint *c, int dir_fd) {
     int64_t bytes = 0;
     c->fds = malloc((size_t)(c->manifest.n_files + 1) * sizeof *c->fds);
     if (!c->fds)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to open it", c->dir);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to open the checkpoint", c->dir);
     for (int i = 0; i < c->manifest.n_files; i++)
         c->fds[i] = -1;
     for (int i = 0; i < c->manifest.n_files; i++) {
         const struct ot_manifest_file *file = &c->manifest.files[i];
+        if (c->record.hosts && faccessat(dir_fd, file->name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 &&
+            errno == ENOENT)
+            continue; /* another host has it */
         OT_TRY(open_file(c, dir_fd, file->name, &c->fds[i], &bytes));
-        bool exact = strcmp(file->name, OT_STATE_NAME) == 0;
+        bool exact = strncmp(file->name, "state", strlen("state")) == 0;
         if (bytes < file->bytes || (exact && bytes != file->bytes))
-            return ot_checkpoint_fail_damaged(c, file->name, "it has %lld bytes, and had %lld",
+            return ot_checkpoint_fail_damaged(c, file->name, "it has %lld bytes, should have %lld",
                                               (long long)bytes, (long long)file->bytes);
     }
     return 0;
 }
 
-/* Where spans begin, and whether parts that are larger than a slot can be cut where O_DIRECT can read. */
+/* Fills in span_begin, and checks that a part larger than a slot can be cut at offsets that O_DIRECT
+ * accepts. */
 static int take_parts(struct ot_checkpoint *c) {
     const struct ot_manifest *m = &c->manifest;
     c->span_begin = malloc((size_t)(m->n_spans + 1) * sizeof *c->span_begin);
@@ -190,7 +197,7 @@ static int take_parts(struct ot_checkpoint *c) {
         if (ot_part_bytes(m->dtype, &part->part) > ot_part_slot_bytes(m->dtype) &&
             part->part.n % OT_SLAB_ALIGN_PARAMS != 0)
             return ot_checkpoint_fail_damaged(c, OT_MANIFEST_NAME,
-                                              "part %lld has %lld parameters, no multiple of %d",
+                                              "part %lld has %lld parameters, not a multiple of %d",
                                               (long long)i, (long long)part->part.n, OT_SLAB_ALIGN_PARAMS);
     }
     return 0;
@@ -201,10 +208,10 @@ int ot_checkpoint_open(const char *dir, struct ot_checkpoint **out) {
     int rc, dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir_fd < 0)
         return ot_fail_errno(errno == ENOENT || errno == ENOTDIR ? OT_E_INPUT : OT_E_IO, errno,
-                             "%s: cannot open it as a checkpoint", dir);
+                             "%s: cannot open the directory of the checkpoint", dir);
     struct ot_checkpoint *c = calloc(1, sizeof *c);
     if (!c || !(c->dir = strdup(dir))) {
-        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open it", dir);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open the checkpoint", dir);
         goto out;
     }
     OT_TRY_GOTO(take_manifest(c, dir_fd), rc, out);
@@ -251,10 +258,41 @@ int64_t ot_checkpoint_bytes(const struct ot_checkpoint *checkpoint) {
     return checkpoint->bytes;
 }
 
+bool ot_checkpoint_has_file(const struct ot_checkpoint *checkpoint, int file) {
+    return checkpoint->fds[file] >= 0;
+}
+
+/* The rank that wrote a file: state.bin, state-RANK.bin, nvme-N.store or nvme-RANK-N.store. */
+static int rank_of_file(const char *name) {
+    int rank = 0, n;
+    if (sscanf(name, "state-%d.bin", &rank) == 1 || sscanf(name, "nvme-%d-%d.store", &rank, &n) == 2)
+        return rank;
+    return 0;
+}
+
+int ot_checkpoint_fail_missing(const struct ot_checkpoint *c, int file) {
+    char host[OT_RECORD_HOST_BYTES];
+    const char *name = c->manifest.files[file].name;
+    int rank = rank_of_file(name);
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: %s is not here: rank %d kept it on host %s (--save-local); start the same ranks on the "
+        "same hosts, or copy this directory of every host into one, which is then an ordinary "
+        "checkpoint",
+        c->dir, name, rank, ot_checkpoint_record_host(&c->record, rank, host));
+}
+
+int ot_checkpoint_check_whole(const struct ot_checkpoint *checkpoint) {
+    for (int i = 0; i < checkpoint->manifest.n_files; i++)
+        if (!ot_checkpoint_has_file(checkpoint, i))
+            return ot_checkpoint_fail_missing(checkpoint, i);
+    return 0;
+}
+
 int64_t ot_checkpoint_find_span(const struct ot_checkpoint *checkpoint, const struct ot_manifest_part *part,
                                 int64_t at) {
     int64_t low = part->first_span, high = part->first_span + part->n_spans - 1;
-    while (low < high) { /* the last one that begins at or before it */
+    while (low < high) { /* find the last span that begins at or before `at` */
         int64_t middle = low + (high - low + 1) / 2;
         if (checkpoint->span_begin[middle] <= at)
             low = middle;

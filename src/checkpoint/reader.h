@@ -1,18 +1,18 @@
-/* Reading a checkpoint (manifest.h): opened, streamed into an engine, checked, asked for its weights.
+/* Reads a checkpoint (manifest.h): opens it, streams it into an engine, checks it, returns its weights.
  *
- * OPEN reads manifest.bin and checkpoint.json, compares their checksums, and the record's step with the
- * directory's name, opens the other files inside the directory (no symbolic links, nothing but files), holds
- * them open, compares their sizes, and allocates nothing that those do not bear out.
+ * OPEN reads manifest.bin and checkpoint.json, compares their checksums, and compares the record's step with
+ * the directory's name. It opens the other files of the directory (regular files only, no symbolic links),
+ * holds them open and compares their sizes. It allocates no more memory than these sizes justify.
  *
- * READ streams every part through slots of the caller's memory, by an I/O engine, as many reads ahead of the
- * sink as there are slots, in the order in which parts lie in the files. Every byte is read once and every
- * checksum compared. A part reaches the sink when all its bytes have been found to be what was written. One
- * that is larger than a slot (a whole tile of the NVMe store) comes in pieces, some of which reach the sink
- * before the last of its checksums is known: only what a read that succeeded has delivered counts.
+ * READ streams every part through slots of the caller's memory, with an I/O engine. Up to n_slots parts are
+ * read ahead, in the order in which they lie in the files. Every byte is read once and every checksum is
+ * compared. A part reaches the sink only after the checksums of all its bytes were found right. A part that
+ * is larger than a slot (a whole tile of the NVMe store) arrives in pieces; some pieces reach the sink before
+ * the part's last checksum is known. So use what the sink received only after the read has succeeded.
  *
- * MASTER gives the fp32 weights of any range, with the checksums of what it reads for them.
+ * MASTER returns the fp32 weights of any range, and checks the checksums of the spans that it reads.
  *
- * One thread uses a checkpoint. It may be removed meanwhile: what is open stays readable.
+ * One thread uses a checkpoint. The checkpoint may be removed meanwhile: open files stay readable.
  */
 #ifndef OT_CHECKPOINT_READER_H
 #define OT_CHECKPOINT_READER_H
@@ -22,41 +22,51 @@
 
 struct ot_checkpoint;
 
-/* Errors: OT_E_INPUT (damaged: which file, and where; which older one is whole is the caller's to say),
- * OT_E_IO, OT_E_BUDGET. */
+/* Files of other hosts need not be here if the run kept its parts on several hosts (record->hosts). Errors:
+ * OT_E_INPUT (damaged: the message names the file and the place; the caller adds which older checkpoint is
+ * whole), OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_open(const char *dir, struct ot_checkpoint **out);
 void ot_checkpoint_close(struct ot_checkpoint *checkpoint); /* NULL is fine */
 const char *ot_checkpoint_dir(const struct ot_checkpoint *checkpoint);
 const struct ot_checkpoint_record *ot_checkpoint_record(const struct ot_checkpoint *checkpoint);
 const struct ot_manifest *ot_checkpoint_manifest(const struct ot_checkpoint *checkpoint);
-int64_t ot_checkpoint_bytes(const struct ot_checkpoint *checkpoint); /* that a read reads */
+int64_t ot_checkpoint_bytes(const struct ot_checkpoint *checkpoint); /* of all files, here or not */
+/* file: index in the manifest. False: another host has it. */
+bool ot_checkpoint_has_file(const struct ot_checkpoint *checkpoint, int file);
+/* 0 if all files are here. Else OT_E_INPUT: names a missing file, its rank and host, and the cure. */
+int ot_checkpoint_check_whole(const struct ot_checkpoint *checkpoint);
 
 struct ot_checkpoint_read {
-    void *memory; /* slots as the writer's (writer.h), 4 KiB aligned */
+    void *memory; /* n_slots slots, as in writer.h; aligned to 4 KiB */
     int n_slots;  /* >= 2 */
     enum ot_io_choice io_engine;
     const struct ot_io_calls *calls; /* NULL: the system's */
-    /* On the calling thread; the memory is valid during the call. An error stops the read and is returned. */
+    /* Runs on the calling thread; `memory` is valid during the call. An error stops the read and is
+     * returned. */
     int (*sink)(void *context, const struct ot_part *part, const void *memory);
     void *context;
+    /* False: the sink has no use for the part, so it is neither read nor checked. NULL: all are read. */
+    bool (*wants)(void *context, const struct ot_part *part);
+    bool skips_missing; /* parts that other hosts have are not read. False: they are an error */
     void (*progress)(void *context, int64_t bytes, int64_t total); /* NULL: none */
-    /* Something of the part is damaged or cannot be read; the error record says what. 0 goes on, without the
-     * rest of that part. NULL: the first damage ends the read. */
+    /* Some data of the part is damaged or unreadable; the error record says which. Return 0 to go on without
+     * the rest of that part. NULL: the first damage ends the read. */
     int (*damaged)(void *context, const struct ot_part *part, int file, int rc);
 };
-/* Errors: OT_E_INPUT (a checksum: file, offset), OT_E_IO, the sink's. */
+/* Errors: OT_E_INPUT (a checksum differs: the message names file and offset; another host has a part),
+ * OT_E_IO, errors of the sink. */
 int ot_checkpoint_read(struct ot_checkpoint *checkpoint, const struct ot_checkpoint_read *read);
 
 /* ---- the weights, in any order ---- */
 
 struct ot_checkpoint_master;
 
-/* The checkpoint outlives it. It holds a few spans in memory, and is fastest where ranges ascend. Errors:
- * OT_E_BUDGET. */
+/* The checkpoint must outlive the master. The master holds a few spans in memory and is fastest when ranges
+ * ascend. Errors: OT_E_BUDGET. */
 int ot_checkpoint_master_open(struct ot_checkpoint *checkpoint, struct ot_checkpoint_master **out);
 void ot_checkpoint_master_close(struct ot_checkpoint_master *master); /* NULL is fine */
-/* fp32 values of parameters [first, first + n) of a slab: what ot_engine_get gave then. Errors: OT_E_INPUT
- * (a checksum; no such parameters), OT_E_IO. */
+/* Returns the fp32 values of parameters [first, first + n) of a slab, as ot_engine_get returned them when the
+ * checkpoint was made. Errors: OT_E_INPUT (a checksum differs; no such parameters), OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_master_get(struct ot_checkpoint_master *master, int slab, int64_t first, int64_t n,
                              float *values);
 

@@ -1,4 +1,4 @@
-/* Ranges of the master weights: whole spans are read and checked, and the last few kept. */
+/* Reads ranges of the master weights. Whole spans are read and checked; the last few spans stay in memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,19 +6,20 @@
 #include "src/base/file_io.h"
 #include "src/checkpoint/reader_state.h"
 
-/* Where the rest and the weights of a range are in different spans, and both at the border of two. */
+/* A range needs at most 4 spans at once: its low bits and its weights lie in different spans, and each may
+ * cross the border of two spans. */
 enum { KEPT_SPANS = 4 };
 enum { CHUNK_PARAMS = 2048 };
 
 struct kept {
-    int64_t span, used; /* -1: none; when it was last used */
+    int64_t span, used; /* span: -1: none. used: clock of the last use */
     char *bytes;
     int64_t capacity;
 };
 
 struct ot_checkpoint_master {
     struct ot_checkpoint *checkpoint;
-    int64_t *state, *weights; /* indices of parts that have them, by slab and first parameter */
+    int64_t *state, *weights; /* parts that have state, or weights, sorted by slab and first parameter */
     int64_t n_state, n_weights, clock;
     struct kept kept[KEPT_SPANS];
 };
@@ -76,7 +77,7 @@ static int read_span(const struct ot_checkpoint *c, const struct ot_store_span *
     return crc == span->crc ? 0 : ot_checkpoint_fail_span(c, span, crc);
 }
 
-/* In the place of the one that was not used for the longest time. */
+/* Returns a span's bytes from memory, or reads the span in place of the least recently used one. */
 static int keep_span(struct ot_checkpoint_master *master, int64_t index, const char **bytes) {
     const struct ot_store_span *span = &master->checkpoint->manifest.spans[index];
     struct kept *kept = &master->kept[0];
@@ -93,8 +94,8 @@ static int keep_span(struct ot_checkpoint_master *master, int64_t index, const c
             kept->capacity = kept->bytes ? span->bytes : 0;
         }
         if (!kept->bytes)
-            return ot_fail(OT_E_BUDGET, "%s: no memory for %lld bytes of it", master->checkpoint->dir,
-                           (long long)span->bytes);
+            return ot_fail(OT_E_BUDGET, "%s: no memory to read %lld bytes of the checkpoint",
+                           master->checkpoint->dir, (long long)span->bytes);
         OT_TRY(read_span(master->checkpoint, span, kept->bytes));
         kept->span = index;
     }
@@ -103,7 +104,7 @@ static int keep_span(struct ot_checkpoint_master *master, int64_t index, const c
     return 0;
 }
 
-/* Bytes [at, at + n) of a part. */
+/* Copies bytes [at, at + n) of a part. */
 static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manifest_part *part, int64_t at,
                      int64_t n, char *out) {
     const struct ot_checkpoint *c = master->checkpoint;
@@ -125,13 +126,13 @@ static int get_bytes(struct ot_checkpoint_master *master, const struct ot_manife
 
 /* ---- ranges ---- */
 
-/* The part that has a parameter; the manifest's parts cover each once. */
+/* The part that holds a parameter. The manifest's parts cover each parameter exactly once. */
 static const struct ot_manifest_part *find_part(const struct ot_checkpoint_master *master, bool state,
                                                 int slab, int64_t first) {
     const struct ot_manifest_part *parts = master->checkpoint->manifest.parts;
     const int64_t *order = state ? master->state : master->weights;
     int64_t low = 0, high = (state ? master->n_state : master->n_weights) - 1;
-    while (low < high) { /* the last one that begins at or before it */
+    while (low < high) { /* find the last part that begins at or before the parameter */
         int64_t middle = low + (high - low + 1) / 2;
         const struct ot_part *part = &parts[order[middle]].part;
         if (part->slab < slab || (part->slab == slab && part->first <= first))
@@ -147,7 +148,8 @@ static int64_t run_in(const struct ot_manifest_part *part, int64_t first, int64_
     return run < n ? run : n;
 }
 
-/* Values of an array, of a run of parameters within one part; returns the run's length. */
+/* Copies values of an array for parameters [first, first + n), up to the end of the part. Returns the number
+ * of parameters copied, or an error. */
 static int64_t get_values(struct ot_checkpoint_master *master, enum ot_part_array array, int slab,
                           int64_t first, int64_t n, void *out) {
     const struct ot_manifest_part *part = find_part(master, array != OT_PART_WEIGHTS, slab, first);
@@ -181,8 +183,8 @@ int ot_checkpoint_master_get(struct ot_checkpoint_master *master, int slab, int6
     const struct ot_manifest *m = &master->checkpoint->manifest;
     if (slab < 0 || slab >= m->n_slabs || first < 0 || n < 0 || first > m->slab_params[slab] ||
         n > m->slab_params[slab] - first)
-        return ot_fail(OT_E_INPUT, "%s: has no parameters %lld to %lld of slab %d", master->checkpoint->dir,
-                       (long long)first, (long long)(first + n), slab);
+        return ot_fail(OT_E_INPUT, "%s: the checkpoint has no parameters %lld to %lld of slab %d",
+                       master->checkpoint->dir, (long long)first, (long long)(first + n), slab);
     while (n > 0) {
         int64_t run = get_run(master, slab, first, n, values);
         if (run < 0)

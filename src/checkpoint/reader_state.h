@@ -1,5 +1,5 @@
-/* What the parts of the reader share: open (reader.c), the stream (reader_stream.c), ranges
- * (reader_master.c). */
+/* Declarations that the files of the reader share: open (reader.c), streaming (reader_stream.c), ranges of
+ * weights (reader_master.c). */
 #ifndef OT_CHECKPOINT_READER_STATE_H
 #define OT_CHECKPOINT_READER_STATE_H
 
@@ -9,22 +9,25 @@ struct ot_checkpoint {
     char *dir;
     struct ot_manifest manifest;
     struct ot_checkpoint_record record;
-    int *fds;            /* of the manifest's files, buffered; -1: not open yet */
-    int64_t *span_begin; /* of each span: where it begins within its part */
-    int64_t bytes;       /* of all spans */
+    int *fds;            /* one for each file of the manifest, without O_DIRECT; -1: not here */
+    int64_t *span_begin; /* [n_spans]: first byte of the span within its part */
+    int64_t bytes;       /* sum over all spans */
 };
 
 /* Fails with OT_E_INPUT: "DIR/NAME: damaged: ...". */
 int ot_checkpoint_fail_damaged(const struct ot_checkpoint *checkpoint, const char *name, const char *format,
                                ...) __attribute__((format(printf, 3, 4), cold));
-/* The same for bytes of a span; crc: what they have. */
+/* Fails with OT_E_INPUT because the bytes of a span have the CRC-32 `crc`, not the one in the manifest. */
 int ot_checkpoint_fail_span(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
                             uint32_t crc);
-/* Fails with what a read of a span's bytes returned: -errno, 0: the file ends there, else too few. */
+/* Fails with OT_E_INPUT because another host has the file. */
+int ot_checkpoint_fail_missing(const struct ot_checkpoint *checkpoint, int file);
+/* Fails because a read at `offset` of the span's file returned `result`: -errno; 0 (end of file: damaged,
+ * OT_E_INPUT); more than 0: too few bytes again and again. */
 int ot_checkpoint_fail_read(const struct ot_checkpoint *checkpoint, const struct ot_store_span *span,
                             int64_t offset, int64_t result);
 
-/* The span that has byte `at` of the part. */
+/* Index of the span that holds byte `at` of the part. */
 int64_t ot_checkpoint_find_span(const struct ot_checkpoint *checkpoint, const struct ot_manifest_part *part,
                                 int64_t at);
 

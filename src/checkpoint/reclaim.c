@@ -13,12 +13,12 @@
 #include "src/base/strings.h"
 #include "src/checkpoint/reader.h"
 
-struct name { /* of a file that was a store's */
+struct name { /* a hard link to a store's file */
     dev_t device;
     ino_t inode;
     char *path;
 };
-struct range { /* that a manifest speaks of */
+struct range { /* bytes that a manifest refers to */
     dev_t device;
     ino_t inode;
     int64_t offset, bytes;
@@ -46,16 +46,16 @@ static int compare_ranges(const void *a, const void *b) {
     return files ? files : (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* ---- what the manifests say ---- */
+/* ---- reading the manifests ---- */
 
-/* Room for n more. Errors: OT_E_BUDGET. */
+/* Makes room for n more elements. Errors: OT_E_BUDGET. */
 static int grow(void **array, int64_t have, int64_t n, int64_t *capacity, size_t each) {
     if (have + n <= *capacity)
         return 0;
     int64_t wanted = (have + n) * 2;
     void *grown = realloc(*array, (size_t)wanted * each);
     if (!grown)
-        return ot_fail(OT_E_BUDGET, "no memory to look at what checkpoints refer to");
+        return ot_fail(OT_E_BUDGET, "no memory to list the data that checkpoints refer to");
     *array = grown;
     *capacity = wanted;
     return 0;
@@ -67,7 +67,7 @@ static int add_file(struct survey *s, const struct ot_manifest *m, int file, con
     OT_TRY(ot_string_format(&path, "%s/%s", dir, m->files[file].name));
     int rc = 0;
     if (lstat(path, &info) < 0)
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot look at it", path);
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot read the file's attributes", path);
     if (rc == 0)
         rc = grow((void **)&s->names, s->n_names, 1, &s->name_capacity, sizeof *s->names);
     if (rc == 0)
@@ -84,7 +84,8 @@ static int add_file(struct survey *s, const struct ot_manifest *m, int file, con
     return 0;
 }
 
-/* One that is damaged is passed over: its names then count as another's. */
+/* Skips a damaged checkpoint. Its hard links are then not counted, so reclaim_file leaves those files
+ * alone. */
 static int add_checkpoint(struct survey *s, const char *dir) {
     struct ot_checkpoint *checkpoint;
     int rc = ot_checkpoint_open(dir, &checkpoint);
@@ -92,7 +93,7 @@ static int add_checkpoint(struct survey *s, const char *dir) {
         return rc == -OT_E_INPUT ? 0 : rc;
     const struct ot_manifest *m = ot_checkpoint_manifest(checkpoint);
     for (int i = 0; i < m->n_files && rc == 0; i++)
-        if (strcmp(m->files[i].name, OT_STATE_NAME) != 0)
+        if (strcmp(m->files[i].name, OT_STATE_NAME) != 0 && ot_checkpoint_has_file(checkpoint, i))
             rc = add_file(s, m, i, dir);
     ot_checkpoint_close(checkpoint);
     return rc;
@@ -100,13 +101,13 @@ static int add_checkpoint(struct survey *s, const char *dir) {
 
 /* ---- punching ---- */
 
-/* Returns false where the file system has no holes. */
+/* Returns false if the file system cannot punch holes. */
 static bool punch(int fd, int64_t begin, int64_t end) {
     int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
     return begin >= end || ot_allocate(NULL, fd, mode, begin, end - begin) == 0;
 }
 
-/* ranges: of this file, sorted; they may repeat and overlap. */
+/* ranges: the bytes in use of this file, sorted by offset. They may repeat and overlap. */
 static void punch_rest(int fd, int64_t size, const struct range *ranges, int64_t n) {
     int64_t kept = 0;
     bool done = true;
@@ -119,7 +120,7 @@ static void punch_rest(int fd, int64_t size, const struct range *ranges, int64_t
         (void)punch(fd, kept, size);
 }
 
-/* names, n_names: all that checkpoints have of this file. */
+/* names, n_names: all hard links to this file in checkpoints. */
 static void reclaim_file(const struct name *names, int64_t n_names, const struct range *ranges, int64_t n) {
     struct stat before, after;
     int fd = open(names[0].path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -129,7 +130,7 @@ static void reclaim_file(const struct name *names, int64_t n_names, const struct
         before.st_ino == names[0].inode && (int64_t)before.st_nlink == n_names) {
         punch_rest(fd, (int64_t)before.st_size, ranges, n);
         if (fstat(fd, &after) == 0 && after.st_blocks < before.st_blocks)
-            ot_log(OT_LOG_INFO, "%s: gave back %.1f MB that no checkpoint refers to any more", names[0].path,
+            ot_log(OT_LOG_INFO, "%s: freed %.1f MB that no checkpoint needs any more", names[0].path,
                    (double)(before.st_blocks - after.st_blocks) * 512e-6);
     }
     close(fd);

@@ -1,17 +1,18 @@
-/* Giving back what checkpoints keep on disk for nothing.
+/* Frees disk space of store files that no checkpoint needs any more.
  *
- * A file that was the NVMe store's is kept by the checkpoints that have a second name of it (store.h), as a
- * whole, though they refer to a part of it: less and less when the older of them are removed. So what no
- * manifest speaks of is punched out. Only of files that nobody holds, that is to say whose store is closed
- * or dead; and only if every name that a file has lies in a checkpoint that could be read: whoever has
- * another keeps what he has. The name that a dead store's file had goes with ot_store_remove_stale.
+ * Checkpoints keep hard links to the NVMe store's files (store.h). A hard link keeps the whole file on the
+ * disk, but the checkpoint's manifest refers only to some of its bytes, and to fewer as older checkpoints are
+ * removed. Reclaim punches holes where no manifest refers to the file. It does so only if no process holds
+ * the file (its store is closed or its process has died), and only if every hard link of the file is in a
+ * checkpoint that could be read: an unknown link may belong to a user who needs all bytes.
+ * ot_store_remove_stale removes a dead store's own name of the file.
  */
 #ifndef OT_CHECKPOINT_RECLAIM_H
 #define OT_CHECKPOINT_RECLAIM_H
 
 #include "src/checkpoint/list.h"
 
-/* All checkpoints of a directory. Errors: OT_E_IO, OT_E_BUDGET. */
+/* list: all checkpoints of one directory. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_checkpoint_reclaim(const struct ot_checkpoint_list *list);
 
 #endif

@@ -2,13 +2,14 @@
 
 #include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/utf8.h"
 
-/* What a JSON reader of any language holds exactly, and no sum of a few of them overflows. */
+/* JSON readers of any language hold such a count exactly, and the sum of a few does not overflow. */
 #define COUNT_MAX (INT64_C(1) << 53)
 
 /* ---- writing ---- */
@@ -32,6 +33,10 @@ static void put_progress(const struct ot_checkpoint_record *r, struct ot_json_wr
     ot_json_put_int(w, "tokens", r->tokens);
     ot_json_put_exact(w, "seconds", r->seconds);
     ot_json_put_int(w, "log_bytes", r->log_bytes);
+    if (r->ranks > 1)
+        ot_json_put_int(w, "ranks", r->ranks);
+    if (r->hosts)
+        ot_json_put_text(w, "hosts", r->hosts);
     ot_json_end_object(w);
 }
 
@@ -47,7 +52,7 @@ static void put_eval(const struct ot_checkpoint_record *r, struct ot_json_writer
     ot_json_end_object(w);
 }
 
-static void put_print(const char *key, const struct ot_data_print *print, struct ot_json_writer *w) {
+static void put_print(const char *key, const struct ot_data_fingerprint *print, struct ot_json_writer *w) {
     ot_json_begin_object(w, key);
     ot_json_put_int(w, "rows", print->rows);
     ot_json_put_int(w, "tokens", print->tokens);
@@ -100,20 +105,20 @@ static int need_count(const struct ot_json *object, const char *where, const cha
     return ot_json_need_int(object, where, key, true, 0, COUNT_MAX, out);
 }
 
-/* Absent where it was not finite. */
+/* The key is null or absent if the loss was not finite. */
 static int need_loss(const struct ot_json *object, const char *where, const char *key, double *out) {
     *out = NAN;
     return ot_json_need_real(object, where, key, false, -DBL_MAX, DBL_MAX, out);
 }
 
-/* These are for people: what would drive a terminal does not come through. */
+/* These texts are shown to people: control characters that would steer a terminal are removed. */
 static int need_line(const struct ot_json *object, const char *where, const char *key, char *out,
                      size_t capacity) {
     const char *text;
     OT_TRY(ot_json_need_string(object, where, key, true, &text));
     size_t bytes = strlen(text);
     if (bytes >= capacity)
-        return ot_fail(OT_E_INPUT, "%s: '%s' has %zu bytes; at most %zu are meant", where, key, bytes,
+        return ot_fail(OT_E_INPUT, "%s: '%s' has %zu bytes, at most %zu are allowed", where, key, bytes,
                        capacity - 1);
     memcpy(out, text, bytes + 1);
     ot_utf8_keep_line(out);
@@ -125,10 +130,11 @@ static int take_format(const struct ot_json *tree, const char *where, struct ot_
     OT_TRY(ot_json_need_int(tree, where, "format", true, 1, INT32_MAX, &format));
     OT_TRY(need_line(tree, where, "library", out->library, sizeof out->library));
     if (format > OT_CHECKPOINT_FORMAT)
-        return ot_fail(OT_E_INPUT,
-                       "%s: is of format %lld, by offload-train %s; this is %s, which reads up to format %d: "
-                       "take a newer one",
-                       where, (long long)format, out->library, OT_VERSION, OT_CHECKPOINT_FORMAT);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: has format %lld, written by offload-train %s, but this is version %s, which reads "
+            "formats up to %d; use a newer version",
+            where, (long long)format, out->library, OT_VERSION, OT_CHECKPOINT_FORMAT);
     OT_TRY(need_line(tree, where, "made", out->made, sizeof out->made));
     OT_TRY(need_line(tree, where, "device", out->device, sizeof out->device));
     return ot_json_get(tree, "arithmetic")
@@ -160,6 +166,10 @@ static int take_run(const struct ot_json *tree, const char *where, struct ot_che
     OT_TRY(need_count(object, where, "steps", &out->steps));
     OT_TRY(need_count(object, where, "tokens", &out->tokens));
     OT_TRY(ot_json_need_real(object, where, "seconds", true, 0, DBL_MAX, &out->seconds));
+    int64_t ranks = 1; /* records of one rank do not say so */
+    OT_TRY(ot_json_need_int(object, where, "ranks", false, 1, INT32_MAX, &ranks));
+    out->ranks = (int)ranks;
+    OT_TRY(ot_json_need_string(object, where, "hosts", false, &out->hosts));
     return need_count(object, where, "log_bytes", &out->log_bytes);
 }
 
@@ -177,7 +187,7 @@ static int take_eval(const struct ot_json *tree, const char *where, struct ot_ch
 }
 
 static int take_print(const struct ot_json *tree, const char *where, const char *key,
-                      struct ot_data_print *out) {
+                      struct ot_data_fingerprint *out) {
     const struct ot_json *object;
     int64_t crc;
     OT_TRY(need_object(tree, where, key, &object));
@@ -218,10 +228,23 @@ int ot_checkpoint_record_decode(const char *text, size_t bytes, const char *wher
     struct ot_json *tree;
     *out = (struct ot_checkpoint_record){0};
     if (bytes > OT_RECORD_MAX_BYTES)
-        return ot_fail(OT_E_INPUT, "%s: larger than the %d bytes that it may have", where,
+        return ot_fail(OT_E_INPUT, "%s: larger than %d bytes, the most that a record may have", where,
                        OT_RECORD_MAX_BYTES);
     OT_TRY(ot_json_parse(text, bytes, where, &tree));
     return ot_checkpoint_record_take(tree, where, out);
+}
+
+const char *ot_checkpoint_record_host(const struct ot_checkpoint_record *record, int rank,
+                                      char host[OT_RECORD_HOST_BYTES]) {
+    const char *at = record->hosts ? record->hosts : "";
+    for (; rank > 0 && *at; rank--) {
+        at += strcspn(at, " ");
+        at += *at == ' ';
+    }
+    int length = (int)strcspn(at, " ");
+    snprintf(host, OT_RECORD_HOST_BYTES, "%.*s", length ? length : 1, length ? at : "?");
+    ot_utf8_keep_line(host);
+    return host;
 }
 
 void ot_checkpoint_record_free(struct ot_checkpoint_record *record) {

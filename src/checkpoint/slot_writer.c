@@ -19,16 +19,16 @@ struct ot_slot_writer {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct ot_slot *free, *queue, **queue_end;
-    int n_busy; /* started, not written */
+    int n_busy; /* slots started and not yet written */
     bool stopping, is_set_up;
-    struct ot_error error; /* the first; set by the thread alone */
+    struct ot_error error; /* the first failure; only the thread sets it */
 
-    /* the thread's own */
-    struct ot_io_engine *engine; /* NULL: broken */
-    int in_flight;               /* chunks */
+    /* used by the thread only */
+    struct ot_io_engine *engine; /* NULL: the engine has failed */
+    int in_flight;               /* number of chunks */
 };
 
-/* ---- the thread: the end of a slot ---- */
+/* ---- the thread: finishing a slot ---- */
 
 static void fail(struct ot_slot_writer *w, int rc) {
     pthread_mutex_lock(&w->mutex);
@@ -52,10 +52,10 @@ static void finish_chunk(struct ot_slot_writer *w, struct ot_slot_chunk *chunk) 
         finish_slot(w, chunk->slot);
 }
 
-/* Nothing will come back from the engine any more. */
+/* The engine has failed and returns no more results: frees all slots that are in flight. */
 static void abandon(struct ot_slot_writer *w, int rc) {
     fail(w, rc);
-    ot_io_engine_close(w->engine); /* first: the memory is the owner's again then */
+    ot_io_engine_close(w->engine); /* first: afterwards the engine no longer uses the slots' memory */
     w->engine = NULL;
     for (int i = 0; i < w->config.n_slots; i++)
         if (w->slots[i].in_flight > 0) {
@@ -67,7 +67,7 @@ static void abandon(struct ot_slot_writer *w, int rc) {
 
 /* ---- the thread: chunks ---- */
 
-/* False: the engine is broken, and everything has been given up. */
+/* False: the engine has failed, and all slots in flight were freed. */
 static bool submit(struct ot_slot_writer *w, struct ot_slot_chunk *chunk) {
     int rc = ot_io_chunk_start(w->engine, &chunk->io);
     if (rc < 0)
@@ -111,7 +111,7 @@ static void take_result(struct ot_slot_writer *w, struct ot_slot_chunk *chunk, i
     finish_chunk(w, chunk);
 }
 
-/* Waits only where nothing is in flight. NULL: no slot is queued. */
+/* Waits only if nothing is in flight. NULL: no slot is queued. */
 static struct ot_slot *next_slot(struct ot_slot_writer *w) {
     pthread_mutex_lock(&w->mutex);
     while (!w->queue && !w->stopping && w->in_flight == 0)
@@ -177,7 +177,7 @@ int ot_slot_writer_open(const struct ot_slot_writer_config *config, struct ot_sl
     if (!w || !slots) {
         free(w);
         free(slots);
-        return ot_fail(OT_E_BUDGET, "%s: no memory to write it", config->path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory for the thread that writes the file", config->path);
     }
     w->config = *config;
     w->slots = slots;
@@ -192,7 +192,7 @@ int ot_slot_writer_open(const struct ot_slot_writer_config *config, struct ot_sl
     int error = ot_thread_start(&w->thread, "checkpoint", thread_main, w);
     w->started = error == 0;
     if (error) {
-        rc = ot_fail_errno(OT_E_IO, error, "%s: cannot start a thread to write it", config->path);
+        rc = ot_fail_errno(OT_E_IO, error, "%s: cannot start a thread to write the file", config->path);
     } else {
         pthread_mutex_lock(&w->mutex);
         while (!w->is_set_up)

@@ -20,7 +20,7 @@ void ot_step_name(char name[OT_STEP_NAME_BYTES], int64_t step, bool partial) {
     snprintf(name, OT_STEP_NAME_BYTES, "step-%08lld%s", (long long)step, partial ? ".partial" : "");
 }
 
-/* A name counts if it is the one that its step has: there are no two for one step. */
+/* Accepts only the exact spelling of ot_step_name, so that two names never stand for the same step. */
 bool ot_step_parse(const char *name, int64_t *step, bool *partial) {
     static const char prefix[] = "step-";
     char again[OT_STEP_NAME_BYTES];
@@ -40,12 +40,13 @@ int ot_step_hold(int parent_fd, const char *name, const char *path, int *dir_fd)
     struct stat held, named;
     *dir_fd = openat(parent_fd, name, OPEN_DIR);
     if (*dir_fd < 0 && (errno == ENOTDIR || errno == ELOOP))
-        return ot_fail(OT_E_INPUT, "%s: is in the way of a checkpoint; move it away", path);
+        return ot_fail(OT_E_INPUT,
+                       "%s: a checkpoint needs this name, but it is not a directory; move it away", path);
     if (*dir_fd < 0)
         return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot open", path);
-    /* Where a file system has no locks, two programs with one output are the user's own doing. */
+    /* If the file system has no locks, we go on: the user must not give two programs the same output. */
     bool taken = flock(*dir_fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
-    /* Whoever held it until a moment ago may have renamed or removed it. */
+    /* The previous holder of the lock may have renamed or removed the directory just before. */
     if (taken || fstat(*dir_fd, &held) < 0 || fstatat(parent_fd, name, &named, AT_SYMLINK_NOFOLLOW) < 0 ||
         held.st_dev != named.st_dev || held.st_ino != named.st_ino) {
         close(*dir_fd);
@@ -60,9 +61,9 @@ static int remove_manifest(const struct ot_io_calls *calls, int dir_fd, const ch
         return 0;
     if (error < 0)
         return ot_fail_errno(OT_E_IO, -error, "%s/" OT_MANIFEST_NAME ": cannot remove", path);
-    /* Before the rest goes: a disk may keep removals in another order than they were made. */
+    /* Flush before the other files are removed: a disk may reorder removals. */
     error = calls->fsync(calls->context, dir_fd);
-    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", path) : 0;
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush the directory", path) : 0;
 }
 
 static int remove_entry(const struct ot_io_calls *calls, int dir_fd, const char *path, const char *name) {
@@ -72,7 +73,7 @@ static int remove_entry(const struct ot_io_calls *calls, int dir_fd, const char 
     if (error == 0 || error == -ENOENT)
         return 0;
     if (error == -EISDIR || error == -EPERM)
-        return ot_fail(OT_E_IO, "%s/%s: is no file of a checkpoint; move it away", path, name);
+        return ot_fail(OT_E_IO, "%s/%s: not a file of a checkpoint; move it away", path, name);
     return ot_fail_errno(OT_E_IO, -error, "%s/%s: cannot remove", path, name);
 }
 
@@ -81,7 +82,7 @@ int ot_step_clear(const struct ot_io_calls *calls, int dir_fd, const char *path)
     int rc = 0, fd = openat(dir_fd, ".", OPEN_DIR);
     DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
     if (!dir) {
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", path);
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot list the directory", path);
         if (fd >= 0)
             close(fd);
         return rc;

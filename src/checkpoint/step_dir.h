@@ -1,8 +1,7 @@
-/* The directories of checkpoints: their names, holding one, removing one. What the writer and the catalog
- * share.
+/* The directory of one checkpoint: its name, its lock, its removal. The writer and the catalog use it.
  *
- * Everything goes by the descriptor of the directory above, and no symbolic link is followed: what is
- * removed lies where its name says.
+ * All calls use the descriptor of the parent directory and follow no symbolic link, so that nothing outside
+ * the parent is removed.
  */
 #ifndef OT_CHECKPOINT_STEP_DIR_H
 #define OT_CHECKPOINT_STEP_DIR_H
@@ -16,18 +15,18 @@ enum { OT_STEP_NAME_BYTES = 40 };
 
 /* "step-00000120", or "step-00000120.partial". */
 void ot_step_name(char name[OT_STEP_NAME_BYTES], int64_t step, bool partial);
-/* Whether the name is one of these. */
+/* True if `name` is a name that ot_step_name makes. */
 bool ot_step_parse(const char *name, int64_t *step, bool *partial);
 
-/* path, here and below: of the directory itself, for sentences. */
+/* `path`, here and below: path of the directory itself, for error messages. */
 
-/* Opens a directory and locks it. *dir_fd -1: another process holds it, or has just removed it. Errors:
- * OT_E_INPUT (something else has that name), OT_E_IO. */
+/* Opens a directory and locks it with flock. *dir_fd is -1 if another process holds the lock, or if the
+ * directory does not exist (any more). Errors: OT_E_INPUT (a file or a link has that name), OT_E_IO. */
 int ot_step_hold(int parent_fd, const char *name, const char *path, int *dir_fd);
-/* Removes what is in it, the manifest first and for good: half a removal leaves no checkpoint. Errors:
- * OT_E_IO (a directory in it is not ours, and stays). */
+/* Removes the directory's contents. The manifest is removed and flushed first, so that an interrupted removal
+ * leaves no checkpoint. Errors: OT_E_IO (a subdirectory is not ours and stays). */
 int ot_step_clear(const struct ot_io_calls *calls, int dir_fd, const char *path);
-/* The same, and the directory itself. Nothing of that name is fine. Errors: OT_E_IO. */
+/* Removes the contents and the directory itself. A missing directory is fine. Errors: OT_E_IO. */
 int ot_step_remove(const struct ot_io_calls *calls, int parent_fd, const char *name, const char *path);
 
 #endif

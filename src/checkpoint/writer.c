@@ -17,23 +17,25 @@
 #include "src/checkpoint/slot_writer.h"
 #include "src/checkpoint/step_dir.h"
 
-enum { STATE_FILE = 0 }; /* in the manifest; behind it those of the store that are referred to */
+enum { STATE_NAME_BYTES = 32 };
+enum { STATE_FILE = 0 }; /* index in the manifest's files; the store's files that are referred to follow it */
 
 struct ot_checkpoint_writer {
-    struct ot_checkpoint_writer_config config; /* of this the record is not read after open */
+    struct ot_checkpoint_writer_config config; /* config.record and record_text are NULL after open */
     char name[OT_STEP_NAME_BYTES], partial[OT_STEP_NAME_BYTES];
-    char *path, *partial_path, *state_path; /* for sentences */
+    char state[STATE_NAME_BYTES];
+    char *path, *partial_path, *state_path; /* for error messages */
     int parent_fd, dir_fd, state_fd;
-    bool owned;    /* the directory is ours to remove */
-    bool in_place; /* and has its name */
+    bool owned;    /* close must remove the directory */
+    bool in_place; /* the rename is done */
     bool direct;
     struct ot_slot_writer *slots;
 
-    /* of the snapshot's thread */
-    struct ot_error error; /* the first */
+    /* used by the snapshot's thread only */
+    struct ot_error error; /* the first failure */
     struct ot_slot *lent;
     struct ot_manifest manifest;
-    int manifest_file[OT_STORE_MAX_DIRS]; /* of the store's files; 0: not referred to */
+    int manifest_file[OT_STORE_MAX_DIRS]; /* index in the manifest; 0: no part refers to the store file */
     int64_t part_capacity, span_capacity;
     int64_t written, referred;
 };
@@ -44,12 +46,13 @@ int64_t ot_checkpoint_state_bytes(const struct ot_chain *chain) {
     int64_t bytes = 0;
     for (int s = 0; s < chain->n_slabs; s++) {
         struct ot_part part = {.n = chain->slabs[s].n_params, .has_state = true, .has_weights = true};
+        part.state = chain->state;
         bytes += (int64_t)ot_part_padded_bytes(chain->dtype, &part);
     }
     return bytes;
 }
 
-/* A link wants more than one device: one mount of it. */
+/* A hard link needs the same mount, not only the same device. */
 static bool mount_of(const char *path, struct statx *out) {
     return statx(AT_FDCWD, path, 0, STATX_TYPE | STATX_MNT_ID, out) == 0;
 }
@@ -70,7 +73,7 @@ static int fail_file(const struct ot_checkpoint_writer *w, const char *name, int
     return ot_fail_errno(OT_E_IO, error, "%s/%s: cannot %s", w->partial_path, name, what);
 }
 
-/* A small file, and it is on the disk. */
+/* Writes a small file and flushes it to the disk. */
 static int put_file(const struct ot_checkpoint_writer *w, const char *name, const void *data, size_t bytes) {
     const struct ot_io_calls *calls = w->config.calls;
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
@@ -92,34 +95,59 @@ static int put_file(const struct ot_checkpoint_writer *w, const char *name, cons
 
 /* ---- opening ---- */
 
-/* What an unfinished save of this step has left is cleared away; what another process holds is not. */
+static int open_parent(struct ot_checkpoint_writer *w) {
+    /* O_NOFOLLOW: checkpoints must not end up in another place than the user said. */
+    w->parent_fd = open(w->config.parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return w->parent_fd >= 0 ? 0
+                             : ot_fail_errno(OT_E_IO, errno, "%s: cannot open the directory for checkpoints",
+                                             w->config.parent);
+}
+
+/* Opens the directory that another rank has made, and holds. */
+static int join_dir(struct ot_checkpoint_writer *w) {
+    OT_TRY(open_parent(w));
+    w->dir_fd = openat(w->parent_fd, w->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (w->dir_fd >= 0)
+        return 0;
+    return ot_fail_errno(OT_E_IO, errno,
+                         "%s: cannot open the directory that the first rank has made; checkpoints of several "
+                         "ranks need a directory that they share",
+                         w->partial_path);
+}
+
+/* Removes what an unfinished save of this step left behind. A directory that another process holds stays. */
 static int make_dir(struct ot_checkpoint_writer *w) {
     const struct ot_io_calls *calls = w->config.calls;
     struct stat info;
-    /* O_NOFOLLOW: the output stays where the user said it is. */
-    w->parent_fd = open(w->config.parent, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (w->parent_fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot keep checkpoints here", w->config.parent);
+    OT_TRY(open_parent(w));
     if (fstatat(w->parent_fd, w->name, &info, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(info.st_mode))
-        return ot_fail(OT_E_INPUT, "%s: is in the way of a checkpoint; move it away", w->path);
+        return ot_fail(OT_E_INPUT,
+                       "%s: a checkpoint needs this name, but it is not a directory; move it away", w->path);
     int error = calls->make_dir(calls->context, w->parent_fd, w->partial);
     if (error < 0 && error != -EEXIST)
         return ot_fail_errno(OT_E_IO, -error, "%s: cannot make a directory here", w->config.parent);
     OT_TRY(ot_step_hold(w->parent_fd, w->partial, w->partial_path, &w->dir_fd));
     if (w->dir_fd < 0)
-        return ot_fail(OT_E_INPUT,
-                       "%s: another process is saving this step; wait for it or choose another output",
-                       w->path);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: another process is saving this step; wait for that process, or choose another --out",
+            w->path);
     w->owned = true;
     return ot_step_clear(calls, w->dir_fd, w->partial_path);
 }
 
-/* What could not be read again is not written, here and below: an older checkpoint may go for this one. */
+/* Writes checkpoint.json only if it can be read again: older checkpoints are removed once this one is
+ * complete. put_manifest does the same. */
 static int put_record(struct ot_checkpoint_writer *w) {
     struct ot_checkpoint_record again;
-    char *text;
-    size_t bytes;
-    OT_TRY(ot_checkpoint_record_encode(w->config.record, &text, &bytes));
+    char *text = NULL;
+    size_t bytes = w->config.record_bytes;
+    if (w->config.record_text)
+        text = strndup(w->config.record_text, bytes);
+    else
+        OT_TRY(ot_checkpoint_record_encode(w->config.record, &text, &bytes));
+    if (!text)
+        return ot_fail(OT_E_BUDGET, "%s: no memory to write a checkpoint", w->path);
     int rc = ot_checkpoint_record_decode(text, bytes, OT_RECORD_NAME, &again);
     if (rc == 0) {
         ot_checkpoint_record_free(&again);
@@ -139,12 +167,12 @@ static int refuse_space(const struct ot_checkpoint_writer *w, int64_t bytes, int
     int64_t room = free_bytes(w);
     return ot_fail(
         OT_E_IO,
-        "%s: cannot reserve %.1f MB for a checkpoint (%s), %.1f MB are free: make room there, or keep "
+        "%s: cannot reserve %.1f MB for a checkpoint: %s; %.1f MB are free: make room there, or keep "
         "fewer checkpoints",
         w->config.parent, (double)bytes * 1e-6, strerror(error), (double)(room > 0 ? room : 0) * 1e-6);
 }
 
-/* Where space cannot be reserved, enough of it must at least be there. */
+/* If the file system cannot reserve space, only checks that enough is free. */
 static int reserve(const struct ot_checkpoint_writer *w, int64_t bytes) {
     if (bytes == 0)
         return 0;
@@ -158,10 +186,10 @@ static int reserve(const struct ot_checkpoint_writer *w, int64_t bytes) {
 }
 
 static int open_state(struct ot_checkpoint_writer *w) {
-    w->state_fd = ot_open_direct(w->config.calls, w->dir_fd, OT_STATE_NAME, O_WRONLY | O_NOFOLLOW | O_CLOEXEC,
+    w->state_fd = ot_open_direct(w->config.calls, w->dir_fd, w->state, O_WRONLY | O_NOFOLLOW | O_CLOEXEC,
                                  0666, &w->direct);
     if (w->state_fd < 0)
-        return fail_file(w, OT_STATE_NAME, -w->state_fd, "create");
+        return fail_file(w, w->state, -w->state_fd, "create");
     return reserve(w, w->config.state_bytes);
 }
 
@@ -186,7 +214,7 @@ static int add_file(struct ot_manifest *m, const char *name) {
     return m->n_files++;
 }
 
-/* What is known of it before any part comes. */
+/* Fills in everything that is known before the first part arrives. */
 static int begin_manifest(struct ot_checkpoint_writer *w) {
     const struct ot_chain *chain = w->config.chain;
     struct ot_manifest *m = &w->manifest;
@@ -197,15 +225,16 @@ static int begin_manifest(struct ot_checkpoint_writer *w) {
         return ot_fail(OT_E_BUDGET, "no memory for a checkpoint's manifest");
     for (m->n_slabs = 0; m->n_slabs < chain->n_slabs; m->n_slabs++)
         m->slab_params[m->n_slabs] = chain->slabs[m->n_slabs].n_params;
-    return add_file(m, OT_STATE_NAME);
+    return add_file(m, w->state);
 }
 
 static int name_paths(struct ot_checkpoint_writer *w) {
+    snprintf(w->state, sizeof w->state, w->config.rank == 0 ? OT_STATE_NAME : "state-%d.bin", w->config.rank);
     ot_step_name(w->name, w->config.record->progress.step, false);
     ot_step_name(w->partial, w->config.record->progress.step, true);
     OT_TRY(ot_string_format(&w->path, "%s/%s", w->config.parent, w->name));
     OT_TRY(ot_string_format(&w->partial_path, "%s/%s", w->config.parent, w->partial));
-    return ot_string_format(&w->state_path, "%s/" OT_STATE_NAME, w->partial_path);
+    return ot_string_format(&w->state_path, "%s/%s", w->partial_path, w->state);
 }
 
 int ot_checkpoint_writer_open(const struct ot_checkpoint_writer_config *config,
@@ -220,11 +249,13 @@ int ot_checkpoint_writer_open(const struct ot_checkpoint_writer_config *config,
     w->parent_fd = w->dir_fd = w->state_fd = -1;
     OT_TRY_GOTO(name_paths(w), rc, out);
     OT_TRY_GOTO(begin_manifest(w), rc, out);
-    OT_TRY_GOTO(make_dir(w), rc, out);
+    OT_TRY_GOTO(config->joins ? join_dir(w) : make_dir(w), rc, out);
     OT_TRY_GOTO(open_state(w), rc, out);
-    OT_TRY_GOTO(put_record(w), rc, out);
+    if (!config->joins)
+        OT_TRY_GOTO(put_record(w), rc, out);
     rc = start_slots(w);
     w->config.record = NULL;
+    w->config.record_text = NULL;
 out:
     if (rc < 0)
         ot_checkpoint_writer_close(w);
@@ -237,7 +268,8 @@ void ot_checkpoint_writer_close(struct ot_checkpoint_writer *w) {
     if (!w)
         return;
     const struct ot_io_calls *calls = w->config.calls;
-    struct ot_error why; /* the caller reports it; what cannot be removed now, ot_checkpoint_tidy removes */
+    /* The caller reports the present error. ot_checkpoint_tidy removes what this function cannot remove. */
+    struct ot_error why;
     ot_error_save(&why, -OT_E_INTERNAL);
     ot_slot_writer_close(w->slots);
     if (w->state_fd >= 0)
@@ -263,7 +295,7 @@ void ot_checkpoint_writer_count(const struct ot_checkpoint_writer *w, int64_t *w
 
 /* ---- parts, on the snapshot's thread ---- */
 
-/* Room for one more; the array or NULL. */
+/* Makes room for one more element. Returns the array, or NULL without memory. */
 static void *grow(void *array, int64_t n, int64_t *capacity, size_t each) {
     if (n < *capacity)
         return array;
@@ -298,14 +330,14 @@ static int add_span(struct ot_checkpoint_writer *w, struct ot_store_span span) {
     return 0;
 }
 
-/* A slot that was written has the checksums for its spans. */
+/* Copies the checksums of a written slot to the manifest's spans. */
 static void take_checksums(struct ot_checkpoint_writer *w, struct ot_slot *slot) {
     for (int i = 0; i < slot->n_chunks; i++)
         w->manifest.spans[slot->tag + i].crc = slot->crc[i];
     slot->n_chunks = 0;
 }
 
-/* Keeps the first failure, which ends everything. */
+/* Keeps the first failure. All later calls return it. */
 static int note(struct ot_checkpoint_writer *w, int rc) {
     if (rc < 0)
         ot_error_save(&w->error, rc);
@@ -352,12 +384,15 @@ static int put(void *context, const struct ot_part *part, void *memory) {
     return 0;
 }
 
-/* The manifest's number of a store's file, which is given with the first reference to it. */
+/* Index of a store's file in the manifest. The first reference adds the file to the manifest. */
 static int refer_file(struct ot_checkpoint_writer *w, int file) {
-    char name[32];
+    char name[48];
     assert(file >= 0 && file < OT_STORE_MAX_DIRS);
     if (w->manifest_file[file] == 0) {
-        snprintf(name, sizeof name, "nvme-%d.store", file);
+        if (w->config.rank == 0)
+            snprintf(name, sizeof name, "nvme-%d.store", file);
+        else
+            snprintf(name, sizeof name, "nvme-%d-%d.store", w->config.rank, file);
         int index = add_file(&w->manifest, name);
         OT_TRY(index);
         w->manifest_file[file] = index;
@@ -391,12 +426,12 @@ static int finish_state(struct ot_checkpoint_writer *w) {
     OT_TRY(ot_slot_writer_wait(w->slots));
     for (int i = 0; i < w->config.n_slots; i++)
         take_checksums(w, ot_slot_writer_at(w->slots, i));
-    /* What was reserved for parts that did not come. */
+    /* Give back the space that was reserved for parts that did not come. */
     int error = calls->truncate(calls->context, w->state_fd, (off_t)w->manifest.files[STATE_FILE].bytes);
     if (error < 0)
-        return fail_file(w, OT_STATE_NAME, -error, "cut it to its size");
+        return fail_file(w, w->state, -error, "truncate the file to its size");
     error = calls->fsync(calls->context, w->state_fd);
-    return error < 0 ? fail_file(w, OT_STATE_NAME, -error, "flush") : 0;
+    return error < 0 ? fail_file(w, w->state, -error, "flush") : 0;
 }
 
 static int keep_store_files(struct ot_checkpoint_writer *w) {
@@ -417,15 +452,16 @@ static int put_manifest(struct ot_checkpoint_writer *w) {
     rc = ot_manifest_decode(bytes, n, OT_MANIFEST_NAME, &again);
     ot_manifest_free(&again);
     if (rc == -OT_E_INPUT)
-        rc = ot_fail(OT_E_INTERNAL, "%s: the snapshot was not whole: %s", w->path, ot_error_text());
+        rc = ot_fail(OT_E_INTERNAL, "%s: the snapshot was not complete: %s", w->path, ot_error_text());
     if (rc == 0)
         rc = put_file(w, OT_MANIFEST_NAME, bytes, n);
     free(bytes);
     return rc;
 }
 
-/* One of that step that is there already goes for this one. From its first file on the new one, which is
- * whole, must stay: where this is cut short, ot_checkpoint_tidy gives it its name. */
+/* Replaces an existing checkpoint of the same step. As soon as its first file is removed, the new checkpoint,
+ * which is complete, must stay (owned = false). If the process ends before the rename, ot_checkpoint_tidy
+ * renames the new one. */
 static int put_in_place(struct ot_checkpoint_writer *w) {
     const struct ot_io_calls *calls = w->config.calls;
     int error = calls->rename(calls->context, w->parent_fd, w->partial, w->name);
@@ -435,33 +471,77 @@ static int put_in_place(struct ot_checkpoint_writer *w) {
         error = calls->rename(calls->context, w->parent_fd, w->partial, w->name);
     }
     if (error < 0)
-        return ot_fail_errno(OT_E_IO, -error, "%s: cannot put the checkpoint in place", w->path);
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot rename the complete checkpoint to this name",
+                             w->path);
     w->in_place = true;
     error = calls->fsync(calls->context, w->parent_fd);
     if (error < 0)
-        return ot_fail_errno(OT_E_IO, -error, "%s: cannot flush %s", w->path, w->config.parent);
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot flush the directory %s", w->path, w->config.parent);
     w->owned = false;
     return 0;
 }
 
-static int finish(struct ot_checkpoint_writer *w) {
-    OT_TRY(finish_state(w));
-    OT_TRY(keep_store_files(w));
-    OT_TRY(put_manifest(w));
+static int flush_dir(const struct ot_checkpoint_writer *w) {
     int error = w->config.calls->fsync(w->config.calls->context, w->dir_fd);
-    if (error < 0)
-        return ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", w->partial_path);
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush the directory", w->partial_path) : 0;
+}
+
+static int finish_own(struct ot_checkpoint_writer *w) {
+    OT_TRY(finish_state(w));
+    return keep_store_files(w);
+}
+
+static int complete(struct ot_checkpoint_writer *w) {
+    OT_TRY(put_manifest(w));
+    OT_TRY(flush_dir(w));
     return put_in_place(w);
+}
+
+/* After a failure the store may overwrite data that the checkpoint refers to. The directory must not look
+ * complete until close removes it. */
+static int note_end(struct ot_checkpoint_writer *w, int rc) {
+    if (note(w, rc) < 0 && w->owned)
+        (void)ot_step_clear(w->config.calls, w->dir_fd, w->partial_path);
+    return ot_error_load(&w->error);
 }
 
 static int end(void *context) {
     struct ot_checkpoint_writer *w = context;
     OT_TRY(ot_error_load(&w->error));
-    int rc = note(w, finish(w));
-    /* What it refers to may be written over once this returns: it must not look whole until close. */
-    if (rc < 0 && w->owned)
-        (void)ot_step_clear(w->config.calls, w->dir_fd, w->partial_path);
-    return ot_error_load(&w->error);
+    int rc = finish_own(w);
+    if (rc == 0)
+        rc = w->config.ranks > 1 ? flush_dir(w) : complete(w);
+    return note_end(w, rc);
+}
+
+/* ---- several ranks ---- */
+
+int ot_checkpoint_writer_share(const struct ot_checkpoint_writer *w, unsigned char **bytes, size_t *n) {
+    return ot_manifest_encode(&w->manifest, bytes, n);
+}
+
+int ot_checkpoint_writer_add(struct ot_checkpoint_writer *w, const unsigned char *bytes, size_t n) {
+    struct ot_manifest share;
+    OT_TRY(ot_manifest_decode_share(bytes, n, w->partial_path, &share));
+    for (int64_t i = 0; i < share.n_spans; i++) {
+        bool is_state = strncmp(share.files[share.spans[i].file].name, "state", strlen("state")) == 0;
+        *(is_state ? &w->written : &w->referred) += share.spans[i].bytes;
+    }
+    int rc = ot_manifest_merge(&w->manifest, &share);
+    ot_manifest_free(&share);
+    return rc;
+}
+
+int ot_checkpoint_writer_take(struct ot_checkpoint_writer *w, const unsigned char *bytes, size_t n) {
+    struct ot_manifest whole;
+    OT_TRY(ot_manifest_decode(bytes, n, w->partial_path, &whole));
+    ot_manifest_free(&w->manifest);
+    w->manifest = whole;
+    return 0;
+}
+
+int ot_checkpoint_writer_seal(struct ot_checkpoint_writer *w) {
+    return note_end(w, complete(w));
 }
 
 struct ot_snapshot_sink ot_checkpoint_writer_sink(struct ot_checkpoint_writer *w) {

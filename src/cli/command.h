@@ -1,5 +1,5 @@
-/* The commands. Each takes what the user said, which stays as it is (src/options/settings.h), and returns 0
- * or an error; results go to stdout, all else to stderr through the log. */
+/* The commands. Each takes the options of the user, which it does not change (src/options/settings.h), and
+ * returns 0 or an error. Results go to stdout; all other lines go to stderr through the log. */
 #ifndef OT_CLI_COMMAND_H
 #define OT_CLI_COMMAND_H
 
@@ -14,5 +14,6 @@ int ot_command_plan(const struct ot_options *options);
 int ot_command_bench(const struct ot_options *options);
 int ot_command_verify(const struct ot_options *options);
 int ot_command_export(const struct ot_options *options);
+int ot_command_comm_test(const struct ot_options *options);
 
 #endif

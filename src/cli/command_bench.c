@@ -1,4 +1,4 @@
-/* offload-train bench: a grid of points, each measured, and the files about them. */
+/* offload-train bench: measures each point of a grid and writes the files with the results. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ struct bench_command {
     struct ot_bench_files files;
     struct ot_bench_setup setup;
     double began;
-    int looked_at; /* points so far */
+    int looked_at; /* points done or skipped so far */
 };
 
 /* ---- files ---- */
@@ -70,9 +70,9 @@ static int write_files(struct bench_command *c) {
 
 /* ---- time ---- */
 
-/* A fair share of what is left is enough for most points, and MOST_POINT_SECONDS for each; a point with long
- * steps may take several shares. A step is guessed to take as long as those of earlier points did, in
- * proportion to its tokens. */
+/* Each point should take its share of the time that is left, and at most MOST_POINT_SECONDS. A point with
+ * long steps may take up to MOST_SHARES shares. The guess for a step comes from earlier points, in proportion
+ * to its tokens. */
 static struct ot_bench_pace find_pace(const struct bench_command *c, int index) {
     enum { MOST_POINT_SECONDS = 10, MOST_SHARES = 4 };
     const struct ot_bench_result *results = c->bench.results;
@@ -92,7 +92,7 @@ static struct ot_bench_pace find_pace(const struct bench_command *c, int index) 
     return pace;
 }
 
-/* ---- what a person sees ---- */
+/* ---- lines on stderr ---- */
 
 static void print_head(const struct bench_command *c) {
     const struct ot_bench *bench = &c->bench;
@@ -106,7 +106,7 @@ static void print_head(const struct bench_command *c) {
            ot_text_duration(c->options->minutes * 60, limit), c->options->out);
 }
 
-/* What the points that are left will take, by what those so far took. */
+/* The time for the points that are left, estimated from the time of the points so far. */
 static double seconds_left(const struct bench_command *c) {
     double passed = ot_clock_seconds() - c->began, limit = c->options->minutes * 60 - passed;
     double left = passed / c->looked_at * (c->bench.n - c->looked_at);
@@ -128,7 +128,7 @@ static void print_point(const struct bench_command *c, int index) {
                ot_bench_seconds(r->step_seconds, time), predicted,
                ot_text_count((int64_t)r->tokens_per_second, rate), ot_text_bytes(r->device_bytes, gpu), left);
     else
-        ot_log(OT_LOG_INFO, "%2d/%d   %s: left out%s: %s%s", index + 1, c->bench.n, label, predicted,
+        ot_log(OT_LOG_INFO, "%2d/%d   %s: skipped%s: %s%s", index + 1, c->bench.n, label, predicted,
                r->reason, left);
 }
 
@@ -140,7 +140,7 @@ static int run_point(struct bench_command *c, int index) {
     double since = ot_clock_seconds();
     if (pace.most_seconds <= 0) {
         r->status = OT_BENCH_NO_TIME;
-        snprintf(r->reason, OT_BENCH_REASON_BYTES, "no time was left; raise --minutes");
+        snprintf(r->reason, OT_BENCH_REASON_BYTES, "there was no time left; raise --minutes");
     } else {
         OT_TRY(ot_bench_measure(c->options, &c->setup.costs, &pace, c->bench.results, index, r));
     }
@@ -162,7 +162,8 @@ static int run_points(struct bench_command *c) {
     }
     c->bench.interrupted = c->looked_at < c->bench.n;
     for (int i = c->looked_at; i < c->bench.n; i++) {
-        snprintf(c->bench.results[i].reason, OT_BENCH_REASON_BYTES, "stopped by a signal before it");
+        snprintf(c->bench.results[i].reason, OT_BENCH_REASON_BYTES,
+                 "the bench was stopped before this point");
         OT_TRY(append_csv(c, i));
     }
     return write_files(c);
@@ -175,7 +176,7 @@ static int count_status(const struct ot_bench *bench, enum ot_bench_status statu
     return n;
 }
 
-/* Points that do not fit are a result; a machine that fails is not. */
+/* Prints the result. Points that do not fit are not an error; points that failed are. */
 static int finish(struct bench_command *c) {
     const struct ot_bench *bench = &c->bench;
     int done = count_status(bench, OT_BENCH_DONE), failed = count_status(bench, OT_BENCH_FAILED);
@@ -190,10 +191,11 @@ static int finish(struct bench_command *c) {
     }
     for (int i = 0; i < bench->n && failed > 0; i++)
         if (bench->results[i].status == OT_BENCH_FAILED)
-            return ot_fail(OT_E_DEVICE, "%d of %d points failed, the first with: %s", failed, bench->n,
+            return ot_fail(OT_E_DEVICE, "%d of %d points failed; the first error: %s", failed, bench->n,
                            bench->results[i].reason);
     if (done == 0 && !bench->interrupted)
-        return ot_fail(OT_E_BUDGET, "no point was measured; the first: %s", bench->results[0].reason);
+        return ot_fail(OT_E_BUDGET, "no point was measured; the first was skipped because: %s",
+                       bench->results[0].reason);
     return bench->interrupted ? -OT_E_STOPPED : 0;
 }
 

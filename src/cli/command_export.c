@@ -1,5 +1,5 @@
-/* offload-train export: a Hugging Face directory from a checkpoint, as the run would have saved it at that
- * step. */
+/* offload-train export: makes a Hugging Face directory from a checkpoint, with the files that the run would
+ * have saved at that step. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "src/files/out_lock.h"
 #include "src/report/lines.h"
 #include "src/saving/find_checkpoints.h"
-#include "src/saving/save.h"
+#include "src/saving/result.h"
 
 struct export {
     struct ot_settings settings;
@@ -22,18 +22,18 @@ struct export {
     const struct ot_checkpoint_record *record;
     struct ot_checkpoint_master *master;
     struct ot_session session;
-    struct ot_save save;
+    struct ot_result result;
     struct ot_out_lock *lock;
     int64_t done, total; /* parameters */
 };
 
-/* Reading the checkpoint has failed with rc. */
+/* Reading the checkpoint failed with rc. If there is an older checkpoint, adds its name to the error. */
 static int advise(const struct export *e, int rc) {
     const struct ot_checkpoint_list *list = &e->found.list;
     if ((rc != -OT_E_INPUT && rc != -OT_E_IO) || list->n < 2)
         return rc;
-    return ot_fail((enum ot_error_code) - rc, "%s; the checkpoint before it is %s", ot_error_text(),
-                   list->entries[1].dir);
+    return ot_fail((enum ot_error_code) - rc, "%s; you can export the checkpoint before it: %s",
+                   ot_error_text(), list->entries[1].dir);
 }
 
 static int open_checkpoint(struct export *e) {
@@ -43,10 +43,10 @@ static int open_checkpoint(struct export *e) {
         return ot_fail(OT_E_INPUT, "%s is already an exported model; it has no checkpoints", dir);
     OT_TRY(advise(e, ot_checkpoint_open(e->found.list.entries[0].dir, &e->checkpoint)));
     e->record = ot_checkpoint_record(e->checkpoint);
-    return 0;
+    return ot_checkpoint_check_whole(e->checkpoint);
 }
 
-/* What of the run's options says which files it began with. */
+/* Takes the options of the run that name its input files. */
 static void take_options(struct export *e) {
     const struct ot_options *o = e->options;
     const struct ot_json *run = e->record->options;
@@ -70,7 +70,7 @@ static int write_config(const struct ot_model_config *config, char **text) {
     return ot_model_config_write(&file, text, &bytes);
 }
 
-/* The model that --model names may have changed since, or be another. */
+/* Checks that the model of --model is still the model of the checkpoint. */
 static int check_config(struct export *e) {
     struct ot_session *s = &e->session;
     const char *dir = ot_checkpoint_dir(e->checkpoint);
@@ -82,7 +82,7 @@ static int check_config(struct export *e) {
     OT_TRY_GOTO(write_config(&s->config, &now), rc, out);
     OT_TRY_GOTO(write_config(&recorded.config, &then), rc, out);
     if (strcmp(now, then) != 0)
-        rc = ot_fail(OT_E_INPUT, "%s is a checkpoint of another model than --model %s is now", dir,
+        rc = ot_fail(OT_E_INPUT, "%s: this checkpoint is not of the model that is now in --model %s", dir,
                      s->options->model);
 out:
     free(now);
@@ -98,10 +98,10 @@ static int open_model(struct export *e) {
     bool given = e->options->model != NULL;
     take_options(e);
     if (!e->options->model)
-        return ot_fail(OT_E_INPUT, "%s does not say which model it is of; give --model", dir);
+        return ot_fail(OT_E_INPUT, "%s: the checkpoint does not name its model; add --model", dir);
     int rc = ot_session_open_files(&e->settings, manifest->dtype, s);
     if (rc == -OT_E_INPUT && !given)
-        return ot_fail(OT_E_INPUT, "%s; if the model of this run is elsewhere now, give --model",
+        return ot_fail(OT_E_INPUT, "%s; if the model of this run has moved, add --model with its new place",
                        ot_error_text());
     OT_TRY(rc);
     OT_TRY(check_config(e));
@@ -112,7 +112,7 @@ static int open_model(struct export *e) {
         same = chain->slabs[i].n_params == manifest->slab_params[i];
         e->total += chain->slabs[i].n_params;
     }
-    return same ? 0 : ot_fail(OT_E_INPUT, "%s: its slabs are not those of its model", dir);
+    return same ? 0 : ot_fail(OT_E_INPUT, "%s: the slabs of the checkpoint do not match its model", dir);
 }
 
 static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
@@ -128,9 +128,9 @@ static int get_values(void *context, int slab, int64_t first, int64_t n, float *
 }
 
 static int write_model(struct export *e) {
-    OT_TRY(ot_save_open(&e->session, e->options->out, e->lock, &e->save));
+    OT_TRY(ot_result_open(&e->session, e->options->out, e->lock, &e->result));
     OT_TRY(ot_checkpoint_master_open(e->checkpoint, &e->master));
-    int rc = ot_save_write_from(&e->save, e->record, get_values, e);
+    int rc = ot_result_write_from(&e->result, e->record, get_values, e);
     ot_log_set_status("");
     return rc;
 }
@@ -167,7 +167,7 @@ int ot_command_export(const struct ot_options *options) {
     OT_TRY_GOTO(write_model(&e), rc, out);
     rc = print_result(&e);
 out:
-    ot_save_close(&e.save);
+    ot_result_close(&e.result);
     ot_session_close(&e.session);
     ot_checkpoint_master_close(e.master);
     ot_checkpoint_close(e.checkpoint);

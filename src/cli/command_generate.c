@@ -13,40 +13,42 @@
 #include "src/run/prompt.h"
 
 enum { MOST_PROMPTS = 100000, PREFILL_TOKENS = 512 };
-/* A dialogue's prompts are not known when memory is planned. */
+/* On a terminal, memory is planned before the prompts are known: room for prompts of up to this many tokens.
+ */
 enum { DIALOGUE_TOKENS = 4096 };
 
 struct job {
     struct ot_session session;
     struct ot_lines lines;
     struct ot_prompt *prompts; /* [lines.n] */
-    int64_t longest, capacity; /* tokens of a prompt; of a prompt and its text */
+    int64_t longest, capacity; /* tokens of the longest prompt; of a prompt and its text together */
 };
 
-/* The tokenizer may be another model's. */
+/* Checks the prompt against the model; the tokenizer may belong to another model. */
 static int check_prompt(const struct job *job, const struct ot_prompt *prompt, const char *where) {
     const struct ot_session *s = &job->session;
     for (int64_t i = 0; i < prompt->n; i++)
         if (prompt->ids[i] >= s->config.vocab) {
             const char *token = ot_tokenizer_token(s->tokenizer, prompt->ids[i], NULL);
-            return ot_fail(
-                OT_E_INPUT,
-                "%s: token %d ('%s') is beyond the model's embedding of %lld rows; use the tokenizer "
-                "that belongs to the model",
-                where, prompt->ids[i], token ? token : "", (long long)s->config.vocab);
+            return ot_fail(OT_E_INPUT,
+                           "%s: token %d ('%s') is outside of the model's embedding, which has %lld rows; "
+                           "use the tokenizer of this model",
+                           where, prompt->ids[i], token ? token : "", (long long)s->config.vocab);
         }
     if (prompt->n >= s->config.max_position)
-        return ot_fail(OT_E_INPUT, "%s: %lld tokens leave no room in the model's %lld positions", where,
-                       (long long)prompt->n, (long long)s->config.max_position);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: the prompt has %lld tokens and leaves no room in the model's %lld positions; shorten it",
+            where, (long long)prompt->n, (long long)s->config.max_position);
     if (job->capacity && prompt->n >= job->capacity)
-        return ot_fail(OT_E_INPUT,
-                       "%s: %lld tokens are more than the %lld that a dialogue has room for; give it "
-                       "with -p",
-                       where, (long long)prompt->n, (long long)job->capacity);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: the prompt has %lld tokens, but there is room for only %lld here; use -p for long prompts",
+            where, (long long)prompt->n, (long long)job->capacity);
     return 0;
 }
 
-/* Of line i. The prompt is the caller's, also after a failure. */
+/* Makes the prompt of line i. The caller frees it, also after an error. */
 static int make_prompt(const struct job *job, size_t i, struct ot_prompt *prompt) {
     const struct ot_session *s = &job->session;
     const char *text = job->lines.text[i];
@@ -65,7 +67,7 @@ static int read_prompts(struct job *job) {
     else
         OT_TRY(ot_lines_read_stdin(&job->lines, MOST_PROMPTS));
     if (job->lines.n == 0)
-        return ot_fail(OT_E_INPUT, "stdin: no prompt; give -p TEXT or a prompt a line");
+        return ot_fail(OT_E_INPUT, "stdin: no prompt; use -p TEXT, or write one prompt per line");
     job->prompts = calloc(job->lines.n, sizeof *job->prompts);
     if (!job->prompts)
         return ot_fail(OT_E_BUDGET, "no memory for %zu prompts", job->lines.n);
@@ -139,13 +141,14 @@ static int generate_one(struct job *job, size_t i, const struct ot_prompt *promp
         ot_log(OT_LOG_INFO, "%lld tokens in %s, %.1f tok/s%s", (long long)generated.n,
                ot_text_duration(generated.seconds, time),
                generated.seconds > 0 ? (double)generated.n / generated.seconds : 0.0,
-               generated.ended ? "" : " (stopped by --max-new-tokens or the model's positions)");
+               generated.ended ? "" : " (stopped by --max-new-tokens or the model's maximum length)");
     }
     ot_generated_free(&generated);
     return rc;
 }
 
-/* A person types a line and reads the answer. A line that is no prompt is answered with why. */
+/* A dialogue on a terminal: the user types a line and reads the answer. A line that is not a valid prompt
+ * gets its error, and the dialogue continues. */
 static int converse(struct job *job) {
     int n;
     job->longest = DIALOGUE_TOKENS;

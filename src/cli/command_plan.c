@@ -1,6 +1,6 @@
-/* offload-train plan: what a run would take and how long, from the model's shape alone: no weights, and no
- * data file unless one is given to be counted; on a machine that is described, or on this one, which is
- * measured. */
+/* offload-train plan: predicts the memory and the time of a run from the shape of the model. It needs no
+ * weights; it reads a data file only to count its tokens. It predicts for a machine that the user describes,
+ * or measures this one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,14 +82,15 @@ static int answer_table(const struct ot_options *options) {
 static int check_table(const struct ot_options *o) {
     bool compared = ot_plan_is_compared(o), table = compared || o->minimum || o->sweep;
     if (compared && (o->minimum || o->sweep))
-        return ot_fail(OT_E_USAGE, "--%s is about one card and one model: give one of each",
+        return ot_fail(OT_E_USAGE, "--%s works with one GPU and one model; give only one of each",
                        o->minimum ? "minimum" : "sweep");
     if (compared && (o->explain || o->trace))
-        return ot_fail(OT_E_USAGE, "--%s is about one card and one model: give one of each",
+        return ot_fail(OT_E_USAGE, "--%s works with one GPU and one model; give only one of each",
                        o->explain ? "explain" : "trace");
     if (o->markdown && !table)
-        return ot_fail(OT_E_USAGE,
-                       "--markdown is for tables: several --gpu or --model, --minimum or --sweep");
+        return ot_fail(
+            OT_E_USAGE,
+            "--markdown prints tables; use it with several --gpu or --model, with --minimum or with --sweep");
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* offload-train probe: what this machine does, measured. */
+/* offload-train probe: measures the rates of this machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,12 +12,15 @@
 #include "src/base/stop.h"
 #include "src/base/units.h"
 #include "src/cli/command.h"
+#include "src/cli/launch.h"
 #include "src/report/lines.h"
 #include "src/report/probe_table.h"
 #include "src/session/measure.h"
 #include "src/session/rates_cache.h"
 #include "src/session/session.h"
 #include "src/session/store.h"
+#include "src/session/team.h"
+#include "src/session/team_forecast.h"
 
 enum { MAX_ROWS = 512, NAME_BYTES = 48 };
 
@@ -28,6 +31,7 @@ struct probe_run {
     struct ot_probe_row rows[MAX_ROWS];
     char names[MAX_ROWS][NAME_BYTES];
     struct ot_rates rates;
+    struct ot_peers peers;
 };
 
 static int take_row(void *context, const struct ot_probe_row *row) {
@@ -100,6 +104,12 @@ static int print_json(const struct probe_run *run, const struct ot_session *s) {
     }
     ot_json_end_array(&w);
     ot_rates_put_json(&run->rates, "rates", &w);
+    if (run->peers.is_known) {
+        ot_json_begin_object(&w, "peers");
+        ot_json_put_bool(&w, "access", run->peers.has_access);
+        ot_json_put_real(&w, "bytes_per_s", run->peers.rate);
+        ot_json_end_object(&w);
+    }
     ot_json_end_object(&w);
     return ot_lines_print_json(&w);
 }
@@ -128,21 +138,56 @@ static void print_host(const struct ot_session *s) {
     ot_log(OT_LOG_INFO, "        kernels AdamW %s, CRC-32 %s", ot_adamw_kernel_name(), ot_crc32_kernel());
 }
 
+/* What the ranks reach together, after each has its own rates. */
+static int measure_ranks(struct ot_session *s, struct probe_run *run) {
+    char time[OT_TEXT_BYTES];
+    if (!s->comm)
+        return 0;
+    OT_TRY(ot_team_measure(s, &run->rates, &run->peers));
+    ot_log(OT_LOG_INFO, "ranks   each receives %.3f GB/s while all do · an operation takes %s",
+           run->rates.comm_bytes * 1e-9, ot_text_seconds(run->rates.comm_seconds, time));
+    if (run->peers.is_known)
+        ot_log(OT_LOG_INFO, "peers   %.3f GB/s from each GPU to the next while all copy, %s",
+               run->peers.rate * 1e-9,
+               run->peers.has_access ? "from GPU to GPU" : "through host memory (no peer-to-peer copies)");
+    return 0;
+}
+
 static int probe(struct ot_session *s, struct probe_run *run) {
     double since = ot_clock_seconds();
     char time[OT_TEXT_BYTES];
     const struct ot_probe_reader reader = {take_row, run};
     print_host(s);
     ot_session_warn_disks(s);
-    OT_TRY(ot_stop_install("stopping after the row that is being measured; a second signal stops at once\n"));
+    OT_TRY(ot_stop_install("Stopping after the current measurement. Press Ctrl-C again to quit at once.\n"));
     int rc = ot_measure_machine(s, false, &reader, &run->rates);
     ot_probe_table_end(&run->table);
     OT_TRY(rc);
+    OT_TRY(measure_ranks(s, run));
     ot_rates_warn(&run->rates);
     if (ot_rates_keep(s, &run->rates) < 0)
-        ot_log(OT_LOG_INFO, "rates   are not kept for the next run: %s", ot_error_text());
+        ot_log(OT_LOG_INFO, "rates   are not kept for later runs: %s", ot_error_text());
     ot_log(OT_LOG_INFO, "done    in %s", ot_text_duration(ot_clock_seconds() - since, time));
-    return run->options->json ? print_json(run, s) : 0;
+    return run->options->json && ot_team_speaks(s) ? print_json(run, s) : 0;
+}
+
+/* Connects the ranks, if there are several. They measure the machine at the same time; rank 0 prints. */
+static int open_world(struct ot_session *s, const struct ot_options *options) {
+    struct ot_launch launch;
+    OT_TRY(ot_launch_find(options, &launch));
+    if (launch.ranks.ranks <= 1)
+        return 0;
+    if (launch.ranks.rank != 0)
+        ot_log_set_level(OT_LOG_WARN);
+    struct ot_world_config config = {
+        .ranks = launch.ranks, .timeout_seconds = options->comm_timeout, .listener = launch.listener};
+    return ot_world_open(&config, &s->world);
+}
+
+static int open_and_probe(struct ot_session *s, struct ot_settings *settings, struct probe_run *run) {
+    OT_TRY(ot_session_open_machine(settings, s));
+    OT_TRY(ot_team_open(s));
+    return probe(s, run);
 }
 
 static ssize_t write_to_log(void *cookie, const char *text, size_t bytes) {
@@ -151,24 +196,33 @@ static ssize_t write_to_log(void *cookie, const char *text, size_t bytes) {
     return (ssize_t)bytes;
 }
 
-/* With --json the table goes where the log's lines go, in order with them. NULL: no memory, so no table. */
+/* With --json the table goes to the log, in order with its lines. NULL: no memory; then no table is printed.
+ */
 static FILE *open_log(void) {
     return fopencookie(NULL, "w", (cookie_io_functions_t){.write = write_to_log});
 }
 
 int ot_command_probe(const struct ot_options *options) {
     struct ot_settings settings = {*options};
-    struct ot_session session;
+    struct ot_session session = {0};
     struct probe_run *run = calloc(1, sizeof *run);
     if (!run)
         return ot_fail(OT_E_BUDGET, "no memory");
     run->options = options;
-    FILE *log = options->json && !options->quiet ? open_log() : NULL;
-    run->table.out = options->json ? log : stdout;
-    int rc = ot_session_open_machine(&settings, &session);
+    int rc = open_world(&session, options);
+    bool speaks = ot_team_speaks(&session);
+    FILE *log = options->json && !options->quiet && speaks ? open_log() : NULL;
+    run->table.out = !speaks ? NULL : options->json ? log : stdout;
     if (rc == 0)
-        rc = probe(&session, run);
+        rc = open_and_probe(&session, &settings, run);
+    if (rc < 0 && session.world) {
+        struct ot_error error;
+        ot_error_save(&error, rc);
+        rc = ot_world_fail(session.world, &error);
+    }
+    struct ot_world *world = session.world;
     ot_session_close(&session);
+    ot_world_close(world);
     if (log)
         fclose(log);
     free(run);

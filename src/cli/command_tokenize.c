@@ -1,4 +1,4 @@
-/* offload-train tokenize: text to ids and back, a line of output for each text. */
+/* offload-train tokenize: turns text into ids, and ids into text. Prints one line for each text. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +64,8 @@ static int parse_ids(const char *text, struct id_list *list) {
         long id = strtol(at, &end, 10);
         if (end == at || id < 0 || id > INT32_MAX || !strchr(" \t\r\n,]", *end))
             return ot_fail(OT_E_INPUT,
-                           "'%.40s' is not a token id; --decode wants numbers apart by spaces or commas", at);
+                           "'%.40s' is not a token id; --decode needs numbers separated by spaces or commas",
+                           at);
         if (list->n == list->capacity) {
             size_t capacity = list->capacity ? 2 * list->capacity : 64;
             int32_t *ids = realloc(list->ids, capacity * sizeof *ids);

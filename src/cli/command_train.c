@@ -1,23 +1,30 @@
-/* offload-train train: everything is read and planned, then tried, then done. Nothing is written before the
- * plan stands, and the output directory is touched only when the first step is about to run. */
+/* offload-train train: reads all inputs and makes the plan, then checks the outputs, then trains. It writes
+ * nothing before the plan is made, and changes the output directory only just before the first step. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/stop.h"
 #include "src/cli/command.h"
+#include "src/cli/launch.h"
 #include "src/files/out_dir.h"
 #include "src/files/out_lock.h"
 #include "src/report/sample_view.h"
+#include "src/run/agreement.h"
 #include "src/run/generator.h"
 #include "src/run/run_identity.h"
+#include "src/session/collect.h"
+#include "src/session/team.h"
 #include "src/saving/finished.h"
 #include "src/saving/out_name.h"
+#include "src/saving/places.h"
 #include "src/saving/resume.h"
-#include "src/saving/save.h"
+#include "src/saving/disk_reserve.h"
+#include "src/saving/result.h"
 #include "src/saving/saver.h"
 #include "src/train/train_loop.h"
 
@@ -25,11 +32,14 @@ enum { SAMPLE_NEW_TOKENS = 96 };
 
 struct train {
     struct ot_settings settings;
+    struct ot_world *world; /* NULL: one rank */
     struct ot_session session;
+    struct ot_wishes wishes;
     struct ot_rows rows;
     struct ot_run_shape shape;
-    struct ot_save save;
-    struct ot_out_lock *lock; /* of OUT; NULL with --no-save and --dry-run */
+    struct ot_result result;
+    struct ot_places places;
+    struct ot_out_lock *lock; /* lock of OUT; NULL with --no-save and --dry-run, or if another rank leads */
     struct ot_report report;
     struct ot_session_need need;
     struct ot_run_log *log;
@@ -38,11 +48,16 @@ struct train {
     struct ot_saver *saver; /* NULL with --no-save */
     struct ot_rescue rescue;
     char checkpoints[PATH_MAX]; /* OUT/checkpoints */
-    int64_t sample_row;         /* of the evaluation rows, to show what was learnt; -1: none */
+    int64_t sample_row;         /* index of the evaluation row to answer at the end; -1: none */
     char out[PATH_MAX];
 };
 
-/* The first held-out row that has a prompt: it is answered at the end. */
+/* True on the rank that writes OUT. */
+static bool writes_out(const struct train *t) {
+    return !t->settings.in_effect.no_save && ot_team_speaks(&t->session);
+}
+
+/* Finds the first held-out row with a prompt. The trained model answers it at the end. */
 static int64_t find_sample_row(const struct train *t) {
     const struct ot_rows *rows = &t->rows;
     for (int64_t i = 0; rows->eval && i < ot_dataset_rows(rows->eval_set); i++) {
@@ -55,7 +70,7 @@ static int64_t find_sample_row(const struct train *t) {
     return -1;
 }
 
-/* Room to answer the sample row is kept only where it is small beside the budget. */
+/* Tokens of key/value cache for answering the sample row: its prompt and answer, at most one sequence. */
 static int64_t sample_tokens(const struct train *t) {
     if (t->sample_row < 0)
         return 0;
@@ -75,6 +90,7 @@ static int make_plan(struct train *t) {
                                        .train = true,
                                        .clip = o->clip > 0,
                                        .cache_tokens = sample_tokens(t),
+                                       .collects = !o->no_save,
                                        .host_bytes = ot_rows_bytes(&t->rows)};
     if (!o->no_save || t->resume.checkpoint)
         t->need.snapshot_slots = ot_saver_slots(ot_model_param_count(&s->config), s->dtype);
@@ -83,7 +99,7 @@ static int make_plan(struct train *t) {
     return ot_session_plan(&t->session, &t->need);
 }
 
-/* What the run is a run of, and whether the checkpoint is of the same. */
+/* Reads the inputs and the length of the run, and checks that the checkpoint is of the same run. */
 static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
@@ -99,6 +115,7 @@ static int read_inputs(struct train *t) {
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->device)));
+    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->shard)));
     OT_TRY(ot_resume_check_length(&t->resume, o, &t->shape));
     return ot_resume_advise(&t->resume, ot_resume_check_position(&t->resume, &t->shape));
 }
@@ -107,18 +124,21 @@ static int prepare(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
     OT_TRY(make_plan(t));
-    t->report =
-        (struct ot_report){.session = s, .rows = &t->rows, .shape = &t->shape, .resumed = t->resume.record};
-    if (!o->no_save) {
-        OT_TRY(ot_save_open(s, o->out, t->lock, &t->save));
+    t->report = (struct ot_report){.session = s,
+                                   .rows = &t->rows,
+                                   .shape = &t->shape,
+                                   .resumed = t->resume.record,
+                                   .has_places = t->places.hosts != NULL};
+    if (writes_out(t)) {
+        OT_TRY(ot_result_open(s, o->out, t->lock, &t->result));
         t->report.out = o->out;
-        t->report.save_bytes = t->save.bytes;
-        t->report.disk_free_bytes = ot_save_disk_free(o->out);
+        t->report.save_bytes = t->result.bytes;
+        t->report.disk_free_bytes = ot_disk_free(o->out);
     }
     return 0;
 }
 
-/* Before step 1 rather than after the last. */
+/* Checks that --trace can be written: an error is better before step 1 than after the last step. */
 static int try_trace(const struct ot_options *options) {
     const char *path = options->trace;
     OT_TRY(ot_report_check_trace(options));
@@ -128,7 +148,7 @@ static int try_trace(const struct ot_options *options) {
     return 0;
 }
 
-/* Once nothing else can be wrong: it may take seconds. */
+/* May take seconds, so call it after all other checks. */
 static int forecast(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_packing *packing = t->rows.train;
@@ -142,6 +162,8 @@ static int forecast(struct train *t) {
 }
 
 static int show_plan(struct train *t) {
+    if (!ot_team_speaks(&t->session))
+        return 0;
     if (t->session.options->show_sample)
         OT_TRY(ot_sample_view_print(&t->session, &t->rows));
     ot_report_print(&t->report);
@@ -149,7 +171,7 @@ static int show_plan(struct train *t) {
     return 0;
 }
 
-/* Greedy, from a row that was never trained on. */
+/* Prints the model's greedy answer to a row that was not trained on. */
 static int show_sample(struct train *t, int64_t step) {
     struct ot_session *s = &t->session;
     struct ot_row row = ot_dataset_row(t->rows.eval_set, t->sample_row);
@@ -165,13 +187,14 @@ static int show_sample(struct train *t, int64_t step) {
                                        .n_prompt = n,
                                        .max_new = SAMPLE_NEW_TOKENS,
                                        .top_p = 1,
-                                       .stopped = ot_stop_requested};
+                                       .stopped = s->comm ? NULL : ot_stop_requested};
     if (generation.max_new > t->rows.seq_len - n)
         generation.max_new = t->rows.seq_len - n;
     int rc;
     OT_TRY_GOTO(ot_tokenizer_decode(s->tokenizer, prompt, (size_t)n, true, &prompt_text, NULL), rc, out);
     OT_TRY_GOTO(ot_generate(s, &generation, &generated), rc, out);
-    rc = ot_report_sample(t->log, step, prompt_text, generated.text ? generated.text : "");
+    if (ot_team_speaks(s))
+        rc = ot_report_sample(t->log, step, prompt_text, generated.text ? generated.text : "");
 out:
     ot_generated_free(&generated);
     free(prompt_text);
@@ -185,32 +208,51 @@ static struct ot_saver_config saver_config(struct train *t) {
                                     .log = t->log,
                                     .parent = t->checkpoints,
                                     .steps_per_epoch = t->shape.steps_per_epoch,
-                                    .model_bytes = t->save.bytes,
+                                    .model_bytes = t->result.bytes,
                                     .evaluates = t->rows.eval != NULL,
+                                    .places = &t->places,
                                     .step = record ? record->progress.step : 0,
                                     .resumed = record ? ot_checkpoint_dir(t->resume.checkpoint) : NULL,
                                     .is_own = ot_resume_is_own(&t->resume, t->session.options->out)};
 }
 
-/* OUT is touched from here on. */
+static int open_saver(struct train *t) {
+    struct ot_saver_config config = saver_config(t);
+    OT_TRY(ot_saver_open(&config, &t->saver));
+    t->rescue = (struct ot_rescue){.saver = t->saver,
+                                   .session = &t->session,
+                                   .options = t->session.options,
+                                   .only_in_out = t->places.is_local,
+                                   .lock = t->lock};
+    return 0;
+}
+
+/* Prepares OUT, on a rank that leads there. Nothing before this call changes OUT. */
 static int open_out(struct train *t) {
     const char *out = t->session.options->out;
     OT_TRY(ot_out_dir_claim(out, NULL, t->lock));
     t->lock->insists = true;
-    if (!ot_resume_is_own(&t->resume, out))
-        OT_TRY(ot_finished_keep_log(out));
-    OT_TRY(ot_run_log_start_file(t->log, out, ot_resume_log_bytes(&t->resume, out)));
+    if (ot_team_speaks(&t->session)) {
+        if (!ot_resume_is_own(&t->resume, out))
+            OT_TRY(ot_finished_keep_log(out));
+        OT_TRY(ot_run_log_start_file(t->log, out, ot_resume_log_bytes(&t->resume, out)));
+    }
     OT_TRY(ot_resume_clear_newer(&t->resume, out));
-    struct ot_saver_config config = saver_config(t);
-    OT_TRY(ot_saver_open(&config, &t->saver));
-    t->rescue = (struct ot_rescue){.saver = t->saver, .options = t->session.options, .lock = t->lock};
-    return 0;
+    return open_saver(t);
 }
 
-/* That there can be an output, before anything that takes long. */
+/* On the other ranks. */
+static int join_out(struct train *t) {
+    if (t->session.options->no_save)
+        return 0;
+    return t->places.leads ? open_out(t) : open_saver(t);
+}
+
+/* Checks that OUT can be written and has the space, before any long work. */
 static int try_out(struct train *t) {
     struct ot_saver_config config = saver_config(t);
-    OT_TRY(ot_save_probe(&t->save));
+    if (ot_team_speaks(&t->session))
+        OT_TRY(ot_result_try(&t->result));
     return ot_saver_check_space(&config);
 }
 
@@ -221,41 +263,65 @@ static int start(struct train *t) {
                                             .beta2 = (float)o->beta2,
                                             .eps = (float)o->eps,
                                             .weight_decay = (float)o->weight_decay,
-                                            .clip = (float)o->clip};
+                                            .clip = (float)o->clip,
+                                            .seed = (uint64_t)o->seed};
     s->restored = t->resume.checkpoint;
+    s->wishes = ot_wishes_tell;
+    s->wishes_context = &t->wishes;
     int rc = ot_session_start(s, &optimizer);
     if (rc < 0)
         return s->restored ? ot_resume_advise(&t->resume, rc) : rc;
+    if (!ot_team_speaks(s))
+        return join_out(t);
     ot_report_print_store(&t->report);
     OT_TRY(ot_report_record(&t->report, t->log));
     if (s->restored)
         OT_TRY(ot_run_log_resume(t->log, t->resume.record->progress.step, ot_checkpoint_dir(s->restored),
                                  ot_checkpoint_bytes(s->restored), s->restore_seconds));
-    OT_TRY(ot_run_log_check(t->log)); /* before OUT is touched */
+    OT_TRY(ot_run_log_check(t->log)); /* before OUT is changed */
     return o->no_save ? 0 : open_out(t);
 }
 
-/* What the run leaves: the model, or where it was stopped a checkpoint, which is there already, or where
- * --grace has no time for that, the weights alone if they fit. */
+/* Saves the model of a finished run. */
+static int keep_model(struct train *t, const struct ot_checkpoint_record *end) {
+    const char *out = t->session.options->out;
+    ot_saver_make_room(t->saver);
+    int rc = ot_result_write(&t->result, end);
+    if (rc < 0)
+        return ot_rescue_save(&t->rescue, rc == -OT_E_COMM ? NULL : end, rc);
+    rc = ot_finished_drop_log(out);
+    if (rc == 0)
+        rc = ot_saver_complete(t->saver);
+    return rc < 0 ? ot_fail_context(rc, "%s: the result is saved", out) : 0;
+}
+
+/* On the other ranks. If rank 0 cannot save the model, all save their state together. */
+static int serve_model(struct train *t, const struct ot_checkpoint_record *end, bool interrupted) {
+    bool saved;
+    OT_TRY(ot_collect_serve(&t->session, &saved));
+    if (!saved)
+        return interrupted ? ot_collect_fail() : ot_rescue_save(&t->rescue, end, ot_collect_fail());
+    return t->places.leads && !interrupted ? ot_saver_complete(t->saver) : 0;
+}
+
+/* Saves the result of the run. A finished run saves the model. A stopped run has already saved a checkpoint;
+ * if --grace left no time for it, saves the weights alone, if there is time for them. Rank 0 decides and
+ * writes; the other ranks serve until it is done. */
 static int keep_result(struct train *t, struct ot_outcome *outcome, const struct ot_checkpoint_record *end) {
-    const struct ot_options *o = t->session.options;
-    if (o->no_save)
+    struct ot_session *s = &t->session;
+    if (s->options->no_save)
         return 0;
-    if (!outcome->interrupted) {
-        ot_saver_make_room(t->saver);
-        int rc = ot_save_write(&t->save, end);
-        if (rc < 0)
-            return ot_rescue_save(&t->rescue, end, rc);
-        rc = ot_finished_drop_log(o->out);
-        if (rc == 0)
-            rc = ot_saver_complete(t->saver);
-        return rc < 0 ? ot_fail_context(rc, "%s: the result is saved", o->out) : 0;
-    }
-    outcome->weights_alone = outcome->out_of_time &&
-                             ot_stop_seconds() + ot_saver_model_seconds(t->saver, t->save.bytes) <= o->grace;
-    if (outcome->weights_alone)
-        ot_saver_make_room(t->saver);
-    return outcome->weights_alone ? ot_save_write(&t->save, NULL) : 0;
+    if (!ot_team_speaks(s))
+        return serve_model(t, end, outcome->interrupted);
+    if (!outcome->interrupted)
+        return keep_model(t, end);
+    outcome->weights_alone =
+        outcome->out_of_time &&
+        ot_stop_seconds() + ot_saver_model_seconds(t->saver, t->result.bytes) <= s->options->grace;
+    if (!outcome->weights_alone)
+        return ot_collect_nothing(s);
+    ot_saver_make_room(t->saver);
+    return ot_result_write(&t->result, NULL);
 }
 
 static int run(struct train *t) {
@@ -270,6 +336,8 @@ static int run(struct train *t) {
                                  .identity = &t->identity,
                                  .saver = t->saver,
                                  .rescue = &t->rescue,
+                                 .hosts = ot_plan_is_sharded(&s->plan) ? t->places.hosts : NULL,
+                                 .wishes = &t->wishes,
                                  .resume = t->resume.record};
     if (s->options->grace > 0)
         ot_stop_set_grace(s->options->grace);
@@ -282,44 +350,76 @@ static int run(struct train *t) {
     if (outcome.interrupted && outcome.steps == 0)
         return ot_fail(OT_E_INTERRUPT, "stopped before step 1: nothing was trained");
     OT_TRY(keep_result(t, &outcome, &end));
-    if (t->sample_row >= 0 && !ot_stop_requested())
+    if (t->sample_row >= 0 && !(s->comm ? outcome.interrupted : ot_stop_requested()))
         OT_TRY(show_sample(t, outcome.steps));
     ot_stop_ignore();
+    if (!ot_team_speaks(s))
+        return outcome.interrupted ? -OT_E_STOPPED : 0;
     ot_report_done(&t->report, &outcome);
     OT_TRY(ot_report_trace(&t->report, t->log));
     OT_TRY(ot_report_record_done(&t->report, &outcome, t->log));
     if (outcome.out_of_time && !outcome.checkpoint && !outcome.weights_alone)
-        return ot_fail(OT_E_INTERRUPT, "nothing is saved: --grace had no time for it, and no checkpoint was "
-                                       "made before; give it more, or save more often (--save-every)");
+        return ot_fail(
+            OT_E_INTERRUPT,
+            "nothing is saved: --grace was too short for a save, and there is no earlier checkpoint; use a "
+            "longer --grace, or save more often (--save-every)");
     return outcome.interrupted ? -OT_E_STOPPED : 0;
 }
 
-/* What is to be gone on from is known before anything is opened: it says what the options were. */
+/* Finds the checkpoint to resume from. This comes before all inputs are opened, because the checkpoint has
+ * the options of the run. */
 static int find_checkpoint(struct train *t) {
     const struct ot_options *options = &t->settings.in_effect;
     if (!options->no_save) {
         OT_TRY(ot_out_name_choose(&t->settings, t->out, sizeof t->out));
         if (snprintf(t->checkpoints, sizeof t->checkpoints, "%s/checkpoints", options->out) >= PATH_MAX)
-            return ot_fail(OT_E_USAGE, "--out %s: the name is too long", options->out);
-        if (!options->dry_run) {
-            OT_TRY(ot_out_lock_open(options->out, &t->lock));
-            OT_TRY(ot_out_dir_settle(options->out, NULL, t->lock));
-        }
+            return ot_fail(OT_E_USAGE, "--out %s: the path is too long", options->out);
     }
-    OT_TRY(ot_resume_find(options, !options->dry_run, &t->resume));
+    OT_TRY(ot_places_find(options, t->world, &t->places));
+    if (!options->no_save && !options->dry_run && t->places.leads) {
+        OT_TRY(ot_out_lock_open(options->out, &t->lock));
+        OT_TRY(ot_out_dir_settle(options->out, NULL, t->lock));
+    }
+    OT_TRY(ot_resume_find_together(options, !options->dry_run, t->world, &t->places, &t->resume));
     if (options->dry_run)
         ot_resume_forget_finished(&t->resume);
     return ot_resume_take_over(&t->resume, &t->settings);
 }
 
+/* Connects the ranks, if there are several. Rank 0 speaks for all. */
+static int open_world(struct train *t) {
+    const struct ot_options *o = &t->settings.in_effect;
+    struct ot_launch launch;
+    OT_TRY(ot_launch_find(o, &launch));
+    if (launch.ranks.ranks <= 1)
+        return 0;
+    if (launch.ranks.rank != 0)
+        ot_log_set_level(OT_LOG_WARN);
+    struct ot_world_config config = {
+        .ranks = launch.ranks, .timeout_seconds = o->comm_timeout, .listener = launch.listener};
+    OT_TRY(ot_world_open(&config, &t->world));
+    t->session.world = t->world;
+    return 0;
+}
+
+/* Compares the ranks before the plan is made, since its errors do not say what differs. */
+static int agree(struct train *t) {
+    OT_TRY(ot_run_identity_take_options(&t->identity, &t->settings.in_effect));
+    return ot_agree_on_run(&t->session, &t->identity);
+}
+
 static int prepare_and_run(struct train *t) {
     const struct ot_options *options = &t->settings.in_effect;
+    OT_TRY(open_world(t));
     OT_TRY(find_checkpoint(t));
-    OT_TRY(ot_run_log_open(options->json, &t->log));
+    OT_TRY(ot_run_log_open(options->json && ot_team_speaks(&t->session), &t->log));
     OT_TRY(ot_session_open(&t->settings, &t->session));
     OT_TRY(read_inputs(t));
     if (ot_resume_is_finished(&t->resume))
-        return ot_finished_confirm(options, t->resume.record, t->shape.lr.steps, t->log);
+        return ot_team_speaks(&t->session)
+                   ? ot_finished_confirm(options, t->resume.record, t->shape.lr.steps, t->log)
+                   : 0;
+    OT_TRY(agree(t));
     OT_TRY(prepare(t));
     if (options->dry_run) {
         OT_TRY(forecast(t));
@@ -327,11 +427,19 @@ static int prepare_and_run(struct train *t) {
         return ot_report_record(&t->report, t->log);
     }
     OT_TRY(try_trace(options));
-    if (!options->no_save)
+    if (t->lock)
         OT_TRY(try_out(t));
     OT_TRY(forecast(t));
     OT_TRY(show_plan(t));
     return run(t);
+}
+
+/* Tells the other ranks why this one ends. A rank that ends because of another one learns the true reason,
+ * and rank 0 then names the last checkpoint again. */
+static int tell_ranks(struct train *t, const struct ot_error *why) {
+    int rc = ot_world_fail(t->world, why);
+    bool names = t->saver && rc == -OT_E_COMM && ot_team_speaks(&t->session);
+    return names && !strstr(ot_error_text(), "checkpoint") ? ot_rescue_save(&t->rescue, NULL, rc) : rc;
 }
 
 int ot_command_train(const struct ot_options *options) {
@@ -342,23 +450,27 @@ int ot_command_train(const struct ot_options *options) {
     int rc = ot_stop_install_early("error: stopped before step 1: nothing was trained\n");
     if (rc == 0)
         rc = prepare_and_run(t);
-    struct ot_error why; /* what closing fails with after a failure is not what the user has to know */
+    struct ot_error why; /* after a failure, errors of closing are not reported */
     ot_error_save(&why, rc);
+    if (t->world && rc < 0 && rc != -OT_E_STOPPED)
+        ot_error_save(&why, tell_ranks(t, &why));
     bool is_stuck = t->session.engine && ot_engine_is_stuck(t->session.engine);
     if (!is_stuck)
         ot_saver_close(t->saver);
-    int flushed = t->log ? ot_run_log_flush(t->log) : 0; /* however the run ended, its records are read */
+    int flushed = t->log ? ot_run_log_flush(t->log) : 0; /* also after a failure: the log has all records */
     if (rc == 0)
         ot_error_save(&why, flushed);
     ot_run_log_close(t->log);
-    if (is_stuck) /* its threads use the rest */
+    if (is_stuck) /* its threads still use the rest */
         return ot_error_load(&why);
-    ot_save_close(&t->save);
+    ot_result_close(&t->result);
     ot_rows_close(&t->rows);
     ot_run_identity_free(&t->identity);
     ot_session_close(&t->session);
+    ot_world_close(t->world);
     ot_resume_close(&t->resume);
     ot_out_lock_close(t->lock);
+    ot_places_free(&t->places);
     free(t);
     return ot_error_load(&why);
 }

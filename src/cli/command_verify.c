@@ -1,4 +1,4 @@
-/* offload-train verify: whether a checkpoint, a run's newest one, or a model directory is whole. */
+/* offload-train verify: checks a checkpoint, a run's newest checkpoint, or a model directory for damage. */
 #include <stdio.h>
 
 #include "src/base/error.h"
@@ -12,8 +12,8 @@ struct verification {
     const struct ot_options *options;
     struct ot_found found;
     struct ot_verify model, checkpoint;
-    int n_older;    /* of the older checkpoints that were read: until one of them was whole */
-    bool has_whole; /* the last of those */
+    int n_older;    /* older checkpoints that were read; reading stops at the first intact one */
+    bool has_whole; /* the last one read is intact */
 };
 
 static int verify_older(struct verification *v) {
@@ -38,7 +38,7 @@ static int verify(struct verification *v) {
     return verify_older(v);
 }
 
-/* Of those behind the first. */
+/* The state of an older checkpoint; index 0 is the one before the newest. */
 static const char *state_of(const struct verification *v, int older) {
     if (older >= v->n_older)
         return "not read";
@@ -53,14 +53,16 @@ static void print(const struct verification *v) {
         ot_verify_print(&v->checkpoint, stdout);
     for (int i = 1; i < list->n; i++)
         printf("older checkpoint %s: %s\n", list->entries[i].dir, state_of(v, i - 1));
-    printf("%s\n", v->model.n_damages + v->checkpoint.n_damages == 0 ? "ok" : "damaged");
+    printf("%s\n", v->model.n_damages + v->checkpoint.n_damages > 0 ? "damaged"
+                   : v->checkpoint.missing                          ? "incomplete"
+                                                                    : "ok");
 }
 
 static int print_json(const struct verification *v) {
     const struct ot_checkpoint_list *list = &v->found.list;
     struct ot_json_writer w = {.indent = -1};
     ot_json_begin_object(&w, NULL);
-    ot_json_put_bool(&w, "ok", v->model.n_damages + v->checkpoint.n_damages == 0);
+    ot_json_put_bool(&w, "ok", v->model.n_damages + v->checkpoint.n_damages == 0 && !v->checkpoint.missing);
     if (v->found.is_model)
         ot_verify_put_json(&v->model, "model", &w);
     if (list->n > 0)
@@ -82,11 +84,15 @@ static int conclude(const struct verification *v) {
         bool has_older = v->found.list.n > 1;
         return ot_fail(OT_E_INPUT, "%s; %s%s", v->checkpoint.damages[0],
                        v->has_whole ? v->found.list.entries[v->n_older].dir
-                       : has_older  ? "no older checkpoint is whole"
+                       : has_older  ? "all older checkpoints are damaged"
                                     : "there is no older checkpoint",
-                       v->has_whole ? " is whole" : "");
+                       v->has_whole ? " is intact" : "");
     }
-    return v->model.n_damages > 0 ? ot_fail(OT_E_INPUT, "%s", v->model.damages[0]) : 0;
+    if (v->model.n_damages > 0)
+        return ot_fail(OT_E_INPUT, "%s", v->model.damages[0]);
+    return v->checkpoint.missing
+               ? ot_fail(OT_E_INPUT, "the parts that are here are intact, but %s", v->checkpoint.missing)
+               : 0;
 }
 
 int ot_command_verify(const struct ot_options *options) {

@@ -11,8 +11,8 @@ enum { ARRAYS = 4 }; /* tokens, targets, position, row_start */
 struct ot_batcher {
     struct ot_batch_config config;
     struct ot_data_position position;
-    int64_t drawn_epoch;                                  /* the one that the packing stands at */
-    int64_t capacity;                                     /* tokens of a step */
+    int64_t drawn_epoch;                                  /* epoch of the packing's present order */
+    int64_t capacity;                                     /* most tokens of a step */
     int32_t *tokens, *targets, *row_position, *row_start; /* one allocation, at tokens */
     struct ot_micro_batch *micro;
 };
@@ -37,7 +37,7 @@ static int allocate(struct ot_batcher *b) {
     if (__builtin_mul_overflow(b->config.step_sequences, b->config.seq_len, &b->capacity) ||
         b->capacity > INT64_MAX / (int64_t)(ARRAYS * sizeof *b->tokens) || ot_batcher_max_micro(b) > INT_MAX)
         return ot_fail(OT_E_BUDGET,
-                       "a step of %lld sequences of %lld tokens is too large; lower --tokens-per-step",
+                       "a step of %lld sequences with %lld tokens each is too large; lower --tokens-per-step",
                        (long long)b->config.step_sequences, (long long)b->config.seq_len);
     b->tokens = malloc(ot_batcher_bytes(b));
     b->micro = calloc((size_t)ot_batcher_max_micro(b), sizeof *b->micro);
@@ -54,7 +54,7 @@ int ot_batcher_open(const struct ot_batch_config *config, struct ot_batcher **ou
     *out = NULL;
     int64_t sequences = ot_packing_sequences(config->packing);
     if (sequences == 0)
-        return ot_fail(OT_E_INPUT, "there are no rows to make batches of");
+        return ot_fail(OT_E_INPUT, "the data has no rows to train on");
     struct ot_batcher *b = calloc(1, sizeof *b);
     if (!b)
         return ot_fail(OT_E_BUDGET, "no memory for batches");
@@ -79,7 +79,7 @@ void ot_batcher_close(struct ot_batcher *b) {
     free(b);
 }
 
-/* Lays a row at token `at` of the step; `base` is where its micro-batch begins. */
+/* Copies a row to token `at` of the step. `base`: first token of its micro-batch. */
 static void put_row(struct ot_batcher *b, const struct ot_row *row, int64_t at, int64_t base) {
     for (int64_t i = 0; i < row->n; i++) {
         bool trains = i + 1 < row->n && ot_token_trained(row->tokens[i + 1]);
@@ -90,7 +90,7 @@ static void put_row(struct ot_batcher *b, const struct ot_row *row, int64_t at, 
     }
 }
 
-/* The micro-batch of the next `sequences` sequences, from token `base` of the step on. */
+/* Fills the micro-batch of the next `sequences` sequences, beginning at token `base` of the step. */
 static void put_micro(struct ot_batcher *b, int64_t sequences, int64_t base, struct ot_micro_batch *micro,
                       struct ot_step_batch *out) {
     int64_t at = base;
@@ -140,7 +140,8 @@ int ot_batcher_seek(struct ot_batcher *b, struct ot_data_position position) {
     int64_t total = ot_packing_sequences(b->config.packing);
     if (position.epoch < 0 || position.sequence < 0 || position.sequence >= total)
         return ot_fail(OT_E_INPUT,
-                       "the data has %lld sequences an epoch and no position %lld: is it the same data?",
+                       "the data has %lld sequences an epoch, so it has no position %lld; use the data of "
+                       "the earlier run",
                        (long long)total, (long long)position.sequence);
     b->position = position;
     return 0;

@@ -1,4 +1,4 @@
-/* Which built-in template a Jinja text is. */
+/* Recognises which built-in template a Jinja text is. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +11,8 @@
 
 /* ---- published texts ---- */
 
-/* Length and FNV-1a hash (64 bits) of texts as models publish them, as scripts/golden/chat.py computes and
- * proves them: it renders each with Jinja and compares. */
+/* Length and 64-bit FNV-1a hash of templates as models publish them. scripts/golden/chat.py computes them,
+ * renders each template with Jinja and compares the results. */
 static const struct {
     size_t bytes;
     uint64_t hash;
@@ -61,9 +61,9 @@ const char *ot_chat_known_name(size_t bytes, uint64_t hash) {
     return NULL;
 }
 
-/* ---- texts of our own ---- */
+/* ---- our own Jinja texts ---- */
 
-/* A template's text as a Jinja expression: 'text' + bos_token + 'text'. */
+/* Writes a template's text as a Jinja expression: 'text' + bos_token + 'text'. */
 static void put_expression(struct ot_string_builder *b, const char *text) {
     ot_string_append_text(b, "'");
     for (; text && *text; text++) {
@@ -136,7 +136,7 @@ static void put_user(struct ot_string_builder *b, const struct ot_chat_template 
     ot_string_append_text(b, " }}");
 }
 
-/* Qwen3's way with thoughts: take_thought and append_thinking of chat_template.c. */
+/* Qwen3's treatment of thoughts, as take_thought and append_thinking in chat_template.c do it. */
 static const char thinking[] =
     "{% set answer = message['content'] %}{% set thought = '' %}{% if '</think>' in answer %}"
     "{% set thought = answer.split('</think>')[0].rstrip('\\n').split('<think>')[-1].strip('\\n') %}"
@@ -162,7 +162,8 @@ static void put_answer(struct ot_string_builder *b, const struct ot_chat_templat
         b, "{% else %}{{ raise_exception('roles are system, user and assistant') }}{% endif %}");
 }
 
-/* The index of the last turn of the user, a result of a tool apart where the template thinks. */
+/* Writes code that finds the index of the user's last turn. If the template thinks, results of tools do not
+ * count. */
 static void put_question(struct ot_string_builder *b, const struct ot_chat_template *t) {
     ot_string_append_text(b, "{% set ns = namespace(system='', question=messages | length) %}");
     if (!t->thinks && !t->system_in_last)
@@ -204,7 +205,7 @@ int ot_chat_template_write(const struct ot_chat_template *t, char **jinja, size_
     return 0;
 }
 
-/* ---- which one it is ---- */
+/* ---- recognising a text ---- */
 
 static int is_own_text(const struct ot_chat_template *t, size_t bytes, uint64_t hash, bool *same) {
     char *text;

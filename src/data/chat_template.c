@@ -17,8 +17,8 @@
     .user_end = "<|eot_id|>", .answer_head = "<|start_header_id|>assistant<|end_header_id|>\n\n",            \
     .answer_end = "<|eot_id|>"
 #define LLAMA_3_SYSTEM "<|start_header_id|>system<|end_header_id|>\n\n"
-/* Llama 3.2's template writes the day on which it is rendered, and this day where it cannot know it. A run
- * must have the same rows on every day, so it is always this day. */
+/* Llama 3.2's template writes the present day, or this day if it cannot know the present one. A run must have
+ * the same rows on every day, so we always write this day. */
 #define LLAMA_31_DATES "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 
 static const struct ot_chat_template templates[] = {
@@ -45,7 +45,7 @@ static const struct ot_chat_template templates[] = {
         LLAMA_3_TURNS,
     },
     {
-        .name = "llama-3.1", /* and 3.2, 3.3 */
+        .name = "llama-3.1", /* also of 3.2 and 3.3 */
         .trim_prompt = true,
         .trim_answer = true,
         .start = "{bos}",
@@ -72,7 +72,7 @@ static const struct ot_chat_template templates[] = {
     },
     {.name = "qwen3", .thinks = true, QWEN_HEADS},
     {
-        .name = "mistral", /* between the versions below, for models without a template */
+        .name = "mistral", /* between the versions below; for models without a template */
         .trim_prompt = true,
         .trim_answer = true,
         .system_in_user = true,
@@ -129,7 +129,7 @@ static const struct ot_chat_template templates[] = {
         .answer_end = "{eos}",
     },
     {
-        .name = "mistral-tekken", /* v3 with the tokenizer of Nemo-Instruct-2407 */
+        .name = "mistral-tekken", /* v3 for the tokenizer of Nemo-Instruct-2407 */
         .system_in_user = true,
         .system_in_last = true,
         .alternates = true,
@@ -150,7 +150,7 @@ static const struct ot_chat_template templates[] = {
         .answer_tail = "\n",
     },
     {
-        .name = "alpaca", /* the texts of the Stanford project's train.py */
+        .name = "alpaca", /* texts of the Stanford project's train.py */
         .preamble =
             "Below is an instruction that describes a task. Write a response that appropriately completes "
             "the request.\n\n",
@@ -198,9 +198,9 @@ const struct ot_chat_template *ot_chat_template_guess(const struct ot_tokenizer 
     return NULL;
 }
 
-/* ---- white space, as Python's str.strip and Jinja's trim see it ---- */
+/* ---- white space, by the definition of Python's str.strip and Jinja's trim ---- */
 
-/* Length of the white space character that begins text[0..n), n > 0; 0: another character. */
+/* Length of the white space character at the front of text[0..n), n > 0; 0: not white space. */
 static size_t space_at_front(const char *text, size_t n) {
     unsigned char lead = (unsigned char)text[0];
     size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3 : 0;
@@ -217,7 +217,7 @@ static size_t space_at_back(const char *text, size_t n) {
     return 0;
 }
 
-/* Drops white space from the end of what was appended behind `floor`. */
+/* Drops white space from the end of the text, but nothing before `floor`. */
 static void trim_back(struct ot_rendered *r, size_t floor) {
     size_t bytes = r->bytes, length;
     while (bytes > floor && (length = space_at_back(r->text + floor, bytes - floor)) > 0)
@@ -240,7 +240,7 @@ static void append_content(struct ot_rendered *r, const char *text, size_t bytes
 
 /* ---- turns ---- */
 
-/* Appends a text of a template (NULL: nothing), its {bos} and {eos} filled in. */
+/* Appends a text of a template (NULL: nothing) with {bos} and {eos} replaced by the tokens. */
 static void append_mark(struct ot_rendered *r, const char *text, const struct ot_chat_marks *marks,
                         bool trained) {
     while (text && *text) {
@@ -263,7 +263,7 @@ static void render_system(const struct ot_chat_template *t, const struct ot_turn
     append_mark(r, t->system_end, marks, false);
 }
 
-/* system: the turn that goes into this one, or NULL. What a user's turn then says is trimmed as a whole. */
+/* system: the system turn to put in front, or NULL. Both texts are then trimmed as one text. */
 static void render_user(const struct ot_chat_template *t, const struct ot_turn *system,
                         const struct ot_turn *turn, const struct ot_chat_marks *marks,
                         struct ot_rendered *r) {
@@ -294,7 +294,7 @@ static struct part strip_lines(struct part p, bool front, bool back) {
     return p;
 }
 
-/* The last `mark` in a text: a pointer to it, or NULL. */
+/* Pointer to the last `mark` in a text, or NULL. */
 static const char *find_last(struct part p, const char *mark) {
     size_t n = strlen(mark);
     for (size_t at = p.bytes >= n ? p.bytes - n + 1 : 0; at-- > 0;)
@@ -311,8 +311,9 @@ static const char *find_first(struct part p, const char *mark) {
     return NULL;
 }
 
-/* An answer may begin with what was thought: <think> ... </think>. Takes it out of *answer, as Qwen3's
- * template does: the thought ends at the first end mark, the answer begins behind the last one. */
+/* An answer may begin with a thought: <think> ... </think>. Removes the thought from *answer, as Qwen3's
+ * template does: the thought ends at the first end mark, the answer begins after the last one. Returns the
+ * thought. */
 static struct part take_thought(struct part *answer) {
     static const char begin[] = "<think>", end[] = "</think>";
     struct part thought = *answer;
@@ -332,8 +333,9 @@ static struct part take_thought(struct part *answer) {
     return strip_lines(thought, true, true);
 }
 
-/* in_reply: no question of the user follows; last: no turn does. The block of thoughts trains, also where it
- * is empty: a server that lets the model think begins the answer in front of it. */
+/* Appends the answer with its thought. in_reply: no user's question follows; last: no turn follows. The
+ * <think> block trains even if it is empty: a server that lets the model think starts generation before the
+ * block. */
 static void append_thinking(struct ot_rendered *r, struct part answer, bool in_reply, bool last,
                             bool trained) {
     struct part thought = take_thought(&answer);
@@ -365,20 +367,22 @@ static const char *role_name(enum ot_role role) {
     return role == OT_ROLE_SYSTEM ? "system" : role == OT_ROLE_USER ? "user" : "assistant";
 }
 
-/* What the model's own template refuses, or drops in silence. */
+/* Refuses conversations that the model's own template refuses, or of which it silently drops parts. */
 static int check_order(const struct ot_chat_template *t, const struct ot_turn *turns, size_t n,
                        const char *where) {
     size_t first = n > 0 && turns[0].role == OT_ROLE_SYSTEM ? 1 : 0;
     if (first && t->no_system)
-        return ot_fail(OT_E_INPUT, "%s: template %s has no place for a system turn", where, t->name);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: template %s does not allow a system turn; remove the turn or choose another --template",
+            where, t->name);
     for (size_t i = first; t->alternates && i < n; i++) {
         enum ot_role wanted = (i - first) % 2 == 0 ? OT_ROLE_USER : OT_ROLE_ASSISTANT;
         if (turns[i].role != wanted)
-            return ot_fail(
-                OT_E_INPUT,
-                "%s: turn %zu is of role %s; template %s takes user and assistant in turns, behind "
-                "at most one system turn",
-                where, i + 1, role_name(turns[i].role), t->name);
+            return ot_fail(OT_E_INPUT,
+                           "%s: turn %zu has the role %s, but template %s needs alternating user and "
+                           "assistant turns, after at most one system turn",
+                           where, i + 1, role_name(turns[i].role), t->name);
     }
     return 0;
 }
@@ -390,7 +394,7 @@ static bool is_tool_response(const struct ot_turn *turn) {
            memcmp(turn->text + turn->bytes - after, end, after) == 0;
 }
 
-/* The last turn of a user that is no result of a tool; n where there is none. */
+/* Index of the user's last turn that is not the result of a tool; n if there is none. */
 static size_t find_question(const struct ot_turn *turns, size_t n, bool any) {
     for (size_t i = n; i-- > 0;)
         if (turns[i].role == OT_ROLE_USER && (any || !is_tool_response(&turns[i])))
@@ -423,8 +427,9 @@ int ot_chat_template_render(const struct ot_chat_template *t, const struct ot_tu
             system = NULL;
     }
     if (system)
-        return ot_fail(OT_E_INPUT,
-                       "%s: a system turn without a user's turn after it, which template %s puts it into",
-                       where, t->name);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: template %s puts a system turn into the user's turn after it, but no user's turn follows",
+            where, t->name);
     return ot_rendered_check(r);
 }

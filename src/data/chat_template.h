@@ -1,9 +1,9 @@
-/* Chat templates: conversations as the text that a model was tuned on.
+/* Chat templates: render conversations as the text that a model was tuned on.
  *
- * A model's directory names its format as a Jinja template. This program does not run Jinja: it has the
- * formats of the models that it trains built in, chosen by name (--template) or recognised by what the
- * model's template says (chat_known.c). A recognised template is reproduced to the last space, as
- * tests/golden/chat shows.
+ * A model's directory defines its format as a Jinja template. This program does not run Jinja. It has the
+ * formats of the models that it trains built in, chosen by name (--template) or recognised by the model's
+ * Jinja text (chat_known.c). A recognised template is reproduced to the last space, as tests/golden/chat
+ * shows.
  *
  * Threads: templates never change.
  */
@@ -20,32 +20,32 @@ struct ot_tokenizer;
 
 enum ot_role { OT_ROLE_SYSTEM, OT_ROLE_USER, OT_ROLE_ASSISTANT };
 
-struct ot_turn { /* text borrowed from the row */
+struct ot_turn { /* the text is borrowed from the row */
     enum ot_role role;
     const char *text;
     size_t bytes;
-    const char *input; /* alpaca's second part of an instruction; NULL: none */
+    const char *input; /* the separate input of an alpaca instruction; NULL: none */
     size_t input_bytes;
 };
 
 struct ot_chat_template;
 
-/* By name; NULL if there is no such template. */
+/* Finds a template by name; NULL if there is no such template. */
 const struct ot_chat_template *ot_chat_template_find(const char *name);
 const char *ot_chat_template_name(const struct ot_chat_template *t);
-const char *ot_chat_template_names(void); /* "llama-2, llama-3, ..." for sentences */
-/* The one whose own special tokens this tokenizer has; NULL: none. */
+const char *ot_chat_template_names(void); /* "llama-2, llama-3, ...", for error messages */
+/* The template whose own special token this tokenizer has; NULL: none. */
 const struct ot_chat_template *ot_chat_template_guess(const struct ot_tokenizer *tokenizer);
 
-/* The template that renders as this Jinja text does: a published text that this program reproduces, or one
- * that ot_chat_template_write wrote. *out is NULL where the text is unknown. Errors: OT_E_BUDGET. */
+/* Finds the template that renders as this Jinja text: a published text that this program reproduces, or a
+ * text from ot_chat_template_write. *out is NULL if the text is unknown. Errors: OT_E_BUDGET. */
 int ot_chat_template_recognize(const char *jinja, size_t bytes, const struct ot_chat_template **out);
-/* A Jinja text of our own that renders as the template does, for a tokenizer that has none. The caller frees
- * it. Errors: OT_E_BUDGET. */
+/* Writes a Jinja text that renders as the template does, for a tokenizer that has none. The caller frees the
+ * text. Errors: OT_E_BUDGET. */
 int ot_chat_template_write(const struct ot_chat_template *t, char **jinja, size_t *bytes);
 
-/* The tokens that templates write as {bos} and {eos}; 0 bytes: the tokenizer has none. id: the token itself
- * where the tokenizer does not find it in every text that spells it, else -1. */
+/* The token that templates write as {bos} or {eos}. 0 bytes: the tokenizer has none. id: the token itself if
+ * the tokenizer does not find it in every text that spells it; otherwise -1. */
 struct ot_chat_mark {
     const char *text;
     size_t bytes;
@@ -55,9 +55,9 @@ struct ot_chat_marks {
     struct ot_chat_mark bos, eos;
 };
 
-/* Renders a conversation; every assistant turn that says something trains, with the end-of-turn mark behind
- * it. A system turn of a template that has no place for one goes into a user's turn after it. Errors:
- * OT_E_INPUT with `where` ("FILE:LINE") in front: the template refuses such a conversation. */
+/* Renders a conversation. Every assistant turn that is not blank trains, together with its end-of-turn mark.
+ * If the template has no place for a system turn, the turn goes into a later user's turn. Errors: OT_E_INPUT
+ * with `where` ("FILE:LINE") in front: the template refuses such a conversation. */
 int ot_chat_template_render(const struct ot_chat_template *t, const struct ot_turn *turns, size_t n_turns,
                             const struct ot_chat_marks *marks, const char *where, struct ot_rendered *r);
 

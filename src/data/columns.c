@@ -8,7 +8,7 @@
 enum { MOST_COLUMNS = 16 };
 
 struct ot_columns {
-    char *text; /* what the names point into */
+    char *text; /* the names point into this text */
     struct ot_json_name names[MOST_COLUMNS];
     size_t n;
 };
@@ -23,25 +23,27 @@ static bool is_field(const char *name) {
     return false;
 }
 
-/* One "OURS=THEIRS". */
+/* Parses a pair "OURS=THEIRS". */
 static int take_column(struct ot_columns *c, char *pair, bool custom) {
     char *theirs = strchr(pair, '=');
     if (!theirs || theirs == pair || !theirs[1])
-        return ot_fail(OT_E_USAGE,
-                       "--columns: '%.60s' is no OURS=THEIRS; wants pairs such as question=query,answer=sql",
-                       pair);
+        return ot_fail(
+            OT_E_USAGE,
+            "--columns: '%.60s' is not a pair OURS=THEIRS; give pairs such as question=query,answer=sql",
+            pair);
     *theirs++ = '\0';
     if (!custom && !is_field(pair))
-        return ot_fail(OT_E_USAGE,
-                       "--columns: rows have no field '%.60s'; there are text, prompt, completion, response, "
-                       "instruction, input, output, messages, conversations, question, context and answer",
-                       pair);
+        return ot_fail(
+            OT_E_USAGE,
+            "--columns: rows have no field '%.60s'; known fields: text, prompt, completion, response, "
+            "instruction, input, output, messages, conversations, question, context and answer",
+            pair);
     for (size_t i = 0; i < c->n; i++)
         if (strcmp(c->names[i].to, pair) == 0 || strcmp(c->names[i].from, theirs) == 0)
-            return ot_fail(OT_E_USAGE, "--columns: %.60s=%.60s says again what a pair before it says", pair,
+            return ot_fail(OT_E_USAGE, "--columns: %.60s=%.60s uses a name of an earlier pair again", pair,
                            theirs);
     if (c->n == MOST_COLUMNS)
-        return ot_fail(OT_E_USAGE, "--columns: more than %d columns", MOST_COLUMNS);
+        return ot_fail(OT_E_USAGE, "--columns: more than %d pairs", MOST_COLUMNS);
     c->names[c->n++] = (struct ot_json_name){.from = theirs, .to = pair};
     return 0;
 }
@@ -73,7 +75,7 @@ void ot_columns_close(struct ot_columns *c) {
 int ot_columns_rename(const struct ot_columns *c, struct ot_json *row, bool all, const char *where) {
     for (size_t i = 0; all && i < c->n; i++)
         if (!ot_json_get(row, c->names[i].from))
-            return ot_fail(OT_E_INPUT, "%s: the row has no column '%s', which --columns names", where,
+            return ot_fail(OT_E_INPUT, "%s: the row has no column '%s', but --columns names it", where,
                            c->names[i].from);
     ot_json_rename(row, c->names, c->n);
     return 0;

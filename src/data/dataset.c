@@ -9,13 +9,12 @@
 #include "src/data/pipeline.h"
 #include "src/data/source.h"
 
-/* A batch is read, tokenized in parallel, and appended in order. Large enough to keep threads busy, small
- * beside the tokens of the files for which memory matters. */
+/* Rows are read in batches, tokenized in parallel, and appended in order. A batch is large enough to keep the
+ * threads busy, and small compared with the tokens of a large file. */
 enum { BATCH_ROWS = 4096, BATCH_BYTES = 16 << 20, CHUNK_ROWS = 16 };
 
 struct entry {
-    uint32_t
-        *tokens; /* pieces of one document lie end to end in one allocation, which begins with the first */
+    uint32_t *tokens; /* a document's pieces are adjacent in one allocation; the first piece owns it */
     uint32_t n_tokens, trained, document;
 };
 
@@ -30,20 +29,20 @@ struct ot_dataset {
 enum outcome { ROW_KEPT, ROW_UNTRAINED, ROW_BAD };
 
 struct item {
-    size_t text, bytes; /* in the loader's text */
+    size_t text, bytes; /* offset and length in the loader's text */
     int64_t line;
     enum outcome outcome;
-    uint32_t *tokens; /* the dataset's once they are appended; NULL: none */
+    uint32_t *tokens; /* owned by the dataset once appended; NULL: none */
     size_t n_tokens, piece_tokens;
     bool truncated, straddles;
-    size_t whole_tokens; /* before it was truncated */
+    size_t whole_tokens; /* before truncation */
     int32_t first_special;
 };
 
 struct worker {
     struct ot_row_scratch scratch;
-    int64_t bad_item;           /* the first bad row that this worker saw in this batch; -1: none */
-    struct ot_error bad, fatal; /* fatal.code is not 0 once something other than a row was at fault */
+    int64_t bad_item;           /* first bad row of this batch that this worker saw; -1: none */
+    struct ot_error bad, fatal; /* fatal: set if the cause is not a row, out of memory for example */
 };
 
 struct loader {
@@ -51,17 +50,17 @@ struct loader {
     struct ot_pipeline pipeline;
     struct ot_source *source;
     struct ot_dataset *dataset;
-    char *text; /* rows of the batch, end to end */
+    char *text; /* the rows of the batch, one after the other */
     size_t text_bytes, text_capacity;
     struct item *items;
     int64_t n_items;
     struct worker *workers;
     int n_workers;
-    struct ot_error first_bad; /* of the file */
+    struct ot_error first_bad; /* first bad row of the file */
 };
 
 static int no_memory(const struct loader *l) {
-    return ot_fail(OT_E_BUDGET, "%s: no memory for the data; row %lld", l->config->path,
+    return ot_fail(OT_E_BUDGET, "%s: no memory for the data after %lld rows", l->config->path,
                    (long long)l->dataset->stats.rows);
 }
 
@@ -82,7 +81,7 @@ static int reserve_bytes(void **buffer, size_t *capacity, size_t need, size_t it
     return 0;
 }
 
-/* 1 while there are rows, 0 at the end of the file. */
+/* Returns 1 if it has read rows, 0 at the end of the file. */
 static int read_batch(struct loader *l) {
     l->n_items = 0;
     l->text_bytes = 0;
@@ -103,19 +102,19 @@ static int read_batch(struct loader *l) {
     return l->n_items > 0;
 }
 
-static int mend_or_skip(void) {
+static int fix_or_skip(void) {
     return ot_fail(OT_E_INPUT, "%s. Fix the row, or use --skip-bad to skip and count bad rows",
                    ot_error_text());
 }
 
-/* The first row that says what it is fixes the kind for all. A broken row in front of it is reported by
- * make_rows. */
+/* The first row of a recognisable kind sets the kind for all rows. make_rows reports a broken row before
+ * it. */
 static int detect_kind(struct loader *l) {
     for (int64_t i = 0; i < l->n_items && ot_format_kind(l->pipeline.format) == OT_ROW_UNKNOWN; i++) {
         const struct item *item = &l->items[i];
         int rc = ot_pipeline_detect(&l->pipeline, l->text + item->text, item->bytes, item->line);
         if (rc == -OT_E_INPUT && !l->config->skip_bad)
-            return mend_or_skip();
+            return fix_or_skip();
         if (rc == -OT_E_INPUT && l->first_bad.code == 0)
             ot_error_save(&l->first_bad, rc);
         if (rc < 0 && rc != -OT_E_INPUT)
@@ -149,7 +148,7 @@ static void make_rows(void *context, int64_t begin, int64_t end, int64_t chunk, 
     for (int64_t i = begin; i < end; i++) {
         struct item *item = &l->items[i];
         int rc = ot_format_kind(l->pipeline.format) == OT_ROW_UNKNOWN
-                     ? -OT_E_INPUT /* a whole batch without a good row: detect_kind has kept the sentence */
+                     ? -OT_E_INPUT /* no good row in the whole batch: detect_kind has kept the error */
                      : make_row(l, w, item);
         if (rc == 0)
             continue;
@@ -163,7 +162,7 @@ static void make_rows(void *context, int64_t begin, int64_t end, int64_t chunk, 
     }
 }
 
-/* What the workers met, in the order of the file, whoever met it. */
+/* Returns the error of the first bad row in the order of the file, whichever worker met it. */
 static int collect_errors(struct loader *l) {
     const struct worker *first = NULL;
     for (int i = 0; i < l->n_workers; i++) {
@@ -180,7 +179,7 @@ static int collect_errors(struct loader *l) {
     if (l->config->skip_bad)
         return 0;
     ot_error_load(&first->bad);
-    return mend_or_skip();
+    return fix_or_skip();
 }
 
 /* ---- appending ---- */
@@ -254,20 +253,20 @@ static int load_batches(struct loader *l) {
     }
 }
 
-/* ---- the whole ---- */
+/* ---- the whole file ---- */
 
 static int check_any(const struct loader *l) {
     const struct ot_data_stats *stats = &l->dataset->stats;
     if (stats->kept > 0)
         return 0;
     if (stats->rows == 0)
-        return ot_fail(OT_E_INPUT, "%s: there is no row in it", l->config->path);
+        return ot_fail(OT_E_INPUT, "%s: the file has no rows", l->config->path);
     if (stats->bad == stats->rows)
-        return ot_fail(OT_E_INPUT, "none of the %lld rows is good; the first: %s", (long long)stats->rows,
+        return ot_fail(OT_E_INPUT, "all %lld rows are bad; the first error is: %s", (long long)stats->rows,
                        l->first_bad.text);
     return ot_fail(OT_E_INPUT,
-                   "%s: in none of its %lld rows is anything to train on: the answers are empty, or there is "
-                   "no assistant turn",
+                   "%s: none of its %lld rows has anything to train on: the answers are empty, or there are "
+                   "no assistant turns",
                    l->config->path, (long long)stats->rows);
 }
 
@@ -292,7 +291,7 @@ static int open_loader(struct loader *l) {
 static void close_loader(struct loader *l) {
     for (int i = 0; l->workers && i < l->n_workers; i++)
         ot_row_scratch_free(&l->workers[i].scratch);
-    for (int64_t i = 0; i < l->n_items; i++) /* of a batch that failed */
+    for (int64_t i = 0; i < l->n_items; i++) /* items left by a batch that failed */
         free(l->items[i].tokens);
     ot_source_close(l->source);
     ot_pipeline_close(&l->pipeline);
@@ -362,7 +361,7 @@ int64_t ot_row_prompt_tokens(const struct ot_row *row) {
     return n;
 }
 
-struct ot_data_print ot_dataset_print(const struct ot_dataset *d) {
+struct ot_data_fingerprint ot_dataset_fingerprint(const struct ot_dataset *d) {
     uLong crc = 0;
     for (size_t i = 0; i < d->n_rows; i++)
         crc = crc32_z(crc, (const unsigned char *)d->rows[i].tokens, d->rows[i].n_tokens * sizeof(uint32_t));
@@ -370,10 +369,10 @@ struct ot_data_print ot_dataset_print(const struct ot_dataset *d) {
         const uint32_t piece[] = {d->rows[i].n_tokens, d->rows[i].document};
         crc = crc32_z(crc, (const unsigned char *)piece, sizeof piece);
     }
-    return (struct ot_data_print){.rows = d->stats.kept,
-                                  .tokens = d->stats.tokens,
-                                  .trained_tokens = d->stats.trained_tokens,
-                                  .crc = (uint32_t)crc};
+    return (struct ot_data_fingerprint){.rows = d->stats.kept,
+                                        .tokens = d->stats.tokens,
+                                        .trained_tokens = d->stats.trained_tokens,
+                                        .crc = (uint32_t)crc};
 }
 
 size_t ot_dataset_bytes(const struct ot_dataset *d) {

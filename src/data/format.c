@@ -7,8 +7,8 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* The comment that tells what the statement after it does: base models have read millions of those. The line
- * end keeps the border of prompt and answer between tokens, whatever the tokenizer. */
+/* The question is an SQL comment that describes the statement after it: base models have read millions of
+ * these. The line end keeps the border of prompt and answer between two tokens, whatever the tokenizer. */
 #define SQL_PROMPT "{context}\n-- {question}\n"
 
 enum { MAX_KEYS = 3 };
@@ -16,11 +16,11 @@ enum { MAX_KEYS = 3 };
 struct kind {
     enum ot_row_kind kind;
     const char *name;
-    const char *keys[MAX_KEYS]; /* what a row must have; the last one of a pair kind is the answer */
-    const char *prompt;         /* prompt format; NULL: the kind has turns or one text */
+    const char *keys[MAX_KEYS]; /* required keys; for a prompt and an answer, the last key is the answer */
+    const char *prompt;         /* prompt format; NULL: the kind has turns, or a single text */
 };
 
-/* In the order in which they are tried: what says more comes first (alpaca files also carry a rendered
+/* The kinds in the order in which they are tried, the most specific first (alpaca files may also have a
  * "text"). */
 static const struct kind kinds[] = {
     {OT_ROW_MESSAGES, "messages", {"messages"}, NULL},
@@ -43,13 +43,13 @@ struct ot_format {
     const struct ot_chat_template *template;
     struct ot_template_choice chat;
     enum ot_template_source source;
-    struct ot_prompt_format *prompt; /* the user's, then the kind's */
+    struct ot_prompt_format *prompt; /* the user's, otherwise the kind's */
     struct ot_chat_marks marks;
     const struct ot_tokenizer *tokenizer;
     bool train_prompt, custom;
     enum ot_row_kind kind;
     const struct kind *row; /* NULL: custom */
-    const char *answer_key; /* NULL: turns or text */
+    const char *answer_key; /* NULL: turns or a single text */
 };
 
 const char *ot_row_kind_name(enum ot_row_kind kind) {
@@ -65,9 +65,9 @@ static int take_template(struct ot_format *f, const char *name, enum ot_template
     if (f->template)
         return 0;
     return ot_fail(source == OT_TEMPLATE_NAMED ? OT_E_USAGE : OT_E_INPUT,
-                   "%sthere is no chat template '%s'; there are %s",
-                   source == OT_TEMPLATE_NAMED ? "" : "the run.json beside the model names a template: ",
-                   name, ot_chat_template_names());
+                   "%sunknown chat template '%s'; known: %s",
+                   source == OT_TEMPLATE_NAMED ? "" : "the model's run.json names a template: ", name,
+                   ot_chat_template_names());
 }
 
 int ot_format_open(const struct ot_format_config *config, struct ot_format **out) {
@@ -111,7 +111,7 @@ enum ot_template_source ot_format_template_source(const struct ot_format *f) {
     return f->source;
 }
 
-/* ---- which kind ---- */
+/* ---- detecting the kind ---- */
 
 static bool has_keys(const struct ot_json *row, const struct kind *kind) {
     for (int i = 0; i < MAX_KEYS && kind->keys[i]; i++)
@@ -120,7 +120,7 @@ static bool has_keys(const struct ot_json *row, const struct kind *kind) {
     return true;
 }
 
-/* The keys of a row, for a sentence. */
+/* Lists the keys of a row for an error message. */
 static void list_keys(const struct ot_json *row, char *text, size_t capacity) {
     void *cursor = NULL;
     const char *key;
@@ -148,30 +148,30 @@ static int detect_custom(struct ot_format *f, const struct ot_json *row, const c
         list_keys(row, keys, sizeof keys);
         return ot_fail(
             OT_E_INPUT,
-            "%s: --prompt-format is the prompt alone; the answer goes behind it and must be a key 'answer', "
-            "'completion', 'response' or 'output' (the row has %s)",
+            "%s: --prompt-format renders only the prompt; the row must have the answer in a key 'answer', "
+            "'completion', 'response' or 'output' (its keys: %s)",
             where, keys);
     }
     f->kind = OT_ROW_CUSTOM;
     return 0;
 }
 
-/* For conversations. */
+/* Chooses the template for conversations if the user gave none. */
 static int choose_model_template(struct ot_format *f, const char *where) {
     f->template = f->chat.own ? f->chat.own : ot_chat_template_guess(f->tokenizer);
     f->source = f->chat.own ? OT_TEMPLATE_OWN : OT_TEMPLATE_GUESSED;
     if (f->template)
         return 0;
     return ot_fail(OT_E_USAGE,
-                   "%s: the rows are conversations, and the model has %s; choose one with --template: %s",
+                   "%s: the rows are conversations, but the model has %s; choose one with --template: %s",
                    where, f->chat.own_unknown ? "a chat template that is not built in" : "no chat template",
                    ot_chat_template_names());
 }
 
 static int choose_template(struct ot_format *f, enum ot_row_kind kind, const char *where) {
     if (kind == OT_ROW_TEXT && f->template)
-        return ot_fail(OT_E_USAGE, "%s: rows of plain text have no turns for --template %s; leave it out",
-                       where, ot_chat_template_name(f->template));
+        return ot_fail(OT_E_USAGE, "%s: rows of plain text have no turns, so leave out --template %s", where,
+                       ot_chat_template_name(f->template));
     if (kind == OT_ROW_TEXT || f->template)
         return 0;
     if (f->chat.recorded)
@@ -214,7 +214,7 @@ int ot_format_detect(struct ot_format *f, const struct ot_json *row, const char 
     char keys[256];
     list_keys(row, keys, sizeof keys);
     return ot_fail(OT_E_INPUT,
-                   "%s: cannot tell what kind of row has the keys %s; accepted are %s; or name fields with "
+                   "%s: unknown kind of row: it has the keys %s; accepted: %s; or give the fields with "
                    "--prompt-format",
                    where, *keys ? keys : "(none)", accepted);
 }
@@ -245,7 +245,7 @@ static int render_text(const struct ot_format *f, const struct ot_json *row, con
 
 /* ---- turns ---- */
 
-/* Turns of one row, in room that is made for them first. */
+/* The turns of one row. The array is allocated with enough room first. */
 struct talk {
     struct ot_turn *turns;
     size_t n;
@@ -256,7 +256,7 @@ static int open_talk(struct talk *talk, size_t most, const char *where) {
     return talk->turns ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory for %zu turns", where, most);
 }
 
-/* A key that is there and says something. */
+/* True if the key is present and not empty. */
 static bool is_filled(const struct ot_json *value) {
     size_t bytes = 0;
     const char *text = ot_json_string(value, &bytes);
@@ -270,15 +270,14 @@ static bool is_filled(const struct ot_json *value) {
     return ot_json_type(value) == OT_JSON_ARRAY ? ot_json_length(value) > 0 : value != NULL;
 }
 
-/* What a row or a turn says in keys that the built-in templates have no place for must not be lost in
- * silence. */
+/* Refuses keys that the built-in templates cannot render: their contents must not be lost silently. */
 static int refuse_keys(const struct ot_json *object, const char *const *keys, const char *where) {
     for (; *keys; keys++)
         if (is_filled(ot_json_get(object, *keys)))
             return ot_fail(
                 OT_E_INPUT,
-                "%s: key '%s' cannot be rendered: the built-in chat templates have no place for it; write it "
-                "into the text of the turns, or take it out",
+                "%s: the built-in chat templates cannot render key '%s'; write its contents into the text of "
+                "the turns, or remove the key",
                 where, *keys);
     return 0;
 }
@@ -288,7 +287,7 @@ static int refuse_tools(const struct ot_json *row, const char *where) {
     return refuse_keys(row, keys, where);
 }
 
-/* The row's own system turn, beside its conversation. */
+/* Adds the system turn that the row has beside its conversation. */
 static int add_system(const struct ot_format *f, const struct ot_json *row, const char *where,
                       struct talk *talk) {
     struct ot_turn turn = {.role = OT_ROLE_SYSTEM};
@@ -299,7 +298,7 @@ static int add_system(const struct ot_format *f, const struct ot_json *row, cons
     return 0;
 }
 
-/* "history": pairs of what the user and the assistant said before. */
+/* Adds the turns of "history": pairs of what the user said and what the assistant answered. */
 static int add_history(const struct ot_json *row, const char *where, struct talk *talk) {
     const struct ot_json *history = ot_json_get(row, "history");
     for (size_t i = 0; i < ot_json_length(history); i++) {
@@ -318,12 +317,12 @@ static int add_history(const struct ot_json *row, const char *where, struct talk
     return 0;
 }
 
-/* The prompt as the user's turn of a chat template, the answer as the assistant's. */
+/* Adds the prompt as a user's turn and the answer as an assistant's turn. */
 static int add_pair(const struct ot_format *f, const struct ot_json *row, struct ot_rendered *prompt,
                     struct ot_turn answer, struct talk *talk) {
     struct ot_turn question = {.role = OT_ROLE_USER};
     ot_prompt_format_render(f->prompt, row, prompt);
-    /* A format ends in what separates prompt and answer; between turns the template does that. */
+    /* Drop the white space that ends a prompt format: between turns the template writes the separator. */
     while (prompt->bytes > 0 && ot_text_is_blank(prompt->text + prompt->bytes - 1, 1))
         prompt->bytes--;
     question.text = prompt->bytes ? prompt->text : "";
@@ -337,7 +336,7 @@ static int add_pair(const struct ot_format *f, const struct ot_json *row, struct
     return ot_rendered_check(prompt);
 }
 
-/* Of rows whose kind people give a system turn and earlier turns as keys of their own. */
+/* True for kinds whose rows may have a system turn and earlier turns in keys of their own. */
 static bool has_earlier_turns(const struct ot_format *f) {
     return f->kind == OT_ROW_ALPACA || f->kind == OT_ROW_PROMPT;
 }
@@ -361,16 +360,16 @@ out:
     return rc;
 }
 
-/* Without a template there is no place for them. */
+/* Without a template the prompt has no place for these keys. */
 static int refuse_earlier_turns(const struct ot_format *f, const struct ot_json *row, const char *where) {
     static const char *const keys[] = {"system", "history", "tools", "functions"};
     for (size_t i = 0; has_earlier_turns(f) && i < sizeof keys / sizeof *keys; i++)
         if (is_filled(ot_json_get(row, keys[i])))
-            return ot_fail(OT_E_INPUT,
-                           "%s: key '%s' has no place in a bare prompt; --template makes turns of the row, "
-                           "--prompt-format "
-                           "says where keys go",
-                           where, keys[i]);
+            return ot_fail(
+                OT_E_INPUT,
+                "%s: key '%s' cannot be part of a prompt without a template; use --template to make "
+                "turns of the row, or --prompt-format to place its keys",
+                where, keys[i]);
     return 0;
 }
 
@@ -405,11 +404,11 @@ static int parse_role(const char *name, const char *where, enum ot_role *role) {
             *role = roles[i].role;
             return 0;
         }
-    return ot_fail(OT_E_INPUT, "%s: unknown role '%s'; there are system, user (human), assistant (gpt)",
+    return ot_fail(OT_E_INPUT, "%s: unknown role '%s'; known roles: system, user (human), assistant (gpt)",
                    where, name);
 }
 
-/* Messages and sharegpt differ in their keys alone; mixtures occur. */
+/* Messages and sharegpt turns differ only in their keys. Both may occur in one row. */
 static int parse_turn(const struct ot_format *f, const struct ot_json *item, const char *where,
                       struct ot_turn *turn) {
     static const char *const lost[] = {"tool_calls", "function_call", "reasoning_content", NULL};
@@ -428,7 +427,7 @@ static int render_turns(const struct ot_format *f, const struct ot_json *row, co
     const char *key = f->row->keys[0];
     const struct ot_json *list = ot_json_get(row, key);
     if (ot_json_type(list) != OT_JSON_ARRAY)
-        return ot_fail(OT_E_INPUT, "%s: key '%s' must be an array of turns, not %s", where, key,
+        return ot_fail(OT_E_INPUT, "%s: key '%s' must be an array of turns, but it is %s", where, key,
                        list ? ot_json_type_name(ot_json_type(list)) : "missing");
     size_t n = ot_json_length(list);
     struct talk talk = {0};
@@ -439,8 +438,8 @@ static int render_turns(const struct ot_format *f, const struct ot_json *row, co
     for (size_t i = 0; i < n; i++)
         OT_TRY_GOTO(parse_turn(f, ot_json_at(list, i), where, &talk.turns[talk.n++]), rc, out);
     if (talk.n > n && n > 0 && talk.turns[1].role == OT_ROLE_SYSTEM) {
-        rc = ot_fail(OT_E_INPUT, "%s: both key 'system' and the first turn are system turns; leave one out",
-                     where);
+        rc = ot_fail(OT_E_INPUT,
+                     "%s: key 'system' and the first turn are both system turns; remove one of them", where);
         goto out;
     }
     rc = ot_chat_template_render(f->template, talk.turns, talk.n, &f->marks, where, r);
@@ -449,7 +448,7 @@ out:
     return rc;
 }
 
-/* Leaves out what follows the last trained span, or makes everything train. */
+/* Drops the text after the last trained span. With train_prompt, first makes everything train. */
 static void finish(const struct ot_format *f, struct ot_rendered *r) {
     if (f->train_prompt)
         for (size_t i = 0; i < r->n_spans; i++)
@@ -478,7 +477,7 @@ int ot_format_render(const struct ot_format *f, const struct ot_json *row, const
         OT_TRY(render_pair(f, row, where, r));
         break;
     case OT_ROW_UNKNOWN:
-        return ot_fail(OT_E_INTERNAL, "%s: rendered before its kind is known", where);
+        return ot_fail(OT_E_INTERNAL, "%s: the row was rendered before its kind was known", where);
     }
     finish(f, r);
     return ot_rendered_check(r);

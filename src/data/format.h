@@ -1,23 +1,23 @@
-/* Format: what kind of rows a file holds, and the text that a row becomes.
+/* The formats of rows: detects the kind of a file's rows, and renders a row as text.
  *
  *   text       {"text"}                                 continued pre-training: all of it trains
- *   prompt     {"prompt", "completion" or "response"}   the completion trains, right behind the prompt
- *   alpaca     {"instruction", "output"[, "input"]}     the output trains; in the alpaca template
+ *   prompt     {"prompt", "completion" or "response"}   the completion trains, directly after the prompt
+ *   alpaca     {"instruction", "output"[, "input"]}     the output trains, in the alpaca template
  *   messages   {"messages": [{"role", "content"}]}      every assistant turn trains
- *   sharegpt   {"conversations": [{"from", "value"}]}   the same
- *   sql        {"question", "context", "answer"}        the answer trains, behind context and question
+ *   sharegpt   {"conversations": [{"from", "value"}]}   every assistant turn trains
+ *   sql        {"question", "context", "answer"}        the answer trains, after context and question
  *   custom     --prompt-format with fields of the row   "answer", "completion", "response" or "output" trains
  *
- * "system" of alpaca, prompt, messages and sharegpt rows is a system turn; "history" of alpaca and prompt
- * rows, pairs of strings, are turns before the prompt (a prompt needs a template for both). What no template
- * has a place for is refused by name: "tools", and "tool_calls", "function_call" and "reasoning_content" of a
- * turn.
+ * "system" of alpaca, prompt, messages and sharegpt rows is a system turn. "history" of alpaca and prompt
+ * rows is a list of string pairs: turns before the prompt. (Prompt rows need a template for both.) Keys that
+ * no template can render are refused by name: "tools", and "tool_calls", "function_call" and
+ * "reasoning_content" of a turn.
  *
- * The kind is taken from the first good row of the file, and every row is then held to it. Other keys are
- * ignored. Where the row has one prompt and one answer, a named chat template makes them the user's and the
- * assistant's turn.
+ * The first good row of the file decides the kind, and all other rows must be of that kind. Unknown keys are
+ * ignored. If the row has one prompt and one answer, a named or recorded chat template makes them a user's
+ * turn and an assistant's turn.
  *
- * Threads: a format is fixed by ot_format_detect; after that any number of threads may render with it.
+ * Threads: ot_format_detect fixes a format; afterwards any number of threads may render with it.
  */
 #ifndef OT_DATA_FORMAT_H
 #define OT_DATA_FORMAT_H
@@ -39,16 +39,17 @@ enum ot_row_kind {
 };
 
 const char *ot_row_kind_name(enum ot_row_kind kind); /* "text", "prompt", ... */
-extern const char *const ot_answer_keys[]; /* where a row with a prompt has its answer; ends with NULL */
+extern const char *const ot_answer_keys[]; /* keys of the answer in a row with a prompt; ends with NULL */
 
-/* Where the chat template of rows comes from: the first of these that there is. */
+/* Sources of the rows' chat template. The first source that is given decides. */
 struct ot_template_choice {
-    const char *named;    /* --template; NULL: not given. Rows of text refuse it */
-    const char *recorded; /* of the run that made the model; NULL: none. Rows of text ignore it */
-    const struct ot_chat_template *own; /* the model's own, where it is recognised: for conversations */
-    bool own_unknown;                   /* the model has one that is not recognised */
+    const char *named;    /* --template; NULL: not given. An error for rows of text */
+    const char *recorded; /* of the run that made the model; NULL: none. Ignored for rows of text */
+    const struct ot_chat_template *own; /* the model's own, if recognised; for conversations only */
+    bool own_unknown;                   /* the model's own template is not recognised */
 };
-/* What decided: as in the choice; guessed by the tokenizer's tokens; by the kind of the rows. */
+/* The source that decided: one of ot_template_choice; GUESSED: from the tokenizer's tokens; BY_KIND: from the
+ * kind of the rows. */
 enum ot_template_source {
     OT_TEMPLATE_NONE,
     OT_TEMPLATE_NAMED,
@@ -60,29 +61,30 @@ enum ot_template_source {
 
 struct ot_format_config {
     struct ot_template_choice chat;
-    const char *prompt_format; /* --prompt-format; NULL: by kind */
+    const char *prompt_format; /* --prompt-format; NULL: by the rows' kind */
     const struct ot_tokenizer *tokenizer;
     struct ot_chat_marks marks;
-    bool train_prompt; /* prompt masking off: everything trains */
+    bool train_prompt; /* the prompt trains too */
 };
 
 struct ot_format;
 
-/* Errors: OT_E_USAGE (no such template, a broken prompt format), OT_E_BUDGET. */
+/* Errors: OT_E_USAGE (unknown template, invalid prompt format), OT_E_BUDGET. */
 int ot_format_open(const struct ot_format_config *config, struct ot_format **out);
 void ot_format_close(struct ot_format *format); /* NULL is fine */
 
-/* Fixes the kind by this row, if it is not fixed yet. where: "FILE:LINE". Errors: OT_E_INPUT (no kind
- * fits: the sentence lists the row's keys and what is accepted), OT_E_USAGE (the options do not go with
- * this kind). */
+/* Sets the kind from this row if it is not set yet. where: "FILE:LINE". Errors: OT_E_INPUT (the row fits no
+ * kind: the message lists its keys and the accepted keys), OT_E_USAGE (an option does not fit this kind),
+ * OT_E_BUDGET. */
 int ot_format_detect(struct ot_format *format, const struct ot_json *row, const char *where);
 enum ot_row_kind ot_format_kind(const struct ot_format *format);
 /* Name of the chat template in use; NULL: none. */
 const char *ot_format_template(const struct ot_format *format);
 enum ot_template_source ot_format_template_source(const struct ot_format *format);
 
-/* The row's text, replacing *r; what follows the last trained span is left out, since nothing learns from it.
- * Errors: OT_E_INPUT naming `where` and the fault (a missing key, a wrong type, an unknown role). */
+/* Renders the row as text, replacing *r. Text after the last trained span is left out, because no token there
+ * trains. Errors: OT_E_INPUT (names `where` and the fault: a missing key, a wrong type, an unknown role),
+ * OT_E_BUDGET. */
 int ot_format_render(const struct ot_format *format, const struct ot_json *row, const char *where,
                      struct ot_rendered *r);
 

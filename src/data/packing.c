@@ -8,22 +8,22 @@
 #include "src/base/random.h"
 #include "src/data/dataset.h"
 
-/* What is drawn within the shuffling of one epoch. */
+/* Separate random streams for the two shuffles of an epoch. */
 enum { DRAW_ROWS, DRAW_SEQUENCES };
 
 struct ot_packing {
     struct ot_packing_config config;
     int64_t tokens, trained;
     uint32_t n_rows, n_sequences;
-    /* A PLACE is a position in the sequences laid end to end; sequence s has the places from first[s] up to
-     * first[s + 1]. Rows are ranked by falling length; the row of rank j, or another of its length, stands at
-     * place[j]. */
+    /* A place is a position in the list of all sequences' rows; sequence s has the places from first[s] up to
+     * first[s + 1]. Rows are ranked by falling length. The row of rank j, or another row of the same length,
+     * is at place[j]. */
     uint32_t *by_rank; /* [n_rows] row numbers */
     uint32_t *place;   /* [n_rows] */
     uint32_t *first;   /* [n_sequences + 1] */
     /* Of the present epoch: */
     uint32_t *rows;     /* [n_rows] row at each place */
-    uint32_t *shuffled; /* [n_rows] by_rank, rows of equal length exchanged */
+    uint32_t *shuffled; /* [n_rows] by_rank with rows of equal length shuffled */
     uint32_t *order;    /* [n_sequences] */
 };
 
@@ -32,7 +32,8 @@ int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_
     int64_t wanted = (int64_t)(fraction * (double)documents + 0.5);
     if (wanted >= documents)
         wanted = documents - 1;
-    /* Selection sampling (Knuth, volume 2, 3.4.2, algorithm S): exactly `wanted`, each set equally likely. */
+    /* Selection sampling (Knuth, volume 2, 3.4.2, algorithm S): draws exactly `wanted`, each set equally
+     * likely. */
     uint64_t stream = ot_random_stream(OT_RANDOM_SPLIT, 0, 0);
     int64_t drawn = 0, document = -1;
     bool take = false;
@@ -71,17 +72,17 @@ static int64_t count_rows(struct ot_packing *p) {
     return longest;
 }
 
-/* ---- which rows share a sequence ---- */
+/* ---- grouping rows into sequences ---- */
 
 /* The rows that are not yet in a sequence, by length. */
 struct supply {
     int64_t longest;
-    uint32_t *left; /* [longest + 1] rows of each length */
-    uint32_t *next; /* [longest + 1] rank of the first of them */
-    uint64_t *bits; /* a bit for each length of which there are some */
+    uint32_t *left; /* [longest + 1] number of rows of each length */
+    uint32_t *next; /* [longest + 1] rank of the first remaining row of each length */
+    uint64_t *bits; /* a bit for each length that has rows left */
 };
 
-/* Counting sort: ranks by falling length, rows of equal length in the order of the file. */
+/* Counting sort: ranks by falling length; rows of equal length keep the order of the file. */
 static void rank_rows(struct ot_packing *p, struct supply *s) {
     int64_t n = ot_dataset_rows(p->config.dataset);
     for (int64_t i = 0; i < n; i++)
@@ -101,7 +102,7 @@ static void rank_rows(struct ot_packing *p, struct supply *s) {
         s->next[length] -= s->left[length];
 }
 
-/* The greatest length in supply that is at most `limit`; 0 if there is none. */
+/* The greatest length with rows left that is at most `limit`; 0 if there is none. */
 static int64_t longest_within(const struct supply *s, int64_t limit) {
     if (limit > s->longest)
         limit = s->longest;
@@ -118,8 +119,8 @@ static uint32_t take_row(struct supply *s, int64_t length) {
     return s->next[length]++;
 }
 
-/* Two lengths in supply that fill `room` exactly: the greater one, or 0. The search is short, for it is made
- * for nearly every row; where there are many lengths the first few pairs are good enough. */
+/* Searches two lengths with rows left that fill `room` exactly. Returns the greater one, or 0. The search is
+ * short because it runs for nearly every row; if there are many lengths, the first pairs are good enough. */
 static int64_t exact_pair(const struct supply *s, int64_t room) {
     enum { TRIES = 256 };
     int64_t a = longest_within(s, room - 1);
@@ -139,20 +140,19 @@ static void fill_sequence(struct ot_packing *p, struct supply *s, uint32_t *sequ
             return;
         int64_t pair = length < room && room <= 2 * s->longest ? exact_pair(s, room) : 0;
         if (pair)
-            length =
-                pair; /* the other one follows in the next round, since it is all the room that is left */
+            length = pair; /* the next round takes the other row: it fills the remaining room */
         sequence_of[take_row(s, length)] = p->n_sequences;
         room -= length;
     }
 }
 
-/* Lays the sequences end to end. */
+/* Gives each row its place, sequence after sequence. Returns -1 without memory. */
 static int lay_out(struct ot_packing *p, const uint32_t *sequence_of) {
     p->first = calloc((size_t)p->n_sequences + 2, sizeof *p->first);
     p->order = calloc((size_t)p->n_sequences + 1, sizeof *p->order);
     if (!p->first || !p->order)
         return -1;
-    uint32_t *end = p->first + 1; /* end[s] runs from first[s] to first[s + 1] while places are given out */
+    uint32_t *end = p->first + 1; /* while places are given out, end[s] grows from first[s] to first[s + 1] */
     for (uint32_t j = 0; j < p->n_rows; j++)
         end[sequence_of[j] + 1]++;
     for (uint32_t s = 0; s < p->n_sequences; s++)
@@ -183,7 +183,7 @@ static int pack_rows(struct ot_packing *p, int64_t longest) {
     return rc;
 }
 
-/* One row a sequence, in the order of the file. */
+/* One row a sequence, in the order of the file. Returns -1 without memory. */
 static int lay_out_single(struct ot_packing *p) {
     p->n_sequences = p->n_rows;
     p->first = calloc((size_t)p->n_rows + 1, sizeof *p->first);
@@ -201,7 +201,7 @@ static int lay_out_single(struct ot_packing *p) {
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- the whole packing ---- */
 
 int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **out) {
     *out = NULL;
@@ -212,7 +212,7 @@ int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **
     p->config = *config;
     int64_t longest = count_rows(p);
     assert(longest <= config->seq_len); /* the dataset was made with this seq_len or a smaller one */
-    size_t n = (size_t)p->n_rows + 1;   /* so that no data is no special case */
+    size_t n = (size_t)p->n_rows + 1;   /* one more, so that an empty dataset needs no special case */
     p->by_rank = calloc(n, sizeof *p->by_rank);
     p->place = calloc(n, sizeof *p->place);
     p->rows = calloc(n, sizeof *p->rows);
@@ -222,7 +222,7 @@ int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **
         rc = ot_fail(OT_E_BUDGET, "no memory for packing %u rows", p->n_rows);
         goto out;
     }
-    p->config.only = NULL; /* not read again */
+    p->config.only = NULL; /* read only during open */
     ot_packing_set_epoch(p, 0);
     *out = p;
     p = NULL;
@@ -267,7 +267,7 @@ size_t ot_packing_bytes(const struct ot_packing *p) {
     return (4 * (size_t)p->n_rows + 2 * (size_t)p->n_sequences) * sizeof(uint32_t);
 }
 
-/* Fisher-Yates on [0, n); `index` makes the draws of several calls in one stream distinct. */
+/* Fisher-Yates shuffle of [0, n). `index` separates the draws of several calls in one stream. */
 static void shuffle(uint32_t *items, uint32_t n, uint64_t seed, uint64_t stream, uint64_t index) {
     for (uint32_t i = n; i > 1; i--) {
         uint32_t k = (uint32_t)ot_random_below(seed, stream, index + i - 1, i);

@@ -1,13 +1,14 @@
-/* Packing: which rows share a sequence, and in which order sequences are trained on.
+/* Packing: decides which rows share a sequence, and in which order sequences are trained.
  *
- * Sequences of at most seq_len tokens are filled one after the other: with the longest row that still fits,
- * and as soon as two rows can fill the rest exactly, with those two. On text-to-SQL rows that leaves 0.2 % of
- * 2048-token sequences empty, best-fit decreasing 0.6 % (for packing by lengths compare Krell et al. 2021,
- * "Efficient sequence packing without cross-contamination"). How many sequences there are and which lengths
- * share one depends on the lengths alone, so every epoch has the same number of steps; which of the rows of a
- * length goes where, and the order of the sequences, are drawn anew for each epoch from (seed, epoch) by
- * counter-based random numbers. Nothing depends on what was drawn before, so any epoch can be entered at any
- * sequence.
+ * Sequences of at most seq_len tokens are filled one after the other, each time with the longest row that
+ * still fits. As soon as two rows can fill the remaining space exactly, these two are taken. On text-to-SQL
+ * rows this leaves 0.2 % of 2048-token sequences empty; best-fit decreasing leaves 0.6 %. (For packing by
+ * lengths compare Krell et al. 2021, "Efficient sequence packing without cross-contamination".)
+ *
+ * The number of sequences and the lengths in each depend only on the rows' lengths, so every epoch has the
+ * same number of steps. For each epoch, counter-based random numbers from (seed, epoch) decide which row of a
+ * length goes where, and the order of the sequences. They do not depend on earlier draws, so training can
+ * enter any epoch at any sequence.
  *
  * Threads: one at a time.
  */
@@ -21,22 +22,22 @@
 struct ot_dataset;
 struct ot_packing;
 
-/* Draws a fraction of the documents (rounded, never all of them) for evaluation: sets eval[i] for each row of
- * the dataset, so that pieces of one document stay together. Same seed and file: same rows. Returns the
+/* Draws a fraction of the documents (rounded, never all of them) for evaluation. Sets eval[i] for each row of
+ * the dataset; pieces of one document stay together. The same seed and file give the same rows. Returns the
  * number of documents drawn. */
 int64_t ot_split_rows(const struct ot_dataset *dataset, double fraction, uint64_t seed, bool *eval);
 
 struct ot_packing_config {
     const struct ot_dataset *dataset; /* outlives the packing */
-    const bool *only;                 /* [rows]; NULL: all rows. Read at open only */
+    const bool *only;                 /* [rows]; NULL: all rows. Read only during open */
     bool only_value;                  /* rows with only[i] == only_value are used */
     int64_t seq_len;
-    bool one_row; /* --pack no: a sequence is one row */
-    bool shuffle; /* false: every epoch has the same order, with one_row that of the file */
+    bool one_row; /* --pack no: each sequence is one row */
+    bool shuffle; /* false: every epoch has the same order; with one_row the order of the file */
     uint64_t seed;
 };
 
-/* Errors: OT_E_BUDGET. No row at all is fine: 0 sequences. */
+/* Errors: OT_E_BUDGET. A dataset without rows gives 0 sequences and no error. */
 int ot_packing_open(const struct ot_packing_config *config, struct ot_packing **out);
 void ot_packing_close(struct ot_packing *packing); /* NULL is fine */
 
@@ -45,11 +46,12 @@ int64_t ot_packing_rows(const struct ot_packing *packing);
 int64_t ot_packing_tokens(const struct ot_packing *packing);         /* per epoch */
 int64_t ot_packing_trained_tokens(const struct ot_packing *packing); /* per epoch */
 double ot_packing_fill(const struct ot_packing *packing);            /* tokens / (sequences * seq_len) */
-size_t ot_packing_bytes(const struct ot_packing *packing);           /* memory held */
+size_t ot_packing_bytes(const struct ot_packing *packing);           /* memory held in bytes */
 
-/* Draws the order of an epoch, >= 0; no allocation. */
+/* Draws the order of an epoch (>= 0). Allocates nothing. */
 void ot_packing_set_epoch(struct ot_packing *packing, int64_t epoch);
-/* The rows of a sequence of the present epoch, by number in the dataset; valid until the next set_epoch. */
+/* The rows of a sequence of the present epoch, as row numbers of the dataset. Valid until the next
+ * set_epoch. */
 const uint32_t *ot_packing_sequence(const struct ot_packing *packing, int64_t sequence, int64_t *n_rows);
 
 #endif

@@ -16,13 +16,15 @@ static void say_where(char where[WHERE_BYTES], const char *path, int64_t line) {
 static int check_special(const struct ot_dataset_config *config, const char *name, int32_t id) {
     if (id < config->vocab_size)
         return 0;
-    return ot_fail(OT_E_INPUT, "the tokenizer's %s token has id %d, beyond the model's embedding of %d rows",
+    return ot_fail(OT_E_INPUT,
+                   "the tokenizer's %s token has the id %d, but the model's embedding has only %d rows; use "
+                   "the model's own tokenizer",
                    name, id, config->vocab_size);
 }
 
 static int check_config(const struct ot_dataset_config *config) {
     if (config->seq_len < 2 || config->seq_len > OT_DATA_MAX_SEQ_LEN)
-        return ot_fail(OT_E_USAGE, "--seq-len %lld: a sequence has 2 to %d tokens",
+        return ot_fail(OT_E_USAGE, "--seq-len is %lld, must be from 2 to %d tokens",
                        (long long)config->seq_len, OT_DATA_MAX_SEQ_LEN);
     OT_TRY(check_special(config, "BOS", config->specials.bos_id));
     for (int i = 0; i < config->specials.n_eos; i++)
@@ -30,8 +32,8 @@ static int check_config(const struct ot_dataset_config *config) {
     return 0;
 }
 
-/* Whether a token that the tokenizer should find anywhere in a text is found there is seen in a text: in
- * tokenizers such as Llama 2's, end-of-text marks are normalised first and then match behind spaces alone. */
+/* Finds out by a trial whether the tokenizer finds this token everywhere in a text. Tokenizers such as Llama
+ * 2's first normalise end-of-text marks, and then find them only after spaces. */
 static int make_mark(const struct ot_tokenizer *tokenizer, int32_t id, struct ot_chat_mark *out) {
     *out = (struct ot_chat_mark){.id = id};
     if (id < 0 || !(out->text = ot_tokenizer_token(tokenizer, id, &out->bytes)))

@@ -48,14 +48,14 @@ static bool is_eos(const struct ot_special_tokens *specials, int32_t id) {
     return false;
 }
 
-/* First byte of the run of trained spans that span `s` belongs to. */
+/* First byte of the run of trained spans that contains span `s`. */
 static size_t trained_run_begin(const struct ot_rendered *r, size_t s) {
     while (s > 0 && r->spans[s - 1].trained)
         s--;
     return s > 0 ? r->spans[s - 1].end : 0;
 }
 
-/* Takes the encoded tokens over, each with the mark of the span in which it starts. */
+/* Copies the encoded tokens, each with the mark of the span in which it begins. */
 static void push_encoded(const struct ot_sample_config *config, const struct ot_rendered *r,
                          struct ot_sample *s) {
     size_t span = 0;
@@ -85,16 +85,16 @@ static int check_ids(const struct ot_sample_config *config, const char *where, c
             const char *name = ot_tokenizer_token(config->tokenizer, id, NULL);
             return ot_fail(
                 OT_E_INPUT,
-                "%s: token %d ('%s') is beyond the model's embedding of %d rows; use the tokenizer that "
-                "belongs to the model",
+                "%s: token %d ('%s') is beyond the model's embedding of %d rows; use the model's own "
+                "tokenizer",
                 where, id, name ? name : "", config->vocab_size);
         }
     }
     return 0;
 }
 
-/* Cuts the oldest tokens of the prompt (but for BOS, and for one to predict the answer's first token from),
- * then the end. */
+/* Cuts the oldest tokens of the prompt first. BOS stays, and one token that predicts the answer's first
+ * token. Then cuts the end. */
 static void truncate_row(const struct ot_sample_config *config, struct ot_sample *s) {
     size_t limit = (size_t)config->seq_len, prompt = 0;
     s->whole_tokens = s->n_tokens;
@@ -113,7 +113,8 @@ static void truncate_row(const struct ot_sample_config *config, struct ot_sample
     s->truncated = true;
 }
 
-/* Makes room for the token that each piece but the first repeats: piece k moves from k * (L - 1) to k * L. */
+/* Makes room for the token that each piece but the first repeats: piece k moves
+ * from k * (limit - 1) to k * limit. */
 static int split_row(const struct ot_sample_config *config, const char *where, struct ot_sample *s) {
     size_t limit = (size_t)config->seq_len, n = s->n_tokens;
     s->piece_tokens = limit;
@@ -131,7 +132,7 @@ static int split_row(const struct ot_sample_config *config, const char *where, s
     return 0;
 }
 
-/* Nothing predicts the first token of a piece. */
+/* The first token of a piece is never a target. */
 static void count_trained(struct ot_sample *s) {
     for (size_t i = 0; i < s->n_tokens; i += s->piece_tokens)
         s->tokens[i] &= ~OT_TOKEN_TRAINED;
@@ -141,10 +142,11 @@ static void count_trained(struct ot_sample *s) {
         s->piece_tokens = 0;
 }
 
-/* Spans that are one token by name stand for it; what lies between is encoded as one text. */
+/* A span that stands for one token (id >= 0) becomes that token. The text between such spans is encoded as a
+ * whole. */
 static int encode(const struct ot_tokenizer *tokenizer, const struct ot_rendered *r,
                   struct ot_token_list *out) {
-    size_t begin = 0, done = 0; /* of the span; of what is encoded */
+    size_t begin = 0, done = 0; /* begin: start of the present span. done: end of the text encoded so far */
     ot_token_list_clear(out);
     for (size_t i = 0; i < r->n_spans; begin = r->spans[i++].end) {
         if (r->spans[i].id < 0)

@@ -1,4 +1,4 @@
-/* --show-sample: what a row becomes, for a person. */
+/* --show-sample: shows a person what a row becomes. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -8,8 +8,8 @@
 #include "src/data/pipeline.h"
 #include "src/data/source.h"
 
-/* Text of a file must not steer the terminal: control characters become escapes, line ends only if
- * `one_line`. */
+/* Appends text of a file. Control characters become escapes, so that they cannot steer the terminal; line
+ * ends only if `one_line`. */
 static void put_plain(struct ot_string_builder *page, const char *text, size_t bytes, bool one_line) {
     for (size_t i = 0; i < bytes; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -22,12 +22,12 @@ static void put_plain(struct ot_string_builder *page, const char *text, size_t b
     }
 }
 
-/* The text of token i: what it covers, or for a token that is not in the text (BOS, EOS) its spelling. */
+/* Appends the text that token i covers. A token that is not in the text (BOS, EOS) gets its spelling. */
 static void put_token_text(struct ot_string_builder *page, const struct ot_pipeline *p,
                            const struct ot_row_scratch *scratch, size_t i) {
     const struct ot_sample *s = &scratch->sample;
     const struct ot_rendered *r = &scratch->rendered;
-    size_t next = (i + 1) % s->piece_tokens == 0 ? i + 2 : i + 1; /* a piece begins by repeating a token */
+    size_t next = (i + 1) % s->piece_tokens == 0 ? i + 2 : i + 1; /* a piece begins with a repeated token */
     size_t begin = s->start[i], end = next < s->n_tokens ? s->start[next] : r->bytes;
     int32_t id = ot_token_id(s->tokens[i]);
     bool outside = (i == 0 && id == p->sample.specials.bos_id && end == begin) || begin >= r->bytes;
@@ -91,7 +91,7 @@ static void put_sample(struct ot_string_builder *page, const struct ot_pipeline 
     put_table(page, p, s);
 }
 
-/* Reads up to row `index`; the first row fixes the kind, as in training. */
+/* Reads up to row `index`. The first row sets the kind, as in training. */
 static int find_row(struct ot_pipeline *p, struct ot_source *source, const struct ot_dataset_config *config,
                     int64_t index, struct ot_row_scratch *scratch, int64_t *line) {
     for (int64_t i = 0;; i++) {
@@ -100,7 +100,7 @@ static int find_row(struct ot_pipeline *p, struct ot_source *source, const struc
         int rc = ot_source_next(source, &text, &bytes, line);
         OT_TRY(rc);
         if (rc == 0)
-            return ot_fail(OT_E_USAGE, "%s: there is no row %lld: it has %lld rows", config->path,
+            return ot_fail(OT_E_USAGE, "%s: there is no row %lld: the file has %lld rows", config->path,
                            (long long)index + 1, (long long)i);
         rc = ot_pipeline_detect(p, text, bytes, *line);
         if (rc < 0 && !(config->skip_bad && rc == -OT_E_INPUT && i < index))

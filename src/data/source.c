@@ -19,16 +19,16 @@ struct ot_source {
     char *path;
     int fd;
     int64_t total, bytes_read;
-    unsigned char *packed; /* what was read of a gzip file; NULL: it is none */
+    unsigned char *packed; /* compressed bytes of a gzip file; NULL: not gzip */
     z_stream gzip;
     bool in_member;
     enum layout layout;
-    bool in_array, ended; /* '[' was read; ']' or the end of the file was read */
+    bool in_array, ended; /* in_array: '[' was read. ended: ']' or the end of the file was read */
     int64_t line;         /* of the next byte, from 1 */
 
-    unsigned char *buffer; /* [begin, end) is read and not yet used */
+    unsigned char *buffer; /* [begin, end) is read but not used yet */
     size_t begin, end;
-    unsigned buffer_bytes; /* no more than a small file has */
+    unsigned buffer_bytes; /* at most the size of a small file */
 
     char *row;
     size_t row_bytes, row_capacity;
@@ -38,31 +38,31 @@ struct ot_source {
 
 static int inflate_failed(const struct ot_source *s, int code) {
     if (code == Z_MEM_ERROR)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to unpack it", s->path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to unpack the file", s->path);
     if (code == Z_BUF_ERROR)
         return ot_fail(
             OT_E_INPUT,
-            "%s: the gzip stream ends after line %lld in the middle: the file is truncated; copy it again",
+            "%s: the gzip stream ends too early, after line %lld: the file is truncated; copy it again",
             s->path, (long long)s->line);
     return ot_fail(OT_E_INPUT, "%s: the gzip stream is damaged after line %lld (%s); copy the file again",
                    s->path, (long long)s->line, s->gzip.msg ? s->gzip.msg : "no reason given");
 }
 
-/* Some bytes of the file: their number, 0 at its end. */
+/* Reads some bytes of the file. Returns their number, 0 at its end. */
 static int64_t read_some(struct ot_source *s, unsigned char *to, size_t room) {
     for (;;) {
         ssize_t n = read(s->fd, to, room);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
-            return ot_fail_errno(OT_E_IO, errno, "%s: cannot read", s->path);
+            return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the data", s->path);
         s->bytes_read += n;
         return n;
     }
 }
 
-/* At the border of two members: 1 where another one begins, 0 at the end of the file. Zeros that pad the end
- * belong to neither; whatever else stands there is a member, if only a damaged one. */
+/* Called between two gzip members. Returns 1 if another member begins, 0 at the end of the file. Zeros at the
+ * end are padding. Anything else is a member, even if a damaged one. */
 static int begin_member(struct ot_source *s) {
     for (;;) {
         for (; s->gzip.avail_in > 0 && *s->gzip.next_in == 0; s->gzip.avail_in--)
@@ -79,7 +79,7 @@ static int begin_member(struct ot_source *s) {
     return inflateReset(&s->gzip) == Z_OK ? 1 : inflate_failed(s, Z_STREAM_ERROR);
 }
 
-/* Unpacks as much as the buffer holds or the bytes at hand give. */
+/* Unpacks until the buffer is full or the compressed bytes at hand are used. */
 static int64_t unpack_some(struct ot_source *s) {
     s->gzip.next_out = s->buffer;
     s->gzip.avail_out = s->buffer_bytes;
@@ -102,7 +102,7 @@ static int64_t unpack_some(struct ot_source *s) {
     return s->buffer_bytes - s->gzip.avail_out;
 }
 
-/* Fills the empty buffer: 1, or 0 at the end of the file. */
+/* Fills the empty buffer. Returns 1, or 0 at the end of the file. */
 static int fill_buffer(struct ot_source *s) {
     int64_t n = s->packed ? unpack_some(s) : read_some(s, s->buffer, s->buffer_bytes);
     if (n < 0)
@@ -112,10 +112,10 @@ static int fill_buffer(struct ot_source *s) {
     return n > 0;
 }
 
-/* Fills the buffer for the first time: a file that begins as a gzip file is unpacked, any other is read. */
+/* Fills the buffer for the first time. A file that begins like gzip is unpacked. */
 static int begin_file(struct ot_source *s) {
     size_t have = 0;
-    while (have < 2) { /* a pipe may give one byte */
+    while (have < 2) { /* a pipe may return a single byte */
         int64_t n = read_some(s, s->buffer + have, s->buffer_bytes - have);
         if (n < 0)
             return (int)n;
@@ -127,7 +127,7 @@ static int begin_file(struct ot_source *s) {
     if (have < 2 || s->buffer[0] != 0x1f || s->buffer[1] != 0x8b)
         return 0;
     unsigned char *unpacked = malloc(s->buffer_bytes);
-    if (!unpacked || inflateInit2(&s->gzip, 15 + 16) != Z_OK) { /* 16: gzip alone */
+    if (!unpacked || inflateInit2(&s->gzip, 15 + 16) != Z_OK) { /* 16: accept gzip only */
         free(unpacked);
         return inflate_failed(s, Z_MEM_ERROR);
     }
@@ -140,7 +140,8 @@ static int begin_file(struct ot_source *s) {
     return rc < 0 ? rc : 0;
 }
 
-/* The next byte without using it up, or -1 at the end of the file; < -1: an error. */
+/* Looks at the next byte without consuming it; *byte is -1 at the end of the file. Returns < 0 on an
+ * error. */
 static int peek_byte(struct ot_source *s, int *byte) {
     *byte = -1;
     if (s->begin == s->end) {
@@ -174,7 +175,7 @@ static int append_row(struct ot_source *s, int64_t line, const void *bytes, size
 
 /* ---- opening ---- */
 
-/* Files that people hand over by mistake, by their first bytes. */
+/* Other kinds of files that users give by mistake, recognised by their first bytes. */
 static int refuse_other_magic(const struct ot_source *s) {
     static const struct {
         const char *magic, *name, *cure;
@@ -186,7 +187,7 @@ static int refuse_other_magic(const struct ot_source *s) {
         {"ARROW1", "an Arrow file", "export it as JSON lines (datasets: to_json(\"rows.jsonl\"))"},
         {"\xff\xff\xff\xff", "an Arrow stream",
          "export it as JSON lines (datasets: to_json(\"rows.jsonl\"))"},
-        {"GGUF", "a GGUF model", "--data wants rows; a model of this format is not available either"},
+        {"GGUF", "a GGUF model", "--data needs rows, and models of this format are not supported either"},
         {"\x28\xb5\x2f\xfd", "a zstd file", "unpack it, or use gzip"},
         {"PK\x03\x04", "a zip file", "unpack it, or use gzip"},
         {"BZh", "a bzip2 file", "unpack it, or use gzip"},
@@ -194,7 +195,7 @@ static int refuse_other_magic(const struct ot_source *s) {
          "7zXZ",
          "an xz file", "unpack it, or use gzip"},
         {"MMIDIDX", "Megatron's index of tokens",
-         "tokens of other programs are not available: give the text"},
+         "tokens of other programs are not supported; give the text"},
         {"SQLite format 3", "an SQLite database", "export its rows as JSON lines"},
     };
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
@@ -215,7 +216,7 @@ static bool is_name(int byte) {
            byte == '_';
 }
 
-/* A first line of names with separators between them, as question,answer is. */
+/* True if the first line consists of names and separators, as in question,answer. */
 static bool is_csv_header(const char *line, size_t bytes) {
     size_t separators = 0;
     bool quoted = false;
@@ -229,7 +230,7 @@ static bool is_csv_header(const char *line, size_t bytes) {
     return separators > 0;
 }
 
-/* "---", "- name: ..." or "name: ...". */
+/* True for "---", "- name: ..." or "name: ...". */
 static bool is_yaml(const char *line, size_t bytes) {
     size_t at = bytes > 1 && line[0] == '-' && line[1] == ' ' ? 2 : 0, name = at;
     if (bytes >= 3 && memcmp(line, "---", 3) == 0)
@@ -239,7 +240,7 @@ static bool is_yaml(const char *line, size_t bytes) {
     return name > at && name < bytes && line[name] == ':' && (name + 1 == bytes || line[name + 1] == ' ');
 }
 
-/* Bytes that no text has. */
+/* True if there are bytes that no text has. */
 static bool is_binary(const unsigned char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (bytes[i] < 9 || (bytes[i] > 13 && bytes[i] < 27))
@@ -247,8 +248,8 @@ static bool is_binary(const unsigned char *bytes, size_t n) {
     return false;
 }
 
-/* Where the first row neither begins as JSON nor has a magic number. A line that is like no such kind is left
- * to who parses it: it may be one bad row. */
+/* Called if the first row does not begin as JSON and has no known first bytes. A line that fits no kind here
+ * may be a single bad row: the parser reports it. */
 static int refuse_other_text(const struct ot_source *s) {
     enum { LOOK_BYTES = 4096 };
     const char *line = (const char *)s->buffer + s->begin;
@@ -260,7 +261,7 @@ static int refuse_other_text(const struct ot_source *s) {
     if (is_binary((const unsigned char *)line, n))
         return ot_fail(OT_E_INPUT,
                        "%s: this is a binary file, not JSON lines; tokens (.bin, .npy) and models of other "
-                       "programs are not available as data: give the text",
+                       "programs are not supported as data; give the text",
                        s->path);
     if (is_csv_header(line, bytes))
         return ot_fail(OT_E_INPUT,
@@ -269,13 +270,13 @@ static int refuse_other_text(const struct ot_source *s) {
                        s->path);
     if (is_yaml(line, bytes))
         return ot_fail(OT_E_INPUT,
-                       "%s: this is YAML, not JSON lines; --data wants rows, and options of a run come from "
-                       "--config with JSON",
+                       "%s: this is YAML, not JSON lines; --data needs rows; for the options of a run use "
+                       "--config with a JSON file",
                        s->path);
     return 0;
 }
 
-/* A name without a file behind it: of a data set on the hub, or mistyped. */
+/* The file does not exist: the name may be a hub's data set, or mistyped. */
 static int fail_to_open(const char *path, int error) {
     const char *slash = strchr(path, '/'), *last = strrchr(path, '/');
     bool is_url = strstr(path, "://") != NULL;
@@ -283,13 +284,13 @@ static int fail_to_open(const char *path, int error) {
     if (error == ENOENT && (is_url || is_hub_name))
         return ot_fail(
             OT_E_INPUT,
-            "%s: no such file; data sets of a hub or the web are not fetched: download it and name "
+            "%s: no such file; data sets are not downloaded from a hub or the web: download it and give "
             "its .jsonl file ('hf download --repo-type dataset', datasets: to_json)",
             path);
     return ot_fail_errno(OT_E_IO, error, "%s: cannot open the data", path);
 }
 
-/* Uses up white space, counting lines. */
+/* Skips white space and counts lines. */
 static int skip_space(struct ot_source *s, int *byte) {
     for (;;) {
         OT_TRY(peek_byte(s, byte));
@@ -306,18 +307,18 @@ static int open_file(struct ot_source *s) {
     if (s->fd < 0)
         return fail_to_open(s->path, errno);
     if (fstat(s->fd, &info) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look at the data", s->path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the file's size", s->path);
     if (S_ISDIR(info.st_mode))
-        return ot_fail(OT_E_INPUT, "%s: is a folder; name one .jsonl, .jsonl.gz or .json file in it",
+        return ot_fail(OT_E_INPUT, "%s: this is a directory; give one .jsonl, .jsonl.gz or .json file in it",
                        s->path);
     s->total = S_ISREG(info.st_mode) ? (int64_t)info.st_size : 0;
     bool small = S_ISREG(info.st_mode) && info.st_size <= SMALL_BUFFER_BYTES;
     s->buffer_bytes = small ? SMALL_BUFFER_BYTES : BUFFER_BYTES;
     s->buffer = malloc(s->buffer_bytes);
-    return s->buffer ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory to read it", s->path);
+    return s->buffer ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory to read the data", s->path);
 }
 
-/* Looks at the beginning: other kinds of files, a byte order mark, an array or lines. */
+/* Examines the beginning of the file: other kinds of files, a byte order mark, an array or lines. */
 static int detect_layout(struct ot_source *s) {
     int byte;
     OT_TRY(begin_file(s));
@@ -342,7 +343,7 @@ int ot_source_open(const char *path, struct ot_source **out) {
     if (s)
         s->fd = -1;
     if (!s || !(s->path = strdup(path))) {
-        rc = ot_fail(OT_E_BUDGET, "%s: no memory to read it", path);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to read the data", path);
         goto out;
     }
     s->line = 1;
@@ -371,7 +372,7 @@ void ot_source_close(struct ot_source *s) {
 
 /* ---- rows ---- */
 
-/* The rest of the present line goes to the row; its end is used up. */
+/* Adds the rest of the present line to the row and consumes the line end. */
 static int take_line(struct ot_source *s) {
     int64_t line = s->line;
     for (;;) {
@@ -395,7 +396,7 @@ static int take_line(struct ot_source *s) {
     return 0;
 }
 
-/* State of the walk through one element of an array: enough JSON to find its end. */
+/* State of the scan through one element of an array: enough JSON to find its end. */
 struct walk {
     int depth;
     bool in_string, escaped, done;
@@ -418,7 +419,7 @@ static void walk_byte(struct walk *w, unsigned char byte) {
     }
 }
 
-/* The object at hand goes to the row, with line ends inside it counted. */
+/* Adds the present object to the row and counts the line ends in it. */
 static int take_object(struct ot_source *s) {
     int64_t line = s->line;
     struct walk w = {0};
@@ -426,8 +427,9 @@ static int take_object(struct ot_source *s) {
         int byte;
         OT_TRY(peek_byte(s, &byte));
         if (byte < 0)
-            return ot_fail(OT_E_INPUT, "%s:%lld: the file ends inside this row: it is truncated", s->path,
-                           (long long)line);
+            return ot_fail(OT_E_INPUT,
+                           "%s:%lld: the file ends inside this row; the file is truncated, copy it again",
+                           s->path, (long long)line);
         size_t i = s->begin;
         for (; i < s->end && !w.done; i++) {
             walk_byte(&w, s->buffer[i]);
@@ -444,7 +446,7 @@ static int unexpected(const struct ot_source *s, const char *wanted) {
                    wanted);
 }
 
-/* Stands before '[', after a row, or after a comma's row: moves to the next row's '{'. 1, or 0 after ']'. */
+/* Called before '[' or after a row. Moves to the next row's '{' and returns 1, or 0 after ']'. */
 static int next_element(struct ot_source *s) {
     int byte;
     bool first = !s->in_array;
@@ -464,8 +466,9 @@ static int next_element(struct ot_source *s) {
     s->ended = true;
     OT_TRY(skip_space(s, &byte));
     return byte < 0 ? 0
-                    : ot_fail(OT_E_INPUT, "%s:%lld: more text after the end of the array of rows", s->path,
-                              (long long)s->line);
+                    : ot_fail(OT_E_INPUT,
+                              "%s:%lld: there is more text after the end of the array of rows; remove it",
+                              s->path, (long long)s->line);
 }
 
 int ot_source_next(struct ot_source *s, const char **text, size_t *bytes, int64_t *line) {
@@ -480,7 +483,7 @@ int ot_source_next(struct ot_source *s, const char **text, size_t *bytes, int64_
         OT_TRY(take_object(s));
     } else {
         int byte;
-        OT_TRY(skip_space(s, &byte)); /* empty lines too */
+        OT_TRY(skip_space(s, &byte)); /* also skips empty lines */
         if (byte < 0) {
             s->ended = true;
             return 0;

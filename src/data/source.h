@@ -1,12 +1,12 @@
-/* Source: the rows of a data file, one at a time, as bytes.
+/* Reads the rows of a data file one at a time, as bytes.
  *
- * Reads JSON lines or one JSON array of rows, plain or gzip; which it is is seen in the bytes, not in the
- * name. Memory is bounded by the longest row. Offsets are 64 bits. A UTF-8 byte order mark, CRLF and empty
- * lines are accepted; a truncated or damaged gzip stream and files of other kinds are errors that name the
- * file and the place.
+ * A file has JSON lines or one JSON array of rows, plain or gzip; the source finds out from the bytes, not
+ * from the name. Memory is bounded by the longest row. Offsets have 64 bits. A UTF-8 byte order mark, CRLF
+ * and empty lines are accepted. A truncated or damaged gzip stream and files of other kinds are errors that
+ * name the file and the place.
  *
- * A source checks only what it needs to cut rows; that a row is UTF-8 and JSON is for who parses it.
- * One thread at a time.
+ * A source checks only what it needs to separate rows. The parser checks that a row is UTF-8 and JSON. One
+ * thread at a time.
  */
 #ifndef OT_DATA_SOURCE_H
 #define OT_DATA_SOURCE_H
@@ -16,21 +16,21 @@
 
 struct ot_source;
 
-/* A longer row is refused: nothing that large is a row, but a file without line ends is common, and a gzip
- * stream may hold a thousand times its size. A row's text and tokens take some ten times its bytes. */
+/* Longer rows are refused. No real row is that long, but files without line ends are common, and a gzip
+ * stream may unpack to a thousand times its size. A row's text and tokens need about ten times its bytes. */
 #define OT_SOURCE_MAX_ROW_BYTES ((size_t)1 << 28)
 
-/* Errors: OT_E_IO (cannot open), OT_E_INPUT (a directory, empty, UTF-16, CSV, a name of a hub, ...). */
+/* Errors: OT_E_IO (cannot open), OT_E_INPUT (a directory, empty, UTF-16, CSV, a hub name, ...),
+ * OT_E_BUDGET. */
 int ot_source_open(const char *path, struct ot_source **out);
 void ot_source_close(struct ot_source *source); /* NULL is fine */
 
-/* The next row: 1 and *text, borrowed until the next call and not NUL-terminated; 0 at the end. *line counts
- * from 1 and is where the row starts. Errors: OT_E_IO, OT_E_INPUT (the stream is damaged, so reading cannot
- * go on), OT_E_BUDGET. */
+/* Reads the next row. Returns 1 and *text, which is borrowed until the next call and not NUL-terminated; 0 at
+ * the end of the file. *line is the line, from 1, where the row begins. Errors: OT_E_IO, OT_E_INPUT (the
+ * stream is damaged, so reading cannot go on), OT_E_BUDGET. */
 int ot_source_next(struct ot_source *source, const char **text, size_t *bytes, int64_t *line);
 
-/* Bytes of the file as it lies on the disk, consumed so far and in total (0 where unknown: a pipe). For
- * progress. */
+/* Bytes of the file on disk: read so far, and in total (0: unknown, a pipe). For progress. */
 int64_t ot_source_bytes_read(const struct ot_source *source);
 int64_t ot_source_bytes_total(const struct ot_source *source);
 

@@ -100,7 +100,7 @@ bool ot_text_is_blank(const char *text, size_t bytes) {
 
 /* ---- prompt formats ---- */
 
-struct part { /* a literal with its escapes resolved, or the name of a field */
+struct part { /* a literal with its escapes resolved, or a field's name */
     bool is_field;
     char *text;
     size_t bytes;
@@ -111,7 +111,7 @@ struct ot_prompt_format {
     size_t n_parts, n_fields;
 };
 
-/* Reads a literal up to '{' of a placeholder or the end, into *text (as long as the rest of the format). */
+/* Parses a literal up to a placeholder's '{' or the end. part->text has room for the whole format. */
 static int parse_literal(const char **cursor, const char *format, struct part *part) {
     const char *c = *cursor;
     for (; *c; c++) {
@@ -120,15 +120,15 @@ static int parse_literal(const char **cursor, const char *format, struct part *p
             if (c[1] != byte && byte == '{')
                 break;
             if (c[1] != byte)
-                return ot_fail(OT_E_USAGE, "prompt format '%s': a lone '}'; write }} for a brace", format);
+                return ot_fail(OT_E_USAGE, "prompt format '%s': a single '}'; write }} for a brace", format);
             c++;
         } else if (byte == '\\') {
             static const char from[] = "nrt\\", to[] = "\n\r\t\\";
             const char *known = c[1] ? strchr(from, c[1]) : NULL;
             if (!known)
                 return ot_fail(OT_E_USAGE,
-                               "prompt format '%s': unknown escape '\\%c'; there are \\n \\r \\t \\\\",
-                               format, c[1] ? c[1] : ' ');
+                               "prompt format '%s': unknown escape '\\%c'; known: \\n \\r \\t \\\\", format,
+                               c[1] ? c[1] : ' ');
             byte = to[known - from];
             c++;
         }
@@ -144,7 +144,8 @@ static int parse_field(const char **cursor, const char *format, struct part *par
     if (name[bytes] != '}' || bytes == 0)
         return ot_fail(
             OT_E_USAGE,
-            "prompt format '%s': '{' begins a placeholder such as {question}; write {{ for a brace", format);
+            "prompt format '%s': '{' must begin a placeholder such as {question}; write {{ for a brace",
+            format);
     memcpy(part->text, name, bytes);
     part->bytes = bytes;
     part->is_field = true;
@@ -153,7 +154,7 @@ static int parse_field(const char **cursor, const char *format, struct part *par
 }
 
 static int parse_parts(struct ot_prompt_format *f, const char *format) {
-    size_t most = strlen(format) + 1; /* a part takes at least one byte */
+    size_t most = strlen(format) + 1; /* each part takes at least one byte */
     f->parts = calloc(most, sizeof *f->parts);
     if (!f->parts)
         return ot_fail(OT_E_BUDGET, "no memory for the prompt format");

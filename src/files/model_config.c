@@ -8,8 +8,8 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* Numbers of a config are bounded here only so that they can be multiplied; ot_model_config_check judges
- * them. */
+/* Counts in a config are limited here only so that products do not overflow. ot_model_config_check does the
+ * real checks. */
 #define MAX_COUNT INT64_C(0x7fffffff)
 
 struct parser {
@@ -19,7 +19,7 @@ struct parser {
     struct ot_model_config *config;
 };
 
-/* ---- the family ---- */
+/* ---- model family ---- */
 
 static const struct ot_family_row *find_architecture(const char *name) {
     for (int i = 0; i < OT_FAMILY_COUNT; i++)
@@ -33,9 +33,10 @@ static int parse_family(struct parser *p) {
     OT_TRY(ot_json_need_string(p->root, p->where, "model_type", false, &type));
     const char *architecture = ot_json_string(ot_json_at(ot_json_get(p->root, "architectures"), 0), NULL);
     if (!type && !architecture)
-        return ot_fail(OT_E_INPUT,
-                       "%s: the key 'model_type' is missing: not the config.json of a Hugging Face model",
-                       p->where);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: the key 'model_type' is missing; this is not the config.json of a Hugging Face model",
+            p->where);
     p->family = type ? ot_family_find(type) : find_architecture(architecture);
     if (!p->family)
         return ot_fail(OT_E_INPUT, "%s: %s '%s' is not supported; known model types: %s", p->where,
@@ -51,7 +52,8 @@ static int parse_family(struct parser *p) {
 
 /* ---- sizes ---- */
 
-/* The first of `names` (at most 4, a list that ends with NULL) that is there and not null; else the first. */
+/* The first of `names` (at most 4; the list ends with NULL) that is present and not null. If none is,
+ * names[0]. */
 static const char *present_key(const struct parser *p, const char *const *names) {
     for (int i = 0; names[i]; i++)
         if (ot_json_get(p->root, names[i]))
@@ -86,7 +88,7 @@ static int parse_sizes(struct parser *p) {
         if (c->hidden % c->n_heads != 0)
             return ot_fail(
                 OT_E_INPUT,
-                "%s: hidden_size %lld is not a multiple of num_attention_heads %lld, and head_dim is absent",
+                "%s: head_dim is absent, and hidden_size %lld is not a multiple of num_attention_heads %lld",
                 p->where, (long long)c->hidden, (long long)c->n_heads);
         c->head_dim = c->hidden / c->n_heads;
     }
@@ -158,12 +160,12 @@ static int parse_layer_type(const struct parser *p, const struct ot_json *types,
                    p->where, (long long)layer, type ? type : "");
 }
 
-/* transformers 5 spells the layers out. Most models have one border: full attention before it, the window
- * from it on; in others the two alternate. */
+/* transformers 5 lists the type of each layer. Most models have one boundary: full attention before it,
+ * sliding window after it. In other models the two types alternate. */
 static int parse_layer_types(struct parser *p) {
     struct ot_model_config *c = p->config;
     const struct ot_json *types = ot_json_get(p->root, "layer_types");
-    if (!types || c->n_layers > OT_MODEL_MAX_LAYERS) /* which ot_model_config_check refuses */
+    if (!types || c->n_layers > OT_MODEL_MAX_LAYERS) /* ot_model_config_check refuses that many layers */
         return 0;
     if ((int64_t)ot_json_length(types) != c->n_layers)
         return ot_fail(OT_E_INPUT, "%s: layer_types must be a list of num_hidden_layers (%lld) entries",
@@ -178,13 +180,15 @@ static int parse_layer_types(struct parser *p) {
         c->window_layers[i / 64] |= UINT64_C(1) << (i % 64);
     }
     if (n_sliding > 0 && c->window == 0)
-        return ot_fail(OT_E_INPUT, "%s: layer_types has sliding_attention but sliding_window is off",
+        return ot_fail(OT_E_INPUT,
+                       "%s: layer_types has sliding_attention, but the sliding window is off (see "
+                       "sliding_window, use_sliding_window)",
                        p->where);
     if (n_sliding < c->n_layers && c->window > 0 && !p->family->window_by_flag)
         return ot_fail(
             OT_E_INPUT,
-            "%s: layer_types has full_attention, but a model of type '%s' slides in every layer; set "
-            "sliding_window to null for full attention",
+            "%s: layer_types has full_attention, but a model of type '%s' has a sliding window in every "
+            "layer; set sliding_window to null for full attention",
             p->where, p->family->model_type);
     c->window_first_layer = first;
     c->window_by_layer = n_sliding < c->n_layers - first;
@@ -206,9 +210,9 @@ static bool has_key(const struct ot_json *object, const char *wanted) {
 static int parse_window(struct parser *p) {
     struct ot_model_config *c = p->config;
     bool use = !p->family->window_by_flag;
-    if (p->family->window_if_absent == 0) /* a family without one: the key means nothing to it */
+    if (p->family->window_if_absent == 0) /* the family has no window and ignores the key */
         return 0;
-    c->window = has_key(p->root, "sliding_window") ? 0 : p->family->window_if_absent; /* null: none */
+    c->window = has_key(p->root, "sliding_window") ? 0 : p->family->window_if_absent; /* null: no window */
     OT_TRY(ot_json_need_int(p->root, p->where, "sliding_window", false, 1, MAX_COUNT, &c->window));
     if (p->family->window_by_flag) {
         OT_TRY(ot_json_need_bool(p->root, p->where, "use_sliding_window", false, &use));
@@ -243,7 +247,7 @@ static int parse_rope_numbers(struct parser *p, const struct ot_json *rope, cons
 
 static int parse_rope_type(struct parser *p, const struct ot_json *rope, const char *key, const char *where) {
     const char *type = NULL;
-    OT_TRY(ot_json_need_string(rope, where, "type", false, &type)); /* the older name */
+    OT_TRY(ot_json_need_string(rope, where, "type", false, &type)); /* the older key */
     OT_TRY(ot_json_need_string(rope, where, "rope_type", false, &type));
     if (!type && ot_json_get(rope, "factor"))
         return ot_fail(OT_E_INPUT, "%s: the key 'rope_type' is missing", where);
@@ -259,8 +263,8 @@ static int parse_rope_type(struct parser *p, const struct ot_json *rope, const c
     return parse_rope_numbers(p, rope, where);
 }
 
-/* The attention of these families rotates whole heads: transformers ignores the key, and fails where the rope
- * is scaled, for then its tables are too short. */
+/* Attention of these families rotates whole heads. transformers ignores the key, but fails if the rope is
+ * scaled, because its tables are then too short. */
 static int refuse_partial_rope(const struct parser *p, const struct ot_json *rope, const char *where) {
     double fraction = 1;
     if (p->config->rope_scaling == OT_ROPE_PLAIN)
@@ -287,7 +291,8 @@ static int parse_rope(struct parser *p) {
         OT_TRY(ot_json_need_real(rope, where, "rope_theta", false, 1, 1e12, &c->rope_theta));
         OT_TRY(parse_rope_type(p, rope, key, where));
         if (ot_json_get(rope, "full_attention") || ot_json_get(rope, "sliding_attention"))
-            return ot_fail(OT_E_INPUT, "%s: parameters by layer type are not supported", where);
+            return ot_fail(OT_E_INPUT, "%s: different rope parameters for each layer type are not supported",
+                           where);
     }
     c->rotary_dim = c->head_dim;
     return refuse_partial_rope(p, rope, where);
@@ -346,7 +351,7 @@ int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vo
         return parse_id(eos, where, "eos_token_id", vocab, &ids->eos[0]);
     }
     if (ot_json_length(eos) > OT_MAX_EOS)
-        return ot_fail(OT_E_INPUT, "%s: eos_token_id lists %zu ids; at most %d are possible", where,
+        return ot_fail(OT_E_INPUT, "%s: eos_token_id lists %zu ids, at most %d are supported", where,
                        ot_json_length(eos), OT_MAX_EOS);
     ids->n_eos = (int)ot_json_length(eos);
     for (int i = 0; i < ids->n_eos; i++)
@@ -358,7 +363,7 @@ int ot_model_config_parse(const struct ot_json *root, const char *where, struct 
     struct parser p = {.root = root, .where = where, .config = &out->config};
     *out = (struct ot_config_file){.dtype = OT_BF16, .ids = {.bos = -1}};
     if (ot_json_type(root) != OT_JSON_OBJECT)
-        return ot_fail(OT_E_INPUT, "%s: holds %s, not an object", where,
+        return ot_fail(OT_E_INPUT, "%s: the file holds %s, not a JSON object", where,
                        ot_json_type_name(ot_json_type(root)));
     OT_TRY(parse_family(&p));
     OT_TRY(parse_flags(&p));

@@ -1,13 +1,13 @@
-/* config.json: what a Hugging Face model says about itself, read into what models/ computes with, and
- * written.
+/* Reads and writes config.json, the description of a Hugging Face model, as the configuration that models/
+ * uses.
  *
  * READING accepts the key names of old and new transformers (rope_theta and rope_scaling, or rope_parameters;
- * torch_dtype or dtype; n_layer and its like), fills absent keys with what the family's class in transformers
- * would, and refuses by name whatever would make the result differ from transformers': an unknown model_type,
- * architecture, rope type or activation, quantized weights, partial layer types.
+ * torch_dtype or dtype; n_layer and so on). Absent keys get the defaults of the family's class in
+ * transformers. Anything that would make results differ from transformers is refused by name: an unknown
+ * model_type, architecture, rope type or activation, quantized weights, partial layer types.
  *
  * WRITING. A preset gets a config.json that transformers 4 and 5 both read. A base model's config.json is
- * kept byte for byte but for the values that must change (ot_json_splice), so that keys which we do not know
+ * copied byte for byte; only the values that must change are replaced (ot_json_splice), so that unknown keys
  * survive.
  */
 #ifndef OT_FILES_MODEL_CONFIG_H
@@ -21,7 +21,7 @@
 
 enum { OT_MAX_EOS = 16, OT_CONFIG_MAX_BYTES = 4 << 20 };
 
-/* Token ids as config.json and generation_config.json give them. */
+/* Token ids of config.json and generation_config.json. */
 struct ot_token_ids {
     int32_t bos; /* -1: none */
     int n_eos;
@@ -30,35 +30,35 @@ struct ot_token_ids {
 
 struct ot_config_file {
     struct ot_model_config config;
-    bool has_dtype; /* torch_dtype or dtype is there */
+    bool has_dtype; /* the file has torch_dtype or dtype */
     enum ot_dtype dtype;
     struct ot_token_ids ids;
-    double attention_dropout; /* which is not applied */
+    double attention_dropout; /* as the file says; never applied */
 };
 
 struct ot_json;
 
-/* where: the file's path, for sentences. Errors: OT_E_INPUT. */
+/* where: the path of the file, for error messages. Errors: OT_E_INPUT. */
 int ot_model_config_parse(const struct ot_json *root, const char *where, struct ot_config_file *out);
-/* bos_token_id and eos_token_id (an id or a list) of either file; absent keys leave *ids as it is. vocab: ids
- * must be below. Errors: OT_E_INPUT. */
+/* Reads bos_token_id and eos_token_id (an id or a list) from either file. Absent keys leave *ids unchanged.
+ * Ids must be below vocab. Errors: OT_E_INPUT. */
 int ot_token_ids_parse(const struct ot_json *root, const char *where, int64_t vocab,
                        struct ot_token_ids *ids);
 
-/* A whole config.json, and the generation_config.json beside it. The caller frees the text. Errors:
+/* Writes a new config.json, or the generation_config.json beside it. The caller frees the text. Errors:
  * OT_E_BUDGET. */
 int ot_model_config_write(const struct ot_config_file *file, char **text, size_t *bytes);
 int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size_t *bytes);
 
-/* The config.json of a base with another dtype and, where ids->n_eos > 0, other ids; *text stays NULL where
- * nothing would change. The caller frees the text. Errors: OT_E_BUDGET. */
+/* Rewrites a base's config.json with another dtype and, if ids->n_eos > 0, other ids. *text stays NULL if
+ * nothing changes. The caller frees the text. Errors: OT_E_BUDGET. */
 int ot_model_config_rewrite(const struct ot_json *root, enum ot_dtype dtype, const struct ot_token_ids *ids,
                             char **text, size_t *bytes);
-/* The same for a generation_config.json, which knows ids alone. */
+/* The same for a generation_config.json, which has ids only. */
 int ot_generation_config_rewrite(const struct ot_json *root, const struct ot_token_ids *ids, char **text,
                                  size_t *bytes);
 
-/* "bfloat16", as torch_dtype says it. */
+/* The name in torch_dtype: "bfloat16", for example. */
 const char *ot_torch_dtype_name(enum ot_dtype dtype);
 
 #endif

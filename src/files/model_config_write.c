@@ -7,7 +7,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* The shortest decimal that is this float again: 1e-06, not 9.99999997e-07. */
+/* The shortest decimal number that reads back as this float: 1e-06, not 9.99999997e-07. */
 static double shortest(float value) {
     char text[32];
     double decimal = value;
@@ -43,7 +43,7 @@ static void put_token_ids(struct ot_json_writer *w, const struct ot_token_ids *i
         put_ids(w, "eos_token_id", ids->eos, ids->n_eos);
 }
 
-/* The older names: transformers 5 still reads them, and 4 reads no others. */
+/* Uses the older key names: transformers 5 still reads them, transformers 4 reads no others. */
 static void put_rope(struct ot_json_writer *w, const struct ot_model_config *c) {
     ot_json_put_real(w, "rope_theta", c->rope_theta);
     if (c->rope_scaling == OT_ROPE_PLAIN)
@@ -121,10 +121,10 @@ int ot_generation_config_write(const struct ot_token_ids *ids, char **text, size
     return ot_json_writer_take(&w, text, bytes);
 }
 
-/* ---- changing what a base says ---- */
+/* ---- rewriting a base's file ---- */
 
 struct rewrite {
-    const char *dtype_key, *dtype; /* dtype_key NULL: the file has none of its own */
+    const char *dtype_key, *dtype; /* dtype_key NULL: the file has no dtype key */
     const struct ot_token_ids *ids;
 };
 

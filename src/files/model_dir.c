@@ -14,8 +14,7 @@
 #include "src/base/read_file.h"
 #include "src/files/out_replace.h"
 
-/* Above all real ones, of which tokenizers have up to 40 MB; parsed, a file takes up to sixty times its
- * bytes. */
+/* Larger than any real file (tokenizers have up to 40 MB). Parsing needs up to sixty times a file's bytes. */
 enum { INDEX_MAX_BYTES = 16 << 20, TOKENIZER_MAX_BYTES = 128 << 20 };
 
 const char *ot_model_dir_file(const struct ot_model_dir *dir, const char *name, char path[PATH_MAX]) {
@@ -29,7 +28,7 @@ bool ot_model_dir_has(const struct ot_model_dir *dir, const char *name) {
     return stat(ot_model_dir_file(dir, name, path), &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* What a base has beside weights, as transformers' tokenizers save it. */
+/* Small files of a base, as transformers' tokenizers save them. */
 const char *const ot_small_files[OT_N_SMALL_FILES] = {
     "config.json",
     "generation_config.json",
@@ -51,7 +50,7 @@ static int hold_small_files(struct ot_model_dir *dir) {
             continue;
         dir->small_fds[i] = open(ot_model_dir_file(dir, ot_small_files[i], path), O_RDONLY | O_CLOEXEC);
         if (dir->small_fds[i] < 0)
-            return ot_fail_errno(OT_E_IO, errno, "%s: cannot open it", path);
+            return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the file", path);
     }
     return 0;
 }
@@ -71,7 +70,7 @@ static int read_json(const struct ot_model_dir *dir, const char *name, size_t ma
 
 /* ---- token ids ---- */
 
-/* A special token of tokenizer_config.json is its text, or an object with the text in it. */
+/* A special token in tokenizer_config.json is a text, or an object that holds the text. */
 static const char *token_text(const struct ot_json *tokenizer_config, const char *key) {
     const struct ot_json *token = ot_json_get(tokenizer_config, key);
     const struct ot_json *content = ot_json_get(token, "content");
@@ -90,7 +89,7 @@ static int64_t token_id(const struct ot_json *tokenizer, const char *text) {
                 : -1;
 }
 
-/* bos and eos by the tokenizer's own files; -1 where they do not say. */
+/* Ids of bos and eos from the tokenizer's own files; -1: not given there. */
 static int read_tokenizer_ids(const struct ot_model_dir *dir, int64_t *bos, int64_t *eos) {
     struct ot_json *config = NULL, *tokenizer = NULL;
     int rc = 0;
@@ -103,7 +102,7 @@ static int read_tokenizer_ids(const struct ot_model_dir *dir, int64_t *bos, int6
     *eos = token_id(tokenizer, token_text(config, "eos_token"));
     if (*bos >= dir->facts.config.vocab || *eos >= dir->facts.config.vocab)
         rc = ot_fail(OT_E_INPUT,
-                     "%s: bos_token or eos_token has the id %lld, beyond the model's vocab_size %lld",
+                     "%s: bos_token or eos_token has the id %lld, must be below the model's vocab_size %lld",
                      dir->facts.tokenizer_path, (long long)(*bos > *eos ? *bos : *eos),
                      (long long)dir->facts.config.vocab);
 out:
@@ -120,7 +119,7 @@ static void put_first(struct ot_token_ids *ids, int64_t eos) {
         }
 }
 
-/* On entry facts.ids is what config.json says. The tokenizer is large, so it is read only where it
+/* On entry facts.ids has the ids of config.json. The tokenizer's file is large, so it is read only if it
  * decides. */
 static int resolve_ids(struct ot_model_dir *dir) {
     struct ot_token_ids *ids = &dir->facts.ids, generation = {.bos = -1};
@@ -159,13 +158,13 @@ static int open_shard(struct ot_model_dir *dir, const char *name) {
     if (files)
         dir->files = files;
     if (!files)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to read it", dir->path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read the model", dir->path);
     OT_TRY(ot_safetensors_open(ot_model_dir_file(dir, name, path), &dir->files[n]));
     dir->facts.n_shards++;
     return 0;
 }
 
-/* The open file that the index calls `name`, opened now if it is the first to ask. */
+/* The open file with the index's name `name`. The first call for a name opens the file. */
 static int find_shard(struct ot_model_dir *dir, const char *index, const char *name,
                       struct ot_safetensors **file) {
     size_t bytes = strlen(name), end = strlen(".safetensors"), prefix = strlen(dir->path) + 1;
@@ -183,14 +182,16 @@ static int find_shard(struct ot_model_dir *dir, const char *index, const char *n
     return 0;
 }
 
-/* The shards hold what the index lists, no more: else a tensor would be dropped in silence. */
+/* Checks that the shards hold no tensor that the index does not list: such a tensor would be lost
+ * silently. */
 static int check_all_listed(const struct ot_model_dir *dir, const char *index, const struct ot_json *map) {
     for (int f = 0; f < dir->facts.n_shards; f++)
         for (int64_t i = 0; i < ot_safetensors_count(dir->files[f]); i++) {
             const char *name = ot_safetensors_at(dir->files[f], i)->name;
             const char *file = ot_json_string(ot_json_get(map, name), NULL);
             if (!file || strcmp(file, strrchr(ot_safetensors_path(dir->files[f]), '/') + 1) != 0)
-                return ot_fail(OT_E_INPUT, "%s: holds tensor %s, which %s does not place there",
+                return ot_fail(OT_E_INPUT,
+                               "%s: holds tensor %s, but %s says it is elsewhere; get the model again",
                                ot_safetensors_path(dir->files[f]), name, index);
         }
     return 0;
@@ -221,8 +222,9 @@ static int read_index(struct ot_model_dir *dir, const char *index, const struct 
         OT_TRY(find_shard(dir, index, file_name, &file));
         const struct ot_safetensor *tensor = ot_safetensors_find(file, name);
         if (!tensor)
-            return ot_fail(OT_E_INPUT, "%s: places tensor %s in %s, which does not hold it", index, name,
-                           file_name);
+            return ot_fail(OT_E_INPUT,
+                           "%s: says that tensor %s is in %s, but it is not there; get the model again",
+                           index, name, file_name);
         dir->stored[dir->n_stored++] = (struct ot_stored){tensor, file};
     }
     OT_TRY(check_all_listed(dir, index, map));
@@ -246,12 +248,12 @@ static int open_single(struct ot_model_dir *dir) {
     dir->stored = ot_arena_alloc(dir->arena, (size_t)dir->n_stored + 1, sizeof *dir->stored);
     if (!dir->stored)
         return -OT_E_BUDGET;
-    for (int64_t i = 0; i < dir->n_stored; i++) /* sorted already */
+    for (int64_t i = 0; i < dir->n_stored; i++) /* already sorted */
         dir->stored[i] = (struct ot_stored){ot_safetensors_at(dir->files[0], i), dir->files[0]};
     return 0;
 }
 
-/* The dtype of most bytes: some models keep a few norms in fp32 among bf16 matrices. */
+/* Sets the dtype that most bytes have: some models keep a few fp32 norms among bf16 matrices. */
 static void count_bytes(struct ot_model_dir *dir) {
     int64_t bytes[3] = {0};
     for (int64_t i = 0; i < dir->n_stored; i++) {
@@ -275,10 +277,10 @@ static int open_weights(struct ot_model_dir *dir) {
         bool pickled = ot_model_dir_has(dir, "pytorch_model.bin") ||
                        ot_model_dir_has(dir, "pytorch_model.bin.index.json");
         dir->facts.has_weights = false;
-        dir->facts.weights_missing = pickled
-                                         ? "holds pytorch_model.bin but no safetensors; save the model again "
-                                           "with transformers to convert it"
-                                         : "holds neither model.safetensors nor model.safetensors.index.json";
+        dir->facts.weights_missing =
+            pickled ? "has pytorch_model.bin but no safetensors; load and save the model "
+                      "with transformers to convert it"
+                    : "has neither model.safetensors nor model.safetensors.index.json";
     }
     count_bytes(dir);
     return 0;
@@ -328,8 +330,7 @@ static int read_jinja(struct ot_model_dir *dir) {
     return rc;
 }
 
-/* Several templates are a list of {"name", "template"}; the one that is used by itself is called "default".
- */
+/* Several templates are a list of {"name", "template"}; the template "default" is used. */
 static const struct ot_json *find_default(const struct ot_json *value) {
     for (size_t i = 0; i < ot_json_length(value); i++) {
         const struct ot_json *item = ot_json_at(value, i);
@@ -340,7 +341,7 @@ static const struct ot_json *find_default(const struct ot_json *value) {
     return value;
 }
 
-/* In the order in which transformers looks; the last file is a processor's. */
+/* Looks in the same order as transformers. The last file belongs to a processor. */
 static int find_chat_template(struct ot_model_dir *dir) {
     static const char *const files[] = {"tokenizer_config.json", "chat_template.json"};
     if (ot_model_dir_has(dir, "chat_template.jinja"))
@@ -364,16 +365,16 @@ int ot_model_dir_open(const char *path, struct ot_model_dir **out) {
     int rc;
     struct ot_model_dir *dir = calloc(1, sizeof *dir);
     if (!dir)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to open the model", path);
     for (int i = 0; i < OT_N_SMALL_FILES; i++)
         dir->small_fds[i] = -1;
     dir->path = strdup(path);
     if (!dir->path) {
-        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open the model", path);
         goto out;
     }
     if (strlen(path) + NAME_MAX + 2 > PATH_MAX) {
-        rc = ot_fail(OT_E_INPUT, "%.64s...: longer than a path may be", path);
+        rc = ot_fail(OT_E_INPUT, "%.64s...: the path is too long", path);
         goto out;
     }
     OT_TRY_GOTO(ot_out_check_whole(path), rc, out);

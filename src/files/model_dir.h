@@ -1,19 +1,21 @@
-/* A model in a Hugging Face directory: opened, streamed into an engine, streamed out into a new directory.
+/* A model in a Hugging Face directory: opens it, streams its weights into an engine, saves weights to a new
+ * directory.
  *
  * OPEN reads config.json, generation_config.json and tokenizer_config.json, and maps the weights:
- * model.safetensors, or the shards of model.safetensors.index.json. A directory without weights opens too
- * (its config and tokenizer serve --init random); loading from it is the error then.
+ * model.safetensors, or the shards of model.safetensors.index.json. A directory without weights can be opened
+ * too: its config and tokenizer serve --init random. Loading from it is an error.
  *
- * LOAD finds every tensor of the model (models/model.h) in the files, with and without the prefixes that
- * transformers adds, and refuses missing, extra, misshaped and non-finite ones by name before or as it meets
- * them. Values go to the sink as fp32, exactly, slab by slab in ascending order, a chunk at a time; the
- * file's pages leave this process's memory behind it, so that there is never a second copy of the model.
+ * LOAD finds every tensor of the model (models/model.h) in the files, with or without the prefixes that
+ * transformers adds. A tensor that is missing, extra, of the wrong shape, or not finite is an error that
+ * names it. The sink gets all values exactly, as fp32, slab by slab in ascending order, a chunk at a time.
+ * Pages of the file are released from this process's memory after use, so that there is never a second copy
+ * of the model.
  *
- * SAVE asks a source for the values in the same order and writes shards in the base dtype, with the base's
- * config and tokenizer files, its licences, a processor's settings and its code, through an out_dir
- * (out_dir.h): the result appears whole or not at all.
+ * SAVE asks a source for the values in the same order and writes shards in the base's dtype. It adds the
+ * base's config and tokenizer files, licences, processor settings and code. It writes through an out_dir
+ * (out_dir.h), so the result appears as a whole or not at all.
  *
- * An ot_model_dir is immutable once open; load and save use the calling thread and the pool.
+ * An open ot_model_dir never changes. Load and save use the calling thread and the pool.
  */
 #ifndef OT_FILES_MODEL_DIR_H
 #define OT_FILES_MODEL_DIR_H
@@ -26,71 +28,72 @@ struct ot_model_dir;
 
 struct ot_model_facts {
     struct ot_model_config config;
-    /* Of the stored weights: what most of their bytes are; without weights, what the config says (default
+    /* The dtype that most bytes of the stored weights have. Without weights, the config's dtype (default:
      * bf16). */
     enum ot_dtype dtype;
-    /* From generation_config.json, else tokenizer_config.json, else config.json. eos[0] is the one that ends
-     * a trained row: the tokenizer's own where it is among several. */
+    /* From generation_config.json, else tokenizer_config.json, else config.json. eos[0] ends a trained row;
+     * if there are several ids, it is the tokenizer's own eos token. */
     struct ot_token_ids ids;
     bool has_weights;
-    const char *weights_missing; /* why not, for a sentence; NULL with weights */
-    const char *tokenizer_path;  /* tokenizer.json, or NULL */
-    double attention_dropout;    /* that the config asks for and that is not applied */
+    const char *weights_missing; /* the reason, for an error message; NULL if there are weights */
+    const char *tokenizer_path;  /* path of tokenizer.json; NULL: none */
+    double attention_dropout;    /* the config's value, which is not applied */
     bool has_chat_template;
-    const char *chat_template; /* its Jinja text; NULL: there is none, or it is no text */
+    const char *chat_template; /* Jinja text; NULL: no template, or not a text */
     size_t chat_template_bytes;
     int n_shards;
     int64_t weight_bytes;
     const char *left_out; /* names of other files, which a save does not copy; NULL: none */
 };
 
-/* Errors: OT_E_INPUT (a file says something wrong), OT_E_IO (cannot read). */
+/* Errors: OT_E_INPUT (a file has invalid contents), OT_E_IO (cannot read). */
 int ot_model_dir_open(const char *path, struct ot_model_dir **out);
 void ot_model_dir_close(struct ot_model_dir *dir); /* NULL is fine */
 const struct ot_model_facts *ot_model_dir_facts(const struct ot_model_dir *dir);
 const char *ot_model_dir_path(const struct ot_model_dir *dir);
 
-/* values[n] are parameters [first, first + n) of a slab; they are valid during the call. */
+/* values[n] are parameters [first, first + n) of a slab. A sink may read them only during the call; a source
+ * writes them. */
 typedef int (*ot_param_sink)(void *context, int slab, int64_t first, int64_t n, const float *values);
 typedef int (*ot_param_source)(void *context, int slab, int64_t first, int64_t n, float *values);
 
-/* Whether the files hold exactly the model's tensors, each in its shape and a dtype that we read. Reads no
- * data but two tensors that the config ties and the files hold both: they must be equal. Errors: OT_E_INPUT,
- * OT_E_IO, OT_E_BUDGET. */
+/* Checks that the files hold exactly the model's tensors, each with its shape and a dtype that we can read.
+ * It reads no data, except when the config ties two tensors and the files hold both: these must be equal.
+ * Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *model);
-/* Every parameter of every slab once, ascending, padding as zeros; starts with ot_model_dir_check. A sink's
- * error stops it and is returned. pool: converts; NULL for the calling thread alone. Errors: OT_E_INPUT,
- * OT_E_IO, OT_E_BUDGET. */
+/* Calls ot_model_dir_check, then passes every parameter of every slab to the sink once, in ascending order;
+ * padding is zeros. An error of the sink stops the load and is returned. pool: converts values; NULL: the
+ * calling thread does. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
 int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *model, struct ot_pool *pool,
                       ot_param_sink sink, void *context);
 
-/* A file to put beside the weights: copied from `path`, or `text` where path is NULL. It replaces the base's
- * of that name. */
+/* A file to save beside the weights: copied from `path`, or `text` if path is NULL. It replaces the base's
+ * file of the same name. */
 struct ot_extra_file {
     const char *name, *path, *text;
     size_t bytes;
 };
 
 struct ot_model_save {
-    const char *out; /* see out_dir.h: absent, empty, or an earlier output of ours */
+    const char *out; /* absent, empty, or an earlier output of ours (out_dir.h) */
     const struct ot_model *model;
-    const struct ot_model_dir *base; /* config and tokenizer are copied; NULL: written from the model */
+    const struct ot_model_dir *base; /* config and tokenizer are copied; NULL: made from the model */
     enum ot_dtype dtype;             /* usually the base's */
-    struct ot_token_ids ids;         /* n_eos 0: the base's stay */
+    struct ot_token_ids ids;         /* n_eos 0: the base's ids stay */
     const struct ot_extra_file *extra;
     int n_extra;
     int64_t shard_bytes;             /* 0: OT_SHARD_BYTES */
     const struct ot_io_calls *calls; /* NULL: the system's */
-    struct ot_out_lock *lock;        /* of `out`, held by the caller (out_dir.h); NULL: taken for the save */
+    struct ot_out_lock *lock;        /* of `out`, held by the caller (out_dir.h); NULL: the save takes it */
 };
 
-/* Bytes that a save will write: the weights to the byte, and a margin over the small files. Errors:
- * OT_E_IO (a file of the base), OT_E_BUDGET. */
+/* Bytes that a save will write: exact for the weights, with a margin for the small files. Errors: OT_E_IO (a
+ * file of the base), OT_E_BUDGET. */
 int ot_model_dir_save_bytes(const struct ot_model_save *save, int64_t *bytes);
-/* Tries it before step 1: the directory can be made and written, and has room for all of it; leaves nothing
- * behind. Errors: OT_E_INPUT, OT_E_IO. */
-int ot_model_dir_save_probe(const struct ot_model_save *save);
-/* Errors: those, and the source's. OUT is then what it was. */
+/* Tries a save before step 1: checks that the directory can be made and written and has enough space. Leaves
+ * nothing behind. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
+int ot_model_dir_save_try(const struct ot_model_save *save);
+/* Saves the model. Errors: as ot_model_dir_save_try, and the source's. After an error OUT is unchanged. */
 int ot_model_dir_save(const struct ot_model_save *save, ot_param_source source, void *context);
 
 #endif

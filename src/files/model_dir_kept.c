@@ -1,5 +1,5 @@
-/* What lies in a model's directory beside what this program knows: licences, a processor's settings and code
- * go with the model; the rest is named, so that nobody thinks it went too. */
+/* Other files in a model's directory. Licences, a processor's settings and code are copied with the model.
+ * All other files are named, so that nobody thinks that they were copied too. */
 #include "src/files/model_dir_state.h"
 
 #include <dirent.h>
@@ -35,7 +35,7 @@ static bool goes_along(const char *name) {
     return begins(name, first) || ends(name, last);
 }
 
-/* Copied elsewhere, made anew for the result, or the weights in any form. */
+/* Files that are copied elsewhere, made anew for the result, or hold weights in any form. */
 static bool is_expected(const char *name) {
     static const char *const first[] = {
         ".", "README", "run.json", "finished.json", "log.", "offload-train.json", NULL};
@@ -64,7 +64,7 @@ static int keep(struct ot_model_dir *dir, const char *name) {
         return -OT_E_BUDGET;
     file->fd = open(ot_model_dir_file(dir, name, path), O_RDONLY | O_CLOEXEC);
     if (file->fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open it", path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the file", path);
     dir->n_kept++;
     return 0;
 }
@@ -81,9 +81,9 @@ static int keep_or_name(struct ot_model_dir *dir, const char *name, struct ot_st
 int ot_model_dir_hold_others(struct ot_model_dir *dir) {
     struct ot_string_builder left = {0};
     struct dirent **names = NULL;
-    int rc = 0, n = scandir(dir->path, &names, NULL, alphasort); /* in an order that is always the same */
+    int rc = 0, n = scandir(dir->path, &names, NULL, alphasort); /* sorted: always in the same order */
     if (n < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot list it", dir->path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot list the directory", dir->path);
     for (int i = 0; i < n && rc == 0; i++)
         rc = keep_or_name(dir, names[i]->d_name, &left);
     for (int i = 0; i < n; i++)

@@ -13,10 +13,10 @@ enum {
     PART_VALUES = 1 << 16,
     MAX_PARTS = CHUNK_VALUES / PART_VALUES,
     AHEAD_BYTES =
-        32 << 20, /* what the kernel reads while we convert; enough to keep a fast NVMe's queue full */
+        32 << 20, /* the kernel reads it while we convert; enough to keep a fast NVMe's queue full */
 };
 
-/* ---- which stored tensor is which ---- */
+/* ---- mapping stored tensors to the model's ---- */
 
 static int compare_name(const void *key, const void *element) {
     return strcmp(key, ((const struct ot_stored *)element)->tensor->name);
@@ -34,7 +34,7 @@ static const char *without_prefix(const char *name) {
     return name;
 }
 
-/* Checkpoints of the bare model lack the prefix that the model with a head gives its tensors. */
+/* Finds a tensor with or without prefix: files of a model saved without its head have no prefix. */
 static const struct ot_stored *find_stored(const struct ot_model_dir *dir, const char *name) {
     char other[128];
     const char *bare = without_prefix(name);
@@ -55,7 +55,7 @@ static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *
     const int64_t *want = wanted->dims == 1 ? &shape[1] : shape;
     char have_text[OT_SHAPE_TEXT_BYTES], want_text[OT_SHAPE_TEXT_BYTES];
     if (found->dims != wanted->dims || memcmp(found->shape, want, (size_t)wanted->dims * sizeof *want) != 0)
-        return ot_fail(OT_E_INPUT, "%s: tensor %s has the shape %s, but config.json means %s",
+        return ot_fail(OT_E_INPUT, "%s: tensor %s has the shape %s, but by config.json it should be %s",
                        ot_safetensors_path(stored->file), found->name,
                        ot_shape_text(found->shape, found->dims, have_text),
                        ot_shape_text(want, wanted->dims, want_text));
@@ -65,8 +65,8 @@ static int check_tensor(const struct ot_stored *stored, const struct ot_tensor *
     return 0;
 }
 
-/* Buffers that older versions of transformers saved, and the head of a tied model, which is the embedding
- * again. */
+/* True for tensors that are not parameters: buffers that older versions of transformers saved, and the head
+ * of a tied model, which is a copy of the embedding. */
 static bool may_ignore(const struct ot_safetensor *tensor, bool tied) {
     static const char *const suffixes[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
                                            ".attn.causal_mask"};
@@ -87,7 +87,7 @@ static int find_all(const struct ot_model_dir *dir, const struct ot_model *model
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *wanted = ot_model_tensor(model, i);
         map[i] = find_stored(dir, wanted->name);
-        /* Of two tied tensors safetensors stores one, and which one is up to the writer. */
+        /* Of two tied tensors safetensors stores one; the writer chooses which. */
         if (!map[i] && tied && strcmp(without_prefix(wanted->name), "embed_tokens.weight") == 0)
             map[i] = find_stored(dir, "lm_head.weight");
         if (!map[i]) {
@@ -100,12 +100,12 @@ static int find_all(const struct ot_model_dir *dir, const struct ot_model *model
     }
     if (!missing)
         return 0;
-    const char *hint =
-        strcmp(missing->name, "lm_head.weight") == 0
-            ? "; if the output weights are the embedding's, config.json needs tie_word_embeddings true"
-            : "";
-    return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights (%lld missing in all)%s", dir->path,
-                   missing->name, (long long)n_missing, hint);
+    const char *hint = strcmp(missing->name, "lm_head.weight") == 0
+                           ? "; if the model shares these weights with the embedding, config.json needs "
+                             "tie_word_embeddings true"
+                           : "";
+    return ot_fail(OT_E_INPUT, "%s: tensor %s is missing from the weights (missing tensors: %lld)%s",
+                   dir->path, missing->name, (long long)n_missing, hint);
 }
 
 static int check_extra(const struct ot_model_dir *dir, bool tied, const bool *used) {
@@ -119,7 +119,7 @@ static int check_extra(const struct ot_model_dir *dir, bool tied, const bool *us
     if (!extra)
         return 0;
     return ot_fail(OT_E_INPUT,
-                   "%s: tensor %s has no place in the model that config.json describes (%lld such in all)",
+                   "%s: tensor %s is not part of the model that config.json describes (such tensors: %lld)",
                    ot_safetensors_path(extra->file), extra->tensor->name, (long long)n_extra);
 }
 
@@ -128,7 +128,7 @@ static int read_part(const struct ot_stored *stored, int64_t first, int64_t n, f
     const char *data = (const char *)stored->tensor->data + first * (int64_t)ot_dtype_bytes(dtype);
     size_t bytes = (size_t)n * ot_dtype_bytes(dtype);
     OT_TRY(ot_safetensors_fetch(stored->file, data, bytes));
-    ot_safetensors_convert(dtype, data, n, values); /* a value that is not finite is the loader's to refuse */
+    ot_safetensors_convert(dtype, data, n, values); /* the loader refuses values that are not finite */
     ot_safetensors_release(stored->file, data, bytes);
     return 0;
 }
@@ -150,8 +150,8 @@ static int compare_values(const struct ot_stored *a, const struct ot_stored *b, 
     return rc;
 }
 
-/* Where the config ties head and embedding, files may hold a head all the same. Only a copy of the embedding
- * may be left out: transformers uses another one, tied or not. */
+/* A config may tie head and embedding while the files still hold a head. The head may be ignored only if it
+ * equals the embedding: transformers uses a different head, tied or not. */
 static int check_tied_head(const struct ot_model_dir *dir) {
     const struct ot_stored *head = find_stored(dir, "lm_head.weight");
     const struct ot_stored *embedding = find_stored(dir, "model.embed_tokens.weight");
@@ -201,7 +201,7 @@ int ot_model_dir_check(const struct ot_model_dir *dir, const struct ot_model *mo
     return 0;
 }
 
-/* ---- the stream ---- */
+/* ---- streaming ---- */
 
 struct loader {
     const struct ot_model *model;
@@ -210,10 +210,10 @@ struct loader {
     ot_param_sink sink;
     void *context;
     float *values; /* CHUNK_VALUES */
-    /* How far the kernel was asked to read: tensor and value, and the bytes from the present place to
-     * there. */
+    /* How far the kernel was asked to read ahead: tensor, value in it, and bytes from the present
+     * position. */
     int64_t ahead_tensor, ahead_value, ahead_bytes;
-    /* The chunk at hand. */
+    /* The present chunk. */
     const struct ot_stored *stored;
     int64_t first;
     struct ot_error errors[MAX_PARTS];
@@ -227,7 +227,7 @@ static int64_t smaller(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Keeps the kernel AHEAD_BYTES in front, in the order in which the model (not the file) wants the tensors. */
+/* Keeps the kernel AHEAD_BYTES ahead, in the order in which the model (not the file) needs the tensors. */
 static void read_ahead(struct loader *l) {
     while (l->ahead_bytes < AHEAD_BYTES && l->ahead_tensor < ot_model_tensor_count(l->model)) {
         const struct ot_stored *stored = l->map[l->ahead_tensor];
@@ -250,7 +250,8 @@ static int convert_part(const struct loader *l, int64_t begin, int64_t end) {
     OT_TRY(ot_safetensors_fetch(l->stored->file, data, bytes));
     int64_t bad = ot_safetensors_convert(tensor->dtype, data, end - begin, l->values + begin);
     if (bad >= 0)
-        return ot_fail(OT_E_INPUT, "%s: tensor %s holds %g at element %lld; the weights are damaged",
+        return ot_fail(OT_E_INPUT,
+                       "%s: tensor %s holds %g at element %lld; the weights are damaged, get the file again",
                        ot_safetensors_path(l->stored->file), tensor->name, (double)l->values[begin + bad],
                        (long long)(l->first + begin + bad));
     return 0;
@@ -305,7 +306,8 @@ static int load_slabs(struct loader *l) {
         for (; index < count && ot_model_tensor(l->model, index)->slab == slab; index++) {
             const struct ot_tensor *tensor = ot_model_tensor(l->model, index);
             if (tensor->first < at)
-                return ot_fail(OT_E_INTERNAL, "tensor %s lies before its predecessor", tensor->name);
+                return ot_fail(OT_E_INTERNAL, "tensor %s begins before the end of the tensor before it",
+                               tensor->name);
             OT_TRY(load_zeros(l, slab, at, tensor->first));
             OT_TRY(load_tensor(l, tensor, l->map[index]));
             at = tensor->first + tensor->rows * tensor->cols;
@@ -320,12 +322,12 @@ int ot_model_dir_load(const struct ot_model_dir *dir, const struct ot_model *mod
     int rc;
     struct loader *l = calloc(1, sizeof *l);
     if (!l)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to read it", dir->path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read the model", dir->path);
     *l = (struct loader){.model = model, .pool = pool, .sink = sink, .context = context};
     OT_TRY_GOTO(ot_model_dir_map(dir, model, &l->map), rc, out);
     l->values = malloc(CHUNK_VALUES * sizeof *l->values);
     if (!l->values) {
-        rc = ot_fail(OT_E_BUDGET, "%s: no memory for a buffer of %zu bytes", dir->path,
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory for a buffer of %zu bytes to read the model", dir->path,
                      CHUNK_VALUES * sizeof *l->values);
         goto out;
     }

@@ -11,7 +11,7 @@
 
 enum {
     CHUNK_VALUES = 1 << 20,
-    MARGIN_BYTES = 1 << 20, /* configs that we write, the marker, a file system's own blocks */
+    MARGIN_BYTES = 1 << 20, /* configs that we write, the marker, blocks of the file system */
     TRIAL_BYTES = 1 << 16,
 };
 
@@ -30,23 +30,24 @@ static bool is_extra(const struct ot_model_save *save, const char *name) {
     return false;
 }
 
-/* Where the base's small file i is copied from; NULL where it is not. */
+/* Path to copy the base's small file i from; NULL: the file is not copied. */
 static const char *copied_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
     return save->base && !is_extra(save, ot_small_files[i]) ? ot_model_dir_small_file(save->base, i, path)
                                                             : NULL;
 }
 
-/* Some models keep a few tensors, such as norms, in another dtype than the rest: each keeps its own. *stored
- * NULL: all are written in save->dtype, for there is no base with these tensors, or its dtype is not wanted.
- */
+/* Some models keep a few tensors, such as norms, in another dtype than the rest. Each tensor keeps its own
+ * dtype. *stored is NULL if all tensors are written in save->dtype: there is no base with these tensors, or
+ * another dtype is wanted. */
 static int map_base(const struct ot_model_save *save, const struct ot_stored ***stored) {
     const struct ot_model_dir *base = save->base;
     if (!base || !base->facts.has_weights || base->facts.dtype != save->dtype)
         return 0;
     int rc = ot_model_dir_map(base, save->model, stored);
-    if (rc == -OT_E_INPUT) /* weights that were not loaded (--init random) need not be the model's */
+    if (rc == -OT_E_INPUT) /* with --init random the base's weights were not loaded and may differ */
         return 0;
-    /* Readers want values at multiples of their size, and tensors lie end to end. */
+    /* Readers expect values at multiples of their size, and tensors are stored without gaps. So keep the
+     * dtypes only if every tensor's size is a multiple of 4 bytes. */
     bool aligned = true;
     for (int64_t i = 0; rc == 0 && i < ot_model_tensor_count(save->model); i++)
         aligned = aligned && (*stored)[i]->tensor->bytes % sizeof(float) == 0;
@@ -57,7 +58,7 @@ static int map_base(const struct ot_model_save *save, const struct ot_stored ***
     return rc;
 }
 
-/* Where file i that goes along is copied from; NULL where an extra one takes its place. */
+/* Path to copy kept file i from; NULL: an extra file replaces it. */
 static const char *kept_path(const struct ot_model_save *save, int i, char path[PATH_MAX]) {
     const struct ot_kept_file *file = &save->base->kept[i];
     snprintf(path, PATH_MAX, "/proc/self/fd/%d", file->fd);
@@ -91,7 +92,7 @@ static int open_writer(struct saver *s) {
 static int add_file_bytes(const char *path, int64_t *bytes) {
     struct stat info;
     if (stat(path, &info) < 0 || !S_ISREG(info.st_mode))
-        return ot_fail(OT_E_IO, "%s: cannot be copied to the output: not a readable file", path);
+        return ot_fail(OT_E_IO, "%s: cannot copy the file to the output: it is not a readable file", path);
     *bytes += info.st_size;
     return 0;
 }
@@ -131,7 +132,7 @@ out:
     return rc;
 }
 
-/* Everything that can be known before the first value: the directory can be made, and there is room. */
+/* Does everything that is possible before the first value: makes the directory and checks the space. */
 static int prepare(struct saver *s) {
     int64_t bytes;
     OT_TRY(ot_out_dir_open(s->save->out, s->save->calls, s->save->lock, &s->dir));
@@ -142,7 +143,7 @@ static int prepare(struct saver *s) {
 
 /* ---- the small files ---- */
 
-/* text NULL: small file i of the base as it is. */
+/* text NULL: copies small file i of the base unchanged. */
 static int put_config(const struct saver *s, int i, char *text, size_t bytes) {
     char path[PATH_MAX];
     int rc =
@@ -198,8 +199,8 @@ static int save_weights(struct saver *s, ot_param_source source, void *context) 
     const struct ot_model *model = s->save->model;
     s->values = malloc(CHUNK_VALUES * sizeof *s->values);
     if (!s->values)
-        return ot_fail(OT_E_BUDGET, "%s: no memory for a buffer of %zu bytes", s->save->out,
-                       CHUNK_VALUES * sizeof *s->values);
+        return ot_fail(OT_E_BUDGET, "%s: no memory for a buffer of %zu bytes to write the model",
+                       s->save->out, CHUNK_VALUES * sizeof *s->values);
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *tensor = ot_model_tensor(model, i);
         int64_t count = tensor->rows * tensor->cols;
@@ -212,7 +213,7 @@ static int save_weights(struct saver *s, ot_param_source source, void *context) 
     return ot_safetensors_writer_finish(s->writer);
 }
 
-int ot_model_dir_save_probe(const struct ot_model_save *save) {
+int ot_model_dir_save_try(const struct ot_model_save *save) {
     static const char trial[TRIAL_BYTES];
     struct saver s = {.save = save};
     int rc;

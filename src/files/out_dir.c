@@ -15,26 +15,27 @@
 #include "src/base/file_io.h"
 #include "src/base/json.h"
 #include "src/base/log.h"
+#include "src/base/path.h"
 #include "src/base/strings.h"
 #include "src/files/out_lock.h"
 #include "src/files/out_replace.h"
 
-/* Lies in OUT.partial while it is being written: all that is there is then ours and worthless. */
+/* A flag in OUT.partial while it is being written: all files there are then ours and of no value. */
 #define UNFINISHED ".offload-train-unfinished"
 
 enum { COPY_BYTES = 1 << 16 };
 
 struct ot_out_dir {
     char *out, *beside, *inside;
-    const char *partial; /* beside or inside: where the files are written */
+    const char *partial; /* `beside` or `inside`: where the files are written */
     char *parent;
-    int n_made_parents; /* how many of OUT's parents open made, from the innermost outwards */
+    int n_made_parents; /* number of OUT's parents that open made, counted from the innermost */
     const struct ot_io_calls *calls;
     struct ot_out_lock *lock;
-    bool owns_lock; /* nobody else closes it */
-    int dir_fd;     /* partial, locked */
+    bool owns_lock; /* close the lock with the directory */
+    int dir_fd;     /* of `partial`, locked */
     int file_fd;
-    char **names; /* written files; the last is the open one while file_fd >= 0 */
+    char **names; /* written files; the last one is open while file_fd >= 0 */
     size_t n_names;
     bool committed;
 };
@@ -46,25 +47,27 @@ static bool has_entry(const char *dir, const char *name) {
            S_ISREG(info.st_mode);
 }
 
-/* ---- what is in the way ---- */
+/* ---- checking what exists at OUT ---- */
 
-/* *exists: an output of ours. An empty directory counts as absent. */
+/* *exists: OUT is an output of ours. An empty directory counts as absent. */
 static int check_target(const char *out, bool *exists) {
     struct stat info;
     bool empty;
     *exists = false;
     if (lstat(out, &info) < 0)
-        return errno == ENOENT ? 0 : ot_fail_errno(OT_E_IO, errno, "%s: cannot be used for output", out);
+        return errno == ENOENT
+                   ? 0
+                   : ot_fail_errno(OT_E_IO, errno, "%s: cannot use this path for the output", out);
     if (S_ISLNK(info.st_mode))
-        return ot_fail(OT_E_INPUT, "%s: is a symbolic link; give the directory itself", out);
+        return ot_fail(OT_E_INPUT, "%s: the output is a symbolic link; give the directory itself", out);
     if (!S_ISDIR(info.st_mode))
-        return ot_fail(OT_E_INPUT, "%s: is not a directory; choose another output", out);
+        return ot_fail(OT_E_INPUT, "%s: the output is not a directory; choose another --out", out);
     OT_TRY(ot_out_is_empty(out, &empty));
     *exists = has_entry(out, OT_OUT_MARKER);
     if (!empty && !*exists)
         return ot_fail(OT_E_INPUT,
-                       "%s: is not empty and not an earlier output of offload-train (no " OT_OUT_MARKER
-                       "); choose another output or empty it",
+                       "%s: not empty, and not an earlier output of offload-train (it has no " OT_OUT_MARKER
+                       "); choose another --out, or empty this directory",
                        out);
     return 0;
 }
@@ -79,14 +82,15 @@ static int retire_entry(const struct ot_out_dir *dir, int fd, const char *name, 
                    : ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot remove", dir->partial, name);
     struct stat info;
     if (snprintf(to, sizeof to, "%s/%s", dir->out, name) >= (int)sizeof to)
-        return ot_fail(OT_E_IO, "%s/%s: the name is too long to keep", dir->out, name);
+        return ot_fail(OT_E_IO, "%s/%s: the path is too long, so the file cannot be kept", dir->out, name);
     if (lstat(to, &info) == 0 || renameat(fd, name, AT_FDCWD, to) < 0)
-        return ot_fail(OT_E_IO, "%s/%s: cannot be moved to %s; move it away", dir->partial, name, dir->out);
+        return ot_fail(OT_E_IO, "%s/%s: cannot move this file to %s; move it away yourself", dir->partial,
+                       name, dir->out);
     return 0;
 }
 
-/* Empties OUT.partial, which is an unfinished output (all of it is ours) or a previous one (what its marker
- * lists is ours, the rest moves to OUT), and removes it. */
+/* Empties and removes OUT.partial. If it is an unfinished output, all of it is ours and is removed. If it is
+ * a previous output, the files in its marker are removed and all other files move to OUT. */
 static int retire_partial(const struct ot_out_dir *dir) {
     struct ot_json *marker = NULL;
     int rc = 0;
@@ -95,10 +99,10 @@ static int retire_partial(const struct ot_out_dir *dir) {
         OT_TRY(ot_out_read_marker(dir->partial, &marker));
     DIR *entries = opendir(dir->partial);
     if (!entries) {
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", dir->partial);
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot list the directory", dir->partial);
         goto out;
     }
-    /* The marker and the flag go last: a retirement that is cut short begins anew. */
+    /* The marker and the flag go last, so that an interrupted removal starts again at the next open. */
     for (struct dirent *entry = readdir(entries); entry && rc == 0; entry = readdir(entries)) {
         const char *name = entry->d_name;
         if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0 || strcmp(name, OT_OUT_MARKER) == 0 ||
@@ -121,22 +125,10 @@ out:
 /* ---- opening ---- */
 
 static int make_parents(struct ot_out_dir *dir) {
-    char *path = dir->parent;
-    for (char *at = path; at;) {
-        at = strchr(at + 1, '/');
-        if (at)
-            *at = '\0';
-        bool made = mkdir(path, 0777) == 0;
-        int saved = errno;
-        if (at)
-            *at = '/';
-        if (made)
-            dir->n_made_parents++;
-        else if (saved != EEXIST && saved != EISDIR)
-            return ot_fail_errno(OT_E_IO, saved, "%s: cannot make the directories above the output",
-                                 dir->out);
-    }
-    return 0;
+    int error = ot_path_make_dirs(dir->parent, &dir->n_made_parents);
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot make the parent directories of the output",
+                                     dir->out)
+                     : 0;
 }
 
 static void remove_made_parents(struct ot_out_dir *dir) {
@@ -149,13 +141,15 @@ static void remove_made_parents(struct ot_out_dir *dir) {
 }
 
 static int refuse_second_writer(const struct ot_out_dir *dir) {
-    return ot_fail(OT_E_INPUT, "%s: another process is writing this output; wait for it or choose another",
-                   dir->out);
+    return ot_fail(
+        OT_E_INPUT,
+        "%s: another process is writing this output; wait for that process, or choose another --out",
+        dir->out);
 }
 
 static int hold_partial(struct ot_out_dir *dir) {
     dir->dir_fd = open(dir->partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (dir->dir_fd < 0 && errno == ENOENT) /* it was there a moment ago: its owner put it in place */
+    if (dir->dir_fd < 0 && errno == ENOENT) /* it was there a moment ago: its owner renamed it */
         return refuse_second_writer(dir);
     if (dir->dir_fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", dir->partial);
@@ -171,10 +165,12 @@ static int clear_place(struct ot_out_dir *dir, const char *place) {
     if (lstat(place, &info) < 0)
         return 0;
     if (!S_ISDIR(info.st_mode))
-        return ot_fail(OT_E_INPUT, "%s: is in the way of the output; move it away", place);
+        return ot_fail(OT_E_INPUT, "%s: the output needs this name, but it is not a directory; move it away",
+                       place);
     OT_TRY(ot_out_is_empty(place, &empty));
     if (!empty && !has_entry(place, OT_OUT_MARKER) && !has_entry(place, UNFINISHED))
-        return ot_fail(OT_E_INPUT, "%s: is in the way of the output; move it away", place);
+        return ot_fail(OT_E_INPUT,
+                       "%s: the output needs this name, but the directory is not ours; move it away", place);
     OT_TRY(hold_partial(dir));
     OT_TRY(retire_partial(dir));
     close(dir->dir_fd);
@@ -182,19 +178,19 @@ static int clear_place(struct ot_out_dir *dir, const char *place) {
     return 0;
 }
 
-/* What a crash left behind, if it is ours. */
+/* Removes or completes what a crash left behind, if it is ours. */
 static int clear_stale(struct ot_out_dir *dir) {
     if (ot_out_is_half_replaced(dir->out)) {
         OT_TRY(ot_out_replace(dir->out, dir->calls));
-        ot_log(OT_LOG_INFO, "%s: the result that was being put in place when a process ended is there now",
+        ot_log(OT_LOG_INFO, "%s: completed the result that an interrupted process left half in place",
                dir->out);
     }
     OT_TRY(clear_place(dir, dir->inside));
     return clear_place(dir, dir->beside);
 }
 
-/* Whether the new directory can be moved from beside OUT into it, as commit may have to; it may end up
- * there. */
+/* True if the new directory can be moved from beside OUT into OUT, as commit may have to do. On failure the
+ * directory beside OUT is removed. */
 static bool can_move_in(const struct ot_out_dir *dir) {
     if (rename(dir->beside, dir->inside) == 0)
         return rename(dir->inside, dir->beside) == 0;
@@ -202,7 +198,7 @@ static bool can_move_in(const struct ot_out_dir *dir) {
     return false;
 }
 
-/* Beside OUT, from where a rename puts it in place, or where that cannot be, in it. */
+/* Makes the directory for the files: beside OUT, if a rename can put it in place; otherwise inside OUT. */
 static int make_partial(struct ot_out_dir *dir) {
     struct stat info;
     bool is_there = lstat(dir->out, &info) == 0;
@@ -211,15 +207,15 @@ static int make_partial(struct ot_out_dir *dir) {
         if (mkdir(dir->beside, 0777) == 0) {
             if (!is_there || can_move_in(dir))
                 return 0;
-        } else if (!is_there && errno == EEXIST) { /* clear_stale saw none */
+        } else if (!is_there && errno == EEXIST) { /* another process made it after clear_stale */
             return refuse_second_writer(dir);
         } else if (!is_there || errno == ENOSPC) {
-            return ot_fail_errno(OT_E_IO, errno, "%s: cannot make a directory here", dir->beside);
+            return ot_fail_errno(OT_E_IO, errno, "%s: cannot make this directory", dir->beside);
         }
     }
     dir->partial = dir->inside;
     if (mkdir(dir->inside, 0777) < 0 && errno != EEXIST)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot make a directory here", dir->inside);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot make this directory", dir->inside);
     return 0;
 }
 
@@ -232,9 +228,9 @@ static int name_paths(struct ot_out_dir *dir, const char *out) {
     size_t base_bytes = length - (size_t)(base - out);
     if (length == 0 || base_bytes == 0 || strncmp(base, ".", base_bytes) == 0 ||
         strncmp(base, "..", base_bytes) == 0)
-        return ot_fail(OT_E_INPUT, "'%s' cannot be an output: name a directory that may be replaced", out);
+        return ot_fail(OT_E_INPUT, "'%s' cannot be the output: give a directory that may be replaced", out);
     if (length + 64 > PATH_MAX)
-        return ot_fail(OT_E_INPUT, "the name of the output is longer than a path may be");
+        return ot_fail(OT_E_INPUT, "the path of the output is too long");
     OT_TRY(ot_string_format(&dir->out, "%.*s", (int)length, out));
     OT_TRY(ot_string_format(&dir->beside, "%s.partial", dir->out));
     OT_TRY(ot_string_format(&dir->inside, "%s/" OT_OUT_STAGED, dir->out));
@@ -246,14 +242,14 @@ static int name_paths(struct ot_out_dir *dir, const char *out) {
     return ot_string_format(&dir->parent, "%.*s", (int)parent_bytes, out);
 }
 
-/* What every use of OUT begins with: its lock, and what a crash left there is cleared away. */
+/* The beginning of every use of OUT: takes its lock, and cleans up after a crash. */
 static int start(struct ot_out_dir *dir, const char *out, const struct ot_io_calls *calls,
                  struct ot_out_lock *lock, bool *exists) {
     *dir = (struct ot_out_dir){.calls = calls ? calls : &ot_io_system,
                                .lock = lock,
                                .dir_fd = -1,
                                .file_fd = -1,
-                               .committed = true}; /* nothing is begun */
+                               .committed = true}; /* nothing written yet */
     OT_TRY(name_paths(dir, out));
     dir->owns_lock = !lock;
     OT_TRY(lock ? ot_out_lock_take(lock) : ot_out_lock_open(out, &dir->lock));
@@ -267,7 +263,7 @@ static int begin(struct ot_out_dir *dir) {
     OT_TRY(hold_partial(dir));
     int flag = openat(dir->dir_fd, UNFINISHED, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (flag < 0) {
-        int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write", dir->partial);
+        int rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot write into the directory", dir->partial);
         rmdir(dir->partial);
         return rc;
     }
@@ -281,11 +277,11 @@ int ot_out_dir_open(const char *out, const struct ot_io_calls *calls, struct ot_
     bool exists;
     struct ot_out_dir *dir = malloc(sizeof *dir);
     if (!dir)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to write it", out);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to write the output", out);
     int rc = start(dir, out, calls, lock, &exists);
     if (rc == 0)
         rc = begin(dir);
-    if (rc < 0) { /* nothing of ours is there yet, and what is there may be another's */
+    if (rc < 0) { /* nothing of ours is there yet, and existing files may belong to others */
         remove_made_parents(dir);
         ot_out_dir_close(dir);
         dir = NULL;
@@ -300,7 +296,7 @@ void ot_out_dir_close(struct ot_out_dir *dir) {
     if (dir->file_fd >= 0)
         close(dir->file_fd);
     if (!dir->committed) {
-        /* The caller reports why it gave up; what cannot be removed is cleared at the next open. */
+        /* The caller reports this error. The next open removes what cannot be removed now. */
         struct ot_error why;
         ot_error_save(&why, -OT_E_INTERNAL);
         if (retire_partial(dir) == 0)
@@ -324,12 +320,13 @@ void ot_out_dir_close(struct ot_out_dir *dir) {
 int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes) {
     int64_t free_bytes = dir->calls->free_bytes(dir->calls->context, dir->partial);
     if (free_bytes < 0)
-        return ot_fail_errno(OT_E_IO, (int)-free_bytes, "%s: cannot ask for the free space", dir->out);
+        return ot_fail_errno(OT_E_IO, (int)-free_bytes, "%s: cannot read the disk's free space", dir->out);
     if (free_bytes < bytes)
-        return ot_fail(
-            OT_E_IO,
-            "%s: needs %.1f MB but only %.1f MB are free there: free %.1f MB or choose another output",
-            dir->out, (double)bytes * 1e-6, (double)free_bytes * 1e-6, (double)(bytes - free_bytes) * 1e-6);
+        return ot_fail(OT_E_IO,
+                       "%s: the output needs %.1f MB, but only %.1f MB are free there: free %.1f MB, or "
+                       "choose another --out",
+                       dir->out, (double)bytes * 1e-6, (double)free_bytes * 1e-6,
+                       (double)(bytes - free_bytes) * 1e-6);
     return 0;
 }
 
@@ -337,7 +334,7 @@ int ot_out_dir_need_space(struct ot_out_dir *dir, int64_t bytes) {
 
 static int add_name(struct ot_out_dir *dir, const char *name) {
     if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return ot_fail(OT_E_INTERNAL, "'%s' is not the name of a file", name);
+        return ot_fail(OT_E_INTERNAL, "'%s' is not a plain file name", name);
     char **names = realloc(dir->names, (dir->n_names + 1) * sizeof *names);
     if (names)
         dir->names = names;
@@ -360,11 +357,11 @@ int ot_out_dir_create(struct ot_out_dir *dir, const char *name, int64_t reserve_
         return fail_file(dir, errno, "create");
     if (reserve_bytes <= 0)
         return 0;
-    /* The size stays: the file is as long as what is written. */
+    /* KEEP_SIZE: the file's size must stay what was written. */
     int error = ot_allocate(dir->calls, dir->file_fd, FALLOC_FL_KEEP_SIZE, 0, reserve_bytes);
     return error == 0 || error == -EOPNOTSUPP || error == -ENOSYS || error == -EINVAL || error == -EPERM
                ? 0
-               : fail_file(dir, -error, "reserve its space");
+               : fail_file(dir, -error, "reserve disk space");
 }
 
 int ot_out_dir_write(struct ot_out_dir *dir, const void *data, size_t bytes) {
@@ -389,7 +386,7 @@ int ot_out_dir_put(struct ot_out_dir *dir, const char *name, const void *data, s
 }
 
 int ot_out_dir_copy(struct ot_out_dir *dir, const char *name, const char *from) {
-    int rc = 0, fd = open(from, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe of that name must not block */
+    int rc = 0, fd = open(from, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a named pipe must not block open */
     char *buffer = NULL;
     struct stat info;
     if (fd < 0)
@@ -400,7 +397,7 @@ int ot_out_dir_copy(struct ot_out_dir *dir, const char *name, const char *from) 
     }
     buffer = malloc(COPY_BYTES);
     if (!buffer) {
-        rc = ot_fail(OT_E_BUDGET, "%s: no memory to copy it", from);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to copy the file", from);
         goto out;
     }
     OT_TRY_GOTO(ot_out_dir_create(dir, name, (int64_t)info.st_size), rc, out);
@@ -433,31 +430,32 @@ static int write_marker(struct ot_out_dir *dir) {
     return rc;
 }
 
-/* Whether OUT becomes the new directory by a rename; the old one, if there is one, is then OUT.partial. */
+/* Puts the new directory in OUT's place by a rename, if that is possible. *old: an old output existed; it is
+ * OUT.partial now. */
 static int swap_in(struct ot_out_dir *dir, bool *swapped, bool *old) {
     bool has_mount;
     struct stat info;
     *old = false;
-    *swapped = dir->partial == dir->beside && rename(dir->beside, dir->out) == 0; /* absent or empty */
+    *swapped = dir->partial == dir->beside && rename(dir->beside, dir->out) == 0; /* OUT is absent or empty */
     if (*swapped || dir->partial != dir->beside)
         return 0;
     if (lstat(dir->out, &info) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the finished output in place", dir->out);
-    OT_TRY(ot_out_has_mount(dir->out, &has_mount)); /* which could not move to the new directory */
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot move the finished output to this path", dir->out);
+    OT_TRY(ot_out_has_mount(dir->out, &has_mount)); /* a mount could not move to the new directory */
     *swapped = *old = !has_mount && dir->calls->exchange(dir->calls->context, dir->beside, dir->out) == 0;
     return 0;
 }
 
 static int replace_files(struct ot_out_dir *dir) {
     char path[PATH_MAX];
-    snprintf(path, sizeof path, "%s/" OT_OUT_REPLACING, dir->out); /* name_paths has seen that it fits */
+    snprintf(path, sizeof path, "%s/" OT_OUT_REPLACING, dir->out); /* name_paths has checked the length */
     if (rename(dir->partial, path) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot put the finished output in place", dir->out);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot move the finished output to this path", dir->out);
     dir->committed = true;
     int rc = ot_out_replace(dir->out, dir->calls);
     return rc < 0 ? ot_fail_context(rc,
-                                    "%s: the result is saved in %s, and not yet in place; the next command "
-                                    "with this --out puts it there",
+                                    "%s: the result is saved in %s, but not yet in place; the next command "
+                                    "with this --out puts it in place",
                                     dir->out, path)
                   : ot_out_lock_keep_marker(dir->lock);
 }
@@ -468,28 +466,29 @@ static int flush_parent(const struct ot_out_dir *dir) {
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", dir->parent);
     int error = dir->calls->fsync(dir->calls->context, fd);
     close(fd);
-    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", dir->parent) : 0;
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush the directory", dir->parent) : 0;
 }
 
-/* The old output is OUT.partial now, and its lock is still held. */
+/* The old output is OUT.partial now. Its lock is still held. */
 static int retire_old(struct ot_out_dir *dir, bool old) {
     int rc = old ? retire_partial(dir) : 0;
     if (rc < 0)
-        rc = ot_fail_context(rc, "%s: saved, but the previous output is not cleared away", dir->out);
+        rc = ot_fail_context(rc, "%s: the result is saved, but the previous output could not be removed",
+                             dir->out);
     int moved = ot_out_lock_move(dir->lock, dir->dir_fd);
     return rc < 0 ? rc : moved;
 }
 
 int ot_out_dir_commit(struct ot_out_dir *dir) {
     bool exists, swapped, old;
-    OT_TRY(ot_out_lock_take(dir->lock)); /* again, and the next: training took hours */
+    OT_TRY(ot_out_lock_take(dir->lock)); /* Lock and check again: training took hours. */
     OT_TRY(check_target(dir->out, &exists));
     OT_TRY(write_marker(dir));
     if (unlinkat(dir->dir_fd, UNFINISHED, 0) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be finished", dir->out);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot finish the output", dir->out);
     int error = dir->calls->fsync(dir->calls->context, dir->dir_fd);
     if (error < 0)
-        return ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", dir->out);
+        return ot_fail_errno(OT_E_IO, -error, "%s: cannot flush the output", dir->out);
     OT_TRY(swap_in(dir, &swapped, &old));
     if (!swapped)
         return replace_files(dir);
@@ -503,7 +502,7 @@ int ot_out_dir_settle(const char *out, const struct ot_io_calls *calls, struct o
     bool exists;
     struct ot_out_dir *dir = malloc(sizeof *dir);
     if (!dir)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to look at it", out);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to check the output", out);
     int rc = start(dir, out, calls, lock, &exists);
     ot_out_dir_close(dir);
     return rc;

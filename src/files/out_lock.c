@@ -28,14 +28,14 @@ int ot_out_flock(int fd, const char *path, bool wait) {
         if (!wait)
             return 1;
         if (!said)
-            ot_log(OT_LOG_WARN, "%s: waiting for another process that has it locked", path);
+            ot_log(OT_LOG_WARN, "%s: waiting for another process that has locked this directory", path);
         said = true;
         nanosleep(&pause, NULL);
     }
     return 0;
 }
 
-/* ext4 makes lost+found at the top of a volume. */
+/* Entries that do not count as contents. ext4 makes lost+found at the root of a volume. */
 static bool is_of_no_one(const char *name) {
     static const char *const names[] = {".", "..", "lost+found", OT_OUT_STAGED, OT_OUT_REPLACING};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
@@ -47,7 +47,7 @@ static bool is_of_no_one(const char *name) {
 int ot_out_is_empty(const char *path, bool *empty) {
     DIR *dir = opendir(path);
     if (!dir)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot list the directory", path);
     *empty = true;
     for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
         *empty = *empty && is_of_no_one(entry->d_name);
@@ -76,24 +76,26 @@ static void say_away(struct ot_out_lock *lock) {
     lock->is_away = true;
     if (n > 0)
         ot_log(OT_LOG_WARN,
-               "%s was moved away while this run was writing to it; what is there already (log, "
-               "checkpoints) is now in %.*s",
+               "%s was moved away while this run was writing to it; its earlier files (log, checkpoints) are "
+               "now in %.*s",
                lock->out, (int)n, path);
 }
 
-/* fd: OUT, which is not the directory that is locked, if any is. */
+/* fd: the directory OUT. It is not the locked directory, if there is a locked one. */
 static int take_other(struct ot_out_lock *lock, int fd) {
     bool empty = true;
     if (lock->fd >= 0) {
         OT_TRY(ot_out_is_empty(lock->out, &empty));
         if (!empty)
-            return ot_fail(OT_E_INPUT, "%s: is not the directory any more that this run began to write to",
+            return ot_fail(OT_E_INPUT,
+                           "%s: another directory has taken the place of this run's output directory",
                            lock->out);
         say_away(lock);
     }
-    if (ot_out_flock(fd, lock->out, false)) /* whoever has lost its directory saves elsewhere, and soon */
+    if (ot_out_flock(fd, lock->out, false)) /* a run that lost its directory must save elsewhere, soon */
         return ot_fail(OT_E_INPUT,
-                       "%s: another process is writing this output; wait for it or choose another",
+                       "%s: another process is writing this output; wait for that process, or choose another "
+                       "--out",
                        lock->out);
     return 0;
 }
@@ -101,7 +103,7 @@ static int take_other(struct ot_out_lock *lock, int fd) {
 int ot_out_lock_take(struct ot_out_lock *lock) {
     for (;;) {
         int fd = open(lock->out, OPEN_DIR);
-        if (fd < 0) { /* absent; what else it may be is looked at before anything is written */
+        if (fd < 0) { /* absent, or not a directory: that is checked before anything is written */
             if (lock->fd >= 0)
                 say_away(lock);
             return 0;
@@ -114,7 +116,7 @@ int ot_out_lock_take(struct ot_out_lock *lock) {
         if (lock->fd >= 0)
             close(lock->fd);
         lock->fd = fd;
-        if (ot_out_lock_holds(lock)) /* else another one took its place meanwhile */
+        if (ot_out_lock_holds(lock)) /* false: another directory took its place meanwhile */
             return ot_out_lock_keep_marker(lock);
         close(lock->fd);
         lock->fd = -1;
@@ -124,7 +126,7 @@ int ot_out_lock_take(struct ot_out_lock *lock) {
 int ot_out_lock_move(struct ot_out_lock *lock, int fd) {
     int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (own < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot keep its lock", lock->out);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot keep the lock of the output", lock->out);
     if (lock->fd >= 0)
         close(lock->fd);
     lock->fd = own;
@@ -134,13 +136,13 @@ int ot_out_lock_move(struct ot_out_lock *lock, int fd) {
 static int put_back_marker(const struct ot_out_lock *lock) {
     int fd = openat(lock->fd, OT_OUT_MARKER, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s/" OT_OUT_MARKER ": cannot be put back", lock->out);
+        return ot_fail_errno(OT_E_IO, errno, "%s/" OT_OUT_MARKER ": cannot restore the file", lock->out);
     int error = -ot_write_all(NULL, fd, lock->marker, lock->marker_bytes);
     if (close(fd) < 0 && error == 0)
         error = errno;
     if (error)
-        return ot_fail_errno(OT_E_IO, error, "%s/" OT_OUT_MARKER ": cannot be put back", lock->out);
-    ot_log(OT_LOG_WARN, "%s/" OT_OUT_MARKER " was removed while this run was writing there; it is put back",
+        return ot_fail_errno(OT_E_IO, error, "%s/" OT_OUT_MARKER ": cannot restore the file", lock->out);
+    ot_log(OT_LOG_WARN, "%s/" OT_OUT_MARKER " was removed while this run was writing there; restored it",
            lock->out);
     return 0;
 }
@@ -148,10 +150,10 @@ static int put_back_marker(const struct ot_out_lock *lock) {
 static int read_marker(struct ot_out_lock *lock, int fd) {
     struct stat info;
     if (fstat(fd, &info) < 0 || !S_ISREG(info.st_mode) || info.st_size > OT_OUT_MARKER_MAX_BYTES)
-        return 0; /* refused, with its name, when it is looked at */
+        return 0; /* a later check refuses it, with its name */
     char *text = malloc((size_t)info.st_size + 1);
     if (!text)
-        return ot_fail(OT_E_BUDGET, "%s: no memory for its marker", lock->out);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to read the marker file", lock->out);
     int64_t n = ot_read_at(fd, text, (size_t)info.st_size, 0);
     if (n != info.st_size) {
         free(text);
@@ -178,7 +180,7 @@ int ot_out_lock_open(const char *out, struct ot_out_lock **result) {
     size_t length = strlen(out);
     struct ot_out_lock *lock = calloc(1, sizeof *lock);
     if (!lock)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to lock it", out);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to lock the output", out);
     while (length > 1 && out[length - 1] == '/')
         length--;
     lock->fd = -1;

@@ -1,12 +1,12 @@
-/* The lock of an output directory: whoever writes into OUT takes it first and keeps it to the end.
+/* The lock of an output directory. Every process that writes into OUT takes the lock first and keeps it to
+ * the end.
  *
- * The lock is flock(2) on the directory itself, so it leaves nothing behind and two machines' worth of
- * containers that share a volume see one lock. Where OUT is absent there is nothing to lock: the lock is
- * taken as soon as OUT is there. A result that takes OUT's place by rename is locked before it does, so
- * that the name OUT never stands for a directory without its owner's lock.
+ * The lock is flock(2) on the directory itself. It leaves no file behind, and containers on two machines that
+ * share a volume see the same lock. If OUT is absent, the lock is taken as soon as OUT exists. A result that
+ * takes OUT's place by rename is locked before the rename, so OUT is never without its owner's lock.
  *
- * The owner also notices what others do to OUT while it works: whether OUT still is the directory that was
- * locked, and what its marker said in case that is lost. One thread uses a lock.
+ * The owner also notices changes that others make to OUT while it works: whether OUT is still the locked
+ * directory, and whether its marker was removed (the lock keeps a copy). One thread uses a lock.
  */
 #ifndef OT_FILES_OUT_LOCK_H
 #define OT_FILES_OUT_LOCK_H
@@ -14,43 +14,45 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* In OUT: the marker of an output of ours; the directory where files are being written; and the directory
- * where they are complete (out_replace.h). */
+/* Names in OUT: the marker of an output of ours; the directory where files are being written; the directory
+ * with the complete files (out_replace.h). */
 #define OT_OUT_MARKER    "offload-train.json"
 #define OT_OUT_STAGED    ".offload-train-partial"
 #define OT_OUT_REPLACING ".offload-train-replacing"
 enum { OT_OUT_MARKER_MAX_BYTES = 1 << 20 };
 
 struct ot_out_lock {
-    char *out;    /* without a slash at its end */
-    int fd;       /* of the locked directory; -1: OUT was absent */
-    bool insists; /* set by the owner once it has something to lose: it waits for others, however long */
-    bool is_away; /* OUT no longer is the locked directory, which was said */
-    char *marker; /* what OUT's marker said when it was last seen; NULL: there was none */
+    char *out;    /* without trailing slashes */
+    int fd;       /* of the locked directory; -1: OUT is absent */
+    bool insists; /* wait for other processes without limit; set by an owner that has something to lose */
+    bool is_away; /* OUT is no longer the locked directory; this was logged */
+    char *marker; /* contents of OUT's marker when last read; NULL: OUT had none */
     size_t marker_bytes;
 };
 
-/* Takes the lock where OUT is there. Errors: OT_E_INPUT (another process writes this output), OT_E_BUDGET. */
+/* Takes the lock if OUT exists. Errors: OT_E_INPUT (another process writes this output), OT_E_BUDGET,
+ * OT_E_IO. */
 int ot_out_lock_open(const char *out, struct ot_out_lock **lock);
 void ot_out_lock_close(struct ot_out_lock *lock); /* NULL is fine */
 
-/* Before anything is written: takes the lock if OUT is there by now. Where the directory that was locked
- * has been moved away, says so, and another empty or absent OUT takes its place. Errors: OT_E_INPUT
- * (another process writes this output; OUT is another directory, which has something in it). */
+/* Call before every write: takes the lock if OUT exists by now. If the locked directory was moved away, logs
+ * that; an empty or absent OUT takes its place. Errors: OT_E_INPUT (another process writes this output; OUT
+ * is another directory and not empty), OT_E_IO, OT_E_BUDGET. */
 int ot_out_lock_take(struct ot_out_lock *lock);
-/* The directory of fd, locked already, has taken the place of OUT: the lock has a descriptor of its own
- * from here on. Errors: OT_E_IO. */
+/* The directory of fd, already locked, has taken the place of OUT: the lock keeps a duplicate of fd. Errors:
+ * OT_E_IO, OT_E_BUDGET. */
 int ot_out_lock_move(struct ot_out_lock *lock, int fd);
-/* Whether OUT is the locked directory. */
+/* True if OUT is the locked directory. */
 bool ot_out_lock_holds(const struct ot_out_lock *lock);
-/* Reads OUT's marker, if it has one, or puts back a lost one. Errors: OT_E_IO, OT_E_BUDGET. */
+/* Reads OUT's marker if it has one; restores a marker that was removed. Errors: OT_E_IO, OT_E_BUDGET. */
 int ot_out_lock_keep_marker(struct ot_out_lock *lock);
 
-/* flock without waiting, or, where wait is set, for as long as it takes, which is said. 1: another process
- * has it. A file system without locks gives it to everyone. path: for sentences. */
+/* Locks fd with flock. Without wait returns at once; with wait, logs that it waits, and waits without limit.
+ * Returns 1 if another process holds the lock. A file system without locks lets every process have it. path:
+ * for messages. */
 int ot_out_flock(int fd, const char *path, bool wait);
-/* Whether a directory has nothing in it but what a cut short save of ours or the file system itself keeps
- * there. Errors: OT_E_IO. */
+/* *empty: the directory has no entries but those of an interrupted save of ours or of the file system
+ * (lost+found). Errors: OT_E_IO. */
 int ot_out_is_empty(const char *path, bool *empty);
 
 #endif

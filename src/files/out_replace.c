@@ -27,7 +27,7 @@ static bool is_mounted_at(int dir_fd, const char *name, int flags) {
         return false;
     if (info.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT)
         return info.stx_attributes & STATX_ATTR_MOUNT_ROOT;
-    /* A kernel before 5.8 shows the mounts of other file systems alone. */
+    /* Kernels before 5.8 do not report mount points; then only mounts of other file systems are found. */
     return statx(dir_fd, "..", AT_NO_AUTOMOUNT, STATX_TYPE, &above) == 0 &&
            (info.stx_dev_major != above.stx_dev_major || info.stx_dev_minor != above.stx_dev_minor);
 }
@@ -43,7 +43,7 @@ bool ot_out_is_mount(const char *path) {
 int ot_out_has_mount(const char *path, bool *has) {
     DIR *dir = opendir(path);
     if (!dir)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look into", path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot list the directory", path);
     *has = false;
     for (struct dirent *entry = readdir(dir); entry && !*has; entry = readdir(dir))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
@@ -80,7 +80,8 @@ struct replacing {
     const char *out;
     const struct ot_io_calls *calls;
     int out_fd, new_fd;
-    struct ot_json *old_marker, *new_marker; /* the old one NULL: OUT had none; the new one: all has moved */
+    struct ot_json *old_marker,
+        *new_marker; /* old_marker NULL: OUT had none. new_marker NULL: all files have moved */
 };
 
 bool ot_out_is_half_replaced(const char *out) {
@@ -93,18 +94,18 @@ bool ot_out_is_half_replaced(const char *out) {
 int ot_out_check_whole(const char *out) {
     return ot_out_is_half_replaced(out)
                ? ot_fail(OT_E_INPUT,
-                         "%s: a process ended while it put a new result in place here; start it again, with "
-                         "the same --out, and it finishes that first",
+                         "%s: a process ended while it was replacing the result here; run its command again "
+                         "with the same --out to complete the replacement",
                          out)
                : 0;
 }
 
 static int flush(const struct replacing *r) {
     int error = r->calls->fsync(r->calls->context, r->out_fd);
-    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush", r->out) : 0;
+    return error < 0 ? ot_fail_errno(OT_E_IO, -error, "%s: cannot flush the directory", r->out) : 0;
 }
 
-/* Else it is of a marker that somebody else wrote: what lies elsewhere stays there. */
+/* False: someone else wrote this marker. Files outside the directory are not touched. */
 static bool is_plain(const char *name) {
     return name && *name && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
@@ -116,7 +117,7 @@ static int remove_old(const struct replacing *r, const char *name) {
                : ot_fail_errno(OT_E_IO, -error, "%s/%s: cannot remove", r->out, name);
 }
 
-/* A file that others have put there has the name of a new one. */
+/* Renames a file of others that has the name of a new file. */
 static int keep_theirs(const struct replacing *r, const char *name) {
     char kept[NAME_MAX + 1];
     struct stat info;
@@ -124,19 +125,19 @@ static int keep_theirs(const struct replacing *r, const char *name) {
         return 0;
     if (snprintf(kept, sizeof kept, "%s.kept", name) >= (int)sizeof kept ||
         renameat2(r->out_fd, name, r->out_fd, kept, RENAME_NOREPLACE) < 0)
-        return ot_fail(OT_E_IO, "%s/%s: is in the way of the new output; move it away", r->out, name);
-    ot_log(OT_LOG_WARN, "%s/%s was there and is not of an output of ours: it is %s now", r->out, name, kept);
+        return ot_fail(OT_E_IO, "%s/%s: the new output needs this name; move this file away", r->out, name);
+    ot_log(OT_LOG_WARN, "%s/%s is not a file of offload-train; renamed it to %s", r->out, name, kept);
     return 0;
 }
 
 static int move_in(const struct replacing *r, const char *name) {
     struct stat info;
-    if (fstatat(r->new_fd, name, &info, AT_SYMLINK_NOFOLLOW) < 0) /* moved before a kill, or there is none */
+    if (fstatat(r->new_fd, name, &info, AT_SYMLINK_NOFOLLOW) < 0) /* moved before a kill, or never there */
         return 0;
     OT_TRY(keep_theirs(r, name));
     return renameat(r->new_fd, name, r->out_fd, name) == 0
                ? 0
-               : ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot be put in place", r->out, name);
+               : ot_fail_errno(OT_E_IO, errno, "%s/%s: cannot move the new file to this name", r->out, name);
 }
 
 static bool comes_last(const char *name) {
@@ -150,7 +151,7 @@ static int remove_all_old(const struct replacing *r) {
         ot_out_is_listed(r->new_marker, CONFIG) && fstatat(r->new_fd, CONFIG, &info, AT_SYMLINK_NOFOLLOW) < 0;
     if (ot_out_is_listed(r->old_marker, CONFIG) && !has_moved)
         OT_TRY(remove_old(r, CONFIG));
-    OT_TRY(flush(r)); /* before another file goes: a disk may keep changes in another order */
+    OT_TRY(flush(r)); /* before other files are removed: a disk may reorder changes */
     for (size_t i = 0; i < ot_json_length(files); i++) {
         const char *name = ot_json_string(ot_json_at(files, i), NULL);
         if (is_plain(name) && !ot_out_is_listed(r->new_marker, name))
@@ -175,7 +176,7 @@ static int move_all_in(const struct replacing *r) {
 static int replace(struct replacing *r, const char *new_path) {
     OT_TRY(ot_out_read_marker(r->out, &r->old_marker));
     OT_TRY(ot_out_read_marker(new_path, &r->new_marker));
-    OT_TRY(flush(r)); /* the new name of the directory, before anything of the old output goes */
+    OT_TRY(flush(r)); /* flush the directory's new name before old files are removed */
     if (r->new_marker) {
         OT_TRY(remove_all_old(r));
         OT_TRY(move_all_in(r));
@@ -193,7 +194,7 @@ int ot_out_replace(const char *out, const struct ot_io_calls *calls) {
     if (snprintf(new_path, sizeof new_path, "%s/" OT_OUT_REPLACING, out) < (int)sizeof new_path)
         r.new_fd = open(new_path, OPEN_DIR);
     if (r.out_fd < 0 || r.new_fd < 0)
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot be replaced", out);
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot replace the output", out);
     else
         rc = replace(&r, new_path);
     if (r.out_fd >= 0)

@@ -1,12 +1,12 @@
-/* Replacing an output file by file, where its directory cannot be exchanged by rename: OUT is a mount
- * point, or has one in it, or lies in the lower layer of an overlay, or the file system cannot exchange.
+/* Replaces an output file by file, if its directory cannot be exchanged by rename: OUT is a mount point or
+ * contains one, or is in the lower layer of an overlay, or the file system cannot exchange directories.
  *
- * The finished new files, the marker among them, lie in OUT/.offload-train-replacing; the directory gets
- * that name by one rename, and from that moment on the new output is the one that will be there. Then the
- * old config.json goes, so that no reader takes a mixture for a model; the rest of the old files go and the
- * new ones move in; config.json comes behind them, and the marker last. Where this is cut short, the
- * directory is still there: readers refuse OUT (ot_out_check_whole), and the next command that writes there
- * finishes it.
+ * The finished new files and their marker are in OUT/.offload-train-replacing. The directory gets this name
+ * by one rename; from then on the new output will be completed. First the old config.json is removed, so that
+ * no reader takes a mixture for a model. Then the other old files are removed and the new files move in;
+ * config.json is next to last, the marker is last. If the process ends in between, the directory still
+ * exists: readers refuse OUT (ot_out_check_whole), and the next command that writes there completes the
+ * replacement.
  */
 #ifndef OT_FILES_OUT_REPLACE_H
 #define OT_FILES_OUT_REPLACE_H
@@ -15,25 +15,25 @@
 
 struct ot_io_calls;
 
-/* Whether OUT/.offload-train-replacing is there. */
+/* True if OUT/.offload-train-replacing exists. */
 bool ot_out_is_half_replaced(const char *out);
-/* For readers. Errors: OT_E_INPUT: it is there. */
+/* For readers. Errors: OT_E_INPUT: a replacement was interrupted. */
 int ot_out_check_whole(const char *out);
-/* Moves what is in it to its place and removes it; begins and ends like any other where a kill cut it
- * short. A file of OUT that is not ours and has the name of a new one is kept under another name, which is
- * said. Errors: OT_E_IO, OT_E_INPUT (a marker is damaged), OT_E_BUDGET. */
+/* Moves the new files to their place and removes the directory. Also completes an interrupted replacement. A
+ * file in OUT that is not ours but has the name of a new file is kept under another name; that is logged.
+ * Errors: OT_E_IO, OT_E_INPUT (a marker is damaged), OT_E_BUDGET. */
 int ot_out_replace(const char *out, const struct ot_io_calls *calls);
 
-/* Whether something is mounted on the path. */
+/* True if something is mounted on the path. */
 bool ot_out_is_mount(const char *path);
-/* Whether something is mounted on an entry of the directory. Errors: OT_E_IO. */
+/* *has: something is mounted on an entry of the directory. Errors: OT_E_IO. */
 int ot_out_has_mount(const char *path, bool *has);
 
-/* A marker: {"made_by": .., "files": [..]}. *marker NULL: the directory has none. Errors: OT_E_INPUT,
- * OT_E_IO. */
+/* Reads a marker: {"made_by": .., "files": [..]}. *marker is NULL if the directory has none. Errors:
+ * OT_E_INPUT, OT_E_IO. */
 struct ot_json;
 int ot_out_read_marker(const char *dir, struct ot_json **marker);
-/* Whether a marker names the file; it does not name itself, and lists it all the same. */
+/* True if the marker lists the file. The marker's own name counts as listed. */
 bool ot_out_is_listed(const struct ot_json *marker, const char *name);
 
 #endif

@@ -16,11 +16,11 @@
 
 enum { REF_MAX_BYTES = 128, NAME_MAX_BYTES = 256 };
 
-/* A search: the name, where it was looked for, and what came of it. */
+/* A search: the name, the places where it was looked for, and the result. */
 struct search {
-    const char *name, *hub_id; /* hub_id NULL: not a preset of the hub's, nor written like one */
-    char looked[1024];         /* "A, B, C", for the sentence */
-    char path[PATH_MAX];       /* found when not "" */
+    const char *name, *hub_id; /* NULL: neither a hub preset nor a name of the form org/name */
+    char looked[1024];         /* "A, B, C", for the error message */
+    char path[PATH_MAX];       /* "": not found */
     char source[64];           /* "HF cache" */
 };
 
@@ -36,7 +36,7 @@ static bool has_file(const char *directory, const char *name) {
            stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
-/* The output of a run that has not ended yet, or one of its checkpoints. */
+/* True if the directory is the output of a stopped run, or one of its checkpoints. */
 static bool has_checkpoints(const char *directory) {
     char path[PATH_MAX];
     return has_file(directory, "checkpoint.json") ||
@@ -53,7 +53,8 @@ static void remember(struct search *s, const char *path, const char *remark) {
     snprintf(s->looked + at, sizeof s->looked - at, "%s%s%s", at ? ", " : "", path, remark);
 }
 
-/* Takes a directory if it holds a whole model; a config alone is what an interrupted download leaves. */
+/* Takes a directory if it holds a whole model. An interrupted download leaves a config.json without
+ * weights. */
 static bool take(struct search *s, const char *path, const char *source) {
     if (!has_file(path, "config.json")) {
         remember(s, path, "");
@@ -68,8 +69,7 @@ static bool take(struct search *s, const char *path, const char *source) {
     return true;
 }
 
-/* Hub names are letters, digits, '.', '-', '_', and at most one '/': nothing that leads out of a
- * directory. */
+/* Hub names consist of letters, digits, '.', '-', '_', and at most one '/'. They cannot leave a directory. */
 static bool is_hub_name(const char *name) {
     size_t slashes = 0, bytes = strlen(name);
     if (bytes == 0 || bytes > NAME_MAX_BYTES || name[0] == '/' || name[bytes - 1] == '/' || name[0] == '.')
@@ -122,7 +122,7 @@ static bool cache_root(char root[PATH_MAX]) {
     return false;
 }
 
-/* refs/main holds the commit that "main" was when it was downloaded. */
+/* refs/main holds the commit that "main" had at the download. */
 static bool read_ref(const char *repository, char ref[REF_MAX_BYTES]) {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/refs/main", repository) >= (int)sizeof path)
@@ -137,7 +137,7 @@ static bool read_ref(const char *repository, char ref[REF_MAX_BYTES]) {
     return is_hub_name(ref) && !strchr(ref, '/');
 }
 
-/* Without the ref (a copied cache), the snapshot if it is the only one. */
+/* Without refs/main (a copied cache), takes the snapshot if there is only one. */
 static bool find_sole_snapshot(const char *repository, char ref[REF_MAX_BYTES], int *count) {
     char path[PATH_MAX];
     *count = 0;
@@ -148,7 +148,7 @@ static bool find_sole_snapshot(const char *repository, char ref[REF_MAX_BYTES], 
         return false;
     for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
         if (entry->d_name[0] != '.' && strlen(entry->d_name) < REF_MAX_BYTES) {
-            snprintf(ref, REF_MAX_BYTES, "%s", entry->d_name);
+            memcpy(ref, entry->d_name, strlen(entry->d_name) + 1);
             (*count)++;
         }
     closedir(dir);
@@ -170,7 +170,8 @@ static bool look_in_cache(struct search *s) {
     }
     if (!read_ref(repository, ref) && !find_sole_snapshot(repository, ref, &snapshots)) {
         remember(s, repository,
-                 snapshots > 1 ? " (several snapshots and no refs/main: give one's path)" : " (no snapshot)");
+                 snapshots > 1 ? " (several snapshots and no refs/main: give the path of one)"
+                               : " (no snapshot)");
         return false;
     }
     if (snprintf(path, sizeof path, "%s/snapshots/%s", repository, ref) >= (int)sizeof path)
@@ -178,18 +179,19 @@ static bool look_in_cache(struct search *s) {
     return take(s, path, "HF cache");
 }
 
-/* ---- the answer ---- */
+/* ---- the result ---- */
 
 static int take_directory(const char *name, struct ot_resolved *out) {
     if (access(name, X_OK) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look into this directory", name);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read this directory", name);
     if (!has_file(name, "config.json") && has_checkpoints(name))
         return ot_fail(OT_E_INPUT,
-                       "%s: a stopped run's checkpoints, and no model yet; 'offload-train export %s --out "
-                       "MODEL' makes one of the newest, and the run's own command goes on from it",
+                       "%s: has checkpoints of a stopped run, but no model yet; make a model from the newest "
+                       "with 'offload-train export %s --out MODEL', or run its own command again to go on",
                        name, name);
     if (!has_file(name, "config.json"))
-        return ot_fail(OT_E_INPUT, "%s: no config.json in this directory: not a Hugging Face model", name);
+        return ot_fail(OT_E_INPUT, "%s: this directory has no config.json, so it is not a Hugging Face model",
+                       name);
     OT_TRY(ot_string_format(&out->path, "%s", name));
     if (out->preset)
         return ot_string_format(&out->found, "%s (directory; the preset of that name is not used)", name);
@@ -200,7 +202,7 @@ static int report_missing(const struct search *s, struct ot_resolved *out) {
     if (out->preset && !s->hub_id)
         return ot_string_format(
             &out->missing,
-            "%s is a preset without published weights: train it with --init random, or give "
+            "%s is a preset without published weights: train it with --init random, or give --model "
             "a directory (looked in %s)",
             s->name, s->looked);
     if (out->preset)
@@ -230,7 +232,8 @@ static int resolve(const char *name, struct ot_resolved *out) {
     if (is_directory(name))
         return take_directory(name, out);
     if (stat(name, &info) == 0)
-        return ot_fail(OT_E_INPUT, "%s: is a file; --model wants the directory that holds config.json", name);
+        return ot_fail(OT_E_INPUT, "%s: this is a file; --model needs the directory that holds config.json",
+                       name);
     if (!is_hub_name(name))
         return ot_fail(OT_E_INPUT, "%s: no such directory", name);
     s.hub_id = out->preset ? out->preset->hub_id : strchr(name, '/') ? name : NULL;

@@ -15,10 +15,10 @@
 #include "src/base/json.h"
 
 #ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels answer EINVAL */
+#define MADV_POPULATE_READ 22 /* Linux 5.14; older kernels return EINVAL */
 #endif
 
-/* The format's own bound (huggingface/safetensors, MAX_HEADER_SIZE). */
+/* The limit of the format (huggingface/safetensors, MAX_HEADER_SIZE). */
 #define MAX_HEADER_BYTES INT64_C(100000000)
 
 struct ot_safetensors {
@@ -31,7 +31,8 @@ struct ot_safetensors {
     struct ot_arena *arena;
 };
 
-/* Every dtype of the format, so that a tensor that we do not read (a mask, say) is still checked for lies. */
+/* Every dtype of the format, so that the sizes of tensors that we do not read (a mask, say) are checked
+ * too. */
 static const struct dtype_row {
     const char *name;
     int bits;
@@ -72,7 +73,7 @@ static int parse_shape(const struct ot_safetensors *file, const struct ot_json *
                        ot_json_type_name(ot_json_type(shape)));
     size_t dims = ot_json_length(shape);
     if (dims > OT_SAFETENSORS_MAX_DIMS)
-        return ot_fail(OT_E_INPUT, "%s: tensor %s has %zu dimensions; at most %d are possible", file->path,
+        return ot_fail(OT_E_INPUT, "%s: tensor %s has %zu dimensions, at most %d are supported", file->path,
                        tensor->name, dims, OT_SAFETENSORS_MAX_DIMS);
     tensor->dims = (int)dims;
     tensor->count = 1;
@@ -83,8 +84,8 @@ static int parse_shape(const struct ot_safetensors *file, const struct ot_json *
                            file->path, tensor->name, i);
         tensor->shape[i] = ot_json_int(dim, -1);
         if (__builtin_mul_overflow(tensor->count, tensor->shape[i], &tensor->count))
-            return ot_fail(OT_E_INPUT, "%s: tensor %s: its shape has more elements than can be counted",
-                           file->path, tensor->name);
+            return ot_fail(OT_E_INPUT, "%s: tensor %s: its shape has more than 2^63 elements", file->path,
+                           tensor->name);
     }
     return 0;
 }
@@ -102,8 +103,8 @@ static int parse_offsets(const struct ot_safetensors *file, const struct ot_json
     if (at[0] > at[1] || at[1] > data_bytes)
         return ot_fail(
             OT_E_INPUT,
-            "%s: tensor %s: data_offsets [%lld, %lld] lie outside the file's %lld bytes of data; the file is "
-            "truncated or damaged: get it again",
+            "%s: tensor %s: data_offsets [%lld, %lld] are outside the file's %lld bytes of data; the file is "
+            "truncated or damaged, get it again",
             file->path, tensor->name, (long long)at[0], (long long)at[1], (long long)data_bytes);
     tensor->bytes = (size_t)(at[1] - at[0]);
     tensor->data = (const char *)file->map + file->data_at + at[0];
@@ -114,7 +115,7 @@ static int parse_tensor(const struct ot_safetensors *file, const struct ot_json 
                         struct ot_safetensor *tensor) {
     char shape[OT_SHAPE_TEXT_BYTES];
     if (ot_json_type(value) != OT_JSON_OBJECT)
-        return ot_fail(OT_E_INPUT, "%s: tensor %s is described by %s, not an object", file->path,
+        return ot_fail(OT_E_INPUT, "%s: tensor %s is described by %s, not by an object", file->path,
                        tensor->name, ot_json_type_name(ot_json_type(value)));
     const char *name = ot_json_string(ot_json_get(value, "dtype"), NULL);
     const struct dtype_row *row = find_dtype(name);
@@ -141,10 +142,10 @@ static int by_data(const void *a, const void *b) {
                                *y = *(const struct ot_safetensor *const *)b;
     if (x->data != y->data)
         return x->data < y->data ? -1 : 1;
-    return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty ones first */
+    return (x->bytes > y->bytes) - (x->bytes < y->bytes); /* empty tensors first */
 }
 
-/* The format wants every byte of the data to belong to exactly one tensor. */
+/* The format requires that every byte of data belongs to exactly one tensor. */
 static int check_cover(const struct ot_safetensors *file) {
     const struct ot_safetensor **order =
         ot_arena_alloc(file->arena, (size_t)file->count + 1, sizeof(const struct ot_safetensor *));
@@ -166,7 +167,8 @@ static int check_cover(const struct ot_safetensors *file) {
     }
     const char *end = (const char *)file->map + file->file_bytes;
     if (at != end)
-        return ot_fail(OT_E_INPUT, "%s: %td bytes follow the last tensor", file->path, end - at);
+        return ot_fail(OT_E_INPUT, "%s: %td bytes after the last tensor belong to no tensor", file->path,
+                       end - at);
     return 0;
 }
 
@@ -183,7 +185,7 @@ static int check_metadata(const struct ot_safetensors *file, const struct ot_jso
     return 0;
 }
 
-/* Members of all objects of a tree, which is no deeper than the parser allows. */
+/* Counts the members of all objects in the tree. The parser limits its depth. */
 static size_t count_members(const struct ot_json *tree) {
     size_t count = 0;
     void *cursor = NULL;
@@ -196,7 +198,7 @@ static size_t count_members(const struct ot_json *tree) {
     return count;
 }
 
-/* Members of the text's objects, keys that come twice counted twice. The text is valid JSON. */
+/* Counts the members of the text's objects, duplicate keys included. The text is valid JSON. */
 static size_t count_colons(const char *text, size_t bytes) {
     size_t colons = 0;
     bool in_string = false;
@@ -246,16 +248,16 @@ static int parse_header(struct ot_safetensors *file, const char *text, size_t by
     struct ot_json *root = NULL;
     int rc;
     if (text[0] != '{')
-        return ot_fail(OT_E_INPUT, "%s: the header does not begin with '{': not a safetensors file",
+        return ot_fail(OT_E_INPUT, "%s: not a safetensors file: the header does not begin with '{'",
                        file->path);
     OT_TRY_GOTO(ot_json_parse(text, bytes, file->path, &root), rc, out);
     if (ot_json_type(root) != OT_JSON_OBJECT) {
         rc = ot_fail(OT_E_INPUT, "%s: the header is not an object", file->path);
         goto out;
     }
-    /* The parser keeps the last of two equal keys, so the text has more of them than the tree. */
+    /* The parser keeps the last of two equal keys, so the text then has more members than the tree. */
     if (count_members(root) != count_colons(text, bytes)) {
-        rc = ot_fail(OT_E_INPUT, "%s: a name comes twice in the header", file->path);
+        rc = ot_fail(OT_E_INPUT, "%s: two entries of the header have the same name", file->path);
         goto out;
     }
     rc = read_tensors(file, root);
@@ -269,30 +271,33 @@ out:
 static int read_at(const struct ot_safetensors *file, void *to, size_t bytes, off_t at) {
     int64_t n = ot_read_at(file->fd, to, bytes, at);
     if (n < 0)
-        return ot_fail_errno(OT_E_IO, (int)-n, "%s: cannot read", file->path);
-    return n == (int64_t)bytes ? 0 : ot_fail(OT_E_INPUT, "%s: shrank while it was read", file->path);
+        return ot_fail_errno(OT_E_IO, (int)-n, "%s: cannot read the file", file->path);
+    return n == (int64_t)bytes
+               ? 0
+               : ot_fail(OT_E_INPUT, "%s: the file became shorter while it was read", file->path);
 }
 
-/* Decides where the data begins, from a length that may be anything. */
+/* Finds where the data begins. The length in the file is not trusted. */
 static int read_header_length(struct ot_safetensors *file, size_t *header_bytes) {
     unsigned char raw[8];
     uint64_t length = 0;
     if (file->file_bytes < sizeof raw + 2)
-        return ot_fail(OT_E_INPUT, "%s: %zu bytes are too few for a safetensors file", file->path,
+        return ot_fail(OT_E_INPUT, "%s: not a safetensors file: it has only %zu bytes", file->path,
                        file->file_bytes);
     OT_TRY(read_at(file, raw, sizeof raw, 0));
     for (int i = 0; i < 8; i++)
         length |= (uint64_t)raw[i] << (8 * i);
     if (length > (uint64_t)MAX_HEADER_BYTES)
         return ot_fail(OT_E_INPUT,
-                       "%s: a header of %llu bytes is more than the format's %lld: not a safetensors file",
+                       "%s: not a safetensors file: it would have a header of %llu bytes, the limit is %lld",
                        file->path, (unsigned long long)length, (long long)MAX_HEADER_BYTES);
     if (length > file->file_bytes - sizeof raw)
-        return ot_fail(OT_E_INPUT,
-                       "%s: the header wants %llu bytes but the file has %zu; it is truncated: get it again",
-                       file->path, (unsigned long long)length, file->file_bytes);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s: the header needs %llu bytes, but the file has only %zu; it is truncated, get it again",
+            file->path, (unsigned long long)length, file->file_bytes);
     if (length < 2)
-        return ot_fail(OT_E_INPUT, "%s: an empty header: not a safetensors file", file->path);
+        return ot_fail(OT_E_INPUT, "%s: not a safetensors file: the header is empty", file->path);
     *header_bytes = (size_t)length;
     file->data_at = sizeof raw + (size_t)length;
     return 0;
@@ -300,11 +305,11 @@ static int read_header_length(struct ot_safetensors *file, size_t *header_bytes)
 
 static int open_file(struct ot_safetensors *file) {
     struct stat info;
-    file->fd = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe of that name must not block */
+    file->fd = open(file->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a named pipe must not block open */
     if (file->fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open", file->path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the file", file->path);
     if (fstat(file->fd, &info) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look at", file->path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the file's size", file->path);
     if (!S_ISREG(info.st_mode))
         return ot_fail(OT_E_INPUT, "%s: not a regular file", file->path);
     file->file_bytes = (size_t)info.st_size;
@@ -317,12 +322,12 @@ int ot_safetensors_open(const char *path, struct ot_safetensors **out) {
     int rc;
     struct ot_safetensors *file = calloc(1, sizeof *file);
     if (!file)
-        return ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
+        return ot_fail(OT_E_BUDGET, "%s: no memory to open the file", path);
     file->fd = -1;
     file->map = MAP_FAILED;
     file->path = strdup(path);
     if (!file->path) {
-        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open it", path);
+        rc = ot_fail(OT_E_BUDGET, "%s: no memory to open the file", path);
         goto out;
     }
     OT_TRY_GOTO(ot_arena_open(&file->arena), rc, out);
@@ -330,7 +335,7 @@ int ot_safetensors_open(const char *path, struct ot_safetensors **out) {
     OT_TRY_GOTO(read_header_length(file, &header_bytes), rc, out);
     file->map = mmap(NULL, file->file_bytes, PROT_READ, MAP_SHARED, file->fd, 0);
     if (file->map == MAP_FAILED) {
-        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot map %zu bytes", path, file->file_bytes);
+        rc = ot_fail_errno(OT_E_IO, errno, "%s: cannot map the file's %zu bytes", path, file->file_bytes);
         goto out;
     }
     text = malloc(header_bytes + 1);
@@ -380,7 +385,7 @@ const struct ot_safetensor *ot_safetensors_find(const struct ot_safetensors *fil
 
 /* ---- the data ---- */
 
-/* The pages that hold a range; advice is given on whole pages. */
+/* Rounds a range outwards to whole pages, as madvise needs. */
 static void page_range(const void *data, size_t bytes, void **begin, size_t *length) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)data & ~(page - 1);
     *begin = (void *)start;
@@ -393,15 +398,15 @@ int ot_safetensors_fetch(const struct ot_safetensors *file, const void *data, si
     size_t length;
     int rc;
     if (fstat(file->fd, &info) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot look at", file->path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot read the file's size", file->path);
     if ((size_t)info.st_size < file->file_bytes)
-        return ot_fail(OT_E_IO, "%s: shrank from %zu to %lld bytes while in use", file->path,
+        return ot_fail(OT_E_IO, "%s: the file was cut from %zu to %lld bytes while it was in use", file->path,
                        file->file_bytes, (long long)info.st_size);
     page_range(data, bytes, &begin, &length);
     do
         rc = madvise(begin, length, MADV_POPULATE_READ);
     while (rc < 0 && errno == EINTR);
-    /* EINVAL: a kernel before 5.14, where the check above is all that can be done. */
+    /* EINVAL: a kernel before 5.14. Then the size check above is all we can do. */
     if (rc < 0 && errno != EINVAL)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot read bytes %td to %td", file->path,
                              (const char *)data - (const char *)file->map,
@@ -451,7 +456,7 @@ int64_t ot_safetensors_convert(enum ot_dtype dtype, const void *data, int64_t n,
             values[i] = ot_f16_to_f32(load_u16(raw, i));
         break;
     }
-    /* First whether, then where: the common case stays a vector loop. */
+    /* First find out whether any value is not finite, then which one: so the common case is a vector loop. */
     for (int64_t i = 0; i < n; i++)
         bad |= (ot_f32_bits(values[i]) & 0x7f800000u) == 0x7f800000u;
     for (int64_t i = 0; bad && i < n; i++)

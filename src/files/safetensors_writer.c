@@ -23,10 +23,10 @@ struct ot_safetensors_writer {
     int64_t n_entries;
     struct shard *shards;
     int n_shards;
-    int shard;       /* being written; n_shards when all are */
-    bool in_shard;   /* its header is written */
-    int64_t entry;   /* being written */
-    int64_t written; /* values of it */
+    int shard;       /* index of the shard being written; n_shards: all are written */
+    bool in_shard;   /* the shard's header is written */
+    int64_t entry;   /* index of the entry being written */
+    int64_t written; /* values of that entry already written */
     char *index;     /* NULL for a single shard */
     size_t index_bytes;
     unsigned char *buffer; /* BUFFER_VALUES rounded values */
@@ -47,8 +47,8 @@ static const char *dtype_label(enum ot_dtype dtype) {
     return dtype == OT_F32 ? "F32" : dtype == OT_BF16 ? "BF16" : "F16";
 }
 
-/* The length and the header, padded with spaces so that the data begins on 8 bytes, as Hugging Face's writer
- * does. */
+/* Makes the length and the header. Spaces pad the header so that the data begins at a multiple of 8 bytes, as
+ * Hugging Face's writer does. */
 static int make_header(const struct ot_safetensors_writer *writer, const struct shard *shard, char **text,
                        size_t *bytes) {
     struct ot_json_writer json = {.indent = -1};
@@ -112,7 +112,8 @@ static int make_index(struct ot_safetensors_writer *writer) {
     return ot_json_writer_take(&json, &writer->index, &writer->index_bytes);
 }
 
-/* Greedy, in order, as transformers does: a shard is closed by the first tensor that it has no room for. */
+/* Fills shards greedily and in order, as transformers does: a tensor that does not fit begins the next
+ * shard. */
 static void cut_shards(struct ot_safetensors_writer *writer, int64_t shard_bytes) {
     int64_t room = 0;
     for (int64_t i = 0; i < writer->n_entries; i++) {
@@ -151,12 +152,12 @@ int ot_safetensors_writer_open(struct ot_out_dir *dir, const struct ot_safetenso
     int rc = 0;
     struct ot_safetensors_writer *writer = calloc(1, sizeof *writer);
     if (!writer)
-        return ot_fail(OT_E_BUDGET, "no memory for a writer");
+        return ot_fail(OT_E_BUDGET, "no memory to write the weights");
     *writer = (struct ot_safetensors_writer){.dir = dir, .entries = entries, .n_entries = n};
     writer->shards = calloc((size_t)n + 1, sizeof *writer->shards);
     writer->buffer = malloc(BUFFER_VALUES * sizeof(float));
     if (!writer->shards || !writer->buffer) {
-        rc = ot_fail(OT_E_BUDGET, "no memory for a writer of %lld tensors", (long long)n);
+        rc = ot_fail(OT_E_BUDGET, "no memory to write %lld tensors", (long long)n);
         goto out;
     }
     cut_shards(writer, shard_bytes);
@@ -195,7 +196,7 @@ out:
     return rc;
 }
 
-/* After the last value of an entry: on to the next, in the next shard where this one is full. */
+/* Called after an entry's last value: goes on to the next entry, in the next shard if this one is full. */
 static int end_entry(struct ot_safetensors_writer *writer) {
     const struct shard *shard = &writer->shards[writer->shard];
     writer->written = 0;
@@ -227,7 +228,7 @@ static void round_values(enum ot_dtype dtype, const float *values, int64_t n, un
 int ot_safetensors_writer_put(struct ot_safetensors_writer *writer, const float *values, int64_t n) {
     while (n > 0) {
         if (writer->shard == writer->n_shards)
-            return ot_fail(OT_E_INTERNAL, "%lld more values than the declared tensors hold", (long long)n);
+            return ot_fail(OT_E_INTERNAL, "%lld values too many for the declared tensors", (long long)n);
         if (!writer->in_shard)
             OT_TRY(begin_shard(writer));
         const struct ot_safetensors_entry *entry = &writer->entries[writer->entry];
@@ -247,7 +248,7 @@ int ot_safetensors_writer_put(struct ot_safetensors_writer *writer, const float 
 
 int ot_safetensors_writer_finish(struct ot_safetensors_writer *writer) {
     if (writer->shard != writer->n_shards)
-        return ot_fail(OT_E_INTERNAL, "only %d of %d shards of weights were given", writer->shard,
+        return ot_fail(OT_E_INTERNAL, "values are missing: only %d of %d shards are complete", writer->shard,
                        writer->n_shards);
     if (writer->index)
         OT_TRY(

@@ -10,8 +10,8 @@
 #include "src/base/strings.h"
 #include "src/machine/machine.h"
 
-/* Model and serial number stay when the kernel numbers the disks differently; a virtual disk may have
- * neither. */
+/* Model and serial number identify the disk even if the kernel numbers the disks differently. A virtual disk
+ * may have neither. */
 static void describe_disk(const struct ot_disk *disk, struct ot_string_builder *b) {
     const char *serial = disk->serial[0] ? disk->serial : disk->name;
     ot_string_append_format(b, "disk %s|%s|%" PRId64 "\n", disk->model, serial, disk->bytes);
@@ -22,7 +22,7 @@ static int describe_dir(const char *path, struct ot_string_builder *b) {
     struct stat file;
     struct statfs system;
     if (stat(path, &file) != 0 || statfs(path, &system) != 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot tell which disk it is on", path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot find the disk of this directory", path);
     int n = ot_disk_find("", file.st_dev, disks);
     ot_string_append_format(b, "directory %lx\n", (unsigned long)system.f_type);
     for (int i = 0; i < n; i++)
@@ -33,7 +33,7 @@ static int describe_dir(const char *path, struct ot_string_builder *b) {
     return 0;
 }
 
-/* FNV-1a over each byte; 64 bits tell apart more machines than a cache will ever see. */
+/* FNV-1a over each byte. A cache never has so many machines that 64 bits collide. */
 static uint64_t hash_of(const char *text, size_t bytes) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     for (size_t i = 0; i < bytes; i++)
@@ -45,7 +45,7 @@ int ot_machine_fingerprint(const struct ot_machine *machine, const char *device_
                            const char *const *dirs, char text[OT_FINGERPRINT_BYTES]) {
     struct ot_string_builder b = {0};
     int rc = 0;
-    int64_t gib = (int64_t)1 << 30; /* the kernel keeps a little more or less for itself at each start */
+    int64_t gib = (int64_t)1 << 30; /* rounds: the kernel keeps a slightly different amount at each boot */
     ot_string_append_format(&b, "offload-train %s\nkernel %s\ncpu %s\ncores %d of %s\nram %" PRId64 "\n",
                             OT_VERSION, machine->kernel, machine->cpu, machine->cores, machine->cpus,
                             (machine->ram_bytes + gib / 2) / gib);

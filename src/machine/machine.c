@@ -13,10 +13,10 @@
 #include "src/base/error.h"
 #include "src/base/units.h"
 
-/* Several of these stand on the stack at a time, and `ulimit -s 256` leaves main little of it. */
+/* Several of these buffers are on the stack at a time, and with `ulimit -s 256` the stack is small. */
 enum { PATH_BYTES = 4096, FILE_BYTES = 16384 };
 
-/* Reads a small file of /proc or /sys whole; false where it is not there. */
+/* Reads a small file of /proc or /sys whole. False: it does not exist. */
 static bool read_small(const char *root, const char *folder, const char *name, char text[FILE_BYTES]) {
     char path[2 * PATH_BYTES];
     snprintf(path, sizeof path, "%s%s/%s", root, folder, name);
@@ -29,7 +29,7 @@ static bool read_small(const char *root, const char *folder, const char *name, c
     return n > 0;
 }
 
-/* The number after `key` at the start of a line; -1 if there is none. */
+/* The number after `key` at the start of a line; -1: not found. */
 static int64_t find_number(const char *text, const char *key) {
     size_t length = strlen(key);
     for (const char *line = text; line; line = strchr(line, '\n')) {
@@ -40,7 +40,7 @@ static int64_t find_number(const char *text, const char *key) {
     return -1;
 }
 
-/* What follows `key` at the start of a line, without the blanks around it; "" if there is none. */
+/* The text after `key` at the start of a line, without blanks around it; "": not found. */
 static void find_text(const char *text, const char *key, char *out, size_t bytes) {
     size_t length = strlen(key);
     out[0] = '\0';
@@ -54,7 +54,7 @@ static void find_text(const char *text, const char *key, char *out, size_t bytes
     }
 }
 
-/* Takes the first range off a list as the kernel writes it ("0-3,8"); false at its end. */
+/* Takes the first range from a list in the kernel's form ("0-3,8"). False at the end of the list. */
 static bool next_range(const char **list, long *first, long *last) {
     char *end;
     if (**list < '0' || **list > '9')
@@ -80,7 +80,7 @@ static int list_count(const char *list) {
     return (int)count;
 }
 
-/* So many bytes are there in all, so many left. */
+/* Bytes in total and bytes left. */
 static void apply_limit(struct ot_machine *out, int64_t limit, int64_t left, const char *within) {
     if (limit < out->ram_bytes)
         out->ram_bytes = limit;
@@ -92,7 +92,7 @@ static void apply_limit(struct ot_machine *out, int64_t limit, int64_t left, con
 
 /* ---- control groups ---- */
 
-struct controller { /* where a control group says what, in each version */
+struct controller { /* the files of a control group, for each version */
     const char *mount, *limit, *usage, *cache_key, *quota, *period;
 };
 static const struct controller version_2 = {"/sys/fs/cgroup", "memory.max", "memory.current",
@@ -112,7 +112,7 @@ static void apply_memory(const char *root, const struct controller *group, const
     if (!group->limit || !read_small(root, folder, group->limit, text) || text[0] == 'm') /* "max" */
         return;
     int64_t limit = strtoll(text, NULL, 10);
-    if (limit <= 0 || limit >= out->ram_bytes) /* v1 writes "none" as a huge number */
+    if (limit <= 0 || limit >= out->ram_bytes) /* v1 writes a huge number for "no limit" */
         return;
     int64_t usage = read_small(root, folder, group->usage, text) ? strtoll(text, NULL, 10) : 0;
     int64_t cache = read_small(root, folder, "memory.stat", text) ? find_number(text, group->cache_key) : 0;
@@ -131,8 +131,8 @@ static void apply_quota(const char *root, const struct controller *group, const 
         out->cores = (int)ceil(quota / period);
 }
 
-/* A limit anywhere up the tree counts. Inside a container the path may not exist; its mount's root is then
- * its own. */
+/* A limit on any level up the tree counts. Inside a container the path may not exist; then the root of the
+ * mount is the container's own group. */
 static void apply_group(const char *root, const struct controller *group, const char *path,
                         struct ot_machine *out) {
     char folder[PATH_BYTES + 64];
@@ -180,8 +180,8 @@ static void apply_groups(const char *root, struct ot_machine *out) {
 
 /* ---- the other limits ---- */
 
-/* A cpuset may leave out memory nodes; /proc/meminfo counts them all. What a node could free is not told but
- * by its file cache. */
+/* A cpuset may exclude memory nodes, but /proc/meminfo counts all nodes. The kernel does not report how much
+ * memory a node could free; its file cache is an estimate. */
 static void apply_nodes(const char *root, const char *status, struct ot_machine *out) {
     char allowed[1024], nodes[FILE_BYTES];
     int64_t total = 0, left = 0;
@@ -227,8 +227,8 @@ static void apply_ulimits(const char *status, struct ot_machine *out) {
     }
 }
 
-/* Where the kernel promises no more than it has (vm.overcommit_memory = 2), what others have been promised is
- * gone, used or not. */
+/* With strict overcommit (vm.overcommit_memory = 2), memory that other programs have reserved is not
+ * available, even if they do not use it. */
 static void apply_commit(const char *root, const char *meminfo, struct ot_machine *out) {
     char text[FILE_BYTES];
     int64_t limit = find_number(meminfo, "CommitLimit:"), promised = find_number(meminfo, "Committed_AS:");
@@ -238,7 +238,7 @@ static void apply_commit(const char *root, const char *meminfo, struct ot_machin
                     " within the commit limit (vm.overcommit_memory is 2)");
 }
 
-/* CAP_IPC_LOCK stands above the limit. */
+/* CAP_IPC_LOCK removes the limit. */
 static int64_t find_lock_limit(const char *status) {
     enum { CAP_IPC_LOCK_BIT = 14 };
     char capabilities[32];
@@ -250,10 +250,10 @@ static int64_t find_lock_limit(const char *status) {
     return (int64_t)limit.rlim_cur;
 }
 
-/* ---- what there is ---- */
+/* ---- cores and memory ---- */
 
 static void find_cores(const char *status, struct ot_machine *out) {
-    cpu_set_t set; /* knows 1024 at most; the list has no such limit */
+    cpu_set_t set; /* sched_getaffinity knows at most 1024 cores; the list has no such limit */
     char list[8192];
     find_text(status, "Cpus_allowed_list:", list, sizeof list);
     snprintf(out->cpus, sizeof out->cpus, "%.*s", (int)sizeof out->cpus - 1, list);
@@ -283,18 +283,18 @@ static void find_names(const char *root, struct ot_machine *out) {
     if (!read_small(root, "/proc", "cpuinfo", text))
         return;
     find_text(text, "model name", out->cpu, sizeof out->cpu);
-    if (!out->cpu[0]) /* arm64 has numbers */
+    if (!out->cpu[0]) /* arm64 has numbers instead of a name */
         find_text(text, "CPU part", out->cpu, sizeof out->cpu);
 }
 
-/* RAM, and the limits that count pages in use; status: /proc/self/status. */
+/* Finds RAM and the limits that count pages in use. status: /proc/self/status. */
 static int probe_pages(const char *root, const char *status, char meminfo[FILE_BYTES],
                        struct ot_machine *out) {
     if (!read_small(root, "/proc", "meminfo", meminfo))
-        return ot_fail_errno(OT_E_IO, errno, "%s/proc/meminfo: cannot tell how much memory is free", root);
+        return ot_fail_errno(OT_E_IO, errno, "%s/proc/meminfo: cannot read how much memory is free", root);
     int64_t total = find_number(meminfo, "MemTotal:"), free_now = find_number(meminfo, "MemAvailable:");
     if (total <= 0 || free_now < 0)
-        return ot_fail(OT_E_IO, "%s/proc/meminfo: no MemTotal and MemAvailable", root);
+        return ot_fail(OT_E_IO, "%s/proc/meminfo: MemTotal or MemAvailable is missing", root);
     *out = (struct ot_machine){.ram_bytes = total * 1024, .free_bytes = free_now * 1024, .within = ""};
     find_cores(status, out);
     apply_groups(root, out);
@@ -311,7 +311,7 @@ int ot_machine_free_pages(const char *root, int64_t *out) {
     return 0;
 }
 
-int ot_machine_probe(const char *root, struct ot_machine *out) {
+int ot_machine_read(const char *root, struct ot_machine *out) {
     char meminfo[FILE_BYTES], status[FILE_BYTES] = "";
     read_small(root, "/proc/self", "status", status);
     OT_TRY(probe_pages(root, status, meminfo, out));
@@ -349,7 +349,8 @@ void ot_machine_budgets(const struct ot_machine *machine, int64_t gpu_given, int
 
 /* ---- pinned memory ---- */
 
-/* Measured: io_uring refuses to register buffers beyond the limit with ENOMEM, and works without them. */
+/* Measured: beyond the limit, io_uring refuses to register buffers (ENOMEM), and works without registering
+ * them. */
 const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t bytes, bool by_disks,
                                     char text[OT_MACHINE_NOTE_BYTES]) {
     char need[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
@@ -360,19 +361,17 @@ const char *ot_machine_pinning_note(const struct ot_machine *machine, int64_t by
         return text;
     n += snprintf(text, OT_MACHINE_NOTE_BYTES, "%s of pinned memory: ", ot_text_bytes(bytes, need));
     if (locked)
-        n += snprintf(
-            text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
-            "locked memory is limited to %s, so disk buffers are not registered with the kernel, which costs "
-            "CPU time (ulimit -l unlimited)",
-            ot_text_bytes(machine->lock_bytes, have));
+        n += snprintf(text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
+                      "locked memory is limited to %s, so disk buffers are not registered with the kernel, "
+                      "which costs CPU time (to fix: ulimit -l unlimited)",
+                      ot_text_bytes(machine->lock_bytes, have));
     if (machine->is_wsl)
-        n += snprintf(
-            text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
-            "%sWSL2 pins a part of memory alone, about half (where it refuses, give less with --host-mem)",
-            locked ? "; " : "");
+        n += snprintf(text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
+                      "%sWSL2 can pin only about half of the memory (if pinning fails, lower --host-mem)",
+                      locked ? "; " : "");
     if (small)
         snprintf(text + n, OT_MACHINE_NOTE_BYTES - (size_t)n,
-                 "%shuge pages are off, so pinning and copies are slower (echo madvise > "
+                 "%shuge pages are off, so pinning and copies are slower (to fix: echo madvise > "
                  "/sys/kernel/mm/transparent_hugepage/enabled)",
                  locked || machine->is_wsl ? "; " : "");
     return text;

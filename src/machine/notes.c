@@ -1,5 +1,5 @@
-/* What slows a run down and has nothing to do with its plan: a disk that is none, a disk or a GPU that
- * others use. */
+/* Warnings about causes of slow runs that are not in the plan: a directory that is not on a disk, and a disk
+ * or a GPU that other programs use. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -13,10 +13,11 @@
 #include "src/base/units.h"
 #include "src/machine/machine.h"
 
-/* Above this share of a look at it, a disk is busy: transfers of ours would wait behind those of others. */
+/* A disk that works more than this share of the time is busy: our transfers would wait for those of others.
+ */
 static const double busy_share = 0.5;
 
-/* Milliseconds since the start in which the disk had work: field 10 of its statistics. -1: unknown. */
+/* Milliseconds since boot in which the disk had work: field 10 of its statistics. -1: unknown. */
 static double read_busy_ms(const char *root, const char *disk) {
     enum { FIELD = 10 };
     char path[512], line[512];
@@ -56,8 +57,7 @@ const char *ot_machine_dir_note(const char *root, const char *dir, double second
         return text;
     if (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC) {
         snprintf(text, OT_MACHINE_NOTE_BYTES,
-                 "--nvme %.200s: this is tmpfs, a part of RAM, and takes the memory that a disk would spare; "
-                 "name a "
+                 "--nvme %.200s: this directory is on tmpfs, which uses RAM, so it saves no memory; use a "
                  "directory on a disk",
                  dir);
         return text;
@@ -66,11 +66,10 @@ const char *ot_machine_dir_note(const char *root, const char *dir, double second
     for (int i = 0; i < n; i++) {
         double share = find_busy_share(root, &disks[i], seconds / n);
         if (share > busy_share) {
-            snprintf(
-                text, OT_MACHINE_NOTE_BYTES,
-                "--nvme %.200s: other programs keep its disk %.40s busy (%d %% of the time), so it is slower "
-                "than predicted; iostat -x shows it, and another disk or a later start cures it",
-                dir, disks[i].name, share > 1 ? 100 : (int)(100 * share));
+            snprintf(text, OT_MACHINE_NOTE_BYTES,
+                     "--nvme %.200s: other programs keep its disk %.40s busy (%d %% of the time), so it is "
+                     "slower than predicted; check with iostat -x, and use another disk or start later",
+                     dir, disks[i].name, share > 1 ? 100 : (int)(100 * share));
             break;
         }
     }
@@ -78,13 +77,13 @@ const char *ot_machine_dir_note(const char *root, const char *dir, double second
 }
 
 const char *ot_machine_gpu_note(int64_t taken_bytes, int64_t total_bytes, char text[OT_MACHINE_NOTE_BYTES]) {
-    const int64_t most = (int64_t)2 << 30; /* the driver's context and a display take less */
+    const int64_t most = (int64_t)2 << 30; /* the driver's context and a display use less than this */
     int64_t own = total_bytes / 16 < most ? total_bytes / 16 : most;
     char taken[OT_TEXT_BYTES], total[OT_TEXT_BYTES];
     text[0] = '\0';
     if (taken_bytes > own)
         snprintf(text, OT_MACHINE_NOTE_BYTES,
-                 "other programs hold %s of the GPU's %s: they share its time too, so the run is slower than "
+                 "other programs use %s of the GPU's %s; if they also compute, the run is slower than "
                  "predicted; nvidia-smi lists them",
                  ot_text_bytes(taken_bytes, taken), ot_text_bytes(total_bytes, total));
     return text;

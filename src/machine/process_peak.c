@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Linux forgets the peak (VmHWM) when told "5". */
+/* Writing "5" resets the peak (VmHWM). */
 void ot_process_forget_peak(void) {
     malloc_trim(0);
     int fd = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);

@@ -45,7 +45,7 @@ static void put_names(FILE *out, enum ot_command command) {
     fputs("'\n", out);
 }
 
-/* One case for the option before the word that is completed; "other": a value that nobody can guess. */
+/* Writes one case for the option before the word to complete. "other": the possible values are not known. */
 static void put_value(FILE *out, const struct ot_option *option) {
     static const char *const kinds[] = {[OT_MANUAL_FILE] = "file", [OT_MANUAL_DIR] = "dir"};
     char words[OT_MANUAL_WORDS_BYTES];

@@ -14,7 +14,8 @@ static const char head[] =
     "_offload_train() {\n"
     "    local command=train\n";
 
-/* Inside single quotes, and inside a specification of _arguments or _describe. The text ends before `end`. */
+/* Escapes the text for use in single quotes, inside a specification of _arguments or _describe. The text ends
+ * before `end`. */
 static void put_quoted(FILE *out, const char *text, const char *end) {
     for (; text < end; text++) {
         if (*text == '\'')
@@ -25,7 +26,7 @@ static void put_quoted(FILE *out, const char *text, const char *end) {
     }
 }
 
-/* Up to the end of the first sentence, without its period. */
+/* Writes the first sentence, without its period. */
 static void put_first_sentence(FILE *out, const char *text) {
     const char *end = strstr(text, ". ");
     size_t bytes = strlen(text);
@@ -41,7 +42,8 @@ static void put_value(FILE *out, const struct ot_option *option) {
     fputc(':', out);
     ot_manual_words(option, words);
     if (*words && path != OT_MANUAL_NO_PATH)
-        fprintf(out, " _offload_train_words_or_dirs %s", words); /* the space: called as it is */
+        /* the leading space makes zsh call the function without extra arguments */
+        fprintf(out, " _offload_train_words_or_dirs %s", words);
     else if (*words)
         fprintf(out, "(%s)", words);
     else if (path != OT_MANUAL_NO_PATH)

@@ -1,4 +1,4 @@
-/* The man page, in the man macros that groff and mandoc both read. */
+/* Writes the man page with man macros that both groff and mandoc understand. */
 #include <ctype.h>
 #include <string.h>
 
@@ -6,9 +6,9 @@
 #include "src/options/help.h"
 #include "src/options/topics.h"
 
-/* Text as it is: nothing in it is a request or an escape, and a hyphen can be copied as a hyphen. */
+/* Writes plain text: escapes requests, backslashes and hyphens, so that a reader can copy the hyphens. */
 static void put(FILE *out, const char *text) {
-    bool begins = true; /* of a line, where '.' and '\'' begin a request */
+    bool begins = true; /* at the start of a line '.' and '\'' begin a request */
     for (; *text; text++) {
         if (begins && (*text == '.' || *text == '\''))
             fputs("\\&", out);
@@ -38,7 +38,7 @@ static void put(FILE *out, const char *text) {
     }
 }
 
-/* A paragraph: one text, in lines as short as the macros' conventions want them. */
+/* Writes a paragraph in short lines, as is usual for man pages. */
 static void put_prose(FILE *out, const char *text) {
     enum { COLUMNS = 72 };
     for (size_t n, column = 0; *text; text += n + (text[n] == ' ')) {
@@ -55,7 +55,7 @@ static void put_prose(FILE *out, const char *text) {
     fputc('\n', out);
 }
 
-/* Lines as they are. */
+/* Writes lines unchanged. */
 static void put_literal(FILE *out, const char *text) {
     fputs(".PP\n.RS 4\n.nf\n", out);
     put(out, text);
@@ -120,7 +120,7 @@ static void put_option(FILE *out, const struct ot_option *option) {
 
 static void put_options(FILE *out) {
     fputs(".SH OPTIONS\n", out);
-    fputs("In parentheses: the commands that have the option, if not all have it.\n", out);
+    fputs("The parentheses after an option name the commands that have it, if not all have it.\n", out);
     for (int section = 0; section < OT_SECTION_COUNT; section++) {
         const struct ot_option *option;
         fprintf(out, ".SS %s\n", ot_option_section_title((enum ot_option_section)section));

@@ -4,7 +4,7 @@
 
 #include "src/options/help.h"
 
-/* Parts of "auto|cpu|cuda[:N]": words in small letters are words, all else are names of values. */
+/* Parts of "auto|cpu|cuda[:N]": lower-case words are fixed words; all others are names of values. */
 const char *ot_manual_words(const struct ot_option *option, char words[OT_MANUAL_WORDS_BYTES]) {
     const char *at = ot_help_value(option);
     int used = 0;

@@ -1,5 +1,5 @@
-/* The manual: a man page and the completions of two shells, made at build time from the option table and the
- * topics, so that they say what the program does. The program that makes them is not installed:
+/* The manual: a man page and the completions of two shells. A program makes them at build time from the
+ * option table and the topics, so they always match the program. It is not installed:
  *
  *     manual man|bash|zsh FILE
  *
@@ -15,7 +15,7 @@
 
 #include "src/options/options.h"
 
-/* Each writes its whole file; what could not be written the stream remembers (ferror). */
+/* Each function writes its whole file. The caller checks for write errors with ferror. */
 void ot_manual_write_man(FILE *out);
 void ot_manual_write_bash(FILE *out);
 void ot_manual_write_zsh(FILE *out);
@@ -23,13 +23,12 @@ void ot_manual_write_zsh(FILE *out);
 /* ---- what completions say about a value ---- */
 
 enum { OT_MANUAL_WORDS_BYTES = 256 };
-/* The fixed words that an option's value may be, apart by spaces: "auto bf16 fp32 fp16"; "" where there is
- * none. */
+/* The fixed words of an option's value, separated by spaces: "auto bf16 fp32 fp16"; "" if there are none. */
 const char *ot_manual_words(const struct ot_option *option, char words[OT_MANUAL_WORDS_BYTES]);
-/* What of the file system it may be. */
+/* Whether the value may be a file or a directory. */
 enum ot_manual_path { OT_MANUAL_NO_PATH, OT_MANUAL_FILE, OT_MANUAL_DIR };
 enum ot_manual_path ot_manual_path(const struct ot_option *option);
-/* What the word behind a command may be: the directory of DIR|NAME, or nothing. */
+/* The possible words after a command: directories for DIR|NAME, or none. */
 bool ot_manual_takes_dir(enum ot_command command);
 
 #endif

@@ -1,6 +1,6 @@
 /* Options of other programs (transformers' Trainer, axolotl, torchtune, DeepSpeed, llama.cpp) that a user may
- * type here: what takes their place, or that nothing does. A name that differs in spelling alone stands in
- * `elsewhere` of our option. */
+ * type here. Each has an answer: the option to use instead, or why none is needed or available. If only the
+ * spelling differs, the name is in the `elsewhere` field of our option. */
 #include <string.h>
 #include <strings.h>
 
@@ -20,56 +20,56 @@ static const struct foreign train[] = {
     {"report-to wandb wandb-project run-name tensorboard logging-dir mlflow",
      "not available: OUT/log.jsonl has every step, and --json writes the same records to stdout"},
     {"batch-size train-batch-size global-batch-size total-batch-size",
-     "--tokens-per-step takes its place: it counts tokens, so 8 sequences of 2048 are 16k"},
+     "use --tokens-per-step instead; it counts tokens: 8 sequences of 2048 tokens are 16k"},
     {"gradient-accumulation-steps gradient-accumulation grad-accum accumulate-grad-batches",
-     "not needed: --tokens-per-step is the whole step, and --micro-batch what is computed at once"},
-    {"bf16", "--dtype bf16 takes its place"},
-    {"fp16", "--dtype fp16 takes its place"},
-    {"fp32 no-amp", "--dtype fp32 takes its place"},
-    {"gradient-checkpointing activation-checkpointing", "--recompute all takes its place"},
+     "not needed: --tokens-per-step sets the whole step, --micro-batch the sequences computed at once"},
+    {"bf16", "use --dtype bf16 instead"},
+    {"fp16", "use --dtype fp16 instead"},
+    {"fp32 no-amp", "use --dtype fp32 instead"},
+    {"gradient-checkpointing activation-checkpointing", "use --recompute all instead"},
     {"optim optimizer", "not available: the optimizer is AdamW"},
     {"momentum nesterov", "not available: the optimizer is AdamW (--beta1, --beta2)"},
     {"zero-stage fsdp zero deepspeed-config",
-     "not available: --home says where weights and optimizer state live"},
-    {"nproc-per-node nnodes gpus num-gpus world-size local-rank tensor-parallel-size pipeline-parallel-size "
-     "devices",
-     "not available: a run uses one GPU (--device cuda:N)"},
-    {"push-to-hub hub-model-id hub-token token", "not available: --out is a directory for 'hf upload'"},
+     "not available: a run uses one GPU; --home says where weights and optimizer state live"},
+    {"tensor-parallel-size pipeline-parallel-size",
+     "not available: each GPU computes whole layers (--gpus N)"},
+    {"world-size", "not needed: the launcher says it, or --nodes and --gpus"},
+    {"push-to-hub hub-model-id hub-token token",
+     "not available: upload the --out directory with 'hf upload'"},
     {"flash-attention use-flash-attn attn-implementation flash-attn xformers",
-     "not needed: attention never stores its scores"},
+     "not needed: attention never stores its full score matrix"},
     {"dataloader-num-workers num-workers num-proc preprocessing-num-workers",
-     "not needed: --threads read the rows"},
+     "not needed: the threads of --threads read the rows"},
     {"overwrite-output-dir overwrite",
-     "--resume never begins anew and replaces the result of an earlier run"},
-    {"do-train do-eval", "not needed: train trains, and --eval-every says when to evaluate"},
+     "use --resume never: it starts from the beginning and replaces the result of an earlier run"},
+    {"do-train do-eval", "not needed: the train command trains, and --eval-every says when to evaluate"},
     {"streaming dataset-name dataset-config-name dataset-split",
-     "not available: --data is a file of JSON lines on this machine"},
+     "not available: --data takes a file of JSON lines on this machine"},
     {"neftune-noise-alpha label-smoothing label-smoothing-factor dropout ema",
      "not available: the loss is plain cross-entropy"},
     {"early-stopping early-stopping-patience load-best-model-at-end",
-     "not available: the checkpoint with the best evaluation stays (--eval-every), and export makes a model "
-     "of "
-     "it"},
+     "not available: the checkpoint with the best evaluation is kept (--eval-every); the export command "
+     "turns it into a model"},
     {"compile torch-compile", "not needed: the kernels are compiled into the program"},
-    {"trust-remote-code", "not available: no code of a model is run"},
+    {"trust-remote-code", "not available: the program never runs code from a model"},
 };
 
 static const struct foreign generate[] = {
     {"top-k min-p typical-p repetition-penalty repeat-penalty presence-penalty frequency-penalty",
-     "not available: --temperature and --top-p draw"},
-    {"num-beams beams beam-size", "not available: --temperature 0 takes the likeliest token each time"},
+     "not available: use --temperature and --top-p for sampling"},
+    {"num-beams beams beam-size", "not available: --temperature 0 always takes the most likely token"},
     {"stop stop-sequence stop-words stop-strings reverse-prompt",
      "not available: an end-of-text token or --max-new-tokens ends the text"},
-    {"do-sample", "--temperature above 0 takes its place"},
-    {"n-gpu-layers ngl gpu-layers", "not needed: --gpu-mem says how much of the GPU may be used"},
-    {"ctx-size n-ctx context-size", "not needed: the model's positions bound the text"},
+    {"do-sample", "use --temperature above 0 instead"},
+    {"n-gpu-layers ngl gpu-layers", "not needed: --gpu-mem sets how much GPU memory the program may use"},
+    {"ctx-size n-ctx context-size", "not needed: the text may be as long as the model's maximum length"},
     {"chat interactive conversation system-prompt system",
-     "not available: --row answers one data row, with messages if it has them"},
-    {"num-return-sequences n", "not available: each run gives one text; --seed draws another"},
-    {"host port serve server", "not available: it prints text and serves nothing"},
+     "not available: --row answers one data row, which may have a list of messages"},
+    {"num-return-sequences n", "not available: each run makes one text; another --seed makes another text"},
+    {"host port serve server", "not available: the program prints text and has no server"},
 };
 
-/* As spelled, but for case and '_' for '-'. */
+/* True if `word` is one of `names`. Ignores case and reads '_' as '-'. */
 static bool has_name(const char *names, const char *word) {
     for (size_t length; *names; names += length + (names[length] == ' ')) {
         length = strcspn(names, " ");

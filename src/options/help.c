@@ -12,71 +12,75 @@ enum { COLUMNS = 96, INDENT = 30, TOPIC_INDENT = 20 };
 static const struct ot_command_help commands[OT_COMMAND_COUNT] = {
     [OT_COMMAND_TRAIN] =
         {"[train] --model DIR|NAME --data FILE [options]",
-         "Fine-tunes all parameters of a language model with AdamW, streaming through the device what does "
-         "not fit on it. Prints a plan that adds up and how long the run will take, trains, evaluates, and "
-         "leaves a Hugging Face directory with a log.jsonl. Saves checkpoints; Ctrl-C saves one and stops, "
-         "and "
-         "the same command goes on from it, with the same bits as if it had never stopped. A second Ctrl-C "
-         "stops at once.",
+         "Fine-tunes all parameters of a language model with AdamW. Whatever does not fit on the device is "
+         "streamed through it. First prints a plan with every byte of memory and the time the run will take; "
+         "then trains, evaluates, and writes a Hugging Face directory with a log.jsonl. Saves checkpoints. "
+         "Ctrl-C saves a checkpoint and stops; the same command then continues the run, and its result is "
+         "the same to the bit. A second Ctrl-C stops at once.",
          {"offload-train --model llama-7b --data sql.jsonl",
           "offload-train --model my-llama --data chat.jsonl --template llama-3 --gpu-mem 8G --dry-run",
           "offload-train --config run.json --steps 100"}},
     [OT_COMMAND_GENERATE] = {"generate DIR|NAME [-p TEXT] [options]",
-                             "Continues a text, or answers a data row. The text goes to stdout as it is "
-                             "made. Without -p, each line of stdin is a prompt.",
+                             "Continues a text, or answers a data row. Prints the text to stdout while it is "
+                             "generated. Without -p, each line of stdin is a prompt.",
                              {"offload-train generate out/llama-7b-sql -p \"Once upon a time\"",
                               "offload-train generate out/llama-7b-sql --row -p '{\"question\": \"How many "
                               "singers?\", \"context\": \"CREATE TABLE singer (id INT)\"}'"}},
     [OT_COMMAND_EVAL] = {"eval DIR|NAME --data FILE [options]",
-                         "Loss and perplexity of a model on rows, per trained token.",
+                         "Prints the loss and the perplexity of a model on rows, per trained token.",
                          {"offload-train eval out/llama-7b-sql --data sql-eval.jsonl --json"}},
     [OT_COMMAND_TOKENIZE] = {"tokenize DIR|NAME [-p TEXT] [options]",
-                             "Turns text into token ids, one line of ids a text, or ids back into text. "
-                             "Without -p, each line of stdin is a text.",
+                             "Turns text into token ids, or ids back into text. Prints one line for each "
+                             "text. Without -p, each line of stdin is a text.",
                              {"offload-train tokenize llama-7b -p \"Hello world\"",
                               "offload-train tokenize --tokenizer tokenizer.json --json < texts.txt"}},
     [OT_COMMAND_PROBE] =
         {"probe [options]",
-         "Measures what training asks of this machine: copies to and from the device, matrix products, "
-         "attention and every other kernel; the host's memory and the optimizer's kernels by number of "
-         "threads; "
-         "with --nvme, the disks by size of block and depth, some gigabytes written in temporary files. What "
-         "it "
-         "finds is kept for later runs, which else measure the same in a few seconds.",
+         "Measures how fast this machine is at what training needs: copies to and from the device, matrix "
+         "products, attention and every other kernel, and the host's memory and the optimizer's kernels for "
+         "several thread counts. With --nvme it also measures the disks for several request sizes and queue "
+         "depths, with some gigabytes of temporary files. Later runs use the measured rates; without them, a "
+         "run measures a few seconds itself.",
          {"offload-train probe --nvme /mnt/a", "offload-train probe --device cuda:1 --json > probe.json"}},
     [OT_COMMAND_PLAN] =
         {"plan --model DIR|NAME [options]",
-         "Says what fits where, how long a step takes and what a run costs, before anything is bought or "
-         "downloaded: needs no data and no weights, a preset's name or a config.json will do. Predicts for "
-         "this machine, which is measured, or for one that is described.",
+         "Says what fits where, how long a step takes and what a run costs, before you buy or download "
+         "anything. Needs no data and no weights: a preset's name or a config.json is enough. Predicts for "
+         "this machine, which it measures, or for a machine that you describe.",
          {"offload-train plan --model llama-13b --gpu rtx4090 --host-mem 128G",
           "offload-train plan --model llama-3.1-70b --gpu h200 --nvme 2T --steps 1000 --price/h 3.5 "
           "--explain",
           "offload-train plan --gpu list"}},
     [OT_COMMAND_BENCH] =
         {"bench NAME|DIR [options]",
-         "Trains some real steps, on random weights and random tokens, at many points: mixes of tiers, "
-         "device memory, tokens a step. Writes what each took, beside what was predicted, as bench.csv, "
-         "bench.json "
-         "and bench.html, a page with pictures. Needs neither weights nor data. Ctrl-C ends it with what is "
-         "measured.",
+         "Trains some real steps, with random weights and random tokens, at many points: mixes of tiers, "
+         "device memory, tokens per step. Writes the measured and the predicted time of each point to "
+         "bench.csv, bench.json and bench.html (a page with plots). Needs neither weights nor data. Ctrl-C "
+         "ends the bench and keeps the points measured so far.",
          {"offload-train bench tinyllama-1.1b",
           "offload-train bench llama-7b --gpu-mem 12G,24G --tokens-per-step 16k,64k --nvme /mnt/a:200G "
           "--minutes 30 --out bench-7b"}},
     [OT_COMMAND_VERIFY] =
         {"verify DIR [options]",
-         "Reads every byte of a checkpoint, of a run's newest one, or of a model directory, and says whether "
-         "it is whole: structure, checksums, shapes, finite values, a row per part of the model. Of a run "
-         "whose newest checkpoint is damaged it finds the newest that is not. Ends with ok, or with what is "
-         "damaged and exit code 3.",
+         "Reads every byte of a checkpoint, of a run's newest checkpoint, or of a model directory. Checks "
+         "structure, checksums, shapes and finite values, and prints one row for each part of the model. If "
+         "the newest checkpoint of a run is damaged, looks for the newest intact one. Ends with ok, or names "
+         "the damage and ends with exit code 3.",
          {"offload-train verify out/llama-7b-sql",
           "offload-train verify out/llama-7b-sql/checkpoints/step-00000120 --json"}},
-    [OT_COMMAND_EXPORT] =
-        {"export DIR --out MODEL [options]",
-         "Makes a Hugging Face model directory from a checkpoint, or from a run's newest one: the files that "
-         "the run would have left if it had ended there. Streams, so that it needs little memory and no "
-         "device.",
-         {"offload-train export out/llama-7b-sql --out llama-7b-sql-early"}},
+    [OT_COMMAND_EXPORT] = {"export DIR --out MODEL [options]",
+                           "Makes a Hugging Face model directory from a checkpoint, or from a run's newest "
+                           "checkpoint. The files are those that the run would have written if it had ended "
+                           "at that step. Streams the weights, so it needs little memory and no device.",
+                           {"offload-train export out/llama-7b-sql --out llama-7b-sql-early"}},
+    [OT_COMMAND_COMM_TEST] =
+        {"comm-test [options]",
+         "Checks a communicator between ranks, and measures it. Starts ranks, or is started by a launcher, "
+         "as train is (help ranks). Moves parts of many sizes with each operation and compares every byte. "
+         "Then rank 0 prints a table: the time of each operation, the bytes that a rank receives per second, "
+         "and on the cpu device the share of a copy in memory.",
+         {"offload-train comm-test --gpus all --comm nccl",
+          "mpirun -n 4 offload-train comm-test --device cpu --comm mpi --sizes 64K,16M --json"}},
 };
 
 const struct ot_command_help *ot_help_of_command(enum ot_command command) {
@@ -90,11 +94,12 @@ const char *ot_help_value(const struct ot_option *option) {
                                             : "";
 }
 
-const char *const ot_help_units = "k, M and G of tokens and of memory are powers of 1024 (16k tokens = "
-                                  "16,384, 24G = 24 GiB; 24GB is decimal); "
-                                  "of steps, rows and rates they are powers of 1000.";
+const char *const ot_help_units =
+    "For tokens and memory, k, M and G are powers of 1024 (16k tokens = 16,384; 24G = 24 GiB, but 24GB is "
+    "decimal). For steps, rows and rates they are powers of 1000.";
 
-/* Words from `column` on, wrapped, each new line indented; returns the column reached. */
+/* Prints the words of `text` from `column` on, wrapped at COLUMNS. Indents each new line. Returns the column
+ * reached. */
 static int print_wrapped(FILE *out, const char *text, int column, int indent) {
     while (*text) {
         int word = (int)strcspn(text, " ");
@@ -132,7 +137,7 @@ static void print_option(FILE *out, const struct ot_option *option) {
     fputc('\n', out);
 }
 
-/* The topic's items that begin with a number. */
+/* Prints the items of topic exit-codes whose term is a number. */
 static void print_exit_codes(FILE *out) {
     fputs("\nExit codes:\n", out);
     for (int i = 0; i < ot_topic_exit_codes.n_blocks; i++) {
@@ -221,7 +226,7 @@ static void print_topic(FILE *out, const struct ot_topic *topic) {
 
 static int refuse_topic(const char *name) {
     char names[TOPIC_NAMES_BYTES];
-    return ot_fail(OT_E_USAGE, "no help topic '%.60s'; the topics are %s, and each command", name,
+    return ot_fail(OT_E_USAGE, "no help topic '%.60s'; the topics are %s; each command has help too", name,
                    list_topics(names));
 }
 

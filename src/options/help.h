@@ -6,22 +6,22 @@
 
 #include "src/options/options.h"
 
-/* The command's usage, its options by section, examples and the exit codes; at most 96 columns. The overview
- * (train without its name) also lists the commands. */
+/* Prints the command's usage, its options by section, examples and the exit codes, at most 96 columns wide.
+ * The help of train, which is also the program's overview, lists the other commands too. */
 void ot_help_print(FILE *out, enum ot_command command);
 void ot_help_print_version(FILE *out);
 
-/* `help NAME`: a topic (topics.h), or a command's help. NULL: lists the topics and the commands. Errors:
- * OT_E_USAGE: there is no such topic; the sentence lists those that there are. */
+/* `help NAME`: prints a topic (topics.h) or a command's help. NULL: lists the topics and the commands.
+ * Errors: OT_E_USAGE: no such topic or command; the sentence lists the topics. */
 int ot_help_print_topic(FILE *out, const char *name);
 
-/* ---- the texts, for the manual ---- */
+/* ---- the texts, for the manual (src/manual) ---- */
 
 struct ot_command_help {
     const char *usage, *what, *examples[4];
 };
 const struct ot_command_help *ot_help_of_command(enum ot_command command);
-/* What help calls an option's value: "yes|no", "FILE"; "" for a flag. */
+/* The placeholder of the option's value: "yes|no", "FILE"; "" for a flag. */
 const char *ot_help_value(const struct ot_option *option);
 extern const char *const ot_help_units;
 

@@ -7,10 +7,12 @@
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/strings.h"
 
 enum { CONFIG_MAX_BYTES = 1 << 20 };
 
-/* In run.json, beside the options: who gave each of them. A --config may have the key; it changes nothing. */
+/* The key of run.json whose object has the source of each option. A --config FILE may have the key; it has no
+ * effect there. */
 static const char sources_key[] = "sources";
 
 int ot_option_find(const char *name, size_t bytes, enum ot_command command) {
@@ -63,7 +65,7 @@ void ot_option_reset(struct ot_options *options, int index) {
         assert(!"a default that its own option refuses");
 }
 
-/* ---- what belongs where ---- */
+/* ---- options that the command does not have ---- */
 
 static int refuse_unknown(const char *dashes, const char *name, enum ot_command command) {
     const char *answer = ot_option_foreign(name, command);
@@ -74,11 +76,11 @@ static int refuse_unknown(const char *dashes, const char *name, enum ot_command 
         return ot_fail(OT_E_USAGE, "%s%.60s: %s (offload-train %s --help lists all options)", dashes, name,
                        answer, ot_command_name(command));
     if (called)
-        snprintf(guess, sizeof guess, "; here it is %s%s", *dashes ? "--" : "", called->name);
+        snprintf(guess, sizeof guess, "; its name here is %s%s", *dashes ? "--" : "", called->name);
     if (nearest)
         snprintf(guess, sizeof guess, "; did you mean %s%s?", *dashes ? "--" : "", nearest);
-    return ot_fail(OT_E_USAGE, "unknown option %s%.60s%s (offload-train %s --help lists all)", dashes, name,
-                   guess, ot_command_name(command));
+    return ot_fail(OT_E_USAGE, "unknown option %s%.60s%s (offload-train %s --help lists all options)", dashes,
+                   name, guess, ot_command_name(command));
 }
 
 static int check_command(const struct ot_option *option, const char *spelled, enum ot_command command) {
@@ -109,7 +111,8 @@ static const struct ot_option *find_letter(char letter, int *index) {
     return NULL;
 }
 
-/* Takes argv[*at] and, where it needs one, the value after it. */
+/* Parses the option argv[*at] and, if it needs a value, the value in argv[*at + 1]. Moves *at to the last
+ * word used. */
 static int take_option(int argc, char *const *argv, int *at, struct ot_options *out) {
     const char *word = argv[*at], *value = NULL;
     const struct ot_option *option = NULL;
@@ -141,8 +144,8 @@ static int take_option(int argc, char *const *argv, int *at, struct ot_options *
     }
     if (!value) {
         if (*at + 1 >= argc || strncmp(argv[*at + 1], "--", 2) == 0)
-            return ot_fail(OT_E_USAGE, "%s needs a value (%s=..., if it begins with dashes)", spelled,
-                           spelled);
+            return ot_fail(OT_E_USAGE, "%s needs a value; if the value begins with dashes, write %s=VALUE",
+                           spelled, spelled);
         value = argv[++*at];
     }
     return ot_option_parse_value(option, spelled, value, out);
@@ -159,9 +162,17 @@ static int take_command(const char *word, enum ot_command *out) {
     }
     const char *nearest = ot_nearest_name(word, names, OT_COMMAND_COUNT);
     return ot_fail(
-        OT_E_USAGE, "unknown command '%.60s'; %s%s%s", word, nearest ? "did you mean " : "the commands are ",
-        nearest ? nearest : "train, generate, eval, tokenize, probe, plan, bench, verify and export",
+        OT_E_USAGE, "unknown command '%.60s'; %s%s%s (offload-train help lists commands and topics)", word,
+        nearest ? "did you mean " : "the commands are ",
+        nearest ? nearest
+                : "train, generate, eval, tokenize, probe, plan, bench, verify, export and comm-test",
         nearest ? "?" : "");
+}
+
+/* DeepSpeed's launcher and torch.distributed.launch put this word before all others. The environment says the
+ * same (src/launch/ranks.h). */
+static bool is_of_launcher(const char *word) {
+    return strncmp(word, "--local_rank=", 13) == 0 || strncmp(word, "--local-rank=", 13) == 0;
 }
 
 static int take_command_line(int argc, char *const *argv, struct ot_options *out) {
@@ -178,7 +189,9 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
             *(is_of_files ? &out->dir : &out->model) = argv[at]; /* offload-train eval DIR */
             out->source[subject] = OT_FROM_COMMAND_LINE;
         } else {
-            return ot_fail(OT_E_USAGE, "unexpected argument '%.60s' (quote a value that has spaces)",
+            return ot_fail(OT_E_USAGE,
+                           "unexpected argument '%.60s'; an option takes one value, and a value with spaces "
+                           "needs quotes",
                            argv[at]);
         }
     }
@@ -187,13 +200,24 @@ static int take_command_line(int argc, char *const *argv, struct ot_options *out
 
 /* ---- the config file ---- */
 
-/* The value as the command line would have it; NULL: not a value of this option. */
-static const char *config_text(const struct ot_option *option, const struct ot_json *value, char number[40]) {
+/* Options borrow texts, so the text of a number is kept. NULL: no memory. */
+static const char *keep_number(const struct ot_json *value, struct ot_options *out) {
+    free(out->number_text);
+    return ot_string_format(&out->number_text, "%lld", (long long)ot_json_int(value, 0)) < 0
+               ? NULL
+               : out->number_text;
+}
+
+/* The value as text, as on the command line. NULL: its JSON type does not fit the option. */
+static const char *config_text(const struct ot_option *option, const struct ot_json *value, char number[40],
+                               struct ot_options *out) {
     enum ot_json_type type = ot_json_type(value);
     bool is_switch = option->type == OT_OPTION_FLAG || option->type == OT_OPTION_YES_NO;
     if (type == OT_JSON_BOOL && is_switch)
         return ot_json_bool(value, false) ? "yes" : "no";
-    bool is_text = option->type == OT_OPTION_TEXT; /* borrowed from the tree, where a number has no text */
+    bool is_text = option->type == OT_OPTION_TEXT; /* borrowed: a number in the tree has no text to lend */
+    if (type == OT_JSON_INT && option->takes_number)
+        return keep_number(value, out);
     if (type == OT_JSON_INT && !is_switch && !is_text)
         snprintf(number, 40, "%lld", (long long)ot_json_int(value, 0));
     else if (type == OT_JSON_REAL && !is_switch && !is_text)
@@ -207,29 +231,30 @@ int ot_option_parse_json(const struct ot_option *option, const char *key, const 
                          struct ot_options *out) {
     char number[40];
     size_t bytes;
-    const char *text = config_text(option, value, number);
+    const char *text = config_text(option, value, number, out);
     if (!text)
-        return ot_fail(OT_E_USAGE, "%s: %s is not a value of this option", key,
+        return ot_fail(OT_E_USAGE, "%s: %s is not a valid value of this option", key,
                        ot_json_type_name(ot_json_type(value)));
     if (ot_json_type(value) == OT_JSON_STRING && strlen(ot_json_string(value, &bytes)) != bytes)
-        return ot_fail(OT_E_USAGE, "%s: a NUL character inside the text", key);
+        return ot_fail(OT_E_USAGE, "%s: a NUL character is not allowed in the text", key);
     return ot_option_parse_value(option, key, text, out);
 }
 
 static int take_config_value(struct ot_options *out, const char *key, const struct ot_json *value) {
     int index = ot_option_find(key, strlen(key), out->command);
     const struct ot_option *option = ot_option_at(index);
-    if (strcmp(key, sources_key) == 0 && ot_json_type(value) == OT_JSON_OBJECT)
+    bool is_note = strcmp(key, sources_key) == 0 || strcmp(key, OT_RUN_RANKS) == 0;
+    if (is_note && ot_json_type(value) == OT_JSON_OBJECT)
         return 0;
     if (!option)
         return refuse_unknown("", key, out->command);
     OT_TRY(check_command(option, key, out->command));
     if (out->source[index] == OT_FROM_FILE)
-        return ot_fail(OT_E_USAGE, "%s is given twice", key);
+        return ot_fail(OT_E_USAGE, "%s is given twice; remove one of them", key);
     if (option->field == offsetof(struct ot_options, config) ||
         option->field == offsetof(struct ot_options, help) ||
         option->field == offsetof(struct ot_options, version))
-        return ot_fail(OT_E_USAGE, "%s belongs on the command line", key);
+        return ot_fail(OT_E_USAGE, "%s works only on the command line; remove it from the file", key);
     enum ot_json_type type = ot_json_type(value);
     if (out->source[index] == OT_FROM_COMMAND_LINE || type == OT_JSON_NULL)
         return 0;
@@ -246,7 +271,7 @@ static int take_config_value(struct ot_options *out, const char *key, const stru
 static int take_config(struct ot_options *out) {
     OT_TRY(ot_json_read_file(out->config, CONFIG_MAX_BYTES, &out->config_tree));
     if (ot_json_type(out->config_tree) != OT_JSON_OBJECT)
-        return ot_fail(OT_E_USAGE, "%s: wants a JSON object such as {\"lr\": 1e-5}, has %s", out->config,
+        return ot_fail(OT_E_USAGE, "%s: must be a JSON object, such as {\"lr\": 1e-5}, not %s", out->config,
                        ot_json_type_name(ot_json_type(out->config_tree)));
     void *cursor = NULL;
     const char *key;
@@ -263,14 +288,15 @@ static void note_repeated(const struct ot_options *options) {
     const struct ot_option *option;
     for (int i = 0; (option = ot_option_at(i)); i++)
         if (options->repeated[i] && option->type != OT_OPTION_FLAG && !options->quiet)
-            ot_log(OT_LOG_INFO, "note    --%s is given more than once: the last one counts", option->name);
+            ot_log(OT_LOG_INFO, "note    --%s is given more than once; the last value is used", option->name);
 }
 
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
     *out = (struct ot_options){.command = OT_COMMAND_TRAIN};
     for (int i = 0; ot_option_at(i); i++)
         ot_option_reset(out, i);
-    OT_TRY(take_command_line(argc, argv, out));
+    int skipped = argc > 0 && is_of_launcher(argv[0]) ? 1 : 0;
+    OT_TRY(take_command_line(argc - skipped, argv + skipped, out));
     if (out->help || out->version)
         return 0;
     if (out->config)
@@ -282,11 +308,12 @@ int ot_options_parse(int argc, char *const *argv, struct ot_options *out) {
 
 void ot_options_free(struct ot_options *options) {
     ot_json_free(options->config_tree);
+    free(options->number_text);
     *options = (struct ot_options){0};
 }
 
-/* Part of the record: the command has it, it has a value and an effect, and it is not only about how the
- * program is called. */
+/* True if the record of a run has the option: the command has it, it has a value and an effect, and it is not
+ * about this one call only. */
 static bool is_recorded(const struct ot_options *options, int index) {
     const struct ot_option *option = ot_option_at(index);
     bool of_command_line = option->field == offsetof(struct ot_options, config) ||
@@ -326,8 +353,6 @@ void ot_options_put_sources(const struct ot_options *options, const char *key, s
 }
 
 void ot_options_put_run(const struct ot_options *options, struct ot_json_writer *w) {
-    ot_json_begin_object(w, NULL);
     put_values(options, w);
     ot_options_put_sources(options, sources_key, w);
-    ot_json_end_object(w);
 }

@@ -1,13 +1,13 @@
-/* The one option table: it drives parsing, --help, the refusal of what would have no
- * effect, the log's record of a run and --config, so that none of them can disagree.
+/* The option table. Parsing, --help, --config, the record of a run and the check for options without effect
+ * all use this one table, so they cannot disagree.
  *
- * An option's value lies in a named field of struct ot_options; the table (option_table_*.c) says where.
- * Values come from the table's defaults, then from --config FILE (a JSON object with the options' names as
- * keys), then from the command line. Parsed options are const; what a command chooses where the user said
- * nothing goes into settings.h.
+ * The value of an option is a named field of struct ot_options; the table (table_*.c) names the field. Values
+ * come from the table's defaults, then from --config FILE (a JSON object with the options' names as keys),
+ * then from the command line. Parsed options are const. Values that a command chooses for the user go into
+ * struct ot_settings (settings.h).
  *
- * Strings are borrowed: from argv, from the table, or from the config tree that the struct owns. No
- * environment variable changes an option. Single-threaded.
+ * Strings are borrowed from argv, from the table, or from the config tree that the struct owns. No
+ * environment variable changes an option. One thread.
  */
 #ifndef OT_OPTIONS_OPTIONS_H
 #define OT_OPTIONS_OPTIONS_H
@@ -30,6 +30,7 @@ enum ot_command {
     OT_COMMAND_BENCH,
     OT_COMMAND_VERIFY,
     OT_COMMAND_EXPORT,
+    OT_COMMAND_COMM_TEST,
     OT_COMMAND_COUNT
 };
 const char *ot_command_name(enum ot_command command);
@@ -45,6 +46,7 @@ enum {
     OT_FOR_BENCH = 1 << OT_COMMAND_BENCH,
     OT_FOR_VERIFY = 1 << OT_COMMAND_VERIFY,
     OT_FOR_EXPORT = 1 << OT_COMMAND_EXPORT,
+    OT_FOR_COMM_TEST = 1 << OT_COMMAND_COMM_TEST,
     OT_FOR_ALL = (1 << OT_COMMAND_COUNT) - 1
 };
 
@@ -53,7 +55,7 @@ enum ot_option_type {
     OT_OPTION_YES_NO,  /* bool */
     OT_OPTION_TEXT,    /* const char * */
     OT_OPTION_CHOICE,  /* int: index into `choices` */
-    OT_OPTION_COUNT,   /* int64_t; k, M, G = 10^3.., of tokens 2^10..; Ki, Mi, Gi = 2^10.. */
+    OT_OPTION_COUNT,   /* int64_t; k, M, G = 10^3.. (of tokens 2^10..); Ki, Mi, Gi = 2^10.. */
     OT_OPTION_BYTES,   /* int64_t; K, M, G, T (or KiB..) = 2^10.., KB, MB, GB, TB = 10^3.. */
     OT_OPTION_RATE,    /* double: bytes a second; K, M, G, T and KB.. = 10^3.., KiB.. = 2^10.. */
     OT_OPTION_REAL,    /* double */
@@ -62,12 +64,11 @@ enum ot_option_type {
     OT_OPTION_EVERY,   /* struct ot_every: 100 (steps), 30s, 5m or 1h, or a word of `choices` */
     OT_OPTION_TIME,    /* double: seconds; 30s, 5m or 1h */
     OT_OPTION_DEVICE,  /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
-    OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|nvme|auto,state=...,activations=... or one word
-                          for all */
+    OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|nvme|auto,state=.., or one word for all */
     OT_OPTION_ENGINES, /* struct ot_engine_shares: auto, one of gpu, stream, cpu, or cpu:0.6,gpu:0.4 */
     OT_OPTION_COUNTS,  /* struct ot_count_list: 2k,8k */
     OT_OPTION_SIZES,   /* struct ot_count_list, of bytes: 8G,16G */
-    OT_OPTION_NVME,    /* struct ot_nvme_dirs: DIR or DIR:SIZE; given again, or in an array, one more */
+    OT_OPTION_NVME,    /* struct ot_nvme_dirs: DIR or DIR:SIZE; each repetition, or array item, adds one */
     OT_OPTION_TYPE_COUNT
 };
 
@@ -75,7 +76,7 @@ struct ot_warmup {
     int64_t steps;
     double share; /* of all steps, where steps is 0 */
 };
-struct ot_every { /* at most one is set; none: never, or not said */
+struct ot_every { /* at most one field is set; none: never, or not given */
     int64_t steps;
     double seconds;
     bool epoch;
@@ -85,10 +86,10 @@ struct ot_device_choice {
     int index; /* cuda: which of the visible GPUs */
 };
 struct ot_homes {
-    enum ot_home weights, state, activations;
+    enum ot_home weights, state, activations, kept, grads, sums;
 };
 
-struct ot_engine_shares { /* by enum ot_tile_engine; they add up to 1, or are all 0: auto */
+struct ot_engine_shares { /* by enum ot_tile_engine; the shares add up to 1; all 0: auto */
     double share[OT_TILE_ENGINES];
 };
 
@@ -103,7 +104,7 @@ struct ot_nvme_dirs {
     int n;
     struct ot_nvme_dir {
         char path[OT_NVME_PATH_BYTES];
-        int64_t bytes; /* that may be used there; 0: what is free, less a reserve */
+        int64_t bytes; /* the budget there; 0: the free space less a reserve */
     } dirs[OT_NVME_MAX_DIRS];
 };
 
@@ -113,6 +114,7 @@ enum ot_option_section {
     OT_SECTION_STEP,
     OT_SECTION_OPTIMIZER,
     OT_SECTION_MEMORY,
+    OT_SECTION_RANKS,
     OT_SECTION_SAFETY,
     OT_SECTION_DESCRIBED,
     OT_SECTION_TEXT,
@@ -120,37 +122,39 @@ enum ot_option_section {
     OT_SECTION_COUNT
 };
 
-/* Whether a run may go on from its checkpoint with another value (resume.h). Each option of train says so. */
+/* Whether a run may resume from its checkpoint with another value (resume.h). Each option of train has one.
+ */
 enum ot_option_on_resume {
     OT_RESUME_NOT_TRAIN,
-    OT_RESUME_FREE,    /* it fixes no bit of the result */
-    OT_RESUME_SAME,    /* it does: only as recorded, which is taken where nothing is given */
-    OT_RESUME_CONTENT, /* what it names must have the same content, under whatever name; else as SAME */
-    OT_RESUME_LENGTH   /* of the run: if no step so far would have had another learning rate; else as SAME */
+    OT_RESUME_FREE,    /* any value: the option changes no bit of the result */
+    OT_RESUME_SAME,    /* the recorded value only, which is the default on resume */
+    OT_RESUME_CONTENT, /* names a file, whose content must be the same; its name may differ; else as SAME */
+    OT_RESUME_CONVERT, /* another value converts the checkpoint, with a warning; else as SAME */
+    OT_RESUME_LENGTH /* the run's length: may grow if all learning rates so far stay the same; else as SAME */
 };
 
 struct ot_option {
     const char *name; /* without the dashes; also the key in a config file */
     char letter;      /* -p; '\0': none */
     enum ot_option_type type;
-    const char *argument; /* what help calls the value; NULL for flags and choices */
+    const char *argument; /* placeholder of the value in help; NULL for flags and choices */
     const char *choices;  /* "auto|bf16" */
-    double min, max;      /* inclusive; of numbers */
-    bool of_tokens;       /* k, M and G are powers of 2, as in sizes of memory */
-    const char *fallback; /* default, parsed like any value; NULL: unset */
-    const char *chosen;   /* for help: how the program chooses where the option is unset */
+    double min, max;      /* inclusive; for numbers */
+    bool takes_number;    /* a text that a config file may give as an integer */
+    bool of_tokens;       /* k, M and G are powers of 1024, as in sizes of memory */
+    const char *fallback; /* the default, parsed like any value; NULL: none */
+    const char *chosen;   /* text for help: how the program chooses if the option is not given */
     unsigned commands;
     enum ot_option_on_resume on_resume;
     enum ot_option_section section;
     size_t field;          /* offset in struct ot_options */
     const char *help;      /* one or two sentences */
-    const char *elsewhere; /* what other programs call it, separated by spaces: for sentences alone */
+    const char *elsewhere; /* names in other programs, separated by spaces: for error sentences only */
 };
 
-/* NULL past the last. Two commands may call different things by one name: then the table has a row for each.
- */
+/* NULL past the last. If one name means different things in two commands, the table has a row for each. */
 const struct ot_option *ot_option_at(int index);
-/* The row of that name which the command has, else one of another command; -1: no such name. */
+/* The index of the command's row with this name, else of another command's row; -1: no such name. */
 int ot_option_find(const char *name, size_t bytes, enum ot_command command);
 const char *ot_option_section_title(enum ot_option_section section);
 
@@ -158,7 +162,7 @@ enum ot_option_source {
     OT_FROM_NOWHERE,
     OT_FROM_DEFAULT,
     OT_FROM_PROGRAM,    /* settings.h */
-    OT_FROM_CHECKPOINT, /* as the run that is resumed has it */
+    OT_FROM_CHECKPOINT, /* recorded by the run that is resumed */
     OT_FROM_FILE,
     OT_FROM_COMMAND_LINE
 };
@@ -167,13 +171,24 @@ enum { OT_OPTIONS_MAX = 128 };
 enum { OT_CHOICE_DTYPE_AUTO, OT_CHOICE_DTYPE_BF16, OT_CHOICE_DTYPE_FP32, OT_CHOICE_DTYPE_FP16 };
 enum { OT_CHOICE_INIT_FILES, OT_CHOICE_INIT_RANDOM };
 enum ot_sweep { OT_SWEEP_NONE, OT_SWEEP_TOKENS };
-enum { OT_CHOICE_RECOMPUTE_AUTO, OT_CHOICE_RECOMPUTE_ALL, OT_CHOICE_RECOMPUTE_NONE };
+enum { OT_CHOICE_P2P_AUTO, OT_CHOICE_P2P_YES, OT_CHOICE_P2P_NO };
+enum { OT_CHOICE_SHARD_AUTO, OT_CHOICE_SHARD_NONE, OT_CHOICE_SHARD_STATE, OT_CHOICE_SHARD_FULL };
+enum { OT_CHOICE_SHARE_WEIGHTS_AUTO, OT_CHOICE_SHARE_WEIGHTS_YES, OT_CHOICE_SHARE_WEIGHTS_NO };
+enum { OT_CHOICE_EXCHANGE_FP32, OT_CHOICE_EXCHANGE_DTYPE };
+enum { OT_CHOICE_DETERMINISTIC_RUN, OT_CHOICE_DETERMINISTIC_WORLD };
+enum {
+    OT_CHOICE_RECOMPUTE_AUTO,
+    OT_CHOICE_RECOMPUTE_ALL,
+    OT_CHOICE_RECOMPUTE_PRODUCTS,
+    OT_CHOICE_RECOMPUTE_ELEMENTWISE,
+    OT_CHOICE_RECOMPUTE_NONE
+};
 
 struct ot_options {
     enum ot_command command;
     bool help, version;
 
-    const char *dir; /* of verify and export: what they are about */
+    const char *dir; /* of verify and export: the checkpoint, run or model directory */
     const char *model, *data, *eval_data, *out, *tokenizer, *config;
     int init;
 
@@ -185,11 +200,14 @@ struct ot_options {
 
     double lr, weight_decay, beta1, beta2, eps, clip;
     int schedule; /* enum ot_schedule_kind */
+    int state;    /* enum ot_state_format */
     struct ot_warmup warmup;
 
     struct ot_device_choice device;
-    const char *cublaslt;        /* NULL: one is looked for */
-    int dtype, recompute, order; /* order: enum ot_order */
+    const char *cublaslt; /* NULL: the program searches for one */
+    int dtype, recompute;
+    int64_t rounds; /* 0: chosen */
+    int64_t shadow; /* bytes; counts only if it is given */
     int64_t gpu_mem, host_mem, slots, threads, optimizer_threads;
     struct ot_nvme_dirs nvme;
     int io_engine; /* enum ot_io_choice */
@@ -197,16 +215,26 @@ struct ot_options {
     struct ot_homes home;
     struct ot_engine_shares optimizer_engine;
 
-    const char *gpu; /* of described machines */
+    const char *gpus, *master; /* "4" or "all"; "HOST", "HOST:PORT" or ":PORT"; NULL: not given */
+    int64_t nodes, node_rank;  /* nodes 0: not given; node_rank counts only if it is given */
+
+    const char *gpu; /* plan: a described machine */
     double host_bw, pcie, nvme_read, nvme_write, price;
+    double nic; /* bits/s */
+    int p2p;
     int64_t ram, tokens, rows;
     bool explain, minimum, markdown;
     int sweep; /* enum ot_sweep */
 
     /* of bench */
     struct ot_count_list step_tokens_list, micro_batch_list, gpu_mem_list;
-    const char *mix; /* names, with commas between; NULL: all */
+    const char *mix; /* names, separated by commas; NULL: all */
     double minutes, time_per_point;
+
+    const char *comm; /* of several ranks: "auto", a name or a path */
+    double comm_timeout;
+    int shard, share_weights, exchange, deterministic;
+    struct ot_count_list sizes; /* of comm-test */
 
     const char *prompt;
     bool row, decode, no_special;
@@ -217,67 +245,73 @@ struct ot_options {
     const char *resume; /* "auto", "never", or a directory */
     bool exact;
     int64_t keep, max_skips, max_shard_size;
-    double grace, stall_limit; /* seconds; grace 0: as long as it takes */
+    double grace, stall_limit; /* seconds; grace 0: no limit */
     double skip_spikes;        /* standard deviations; 0: none are skipped */
 
     struct ot_every eval_every, log_every;
     const char *trace;
-    bool force, no_save, no_forecast, dry_run, json, quiet;
+    bool force, no_save, save_local, no_forecast, dry_run, json, quiet;
 
     enum ot_option_source source[OT_OPTIONS_MAX]; /* by index in the table */
-    bool repeated[OT_OPTIONS_MAX];                /* on the command line; the last one counts */
+    bool repeated[OT_OPTIONS_MAX]; /* given more than once on the command line; the last value counts */
     struct ot_json *config_tree;
+    char *number_text; /* owned: the text of an option with takes_number */
 };
 
-/* Parses the words after the program's name, reads --config, and refuses what contradicts or would have no
- * effect. Logs which options are given twice. With --help or --version the rest is not looked at. Errors:
- * OT_E_USAGE, or as the config file failed; `out` needs ot_options_free in either case. */
+/* Parses the words after the program's name and reads --config. Refuses options that contradict each other or
+ * would have no effect. Logs which options are given more than once. Stops at --help and --version. Errors:
+ * OT_E_USAGE, or the error of the config file. Call ot_options_free on `out` also after an error. */
 int ot_options_parse(int argc, char *const *argv, struct ot_options *out);
 void ot_options_free(struct ot_options *options);
 
-/* Said by the user, on the command line or in the config file, now or to the run that is resumed. `name` must
- * be in the table. */
+/* True if the user gave the option: on the command line, in the config file, or to the run that is resumed.
+ * `name` must be in the table. */
 bool ot_options_given(const struct ot_options *options, const char *name);
 
-/* An object with the value of every option of the command that has one, but those that only say how it is
- * called (--config, --resume, --force, --help). As a --config FILE it repeats the run. */
+/* Writes an object with the value of every option of the command that has a value and an effect. Leaves out
+ * the options that are about one call only (--config, --resume, --force, --help, --version). As a --config
+ * FILE the object repeats the run. */
 void ot_options_put_json(const struct ot_options *options, const char *key, struct ot_json_writer *w);
-/* Beside it, the object of who gave each of them, by the names of the options: "default", "program" (it chose
- * the value), "checkpoint", "config" or "command line". */
+/* Writes an object with the source of each of these values, by option name: "command line", "config"
+ * (--config FILE), "checkpoint" (the run that is resumed), "program" (the program chose the value) or
+ * "default". */
 void ot_options_put_sources(const struct ot_options *options, const char *key, struct ot_json_writer *w);
-/* run.json: the values, and in "sources" who gave them. Also a --config FILE that repeats the run. */
+/* Writes the members of run.json, into an object of the caller: the values, and their sources in "sources".
+ * As a --config FILE it repeats the run; its member OT_RUN_RANKS, if any, is for people. */
+#define OT_RUN_RANKS "ranks"
 void ot_options_put_run(const struct ot_options *options, struct ot_json_writer *w);
 
-/* ---- for those that work on the table itself ---- */
+/* ---- for the files of src/options, resuming and bench ---- */
 
 /* Parses `text` into the option's field. Errors: OT_E_USAGE, naming the option as `spelled`. */
 int ot_option_parse_value(const struct ot_option *option, const char *spelled, const char *text,
                           struct ot_options *out);
-/* The same for a value as a config file or a record has it; `key` is what sentences call it. */
+/* The same for a JSON value of a config file or a checkpoint's record. `key` names the value in errors. */
 int ot_option_parse_json(const struct ot_option *option, const char *key, const struct ot_json *value,
                          struct ot_options *out);
 void ot_option_put_value(const struct ot_option *option, const struct ot_options *options,
                          struct ot_json_writer *w);
-/* "500G" as options of bytes read it; false where it is no size. */
+/* Parses a size such as "500G", as OT_OPTION_BYTES does. False: not a size. */
 bool ot_option_read_size(const char *text, int64_t *bytes);
-/* Back to the default, or to nothing. */
+/* Sets the option back to its default, or to unset if it has none. */
 void ot_option_reset(struct ot_options *options, int index);
-/* Errors: OT_E_USAGE: what the options say together cannot be, or some of it would have no effect. What the
- * command line overrules in the config file is reset. */
+/* Checks the options against each other. Resets values of the config file that the command line overrules.
+ * Errors: OT_E_USAGE: two options contradict each other, a required option is missing, or an option would
+ * have no effect. */
 int ot_options_check(struct ot_options *options);
-/* Without effect beside what was given: another option says the same thing in another way, or the one that it
- * is for is not there. */
+/* True if the option has no effect: an option that excludes it is given, or the option that it depends on is
+ * missing. */
 bool ot_option_overruled(const struct ot_options *options, const char *name);
-/* What an option of another program is here: what takes its place, or that it is not available. NULL: no such
- * option is known. */
+/* The answer to an option of another program: the option to use instead, or that none is available. NULL: the
+ * name is not known. */
 const char *ot_option_foreign(const char *word, enum ot_command command);
-/* The option that other programs call `word`, one of the command first; NULL if none. */
+/* The option that other programs call `word`; an option of the command wins over others. NULL if none. */
 const struct ot_option *ot_option_called(const char *word, enum ot_command command);
-/* The best guess at what was meant among n names, NULL if none is near: by edit distance, transposition
- * counting one. */
+/* The name nearest to `word` among n names, NULL if none is near. The measure is the edit distance; a swap of
+ * neighbours counts as one edit. */
 const char *ot_nearest_name(const char *word, const char *const *names, int n);
-/* The table's name nearest to `word` among the options of the command (names of other programs count); NULL
- * if none. */
+/* The option name nearest to `word`, options of the command first; NULL if none is near. Names of other
+ * programs count too. */
 const char *ot_option_nearest(const char *word, enum ot_command command);
 
 #endif

@@ -1,5 +1,5 @@
-/* What options say together: contradictions, and what would have no effect. Both are refused, never
- * ignored. */
+/* Checks options against each other. Options that contradict each other, or would have no effect, are errors;
+ * the program never ignores an option. */
 #include <stdio.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@ struct pair {
     const char *a, *b;
 };
 
-/* Two ways to say one thing. */
+/* At most one option of each pair may be given. */
 static const struct pair exclusive[] = {
     {OT_FOR_TRAIN | OT_FOR_PLAN, "steps", "epochs"},
     {OT_FOR_TRAIN, "eval-data", "eval-fraction"},
@@ -36,6 +36,8 @@ static const struct pair exclusive[] = {
     {OT_FOR_PLAN, "ram", "host-mem"},
     {OT_FOR_PLAN, "minimum", "sweep"},
     {OT_FOR_PLAN, "minimum", "ram"},
+    {OT_FOR_PLAN, "minimum", "gpus"},
+    {OT_FOR_PLAN, "minimum", "nodes"},
     {OT_FOR_PLAN, "minimum", "host-mem"},
     {OT_FOR_PLAN, "minimum", "gpu-mem"},
     {OT_FOR_PLAN, "minimum", "nvme"},
@@ -49,7 +51,7 @@ static const struct pair exclusive[] = {
     {OT_FOR_PLAN, "markdown", "json"},
 };
 
-/* The first has no effect without the second. */
+/* `a` has no effect without `b`. */
 static const struct pair dependent[] = {
     {OT_FOR_GENERATE, "template", "row"},
     {OT_FOR_GENERATE, "prompt-format", "row"},
@@ -57,7 +59,12 @@ static const struct pair dependent[] = {
     {OT_FOR_GENERATE, "top-p", "temperature"},
     {OT_FOR_GENERATE, "seed", "temperature"},
     {OT_FOR_TRAIN | OT_FOR_PLAN, "force", "trace"},
+    {OT_FOR_TRAIN | OT_FOR_COMM_TEST | OT_FOR_PROBE, "node-rank", "nodes"},
     {OT_FOR_PLAN, "host-bw", "gpu"},
+    {OT_FOR_PLAN, "gpus", "gpu"},
+    {OT_FOR_PLAN, "nodes", "gpu"},
+    {OT_FOR_PLAN, "p2p", "gpus"},
+    {OT_FOR_PLAN, "nic", "nodes"},
     {OT_FOR_PLAN, "pcie", "gpu"},
     {OT_FOR_PLAN, "ram", "gpu"},
     {OT_FOR_PLAN, "tokenizer", "data"},
@@ -87,7 +94,7 @@ static int find_option(const struct ot_options *options, const char *name, const
     return index;
 }
 
-/* The value asks for nothing: a switch that is given as "no", every "never", a share of 0. */
+/* True if the value turns the option off: a flag with "no", an interval of "never", a share of 0. */
 static bool is_off(const struct ot_option *option, const void *field) {
     const struct ot_every *every = field;
     switch (option->type) {
@@ -106,14 +113,14 @@ static bool is_off(const struct ot_option *option, const void *field) {
     }
 }
 
-/* Given, and not off. */
+/* True if the user gave the option and did not turn it off. */
 static bool is_active(const struct ot_options *options, const char *name) {
     const struct ot_option *option;
     find_option(options, name, &option);
     return ot_options_given(options, name) && !is_off(option, (const char *)options + option->field);
 }
 
-/* Temperature 0 takes the likeliest token: nothing is drawn. */
+/* Temperature 0 always takes the most likely token, without random numbers. */
 static bool is_greedy(const struct ot_options *options) {
     return options->command == OT_COMMAND_GENERATE && options->temperature == 0;
 }
@@ -136,7 +143,8 @@ bool ot_option_overruled(const struct ot_options *options, const char *name) {
     return false;
 }
 
-/* The command line wins also over the other word for the same thing in the config file. */
+/* The command line wins over the config file: if each has one option of the pair, the one in the file is
+ * reset. */
 static void drop_overruled(struct ot_options *options, const struct pair *pair) {
     const struct ot_option *a, *b;
     int a_index = find_option(options, pair->a, &a), b_index = find_option(options, pair->b, &b);
@@ -157,7 +165,7 @@ static int check_pairs(struct ot_options *options) {
             continue;
         drop_overruled(options, pair);
         if (is_active(options, pair->a) && is_active(options, pair->b))
-            return ot_fail(OT_E_USAGE, "--%s and --%s contradict each other; give one of them", pair->a,
+            return ot_fail(OT_E_USAGE, "--%s and --%s contradict each other; use one of them", pair->a,
                            pair->b);
     }
     for (int i = 0; i < DEPENDENT_PAIRS; i++) {
@@ -181,9 +189,10 @@ static int require_dir(const struct ot_options *options) {
     const char *command = ot_command_name(options->command);
     return ot_options_given(options, "dir")
                ? 0
-               : ot_fail(OT_E_USAGE,
-                         "%s needs a directory, such as offload-train %s out/my-run (--help says more)",
-                         command, command);
+               : ot_fail(
+                     OT_E_USAGE,
+                     "%s needs a directory, such as offload-train %s out/my-run (--help lists all options)",
+                     command, command);
 }
 
 /* plan --gpu list */
@@ -202,6 +211,7 @@ static int check_required(const struct ot_options *options) {
     case OT_COMMAND_GENERATE:
         return require(options, "model", "out/my-model");
     case OT_COMMAND_PROBE:
+    case OT_COMMAND_COMM_TEST:
         return 0;
     case OT_COMMAND_PLAN:
         return is_list(options) ? 0 : require(options, "model", "llama-7b");
@@ -218,51 +228,71 @@ static int check_required(const struct ot_options *options) {
 }
 
 static int check_homes(const struct ot_options *o) {
-    const struct ot_homes *home = &o->home;
-    if (o->nvme.n > 0 ||
-        (home->weights != OT_HOME_NVME && home->state != OT_HOME_NVME && home->activations != OT_HOME_NVME))
-        return 0;
-    return ot_fail(OT_E_USAGE, "--home %s=nvme needs --nvme DIR, a directory on a local disk",
-                   home->weights == OT_HOME_NVME ? "weights"
-                   : home->state == OT_HOME_NVME ? "state"
-                                                 : "activations");
+    const struct {
+        const char *name;
+        enum ot_home home;
+    } all[] = {{"weights", o->home.weights}, {"state", o->home.state}, {"activations", o->home.activations},
+               {"kept", o->home.kept},       {"grads", o->home.grads}, {"sums", o->home.sums}};
+    for (size_t i = 0; o->nvme.n == 0 && i < sizeof all / sizeof *all; i++)
+        if (all[i].home == OT_HOME_NVME)
+            return ot_fail(OT_E_USAGE, "--home %s=nvme needs --nvme DIR; DIR is a directory on a local disk",
+                           all[i].name);
+    return 0;
 }
 
-/* Parsed shares add up: what is left to be wrong is the home of the state. */
+/* Parsing has checked that the shares add up to 1. Here only the home of the state can be wrong. */
 static int check_shares(const struct ot_options *o) {
     int rc = ot_plan_check_shares(o->optimizer_engine.share, o->home.state);
     return rc < 0 ? ot_fail(OT_E_USAGE,
-                            "--optimizer-engine and --home contradict each other: %s; give one of them",
+                            "--optimizer-engine and --home contradict each other: %s; use one of them",
                             ot_error_text())
                   : 0;
 }
 
-/* What a step is and where things live, for those that train and for those that plan it. */
+static int check_sharing(const struct ot_options *o) {
+    if (o->share_weights != OT_CHOICE_SHARE_WEIGHTS_YES)
+        return 0;
+    if (o->shard == OT_CHOICE_SHARD_NONE || o->shard == OT_CHOICE_SHARD_STATE)
+        return ot_fail(OT_E_USAGE,
+                       "--share-weights yes and --shard %s contradict each other; use --shard full",
+                       o->shard == OT_CHOICE_SHARD_NONE ? "none" : "state");
+    if (o->home.weights == OT_HOME_GPU || o->home.weights == OT_HOME_NVME)
+        return ot_fail(OT_E_USAGE,
+                       "--share-weights yes and --home weights=%s contradict each other; ranks share "
+                       "weights in RAM",
+                       ot_tier_name((enum ot_tier)o->home.weights));
+    return 0;
+}
+
+/* Checks the step and the homes, for train and plan. */
 static int check_step(const struct ot_options *o) {
     if (o->seq_len > 0 && o->tokens_per_step > 0 && o->tokens_per_step < o->seq_len)
-        return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence of --seq-len %lld",
+        return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence (--seq-len %lld)",
                        (long long)o->tokens_per_step, (long long)o->seq_len);
     if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
-        return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights pass through");
+        return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights are streamed");
+    if (ot_options_given(o, "shadow") && o->shadow > 0 && o->clip == 0)
+        return ot_fail(OT_E_USAGE, "--shadow has no effect with --clip 0: updates do not wait for the norm");
     OT_TRY(check_homes(o));
+    OT_TRY(check_sharing(o));
     return check_shares(o);
 }
 
 static int check_train(const struct ot_options *o) {
     if (o->steps > 0 && o->warmup.steps > o->steps)
-        return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run of --steps %lld",
+        return ot_fail(OT_E_USAGE, "--warmup %lld is longer than the run (--steps %lld)",
                        (long long)o->warmup.steps, (long long)o->steps);
     if (ot_options_given(o, "eval-every") && !o->eval_data && o->eval_fraction == 0)
-        return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; give --eval-data");
+        return ot_fail(OT_E_USAGE, "--eval-every has no effect with --eval-fraction 0; add --eval-data FILE");
     if (o->skip_spikes > 0 && o->clip == 0)
         return ot_fail(OT_E_USAGE,
-                       "--skip-spikes needs clipping: with --clip 0 updates begin before the loss is known");
+                       "--skip-spikes needs clipping; with --clip 0, updates begin before the loss is known");
     OT_TRY(check_step(o));
     const double *share = o->optimizer_engine.share;
     if (ot_options_given(o, "optimizer-threads") && share[OT_TILE_GPU] + share[OT_TILE_STREAM] > 0 &&
         share[OT_TILE_CPU] == 0)
         return ot_fail(OT_E_USAGE,
-                       "--optimizer-threads has no effect with an --optimizer-engine without cpu");
+                       "--optimizer-threads has no effect if --optimizer-engine does not include cpu");
     return 0;
 }
 
@@ -274,21 +304,23 @@ static int check_plan(const struct ot_options *o) {
         for (size_t n = 0; n < sizeof of_list / sizeof *of_list; n++)
             needed = needed || strcmp(option->name, of_list[n]) == 0;
         if (!needed && ot_options_given(o, option->name))
-            return ot_fail(OT_E_USAGE, "--gpu list shows the cards and plans nothing: leave out --%s",
+            return ot_fail(OT_E_USAGE, "--gpu list shows the cards and plans nothing; remove --%s",
                            option->name);
     }
     if (ot_options_given(o, "epochs") && !o->tokens && !o->rows && !o->data)
-        return ot_fail(OT_E_USAGE, "--epochs has no effect without --data, --tokens or --rows of an epoch");
+        return ot_fail(
+            OT_E_USAGE,
+            "--epochs has no effect without --data, --tokens or --rows, which give the length of an epoch");
     return check_step(o);
 }
 
 static int check_bench(const struct ot_options *o) {
     for (int i = 0; i < o->step_tokens_list.n; i++)
         if (o->step_tokens_list.values[i] < o->seq_len)
-            return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence of --seq-len %lld",
+            return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence (--seq-len %lld)",
                            (long long)o->step_tokens_list.values[i], (long long)o->seq_len);
     if (o->time_per_point > o->minutes * 60)
-        return ot_fail(OT_E_USAGE, "--time-per-point %g s is longer than all of --minutes %g",
+        return ot_fail(OT_E_USAGE, "--time-per-point %g s is longer than the whole bench (--minutes %g)",
                        o->time_per_point, o->minutes);
     return 0;
 }
@@ -304,6 +336,7 @@ int ot_options_check(struct ot_options *options) {
         return check_bench(options);
     if (is_greedy(options) && ot_options_given(options, "temperature") &&
         (ot_options_given(options, "top-p") || ot_options_given(options, "seed")))
-        return ot_fail(OT_E_USAGE, "--top-p and --seed have no effect with --temperature 0, which is greedy");
+        return ot_fail(OT_E_USAGE, "--top-p and --seed have no effect with --temperature 0, which always "
+                                   "takes the most likely token");
     return 0;
 }

@@ -1,7 +1,7 @@
-/* Learning rate as a pure function of the step: no state, so that resuming needs none.
+/* The learning rate is a pure function of the step. It has no state, so a checkpoint need not keep any.
  *
- * Warm-up rises linearly, step / warmup of the peak, so that step 1 already trains and step `warmup` is at
- * the peak. After it:
+ * Warm-up: the rate is peak * step / warmup, so step 1 already trains and step `warmup` has the peak. After
+ * warm-up:
  *
  *   constant   stays at the peak
  *   linear     falls to 0 after the last step

@@ -13,7 +13,7 @@ static void *choose(struct ot_settings *settings, const char *name, enum ot_opti
     return (char *)values + option->field;
 }
 
-/* As `choose`, for types that have no word for "the program chooses". */
+/* As `choose`, for types that have no value "auto": the user must not have given the option. */
 static void *choose_unsaid(struct ot_settings *settings, const char *name, enum ot_option_type type) {
     assert(!ot_options_given(&settings->in_effect, name));
     return choose(settings, name, type);

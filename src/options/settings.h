@@ -1,7 +1,7 @@
 /* The description of a run: the value in effect of every option.
  *
- * struct ot_options is what the user said. It is const once it is parsed. A command copies it into settings
- * and fills in what the user left open:
+ * struct ot_options holds the options as the user gave them. It is const after parsing. A command copies it
+ * into settings and fills in the values that the user did not give:
  *
  *   ot_settings_take_recorded   the value of the run that is resumed (src/saving/resume.h)
  *   ot_settings_choose_*        what the program chose: threads by the machine, micro-batch by the plan, ...
@@ -27,12 +27,12 @@ void ot_settings_choose_count(struct ot_settings *settings, const char *name, in
 void ot_settings_choose_list(struct ot_settings *settings, const char *name, struct ot_count_list list);
 void ot_settings_choose_real(struct ot_settings *settings, const char *name, double value);
 void ot_settings_choose_text(struct ot_settings *settings, const char *name, const char *value);
-/* An index into the choices of the option. */
+/* index: into the choices of the option. */
 void ot_settings_choose_word(struct ot_settings *settings, const char *name, int index);
 void ot_settings_choose_device(struct ot_settings *settings, struct ot_device_choice device);
 
-/* The value of option `index` that a resumed run recorded; its texts are borrowed. Errors: OT_E_USAGE: not a
- * value of this option. */
+/* Takes the value of option `index` from the record of the run that is resumed; its texts are borrowed.
+ * Errors: OT_E_USAGE: not a valid value of this option. */
 int ot_settings_take_recorded(struct ot_settings *settings, int index, const struct ot_json *value);
 
 #endif

@@ -1,9 +1,9 @@
-/* The option table, joined from its parts. Order is the order of --help. */
+/* The option table, joined from its parts in the order of --help. */
 #include "src/options/table.h"
 
 static const struct ot_option_list *const lists[] = {
-    &ot_options_of_run,  &ot_options_of_machine, &ot_options_of_safety, &ot_options_of_plan,
-    &ot_options_of_text, &ot_options_of_bench,   &ot_options_of_check};
+    &ot_options_of_run,  &ot_options_of_machine, &ot_options_of_ranks, &ot_options_of_safety,
+    &ot_options_of_plan, &ot_options_of_text,    &ot_options_of_bench, &ot_options_of_check};
 
 const struct ot_option *ot_option_at(int index) {
     if (index < 0)
@@ -23,8 +23,9 @@ const char *ot_option_section_title(enum ot_option_section section) {
         [OT_SECTION_STEP] = "Length and batches",
         [OT_SECTION_OPTIMIZER] = "Optimizer",
         [OT_SECTION_MEMORY] = "Memory and machine",
+        [OT_SECTION_RANKS] = "Several GPUs and hosts",
         [OT_SECTION_SAFETY] = "Checkpoints and safety",
-        [OT_SECTION_DESCRIBED] = "A machine described, and what a run costs",
+        [OT_SECTION_DESCRIBED] = "A described machine, and what a run costs",
         [OT_SECTION_TEXT] = "Text",
         [OT_SECTION_REPORT] = "Evaluation and reports",
     };
@@ -32,7 +33,7 @@ const char *ot_option_section_title(enum ot_option_section section) {
 }
 
 const char *ot_command_name(enum ot_command command) {
-    static const char *const names[OT_COMMAND_COUNT] = {"train", "generate", "eval",   "tokenize", "probe",
-                                                        "plan",  "bench",    "verify", "export"};
+    static const char *const names[OT_COMMAND_COUNT] = {
+        "train", "generate", "eval", "tokenize", "probe", "plan", "bench", "verify", "export", "comm-test"};
     return names[command];
 }

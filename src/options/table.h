@@ -1,5 +1,5 @@
-/* The parts of the option table, in the order of --help; options/table.c joins them. For the files of the
- * table alone: who reads options uses options.h. */
+/* The parts of the option table, in the order of --help; table.c joins them. Only the files table*.c include
+ * this header; all other files use options.h. */
 #ifndef OT_OPTIONS_TABLE_H
 #define OT_OPTIONS_TABLE_H
 
@@ -12,11 +12,12 @@ struct ot_option_list {
 
 extern const struct ot_option_list ot_options_of_run;     /* input and output, rows, batches, optimizer */
 extern const struct ot_option_list ot_options_of_machine; /* memory and machine */
+extern const struct ot_option_list ot_options_of_ranks;   /* several GPUs and hosts */
 extern const struct ot_option_list ot_options_of_safety;  /* checkpoints and safety */
-extern const struct ot_option_list ot_options_of_plan;    /* a machine described, and what a run costs */
+extern const struct ot_option_list ot_options_of_plan;    /* a described machine, and what a run costs */
 extern const struct ot_option_list ot_options_of_text;    /* text, evaluation and reports */
-extern const struct ot_option_list ot_options_of_bench;   /* what bench means otherwise than train */
-extern const struct ot_option_list ot_options_of_check;   /* of verify and export */
+extern const struct ot_option_list ot_options_of_bench;   /* other meaning in bench than in train */
+extern const struct ot_option_list ot_options_of_check;   /* verify and export */
 
 #define OT_OPTION_LIST(table)                                                                                \
     { table, (int)(sizeof(table) / sizeof *(table)) }
@@ -33,7 +34,8 @@ enum {
     BENCH = OT_FOR_BENCH,
     VERIFY = OT_FOR_VERIFY,
     EXPORT = OT_FOR_EXPORT,
-    MODELS = TRAIN | GENERATE | EVAL /* what runs a model */
+    COMM_TEST = OT_FOR_COMM_TEST,
+    MODELS = TRAIN | GENERATE | EVAL /* the commands that run a model */
 };
 
 #define K    1024.0

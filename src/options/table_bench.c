@@ -1,4 +1,4 @@
-/* The option table: what bench has alone, or means otherwise than train. */
+/* The option table: options that only bench has, or that have another meaning in bench than in train. */
 #include "src/options/table.h"
 
 static const struct ot_option table[] = {
@@ -9,24 +9,25 @@ static const struct ot_option table[] = {
      .commands = BENCH,
      .section = OT_SECTION_INPUT,
      .field = FIELD(out),
-     .help = "Where bench.csv, bench.json and bench.html go. An earlier bench there is not overwritten."},
+     .help = "Directory for bench.csv, bench.json and bench.html. The files of an earlier bench are never "
+             "overwritten."},
     {.name = "tokens-per-step",
      .type = OT_OPTION_COUNTS,
      .argument = "TOKENS,..",
      .min = 8,
      .max = MANY,
      .of_tokens = true,
-     .chosen = "two sizes whose steps are short enough for --minutes",
+     .chosen = "two sizes with steps short enough for --minutes",
      .commands = BENCH,
      .section = OT_SECTION_STEP,
      .field = FIELD(step_tokens_list),
-     .help = "Tokens of one optimizer step, each rounded down to whole sequences."},
+     .help = "Tokens of one optimizer step; each value is rounded down to whole sequences."},
     {.name = "micro-batch",
      .type = OT_OPTION_COUNTS,
      .argument = "SEQUENCES,..",
      .min = 1,
      .max = 1 << 20,
-     .chosen = "as training chooses them, and single sequences",
+     .chosen = "as train chooses it, and also 1",
      .commands = BENCH,
      .section = OT_SECTION_STEP,
      .field = FIELD(micro_batch_list),
@@ -38,10 +39,9 @@ static const struct ot_option table[] = {
      .commands = BENCH,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(mix),
-     .help =
-         "Mixes of tiers to measure, in this order: 'all gpu', 'state host', 'weights+state host', 'state "
-         "nvme', 'weights+state nvme', 'planned'. Without --gpu-mem each runs with all the device memory "
-         "there is."},
+     .help = "Mixes of tiers to measure, in the given order: 'all gpu', 'state host', 'weights+state host', "
+             "'state nvme', 'weights+state nvme', 'planned'. Without --gpu-mem, each mix may use all device "
+             "memory."},
     {.name = "minutes",
      .type = OT_OPTION_REAL,
      .argument = "MINUTES",
@@ -51,29 +51,29 @@ static const struct ot_option table[] = {
      .commands = BENCH,
      .section = OT_SECTION_STEP,
      .field = FIELD(minutes),
-     .help = "For the whole bench. Points that would go beyond are listed and left out.",
+     .help = "Time limit of the whole bench. Points that would take longer are skipped and listed.",
      .elsewhere = "time duration timeout"},
     {.name = "time-per-point",
      .type = OT_OPTION_REAL,
      .argument = "SECONDS",
      .min = 0.1,
      .max = 86400,
-     .chosen = "by what is left of --minutes, about 10 at most",
+     .chosen = "from the time that is left of --minutes, about 10 at most",
      .commands = BENCH,
      .section = OT_SECTION_STEP,
      .field = FIELD(time_per_point),
-     .help = "For one point. One whose steps are too long for it is listed and left out.",
+     .help = "Time limit of one point. Points whose steps take longer are skipped and listed.",
      .elsewhere = "seconds-per-point"},
     {.name = "gpu-mem",
      .type = OT_OPTION_SIZES,
      .argument = "BYTES,..",
      .min = K * K,
      .max = K * K * K * K * K,
-     .chosen = "what there is, and five between the least and all resident",
+     .chosen = "all of it, and five sizes from the smallest that works to all resident",
      .commands = BENCH,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(gpu_mem_list),
-     .help = "Device memory that the program may use. Every mix of tiers runs with each.",
+     .help = "Device memory that the program may use. Every mix of tiers runs with each size.",
      .elsewhere = "gpu-memory device-mem max-gpu-memory vram"},
 };
 

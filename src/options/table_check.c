@@ -1,4 +1,4 @@
-/* The option table: what verify and export are about, and where export finds and puts files. */
+/* The option table: the input of verify and export, and the output of export. */
 #include "src/options/table.h"
 
 static const struct ot_option table[] = {
@@ -8,9 +8,8 @@ static const struct ot_option table[] = {
      .commands = VERIFY,
      .section = OT_SECTION_INPUT,
      .field = FIELD(dir),
-     .help =
-         "A checkpoint, a run's --out with checkpoints in it, or a Hugging Face model directory. The word "
-         "after verify is taken for it.",
+     .help = "A checkpoint, the --out directory of a run with checkpoints, or a Hugging Face model "
+             "directory. May also be given without --dir, right after verify.",
      .elsewhere = "checkpoint path"},
     {.name = "dir",
      .type = OT_OPTION_TEXT,
@@ -18,7 +17,8 @@ static const struct ot_option table[] = {
      .commands = EXPORT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(dir),
-     .help = "A checkpoint, or a run's --out: then its newest one. The word after export is taken for it.",
+     .help = "A checkpoint, or the --out directory of a run (then its newest checkpoint). May also be given "
+             "without --dir, right after export.",
      .elsewhere = "checkpoint path"},
     {.name = "out",
      .type = OT_OPTION_TEXT,
@@ -26,7 +26,7 @@ static const struct ot_option table[] = {
      .commands = EXPORT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(out),
-     .help = "Where the model goes: a directory that is not there, is empty, or is an earlier output.",
+     .help = "Directory of the exported model. It must be new, empty, or an earlier output of this program.",
      .elsewhere = "output output-dir save-dir"},
     {.name = "model",
      .type = OT_OPTION_TEXT,
@@ -35,7 +35,7 @@ static const struct ot_option table[] = {
      .commands = EXPORT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(model),
-     .help = "The model that the run began with, where it is now: its config and tokenizer are copied.",
+     .help = "The model that the run started from, if it has moved. Its config and tokenizer are copied.",
      .elsewhere = "model-name-or-path base-model pretrained"},
     {.name = "tokenizer",
      .type = OT_OPTION_TEXT,
@@ -44,7 +44,7 @@ static const struct ot_option table[] = {
      .commands = EXPORT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(tokenizer),
-     .help = "The tokenizer.json that the run was given, where it is now.",
+     .help = "The tokenizer.json that the run used, if it has moved.",
      .elsewhere = "tokenizer-path tokenizer-file"},
 };
 

@@ -6,12 +6,12 @@ static const struct ot_option table[] = {
      .type = OT_OPTION_DEVICE,
      .argument = "auto|cpu|cuda[:N]",
      .fallback = "auto",
-     .commands = MODELS | PROBE | PLAN | BENCH,
+     .commands = MODELS | PROBE | PLAN | BENCH | COMM_TEST,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(device),
-     .help = "Where the model is computed: auto is the first GPU, or the cpu device where there is none that "
-             "this build can use. The cpu device's memory is a budgeted part of RAM.",
+     .help = "Device that computes the model. auto is the first GPU, or the cpu device if this build can use "
+             "no GPU. The memory of the cpu device is a part of RAM with a fixed size (--gpu-mem).",
      .elsewhere = "accelerator gpu"},
     {.name = "dtype",
      .type = OT_OPTION_CHOICE,
@@ -21,37 +21,34 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(dtype),
-     .help =
-         "Format of weights and activations on the device: auto is bf16 on a GPU (fp16 on one without bf16), "
-         "fp32 on the cpu device. Training keeps exact fp32 masters; fp16 scales the loss by what the "
-         "gradients "
-         "allow.",
+     .help = "Format of weights and activations on the device. auto is bf16 on a GPU (fp16 on a GPU without "
+             "bf16), and fp32 on the cpu device. Training keeps exact fp32 masters. fp16 uses a dynamic loss "
+             "scale.",
      .elsewhere = "precision mixed-precision torch-dtype bf16 fp32 fp16"},
     {.name = "cublaslt",
      .type = OT_OPTION_TEXT,
      .argument = "FILE",
-     .chosen = "$OFFLOAD_TRAIN_CUBLASLT, else the loader's, a CUDA toolkit's or a Python package's",
-     .commands = MODELS | PROBE | BENCH,
+     .chosen = "$OFFLOAD_TRAIN_CUBLASLT, else that of the loader, of a CUDA toolkit or of a Python package",
+     .commands = MODELS | PROBE | BENCH | COMM_TEST,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(cublaslt),
-     .help =
-         "The libcublasLt.so of CUDA 12 or 13 that computes matrix products on a GPU. Its version is part of "
-         "what fixes the bits of a result.",
+     .help = "The libcublasLt.so of CUDA 12 or 13 that computes matrix products on a GPU. Another version "
+             "may give other bits.",
      .elsewhere = "cublas blas cuda-home"},
     {.name = "gpu-mem",
      .type = OT_OPTION_BYTES,
      .argument = "BYTES",
      .min = K * K,
      .max = K * K * K * K * K,
-     .chosen = "what is free on the GPU less a reserve; cpu device: half of the free RAM",
-     .commands = MODELS | PROBE | PLAN,
+     .chosen = "the free GPU memory less a reserve; cpu device: half of the free RAM",
+     .commands = MODELS | PROBE | PLAN | COMM_TEST,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(gpu_mem),
-     .help = "Device memory the program may use, such as 24G. What does not fit is streamed. More than is "
-             "free is "
-             "tried, with a warning; more than the GPU has means all of it.",
+     .help = "Device memory that the program may use, such as 24G. Data that does not fit is streamed. If "
+             "you ask for more than is free, the program warns and tries. If you ask for more than the GPU "
+             "has, it uses all of it.",
      .elsewhere = "gpu-memory device-mem max-gpu-memory vram"},
     {.name = "host-mem",
      .type = OT_OPTION_BYTES,
@@ -59,13 +56,12 @@ static const struct ot_option table[] = {
      .min = K * K,
      .max = K * K * K * K * K,
      .chosen = "free RAM less --gpu-mem (on the cpu device) and a reserve of 10 %",
-     .commands = MODELS | PROBE | PLAN | BENCH,
+     .commands = MODELS | PROBE | PLAN | BENCH | COMM_TEST,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(host_mem),
-     .help = "Pinned host memory the program may use. The default respects container limits; more than is "
-             "free is "
-             "tried, with a warning.",
+     .help = "Pinned host memory that the program may use. The default respects the limits of a container. "
+             "If you ask for more than is free, the program warns and tries.",
      .elsewhere = "cpu-mem host-memory cpu-memory ram"},
     {.name = "nvme",
      .type = OT_OPTION_NVME,
@@ -76,8 +72,9 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(nvme),
-     .help = "A directory on a local disk that the program may use as its third tier, such as /mnt/a:500G; "
-             "without a size, what is free there less a reserve. Several --nvme are used side by side.",
+     .help = "Directory on a local disk that the program may use as its third tier, such as /mnt/a:500G. "
+             "Without SIZE, the program may use the free space less a reserve. You may give several --nvme; "
+             "they are used in parallel.",
      .elsewhere = "nvme-path nvme-dir offload-dir offload-folder swap-dir"},
     {.name = "io-engine",
      .type = OT_OPTION_CHOICE,
@@ -87,8 +84,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(io_engine),
-     .help = "How --nvme is read and written, and checkpoints: io_uring, or threads where the system refuses "
-             "it; uring alone fails there.",
+     .help = "How the program reads and writes --nvme and checkpoints: with io_uring (uring) or with threads "
+             "(pool). auto uses threads if the system refuses io_uring; uring ends with an error then.",
      .elsewhere = "aio ioengine"},
     {.name = "no-io-verify",
      .type = OT_OPTION_FLAG,
@@ -96,7 +93,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(no_io_verify),
-     .help = "Do not compare what is read back from --nvme with the checksum of what was written."},
+     .help = "Do not check the checksums of data that is read back from --nvme."},
     {.name = "home",
      .type = OT_OPTION_HOMES,
      .argument = "WHAT=TIER,..",
@@ -105,8 +102,11 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(home),
-     .help = "Force where things live between uses: weights, state, activations; each gpu, host, nvme or "
-             "auto. The result of a run does not depend on it.",
+     .help =
+         "Force the tier on which weights, state (of the optimizer), activations (between layers), kept "
+         "(activations inside layers), grads (that wait for their update) and sums (of gradients, between "
+         "rounds) live between uses: gpu, host, nvme or auto for each. It does not change the result of a "
+         "run.",
      .elsewhere = "offload offload-optimizer offload-param"},
     {.name = "optimizer-engine",
      .type = OT_OPTION_ENGINES,
@@ -116,10 +116,10 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(optimizer_engine),
-     .help =
-         "Who updates: gpu (state lives there), cpu, stream (state lives on the host or on disk and passes "
-         "through the gpu), or shares of them. auto: gpu as far as memory goes, then cpu and stream as is "
-         "predicted to be fastest. All give the same result.",
+     .help = "Where weights are updated: gpu (their state lives on the GPU), cpu, stream (their state lives "
+             "in RAM or on disk and comes to the GPU for the update), or shares of these. auto: gpu as far "
+             "as memory allows, then the mix of cpu and stream that is predicted to be fastest. All give the "
+             "same result.",
      .elsewhere = "offload-optimizer-device"},
     {.name = "slots",
      .type = OT_OPTION_COUNT,
@@ -131,54 +131,73 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(slots),
-     .help = "GPU buffers for streamed weights.",
+     .help = "Number of GPU buffers for streamed weights.",
      .elsewhere = "buffer-count"},
     {.name = "recompute",
      .type = OT_OPTION_CHOICE,
-     .choices = "auto|all|none",
+     .choices = "auto|all|products|elementwise|none",
      .fallback = "auto",
      .commands = TRAIN | PLAN,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(recompute),
-     .help = "Compute a layer's inside again in backward, or keep it; auto keeps what fits.",
+     .help = "What backward computes again inside a layer: all; products: everything but attention; "
+             "elementwise: norms and activation functions alone; none. What is not computed again is kept. "
+             "auto: the fastest for each layer. It does not change the result of a run.",
      .elsewhere = "gradient-checkpointing activation-checkpointing"},
-    {.name = "order",
-     .type = OT_OPTION_CHOICE,
-     .choices = "layer|micro",
-     .fallback = "layer",
+    {.name = "rounds",
+     .type = OT_OPTION_COUNT,
+     .argument = "N",
+     .min = 1,
+     .max = 65536,
+     .chosen = "by the planner",
      .commands = TRAIN | PLAN,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
-     .field = FIELD(order),
-     .help = "layer: all micro-batches pass a layer before the next is fetched; micro: for comparison."},
+     .field = FIELD(rounds),
+     .help = "Number of rounds in a step. A round is a part of the micro-batches that goes forward and "
+             "backward through all layers. More rounds keep fewer activations and fetch weights more "
+             "often; the result is the same."},
+    {.name = "shadow",
+     .type = OT_OPTION_BYTES,
+     .argument = "BYTES",
+     .min = 0,
+     .max = K * K * K * K * K,
+     .chosen = "by the planner, from host memory that is left",
+     .commands = TRAIN | PLAN,
+     .on_resume = OT_RESUME_FREE,
+     .section = OT_SECTION_MEMORY,
+     .field = FIELD(shadow),
+     .help = "Host memory for updates that the CPU makes during backward, before the norm of the step is "
+             "known, such as 8G. It keeps the old values, for the case that the step is clipped or skipped. "
+             "0: no such updates. It does not change the result of a run.",
+     .elsewhere = "speculative-updates"},
     {.name = "threads",
      .type = OT_OPTION_COUNT,
      .argument = "N",
      .min = 1,
      .max = 1024,
-     .chosen = "the cores this process may use",
+     .chosen = "the cores that this process may use",
      .commands = OT_FOR_ALL & ~(VERIFY | EXPORT),
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(threads),
-     .help = "Threads that compute one operation, or tokenize.",
+     .help = "Number of CPU threads for computing and tokenizing.",
      .elsewhere = "num-threads n-threads workers"},
     {.name = "optimizer-threads",
      .type = OT_OPTION_COUNT,
      .argument = "N",
      .min = 1,
      .max = 1024,
-     .chosen = "as --threads",
+     .chosen = "the same as --threads",
      .commands = TRAIN | BENCH,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(optimizer_threads),
-     .help = "Threads that update what lives on the host."},
+     .help = "Number of CPU threads that update weights whose optimizer state lives in RAM."},
 };
 
-_Static_assert(OT_ORDER_LAYER == 0 && OT_ORDER_MICRO == 1, "--order's choices are in the enum's order");
 _Static_assert(OT_IO_AUTO == 0 && OT_IO_URING == 1 && OT_IO_POOL == 2,
-               "--io-engine's choices are in the enum's order");
+               "the choices of --io-engine are in the order of the enum");
 
 const struct ot_option_list ot_options_of_machine = OT_OPTION_LIST(table);

@@ -1,7 +1,7 @@
-/* The option table: a machine that is described, and what a run on it costs. */
+/* The option table: a machine that the user describes, and the cost of a run on it. */
 #include "src/options/table.h"
 
-#define FASTEST_BYTES 1e13 /* a second: beyond every link and memory that there is */
+#define FASTEST_BYTES 1e13 /* per second; faster than every existing link and memory */
 
 static const struct ot_option table[] = {
     {.name = "gpu",
@@ -10,30 +10,31 @@ static const struct ot_option table[] = {
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(gpu),
-     .help = "Predict for a machine with this GPU, such as rtx4090 or h200, or for a rented one, such as "
-             "a3-highgpu-1g, from data sheets alone; list shows all that are known. Several, with commas "
-             "between, are compared, and so are several of --model. Without it, this machine is measured.",
+     .help =
+         "Predict for a machine with this GPU, such as rtx4090 or h200, or for a rented machine, such as "
+         "a3-highgpu-1g or p5.48xlarge, from data sheets alone. list shows all known names. Several names, "
+         "separated by commas, are compared; so are several --model names. Without --gpu, this machine "
+         "is measured.",
      .elsewhere = "card gpu-type machine"},
     {.name = "ram",
      .type = OT_OPTION_BYTES,
      .argument = "BYTES",
      .min = K * K * K,
      .max = K * K * K * K * K,
-     .chosen = "64G for a workstation's card, twice the GPU's memory for a server's",
+     .chosen = "64G with a workstation GPU, twice the GPU's memory with a server GPU",
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(ram),
-     .help = "RAM that the described machine has, such as 64G. The program pins nine tenths of it; "
-             "--host-mem says the pinned part itself.",
+     .help = "RAM of the described machine, such as 64G. The program pins nine tenths of it; to set the "
+             "pinned part itself, use --host-mem.",
      .elsewhere = "memory system-memory installed-ram"},
     {.name = "minimum",
      .type = OT_OPTION_FLAG,
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(minimum),
-     .help =
-         "Say the least card, RAM and disk that can train the model: all in GPU memory, with RAM, and with "
-         "RAM and a disk.",
+     .help = "Print the smallest GPU, RAM and disk that can train the model: with all data in GPU memory, "
+             "with RAM, and with RAM and a disk.",
      .elsewhere = "min requirements"},
     {.name = "sweep",
      .type = OT_OPTION_CHOICE,
@@ -42,7 +43,8 @@ static const struct ot_option table[] = {
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(sweep),
-     .help = "Predict for steps of 2k to 256k tokens: a table, for choosing --tokens-per-step."},
+     .help = "Print a table of predictions for steps of 2k to 256k tokens, to help you choose "
+             "--tokens-per-step."},
     {.name = "markdown",
      .type = OT_OPTION_FLAG,
      .commands = PLAN,
@@ -54,25 +56,47 @@ static const struct ot_option table[] = {
      .argument = "BYTES/S",
      .min = 1e6,
      .max = FASTEST_BYTES,
-     .chosen = "what is usual around that card",
+     .chosen = "a usual value for machines with this GPU",
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(host_bw),
-     .help = "What the described host's memory moves, all cores together (STREAM triad), such as 60GB.",
+     .help = "Memory bandwidth of the described host, all cores together (STREAM triad), such as 60GB.",
      .elsewhere = "memory-bandwidth host-bandwidth ram-bw"},
     {.name = "pcie",
      .type = OT_OPTION_RATE,
      .argument = "BYTES/S",
      .min = 1e6,
      .max = FASTEST_BYTES,
-     .chosen = "by the card's PCIe generation and lanes",
+     .chosen = "from the PCIe generation and lanes of the GPU; half of it for each of a workstation's two",
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(pcie),
-     .help = "What the link between the described host and GPU moves each way, such as 25GB (PCIe 4.0 x16) "
-             "or 12GB (3.0 "
-             "x16, 4.0 x8).",
+     .help =
+         "Bandwidth of the link between the described host and its GPU, in each direction, such as 25GB "
+         "(PCIe 4.0 x16) or 12GB (3.0 x16, 4.0 x8). With several GPUs: that of each while all copy, so GPUs "
+         "behind one switch divide its link.",
      .elsewhere = "link pcie-bw"},
+    {.name = "p2p",
+     .type = OT_OPTION_CHOICE,
+     .choices = "auto|yes|no",
+     .fallback = "auto",
+     .commands = PLAN,
+     .section = OT_SECTION_DESCRIBED,
+     .field = FIELD(p2p),
+     .help = "Whether the GPUs of a described host copy to each other. Without it, what ranks exchange goes "
+             "through RAM. auto: no for GeForce cards, whose driver does not allow it, and yes for others.",
+     .elsewhere = "peer-to-peer peer-access"},
+    {.name = "nic",
+     .type = OT_OPTION_RATE,
+     .argument = "BITS/S",
+     .min = 1e6,
+     .max = FASTEST_BYTES,
+     .chosen = "25G",
+     .commands = PLAN,
+     .section = OT_SECTION_DESCRIBED,
+     .field = FIELD(nic),
+     .help = "Network of each described host, in bits per second and in each direction: 25G is 25 Gbit/s.",
+     .elsewhere = "network network-bw bandwidth"},
     {.name = "nvme-read",
      .type = OT_OPTION_RATE,
      .argument = "BYTES/S",
@@ -82,7 +106,8 @@ static const struct ot_option table[] = {
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(nvme_read),
-     .help = "What the disks of --nvme read together, where there is no directory to measure: --nvme 500G."},
+     .help = "Read rate of all disks of --nvme together, for disks that are not measured (--nvme 500G, "
+             "without a directory)."},
     {.name = "nvme-write",
      .type = OT_OPTION_RATE,
      .argument = "BYTES/S",
@@ -92,7 +117,7 @@ static const struct ot_option table[] = {
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(nvme_write),
-     .help = "What the disks of --nvme write together for long, past their caches."},
+     .help = "Sustained write rate of all disks of --nvme together, after their caches are full."},
     {.name = "tokens",
      .type = OT_OPTION_COUNT,
      .argument = "N",
@@ -102,7 +127,8 @@ static const struct ot_option table[] = {
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(tokens),
-     .help = "Tokens of the data, packed into full sequences: with --epochs, the length of the run.",
+     .help = "Tokens of the data, packed into full sequences. Together with --epochs this is the length of "
+             "the run.",
      .elsewhere = "num-tokens dataset-tokens"},
     {.name = "rows",
      .type = OT_OPTION_COUNT,
@@ -112,7 +138,8 @@ static const struct ot_option table[] = {
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(rows),
-     .help = "Rows of the data, one to a sequence, instead of --tokens; packed rows take fewer sequences.",
+     .help =
+         "Rows of the data, instead of --tokens. Each row counts as one sequence; packed rows need fewer.",
      .elsewhere = "num-rows samples"},
     {.name = "price/h",
      .type = OT_OPTION_REAL,
@@ -122,8 +149,8 @@ static const struct ot_option table[] = {
      .commands = PLAN,
      .section = OT_SECTION_DESCRIBED,
      .field = FIELD(price),
-     .help = "What an hour of the machine costs, in your currency: the run's price, or that of a million "
-             "tokens.",
+     .help = "Price of the machine per hour, in your currency. The plan then prints the price of the run, or "
+             "of a million tokens.",
      .elsewhere = "price cost price-per-hour"},
 };
 

@@ -1,4 +1,4 @@
-/* The option table: what goes in and out, rows, batches, the optimizer. */
+/* The option table: input and output, rows, batches, the optimizer. */
 #include "src/options/table.h"
 
 #include "src/options/schedule_lr.h"
@@ -12,8 +12,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_CONTENT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(model),
-     .help = "Hugging Face model directory, a preset such as llama-7b or tinyllama-1.1b, or a hub id. Names "
-             "are looked up in $OFFLOAD_MODELS, then in the Hugging Face cache; nothing is downloaded.",
+     .help = "A Hugging Face model directory, a preset such as llama-7b or tinyllama-1.1b, or a hub id. "
+             "Names are searched in $OFFLOAD_MODELS, then in the Hugging Face cache. Nothing is downloaded.",
      .elsewhere = "model-name-or-path base-model pretrained checkpoint"},
     {.name = "data",
      .type = OT_OPTION_TEXT,
@@ -22,9 +22,9 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_CONTENT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(data),
-     .help =
-         "Rows to train on or to evaluate: .jsonl, .jsonl.gz or .json with text; prompt and completion or "
-         "response; instruction, input, output; messages or conversations; or question, context, answer.",
+     .help = "File of rows to train on or to evaluate: .jsonl, .jsonl.gz or .json. Each row has text; prompt "
+             "and completion or response; instruction, input, output; messages or conversations; or "
+             "question, context, answer.",
      .elsewhere = "dataset train-data train-file input"},
     {.name = "eval-data",
      .type = OT_OPTION_TEXT,
@@ -33,7 +33,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_CONTENT,
      .section = OT_SECTION_INPUT,
      .field = FIELD(eval_data),
-     .help = "Held-out rows of their own, instead of a share of --data.",
+     .help = "File of rows for evaluation, instead of a share of --data.",
      .elsewhere = "validation-data eval-file validation-file"},
     {.name = "out",
      .type = OT_OPTION_TEXT,
@@ -43,7 +43,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_INPUT,
      .field = FIELD(out),
-     .help = "Where the trained model goes, as a Hugging Face directory, with log.jsonl.",
+     .help = "Directory of the trained model: a Hugging Face directory with a log.jsonl.",
      .elsewhere = "output output-dir save-dir"},
     {.name = "init",
      .type = OT_OPTION_CHOICE,
@@ -53,8 +53,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_INPUT,
      .field = FIELD(init),
-     .help = "Start from the model's weight files, or from random weights made from --seed. A preset that "
-             "brings no tokenizer needs --tokenizer.",
+     .help = "Start from the model's weight files, or from random weights made from --seed. With random, a "
+             "preset without a tokenizer needs --tokenizer.",
      .elsewhere = "from-scratch"},
     {.name = "tokenizer",
      .type = OT_OPTION_TEXT,
@@ -73,22 +73,23 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_INPUT,
      .field = FIELD(config),
-     .help = "JSON object with these options' names as keys; the command line wins. The run.json that a run "
-             "leaves in --out is one.",
+     .help = "JSON file with an object that has option names as keys. The command line wins over it. The "
+             "run.json of an earlier run is such a file.",
      .elsewhere = "config-file"},
 
     /* ---- data ---- */
     {.name = "template",
      .type = OT_OPTION_TEXT,
      .argument = "NAME",
-     .chosen = "by the rows' fields",
+     .chosen = "from the fields of the rows",
      .commands = MODELS | PLAN,
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(template_name),
      .help = "Chat template for rows: llama-2, llama-3, llama-3.1 (and 3.2, 3.3), chatml, qwen2, qwen2.5, "
-             "qwen3, mistral, mistral-v0 to mistral-v3, mistral-tekken, zephyr or alpaca. Not given: the "
-             "model's own where it is one of these; generate and eval take the one of the run that made it.",
+             "qwen3, mistral, mistral-v0 to mistral-v3, mistral-tekken, zephyr or alpaca. Without "
+             "--template, train uses the model's own template if it is one of these; generate and eval use "
+             "the template of the run that made the model.",
      .elsewhere = "chat-template"},
     {.name = "prompt-format",
      .type = OT_OPTION_TEXT,
@@ -97,7 +98,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(prompt_format),
-     .help = "Your own prompt around a row's fields, such as 'Q: {question}\\nA: '; the answer follows it.",
+     .help =
+         "Your own prompt with the fields of a row, such as 'Q: {question}\\nA: '. The answer follows it.",
      .elsewhere = "prompt-template"},
     {.name = "columns",
      .type = OT_OPTION_TEXT,
@@ -106,7 +108,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(columns),
-     .help = "Rows that call our fields otherwise, such as question=query,context=schema,answer=sql.",
+     .help = "Names of the fields in your rows, such as question=query,context=schema,answer=sql: our name "
+             "first.",
      .elsewhere = "column-names dataset-text-field prompt-column response-column field-map"},
     {.name = "seq-len",
      .type = OT_OPTION_COUNT,
@@ -119,7 +122,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(seq_len),
-     .help = "Length of a sequence; longer rows lose the front of their prompt.",
+     .help = "Length of a sequence. Longer rows lose the beginning of their prompt.",
      .elsewhere = "max-length max-seq-length max-seq-len block-size cutoff-len context-length"},
     {.name = "pack",
      .type = OT_OPTION_YES_NO,
@@ -128,7 +131,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(pack),
-     .help = "Put several rows into one sequence; they never see each other. no: one row a sequence.",
+     .help = "yes: put several rows into one sequence; attention never crosses from one row to another. no: "
+             "one row per sequence.",
      .elsewhere = "packing sample-packing"},
     {.name = "train-on-prompt",
      .type = OT_OPTION_FLAG,
@@ -136,7 +140,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(train_on_prompt),
-     .help = "Count prompt tokens in the loss too, not answers alone.",
+     .help = "Count the tokens of prompts in the loss too, not only those of answers.",
      .elsewhere = "train-on-inputs train-on-input"},
     {.name = "no-eos",
      .type = OT_OPTION_FLAG,
@@ -151,7 +155,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(skip_bad),
-     .help = "Count rows that cannot be read and go on, instead of stopping at the first."},
+     .help = "Skip and count rows that cannot be read, instead of stopping at the first one."},
     {.name = "eval-fraction",
      .type = OT_OPTION_SHARE,
      .argument = "SHARE",
@@ -162,7 +166,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_DATA,
      .field = FIELD(eval_fraction),
-     .help = "Share of --data held out for evaluation, chosen by --seed; 0 trains on all of it.",
+     .help = "Share of --data that is held out for evaluation, chosen by --seed. 0: train on all rows.",
      .elsewhere = "eval-split validation-split val-size"},
     {.name = "show-sample",
      .type = OT_OPTION_FLAG,
@@ -202,12 +206,12 @@ static const struct ot_option table[] = {
      .min = 8,
      .max = MANY,
      .of_tokens = true,
-     .chosen = "64k, less where that leaves fewer than 50 steps an epoch",
+     .chosen = "64k, or less if an epoch would have fewer than 50 steps",
      .commands = TRAIN | PLAN,
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_STEP,
      .field = FIELD(tokens_per_step),
-     .help = "Tokens of one optimizer step, rounded down to whole sequences: 16k is 16,384.",
+     .help = "Tokens of one optimizer step, rounded down to whole sequences; 16k is 16,384.",
      .elsewhere = "batch-size train-batch-size global-batch-size batch-tokens total-batch-size"},
     {.name = "micro-batch",
      .type = OT_OPTION_COUNT,
@@ -219,7 +223,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_STEP,
      .field = FIELD(micro_batch),
-     .help = "Sequences computed at once. Changes speed and memory, never the tokens of a step.",
+     .help = "Sequences computed at once. Changes speed and memory, not the tokens of a step.",
      .elsewhere = "micro-batch-size per-device-train-batch-size train-micro-batch-size-per-gpu"},
     {.name = "seed",
      .type = OT_OPTION_COUNT,
@@ -246,7 +250,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_OPTIMIZER,
      .field = FIELD(lr),
-     .help = "Learning rate of AdamW at its peak.",
+     .help = "Peak learning rate of AdamW.",
      .elsewhere = "learning-rate max-lr"},
     {.name = "schedule",
      .type = OT_OPTION_CHOICE,
@@ -256,8 +260,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_OPTIMIZER,
      .field = FIELD(schedule),
-     .help = "Learning rate after warm-up: linear falls to 0, cosine to 10 %, wsd stays and falls to 0 in "
-             "the last 20 %.",
+     .help = "Learning rate after warm-up: linear falls to 0, cosine falls to 10 %, wsd stays at the peak "
+             "and falls to 0 in the last 20 % of the steps.",
      .elsewhere = "lr-scheduler lr-scheduler-type lr-schedule scheduler"},
     {.name = "warmup",
      .type = OT_OPTION_WARMUP,
@@ -269,7 +273,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_OPTIMIZER,
      .field = FIELD(warmup),
-     .help = "Steps over which the learning rate rises, or their share of all steps with a percent sign.",
+     .help =
+         "Number of steps in which the learning rate rises, or with a percent sign their share of all steps.",
      .elsewhere = "warmup-steps warmup-ratio num-warmup-steps"},
     {.name = "weight-decay",
      .type = OT_OPTION_REAL,
@@ -281,7 +286,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_OPTIMIZER,
      .field = FIELD(weight_decay),
-     .help = "Decoupled weight decay; norms and biases have none.",
+     .help = "Decoupled weight decay. It is not applied to norms and biases.",
      .elsewhere = "wd decay"},
     {.name = "beta1",
      .type = OT_OPTION_REAL,
@@ -293,7 +298,7 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_OPTIMIZER,
      .field = FIELD(beta1),
-     .help = "Decay of the gradient's running mean.",
+     .help = "Decay of AdamW's running mean of the gradient.",
      .elsewhere = "adam-beta1"},
     {.name = "beta2",
      .type = OT_OPTION_REAL,
@@ -305,8 +310,20 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_OPTIMIZER,
      .field = FIELD(beta2),
-     .help = "Decay of the squared gradient's running mean.",
+     .help = "Decay of AdamW's running mean of the squared gradient.",
      .elsewhere = "adam-beta2"},
+    {.name = "state",
+     .type = OT_OPTION_CHOICE,
+     .choices = "fp32|16bit|8bit",
+     .fallback = "fp32",
+     .commands = TRAIN | PLAN,
+     .on_resume = OT_RESUME_CONVERT,
+     .section = OT_SECTION_OPTIMIZER,
+     .field = FIELD(state),
+     .help = "Format of AdamW's two running means: 8, 4 or 2.1 bytes a parameter. fp32 is exact. 16bit and "
+             "8bit need less memory and move fewer bytes, but round the means stochastically, so results "
+             "differ a little. The fp32 master weights stay exact. Where the means live is --home state=.",
+     .elsewhere = "optim-bits adam8bit adamw-8bit adamw8bit optimizer-bits optimizer-state"},
     {.name = "eps",
      .type = OT_OPTION_REAL,
      .argument = "X",
@@ -329,12 +346,13 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_OPTIMIZER,
      .field = FIELD(clip),
-     .help = "Largest global gradient norm, exact; 0 turns clipping off.",
+     .help = "Largest allowed norm of the whole gradient; a larger gradient is scaled down to it. 0 turns "
+             "clipping off.",
      .elsewhere = "max-grad-norm gradient-clipping grad-clip clip-norm"},
 };
 
 _Static_assert(OT_SCHEDULE_CONSTANT == 0 && OT_SCHEDULE_LINEAR == 1 && OT_SCHEDULE_COSINE == 2 &&
                    OT_SCHEDULE_WSD == 3,
-               "--schedule's choices are in the enum's order");
+               "the choices of --schedule are in the order of the enum");
 
 const struct ot_option_list ot_options_of_run = OT_OPTION_LIST(table);

@@ -1,4 +1,4 @@
-/* The option table: checkpoints, resuming, and what ends a run that goes wrong. */
+/* The option table: checkpoints, resuming, and limits that end a run that goes wrong. */
 #include "src/options/table.h"
 
 static const struct ot_option table[] = {
@@ -13,8 +13,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(save_every),
-     .help = "Save a checkpoint after so many steps or so long, or with each epoch, while training goes on; "
-             "never: only when the run is stopped or gets SIGUSR1.",
+     .help = "Save a checkpoint after this many steps, after this time, or after each epoch. Training "
+             "continues meanwhile. never: save only when the run is stopped or gets SIGUSR1.",
      .elsewhere = "save-steps save-interval save-strategy checkpoint-every checkpoint-interval"},
     {.name = "keep",
      .type = OT_OPTION_COUNT,
@@ -26,8 +26,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(keep),
-     .help = "Checkpoints that stay, the newest ones; the one with the best evaluation stays beside them. An "
-             "older one goes only when its successor is complete.",
+     .help = "Number of newest checkpoints to keep. The checkpoint with the best evaluation is kept too. An "
+             "old checkpoint is deleted only when a newer one is complete.",
      .elsewhere = "save-total-limit keep-last keep-checkpoints max-checkpoints"},
     {.name = "resume",
      .type = OT_OPTION_TEXT,
@@ -37,10 +37,10 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(resume),
-     .help =
-         "auto: go on from the newest checkpoint in --out, if a run stopped there; DIR: from this one, or "
-         "the newest of this output; never: begin anew. What fixes the result is as it was then. A run "
-         "that is finished is verified, not trained again, unless this is never.",
+     .help = "auto: continue from the newest checkpoint in --out, if there is one. DIR: continue from this "
+             "checkpoint, or from the newest of this output directory. never: start from the beginning. A "
+             "resumed run keeps the recorded options that fix the result. A finished run is only verified, "
+             "unless you use never.",
      .elsewhere = "resume-from-checkpoint resume-from load-checkpoint continue restart"},
     {.name = "exact",
      .type = OT_OPTION_FLAG,
@@ -48,24 +48,23 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(exact),
-     .help =
-         "Go on from a checkpoint only where the result stays bit for bit that of an uninterrupted run. Bits "
-         "depend on seed, rows, options and micro-batch, and on the device: the GPU's model and cuBLASLt, or "
-         "the CPU's instruction set and the library (oneDNN, OpenBLAS) of matrix products. Without this, "
-         "another device is a warning.",
+     .help = "Resume only if the result stays equal, bit for bit, to that of an uninterrupted run. Bits "
+             "depend on seed, rows, options and micro-batch, and on the device: the GPU model and cuBLASLt, "
+             "or the CPU's instruction set and its library of matrix products (oneDNN, OpenBLAS). Without "
+             "--exact, another device is only a warning.",
      .elsewhere = "deterministic reproducible strict-resume"},
     {.name = "grace",
      .type = OT_OPTION_TIME,
      .argument = "TIME",
      .min = 1,
      .max = MANY,
-     .chosen = "as long as it takes",
+     .chosen = "no limit",
      .commands = TRAIN,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(grace),
-     .help = "Time allowed to save after SIGTERM or Ctrl-C, such as 30s: what is saved then "
-             "must fit in it.",
+     .help = "Time to save after SIGTERM or Ctrl-C, such as 30s. The run saves only what it can write in "
+             "this time.",
      .elsewhere = "grace-period preemption-grace"},
     {.name = "stall-limit",
      .type = OT_OPTION_TIME,
@@ -77,19 +76,20 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(stall_limit),
-     .help = "End the run when no task has made progress for so long, and say which one hangs.",
+     .help = "End the run if no task makes progress for this long, and name the task that hangs.",
      .elsewhere = "watchdog hang-timeout timeout ddp-timeout"},
     {.name = "max-shard-size",
      .type = OT_OPTION_BYTES,
      .argument = "BYTES",
      .min = K * K,
      .max = K * K * K * K * K,
-     .chosen = "5000000000, as transformers writes them",
+     .chosen = "5000000000, as in transformers",
      .commands = TRAIN | EXPORT,
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(max_shard_size),
-     .help = "Largest weight file of the result, such as 2G; a larger tensor has a file of its own.",
+     .help = "Size limit of each weight file of the result, such as 2G. A tensor that is larger gets its own "
+             "file.",
      .elsewhere = "shard-size max-file-size"},
     {.name = "max-skips",
      .type = OT_OPTION_COUNT,
@@ -101,7 +101,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(max_skips),
-     .help = "End the run when so many steps in a row were skipped: no finite gradient, or a spike.",
+     .help = "End the run after this many skipped steps in a row. A step is skipped if its gradient is not "
+             "finite or its loss is a spike.",
      .elsewhere = "max-skipped-steps"},
     {.name = "skip-spikes",
      .type = OT_OPTION_REAL,
@@ -113,8 +114,8 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_SAFETY,
      .field = FIELD(skip_spikes),
-     .help = "Skip a step whose loss is more than X standard deviations above its running mean; 0 skips "
-             "none.",
+     .help =
+         "Skip a step if its loss is more than X standard deviations above the running mean. 0: skip none.",
      .elsewhere = "spike-threshold loss-spike skip-spike"},
 };
 

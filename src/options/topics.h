@@ -1,13 +1,12 @@
-/* Topics: pages for people about what belongs to no single option. `offload-train help TOPIC` prints one, and
- * the manual has all of them. The texts are in topics_*.c, in plain ASCII.
- */
+/* Topics: help pages about matters that concern more than one option. `offload-train help TOPIC` prints one;
+ * the man page has all of them. The texts are in topics_*.c, in plain ASCII. */
 #ifndef OT_OPTIONS_TOPICS_H
 #define OT_OPTIONS_TOPICS_H
 
 struct ot_topic_block {
-    const char
-        *term; /* NULL: a paragraph; "": lines to show as they are; else an item that `text` explains */
-    const char *text; /* of a paragraph or an item: one line, which is wrapped where it is shown */
+    /* NULL: a paragraph; "": lines that are printed as they are; else an item that `text` explains. */
+    const char *term;
+    const char *text; /* for a paragraph or an item: one line, wrapped when printed */
 };
 
 struct ot_topic {
@@ -21,11 +20,11 @@ const struct ot_topic *ot_topic_at(int index);
 /* NULL: no such topic. */
 const struct ot_topic *ot_topic_find(const char *name);
 
-/* Where the texts are. For topics.c alone. */
+/* The topics themselves, for topics.c only. */
 #define OT_TOPIC(name, title, blocks)                                                                        \
     { name, title, blocks, (int)(sizeof(blocks) / sizeof *(blocks)) }
 extern const struct ot_topic ot_topic_bits, ot_topic_checkpoints, ot_topic_environment, ot_topic_exit_codes,
-    ot_topic_files, ot_topic_gpu, ot_topic_models, ot_topic_numbers, ot_topic_planning, ot_topic_rows,
-    ot_topic_signals, ot_topic_tiers;
+    ot_topic_files, ot_topic_gpu, ot_topic_models, ot_topic_numbers, ot_topic_planning, ot_topic_ranks,
+    ot_topic_rows, ot_topic_signals, ot_topic_tiers;
 
 #endif

@@ -1,166 +1,185 @@
-/* Topics about the plan: where things live, how that is chosen, and what it changes. */
+/* Topics about the plan: where data lives, how the program chooses that, and what depends on it. */
 #include <stddef.h>
 
 #include "src/options/topics.h"
 
 static const struct ot_topic_block tiers[] = {
-    {NULL, "Training needs more memory than a GPU has: weights, gradients, two moments of AdamW for each "
-           "parameter, and activations. The program keeps them on three tiers and moves them while the "
+    {NULL, "Training needs more memory than a GPU has: for weights, gradients, the two moments of AdamW for "
+           "each parameter, and activations. The program keeps them on three tiers and moves them while the "
            "GPU computes. The result has the same bits wherever they live."},
-    {"tier", "gpu: memory of the device (with --device cpu a part of RAM that plays its role). host: "
-             "pinned RAM. nvme: files in the directories of --nvme."},
-    {"budget", "How much of a tier the program may use: --gpu-mem, --host-mem, --nvme DIR:SIZE. Budgets "
-               "are hard: the plan table's totals are what is allocated. Without an option: what is free "
-               "on the GPU less a reserve (cpu device: half of the free RAM); nine tenths of the free "
-               "RAM, within a container's limit; what is free in DIR less a twentieth, or less 1 GiB if "
-               "that is more."},
+    {"tier", "gpu: memory of the device (with --device cpu: a part of RAM in its role). host: pinned RAM. "
+             "nvme: files in the directories of --nvme."},
+    {"budget",
+     "How much of a tier the program may use: --gpu-mem, --host-mem, --nvme DIR:SIZE. Budgets are hard "
+     "limits: the program allocates exactly the totals of the plan table. Without these options: the free "
+     "GPU memory less a reserve (cpu device: half of the free RAM); nine tenths of the free RAM, within a "
+     "container's limit; the free space in DIR less 5 % or 1 GiB, whichever is more."},
     {"block", "What streams as one piece of a model: the embedding, one layer, or the head."},
-    {"slab", "All parameters of one block, in one piece of memory. 'weights gpu 5, host 37 of 42 slabs': "
-             "the weights of 5 blocks stay on the GPU, those of 37 live in RAM and come when they are "
-             "used."},
+    {"slab",
+     "All parameters of one block, in one piece of memory. 'weights: 5 of 42 slabs on gpu, 37 on host': "
+     "the weights of 5 blocks stay on the GPU, those of 37 live in RAM and come when they are "
+     "used."},
     {"tile", "A part of a slab (about 2 million parameters) that the optimizer updates as one piece of "
-             "work. 'state gpu 152, host 3952 of 4104 tiles' says where the optimizer state of the tiles "
+             "work. 'optimizer state: 152 of 4104 tiles on gpu, 3952 on host' says where their state "
              "lives."},
-    {"home", "The tier on which something lives between uses. --home "
-             "weights=host,state=nvme,activations=gpu forces homes of weights, optimizer state and of the "
-             "activations between layers."},
-    {"slot", "A buffer through which things pass whose home is another tier. '3 weight slots': one layer "
-             "is in use while two more arrive. --slots forces the number."},
-    {"engine", "Who updates a tile. gpu: its state lives on the GPU. stream: its state comes to the GPU "
-               "just before the next use of its block, and goes back. cpu: the CPU's threads update it in "
-               "RAM. --optimizer-engine forces one, or shares: cpu:0.6,gpu:0.4."},
-    {NULL, "Rows of the plan table (--explain shows all; else five groups):"},
-    {"weights", "In --dtype: 2 bytes a parameter in bf16 and fp16."},
-    {"optimizer state", "Both moments in fp32, and what the weights lack of the fp32 masters: 10 bytes a "
-                        "parameter in bf16, 12 in fp16, 8 in fp32."},
-    {"gradients", "Those that wait for the global norm, 2 bytes a parameter (4 in fp32). They wait on the "
-                  "GPU or in RAM, never on disk."},
-    {"... slots", "Weights, gradients and optimizer state on their way. Gradients are summed in fp32 in "
-                  "theirs."},
-    {"activations", "The inputs of layers, kept for backward; with --recompute none also what is inside "
-                    "the layers."},
-    {"workspace, ...", "One layer's insides and logits; constants; batches and results; the rows; the "
-                       "key/value cache of samples."},
-    {"checkpoint", "Buffers through which a checkpoint is written."},
-    {NULL, "--nvme DIR[:SIZE] adds the third tier; several directories are used side by side. What fits "
-           "neither on the GPU nor in RAM goes there: optimizer state first, then activations, then "
-           "weights. Space is reserved before step 1. Everything there has two places or more, so its "
-           "last content stays readable while the next is written, and a CRC-32 that is compared when it "
-           "is read (--no-io-verify leaves that out). --io-engine chooses io_uring or threads. The files "
-           "go when the run ends, except what checkpoints refer to."},
-    {NULL, "A disk wears: 7B with all its state on disk writes 67 GB a step. A warning says when a run "
-           "will write a notable part of what the disks are rated for."},
+    {"home", "The tier on which something lives between uses. --home weights=host,state=nvme forces homes "
+             "of weights and optimizer state; activations=, of those between layers; kept=, of those inside "
+             "layers; grads=, of gradients that wait for their update; sums=, of gradient sums between "
+             "rounds."},
+    {"slot", "A GPU buffer for data that has its home on another tier, for the time of its use. '3 weight "
+             "slots': one layer is in use while two more arrive. --slots forces the number."},
+    {"engine", "Where a tile is updated. gpu: on the GPU, where its state lives. stream: on the GPU; its "
+               "state is copied there just before the next use of its block, and back afterwards. cpu: in "
+               "RAM, by CPU threads. --optimizer-engine forces one engine, or shares: cpu:0.6,gpu:0.4."},
+    {NULL, "Rows of the plan table (--explain shows all rows; without it, you see five groups):"},
+    {"weights", "Weights in --dtype: 2 bytes per parameter in bf16 and fp16, 4 in fp32."},
+    {"optimizer state", "Both moments in fp32, and the part of the fp32 masters that the weights do not "
+                        "hold: 10 bytes per parameter in bf16, 12 in fp16, 8 in fp32."},
+    {"gradients", "Gradients that wait for the global norm: 2 bytes per parameter (4 in fp32)."},
+    {"gradient sums", "Sums in fp32 that wait for the next round: 4 bytes per parameter."},
+    {"... slots", "Buffers for streamed weights, gradients and optimizer state. Gradients are summed in fp32 "
+                  "in their slots."},
+    {"activations", "The inputs of the layers, kept for backward."},
+    {"kept activations", "Activations inside layers that backward does not compute again (--recompute)."},
+    {"workspace, ...", "The activations inside one layer, and logits; constants; batches and results; the "
+                       "rows; the key/value cache of samples."},
+    {"checkpoint", "Buffers for writing a checkpoint."},
+    {"shadow updates", "Old values of tiles that are updated before the norm is known (help bits)."},
+    {NULL, "--nvme DIR[:SIZE] adds the third tier. Several directories are used in parallel. Data that fits "
+           "neither on the GPU nor in RAM goes there: optimizer state first, then activations, gradients and "
+           "weights. The program reserves the space before step 1. Each piece of data but gradients has at "
+           "least two places on disk, so its last content stays readable while the next is written. Each "
+           "read checks a CRC-32 (--no-io-verify turns the check off). --io-engine chooses io_uring or "
+           "threads. The files are deleted when the run ends, except those that checkpoints use."},
+    {NULL, "Writing wears out a disk: 7B with all its state on disk writes 67 GB per step. The program warns "
+           "if a run will use a large part of the disk's rated endurance."},
 };
 const struct ot_topic ot_topic_tiers = OT_TOPIC("tiers", "Where weights, state and activations live", tiers);
 
 static const struct ot_topic_block planning[] = {
-    {NULL, "Before step 1, train chooses a plan, predicts its step and prints both. --dry-run stops "
-           "there. plan does the same without data and weights, also for a machine that you do not have."},
-    {"1. what fits", "First a plan is made from the budgets alone: all on the GPU if that fits with a "
-                     "micro-batch of sound size; else, in this order, micro-batches that are large enough "
-                     "(up to 4096 tokens), activations on the GPU, slots that let copies overlap, then as "
-                     "much state and weights on the GPU as fit, the first blocks first. What RAM has no "
-                     "room for goes to nvme."},
-    {"2. what is fast", "Then the planner changes one thing at a time: the tiles' engines, homes of "
-                        "state, weights and activations, slots, tile size, recomputation. It simulates "
-                        "the schedule of each step in virtual time, up to some dozens of plans, and keeps "
-                        "the fastest. Where everything is on the GPU there is nothing to choose."},
-    {"micro-batch", "Sequences that are computed at once. It is part of what fixes the bits of a result, "
-                    "so another one is taken only for a gain of 5 %. --micro-batch fixes it; run.json and "
-                    "checkpoints record it."},
-    {"recompute", "A layer's insides are kept for backward where they fit on the GPU, and computed again "
-                  "where not. --recompute all or none forces it; the bits are the same."},
-    {"order", "All micro-batches of a step go through a layer before the next layer is fetched, so "
-              "weights cross the bus twice a step. --order micro does it the other way, for comparison."},
-    {"rates", "The prediction starts from what this machine does: copies, products, memory, disks. The "
-              "first run measures that in a few seconds and keeps it in ~/.cache/offload-train, under a "
-              "fingerprint of machine, disks, device, dtype and threads; probe measures it anew and "
-              "thoroughly. The model's own blocks are timed before each run. The summary compares the "
-              "measured step with the predicted one."},
-    {"what is forced", "--home, --optimizer-engine, --slots, --recompute, --micro-batch: the planner "
-                       "keeps what you force, and chooses the rest."},
-    {"--no-forecast", "Measures and predicts nothing: the plan of stage 1, which depends on the budgets "
-                      "alone."},
-    {"--explain", "Says what bounds the step (a lane: compute, h2d, d2h, cpu, nvme_read, nvme_write), how "
-                  "long compute waits for each lane, and what 1 GiB more on each tier, twice a rate or "
-                  "twice the tokens a step would gain. A gain below 2 % is 'no gain'."},
-    {"--trace FILE", "Writes when each task ran, a row a lane, with the predicted steps below; from plan, "
-                     "the predicted steps alone. Open it in Perfetto."},
-    {NULL, "What does not fit is refused before step 1 with exit code 4: one sentence with the numbers "
-           "and up to three cures. Each cure was tried: with it there is a plan."},
-    {NULL, "plan for a machine that you do not have:"},
-    {"--gpu CARD", "From data sheets and assumptions, which it prints with their sources; list shows all "
-                   "cards and rented machines. Numbers are rounded and have a range. --ram, --host-bw, "
-                   "--pcie, --nvme-read and --nvme-write replace assumptions; --nvme 500G adds a disk."},
-    {"several", "--gpu A,B --model X,Y compares (--markdown for a page, --json for a script). --sweep "
-                "tokens-per-step shows what a larger step buys. --minimum names the least card, RAM and "
-                "disk."},
-    {"--price/h", "With --tokens, --rows or --data and --epochs, or --steps: what the run costs."},
-    {NULL, "A larger step (--tokens-per-step) costs the same transfers as a small one, so tokens a second "
-           "rise with it."},
+    {NULL, "Before step 1, train chooses a plan, predicts the time of a step and prints both. --dry-run "
+           "stops there. The command plan does the same without data and weights, also for a machine that "
+           "you do not have."},
+    {"1. what fits",
+     "First the program makes a plan from the budgets alone. It keeps everything on the GPU if that fits "
+     "with a large enough micro-batch. If not, GPU memory goes, in this order, to micro-batches of up to "
+     "4096 tokens, to activations, to slots that let copies overlap with computing, and then to as much "
+     "state and weights as fit, first blocks first. Data that does not fit in RAM goes to nvme."},
+    {"2. what is fast",
+     "Then the planner changes one thing at a time: the engines of tiles, homes of state, "
+     "weights and activations, slots, tile size, recomputation, rounds, shadow updates. It simulates one "
+     "step of each plan in virtual time, up to some dozens of plans, and keeps the fastest plan. "
+     "If everything is on the GPU, there is nothing to choose."},
+    {"micro-batch",
+     "Number of sequences computed at once. The bits of the result depend on it, so the planner changes it "
+     "only for a gain of at least 5 %. --micro-batch sets it; run.json and checkpoints record it."},
+    {"recompute",
+     "What backward computes again inside a layer: all; products (everything but attention); elementwise "
+     "(norms and activation functions); none. The rest is kept, on the GPU if it fits. The bits are "
+     "the same."},
+    {"rounds",
+     "A round takes a part of the step's micro-batches forward and backward through all layers. More "
+     "rounds keep fewer activations and fetch weights more often. The bits are the same."},
+    {"rates", "The prediction uses the rates of this machine: copies, matrix products, memory, disks. The "
+              "first run measures and keeps them in ~/.cache/offload-train, under a fingerprint of machine, "
+              "disks, device, dtype and threads. The command probe measures them again, thoroughly; with "
+              "--gpus, copies between GPUs too. The blocks of the model are timed before each run. The "
+              "summary compares the measured step with the predicted step."},
+    {"forced choices",
+     "--home, --optimizer-engine, --slots, --recompute, --micro-batch, --shadow: the planner "
+     "keeps these choices of yours, and chooses the rest."},
+    {"--no-forecast", "Nothing is measured or predicted: the run uses the plan of stage 1."},
+    {"--explain",
+     "Says which lane limits the speed of a step (compute, h2d, d2h, cpu, nvme_read or nvme_write) and how "
+     "long compute waits for each lane. Also says what you would gain with 1 GiB more on each tier, with "
+     "twice a rate, or with twice the tokens per step. A gain below 2 % is shown as 'no gain'."},
+    {"--trace FILE", "Writes a timeline of all tasks, one row per lane, with the predicted steps below. From "
+                     "the command plan it has only the predicted steps. Open the file in Perfetto."},
+    {NULL, "A run that does not fit ends before step 1 with exit code 4. One sentence gives the numbers and "
+           "up to three cures. Each cure was tried: with it there is a plan."},
+    {NULL, "The command plan for a machine that you do not have:"},
+    {"--gpu CARD",
+     "Predicts from data sheets and assumptions, and prints them with their sources. --gpu list shows all "
+     "GPUs and rented machines. Numbers are rounded, with a range. --ram, --host-bw, --pcie, --nvme-read and "
+     "--nvme-write replace assumptions; --nvme 500G adds a disk."},
+    {"several",
+     "--gpu A,B --model X,Y compares GPUs and models (--markdown for a page, --json for a script). --sweep "
+     "tokens-per-step shows the gain of a larger step. --minimum prints the smallest GPU, RAM and disk."},
+    {"--price/h", "The price of the run, if you also give its length: --steps, or --tokens, --rows or --data "
+                  "with --epochs."},
+    {NULL, "A step with more tokens (--tokens-per-step) needs the same transfers as a smaller step, so "
+           "tokens per second rise with it."},
 };
 const struct ot_topic ot_topic_planning =
     OT_TOPIC("planning", "How the plan is chosen and its time predicted", planning);
 
 static const struct ot_topic_block bits[] = {
-    {NULL, "The same run gives the same losses and weights, to the last bit. This makes plans comparable "
-           "by time alone, and makes a resumed run equal to one that never stopped."},
-    {"what fixes them", "Seed, rows, model, the options of rows, batches and optimizer, --dtype, the "
-                        "micro-batch, and the device: the GPU's model and cuBLASLt, or the CPU's "
-                        "instruction set and its library of matrix products (oneDNN, OpenBLAS)."},
-    {"what does not", "Where weights, state and activations live, the number of slots, who updates, "
-                      "threads, the order of loops, recomputation, stops and checkpoints."},
-    {"how", "Sums have a fixed order. No sum depends on timing or on the number of multiprocessors, and "
-            "the GPU's kernels use no floating-point atomics. Random numbers are functions of (seed, "
-            "step, tensor, index). All optimizer engines round alike. Nothing is updated before the "
-            "step's norm is known to be finite."},
-    {"matrix products", "On a GPU they are cuBLASLt's. The first algorithm that its heuristic names fixes "
-                        "the bits of a shape; the clock chooses only among algorithms that were seen to "
-                        "give the same bits. AdamW, sums of squares, activations and embeddings have the "
-                        "bits of the cpu device."},
-    {"the micro-batch", "Where a plan streams, the planner's micro-batch follows from measured rates, "
-                        "which are kept. After they are measured anew the same command may choose another "
-                        "one. To repeat a run exactly: --config OUT/run.json, or --micro-batch; or "
-                        "--no-forecast from the beginning, which measures nothing."},
-    {"--exact", "Refuses to go on from a checkpoint on a device whose bits may differ. Without it that is "
-                "a warning."},
-    {NULL, "Training is in fp32 with --dtype fp32, else mixed precision with exact fp32 masters: a bf16 "
-           "weight and a 16-bit remainder are the master, without loss. Gradients are summed in fp32 over "
-           "micro-batches, and the global norm is that of the whole step."},
+    {NULL, "The same run gives the same losses and weights, to the last bit. So plans differ only in time, "
+           "and a resumed run equals a run that never stopped."},
+    {"what changes bits", "Seed, rows, model, the options of rows, batches and optimizer, --dtype, the "
+                          "micro-batch, and the device: the GPU model and cuBLASLt, or the CPU's instruction "
+                          "set and its library of matrix products (oneDNN, OpenBLAS)."},
+    {"what never does",
+     "Where weights, state and activations live, the number of slots, the optimizer engine, "
+     "threads, the order of loops, recomputation, stops and checkpoints."},
+    {"how", "Sums have a fixed order. No sum depends on timing or on the number of multiprocessors, and the "
+            "GPU kernels use no floating-point atomics. Random numbers are functions of (seed, step, tensor, "
+            "index). All optimizer engines round in the same way. With clipping, no step begins with "
+            "weights of a step whose norm was not finite."},
+    {"shadow updates",
+     "With clipping, updates wait for the norm of the whole step. If the norm will probably stay below "
+     "--clip, the CPU updates tiles already during backward, and keeps their old values. If the step is "
+     "then clipped or skipped, it takes the updates back (dropped); otherwise they stand (committed). The "
+     "prediction assumes that all stand. --shadow sets the memory for old values; 0 turns this off. The "
+     "bits are the same."},
+    {"matrix products",
+     "On a GPU, cuBLASLt computes them. The first algorithm of its heuristic fixes the bits of a shape; the "
+     "program times only algorithms that gave the same bits in a test, and uses the fastest. AdamW, sums of "
+     "squares, activations and embeddings have the same bits as on the cpu device."},
+    {"the micro-batch", "If a plan streams data, the planner chooses the micro-batch from measured rates, "
+                        "which are kept for later runs. When they are measured again, the same command may "
+                        "choose another micro-batch. To repeat a run exactly, use --config OUT/run.json or "
+                        "--micro-batch; or use --no-forecast from the first run on, which measures nothing."},
+    {"--exact", "Refuses to resume from a checkpoint on a device whose bits may differ. Without it, the "
+                "program only warns."},
+    {NULL, "Training is in fp32 with --dtype fp32, else in mixed precision with exact fp32 masters. In bf16, "
+           "a weight and a 16-bit remainder together are the master, without loss. Gradients are summed in "
+           "fp32 over micro-batches. The global norm is the norm of the whole step."},
 };
-const struct ot_topic ot_topic_bits = OT_TOPIC("bits", "What fixes the bits of a result", bits);
+const struct ot_topic ot_topic_bits = OT_TOPIC("bits", "What the bits of a result depend on", bits);
 
 static const struct ot_topic_block gpu[] = {
-    {"--device", "cuda[:N] chooses a GPU, cpu none. auto (default) is the first GPU, or the cpu device "
-                 "where there is none that this build can use. If a GPU is there and cannot be used, a "
-                 "line says why: driver too old, GPU busy, architecture unknown, library missing."},
-    {"--dtype", "auto is bf16 where the GPU has it, else fp16, which scales the loss by what the "
-                "gradients allow; fp32 on the cpu device. Masters are fp32 in each case."},
-    {"what it needs", "The NVIDIA driver, and libcublasLt of CUDA toolkit 12 or 13, opened at run time: "
-                      "the loader's, a CUDA toolkit's, a Python package's, or the file of --cublaslt or "
-                      "$OFFLOAD_TRAIN_CUBLASLT. The program is one file. It needs glibc, and neither "
-                      "Python nor a compiler."},
-    {"what a build has", "The cuda device is built where nvcc is found, in PATH, $CUDA_HOME or "
-                         "/usr/local/cuda (meson option cuda: auto, enabled, disabled). It compiles for "
-                         "sm_80, 86, 89, 90, 100 and 120, and adds PTX for newer ones. meson option "
-                         "gpu_arch, such as sm_90, builds much faster for one GPU; sm_75 can be named."},
-    {"checks", "Each fast kernel (attention, matrix products) checks itself where it is first used on a "
-               "GPU, driver and build: a small random problem, beside the plain kernel. If they disagree, "
-               "the plain kernel is used for the whole run, with a warning."},
-    {"memory", "More than the system says is free is tried, with a warning: memory is made resident "
-               "before step 1, so what cannot be had is an error there. Memory errors of the GPU and a "
-               "display on it are warnings."},
-    {NULL, "A machine with a GPU needs no build. scripts/gpu-pack, on a machine with nvcc, makes a folder "
-           "of less than 64 MiB with the program, the GPU's tests and two scripts. There the folder needs "
-           "a driver, libcublasLt and a shell:"},
+    {"--device", "cuda[:N] chooses a GPU; cpu uses no GPU. auto (default) is the first GPU, or the cpu "
+                 "device if this build can use no GPU. If the machine has a GPU that cannot be used, a line "
+                 "says why: driver too old, GPU busy, architecture unknown, library missing."},
+    {"--dtype", "auto is bf16 if the GPU supports it, else fp16, with a dynamic loss scale; on the cpu "
+                "device, auto is fp32. Masters are always fp32."},
+    {"what it needs",
+     "The NVIDIA driver, and libcublasLt of CUDA toolkit 12 or 13. The program opens the file of --cublaslt "
+     "or $OFFLOAD_TRAIN_CUBLASLT, or else searches the loader's paths, CUDA toolkits and Python packages. "
+     "The program is one file. It needs glibc, but neither Python nor a compiler."},
+    {"what a build has",
+     "The build includes the cuda device if it finds nvcc in PATH, $CUDA_HOME or /usr/local/cuda (meson "
+     "option cuda: auto, enabled, disabled). It compiles for sm_80, 86, 89, 90, 100 and 120, and adds PTX "
+     "for newer GPUs. The meson option gpu_arch, such as sm_90, builds for one GPU only, which is much "
+     "faster; sm_75 is possible too."},
+    {"checks", "Before its first use with a GPU, driver and build, each fast kernel (attention, matrix "
+               "products) is checked: it computes a small random problem, and so does a plain kernel. If the "
+               "results disagree, the run uses the plain kernel, with a warning."},
+    {"memory", "If a budget is more than the system reports as free, the program warns and tries. It makes "
+               "all memory resident before step 1, so missing memory is an error before step 1. Memory "
+               "errors of the GPU, and a display on it, cause a warning."},
+    {NULL, "You need not build on the machine with the GPU. On a machine with nvcc, scripts/gpu-pack makes a "
+           "folder of less than 64 MiB with the program, the GPU tests and two scripts. The machine with the "
+           "GPU needs a driver, libcublasLt and a shell:"},
     {"", "scripts/gpu-pack             # here: builds for sm_90, packs into build-gpu/pack\n"
          "./gpu-check quick            # there: tests of kernels and engine\n"
          "./gpu-report --minutes 30    # there: rates, kernels, training of 7B and 1.1B, into report/"},
-    {NULL, "gpu-check also takes full, or a tool: memcheck, racecheck, ... Both scripts print the facts "
-           "of the machine first and write each result at once, so a run that is cut off leaves what it "
-           "has. Where python3 has PyTorch, the report puts PyTorch's attention and training step beside "
-           "ours."},
-    {NULL, "State: no GPU was at hand while the cuda device was written. It is tested on an emulated GPU, "
-           "kernel by kernel and run by run; no rate of a GPU is measured yet."},
+    {NULL,
+     "gpu-check also takes full, or a tool: memcheck, racecheck, ... Both scripts first print the facts of "
+     "the machine. They write each result at once, so an interrupted script keeps its results. If python3 "
+     "has PyTorch, the report also has PyTorch's attention and training step, for comparison."},
+    {NULL, "State: no GPU has run this program yet. The cuda device is tested on an emulated GPU, kernel by "
+           "kernel and run by run. No rate of a GPU is measured yet."},
 };
-const struct ot_topic ot_topic_gpu = OT_TOPIC("gpu", "GPUs: what is needed, what is checked", gpu);
+const struct ot_topic ot_topic_gpu = OT_TOPIC("gpu", "GPUs: requirements and checks", gpu);

@@ -1,4 +1,5 @@
-/* Values of options: text to field, field to JSON, and spelling. */
+/* Values of options: parses text into a field, writes a field as JSON, and finds the nearest name of a
+ * misspelled one. */
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,19 +19,20 @@ static const struct unit count_units[] = {
     {"", 1},        {"k", 1e3},     {"K", 1e3},     {"M", 1e6}, {"G", 1e9},
     {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {NULL, 0},
 };
-/* Lengths and steps are powers of 2, or some of them: 16k tokens are 8 sequences of 2048. */
+/* Sequence lengths are mostly powers of 2, so the units of tokens are too: 16k tokens are 8 sequences of
+ * 2048. */
 static const struct unit token_units[] = {
     {"", 1},        {"k", 0x1p10},  {"K", 0x1p10},  {"M", 0x1p20}, {"G", 0x1p30},
     {"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {NULL, 0},
 };
-/* As GNU coreutils read them: G and GiB are 2^30, GB is 10^9. Letters in either case. */
+/* The units of GNU coreutils: G and GiB are 2^30, GB is 10^9. Upper and lower case are equal. */
 static const struct unit byte_units[] = {
     {"", 1},         {"B", 1},        {"K", 0x1p10},   {"M", 0x1p20},   {"G", 0x1p30},
     {"T", 0x1p40},   {"Ki", 0x1p10},  {"Mi", 0x1p20},  {"Gi", 0x1p30},  {"Ti", 0x1p40},
     {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},
     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {NULL, 0},
 };
-/* Rates are decimal, as everywhere; a "/s" may follow. */
+/* Rates are decimal, as in data sheets; a "/s" may follow. */
 static const struct unit rate_units[] = {
     {"", 1},         {"K", 1e3},        {"M", 1e6},        {"G", 1e9},    {"T", 1e12},
     {"KB", 1e3},     {"MB", 1e6},       {"GB", 1e9},       {"TB", 1e12},  {"KiB", 0x1p10},
@@ -42,11 +44,11 @@ static const struct unit time_units[] = {{"s", 1}, {"m", 60}, {"h", 3600}, {NULL
 static const struct unit no_units[] = {{"", 1}, {NULL, 0}};
 static const struct unit percent_unit[] = {{"%", 0.01}, {NULL, 0}};
 
-/* A finite decimal number with one of the units and nothing after it. */
+/* Parses a finite decimal number with one of the units and nothing after it. */
 static bool read_number(const char *text, const struct unit *units, bool any_case, double *out) {
     const char *digits = text + (*text == '-' || *text == '+');
     if (!((*digits >= '0' && *digits <= '9') || *digits == '.') || strncasecmp(digits, "0x", 2) == 0)
-        return false; /* strtod would take spaces, hexadecimal, infinity and nan */
+        return false; /* strtod also accepts spaces, hexadecimal, infinity and nan */
     char *end;
     double value = strtod(text, &end);
     for (; end > text && units->name; units++)
@@ -72,6 +74,14 @@ static bool read_count(const struct ot_option *option, const char *text, int64_t
     return true;
 }
 
+/* True for a count below the least one. Its error then needs no list of valid forms. */
+static bool is_too_small(const struct ot_option *option, const char *text) {
+    double value;
+    return option->type == OT_OPTION_COUNT &&
+           read_number(text, option->of_tokens ? token_units : count_units, false, &value) &&
+           value < option->min;
+}
+
 static bool read_bytes(const struct ot_option *option, const char *text, int64_t *out) {
     double value;
     if (!read_number(text, byte_units, true, &value) || !in_range(option, value))
@@ -88,7 +98,7 @@ bool ot_option_read_size(const char *text, int64_t *bytes) {
     return true;
 }
 
-/* "2k,8k": each one once. */
+/* Parses "2k,8k". No value may appear twice. */
 static bool read_list(const struct ot_option *option, const char *text, struct ot_count_list *out) {
     bool (*read)(const struct ot_option *, const char *, int64_t *) =
         option->type == OT_OPTION_COUNTS ? read_count : read_bytes;
@@ -115,7 +125,7 @@ static bool read_warmup(const struct ot_option *option, const char *text, struct
            (read_number(text, percent_unit, false, &out->share) && out->share >= 0 && out->share <= 1);
 }
 
-/* Index of the word [text, text + bytes) in "auto|bf16", -1 if it is not there. */
+/* Index of the word [text, text + bytes) in a list such as "auto|bf16"; -1: not in the list. */
 static int find_choice(const char *choices, const char *text, size_t bytes) {
     for (int index = 0;; index++) {
         size_t length = strcspn(choices, "|");
@@ -129,7 +139,7 @@ static int find_choice(const char *choices, const char *text, size_t bytes) {
 
 static bool read_every(const struct ot_option *option, const char *text, struct ot_every *out) {
     int word = option->choices ? find_choice(option->choices, text, strlen(text)) : -1;
-    *out = (struct ot_every){.epoch = word == 0}; /* the first of them, where there are any */
+    *out = (struct ot_every){.epoch = word == 0}; /* if there are choices, "epoch" is the first */
     return word >= 0 || read_count(option, text, &out->steps) ||
            (read_number(text, time_units, false, &out->seconds) && in_range(option, out->seconds));
 }
@@ -155,13 +165,13 @@ static const enum ot_home tier_homes[] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_NVM
 static bool read_homes(const char *text, struct ot_homes *out) {
     int all = find_choice(tier_choices, text, strlen(text));
     enum ot_home home = all < 0 ? OT_HOME_AUTO : tier_homes[all];
-    *out = (struct ot_homes){home, home, home};
+    *out = (struct ot_homes){home, home, home, home, home, home};
     if (all >= 0)
         return true;
-    bool seen[3] = {false};
+    bool seen[6] = {false};
     for (;;) {
         size_t key = strcspn(text, "=,");
-        int what = find_choice("weights|state|activations", text, key);
+        int what = find_choice("weights|state|activations|kept|grads|sums", text, key);
         if (what < 0 || seen[what] || text[key] != '=')
             return false;
         seen[what] = true;
@@ -170,7 +180,8 @@ static bool read_homes(const char *text, struct ot_homes *out) {
         int tier = find_choice(tier_choices, text, value);
         if (tier < 0)
             return false;
-        enum ot_home *const fields[] = {&out->weights, &out->state, &out->activations};
+        enum ot_home *const fields[] = {&out->weights, &out->state, &out->activations,
+                                        &out->kept,    &out->grads, &out->sums};
         *fields[what] = tier_homes[tier];
         if (!text[value])
             return true;
@@ -178,7 +189,7 @@ static bool read_homes(const char *text, struct ot_homes *out) {
     }
 }
 
-/* "auto", "gpu", or "cpu:0.6,gpu:0.4". NULL, or what is wrong with the part that begins at *part. */
+/* Parses "auto", "gpu", or "cpu:0.6,gpu:0.4". Returns NULL, or the error of the part that begins at *part. */
 static const char *read_engines(const char *text, struct ot_engine_shares *out, const char **part) {
     double sum = 0;
     *out = (struct ot_engine_shares){{0}};
@@ -186,12 +197,12 @@ static const char *read_engines(const char *text, struct ot_engine_shares *out, 
     if (strcmp(text, "auto") == 0)
         return NULL;
     for (const char *rest = text; *rest; rest += *rest == ',') {
-        char number[24] = "1"; /* an engine alone */
+        char number[24] = "1"; /* an engine without a share */
         size_t name = strcspn(rest, ":,"), value = 0;
         int engine = find_choice("gpu|stream|cpu", rest, name);
         *part = rest;
         if (engine < 0)
-            return "names no engine";
+            return "is not an engine";
         rest += name;
         if (*rest == ':') {
             value = strcspn(++rest, ",");
@@ -200,9 +211,9 @@ static const char *read_engines(const char *text, struct ot_engine_shares *out, 
         double share;
         if (value >= sizeof number || !read_number(number, share_units, false, &share) || share <= 0 ||
             share > 1)
-            return "has no share above 0 and up to 1";
+            return "needs a share above 0 and at most 1";
         if (out->share[engine] > 0)
-            return "says again what an engine has";
+            return "gives the same engine a second share";
         out->share[engine] = share;
         sum += share;
         rest += value;
@@ -217,12 +228,12 @@ static int parse_engines(const char *spelled, const char *text, struct ot_engine
     if (!wrong)
         return 0;
     return ot_fail(OT_E_USAGE,
-                   "%s %.80s: '%.*s' %s; wants auto, gpu, stream or cpu, or shares that add up to 1, such as "
-                   "cpu:0.6,gpu:0.4",
+                   "%s %.80s: '%.*s' %s; must be auto, gpu, stream or cpu, or shares that add up to 1, such "
+                   "as cpu:0.6,gpu:0.4",
                    spelled, *text ? text : "''", (int)strcspn(part, ","), part, wrong);
 }
 
-/* One more directory. What follows the last colon and is no size belongs to the path. */
+/* Adds one directory. If the text after the last colon is not a size, it is part of the path. */
 static int parse_nvme(const struct ot_option *option, const char *spelled, const char *text,
                       struct ot_nvme_dirs *out) {
     const char *colon = strrchr(text, ':');
@@ -230,11 +241,10 @@ static int parse_nvme(const struct ot_option *option, const char *spelled, const
     bool sized = colon && read_number(colon + 1, byte_units, true, &bytes);
     size_t length = sized ? (size_t)(colon - text) : strlen(text);
     if (length == 0 || length >= OT_NVME_PATH_BYTES || (sized && !in_range(option, bytes)))
-        return ot_fail(
-            OT_E_USAGE,
-            "%s %.80s: wants DIR or DIR:SIZE, the size from 1M to 1024T, such as /mnt/a:500G (end a "
-            "path that looks like this with a slash)",
-            spelled, *text ? text : "''");
+        return ot_fail(OT_E_USAGE,
+                       "%s %.80s: must be DIR or DIR:SIZE, with a size from 1M to 1024T, such as "
+                       "/mnt/a:500G; if the path itself ends in a colon and a size, add a slash",
+                       spelled, *text ? text : "''");
     for (int i = 0; i < out->n; i++)
         if (strlen(out->dirs[i].path) == length && memcmp(out->dirs[i].path, text, length) == 0)
             return ot_fail(OT_E_USAGE, "%s: %.200s is given twice", spelled, out->dirs[i].path);
@@ -247,7 +257,7 @@ static int parse_nvme(const struct ot_option *option, const char *spelled, const
     return 0;
 }
 
-/* What a good value looks like, for the sentence. */
+/* Writes the form of a valid value, for the error. */
 static void describe_wanted(const struct ot_option *option, char *out, size_t bytes) {
     switch (option->type) {
     case OT_OPTION_CHOICE:
@@ -263,11 +273,11 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
                                         : "2");
         break;
     case OT_OPTION_BYTES:
-        snprintf(out, bytes, "bytes from %.0fM to %.0fT, such as 64M or 24G", option->min * 0x1p-20,
+        snprintf(out, bytes, "a size from %.0fM to %.0fT, such as 64M or 24G", option->min * 0x1p-20,
                  option->max * 0x1p-40);
         break;
     case OT_OPTION_RATE:
-        snprintf(out, bytes, "bytes a second from %.0fMB to %.0fTB, such as 25GB", option->min * 1e-6,
+        snprintf(out, bytes, "a rate from %.0fMB to %.0fTB per second, such as 25GB", option->min * 1e-6,
                  option->max * 1e-12);
         break;
     case OT_OPTION_COUNTS:
@@ -290,11 +300,11 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
                  "a number of steps, such as 100, or a share of the run with a percent sign, such as 3%%");
         break;
     case OT_OPTION_EVERY:
-        snprintf(out, bytes, "a number of steps from 1, such as 100, a time, such as 30s, 5m or 1h%s%s",
+        snprintf(out, bytes, "a number of steps (at least 1), such as 100, a time, such as 30s, 5m or 1h%s%s",
                  option->choices ? ", or one of " : "", option->choices ? option->choices : "");
         break;
     case OT_OPTION_TIME:
-        snprintf(out, bytes, "a time from %.0fs, such as 30s, 5m or 1h", option->min);
+        snprintf(out, bytes, "a time of at least %.0fs, such as 30s, 5m or 1h", option->min);
         break;
     case OT_OPTION_DEVICE:
         snprintf(out, bytes, "auto, cpu, cuda, or cuda:N for GPU N, counted from 0");
@@ -303,7 +313,7 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
         snprintf(out, bytes, "gpu, host, nvme or auto, or weights=TIER,state=TIER,activations=TIER");
         break;
     default:
-        snprintf(out, bytes, "a text that is not empty");
+        snprintf(out, bytes, "a non-empty text");
         break;
     }
 }
@@ -344,7 +354,7 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return read_device(text, field);
     case OT_OPTION_HOMES:
         return read_homes(text, field);
-    case OT_OPTION_ENGINES: /* these two have sentences of their own */
+    case OT_OPTION_ENGINES: /* ot_option_parse_value parses these two itself */
     case OT_OPTION_NVME:
     case OT_OPTION_TYPE_COUNT:
         break;
@@ -360,9 +370,11 @@ int ot_option_parse_value(const struct ot_option *option, const char *spelled, c
         return parse_nvme(option, spelled, text, (struct ot_nvme_dirs *)((char *)out + option->field));
     if (read_value(option, text, (char *)out + option->field))
         return 0;
+    if (is_too_small(option, text))
+        return ot_fail(OT_E_USAGE, "%s must be at least %.0f.", spelled, option->min);
     char wanted[160];
     describe_wanted(option, wanted, sizeof wanted);
-    return ot_fail(OT_E_USAGE, "%s %.80s: wants %s", spelled, *text ? text : "''", wanted);
+    return ot_fail(OT_E_USAGE, "%s %.80s: must be %s", spelled, *text ? text : "''", wanted);
 }
 
 static const char *home_name(enum ot_home home) {
@@ -399,7 +411,7 @@ static void put_nvme(const char *name, const struct ot_nvme_dirs *nvme, struct o
     ot_json_end_array(w);
 }
 
-/* In as few digits as are read back, times the unit, as the same bits. */
+/* Writes the value in units of `unit`, with the fewest digits that are read back as the same bits. */
 static void format_exact(double value, double unit, const char *suffix, char *text, size_t bytes) {
     for (int digits = 9; digits <= 17; digits++) {
         snprintf(text, bytes, "%.*g%s", digits, value / unit, suffix);
@@ -468,8 +480,9 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     }
     case OT_OPTION_HOMES: {
         const struct ot_homes *homes = field;
-        snprintf(text, sizeof text, "weights=%s,state=%s,activations=%s", home_name(homes->weights),
-                 home_name(homes->state), home_name(homes->activations));
+        snprintf(text, sizeof text, "weights=%s,state=%s,activations=%s,kept=%s,grads=%s,sums=%s",
+                 home_name(homes->weights), home_name(homes->state), home_name(homes->activations),
+                 home_name(homes->kept), home_name(homes->grads), home_name(homes->sums));
         ot_json_put_text(w, option->name, text);
         return;
     }
@@ -486,16 +499,17 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     case OT_OPTION_TYPE_COUNT:
         break;
     }
-    assert(!"an option of no type");
+    assert(!"an option without a type");
 }
 
-/* A guess must share two thirds of the word; words of some letters may differ in two. */
+/* The largest edit distance of a guess: one third of a long word, two edits in a shorter one, one in a very
+ * short one. */
 static int worst_distance(size_t length) {
     return length < 4 ? 1 : length < 9 ? 2 : (int)(length / 3);
 }
 
-/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours. What is too far
- * from `a` to be a guess at it by its length alone is not looked at. */
+/* Optimal string alignment distance: insertions, deletions, substitutions and swaps of neighbours. If the
+ * lengths alone differ too much for a guess, returns LONGEST. */
 static int edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
     enum { LONGEST = 48 };
     size_t apart = a_length > b_length ? a_length - b_length : b_length - a_length;
@@ -535,7 +549,8 @@ const char *ot_nearest_name(const char *word, const char *const *names, int n) {
     return nearest;
 }
 
-/* The table's own names win over what other programs say, and the command's own options over the others. */
+/* Our own names win over names of other programs; options of this command win over options of other commands.
+ */
 const char *ot_option_nearest(const char *word, enum ot_command command) {
     const char *nearest = NULL;
     int best = 4 * (worst_distance(strlen(word)) + 1);

@@ -1,10 +1,12 @@
 #include "src/plan/cards.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels/device.h"
+#include "offload/comm/world.h"
 #include "src/base/error.h"
 #include "src/options/options.h"
 
@@ -13,9 +15,10 @@
 
 /* ---- cards ---- */
 
-/* The share of the peak that products of a decoder layer reach. Tables of the best of many shapes are lowered
- * by a tenth, since a layer's shapes are not the best ones. Published runs count whole steps, of which
- * products are the faster part. Cards of 70 to 350 W lower their clock under such load. */
+/* The share of the peak that the matrix products of a decoder layer reach. Published tables show the best of
+ * many shapes. Their figures are lowered by a tenth, because a layer's shapes are not the best ones.
+ * Published runs count whole steps, and products are faster than the rest of a step. Cards of 70 to 350 W
+ * lower their clock under such load. */
 static const struct ot_card_share
     SXM_A = {0.78, 0.10, "Bekman, maximum achievable matmul FLOPS: A100 SXM 87 %, less a tenth"},
     PCIE_A = {0.73, 0.10, "Bekman, maximum achievable matmul FLOPS: A100 PCIe 81 %, less a tenth"},
@@ -30,10 +33,11 @@ static const struct ot_card_share
     CAPPED = {0.60, 0.20, "assumed: 300 to 400 W for a chip that could take twice that; no published run"},
     SMALL = {0.50, 0.25, "assumed: 70 to 150 W; no published run"};
 
-/* Peaks and bandwidths: NVIDIA's architecture papers and data sheets, without sparsity; where a sheet gives
- * the number with sparsity alone, half of it. Where no sheet gives fp32 accumulation (some GeForce), it is
- * multiprocessors x 512 FLOP x boost clock, which gives the papers' numbers for the others. Memory: the total
- * that nvidia-smi reports, which ECC on GDDR lowers by a sixteenth. */
+/* Peaks and bandwidths are from NVIDIA's architecture papers and data sheets, without sparsity. If a sheet
+ * has only the figure with sparsity, the peak is half of it. Some GeForce sheets have no figure with fp32
+ * accumulation: there the peak is multiprocessors x 512 FLOP x boost clock, a rule that gives the papers'
+ * figures for the other cards. Memory is the total that nvidia-smi reports; ECC on GDDR lowers it by a
+ * sixteenth. */
 static const struct ot_card CARDS[] = {
     /* Turing: "NVIDIA T4" data sheet (65 TFLOPS fp16, 320 GB/s); "Turing GPU Architecture", appendix A (2080
      * Ti: 53.8 fp32 accumulation at the reference clock, 616 GB/s). No bf16: they train in fp16. */
@@ -83,19 +87,26 @@ static const struct ot_card CARDS[] = {
 };
 enum { N_CARDS = sizeof CARDS / sizeof *CARDS };
 
-/* Machines with one GPU, as the lists of machine types give them: Google Cloud ("Accelerator-optimized
- * machine family", whose GB of memory are 2^30), Microsoft Azure ("GPU accelerated virtual machine sizes"),
- * AWS ("Amazon EC2 G4", "G6" and "G6e instances"). */
+/* From the providers' lists of machine types: Google Cloud ("Accelerator-optimized machine family", whose GB
+ * of memory are 2^30), Microsoft Azure ("GPU accelerated virtual machine sizes"), AWS ("Amazon EC2 G4", "G6",
+ * "G6e", "P4" and "P5 instances"). */
 static const struct ot_pod PODS[] = {
-    {"a2-highgpu-1g", "Google Cloud a2-highgpu-1g", "a100-40g-sxm", 12, 85, 0},
-    {"a2-ultragpu-1g", "Google Cloud a2-ultragpu-1g", "a100-80g-sxm", 12, 170, 375},
-    {"a3-highgpu-1g", "Google Cloud a3-highgpu-1g", "h100", 26, 234, 750},
-    {"nc24ads-a100-v4", "Azure NC24ads A100 v4", "a100-80g", 24, 220, 960},
-    {"nc40ads-h100-v5", "Azure NC40ads H100 v5", "h100-nvl", 40, 320, 3576},
-    {"g4dn.xlarge", "AWS g4dn.xlarge", "t4", 4, 16, 125},
-    {"g6.xlarge", "AWS g6.xlarge", "l4", 4, 16, 250},
-    {"g6e.xlarge", "AWS g6e.xlarge", "l40s", 4, 32, 250},
-    {"g6e.4xlarge", "AWS g6e.4xlarge", "l40s", 16, 128, 600},
+    {"a2-highgpu-1g", "Google Cloud a2-highgpu-1g", "a100-40g-sxm", 1, 12, 85, 0, 0},
+    {"a2-ultragpu-1g", "Google Cloud a2-ultragpu-1g", "a100-80g-sxm", 1, 12, 170, 375, 0},
+    {"a2-ultragpu-8g", "Google Cloud a2-ultragpu-8g", "a100-80g-sxm", 8, 96, 1360, 3000, 100},
+    {"a3-highgpu-1g", "Google Cloud a3-highgpu-1g", "h100", 1, 26, 234, 750, 0},
+    {"a3-highgpu-8g", "Google Cloud a3-highgpu-8g", "h100", 8, 208, 1872, 6000, 1000},
+    {"nc24ads-a100-v4", "Azure NC24ads A100 v4", "a100-80g", 1, 24, 220, 960, 0},
+    {"nc40ads-h100-v5", "Azure NC40ads H100 v5", "h100-nvl", 1, 40, 320, 3576, 0},
+    {"g4dn.xlarge", "AWS g4dn.xlarge", "t4", 1, 4, 16, 125, 0},
+    {"g6.xlarge", "AWS g6.xlarge", "l4", 1, 4, 16, 250, 0},
+    {"g6.12xlarge", "AWS g6.12xlarge", "l4", 4, 48, 192, 3760, 40},
+    {"g6e.xlarge", "AWS g6e.xlarge", "l40s", 1, 4, 32, 250, 0},
+    {"g6e.4xlarge", "AWS g6e.4xlarge", "l40s", 1, 16, 128, 600, 20},
+    {"g6e.12xlarge", "AWS g6e.12xlarge", "l40s", 4, 48, 384, 3800, 100},
+    {"g6e.48xlarge", "AWS g6e.48xlarge", "l40s", 8, 192, 1536, 7600, 400},
+    {"p4de.24xlarge", "AWS p4de.24xlarge", "a100-80g-sxm", 8, 96, 1152, 8000, 400},
+    {"p5.48xlarge", "AWS p5.48xlarge", "h100", 8, 192, 2048, 30720, 3200},
 };
 enum { N_PODS = sizeof PODS / sizeof *PODS };
 
@@ -107,35 +118,39 @@ const struct ot_pod *ot_pod_at(int index) {
     return index >= 0 && index < N_PODS ? &PODS[index] : NULL;
 }
 
-/* ---- what is assumed of the machine around a card ---- */
+/* ---- assumptions about the machine around a card ---- */
 
-/* Of a workstation: 64 GiB of two-channel DDR5 that moves 60 GB/s; of a server: twice the GPU's memory, as
- * servers for training are usually fitted, at 200 GB/s for a socket of eight channels. A rented machine is a
- * part of a server: its cores limit what they move before the socket does. */
-enum { DESKTOP_GIB = 64, DESKTOP_CORES = 8, SERVER_CORES = 32 };
+/* A workstation has 64 GiB of two-channel DDR5 that moves 60 GB/s. A server has twice the GPU's memory, as is
+ * usual for training, and a socket of eight channels that moves 200 GB/s. A rented machine is a part of a
+ * server, so its cores (12 GB/s each) limit the rate before the socket does. A host with more than two GPUs
+ * is a server with a socket for every four of them. A workstation's processor has 16 lanes for cards, so two
+ * cards get a half of them each; a server's GPU has all its lanes. */
+enum { DESKTOP_GIB = 64, DESKTOP_CORES = 8, SERVER_CORES = 32, DESKTOP_GPUS = 2, SOCKET_GPUS = 4 };
 static const double DESKTOP_BYTES = 60e9, SERVER_BYTES = 200e9, CORE_BYTES = 12e9;
-/* The optimizer's share of the memory rate: the design's target. A core runs AdamW at this many bytes/s where
- * memory does not hold it up (measured: two cores with AVX-512 did 50 GB/s). */
-static const double OPTIMIZER_SHARE = 0.9, OPTIMIZER_CORE_BYTES = 20e9;
-/* Pinned copies reach four fifths of what a lane transfers (PCIe 3, 4, 5 x16: 12.6, 25, 50 GB/s), and both
- * ways at once 1.6 times one way. */
+/* The optimizer reaches this share of the memory rate, which is the project's target. A core runs AdamW at
+ * this many bytes/s if memory does not limit it, by format of the state (measured: two cores with AVX-512 did
+ * 50 GB/s with fp32; from its cache, a virtual core of Zen 3 did 20 with 16 bits and 13 with 8 bits). */
+static const double OPTIMIZER_SHARE = 0.9, OPTIMIZER_CORE_BYTES[OT_STATE_FORMATS] = {20e9, 20e9, 13e9};
+/* Bytes/s of a PCIe lane, by generation. Pinned copies reach four fifths of it (PCIe 3, 4, 5 x16: 12.6, 25,
+ * 50 GB/s). Copies in both directions at once reach 1.6 times the rate of one direction. */
 static const double PCIE_LANE_BYTES[] = {0, 0, 0, 0.985e9, 1.969e9, 3.938e9};
 static const double PCIE_SHARE = 0.8, PCIE_BOTH = 1.6;
-/* One PCIe 4 drive, written past its cache. */
+/* One PCIe 4 drive. The write rate is the rate after its cache is full. */
 static const double DISK_READ_BYTES = 6e9, DISK_WRITE_BYTES = 2.5e9;
-/* CRC-32 by PCLMULQDQ on one thread out of memory (crc32.h); what the host spends to start a task. */
+/* CRC-32 with PCLMULQDQ on one thread, of data in memory (crc32.h); the host's time to start a task. */
 static const double CRC_BYTES = 10e9, TASK_SECONDS = 10e-6;
-/* The device keeps a part of the GPU to its driver and to others where no budget is given (kernels/cuda):
- * context and kernels, and a spare thirty-second of at most 1 GiB. */
+/* The part of the GPU's memory that the context and the kernels take, and scratch of the device's ops.
+ * Without --gpu-mem a reserve of a thirty-second, from 256 MiB to 1 GiB, stays free, as in kernels/cuda. */
 enum { CONTEXT_MIB = 512, WORKSPACE_MIB = 64 };
-/* Streaming kernels against the sheet's bandwidth. */
+/* The share of the data sheet's memory bandwidth that streaming kernels reach. */
 static const double MEMORY_SHARE = 0.85;
-/* How far an assumption may be off, relative, each way: the card's own bandwidth and link; the host's memory,
- * which depends on how many modules of which speed are in it; a drive's rates. */
+/* Relative errors of the assumptions, in both directions: the card's memory bandwidth; the link; the host's
+ * memory, which depends on the number and speed of its modules; a drive's rates. */
 static const double DEVICE_SPREAD = 0.10, LINK_SPREAD = 0.10, HOST_SPREAD = 0.25, DISK_SPREAD = 0.30;
 
-/* Attention against products, both as reached: kernels of mma.sync keep Ampere's and Ada's units half busy;
- * Hopper's and data-centre Blackwell's full rate needs instructions that ours do not use. */
+/* The rate that attention reaches, as a share of the rate that products reach. Kernels with mma.sync keep the
+ * units of Ampere and Ada half busy. The full rate of Hopper and data-centre Blackwell needs instructions
+ * that our kernels do not use. */
 static double attention_share(const struct ot_card *card) {
     static const double shares[] = {
         [OT_CARD_TURING] = 0.4, [OT_CARD_AMPERE] = 0.5, [OT_CARD_ADA] = 0.5, [OT_CARD_HOPPER] = 0.35};
@@ -150,7 +165,7 @@ static double either(double said, double assumed) {
 
 enum { NAME_BYTES = 48 };
 
-/* Letters and digits alone, in lower case, without the maker's words in front. */
+/* Keeps only letters and digits, in lower case, and removes the words "nvidia" and "geforce" at the front. */
 static const char *normalise(const char *name, char out[NAME_BYTES]) {
     static const char *const makers[] = {"nvidia", "geforce"};
     size_t n = 0;
@@ -171,7 +186,7 @@ static bool same_name(const char *wanted, const char *name) {
     return strcmp(a, b) == 0 || (strncmp(b, "rtx", 3) == 0 && strcmp(a, b + 3) == 0);
 }
 
-/* "a100-40g, a100-80g": the cards whose names begin like this; returns how many. */
+/* Lists the cards whose names begin with `wanted`: "a100-40g, a100-80g". Returns their number. */
 static int list_beginning(const char *wanted, char *text, size_t bytes) {
     char a[NAME_BYTES], b[NAME_BYTES];
     int n = 0;
@@ -187,13 +202,14 @@ static int refuse_name(const char *name) {
     const char *names[N_CARDS + N_PODS];
     char list[256];
     if (list_beginning(name, list, sizeof list) > 1)
-        return ot_fail(OT_E_USAGE, "--gpu %.60s: which one: %s?", name, list);
+        return ot_fail(OT_E_USAGE, "--gpu %.60s is the beginning of several names; give one of: %s", name,
+                       list);
     for (int i = 0; i < N_CARDS; i++)
         names[i] = CARDS[i].name;
     for (int i = 0; i < N_PODS; i++)
         names[N_CARDS + i] = PODS[i].name;
     const char *nearest = ot_nearest_name(name, names, N_CARDS + N_PODS);
-    return ot_fail(OT_E_USAGE, "--gpu %.60s: no such card is known%s%s%s (--gpu list shows all)", name,
+    return ot_fail(OT_E_USAGE, "--gpu %.60s: unknown card%s%s%s (--gpu list shows all)", name,
                    nearest ? "; did you mean " : "", nearest ? nearest : "", nearest ? "?" : "");
 }
 
@@ -218,13 +234,14 @@ static int set_budgets(const struct ot_described_request *rq, struct ot_describe
                        (long long)(rq->gpu_mem / MIB), (long long)(most / MIB), out->card->title);
     int64_t ram = rq->ram             ? rq->ram
                   : out->pod          ? out->pod->host_gib * GIB
-                  : out->card->server ? 2 * total
-                                      : DESKTOP_GIB * GIB;
+                  : out->card->server ? 2 * total * out->local_ranks
+                                      : DESKTOP_GIB * GIB * out->local_ranks;
     out->most_gpu_bytes = (size_t)most;
-    out->host_ram_bytes = rq->host_mem > ram ? rq->host_mem : ram;
+    out->host_ram_bytes = rq->host_mem > ram / out->local_ranks ? rq->host_mem * out->local_ranks : ram;
     out->budget_bytes[OT_TIER_GPU] = (size_t)(given ? given : most - spare);
-    out->budget_bytes[OT_TIER_HOST] = (size_t)(rq->host_mem ? rq->host_mem : ram - ram / 10);
-    out->budget_bytes[OT_TIER_NVME] = (size_t)rq->nvme_bytes;
+    out->budget_bytes[OT_TIER_HOST] =
+        (size_t)(rq->host_mem ? rq->host_mem : (ram - ram / 10) / out->local_ranks);
+    out->budget_bytes[OT_TIER_NVME] = (size_t)(rq->nvme_bytes / out->local_ranks);
     out->workspace_bytes = WORKSPACE_MIB * MIB;
     return 0;
 }
@@ -232,7 +249,7 @@ static int set_budgets(const struct ot_described_request *rq, struct ot_describe
 void ot_cards_set_disk(double read_bytes, double write_bytes, struct ot_rates *rates) {
     rates->nvme_read_bytes = either(read_bytes, DISK_READ_BYTES);
     rates->nvme_write_bytes = either(write_bytes, DISK_WRITE_BYTES);
-    /* Half of each, one after the other: what a drive does that gains nothing by doing both. */
+    /* Half reads and half writes, one after the other: this drive gains nothing by doing both at once. */
     rates->nvme_mixed_bytes = 2 / (1 / rates->nvme_read_bytes + 1 / rates->nvme_write_bytes);
     if (rates->crc_bytes == 0)
         rates->crc_bytes = CRC_BYTES;
@@ -241,32 +258,51 @@ void ot_cards_set_disk(double read_bytes, double write_bytes, struct ot_rates *r
 static void set_rates(const struct ot_described_request *rq, struct ot_described *out) {
     const struct ot_card *card = out->card;
     struct ot_rates *r = &out->rates;
-    int cores = rq->cores      ? rq->cores
-                : out->pod     ? (out->pod->vcpus + 1) / 2 /* a vCPU is half a core */
-                : card->server ? SERVER_CORES
-                               : DESKTOP_CORES;
-    double socket = card->server ? SERVER_BYTES : DESKTOP_BYTES, by_cores = cores * CORE_BYTES;
-    double optimizer = cores * OPTIMIZER_CORE_BYTES;
-    double link = PCIE_LANE_BYTES[card->pcie_gen] * card->pcie_lanes * PCIE_SHARE;
+    bool server = card->server || out->local_ranks > DESKTOP_GPUS;
+    int sockets = (out->local_ranks + SOCKET_GPUS - 1) / SOCKET_GPUS;
+    int cores = rq->cores  ? rq->cores
+                : out->pod ? (out->pod->vcpus + 1) / 2 /* a vCPU is half a core */
+                : server   ? SERVER_CORES * sockets
+                           : DESKTOP_CORES;
+    double socket = server ? SERVER_BYTES * sockets : DESKTOP_BYTES, by_cores = cores * CORE_BYTES;
+    double lanes = server ? card->pcie_lanes : (double)card->pcie_lanes / out->local_ranks;
+    double link = PCIE_LANE_BYTES[card->pcie_gen] * lanes * PCIE_SHARE;
     r->product_flops = card->peak_tflops * 1e12 * card->achieved->share;
     r->attention_flops = r->product_flops * attention_share(card);
     r->device_bytes = card->memory_gb * 1e9 * MEMORY_SHARE;
     r->h2d_bytes = r->d2h_bytes = either(rq->pcie, link);
     r->both_bytes = r->h2d_bytes * PCIE_BOTH;
     r->triad_bytes = either(rq->host_bw, socket < by_cores ? socket : by_cores);
-    r->adamw_bytes = r->triad_bytes * OPTIMIZER_SHARE;
-    if (r->adamw_bytes > optimizer)
-        r->adamw_bytes = optimizer;
+    for (int format = 0; format < OT_STATE_FORMATS; format++)
+        r->adamw_bytes[format] = fmin(r->triad_bytes * OPTIMIZER_SHARE, cores * OPTIMIZER_CORE_BYTES[format]);
     r->cores = cores;
     r->crc_bytes = CRC_BYTES;
     r->task_seconds = TASK_SECONDS;
     if (out->budget_bytes[OT_TIER_NVME] > 0)
         ot_cards_set_disk(rq->nvme_read, rq->nvme_write, r);
+    ot_rates_divide(r, out->local_ranks);
+    double nic = out->pod ? out->pod->nic_gbit * 1e9 : 0;
+    struct ot_fabric_request between = {card->name,       card->title, out->ranks,
+                                        out->local_ranks, rq->p2p,     either(rq->nic, nic)};
+    ot_fabric_describe(&between, r, &out->fabric);
+}
+
+static int count_ranks(const struct ot_described_request *rq, struct ot_described *out) {
+    out->local_ranks = rq->gpus ? rq->gpus : out->pod ? out->pod->gpus : 1;
+    out->ranks = out->local_ranks * (rq->nodes ? rq->nodes : 1);
+    if (out->pod && out->local_ranks != out->pod->gpus)
+        return ot_fail(OT_E_USAGE, "--gpus %d: %s has %d; use --nodes, or --gpu %s", out->local_ranks,
+                       out->pod->title, out->pod->gpus, out->card->name);
+    if (out->ranks > OT_MAX_RANKS)
+        return ot_fail(OT_E_USAGE, "--gpus %d and --nodes %d are %d ranks; the most is %d", out->local_ranks,
+                       rq->nodes, out->ranks, OT_MAX_RANKS);
+    return 0;
 }
 
 int ot_cards_describe(const struct ot_described_request *request, struct ot_described *out) {
     *out = (struct ot_described){0};
     OT_TRY(find(request->name, out));
+    OT_TRY(count_ranks(request, out));
     out->dtype = out->card->family == OT_CARD_TURING ? OT_F16 : OT_BF16;
     OT_TRY(set_budgets(request, out));
     set_rates(request, out);
@@ -283,26 +319,31 @@ void ot_cards_vary(const struct ot_described_request *rq, const struct ot_descri
     *r = machine->rates;
     r->product_flops *= products, r->attention_flops *= products, r->device_bytes *= device;
     r->h2d_bytes *= link, r->d2h_bytes *= link, r->both_bytes *= link;
-    r->triad_bytes *= host, r->adamw_bytes *= host;
+    ot_rates_scale_memory(r, host);
     if (machine->budget_bytes[OT_TIER_NVME] > 0)
         ot_cards_set_disk(r->nvme_read_bytes * reads, r->nvme_write_bytes * writes, r);
+    ot_fabric_vary(end, r);
 }
 
 const char *ot_cards_assumed(const struct ot_described_request *rq, const struct ot_described *machine,
                              char *text, size_t bytes) {
     size_t used = 0;
     const struct ot_rates *r = &machine->rates;
+    double local = machine->local_ranks > 1 ? machine->local_ranks : 1; /* the options describe a host */
     const struct {
         bool assumed;
         const char *format;
         double value;
     } parts[] = {
         {!rq->host_mem && !rq->ram && !machine->pod, "--ram %.0fG", (double)machine->host_ram_bytes / GIB},
-        {!rq->cores && !machine->pod, "--threads %.0f", r->cores},
-        {!rq->host_bw, "--host-bw %.3gGB", r->triad_bytes * 1e-9},
+        {!rq->cores && !machine->pod, "--threads %.0f", r->cores * local},
+        {!rq->host_bw, "--host-bw %.3gGB", r->triad_bytes * local * 1e-9},
         {!rq->pcie, "--pcie %.3gGB", r->h2d_bytes * 1e-9},
-        {!rq->nvme_read && r->nvme_read_bytes > 0, "--nvme-read %.3gGB", r->nvme_read_bytes * 1e-9},
-        {!rq->nvme_write && r->nvme_write_bytes > 0, "--nvme-write %.3gGB", r->nvme_write_bytes * 1e-9},
+        {!rq->nvme_read && r->nvme_read_bytes > 0, "--nvme-read %.3gGB", r->nvme_read_bytes * local * 1e-9},
+        {!rq->nvme_write && r->nvme_write_bytes > 0, "--nvme-write %.3gGB",
+         r->nvme_write_bytes * local * 1e-9},
+        {!rq->nic && !(machine->pod && machine->pod->nic_gbit) && machine->fabric.remote_share > 0,
+         "--nic %.3gG", machine->fabric.nic_bytes * 8e-9},
     };
     *text = '\0';
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)

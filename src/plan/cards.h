@@ -1,10 +1,10 @@
-/* Machines that one does not own: GPUs by name, and rented machines around one of them, with what is known of
- * each from its data sheet. `offload-train plan --gpu NAME` predicts on them without touching any device.
+/* Machines that the user need not have: GPUs by name, and rented machines with such GPUs.
+ * `offload-train plan --gpu NAME` predicts a run on them without touching a device.
  *
- * A card says what the maker does: memory, dense tensor-core peak with fp32 accumulation, bandwidth, PCIe
- * generation and width. What a program reaches of that, and the host around a card, are assumptions: one
- * rule each, in cards.c, with its source and how far it may be off (ot_cards_vary). Whoever knows better says
- * so by an option, and a GPU that is there is measured instead. There are no prices: they change by the week.
+ * A card holds the figures of its data sheet: memory, dense tensor-core peak with fp32 accumulation, memory
+ * bandwidth, PCIe generation and lanes. The share of these figures that programs reach, and the host around
+ * the card, are assumptions. Each assumption is one rule in cards.c, with its source; ot_cards_vary has its
+ * error. Options replace some of them. There are no prices, because prices change every week.
  */
 #ifndef OT_PLAN_CARDS_H
 #define OT_PLAN_CARDS_H
@@ -12,20 +12,21 @@
 #include "kernels/ops.h"
 #include "offload/plan/plan.h"
 #include "offload/predict/rates.h"
+#include "src/plan/fabric.h"
 
 enum ot_card_family { OT_CARD_TURING, OT_CARD_AMPERE, OT_CARD_ADA, OT_CARD_HOPPER, OT_CARD_BLACKWELL };
 
-/* What products of a decoder layer reach of the peak. */
+/* The share of the peak that the matrix products of a decoder layer reach. */
 struct ot_card_share {
-    double share;       /* of the peak */
-    double spread;      /* relative, each way: 0.1 is 10 % more or less */
-    const char *source; /* who measured it; "assumed" and why, where nobody published a measurement */
+    double share;       /* of the peak, 0 to 1 */
+    double spread;      /* relative error in both directions: 0.1 is 10 % more or less */
+    const char *source; /* the published measurement; "assumed: REASON" if there is none */
 };
 
 struct ot_card {
     const char *name, *title; /* "rtx4090", "GeForce RTX 4090" */
     enum ot_card_family family;
-    bool server;        /* sits in a server, not in a workstation */
+    bool server;        /* true: the host is a server; false: a workstation */
     int memory_mib;     /* as the driver reports it */
     double peak_tflops; /* dense, bf16 (Turing: fp16), fp32 accumulation */
     const struct ot_card_share *achieved;
@@ -33,45 +34,57 @@ struct ot_card {
     int pcie_gen, pcie_lanes;
 };
 
-/* A machine that is rented with one such GPU. */
+/* A machine for rent with such GPUs. */
 struct ot_pod {
     const char *name, *title;
     const char *card;
-    int vcpus, host_gib, disk_gb; /* disk: local NVMe; 0: none */
+    int gpus;
+    int vcpus, host_gib, disk_gb; /* disk_gb: local NVMe; 0: none */
+    int nic_gbit;                 /* network, Gbit/s; 0: none is promised */
 };
 
-const struct ot_card *ot_card_at(int index); /* NULL past the last */
+const struct ot_card *ot_card_at(int index); /* NULL if index is past the last */
 const struct ot_pod *ot_pod_at(int index);
 
-/* What the user said of the machine; 0: not said. */
+/* The user's options about the machine; 0: not given. With several GPUs ram, nvme_bytes, cores, host_bw and
+ * the disks' rates are those of one host; gpu_mem, host_mem and pcie are those of one GPU. */
 struct ot_described_request {
-    const char *name; /* of a card or a pod */
+    const char *name; /* of a card or of a rented machine */
     int64_t gpu_mem, host_mem, nvme_bytes;
-    int64_t ram; /* installed; host_mem is the part of it that the program may pin */
+    int64_t ram; /* installed; host_mem is the part that the program may pin */
     int cores;
-    double host_bw, pcie, nvme_read, nvme_write; /* bytes/s; pcie: each way */
+    double host_bw, pcie, nvme_read, nvme_write; /* bytes/s; pcie: in each direction */
+    int gpus, nodes;                             /* GPUs of each host; hosts */
+    double nic;                                  /* bits/s of a host's network, in each direction */
+    enum ot_p2p p2p;                             /* copies from GPU to GPU */
 };
 
+/* Budgets and rates are those of one rank. */
 struct ot_described {
+    int ranks, local_ranks;  /* local_ranks: of one host */
+    struct ot_fabric fabric; /* zero for one rank */
     const struct ot_card *card;
-    const struct ot_pod *pod; /* NULL: a card alone */
+    const struct ot_pod *pod; /* NULL: the name is a card's */
     enum ot_dtype dtype;
     size_t budget_bytes[OT_TIER_COUNT];
-    size_t most_gpu_bytes;  /* that a program can have */
-    size_t workspace_bytes; /* of the gpu budget, for the device's ops */
-    int64_t host_ram_bytes; /* of which the budget is a part */
+    size_t most_gpu_bytes;  /* the most that --gpu-mem can be */
+    size_t workspace_bytes; /* scratch of the device's ops, part of the gpu budget */
+    int64_t host_ram_bytes; /* installed RAM of a host; the host budget is a part of it */
     struct ot_rates rates;
 };
 
-/* Errors: OT_E_USAGE: no such name (the nearest is said); OT_E_BUDGET: more memory than the card has. */
+/* Finds the card or the rented machine, and fills in its budgets and rates. Errors: OT_E_USAGE (unknown name;
+ * the error text names the nearest), OT_E_BUDGET (--gpu-mem is more than the card has). */
 int ot_cards_describe(const struct ot_described_request *request, struct ot_described *out);
-/* The rates of disks that nobody has measured: what was said, else assumed (0). */
+/* Sets the rates of disks that are not measured. read_bytes, write_bytes: bytes/s; 0: takes the assumed
+ * rate. */
 void ot_cards_set_disk(double read_bytes, double write_bytes, struct ot_rates *rates);
-/* The rates at one end of what the assumptions leave open: -1 the slowest machine that fits the description,
- * 1 the fastest. What was said does not vary. */
+/* The rates at one end of the assumptions' errors. end -1: the slowest machine that the description allows;
+ * 1: the fastest. Rates that the user gave do not vary. */
 void ot_cards_vary(const struct ot_described_request *request, const struct ot_described *machine, int end,
                    struct ot_rates *out);
-/* The options that nobody gave, with the values that are assumed: "--ram 64G · --host-bw 60GB"; "": none. */
+/* Lists the options that the user did not give, with their assumed values: "--ram 64G · --host-bw 60GB".
+ * "" if all were given. Returns text. */
 const char *ot_cards_assumed(const struct ot_described_request *request, const struct ot_described *machine,
                              char *text, size_t bytes);
 

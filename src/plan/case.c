@@ -23,7 +23,8 @@ static int read_config_file(const char *path, struct ot_model_config *out) {
     return rc;
 }
 
-/* A config.json, a directory with one, or a name: its files where they are here, else the preset. */
+/* --model is a config.json, a directory with one, or a name. A name stands for its files if they are on this
+ * machine, else for the preset. */
 static int read_model(struct ot_plan_case *c) {
     const char *name = c->options->model, *dot = strrchr(name, '.');
     if (dot && strcmp(dot, ".json") == 0)
@@ -46,7 +47,7 @@ const char *ot_plan_case_model(const struct ot_plan_case *c) {
 
 /* ---- the step and the run ---- */
 
-/* Sequences of an epoch; 0: nobody said. */
+/* Sequences in an epoch; 0: no option tells. */
 static int count_sequences(struct ot_plan_case *c, int64_t *out) {
     const struct ot_options *o = c->options;
     struct ot_plan_rows rows;
@@ -78,6 +79,11 @@ static int shape_run(struct ot_plan_case *c) {
     return 0;
 }
 
+/* 1 for this machine, of which one GPU is measured. */
+static int ranks_of(const struct ot_plan_case *c) {
+    return c->machine.card ? c->machine.described.ranks : 1;
+}
+
 static void make_request(struct ot_plan_case *c) {
     struct ot_plan_request *rq = &c->request;
     *rq = ot_plan_request_of(c->options);
@@ -89,6 +95,22 @@ static void make_request(struct ot_plan_case *c) {
     rq->train = true;
     rq->extra_device_bytes = (int64_t)c->machine.workspace_bytes;
     rq->snapshot_slots = ot_saver_slots(ot_model_param_count(&c->config), rq->chain->dtype);
+    rq->shard = (struct ot_shard){.ranks = ranks_of(c),
+                                  .mode = ot_plan_request_mode(c->options),
+                                  .world = c->options->deterministic == OT_CHOICE_DETERMINISTIC_WORLD,
+                                  .narrow = c->options->exchange == OT_CHOICE_EXCHANGE_DTYPE,
+                                  .one_copy = c->options->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES};
+    rq->weights = rq->shard.one_copy ? OT_HOME_HOST : rq->weights;
+}
+
+static bool is_one_host(const struct ot_plan_case *c) {
+    return ranks_of(c) == c->machine.described.local_ranks;
+}
+
+static int check_sharing(const struct ot_plan_case *c) {
+    if (!c->request.shard.one_copy || (ranks_of(c) > 1 && is_one_host(c)))
+        return 0;
+    return ot_fail(OT_E_USAGE, "--share-weights yes needs several GPUs in one host");
 }
 
 int ot_plan_case_open(const struct ot_options *options, const char *model, const char *gpu,
@@ -103,7 +125,10 @@ int ot_plan_case_open(const struct ot_options *options, const char *model, const
     OT_TRY(ot_plan_machine_open(&c->settings, &c->machine));
     OT_TRY(shape_run(c));
     OT_TRY(ot_model_open(&c->config, c->machine.dtype, c->seq_len, &c->model));
+    ot_model_set_state(c->model, (enum ot_state_format)c->options->state);
     make_request(c);
+    OT_TRY(ot_shard_check(&c->request.shard));
+    OT_TRY(check_sharing(c));
     return ot_plan_machine_cost(&c->machine, c->request.chain, c->seq_len, c->seq_len * c->step_sequences,
                                 &c->costs);
 }
@@ -130,7 +155,8 @@ static int simulate_at(const struct ot_plan_case *c, int end, double *seconds) {
     return rc;
 }
 
-/* Both ends around the prediction; a list schedule may do a hair worse on a faster machine. */
+/* Finds the times of a step at both ends of the rates' errors. The prediction is always between them: a list
+ * schedule can be slightly slower on a faster machine, so the ends are clamped. */
 static int find_range(struct ot_plan_case *c) {
     double step = c->chosen.prediction.step_seconds;
     c->slow_seconds = c->fast_seconds = step;
@@ -148,26 +174,36 @@ static int refuse(const struct ot_plan_case *c) {
                            .request = &c->request,
                            .most_gpu_bytes = c->machine.most_bytes[OT_TIER_GPU],
                            .most_host_bytes = c->machine.most_bytes[OT_TIER_HOST],
+                           .host_ranks = c->machine.described.local_ranks,
                            .is_described = c->machine.card != NULL};
     return ot_plan_cure(&cure, &c->chosen.plan.shortage);
 }
 
 int ot_plan_case_predict(struct ot_plan_case *c) {
-    const struct ot_plan_request *rq = &c->request;
+    struct ot_plan_request *rq = &c->request;
+    bool several = rq->shard.ranks > 1;
+    struct ot_shard_open open = {
+        .mode = several && c->options->shard == OT_CHOICE_SHARD_AUTO && !rq->shard.one_copy,
+        .one_copy = several && is_one_host(c) && ot_plan_request_may_share(c->options)};
     ot_plan_free(&c->chosen.plan);
-    int rc = ot_planner_choose(rq, &c->costs, &c->chosen);
+    int rc = ot_planner_choose_shard(rq, &c->costs, open, &c->chosen);
     if (rc < 0)
         return rc == -OT_E_BUDGET ? refuse(c) : rc;
+    struct ot_plan_request settled = *rq;
+    settled.shard = c->chosen.plan.shard;
+    settled.weights = settled.shard.one_copy ? OT_HOME_HOST : rq->weights;
     OT_TRY(find_range(c));
-    return c->options->explain ? ot_planner_explain(rq, &c->costs, &c->chosen, &c->explanation) : 0;
+    return c->options->explain ? ot_planner_explain(&settled, &c->costs, &c->chosen, &c->explanation) : 0;
 }
 
 struct ot_plan_answer ot_plan_case_answer(const struct ot_plan_case *c) {
     const struct ot_prediction *p = &c->chosen.prediction;
     const struct ot_card *card = c->machine.card;
     struct ot_plan_answer a = {.peak = card ? card->peak_tflops * 1e12 : c->costs.rates.product_flops};
-    /* A prediction is of full micro-batches: where the last one is short, the step takes no longer. */
+    /* A prediction assumes full micro-batches. If the last one is short, the step takes no longer. */
     double tokens = (double)(c->request.step_sequences * c->seq_len);
+    a.ranks = ranks_of(c);
+    a.peak *= a.ranks;
     a.model_flops = p->model_flops * tokens / p->tokens;
     a.tokens_per_second = tokens / p->step_seconds;
     a.slow_rate = tokens / c->slow_seconds;
@@ -177,7 +213,11 @@ struct ot_plan_answer ot_plan_case_answer(const struct ot_plan_case *c) {
     a.run_seconds = (double)c->steps * p->step_seconds;
     a.run_price = a.run_seconds / 3600 * c->options->price;
     a.million_price = 1e6 / a.tokens_per_second / 3600 * c->options->price;
-    a.written = p->bytes[OT_LANE_NVME_WRITE];
-    a.read = p->bytes[OT_LANE_NVME_READ];
+    int local_ranks = a.ranks > 1 ? c->machine.described.local_ranks : 1;
+    a.written = local_ranks * p->bytes[OT_LANE_NVME_WRITE];
+    a.read = local_ranks * p->bytes[OT_LANE_NVME_READ];
+    a.link =
+        p->bytes[OT_LANE_H2D] + p->bytes[OT_LANE_D2H] + c->costs.rates.comm_link * p->bytes[OT_LANE_COMM];
+    a.network = local_ranks * p->bytes[OT_LANE_COMM] * c->machine.described.fabric.remote_share;
     return a;
 }

@@ -1,20 +1,20 @@
-/* The tables of `plan` with many cases: the comparison and the sweep. */
+/* Fills the tables of `plan` with many cases: the comparison and the sweep. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
-#include "src/base/log.h"
 #include "src/plan/table.h"
 
 /* ---- lists of names ---- */
 
-/* A word of a list of names with commas between. */
+/* A name from a list that is separated by commas. */
 struct word {
     char text[4096];
 };
 
-/* Takes the next word of *at; false past the last. Errors are empty words, which it returns as such. */
+/* Takes the next name from *at and moves *at behind it. Returns false after the last name. An empty name
+ * ("a,,b") is returned as it is: the caller's search for it fails. */
 static bool next_word(const char **at, struct word *out) {
     if (!*at)
         return false;
@@ -27,7 +27,7 @@ static bool next_word(const char **at, struct word *out) {
     return true;
 }
 
-/* A path may have commas. */
+/* A text with a comma is a list, unless it is the path of an existing file. */
 static bool is_list(const char *text) {
     return text && strchr(text, ',') && access(text, F_OK) != 0;
 }
@@ -38,7 +38,7 @@ bool ot_plan_is_compared(const struct ot_options *o) {
 
 /* ---- comparing ---- */
 
-/* The last part of a path, a name as it is. */
+/* The last part of a path; a name without a slash as it is. */
 static const char *short_name(const char *model) {
     const char *slash = strrchr(model, '/');
     return slash && slash[1] ? slash + 1 : model;
@@ -93,7 +93,7 @@ out:
 
 /* ---- sweeping ---- */
 
-/* From the smallest step that anyone takes to one whose optimizer no longer shows. */
+/* From the smallest step in use to a step so large that the optimizer's time hardly matters. */
 enum { FEWEST_TOKENS = 2 << 10, MOST_TOKENS = 256 << 10 };
 
 int ot_plan_sweep(const struct ot_options *options, struct ot_plan_table *table) {
@@ -109,7 +109,8 @@ int ot_plan_sweep(const struct ot_options *options, struct ot_plan_table *table)
             rc = add_case(&one, options->model, options->gpu, c, table);
     free(c);
     if (rc == 0 && table->n == 0)
-        return ot_fail(OT_E_USAGE, "--sweep goes up to %d tokens a step: --seq-len %lld is longer",
+        return ot_fail(OT_E_USAGE,
+                       "--sweep goes up to %d tokens a step, and --seq-len %lld is longer; lower --seq-len",
                        MOST_TOKENS, (long long)options->seq_len);
     return rc;
 }

@@ -1,21 +1,24 @@
 #include "src/plan/machine.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "offload/comm/world.h"
 #include "offload/predict/calibrate.h"
 #include "src/base/error.h"
 #include "src/base/units.h"
 #include "src/session/device.h"
 #include "src/session/rates_cache.h"
 
-/* A micro-batch that keeps every device busy, see plan/search.c; and what calibration may take. */
+/* Tokens of a micro-batch that keeps every device busy (offload/plan/search.c), and the most seconds that
+ * calibration may take. */
 enum { MICRO_TOKENS = 4096 };
 static const double CALIBRATION_SECONDS = 3;
 
 /* ---- disks ---- */
 
-/* Of a disk that is not there, the size alone: "500G", or what follows the directory. -1: there is none. */
+/* The size of a described disk: "500G", or the size that follows a directory. -1: no size was given. */
 static int64_t size_of(const struct ot_nvme_dir *dir) {
     int64_t size = dir->bytes;
     return size > 0 || ot_option_read_size(dir->path, &size) ? size : -1;
@@ -28,15 +31,15 @@ static int sum_described_disks(const struct ot_options *o, int64_t *bytes) {
         if (size < 0)
             return ot_fail(
                 OT_E_USAGE,
-                "--nvme %.200s: of a described machine's disk the size is needed, such as --nvme 500G",
+                "--nvme %.200s: for the disk of a described machine the size is needed, such as --nvme 500G",
                 o->nvme.dirs[i].path);
         *bytes += size;
     }
     return 0;
 }
 
-/* On this machine a size without a directory is a disk to come. */
-static int count_disks_to_come(const struct ot_options *o) {
+/* A size without a directory stands for a disk that this machine does not have yet. */
+static int count_future_disks(const struct ot_options *o) {
     int n = 0;
     for (int i = 0; i < o->nvme.n; i++) {
         int64_t size;
@@ -47,7 +50,7 @@ static int count_disks_to_come(const struct ot_options *o) {
 
 /* ---- another machine ---- */
 
-/* A card's peak is known in one format. */
+/* The data sheets give a card's peak in one format only. */
 static int choose_dtype(struct ot_settings *settings, const struct ot_described *machine) {
     const struct ot_options *o = &settings->in_effect;
     int known = machine->dtype == OT_F16 ? OT_CHOICE_DTYPE_FP16 : OT_CHOICE_DTYPE_BF16;
@@ -55,11 +58,36 @@ static int choose_dtype(struct ot_settings *settings, const struct ot_described 
         ot_settings_choose_word(settings, "dtype", known);
     if (o->dtype == known)
         return 0;
-    return ot_fail(OT_E_USAGE, "--dtype: of %s only the rate in %s is known; leave it out",
+    return ot_fail(OT_E_USAGE, "--dtype: for %s only the rate in %s is known; leave out --dtype",
                    machine->card->title, ot_dtype_name(machine->dtype));
 }
 
+/* --gpus of a described machine: a number. 0: not given. */
+static int count_gpus(const struct ot_options *o, int *out) {
+    char *end = NULL;
+    long n = o->gpus ? strtol(o->gpus, &end, 10) : 0;
+    if (o->gpus && (end == o->gpus || *end || n < 1 || n > OT_MAX_RANKS))
+        return ot_fail(OT_E_USAGE, "--gpus '%.60s': for a described machine, give a number from 1 to %d",
+                       o->gpus, OT_MAX_RANKS);
+    *out = (int)n;
+    return 0;
+}
+
+/* "2 x AWS g6e.12xlarge with 4 x L40S", "2 hosts with 4 x L40S". Returns the length. */
+static int write_machine(const struct ot_described *m, char *text, size_t bytes) {
+    int hosts = m->ranks / m->local_ranks;
+    char before[32] = "", each[32] = "";
+    if (hosts > 1)
+        snprintf(before, sizeof before, m->pod ? "%d x " : "%d hosts", hosts);
+    if (m->local_ranks > 1)
+        snprintf(each, sizeof each, "%d x ", m->local_ranks);
+    return snprintf(text, bytes, "%s%s%s%s%s", before, m->pod ? m->pod->title : "",
+                    m->pod || hosts > 1 ? " with " : "", each, m->card->title);
+}
+
 static int describe(struct ot_settings *settings, struct ot_plan_machine *out) {
+    static const enum ot_p2p p2p[] = {
+        [OT_CHOICE_P2P_AUTO] = OT_P2P_AUTO, [OT_CHOICE_P2P_YES] = OT_P2P_YES, [OT_CHOICE_P2P_NO] = OT_P2P_NO};
     const struct ot_options *o = &settings->in_effect;
     struct ot_described machine;
     struct ot_described_request request = {.name = o->gpu,
@@ -70,7 +98,11 @@ static int describe(struct ot_settings *settings, struct ot_plan_machine *out) {
                                            .host_bw = o->host_bw,
                                            .pcie = o->pcie,
                                            .nvme_read = o->nvme_read,
-                                           .nvme_write = o->nvme_write};
+                                           .nvme_write = o->nvme_write,
+                                           .nodes = (int)o->nodes,
+                                           .nic = o->nic,
+                                           .p2p = p2p[o->p2p]};
+    OT_TRY(count_gpus(o, &request.gpus));
     OT_TRY(sum_described_disks(o, &request.nvme_bytes));
     OT_TRY(ot_cards_describe(&request, &machine));
     OT_TRY(choose_dtype(settings, &machine));
@@ -84,21 +116,21 @@ static int describe(struct ot_settings *settings, struct ot_plan_machine *out) {
     out->workspace_bytes = machine.workspace_bytes;
     memcpy(out->budget_bytes, machine.budget_bytes, sizeof out->budget_bytes);
     ot_session_note_whole(o->gpu_mem, (int64_t)machine.budget_bytes[OT_TIER_GPU]);
-    snprintf(out->name, sizeof out->name,
-             "%s%s%s, described: %.1f GiB, %.1f TFLOP/s dense %s, PCIe %d.0 x%d, %.0f GiB of RAM",
-             machine.pod ? machine.pod->title : "", machine.pod ? " with " : "", machine.card->title,
+    int used = write_machine(&machine, out->name, sizeof out->name);
+    snprintf(out->name + used, sizeof out->name - (size_t)used,
+             ", described: %.1f GiB, %.1f TFLOP/s dense %s, PCIe %d.0 x%d, %.0f GiB of RAM",
              machine.card->memory_mib / 1024.0, machine.card->peak_tflops, ot_dtype_name(machine.dtype),
              machine.card->pcie_gen, machine.card->pcie_lanes, (double)machine.host_ram_bytes / 0x1p30);
     if (machine.pod && machine.pod->disk_gb && !o->nvme.n)
         snprintf(out->name + strlen(out->name), sizeof out->name - strlen(out->name),
-                 ", a local disk that --nvme %dGB uses", machine.pod->disk_gb);
+                 ", with a local disk (use it with --nvme %dGB)", machine.pod->disk_gb);
     ot_cards_assumed(&request, &machine, out->assumed, sizeof out->assumed);
     return 0;
 }
 
 /* ---- this machine ---- */
 
-/* With the disks that are there; those to come are no directories that could be opened. */
+/* Opens this machine with its disks. Future disks have no directory to open, so --nvme is then left out. */
 static int open_here(struct ot_settings *settings, struct ot_plan_machine *out, int to_come) {
     int *n_dirs = &settings->in_effect.nvme.n, n = *n_dirs;
     if (to_come)
@@ -113,10 +145,12 @@ static int open_here(struct ot_settings *settings, struct ot_plan_machine *out, 
 static int measure(struct ot_settings *settings, struct ot_plan_machine *out) {
     const struct ot_options *o = &settings->in_effect;
     const struct ot_session *s = &out->session;
-    int to_come = count_disks_to_come(o);
+    int to_come = count_future_disks(o);
     char ram[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
     if (to_come > 0 && to_come < o->nvme.n)
-        return ot_fail(OT_E_USAGE, "--nvme: directories and sizes of disks that are not there do not mix");
+        return ot_fail(
+            OT_E_USAGE,
+            "--nvme: directories and sizes without a directory do not mix; give either DIR or SIZE for all");
     if (to_come == 0 && (ot_options_given(o, "nvme-read") || ot_options_given(o, "nvme-write")))
         return ot_fail(OT_E_USAGE,
                        "--nvme-read and --nvme-write have no effect with --nvme DIR, which is measured");
@@ -125,12 +159,13 @@ static int measure(struct ot_settings *settings, struct ot_plan_machine *out) {
     out->workspace_bytes = s->workspace_bytes;
     memcpy(out->budget_bytes, s->budget_bytes, sizeof out->budget_bytes);
     ot_session_most_bytes(s, out->most_bytes);
+    out->has_future_disks = to_come > 0;
     if (to_come) {
         int64_t bytes;
         OT_TRY(sum_described_disks(o, &bytes));
         out->budget_bytes[OT_TIER_NVME] = (size_t)bytes;
         ot_cards_set_disk(o->nvme_read, o->nvme_write, &out->rates);
-        /* All else is measured, and so as good as said. */
+        /* Everything else is measured, so it is not listed as assumed. */
         struct ot_described_request said = {.host_mem = 1,
                                             .cores = 1,
                                             .host_bw = 1,
@@ -156,7 +191,7 @@ void ot_plan_machine_close(struct ot_plan_machine *machine) {
         ot_session_close(&machine->session);
 }
 
-/* Tokens of a micro-batch to time or estimate the blocks with. */
+/* Tokens of the micro-batch whose blocks are measured or estimated. */
 static int64_t micro_tokens(int64_t sequence_tokens, int64_t step_tokens) {
     int64_t micro =
         sequence_tokens > MICRO_TOKENS ? sequence_tokens : MICRO_TOKENS / sequence_tokens * sequence_tokens;

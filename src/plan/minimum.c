@@ -1,10 +1,10 @@
-/* plan --minimum: the least card, RAM and disk that can train a model, in three ways.
+/* plan --minimum: finds the smallest card, RAM and disk that can train a model, in three ways.
  *
- *   all on the GPU        the smallest card that holds weights, state and activations
- *   GPU and RAM           the smallest card at all, or the one of --gpu, and the RAM that the rest needs
- *   GPU, RAM and a disk   the same card, with as little RAM as the disk leaves
+ *   all on the GPU        the smallest card that holds weights, optimizer state and activations
+ *   GPU and RAM           the smallest card that can train at all (or the card of --gpu), and the least RAM
+ *   GPU, RAM and a disk   the same card, a disk, and the least RAM beside them
  *
- * The least of a tier is what the planner says is short when the tier has nothing and the others have no end
+ * The least of a tier is the shortage that the planner reports for an empty tier beside the other budgets
  * (struct ot_shortage). */
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,8 @@
 
 static const size_t NO_END = (size_t)1 << 50, GIB = (size_t)1 << 30;
 
-/* The least of the tier beside the request's other budgets; 0: no amount is enough. */
+/* The least bytes of the tier with which the request has a plan. The other budgets stay. 1: the tier
+ * may be empty; 0: no amount is enough. */
 static size_t least_of(const struct ot_plan_request *request, enum ot_tier tier) {
     struct ot_plan_request none = *request;
     struct ot_plan plan;
@@ -32,7 +33,7 @@ static void set_budgets(struct ot_plan_request *rq, size_t gpu, size_t host, siz
     rq->budget_bytes[OT_TIER_NVME] = nvme;
 }
 
-/* RAM to install for so much pinned memory: a tenth stays with the system. Whole GiB. */
+/* The RAM to install for `host` bytes of pinned memory, in whole GiB: a tenth stays free for the system. */
 static size_t ram_for(size_t host) {
     return (host + host / 9 + GIB - 1) / GIB * GIB;
 }
@@ -63,10 +64,10 @@ static void refuse_row(const struct ot_options *o, const char *label, const char
     snprintf(row->reason, sizeof row->reason, "%s", why);
 }
 
-/* ---- cards, the smallest first ---- */
+/* ---- cards, in the order of their memory ---- */
 
-/* The next larger card than the one before; of cards with as much memory the one that the list names
- * first. */
+/* The smallest card with more memory than `before` (NULL: the smallest card). Among cards with equal memory,
+ * the first in the list. */
 static const struct ot_card *next_card(const struct ot_card *before) {
     const struct ot_card *best = NULL, *card;
     for (int i = 0; (card = ot_card_at(i)); i++)
@@ -76,8 +77,9 @@ static const struct ot_card *next_card(const struct ot_card *before) {
     return best;
 }
 
-/* Opens the case of the smallest card, or of the one that was named, whose memory is enough in the way that
- * `force` asks for. 1: found and open, 0: none. */
+/* Opens the case of the smallest card with enough memory for the placement that `force` asks for. With
+ * `named` only this card is tried. *name: the card. Returns 1 if one was found (its case is open), 0 if none.
+ */
 static int find_card(const struct ot_options *o, const char *named, void (*force)(struct ot_plan_request *),
                      struct ot_plan_case *c, const char **name) {
     const struct ot_card *card = NULL;
@@ -117,7 +119,8 @@ static int add_resident(const struct ot_options *o, struct ot_plan_case *c, stru
         return found;
     if (found == 0) {
         refuse_row(o, label, o->gpu ? o->gpu : "none",
-                   "no known card has the memory, or not the one of --gpu", table);
+                   o->gpu ? "the card of --gpu has too little memory" : "no known card has enough memory",
+                   table);
         return 0;
     }
     int rc = predict_row(c, label, card, table);
@@ -125,7 +128,7 @@ static int add_resident(const struct ot_options *o, struct ot_plan_case *c, stru
     return rc;
 }
 
-/* With the least host memory beside this much disk. */
+/* Adds the row with the least host memory, beside `nvme` bytes of disk. */
 static int add_host(struct ot_plan_case *c, const char *label, const char *card, size_t nvme,
                     struct ot_plan_table *table) {
     size_t gpu = c->machine.budget_bytes[OT_TIER_GPU];
@@ -139,23 +142,35 @@ static int add_host(struct ot_plan_case *c, const char *label, const char *card,
     return predict_row(c, label, card, table);
 }
 
+/* A rented machine may have several GPUs. */
+static int check_one_gpu(const struct ot_options *o) {
+    struct ot_described machine;
+    const struct ot_described_request request = {.name = o->gpu};
+    if (!o->gpu)
+        return 0;
+    OT_TRY(ot_cards_describe(&request, &machine));
+    if (machine.ranks == 1)
+        return 0;
+    return ot_fail(OT_E_USAGE, "--minimum works with one GPU, and %s has %d; give its card: --gpu %s",
+                   machine.pod->title, machine.ranks, machine.card->name);
+}
+
 int ot_plan_minimum(const struct ot_options *o, struct ot_plan_table *table) {
     struct ot_plan_case *c = calloc(1, sizeof *c);
-    struct ot_options with_disk = *o; /* the rates of a disk belong to the described machine */
+    struct ot_options with_disk = *o; /* so that the described machine has rates of a disk */
     const char *card = NULL;
     int rc, found;
     if (!c)
-        return ot_fail(OT_E_BUDGET, "no memory for the least machine");
+        return ot_fail(OT_E_BUDGET, "no memory to find the smallest machine");
     table->is_described = true;
     with_disk.nvme.n = 1;
     with_disk.nvme.dirs[0] = (struct ot_nvme_dir){.bytes = (int64_t)1 << 50};
+    OT_TRY_GOTO(check_one_gpu(o), rc, out);
     OT_TRY_GOTO(add_resident(o, c, table), rc, out);
     OT_TRY_GOTO(found = find_card(&with_disk, o->gpu, anywhere, c, &card), rc, out);
     if (found == 0)
-        OT_TRY_GOTO(ot_fail(OT_E_BUDGET,
-                            "no known card can train %s in such steps%s; lower --tokens-per-step or "
-                            "--seq-len",
-                            o->model, o->gpu ? ", or not the one of --gpu" : ""),
+        OT_TRY_GOTO(ot_fail(OT_E_BUDGET, "%s train %s in such steps; lower --tokens-per-step or --seq-len",
+                            o->gpu ? "the card of --gpu cannot" : "no known card can", o->model),
                     rc, out);
     OT_TRY_GOTO(add_host(c, "GPU and RAM", card, 0, table), rc, out);
     rc = add_host(c, "GPU, RAM and a disk", card, NO_END, table);

@@ -14,7 +14,7 @@ int ot_plan_rows_count(const struct ot_options *options, int64_t seq_len, struct
     int rc;
     as_run.command = OT_COMMAND_TRAIN;
     as_run.init = OT_CHOICE_INIT_RANDOM; /* weights are not needed */
-    /* --threads is about the described machine, and this one reads. */
+    /* --threads describes the other machine; this machine reads the rows. */
     ot_option_reset(&as_run, ot_option_find("threads", strlen("threads"), as_run.command));
     struct ot_settings settings = {as_run};
     OT_TRY_GOTO(ot_session_open_files(&settings, OT_BF16, &session), rc, out);

@@ -8,6 +8,7 @@
 #include "src/report/forecast.h"
 #include "src/report/lines.h"
 #include "src/report/table.h"
+#include "src/session/plan_cure.h"
 
 /* ---- rows ---- */
 
@@ -19,12 +20,12 @@ struct ot_plan_table_row *ot_plan_table_add(struct ot_plan_table *table) {
     return row;
 }
 
-/* "gpu, host": the tiers that weights, state or activations live on. */
+/* "gpu, host": the tiers that weights, state, gradients or activations live on. */
 static void name_tiers(const struct ot_plan *plan, char text[OT_PLAN_LABEL_BYTES]) {
     const struct ot_plan_homes homes = ot_report_count_homes(plan);
     int used = 0;
     for (int t = 0; t < OT_TIER_COUNT; t++)
-        if (homes.weights[t] || homes.state[t] || (int)plan->activations == t)
+        if (homes.weights[t] || homes.state[t] || homes.grads[t] || (int)plan->activations == t)
             used += snprintf(text + used, OT_PLAN_LABEL_BYTES - (size_t)used, "%s%s", used ? ", " : "",
                              ot_tier_name((enum ot_tier)t));
 }
@@ -61,9 +62,9 @@ void ot_plan_table_fill(const struct ot_plan_case *c, struct ot_plan_table_row *
 }
 
 void ot_plan_table_refuse(struct ot_plan_table_row *row) {
-    const char *helps = strstr(ot_error_text(), "What helps: ");
+    const char *found = strstr(ot_error_text(), OT_CURE_FOUND);
     snprintf(row->reason, sizeof row->reason, "%.*s", OT_PLAN_REASON_BYTES - 1,
-             helps ? helps + strlen("What helps: ") : ot_error_text());
+             found ? found + strlen(OT_CURE_FOUND) : ot_error_text());
 }
 
 /* ---- cells ---- */
@@ -201,7 +202,8 @@ static int choose_columns(const struct ot_plan_table *table, enum column out[COL
     return n;
 }
 
-/* A row without a plan has its names, and the reason in the place of numbers. */
+/* Returns true for columns that a row without a plan has too. The reason takes the place of its other
+ * columns. */
 static bool is_name(enum column column, enum ot_plan_table_kind kind) {
     return column == COLUMN_LABEL || column == COLUMN_CARD || column == COLUMN_MODEL ||
            (column == COLUMN_TOKENS && kind == OT_TABLE_SWEEP);
@@ -209,7 +211,7 @@ static bool is_name(enum column column, enum ot_plan_table_kind kind) {
 
 /* ---- printing ---- */
 
-/* What all rows have in common. */
+/* Prints what all rows share: the model and the step size or the card. */
 static void print_title(const struct ot_plan_table *table, FILE *out) {
     const struct ot_plan_table_row *row = &table->rows[0];
     char tokens[OT_TEXT_BYTES];
@@ -240,7 +242,7 @@ static void print_text(const struct ot_plan_table *table, const enum column *sho
         for (int c = 0; c < n; c++) {
             bool left = columns[shown_columns[c]].is_left;
             if (row && *row->reason && !is_name(shown_columns[c], table->kind)) {
-                fprintf(out, "  no: %s", row->reason);
+                fprintf(out, "  does not fit: %s", row->reason);
                 break;
             }
             if (row)
@@ -271,7 +273,7 @@ static void print_markdown(const struct ot_plan_table *table, const enum column 
             if (*row->reason && !name)
                 *cell = '\0';
             if (*row->reason && !name && !said)
-                fprintf(out, "| no: %s ", row->reason);
+                fprintf(out, "| does not fit: %s ", row->reason);
             else
                 fprintf(out, "| %s%s", cell, *cell ? " " : "");
             said = said || (*row->reason && !name);
@@ -280,7 +282,7 @@ static void print_markdown(const struct ot_plan_table *table, const enum column 
     }
 }
 
-/* The numbers of a row that has a plan. */
+/* Writes the figures of a row with a plan. */
 static void put_answer(const struct ot_plan_table *table, const struct ot_plan_table_row *row,
                        struct ot_json_writer *w) {
     ot_json_put_int(w, "micro_sequences", row->micro_sequences);
@@ -355,9 +357,8 @@ int ot_plan_table_print(const struct ot_plan_table *table, FILE *out) {
     if (table->is_described)
         fputs(table->options->markdown ? "\nEstimated from data sheets and assumptions; not measured. "
                                          "`offload-train plan --explain` with one card and model says how.\n"
-                                       : "Estimated from data sheets and assumptions; not measured. One card "
-                                         "and model with --explain "
-                                         "says how.\n",
+                                       : "Estimated from data sheets and assumptions; not measured. "
+                                         "--explain with one card and model says how.\n",
               out);
     return 0;
 }

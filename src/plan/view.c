@@ -19,7 +19,7 @@ struct ot_ledger ot_plan_view_ledger(const struct ot_plan_case *c) {
 
 /* ---- numbers ---- */
 
-/* How times of one step are shown: all in its unit, with so many decimals. */
+/* How the times of one step are printed: all in the same unit, with the same number of decimals. */
 struct look {
     const char *unit;
     double per_second;
@@ -52,8 +52,8 @@ static const char *text_flops(double flops, char text[OT_TEXT_BYTES]) {
     return text;
 }
 
-/* A part rounded to one in `fineness`, so that all rounded parts add up to the rounded sum: the difference of
- * the rounded running sums. */
+/* Rounds a part to a multiple of 1 / fineness. Takes the difference of the rounded running sums, so that all
+ * rounded parts add up to the rounded sum. */
 static double next_rounded(double part, double fineness, double *sum) {
     double before = round(*sum * fineness);
     *sum += part;
@@ -61,6 +61,20 @@ static double next_rounded(double part, double fineness, double *sum) {
 }
 
 /* ---- the machine ---- */
+
+/* How the ranks reach each other. The rates above this line are those of one rank while all work. */
+static void print_fabric(const struct ot_plan_case *c, FILE *out) {
+    static const char *const ways[] = {[OT_WAY_NVLINK] = "over NVLink",
+                                       [OT_WAY_PCIE] = "from GPU to GPU over PCIe",
+                                       [OT_WAY_HOST] = "through host memory (no peer-to-peer copies)"};
+    const struct ot_described *m = &c->machine.described;
+    if (!c->machine.card || m->ranks == 1)
+        return;
+    fprintf(out, "        %d ranks, rates of one of them · they exchange %s", m->ranks, ways[m->fabric.way]);
+    if (m->fabric.remote_share > 0)
+        fprintf(out, " and %.3g Gbit/s a host", m->fabric.nic_bytes * 8e-9);
+    fprintf(out, ": %.3g GB/s into each\n", c->costs.rates.comm_bytes * 1e-9);
+}
 
 static void print_machine(const struct ot_plan_case *c, FILE *out) {
     const struct ot_rates *r = &c->costs.rates;
@@ -74,13 +88,14 @@ static void print_machine(const struct ot_plan_case *c, FILE *out) {
     fprintf(out, " · attention %s/s · device memory %.0f GB/s\n", text_flops(r->attention_flops, attention),
             r->device_bytes * 1e-9);
     if (card)
-        fprintf(out, "        source of that share: %s\n", card->achieved->source);
+        fprintf(out, "        source of this share: %s\n", card->achieved->source);
     fprintf(out,
             "        link %.1f GB/s to the device, %.1f back, %.1f both · host memory %.1f GB/s, %d cores\n",
             r->h2d_bytes * 1e-9, r->d2h_bytes * 1e-9, r->both_bytes * 1e-9, r->triad_bytes * 1e-9, r->cores);
     if (c->machine.budget_bytes[OT_TIER_NVME])
         fprintf(out, "        nvme reads %.2f GB/s, writes %.2f, both %.2f\n", r->nvme_read_bytes * 1e-9,
                 r->nvme_write_bytes * 1e-9, r->nvme_mixed_bytes * 1e-9);
+    print_fabric(c, out);
     if (*c->machine.assumed)
         fprintf(out, "        Assumed (override with): %s\n", c->machine.assumed);
 }
@@ -88,10 +103,14 @@ static void print_machine(const struct ot_plan_case *c, FILE *out) {
 /* ---- the plan ---- */
 
 static void print_plan(const struct ot_plan_case *c, FILE *out) {
+    static const char *const held[OT_SHARD_MODES] = {
+        [OT_SHARD_NONE] = "each holds everything",
+        [OT_SHARD_STATE] = "each holds its share of state and gradients, and all weights",
+        [OT_SHARD_FULL] = "each holds its share of weights, state and gradients"};
     const struct ot_plan *plan = &c->chosen.plan;
     struct ot_ledger ledger = ot_plan_view_ledger(c);
     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES], text[OT_TABLE_LINE_BYTES];
-    char tokens[OT_STEP_TEXT_BYTES], params[OT_TEXT_BYTES];
+    char tokens[OT_STEP_TEXT_BYTES], params[OT_TEXT_BYTES], rounds[OT_TEXT_BYTES];
     int64_t micro = plan->micro_tokens / c->seq_len;
     fprintf(out, "model   %s · %s · %lld layers · %s parameters, computed in %s\n", ot_plan_case_model(c),
             ot_family_row(c->config.family)->model_type, (long long)c->config.n_layers,
@@ -99,11 +118,15 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
     fprintf(out, "step    %s · %d micro-batch%s of %s%lld\n",
             ot_shape_step_text(c->options, c->step_sequences, c->seq_len, tokens), plan->max_micro,
             plan->max_micro == 1 ? "" : "es", c->step_sequences % micro ? "up to " : "", (long long)micro);
+    if (plan->shard.ranks > 1)
+        fprintf(out, "ranks   %d · shard %s: %s · what follows is of one rank\n", plan->shard.ranks,
+                ot_shard_mode_name(plan->shard.mode), held[plan->shard.mode]);
     fprintf(out, "plan    %s\n", ot_report_homes(plan, text));
     fprintf(out, "        updates %s\n", ot_report_engines(plan, text));
-    fprintf(out, "        %lld of %lld layers recomputed · %d weight slots\n",
-            (long long)(c->config.n_layers - plan->kept_blocks), (long long)c->config.n_layers,
-            plan->weight_slots[OT_SLOT_LAYER]);
+    if (c->options->state != OT_STATE_F32)
+        fprintf(out, "        state   %s\n", ot_report_state((enum ot_state_format)c->options->state, text));
+    fprintf(out, "        %s · %d weight slots%s\n", ot_report_kept(plan, (int)c->config.n_layers, text),
+            plan->weight_slots[OT_SLOT_LAYER], ot_report_rounds(plan, rounds));
     int n = ot_report_table(&ledger, c->machine.budget_bytes, c->options->explain, lines);
     for (int i = 0; i < n; i++)
         fprintf(out, "%s\n", lines[i]);
@@ -113,8 +136,9 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
 
 /* ---- the step ---- */
 
-/* A row a lane: how long it is busy, what it moves, and its part of the step: compute's own time, and the
- * time that compute waits for the others. The parts add up. */
+/* Prints a row for each lane: its busy time, the bytes that it moves, and its part of the step. The part of
+ * compute is its own time; the part of another lane is the time that compute stalls on it. The parts add up
+ * to the step. */
 static void print_lanes(const struct ot_plan_case *c, FILE *out) {
     const struct ot_prediction *p = &c->chosen.prediction;
     const struct look look = look_of(c);
@@ -166,6 +190,29 @@ static void print_time(const struct ot_plan_case *c, FILE *out) {
     print_lanes(c, out);
 }
 
+/* Says how the bytes between ranks follow from the model: (W - 1) / W of what is gathered and exchanged. */
+static void print_exchange(const struct ot_plan_case *c, FILE *out) {
+    const struct ot_prediction *p = &c->chosen.prediction;
+    const struct ot_shard *shard = &c->chosen.plan.shard;
+    struct ot_plan_answer a = ot_plan_case_answer(c);
+    double params = (double)ot_model_param_count(&c->config), share = (a.ranks - 1.0) / a.ranks;
+    double weight = (double)ot_dtype_bytes(c->machine.dtype), sum = shard->narrow ? weight : sizeof(float);
+    if (a.ranks == 1)
+        return;
+    fprintf(out, "comm    each rank receives %.2f GB a step =", p->bytes[OT_LANE_COMM] * 1e-9);
+    if (p->gathered > 0)
+        fprintf(out, " weights %.2f GB: %d/%d x %.0f bytes x %.3g G parameters x %.2f, +", p->gathered * 1e-9,
+                a.ranks - 1, a.ranks, weight, params * 1e-9, p->gathered / share / weight / params);
+    fprintf(out, " gradients %.2f GB: %d/%d x %.0f bytes x %.3g G x %.2f\n", p->exchanged * 1e-9, a.ranks - 1,
+            a.ranks, sum, params * 1e-9, p->exchanged / share / sum / params);
+    fprintf(out,
+            "        a link carries %.2f GB a step = %.2f to the GPU + %.2f back + %.3g x %.2f of ranks\n",
+            a.link * 1e-9, p->bytes[OT_LANE_H2D] * 1e-9, p->bytes[OT_LANE_D2H] * 1e-9,
+            c->costs.rates.comm_link, p->bytes[OT_LANE_COMM] * 1e-9);
+    if (a.network > 0)
+        fprintf(out, "        each host receives %.2f GB a step from other hosts\n", a.network * 1e-9);
+}
+
 /* ---- the run ---- */
 
 static void print_nvme(const struct ot_plan_case *c, const struct ot_plan_answer *a, FILE *out) {
@@ -186,7 +233,7 @@ static void print_run(const struct ot_plan_case *c, FILE *out) {
     double price = c->options->price;
     const char *about = c->machine.card ? "about " : "";
     ot_text_duration(a.run_seconds, time);
-    if (a.run_seconds > 1e9) /* beyond what durations are for */
+    if (a.run_seconds > 1e9) /* too long for days and hours */
         snprintf(time, sizeof time, "%.3g years", a.run_seconds / (365.25 * 86400));
     if (c->rows)
         fprintf(out, "data    %s · %s rows to train on\n", c->options->data, ot_text_count(c->rows, rows));
@@ -198,13 +245,13 @@ static void print_run(const struct ot_plan_case *c, FILE *out) {
                 c->machine.card && a.run_price >= 10 ? 0 : 2, a.run_price, price, a.million_price);
     else if (price > 0)
         fprintf(out,
-                "price   %s%.4g a million tokens at %g an hour (the run's with --steps, --data, --tokens or "
-                "--rows)\n",
+                "price   %s%.4g a million tokens at %g an hour (--steps, --data, --tokens or --rows add "
+                "the price of the run)\n",
                 about, a.million_price, price);
     print_nvme(c, &a, out);
 }
 
-/* ---- what would change it ---- */
+/* ---- the explanation ---- */
 
 static void print_explanation(const struct ot_plan_case *c, FILE *out) {
     const struct ot_explanation *e = &c->explanation;
@@ -213,7 +260,7 @@ static void print_explanation(const struct ot_plan_case *c, FILE *out) {
         return;
     fprintf(out, "bound   %s\n", ot_report_bound(e, bound));
     for (int i = 0; i < e->n_ifs; i++)
-        fprintf(out, "%-7s %-28s %14s a step %11s tokens/s %9s\n", i ? "" : "if", e->ifs[i].what,
+        fprintf(out, "%-7s %-32s %14s a step %11s tokens/s %9s\n", i ? "" : "if", e->ifs[i].what,
                 ot_plan_view_seconds(c, e->ifs[i].step_seconds, step),
                 ot_plan_view_rate(c, e->ifs[i].tokens_per_second, rate),
                 ot_report_gain(e->ifs[i].gain, gain));
@@ -223,18 +270,21 @@ const char *ot_plan_view_basis(const struct ot_plan_case *c) {
     if (c->machine.card)
         return "Estimated from data sheets and assumptions; not measured.";
     if (!c->costs.is_measured)
-        return "Rates measured on this machine; the blocks' times follow from their work.";
+        return "Rates measured on this machine; the times of the blocks are computed from their work.";
     if (c->machine.budget_bytes[OT_TIER_NVME] == 0)
         return "This model's own blocks and copies, measured on this machine.";
+    if (!c->machine.has_future_disks)
+        return "This model's own blocks, copies and disks, measured on this machine.";
     return *c->machine.assumed
-               ? "This model's own blocks and copies, measured on this machine; disks that are not there."
-               : "This model's own blocks, copies and disks, measured on this machine.";
+               ? "This model's own blocks and copies, measured on this machine; disks assumed."
+               : "This model's own blocks and copies, measured on this machine; disks as described.";
 }
 
 void ot_plan_view_print(const struct ot_plan_case *c, FILE *out) {
     print_machine(c, out);
     print_plan(c, out);
     print_time(c, out);
+    print_exchange(c, out);
     print_run(c, out);
     print_explanation(c, out);
     fprintf(out, "basis   %s\n", ot_plan_view_basis(c));

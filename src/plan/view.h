@@ -1,8 +1,7 @@
-/* What `offload-train plan` answers to one question, for people and as JSON: the machine, the plan's bytes on
- * every tier, the predicted step lane by lane, and what a run costs. Both say the same numbers, and sums add
- * up. Of a machine that is described, what people read is rounded to three digits, with the range that the
- * assumptions leave open.
- */
+/* Prints the answer of `offload-train plan` to one question, as text for people or as JSON: the machine, the
+ * plan's bytes on every tier, the predicted step lane by lane, and the cost of a run. Both have the same
+ * figures, and sums add up. For a described machine the figures of the text are rounded to three digits, and
+ * the step's time has the range of the assumptions' errors. */
 #ifndef OT_PLAN_VIEW_H
 #define OT_PLAN_VIEW_H
 
@@ -12,21 +11,22 @@
 #include "src/plan/case.h"
 
 void ot_plan_view_print(const struct ot_plan_case *plan_case, FILE *out);
-/* One object. Errors: OT_E_BUDGET. */
+/* Prints one JSON object on a line of stdout. Errors: OT_E_BUDGET. */
 int ot_plan_view_print_json(const struct ot_plan_case *plan_case);
 
-/* The plan's bytes and what the device's ops work in. */
+/* The plan's bytes, and scratch of the device's ops. */
 struct ot_ledger ot_plan_view_ledger(const struct ot_plan_case *plan_case);
-/* What the prediction is made of: data sheets, or measurements. */
+/* A sentence that says what the prediction is based on: data sheets or measurements. */
 const char *ot_plan_view_basis(const struct ot_plan_case *plan_case);
 
-/* "3,020", "18.7": tokens a second; of a described machine in three digits. */
+/* "3,020", "18.7": tokens a second; for a described machine rounded to three digits. */
 const char *ot_plan_view_rate(const struct ot_plan_case *plan_case, double rate, char text[OT_TEXT_BYTES]);
 /* "21.7 s", "152.123 ms": times of a step. */
 const char *ot_plan_view_seconds(const struct ot_plan_case *plan_case, double seconds,
                                  char text[OT_TEXT_BYTES]);
 
-/* --gpu list */
+/* Print the cards and rented machines of `plan --gpu list`, the second as JSON on stdout. Errors:
+ * OT_E_BUDGET. */
 void ot_cards_print(FILE *out);
 int ot_cards_print_json(void);
 

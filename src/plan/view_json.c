@@ -1,6 +1,7 @@
 /* The answer of `plan` as one JSON object: the same numbers as the text, not rounded. */
 #include "src/plan/view.h"
 
+#include "offload/plan/one_copy.h"
 #include "src/base/json.h"
 #include "src/checkpoint/writer.h"
 #include "src/report/forecast.h"
@@ -13,6 +14,20 @@ static void put_lanes(struct ot_json_writer *w, const char *key, const double va
     for (int l = 0; l < OT_LANE_COUNT; l++)
         ot_json_put_real(w, ot_lane_name((enum ot_lane_id)l), values[l]);
     ot_json_end_object(w);
+}
+
+static void put_ranks(const struct ot_plan_case *c, struct ot_json_writer *w) {
+    const struct ot_described *m = &c->machine.described;
+    const struct ot_rates *r = &c->costs.rates;
+    if (!c->machine.card || m->ranks == 1)
+        return;
+    ot_json_put_int(w, "ranks", m->ranks);
+    ot_json_put_int(w, "ranks_per_host", m->local_ranks);
+    ot_json_put_bool(w, "p2p", m->fabric.p2p);
+    ot_json_put_bool(w, "nvlink", m->fabric.way == OT_WAY_NVLINK);
+    ot_json_put_real(w, "network_bits_per_s", m->fabric.nic_bytes * 8);
+    ot_json_put_real(w, "comm_bytes_per_s", r->comm_bytes);
+    ot_json_put_real(w, "comm_seconds", r->comm_seconds);
 }
 
 static void put_machine(const struct ot_plan_case *c, struct ot_json_writer *w) {
@@ -28,10 +43,11 @@ static void put_machine(const struct ot_plan_case *c, struct ot_json_writer *w) 
     ot_json_put_real(w, "d2h_bytes_per_s", r->d2h_bytes);
     ot_json_put_real(w, "both_bytes_per_s", r->both_bytes);
     ot_json_put_real(w, "host_bytes_per_s", r->triad_bytes);
-    ot_json_put_real(w, "optimizer_bytes_per_s", r->adamw_bytes);
+    ot_json_put_real(w, "optimizer_bytes_per_s", r->adamw_bytes[c->options->state]);
     ot_json_put_real(w, "nvme_read_bytes_per_s", r->nvme_read_bytes);
     ot_json_put_real(w, "nvme_write_bytes_per_s", r->nvme_write_bytes);
     ot_json_put_int(w, "cores", r->cores);
+    put_ranks(c, w);
     if (c->machine.card) {
         ot_json_put_int(w, "ram_bytes", c->machine.described.host_ram_bytes);
         ot_json_put_real(w, "product_share", c->machine.card->achieved->share);
@@ -62,9 +78,14 @@ static void put_plan(const struct ot_plan_case *c, struct ot_json_writer *w) {
     ot_json_put_int(w, "step_sequences", c->step_sequences);
     ot_json_put_int(w, "micro_sequences", plan->micro_tokens / c->seq_len);
     ot_json_put_int(w, "micro_batches", plan->max_micro);
-    ot_json_put_int(w, "kept_blocks", plan->kept_blocks);
+    ot_report_put_kept(plan, w);
+    if (plan->shard.ranks > 1)
+        ot_json_put_text(w, "shard", ot_shard_mode_name(plan->shard.mode));
+    if (plan->shard.ranks > 1)
+        ot_json_put_bool(w, "one_copy", ot_plan_has_one_copy(plan));
     put_tiers(w, "weights_slabs", homes.weights);
     put_tiers(w, "state_tiles", homes.state);
+    put_tiers(w, "gradient_tiles", homes.grads);
     ot_json_put_text(w, "activations", ot_tier_name((enum ot_tier)plan->activations));
     ot_json_begin_object(w, "optimizer_tiles");
     for (int e = 0; e < OT_TILE_ENGINES; e++)
@@ -83,7 +104,7 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
     ot_json_put_text(w, "basis", ot_plan_view_basis(c));
     ot_json_put_real(w, "step_seconds", p->step_seconds);
     ot_json_put_real(w, "tokens_per_s", a.tokens_per_second);
-    if (c->machine.card) { /* the ends of what the assumptions leave open */
+    if (c->machine.card) { /* both ends of the assumptions' errors */
         ot_json_put_real(w, "slow_step_seconds", c->slow_seconds);
         ot_json_put_real(w, "fast_step_seconds", c->fast_seconds);
     }
@@ -97,6 +118,12 @@ static void put_time(const struct ot_plan_case *c, struct ot_json_writer *w) {
     put_lanes(w, "exposed_seconds", p->exposed);
     ot_json_put_real(w, "exposed_host_seconds", p->exposed_host);
     put_lanes(w, "bytes", p->bytes);
+    if (a.ranks > 1) {
+        ot_json_put_real(w, "gathered_bytes", p->gathered);
+        ot_json_put_real(w, "exchanged_bytes", p->exchanged);
+        ot_json_put_real(w, "link_bytes", a.link);
+        ot_json_put_real(w, "network_bytes_per_host", a.network);
+    }
     ot_json_end_object(w);
     if (!c->steps && c->options->price == 0)
         return;

@@ -1,4 +1,4 @@
-/* What a person reads after a run: the summary, the lanes, a sample. */
+/* Prints what a person reads after a run: the summary, the lanes, a sample. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "src/report/report.h"
 #include "src/run/process_command.h"
 
-struct memory_use { /* bytes */
+struct memory_use { /* in bytes */
     int64_t planned[OT_TIER_COUNT], used[OT_TIER_COUNT], resident;
 };
 
@@ -40,7 +40,7 @@ static double flops_per_second(const struct ot_report *r, const struct ot_outcom
     return outcome->seconds > 0 ? per_token * (double)outcome->tokens / outcome->seconds : 0;
 }
 
-/* Of a step in the middle of the run; 0: the run was too short to have one. */
+/* Seconds of a step in the middle of the run; 0: the run was too short to have such a step. */
 static double measured_step(const struct ot_outcome *outcome) {
     return outcome->timed_steps ? outcome->timed_seconds / (double)outcome->timed_steps : 0;
 }
@@ -62,8 +62,8 @@ static void print_speed(const struct ot_report *r, const struct ot_outcome *outc
         ot_log(OT_LOG_INFO, "speed   %s a step predicted; too few steps in a row to measure one", text[0]);
 }
 
-/* Copies by the schedule, which says what each step moves; the disks by the store's own count. Token ids and
- * losses alone are not worth a line. */
+/* Prints the bytes moved and their rates. The counts of copies come from the schedule, those of disks from
+ * the store. Lanes that move only token ids and losses are left out: they stay below `least`. */
 static void print_traffic(const struct ot_report *r, const struct ot_outcome *outcome) {
     const double least = 5e6; /* bytes/s */
     static const enum ot_lane_id copies[] = {OT_LANE_H2D, OT_LANE_D2H};
@@ -87,6 +87,14 @@ static void print_traffic(const struct ot_report *r, const struct ot_outcome *ou
         ot_log(OT_LOG_INFO, "moved   %s", line);
 }
 
+static void print_shadows(const struct ot_report *r) {
+    struct ot_shadow_usage usage;
+    ot_engine_shadow_usage(r->session->engine, &usage);
+    if (r->session->plan.shadow_frames > 0)
+        ot_log(OT_LOG_INFO, "ahead   shadow updates of %d tiles a step: %lld committed, %lld dropped",
+               r->session->plan.shadow_frames, (long long)usage.committed, (long long)usage.dropped);
+}
+
 static void print_memory(const struct ot_report *r) {
     struct memory_use m = measure_memory(r);
     char line[256] = "", planned[OT_TEXT_BYTES], size[OT_TEXT_BYTES];
@@ -99,13 +107,14 @@ static void print_memory(const struct ot_report *r) {
     ot_log(OT_LOG_INFO, "memory  %sprocess peak %s", line, ot_text_bytes(m.resident, size));
 }
 
-/* Whether --resume auto finds it. */
+/* Returns true if --resume auto finds the checkpoint. */
 static bool lies_in_out(const struct ot_report *r, const char *checkpoint) {
     size_t out = r->out ? strlen(r->out) : 0;
     return out && checkpoint && strncmp(checkpoint, r->out, out) == 0 && checkpoint[out] == '/';
 }
 
-/* The command that went on from a certain checkpoint, or from none, is not the one that goes on from here. */
+/* Prints how the run ended and the command that resumes it. If this process was started with another
+ * --resume, that option must become --resume auto. */
 static void print_stopped(const struct ot_report *r, const struct ot_outcome *outcome) {
     const char *resume = r->session->options->resume;
     bool begins_otherwise = strcmp(resume, "auto") != 0 && lies_in_out(r, outcome->checkpoint);
@@ -113,21 +122,25 @@ static void print_stopped(const struct ot_report *r, const struct ot_outcome *ou
     if (ot_process_command(begins_otherwise ? "--resume" : NULL, &command) < 0)
         command = NULL;
     if (outcome->weights_alone)
-        ot_log(OT_LOG_WARN, "stopped by a signal after step %lld: --grace had time for the weights alone: %s",
+        ot_log(OT_LOG_WARN,
+               "stopped by a signal after step %lld: --grace left time to save only the weights, in %s",
                (long long)outcome->steps, r->out);
     else if (outcome->out_of_time)
-        ot_log(OT_LOG_WARN, "stopped by a signal after step %lld: --grace had no time to save it",
+        ot_log(OT_LOG_WARN, "stopped by a signal after step %lld: --grace left no time to save it",
                (long long)outcome->steps);
     else
         ot_log(OT_LOG_INFO, "stopped by a signal after step %lld", (long long)outcome->steps);
     if (outcome->checkpoint) {
-        ot_log(OT_LOG_INFO, "saved   %s · step %lld of %lld", outcome->checkpoint,
-               (long long)outcome->checkpoint_step, (long long)r->shape->lr.steps);
-        ot_log(OT_LOG_INFO, "resume  %s%s", command ? command : "by the same command",
+        ot_log(OT_LOG_INFO, "saved   %s · step %lld of %lld%s", outcome->checkpoint,
+               (long long)outcome->checkpoint_step, (long long)r->shape->lr.steps,
+               ot_report_is_local(r) ? " · each host has the parts of its own ranks" : "");
+        ot_log(OT_LOG_INFO, "resume  %s%s", command ? command : "run the same command again",
                begins_otherwise ? " --resume auto" : "");
-        if (ot_process_quote(outcome->checkpoint, &quoted) == 0)
+        if (ot_report_is_local(r))
+            ot_log(OT_LOG_INFO, "export  copy the checkpoint's directory of every host into one first");
+        else if (ot_process_quote(outcome->checkpoint, &quoted) == 0)
             ot_log(OT_LOG_INFO,
-                   "export  offload-train export %s --out DIR makes a Hugging Face directory of it", quoted);
+                   "export  offload-train export %s --out DIR writes it as a Hugging Face directory", quoted);
     }
     free(command);
     free(quoted);
@@ -139,7 +152,8 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
     ot_log(OT_LOG_INFO, "saved   %s · Hugging Face directory, %s of %s weights · log.jsonl · run.json",
            r->out, ot_text_bytes(weights, size), ot_dtype_name(r->session->stored));
     if (outcome->checkpoint)
-        ot_log(OT_LOG_INFO, "note    Checkpoints kept in %s/checkpoints; you can delete them.", r->out);
+        ot_log(OT_LOG_INFO, "note    Checkpoints kept in %s/checkpoints%s; you can delete them.", r->out,
+               ot_report_is_local(r) ? " of each host" : "");
     if (ot_process_quote(r->out, &quoted) == 0 &&
         ot_report_next_words(ot_dataset_stats(r->rows->data)->kind, r->session->options->prompt_format,
                              &words) == 0)
@@ -151,7 +165,8 @@ static void print_saved(const struct ot_report *r, const struct ot_outcome *outc
 
 void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome) {
     char tokens[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], eval[64] = "";
-    if (outcome->has_eval && outcome->eval_step == outcome->steps) /* an older one is not of what was saved */
+    /* an older evaluation does not describe the saved model */
+    if (outcome->has_eval && outcome->eval_step == outcome->steps)
         snprintf(eval, sizeof eval, " · eval %.4f -> %.4f", outcome->first_eval, outcome->last_eval);
     double seconds = outcome->seconds > 0 ? outcome->seconds : 1;
     char since[64] = "";
@@ -164,7 +179,7 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
            ot_text_count((int64_t)((double)outcome->tokens / seconds), rate),
            flops_per_second(r, outcome) * 1e-9);
     if (r->resumed)
-        ot_log(OT_LOG_INFO, "        all of it: %lld steps, %s tokens in %s", (long long)outcome->steps,
+        ot_log(OT_LOG_INFO, "        whole run: %lld steps, %s tokens in %s", (long long)outcome->steps,
                ot_text_short((double)(r->resumed->tokens + outcome->tokens), tokens),
                ot_text_duration(r->resumed->seconds + outcome->seconds, time));
     char counts[OT_GUARD_TEXT_BYTES];
@@ -172,6 +187,7 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
         ot_log(OT_LOG_INFO, "guard   %s", counts);
     print_speed(r, outcome);
     print_traffic(r, outcome);
+    print_shadows(r);
     print_memory(r);
     if (r->out && outcome->interrupted)
         print_stopped(r, outcome);
@@ -182,6 +198,8 @@ void ot_report_done(const struct ot_report *r, const struct ot_outcome *outcome)
 int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *outcome,
                           struct ot_run_log *log) {
     struct memory_use m = measure_memory(r);
+    struct ot_shadow_usage shadows;
+    ot_engine_shadow_usage(r->session->engine, &shadows);
     struct ot_json_writer *w = ot_run_log_begin(log, "done");
     ot_json_put_int(w, "steps", outcome->steps);
     ot_json_put_int(w, "tokens", outcome->tokens);
@@ -202,6 +220,8 @@ int ot_report_record_done(const struct ot_report *r, const struct ot_outcome *ou
         ot_json_put_real(w, "measured_step_seconds", measured_step(outcome));
     ot_json_put_int(w, "nvme_read_bytes", outcome->nvme_read_bytes);
     ot_json_put_int(w, "nvme_written_bytes", outcome->nvme_written_bytes);
+    ot_json_put_int(w, "shadow_committed", shadows.committed);
+    ot_json_put_int(w, "shadow_dropped", shadows.dropped);
     for (int t = 0; t < OT_TIER_COUNT; t++) {
         char key[32];
         snprintf(key, sizeof key, "%s_planned_bytes", ot_tier_name((enum ot_tier)t));
@@ -225,7 +245,7 @@ static void print_trace(const struct ot_report *r, const char *path, const struc
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, i ? "        %s" : "lanes   %s", lines[i]);
     if (sum->left_out)
-        snprintf(left, sizeof left, " (the %lld after them did not fit)", (long long)sum->left_out);
+        snprintf(left, sizeof left, " (%lld later steps did not fit)", (long long)sum->left_out);
     ot_log(OT_LOG_INFO, "trace   %s · %lld steps%s · open it in Perfetto or chrome://tracing", path,
            (long long)sum->steps, left);
 }
@@ -234,8 +254,9 @@ int ot_report_check_trace(const struct ot_options *o) {
     if (!o->trace || o->force)
         return 0;
     int rc = ot_trace_check_file(o->trace);
-    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "--trace %s; --force replaces it", ot_error_text())
-                             : ot_fail_context(rc, "--trace");
+    return rc == -OT_E_INPUT
+               ? ot_fail(OT_E_INPUT, "--trace %s, or give --force to replace it", ot_error_text())
+               : ot_fail_context(rc, "--trace");
 }
 
 int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
@@ -243,7 +264,7 @@ int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
     struct ot_trace_summary sum;
     if (!path)
         return 0;
-    OT_TRY(ot_report_check_trace(r->session->options)); /* the run itself may have put a file there */
+    OT_TRY(ot_report_check_trace(r->session->options)); /* the run itself may have created this file */
     OT_TRY(ot_trace_write(r->session->trace, r->session->forecast.trace, path));
     OT_TRY(ot_trace_summarise(r->session->trace, &sum));
     print_trace(r, path, &sum);
@@ -258,13 +279,13 @@ int ot_report_trace(const struct ot_report *r, struct ot_run_log *log) {
     return ot_run_log_end(log);
 }
 
-/* The last words of a prompt are what the answer is to. */
+/* Keeps the end of the text: the answer belongs to the last words of a prompt. */
 static const char *shorten(const char *text, size_t most) {
     size_t length = strlen(text);
     if (length <= most)
         return text;
     text += length - most;
-    while ((*text & 0xc0) == 0x80) /* not inside a character */
+    while ((*text & 0xc0) == 0x80) /* do not cut inside a character */
         text++;
     return text;
 }

@@ -66,7 +66,7 @@ int ot_report_lanes(const struct ot_lane_times *times, int n,
                 put_share(&row, times[i].busy[l], times[i].seconds);
     }
     for (int i = 0; i < n; i++) {
-        row = begin_row(lines[made++], "waited for", times[i].name);
+        row = begin_row(lines[made++], "stalled on", times[i].name);
         for (int l = 0; l < OT_LANE_COUNT; l++)
             if (is_used(times, n, l))
                 put_share(&row, times[i].exposed[l], times[i].seconds);
@@ -107,7 +107,7 @@ int ot_report_explanation(const struct ot_explanation *e,
     ot_report_bound(e, lines[made++]);
     for (int i = 0; i < e->n_ifs && i < OT_WHAT_IFS; i++) {
         char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], gain[OT_TEXT_BYTES];
-        snprintf(lines[made++], OT_FORECAST_LINE_BYTES, "%-28s %10s a step %12s tok/s %8s", e->ifs[i].what,
+        snprintf(lines[made++], OT_FORECAST_LINE_BYTES, "%-32s %10s a step %12s tok/s %8s", e->ifs[i].what,
                  ot_text_seconds(e->ifs[i].step_seconds, step),
                  ot_text_count((int64_t)e->ifs[i].tokens_per_second, rate),
                  ot_report_gain(e->ifs[i].gain, gain));

@@ -36,7 +36,7 @@ int ot_lines_read_stdin(struct ot_lines *lines, int most) {
     size_t capacity = 0;
     int rc = 0, n = 0;
     if (isatty(STDIN_FILENO) && lines->n == 0)
-        ot_log(OT_LOG_INFO, "one text a line; Ctrl-D ends the input");
+        ot_log(OT_LOG_INFO, "enter one text on each line; Ctrl-D ends the input");
     while (n < most && rc == 0) {
         errno = 0;
         ssize_t bytes = getline(&line, &capacity, stdin);

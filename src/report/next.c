@@ -26,7 +26,7 @@ static int put_fields(struct ot_json_writer *w, const char *prompt_format) {
     return 0;
 }
 
-/* A row as the data has it, without its answer. */
+/* Writes a row in the form of the training data, without its answer. */
 static int put_row(struct ot_json_writer *w, enum ot_row_kind kind, const char *prompt_format) {
     switch (kind) {
     case OT_ROW_MESSAGES:

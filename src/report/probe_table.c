@@ -60,7 +60,7 @@ static void add_disk(struct ot_probe_table *t, const struct ot_probe_row *row) {
     t->disks.rows++;
 }
 
-/* ---- the others ---- */
+/* ---- other groups ---- */
 
 static void print_header(FILE *out, enum ot_probe_group group) {
     static const struct {
@@ -75,7 +75,7 @@ static void print_header(FILE *out, enum ot_probe_group group) {
         [OT_PROBE_OPTIMIZER] = {"optimizer on the host", "of the triad"},
     };
     if (group == OT_PROBE_NVME)
-        fprintf(out, "%-36s %12s %12s %12s\n", "disks, by block and depth", "read", "write", "mixed");
+        fprintf(out, "%-36s %12s %12s %12s\n", "disks, by block size and depth", "read", "write", "mixed");
     else
         fprintf(out, "%-40s %14s %8s %12s%s%s\n", heads[group].title, "rate", "spread", "one call",
                 *heads[group].share ? "   " : "", heads[group].share);
@@ -109,7 +109,7 @@ void ot_probe_table_add(struct ot_probe_table *t, const struct ot_probe_row *row
         print_row(t->out, row);
     t->rows++;
     t->last = *row;
-    fflush(t->out); /* a pipe's reader sees each as soon as it is there */
+    fflush(t->out); /* show each row at once, also to the reader of a pipe */
 }
 
 void ot_probe_table_end(struct ot_probe_table *t) {

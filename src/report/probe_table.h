@@ -1,6 +1,5 @@
-/* The probe's rows as a table for people, printed as they come: a heading where a group begins, then a row to
- * a line, with how far its repeats lie apart; of the disks a line for each engine, size of block and depth.
- */
+/* Prints the probe's rows as a table for people, while they arrive: a heading for each group, then one line
+ * for each row, with the spread of its repeats. Disks have one line for each engine, block size and depth. */
 #ifndef OT_REPORT_PROBE_TABLE_H
 #define OT_REPORT_PROBE_TABLE_H
 
@@ -10,9 +9,9 @@
 
 struct ot_probe_table {
     FILE *out; /* NULL: prints nothing */
-    int rows;  /* so far */
+    int rows;  /* printed so far */
     struct ot_probe_row last;
-    struct { /* the line of the disks that is not complete yet */
+    struct { /* the incomplete line of the disks */
         double rates[OT_PROBE_IOS], peaks[OT_PROBE_IOS], spreads[OT_PROBE_IOS];
         int rows;
     } disks;

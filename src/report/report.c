@@ -3,14 +3,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "offload/plan/one_copy.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
 #include "src/report/forecast.h"
 #include "src/report/wear.h"
 #include "src/saving/saver.h"
+#include "src/session/collect.h"
 #include "src/session/rates_cache.h"
 #include "src/session/store.h"
+#include "src/session/team.h"
 
 enum { LINE_BYTES = 512 };
 
@@ -24,18 +27,29 @@ static void print_machine(const struct ot_report *r) {
            machine->within);
 }
 
-/* What threads and pages are bound to, and what keeps pinned memory from being as fast as it could be. */
+/* Says why this rank uses fewer cores than the machine has. */
+static void name_cores(const struct ot_session *s, int threads, char text[96]) {
+    int locals = s->world ? ot_world_ranks(s->world)->local_ranks : 1;
+    if (locals > 1)
+        snprintf(text, 96, " · %d of %d core%s: %d ranks share this host", s->machine.cores, threads,
+                 threads == 1 ? "" : "s", locals);
+    else
+        snprintf(text, 96, " · the quota allows %d at a time", s->machine.cores);
+}
+
+/* Prints the cores and memory nodes that threads and memory are bound to, and what makes pinned memory
+ * slower. */
 static void print_topology(const struct ot_session *s) {
     char note[OT_MACHINE_NOTE_BYTES];
     bool by_gpu = s->options->device.kind == OT_DEVICE_CUDA;
     bool by_disks = s->store.n_dirs > 0 && s->store.engine != OT_IO_POOL;
     int64_t bytes = (int64_t)ot_ledger_total(&s->plan.ledger, OT_TIER_HOST);
     struct ot_topology_summary summary;
-    char quota[64] = "";
+    char cores[96] = "";
     ot_topology_summarise(s->topology, &summary);
     if (s->machine.cores < summary.threads)
-        snprintf(quota, sizeof quota, " · by quota no more than %d at a time", s->machine.cores);
-    ot_log(OT_LOG_INFO, "        %s%s", ot_topology_describe(s->topology), quota);
+        name_cores(s, summary.threads, cores);
+    ot_log(OT_LOG_INFO, "        %s%s", ot_topology_describe(s->topology), cores);
     if ((by_gpu || by_disks) && *ot_machine_pinning_note(&s->machine, bytes, by_disks, note))
         ot_log(OT_LOG_INFO, "note    %s", note);
 }
@@ -44,7 +58,7 @@ static void print_disks(const struct ot_session *s) {
     char may[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
     for (int i = 0; i < s->store.n_dirs; i++) {
         const struct ot_store_dir *dir = &s->store.dirs[i];
-        ot_log(OT_LOG_INFO, "%-7s %s · %s may be used · free there: %s", i ? "" : "nvme", dir->path,
+        ot_log(OT_LOG_INFO, "%-7s %s · budget %s · %s free", i ? "" : "nvme", dir->path,
                ot_text_bytes((int64_t)dir->bytes, may), ot_text_bytes(ot_session_free_in(dir->path), have));
     }
     ot_session_warn_disks(s);
@@ -89,7 +103,7 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
                (long long)stats->with_specials, (int)bytes, token, (long long)stats->first_special_line);
     if (stats->straddling)
         ot_log(OT_LOG_INFO,
-               "note    in %lld rows the answer begins inside the prompt's last token, which does not train",
+               "note    in %lld rows the answer begins inside the prompt's last token, which is not trained",
                (long long)stats->straddling);
     double dropout = s->dir ? ot_model_dir_facts(s->dir)->attention_dropout : 0;
     if (dropout > 0)
@@ -98,7 +112,7 @@ static void print_notes(const struct ot_session *s, const struct ot_data_stats *
                dropout);
 }
 
-/* More than one row in a hundred is no accident. */
+/* Warns if more than 1 % of the rows are cut: so many are hardly intended. */
 static void warn_truncated(const struct ot_session *s, const char *path, const struct ot_data_stats *stats,
                            int64_t seq_len) {
     char longest[OT_TEXT_BYTES], cut[OT_TEXT_BYTES];
@@ -150,6 +164,7 @@ static void print_shape(const struct ot_report *r) {
     const struct ot_run_shape *shape = r->shape;
     static const char *const schedules[] = {"constant", "linear", "cosine", "wsd"};
     char tokens[OT_STEP_TEXT_BYTES], steps[96], steps_text[OT_TEXT_BYTES], line[OT_TABLE_LINE_BYTES];
+    char rounds[OT_TEXT_BYTES];
     ot_text_count(shape->lr.steps, steps_text);
     if (o->steps)
         snprintf(steps, sizeof steps, "%s steps (%.2f epochs)", steps_text,
@@ -161,11 +176,13 @@ static void print_shape(const struct ot_report *r) {
            schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
            ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
     int n_layers = (int)r->session->config.n_layers;
-    ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequences · %d of %d layers recomputed",
+    ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequences%s · %s",
            (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),
-           (long long)o->micro_batch, n_layers - plan->kept_blocks, n_layers);
+           (long long)o->micro_batch, ot_report_rounds(plan, rounds), ot_report_kept(plan, n_layers, line));
     ot_log(OT_LOG_INFO, "        homes   %s", ot_report_homes(plan, line));
     ot_log(OT_LOG_INFO, "        updates %s", ot_report_engines(plan, line));
+    if (o->state != OT_STATE_F32)
+        ot_log(OT_LOG_INFO, "        state   %s", ot_report_state((enum ot_state_format)o->state, line));
 }
 
 static void add_entry(struct ot_ledger *ledger, enum ot_tier tier, const char *name, size_t bytes) {
@@ -173,15 +190,22 @@ static void add_entry(struct ot_ledger *ledger, enum ot_tier tier, const char *n
         ledger->entries[ledger->n++] = (struct ot_ledger_entry){tier, name, bytes};
 }
 
-/* What the program holds: the plan's bytes, what the device's ops work in, the cache for the sample's answer,
- * and the rows. */
+/* All memory that the program uses: the plan's bytes, scratch of the device's ops, the cache for the sample's
+ * answer, the rows, and what rank 0 collects of the model to save it. */
 static struct ot_ledger whole_ledger(const struct ot_report *r) {
     struct ot_ledger ledger = r->session->plan.ledger;
     if (r->session->workspace_bytes)
         add_entry(&ledger, OT_TIER_GPU, "kernel workspace", r->session->workspace_bytes);
     add_entry(&ledger, OT_TIER_GPU, "key/value cache", r->session->cache_bytes);
     add_entry(&ledger, OT_TIER_HOST, "rows", (size_t)ot_rows_bytes(r->rows));
+    if (r->out)
+        add_entry(&ledger, OT_TIER_HOST, "a slab of the model, to save it",
+                  (size_t)ot_collect_bytes(r->session));
     return ledger;
+}
+
+bool ot_report_is_local(const struct ot_report *r) {
+    return r->has_places && ot_plan_is_sharded(&r->session->plan);
 }
 
 static void print_checkpoints(const struct ot_report *r) {
@@ -205,6 +229,10 @@ static void print_checkpoints(const struct ot_report *r) {
                  ot_text_bytes(referred, size));
     ot_log(OT_LOG_INFO, "        checkpoints %s · %s · kept: %lld%s", when, each, (long long)o->keep,
            r->rows->eval ? " and the best" : "");
+    if (ot_report_is_local(r))
+        ot_log(OT_LOG_INFO,
+               "        each host keeps the parts of its own ranks in its --out; to continue, start "
+               "the same ranks on the same hosts");
 }
 
 static void print_save(const struct ot_report *r) {
@@ -293,10 +321,13 @@ static void record_plan(const struct ot_report *r, struct ot_json_writer *w) {
     ot_json_put_int(w, "steps_per_epoch", r->shape->steps_per_epoch);
     ot_json_put_int(w, "warmup", r->shape->lr.warmup);
     ot_json_put_int(w, "micro_tokens", plan->micro_tokens);
-    ot_json_put_int(w, "kept_blocks", plan->kept_blocks);
+    ot_report_put_kept(plan, w);
     ot_json_put_int(w, "slabs", plan->n_slabs);
     put_tiers(w, "weights", homes.weights);
+    if (plan->shard.ranks > 1)
+        ot_json_put_bool(w, "one_copy", ot_plan_has_one_copy(plan));
     put_tiers(w, "state_tiles", homes.state);
+    put_tiers(w, "gradient_tiles", homes.grads);
     ot_json_begin_object(w, "optimizer_tiles");
     for (int e = 0; e < OT_TILE_ENGINES; e++)
         ot_json_put_int(w, ot_tile_engine_name((enum ot_tile_engine)e),
@@ -383,6 +414,7 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     ot_options_put_json(r->session->options, "options", w);
     ot_options_put_sources(r->session->options, "sources", w);
     record_machine(r->session, w);
+    ot_team_put_json(r->session, "ranks", w);
     record_data(r, w);
     record_plan(r, w);
     if (!r->session->options->no_forecast)

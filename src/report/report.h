@@ -1,7 +1,6 @@
 /* What a person reads before and after a run, and the same facts as the "run" event of the log: the machine,
- * the model, the data, and the plan as a table that adds up. Lines go through the log (stderr), so --quiet
- * silences them.
- */
+ * the model, the data, and the plan as a table that adds up. The lines go through the log (stderr), so that
+ * --quiet silences them. */
 #ifndef OT_REPORT_REPORT_H
 #define OT_REPORT_REPORT_H
 
@@ -14,50 +13,55 @@
 #include "src/session/session.h"
 
 struct ot_report {
-    const struct ot_session *session; /* with a plan */
+    const struct ot_session *session; /* has a plan */
     const struct ot_rows *rows;
     const struct ot_run_shape *shape;
-    const struct ot_checkpoint_record *resumed; /* what the run goes on from; NULL: it began anew */
-    const char *out;                            /* the output directory; NULL: nothing is kept */
+    const struct ot_checkpoint_record *resumed; /* the run resumes from this; NULL: a new run */
+    const char *out;                            /* the output directory; NULL: the run keeps nothing */
     int64_t save_bytes, disk_free_bytes;        /* disk_free_bytes < 0: unknown */
+    bool has_places;                            /* hosts do not share OUT (--save-local) */
 };
 
 void ot_report_print(const struct ot_report *report);
-/* Once the engine is open: how the disks are reached, where there are any. */
+/* True if a host keeps only the checkpoint parts of its own ranks. */
+bool ot_report_is_local(const struct ot_report *report);
+/* Call this once the engine is open. Prints how the engine reaches the disks, if there are any. */
 void ot_report_print_store(const struct ot_report *report);
-/* Writes the "run" event, which has that as well when the engine is open. Errors: as ot_run_log_end. */
+/* Writes the "run" event. If the engine is open, the event says how the disks are reached. Errors: as
+ * ot_run_log_end. */
 int ot_report_record(const struct ot_report *report, struct ot_run_log *log);
 
 struct ot_outcome {
-    int64_t steps;      /* of the run, with those before the checkpoint that it went on from: */
-    int64_t first_step; /* that one's */
-    int64_t tokens;     /* of this process, as are the times */
+    int64_t steps;      /* of the whole run, including those before a resume */
+    int64_t first_step; /* the step of the checkpoint that the run resumed from; 0: a new run */
+    int64_t tokens;     /* of this process, like the times below */
     double seconds, last_loss;
     struct ot_guard_counts counts;
     bool interrupted;
-    bool weights_alone;      /* but for the weights, which are in OUT */
+    bool weights_alone;      /* the weights were saved to OUT, and no checkpoint */
     bool out_of_time;        /* --grace left no time for a checkpoint */
-    const char *checkpoint;  /* the newest one's directory; NULL: there is none. The saver's */
-    int64_t checkpoint_step; /* -1: there is none */
+    const char *checkpoint;  /* directory of the newest checkpoint, owned by the saver; NULL: no checkpoint */
+    int64_t checkpoint_step; /* -1: no checkpoint */
     bool has_eval;
-    int64_t eval_step;   /* of the last evaluation */
-    int64_t timed_steps; /* full ones that followed two others: */
+    int64_t eval_step;   /* the step of the last evaluation */
+    int64_t timed_steps; /* full steps in the middle of the run, whose time is timed_seconds */
     double timed_seconds;
     int64_t nvme_read_bytes, nvme_written_bytes; /* by the steps and evaluations */
     double first_eval, last_eval;
 };
-/* --trace replaces no file of another program without --force. Errors: OT_E_INPUT, OT_E_IO. */
+/* Checks that --trace FILE may be written: a file of another program is replaced only with --force. Errors:
+ * OT_E_INPUT, OT_E_IO. */
 int ot_report_check_trace(const struct ot_options *options);
-/* With --trace: writes it (after the model was saved: nothing may come between) and says what the lanes did.
- * Errors: as ot_report_check_trace and ot_trace_write. */
+/* With --trace: writes the trace and prints the time of each lane. Call this after the model was saved, so
+ * that a failure here cannot prevent the save. Errors: as ot_report_check_trace and ot_trace_write. */
 int ot_report_trace(const struct ot_report *report, struct ot_run_log *log);
-/* The summary, after the model was saved: predicted against measured time and memory, where the result is,
- * what to do next. */
+/* Prints the summary after the model was saved: predicted and measured time and memory, the place of the
+ * result, the next command. */
 void ot_report_done(const struct ot_report *report, const struct ot_outcome *outcome);
 int ot_report_record_done(const struct ot_report *report, const struct ot_outcome *outcome,
                           struct ot_run_log *log);
 
-/* A generated answer to a held-out prompt, also as an event. */
+/* Prints a generated answer to a held-out prompt, and writes it as an event. */
 int ot_report_sample(struct ot_run_log *log, int64_t step, const char *prompt, const char *text);
 
 #endif

@@ -1,4 +1,4 @@
-/* --show-sample: one row as the model sees it, on stderr, in colour on a terminal. */
+/* Prints one row as the model sees it (--show-sample), on stderr, in colour on a terminal. */
 #ifndef OT_REPORT_SAMPLE_VIEW_H
 #define OT_REPORT_SAMPLE_VIEW_H
 

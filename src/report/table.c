@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "offload/plan/one_copy.h"
+
 /* ---- the table ---- */
 
-/* A cell, rounded so that the rows add up: the difference of the rounded running sums. */
+/* Formats a cell as the difference of rounded running sums, so that the rounded rows add up to the total. */
 static const char *format_cell(double value, double *running, char cell[16]) {
     double before = round(*running * 10);
     *running += value;
@@ -33,7 +35,7 @@ static void print_numbers(char line[OT_TABLE_LINE_BYTES], const char *name, int 
     print_row(line, name, tiers, cells);
 }
 
-/* The sums of all entries that are named as entry i; false if an earlier one was named so. */
+/* Sums all entries that have the name of entry i. Returns false if an earlier entry had that name. */
 static bool sum_entries(const struct ot_ledger *ledger, int i, double sums[OT_TIER_COUNT]) {
     for (int j = 0; j < ledger->n; j++)
         if (strcmp(ledger->entries[j].name, ledger->entries[i].name) == 0) {
@@ -44,7 +46,7 @@ static bool sum_entries(const struct ot_ledger *ledger, int i, double sums[OT_TI
     return true;
 }
 
-/* The row of the short table that an entry belongs to: by a word of its name, in this order. */
+/* The row of the short table that an entry belongs to, by the first of these words that its name contains. */
 static const char *group_of(const char *name) {
     static const char *const words[][2] = {{"activation", "activations"},
                                            {"gradient", "gradients"},
@@ -56,7 +58,7 @@ static const char *group_of(const char *name) {
     return "other";
 }
 
-/* The ledger with five names, in the order of the table. */
+/* The ledger reduced to the five rows of the short table, in their order. */
 static struct ot_ledger grouped(const struct ot_ledger *ledger) {
     static const char *const rows[] = {"weights", "optimizer", "gradients", "activations", "other"};
     struct ot_ledger short_one = {0};
@@ -72,7 +74,7 @@ static struct ot_ledger grouped(const struct ot_ledger *ledger) {
     return short_one;
 }
 
-/* One line for the sums of a name; false where there is nothing to show. */
+/* Writes a line with the sums of a name. Returns false if all are 0. */
 static bool put_sums(const double sums[OT_TIER_COUNT], const char *name, int tiers, double unit,
                      double running[OT_TIER_COUNT], char line[OT_TABLE_LINE_BYTES]) {
     char text[OT_TIER_COUNT][16];
@@ -118,37 +120,61 @@ struct ot_plan_homes ot_report_count_homes(const struct ot_plan *plan) {
         int elsewhere = slab->tiles[OT_TILE_STREAM] + slab->tiles[OT_TILE_CPU];
         homes.weights[slab->weights]++;
         homes.state[OT_TIER_GPU] += slab->tiles[OT_TILE_GPU];
+        homes.grads[OT_TIER_GPU] += slab->tiles[OT_TILE_GPU];
         if (elsewhere)
             homes.state[slab->state] += elsewhere;
+        bool on_gpu = slab->grads == OT_HOME_GPU; /* only those of streamed tiles (plan.h) */
+        homes.grads[slab->grads] += slab->tiles[OT_TILE_STREAM];
+        homes.grads[on_gpu ? OT_HOME_HOST : slab->grads] += slab->tiles[OT_TILE_CPU];
         homes.tiles += slab->tiles[OT_TILE_GPU] + elsewhere;
     }
     return homes;
 }
 
-/* "gpu 3, nvme 5 of 8" */
-static int put_counts(char *line, int used, const int64_t counts[OT_TIER_COUNT], int64_t all) {
-    const char *between = "";
-    for (int t = 0; t < OT_TIER_COUNT; t++)
-        if (counts[t] > 0) {
-            used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, "%s%s %lld", between,
-                             ot_tier_name((enum ot_tier)t), (long long)counts[t]);
-            between = ", ";
-        }
-    return used + snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " of %lld", (long long)all);
+/* "3 of 8 slabs on gpu, 5 on nvme"; "all 8 slabs on gpu". */
+static int put_counts(char *line, int used, const int64_t counts[OT_TIER_COUNT], int64_t all,
+                      const char *unit) {
+    bool first = true;
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        const char *tier = ot_tier_name((enum ot_tier)t);
+        size_t room = OT_TABLE_LINE_BYTES - (size_t)used;
+        if (counts[t] == 0)
+            continue;
+        if (counts[t] == all)
+            used += snprintf(line + used, room, "all %lld %s on %s", (long long)all, unit, tier);
+        else if (first)
+            used += snprintf(line + used, room, "%lld of %lld %s on %s", (long long)counts[t], (long long)all,
+                             unit, tier);
+        else
+            used += snprintf(line + used, room, ", %lld on %s", (long long)counts[t], tier);
+        first = false;
+    }
+    return used;
 }
 
 const char *ot_report_homes(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]) {
     const struct ot_plan_homes homes = ot_report_count_homes(plan);
-    int used = snprintf(line, OT_TABLE_LINE_BYTES, "weights ");
-    used = put_counts(line, used, homes.weights, homes.slabs);
-    used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " slabs");
+    int used = snprintf(line, OT_TABLE_LINE_BYTES, "weights: ");
+    used = put_counts(line, used, homes.weights, homes.slabs, "slabs");
+    if (ot_plan_has_one_copy(plan))
+        used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, ", one copy for all ranks");
     if (homes.tiles) {
-        used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · state ");
-        used = put_counts(line, used, homes.state, homes.tiles);
-        used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " tiles");
+        used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · optimizer state: ");
+        used = put_counts(line, used, homes.state, homes.tiles, "tiles");
     }
-    snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · activations %s",
-             ot_tier_name((enum ot_tier)plan->activations));
+    used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · activations: on %s",
+                     ot_tier_name((enum ot_tier)plan->activations));
+    if (homes.grads[OT_TIER_NVME]) {
+        used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · gradients: of ");
+        put_counts(line, used, homes.grads, homes.tiles, "tiles");
+    }
+    return line;
+}
+
+const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]) {
+    snprintf(line, OT_TABLE_LINE_BYTES,
+             "%s: AdamW's means take %s bytes a parameter instead of 8; results differ a little from fp32",
+             ot_state_format_name(format), format == OT_STATE_16BIT ? "4" : "2.1");
     return line;
 }
 
@@ -160,12 +186,22 @@ const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LIN
         all += ot_plan_count_tiles(plan, (enum ot_tile_engine)e);
     for (int e = 0; e < OT_TILE_ENGINES; e++) {
         int64_t n = ot_plan_count_tiles(plan, (enum ot_tile_engine)e);
-        if (n > 0)
-            used +=
-                snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, "%s%s %lld of %lld tiles (%.1f %%)",
-                         used ? " · " : "", ot_tile_engine_name((enum ot_tile_engine)e), (long long)n,
-                         (long long)all, 100 * (double)n / (double)all);
+        const char *name = ot_tile_engine_name((enum ot_tile_engine)e);
+        size_t room = OT_TABLE_LINE_BYTES - (size_t)used;
+        if (n == 0)
+            continue;
+        if (n == all)
+            used += snprintf(line + used, room, "all %lld tiles by %s", (long long)all, name);
+        else if (used == 0)
+            used += snprintf(line + used, room, "%lld of %lld tiles by %s (%.1f %%)", (long long)n,
+                             (long long)all, name, 100 * (double)n / (double)all);
+        else
+            used += snprintf(line + used, room, ", %lld by %s (%.1f %%)", (long long)n, name,
+                             100 * (double)n / (double)all);
     }
+    if (plan->shadow_frames > 0)
+        snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, " · %d ahead of the norm",
+                 plan->shadow_frames);
     return line;
 }
 
@@ -179,4 +215,39 @@ void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer 
         ot_json_end_object(w);
     }
     ot_json_end_array(w);
+}
+
+const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[OT_TABLE_LINE_BYTES]) {
+    int kept = ot_plan_kept_blocks(plan, OT_TIER_COUNT), n = 0;
+    int used = snprintf(line, OT_TABLE_LINE_BYTES, "%d of %d layers recomputed", n_layers - kept, n_layers);
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        int blocks = ot_plan_kept_blocks(plan, (enum ot_tier)t);
+        if (blocks == 0)
+            continue;
+        const char *unit = n > 0 ? "" : blocks == 1 ? " layer" : " layers";
+        used += snprintf(line + used, OT_TABLE_LINE_BYTES - (size_t)used, "%s%s of %d%s on %s",
+                         n++ > 0 ? ", " : " · kept activations: ", ot_keep_level_name(plan->kept[t].level),
+                         blocks, unit, ot_tier_name((enum ot_tier)t));
+    }
+    return line;
+}
+
+const char *ot_report_rounds(const struct ot_plan *plan, char text[OT_TEXT_BYTES]) {
+    int rounds = ot_plan_rounds(plan);
+    snprintf(text, OT_TEXT_BYTES, rounds > 1 ? " · %d rounds" : "", rounds);
+    return text;
+}
+
+void ot_report_put_kept(const struct ot_plan *plan, struct ot_json_writer *w) {
+    ot_json_put_int(w, "rounds", ot_plan_rounds(plan));
+    ot_json_put_int(w, "shadow_tiles", plan->shadow_frames);
+    ot_json_put_int(w, "kept_blocks", ot_plan_kept_blocks(plan, OT_TIER_COUNT));
+    ot_json_begin_object(w, "kept");
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        ot_json_begin_object(w, ot_tier_name((enum ot_tier)t));
+        ot_json_put_int(w, "layers", ot_plan_kept_blocks(plan, (enum ot_tier)t));
+        ot_json_put_text(w, "level", ot_keep_level_name(plan->kept[t].level));
+        ot_json_end_object(w);
+    }
+    ot_json_end_object(w);
 }

@@ -1,32 +1,45 @@
-/* A plan for people: its ledger as a table, and where things live and who updates them in a line each. Of a
- * plan alone, without a session: for whoever has made one. */
+/* Shows a plan to people: its ledger as a table, and one line each for where things live and who updates
+ * them. Needs a plan and no session. */
 #ifndef OT_REPORT_TABLE_H
 #define OT_REPORT_TABLE_H
 
-#include "offload/plan/plan.h"
+#include "kernels/state_format.h"
+#include "offload/plan/kept.h"
+#include "offload/plan/rounds.h"
 #include "src/base/json.h"
+#include "src/base/units.h"
 
-enum { OT_TABLE_MAX_LINES = OT_LEDGER_MAX + 4, OT_TABLE_LINE_BYTES = 200 };
+enum { OT_TABLE_MAX_LINES = OT_LEDGER_MAX + 4, OT_TABLE_LINE_BYTES = 320 };
 
-/* Rows of weights, optimizer, gradients, activations and other, or, for `full`, one for each name in the
- * ledger; a column per tier (nvme only where there is a budget for it), a total that the rounded rows add
- * up to exactly, and the budget. Returns the number of lines. */
+/* The rows are weights, optimizer, gradients, activations and other; with `full`, one row for each name in
+ * the ledger. There is a column for each tier (nvme only if it has a budget), a total that the rounded rows
+ * add up to exactly, and the budget. Returns the number of lines. */
 int ot_report_table(const struct ot_ledger *ledger, const size_t budget_bytes[OT_TIER_COUNT], bool full,
                     char lines[OT_TABLE_MAX_LINES][OT_TABLE_LINE_BYTES]);
 
 /* An array "ledger" of {tier, name, bytes}. */
 void ot_report_put_ledger(const struct ot_ledger *ledger, struct ot_json_writer *w);
 
-/* By tier: the slabs whose weights live there, and the tiles whose state does. */
+/* For each tier, the number of slabs whose weights live there, and the numbers of tiles whose state lives
+ * there and whose gradients wait there. */
 struct ot_plan_homes {
-    int64_t weights[OT_TIER_COUNT], state[OT_TIER_COUNT];
+    int64_t weights[OT_TIER_COUNT], state[OT_TIER_COUNT], grads[OT_TIER_COUNT];
     int64_t slabs, tiles;
 };
 struct ot_plan_homes ot_report_count_homes(const struct ot_plan *plan);
 
-/* "weights gpu 3, nvme 5 of 8 slabs · state nvme 8 of 8 tiles · activations host" */
+/* "weights: 3 of 8 slabs on gpu, 5 on nvme · optimizer state: all 8 tiles on nvme · activations: on host"
+ * If gradients wait on nvme, also " · gradients: of 3 of 8 tiles on host, 5 on nvme". */
 const char *ot_report_homes(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]);
-/* "gpu 3 of 8 tiles (37.5 %) · cpu 5 of 8 tiles (62.5 %)" */
+/* "3 of 8 tiles by gpu (37.5 %), 5 by cpu (62.5 %)"; "all 8 tiles by gpu". */
 const char *ot_report_engines(const struct ot_plan *plan, char line[OT_TABLE_LINE_BYTES]);
+/* "12 of 32 layers recomputed · kept activations: products of 8 layers on gpu, of 12 on host" */
+const char *ot_report_kept(const struct ot_plan *plan, int n_layers, char line[OT_TABLE_LINE_BYTES]);
+/* " · 3 rounds"; "" if there is one. */
+const char *ot_report_rounds(const struct ot_plan *plan, char text[OT_TEXT_BYTES]);
+/* Puts the members "rounds" and "kept": for each tier, the level and the number of layers. */
+void ot_report_put_kept(const struct ot_plan *plan, struct ot_json_writer *w);
+/* What a compact state takes and gives up, for a person. format: not OT_STATE_F32. */
+const char *ot_report_state(enum ot_state_format format, char line[OT_TABLE_LINE_BYTES]);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "src/base/log.h"
 
-/* Data sheets of Samsung's 990 PRO and WD's Black SN850X, both 1 TB: 600 TB written. */
+/* The share of the rating from which a run is worth a warning. */
 static const double WARN_SHARE = 0.05;
 
 double ot_wear_share(double written_bytes, int drives) {
@@ -14,8 +14,8 @@ void ot_wear_warn(double written_bytes_a_step, int64_t steps, int drives) {
     if (share <= WARN_SHARE)
         return;
     ot_log(OT_LOG_WARN,
-           "the run writes %.1f TB to --nvme: %.0f %% of the %.0f TB that %s rated for. More --host-mem, or "
-           "more --tokens-per-step, writes less",
+           "the run writes %.1f TB to --nvme: %.0f %% of the %.0f TB that %s rated for. A larger --host-mem "
+           "or --tokens-per-step writes less",
            written * 1e-12, 100 * share, OT_WEAR_RATED_BYTES * 1e-12 * (drives > 1 ? drives : 1),
            drives > 1 ? "1 TB drives are" : "a 1 TB drive is");
 }

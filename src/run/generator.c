@@ -14,7 +14,7 @@ void ot_generated_free(struct ot_generated *generated) {
     *generated = (struct ot_generated){0};
 }
 
-struct writer { /* one generation under way */
+struct writer { /* a generation in progress */
     const struct ot_generation *generation;
     struct ot_generated *out;
     struct ot_decode_stream *stream;
@@ -38,7 +38,7 @@ static int finish_text(struct writer *w) {
     return add_text(w, text, bytes);
 }
 
-/* The prompt goes through the decoder too, so that the first new word keeps the space in front of it. */
+/* Passes the prompt through the decoder too, so that the first new word keeps the space before it. */
 static int read_prompt(struct ot_session *s, struct writer *w, float *logits) {
     const struct ot_generation *g = w->generation;
     for (int64_t i = 0; i < g->n_prompt; i++) {

@@ -62,26 +62,28 @@ const char *ot_guard_finding(const struct ot_bad_block *found, const char *gradi
     ot_text_count(found->bad_weights, count);
     if (found->block_name && found->slab_name)
         snprintf(text, OT_GUARD_TEXT_BYTES,
-                 "%s is the first block whose output is not finite, for %s weights of %s are not",
+                 "%s is the first block whose output is not finite, because %s weights of %s are not",
                  found->block_name, count, found->slab_name);
     else if (found->block_name)
         snprintf(text, OT_GUARD_TEXT_BYTES,
                  "%s is the first block whose output is not finite (its weights are)", found->block_name);
     else if (found->slab_name)
-        snprintf(text, OT_GUARD_TEXT_BYTES, "forward is finite, but %s weights of %s are not", count,
+        snprintf(text, OT_GUARD_TEXT_BYTES, "the forward pass is finite, but %s weights of %s are not", count,
                  found->slab_name);
     else if (gradient)
-        snprintf(text, OT_GUARD_TEXT_BYTES,
-                 "forward is finite; on the way back %s is the first whose gradient is not (its weights are)",
-                 gradient);
+        snprintf(
+            text, OT_GUARD_TEXT_BYTES,
+            "the forward pass is finite; in the backward pass the gradient of %s is the first that is not "
+            "finite (its weights are)",
+            gradient);
     else
-        snprintf(text, OT_GUARD_TEXT_BYTES, "run forward once more, all is finite");
+        snprintf(text, OT_GUARD_TEXT_BYTES, "a second forward pass gave only finite numbers");
     return text;
 }
 
 enum { ROWS_BYTES = 192, MOST_ROWS = 3 };
 
-/* "rows 12, 80, 7 and 5 more of data.jsonl": what micro-batch `micro` was made of. */
+/* "rows 12, 80, 7 and 5 more of data.jsonl": the rows in micro-batch `micro`. */
 static void name_rows(const struct ot_rows *rows, const struct ot_guard_step *step, int micro,
                       const char *path, char text[ROWS_BYTES]) {
     const struct ot_step_batch *batch = step->batch;
@@ -108,12 +110,13 @@ static void name_rows(const struct ot_rows *rows, const struct ot_guard_step *st
              stats->kept < stats->rows ? " (counting those that were kept)" : "");
 }
 
-/* What fixes the result cannot be changed by resuming. */
+/* The cure in words. Resuming cannot change an option that fixes the result, so most cures begin a new
+ * run. */
 static const char *name_cure(const struct ot_session *s, const struct ot_bad_block *found) {
     if (found->slab_name)
-        return "go on from an earlier checkpoint (--resume DIR), begin anew with a lower --lr";
-    return s->dtype == OT_F16 ? "begin anew with a lower --lr or with --dtype bf16"
-                              : "begin anew with a lower --lr";
+        return "resume from an earlier checkpoint (--resume DIR), start over with a lower --lr";
+    return s->dtype == OT_F16 ? "start over with a lower --lr or with --dtype bf16"
+                              : "start over with a lower --lr";
 }
 
 int ot_guard_explain(const struct ot_guard *guard, const struct ot_session *s, const struct ot_rows *rows,
@@ -121,7 +124,8 @@ int ot_guard_explain(const struct ot_guard *guard, const struct ot_session *s, c
     const struct ot_step_result *result = step->result;
     const char *gradient =
         result->bad_slab >= 0 ? ot_model_chain(s->model)->slabs[result->bad_slab].name : NULL;
-    int micro = result->bad_micro >= 0 ? result->bad_micro : 0; /* all were finite: any may be to blame */
+    /* if every micro-batch was finite, look at the first */
+    int micro = result->bad_micro >= 0 ? result->bad_micro : 0;
     char finding[OT_GUARD_TEXT_BYTES], data[ROWS_BYTES], in_a_row[64] = "";
     struct ot_bad_block found;
     name_rows(rows, step, micro, s->options->data, data);
@@ -130,12 +134,12 @@ int ot_guard_explain(const struct ot_guard *guard, const struct ot_session *s, c
     if (result->skipped == OT_SKIP_SPIKE)
         return ot_fail(
             OT_E_NUMERIC,
-            "step %lld was skipped%s, for a loss of %.4g, far above those before: raise "
-            "--max-skips, begin anew with a lower --lr or a higher --skip-spikes, or look at rows %s",
+            "step %lld was skipped%s, because its loss of %.4g is far above the losses before it: raise "
+            "--max-skips, start over with a lower --lr or a higher --skip-spikes, or look at rows %s",
             (long long)result->step, in_a_row, result->loss, data);
     OT_TRY(ot_engine_find_bad_block(s->engine, &step->batch->input.micro[micro], result->bad_slab, &found));
     return ot_fail(OT_E_NUMERIC,
-                   "step %lld was skipped%s, for a %s that is not finite: %s; %s, or look at rows %s",
+                   "step %lld was skipped%s, because its %s is not finite: %s; %s, or look at rows %s",
                    (long long)result->step, in_a_row, result->skipped == OT_SKIP_LOSS ? "loss" : "gradient",
                    ot_guard_finding(&found, gradient, finding), name_cure(s, &found), data);
 }

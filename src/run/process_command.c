@@ -21,8 +21,8 @@ static void append_word(struct ot_string_builder *out, const char *word) {
     ot_string_append_text(out, "'");
 }
 
-/* Words that belong to the option: 1 with its value ("--name=value"), 2 where that is the next one; 0:
- * none. */
+/* The number of words that the option takes at this word: 1 for "--name=value", 2 if its value is the next
+ * word, 0 if this is another word. */
 static int count_words(const char *word, const char *option) {
     size_t length = option ? strlen(option) : 0;
     if (!option || strncmp(word, option, length) != 0 || (word[length] && word[length] != '='))

@@ -39,15 +39,14 @@ int ot_prompt_from_text(const struct ot_session *s, const char *text, size_t byt
 
 /* ---- rows ---- */
 
-/* What an answer is called beside what a prompt is called; both kinds of chats end with a turn of the
- * assistant. */
+/* The name of an answer for each name of a prompt. Both kinds of chats end with a turn of the assistant. */
 static const struct {
     const char *prompt, *answer;
 } plain_kinds[] = {{"question", "answer"}, {"instruction", "output"}, {"prompt", "completion"}};
 static const struct {
     const char *turns, *role, *text, *assistant;
 } chat_kinds[] = {{"messages", "role", "content", "assistant"}, {"conversations", "from", "value", "gpt"}};
-static const char filler[] = "."; /* stands for the answer; its tokens are cut off again */
+static const char filler[] = "."; /* stands in for the answer; its tokens are cut off again */
 
 static void copy_members(const struct ot_json *row, const char *but, struct ot_json_writer *w) {
     void *cursor = NULL;
@@ -64,7 +63,7 @@ static bool is_blank(const struct ot_json *value) {
     return text && ot_text_is_blank(text, bytes);
 }
 
-/* The last turn, if it is the assistant's; else NULL. */
+/* Returns the last turn if the assistant speaks it, else NULL. */
 static const struct ot_json *find_answer_turn(const struct ot_json *row, int kind) {
     const struct ot_json *turns = ot_json_get(row, chat_kinds[kind].turns);
     size_t n = ot_json_length(turns);
@@ -77,7 +76,7 @@ static const struct ot_json *find_answer_turn(const struct ot_json *row, int kin
 static void add_turn(const struct ot_json *row, int kind, struct ot_json_writer *w) {
     const struct ot_json *turns = ot_json_get(row, chat_kinds[kind].turns);
     ot_json_begin_array(w, chat_kinds[kind].turns);
-    size_t n = ot_json_length(turns) - (find_answer_turn(row, kind) != NULL); /* an empty one is replaced */
+    size_t n = ot_json_length(turns) - (find_answer_turn(row, kind) != NULL); /* replaces an empty answer */
     for (size_t i = 0; i < n; i++)
         ot_json_put_value(w, NULL, ot_json_at(turns, i));
     ot_json_begin_object(w, NULL);
@@ -87,7 +86,7 @@ static void add_turn(const struct ot_json *row, int kind, struct ot_json_writer 
     ot_json_end_array(w);
 }
 
-/* The row with an answer that says something: *out is the row itself, or a new one that replaces it. */
+/* Gives the row an answer that is not blank. *out is the row itself, or a new row that replaces it. */
 static int complete_row(struct ot_json *row, bool custom, const char *where, struct ot_json **out) {
     int chat = -1;
     const char *missing = custom ? "answer" : NULL;
@@ -110,7 +109,7 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
         if (!missing && ot_json_get(row, plain_kinds[i].prompt))
             missing = plain_kinds[i].answer;
     if (chat < 0 && !missing)
-        return 0; /* the format says what is wrong with it */
+        return 0; /* ot_format_detect reports what is wrong */
     struct ot_json_writer w = {.indent = -1};
     char *text;
     size_t bytes;
@@ -129,7 +128,7 @@ static int complete_row(struct ot_json *row, bool custom, const char *where, str
     return rc;
 }
 
-/* Tokens before the last stretch that trains: earlier turns of a chat are part of the prompt. */
+/* Keeps the tokens before the last range that trains: earlier turns of a chat belong to the prompt. */
 static int cut_answer(const struct ot_sample *sample, struct ot_prompt *out) {
     size_t n = sample->n_tokens;
     while (n > 0 && !ot_token_trained(sample->tokens[n - 1]))
@@ -160,7 +159,7 @@ int ot_prompt_from_row(const struct ot_session *s, const char *text, size_t byte
     int rc;
     OT_TRY_GOTO(ot_json_parse(text, bytes, where, &row), rc, out);
     if (ot_json_type(row) != OT_JSON_OBJECT) {
-        rc = ot_fail(OT_E_INPUT, "%s: --row wants a JSON object such as {\"question\": ...}", where);
+        rc = ot_fail(OT_E_INPUT, "%s: --row needs a JSON object such as {\"question\": ...}", where);
         goto out;
     }
     if (s->options->columns) {

@@ -1,4 +1,4 @@
-/* Prompts to token ids, framed as in training. */
+/* Turns prompts into token ids, framed as in training. */
 #ifndef OT_RUN_PROMPT_H
 #define OT_RUN_PROMPT_H
 
@@ -12,12 +12,13 @@ struct ot_prompt { /* zero before the first use */
 };
 void ot_prompt_free(struct ot_prompt *prompt);
 
-/* A text to continue as it stands, behind the tokenizer's start token (unless --no-special, or the text
- * begins with it). Errors: OT_E_INPUT, OT_E_BUDGET. */
+/* A text that the model continues. The tokenizer's start token comes first, unless --no-special is given or
+ * the text begins with that token. Errors: OT_E_INPUT, OT_E_BUDGET. */
 int ot_prompt_from_text(const struct ot_session *session, const char *text, size_t bytes,
                         struct ot_prompt *out);
-/* A data row as JSON: all tokens of the row before its answer, cut as training would cut them. The answer may
- * be absent or empty. where: for sentences. Errors: OT_E_INPUT, OT_E_USAGE, OT_E_BUDGET. */
+/* A data row as JSON: gives all tokens of the row before its answer, cut as training would cut them. The
+ * answer may be absent or empty. where: the place that errors name. Errors: OT_E_INPUT, OT_E_USAGE,
+ * OT_E_BUDGET. */
 int ot_prompt_from_row(const struct ot_session *session, const char *text, size_t bytes, const char *where,
                        struct ot_prompt *out);
 

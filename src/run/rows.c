@@ -81,7 +81,7 @@ static int open_training(const struct ot_session *session, struct ot_rows *rows)
     if (!rows->eval_set)
         return 0;
     OT_TRY(pack(session, rows, rows->eval_set, false, &rows->eval));
-    if (ot_packing_sequences(rows->eval) == 0) { /* 2 % of a few rows is none */
+    if (ot_packing_sequences(rows->eval) == 0) { /* 2 % of a few rows is less than one row */
         ot_packing_close(rows->eval);
         rows->eval = NULL;
     }

@@ -10,16 +10,16 @@ int ot_run_identity_make(const struct ot_session *session, const struct ot_rows 
     struct ot_config_file file = {.config = session->config, .dtype = session->stored, .ids = session->ids};
     char *text;
     size_t bytes;
-    *out = (struct ot_run_identity){.data = ot_dataset_print(rows->data)};
+    *out = (struct ot_run_identity){.data = ot_dataset_fingerprint(rows->data)};
     if (rows->own_eval)
-        out->eval_data = ot_dataset_print(rows->own_eval);
+        out->eval_data = ot_dataset_fingerprint(rows->own_eval);
     OT_TRY(ot_model_config_write(&file, &text, &bytes));
     int rc = ot_json_parse(text, bytes, "the model's config", &out->model);
     free(text);
     return rc;
 }
 
-/* Parses what was written, in the place of *out. */
+/* Parses the writer's text and replaces *out. */
 static int take(struct ot_json_writer *w, const char *what, struct ot_json **out) {
     char *text;
     size_t bytes;

@@ -16,16 +16,16 @@
 #include "src/base/log.h"
 #include "src/base/output.h"
 
-static const double slow_reader_seconds =
-    5; /* at the end, a reader that takes nothing is waited for as long */
+/* How long the end of a run waits for a reader of stdout that reads nothing. */
+static const double slow_reader_seconds = 5;
 
 struct ot_run_log {
-    struct ot_output *mirror; /* stdout; NULL: not asked for */
-    bool is_progress;         /* the event that is being written: stdout may go without it */
-    int fd;                   /* of the file; -1: there is none yet */
+    struct ot_output *mirror; /* stdout; NULL: without --json */
+    bool is_progress;         /* the open event is a "step", which stdout may leave out */
+    int fd;                   /* of log.jsonl; -1: not open yet */
     char path[PATH_MAX];
-    int64_t bytes; /* of the file, in whole lines */
-    char *waiting; /* lines that are not in it yet, each with its newline */
+    int64_t bytes; /* size of the file, which ends with a whole line */
+    char *waiting; /* lines that are not in the file yet, each with its newline */
     size_t waiting_bytes;
     struct ot_json_writer writer;
 };
@@ -44,21 +44,22 @@ int ot_run_log_open(bool mirror, struct ot_run_log **out) {
     return mirror ? ot_output_open(&config, &(*out)->mirror) : 0;
 }
 
-/* Writes what waits. A line that is written in part is cut off again: the file has whole lines, and what was
- * not written waits for the next attempt, when a disk that was full may have room. */
+/* Writes the waiting lines. After a failed write it cuts the file back to its old size, so that the file has
+ * only whole lines. The lines then wait for the next attempt, when a full disk may have room again. */
 static int write_waiting(struct ot_run_log *log) {
     int error = ot_write_all(NULL, log->fd, log->waiting, log->waiting_bytes);
     if (error < 0) {
         bool cut = ftruncate(log->fd, log->bytes) == 0 && lseek(log->fd, log->bytes, SEEK_SET) >= 0;
         return ot_fail_errno(OT_E_IO, -error, "%s: cannot write the log%s", log->path,
-                             cut ? "" : ", whose last line is not whole");
+                             cut ? "" : "; its last line is incomplete");
     }
     log->bytes += (int64_t)log->waiting_bytes;
     log->waiting_bytes = 0;
     return 0;
 }
 
-/* The end of the last whole line among the first `bytes` of the file; -1: it cannot be read. */
+/* Returns the end of the last whole line within the first `bytes` of the file; -1: the file cannot be read.
+ */
 static int64_t find_whole_lines(int fd, int64_t bytes) {
     enum { PIECE = 4096 };
     char piece[PIECE];
@@ -80,15 +81,16 @@ static int64_t find_whole_lines(int fd, int64_t bytes) {
     return bytes;
 }
 
-/* The log is open as long as its run, so its lock is the run's: of two runs with one output (two with the
- * default name, say) the second would replace the first's result. Where a file system has no locks, that is
- * the user's own doing. */
+/* Opens and locks log.jsonl. The log stays open as long as the run, so its lock keeps a second run out of the
+ * same output directory, where it would replace the result of the first. Two runs with the default name of
+ * --out, for example, share a directory. A file system without locks gives no such protection. */
 static int open_alone(struct ot_run_log *log, const char *dir, int64_t keep_bytes) {
     int fd = open(log->path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0 && errno == ELOOP)
-        return ot_fail(OT_E_INPUT,
-                       "%s: is a symbolic link, and a run writes nothing outside of its output; remove it",
-                       log->path);
+        return ot_fail(
+            OT_E_INPUT,
+            "%s is a symbolic link, and a run writes only inside its output directory; remove the link",
+            log->path);
     if (fd < 0)
         return ot_fail_errno(OT_E_IO, errno, "%s: cannot write the log", log->path);
     if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) {
@@ -96,7 +98,7 @@ static int open_alone(struct ot_run_log *log, const char *dir, int64_t keep_byte
         return ot_fail(OT_E_INPUT, "%s: another run is writing this output; choose another with --out", dir);
     }
     log->bytes = find_whole_lines(fd, keep_bytes);
-    /* EINVAL: not a file, so nothing to cut */
+    /* EINVAL: not a regular file (/dev/null, a pipe), so there is nothing to cut */
     bool cut = log->bytes >= 0 && (ftruncate(fd, log->bytes) == 0 || errno == EINVAL) &&
                (log->bytes == 0 || lseek(fd, log->bytes, SEEK_SET) == log->bytes);
     if (cut) {
@@ -119,7 +121,7 @@ int ot_run_log_start_file(struct ot_run_log *log, const char *dir, int64_t keep_
 int ot_run_log_check(struct ot_run_log *log) {
     if (!log->mirror || ot_output_flush(log->mirror, 0.5))
         return 0;
-    return ot_output_put(log->mirror, OT_OUTPUT_TEXT, "", 0); /* why, where a write failed */
+    return ot_output_put(log->mirror, OT_OUTPUT_TEXT, "", 0); /* fails with the reason if a write failed */
 }
 
 int ot_run_log_flush(struct ot_run_log *log) {
@@ -164,11 +166,11 @@ int ot_run_log_end(struct ot_run_log *log) {
     size_t bytes;
     ot_json_end_object(&log->writer);
     OT_TRY(ot_json_writer_take(&log->writer, &text, &bytes));
-    text[bytes] = '\n'; /* in the place of the NUL */
+    text[bytes] = '\n'; /* replaces the NUL */
     int rc = add_waiting(log, text, bytes + 1);
     if (rc == 0 && log->fd >= 0)
         rc = write_waiting(log);
-    /* Second: where nobody reads any more, the file has the line. */
+    /* stdout comes second: if its reader is gone, the file still has the line */
     enum ot_output_kind kind = log->is_progress ? OT_OUTPUT_PROGRESS : OT_OUTPUT_TEXT;
     if (rc == 0 && log->mirror)
         rc = ot_output_put(log->mirror, kind, text, bytes + 1);
@@ -176,7 +178,7 @@ int ot_run_log_end(struct ot_run_log *log) {
     return rc;
 }
 
-/* With what waits: a checkpoint is made of a time when those lines had been logged. */
+/* Counts the waiting lines too: they were logged before the checkpoint that records this size. */
 int64_t ot_run_log_bytes(const struct ot_run_log *log) {
     return log->fd >= 0 ? log->bytes + (int64_t)log->waiting_bytes : 0;
 }

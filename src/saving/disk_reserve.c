@@ -12,12 +12,14 @@
 #include "src/base/clock.h"
 #include "src/base/error.h"
 #include "src/base/file_io.h"
+#include "src/base/io_calls.h"
+#include "src/base/path.h"
 #include "src/base/units.h"
 
 static int name_file(const char *dir, const char *name, char path[PATH_MAX]) {
     return snprintf(path, PATH_MAX, "%s/%s", dir, name) < PATH_MAX
                ? 0
-               : ot_fail(OT_E_IO, "%s: the name is too long", dir);
+               : ot_fail(OT_E_IO, "%s: the path is too long", dir);
 }
 
 int64_t ot_disk_reserved(const char *dir) {
@@ -38,7 +40,7 @@ int ot_disk_reserve(const char *dir, int64_t bytes) {
         return 1;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot create the file that reserves disk space", path);
     int error = ot_allocate(NULL, fd, FALLOC_FL_KEEP_SIZE, 0, bytes);
     close(fd);
     bool is_full = error == -ENOSPC || error == -EDQUOT;
@@ -53,8 +55,13 @@ int ot_disk_check_file_size(const char *what, int64_t bytes) {
     if (getrlimit(RLIMIT_FSIZE, &limit) < 0 || limit.rlim_cur == RLIM_INFINITY ||
         limit.rlim_cur >= (rlim_t)bytes)
         return 0;
-    return ot_fail(OT_E_IO, "%s needs a file of up to %s, and ulimit -f allows files of %s: raise it", what,
-                   ot_text_bytes(bytes, size), ot_text_bytes((int64_t)limit.rlim_cur, allowed));
+    return ot_fail(OT_E_IO, "%s needs a file of up to %s, but `ulimit -f` allows only %s; raise that limit",
+                   what, ot_text_bytes(bytes, size), ot_text_bytes((int64_t)limit.rlim_cur, allowed));
+}
+
+int64_t ot_disk_free(const char *dir) {
+    char nearest[PATH_MAX];
+    return ot_path_find_nearest(dir, nearest) ? ot_io_system.free_bytes(NULL, nearest) : -1;
 }
 
 double ot_disk_time_flush(const char *dir) {
@@ -62,7 +69,7 @@ double ot_disk_time_flush(const char *dir) {
     char path[PATH_MAX];
     if (name_file(dir, "flush-test", path) < 0)
         return 0;
-    unlink(path); /* a killed run's */
+    unlink(path); /* left by a killed run */
     double began = ot_clock_seconds();
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)

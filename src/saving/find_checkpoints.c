@@ -19,12 +19,13 @@ static bool has(const char *dir, const char *name) {
     return n > 0 && (size_t)n < sizeof path && lstat(path, &status) == 0;
 }
 
-/* Its siblings that are older, behind it; there are none where it was moved or renamed. */
+/* Lists the checkpoint and the older ones in its directory. The list is empty if the checkpoint's directory
+ * was renamed. */
 static int find_older(const char *dir, struct ot_checkpoint_list *list) {
     char *real = realpath(dir, NULL), *slash = real ? strrchr(real, '/') : NULL;
     if (!slash) {
         free(real);
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot find out where it lies", dir);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot resolve the path", dir);
     }
     *slash = '\0';
     int rc = ot_checkpoint_list_make(*real ? real : "/", list), at = 0;
@@ -46,13 +47,13 @@ static int find_one(const char *dir, struct ot_checkpoint_list *list) {
         free(list->entries);
         list->entries = calloc(1, sizeof *list->entries);
         if (!list->entries)
-            return ot_fail(OT_E_BUDGET, "%s: no memory", dir);
+            return ot_fail(OT_E_BUDGET, "%s: no memory to list checkpoints", dir);
         list->n = 1;
         list->entries[0].step = -1;
     }
     free(list->entries[0].dir);
-    list->entries[0].dir = strdup(dir); /* as the user calls it */
-    return list->entries[0].dir ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory", dir);
+    list->entries[0].dir = strdup(dir); /* the path as the user wrote it */
+    return list->entries[0].dir ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory to list checkpoints", dir);
 }
 
 int ot_find_checkpoints(const char *dir, struct ot_found *out) {
@@ -76,9 +77,8 @@ int ot_find_checkpoints(const char *dir, struct ot_found *out) {
         OT_TRY(ot_out_check_whole(dir));
     if (out->list.n == 0 && !out->is_model)
         return ot_fail(OT_E_INPUT,
-                       "%s: neither a checkpoint (it has no " OT_MANIFEST_NAME
-                       "), nor a run with checkpoints in "
-                       "it, nor a model (it has no config.json)",
+                       "%s: not a checkpoint (it has no " OT_MANIFEST_NAME
+                       "), not a run with checkpoints, and not a model (it has no config.json)",
                        dir);
     return 0;
 }

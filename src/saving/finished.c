@@ -25,7 +25,8 @@ int ot_finished_read(const char *dir, struct ot_checkpoint_record *out, bool *is
     if (rc == 0)
         rc = ot_checkpoint_record_take(tree, path, out);
     *is_there = rc == 0;
-    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "%s; --resume never trains anew", ot_error_text()) : rc;
+    return rc == -OT_E_INPUT ? ot_fail(OT_E_INPUT, "%s; use --resume never to train again", ot_error_text())
+                             : rc;
 }
 
 static int name_logs(const char *out, char log[PATH_MAX], char old[PATH_MAX]) {
@@ -39,15 +40,15 @@ int ot_finished_keep_log(const char *out) {
     char log[PATH_MAX], old[PATH_MAX], record[PATH_MAX];
     struct stat info;
     OT_TRY(name_logs(out, log, old));
-    snprintf(record, sizeof record, "%s/" OT_FINISHED_NAME, out); /* shorter than that of the old log */
-    if (access(record, F_OK) < 0 ||
-        lstat(old, &info) == 0) /* kept already: this is of a run without result */
+    snprintf(record, sizeof record, "%s/" OT_FINISHED_NAME, out); /* shorter than the old log's path */
+    /* If the old log is kept already, the present log is of a run without a result. */
+    if (access(record, F_OK) < 0 || lstat(old, &info) == 0)
         return 0;
-    if (lstat(log, &info) == 0 && !S_ISREG(info.st_mode)) /* refused, with its name, when it is opened */
+    if (lstat(log, &info) == 0 && !S_ISREG(info.st_mode)) /* opening the log refuses it, with its name */
         return 0;
     return rename(log, old) == 0 || errno == ENOENT
                ? 0
-               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", log, old);
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot rename it to %s", log, old);
 }
 
 int ot_finished_drop_log(const char *out) {
@@ -61,14 +62,14 @@ int ot_finished_restore_log(const char *out) {
     OT_TRY(name_logs(out, log, old));
     return rename(old, log) == 0 || errno == ENOENT
                ? 0
-               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be renamed to %s", old, log);
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot rename it to %s", old, log);
 }
 
 static int refuse_more_steps(const struct ot_options *o, const struct ot_checkpoint_record *record,
                              int64_t steps) {
     return ot_fail(OT_E_USAGE,
-                   "%s: this run is finished, with %lld steps; --resume %s/checkpoints makes it one of %lld, "
-                   "where checkpoints are left, and --resume never trains anew",
+                   "%s: this run is finished after %lld steps; if checkpoints are left, use --resume "
+                   "%s/checkpoints to go on to %lld steps; or use --resume never to train again",
                    o->out, (long long)record->steps, o->out, (long long)steps);
 }
 
@@ -83,13 +84,13 @@ int ot_finished_confirm(const struct ot_options *o, const struct ot_checkpoint_r
     ot_log_set_status("");
     if (result.n_damages > 0) {
         rc = ot_fail(OT_E_INPUT,
-                     "%s: this run is finished, but its result is damaged: %s; --resume never "
-                     "trains anew",
+                     "%s: this run is finished, but its result is damaged: %s; use --resume never to "
+                     "train again",
                      o->out, result.damages[0]);
         goto out;
     }
     ot_log(OT_LOG_INFO,
-           "already finished: %s · %lld of %lld steps on %s · verified: %s · --resume never trains anew",
+           "already finished: %s · %lld of %lld steps on %s · verified: %s · to train again: --resume never",
            o->out, (long long)record->progress.step, (long long)record->steps, record->made, result.what);
     struct ot_json_writer *w = ot_run_log_begin(log, "already_finished");
     ot_json_put_text(w, "out", o->out);

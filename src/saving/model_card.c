@@ -5,7 +5,7 @@
 
 #include "src/base/error.h"
 
-/* The last part of a path, since a card is read on other machines. */
+/* The last component of a path: people read the card on other machines. */
 static const char *last_part(const char *path) {
     const char *slash = strrchr(path, '/');
     return slash && slash[1] ? slash + 1 : path;

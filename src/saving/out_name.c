@@ -11,7 +11,7 @@ static int refuse_name(void) {
     return ot_fail(OT_E_USAGE, "no short name for the output directory; give --out DIR");
 }
 
-/* The last part of a path, or of a name such as "org/model". */
+/* The last component of a path, or of a hub name such as "org/model". */
 static int find_model_name(const char *given, char name[NAME_MAX + 1]) {
     char *real = given[0] == '.' || given[0] == '/' ? realpath(given, NULL) : NULL;
     const char *model = real ? real : given;
@@ -35,7 +35,7 @@ int ot_out_name_choose(struct ot_settings *settings, char *text, size_t bytes) {
     const char *data = options->command == OT_COMMAND_BENCH ? "bench" : options->data;
     const char *slash = strrchr(data, '/');
     data = slash ? slash + 1 : data;
-    size_t dot = *data ? 1 + strcspn(data + 1, ".") : 0; /* a hidden file keeps its first dot */
+    size_t dot = *data ? 1 + strcspn(data + 1, ".") : 0; /* the first dot of a hidden file stays */
     int n = snprintf(text, bytes, "out/%s-%.*s", model, (int)dot, data);
     if (n < 0 || (size_t)n >= bytes)
         return refuse_name();

@@ -3,13 +3,16 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "src/base/error.h"
 #include "src/base/log.h"
+#include "src/base/strings.h"
 #include "src/files/out_dir.h"
 #include "src/files/out_lock.h"
 #include "src/run/process_command.h"
+#include "src/session/team.h"
 
 int ot_rescue_restore_out(const struct ot_rescue *r) {
     OT_TRY(ot_out_lock_holds(r->lock) ? ot_out_lock_keep_marker(r->lock)
@@ -18,37 +21,50 @@ int ot_rescue_restore_out(const struct ot_rescue *r) {
 }
 
 static int save_in_out(const struct ot_rescue *r, const struct ot_checkpoint_record *record) {
-    OT_TRY(ot_rescue_restore_out(r));
+    OT_TRY(ot_team_agree(r->session, r->lock ? ot_rescue_restore_out(r) : 0));
     return ot_saver_save_in(r->saver, NULL, record);
 }
 
-/* A directory of its own in `dir`. */
-static int save_within(const struct ot_rescue *r, const struct ot_checkpoint_record *record,
-                       const char *dir) {
-    char path[PATH_MAX];
-    if (!dir || !*dir ||
-        snprintf(path, sizeof path, "%s/offload-train-rescued.%d", dir, (int)getpid()) >= (int)sizeof path)
-        return ot_fail(OT_E_IO, "no such directory");
-    return ot_saver_save_in(r->saver, path, record);
+/* Writes the place with this number, or "" if it has no name. False: there are no more. */
+static bool name_place(const struct ot_rescue *r, int number, char path[PATH_MAX]) {
+    const char *temporary = getenv("TMPDIR");
+    const char *more[] = {".", getenv("HOME"), temporary && *temporary ? temporary : "/tmp"};
+    int n_disks = r->options->nvme.n, n;
+    if (number == 0) {
+        n = snprintf(path, PATH_MAX, "%s.rescued", r->lock->out);
+    } else {
+        int other = number - 1 - n_disks;
+        if (other >= (int)(sizeof more / sizeof *more))
+            return false;
+        const char *dir = other < 0 ? r->options->nvme.dirs[number - 1].path : more[other];
+        n = dir ? snprintf(path, PATH_MAX, "%s/offload-train-rescued.%d", dir, (int)getpid()) : 0;
+    }
+    if (n <= 0 || n >= PATH_MAX)
+        path[0] = '\0';
+    return true;
 }
 
-static int save_beside(const struct ot_rescue *r, const struct ot_checkpoint_record *record) {
-    char path[PATH_MAX];
-    if (snprintf(path, sizeof path, "%s.rescued", r->lock->out) >= (int)sizeof path)
-        return ot_fail(OT_E_IO, "the path is too long");
-    return ot_saver_save_in(r->saver, path, record);
+/* All ranks get the place of rank 0. *path is NULL if there are no more. The caller frees it. */
+static int find_place(const struct ot_rescue *r, int number, char **path) {
+    char own[PATH_MAX];
+    *path = NULL;
+    if (ot_team_speaks(r->session) && name_place(r, number, own))
+        OT_TRY(ot_string_format(path, "%s", own));
+    return ot_team_tell(r->session, path);
 }
 
 static int save_elsewhere(const struct ot_rescue *r, const struct ot_checkpoint_record *record) {
-    const char *temporary = getenv("TMPDIR");
-    if (save_beside(r, record) == 0)
-        return 0;
-    for (int i = 0; i < r->options->nvme.n; i++)
-        if (save_within(r, record, r->options->nvme.dirs[i].path) == 0)
-            return 0;
-    if (save_within(r, record, ".") == 0 || save_within(r, record, getenv("HOME")) == 0)
-        return 0;
-    return save_within(r, record, temporary && *temporary ? temporary : "/tmp");
+    char *path;
+    int rc = -OT_E_IO;
+    for (int i = 0; rc < 0 && rc != -OT_E_COMM && !r->only_in_out; i++) {
+        int found = find_place(r, i, &path);
+        if (found < 0 || !path)
+            return found < 0 ? found : rc;
+        if (*path)
+            rc = ot_saver_save_in(r->saver, path, record);
+        free(path);
+    }
+    return rc;
 }
 
 static int say_saved(const struct ot_rescue *r, const struct ot_error *why) {
@@ -56,7 +72,7 @@ static int say_saved(const struct ot_rescue *r, const struct ot_error *why) {
     const char *dir = ot_saver_last_dir(r->saver);
     if (ot_process_quote(dir, &quoted) < 0)
         quoted = NULL;
-    int rc = ot_fail((enum ot_error_code)why->code, "%s; step %lld is saved: --resume %s goes on from it",
+    int rc = ot_fail((enum ot_error_code)why->code, "%s; step %lld is saved; resume from it with --resume %s",
                      why->text, (long long)ot_saver_last_step(r->saver), quoted ? quoted : dir);
     free(quoted);
     return rc;
@@ -64,10 +80,17 @@ static int say_saved(const struct ot_rescue *r, const struct ot_error *why) {
 
 static int say_lost(const struct ot_rescue *r, const struct ot_error *why, const char *why_not) {
     const char *dir = ot_saver_last_dir(r->saver);
+    bool continues = strcmp(r->options->resume, "auto") == 0;
     if (dir)
-        return ot_fail((enum ot_error_code)why->code, "%s%s; the last checkpoint is %s", why->text, why_not,
-                       dir);
-    return ot_fail((enum ot_error_code)why->code, "%s%s; no checkpoint was made before", why->text, why_not);
+        return ot_fail((enum ot_error_code)why->code, "%s%s; the last checkpoint is %s%s", why->text, why_not,
+                       dir, continues ? "; the same command continues from it" : "");
+    return ot_fail((enum ot_error_code)why->code, "%s%s; there is no checkpoint", why->text, why_not);
+}
+
+int ot_rescue_tell(const struct ot_rescue *r, int rc) {
+    struct ot_error why;
+    ot_error_save(&why, rc);
+    return say_saved(r, &why);
 }
 
 int ot_rescue_save(const struct ot_rescue *r, const struct ot_checkpoint_record *record, int rc) {
@@ -76,10 +99,11 @@ int ot_rescue_save(const struct ot_rescue *r, const struct ot_checkpoint_record 
     if (!record)
         return say_lost(r, &why, "");
     if (save_in_out(r, record) < 0) {
-        ot_log(OT_LOG_WARN, "step %lld cannot be saved in %s: %s", (long long)record->progress.step,
-               r->options->out, ot_error_text());
+        if (ot_team_speaks(r->session))
+            ot_log(OT_LOG_WARN, "step %lld cannot be saved in %s: %s", (long long)record->progress.step,
+                   r->options->out, ot_error_text());
         if (save_elsewhere(r, record) < 0)
-            return say_lost(r, &why, "; its state could not be saved anywhere");
+            return say_lost(r, &why, "; the state could not be saved anywhere");
     }
     return say_saved(r, &why);
 }

@@ -1,11 +1,16 @@
-/* A run never ends without its state: whatever ends it, what it has is saved first.
+/* Saves a run's state when an error ends the run.
  *
- * The state of a drained engine is saved as a checkpoint in --out: OUT is made again where it was moved away,
- * and the space that was held for checkpoints gives way. Where that fails, the nearest place that works is
- * taken: beside OUT, the directories of --nvme, the working directory, $HOME, $TMPDIR or /tmp. The error that
- * ended the run then says where the checkpoint is and how to go on from it. Of the ends of a run three save
- * nothing: a second signal, a --grace that is over, and numbers that training cannot go on with, which a
- * checkpoint would only preserve.
+ * The state of a drained engine is saved as a checkpoint in --out. If OUT was moved away, it is made again,
+ * and the disk space reserved for checkpoints is freed. If saving there fails, the first of these places that
+ * works is used: beside OUT, the directories of --nvme, the working directory, $HOME, $TMPDIR or /tmp. The
+ * error that ended the run then says where the checkpoint is and how to resume from it. Three ends of a run
+ * save nothing: a second signal, a --grace that is over, and numbers that training cannot go on with (a
+ * checkpoint would keep them).
+ *
+ * SEVERAL RANKS save together, so they can do so only after an error that all of them have, and at the same
+ * step: a save that failed, or a model that rank 0 could not write. Rank 0 chooses the places. A place that
+ * the ranks do not share fails like one that is full. If the hosts keep parts of their own (places.h), OUT is
+ * the only place. After an error of one rank alone the last checkpoint is named.
  */
 #ifndef OT_SAVING_RESCUE_H
 #define OT_SAVING_RESCUE_H
@@ -16,15 +21,20 @@ struct ot_out_lock;
 
 struct ot_rescue {
     struct ot_saver *saver;
-    const struct ot_options *options; /* with --out */
-    struct ot_out_lock *lock;         /* of --out */
+    struct ot_session *session;
+    const struct ot_options *options; /* with --out set */
+    bool only_in_out;                 /* each host has its own directory (places.h) */
+    struct ot_out_lock *lock;         /* lock of --out; NULL: another rank has it */
 };
 
-/* Makes --out what it was where others have moved it away or taken its marker, so that a checkpoint can be
- * saved there. Errors: OT_E_INPUT (another directory is there now), OT_E_IO. */
+/* Makes --out usable again if someone moved it away or removed its marker. Errors: OT_E_INPUT (another
+ * directory has that name now), OT_E_IO. */
 int ot_rescue_restore_out(const struct ot_rescue *rescue);
-/* rc: what ends the run, with its sentence, to which where the state is saved is added. record: of a drained
- * engine; NULL: the engine has failed, and the last checkpoint is all there is. Returns rc. */
+/* The state is saved already: adds the place of the last checkpoint to the message of `rc`. Returns rc. */
+int ot_rescue_tell(const struct ot_rescue *rescue, int rc);
+/* Saves the state and adds the place of the checkpoint to the error message of `rc`, the error that ends the
+ * run. record: of a drained engine, and several ranks all call it; NULL: the engine or one rank alone has
+ * failed, and the last checkpoint is named instead. Returns rc. */
 int ot_rescue_save(const struct ot_rescue *rescue, const struct ot_checkpoint_record *record, int rc);
 
 #endif

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "offload/comm/world.h"
 #include "offload/store/store.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
@@ -16,12 +17,13 @@
 #include "src/run/process_command.h"
 #include "src/saving/find_checkpoints.h"
 #include "src/saving/finished.h"
+#include "src/saving/places.h"
 
 static const char checkpoints_name[] = "checkpoints";
 
 /* ---- advice ---- */
 
-/* The directory that a path lies in. */
+/* The parent directory of a path. */
 static void find_parent(const char *path, char parent[PATH_MAX]) {
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/')
@@ -38,7 +40,8 @@ static bool is_same_file(const char *a, const char *b) {
     return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
-/* Which of the older ones opens; its contents are not read. -1: none. */
+/* Index of the newest older checkpoint that opens, or -1. The check does not read the checkpoint's
+ * contents. */
 static int find_intact(const struct ot_checkpoint_list *list, const char *damaged) {
     int first = 0;
     for (int i = 0; i < list->n; i++)
@@ -59,18 +62,19 @@ static int advise(const char *damaged, int rc) {
     struct ot_checkpoint_list list;
     char parent[PATH_MAX];
     ot_error_save(&error, rc);
-    if (!strstr(error.text, damaged)) /* of something else */
+    if (!strstr(error.text, damaged)) /* the error is about something else */
         return rc;
     find_parent(damaged, parent);
     int intact = ot_checkpoint_list_make(parent, &list) == 0 ? find_intact(&list, damaged) : -1;
     ot_error_load(&error);
     char *quoted = NULL;
     if (intact >= 0 && ot_process_quote(list.entries[intact].dir, &quoted) == 0)
-        rc = ot_fail((enum ot_error_code)error.code, "%s; --resume %s goes on from the one before it",
-                     error.text, quoted);
+        rc = ot_fail((enum ot_error_code)error.code,
+                     "%s; to resume from the checkpoint before it, use --resume %s", error.text, quoted);
     else
         rc = ot_fail((enum ot_error_code)error.code,
-                     "%s; there is no intact one before it; --resume never begins anew", error.text);
+                     "%s; no earlier checkpoint is intact; to start a new run, use --resume never",
+                     error.text);
     free(quoted);
     ot_checkpoint_list_free(&list);
     return rc;
@@ -82,16 +86,20 @@ int ot_resume_advise(const struct ot_resume *resume, int rc) {
 
 /* ---- finding ---- */
 
-static int open_checkpoint(const char *dir, struct ot_resume *out) {
-    int rc = ot_checkpoint_open(dir, &out->checkpoint);
-    if (rc < 0) {
-        out->checkpoint = NULL;
-        return advise(dir, rc);
-    }
-    out->record = ot_checkpoint_record(out->checkpoint);
-    out->dir = ot_checkpoint_dir(out->checkpoint);
+static void take_checkpoint(struct ot_checkpoint *checkpoint, struct ot_resume *out) {
+    out->checkpoint = checkpoint;
+    out->record = ot_checkpoint_record(checkpoint);
+    out->dir = ot_checkpoint_dir(checkpoint);
     out->record_name = OT_RECORD_NAME;
-    return 0;
+}
+
+static int open_checkpoint(const char *dir, struct ot_resume *out) {
+    struct ot_checkpoint *checkpoint;
+    int rc = ot_checkpoint_open(dir, &checkpoint);
+    if (rc < 0)
+        return advise(dir, rc);
+    take_checkpoint(checkpoint, out);
+    return ot_checkpoint_check_whole(checkpoint);
 }
 
 static int open_newest(const char *parent, struct ot_resume *out) {
@@ -108,33 +116,42 @@ static int find_within(const char *dir, struct ot_resume *out) {
     if (rc < 0)
         rc = ot_fail_context(rc, "--resume");
     else if (found.list.n == 0)
-        rc = ot_fail(OT_E_INPUT, "--resume %s: is a model, and no complete checkpoint is there", dir);
+        rc = ot_fail(OT_E_INPUT,
+                     "--resume %s: this is a model without checkpoints; give the directory of a checkpoint",
+                     dir);
     else
         rc = open_checkpoint(found.list.entries[0].dir, out);
     ot_found_free(&found);
     return rc;
 }
 
-/* The newest checkpoint of a run that is not over, or the record of one that is. */
-static int find_own(const struct ot_options *options, const char *parent, struct ot_resume *out) {
-    bool is_complete = ot_checkpoint_is_complete(parent), is_finished;
-    if (!is_complete)
-        OT_TRY(open_newest(parent, out));
-    if (out->checkpoint)
-        return 0;
+static int find_finished(const struct ot_options *options, struct ot_resume *out) {
+    bool is_finished;
     OT_TRY(ot_finished_read(options->out, &out->finished, &is_finished));
     if (is_finished) {
         out->record = &out->finished;
         out->dir = options->out;
         out->record_name = OT_FINISHED_NAME;
-    } else if (is_complete) {
-        ot_log(OT_LOG_INFO, "resume  %s: that run came to its end; this one begins anew", options->out);
     }
     return 0;
 }
 
-/* What a killed run has left: first its store's files, or what checkpoints keep of them would not be given
- * back (src/checkpoint/reclaim.h). A directory that cannot be read the session refuses, with its option. */
+/* Finds the newest checkpoint of an unfinished run, or the record of a finished one. */
+static int find_own(const struct ot_options *options, const char *parent, struct ot_resume *out) {
+    bool is_complete = ot_checkpoint_is_complete(parent);
+    if (!is_complete)
+        OT_TRY(open_newest(parent, out));
+    if (out->checkpoint)
+        return 0;
+    OT_TRY(find_finished(options, out));
+    if (!out->record && is_complete)
+        ot_log(OT_LOG_INFO, "resume  %s: that run is complete; this is a new run", options->out);
+    return 0;
+}
+
+/* Removes the remains of a killed run. The store's files go first: otherwise the space that checkpoints hold
+ * of them cannot be freed (src/checkpoint/reclaim.h). Unreadable --nvme directories are ignored here; the
+ * session refuses them and names the option. */
 static int tidy_up(const struct ot_options *options, const char *parent) {
     if (access(parent, F_OK) < 0)
         return 0;
@@ -143,14 +160,19 @@ static int tidy_up(const struct ot_options *options, const char *parent) {
     return ot_checkpoint_tidy(parent);
 }
 
+static int name_parent(const struct ot_options *options, char parent[PATH_MAX]) {
+    int n = snprintf(parent, PATH_MAX, "%s/%s", options->out, checkpoints_name);
+    if (n < 0 || n >= PATH_MAX)
+        return ot_fail(OT_E_USAGE, "%.200s...: the path is too long", options->out);
+    return 0;
+}
+
 int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume *out) {
     char parent[PATH_MAX];
     *out = (struct ot_resume){0};
     if (options->no_save)
         return 0;
-    int n = snprintf(parent, sizeof parent, "%s/%s", options->out, checkpoints_name);
-    if (n < 0 || (size_t)n >= sizeof parent)
-        return ot_fail(OT_E_USAGE, "%.200s...: the path is too long", options->out);
+    OT_TRY(name_parent(options, parent));
     if (tidy)
         OT_TRY(tidy_up(options, parent));
     if (strcmp(options->resume, "never") == 0)
@@ -159,14 +181,199 @@ int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume
                                                 : find_within(options->resume, out);
 }
 
+/* What rank 0 tells the others. */
+struct finding {
+    int is_finished;
+    char dir[PATH_MAX]; /* of the checkpoint; "": none */
+};
+
+/* Opens what rank 0 has found. */
+static int follow(const struct ot_options *options, const struct finding *found, struct ot_resume *out) {
+    *out = (struct ot_resume){0};
+    if (*found->dir)
+        return open_checkpoint(found->dir, out);
+    return found->is_finished ? find_finished(options, out) : 0;
+}
+
+static int find_shared(const struct ot_options *options, bool tidy, struct ot_world *world,
+                       struct ot_resume *out) {
+    bool leads = !world || ot_world_ranks(world)->rank == 0;
+    struct finding mine = {0}, *all;
+    *out = (struct ot_resume){0};
+    if (leads)
+        OT_TRY(ot_resume_find(options, tidy, out));
+    if (!world)
+        return 0;
+    mine.is_finished = ot_resume_is_finished(out);
+    if (out->checkpoint)
+        snprintf(mine.dir, sizeof mine.dir, "%s", out->dir);
+    all = calloc((size_t)ot_world_ranks(world)->ranks, sizeof *all);
+    if (!all)
+        return ot_fail(OT_E_BUDGET, "no memory to hear which checkpoint rank 0 has found");
+    int rc = ot_world_all_gather(world, &mine, sizeof mine, all);
+    if (rc == 0 && !leads)
+        rc = follow(options, &all[0], out);
+    free(all);
+    return rc;
+}
+
+/* ---- finding, with a directory on each host ---- */
+
+enum { MOST_OFFERED = 16 };
+
+struct offer { /* what a rank tells the others about its directory */
+    bool is_finished, has_dir;
+    int n;
+    struct {
+        int64_t step;
+        uint32_t crc; /* of checkpoint.json: two saves of one step are not the same */
+    } list[MOST_OFFERED];
+};
+
+/* The checkpoints of this rank's directory that can be opened, newest first. */
+struct own {
+    struct ot_checkpoint *list[MOST_OFFERED];
+    struct offer offer;
+};
+
+/* The newest checkpoint must open. Older ones count only if they do. */
+static int offer_all(const struct ot_checkpoint_list *list, struct own *own) {
+    struct offer *offer = &own->offer;
+    for (int i = 0; i < list->n && offer->n < MOST_OFFERED; i++) {
+        struct ot_checkpoint *checkpoint;
+        int rc = ot_checkpoint_open(list->entries[i].dir, &checkpoint);
+        if (rc < 0 && i == 0)
+            return advise(list->entries[i].dir, rc);
+        if (rc < 0)
+            continue;
+        own->list[offer->n] = checkpoint;
+        offer->list[offer->n].step = ot_checkpoint_record(checkpoint)->progress.step;
+        offer->list[offer->n++].crc = ot_checkpoint_manifest(checkpoint)->record_crc;
+    }
+    return 0;
+}
+
+static int find_offer(const struct ot_options *options, const char *parent, struct own *own) {
+    struct ot_found found = {0};
+    bool is_auto = strcmp(options->resume, "auto") == 0;
+    int rc = 0;
+    own->offer.has_dir = access(parent, F_OK) == 0;
+    if (strcmp(options->resume, "never") == 0)
+        return 0;
+    if (!is_auto)
+        rc = ot_find_checkpoints(options->resume, &found);
+    else if (!ot_checkpoint_is_complete(parent))
+        rc = ot_checkpoint_list_make(parent, &found.list);
+    if (rc == 0)
+        rc = offer_all(&found.list, own);
+    ot_found_free(&found);
+    return rc < 0 && !is_auto ? ot_fail_context(rc, "--resume") : rc;
+}
+
+static int find_in(const struct offer *offer, int64_t step, uint32_t crc) {
+    for (int i = 0; i < offer->n; i++)
+        if (offer->list[i].step == step && offer->list[i].crc == crc)
+            return i;
+    return -1;
+}
+
+/* Index of the newest checkpoint of this rank that all ranks have, or -1. */
+static int find_common(const struct offer *own, const struct offer *all, int ranks) {
+    for (int i = 0; i < own->n; i++) {
+        int r = 0;
+        while (r < ranks && find_in(&all[r], own->list[i].step, own->list[i].crc) >= 0)
+            r++;
+        if (r == ranks)
+            return i;
+    }
+    return -1;
+}
+
+/* The ranks have no checkpoint in common. If the first save of the run was interrupted, there is nothing to
+ * lose. A rank without a directory has lost it, or is on another host than before. */
+static int check_lost(const struct ot_options *options, struct ot_world *world, const struct offer *all) {
+    bool is_auto = strcmp(options->resume, "auto") == 0;
+    int has = -1, lacks = -1;
+    for (int r = ot_world_ranks(world)->ranks - 1; r >= 0; r--) {
+        has = all[r].n > 0 ? r : has;
+        lacks = all[r].n == 0 && (!is_auto || !all[r].has_dir) ? r : lacks;
+    }
+    if (is_auto && (has < 0 || lacks < 0)) {
+        if (has >= 0)
+            ot_log(OT_LOG_WARN, "the ranks have no checkpoint in common, because the first save was "
+                                "interrupted: the run begins anew");
+        return 0;
+    }
+    char first[256];
+    snprintf(first, sizeof first, "%s", ot_world_name(world, has < 0 ? 0 : has));
+    if (has < 0 || lacks < 0)
+        return ot_fail(OT_E_INPUT, "--resume %s: the ranks have no checkpoint in common there",
+                       options->resume);
+    return ot_fail(OT_E_INPUT,
+                   "%s has no checkpoint, but %s has that of step %lld: start the ranks on the hosts that "
+                   "saved it, or copy the checkpoint's directory of every host into one on each host, or use "
+                   "--resume never",
+                   ot_world_name(world, lacks), first, (long long)all[has].list[0].step);
+}
+
+static int compare_offers(const struct ot_options *options, struct ot_world *world, struct own *own,
+                          struct ot_resume *out) {
+    int ranks = ot_world_ranks(world)->ranks;
+    struct offer *all = calloc((size_t)ranks, sizeof *all);
+    if (!all)
+        return ot_fail(OT_E_BUDGET, "no memory to compare the checkpoints of %d ranks", ranks);
+    int rc = ot_world_all_gather(world, &own->offer, sizeof own->offer, all), common = -1;
+    out->is_over = rc == 0 && all[0].is_finished && !out->record;
+    if (rc == 0 && !all[0].is_finished && strcmp(options->resume, "never") != 0) {
+        common = find_common(&own->offer, all, ranks);
+        rc = common < 0 ? check_lost(options, world, all) : 0;
+    }
+    if (common >= 0) {
+        take_checkpoint(own->list[common], out);
+        own->list[common] = NULL;
+    }
+    free(all);
+    return rc;
+}
+
+static int find_local(const struct ot_options *options, bool tidy, struct ot_world *world,
+                      const struct ot_places *places, struct ot_resume *out) {
+    char parent[PATH_MAX];
+    struct own own = {0};
+    bool is_auto = strcmp(options->resume, "auto") == 0;
+    int rc;
+    *out = (struct ot_resume){0};
+    OT_TRY(name_parent(options, parent));
+    if (tidy && places->leads)
+        OT_TRY(tidy_up(options, parent));
+    OT_TRY(ot_world_all_gather(world, NULL, 0, NULL)); /* the others look after it was tidied */
+    OT_TRY_GOTO(find_offer(options, parent, &own), rc, out);
+    if (is_auto && own.offer.n == 0 && ot_world_ranks(world)->rank == 0)
+        OT_TRY_GOTO(find_finished(options, out), rc, out);
+    own.offer.is_finished = ot_resume_is_finished(out);
+    rc = compare_offers(options, world, &own, out);
+out:
+    for (int i = 0; i < own.offer.n; i++)
+        ot_checkpoint_close(own.list[i]);
+    return rc;
+}
+
+int ot_resume_find_together(const struct ot_options *options, bool tidy, struct ot_world *world,
+                            const struct ot_places *places, struct ot_resume *out) {
+    return places->is_local && !options->no_save ? find_local(options, tidy, world, places, out)
+                                                 : find_shared(options, tidy, world, out);
+}
+
 bool ot_resume_is_finished(const struct ot_resume *resume) {
-    return resume->record == &resume->finished;
+    return resume->is_over || resume->record == &resume->finished;
 }
 
 void ot_resume_forget_finished(struct ot_resume *resume) {
     if (!ot_resume_is_finished(resume))
         return;
-    ot_log(OT_LOG_INFO, "resume  %s: already finished; this is the plan of --resume never", resume->dir);
+    if (resume->record)
+        ot_log(OT_LOG_INFO, "resume  %s: this run is finished already; the plan is for --resume never",
+               resume->dir);
     ot_resume_close(resume);
 }
 
@@ -176,7 +383,7 @@ void ot_resume_close(struct ot_resume *resume) {
     *resume = (struct ot_resume){0};
 }
 
-/* ---- the rest ---- */
+/* ---- after taking over ---- */
 
 void ot_resume_print(const struct ot_resume *resume) {
     char done[OT_TEXT_BYTES], steps[OT_TEXT_BYTES], time[OT_TEXT_BYTES];
@@ -187,7 +394,7 @@ void ot_resume_print(const struct ot_resume *resume) {
            ot_checkpoint_dir(resume->checkpoint), ot_text_count(r->progress.step, done),
            ot_text_count(r->steps, steps), ot_text_duration(r->seconds, time), r->made, r->device);
     if (*resume->taken)
-        ot_log(OT_LOG_INFO, "        not given, as it was:%s", resume->taken);
+        ot_log(OT_LOG_INFO, "        taken from the checkpoint:%s", resume->taken);
 }
 
 /* parent: OUT/checkpoints */

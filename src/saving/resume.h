@@ -1,20 +1,21 @@
-/* Going on from a checkpoint: which one, what the run takes over from it, and whether it is the same run.
+/* Resumes a run from a checkpoint: finds the checkpoint, takes over its options, checks that the run is the
+ * same.
  *
- * FIND. With --resume auto it is the newest one in OUT/checkpoints, unless that run came to its end: then the
- * record of the finished run (finished.h) takes its place in what follows, and nothing is trained. With a
- * directory it is that one, or the newest one in it or in its "checkpoints". A newest one that is damaged is
- * never passed over in silence: hours of training would be repeated, or a disk that fails go unnoticed. It is
- * refused by name, with the option that goes on from the older one, or begins anew.
+ * FIND. --resume auto takes the newest checkpoint in OUT/checkpoints. If that run is finished, its record
+ * (finished.h) is used instead of a checkpoint, and nothing is trained. --resume DIR takes that checkpoint,
+ * or the newest one in DIR or in DIR/checkpoints. A damaged newest checkpoint is never skipped silently:
+ * skipping would repeat hours of training, or hide a failing disk. It is an error that names the damage and
+ * the option to resume from an older checkpoint or to start a new run.
  *
- * TAKE OVER, before anything is opened: options that fix the bits of the result (ot_option.on_resume) get
- * their recorded values, also those that the program chose then (micro-batch, learning rate, dtype). One
- * that was given and is another now is refused, with all others of the kind. Whatever only says where bytes
- * live, how often something is written or who computes is free.
+ * TAKE OVER, before anything is opened. Options that decide the bits of the result (ot_option.on_resume) get
+ * their recorded values, including values that the program chose (micro-batch, learning rate, dtype). If the
+ * user gave such an option another value, that is an error that lists all these options. Options that only
+ * decide where data is kept, how often something is written or which device computes are free.
  *
- * CHECK, once model and rows are read: their recorded fingerprints, and the length of the run. --steps and
- * --epochs may change as long as the run so far is the beginning of the new one: every learning rate up to
- * the checkpoint is what it would have been. And what the bits of products depend on: the device's libraries,
- * their versions and instruction sets.
+ * CHECK, once model and rows are read. Compares their recorded fingerprints and the length of the run.
+ * --steps and --epochs may change if every learning rate up to the checkpoint stays the same. Also compares
+ * the device's libraries, their versions and instruction sets, because the bits of matrix products depend on
+ * them.
  *
  * One thread.
  */
@@ -26,53 +27,71 @@
 #include "src/run/run_identity.h"
 #include "src/run/run_shape.h"
 
+struct ot_places;
+struct ot_world;
+
 struct ot_resume {
-    struct ot_checkpoint *checkpoint;          /* open; NULL: nothing to go on from */
+    struct ot_checkpoint *checkpoint;          /* open; NULL: no checkpoint to resume from */
     const struct ot_checkpoint_record *record; /* of the checkpoint or of the finished run; NULL: none */
-    const char *dir, *record_name;             /* the directory that the record lies in, and its file there */
-    struct ot_checkpoint_record finished;      /* what `record` points to where OUT is a finished run */
-    char taken[512]; /* " --pack no": options that were given then and not now, for people */
+    const char *dir, *record_name;             /* the record's directory, and its file name there */
+    struct ot_checkpoint_record finished;      /* `record` points to it if OUT is a finished run */
+    bool is_over;    /* rank 0 has the result of this run already, in another directory than this rank's */
+    char taken[512]; /* " --pack no": options not given now and taken from the checkpoint, for the log */
 };
 
-/* --out is known. With tidy, what killed saves left in OUT/checkpoints is cleared first; without it nothing
- * is changed. Errors: OT_E_INPUT (damaged, or --resume DIR has none), OT_E_IO, OT_E_BUDGET. `out` needs
- * ot_resume_close in either case. */
+/* Finds the checkpoint. --out must be known. With tidy, the remains of killed saves in OUT/checkpoints are
+ * removed first; without tidy, nothing is changed. Errors: OT_E_INPUT (damaged, or --resume DIR has no
+ * checkpoint), OT_E_IO, OT_E_BUDGET. Call ot_resume_close on `out` also after an error. */
 int ot_resume_find(const struct ot_options *options, bool tidy, struct ot_resume *out);
+/* The same for several ranks, which all call it: rank 0 finds the checkpoint, and the others open that one.
+ * If the ranks have several directories, each opens its own copy of the newest checkpoint that all of them
+ * have. world NULL: one rank. Errors: also OT_E_COMM; OT_E_INPUT (a rank has no checkpoint and others have:
+ * names it). */
+int ot_resume_find_together(const struct ot_options *options, bool tidy, struct ot_world *world,
+                            const struct ot_places *places, struct ot_resume *out);
 void ot_resume_close(struct ot_resume *resume);
-/* Whether OUT has the result of this run already (finished.h). */
+/* True if OUT has the result of this run already (finished.h). */
 bool ot_resume_is_finished(const struct ot_resume *resume);
-/* Where it has, says so and goes on as with --resume never: for --dry-run. */
+/* For --dry-run: if OUT has the result already, logs that and goes on as with --resume never. */
 void ot_resume_forget_finished(struct ot_resume *resume);
 
-/* The settings borrow texts from the checkpoint from here on. Does nothing where there is none, as the next
- * two. Errors: OT_E_USAGE (an option is another now), OT_E_INPUT (the record has a value that cannot be). */
+/* Afterwards the settings borrow texts from the checkpoint. This and the next two functions do nothing if
+ * there is no record. Errors: OT_E_USAGE (an option has another value now), OT_E_INPUT (the record has an
+ * invalid value). */
 int ot_resume_take_over(struct ot_resume *resume, struct ot_settings *settings);
-/* Errors: OT_E_INPUT: which key of the model's config, or which rows, and the cure. */
+/* Errors: OT_E_INPUT: names the key of the model's config or the rows that differ, and the cure. */
 int ot_resume_check(const struct ot_resume *resume, const struct ot_options *options,
                     const struct ot_run_identity *identity);
-/* Errors: OT_E_USAGE: the run would be shorter than it is already, or its learning rates would differ. */
+/* Errors: OT_E_USAGE: the run would be shorter than it is already, or its past learning rates would
+ * differ. */
 int ot_resume_check_length(const struct ot_resume *resume, const struct ot_options *options,
                            const struct ot_run_shape *shape);
 
-/* The device computes with other libraries, versions or instruction sets than the run so far did: a warning,
- * or with --exact an error. arithmetic: ot_device_arithmetic. Errors: OT_E_INPUT. */
+/* Warns if the device computes with other libraries, versions or instruction sets than the run so far. With
+ * --exact this is an error. arithmetic: ot_device_arithmetic. Errors: OT_E_INPUT. */
 int ot_resume_check_arithmetic(const struct ot_resume *resume, const struct ot_options *options,
                                const char *arithmetic);
-/* Errors: OT_E_INPUT: the checkpoint's place in the data is not where its step leads. */
+/* Warns if another number of ranks goes on with the run than made the checkpoint, and the bits depend on that
+ * number. With --exact this is an error. Errors: OT_E_USAGE. */
+int ot_resume_check_ranks(const struct ot_resume *resume, const struct ot_options *options, int ranks);
+/* Errors: OT_E_INPUT: the checkpoint's data position does not match its step. */
 int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run_shape *shape);
 
-/* Something has failed with rc. Where the sentence names the checkpoint, adds what to do. Returns rc. */
+/* Adds a cure to the error `rc` if its message names the checkpoint: the older checkpoint to resume from.
+ * Returns rc. */
 int ot_resume_advise(const struct ot_resume *resume, int rc);
-/* Two lines for people: from where, how far, and what was taken over. Nothing where there is none. */
+/* Logs two lines: the checkpoint and its progress, and the options taken over. Does nothing without a
+ * record. */
 void ot_resume_print(const struct ot_resume *resume);
 
-/* How much of OUT/log.jsonl is of this run: nothing where the checkpoint lies elsewhere, or there is none. */
+/* Bytes of OUT/log.jsonl that belong to this run up to the checkpoint. 0 if the checkpoint is elsewhere, or
+ * if there is none. */
 int64_t ot_resume_log_bytes(const struct ot_resume *resume, const char *out);
-/* Whether the run goes on from one of OUT's own checkpoints. */
+/* True if the run resumes from a checkpoint in OUT/checkpoints. */
 bool ot_resume_is_own(const struct ot_resume *resume, const char *out);
-/* When the first step is about to run, and the log is held: removes from OUT/checkpoints those that are
- * newer than the one of its own that the run goes on from, so that none of them is ever resumed in its
- * place. Errors: OT_E_IO, OT_E_BUDGET. */
+/* Removes checkpoints in OUT/checkpoints that are newer than the one that the run resumes from, so that no
+ * later run resumes from them. Call it just before the first step, while the log is held. Errors: OT_E_IO,
+ * OT_E_BUDGET. */
 int ot_resume_clear_newer(const struct ot_resume *resume, const char *out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Resuming: whether the run is the one that the checkpoint is of. */
+/* Resuming: checks that options, model, rows, length and arithmetic match the checkpoint's run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,11 +8,12 @@
 #include "src/base/units.h"
 #include "src/saving/resume.h"
 
-static const char cure[] = "Use what the checkpoint has, --resume never, or another --out";
+static const char cure[] = "Use the checkpoint's settings, --resume never, or another --out";
 
 /* ---- options ---- */
 
-/* The value as people write it, and for a switch whether it is given. The caller frees it. */
+/* Writes an option's value as users type it; for a flag, "on" or "off". The caller frees the
+ * text. */
 static int write_value(const struct ot_option *option, const struct ot_options *options, bool has_value,
                        char **text) {
     const void *field = (const char *)options + option->field;
@@ -21,7 +22,7 @@ static int write_value(const struct ot_option *option, const struct ot_options *
     size_t bytes;
     *text = NULL;
     if (option->type == OT_OPTION_FLAG)
-        return ot_string_format(text, "%s", *(const bool *)field ? "given" : "not given");
+        return ot_string_format(text, "%s", *(const bool *)field ? "on" : "off");
     if (!has_value)
         return ot_string_format(text, "not given");
     if (option->type == OT_OPTION_YES_NO)
@@ -40,19 +41,20 @@ static int write_value(const struct ot_option *option, const struct ot_options *
 struct taking {
     struct ot_resume *resume;
     struct ot_settings *settings;
-    const struct ot_options *options; /* in effect */
-    struct ot_options *then;          /* the recorded values, one after the other */
+    const struct ot_options *options; /* the options in effect */
+    struct ot_options *then;          /* receives the recorded values, one option at a time */
     bool length_is_given;
     struct ot_string_builder differences;
     int n_differences;
 };
 
-/* Said now, and not left to the program. */
+/* True if the user gives the option now, with a value other than "auto". */
 static bool is_given_now(const struct taking *t, int index, const char *is) {
     return t->options->source[index] >= OT_FROM_FILE && strcmp(is, "auto") != 0;
 }
 
-/* Values that somebody must have given then, since the program takes others, or chooses none, by itself. */
+/* Adds the option to resume->taken if the user must have given it in the earlier run: the recorded value
+ * differs from the default, and the program does not choose such options itself. */
 static void note_taken(struct taking *t, const struct ot_option *option, const char *was, const char *is) {
     char *taken = t->resume->taken;
     size_t used = strlen(taken), room = sizeof t->resume->taken - used;
@@ -65,13 +67,14 @@ static void note_taken(struct taking *t, const struct ot_option *option, const c
 static void note_difference(struct taking *t, const char *name, const char *was, const char *is) {
     enum { MOST = 5 };
     if (t->n_differences++ < MOST)
-        ot_string_append_format(&t->differences, "%s--%s is %.60s in the checkpoint and %.60s now",
-                                t->differences.bytes ? ", " : "", name, was, is);
+        ot_string_append_format(&t->differences, "%s--%s %.60s, you gave %.60s",
+                                t->differences.bytes ? "; " : "", name, was, is);
     else if (t->n_differences == MOST + 1)
-        ot_string_append_text(&t->differences, ", and more");
+        ot_string_append_text(&t->differences, "; and more");
 }
 
-/* One option that must be as it was. value: NULL where it was not given. */
+/* Takes over or compares one option that must stay the same. value: the recorded one; NULL: it was not
+ * given. */
 static int take_or_compare(struct taking *t, int index, const struct ot_json *value) {
     const struct ot_option *option = ot_option_at(index);
     char *was = NULL, *is = NULL;
@@ -95,7 +98,8 @@ out:
     return rc;
 }
 
-/* A later version may know options that fix bits, and this one would leave out what they do. */
+/* Refuses unknown options: a later version may have options that decide bits, and this version would ignore
+ * them. */
 static int check_known(const struct ot_json *recorded) {
     void *cursor = NULL;
     const char *key;
@@ -103,7 +107,9 @@ static int check_known(const struct ot_json *recorded) {
     while (ot_json_next(recorded, &cursor, &key, &value)) {
         const struct ot_option *option = ot_option_at(ot_option_find(key, strlen(key), OT_COMMAND_TRAIN));
         if (!option || !(option->commands & OT_FOR_TRAIN))
-            return ot_fail(OT_E_INPUT, "option '%.60s' is unknown to this version", key);
+            return ot_fail(OT_E_INPUT,
+                           "this version does not know option '%.60s'; use the version that wrote the file",
+                           key);
     }
     return 0;
 }
@@ -130,14 +136,14 @@ int ot_resume_take_over(struct ot_resume *resume, struct ot_settings *settings) 
                        .length_is_given =
                            ot_options_given(options, "steps") || ot_options_given(options, "epochs")};
     if (!t.then)
-        return ot_fail(OT_E_BUDGET, "no memory");
+        return ot_fail(OT_E_BUDGET, "no memory to compare the checkpoint's options");
     int rc = take_all(&t);
     if (rc == -OT_E_USAGE || rc == -OT_E_INPUT)
         rc = ot_fail(OT_E_INPUT, "%s/%s: %s", dir, resume->record_name, ot_error_text());
     else if (rc == 0 && t.differences.failed)
-        rc = ot_fail(OT_E_BUDGET, "no memory");
+        rc = ot_fail(OT_E_BUDGET, "no memory to compare the checkpoint's options");
     else if (rc == 0 && t.differences.bytes)
-        rc = ot_fail(OT_E_USAGE, "%s is of another run: %s. %s", dir, t.differences.text, cure);
+        rc = ot_fail(OT_E_USAGE, "%s was made with %s. %s", dir, t.differences.text, cure);
     free(t.differences.text);
     free(t.then);
     return rc;
@@ -154,7 +160,7 @@ static int write_json(const struct ot_json *value, char **text) {
     return ot_json_writer_take(&w, text, NULL);
 }
 
-/* The format in which the result is stored, and ids that the rows have already. */
+/* True for keys that may differ: the format of the result's files, and token ids that the rows contain. */
 static bool is_of_the_files(const char *key) {
     static const char *const keys[] = {"torch_dtype", "bos_token_id", "eos_token_id"};
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -163,7 +169,7 @@ static bool is_of_the_files(const char *key) {
     return false;
 }
 
-/* Every key that `keys` has. */
+/* Compares the values of all keys that `keys` has. */
 static int compare_keys(const char *dir, const struct ot_json *keys, const struct ot_json *was,
                         const struct ot_json *is) {
     void *cursor = NULL;
@@ -179,24 +185,25 @@ static int compare_keys(const char *dir, const struct ot_json *keys, const struc
             rc = write_json(ot_json_get(is, key), &new);
         if (rc == 0 && strcmp(old, new) != 0)
             rc = ot_fail(OT_E_INPUT,
-                         "%s is of another model: %.60s is %.80s in the checkpoint and %.80s now. %s", dir,
-                         key, old, new, cure);
+                         "%s was made with another model: %.60s is %.80s in the checkpoint and %.80s now. %s",
+                         dir, key, old, new, cure);
         free(old);
         free(new);
     }
     return rc;
 }
 
-static int compare_rows(const char *dir, const char *path, const struct ot_data_print *was,
-                        const struct ot_data_print *is) {
+static int compare_rows(const char *dir, const char *path, const struct ot_data_fingerprint *was,
+                        const struct ot_data_fingerprint *is) {
     char rows[2][OT_TEXT_BYTES], tokens[2][OT_TEXT_BYTES];
     if (was->rows == is->rows && was->tokens == is->tokens && was->trained_tokens == is->trained_tokens &&
         was->crc == is->crc)
         return 0;
     if (was->rows == is->rows && was->tokens == is->tokens)
-        return ot_fail(OT_E_INPUT, "%s: other rows than those that %s was trained on, though as many. %s",
+        return ot_fail(OT_E_INPUT, "%s: as many rows and tokens as %s was trained on, but other contents. %s",
                        path, dir, cure);
-    return ot_fail(OT_E_INPUT, "%s: %s rows of %s tokens, and %s was trained on %s of %s. %s", path,
+    return ot_fail(OT_E_INPUT,
+                   "%s: has %s rows with %s tokens, but %s was trained on %s rows with %s tokens. %s", path,
                    ot_text_count(is->rows, rows[0]), ot_text_count(is->tokens, tokens[0]), dir,
                    ot_text_count(was->rows, rows[1]), ot_text_count(was->tokens, tokens[1]), cure);
 }
@@ -211,7 +218,7 @@ int ot_resume_check(const struct ot_resume *resume, const struct ot_options *opt
     OT_TRY(compare_keys(dir, identity->model, r->model, identity->model));
     OT_TRY(compare_rows(dir, options->data, &r->data, &identity->data));
     if (options->eval_data && r->eval_data.rows == 0)
-        return ot_fail(OT_E_INPUT, "%s is of a run without --eval-data. %s", dir, cure);
+        return ot_fail(OT_E_INPUT, "%s was made without --eval-data. %s", dir, cure);
     return options->eval_data ? compare_rows(dir, options->eval_data, &r->eval_data, &identity->eval_data)
                               : 0;
 }
@@ -227,7 +234,7 @@ int ot_resume_check_length(const struct ot_resume *resume, const struct ot_optio
     struct ot_lr_schedule then;
     int64_t done = r->progress.step, steps = shape->lr.steps;
     if (steps < done)
-        return ot_fail(OT_E_USAGE, "a run of %lld steps is shorter than the %lld that %s has behind it. %s",
+        return ot_fail(OT_E_USAGE, "the run would end after %lld steps, but %lld are done already in %s. %s",
                        (long long)steps, (long long)done, dir, cure);
     if (steps == r->steps)
         return 0;
@@ -236,11 +243,13 @@ int ot_resume_check_length(const struct ot_resume *resume, const struct ot_optio
         return ot_fail(OT_E_INPUT, "%s/%s: %s", dir, resume->record_name, ot_error_text());
     for (int64_t step = 1; step <= done; step++)
         if (ot_lr_at(&then, step) != ot_lr_at(&shape->lr, step))
-            return ot_fail(OT_E_USAGE,
-                           "%s is of a run of %lld steps, and in one of %lld the learning rate of step %lld "
-                           "is another: leave out --steps and --epochs, or begin anew with --resume never or "
-                           "another --out; a run with --schedule constant and --warmup in steps may grow",
-                           dir, (long long)r->steps, (long long)steps, (long long)step);
+            return ot_fail(
+                OT_E_USAGE,
+                "%s was made in a run of %lld steps; in a run of %lld steps, step %lld would have "
+                "had another learning rate. Leave out --steps and --epochs, or start a new run with "
+                "--resume never or another --out. A run with --schedule constant and --warmup in "
+                "steps can be made longer",
+                dir, (long long)r->steps, (long long)steps, (long long)step);
     return 0;
 }
 
@@ -254,7 +263,7 @@ int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run
         return 0;
     return ot_fail(
         OT_E_INPUT,
-        "%s/%s: damaged: step %lld leads to sequence %lld of epoch %lld, and position says sequence "
+        "%s/%s: damaged: step %lld leads to sequence %lld of epoch %lld, but 'position' says sequence "
         "%lld of epoch %lld",
         resume->dir, resume->record_name, (long long)step, (long long)sequence, (long long)epoch,
         (long long)r->position.sequence, (long long)r->position.epoch);
@@ -265,19 +274,39 @@ int ot_resume_check_position(const struct ot_resume *resume, const struct ot_run
 int ot_resume_check_arithmetic(const struct ot_resume *resume, const struct ot_options *options,
                                const char *arithmetic) {
     const char *was =
-        resume->checkpoint ? resume->record->arithmetic : ""; /* a finished run computes no more */
+        resume->checkpoint ? resume->record->arithmetic : ""; /* a finished run computes nothing more */
     if (!*was || strcmp(was, arithmetic) == 0)
         return 0;
     if (options->exact)
         return ot_fail(
             OT_E_INPUT,
-            "%s was computed with %s, and this machine computes with %s: with --exact a run goes on "
-            "with the same alone; without it, it goes on with other last digits",
+            "%s was computed with %s, but this machine computes with %s: --exact resumes only with the same "
+            "libraries and instruction set; without --exact the run goes on, but the last digits of its "
+            "results differ",
             resume->dir, was, arithmetic);
-    ot_log(
-        OT_LOG_WARN,
-        "%s was computed with %s, and goes on with %s: from here on, losses and weights are not bit for bit "
-        "those of an uninterrupted run (--exact refuses this)",
-        resume->dir, was, arithmetic);
+    ot_log(OT_LOG_WARN,
+           "%s was computed with %s, and goes on with %s: from now on, the last digits of losses and weights "
+           "differ from those of an uninterrupted run (--exact refuses this)",
+           resume->dir, was, arithmetic);
+    return 0;
+}
+
+/* ---- ranks ---- */
+
+int ot_resume_check_ranks(const struct ot_resume *resume, const struct ot_options *options, int ranks) {
+    if (!resume->checkpoint || resume->record->ranks == ranks ||
+        options->deterministic == OT_CHOICE_DETERMINISTIC_WORLD)
+        return 0;
+    int was = resume->record->ranks;
+    const char *s = was == 1 ? "" : "s";
+    if (options->exact)
+        return ot_fail(OT_E_USAGE,
+                       "%s was computed by %d rank%s, and this run has %d: --exact resumes only with as many "
+                       "ranks, unless the run began with --deterministic world",
+                       resume->dir, was, s, ranks);
+    ot_log(OT_LOG_WARN,
+           "%s was computed by %d rank%s, and %d go%s on: from now on, the last digits of losses and weights "
+           "differ from those of an uninterrupted run (--deterministic world avoids this)",
+           resume->dir, was, s, ranks, ranks == 1 ? "es" : "");
     return 0;
 }

@@ -20,12 +20,14 @@
 #include "src/checkpoint/reader.h"
 #include "src/checkpoint/writer.h"
 #include "src/saving/disk_reserve.h"
+#include "src/saving/places.h"
+#include "src/session/team.h"
 
-/* A paced checkpoint is copied in this part of a step: forward and backward, before the updates that would
- * wait for it. */
+/* A paced checkpoint is copied during this share of a step: forward and backward. Updates come afterwards and
+ * would have to wait for the copying. */
 static const double paced_share = 0.6;
 
-/* ---- the best ---- */
+/* ---- the best checkpoint ---- */
 
 static void rate(struct ot_saver *sv, int64_t step, double eval) {
     if (isnan(eval) || (sv->best_step >= 0 && eval >= sv->best_eval))
@@ -34,7 +36,7 @@ static void rate(struct ot_saver *sv, int64_t step, double eval) {
     sv->best_eval = eval;
 }
 
-/* Of those that the run goes on from, oldest first. One that is damaged is nobody's best. */
+/* Rates the checkpoints of the run that is resumed, oldest first. A damaged checkpoint cannot be the best. */
 static int rate_earlier(struct ot_saver *sv) {
     struct ot_checkpoint_list list;
     OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
@@ -57,11 +59,11 @@ static int remove_checkpoints(const char *parent) {
     OT_TRY(ot_checkpoint_clear(parent));
     return rmdir(parent) == 0 || errno == ENOENT
                ? 0
-               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be removed", parent);
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot remove the directory", parent);
 }
 
-/* A mount point and a directory of an overlay's lower layer cannot be renamed. Of a finished run, whose
- * result stays, the checkpoints go then. */
+/* A mount point, or a directory of an overlay's lower layer, cannot be renamed. If the run there is complete,
+ * its checkpoints are removed instead: its result stays. */
 static int rename_aside(const char *parent, const char *aside) {
     if (rename(parent, aside) == 0)
         return 0;
@@ -73,7 +75,7 @@ static int rename_aside(const char *parent, const char *aside) {
                          parent, aside);
 }
 
-/* Whether the run goes on from a checkpoint that was set aside itself: then it must stay there. */
+/* True if the run resumes from a checkpoint that an earlier run set aside. That checkpoint must then stay. */
 static bool is_from(const struct ot_saver *sv, const char *aside) {
     char *name = NULL;
     struct stat there, here;
@@ -86,7 +88,7 @@ static bool is_from(const struct ot_saver *sv, const char *aside) {
     return is;
 }
 
-/* Another run begins: checkpoints that are there wait under another name until it has its own. */
+/* Prepares for a new run: existing checkpoints get another name until the new run has its own. */
 static int set_aside(struct ot_saver *sv) {
     struct ot_checkpoint_list old;
     char *aside = NULL;
@@ -106,7 +108,8 @@ out:
     return rc;
 }
 
-/* What the run has behind it; a kill may have come before its last checkpoint took the place of another. */
+/* Takes over the checkpoints of the run that is resumed. Prunes them: the run may have been killed before it
+ * did. */
 static int take_over(struct ot_saver *sv) {
     OT_TRY(rate_earlier(sv));
     return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep, sv->best_step);
@@ -115,7 +118,7 @@ static int take_over(struct ot_saver *sv) {
 int ot_saver_make_dir(struct ot_saver *sv) {
     return mkdir(sv->parent, 0777) == 0 || errno == EEXIST
                ? 0
-               : ot_fail_errno(OT_E_IO, errno, "%s: cannot be made", sv->parent);
+               : ot_fail_errno(OT_E_IO, errno, "%s: cannot make the directory", sv->parent);
 }
 
 static int open_parent(struct ot_saver *sv) {
@@ -123,7 +126,8 @@ static int open_parent(struct ot_saver *sv) {
     OT_TRY(ot_saver_make_dir(sv));
     struct stat info;
     if (lstat(sv->parent, &info) < 0 || !S_ISDIR(info.st_mode))
-        return ot_fail(OT_E_IO, "%s: is in the way of the checkpoints; move it away", sv->parent);
+        return ot_fail(OT_E_IO, "%s: checkpoints need this name, but it is not a directory; move it away",
+                       sv->parent);
     OT_TRY(ot_checkpoint_clear_complete(sv->parent));
     if (sv->config.session->options->grace > 0)
         sv->flush_seconds = ot_disk_time_flush(sv->parent);
@@ -135,13 +139,17 @@ int ot_saver_open(const struct ot_saver_config *config, struct ot_saver **out) {
     if (!sv)
         return ot_fail(OT_E_BUDGET, "no memory for checkpoints");
     sv->config = *config;
+    sv->speaks = ot_team_speaks(config->session);
+    sv->leads = config->places->leads;
+    sv->is_local = config->places->is_local;
+    sv->writes = sv->leads || ot_plan_is_sharded(&config->session->plan);
     sv->last_step = config->step > 0 ? config->step : -1;
     sv->best_step = -1;
     sv->last_begun = ot_clock_seconds();
     OT_TRY(ot_string_format(&sv->parent, "%s", config->parent));
     if (config->resumed)
         OT_TRY(ot_string_format(&sv->last_dir, "%s", config->resumed));
-    return open_parent(sv);
+    return sv->leads ? open_parent(sv) : 0;
 }
 
 void ot_saver_close(struct ot_saver *sv) {
@@ -154,9 +162,9 @@ void ot_saver_close(struct ot_saver *sv) {
     ot_checkpoint_writer_close(sv->writer);
     for (int i = 0; i < sv->n_held; i++)
         ot_pins_free(sv->pins[i]);
-    if (sv->parent) {
+    if (sv->parent && sv->leads) {
         ot_saver_release_space(sv->parent);
-        rmdir(sv->parent); /* where it is empty */
+        rmdir(sv->parent); /* only if it is empty */
     }
     free(sv->pins);
     free(sv->pins_step);
@@ -179,7 +187,7 @@ bool ot_saver_is_due(struct ot_saver *sv) {
     return asked || (every->seconds > 0 && ot_clock_seconds() - sv->last_begun >= every->seconds);
 }
 
-/* ---- making one ---- */
+/* ---- beginning a checkpoint ---- */
 
 static int make_room_for_pins(struct ot_saver *sv) {
     if (sv->n_held < sv->capacity)
@@ -196,20 +204,23 @@ static int make_room_for_pins(struct ot_saver *sv) {
     return 0;
 }
 
-/* Said, kept in the log, and no reason to stop. */
+/* Logs a failed save. The run goes on. */
 static int report_failure(struct ot_saver *sv, int64_t step, int rc) {
     ot_error_save(&sv->failure, rc);
-    ot_log(OT_LOG_WARN, "checkpoint of step %lld not made: %s", (long long)step, ot_error_text());
+    if (!sv->speaks)
+        return 0;
+    ot_log(OT_LOG_WARN, "could not save the checkpoint of step %lld: %s", (long long)step, ot_error_text());
     struct ot_json_writer *w = ot_run_log_begin(sv->config.log, "checkpoint_failed");
     ot_json_put_int(w, "step", step);
     ot_json_put_text(w, "error", ot_error_text());
     return ot_run_log_end(sv->config.log);
 }
 
-/* In the middle of a run. What was just removed may be free a moment later: a ring that wrote it holds it
- * until the kernel has taken the ring apart. */
+/* Reserves space again in the middle of a run, and warns if that fails. Space of a removed file may become
+ * free a moment later: an io_uring that wrote the file holds it until the kernel has destroyed the ring. So
+ * retry. */
 static void warn_of_space(struct ot_saver *sv) {
-    if (sv->keeps_all)
+    if (sv->keeps_all || !sv->leads)
         return;
     int rc = ot_saver_hold_space(sv);
     for (int i = 0; i < 10 && rc < 0; i++) {
@@ -220,8 +231,8 @@ static void warn_of_space(struct ot_saver *sv) {
         ot_log(OT_LOG_WARN, "%s", ot_error_text());
 }
 
-/* Whether a checkpoint can refer to the store's files now. Where one has lost its name, or lies elsewhere
- * than the checkpoint, what they hold is copied. */
+/* True if a checkpoint can refer to the store's files now. If a file has lost its name, or is on another
+ * mount than the checkpoints, the file's data is copied. */
 static bool can_refer(const struct ot_saver *sv) {
     const struct ot_session *s = sv->config.session;
     if (s->plan.kept_contents == 0 || !ot_store_has_names(ot_engine_store(s->engine)))
@@ -232,7 +243,14 @@ static bool can_refer(const struct ot_saver *sv) {
     return true;
 }
 
-static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *record, bool refers) {
+/* checkpoint.json of rank 0. bytes NULL: each leader encodes it itself. */
+struct record_text {
+    char *bytes;
+    size_t n;
+};
+
+static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *record,
+                       const struct record_text *text, bool refers) {
     struct ot_session *s = sv->config.session;
     struct ot_checkpoint_writer_config config = {.parent = sv->parent,
                                                  .chain = ot_model_chain(s->model),
@@ -240,41 +258,102 @@ static int open_writer(struct ot_saver *sv, const struct ot_checkpoint_record *r
                                                  .io_engine = (enum ot_io_choice)s->options->io_engine,
                                                  .store = refers ? ot_engine_store(s->engine) : NULL};
     int64_t referred;
-    ot_saver_bytes(s, &config.state_bytes, &referred);
+    ot_saver_own_bytes(s, &config.state_bytes, &referred);
     config.state_bytes += refers ? 0 : referred;
     config.memory = ot_engine_snapshot_slots(s->engine, &config.n_slots);
-    ot_saver_release_space(sv->parent);
+    if (ot_plan_is_sharded(&s->plan)) {
+        config.rank = s->plan.shard.rank;
+        config.ranks = s->plan.shard.ranks;
+    }
+    config.joins = !sv->leads;
+    if (sv->leads)
+        ot_saver_release_space(sv->parent);
+    config.record_text = text->bytes;
+    config.record_bytes = text->n;
     return ot_checkpoint_writer_open(&config, &sv->writer);
 }
 
-static int begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
-    int64_t copied, referred;
+static int prepare(struct ot_saver *sv, const struct ot_checkpoint_record *record,
+                   const struct record_text *text) {
     int most = sv->config.session->plan.kept_contents;
     bool refers = can_refer(sv);
     OT_TRY(make_room_for_pins(sv));
-    if (refers && sv->n_held >= most) /* the store has no place for one more content */
-        return ot_fail(OT_E_IO, "%s: older checkpoints that should have gone could not be removed",
-                       sv->parent);
-    OT_TRY(open_writer(sv, record, refers));
-    ot_saver_bytes(sv->config.session, &copied, &referred);
+    if (refers && sv->n_held >= most) /* the store cannot keep the data of one more checkpoint */
+        return ot_fail(
+            OT_E_IO, "%s: older checkpoints could not be removed, so the NVMe store cannot keep another one",
+            sv->parent);
+    return open_writer(sv, record, text, refers);
+}
+
+static int start_snapshot(struct ot_saver *sv, double step_seconds) {
+    int64_t copied, referred;
+    ot_saver_own_bytes(sv->config.session, &copied, &referred);
     struct ot_snapshot_config config = {
         .sink = ot_checkpoint_writer_sink(sv->writer),
         .bytes_per_second = step_seconds > 0 ? (double)copied / (paced_share * step_seconds) : 0};
-    OT_TRY(ot_engine_snapshot(sv->config.session->engine, &config));
-    warn_of_space(sv); /* for what comes after this one */
+    return ot_engine_snapshot(sv->config.session->engine, &config);
+}
+
+/* Several directories: all get the record of rank 0. */
+static int hand_record(struct ot_saver *sv, const struct ot_checkpoint_record *record,
+                       struct record_text *text) {
+    struct ot_session *s = sv->config.session;
+    unsigned char *bytes;
+    if (!sv->is_local)
+        return 0;
+    OT_TRY(ot_team_agree(s, sv->speaks ? ot_checkpoint_record_encode(record, &text->bytes, &text->n) : 0));
+    bytes = (unsigned char *)text->bytes;
+    int rc = ot_team_hand(s, 0, &bytes, &text->n);
+    text->bytes = (char *)bytes;
+    return rc;
+}
+
+/* The leaders make the directories first. Then the others open their files there. */
+static int begin_with(struct ot_saver *sv, const struct ot_checkpoint_record *record,
+                      const struct record_text *text, double step_seconds) {
+    struct ot_session *s = sv->config.session;
+    OT_TRY(ot_team_agree(s, sv->leads ? prepare(sv, record, text) : 0));
+    int rc = sv->leads || !sv->writes ? 0 : prepare(sv, record, text);
+    if (rc == 0 && sv->writes)
+        rc = start_snapshot(sv, step_seconds);
+    OT_TRY(ot_team_agree(s, rc));
+    sv->under_way = true;
+    warn_of_space(sv); /* for the files still to come */
     return 0;
 }
 
+static int begin(struct ot_saver *sv, const struct ot_checkpoint_record *record, double step_seconds) {
+    struct record_text text = {0};
+    int rc = hand_record(sv, record, &text);
+    if (rc == 0)
+        rc = begin_with(sv, record, &text, step_seconds);
+    free(text.bytes);
+    return rc;
+}
+
+/* Ends what this rank has begun of a checkpoint that is not kept. */
 static void drop_writer(struct ot_saver *sv) {
+    struct ot_engine *engine = sv->config.session->engine;
+    struct ot_pins *pins = NULL;
+    ot_engine_snapshot_give_up(engine);
+    (void)ot_engine_snapshot_finish(engine, &pins); /* the reason is reported already */
+    ot_engine_release(engine, pins);
     ot_checkpoint_writer_close(sv->writer);
     sv->writer = NULL;
+    sv->under_way = false;
     warn_of_space(sv);
 }
 
-/* rc: why there is no checkpoint of that step. */
+/* rc: the reason why there is no checkpoint of that step. */
 static int give_up(struct ot_saver *sv, int64_t step, int rc) {
+    char *dir = NULL;
     int logged = report_failure(sv, step, rc);
     drop_writer(sv);
+    /* Other directories may have it already. A checkpoint that remains does no harm: the next run does not
+     * resume from it. */
+    if (sv->is_local && sv->leads && ot_checkpoint_name(sv->parent, step, &dir) == 0)
+        (void)ot_checkpoint_remove(dir);
+    free(dir);
     return logged;
 }
 
@@ -284,13 +363,15 @@ int ot_saver_begin(struct ot_saver *sv, const struct ot_checkpoint_record *recor
     sv->last_begun = ot_clock_seconds();
     sv->step_under_way = step;
     sv->eval_under_way = record->has_eval ? record->last_eval : NAN;
-    if (ot_saver_has(sv, step))
+    int has = ot_saver_has(sv, step);
+    OT_TRY(ot_team_choose(sv->config.session, &has));
+    if (has)
         return 0;
     int rc = begin(sv, record, step_seconds);
-    return rc < 0 ? give_up(sv, step, rc) : 0;
+    return rc < 0 && rc != -OT_E_COMM ? give_up(sv, step, rc) : rc;
 }
 
-/* ---- completing one ---- */
+/* ---- completing a checkpoint ---- */
 
 static int report_success(struct ot_saver *sv, double seconds) {
     int64_t written, referred;
@@ -313,7 +394,7 @@ static int report_success(struct ot_saver *sv, double seconds) {
     return ot_run_log_end(sv->config.log);
 }
 
-/* What only removed checkpoints referred to. */
+/* Releases NVMe data that only removed checkpoints referred to. */
 static int release_pins(struct ot_saver *sv) {
     struct ot_checkpoint_list list;
     OT_TRY(ot_checkpoint_list_make(sv->parent, &list));
@@ -343,22 +424,33 @@ static int remove_old_run(struct ot_saver *sv) {
     return rc;
 }
 
-static int make_place(struct ot_saver *sv) {
-    if (sv->keeps_all)
+static int remove_old(struct ot_saver *sv) {
+    if (sv->keeps_all || !sv->leads)
         return 0;
     if (sv->old_run)
         OT_TRY(remove_old_run(sv));
-    OT_TRY(ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep,
-                               sv->keeps_best ? sv->best_step : -1));
-    OT_TRY(release_pins(sv));
-    warn_of_space(sv);
-    return 0;
+    return ot_checkpoint_prune(sv->parent, (int)sv->config.session->options->keep,
+                               sv->keeps_best ? sv->best_step : -1);
+}
+
+/* Several ranks: an error is one of the communicator. */
+static int make_place(struct ot_saver *sv) {
+    int rc = ot_team_agree(sv->config.session, remove_old(sv));
+    if (rc == 0 && !sv->keeps_all)
+        rc = release_pins(sv);
+    if (rc < 0 && rc != -OT_E_COMM && sv->leads)
+        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+    if (rc == 0)
+        warn_of_space(sv);
+    return rc == -OT_E_COMM ? rc : 0;
 }
 
 static int complete(struct ot_saver *sv, struct ot_pins *pins) {
     double seconds = ot_engine_snapshot_seconds(sv->config.session->engine);
-    sv->pins[sv->n_held] = pins;
-    sv->pins_step[sv->n_held++] = sv->step_under_way;
+    if (sv->writes) {
+        sv->pins[sv->n_held] = pins;
+        sv->pins_step[sv->n_held++] = sv->step_under_way;
+    }
     sv->last_step = sv->step_under_way;
     sv->seconds = seconds;
     rate(sv, sv->step_under_way, sv->eval_under_way);
@@ -366,23 +458,33 @@ static int complete(struct ot_saver *sv, struct ot_pins *pins) {
     sv->last_dir = NULL;
     OT_TRY(ot_checkpoint_name(sv->parent, sv->last_step, &sv->last_dir));
     struct ot_error logged;
-    ot_error_save(&logged, report_success(sv, seconds));
+    ot_error_save(&logged, sv->speaks ? report_success(sv, seconds) : 0);
     ot_checkpoint_writer_close(sv->writer);
     sv->writer = NULL;
-    if (make_place(sv) < 0)
-        ot_log(OT_LOG_WARN, "%s", ot_error_text());
+    sv->under_way = false;
+    OT_TRY(make_place(sv));
     return ot_error_load(&logged);
+}
+
+bool ot_saver_is_busy(const struct ot_saver *sv) {
+    return ot_engine_snapshot_busy(sv->config.session->engine);
+}
+
+bool ot_saver_is_under_way(const struct ot_saver *sv) {
+    return sv->under_way;
 }
 
 int ot_saver_poll(struct ot_saver *sv, bool wait) {
     struct ot_engine *engine = sv->config.session->engine;
-    struct ot_pins *pins;
-    if (!sv->writer || (!wait && ot_engine_snapshot_busy(engine)))
+    struct ot_pins *pins = NULL;
+    if (!sv->under_way || (!wait && ot_engine_snapshot_busy(engine)))
         return 0;
-    int rc = ot_engine_snapshot_finish(engine, &pins);
+    int rc = ot_saver_join(sv, sv->writes ? ot_engine_snapshot_finish(engine, &pins) : 0);
     if (rc == 0)
         return complete(sv, pins);
-    return give_up(sv, sv->step_under_way, rc);
+    int given_up = rc == -OT_E_COMM ? rc : give_up(sv, sv->step_under_way, rc);
+    ot_engine_release(engine, pins);
+    return given_up;
 }
 
 bool ot_saver_wait(struct ot_saver *sv, double seconds) {
@@ -394,7 +496,7 @@ bool ot_saver_wait(struct ot_saver *sv, double seconds) {
 }
 
 bool ot_saver_has(const struct ot_saver *sv, int64_t step) {
-    return sv->last_dir && sv->last_step == step && access(sv->last_dir, F_OK) == 0;
+    return sv->last_dir && sv->last_step == step && (!sv->leads || access(sv->last_dir, F_OK) == 0);
 }
 
 static int move_to(struct ot_saver *sv, const char *parent) {
@@ -404,26 +506,34 @@ static int move_to(struct ot_saver *sv, const char *parent) {
         sv->parent = own;
         return rc;
     }
-    rmdir(own); /* where it is empty */
+    if (sv->leads)
+        rmdir(own); /* only if it is empty */
     free(own);
     return 0;
 }
 
 int ot_saver_save_in(struct ot_saver *sv, const char *parent, const struct ot_checkpoint_record *record) {
-    (void)ot_saver_poll(sv, true); /* what it fails with, it has said */
-    if (ot_saver_has(sv, record->progress.step))
+    struct ot_session *s = sv->config.session;
+    (void)ot_saver_poll(sv, true); /* its failure is logged already */
+    int has = ot_saver_has(sv, record->progress.step);
+    OT_TRY(ot_team_choose(s, &has));
+    if (has)
         return 0;
     sv->keeps_all = true;
     sv->last_step = -1;
-    ot_saver_release_space(sv->parent);
+    if (sv->leads)
+        ot_saver_release_space(sv->parent);
     if (parent)
         OT_TRY(move_to(sv, parent));
-    OT_TRY(ot_saver_make_dir(sv));
-    (void)ot_saver_begin(sv, record, 0); /* that the log takes no line of it does not matter now */
+    OT_TRY(ot_team_agree(s, sv->leads ? ot_saver_make_dir(sv) : 0));
+    (void)ot_saver_begin(sv, record, 0); /* a failure to write the log does not matter now */
     (void)ot_saver_poll(sv, true);
-    if (ot_saver_has(sv, record->progress.step))
+    has = ot_saver_has(sv, record->progress.step);
+    OT_TRY(ot_team_choose(s, &has));
+    if (has)
         return 0;
-    rmdir(sv->parent); /* where it is empty */
+    if (sv->leads)
+        rmdir(sv->parent); /* only if it is empty */
     return ot_saver_failure(sv);
 }
 
@@ -431,7 +541,7 @@ int ot_saver_failure(const struct ot_saver *sv) {
     return ot_error_load(&sv->failure);
 }
 
-/* ---- what there is ---- */
+/* ---- present state ---- */
 
 int64_t ot_saver_last_step(const struct ot_saver *sv) {
     return sv->last_step;

@@ -1,4 +1,4 @@
-/* The saver: what checkpoints need of the plan, of the disk and of the time. */
+/* The saver's requirements: slots and kept data of the plan, disk space, time. */
 #include "src/saving/saver_state.h"
 
 #include <math.h>
@@ -10,13 +10,13 @@
 #include "src/checkpoint/writer.h"
 #include "src/files/safetensors.h"
 #include "src/saving/disk_reserve.h"
-#include "src/saving/save.h"
+#include "src/saving/places.h"
 
-/* Enough for the disk to have something queued while a part is copied; less for a model that is small
- * beside them. */
+/* Enough slots that the disk always has queued writes while a part is copied. Fewer for a model that is small
+ * compared with the slots. */
 enum { MOST_SLOTS = 16, LEAST_SLOTS = 2, STATE_SHARE = 32 };
-/* What is flushed for a checkpoint, one after the other: record, state, manifest, its directory, the one
- * above; and for a model of one shard, whose small files are seven. */
+/* Flushes of a checkpoint, one after the other: record, state, manifest, its directory, the parent directory.
+ * And flushes of a model with one shard and seven small files. */
 enum { CHECKPOINT_FLUSHES = 5, MODEL_FLUSHES = 11 };
 /* ---- what a plan needs ---- */
 
@@ -26,7 +26,7 @@ int ot_saver_slots(int64_t params, enum ot_dtype dtype) {
     return slots < LEAST_SLOTS ? LEAST_SLOTS : slots > MOST_SLOTS ? MOST_SLOTS : (int)slots;
 }
 
-/* The complete ones that stay, the best, and the one that is being made. */
+/* The complete checkpoints that stay, the best one, and the one being made. */
 int ot_saver_kept_contents(const struct ot_session *s, const char *parent) {
     const struct ot_options *o = s->options;
     bool evaluates = o->eval_data || o->eval_fraction > 0;
@@ -39,34 +39,49 @@ int ot_saver_kept_contents(const struct ot_session *s, const char *parent) {
     return (int)contents;
 }
 
-void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
+void ot_saver_own_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
     const struct ot_chain *chain = ot_model_chain(s->model);
-    *referred = 0;
-    for (int i = 0; i < chain->n_slabs && s->plan.kept_contents > 0; i++) {
+    *copied = *referred = 0;
+    for (int i = 0; i < chain->n_slabs; i++) {
+        int64_t held = ot_slab_holding(chain, &s->plan, i).n;
         struct ot_tile_span off = ot_slab_state_off_gpu(chain, &s->plan, i);
-        struct ot_part part = {.n = off.n, .has_state = true};
-        if (s->plan.slabs[i].state == OT_HOME_NVME)
-            *referred += (int64_t)ot_part_bytes(chain->dtype, &part);
-        part = (struct ot_part){.n = chain->slabs[i].n_params, .has_weights = true};
-        if (s->plan.slabs[i].weights == OT_HOME_NVME)
-            *referred += (int64_t)ot_part_bytes(chain->dtype, &part);
+        struct ot_part state = {.n = off.n, .has_state = true, .state = chain->state};
+        struct ot_part weights = {.n = held, .has_weights = true};
+        struct ot_part all = {.n = held, .has_state = true, .has_weights = true, .state = chain->state};
+        *copied += (int64_t)ot_part_padded_bytes(chain->dtype, &all);
+        if (s->plan.kept_contents > 0 && s->plan.slabs[i].state == OT_HOME_NVME)
+            *referred += (int64_t)ot_part_bytes(chain->dtype, &state);
+        if (s->plan.kept_contents > 0 && s->plan.slabs[i].weights == OT_HOME_NVME)
+            *referred += (int64_t)ot_part_bytes(chain->dtype, &weights);
     }
-    *copied = ot_checkpoint_state_bytes(chain) - *referred;
+    *copied -= *referred;
+}
+
+void ot_saver_bytes(const struct ot_session *s, int64_t *copied, int64_t *referred) {
+    ot_saver_own_bytes(s, copied, referred);
+    int writers = ot_plan_is_sharded(&s->plan) ? ot_shard_ranks(&s->plan.shard) : 1;
+    *copied *= writers;
+    *referred *= writers;
 }
 
 /* ---- space ---- */
 
-/* Nothing is held for what may never be made. */
+/* Without regular saves no space is reserved: a checkpoint may never be made. */
 static bool saves_regularly(const struct ot_saver *sv) {
     const struct ot_every *every = &sv->config.session->options->save_every;
     return every->seconds > 0 || every->steps > 0 || every->epoch;
 }
 
-/* What is still to come: those that stay and a successor, less the `there` that are, and the model. */
+/* Counts the checkpoints still to come (all that stay and the next one, less the `there` existing ones), and
+ * adds up their bytes and the model's. */
 static void find_wanted(const struct ot_saver *sv, int there, int64_t *n, int64_t *bytes) {
     int64_t copied, referred;
-    *n = sv->config.session->options->keep + sv->keeps_best + 1 - there - (sv->writer != NULL);
+    *n = sv->config.session->options->keep + sv->keeps_best + 1 - there - sv->under_way;
     ot_saver_bytes(sv->config.session, &copied, &referred);
+    if (sv->config.places->is_local) {
+        ot_saver_own_bytes(sv->config.session, &copied, &referred);
+        copied *= ot_plan_is_sharded(&sv->config.session->plan) ? sv->config.places->sharers : 1;
+    }
     *n = *n > 0 ? *n : 0;
     *bytes = *n * copied + sv->config.model_bytes;
 }
@@ -83,8 +98,8 @@ static int fail_space(const struct ot_saver *sv, int64_t n, int64_t bytes, int64
     char need[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
     return ot_fail(
         OT_E_IO,
-        "%s: %s are needed there, for the model and %lld checkpoint%s at a time, and %s are free: make "
-        "room, choose another --out, or give --save-every never",
+        "%s: %s are needed for the model and %lld checkpoint%s at a time, but only %s are free: make "
+        "room, choose another --out, or use --save-every never",
         sv->parent, ot_text_bytes(bytes, need), (long long)n, n == 1 ? "" : "s", ot_text_bytes(have, left));
 }
 
@@ -95,11 +110,11 @@ int ot_saver_check_space(const struct ot_saver_config *config) {
     OT_TRY(ot_disk_check_file_size("the model", config->model_bytes < OT_SHARD_BYTES ? config->model_bytes
                                                                                      : OT_SHARD_BYTES));
     struct ot_saver sv = {.config = *config, .parent = (char *)config->parent}; /* only read */
-    int64_t n, bytes, have = ot_save_disk_free(config->parent);
+    int64_t n, bytes, have = ot_disk_free(config->parent);
     int there = 0;
     if (have < 0 || !saves_regularly(&sv))
         return 0;
-    if (config->is_own) /* another run's stay until this one has its first */
+    if (config->is_own) /* another run's checkpoints stay until this run has its first one */
         OT_TRY(count_checkpoints(config->parent, &there));
     have += ot_disk_reserved(config->parent);
     find_wanted(&sv, there, &n, &bytes);
@@ -114,7 +129,7 @@ int ot_saver_hold_space(struct ot_saver *sv) {
     OT_TRY(count_checkpoints(sv->parent, &there));
     find_wanted(sv, there, &n, &bytes);
     int rc = ot_disk_reserve(sv->parent, bytes);
-    return rc == 1 ? fail_space(sv, n, bytes, ot_save_disk_free(sv->parent)) : rc;
+    return rc == 1 ? fail_space(sv, n, bytes, ot_disk_free(sv->parent)) : rc;
 }
 
 int ot_saver_hold_first_space(struct ot_saver *sv) {
@@ -140,7 +155,7 @@ double ot_saver_seconds(const struct ot_saver *sv) {
 
 double ot_saver_model_seconds(const struct ot_saver *sv, int64_t bytes) {
     int64_t copied, referred;
-    ot_saver_bytes(sv->config.session, &copied, &referred);
+    ot_saver_own_bytes(sv->config.session, &copied, &referred);
     double writing = copied > 0 ? sv->seconds * (double)bytes / (double)copied : sv->seconds;
     return writing + MODEL_FLUSHES * sv->flush_seconds;
 }

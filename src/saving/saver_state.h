@@ -1,4 +1,4 @@
-/* The inside of the saver, shared by saver.c and saver_space.c. */
+/* The state of the saver, shared by saver.c and saver_space.c. */
 #ifndef OT_SAVING_SAVER_STATE_H
 #define OT_SAVING_SAVER_STATE_H
 
@@ -8,25 +8,38 @@
 struct ot_saver {
     struct ot_saver_config config;
     char *parent;
-    struct ot_checkpoint_writer *writer; /* NULL: nothing is under way */
-    struct ot_pins **pins;               /* [n_held]: of complete checkpoints of this run, */
-    int64_t *pins_step;                  /* and their steps */
+    struct ot_checkpoint_writer *writer; /* NULL: no checkpoint is being written */
+    struct ot_pins **pins;               /* [n_held]: NVMe data of this run's complete checkpoints */
+    int64_t *pins_step;                  /* [n_held]: their steps */
     int n_held, capacity;
     int64_t step_under_way, last_step;
-    double eval_under_way, best_eval; /* the last evaluation's loss; NaN: there was none */
-    int64_t best_step;                /* of the best checkpoint; -1: none has an evaluation behind it */
+    double eval_under_way, best_eval; /* last evaluation's loss before that checkpoint; NaN: none */
+    int64_t best_step;                /* of the best checkpoint; -1: none has an evaluation before it */
     char *last_dir;
     double last_begun, seconds;
-    double flush_seconds; /* of a small file, with --grace */
+    double flush_seconds; /* to flush a small file; measured with --grace only */
     struct ot_error failure;
+    bool speaks;    /* rank 0, or the only rank: it decides and logs */
+    bool leads;     /* this rank makes and removes directories, and reserves space, in its --out */
+    bool is_local;  /* several ranks lead, each in a directory of its own */
+    bool writes;    /* this rank writes parts */
+    bool under_way; /* a checkpoint is, on all ranks */
     bool keeps_best;
-    bool keeps_all; /* the run has failed: nothing older goes, and no space is held */
-    bool old_run;   /* OUT/checkpoints.old waits for our first one */
+    bool keeps_all; /* the run has failed: no checkpoint is removed, no space is reserved */
+    bool old_run;   /* OUT/checkpoints.old exists until this run's first checkpoint */
 };
 
-/* Holds the space of what is still to come by OUT/checkpoints/reserved. Errors: OT_E_IO (what is missing). */
+/* Bytes that this rank copies and refers to. */
+void ot_saver_own_bytes(const struct ot_session *session, int64_t *copied, int64_t *referred);
+/* Brings the parts of all ranks to rank 0, which completes the checkpoint. rc: the result of this rank's
+ * snapshot. All ranks return the same error. With one rank it returns rc. */
+int ot_saver_join(struct ot_saver *saver, int rc);
+
+/* Reserves disk space in OUT/checkpoints/reserved for everything still to come. Errors: OT_E_IO (the message
+ * says how much is missing). */
 int ot_saver_hold_space(struct ot_saver *saver);
-/* The same before step 1. Where there is no room for the best one beside the newest, it has to do without. */
+/* The same before step 1. If there is no room for the best checkpoint besides the newest, the best is not
+ * kept. */
 int ot_saver_hold_first_space(struct ot_saver *saver);
 void ot_saver_release_space(const char *parent);
 

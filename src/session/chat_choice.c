@@ -10,7 +10,7 @@
 
 enum { RUN_MAX_BYTES = 1 << 20 };
 
-/* A run records its options beside the model that it makes. */
+/* Reads the options that the training run recorded beside its model. */
 static int read_run(struct ot_session *s) {
     char path[PATH_MAX];
     int n = snprintf(path, sizeof path, "%s/run.json", ot_model_dir_path(s->dir));
@@ -51,10 +51,9 @@ void ot_chat_choice_settle(const struct ot_session *s, const char *name, enum ot
         return;
     if (source == OT_TEMPLATE_GUESSED && s->chat.own_unknown)
         ot_log(OT_LOG_WARN,
-               "%s: its chat template is not built in; conversations are written in template %s, whose "
-               "tokens the "
-               "tokenizer has, and a server that uses the model's own writes them otherwise; --template says "
-               "which",
+               "%s: the model's chat template is not built in, so conversations are written in template %s, "
+               "whose tokens the tokenizer has. A server that uses the model's own template writes them "
+               "differently. --template NAME chooses another.",
                ot_model_dir_path(s->dir), name);
     if (s->options->command == OT_COMMAND_TRAIN)
         ot_settings_choose_text(s->settings, "template", name);

@@ -1,17 +1,19 @@
-/* Which chat template rows are written in: what the options say, what the run that made the model recorded,
- * and what the model's own template is recognised as. */
+/* Chooses the chat template that rows are written in. The sources are --template, the record of the run that
+ * made the model, and the model's own template. */
 #ifndef OT_SESSION_CHAT_CHOICE_H
 #define OT_SESSION_CHAT_CHOICE_H
 
 #include "src/session/parts.h"
 
-/* Reads the model's template, and for generate and eval the run.json beside the model, into the session's
- * `chat` and `prompt_format`. Needs the session's directory. Errors: OT_E_INPUT, OT_E_IO, OT_E_BUDGET. */
+/* Recognises the model's own template for session->chat, and takes --prompt-format into
+ * session->prompt_format. For generate and eval without --template and --prompt-format, takes both from the
+ * run.json beside the model, if there is one. Call this after session->dir was opened. Errors: OT_E_INPUT,
+ * OT_E_IO, OT_E_BUDGET. */
 int ot_chat_choice_open(struct ot_session *session);
-/* What --template says, or the checkpoint or the rows before have fixed. */
+/* The template that --template names, or that the checkpoint or the rows read earlier have fixed. */
 struct ot_template_choice ot_chat_choice(const struct ot_session *session);
-/* A template was chosen for rows: warns where it stands in for a model's own that is unknown, and for a run
- * keeps it with the options. */
+/* Call this after a template was chosen for rows. Warns if a guessed template replaces a model's own template
+ * that this program does not know. For train, writes the template's name into the settings. */
 void ot_chat_choice_settle(const struct ot_session *session, const char *name,
                            enum ot_template_source source);
 

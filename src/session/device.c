@@ -7,13 +7,13 @@
 #include "src/base/units.h"
 #include "src/options/cure.h"
 
-/* A budget that was given is tried, whatever the system says is free: other programs end, and some virtual
- * machines get more memory as they use it. What is not to be had shows when the memory is touched, before
+/* Warns if a given budget is more than the free RAM. The budget stays as given: other programs may end, and
+ * some virtual machines get more memory as they use it. If memory is missing, touching it fails before
  * step 1. */
 static void note_given(const struct ot_session *s, const char *name, int64_t given) {
     char text[OT_TEXT_BYTES], have[OT_TEXT_BYTES];
     if (given > s->machine.free_bytes)
-        ot_log(OT_LOG_WARN, "--%s %s is more than the %s of RAM that are free%s: it is tried", name,
+        ot_log(OT_LOG_WARN, "--%s %s is more than the %s of RAM that are free%s. Trying it anyway", name,
                ot_text_bytes(given, text), ot_text_bytes(s->machine.free_bytes, have), s->machine.within);
 }
 
@@ -30,7 +30,7 @@ static int64_t find_free_bytes(void *context) {
     return ot_machine_free_pages("", &bytes) < 0 ? INT64_MAX : bytes;
 }
 
-/* Long enough to be worth a line. */
+/* Placing memory is logged if it takes longer than this. */
 #define LONG_SECONDS 1.0
 
 static int place_memory(void *context, void *memory, size_t bytes) {
@@ -43,8 +43,7 @@ static int place_memory(void *context, void *memory, size_t bytes) {
     int rc = ot_touch_memory(memory, bytes, &config);
     double seconds = ot_clock_seconds() - began;
     if (rc < 0)
-        return ot_fail((enum ot_error_code) - rc, "%s; give less with --gpu-mem or --host-mem",
-                       ot_error_text());
+        return ot_fail((enum ot_error_code) - rc, "%s; lower --gpu-mem or --host-mem", ot_error_text());
     if (seconds > LONG_SECONDS)
         ot_log(OT_LOG_INFO, "memory  %s made resident in %s, %.1f GB/s", ot_text_bytes((int64_t)bytes, size),
                ot_text_duration(seconds, time), (double)bytes / seconds / 1e9);
@@ -53,14 +52,15 @@ static int place_memory(void *context, void *memory, size_t bytes) {
 
 /* ---- opening ---- */
 
-/* Before the device, whose threads and memory it places. bus_id: of the GPU; NULL: none. */
+/* Call this before the device is opened: it places the device's threads and memory. bus_id: of the GPU; NULL:
+ * no GPU. */
 static int open_topology(struct ot_session *s, const char *bus_id) {
     const char *dirs[OT_TOPOLOGY_MAX_DIRS];
     struct ot_topology_config config = {.gpu_bus_id = bus_id, .n_dirs = s->options->nvme.n, .dirs = dirs};
     _Static_assert((int)OT_NVME_MAX_DIRS <= (int)OT_TOPOLOGY_MAX_DIRS, "every --nvme has a place");
     for (int i = 0; i < config.n_dirs; i++)
         dirs[i] = s->options->nvme.dirs[i].path;
-    ot_topology_close(s->topology); /* of a GPU that turned out not to be usable */
+    ot_topology_close(s->topology); /* from a GPU that could not be used */
     s->placement = (struct ot_topology_binding){NULL, OT_ROLE_COMPUTE};
     OT_TRY(ot_topology_open(&config, &s->topology));
     s->placement.topology = s->topology;
@@ -117,7 +117,7 @@ void ot_session_note_whole(int64_t given, int64_t budget) {
     char asked[OT_TEXT_BYTES], used[OT_TEXT_BYTES];
     if (given > budget)
         ot_log(OT_LOG_INFO,
-               "note    --gpu-mem %s is more than this GPU has for programs: it means all of it, %s",
+               "note    --gpu-mem %s is more than this GPU has for programs. Using all of it, %s",
                ot_text_bytes(given, asked), ot_text_bytes(budget, used));
 }
 
@@ -127,7 +127,7 @@ static int open_any(struct ot_session *s) {
     int rc = open_cuda(s);
     if (rc != -OT_E_DEVICE)
         return rc;
-    ot_log(OT_LOG_WARN, "the GPU is not used, the cpu device takes its place: %s", ot_cure_text());
+    ot_log(OT_LOG_WARN, "cannot use the GPU, so the cpu device is used: %s", ot_cure_text());
     return open_cpu(s);
 }
 
@@ -155,7 +155,7 @@ int ot_session_open_device(struct ot_session *s) {
     return choose_dtype(s);
 }
 
-/* ---- the plan's bytes against the machine's ---- */
+/* ---- the plan's bytes and the machine's ---- */
 
 void ot_session_most_bytes(const struct ot_session *s, size_t most[OT_TIER_COUNT]) {
     size_t ram = (size_t)s->machine.free_bytes;
@@ -172,7 +172,7 @@ int ot_session_check_free(const struct ot_session *s) {
     bool shared = s->options->device.kind == OT_DEVICE_CPU; /* both tiers are RAM */
     if (s->options->host_mem > s->machine.free_bytes ||
         (shared && s->options->gpu_mem > s->machine.free_bytes))
-        return 0; /* it was asked for, and is tried */
+        return 0; /* the user asked for more than is free; note_given has warned */
     size_t gpu = ot_ledger_total(&s->plan.ledger, OT_TIER_GPU) + s->cache_bytes;
     size_t host = ot_ledger_total(&s->plan.ledger, OT_TIER_HOST), ram = host + (shared ? gpu : 0);
     if (ram <= (size_t)s->machine.free_bytes)

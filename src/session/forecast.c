@@ -5,12 +5,15 @@
 #include "src/base/error.h"
 #include "src/machine/process_peak.h"
 #include "src/session/rates_cache.h"
+#include "src/session/team.h"
+#include "src/session/team_forecast.h"
 
-/* What may be spent on measuring the blocks: not worth more than a step or two of a model that streams. */
+/* The most time to spend on measuring the blocks. A longer measurement would cost more than a step or two of
+ * a model that streams. */
 static const double calibration_seconds = 2;
 
-/* Weights, state and activations: then only the micro-batch and recomputation are left to choose, and
- * ot_plan_make has taken as much of either as fits. */
+/* Returns true if weights, state and activations are all on the device. Then only the micro-batch and
+ * recomputation are left to choose, and ot_plan_make has already taken as much of both as fits. */
 static bool is_resident(const struct ot_plan *plan) {
     bool resident = plan->activations == OT_HOME_GPU;
     for (int i = 0; i < plan->n_slabs && resident; i++) {
@@ -21,12 +24,13 @@ static bool is_resident(const struct ot_plan *plan) {
     return resident;
 }
 
-/* Blocks that see fill of the tokens that they are asked about. */
+/* Scales the blocks' cost per token: only the share `fill` of a micro-batch's tokens is real. */
 static void scale_blocks(struct ot_costs *costs, double fill) {
     for (int b = 0; b < costs->n_blocks; b++) {
         costs->blocks[b].forward.per_token *= fill;
         costs->blocks[b].backward.per_token *= fill;
-        costs->blocks[b].recompute.per_token *= fill;
+        for (int level = 0; level < OT_KEEP_LEVELS; level++)
+            costs->blocks[b].recompute[level].per_token *= fill;
     }
 }
 
@@ -34,6 +38,7 @@ static int measure_costs(struct ot_session *s, const struct ot_plan_request *req
                          const struct ot_forecast_rows *rows) {
     struct ot_rates rates;
     OT_TRY(ot_rates_obtain(s, true, &rates));
+    OT_TRY(ot_team_measure(s, &rates, NULL));
     struct ot_calibration calibration = {.chain = request->chain,
                                          .device = s->device,
                                          .rates = &rates,
@@ -46,8 +51,11 @@ static int measure_costs(struct ot_session *s, const struct ot_plan_request *req
     return 0;
 }
 
-/* What was counted by full micro-batches. */
-static void count_tokens(struct ot_prediction *p, struct ot_explanation *e, double fill) {
+/* Scales the counts that assumed full micro-batches. The tokens become those of all ranks. */
+static void count_tokens(const struct ot_plan_request *request, struct ot_prediction *p,
+                         struct ot_explanation *e, double fill) {
+    if (ot_shard_ranks(&request->shard) > 1)
+        p->tokens = (double)(request->step_sequences * request->sequence_tokens);
     p->tokens *= fill;
     p->flops *= fill;
     p->model_flops *= fill;
@@ -55,10 +63,24 @@ static void count_tokens(struct ot_prediction *p, struct ot_explanation *e, doub
         e->ifs[i].tokens_per_second *= fill;
 }
 
-static int choose(struct ot_session *s, const struct ot_plan_request *request,
-                  struct ot_planner_result *result) {
+/* With several ranks the resident ones keep their micro-batch too, but the mode is still to be chosen. Runs
+ * with the same bits for any number of ranks never let a measurement choose the micro-batch. */
+static int choose_of_ranks(struct ot_session *s, struct ot_plan_request *request,
+                           struct ot_planner_result *result) {
+    int64_t resident = is_resident(&s->plan) || request->shard.world;
+    OT_TRY(ot_team_find_least(s, &resident, 1));
+    if (resident)
+        request->micro_sequences = s->plan.micro_tokens / request->sequence_tokens;
+    OT_TRY(ot_team_choose_plan(s, request, &s->forecast.costs, result));
+    s->shard = request->shard;
+    return 0;
+}
+
+static int choose(struct ot_session *s, struct ot_plan_request *request, struct ot_planner_result *result) {
     struct ot_forecast *f = &s->forecast;
     *result = (struct ot_planner_result){.tried = 1};
+    if (s->comm)
+        return choose_of_ranks(s, request, result);
     if (!is_resident(&s->plan))
         return ot_planner_choose(request, &f->costs, result);
     OT_TRY(ot_simulate_plan(request->chain, &s->plan, &f->costs, &result->prediction));
@@ -67,7 +89,7 @@ static int choose(struct ot_session *s, const struct ot_plan_request *request,
     return 0;
 }
 
-/* The predicted timeline, beside which --trace shows the measured one. */
+/* Keeps the predicted timeline, which --trace writes beside the measured one. */
 static int keep_trace(struct ot_session *s, const struct ot_chain *chain) {
     enum { MOST_SPANS = 1 << 20 };
     struct ot_forecast *f = &s->forecast;
@@ -79,7 +101,7 @@ static int keep_trace(struct ot_session *s, const struct ot_chain *chain) {
     return ot_simulate(&simulation, f->trace, &same);
 }
 
-int ot_forecast_make(struct ot_session *s, const struct ot_plan_request *request,
+int ot_forecast_make(struct ot_session *s, struct ot_plan_request *request,
                      const struct ot_forecast_rows *rows) {
     struct ot_forecast *f = &s->forecast;
     struct ot_planner_result result;
@@ -89,16 +111,16 @@ int ot_forecast_make(struct ot_session *s, const struct ot_plan_request *request
     s->prediction = result.prediction;
     f->tried = result.tried;
     int rc = 0;
-    if (s->options->explain) {
+    if (s->options->explain && ot_team_speaks(s)) {
         rc = ot_planner_explain(request, &f->costs, &result, &f->explanation);
         f->is_explained = rc == 0;
     }
-    count_tokens(&s->prediction, &f->explanation, rows->fill);
+    count_tokens(request, &s->prediction, &f->explanation, rows->fill);
     ot_plan_free(&s->plan);
     s->plan = result.plan;
-    if (rc == 0 && s->options->trace)
+    if (rc == 0 && s->options->trace && ot_team_speaks(s))
         rc = keep_trace(s, request->chain);
-    ot_device_forget_peaks(s->device); /* those of the run are still to come */
+    ot_device_forget_peaks(s->device); /* from here on peaks are the run's own */
     ot_process_forget_peak();
     f->seconds = ot_clock_seconds() - since;
     return rc;

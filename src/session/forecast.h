@@ -1,26 +1,29 @@
-/* The forecast of a training run: the plan that the planner chooses for this machine, and how long its step
- * will take. Made before step 1 from the machine's rates and from the blocks' own cost, which a few passes
- * on random numbers measure; kept, so that the summary can hold what was measured against it.
+/* The forecast of a training run: the plan that the planner chooses for this machine, and the predicted time
+ * of a step. It is made before step 1 from the machine's rates and from the cost of each block, which a few
+ * passes on random numbers measure. It is kept until the end, where the summary compares it with the measured
+ * steps.
  *
- * Where everything is on the device the plan stays that of ot_plan_make, whatever was measured: there is
- * nothing to choose, and the micro-batch, which fixes the bits, depends on the budgets alone. Elsewhere it
- * may depend on what was measured; a run's record has it, so that --config repeats the bits.
+ * If everything fits on the device, the plan of ot_plan_make stays: there is nothing to choose. The
+ * micro-batch, which fixes the bits, then depends on the budgets alone. Otherwise the micro-batch may depend
+ * on measurements. The run's record holds it, so that --config repeats the bits.
  */
 #ifndef OT_SESSION_FORECAST_H
 #define OT_SESSION_FORECAST_H
 
 #include "src/session/parts.h"
 
-/* What the rows leave of a plan's full micro-batches: there are no pad tokens, and attention stays in a
- * row. */
+/* How full real rows make the micro-batches of a plan. Micro-batches hold no pad tokens, and attention stays
+ * inside a row. */
 struct ot_forecast_rows {
-    double fill;    /* of the plan's tokens, how many there are: 0 to 1 */
-    int64_t tokens; /* of a row, on average */
+    double fill;    /* real tokens divided by the plan's tokens, 0 to 1 */
+    int64_t tokens; /* mean tokens of a row */
 };
 
-/* session->plan is what ot_plan_make made of the request, and becomes what the planner chooses. Fills in
- * session->forecast and ->prediction. Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_IO. */
-int ot_forecast_make(struct ot_session *session, const struct ot_plan_request *request,
+/* On entry session->plan is the plan that ot_plan_make made for the request; on return it is the plan that
+ * the planner chose. With several ranks, writes the shard mode and the micro-batch that all ranks share into
+ * the request. Fills in session->forecast and session->prediction. Errors: OT_E_BUDGET, OT_E_DEVICE,
+ * OT_E_IO. */
+int ot_forecast_make(struct ot_session *session, struct ot_plan_request *request,
                      const struct ot_forecast_rows *rows);
 void ot_forecast_free(struct ot_forecast *forecast);
 

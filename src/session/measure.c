@@ -12,8 +12,8 @@ enum { MIB = 1 << 20 };
 
 static const struct size {
     int64_t hidden, tokens;
-    size_t buffer_bytes; /* of each of five buffers, four of them on the device */
-    double seconds;      /* of a row */
+    size_t buffer_bytes; /* of each of five buffers; four are on the device */
+    double seconds;      /* time for one row of the probe */
 } sizes[] = {{4096, 4096, (size_t)512 * MIB, 0.2},
              {2048, 1024, (size_t)128 * MIB, 0.1},
              {1024, 256, (size_t)64 * MIB, 0.05},
@@ -38,7 +38,7 @@ int64_t ot_measure_widest(const struct ot_session *s) {
     return sizes[widest(s)].hidden;
 }
 
-/* Four times the last cache, as STREAM asks for its arrays, within what is free. */
+/* Four times the last-level cache, as STREAM requires for its arrays, within the host budget. */
 static size_t choose_host_bytes(const struct ot_session *s, bool quick) {
     struct ot_topology_summary topology = {0};
     if (s->topology)
@@ -55,9 +55,9 @@ static size_t choose_host_bytes(const struct ot_session *s, bool quick) {
 
 struct measurement {
     const struct ot_session *session;
-    const struct ot_probe_reader *reader; /* NULL: none */
+    const struct ot_probe_reader *reader; /* NULL: no reader */
     const char *stage;
-    int size; /* that the device is measured with */
+    int size; /* index in sizes[] of the size that the device is measured with */
     struct ot_probe_sums sums;
 };
 
@@ -73,7 +73,7 @@ static void begin_stage(struct measurement *m, const char *stage) {
     show_stage(m);
 }
 
-/* The reader may write to the terminal that has the status line. */
+/* Clears the status line around the reader, which may write to the same terminal. */
 static int take_row(void *context, const struct ot_probe_row *row) {
     struct measurement *m = context;
     ot_probe_add(&m->sums, row);
@@ -96,7 +96,7 @@ static struct ot_probe_config configure(struct measurement *m, const struct size
                                     .reader = {take_row, m}};
 }
 
-/* From the smallest up: the rate of each tells how long the next one would take. */
+/* Goes up from the smallest size. The rate at each size tells how long the next size would take. */
 static int choose_size(struct measurement *m) {
     int i = SMALLEST, most = widest(m->session);
     for (double rate; i > most; i--) {
@@ -108,7 +108,7 @@ static int choose_size(struct measurement *m) {
     return i;
 }
 
-/* Copies want more than a slow device's small layer: caches must not show. */
+/* The copies of a slow device need larger buffers than its small layer has, so that caches do not matter. */
 static size_t choose_buffer_bytes(const struct measurement *m) {
     size_t own = sizes[m->size].buffer_bytes, most = sizes[widest(m->session)].buffer_bytes;
     size_t enough = (size_t)64 * MIB;
@@ -127,7 +127,7 @@ static int measure_device(struct measurement *m, bool quick) {
     return ot_probe_device(&config);
 }
 
-/* Within the room that --nvme leaves, which a plan would use all of. */
+/* The probe's files stay within the bytes that --nvme allows. No plan occupies these bytes yet. */
 static int measure_disks(struct measurement *m, bool quick) {
     const struct ot_session *s = m->session;
     char wrote[OT_TEXT_BYTES];
@@ -140,7 +140,7 @@ static int measure_disks(struct measurement *m, bool quick) {
                                           .reader = {take_row, m}};
     if (s->store.n_dirs == 0)
         return 0;
-    begin_stage(m, quick ? "the disks" : "the disks: both engines, by size of block and depth");
+    begin_stage(m, quick ? "the disks" : "the disks: both engines, by block size and depth");
     OT_TRY(ot_probe_nvme(&config, &result));
     ot_text_bytes(result.written_bytes, wrote);
     if (m->reader)

@@ -1,6 +1,5 @@
-/* What a session (session.h) has: the struct that the files of this folder fill in. It owns what it names and
- * borrows the settings; a field is NULL until its stage.
- */
+/* The struct ot_session (session.h), which the files of this folder fill in. A session owns its members,
+ * except those marked as borrowed. A pointer is NULL until the stage that sets it. */
 #ifndef OT_SESSION_PARTS_H
 #define OT_SESSION_PARTS_H
 
@@ -18,61 +17,72 @@
 #include "src/options/settings.h"
 
 struct ot_checkpoint;
+struct ot_comm;
 struct ot_pool;
+struct ot_world;
 
-/* How fast the run will be, as forecast.h makes it. */
+/* How fast the run will be; made by forecast.h. */
 struct ot_forecast {
     struct ot_costs costs;
     int tried;      /* plans that were simulated */
-    double seconds; /* that making it took */
+    double seconds; /* time that making the forecast took */
     bool is_explained;
     struct ot_explanation explanation;
-    struct ot_trace *trace; /* with --trace: the simulated steps, of: */
+    struct ot_trace *trace; /* with --trace: the simulated steps, of this layout and schedule: */
     struct ot_layout layout;
     struct ot_schedule schedule;
 };
 
 struct ot_session {
-    struct ot_settings *settings;     /* borrowed; for what the session chooses */
-    const struct ot_options *options; /* in effect: of the settings */
+    struct ot_settings *settings;     /* borrowed; the session writes its own choices here */
+    const struct ot_options *options; /* settings->in_effect */
     struct ot_machine machine;
-    struct ot_pool *pool; /* for files and rows */
+    struct ot_pool *pool; /* threads that read files and rows */
 
     struct ot_resolved resolved;
     struct ot_model_dir *dir; /* NULL: a preset without files, for --init random */
     struct ot_model_config config;
-    enum ot_dtype stored; /* of the weight files, read and written */
+    enum ot_dtype stored; /* the dtype of the weight files, read and written */
     struct ot_token_ids ids;
 
     char *tokenizer_path;
-    bool tokenizer_is_own; /* the byte-level tokenizer that own presets get: a file in memory, behind: */
+    bool tokenizer_is_own; /* the byte-level tokenizer of own presets, in this file in memory: */
     int tokenizer_fd;
     struct ot_tokenizer *tokenizer;
     struct ot_special_tokens specials;
     struct ot_json *run; /* run.json beside the model, for generate and eval; NULL: none was read */
-    struct ot_template_choice chat; /* what the model's files say: see chat_choice.h */
+    struct ot_template_choice chat; /* what the model's files say (chat_choice.h) */
     const char *prompt_format;      /* --prompt-format, else the recorded one; NULL: none */
 
+    /* Several ranks (team.h). world: borrowed, set before open; NULL: one rank. */
+    struct ot_world *world;
+    struct ot_comm *comm; /* NULL: one rank */
+    struct ot_shard shard;
+    bool may_share;      /* the ranks can have one copy of the weights in RAM, if that is faster */
     enum ot_dtype dtype; /* on the device */
     struct ot_model *model;
     size_t budget_bytes[OT_TIER_COUNT];
-    struct ot_store_dir store_dirs[OT_STORE_MAX_DIRS]; /* with what may be used of each */
+    struct ot_store_dir store_dirs[OT_STORE_MAX_DIRS]; /* each with the bytes that may be used */
     struct ot_store_config store;                      /* n_dirs 0 without --nvme */
-    const struct ot_costs *costs; /* borrowed, set before plan: what to choose it by; NULL: what fits */
+    /* Borrowed, set before plan: the planner chooses the fastest plan by these costs. NULL: takes the first
+     * plan that fits. */
+    const struct ot_costs *costs;
     struct ot_plan plan;
     struct ot_prediction prediction; /* zero without costs and forecast */
     struct ot_forecast forecast;
-    size_t workspace_bytes;       /* what the device's ops work in, of the gpu budget */
-    size_t cache_bytes;           /* of the key/value cache for generation, beside the plan's own bytes */
+    size_t workspace_bytes;       /* scratch of the device's ops, part of the gpu budget */
+    size_t cache_bytes;           /* key/value cache for generation, not counted in the plan's ledger */
     struct ot_topology *topology; /* as the device sees it */
-    struct ot_topology_binding placement; /* of the device's threads and memory */
+    struct ot_topology_binding placement; /* where the device's threads and memory are placed */
     struct ot_device *device;
     struct ot_engine *engine;
-    struct ot_checkpoint *restored; /* set before start: to go on from, instead of weights; borrowed */
-    double restore_seconds;         /* that reading it took */
-    bool any_weights;               /* set before start: random weights need not be those of --seed */
-    int64_t traced_tasks;           /* set before start: to trace so many tasks, also without --trace */
-    struct ot_trace *trace;         /* NULL: none */
+    struct ot_checkpoint *restored;    /* borrowed, set before start: loaded in place of weights */
+    double restore_seconds;            /* time that reading the checkpoint took */
+    bool any_weights;                  /* set before start: random weights need not follow --seed */
+    unsigned (*wishes)(void *context); /* set before start: see engine.h; NULL: none */
+    void *wishes_context;
+    int64_t traced_tasks;   /* set before start: trace this many tasks, even without --trace */
+    struct ot_trace *trace; /* NULL: none */
 };
 
 #endif

@@ -1,11 +1,13 @@
-/* A session's plan: what fits, or what the forecast says is fastest. */
+/* Makes a session's plan: the plan that fits, or the plan that the forecast says is fastest. */
 #include <string.h>
 
 #include "src/base/error.h"
+#include "src/session/collect.h"
 #include "src/session/device.h"
 #include "src/session/plan_cure.h"
 #include "src/session/plan_request.h"
 #include "src/session/session.h"
+#include "src/session/team.h"
 
 static struct ot_plan_request make_request(const struct ot_session *s, const struct ot_session_need *need) {
     struct ot_plan_request request = ot_plan_request_of(s->options);
@@ -17,10 +19,40 @@ static struct ot_plan_request make_request(const struct ot_session *s, const str
     request.train = need->train;
     request.clip = need->clip;
     request.extra_device_bytes = (int64_t)(s->cache_bytes + s->workspace_bytes);
-    request.extra_host_bytes = need->host_bytes;
+    request.extra_host_bytes = need->host_bytes + (need->collects ? ot_collect_bytes(s) : 0);
     request.snapshot_slots = need->snapshot_slots;
     request.kept_contents = need->kept_contents;
+    request.shard = s->shard;
+    request.weights = s->shard.one_copy ? OT_HOME_HOST : request.weights;
+    request.staging_bytes = s->comm ? ot_comm_staging_bytes(s->comm, SIZE_MAX) : 0;
     return request;
+}
+
+/* The ranks must list the same operations. These follow from the micro-batch, the rounds and the numbers of
+ * slots, so all ranks take the least that any rank has chosen. */
+static int agree(struct ot_session *s, struct ot_plan_request *request) {
+    struct ot_plan *plan = &s->plan;
+    int64_t micro = plan->micro_tokens / request->sequence_tokens;
+    int *const fields[] = {&plan->grad_slots[OT_SLOT_LAYER],
+                           &plan->grad_slots[OT_SLOT_EDGE],
+                           &plan->first_round,
+                           &plan->round_micro,
+                           &plan->weight_slots[OT_SLOT_LAYER],
+                           &plan->weight_slots[OT_SLOT_EDGE]};
+    enum { FIELDS = sizeof fields / sizeof *fields };
+    int64_t values[1 + FIELDS] = {micro};
+    for (int i = 0; i < FIELDS; i++)
+        values[1 + i] = *fields[i];
+    OT_TRY(ot_team_find_least(s, values, 1 + FIELDS));
+    if (values[0] != micro) {
+        request->micro_sequences = values[0];
+        ot_plan_free(plan);
+        OT_TRY(ot_plan_make(request, plan));
+    }
+    bool gathers = ot_plan_is_sharded(plan);
+    for (int i = 0; i < FIELDS - (gathers ? 0 : OT_SLOT_KINDS); i++) /* else no weights are gathered */
+        *fields[i] = (int)values[1 + i];
+    return ot_plan_finish(request->chain, plan);
 }
 
 static int make_plan(struct ot_session *s, const struct ot_plan_request *request) {
@@ -45,20 +77,24 @@ static int refuse(const struct ot_session *s, const struct ot_plan_request *requ
 
 int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
     OT_TRY(ot_model_open(&s->config, s->dtype, need->max_position, &s->model));
+    ot_model_set_state(s->model, (enum ot_state_format)s->options->state);
     if (s->options->init == OT_CHOICE_INIT_FILES)
         OT_TRY(ot_model_dir_check(s->dir, s->model));
     if (need->cache_tokens)
         s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
+    OT_TRY(ot_team_find_sharing(s));
     struct ot_plan_request request = make_request(s, need);
     int rc = make_plan(s, &request);
     if (rc == -OT_E_BUDGET &&
-        request.kept_contents > 0) { /* then checkpoints are copied, which needs less here */
+        request.kept_contents > 0) { /* checkpoints are then copied, which needs less here */
         request.kept_contents = 0;
         rc = make_plan(s, &request);
     }
     if (rc == -OT_E_BUDGET)
         return refuse(s, &request);
     OT_TRY(rc);
+    if (s->comm)
+        OT_TRY(agree(s, &request));
     return ot_session_check_free(s);
 }
 
@@ -67,5 +103,7 @@ int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need
     struct ot_plan_request request = make_request(s, need);
     request.kept_contents = s->plan.kept_contents;
     OT_TRY(ot_forecast_make(s, &request, rows));
+    if (s->comm)
+        OT_TRY(agree(s, &request));
     return ot_session_check_free(s);
 }

@@ -17,7 +17,7 @@ struct cures {
 
 /* ---- trying ---- */
 
-/* Whether there is a plan; used[T]: what it takes of tier T, where not NULL. */
+/* Returns whether the request has a plan. used (or NULL) gets the plan's bytes on each tier. */
 static bool fits(const struct ot_plan_request *request, size_t used[OT_TIER_COUNT]) {
     struct ot_plan plan;
     if (ot_plan_make(request, &plan) < 0)
@@ -32,7 +32,7 @@ static char *next(struct cures *c) {
     return c->n < MOST_CURES ? c->text[c->n++] : NULL;
 }
 
-/* "63G", "512M": as an option takes it, rounded up. */
+/* "63G", "512M": rounded up, in the form that options take. */
 static const char *size_option(size_t bytes, char text[24]) {
     size_t unit = bytes >= 10 * GIB ? GIB : MIB;
     snprintf(text, 24, "%zu%c", bytes / unit + (bytes % unit != 0), unit == GIB ? 'G' : 'M');
@@ -42,7 +42,7 @@ static const char *size_option(size_t bytes, char text[24]) {
 /* ---- what the user forced ---- */
 
 static void let_home(struct ot_plan_request *rq) {
-    rq->weights = rq->state = rq->activations = OT_HOME_AUTO;
+    rq->weights = rq->state = rq->grads = rq->sums = rq->activations = rq->kept = OT_HOME_AUTO;
 }
 static void let_shares(struct ot_plan_request *rq) {
     memset(rq->shares, 0, sizeof rq->shares);
@@ -51,7 +51,10 @@ static void let_slots(struct ot_plan_request *rq) {
     rq->slots = 0;
 }
 static void let_recompute(struct ot_plan_request *rq) {
-    rq->recompute = -1;
+    rq->keep = OT_KEEP_CHOSEN;
+}
+static void let_rounds(struct ot_plan_request *rq) {
+    rq->rounds = 0;
 }
 static void let_micro(struct ot_plan_request *rq) {
     rq->micro_sequences = 0;
@@ -60,11 +63,8 @@ static void let_micro(struct ot_plan_request *rq) {
 static const struct {
     const char *name;
     void (*let)(struct ot_plan_request *);
-} forces[] = {{"home", let_home},
-              {"optimizer-engine", let_shares},
-              {"micro-batch", let_micro},
-              {"recompute", let_recompute},
-              {"slots", let_slots}};
+} forces[] = {{"home", let_home},           {"optimizer-engine", let_shares}, {"micro-batch", let_micro},
+              {"recompute", let_recompute}, {"rounds", let_rounds},           {"slots", let_slots}};
 enum { FORCES = sizeof forces / sizeof *forces };
 
 static void try_without_forces(struct cures *c) {
@@ -97,15 +97,20 @@ static void try_gpu(struct cures *c, const struct ot_shortage *shortage) {
         snprintf(text, CURE_BYTES, "--gpu-mem %s", size_option(shortage->alone[OT_TIER_GPU], size));
 }
 
-/* Of a machine to come the RAM, of which a tenth stays with the system; of this one what it has. False where
- * that cannot be had. */
+/* The options of a described machine name the RAM and the disks of a host, which its ranks share. */
+static size_t ranks_of(const struct cures *c) {
+    return c->about->host_ranks > 1 ? (size_t)c->about->host_ranks : 1;
+}
+
+/* The option that gives the host tier `need` bytes: --ram for a described machine without --host-mem, with a
+ * tenth added for the system; otherwise --host-mem. Returns false if the machine cannot have that much. */
 static bool host_option(const struct cures *c, size_t need, char text[CURE_BYTES]) {
     char size[24];
     bool by_ram = c->about->is_described && !ot_options_given(c->about->options, "host-mem");
     if (!need || need > c->about->most_host_bytes)
         return false;
     if (by_ram)
-        snprintf(text, CURE_BYTES, "--ram %s", size_option(need + need / 9 + MIB, size));
+        snprintf(text, CURE_BYTES, "--ram %s", size_option((need + need / 9 + MIB) * ranks_of(c), size));
     else
         snprintf(text, CURE_BYTES, "--host-mem %s", size_option(need, size));
     return true;
@@ -117,7 +122,7 @@ static void try_host(struct cures *c, const struct ot_shortage *shortage) {
         snprintf(text, CURE_BYTES, "%s", option);
 }
 
-/* Where no tier alone is enough. */
+/* For a shortage that more of one tier alone does not end. */
 static void try_both(struct cures *c, const struct ot_shortage *shortage) {
     size_t gpu = shortage->together[OT_TIER_GPU], nvme = shortage->together[OT_TIER_NVME];
     const size_t *have = c->about->request->budget_bytes;
@@ -132,7 +137,7 @@ static void try_both(struct cures *c, const struct ot_shortage *shortage) {
         snprintf(text, CURE_BYTES, "%s", host);
 }
 
-/* More than any disk; the plan takes what it needs of it. */
+/* Larger than any disk: the plan takes only what it needs of it. */
 static const size_t ANY_DISK = (size_t)1 << 50;
 
 static bool try_disk(struct cures *c, const struct ot_shortage *shortage) {
@@ -147,12 +152,12 @@ static bool try_disk(struct cures *c, const struct ot_shortage *shortage) {
     if (!fits(&with, used))
         return false;
     if ((text = next(c)))
-        snprintf(text, CURE_BYTES, "--nvme %s%s%s", dir, size_option(used[OT_TIER_NVME], size),
-                 have ? " in all" : "");
+        snprintf(text, CURE_BYTES, "--nvme %s%s%s", dir, size_option(used[OT_TIER_NVME] * ranks_of(c), size),
+                 have ? " in total" : "");
     return true;
 }
 
-/* A disk takes a part, and the host has to have more for the rest. */
+/* A disk takes a part of the state, and the host tier must grow for the rest. */
 static void try_disk_and_host(struct cures *c) {
     const char *dir = c->about->is_described ? "" : "DIR:";
     struct ot_plan_request with = *c->about->request;
@@ -169,7 +174,7 @@ static void try_disk_and_host(struct cures *c) {
     with.budget_bytes[OT_TIER_HOST] = plan.shortage.alone[OT_TIER_HOST];
     if (host_option(c, with.budget_bytes[OT_TIER_HOST], option) && fits(&with, used) && (text = next(c)))
         snprintf(text, CURE_BYTES, "%.100s with --nvme %s%s", option, dir,
-                 size_option(used[OT_TIER_NVME], size));
+                 size_option(used[OT_TIER_NVME] * ranks_of(c), size));
 }
 
 /* ---- less work ---- */
@@ -205,7 +210,8 @@ static void try_shorter_rows(struct cures *c) {
         if (!fits(&less, NULL))
             continue;
         if ((text = next(c)))
-            snprintf(text, CURE_BYTES, "%s %s", has_option ? "--seq-len" : "texts of at most so many tokens:",
+            snprintf(text, CURE_BYTES, "%s %s",
+                     has_option ? "--seq-len" : "texts of at most this many tokens:",
                      tokens_option(less.sequence_tokens, tokens));
         return;
     }
@@ -213,23 +219,9 @@ static void try_shorter_rows(struct cures *c) {
 
 /* ---- the sentence ---- */
 
-/* What keeps a disk from helping: gradients have no home there. */
-static const char *grads_text(const struct ot_cure *cure, char text[CURE_BYTES]) {
-    const struct ot_chain *chain = cure->request->chain;
-    double bytes = 0;
-    for (int s = 0; s < chain->n_slabs; s++)
-        bytes += (double)chain->slabs[s].n_params * (double)ot_dtype_bytes(chain->dtype);
-    if (bytes < (double)GIB) /* others matter more */
-        return "";
-    snprintf(text, CURE_BYTES, " (gradients, %.1f GiB, live on the GPU or in host memory, not on a disk)",
-             bytes / (double)GIB);
-    return text;
-}
-
 int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage) {
     struct cures c = {.about = cure};
-    char sentence[OT_ERROR_TEXT_BYTES], all[MOST_CURES * CURE_BYTES] = "", grads[CURE_BYTES] = "",
-                                                         text[CURE_BYTES];
+    char sentence[OT_ERROR_TEXT_BYTES], all[MOST_CURES * CURE_BYTES] = "";
     bool is_short = false;
     for (int t = 0; t < OT_TIER_COUNT; t++)
         is_short = is_short || shortage->alone[t] || shortage->together[t];
@@ -237,21 +229,15 @@ int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage)
         return -OT_E_BUDGET;
     snprintf(sentence, sizeof sentence, "%s", ot_error_text());
     try_without_forces(&c);
-    bool by_disk = try_disk(&c, shortage);
-    if (!by_disk)
+    if (!try_disk(&c, shortage))
         try_disk_and_host(&c);
     try_gpu(&c, shortage);
     try_host(&c, shortage);
     try_both(&c, shortage);
     try_smaller_step(&c);
     try_shorter_rows(&c);
-    bool host_is_short = shortage->alone[OT_TIER_HOST] ||
-                         shortage->together[OT_TIER_HOST] > cure->request->budget_bytes[OT_TIER_HOST];
-    if (!by_disk && cure->request->train && host_is_short)
-        snprintf(grads, sizeof grads, "%s", grads_text(cure, text));
     for (int i = 0; i < c.n; i++)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? "; or " : "", c.text[i]);
-    return c.n ? ot_fail(OT_E_BUDGET, "%s%s. What helps: %s", sentence, grads, all)
-               : ot_fail(OT_E_BUDGET, "%s%s. No option helps: the machine is too small for this model",
-                         sentence, grads);
+    return c.n ? ot_fail(OT_E_BUDGET, "%s" OT_CURE_FOUND "%s", sentence, all)
+               : ot_fail(OT_E_BUDGET, "%s" OT_CURE_NONE, sentence);
 }

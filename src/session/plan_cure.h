@@ -1,8 +1,7 @@
-/* What a user can do where no plan fits. The engine says which tier is short and by how much (struct
- * ot_shortage); here that becomes options to change, each of which was tried: with it there is a plan. What
- * changes least comes first. An option that forces something is named only if the user gave it, and no cure
- * asks for more memory than the GPU or the machine has.
- */
+/* Finds options with which a plan fits, after no plan fitted. The engine says which tier is short and by how
+ * much (struct ot_shortage). Each option named here was tried: with it there is a plan. The options that
+ * change least come first. An option that forces a placement is named only if the user gave it. No cure asks
+ * for more memory than the GPU or the machine has. */
 #ifndef OT_SESSION_PLAN_CURE_H
 #define OT_SESSION_PLAN_CURE_H
 
@@ -11,15 +10,20 @@
 
 struct ot_cure {
     const struct ot_options *options;
-    const struct ot_plan_request *request; /* the one that was refused */
-    size_t most_gpu_bytes;                 /* that --gpu-mem can be */
-    size_t most_host_bytes;                /* that --host-mem can be */
-    bool is_described; /* a machine to come (plan --gpu): it can have more RAM and a disk */
+    const struct ot_plan_request *request; /* the refused request */
+    size_t most_gpu_bytes;                 /* the most that --gpu-mem can be */
+    size_t most_host_bytes;                /* the most that --host-mem can be */
+    int host_ranks;    /* ranks that share the described host, and so its RAM and disks; 0 counts as 1 */
+    bool is_described; /* a machine described by plan --gpu: it can get more RAM and a disk */
 };
 
-/* After ot_plan_make or ot_planner_choose returned -OT_E_BUDGET with this shortage: fails again, with the
- * same sentence and up to three cures behind it. Always OT_E_BUDGET; where the shortage is empty the sentence
- * stays as it is. */
+/* The refusal is "SENTENCE" OT_CURE_FOUND "CURE; or CURE", or "SENTENCE" OT_CURE_NONE. */
+#define OT_CURE_FOUND ". What helps: "
+#define OT_CURE_NONE  ". No option helps: the machine is too small for this model"
+
+/* Call this after ot_plan_make or ot_planner_choose returned -OT_E_BUDGET with this shortage. Fails with the
+ * same sentence, followed by up to three cures. Always returns -OT_E_BUDGET. If the shortage is empty, the
+ * sentence stays as it is. */
 int ot_plan_cure(const struct ot_cure *cure, const struct ot_shortage *shortage);
 
 #endif

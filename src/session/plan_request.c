@@ -2,16 +2,46 @@
 
 #include <string.h>
 
+static int keep_of(const struct ot_options *o) {
+    static const int levels[] = {[OT_CHOICE_RECOMPUTE_AUTO] = OT_KEEP_CHOSEN,
+                                 [OT_CHOICE_RECOMPUTE_ALL] = OT_KEEP_NONE,
+                                 [OT_CHOICE_RECOMPUTE_PRODUCTS] = OT_KEEP_ATTENTION,
+                                 [OT_CHOICE_RECOMPUTE_ELEMENTWISE] = OT_KEEP_PRODUCTS,
+                                 [OT_CHOICE_RECOMPUTE_NONE] = OT_KEEP_ALL};
+    return levels[o->recompute];
+}
+
 struct ot_plan_request ot_plan_request_of(const struct ot_options *o) {
     struct ot_plan_request request = {
         .clip = o->clip > 0,
         .weights = o->home.weights,
         .state = o->home.state,
+        .grads = o->home.grads,
+        .sums = o->home.sums,
         .activations = o->home.activations,
         .slots = (int)o->slots,
-        .recompute = o->recompute == OT_CHOICE_RECOMPUTE_AUTO ? -1 : o->recompute == OT_CHOICE_RECOMPUTE_ALL,
-        .order = (enum ot_order)o->order,
+        .keep = keep_of(o),
+        .kept = o->home.kept,
+        .rounds = (int)o->rounds,
+        .shadows = OT_SHADOWS_CHOSEN,
     };
+    if (ot_options_given(o, "shadow")) {
+        request.shadows = o->shadow > 0;
+        request.shadow_bytes = (size_t)o->shadow;
+    }
     memcpy(request.shares, o->optimizer_engine.share, sizeof request.shares);
     return request;
+}
+
+enum ot_shard_mode ot_plan_request_mode(const struct ot_options *o) {
+    static const enum ot_shard_mode modes[] = {[OT_CHOICE_SHARD_AUTO] = OT_SHARD_FULL,
+                                               [OT_CHOICE_SHARD_NONE] = OT_SHARD_NONE,
+                                               [OT_CHOICE_SHARD_STATE] = OT_SHARD_STATE,
+                                               [OT_CHOICE_SHARD_FULL] = OT_SHARD_FULL};
+    return modes[o->shard];
+}
+
+bool ot_plan_request_may_share(const struct ot_options *o) {
+    return o->share_weights == OT_CHOICE_SHARE_WEIGHTS_AUTO && ot_plan_request_mode(o) == OT_SHARD_FULL &&
+           (o->home.weights == OT_HOME_AUTO || o->home.weights == OT_HOME_HOST);
 }

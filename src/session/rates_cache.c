@@ -4,6 +4,7 @@
 #include <string.h>
 #include <zlib.h>
 
+#include "offload/comm/world.h"
 #include "offload/predict/repeats.h"
 #include "src/base/cache_file.h"
 #include "src/base/clock.h"
@@ -17,9 +18,9 @@
 enum { MAX_FILE_BYTES = 1 << 16 };
 
 static const struct {
-    const char *name; /* in files */
+    const char *name; /* in the file */
     size_t field;
-    bool always; /* a run needs it, whatever the machine */
+    bool always; /* a run needs this rate on every machine */
 } fields[] = {
     {"product_flops_per_s", offsetof(struct ot_rates, product_flops), true},
     {"attention_flops_per_s", offsetof(struct ot_rates, attention_flops), true},
@@ -28,12 +29,16 @@ static const struct {
     {"d2h_bytes_per_s", offsetof(struct ot_rates, d2h_bytes), true},
     {"both_ways_bytes_per_s", offsetof(struct ot_rates, both_bytes), true},
     {"triad_bytes_per_s", offsetof(struct ot_rates, triad_bytes), true},
-    {"adamw_bytes_per_s", offsetof(struct ot_rates, adamw_bytes), true},
+    {"adamw_bytes_per_s", offsetof(struct ot_rates, adamw_bytes[OT_STATE_F32]), true},
+    {"adamw_16bit_bytes_per_s", offsetof(struct ot_rates, adamw_bytes[OT_STATE_16BIT]), true},
+    {"adamw_8bit_bytes_per_s", offsetof(struct ot_rates, adamw_bytes[OT_STATE_8BIT]), true},
     {"nvme_read_bytes_per_s", offsetof(struct ot_rates, nvme_read_bytes), false},
     {"nvme_write_bytes_per_s", offsetof(struct ot_rates, nvme_write_bytes), false},
     {"nvme_mixed_bytes_per_s", offsetof(struct ot_rates, nvme_mixed_bytes), false},
     {"crc_bytes_per_s", offsetof(struct ot_rates, crc_bytes), false},
     {"task_seconds", offsetof(struct ot_rates, task_seconds), true},
+    {"comm_bytes_per_s", offsetof(struct ot_rates, comm_bytes), false},
+    {"comm_seconds", offsetof(struct ot_rates, comm_seconds), false},
     {"spread", offsetof(struct ot_rates, spread), false},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
@@ -63,12 +68,12 @@ static int find_path(const char *folder, const char *key, char **out) {
                             (unsigned)crc32_z(0, (const Bytef *)key, strlen(key)));
 }
 
-/* Errors: OT_E_INPUT: it is not what ot_rates_write has written under this key. */
+/* Errors: OT_E_INPUT: the file is not one that ot_rates_write wrote under this key. */
 static int parse_rates(const struct ot_json *root, const char *path, const char *key, struct ot_rates *out) {
     const char *found;
     OT_TRY(ot_json_need_string(root, path, "key", true, &found));
     if (strcmp(found, key) != 0)
-        return ot_fail(OT_E_INPUT, "%s: of another machine", path);
+        return ot_fail(OT_E_INPUT, "%s: holds the rates of another machine", path);
     const struct ot_json *rates = ot_json_get(root, "rates");
     for (int i = 0; i < FIELDS; i++) {
         double value = 0;
@@ -119,7 +124,7 @@ out:
     return rc;
 }
 
-/* ---- of a session ---- */
+/* ---- for a session ---- */
 
 int ot_rates_key(const struct ot_session *s, char **out) {
     const struct ot_options *o = s->options;
@@ -128,10 +133,12 @@ int ot_rates_key(const struct ot_session *s, char **out) {
     for (int i = 0; i < o->nvme.n; i++)
         dirs[i] = o->nvme.dirs[i].path;
     OT_TRY(ot_machine_fingerprint(&s->machine, ot_device_name(s->device), o->nvme.n, dirs, machine));
+    /* Ranks of one host measure at the same time, and share the host while they do. */
+    int local_ranks = s->world ? ot_world_ranks(s->world)->local_ranks : 1;
     return ot_string_format(
-        out, "machine %s, %s, layers to %lld wide, %lld + %lld threads, I/O %s%s", machine,
+        out, "machine %s, %s, layers to %lld wide, %lld + %lld threads, %d ranks, I/O %s%s", machine,
         ot_dtype_name(s->dtype), (long long)ot_measure_widest(s), (long long)o->threads,
-        (long long)(o->optimizer_threads ? o->optimizer_threads : o->threads),
+        (long long)(o->optimizer_threads ? o->optimizer_threads : o->threads), local_ranks,
         ot_io_choice_name((enum ot_io_choice)o->io_engine), o->no_io_verify ? " without checksums" : "");
 }
 
@@ -182,7 +189,9 @@ int ot_rates_obtain(struct ot_session *session, bool quick, struct ot_rates *out
     int kept = ot_rates_keep(session, out);
     if (kept > 0)
         ot_log(OT_LOG_INFO,
-               "probe   measured this machine in %s, for later runs too (`probe` measures again)", time);
+               "probe   measured this machine in %s; later runs use these rates (`offload-train probe` "
+               "measures again)",
+               time);
     else
         ot_log(OT_LOG_INFO, "probe   measured this machine in %s%s%s", time, kept < 0 ? "; not kept: " : "",
                kept < 0 ? ot_error_text() : "");

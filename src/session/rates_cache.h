@@ -1,9 +1,9 @@
-/* A machine's rates, kept from one run to the next, so that only the first has to measure them.
+/* Keeps a machine's rates from one run to the next, so that only the first run measures them.
  *
- * One small JSON file each for every machine, device, dtype, number of threads and set of directories (its
- * KEY), in $XDG_CACHE_HOME/offload-train or ~/.cache/offload-train (src/base/cache_file.h). A file that is
- * damaged, of another key or without a rate that a run needs counts as none. Where none can be written, runs
- * go on without.
+ * One small JSON file for each machine, device, dtype, number of threads and set of directories (its KEY), in
+ * $XDG_CACHE_HOME/offload-train or ~/.cache/offload-train (src/base/cache_file.h). A file is ignored if it is
+ * damaged, has another key, or lacks a rate that a run needs. A run continues without a cache where none can
+ * be written.
  */
 #ifndef OT_SESSION_RATES_CACHE_H
 #define OT_SESSION_RATES_CACHE_H
@@ -13,28 +13,28 @@
 #include "offload/predict/rates.h"
 #include "src/session/parts.h"
 
-/* Kept rates, or else measured ones, which are then kept; one line says that they are measured. quick: in a
- * few seconds; otherwise as thoroughly as `offload-train probe` does. The session has its device and no
- * model. Errors: as ot_measure_machine. */
+/* Reads the kept rates, or else measures and keeps them; a log line says that rates were measured. quick:
+ * measures for a few seconds; otherwise as thoroughly as `offload-train probe`. Needs a session with a device
+ * and without a model. Errors: as ot_measure_machine. */
 int ot_rates_obtain(struct ot_session *session, bool quick, struct ot_rates *out);
 
-/* As an object of what is known. */
+/* Writes an object of the known rates. */
 void ot_rates_put_json(const struct ot_rates *rates, const char *key, struct ot_json_writer *w);
 
-/* Says in one line that the machine was busy, where rates that were just measured are noisy (repeats.h). */
+/* Logs one line if rates that were just measured are noisy because the machine was busy (repeats.h). */
 void ot_rates_warn(const struct ot_rates *rates);
 
-/* Keeps rates that were measured otherwise. Returns 1, or 0 where the environment names no place. Errors:
- * OT_E_IO, OT_E_BUDGET; a run can go on without. */
+/* Keeps rates that the caller has measured. Returns 1, or 0 if the environment names no place for the cache.
+ * Errors: OT_E_IO, OT_E_BUDGET; a run can continue without the cache. */
 int ot_rates_keep(const struct ot_session *session, const struct ot_rates *rates);
 
 /* ---- for tests ---- */
 
-/* folder NULL: nowhere. Reading changes the measured rates of *out where they are found. Errors: OT_E_BUDGET;
- * writing also OT_E_IO. */
+/* folder NULL: there is no cache. Reading replaces the measured rates of *out if the file is found. Errors:
+ * OT_E_BUDGET; writing also OT_E_IO. */
 int ot_rates_read(const char *folder, const char *key, struct ot_rates *out, bool *found);
 int ot_rates_write(const char *folder, const char *key, const struct ot_rates *rates);
-/* *out is freed by the caller. Errors: OT_E_BUDGET. */
+/* The caller frees *out. Errors: OT_E_BUDGET. */
 int ot_rates_key(const struct ot_session *session, char **out);
 
 #endif

@@ -8,19 +8,44 @@
 #include "src/base/log.h"
 #include "src/base/units.h"
 #include "src/checkpoint/reader.h"
+#include "src/session/team.h"
 
 static int check_model(const struct ot_session *s) {
     const struct ot_chain *chain = ot_model_chain(s->model);
     const struct ot_manifest *manifest = ot_checkpoint_manifest(s->restored);
     const char *dir = ot_checkpoint_dir(s->restored);
     if (manifest->dtype != chain->dtype)
-        return ot_fail(OT_E_INPUT, "%s: is of training in %s, and this is in %s: give --dtype %s", dir,
-                       ot_dtype_name(manifest->dtype), ot_dtype_name(chain->dtype),
-                       ot_dtype_name(manifest->dtype));
+        return ot_fail(
+            OT_E_INPUT, "%s: the checkpoint was trained in %s and this run uses %s. Give --dtype %s", dir,
+            ot_dtype_name(manifest->dtype), ot_dtype_name(chain->dtype), ot_dtype_name(manifest->dtype));
     bool same = manifest->n_slabs == chain->n_slabs;
     for (int i = 0; i < chain->n_slabs && same; i++)
         same = manifest->slab_params[i] == chain->slabs[i].n_params;
-    return same ? 0 : ot_fail(OT_E_INPUT, "%s: is of a model of another shape", dir);
+    return same ? 0 : ot_fail(OT_E_INPUT, "%s: the checkpoint is of a model of another shape", dir);
+}
+
+/* The run goes on in another format of the moments only if the user asked for it. Says what that means. */
+static int check_state(const struct ot_session *s) {
+    enum ot_state_format was = ot_manifest_state(ot_checkpoint_manifest(s->restored));
+    enum ot_state_format is = ot_model_chain(s->model)->state;
+    const char *dir = ot_checkpoint_dir(s->restored);
+    if (was == is)
+        return 0;
+    if (s->options->exact)
+        return ot_fail(OT_E_USAGE,
+                       "%s has its optimizer state in %s, and this run uses --state %s: --exact resumes only "
+                       "with the same format",
+                       dir, ot_state_format_name(was), ot_state_format_name(is));
+    ot_log(
+        OT_LOG_WARN,
+        "%s has its optimizer state in %s, which is converted to %s: from now on, losses and weights differ "
+        "from those of a run that keeps %s",
+        dir, ot_state_format_name(was), ot_state_format_name(is), ot_state_format_name(was));
+    return 0;
+}
+
+static bool wants_part(void *context, const struct ot_part *part) {
+    return ot_engine_holds(context, part);
 }
 
 static int put_part(void *context, const struct ot_part *part, const void *memory) {
@@ -35,9 +60,21 @@ static void show_progress(void *context, int64_t bytes, int64_t total) {
     (void)context;
 }
 
+/* The bytes of the parts that this rank reads. */
+static int64_t count_bytes(const struct ot_session *s) {
+    const struct ot_manifest *manifest = ot_checkpoint_manifest(s->restored);
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < manifest->n_parts; i++) {
+        const struct ot_manifest_part *part = &manifest->parts[i];
+        if (part->n_spans > 0 && ot_engine_holds(s->engine, &part->part))
+            bytes += (int64_t)ot_part_padded_bytes(manifest->dtype, &part->part);
+    }
+    return bytes;
+}
+
 static void print_time(const struct ot_session *s) {
     char size[OT_TEXT_BYTES], time[OT_TEXT_BYTES], rate[OT_TEXT_BYTES];
-    int64_t bytes = ot_checkpoint_bytes(s->restored);
+    int64_t bytes = count_bytes(s);
     ot_log(OT_LOG_INFO, "restore %s in %s (%s/s)", ot_text_bytes(bytes, size),
            ot_text_seconds(s->restore_seconds, time),
            ot_text_bytes((int64_t)((double)bytes / fmax(s->restore_seconds, 1e-6)), rate));
@@ -47,8 +84,11 @@ int ot_session_restore(struct ot_session *s) {
     struct ot_checkpoint_read read = {.io_engine = (enum ot_io_choice)s->options->io_engine,
                                       .sink = put_part,
                                       .context = s->engine,
-                                      .progress = s->options->quiet ? NULL : show_progress};
+                                      .wants = wants_part,
+                                      .progress =
+                                          s->options->quiet || !ot_team_speaks(s) ? NULL : show_progress};
     OT_TRY(check_model(s));
+    OT_TRY(check_state(s));
     read.memory = ot_engine_snapshot_slots(s->engine, &read.n_slots);
     double begun = ot_clock_seconds();
     int rc = ot_checkpoint_read(s->restored, &read);

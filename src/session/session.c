@@ -14,11 +14,12 @@
 #include "src/session/device.h"
 #include "src/session/restore.h"
 #include "src/session/store.h"
+#include "src/session/team.h"
 
 /* ---- tokenizer ---- */
 
-/* Own presets have no tokenizer file anywhere: bytes serve them. The file is in memory: however the program
- * ends, nothing of it stays. */
+/* The presets of this program have no tokenizer file, so they use a byte-level tokenizer. Its file is kept in
+ * memory, so that nothing is left behind however the program ends. */
 static int make_byte_tokenizer(struct ot_session *s) {
     s->tokenizer_fd = memfd_create("tokenizer.json", MFD_CLOEXEC);
     if (s->tokenizer_fd < 0)
@@ -56,7 +57,8 @@ static int32_t find_first_token(const struct ot_tokenizer *tokenizer, const char
     return id;
 }
 
-/* Where no config names the ids, or the tokenizer is not the config's: by the spellings that models use. */
+/* Finds the ids by the usual spellings of start and end tokens. Used if no config names them, or if the
+ * tokenizer is not the one that the config belongs to. */
 static void guess_ids(struct ot_session *s) {
     static const char *const starts[] = {"<s>", "<|begin_of_text|>", "<|bos|>", "<bos>", NULL};
     static const char *const ends[] = {"</s>",  "<|im_end|>", "<|end_of_text|>", "<|eos|>", "<|endoftext|>",
@@ -67,7 +69,8 @@ static void guess_ids(struct ot_session *s) {
     s->ids.eos[0] = end;
 }
 
-/* Whether the post-processor puts a token in front is seen in what it does to a text. */
+/* Encodes a text with and without special tokens: the difference shows whether the post-processor adds a
+ * start token. */
 static int find_specials(struct ot_session *s) {
     struct ot_token_list bare = {0}, framed = {0};
     int rc;
@@ -100,8 +103,11 @@ static int open_tokenizer(struct ot_session *s) {
 
 static int open_machine(struct ot_settings *settings, struct ot_session *out) {
     const struct ot_options *options = &settings->in_effect;
-    *out = (struct ot_session){.settings = settings, .options = options, .ids = {.bos = -1}};
-    OT_TRY(ot_machine_probe("", &out->machine));
+    struct ot_world *world = out->world;
+    *out = (struct ot_session){.settings = settings, .options = options, .ids = {.bos = -1}, .world = world};
+    OT_TRY(ot_machine_read("", &out->machine));
+    ot_team_share_machine(world, &out->machine);
+    ot_team_choose_gpu(settings, world);
     if (!options->threads)
         ot_settings_choose_count(settings, "threads", out->machine.cores);
     return ot_pool_open((int)options->threads, "files", &out->pool);
@@ -140,7 +146,8 @@ int ot_session_open(struct ot_settings *settings, struct ot_session *out) {
     OT_TRY(ot_chat_choice_open(out));
     OT_TRY(ot_session_open_device(out));
     OT_TRY(ot_session_open_store(out));
-    if (!out->dir) /* no file says in which format such a model is stored */
+    OT_TRY(ot_team_open(out));
+    if (!out->dir) /* no file says in which format the model is stored */
         out->stored = out->dtype;
     return 0;
 }
@@ -182,11 +189,12 @@ int ot_session_open_tokenizer(struct ot_settings *settings, struct ot_session *o
 }
 
 void ot_session_close(struct ot_session *s) {
-    if (s->engine && ot_engine_is_stuck(s->engine)) /* its threads use all of it */
+    if (s->engine && ot_engine_is_stuck(s->engine)) /* the engine's threads still use everything */
         return;
     ot_engine_close(s->engine);
     ot_trace_close(s->trace);
     ot_forecast_free(&s->forecast);
+    ot_comm_close(s->comm);
     ot_device_close(s->device);
     ot_topology_close(s->topology);
     ot_plan_free(&s->plan);
@@ -204,8 +212,15 @@ void ot_session_close(struct ot_session *s) {
 
 /* ---- start ---- */
 
+/* Sets the part of the values that this rank holds. */
 static int put_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
-    return ot_engine_set(context, OT_SLAB_MASTER, slab, first, n, values);
+    const struct ot_session *s = context;
+    struct ot_shard_range held = ot_slab_holding(ot_model_chain(s->model), &s->plan, slab);
+    int64_t from = first > held.first ? first : held.first, end = first + n, held_end = held.first + held.n;
+    end = end < held_end ? end : held_end;
+    return from >= end
+               ? 0
+               : ot_engine_set(s->engine, OT_SLAB_MASTER, slab, from, end - from, values + (from - first));
 }
 
 struct random_job {
@@ -222,8 +237,8 @@ static void fill_random(void *context, int64_t begin, int64_t end, int64_t chunk
                          job->first + begin, end - begin, job->values + begin);
 }
 
-/* A slab in pieces. Where any random weights will do, one piece serves for all but the last of each slab,
- * which has the norms. */
+/* Fills in a slab in pieces. With any_weights one piece is computed once and used for all pieces but the last
+ * of each slab: the last piece has the norms. */
 static int init_random(struct ot_session *s) {
     enum { PIECE = 1 << 20, CHUNK = 1 << 14 };
     const struct ot_chain *chain = ot_model_chain(s->model);
@@ -232,9 +247,10 @@ static int init_random(struct ot_session *s) {
     if (!values)
         return ot_fail(OT_E_BUDGET, "no memory for random weights");
     int rc = 0;
-    for (int slab = 0; slab < chain->n_slabs && rc == 0; slab++)
-        for (int64_t first = 0; first < chain->slabs[slab].n_params && rc == 0; first += PIECE) {
-            int64_t left = chain->slabs[slab].n_params - first, n = left < PIECE ? left : PIECE;
+    for (int slab = 0; slab < chain->n_slabs && rc == 0; slab++) {
+        struct ot_shard_range held = ot_slab_holding(chain, &s->plan, slab);
+        for (int64_t first = held.first; first < held.first + held.n && rc == 0; first += PIECE) {
+            int64_t left = held.first + held.n - first, n = left < PIECE ? left : PIECE;
             bool with_any = s->any_weights && n < left;
             struct random_job job = {s, slab, first, with_any ? any : values};
             if (!with_any || !has_any)
@@ -242,11 +258,12 @@ static int init_random(struct ot_session *s) {
             has_any = has_any || with_any;
             rc = ot_engine_set(s->engine, OT_SLAB_MASTER, slab, first, n, job.values);
         }
+    }
     free(values);
     return rc;
 }
 
-/* A file of some 40 MB, which viewers still open at once. */
+/* The most tasks that --trace records. The file is then about 40 MB, which trace viewers open quickly. */
 enum { MAX_TRACED_TASKS = 250000 };
 
 int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *optimizer) {
@@ -267,11 +284,14 @@ int ot_session_start(struct ot_session *s, const struct ot_optimizer_config *opt
         .stall_limit_seconds = o->stall_limit,
         .skip_spikes = o->skip_spikes,
         .give_up = ot_stop_is_urgent,
+        .comm = s->comm,
+        .wishes = s->wishes,
+        .wishes_context = s->wishes_context,
     };
     OT_TRY(ot_engine_open(&engine, &s->engine));
     if (s->restored)
         return ot_session_restore(s);
     if (o->init == OT_CHOICE_INIT_RANDOM)
         return init_random(s);
-    return ot_model_dir_load(s->dir, s->model, s->pool, put_values, s->engine);
+    return ot_model_dir_load(s->dir, s->model, s->pool, put_values, s);
 }

@@ -1,11 +1,12 @@
-/* What every command that runs a model opens, in order: machine, tokenizer, model, plan, device, engine.
+/* Opens what a command needs that runs a model, in this order: machine, tokenizer, model, plan, device,
+ * engine.
  *
  *   ot_session_open    reads the small files: config, tokenizer, safetensors headers; finds the device
  *                      and the disks of --nvme; allocates nothing large
- *   ot_session_plan    fixes the model's dtype and positions and makes the plan: what would be used is known
- *   ot_session_start   allocates it, and loads the weights or a checkpoint, or makes random ones
+ *   ot_session_plan    fixes the model's dtype and positions and makes the plan: all bytes are known then
+ *   ot_session_start   allocates them, and loads the weights or a checkpoint, or makes random weights
  *
- * One thread.
+ * Use a session from one thread.
  */
 #ifndef OT_SESSION_SESSION_H
 #define OT_SESSION_SESSION_H
@@ -13,42 +14,46 @@
 #include "src/session/forecast.h"
 #include "src/session/parts.h"
 
-/* Chooses the settings that the machine decides (threads, device, dtype). Errors: OT_E_INPUT, OT_E_IO,
- * OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory or disk asked for than there is).
- * `out` needs ot_session_close in either case. */
+/* Writes the choices that depend on the machine (threads, device, dtype) into the settings. Errors:
+ * OT_E_INPUT, OT_E_IO, OT_E_USAGE, OT_E_DEVICE, OT_E_BUDGET (more memory or disk was asked for than is
+ * there). `out` needs ot_session_close in either case. */
 int ot_session_open(struct ot_settings *settings, struct ot_session *out);
-/* The same without tokenizer and weight files, for commands that need the model's shape: its weights, if it
- * gets any, are random. */
+/* Like ot_session_open, without tokenizer and weight files: for commands that need only the model's shape. If
+ * the session is started, its weights are random. */
 int ot_session_open_model(struct ot_settings *settings, struct ot_session *out);
-/* The same for the machine and its device alone, for a command without a model. Errors: OT_E_DEVICE,
- * OT_E_BUDGET. */
+/* Like ot_session_open, for the machine and its device alone. Errors: OT_E_DEVICE, OT_E_BUDGET. */
 int ot_session_open_machine(struct ot_settings *settings, struct ot_session *out);
-/* The same for the small files alone, without a device: what a saved model needs beside its weights. Without
- * files of a model, dtype is what it is stored as. */
+/* Like ot_session_open, for the small files alone, without a device: what a saved model needs beside its
+ * weights. dtype: the stored format of a model that has no files. */
 int ot_session_open_files(struct ot_settings *settings, enum ot_dtype dtype, struct ot_session *out);
-/* The same for the tokenizer alone; it has no model. */
+/* Like ot_session_open, for the tokenizer alone, without a model. */
 int ot_session_open_tokenizer(struct ot_settings *settings, struct ot_session *out);
-/* Of a stuck engine (engine.h) all stays as it is. */
+/* Closes and frees everything, except after an engine got stuck (engine.h): its threads still use the
+ * session, which therefore leaks. */
 void ot_session_close(struct ot_session *session);
 
 struct ot_session_need {
-    int64_t max_position; /* positions that rows may have */
+    int64_t max_position; /* the number of positions that a row may have */
     int64_t sequence_tokens, step_sequences;
-    int64_t micro_sequences; /* 0: chosen from the budget */
+    int64_t micro_sequences; /* 0: the plan chooses it from the budget */
     bool train, clip;
-    int64_t cache_tokens;              /* key/value cache for generation; 0: none */
-    int snapshot_slots, kept_contents; /* for checkpoints (saver.h); 0: none are made or read */
-    int64_t host_bytes;                /* held by the caller already (rows): the host budget is less by it */
+    int64_t cache_tokens;              /* size of the key/value cache for generation; 0: no cache */
+    int snapshot_slots, kept_contents; /* for checkpoints (saver.h); 0: no checkpoint is made or read */
+    bool collects;      /* the model is saved: with several ranks, rank 0 then holds a slab of it */
+    int64_t host_bytes; /* bytes that the caller already holds (rows); the host budget shrinks
+                                        * by them */
 };
 
-/* Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files are not this model's). */
+/* Makes session->plan. Errors: OT_E_BUDGET, OT_E_USAGE, OT_E_INPUT (the weight files do not fit this
+ * model). */
 int ot_session_plan(struct ot_session *session, const struct ot_session_need *need);
-/* The same need once more, of a run that trains: measures the machine and the model's blocks, which takes
- * seconds, and puts the fastest plan in the place of the one that fits (forecast.h). Errors: OT_E_BUDGET,
- * OT_E_DEVICE, OT_E_IO. */
+/* For a run that trains, with the same `need`: measures the machine and the model's blocks, which takes
+ * seconds, and replaces the plan by the fastest plan (forecast.h). Errors: OT_E_BUDGET, OT_E_DEVICE,
+ * OT_E_IO. */
 int ot_session_forecast(struct ot_session *session, const struct ot_session_need *need,
                         const struct ot_forecast_rows *rows);
-/* Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_INPUT (a weight is not finite, a checkpoint is damaged), OT_E_IO. */
+/* Opens the engine and fills in the weights. optimizer NULL: the command does not train. Errors: OT_E_BUDGET,
+ * OT_E_DEVICE, OT_E_INPUT (a weight is not finite, a checkpoint is damaged), OT_E_IO. */
 int ot_session_start(struct ot_session *session, const struct ot_optimizer_config *optimizer);
 
 #endif

@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "offload/comm/world.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/base/units.h"
@@ -15,18 +16,22 @@ int64_t ot_session_free_in(const char *dir) {
     return (int64_t)info.f_bavail * (int64_t)info.f_frsize;
 }
 
-/* A plan that fits on paper alone is no plan. */
+/* Checks that the bytes promised to the plan are free on the disk now. */
 static int check_dir(const struct ot_nvme_dir *dir, int64_t limit) {
     int64_t have = ot_session_free_in(dir->path);
     char give[OT_TEXT_BYTES], left[OT_TEXT_BYTES];
     if (have < 0 || access(dir->path, W_OK) < 0)
-        return ot_fail_errno(OT_E_IO, errno, "--nvme %s: cannot write there", dir->path);
+        return ot_fail_errno(OT_E_IO, errno, "--nvme %s: cannot write to this directory", dir->path);
     if (limit == 0)
-        return ot_fail(OT_E_BUDGET, "--nvme %s: nothing is free there", dir->path);
+        return ot_fail(
+            OT_E_BUDGET,
+            "--nvme %s: the disk has no space left for it; free some space, or give less to other --nvme on "
+            "the same disk",
+            dir->path);
     if (limit <= have)
         return 0;
-    return ot_fail(OT_E_BUDGET, "--nvme %s: %s is more than the %s that are free there; give less", dir->path,
-                   ot_text_bytes(limit, give), ot_text_bytes(have, left));
+    return ot_fail(OT_E_BUDGET, "--nvme %s: %s is more than the %s that are free on this disk; give less",
+                   dir->path, ot_text_bytes(limit, give), ot_text_bytes(have, left));
 }
 
 int ot_session_open_store(struct ot_session *s) {
@@ -42,6 +47,7 @@ int ot_session_open_store(struct ot_session *s) {
         return ot_fail_context(rc, "--nvme");
     for (int i = 0; i < o->nvme.n; i++) {
         OT_TRY(check_dir(&o->nvme.dirs[i], limits[i]));
+        limits[i] /= s->world ? ot_world_ranks(s->world)->local_ranks : 1; /* the ranks of a host share it */
         s->store_dirs[i].bytes = (size_t)limits[i];
         s->budget_bytes[OT_TIER_NVME] += (size_t)limits[i];
     }

@@ -1,5 +1,5 @@
-/* Added tokens: a byte trie per pass; matches are leftmost and longest, as Hugging Face's Aho-Corasick finds
- * them. */
+/* Finds added tokens with a byte trie for each pass. Matches are leftmost and longest, like those of Hugging
+ * Face's Aho-Corasick. */
 #include "src/tokenizer/parts.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static uint32_t hash_edge(uint64_t edge) {
     return (uint32_t)((edge * 0x9e3779b97f4a7c15u) >> 32);
 }
 
-/* The node behind an edge, or 0. */
+/* The node that the edge leads to, or 0. */
 static uint32_t follow(const struct ot_trie *trie, uint32_t node, uint8_t byte) {
     uint64_t edge = ((uint64_t)node << 8 | byte) + 1;
     for (uint32_t i = hash_edge(edge);; i++) {
@@ -126,10 +126,9 @@ const struct ot_added_token *ot_trie_next(const struct ot_trie *trie, const stru
             continue;
         if (token->lstrip)
             *begin = floor > *begin ? floor : space_before(piece, *begin, floor);
-        if (token->rstrip) /* what stands before the floor was stripped already: spaces that need no second
-                              look */
+        if (token->rstrip) /* spaces before the floor are stripped already */
             *end = space_after(piece, *end > floor ? *end : floor);
-        if (*end < *begin) /* a token of spaces that the one before has stripped */
+        if (*end < *begin) /* a token of spaces that the token before it has stripped */
             *end = *begin;
         return token;
     }

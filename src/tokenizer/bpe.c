@@ -1,11 +1,13 @@
 /* BPE of one word.
  *
- * The word becomes one-character tokens ("symbols"); then, again and again, the adjacent pair of least rank,
- * leftmost first, is merged. Short runs are scanned for it; long ones keep a heap, so that a text without a
- * single border (a Llama has no pre-tokenizer: a whole row is one word) takes n log n.
+ * The word becomes one-character tokens ("symbols"). Then BPE merges the adjacent pair of lowest rank (the
+ * leftmost of equals) until no pair can be merged. Short runs of symbols are scanned for this pair. Long runs
+ * keep a heap, so that a text without any border takes n log n time (Llama has no pre-tokenizer: a whole row
+ * is one word).
  *
- * Two shortcuts keep results exact. A border between two symbols that no merge has side by side can never be
- * crossed, so the word is cut there first. And words that fit a cache entry are remembered with their tokens.
+ * Two shortcuts save time and do not change results. First, no merge can cross a border between two symbols
+ * that are adjacent in no merged token, so the word is cut there into runs. Second, a cache keeps the tokens
+ * of short words.
  */
 #include "src/tokenizer/parts.h"
 
@@ -14,15 +16,15 @@
 
 #include "src/base/error.h"
 
-enum { SCAN_LIMIT = 64 }; /* symbols; below, scanning beats the heap */
+enum { SCAN_LIMIT = 64 }; /* symbols; up to here scanning is faster than the heap */
 static const uint32_t none = UINT32_MAX;
 
 struct word {
     struct ot_encoding *e;
     const struct ot_piece *piece;
-    bool cacheable;       /* runs of it may go through the cache */
+    bool cacheable;       /* its runs may use the cache */
     bool plain;           /* since the last cut, no symbol is <0xNN> or unk */
-    bool last_is_special; /* the last symbol is one */
+    bool last_is_special; /* the last symbol is <0xNN> or unk */
 };
 
 /* ---- symbols ---- */
@@ -53,7 +55,7 @@ static uint32_t rank_of(const struct ot_merges *merges, int32_t left, int32_t ri
     return m ? m->rank : none;
 }
 
-/* Scans for the least rank after each merge. rank[i] belongs to the pair (i, i + 1). */
+/* Merges, with a scan for the lowest rank after each merge. rank[i] is the rank of the pair (i, i + 1). */
 static void merge_by_scan(const struct ot_merges *merges, struct ot_symbols *s) {
     size_t n = s->n;
     for (size_t i = 0; i + 1 < n; i++)
@@ -113,14 +115,15 @@ static int heap_push(struct ot_symbols *s, uint32_t rank, uint32_t at) {
     return 0;
 }
 
-/* Sets the rank of the pair that starts at `at`, and queues it. */
+/* Sets the rank of the pair that starts at `at`, and adds the pair to the heap. */
 static int rank_pair(const struct ot_merges *merges, struct ot_symbols *s, uint32_t at) {
     uint32_t right = s->next[at];
     s->rank[at] = right == none ? none : rank_of(merges, s->ids[at], s->ids[right]);
     return s->rank[at] == none ? 0 : heap_push(s, s->rank[at], at);
 }
 
-/* A heap of (rank, position); an entry is stale when the pair at its position has another rank by now. */
+/* Merges with a heap of (rank, position). An entry is stale, and skipped, if the pair at its position has
+ * another rank by now. */
 static int merge_by_heap(const struct ot_merges *merges, struct ot_symbols *s) {
     s->heap_n = 0;
     for (uint32_t i = 0; i < s->n; i++) {
@@ -157,7 +160,8 @@ static int merge_by_heap(const struct ot_merges *merges, struct ot_symbols *s) {
 
 /* ---- cache ---- */
 
-/* A key of at most 24 bytes as three words, the same for the same bytes, without reading past them. */
+/* A key of three words for a text of at most OT_CACHE_KEY bytes. Texts of equal length have equal keys only
+ * if they are equal. Does not read beyond the text. */
 static void make_key(const char *text, size_t n, uint64_t key[3]) {
     key[0] = key[1] = key[2] = 0;
     if (n >= 8) {
@@ -210,7 +214,7 @@ static int finish_run(struct ot_encoding *e, const struct ot_piece *piece) {
     return 0;
 }
 
-/* Remembers n tokens, if they fit; token i starts at byte begin[i] - origin of the word. */
+/* Stores n tokens in the cache entry, if they fit. Token i starts at byte begin[i] - origin of the word. */
 static void cache_store(struct ot_cache_entry *entry, const uint64_t key[3], size_t bytes, const int32_t *ids,
                         const uint32_t *begin, uint32_t origin, size_t n) {
     if (n == 0 || n > OT_CACHE_TOKENS)
@@ -225,7 +229,7 @@ static void cache_store(struct ot_cache_entry *entry, const uint64_t key[3], siz
     }
 }
 
-/* Ends the run of symbols in front of byte `end` of the piece. */
+/* Ends the run of symbols before byte `end` of the piece, and emits its tokens. */
 static int cut(struct word *w, size_t end) {
     struct ot_symbols *s = &w->e->scratch->symbols;
     int rc = 0;
@@ -249,7 +253,7 @@ static int cut(struct word *w, size_t end) {
     return rc;
 }
 
-/* Whether the border between the last symbol and this one may be crossed by a merge. */
+/* True if a merge may cross the border between the last symbol (left) and this one (right). */
 static bool may_join(const struct word *w, int32_t left, int32_t right, bool is_special) {
     const struct ot_bpe *bpe = &w->e->t->bpe;
     if (is_special || w->last_is_special)
@@ -258,7 +262,8 @@ static bool may_join(const struct word *w, int32_t left, int32_t right, bool is_
     return bpe->pairs[bit / 64] >> bit % 64 & 1;
 }
 
-/* Appends a symbol that starts at byte `begin` of the piece; cuts before it where nothing can cross. */
+/* Appends a symbol that starts at byte `begin` of the piece. If no merge can cross the border before it, cuts
+ * there first. */
 static int put_symbol(struct word *w, int32_t id, size_t begin, bool is_special) {
     struct ot_symbols *s = &w->e->scratch->symbols;
     if (s->n > 0 && !may_join(w, s->ids[s->n - 1], id, is_special))
@@ -272,7 +277,7 @@ static int put_symbol(struct word *w, int32_t id, size_t begin, bool is_special)
     return 0;
 }
 
-/* Unknown characters that wait to become one unk. */
+/* Unknown characters that wait to become one unk token. */
 struct unknown {
     bool waits;
     size_t begin;
@@ -285,15 +290,15 @@ static int flush_unknown(struct word *w, struct unknown *u) {
     return put_symbol(w, w->e->t->bpe.unk, u->begin, true);
 }
 
-/* A character without a token. `text` is its spelling, which starts at byte `begin` of the piece. */
+/* Handles a character without a token. `text` is its UTF-8, at byte `begin` of the piece. */
 static int put_unknown(struct word *w, struct unknown *u, const char *text, size_t n, size_t begin) {
     const struct ot_bpe *bpe = &w->e->t->bpe;
     bool has_all = bpe->byte_fallback;
     for (size_t i = 0; has_all && i < n; i++)
         has_all = bpe->byte_tokens[(uint8_t)text[i]] >= 0;
     if (has_all) {
-        /* A waiting unk stays behind these bytes: so does Hugging Face's. In byte-level spelling all come
-         * from one byte. */
+        /* A waiting unk comes after these bytes, as in Hugging Face. At byte level all of them come from one
+         * byte of the piece. */
         for (size_t i = 0; i < n; i++)
             OT_TRY(
                 put_symbol(w, bpe->byte_tokens[(uint8_t)text[i]], bpe->byte_level ? begin : begin + i, true));
@@ -337,7 +342,7 @@ static int symbolize(struct word *w) {
     return cut(w, piece->n);
 }
 
-/* The token of the model that is the whole word, or -1. */
+/* The model's token for the whole word, or -1. */
 static int32_t whole_word(const struct ot_bpe *bpe, const struct ot_piece *word) {
     char spelled[2 * OT_TOKEN_MAX_BYTES];
     const char *text = word->bytes;
@@ -359,8 +364,8 @@ static int encode_word(struct ot_encoding *e, const struct ot_piece *word) {
     int32_t id = bpe->ignore_merges ? whole_word(bpe, word) : -1;
     if (id >= 0)
         return ot_emit(e->out, id, ot_piece_start(word, 0));
-    /* A short word is remembered whole, by the caller. With ignore_merges a run may not be: as a word of its
-     * own, which the cache would take it for, it could give another token. */
+    /* The caller caches short words as a whole. With ignore_merges, runs must not be cached: the cache would
+     * treat a run as a word, and a word may have another token. */
     bool cacheable = word->n > OT_CACHE_KEY && !bpe->ignore_merges;
     struct word w = {.e = e, .piece = word, .cacheable = cacheable, .plain = true};
     e->scratch->symbols.n = 0;
@@ -375,11 +380,12 @@ int ot_bpe_word(struct ot_encoding *e, const struct ot_piece *word) {
     struct ot_cache_entry *entry = cache_slot(e->scratch, key, word->n);
     if (cache_holds(entry, key, word->n))
         return emit_cached(e, entry, word);
-    /* Encode with offsets within the word, so that they can be remembered; then shift them. */
+    /* Encodes with offsets in the word, which the cache can store, and adds the word's own offset
+     * afterwards. */
     size_t first = e->out->n;
     struct ot_piece local = {word->bytes, word->n, NULL, 0};
     OT_TRY(encode_word(e, &local));
-    if (e->out->n == first) /* nothing to remember, and perhaps no array to point into yet */
+    if (e->out->n == first) /* no tokens to store, and out->ids may be NULL */
         return 0;
     cache_store(entry, key, word->n, e->out->ids + first, e->out->start + first, 0, e->out->n - first);
     for (size_t i = first; i < e->out->n; i++)

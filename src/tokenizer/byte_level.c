@@ -1,4 +1,4 @@
-/* The byte-level alphabet of GPT-2, and the smallest tokenizer on top of it. */
+/* The byte-level alphabet of GPT-2, and the tokenizer.json of a byte-level BPE without merges. */
 #include "src/tokenizer/parts.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* Printable Latin-1 bytes stand for themselves; the n-th of the others is the character 256 + n. */
+/* A printable Latin-1 byte is its own character. The n-th other byte, from 0, is the character 256 + n. */
 static bool is_printable(uint32_t byte) {
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || (byte >= 0xae && byte <= 0xff);
 }

@@ -1,5 +1,5 @@
-/* Ids back to text: the tokens' texts run through the decoders of the file, each a step from one list of
- * texts to the next. */
+/* Turns ids back into text. The tokens' texts pass through the decoders of the file; each decoder turns one
+ * list of texts into the next. */
 #include "src/tokenizer/decode.h"
 
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static int end_text(struct ot_texts *l) {
 
 static struct ot_piece text_at(const struct ot_texts *l, size_t i) {
     size_t begin = i ? l->ends[i - 1] : 0;
-    const char *bytes = l->bytes ? l->bytes + begin : ""; /* empty texts alone need no memory */
+    const char *bytes = l->bytes ? l->bytes + begin : ""; /* bytes is NULL if all texts are empty */
     return (struct ot_piece){bytes, l->ends[i] - begin, NULL, 0};
 }
 
@@ -78,7 +78,7 @@ static int hex_digit(char c) {
                                   : -1;
 }
 
-/* The byte that "<0xNN>" names, or -1. Rust reads "+7" as a number, too. */
+/* The byte that "<0xNN>" names, or -1. Accepts "+7" as NN, as Rust does. */
 static int named_byte(const struct ot_piece *text) {
     const char *s = text->bytes;
     if (text->n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>')
@@ -87,7 +87,7 @@ static int named_byte(const struct ot_piece *text) {
     return high < 0 || low < 0 ? -1 : high * 16 + low;
 }
 
-/* A run of byte tokens is their text where that is UTF-8, else one U+FFFD for each. */
+/* Ends a run of byte tokens: gives their text if it is valid UTF-8, else one U+FFFD for each token. */
 static int end_bytes(const struct ot_texts *run, struct ot_texts *out) {
     if (run->n == 0)
         return 0;
@@ -151,7 +151,8 @@ static int strip(const struct ot_decoder *d, const struct ot_texts *in, struct o
     return 0;
 }
 
-/* Tokens to bytes; one that has a character outside the alphabet is plain text (an added token). */
+/* Turns a token's characters into bytes. A token with a character outside the alphabet is plain text (an
+ * added token). */
 static int spell_bytes(const struct ot_piece *text, struct ot_texts *out) {
     size_t length, n = out->n;
     for (size_t i = 0; i < text->n; i += length) {
@@ -223,14 +224,14 @@ static int run_decoder(const struct ot_decoder *d, struct ot_decoding *x, const 
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- decoding ---- */
 
 bool ot_decode_gives_text(const struct ot_tokenizer *t, int32_t id, bool skip_special) {
     const struct ot_token *token = ot_vocab_token(&t->bpe.vocab, id);
     return token && !(skip_special && (token->flags & OT_TOKEN_SPECIAL));
 }
 
-/* The texts of the ids. Without a decoder they are joined by spaces. */
+/* Lists the texts of the ids. If the file has no decoder, puts spaces between them. */
 static int put_tokens(const struct ot_tokenizer *t, const int32_t *ids, size_t n, bool skip_special,
                       struct ot_texts *out) {
     for (size_t i = 0; i < n; i++) {

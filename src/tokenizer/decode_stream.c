@@ -1,6 +1,6 @@
-/* Decoding id by id. What a token decodes to depends on those before it (a leading space is stripped, bytes
- * join to characters), so a window of ids is decoded anew at each push and what is new is given out: the
- * tokens of the last output, for context, and those behind them. */
+/* Decodes id by id. The text of a token depends on the tokens before it: a leading space may be stripped,
+ * bytes join to characters. So each push decodes a window of ids again, and returns only the new text. The
+ * window holds the tokens of the last output, as context, and the tokens after them. */
 #include "src/tokenizer/decode.h"
 
 #include <stdlib.h>
@@ -14,9 +14,9 @@ struct ot_decode_stream {
     bool skip_special;
     int32_t *ids; /* the window */
     size_t n, capacity;
-    size_t context; /* ids of the window whose text is out already */
-    size_t given;   /* bytes of the window's text that are out */
-    char *out;      /* what the last call gave */
+    size_t context; /* ids of the window whose text was returned before */
+    size_t given;   /* bytes of the window's text that were returned before */
+    char *out;      /* the text that the last call returned */
     size_t out_capacity;
 };
 
@@ -44,14 +44,14 @@ void ot_decode_stream_close(struct ot_decode_stream *s) {
     free(s);
 }
 
-/* Decodes the window and copies what is new to s->out; *bytes is 0 while it ends inside a character, unless
- * `all`. */
+/* Decodes the window and copies the new text to s->out. *bytes is 0 while the window ends inside a character,
+ * unless `all`. */
 static int decode_window(struct ot_decode_stream *s, bool all, const char **text, size_t *bytes) {
     struct ot_decoding *x = &s->decoding;
     OT_TRY(ot_decode(s->tokenizer, x, s->ids, s->n, s->skip_special));
     size_t given = s->given < x->bytes ? s->given : x->bytes;
     while (given < x->bytes &&
-           ((unsigned char)x->text[given] & 0xc0) == 0x80) /* a run of bytes that went bad */
+           ((unsigned char)x->text[given] & 0xc0) == 0x80) /* a run of bytes that became invalid */
         given++;
     size_t n = x->open && !all ? 0 : x->bytes - given;
     if (n + 1 > s->out_capacity) {
@@ -68,8 +68,8 @@ static int decode_window(struct ot_decode_stream *s, bool all, const char **text
     return 0;
 }
 
-/* Drops the old context; what has just been given out is the new one. It is decoded alone to learn how much
- * of later windows is old. */
+/* Drops the old context. The text just returned is the new context: decodes it alone to know how many bytes
+ * of later windows were returned before. */
 static int slide(struct ot_decode_stream *s) {
     s->n -= s->context;
     memmove(s->ids, s->ids + s->context, s->n * sizeof *s->ids);

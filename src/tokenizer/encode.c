@@ -41,7 +41,8 @@ void ot_scratch_close(struct ot_scratch *s) {
     free(s);
 }
 
-/* Where a thread looks first: at its own last scratch, whose cache is warm, mostly. */
+/* The spare where this thread looks first. It is mostly the thread's own last scratch, whose cache is
+ * warm. */
 static unsigned first_spare(void) {
     uint64_t self = (uint64_t)(uintptr_t)pthread_self();
     return (unsigned)((self * 0x9e3779b97f4a7c15u) >> 32) % OT_SPARES;
@@ -59,7 +60,7 @@ int ot_scratch_take(const struct ot_tokenizer *t, struct ot_scratch **out) {
     return scratch_open(out);
 }
 
-/* What a scratch holds on to; one that met a giant text is not kept. */
+/* Bytes that a scratch holds. A scratch that has met a giant text is freed instead of kept. */
 static size_t scratch_bytes(const struct ot_scratch *s) {
     size_t text = s->repaired.capacity + s->normal[0].capacity + s->normal[1].capacity;
     for (int i = 0; i < OT_MAX_STAGES; i++)
@@ -111,7 +112,7 @@ int ot_token_list_grow(struct ot_token_list *list) {
 
 typedef int next_step(struct ot_encoding *e, struct ot_piece piece);
 
-/* Cuts the added tokens of one pass out of a piece and hands the rest on. */
+/* Cuts the added tokens of one pass out of a piece, and passes the text between them to `next`. */
 static int cut_added(struct ot_encoding *e, const struct ot_trie *trie, const struct ot_piece *piece,
                      next_step *next) {
     size_t floor = 0, from = 0, begin, end;
@@ -119,7 +120,8 @@ static int cut_added(struct ot_encoding *e, const struct ot_trie *trie, const st
     while ((token = ot_trie_next(trie, piece, e->flags, floor, &from, &begin, &end))) {
         if (floor < begin)
             OT_TRY(next(e, ot_piece_slice(piece, floor, begin)));
-        /* A match at the very end that starts behind it was stripped to nothing: it comes from the end. */
+        /* A match whose begin is at the end of the piece is empty, because its spaces were stripped before.
+         * Its offset is the end of the text. */
         OT_TRY(ot_emit(e->out, token->id, begin < piece->n ? ot_piece_start(piece, begin) : e->end));
         e->out->specials += token->special;
         floor = end;
@@ -148,8 +150,9 @@ static int encode_text(struct ot_encoding *e, struct ot_piece piece) {
 static int check_length(size_t bytes) {
     if (bytes <= OT_TOKENIZER_MAX_BYTES)
         return 0;
-    return ot_fail(OT_E_INPUT, "a text of %zu bytes is too long to tokenize; cut it into rows below %d bytes",
-                   bytes, OT_TOKENIZER_MAX_BYTES);
+    return ot_fail(OT_E_INPUT,
+                   "a text of %zu bytes is too long to tokenize; split it into rows below %d bytes", bytes,
+                   OT_TOKENIZER_MAX_BYTES);
 }
 
 static int encode_part(struct ot_encoding *e, const char *text, size_t begin, size_t end) {

@@ -1,6 +1,6 @@
-/* Reading a tokenizer.json: the document, its parts in the order in which they need each other, and what
- * callers ask of an open tokenizer. `truncation` and `padding` are not applied: they belong to batches, and
- * the data side has its own.
+/* Reads a tokenizer.json, part by part in the order in which the parts need each other, and answers queries
+ * about an open tokenizer. `truncation` and `padding` are ignored: they concern batches, and src/data makes
+ * its own.
  */
 #include "src/tokenizer/parts.h"
 
@@ -11,7 +11,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* The largest real files have 40 MB; a parsed one takes up to sixty times its bytes. */
+/* The largest real files have 40 MB. A parsed file takes up to sixty times its bytes. */
 enum { MAX_FILE_BYTES = 128 << 20 };
 
 int ot_load_string(struct ot_tokenizer *t, const struct ot_json *value, struct ot_string *out) {
@@ -22,7 +22,7 @@ int ot_load_string(struct ot_tokenizer *t, const struct ot_json *value, struct o
     return out->text ? 0 : ot_fail(OT_E_BUDGET, "no memory to read a tokenizer");
 }
 
-/* Literal patterns hold a text; an empty one would match between all characters, which nobody means. */
+/* Refuses an empty literal: it would match between all characters, which no file intends. */
 int ot_load_pattern(struct ot_tokenizer *t, const char *where, const struct ot_json *value,
                     struct ot_pattern *out) {
     const struct ot_json *literal = ot_json_get(value, "String"), *regex = ot_json_get(value, "Regex");
@@ -31,7 +31,8 @@ int ot_load_pattern(struct ot_tokenizer *t, const char *where, const struct ot_j
     const char *text = ot_json_string(given, &bytes);
     if (!text || bytes == 0)
         return ot_fail(OT_E_INPUT,
-                       "%s.pattern must be {\"String\": \"...\"} or {\"Regex\": \"...\"}, not empty", where);
+                       "%s.pattern must be {\"String\": \"...\"} or {\"Regex\": \"...\"} and not empty",
+                       where);
     if (literal) {
         out->kind = OT_PATTERN_LITERAL;
         return ot_load_string(t, literal, &out->literal);
@@ -52,7 +53,7 @@ static int load_root(struct ot_tokenizer *t, const char *where, const struct ot_
     OT_TRY(ot_load_stages(t, where, root));
     OT_TRY(ot_load_repair(t));
     OT_TRY(ot_load_decoders(t, where, ot_json_get(root, "decoder")));
-    OT_TRY(ot_load_added(t, where, added)); /* normalises them */
+    OT_TRY(ot_load_added(t, where, added)); /* needs the normalisers */
     return ot_load_post_processor(t, where, ot_json_get(root, "post_processor"));
 }
 

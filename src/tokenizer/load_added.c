@@ -1,4 +1,4 @@
-/* "added_tokens": tokens that are cut out of a text before anything else. */
+/* Reads "added_tokens": tokens that are cut out of a text before any other stage. */
 #include "src/tokenizer/parts.h"
 
 #include <string.h>
@@ -7,11 +7,12 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* Matching goes back over a failed match, so long contents cost time on hostile texts. Real ones have 30
- * bytes. */
+/* After a failed match the search goes back to the next byte, so long contents cost time on hostile texts.
+ * Real contents have about 30 bytes. */
 enum { MAX_CONTENT_BYTES = 1024 };
 
-/* Puts the token into the vocabulary, unless it is there already, as in all files that Hugging Face wrote. */
+/* Adds the token to the vocabulary, unless it is there already. In files that Hugging Face wrote it always
+ * is. */
 static int enter(struct ot_tokenizer *t, const char *where, const struct ot_string *content, int32_t id,
                  bool special) {
     struct ot_vocab *v = &t->bpe.vocab;
@@ -28,7 +29,7 @@ static int enter(struct ot_tokenizer *t, const char *where, const struct ot_stri
     return 0;
 }
 
-/* A normalised token is matched, and decoded, by what normalisation makes of it. */
+/* A `normalized` token is matched, and decoded, by its normalised content. */
 static int normalize_content(struct ot_tokenizer *t, struct ot_scratch *scratch,
                              struct ot_added_token *token) {
     struct ot_piece piece = {token->content.text, token->content.bytes, NULL, 0};
@@ -57,7 +58,7 @@ static int load_one(struct ot_tokenizer *t, const char *where, size_t index, con
     if (token.content.bytes > MAX_CONTENT_BYTES)
         return ot_fail(OT_E_INPUT, "%s: added_tokens[%zu] is longer than %d bytes", where, index,
                        MAX_CONTENT_BYTES);
-    if (token.content.bytes == 0) /* Hugging Face passes over these */
+    if (token.content.bytes == 0) /* Hugging Face ignores empty tokens */
         return 0;
     OT_TRY(enter(t, where, &token.content, token.id, token.special));
     if (normalized)

@@ -1,4 +1,4 @@
-/* "decoder" and "post_processor" of a tokenizer.json. */
+/* Reads "decoder" and "post_processor" of a tokenizer.json. */
 #include "src/tokenizer/parts.h"
 
 #include <stdio.h>
@@ -109,7 +109,7 @@ static int check_special(const struct ot_tokenizer *t, const char *where, const 
     return ot_fail(OT_E_INPUT, "%s: post_processor: '%.100s' has an id that is no token", where, name);
 }
 
-/* The ids that one special token of a template stands for. */
+/* Reads the ids of one special token of a template. */
 static int load_special(struct ot_tokenizer *t, const char *where, const struct ot_json *specials,
                         const char *name, int32_t *ids, int32_t *n) {
     const struct ot_json *list = ot_json_get(ot_json_get(specials, name), "ids");
@@ -126,7 +126,7 @@ static int load_special(struct ot_tokenizer *t, const char *where, const struct 
     return 0;
 }
 
-/* Walks over the template: first to count (the arrays are NULL), then to fill. */
+/* Walks over the template twice: first to count (t->before and t->after are NULL), then to fill in. */
 static int walk_template(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
     const struct ot_json *pieces = ot_json_get(value, "single"),
                          *specials = ot_json_get(value, "special_tokens");
@@ -152,7 +152,7 @@ static int walk_template(struct ot_tokenizer *t, const char *where, const struct
     return 0;
 }
 
-/* Room for the n_before and n_after tokens that are counted. */
+/* Allocates the arrays for the n_before and n_after tokens. */
 static int make_frame(struct ot_tokenizer *t) {
     t->before = ot_arena_alloc(t->arena, (size_t)t->n_before + 1, sizeof *t->before);
     t->after = ot_arena_alloc(t->arena, (size_t)t->n_after + 1, sizeof *t->after);
@@ -165,7 +165,7 @@ static int load_template(struct ot_tokenizer *t, const char *where, const struct
     return walk_template(t, where, value);
 }
 
-/* Both are a token's text and its id: cls in front of the text, sep behind it. */
+/* cls comes before the text, sep after it. Each is a pair of a token's text and its id. */
 static int load_roberta(struct ot_tokenizer *t, const char *where, const struct ot_json *value) {
     static const char *const names[] = {"cls", "sep"};
     t->n_before = t->n_after = 1;
@@ -183,12 +183,12 @@ static int load_processor(struct ot_tokenizer *t, const char *where, const struc
     if (!type)
         return ot_fail(OT_E_INPUT, "%s: a post_processor must be an object with a string 'type', not %s",
                        where, ot_json_type_name(ot_json_type(value)));
-    if (strcmp(type, "ByteLevel") == 0) /* trims offsets in Hugging Face; ours say where a token starts */
+    if (strcmp(type, "ByteLevel") == 0) /* trims offsets in Hugging Face; not needed for our offsets */
         return 0;
     bool is_template = strcmp(type, "TemplateProcessing") == 0,
          is_roberta = strcmp(type, "RobertaProcessing") == 0;
     if ((is_template || is_roberta) && t->before)
-        return ot_fail(OT_E_INPUT, "%s: post_processor: more than one that adds tokens is not supported",
+        return ot_fail(OT_E_INPUT, "%s: post_processor: more than one part that adds tokens is not supported",
                        where);
     if (is_template)
         return load_template(t, where, value);

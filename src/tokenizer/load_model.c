@@ -1,4 +1,4 @@
-/* The "model" of a tokenizer.json: vocabulary, merges, and the tables that make merging fast. */
+/* Reads "model" of a tokenizer.json: the vocabulary, the merges, and tables that make merging fast. */
 #include "src/tokenizer/parts.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "src/base/error.h"
 #include "src/base/json.h"
 
-/* Adds the ids of a value to the range; the caller's sentence names the token. */
+/* Checks the id of a token, and raises *max_id to it. */
 static int note_id(const char *where, const char *token, const struct ot_json *value, int64_t *max_id) {
     int64_t id = ot_json_int(value, -1);
     if (ot_json_type(value) != OT_JSON_INT || id < 0 || id > OT_VOCAB_MAX_ID)
@@ -19,7 +19,7 @@ static int note_id(const char *where, const char *token, const struct ot_json *v
     return 0;
 }
 
-/* Room for the tokens of the model and the added ones. */
+/* Counts the model's and the added tokens, and finds their largest id. */
 static int measure(const char *where, const struct ot_json *vocab, const struct ot_json *added,
                    int64_t *count, int64_t *max_id) {
     void *cursor = NULL;
@@ -58,7 +58,7 @@ static int load_vocab(struct ot_tokenizer *t, const char *where, const struct ot
             return ot_fail(OT_E_INPUT, "%s: tokens '%.100s' and '%.100s' have the same id %d", where,
                            v->tokens[id].text, key, id);
         if (ot_vocab_find(v, key, strlen(key)) >= 0)
-            return ot_fail(OT_E_INPUT, "%s: token '%.100s' stands twice in model.vocab", where, key);
+            return ot_fail(OT_E_INPUT, "%s: token '%.100s' is twice in model.vocab", where, key);
         OT_TRY(ot_vocab_add(v, t->arena, key, strlen(key), id, OT_TOKEN_MODEL));
     }
     return 0;
@@ -66,7 +66,7 @@ static int load_vocab(struct ot_tokenizer *t, const char *where, const struct ot
 
 /* ---- symbols ---- */
 
-/* The pages of one-character tokens; pages without any are one shared empty page. */
+/* Fills the pages of one-character tokens. Pages without tokens share one empty page. */
 static int index_characters(struct ot_tokenizer *t) {
     struct ot_bpe *bpe = &t->bpe;
     int32_t *empty = ot_arena_alloc(t->arena, 256, sizeof *empty);
@@ -102,7 +102,7 @@ static int index_characters(struct ot_tokenizer *t) {
     return 0;
 }
 
-/* Notes which characters stand side by side in a token that merging makes. */
+/* Notes which characters are adjacent in a token that a merge makes. */
 static void note_pairs(struct ot_bpe *bpe, const struct ot_token *token) {
     int32_t left = -1;
     size_t length;
@@ -150,14 +150,14 @@ static bool is_known(const struct ot_vocab *vocab, const struct merge_text *m) {
            ot_vocab_find(vocab, m->right, m->right_bytes) >= 0 && find_joined(vocab, m) >= 0;
 }
 
-/* "a b". Tokens may hold spaces themselves (a Llama-2 file in the wild does): then the border is the space
- * that gives three tokens of the vocabulary. */
+/* Splits "a b" into a and b. Tokens may contain spaces (a Llama-2 file in use does). Then the border is the
+ * space for which a, b and ab are tokens of the vocabulary. */
 static bool split_merge(const struct ot_vocab *vocab, const char *text, size_t n, struct merge_text *m) {
     for (const char *space = text; (space = memchr(space, ' ', n - (size_t)(space - text))); space++) {
         size_t left = (size_t)(space - text);
         *m = (struct merge_text){text, space + 1, left, n - left - 1};
         if (!memchr(space + 1, ' ', n - left - 1) && !memchr(text, ' ', left))
-            return true; /* the only space: whether it names tokens is the caller's question */
+            return true; /* the only space; the caller checks the tokens */
         if (is_known(vocab, m))
             return true;
     }
@@ -215,7 +215,7 @@ static int load_merges(struct ot_tokenizer *t, const char *where, const struct o
     for (size_t i = 0; i < n; i++) {
         const struct ot_json *value = ot_json_at(merges, i);
         const char *text = ot_json_string(value, NULL);
-        if (text && strncmp(text, "#version", 8) == 0) /* the first line of a merges.txt */
+        if (text && strncmp(text, "#version", 8) == 0) /* first line of a copied merges.txt */
             continue;
         OT_TRY(load_merge(t, where, i, value, rank++));
     }
@@ -224,7 +224,7 @@ static int load_merges(struct ot_tokenizer *t, const char *where, const struct o
 
 /* ---- model ---- */
 
-/* Refuses what would change ids silently. */
+/* Refuses settings that would change ids silently. */
 static int refuse_unsupported(const char *where, const struct ot_json *model) {
     static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     const char *type = ot_json_string(ot_json_get(model, "type"), NULL);
@@ -236,9 +236,9 @@ static int refuse_unsupported(const char *where, const struct ot_json *model) {
         return ot_fail(OT_E_INPUT, "%s: model.type '%s' is not supported; supported: BPE", where,
                        type ? type : "(not a string)");
     if (!type &&
-        ot_json_type(ot_json_get(model, "vocab")) == OT_JSON_ARRAY) /* older files say no type: T5's do */
-        return ot_fail(OT_E_INPUT, "%s: the model is of type Unigram, which is not supported; supported: BPE",
-                       where);
+        /* Some older files, like T5's, have no type. */
+        ot_json_type(ot_json_get(model, "vocab")) == OT_JSON_ARRAY)
+        return ot_fail(OT_E_INPUT, "%s: model.type Unigram is not supported; supported: BPE", where);
     if (ot_json_real(ot_json_get(model, "dropout"), 0) != 0)
         return ot_fail(OT_E_INPUT, "%s: model.dropout is not supported; supported: null", where);
     for (size_t i = 0; i < sizeof affixes / sizeof *affixes; i++)
@@ -260,7 +260,7 @@ int ot_load_model(struct ot_tokenizer *t, const char *where, const struct ot_jso
                        ot_json_type_name(ot_json_type(vocab)));
     OT_TRY(load_vocab(t, where, vocab, added));
     OT_TRY(index_characters(t));
-    /* Files name an unk that the vocabulary lacks where the alphabet is complete and unk never needed. */
+    /* A file may name an unk that the vocabulary lacks: if its alphabet is complete, unk is never needed. */
     size_t bytes;
     const char *unk = ot_json_string(ot_json_get(model, "unk_token"), &bytes);
     bpe->unk = unk ? ot_vocab_find(&bpe->vocab, unk, bytes) : -1;

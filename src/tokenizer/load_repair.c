@@ -1,7 +1,8 @@
-/* Copies of Llama-2's tokenizer.json are about in which some tool turned no-break spaces into plain ones:
- * tokens "\u00a0" and merges of it became " " and "   ". Hugging Face cannot open such a file (its merges do
- * not split); this program can. Since the normaliser replaces every plain space, no text could reach these
- * tokens, so they are read as what they were: ids and decoding are then those of the undamaged file.
+/* Repairs damaged copies of Llama-2's tokenizer.json in which a tool has turned no-break spaces into plain
+ * spaces: tokens of "\u00a0" became tokens of " ". Hugging Face cannot open such a file, because its merges
+ * cannot be split. This program can. The normaliser replaces every plain space, so no text can give these
+ * tokens. Therefore they are read as no-break spaces again: ids and decoded text are those of the undamaged
+ * file.
  */
 #include "src/tokenizer/parts.h"
 
@@ -23,7 +24,7 @@ static bool replaces_spaces(const struct ot_tokenizer *t) {
     return false;
 }
 
-/* The token's text with no-break spaces, which are two bytes each. */
+/* The token's text with no-break spaces, of two bytes each, in place of spaces. */
 static int restore(struct ot_tokenizer *t, const struct ot_token *token, struct ot_string *out) {
     char *text = ot_arena_alloc(t->arena, 2 * (size_t)token->bytes + 4, 1);
     if (!text)

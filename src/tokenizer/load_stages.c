@@ -1,4 +1,4 @@
-/* "normalizer" and "pre_tokenizer" of a tokenizer.json. Sequences are flattened. */
+/* Reads "normalizer" and "pre_tokenizer" of a tokenizer.json. Nested sequences become one list. */
 #include "src/tokenizer/parts.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 static const char gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* Where in the file, for sentences: "FILE: normalizer Replace". */
+/* A place in the file for messages, like "FILE: normalizer Replace". */
 struct place {
     char text[512];
 };
@@ -196,7 +196,7 @@ static int load_split(struct ot_tokenizer *t, const struct place *place, const s
     return ot_load_pattern(t, place->text, ot_json_get(value, "pattern"), &s->pattern);
 }
 
-/* The pre-tokenizers that are a class of characters and a behaviour. */
+/* Loads a pre-tokenizer that is a class of characters and a behaviour. */
 static int load_class(struct ot_tokenizer *t, const struct place *place, const struct ot_json *value,
                       const char *type) {
     struct ot_splitter *s = NULL;
@@ -251,7 +251,7 @@ int ot_load_stages(struct ot_tokenizer *t, const char *where, const struct ot_js
         OT_TRY(load_normalizer(t, where, normalizer));
     if (ot_json_type(splitter) != OT_JSON_NULL)
         OT_TRY(load_splitter(t, where, splitter));
-    /* Bytes that BPE sees at once need not be spelled out. */
+    /* If the bytes go directly to BPE, they need not be written as characters. */
     t->bpe.byte_level = t->n_splitters > 0 && t->splitters[t->n_splitters - 1].kind == OT_SPLIT_SPELL_BYTES;
     t->n_splitters -= t->bpe.byte_level;
     return 0;

@@ -33,7 +33,7 @@ static int lowercase(const struct ot_piece *in, struct ot_text *out) {
     for (size_t i = 0; i < in->n; i += length) {
         char text[4];
         uint32_t cp = ot_utf8_decode(in->bytes + i, &length);
-        if (cp == 0x130) { /* the one character whose lower case is two: i and a dot above */
+        if (cp == 0x130) { /* the only character with two in lower case: i, dot above */
             OT_TRY(ot_text_append(out, "i\xcc\x87", 3, ot_piece_start(in, i)));
             continue;
         }
@@ -55,8 +55,8 @@ static struct ot_piece strip(const struct ot_normalizer *n, const struct ot_piec
     return ot_piece_slice(in, begin, end);
 }
 
-/* Whether Unicode normalisation leaves these bytes alone: below U+0300 nothing composes with what stands
- * before it; composing forms keep all of it (K forms: up to U+009F), decomposing ones keep ASCII. */
+/* True if Unicode normalisation does not change these bytes. No character below U+0300 composes with a
+ * character before it. NFC keeps all of them, NFKC keeps those up to U+009F, NFD and NFKD keep ASCII. */
 static bool is_plain(const struct ot_normalizer *n, const struct ot_piece *in) {
     unsigned char limit = n->compose && !n->compatible ? 0xcc : n->compose ? 0xc2 : 0x80;
     for (size_t i = 0; i < in->n; i++)

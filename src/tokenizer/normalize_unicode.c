@@ -1,5 +1,5 @@
-/* NFC, NFD, NFKC and NFKD, with offsets. utf8proc has the tables; the algorithm (UAX #15) runs here, because
- * each character must remember how many original ones it takes over, counted as in the Rust crate that
+/* NFC, NFD, NFKC and NFKD, with offsets. utf8proc has the tables. The algorithm (UAX #15) is here, because
+ * each character must record how many original characters it replaces, counted as in the Rust crate that
  * Hugging Face uses. */
 #include "src/tokenizer/parts.h"
 
@@ -44,8 +44,8 @@ static int compare_class(const void *a, const void *b) {
     return (x->order > y->order) - (x->order < y->order);
 }
 
-/* Canonical order: each run of non-starters sorted by class, equals in place. Runs of one are the rule; a
- * text that is one run must not take quadratic time. */
+/* Canonical order: sorts each run of non-starters by class and keeps the order of equals. Most runs have one
+ * character, but a text of one long run must not take quadratic time. */
 static void reorder(struct ot_normal_char *chars, size_t n) {
     for (size_t begin = 0, end; begin < n; begin = end + 1) {
         for (end = begin; end < n && chars[end].class != 0; end++)
@@ -55,8 +55,7 @@ static void reorder(struct ot_normal_char *chars, size_t n) {
     }
 }
 
-/* The composition of two characters, or 0. utf8proc composes buffers only: one of two characters is a
- * pair. */
+/* The composition of two characters, or 0. utf8proc only composes buffers, so this makes a buffer of two. */
 static uint32_t compose_pair(uint32_t first, uint32_t second) {
     utf8proc_int32_t pair[3] = {(utf8proc_int32_t)first, (utf8proc_int32_t)second, 0};
     if (second < 0x300)
@@ -65,10 +64,10 @@ static uint32_t compose_pair(uint32_t first, uint32_t second) {
     return n == 1 ? (uint32_t)pair[0] : 0;
 }
 
-/* In place; returns the new count. */
+/* Composes characters in place. Returns the new count. */
 static size_t compose(struct ot_normal_char *chars, size_t n) {
     size_t kept = 0, starter = SIZE_MAX;
-    int last_class = -1; /* of what was kept since the starter; -1: nothing */
+    int last_class = -1; /* class of the last one kept after the starter; -1: none */
     for (size_t i = 0; i < n; i++) {
         struct ot_normal_char c = chars[i];
         uint32_t composed = 0;
@@ -90,8 +89,9 @@ static size_t compose(struct ot_normal_char *chars, size_t n) {
     return kept;
 }
 
-/* Writes the characters of one segment; in[begin..) are the original ones. A changed character comes from the
- * start of the first one that it takes over, an inserted one from the last byte taken over before it. */
+/* Writes the characters of one segment; its original text is in[begin..). A changed character has the offset
+ * of the first original character that it replaces. An inserted character has the offset of the last byte
+ * before it. */
 static int write_segment(const struct ot_scratch *s, const struct ot_piece *in, size_t begin,
                          struct ot_text *out) {
     size_t at = begin, length;
@@ -119,7 +119,7 @@ static int write_segment(const struct ot_scratch *s, const struct ot_piece *in, 
 
 int ot_normalize_unicode(const struct ot_normalizer *normalizer, struct ot_scratch *scratch,
                          const struct ot_piece *in, struct ot_text *out) {
-    /* Characters below the limit stand for themselves and never join what is before them: they start
+    /* Characters below the limit do not change and never compose with a character before them: they start
      * segments. */
     uint32_t limit = normalizer->compose && !normalizer->compatible ? 0x300
                      : normalizer->compose                          ? 0xa0

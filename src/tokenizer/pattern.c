@@ -48,7 +48,8 @@ static int next_run(const struct ot_piece *p, size_t from, size_t *begin, size_t
     return 1;
 }
 
-/* Like onig's find_iter: an empty match right behind the last one is skipped by a character. */
+/* Like the find_iter of Hugging Face's Oniguruma crate: after a match, an empty match at its end is skipped,
+ * and the search goes on a character later. */
 static int next_regex(const struct ot_regex *regex, struct ot_regex_scratch *scratch,
                       const struct ot_piece *p, struct ot_finder *finder, size_t *begin, size_t *end) {
     while (finder->from <= p->n) {

@@ -6,10 +6,10 @@
 
 #include "src/base/error.h"
 
-/* Backtracking allowed to one match. The known patterns need a handful of steps per character; Oniguruma
- * itself gives up after 10 million. */
+/* Limit of backtracking steps for one match. The known patterns need a few steps a character. Oniguruma gives
+ * up after 10 million. */
 enum { MATCH_STEPS = 20 * 1000 * 1000 };
-/* The interpreter keeps a frame for every choice that is open: by default up to 20 GB of them. */
+/* Limit for the interpreter's frames, one for every open choice. PCRE2's default is 20 GB. */
 enum { MATCH_HEAP_KIB = 256 << 10 };
 enum { JIT_STACK_START = 32 << 10, JIT_STACK_LIMIT = 8 << 20 };
 
@@ -41,7 +41,8 @@ static int compile(const char *translated, const char *where, struct ot_regex *r
         return ot_fail(OT_E_INPUT, "%s: pattern '%.200s': %s (at offset %zu)", where, translated, reason,
                        (size_t)offset);
     }
-    /* A system that forbids executable memory runs the interpreter: slower, same matches. */
+    /* If the system forbids executable memory, the interpreter runs instead: slower, with the same
+     * matches. */
     regex->jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
     return 0;
 }
@@ -72,7 +73,7 @@ void ot_regex_close(struct ot_regex *regex) {
 int ot_regex_scratch_open(struct ot_regex_scratch **out) {
     struct ot_regex_scratch *s = calloc(1, sizeof *s);
     if (s) {
-        s->data = pcre2_match_data_create(1, NULL); /* the whole match alone; groups are never asked for */
+        s->data = pcre2_match_data_create(1, NULL); /* one pair: the whole match; groups are not used */
         s->context = pcre2_match_context_create(NULL);
         s->stack = pcre2_jit_stack_create(JIT_STACK_START, JIT_STACK_LIMIT, NULL);
     }
@@ -103,7 +104,7 @@ int ot_regex_match(const struct ot_regex *regex, struct ot_regex_scratch *s, con
     int rc = PCRE2_ERROR_JIT_STACKLIMIT;
     if (regex->jit)
         rc = pcre2_jit_match(regex->code, subject, n, from, 0, s->data, s->context);
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter keeps its frames on the heap */
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* the interpreter's frames are on the heap */
         rc = pcre2_match(regex->code, subject, n, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, s->data,
                          s->context);
     if (rc == PCRE2_ERROR_NOMATCH)
@@ -112,7 +113,7 @@ int ot_regex_match(const struct ot_regex *regex, struct ot_regex_scratch *s, con
         char reason[128];
         pcre2_get_error_message(rc, (PCRE2_UCHAR *)reason, sizeof reason);
         return ot_fail(rc == PCRE2_ERROR_NOMEMORY ? OT_E_BUDGET : OT_E_INPUT,
-                       "a pattern of the tokenizer cannot cope with a piece of %zu bytes: %s", n, reason);
+                       "a pattern of the tokenizer cannot match a piece of %zu bytes: %s", n, reason);
     }
     const PCRE2_SIZE *where = pcre2_get_ovector_pointer(s->data);
     *begin = where[0];

@@ -7,10 +7,10 @@
 #include "src/base/error.h"
 #include "src/base/strings.h"
 
-/* Oniguruma's sets, as the inside of a PCRE2 class. Space is White_Space; word is Alphabetic, M, Nd and Pc,
- * where Alphabetic beyond L, M and Nl is the circled and squared letters; outside of classes an old table of
- * its adds the numbers of Latin-1. ASCII members come first, since PCRE2 tests those by bitmap and properties
- * by table. */
+/* Oniguruma's sets, written as members of a PCRE2 class. Space is White_Space. Word is Alphabetic, M, Nd and
+ * Pc; beyond L, M and Nl, Alphabetic has the circled and squared letters. Outside of classes, an old table of
+ * Oniguruma adds the numbers of Latin-1 to word. ASCII members come first, since PCRE2 tests them with a
+ * bitmap and properties with a table. */
 #define SPACE                                                                                                \
     "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{"     \
     "3000}"
@@ -22,7 +22,10 @@
 
 struct translation {
     const char *pattern, *where;
-    size_t bytes, at, set_end; /* set_end: where the last \s, \p{..} and the like ended */
+    /* set_end: end of the last set, like \s or
+     *
+     * {..}. */
+    size_t bytes, at, set_end;
     struct ot_string_builder out;
 };
 
@@ -35,7 +38,7 @@ static int peek(const struct translation *t, size_t ahead) {
     return t->at + ahead < t->bytes ? (unsigned char)t->pattern[t->at + ahead] : -1;
 }
 
-/* Copies from `at` through the next '}'. */
+/* Copies from `at` up to and including the next '}'. */
 static int put_braced(struct translation *t, const char *prefix, size_t skip) {
     const char *close = memchr(t->pattern + t->at, '}', t->bytes - t->at);
     if (!close)
@@ -47,8 +50,10 @@ static int put_braced(struct translation *t, const char *prefix, size_t skip) {
     return 0;
 }
 
-/* \p{NAME}, \P{NAME}, \p{^NAME}. L and N get their ASCII members spelled out, for speed. Names longer than a
- * category's are scripts: PCRE2 takes those for script extensions unless told otherwise. */
+/* {NAME}, \P{NAME},
+ *
+ * {^NAME}. For speed, L and N get their ASCII members too. A name longer than a category's is a script; PCRE2
+ * needs a prefix for scripts, or it uses script extensions. */
 static int put_property(struct translation *t, bool in_class) {
     const char *name = t->pattern + t->at + 3;
     const char *close = peek(t, 2) == '{' ? memchr(name, '}', t->bytes - t->at - 3) : NULL;
@@ -80,7 +85,7 @@ static int put_unicode(struct translation *t) {
     return 0;
 }
 
-/* The class behind \s \w \d \h, or NULL. */
+/* The set that \s, \w, \d or \h stands for, or NULL. */
 static const char *shorthand(int letter, bool in_class) {
     switch (letter | 0x20) {
     case 's':
@@ -104,7 +109,7 @@ static int put_shorthand(struct translation *t, int letter, bool in_class) {
         ot_string_append_text(&t->out, "]");
     } else if (!negated) {
         ot_string_append_text(&t->out, shorthand(letter, in_class));
-    } else if (letter == 'S') { /* a class cannot hold a negated set, but each of these is one property */
+    } else if (letter == 'S') { /* a class cannot contain a negated set, but \S and \D are one property */
         ot_string_append_text(&t->out, "\\P{White_Space}");
     } else if (letter == 'D') {
         ot_string_append_text(&t->out, "\\P{Nd}");
@@ -146,9 +151,9 @@ static int put_escape(struct translation *t, bool in_class) {
     return 0;
 }
 
-/* One plain character of a class. '.', ':' and '=' could open a POSIX bracket in PCRE2, and a '-' that
- * Oniguruma takes literally, at the border of a class or after a set, could make a range once classes are
- * joined and sets spelled out. */
+/* Writes one plain character of a class. In PCRE2 '.', ':' and '=' could open a POSIX bracket. A '-' that is
+ * literal in Oniguruma (at the border of a class, or after a set) could become a range when classes are
+ * joined and sets are written out. All of these are escaped. */
 static void put_member(struct translation *t, int c) {
     bool border = peek(t, 1) == ']';
     size_t before = t->at - 1;
@@ -160,7 +165,7 @@ static void put_member(struct translation *t, int c) {
     ot_string_append(&t->out, t->pattern + t->at, 1);
 }
 
-/* A class, at its '['. Nested classes are unions: their members join the outer class. */
+/* Translates a class, from its '['. A nested class is a union: its members join the outer class. */
 static int put_class(struct translation *t) {
     int depth = 0;
     do {
@@ -194,7 +199,8 @@ static int put_class(struct translation *t) {
     return 0;
 }
 
-/* What follows "(?", with `at` on the '('. Oniguruma's m lets the dot match newlines: PCRE2 calls that s. */
+/* Translates a group that begins with "(?"; `at` is at the '('. Oniguruma's flag m lets the dot match
+ * newlines; in PCRE2 this is the flag s. */
 static int put_group(struct translation *t) {
     size_t i = 2;
     char flags[16];
@@ -217,7 +223,7 @@ static int put_group(struct translation *t) {
     return 0;
 }
 
-/* {n,m} where it is a quantifier, or the brace itself. */
+/* Translates {n,m} if it is a quantifier; else copies the brace. */
 static int put_brace(struct translation *t) {
     size_t i = 1;
     while (peek(t, i) > 0 && strchr("0123456789,", peek(t, i)))
@@ -249,7 +255,7 @@ int ot_regex_translate(const char *pattern, size_t bytes, const char *where, cha
         } else if (c == '{') {
             OT_TRY_GOTO(put_brace(&t), rc, out);
         } else {
-            /* "(*" would be a verb to PCRE2; Oniguruma calls it an error as well. */
+            /* "(*" begins a verb in PCRE2, and is an error in Oniguruma. */
             if (c == '(' && peek(&t, 1) == '*')
                 OT_TRY_GOTO(refuse(&t, "(*"), rc, out);
             ot_string_append(&t.out, pattern + t.at, 1);

@@ -1,4 +1,4 @@
-/* Pre-tokenizers: each cuts a piece into smaller ones and hands them, from left to right, to the next
+/* Pre-tokenizers. Each cuts a piece into smaller pieces and passes them, from left to right, to the next
  * stage. */
 #include "src/tokenizer/parts.h"
 
@@ -6,15 +6,15 @@
 
 #include "src/base/error.h"
 
-/* The behaviours of Hugging Face's `split` as a stream: ranges of match and non-match come in, pieces go out.
- * `held` is the piece that may still grow. */
+/* The behaviours of Hugging Face's `split`, as a stream: ranges of match and non-match come in, pieces go
+ * out. One piece is held back, because it may still grow. */
 struct stream {
     struct ot_encoding *e;
     const struct ot_piece *piece;
     int next_stage;
     enum ot_behavior behavior;
     bool invert, holds, held_is_match, previous_match;
-    size_t begin, end; /* what is held */
+    size_t begin, end; /* the piece that is held back */
 };
 
 static int pass_on(struct ot_encoding *e, int stage, const struct ot_piece *piece, size_t begin, size_t end) {
@@ -86,7 +86,7 @@ static int split_pattern(struct ot_encoding *e, const struct ot_splitter *splitt
     return release(&s);
 }
 
-/* Text in front of a piece; a view of `text`. */
+/* Puts `front` in front of a piece. *piece becomes a view of `text`. */
 static int put_in_front(struct ot_text *text, const char *front, size_t n, struct ot_piece *piece) {
     text->n = 0;
     OT_TRY(ot_text_append(text, front, n, ot_piece_start(piece, 0)));
@@ -95,7 +95,7 @@ static int put_in_front(struct ot_text *text, const char *front, size_t n, struc
     return 0;
 }
 
-/* Each byte as its character of the byte-level alphabet. */
+/* Writes each byte as its character of the byte-level alphabet. */
 static int spell_bytes(struct ot_encoding *e, int stage, const struct ot_piece *piece) {
     struct ot_text *text = &e->scratch->staged[stage];
     text->n = 0;

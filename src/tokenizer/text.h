@@ -1,8 +1,8 @@
-/* UTF-8, and texts that remember where each byte came from.
+/* UTF-8, and texts that record where each byte came from.
  *
- * A piece is a borrowed view of a text; a text owns its memory. Both know, per byte, the offset in the
- * caller's original text: start == NULL says that byte i came from offset base + i, which is so until a
- * normaliser rewrites something.
+ * A text owns its memory; a piece is a borrowed view of a text. Both have, for each byte, its offset in the
+ * caller's original text. start == NULL: byte i came from offset base + i, which holds until a normaliser
+ * changes the text.
  */
 #ifndef OT_TOKENIZER_TEXT_H
 #define OT_TOKENIZER_TEXT_H
@@ -37,14 +37,15 @@ struct ot_text {
 
 void ot_text_free(struct ot_text *text);
 struct ot_piece ot_text_view(const struct ot_text *text);
-/* Room for `more` bytes behind n. Errors: OT_E_BUDGET. */
+/* Makes room for `more` bytes after the first n. Errors: OT_E_BUDGET (no memory, or the text would exceed 4
+ * GiB). */
 int ot_text_reserve(struct ot_text *text, size_t more);
-/* Appends bytes that all come from offset `start`. */
+/* Appends bytes that all come from offset `start` of the original text. Errors: as ot_text_reserve. */
 int ot_text_append(struct ot_text *text, const char *bytes, size_t n, uint32_t start);
-/* Appends a part of a piece unchanged. */
+/* Appends bytes [begin, end) of a piece with their offsets. Errors: as ot_text_reserve. */
 int ot_text_append_piece(struct ot_text *text, const struct ot_piece *piece, size_t begin, size_t end);
 
-/* One character of valid UTF-8: its code point; *bytes is its length. */
+/* The code point of the first character of valid UTF-8. *bytes: its length. */
 static inline uint32_t ot_utf8_decode(const char *text, size_t *bytes) {
     const unsigned char *s = (const unsigned char *)text;
     if (s[0] < 0x80) {
@@ -64,7 +65,7 @@ static inline uint32_t ot_utf8_decode(const char *text, size_t *bytes) {
            (s[3] & 0x3f);
 }
 
-/* The character that ends just before text[end], end > 0, in valid UTF-8. */
+/* The code point of the character that ends just before text[end], in valid UTF-8. end > 0. */
 static inline uint32_t ot_utf8_decode_before(const char *text, size_t end, size_t *bytes) {
     size_t begin = end - 1;
     while (begin > 0 && ((unsigned char)text[begin] & 0xc0) == 0x80)
@@ -72,20 +73,19 @@ static inline uint32_t ot_utf8_decode_before(const char *text, size_t end, size_
     return ot_utf8_decode(text + begin, bytes);
 }
 
-/* Length of the longest valid beginning of text[0..n). */
+/* Length of the longest valid prefix of text[0..n). */
 size_t ot_utf8_valid(const char *text, size_t n);
-/* For text[0..n), n > 0, that does not start with a valid character: the length of the part that one U+FFFD
- * stands for (the longest beginning of some valid character, or one byte). *open: the text ended inside that
+/* For a text[0..n), n > 0, that does not start with a valid character: the length of the part that one U+FFFD
+ * replaces (the longest prefix of a valid character, or one byte). *open: true if the text ends inside this
  * character. */
 size_t ot_utf8_invalid(const char *text, size_t n, bool *open);
-/* Appends a piece with U+FFFD for each invalid part. */
+/* Appends a piece, with U+FFFD in place of each invalid part. Errors: as ot_text_reserve. */
 int ot_utf8_repair(const struct ot_piece *piece, struct ot_text *out);
 
-/* Unicode White_Space: what Rust's char::is_whitespace and \s of both regex engines of Hugging Face agree
- * on. */
+/* Unicode White_Space, like Rust's char::is_whitespace and like \s in both regex engines of Hugging Face. */
 bool ot_unicode_is_space(uint32_t code_point);
 bool ot_unicode_is_number(uint32_t code_point);      /* categories Nd, Nl, No */
-bool ot_unicode_is_punctuation(uint32_t code_point); /* categories P*, and ASCII punctuation */
+bool ot_unicode_is_punctuation(uint32_t code_point); /* categories P*, and all ASCII punctuation */
 bool ot_unicode_is_word(uint32_t code_point);        /* \w of Rust's regex crate */
 
 #endif

@@ -5,7 +5,8 @@
 #include "src/base/arena.h"
 #include "src/base/error.h"
 
-/* At most half full: short probe runs, and always an empty slot to stop at. */
+/* Slots for `count` entries. The table is at most half full, so that searches are short and always end at an
+ * empty slot. */
 static uint32_t table_size(int64_t count) {
     uint32_t size = 16;
     while ((int64_t)size < 2 * count)

@@ -1,5 +1,5 @@
-/* The vocabulary and the merges: open-addressing hash tables over one arena, filled while a tokenizer is read
- * and never changed afterwards. Not thread-safe while filled.
+/* The vocabulary and the merges, as open-addressing hash tables in an arena. One thread fills them while it
+ * reads a tokenizer. After that they never change, and any thread may read them.
  */
 #ifndef OT_TOKENIZER_VOCAB_H
 #define OT_TOKENIZER_VOCAB_H
@@ -10,7 +10,7 @@
 
 struct ot_arena;
 
-/* Ids index an array, so a file may not ask for absurd ones; the largest real vocabularies have 2^18
+/* Limits for files. Ids index an array, so the limit bounds its size; the largest real vocabularies have 2^18
  * tokens. */
 enum { OT_VOCAB_MAX_ID = (1 << 24) - 1, OT_TOKEN_MAX_BYTES = 2048 };
 
@@ -23,15 +23,17 @@ struct ot_token {
 };
 
 struct ot_vocab {
-    struct ot_token *tokens; /* by id */
+    struct ot_token *tokens; /* [n], by id */
     int32_t n;               /* one more than the largest id */
     int32_t *slots;          /* hash table of ids; -1: empty */
     uint32_t mask;
 };
 
-/* Room for ids below max_id + 1 and `count` tokens. Errors: OT_E_BUDGET. */
+/* Makes room for ids from 0 to max_id and for `count` tokens. The arena owns the memory. Errors: OT_E_BUDGET
+ * (no memory). */
 int ot_vocab_open(struct ot_vocab *vocab, struct ot_arena *arena, int64_t count, int64_t max_id);
-/* The text is copied. The caller has checked that neither the text nor the id is taken. */
+/* Adds a token and copies its text into the arena. The caller has checked that no token has this text or this
+ * id. Errors: OT_E_BUDGET (no memory). */
 int ot_vocab_add(struct ot_vocab *vocab, struct ot_arena *arena, const char *text, size_t bytes, int32_t id,
                  uint32_t flags);
 int32_t ot_vocab_find(const struct ot_vocab *vocab, const char *text, size_t bytes); /* -1: none */
@@ -40,7 +42,8 @@ static inline const struct ot_token *ot_vocab_token(const struct ot_vocab *vocab
     return id >= 0 && id < vocab->n && vocab->tokens[id].text ? &vocab->tokens[id] : NULL;
 }
 
-/* A pair of adjacent tokens that becomes one; the pair of least rank in a word goes first. */
+/* A pair of adjacent tokens that BPE merges into one. In a word, the pair with the lowest rank is merged
+ * first. */
 struct ot_merge {
     uint64_t pair; /* left << 32 | right; UINT64_MAX: empty */
     uint32_t rank;
@@ -62,7 +65,7 @@ static inline uint32_t ot_merge_hash(uint64_t pair) {
 }
 
 int ot_merges_open(struct ot_merges *merges, struct ot_arena *arena, int64_t count);
-/* A pair that is named again takes the later rank, as in Hugging Face. */
+/* Adds a merge. If the file names a pair twice, the later rank counts, as in Hugging Face. */
 void ot_merges_add(struct ot_merges *merges, int32_t left, int32_t right, uint32_t rank, int32_t id);
 
 static inline const struct ot_merge *ot_merges_find(const struct ot_merges *merges, int32_t left,

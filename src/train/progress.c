@@ -32,7 +32,7 @@ double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step
     return (double)(progress->steps - step) * progress->mean_seconds;
 }
 
-/* Without the sign that some operations leave on it. */
+/* Removes the sign of a NaN, which some operations set. */
 static double plain(double value) {
     return isnan(value) ? NAN : value;
 }
@@ -69,7 +69,7 @@ void ot_progress_line(const struct ot_progress *progress, const struct ot_progre
              total, plain(point->loss), plain(point->grad_norm), point->lr, t.rate, t.gpu, t.host, t.rest);
 }
 
-/* What matters most comes first: the log cuts the line at the terminal's width. */
+/* The most important numbers come first: the log cuts the line at the terminal's width. */
 void ot_progress_bar(const struct ot_progress *progress, const struct ot_progress_point *point,
                      char line[OT_PROGRESS_LINE_BYTES]) {
     enum { WIDTH = 20 };

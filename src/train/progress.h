@@ -1,7 +1,7 @@
-/* How far a run is: a line now and then, and below the lines a bar that is redrawn on a terminal.
+/* Shows how far a run is: a line at intervals and, on a terminal, a bar below the lines that is redrawn.
  *
- * The time left comes from a running mean of step times (each step counts 1/20 of the mean), so that it
- * follows a machine that becomes slower, and one odd step does not move it much.
+ * The time left comes from a running mean of step times in which each step counts 1/20. The mean follows a
+ * machine that becomes slower, and one slow step does not change it much.
  */
 #ifndef OT_TRAIN_PROGRESS_H
 #define OT_TRAIN_PROGRESS_H
@@ -26,12 +26,12 @@ struct ot_progress {
     int64_t steps; /* of the whole run */
     struct ot_every every;
     bool terminal;
-    double mean_seconds, mean_tokens; /* per step */
+    double mean_seconds, mean_tokens; /* running means per step */
     double last_line;                 /* ot_clock_seconds() of the last line; 0: none yet */
 };
 
 void ot_progress_open(struct ot_progress *progress, int64_t steps, struct ot_every every, bool terminal);
-/* Counts the step. Returns whether a line is due now. */
+/* Counts the step. Returns true if a line is due now. */
 bool ot_progress_add(struct ot_progress *progress, const struct ot_progress_point *point, double now);
 double ot_progress_seconds_left(const struct ot_progress *progress, int64_t step);
 
@@ -42,7 +42,7 @@ void ot_progress_line(const struct ot_progress *progress, const struct ot_progre
 /* "[###.................] 44/264 ETA 2h40m loss 0.538 1,517 tok/s ..." */
 void ot_progress_bar(const struct ot_progress *progress, const struct ot_progress_point *point,
                      char line[OT_PROGRESS_LINE_BYTES]);
-/* Draws on stderr what is due: a line, the bar. */
+/* Counts the step. Prints on stderr the line, if one is due, and on a terminal the bar. */
 void ot_progress_show(struct ot_progress *progress, const struct ot_progress_point *point);
 
 #endif

@@ -1,5 +1,6 @@
 #include "src/train/train_loop.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -9,19 +10,20 @@
 #include "src/base/stop.h"
 #include "src/base/units.h"
 #include "src/data/batch.h"
+#include "src/session/team.h"
 #include "src/train/progress.h"
 
 enum { IN_FLIGHT = 2 };
 
-/* The device tunes itself once: after the steps in which it meets its shapes, and where enough steps, or
- * enough time, are left for it to be worth while. */
+/* The device is tuned once: after the first steps, which show it all shapes, and only if the run has enough
+ * steps or enough time left to gain from it. */
 enum { TUNE_AFTER = 2, TUNE_FOR_STEPS = 20 };
 static const double tune_seconds = 3, tune_for_seconds = 30;
 
-/* The pipeline is full from the third step on, and what the device does once is done. */
+/* From the third step on the pipeline is full, and one-time work of the device is over. */
 enum { FILLING_STEPS = 2 };
 
-struct flight { /* what is known of a submitted step */
+struct flight { /* what the loop remembers of a submitted step */
     int64_t tokens, trained_tokens, sequences;
     double lr, epoch;
     struct ot_data_position position; /* where its batch begins */
@@ -35,16 +37,61 @@ struct loop {
     struct flight flights[IN_FLIGHT];
     struct ot_guard guard;
     int64_t submitted, done;
-    int64_t eval_at; /* the step after which to evaluate; no step beyond it is submitted */
-    int64_t tune_at; /* likewise to tune; 0: never, or not again */
-    int64_t save_at; /* and to begin a checkpoint */
+    int64_t eval_at; /* the loop evaluates after this step, and submits no later step before that */
+    int64_t tune_at; /* the loop tunes after this step, likewise; 0: never, or done */
+    int64_t save_at; /* the loop begins a checkpoint after this step, likewise */
     int64_t best_step;
     double last_eval, best_eval;
     double started;
     double step_seconds;         /* of the last step */
-    int64_t filled_from;         /* the step after which the pipeline was last empty */
-    struct ot_store_usage moved; /* up to the last step */
+    int64_t filled_from;         /* the step after which the engine was last drained */
+    struct ot_store_usage moved; /* total up to the last step */
+    unsigned found_wishes;       /* of all ranks, from the results of steps; not acted on yet */
+    struct ot_error log_error;   /* the log could not be written: all save and stop, then it is returned */
+    bool log_is_told;            /* log_error ends the run, and everything is saved */
+    bool fails_together;         /* all ranks have the error that ends the run, at the same step */
+    bool others_save;            /* a rank was still saving in the last step, or no step has said so yet */
 };
+
+/* WISH_WAIT: this rank has not yet written its parts of the checkpoint under way. */
+enum { WISH_STOP = 1, WISH_EVAL = 2, WISH_SAVE = 4, WISH_WAIT = 8 };
+
+static bool has_ranks(const struct loop *l) {
+    return l->of->session->comm != NULL;
+}
+
+unsigned ot_wishes_tell(void *wishes) {
+    return atomic_load(&((struct ot_wishes *)wishes)->bits) | (ot_stop_requested() ? WISH_STOP : 0);
+}
+
+/* True if the run is to stop. One rank need not wait for a step to know. */
+static bool stops(const struct loop *l) {
+    return has_ranks(l) ? l->found_wishes & WISH_STOP : ot_stop_requested();
+}
+
+/* True once after all ranks have found the wish. With one rank: if it is wished. */
+static bool take_wish(struct loop *l, unsigned wish, bool wished) {
+    if (!has_ranks(l))
+        return wished;
+    if (wished && ot_team_speaks(l->of->session)) /* the clock of rank 0 counts */
+        atomic_fetch_or(&l->of->wishes->bits, wish);
+    bool found = l->found_wishes & wish;
+    l->found_wishes &= ~wish;
+    if (found)
+        atomic_fetch_and(&l->of->wishes->bits, ~wish);
+    return found;
+}
+
+/* rc: of writing the log, which rank 0 does alone. With several ranks its failure asks all to save and
+ * stop. */
+static int log_result(struct loop *l, int rc) {
+    if (rc != -OT_E_IO || !has_ranks(l))
+        return rc;
+    if (l->log_error.code == 0)
+        ot_error_save(&l->log_error, rc);
+    atomic_fetch_or(&l->of->wishes->bits, WISH_STOP);
+    return 0;
+}
 
 static int submit_step(struct loop *l) {
     const struct ot_run_shape *shape = l->of->shape;
@@ -52,6 +99,8 @@ static int submit_step(struct loop *l) {
     ot_batcher_next(l->batcher, &batch);
     double lr = ot_lr_at(&shape->lr, l->submitted + 1);
     batch.input.lr = (float)lr;
+    const struct ot_shard *shard = &l->of->session->shard;
+    batch.input.micro += ot_shard_micro(shard, batch.input.n_micro, shard->rank).first;
     OT_TRY(ot_engine_submit(l->of->session->engine, &batch.input));
     double passed = (double)(batch.position.sequence + batch.sequences) / (double)shape->sequences;
     l->flights[l->submitted % IN_FLIGHT] = (struct flight){
@@ -93,12 +142,14 @@ static int record_step(struct loop *l, const struct flight *flight, const struct
                                       .skipped = result->skipped,
                                       .spike = result->spike};
     l->moved = moved;
+    if (!ot_team_speaks(l->of->session))
+        return 0;
     if (!l->of->session->options->quiet)
         ot_progress_show(&l->progress, &point);
     return ot_run_log_step(l->of->log, &record);
 }
 
-/* The time of a step in the middle of a run, which is what the forecast is of. */
+/* Times a step in the middle of a run. The forecast predicts such steps. */
 static void time_step(struct loop *l, const struct flight *flight, double seconds) {
     l->step_seconds = seconds;
     if (l->done - l->filled_from <= FILLING_STEPS || flight->sequences < l->of->shape->step_sequences)
@@ -107,8 +158,8 @@ static void time_step(struct loop *l, const struct flight *flight, double second
     l->out->timed_seconds += seconds;
 }
 
-/* A stop takes too long, and this step has changed nothing: it is as if neither it nor the one behind it had
- * been submitted. */
+/* After a stop request that took too long: forgets this step, which has changed nothing, and the step behind
+ * it, as if neither had been submitted. */
 static int drop_steps(struct loop *l) {
     struct ot_engine *engine = l->of->session->engine;
     struct ot_engine_progress progress;
@@ -124,7 +175,7 @@ static int drop_steps(struct loop *l) {
     return 0;
 }
 
-/* Too many steps in a row were skipped. The one behind it, if any, is of no use either. */
+/* Too many steps in a row were skipped. The step behind the last one, if any, is dropped too. */
 static int give_up(struct loop *l, const struct flight *flight, const struct ot_step_result *result) {
     struct ot_step_result behind;
     struct ot_step_batch batch;
@@ -147,12 +198,17 @@ static void count_step(struct loop *l, const struct flight *flight, const struct
 static int finish_step(struct loop *l) {
     struct ot_step_result result;
     OT_TRY(ot_engine_result(l->of->session->engine, &result));
-    if (result.skipped == OT_SKIP_GIVEN_UP)
+    l->found_wishes |= result.wishes & ~WISH_WAIT;
+    l->others_save = result.wishes & WISH_WAIT;
+    if (result.skipped == OT_SKIP_GIVEN_UP) {
+        l->others_save = true; /* nobody has said anything */
+        l->found_wishes |= WISH_STOP;
         return drop_steps(l);
+    }
     const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
     count_step(l, flight, &result);
     time_step(l, flight, result.seconds);
-    OT_TRY(record_step(l, flight, &result));
+    OT_TRY(log_result(l, record_step(l, flight, &result)));
     return ot_guard_add(&l->guard, &result) ? give_up(l, flight, &result) : 0;
 }
 
@@ -172,11 +228,12 @@ static int64_t next_eval_step(const struct loop *l) {
     return next_eval_step_after(l, l->done);
 }
 
-/* By the clock: as soon as the steps under way are through. */
+/* Evaluation by the clock: as soon as the submitted steps have finished. */
 static void call_eval_by_time(struct loop *l) {
     double seconds = l->of->session->options->eval_every.seconds;
-    if (l->of->rows->eval && seconds > 0 && ot_clock_seconds() - l->last_eval >= seconds &&
-        l->eval_at > l->submitted)
+    bool due = l->of->rows->eval && seconds > 0 && ot_clock_seconds() - l->last_eval >= seconds &&
+               l->eval_at > l->submitted;
+    if (take_wish(l, WISH_EVAL, due) && l->eval_at > l->submitted)
         l->eval_at = l->submitted;
 }
 
@@ -186,13 +243,16 @@ static int evaluate(struct loop *l) {
                                        .packing = l->of->rows->eval,
                                        .seq_len = l->of->rows->seq_len,
                                        .micro_sequences = s->options->micro_batch,
+                                       .comm = s->comm,
                                        .stopped = ot_stop_requested};
     struct ot_eval_result result;
     l->filled_from = l->done;
     OT_TRY(ot_engine_drain(s->engine));
     OT_TRY(ot_evaluate(s->engine, &evaluation, &result));
-    if (result.stopped)
+    if (result.stopped) {
+        l->found_wishes |= WISH_STOP;
         return 0;
+    }
     bool best = !l->out->has_eval || result.loss < l->best_eval;
     if (!l->out->has_eval)
         l->out->first_eval = result.loss;
@@ -213,7 +273,7 @@ static int evaluate(struct loop *l) {
                                     .trained_tokens = result.trained_tokens,
                                     .rows = result.rows,
                                     .seconds = result.seconds};
-    return ot_run_log_eval(l->of->log, &record);
+    return log_result(l, ot_team_speaks(s) ? ot_run_log_eval(l->of->log, &record) : 0);
 }
 
 /* ---- tuning ---- */
@@ -229,15 +289,17 @@ static int tune(struct loop *l) {
     OT_TRY(ot_engine_tune(l->of->session->engine, tune_seconds, &tuning));
     l->tune_at = 0;
     if (tuning.timed > 0)
-        ot_log(tuning.replaced > 0 ? OT_LOG_INFO : OT_LOG_DEBUG,
-               "products: %d of %d shapes run faster than the library's first choice", tuning.replaced,
-               tuning.shapes);
+        ot_log(
+            tuning.replaced > 0 ? OT_LOG_INFO : OT_LOG_DEBUG,
+            "tuning: %d of %d shapes of matrix products now use a faster algorithm than the library's first "
+            "choice",
+            tuning.replaced, tuning.shapes);
     return 0;
 }
 
 /* ---- checkpoints ---- */
 
-/* Of the steps whose results are collected. */
+/* Describes the run after the last step whose result was collected. */
 static struct ot_checkpoint_record make_record(const struct loop *l) {
     const struct ot_train_loop *of = l->of;
     const struct ot_run_identity *identity = of->identity;
@@ -247,7 +309,9 @@ static struct ot_checkpoint_record make_record(const struct loop *l) {
         .steps = of->shape->lr.steps,
         .tokens = l->out->tokens + (of->resume ? of->resume->tokens : 0),
         .seconds = ot_clock_seconds() - l->started + (of->resume ? of->resume->seconds : 0),
-        .log_bytes = ot_run_log_bytes(of->log),
+        .ranks = ot_shard_ranks(&of->session->shard),
+        .hosts = of->hosts,
+        .log_bytes = of->log ? ot_run_log_bytes(of->log) : 0,
         .has_eval = l->out->has_eval,
         .eval_step = l->out->eval_step,
         .best_step = l->best_step,
@@ -275,7 +339,8 @@ static int64_t next_save_step(const struct loop *l) {
 }
 
 static void call_save_by_time(struct loop *l) {
-    if (l->of->saver && ot_saver_is_due(l->of->saver) && l->save_at > l->submitted)
+    bool due = l->of->saver && ot_saver_is_due(l->of->saver) && l->save_at > l->submitted;
+    if (take_wish(l, WISH_SAVE, due) && l->save_at > l->submitted)
         l->save_at = l->submitted;
 }
 
@@ -283,46 +348,72 @@ static int save(struct loop *l) {
     l->filled_from = l->done;
     OT_TRY(ot_engine_drain(l->of->session->engine));
     struct ot_checkpoint_record record = make_record(l);
-    return ot_saver_begin(l->of->saver, &record, l->step_seconds);
+    if (has_ranks(l))
+        atomic_fetch_or(&l->of->wishes->bits, WISH_WAIT);
+    l->others_save = true;
+    return log_result(l, ot_saver_begin(l->of->saver, &record, l->step_seconds));
 }
 
-/* The newest state that --grace leaves time for; nothing where the last checkpoint has it already. */
+/* Completes a checkpoint that has been written. Several ranks complete it after the first step in which none
+ * was still busy. */
+static int poll_saver(struct loop *l) {
+    struct ot_saver *saver = l->of->saver;
+    if (!saver)
+        return 0;
+    if (!has_ranks(l))
+        return ot_saver_poll(saver, false);
+    if (!ot_saver_is_busy(saver))
+        atomic_fetch_and(&l->of->wishes->bits, ~(unsigned)WISH_WAIT);
+    return ot_saver_is_under_way(saver) && !l->others_save ? log_result(l, ot_saver_poll(saver, true)) : 0;
+}
+
+/* Saves the newest state if --grace leaves time for it. Does nothing if the last checkpoint already has this
+ * state. */
 static int save_at_stop(struct loop *l) {
     struct ot_saver *saver = l->of->saver;
-    double grace = l->of->session->options->grace;
+    struct ot_session *s = l->of->session;
+    double grace = s->options->grace;
     if (!saver || l->done == 0)
         return 0;
-    OT_TRY(ot_saver_poll(saver, true));
-    if (ot_saver_has(saver, l->done))
+    OT_TRY(log_result(l, ot_saver_poll(saver, true)));
+    int has = ot_saver_has(saver, l->done);
+    OT_TRY(ot_team_choose(s, &has));
+    if (has)
         return 0;
-    l->out->out_of_time = grace > 0 && ot_stop_seconds() + ot_saver_seconds(saver) > grace;
-    if (l->out->out_of_time)
+    int late = grace > 0 && ot_stop_seconds() + ot_saver_seconds(saver) > grace;
+    OT_TRY(ot_team_choose(s, &late));
+    l->out->out_of_time = late;
+    if (late)
         return 0;
-    OT_TRY(ot_rescue_restore_out(l->of->rescue));
+    l->fails_together = true;
+    OT_TRY(ot_team_agree(s, l->of->rescue->lock ? ot_rescue_restore_out(l->of->rescue) : 0));
     struct ot_checkpoint_record record = make_record(l);
-    OT_TRY(ot_saver_begin(saver, &record, 0));
-    OT_TRY(ot_saver_poll(saver, true));
-    return ot_saver_has(saver, l->done) ? 0 : ot_saver_failure(saver);
+    OT_TRY(log_result(l, ot_saver_begin(saver, &record, 0)));
+    OT_TRY(log_result(l, ot_saver_poll(saver, true)));
+    has = ot_saver_has(saver, l->done);
+    OT_TRY(ot_team_choose(s, &has));
+    return has ? 0 : ot_saver_failure(saver);
 }
 
-/* A lane hangs. Where what it was about to change is still what the last step left, it is saved, if that does
- * not hang as well. Returns rc. */
+/* Call this when a lane hangs. Saves the engine's state if it is still the state after the last step. Waits
+ * for each save no longer than --stall-limit, since the save may hang too. Returns rc. */
 static int save_at_stall(struct loop *l, int rc) {
     struct ot_saver *saver = l->of->saver;
     struct ot_error why;
     ot_error_save(&why, rc);
     double limit = l->of->session->options->stall_limit;
-    if (saver && l->done > 0 && ot_saver_wait(saver, limit) && ot_saver_last_step(saver) != l->done &&
-        ot_engine_is_consistent(l->of->session->engine)) {
+    if (saver && !has_ranks(l) && l->done > 0 && ot_saver_wait(saver, limit) &&
+        ot_saver_last_step(saver) != l->done && ot_engine_is_consistent(l->of->session->engine)) {
         struct ot_checkpoint_record record = make_record(l);
         if (ot_saver_begin(saver, &record, 0) == 0)
             (void)ot_saver_wait(saver, limit);
     }
     rc = ot_error_load(&why);
-    return saver && l->done > 0 ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
+    bool tells = saver && l->done > 0 && ot_team_speaks(l->of->session);
+    return tells ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
 }
 
-/* The steps in flight, when something else than the engine has failed: their results still count. */
+/* Collects the steps in flight after a failure outside the engine: their results still count. */
 static int settle(struct loop *l) {
     struct ot_step_result result;
     while (l->done < l->submitted) {
@@ -331,19 +422,24 @@ static int settle(struct loop *l) {
             return drop_steps(l);
         const struct flight *flight = &l->flights[l->done % IN_FLIGHT];
         count_step(l, flight, &result);
-        (void)record_step(l, flight, &result); /* where it is the log that fails, the line waits there */
+        (void)record_step(l, flight, &result); /* if the log fails again, the record waits in the log */
     }
     return ot_engine_drain(l->of->session->engine);
 }
 
-/* Returns rc, what ended the run. */
+/* Saves what the run has after a failure. Returns rc, the error that ended the run. */
 static int save_at_failure(struct loop *l, int rc) {
     struct ot_error why;
     ot_error_save(&why, rc);
-    if (!l->of->saver)
+    if (!l->of->saver || l->log_is_told)
         return rc;
+    /* The other ranks may have no error, or another one, so they would not take part. */
+    bool together = l->fails_together || rc == -OT_E_NUMERIC; /* all ranks have the same results of steps */
+    if (has_ranks(l) && (!together || rc == -OT_E_COMM))
+        return ot_team_speaks(l->of->session) ? ot_rescue_save(l->of->rescue, NULL, rc) : rc;
     if (rc == -OT_E_NUMERIC) {
-        (void)ot_saver_poll(l->of->saver, true); /* one under way is of a time before it */
+        /* Lets a save that has already begun finish: its state predates the failure, so it is valid. */
+        (void)ot_saver_poll(l->of->saver, true);
         return ot_error_load(&why);
     }
     bool is_whole = settle(l) == 0;
@@ -358,13 +454,13 @@ static int save_at_failure(struct loop *l, int rc) {
 
 /* ---- the loop ---- */
 
-/* The last step to submit before the engine must be empty. */
+/* The last step to submit before the engine must be drained. */
 static int64_t next_stop(const struct loop *l) {
     int64_t stop = l->tune_at > 0 && l->tune_at < l->eval_at ? l->tune_at : l->eval_at;
     return stop < l->save_at ? stop : l->save_at;
 }
 
-/* What is due after the last step, with nothing in flight. */
+/* Does what is due after the last finished step. No step is in flight. */
 static int between_steps(struct loop *l) {
     if (l->done == l->tune_at)
         OT_TRY(tune(l));
@@ -373,37 +469,49 @@ static int between_steps(struct loop *l) {
             OT_TRY(evaluate(l));
         l->eval_at = next_eval_step(l);
     }
-    if (l->done == l->save_at && !ot_stop_requested()) {
+    if (l->done == l->save_at && !stops(l)) {
         OT_TRY(save(l));
         l->save_at = next_save_step(l);
     }
     return 0;
 }
 
+/* The run stops before its last step: because it was asked to, or because rank 0 could not write the log. */
+static int stop_early(struct loop *l) {
+    struct ot_saver *saver = l->of->saver;
+    int rc = save_at_stop(l);
+    if (l->log_error.code == 0)
+        return rc;
+    if (rc < 0) /* all ranks go on to save elsewhere */
+        return rc == -OT_E_COMM ? rc : ot_error_load(&l->log_error);
+    rc = ot_error_load(&l->log_error);
+    l->log_is_told = true;
+    return saver && ot_saver_has(saver, l->done) ? ot_rescue_tell(l->of->rescue, rc) : rc;
+}
+
 static int run_steps(struct loop *l) {
     const int64_t steps = l->of->shape->lr.steps;
     while (l->done < steps && !l->out->interrupted) {
-        while (l->submitted < next_stop(l) && l->submitted - l->done < IN_FLIGHT && !ot_stop_requested())
+        while (l->submitted < next_stop(l) && l->submitted - l->done < IN_FLIGHT && !stops(l))
             OT_TRY(submit_step(l));
         if (l->done < l->submitted)
             OT_TRY(finish_step(l));
-        if (l->of->saver)
-            OT_TRY(ot_saver_poll(l->of->saver, false));
+        OT_TRY(poll_saver(l));
         call_eval_by_time(l);
         call_save_by_time(l);
         if (l->done < l->submitted)
             continue;
-        l->out->interrupted = ot_stop_requested() && l->done < steps;
+        l->out->interrupted = stops(l) && l->done < steps;
         if (!l->out->interrupted)
             OT_TRY(between_steps(l));
     }
     OT_TRY(ot_engine_drain(l->of->session->engine));
     if (l->out->interrupted)
-        return save_at_stop(l);
+        return stop_early(l);
     return l->of->saver ? ot_saver_poll(l->of->saver, true) : 0;
 }
 
-/* Where the run begins: at its start, or after the checkpoint. */
+/* Sets the loop to the beginning of the run, or to the state of the checkpoint. */
 static int enter(struct loop *l) {
     const struct ot_checkpoint_record *r = l->of->resume;
     struct ot_outcome *out = l->out;
@@ -418,7 +526,7 @@ static int enter(struct loop *l) {
     out->last_eval = r->last_eval;
     l->best_eval = r->best_eval;
     l->best_step = r->best_step;
-    /* One that was due there, and stopped. */
+    /* an evaluation was due at this step and a stop prevented it */
     int64_t due = next_eval_step_after(l, l->done - 1);
     return l->of->rows->eval && l->done == due && r->eval_step < l->done ? evaluate(l) : 0;
 }

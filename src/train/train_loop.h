@@ -1,34 +1,46 @@
-/* Steps, evaluations and their records, from the first step to the last or to a signal.
+/* Runs the steps and evaluations and records them, from the first step to the last step or to a signal.
  *
- * Two steps are in flight, so that the next forward overlaps the update; before an evaluation the loop lets
- * the engine run dry, and before a checkpoint, which then is written beside the steps that follow. Whatever
- * the intervals of evaluations and checkpoints, the steps are the same steps. A run that goes on from a
- * checkpoint begins with the step after it, at its place in the data. One thread.
+ * Two steps are in flight, so that the next forward pass overlaps the update. The loop drains the engine
+ * before each evaluation and before each checkpoint. A checkpoint is then written while the next steps run.
+ * The intervals of evaluations and checkpoints do not change the steps. A resumed run begins with the step
+ * after its checkpoint, at that step's place in the data. Use it from one
+ * thread.
  */
 #ifndef OT_TRAIN_TRAIN_LOOP_H
 #define OT_TRAIN_TRAIN_LOOP_H
+
+#include <stdatomic.h>
 
 #include "src/report/report.h"
 #include "src/run/run_identity.h"
 #include "src/saving/rescue.h"
 #include "src/saving/saver.h"
 
+/* The wishes of this rank, which the engine tells all ranks with each step (engine.h). The caller makes it
+ * zero before ot_session_start, with ot_wishes_tell as session->wishes. */
+struct ot_wishes {
+    atomic_uint bits;
+};
+unsigned ot_wishes_tell(void *wishes);
+
 struct ot_train_loop {
-    struct ot_session *session; /* started */
+    struct ot_session *session; /* after ot_session_start */
     const struct ot_rows *rows;
     const struct ot_run_shape *shape;
     struct ot_run_log *log;
     const struct ot_run_identity *identity;
     struct ot_saver *saver;                    /* NULL: no checkpoints are made */
-    const struct ot_rescue *rescue;            /* with a saver */
-    const struct ot_checkpoint_record *resume; /* that the session was restored from; NULL: a new run */
+    const struct ot_rescue *rescue;            /* set if saver is set */
+    const char *hosts;                         /* as ot_checkpoint_record has them; NULL: one directory */
+    struct ot_wishes *wishes;                  /* what the session's engine was opened with */
+    const struct ot_checkpoint_record *resume; /* the session was restored from this; NULL: a new run */
 };
 
-/* The engine is drained, and no checkpoint is under way, when this returns 0. A run that was asked to stop
- * has saved what --grace leaves time for, and says so in *out. *end: the record of where the run is then; it
- * borrows from the loop's identity. Errors: OT_E_NUMERIC (many steps in a row
- * without a finite gradient), OT_E_STALL (a checkpoint was made where the engine was consistent), or as the
- * engine or the log failed; what the run has is saved then (rescue.h), and the sentence says where. */
+/* When this returns 0, the engine is drained and no checkpoint is being written. A run that was asked to stop
+ * has saved a checkpoint if --grace left time for it, and *out tells. *end: the record of the run's last
+ * step; it borrows from the loop's identity. Errors: OT_E_NUMERIC (many steps in a row without a finite
+ * gradient), OT_E_STALL (a checkpoint was made if the engine was consistent), or the errors of the engine and
+ * the log. After those errors the run's state is saved (rescue.h), and the error text says where. */
 int ot_train_loop_run(const struct ot_train_loop *loop, struct ot_outcome *out,
                       struct ot_checkpoint_record *end);
 

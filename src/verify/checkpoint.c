@@ -1,4 +1,4 @@
-/* Verifying a checkpoint: the reader checks the bytes, this looks at the values as they pass. */
+/* Verifies a checkpoint: the reader checks the bytes, and this file checks the values as they are read. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "src/files/model_config.h"
 #include "src/verify/verify.h"
 
-enum { SLOTS = 12 }; /* with parts of 3 MiB as many reads of 1 MiB in flight as an engine takes */
+enum { SLOTS = 12 }; /* with parts of 3 MiB this is as many reads of 1 MiB as an engine can have in flight */
 
 struct check {
     struct ot_verify *verify;
@@ -22,8 +22,9 @@ struct check {
 
 /* ---- values ---- */
 
-/* Largest magnitude, as the bits of its fp32: infinities and NaN are above all numbers. signs: the largest of
- * the bits themselves, above 1 << 31 where a number is below zero. Plain loops, which compilers vectorize. */
+/* The largest magnitude, as the bits of its fp32: infinities and NaN have larger bits than all numbers.
+ * signs: the largest bits with the sign, above 1 << 31 if a number is negative. Compilers vectorize these
+ * plain loops. */
 static uint32_t most_f32(const uint32_t *bits, int64_t n, uint32_t *signs) {
     uint32_t most = 0, most_bits = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -53,7 +54,7 @@ static int64_t find_bad(enum ot_dtype dtype, const void *values, int64_t n, bool
     return n;
 }
 
-/* One array of a part. what: "weight", "m", "v". */
+/* Checks one array of a part. what: "weight", "m" or "v", for the error. */
 static int check_values(struct check *c, const struct ot_part *part, const char *what, enum ot_dtype dtype,
                         const void *values, double *most) {
     uint32_t signs = 0;
@@ -73,6 +74,30 @@ static int check_values(struct check *c, const struct ot_part *part, const char 
                                              is_finite ? "negative" : "not finite"));
 }
 
+/* Decodes the moments of a compact state, some groups at a time, and checks them. */
+static int check_compact(struct check *c, const struct ot_part *part, const void *memory) {
+    enum { PIECE = 32 * OT_STATE_GROUP };
+    struct ot_verify_slab *slab = &c->verify->slabs[part->slab];
+    float m[PIECE], v[PIECE];
+    const struct ot_state_arrays to = {OT_STATE_F32, m, v, NULL};
+    struct ot_part piece = *part;
+    for (int64_t at = 0; at < part->n; at += piece.n) {
+        char *arrays[OT_PART_STATE_ARRAYS];
+        for (enum ot_part_array array = OT_PART_M; array < OT_PART_STATE_ARRAYS; array++) {
+            struct ot_part_place place = ot_part_find(c->manifest->dtype, part, array);
+            arrays[array] = (char *)memory + place.offset + ot_part_run(place, at); /* not written */
+        }
+        struct ot_state_arrays from = {part->state, arrays[OT_PART_M], arrays[OT_PART_V],
+                                       (struct ot_state_scale *)(void *)arrays[OT_PART_SCALES]};
+        piece.first = part->first + at;
+        piece.n = part->n - at < PIECE ? part->n - at : PIECE;
+        ot_state_convert(&from, &to, piece.first, piece.n, 0, 0);
+        OT_TRY(check_values(c, &piece, "m", OT_F32, m, &slab->most_m));
+        OT_TRY(check_values(c, &piece, "v", OT_F32, v, &slab->most_v));
+    }
+    return 0;
+}
+
 static int check_part(void *context, const struct ot_part *part, const void *memory) {
     struct check *c = context;
     enum ot_dtype dtype = c->manifest->dtype;
@@ -86,10 +111,13 @@ static int check_part(void *context, const struct ot_part *part, const void *mem
         [OT_PART_M] = {"m", OT_F32, &slab->most_m},
         [OT_PART_V] = {"v", OT_F32, &slab->most_v},
         [OT_PART_REST] = {dtype == OT_F16 ? "master weight" : NULL, OT_F32,
-                          &ignored}, /* bf16: any bits are fine */
+                          &ignored}, /* bf16: all bits are valid */
         [OT_PART_WEIGHTS] = {"weight", dtype, &slab->most_weight},
     };
-    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
+    bool compact = part->has_state && part->state != OT_STATE_F32;
+    if (compact)
+        OT_TRY(check_compact(c, part, memory));
+    for (enum ot_part_array array = compact ? OT_PART_REST : OT_PART_M; array < OT_PART_ARRAYS; array++) {
         struct ot_part_place place = ot_part_find(dtype, part, array);
         if (place.width > 0 && arrays[array].what)
             OT_TRY(check_values(c, part, arrays[array].what, arrays[array].dtype,
@@ -113,7 +141,7 @@ static void show_progress(void *context, int64_t bytes, int64_t total) {
 
 /* ---- structure ---- */
 
-/* The slabs that the record's model has must be those of the manifest. */
+/* Checks that the model of the record has the slabs of the manifest. */
 static int check_model(struct check *c) {
     const struct ot_checkpoint_record *record = ot_checkpoint_record(c->checkpoint);
     struct ot_config_file file;
@@ -125,11 +153,11 @@ static int check_model(struct check *c) {
     OT_TRY(ot_model_open(&file.config, c->manifest->dtype, 1, &c->model));
     const struct ot_chain *chain = ot_model_chain(c->model);
     if (chain->n_slabs != c->manifest->n_slabs)
-        return ot_fail(OT_E_INPUT, "%s: has %d slabs, and its model has %d", c->verify->dir,
+        return ot_fail(OT_E_INPUT, "%s: the manifest has %d slabs, but the model has %d", c->verify->dir,
                        c->manifest->n_slabs, chain->n_slabs);
     for (int i = 0; i < chain->n_slabs; i++)
         if (chain->slabs[i].n_params != c->manifest->slab_params[i])
-            return ot_fail(OT_E_INPUT, "%s: %s has %lld parameters, and its model's has %lld", c->verify->dir,
+            return ot_fail(OT_E_INPUT, "%s: %s has %lld parameters, but the model's has %lld", c->verify->dir,
                            chain->slabs[i].name, (long long)c->manifest->slab_params[i],
                            (long long)chain->slabs[i].n_params);
     return ot_verify_add_slabs(c->verify, c->model);
@@ -142,6 +170,7 @@ static int add_files(struct check *c) {
     if (!verify->files)
         return ot_fail(OT_E_BUDGET, "%s: no memory for a table of files", verify->dir);
     for (int i = 0; i < m->n_files; i++) {
+        verify->files[i].is_elsewhere = !ot_checkpoint_has_file(c->checkpoint, i);
         verify->files[verify->n_files].name = strdup(m->files[i].name);
         if (!verify->files[verify->n_files++].name)
             return ot_fail(OT_E_BUDGET, "%s: no memory for a table of files", verify->dir);
@@ -154,10 +183,26 @@ static int add_files(struct check *c) {
     return 0;
 }
 
+/* Slabs with parts on other hosts are not read whole. */
+static int note_missing(struct check *c) {
+    const struct ot_manifest *m = c->manifest;
+    for (int64_t i = 0; i < m->n_parts; i++)
+        for (int64_t s = m->parts[i].first_span; s < m->parts[i].first_span + m->parts[i].n_spans; s++) {
+            struct ot_verify_slab *slab = &c->verify->slabs[m->parts[i].part.slab];
+            if (c->verify->files[m->spans[s].file].is_elsewhere && slab->state == OT_VERIFY_NOT_READ)
+                slab->state = OT_VERIFY_IN_PART;
+        }
+    if (ot_checkpoint_check_whole(c->checkpoint) == 0)
+        return 0;
+    c->verify->missing = strdup(ot_error_text());
+    return c->verify->missing ? 0 : ot_fail(OT_E_BUDGET, "%s: no memory", c->verify->dir);
+}
+
 static int read_parts(struct check *c) {
     size_t bytes = SLOTS * ot_part_slot_bytes(c->manifest->dtype);
     struct ot_checkpoint_read read = {.memory = aligned_alloc(OT_STORE_ALIGN, bytes),
                                       .n_slots = SLOTS,
+                                      .skips_missing = true,
                                       .sink = check_part,
                                       .damaged = note_damage,
                                       .progress = show_progress,
@@ -165,6 +210,8 @@ static int read_parts(struct check *c) {
     if (!read.memory)
         return ot_fail(OT_E_BUDGET, "%s: no memory for %zu bytes of it", c->verify->dir, bytes);
     int rc = ot_checkpoint_read(c->checkpoint, &read);
+    if (rc == 0)
+        rc = note_missing(c);
     for (int i = 0; i < c->verify->n_slabs && rc == 0; i++)
         if (c->verify->slabs[i].state == OT_VERIFY_NOT_READ)
             c->verify->slabs[i].state = OT_VERIFY_OK;
@@ -179,10 +226,12 @@ int ot_verify_checkpoint(const char *dir, bool progress, struct ot_verify *out) 
     OT_TRY_GOTO(ot_checkpoint_open(dir, &c.checkpoint), rc, out);
     c.manifest = ot_checkpoint_manifest(c.checkpoint);
     const struct ot_checkpoint_record *record = ot_checkpoint_record(c.checkpoint);
+    enum ot_state_format format = ot_manifest_state(c.manifest);
     out->step = record->progress.step;
-    snprintf(out->what, sizeof out->what, "step %lld of %lld, %s, made %s by offload-train %s on %s",
+    snprintf(out->what, sizeof out->what, "step %lld of %lld, %s%s%s, made %s by offload-train %s on %s",
              (long long)record->progress.step, (long long)record->steps, ot_dtype_name(c.manifest->dtype),
-             record->made, record->library, record->device);
+             format ? ", state in " : "", format ? ot_state_format_name(format) : "", record->made,
+             record->library, record->device);
     OT_TRY_GOTO(check_model(&c), rc, out);
     OT_TRY_GOTO(add_files(&c), rc, out);
     rc = read_parts(&c);

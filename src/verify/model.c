@@ -1,5 +1,5 @@
-/* Verifying a model directory: opening and loading it checks everything; this looks at the values as they
- * pass. */
+/* Verifies a model directory: opening and loading it checks the files, and this file gathers the largest
+ * values as they are read. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -13,14 +13,15 @@
 struct check {
     struct ot_verify *verify;
     const struct ot_chain *chain;
-    int64_t done, total; /* values, with padding */
+    int64_t done, total; /* in values, padding included */
     bool progress;
 };
 
 static int take_values(void *context, int slab, int64_t first, int64_t n, const float *values) {
     struct check *c = context;
     float most = 0;
-    for (int64_t i = 0; i < n; i++) { /* all finite: the loader refuses others by name */
+    for (int64_t i = 0; i < n;
+         i++) { /* all finite: for any other value the loader returns an error that names the tensor */
         float magnitude = fabsf(values[i]);
         most = magnitude > most ? magnitude : most;
     }
@@ -42,7 +43,7 @@ static int check_tokenizer(const struct ot_model_facts *facts, struct ot_verify 
     return ot_verify_note(verify, rc);
 }
 
-/* Loading goes slab by slab, and ends at the first value that is wrong. */
+/* Loads slab by slab and stops at the first wrong value. */
 static int load_weights(const struct ot_model_dir *dir, const struct ot_model *model, struct check *c) {
     OT_TRY(ot_model_dir_check(dir, model));
     int rc = ot_model_dir_load(dir, model, NULL, take_values, c), at = 0;

@@ -68,6 +68,7 @@ void ot_verify_free(struct ot_verify *verify) {
     for (int i = 0; i < verify->n_files; i++)
         free(verify->files[i].name);
     free(verify->files);
+    free(verify->missing);
     free(verify->slabs);
     free(verify->dir);
     *verify = (struct ot_verify){0};
@@ -76,11 +77,11 @@ void ot_verify_free(struct ot_verify *verify) {
 /* ---- for people ---- */
 
 static const char *state_of(const struct ot_verify_slab *slab) {
-    static const char *const names[] = {"not read", "ok", "damaged"};
+    static const char *const names[] = {"not read", "ok", "damaged", "read in part"};
     return names[slab->state];
 }
 
-/* Of what was not read as a whole there is no largest value. */
+/* A slab that was not read whole has no largest value. */
 static const char *most_text(const struct ot_verify_slab *slab, double value, char text[OT_TEXT_BYTES]) {
     if (slab->state != OT_VERIFY_OK)
         return "-";
@@ -126,7 +127,9 @@ static void print_files(const struct ot_verify *verify, FILE *out) {
         const struct ot_verify_file *file = &verify->files[i];
         all += file->bytes;
         fprintf(out, "  %-78s %18s  %s\n", file->name, ot_text_count(file->bytes, bytes),
-                file->damaged ? "damaged" : "ok");
+                file->is_elsewhere ? "on another host"
+                : file->damaged    ? "damaged"
+                                   : "ok");
     }
     fprintf(out, "  %-78s %18s\n", "total", ot_text_count(all, bytes));
 }
@@ -142,6 +145,8 @@ void ot_verify_print(const struct ot_verify *verify, FILE *out) {
         fprintf(out, "  - %s\n", verify->damages[i]);
     if (verify->n_damages > OT_VERIFY_KEPT_DAMAGES)
         fprintf(out, "  - and %lld more\n", (long long)verify->n_damages - OT_VERIFY_KEPT_DAMAGES);
+    if (verify->missing)
+        fprintf(out, "  - %s\n", verify->missing);
 }
 
 /* ---- as JSON ---- */
@@ -175,7 +180,7 @@ static void put_files(const struct ot_verify *verify, struct ot_json_writer *w) 
         ot_json_begin_object(w, NULL);
         ot_json_put_text(w, "name", verify->files[i].name);
         ot_json_put_int(w, "bytes", verify->files[i].bytes);
-        ot_json_put_bool(w, "ok", !verify->files[i].damaged);
+        ot_json_put_bool(w, "ok", !verify->files[i].damaged && !verify->files[i].is_elsewhere);
         ot_json_end_object(w);
     }
     ot_json_end_array(w);
@@ -184,7 +189,7 @@ static void put_files(const struct ot_verify *verify, struct ot_json_writer *w) 
 void ot_verify_put_json(const struct ot_verify *verify, const char *key, struct ot_json_writer *w) {
     ot_json_begin_object(w, key);
     ot_json_put_text(w, "dir", verify->dir);
-    ot_json_put_bool(w, "ok", verify->n_damages == 0);
+    ot_json_put_bool(w, "ok", verify->n_damages == 0 && !verify->missing);
     if (verify->step >= 0)
         ot_json_put_int(w, "step", verify->step);
     ot_json_put_text(w, "what", verify->what);
@@ -199,5 +204,7 @@ void ot_verify_put_json(const struct ot_verify *verify, const char *key, struct 
     for (int64_t i = 0; i < verify->n_damages && i < OT_VERIFY_KEPT_DAMAGES; i++)
         ot_json_put_text(w, NULL, verify->damages[i]);
     ot_json_end_array(w);
+    if (verify->missing)
+        ot_json_put_text(w, "missing", verify->missing);
     ot_json_end_object(w);
 }

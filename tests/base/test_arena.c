@@ -38,7 +38,8 @@ static void test_overhead_is_small(void **state) {
         assert_non_null(ot_arena_alloc(arena, 4, 12));
     assert_in_range(ot_arena_bytes(arena), 4800000, 4800000 * 5 / 4);
     size_t before = ot_arena_bytes(arena);
-    assert_non_null(ot_arena_alloc(arena, 10 << 20, 1)); /* in a block of its own */
+    /* Larger than a block, so it gets a block of its own. */
+    assert_non_null(ot_arena_alloc(arena, 10 << 20, 1));
     assert_in_range(ot_arena_bytes(arena) - before, 10 << 20, (10 << 20) + 4096);
     ot_arena_close(arena);
 }
@@ -48,7 +49,7 @@ static void test_strdup(void **state) {
     struct ot_arena *arena;
     check_ok(ot_arena_open(&arena));
     char *copy = ot_arena_strdup(arena, "a\0bcd", 4);
-    assert_memory_equal(copy, "a\0bc", 5); /* with the NUL */
+    assert_memory_equal(copy, "a\0bc", 5); /* including the NUL */
     assert_string_equal(ot_arena_strdup(arena, "", 0), "");
     ot_arena_close(arena);
 }
@@ -57,11 +58,11 @@ static void test_impossible_sizes(void **state) {
     (void)state;
     struct ot_arena *arena;
     check_ok(ot_arena_open(&arena));
-    assert_null(ot_arena_alloc(arena, SIZE_MAX / 2, 3)); /* would wrap */
+    assert_null(ot_arena_alloc(arena, SIZE_MAX / 2, 3)); /* the size would overflow */
     assert_non_null(strstr(ot_error_text(), "no memory for"));
     assert_null(ot_arena_alloc(arena, SIZE_MAX, 1));
     assert_non_null(ot_arena_alloc(arena, 0, SIZE_MAX));
-    assert_non_null(ot_arena_alloc(arena, 1, 1)); /* it still works */
+    assert_non_null(ot_arena_alloc(arena, 1, 1)); /* the arena still works */
     ot_arena_close(arena);
 }
 

@@ -1,4 +1,4 @@
-/* Cache files: whole or not there, for the user alone, and never through a symbolic link. */
+/* Cache files: complete or absent, readable by the user alone, and never written through a symbolic link. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static char *path_in(const char *folder, const char *name) {
     return path;
 }
 
-/* The file's content is this text; NULL: it counts as not there. */
+/* The file must have this content. NULL: the cache must treat the file as absent. */
 static void check_content(const char *path, const char *want) {
     char *data;
     size_t bytes;
@@ -90,7 +90,7 @@ static void what_is_no_file_of_that_size_is_not_there(void **state) {
     check_ok(ot_cache_write(path, "", 0));
     check_content(path, NULL);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(mkfifo(path, 0600), 0); /* nobody ever writes to it */
+    assert_int_equal(mkfifo(path, 0600), 0); /* no process ever writes to it */
     check_content(path, NULL);
     check_content(folder, NULL);
     free(path);
@@ -123,7 +123,7 @@ static void what_cannot_be_written_is_a_sentence(void **state) {
     path = path_in(folder, "place");
     assert_int_equal(mkdir(path, 0700), 0);
     check_fails(ot_cache_write(path, "x", 1), OT_E_IO, "place: Is a directory");
-    assert_int_equal(count_files(folder), 2); /* nothing is left beside it */
+    assert_int_equal(count_files(folder), 2); /* no temporary file is left beside it */
     free(path);
     remove_folder(folder);
 }

@@ -1,5 +1,5 @@
 /* The CRC-32 against zlib's: every length up to a few rows of the folding kernel, every alignment, random
- * starting values, and long messages taken in parts. */
+ * starting values, and long messages in pieces. */
 #include "tests/support/check.h"
 
 #include <stdlib.h>
@@ -18,13 +18,12 @@ static void test_short_messages(void **state) {
         for (size_t bytes = 0; bytes <= SHORT; bytes++) {
             uint32_t start = (uint32_t)(bytes * 2654435761u) * (uint32_t)(at % 3);
             if (ot_crc32(start, data + at, bytes) != crc32_z(start, data + at, bytes))
-                fail_msg("%zu bytes at alignment %zu from %08x", bytes, at, start);
+                fail_msg("wrong CRC-32 of %zu bytes at alignment %zu, starting value %08x", bytes, at, start);
         }
     free(data);
 }
 
-/* Bytes of one kind, where a carry that goes wrong would be hidden by random ones, or the other way
- * around. */
+/* Messages of equal bytes: random bytes may hide a wrong carry here, and the reverse. */
 static void test_plain_messages(void **state) {
     (void)state;
     unsigned char *data = aligned_bytes(SHORT);
@@ -34,7 +33,7 @@ static void test_plain_messages(void **state) {
         for (size_t bytes = 0; bytes <= SHORT; bytes++)
             assert_int_equal(ot_crc32(0, data, bytes), crc32_z(0, data, bytes));
     }
-    memset(data, 0, SHORT); /* a single bit, everywhere */
+    memset(data, 0, SHORT); /* a single bit, at every place */
     for (size_t bit = 0; bit < SHORT * 8; bit++) {
         data[bit / 8] = (unsigned char)(1 << bit % 8);
         assert_int_equal(ot_crc32(0, data, SHORT), crc32_z(0, data, SHORT));
@@ -58,7 +57,7 @@ static void test_parts(void **state) {
     free(data);
 }
 
-/* The word of the CPU's flags, so that a build that lost the fast kernel is found out. */
+/* The kernel's name must match the CPU's flags, so that a build that lost the fast kernel fails. */
 static void test_kernel(void **state) {
     (void)state;
 #ifdef __x86_64__

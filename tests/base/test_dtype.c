@@ -29,13 +29,13 @@ static void test_every_bf16_returns(void **state) {
         float value = ot_bf16_to_f32((uint16_t)bits);
         uint16_t back = ot_bf16_from_f32(value);
         if (isnan(value))
-            assert_int_equal(back, bits | 0x40); /* quiet */
+            assert_int_equal(back, bits | 0x40); /* now a quiet NaN */
         else
             assert_int_equal(back, bits);
     }
 }
 
-/* Between every two neighbours: below the middle, in the middle, above it. */
+/* Numbers between every two neighbours: below the middle, in the middle, above it. */
 static void test_bf16_rounds_to_nearest_even(void **state) {
     (void)state;
     for (uint32_t bits = 0; bits < 0x7f80; bits++)
@@ -46,7 +46,7 @@ static void test_bf16_rounds_to_nearest_even(void **state) {
             assert_int_equal(ot_bf16_from_f32(ot_f32_from_bits(low | 0x8001)), (bits | sign) + 1);
         }
     assert_int_equal(ot_bf16_from_f32(0x1.fffffep127f),
-                     0x7f80); /* the largest becomes infinity, as IEEE has it */
+                     0x7f80); /* above the largest number, rounding gives infinity (IEEE 754) */
     assert_true(isnan(ot_bf16_to_f32(ot_bf16_from_f32(ot_f32_from_bits(0x7f800001)))));
     assert_true(isnan(ot_bf16_to_f32(ot_bf16_from_f32(ot_f32_from_bits(0xffffffff)))));
 }
@@ -78,7 +78,8 @@ static void test_every_f16_returns(void **state) {
 
 static void test_f16_rounds_to_nearest_even(void **state) {
     (void)state;
-    for (uint32_t bits = 0; bits < 0x7bff; bits++) { /* the middles between neighbours are exact in fp32 */
+    /* Fp32 represents the middle between two neighbours exactly. */
+    for (uint32_t bits = 0; bits < 0x7bff; bits++) {
         float middle = (float)((f16_by_definition(bits) + f16_by_definition(bits + 1)) / 2);
         assert_int_equal(ot_f16_from_f32(middle), bits + (bits & 1));
         assert_int_equal(ot_f16_from_f32(-middle), (bits + (bits & 1)) | 0x8000);
@@ -86,7 +87,8 @@ static void test_f16_rounds_to_nearest_even(void **state) {
         assert_int_equal(ot_f16_from_f32(nextafterf(middle, INFINITY)), bits + 1);
     }
     assert_int_equal(ot_f16_from_f32(65504.0f), 0x7bff);
-    assert_int_equal(ot_f16_from_f32(0x1.ffdffep15f), 0x7bff); /* just below the middle to 2^16 */
+    /* Just below the middle between the largest number and 2^16. */
+    assert_int_equal(ot_f16_from_f32(0x1.ffdffep15f), 0x7bff);
     assert_int_equal(ot_f16_from_f32(65520.0f), 0x7c00);
     assert_int_equal(ot_f16_from_f32(-1e30f), 0xfc00);
     assert_int_equal(ot_f16_from_f32(0x1p-149f), 0);
@@ -100,17 +102,18 @@ static void check_split(uint32_t bits) {
     int16_t lo;
     ot_split_f32(p, &hi, &lo);
     if (!same(ot_join_f32(hi, lo), p))
-        fail_msg("%08x -> %04x, %d -> %08x", bits, hi, lo, ot_f32_bits(ot_join_f32(hi, lo)));
-    /* hi is a nearest bf16: no neighbour of it is nearer (p in units of its own, to keep infinity out of
-     * it) */
+        fail_msg("%08x splits into %04x and %d, which join to %08x", bits, hi, lo,
+                 ot_f32_bits(ot_join_f32(hi, lo)));
+    /* hi is a nearest bf16: no neighbour of hi is nearer to p (compared as integers of p's bits, so that
+     * infinity needs no special case) */
     int64_t distance = (int64_t)bits - ((int64_t)hi << 16);
     if (distance < -0x8000 || distance > 0x8000)
-        fail_msg("%08x -> %04x is not the nearest", bits, hi);
+        fail_msg("%08x: its high half %04x is not a nearest bf16", bits, hi);
 }
 
 static void test_split_is_lossless(void **state) {
     (void)state;
-    /* every upper half with the lower halves where rounding turns */
+    /* every upper half with the lower halves at which rounding changes */
     static const uint32_t lows[] = {0, 1, 0x7ffe, 0x7fff, 0x8000, 0x8001, 0xfffe, 0xffff};
     for (uint32_t high = 0; high <= 0xffff; high++)
         for (int i = 0; i < 8; i++)
@@ -123,7 +126,7 @@ static void test_split_is_lossless(void **state) {
     }
 }
 
-/* Ties go away from zero: that is what lets the remainder fit 16 bits. */
+/* Ties round away from zero. Only so the remainder fits 16 bits. */
 static void test_split_ties(void **state) {
     (void)state;
     uint16_t hi;
@@ -137,13 +140,13 @@ static void test_split_ties(void **state) {
     ot_split_f32(ot_f32_from_bits(0x3f807fff), &hi, &lo);
     assert_int_equal(hi, 0x3f80);
     assert_int_equal(lo, 0x7fff);
-    ot_split_f32(0x1.fffffep127f, &hi, &lo); /* hi is infinity, the pair is not */
+    ot_split_f32(0x1.fffffep127f, &hi, &lo); /* hi is infinity, but the pair gives the number back */
     assert_int_equal(hi, 0x7f80);
     assert_int_equal(lo, -1);
     assert_true(ot_join_f32(hi, lo) == 0x1.fffffep127f);
 }
 
-/* But for ties, hi is what rounding to nearest even gives: the weights that the device computes with. */
+/* Except for ties, hi is p rounded to nearest even: the weight that the device computes with. */
 static void test_split_high_half_is_the_bf16(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 300000; i++) {

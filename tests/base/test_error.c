@@ -23,7 +23,7 @@ static void test_context_goes_in_front(void **state) {
     int rc = ot_fail(OT_E_BUDGET, "too big");
     assert_int_equal(ot_fail_context(rc, "layer %d", 3), -OT_E_BUDGET);
     assert_string_equal(ot_error_text(), "layer 3: too big");
-    /* the record itself may be an argument */
+    /* the record's own text may be an argument */
     ot_fail(OT_E_IO, "again: %s", ot_error_text());
     assert_string_equal(ot_error_text(), "again: layer 3: too big");
 }
@@ -41,7 +41,7 @@ static void test_sentence_is_one_bounded_line(void **state) {
     assert_int_equal(strlen(ot_error_text()), OT_ERROR_TEXT_BYTES - 1);
 }
 
-/* A name as long as a path may be does not push the reason out. */
+/* A name as long as a path may be does not push the reason out of the message. */
 static void test_a_long_name_leaves_the_reason(void **state) {
     (void)state;
     static const char reason[] = "\xe2\x82\xac: cannot open: No such file or directory";
@@ -73,7 +73,7 @@ static void *worker_main(void *arg) {
     return NULL;
 }
 
-/* Each thread has a record of its own; save and load carry one over. */
+/* Each thread has its own record; save and load copy a record to another thread. */
 static void test_records_are_per_thread(void **state) {
     (void)state;
     struct worker worker;
@@ -115,7 +115,7 @@ static void test_try(void **state) {
     steps = 0;
     assert_int_equal(try_steps(-OT_E_IO, 0), -OT_E_IO);
     assert_int_equal(steps, 1);
-    assert_int_equal(try_steps(3, -OT_E_USAGE), -OT_E_USAGE); /* not negative: success */
+    assert_int_equal(try_steps(3, -OT_E_USAGE), -OT_E_USAGE); /* not negative, so it is a success */
     assert_int_equal(try_steps(3, 0), 0);
     assert_int_equal(try_goto(-OT_E_IO), -OT_E_IO);
     assert_int_equal(try_goto(5), 105);

@@ -1,4 +1,4 @@
-/* Whole transfers around system calls that move fewer bytes than asked, or are interrupted. */
+/* Whole transfers over system calls that move fewer bytes than asked for, or are interrupted. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 static const char text[] = "all of these bytes, in order";
 
-/* What the next calls answer: an error, or so many bytes at most; 0 ends the list. */
+/* The results of the next calls: an error, or the largest number of bytes. 0 ends the list. */
 struct script {
     const int *next;
     int calls;
@@ -102,7 +102,7 @@ static void test_an_interrupted_allocation_begins_again(void **state) {
     assert_int_equal(interrupts, -1);
 }
 
-/* Some file systems make the file and then refuse O_DIRECT. */
+/* Some file systems create the file and then refuse O_DIRECT. */
 static int make_and_refuse_direct(void *context, int dir_fd, const char *path, int flags, mode_t mode) {
     int fd = ot_io_system.open(context, dir_fd, path, flags & ~O_DIRECT, mode);
     if (fd < 0 || !(flags & O_DIRECT))

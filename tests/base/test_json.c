@@ -14,8 +14,9 @@ static struct ot_json *parse(const char *text) {
 }
 
 static void check_refused(const char *text, size_t bytes, const char *words) {
-    struct ot_json *root = (struct ot_json *)&root; /* must become NULL */
-    char *exact = malloc(bytes + !bytes);           /* so that ASan sees a read beyond the end */
+    struct ot_json *root = (struct ot_json *)&root; /* the parser must set it to NULL */
+    /* An exact copy, so that ASan sees a read beyond the end. */
+    char *exact = malloc(bytes + !bytes);
     memcpy(exact, text, bytes);
     check_fails(ot_json_parse(exact, bytes, "doc.json", &root), OT_E_INPUT, words);
     assert_null(root);
@@ -115,11 +116,11 @@ static void test_strings(void **state) {
     check_string("\"\\ud800\\ud83d\\ude00\"", "\xef\xbf\xbd\xf0\x9f\x98\x80", 7);
 }
 
-/* Characters beyond U+FFFF as escaped pairs make one character. */
+/* A pair of escaped surrogates makes one character beyond U+FFFF. */
 static void test_surrogate_pairs(void **state) {
     (void)state;
     for (unsigned point = 0x10000; point < 0x110000; point += point < 0x20000 ? 1 : 16) {
-        char json[16], want[5];
+        char json[32], want[5];
         snprintf(json, sizeof json, "\"\\u%04x\\u%04X\"", 0xd800 + ((point - 0x10000) >> 10),
                  0xdc00 + (point & 0x3ff));
         snprintf(want, sizeof want, "%c%c%c%c", 0xf0 | point >> 18, 0x80 | (point >> 12 & 0x3f),
@@ -132,7 +133,7 @@ static void test_members_in_file_order(void **state) {
     (void)state;
     struct ot_json *root = parse("{\"z\":1,\"a\":null,\"m\":3,\"z\":4}"), *value;
     static const char *const keys[] = {"z", "a", "m"};
-    static const int64_t values[] = {4, -1, 3}; /* of a repeated key, the last counts */
+    static const int64_t values[] = {4, -1, 3}; /* the last of several equal keys counts */
     void *cursor = NULL;
     const char *key;
     size_t n = 0;
@@ -153,11 +154,11 @@ static void test_faults_are_named_with_their_place(void **state) {
     static const struct {
         const char *text, *words;
     } cases[] = {
-        {"", "byte 0: not valid JSON: it ends here"},
-        {"  ", "byte 2: not valid JSON: it ends here"},
-        {"{\"a\": 1", "byte 7: not valid JSON: it ends here"},
-        {"\"abc", "byte 4: not valid JSON: it ends here"},
-        {"\"\\u12", "byte 5: not valid JSON: it ends here"},
+        {"", "byte 0: not valid JSON: the text ends"},
+        {"  ", "byte 2: not valid JSON: the text ends"},
+        {"{\"a\": 1", "byte 7: not valid JSON: the text ends"},
+        {"\"abc", "byte 4: not valid JSON: the text ends"},
+        {"\"\\u12", "byte 5: not valid JSON: the text ends"},
         {"[1,]", "byte 3: not valid JSON: expected a value"},
         {"{\"a\":1,}", "byte 7: not valid JSON: expected a key"},
         {"{a:1}", "byte 1: not valid JSON: expected a key"},
@@ -170,11 +171,11 @@ static void test_faults_are_named_with_their_place(void **state) {
         {"NaN", "NaN and Infinity are not JSON"},
         {"[Infinity]", "NaN and Infinity are not JSON"},
         {"[-Infinity]", "a number without digits"},
-        {"nul", "it ends here"},
+        {"nul", "the text ends too early"},
         {"nulx", "byte 3: not valid JSON: an unknown word"},
         {"True", "expected a value"},
         {"01", "byte 0: not valid JSON: a number with a leading zero"},
-        {"-", "it ends here"},
+        {"-", "the text ends too early"},
         {"-x", "a number without digits"},
         {"1.x", "without digits after its point"},
         {".5", "expected a value"},
@@ -215,7 +216,7 @@ static void test_depth_is_bounded(void **state) {
     memmove(text + 1, text, 64);
     text[0] = '[';
     check_refused(text, 65, "byte 64: not valid JSON: nested more than 64");
-    char objects[64 * 5 + 1 + 64 + 1] = ""; /* as deep, of objects */
+    char objects[64 * 5 + 1 + 64 + 1] = ""; /* the same depth, made of objects */
     for (int i = 0; i < 64; i++)
         memcpy(objects + 5 * i, "{\"a\":", 5);
     objects[64 * 5] = '1';
@@ -232,8 +233,8 @@ static void test_depth_is_bounded(void **state) {
     free(deep);
 }
 
-/* Every prefix and every one-byte change of a rich document is parsed or refused, nothing else (ASan
- * watches). Whatever is accepted can be written and read again. */
+/* Every prefix and every one-byte change of a rich document is parsed or refused, and ASan finds no error.
+ * Every accepted document can be written and read again. */
 static void test_damaged_documents(void **state) {
     (void)state;
     static const char good[] =
@@ -241,7 +242,7 @@ static void test_damaged_documents(void **state) {
     size_t bytes = sizeof good - 1, accepted = 0;
     struct ot_json *root, *again;
     for (size_t i = 0; i < bytes; i++)
-        check_refused(good, i, "not valid JSON"); /* at its end, or for half of a character */
+        check_refused(good, i, "not valid JSON"); /* the error is at its end, or at a half character */
     for (size_t i = 0; i < bytes; i++)
         for (int byte = 0; byte < 256; byte++) {
             char text[sizeof good];
@@ -263,7 +264,7 @@ static void test_damaged_documents(void **state) {
     assert_in_range(accepted, bytes, bytes * 64);
 }
 
-/* ---- access with a sentence ---- */
+/* ---- access with an error message ---- */
 
 static void test_needs(void **state) {
     (void)state;
@@ -291,7 +292,7 @@ static void test_needs(void **state) {
                 "f: the key 'absent' is missing");
     check_fails(ot_json_need_int(root, "f", "n", true, 0, 1, &i), OT_E_INPUT, "f: the key 'n' is missing");
     check_fails(ot_json_need_int(root, "f", "i", true, 6, 9, &i), OT_E_INPUT,
-                "f: key 'i' is 5; it must be within 6..9");
+                "f: key 'i' is 5; it must be from 6 to 9");
     check_fails(ot_json_need_int(root, "f", "r", true, 0, 9, &i), OT_E_INPUT,
                 "f: key 'r' must be an integer, not a number");
     check_fails(ot_json_need_real(root, "f", "s", false, 0, 1, &r), OT_E_INPUT,
@@ -318,7 +319,7 @@ static void test_files(void **state) {
     check_ok(ot_json_read_file(path, 9, &root));
     assert_int_equal(ot_json_int(ot_json_get(root, "a"), 0), 1);
     ot_json_free(root);
-    check_fails(ot_json_read_file(path, 8, &root), OT_E_INPUT, "larger than the 8 bytes");
+    check_fails(ot_json_read_file(path, 8, &root), OT_E_INPUT, "larger than the limit of 8 bytes");
     assert_null(root);
     check_fails(ot_json_read_file(folder, 100, &root), OT_E_IO, "Is a directory");
     snprintf(path, sizeof path, "%s/absent.json", folder);
@@ -326,7 +327,7 @@ static void test_files(void **state) {
     write_file(folder, "empty.json", "", 0);
     snprintf(path, sizeof path, "%s/empty.json", folder);
     check_fails(ot_json_read_file(path, 100, &root), OT_E_INPUT, "empty.json: byte 0");
-    size_t bytes = 300000; /* more than one read buffer */
+    size_t bytes = 300000; /* more than one buffer of the reader */
     char *big = malloc(bytes);
     memset(big, ' ', bytes);
     big[bytes - 1] = '1';

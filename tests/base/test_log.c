@@ -122,14 +122,13 @@ static void test_status_stays_below_the_lines(void **state) {
     caught[0] = '\0';
     catch_in(other_end);
     bool terminal = ot_log_is_terminal();
-    ot_log_set_status("");        /* nothing to remove: nothing written */
-    ot_log_set_status("step\n1"); /* one line */
+    ot_log_set_status("");        /* no status line to remove, so nothing is written */
+    ot_log_set_status("step\n1"); /* the newline is replaced: a status is one line */
     ot_log(OT_LOG_WARN, "hm");
     ot_log_set_status("0123456789too long");
+    /* 11 times the letter e with an acute accent. */
     ot_log_set_status("\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3"
-                      "\xa9"); /* 11
-                                  e-acute
-                                */
+                      "\xa9");
     ot_log_set_status("");
     ot_log(OT_LOG_INFO, "THE END");
     const char *text = caught_in_terminal(main_end, other_end);

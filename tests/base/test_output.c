@@ -1,4 +1,4 @@
-/* Streams whose reader is slow, stopped or gone: no writer waits, and what is left out is counted. */
+/* Output streams whose reader is slow, stopped or gone: no writer waits, and dropped lines are counted. */
 #include "tests/support/check.h"
 
 #include <fcntl.h>
@@ -35,7 +35,7 @@ static void put(struct ot_output *output, enum ot_output_kind kind, const char *
     assert_int_equal(ot_output_put(output, kind, text, strlen(text)), 0);
 }
 
-/* Until `until` has come. */
+/* Reads until the text `until` has come. */
 static char *read_pipe(const char *until) {
     size_t capacity = 1 << 20, bytes = 0;
     char *text = calloc(1, capacity);
@@ -63,7 +63,7 @@ static void test_every_text_arrives_in_order(void **state) {
     close(ends[1]);
 }
 
-/* Each line is there, or a note at its place counts it. */
+/* Each line is there, or a note at its place counts it as dropped. */
 static void test_progress_is_left_out_and_counted(void **state) {
     (void)state;
     struct ot_output *output = open_pipe();
@@ -94,7 +94,7 @@ static void test_progress_is_left_out_and_counted(void **state) {
     close(ends[1]);
 }
 
-/* Nobody reads: neither a put, nor a flush, nor the end waits for it, and the queue is bounded. */
+/* Nobody reads. No put, no flush and no end waits, and the queue is bounded. */
 static void test_nobody_waits_for_a_reader(void **state) {
     (void)state;
     struct ot_output *output = open_pipe();
@@ -110,12 +110,12 @@ static void test_nobody_waits_for_a_reader(void **state) {
     size_t bytes = 0;
     for (ssize_t n; (n = read(ends[0], text, sizeof text)) > 0 || bytes == 0;)
         bytes += n > 0 ? (size_t)n : 0;
-    assert_in_range(bytes, 1, MOST_BYTES + 4 * 4096); /* the pipe, the write that hangs, the queue */
+    assert_in_range(bytes, 1, MOST_BYTES + 4 * 4096); /* the pipe, the write that hangs, and the queue */
     close(ends[0]);
     close(ends[1]);
 }
 
-/* A reader that takes a little now and then is waited for. */
+/* A reader that takes a little from time to time is waited for. */
 static void *read_slowly(void *arg) {
     char piece[512];
     size_t *bytes = arg;

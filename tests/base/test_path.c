@@ -1,4 +1,4 @@
-/* The nearest directory that exists. */
+/* The nearest existing parent directory of a path. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,12 +59,35 @@ static int tear_down(void **state) {
     return 0;
 }
 
+static void missing_directories_are_made_and_counted(void **state) {
+    char *path, *below;
+    struct stat info;
+    int made = -1;
+    assert_true(asprintf(&path, "%s/one/two//three/", (char *)*state) > 0);
+    assert_int_equal(ot_path_make_dirs(path, &made), 0);
+    assert_int_equal(made, 3);
+    assert_true(stat(path, &info) == 0 && S_ISDIR(info.st_mode));
+    assert_int_equal(ot_path_make_dirs(path, &made), 0);
+    assert_int_equal(made, 0);
+    assert_true(asprintf(&below, "%s/one/file", (char *)*state) > 0);
+    fclose(fopen(below, "w"));
+    free(below);
+    assert_true(asprintf(&below, "%s/one/file/four", (char *)*state) > 0);
+    char *copy = strdup(below);
+    assert_int_equal(ot_path_make_dirs(below, NULL), -ENOTDIR);
+    assert_string_equal(below, copy);
+    free(copy);
+    free(below);
+    free(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_what_is_there_is_its_own_nearest),
         cmocka_unit_test(test_missing_names_are_left_out),
         cmocka_unit_test(test_a_file_on_the_way_is_no_directory),
         cmocka_unit_test(test_too_long_a_path_has_none),
+        cmocka_unit_test(missing_directories_are_made_and_counted),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -10,13 +10,13 @@
 
 #include "src/base/pool.h"
 
-/* ---- every element once, chunk borders by range and chunk size alone ---- */
+/* ---- every element once; chunk borders depend only on the range and the chunk size ---- */
 
 struct visit {
     int64_t n_chunks;
     int threads;
-    int *elements;          /* plain ints: a chunk given out twice is a data race as well */
-    int64_t *begins, *ends; /* by chunk */
+    int *elements;          /* plain ints, so that a chunk given out twice is also a data race */
+    int64_t *begins, *ends; /* indexed by chunk */
 };
 
 static void visit_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
@@ -60,7 +60,7 @@ static void test_covers_every_element_once(void **state) {
     }
 }
 
-/* ---- a sum by partial results has the same bits for every thread count ---- */
+/* ---- a sum of partial results has the same bits for every number of threads ---- */
 
 enum { SUM_COUNT = 100003, SUM_CHUNK = 1000 };
 
@@ -108,8 +108,7 @@ enum { ROUNDS = 2000 };
 
 struct caller {
     struct ot_pool *pool;
-    atomic_int
-        *inside; /* how many callers' chunks run now, in units of one chunk for caller 0, 1000 for caller 1 */
+    atomic_int *inside; /* how many chunks run now, in units of 1 for caller 0 and 1000 for caller 1 */
     int unit;
     atomic_bool mixed;
     int64_t sums[8];
@@ -130,7 +129,7 @@ static void *caller_main(void *arg) {
     struct caller *caller = arg;
     for (int round = 0; round < ROUNDS; round++) {
         ot_pool_run(caller->pool, 8, 1, caller_chunk, caller);
-        if (caller->idle_between && round % 100 == 0) /* long enough for the workers to fall asleep */
+        if (caller->idle_between && round % 100 == 0) /* long enough for the workers to sleep */
             nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     }
     return NULL;
@@ -155,7 +154,7 @@ static void test_two_callers_take_turns(void **state) {
     ot_pool_close(pool);
 }
 
-/* ---- the work is shared, not left to the caller ---- */
+/* ---- the workers take part in the work ---- */
 
 struct meeting {
     atomic_int arrived;
@@ -167,7 +166,7 @@ static void meet_chunk(void *context, int64_t begin, int64_t end, int64_t chunk,
     struct meeting *meeting = context;
     atomic_fetch_or(&meeting->workers_seen, 1 << worker);
     atomic_fetch_add(&meeting->arrived, 1);
-    while (atomic_load(&meeting->arrived) < 3) /* ends only if three threads are here at once */
+    while (atomic_load(&meeting->arrived) < 3) /* ends only if three threads are here at the same time */
         nanosleep(&(struct timespec){.tv_nsec = 10000}, NULL);
 }
 
@@ -184,11 +183,11 @@ static void test_all_threads_work(void **state) {
     ot_pool_close(NULL);
 }
 
-/* ---- the hook for starting threads ---- */
+/* ---- the hook at the start of a thread ---- */
 
 struct started {
     int pool_threads;
-    pthread_t threads[8]; /* by worker; who was there before its first chunk */
+    pthread_t threads[8]; /* indexed by worker: the thread of its first chunk */
     bool is_there[8];
     atomic_int strangers;
 };
@@ -225,7 +224,7 @@ static void test_each_thread_calls_the_hook_first(void **state) {
     }
 }
 
-/* A loop inside a loop of another pool is fine: an op may run where another pool's chunk calls it. */
+/* A loop inside a loop of another pool is allowed, because an op may run inside another pool's chunk. */
 static void inner_chunk(void *context, int64_t begin, int64_t end, int64_t chunk, int worker) {
     (void)begin, (void)end, (void)chunk, (void)worker;
     atomic_fetch_add((atomic_int *)context, 1);

@@ -5,7 +5,7 @@
 
 #include "src/base/random.h"
 
-/* kat_vectors of Random123, philox4x32-10: counter (index, stream), key (seed), result. */
+/* Vectors of Random123's kat_vectors for philox4x32-10: counter (index, stream), key (seed), result. */
 static void test_known_answers(void **state) {
     (void)state;
     static const struct {
@@ -63,7 +63,7 @@ static void test_below(void **state) {
     double chi2 = 0;
     for (int v = 0; v < 7; v++)
         chi2 += pow(counts[v] - DRAWS / 7, 2) / (DRAWS / 7);
-    assert_true(chi2 < 22.5); /* 6 degrees of freedom: exceeded once in a thousand seeds */
+    assert_true(chi2 < 22.5); /* 6 degrees of freedom: one seed in a thousand exceeds this */
 }
 
 static void test_unit(void **state) {
@@ -80,7 +80,7 @@ static void test_unit(void **state) {
     assert_true(fabs(squares / DRAWS - 1.0 / 3) < 4 * 0.2982 / sqrt(DRAWS));
 }
 
-/* Box and Muller by libm, from the words that the draw uses: the same to fp32 rounding. */
+/* Box-Muller with libm, from the same random words: equal within fp32 rounding. */
 static void test_normal_follows_libm(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 100000; i++) {
@@ -109,7 +109,7 @@ static void test_normal_moments(void **state) {
         last = x;
         largest = fmax(largest, fabs(x));
     }
-    double error = 4 / sqrt(DRAWS); /* four deviations of a mean of unit variance */
+    double error = 4 / sqrt(DRAWS); /* four standard deviations of a mean of unit variance */
     assert_true(fabs(sum / DRAWS) < error);
     assert_true(fabs(squares / DRAWS - 1) < error * sqrt(2));
     assert_true(fabs(fourth / DRAWS - 3) < error * sqrt(96));
@@ -117,7 +117,7 @@ static void test_normal_moments(void **state) {
     assert_true(largest > 4 && largest < 6.7); /* sqrt(2 ln 2^32) = 6.66 */
 }
 
-/* The bits themselves: what a seed gives today it gives everywhere and always. */
+/* The bits themselves: a seed must give the same numbers on every machine and in every version. */
 static void test_normal_bits(void **state) {
     (void)state;
     uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a over the first numbers */
@@ -129,7 +129,7 @@ static void test_normal_bits(void **state) {
             hash = (hash ^ bytes[b]) * 0x100000001b3u;
     }
     if (hash != UINT64_C(0xcad29926ec19601a))
-        fail_msg("%016llx", (unsigned long long)hash);
+        fail_msg("the hash of the numbers is %016llx, which is not the fixed one", (unsigned long long)hash);
 }
 
 int main(void) {

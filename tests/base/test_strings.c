@@ -12,7 +12,7 @@ static void test_builder(void **state) {
     ot_string_append(&b, "", 0);
     assert_string_equal(b.text, "");
     size_t want = 0;
-    for (int i = 0; i < 1000; i++) { /* across many sizes of the memory behind it */
+    for (int i = 0; i < 1000; i++) { /* the memory behind the string grows many times */
         ot_string_append(&b, "a\0b", 3);
         ot_string_append_text(&b, "cd");
         ot_string_append_format(&b, "%d,%s;", i, "x");
@@ -40,7 +40,7 @@ static void test_keep_line(void **state) {
     ot_utf8_keep_line(text);
     assert_string_equal(text, "a b   [2J  \xc3\xa9");
     char foreign[] =
-        "\xff\xc3|\xc2\x9b[2J\xe2\x96"; /* not UTF-8, half a character, CSI as C1 has it, half of one */
+        "\xff\xc3|\xc2\x9b[2J\xe2\x96"; /* not UTF-8; half a character; C1 CSI; half a character */
     ot_utf8_keep_line(foreign);
     assert_string_equal(foreign, "??|  [2J??");
 }
@@ -52,7 +52,7 @@ static void check_form(const char *text, size_t bytes, size_t good, size_t lengt
     assert_int_equal(ot_utf8_character(text, bytes), good == length ? length : 0);
 }
 
-/* The borders of table 3-7. */
+/* The borders of Unicode's table 3-7. */
 static void test_utf8(void **state) {
     (void)state;
     check_form("a", 1, 1, 1);
@@ -70,7 +70,7 @@ static void test_utf8(void **state) {
     check_form("\xf4\x8f\xbf\xbf", 4, 4, 4);
     check_form("\xf4\x90\x80\x80", 4, 1, 4); /* above U+10FFFF */
     check_form("\xf5\x80\x80\x80", 4, 0, 0);
-    check_form("\xf0\x90\x80", 3, 3, 4); /* the text ends inside */
+    check_form("\xf0\x90\x80", 3, 3, 4); /* the text ends inside a character */
     check_form("\xe2\x82q", 3, 2, 3);
 }
 

@@ -1,4 +1,4 @@
-/* Waits with a limit follow the monotonic clock. */
+/* Waits with a time limit use the monotonic clock. */
 #include "src/base/clock.h"
 #include "src/base/thread.h"
 #include "tests/support/check.h"
@@ -7,7 +7,8 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t cond;
 static bool is_set;
 
-/* A condition on the wall clock would end at once: that clock passed this time decades ago. */
+/* A condition variable on the wall clock would return at once, because this time passed on that clock decades
+ * ago. */
 static void test_a_wait_lasts_until_its_time(void **state) {
     (void)state;
     int64_t began = ot_clock_ns(), until = began + 50000000;

@@ -1,5 +1,5 @@
-/* Memory that is made resident: all of it, still zero, on old kernels too; and where the system has less
- * than was asked for, a sentence with how far it got instead of a signal. */
+/* Touching memory makes it resident: all of it, still zero, on old kernels too. If the system has less memory
+ * than asked for, the error says how far it got, and no signal ends the process. */
 #include "tests/support/check.h"
 
 #include <sys/mman.h>
@@ -40,9 +40,9 @@ static void test_all_is_resident_and_zero(void **state) {
         }
 }
 
-/* What the system has, as the owner sees it. */
+/* The memory that the system reports. */
 struct system_memory {
-    int64_t free_bytes, grows_by; /* each time it is asked */
+    int64_t free_bytes, grows_by; /* grows_by: added at each call */
     int asked;
 };
 
@@ -60,25 +60,25 @@ static void test_too_little(void **state) {
         .threads = 1, .free_bytes = ask, .context = &has, .patience_seconds = 0.1};
     char *memory = map(200 * MIB);
     check_fails(ot_touch_memory(memory, 200 * MIB, &config), OT_E_BUDGET,
-                "the system has no more memory after 0.0 of 0.2 GiB");
-    assert_true(has.asked >= 2); /* it was given time */
+                "the system has no free memory left after 0.0 of 0.2 GiB");
+    assert_true(has.asked >= 2); /* the code waited and asked again */
     assert_int_equal(count_resident(memory, 200 * MIB), 0);
-    has.grows_by = 50 * MIB; /* and then there is more */
+    has.grows_by = 50 * MIB; /* now memory becomes free */
     check_ok(ot_touch_memory(memory, 200 * MIB, &config));
     assert_int_equal(count_resident(memory, 200 * MIB), 200 * 256);
     munmap(memory, 200 * MIB);
 }
 
-/* Memory that the system refuses: here, the end of the range is not mapped. */
+/* Memory that the system refuses: the end of the range is not mapped. */
 static void test_refused(void **state) {
     (void)state;
     char *memory = map(4 * MIB);
     munmap(memory + 3 * MIB, MIB);
     if (madvise(memory, 4096, 23) !=
-        0) /* an old kernel lacks the call; writing to the range would be a fault */
+        0) /* an old kernel lacks the call, and writing to the range would be a fault */
         skip();
     check_fails(ot_touch_memory(memory, 4 * MIB, &(struct ot_touch_config){.threads = 1}), OT_E_BUDGET,
-                "the system refuses memory after 0.0 of 0.0 GiB: ");
+                "the system refused memory after 0.0 of 0.0 GiB: ");
     munmap(memory, 3 * MIB);
 }
 

@@ -1,23 +1,24 @@
-/* Checkpoints: what saving and restoring reach of the disk's rate, and what a save costs the steps beside it.
+/* Checkpoints: the share of the disk's rate that saving and restoring reach, and how much a save slows the
+ * steps beside it.
  *
  *     bench_checkpoint [FOLDER [MILLION_PARAMS [ROUNDS]]]     default: the current folder, 350, 3
  *
- * A Llama in bf16 with random weights and state, 12 bytes a parameter, everything on the host.
+ * The model is a Llama in bf16 with random weights and state, 12 bytes a parameter, everything in host
+ * memory.
  *
- *   save       an idle engine's snapshot through the writer, until it has its name and is flushed; beside fio
- *              writing as many bytes to a new file, reserved as the checkpoint's is, with its fsync at the
- *              end
- *   restore    the checkpoint into the engine, whose memory has been touched, as pinned memory always has;
- *              beside fio reading the same file
- *   slow-down  steps with a save under way, paced as the program does it, against steps without; of this the
- *              drain, which has to come before it
- *   nvme       state on nvme: restoring into it, and saves that refer to it instead of copying it
+ *   save       The writer saves an idle engine's snapshot. The time ends when the checkpoint is flushed and
+ *              renamed. Peer: fio writes as many bytes to a new, preallocated file and calls fsync.
+ *   restore    The reader restores the checkpoint into an engine whose memory has been touched before, like
+ *              pinned memory. Peer: fio reads the same file.
+ *   slow-down  Steps with a save under way, paced as the program paces it, against steps without a save. The
+ *              drain that must precede a save is measured separately.
+ *   nvme       The optimizer state is on nvme: restoring into it, and saves that refer to its files (by hard
+ *              link) instead of copying them.
  *
- * fio has the same block size and depth, through O_DIRECT as ours. The contenders take turns, who begins
- * changes with the round, and each figure is the best of the rounds. tests/bench/peer_checkpoint.py does the
- * same with PyTorch. FOLDER needs room for 48 bytes a parameter, and so does memory for 24; nothing is left
- * there.
- */
+ * fio uses the same block size and depth, and O_DIRECT as we do. The contenders take turns, another contender
+ * begins each round, and each figure is the best of the rounds. tests/bench/peer_checkpoint.py measures the
+ * same in PyTorch. FOLDER needs room for 48 bytes a parameter, and memory for 24. The benchmark leaves
+ * nothing in FOLDER. */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -42,12 +43,12 @@ enum {
     VOCAB = 4096,
     SLOTS = 16,
     READ_DEPTH = 32
-}; /* as src/saving/saver.c, reader_stream.c */
+}; /* the values of src/saving/saver.c and reader_stream.c */
 enum { WINDOW_STEPS = 6, WINDOW_ROUNDS = 2, NVME_ROUNDS = 2 };
 static const double paced_share = 0.6,
-                    interval_seconds = 1800; /* as src/saving/saver.c; --save-every 30min */
+                    interval_seconds = 1800; /* the values of src/saving/saver.c; --save-every 30min */
 
-enum { COPIED = 1, REFERRED, OF_STEPS }; /* checkpoints, by their step */
+enum { COPIED = 1, REFERRED, OF_STEPS }; /* the checkpoints; each value is the step in the name */
 enum what { SAVE, RESTORE, N_WHATS };
 static const char *const what_names[N_WHATS] = {"save", "restore"};
 enum { URING, POOL, FIO, N_CONTENDERS };
@@ -55,14 +56,14 @@ static const enum ot_io_choice engines[FIO] = {OT_IO_URING, OT_IO_POOL};
 
 struct bench {
     const char *folder;
-    char parent[1024]; /* of the checkpoints, in the folder */
+    char parent[1024]; /* the folder of the checkpoints, inside `folder` */
     int threads, rounds;
     struct ot_model *model;
     struct ot_device *device;
     struct ot_engine *engine;
     int64_t state_bytes;
     bool no_uring;
-    double best[N_WHATS][N_CONTENDERS]; /* GB/s; 0: there is none */
+    double best[N_WHATS][N_CONTENDERS]; /* GB/s; 0: not measured */
 };
 
 static void keep_best(double *best, double rate) {
@@ -121,7 +122,7 @@ static int open_engine(struct bench *b, enum ot_home state, int kept_contents) {
     const struct ot_engine_config config = {.chain = request.chain,
                                             .device = b->device,
                                             .plan = &plan,
-                                            .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, 1.0f},
+                                            .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0},
                                             .optimizer_threads = b->threads,
                                             .store = &store};
     int rc = ot_engine_open(&config, &b->engine);
@@ -129,7 +130,7 @@ static int open_engine(struct bench *b, enum ot_home state, int kept_contents) {
     return rc;
 }
 
-/* Which no disk can compress: every part is cut from a table of random values at a place of its own. */
+/* Random state that no disk can compress: every part begins at another place of a table of random values. */
 static int set_random(struct bench *b) {
     enum { TABLE = 2 * OT_PART_PARAMS };
     static float m[TABLE], v[TABLE];
@@ -147,7 +148,8 @@ static int set_random(struct bench *b) {
     for (int s = 0; s < chain->n_slabs; s++)
         for (int64_t first = 0; first < chain->slabs[s].n_params; first += OT_PART_PARAMS, number++) {
             int64_t left = chain->slabs[s].n_params - first;
-            struct ot_part part = {s, first, left < OT_PART_PARAMS ? left : OT_PART_PARAMS, true, true};
+            struct ot_part part = {s,    first, left < OT_PART_PARAMS ? left : OT_PART_PARAMS,
+                                   true, true,  OT_STATE_F32};
             size_t n = (size_t)part.n, at = ot_random_below(1, 5, number, TABLE - OT_PART_PARAMS);
             memcpy(memory, m + at, 4 * n);
             memcpy(memory + 4 * n, v + at, 4 * n);
@@ -162,11 +164,11 @@ static int set_random(struct bench *b) {
 
 struct save {
     struct ot_checkpoint_writer *writer;
-    double since, seconds; /* from the snapshot's begin to its end */
+    double since, seconds; /* from the beginning of the snapshot to its end */
     int64_t written, referred;
 };
 
-/* Nothing where it is not there. */
+/* Does nothing if the checkpoint does not exist. */
 static int remove_checkpoint(const struct bench *b, int64_t step) {
     struct ot_checkpoint_list list;
     int rc = 0;
@@ -178,7 +180,7 @@ static int remove_checkpoint(const struct bench *b, int64_t step) {
     return rc;
 }
 
-/* pace: bytes a second, 0: as fast as it goes. */
+/* pace: bytes per second; 0: no limit. */
 static int begin_save(struct bench *b, int64_t step, enum ot_io_choice io, double pace, struct save *save) {
     const struct ot_checkpoint_record record = {.progress = {.step = step, .loss_scale = 1}};
     struct ot_checkpoint_writer_config config = {.parent = b->parent,
@@ -251,8 +253,9 @@ static int measure_restore(struct bench *b, int contender) {
 
 /* ---- fio ---- */
 
-/* What the slots hold, in their chunks, and what the reader has under way. The checkpoint gives way to fio's
- * new file; what is read is the checkpoint itself. */
+/* To write, fio has as many chunks in flight as the writer's slots hold; to read, as many as the reader
+ * has. fio writes a new file, and the checkpoint is removed before to make room. fio reads the checkpoint
+ * itself. */
 static int measure_fio(struct bench *b, enum what what) {
     struct fio fio = {.uring = !b->no_uring, .block_bytes = OT_SLOT_CHUNK_BYTES, .depth = READ_DEPTH};
     char file[PATH_MAX], job[200];
@@ -298,7 +301,7 @@ static void print_rates(const struct bench *b, enum what what) {
             printf("%-8s %-6s %7.3f GB/s\n", what_names[what], ot_io_choice_name(engines[engine]), ours);
     }
     if (fio == 0)
-        printf("fio is NOT INSTALLED: its columns are left out (Debian and Ubuntu: apt install fio)\n");
+        printf("fio is NOT INSTALLED, so its columns are left out (Debian and Ubuntu: apt install fio)\n");
     fflush(stdout);
 }
 
@@ -314,7 +317,7 @@ static void ask_for_uring(struct bench *b) {
     const struct ot_io_engine_config config = {.choice = OT_IO_URING, .depth = 1};
     b->no_uring = ot_io_engine_open(&config, &engine) < 0;
     if (b->no_uring)
-        printf("no uring here: %s\n", ot_error_text());
+        printf("io_uring is not measured: %s\n", ot_error_text());
     else
         ot_io_engine_close(engine);
 }
@@ -331,7 +334,7 @@ static void fill_batch(void) {
     }
 }
 
-/* Two in flight, as the program drives them; drained at the end. */
+/* Keeps two steps in flight, as the program does. Drains the engine at the end. */
 static int run_steps(struct bench *b, int steps) {
     const struct ot_micro_batch micro = {SEQUENCE, tokens, targets, positions, row_start};
     const struct ot_step_input input = {1, &micro, SEQUENCE - 1, 1e-5f};
@@ -347,8 +350,8 @@ static int run_steps(struct bench *b, int steps) {
 
 enum window { PLAIN, DRAINED, SAVED, N_WINDOWS };
 
-/* The same steps: in a row; drained after the first of them; and a save begun then, which ends with them if
- * not before. */
+/* Runs the same steps in one of three ways: in a row; drained after the first step; or with a save that
+ * begins after the first step. The window also waits for the save to end. */
 static int run_window(struct bench *b, enum window window, double pace, double *seconds, struct save *save) {
     double start = ot_clock_seconds();
     if (window == PLAIN) {
@@ -370,7 +373,7 @@ static int measure_slow_down(struct bench *b) {
     double best[N_WINDOWS] = {1e30, 1e30, 1e30};
     struct save save = {0};
     fill_batch();
-    OT_TRY(run_steps(b, 2)); /* warm */
+    OT_TRY(run_steps(b, 2)); /* warm-up */
     for (int round = 0; round < WINDOW_ROUNDS; round++)
         for (enum window window = PLAIN; window < N_WINDOWS; window++) {
             double seconds, step = best[PLAIN] / WINDOW_STEPS;
@@ -379,19 +382,19 @@ static int measure_slow_down(struct bench *b) {
             best[window] = seconds < best[window] ? seconds : best[window];
         }
     double drain = best[DRAINED] - best[PLAIN], all = best[SAVED] - best[PLAIN];
-    printf("slow-down: a step %.3f s without a save; %d steps %.2f s, drained in between %.2f s, and a save "
-           "begun there %.2f s (it took %.2f s)\n",
+    printf("slow-down: a step takes %.3f s alone; %d steps take %.2f s, with a drain %.2f s, with a save "
+           "%.2f s (the save took %.2f s)\n",
            best[PLAIN] / WINDOW_STEPS, WINDOW_STEPS, best[PLAIN], best[DRAINED], best[SAVED], save.seconds);
-    printf("a save costs %.2f s in all, the drain before it %.2f s of them: %.3f %% of %.0f s\n", all, drain,
-           100 * all / interval_seconds, interval_seconds);
+    printf("a save costs %.2f s, of which the drain takes %.2f s: %.3f %% of an interval of %.0f s\n", all,
+           drain, 100 * all / interval_seconds, interval_seconds);
     fflush(stdout);
     return remove_checkpoint(b, OF_STEPS);
 }
 
 /* ---- state on nvme ---- */
 
-/* A new store each time: it is restored into as by a run that goes on, and the save that refers to it has all
- * of it to flush. */
+/* Every round opens a new store. A resumed run restores into a new store too, and a save that refers to a new
+ * store has to flush all of it. */
 static int measure_nvme(struct bench *b) {
     double best[FIO] = {0}, fio = b->best[RESTORE][FIO];
     struct save of_nvme = {.seconds = 1e30};
@@ -428,7 +431,8 @@ static int run(struct bench *b, int64_t params) {
     OT_TRY(open_engine(b, OT_HOME_HOST, 0));
     OT_TRY(set_random(b));
     OT_TRY(compare(b, SAVE));
-    OT_TRY(save(b, COPIED, OT_IO_AUTO, &last)); /* to be restored: fio's file may have replaced it */
+    OT_TRY(save(b, COPIED, OT_IO_AUTO, &last)); /* needed by the restore; fio's file may have replaced the
+                                                 * checkpoint */
     OT_TRY(compare(b, RESTORE));
     OT_TRY(measure_slow_down(b));
     return measure_nvme(b);

@@ -1,11 +1,10 @@
 /* Model load against the disk: GB/s of ot_model_dir_load (map, read ahead, convert to fp32, check, hand over)
- * beside a plain read() of the same bytes into one buffer, which is the floor. Both with the page cache
- * dropped (by fadvise, which needs no rights) and with the file in it.
+ * beside a plain read() of the same bytes into one buffer, which is the floor. Both run once with the page
+ * cache dropped (by posix_fadvise, which needs no rights) and once with the file in the page cache.
  *
  *     bench_load [FOLDER] [GB]        default: the current folder, 2 GB in bf16
  *
- * The folder decides which disk is measured. What is written there is removed at the end.
- */
+ * FOLDER decides which disk is measured. The benchmark removes what it writes there. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,7 +25,7 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Any values do, as long as no two pages are equal. */
+/* Any values will do, as long as no two pages are equal. */
 static int source(void *context, int slab, int64_t first, int64_t n, float *values) {
     (void)context;
     for (int64_t i = 0; i < n; i++)
@@ -73,7 +72,7 @@ static int load_model(const char *path, const struct ot_model *model, struct ot_
     return rc;
 }
 
-/* The best of some rounds, for disks that others use too. */
+/* Takes the best of several rounds, because other programs may use the disk too. */
 static int measure(const char *path, const char *file, const struct ot_model *model, struct ot_pool *pool,
                    bool cold, double gigabytes) {
     double plain = 1e9, load = 1e9, seconds;

@@ -1,10 +1,11 @@
-/* The cpu device's ops: GEMM by shape as a share of what the BLAS does on one thread times the threads,
- * attention in GFLOP/s, row-wise and element-wise ops in GB/s of the bytes they must move.
+/* Ops of the cpu device. GEMM by shape, as a share of the BLAS's rate on one thread times the number of
+ * threads; attention in GFLOP/s; row-wise and element-wise ops in GB/s of the bytes that they must move.
  *
  *     bench_ops [THREADS]     default: all CPUs
  *
- * Best of some repeats; each enqueues the op often enough to last 20 ms. FLOPs of attention count what a
- * causal mask leaves: 4 n^2 / 2 head_dim per head forward, 2.5 times that backward. */
+ * Each figure is the best of several repeats; each repeat enqueues the op often enough to last 20 ms. The
+ * FLOPs of attention count only the pairs that a causal mask leaves: 4 n^2 / 2 head_dim per head forward, 2.5
+ * times as many backward. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,7 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* Device memory with numbers of size 1; lives as long as the program. */
+/* Device memory with random numbers of magnitude 1. It is never freed. */
 static void *numbers(struct bench *b, enum ot_dtype dtype, int64_t n) {
     void *memory;
     must(ot_device_alloc(b->device, (size_t)n * ot_dtype_bytes(dtype), "bench", &memory));
@@ -55,7 +56,7 @@ static void *numbers(struct bench *b, enum ot_dtype dtype, int64_t n) {
 
 typedef void (*enqueue_fn)(struct bench *b, const void *op);
 
-/* Seconds of one op. */
+/* Returns the seconds that one op takes. */
 static double measure(struct bench *b, enqueue_fn enqueue, const void *op) {
     double best = 1e30;
     int count = 1;
@@ -78,7 +79,7 @@ static void enqueue_gemm(struct bench *b, const void *op) {
     b->ops->gemm(b->lane, op);
 }
 
-/* A linear layer's three products: y = x W^T, dx = dy W, dW += dy^T x. */
+/* The three products of a linear layer: y = x W^T, dx = dy W, dW += dy^T x. */
 static double gemm_rate(struct bench *b, int kind, int64_t tokens, int64_t out, int64_t in) {
     int64_t largest = tokens * out > tokens * in ? tokens * out : tokens * in;
     largest = largest > out * in ? largest : out * in;
@@ -126,7 +127,7 @@ static void enqueue_attention_backward(struct bench *b, const void *op) {
     b->ops->attention_backward(b->lane, op);
 }
 
-/* 2048 tokens in rows of `row`. */
+/* 2048 tokens, cut into rows of `row` tokens. */
 static void bench_attention(struct bench *b, int64_t row, int64_t heads, int64_t kv_heads, int64_t dim) {
     enum { N = 2048 };
     int64_t width = heads * dim, kv_width = kv_heads * dim;

@@ -1,12 +1,13 @@
-/* The optimizer with its state on disk: bytes that a training step moves, over the rate that the same store
- * reaches with nothing else to do.
+/* The optimizer with its state on disk: the bytes that a training step moves per second, against the rate
+ * that the same store reaches with nothing else to do.
  *
  *     bench_optimizer_nvme DIR [MILLION_PARAMS [STEPS]]     default: 96, 6
  *
- * The model computes nothing: blocks of parameters whose gradients are zero, with random weights and moments.
- * So a step is the optimizer alone, and its floor is the disk's: every tile's state read and written once.
- * The floor is measured in the same run, in turns with the steps: tiles of the same size, read and written
- * at the same time, as many in flight as the engine has. Each figure is the best of some rounds. */
+ * The model computes nothing: its blocks are parameters with zero gradients, random weights and random
+ * moments. So a step is the optimizer alone, and the disk is its floor: a step reads and writes the state of
+ * every tile once. The floor is measured in the same run, in turns with the steps, on tiles of the same size,
+ * with reads and writes at the same time and as many transfers in flight as the engine has. Each figure is
+ * the best of several rounds. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,6 +39,11 @@ static size_t no_bytes(const void *context, int block, int64_t n_tokens) {
     return 0;
 }
 
+static size_t nothing_inside(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
+    (void)level;
+    return no_bytes(context, block, n_tokens);
+}
+
 static void no_work(const void *context, int block, const struct ot_block_run *run) {
     (void)context, (void)block, (void)run;
 }
@@ -67,7 +73,8 @@ static void make_model(struct model *m, int64_t params) {
                                  .kv_elems = WIDTH,
                                  .vocab = WIDTH,
                                  .max_position = TOKENS,
-                                 .saved_bytes = no_bytes,
+                                 .saved_bytes = nothing_inside,
+                                 .work_bytes = nothing_inside,
                                  .scratch_bytes = no_bytes,
                                  .forward = no_work,
                                  .backward = no_work};
@@ -101,12 +108,12 @@ static void open_engine(struct model *m, struct ot_device *device, const struct 
                                       .state = OT_HOME_NVME,
                                       .activations = OT_HOME_GPU,
                                       .tile_params = TILE_PARAMS,
-                                      .recompute = 1};
+                                      .keep = OT_KEEP_NONE};
     must(ot_plan_make(&request, &plan));
     struct ot_engine_config config = {.chain = &m->chain,
                                       .device = device,
                                       .plan = &plan,
-                                      .optimizer = {0.9f, 0.95f, 1e-8f, 0.01f, 1.0f},
+                                      .optimizer = {0.9f, 0.95f, 1e-8f, 0.01f, 1.0f, 0},
                                       .optimizer_threads = threads,
                                       .store = store};
     must(ot_engine_open(&config, out));
@@ -115,7 +122,7 @@ static void open_engine(struct model *m, struct ot_device *device, const struct 
     ot_plan_free(&plan);
 }
 
-/* Bytes a second over some steps in a row, two in flight. */
+/* Bytes per second over `steps` consecutive steps, with two steps in flight. */
 static double run_steps(struct ot_engine *engine, int steps) {
     static const int32_t zeros[TOKENS];
     struct ot_micro_batch micro = {TOKENS, zeros, zeros, zeros, zeros};
@@ -139,10 +146,10 @@ static double run_steps(struct ot_engine *engine, int steps) {
 
 /* ---- the floor ---- */
 
-struct stream { /* one direction */
+struct stream { /* the transfers of one direction */
     struct ot_store *store;
     bool write;
-    int next, n; /* extents */
+    int next, n; /* numbers of extents */
     size_t bytes;
     char *memory;
     int in_flight;
@@ -180,7 +187,7 @@ static void *stream_all(void *arg) {
     return NULL;
 }
 
-/* The first half of the extents is read while the second is written. */
+/* Reads the first half of the extents while it writes the second half. */
 static double run_floor(struct ot_store *store, int n, size_t bytes, char *memory) {
     struct stream ways[2];
     pthread_t threads[2];
@@ -240,14 +247,14 @@ int main(int argc, char **argv) {
         &(struct ot_device_config){.kind = "cpu", .memory_bytes = (size_t)8 << 30, .threads = 1}, &device));
     open_engine(&m, device, &store, threads, &engine);
     set_random(engine, &m.chain);
-    size_t tile = ot_state_bytes(OT_BF16, TILE_PARAMS);
+    size_t tile = ot_state_bytes(OT_BF16, OT_STATE_F32, TILE_PARAMS);
     int tiles = (int)(BLOCKS * (m.group.n / TILE_PARAMS));
     char *memory = aligned_alloc(OT_STORE_ALIGN, 2 * IN_FLIGHT * tile);
     if (!memory)
         return 1;
-    madvise(memory, 2 * IN_FLIGHT * tile, MADV_HUGEPAGE); /* as the engine's arena */
+    madvise(memory, 2 * IN_FLIGHT * tile, MADV_HUGEPAGE); /* like the engine's arena */
     open_floor(&store, tiles, tile, memory, &floor_store);
-    run_steps(engine, 1); /* warm: the first reads what was just set */
+    run_steps(engine, 1); /* warm-up: the first reads find what was just written */
     double best = 0, floor_best = 0;
     for (int round = 0; round < ROUNDS; round++) {
         double rate = run_steps(engine, steps), alone = run_floor(floor_store, tiles, tile, memory);

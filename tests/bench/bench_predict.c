@@ -1,11 +1,11 @@
-/* Predicted against measured: the time of a training step on the cpu device, over models, dtypes and places
- * where things live. Rates come from a quick probe, block costs from calibration, both in the same run.
+/* Predicted against measured time of a training step on the cpu device, over models, dtypes and placements.
+ * Rates come from a quick probe and block costs from calibration, both in the same run.
  *
- *     bench_predict [THREADS [STEPS [MODEL]]]     default: all CPUs, 6 steps of which the first two do not
- *                                                 count, all models
+ *     bench_predict [THREADS [STEPS [MODEL]]]     default: all CPUs, 6 steps (the first two are not counted),
+ *                                                 all models
  *
- * Prints a line a case: step time predicted and measured, and how busy the lanes were (predicted/measured,
- * in hundredths of the step); at the end the median error and the worst. */
+ * Prints one line per case: the step's time predicted and measured, and how busy the lanes were
+ * (predicted/measured, in percent of the step). The last line gives the median error and the worst error. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,7 +139,7 @@ static void set_weights(struct ot_engine *engine, const struct ot_model *model) 
     }
 }
 
-/* From the second step's decision to the last one's. */
+/* Measures from the second step's decision to the last step's decision. */
 static struct ot_trace_summary measure(struct ot_device *device, const struct ot_model *model,
                                        const struct ot_plan *plan, int threads, int steps) {
     const struct ot_chain *chain = ot_model_chain(model);
@@ -152,7 +152,7 @@ static struct ot_trace_summary measure(struct ot_device *device, const struct ot
     must(ot_engine_open(&(struct ot_engine_config){.chain = chain,
                                                    .device = device,
                                                    .plan = plan,
-                                                   .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, 1.0f},
+                                                   .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0},
                                                    .optimizer_threads = threads,
                                                    .trace = trace},
                         &engine));
@@ -185,7 +185,7 @@ static int make_plan(const struct ot_chain *chain, const struct placement *p, st
                                       .weights = p->weights,
                                       .state = p->state,
                                       .activations = p->activations,
-                                      .recompute = p->recompute};
+                                      .keep = p->recompute ? OT_KEEP_NONE : OT_KEEP_PRODUCTS};
     memcpy(request.shares, p->shares, sizeof request.shares);
     return ot_plan_make(&request, plan);
 }
@@ -226,7 +226,8 @@ int main(int argc, char **argv) {
     int steps = argc > 2 ? atoi(argv[2]) : 6, n = 0;
     double errors[MOST_CASES];
     if (threads < 1 || steps < 3) {
-        fprintf(stderr, "usage: bench_predict [THREADS [STEPS [wide|deep|tiny]]], 3 steps or more\n");
+        fprintf(stderr,
+                "usage: bench_predict [THREADS [STEPS [wide|deep|tiny]]]   (STEPS must be at least 3)\n");
         return 2;
     }
     for (enum ot_dtype dtype = OT_F32; dtype <= OT_BF16; dtype++) {
@@ -238,7 +239,7 @@ int main(int argc, char **argv) {
             "triad %.1f, AdamW %.1f, %.1f us a task\n",
             ot_dtype_name(dtype), rates.product_flops * 1e-9, rates.attention_flops * 1e-9,
             rates.device_bytes * 1e-9, rates.h2d_bytes * 1e-9, rates.d2h_bytes * 1e-9,
-            rates.both_bytes * 1e-9, rates.triad_bytes * 1e-9, rates.adamw_bytes * 1e-9,
+            rates.both_bytes * 1e-9, rates.triad_bytes * 1e-9, rates.adamw_bytes[OT_STATE_F32] * 1e-9,
             rates.task_seconds * 1e6);
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
             struct ot_model_config config = config_of(&shapes[s]);

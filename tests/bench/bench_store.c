@@ -1,18 +1,17 @@
-/* The NVMe store against fio: GB/s of reading, of writing, and of both at once, of either engine, beside
- * fio's io_uring engine on a file in the same directory, with the same bytes, block size and depth, both
- * through O_DIRECT. The store's figures include the CRC-32 of all that it moves. fio works in the file's
- * order and, in other columns, in a random one: where the two differ, the disk likes order, and the store
- * must keep to it.
+/* The NVMe store against fio: GB/s of reading, of writing, and of both at once, for both I/O engines of the
+ * store. fio uses its io_uring engine on a file in the same directory, with the same bytes, block size and
+ * depth; both use O_DIRECT. The store's figures include the CRC-32 of every byte that it moves. fio runs in
+ * the file's order and, in other columns, in random order. Where these two rates differ, the disk is faster
+ * in sequential order, so the store must keep that order.
  *
  *     bench_store [FOLDER] [GB] [BLOCK_KIB] [DEPTH]        default: the current folder, 2 GB, 1024 KiB, 32
  *
- * The blocks of both have been written before, so that neither waits for the file system to allocate. Both
- * work on huge pages where the system has them, as the engine's arena does: a disk whose driver takes 254
- * pieces of memory an I/O (virtio) splits 1 MiB of small pages in two, and on some hosts then has one I/O in
- * flight. Each figure is the median of some rounds, in which the contenders take turns; behind it how far the
- * rounds lie apart, (largest - smallest) / median. `both` is the sum of what is read and written at once,
- * half of the bytes each. FOLDER needs room for five times the bytes; nothing is left there.
- */
+ * All blocks have been written before, so that neither side waits for the file system to allocate. Both use
+ * huge pages where the system has them, as the engine's arena does. Why: a disk driver that takes 254 pieces
+ * of memory an I/O (virtio) splits 1 MiB of small pages in two, and on some hosts only one I/O is then in
+ * flight. Each figure is the median of several rounds, in which the contenders take turns; the spread beside
+ * it is (largest - smallest) / median. `both` is the sum of the rates of reading and writing at once, half of
+ * the bytes each. FOLDER needs room for five times the bytes. The benchmark leaves nothing there. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -27,19 +26,19 @@
 #include "src/base/error.h"
 #include "tests/bench/fio.h"
 
-enum { EXTENT_BYTES = 16 << 20, WINDOW = 8, ROUNDS = 5 }; /* WINDOW: transfers of a direction in flight */
+enum { EXTENT_BYTES = 16 << 20, WINDOW = 8, ROUNDS = 5 }; /* WINDOW: transfers in flight per direction */
 
 enum what { READ, WRITE, BOTH, N_WHATS };
 static const char *const what_names[N_WHATS] = {"read", "write", "both"};
 enum { URING, POOL, N_ENGINES };
 static const enum ot_io_choice engines[N_ENGINES] = {OT_IO_URING, OT_IO_POOL};
 
-/* Who takes turns: our engines, and fio in order and at random. */
+/* The contenders: our engines, fio in the file's order, and fio in random order. */
 enum { FIO = N_ENGINES, FIO_RANDOM, N_CONTENDERS };
 
-struct sample { /* GB/s of the rounds */
+struct sample { /* GB/s of each round */
     double rates[ROUNDS];
-    int n; /* 0: absent */
+    int n; /* 0: not measured */
 };
 
 struct bench {
@@ -53,7 +52,7 @@ struct bench {
 
 /* ---- ours ---- */
 
-/* One direction: each transfer that ends starts the next one, into the same memory. */
+/* The transfers of one direction. The end of each transfer starts the next one, with the same memory. */
 struct stream {
     struct ot_store *store;
     bool write;
@@ -111,7 +110,7 @@ static int end_stream(struct stream *stream) {
     return stream->error.code ? ot_error_load(&stream->error) : 0;
 }
 
-/* Moves the first n extents each way that is wanted. */
+/* Moves the first n extents in each direction that is asked for. */
 static int move(const struct bench *bench, struct ot_store *store, bool read, bool write, int n,
                 double *seconds) {
     struct turn turns[2][WINDOW];
@@ -169,13 +168,13 @@ static int open_ours(struct bench *bench, int engine, struct ot_store **store) {
     int rc = ot_store_open(&config, store);
     free(extent_bytes);
     if (rc < 0 && engines[engine] == OT_IO_URING) {
-        printf("no uring here: %s\n", ot_error_text());
+        printf("io_uring is not measured: %s\n", ot_error_text());
         bench->no_uring = true;
         return 0;
     }
     OT_TRY(rc);
     printf("%s\n", ot_store_describe(*store));
-    double seconds; /* both sides, so that all blocks are allocated */
+    double seconds; /* fill both sides, so that the file system allocates all blocks */
     OT_TRY(move(bench, *store, false, true, bench->n_extents, &seconds));
     return move(bench, *store, false, true, bench->n_extents, &seconds);
 }
@@ -201,7 +200,7 @@ static int measure_fio(struct bench *bench, bool random) {
     return 0;
 }
 
-/* Makes fio's file, all of whose blocks are then written. */
+/* Makes fio's file and writes all of its blocks. */
 static int open_fio(struct bench *bench) {
     const struct fio fio = {bench->fio_file, !bench->no_uring, bench->block_bytes, bench->depth};
     char job[256];
@@ -218,7 +217,7 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Prints the median and, in brackets, the spread; returns the median. */
+/* Prints the median and, in brackets, the spread. Returns the median. */
 static double print_sample(struct sample *sample) {
     qsort(sample->rates, (size_t)sample->n, sizeof *sample->rates, ascending);
     double median = (sample->rates[(sample->n - 1) / 2] + sample->rates[sample->n / 2]) / 2;
@@ -244,7 +243,7 @@ static void print_table(struct bench *bench) {
             printf("\n");
         }
     if (!have_fio)
-        printf("fio is NOT INSTALLED: its columns are left out (Debian and Ubuntu: apt install fio)\n");
+        printf("fio is NOT INSTALLED, so its columns are left out (Debian and Ubuntu: apt install fio)\n");
 }
 
 static int run(struct bench *bench, struct ot_store **stores) {
@@ -252,7 +251,7 @@ static int run(struct bench *bench, struct ot_store **stores) {
         OT_TRY(open_ours(bench, engine, &stores[engine]));
     OT_TRY(open_fio(bench));
     for (int turn = 0; turn < ROUNDS * N_CONTENDERS; turn++) {
-        int contender = (turn + turn / N_CONTENDERS) % N_CONTENDERS; /* who begins changes with the round */
+        int contender = (turn + turn / N_CONTENDERS) % N_CONTENDERS; /* another contender begins each round */
         if (contender >= N_ENGINES)
             OT_TRY(measure_fio(bench, contender == FIO_RANDOM));
         else if (stores[contender])
@@ -279,8 +278,9 @@ int main(int argc, char **argv) {
     bench.fio_file = file;
     int rc = bench.arena == MAP_FAILED ? ot_fail_errno(OT_E_BUDGET, errno, "no memory for the buffers") : 0;
     if (rc == 0) {
-        madvise(bench.arena, arena_bytes, MADV_HUGEPAGE);           /* as the engine's; it may be refused */
-        for (size_t i = 0; i < arena_bytes / sizeof(uint64_t); i++) /* which no disk can compress */
+        madvise(bench.arena, arena_bytes, MADV_HUGEPAGE);           /* as the engine's arena does; the system
+                                                                     * may refuse */
+        for (size_t i = 0; i < arena_bytes / sizeof(uint64_t); i++) /* data that no disk can compress */
             ((uint64_t *)bench.arena)[i] = (i + 1) * 0x9e3779b97f4a7c15u ^ (i * 0xbf58476d1ce4e5b9u >> 7);
         rc = run(&bench, stores);
     }

@@ -1,13 +1,11 @@
-/* Tokenizer throughput on one thread: MB/s of text, row by row, and as one text. Its peer is
+/* Tokenizer throughput on one thread: MB/s of text, row by row, and as one text. The peer is
  * peer_tokenizer.py, which does the same with Hugging Face `tokenizers`.
  *
  *     bench_tokenizer [TOKENIZER.json [TEXT]]       run from the repository's root
  *
- * Default: the byte-level test tokenizer with Llama-3's pattern, and the real SQL rows beside the repository,
- * or generated ones where these are absent. A row is a line of TEXT. Seconds are those of the CPU, so that a
- * busy machine disturbs little; the best of several passes counts, the first one (cold caches) stands beside
- * it.
- */
+ * Default: the byte-level test tokenizer with Llama-3's pattern, and the real SQL rows (generated rows if the
+ * real ones are absent). A row is a line of TEXT. The seconds are CPU seconds, so that other programs disturb
+ * them little. The best of several passes counts; the first pass, with cold caches, is printed beside it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +30,7 @@ struct rows {
     size_t bytes;
 };
 
-/* peer_tokenizer.py generates the same. */
+/* peer_tokenizer.py generates the same rows. */
 static struct rows generate_rows(void) {
     struct rows rows = {malloc((size_t)GENERATED_ROWS * 128), 0};
     for (int i = 0; rows.text && i < GENERATED_ROWS; i++)
@@ -57,7 +55,7 @@ static struct rows read_rows(const char *path) {
     return rows;
 }
 
-/* One pass over all rows, or over the whole as one text; returns tokens, or an error. */
+/* Makes one pass over all rows, or over all text at once. Returns the number of tokens, or an error. */
 static int64_t encode_rows(const struct ot_tokenizer *t, const struct rows *rows, bool whole,
                            struct ot_token_list *list) {
     int64_t tokens = 0;

@@ -1,13 +1,13 @@
-/* Tokens per second of the training step on the cpu device, by where things live, beside the floor: the
- * model's FLOPs at the rate of the device's own best matrix product, measured in the same run.
+/* Tokens per second of a training step on the cpu device under several placements. The floor is the model's
+ * FLOPs at the rate of the device's best matrix product, measured in the same run.
  *
  *     bench_train [THREADS [WINDOWS [MICRO_SEQUENCES]]]     default: all CPUs, 4, chosen by the planner
  *
- * The model is a small Llama (27 M parameters) with random weights; a step is 4 sequences of 512 random
- * tokens, all of them trained; AdamW with clipping, two steps in flight, as the program drives the engine.
- * tests/bench/peer_train.py times the same in PyTorch. Each figure is the best of some windows of a few
- * steps: what disturbs a window makes it slower, never faster. The cases take turns, so that a quiet moment
- * of a shared machine serves them all. */
+ * The model is a small Llama (27 M parameters) with random weights. A step is 4 sequences of 512 random
+ * tokens, all of them trained, AdamW with clipping, and two steps in flight, as the program drives the
+ * engine. tests/bench/peer_train.py times the same in PyTorch. Each figure is the best of several windows of
+ * a few steps, because a disturbance makes a window slower and never faster. The cases take turns, so that
+ * all of them profit from a quiet moment of a shared machine. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -54,7 +54,7 @@ static double cpu_seconds(void) {
 
 /* ---- the floor ---- */
 
-/* FLOP/s of a product large enough for any BLAS. */
+/* FLOP/s of a product that is large enough for any BLAS. */
 static double product_rate(struct ot_device *device, enum ot_dtype dtype) {
     struct ot_lane *lane;
     void *memory[3];
@@ -62,7 +62,7 @@ static double product_rate(struct ot_device *device, enum ot_dtype dtype) {
     for (int i = 0; i < 3; i++) {
         size_t bytes = (size_t)PRODUCT * PRODUCT * ot_dtype_bytes(dtype);
         must(ot_device_alloc(device, bytes, "product", &memory[i]));
-        ot_lane_fill(lane, memory[i], 0x3d, bytes); /* small numbers in either format */
+        ot_lane_fill(lane, memory[i], 0x3d, bytes); /* small numbers in both formats */
     }
     const struct ot_gemm op = {.dtype = dtype,
                                .c_dtype = dtype,
@@ -107,10 +107,10 @@ struct training {
     struct ot_engine *engine;
     struct ot_step_input input;
     struct ot_micro_batch micro[SEQUENCES];
-    double seconds, cpu_seconds; /* of a step, best window */
+    double seconds, cpu_seconds; /* per step, in the best window */
 };
 
-/* Sequences of one row each; the last token of a row predicts nothing. */
+/* Each sequence is one row. The last token of a row has no target. */
 static int32_t tokens[STEP_TOKENS], targets[STEP_TOKENS], position[STEP_TOKENS], row_start[STEP_TOKENS];
 
 static void fill_batch(struct training *t) {
@@ -156,12 +156,12 @@ static void open_training(struct training *t, struct ot_device *device, const st
                                             .weights = p->home,
                                             .state = p->home,
                                             .activations = p->home,
-                                            .recompute = p->recompute};
+                                            .keep = p->recompute ? OT_KEEP_NONE : OT_KEEP_PRODUCTS};
     must(ot_plan_make(&request, &t->plan));
     const struct ot_engine_config config = {.chain = request.chain,
                                             .device = device,
                                             .plan = &t->plan,
-                                            .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, 1.0f},
+                                            .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0},
                                             .optimizer_threads = threads};
     must(ot_engine_open(&config, &t->engine));
     set_weights(t->engine, model);
@@ -169,7 +169,7 @@ static void open_training(struct training *t, struct ot_device *device, const st
     t->seconds = t->cpu_seconds = 1e30;
 }
 
-/* Every step's update is inside the window: it ends drained. */
+/* The window ends with a drain, so that it contains the update of every step. */
 static void run_window(struct training *t) {
     struct ot_step_result result;
     double start = ot_clock_seconds(), cpu_start = cpu_seconds();

@@ -8,11 +8,12 @@
 
 #include "src/base/error.h"
 
-/* Fields of fio's terse version 3, counted from 0. */
+/* Indices of fields in fio's terse version 3, counted from 0. */
 enum { READ_KIB = 5, READ_MS = 8, WRITTEN_KIB = 46, WRITE_MS = 49, FIELDS };
 
-/* The file's name goes by way of the environment, past the shell. So does the wish for huge pages, which
- * glibc passes on to the kernel from 2.35 on: ours are huge too. */
+/* The name of the file is passed in the environment, so that the shell does not interpret it. The environment
+ * also asks for huge pages, which glibc 2.35 and later passes on to the kernel: our benchmark uses huge pages
+ * too. */
 int fio_run(const struct fio *fio, const char *jobs, double *rate) {
     char command[1024], line[4096];
     double kib = 0, most_ms = 0;
@@ -28,7 +29,7 @@ int fio_run(const struct fio *fio, const char *jobs, double *rate) {
     if (!pipe)
         return ot_fail_errno(OT_E_IO, errno, "cannot run fio");
     while (fgets(line, sizeof line, pipe)) {
-        if (strncmp(line, "3;", 2) != 0) /* remarks */
+        if (strncmp(line, "3;", 2) != 0) /* a remark, not a result */
             continue;
         double field[FIELDS] = {0};
         int n = 0;

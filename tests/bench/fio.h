@@ -1,4 +1,5 @@
-/* fio beside a bench: what the disk gives a program that does nothing else, through O_DIRECT. */
+/* Runs fio beside a benchmark: the rate that a program with nothing else to do gets from the disk with
+ * O_DIRECT. */
 #ifndef OT_TESTS_BENCH_FIO_H
 #define OT_TESTS_BENCH_FIO_H
 
@@ -6,13 +7,14 @@
 #include <stddef.h>
 
 struct fio {
-    const char *file; /* of all jobs; fio makes it where it is not there */
-    bool uring;       /* fio's io_uring engine; else libaio */
+    const char *file; /* used by all jobs; fio makes the file if it does not exist */
+    bool uring;       /* fio's io_uring engine instead of libaio */
     size_t block_bytes;
     int depth;
 };
 
-/* Runs the jobs at once. *rate: GB/s, of all of them together; 0: there is no fio here. Errors: OT_E_IO. */
+/* Runs the jobs at the same time. *rate: GB/s of all jobs together; 0 if fio is not installed. Errors:
+ * OT_E_IO. */
 int fio_run(const struct fio *fio, const char *jobs, double *rate);
 
 #endif

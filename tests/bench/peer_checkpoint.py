@@ -1,10 +1,12 @@
-"""The peer of bench_checkpoint.c: the same bytes saved with torch.save and flushed, and read back with torch.load.
+"""The peer of bench_checkpoint.c: saves the same bytes with torch.save and flushes them, then reads them with
+torch.load.
 
     peer_checkpoint.py [FOLDER [MILLION_PARAMS [ROUNDS]]]     default: the current folder, 350, 2
 
-12 bytes a parameter: both moments in fp32, the weights in bf16 and what they lack of the master in 16 bits, a tensor of
-each for every 16 M parameters. The page cache is made to forget the file before it is read. Loading is with mmap off,
-for the values have to be in memory, and on the CPU. Each figure is the best of the rounds; nothing is left in FOLDER.
+12 bytes a parameter: both moments in fp32, the weights in bf16, and the 16 bits of the fp32 master that bf16
+lacks. Each of them has one tensor for every 16 M parameters. The page cache drops the file before it is read.
+Loading uses no mmap, because the values must be in memory, and loads to the CPU. Each figure is the best of the
+rounds. Nothing is left in FOLDER.
 """
 import os
 import sys

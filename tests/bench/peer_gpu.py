@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
-"""PyTorch on the same GPU, as the peer of scripts/gpu-report: SDPA on the probe's attention shapes, then training steps of
-a Llama of TinyLlama-1.1B's shape.
+"""PyTorch on the same GPU, as the peer of scripts/gpu-report: SDPA on the probe's attention shapes, then training
+steps of a Llama of TinyLlama-1.1B's shape.
 
     peer_gpu.py [--out FILE] [--probe probe.json] [--tokens 16384] [--seconds 240]
     peer_gpu.py --device cpu --tiny       small sizes, to try this file without a GPU
 
-Every result is a line of JSON in FILE (default peers.jsonl) as soon as it is known.
+Every result is written as a line of JSON to FILE (default peers.jsonl) as soon as it is known.
 
-Attention: causal, forward, and backward alone, with FLOPs counted as the probe counts them: 2 n^2 hidden forward, 2.5
-times that backward. A backend that refuses a shape is a line with a reason.
+Attention is causal; forward, and backward alone. FLOPs are counted as the probe counts them: 2 n^2 hidden
+forward, 2.5 times as many backward. If a backend refuses a shape, the line gives the reason.
 
-Training: one step is tokens/sequence sequences in equal micro-batches with gradient accumulation, cross-entropy over all
-tokens, clip_grad_norm_ 1.0, and torch.optim.AdamW (fused on a GPU). Weights, gradients and both moments are bf16: there is
-no fp32 master, so the peer keeps 8 bytes a parameter where offload-train keeps 16, and accumulates gradients in bf16. The
-layers are recomputed in backward only where --recompute is given. The largest micro-batch that fits counts.
+Training: a step is tokens/sequence sequences in equal micro-batches with gradient accumulation, cross-entropy
+over all tokens, clip_grad_norm_ 1.0, and torch.optim.AdamW (fused on a GPU). Weights, gradients and both moments
+are bf16 without an fp32 master, so the peer keeps 8 bytes a parameter where offload-train keeps 16, and it
+accumulates gradients in bf16. Backward recomputes the layers only with --recompute. The largest micro-batch that
+fits counts.
 """
 
 import argparse
@@ -50,7 +51,7 @@ class Peer:
             torch.cuda.synchronize()
 
     def time(self, call, seconds=0.3):
-        """The median of single calls, after two that warm up."""
+        """The median time of single calls, after two warm-up calls."""
         times = []
         for _ in range(2):
             call()
@@ -70,7 +71,7 @@ class Peer:
 # ---- attention ----
 
 def probe_shapes(path, tiny):
-    """[(tokens, head dimension)] and the hidden size of the probe, or what it has on a GPU."""
+    """Returns [(tokens, head dimension)] and the hidden size from the probe, or the probe's defaults on a GPU."""
     if path:
         with open(path, encoding="utf-8") as file:
             names = [row["name"] for row in json.load(file)["rows"]]
@@ -105,7 +106,7 @@ def run_attention(peer, options):
                 return
             try:
                 measure_attention(peer, tokens, head, hidden, backend)
-            except RuntimeError as error: # no such kernel for this shape, or no memory
+            except RuntimeError as error: # the backend has no kernel for this shape, or memory is short
                 peer.put(kind="attention", name=f"{tokens} tokens, head {head}", backend=backend,
                          reason=str(error).split("\n")[0])
 

@@ -2,10 +2,10 @@
 
     peer_train.py [THREADS [WINDOWS]]     default: all CPUs, 4
 
-transformers' LlamaForCausalLM with sdpa attention, clip_grad_norm_ 1.0, torch.optim.AdamW, fused and foreach; bf16 in
-the two usual ways: autocast over fp32 parameters, and a bf16 model with an fp32 master copy. Every way gets one window
-of a few steps, the cheapest one of each dtype the others; the best window counts, and CPU seconds are beside it, as in
-bench_train.c.
+transformers' LlamaForCausalLM with sdpa attention, clip_grad_norm_ 1.0, torch.optim.AdamW (fused and foreach).
+bf16 runs in the two usual ways: autocast over fp32 parameters, and a bf16 model with an fp32 master copy. Every
+way gets one window of a few steps; the fastest way of each dtype gets the other windows. The best window counts;
+CPU seconds are beside it, as in bench_train.c.
 """
 import os
 import sys
@@ -28,7 +28,7 @@ def make_model(dtype):
 
 
 class Training:
-    """One way to train: step() does all of a step."""
+    """One way to train. step() makes a whole step."""
 
     def __init__(self, dtype, autocast, optimizer):
         self.name = ("fp32" if dtype == torch.float32 and not autocast else "bf16",

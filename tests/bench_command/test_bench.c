@@ -1,4 +1,4 @@
-/* The grid of a bench, its front, and its results for programs. */
+/* The grid of a bench, its Pareto front, and its result files. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
@@ -21,7 +21,8 @@ static struct ot_bench_grid grid_of(struct ot_model *model, size_t gpu_bytes) {
                  .sequence_tokens = 128,
                  .train = true,
                  .clip = true,
-                 .recompute = -1},
+                 .keep = OT_KEEP_CHOSEN,
+                 .kept = OT_HOME_AUTO},
         .step_tokens = {2, {512, 2048}},
     };
     return grid;
@@ -43,7 +44,7 @@ static void the_grid_covers_mixes_budgets_steps_and_micro_batches(void **state) 
     assert_int_equal(n, 2 * (3 + 5) + 2);
     check_ok(ot_bench_grid_make(&grid, again, &m));
     assert_int_equal(m, n);
-    for (int i = 0; i < n; i++) /* field by field: the structs have padding */
+    for (int i = 0; i < n; i++) /* field by field, because the structs have padding */
         assert_true(points[i].mix == again[i].mix && points[i].gpu_bytes == again[i].gpu_bytes &&
                     points[i].step_tokens == again[i].step_tokens &&
                     points[i].sequence_tokens == again[i].sequence_tokens &&
@@ -67,7 +68,8 @@ static void the_grid_covers_mixes_budgets_steps_and_micro_batches(void **state) 
     ot_model_close(model);
 }
 
-/* The least budget makes a plan, a little less does not; at the greatest everything is resident. */
+/* The smallest budget of the grid makes a plan and a slightly smaller one does not. With the largest budget
+ * everything is on the device. */
 static void planned_budgets_run_from_the_least_to_all_resident(void **state) {
     (void)state;
     struct ot_model *model = open_model("tiny-sql");
@@ -111,11 +113,11 @@ static void what_is_given_is_the_grid(void **state) {
         assert_true(points[i].gpu_bytes == 1 << 24 || points[i].gpu_bytes == 1 << 25);
     }
     grid.gpu_bytes = (struct ot_count_list){6, {1 << 20, 2 << 20, 3 << 20, 4 << 20, 5 << 20, 6 << 20}};
-    check_fails(ot_bench_grid_make(&grid, points, &n), OT_E_USAGE, "more than 64 points; give fewer");
+    check_fails(ot_bench_grid_make(&grid, points, &n), OT_E_USAGE, "more than 64 points; use fewer");
     grid.gpu_bytes.n = 1;
     grid.micro_sequences = (struct ot_count_list){1, {17}};
     check_fails(ot_bench_grid_make(&grid, points, &n), OT_E_USAGE,
-                "--micro-batch has more sequences than the largest step: 16");
+                "--micro-batch is more than the 16 sequences of the largest step");
     ot_model_close(model);
 }
 
@@ -139,12 +141,12 @@ static void named_mixes_run_alone_and_in_their_order(void **state) {
     check_ok(ot_bench_mix_list_read(NULL, &grid.mixes));
     assert_int_equal(grid.mixes.n, 0);
     check_fails(ot_bench_mix_list_read("planned,state", &grid.mixes), OT_E_USAGE,
-                "--mix: 'state' is no mix; give all gpu, state host,");
-    check_fails(ot_bench_mix_list_read("", &grid.mixes), OT_E_USAGE, "'' is no mix");
+                "--mix: 'state' is not a mix; use all gpu, state host,");
+    check_fails(ot_bench_mix_list_read("", &grid.mixes), OT_E_USAGE, "'' is not a mix");
     check_fails(ot_bench_mix_list_read("planned,planned", &grid.mixes), OT_E_USAGE, "names 'planned' twice");
 }
 
-/* A model that does not fit: its points are there, to be refused with a reason when they run. */
+/* The grid has the points of a model that does not fit. When they run, they are refused with a reason. */
 static void a_model_that_does_not_fit_has_a_grid_too(void **state) {
     (void)state;
     struct ot_model *model = open_model("llama-7b");
@@ -156,9 +158,9 @@ static void a_model_that_does_not_fit_has_a_grid_too(void **state) {
     ot_model_close(model);
 }
 
-/* ---- its options ---- */
+/* ---- options of bench ---- */
 
-/* The options borrow the words until the next call. */
+/* The options point into the words, which are valid until the next call. */
 static int parse(const char *line, struct ot_options *out) {
     static char words[512];
     char *argv[16];
@@ -181,7 +183,7 @@ static void lists_are_read_and_recorded(void **state) {
     assert_int_equal(o.gpu_mem_list.n, 2);
     assert_int_equal(o.gpu_mem_list.values[1], 1 << 29);
     assert_int_equal(o.micro_batch_list.values[0], 3);
-    assert_int_equal(o.tokens_per_step, 0); /* is train's */
+    assert_int_equal(o.tokens_per_step, 0); /* an option of train */
     assert_true(o.minutes == 5);
     struct ot_json_writer w = {.indent = -1};
     ot_options_put_json(&o, NULL, &w);
@@ -199,14 +201,14 @@ static void lists_are_read_and_recorded(void **state) {
         {"bench m --micro-batch 0", "such as 1,4"},
         {"bench m --micro-batch 1,2,3,4,5,6,7,8,9", "up to 8 different"},
         {"bench m --gpu-mem 8G,none", "up to 8 different sizes from 1M to 1024T, such as 8G,16G"},
-        {"bench m --minutes 0", "wants a number from 0.01 to 10080"},
-        {"bench m --minutes -5", "wants a number from 0.01"},
-        {"bench m --time-per-point 0", "wants a number from 0.1"},
-        {"bench m --time-per-point 61 --minutes 1", "is longer than all of --minutes 1"},
-        {"bench m --seq-len 64 --tokens-per-step 4k,32", "32 is less than one sequence of --seq-len 64"},
+        {"bench m --minutes 0", "must be a number from 0.01 to 10080"},
+        {"bench m --minutes -5", "must be a number from 0.01"},
+        {"bench m --time-per-point 0", "must be a number from 0.1"},
+        {"bench m --time-per-point 61 --minutes 1", "is longer than the whole bench (--minutes 1)"},
+        {"bench m --seq-len 64 --tokens-per-step 4k,32", "32 is less than one sequence (--seq-len 64)"},
         {"bench m --data d.jsonl", "--data has no effect with bench"},
         {"bench m --io-engine pool", "--io-engine has no effect without --nvme"},
-        {"train --model m --data d --tokens-per-step 4k,8k", "wants a whole number from 8"},
+        {"train --model m --data d --tokens-per-step 4k,8k", "must be a whole number from 8"},
         {"train --model m --data d --minutes 3", "--minutes has no effect with train; it belongs to bench"},
         {"generate m --tokens-per-step 4k", "it belongs to train, "},
     };
@@ -231,7 +233,7 @@ static void fill_random(struct ot_bench *bench, uint64_t seed) {
     }
 }
 
-/* The definition, point by point: nobody is better in one and as good in the other. */
+/* The definition: another point is at least as good in both measures and better in one. */
 static bool is_beaten(const struct ot_bench *bench, int index) {
     const struct ot_bench_result *r = &bench->results[index];
     for (int i = 0; i < bench->n; i++) {
@@ -266,7 +268,7 @@ static void the_front_is_what_nothing_beats(void **state) {
 
 /* ---- CSV and JSON ---- */
 
-/* One field of a CSV line, unquoted; moves on to the next one. */
+/* Takes one field of a CSV line, without quotes, and moves to the next one. */
 static char *take_field(const char **at) {
     char *field = calloc(1, strlen(*at) + 1), *out = field;
     assert_non_null(field);
@@ -375,10 +377,10 @@ static void a_bench_is_never_overwritten(void **state) {
     check_ok(ot_bench_files_replace(&files, "bench.json", "[1]", 3));
     char link[4096];
     snprintf(link, sizeof link, "%s/deep/er/bench.html.partial", folder);
-    assert_int_equal(symlink("/dev/null", link), 0); /* leads out of the directory */
+    assert_int_equal(symlink("/dev/null", link), 0); /* a link out of the directory */
     check_fails(ot_bench_files_replace(&files, "bench.html", "<", 1), OT_E_IO, "bench.html: cannot write");
     ot_bench_files_close(&files);
-    check_fails(ot_bench_files_open(path, &files), OT_E_INPUT, "has a bench.csv already; give another");
+    check_fails(ot_bench_files_open(path, &files), OT_E_INPUT, "already has a bench.csv; choose another");
     ot_bench_files_close(&files);
     snprintf(path, sizeof path, "%s/deep/er/bench.csv", folder);
     FILE *file = fopen(path, "r");

@@ -1,4 +1,4 @@
-/* The page of a bench and its pictures: what they hold, whatever the names and the numbers. */
+/* The page of a bench and its pictures: their content and their markup, for any names and numbers. */
 #include "tests/support/check.h"
 
 #include <ctype.h>
@@ -19,8 +19,8 @@ static int count(const char *text, const char *words) {
     return n;
 }
 
-/* Elements close in the order in which they were opened, attributes are quoted, and every < and & is markup.
- * Returns the number of elements. */
+/* Elements must close in the reverse order of opening, attributes must be quoted, and every < and & must be
+ * markup. Returns the number of elements. */
 static int check_markup(const char *html) {
     static const char *const empty[] = {"meta", "br", "!DOCTYPE"};
     char open[32][16];
@@ -62,7 +62,7 @@ static bool is_word(const char *text, const char *at, size_t length) {
     return (at == text || !isalpha((unsigned char)at[-1])) && !isalpha((unsigned char)at[length]);
 }
 
-/* No picture may hold what is not a number. */
+/* Pictures must not contain NaN or infinity. */
 static void check_numbers(const char *html) {
     static const char *const bad[] = {"nan", "inf", "-nan", "-inf", "-0.0\""};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
@@ -78,7 +78,7 @@ static char *page_of(const struct ot_bench *bench) {
     assert_true(check_markup(page.text) > 10);
     check_numbers(page.text);
     assert_int_equal(count(page.text, "<script"), 0);
-    assert_int_equal(count(page.text, "http"), 0); /* nothing comes from elsewhere */
+    assert_int_equal(count(page.text, "http"), 0); /* the page loads nothing from other places */
     assert_int_equal(count(page.text, "src="), 0);
     assert_int_equal(count(page.text, "@import"), 0);
     return page.text;
@@ -159,7 +159,7 @@ static void equal_reasons_are_told_once(void **state) {
     free(bench);
 }
 
-/* Any state and any size of number: from nanoseconds to weeks, from a byte to 64 TiB. */
+/* Any state of a point and any size of number: from nanoseconds to weeks, from a byte to 64 TiB. */
 static void pages_of_any_numbers_are_sound(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 200; seed++) {
@@ -185,7 +185,7 @@ static void pages_of_any_numbers_are_sound(void **state) {
     }
 }
 
-/* Round numbers, inside, enough of them to read the axis by, and not too many. */
+/* Round numbers inside the range: enough of them to read the axis, and not too many. */
 static void ticks_are_few_and_round(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 2000; seed++) {

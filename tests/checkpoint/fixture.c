@@ -15,7 +15,7 @@
 
 #include "src/base/crc32.h"
 
-/* ---- a run ---- */
+/* ---- a made-up run ---- */
 
 struct ot_chain fixture_chain(enum ot_dtype dtype, bool large) {
     static const struct ot_slab_spec small_slabs[] = {{.name = "embed", .n_params = 20 * 2048},
@@ -58,7 +58,7 @@ void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_part *part
 static int refer_slab(const struct saving *saving, const struct ot_snapshot_sink *sink, int slab) {
     struct ot_store_span spans[64];
     for (int i = 0; i < 2; i++) {
-        struct ot_part part = {slab, 0, saving->chain->slabs[slab].n_params, i == 0, i == 1};
+        struct ot_part part = {slab, 0, saving->chain->slabs[slab].n_params, i == 0, i == 1, OT_STATE_F32};
         int n = ot_store_find_spans(saving->store, saving->pins[i], spans, 64);
         assert_in_range(n, 0, 64);
         OT_TRY(sink->refer(sink->context, &part, spans, n));
@@ -79,7 +79,7 @@ static int put_all(const struct saving *saving, const struct ot_snapshot_sink *s
             int64_t left = chain->slabs[slab].n_params - first;
             void *memory;
             n = left < OT_PART_PARAMS ? left : OT_PART_PARAMS;
-            struct ot_part part = {slab, first, n, true, true};
+            struct ot_part part = {slab, first, n, true, true, OT_STATE_F32};
             OT_TRY(sink->room(sink->context, &memory));
             fixture_fill(chain->dtype, saving->seed, &part, memory);
             OT_TRY(sink->put(sink->context, &part, memory));
@@ -119,7 +119,7 @@ int fixture_save(struct saving *saving) {
     return rc;
 }
 
-/* ---- looking at one ---- */
+/* ---- examining a checkpoint ---- */
 
 static char *read_whole(const char *dir, const char *name, size_t *n) {
     char path[PATH_MAX];
@@ -217,7 +217,7 @@ const char *fixture_names(const char *path) {
     return joined;
 }
 
-/* ---- the seam ---- */
+/* ---- the seam for faults ---- */
 
 struct fixture_fault fault;
 char *fixture_log;
@@ -235,9 +235,9 @@ bool fixture_was_struck(void) {
     return atomic_load(&struck);
 }
 
-enum { KILLED = 1 }; /* a write is struck: its process is to end in it */
+enum { KILLED = 1 }; /* the call is a write, and the process must end during it */
 
-/* As `kill -9` does. */
+/* Ends the process as `kill -9` does. */
 static _Noreturn void end_process(void) {
     kill(getpid(), SIGKILL);
     for (;;)
@@ -258,8 +258,8 @@ bool fixture_runs_in_child(int (*run)(void *context), void *context) {
     return true;
 }
 
-/* -errno where this call fails, else 0. Where the process is to end, this ends it; for a write it returns
- * KILLED. */
+/* Returns -errno if this call must fail, else 0. If the process must end, it ends here; for a write this
+ * returns KILLED instead. */
 static int strike(enum fixture_call call, bool is_write) {
     if (!(fault.calls & call))
         return 0;
@@ -274,7 +274,7 @@ static int strike(enum fixture_call call, bool is_write) {
     return KILLED;
 }
 
-/* Blocks of 4 KiB, as O_DIRECT wants them. */
+/* Whole blocks of 4 KiB, as O_DIRECT needs them. */
 static size_t shortened(size_t bytes) {
     return fault.short_writes && bytes > 4096 ? bytes / 2 / 4096 * 4096 + 4096 : bytes;
 }
@@ -306,7 +306,8 @@ static int seam_fsync(void *context, int fd) {
         snprintf(fixture_log + strlen(fixture_log), FIXTURE_LOG_BYTES - strlen(fixture_log), "flush %s; ",
                  strrchr(path, '/') + 1);
     }
-    return fcntl(fd, F_GETFD) < 0 ? -errno : 0; /* no test can see what is on the disk */
+    /* The flush itself is left out, because no test can see what is on the disk. */
+    return fcntl(fd, F_GETFD) < 0 ? -errno : 0;
 }
 
 static int64_t seam_free_bytes(void *context, const char *path) {
@@ -368,7 +369,8 @@ static ssize_t seam_pwrite(void *context, int fd, const void *memory, size_t byt
     if (error)
         return error;
     ssize_t n = ot_io_system.pwrite(context, fd, memory, shortened(bytes), offset);
-    return fault.short_writes && n > 4096 && n < (ssize_t)bytes ? n - 100 : n; /* and no whole blocks */
+    /* Not a multiple of whole blocks. */
+    return fault.short_writes && n > 4096 && n < (ssize_t)bytes ? n - 100 : n;
 }
 
 static int seam_ring_setup(void *context, unsigned flags) {

@@ -1,5 +1,5 @@
-/* Checkpoints for tests: a run that is nothing but bytes made from a seed, looked at file by file without the
- * reader; and a seam that fails, cuts short or ends the process at a call of the writer's. */
+/* Checkpoints for tests: a made-up run whose bytes depend on a seed, examined file by file without the
+ * reader; and a seam through which calls of the writer fail, move fewer bytes, or end the process. */
 #ifndef OT_TESTS_CHECKPOINT_FIXTURE_H
 #define OT_TESTS_CHECKPOINT_FIXTURE_H
 
@@ -7,11 +7,11 @@
 #include "src/base/io_calls.h"
 #include "tests/support/check.h"
 
-/* ---- a run ---- */
+/* ---- a made-up run ---- */
 
-/* A few thousand parameters in a slab, or so many that some parts are full ones. */
+/* Slabs of a few thousand parameters, or with `large` so many that some parts have the full size. */
 struct ot_chain fixture_chain(enum ot_dtype dtype, bool large);
-/* The bytes of a part, as they are at the step that `seed` stands for. */
+/* The bytes of a part at the step that `seed` stands for. */
 void fixture_fill(enum ot_dtype dtype, uint64_t seed, const struct ot_part *part, void *memory);
 
 struct saving {
@@ -21,23 +21,23 @@ struct saving {
     uint64_t seed;
     int n_slots;
     enum ot_io_choice io_engine;
-    bool faulty;     /* through the seam */
-    bool unreserved; /* as if nothing were known of what will be put */
-    bool abandoned;  /* closed before its end */
-    bool lacking;    /* the parts of slab 1 do not come */
-    /* Where the state and the weights of slab 1 lie that is referred to; NULL: all is put. */
+    bool faulty;     /* uses the seam for faults */
+    bool unreserved; /* the writer reserves no space before */
+    bool abandoned;  /* closes the writer before the save ends */
+    bool lacking;    /* leaves out the parts of slab 1 */
+    /* The checkpoint refers to slab 1's state and weights in this store. NULL: it copies everything. */
     struct ot_store *store;
     struct ot_store_pin pins[2];
-    int64_t written, referred; /* what the writer counted */
+    int64_t written, referred; /* the writer's own counts, in bytes */
 };
-/* Opens a writer, hands it all parts, ends it, closes it. */
+/* Opens a writer, passes all parts to it, ends the save and closes the writer. */
 int fixture_save(struct saving *saving);
-/* NULL, or what is wrong with a checkpoint of that step and seed. */
+/* Examines the checkpoint. Returns NULL if it is the one of this step and seed, else the first difference. */
 const char *fixture_examine(const struct saving *saving, const char *dir);
-/* The names in a directory, sorted, joined by spaces; valid until the next call. */
+/* The names in a directory, sorted and joined by spaces. Valid until the next call. */
 const char *fixture_names(const char *dir);
 
-/* ---- the seam ---- */
+/* ---- the seam for faults ---- */
 
 enum fixture_call {
     CALL_OPEN = 1,
@@ -52,20 +52,22 @@ enum fixture_call {
     CALL_ALL = 511
 };
 extern struct fixture_fault {
-    unsigned calls; /* of which the one numbered `at` is struck, from 0; and all after it, if `lasting` */
+    unsigned calls; /* call number `at` of these kinds, from 0, is struck; with `lasting` all after it too */
     int at;
     bool lasting;
-    int error;      /* 0: the process is killed, in a write after that part of its bytes */
+    int error;      /* 0: the process is killed, in a write after `share` of its bytes */
     unsigned share; /* percent */
-    bool short_writes, interrupts, no_direct, no_direct_transfer, no_reserve; /* mere nuisances */
-    int64_t free_bytes;                                                       /* -1: as it is */
+    /* Faults that the writer must tolerate. */
+    bool short_writes, interrupts, no_direct, no_direct_transfer, no_reserve;
+    /* The free space that the file system reports; -1: the truth. */
+    int64_t free_bytes;
 } fault;
-void fixture_clear_fault(void); /* also forgets the calls so far */
+void fixture_clear_fault(void); /* also sets the count of calls to 0 */
 bool fixture_was_struck(void);
-/* Runs it in a child, which succeeds (true) or is ended by the seam (false). */
+/* Runs the function in a child. True if it returned, false if the seam ended the process. */
 bool fixture_runs_in_child(int (*run)(void *context), void *context);
 extern const struct ot_io_calls fixture_calls;
-/* What was flushed and renamed, in order: "flush state.bin; ...". NULL: not kept. */
+/* A log of flushes and renames, in order: "flush state.bin; ...". NULL: no log. */
 extern char *fixture_log;
 enum { FIXTURE_LOG_BYTES = 1024 };
 

@@ -23,7 +23,7 @@ uint32_t made_bits(enum made_kind kind, int slab, int64_t index) {
     return (uint32_t)(x >> 32);
 }
 
-/* Puts them, or compares them: memory is advanced behind the array. */
+/* Writes the values of an array, or compares them. Advances `memory` to the end of the array. */
 static char *do_array(char *memory, size_t width, enum made_kind kind, const struct ot_part *part, bool put) {
     for (int64_t i = 0; i < part->n && width; i++, memory += width) {
         uint32_t bits = made_bits(kind, part->slab, part->first + i);
@@ -66,7 +66,7 @@ static void write_span(struct writing *w, int file, const char *bytes, int64_t n
     w->end[file] += n;
 }
 
-/* on_disks: in short spans, in turns, with gaps between them. */
+/* on_disks: in short spans that alternate between two files, with gaps between them. */
 static void add_part(struct writing *w, struct ot_part part, bool zeros, bool on_disks) {
     struct ot_manifest *m = &w->made->manifest;
     int64_t bytes = (int64_t)ot_part_bytes(m->dtype, &part), at = 0;
@@ -90,10 +90,11 @@ static void add_slab(struct writing *w, int slab) {
     int64_t n = slab_params[slab], step = (slab == 1 ? 64 : 7) * OT_SLAB_ALIGN_PARAMS;
     bool apart = slab > 0;
     if (apart)
-        add_part(w, (struct ot_part){slab, 0, n, true, false}, slab == MADE_ZERO_SLAB, true);
+        add_part(w, (struct ot_part){slab, 0, n, true, false, OT_STATE_F32}, slab == MADE_ZERO_SLAB, true);
     for (int64_t first = 0; first < n; first += step)
-        add_part(w, (struct ot_part){slab, first, n - first < step ? n - first : step, !apart, true}, false,
-                 slab == 1);
+        add_part(
+            w, (struct ot_part){slab, first, n - first < step ? n - first : step, !apart, true, OT_STATE_F32},
+            false, slab == 1);
 }
 
 static void write_record(struct made *made) {

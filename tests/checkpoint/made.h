@@ -1,5 +1,5 @@
-/* Checkpoints whose every value is known, written without the writer: parts of every kind, spans cut where no
- * writer would. */
+/* Checkpoints whose every value is known, made without the writer: parts of every kind, and spans cut where
+ * the writer would not cut them. */
 #ifndef OT_TESTS_CHECKPOINT_MADE_H
 #define OT_TESTS_CHECKPOINT_MADE_H
 
@@ -8,25 +8,25 @@
 
 enum made_kind { MADE_M, MADE_V, MADE_REST, MADE_WEIGHTS };
 
-/* The bits of a value: all 32 of fp32, the low 16 of others. Those of a slab in `zeros` are 0 but for its
- * weights. */
+/* The bits of a value: all 32 of fp32, the low 16 of other kinds. In a slab of `zeros` every value except the
+ * weights is 0. */
 uint32_t made_bits(enum made_kind kind, int slab, int64_t index);
 
 struct made {
-    char *folder; /* the checkpoint itself */
+    char *folder; /* the folder of the checkpoint */
     struct ot_manifest manifest;
     char *part; /* scratch */
 };
 enum { MADE_SLABS = 3, MADE_FILES = 3, MADE_ZERO_SLAB = 2 };
 
 /* Slab 0: parts that fit a slot, with state and weights, in state.bin. Slab 1: one part of state that is
- * larger than a slot, and its weights in several, in pieces over two .store files. Slab 2: its state is zeros
- * without a byte on disk. */
+ * larger than a slot, and its weights in several parts, in pieces over two .store files. Slab 2: its state is
+ * all zeros and takes no byte on the disk. */
 void make_checkpoint(struct made *made, enum ot_dtype dtype);
-void write_manifest(struct made *made); /* again, after a change of it */
+void write_manifest(struct made *made); /* writes the manifest again after the test changed it */
 void remove_made(struct made *made);
 
-/* Whether memory has what the part should. */
+/* Fails the test if the memory does not hold the values of the part. */
 void check_part(const struct made *made, const struct ot_part *part, const void *memory);
 
 #endif

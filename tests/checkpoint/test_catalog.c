@@ -1,4 +1,5 @@
-/* Which checkpoints there are, which stay, and what is cleared away after a run that was killed. */
+/* The catalog: which checkpoints a folder holds, which of them are kept, and what is removed after a run was
+ * killed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -41,7 +42,7 @@ static void make_dir(const char *folder, const char *name) {
     assert_int_equal(mkdir(path_of(folder, name), 0777), 0);
 }
 
-/* The steps in the list, "120 100". */
+/* The steps of the checkpoints in the list, such as "120 100". */
 static const char *steps_of(const char *folder) {
     static char text[256];
     struct ot_checkpoint_list list;
@@ -80,7 +81,7 @@ static void test_list(void **state) {
         make_dir(folder, names[i]);
         write_file(path_of(folder, names[i]), "manifest.bin", "", 0);
     }
-    make_dir(folder, "step-00000013"); /* no manifest */
+    make_dir(folder, "step-00000013"); /* a folder without a manifest is no checkpoint */
     write_file(folder, "step-00000014", "", 0);
     write_file(elsewhere, "manifest.bin", "", 0);
     assert_int_equal(symlink(elsewhere, path_of(folder, "step-00000015")), 0);
@@ -100,7 +101,7 @@ static void check_opens(const char *path, const char *words) {
     ot_checkpoint_close(checkpoint);
 }
 
-/* A directory that was given another step's name is refused, however a user writes that name. */
+/* A checkpoint in a directory that has another step's name is refused, however the user spells the path. */
 static void test_a_directory_has_the_name_of_its_step(void **state) {
     (void)state;
     static const char *const written[] = {"step-00000006", "step-00000006/", "step-00000006///",
@@ -109,7 +110,7 @@ static void test_a_directory_has_the_name_of_its_step(void **state) {
     int here = open(".", O_RDONLY | O_DIRECTORY);
     assert_true(here >= 0);
     for (int step = 5; step <= 6; step++) {
-        const char *words = step == 6 ? NULL : "it is of step 5, not of the step";
+        const char *words = step == 6 ? NULL : "it says step 5, but the directory";
         save_step(folder, step);
         if (step == 5)
             assert_int_equal(rename(path_of(folder, "step-00000005"), path_of(folder, "step-00000006")), 0);
@@ -121,7 +122,7 @@ static void test_a_directory_has_the_name_of_its_step(void **state) {
         assert_int_equal(fchdir(here), 0);
         if (step == 5) {
             assert_int_equal(rename(path_of(folder, "step-00000006"), path_of(folder, "copy")), 0);
-            check_opens(path_of(folder, "copy"), NULL); /* a name that says no step */
+            check_opens(path_of(folder, "copy"), NULL); /* a name that contains no step */
         }
     }
     close(here);
@@ -139,7 +140,8 @@ static void test_remove_follows_no_link(void **state) {
     check_fails(ot_checkpoint_remove(path_of(folder, "step-00000005")), OT_E_IO, "cannot open");
     check_fails(ot_checkpoint_remove(elsewhere), OT_E_INPUT, "not the name of a checkpoint");
     assert_string_equal(fixture_names(elsewhere), "precious");
-    assert_int_equal(ot_checkpoint_remove(path_of(folder, "step-00000006")), 0); /* nothing */
+    /* Removing nothing succeeds. */
+    assert_int_equal(ot_checkpoint_remove(path_of(folder, "step-00000006")), 0);
     remove_folder(folder);
     remove_folder(elsewhere);
 }
@@ -150,7 +152,7 @@ static void test_remove_leaves_what_is_not_ours(void **state) {
     save_step(folder, 5);
     make_dir(folder, "step-00000005/notes");
     check_fails(ot_checkpoint_remove(path_of(folder, "step-00000005")), OT_E_IO,
-                "notes: is no file of a checkpoint; move it away");
+                "notes: not a file of a checkpoint; move it away");
     assert_string_equal(steps_of(folder), "");
     assert_int_equal(rmdir(path_of(folder, "step-00000005/notes")), 0);
     check_ok(ot_checkpoint_remove(path_of(folder, "step-00000005")));
@@ -158,20 +160,20 @@ static void test_remove_leaves_what_is_not_ours(void **state) {
     remove_folder(folder);
 }
 
-/* What the disk says of a file is not taken for somebody's directory. */
+/* An error of the disk must not look like a directory that is not a checkpoint. */
 static void test_remove_says_what_failed(void **state) {
     (void)state;
     char *folder = make_folder();
     static const struct {
         int error;
         const char *words;
-    } cases[] = {{EIO, ": cannot remove: "}, {EPERM, ": is no file of a checkpoint"}};
+    } cases[] = {{EIO, ": cannot remove: "}, {EPERM, ": not a file of a checkpoint"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         save_step(folder, 5);
         int fd = open(folder, O_RDONLY | O_DIRECTORY);
         fixture_clear_fault();
         fault.calls = CALL_REMOVE;
-        fault.at = 1; /* the first removes the manifest */
+        fault.at = 1; /* the first call removes the manifest */
         fault.error = cases[i].error;
         check_fails(ot_step_remove(&fixture_calls, fd, "step-00000005", "step-00000005"), OT_E_IO,
                     cases[i].words);
@@ -182,7 +184,7 @@ static void test_remove_says_what_failed(void **state) {
     remove_folder(folder);
 }
 
-/* A directory that goes away while tidying looks at it is nobody's failure. */
+/* A directory that disappears while tidying looks at it is not an error. */
 static void test_hold(void **state) {
     (void)state;
     char *folder = make_folder();
@@ -193,10 +195,11 @@ static void test_hold(void **state) {
     assert_int_equal(ot_step_hold(parent, "step-00000005", "step-00000005", &fd), 0);
     assert_true(fd >= 0);
     assert_int_equal(ot_step_hold(parent, "step-00000005", "step-00000005", &again), 0);
-    assert_int_equal(again, -1); /* it is held */
+    assert_int_equal(again, -1); /* the lock is held */
     close(fd);
     write_file(folder, "step-00000006", "", 0);
-    check_fails(ot_step_hold(parent, "step-00000006", "step-00000006", &fd), OT_E_INPUT, "in the way");
+    check_fails(ot_step_hold(parent, "step-00000006", "step-00000006", &fd), OT_E_INPUT,
+                "a checkpoint needs this name");
     close(parent);
     remove_folder(folder);
 }
@@ -206,7 +209,8 @@ static int remove_fifth(void *context) {
     return ot_step_remove(&fixture_calls, fd, "step-00000005", "step-00000005");
 }
 
-/* Wherever a removal ends, it is a checkpoint with all its bytes or none; tidying goes on with it. */
+/* Wherever a removal is interrupted, the rest is a whole checkpoint or none, and tidying finishes the
+ * removal. */
 static void test_process_ends_within_a_removal(void **state) {
     (void)state;
     char *folder = make_folder();
@@ -225,8 +229,8 @@ static void test_process_ends_within_a_removal(void **state) {
         check_ok(ot_checkpoint_tidy(folder));
         assert_string_equal(fixture_names(folder), "");
     }
-    assert_int_equal(whole, 1); /* before the first call, which removes the manifest */
-    assert_int_equal(at, 6);    /* manifest, flush, two files, the directory; then none */
+    assert_int_equal(whole, 1); /* interrupted before the first call, which removes the manifest */
+    assert_int_equal(at, 6);    /* the calls: manifest, flush, two files, the directory; then none */
     remove_folder(folder);
 }
 
@@ -254,7 +258,8 @@ static void test_tidy(void **state) {
     (void)state;
     char *folder = make_folder();
     struct saving first = save_step(folder, 1), second = save_step(folder, 2);
-    /* 3: unfinished; 4: complete but for its name; 5: half removed; 2: left over beside a whole one */
+    /* step 3: unfinished; 4: complete but not renamed; 5: half removed; 2: an unfinished copy beside a whole
+     * checkpoint */
     make_dir(folder, "step-00000003.partial");
     write_file(path_of(folder, "step-00000003.partial"), "state.bin", "12", 2);
     struct saving fourth = save_step(folder, 4);
@@ -274,7 +279,7 @@ static void test_tidy(void **state) {
     remove_folder(folder);
 }
 
-/* Complete but for its name, beside one of that name that is damaged, or whole. */
+/* A complete checkpoint that was not renamed, beside a damaged or a whole one of the same step. */
 static void test_tidy_prefers_what_is_whole(void **state) {
     (void)state;
     for (int damaged = 0; damaged < 2; damaged++) {
@@ -297,7 +302,7 @@ static void test_tidy_prefers_what_is_whole(void **state) {
     }
 }
 
-/* A new run into the directory of an old one: nothing of that is left, and what is not ours is. */
+/* A new run in the directory of an old one removes the old run's checkpoints and leaves other files alone. */
 static void test_clear(void **state) {
     (void)state;
     char *folder = make_folder();
@@ -311,7 +316,7 @@ static void test_clear(void **state) {
     check_ok(ot_checkpoint_clear(path_of(folder, "none")));
     save_step(folder, 5);
     make_dir(folder, "step-00000005/notes");
-    check_fails(ot_checkpoint_clear(folder), OT_E_IO, "notes: is no file of a checkpoint");
+    check_fails(ot_checkpoint_clear(folder), OT_E_IO, "notes: not a file of a checkpoint");
     remove_folder(folder);
 }
 

@@ -1,5 +1,5 @@
-/* The manifest: what is written is read again; whatever else is in a file is refused with its place, or is a
- * manifest too. */
+/* The manifest. A written manifest is read back unchanged. Any other file is refused with an error that names
+ * the position, or is a valid manifest itself. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +17,7 @@ enum { MAX_PARTS = 64, MAX_SPANS = 512 };
 struct making {
     struct dice dice;
     struct ot_manifest *m;
+    enum ot_state_format format;
     int64_t file_end[4];
 };
 
@@ -26,16 +27,18 @@ static int64_t below(struct making *mk, int64_t bound) {
 
 static void add_part(struct making *mk, int slab, int64_t first, int64_t n, bool state, bool weights) {
     struct ot_manifest_part *part = &mk->m->parts[mk->m->n_parts++];
-    *part = (struct ot_manifest_part){.part = {slab, first, n, state, weights}};
+    *part = (struct ot_manifest_part){
+        .part = {slab, first, n, state, weights, state ? mk->format : OT_STATE_F32}};
     assert_true(mk->m->n_parts <= MAX_PARTS);
 }
 
-/* Cut at random; here and there state and weights apart. */
+/* Cut at random; sometimes state and weights are separate parts. */
 static void make_parts(struct making *mk) {
+    int64_t unit = mk->format ? OT_STATE_GROUP : 1;
     for (int slab = 0; slab < mk->m->n_slabs; slab++) {
         int64_t params = mk->m->slab_params[slab];
         for (int64_t first = 0, n; first < params; first += n) {
-            n = 1 + below(mk, params - first);
+            n = unit * (1 + below(mk, (params - first) / unit));
             if (mk->m->n_parts > MAX_PARTS / 2)
                 n = params - first;
             if (below(mk, 2)) {
@@ -61,7 +64,7 @@ static void make_spans(struct making *mk) {
         int64_t left = (int64_t)ot_part_bytes(m->dtype, &part->part);
         part->first_span = m->n_spans;
         if (below(mk, 8) == 0)
-            continue; /* zeros */
+            continue; /* all zeros */
         for (int64_t blocks = (left + OT_STORE_ALIGN - 1) / OT_STORE_ALIGN, n; blocks > 0; blocks -= n) {
             int file = (int)below(mk, m->n_files);
             n = 1 + below(mk, blocks);
@@ -81,6 +84,7 @@ static struct ot_manifest make_manifest(uint64_t round) {
     struct ot_manifest m = {0};
     struct making mk = {.dice = {.round = round}, .m = &m};
     m.dtype = (enum ot_dtype)below(&mk, 3);
+    mk.format = (enum ot_state_format)below(&mk, OT_STATE_FORMATS);
     m.n_slabs = (int)(1 + below(&mk, 4));
     m.n_files = (int)(1 + below(&mk, 4));
     m.record_bytes = below(&mk, OT_RECORD_MAX_BYTES);
@@ -90,7 +94,7 @@ static struct ot_manifest make_manifest(uint64_t round) {
     m.parts = calloc(MAX_PARTS, sizeof *m.parts);
     m.spans = calloc(MAX_SPANS, sizeof *m.spans);
     for (int i = 0; i < m.n_slabs; i++)
-        m.slab_params[i] = 1 + below(&mk, 20000);
+        m.slab_params[i] = mk.format ? OT_STATE_GROUP * (1 + below(&mk, 600)) : 1 + below(&mk, 20000);
     make_parts(&mk);
     make_spans(&mk);
     for (int i = 0; i < m.n_files; i++)
@@ -119,6 +123,7 @@ static void check_same(const struct ot_manifest *a, const struct ot_manifest *b)
         assert_int_equal(x->part.n, y->part.n);
         assert_int_equal(x->part.has_state, y->part.has_state);
         assert_int_equal(x->part.has_weights, y->part.has_weights);
+        assert_int_equal(x->part.state, y->part.state);
         assert_int_equal(x->first_span, y->first_span);
         assert_int_equal(x->n_spans, y->n_spans);
     }
@@ -145,7 +150,7 @@ static void test_what_is_written_is_read(void **state) {
     }
 }
 
-/* The format is what the header says, byte by byte: an old checkpoint is read by a new program. */
+/* The format is what the header says, byte by byte, so that a new program reads an old checkpoint. */
 static void test_format_is_fixed(void **state) {
     (void)state;
     static const unsigned char want[] = {
@@ -164,7 +169,8 @@ static void test_format_is_fixed(void **state) {
         0,   0,   0,   0,   0,   0,   0,    0x10, 0,   0,    7,    0,    0,    0,
     };
     struct ot_manifest_file file = {.name = (char[]){"state.bin"}, .bytes = 0x6000};
-    struct ot_manifest_part parts[] = {{{0, 0, 2048, true, false}, 0, 2}, {{0, 0, 2048, false, true}, 2, 0}};
+    struct ot_manifest_part parts[] = {{{0, 0, 2048, true, false, OT_STATE_F32}, 0, 2},
+                                       {{0, 0, 2048, false, true, OT_STATE_F32}, 2, 0}};
     struct ot_store_span spans[] = {{0, 0, 0x4000, 0xdeadbeef}, {0, 0x5000, 0x1000, 7}};
     struct ot_manifest m = {.dtype = OT_BF16,
                             .n_slabs = 1,
@@ -224,7 +230,8 @@ static void seal(unsigned char *bytes, size_t n) {
         bytes[n - 4 + (size_t)i] = (unsigned char)(crc >> 8 * i);
 }
 
-/* A hostile file has the right checksum. What is accepted is a manifest: it is written as it was read. */
+/* A hostile file has the right checksum. If it is accepted, it is a valid manifest: writing it again gives
+ * the same bytes. */
 static void test_sealed_damage_is_refused_or_whole(void **state) {
     (void)state;
     int accepted = 0;
@@ -251,7 +258,8 @@ static void test_sealed_damage_is_refused_or_whole(void **state) {
         ot_manifest_free(&made);
         free(bytes);
     }
-    assert_in_range(accepted, 1, 2000); /* checksums of spans and padding between them may be anything */
+    /* Checksums of spans, and padding between spans, may have any value. */
+    assert_in_range(accepted, 1, 2000);
 }
 
 static void check_refused(const struct ot_manifest *m, const char *words) {
@@ -263,7 +271,8 @@ static void check_refused(const struct ot_manifest *m, const char *words) {
     free(bytes);
 }
 
-/* One slab of 4096 parameters in bf16, in two parts of both; each has a span of 24 KiB. */
+/* One slab of 4096 parameters in bf16, in two parts with state and weights. Each part has a span of 24
+ * KiB. */
 struct small {
     struct ot_manifest m;
     int64_t slab_params[1];
@@ -274,7 +283,8 @@ struct small {
 static void make_small(struct small *s) {
     *s = (struct small){.slab_params = {4096},
                         .files = {{(char *)"state.bin", 49152}, {(char *)"nvme-0.store", 0}},
-                        .parts = {{{0, 0, 2048, true, true}, 0, 1}, {{0, 2048, 2048, true, true}, 1, 1}},
+                        .parts = {{{0, 0, 2048, true, true, OT_STATE_F32}, 0, 1},
+                                  {{0, 2048, 2048, true, true, OT_STATE_F32}, 1, 1}},
                         .spans = {{0, 0, 24576, 1}, {0, 24576, 24576, 2}}};
     s->m = (struct ot_manifest){.dtype = OT_BF16,
                                 .n_slabs = 1,
@@ -299,39 +309,45 @@ static void test_each_lie_has_its_sentence(void **state) {
     (void)state;
     REFUSED("parameter 2048 of slab 0 has no state", s.parts[1].part.has_state = false;
             s.spans[1].bytes = 4096);
-    REFUSED("parameter 2047 of slab 0 has its state twice", s.parts[1].part.first = 2047);
+    REFUSED("parameter 2047 of slab 0 has state twice", s.parts[1].part.first = 2047);
     REFUSED("parameter 4095 of slab 0 has no weights", s.parts[1].part.n = 2047;
-            s.parts[2] = (struct ot_manifest_part){{0, 4095, 1, true, false}, 2, 0}; s.m.n_parts = 3);
+            s.parts[2] = (struct ot_manifest_part){{0, 4095, 1, true, false, OT_STATE_F32}, 2, 0};
+            s.m.n_parts = 3);
     REFUSED("two spans of state.bin overlap at offset 20480", s.spans[1].offset = 20480);
-    REFUSED("part 1 has 20480 bytes, and should have 24576", s.spans[1].bytes = 20480);
-    REFUSED("part 0 has parameters that slab 0 has not", s.parts[0].part.n = 4097);
-    REFUSED("part 0 has parameters that slab 0 has not", s.parts[0].part.first = INT64_MAX);
-    REFUSED("part 0 has parameters that slab 0 has not", s.parts[0].part.n = 0);
-    REFUSED("part 1 is of slab 1, and there are 1", s.parts[1].part.slab = 1);
-    /* behind a head of 44 bytes, a slab of 8, files of 19 and 22, and 20 of the part */
-    REFUSED("byte 113: part 0 has flags 0", s.parts[0].part.has_state = s.parts[0].part.has_weights = false);
-    REFUSED("part 1 has 2 spans, and 1 are left", s.parts[1].n_spans = 2);
-    REFUSED("1 spans are of no part", s.parts[1].n_spans = 0);
-    REFUSED("span 1 is of file 2, and there are 2", s.spans[1].file = 2);
-    REFUSED("cannot be in nvme-0.store, which has 0", s.spans[1].file = 1);
-    REFUSED("cannot be in state.bin, which has 49151", s.files[0].bytes = 49151);
-    REFUSED("span 1, 24576 bytes at offset 24577", s.spans[1].offset = 24577);
-    REFUSED("cannot be in state.bin", s.spans[1].offset = INT64_MIN);
+    REFUSED("part 1 has 20480 bytes, should have 24576", s.spans[1].bytes = 20480);
+    REFUSED("part 0 is empty or not within slab 0", s.parts[0].part.n = 4097);
+    REFUSED("part 0 is empty or not within slab 0", s.parts[0].part.first = INT64_MAX);
+    REFUSED("part 0 is empty or not within slab 0", s.parts[0].part.n = 0);
+    REFUSED("part 1 is of slab 1, but the number of slabs is 1", s.parts[1].part.slab = 1);
+    /* after a header of 44 bytes, a slab of 8, files of 19 and 22, and 20 bytes of the part */
+    REFUSED("byte 113: part 0 has unknown flags 0",
+            s.parts[0].part.has_state = s.parts[0].part.has_weights = false);
+    REFUSED("byte 113: part 0 has unknown flags 15", s.parts[0].part.state = (enum ot_state_format)3);
+    REFUSED("part 1 has a state in 8bit, but others have it in fp32", s.parts[1].part.state = OT_STATE_8BIT);
+    REFUSED("part 1 has a compact state, but is not of whole groups of 32", s.parts[1].part.n = 2047;
+            s.parts[1].part.state = OT_STATE_16BIT);
+    REFUSED("part 1 has 2 spans, but only 1 are left", s.parts[1].n_spans = 2);
+    REFUSED("1 spans belong to no part", s.parts[1].n_spans = 0);
+    REFUSED("span 1 is of file 2, but the number of files is 2", s.spans[1].file = 2);
+    REFUSED("is not valid in nvme-0.store, which has 0", s.spans[1].file = 1);
+    REFUSED("is not valid in state.bin, which has 49151", s.files[0].bytes = 49151);
+    REFUSED("span 1 (24576 bytes at offset 24577)", s.spans[1].offset = 24577);
+    REFUSED("is not valid in state.bin", s.spans[1].offset = INT64_MIN);
     REFUSED("slab 0 cannot have 0 parameters", s.slab_params[0] = 0);
     REFUSED("slab 0 cannot have", s.slab_params[0] = INT64_MAX);
     REFUSED("0 slabs", s.m.n_slabs = 0);
-    REFUSED("7 is no number format", s.m.dtype = (enum ot_dtype)7);
+    REFUSED("7 is not a dtype", s.m.dtype = (enum ot_dtype)7);
     REFUSED("checkpoint.json cannot have", s.m.record_bytes = OT_RECORD_MAX_BYTES + 1);
     static const char *const names[] = {"../x", "a/b", "..",      ".hidden",
                                         "",     "a b", "\033[2J", "nvme-0.stor\303\251"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        REFUSED("the name of file 0 is not one that a checkpoint has", s.files[0].name = (char *)names[i]);
+        REFUSED("the name of file 0 is not allowed in a checkpoint", s.files[0].name = (char *)names[i]);
     static const char *const taken[] = {"nvme-0.store", "manifest.bin", "checkpoint.json"};
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        REFUSED("is another's", s.files[0].name = (char *)taken[i]);
+        REFUSED("has the name of another file", s.files[0].name = (char *)taken[i]);
 }
 
-/* Counts of billions in a file of bytes are refused before anything is allocated for them. */
+/* Counts of billions in a short file are refused before anything is allocated for them. */
 static void test_counts_are_bounded_by_the_bytes(void **state) {
     (void)state;
     struct small s;
@@ -350,7 +366,7 @@ static void test_counts_are_bounded_by_the_bytes(void **state) {
     }
     bytes[8] = 2;
     seal(bytes, n);
-    check_fails(ot_manifest_decode(bytes, n, "manifest.bin", &read), OT_E_INPUT, "of format 2");
+    check_fails(ot_manifest_decode(bytes, n, "manifest.bin", &read), OT_E_INPUT, "has format 2");
     free(bytes);
 }
 

@@ -1,5 +1,5 @@
-/* Reading checkpoints: every value arrives once and as it was written, in every dtype, by both I/O engines,
- * under every fault; every damaged byte is found, and said where it is. */
+/* Reading checkpoints: every value arrives once and unchanged, in every dtype, with both I/O engines and
+ * under every fault. Every damaged byte is found, and the error names its place. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -14,14 +14,15 @@
 #include "tests/checkpoint/made.h"
 #include "tests/offload/store/store_fixture.h"
 
-/* ---- what a read delivers ---- */
+/* ---- the values that a read delivers ---- */
 
 struct delivery {
     const struct made *made;
     struct ot_checkpoint *checkpoint;
     struct ot_checkpoint_read read;
-    char *seen[MADE_SLABS];                  /* per parameter: 1 with its state, 2 with its weights */
-    int64_t pieces, most, progress, damaged; /* most: parameters of a piece */
+    /* Per parameter, as bits: 1 its state came, 2 its weights came. */
+    char *seen[MADE_SLABS];
+    int64_t pieces, most, progress, damaged; /* most: parameters of the largest piece */
     int fail_at;
 };
 
@@ -86,11 +87,11 @@ static void test_every_value_arrives_once(void **state) {
         struct made made;
         struct delivery d;
         make_checkpoint(&made, (enum ot_dtype)dtype);
-        for (int n_slots = 2; n_slots <= 5; n_slots += 3) {
+        for (int n_slots = 2; n_slots <= (tests_are_brief() ? 2 : 5); n_slots += 3) {
             begin(&d, &made, way->engine, n_slots);
             check_ok(ot_checkpoint_read(d.checkpoint, &d.read));
             check_all_delivered(&d);
-            /* The part that is larger than a slot came in pieces, which fill slots as far as they go. */
+            /* A part that is larger than a slot comes in pieces, each as large as fits a slot. */
             assert_true(d.most < made.manifest.slab_params[1]);
             assert_in_range(d.most, OT_PART_PARAMS, OT_PART_PARAMS * 3 / 2);
             end(&d);
@@ -116,7 +117,7 @@ static void test_a_checkpoint_says_what_it_is(void **state) {
     remove_made(&made);
 }
 
-/* ---- faults of the system ---- */
+/* ---- system faults ---- */
 
 static void read_under(const struct way *way, struct faults *faults, struct delivery *d,
                        const struct made *made, int *rc) {
@@ -160,8 +161,8 @@ static ssize_t read_buffered_alone(void *context, int fd, void *memory, size_t b
     return ot_io_system.pread(NULL, fd, memory, bytes, offset);
 }
 
-/* As some file systems do: O_DIRECT can be had, and every transfer with it is refused. Several of a file are
- * under way before the first result comes. */
+/* Some file systems open a file with O_DIRECT and then refuse every transfer. Several transfers of the file
+ * are in flight before the first error comes. */
 static void test_where_o_direct_is_refused_it_reads_buffered(void **state) {
     (void)state;
     struct ot_io_calls calls = ot_io_system;
@@ -175,7 +176,7 @@ static void test_where_o_direct_is_refused_it_reads_buffered(void **state) {
     check_ok(ot_checkpoint_read(d.checkpoint, &d.read));
     check_all_delivered(&d);
     if (atomic_load(&refusals) == 0)
-        fprintf(stderr, "SKIP: the file system here has no O_DIRECT at all\n");
+        fprintf(stderr, "SKIP: this file system has no O_DIRECT\n");
     end(&d);
     remove_made(&made);
 }
@@ -241,7 +242,7 @@ static int64_t file_bytes(const struct made *made, const char *name) {
 }
 
 static void check_open_fails(const struct made *made, const char *words) {
-    struct ot_checkpoint *c = (struct ot_checkpoint *)&c; /* must become NULL */
+    struct ot_checkpoint *c = (struct ot_checkpoint *)&c; /* ot_checkpoint_open must set it to NULL */
     check_fails(ot_checkpoint_open(made->folder, &c), OT_E_INPUT, words);
     assert_null(c);
 }
@@ -260,14 +261,14 @@ static void test_every_byte_of_manifest_and_record_counts(void **state) {
     remove_made(&made);
 }
 
-/* Pieces of a part that is larger than a slot may come before its damage is found. */
+/* Pieces of a part that is larger than a slot may arrive before its damage is found. */
 static int take_whole_parts(void *context, const struct ot_part *part, const void *memory) {
     struct delivery *d = context;
     bool is_piece = part->slab == 1 && part->has_state;
     return is_piece ? 0 : take_part(d, part, memory);
 }
 
-/* In spans of every file: the first byte, the last, and some between. */
+/* The damaged bytes lie in spans of every file: the first byte, the last byte, and some between. */
 static void test_every_byte_of_the_state_counts(void **state) {
     const struct way *way = *state;
     struct made made;
@@ -286,7 +287,7 @@ static void test_every_byte_of_the_state_counts(void **state) {
         d.read.sink = take_whole_parts;
         check_fails(ot_checkpoint_read(d.checkpoint, &d.read), OT_E_INPUT, where);
         end(&d);
-        begin(&d, &made, way->engine, 3); /* and going on: all the rest is read */
+        begin(&d, &made, way->engine, 3); /* if the reader is told to go on, it delivers all other parts */
         d.read.sink = take_whole_parts;
         d.read.damaged = count_damage;
         check_ok(ot_checkpoint_read(d.checkpoint, &d.read));
@@ -313,15 +314,16 @@ static void test_files_that_are_not_what_they_were(void **state) {
         int64_t bytes = file_bytes(&made, names[i]);
         in_folder(&made, names[i], path);
         assert_int_equal(rename(path, other), 0);
-        check_open_fails(&made, i == 3 ? "never completed: it has no manifest.bin" : "it is missing");
-        assert_int_equal(symlink(other, path), 0); /* the right bytes, by a link out of the directory */
+        check_open_fails(&made, i == 3 ? "incomplete one: it has no manifest.bin" : "it is missing");
+        /* The right bytes, but through a link to a file outside the directory. */
+        assert_int_equal(symlink(other, path), 0);
         check_open_fails(&made, "it is a symbolic link");
         assert_int_equal(unlink(path), 0);
         assert_int_equal(mkfifo(path, 0600), 0);
-        check_open_fails(&made, "it is no file");
+        check_open_fails(&made, "it is not a regular file");
         assert_int_equal(unlink(path), 0);
         assert_int_equal(mkdir(path, 0700), 0);
-        check_open_fails(&made, "it is no file");
+        check_open_fails(&made, "it is not a regular file");
         assert_int_equal(rmdir(path), 0);
         assert_int_equal(rename(other, path), 0);
         assert_int_equal(truncate(path, (off_t)bytes - 1), 0);
@@ -349,7 +351,7 @@ static void test_a_file_that_is_cut_while_it_is_open(void **state) {
     assert_int_equal(truncate(path, (off_t)(file_bytes(&made, "nvme-1.store") / 2)), 0);
     d.read.sink = take_whole_parts;
     check_fails(ot_checkpoint_read(d.checkpoint, &d.read), OT_E_INPUT,
-                "nvme-1.store: damaged: it was cut at");
+                "nvme-1.store: damaged: the file ends at");
     end(&d);
     remove_made(&made);
 }
@@ -361,9 +363,9 @@ static void test_what_is_no_checkpoint(void **state) {
     char path[512];
     check_fails(ot_checkpoint_open(folder, &c), OT_E_INPUT, "not a checkpoint");
     snprintf(path, sizeof path, "%s/absent", folder);
-    check_fails(ot_checkpoint_open(path, &c), OT_E_INPUT, "cannot open it as a checkpoint");
+    check_fails(ot_checkpoint_open(path, &c), OT_E_INPUT, "cannot open the directory of the checkpoint");
     write_file(folder, "absent", "x", 1);
-    check_fails(ot_checkpoint_open(path, &c), OT_E_INPUT, "cannot open it as a checkpoint");
+    check_fails(ot_checkpoint_open(path, &c), OT_E_INPUT, "cannot open the directory of the checkpoint");
     remove_folder(folder);
 }
 
@@ -400,7 +402,8 @@ static void check_range(struct ot_checkpoint_master *master, enum ot_dtype dtype
     check_ok(ot_checkpoint_master_get(master, slab, first, n, values));
     for (int64_t i = 0; i < n; i++) {
         float want = master_of(dtype, slab, first + i);
-        if (memcmp(&values[i], &want, sizeof want) != 0) /* NaN have bits, too */
+        /* Compares bits, because a NaN never equals itself. */
+        if (memcmp(&values[i], &want, sizeof want) != 0)
             fail_msg("parameter %lld of slab %d is wrong", (long long)(first + i), slab);
     }
     free(values);
@@ -451,7 +454,8 @@ static void test_damaged_master_weights_are_not_given_out(void **state) {
     for (int slab = 0; slab < MADE_SLABS; slab++)
         for (int64_t first = 0; first < made.manifest.slab_params[slab]; first += OT_SLAB_ALIGN_PARAMS) {
             int rc = ot_checkpoint_master_get(master, slab, first, 8, values);
-            assert_true(rc == 0 || (rc == -OT_E_INPUT && strstr(ot_error_text(), "are not those that were")));
+            assert_true(rc == 0 ||
+                        (rc == -OT_E_INPUT && strstr(ot_error_text(), "have changed since they were")));
             refused += rc < 0;
         }
     assert_in_range(refused, 1, 20);
@@ -483,7 +487,7 @@ int main(void) {
     int failures = 0;
     for (int way = 0; way < N_WAYS; way++) {
         struct CMUnitTest of_way[N];
-        if (ways[way].buffered) /* a stream begins with O_DIRECT by itself, and goes back from it */
+        if (ways[way].buffered) /* a stream begins with O_DIRECT by itself, and falls back from it */
             continue;
         if (ways[way].engine == OT_IO_URING && ring_is_refused()) {
             fprintf(stderr, "SKIP: %s: %s\n", ways[way].name, ot_error_text());

@@ -15,7 +15,7 @@ static struct ot_json *parse(const char *text) {
     return root;
 }
 
-/* Every field with a value of its own. */
+/* A record in which every field has a different value. */
 static struct ot_checkpoint_record sample(void) {
     return (struct ot_checkpoint_record){
         .progress = {.step = 120,
@@ -95,7 +95,7 @@ static void test_what_was_written_is_read(void **state) {
     assert_string_equal(ot_json_string(ot_json_get(read.sources, "lr"), NULL), "config");
     ot_checkpoint_record_free(&read);
     assert_null(read.tree);
-    record.sources = NULL; /* as an earlier version wrote it */
+    record.sources = NULL; /* the record of an earlier version */
     round_trip(&record, &read);
     assert_null(read.sources);
     ot_checkpoint_record_free(&read);
@@ -104,7 +104,7 @@ static void test_what_was_written_is_read(void **state) {
     ot_json_free(model);
 }
 
-/* Bits of every exponent, sign and length of fraction. */
+/* Reals of every exponent, both signs and every length of fraction. */
 static void test_reals_keep_their_bits(void **state) {
     (void)state;
     struct ot_checkpoint_record record = sample(), read;
@@ -139,7 +139,7 @@ static void test_without_evaluation_or_with_one_that_is_not_finite(void **state)
     ot_checkpoint_record_free(&read);
 }
 
-/* One value of a good record put in another's place. */
+/* Replaces one value of a good record by another; the record must be refused. */
 static void check_refused(const char *old, const char *new, const char *words) {
     struct ot_checkpoint_record record = sample(), read;
     char *text, changed[4096];
@@ -177,13 +177,13 @@ static void test_bounds(void **state) {
     check_refused("\"options\": {}", "\"options\": null", "'options' is missing");
     check_refused("\"model\": {}", "\"other\": {}", "'model' is missing");
     check_refused("2026-11-21T09:30:00Z", "2026-11-21T09:30:00.0000000000000Z",
-                  "'made' has 34 bytes; at most 31 are");
+                  "'made' has 34 bytes, at most 31 are");
     check_refused("\"format\": 1", "\"format\": 0", "'format' is 0");
-    check_refused("\"format\": 1", "\"format\": 2", "format 2, by offload-train 0.1.0; this is");
+    check_refused("\"format\": 1", "\"format\": 2", "format 2, written by offload-train 0.1.0, but this is");
     check_refused("{\n", "[{\n", "");
 }
 
-/* A new run's: nothing has been counted yet. */
+/* In a new run nothing has been counted yet. */
 static void test_counts_may_be_zero(void **state) {
     (void)state;
     struct ot_checkpoint_record record = {.progress = {.loss_scale = 1.0f}, .has_eval = true}, read;
@@ -192,7 +192,7 @@ static void test_counts_may_be_zero(void **state) {
     ot_checkpoint_record_free(&read);
 }
 
-/* Each key in turn gets another name: one that is missing is never taken for a zero. */
+/* Each key in turn gets another name: a missing key is never read as 0. */
 static void test_keys_are_needed(void **state) {
     (void)state;
     static const char *const optional[] = {"arithmetic", "eval", "first_loss", "last_loss", "best_loss"};
@@ -233,7 +233,8 @@ static void test_unknown_keys_are_passed_over(void **state) {
     char *text, changed[4096];
     size_t bytes;
     check_ok(ot_checkpoint_record_encode(&record, &text, &bytes));
-    int n = snprintf(changed, sizeof changed, "%s%s", extra, text + 1); /* the later "format" counts */
+    /* The last of several "format" keys counts. */
+    int n = snprintf(changed, sizeof changed, "%s%s", extra, text + 1);
     check_ok(ot_checkpoint_record_decode(changed, (size_t)n, "c.json", &read));
     check_same(&record, &read);
     ot_checkpoint_record_free(&read);

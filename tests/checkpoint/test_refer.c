@@ -1,5 +1,5 @@
-/* Checkpoints that refer to the NVMe store: what was not copied is there when the store is gone, and what no
- * checkpoint speaks of any more is not. */
+/* Checkpoints that refer to the NVMe store. Content that a checkpoint refers to survives when the store is
+ * closed. Content that no checkpoint refers to any more is released. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "src/checkpoint/reader.h"
 #include "tests/checkpoint/fixture.h"
 
-/* A folder with a store, whose extents are slab 1's state and weights, and checkpoints. */
+/* A folder with checkpoints and a store whose extents are slab 1's state and weights. */
 struct run {
     char *folder, *parent;
     struct ot_chain chain;
@@ -20,7 +20,8 @@ struct run {
 
 enum { SIDES = 4 };
 
-/* Keeps the flush of a store's file in fixture_log, with the number of names that the file has then. */
+/* Logs the flush of a store's file in fixture_log, with the number of names that the file has at that
+ * time. */
 static int logged_sync(void *context, int fd) {
     struct stat info;
     assert_int_equal(fstat(fd, &info), 0);
@@ -31,7 +32,7 @@ static int logged_sync(void *context, int fd) {
 }
 
 static struct ot_part part_of(const struct run *run, int extent) {
-    return (struct ot_part){1, 0, run->chain.slabs[1].n_params, extent == 0, extent == 1};
+    return (struct ot_part){1, 0, run->chain.slabs[1].n_params, extent == 0, extent == 1, OT_STATE_F32};
 }
 
 static void open_store(struct run *run) {
@@ -105,7 +106,7 @@ static void check_whole(const struct saving *saving) {
         fail_msg("%s: %s", dir_of(saving), found);
 }
 
-/* What the store's file takes on the disk; file systems count a little of their own. */
+/* The blocks that the store's file takes on the disk. File systems count some blocks for themselves. */
 static void check_takes(const struct saving *saving, int64_t bytes) {
     char path[600];
     struct stat info;
@@ -114,7 +115,7 @@ static void check_takes(const struct saving *saving, int64_t bytes) {
     assert_in_range(info.st_blocks * 512, bytes, bytes + 16384);
 }
 
-/* What a reader will take from the disk: all spans of all parts. */
+/* The bytes that a reader takes from the disk: all spans of all parts. */
 static void check_bytes(const struct saving *saving) {
     struct ot_checkpoint *checkpoint;
     int64_t bytes = 0;
@@ -133,7 +134,7 @@ static void test_what_was_not_copied_outlives_the_store(void **state) {
     open_run(&run);
     write_extents(&run, 1);
     struct saving first = save_step(&run, 1, 1);
-    write_extents(&run, 2); /* over what the checkpoint refers to */
+    write_extents(&run, 2); /* writes over content that the checkpoint refers to */
     struct saving second = save_step(&run, 2, 2);
     write_extents(&run, 3);
     write_extents(&run, 4);
@@ -152,7 +153,7 @@ static void test_what_was_not_copied_outlives_the_store(void **state) {
     close_run(&run);
 }
 
-/* The manifest promises that the store's files are there: they have their second name, and are flushed under
+/* The manifest promises that the store's files exist. So they get their second name, and are flushed under
  * it, before the manifest is written. */
 static void test_order_of_flushes(void **state) {
     (void)state;
@@ -182,16 +183,15 @@ static void test_extents_that_were_never_written(void **state) {
     for (int64_t i = 0; i < m->n_parts; i++)
         zeros += m->parts[i].n_spans == 0;
     assert_int_equal(zeros, 2);
-    assert_int_equal(ot_checkpoint_bytes(checkpoint),
-                     m->files[0].bytes); /* state.bin has all that there is */
+    assert_int_equal(ot_checkpoint_bytes(checkpoint), m->files[0].bytes); /* state.bin has everything */
     ot_checkpoint_close(checkpoint);
     close_run(&run);
 }
 
-/* ---- giving back ---- */
+/* ---- releasing content ---- */
 
-/* Three checkpoints of one run, each referring to other extents of the store. Returns the bytes of slab 1's
- * state. */
+/* Saves three checkpoints of one run. Each refers to other extents of the store. Returns the bytes of slab
+ * 1's state. */
 static int64_t open_three_saves(struct run *run, struct saving saves[3]) {
     open_run(run);
     for (int i = 0; i < 3; i++) {
@@ -206,15 +206,15 @@ static void test_space_of_removed_checkpoints_is_given_back(void **state) {
     struct run run;
     struct saving saves[3];
     int64_t slab_bytes = open_three_saves(&run, saves);
-    /* The store lives: all of it stays, whatever is removed. */
+    /* While the store is open, all of it stays, whichever checkpoints are removed. */
     check_takes(&saves[1], SIDES * slab_bytes);
     check_ok(ot_checkpoint_prune(run.parent, 2, -1));
     assert_string_equal(fixture_names(run.parent), "step-00000002 step-00000003");
     check_takes(&saves[1], SIDES * slab_bytes);
     ot_store_close(run.store);
     run.store = NULL;
-    check_takes(&saves[2], 3 * slab_bytes); /* the first one's pins were never given back */
-    /* Somebody has a copy by links. */
+    check_takes(&saves[2], 3 * slab_bytes); /* the pins of the first checkpoint were never released */
+    /* Another program has copied the checkpoint by hard links. */
     char here[600], there[600];
     snprintf(here, sizeof here, "%s/nvme-0.store", dir_of(&saves[2]));
     snprintf(there, sizeof there, "%s/backup", run.folder);
@@ -232,7 +232,7 @@ static void test_space_of_removed_checkpoints_is_given_back(void **state) {
     close_run(&run);
 }
 
-/* Blocks of 512 bytes that the saving's store takes. */
+/* Blocks of 512 bytes that the store's file of this checkpoint takes. */
 static int64_t blocks_of(const struct saving *saving) {
     char path[600];
     struct stat info;
@@ -241,7 +241,8 @@ static int64_t blocks_of(const struct saving *saving) {
     return info.st_blocks;
 }
 
-/* What is given back lies between two checkpoints that stay; the line in the log says how much that is. */
+/* The released content lies between two checkpoints that stay. A line in the log states how much was
+ * released. */
 static void test_space_between_checkpoints_is_given_back(void **state) {
     (void)state;
     struct run run;
@@ -264,14 +265,14 @@ static void test_space_between_checkpoints_is_given_back(void **state) {
     check_takes(&saves[2], 2 * slab_bytes);
     check_whole(&saves[0]);
     check_whole(&saves[2]);
-    snprintf(words, sizeof words, "gave back %.1f MB", (double)(blocks - blocks_of(&saves[2])) * 512 / 1e6);
+    snprintf(words, sizeof words, "freed %.1f MB", (double)(blocks - blocks_of(&saves[2])) * 512 / 1e6);
     assert_non_null(strstr(log, words));
     close_run(&run);
 }
 
-/* ---- the process ends ---- */
+/* ---- processes that end ---- */
 
-/* With a store of its own. */
+/* Saves with a store of its own. */
 static int save_seventh(void *context) {
     struct run *run = context;
     open_store(run);
@@ -312,7 +313,7 @@ static void test_process_ends_at_every_call(void **state) {
         if (!killed || strcmp(fixture_names(run.parent), "step-00000001") != 0) {
             assert_string_equal(fixture_names(run.parent), "step-00000001 step-00000007");
             check_whole(&new);
-            check_takes(&new, run.chain.slabs[1].n_params * 12); /* of the store nothing else is left */
+            check_takes(&new, run.chain.slabs[1].n_params * 12); /* nothing else of the store is left */
             check_ok(ot_checkpoint_remove(dir_of(&new)));
         }
     }
@@ -325,16 +326,16 @@ static void test_where_files_can_be_linked(void **state) {
     open_run(&run);
     assert_true(ot_checkpoint_can_refer(run.parent, run.folder));
     assert_false(ot_checkpoint_can_refer(run.parent, "/proc"));
-    char later[512]; /* a run's first start asks before it makes its directories */
+    char later[512]; /* the first start of a run asks before it makes its directories */
     snprintf(later, sizeof later, "%s/out/new/checkpoints", run.folder);
     assert_true(ot_checkpoint_can_refer(later, run.folder));
     assert_false(ot_checkpoint_can_refer(later, "/proc"));
     assert_false(ot_checkpoint_can_refer("/proc/new/checkpoints", run.folder));
     assert_true(ot_checkpoint_can_refer("new/checkpoints", "."));
-    write_file(run.folder, "file", "", 0); /* no directory will be made below a file */
+    write_file(run.folder, "file", "", 0); /* a directory cannot be made below a file */
     snprintf(later, sizeof later, "%s/file/checkpoints", run.folder);
     assert_false(ot_checkpoint_can_refer(later, run.folder));
-    char longest[PATH_MAX + 1]; /* with its end it is one byte longer than a path can be */
+    char longest[PATH_MAX + 1]; /* with its terminator the path is one byte too long */
     memset(longest, '/', PATH_MAX);
     longest[PATH_MAX] = '\0';
     memcpy(longest, run.folder, strlen(run.folder));

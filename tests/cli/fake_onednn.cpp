@@ -1,6 +1,6 @@
-/* A libdnnl.so.3 whose products fail. OT_TEST_ONEDNN=throw:N: the N-th product (from 1) and all after it
- * throw, as oneDNN does without memory; status:N: they return the status that says the same; none: it
- * multiplies nothing on this CPU. */
+/* A libdnnl.so.3 whose products fail. OT_TEST_ONEDNN=throw:N makes the N-th product (from 1) and all after it
+ * throw, as oneDNN does when memory is short. status:N makes them return the same error as a status. none: it
+ * supports no product on this CPU. */
 #include <atomic>
 #include <cstdint>
 #include <cstdio>

@@ -1,10 +1,9 @@
-/* Loaded before libc (LD_PRELOAD): an allocation of the program, of a library or of libc itself fails. Those
- * before main() do not count: CUDA's static runtime crashes when one of its own fails there, where nobody can
- * help it.
+/* Loaded before libc (LD_PRELOAD). Makes an allocation of the program, of a library or of libc itself fail.
+ * Allocations before main() do not count: CUDA's static runtime crashes if one of its own fails there, and
+ * the program cannot prevent that.
  *
- * OT_TEST_NO_MEMORY=N   the N-th allocation (from 1) fails; N+: it and all that follow
- * OT_TEST_NO_MEMORY_COUNT=FILE   gets the number of allocations when the program ends
- */
+ * OT_TEST_NO_MEMORY=N            the N-th allocation (from 1) fails; N+: this one and all after it
+ * OT_TEST_NO_MEMORY_COUNT=FILE   FILE gets the number of allocations when the program ends */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,14 +16,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* glibc's own, under names that are not replaced. */
+/* glibc's own functions, under names that this file does not replace. */
 void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *memory, size_t bytes);
 void *__libc_memalign(size_t alignment, size_t bytes);
 
 static _Atomic long long calls;
-static long long fails_at; /* 0: none */
+static long long fails_at; /* 0: no allocation fails */
 static bool goes_on, in_main;
 
 __attribute__((constructor)) static void read_wish(void) {
@@ -33,7 +32,7 @@ __attribute__((constructor)) static void read_wish(void) {
     goes_on = text && strchr(text, '+');
 }
 
-/* ---- the way into main ---- */
+/* ---- counting begins at main ---- */
 
 typedef int main_fn(int argc, char **argv, char **environment);
 static main_fn *own_main;

@@ -1,4 +1,5 @@
-"""Bad input: one line that names file, place and cure; an exit code that is not 0; nothing left behind."""
+"""Bad input gives one line that names the file, the place and the cure, an exit code other than 0, and no files left
+behind."""
 
 import gzip
 import json
@@ -22,7 +23,7 @@ class BadInput(program.ProgramTest):
         run("train", *SMALL, "--data", cls.rows, "--out", cls.model, "--steps", "1")
 
     def refuse(self, code, phrase, *words, **more):
-        """As fail_with, for a training run: the output directory and its neighbours stay as they were."""
+        """Like fail_with, for a training run: the output directory and the files beside it must not change."""
         out = self.path("out")
         before = sorted(os.listdir(self.folder))
         line = self.fail_with(code, phrase, "--out", out, "--seq-len", "128", "--steps", "1", *words, **more)
@@ -37,7 +38,7 @@ class BadInput(program.ProgramTest):
         os.unlink(self.path(name))
 
     def refuse_model(self, code, phrase, change):
-        """change(folder) spoils a copy of the model."""
+        """change(folder) damages a copy of the model."""
         broken = self.path("broken")
         shutil.copytree(self.model, broken)
         change(broken)
@@ -48,7 +49,7 @@ class BadInput(program.ProgramTest):
 
 class Unreadable(BadInput):
     def refuse_locked(self, path, *words):
-        """As a user who may not read the path."""
+        """Runs as a user who may not read the path."""
         mode = os.stat(path).st_mode
         os.chmod(path, 0)
         user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
@@ -103,10 +104,11 @@ class Data(BadInput):
             with open(self.path("other"), "wb") as file:
                 file.write(text)
             self.fail_with(INPUT, phrase, *SMALL, "--data", self.path("other"), "--dry-run", "--quiet")
-        self.fail_with(INPUT, "are not fetched", *SMALL, "--data", "b-mc2/sql-create-context", "--dry-run", "--quiet")
+        self.fail_with(INPUT, "are not downloaded", *SMALL, "--data", "b-mc2/sql-create-context", "--dry-run", "--quiet")
 
     def test_rows_that_are_cut_are_a_warning(self):
-        """More than one in a hundred, even with -q; the length that it names cuts none."""
+        """A warning appears if more than one row in a hundred is cut, even with -q. The length that it names cuts no
+        row."""
         rows = program.sql_rows(300)
         for i in (7, 8, 9):
             rows[i]["context"] *= 3
@@ -125,7 +127,7 @@ class Data(BadInput):
         self.assertIn(" 1 truncated", self.succeed(*words, "--data", many, "--seq-len", fits - 1).err)
 
     def test_columns_with_other_names(self):
-        """The same tokens as with our names, in whatever order, and in --row."""
+        """Rows with other key names give the same tokens as rows with our names, in any order, and in --row."""
         def rename(row):
             return {"query": row["question"], "schema": row["context"], "sql": row["answer"], "answer": "of another field"}
         rows = program.sql_rows(30)
@@ -151,15 +153,15 @@ class Data(BadInput):
                                "question=answer,answer=question").json()
         self.assertEqual(plain["loss"], swapped["loss"])
         for code, phrase, value in ((INPUT, "theirs.jsonl:1: the row has no column 'quest'", "question=quest"),
-                                    (USAGE, "'question' is no OURS=THEIRS", "question"),
+                                    (USAGE, "'question' is not a pair OURS=THEIRS", "question"),
                                     (USAGE, "rows have no field 'quest'", "quest=query"),
-                                    (USAGE, "says again", "question=query,answer=query")):
+                                    (USAGE, "uses a name of an earlier pair again", "question=query,answer=query")):
             self.fail_with(code, phrase, *SMALL, "--data", theirs, "--columns", value, "--dry-run", "--quiet")
 
     def test_a_stopped_run_is_no_model_yet(self):
         os.makedirs(self.path("stopped/checkpoints/step-00000001"))
         for words in (["generate", self.path("stopped"), "-p", "x"], ["eval", self.path("stopped"), "--data", self.rows]):
-            self.fail_with(INPUT, f"'offload-train export {self.path('stopped')} --out MODEL' makes one", *words)
+            self.fail_with(INPUT, f"with 'offload-train export {self.path('stopped')} --out MODEL'", *words)
 
     def test_skip_bad_counts_and_goes_on(self):
         lines = [json.dumps(row) for row in sql_rows(20)]
@@ -234,10 +236,10 @@ class Model(BadInput):
         def replace(name):
             def change(folder):
                 os.unlink(os.path.join(folder, name))
-                os.mkfifo(os.path.join(folder, name))  # nobody ever writes to it
+                os.mkfifo(os.path.join(folder, name))  # no process ever writes to it
             return change
         self.refuse_model(INPUT, "no config.json", replace("config.json"))
-        self.refuse_model(INPUT, "holds neither", replace("model.safetensors"))
+        self.refuse_model(INPUT, "has neither", replace("model.safetensors"))
         self.refuse_model(INPUT, "--tokenizer", replace("tokenizer.json"))
 
     def test_names_that_are_nothing(self):
@@ -292,7 +294,7 @@ class Model(BadInput):
     def test_no_weights(self):
         def remove(folder):
             os.unlink(os.path.join(folder, "model.safetensors"))
-        self.refuse_model(INPUT, "broken: holds neither model.safetensors", remove)
+        self.refuse_model(INPUT, "broken: has neither model.safetensors", remove)
 
     def test_a_damaged_weight_is_found_when_loaded(self):
         broken = self.path("nan")
@@ -324,7 +326,7 @@ class Model(BadInput):
         grown = self.path("grown")
         shutil.copytree(self.model, grown)
         grow(grown)
-        self.fail_with(INPUT, "--prompt: token 5000 ('SELECT') is beyond", "generate", grown, "-p", "SELECT")
+        self.fail_with(INPUT, "--prompt: token 5000 ('SELECT') is outside of the model's embedding", "generate", grown, "-p", "SELECT")
         self.succeed("generate", grown, "-p", "select", "--max-new-tokens", "1")
 
 
@@ -334,11 +336,11 @@ class Machine(BadInput):
                       ["--host-mem", "1M", "--home", "host"], ["--gpu-mem", "20M", "--optimizer-engine", "gpu"],
                       ["--gpu-mem", "8M", "--optimizer-engine", "gpu:0.5,stream:0.5"]):
             self.refuse(BUDGET, "short by", "--model", "tiny-sql", "--init", "random", "--data", self.rows, *words)
-        # What is more than there is, is tried, and a run takes what its plan needs.
+        # A budget larger than the memory is tried, and a run takes the memory that its plan needs.
         for option in ("--gpu-mem", "--host-mem"):
             told = self.succeed("train", "--model", self.model, "--data", self.rows, "--out", self.path("huge" + option), "--seq-len",
                                 "128", "--steps", "1", "--gpu-mem", "64M", "--host-mem", "64M", "--quiet", option, "900T")
-            self.assertRegex(told.err, rf"^warning: {option} 900.0 TiB is more than the .* of RAM that are free.*: it is tried\n$")
+            self.assertRegex(told.err, rf"^warning: {option} 900.0 TiB is more than the .* of RAM that are free.*\. Trying it anyway\n$")
         self.refuse(BUDGET, "What helps: --tokens-per-step ", "--model", self.model, "--data", self.rows,
                     "--tokens-per-step", "1e9")
         self.fail_with(BUDGET, "short by", "generate", self.model, "-p", "x" * 200, "--gpu-mem", "1M")
@@ -348,9 +350,9 @@ class Machine(BadInput):
         os.mkdir(self.path("disk"))
         for code, phrase, nvme in ((IO, "--nvme: /absent: make this directory first", "/absent"),
                                    (IO, "--nvme: /absent:5Q: make this", "/absent:5Q"),
-                                   (IO, "is a file; the NVMe store wants a directory", self.rows),
+                                   (IO, "is a file; the NVMe store needs a directory", self.rows),
                                    (BUDGET, "disk: 900.0 TiB is more than the", self.path("disk") + ":900T"),
-                                   (USAGE, "wants DIR or DIR:SIZE", self.path("disk") + ":5")):
+                                   (USAGE, "must be DIR or DIR:SIZE", self.path("disk") + ":5")):
             self.refuse(code, phrase, *base, "--nvme", nvme)
             self.fail_with(code, phrase, "eval", *base, "--seq-len", "128", "--nvme", nvme)
             self.fail_with(code, phrase, "generate", self.model, "-p", "a", "--nvme", nvme)
@@ -391,17 +393,17 @@ class Machine(BadInput):
     def test_options(self):
         base = ["--model", self.model, "--data", self.rows]
         self.fail_with(USAGE, "beyond the model's 256 positions", *base, "--seq-len", "512")
-        for phrase, words in (("did you mean --lr?", ["--lrr", "1"]), ("here it is --lr", ["--learning_rate", "1e-4"]),
-                              ("--steps and --epochs", ["--epochs", "1"]), ("wants a number", ["--lr", "1e9"]),
-                              ("wants a whole number", ["--threads", "99999999999999999999"]),
+        for phrase, words in (("did you mean --lr?", ["--lrr", "1"]), ("its name here is --lr", ["--learning_rate", "1e-4"]),
+                              ("--steps and --epochs", ["--epochs", "1"]), ("must be a number", ["--lr", "1e9"]),
+                              ("must be a whole number", ["--threads", "99999999999999999999"]),
                               ("is more than the 4 sequences", ["--micro-batch", "5", "--tokens-per-step", "512"]),
-                              ("names no engine", ["--optimizer-engine", "tpu"]),
+                              ("is not an engine", ["--optimizer-engine", "tpu"]),
                               ("gpu updates state that lives on the gpu, not on the host", ["--optimizer-engine", "gpu", "--home", "host"]),
-                              ("tiles; give the engine more in --optimizer-engine", ["--optimizer-engine", "cpu:0.999,stream:0.001"]),
+                              ("tiles; raise the engine's share in --optimizer-engine", ["--optimizer-engine", "cpu:0.999,stream:0.001"]),
                               ("; lower --tokens-per-step, or raise --micro-batch",
                                ["--micro-batch", "1", "--tokens-per-step", "512M"]),
                               ("no-such-template", ["--template", "no-such-template"]),
-                              ("begins a placeholder", ["--prompt-format", "{question"])):
+                              ("must begin a placeholder", ["--prompt-format", "{question"])):
             self.refuse(USAGE, phrase, *base, *words)
 
 

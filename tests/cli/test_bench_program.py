@@ -1,4 +1,4 @@
-"""offload-train bench, end to end: what it writes, what it leaves out, how it is stopped."""
+"""offload-train bench, end to end: what it writes, which points it leaves out, how it is stopped."""
 
 import csv
 import html.parser
@@ -18,7 +18,7 @@ QUICK = ["--time-per-point", "0.2"]
 
 
 class Page(html.parser.HTMLParser):
-    """Text outside of pictures, and a list of every element; refuses what does not close."""
+    """Collects the text outside pictures and a list of every element. Refuses elements that are not closed."""
 
     EMPTY = ("meta", "br")
 
@@ -53,7 +53,7 @@ class Bench(program.ProgramTest):
             return rows, json.load(file)
 
     def check_same(self, rows, points):
-        """Every cell of the CSV is in the JSON, and the JSON has one thing more."""
+        """Every cell of the CSV is in the JSON, which has on_front in addition."""
         self.assertEqual(len(rows), len(points))
         for row, point in zip(rows, points):
             self.assertEqual(set(point) - set(row), {"on_front"})
@@ -118,7 +118,7 @@ class Bench(program.ProgramTest):
         for row in rows:
             self.assertIn(row["mix"], page.text)
         for _, attributes in page.elements:
-            self.assertFalse({"src", "href"} & set(attributes)) # nothing comes from elsewhere
+            self.assertFalse({"src", "href"} & set(attributes)) # the page loads nothing from other places
         images = [attributes for tag, attributes in page.elements if tag == "svg" and attributes.get("role") == "img"]
         self.assertEqual(len(images), 3)
 
@@ -153,7 +153,7 @@ class Bench(program.ProgramTest):
         same = [row for row in rows if row["status"] == "same"]
         self.assertTrue(same)
         for row in same:
-            self.assertRegex(row["reason"], r"^the plan of point \d+: ")
+            self.assertRegex(row["reason"], r"^same plan as point \d+: ")
 
     def test_no_time_is_a_reason_too(self):
         result = run("bench", "tiny-sql", "--tokens-per-step", "16k", "--threads", "1", "--minutes", "0.01", "--out",
@@ -184,21 +184,21 @@ class Bench(program.ProgramTest):
         self.assertTrue(bench["interrupted"])
         self.assertEqual(rows[0]["status"], "done")
         self.assertEqual(rows[-1]["status"], "waiting")
-        self.assertEqual(rows[-1]["reason"], "stopped by a signal before it")
+        self.assertEqual(rows[-1]["reason"], "the bench was stopped before this point")
 
     def test_bad_inputs(self):
         self.fail_with(2, "bench needs --model", "bench")
         self.fail_with(3, "no-such-model", "bench", "no-such-model")
-        self.fail_with(2, "wants a number from 0.01", *TINY, "--minutes", "0")
-        self.fail_with(2, "is less than one sequence of --seq-len 64", *TINY, "--tokens-per-step", "32")
+        self.fail_with(2, "must be a number from 0.01", *TINY, "--minutes", "0")
+        self.fail_with(2, "is less than one sequence (--seq-len 64)", *TINY, "--tokens-per-step", "32")
         self.fail_with(2, "beyond the model's 256 positions", "bench", "tiny-test", "--seq-len", "512")
-        self.fail_with(5, "cannot make this directory", *TINY, "--out", "/proc/nowhere/bench")
+        self.fail_with(5, "cannot create this directory", *TINY, "--out", "/proc/nowhere/bench")
         write = self.path("file")
         program.write_rows(write, [])
-        self.fail_with(5, "cannot make this", *TINY, "--out", write + "/bench")
+        self.fail_with(5, "cannot create this", *TINY, "--out", write + "/bench")
         os.makedirs(self.path("f"))
         program.write_rows(self.path("f/bench.json"), [])
-        self.fail_with(3, "has a bench.json already; give another directory with --out", *TINY, "--out", self.path("f"))
+        self.fail_with(3, "already has a bench.json; choose another directory with --out", *TINY, "--out", self.path("f"))
         self.assertEqual(os.listdir(self.path("f")), ["bench.json"])
 
     def test_the_default_directory_is_named_after_the_model(self):

@@ -1,5 +1,5 @@
-"""The built program, end to end, on conversations: which chat template a run uses, that it is kept, and that what comes
-after the run uses it too. The rendered text itself is test_chat_golden.c's subject."""
+"""The built program, end to end, on conversations: which chat template a run uses, that the run records it, and that
+later commands use it too. test_chat_golden.c tests the rendered text itself."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class Chat(program.ProgramTest):
         run("train", *SMALL, "--data", cls.rows, "--out", cls.path("base"), "--steps", "1", "--no-forecast")
 
     def model(self, name, template, file="tokenizer_config.json"):
-        """A copy of a small model, with a chat template."""
+        """Makes a copy of a small model, with a chat template."""
         path = self.path(name)
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(self.path("base"), path)
@@ -55,7 +55,7 @@ class Chat(program.ProgramTest):
         with open(os.path.join(self.path(out), "run.json")) as file:
             return json.load(file).get("template")
 
-    # ---- whose template ----
+    # ---- which template is used ----
 
     def test_the_models_own_template_is_used(self):
         for number, (name, file, template) in enumerate([
@@ -85,7 +85,7 @@ class Chat(program.ProgramTest):
         self.assertFalse(os.path.exists(self.path("refused")))
         result = self.fit(model, "said", "--template", "zephyr")
         self.assertNotIn("warning", result.err)
-        # The tokenizer has a template's own token: that one is used, and a line says so, with -q too.
+        # The tokenizer has a template's own token, so that template is used. A line says so, with -q too.
         path = os.path.join(model, "tokenizer.json")
         with open(path) as file:
             tokenizer = json.load(file)
@@ -98,14 +98,14 @@ class Chat(program.ProgramTest):
         with open(path, "w") as file:
             json.dump(tokenizer, file)
         result = self.fit(model, "guessed", "-q")
-        self.assertEqual(len(re.findall("its chat template is not built in.*chatml", result.err)), 1, result.err)
+        self.assertEqual(len(re.findall("the model's chat template is not built in.*chatml", result.err)), 1, result.err)
         self.assertEqual(self.recorded("guessed"), "chatml")
 
     def test_a_model_without_a_template_needs_one(self):
         self.fail_with(2, "the model has no chat template; choose one with --template", "train", *SMALL, "--data",
                        self.chats, "--out", self.path("none"), "--no-forecast")
 
-    # ---- kept, and read back ----
+    # ---- recorded, and read back ----
 
     def test_generate_and_eval_use_the_runs_template(self):
         model = self.model("plain", None)
@@ -120,7 +120,7 @@ class Chat(program.ProgramTest):
                                                                                   ["--template", "zephyr"])]
         self.assertEqual(tokens[0], tokens[1])
         self.assertNotEqual(tokens[0], tokens[2])
-        # A text has no turns, whatever the run was trained on.
+        # A text row has no turns, whatever data the run was trained on.
         text = write_rows(self.path("text.jsonl"), [{"text": "abc"}] * 4)
         self.succeed("eval", self.path("sql"), "--data", text, "--seq-len", "256")
 
@@ -159,7 +159,7 @@ class Chat(program.ProgramTest):
         text = write_rows(self.path("text.jsonl"), [{"text": "abcdef"}] * 8)
         self.assertIn('-p "..." · ', self.fit(model, "next-text", rows=text).err)
 
-    # ---- what a server finds ----
+    # ---- files for servers ----
 
     def test_the_output_says_how_it_was_trained(self):
         plain = self.model("plain", None)

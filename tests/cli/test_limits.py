@@ -1,4 +1,4 @@
-"""The built program under small limits of the system, and with a library of products that fails."""
+"""The built program under small system limits, and with a library of products that fails."""
 
 import os
 import resource
@@ -30,7 +30,8 @@ class Limits(LimitsTest):
         self.assertEqual(read_bytes(self.path("small/model.safetensors")), read_bytes(self.path("whole/model.safetensors")))
 
     def test_little_address_space(self):
-        """OpenBLAS would start threads before main, and wait at the end for one that could not be started."""
+        """OpenBLAS would start threads before main, and would wait at the end for a thread that could not be
+        started."""
         for megabytes in (80, 100, 150):
             code, err = self.start("--version", OPENBLAS_NUM_THREADS="8",
                                    enter=lambda: resource.setrlimit(resource.RLIMIT_AS, (megabytes << 20,) * 2))
@@ -39,7 +40,7 @@ class Limits(LimitsTest):
     def test_no_more_processes(self):
         def enter():
             resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-            if os.getuid() == 0:  # whom the limit does not bind
+            if os.getuid() == 0:  # the limit does not bind root
                 os.setgid(NOBODY)
                 os.setuid(NOBODY)
 
@@ -56,7 +57,7 @@ class OneDnn(LimitsTest):
 
     def test_products_that_fail(self):
         for action in ("throw", "status"):
-            for at in (1, 5, 9, 60):  # while the library is tried, and in a step
+            for at in (1, 5, 9, 60):  # failures while the library is tried, and in a step
                 code, err = self.multiply(f"{action}-{at}", f"{action}:{at}")
                 self.assertEqual(code, 6, err)
                 self.assertRegex(err, r"\nerror: [^\n]*oneDNN has no memory for a matrix product; [^\n]*\n$|"

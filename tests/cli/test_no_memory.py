@@ -1,5 +1,6 @@
-"""The built program where an allocation fails, in it, in a library or in libc (no_memory.c): through load, plan and two
-steps, each failure ends in one clear line, or in the same model as without it; never in a crash, a hang or another model."""
+"""The built program when an allocation fails, in the program, in a library or in libc (no_memory.c), through load,
+plan and two steps. Each failure ends with one clear line, or with the same model as without the failure. It never
+ends with a crash, a hang or another model."""
 
 import os
 import random
@@ -11,7 +12,7 @@ from program import PROGRAM, SMALL, read_bytes, run
 
 SLOW = bool(os.environ.get("OT_TEST_SLOW"))
 NO_MEMORY = os.environ.get("OT_TEST_NO_MEMORY_LIBRARY", "")
-# The loader and libgomp end the process by themselves, with a line of theirs.
+# The loader and libgomp end the process themselves, with a line of their own.
 THEIRS = ("out of memory", "libgomp: Out of memory", "cannot allocate memory for thread-local data")
 
 
@@ -23,7 +24,7 @@ class NoMemory(program.ProgramTest):
         words += [word for word in SMALL if word not in words]
         made = run(*words, "--out", cls.path("model"))
         assert made.code == 0, made.err
-        words[words.index("--model") + 1] = cls.path("model")  # with files to read
+        words[words.index("--model") + 1] = cls.path("model")  # a model directory, so that files are read
         words[words.index("--init"):words.index("--init") + 2] = []
         cls.words = words
         cls.count = cls.path("count")
@@ -38,8 +39,9 @@ class NoMemory(program.ProgramTest):
         return done.returncode, done.stderr.decode()
 
     def check(self, wish):
-        """Whether the run was made."""
-        shutil.rmtree(self.path("out"), ignore_errors=True)
+        """Returns True if the run was made."""
+        for name in ["out", "out.partial"]:  # a run that ends while it saves may leave the second
+            shutil.rmtree(self.path(name), ignore_errors=True)
         code, err = self.run_with({"OT_TEST_NO_MEMORY": wish}, "out")
         last = err.strip().split("\n")[-1]
         if code == 0:
@@ -51,7 +53,7 @@ class NoMemory(program.ProgramTest):
         return code == 0
 
     def numbers(self, sample):
-        """Few of those with which oneDNN generates code, which are most of all."""
+        """Tries few of the allocations in which oneDNN generates code, because they are the most frequent."""
         if SLOW:
             return range(1, self.calls + 1)
         draw, early = random.Random(5), min(700, self.calls)

@@ -1,4 +1,5 @@
-"""The built program, end to end, on the smallest preset: train, eval, generate, tokenize, and what they leave behind."""
+"""The built program, end to end, on the smallest preset: train, eval, generate, tokenize, and the files that they
+write."""
 
 import fcntl
 import json
@@ -41,7 +42,7 @@ class Train(program.ProgramTest):
             self.assertIn(word, result.err)
 
     def test_the_record_is_documented(self):
-        """Every key of every event, at the head of run_log.h."""
+        """Returns every key of every event, from the comment at the top of run_log.h."""
         with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../src/run/run_log.h")) as file:
             table = file.read().split("*/")[0]
         documented, event = {}, None
@@ -126,15 +127,31 @@ class Train(program.ProgramTest):
         want = [event["loss"] for event in self.log("c") if event["event"] == "step"]
         weights = program.read_bytes(self.path("c/model.safetensors"))
         for i, more in enumerate((["--home", "host"], ["--home", "weights=host,state=gpu", "--slots", "2"],
-                                  ["--home", "host", "--order", "micro", "--recompute", "all"],
+                                  ["--home", "host", "--rounds", "100", "--recompute", "all"],
                                   ["--optimizer-engine", "stream", "--home", "weights=host"],
                                   ["--optimizer-engine", "cpu:0.4,gpu:0.3,stream:0.3"],
+                                  ["--optimizer-engine", "cpu", "--home", "weights=host", "--shadow", "64M"],
                                   ["--gpu-mem", "4M"], ["--optimizer-threads", "3", "--home", "state=host"])):
             out = f"c{i}"
             self.train(out, "--steps", "6", "--micro-batch", "4", *more)
             losses = [event["loss"] for event in self.log(out) if event["event"] == "step"]
             self.assertEqual(losses, want, more)
             self.assertEqual(program.read_bytes(self.path(out + "/model.safetensors")), weights, more)
+
+    def test_updates_ahead_of_the_norm_are_counted(self):
+        cpu = ("--optimizer-engine", "cpu", "--home", "weights=host", "--steps", "12")
+        result = self.train("ahead", *cpu, "--clip", "1e6", "--shadow", "64M")
+        done = self.log("ahead")[-1]
+        self.assertRegex(result.err, rf"\nahead   shadow updates of \d+ tiles a step: {done['shadow_committed']} committed, 0")
+        self.assertGreater(done["shadow_committed"], 0)
+        self.assertEqual(done["shadow_dropped"], 0)
+        plan = self.log("ahead")[0]["plan"]
+        self.assertGreater(plan["shadow_tiles"], 0)
+        self.assertIn("shadow updates", [entry["name"] for entry in plan["ledger"]])
+        result = self.train("behind", *cpu, "--clip", "1e6", "--shadow", "0")
+        self.assertNotIn("shadow", result.err)
+        self.assertEqual(program.read_bytes(self.path("ahead/model.safetensors")),
+                         program.read_bytes(self.path("behind/model.safetensors")))
 
     def test_the_recorded_options_repeat_the_run(self):
         self.train("d", "--steps", "5", "--lr", "1e-3", "--schedule", "wsd", "--seed", "3", "--optimizer-engine", "stream")
@@ -156,7 +173,7 @@ class Train(program.ProgramTest):
         first = [event for event in self.log("e2") if event["event"] == "eval"][0]["loss"]
         last = [event for event in self.log("e") if event["event"] == "eval"][-1]["loss"]
         self.assertAlmostEqual(first, last, delta=1e-5)
-        # The same directory as input and output is an earlier output of ours: replaced as a whole.
+        # The same directory as input and output is an earlier output of ours. It is replaced as a whole.
         self.succeed("--model", self.path("e"), "--data", self.rows, "--out", self.path("e"), "--steps", "2",
                      "--resume", "never")
 
@@ -172,10 +189,10 @@ class Train(program.ProgramTest):
         self.assertIn("[SELECT name FROM singer<|eos|>]", result.err)
         self.assertIn("total", result.err)
         self.assertEqual(result.out, "")
-        self.assertRegex(result.err, r"updates gpu (\d+) of \1 tiles \(100\.0 %\)\n")
+        self.assertRegex(result.err, r"updates all \d+ tiles by gpu\n")
         result = self.train("dry", "--dry-run", "--optimizer-engine", "stream:0.5,cpu:0.5")
-        self.assertRegex(result.err, r"updates stream \d+ of (\d+) tiles \(\d+\.\d %\) · cpu \d+ of \1 tiles ")
-        self.assertRegex(result.err, r"\n +optimizer +[\d.]+ +[\d.]+\n")  # slots on the device, state on the host
+        self.assertRegex(result.err, r"updates \d+ of \d+ tiles by stream \(\d+\.\d %\), \d+ by cpu \(\d+\.\d %\)\n")
+        self.assertRegex(result.err, r"\n +optimizer +[\d.]+ +[\d.]+\n")  # slots on the device, state in host memory
         event = self.train("dry", "--dry-run", "--json").json()
         self.assertEqual(event["event"], "run")
         for tier in ("gpu", "host"):
@@ -200,13 +217,13 @@ class Train(program.ProgramTest):
         try:
             while piece := os.read(here, 65536):
                 text += piece
-        except OSError:  # how a pseudoterminal says that the other side is gone
+        except OSError:  # a pseudoterminal reports like this that the other side is closed
             pass
         os.close(here)
         self.assertEqual(child.wait(timeout=60), 0)
         self.assertRegex(text, rb"\[#{6}\.{14}\] 1/3 ETA \d\.\ds loss \d")
         self.assertIn(b"\r\x1b[K", text)
-        self.assertIn(b"\nstep 1/3 loss ", text)  # the history stays above the bar
+        self.assertIn(b"\nstep 1/3 loss ", text)  # the lines stay above the bar
 
     def test_model_and_data_are_all_that_a_first_run_needs(self):
         self.train("base", "--steps", "2")
@@ -215,7 +232,7 @@ class Train(program.ProgramTest):
         self.assertTrue(os.path.exists(self.path("out/base-rows/model.safetensors")))
 
     def check_prediction(self, run, steps, sequences):
-        """Of a run event: the parts of a predicted step are the step, and its run is that many of them."""
+        """In a run event the parts of a predicted step sum to the step, and the predicted run is that many steps."""
         prediction = run["prediction"]
         self.assertGreater(prediction["step_seconds"], 0)
         self.assertGreater(prediction["rates"]["product_flops_per_s"], 0)
@@ -233,10 +250,10 @@ class Train(program.ProgramTest):
         self.assertRegex(result.err, r"\nspeed   [\d.]+ [mu]?s a step predicted, [\d.]+ [mu]?s measured over 6 steps \(off by ")
         run, done = self.log("p")[0], self.log("p")[-1]
         prediction = self.check_prediction(run, 8, 4)
-        self.assertEqual(prediction["plans_tried"], 1)  # all on the device: nothing to choose
+        self.assertEqual(prediction["plans_tried"], 1)  # everything is on the device, so there is nothing to choose
         self.assertEqual(done["predicted_step_seconds"], prediction["step_seconds"])
         self.assertGreater(done["measured_step_seconds"], 0)
-        self.assertEqual(done["measured_steps"], 6)  # the first two fill the pipeline
+        self.assertEqual(done["measured_steps"], 6)  # the first two steps fill the pipeline
 
     def test_a_run_without_a_forecast_has_the_same_bits_and_measures_nothing(self):
         cache = self.path("no-cache")
@@ -284,12 +301,12 @@ class Signals(program.ProgramTest):
         return child
 
     def export(self, out, to):
-        """What a stopped run has saved, as a model directory."""
+        """Makes a model directory of the checkpoint that a stopped run saved."""
         self.assertFalse(os.path.exists(self.path(f"{out}/model.safetensors")))
         self.succeed("export", self.path(out), "--out", self.path(to))
 
     def test_the_first_signal_saves_and_ends_well(self):
-        for number in (signal.SIGINT, signal.SIGTERM):  # the second run goes on where the first was stopped
+        for number in (signal.SIGINT, signal.SIGTERM):  # the second run goes on from the checkpoint of the first
             child = self.start("stop", "--eval-every", "1000000")
             child.send_signal(number)
             out, err = child.communicate(timeout=60)
@@ -297,12 +314,12 @@ class Signals(program.ProgramTest):
             done = json.loads(out.splitlines()[-1])
             self.assertTrue(done["interrupted"])
             self.assertIn(f"/stop/checkpoints/step-{done['steps']:08} · step {done['steps']} of 1000000\n", err.decode())
-            self.assertNotIn(b" -> ", err)  # no evaluation is of the weights that were saved
+            self.assertNotIn(b" -> ", err)  # no evaluation belongs to the saved weights
             self.export("stop", f"stop-{number}")
             self.succeed("eval", self.path(f"stop-{number}"), "--data", self.rows, "--seq-len", "128")
 
     def test_a_stopped_run_has_made_its_streamed_updates(self):
-        constant = ["--schedule", "constant", "--warmup", "0"]  # no step depends on how many there will be
+        constant = ["--schedule", "constant", "--warmup", "0"]  # no step depends on the number of steps
         child = self.start("streamed", "--optimizer-engine", "stream", "--home", "weights=host", *constant)
         child.send_signal(signal.SIGINT)
         out, err = child.communicate(timeout=60)
@@ -323,7 +340,7 @@ class Signals(program.ProgramTest):
         _, err = child.communicate(timeout=60)
         self.assertEqual(child.returncode, 8)
         self.assertIn(b"Stopping: finishing the step and saving.", err)
-        self.assertTrue(err.endswith(b"error: stopped at once by a second signal; what was not saved yet is lost\n"))
+        self.assertTrue(err.endswith(b"error: stopped at once by a second signal; unsaved progress is lost\n"))
 
     def test_the_command_that_resumes_is_not_one_that_begins_anew(self):
         with open(self.path("anew.json"), "w") as file:
@@ -369,7 +386,7 @@ class Signals(program.ProgramTest):
                                   "300", "--log-every", "1"], stderr=there, preexec_fn=take_terminal)
         os.close(there)
         os.read(here, 1)
-        os.close(here)  # sends SIGHUP; from now on nothing can be written there
+        os.close(here)  # sends SIGHUP; from now on writing to the terminal fails
         self.assertEqual(child.wait(timeout=60), 0)
         self.assertEqual(self.log("hangup")[-1]["steps"], 300)
 
@@ -400,7 +417,7 @@ class Signals(program.ProgramTest):
         self.assertEqual(program.read_bytes(self.path("ta/model.safetensors")),
                          program.read_bytes(self.path("tb/model.safetensors")))
         self.assertNotIn("lanes ", plain.err)
-        for row in ("busy       predicted", "busy       measured", "waited for predicted", "waited for measured"):
+        for row in ("busy       predicted", "busy       measured", "stalled on predicted", "stalled on measured"):
             self.assertEqual(result.err.count(row), 1, result.err)
         trace = self.log("tb")[-2]
         self.assertEqual((trace["event"], trace["steps"], trace["left_out"]), ("trace", 4, 0))
@@ -411,7 +428,7 @@ class Signals(program.ProgramTest):
         self.assertLessEqual({"fetch layer.0", "forward layer.0 #0", "backward head #0", "decide", "step 4"}, names)
         with open(self.path("trace.json")) as file:
             groups = {event["pid"] for event in json.load(file)["traceEvents"]}
-        self.assertEqual(len(groups), 2)  # measured, and predicted below it
+        self.assertEqual(len(groups), 2)  # the measured steps, and the predicted ones below
 
     def test_a_trace_that_cannot_be_written_is_no_run(self):
         self.fail_with(5, "cannot write there", *SMALL, "--data", self.rows, "--steps", "1", "--out",
@@ -419,20 +436,21 @@ class Signals(program.ProgramTest):
         self.assertFalse(os.path.exists(self.path("tc")))
 
     def test_a_trace_replaces_no_file_of_another_program(self):
-        """Before step 1, and where the run itself makes the file; an earlier trace is replaced."""
+        """The trace file is made before step 1, also if the run itself makes the folder. An earlier trace is
+        replaced."""
         words = [*SMALL, "--data", self.rows, "--steps", "1", "--no-forecast", "--quiet", "--out", self.path("te"), "--trace"]
         before = program.read_bytes(self.rows)
-        self.fail_with(3, "--force replaces it", *words, self.rows)
+        self.fail_with(3, "or give --force to replace it", *words, self.rows)
         self.fail_with(3, "no trace of this program", "plan", "--model", "tinyllama-1.1b", "--gpu", "rtx3060", "--tokens-per-step",
                        "8192", "--quiet", "--trace", self.rows)
         self.assertEqual(program.read_bytes(self.rows), before)
         self.assertFalse(os.path.exists(self.path("te")))
         other = program.write_rows(self.path("other.jsonl"), [{"text": "mine"}])
         self.succeed("train", *words, other, "--force")
-        self.succeed("train", *words, other, "--resume", "never")  # a trace now
+        self.succeed("train", *words, other, "--resume", "never")  # now it is a trace
         self.assertIn("traceEvents", json.loads(program.read_bytes(other)))
         os.remove(self.path("te/config.json"))
-        self.fail_with(3, "te/config.json: this file is there", *words, self.path("te/config.json"), "--resume", "never")
+        self.fail_with(3, "te/config.json: this file exists", *words, self.path("te/config.json"), "--resume", "never")
         self.assertIn("architectures", json.loads(program.read_bytes(self.path("te/config.json"))))
         self.fail_with(2, "--force has no effect without --trace", *words[:-1], "--force")
 
@@ -531,7 +549,7 @@ class Generate(program.ProgramTest):
         event = self.succeed("generate", self.model, "-p", "a" * 200, "--json", "--max-new-tokens", "1000",
                              "--temperature", "9").json()
         self.assertLessEqual(event["prompt_tokens"] + len(event["ids"]), 256)
-        self.fail_with(3, "leave no room in the model's 256 positions", "generate", self.model, "-p", "a" * 256)
+        self.fail_with(3, "leaves no room in the model's 256 positions", "generate", self.model, "-p", "a" * 256)
 
     def test_rows_are_framed_as_in_training(self):
         self.train("sql", "--steps", "150", "--lr", "3e-3")
@@ -539,8 +557,8 @@ class Generate(program.ProgramTest):
             answer = row.pop("answer")
             result = self.succeed("generate", self.path("sql"), "--row", "-p", json.dumps(row))
             self.assertEqual(result.out, answer + "\n")
-        self.fail_with(3, "cannot tell what kind of row", "generate", self.path("sql"), "--row", "-p", '{"x": 1}')
-        self.fail_with(3, "wants a JSON object", "generate", self.path("sql"), "--row", "-p", "[1]")
+        self.fail_with(3, "unknown kind of row", "generate", self.path("sql"), "--row", "-p", '{"x": 1}')
+        self.fail_with(3, "needs a JSON object", "generate", self.path("sql"), "--row", "-p", "[1]")
         self.fail_with(3, "--prompt", "generate", self.path("sql"), "--row", "-p", '{"x": ')
 
 

@@ -1,4 +1,4 @@
-"""The program on real models and data: the exact results that the issue asks for. Skips where the real inputs are
+"""The program on real models and data: the exact results that the project requires. Skipped if the real inputs are
 absent."""
 
 import json

@@ -1,4 +1,5 @@
-"""verify and export: what is whole is called so, whatever is not is found and named, and an export is what the run saves."""
+"""verify and export: whole outputs pass, every damage is found and named, and an export equals the model that the
+run saves."""
 
 import os
 import shutil
@@ -20,7 +21,7 @@ def flip(path, at):
 
 
 class Manifest:
-    """As src/checkpoint/manifest.h has it."""
+    """The layout is the one in src/checkpoint/manifest.h."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -41,7 +42,7 @@ class Manifest:
         self.data = bytearray(data)
 
     def put(self, slab, array, index, value):
-        """Puts a float into m (0) or v (1), or the bits of a weight of fp32 (2), where every checksum then agrees."""
+        """Writes a float into m (0) or v (1), or the bits of an fp32 weight (2), and corrects every checksum."""
         first_span = 0
         for part_slab, first, n, flags, n_spans in self.parts:
             if part_slab == slab and first <= index < first + n and flags == 3 and n_spans == 1:
@@ -128,7 +129,7 @@ class Verify(Checkpoints):
             size = os.path.getsize(path)
             for at in sorted({0, size // 3, size // 2, size - 1}):
                 flip(path, at)
-                result = self.damaged(folder, path + ": ", older + " is whole")
+                result = self.damaged(folder, path + ": ", older + " is intact")
                 self.assertIn(f"older checkpoint {older}: ok", result.out)
                 flip(path, at)
         self.assertEqual(self.succeed("verify", folder).out.splitlines()[-1], "ok")
@@ -148,10 +149,10 @@ class Verify(Checkpoints):
         folder = self.copy("behind")
         for step in 6, 4:
             flip(os.path.join(self.checkpoint(folder, step), "state.bin"), 5000)
-        result = self.damaged(folder, self.checkpoint(folder, 2) + " is whole")
+        result = self.damaged(folder, self.checkpoint(folder, 2) + " is intact")
         self.assertIn(f"older checkpoint {self.checkpoint(folder, 4)}: damaged", result.out)
         flip(os.path.join(self.checkpoint(folder, 2), "state.bin"), 5000)
-        self.damaged(folder, "no older checkpoint is whole")
+        self.damaged(folder, "all older checkpoints are damaged")
         self.damaged(self.checkpoint(folder, 2), "there is no older checkpoint")
 
     def test_values_that_cannot_be_are_found_where_checksums_agree(self):
@@ -161,7 +162,7 @@ class Verify(Checkpoints):
             folder = self.copy(f"values{array}")
             newest = self.checkpoint(folder, 6)
             Manifest(newest).put(0, array, 7, value)
-            self.damaged(folder, f"{newest}: embed: {phrase}", self.checkpoint(folder, 4) + " is whole")
+            self.damaged(folder, f"{newest}: embed: {phrase}", self.checkpoint(folder, 4) + " is intact")
         folder = self.copy("zero")
         Manifest(self.checkpoint(folder, 6)).put(0, 1, 7, -0.0)
         self.succeed("verify", folder)
@@ -193,7 +194,7 @@ class Verify(Checkpoints):
         shutil.rmtree(folder)
 
     def test_a_checkpoint_of_another_model_than_it_says(self):
-        self.check_layers(3, "has 4 slabs, and its model has 5")
+        self.check_layers(3, "the manifest has 4 slabs, but the model has 5")
         self.check_layers(2000000000, "checkpoint.json: model: num_hidden_layers is 2000000000, must be")
 
     def test_a_model_directory(self):
@@ -210,7 +211,7 @@ class Verify(Checkpoints):
                 file.write(data)
             self.damaged(folder, phrase)
         os.unlink(path)
-        self.damaged(folder, "holds neither model.safetensors nor")
+        self.damaged(folder, "has neither model.safetensors nor")
         with open(path, "wb") as file:
             file.write(whole)
         with open(os.path.join(folder, "tokenizer.json"), "w") as file:
@@ -220,7 +221,7 @@ class Verify(Checkpoints):
     def test_what_is_nothing_of_the_kind(self):
         empty = self.path("empty")
         os.mkdir(empty)
-        self.fail_with(3, "neither a checkpoint", "verify", empty)
+        self.fail_with(3, "not a checkpoint", "verify", empty)
         self.fail_with(3, "no such directory", "verify", self.path("absent"))
         self.fail_with(3, "no such directory", "verify", self.rows)
 
@@ -238,7 +239,8 @@ class Export(Checkpoints):
     def test_the_last_step_is_what_the_run_saves(self):
         self.succeed("export", self.run_folder, "--out", self.path("last"))
         self.same_model(self.path("last"), self.run_folder)
-        found = self.succeed("export", self.run_folder, "--out", self.path("last"), "--json").json()  # once more, over it
+        # A second time, over the first export.
+        found = self.succeed("export", self.run_folder, "--out", self.path("last"), "--json").json()
         self.assertEqual((found["step"], found["steps"], found["dtype"]), (6, 6, "fp32"))
         self.assertEqual(found["checkpoint"], self.checkpoint(self.run_folder, 6))
         self.same_model(self.path("last"), self.run_folder)
@@ -252,7 +254,7 @@ class Export(Checkpoints):
                              read_bytes(os.path.join(self.path("short"), name)), name)
 
     def test_number_formats_and_tiers(self):
-        """From a model directory, whose files are copied, and whose format stays."""
+        """Exports from a model directory: other files are copied, and the dtype and shards stay."""
         os.makedirs(self.path("disk"), exist_ok=True)
         for name, words in (("bf16", ["--dtype", "bf16"]), ("fp16", ["--dtype", "fp16"]),
                             ("nvme", ["--dtype", "bf16", "--nvme", self.path("disk") + ":1G", "--home", "nvme"])):
@@ -270,7 +272,7 @@ class Export(Checkpoints):
         self.succeed("train", "--model", base, *SMALL[4:], "--data", self.rows, "--no-forecast", "--steps", "2",
                      "--save-every", "1", "--out", saved)
         os.rename(base, moved)
-        self.fail_with(3, "if the model of this run is elsewhere now, give --model", "export", saved, "--out",
+        self.fail_with(3, "if the model of this run has moved, add --model", "export", saved, "--out",
                        self.path("of-moved"))
         self.succeed("export", saved, "--out", self.path("of-moved"), "--model", moved)
         self.same_model(self.path("of-moved"), saved)
@@ -279,7 +281,7 @@ class Export(Checkpoints):
         self.assertNotEqual(text, read_bytes(config))
         with open(config, "wb") as file:
             file.write(text)
-        self.fail_with(3, "is a checkpoint of another model than --model", "export", saved, "--out", self.path("other"),
+        self.fail_with(3, "this checkpoint is not of the model that is now in --model", "export", saved, "--out", self.path("other"),
                        "--model", moved)
         self.assertFalse(os.path.exists(self.path("other")))
 
@@ -288,12 +290,12 @@ class Export(Checkpoints):
         out = self.path("never")
         flip(os.path.join(self.checkpoint(folder, 6), "state.bin"), 6000)
         line = self.fail_with(3, "state.bin: damaged: the", "export", folder, "--out", out)
-        self.assertTrue(line.endswith("; the checkpoint before it is " + self.checkpoint(folder, 4)), line)
+        self.assertTrue(line.endswith("; you can export the checkpoint before it: " + self.checkpoint(folder, 4)), line)
         self.assertFalse(os.path.exists(out))
         self.succeed("export", self.checkpoint(folder, 4), "--out", self.path("older"))
         shutil.rmtree(os.path.join(folder, "checkpoints"))
         self.fail_with(3, "it has no checkpoints", "export", folder, "--out", out)
-        self.fail_with(3, "rows.jsonl: is not a directory", "export", self.run_folder, "--out", self.rows)
+        self.fail_with(3, "rows.jsonl: the output is not a directory", "export", self.run_folder, "--out", self.rows)
         os.symlink(self.path("older"), out)
         self.fail_with(3, "never: ", "export", self.run_folder, "--out", out)
 

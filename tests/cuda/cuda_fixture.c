@@ -14,12 +14,12 @@ double cuda_unit_roundoff(enum ot_dtype dtype) {
     return units[dtype];
 }
 
-/* One for all cases: opening a device costs more than most of them. */
+/* All cases share this device, because opening a device takes longer than most cases. */
 static struct ot_device *shared_device;
 static struct ot_lane *shared_lane;
 
-/* A test that failed in a case has left its memory: then the device is left too, and the failure stays in
- * sight. */
+/* If a test failed in a case, the case's memory is still allocated. The device then stays open too: closing
+ * it would fail on that memory and hide the real failure. */
 static void close_shared_device(void) {
     struct ot_device_usage usage;
     ot_device_usage(shared_device, &usage);
@@ -37,7 +37,7 @@ static int open_shared_device(void) {
 
 void cuda_skip_without_device(void) {
     setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off",
-           1); /* a wrong kernel must not be replaced by the right one */
+           1); /* no checks: a check would replace a wrong kernel by a right one and hide the error */
     if (open_shared_device() < 0) {
 #ifdef OT_TEST_EMULATED
         fprintf(stderr, "the emulated device does not open: %s\n", ot_error_text());
@@ -91,8 +91,8 @@ static const struct ops_result *find_result(const struct ops_fixture *f, const c
 }
 
 static void fail_at(const struct ops_result *got, const struct ops_result *want, int64_t i, double bound) {
-    fail_msg("%s[%lld of %lld] in %s = %.9g, the cpu device has %.9g: they differ by %.3g, more than %.3g",
-             got->name, (long long)i, (long long)got->n, ot_dtype_name(got->dtype), (double)got->values[i],
+    fail_msg("%s[%lld of %lld] in %s = %.9g, cpu device %.9g: they differ by %.3g, allowed %.3g", got->name,
+             (long long)i, (long long)got->n, ot_dtype_name(got->dtype), (double)got->values[i],
              (double)want->values[i], fabs((double)got->values[i] - want->values[i]), bound);
 }
 
@@ -106,7 +106,8 @@ void cuda_check_bits(const struct cuda_pair *p, const char *name) {
     }
 }
 
-/* What storing adds: one rounding in each result that is not fp32, and half of the smallest step near 0. */
+/* The error that storing adds: one rounding of a result that is not fp32, and half of the smallest step near
+ * 0. */
 static double storing_error(const struct ops_result *result, double magnitude) {
     if (result->dtype == OT_F32)
         return 0;
@@ -120,7 +121,7 @@ void cuda_check_close(const struct cuda_pair *p, const char *name, const struct 
     double worst_excess = 0, worst_bound = 0;
     for (int64_t i = 0; i < got->n; i++) {
         double g = got->values[i], w = want->values[i];
-        if (g == w || (isnan(g) && isnan(w))) /* also equal infinities */
+        if (g == w || (isnan(g) && isnan(w))) /* also true for equal infinities */
             continue;
         double error = bound->relative * fabs(w) + bound->absolute + (bound->each ? bound->each[i] : 0);
         error += storing_error(got, fabs(w) + error) + storing_error(want, fabs(w) + error);

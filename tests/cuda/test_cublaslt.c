@@ -1,5 +1,5 @@
-/* The real libcublasLt, which needs no GPU to be opened and to take or refuse descriptors: that our table,
- * numbers and sizes are its own. Skipped where it is not installed. */
+/* The real libcublasLt has the functions, numbers and struct sizes that our table declares. The library needs
+ * no GPU to be opened and to accept or refuse descriptors. Skipped where it is not installed. */
 #include <stdio.h>
 
 #include "kernels/cuda/cublaslt.h"
@@ -73,7 +73,8 @@ int main(void) {
         fprintf(stderr, "SKIP: %s\n", ot_error_text());
         return 77;
     }
-    printf("cuBLASLt %d.%d.%d from %s\n", lt.major, lt.minor, lt.patch, lt.path); /* gpu-check shows it */
+    /* Scripts/gpu-check prints this line. */
+    printf("cuBLASLt %d.%d.%d from %s\n", lt.major, lt.minor, lt.patch, lt.path);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_desc_takes_attributes),
         cmocka_unit_test(test_pref_takes_attributes),

@@ -1,5 +1,5 @@
-/* AdamW on cuda has the bits of the CPU's kernels, after 100 steps, for ordinary inputs and for those that
- * hurt. */
+/* AdamW on cuda gives the same bits as the CPU's kernels after 100 steps, for ordinary inputs and for extreme
+ * ones (infinities, NaNs, subnormals). */
 #include "tests/cuda/cuda_fixture.h"
 
 #include <math.h>
@@ -11,12 +11,12 @@
 #include "src/base/random.h"
 #include "tests/support/check.h"
 
-enum { ROOM = 4099 + 32, EDGE = 16 /* elements on either side of the update, which must stay as they are */ };
+enum { ROOM = 4099 + 32, EDGE = 16 /* EDGE: elements on either side of the update, which must not change */ };
 
 /* ---- parameters with their state ---- */
 
-/* As the op wants them: weight and grad in the dtype, low with bf16 and master with fp16 alone. All arrays
- * begin 16-byte aligned, so that element i is aligned in all or in none. */
+/* The arrays as the op takes them: weight and grad in the dtype, low only with bf16, master only with fp16.
+ * All arrays begin 16-byte aligned, so element i is aligned in all of them or in none. */
 struct params {
     enum ot_dtype dtype;
     _Alignas(64) char weight[ROOM * 4];
@@ -29,7 +29,7 @@ struct params {
 
 enum inputs { ORDINARY, ANY_SIZE, EDGES, N_INPUTS };
 
-/* A finite number of any size. */
+/* A finite number of any magnitude. */
 static float any_size(uint64_t stream, int64_t i) {
     uint32_t bits = ot_random_u32(7, stream, (uint64_t)i);
     return ot_f32_from_bits((bits & 0x7f800000u) == 0x7f800000u ? bits ^ 0x40000000u : bits);
@@ -125,7 +125,7 @@ static struct ot_adamw args_for(struct params *x, enum ot_dtype dtype, bool deca
 
 /* ---- comparison ---- */
 
-/* NaNs may differ in sign and payload: instructions choose. */
+/* Both may be NaN with different signs and payloads: these depend on the instructions. */
 static void check_float(const char *what, int64_t i, float got, float want) {
     if (ot_f32_bits(got) != ot_f32_bits(want) && !(isnan(got) && isnan(want)))
         fail_msg("%s[%d]: %a, not %a", what, (int)i, (double)got, (double)want);
@@ -139,7 +139,7 @@ static float weight_at(const struct params *x, int64_t i) {
     return ot_join_f32(((const uint16_t *)(const void *)x->weight)[i], x->low[i]);
 }
 
-/* hi and low follow from the joined weight where it is a number: rounding has one result. */
+/* hi and low follow from the joined weight if it is a number, because rounding has one result. */
 static void check_same(const struct params *got, const struct params *want) {
     for (int64_t i = 0; i < ROOM; i++) {
         check_float("m", i, got->m[i], want->m[i]);
@@ -190,7 +190,7 @@ static void test_sizes_and_alignments(void **state) {
                         s % 3, 2);
 }
 
-/* Arrays that no 16-byte access fits together: m begins elsewhere than weight. */
+/* No 16-byte access fits all arrays: m begins at another offset than weight. */
 static void test_arrays_out_of_step(void **state) {
     (void)state;
     enum { N = 1000 };
@@ -206,8 +206,8 @@ static void test_arrays_out_of_step(void **state) {
         upload_step(&f, &d, &want, &step);
         struct ot_adamw on_cuda = args_for(d.x, want.dtype, true, EDGE, N, d.step);
         struct ot_adamw on_cpu = args_for(&want, want.dtype, true, EDGE, N, &step);
-        on_cuda.m++;
-        on_cpu.m++;
+        on_cuda.m = (float *)on_cuda.m + 1;
+        on_cpu.m = (float *)on_cpu.m + 1;
         f.ops->adamw(f.lane, &on_cuda);
         ot_adamw_run(&on_cpu);
         copy(&f, OT_COPY_D2H, d.x, &got, sizeof got);

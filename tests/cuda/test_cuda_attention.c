@@ -1,13 +1,13 @@
-/* Attention forward on cuda against cpu: tiles of all head sizes in bf16 and fp16, whatever the rows,
- * windows, slopes, strides and sizes.
+/* Attention forward on cuda against cpu: tiles of all head sizes in bf16 and fp16, over many rows, windows,
+ * slopes, strides and sizes.
  *
- * The bound of each element is computed with it, in double. Let w_j = p_j / sum p, e the relative error of
- * a weight, u the unit roundoff of dtype. out = sum w_j v_j; the device rounds p_j to dtype (u), has the
- * exponent and the sums off by e in numerator and denominator, so that |error| <= (u + 2 e) sum w_j |v_j|.
- * The exponent is off by the error of q.k (head_dim products and sums, scale and slopes: relative to the
- * sum of absolute values) and by what exp2 and the scaling by log2 e add; sums over keys by 2^-23 a key,
- * since the order and rounding within a tensor core's sums are not told. A weight below fp16's normal range
- * is off by 2^-25 absolutely, where the largest is at least 1. */
+ * The test computes a bound for each element, in double. Let w_j = p_j / sum p, e the relative error of a
+ * weight, u the unit roundoff of dtype. out = sum w_j v_j. The device rounds p_j to dtype (u), and its
+ * exponents and sums are off by e in numerator and denominator, so |error| <= (u + 2 e) sum w_j |v_j|. The
+ * exponent is off by the error of q.k (head_dim products and sums, scale and slopes, relative to the sum of
+ * absolute values) and by the errors of exp2 and of the scaling by log2 e. A sum over keys is off by 2^-23 a
+ * key, because the order and the rounding inside a tensor core's sums are not documented. A weight below
+ * fp16's normal range is off by 2^-25 absolutely; the largest weight is at least 1. */
 #include "tests/cuda/cuda_fixture.h"
 
 #include <math.h>
@@ -20,12 +20,12 @@ enum { MOST_ROWS = 8 };
 
 struct shape {
     int64_t n, n_keys, heads, kv_heads, dim, window;
-    int64_t rows[MOST_ROWS]; /* lengths of all but the last row, from key 0 on */
+    int64_t rows[MOST_ROWS]; /* lengths of all rows except the last, beginning at key 0 */
     bool slopes, no_lse;
     int64_t pad;     /* elements of NaN between tokens */
-    float q_size;    /* 0: 1 */
-    float scale;     /* 0: 1 / sqrt(dim) */
-    int64_t foreign; /* keys before this one are NaN */
+    float q_size;    /* 0: means 1 */
+    float scale;     /* 0: means 1 / sqrt(dim) */
+    int64_t foreign; /* keys before this key are NaN */
 };
 
 struct attention_case {
@@ -47,7 +47,7 @@ static void *filled(int64_t n, size_t size) {
     return values;
 }
 
-/* The row of query i begins at the last border that is not after its own key. */
+/* The row of query i begins at the last border that is not after the query's own key. */
 static int32_t row_of(const struct shape *s, int64_t query) {
     int64_t own = query + s->n_keys - s->n, start = 0;
     for (int i = 0; i < MOST_ROWS && s->rows[i] && start + s->rows[i] <= own; i++)
@@ -55,7 +55,7 @@ static int32_t row_of(const struct shape *s, int64_t query) {
     return (int32_t)start;
 }
 
-/* [tokens, width] normal numbers with pad elements of NaN after each token. */
+/* [tokens, width] normally distributed numbers, with `pad` elements of NaN after each token. */
 static float *tokens_of(uint64_t seed, int64_t tokens, int64_t width, int64_t pad, float size) {
     float *dense = ops_random(seed, tokens * width, size),
           *wide = filled(tokens * (width + pad), sizeof *wide);
@@ -73,7 +73,7 @@ static bool sees(const struct attention_case *c, int64_t query, int64_t key) {
     return key >= c->row_start[query] && key <= own && (s->window == 0 || key > own - s->window);
 }
 
-/* One query of one head: scores and, relative to the score's own, their errors. */
+/* The scores of one query of one head, and their errors relative to the query's own score. */
 struct score {
     double value, error;
 };
@@ -90,8 +90,8 @@ static struct score score_of(const struct attention_case *c, int64_t query, int6
         absolute += fabs((double)q[d] * k[d]);
     }
     struct score result = {scale * sum - bias, 0};
-    /* Sums of products; then some roundings of the scaled score and of the running maximum that it is taken
-     * from. */
+    /* The error of the sums of products, then some roundings of the scaled score and of the running maximum
+     * that is subtracted. */
     result.error = fabs(scale) * absolute * (double)s->dim * 0x1p-23 + (fabs(scale * sum) + bias) * 0x1p-21;
     return result;
 }
@@ -210,7 +210,7 @@ static void check_shape(const struct shape *s, enum ot_dtype dtype, int shift) {
 static const enum ot_dtype DTYPES[] = {OT_BF16, OT_F16};
 static const int64_t DIMS[] = {64, 80, 96, 128, 256};
 
-/* One query, a part of a warp's rows, a tile of keys more or less one, several blocks. */
+/* One query, a part of a warp's rows, a tile of keys and one key more or less, several blocks. */
 static void test_sizes(void **state) {
     (void)state;
     static const int64_t sizes[] = {1, 17, 63, 64, 65, 200};
@@ -256,7 +256,7 @@ static void test_slopes(void **state) {
     check_shape(&(struct shape){30, 170, 4, 2, 64, .window = 100, .slopes = true}, OT_BF16, 0);
 }
 
-/* Queries behind a past, which rows and windows may begin in. */
+/* Queries after a past of keys; rows and windows may begin inside the past. */
 static void test_past(void **state) {
     (void)state;
     for (int dim = 0; dim < 5; dim++) {
@@ -267,8 +267,8 @@ static void test_past(void **state) {
     check_shape(&(struct shape){140, 300, 1, 1, 64, .rows = {190, 30}}, OT_BF16, 0);
 }
 
-/* Tokens further apart than their heads; arrays that begin anywhere. Where 16-byte accesses do not reach,
- * the plain kernel does. */
+/* Tokens that are further apart than their heads, and arrays that begin at any element. Where 16-byte
+ * accesses are impossible, the plain kernel runs. */
 static void test_strides(void **state) {
     (void)state;
     for (int dim = 0; dim < 5; dim++) {
@@ -279,7 +279,7 @@ static void test_strides(void **state) {
     check_shape(&(struct shape){20, 20, 2, 1, .dim = 64}, OT_F16, 1);
 }
 
-/* Scores that outgrow the reference again and again, and scales that are no scales. */
+/* Scores that outgrow the running maximum again and again, and degenerate scales. */
 static void test_scores(void **state) {
     (void)state;
     for (int dim = 0; dim < 5; dim++)
@@ -288,8 +288,8 @@ static void test_scores(void **state) {
     check_shape(&(struct shape){100, 100, 1, 1, 64, .scale = 0x1p-140f}, OT_BF16, 0);
 }
 
-/* What lies in tiles that no query of a block sees is never looked at: keys and values before the row of
- * the last block are NaN. */
+/* The kernel never reads tiles that no query of a block sees: keys and values before the row of the last
+ * block are NaN. */
 static void test_foreign_tiles_are_skipped(void **state) {
     (void)state;
     for (int dim = 0; dim < 5; dim++) {
@@ -300,8 +300,8 @@ static void test_foreign_tiles_are_skipped(void **state) {
     }
 }
 
-/* A row's bits do not depend on what it is packed with, as long as it begins equally far into a tile of
- * keys. */
+/* The bits of a row do not depend on the rows that it is packed with, as long as it begins at the same offset
+ * in a tile of keys. */
 static void test_packing_does_not_show(void **state) {
     (void)state;
     enum { ROW = 70, DIM = 64 };

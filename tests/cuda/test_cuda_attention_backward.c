@@ -1,22 +1,21 @@
-/* Attention backward on the cuda device against the cpu device: both ways (kernels/cuda/attention.h), all
+/* Attention backward on the cuda device against the cpu device: both methods (kernels/cuda/attention.h), all
  * head sizes and dtypes, shared keys, rows, windows, ALiBi, distances between tokens, arrays off alignment.
- * Both devices are given the same out and lse, those of a reference in double, so that only the backward
- * differs.
+ * Both devices get the same out and lse, from a reference in double, so that only the backward pass differs.
  *
- * Bounds. u = 2^-24, v = what one rounding to the storage type costs (bf16 2^-8 of its value, fp16 2^-11 of
- * it or 2^-25, fp32 nothing). The reference has each pair's p and ds and the sums of absolute values behind
- * them.
+ * Bounds. u = 2^-24. v = the error of one rounding to the storage type (bf16: 2^-8 of the value; fp16: 2^-11
+ * of it or 2^-25; fp32: none). The reference has p and ds of each pair, and the sums of the absolute values
+ * behind them.
  *   - A score is a dot product of head_dim terms, then a few operations on numbers not larger than |score|,
  *     the distance term and |lse|: off by
  *     e = u ((head_dim + 2) scale sum |q k| + 6 (|score| + |slope distance| + |lse|)).
  *   - p = exp(score - lse), a few ulps of exp and of its argument's reduction: off by p (e + 8 u).
- *   - dout.v and delta are dot products: off by d = u (head_dim + 2) (sum |dout v| + sum |dout out|); so
- *     ds = p (dout.v - delta) scale is off by |ds| (e + 12 u) + p scale d.
- *   - dv sums k terms p dout: k u sum |p dout|; dq and dk likewise. The tensor cores' own sums keep at
- *     least fp32's bits but may cut instead of round: twice that.
- * All this on either device, hence doubled. The cuda device moreover rounds p and ds before their products
- * where the storage type has two bytes: v each. How results are rounded is known to the fixture.
- */
+ *   - dout.v and delta are dot products: off by d = u (head_dim + 2) (sum |dout v| + sum |dout out|).
+ *     So ds = p (dout.v - delta) scale is off by |ds| (e + 12 u) + p scale d.
+ *   - dv sums k terms p dout: off by k u sum |p dout|; dq and dk likewise. The sums inside tensor cores keep
+ *     at
+ *     least fp32's bits but may truncate instead of rounding: twice that. Both devices have these errors, so
+ *     the bound is doubled. In addition, the cuda device rounds p and ds before their products if the storage
+ *     type has two bytes: v each. The fixture adds the rounding of results. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,11 +29,11 @@
 
 struct shape {
     int64_t n, heads, kv_heads, head_dim;
-    int64_t window, row; /* 0: none; rows of `row` tokens, 0: one row */
+    int64_t window, row; /* 0: no window; rows of `row` tokens, 0: one row */
     bool slopes;
-    int64_t pad; /* elements between tokens, which must stay untouched */
+    int64_t pad; /* elements between tokens, which must not change */
     int shift;
-    int64_t nan_first, nan_end; /* tokens that are all NaN: of whole rows, and of whole tiles */
+    int64_t nan_first, nan_end; /* tokens that are all NaN: whole rows and whole tiles of them */
 };
 
 enum { Q, K, V, DOUT, OUT, ARRAYS };
@@ -49,7 +48,7 @@ struct backward_case {
     double *bounds[GRADS];
 };
 
-/* ---- where things are ---- */
+/* ---- memory layout ---- */
 
 static int64_t width(const struct shape *s, bool query_side) {
     return (query_side ? s->heads : s->kv_heads) * s->head_dim;
@@ -84,7 +83,7 @@ static void *zeros(int64_t n, size_t size) {
     return values;
 }
 
-/* Random, with NaNs between the tokens and in tokens [nan_first, nan_end). */
+/* Random numbers, with NaNs between the tokens and in tokens [nan_first, nan_end). */
 static float *random_array(const struct shape *s, int array) {
     int64_t step = ld(s, is_query_side(array)), used = width(s, is_query_side(array));
     float *values = ops_random(10 + (uint64_t)array, s->n * step, 1);
@@ -94,7 +93,7 @@ static float *random_array(const struct shape *s, int array) {
     return values;
 }
 
-/* On the grids of bf16 and of fp16. */
+/* Rounds to a number that bf16 and fp16 both have. */
 static float on_grids(double value) {
     float rounded = ot_bf16_to_f32(ot_bf16_from_f32((float)value));
     return fabsf(rounded) < 0x1p-14f ? 0 : rounded;
@@ -115,7 +114,7 @@ static struct sums dot(const float *a, const float *b, int64_t n) {
     return sum;
 }
 
-/* A score and by how much one in fp32 is off, without lse's part of it. */
+/* A score, and its error in fp32 without the part of lse. */
 static double score(const struct backward_case *c, int64_t head, int64_t query, int64_t key, double *error) {
     const struct shape *s = c->shape;
     struct sums qk = dot(c->arrays[Q] + place(s, true, query, head),
@@ -125,7 +124,7 @@ static double score(const struct backward_case *c, int64_t head, int64_t query, 
     return value;
 }
 
-/* lse and out of one query and head, as a forward pass leaves them. */
+/* Fills in lse and out of one query and head, as the forward pass leaves them. */
 static void fill_forward(struct backward_case *c, int64_t head, int64_t query) {
     const struct shape *s = c->shape;
     double sum = 0, error, *out = zeros(s->head_dim, sizeof *out);
@@ -142,8 +141,8 @@ static void fill_forward(struct backward_case *c, int64_t head, int64_t query) {
     free(out);
 }
 
-/* Adds what a pair's errors do to the gradients: each weight times what it multiplies, and the sums' own
- * rounding over `terms` terms. */
+/* Adds the effect of a pair's errors on the gradients: the error of each weight times the value that it
+ * multiplies, and the rounding of sums over `terms` terms. */
 static void add_pair(struct backward_case *c, enum ot_dtype dtype, int64_t head, int64_t query, int64_t key) {
     const struct shape *s = c->shape;
     const double u = 0x1p-24, terms = (double)(s->n * (s->heads / s->kv_heads) + 2);
@@ -158,7 +157,7 @@ static void add_pair(struct backward_case *c, enum ot_dtype dtype, int64_t head,
     double p_error = p * (e + 8 * u);
     double ds_error =
         ds * (e + 12 * u) + p * c->scale * u * (double)(s->head_dim + 2) * (dp.absolute + delta.absolute);
-    /* both devices' errors, and cuda's rounding */
+    /* the errors of both devices, and cuda's rounding */
     p_error = 2 * p_error + v * (p + p_error) + tiny;
     ds_error = 2 * ds_error + v * (ds + ds_error) + tiny;
     p_error += 3 * terms * u * (p + p_error);
@@ -288,7 +287,8 @@ static void test_tiled_fp16(void **state) {
     CHECK(tiled, OT_F16);
 }
 
-/* What tiles do not take: fp32, other head sizes, rows that 16 bytes do not reach. */
+/* Cases that the tiled kernel does not take: fp32, other head sizes, rows where 16-byte accesses are
+ * impossible. */
 static const struct shape plain[] = {
     {.n = 1, .heads = 1, .kv_heads = 1, .head_dim = 1},
     {.n = 45, .heads = 4, .kv_heads = 2, .head_dim = 7, .window = 9, .pad = 3},
@@ -314,7 +314,7 @@ static void test_plain(void **state) {
     CHECK(single, OT_F32);
 }
 
-/* A row full of NaNs, before another or behind it, stays alone: its tiles are not visited. */
+/* A row full of NaNs, before or after another row, does not touch it: its tiles are skipped. */
 static void test_foreign_rows(void **state) {
     (void)state;
     static const struct shape shapes[] = {
@@ -325,7 +325,7 @@ static void test_foreign_rows(void **state) {
     CHECK(shapes, OT_BF16);
 }
 
-/* The build may ask for a card with another amount of shared memory. */
+/* The build may choose a card with another amount of shared memory. */
 static void choose_card(void) {
 #ifdef OT_TEST_SM
     struct ot_emu_card card = ot_emu_default_card();

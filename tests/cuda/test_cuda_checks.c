@@ -1,5 +1,5 @@
-/* Every fast path is trusted on this device: the check of its first use (kernels/cuda/cuda_guard.h) finds
- * nothing. On a real GPU this is the first thing to know of a new one. */
+/* Every fast path is trusted on this device: the check of its first use (kernels/cuda/cuda_guard.h) finds no
+ * error. On a new GPU this is the first test to run. */
 #include "tests/support/check.h"
 
 #include <dirent.h>
@@ -15,7 +15,7 @@ enum { N = 16, MOST_DIM = 256, ELEMS = N * MOST_DIM, ARRAYS = 8 };
 struct work {
     struct ot_device *device;
     struct ot_lane *lane;
-    char *memory; /* ARRAYS arrays of ELEMS elements of 4 bytes, and row starts; all zeros */
+    char *memory; /* ARRAYS arrays of ELEMS elements of 4 bytes, then row starts; all zeros */
 };
 
 static char *part(const struct work *w, int number) {
@@ -85,7 +85,7 @@ static void run_products(const struct work *w, enum ot_dtype dtype) {
     }
 }
 
-/* The verdicts are the second line of the one file of that name. */
+/* Reads the verdicts, which are the second line of the only file of that name. */
 static void read_verdicts(const char *folder, char *verdicts, size_t bytes) {
     char path[600];
     snprintf(path, sizeof path, "%s/offload-train", folder);
@@ -129,13 +129,13 @@ static void test_every_path_is_trusted(void **state) {
         for (size_t d = 0; d < sizeof dims / sizeof *dims && dtypes[t] != OT_F32; d++, paths += 2)
             run_attention(&w, dtypes[t], dims[d]);
         run_products(&w, dtypes[t]);
-        paths += dtypes[t] == OT_F32 ? 16 : 24; /* two-byte results do not accumulate */
+        paths += dtypes[t] == OT_F32 ? 16 : 24; /* results of two bytes do not accumulate */
     }
     check_ok(ot_lane_sync(w.lane));
     close_work(&w);
     read_verdicts(folder, verdicts, sizeof verdicts);
     if (count(verdicts, '-') > 0)
-        fail_msg("not trusted: %s", verdicts);
+        fail_msg("some fast paths are not trusted; the verdicts are %s", verdicts);
     assert_int_equal(count(verdicts, '+'), paths);
     remove_folder(folder);
 }

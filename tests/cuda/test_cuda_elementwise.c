@@ -1,5 +1,5 @@
-/* Activations, gated activations, sums, casts and reductions on cuda have the bits that they have on cpu:
- * both devices compute the same formulas (kernels/formulas.h) in the same order, so no bound is needed. */
+/* Activations, gated activations, sums, casts and reductions have the same bits on cuda and on cpu. Both
+ * devices compute the same formulas (kernels/formulas.h) in the same order, so no bound is needed. */
 #include "tests/cuda/cuda_fixture.h"
 
 #include <math.h>
@@ -14,16 +14,16 @@ enum { N_SIZES = sizeof SIZES / sizeof *SIZES, LARGEST = 4099, SHIFTS = 9 };
 
 /* ---- inputs ---- */
 
-/* Where the formulas change their branch or leave their range, in values that fp16 has too. */
+/* Values at which the formulas change their branch or leave their range. fp16 has them too. */
 static const float EDGES[] = {0.0f,    -0.0f,  INFINITY, -INFINITY, NAN,       0.625f,   -0.625f,   1.0f,
                               -1.0f,   1.375f, 1.4375f,  4.0f,      -4.0f,     5.5f,     -5.75f,    17.0f,
                               -17.0f,  60.0f,  -60.0f,   88.0f,     -88.0f,    -88.5f,   88.5f,     104.0f,
                               -104.0f, 120.0f, -120.0f,  61440.0f,  -61440.0f, 0x1p-24f, -0x1p-24f, 0x1p-14f};
-/* And in values that it lacks. */
+/* More such values, which fp16 does not have. */
 static const float WIDE_EDGES[] = {0x1p-149f, -0x1p-130f, 0x1p64f, -0x1p64f, 0x1.fep127f, -0x1.fep127f};
 enum { N_EDGES = sizeof EDGES / sizeof *EDGES, N_WIDE_EDGES = sizeof WIDE_EDGES / sizeof *WIDE_EDGES };
 
-/* Normal numbers, with all edges among them where there is room. */
+/* Normally distributed numbers, with all edges among them if n is large enough. */
 static float *inputs(uint64_t seed, int64_t n, bool wide) {
     float *x = ops_random(seed, n, 3);
     for (int64_t i = 0; i < n && i < 2 * (N_EDGES + N_WIDE_EDGES); i += 2) {
@@ -74,7 +74,7 @@ static void test_activations(void **state) {
         float *x = inputs(1, LARGEST, dtype != OT_F16), *dy = ops_random(2, LARGEST, 1);
         for (int act = 0; act < 4; act++)
             check_activate(&(struct span){(enum ot_activation)act, LARGEST, x, dy}, (enum ot_dtype)dtype, 0);
-        for (int s = 0; s < N_SIZES; s++) /* the loop is the same for all of them */
+        for (int s = 0; s < N_SIZES; s++) /* all activations share one loop */
             check_activate(&(struct span){OT_ACT_SILU, SIZES[s], x, dy}, (enum ot_dtype)dtype, s % SHIFTS);
         free(x);
         free(dy);
@@ -128,7 +128,7 @@ static void check_glu(const struct rows *c, enum ot_dtype dtype, int shift) {
 
 static void test_glu(void **state) {
     (void)state;
-    /* rows, cols, ld_in, ld_out: contiguous, packs in wider rows, what fits no pack, one row, one column */
+    /* rows, cols, ld_in, ld_out: contiguous, packs in wider rows, no packs, one row, one column */
     static const int64_t shapes[][4] = {{5, 200, 200, 200}, {3, 264, 528, 264},  {4, 129, 258, 129},
                                         {3, 130, 260, 144}, {1, 517, 1034, 517}, {7, 1, 2, 1}};
     enum { ROOM = 8192 };
@@ -160,7 +160,7 @@ static void run_add(struct ops_fixture *f, const void *argument) {
     char *out = ops_blank_values(f, f->dtype, n);
     f->ops->add(f->lane, &(struct ot_add){f->dtype, n, a, b, out});
     ops_collect(f, "sum", f->dtype, out, n);
-    if (n > 1) { /* no pack is aligned in both: a begins an element later */
+    if (n > 1) { /* a begins one element later, so no pack is aligned in both arrays */
         f->ops->add(f->lane, &(struct ot_add){f->dtype, n - 1, a + one, b, out});
         ops_collect(f, "sum of shifted", f->dtype, out, n - 1);
     }
@@ -170,6 +170,38 @@ static void run_add(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "sum in b", f->dtype, b, n);
 }
 
+/* The span is eight parts, of which the cases join the first ones. The shares begin at multiples of 32. */
+static const struct {
+    int n_parts, own;
+    bool tree;
+    const char *name;
+} joins[] = {{2, 0, false, "join of 2"}, {3, 1, false, "join of 3"}, {8, 7, false, "join of 8"},
+             {1, 0, true, "tree of 1"},  {2, 1, true, "tree of 2"},  {4, 2, true, "tree of 4"},
+             {8, 3, true, "tree of 8"}};
+enum { JOINS = sizeof joins / sizeof *joins };
+
+static void run_join(struct ops_fixture *f, const void *argument) {
+    const struct span *c = argument;
+    int64_t stride = c->n / 8 / 32 * 32, n = stride - 1;
+    char *parts = ops_upload(f, f->dtype, c->x, c->n), *own = ops_upload(f, f->dtype, c->y, c->n);
+    for (int i = 0; i < JOINS; i++) {
+        float *out = ops_blank_values(f, OT_F32, n);
+        f->ops->join(f->lane, &(struct ot_join){f->dtype, n, joins[i].n_parts, joins[i].own, parts, stride,
+                                                own, out, joins[i].tree});
+        ops_collect(f, joins[i].name, OT_F32, out, n);
+    }
+}
+
+static void check_join(const struct span *c, enum ot_dtype dtype, int shift) {
+    struct cuda_pair p;
+    if (c->n < 8 * 32)
+        return;
+    cuda_run(&p, run_join, c, dtype, shift);
+    for (int i = 0; i < JOINS; i++)
+        cuda_check_bits(&p, joins[i].name);
+    cuda_close(&p);
+}
+
 static void check_add(const struct span *c, enum ot_dtype dtype, int shift) {
     struct cuda_pair p;
     cuda_run(&p, run_add, c, dtype, shift);
@@ -177,7 +209,7 @@ static void check_add(const struct span *c, enum ot_dtype dtype, int shift) {
     if (c->n > 1)
         cuda_check_bits(&p, "sum of shifted");
     cuda_check_bits(&p, "sum in a");
-    if (dtype != OT_F16) /* the reference rounds only once, at the end: here a is a sum already */
+    if (dtype != OT_F16) /* the reference rounds only once, at the end, because a is a sum already */
         cuda_check_bits(&p, "sum in b");
     cuda_close(&p);
 }
@@ -186,14 +218,17 @@ static void test_add(void **state) {
     (void)state;
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
         float *x = inputs(6, LARGEST, dtype != OT_F16), *y = ops_random(7, LARGEST, 2);
-        for (int s = 0; s < N_SIZES; s++)
-            check_add(&(struct span){OT_ACT_RELU, SIZES[s], x, y}, (enum ot_dtype)dtype, s % SHIFTS);
+        for (int s = 0; s < N_SIZES; s++) {
+            struct span span = {OT_ACT_RELU, SIZES[s], x, y};
+            check_add(&span, (enum ot_dtype)dtype, s % SHIFTS);
+            check_join(&span, (enum ot_dtype)dtype, s % SHIFTS);
+        }
         free(x);
         free(y);
     }
 }
 
-/* More than the grid has threads for: they go around. */
+/* More elements than the grid has threads, so that each thread takes several. */
 static void test_add_of_many(void **state) {
     (void)state;
     enum { MANY = 1 << 20 };
@@ -229,7 +264,7 @@ static void test_casts(void **state) {
     (void)state;
     float *x = inputs(10, LARGEST, true);
     for (int64_t i = 100; i < LARGEST;
-         i++) /* off the small grids, so that roundings show, over fp16's range */
+         i++) /* values between those of the small dtypes, so that roundings show, over fp16's range */
         x[i] = ldexpf(x[i] * 1.0001f, (int)(i % 48) - 28);
     for (int from = OT_F32; from <= OT_F16; from++)
         for (int to = OT_F32; to <= OT_F16; to++)
@@ -238,7 +273,7 @@ static void test_casts(void **state) {
     free(x);
 }
 
-/* Every pattern of the half that is rounded off, at several exponents and at fp16's ends. */
+/* Every pattern of the half that is rounded off, at several exponents and at the ends of fp16's range. */
 static void test_ties_and_ranges(void **state) {
     (void)state;
     static const uint32_t highs[] = {0x3f80, 0x3f81, 0xc2ff, 0x477f, 0x387f, 0x3380, 0x3300, 0x7f7f, 0x0000};
@@ -246,7 +281,7 @@ static void test_ties_and_ranges(void **state) {
     float *x = malloc(N_HIGHS * LOWS * sizeof *x);
     assert_non_null(x);
     for (int h = 0; h < N_HIGHS; h++)
-        for (uint32_t low = 0; low < LOWS; low++) /* every 16th, and its neighbours on both sides of a tie */
+        for (uint32_t low = 0; low < LOWS; low++) /* every 16th pattern, and both neighbours of a tie */
             x[h * LOWS + (int)low] = ot_f32_from_bits(highs[h] << 16 | (low * 16 + low % 3 - (low > 0)));
     for (int to = OT_BF16; to <= OT_F16; to++)
         check_cast(&(struct cast){OT_F32, (enum ot_dtype)to, (int64_t)N_HIGHS * LOWS, x}, 0);
@@ -255,8 +290,7 @@ static void test_ties_and_ranges(void **state) {
 
 /* ---- reduce ---- */
 
-/* The double's two halves are compared as what fp32 numbers they look like: no sum here has NaNs for
- * halves. */
+/* Compares the two halves of the double as fp32 numbers. No sum here has a half that is a NaN. */
 static void run_reduce(struct ops_fixture *f, const void *argument) {
     const struct span *c = argument;
     static const char *const names[] = {"sum", "squares", "sum, accumulated", "squares, accumulated"};
@@ -287,7 +321,7 @@ static void test_reduce(void **state) {
         0, 1, 15, 16, 17, 255, 256, 257, 5000, 65535, 65536, 65537, 9 * 65536 + 777};
     enum { ROOM = 9 * 65536 + 777 };
     float *x = ops_random(11, ROOM, 1);
-    for (int64_t i = 0; i < ROOM; i++) /* sums of such numbers in another order have other bits */
+    for (int64_t i = 0; i < ROOM; i++) /* other orders of summation give other bits for such numbers */
         x[i] = ldexpf(x[i] * 1.0001f, (int)(i % 80) - 40);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         check_reduce(x, sizes[s], (int)(s % 4));
@@ -302,7 +336,7 @@ static void run_reduce_infinite(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "squares", OT_F32, out, 2);
 }
 
-/* One bad number anywhere shows. */
+/* A single input that is not finite makes the result not finite. */
 static void test_reduce_is_not_finite_where_an_input_is_not(void **state) {
     (void)state;
     enum { N = 70001 };

@@ -1,5 +1,5 @@
-/* What stands in the way of a GPU, and what goes wrong on one: each ends in one sentence, nothing hangs, and
- * all is given back. On the emulated device alone, which can be made to fail. */
+/* GPUs that cannot be used, and GPUs that fail during a run. Each failure gives one sentence, nothing hangs,
+ * and all memory is returned. On the emulated device alone, because only it can be made to fail. */
 #include "tests/support/check.h"
 
 #include <stdatomic.h>
@@ -71,7 +71,8 @@ static void test_old_driver(void **state) {
     check_no_device(
         0, 0, OT_E_DEVICE,
         "the NVIDIA driver is too old: it is for CUDA 12.4, this program needs one for CUDA 13.1");
-    assert_true(ot_device_is_present("cuda")); /* the user of an old driver is told, not left on the CPU */
+    /* A user with an old driver gets an error; the run does not fall back to the CPU. */
+    assert_true(ot_device_is_present("cuda"));
 }
 
 static void test_no_gpu(void **state) {
@@ -120,7 +121,8 @@ static void test_architecture(void **state) {
     check_no_device(0, 0, OT_E_DEVICE, "GPU 0 (Tesla V100, sm_70) is too old: sm_75 and newer are supported");
 }
 
-/* A driver that is older than the toolkit runs the toolkit's code, and cannot translate its PTX. */
+/* A driver that is older than the toolkit, with the same major version, runs the toolkit's machine code but
+ * cannot compile its PTX. */
 static void test_older_driver_of_the_same_major_version(void **state) {
     (void)state;
     struct ot_emu_card older = card();
@@ -129,19 +131,18 @@ static void test_older_driver_of_the_same_major_version(void **state) {
     ot_emu_set_card(&older);
     check_ok(open_index(0, 0, &device));
     ot_device_close(device);
-    older.compute_capability = 90; /* the emulated build has code for 75 and 80 */
+    older.compute_capability = 90; /* the emulated build has machine code for 75 and 80 */
     ot_emu_set_card(&older);
-    check_no_device(
-        0, 0, OT_E_DEVICE,
-        "is newer than this build (sm_ 75 80), and its driver, for CUDA 13.0, cannot translate the "
-        "kernels, which takes one for CUDA 13.1");
+    check_no_device(0, 0, OT_E_DEVICE,
+                    "is newer than this build (sm_ 75 80); its driver is for CUDA 13.0, and translating the "
+                    "kernels needs a driver for CUDA 13.1");
     older.driver_version = 13010;
     ot_emu_set_card(&older);
     check_ok(open_index(0, 0, &device));
     ot_device_close(device);
 }
 
-/* What runs where: code on its major version, PTX on all that is newer. */
+/* Machine code runs on its major version; PTX runs on all newer versions. */
 static void test_which_code_runs(void **state) {
     (void)state;
     assert_true(ot_cuda_runs_on("80 86", 80));
@@ -189,7 +190,7 @@ static void test_too_small(void **state) {
     check_ok(open_index(0, 0, &all));
     ot_device_usage(all, &usage);
     ot_device_close(all);
-    check_ok(open_index(0, 1100 * MIB, &whole)); /* its 1,024 MiB, under the name that it is sold as */
+    check_ok(open_index(0, 1100 * MIB, &whole)); /* 1,024 MiB of it, under the product's name */
     ot_device_usage(whole, &whole_usage);
     ot_device_close(whole);
     assert_int_equal(whole_usage.budget_bytes, usage.budget_bytes);
@@ -208,13 +209,14 @@ static void test_too_small(void **state) {
     check_no_device(0, 0, OT_E_BUDGET, "44.0 MiB of GPU 0 (");
 }
 
-/* More than is free is tried, more than there is means all of it. */
+/* A budget that is larger than the free memory is tried. A budget that is larger than the GPU's memory means
+ * all of it. */
 static void test_budget_beyond_what_is_free(void **state) {
     (void)state;
     struct ot_device *device;
     struct ot_device_usage usage;
     void *other, *memory, *none;
-    assert_int_equal(cudaMalloc(&other, 512u * MIB), cudaSuccess); /* another program's */
+    assert_int_equal(cudaMalloc(&other, 512u * MIB), cudaSuccess); /* memory of another program */
     check_ok(open_index(0, 800u * MIB, &device));
     ot_device_usage(device, &usage);
     assert_int_equal(usage.budget_bytes, 800u * MIB);
@@ -226,11 +228,11 @@ static void test_budget_beyond_what_is_free(void **state) {
     ot_device_close(device);
     check_ok(open_index(0, (size_t)2048 * MIB, &device));
     ot_device_usage(device, &usage);
-    assert_int_equal(usage.budget_bytes, 768u * MIB); /* 1 GiB less what is left to others */
+    assert_int_equal(usage.budget_bytes, 768u * MIB); /* 1 GiB minus the memory that is left to others */
     ot_device_close(device);
 }
 
-/* ---- a GPU that works and is not well ---- */
+/* ---- a GPU that works but reports problems ---- */
 
 static void check_warnings(const struct ot_emu_card *emulated, int n, const char *const words[]) {
     struct ot_cuda_gpu gpu;
@@ -259,7 +261,7 @@ static void test_health(void **state) {
     check_warnings(&headless, 1, (const char *const[]){"no spare left to replace it: do not train on it"});
     ot_fake_nvml = (struct ot_fake_nvml){.pages_pending = 1, .missing_symbol = "nvmlDeviceGetRemappedRows"};
     check_warnings(&headless, 1, (const char *const[]){"its next reset replaces"});
-    /* What the library cannot answer is not known, and no reason for anything. */
+    /* An answer that the library cannot give is unknown: it causes no warning and no refusal. */
     ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .answer_status = 3};
     check_warnings(&headless, 0, NULL);
     ot_fake_nvml = (struct ot_fake_nvml){.uncorrected = 3, .init_status = 9};
@@ -286,7 +288,7 @@ static void test_a_display_keeps_its_memory(void **state) {
     ot_device_close(device);
 }
 
-/* Memory that was free at the start and is taken by another program now. */
+/* Memory was free at the start, and another program takes it later. */
 static void test_memory_is_gone(void **state) {
     (void)state;
     struct ot_device *device;
@@ -314,8 +316,7 @@ static void test_library_that_was_given(void **state) {
     (void)state;
     struct ot_device_config config = {.kind = "cuda", .threads = 1, .blas = "/nowhere/libcublasLt.so.13"};
     struct ot_device *device;
-    check_fails(ot_device_open(&config, &device), OT_E_DEVICE,
-                "the libcublasLt that was asked for cannot be opened");
+    check_fails(ot_device_open(&config, &device), OT_E_DEVICE, "the given libcublasLt cannot be opened");
     ot_fake_cublaslt.libraries[1] = ot_fake_cublaslt.libraries[0];
     ot_fake_cublaslt.libraries[1].path = config.blas;
     ot_fake_cublaslt.libraries[1].patch = 7;
@@ -324,7 +325,7 @@ static void test_library_that_was_given(void **state) {
     ot_device_close(device);
 }
 
-/* Each call of opening a device fails once: a sentence, and nothing stays behind. */
+/* Each call that opening a device makes fails once: the error is a sentence, and nothing stays allocated. */
 static void test_every_call_of_opening(void **state) {
     (void)state;
     static const char *const calls[] = {"cudaGetDeviceCount",
@@ -341,7 +342,7 @@ static void test_every_call_of_opening(void **state) {
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
         ot_emu_fail_call(calls[i], 1, cudaErrorInitializationError);
         if (open_index(0, 0, &device) != -OT_E_DEVICE)
-            fail_msg("%s failed, and the device was opened", calls[i]);
+            fail_msg("the device was opened although %s failed", calls[i]);
         check_all_is_back(NULL);
         reset(NULL);
     }
@@ -349,7 +350,8 @@ static void test_every_call_of_opening(void **state) {
     check_no_device(0, 0, OT_E_DEVICE, "does not start on this GPU");
 }
 
-/* (The emulated runtime makes every stream by the call that takes a priority.) */
+/* Each call that opening a lane makes fails once. (The emulated runtime makes every stream with the call that
+ * takes a priority.) */
 static void test_every_call_of_a_lane(void **state) {
     (void)state;
     static const char *const calls[] = {"cudaStreamCreateWithPriority", "cudaEventCreateWithFlags"};
@@ -365,7 +367,7 @@ static void test_every_call_of_a_lane(void **state) {
     ot_device_close(device);
 }
 
-/* ---- on the way ---- */
+/* ---- failures during a run ---- */
 
 struct work {
     struct ot_device *device;
@@ -405,9 +407,9 @@ static void count(void *arg) {
     atomic_fetch_add((atomic_int *)arg, 1);
 }
 
-/* A kernel that leaves its memory: the sentence names the task that it belonged to, though other tasks have
- * been enqueued since; every lane fails; notifications are called all the same, so that nobody waits
- * forever. */
+/* A kernel accesses memory that is not its own. The error names the task that launched the kernel, although
+ * other tasks have been enqueued since. Every lane fails. Notifications are called nevertheless, so that no
+ * thread waits forever. */
 static void test_illegal_access_names_its_task(void **state) {
     (void)state;
     struct work w = open_work();
@@ -415,7 +417,7 @@ static void test_illegal_access_names_its_task(void **state) {
     ot_lane_mark(w.compute, "forward layer.2 #0");
     add(&w, w.memory);
     ot_lane_mark(w.compute, "backward layer.3 #2");
-    add(&w, w.memory + 512); /* half of it beyond the end */
+    add(&w, w.memory + 512); /* half of it lies beyond the end */
     ot_lane_notify(w.compute, count, &called);
     ot_lane_record(w.compute, w.event);
     ot_lane_mark(w.compute, "update gpu layer.3");
@@ -431,10 +433,11 @@ static void test_illegal_access_names_its_task(void **state) {
     check_fails(ot_event_sync(w.event), OT_E_DEVICE,
                 "CUDA: an illegal memory access in 'backward layer.3 #2'");
     assert_int_equal(atomic_load(&called), 2);
-    ot_lane_notify(w.compute, count, &called); /* after the failure as well */
+    ot_lane_notify(w.compute, count, &called); /* notifications are called after the failure too */
+    ot_lane_call(w.compute, count, &called);   /* calls are not */
     check_fails(ot_lane_sync(w.compute), OT_E_DEVICE, sentence);
     assert_int_equal(atomic_load(&called), 3);
-    ot_fail(OT_E_DEVICE, "what the caller is about to say"); /* closing leaves it alone */
+    ot_fail(OT_E_DEVICE, "what the caller is about to say"); /* closing does not replace this error */
     close_work(&w);
     assert_string_equal(ot_error_text(), "what the caller is about to say");
 }
@@ -456,23 +459,24 @@ static void test_gpu_is_lost(void **state) {
     close_work(&w);
 }
 
-/* RUN-AHEAD (cuda_state.h): however many commands are enqueued, the GPU is never further behind than that. */
+/* RUN-AHEAD (cuda_state.h): the GPU is never more than this number of commands behind, however many are
+ * enqueued. */
 static void test_run_ahead_is_bounded(void **state) {
     (void)state;
     struct ot_device *device;
     struct ot_lane *lane;
     void *memory;
     struct ot_device_config config = {.kind = "cuda", .threads = 1, .lane_delay_seed = 7};
-    check_ok(
-        ot_device_open(&config, &device)); /* each command takes the GPU a while, and enqueuing it nothing */
+    /* Each command takes the GPU a while, and enqueuing takes no time. */
+    check_ok(ot_device_open(&config, &device));
     check_ok(ot_lane_open(device, "fills", &lane));
     check_ok(ot_device_alloc(device, 64, "memory", &memory));
-    int64_t spinning = ot_emu_usage().spinning_waits; /* of opening */
+    int64_t spinning = ot_emu_usage().spinning_waits; /* the waits of opening do not count */
     for (int i = 0; i < 4 * OT_CUDA_RUN_AHEAD; i++)
         ot_lane_fill(lane, memory, i & 255, 64);
     struct ot_emu_usage usage = ot_emu_usage();
     check_ok(ot_lane_sync(lane));
-    /* each fill has its delay before it, and each round its event */
+    /* each fill has its delay before it, and each round has its event */
     assert_in_range(usage.most_queued, OT_CUDA_RUN_AHEAD, 2 * OT_CUDA_RUN_AHEAD + OT_CUDA_ROUNDS + 1);
     assert_int_equal(usage.spinning_waits, spinning);
     ot_lane_close(lane);
@@ -480,8 +484,8 @@ static void test_run_ahead_is_bounded(void **state) {
     ot_device_close(device);
 }
 
-/* Events between lanes are the GPU's affair: making them for host threads that sleep would cost for
- * nothing. */
+/* Events between lanes are waited for on the GPU, so they are plain events. Events on which a host thread can
+ * sleep cost more. */
 static void test_edges_have_plain_events(void **state) {
     (void)state;
     struct ot_device *device;
@@ -496,7 +500,7 @@ static void test_edges_have_plain_events(void **state) {
     ot_device_close(device);
 }
 
-/* A call that is refused names the task of the moment, and fails its own lane alone. */
+/* A call that is refused names the current task, and only its own lane fails. */
 static void test_refused_calls(void **state) {
     (void)state;
     struct work w = open_work();
@@ -506,7 +510,7 @@ static void test_refused_calls(void **state) {
     check_fails(ot_lane_error(w.d2h), OT_E_DEVICE, "CUDA: invalid argument");
     check_fails(ot_lane_sync(w.d2h), OT_E_DEVICE, "in 'results out' on the d2h lane");
     ot_emu_fail_call("cudaMemcpyAsync", 1,
-                     cudaErrorUnknown); /* the first failure stays, and no call is made */
+                     cudaErrorUnknown); /* the first failure stays, and no further call is made */
     ot_lane_copy(w.d2h, OT_COPY_D2H, w.host, w.memory, 64);
     check_fails(ot_lane_sync(w.d2h), OT_E_DEVICE, "CUDA: invalid argument");
     add(&w, w.memory);

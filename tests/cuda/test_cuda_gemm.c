@@ -1,6 +1,6 @@
-/* Matrix products on cuda against cpu: every transposition, with bias, accumulation and either dtype of C,
- * over odd and aligned sizes, rows with padding behind them and arrays off alignment; and the products of a
- * decoder layer, forward, dX and dW. Padding is NaN on both sides and must stay so. */
+/* Matrix products on cuda against cpu: every transposition, with bias, accumulation and both dtypes of C,
+ * over odd and aligned sizes, padded rows and arrays off alignment; and the products of a decoder layer
+ * (forward, dX, dW). Padding is NaN on both sides and must stay NaN. */
 #include "tests/cuda/cuda_fixture.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 
 #include "tests/support/check.h"
 
-/* What is done with a product. wide: C is fp32 whatever the dtype. */
+/* Variants of a product. WIDE: C is fp32 for every dtype. */
 enum { PLAIN, BIAS, WIDE, WIDE_BIAS, ADDED, ADDED_BIAS, VARIANTS };
 static const struct {
     const char *name;
@@ -24,13 +24,13 @@ static const struct {
 struct product {
     int64_t m, n, k;
     bool trans_a, trans_b;
-    int64_t pad_a, pad_b, pad_c; /* elements between the end of a row and the next */
-    unsigned variants;           /* a bit for each */
-    float *a, *b, *bias, *c;     /* dense; a and b are the operands as they are multiplied */
-    char names[VARIANTS][64];    /* of the results */
+    int64_t pad_a, pad_b, pad_c; /* padding: elements between the end of a row and the next row */
+    unsigned variants;           /* one bit for each variant */
+    float *a, *b, *bias, *c;     /* dense; a and b are op(A) and op(B) */
+    char names[VARIANTS][64];    /* names of the results */
 };
 
-/* Products that share a device, which takes longer to open than they do. */
+/* Products that share one device, because opening a device takes longer than the products. */
 struct batch {
     struct product *products;
     int n;
@@ -77,10 +77,10 @@ static void run_batch(struct ops_fixture *f, const void *argument) {
         run_product(f, &batch->products[i]);
 }
 
-/* The worst that two orders of adding up the same k products can differ by, for each element. A sum of k + 2
- * terms loses at most half an ulp of the sum of their magnitudes in each addition where it rounds to nearest,
- * as the CPU does. Tensor cores cut off instead, which loses up to a whole one (Fasi et al., "Numerical
- * behavior of NVIDIA tensor cores", 2021). */
+/* The largest difference between two orders of adding the same k products, for each element. A sum of k + 2
+ * terms loses at most half an ulp of the sum of magnitudes in each addition if it rounds to nearest, as the
+ * CPU does. Tensor cores truncate instead, which loses up to one ulp (Fasi et al., "Numerical behavior of
+ * NVIDIA tensor cores", 2021). */
 static double *error_bounds(const struct product *p) {
     int64_t ldc = p->n + p->pad_c;
     double *each = calloc((size_t)(p->m * ldc), sizeof *each);
@@ -129,7 +129,7 @@ static void check_batch(struct batch batch, enum ot_dtype dtype, int shift) {
     }
 }
 
-/* All transpositions of one shape, each with some of the variants: two shapes have them all. */
+/* All transpositions of one shape, each with some of the variants. Two shapes together have all variants. */
 static void check_shape(const int64_t shape[3], int number, enum ot_dtype dtype, int shift) {
     static const unsigned halves[] = {1 << PLAIN | 1 << WIDE_BIAS | 1 << ADDED,
                                       1 << BIAS | 1 << WIDE | 1 << ADDED_BIAS};
@@ -149,8 +149,8 @@ static void check_shape(const int64_t shape[3], int number, enum ot_dtype dtype,
     check_batch((struct batch){products, 4}, dtype, shift);
 }
 
-/* Odd sizes, where no access is wider than an element, and even ones, where it may be. Padding by 8 keeps
- * rows aligned, by 3 does not. */
+/* Odd sizes, where every access is one element wide, and even sizes, where accesses may be wider. Padding by
+ * 8 keeps rows aligned; padding by 3 does not. */
 static void test_shapes(void **state) {
     (void)state;
     static const int64_t shapes[][3] = {{1, 1, 1},     {1, 77, 40},  {5, 3, 130},  {33, 17, 65},
@@ -160,7 +160,7 @@ static void test_shapes(void **state) {
             check_shape(shapes[s], s, (enum ot_dtype)dtype, 0);
 }
 
-/* Arrays that begin at an odd element, as slices of larger ones may: the bias too. */
+/* Arrays that begin at an odd element, like slices of larger arrays. The bias too. */
 static void test_alignment(void **state) {
     (void)state;
     static const int64_t shape[3] = {24, 32, 40};
@@ -169,9 +169,9 @@ static void test_alignment(void **state) {
             check_shape(shape, i, (enum ot_dtype)dtype, 1 << i);
 }
 
-/* A decoder layer of 48 tokens, hidden size 64, and an MLP of 176, with its head: y = x W^T, dx = dy W and dW
- * += dy^T x of each. The outputs of projections that run as one are slices of wider rows, and so is what
- * comes back through them. */
+/* A decoder layer of 48 tokens with hidden size 64 and an MLP of 176, and its head: y = x W^T, dx = dy W and
+ * dW += dy^T x of each. Projections that run as one product write slices of wider rows, and their gradients
+ * are slices of wider rows too. */
 static void test_decoder_layer(void **state) {
     (void)state;
     enum { TOKENS = 48, HIDDEN = 64, QKV = 128, MLP = 176, VOCAB = 200 };
@@ -213,7 +213,7 @@ static uint8_t *read_back(struct ot_lane *lane, const void *from, size_t bytes) 
     return to;
 }
 
-/* Four kinds of products that share operands and lie behind each other in c. */
+/* Four kinds of products that share operands and write to adjacent places of c. */
 static void enqueue_kinds(struct ot_lane *lane, const char *operands, char *c) {
     enum { M = 48, N = 40, K = 64 };
     for (int kind = 0; kind < 4; kind++) {
@@ -235,8 +235,9 @@ static void enqueue_kinds(struct ot_lane *lane, const char *operands, char *c) {
     }
 }
 
-/* Tuning leaves the bits of every product and all memory that was not lent; what it had too little of it
- * says; and it happens once. A device of its own, which has met no other shapes. */
+/* Tuning changes no bit of any product and no memory that was not lent to it. With too little memory it times
+ * no shape, and its report says so. It happens once. The test opens a device of its own, which has not seen
+ * other shapes. */
 static void test_tuning(void **state) {
     (void)state;
     struct ot_device_config config = {.kind = "cuda", .memory_bytes = (size_t)128 << 20, .threads = 1};
@@ -244,11 +245,11 @@ static void test_tuning(void **state) {
     struct ot_lane *lane;
     struct ot_device_tuning tuning;
     enum { KINDS = 4, C_BYTES = KINDS * 48 * 40 * 4 };
-    setenv("XDG_CACHE_HOME", "", 1); /* from nothing */
+    setenv("XDG_CACHE_HOME", "", 1); /* no saved choices */
     setenv("HOME", "", 1);
     check_ok(ot_device_open(&config, &device));
     check_ok(ot_lane_open(device, "compute", &lane));
-    check_ok(ot_device_tune(device, NULL, 0, 60, &tuning)); /* before anything */
+    check_ok(ot_device_tune(device, NULL, 0, 60, &tuning)); /* the device has seen no product yet */
     assert_int_equal(tuning.shapes, 0);
     float *values = ops_random(7, ROOM_BYTES / 4, 1);
     uint16_t *halves = malloc(ROOM_BYTES / 2);
@@ -265,7 +266,7 @@ static void test_tuning(void **state) {
     check_ok(ot_device_tune(device, lent, 1024, 60, &tuning));
     assert_true(tuning.shapes == KINDS && tuning.timed == 0);
     check_ok(ot_device_tune(device, lent, ROOM_BYTES, 60, &tuning));
-    /* What is rounded to two bytes would take more equal results than so small a product has. */
+    /* A choice between two-byte results needs more equal elements than so small a product has. */
     assert_true(tuning.shapes == KINDS && tuning.timed >= 1 && tuning.timed < KINDS);
     assert_true(tuning.replaced <= tuning.timed);
     assert_true(tuning.after > 0 && tuning.after <= tuning.before && !tuning.is_kept);

@@ -1,5 +1,6 @@
-/* Fast paths that check themselves: right ones are trusted, wrong ones give way to the plain kernels, and
- * both verdicts are kept for the next run. On the emulated device alone, whose kernels can be broken. */
+/* Fast paths that check themselves at first use: right ones are trusted, wrong ones give way to the plain
+ * kernels, and both verdicts are saved for the next run. On the emulated device alone, because only its
+ * kernels can be broken on purpose. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
@@ -17,7 +18,7 @@ struct work {
     struct ot_device *device;
     struct ot_lane *lane;
     uint16_t *memory,
-        *host; /* of N * DIM elements each: q, k, v, out, dout, dq, dk, dv; the host has the last four */
+        *host; /* arrays of N * DIM elements: q, k, v, out, dout, dq, dk, dv; the host has the last four */
     float *lse, *scratch;
     int32_t *row_start;
 };
@@ -78,7 +79,7 @@ static struct ot_attention_backward attention(const struct work *w) {
                                           .scratch = w->scratch};
 }
 
-/* Forward and backward; leaves all results in host memory. */
+/* Runs forward and backward, and leaves all results in host memory. */
 static void run_attention(const struct work *w) {
     struct ot_attention_backward op = attention(w);
     ot_device_ops(w->device)->attention(w->lane, &op.forward);
@@ -103,7 +104,8 @@ static int teardown(void **state) {
     return usage.streams + usage.events + usage.allocations + usage.registered;
 }
 
-/* Launches of the work in this process and in the next one, which starts with the verdicts of this one. */
+/* Counts the kernel launches of the work in this process and in the next one, which reads the saved
+ * verdicts. */
 static void check_kept(int64_t *first, int64_t *second) {
     struct work w;
     for (int i = 0; i < 2; i++) {
@@ -121,7 +123,7 @@ static void test_right_kernels_are_trusted(void **state) {
     uint16_t trusted[8 * N * DIM];
     int64_t first, second;
     check_kept(&first, &second);
-    assert_true(first > second && second == 4); /* forward; backward: dots, queries, keys */
+    assert_true(first > second && second == 4); /* forward 1; backward 3: dots, queries, keys */
     open_work(&w);
     run_attention(&w);
     memcpy(trusted, w.host, sizeof trusted);
@@ -133,7 +135,7 @@ static void test_right_kernels_are_trusted(void **state) {
     close_work(&w);
 }
 
-/* Of the right results, which the plain kernels compute as well, each element is near enough. */
+/* Each element must be near the right result. The plain kernels compute the same result in another order. */
 static void check_near(const uint16_t *got, const uint16_t *want, int n) {
     for (int i = 0; i < n; i++) {
         float g = ot_bf16_to_f32(got[i]), v = ot_bf16_to_f32(want[i]);
@@ -145,7 +147,7 @@ static void check_near(const uint16_t *got, const uint16_t *want, int n) {
 static void check_broken(const char *kernel, const uint16_t *want) {
     struct work w;
     ot_emu_break_kernels(kernel);
-    for (int run = 0; run < 2; run++) { /* the second one starts with the verdict */
+    for (int run = 0; run < 2; run++) { /* the second run reads the saved verdict */
         open_work(&w);
         run_attention(&w);
         check_near(w.host + 3 * N * DIM, want + 3 * N * DIM, N * DIM);
@@ -204,7 +206,8 @@ static void test_right_products_are_trusted(void **state) {
         struct ot_gemm op = product(&w, true);
         run_product(&w, &op);
         int checked = ot_fake_cublaslt.matmuls;
-        assert_int_equal(checked, run == 0 ? 2 : 1); /* the check's and its own; with the verdict, its own */
+        /* The product of the check and the product itself; with a verdict, the product alone. */
+        assert_int_equal(checked, run == 0 ? 2 : 1);
         op.m = N / 2;
         run_product(&w, &op); /* another shape of the same kind */
         assert_int_equal(ot_fake_cublaslt.matmuls, checked + 1);
@@ -213,7 +216,7 @@ static void test_right_products_are_trusted(void **state) {
     }
 }
 
-/* A library whose bias is wrong is not asked for products with a bias again; others stay its own. */
+/* If the library adds a wrong bias, it gets no more products with a bias. It still gets the others. */
 static void test_a_wrong_epilogue_gives_way(void **state) {
     (void)state;
     struct work w;
@@ -233,7 +236,7 @@ static void test_a_wrong_epilogue_gives_way(void **state) {
         int before = ot_fake_cublaslt.matmuls;
         run_product(&w, &op);
         assert_memory_equal(w.host + 3 * N * DIM, want,
-                            sizeof want); /* exact products, added in the same order */
+                            sizeof want); /* products are exact and are added in the same order */
         assert_int_equal(ot_fake_cublaslt.matmuls - before, run == 0 ? 1 : 0);
         run_product(&w, &plain);
         assert_true(ot_fake_cublaslt.matmuls > before + (run == 0));
@@ -270,11 +273,12 @@ static void test_a_check_that_fails_decides_nothing(void **state) {
     int64_t first, second;
     struct work w;
     open_work(&w);
-    ot_emu_fail_call("cudaMemcpyAsync", 1, cudaErrorInvalidValue); /* the row starts of the first check */
+    /* This copy brings the row starts of the first check. */
+    ot_emu_fail_call("cudaMemcpyAsync", 1, cudaErrorInvalidValue);
     run_attention(&w);
     close_work(&w);
     check_kept(&first, &second);
-    assert_true(first > second); /* the forward path was unknown still */
+    assert_true(first > second); /* the failed check has left no verdict on the forward path */
 }
 
 int main(void) {

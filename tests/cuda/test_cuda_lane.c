@@ -1,4 +1,4 @@
-/* Memory, lanes and events of the cuda device, by the words of device.h. */
+/* Memory, lanes and events of the cuda device keep the contract of device.h. */
 #include "tests/cuda/cuda_fixture.h"
 
 #include <signal.h>
@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/support/check.h"
@@ -43,7 +44,7 @@ static void test_budget(void **state) {
     void *none;
     ot_device_usage(device, &usage);
     assert_int_equal(usage.budget_bytes, 100 * MIB);
-    assert_int_equal(usage.used_bytes, 64 * MIB); /* the ops' */
+    assert_int_equal(usage.used_bytes, 64 * MIB); /* the workspace of the ops */
     assert_int_equal(usage.scratch_bytes, 64 * MIB);
     void *a = alloc(device, 20 * MIB), *b = alloc(device, 16 * MIB);
     check_fails(ot_device_alloc(device, 1, "straw", &none), OT_E_BUDGET,
@@ -69,7 +70,7 @@ static void test_default_budget_leaves_a_reserve(void **state) {
     void *none;
     ot_device_usage(device, &usage);
     assert_true(usage.budget_bytes >= 256 * (size_t)MIB);
-    /* All of it is there, and the driver still has room. */
+    /* All of the budget can be allocated, and the driver still has memory left. */
     void *rest = alloc(device, usage.budget_bytes - usage.used_bytes);
     check_fails(ot_device_alloc(device, 1, "straw", &none), OT_E_BUDGET, "short for 'straw'");
     ot_device_free(device, rest);
@@ -144,7 +145,7 @@ static void test_name_and_dtypes(void **state) {
 
 /* ---- copies and fills ---- */
 
-/* Beyond a piece's 32 MiB, and not a whole number of anything. */
+/* Larger than a copy's piece of 32 MiB, and not a multiple of any size. */
 static void test_copies_and_fills_in_order(void **state) {
     (void)state;
     enum { BYTES = 33 * MIB + 12345, OFFSET = 1001 };
@@ -176,7 +177,7 @@ static void test_copies_and_fills_in_order(void **state) {
     ot_device_close(device);
 }
 
-/* Memory that is not pinned works as well, only slower. */
+/* Memory that is not pinned works too, but more slowly. */
 static void test_copies_from_any_host_memory(void **state) {
     (void)state;
     struct ot_device *device = open_cuda(0, 0);
@@ -218,7 +219,7 @@ static void check_list(const struct list *list, int n) {
         assert_int_equal(list->order[i], i);
 }
 
-/* More than the ring holds; all are called, in order, before a sync returns. */
+/* More notifications than the ring holds. All are called, in order, before a sync returns. */
 static void test_notifications(void **state) {
     (void)state;
     enum { CALLS = 1000 };
@@ -284,6 +285,45 @@ static void test_close_finishes_the_work(void **state) {
     ot_device_close(device);
 }
 
+/* ---- calls ---- */
+
+struct slow_call {
+    unsigned char *host; /* pinned */
+    unsigned char seen;
+};
+
+/* Takes the byte that the lane copied to the host, and leaves another one for the lane's next copy. */
+static void call_slowly(void *arg) {
+    struct slow_call *call = arg;
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+    call->seen = *call->host;
+    *call->host = 0x77;
+}
+
+static void test_call_runs_in_the_lane_order(void **state) {
+    (void)state;
+    struct ot_device *device = open_cuda(0, 9);
+    struct ot_lane *lane;
+    check_ok(ot_lane_open(device, "call", &lane));
+    unsigned char *host = alloc_pinned(device, 1), *back = alloc_pinned(device, 1),
+                  *memory = alloc(device, 1);
+    struct slow_call call = {.host = host};
+    ot_lane_fill(lane, memory, 0x33, 1);
+    ot_lane_copy(lane, OT_COPY_D2H, host, memory, 1);
+    ot_lane_call(lane, call_slowly, &call);
+    ot_lane_copy(lane, OT_COPY_H2D, memory, host, 1);
+    ot_lane_copy(lane, OT_COPY_D2H, back, memory, 1);
+    check_ok(ot_lane_sync(lane));
+    assert_int_equal(call.seen, 0x33);
+    assert_int_equal(*back, 0x77);
+    assert_non_null(ot_lane_stream(lane));
+    ot_lane_close(lane);
+    ot_device_free(device, memory);
+    ot_device_free_pinned(device, host, 1);
+    ot_device_free_pinned(device, back, 1);
+    ot_device_close(device);
+}
+
 /* ---- events ---- */
 
 enum { ROUNDS = 40, WORDS = 64 };
@@ -314,7 +354,8 @@ static void run_pipeline(uint64_t delay_seed) {
     }
     for (int r = 0; r < ROUNDS; r++) {
         struct slot *slot = &slots[r % 2];
-        ot_lane_wait(h2d, slot->stored); /* passes in the first rounds: never recorded */
+        /* Passes in the first rounds, because the event was never recorded. */
+        ot_lane_wait(h2d, slot->stored);
         ot_lane_copy(h2d, OT_COPY_H2D, slot->memory, in + r * WORDS, bytes);
         ot_lane_record(h2d, slot->loaded);
         ot_lane_wait(compute, slot->loaded);
@@ -358,8 +399,8 @@ static void run_op(struct ot_device *device, struct ot_lane *lane, float *memory
     ot_device_ops(device)->add(lane, &add);
 }
 
-/* The scratch is one, so a second lane with ops is a mistake of ours; a lane that is closed gives the role
- * back. */
+/* There is one scratch, so a second lane with ops is a programming error. Closing the first lane lets another
+ * lane run ops. */
 static void test_ops_belong_to_one_lane(void **state) {
     (void)state;
     struct ot_device *device = open_cuda(0, 0);
@@ -373,7 +414,7 @@ static void test_ops_belong_to_one_lane(void **state) {
     if (child == 0) {
         signal(SIGABRT, SIG_DFL);
         fclose(stderr);
-        run_op(device, second, memory); /* asserts before it touches the GPU */
+        run_op(device, second, memory); /* the assertion fails before the call touches the GPU */
         _exit(0);
     }
     int status;
@@ -401,6 +442,7 @@ int main(void) {
         cmocka_unit_test(test_notifications),
         cmocka_unit_test(test_notification_comes_after_the_work),
         cmocka_unit_test(test_close_finishes_the_work),
+        cmocka_unit_test(test_call_runs_in_the_lane_order),
         cmocka_unit_test(test_pipeline),
         cmocka_unit_test(test_ops_belong_to_one_lane),
     };

@@ -1,12 +1,11 @@
-/* Softmax cross-entropy on the cuda device against the cpu device: vocabularies of one entry to more than a
- * block reads at once, rows at any alignment, gradients of every dtype over their own logits, ignored rows,
- * impossible and infinite logits.
+/* Softmax cross-entropy on the cuda device against the cpu device: vocabularies from one entry to more
+ * entries than a block reads at once, rows at any alignment, gradients of every dtype that overwrite their
+ * own logits, ignored rows, logits of -infinity and +infinity.
  *
- * Bounds. u is 2^-24. Both devices have the same exp; its argument logit - max carries u of its size. The sum
- * has only positive terms: each goes through at most vocab / 512 + 14 additions on the cuda device, vocab /
- * 16 + 4 on the cpu device, and through as many rescalings as the maximum of its thread grew, each with the
- * error of one exp.
- */
+ * Bounds. u is 2^-24. Both devices have the same exp; its argument logit - max is off by u of its size. The
+ * sum has only positive terms. Each term goes through at most vocab / 512 + 14 additions on the cuda device
+ * and vocab / 16 + 4 on the cpu device, and through as many rescalings as the maximum of its thread grew.
+ * Each rescaling has the error of one exp. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -22,7 +21,7 @@ struct loss_shape {
 
 struct loss_input {
     const struct loss_shape *shape;
-    float *logits; /* NaN between rows */
+    float *logits; /* with NaN between rows */
     int32_t *targets;
 };
 
@@ -50,7 +49,7 @@ static const char *const gradient_names[] = {"gradient 0", "gradient 1", "gradie
                                              "gradient 4"};
 static const char *const gap_names[] = {"gap 0", "gap 1", "gap 2", "gap 3", "gap 4"};
 
-/* The gradient of the run's dtype. Row i of it begins at the byte where the logits' row i begins. */
+/* The gradient has the run's dtype. Its row i begins at the byte where row i of the logits begins. */
 static void run_loss(struct ops_fixture *f, const void *argument) {
     const struct loss_input *in = argument;
     const struct loss_shape *s = in->shape;
@@ -74,7 +73,7 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
     }
 }
 
-/* A row's softmax in double, and how far the devices' sums may be apart. */
+/* The softmax of a row in double, and the largest difference between the devices' sums. */
 struct row_numbers {
     double max, sum, range, sum_error;
 };
@@ -145,7 +144,7 @@ static void test_shapes(void **state) {
     (void)state;
     static const struct loss_shape shapes[] = {
         {3, 1, 1, 1, 0},       {5, 7, 7, 1, 0},        {2, 2048, 2048, 3, 0},
-        {4, 2053, 2056, 3, 0}, {5, 3001, 3001, 30, 0}, /* at every alignment; probabilities 0 to 1 */
+        {4, 2053, 2056, 3, 0}, {5, 3001, 3001, 30, 0}, /* every alignment; probabilities from 0 to 1 */
         {3, 4104, 4112, 1, 1}, {2, 8200, 8203, 3, 0},  {2, 20011, 20012, 3, 0},
         {3, 64, 64, 3, 2},     {3, 64, 66, 3, 0}, /* half the alignment of packs */
     };
@@ -157,8 +156,8 @@ static void test_shapes(void **state) {
     }
 }
 
-/* Logits of -infinity are impossible tokens: what a thread sees first, all that a thread sees, nearly the
- * whole row. */
+/* A logit of -infinity is an impossible token: here the first logits of a thread, all logits of a thread, or
+ * nearly the whole row. */
 static void test_impossible(void **state) {
     (void)state;
     struct loss_shape shape = {3, 4500, 4500, 2, 0};
@@ -175,7 +174,7 @@ static void test_impossible(void **state) {
     free_input(&in);
 }
 
-/* A row with an infinite logit or a NaN has no finite loss; others do not notice. */
+/* A row with an infinite logit or a NaN has no finite loss. Other rows are not affected. */
 static void test_not_finite(void **state) {
     (void)state;
     static const float bad[] = {INFINITY, NAN, -INFINITY};
@@ -183,7 +182,7 @@ static void test_not_finite(void **state) {
         struct loss_shape shape = {4, 700, 704, 1, 0};
         struct loss_input in = make_input(&shape);
         for (int64_t i = 0; i < shape.vocab; i++)
-            if (i == 600 || bad[b] == -INFINITY) /* nothing at all is possible */
+            if (i == 600 || bad[b] == -INFINITY) /* no token of the row is possible */
                 in.logits[2 * shape.ld + i] = bad[b];
         struct cuda_pair p;
         cuda_run(&p, run_loss, &in, OT_F32, 0);

@@ -1,11 +1,10 @@
-/* Norms and their backward on the cuda device against the cpu device: every way of laying out rows, lengths
- * from one value to more than shared memory holds, all dtypes.
+/* Norms and their backward pass on the cuda device against the cpu device: every layout of rows, lengths from
+ * one value to more than shared memory holds, all dtypes.
  *
- * Bounds. u is 2^-24. A sum is off by at most (the additions that a term goes through) * u * sum of |terms|;
- * of k terms these are k / 16 and a tree of 16 on the cpu device, k / 512 or two packs and a tree of 512 on
- * the cuda device. Each product or quotient adds one u. What that makes of a result is bounded by the same
- * formula with absolute values, which the test works out in double.
- */
+ * Bounds. u is 2^-24. A sum is off by at most (the additions that a term goes through) * u * sum of |terms|.
+ * For k terms these additions are k / 16 and a tree of 16 on the cpu device, and k / 512 or two packs and a
+ * tree of 512 on the cuda device. Each product or quotient adds one u. The test applies the op's formula to
+ * absolute values, in double, to bound the effect of these errors on a result. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,43 +14,44 @@
 
 struct norm_shape {
     enum ot_norm_kind kind;
-    int64_t rows, cols, group, pad; /* pad: between groups of rows */
-    bool residual, in_place;        /* in place: sum over x, or y over x where there is no residual */
+    int64_t rows, cols, group, pad; /* pad: elements between groups of rows */
+    /* In place: the sum overwrites x, or y overwrites x if there is no residual. */
+    bool residual, in_place;
     int shift;
 };
 
 static const struct norm_shape shapes[] = {
-    /* heads inside wider rows: packs of 16 bytes, and not */
+    /* heads inside wider rows, with and without packs of 16 bytes */
     {OT_NORM_RMS, 12, 64, 4, 64, false, true, 0},
     {OT_NORM_RMS, 10, 128, 2, 8, false, false, 0},
     {OT_NORM_RMS, 9, 80, 3, 3, true, true, 0},
     {OT_NORM_LAYER, 35, 20, 5, 0, true, false, 1},
     {OT_NORM_RMS, 6, 256, 3, 0, false, true, 1},
-    /* half the alignment of packs: of the arrays, then of the rows, in fp32 and in 16 bits */
+    /* half the alignment of packs: first of the arrays, then of the rows, in fp32 and in 16 bits */
     {OT_NORM_RMS, 6, 64, 3, 0, false, true, 2},
     {OT_NORM_LAYER, 4, 64, 1, 0, true, false, 4},
     {OT_NORM_RMS, 6, 72, 3, 2, false, false, 0},
     {OT_NORM_LAYER, 6, 72, 3, 4, false, true, 0},
-    /* one value, a few, less than a pack more than whole packs */
+    /* one value, a few values, and whole packs plus a part of a pack */
     {OT_NORM_RMS, 3, 1, 1, 0, false, false, 0},
     {OT_NORM_LAYER, 4, 7, 1, 0, true, true, 0},
     {OT_NORM_LAYER, 5, 515, 1, 5, false, false, 0},
-    /* a block for each row */
+    /* one block for each row */
     {OT_NORM_RMS, 5, 1000, 1, 0, true, true, 0},
     {OT_NORM_LAYER, 3, 2048, 1, 16, true, false, 0},
     {OT_NORM_RMS, 2, 4099, 1, 0, false, true, 3},
     {OT_NORM_LAYER, 2, 16384, 1, 0, true, true, 0},
-    /* several chunks of rows, the last of them short; more chunks than a group has */
+    /* several chunks of rows, the last chunk short; more chunks than a group has */
     {OT_NORM_LAYER, 53, 96, 1, 0, true, true, 0},
     {OT_NORM_RMS, 600, 8, 1, 0, false, false, 0},
     {OT_NORM_RMS, 8300, 2, 1, 0, false, false, 0}, /* more groups than are joined at once */
     {OT_NORM_LAYER, 19, 1040, 1, 0, false, false, 0},
 };
 
-/* dx over dy, over dx_add, in memory of its own. */
+/* dx overwrites dy, or dx_add, or has memory of its own. */
 enum dx_place { DX_OVER_DY, DX_OVER_ADD, DX_OWN };
 
-/* What a case uploads: rows with NaNs between the groups. */
+/* The inputs of a case: rows, with NaNs between the groups. */
 struct norm_input {
     const struct norm_shape *shape;
     enum dx_place place;
@@ -144,8 +144,8 @@ static void run_backward(struct ops_fixture *f, const struct norm_input *in, con
                                   .group = s->group,
                                   .ldx = row_ld(s),
                                   .ldy = row_ld(s)};
-    op.x =
-        s->residual ? forward->sum : ops_upload(f, f->dtype, in->x, n); /* the forward's may be overwritten */
+    /* The forward pass may have overwritten its own input. */
+    op.x = s->residual ? forward->sum : ops_upload(f, f->dtype, in->x, n);
     op.dy = dy;
     op.dx_add = add;
     op.weight = forward->weight;
@@ -154,7 +154,7 @@ static void run_backward(struct ops_fixture *f, const struct norm_input *in, con
     op.dx = in->place == DX_OVER_DY           ? dy
             : in->place == DX_OVER_ADD && add ? add
                                               : ops_blank_values(f, f->dtype, n);
-    op.dweight = ops_upload(f, OT_F32, in->bias, s->cols); /* += onto something */
+    op.dweight = ops_upload(f, OT_F32, in->bias, s->cols); /* += onto known values */
     op.dbias = s->kind == OT_NORM_LAYER ? ops_upload(f, OT_F32, in->weight, s->cols) : NULL;
     f->ops->norm_backward(f->lane, &op);
     ops_collect(f, "dx", f->dtype, op.dx, n);
@@ -172,11 +172,11 @@ static void run_norm(struct ops_fixture *f, const void *argument) {
 /* ---- bounds ---- */
 
 struct norm_bounds {
-    double *y, *dx, *dweight, *dbias; /* each value's */
-    double rstd, mean;                /* relative to rstd; absolute */
+    double *y, *dx, *dweight, *dbias; /* the bound of each value */
+    double rstd, mean;                /* rstd: relative; mean: absolute */
 };
 
-/* A row in double: z and g of the backward, and means of absolute values. */
+/* A row in double: z and g of the backward pass, and means of absolute values. */
 struct row_numbers {
     double mean, rstd, abs_x, abs_g, abs_gz;
 };
@@ -204,7 +204,7 @@ static struct row_numbers measure_row(const struct norm_input *in, int64_t at) {
     return row;
 }
 
-/* error: relative, of x, of the row's sums and of everything made of them. */
+/* error: relative error of x, of the row's sums and of every value derived from them. */
 static void add_row_bounds(struct norm_bounds *b, const struct norm_input *in, int64_t at, double error) {
     const struct norm_shape *s = in->shape;
     bool layer = s->kind == OT_NORM_LAYER;
@@ -231,12 +231,13 @@ static struct norm_bounds make_bounds(const struct norm_input *in) {
                             0};
     assert_true(b.y && b.dx && b.dweight && b.dbias);
     double depths = ((double)s->cols / 16 + 4) + ((double)s->cols / 512 + 25); /* cpu, cuda */
-    double error = (2 * depths + 16) * 0x1p-24;                                /* of mean and variance */
+    /* The error of the mean and of the variance. */
+    double error = (2 * depths + 16) * 0x1p-24;
     b.rstd = b.mean = error;
     for (int64_t row = 0; row < s->rows; row++)
         add_row_bounds(&b, in, row_at(s, row), error);
     for (int64_t i = 0; i < s->cols; i++) {
-        double rows = 2 * (double)(s->rows + 2) * 0x1p-24; /* additions down the column, both devices */
+        double rows = 2 * (double)(s->rows + 2) * 0x1p-24; /* additions down the column, on both devices */
         b.dweight[i] = (rows + error) * b.dweight[i] + rows * fabs((double)in->bias[i]);
         b.dbias[i] = rows * (b.dbias[i] + fabs((double)in->weight[i]));
     }
@@ -269,18 +270,19 @@ static void check_norm(const struct norm_shape *shape, enum ot_dtype dtype, enum
 static void test_shapes(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int dtype = OT_F32; dtype <= OT_F16; dtype++) /* each shape meets each place in some dtype */
+        for (int dtype = OT_F32; dtype <= OT_F16; dtype++) /* every shape meets every place in some dtype */
             check_norm(&shapes[i], (enum ot_dtype)dtype, (enum dx_place)((i + (size_t)dtype) % 3));
 }
 
-/* Rows that no shared memory holds, and their sums neither. */
+/* Rows, and sums of rows, that are larger than shared memory. */
 static void test_rows_beyond_shared_memory(void **state) {
     (void)state;
     check_norm(&(struct norm_shape){OT_NORM_LAYER, 2, 61000, 1, 0, true, true, 0}, OT_F32, DX_OVER_DY);
     check_norm(&(struct norm_shape){OT_NORM_RMS, 2, 61001, 1, 0, false, true, 0}, OT_BF16, DX_OVER_DY);
 }
 
-/* The bits are those of the shape, not of where the row lies: packs or single values, the same order. */
+/* The bits depend on the shape and not on the row's address: packs and single values are summed in the same
+ * order. */
 static void test_alignment(void **state) {
     (void)state;
     static const int64_t lengths[] = {72, 200, 1024};

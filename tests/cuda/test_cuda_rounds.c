@@ -1,7 +1,6 @@
-/* Sums over rows whose partial sums do not fit the scratch are made in rounds, and no bit shows it: the
- * launchers run with the smallest scratch that they must do with and with one that holds everything. Against
- * the emulated device alone, since a device's own scratch is never that small.
- */
+/* If the partial sums over rows do not fit the scratch, they are made in rounds, and the result has the same
+ * bits. The launchers run with the smallest scratch that they accept and with a scratch that holds
+ * everything. On the emulated device alone, because a real device's scratch is never that small. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,7 +21,7 @@ static void copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind k
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
 }
 
-/* Numbers that no sum gets exactly. */
+/* Numbers whose sums are never exact. */
 static float *device_values(uint64_t seed, int64_t n) {
     float *values = malloc((size_t)n * sizeof *values);
     assert_non_null(values);
@@ -51,7 +50,7 @@ static struct ot_cuda_stream stream_with(size_t scratch_bytes) {
 
 typedef cudaError_t (*sum_op)(const struct ot_cuda_stream *on, float *sums);
 
-/* The op's sums of cols columns with both sizes of the scratch. */
+/* Runs the op on `cols` columns with both sizes of the scratch. */
 static void check_rounds(sum_op run, int64_t cols) {
     static const size_t sizes[] = {OT_CUDA_MIN_SCRATCH_BYTES, LARGE_SCRATCH};
     float *got[2];
@@ -69,7 +68,7 @@ static void check_rounds(sum_op run, int64_t cols) {
     free(got[1]);
 }
 
-/* 256 KiB of partial sums for a chunk: four chunks in a round. */
+/* 256 KiB of partial sums for each chunk: four chunks in a round. */
 enum { NORM_COLS = 65536, NORM_ROWS = 4 * 16 + 5 };
 
 static cudaError_t run_norm(const struct ot_cuda_stream *on, float *sums) {
@@ -103,13 +102,13 @@ static void test_norm(void **state) {
     check_rounds(run_norm, NORM_COLS);
 }
 
-/* 512 KiB of partial sums for a chunk: two chunks in a round. */
+/* 512 KiB of partial sums for each chunk: two chunks in a round. */
 enum { BIAS_COLS = 131072, BIAS_ROWS = 2 * 64 + 3 };
 
 static cudaError_t run_bias(const struct ot_cuda_stream *on, float *sums) {
     float *dy = device_values(2, BIAS_COLS + BIAS_ROWS);
     struct ot_bias_backward op = {OT_F32, BIAS_ROWS, BIAS_COLS,
-                                  1,      dy,        sums}; /* rows overlap: it is only read */
+                                  1,      dy,        sums}; /* rows overlap, because dy is only read */
     cudaError_t code = ot_cuda_bias_backward(&op, on);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     cudaFree(dy);
@@ -121,7 +120,7 @@ static void test_bias(void **state) {
     check_rounds(run_bias, BIAS_COLS);
 }
 
-/* A chunk that no scratch need hold is refused, not written beyond it. */
+/* A chunk that is larger than any scratch is refused. No write goes beyond the scratch. */
 static void test_too_wide(void **state) {
     (void)state;
     struct ot_cuda_stream on = stream_with(OT_CUDA_MIN_SCRATCH_BYTES);

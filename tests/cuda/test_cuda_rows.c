@@ -1,6 +1,6 @@
-/* RoPE, the embedding both ways and the bias gradient on the cuda device against the cpu device. All but the
- * last are the same arithmetic in the same order on both, so their bits are compared.
- */
+/* RoPE, the embedding forward and backward, and the bias gradient on the cuda device against the cpu device.
+ * For all but the bias gradient, both devices do the same arithmetic in the same order, so the test compares
+ * bits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "tests/cuda/cuda_fixture.h"
 #include "tests/support/check.h"
 
-/* Whole numbers in [0, below), a function of the seed. */
+/* Whole numbers in [0, below) that depend on the seed. */
 static int32_t *random_ids(uint64_t seed, int64_t n, int32_t below) {
     int32_t *ids = malloc((size_t)n * sizeof *ids);
     assert_non_null(ids);
@@ -68,9 +68,9 @@ static void test_rope(void **state) {
     (void)state;
     static const struct rope_shape shapes[] = {
         {33, 4, 64, 64, 0, 50, 0},  {9, 3, 128, 128, 8, 20, 0},
-        {17, 2, 80, 32, 16, 64, 0}, /* part of a head */
-        {70, 1, 16, 16, 0, 100, 0}, /* more tokens in a block than it has threads for packs */
-        {5, 40, 128, 128, 0, 6, 0}, /* more work in a token than threads in a block */
+        {17, 2, 80, 32, 16, 64, 0}, /* rotates a part of each head */
+        {70, 1, 16, 16, 0, 100, 0}, /* more tokens in a block than the block has threads for packs */
+        {5, 40, 128, 128, 0, 6, 0}, /* more work in a token than a block has threads */
         {21, 3, 20, 20, 0, 30, 0},  {8, 2, 64, 64, 3, 10, 0},
         {8, 2, 64, 64, 0, 10, 1}, /* no packs */
         {4, 5, 6, 2, 0, 5, 0},      {8, 2, 64, 64, 0, 10, 2},
@@ -114,7 +114,8 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
                                      tokens,
                                      ops_upload(f, f->dtype, dout, s->n * s->cols),
                                      ops_upload(f, OT_F32, table, s->vocab * s->cols)};
-    f->ops->embed_backward(f->lane, &back); /* onto the table's own numbers: += shows */
+    /* += onto the table's own numbers, so that a plain store would show. */
+    f->ops->embed_backward(f->lane, &back);
     ops_collect(f, "dtable", OT_F32, back.dtable, s->vocab * s->cols);
     free(table);
     free(dout);
@@ -137,7 +138,8 @@ static void test_embed(void **state) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         struct embed_shape shape = shapes[i];
         int32_t *tokens = random_ids(i, shape.n, (int32_t)shape.vocab);
-        for (int64_t t = 0; t < shape.n; t += 5) /* one id is a fifth of all, the last id is among them */
+        /* One id takes a fifth of all tokens; the last id is among them. */
+        for (int64_t t = 0; t < shape.n; t += 5)
             tokens[t] = (int32_t)shape.vocab - 1;
         shape.tokens = tokens;
         for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
@@ -146,7 +148,7 @@ static void test_embed(void **state) {
     }
 }
 
-/* More tokens than are sorted at once: an id's tokens in several pieces are still added in order. */
+/* More tokens than one sort takes. The tokens of an id, in several pieces, are still added in order. */
 static void test_embed_pieces(void **state) {
     (void)state;
     struct embed_shape shape = {8192 + 300, 2, 500, NULL};
@@ -181,8 +183,8 @@ static void run_bias(struct ops_fixture *f, const void *argument) {
     free(bias);
 }
 
-/* What each sum may be off on either device: every term goes through at most as many additions as there are
- * rows. */
+/* The bound of each sum's error on either device: every term goes through at most as many additions as there
+ * are rows. */
 static double *bias_bounds(const struct bias_shape *s) {
     float *dy = ops_random(1, s->rows * s->ld, 1), *bias = ops_random(2, s->cols, 1);
     double *each = calloc((size_t)s->cols, sizeof *each);
@@ -202,9 +204,9 @@ static void test_bias(void **state) {
     (void)state;
     static const struct bias_shape shapes[] = {
         {1, 1, 1, 0},     {100, 300, 304, 0},
-        {65, 72, 75, 0},  {200, 33, 40, 1}, /* one chunk, two, four */
+        {65, 72, 75, 0},  {200, 33, 40, 1}, /* one chunk, two chunks, four chunks */
         {2100, 9, 9, 0},                    /* more chunks than a group has */
-        {17000, 4, 4, 0},                   /* chunks longer than the shortest */
+        {17000, 4, 4, 0},                   /* chunks that are longer than the shortest chunk */
         {65, 72, 72, 2},  {65, 72, 72, 4},
         {65, 72, 74, 0},  {65, 72, 76, 0}, /* half the alignment of packs */
     };

@@ -1,6 +1,6 @@
-/* Whole runs of the program on the emulated device: what a run takes is what its plan says, its steps
- * allocate nothing and never wait for a copy, and a GPU that is lost under way ends it with a sentence and
- * leaves what was saved alone; and a run tunes the device where that pays. */
+/* Whole runs of the program on the emulated device. A run takes the memory that its plan says; its steps
+ * allocate nothing and never wait for a copy; a GPU that is lost during the run ends it with one sentence and
+ * leaves the saved checkpoints alone; a run tunes the device if that pays. */
 #include "tests/support/check.h"
 
 #include <stdio.h>
@@ -24,7 +24,7 @@ static int set_up(void **state) {
     struct place *place = calloc(1, sizeof *place);
     char rows[ROWS * 64];
     int n = 0;
-    setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off", 1); /* whose commands would be counted */
+    setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off", 1); /* the commands of the checks would be counted */
     ot_emu_reset();
     place->folder = make_folder();
     snprintf(place->data, sizeof place->data, "%s/rows.jsonl", place->folder);
@@ -45,8 +45,8 @@ static int tear_down(void **state) {
     return usage.streams + usage.events + usage.allocations + usage.registered;
 }
 
-/* Trains the least model there is, without a forecast: its own use of the device is not what is counted here.
- * `more` are options after the common ones. */
+/* Trains the smallest model, without a forecast, because the forecast's own use of the device must not be
+ * counted. `more`: options after the common ones. */
 static int train(const struct place *place, const char *steps, const char *more) {
     char text[256];
     char *words[MOST_WORDS] = {
@@ -67,13 +67,13 @@ static int train(const struct place *place, const char *steps, const char *more)
     return rc;
 }
 
-/* The whole of a file of the result; the caller frees it. */
+/* Reads a whole file of the result. The caller frees it. */
 static char *read_result(const struct place *place, const char *name, size_t *bytes) {
     char path[PATH_BYTES + 64];
     snprintf(path, sizeof path, "%s/%s", place->out, name);
     FILE *file = fopen(path, "rb");
     if (!file)
-        fail_msg("%s is not there", path);
+        fail_msg("%s does not exist", path);
     fseek(file, 0, SEEK_END);
     *bytes = (size_t)ftell(file);
     rewind(file);
@@ -105,26 +105,30 @@ static void test_uses_what_the_plan_says(void **state) {
     size_t bytes;
     char *record = read_result(place, "run.json", &bytes);
     assert_non_null(strstr(record, "\"cuda:0\""));
-    assert_non_null(strstr(record, "\"bf16\"")); /* what auto is on a GPU */
+    assert_non_null(strstr(record, "\"bf16\"")); /* `auto` on a GPU means bf16 */
     free(record);
 }
 
-/* More steps make more launches and copies, and no more copies that the host waits for. */
+/* More steps make more launches and copies, but no more copies that the host waits for. The guard's checks,
+ * which only the first run makes, are off. */
 static void test_steps_do_not_wait(void **state) {
     struct place *place = *state;
     static const char *const steps[] = {"2", "6"};
     struct ot_emu_usage usage[2];
+    setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off", 1);
     for (int i = 0; i < 2; i++) {
         ot_emu_reset();
         check_ok(train(place, steps[i], "--home host"));
         usage[i] = ot_emu_usage();
     }
+    unsetenv("OFFLOAD_TRAIN_KERNEL_CHECKS");
     assert_true(usage[1].launches > usage[0].launches && usage[1].copies > usage[0].copies);
     assert_int_equal(usage[1].pageable_copies, usage[0].pageable_copies);
-    assert_int_equal(usage[1].spinning_waits, usage[0].spinning_waits); /* host threads sleep */
+    /* Host threads sleep and do not spin. */
+    assert_int_equal(usage[1].spinning_waits, usage[0].spinning_waits);
 }
 
-/* The same bits wherever the bytes live, to the last file. */
+/* The bits are the same in every tier, in every file of the result. */
 static void test_offloaded_equals_resident(void **state) {
     struct place *place = *state;
     size_t bytes[2];
@@ -141,20 +145,21 @@ static void test_offloaded_equals_resident(void **state) {
     free(weights[1]);
 }
 
-/* Trains where the library proposes NARROW, and `second`, which is faster; choices are kept in the folder. */
+/* Trains while the library proposes NARROW first and then `second`, which is faster. The choices are saved in
+ * the folder `cache`. */
 static void train_tuned(const struct place *place, const char *steps, int second, const char *cache) {
     const int order[OT_FAKE_ALGOS] = {OT_FAKE_NARROW, second, -1, -1, -1};
     setenv("XDG_CACHE_HOME", cache, 1);
     ot_emu_reset();
     ot_fake_cublaslt_reset();
     memcpy(ot_fake_cublaslt.order, order, sizeof order);
-    ot_fake_cublaslt.delay_us[OT_FAKE_NARROW] = 1000; /* more than a busy machine adds to the other */
+    /* Longer than a busy machine delays the other algorithm. */
+    ot_fake_cublaslt.delay_us[OT_FAKE_NARROW] = 1000;
     check_ok(train(place, steps, ""));
 }
 
-/* A run that is long enough tunes the device (products into fp32, that is: the others are too small here to
- * prove anything), keeps what it found for the next one, and has the bits of a run with nothing to find. One
- * that is too short leaves it. */
+/* A long run tunes the device (only products into fp32: the others are too small here to prove a choice). It
+ * saves its choices for the next run, and has the bits of a run without tuning. A short run does not tune. */
 static void test_tunes_where_it_pays(void **state) {
     struct place *place = *state;
     size_t bytes[2];
@@ -186,7 +191,7 @@ static void test_gpu_is_lost(void **state) {
     char *weights = read_result(place, "model.safetensors", &bytes);
     ot_emu_reset();
     ot_emu_lose_gpu((int)(usage.launches + usage.copies),
-                    cudaErrorUnknown); /* in the middle of what follows */
+                    cudaErrorUnknown); /* fails in the middle of the steps */
     check_fails(train(place, "6", ""), OT_E_DEVICE, "CUDA: the GPU stopped answering (unknown error) in '");
     char *after = read_result(place, "model.safetensors", &bytes_after);
     assert_int_equal(bytes, bytes_after);
@@ -194,7 +199,7 @@ static void test_gpu_is_lost(void **state) {
     free(weights);
     free(after);
     ot_emu_reset();
-    check_ok(train(place, "2", "")); /* nothing is in the way of the next run */
+    check_ok(train(place, "2", "")); /* the next run works */
 }
 
 static void test_does_not_fit(void **state) {
@@ -204,13 +209,13 @@ static void test_does_not_fit(void **state) {
                 "the kernels' workspace alone takes 64.0 MiB");
 }
 
-/* Budgets beyond what there is are tried: the run takes what its plan needs. */
+/* A budget larger than the memory is tried: the run takes the memory that its plan needs. */
 static void test_more_than_there_is(void **state) {
     struct place *place = *state;
     check_ok(train(place, "2", "--gpu-mem 3G --host-mem 900T"));
 }
 
-/* auto: the GPU, and where it cannot be used the cpu device, said aloud. */
+/* `auto` takes the GPU. If the GPU cannot be used, it takes the cpu device and says so. */
 static void test_auto(void **state) {
     struct place *place = *state;
     struct ot_emu_card none = ot_emu_default_card(), old = none;
@@ -223,9 +228,9 @@ static void test_auto(void **state) {
         if (cards[i])
             ot_emu_set_card(cards[i]);
         char *words[] = {
-            "--model",  "tiny-test", "--init", "random",    "--data", place->data,         "--out",
-            place->out, "--steps",   "1",      "--seq-len", "32",     "--tokens-per-step", "64",
-            "--quiet",  "--resume",  "never"};
+            "--model",  "tiny-test", "--init", "random",       "--data", place->data,         "--out",
+            place->out, "--steps",   "1",      "--seq-len",    "32",     "--tokens-per-step", "64",
+            "--quiet",  "--resume",  "never",  "--no-forecast"};
         struct ot_options options;
         check_ok(ot_options_parse(sizeof words / sizeof *words, words, &options));
         check_ok(ot_command_train(&options));

@@ -1,6 +1,5 @@
-/* What the tests of src/data share: a folder for files, a byte-level tokenizer (token = byte; BOS 256, EOS
- * 257), a pool, and datasets made of text written in the test.
- */
+/* Helpers for the tests of src/data: a folder for files, a byte-level tokenizer (token = byte; BOS 256, EOS
+ * 257), a pool, and datasets made of text that the test gives. */
 #ifndef OT_TESTS_DATA_SUPPORT_H
 #define OT_TESTS_DATA_SUPPORT_H
 
@@ -11,26 +10,26 @@ struct data_fixture {
     char *folder;
     struct ot_tokenizer *tokenizer;
     struct ot_pool *pool;
-    struct ot_dataset_config config; /* path: the file written last */
+    struct ot_dataset_config config; /* its path: the file written last */
     char path[512];
 };
 
-/* cmocka set-up and tear-down; the fixture is *state. seq_len 64, BOS added, EOS appended, two threads. */
+/* cmocka setup and teardown; *state is the fixture. seq_len 64, BOS added, EOS appended, two threads. */
 int open_data_fixture(void **state);
 int close_data_fixture(void **state);
 
 /* Writes a data file and points the config at it. */
 void put_data(struct data_fixture *f, const char *name, const void *bytes, size_t n);
-void put_text(struct data_fixture *f, const char *text); /* data.jsonl */
-struct ot_dataset *load_data(struct data_fixture *f);    /* fails the test if it cannot */
+void put_text(struct data_fixture *f, const char *text); /* writes data.jsonl */
+struct ot_dataset *load_data(struct data_fixture *f);    /* fails the test if loading fails */
 struct ot_dataset *load_text(struct data_fixture *f, const char *text);
 
-/* Rows of text of the given lengths in tokens (BOS and EOS included, each >= 3), as data.jsonl; all bytes of
- * row i are the same letter. */
+/* Writes data.jsonl with rows of the given lengths in tokens (BOS and EOS included, each >= 3). All bytes of
+ * a row are the same letter, another one in each row. */
 void put_lengths(struct data_fixture *f, const int *lengths, int n);
 
-/* The row as text: trained bytes in [brackets], ids from 256 on as <id>. Static, overwritten by the next
- * call. */
+/* The row as text: trained bytes in [brackets], ids from 256 on as <id>. The string is static; the next call
+ * overwrites it. */
 const char *row_text(const struct ot_dataset *d, int64_t row);
 
 #endif

@@ -1,4 +1,4 @@
-/* Batches: the arrays that the engine reads, and the position from which a stopped run goes on. */
+/* Batches: the arrays that the engine reads, and the position from which a resumed run goes on. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static void put_questions(struct data_fixture *f) {
     free(text);
 }
 
-/* Texts of 1 to 400 bytes: some become several rows. */
+/* Writes texts of 1 to 400 bytes, so that some become several rows. */
 static void put_texts(struct data_fixture *f) {
     size_t capacity = ROWS * 512, at = 0;
     char *text = malloc(capacity);
@@ -69,7 +69,7 @@ static void close_feed(struct feed *feed) {
     ot_dataset_close(feed->dataset);
 }
 
-/* Finds the row that these tokens are, which must be whole; -1 if none. */
+/* Finds the row that consists of exactly these tokens; -1 if there is none. */
 static int64_t find_row(const struct ot_dataset *d, const int32_t *tokens, const int32_t *targets,
                         int64_t n) {
     for (int64_t r = 0; r < ot_dataset_rows(d); r++) {
@@ -88,7 +88,7 @@ static int64_t find_row(const struct ot_dataset *d, const int32_t *tokens, const
     return -1;
 }
 
-/* The arrays describe whole rows, isolated, and say the right targets; counts the rows in seen[]. */
+/* The arrays must describe whole, isolated rows with the right targets. Counts the rows in seen[]. */
 static void check_micro(const struct feed *feed, const struct ot_micro_batch *micro, int *seen,
                         int64_t *trained) {
     assert_true(micro->n_tokens > 0);
@@ -104,7 +104,7 @@ static void check_micro(const struct feed *feed, const struct ot_micro_batch *mi
         *trained += micro->targets[i] >= 0;
 }
 
-/* Rows of this data are all different, so that an epoch must show each exactly once. */
+/* All rows of this data differ, and an epoch must show each exactly once. */
 static void check_epoch(struct feed *feed, int step_sequences, int micro_sequences) {
     int seen[ROWS] = {0};
     int64_t steps = ot_batcher_steps_per_epoch(feed->batcher), sequences = 0, trained = 0;
@@ -164,7 +164,7 @@ static uint64_t hash_step(const struct ot_step_batch *batch) {
     return hash;
 }
 
-/* The same file gives the same bytes in every version: a run that goes on from a checkpoint needs that. */
+/* Every version of the program makes the same batches of the same file, because a resumed run needs that. */
 static void test_batches_are_those_of_other_versions(void **state) {
     static const struct {
         void (*put)(struct data_fixture *f);
@@ -182,13 +182,14 @@ static void test_batches_are_those_of_other_versions(void **state) {
             ot_batcher_next(feed.batcher, &batch);
             hash = 31 * hash + hash_step(&batch);
         }
-        assert_true(ot_dataset_print(feed.dataset).crc == kinds[i].crc);
+        assert_true(ot_dataset_fingerprint(feed.dataset).crc == kinds[i].crc);
         assert_true(hash == kinds[i].hash);
         close_feed(&feed);
     }
 }
 
-/* Going on from any saved position equals never having stopped, over the borders of epochs. */
+/* Going on from any saved position gives the same batches as never stopping, also from one epoch to the
+ * next. */
 static void test_seek(void **state) {
     enum { STEPS = 60 };
     struct feed feed;
@@ -219,7 +220,7 @@ static void test_seek(void **state) {
     close_feed(&feed);
 }
 
-/* How a step is cut into micro-batches changes nothing but the cuts: same rows in the same order. */
+/* The size of micro-batches changes only where a step is cut: the rows and their order stay the same. */
 static void test_micro_cut(void **state) {
     static const int cuts[] = {1, 3, 8};
     int32_t *reference = malloc(8 * SEQ_LEN * sizeof *reference);
@@ -247,7 +248,7 @@ static void test_edges(void **state) {
     struct feed feed;
     struct ot_step_batch batch;
     struct ot_batcher *b;
-    open_feed(*state, false, 1000000, 1, &feed); /* more than the data has: one step an epoch */
+    open_feed(*state, false, 1000000, 1, &feed); /* more than the data has, so an epoch is one step */
     assert_int_equal(ot_batcher_steps_per_epoch(feed.batcher), 1);
     ot_batcher_next(feed.batcher, &batch);
     assert_int_equal(batch.sequences, ot_packing_sequences(feed.packing));

@@ -1,9 +1,8 @@
-/* The built-in chat templates against what Jinja makes of the templates that models publish
- * (scripts/golden/chat.py), and the Jinja texts that this program writes itself.
+/* The built-in chat templates against Jinja's rendering of the templates that models publish
+ * (scripts/golden/chat.py), and the Jinja templates that this program writes itself.
  *
  *   test_chat_golden         runs the tests
- *   test_chat_golden FOLDER  writes those texts to FOLDER/NAME.jinja, for scripts/golden/chat.py
- */
+ *   test_chat_golden FOLDER  writes those templates to FOLDER/NAME.jinja, for scripts/golden/chat.py */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +36,7 @@ static size_t read_turns(const struct ot_json *list, struct ot_turn turns[MOST_T
     return n;
 }
 
-/* Where the last trained stretch begins: what a server would send lies before it. */
+/* Finds the last trained stretch. The text before it is what a server would send to the model. */
 static size_t find_answer(const struct ot_rendered *r) {
     size_t i = r->n_spans;
     while (i > 0 && !r->spans[i - 1].trained)
@@ -47,7 +46,7 @@ static size_t find_answer(const struct ot_rendered *r) {
     return i > 0 ? r->spans[i - 1].end : 0;
 }
 
-/* want NULL: the template refuses such a conversation. */
+/* want NULL: the template must refuse the conversation. */
 static void check_row(const struct ot_chat_template *t, const struct ot_json *conversation,
                       const struct ot_json *want, const struct ot_chat_marks *marks) {
     struct ot_turn turns[MOST_TURNS];
@@ -59,7 +58,7 @@ static void check_row(const struct ot_chat_template *t, const struct ot_json *co
     } else {
         const char *text = need_text(want, "text", &bytes);
         check_ok(rc);
-        ot_rendered_append(&r, "", 1, false, false); /* NUL, for the message of the assertion */
+        ot_rendered_append(&r, "", 1, false, false); /* a NUL, so that the assertion can print the text */
         assert_string_equal(r.text, text);
         assert_int_equal(r.bytes - 1, bytes);
         const char *head = ot_json_string(ot_json_get(want, "head"), &bytes);
@@ -97,7 +96,7 @@ static void test_rendered_as_published(void **state) {
     ot_json_free(golden);
 }
 
-/* The published texts are other people's and not here; their hashes are. */
+/* The published templates belong to other people and are not in this repository, but their hashes are. */
 static void test_known_texts_have_their_names(void **state) {
     (void)state;
     struct ot_json *golden, *entry;
@@ -119,8 +118,8 @@ static void test_known_texts_have_their_names(void **state) {
     ot_json_free(golden);
 }
 
-/* What Jinja was asked about in place of texts of ours is what is written; and it is recognised, with other
- * line ends too, but not when it says something else. */
+/* The program writes exactly the templates that Jinja rendered for the golden file. It recognises them, also
+ * with other line ends, but not with other text. */
 static void test_own_texts(void **state) {
     (void)state;
     const struct ot_chat_template *t, *found;

@@ -1,5 +1,5 @@
-/* Conversations through a whole load: which template they are written in, and that {bos} and {eos} of a
- * template are the tokens themselves. */
+/* Conversations through a whole load: the template that they get, and that {bos} and {eos} of a template
+ * become the tokens themselves. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,10 +12,10 @@
     "\"a\"}]}"
 #define PAIR "{\"prompt\": \"u\", \"completion\": \"a\"}"
 
-/* ---- marks ---- */
+/* ---- special tokens in templates ---- */
 
-/* A tokenizer as Llama 2's: its special tokens are normalised before they are searched for, so that "</s>" is
- * found behind a space alone. */
+/* A tokenizer like Llama 2's. It normalises special tokens before it searches for them, so it finds "</s>"
+ * only after a space. */
 static const char normalizing[] =
     "{\"version\": \"1.0\", \"added_tokens\": ["
     "{\"id\": 0, \"content\": \"<unk>\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
@@ -25,18 +25,13 @@ static const char normalizing[] =
     "{\"id\": 2, \"content\": \"</s>\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
     "\"normalized\": true, \"special\": true}],"
     "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": "
-    "\"\\u2581\"}, "
-    "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\\u2581\"}]},"
-    "\"pre_tokenizer\": null, \"post_processor\": null, \"decoder\": null,"
-    "\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": \"<unk>\", "
-    "\"continuing_subword_prefix\": null, "
+    "\"\\u2581\"}, {\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": "
+    "\"\\u2581\"}]},\"pre_tokenizer\": null, \"post_processor\": null, \"decoder\": null,\"model\": "
+    "{\"type\": \"BPE\", \"dropout\": null, \"unk_token\": \"<unk>\", \"continuing_subword_prefix\": null, "
     "\"end_of_word_suffix\": null, \"fuse_unk\": true, \"byte_fallback\": false, \"vocab\": {\"<unk>\": 0, "
-    "\"<s>\": 1, "
-    "\"</s>\": 2, \"\\u2581\": 3, \"a\": 4, \"b\": 5, \"[\": 6, \"]\": 7, \"/\": 8, \"I\": 9, \"N\": 10, "
-    "\"S\": 11, "
-    "\"T\": 12, \"<\": 13, \"s\": 14, \">\": 15, \"\\u2581a\": 16, \"\\u2581b\": 17, \"\\u2581[\": 18, "
-    "\"\\n\": 19}, "
-    "\"merges\": [\"\\u2581 a\", \"\\u2581 b\", \"\\u2581 [\"]}}";
+    "\"<s>\": 1, \"</s>\": 2, \"\\u2581\": 3, \"a\": 4, \"b\": 5, \"[\": 6, \"]\": 7, \"/\": 8, \"I\": 9, "
+    "\"N\": 10, \"S\": 11, \"T\": 12, \"<\": 13, \"s\": 14, \">\": 15, \"\\u2581a\": 16, \"\\u2581b\": 17, "
+    "\"\\u2581[\": 18, \"\\n\": 19}, \"merges\": [\"\\u2581 a\", \"\\u2581 b\", \"\\u2581 [\"]}}";
 
 static void use_tokenizer(struct data_fixture *f, const char *json) {
     char path[512];
@@ -60,7 +55,7 @@ static void check_ids(struct data_fixture *f, const char *template, const char *
     ot_dataset_close(d);
 }
 
-/* The ids are those of `tokenizers` 0.23 for the same texts, where the tokens are not normalised. */
+/* The ids are those of `tokenizers` 0.23 for the same texts, if the special tokens are not normalised. */
 static void test_marks_are_tokens(void **state) {
     struct data_fixture *f = *state;
     static const char two[] =
@@ -75,7 +70,8 @@ static void test_marks_are_tokens(void **state) {
     f->config.specials = (struct ot_special_tokens){.bos_id = 1, .add_bos = true, .n_eos = 1, .eos_ids = {2}};
     check_ids(f, "mistral", one, mistral, 17);
     check_ids(f, "llama-2", two, llama_2, 36);
-    f->config.chat.named = "zephyr"; /* its marks stand right behind a text, and in front of a line end */
+    /* The template's special tokens follow text directly, or stand before a line end. */
+    f->config.chat.named = "zephyr";
     struct ot_dataset *d = load_text(f, one);
     struct ot_row row = ot_dataset_row(d, 0);
     int marks = 0;
@@ -86,7 +82,7 @@ static void test_marks_are_tokens(void **state) {
     ot_dataset_close(d);
 }
 
-/* ---- the choice ---- */
+/* ---- which template is used ---- */
 
 static void check_choice(struct data_fixture *f, struct ot_template_choice choice, const char *row,
                          const char *name, enum ot_template_source source) {
@@ -121,15 +117,15 @@ static void test_who_decides(void **state) {
     check_choice(f, all, PAIR, "chatml", OT_TEMPLATE_NAMED);
     check_choice(f, run, PAIR, "llama-2", OT_TEMPLATE_RECORDED);
     check_choice(f, model, PAIR, NULL,
-                 OT_TEMPLATE_NONE); /* a pair is no conversation unless somebody says so */
+                 OT_TEMPLATE_NONE); /* a pair is no conversation unless the user names a template */
     check_choice(f, run, "{\"text\": \"ab\"}", NULL, OT_TEMPLATE_NONE);
     check_choice(f, model, "{\"instruction\": \"i\", \"output\": \"o\"}", "alpaca", OT_TEMPLATE_BY_KIND);
     check_choice(f, none, "{\"instruction\": \"i\", \"output\": \"o\"}", "alpaca", OT_TEMPLATE_BY_KIND);
-    check_refused(f, all, "{\"text\": \"ab\"}", OT_E_USAGE, "no turns for --template chatml");
+    check_refused(f, all, "{\"text\": \"ab\"}", OT_E_USAGE, "no turns, so leave out --template chatml");
     check_refused(f, (struct ot_template_choice){.recorded = "new"}, CHAT, OT_E_INPUT, "run.json");
 }
 
-/* No conversation is written in a format that nobody chose. */
+/* If neither the user nor the model chooses a template, the conversation is refused. */
 static void test_nobody_decides(void **state) {
     struct data_fixture *f = *state;
     check_refused(f, (struct ot_template_choice){0}, CHAT, OT_E_USAGE,
@@ -138,7 +134,7 @@ static void test_nobody_decides(void **state) {
                   "a chat template that is not built in; choose one");
 }
 
-/* A tokenizer that has a template's own token, in the place of its start token. */
+/* A tokenizer with a template's own token, which takes the place of its start token. */
 static void test_tokens_decide(void **state) {
     struct data_fixture *f = *state;
     struct ot_string_builder text = {0};

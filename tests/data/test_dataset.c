@@ -1,4 +1,4 @@
-/* Loading whole files: batches, threads, layouts and faults anywhere in them; and --show-sample. */
+/* Loading whole files: batches, threads, layouts, bad rows at any place, and --show-sample. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 #include "src/base/pool.h"
 #include "tests/data/data_support.h"
 
-enum { ROWS = 9000 }; /* more than two of the loader's batches */
+enum { ROWS = 9000 }; /* more than two batches of the loader */
 
-/* Rows of many lengths; row `bad` (or none: -1) is broken, and some have nothing to train on. */
+/* Makes rows of many lengths. Row `bad` (-1: none) is broken, and some rows have nothing to train on. */
 static char *make_rows(int bad, size_t *bytes) {
     char *text = malloc(ROWS * 128);
     assert_non_null(text);
@@ -49,7 +49,7 @@ static void test_threads(void **state) {
         struct ot_dataset *d;
         check_ok(ot_dataset_open(&config, &d));
         assert_true(same(d, two));
-        assert_int_equal(ot_dataset_print(d).crc, ot_dataset_print(two).crc);
+        assert_int_equal(ot_dataset_fingerprint(d).crc, ot_dataset_fingerprint(two).crc);
         ot_dataset_close(d);
         ot_pool_close(pool);
     }
@@ -57,38 +57,39 @@ static void test_threads(void **state) {
     free(text);
 }
 
-static struct ot_data_print print_of(struct data_fixture *f, const char *text) {
+static struct ot_data_fingerprint print_of(struct data_fixture *f, const char *text) {
     struct ot_dataset *d = load_text(f, text);
-    struct ot_data_print print = ot_dataset_print(d);
+    struct ot_data_fingerprint print = ot_dataset_fingerprint(d);
     ot_dataset_close(d);
     return print;
 }
 
-/* What changes a token, a mark, an end or the order changes the fingerprint; the file's layout does not. */
+/* A change of a token, a trained mark, an end of a row or the order changes the fingerprint. The layout of
+ * the file does not. */
 static void test_print(void **state) {
     struct data_fixture *f = *state;
 #define PAIR(p, c) "{\"prompt\": \"" p "\", \"completion\": \"" c "\"}\n"
     static const char *const others[] = {
-        PAIR("ab", "cd") PAIR("ef", "gx"), /* a token */
-        PAIR("ef", "gh") PAIR("ab", "cd"), /* the order */
-        PAIR("abc", "d") PAIR("ef", "gh"), /* a mark */
-        PAIR("ab", "cd"),                  /* a row less */
-        PAIR("ab", "c") PAIR("def", "gh"), /* an end */
+        PAIR("ab", "cd") PAIR("ef", "gx"), /* another token */
+        PAIR("ef", "gh") PAIR("ab", "cd"), /* another order */
+        PAIR("abc", "d") PAIR("ef", "gh"), /* another trained mark */
+        PAIR("ab", "cd"),                  /* one row less */
+        PAIR("ab", "c") PAIR("def", "gh"), /* another end of a row */
     };
-    struct ot_data_print print = print_of(f, PAIR("ab", "cd") PAIR("ef", "gh"));
+    struct ot_data_fingerprint print = print_of(f, PAIR("ab", "cd") PAIR("ef", "gh"));
     assert_int_equal(print.rows, 2);
     assert_int_equal(print.tokens, 2 * (1 + 4 + 1));
     assert_int_equal(print.trained_tokens, 2 * (2 + 1));
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         assert_int_not_equal(print_of(f, others[i]).crc, print.crc);
-    struct ot_data_print again =
+    struct ot_data_fingerprint again =
         print_of(f, "{\"completion\": \"cd\", \"prompt\": \"ab\"}\n\n" PAIR("ef", "gh"));
     assert_true(again.rows == print.rows && again.tokens == print.tokens && again.crc == print.crc &&
                 again.trained_tokens == print.trained_tokens);
 #undef PAIR
 }
 
-/* The same rows as lines, as an array, and packed. */
+/* The same rows as lines, as a JSON array, and compressed. */
 static void test_layouts(void **state) {
     struct data_fixture *f = *state;
     size_t bytes;
@@ -121,14 +122,14 @@ static void test_layouts(void **state) {
     free(text);
 }
 
-/* Wherever the first bad row is, it is that one which is named, whoever met it. */
+/* The error names the first bad row, wherever it is and whichever thread found it. */
 static void test_first_bad_row(void **state) {
     struct data_fixture *f = *state;
     static const int places[] = {0, 17, 4095, 4096, 8999};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         size_t bytes;
         char *text = make_rows(places[i], &bytes), words[64];
-        text[bytes - 2] = '!'; /* the last row is always broken */
+        text[bytes - 2] = '!'; /* the last row is broken in every case */
         put_data(f, "data.jsonl", text, bytes);
         snprintf(words, sizeof words, "data.jsonl:%d: ", places[i] + 1);
         struct ot_dataset *d;
@@ -143,20 +144,20 @@ static void test_first_bad_row(void **state) {
     }
 }
 
-/* Two bad rows of one batch, which different threads meet, the later one often first. */
+/* Two bad rows of one batch, which different threads find, often the later one first. */
 static void test_first_of_two_bad_rows(void **state) {
     struct data_fixture *f = *state;
     size_t bytes;
     char *text = make_rows(40, &bytes);
-    char *late = strstr(text, "3999\", "); /* the prompt of row 3999 ends so; rows are numbered from 0 */
+    char *late = strstr(text, "3999\", "); /* the end of row 3999's prompt; rows are numbered from 0 */
     assert_non_null(late);
     *strchr(late, '}') = ' ';
     put_data(f, "data.jsonl", text, bytes);
-    for (int threads = 2; threads <= 4; threads++) {
+    for (int threads = 2; threads <= 4; threads += tests_are_brief() ? 2 : 1) {
         struct ot_dataset_config config = f->config;
         struct ot_dataset *d;
         check_ok(ot_pool_open(threads, "data", &config.pool));
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < (tests_are_brief() ? 2 : 5); i++) {
             config.skip_bad = false;
             check_fails(ot_dataset_open(&config, &d), OT_E_INPUT, "data.jsonl:41: ");
             config.skip_bad = true;
@@ -183,13 +184,13 @@ static void test_damaged_file(void **state) {
     size_t n = fread(text, 1, bytes, in);
     fclose(in);
     put_data(f, "cut.gz", text, n / 2);
-    f->config.skip_bad = true; /* which is about rows, not about lost files */
+    f->config.skip_bad = true; /* the option skips bad rows; it does not skip missing files */
     struct ot_dataset *d;
     check_fails(ot_dataset_open(&f->config, &d), OT_E_INPUT, "cut.gz: the gzip stream ends");
     free(text);
 }
 
-/* A row of `letters` bytes, all of it in `key`, between two short ones. */
+/* Writes a row with `letters` bytes in `key`, between two short rows. */
 static void put_huge_row(struct data_fixture *f, const char *key, size_t letters) {
     char *text = malloc(letters + 128);
     assert_non_null(text);
@@ -203,11 +204,12 @@ static void put_huge_row(struct data_fixture *f, const char *key, size_t letters
 
 static void test_huge_line(void **state) {
     struct data_fixture *f = *state;
-    put_huge_row(f, "ignored", 50u << 20);
+    put_huge_row(f, "ignored", (tests_are_brief() ? 5u : 50u) << 20);
     struct ot_dataset *d = load_data(f);
-    assert_int_equal(ot_dataset_rows(d), 2); /* the huge one's text is empty */
+    assert_int_equal(ot_dataset_rows(d), 2); /* the text of the huge row is empty */
     ot_dataset_close(d);
-    /* As text it is 50 million tokens and 1.5 GB while it is made: not for every run. */
+    /* As text the row has 50 million tokens and needs 1.5 GB while it is made, which is too much for every
+     * run. */
     size_t letters = getenv("OT_TEST_SLOW") ? 50u << 20 : 2u << 20;
     put_huge_row(f, "text", letters);
     f->config.seq_len = 1 << 16;
@@ -241,7 +243,7 @@ static void test_progress(void **state) {
 static void test_prompt_tokens(void **state) {
     struct ot_dataset *d = load_text(*state, "{\"prompt\": \"abc\", \"completion\": \"d\"}\n");
     struct ot_row row = ot_dataset_row(d, 0);
-    assert_int_equal(ot_row_prompt_tokens(&row), 4); /* BOS too */
+    assert_int_equal(ot_row_prompt_tokens(&row), 4); /* BOS counts too */
     ot_dataset_close(d);
 }
 
@@ -249,7 +251,7 @@ static void check_shown(struct data_fixture *f, int64_t index, bool ansi, const 
     char *text;
     check_ok(ot_dataset_show_sample(&f->config, index, ansi, &text));
     if (!strstr(text, words))
-        fail_msg("\"%s\" lacks \"%s\"", text, words);
+        fail_msg("\"%s\" does not contain \"%s\"", text, words);
     free(text);
 }
 
@@ -258,13 +260,14 @@ static void test_show_sample(void **state) {
     put_text(f, "{\"prompt\": \"ab\\n\", \"completion\": \"c\\u001bd\"}\n{\"prompt\": \"p\", \"completion\": "
                 "\"\"}\n");
     check_shown(f, 0, false, "data.jsonl:1: kind prompt, 8 tokens, 4 trained");
-    check_shown(f, 0, false, "<|bos|>ab\n[c\\x1bd<|eos|>]\n"); /* and no escape reaches the terminal */
+    check_shown(f, 0, false, "<|bos|>ab\n[c\\x1bd<|eos|>]\n"); /* no escape sequence reaches the terminal */
     check_shown(f, 0, false, "     0      256       -  <|bos|>\n     1       97       -  a\n");
     check_shown(f, 0, false, "     4       99     yes  c\n");
     check_shown(f, 0, true, "ab\n\x1b[4;32mc\\x1bd<|eos|>\x1b[0m\n");
     check_shown(f, 1, false, "data.jsonl:2: kind prompt, dropped: nothing in this row trains");
     char *text;
-    check_fails(ot_dataset_show_sample(&f->config, 2, false, &text), OT_E_USAGE, "no row 3: it has 2 rows");
+    check_fails(ot_dataset_show_sample(&f->config, 2, false, &text), OT_E_USAGE,
+                "no row 3: the file has 2 rows");
     put_text(f, "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", "
                 "\"content\": \"a\"}]}");
     check_shown(f, 0, false, "kind messages, template zephyr, ");

@@ -1,5 +1,6 @@
-/* scripts/demo-data: answers run in SQLite, the same seed gives the same bytes, evaluation is held out, and
- * the rows load as text-to-SQL of the length that the demo is planned for. */
+/* scripts/demo-data: the answers run in SQLite, the same seed gives the same bytes, the evaluation rows
+ * are not in the training rows, and the rows load as text-to-SQL rows of the length that the demo's plan
+ * assumes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@ static void point_at(struct data_fixture *f, const char *name) {
     snprintf(f->path, sizeof f->path, "%s/%s", f->folder, name);
 }
 
-/* All answers of a file. */
+/* Reads all answers of a file. */
 static int read_answers(struct data_fixture *f, const char *name, char answers[][160]) {
     struct ot_source *source;
     const char *text;
@@ -82,7 +83,7 @@ static void test_seed(void **state) {
     assert_memory_not_equal(first, other, sizeof first);
 }
 
-/* The check can fail: a column that is not in the context, and a file that is not rows. */
+/* The script's own check can fail: on a column that is not in the context, and on a file that has no rows. */
 static void test_check(void **state) {
     struct data_fixture *f = *state;
     char arguments[600];

@@ -1,5 +1,5 @@
-/* Damaged data files of every kind: whatever the bytes, a load ends in rows or in one sentence. Run under
- * sanitizers. */
+/* Damaged data files of every kind: for any bytes, a load ends with rows or with a one-line error. The
+ * sanitizers watch. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ static const char *const originals[] = {
 };
 enum { N_ORIGINALS = sizeof originals / sizeof *originals };
 
-/* A load that must end well or in a sentence. */
+/* Loads the file. The load must succeed, or fail with a one-line error. */
 static int load_any(struct data_fixture *f) {
     struct ot_dataset *d;
     ot_error_clear();
@@ -72,7 +72,7 @@ static void test_damaged_rows(void **state) {
         put_data(f, "data.jsonl", text, n);
         loaded += load_any(f);
     }
-    assert_in_range(loaded, ROUNDS / 10, ROUNDS - ROUNDS / 10); /* both ends are met often */
+    assert_in_range(loaded, ROUNDS / 10, ROUNDS - ROUNDS / 10); /* both results are frequent */
 }
 
 static void test_damaged_gzip(void **state) {

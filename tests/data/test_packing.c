@@ -1,5 +1,5 @@
-/* Packing: every row exactly once an epoch, no sequence too full, few of them not full; orders that depend on
- * seed and epoch alone. */
+/* Packing: every row exactly once an epoch, no sequence too long, few sequences not full, and an order that
+ * depends on the seed and the epoch alone. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 enum { ROWS = 1500, SEQ_LEN = 256 };
 
-/* Lengths as in text-to-SQL data: most short, some as long as a sequence. */
+/* Lengths like those of text-to-SQL data: most rows short, some as long as a sequence. */
 static struct ot_dataset *load_mixture(struct data_fixture *f, uint64_t seed) {
     static int lengths[ROWS];
     for (int i = 0; i < ROWS; i++) {
@@ -27,7 +27,7 @@ static struct ot_packing *open_packing(const struct ot_packing_config *config) {
     return p;
 }
 
-/* Every row in use once, none of the others; no sequence above seq_len. */
+/* Every used row appears once and no other row appears. No sequence is longer than seq_len. */
 static void check_epoch(const struct ot_packing *p, const struct ot_dataset *d, const bool *used) {
     char seen[ROWS] = {0};
     int64_t rows = 0, tokens = 0, trained = 0;
@@ -56,7 +56,7 @@ static void check_epoch(const struct ot_packing *p, const struct ot_dataset *d, 
     assert_int_equal(trained, ot_packing_trained_tokens(p));
 }
 
-/* The whole order of an epoch as one array of row numbers, sequences separated by -1. */
+/* Lists the order of an epoch as one array of row numbers, with -1 between sequences. */
 static int64_t list_epoch(const struct ot_packing *p, int64_t *out) {
     int64_t at = 0;
     for (int64_t s = 0; s < ot_packing_sequences(p); s++) {
@@ -79,7 +79,8 @@ static void test_each_row_once(void **state) {
             for (int epoch = 0; epoch < 3; epoch++) {
                 ot_packing_set_epoch(p, epoch);
                 check_epoch(p, d, NULL);
-                assert_int_equal(ot_packing_sequences(p), sequences); /* so that steps are known in advance */
+                /* So the number of steps is known before the epoch. */
+                assert_int_equal(ot_packing_sequences(p), sequences);
             }
             assert_true(one_row ? sequences == ROWS : ot_packing_fill(p) > 0.99);
             ot_packing_close(p);
@@ -95,7 +96,7 @@ static void test_order(void **state) {
     struct ot_packing *p = open_packing(&config), *q = open_packing(&config);
     ot_packing_set_epoch(p, 2);
     int64_t n = list_epoch(p, first);
-    ot_packing_set_epoch(q, 7); /* where it stood before does not matter */
+    ot_packing_set_epoch(q, 7); /* the position before does not matter */
     assert_int_equal(list_epoch(q, other), n);
     assert_memory_not_equal(first, other, (size_t)n * sizeof *first);
     ot_packing_set_epoch(q, 2);
@@ -112,7 +113,7 @@ static void test_order(void **state) {
     ot_dataset_close(d);
 }
 
-/* Rows meet other rows in other epochs: not only the order of fixed sequences changes. */
+/* A row shares its sequence with other rows in another epoch: the rows are packed anew. */
 static void test_company_changes(void **state) {
     static int64_t company[ROWS];
     struct ot_dataset *d = load_mixture(*state, 1);
@@ -161,7 +162,7 @@ static void test_split(void **state) {
     assert_int_equal(ot_split_rows(d, 0.02, 2, other), ROWS / 50);
     assert_memory_not_equal(eval, other, sizeof eval);
     assert_int_equal(ot_split_rows(d, 0, 1, other), 0);
-    assert_int_equal(ot_split_rows(d, 1, 1, other), ROWS - 1); /* something is left to train on */
+    assert_int_equal(ot_split_rows(d, 1, 1, other), ROWS - 1); /* at least one row is left to train on */
     struct ot_packing_config config = {
         .dataset = d, .only = eval, .only_value = true, .seq_len = SEQ_LEN, .shuffle = true, .seed = 1};
     struct ot_packing *p = open_packing(&config);
@@ -174,13 +175,13 @@ static void test_split(void **state) {
     ot_packing_close(p);
     config.only_value = true;
     memset(eval, 0, sizeof eval);
-    p = open_packing(&config); /* nothing */
+    p = open_packing(&config); /* no row */
     assert_int_equal(ot_packing_sequences(p), 0);
     ot_packing_close(p);
     ot_dataset_close(d);
 }
 
-/* Pieces of one document are all on one side. */
+/* All pieces of a document are on the same side of the split. */
 static void test_split_keeps_documents(void **state) {
     struct data_fixture *f = *state;
     int lengths[200];

@@ -1,4 +1,4 @@
-/* Real text-to-SQL rows with a real tokenizer: what trains is the answer, letter by letter, and EOS. */
+/* Real text-to-SQL rows with a real tokenizer: the trained tokens are exactly the answer and EOS. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static struct ot_dataset *load(const char *path) {
     return d;
 }
 
-/* The trained tokens of a row say the answer, the others the prompt. */
+/* The trained tokens of a row must decode to the answer, the other tokens to the prompt. */
 static void check_sql_row(struct ot_row row, const struct ot_json *json) {
     int32_t ids[2048];
     char want[4096], *text;
@@ -91,8 +91,8 @@ static void test_sql_rows(void **state) {
     ot_dataset_close(d);
 }
 
-/* A space at the end of a prompt melts into the answer's first word, which then does not train: that is
- * counted. */
+/* A space at the end of a prompt merges with the first word of the answer. That token does not train, and the
+ * statistics count it. */
 static void test_straddling(void **state) {
     (void)state;
     static const char rows[] = "{\"prompt\": \"SQL: \", \"completion\": \"SELECT 1\"}\n"

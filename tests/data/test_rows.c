@@ -1,12 +1,12 @@
-/* Every kind of row, through a whole load: what text it becomes and which tokens train ([in brackets]; BOS
- * 256, EOS 257). And what is said about rows that are not what they should be. */
+/* Every kind of row, through a whole load: the text that it becomes and the tokens that train ([in brackets];
+ * BOS 256, EOS 257). Also the errors for bad rows. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/data/data_support.h"
 
-/* Loads one row and compares. */
+/* Loads one row and compares its text. */
 static void check_row(struct data_fixture *f, const char *row, const char *want) {
     struct ot_dataset *d = load_text(f, row);
     assert_int_equal(ot_dataset_rows(d), 1);
@@ -40,13 +40,11 @@ static void test_kinds(void **state) {
               "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]");
     check_row(f,
               "{\"conversations\": [{\"from\": \"human\", \"value\": \"u\"}, {\"from\": \"gpt\", \"value\": "
-              "\"a\"}, "
-              "{\"from\": \"human\", \"value\": \"v\"}, {\"from\": \"gpt\", \"value\": \"b\"}]}",
+              "\"a\"}, {\"from\": \"human\", \"value\": \"v\"}, {\"from\": \"gpt\", \"value\": \"b\"}]}",
               "<256><|user|>\nu<257>\n<|assistant|>\n[a<257>]\n<|user|>\nv<257>\n<|assistant|>\n[b<257>]");
     check_row(f, "{\"instruction\": \"i\", \"input\": \"\", \"output\": \"o\"}",
               "<256>Below is an instruction that describes a task. Write a response that appropriately "
-              "completes the "
-              "request.\n\n### Instruction:\ni\n\n### Response:[o<257>]");
+              "completes the request.\n\n### Instruction:\ni\n\n### Response:[o<257>]");
     check_row(f, "{\"instruction\": \"i\", \"input\": \"j\", \"output\": \"o\"}",
               "<256>Below is an instruction that describes a task, paired with an input that provides "
               "further context. "
@@ -58,33 +56,34 @@ static void test_kinds(void **state) {
 #define CALL "{\"role\": \"assistant\", \"content\": \"a\", "
 #define HEAD "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, "
 
-/* What a row says beside its turns becomes turns too, or the row is refused by name. */
+/* Keys of a row beside its turns become turns too, or the row is refused by an error that names the key. */
 static void test_nothing_is_lost(void **state) {
     struct data_fixture *f = *state;
     static const struct {
         const char *row, *words;
     } refused[] = {
         {HEAD CALL "\"tool_calls\": [{\"id\": \"1\"}]}]}",
-         "data.jsonl:1: key 'tool_calls' cannot be rendered"},
+         "data.jsonl:1: the built-in chat templates cannot render key 'tool_calls'"},
         {HEAD "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{}]}]}", "key 'tool_calls'"},
         {HEAD CALL "\"function_call\": {\"name\": \"f\"}}]}", "key 'function_call'"},
         {HEAD CALL "\"reasoning_content\": \"hm\"}]}", "key 'reasoning_content'"},
-        {HEAD CALL "\"x\": 1}], \"tools\": [{\"name\": \"f\"}]}", "key 'tools' cannot be rendered"},
+        {HEAD CALL "\"x\": 1}], \"tools\": [{\"name\": \"f\"}]}",
+         "the built-in chat templates cannot render key 'tools'"},
         {HEAD CALL "\"x\": 1}], \"tools\": \"[{}]\"}", "key 'tools'"},
         {HEAD CALL "\"x\": 1}], \"system\": 5}", "key 'system' must be a string"},
         {HEAD "{\"role\": \"ipython\", \"content\": \"a\"}]}", "unknown role 'ipython'"},
         {HEAD "{\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}]}",
          "key 'content' must be a string"},
         {"{\"system\": \"s\", \"messages\": [{\"role\": \"system\", \"content\": \"t\"}]}",
-         "both key 'system'"},
+         "are both system turns"},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [[\"a\"]]}",
          "'history' must be a list of pairs"},
         {"{\"instruction\": \"i\", \"output\": \"o\", \"history\": [\"ab\"]}",
          "'history' must be a list of pairs"},
         {"{\"prompt\": \"p\", \"completion\": \"c\", \"system\": \"s\"}",
-         "key 'system' has no place in a bare prompt"},
+         "key 'system' cannot be part of a prompt without a template"},
         {"{\"prompt\": \"p\", \"completion\": \"c\", \"history\": [[\"a\", \"b\"]]}",
-         "key 'history' has no place"},
+         "key 'history' cannot be part of a prompt"},
     };
     f->config.seq_len = 4096;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
@@ -110,7 +109,7 @@ static void test_nothing_is_lost(void **state) {
               "<256> [INST] a [/INST] <257> [INST] i\n\nj [/INST][ o<257>]");
 }
 
-/* A conversation that ends with the user's words: they cannot be learned from, and are left out. */
+/* The user's words at the end of a conversation cannot be learned from and are left out. */
 static void test_trailing_turn(void **state) {
     check_row(*state,
               "{\"messages\": [{\"role\": \"user\", \"content\": \"u\"}, {\"role\": \"assistant\", "
@@ -121,17 +120,18 @@ static void test_trailing_turn(void **state) {
 
 static void test_named_template(void **state) {
     struct data_fixture *f = *state;
-    f->config.chat.named = "mistral"; /* its own BOS is the only one */
+    f->config.chat.named = "mistral"; /* the template writes the only BOS */
     check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", "<256>[INST] p [/INST][ c<257>]");
     check_row(f, "{\"question\": \"q?\", \"context\": \"T\", \"answer\": \"A\"}",
               "<256>[INST] T\n-- q? [/INST][ A<257>]");
-    f->config.chat.named = "chatml"; /* its end of turn is no EOS of this tokenizer, so EOS follows */
+    /* The template's end of turn is not this tokenizer's EOS, so EOS follows. */
+    f->config.chat.named = "chatml";
     check_row(f, "{\"prompt\": \"p\", \"completion\": \"c\"}",
               "<256><|im_start|>user\np<|im_end|>\n<|im_start|>assistant\n[c<|im_end|><257>]");
-    check_refused(f, "{\"text\": \"t\"}", OT_E_USAGE, "have no turns for --template chatml");
+    check_refused(f, "{\"text\": \"t\"}", OT_E_USAGE, "have no turns, so leave out --template chatml");
     f->config.chat.named = "lama-2";
     check_refused(f, "{\"prompt\": \"p\", \"completion\": \"c\"}", OT_E_USAGE,
-                  "no chat template 'lama-2'; there are llama-2, llama-3");
+                  "unknown chat template 'lama-2'; known: llama-2, llama-3");
 }
 
 static void test_prompt_format(void **state) {
@@ -139,14 +139,15 @@ static void test_prompt_format(void **state) {
     f->config.prompt_format = "{q}={context}\\n";
     check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"answer\": \"A\"}", "<256>Q=C\n[A<257>]");
     check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"output\": \"A\"}", "<256>Q=C\n[A<257>]");
-    check_refused(f, "{\"q\": \"Q\", \"context\": \"C\"}", OT_E_INPUT, "must be a key 'answer'");
+    check_refused(f, "{\"q\": \"Q\", \"context\": \"C\"}", OT_E_INPUT, "the answer in a key 'answer'");
     check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_INPUT, ":1: key 'context' is missing");
-    f->config.chat.named = "mistral"; /* both: the format makes the user's turn */
+    /* --prompt-format and a chat template: the format makes the user's turn. */
+    f->config.chat.named = "mistral";
     check_row(f, "{\"q\": \"Q\", \"context\": \"C\", \"answer\": \"A\"}", "<256>[INST] Q=C [/INST][ A<257>]");
     f->config.prompt_format = "{q";
     check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_USAGE, "prompt format '{q'");
     f->config.prompt_format = "{answer}";
-    check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_INPUT, "the prompt alone");
+    check_refused(f, "{\"q\": \"Q\", \"answer\": \"A\"}", OT_E_INPUT, "renders only the prompt");
 }
 
 static void test_masking_and_eos(void **state) {
@@ -157,18 +158,18 @@ static void test_masking_and_eos(void **state) {
     f->config.no_eos = false;
     f->config.train_prompt = true;
     check_row(f, "{\"prompt\": \"p:\", \"completion\": \"c\"}", "<256>[p:c<257>]");
-    f->config.specials.add_bos = false; /* nothing predicts the first token */
+    f->config.specials.add_bos = false; /* no token predicts the first token */
     check_row(f, "{\"prompt\": \"p:\", \"completion\": \"c\"}", "p[:c<257>]");
     f->config.train_prompt = false;
     f->config.specials.n_eos = 0; /* a tokenizer without EOS */
     check_row(f, "{\"prompt\": \"p:\", \"completion\": \"c\"}", "p:[c]");
 }
 
-/* BOS and EOS that are already in the text are not doubled; the user's own are counted. */
+/* BOS and EOS that the template wrote are not doubled. Those in the user's own text are counted. */
 static void test_specials_in_text(void **state) {
     struct data_fixture *f = *state;
     check_row(f, "{\"text\": \"<|bos|>ab<|eos|>\"}", "<256>[ab<257>]");
-    f->config.chat.named = "llama-2"; /* writes BOS and EOS itself: those are not the user's */
+    f->config.chat.named = "llama-2"; /* the template itself writes BOS and EOS, so they are not counted */
     struct ot_dataset *d = load_text(f, "{\"prompt\": \"p\", \"completion\": \"c\"}\n"
                                         "{\"prompt\": \"p<|pad|>\", \"completion\": \"<|eos|>c\"}\n");
     assert_string_equal(row_text(d, 0), "<256>[INST] p [/INST][ c <257>]");
@@ -178,7 +179,7 @@ static void test_specials_in_text(void **state) {
     ot_dataset_close(d);
 }
 
-/* UTF-8, escapes, NUL as an escape: bytes arrive as they should. */
+/* UTF-8, escapes, an escaped NUL: the bytes arrive unchanged. */
 static void test_text_bytes(void **state) {
     check_row(*state, "{\"text\": \"\\u00e4\\ud83d\\ude00\xc3\xa4\\n\"}",
               "<256>[\xc3\xa4\xf0\x9f\x98\x80\xc3\xa4\n<257>]");
@@ -224,11 +225,11 @@ static void test_split_text(void **state) {
     assert_int_equal(stats->truncated, 0);
     assert_int_equal(stats->pieces, 4);
     assert_int_equal(stats->longest, 4);
-    assert_int_equal(stats->trained_tokens, 8 + 3); /* each byte and EOS once */
+    assert_int_equal(stats->trained_tokens, 8 + 3); /* each byte, and EOS once */
     ot_dataset_close(d);
 }
 
-/* Whatever the length, every token after the first is a target exactly once. */
+/* For every length, each token after the first is a target exactly once. */
 static void test_split_lengths(void **state) {
     struct data_fixture *f = *state;
     f->config.seq_len = 5;
@@ -258,10 +259,10 @@ static void test_malformed(void **state) {
         {"{\"text\": \"a\"}\n{\"text\": null}\n", "data.jsonl:2: key 'text' is missing"},
         {"{\"text\": \"a\"}\n\n{\"text\": \"b\"} x\n", "data.jsonl:3: "},
         {"{\"titel\": \"a\", \"body\": \"b\"}\n",
-         "data.jsonl:1: cannot tell what kind of row has the keys titel, body"},
+         "data.jsonl:1: unknown kind of row: it has the keys titel, body"},
         {"{\"prompt\": \"a\", \"response\": null}\n", "has the keys prompt, response (null); accepted"},
         {"{\"messages\": \"hello\"}\n",
-         "data.jsonl:1: key 'messages' must be an array of turns, not a string"},
+         "data.jsonl:1: key 'messages' must be an array of turns, but it is a string"},
         {"{\"messages\": [\"hello\"]}\n", "data.jsonl:1: a row must be an object {...}, not a string"},
         {"{\"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}\n", "data.jsonl:1: unknown role 'tool'"},
         {"{\"messages\": [{\"role\": \"user\"}]}\n", "data.jsonl:1: key 'content' is missing"},
@@ -291,7 +292,7 @@ static void test_skip_bad(void **state) {
     assert_int_equal(stats->kind, OT_ROW_TEXT);
     assert_string_equal(row_text(d, 1), "<256>[b<257>]");
     ot_dataset_close(d);
-    check_refused(f, "oops\n{\"other\": 1}\n", OT_E_INPUT, "none of the 2 rows is good; the first: ");
+    check_refused(f, "oops\n{\"other\": 1}\n", OT_E_INPUT, "all 2 rows are bad; the first error is: ");
     assert_non_null(strstr(ot_error_text(), "data.jsonl:1: "));
 }
 
@@ -303,30 +304,30 @@ static void test_untrained(void **state) {
     assert_int_equal(ot_dataset_stats(d)->untrained, 2);
     assert_int_equal(ot_dataset_rows(d), 1);
     ot_dataset_close(d);
-    check_refused(f, "{\"prompt\": \"p\", \"completion\": \"\"}\n", OT_E_INPUT, "is anything to train on");
-    check_refused(f, "{\"messages\": []}\n", OT_E_INPUT, "is anything to train on");
+    check_refused(f, "{\"prompt\": \"p\", \"completion\": \"\"}\n", OT_E_INPUT, "has anything to train on");
+    check_refused(f, "{\"messages\": []}\n", OT_E_INPUT, "has anything to train on");
     check_refused(f, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n", OT_E_INPUT,
                   "no assistant turn");
-    check_refused(f, "[]", OT_E_INPUT, "there is no row");
+    check_refused(f, "[]", OT_E_INPUT, "the file has no rows");
     f->config.specials.add_bos = false;
     f->config.no_eos = true;
     check_refused(f, "{\"text\": \"a\"}\n", OT_E_INPUT,
-                  "is anything to train on"); /* nothing predicts the one token */
+                  "has anything to train on"); /* nothing predicts the one token */
 }
 
 static void test_vocabulary(void **state) {
     struct data_fixture *f = *state;
     f->config.vocab_size = 100;
     check_refused(f, "{\"text\": \"a\"}\n", OT_E_INPUT,
-                  "BOS token has id 256, beyond the model's embedding of 100 rows");
+                  "BOS token has the id 256, but the model's embedding has only 100 rows");
     f->config.specials = (struct ot_special_tokens){.bos_id = -1};
     check_refused(f, "{\"text\": \"AB\"}\n{\"text\": \"AxB\"}\n", OT_E_INPUT,
                   "data.jsonl:2: token 120 ('x')");
     f->config.vocab_size = OT_BYTE_LEVEL_VOCAB;
     f->config.seq_len = 1;
-    check_refused(f, "{\"text\": \"AB\"}\n", OT_E_USAGE, "--seq-len 1");
+    check_refused(f, "{\"text\": \"AB\"}\n", OT_E_USAGE, "--seq-len is 1,");
     f->config.seq_len = (int64_t)1 << 40;
-    check_refused(f, "{\"text\": \"AB\"}\n", OT_E_USAGE, "--seq-len 1099511627776");
+    check_refused(f, "{\"text\": \"AB\"}\n", OT_E_USAGE, "--seq-len is 1099511627776,");
 }
 
 int main(void) {

@@ -1,4 +1,4 @@
-/* Rows are cut out of every layout of file alike, and damaged files end in a sentence. */
+/* Every layout of a file gives the same rows, and a damaged file ends with a one-line error. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static void put_gz(const char *name, const char *text, size_t n) {
     assert_int_equal(gzclose(file), Z_OK);
 }
 
-/* Reads all rows into one text: "LINE:ROW|" each. Returns the code that reading ended with. */
+/* Reads all rows into one text: "LINE:ROW|" for each. Returns the code with which reading ended. */
 static int read_all(char *out, size_t capacity) {
     struct ot_source *source;
     const char *text;
@@ -87,7 +87,7 @@ static void test_array(void **state) {
     check_refused("[1]", ":1: expected a row {...}");
     check_refused("[{\"a\":1},\n{\"b\":2}", ":2: expected ']' before the end of the file");
     check_refused("[{\"a\":1},\n\n{\"b\":", ":3: the file ends inside this row");
-    check_refused("[{\"a\":1}]\n{}", ":2: more text after the end");
+    check_refused("[{\"a\":1}]\n{}", ":2: there is more text after the end");
     check_refused("[", ":1: expected a row {...}");
 }
 
@@ -107,18 +107,18 @@ static void test_other_files(void **state) {
     check_refused("model: llama\nlr: 1\n", "this is YAML");
     check_refused("\x10\x27\x05\x02\x11\x01", "this is a binary file, not JSON lines; tokens (.bin, .npy)");
     check_refused("ARROW1..", "an Arrow file");
-    check_rows("no row, but a line\n{\"a\":1}\n", "1:no row, but a line|2:{\"a\":1}|"); /* --skip-bad's */
+    check_rows("no row, but a line\n{\"a\":1}\n", "1:no row, but a line|2:{\"a\":1}|"); /* with --skip-bad */
     snprintf(path, sizeof path, "b-mc2/sql-create-context");
-    check_fails(read_all(got, sizeof got), OT_E_INPUT, "data sets of a hub or the web are not fetched");
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "data sets are not downloaded from a hub or the web");
     snprintf(path, sizeof path, "https://example.com/rows.jsonl");
-    check_fails(read_all(got, sizeof got), OT_E_INPUT, "not fetched: download it");
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "from a hub or the web: download it");
     snprintf(path, sizeof path, "%s", folder);
-    check_fails(read_all(got, sizeof got), OT_E_INPUT, "is a folder");
+    check_fails(read_all(got, sizeof got), OT_E_INPUT, "this is a directory");
     snprintf(path, sizeof path, "%s/absent.jsonl", folder);
     check_fails(read_all(got, sizeof got), OT_E_IO, "absent.jsonl: cannot open the data: No such file");
 }
 
-/* A file of gzip members one after the other, as log rotation makes them, is one text. */
+/* A file of several gzip members, as log rotation makes them, is read as one text. */
 static void test_gzip_members(void **state) {
     char got[64];
     (void)state;
@@ -131,7 +131,7 @@ static void test_gzip_members(void **state) {
     assert_string_equal(got, "1:{}|2:[]|");
 }
 
-/* Rows that do not compress, so that every cut falls into data. */
+/* Rows that do not compress, so that every cut falls into compressed data. */
 static size_t make_noise(char *text, int rows) {
     size_t at = 0;
     uint32_t seed = 1;
@@ -154,7 +154,7 @@ static size_t read_file(unsigned char *to, size_t capacity) {
     return n;
 }
 
-/* What follows the first member is read or refused, never left out; zeros that pad the file are nothing. */
+/* Data after the first member is read or refused, never ignored. Zeros that pad the file are ignored. */
 static void test_damaged_second_member(void **state) {
     (void)state;
     unsigned char packed[256] = {0};
@@ -167,16 +167,18 @@ static void test_damaged_second_member(void **state) {
     assert_string_equal(got, "1:{}|2:{}|");
     for (size_t cut = 1; cut < first; cut++) {
         put("cut.gz", packed, first + cut);
-        check_fails(read_all(got, sizeof got), OT_E_INPUT, "cut.gz: the gzip stream ends after line ");
+        check_fails(read_all(got, sizeof got), OT_E_INPUT,
+                    "cut.gz: the gzip stream ends too early, after line ");
     }
     for (size_t at = 0; at < first; at++) {
-        if (at >= 4 && at < 10) /* time, level and system of the header */
+        if (at >= 4 && at < 10) /* time, level and system in the gzip header */
             continue;
         packed[first + at] ^= 0x55;
         put("bad.gz", packed, 2 * first);
         int rc = read_all(got, sizeof got);
         if (rc != -OT_E_INPUT)
-            fail_msg("byte %zu of the second member: %d, %s", at, rc, got);
+            fail_msg("with byte %zu of the second member changed, reading returned %d and \"%s\"", at, rc,
+                     got);
         packed[first + at] ^= 0x55;
     }
 }
@@ -199,7 +201,7 @@ static void test_damaged_gzip(void **state) {
     assert_null(strstr(ot_error_text(), "<fd"));
 }
 
-/* Rows longer than any buffer, of all sizes around powers of two: borders of reads do not show. */
+/* Rows longer than any buffer, with sizes around powers of two: the borders between reads do not show. */
 static void test_long_rows(void **state) {
     (void)state;
     const size_t sizes[] = {1, 4095, 4096, 4097, 262142, 262143, 262144, 262145, 700000, 50u << 20};
@@ -226,7 +228,7 @@ static void test_long_rows(void **state) {
         assert_int_equal(line, i + 1);
         for (size_t k = 0; k < bytes; k++)
             if (text[k] != 'a' + i)
-                fail_msg("row %d, byte %zu", i, k);
+                fail_msg("row %d: byte %zu is wrong", i, k);
     }
     assert_int_equal(ot_source_bytes_read(source), ot_source_bytes_total(source));
     ot_source_close(source);

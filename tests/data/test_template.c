@@ -1,6 +1,6 @@
-/* The texts of the named chat templates, letter by letter, and prompt formats. Wanted texts are what the
- * chat_template of the named models' tokenizer_config.json renders (template.c says where not), with marks:
- * [trained], everything else not. */
+/* The texts of the named chat templates, letter by letter, and prompt formats. The expected texts are what
+ * the chat_template in the named models' tokenizer_config.json renders (template.c lists the exceptions).
+ * Text in [brackets] trains, all other text does not. */
 #include <string.h>
 
 #include "src/base/json.h"
@@ -68,7 +68,7 @@ static void test_conversations(void **state) {
         "request.\n\n### Instruction:\nC\n\n### Response:[D</s>]\n\n");
 }
 
-/* White space of the turns, as transformers renders the published templates of these four. */
+/* White space around turns, as transformers renders the published templates of these four models. */
 static void test_spaces(void **state) {
     (void)state;
     const struct ot_turn talk[] = {turn(OT_ROLE_SYSTEM, " S\n"), turn(OT_ROLE_USER, " A\n"),
@@ -109,7 +109,7 @@ static void test_alpaca_input(void **state) {
     check_template("zephyr", talk, 2, "<|user|>\nA\n\nI</s>\n<|assistant|>\n[B</s>]\n");
 }
 
-/* An answer that says nothing does not train, nor does its end mark: the model would learn to stop at
+/* An empty answer does not train, and neither does its end mark: otherwise the model would learn to stop at
  * once. */
 static void test_silent_turn(void **state) {
     (void)state;
@@ -123,10 +123,10 @@ static void test_lonely_system(void **state) {
     struct ot_rendered r = {0};
     const struct ot_turn talk[] = {turn(OT_ROLE_SYSTEM, "S"), turn(OT_ROLE_ASSISTANT, "B")};
     check_fails(ot_chat_template_render(ot_chat_template_find("llama-2"), talk, 2, &marks, "f:7", &r),
-                OT_E_INPUT, "f:7: turn 2 is of role assistant");
+                OT_E_INPUT, "f:7: turn 2 has the role assistant");
     ot_rendered_reset(&r);
     check_fails(ot_chat_template_render(ot_chat_template_find("mistral"), talk, 1, &marks, "f:7", &r),
-                OT_E_INPUT, "f:7: a system turn");
+                OT_E_INPUT, "f:7: template mistral puts a system turn");
     ot_rendered_free(&r);
 }
 
@@ -164,10 +164,10 @@ static void test_prompt_format(void **state) {
 static void test_bad_prompt_format(void **state) {
     (void)state;
     struct ot_prompt_format *f;
-    check_fails(ot_prompt_format_open("{a", &f), OT_E_USAGE, "begins a placeholder");
-    check_fails(ot_prompt_format_open("{}", &f), OT_E_USAGE, "begins a placeholder");
-    check_fails(ot_prompt_format_open("{a{b}}", &f), OT_E_USAGE, "begins a placeholder");
-    check_fails(ot_prompt_format_open("a}", &f), OT_E_USAGE, "lone '}'");
+    check_fails(ot_prompt_format_open("{a", &f), OT_E_USAGE, "must begin a placeholder");
+    check_fails(ot_prompt_format_open("{}", &f), OT_E_USAGE, "must begin a placeholder");
+    check_fails(ot_prompt_format_open("{a{b}}", &f), OT_E_USAGE, "must begin a placeholder");
+    check_fails(ot_prompt_format_open("a}", &f), OT_E_USAGE, "single '}'");
     check_fails(ot_prompt_format_open("a\\q", &f), OT_E_USAGE, "unknown escape '\\q'");
     check_fails(ot_prompt_format_open("a\\", &f), OT_E_USAGE, "unknown escape");
     assert_null(f);

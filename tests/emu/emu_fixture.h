@@ -1,4 +1,4 @@
-/* What tests of the emulator share: arrays in device memory, and launches that are waited for. */
+/* Helpers for the tests of the emulator: arrays in device memory, and launches that wait for the kernel. */
 #ifndef OT_TESTS_EMU_FIXTURE_H
 #define OT_TESTS_EMU_FIXTURE_H
 
@@ -14,7 +14,7 @@ extern "C" {
 #include "tests/support/check.h"
 }
 
-/* Copies through registered memory on the default stream, and waits. */
+/* Copies through registered memory on the default stream, and waits for the copy. */
 template <class T>
 struct DeviceArray {
     T *device = nullptr;
@@ -42,14 +42,14 @@ struct DeviceArray {
     }
 };
 
-/* Launches and waits: what went wrong, or cudaSuccess. */
+/* Launches a kernel and waits for it. Returns the error, or cudaSuccess. */
 template <class... P, class... A>
 cudaError_t run(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A... args) {
     cudaError_t error = ot_launch(kernel, grid, block, shared_bytes, nullptr, args...);
     return error != cudaSuccess ? error : cudaStreamSynchronize(nullptr);
 }
 
-/* The same, and nothing may go wrong. */
+/* Launches a kernel and waits for it. The launch must succeed. */
 template <class... P, class... A>
 void run_well(void (*kernel)(P...), dim3 grid, dim3 block, size_t shared_bytes, A... args) {
     cudaError_t error = run(kernel, grid, block, shared_bytes, args...);

@@ -1,19 +1,19 @@
-/* One wrong kernel for each thing that the emulator must find, and the right version beside it. Every wrong
- * one must be reported with its name, block, thread and what it did; every right one must pass, also in
- * random orders. */
+/* For each kind of error that the emulator must find: a wrong kernel, and the right version beside it. Every
+ * wrong kernel must be reported with its name, block, thread and the access or call that was wrong. Every
+ * right kernel must pass, in random orders too. */
 #include "tests/emu/emu_fixture.h"
 
 static constexpr unsigned FULL = 0xffffffffu;
 
-/* Each case is launched as kernel(data, wrong) with data of 256 floats. */
+/* Each case is launched as kernel(data, wrong) with 256 floats of data. */
 struct Case {
     const char *name;
     void (*kernel)(float *data, bool wrong);
     dim3 grid, block;
     size_t shared_bytes;
     cudaError_t error;
-    std::vector<const char *> words; /* of the report */
-    bool needs_access_checks;        /* else pages or the scheduler find it, in every build */
+    std::vector<const char *> words; /* the report contains these words */
+    bool needs_access_checks;        /* false: page faults or the scheduler find the error, in every build */
 };
 
 /* ---- barriers and warps ---- */
@@ -95,7 +95,7 @@ static __global__ void misaligned(float *data, bool wrong) {
 static __global__ void deep(float *data, bool wrong) {
     volatile float room = data[0];
     if (wrong)
-        deep(data, wrong); /* no end: it uses up the stack */
+        deep(data, wrong); /* endless recursion uses up the stack */
     data[0] = room;
 }
 
@@ -128,7 +128,7 @@ static __global__ void missing_syncwarp(float *data, bool wrong) {
     data[threadIdx.x] = s[threadIdx.x ^ 1];
 }
 
-/* A shuffle orders no memory. */
+/* A shuffle does not order memory accesses. */
 static __global__ void shuffle_for_syncwarp(float *data, bool wrong) {
     float *s = ot_shared<float>();
     s[threadIdx.x] = data[threadIdx.x];
@@ -158,7 +158,7 @@ static __global__ void read_between_blocks(float *data, bool wrong) {
         data[32 + threadIdx.x + 64 * blockIdx.x] = 0;
 }
 
-/* float, but two threads share a four-byte word through two-byte elements: no race. */
+/* The data is float, but two threads share a four-byte word through two-byte elements: no race. */
 static __global__ void neighbours(float *data, bool wrong) {
     uint16_t *halves = (uint16_t *)data;
     halves[wrong ? threadIdx.x / 2 : threadIdx.x] = 1;
@@ -402,7 +402,8 @@ static void check_right(const Case &c) {
         ot_emu_set_order(seed);
         cudaError_t error = run(c.kernel, c.grid, c.block, c.shared_bytes, data.device, false);
         if (error != cudaSuccess)
-            fail_msg("%s is right, but with order %d: %s", c.name, (int)seed, cudaGetErrorString(error));
+            fail_msg("the right version of %s failed in order %d: %s", c.name, (int)seed,
+                     cudaGetErrorString(error));
     }
     ot_emu_set_order(0);
 }
@@ -417,7 +418,7 @@ static void check_wrong(const Case &c) {
         fail_msg("%s: error %d instead of %d: %s", c.name, error, c.error, report.c_str());
     for (const char *words : c.words)
         if (report.find(words) == std::string::npos)
-            fail_msg("%s: the report lacks \"%s\": %s", c.name, words, report.c_str());
+            fail_msg("%s: the report does not contain \"%s\": %s", c.name, words, report.c_str());
 }
 
 static void test_right_kernels_pass(void **) {
@@ -436,7 +437,7 @@ static void test_wrong_kernels_are_reported(void **) {
         print_message("%d kernels are left out: this build does not check accesses\n", skipped);
 }
 
-/* ---- what is no kernel's fault alone ---- */
+/* ---- errors outside a single kernel ---- */
 
 static __global__ void touch_shared(float *data) {
     data[0] = ot_shared<float>()[0];
@@ -476,7 +477,7 @@ static void check_refused(dim3 grid, dim3 block, size_t shared_bytes, cudaError_
     assert_int_equal(run(use, grid, block, shared_bytes, data.device), error);
     assert_non_null(strstr(ot_emu_report(), words));
     assert_int_equal(cudaGetLastError(), error);
-    assert_int_equal(cudaGetLastError(), cudaSuccess); /* it harms nobody else */
+    assert_int_equal(cudaGetLastError(), cudaSuccess); /* the error does not affect other calls */
     run_well(use, 1, 1, 0, data.device);
 }
 

@@ -1,6 +1,6 @@
-/* Which algorithm a product on the emulated device takes, and when that changes: by the heuristic's order and
- * the rules of kernels/cuda/cuda_gemm.h, by tuning, by the file that tuning leaves, and what is said when the
- * library fails. */
+/* The algorithm of a product on the emulated device, and when it changes: the heuristic's order and
+ * the rules of kernels/cuda/cuda_gemm.h, tuning, the file that tuning saves, and the error when the library
+ * fails. */
 #include <cuda_runtime_api.h>
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ struct gpu {
     struct ot_cuda_stream on;
     char *memory; /* for operands and for tuning */
     struct ot_gemm op;
-    float *result; /* pinned, M * N */
+    float *result; /* pinned, M * N elements */
 };
 
 static void check_cuda(cudaError_t rc) {
@@ -31,7 +31,7 @@ static void check_cuda(cudaError_t rc) {
 }
 
 static struct ot_cuda_gemm_config config_of(const char *folder) {
-    return (struct ot_cuda_gemm_config){.proof_elems = 1, /* products here are small */
+    return (struct ot_cuda_gemm_config){.proof_elems = 1, /* the products of these tests are small */
                                         .gpu = "Emulated",
                                         .sm_count = 8,
                                         .arch = 80,
@@ -39,7 +39,7 @@ static struct ot_cuda_gemm_config config_of(const char *folder) {
                                         .cache_folder = folder};
 }
 
-/* fp32 operands in [-1, 1], the same in each test, and a result. */
+/* fp32 operands in [-1, 1], the same in each test, and room for a result. */
 static void open_gpu(struct gpu *g, const char *folder) {
     memset(g, 0, sizeof *g);
     const struct ot_cuda_gemm_config config = config_of(folder);
@@ -79,7 +79,7 @@ static void close_gpu(struct gpu *g) {
     assert_int_equal(ot_fake_cublaslt.live_objects, 0);
 }
 
-/* The algorithm that computes the product now; its result is then in g->result. */
+/* Returns the algorithm that computes the product now; leaves the result in g->result. */
 static int run(struct gpu *g) {
     check_ok(ot_cuda_gemm(g->gemm, &g->op, &g->on));
     check_cuda(
@@ -88,13 +88,13 @@ static int run(struct gpu *g) {
     return (int)ot_fake_cublaslt.last_algo;
 }
 
-/* Tunes in memory behind the operands. */
+/* Tunes in the memory after the operands. */
 static int tune(struct gpu *g, struct ot_device_tuning *out) {
     size_t used = 64 << 10;
     return ot_cuda_gemm_tune(g->gemm, &g->on, g->memory + used, MEMORY_BYTES - used, 60, out);
 }
 
-/* The heuristic proposes these, in this order; each but `fast` takes two milliseconds more. */
+/* The heuristic proposes these three, in this order. Each takes two milliseconds more, except `fast`. */
 static void propose(int first, int second, int third, int fast) {
     const int order[OT_FAKE_ALGOS] = {first, second, third, -1, -1};
     memcpy(ot_fake_cublaslt.order, order, sizeof order);
@@ -117,7 +117,7 @@ static void test_first_choice(void **state) {
     open_gpu(&g, NULL);
     for (int i = 0; i < 3; i++)
         assert_int_equal(run(&g), OT_FAKE_WIDE);
-    assert_int_equal(ot_fake_cublaslt.heuristics, 1); /* and then it is kept */
+    assert_int_equal(ot_fake_cublaslt.heuristics, 1); /* after that the choice is kept */
     g.op.m--;
     assert_int_equal(run(&g), OT_FAKE_WIDE);
     g.op.c = (float *)g.op.c + 1; /* another alignment is another shape */
@@ -128,7 +128,8 @@ static void test_first_choice(void **state) {
     close_gpu(&g);
 }
 
-/* A result that is rounded between the parts of a sum is none of ours, whatever the library says. */
+/* The device rejects algorithms that round a result between the parts of a sum, even if the library proposes
+ * them. */
 static void test_forbidden_reductions(void **state) {
     (void)state;
     struct gpu g;
@@ -161,7 +162,7 @@ static void test_many_shapes(void **state) {
 
 /* ---- tuning ---- */
 
-/* The faster algorithm is taken where its bits are the same, and is not where they differ. */
+/* Tuning takes the faster algorithm if its bits are the same, and does not take it if they differ. */
 static void test_tuning_keeps_bits(void **state) {
     (void)state;
     static const int fast[] = {OT_FAKE_TALL, OT_FAKE_SPLIT, OT_FAKE_NARROW};
@@ -171,7 +172,7 @@ static void test_tuning_keeps_bits(void **state) {
         struct ot_device_tuning tuning;
         float before[M * N];
         propose(OT_FAKE_NARROW, OT_FAKE_SPLIT, OT_FAKE_TALL, fast[i]);
-        if (i == 1) /* the others then are alike, and the first stays but for noise: it is the least slow */
+        if (i == 1) /* the others then take equal time; the first stays unless noise makes it slower */
             ot_fake_cublaslt.delay_us[OT_FAKE_TALL] = 6000;
         open_gpu(&g, NULL);
         assert_int_equal(run(&g), OT_FAKE_NARROW);
@@ -184,19 +185,19 @@ static void test_tuning_keeps_bits(void **state) {
         assert_false(tuning.is_kept);
         assert_int_equal(run(&g), taken[i]);
         assert_memory_equal(before, g.result, sizeof before);
-        check_ok(tune(&g, &tuning)); /* nothing is left to do */
+        check_ok(tune(&g, &tuning)); /* no shape is left to tune */
         assert_int_equal(tuning.shapes, 0);
         close_gpu(&g);
     }
 }
 
-/* Every kind of product can be tuned: its operands are laid out as they are, off alignment too. */
+/* Every kind of product can be tuned. Tuning uses operands of the same layout and alignment. */
 static void test_tuning_of_every_kind(void **state) {
     (void)state;
     struct gpu g;
     struct ot_device_tuning tuning;
     open_gpu(&g, NULL);
-    enum { ROOM = 8 << 10 }; /* of each operand: what is in it does not matter */
+    enum { ROOM = 8 << 10 }; /* bytes of each operand; their content does not matter */
     for (int kind = 0; kind < 3 << 5; kind++) {
         bool trans_a = kind & 1, trans_b = kind & 2, bias = kind & 4, shifted = kind & 8, wide = kind & 16;
         enum ot_dtype dtype = (enum ot_dtype)(kind >> 5);
@@ -218,7 +219,7 @@ static void test_tuning_of_every_kind(void **state) {
         check_ok(ot_cuda_gemm(g.gemm, &g.op, &g.on));
     }
     int shapes = ot_fake_cublaslt.heuristics;
-    /* An fp32 product is wide anyway, so that only those that accumulate are two shapes. */
+    /* An fp32 product is wide already, so wide makes another shape only for products that accumulate. */
     assert_int_equal(shapes, 2 * 32 + 16 + 8);
     check_ok(tune(&g, &tuning));
     assert_int_equal(tuning.timed, shapes);
@@ -233,11 +234,12 @@ static void test_tuning_in_what_there_is(void **state) {
     propose(OT_FAKE_NARROW, OT_FAKE_TALL, OT_FAKE_WIDE, OT_FAKE_TALL);
     open_gpu(&g, NULL);
     run(&g);
-    size_t needed = (64 + M * K + K * N + 2 * M * N) * sizeof(float); /* each of them full 256 bytes */
+    /* Each of them a multiple of 256 bytes. */
+    size_t needed = (64 + M * K + K * N + 2 * M * N) * sizeof(float);
     char *memory = g.memory + (64 << 10);
     check_ok(ot_cuda_gemm_tune(g.gemm, &g.on, memory, needed - 1, 60, &tuning));
     assert_true(tuning.shapes == 1 && tuning.timed == 0);
-    check_ok(ot_cuda_gemm_tune(g.gemm, &g.on, memory, needed, 0, &tuning)); /* no time */
+    check_ok(ot_cuda_gemm_tune(g.gemm, &g.on, memory, needed, 0, &tuning)); /* a time limit of 0 */
     assert_true(tuning.shapes == 1 && tuning.timed == 0);
     assert_int_equal(run(&g), OT_FAKE_NARROW);
     check_ok(ot_cuda_gemm_tune(g.gemm, &g.on, memory, needed, 60, &tuning));
@@ -250,7 +252,7 @@ static void test_tuning_with_faults(void **state) {
     struct gpu g;
     struct ot_device_tuning tuning;
     propose(OT_FAKE_NARROW, OT_FAKE_WIDE, OT_FAKE_TALL, OT_FAKE_WIDE);
-    ot_fake_cublaslt.unable_algo = OT_FAKE_WIDE; /* passed over */
+    ot_fake_cublaslt.unable_algo = OT_FAKE_WIDE; /* tuning skips it */
     ot_fake_cublaslt.delay_us[OT_FAKE_TALL] = 0;
     open_gpu(&g, NULL);
     run(&g);
@@ -260,13 +262,14 @@ static void test_tuning_with_faults(void **state) {
     ot_fake_cublaslt.unsteady_algo = OT_FAKE_NARROW;
     g.op.m--;
     run(&g);
-    check_ok(tune(&g, &tuning)); /* a warning; the first choice stays, and nothing is held against it */
+    check_ok(tune(&g, &tuning)); /* tuning warns; the first choice stays and may be tuned again */
     assert_int_equal(tuning.timed, 0);
     assert_int_equal(run(&g), OT_FAKE_NARROW);
     close_gpu(&g);
 }
 
-/* A shape whose algorithm does not repeat itself is tuned anew, and warned of, in the next run. */
+/* If a shape's algorithm gives other bits when it is repeated, the next run warns and tunes the shape
+ * again. */
 static void test_unsteady_choice_is_not_kept(void **state) {
     (void)state;
     char *folder = make_folder();
@@ -287,7 +290,7 @@ static void test_unsteady_choice_is_not_kept(void **state) {
 
 /* ---- the file ---- */
 
-/* The algorithm that a new process starts with. */
+/* Returns the algorithm that a new process begins with. */
 static int first_of_new_run(const char *folder) {
     struct gpu g;
     open_gpu(&g, folder);
@@ -312,14 +315,15 @@ static void tune_in(const char *folder, int64_t m, bool is_kept) {
 static void test_choices_are_kept(void **state) {
     (void)state;
     char *above = make_folder(), folder[4096];
-    snprintf(folder, sizeof folder, "%s/cache/offload-train", above); /* made when it is needed */
+    /* The folder is made when it is needed. */
+    snprintf(folder, sizeof folder, "%s/cache/offload-train", above);
     tune_in(folder, M, true);
     ot_fake_cublaslt.heuristics = 0;
     assert_int_equal(first_of_new_run(folder), OT_FAKE_TALL);
     assert_int_equal(ot_fake_cublaslt.heuristics, 0);
-    tune_in(folder, M - 1, true); /* another shape's choice joins the first */
+    tune_in(folder, M - 1, true); /* another shape's choice is added to the file */
     assert_int_equal(first_of_new_run(folder), OT_FAKE_TALL);
-    ot_fake_cublaslt.libraries[0].patch++; /* another library's choices are its own */
+    ot_fake_cublaslt.libraries[0].patch++; /* another library version has its own choices */
     assert_int_equal(first_of_new_run(folder), OT_FAKE_NARROW);
     remove_folder(above);
 }
@@ -355,12 +359,12 @@ static void test_damaged_file(void **state) {
     static const char identity[] = "a GPU";
     static const struct ot_gemm_choice choices[2] = {{.key = {.m = 1}, .algo = {{1}}}, {.key = {.m = 2}}};
     check_ok(ot_gemm_cache_path(folder, identity, &path));
-    assert_int_equal(choices_in(path, identity), 0); /* there is none */
+    assert_int_equal(choices_in(path, identity), 0); /* the file does not exist */
     check_ok(ot_gemm_cache_write(path, identity, choices, 2));
     assert_int_equal(choices_in(path, identity), 2);
     assert_int_equal(choices_in(path, "a UPG"), 0);
     size_t n = read_bytes(path, bytes, sizeof bytes);
-    for (size_t i = 0; i < n; i++) { /* a byte that is wrong, and a file that ends before it */
+    for (size_t i = 0; i < n; i++) { /* every byte wrong in turn, and every shorter file */
         bytes[i] ^= 0x10;
         write_bytes(path, bytes, n);
         assert_int_equal(choices_in(path, identity), 0);
@@ -374,7 +378,7 @@ static void test_damaged_file(void **state) {
     remove_folder(folder);
 }
 
-/* The product's choice in the folder's file is this algorithm. */
+/* Writes this algorithm into the folder's file as the product's choice. */
 static void plant(const char *folder, struct ot_cublaslt_algo algo) {
     struct gpu g;
     char *path;
@@ -387,7 +391,8 @@ static void plant(const char *folder, struct ot_cublaslt_algo algo) {
     close_gpu(&g);
 }
 
-/* A file that is whole and proposes what cannot run here, or may not: it is asked of the library again. */
+/* A valid file proposes an algorithm that cannot run here or is not allowed. The library is then asked
+ * again. */
 static void test_useless_choices(void **state) {
     (void)state;
     char *folder = make_folder();
@@ -417,7 +422,7 @@ static void test_folder_that_cannot_be_written(void **state) {
     remove_folder(above);
 }
 
-/* ---- what goes wrong with a product ---- */
+/* ---- failures of a product ---- */
 
 static void check_product_fails(struct gpu *g, const char *words) {
     check_fails(ot_cuda_gemm(g->gemm, &g->op, &g->on), OT_E_DEVICE, words);
@@ -435,23 +440,23 @@ static void test_faults(void **state) {
                         "cannot start a kernel for the product fp32 [24,16] = [24,40] [40,16]: the function "
                         "failed to launch");
     ot_fake_cublaslt.matmul_status = 0;
-    assert_int_equal(run(&g), OT_FAKE_WIDE); /* what failed left nothing behind */
+    assert_int_equal(run(&g), OT_FAKE_WIDE); /* the failure left nothing behind */
     g.op.dtype = g.op.c_dtype = OT_BF16;
     g.op.n = g.op.ldb = g.op.ldc = 1 << 20;
     g.op.m = g.op.k = g.op.lda = 1;
-    g.op.bias = g.memory + 2; /* off alignment: it would have to be copied */
+    g.op.bias = g.memory + 2; /* a misaligned bias would have to be copied */
     check_product_fails(&g, "a bias of 1048576 elements does not fit the device's scratch");
     close_gpu(&g);
 }
 
 /* ---- the plain kernel ---- */
 
-/* The fake library rounds fp32 products before it adds them, the plain kernel does not: up to K roundings
- * of numbers below K apart. Both add up in the order of k, so products of two-byte numbers, which are
- * exact, have equal bits. */
+/* The fake library rounds fp32 products before it adds them, and the plain kernel does not: up to K roundings
+ * of numbers below K. Both add in the order of k, so products of two-byte numbers, which are exact, have
+ * equal bits. */
 #define FP32_BOUND (K * K * 0x1p-24)
 
-/* Three ways in which the library has nothing for a shape: the plain kernel takes it, from the first
+/* In three ways the library has nothing for a shape. The plain kernel then takes the shape, from the first
  * product on. */
 static void test_without_an_algorithm(void **state) {
     (void)state;
@@ -474,14 +479,14 @@ static void test_without_an_algorithm(void **state) {
             memset(g.result, 0, sizeof want);
         }
         assert_int_equal(ot_fake_cublaslt.heuristics, 1);
-        assert_int_equal(ot_fake_cublaslt.matmuls, way == 2); /* the one that was refused */
+        assert_int_equal(ot_fake_cublaslt.matmuls, way == 2); /* the call that the library refused */
         check_ok(tune(&g, &tuning));
         assert_int_equal(tuning.shapes, 0);
         close_gpu(&g);
     }
 }
 
-/* Every combination of the contract, on shapes that end inside a tile. */
+/* Every combination that the contract allows, on shapes that end inside a tile. */
 static void test_plain_product(void **state) {
     (void)state;
     struct gpu g;

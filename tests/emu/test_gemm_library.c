@@ -1,6 +1,5 @@
-/* Which libcublasLt the cuda device opens: where it looks, what it passes over, and what it says when it
- * finds none that it can use. With a library that is not there (kernels/emu/fake_cublaslt.h) under real
- * paths. */
+/* The cuda device's choice of libcublasLt: where it looks, which libraries it passes over, and the error when
+ * it finds none that it can use. A fake library (kernels/emu/fake_cublaslt.h) appears under real paths. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,17 +41,17 @@ static void test_library_that_does_not_do(void **state) {
     check_open_fails("has no function cublasLtMatmulAlgoCheck");
     library->missing_symbol = NULL;
     library->major = 11;
-    check_open_fails("libcublasLt.so.13 is cuBLASLt 11.1.0, which is not known here: install");
+    check_open_fails("libcublasLt.so.13 is cuBLASLt 11.1.0, which this program does not support: install");
     library->major = 14;
     check_open_fails("cuBLASLt 14.1.0");
     library->major = 13;
     library->cudart_version = 14000;
-    check_open_fails("was made for CUDA 14, but the driver knows CUDA 13.0: update the driver, or set");
+    check_open_fails("was made for CUDA 14, but the driver supports CUDA 13.0: update the driver, or set");
     library->path = NULL;
-    check_open_fails("no libcublasLt.so.13 or .12 is found, neither by the loader nor in CUDA toolkits nor "
-                     "in Python's packages: install");
+    check_open_fails("found no libcublasLt.so.13 or .12: the loader, the CUDA toolkits and the Python "
+                     "packages here have none; install");
     setenv("OFFLOAD_TRAIN_CUBLASLT", "/nowhere/lib.so", 1);
-    check_open_fails("the libcublasLt that was asked for cannot be opened: ");
+    check_open_fails("the given libcublasLt cannot be opened: ");
 }
 
 static void check_opens(int driver_version, const char *name) {
@@ -62,7 +61,7 @@ static void check_opens(int driver_version, const char *name) {
     check_ok(ot_cuda_gemm_open(&config, &gemm));
     assert_string_equal(ot_cuda_gemm_name(gemm), name);
     ot_cuda_gemm_close(gemm);
-    assert_int_equal(ot_fake_cublaslt.open_libraries, 1); /* to the end of the process */
+    assert_int_equal(ot_fake_cublaslt.open_libraries, 1); /* stays open until the process ends */
     ot_fake_cublaslt.open_libraries = 0;
 }
 
@@ -73,7 +72,7 @@ static void test_library_that_does(void **state) {
                                                  {"/elsewhere/lib.so", 12, 0, 1, 12000, NULL}};
     memcpy(ot_fake_cublaslt.libraries, libraries, sizeof libraries);
     check_opens(13000, "cuBLASLt 13.1.0");
-    check_opens(12040, "cuBLASLt 12.8.4"); /* the driver is too old for 13 */
+    check_opens(12040, "cuBLASLt 12.8.4"); /* the driver is too old for version 13 */
     setenv("OFFLOAD_TRAIN_CUBLASLT", "/elsewhere/lib.so", 1);
     check_opens(13000, "cuBLASLt 12.0.1");
     setenv("OFFLOAD_TRAIN_CUBLASLT", "", 1);
@@ -82,12 +81,13 @@ static void test_library_that_does(void **state) {
     check_opens(13000, "cuBLASLt 13.1.0");
 }
 
-/* What the environment says of a machine, in a folder of the test's own. */
+/* The environment variables that lead to a library. The test points them into its own folder. */
 static const char *const machine_variables[] = {"CUDA_HOME",    "CUDA_PATH", "VIRTUAL_ENV",
                                                 "CONDA_PREFIX", "PATH",      "HOME"};
 enum { MACHINE_VARIABLES = sizeof machine_variables / sizeof *machine_variables };
 
-/* One library, which the loader does not find, in each kind of folder; `variable` leads to it. */
+/* One library, which the loader does not find, in each kind of folder. The environment variable `variable`
+ * leads to it. */
 static void check_found_in(const char *root, const char *variable, const char *value, const char *file) {
     char path[600], text[600];
     struct ot_cublaslt lt;
@@ -101,7 +101,7 @@ static void check_found_in(const char *root, const char *variable, const char *v
     check_ok(ot_cublaslt_open(NULL, DRIVER, &lt));
     assert_string_equal(lt.path, path);
     assert_int_equal(unlink(path), 0);
-    check_fails(ot_cublaslt_open(NULL, DRIVER, &lt), OT_E_DEVICE, "no libcublasLt.so.13 or .12 is found");
+    check_fails(ot_cublaslt_open(NULL, DRIVER, &lt), OT_E_DEVICE, "found no libcublasLt.so.13 or .12");
 }
 
 static void test_library_in_other_folders(void **state) {
@@ -132,7 +132,8 @@ static void test_library_in_other_folders(void **state) {
     ot_fake_cublaslt.libraries[0].path = found;
     check_ok(ot_cublaslt_open(NULL, DRIVER, &lt));
     assert_string_equal(lt.path, found);
-    ot_fake_cublaslt.libraries[0].path = "/given/lib.so"; /* what is given comes before what is found */
+    /* A given path comes before all paths that are searched. */
+    ot_fake_cublaslt.libraries[0].path = "/given/lib.so";
     check_ok(ot_cublaslt_open("/given/lib.so", DRIVER, &lt));
     assert_string_equal(lt.path, "/given/lib.so");
     for (int i = 0; i < MACHINE_VARIABLES; i++)

@@ -1,4 +1,5 @@
-/* The kernel language: indices, barriers, shuffles, votes, atomics, conversions, orders. */
+/* The language of kernels works on the emulator: indices, barriers, shuffles, votes, atomics, conversions,
+ * orders. */
 #include "tests/emu/emu_fixture.h"
 
 static constexpr unsigned FULL = 0xffffffffu;
@@ -121,7 +122,7 @@ static __global__ void count(int *ints, unsigned long long *longs, float *floats
     atomicMax(&ints[1], i);
     atomicMin(&ints[2], -i);
     atomicExch(&ints[3], 7);
-    atomicCAS(&ints[4], 0, 1 + i); /* the first wins */
+    atomicCAS(&ints[4], 0, 1 + i); /* the first thread wins */
     atomicAdd(&longs[0], 1ull << 33);
     atomicAdd(&floats[0], 0.5f);
 }
@@ -137,7 +138,8 @@ static void test_atomics(void **) {
     assert_true(floats.get()[0] == 128);
 }
 
-/* The last block adds what the others left: fence, atomic, and only it may read. */
+/* The last block adds the values that the other blocks stored: after a fence and an atomic, only this block
+ * may read them. */
 static __global__ void last_block_adds(float *parts, unsigned *arrived, float *sum) {
     bool *is_last = ot_shared<bool>();
     if (threadIdx.x == 0) {
@@ -165,7 +167,7 @@ static void test_a_fence_and_an_atomic_order_blocks(void **) {
 /* ---- numbers ---- */
 
 static __global__ void convert(float *out) {
-    const float x[] = {1.00390625f, 65520, 1e-8f, -0.0f, 3.4e38f}; /* ties, overflows and what is lost */
+    const float x[] = {1.00390625f, 65520, 1e-8f, -0.0f, 3.4e38f}; /* ties, overflows and underflows */
     for (int i = 0; i < 5; i++) {
         out[i] = __bfloat162float(__float2bfloat16_rn(x[i]));
         out[5 + i] = __half2float(__float2half_rn(x[i]));

@@ -3,10 +3,10 @@
 
 /* ---- ldmatrix ---- */
 
-/* tiles: four 8x8 matrices, one behind the other; each lane stores its four registers. */
+/* tiles: four 8x8 matrices, one after the other. Each lane stores its four registers. */
 static __global__ void load_fragments(const uint16_t *tiles, uint32_t *out, bool transposed) {
     uint4 *s = ot_shared<uint4>();
-    s[threadIdx.x] = ((const uint4 *)tiles)[threadIdx.x]; /* row threadIdx.x % 8 of tile threadIdx.x / 8 */
+    s[threadIdx.x] = ((const uint4 *)tiles)[threadIdx.x]; /* thread t stores row t % 8 of tile t / 8 */
     __syncwarp();
     uint32_t fragment[4];
     if (transposed)
@@ -45,7 +45,7 @@ static void test_ldmatrix_gives_each_lane_its_elements(void **) {
 
 /* ---- mma ---- */
 
-/* a[16][16] and c[16][8] by rows, b[16][8] too; registers are filled as ptx.cuh says. */
+/* a[16][16], b[16][8] and c[16][8], all by rows. Registers are filled as ptx.cuh says. */
 template <class T>
 static __global__ void multiply(const T *a, const T *b, float *c) {
     int g = threadIdx.x / 4, t = 2 * (threadIdx.x % 4);
@@ -62,7 +62,7 @@ static __global__ void multiply(const T *a, const T *b, float *c) {
     c[(g + 8) * 8 + t + 1] = sums[3];
 }
 
-/* Numbers that no rounding of T changes and no two of which are alike in a row. */
+/* Numbers that T represents exactly; a row never repeats a number. */
 template <class T>
 static std::vector<T> matrix(int n, int step) {
     std::vector<T> values((size_t)n);
@@ -95,7 +95,8 @@ static void test_mma_multiplies(void **) {
 
 /* ---- cp.async ---- */
 
-/* Two groups: after wait<1> the first is there and the second still NaN; where not valid, zeros come. */
+/* Two groups of copies. After wait<1> the first group has arrived and the second is still NaN. Invalid
+ * elements become zeros. */
 static __global__ void copy_groups(const float4 *from, float *out) {
     float4 *s = ot_shared<float4>();
     ot_cp_async_16(s + threadIdx.x, from + threadIdx.x, true);
@@ -127,7 +128,7 @@ static __global__ void read_first(float *out) {
     out[0] = ot_shared<float>()[0];
 }
 
-/* Groups that nobody waited for do not reach into the next launch. */
+/* Copies that nobody waited for do not reach into the next launch. */
 static void test_copies_end_with_their_block(void **) {
     DeviceArray<float> from(4, 1), out(1, 0);
     run_well(copy_and_exit, 1, 1, 16, (const float4 *)from.device);

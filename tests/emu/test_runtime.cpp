@@ -13,7 +13,7 @@ static constexpr size_t N = 1 << 14;
             fail_msg("%s: %s", #expr, cudaGetErrorString(rc_));                                              \
     } while (0)
 
-/* Host memory that may be copied from and to. */
+/* Registered (pinned) host memory, which copies may read and write. */
 struct Pinned {
     std::vector<float> values;
     explicit Pinned(float value) : values(N, value) {
@@ -51,7 +51,7 @@ struct Pipeline {
     }
 };
 
-/* Up, add one, down, each on a stream of its own; without the events the copy down may come first. */
+/* Copy up, add one, copy down, each on its own stream. Without the events, the copy down may run first. */
 static void run_round(Pipeline *p, Pinned *host) {
     check_cuda(cudaMemcpyAsync(p->device, host->values.data(), host->bytes(), cudaMemcpyHostToDevice, p->up));
     check_cuda(cudaEventRecord(p->copied, p->up));
@@ -95,7 +95,7 @@ static void test_work_is_under_way_until_it_is_done(void **) {
     assert_int_equal(cudaStreamQuery(p.down), cudaSuccess); /* streams are independent */
     check_cuda(cudaStreamWaitEvent(p.down, p.copied, 0));
     assert_int_equal(cudaStreamQuery(p.down), cudaErrorNotReady);
-    assert_int_equal(cudaGetLastError(), cudaSuccess); /* to be not ready is no error */
+    assert_int_equal(cudaGetLastError(), cudaSuccess); /* "not ready" is not an error */
     sem_post(&gate);
     check_cuda(cudaEventSynchronize(p.copied));
     check_cuda(cudaDeviceSynchronize());
@@ -192,7 +192,7 @@ static void test_kernels_reach_mapped_host_memory(void **) {
     check_cuda(cudaFreeHost(word));
 }
 
-/* Such a copy waits: what it overwrites or reads may be touched at once. */
+/* A copy of pageable memory waits for its end, because the caller may touch the memory at once. */
 static void test_copies_of_pageable_memory_are_counted(void **) {
     std::vector<float> pageable(N, 3);
     Pinned host(0);
@@ -277,7 +277,7 @@ static void test_a_lost_gpu_stays_lost(void **) {
     assert_int_equal(cudaMalloc(&memory, 64), cudaErrorECCUncorrectable);
     assert_int_equal(cudaLaunchHostFunc(nullptr, count_call, &calls), cudaErrorECCUncorrectable);
     assert_int_equal(cudaGetLastError(), cudaErrorECCUncorrectable);
-    assert_int_equal(cudaGetLastError(), cudaErrorECCUncorrectable); /* it does not go away */
+    assert_int_equal(cudaGetLastError(), cudaErrorECCUncorrectable); /* the error stays */
     assert_string_equal(cudaGetErrorName(cudaErrorECCUncorrectable), "cudaErrorECCUncorrectable");
     assert_int_equal(calls, 0);
     ot_emu_reset();

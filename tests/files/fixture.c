@@ -41,7 +41,7 @@ char *read_text(const char *folder, const char *name, size_t *bytes) {
     FILE *file = fopen(in_folder(folder, name), "rb");
     struct stat info;
     if (!file)
-        fail_msg("%s/%s is not there", folder, name);
+        fail_msg("%s/%s does not exist", folder, name);
     assert_int_equal(fstat(fileno(file), &info), 0);
     char *text = malloc((size_t)info.st_size + 1);
     assert_non_null(text);
@@ -61,7 +61,7 @@ int count_entries(const char *folder) {
     int count = -2;
     DIR *dir = opendir(folder);
     if (!dir)
-        fail_msg("cannot look into %s", folder);
+        fail_msg("cannot open the folder %s", folder);
     while (readdir(dir))
         count++;
     closedir(dir);
@@ -100,7 +100,7 @@ const char *tiny_config_text(bool tied, const char *more) {
     return text;
 }
 
-/* Multiples of 1/64 below 4 have 8 bits: exact in bf16, fp16 and fp32. */
+/* Multiples of 1/64 below 4 need 8 bits: bf16, fp16 and fp32 represent them exactly. */
 float tiny_value(int slab, int64_t index) {
     return (float)((index * 37 + slab * 11) % 256 - 128) / 64;
 }
@@ -168,7 +168,7 @@ void params_check_equal(const struct params *got, const struct params *want) {
         assert_memory_equal(got->slabs[s], want->slabs[s], (size_t)chain->slabs[s].n_params * sizeof(float));
 }
 
-/* ---- faults ---- */
+/* ---- faulty system calls ---- */
 
 struct faults faults;
 
@@ -264,7 +264,7 @@ void write_model(const char *folder, const struct ot_model *model, const struct 
     }
     if (edit->copy) {
         size_t count = 24 * 16;
-        memcpy(data + values, data, count * sizeof *data); /* the first tensor of all */
+        memcpy(data + values, data, count * sizeof *data); /* the first tensor of the model */
         data[values + count - 1] += edit->copy_differs;
         length += (size_t)snprintf(header + length, sizeof header - length,
                                    ",\"%s\":{\"dtype\":\"F32\",\"shape\":[24,16],\"data_offsets\":[%zu,%zu]}",

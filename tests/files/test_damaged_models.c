@@ -1,5 +1,5 @@
-/* Damaged model directories: whatever config, index or header say, opening and loading end well or in one
- * sentence that names the directory. Run under sanitizers. */
+/* Damaged model directories: for any bytes in config, index or header, opening and loading succeed or fail
+ * with a one-line error that names the directory. The sanitizers watch. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ struct original {
     size_t bytes;
 };
 
-/* A model in two shards with all that open reads. */
+/* Writes a model in two shards, and reads every file that opening a model reads. */
 static void make_originals(const char *folder, struct original *files, size_t n) {
     struct ot_model_config config = tiny_config(false);
     struct ot_model *model;
@@ -41,7 +41,7 @@ static void make_originals(const char *folder, struct original *files, size_t n)
     }
 }
 
-/* Of a safetensors file the header, whose length is mostly made true again. */
+/* Damages the header of a safetensors file. Most times it then corrects the length of the header. */
 static size_t damage_header(struct dice *dice, char *text, size_t n) {
     static char copy[MOST_BYTES];
     uint64_t header = 0;
@@ -102,10 +102,10 @@ static void test_damaged_models(void **state) {
         loaded += rc == 0;
         bool said = (rc == -OT_E_INPUT || rc == -OT_E_IO) && strstr(ot_error_text(), good);
         if (rc < 0 && !said)
-            fail_msg("round %llu: %d: %s", (unsigned long long)round, rc, ot_error_text());
+            fail_msg("round %llu: returned %d: %s", (unsigned long long)round, rc, ot_error_text());
         write_file(good, files[chosen].name, files[chosen].text, files[chosen].bytes);
     }
-    assert_in_range(loaded, ROUNDS / 20, ROUNDS - ROUNDS / 4); /* both ends are met often */
+    assert_in_range(loaded, ROUNDS / 20, ROUNDS - ROUNDS / 4); /* both results are frequent */
     for (size_t i = 0; i < N; i++)
         free(files[i].text);
     remove_folder(folder);

@@ -1,5 +1,4 @@
-/* A model with tensors of two dtypes: each keeps its own when the model is saved beside it, and its exact
- * values. */
+/* A model with tensors of two dtypes: a save beside it keeps each tensor's dtype and exact value. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +26,8 @@ static float exact_value(int64_t index) {
     return 1.0f + (float)(index % 97) / 65536.0f;
 }
 
-/* Norms in `norms`, the rest in bf16; all values are exact in their dtype. */
+/* Writes a model with norms in dtype `norms` and all other tensors in bf16. All values are exact in their
+ * dtype. */
 static void write_base(const char *path, const struct ot_model *model, enum ot_dtype norms) {
     int64_t n = ot_model_tensor_count(model);
     struct ot_safetensors_entry *entries = calloc((size_t)n, sizeof *entries);
@@ -59,7 +59,7 @@ static void write_base(const char *path, const struct ot_model *model, enum ot_d
     free(entries);
 }
 
-/* Loads PATH into params and saves them as OUT beside it; then OUT is PATH's weights, tensor for tensor. */
+/* Loads PATH into params and saves them as OUT. OUT must then have PATH's weights, tensor for tensor. */
 static void check_saved(const char *path, const char *out, const struct ot_model *model,
                         enum ot_dtype norms) {
     struct ot_model_dir *base;

@@ -1,5 +1,5 @@
-/* config.json: what each family says and means, what is refused by name, and that what is written is what is
- * read. */
+/* config.json: the keys of each family and their meaning, what is refused with an error that names the key,
+ * and that reading a written file gives the same config. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ static int parse(const char *text, struct ot_config_file *file) {
     return rc;
 }
 
-/* The tiny llama with more keys; the last of two equal keys counts. */
+/* Parses the config of the tiny llama with more keys. The last of two equal keys counts. */
 static int parse_with(const char *more, struct ot_config_file *file) {
     return parse(tiny_config_text(false, more), file);
 }
@@ -114,7 +114,7 @@ static void test_biases_by_family(void **state) {
     assert_false(file.config.qkv_bias || file.config.out_bias);
     check_ok(parse_with(", \"architectures\": null, \"model_type\": \"qwen3\"", &file));
     assert_true(file.config.qk_norm && !file.config.qkv_bias);
-    assert_int_equal(file.config.head_dim, 128); /* not hidden / heads */
+    assert_int_equal(file.config.head_dim, 128); /* head_dim is not hidden / heads here */
 }
 
 static void test_windows(void **state) {
@@ -129,7 +129,7 @@ static void test_windows(void **state) {
         {"\"model_type\": \"mistral\", \"sliding_window\": 8", 8, 0},
         {"\"model_type\": \"qwen2\", \"sliding_window\": 8", 0, 0},
         {"\"model_type\": \"qwen2\", \"sliding_window\": 8, \"use_sliding_window\": true", 0,
-         0}, /* from layer 28 */
+         0}, /* from layer 28 on */
         {"\"model_type\": \"qwen2\", \"sliding_window\": 8, \"use_sliding_window\": true, "
          "\"max_window_layers\": 1",
          8, 1},
@@ -151,11 +151,11 @@ static void test_windows(void **state) {
     }
 }
 
-/* Full attention and the window in any order, read and written again. */
+/* Layers with full attention and layers with a window in any order, read and written again. */
 static void test_alternating_layers(void **state) {
     (void)state;
     static const char *const types[] = {"sliding_attention", "full_attention"};
-    for (int pattern = 0; pattern < 16; pattern++) { /* bit l: layer l slides */
+    for (int pattern = 0; pattern < 16; pattern++) { /* bit l: layer l has a window */
         struct ot_config_file file, again;
         char more[512], *text;
         snprintf(more, sizeof more,
@@ -200,7 +200,7 @@ static void test_rope_of_both_ages(void **state) {
                         &file));
     assert_int_equal(file.config.rope_scaling, OT_ROPE_PLAIN);
     assert_true(file.config.rope_theta == 7000);
-    assert_int_equal(file.config.rotary_dim, file.config.head_dim); /* ignored, as by transformers */
+    assert_int_equal(file.config.rotary_dim, file.config.head_dim); /* ignored, as transformers ignores it */
     check_ok(parse_with(", \"partial_rotary_factor\": 0.3", &file));
     assert_int_equal(file.config.rotary_dim, file.config.head_dim);
 }
@@ -228,7 +228,7 @@ static void test_refuses_by_name(void **state) {
          "high_freq_factor"},
         {"\"rope_scaling\": \"linear\"", "rope_scaling"},
         {"\"rope_theta\": \"big\"", "'rope_theta' must be"},
-        {"\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}", "by layer type"},
+        {"\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"default\"}}", "for each layer type"},
         {"\"partial_rotary_factor\": 0.5, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
          "partial_rotary_factor 0.5 with a scaled rope"},
         {"\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2, \"partial_rotary_factor\": 0.25}",
@@ -260,10 +260,10 @@ static void test_refuses_by_name(void **state) {
          "layer_types[1] 'chunked'"},
         {"\"architectures\": null, \"model_type\": \"mistral\", \"sliding_window\": 4, "
          "\"layer_types\": [\"sliding_attention\", \"full_attention\"]",
-         "a model of type 'mistral' slides in every layer"},
+         "a model of type 'mistral' has a sliding window in every layer"},
         {"\"architectures\": null, \"model_type\": \"qwen3\", \"layer_types\": [\"full_attention\", "
          "\"sliding_attention\"]",
-         "sliding_window is off"},
+         "the sliding window is off"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ot_config_file file;
@@ -273,10 +273,10 @@ static void test_refuses_by_name(void **state) {
         check_fails(parse_with(more, &file), OT_E_INPUT, "config.json");
     }
     struct ot_config_file file;
-    check_fails(parse("[]", &file), OT_E_INPUT, "holds an array, not an object");
+    check_fails(parse("[]", &file), OT_E_INPUT, "holds an array, not a JSON object");
 }
 
-/* What we write, we read; for every preset. */
+/* The program reads the config that it writes, for every preset. */
 static void test_writes_what_it_reads(void **state) {
     (void)state;
     const struct ot_preset *preset;
@@ -343,13 +343,13 @@ static void test_rewrite_changes_what_must_and_keeps_the_rest(void **state) {
     ot_json_free(root);
 }
 
-/* Well-known models: the families that we know parse to their published sizes, the others are refused by
- * name. */
+/* Configs of well-known models. Supported families parse to their published sizes; the others are refused
+ * with an error that names the family. */
 static void test_published_configs(void **state) {
     (void)state;
     static const struct {
         const char *name;
-        int64_t n_params; /* 0: refused */
+        int64_t n_params; /* 0: the config is refused */
         const char *words;
     } models[] = {
         {"llama2_7b", 6738415616, NULL},        {"llama2_13b", 13015864320, NULL},

@@ -1,4 +1,5 @@
-/* A model's directory: what is found in it, the stream into a model's slabs, and the stream out again. */
+/* A model's directory: which files are found in it, loading into the slabs of a model, and saving from
+ * them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +31,7 @@ static struct ot_model *make_model(bool tied) {
     return model;
 }
 
-/* Saves tiny values as FOLDER/name, without a base. */
+/* Saves the tiny values as FOLDER/NAME, without a base model. */
 static const char *save_tiny(const char *folder, const char *name, const struct ot_model *model,
                              enum ot_dtype dtype, int64_t shard_bytes) {
     const char *out = in_folder(folder, name);
@@ -92,7 +93,7 @@ static void test_saves_and_loads_each_dtype_and_sharding(void **state) {
     ot_pool_close(pool);
 }
 
-/* Tensors longer than a chunk, so that read-ahead, parts and chunks have borders. */
+/* Tensors longer than a chunk, so that read-ahead, parts and chunks have borders inside a tensor. */
 static void test_loads_tensors_of_many_chunks(void **state) {
     struct ot_model_config config = tiny_config(true);
     struct ot_model *model;
@@ -135,7 +136,7 @@ static int load_edited(const char *folder, bool tied, const struct edit *edit) {
     if (rc == 0)
         params_check_equal(got, want);
     else if (!edit->bad_value)
-        assert_int_equal(got->calls, 0); /* said before the first value moves */
+        assert_int_equal(got->calls, 0); /* fails before the first value is delivered */
     ot_model_dir_close(dir);
     params_close(got);
     params_close(want);
@@ -153,7 +154,7 @@ static void test_finds_tensors_under_other_names(void **state) {
     };
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++)
         check_ok(load_edited(*state, false, &edits[i]));
-    /* Tied: either name serves, and a second copy does no harm. */
+    /* Tied embeddings: both names are accepted, and a second copy is ignored. */
     struct edit head = {.rename_from = "model.embed_tokens", .rename_to = "lm_head"},
                 both = {.copy = "lm_head.weight"};
     check_ok(load_edited(*state, true, &head));
@@ -168,17 +169,17 @@ static void test_refuses_wrong_tensors_by_name(void **state) {
     } cases[] = {
         {false,
          {.drop = "model.layers.1.mlp.up_proj.weight"},
-         "tensor model.layers.1.mlp.up_proj.weight is missing from the weights (1 missing in all)"},
+         "tensor model.layers.1.mlp.up_proj.weight is missing from the weights (missing tensors: 1)"},
         {false, {.drop = "lm_head.weight"}, "config.json needs tie_word_embeddings true"},
         {true, {.drop = "model.embed_tokens.weight"}, "model.embed_tokens.weight is missing"},
         {false,
          {.more = "model.layers.0.self_attn.q_proj.bias"},
-         "model.layers.0.self_attn.q_proj.bias has no place"},
-        {false, {.more = "model.layers.2.x model.layers.3.x"}, "(2 such in all)"},
-        {false, {.more = "norm.weight"}, "norm.weight has no place"},
+         "model.layers.0.self_attn.q_proj.bias is not part"},
+        {false, {.more = "model.layers.2.x model.layers.3.x"}, "(such tensors: 2)"},
+        {false, {.more = "norm.weight"}, "norm.weight is not part"},
         {false,
          {.odd_shape = "model.layers.0.self_attn.k_proj.weight"},
-         "k_proj.weight has the shape [9, 16], but config.json means [8, 16]"},
+         "k_proj.weight has the shape [9, 16], but by config.json it should be [8, 16]"},
         {false, {.odd_dtype = "model.norm.weight"}, "model.norm.weight is stored as I32"},
         {false, {.bad_value = "model.layers.1.input_layernorm.weight"}, "input_layernorm.weight holds"},
         {false, {.rename_from = "model.layers", .rename_to = "model.blocks"}, "model.layers.0."},
@@ -213,11 +214,11 @@ static void test_errors_of_workers_and_sinks(void **state) {
     check_fails(ot_model_dir_load(dir, model, pool, params_sink, params), OT_E_DEVICE, "the sink had enough");
     assert_int_equal(params->calls, 5);
     params_close(params);
-    /* Cut off while it is open. */
+    /* The file is truncated while it is open. */
     params = params_open(model);
     assert_int_equal(truncate(in_folder(*state, "model.safetensors"), 100), 0);
     check_fails(ot_model_dir_load(dir, model, pool, params_sink, params), OT_E_IO,
-                "model.safetensors: shrank");
+                "model.safetensors: the file was cut from");
     params_close(params);
     ot_model_dir_close(dir);
     ot_pool_close(pool);
@@ -236,7 +237,7 @@ static void test_refuses_broken_directories(void **state) {
     memset(big, ' ', OT_CONFIG_MAX_BYTES + 2);
     write_file(*state, "config.json", big, OT_CONFIG_MAX_BYTES + 2);
     free(big);
-    check_fails(ot_model_dir_open(*state, &dir), OT_E_INPUT, "config.json: larger than");
+    check_fails(ot_model_dir_open(*state, &dir), OT_E_INPUT, "config.json: the file is larger than");
     write_text(*state, "config.json", tiny_config_text(false, ""));
     write_text(*state, "generation_config.json", "{\"eos_token_id\": 1000}");
     check_fails(ot_model_dir_open(*state, &dir), OT_E_INPUT, "generation_config.json: eos_token_id");
@@ -247,7 +248,7 @@ static void test_refuses_broken_directories(void **state) {
     assert_non_null(path);
     memset(path, 'x', 4999);
     path[4999] = '\0';
-    check_fails(ot_model_dir_open(path, &dir), OT_E_INPUT, "longer than a path may be");
+    check_fails(ot_model_dir_open(path, &dir), OT_E_INPUT, "the path is too long");
     free(path);
 }
 
@@ -258,11 +259,11 @@ static void test_directories_without_weights(void **state) {
     check_ok(ot_model_dir_open(*state, &dir));
     assert_false(ot_model_dir_facts(dir)->has_weights);
     assert_int_equal(ot_model_dir_facts(dir)->dtype, OT_F16);
-    check_fails(ot_model_dir_check(dir, model), OT_E_INPUT, "holds neither model.safetensors nor");
+    check_fails(ot_model_dir_check(dir, model), OT_E_INPUT, "has neither model.safetensors nor");
     ot_model_dir_close(dir);
     write_text(*state, "pytorch_model.bin", "");
     check_ok(ot_model_dir_open(*state, &dir));
-    check_fails(ot_model_dir_check(dir, model), OT_E_INPUT, "holds pytorch_model.bin but no safetensors");
+    check_fails(ot_model_dir_check(dir, model), OT_E_INPUT, "has pytorch_model.bin but no safetensors");
     ot_model_dir_close(dir);
     ot_model_close(model);
 }
@@ -282,7 +283,8 @@ static void test_refuses_bad_indexes(void **state) {
         {"{\"weight_map\": {\"a\": \"pipe.safetensors\"}}", OT_E_INPUT, "pipe.safetensors: not a regular"},
         {"{\"weight_map\": {\"a\": \"one.bin\"}}", OT_E_INPUT, "'one.bin' is not the name"},
         {"{\"weight_map\": {\"a\": \"absent.safetensors\"}}", OT_E_IO, "absent.safetensors: cannot open"},
-        {"{\"weight_map\": {\"b\": \"one.safetensors\"}}", OT_E_INPUT, "places tensor b in one.safetensors"},
+        {"{\"weight_map\": {\"b\": \"one.safetensors\"}}", OT_E_INPUT,
+         "says that tensor b is in one.safetensors"},
         {"{\"weight_map\": {\"a\": \"one.safetensors\"}}", OT_E_INPUT, "holds tensor c"},
         {"{\"weight_map\": {\"a\": \"one.safetensors\", \"c\": \"two.safetensors\"}}", OT_E_INPUT,
          "holds tensor c"},
@@ -293,7 +295,8 @@ static void test_refuses_bad_indexes(void **state) {
     write_raw_safetensors(*state, "one.safetensors", one, NULL, 0);
     write_raw_safetensors(*state, "two.safetensors",
                           "{\"c\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}", NULL, 0);
-    assert_int_equal(mkfifo(in_folder(*state, "pipe.safetensors"), 0600), 0); /* nobody ever writes to it */
+    /* No process ever writes to it. */
+    assert_int_equal(mkfifo(in_folder(*state, "pipe.safetensors"), 0600), 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct ot_model_dir *dir;
         write_text(*state, "model.safetensors.index.json", cases[i].index);
@@ -342,7 +345,7 @@ static void test_token_ids_by_precedence(void **state) {
     struct ot_model_dir *dir;
     write_text(*state, "tokenizer.json", "{\"added_tokens\": [{\"id\": 24, \"content\": \"<end>\"}]}");
     write_text(*state, "tokenizer_config.json", "{\"eos_token\": \"<end>\", \"chat_template\": \"x\"}");
-    check_fails(ot_model_dir_open(*state, &dir), OT_E_INPUT, "beyond the model's vocab_size 24");
+    check_fails(ot_model_dir_open(*state, &dir), OT_E_INPUT, "must be below the model's vocab_size 24");
     assert_int_equal(unlink(in_folder(*state, "tokenizer.json")), 0);
     check_ok(ot_model_dir_open(*state, &dir));
     assert_true(ot_model_dir_facts(dir)->has_chat_template);
@@ -370,7 +373,7 @@ static void test_saves_beside_a_base(void **state) {
     write_model(from, model, &none);
     params_fill(params);
     check_ok(ot_model_dir_open(from, &base));
-    /* A base that is removed while the model trains takes nothing with it. */
+    /* The user removes the base model while the run trains. The save does not need it any more. */
     assert_int_equal(rename(in_folder(from, "README.md"), in_folder(*state, "README.md")), 0);
     remove_folder(strdup(from));
     struct ot_extra_file extra[] = {{.name = "tokenizer_config.json", .text = "{\"a\": 1}", .bytes = 8},
@@ -379,7 +382,7 @@ static void test_saves_beside_a_base(void **state) {
         .out = out, .model = model, .base = base, .dtype = OT_F32, .calls = &faulty_calls};
     check_ok(ot_model_dir_save(&save, params_source, params));
     char *text = read_text(out, "config.json", NULL);
-    assert_string_equal(text, config); /* nothing had to change */
+    assert_string_equal(text, config); /* the config is copied unchanged */
     free(text);
     save.dtype = OT_BF16;
     save.ids = (struct ot_token_ids){.bos = -1, .n_eos = 1, .eos = {3}};
@@ -437,7 +440,7 @@ static void test_failed_saves_leave_the_old_output(void **state) {
     check_fails(ot_model_dir_save(&save, params_source, params), OT_E_IO, "cannot flush");
     faults_clear();
     faults.fail_reserve = true;
-    check_fails(ot_model_dir_save(&save, params_source, params), OT_E_IO, "cannot reserve its space");
+    check_fails(ot_model_dir_save(&save, params_source, params), OT_E_IO, "cannot reserve disk space");
     faults_clear();
     faults.free_bytes = bytes - 1;
     check_fails(ot_model_dir_save(&save, params_source, params), OT_E_IO, "are free there");
@@ -458,25 +461,25 @@ static void test_probe_tries_and_leaves_nothing(void **state) {
     check_ok(ot_model_dir_save_bytes(&save, &bytes));
     assert_true(bytes > ot_model_param_count(ot_model_get_config(model)) * 4);
     faults.free_bytes = bytes;
-    check_ok(ot_model_dir_save_probe(&save));
+    check_ok(ot_model_dir_save_try(&save));
     assert_int_equal(count_entries(*state), 0);
     faults.free_bytes = bytes - 1;
-    check_fails(ot_model_dir_save_probe(&save), OT_E_IO, "are free there");
+    check_fails(ot_model_dir_save_try(&save), OT_E_IO, "are free there");
     faults_clear();
     faults.write_bytes = 100;
-    check_fails(ot_model_dir_save_probe(&save), OT_E_IO, "cannot write: No space left");
+    check_fails(ot_model_dir_save_try(&save), OT_E_IO, "cannot write: No space left");
     assert_int_equal(count_entries(*state), 0);
     write_text(*state, "a", "in the way");
-    check_fails(ot_model_dir_save_probe(&save), OT_E_IO, "Not a directory");
-    save.out = *state; /* not empty, not ours */
-    check_fails(ot_model_dir_save_probe(&save), OT_E_INPUT, "not an earlier output");
+    check_fails(ot_model_dir_save_try(&save), OT_E_IO, "Not a directory");
+    save.out = *state; /* the folder is neither empty nor an output of ours */
+    check_fails(ot_model_dir_save_try(&save), OT_E_INPUT, "not an earlier output");
     if (geteuid() != 0) {
         assert_int_equal(mkdir(in_folder(*state, "locked"), 0500), 0);
         save.out = in_folder(*state, "locked/out");
-        check_fails(ot_model_dir_save_probe(&save), OT_E_IO, "Permission denied");
+        check_fails(ot_model_dir_save_try(&save), OT_E_IO, "Permission denied");
     }
     save.out = "/proc/offload-train-out";
-    check_fails(ot_model_dir_save_probe(&save), OT_E_IO, "cannot make a directory here");
+    check_fails(ot_model_dir_save_try(&save), OT_E_IO, "cannot make this directory");
     ot_model_close(model);
 }
 
@@ -507,7 +510,7 @@ static void test_real_models(void **state) {
         check_ok(ot_model_open(&facts->config, OT_F32, 64, &model));
         struct params *loaded = params_open(model), *reloaded = params_open(model);
         check_ok(ot_model_dir_load(dir, model, NULL, params_sink, loaded));
-        /* The values are the file's own, and a save of them loads as the same. */
+        /* The loaded values are those of the file, and a save of them loads as the same values. */
         check_ok(ot_safetensors_open(in_folder(path, "model.safetensors"), &file));
         const struct ot_safetensor *embedding = ot_safetensors_find(file, models[i].embedding);
         assert_memory_equal(loaded->slabs[0] + ot_model_tensor(model, 0)->first, embedding->data,

@@ -1,4 +1,4 @@
-/* The output directory: whole or absent, never over another's files, whatever the disk does. */
+/* The output directory is whole or absent, and never replaces files of others, whatever the disk does. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static int drop_folder(void **state) {
     return 0;
 }
 
-/* Writes an output that holds `name` alone. */
+/* Writes an output that holds only the file `name`. */
 static int save_with(const char *out, struct ot_out_lock *lock, const char *name, const char *text) {
     struct ot_out_dir *dir;
     OT_TRY(ot_out_dir_open(out, &faulty_calls, lock, &dir));
@@ -80,17 +80,18 @@ static void test_replaces_its_own_and_keeps_what_is_not(void **state) {
     check_content(out, "log.jsonl", "a line\n");
     check_content(out, "checkpoints/one", "state");
     assert_int_equal(count_entries(*state), 1);
-    check_ok(save(out, "new", "3")); /* and once more: what was kept is still not ours */
+    check_ok(save(out, "new", "3")); /* a second time: the kept file is still not ours */
     check_content(out, "log.jsonl", "a line\n");
     check_content(out, "new", "3");
 }
 
-/* A file that is not ours has a name that the new output wants: both survive, and it is said. */
+/* The new output needs a name that a file of another program has. Both files survive, and a message says
+ * so. */
 static void test_says_what_it_could_not_keep(void **state) {
     const char *out = in_folder(*state, "out");
     check_ok(save(out, "old", "1"));
     write_text(out, "new", "a user's");
-    check_fails(save(out, "new", "2"), OT_E_IO, "saved, but the previous output is not cleared away");
+    check_fails(save(out, "new", "2"), OT_E_IO, "saved, but the previous output could not be removed");
     check_content(out, "new", "2");
     check_content(*state, "out.partial/new", "a user's");
 }
@@ -113,8 +114,8 @@ static void test_file_systems_without_exchange(void **state) {
     assert_false(file_exists(out, "new"));
 }
 
-/* An output of which the new files are complete in OUT/.offload-train-replacing, and `moved` of them, in the
- * order in which they move, have moved. */
+/* Makes a half-finished output: the new files are complete in OUT/.offload-train-replacing, and the first
+ * `moved` of them have been moved. */
 static void make_half(const char *out, int moved) {
     static const char *const names[] = {"both", "new", "config.json", "offload-train.json"};
     static const char old_marker[] = "{\"files\": [\"both\", \"config.json\", \"old\"]}",
@@ -124,7 +125,7 @@ static void make_half(const char *out, int moved) {
     write_text(out, "log.jsonl", "a line\n");
     write_text(out, "offload-train.json", old_marker);
     write_text(out, "both", "1");
-    if (moved < 0) { /* cut before anything was done */
+    if (moved < 0) { /* interrupted before the first move */
         write_text(out, "config.json", "1");
         write_text(out, "old", "1");
     }
@@ -140,14 +141,14 @@ static void test_finishes_what_was_half_replaced(void **state) {
         snprintf(name, sizeof name, "out%d", moved);
         const char *out = in_folder(*state, name);
         make_half(out, moved);
-        check_fails(ot_model_dir_open(out, &model), OT_E_INPUT, "while it put a new result in place");
+        check_fails(ot_model_dir_open(out, &model), OT_E_INPUT, "while it was replacing the result");
         check_ok(ot_out_dir_settle(out, NULL, NULL));
         assert_int_equal(count_entries(out), 5);
         check_content(out, "both", "2");
         check_content(out, "new", "2");
         check_content(out, "config.json", "2");
         check_content(out, "log.jsonl", "a line\n");
-        check_ok(save(out, "f", "3")); /* which removes what the new marker lists */
+        check_ok(save(out, "f", "3")); /* which removes the files that the new marker lists */
         assert_int_equal(count_entries(out), 3);
     }
 }
@@ -156,7 +157,7 @@ static void test_refuses_what_is_not_its_own(void **state) {
     struct ot_out_dir *dir = NULL;
     const char *out = in_folder(*state, "out");
     assert_int_equal(mkdir(out, 0777), 0);
-    check_ok(save(out, "f", "into an empty one")); /* empty is fine */
+    check_ok(save(out, "f", "into an empty one")); /* an empty directory is accepted */
     assert_int_equal(mkdir(in_folder(*state, "other"), 0777), 0);
     write_text(*state, "other/config.json", "{}");
     check_fails(ot_out_dir_open(in_folder(*state, "other"), NULL, NULL, &dir), OT_E_INPUT,
@@ -171,7 +172,7 @@ static void test_refuses_what_is_not_its_own(void **state) {
     check_fails(ot_out_dir_open(in_folder(*state, "file/out"), NULL, NULL, &dir), OT_E_IO, "Not a directory");
     const char *names[] = {"", ".", "..", "/", "a/.", "a/.."};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        check_fails(ot_out_dir_open(names[i], NULL, NULL, &dir), OT_E_INPUT, "cannot be an output");
+        check_fails(ot_out_dir_open(names[i], NULL, NULL, &dir), OT_E_INPUT, "cannot be the output");
     assert_int_equal(count_entries(*state), 5);
 }
 
@@ -179,29 +180,30 @@ static void test_refuses_a_partial_that_is_not_its_own(void **state) {
     struct ot_out_dir *dir = NULL;
     const char *out = in_folder(*state, "out");
     assert_int_equal(mkdir(in_folder(*state, "out.partial"), 0777), 0);
-    check_ok(save(out, "f", "1")); /* an empty one is what a crash may leave */
+    check_ok(save(out, "f", "1")); /* a crash may leave an empty one */
     assert_int_equal(mkdir(in_folder(*state, "out.partial"), 0777), 0);
     write_text(*state, "out.partial/thesis.txt", "years of work");
-    check_fails(ot_out_dir_open(out, NULL, NULL, &dir), OT_E_INPUT, "out.partial: is in the way");
+    check_fails(ot_out_dir_open(out, NULL, NULL, &dir), OT_E_INPUT,
+                "out.partial: the output needs this name");
     check_content(*state, "out.partial/thesis.txt", "years of work");
     assert_int_equal(unlink(in_folder(*state, "out.partial/thesis.txt")), 0);
     assert_int_equal(rmdir(in_folder(*state, "out.partial")), 0);
     assert_int_equal(symlink(out, in_folder(*state, "out.partial")), 0);
-    check_fails(ot_out_dir_open(out, NULL, NULL, &dir), OT_E_INPUT, "in the way");
+    check_fails(ot_out_dir_open(out, NULL, NULL, &dir), OT_E_INPUT, "the output needs this name");
     check_content(out, "f", "1");
 }
 
 static void test_clears_what_a_crash_left(void **state) {
     const char *out = in_folder(*state, "out"), *partial = in_folder(*state, "out.partial");
     check_ok(save(out, "f", "1"));
-    /* Before the exchange: an unfinished output. */
+    /* A crash before the exchange leaves an unfinished output. */
     assert_int_equal(mkdir(partial, 0777), 0);
     write_text(partial, ".offload-train-unfinished", "");
     write_text(partial, "model.safetensors", "half");
     check_ok(save(out, "f", "2"));
     check_content(out, "f", "2");
     assert_false(file_exists(out, "model.safetensors"));
-    /* After it: the previous output, with a log that had not been moved yet. */
+    /* A crash after the exchange leaves the previous output, here with a log that had not been moved yet. */
     assert_int_equal(mkdir(partial, 0777), 0);
     write_text(partial, "offload-train.json", "{\"files\": [\"old\"]}");
     write_text(partial, "old", "x");
@@ -221,7 +223,7 @@ static void test_never_overwrites_a_kept_file(void **state) {
     assert_int_equal(mkdir(partial, 0777), 0);
     write_text(partial, "offload-train.json", "{\"files\": []}");
     write_text(partial, "log.jsonl", "older");
-    check_fails(ot_out_dir_open(out, NULL, NULL, &dir), OT_E_IO, "log.jsonl: cannot be moved to");
+    check_fails(ot_out_dir_open(out, NULL, NULL, &dir), OT_E_IO, "log.jsonl: cannot move this file to");
     check_content(out, "log.jsonl", "newer");
     check_content(partial, "log.jsonl", "older");
 }
@@ -240,7 +242,7 @@ static void test_two_writers_are_one_too_many(void **state) {
 static void test_the_lock_lasts_over_every_use(void **state) {
     struct ot_out_lock *lock, *other = NULL;
     const char *out = in_folder(*state, "x/out");
-    check_ok(ot_out_lock_open(out, &lock)); /* OUT is absent */
+    check_ok(ot_out_lock_open(out, &lock)); /* OUT does not exist */
     check_ok(ot_out_dir_claim(out, NULL, lock));
     for (int i = 0; i < 3; i++) {
         struct ot_out_dir *dir;
@@ -259,7 +261,7 @@ static void test_the_lock_lasts_over_every_use(void **state) {
     check_ok(save(out, "f", "theirs"));
 }
 
-/* The marker goes, or the directory, or another one takes its place. */
+/* Another program removes the marker or the directory, or puts another marker in its place. */
 static void test_what_others_do_to_a_locked_output(void **state) {
     struct ot_out_lock *lock;
     const char *out = in_folder(*state, "out"), *moved = in_folder(*state, "moved");
@@ -269,14 +271,14 @@ static void test_what_others_do_to_a_locked_output(void **state) {
     check_ok(save_with(out, lock, "f", "1"));
     assert_int_equal(unlink(in_folder(out, "offload-train.json")), 0);
     check_ok(save_with(out, lock, "g", "2"));
-    assert_int_equal(count_entries(out), 3); /* the marker, the log, g: f was known to be ours */
+    assert_int_equal(count_entries(out), 3); /* the marker, the log, g; f was ours and is gone */
     assert_int_equal(rename(out, moved), 0);
     check_ok(save_with(out, lock, "f", "3"));
     check_content(out, "f", "3");
     check_content(moved, "g", "2");
     assert_int_equal(rename(out, in_folder(*state, "moved2")), 0);
     check_ok(save(out, "f", "another's"));
-    check_fails(save_with(out, lock, "f", "4"), OT_E_INPUT, "is not the directory any more");
+    check_fails(save_with(out, lock, "f", "4"), OT_E_INPUT, "another directory has taken the place");
     check_content(out, "f", "another's");
     ot_out_lock_close(lock);
 }
@@ -284,11 +286,11 @@ static void test_what_others_do_to_a_locked_output(void **state) {
 static void test_full_and_broken_disks(void **state) {
     const char *out = in_folder(*state, "out");
     check_ok(save(out, "f", "before"));
-    for (int64_t room = 0; room < 5; room++) { /* in the file, not yet in the marker */
+    for (int64_t room = 0; room < 5; room++) { /* fails in the file */
         faults.write_bytes = room;
         check_fails(save(out, "f", "after"), OT_E_IO, "out/f: cannot write: No space left");
     }
-    faults.write_bytes = 8; /* in the marker */
+    faults.write_bytes = 8; /* fails in the marker */
     check_fails(save(out, "f", "after"), OT_E_IO, "out/offload-train.json: cannot write");
     faults_clear();
     faults.fail_fsync = true;
@@ -308,9 +310,10 @@ static void test_space_is_asked_for_first(void **state) {
     faults.free_bytes = 3000000000;
     check_ok(ot_out_dir_need_space(dir, 3000000000));
     check_fails(ot_out_dir_need_space(dir, 5000000000), OT_E_IO,
-                "needs 5000.0 MB but only 3000.0 MB are free there: free 2000.0 MB");
+                "needs 5000.0 MB, but only 3000.0 MB are free there: free 2000.0 MB");
     faults.fail_reserve = true;
-    check_fails(ot_out_dir_create(dir, "f", 1000), OT_E_IO, "out/f: cannot reserve its space: No space left");
+    check_fails(ot_out_dir_create(dir, "f", 1000), OT_E_IO,
+                "out/f: cannot reserve disk space: No space left");
     ot_out_dir_close(dir);
     assert_int_equal(count_entries(*state), 0);
 }
@@ -329,7 +332,7 @@ static void test_copies_files(void **state) {
     check_fails(ot_out_dir_copy(dir, "to", in_folder(*state, "from")), OT_E_IO, "out/to: cannot create");
     check_fails(ot_out_dir_copy(dir, "two", in_folder(*state, "absent")), OT_E_IO, "absent: cannot open");
     check_fails(ot_out_dir_copy(dir, "two", *state), OT_E_INPUT, "not a regular file");
-    check_fails(ot_out_dir_put(dir, "../up", "x", 1), OT_E_INTERNAL, "not the name of a file");
+    check_fails(ot_out_dir_put(dir, "../up", "x", 1), OT_E_INTERNAL, "not a plain file name");
     check_ok(ot_out_dir_commit(dir));
     ot_out_dir_close(dir);
     char *copy = read_text(*state, "out/to", &bytes);

@@ -1,4 +1,4 @@
-/* What a name leads to: a directory, a preset, a hub id; and what is said where nothing is found. */
+/* A model name leads to a directory, a preset or a hub id. If nothing is found, the error names a cure. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static int drop_folder(void **state) {
     return 0;
 }
 
-/* FOLDER/PATH and every directory above it. */
+/* Makes FOLDER/PATH and every directory above it. */
 static const char *make_path(const char *folder, const char *path) {
     char at[1024];
     const char *whole = in_folder(folder, path);
@@ -56,7 +56,7 @@ static void test_directories(void **state) {
     struct ot_resolved found;
     check_found(make_model(*state, "mine"), in_folder(*state, "mine"), "(directory)");
     check_fails(ot_model_resolve(make_path(*state, "empty"), &found), OT_E_INPUT,
-                "no config.json in this directory");
+                "this directory has no config.json");
     write_text(*state, "m.gguf", "GGUF");
     check_fails(ot_model_resolve(in_folder(*state, "m.gguf"), &found), OT_E_INPUT, "is a file");
     check_fails(ot_model_resolve(in_folder(*state, "nowhere"), &found), OT_E_INPUT,
@@ -105,7 +105,7 @@ static void test_hugging_face_cache(void **state) {
     make_cached(*state, "cache", "models--a--b", "3", "3");
     setenv("HF_HUB_CACHE", in_folder(*state, "cache"), 1);
     check_found("a/b", in_folder(*state, "cache/models--a--b/snapshots/3"), "HF cache");
-    /* A user's own directory comes first. */
+    /* The user's own directory takes precedence. */
     make_model(*state, "models/a/b");
     setenv("OFFLOAD_MODELS", in_folder(*state, "models"), 1);
     check_found("a/b", in_folder(*state, "models/a/b"), "$OFFLOAD_MODELS");

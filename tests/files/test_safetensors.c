@@ -1,4 +1,5 @@
-/* Safetensors: what a file may say, what it may not, and that what is written is what is read. */
+/* Safetensors: which headers are accepted and refused, and that reading a written file gives the same
+ * values. */
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -53,14 +54,14 @@ static void test_reads_what_the_header_says(void **state) {
     ot_safetensors_close(file);
 }
 
-/* One tensor "t" of 4 floats with one thing wrong. */
+/* One tensor "t" of 4 floats, with one error in the header. */
 static void test_refuses_lying_headers(void **state) {
     static const struct {
         const char *header, *words;
     } cases[] = {
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,20]}}",
-         "lie outside the file's 16 bytes"},
-        {"{\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[16,0]}}", "lie outside"},
+         "are outside the file's 16 bytes"},
+        {"{\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[16,0]}}", "are outside"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[-16,0]}}",
          "data_offsets must be [begin, end]"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0]}}", "data_offsets must be"},
@@ -73,7 +74,7 @@ static void test_refuses_lying_headers(void **state) {
         {"{\"t\":{\"dtype\":\"F16\",\"shape\":[4],\"data_offsets\":[0,16]}}", "does not fill"},
         {"{\"t\":{\"dtype\":\"F4\",\"shape\":[31],\"data_offsets\":[0,16]}}", "does not fill"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,16]}}",
-         "more elements than"},
+         "more than 2^63 elements"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[2305843009213693952],\"data_offsets\":[0,16]}}",
          "does not fill"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[-4],\"data_offsets\":[0,16]}}",
@@ -87,7 +88,7 @@ static void test_refuses_lying_headers(void **state) {
         {"{\"t\":{\"shape\":[4],\"data_offsets\":[0,16]}}", "unknown dtype ''"},
         {"{\"t\":7}", "tensor t is described by an integer"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}",
-         "8 bytes follow the last tensor"},
+         "8 bytes after the last tensor belong to no tensor"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}", "the 8 bytes before tensor t"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
          "\"u\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
@@ -100,9 +101,9 @@ static void test_refuses_lying_headers(void **state) {
          "overlaps"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]},"
          "\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-         "a name comes twice"},
+         "two entries of the header have the same name"},
         {"{\"t\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
-         "a name comes twice"},
+         "two entries of the header have the same name"},
         {"{\"t\\u0000\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}", "NUL"},
         {"{\"t\xff\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}", "UTF-8"},
         {"{\"__metadata__\":{\"a\":1},\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}",
@@ -112,7 +113,7 @@ static void test_refuses_lying_headers(void **state) {
         {" {\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}}", "does not begin with '{'"},
         {"[1,2]", "does not begin with '{'"},
         {"{\"t\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]}", "not valid JSON"},
-        {"{}", "16 bytes follow the last tensor"},
+        {"{}", "16 bytes after the last tensor belong to no tensor"},
         {"{\"t\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "64 levels"},
     };
     const char data[16] = {0};
@@ -132,12 +133,12 @@ static void test_refuses_files_that_are_none(void **state) {
         size_t n;
         const char *words;
     } cases[] = {
-        {"", 0, "0 bytes are too few"},
-        {"\1\0\0\0\0\0\0\0{", 9, "9 bytes are too few"},
-        {"\0\0\0\0\0\0\0\0{}", 10, "an empty header"},
-        {"\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "more than the format's 100000000"},
+        {"", 0, "it has only 0 bytes"},
+        {"\1\0\0\0\0\0\0\0{", 9, "it has only 9 bytes"},
+        {"\0\0\0\0\0\0\0\0{}", 10, "the header is empty"},
+        {"\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "the limit is 100000000"},
         {"\1\xe1\xf5\5\0\0\0\0{}", 10, "a header of 100000001 bytes"},
-        {"\0\xe1\xf5\5\0\0\0\0{}", 10, "the header wants 100000000 bytes but the file has 10"},
+        {"\0\xe1\xf5\5\0\0\0\0{}", 10, "the header needs 100000000 bytes, but the file has only 10"},
         {"\3\0\0\0\0\0\0\0{}", 10, "truncated"},
         {"PK\3\4pytorch", 11, "not a safetensors file"},
     };
@@ -151,7 +152,7 @@ static void test_refuses_files_that_are_none(void **state) {
     check_fails(ot_safetensors_open(*state, &file), OT_E_INPUT, "not a regular file");
 }
 
-/* Every prefix of a good file is refused; none crashes. */
+/* Every prefix of a good file is refused, and none crashes the program. */
 static void test_refuses_every_truncation(void **state) {
     const float data[4] = {1, 2, 3, 4};
     size_t bytes;
@@ -179,10 +180,10 @@ static void test_file_that_shrinks_is_an_error(void **state) {
     const struct ot_safetensor *t = ot_safetensors_at(file, 0);
     check_ok(ot_safetensors_fetch(file, t->data, t->bytes));
     ot_safetensors_prefetch(file, (const char *)t->data + t->bytes - 1,
-                            1 << 20); /* past the end: only a hint */
+                            1 << 20); /* past the end; the call is only a hint */
     ot_safetensors_release(file, t->data, t->bytes);
     assert_int_equal(truncate(in_folder(*state, "t.safetensors"), 4096), 0);
-    check_fails(ot_safetensors_fetch(file, t->data, t->bytes), OT_E_IO, "shrank from");
+    check_fails(ot_safetensors_fetch(file, t->data, t->bytes), OT_E_IO, "the file was cut from");
     ot_safetensors_close(file);
     free(data);
 }
@@ -192,7 +193,7 @@ static void test_converts_exactly(void **state) {
     float values[5];
     unsigned char raw[1 + 4 * sizeof(float)];
     const float plain[4] = {1, -0.0f, 1e-45f, 3.4e38f};
-    memcpy(raw + 1, plain, sizeof plain); /* an odd address */
+    memcpy(raw + 1, plain, sizeof plain); /* a misaligned address */
     assert_int_equal(ot_safetensors_convert(OT_F32, raw + 1, 4, values), -1);
     assert_memory_equal(values, plain, sizeof plain);
     const uint16_t brain[4] = {0x3f80, 0x8000, 0x0001, 0x7f7f};
@@ -220,7 +221,7 @@ enum { N_ENTRIES = 4, N_VALUES = 15 + 7 + 4 + 1 };
 
 static void open_writer(struct ot_out_dir *dir, enum ot_dtype dtype, int64_t shard_bytes,
                         struct ot_safetensors_writer **writer) {
-    static struct ot_safetensors_entry typed[N_ENTRIES]; /* the writer borrows it */
+    static struct ot_safetensors_entry typed[N_ENTRIES]; /* static, because the writer only borrows it */
     for (int i = 0; i < N_ENTRIES; i++) {
         typed[i] = entries[i];
         typed[i].dtype = dtype;
@@ -276,7 +277,7 @@ static void test_round_trip_of_each_dtype(void **state) {
             const char *out = in_folder(*state, "one");
             write_values(out, dtypes[d], OT_SHARD_BYTES, values, step);
             read_back(in_folder(out, "model.safetensors"), 0, N_ENTRIES, dtypes[d], values);
-            assert_int_equal(count_entries(out), 2); /* with the marker, without an index */
+            assert_int_equal(count_entries(out), 2); /* the marker and one file, no index */
         }
 }
 
@@ -296,7 +297,8 @@ static void test_rounds_to_nearest_even(void **state) {
     ot_safetensors_close(file);
 }
 
-/* 60 + 28 + 16 + 4 bytes at most 50 each: the first is larger than a shard and has one of its own. */
+/* 60 + 28 + 16 + 4 bytes, at most 50 in a shard. The first tensor is larger than a shard and gets a shard of
+ * its own. */
 static void test_cuts_shards_and_writes_the_index(void **state) {
     float values[N_VALUES];
     for (int i = 0; i < N_VALUES; i++)
@@ -310,7 +312,7 @@ static void test_cuts_shards_and_writes_the_index(void **state) {
     assert_non_null(strstr(index, "\"s\": \"model-00002-of-00002.safetensors\""));
     assert_non_null(strstr(index, "\"model.a.weight\": \"model-00001-of-00002.safetensors\""));
     free(index);
-    /* A rewrite with one shard takes the old shards and the index away. */
+    /* A new save with one shard removes the old shards and the index. */
     write_values(out, OT_F32, 108, values, 4);
     assert_int_equal(count_entries(out), 2);
     read_back(in_folder(out, "model.safetensors"), 0, N_ENTRIES, OT_F32, values);
@@ -341,7 +343,7 @@ static void test_writer_wants_all_values_and_no_more(void **state) {
     open_writer(dir, OT_F32, OT_SHARD_BYTES, &writer);
     check_ok(ot_safetensors_writer_put(writer, values, N_VALUES - 1));
     check_fails(ot_safetensors_writer_finish(writer), OT_E_INTERNAL, "only 0 of 1 shards");
-    check_fails(ot_safetensors_writer_put(writer, values, 2), OT_E_INTERNAL, "1 more values");
+    check_fails(ot_safetensors_writer_put(writer, values, 2), OT_E_INTERNAL, "1 values too many");
     ot_safetensors_writer_close(writer);
     ot_out_dir_close(dir);
     assert_false(file_exists(*state, "o"));

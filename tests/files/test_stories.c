@@ -1,6 +1,5 @@
-/* Two trained models of others, whole: files, tokenizer, engine. Losses at every position and greedy
- * continuations must be what double precision gives (../shared/data/models, read there; skipped where it is
- * absent). */
+/* Two small published models from end to end: files, tokenizer, engine. Losses at every position and greedy
+ * continuations must equal those of double precision (read from ../shared/data/models; skipped if absent). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +42,8 @@ static void open_story(struct story *s, const char *name) {
                                       .weights = OT_HOME_HOST,
                                       .state = OT_HOME_AUTO,
                                       .activations = OT_HOME_AUTO,
-                                      .recompute = -1};
+                                      .keep = OT_KEEP_CHOSEN,
+                                      .kept = OT_HOME_AUTO};
     check_ok(ot_plan_make(&request, &s->plan));
     struct ot_engine_config engine = {
         .chain = request.chain, .device = s->device, .plan = &s->plan, .optimizer_threads = 1};
@@ -67,7 +67,7 @@ static int64_t read_ids(const struct ot_json *array, int32_t *ids) {
     return (int64_t)n;
 }
 
-/* Losses of ids[1..] given what is before them; the bound is 1e-4. */
+/* Losses of ids[1..], each given the tokens before it. The project's bound is 1e-4. */
 static void check_losses(struct story *s, const int32_t *ids, int64_t n, const struct ot_json *want) {
     int32_t targets[MOST_TOKENS], position[MOST_TOKENS], row_start[MOST_TOKENS] = {0};
     float losses[MOST_TOKENS];
@@ -100,7 +100,7 @@ static void check_greedy(struct story *s, const int32_t *prompt, int64_t n_promp
     check_ok(ot_engine_decode_begin(s->engine, n_prompt + n));
     check_ok(ot_engine_decode(s->engine, prompt, n_prompt, logits));
     for (size_t i = 0; i < ot_json_length(first_logits);
-         i++) /* of size 10: fp32 through the layers keeps 1e-4 */
+         i++) /* logits of magnitude 10: fp32 through the layers keeps 1e-4 */
         assert_true(fabs((double)logits[i] - ot_json_real(ot_json_at(first_logits, i), NAN)) < 1e-4);
     for (int64_t i = 0; i < n; i++) {
         int32_t id = largest(logits, vocab);

@@ -1,12 +1,11 @@
-/* Runs a fuzz target without libFuzzer: every file of its corpus, then mutations of them.
+/* Runs a fuzz target without libFuzzer: every file of its corpus, then mutations of these files.
  *
  *   fuzz_NAME CORPUS WORDS EXECUTIONS
  *
- * CORPUS is a folder; WORDS a file of libFuzzer's dictionary format ("word" a line, \xNN escapes). Which
- * mutation comes when depends on its number and the corpus alone, so that every run is the same and one that
- * fails can be made again: this is what happens in a second process, which watches the first and writes what
- * it died of to the present folder.
- */
+ * CORPUS is a folder. WORDS is a file in libFuzzer's dictionary format ("word" a line, \xNN escapes). A
+ * mutation depends only on its number and the corpus, so every run is the same and a failing input can be
+ * made again. That is what the first process does: it watches a second process, and writes the input of which
+ * the second one died to the current folder. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -63,7 +62,7 @@ static void read_corpus(const char *folder) {
         give_up("is an empty corpus", folder);
 }
 
-/* "..." with \\, \" and \xNN inside. */
+/* Decodes "..." with \\, \" and \xNN inside. */
 static struct text unquote(const char *line) {
     struct text word = {calloc(1, strlen(line) + 1), 0};
     for (const char *at = strchr(line, '"') + 1; *at && *at != '"'; at++) {
@@ -95,7 +94,7 @@ static void free_texts(struct text *texts, size_t n) {
 
 /* ---- mutations ---- */
 
-/* Puts `by` in place of old bytes at a place of the text, if there is room. */
+/* Replaces `old` bytes at a place of the text by `by`, if there is room. */
 static size_t put(char *text, size_t n, size_t at, size_t old, struct text by) {
     if (n - old + by.n > MAX_BYTES)
         return n;
@@ -107,16 +106,16 @@ static size_t put(char *text, size_t n, size_t at, size_t old, struct text by) {
 static size_t mutate_once(struct dice *dice, char *text, size_t n) {
     size_t at = throw_below(dice, n + 1);
     switch (throw_below(dice, 5)) {
-    case 0: /* a bit */
+    case 0: /* flips a bit */
         if (at < n)
             text[at] = (char)(text[at] ^ 1 << throw_below(dice, 8));
         return n;
-    case 1: { /* a word, between or over what is there */
+    case 1: { /* inserts a word, or overwrites bytes with it */
         struct text word = n_words ? words[throw_below(dice, n_words)] : (struct text){0};
         size_t old = throw_below(dice, 2) && at + word.n <= n ? word.n : 0;
         return put(text, n, at, old, word);
     }
-    case 2: { /* a piece of another file, in place of the end or of as much */
+    case 2: { /* a piece of another file replaces the end, or as many bytes */
         const struct text *file = &files[throw_below(dice, n_files)];
         size_t from = throw_below(dice, file->n + 1), most = file->n - from;
         struct text piece = {file->bytes + from, most ? 1 + throw_below(dice, most) : 0};
@@ -128,7 +127,7 @@ static size_t mutate_once(struct dice *dice, char *text, size_t n) {
     }
 }
 
-/* Input `number`: a file of the corpus as it is, or a mutation. */
+/* Makes input `number`: an unchanged file of the corpus, or a mutation. */
 static size_t make_input(size_t number, char text[MAX_FILE_BYTES]) {
     struct dice dice = {number, 0};
     bool as_is = number < n_files;
@@ -146,7 +145,7 @@ static void run_all(size_t executions, volatile size_t *number) {
     static char text[MAX_FILE_BYTES];
     for (*number = 0; *number < executions; ++*number) {
         size_t n = make_input(*number, text);
-        uint8_t *exact = malloc(n ? n : 1); /* its end is where the sanitizers see it */
+        uint8_t *exact = malloc(n ? n : 1); /* exact size, so that the sanitizers see a read beyond the end */
         if (!exact)
             give_up("no memory", "replay");
         memcpy(exact, text, n);

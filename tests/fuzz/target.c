@@ -23,9 +23,10 @@ void fuzz_check_refusal(int rc, int code) {
         length = ot_utf8_character(text + i, bytes - i);
         FUZZ_CHECK(length > 0);
         FUZZ_CHECK((unsigned char)text[i] >= 0x20 && text[i] != 0x7f);
-        FUZZ_CHECK(memcmp(text + i, "\xc2\x80", 2) < 0 || memcmp(text + i, "\xc2\xa0", 2) >= 0); /* C1 */
+        /* C1 control characters. */
+        FUZZ_CHECK(memcmp(text + i, "\xc2\x80", 2) < 0 || memcmp(text + i, "\xc2\xa0", 2) >= 0);
     }
-    ot_error_clear(); /* so that the next sentence is the next refusal's own */
+    ot_error_clear(); /* so that the next error text belongs to the next refusal */
 }
 
 const char *fuzz_file(const void *data, size_t size) {

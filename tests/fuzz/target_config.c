@@ -1,5 +1,5 @@
-/* --config FILE: the first byte is the command, the rest the file. What is accepted is put into a run's
- * record that repeats the run. */
+/* --config FILE: the first byte is the command, the rest is the file. If the file is accepted, the record of
+ * the run must repeat the run. */
 #include "src/base/error.h"
 #include "src/options/options.h"
 #include "tests/fuzz/repeats.h"

@@ -1,4 +1,4 @@
-/* JSON: what parses prints, and what was printed parses again and prints the same. */
+/* JSON: a document that parses prints, and the printed text parses again and prints the same text. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* A checkpoint's manifest: the input is one without its last four bytes, the checksum, which is put behind it
- * (without that, all but the checksum would be left unread). What is accepted encodes to the same bytes, and
- * is refused with a bit of it changed. */
+/* A checkpoint's manifest. The input is a manifest without its last four bytes. The target appends the right
+ * checksum, because otherwise only the checksum would be tested. An accepted manifest encodes to the same
+ * bytes, and is refused if one bit of it is changed. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* config.json: what is accepted is a model that can be counted, and is written as a config.json that says the
- * same. */
+/* config.json: an accepted config describes a model whose parameters can be counted, and a config.json
+ * written from it has the same values. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static char *write_config(const struct ot_config_file *file, size_t *bytes) {
     return text;
 }
 
-/* A config that is written is read as the same, as far as what is written of it tells. */
+/* A written config is read as the same config, as far as the written keys describe it. */
 static void check_written(const struct ot_config_file *file) {
     size_t bytes, again_bytes;
     struct ot_json *root;
@@ -29,7 +29,7 @@ static void check_written(const struct ot_config_file *file) {
     ot_json_free(root);
 }
 
-/* Another dtype and other ids go into the base's file, and come out again. */
+/* Another dtype and other ids are written into the base's file, and are read from it again. */
 static void check_rewritten(const struct ot_json *root, const struct ot_config_file *file) {
     static const struct ot_token_ids ids = {.bos = 0, .n_eos = 1, .eos = {0}};
     char *text = NULL;
@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct ot_json *root;
     struct ot_config_file file;
     if (ot_json_parse((const char *)data, size, "config.json", &root) < 0)
-        return 0; /* target_json.c looks at these */
+        return 0; /* target_json.c tests these inputs */
     int rc = ot_model_config_parse(root, "config.json", &file);
     if (rc < 0) {
         fuzz_check_refusal(rc, OT_E_INPUT);

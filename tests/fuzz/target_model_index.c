@@ -1,5 +1,5 @@
-/* model.safetensors.index.json, of a directory with two shards of two tensors each: whatever it says, no more
- * than these two are opened, though another lies beside the directory. */
+/* model.safetensors.index.json of a directory with two shards of two tensors each. Whatever the index says,
+ * only these two files are opened, although another file lies beside the directory. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":16,\"intermediate_size\":16,"
                              "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"vocab_size\":16,"
                              "\"max_position_embeddings\":16}";
-/* The length of the header in 8 bytes, and two tensors of no elements. */
+/* The length of the header in 8 bytes, then two tensors without elements. */
 #define SHARD(a, b)                                                                                          \
     "\x6b\0\0\0\0\0\0\0{\"" a "\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},"                 \
     "\"" b "\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}"
@@ -58,7 +58,7 @@ static void make_folder_once(void) {
     make_file("model/a.safetensors", SHARD("p", "q"), sizeof SHARD("p", "q") - 1);
     make_file("model/b.safetensors", SHARD("r", "s"), sizeof SHARD("r", "s") - 1);
     make_file("c.safetensors", SHARD("t", "u"), sizeof SHARD("t", "u") - 1);
-    /* A link, as in the Hugging Face cache, to what lies in memory. */
+    /* A symbolic link, as in the Hugging Face cache, to a file in memory. */
     in_folder(path, "model/model.safetensors.index.json");
     FUZZ_CHECK(symlink(fuzz_file("", 0), path) == 0);
 }
@@ -72,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     in_folder(path, "model");
     int rc = ot_model_dir_open(path, &dir);
     if (rc < 0) {
-        fuzz_check_refusal(rc, rc == -OT_E_IO ? OT_E_IO : OT_E_INPUT); /* a shard that is not there */
+        fuzz_check_refusal(rc, rc == -OT_E_IO ? OT_E_IO : OT_E_INPUT); /* a shard that does not exist */
         return 0;
     }
     FUZZ_CHECK(ot_model_dir_facts(dir)->n_shards <= 2);

@@ -1,5 +1,5 @@
-/* The command line: words that end with a line feed. What is accepted is put into a run's record that repeats
- * the run, if it is UTF-8: JSON holds nothing else. */
+/* The command line: words that end with a line feed. If it is accepted, the record of the run must repeat the
+ * run. Only lines of UTF-8 are tested, because JSON holds nothing else. */
 #include <string.h>
 
 #include "src/base/error.h"
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char text[MAX_BYTES + 1], *words[MAX_WORDS];
     int n = 0;
     if (size > MAX_BYTES || memmem(data, size, "config", strlen("config")))
-        return 0; /* --config would open whatever file: target_config.c has its own */
+        return 0; /* --config would open any file; target_config.c tests it */
     memcpy(text, data, size);
     text[size] = '\0';
     char *rest = text, *word;

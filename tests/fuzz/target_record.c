@@ -1,4 +1,5 @@
-/* A checkpoint's record, checkpoint.json: what is accepted is written, and that is read as the same. */
+/* A checkpoint's record, checkpoint.json: an accepted record is written, and the written text is read as the
+ * same record. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Rows of data: the first byte is the options, the rest the file, plain or gzip. Every row that is accepted
- * gives ids of the vocabulary, in pieces of which something trains. */
+/* Rows of data: the first byte selects options, the rest is the file, plain or gzip. Every accepted row gives
+ * ids of the vocabulary, in pieces that each train at least one token. */
 #include <string.h>
 
 #include "src/base/error.h"

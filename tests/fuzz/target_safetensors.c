@@ -1,4 +1,5 @@
-/* Safetensors: every tensor that is handed out lies in the file, and together they are all of its data. */
+/* Safetensors: every tensor that is returned lies within the file, and together the tensors are all of its
+ * data. */
 #include <string.h>
 
 #include "src/base/error.h"

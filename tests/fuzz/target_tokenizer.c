@@ -1,5 +1,5 @@
-/* tokenizer.json: one that loads encodes a text, its own input's bytes among it, and decodes what came out.
- * Where ids can be spelled, spelling and id agree. */
+/* tokenizer.json: a tokenizer that loads encodes a text (the input's own bytes too) and decodes the result.
+ * Where ids have a spelling, spelling and id agree. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +20,8 @@ static void check_vocabulary(const struct ot_tokenizer *t) {
     FUZZ_CHECK(!ot_tokenizer_token(t, n, NULL) && !ot_tokenizer_token(t, -1, NULL));
 }
 
-/* The pieces of a stream joined are the whole's text, but where it may keep a part (tokenizer.h). */
+/* The joined pieces of a stream equal the decoded text, except for a part that the stream may keep back
+ * (tokenizer.h). */
 static void check_decoded(const struct ot_tokenizer *t, const struct ot_token_list *list) {
     struct ot_decode_stream *stream;
     char *text = NULL;
@@ -41,7 +42,7 @@ static void check_text(const struct ot_tokenizer *t, const char *text, size_t by
     int rc = ot_tokenizer_encode(t, text, bytes, flags, &list);
     if (rc < 0) {
         FUZZ_CHECK(list.n == 0);
-        fuzz_check_refusal(rc, OT_E_INPUT); /* a pattern that needs absurd work */
+        fuzz_check_refusal(rc, OT_E_INPUT); /* a pattern that needs too much work */
     }
     for (size_t i = 0; i < list.n; i++) {
         FUZZ_CHECK(list.ids[i] >= 0 && list.ids[i] < ot_tokenizer_vocab_size(t));
@@ -61,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     check_vocabulary(t);
-    check_text(t, text, sizeof text, OT_TOKENIZER_ADD_SPECIAL); /* with its NUL */
+    check_text(t, text, sizeof text, OT_TOKENIZER_ADD_SPECIAL); /* including its NUL */
     size_t some = size < TEXT_BYTES ? size : TEXT_BYTES;
     check_text(t, (const char *)data + (size - some), some, OT_TOKENIZER_SPECIALS_AS_TEXT);
     ot_tokenizer_close(t);

@@ -8,7 +8,7 @@
 #include "src/base/random.h"
 #include "tests/support/check.h"
 
-enum { GUARD_BYTES = 256, POISON = 0xff /* a NaN in every dtype */ };
+enum { GUARD_BYTES = 256, POISON = 0xff /* POISON bytes are a NaN in every dtype */ };
 
 void ops_open_on(struct ops_fixture *f, struct ot_lane *lane, bool guards, enum ot_dtype dtype) {
     memset(f, 0, sizeof *f);
@@ -29,7 +29,7 @@ void ops_open(struct ops_fixture *f, int threads, enum ot_dtype dtype) {
     f->owns_device = true;
 }
 
-/* ---- copies: host ends are pinned ---- */
+/* ---- copies through pinned host memory ---- */
 
 static void copy_to_device(struct ops_fixture *f, void *device, const void *data, size_t bytes) {
     void *pinned;
@@ -59,7 +59,8 @@ static void check_guard(struct ops_fixture *f, int index) {
     copy_from_device(f, guard, (const char *)memory->device + memory->bytes, f->guard_bytes);
     for (size_t i = 0; i < f->guard_bytes; i++)
         if (guard[i] != POISON)
-            fail_msg("byte %zu behind the end of memory %d (%zu bytes) was written", i, index, memory->bytes);
+            fail_msg("byte %zu after the end of allocation %d (%zu bytes) was written", i, index,
+                     memory->bytes);
 }
 
 void ops_close(struct ops_fixture *f) {
@@ -154,7 +155,7 @@ void ops_check_threads(struct ops_fixture *f, ops_case run, const void *argument
     static const int threads[] = {2, 3, 5};
     ops_open(f, 1, dtype);
     run(f, argument);
-    for (int t = 0; t < 3; t++) {
+    for (int t = tests_are_brief() ? 2 : 0; t < 3; t++) {
         struct ops_fixture other;
         ops_open(&other, threads[t], dtype);
         run(&other, argument);
@@ -179,7 +180,7 @@ static void check_half(ops_case run, const void *argument, enum ot_dtype dtype, 
         const struct ops_result *want = &single.results[i], *got = &half.results[i];
         double error = relative_error(got->values, want->values, want->n);
         if (!(error < bound))
-            fail_msg("%s in %s is %.3g away from fp32, more than %.3g", want->name, ot_dtype_name(dtype),
+            fail_msg("%s in %s differs from fp32 by %.3g, allowed %.3g", want->name, ot_dtype_name(dtype),
                      error, bound);
     }
     ops_close(&single);
@@ -188,5 +189,5 @@ static void check_half(ops_case run, const void *argument, enum ot_dtype dtype, 
 
 void ops_check_half(ops_case run, const void *argument, double bound) {
     check_half(run, argument, OT_BF16, bound);
-    check_half(run, argument, OT_F16, bound / 8); /* three more bits of mantissa */
+    check_half(run, argument, OT_F16, bound / 8); /* fp16 has three more bits of mantissa */
 }

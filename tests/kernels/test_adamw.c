@@ -4,21 +4,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/adamw.h"
 #include "src/base/random.h"
+#include "tests/kernels/adamw_kernel_list.h"
 
-/* ---- parameters with their state, and the inputs that hurt ---- */
+/* ---- parameters with their state, and extreme inputs ---- */
 
 enum { LARGEST = 1037, ROOM = LARGEST + 64 };
 
 struct params {
-    float weight[ROOM], m[ROOM], v[ROOM], grad[ROOM]; /* weight: also the master of fp16 */
+    float weight[ROOM], m[ROOM], v[ROOM], grad[ROOM]; /* weight: also the fp32 master of fp16 */
     uint16_t hi[ROOM], half_grad[ROOM];
     uint16_t half[ROOM], f16_grad[ROOM];
     int16_t low[ROOM];
 };
 
-/* A finite number of any size; v must not be negative. */
+/* A finite number of any magnitude; v must not be negative. */
 static float any_size(uint64_t stream, int64_t i) {
     uint32_t bits = ot_random_u32(7, stream, (uint64_t)i);
     if ((bits & 0x7f800000u) == 0x7f800000u)
@@ -92,7 +92,8 @@ static struct ot_adamw_step step_number(int t) {
 
 /* ---- every kernel, bit for bit ---- */
 
-/* NaNs (from infinities among the absurd inputs) may differ in sign and payload: instructions choose. */
+/* NaNs (from infinities among the extreme inputs) may differ in sign and payload, which depend on the
+ * instructions. */
 static void check_same_floats(const float *got, const float *want) {
     for (int64_t i = 0; i < ROOM; i++)
         if (ot_f32_bits(got[i]) != ot_f32_bits(want[i]) && !(isnan(got[i]) && isnan(want[i])))
@@ -118,7 +119,7 @@ static void check_same_params(const struct params *got, const struct params *wan
 static void check_kernel(ot_adamw_fn kernel, enum inputs inputs, enum ot_dtype dtype, int64_t first,
                          int64_t n, bool decay) {
     static struct params got,
-        want; /* everything outside [first, first + n) must stay as it was: compared as well */
+        want; /* elements outside [first, first + n) must not change, so they are compared too */
     fill(&got, inputs);
     fill(&want, inputs);
     for (int t = 1; t <= 3; t++) {
@@ -133,7 +134,7 @@ static void check_kernel(ot_adamw_fn kernel, enum inputs inputs, enum ot_dtype d
 
 static void check_against_scalar(const char *name) {
     static const int64_t sizes[] = {0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 100, LARGEST};
-    ot_adamw_fn kernel = ot_adamw_kernel(name);
+    ot_adamw_fn kernel = find_adamw_kernel(name);
     if (!kernel) {
         print_message("this CPU has no %s\n", name);
         skip();
@@ -156,7 +157,12 @@ static void test_avx512_has_the_bits_of_scalar(void **state) {
     check_against_scalar("avx512");
 }
 
-/* A cut anywhere, as tiles and threads cut, changes nothing. */
+static void test_emulated_avx512_has_the_bits_of_scalar(void **state) {
+    (void)state;
+    check_against_scalar("emulated avx512");
+}
+
+/* A cut at any element, as tiles and threads make it, changes no bit. */
 static void test_slices_have_the_bits_of_the_whole(void **state) {
     (void)state;
     static struct params cut, whole;
@@ -193,7 +199,7 @@ static void test_split_has_the_bits_of_fp32(void **state) {
         assert_int_equal(ot_f32_bits(ot_join_f32(split.hi[i], split.low[i])), ot_f32_bits(full.weight[i]));
 }
 
-/* The master of fp16 moves as fp32 does, and the weight is its rounding. */
+/* The master of fp16 gets the update of an fp32 parameter, and the weight is the rounded master. */
 static void test_f16_follows_its_master(void **state) {
     (void)state;
     static struct params half, full;
@@ -216,9 +222,9 @@ static void test_f16_follows_its_master(void **state) {
 
 /* ---- against double precision ---- */
 
-/* torch.optim.AdamW, in double. The fp32 result may be off by a rounding of p itself (2^-24 relative) and by
- * the update's own few roundings: m and v have 3 and 4 over t steps that decay geometrically, sqrt, /, +, /
- * and the rate one each. 2^-24 * (10 + 10) of the update's size covers it. */
+/* torch.optim.AdamW, in double. The fp32 result may be off by one rounding of p itself (2^-24 relative) and
+ * by the few roundings of the update: m has 3 and v has 4 over t steps, which decay geometrically; sqrt, the
+ * reciprocal, fma, / and the rate have one each. 2^-24 * (10 + 10) of the update's size bounds them. */
 static void test_follows_double_precision(void **state) {
     (void)state;
     static struct params x;
@@ -257,7 +263,7 @@ static void test_follows_double_precision(void **state) {
     }
 }
 
-/* ---- what must not change ---- */
+/* ---- parameters that must not change ---- */
 
 static void test_skip_changes_nothing(void **state) {
     (void)state;
@@ -278,8 +284,8 @@ static void test_skip_changes_nothing(void **state) {
         }
 }
 
-/* With no gradient, no history and no decay a parameter keeps its bits, subnormal ones and -0 too: nothing
- * flushes. */
+/* With no gradient, no moments and no decay a parameter keeps its bits. Subnormal numbers and -0 keep theirs
+ * too: nothing flushes to zero. */
 static void test_still_parameters_keep_their_bits(void **state) {
     (void)state;
     static const char *const names[] = {"scalar", "avx2", "avx512"};
@@ -300,14 +306,15 @@ static void test_still_parameters_keep_their_bits(void **state) {
             for (int64_t i = 0; i < LARGEST; i++) {
                 float now = dtype == OT_BF16 ? ot_join_f32(x.hi[i], x.low[i]) : x.weight[i],
                       was = input(EDGES, 1, i, 0);
-                /* -0 plus an update of -0 stays; plus one of +0 it becomes +0, as IEEE 754 has it */
+                /* -0 plus an update of -0 stays -0; -0 plus +0 becomes +0 (IEEE 754) */
                 if (ot_f32_bits(now) != ot_f32_bits(was) && !(now == 0 && was == 0))
                     fail_msg("%s: %a became %a", names[k], (double)was, (double)now);
             }
         }
 }
 
-/* Moments below the smallest normal number are kept, not flushed: the environment is the IEEE default. */
+/* Moments below the smallest normal number are kept and not flushed: the floating-point environment is the
+ * IEEE default. */
 static void test_subnormal_moments_survive(void **state) {
     (void)state;
     static const char *const names[] = {"scalar", "avx2", "avx512"};
@@ -337,7 +344,8 @@ static void test_names(void **state) {
     assert_non_null(ot_adamw_kernel(ot_adamw_kernel_name()));
 }
 
-static const char *forced_name, *expected_name; /* NULL: none is forced; any that is not scalar */
+/* forced_name NULL: no kernel is forced; expected_name NULL: any kernel but scalar. */
+static const char *forced_name, *expected_name;
 
 static int check_choice(void) {
     if (forced_name)
@@ -348,8 +356,8 @@ static int check_choice(void) {
     return expected_name ? strcmp(name, expected_name) != 0 : strcmp(name, "scalar") == 0;
 }
 
-/* The clock chooses among vector kernels; the environment chooses any that the CPU has. The process chooses
- * once, so each case has a process of its own, and this test is the first. */
+/* By default a timing chooses among the vector kernels; the environment variable forces any kernel that the
+ * CPU has. A process chooses once, so each case runs in a new process, and this test is the first. */
 static void test_choice(void **state) {
     (void)state;
     bool any_vector = false;
@@ -373,6 +381,7 @@ int main(void) {
         cmocka_unit_test(test_choice),
         cmocka_unit_test(test_avx2_has_the_bits_of_scalar),
         cmocka_unit_test(test_avx512_has_the_bits_of_scalar),
+        cmocka_unit_test(test_emulated_avx512_has_the_bits_of_scalar),
         cmocka_unit_test(test_slices_have_the_bits_of_the_whole),
         cmocka_unit_test(test_split_has_the_bits_of_fp32),
         cmocka_unit_test(test_f16_follows_its_master),

@@ -26,14 +26,14 @@ static void test_kinds(void **state) {
     struct ot_device *device;
     struct ot_device_config config = {.kind = "tpu", .threads = 1};
     check_fails(ot_device_open(&config, &device), OT_E_DEVICE,
-                "there is no device of the kind 'tpu'; there are cpu and cuda");
+                "unknown device 'tpu': this program has the devices cpu and cuda");
     assert_null(device);
     device = open_cpu(0);
     assert_non_null(strstr(ot_device_name(device), "cpu (2 threads, "));
     assert_non_null(ot_device_ops(device)->adamw);
     struct ot_device_usage usage;
     ot_device_usage(device, &usage);
-    assert_true(usage.budget_bytes > 1 << 28); /* all that the machine has */
+    assert_true(usage.budget_bytes > 1 << 28); /* all memory of the machine */
     ot_device_close(device);
     ot_device_close(NULL);
 }
@@ -41,7 +41,7 @@ static void test_kinds(void **state) {
 /* ---- placement ---- */
 
 struct placed {
-    int threads[8]; /* by index: how often */
+    int threads[8]; /* by index: how often the callback ran with this thread */
     void *memory;
     size_t bytes;
     bool touched, refuses;
@@ -86,7 +86,7 @@ static void test_placement(void **state) {
                 "'weights': there is no more");
     check_fails(ot_device_alloc_pinned(device, 5000, "state", &memory), OT_E_BUDGET,
                 "'state': there is no more");
-    ot_device_close(device); /* joins the threads */
+    ot_device_close(device); /* closing joins the threads */
     static const int each_once[8] = {0, 1, 1, 1};
     assert_int_equal(atomic_load(&placed.n_threads), 3);
     assert_memory_equal(placed.threads, each_once, sizeof each_once);
@@ -130,7 +130,7 @@ static void test_pinned(void **state) {
     struct ot_device *device = open_cpu(4096);
     struct ot_device_usage usage;
     void *a, *b;
-    check_ok(ot_device_alloc_pinned(device, 5000, "a", &a)); /* not charged to the device */
+    check_ok(ot_device_alloc_pinned(device, 5000, "a", &a)); /* pinned memory is not charged to the device */
     check_ok(ot_device_alloc_pinned(device, 3 << 20, "b", &b));
     assert_int_equal((uintptr_t)a % 4096, 0);
     assert_int_equal((uintptr_t)b % 4096, 0);
@@ -168,7 +168,7 @@ static void test_fresh_memory_is_nan(void **state) {
     ot_device_close(device);
 }
 
-/* What a child that runs touch(memory) dies of; 0 if it lives. */
+/* Runs touch(memory) in a child. Returns the signal that ends the child; 0 if there is none. */
 static int death_by(void (*touch)(unsigned char *), unsigned char *memory) {
     pid_t child = fork();
     if (child == 0) {

@@ -13,7 +13,7 @@
 #include "kernels/device.h"
 #include "src/base/error.h"
 
-/* Under a sanitizer an absurd allocation must fail as it does elsewhere. */
+/* Under a sanitizer a huge allocation must fail as it does without the sanitizer. */
 const char *__asan_default_options(void);
 const char *__asan_default_options(void) {
     return "allocator_may_return_null=1";
@@ -102,8 +102,8 @@ static void count_command(struct ot_lane *lane, const void *args) {
     command.tally->in_order &= command.number == command.tally->next++;
 }
 
-/* More commands than the ring holds, with the lane late in each of its rounds: the caller must wait and
- * nothing may be lost. */
+/* More commands than the ring holds, with a lane that is late in each round of the ring. The caller must
+ * wait, and no command may be lost. */
 static void test_full_ring(void **state) {
     (void)state;
     enum { COMMANDS = 9000 };
@@ -137,7 +137,7 @@ static void check_largest_args(struct ot_lane *lane, const void *args) {
             abort();
 }
 
-/* Arguments are copied: the caller's may change at once. */
+/* Arguments are copied: the caller may overwrite its own at once. */
 static void test_largest_arguments(void **state) {
     (void)state;
     struct ot_device *device = open_cpu(0);
@@ -174,6 +174,39 @@ static void test_notify_comes_after_the_work(void **state) {
     check_ok(ot_lane_sync(lane));
     assert_true(atomic_load(&called));
     ot_lane_close(lane);
+    ot_device_close(device);
+}
+
+struct slow_call {
+    unsigned char *memory;
+    unsigned char seen;
+};
+
+/* Takes the byte that the lane wrote before, and leaves another one for the lane's next copy. */
+static void call_slowly(void *arg) {
+    struct slow_call *call = arg;
+    sleep_us(2000);
+    call->seen = *call->memory;
+    *call->memory = 2;
+}
+
+static void test_call_runs_in_the_lane_order(void **state) {
+    (void)state;
+    struct ot_device *device = open_cpu(3);
+    struct ot_lane *lane;
+    unsigned char *memory, one = 1, back = 0;
+    check_ok(ot_device_alloc(device, 1, "byte", (void **)&memory));
+    check_ok(ot_lane_open(device, "call", &lane));
+    struct slow_call call = {.memory = memory};
+    ot_lane_copy(lane, OT_COPY_H2D, memory, &one, 1);
+    ot_lane_call(lane, call_slowly, &call);
+    ot_lane_copy(lane, OT_COPY_D2H, &back, memory, 1);
+    check_ok(ot_lane_sync(lane));
+    assert_int_equal(call.seen, 1);
+    assert_int_equal(back, 2);
+    assert_null(ot_lane_stream(lane));
+    ot_lane_close(lane);
+    ot_device_free(device, memory);
     ot_device_close(device);
 }
 
@@ -242,7 +275,8 @@ static void test_never_recorded_passes(void **state) {
     close_two(&two);
 }
 
-/* A wait is for the record that was enqueued before it, not for a later one on a lane that is stuck. */
+/* A wait is for the record that was enqueued before the wait. A later record on a lane that is stuck does not
+ * delay it. */
 static void test_later_record_does_not_delay_earlier_wait(void **state) {
     (void)state;
     struct two_lanes two = open_two(0);
@@ -251,12 +285,12 @@ static void test_later_record_does_not_delay_earlier_wait(void **state) {
     ot_lane_wait(two.second, two.event);
     close_gate(two.first, &gate);
     ot_lane_record(two.first, two.event);
-    check_ok(ot_lane_sync(two.second)); /* would hang */
+    check_ok(ot_lane_sync(two.second)); /* would hang otherwise */
     atomic_store(&gate, true);
     close_two(&two);
 }
 
-/* ... nor is it satisfied by a later one that another lane has already run. */
+/* A later record that another lane has already run does not satisfy the wait either. */
 static void test_later_record_does_not_satisfy_earlier_wait(void **state) {
     (void)state;
     struct two_lanes two = open_two(0);
@@ -268,7 +302,7 @@ static void test_later_record_does_not_satisfy_earlier_wait(void **state) {
     ot_lane_wait(two.second, two.event);
     ot_lane_notify(two.second, set_flag, &called);
     ot_lane_record(third, two.event);
-    check_ok(ot_event_sync(two.event)); /* of the third lane's record */
+    check_ok(ot_event_sync(two.event)); /* waits for the third lane's record */
     sleep_us(2000);
     assert_false(atomic_load(&called));
     atomic_store(&gate, true);
@@ -278,7 +312,7 @@ static void test_later_record_does_not_satisfy_earlier_wait(void **state) {
     close_two(&two);
 }
 
-/* More records of one event under way than it has words for. */
+/* More records of one event in flight than the event has words for. */
 static void test_many_records_under_way(void **state) {
     (void)state;
     enum { RECORDS = 100 };
@@ -300,7 +334,7 @@ static void test_many_records_under_way(void **state) {
     close_two(&two);
 }
 
-/* ---- a pipeline over three lanes: with delays, under ThreadSanitizer, the words of device.h hold ---- */
+/* ---- a pipeline over three lanes: device.h's contract holds with delays and under ThreadSanitizer ---- */
 
 enum { ROUNDS = 60, WORDS = 64 };
 
@@ -317,7 +351,7 @@ struct slot {
 };
 
 /* h2d -> compute -> d2h through two slots, each reused by every second round. `left_out` names the dependency
- * that is missing, for the negative test. */
+ * that the negative test leaves out. */
 enum left_out { LEFT_OUT_NOTHING, LEFT_OUT_STORED, LEFT_OUT_LOADED };
 
 static void run_pipeline(uint64_t delay_seed, enum left_out left_out, int *in, int *out) {
@@ -383,8 +417,8 @@ static void test_pipeline(void **state) {
 #endif
 #endif
 
-/* Without one of its dependencies the pipeline races, and ThreadSanitizer must see it: this is what the
- * engine's tests rely on. */
+/* Without one of its dependencies the pipeline has a race, and ThreadSanitizer must find it. The engine's
+ * tests rely on this. */
 static void check_race_is_seen(enum left_out left_out) {
 #ifdef THREAD_SANITIZER
     char program[512], number[8];
@@ -436,7 +470,7 @@ static double seconds_of_notes(uint64_t delay_seed) {
 
 static void test_delays(void **state) {
     (void)state;
-    assert_true(seconds_of_notes(17) > 100 * 50e-6); /* half of the mean, which is 100 us each */
+    assert_true(seconds_of_notes(17) > 100 * 50e-6); /* half of the expected sum; the mean delay is 100 us */
 }
 
 /* ---- failures ---- */
@@ -452,6 +486,11 @@ static void must_not_run(struct ot_lane *lane, const void *args) {
     abort();
 }
 
+static void must_not_be_called(void *arg) {
+    (void)arg;
+    abort();
+}
+
 static void test_failures_stick_to_the_lane(void **state) {
     (void)state;
     struct two_lanes two = open_two(0);
@@ -461,9 +500,10 @@ static void test_failures_stick_to_the_lane(void **state) {
     ot_lane_record(two.first, before);
     ot_cpu_lane_push(two.first, fail_now, NULL, 0);
     ot_cpu_lane_push(two.first, must_not_run, NULL, 0);
+    ot_lane_call(two.first, must_not_be_called, NULL);
     ot_lane_notify(two.first, set_flag, &called);
     ot_lane_record(two.first, two.event);
-    ot_lane_wait(two.second, two.event); /* the other lane goes on, and is well */
+    ot_lane_wait(two.second, two.event); /* the other lane goes on without an error */
     check_ok(ot_lane_sync(two.second));
     check_ok(ot_event_sync(before));
     check_fails(ot_event_sync(two.event), OT_E_DEVICE, "the op broke");
@@ -474,7 +514,8 @@ static void test_failures_stick_to_the_lane(void **state) {
     assert_true(atomic_load(&called));
     ot_lane_close(two.first);
     check_fails(ot_event_sync(two.event), OT_E_DEVICE, "the op broke");
-    ot_lane_record(two.second, two.event); /* recorded anew, the event is as well as that lane */
+    /* The second lane records the event anew, so the event has no error. */
+    ot_lane_record(two.second, two.event);
     check_ok(ot_event_sync(two.event));
     two.first = NULL;
     ot_event_destroy(before);
@@ -497,7 +538,8 @@ static void test_scratch(void **state) {
     struct two_lanes two = open_two(0);
     for (size_t bytes = 1; bytes < 1 << 16; bytes = bytes * 3 + 1)
         ot_cpu_lane_push(two.first, use_scratch, &bytes, sizeof bytes);
-    size_t one_more = (1 << 17) + 1; /* than whole cache lines; the address sanitizer knows where it ends */
+    /* More than whole cache lines; the address sanitizer knows where the memory ends. */
+    size_t one_more = (1 << 17) + 1;
     ot_cpu_lane_push(two.first, use_scratch, &one_more, sizeof one_more);
     check_ok(ot_lane_sync(two.first));
     size_t absurd = SIZE_MAX / 4;
@@ -517,6 +559,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_full_ring),
         cmocka_unit_test(test_largest_arguments),
         cmocka_unit_test(test_notify_comes_after_the_work),
+        cmocka_unit_test(test_call_runs_in_the_lane_order),
         cmocka_unit_test(test_close_finishes_the_work),
         cmocka_unit_test(test_wait_holds_back_the_other_lane),
         cmocka_unit_test(test_never_recorded_passes),

@@ -1,6 +1,6 @@
-/* Attention: against PyTorch on small cases; against a plain double-precision reference (itself checked by
- * finite differences) on cases that span several blocks; bits over threads; bf16; memory linear in the
- * tokens. */
+/* Attention against PyTorch on small cases; against a plain double-precision reference on cases that span
+ * several blocks (finite differences check the reference itself). Also: the same bits on any number of
+ * threads, bf16, and memory linear in the tokens. */
 #include <malloc.h>
 #include <math.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ struct attention_case {
     const int32_t *row_start;
     const float *q, *k, *v, *dout;
     bool backward;
-    int64_t pad;         /* extra elements between tokens, which must stay untouched */
+    int64_t pad;         /* more elements between tokens, which must not change */
     const float *slopes; /* may be NULL */
 };
 
@@ -44,7 +44,7 @@ static double dot(const double *a, const double *b, int64_t n) {
     return sum;
 }
 
-/* One query of one head: p[key], its softmax row; returns the log of the sum. */
+/* One query of one head. p[key] becomes its softmax row. Returns the log of the sum. */
 static double softmax_row(const struct attention_case *c, const double *q, const double *k, int64_t query,
                           int64_t head, double *p) {
     int64_t dim = c->head_dim, kv = head / (c->heads / c->kv_heads);
@@ -64,7 +64,7 @@ static double softmax_row(const struct attention_case *c, const double *q, const
     return max + log(sum);
 }
 
-/* Adds one query's and head's gradients. */
+/* Adds the gradients of one query and head. */
 static void reference_backward(const struct attention_case *c, const double *const in[4], int64_t query,
                                int64_t head, const double *p, struct reference *r) {
     int64_t dim = c->head_dim, kv = head / (c->heads / c->kv_heads), own = (query * c->heads + head) * dim;
@@ -113,7 +113,7 @@ static void reference_free(struct reference *r) {
 
 /* ---- the op ---- */
 
-/* A [tokens, width] array with pad elements of NaN after each token. */
+/* A [tokens, width] array with `pad` elements of NaN after each token. */
 static float *spread(const float *from, int64_t tokens, int64_t width, int64_t pad) {
     float *to = malloc((size_t)(tokens * (width + pad)) * sizeof *to);
     assert_non_null(to);
@@ -176,7 +176,7 @@ static void run_case(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "dv", f->dtype, back.dv, c->n * op.ldv);
 }
 
-/* Compares [tokens, width + pad] with a dense reference; the padding must still be the poison. */
+/* Compares [tokens, width + pad] with a dense reference. The padding must still be poison. */
 static void compare(const struct ops_fixture *f, const char *name, const double *want, int64_t tokens,
                     int64_t width, int64_t pad, double bound) {
     const float *got = ops_result(f, name, NULL);
@@ -195,15 +195,15 @@ static void compare(const struct ops_fixture *f, const char *name, const double 
     }
     double error = relative_error(dense, narrow, tokens * width);
     if (!(error < bound))
-        fail_msg("%s is %.3g away, more than %.3g", name, error, bound);
+        fail_msg("%s differs by %.3g, allowed %.3g", name, error, bound);
     free(dense);
     free(narrow);
 }
 
-/* fp32 rounding of dot products of head_dim terms and of sums over up to some hundred keys, whose errors grow
- * with the root of their length: 2^-24 * sqrt(600) * a few operations. */
+/* fp32 rounding of dot products of head_dim terms and of sums over some hundred keys. Such errors grow with
+ * the square root of the length: 2^-24 * sqrt(600) * a few operations. */
 static const double FP32_BOUND = 4e-6;
-/* bf16 keeps 8 bits: inputs are exact, p and out are rounded, the gradients cancel a little. */
+/* bf16 keeps 8 bits. Inputs are exact, p and out are rounded, and terms of the gradients cancel a little. */
 static const double BF16_BOUND = 1.2e-2;
 
 /* ---- against PyTorch ---- */
@@ -262,10 +262,10 @@ struct shape {
     bool backward, slopes;
 };
 
-/* As ALiBi has them for 8 heads, but the last, which is no power of two. */
+/* ALiBi's slopes for 8 heads, except the last, which is not a power of two here. */
 static const float alibi_slopes[8] = {0.5f, 0.25f, 0.125f, 0.0625f, 0.03125f, 0.015625f, 0.0078125f, 0.003f};
 
-/* Random inputs for a shape; release_case frees them. */
+/* Random inputs for a shape. release_case frees them. */
 static struct attention_case make_case(const struct shape *s, int32_t **row_start, float *values[4]) {
     int64_t q_elems = s->n * s->heads * s->head_dim, k_elems = s->n_keys * s->kv_heads * s->head_dim;
     values[0] = ops_random(1, q_elems, 1);
@@ -323,7 +323,7 @@ static void check_shape(const struct shape *s) {
     ops_check_threads(&f, run_case, &c, OT_BF16);
     ops_close(&f);
     c.pad = 0;
-    if (s->n_keys > 1) /* the gradients of a softmax over one key are 0: no relative error */
+    if (s->n_keys > 1) /* a softmax over one key has gradients of 0, so no relative error exists */
         ops_check_half(run_case, &c, BF16_BOUND);
     reference_free(&want);
     for (int i = 0; i < 4; i++)
@@ -334,23 +334,23 @@ static void check_shape(const struct shape *s) {
 static void test_blocks(void **state) {
     (void)state;
     static const struct shape shapes[] = {
-        {1, 1, 1, 1, 1, 0, 0, true, false},           /* the least there is */
+        {1, 1, 1, 1, 1, 0, 0, true, false},           /* the smallest case */
         {129, 129, 3, 1, 24, 0, 0, true, false},      /* one key past two blocks */
         {300, 300, 4, 2, 64, 0, 0, true, false},      /* several blocks of queries and of keys */
         {280, 280, 2, 2, 32, 0, 37, true, false},     /* rows that straddle blocks */
         {333, 333, 4, 4, 16, 50, 0, true, false},     /* a window that leaves whole blocks unseen */
-        {290, 290, 2, 1, 128, 100, 171, true, false}, /* both */
+        {290, 290, 2, 1, 128, 100, 171, true, false}, /* rows and a window */
         {1, 600, 8, 2, 64, 0, 0, false, false},       /* one token of decoding */
         {70, 523, 4, 2, 40, 90, 0, false, false},     /* a prompt after a past, with a window */
         {300, 300, 8, 4, 16, 0, 0, true, true},       /* ALiBi over several blocks */
         {70, 523, 4, 2, 24, 90, 0, false, true},      /* after a past, with a window */
         {280, 280, 8, 8, 16, 40, 67, true, true},     /* and with rows */
     };
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i += tests_are_brief() ? 3 : 1)
         check_shape(&shapes[i]);
 }
 
-/* The reference's own gradient: the directional derivative of sum(out * dout) along a random direction, by
+/* Checks the reference's gradient: the directional derivative of sum(out * dout) along a random direction, by
  * central differences in double. */
 static void test_reference(void **state) {
     (void)state;
@@ -395,10 +395,12 @@ static long resident_peak_bytes(void) {
     return usage.ru_maxrss * 1024;
 }
 
-/* 8192 tokens: a T x T matrix of one head alone would take 256 MiB. Forward and backward together may take 32
- * MiB beside their own arrays, which are made before. */
+/* 8192 tokens: a T x T matrix of a single head would take 256 MiB. Forward and backward together may take 32
+ * MiB beside their own arrays, which are allocated before. */
 static void test_linear_memory(void **state) {
     (void)state;
+    if (tests_are_brief()) /* the memory of a sanitizer would count too */
+        skip();
     struct ops_fixture f;
     ops_open(&f, 2, OT_F32);
     static const struct shape shape = {8192, 8192, 1, 1, 16, 0, 0, true, false};

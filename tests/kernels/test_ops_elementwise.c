@@ -1,5 +1,5 @@
-/* Activations, gated activations, add, cast, adamw: PyTorch's values, in-place use, bits over threads and
- * instruction sets. */
+/* Activations, gated activations, add, cast, adamw: PyTorch's values, in-place use, the same bits on any
+ * number of threads and with any instruction set. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,15 +12,16 @@
 #include "tests/support/check.h"
 #include "tests/support/golden.h"
 
-static const char *const ACT_NAMES[] = {"silu", "gelu_erf", "gelu_tanh", "relu"}; /* as enum ot_activation */
+/* In the order of enum ot_activation. */
+static const char *const ACT_NAMES[] = {"silu", "gelu_erf", "gelu_tanh", "relu"};
 
 /* ---- activations ---- */
 
 struct activation_case {
     enum ot_activation act;
     int64_t rows, cols;
-    const float *x, *dy;           /* activate */
-    const float *gate, *up, *dout; /* glu */
+    const float *x, *dy;           /* inputs of activate */
+    const float *gate, *up, *dout; /* inputs of glu */
 };
 
 static void run_activate(struct ops_fixture *f, const void *argument) {
@@ -42,7 +43,7 @@ static void run_activate(struct ops_fixture *f, const void *argument) {
 static void run_glu(struct ops_fixture *f, const void *argument) {
     const struct activation_case *c = argument;
     int64_t n = c->rows * c->cols;
-    /* gate and up side by side in rows twice as wide, as one fused product leaves them */
+    /* gate and up lie side by side in rows of twice the width, as a fused product leaves them */
     float *both = malloc((size_t)(2 * n) * sizeof *both);
     assert_non_null(both);
     for (int64_t row = 0; row < c->rows; row++) {
@@ -61,7 +62,7 @@ static void run_glu(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "dgate and dup", f->dtype, gate, 2 * n);
 }
 
-/* A gated activation's gradients, dense, out of "dgate and dup". */
+/* Takes the gradients of a gated activation, dense, out of "dgate and dup". */
 static void check_glu_gradients(const struct ops_fixture *f, const struct activation_case *c,
                                 struct ot_golden *golden, const char *prefix) {
     const float *both = ops_result(f, "dgate and dup", NULL);
@@ -86,8 +87,7 @@ static void test_activations(void **state) {
         c.dy = golden_f32(golden, ARRAY("act", "dy"), NULL);
         struct ops_fixture f;
         ops_check_threads(&f, run_activate, &c, OT_F32);
-        /* A few ulp of the functions; GELU's 1 + erf cancels where x is very negative, hence the absolute
-         * part. */
+        /* A few ulp of the functions. GELU's 1 + erf cancels for very negative x, hence the absolute part. */
         check_close(name, ops_result(&f, "y", NULL), golden_f32(golden, ARRAY("act", "y"), NULL), c.cols,
                     1e-6, 1e-6);
         check_close(name, ops_result(&f, "dx", NULL), golden_f32(golden, ARRAY("act", "dx"), NULL), c.cols,
@@ -113,7 +113,7 @@ static void test_activations(void **state) {
     golden_close(golden);
 }
 
-/* More elements than a chunk, so that threads do share the work. */
+/* More elements than a chunk, so that threads really share the work. */
 static void test_activation_threads(void **state) {
     (void)state;
     struct activation_case c = {.act = OT_ACT_SILU, .rows = 41, .cols = 1003};
@@ -134,7 +134,7 @@ static void test_activation_threads(void **state) {
     free(z);
 }
 
-/* ---- add, cast ---- */
+/* ---- add, join, cast ---- */
 
 static void run_add(struct ops_fixture *f, const void *argument) {
     const struct activation_case *c = argument;
@@ -171,12 +171,69 @@ static float rounded(enum ot_dtype dtype, float value) {
     return dtype == OT_BF16 ? ot_bf16_to_f32(ot_bf16_from_f32(value)) : ot_f16_to_f32(ot_f16_from_f32(value));
 }
 
+struct join_case {
+    int64_t n;
+    int n_parts, own;
+    bool tree, in_place;
+    const float *x; /* [n_parts][n] */
+};
+
+static void run_join(struct ops_fixture *f, const void *argument) {
+    const struct join_case *c = argument;
+    int64_t stride = (c->n + 31) / 32 * 32;
+    float *wide = calloc((size_t)(stride * c->n_parts), sizeof *wide);
+    for (int p = 0; p < c->n_parts; p++)
+        for (int64_t i = 0; i < c->n; i++) /* the own part is elsewhere: NaN shows a read of its place here */
+            wide[p * stride + i] = p == c->own ? NAN : c->x[p * c->n + i];
+    void *parts = ops_upload(f, f->dtype, wide, stride * c->n_parts);
+    void *own = ops_upload(f, f->dtype, c->x + c->own * c->n, c->n);
+    float *out = c->in_place ? own : ops_blank_values(f, OT_F32, c->n);
+    struct ot_join op = {f->dtype, c->n, c->n_parts, c->own, parts, stride, own, out, c->tree};
+    f->ops->join(f->lane, &op);
+    ops_collect(f, "sum", OT_F32, out, c->n);
+    free(wide);
+}
+
+static float join_of(const struct join_case *c, enum ot_dtype dtype, int first, int n, int64_t i) {
+    if (n == 1)
+        return rounded(dtype, c->x[first * c->n + i]);
+    int left = c->tree ? n / 2 : n - 1;
+    return join_of(c, dtype, first, left, i) + join_of(c, dtype, first + left, n - left, i);
+}
+
+static void check_join(const struct join_case *c, enum ot_dtype dtype) {
+    struct ops_fixture f;
+    ops_check_threads(&f, run_join, c, dtype);
+    const float *sum = ops_result(&f, "sum", NULL);
+    for (int64_t i = 0; i < c->n; i++)
+        assert_true(sum[i] == join_of(c, dtype, 0, c->n_parts, i));
+    ops_close(&f);
+}
+
+static void test_join(void **state) {
+    (void)state;
+    enum { MOST = 8 };
+    struct join_case c = {.n = 40003};
+    float *x = ops_random(1, c.n * MOST, 1);
+    c.x = x;
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+        for (c.n_parts = 1; c.n_parts <= MOST; c.n_parts++)
+            for (int tree = 0; tree < 2; tree++) {
+                c.tree = tree;
+                c.own = c.n_parts / 2;
+                c.in_place = dtype == OT_F32 && c.n_parts % 2 == 0;
+                if (!tree || (c.n_parts & (c.n_parts - 1)) == 0)
+                    check_join(&c, (enum ot_dtype)dtype);
+            }
+    free(x);
+}
+
 static void test_cast(void **state) {
     (void)state;
     enum { N = 20011 };
     float *x = ops_random(1, N, 3);
     for (int i = 0; i < N; i++)
-        x[i] *= 1.0001f; /* off the bf16 grid: roundings show */
+        x[i] *= 1.0001f; /* values that bf16 does not have, so that roundings show */
     for (int from = OT_F32; from <= OT_F16; from++)
         for (int to = OT_F32; to <= OT_F16; to++) {
             struct ops_fixture f;
@@ -195,11 +252,11 @@ static void test_cast(void **state) {
 
 /* ---- adamw ---- */
 
-/* The op in chunks of the pool equals one call over everything, bit for bit. */
+/* The op, which cuts its work into chunks for the pool, equals one call over all elements, bit for bit. */
 static void test_adamw(void **state) {
     (void)state;
     enum { N = 50021 };
-    struct ot_adamw_step step = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 0.1f, 0.0316f, 0.5f, 0};
+    struct ot_adamw_step step = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1f, 0.1f, 0.0316f, 0.5f, 0, {0, 0}};
     float *values[4];
     struct ops_fixture f;
     ops_open(&f, 3, OT_F32);
@@ -279,8 +336,9 @@ static void test_builds(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_activations), cmocka_unit_test(test_activation_threads),
-        cmocka_unit_test(test_add),         cmocka_unit_test(test_cast),
-        cmocka_unit_test(test_adamw),       cmocka_unit_test(test_builds),
+        cmocka_unit_test(test_add),         cmocka_unit_test(test_join),
+        cmocka_unit_test(test_cast),        cmocka_unit_test(test_adamw),
+        cmocka_unit_test(test_builds),
     };
     return cmocka_run_group_tests_name("elementwise", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* GEMM: every combination of transposes, output dtype, bias and accumulation, against PyTorch and against
- * products summed in double; odd shapes with padded rows; the same bits on any number of threads. */
+ * products summed in double. Odd shapes with padded rows. The same bits on any number of threads. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,11 +10,11 @@
 struct gemm_case {
     int64_t m, n, k, pad;
     bool trans_a, trans_b, with_bias, accumulate;
-    enum ot_dtype c_dtype;         /* in bf16 runs; an fp32 run writes fp32 */
+    enum ot_dtype c_dtype;         /* used by bf16 runs; an fp32 run writes fp32 */
     const float *a, *b, *bias, *c; /* dense, not transposed */
 };
 
-/* [rows, cols], or its transpose, with `pad` NaNs after each row. */
+/* Uploads [rows, cols], or its transpose, with `pad` NaNs after each row. */
 static void *upload_matrix(struct ops_fixture *f, enum ot_dtype dtype, const float *from, int64_t rows,
                            int64_t cols, bool trans, int64_t pad, int64_t *ld) {
     int64_t lines = trans ? cols : rows, length = trans ? rows : cols;
@@ -52,7 +52,7 @@ static void run_case(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "c", c_dtype, op.c, c->m * op.ldc);
 }
 
-/* The result without its padding, which must still be NaN. */
+/* The result without its padding. The padding must still be NaN. */
 static float *dense_result(const struct ops_fixture *f, const struct gemm_case *c) {
     const float *got = ops_result(f, "c", NULL);
     float *dense = malloc((size_t)(c->m * c->n) * sizeof *dense);
@@ -96,8 +96,8 @@ static void test_golden(void **state) {
         c.trans_a = i & 1;
         c.trans_b = i & 2;
         c.with_bias = c.accumulate = false;
-        /* 19 terms of size 1: each fp32 rounding is 2^-24 of a partial sum below 16. The inputs are exact in
-         * bf16 and in fp16. */
+        /* 19 terms of magnitude 1: each fp32 rounding is 2^-24 of a partial sum below 16. bf16 and fp16
+         * represent the inputs exactly. */
         check_dtypes(&c, golden_f32(golden, "gemm.product", NULL), 4e-6);
         c.with_bias = true;
         check_dtypes(&c, golden_f32(golden, "gemm.with_bias", NULL), 4e-6);
@@ -108,7 +108,7 @@ static void test_golden(void **state) {
     golden_close(golden);
 }
 
-/* op summed in double. */
+/* The op with sums in double. */
 static float *reference(const struct gemm_case *c) {
     float *want = malloc((size_t)(c->m * c->n) * sizeof *want);
     double *row = malloc((size_t)c->n * sizeof *row);
@@ -132,13 +132,13 @@ static void test_shapes(void **state) {
     static const int64_t shapes[][3] = {{1, 1, 1},      {1, 300, 200},  {4, 130, 77},
                                         {5, 700, 33},   {130, 65, 513}, {513, 31, 17},
                                         {257, 385, 70}, {64, 64, 1100}, {96, 70, 640}};
-    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s += tests_are_brief() ? 3 : 1) {
         int64_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2];
         float *a = ops_random(1, m * k, 1), *b = ops_random(2, k * n, 1), *bias = ops_random(3, n, 1),
               *old = ops_random(4, m * n, 1);
         struct gemm_case c = {.m = m, .n = n, .k = k, .pad = 3, .a = a, .b = b, .bias = bias, .c = old};
-        /* Sums of k products of size 1 round like a random walk over partial sums of sqrt(k): some 2^-24 * k,
-         * and six standard deviations of it. */
+        /* The rounding errors of a sum of k products of magnitude 1 are a random walk over partial sums of
+         * sqrt(k): about 2^-24 * k. The bound is six standard deviations. */
         double fp32 = 6 * 0x1p-24 * (double)(k + 8);
         for (int i = 0; i < 4; i++) {
             c.trans_a = i & 1;
@@ -151,7 +151,7 @@ static void test_shapes(void **state) {
             if (!c.accumulate) {
                 c.c_dtype = OT_BF16; /* one rounding to 8 bits: half of 2^-7 of the value */
                 check_case(&c, OT_BF16, want, fp32, 0x1p-8);
-                c.c_dtype = OT_F16; /* to 11 bits */
+                c.c_dtype = OT_F16; /* one rounding to 11 bits */
                 check_case(&c, OT_F16, want, fp32, 0x1p-11);
             }
             free(want);
@@ -163,8 +163,8 @@ static void test_shapes(void **state) {
     }
 }
 
-/* A product so long that the packed way cuts it into blocks of C: its sums with random signs over each row,
- * against A times (B times those signs) in double (Freivalds' check: an element that is wrong shows in half
+/* A product so long that the packed method cuts it into blocks of C. Its sums with random signs over each row
+ * are compared with A times (B times those signs) in double (Freivalds' check: a wrong element shows in half
  * of all cases). */
 static void test_large(void **state) {
     (void)state;
@@ -191,7 +191,7 @@ static void test_large(void **state) {
                 sum += period[j] > 0 ? got[i * N + j] : -got[i * N + j];
             for (int64_t p = 0; p < K; p++)
                 want += a[i * K + p] * through[p];
-            /* N roundings of sums of K products each (see test_shapes), which add up like a random walk. */
+            /* N roundings of sums of K products each (see test_shapes), which add like a random walk. */
             assert_true(fabs(sum - want) < 6 * 0x1p-24 * K * sqrt(N));
         }
         ops_close(&f);

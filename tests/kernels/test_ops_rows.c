@@ -1,4 +1,5 @@
-/* Norms, RoPE, embedding, bias, cross-entropy, reduce: PyTorch's values, layouts, bits over threads. */
+/* Norms, RoPE, embedding, bias, cross-entropy, reduce: PyTorch's values, layouts, the same bits on any number
+ * of threads. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +14,12 @@
 
 struct norm_case {
     enum ot_norm_kind kind;
-    int64_t rows, cols, group, pad; /* pad: between groups of rows */
+    int64_t rows, cols, group, pad; /* pad: elements between groups of rows */
     bool residual;
     const float *x, *delta, *weight, *bias, *dy;
 };
 
-/* Dense rows with `pad` NaNs after every `group` of them. */
+/* Dense rows, with `pad` NaNs after every `group` rows. */
 static float *padded(const float *from, const struct norm_case *c, int64_t *n) {
     int64_t ld = c->group * c->cols + c->pad;
     *n = c->rows / c->group * ld;
@@ -37,8 +38,8 @@ static void *upload_rows(struct ops_fixture *f, const float *from, const struct 
     return memory;
 }
 
-/* Forward with the fused residual, then backward with dx = dx_add = dy's memory where the layout allows it.
- */
+/* Forward with the fused residual, then backward. dx, dx_add and dy share memory where the layout allows
+ * it. */
 static void run_norm(struct ops_fixture *f, const void *argument) {
     const struct norm_case *c = argument;
     int64_t ld = c->group * c->cols + c->pad, n = c->rows / c->group * ld;
@@ -53,7 +54,7 @@ static void run_norm(struct ops_fixture *f, const void *argument) {
                          .eps = 1e-5f};
     op.x = upload_rows(f, c->x, c);
     op.delta = c->residual ? upload_rows(f, c->delta, c) : NULL;
-    op.sum = c->residual ? (void *)(uintptr_t)op.x : NULL; /* in place, as models do */
+    op.sum = c->residual ? (void *)(uintptr_t)op.x : NULL; /* in place, as the models use it */
     op.weight = ops_upload(f, f->dtype, c->weight, c->cols);
     op.bias = layer ? ops_upload(f, f->dtype, c->bias, c->cols) : NULL;
     op.y = ops_blank_values(f, f->dtype, n);
@@ -69,7 +70,7 @@ static void run_norm(struct ops_fixture *f, const void *argument) {
     float *ones = malloc((size_t)c->cols * sizeof *ones);
     assert_non_null(ones);
     for (int64_t i = 0; i < c->cols; i++)
-        ones[i] = 1; /* += must keep what was there */
+        ones[i] = 1; /* += must keep the earlier values */
     struct ot_norm_backward back = {.dtype = f->dtype,
                                     .kind = c->kind,
                                     .rows = c->rows,
@@ -115,7 +116,7 @@ static void check_norm_golden(struct ot_golden *golden, enum ot_norm_kind kind, 
     c.dy = golden_f32(golden, ARRAY("dy"), NULL);
     struct ops_fixture f;
     ops_check_threads(&f, run_norm, &c, OT_F32);
-    /* Sums of 21 terms of size 1 and a few more operations: some ulp. */
+    /* Sums of 21 terms of magnitude 1 and a few more operations: some ulp. */
     check_close("y", ops_result(&f, "y", NULL), golden_f32(golden, ARRAY("y"), NULL), c.rows * c.cols, 1e-6,
                 1e-6);
     check_close("rstd", ops_result(&f, "rstd", NULL), golden_f32(golden, ARRAY("rstd"), NULL), c.rows, 0,
@@ -140,7 +141,7 @@ static void test_norm_golden(void **state) {
     golden_close(golden);
 }
 
-/* One row at a time in double. dx holds dx_add = dy as well where there is a residual. */
+/* Computes one row in double. If there is a residual, dx includes dx_add, which equals dy. */
 static void reference_norm_row(const struct norm_case *c, const float *x, const float *dy, double *y,
                                double *dx, double *dweight) {
     double mean = 0, variance = 0, mean_g = 0, mean_gz = 0;
@@ -193,13 +194,13 @@ static void check_norm_case(struct norm_case *c) {
     }
     for (int64_t i = 0; i < c->cols; i++)
         want[i] = (float)dweight[i];
-    /* rows terms of size 1, summed in fp32 in chunks. */
+    /* as many terms of magnitude 1 as rows, summed in fp32 in chunks */
     check_plus_one(&f, "dweight", want, 1e-6 * sqrt((double)c->rows));
     ops_close(&f);
     ops_check_threads(&f, run_norm, c, OT_BF16);
     ops_close(&f);
     if (c->pad ==
-        0) /* norms over padding would be NaN; bf16 rounds x + delta, y and dx: 2^-9 each, in the mean less */
+        0) /* norms over the padding would be NaN; bf16 rounds x + delta, y and dx by at most 2^-9 each */
         ops_check_half(run_norm, c, 6e-3);
     for (int i = 0; i < 5; i++)
         free(inputs[i]);
@@ -222,7 +223,8 @@ static void test_norm_layouts(void **state) {
     check_norm_case(&(struct norm_case){.kind = OT_NORM_LAYER, .rows = 9, .cols = 2000, .group = 1});
 }
 
-/* A constant row far from 0 has variance 0: rstd is 1 / sqrt(eps), not NaN from a cancelled difference. */
+/* A constant row far from 0 has variance 0. Then rstd is 1 / sqrt(eps), not the NaN of a cancelled
+ * difference. */
 static void test_norm_constant(void **state) {
     (void)state;
     enum { COLS = 100 };
@@ -329,7 +331,8 @@ static void run_embed(struct ops_fixture *f, const void *argument) {
                                      op.tokens,
                                      ops_upload(f, f->dtype, c->dout, c->n * c->cols),
                                      ops_upload(f, OT_F32, c->table, c->vocab * c->cols)};
-    f->ops->embed_backward(f->lane, &back); /* onto the table's own numbers: += shows */
+    /* += onto the table's own numbers, so that a plain store would show. */
+    f->ops->embed_backward(f->lane, &back);
     ops_collect(f, "dtable", OT_F32, back.dtable, c->vocab * c->cols);
 }
 
@@ -344,7 +347,8 @@ static void test_embed(void **state) {
     c.cols = golden_dim(golden, "embed.table", 1);
     const float *out = golden_f32(golden, "embed.out", NULL),
                 *dtable = golden_f32(golden, "embed.dtable", NULL);
-    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) { /* the inputs are exact in bf16, the sums are fp32 */
+    /* Bf16 represents the inputs exactly, and the sums are fp32. */
+    for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
         struct ops_fixture f;
         ops_check_threads(&f, run_embed, &c, (enum ot_dtype)dtype);
         assert_memory_equal(ops_result(&f, "out", NULL), out, (size_t)(c.n * c.cols) * sizeof *out);
@@ -357,7 +361,8 @@ static void test_embed(void **state) {
     golden_close(golden);
 }
 
-/* Many repeats over several strips of columns: the order of the ids decides the bits, not the threads. */
+/* Many repeated ids over several strips of columns: the order of the ids decides the bits, the threads do
+ * not. */
 static void test_embed_repeats(void **state) {
     (void)state;
     enum { N = 500, COLS = 200, VOCAB = 3 };
@@ -413,7 +418,7 @@ static void test_bias(void **state) {
     check_plus_one(&f, "dbias", golden_f32(golden, "bias.dbias", NULL), 2e-6);
     ops_close(&f);
     golden_close(golden);
-    /* Several blocks of rows and strips of columns, a part of wider rows. */
+    /* Several blocks of rows and strips of columns, as part of wider rows. */
     float *dy = ops_random(1, 700 * 170, 1);
     c = (struct bias_case){700, 150, 170, dy};
     float want[150];
@@ -455,7 +460,7 @@ static void run_loss(struct ops_fixture *f, const void *argument) {
     ops_collect(f, "grad", f->dtype, op.logits, c->rows * c->ld * (f->dtype == OT_F32 ? 1 : 2));
 }
 
-/* The gradient's rows, each of which begins where the logits' row began. */
+/* Each row of the gradient begins where the row of the logits began. */
 static void check_loss_gradient(const struct ops_fixture *f, const struct loss_case *c, const float *want,
                                 double absolute, double relative) {
     int64_t ld = c->ld * (f->dtype == OT_F32 ? 1 : 2);
@@ -481,7 +486,7 @@ static void test_cross_entropy(void **state) {
                             (size_t)c.rows * sizeof *loss);
         assert_memory_equal(ops_result(&f, "logits kept", NULL), c.logits,
                             (size_t)(c.rows * c.ld) * sizeof *loss);
-        /* Half of the last place; in fp16 not less than half of the smallest subnormal. */
+        /* Half a unit of the last place; in fp16 at least half of the smallest subnormal. */
         static const double relative[] = {1e-6, 0x1p-8, 0x1p-11};
         check_loss_gradient(&f, &c, grad, dtype == OT_F16 ? 0x1p-25 : 1e-8, relative[dtype]);
         ops_close(&f);
@@ -489,8 +494,8 @@ static void test_cross_entropy(void **state) {
     golden_close(golden);
 }
 
-/* A real vocabulary, in padded rows: gradients sum to 0, rows of ignored targets are zeros, infinite logits
- * are said. */
+/* A real vocabulary in padded rows: gradients sum to 0, rows with an ignored target are zeros, and infinite
+ * logits give an infinite loss or a NaN. */
 static void test_cross_entropy_wide(void **state) {
     (void)state;
     enum { ROWS = 7, VOCAB = 32003, LD = 32016 };
@@ -535,7 +540,7 @@ static void run_reduce(struct ops_fixture *f, const void *argument) {
     f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out, false, false});
     f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out + 1, true, false});
     f->ops->reduce(f->lane, &(struct ot_reduce){c->n, x, out + 1, true, true});
-    ops_collect(f, "sum and squares", OT_F32, out, 4); /* two doubles, by their bits */
+    ops_collect(f, "sum and squares", OT_F32, out, 4); /* two doubles, compared by their bits */
 }
 
 static void test_reduce(void **state) {

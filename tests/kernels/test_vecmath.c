@@ -1,4 +1,4 @@
-/* The vector functions against libm in double, over all exponents of both signs; loads, stores and tails. */
+/* The vector functions against libm in double, over all exponents and both signs. Loads, stores and tails. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>
@@ -23,7 +23,7 @@ static void run_erf(const float *x, float *y) {
     store(y, vec_erf(load(x)));
 }
 
-/* Times 1, or NaN where x is: what vec_sigmoid leaves to its users. */
+/* Multiplies by 1, or by NaN where x is NaN: vec_sigmoid leaves NaNs to its callers. */
 static void run_sigmoid(const float *x, float *y) {
     ot_vf value = load(x);
     store(y, vec_sigmoid(value) * vec_select(value == value, vec_set(1), value));
@@ -33,7 +33,8 @@ static double sigmoid(double x) {
     return 1 / (1 + exp(-x));
 }
 
-/* |got - want| in units of the last place of want as an fp32 (of the smallest normal below it). */
+/* |got - want| in units of the last place of `want` as fp32 (of the smallest normal number, if `want` is
+ * smaller). */
 static double ulps(float got, double want) {
     if (fabs(want) > FLT_MAX)
         return isinf(got) && (got > 0) == (want > 0) ? 0 : INFINITY;
@@ -42,7 +43,7 @@ static double ulps(float got, double want) {
     return fabs(got - want) / ldexp(1, (exponent < -125 ? -125 : exponent) - 24);
 }
 
-/* The worst over every 257th float: all exponents, 32000 values in each. */
+/* The worst error over every 257th float: all exponents, 32000 values in each. */
 static double worst_ulps(void (*run)(const float *, float *), double (*exact)(double)) {
     double worst = 0;
     uint32_t bits = 0;
@@ -79,8 +80,8 @@ static void test_sigmoid(void **state) {
     assert_true(worst_ulps(run_sigmoid, sigmoid) < 2.5);
 }
 
-/* bf16 rounding equals the scalar definition for every pattern of the rounded-off half and for NaN and
- * infinity. */
+/* bf16 rounding equals the scalar definition for every pattern of the half that is rounded off, for NaN and
+ * for infinity. */
 static void test_bf16(void **state) {
     (void)state;
     static const uint32_t highs[] = {0x0000, 0x3f80, 0x3f81, 0x7f7f, 0x7f80, 0x7fff, 0x8001, 0xff80, 0xffc1};
@@ -99,8 +100,8 @@ static void test_bf16(void **state) {
         }
 }
 
-/* Every fp16 becomes its number; every fp32 rounds as the scalar definition does, around each border of
- * two fp16 numbers: the middle, and its neighbours. */
+/* Every fp16 converts to its number. Every fp32 rounds like the scalar definition around each border between
+ * two fp16 numbers: the middle and its neighbours. */
 static void test_f16(void **state) {
     (void)state;
     for (uint32_t half = 0; half < 0x10000; half += OT_LANES) {
@@ -112,12 +113,12 @@ static void test_f16(void **state) {
         for (int i = 0; i < OT_LANES; i++)
             assert_int_equal(ot_f32_bits(x[i]), ot_f32_bits(ot_f16_to_f32(from[i])));
         for (int offset = -1; offset <= 1; offset++) {
-            for (int i = 0; i < OT_LANES; i++) /* halfway to the next: one more bit of the mantissa */
+            for (int i = 0; i < OT_LANES; i++) /* halfway to the next number: one more bit of the mantissa */
                 near[i] = ot_f32_from_bits(ot_f32_bits(x[i]) + 0x1000u + (uint32_t)offset);
             vec_store(OT_F16, got, 0, OT_LANES, load(near));
             for (int i = 0; i < OT_LANES; i++)
                 assert_int_equal(got[i], ot_f16_from_f32(near[i]));
-            for (int i = 0; i < OT_LANES; i++) /* and halfway between subnormals */
+            for (int i = 0; i < OT_LANES; i++) /* halfway between subnormals */
                 near[i] =
                     ((float)((half + (uint32_t)i) & 0x3ff) + 0.5f + 0x1p-13f * (float)offset) * 0x1p-24f;
             vec_store(OT_F16, got, 0, OT_LANES, load(near));
@@ -127,7 +128,7 @@ static void test_f16(void **state) {
     }
 }
 
-/* Tails touch what they should and no more. */
+/* Tails read and write the elements that they should, and no others. */
 static void test_tails(void **state) {
     (void)state;
     for (int64_t n = 0; n <= 40; n++) {

@@ -1,4 +1,4 @@
-/* Memory and cores under control groups of both versions and the other limits, from folders that look like
+/* Memory and cores under control groups of both versions and under other limits: from folders that look like
  * /proc and /sys, and from child processes with limits of their own. */
 #include "tests/support/check.h"
 
@@ -22,7 +22,7 @@ static const int64_t gib = (int64_t)1 << 30;
 
 static struct ot_machine probe(const char *root) {
     struct ot_machine machine;
-    check_ok(ot_machine_probe(root, &machine));
+    check_ok(ot_machine_read(root, &machine));
     return machine;
 }
 
@@ -53,7 +53,7 @@ static void version_2_limit_anywhere_up_the_tree(void **state) {
     write_under(*state, "sys/fs/cgroup/pod/cpu.max", "150000 100000\n");
     struct ot_machine m = probe(*state);
     assert_true(m.ram_bytes == 4 * gib && strcmp(m.within, " within the container's limit") == 0);
-    assert_true(m.free_bytes == 3 * gib); /* the file cache can go */
+    assert_true(m.free_bytes == 3 * gib); /* the file cache can be dropped */
     assert_true(m.cores <= 2);
 }
 
@@ -80,7 +80,7 @@ static void version_1_limit(void **state) {
     assert_int_equal(m.cores, 1);
 }
 
-/* More than a cpu_set_t holds; the quota counts besides. */
+/* More cores than a cpu_set_t holds; the quota counts too. */
 static void cores_come_from_the_kernels_list(void **state) {
     write_under(*state, "proc/self/status",
                 "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-1535,2048,4000-4002\n");
@@ -109,7 +109,7 @@ static void a_cpusets_memory_nodes_count_alone(void **state) {
     put_node(*state, 2, 4, 1, 2);
     put_node(*state, 3, 4, 1, 0);
     write_under(*state, "proc/self/status", "Mems_allowed_list:\t0-7\n");
-    assert_true(probe(*state).free_bytes == 12 * gib); /* all nodes, and those that could be */
+    assert_true(probe(*state).free_bytes == 12 * gib); /* all memory nodes, and the possible ones */
     write_under(*state, "proc/self/status", "Mems_allowed_list:\t2-3\n");
     struct ot_machine m = probe(*state);
     assert_true(m.ram_bytes == 8 * gib && m.free_bytes == 4 * gib);
@@ -143,7 +143,7 @@ static void names_and_huge_pages(void **state) {
     assert_string_equal(m.huge_pages, "");
 }
 
-/* A look at a disk whose time with work grows meanwhile, as it does while other programs use it. */
+/* Increases the busy time of a disk while it is being measured, as other programs do. */
 static void *keep_busy(void *arg) {
     char line[64];
     for (int ms = 0; ms < 600; ms += 10) {
@@ -177,10 +177,9 @@ static void notes_on_disks_and_gpus(void **state) {
     pthread_join(other, NULL);
     assert_non_null(strstr(text, ": other programs keep its disk busy busy ("));
     assert_string_equal(ot_machine_gpu_note(gib, 80 * gib, text), "");
-    assert_string_equal(
-        ot_machine_gpu_note(20 * gib, 80 * gib, text),
-        "other programs hold 20.0 GiB of the GPU's 80.0 GiB: they share its time too, so the run is "
-        "slower than predicted; nvidia-smi lists them");
+    assert_string_equal(ot_machine_gpu_note(20 * gib, 80 * gib, text),
+                        "other programs use 20.0 GiB of the GPU's 80.0 GiB; if they also compute, the run is "
+                        "slower than predicted; nvidia-smi lists them");
     assert_string_equal(ot_machine_gpu_note(0, 0, text), "");
 }
 
@@ -192,10 +191,9 @@ static void tmpfs_is_no_disk(void **state) {
         print_message("no tmpfs here\n");
         skip();
     }
-    assert_string_equal(
-        ot_machine_dir_note("", "/dev/shm", 0, text),
-        "--nvme /dev/shm: this is tmpfs, a part of RAM, and takes the memory that a disk would spare; "
-        "name a directory on a disk");
+    assert_string_equal(ot_machine_dir_note("", "/dev/shm", 0, text),
+                        "--nvme /dev/shm: this directory is on tmpfs, which uses RAM, so it saves no memory; "
+                        "use a directory on a disk");
 }
 
 static void pinning_notes(void **state) {
@@ -206,8 +204,8 @@ static void pinning_notes(void **state) {
     m.lock_bytes = 8 << 20;
     assert_string_equal(ot_machine_pinning_note(&m, 8 << 20, true, text), "");
     assert_string_equal(ot_machine_pinning_note(&m, 12 * gib, true, text),
-                        "12.0 GiB of pinned memory: locked memory is limited to 8.0 MiB, so disk buffers "
-                        "are not registered with the kernel, which costs CPU time (ulimit -l unlimited)");
+                        "12.0 GiB of pinned memory: locked memory is limited to 8.0 MiB, so disk buffers are "
+                        "not registered with the kernel, which costs CPU time (to fix: ulimit -l unlimited)");
     assert_string_equal(ot_machine_pinning_note(&m, 12 * gib, false, text), "");
     strcpy(m.huge_pages, "never");
     assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, true, text), "; huge pages are off"));
@@ -217,7 +215,7 @@ static void pinning_notes(void **state) {
     strcpy(m.huge_pages, "madvise");
     m.is_wsl = true;
     assert_non_null(strstr(ot_machine_pinning_note(&m, 12 * gib, false, text),
-                           "12.0 GiB of pinned memory: WSL2 pins a part of memory alone"));
+                           "12.0 GiB of pinned memory: WSL2 can pin only about half of the memory"));
 }
 
 static void pages_are_counted(void **state) {
@@ -226,7 +224,8 @@ static void pages_are_counted(void **state) {
     assert_int_equal(pages, 12 * gib);
 }
 
-/* Beside a GPU that Windows lends, half of what is free is pinned where nobody asks for more. */
+/* With a GPU that Windows lends (WSL), half of the free memory may be pinned, unless the user asks for
+ * more. */
 static void windows_pins_half(void **state) {
     struct ot_machine m = probe(*state);
     assert_false(m.is_wsl);
@@ -239,7 +238,7 @@ static void windows_pins_half(void **state) {
     assert_int_equal(ot_machine_host_budget(&m, 11 * gib), 11 * gib);
 }
 
-/* ---- this machine, in a child whose limits are its own ---- */
+/* ---- this machine, in a child with limits of its own ---- */
 
 static int check_mask(void) {
     cpu_set_t set;
@@ -249,24 +248,24 @@ static int check_mask(void) {
     for (int i = 0, kept = 0; i < CPU_SETSIZE; i++)
         if (CPU_ISSET(i, &set) && kept++)
             CPU_CLR(i, &set);
-    if (sched_setaffinity(0, sizeof set, &set) != 0 || ot_machine_probe("", &m) < 0)
+    if (sched_setaffinity(0, sizeof set, &set) != 0 || ot_machine_read("", &m) < 0)
         return 2;
     return m.cores == 1 && strlen(m.cpus) > 0 && !strpbrk(m.cpus, "-,") ? 0 : 3;
 }
 
-/* Root may lock all it wants. */
+/* Root may lock any amount of memory. */
 static int check_lock_limit(void) {
     struct rlimit limit = {5 << 20, 5 << 20};
     struct ot_machine m;
     if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || (geteuid() == 0 && setuid(65534) != 0))
         return 1;
-    if (ot_machine_probe("", &m) < 0)
+    if (ot_machine_read("", &m) < 0)
         return 2;
     return m.lock_bytes == 5 << 20 ? 0 : 3;
 }
 
-/* What the process has already is not free. Sanitizers map more than any limit would leave, so it lies far
- * above that, and the RAM of the folder above that again. */
+/* The memory that the process has already is not free. Sanitizers map more than any limit would allow, so the
+ * limit lies far above that, and the RAM of the test's folder above the limit. */
 static const char *huge_machine;
 static int check_data_limit(void) {
     struct ot_machine m;
@@ -276,11 +275,11 @@ static int check_data_limit(void) {
     limit.rlim_cur = 3 * (rlim_t)gib;
     if (setrlimit(RLIMIT_DATA, &limit) != 0)
         return 1;
-    if (ot_machine_probe(huge_machine, &m) < 0)
+    if (ot_machine_read(huge_machine, &m) < 0)
         return 2;
     if (m.ram_bytes != 3 * gib || m.free_bytes != 2 * gib || strcmp(m.within, " within ulimit -d") != 0)
         return 3;
-    /* Memory that is mapped already may still become resident, whatever ulimit -d says of mapping more. */
+    /* Memory that is mapped already may still become resident, although ulimit -d forbids mapping more. */
     int64_t pages;
     if (ot_machine_free_pages(huge_machine, &pages) < 0 || pages <= 3 * gib)
         return 7;
@@ -288,7 +287,7 @@ static int check_data_limit(void) {
     if (setrlimit(RLIMIT_DATA, &limit) != 0 || getrlimit(RLIMIT_AS, &limit) != 0)
         return 4;
     limit.rlim_cur = (rlim_t)40000 * (rlim_t)gib;
-    if (setrlimit(RLIMIT_AS, &limit) != 0 || ot_machine_probe(huge_machine, &m) < 0)
+    if (setrlimit(RLIMIT_AS, &limit) != 0 || ot_machine_read(huge_machine, &m) < 0)
         return 5;
     return m.free_bytes == 39990 * gib && strcmp(m.within, " within ulimit -v") == 0 ? 0 : 6;
 }
@@ -319,8 +318,8 @@ static void a_fingerprint_changes_with_what_it_stands_for(void **state) {
     strcpy(first, fingerprint(&same, "cpu", *state));
     assert_int_equal(strspn(first, "0123456789abcdef"), 16);
     struct ot_machine again = same;
-    again.free_bytes = 5 * gib; /* that is not the machine's */
-    again.ram_bytes += 1 << 20; /* the kernel's own share */
+    again.free_bytes = 5 * gib; /* free memory is not part of the machine */
+    again.ram_bytes += 1 << 20; /* a small change: the kernel's own share varies */
     assert_string_equal(fingerprint(&again, "cpu", *state), first);
     assert_string_not_equal(fingerprint(&same, "cuda: H200", *state), first);
     assert_string_not_equal(fingerprint(&same, "cpu", NULL), first);
@@ -345,8 +344,8 @@ static void nonsense_is_no_limit(void **state) {
     assert_true(m.ram_bytes == 16 * gib && m.free_bytes == 12 * gib);
     write_under(*state, "proc/meminfo", "MemTotal: x\n");
     struct ot_machine broken;
-    check_fails(ot_machine_probe(*state, &broken), OT_E_IO, "MemAvailable");
-    check_fails(ot_machine_probe("/nowhere", &broken), OT_E_IO, "/nowhere/proc/meminfo");
+    check_fails(ot_machine_read(*state, &broken), OT_E_IO, "MemAvailable");
+    check_fails(ot_machine_read("/nowhere", &broken), OT_E_IO, "/nowhere/proc/meminfo");
 }
 
 static void budgets_share_the_ram(void **state) {

@@ -1,6 +1,6 @@
-"""`meson install` into a folder of its own: everything is at its place, and the program runs from there.
+"""`meson install` into a folder: every file is at its place, and the program runs from there.
 
-Usage: test_install.py MESON BUILD_FOLDER PREFIX
+Usage: test_install.py MESON BUILD_FOLDER PREFIX PLUGIN...
 """
 
 import os
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-meson, build, prefix = sys.argv[1:4]
+meson, build, prefix, *plugins = sys.argv[1:]
 with tempfile.TemporaryDirectory(prefix="offload-train-install-") as folder:
     done = subprocess.run([meson, "install", "-C", build, "--no-rebuild", "--destdir", folder], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -21,7 +21,8 @@ with tempfile.TemporaryDirectory(prefix="offload-train-install-") as folder:
     own = prefix.lstrip("/")
     program = found[f"{own}/bin/offload-train"]
     wanted = ["bin/offload-train", "share/man/man1/offload-train.1", "share/bash-completion/completions/offload-train",
-              "share/zsh/site-functions/_offload-train"]
+              "share/zsh/site-functions/_offload-train", "include/offload-train/plugin.h", "share/offload-train/skeleton.c"]
+    wanted += [f"bin/libot-comm-{name}.so" for name in plugins]
     assert sorted(found) == sorted(f"{own}/{name}" for name in wanted), sorted(found)
     assert os.stat(program).st_mode & stat.S_IXUSR
     for words in (["--version"], ["help", "tiers"], ["plan", "--gpu", "list"]):

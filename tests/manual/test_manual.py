@@ -1,5 +1,5 @@
-"""The man page, the completions, the topics and README say what the program does. Its folder of made files is the second
-argument.
+"""The man page, the shell completions, the help topics and README agree with the program. The second argument is the
+folder of the generated files.
 """
 
 import os
@@ -20,7 +20,7 @@ def read(*path):
 
 
 def commands():
-    return re.findall(r"^  \[?(\w+)", run("help").out.split("\nCommands:\n")[1], re.MULTILINE)
+    return re.findall(r"^  \[?([\w-]+)", run("help").out.split("\nCommands:\n")[1], re.MULTILINE)
 
 
 def topics():
@@ -45,7 +45,7 @@ class ManPage(program.ProgramTest):
         found = set()
         table = page.split("\n.SH OPTIONS\n")[1].split("\n.SH ")[0]
         for option, entry in re.findall(r"(?m)^\.TP\n(?:-\w, )?--(\S+).*\n((?:[^.\n].*\n)+)", table):
-            owners = re.search(r"\(((?:\w+,\s)*\w+)\)\n$", entry)
+            owners = re.search(r"\(((?:[\w-]+,\s)*[\w-]+)\)\n$", entry)
             names = set(re.split(r",\s", owners.group(1))) if owners else set()
             found |= {(command, option) for command in (names if names <= known and names else known)}
         self.assertEqual(found, {(command, option) for command in known for option in options(command)})
@@ -63,12 +63,12 @@ class ManPage(program.ProgramTest):
         page = " ".join(plain(read(program.SHARED, "offload-train.1")).split())
         self.assertRegex(page, r"\.TP --price/h MONEY .{20,300}\(plan\) \.")
         self.assertRegex(page, r"\.TP --keep N .{20,300}\(default: 1\) \(train\) \.")
-        self.assertRegex(page, r"\.TP -h, --help Print this and stop\. \.")
+        self.assertRegex(page, r"\.TP -h, --help Print this help and stop\. \.")
 
 
 class Completion(program.ProgramTest):
     def complete(self, *words):
-        """What bash offers for the last word."""
+        """The words that bash offers to complete the last word."""
         script = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _offload_train; printf "%s\\n" "${COMPREPLY[@]}"'
         done = subprocess.run(["bash", "--norc", "-c", script, "bash", os.path.join(program.SHARED, "offload-train"),
                                "offload-train", *words], capture_output=True, text=True, cwd=self.folder, check=True)
@@ -83,7 +83,7 @@ class Completion(program.ProgramTest):
     def test_the_options_of_each_command(self):
         for command in commands():
             self.assertEqual(self.complete(command, "--"), sorted("--" + name for name in options(command)))
-        self.assertEqual(self.complete("--gpu"), ["--gpu-mem"], "without a command: those of train")
+        self.assertEqual(self.complete("--gpu"), ["--gpu-mem", "--gpus"], "without a command: those of train")
 
     def test_values(self):
         self.assertEqual(self.complete("train", "--dtype", ""), ["auto", "bf16", "fp16", "fp32"])
@@ -120,17 +120,18 @@ class Words(program.ProgramTest):
         self.fail_with(USAGE, "help takes one topic or command", "help", "tiers", "rows")
 
     def test_environment_names_every_variable_that_is_read(self):
-        page, found = run("help", "environment").out, set()
+        page, found = run("help", "environment").out + run("help", "ranks").out, set()
         for folder in ("src", "models", "offload", "kernels"):
             for where, _, names in os.walk(os.path.join(ROOT, folder)):
-                if os.path.basename(where) == "emu":  # no part of the program
+                if os.path.basename(where) == "emu":  # not part of the program
                     continue
                 for name in names:
                     if name.endswith((".c", ".h", ".cu", ".cpp")):
                         text = read(where, name)
-                        calls = re.findall(r"(?:getenv|setenv)\(([^),]*)", text)
+                        calls = re.findall(r"(?:getenv|setenv|ot_ranks_env)\(([^),]*)", text)
                         found |= {call[1:-1] for call in calls if call.startswith('"')}
-                        if any(not call.startswith('"') for call in calls):  # the name is in a table, or an argument
+                        # The name comes from a table or an argument.
+                        if any(not call.startswith('"') for call in calls):
                             found |= set(VARIABLE.findall(text))
         self.assertIn("HF_HUB_CACHE", found)
         self.assertGreater(len(found), 15)
@@ -153,22 +154,30 @@ class Readme(program.ProgramTest):
             if "://" not in place:
                 self.assertTrue(os.path.exists(os.path.join(ROOT, place)), place)
 
-    def test_its_table_of_machines_is_well_formed(self):
+    def test_its_tables_of_machines_are_well_formed(self):
         text = read(ROOT, "README.md")
         parts = re.search(r"(?s)<!-- plan-table: begin -->\n(.*)\n<!-- plan-table: end -->", text)
         self.assertTrue(parts)
-        head, *rows = [line for line in parts.group(1).split("\n") if line.startswith("|")]
         self.assertRegex(parts.group(1), r"on 20\d\d-\d\d-\d\d .*\*\*not measured\*\*")
-        self.assertGreater(len(rows), 6)
-        self.assertRegex(rows[0], r"^\|(---\|)+$")
-        for row in rows:
-            self.assertEqual(row.count("|"), head.count("|"))
-        for row in rows[1:]:
-            _, model, checkpoint, ram, *cells, _ = [cell.strip() for cell in row.split("|")]
-            self.assertIn(f" {model}", run("help", "models").out.replace("\n", " "))
-            self.assertRegex(checkpoint + ram, r"^\d+ GiB\d+ GiB$")
-            for cell in cells:
-                self.assertRegex(cell, r"^(no|[\d,.]+ tok/s, [\d,.]+ s(, disk \d+ GiB)?)$")
+        tables = re.findall(r"(?m)(?:^\|.*\n?)+", parts.group(1))
+        self.assertEqual(len(tables), 2)
+        models, prediction = run("help", "models").out.replace("\n", " "), r"^(no|[\d,.]+ tok/s, [\d,.]+ s(, disk \d+ GiB)?)$"
+        for table, facts in zip(tables, (r"^\d+ GiB\d+ GiB$", r"^\d+ GiB$")):
+            head, rule, *rows = table.strip().split("\n")
+            self.assertRegex(rule, r"^\|(---\|)+$")
+            self.assertGreater(len(rows), 4)
+            for row in rows:
+                self.assertEqual(row.count("|"), head.count("|"))
+                _, first, *cells, _ = [cell.strip() for cell in row.split("|")]
+                n = facts.count("GiB")
+                self.assertRegex("".join(cells[:n]), facts)
+                for cell in cells[n:]:
+                    self.assertRegex(cell, prediction)
+                if table is tables[0]:
+                    self.assertIn(f" {first}", models)
+            if table is tables[1]:
+                for model in head.split("|")[3:-1]:
+                    self.assertIn(f" {model.strip()}", models)
 
 
 program.main()

@@ -4,7 +4,10 @@
 #include <string.h>
 
 #include "offload/block.h"
+#include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
+
+enum { DEVICE_BYTES = 256 << 20 };
 
 struct runner {
     struct ot_model *model;
@@ -15,9 +18,10 @@ struct runner {
     void **weights;               /* [n_slabs] */
     float *(*grads)[OT_MAX_USES]; /* [n_blocks] */
     void **boundary;              /* [n_blocks - 1] */
+    void **boundary_grad;         /* [n_blocks - 1]: what backward left of dxy */
     void **saved;                 /* [n_blocks] */
-    void *recomputed, *scratch, *constants, *dxy;
-    size_t recomputed_bytes, scratch_bytes;
+    void *work, *scratch, *constants, *dxy;
+    size_t work_bytes, scratch_bytes;
     int32_t *tokens, *targets, *position, *row_start;
     float *token_loss, *logits;
     struct ot_kv_cache *caches; /* [n_blocks] while decoding */
@@ -45,7 +49,7 @@ static void download(struct runner *r, void *to, const void *from, size_t bytes)
     check_ok(ot_lane_sync(r->lane));
 }
 
-/* A NaN in every dtype. */
+/* Fills the memory with NaNs of every dtype. */
 static void spoil(struct runner *r, void *memory, size_t bytes) {
     ot_lane_fill(r->lane, memory, 0xff, bytes);
 }
@@ -62,21 +66,25 @@ static void alloc_blocks(struct runner *r) {
     const struct ot_chain *chain = r->chain;
     r->grads = host_alloc((size_t)chain->n_blocks, sizeof *r->grads);
     r->boundary = host_alloc((size_t)chain->n_blocks, sizeof *r->boundary);
+    r->boundary_grad = host_alloc((size_t)chain->n_blocks, sizeof *r->boundary_grad);
     r->saved = host_alloc((size_t)chain->n_blocks, sizeof *r->saved);
     for (int b = 0; b < chain->n_blocks; b++) {
-        size_t saved = chain->saved_bytes(chain->context, b, r->max_tokens);
+        size_t saved = chain->saved_bytes(chain->context, b, OT_KEEP_ALL, r->max_tokens);
         for (int u = 0; u < chain->blocks[b].n_uses; u++) {
             int64_t n = chain->slabs[chain->blocks[b].uses[u].slab].n_params;
             r->grads[b][u] = device_alloc(r, (size_t)n * sizeof(float), "gradients");
         }
-        if (b < chain->n_blocks - 1)
+        if (b < chain->n_blocks - 1) {
             r->boundary[b] = device_alloc(r, boundary_bytes(r, r->max_tokens), "boundary");
+            r->boundary_grad[b] = device_alloc(r, boundary_bytes(r, r->max_tokens), "boundary gradient");
+        }
         if (saved)
             r->saved[b] = device_alloc(r, saved, "saved");
-        r->recomputed_bytes = larger(r->recomputed_bytes, saved);
+        r->work_bytes =
+            larger(r->work_bytes, chain->work_bytes(chain->context, b, OT_KEEP_NONE, r->max_tokens));
         r->scratch_bytes = larger(r->scratch_bytes, chain->scratch_bytes(chain->context, b, r->max_tokens));
     }
-    r->recomputed = device_alloc(r, r->recomputed_bytes, "saved");
+    r->work = device_alloc(r, r->work_bytes, "work");
     r->scratch = device_alloc(r, r->scratch_bytes, "scratch");
     r->dxy = device_alloc(r, boundary_bytes(r, r->max_tokens), "gradient of the boundary");
 }
@@ -94,10 +102,9 @@ static void alloc_batch(struct runner *r) {
 struct runner *runner_open(const struct ot_model_config *config, enum ot_dtype dtype, int64_t max_tokens,
                            int threads) {
     struct runner *r = host_alloc(1, sizeof *r);
-    const struct ot_device_config device = {.kind = "cpu", .threads = threads};
     r->max_tokens = max_tokens;
     check_ok(ot_model_open(config, dtype, config->max_position, &r->model));
-    check_ok(ot_device_open(&device, &r->device));
+    tiny_open_device(DEVICE_BYTES, threads, 0, &r->device);
     check_ok(ot_lane_open(r->device, "compute", &r->lane));
     r->chain = ot_model_chain(r->model);
     r->weights = host_alloc((size_t)r->chain->n_slabs, sizeof *r->weights);
@@ -118,8 +125,8 @@ struct runner *runner_open(const struct ot_model_config *config, enum ot_dtype d
 }
 
 void runner_close(struct runner *r) {
-    void *single[] = {r->recomputed, r->scratch,  r->constants, r->dxy,        r->tokens,
-                      r->targets,    r->position, r->row_start, r->token_loss, r->logits};
+    void *single[] = {r->work,    r->scratch,  r->constants, r->dxy,        r->tokens,
+                      r->targets, r->position, r->row_start, r->token_loss, r->logits};
     ot_lane_close(r->lane);
     for (size_t i = 0; i < sizeof single / sizeof single[0]; i++)
         ot_device_free(r->device, single[i]);
@@ -129,6 +136,7 @@ void runner_close(struct runner *r) {
         for (int u = 0; u < OT_MAX_USES; u++)
             ot_device_free(r->device, r->grads[b][u]);
         ot_device_free(r->device, r->boundary[b]);
+        ot_device_free(r->device, r->boundary_grad[b]);
         ot_device_free(r->device, r->saved[b]);
     }
     ot_device_close(r->device);
@@ -136,6 +144,7 @@ void runner_close(struct runner *r) {
     free(r->weights);
     free(r->grads);
     free(r->boundary);
+    free(r->boundary_grad);
     free(r->saved);
     free(r);
 }
@@ -146,12 +155,11 @@ struct ot_model *runner_model(struct runner *r) {
 
 static void set_values(struct runner *r, int slab, int64_t first, int64_t n, const float *values) {
     size_t item = ot_dtype_bytes(r->chain->dtype);
-    uint16_t *narrow = host_alloc((size_t)n, sizeof *narrow);
+    void *rounded = host_alloc((size_t)n, item);
     for (int64_t i = 0; i < n; i++)
-        narrow[i] = ot_bf16_from_f32(values[i]);
-    upload(r, (char *)r->weights[slab] + (size_t)first * item, item == 4 ? (const void *)values : narrow,
-           (size_t)n * item);
-    free(narrow);
+        ot_dtype_write(r->chain->dtype, rounded, i, values[i]);
+    upload(r, (char *)r->weights[slab] + (size_t)first * item, rounded, (size_t)n * item);
+    free(rounded);
 }
 
 void runner_set_tensor(struct runner *r, const struct ot_tensor *tensor, const float *values) {
@@ -186,7 +194,7 @@ static void upload_batch(struct runner *r, const struct runner_batch *batch) {
     upload(r, r->row_start, batch->row_start, bytes);
 }
 
-/* What every call of a block has in common; also spoils scratch. */
+/* Fills in the fields that every call of a block needs, and overwrites work and scratch with NaNs. */
 static struct ot_block_run make_run(struct runner *r, int block, enum ot_pass pass,
                                     const struct runner_batch *batch) {
     const struct ot_block_spec *spec = &r->chain->blocks[block];
@@ -198,23 +206,36 @@ static struct ot_block_run make_run(struct runner *r, int block, enum ot_pass pa
         .constants = r->constants,
         .x = block > 0 ? r->boundary[block - 1] : NULL,
         .y = block < r->chain->n_blocks - 1 ? r->boundary[block] : NULL,
-        .saved = r->recomputed,
+        .work = r->work,
         .scratch = r->scratch,
         .token_loss = r->token_loss,
         .logits = r->logits,
     };
     for (int u = 0; u < spec->n_uses; u++)
         run.weights[u] = r->weights[spec->uses[u].slab];
+    spoil(r, r->work, r->work_bytes);
     spoil(r, r->scratch, r->scratch_bytes);
     return run;
 }
 
-void runner_train(struct runner *r, const struct runner_batch *batch, bool keep, float *token_loss) {
+/* The bytes of `saved` that the level does not keep are NaNs. */
+static void keep_inside(struct runner *r, int block, enum ot_keep_level level, int64_t n,
+                        struct ot_block_run *run) {
+    size_t all = r->chain->saved_bytes(r->chain->context, block, OT_KEEP_ALL, r->max_tokens);
+    size_t bytes = r->chain->saved_bytes(r->chain->context, block, level, n);
+    run->saved = bytes > 0 ? r->saved[block] : NULL;
+    run->saved_level = level;
+    if (all > bytes)
+        spoil(r, (char *)r->saved[block] + bytes, all - bytes);
+}
+
+void runner_train(struct runner *r, const struct runner_batch *batch, enum ot_keep_level level,
+                  float *token_loss) {
     const struct ot_chain *chain = r->chain;
     upload_batch(r, batch);
     for (int b = 0; b < chain->n_blocks; b++) {
         struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
-        run.saved = keep ? r->saved[b] : r->recomputed;
+        keep_inside(r, b, level, batch->n, &run);
         chain->forward(chain->context, b, &run);
     }
     spoil(r, r->dxy, boundary_bytes(r, r->max_tokens));
@@ -223,18 +244,39 @@ void runner_train(struct runner *r, const struct runner_batch *batch, bool keep,
         memcpy(run.grads, r->grads[b], sizeof run.grads);
         run.y = NULL;
         run.dxy = r->dxy;
-        run.saved_valid = keep && r->saved[b];
-        run.saved = keep ? r->saved[b] : r->recomputed;
-        if (!run.saved_valid)
-            spoil(r, r->recomputed, r->recomputed_bytes);
+        keep_inside(r, b, level, batch->n, &run);
         for (int u = 0; u < chain->blocks[b].n_uses; u++)
             if (!chain->blocks[b].uses[u].needed_in_backward)
                 run.weights[u] = NULL;
         chain->backward(chain->context, b, &run);
+        if (b > 0)
+            ot_lane_copy(r->lane, OT_COPY_D2D, r->boundary_grad[b - 1], r->dxy, boundary_bytes(r, batch->n));
     }
     check_ok(ot_lane_sync(r->lane));
     if (token_loss)
         download(r, token_loss, r->token_loss, (size_t)batch->n * sizeof(float));
+}
+
+void *runner_forward_saved(struct runner *r, const struct runner_batch *batch, enum ot_keep_level level,
+                           int last_block) {
+    size_t bytes = r->chain->saved_bytes(r->chain->context, last_block, level, batch->n);
+    void *saved = host_alloc(bytes, 1);
+    upload_batch(r, batch);
+    for (int b = 0; b <= last_block; b++) {
+        struct ot_block_run run = make_run(r, b, OT_PASS_TRAIN, batch);
+        keep_inside(r, b, level, batch->n, &run);
+        if (run.saved)
+            spoil(r, run.saved, r->chain->saved_bytes(r->chain->context, b, level, batch->n));
+        r->chain->forward(r->chain->context, b, &run);
+    }
+    download(r, saved, r->saved[last_block], bytes);
+    return saved;
+}
+
+void *runner_boundary_grad(struct runner *r, int boundary, int64_t n) {
+    void *grad = host_alloc(boundary_bytes(r, n), 1);
+    download(r, grad, r->boundary_grad[boundary], boundary_bytes(r, n));
+    return grad;
 }
 
 void runner_eval(struct runner *r, const struct runner_batch *batch, float *token_loss) {
@@ -259,7 +301,7 @@ void runner_decode_begin(struct runner *r, int64_t capacity) {
 }
 
 void runner_decode(struct runner *r, const int32_t *tokens, int64_t n, float *logits) {
-    int32_t *fields = host_alloc((size_t)n * 2, sizeof *fields); /* positions, row starts */
+    int32_t *fields = host_alloc((size_t)n * 2, sizeof *fields); /* positions, then row starts */
     int64_t past = r->caches[1].n_past;
     assert_true(past + n <= r->caches[1].capacity);
     for (int64_t i = 0; i < n; i++)

@@ -68,7 +68,7 @@ void golden_case_close(struct golden_case *c) {
 struct runner *golden_case_runner(const struct golden_case *c, enum ot_dtype dtype, int threads) {
     struct runner *runner = runner_open(&c->config, dtype, c->batch.n, threads);
     const struct ot_model *model = runner_model(runner);
-    runner_init_weights(runner, 1); /* the padding */
+    runner_init_weights(runner, 1); /* so that the padding has values */
     for (int64_t i = 0; i < ot_model_tensor_count(model); i++) {
         const struct ot_tensor *t = ot_model_tensor(model, i);
         char array[128];

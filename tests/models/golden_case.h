@@ -1,4 +1,4 @@
-/* One golden model: tests/golden/model_CASE.bin as scripts/golden/models.py describes it, loaded into a
+/* One golden model: tests/golden/model_CASE.bin, which scripts/golden/models.py describes, loaded into a
  * runner. */
 #ifndef OT_TESTS_GOLDEN_CASE_H
 #define OT_TESTS_GOLDEN_CASE_H
@@ -6,7 +6,7 @@
 #include "tests/models/chain_runner.h"
 #include "tests/support/golden.h"
 
-extern const char *const golden_case_names[]; /* NULL at the end */
+extern const char *const golden_case_names[]; /* ends with NULL */
 
 struct golden_case {
     struct ot_golden *golden;
@@ -17,7 +17,7 @@ struct golden_case {
 
 void golden_case_open(const char *name, struct golden_case *out);
 void golden_case_close(struct golden_case *golden_case);
-/* A runner with the case's weights. */
+/* Opens a runner with the case's weights. */
 struct runner *golden_case_runner(const struct golden_case *golden_case, enum ot_dtype dtype, int threads);
 
 #endif

@@ -1,12 +1,12 @@
-/* Configurations, families, presets: counts, refusals, floating-point operations. */
+/* Configurations, families and presets: parameter counts, refusals, FLOPs. */
 #include <math.h>
 #include <string.h>
 
 #include "models/model.h"
 #include "tests/support/check.h"
 
-/* The counts that reference model cards give; presets must have them in their row and reach them by their
- * sizes. */
+/* The parameter counts of the published model cards. A preset must state the count, and its sizes must give
+ * it. */
 static void test_presets_have_exact_counts(void **state) {
     (void)state;
     static const struct {
@@ -86,16 +86,16 @@ static void test_bad_configs_are_refused(void **state) {
     REFUSED(rope_original_max_position, INFINITY, "original_max_position_embeddings");
     REFUSED(norm_eps, 0, "rms_norm_eps");
     REFUSED(init_std, -1, "initializer_range");
-    REFUSED(norm, OT_NORM_LAYER, "RMS norms only");
+    REFUSED(norm, OT_NORM_LAYER, "only RMS norms");
 #undef REFUSED
-    struct ot_model_config huge = good; /* each size passes alone, together they do not */
+    struct ot_model_config huge = good; /* each size is accepted alone, but not all together */
     huge.n_layers = 1024;
     huge.hidden = huge.ffn = (int64_t)1 << 24;
     check_fails(ot_model_config_check(&huge, "x"), OT_E_INPUT, "parameters");
     struct ot_model *model;
     check_fails(ot_model_open(&huge, OT_F32, 64, &model), OT_E_INPUT, "parameters");
     assert_null(model);
-    check_fails(ot_model_open(&good, OT_F32, 0, &model), OT_E_INPUT, "sequence of 0 tokens");
+    check_fails(ot_model_open(&good, OT_F32, 0, &model), OT_E_INPUT, "sequence length is 0 tokens");
 }
 
 /* Llama-7B at 2048 tokens: 6 x (N - embedding) + 12 x layers x 4096 x 1024.5. */
@@ -105,7 +105,7 @@ static void test_flops(void **state) {
     double n = 6738415616.0 - 32000.0 * 4096, attention = 12.0 * 32 * 4096 * 1024.5;
     assert_true(fabs(ot_model_flops_per_token(llama, 2048) / (6 * n + attention) - 1) < 1e-12);
 
-    /* A tied projection is counted where it multiplies. */
+    /* A tied projection counts, because it multiplies. */
     const struct ot_model_config *tied = &ot_preset_find("llama-3.2-1b")->config;
     double without_attention = ot_model_flops_per_token(tied, 1) - 12.0 * 16 * 2048;
     assert_true(fabs(without_attention / (6 * 1235814400.0) - 1) < 1e-12);

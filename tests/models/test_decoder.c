@@ -1,5 +1,5 @@
-/* What must hold for every model: the same bits however backward gets its inner activations and on any number
- * of threads, rows that do not see each other, gradients that do not depend on how a step is cut, bf16 near
+/* Properties of every model: the same bits with kept and with recomputed activations and on any number of
+ * threads; rows that do not see each other; gradients that do not depend on how a step is cut; bf16 near
  * fp32. */
 #include <math.h>
 #include <stdio.h>
@@ -55,39 +55,42 @@ static float *loss_array(const struct golden_case *c) {
     return losses;
 }
 
-static struct gradients train_once(const struct golden_case *c, enum ot_dtype dtype, int threads, bool keep,
-                                   float *token_loss) {
+static struct gradients train_once(const struct golden_case *c, enum ot_dtype dtype, int threads,
+                                   enum ot_keep_level level, float *token_loss) {
     struct runner *runner = golden_case_runner(c, dtype, threads);
-    runner_train(runner, &c->batch, keep, token_loss);
+    runner_train(runner, &c->batch, level, token_loss);
     struct gradients g = take_gradients(runner);
     runner_close(runner);
     return g;
 }
 
-static void check_recompute(const struct golden_case *c, const char *name, enum ot_dtype dtype) {
-    float *a_loss = loss_array(c), *b_loss = loss_array(c);
-    struct gradients a = train_once(c, dtype, 1, true, a_loss), b = train_once(c, dtype, 3, false, b_loss);
-    check_same_bits(name, &a, &b);
-    assert_memory_equal(a_loss, b_loss, (size_t)c->batch.n * sizeof(float));
-    free_gradients(&a);
-    free_gradients(&b);
-    free(a_loss);
-    free(b_loss);
+static void check_levels(const struct golden_case *c, const char *name, enum ot_dtype dtype) {
+    float *want_loss = loss_array(c), *loss = loss_array(c);
+    struct gradients want = train_once(c, dtype, 1, OT_KEEP_NONE, want_loss);
+    for (int level = OT_KEEP_ATTENTION; level < OT_KEEP_LEVELS; level++) {
+        struct gradients got = train_once(c, dtype, 3, (enum ot_keep_level)level, loss);
+        check_same_bits(name, &got, &want);
+        assert_memory_equal(loss, want_loss, (size_t)c->batch.n * sizeof(float));
+        free_gradients(&got);
+    }
+    free_gradients(&want);
+    free(want_loss);
+    free(loss);
 }
 
-/* Kept on one thread against recomputed on three. */
-static void test_recompute_gives_the_same_bits(void **state) {
+/* Nothing kept on one thread against each level on three. */
+static void test_every_level_gives_the_same_bits(void **state) {
     (void)state;
     for (int i = 0; golden_case_names[i]; i++) {
         struct golden_case c;
         golden_case_open(golden_case_names[i], &c);
-        check_recompute(&c, golden_case_names[i], OT_F32);
-        check_recompute(&c, golden_case_names[i], OT_BF16);
+        check_levels(&c, golden_case_names[i], OT_F32);
+        check_levels(&c, golden_case_names[i], OT_BF16);
         golden_case_close(&c);
     }
 }
 
-/* One row of a case as a batch of its own; row_start in `storage`. */
+/* One row of a case as a batch. row_start lies in `storage`. */
 static struct runner_batch row_batch(const struct golden_case *c, int64_t first, int32_t *storage) {
     struct runner_batch row = c->batch;
     row.n = 0;
@@ -100,21 +103,21 @@ static struct runner_batch row_batch(const struct golden_case *c, int64_t first,
     return row;
 }
 
-/* Each row as a micro-batch of its own: its losses keep their bits but for what a GEMM of another height may
- * do, and the gradients add up to those of the packed run. */
+/* Runs each row as a micro-batch. Its losses equal those of the packed run, except for the rounding of a GEMM
+ * of another height, and the gradients add up to those of the packed run. */
 static void check_cut(const struct golden_case *c, const char *name) {
     float *whole_loss = loss_array(c), *row_loss = loss_array(c);
-    struct gradients whole = train_once(c, OT_F32, 1, true, whole_loss);
+    struct gradients whole = train_once(c, OT_F32, 1, OT_KEEP_PRODUCTS, whole_loss);
     struct runner *runner = golden_case_runner(c, OT_F32, 1);
     int32_t starts[64];
     assert_true(c->batch.n <= 64);
     for (int64_t first = 0; first < c->batch.n;) {
         struct runner_batch row = row_batch(c, first, starts);
-        runner_train(runner, &row, first % 2 == 0, row_loss + first);
+        runner_train(runner, &row, first % 2 == 0 ? OT_KEEP_PRODUCTS : OT_KEEP_NONE, row_loss + first);
         first += row.n;
     }
     struct gradients cut = take_gradients(runner);
-    /* fp32 sums of at most some dozens of terms in another order: 2^-24 x a few x sqrt(terms). */
+    /* fp32 sums of some dozen terms in another order: 2^-24 x a few x sqrt(terms). */
     check_close(name, row_loss, whole_loss, c->batch.n, 2e-6, 2e-6);
     double error = worst_error(&cut, &whole);
     if (!(error < 2e-6))
@@ -136,20 +139,22 @@ static void test_cutting_a_step_does_not_matter(void **state) {
     }
 }
 
-/* Other tokens in the second row: the others' losses keep their bits, in both dtypes, and its own change. */
-/* Losses where the layers of `mask` have the window, and by_layer says it a layer at a time. */
+/* With other tokens in the second row, the losses of the other rows keep their bits, in both dtypes, and its
+ * own losses change. */
+/* Losses if the layers of `mask` have the window. by_layer: the config states it layer by layer. */
 static float *windowed_losses(const struct golden_case *golden, bool by_layer, uint64_t mask, int64_t first) {
     struct golden_case c = *golden;
     float *losses = loss_array(&c);
     c.config.window_by_layer = by_layer;
     c.config.window_layers[0] = mask;
     c.config.window_first_layer = first;
-    struct gradients g = train_once(&c, OT_F32, 1, true, losses);
+    struct gradients g = train_once(&c, OT_F32, 1, OT_KEEP_PRODUCTS, losses);
     free_gradients(&g);
     return losses;
 }
 
-/* A layer at a time is the same as a border where there is one, and every pattern is a model of its own. */
+/* Windows stated layer by layer equal windows from a border layer on, where such a border exists. Every
+ * pattern gives another model. */
 static void test_each_layer_has_its_window(void **state) {
     (void)state;
     struct golden_case c;
@@ -208,7 +213,7 @@ static void test_rows_do_not_see_each_other(void **state) {
     }
 }
 
-/* Rows of 30 tokens, every seventh target not trained. */
+/* Rows of 30 tokens; every seventh target is not trained. */
 enum { CHUNKED_TOKENS = 2 * 1024 + 22, CHUNKED_ROW = 30, CHUNKED_PARTS = 3 };
 struct long_batch {
     int32_t tokens[CHUNKED_TOKENS], targets[CHUNKED_TOKENS], position[CHUNKED_TOKENS],
@@ -228,8 +233,8 @@ static struct runner_batch fill_long_batch(struct long_batch *b, int64_t vocab) 
                                  b->position,    b->row_start, 1.0f / (float)trained};
 }
 
-/* A micro-batch of more tokens than the head takes at once, against the same tokens in three micro-batches
- * that it does: the seams must not show. */
+/* A micro-batch with more tokens than the head takes at once, against the same tokens in three micro-batches
+ * that the head takes at once: the borders between the pieces must not show. */
 static void test_head_chunks(void **state) {
     (void)state;
     struct ot_model_config config = ot_preset_find("tiny-test")->config;
@@ -243,7 +248,7 @@ static void test_head_chunks(void **state) {
     const struct runner_batch whole = fill_long_batch(b, config.vocab);
     struct runner *runner = runner_open(&config, OT_F32, CHUNKED_TOKENS, 1);
     runner_init_weights(runner, 3);
-    runner_train(runner, &whole, true, whole_loss);
+    runner_train(runner, &whole, OT_KEEP_PRODUCTS, whole_loss);
     struct gradients once = take_gradients(runner);
     runner_zero_grads(runner);
     for (int64_t first = 0; first < CHUNKED_TOKENS; first += CHUNKED_TOKENS / CHUNKED_PARTS) {
@@ -256,11 +261,11 @@ static void test_head_chunks(void **state) {
         part.targets += first;
         part.position += first;
         part.row_start = starts;
-        runner_train(runner, &part, true, part_loss + first);
+        runner_train(runner, &part, OT_KEEP_PRODUCTS, part_loss + first);
     }
     struct gradients parts = take_gradients(runner);
     check_close("loss", part_loss, whole_loss, CHUNKED_TOKENS, 2e-6, 2e-6);
-    /* fp32 sums of 2070 terms of either sign: sqrt(2070) x 2^-24 = 3e-6. */
+    /* fp32 sums of 2070 terms of both signs: sqrt(2070) x 2^-24 = 3e-6. */
     assert_true(worst_error(&parts, &once) < 5e-6);
     runner_close(runner);
     free_gradients(&once);
@@ -272,7 +277,7 @@ static void test_head_chunks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_recompute_gives_the_same_bits),
+        cmocka_unit_test(test_every_level_gives_the_same_bits),
         cmocka_unit_test(test_cutting_a_step_does_not_matter),
         cmocka_unit_test(test_rows_do_not_see_each_other),
         cmocka_unit_test(test_each_layer_has_its_window),

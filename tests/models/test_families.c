@@ -6,9 +6,10 @@
 #include "tests/models/golden_case.h"
 #include "tests/support/check.h"
 
-/* The bound, of whole tensors. The golden files' own fp32 rounding is up to 2e-6 of it. */
+/* The project's bound for whole tensors. The golden files' own fp32 rounding takes up to 2e-6 of it. */
 static const double GRADIENT_BOUND = 2e-5;
-/* Logits of size about 1 out of sums of some thirty products, twice two or three layers deep: about 1e-6. */
+/* Logits of magnitude 1 from sums of some thirty products, two of them in each of two or three layers: about
+ * 1e-6. */
 static const double VALUE_BOUND = 1e-5;
 
 static double vector_norm(const float *values, int64_t n) {
@@ -18,7 +19,7 @@ static double vector_norm(const float *values, int64_t n) {
     return sqrt(sum);
 }
 
-/* Every tensor's gradient within `bound`; returns the error of all as one vector. */
+/* Each tensor's gradient must be within `bound`. Returns the error of all gradients as one vector. */
 static double check_gradients(const struct golden_case *c, struct runner *runner, const char *name,
                               double bound) {
     const struct ot_model *model = runner_model(runner);
@@ -54,12 +55,12 @@ static double mean_loss(const struct golden_case *c, const float *token_loss) {
     return sum * c->batch.grad_scale;
 }
 
-static void check_training(const struct golden_case *c, const char *name, bool keep) {
+static void check_training(const struct golden_case *c, const char *name, enum ot_keep_level level) {
     struct runner *runner = golden_case_runner(c, OT_F32, 1);
     float *token_loss = calloc((size_t)c->batch.n, sizeof *token_loss);
     float *eval_loss = calloc((size_t)c->batch.n, sizeof *eval_loss);
     assert_true(token_loss && eval_loss);
-    runner_train(runner, &c->batch, keep, token_loss);
+    runner_train(runner, &c->batch, level, token_loss);
     check_close(name, token_loss, c->token_loss, c->batch.n, VALUE_BOUND, VALUE_BOUND);
     assert_true(fabs(mean_loss(c, token_loss) - golden_f64(c->golden, "loss", NULL)[0]) < VALUE_BOUND);
     check_gradients(c, runner, name, GRADIENT_BOUND);
@@ -75,22 +76,23 @@ static void test_losses_and_gradients(void **state) {
     for (int i = 0; golden_case_names[i]; i++) {
         struct golden_case c;
         golden_case_open(golden_case_names[i], &c);
-        check_training(&c, golden_case_names[i], true);
-        check_training(&c, golden_case_names[i], false);
+        check_training(&c, golden_case_names[i], OT_KEEP_PRODUCTS);
+        check_training(&c, golden_case_names[i], OT_KEEP_NONE);
         golden_case_close(&c);
     }
 }
 
-/* In bf16, against the fp32 golden values: no further off than torch's own bf16 run of the same model, all
- * gradients as one vector and all losses as one. Half more, because the errors of 20 losses are 20 draws, and
- * the norms of two such vectors differ by a fifth (one deviation). A single tensor may have a gradient that
- * nearly cancels (a key's bias), of which rounding leaves less: 10 %. */
+/* bf16 against the fp32 golden values: no larger error than torch's own bf16 run of the same model, for
+ * all gradients as one vector and for all losses as one vector. The bound is half more, because the errors
+ * of 20 losses are 20 draws, and the norms of two such vectors differ by a fifth (one standard deviation).
+ * A single tensor may have a gradient whose terms nearly cancel (a key's bias), so rounding leaves less of
+ * it: 10 %. */
 static void check_bf16(const struct golden_case *c, const char *name) {
     const double *torch_error = golden_f64(c->golden, "bf16_error", NULL);
     struct runner *runner = golden_case_runner(c, OT_BF16, 1);
     float *token_loss = calloc((size_t)c->batch.n, sizeof *token_loss);
     assert_non_null(token_loss);
-    runner_train(runner, &c->batch, true, token_loss);
+    runner_train(runner, &c->batch, OT_KEEP_ALL, token_loss);
     double loss_error = relative_error(token_loss, c->token_loss, c->batch.n);
     double grad_error = check_gradients(c, runner, name, 0.1);
     if (!(loss_error < 1.5 * torch_error[1]) || !(grad_error < 1.5 * torch_error[0]))
@@ -110,8 +112,8 @@ static void test_bf16(void **state) {
     }
 }
 
-/* A row through the cache, in calls of `piece` tokens: the logits after each call are those of the whole
- * row. */
+/* Sends a row through the cache, in calls of `piece` tokens. The logits after each call must be those of the
+ * whole row. */
 static void check_decode(const struct golden_case *c, struct runner *runner, const char *name,
                          int64_t piece) {
     int64_t vocab = c->config.vocab;

@@ -1,4 +1,5 @@
-/* The tensor table and the slabs: they cover each other exactly; initial values are a pure function. */
+/* The tensor table and the slabs cover each other exactly. Initial values depend only on the seed, the tensor
+ * and the index. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,8 +22,8 @@ static const struct ot_tensor *find_tensor(const struct ot_model *model, const c
     return NULL;
 }
 
-/* Tensors in order fill each slab from 0, and the groups agree with them. Returns the parameters that are
- * trained. */
+/* Tensors in order must fill each slab from 0, and the groups must agree with them. Returns the number of
+ * trained parameters. */
 static int64_t check_cover(const struct ot_model *model) {
     const struct ot_chain *chain = ot_model_chain(model);
     int64_t at = 0, trained = 0, index = 0, n = ot_model_tensor_count(model);
@@ -88,9 +89,10 @@ static void test_chain_shape(void **state) {
     assert_true(chain->blocks[7].uses[1].needed_in_backward);
     assert_int_equal(chain->boundary_elems, 192);
     assert_int_equal(chain->kv_elems, 192);
-    assert_int_equal(chain->saved_bytes(chain->context, 0, 64), 0);
-    assert_int_equal(chain->saved_bytes(chain->context, 7, 64), 0);
-    assert_true(chain->saved_bytes(chain->context, 1, 64) >= 64 * 4 * (4 * 192 + 192 + 2 * 512 + 6));
+    assert_int_equal(chain->saved_bytes(chain->context, 0, OT_KEEP_ALL, 64), 0);
+    assert_int_equal(chain->saved_bytes(chain->context, 7, OT_KEEP_ALL, 64), 0);
+    assert_true(chain->saved_bytes(chain->context, 1, OT_KEEP_PRODUCTS, 64) >=
+                64 * 4 * (4 * 192 + 192 + 2 * 512 + 6));
     ot_model_close(model);
 
     model = open_model(&ot_preset_find("tiny-test")->config); /* untied */
@@ -98,7 +100,7 @@ static void test_chain_shape(void **state) {
     ot_model_close(model);
 }
 
-/* One GEMM computes q, k and v, another gate and up: their weights must touch. */
+/* One GEMM computes q, k and v, and another computes gate and up, so their weights must be adjacent. */
 static void test_fused_matrices_are_neighbours(void **state) {
     (void)state;
     struct ot_model *model = open_model(&ot_preset_find("qwen2.5-7b")->config);
@@ -151,7 +153,7 @@ static void test_init_is_pure(void **state) {
     ot_model_close(model);
 }
 
-/* Mean and deviation of a tensor's initial values. */
+/* Mean and standard deviation of a tensor's initial values. */
 static void init_moments(const struct ot_model *model, uint64_t seed, const char *name, double *mean,
                          double *std) {
     const struct ot_tensor *t = find_tensor(model, name);
@@ -173,8 +175,8 @@ static void test_init_distribution(void **state) {
     config.qkv_bias = true;
     struct ot_model *model = open_model(&config);
     double mean, std, residual = 0.02 / sqrt(2 * 2);
-    /* 24,576 and 8,192 normal values: their mean lies within 5 deviations / sqrt(n), their deviation within 5
-     * %. */
+    /* 24,576 and 8,192 normally distributed values: the mean within 5 deviations / sqrt(n), the deviation
+     * within 5 %. */
     init_moments(model, 1, "model.embed_tokens.weight", &mean, &std);
     assert_true(fabs(mean) < 5 * 0.02 / sqrt(24576) && fabs(std / 0.02 - 1) < 0.05);
     init_moments(model, 1, "model.layers.1.mlp.down_proj.weight", &mean, &std);

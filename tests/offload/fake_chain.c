@@ -5,10 +5,21 @@
 
 #include "tests/support/check.h"
 
-static size_t saved_bytes(const void *context, int block, int64_t n_tokens) {
-    const struct fake *f = context;
+/* Elements of `hidden` that each level keeps. */
+static const size_t kept[OT_KEEP_LEVELS] = {0, 1, 12, 17};
+
+static size_t inside_bytes(const struct fake *f, int block, int64_t n_tokens, size_t elems) {
     bool layer = block > 0 && block <= f->layers;
-    return layer ? (size_t)n_tokens * (size_t)f->hidden * 12 * ot_dtype_bytes(f->dtype) : 0;
+    return layer ? (size_t)n_tokens * (size_t)f->hidden * elems * ot_dtype_bytes(f->dtype) : 0;
+}
+
+static size_t saved_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
+    return inside_bytes(context, block, n_tokens, kept[level]);
+}
+
+static size_t work_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
+    size_t most = kept[OT_KEEP_PRODUCTS];
+    return inside_bytes(context, block, n_tokens, level < OT_KEEP_PRODUCTS ? most - kept[level] : 0);
 }
 
 static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
@@ -43,6 +54,7 @@ void fake_open(struct fake *f) {
                                  .max_position = 1 << 20,
                                  .constant_bytes = 4096,
                                  .saved_bytes = saved_bytes,
+                                 .work_bytes = work_bytes,
                                  .scratch_bytes = scratch_bytes};
 }
 
@@ -66,8 +78,11 @@ struct ot_plan_request fake_request(const struct fake *f) {
                                     .clip = true,
                                     .weights = OT_HOME_AUTO,
                                     .state = OT_HOME_AUTO,
+                                    .grads = OT_HOME_AUTO,
+                                    .sums = OT_HOME_AUTO,
                                     .activations = OT_HOME_AUTO,
-                                    .recompute = -1};
+                                    .keep = OT_KEEP_CHOSEN,
+                                    .kept = OT_HOME_AUTO};
 }
 
 void check_fits(const struct ot_plan_request *rq, const struct ot_plan *plan) {
@@ -93,7 +108,7 @@ int count_resident(const struct ot_plan *plan) {
     return n;
 }
 
-/* With those of the budgets that are not 0 there is a plan. */
+/* Sets the budgets that are not 0; with them there must be a plan. */
 static void check_enough(const struct ot_plan_request *refused, size_t gpu, size_t host, size_t nvme) {
     struct ot_plan_request rq = *refused;
     struct ot_plan plan;
@@ -108,7 +123,8 @@ static void check_enough(const struct ot_plan_request *refused, size_t gpu, size
     ot_plan_free(&plan);
 }
 
-/* After a refusal: the sentence names the tier that is short, and what the shortage says is enough. */
+/* After a refusal: the sentence must name the tier that is short, and the budgets that the shortage names
+ * must be enough. */
 static void check_shortage(const struct ot_plan_request *refused, const struct ot_shortage *shortage) {
     size_t gpu = shortage->alone[OT_TIER_GPU], host = shortage->alone[OT_TIER_HOST];
     size_t nvme = shortage->alone[OT_TIER_NVME];
@@ -119,7 +135,7 @@ static void check_shortage(const struct ot_plan_request *refused, const struct o
                                      : "gpu and host memory: ";
     assert_non_null(strstr(ot_error_text(), tier));
     assert_non_null(strstr(ot_error_text(), "short by"));
-    assert_null(strstr(ot_error_text(), "--")); /* options are the command line's */
+    assert_null(strstr(ot_error_text(), "--")); /* the planner must not name command-line options */
     if (gpu)
         check_enough(refused, gpu, 0, 0);
     if (host)

@@ -1,4 +1,4 @@
-/* A chain that is sizes only, for the planner's tests, and what is true of every plan. */
+/* A chain that consists of sizes only, for the planner's tests, and checks that hold for every plan. */
 #ifndef OT_TESTS_FAKE_CHAIN_H
 #define OT_TESTS_FAKE_CHAIN_H
 
@@ -7,7 +7,7 @@
 
 enum { MAX_LAYERS = 80, MIB = 1 << 20 };
 
-/* Embedding, layers, head. */
+/* An embedding, layers and a head. */
 struct fake {
     int layers;
     int64_t hidden, layer_params, edge_params, vocab;
@@ -18,20 +18,21 @@ struct fake {
     struct ot_slab_spec slabs[MAX_LAYERS + 2];
 };
 
-/* Builds the chain from the fields before it. */
+/* Builds the chain from the fields above it. */
 void fake_open(struct fake *f);
 /* 12 layers of 1 Mi parameters: 168 MiB of weights, state and gradients in bf16. */
 void fake_open_small(struct fake *f, enum ot_dtype dtype, bool tied);
-/* Training under budgets that hold everything; all else is left to the planner. */
+/* Training with budgets that hold everything. All other choices are left to the planner. */
 struct ot_plan_request fake_request(const struct fake *f);
 
-/* Fails the test where the plan breaks its request's budgets or does not cut the step as it says. */
+/* Fails the test if the plan exceeds the budgets of its request, or does not cut the step into the
+ * micro-batches that it states. */
 void check_fits(const struct ot_plan_request *rq, const struct ot_plan *plan);
-/* Whether the engine updates all of the slab. */
+/* True if the engine updates all tiles of the slab. */
 bool is_whole(const struct ot_slab_plan *slab, enum ot_tile_engine engine);
 int count_resident(const struct ot_plan *plan);
-/* A plan that keeps to its budgets (true), or a refusal whose sentence names the tier that is short and whose
- * shortage says budgets that are enough. */
+/* Makes a plan that keeps its budgets (true), or gets a refusal (false). A refusal must name the tier that is
+ * short, and the budgets that its shortage names must be enough. */
 bool plan_or_cure(const struct ot_plan_request *rq, struct ot_plan *plan);
 
 #endif

@@ -10,6 +10,7 @@
 #include "kernels/device.h"
 #include "offload/engine/engine_state.h"
 #include "offload/plan/layout.h"
+#include "offload/plan/shadow.h"
 #include "src/base/random.h"
 #include "tests/support/check.h"
 
@@ -30,7 +31,7 @@ void tiny_needs_cpu(void) {
 }
 
 void tiny_skip_without_device(void) {
-    setenv("XDG_CACHE_HOME", "", 1); /* tuning begins from nothing, and leaves nothing */
+    setenv("XDG_CACHE_HOME", "", 1); /* tuning begins without saved choices, and saves none */
     setenv("HOME", "", 1);
     setenv("OFFLOAD_TRAIN_KERNEL_CHECKS", "off",
            1); /* a wrong kernel must not be replaced by the right one */
@@ -47,10 +48,6 @@ void tiny_open_device(size_t plan_bytes, int threads, uint64_t delay_seed, struc
                                       .threads = threads,
                                       .lane_delay_seed = delay_seed};
     check_ok(ot_device_open(&config, out));
-}
-
-bool tiny_is_brief(void) {
-    return getenv("OT_TEST_BRIEF") != NULL;
 }
 
 struct ot_model_config tiny_config(int layers, bool tied) {
@@ -98,10 +95,15 @@ void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dt
                              .clip = 1.0f};
 }
 
+void tiny_open_model(const struct tiny_run *run, struct ot_model **out) {
+    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, out));
+    ot_model_set_state(*out, run->state);
+}
+
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
                int slots) {
     struct ot_model *model;
-    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+    tiny_open_model(run, &model);
     struct ot_plan_request request = {.chain = ot_model_chain(model),
                                       .budget_bytes = {(size_t)1 << 30, (size_t)1 << 30, (size_t)1 << 30},
                                       .sequence_tokens = TINY_SEQUENCE,
@@ -111,9 +113,11 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
                                       .clip = run->clip > 0,
                                       .weights = weights,
                                       .state = state,
+                                      .grads = OT_HOME_AUTO,
                                       .activations = activations,
                                       .slots = slots,
-                                      .recompute = 1};
+                                      .keep = OT_KEEP_NONE,
+                                      .shard = run->shard};
     memcpy(request.shares, run->shares, sizeof request.shares);
     check_ok(ot_plan_make(&request, &run->plan));
     ot_model_close(model);
@@ -121,7 +125,7 @@ void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, e
 
 void tiny_finish(struct tiny_run *run) {
     struct ot_model *model;
-    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+    tiny_open_model(run, &model);
     check_ok(ot_plan_finish(ot_model_chain(model), &run->plan));
     ot_model_close(model);
 }
@@ -143,7 +147,7 @@ static void deal_slab(int n, unsigned engines, uint64_t seed, int slab, int tile
 
 void tiny_deal(struct tiny_run *run, int64_t tile_params, unsigned engines, uint64_t seed) {
     struct ot_model *model;
-    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &model));
+    tiny_open_model(run, &model);
     run->plan.tile_params = tile_params;
     for (int s = 0; s < run->plan.n_slabs; s++) {
         struct ot_slab_plan *slab = &run->plan.slabs[s];
@@ -158,7 +162,7 @@ void tiny_deal(struct tiny_run *run, int64_t tile_params, unsigned engines, uint
     ot_model_close(model);
 }
 
-/* Rows of 5 to 12 tokens laid end to end; about half of the tokens are trained. */
+/* Rows of 5 to 12 tokens, one after the other. About half of the tokens are trained. */
 static void fill_micro(struct tiny_batch *b, int64_t vocab, int step, int64_t first,
                        struct ot_micro_batch *mb) {
     uint64_t stream = ot_random_stream(OT_RANDOM_TEST, (uint64_t)step, 7);
@@ -194,11 +198,11 @@ void tiny_fill_batch(struct tiny_batch *b, int64_t vocab, int step, int sequence
 static void set_weights(struct ot_engine *engine, const struct ot_model *model) {
     const struct ot_chain *chain = ot_model_chain(model);
     for (int s = 0; s < chain->n_slabs; s++) {
-        int64_t n = chain->slabs[s].n_params;
-        float *values = malloc((size_t)n * sizeof *values);
+        struct ot_shard_range held = ot_slab_holding(chain, &engine->plan, s);
+        float *values = malloc((size_t)held.n * sizeof *values);
         assert_non_null(values);
-        ot_model_init_values(model, 42, s, 0, n, values);
-        check_ok(ot_engine_set(engine, OT_SLAB_MASTER, s, 0, n, values));
+        ot_model_init_values(model, 42, s, held.first, held.n, values);
+        check_ok(ot_engine_set(engine, OT_SLAB_MASTER, s, held.first, held.n, values));
         free(values);
     }
 }
@@ -207,12 +211,29 @@ void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result) {
     const struct ot_chain *chain = ot_model_chain(tiny->model);
     for (int s = 0; s < chain->n_slabs; s++)
         result->n_values += 3 * chain->slabs[s].n_params;
-    float *at = result->values = malloc((size_t)result->n_values * sizeof *at);
+    float *at = result->values = calloc((size_t)result->n_values, sizeof *at);
     assert_non_null(at);
-    for (int s = 0; s < chain->n_slabs; s++)
+    for (int s = 0; s < chain->n_slabs; s++) {
+        struct ot_shard_range held = ot_slab_holding(chain, &tiny->engine->plan, s);
         for (int kind = OT_SLAB_MASTER; kind <= OT_SLAB_V; kind++, at += chain->slabs[s].n_params)
             check_ok(
-                ot_engine_get(tiny->engine, (enum ot_slab_kind)kind, s, 0, chain->slabs[s].n_params, at));
+                ot_engine_get(tiny->engine, (enum ot_slab_kind)kind, s, held.first, held.n, at + held.first));
+    }
+}
+
+/* Collects m in the smallest pieces, with other sizes of idle memory on every rank. */
+static void collect_slabs(const struct tiny_engine *tiny, struct tiny_result *result) {
+    const struct ot_chain *chain = ot_model_chain(tiny->model);
+    float *at = result->collected = calloc((size_t)result->n_values, sizeof *at);
+    int rank = ot_comm_rank(tiny->comm), ranks = ot_comm_ranks(tiny->comm);
+    size_t idle = tiny->engine->layout.idle_bytes;
+    size_t least = (size_t)ranks * OT_SHARD_ALIGN_PARAMS * sizeof(float) + 1;
+    assert_non_null(at);
+    for (int s = 0; s < chain->n_slabs; s++)
+        for (int kind = OT_SLAB_MASTER; kind <= OT_SLAB_V; kind++, at += chain->slabs[s].n_params) {
+            tiny->engine->layout.idle_bytes = kind == OT_SLAB_M ? least * (size_t)(1 + rank) : idle;
+            check_ok(ot_engine_collect(tiny->engine, (enum ot_slab_kind)kind, s, rank == 0 ? at : NULL));
+        }
 }
 
 static void collect(struct ot_engine *engine, struct tiny_result *result, int step) {
@@ -224,8 +245,7 @@ static void collect(struct ot_engine *engine, struct tiny_result *result, int st
     result->skipped[step] = r.skipped;
 }
 
-/* What the device may write to while it tunes is overwritten from end to end, with NaNs, whether it does or
- * not. */
+/* Overwrites all memory that the device may write to while it tunes with NaNs, whether it tunes or not. */
 static void tune(struct ot_engine *engine, struct ot_device_tuning *out) {
     check_ok(ot_engine_tune(engine, 0.1, out));
     assert_true(engine->layout.idle_bytes > 0);
@@ -234,7 +254,7 @@ static void tune(struct ot_engine *engine, struct ot_device_tuning *out) {
     check_ok(ot_lane_sync(engine->lane));
 }
 
-/* Two steps in flight, as the program drives it. */
+/* Keeps two steps in flight, as the program does. */
 void tiny_steps(const struct tiny_run *run, struct ot_engine *engine, int first, int end,
                 struct tiny_result *result) {
     struct tiny_batch *batch = malloc(sizeof *batch);
@@ -244,6 +264,8 @@ void tiny_steps(const struct tiny_run *run, struct ot_engine *engine, int first,
         int sequences = step == 2 ? (int)run->micro_sequences + 1 : TINY_STEP_SEQUENCES;
         sequences = sequences > TINY_STEP_SEQUENCES ? TINY_STEP_SEQUENCES : sequences;
         tiny_fill_batch(batch, run->config.vocab, step, sequences, run->micro_sequences);
+        batch->input.micro +=
+            ot_shard_micro(&run->plan.shard, batch->input.n_micro, run->plan.shard.rank).first;
         check_ok(ot_engine_submit(engine, &batch->input));
         bool tunes = run->tune && step == 1;
         if (tunes)
@@ -285,12 +307,19 @@ static void close_store(struct tiny_engine *tiny) {
     for (int i = 0; i < OT_STORE_MAX_DIRS; i++) {
         name_directory(tiny->folder, i, path);
         if (rmdir(path) != 0 && errno != ENOENT)
-            fail_msg("%s: something is left in it", path);
+            fail_msg("%s: the store left files in this folder", path);
     }
     remove_folder(tiny->folder);
 }
 
-void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
+static void believe(const struct tiny_run *run, struct ot_engine *engine) {
+    for (int s = 0; run->shadow_belief > 0 && engine->shadows.pending && s < engine->chain.n_slabs; s++) {
+        engine->shadows.shares[s] = run->shadow_belief;
+        engine->shadows.knows_shares = true;
+    }
+}
+
+int tiny_try_open(const struct tiny_run *run, struct tiny_engine *out) {
     struct ot_store_config store;
     struct ot_store_dir dirs[OT_STORE_MAX_DIRS];
     char paths[OT_STORE_MAX_DIRS][PATH_BYTES];
@@ -298,7 +327,7 @@ void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
     out->folder = NULL;
     if (nvme)
         open_store(run, out, &store, dirs, paths);
-    check_ok(ot_model_open(&run->config, run->dtype, TINY_SEQUENCE, &out->model));
+    tiny_open_model(run, &out->model);
     tiny_open_device(ot_ledger_total(&run->plan.ledger, OT_TIER_GPU), run->device_threads, run->delay_seed,
                      &out->device);
     out->chain = *ot_model_chain(out->model);
@@ -307,20 +336,32 @@ void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
     struct ot_engine_config config = {.chain = &out->chain,
                                       .device = out->device,
                                       .plan = &run->plan,
-                                      .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, run->clip},
+                                      .optimizer = {0.9f, 0.95f, 1e-8f, 0.1f, run->clip, 12345},
                                       .optimizer_threads = run->optimizer_threads,
                                       .store = nvme ? &store : NULL,
                                       .stall_seconds = run->stall_seconds,
                                       .stall_limit_seconds = run->stall_limit_seconds,
                                       .skip_spikes = run->skip_spikes,
-                                      .delay_seed = run->delay_seed};
-    check_ok(ot_engine_open(&config, &out->engine));
+                                      .delay_seed = run->delay_seed,
+                                      .one_copy = run->one_copy};
+    out->comm = NULL;
+    if (run->join)
+        check_ok(run->join(run->join_context, run->shard.rank, out->device, &out->comm));
+    config.comm = out->comm;
+    OT_TRY(ot_engine_open(&config, &out->engine));
+    believe(run, out->engine);
     set_weights(out->engine, out->model);
+    return 0;
+}
+
+void tiny_open(const struct tiny_run *run, struct tiny_engine *out) {
+    check_ok(tiny_try_open(run, out));
 }
 
 void tiny_close(struct tiny_engine *tiny) {
     struct ot_device_usage usage;
     ot_engine_close(tiny->engine);
+    ot_comm_close(tiny->comm);
     close_store(tiny);
     ot_device_usage(tiny->device, &usage);
     assert_int_equal(usage.used_bytes, usage.scratch_bytes);
@@ -328,26 +369,74 @@ void tiny_close(struct tiny_engine *tiny) {
     ot_model_close(tiny->model);
 }
 
+void tiny_random_rounds(struct tiny_run *run, uint64_t seed) {
+    uint64_t i = 0;
+#define PICK(bound)                                                                                          \
+    ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 78), i++, (uint64_t)(bound)))
+    run->plan.first_round = PICK(run->plan.max_micro + 1);
+    run->plan.round_micro = 1 + PICK(run->plan.max_micro);
+    for (int s = 0; s < run->plan.n_slabs; s++)
+        run->plan.slabs[s].sums = (enum ot_home)PICK(2);
+#undef PICK
+}
+
+void tiny_random_grads(struct tiny_run *run, uint64_t seed) {
+    uint64_t i = 0;
+#define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 80), i++, (bound)))
+    for (int s = 0; s < run->plan.n_slabs; s++) {
+        struct ot_slab_plan *slab = &run->plan.slabs[s];
+        slab->grads = PICK(2) ? OT_HOME_NVME : slab->grads;
+        slab->sums = PICK(2) ? OT_HOME_NVME : slab->sums;
+    }
+    run->plan.host_grad_slots = 1 + PICK(4);
+    if (run->plan.tile_slots == 0)
+        run->plan.tile_slots = ot_plan_passing_tiles(&run->plan) > 0;
+#undef PICK
+}
+
+void tiny_random_kept(struct tiny_run *run, uint64_t seed, enum ot_tier last) {
+    uint64_t i = 0;
+    int left = (int)run->config.n_layers;
+#define PICK(bound)                                                                                          \
+    ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 79), i++, (uint64_t)(bound)))
+    for (int t = 0; t < OT_TIER_COUNT; t++) {
+        int blocks = t > (int)last ? 0 : PICK(left + 1);
+        run->plan.kept[t] = (struct ot_kept_part){(enum ot_keep_level)PICK(OT_KEEP_LEVELS), blocks};
+        left -= blocks;
+    }
+    run->plan.kept_slots = 1 + PICK(4);
+    run->plan.host_kept_slots = 1 + PICK(4);
+#undef PICK
+}
+
+void tiny_random_shadows(struct tiny_run *run, uint64_t seed) {
+    int64_t most = ot_plan_shadow_tiles(&run->plan);
+    uint64_t stream = ot_random_stream(OT_RANDOM_TEST, 0, 81);
+    run->plan.shadow_frames = (int)ot_random_below(seed, stream, 0, (uint64_t)most + 1);
+    run->shadow_belief = ot_random_below(seed, stream, 1, 2) ? 1e30 : 0;
+    tiny_finish(run);
+}
+
 void tiny_randomise(struct tiny_run *run, uint64_t seed) {
     uint64_t i = 0;
 #define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 77), i++, (bound)))
-    int layers = (int)run->config.n_layers;
     for (int s = 0; s < run->plan.n_slabs; s++) {
-        run->plan.slabs[s].weights = (enum ot_home)PICK(3);
+        enum ot_home weights = (enum ot_home)PICK(3);
+        run->plan.slabs[s].weights = run->plan.shard.mode == OT_SHARD_STATE ? OT_HOME_GPU : weights;
         run->plan.slabs[s].state = (enum ot_home)(1 + PICK(2));
     }
     run->plan.activations = (enum ot_home)PICK(3);
     run->plan.activation_slots = 1 + PICK(4);
     run->plan.host_activation_slots = 1 + PICK(4);
-    run->plan.kept_blocks = PICK((uint64_t)layers + 1);
-    run->plan.order = PICK(4) == 0 ? OT_ORDER_MICRO : OT_ORDER_LAYER;
+    tiny_random_kept(run, seed, OT_TIER_NVME);
+    tiny_random_rounds(run, seed);
     run->plan.state_slots = 1 + PICK(4);
     run->plan.tile_slots = 1 + PICK(8);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        bool all = run->plan.order == OT_ORDER_MICRO, edge = k == OT_SLOT_EDGE;
+        bool edge = k == OT_SLOT_EDGE;
         run->plan.weight_slots[k] = (edge ? 2 : 1) + PICK(3);
         run->plan.host_weight_slots[k] = 1 + PICK(4);
-        run->plan.grad_slots[k] = all ? (edge ? 3 : layers) : (edge ? 2 : 1) + PICK(2);
+        run->plan.grad_slots[k] = (edge ? 2 : 1) + PICK(2);
         run->plan.stage_slots[k] = 1 + PICK(3);
     }
     run->optimizer_threads = 1 + PICK(3);
@@ -359,6 +448,8 @@ void tiny_randomise(struct tiny_run *run, uint64_t seed) {
     run->io_depth = 1 + PICK(8);
     int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
     tiny_deal(run, tile, 1 + (unsigned)PICK(7), seed);
+    tiny_random_grads(run, seed);
+    tiny_random_shadows(run, seed);
 #undef PICK
 }
 
@@ -374,14 +465,33 @@ void tiny_hand_over(const struct ot_engine *from, struct ot_engine *to) {
     ot_engine_set_progress(to, &progress);
 }
 
+/* Every rank evaluates the same sequence, twice: nothing is gathered before the second pass. */
+static void evaluate(const struct tiny_run *run, struct ot_engine *engine, struct tiny_result *result) {
+    struct tiny_batch *batch = malloc(sizeof *batch);
+    float again[TINY_SEQUENCE];
+    assert_non_null(batch);
+    tiny_fill_batch(batch, run->config.vocab, 0, 1, 1);
+    check_ok(ot_engine_eval(engine, batch->micro, result->token_loss));
+    check_ok(ot_engine_eval(engine, batch->micro, again));
+    assert_memory_equal(result->token_loss, again, sizeof again);
+    free(batch);
+}
+
 void tiny_train(const struct tiny_run *run, struct tiny_result *result) {
     struct tiny_engine tiny;
     struct ot_device_usage usage;
     memset(result, 0, sizeof *result);
     tiny_open(run, &tiny);
-    tiny_steps(run, tiny.engine, 0, TINY_STEPS, result);
+    int before = run->evals ? TINY_STEPS / 2 : 0;
+    if (run->evals) {
+        tiny_steps(run, tiny.engine, 0, before, result);
+        evaluate(run, tiny.engine, result);
+    }
+    tiny_steps(run, tiny.engine, before, TINY_STEPS, result);
     check_ok(ot_engine_drain(tiny.engine));
     tiny_read(&tiny, result);
+    if (tiny.comm)
+        collect_slabs(&tiny, result);
     ot_device_usage(tiny.device, &usage);
     assert_int_equal(usage.peak_bytes, ot_ledger_total(&run->plan.ledger, OT_TIER_GPU) + usage.scratch_bytes);
     assert_int_equal(usage.pinned_peak_bytes, ot_ledger_total(&run->plan.ledger, OT_TIER_HOST));
@@ -395,12 +505,13 @@ void tiny_check_tuning(const struct ot_device_tuning *tuning) {
     if (is_on_cpu())
         assert_int_equal(tuning->shapes, 0);
     else
-        /* Products as small as these may all be too small to prove anything. */
+        /* All products may be too small to prove a choice. */
         assert_true(tuning->shapes > 0 && tuning->timed <= tuning->shapes);
 }
 
 void tiny_result_free(struct tiny_result *result) {
     free(result->values);
+    free(result->collected);
     memset(result, 0, sizeof *result);
 }
 
@@ -410,6 +521,8 @@ void tiny_same(const struct tiny_result *a, const struct tiny_result *b, const c
             memcmp(&a->norm[i], &b->norm[i], sizeof(double)) != 0)
             fail_msg("%s: step %d: loss %.17g and %.17g, norm %.17g and %.17g", what, i + 1, a->loss[i],
                      b->loss[i], a->norm[i], b->norm[i]);
+    if (memcmp(a->token_loss, b->token_loss, sizeof a->token_loss) != 0)
+        fail_msg("%s: the evaluation differs", what);
     assert_int_equal(a->n_values, b->n_values);
     for (int64_t i = 0; i < a->n_values; i++)
         if (ot_f32_bits(a->values[i]) != ot_f32_bits(b->values[i]))

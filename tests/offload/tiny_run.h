@@ -1,12 +1,13 @@
-/* A small decoder trained for some steps under a given plan: what the engine's tests compare bit by bit.
+/* Trains a small decoder for some steps under a given plan. The engine's tests compare the results bit by
+ * bit.
  *
- * The tests of the engine run on the cpu device, and, linked with an emulated or a real cuda device, on the
- * one that OT_TEST_DEVICE in the environment names.
- */
+ * The tests of the engine run on the cpu device. Linked with an emulated or a real cuda device, they run on
+ * the device that the environment variable OT_TEST_DEVICE names. */
 #ifndef OT_TESTS_TINY_RUN_H
 #define OT_TESTS_TINY_RUN_H
 
 #include "models/model.h"
+#include "offload/comm/comm.h"
 #include "offload/engine/engine.h"
 #include "offload/plan/make.h"
 
@@ -15,13 +16,16 @@ enum { TINY_SEQUENCE = 24, TINY_STEP_SEQUENCES = 6, TINY_STEPS = 4 };
 struct tiny_run {
     struct ot_model_config config;
     enum ot_dtype dtype;
+    enum ot_state_format state;
     int device_threads, optimizer_threads;
-    uint64_t delay_seed; /* random delays in every lane of the device and of the executor */
+    uint64_t delay_seed; /* random delays in every lane of the device and the executor */
     int64_t micro_sequences;
     float clip;
-    bool tune;                      /* after the second step */
-    double shares[OT_TILE_ENGINES]; /* of the optimizer's engines, for tiny_plan; all 0: its choice */
-    /* Where the plan has something on nvme: directories (0: one), engine, and the store's other numbers. */
+    bool tune; /* tunes the device after the second step */
+    /* Shares of the optimizer's engines, for tiny_plan; all 0: tiny_plan chooses. */
+    double shares[OT_TILE_ENGINES];
+    /* If the plan has something on nvme: the number of directories (0: one), the I/O engine, and other
+     * settings of the store. */
     int stripes;
     enum ot_io_choice io;
     size_t chunk_bytes;
@@ -29,77 +33,101 @@ struct tiny_run {
     const struct ot_io_calls *io_calls;
     double stall_seconds, stall_limit_seconds;
     double skip_spikes;
-    /* Puts the test's own functions into the engine's chain; NULL: the model's do. */
+    /* The share of the squared norm that each slab is taken to have: 1e30 makes a shadow of every tile that
+     * has a frame (engine/shadow.c), in all steps. 0: the engine's own shares. */
+    double shadow_belief;
+    struct ot_shard shard; /* tiny_plan takes it over */
+    /* Several ranks: opens the communicator of this rank. NULL: one rank. */
+    int (*join)(void *context, int rank, struct ot_device *device, struct ot_comm **out);
+    void *join_context;
+    void *one_copy; /* see ot_engine_config */
+    bool evals;     /* evaluates a micro-batch after half of the steps */
+    /* Replaces functions of the engine's chain. NULL: the model's functions. */
     void (*change_chain)(struct ot_chain *chain);
-    struct ot_plan plan; /* made by tiny_plan, then changed at will and finished by ot_plan_finish */
+    struct ot_plan plan; /* made by tiny_plan; the test may change it and then calls ot_plan_finish */
 };
 
 struct tiny_result {
     double loss[TINY_STEPS], norm[TINY_STEPS];
     bool skipped[TINY_STEPS];
+    float token_loss[TINY_SEQUENCE]; /* of the evaluation; 0 without it */
     struct ot_device_tuning tuning;
     int64_t n_values;
-    float *values; /* master, m and v of every slab, end to end */
+    float *values;    /* master, m and v of every slab, one after the other */
+    float *collected; /* the same, as rank 0 of several ranks collected it; NULL: one rank */
 };
 
-/* Skips the test on another device: what it does reaches inside the cpu device. */
+/* Skips the test on other devices, because it reaches into the cpu device. */
 void tiny_needs_cpu(void);
-/* In main(): exits 77 with the reason where the device to be tested is not there. */
+/* For main(): if the device to be tested does not exist, prints the reason and exits with 77 (skipped). */
 void tiny_skip_without_device(void);
-/* plan_bytes: what the plan takes of device memory; what the device itself needs comes on top. */
+/* plan_bytes: the device memory of the plan. The device's own memory comes on top. */
 void tiny_open_device(size_t plan_bytes, int threads, uint64_t delay_seed, struct ot_device **out);
 
-/* On the emulated GPU a run takes a hundred times longer: the build asks its tests to make fewer. */
-bool tiny_is_brief(void);
-
-/* layers >= 1. */
+/* layers must be at least 1. */
 struct ot_model_config tiny_config(int layers, bool tied);
-/* As scripts/golden/train.py and curve.py write it: "config" and "config_real". */
+/* Reads the arrays "config" and "config_real" that scripts/golden/train.py and curve.py write. */
 struct ot_model_config tiny_golden_config(const int64_t *counts, const double *reals);
-/* Defaults: fp32, clip 1.0, two sequences a micro-batch, everything resident. Opens nothing. */
+/* Defaults: fp32, clip 1.0, two sequences per micro-batch, everything on the device. Opens nothing. */
 void tiny_defaults(struct tiny_run *run, int layers, bool tied, enum ot_dtype dtype);
-/* A plan for the run with the given homes; free it with ot_plan_free. Fails the test if there is none. */
+/* The run's model, with the run's format of the moments. Close it with ot_model_close. */
+void tiny_open_model(const struct tiny_run *run, struct ot_model **out);
+/* Makes a plan for the run with the given homes. Free it with ot_plan_free. Fails the test if there is no
+ * plan. */
 void tiny_plan(struct tiny_run *run, enum ot_home weights, enum ot_home state, enum ot_home activations,
                int slots);
-/* Cuts the slabs into tiles of tile_params and each slab's tiles into a part for every engine of the set
- * (bits 1 << enum ot_tile_engine): equal parts, or with a seed parts of any size, none too. Gradients of
- * streamed tiles wait by turns on the device and on the host. The plan is finished again. */
+/* Cuts the slabs into tiles of tile_params, and divides each slab's tiles among all engines of the set (bits
+ * 1 << enum ot_tile_engine): in equal parts, or with a seed in parts of random size, which may be empty.
+ * Gradients of streamed tiles wait on the device and on the host in turns. Finishes the plan again. */
 void tiny_deal(struct tiny_run *run, int64_t tile_params, unsigned engines, uint64_t seed);
-/* Finishes the plan after it was changed. */
+/* Finishes the plan after the test changed it. */
 void tiny_finish(struct tiny_run *run);
 
 struct tiny_engine {
     struct ot_model *model;
-    struct ot_chain chain; /* the engine's */
+    struct ot_chain chain; /* the chain that the engine uses */
     struct ot_device *device;
+    struct ot_comm *comm; /* NULL: one rank */
     struct ot_engine *engine;
-    char *folder; /* of the store's directories; NULL without nvme */
+    char *folder; /* holds the store's directories; NULL without nvme */
 };
-/* With the run's plan and the weights that every run starts from. */
+/* Opens an engine with the run's plan and the weights with which every run begins. */
 void tiny_open(const struct tiny_run *run, struct tiny_engine *out);
-/* Fails the test where the store has left a file behind. */
+/* The same, but returns the error of ot_engine_open. Then out->engine is NULL, and tiny_close frees the rest.
+ */
+int tiny_try_open(const struct tiny_run *run, struct tiny_engine *out);
+/* Fails the test if the store has left a file behind. */
 void tiny_close(struct tiny_engine *tiny);
-/* All parameters and state, into result->values. */
+/* Reads all parameters and state that the rank holds into result->values. The others are 0. */
 void tiny_read(const struct tiny_engine *tiny, struct tiny_result *result);
-/* Steps that the optimizer has taken. */
+/* The number of steps that the optimizer has made. */
 int64_t tiny_adam_step(const struct ot_engine *engine);
-/* What decisions carry on, from one drained engine to another. */
+/* Copies the progress that decisions need from one drained engine to another. */
 void tiny_hand_over(const struct ot_engine *from, struct ot_engine *to);
-/* Steps [first, end) of those, on an engine that has made the ones before; all results are collected. */
+/* Makes steps [first, end) on an engine that has made the steps before. Collects all results. */
 void tiny_steps(const struct tiny_run *run, struct ot_engine *engine, int first, int end,
                 struct tiny_result *result);
-/* Chooses at random, by the seed, what a plan with everything on nvme is free to choose, per slab. */
+/* Cuts the step into rounds at random, and gives each gradient sum a home at random. */
+void tiny_random_rounds(struct tiny_run *run, uint64_t seed);
+/* Gives waiting gradients and gradient sums of some slabs, at random, a home on nvme. The caller finishes the
+ * plan. */
+void tiny_random_grads(struct tiny_run *run, uint64_t seed);
+/* Lets blocks keep activations at random, on the tiers up to `last`. */
+void tiny_random_kept(struct tiny_run *run, uint64_t seed, enum ot_tier last);
+/* Gives frames for shadows to some of the tiles that may have one, if the run clips. Finishes the plan. */
+void tiny_random_shadows(struct tiny_run *run, uint64_t seed);
+/* Chooses by the seed, for each slab, everything that a plan with everything on nvme may choose. */
 void tiny_randomise(struct tiny_run *run, uint64_t seed);
-/* Trains TINY_STEPS steps; the third is a short one (fewer micro-batches, and a last micro-batch of one
+/* Trains TINY_STEPS steps. The third is short (fewer micro-batches, and a last micro-batch of one
  * sequence). */
 void tiny_train(const struct tiny_run *run, struct tiny_result *result);
-/* Where the device has something to tune it has done so; the cpu device has not. */
+/* If the device has something to tune, it must have tuned. The cpu device has nothing to tune. */
 void tiny_check_tuning(const struct ot_device_tuning *tuning);
 void tiny_result_free(struct tiny_result *result);
-/* Fails the test where the two differ in any bit. */
+/* Fails the test if the two differ in any bit. */
 void tiny_same(const struct tiny_result *a, const struct tiny_result *b, const char *what);
 
-/* One step's input, deterministic in `step`; fields in storage that the caller gives. */
+/* The input of one step, which depends on `step` alone. The fields lie in memory of the caller. */
 struct tiny_batch {
     int32_t tokens[TINY_STEP_SEQUENCES * TINY_SEQUENCE], targets[TINY_STEP_SEQUENCES * TINY_SEQUENCE];
     int32_t position[TINY_STEP_SEQUENCES * TINY_SEQUENCE], row_start[TINY_STEP_SEQUENCES * TINY_SEQUENCE];

@@ -1,4 +1,4 @@
-/* Command lines for tests of options: each is one string. */
+/* Command lines for tests of options. Each line is one string. */
 #ifndef OT_TESTS_OPTION_LINES_H
 #define OT_TESTS_OPTION_LINES_H
 
@@ -8,7 +8,8 @@
 #include "src/options/options.h"
 #include "tests/support/check.h"
 
-/* Splits at spaces; '_' stands for a space inside a word. Texts live until the next call. */
+/* Splits the line at spaces; '_' stands for a space inside a word. The texts are valid until the next
+ * call. */
 static inline int parse(struct ot_options *options, const char *line) {
     static char text[4096];
     char *argv[128], *rest = text, *word;
@@ -23,19 +24,19 @@ static inline int parse(struct ot_options *options, const char *line) {
     return ot_options_parse(argc, argv, options);
 }
 
-/* Fails the test where the line is refused. */
+/* Fails the test if the line is refused. */
 static inline void accept(struct ot_options *options, const char *line) {
     int rc = parse(options, line);
     if (rc < 0)
         fail_msg("%s: %s", line, ot_error_text());
 }
 
-/* Fails the test where it is not refused as wrong use, in one line that contains `words`. */
+/* The line must be refused as wrong use, with a one-line error that contains `words`. */
 static inline void refuse(const char *line, const char *words) {
     struct ot_options options;
     int rc = parse(&options, line);
     if (rc != -OT_E_USAGE || !strstr(ot_error_text(), words))
-        fail_msg("%s: %d \"%s\", which lacks \"%s\"", line, rc, ot_error_text(), words);
+        fail_msg("%s: returned %d \"%s\", which does not contain \"%s\"", line, rc, ot_error_text(), words);
     assert_null(strchr(ot_error_text(), '\n'));
     ot_options_free(&options);
 }

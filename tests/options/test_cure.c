@@ -1,4 +1,4 @@
-/* Cures: a failure of the engine names its cause, and the program names the options. */
+/* Cures: the engine's error names its cause, and the program adds the options that help. */
 #include "tests/support/check.h"
 
 #include <string.h>
@@ -6,14 +6,14 @@
 #include "src/options/cure.h"
 #include "src/options/options.h"
 
-/* Fails the test where a word that begins with two dashes is no option of a command. */
+/* Fails the test if a word that begins with two dashes is not an option of some command. */
 static void check_options(const char *sentence) {
     int n = 0;
     for (const char *at = strstr(sentence, "--"); at; at = strstr(at + 2, "--")) {
         size_t bytes = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz-");
         bool is_of_docker = strncmp(at, "--gpus ", 7) == 0;
         if (!is_of_docker && ot_option_find(at + 2, bytes, OT_COMMAND_TRAIN) < 0)
-            fail_msg("%s: %.*s is no option", sentence, (int)bytes + 2, at);
+            fail_msg("\"%s\" names %.*s, which is no option", sentence, (int)bytes + 2, at);
         n++;
     }
     assert_true(n > 0);

@@ -1,4 +1,4 @@
-/* What users of other programs type, and what is said twice or agrees. */
+/* Options of other programs, options that are given twice, and options that agree. */
 #include <stdbool.h>
 
 #include "src/base/error.h"
@@ -6,7 +6,7 @@
 
 #define BASE "--model m --data d.jsonl "
 
-/* What agrees is no contradiction, and of what is said twice the last counts. */
+/* Options that agree are accepted. Of an option given twice, the last value counts. */
 static void agreement_and_repetition_are_accepted(void **state) {
     (void)state;
     struct ot_options o;
@@ -26,24 +26,24 @@ static void agreement_and_repetition_are_accepted(void **state) {
     refuse(BASE "--no-save --resume auto", "--no-save and --resume contradict");
 }
 
-/* The answer is ours or "not available", never the nearest spelling. */
+/* The answer is our option or "not available", never the option with the nearest spelling. */
 static void options_of_other_programs_are_answered(void **state) {
     (void)state;
     static const char *const answers[][2] = {
         {BASE "--lora", "--lora: not available: all parameters are trained"},
         {BASE "--LoRA-r 8", "--LoRA-r: not available: all parameters are trained"},
-        {BASE "--learning-rate 1e-5", "unknown option --learning-rate; here it is --lr ("},
-        {BASE "--batch-size 8", "--tokens-per-step takes its place: it counts tokens"},
-        {BASE "--gradient-accumulation-steps 4", "not needed: --tokens-per-step is the whole step"},
+        {BASE "--learning-rate 1e-5", "unknown option --learning-rate; its name here is --lr ("},
+        {BASE "--batch-size 8", "use --tokens-per-step instead; it counts tokens"},
+        {BASE "--gradient-accumulation-steps 4", "not needed: --tokens-per-step sets the whole step"},
         {BASE "--report-to wandb", "not available: OUT/log.jsonl has every step"},
-        {BASE "--max-grad-norm 1", "here it is --clip ("},
-        {BASE "--bf16", "--dtype bf16 takes its place"},
-        {BASE "--num-train-epochs 3", "here it is --epochs ("},
-        {BASE "--gradient-checkpointing", "--recompute all takes its place"},
-        {BASE "--overwrite-output-dir", "--resume never begins anew"},
-        {"generate m --max-tokens 5", "here it is --max-new-tokens ("},
+        {BASE "--max-grad-norm 1", "its name here is --clip ("},
+        {BASE "--bf16", "use --dtype bf16 instead"},
+        {BASE "--num-train-epochs 3", "its name here is --epochs ("},
+        {BASE "--gradient-checkpointing", "use --recompute all instead"},
+        {BASE "--overwrite-output-dir", "use --resume never"},
+        {"generate m --max-tokens 5", "its name here is --max-new-tokens ("},
         {"generate m --stop x", "not available: an end-of-text token or --max-new-tokens ends the text"},
-        {"generate m --top-k 5", "not available: --temperature and --top-p draw"},
+        {"generate m --top-k 5", "not available: use --temperature and --top-p for sampling"},
         {"generate m --n-gpu-layers 5", "not needed: --gpu-mem"},
     };
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)

@@ -29,7 +29,7 @@ static void defaults_are_the_documented_ones(void **state) {
     assert_true(o.warmup.steps == 0 && o.warmup.share == 0.03);
     assert_int_equal(o.home.weights, OT_HOME_AUTO);
     assert_int_equal(o.home.state, OT_HOME_AUTO);
-    assert_int_equal(o.order, OT_ORDER_LAYER);
+    assert_int_equal(o.rounds, 0);
     assert_true(o.log_every.seconds == 10 && o.log_every.steps == 0);
     assert_int_equal(o.seq_len | o.tokens_per_step | o.micro_batch | o.epochs | o.steps | o.seed | o.threads,
                      0);
@@ -47,14 +47,14 @@ static void every_option_of_train_parses(void **state) {
            "--tokens-per-step 64Ki --micro-batch 2 --seed 7 --lr 3e-4 --schedule wsd --warmup 12 "
            "--weight-decay 0.1 --beta1 0.8 --beta2 0.99 --eps 1e-6 --clip 0 --device cpu --dtype bf16 "
            "--gpu-mem 24G --host-mem 100GB --home weights=host,state=gpu --optimizer-engine gpu --slots 3 "
-           "--recompute all --order micro "
+           "--recompute all --rounds 3 --shadow 0 "
            "--threads 4 --eval-every 5m --log-every 20 --dry-run --json");
     assert_string_equal(o.eval_data, "e");
     assert_string_equal(o.out, "o");
     assert_string_equal(o.tokenizer, "t");
     assert_string_equal(o.template_name, "llama-3");
     assert_int_equal(o.init, OT_CHOICE_INIT_RANDOM);
-    assert_int_equal(o.seq_len, 1024); /* tokens, as memory: binary */
+    assert_int_equal(o.seq_len, 1024); /* a number of tokens, with a binary unit as for memory */
     assert_false(o.pack);
     assert_true(o.train_on_prompt && o.no_eos && o.skip_bad && o.show_sample && o.dry_run && o.json);
     assert_int_equal(o.epochs, 2);
@@ -74,7 +74,8 @@ static void every_option_of_train_parses(void **state) {
     assert_int_equal(o.home.activations, OT_HOME_AUTO);
     assert_int_equal(o.slots, 3);
     assert_int_equal(o.recompute, OT_CHOICE_RECOMPUTE_ALL);
-    assert_int_equal(o.order, OT_ORDER_MICRO);
+    assert_int_equal(o.rounds, 3);
+    assert_true(ot_options_given(&o, "shadow") && o.shadow == 0);
     assert_int_equal(o.threads, 4);
     assert_true(o.optimizer_engine.share[OT_TILE_GPU] == 1);
     assert_true(o.eval_every.seconds == 300 && o.eval_every.steps == 0);
@@ -205,10 +206,13 @@ static void absurd_values_are_refused(void **state) {
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char line[128];
         snprintf(line, sizeof line, BASE "%s", lines[i]);
-        refuse(line, "wants");
+        refuse(line, "must be");
     }
-    refuse("generate m --temperature 1 --top-p 0", "--top-p 0: wants a share from 1e-06 to 1");
-    refuse("generate m --max-new-tokens 0", "wants a whole number from 1 to 1000000");
+    refuse("generate m --temperature 1 --top-p 0", "--top-p 0: must be a share from 1e-06 to 1");
+    refuse("generate m --max-new-tokens 2000000", "must be a whole number from 1 to 1000000");
+    refuse("generate m --max-new-tokens 0", "--max-new-tokens must be at least 1.");
+    refuse(BASE "--epochs 0", "--epochs must be at least 1.");
+    refuse(BASE "--seq-len 0.5", "--seq-len must be at least 8.");
 }
 
 static void engines_are_one_or_shares(void **state) {
@@ -237,23 +241,23 @@ static void engines_are_one_or_shares(void **state) {
                     fabs(share[OT_TILE_CPU] - good[i].cpu) < 1e-15);
         ot_options_free(&o);
     }
-    refuse(BASE "--optimizer-engine cpu:0.6,disk:0.4", "'disk:0.4' names no engine");
-    refuse(BASE "--optimizer-engine cpu:0.6,auto:0.4", "'auto:0.4' names no engine");
-    refuse(BASE "--optimizer-engine cpu:0.6,gpu:x", "'gpu:x' has no share");
-    refuse(BASE "--optimizer-engine cpu:1,gpu:0", "'gpu:0' has no share above 0");
-    refuse(BASE "--optimizer-engine cpu:1.5", "'cpu:1.5' has no share above 0 and up to 1");
-    refuse(BASE "--optimizer-engine cpu:-0.5", "'cpu:-0.5' has no share");
-    refuse(BASE "--optimizer-engine cpu:", "'cpu:' has no share");
-    refuse(BASE "--optimizer-engine cpu:0.500000000000000000000000001,gpu:0.5", "has no share");
-    refuse(BASE "--optimizer-engine cpu:0.5,cpu:0.5", "'cpu:0.5' says again");
+    refuse(BASE "--optimizer-engine cpu:0.6,disk:0.4", "'disk:0.4' is not an engine");
+    refuse(BASE "--optimizer-engine cpu:0.6,auto:0.4", "'auto:0.4' is not an engine");
+    refuse(BASE "--optimizer-engine cpu:0.6,gpu:x", "'gpu:x' needs a share");
+    refuse(BASE "--optimizer-engine cpu:1,gpu:0", "'gpu:0' needs a share above 0");
+    refuse(BASE "--optimizer-engine cpu:1.5", "'cpu:1.5' needs a share above 0 and at most 1");
+    refuse(BASE "--optimizer-engine cpu:-0.5", "'cpu:-0.5' needs a share");
+    refuse(BASE "--optimizer-engine cpu:", "'cpu:' needs a share");
+    refuse(BASE "--optimizer-engine cpu:0.500000000000000000000000001,gpu:0.5", "needs a share");
+    refuse(BASE "--optimizer-engine cpu:0.5,cpu:0.5", "'cpu:0.5' gives the same engine a second share");
     refuse(BASE "--optimizer-engine cpu:0.5,gpu:0.4", "'gpu:0.4' does not make the shares add up to 1");
     refuse(BASE "--optimizer-engine cpu:0.5,gpu:0.5,", "'gpu:0.5' ends in a comma");
     refuse(BASE "--optimizer-engine cpu,gpu", "'gpu' does not make the shares add up to 1");
-    refuse(BASE "--optimizer-engine ,", "'' names no engine");
+    refuse(BASE "--optimizer-engine ,", "'' is not an engine");
     refuse(BASE "--optimizer-engine gpu --home state=host",
            "--optimizer-engine and --home contradict each other: gpu updates state");
     refuse(BASE "--optimizer-engine cpu --home gpu",
-           "cpu updates state that lives on the host, not on the gpu; give one of them");
+           "cpu updates state that lives on the host, not on the gpu; use one of them");
     refuse(BASE "--optimizer-engine gpu:0.5,stream:0.5 --home state=gpu", "stream updates state");
     refuse("eval m --data d --optimizer-engine cpu", "--optimizer-engine has no effect with eval");
 }
@@ -293,6 +297,10 @@ static void nvme_is_directories_with_sizes(void **state) {
     assert_int_equal(o.io_engine, OT_IO_POOL);
     assert_true(o.no_io_verify);
     ot_options_free(&o);
+    accept(&o, BASE "--nvme /a --home grads=nvme,sums=host");
+    assert_int_equal(o.home.grads, OT_HOME_NVME);
+    assert_int_equal(o.home.sums, OT_HOME_HOST);
+    assert_int_equal(o.home.state, OT_HOME_AUTO);
     accept(&o, BASE "--nvme /a --home state=nvme,activations=host");
     assert_int_equal(o.home.state, OT_HOME_NVME);
     assert_int_equal(o.home.activations, OT_HOME_HOST);
@@ -302,12 +310,15 @@ static void nvme_is_directories_with_sizes(void **state) {
                                       "--nvme /a:-4G", "--nvme :4G",  "--nvme /a:9999P:2000T"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(line, sizeof line, BASE "%s", bad[i]);
-        refuse(line, "wants DIR or DIR:SIZE");
+        refuse(line, "must be DIR or DIR:SIZE");
     }
     refuse(BASE "--nvme /a --nvme /a:1G", "/a is given twice");
     refuse(BASE "--home nvme", "--home weights=nvme needs --nvme DIR");
     refuse(BASE "--home state=nvme", "--home state=nvme needs --nvme DIR");
     refuse(BASE "--home activations=nvme", "--home activations=nvme needs --nvme DIR");
+    refuse(BASE "--home grads=nvme", "--home grads=nvme needs --nvme DIR");
+    refuse(BASE "--home sums=nvme", "--home sums=nvme needs --nvme DIR");
+    refuse(BASE "--shadow 1G --clip 0", "--shadow has no effect with --clip 0");
     refuse("eval m --data d --io-engine uring", "--io-engine has no effect without --nvme");
     refuse(BASE "--no-io-verify", "--no-io-verify has no effect without --nvme");
     refuse("tokenize m --nvme /a", "--nvme has no effect with tokenize");
@@ -324,8 +335,8 @@ static void contradictions_and_idle_options_are_refused(void **state) {
     refuse(BASE "--template chatml --prompt-format x", "--template and --prompt-format contradict");
     refuse(BASE "--quiet --log-every 5", "--quiet and --log-every contradict");
     refuse(BASE "--no-forecast --explain", "--no-forecast and --explain contradict");
-    refuse(BASE "--steps 10 --warmup 11", "--warmup 11 is longer than the run of --steps 10");
-    refuse(BASE "--seq-len 512 --tokens-per-step 256", "less than one sequence of --seq-len 512");
+    refuse(BASE "--steps 10 --warmup 11", "--warmup 11 is longer than the run (--steps 10)");
+    refuse(BASE "--seq-len 512 --tokens-per-step 256", "less than one sequence (--seq-len 512)");
     refuse(BASE "--eval-fraction 0 --eval-every 5", "--eval-every has no effect");
     refuse(BASE "--home weights=gpu --slots 2", "--slots has no effect");
     refuse(BASE "--temperature 1", "--temperature has no effect with train; it belongs to generate");
@@ -362,18 +373,19 @@ static void unknown_names_get_the_nearest_spelling(void **state) {
     refuse(BASE "--foo 3", "unknown option --foo (");
     refuse(BASE "-x 3", "unknown option -x");
     refuse(BASE "--", "unknown option --");
-    refuse("tarin " BASE, "unknown command 'tarin'; did you mean train?");
+    refuse("tarin " BASE, "unknown command 'tarin'; did you mean train? (offload-train help");
     refuse("verfy out/m", "unknown command 'verfy'; did you mean verify?");
     refuse("verify", "verify needs a directory, such as offload-train verify out/my-run");
     refuse("verify a b", "unexpected argument 'b'");
     refuse("verify a --model b", "--model has no effect with verify");
-    refuse("verify a --checkpoint b", "unknown option --checkpoint; here it is --dir (");
+    refuse("verify a --checkpoint b", "unknown option --checkpoint; its name here is --dir (");
     refuse("verify a --threads 2", "--threads has no effect with verify");
     refuse("export a", "export needs --out");
     refuse("export --out b", "export needs a directory");
     refuse("train a --data b --dir c", "--dir has no effect with train; it belongs to verify, export");
-    refuse("zzzzzzz m",
-           "the commands are train, generate, eval, tokenize, probe, plan, bench, verify and export");
+    refuse(
+        "zzzzzzz m",
+        "the commands are train, generate, eval, tokenize, probe, plan, bench, verify, export and comm-test");
     char line[600] = BASE "--";
     memset(line + strlen(line), 'q', 400);
     refuse(line, "unknown option --qqq");
@@ -441,10 +453,16 @@ static void config_file_sets_what_the_command_line_does_not(void **state) {
     accept(&o, config_line("{\"nvme\": \"/a\", \"io-engine\": \"pool\"}", BASE));
     assert_int_equal(o.nvme.n, 1);
     ot_options_free(&o);
+    accept(&o, config_line("{\"gpus\": 4}", BASE));
+    assert_string_equal(o.gpus, "4");
+    ot_options_free(&o);
+    accept(&o, config_line("{\"gpus\": \"all\"}", BASE));
+    assert_string_equal(o.gpus, "all");
+    ot_options_free(&o);
     accept(&o, config_line("{\"nvme\": []}", BASE));
     assert_false(ot_options_given(&o, "nvme"));
     ot_options_free(&o);
-    /* ... and wins over the other word for the same thing. */
+    /* ... and the command line replaces an option of the file that contradicts it. */
     accept(&o, config_line("{\"epochs\": 3, \"eval-fraction\": 0.1}", BASE "--steps 7 --eval-data e"));
     assert_int_equal(o.steps, 7);
     assert_int_equal(o.epochs, 0);
@@ -461,26 +479,28 @@ static void refuse_config(const char *text, int code, const char *words) {
 static void hostile_config_files_are_refused(void **state) {
     (void)state;
     refuse_config("{\"learning-rate\": 1}", OT_E_USAGE,
-                  "run.json: unknown option learning-rate; here it is lr (");
-    refuse_config("{\"lr\": \"fast\"}", OT_E_USAGE, "run.json: lr fast: wants a number");
+                  "run.json: unknown option learning-rate; its name here is lr (");
+    refuse_config("{\"lr\": \"fast\"}", OT_E_USAGE, "run.json: lr fast: must be a number");
     refuse_config("{\"lr\": true}", OT_E_USAGE, "lr: ");
     refuse_config("{\"lr\": [1]}", OT_E_USAGE, "lr: ");
     refuse_config("{\"lr\": {\"a\": 1}}", OT_E_USAGE, "lr: ");
-    refuse_config("{\"out\": 5}", OT_E_USAGE, "out: an integer is not a value of this option");
+    refuse_config("{\"out\": 5}", OT_E_USAGE, "out: an integer is not a valid value of this option");
     refuse_config("{\"nvme\": [[\"/a\"]]}", OT_E_USAGE, "nvme: an array is not");
     refuse_config("{\"nvme\": [\"/a\", true]}", OT_E_USAGE, "nvme: ");
     refuse_config("{\"nvme\": [\"/a\", \"/a\"]}", OT_E_USAGE, "nvme: /a is given twice");
     refuse_config("{\"nvme\": [], \"no-io-verify\": true}", OT_E_USAGE, "no effect without --nvme");
     refuse_config("{\"pack\": 1}", OT_E_USAGE, "pack: ");
-    refuse_config("{\"steps\": 1.5}", OT_E_USAGE, "steps 1.5: wants a whole number");
-    refuse_config("{\"steps\": 99999999999999999}", OT_E_USAGE, "wants a whole number");
+    refuse_config("{\"gpus\": 1.5}", OT_E_USAGE, "gpus: a number is not a valid value");
+    refuse_config("{\"out\": 4}", OT_E_USAGE, "out: an integer is not a valid value");
+    refuse_config("{\"steps\": 1.5}", OT_E_USAGE, "steps 1.5: must be a whole number");
+    refuse_config("{\"steps\": 99999999999999999}", OT_E_USAGE, "must be a whole number");
     refuse_config("{\"temperature\": 1}", OT_E_USAGE, "temperature has no effect with train");
-    refuse_config("{\"config\": \"x\"}", OT_E_USAGE, "config belongs on the command line");
-    refuse_config("{\"help\": true}", OT_E_USAGE, "help belongs on the command line");
+    refuse_config("{\"config\": \"x\"}", OT_E_USAGE, "config works only on the command line");
+    refuse_config("{\"help\": true}", OT_E_USAGE, "help works only on the command line");
     refuse_config("{\"out\": \"a\\u0000b\"}", OT_E_USAGE, "out: a NUL character");
     refuse_config("{\"steps\": 5, \"epochs\": 5}", OT_E_USAGE, "contradict");
-    refuse_config("[1]", OT_E_USAGE, "wants a JSON object");
-    refuse_config("3", OT_E_USAGE, "wants a JSON object");
+    refuse_config("[1]", OT_E_USAGE, "must be a JSON object");
+    refuse_config("3", OT_E_USAGE, "must be a JSON object");
     refuse_config("{\"lr\": 1e-5", OT_E_INPUT, "run.json");
     refuse_config("", OT_E_INPUT, "run.json");
     struct ot_options o;
@@ -524,7 +544,7 @@ static void the_record_repeats_the_run(void **state) {
     ot_options_free(&again);
 }
 
-/* What has a default and nothing to act on is not of the record: it would be refused as a --config. */
+/* The record leaves out defaults that have nothing to act on: --config would refuse them. */
 static void the_record_leaves_out_what_has_no_effect(void **state) {
     (void)state;
     struct ot_options o, again;

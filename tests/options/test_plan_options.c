@@ -1,4 +1,4 @@
-/* The options of plan: rates with units, the run's length, and what is refused. */
+/* The options of plan: rates with units, the length of the run, and refusals. */
 #include <stdio.h>
 #include <string.h>
 
@@ -31,15 +31,15 @@ static void plans_take_rates_and_the_runs_length(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         snprintf(line, sizeof line, "plan m --gpu rtx4090 --host-bw %s", bad[i]);
         refuse(line, "--host-bw");
-        refuse(line, "wants bytes a second from 1MB to 10TB");
+        refuse(line, "must be a rate from 1MB to 10TB per second");
     }
     refuse("plan", "plan needs --model");
     refuse("plan m --out d", "--out has no effect with plan");
     refuse("plan m --gpu h200 --pack no", "--pack has no effect without --data");
     refuse("--model m --data d.jsonl --gpu rtx4090", "--gpu has no effect with train; it belongs to plan");
     refuse("plan m --gpu h200 --home state=nvme", "needs --nvme");
-    refuse("plan m --gpu h200 --price 3", "here it is --price/h (");
-    refuse("plan m --tokens 1e14", "wants a whole number");
+    refuse("plan m --gpu h200 --price 3", "its name here is --price/h (");
+    refuse("plan m --tokens 1e14", "must be a whole number");
 }
 
 int main(void) {

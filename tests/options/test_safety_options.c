@@ -1,5 +1,5 @@
-/* Options of train for checkpoints and safety: what they read, what they refuse, and what every option of
- * train says about a run that is resumed. */
+/* Options of train for checkpoints and safety: accepted and refused values, and whether a resumed run may
+ * change each option of train. */
 #include "tests/options/option_lines.h"
 
 #include <stdlib.h>
@@ -58,10 +58,10 @@ static void absurd_values_are_refused(void **state) {
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
         char line[128];
         snprintf(line, sizeof line, BASE "%s", lines[i]);
-        refuse(line, "wants");
+        refuse(line, "must be");
     }
     refuse(BASE "--save-every daily", "such as 30s, 5m or 1h, or one of epoch|never");
-    refuse(BASE "--grace 30", "--grace 30: wants a time from 1s, such as 30s, 5m or 1h");
+    refuse(BASE "--grace 30", "--grace 30: must be a time of at least 1s, such as 30s, 5m or 1h");
 }
 
 static void contradictions_and_idle_options_are_refused(void **state) {
@@ -76,9 +76,9 @@ static void contradictions_and_idle_options_are_refused(void **state) {
 
 static void names_of_other_programs_are_understood(void **state) {
     (void)state;
-    refuse(BASE "--save-steps 100", "here it is --save-every (");
+    refuse(BASE "--save-steps 100", "its name here is --save-every (");
     refuse(BASE "--save_total_limit 3", "did you mean --keep?");
-    refuse(BASE "--resume-from-checkpoint x", "here it is --resume (");
+    refuse(BASE "--resume-from-checkpoint x", "its name here is --resume (");
 }
 
 static void the_record_repeats_them(void **state) {
@@ -100,14 +100,14 @@ static void the_record_repeats_them(void **state) {
         ot_options_put_json(&o, NULL, &w);
         check_ok(ot_json_writer_take(&w, &text, NULL));
         if (!strstr(text, lines[i][1]))
-            fail_msg("%s: %s", lines[i][0], text);
-        assert_null(strstr(text, "resume")); /* how this process began is nothing of the run's */
+            fail_msg("the record of \"%s\" lacks an option or has a wrong value: %s", lines[i][0], text);
+        assert_null(strstr(text, "resume")); /* the way in which this process began is not part of the run */
         free(text);
         ot_options_free(&o);
     }
 }
 
-/* So that none is forgotten when a run goes on from a checkpoint. */
+/* Every option of train must say whether a resumed run may change it, so that none is forgotten. */
 static void options_of_train_say_whether_a_resumed_run_may_change_them(void **state) {
     (void)state;
     const struct ot_option *option;
@@ -115,7 +115,8 @@ static void options_of_train_say_whether_a_resumed_run_may_change_them(void **st
     for (int i = 0; (option = ot_option_at(i)); i++) {
         bool of_train = option->commands & OT_FOR_TRAIN;
         if (of_train != (option->on_resume != OT_RESUME_NOT_TRAIN))
-            fail_msg("--%s: on_resume %d", option->name, (int)option->on_resume);
+            fail_msg("--%s does not say whether a resumed run may change it (on_resume %d)", option->name,
+                     (int)option->on_resume);
         n[option->on_resume] += of_train;
     }
     assert_int_equal(n[OT_RESUME_CONTENT], 4); /* model, tokenizer, data, eval-data */

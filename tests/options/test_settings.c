@@ -1,4 +1,4 @@
-/* Settings: what the program fills in beside the options, and the record of both. */
+/* Settings: the values that the program adds to the options, and the record of both. */
 #include "tests/options/option_lines.h"
 #include "tests/support/check.h"
 
@@ -30,7 +30,7 @@ static void accept_config(const char *text, const char *more, struct ot_options 
     accept(out, line);
 }
 
-/* The run of the tests: two options given, one taken from a checkpoint, two chosen by the program. */
+/* The run of these tests: the user gave two options, the checkpoint gave one, the program chose two. */
 static void fill_in(struct ot_settings *settings) {
     struct ot_json *epochs;
     check_ok(ot_json_parse("7", 1, "test", &epochs));
@@ -43,10 +43,13 @@ static void fill_in(struct ot_settings *settings) {
 static char *record(const struct ot_settings *settings, bool with_sources) {
     struct ot_json_writer w = {.indent = -1};
     char *text;
-    if (with_sources)
+    if (with_sources) {
+        ot_json_begin_object(&w, NULL);
         ot_options_put_run(&settings->in_effect, &w);
-    else
+        ot_json_end_object(&w);
+    } else {
         ot_options_put_json(&settings->in_effect, NULL, &w);
+    }
     check_ok(ot_json_writer_take(&w, &text, NULL));
     return text;
 }
@@ -87,7 +90,7 @@ static void the_record_says_who_gave_what(void **state) {
     ot_options_free(&o);
 }
 
-/* A run.json has "sources"; the run.json of an earlier version, and the record in a checkpoint, do not. */
+/* run.json has "sources". The run.json of an earlier version and the record in a checkpoint do not. */
 static void the_record_repeats_the_run_with_and_without_sources(void **state) {
     (void)state;
     struct ot_options o;
@@ -95,7 +98,7 @@ static void the_record_repeats_the_run_with_and_without_sources(void **state) {
     struct ot_settings settings = {o};
     fill_in(&settings);
     char *texts[] = {record(&settings, false),
-                     record(&settings, true)}; /* the next line takes the options' texts */
+                     record(&settings, true)}; /* the next line reuses the texts of the options */
     for (int with_sources = 0; with_sources < 2; with_sources++) {
         struct ot_settings again;
         accept_config(texts[with_sources], "", &again.in_effect);

@@ -1,4 +1,5 @@
-/* What people and programs read: numbers, progress, the table that adds up, the log, sampled tokens. */
+/* Output for people and programs: numbers, progress, the memory table and its sums, the log, sampled
+ * tokens. */
 #include "tests/support/check.h"
 
 #include <math.h>
@@ -76,7 +77,7 @@ static void progress_estimates_and_formats(void **state) {
     assert_null(strstr(line, "ETA"));
     ot_progress_bar(&p, &point, line);
     assert_memory_equal(line, "[####################]", 22);
-    /* One slow step moves the estimate by a twentieth of the surprise. */
+    /* One slow step moves the estimate by a twentieth of the difference. */
     point.seconds = 22;
     ot_progress_add(&p, &point, 6);
     assert_true(fabs(ot_progress_seconds_left(&p, 263) - 3) < 1e-9);
@@ -91,15 +92,16 @@ static void lines_come_at_intervals(void **state) {
         struct ot_progress_point point = point_at(step);
         lines += ot_progress_add(&p, &point, (double)step);
     }
-    assert_int_equal(lines, 4); /* 1, 10, 20, 25 */
+    assert_int_equal(lines, 4); /* at steps 1, 10, 20, 25 */
     ot_progress_open(&p, 100, (struct ot_every){.seconds = 10}, false);
     lines = 0;
     for (int64_t step = 1; step <= 100; step++) {
         struct ot_progress_point point = point_at(step);
         lines += ot_progress_add(&p, &point, 1000 + (double)step);
     }
-    assert_int_equal(lines, 11);                                    /* 1, 11, ..., 91, 100 */
-    ot_progress_open(&p, 25, (struct ot_every){.steps = 10}, true); /* the bar of a terminal is no history */
+    assert_int_equal(lines, 11); /* at steps 1, 11, ..., 91, 100 */
+    /* The bar of a terminal is not a line of the history. */
+    ot_progress_open(&p, 25, (struct ot_every){.steps = 10}, true);
     lines = 0;
     for (int64_t step = 1; step <= 25; step++) {
         struct ot_progress_point point = point_at(step);
@@ -108,7 +110,7 @@ static void lines_come_at_intervals(void **state) {
     assert_int_equal(lines, 4);
 }
 
-/* The cells are 12 wide and a space apart. */
+/* Reads the number of a column. The cells are 12 wide, with a space between them. */
 static double number_in(const char *line, int column, int columns) {
     char cell[13] = "";
     memcpy(cell, line + strlen(line) - (size_t)(13 * (columns - column) - 1), 12);
@@ -148,14 +150,14 @@ static void the_table_adds_up(void **state) {
     assert_non_null(strstr(lines[7], "128.0"));
     assert_non_null(strstr(lines[1], "weights"));
     check_table(&two, (const size_t[]){64 << 20, 128 << 20, 256 << 20}, 3, 0x1p20, lines);
-    assert_non_null(strstr(lines[0], "nvme")); /* a tier that may be used is shown, used or not */
-    /* The tier on disk alone makes the unit larger. */
+    assert_non_null(strstr(lines[0], "nvme")); /* a tier with a budget is shown, even if it is not used */
+    /* Only the tier on disk needs the larger unit. */
     three.entries[5].bytes = (size_t)20 << 30;
     check_table(&three, (const size_t[]){16ull << 30, 32ull << 30, 512ull << 30}, 3, 0x1p30, lines);
     assert_non_null(strstr(lines[0], "GiB"));
 }
 
-/* Without --explain five rows say it, whatever the ledger's names are; they add up to the same total. */
+/* Without --explain the table has five rows, for any names of the ledger. They add up to the same total. */
 static void the_short_table_has_five_rows(void **state) {
     (void)state;
     static const struct {
@@ -197,13 +199,20 @@ static void a_plan_is_told_in_two_lines(void **state) {
         {.weights = OT_HOME_NVME, .tiles = {[OT_TILE_STREAM] = 2}, .state = OT_HOME_HOST},
     };
     struct ot_plan plan = {.slabs = slabs, .n_slabs = 3, .activations = OT_HOME_HOST};
-    assert_string_equal(ot_report_homes(&plan, line),
-                        "weights gpu 1, nvme 2 of 3 slabs · state gpu 3, host 2, nvme 3 of 8 tiles · "
-                        "activations host");
-    assert_string_equal(ot_report_engines(&plan, line), "gpu 3 of 8 tiles (37.5 %) · stream 2 of 8 tiles "
-                                                        "(25.0 %) · cpu 3 of 8 tiles (37.5 %)");
-    memset(slabs, 0, sizeof slabs); /* as for evaluation: no tiles */
-    assert_string_equal(ot_report_homes(&plan, line), "weights gpu 3 of 3 slabs · activations host");
+    assert_string_equal(
+        ot_report_homes(&plan, line),
+        "weights: 1 of 3 slabs on gpu, 2 on nvme · optimizer state: 3 of 8 tiles on gpu, 2 on "
+        "host, 3 on nvme · activations: on host");
+    slabs[1].grads = OT_HOME_NVME;
+    assert_non_null(strstr(ot_report_homes(&plan, line),
+                           " · activations: on host · gradients: of 5 of 8 tiles on gpu, 3 on nvme"));
+    assert_string_equal(ot_report_engines(&plan, line), "3 of 8 tiles by gpu (37.5 %), 2 by stream "
+                                                        "(25.0 %), 3 by cpu (37.5 %)");
+    plan.shadow_frames = 2;
+    assert_non_null(strstr(ot_report_engines(&plan, line), "3 by cpu (37.5 %) · 2 ahead of the norm"));
+    plan.shadow_frames = 0;
+    memset(slabs, 0, sizeof slabs); /* evaluation has no tiles */
+    assert_string_equal(ot_report_homes(&plan, line), "weights: all 3 slabs on gpu · activations: on host");
     assert_string_equal(ot_report_engines(&plan, line), "");
 }
 
@@ -243,11 +252,11 @@ static void a_forecast_is_told(void **state) {
     struct ot_lane_times times[] = {{"predicted", 2, p.busy, p.exposed, p.exposed_host},
                                     {"measured", 4, p.busy, p.exposed, p.exposed_host}};
     assert_int_equal(ot_report_lanes(times, 2, lines), 5);
-    assert_null(strstr(lines[0], "nvme")); /* nothing ran there */
+    assert_null(strstr(lines[0], "nvme")); /* nothing ran on that lane */
     assert_string_equal(lines[1], "busy       predicted     20.0 %     75.0 %");
     assert_string_equal(lines[2], "busy       measured      10.0 %     37.5 %");
-    assert_string_equal(lines[3], "waited for predicted     20.0 %      0.0 %      5.0 %");
-    assert_string_equal(lines[4], "waited for measured      10.0 %      0.0 %      2.5 %");
+    assert_string_equal(lines[3], "stalled on predicted     20.0 %      0.0 %      5.0 %");
+    assert_string_equal(lines[4], "stalled on measured      10.0 %      0.0 %      2.5 %");
     assert_int_equal(strlen(lines[0]), strlen(lines[3]));
 }
 
@@ -258,19 +267,18 @@ static void an_explanation_is_told(void **state) {
         .bound = OT_LANE_COMPUTE,
         .bound_share = 0.9,
         .second = OT_LANE_COMPUTE,
-        .ifs = {{"1 GiB more gpu memory", 1.6, 625, 0.25}, {"twice the tokens a step", 4, 500, 0}},
+        .ifs = {{"1 GiB more gpu memory", 1.6, 625, 0.25}, {"twice the tokens, half the steps", 4, 500, 0}},
         .n_ifs = 2};
     assert_int_equal(ot_report_explanation(&e, lines), 3);
     assert_string_equal(lines[0], "computing, 90.0 % of the step");
     assert_string_equal(lines[1],
-                        "1 GiB more gpu memory            1.60 s a step          625 tok/s    +25 %");
+                        "1 GiB more gpu memory                1.60 s a step          625 tok/s    +25 %");
     assert_string_equal(lines[2],
-                        "twice the tokens a step          4.00 s a step          500 tok/s  no gain");
+                        "twice the tokens, half the steps     4.00 s a step          500 tok/s  no gain");
     e.second = OT_LANE_H2D; /* the second limit is named */
     e.second_share = 0.07;
     ot_report_explanation(&e, lines);
-    assert_string_equal(lines[0],
-                        "computing, 90.0 % of the step; next h2d, compute stalls on it for 7.0 %");
+    assert_string_equal(lines[0], "computing, 90.0 % of the step; next h2d, compute stalls on it for 7.0 %");
     e.bound = e.second = OT_LANE_NVME_READ;
     e.n_ifs = 0;
     assert_int_equal(ot_report_explanation(&e, lines), 1);
@@ -324,7 +332,7 @@ static void the_log_has_its_fields(void **state) {
         "tokens", "trained_tokens", "tokens_per_s", "seconds", "gpu_bytes", "host_bytes"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!ot_json_get(json, fields[i]))
-            fail_msg("no %s in a step's record", fields[i]);
+            fail_msg("a step's record has no %s", fields[i]);
     assert_true(ot_json_real(ot_json_get(json, "tokens_per_s"), 0) == 200);
     assert_null(ot_json_get(json, "skipped"));
     ot_json_free(json);
@@ -340,7 +348,7 @@ static void the_log_has_its_fields(void **state) {
     remove_folder(folder);
 }
 
-/* Starts the log in the folder again, says that it goes on from step 2, and compares what the file holds. */
+/* Opens the log in the folder again, as a run that resumes after step 2, and compares the file's content. */
 static void expect_log(const char *folder, int64_t keep_bytes, const char *expected) {
     struct ot_run_log *log;
     char path[600], text[600];
@@ -376,9 +384,12 @@ static void a_resumed_run_goes_on_with_its_log(void **state) {
         int64_t keep;
         const char *expected;
     } cases[] = {
-        {2 * line, ONE TWO AGAIN},     {0, AGAIN}, {line - 1, AGAIN}, /* no line is whole */
-        {2 * line + 5, ONE TWO AGAIN},                                /* in the middle of one */
-        {1000, ONE TWO THREE AGAIN},                                  /* it has lost its end */
+        {2 * line, ONE TWO AGAIN},
+        {0, AGAIN},
+        {line - 1, AGAIN},             /* no complete line */
+        {2 * line + 5, ONE TWO AGAIN}, /* in the middle of a line */
+        /* The file is shorter: it lost its end. */
+        {1000, ONE TWO THREE AGAIN},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         write_file(folder, "log.jsonl", log, sizeof log - 1);
@@ -387,13 +398,13 @@ static void a_resumed_run_goes_on_with_its_log(void **state) {
     char *long_line = malloc(10000);
     assert_non_null(long_line);
     memset(long_line, 'x', 10000);
-    long_line[9] = '\n'; /* and no other: the end is sought through several pieces */
+    long_line[9] = '\n'; /* the file's only line end; the search for it takes several pieces */
     write_file(folder, "log.jsonl", long_line, 10000);
     expect_log(folder, 10000, "xxxxxxxxx\n" AGAIN);
     free(long_line);
     remove_folder(folder);
     folder = make_folder();
-    expect_log(folder, 100, AGAIN); /* the file is gone */
+    expect_log(folder, 100, AGAIN); /* the file does not exist */
     remove_folder(folder);
 }
 
@@ -420,9 +431,9 @@ static void a_log_that_cannot_be_written_says_so(void **state) {
 
     snprintf(path, sizeof path, "%s/log.jsonl", folder);
     assert_int_equal(unlink(path), 0);
-    assert_int_equal(symlink("/dev/null", path), 0); /* leads out of the output */
+    assert_int_equal(symlink("/dev/null", path), 0); /* a link out of the output */
     check_ok(ot_run_log_open(false, &log));
-    check_fails(ot_run_log_start_file(log, folder, 0), OT_E_INPUT, "log.jsonl: is a symbolic link");
+    check_fails(ot_run_log_start_file(log, folder, 0), OT_E_INPUT, "log.jsonl is a symbolic link");
     ot_run_log_close(log);
     remove_folder(folder);
 }
@@ -434,8 +445,8 @@ static void the_sampler_is_exact(void **state) {
     const float logits[5] = {1, 3, 3, -2, 0};
     check_ok(ot_sampler_open(5, &sampler));
     check_ok(ot_sampler_pick(sampler, logits, 0, 1, 0.99, &id));
-    assert_int_equal(id, 1); /* the first of equals */
-    /* Weights 1, 1, e^-2, e^-3, e^-5: the borders of the cumulative sums, from the likeliest. */
+    assert_int_equal(id, 1); /* the first of two equal ones */
+    /* Weights 1, 1, e^-2, e^-3, e^-5: the borders of the cumulative sums, beginning with the likeliest. */
     double sum = 2 + exp(-2) + exp(-3) + exp(-5);
     const struct {
         double unit, top_p;
@@ -446,13 +457,14 @@ static void the_sampler_is_exact(void **state) {
                  {2 / sum + 1e-9, 1, 0},
                  {(2 + exp(-2)) / sum + 1e-9, 1, 4},
                  {1 - 1e-12, 1, 3},
-                 {1 - 1e-12, 1e-6, 1},            /* at least one */
-                 {1 - 1e-12, 2 / sum - 1e-6, 2}}; /* two reach it */
+                 {1 - 1e-12, 1e-6, 1},            /* at least one token */
+                 {1 - 1e-12, 2 / sum - 1e-6, 2}}; /* two tokens reach the sum */
     for (size_t i = 0; i < sizeof draws / sizeof *draws; i++) {
         check_ok(ot_sampler_pick(sampler, logits, 1, draws[i].top_p, draws[i].unit, &id));
         assert_int_equal(id, draws[i].id);
     }
-    check_ok(ot_sampler_pick(sampler, logits, 0.01, 1, 0.499, &id)); /* cold: only the two */
+    /* A low temperature leaves only the two likeliest. */
+    check_ok(ot_sampler_pick(sampler, logits, 0.01, 1, 0.499, &id));
     assert_int_equal(id, 1);
     const float broken[5] = {0, NAN, 0, 0, 0};
     check_fails(ot_sampler_pick(sampler, broken, 0, 1, 0, &id), OT_E_NUMERIC, "not a number");

@@ -1,21 +1,20 @@
-/* Loaded before libc (LD_PRELOAD), so that the built program meets a disk that fails, or its end, at a chosen
- * call.
+/* Loaded before libc (LD_PRELOAD), so that the disk of the built program fails, or the program ends, at a
+ * chosen call.
  *
- * OT_TEST_FAULT=ACTION:WHERE:N says what, in the N-th (from 1) of the calls that count:
- *   ACTION  kill (the process is gone before the call), slow (it takes a second longer), or the error of the
- *           call: enospc, eio, erofs, or hold (the call waits as long as the file OT_TEST_FAULT_HOLD is
- *           there; not with bytes)
- *   WHERE   write, fsync, fallocate, rename, mkdir, unlink, open (that creates), link, truncate: such calls;
- *           any: all of these; bytes: N bytes are written, and the call that would write more is cut short
- *           there: the process is gone, or whatever writes from then on fails
- *   N+      in this call and all that follow
- * OT_TEST_FAULT_IN=TEXT[:TEXT..]: calls count whose path has one of the texts in it.
- * OT_TEST_FAULT_LOG=FILE gets a line "CALL PATH" for each that counts.
+ * OT_TEST_FAULT=ACTION:WHERE:N describes the fault. It happens in the N-th (from 1) of the calls that count.
+ *   ACTION  kill (the process ends before the call), slow (the call takes one second longer), the error that
+ *           the call returns (enospc, eio, erofs), or hold (the call waits as long as the file
+ *           OT_TEST_FAULT_HOLD exists; not with bytes)
+ *   WHERE   write, fsync, fallocate, rename, mkdir, unlink, open (that creates a file), link, truncate: these
+ *           calls count; any: all of them. bytes: N bytes are written. The call that would write more writes
+ *           only so much; then the process ends, or every later write fails
+ *   N+      the fault happens in this call and in all after it OT_TEST_FAULT_IN=TEXT[:TEXT..]: only calls
+ *   count whose path contains one of the texts. OT_TEST_FAULT_LOG=FILE gets a line "CALL PATH" for each call
+ *   that counts.
  *
- * Calls that libc makes by itself (stdio) and those of io_uring do not come by here.
- */
-#undef _FORTIFY_SOURCE   /* defines some of these calls by itself, */
-#undef _FILE_OFFSET_BITS /* takes two names for one */
+ * This library does not see the calls that libc makes internally (stdio), nor those of io_uring. */
+#undef _FORTIFY_SOURCE   /* would define some of these calls itself */
+#undef _FILE_OFFSET_BITS /* would give two names the same symbol */
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -31,22 +30,22 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The function that would have been called without us. */
+/* The function of that name that this library replaces. */
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
 enum { BLOCK = 4096, PATH_BYTES = 2 * PATH_MAX, NOT_UNDERSTOOD = 99, SLOW = -1, HOLD = -2 };
 
 static struct {
     bool is_read;
-    int error; /* 0: the process ends; HOLD */
+    int error; /* 0: the process ends; HOLD, SLOW: see above; else an errno value */
     char where[16];
-    long long at; /* 0: nothing happens */
+    long long at; /* 0: no fault */
     bool goes_on;
-    long long calls, bytes; /* so far */
+    long long calls, bytes; /* counts so far */
 } fault;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
-/* ---- what is wanted ---- */
+/* ---- the fault that the environment describes ---- */
 
 static void read_fault(void) {
     static const struct {
@@ -65,7 +64,7 @@ static void read_fault(void) {
     while (i < n && strcmp(action, actions[i].name) != 0)
         i++;
     if (i == n) {
-        fprintf(stderr, "OT_TEST_FAULT=%s: not understood\n", text);
+        fprintf(stderr, "OT_TEST_FAULT=%s: wanted ACTION:WHERE:N\n", text);
         _exit(NOT_UNDERSTOOD);
     }
     fault.error = actions[i].error;
@@ -104,7 +103,7 @@ _Noreturn static void end_process(void) {
         pause();
 }
 
-/* Returns -1 and errno where this call is to fail. */
+/* Returns -1 and sets errno if this call must fail. */
 static int meet(const char *call, const char *path) {
     int error = 0;
     pthread_mutex_lock(&mutex);
@@ -152,7 +151,7 @@ static int meet_fd(const char *call, int fd) {
 
 /* ---- writing ---- */
 
-/* How many of n bytes are written before it strikes: whole blocks of them, where no others can be. */
+/* How many of the n bytes may be written before the fault. O_DIRECT writes whole blocks only. */
 static size_t allow(int fd, size_t n) {
     char path[PATH_BYTES];
     pthread_mutex_lock(&mutex);
@@ -170,7 +169,7 @@ static size_t allow(int fd, size_t n) {
     return n;
 }
 
-/* What a call that was cut short returns after the part that was allowed. */
+/* The result of a call that wrote only the allowed part. */
 static ssize_t cut_short(ssize_t written) {
     if (fault.error == 0)
         end_process();
@@ -212,7 +211,7 @@ int ftruncate64(int fd, off64_t bytes) {
     return meet_fd("truncate", fd) < 0 ? -1 : NEXT(ftruncate64)(fd, bytes);
 }
 
-/* ---- names ---- */
+/* ---- calls on names ---- */
 
 int open64(const char *path, int flags, ...) {
     va_list rest;

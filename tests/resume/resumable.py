@@ -1,5 +1,5 @@
-"""Runs that are ended in every way there is and go on: what they end with is, to the bit, what a run that nobody stopped
-ends with, no step's record is there twice, and nothing half made stays. Standard library only."""
+"""Runs that end in many ways and are resumed. The result of each has the same bits as the result of an uninterrupted
+run, no record of a step is there twice, and no half-made file stays. Uses the standard library only."""
 
 import glob
 import json
@@ -15,7 +15,7 @@ from program import PROGRAM, SMALL, read_bytes, run
 
 SLOW = bool(os.environ.get("OT_TEST_SLOW"))
 FAULTS = os.environ.get("OT_TEST_FAULTS", "")  # the library made of faults.c
-# Everything in a record that does not depend on the clock or the machine.
+# The fields of a record that depend neither on the clock nor on the machine.
 EXACT = ("event", "step", "epoch", "loss", "grad_norm", "clipped_norm", "lr", "tokens", "perplexity", "rows")
 
 
@@ -24,7 +24,7 @@ def is_checkpoint(path):
 
 
 class ResumableTest(program.ProgramTest):
-    # 59 rows that are trained on make 15 steps: a run of 20 crosses an epoch's border.
+    # 59 rows for training make 15 steps, so a run of 20 steps crosses the border of an epoch.
     words = ["--no-forecast", *SMALL, "--micro-batch", "2", "--steps", "20", "--eval-every", "5"]
 
     @classmethod
@@ -42,7 +42,8 @@ class ResumableTest(program.ProgramTest):
 
     @classmethod
     def other_file_system(cls):
-        """A folder where checkpoints cannot be links to what is on the disk; None: there is none."""
+        """A folder on another file system, where checkpoints cannot hard-link the store's files; None if there is
+        none."""
         memory = "/dev/shm"
         if not os.access(memory, os.W_OK) or os.stat(memory).st_dev == os.stat(cls.folder).st_dev:
             return None
@@ -67,18 +68,18 @@ class ResumableTest(program.ProgramTest):
             shutil.rmtree(path)
 
     def checkpoints(self, out):
-        """The steps of those that are there as a whole."""
+        """The steps of the complete checkpoints."""
         paths = glob.glob(self.path(f"{out}/checkpoints/step-*"))
         return sorted(int(path[-8:]) for path in paths if is_checkpoint(path))
 
     def verify(self, out):
-        """The newest, which is what a run goes on from; all, where time does not matter."""
+        """Verifies the newest checkpoint, from which a run resumes; all of them in slow runs."""
         for step in self.checkpoints(out)[0 if SLOW else -1:]:
             self.succeed("verify", self.path(f"{out}/checkpoints/step-{step:08}"))
 
     def logged(self, out, kind, within=""):
-        """The steps of such events in the log of a run, whose last line may have been cut short. Of checkpoints, those within
-        a directory."""
+        """The steps of these events in the log of a run. The last line of the log may be cut short. Checkpoints
+        count only if their path is inside `within`."""
         path = self.path(f"{out}/log.jsonl")
         lines = read_bytes(path).decode().split("\n") if os.path.exists(path) else [""]
         events = [json.loads(line) for line in lines[:-1]]
@@ -89,14 +90,14 @@ class ResumableTest(program.ProgramTest):
                 if event["event"] in ("step", "eval")]
 
     def check_counted(self, out, label=""):
-        """What a checkpoint says was trained is the sum of its steps, none of them twice."""
+        """The trained tokens of a checkpoint are the sum over its steps, each counted once."""
         tokens = {event["step"]: event["tokens"] for event in self.log(out) if event["event"] == "step"}
         for step in self.checkpoints(out):
             record = json.loads(read_bytes(self.path(f"{out}/checkpoints/step-{step:08}/checkpoint.json")))
             self.assertEqual(record["run"]["tokens"], sum(tokens[done] for done in range(1, step + 1)), label)
 
     def whole(self, *more):
-        """A run that nobody stopped, in memory; made once for each options."""
+        """An uninterrupted run, in memory. Made once for each set of options."""
         if more not in self.wholes:
             name = f"whole-{len(self.wholes)}"
             began = time.time()
@@ -111,10 +112,10 @@ class ResumableTest(program.ProgramTest):
                          read_bytes(self.path(f"{whole}/model.safetensors")), label)
 
     def check_tidy(self, out, label="", keep=1):
-        """After a run that came to its end."""
+        """After a run that finished: no leftovers."""
         self.assertEqual(glob.glob(self.path(f"{out}.*")), [], label)
         steps = self.checkpoints(out)
-        if steps:  # the newest, and the best
+        if steps:  # the newest checkpoint, and the best
             there = {"complete"} | {f"step-{step:08}" for step in steps}
             self.assertEqual(set(os.listdir(self.path(f"{out}/checkpoints"))), there, label)
             self.assertLessEqual(len(steps), keep + 1, label)
@@ -127,15 +128,15 @@ class ResumableTest(program.ProgramTest):
             self.verify(out)
 
     def stop_after_a_step(self, process, out):
-        """SIGTERM, once another step is logged; returns exit code and stderr."""
+        """Sends SIGTERM after another step was logged. Returns the exit code and stderr."""
         before = self.logged(out, "step")
         self.wait_for(process, lambda: len(self.logged(out, "step")) > len(before))
         return self.end_by(process, signal.SIGTERM)
 
     def go_on(self, out, *more, label=""):
-        """The same command again, after which everything is as if nothing had happened: from the last complete checkpoint.
-        Returns the step that it went on from."""
-        complete = os.path.exists(self.path(f"{out}/checkpoints/complete"))  # then it begins anew
+        """Runs the same command again, which must resume from the last complete checkpoint. Returns the step of that
+        checkpoint."""
+        complete = os.path.exists(self.path(f"{out}/checkpoints/complete"))  # then the run begins anew
         before, logged = ([], []) if complete else (self.checkpoints(out), self.logged(out, "checkpoint", self.path(f"{out}/")))
         self.succeed(*self.command(out, *more))
         begun = [event["step"] for event in self.log(out) if event["event"] == "resume"][-1:] or [0]
@@ -150,7 +151,7 @@ class ResumableTest(program.ProgramTest):
 
 
 def preload(fault, where, log=None):
-    """The environment in which a run meets a fault (faults.c)."""
+    """The environment in which a run meets the fault (faults.c)."""
     env = {"LD_PRELOAD": FAULTS, "OT_TEST_FAULT_IN": where,
            "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
     return env | ({"OT_TEST_FAULT": fault} if fault else {}) | ({"OT_TEST_FAULT_LOG": log} if log else {})

@@ -1,5 +1,5 @@
-"""What the tests of stopped runs share: starting one, waiting until it is where it shall be stopped, comparing what it
-ends with. Standard library only."""
+"""Helpers for the tests of stopped runs: start a run, wait until it reaches a point, stop it, compare its result.
+Uses the standard library only."""
 
 import glob
 import json
@@ -18,7 +18,7 @@ EXACT = ("event", "step", "epoch", "loss", "grad_norm", "clipped_norm", "lr", "t
 
 
 class StoppingTest(program.ProgramTest):
-    """Runs of the smallest preset in folders of their class, which start with the same words."""
+    """Runs of the smallest preset in a folder of the test class, with the same first words."""
     words = ["--no-forecast", *SMALL, "--micro-batch", "2"]
 
     @classmethod
@@ -29,7 +29,7 @@ class StoppingTest(program.ProgramTest):
 
     @classmethod
     def command(cls, out, *more):
-        """An option that is given again replaces what it was."""
+        """An option that is given again replaces its earlier value."""
         options = {}
         for word in ("--data", cls.rows, *cls.words, *(str(word) for word in more), "--out", cls.path(out)):
             if word.startswith("--"):
@@ -43,7 +43,7 @@ class StoppingTest(program.ProgramTest):
         return subprocess.Popen([PROGRAM, *self.command(out, *more)], **popen)
 
     def wait_for(self, process, seen, seconds=60):
-        """Whether it was seen before the process ended."""
+        """Returns True if the condition held before the process ended."""
         end = time.time() + seconds
         while not seen():
             self.assertLess(time.time(), end, "never seen")
@@ -53,7 +53,7 @@ class StoppingTest(program.ProgramTest):
         return True
 
     def end(self, process, number, code):
-        """Stops it. What it said; None where it had ended before."""
+        """Stops the run. Returns its stderr, or None if it had ended before."""
         ended = process.poll() is not None
         process.send_signal(number)
         err = process.communicate(timeout=60)[1]
@@ -64,7 +64,7 @@ class StoppingTest(program.ProgramTest):
         return err
 
     def stop_after(self, step, out, *more, number=signal.SIGKILL):
-        """A run that is stopped as soon as the checkpoint of the step is there. It never comes to its end."""
+        """Stops a run as soon as the checkpoint of the step exists. The run never finishes by itself."""
         while True:
             shutil.rmtree(self.path(out), ignore_errors=True)
             process = self.start(out, *more)
@@ -81,7 +81,7 @@ class StoppingTest(program.ProgramTest):
         return sorted(int(path[-8:]) for path in glob.glob(self.path(f"{out}/checkpoints/step-????????")))
 
     def logged(self, out, event, step):
-        """Whether a run, which may still be writing, has this record already."""
+        """True if the log of a run, which may still be writing, has this record already."""
         try:
             with open(self.path(f"{out}/log.jsonl")) as file:
                 lines = file.read().splitlines(keepends=True)
@@ -91,12 +91,12 @@ class StoppingTest(program.ProgramTest):
         return any(record["event"] == event and record["step"] == step for record in records)
 
     def records(self, out, *events):
-        """Everything in them that does not depend on the clock or on where bytes live."""
+        """The fields of records that depend neither on the clock nor on placement."""
         return [{key: event[key] for key in EXACT if key in event} for event in self.log(out)
                 if event["event"] in (events or ("step", "eval"))]
 
     def check_equal(self, out, whole, *events):
-        """The model, and each record once, in order."""
+        """The model must be equal, and the log must have each record once, in order."""
         self.assertEqual(self.records(out, *events), self.records(whole, *events))
         steps = [event["step"] for event in self.log(out) if event["event"] == "step"]
         self.assertEqual(steps, list(range(1, len(steps) + 1)))

@@ -1,5 +1,5 @@
-"""A run that is stopped under one plan goes on under another, and ends with the same bits; what cannot go on says why,
-and what does. The steps' records and the model are compared with those of a run that nobody stopped."""
+"""A run that is stopped under one plan is resumed under another and ends with the same bits. A run that cannot be
+resumed says why and names a cure. Records of steps and the model are compared with those of an uninterrupted run."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from program import PROGRAM, STOPPED, read_bytes, run, sql_rows, write_rows
 from stopping import SLOW, StoppingTest
 
 MIB = 1 << 20
-STEPS = 20  # of four sequences: 59 make an epoch of 15
+STEPS = 20  # steps of four sequences: 59 rows make an epoch of 15 steps
 
 
 class AcrossTest(StoppingTest):
@@ -31,9 +31,9 @@ class AcrossTest(StoppingTest):
                      "nvme": ["--home", "nvme", *nvme, "--io-engine", "pool"],
                      "mixed": ["--home", "weights=host,state=nvme,activations=gpu", *nvme],
                      "stream": ["--home", "host", "--optimizer-engine", "stream:0.7,cpu:0.3"]}
-        # What else may be another afterwards, a few at a time.
-        cls.free = [["--threads", "2"], ["--optimizer-threads", "2"], ["--order", "micro"], ["--recompute", "all"],
-                    ["--recompute", "none"], ["--gpu-mem", "64M", "--host-mem", "64M"],
+        # Options that may change on resuming, a few at a time.
+        cls.free = [["--threads", "2"], ["--optimizer-threads", "2"], ["--rounds", "100"], ["--recompute", "all"],
+                    ["--recompute", "none"], ["--shadow", "64M"], ["--gpu-mem", "64M", "--host-mem", "64M"],
                     ["--save-every", "5"], ["--save-every", "never"], ["--keep", "3"], ["--eval-every", "4"]]
 
     def other(self, draw):
@@ -62,10 +62,10 @@ class Plans(AcrossTest):
                 self.check_equal("on", whole, *(("step",) if "--eval-every" in words else ()))
 
     def each(self, *variant, pairs):
-        """Homes before and after: a few pairs, or all."""
+        """Homes before and after the stop: a few pairs, or all."""
         draw = random.Random(repr([word for word in variant if "/" not in word]))
         names = draw.sample(list(self.homes), len(self.homes))
-        pairs = 1 if "OT_TEST_KILLS" in os.environ else pairs  # fewer under the sanitizers, as of kills
+        pairs = 1 if "OT_TEST_KILLS" in os.environ else pairs  # fewer pairs under the sanitizers, as with kills
         for i, before in enumerate(names if SLOW else names[:pairs]):
             self.go_on(variant, draw.randint(1, STEPS - 3), before, names if SLOW else [names[i - 1]], draw)
 
@@ -97,7 +97,7 @@ class Plans(AcrossTest):
 
 
 class Places(AcrossTest):
-    """Where the checkpoint lies, how long the run is, and what goes on in the moment when it is stopped."""
+    """The place of the checkpoint, the length of the run, and the activity at the moment of the stop."""
 
     def test_every_name_of_a_checkpoint_and_another_output(self):
         whole = self.whole("--eval-every", "4")
@@ -113,7 +113,7 @@ class Places(AcrossTest):
             self.assertEqual(read_bytes(self.path("elsewhere/model.safetensors")),
                              read_bytes(self.path(whole + "/model.safetensors")))
         self.assertEqual(self.log("named"), before)
-        # An older one of its own output: what came after it is made again.
+        # Resumes from an older checkpoint of the same output: the later steps are made again.
         self.succeed(*self.command("named", "--eval-every", "4", "--resume", self.checkpoint("named", 5)))
         self.check_equal("named", whole)
 
@@ -156,7 +156,7 @@ class Places(AcrossTest):
 
 
 class Devices(AcrossTest):
-    """With the program whose GPU is emulated as well."""
+    """Also resumes with the program whose GPU is emulated."""
     words = [*AcrossTest.words, "--steps", "6"]
 
     def test_within_a_device_to_the_bit(self):
@@ -179,7 +179,8 @@ class Devices(AcrossTest):
 
 class Kept(AcrossTest):
     def test_the_best_and_the_newest_stay(self):
-        """On answers of letters that no trained row has, the loss soon gets worse."""
+        """The evaluation rows are answers of characters that no training row has, so the evaluation loss soon
+        increases."""
         other = [{**row, "answer": "#%&@!"} for row in sql_rows(8)]
         variant = ("--eval-data", write_rows(self.path("other.jsonl"), other), "--eval-every", "2")
         self.succeed(*self.command("worse", *variant, "--save-every", "2", "--keep", "2"))
@@ -187,7 +188,7 @@ class Kept(AcrossTest):
         best = min((step for step in evals if step), key=evals.get)
         self.assertLess(best, STEPS - 2, evals)
         self.assertEqual(self.checkpoints("worse"), [best, STEPS - 2, STEPS])
-        # Also where the run was stopped in between.
+        # The same if the run was stopped in between.
         self.stop_after(best + 4, "again", *variant, "--save-every", "2", "--keep", "1")
         self.succeed(*self.command("again", *variant, "--save-every", "2", "--keep", "1"))
         self.assertEqual(self.checkpoints("again"), [best, STEPS])
@@ -207,11 +208,11 @@ class Kept(AcrossTest):
             self.assertLess(abs(said["copied"] - events[0]["written_bytes"]), MIB // 16, kind)
             self.assertLess(abs(said["referred"] - events[0]["referred_bytes"]), MIB // 16, kind)
             self.assertEqual(events[0]["referred_bytes"] > 0, kind in ("nvme", "mixed"), kind)
-            self.assertEqual(os.listdir(self.disk), [])  # what checkpoints refer to has its second name in them alone
+            self.assertEqual(os.listdir(self.disk), [])  # only checkpoints have a second name of the store's content
 
 
 class Refused(AcrossTest):
-    """A run that would be another one. Nothing is changed."""
+    """Commands that would make a different run. They are refused, and nothing is changed."""
 
     @classmethod
     def setUpClass(cls):
@@ -235,30 +236,30 @@ class Refused(AcrossTest):
         for option, was, now in (("lr", "0.003", "0.001"), ("seq-len", "128", "64"), ("dtype", "fp32", "bf16"),
                                  ("seed", "0", "1"), ("pack", "yes", "no"), ("micro-batch", "2", "4"),
                                  ("warmup", "3%", "5"), ("tokens-per-step", "512", "256")):
-            self.refuse(2, f": --{option} is {was} in the checkpoint and {now} now. Use what", "--resume never, or another --out",
+            self.refuse(2, f" made with --{option} {was}, you gave {now}. Use the", "--resume never, or another --out",
                         "with", f"--{option}", now)
-        self.refuse(2, "--lr is 0.003 in the checkpoint and 0.1 now, --clip is 1.0 in the checkpoint and 0.0 now", "with", "--lr", "0.1", "--clip", "0")
-        self.refuse(2, "of a run of 20 steps, and in one of 30", "with", "--steps", "30")
-        self.refuse(2, "a run of 2 steps is shorter than the", "with", "--steps", "2", "--warmup", "3%")
-        self.refuse(3, "is of another model: ", "with", "--model", "tiny-sql", "--tokenizer",
+        self.refuse(2, "--lr 0.003, you gave 0.1; --clip 1.0, you gave 0.0", "with", "--lr", "0.1", "--clip", "0")
+        self.refuse(2, "in a run of 20 steps; in a run of 30", "with", "--steps", "30")
+        self.refuse(2, "the run would end after 2 steps, but", "with", "--steps", "2", "--warmup", "3%")
+        self.refuse(3, "was made with another model: ", "with", "--model", "tiny-sql", "--tokenizer",
                     self.path(self.whole() + "/tokenizer.json"))
 
     def test_rows_that_are_others(self):
         rows = sql_rows(60)
-        for phrase, changed in ((" 61 rows of ", rows + rows[:1]), (" 59 rows of ", rows[1:]),
-                                ("other rows than those that ", [*rows[:30], {**rows[30], "answer": "S" +
+        for phrase, changed in ((" 61 rows with ", rows + rows[:1]), (" 59 rows with ", rows[1:]),
+                                ("as many rows and tokens as ", [*rows[:30], {**rows[30], "answer": "S" +
                                                                  rows[30]["answer"][1:][::-1]}, *rows[31:]]),
-                                ("other rows than those that ", rows[1:] + rows[:1])):
+                                ("as many rows and tokens as ", rows[1:] + rows[:1])):
             path = write_rows(self.path("changed.jsonl"), changed)
             self.refuse(3, phrase, path, "/step-", "with", "--data", path)
-        # Where the file lies does not matter, only what is in it.
+        # The path of the data file does not matter, its content does.
         shutil.copytree(self.path("run"), self.path("moved"))
         self.succeed(*self.command("moved", "--data", write_rows(self.path("same.jsonl"), rows)))
         self.check_equal("moved", self.whole())
 
     def test_where_there_is_no_checkpoint(self):
         os.makedirs(self.path("empty"), exist_ok=True)
-        self.refuse(3, "neither a checkpoint", self.path("empty"), "with", "--resume", self.path("empty"))
+        self.refuse(3, "not a checkpoint", self.path("empty"), "with", "--resume", self.path("empty"))
         self.refuse(3, "no such directory", "with", "--resume", self.path("nowhere"))
 
     def test_a_new_run_keeps_the_old_checkpoints_until_it_has_its_own(self):
@@ -271,7 +272,7 @@ class Refused(AcrossTest):
         self.assertIsNotNone(self.end(process, signal.SIGKILL, -9))
         self.assertEqual(self.checkpoints("anew"), [])
         self.assertEqual(len(os.listdir(self.path("anew/checkpoints.old"))), len(old))
-        for more in (("never",), ("3",)):  # the model; its own first one
+        for more in (("never",), ("3",)):  # the model of an output; its own first checkpoint
             shutil.rmtree(self.path("copy"), ignore_errors=True)
             shutil.copytree(self.path("anew"), self.path("copy"))
             self.succeed(*self.command("copy", *words, *more))
@@ -280,7 +281,7 @@ class Refused(AcrossTest):
 
 
 class Damaged(AcrossTest):
-    """One byte, anywhere in what a checkpoint consists of, or its last bytes missing."""
+    """A single damaged byte at any place of a checkpoint, or a file without its last bytes."""
 
     @classmethod
     def setUpClass(cls):
@@ -292,7 +293,8 @@ class Damaged(AcrossTest):
         pass
 
     def spans(self, directory):
-        """Bytes of each file that count: all; of the store's those that parts lie in (src/checkpoint/manifest.h)."""
+        """The bytes of each file that matter: all of them, and in the store's files those in which parts lie
+        (src/checkpoint/manifest.h)."""
         manifest = read_bytes(os.path.join(directory, "manifest.bin"))
         slabs, files, parts, spans = struct.unpack_from("<4I", manifest, 16)
         at, names = 44 + 8 * slabs, []
@@ -310,7 +312,7 @@ class Damaged(AcrossTest):
         return result
 
     def places(self, name, spans, draw):
-        """Start, middle, end, and some others."""
+        """The first byte, the middle, the last byte, and some others."""
         ends = [(offset, offset + size - 1) for offset, size in spans]
         result = [ends[0][0], ends[len(ends) // 2][0] + 1, ends[-1][1]]
         if SLOW and name in ("manifest.bin", "checkpoint.json"):
@@ -320,7 +322,8 @@ class Damaged(AcrossTest):
         return result
 
     def check_refused(self, directory, name, where):
-        """By verify, and by going on (where every byte is tried, at some of them)."""
+        """verify finds the damage, and so does resuming (if every byte is tried, resuming is tried for some of
+        them)."""
         path, older = os.path.join(directory, name), self.checkpoint("run", self.steps[-2])
         with self.subTest(file=name, where=where):
             result = run("verify", directory, "--quiet")
@@ -331,7 +334,7 @@ class Damaged(AcrossTest):
             result = run(*self.command("run", "--quiet"))
             self.assertEqual((result.code, len(result.err.splitlines())), (3, 1), result.err)
             self.assertIn(f"error: {path}", result.err)
-            self.assertIn(f"; --resume {older} goes on from the one before it", result.err)
+            self.assertIn(f"; to resume from the checkpoint before it, use --resume {older}", result.err)
 
     def test_any_byte(self):
         draw = random.Random(5)
@@ -363,7 +366,7 @@ class Damaged(AcrossTest):
             result = run(*self.command("cut", "--quiet"))
             self.assertEqual((result.code, len(result.err.splitlines())), (3, 1), result.err)
             self.assertIn(f"error: {path}", result.err)
-            option = re.search(r"; (--resume) (\S+) goes on from the one before it", result.err)
+            option = re.search(r"; to resume from the checkpoint before it, use (--resume) (\S+)", result.err)
             self.assertEqual(option[2], self.checkpoint("cut", self.steps[-2]))
             if SLOW or whole and name != "checkpoint.json":
                 self.succeed(*self.command("cut", *option.groups()))
@@ -372,7 +375,7 @@ class Damaged(AcrossTest):
         for step in self.steps:  # all of them damaged
             shutil.copytree(self.checkpoint("run", step), self.checkpoint("cut", step))
             os.truncate(os.path.join(self.checkpoint("cut", step), "manifest.bin"), 100)
-        self.fail_with(3, "there is no intact one before it; --resume never begins anew", *self.command("cut", "--quiet"))
+        self.fail_with(3, "no earlier checkpoint is intact; to start a new run, use --resume never", *self.command("cut", "--quiet"))
 
 
 if __name__ == "__main__":

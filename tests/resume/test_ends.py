@@ -1,5 +1,6 @@
-"""Every end of a run but a second signal keeps what the run has: as a checkpoint in --out, or at the nearest place that works,
-which the last line names. The command that it names goes on to the bits of a run that nothing befell."""
+"""Every end of a run, except a second signal, keeps the run's progress: as a checkpoint in --out or in the nearest
+place where saving works. The last line names that place. The command in that line resumes the run, and its result
+has the bits of an undisturbed run."""
 
 import glob
 import os
@@ -30,7 +31,7 @@ class Ends(StoppingTest):
         assert result.code == 0, result.err
 
     def held(self, out, *more, step=5, **popen):
-        """A run that stands still after some steps."""
+        """A run that is halted after some steps."""
         process = self.start(out, *more, **popen)
         self.assertTrue(self.wait_for(process, lambda: self.logged(out, "step", step)), process.stderr)
         process.send_signal(signal.SIGSTOP)
@@ -45,10 +46,10 @@ class Ends(StoppingTest):
         return process.returncode, err
 
     def check_goes_on(self, out, err, *more, where=None):
-        """The last line of a run that failed names a checkpoint, from which the run goes on."""
+        """The last line of a failed run names a checkpoint, and the run resumes from it."""
         line = err.splitlines()[-1]
         self.assertTrue(line.startswith("error: "), err)
-        words = re.search(r"; step (\d+) is saved: (--resume .*) goes on from it$", line)
+        words = re.search(r"; step (\d+) is saved; resume from it with (--resume .*)$", line)
         self.assertIsNotNone(words, line)
         option = shlex.split(words[2])
         self.assertIn(where or self.path(f"{out}/checkpoints/"), option[1])
@@ -69,7 +70,8 @@ class Ends(StoppingTest):
 
     @unittest.skipUnless(FAULTS, "needs faults.c")
     def test_the_result_cannot_be_saved(self):
-        """In OUT.partial; nor checkpoints in OUT; nor anything near it."""
+        """Flushes fail in OUT.partial; or in OUT's checkpoints too; or everywhere near OUT. The checkpoint is then
+        in OUT, beside OUT, or elsewhere."""
         elsewhere = self.path("elsewhere")
         os.makedirs(elsewhere)
         for i, (where, place) in enumerate((("bad0.partial/", None), ("bad1.partial/:bad1/checkpoints/step", ".rescued/step-"),
@@ -79,7 +81,7 @@ class Ends(StoppingTest):
             with self.subTest(where=where):
                 os.makedirs(self.path("bad-cwd"), exist_ok=True)
                 if i == 2:
-                    self.succeed(*self.command("seeds"))  # so that only what comes after the first steps fails
+                    self.succeed(*self.command("seeds"))  # so that only the work after the first steps fails
                     process = self.held(out, cwd=self.path("bad-cwd"), env=os.environ | env | {"OT_TEST_FAULT": "eio:fsync:9+"})
                     code, err = self.let_go(process)
                 else:
@@ -98,7 +100,8 @@ class Ends(StoppingTest):
 
     @unittest.skipUnless(FAULTS, "needs faults.c")
     def test_grace_counts_flushes(self):
-        """Each of them takes a second: five of a checkpoint do not fit in three, which is known before the first."""
+        """Each flush takes a second. The five flushes of a checkpoint do not fit in three seconds, and the program
+        knows so before the first."""
         for grace, code in (("3s", 8), ("30s", STOPPED)):
             out = f"grace-{grace}"
             process = self.held(out, "--grace", grace, env=os.environ | preload("slow:fsync:1+", f"/{out}/checkpoints"))
@@ -108,10 +111,11 @@ class Ends(StoppingTest):
             self.assertEqual(self.checkpoints(out) != [], code == STOPPED, err)
             if code != STOPPED:
                 self.assertLess(time.time() - began, 3)
-                self.assertIn("--grace had no time to save it", err)
+                self.assertIn("--grace left no time to save it", err)
 
     def test_the_size_of_files_is_limited(self):
-        """Before step 1: said. Later: nothing can be saved any more, which is an error and no signal; the store's file goes."""
+        """Before step 1 a small limit of the file size is refused. Later nothing can be saved any more: the run ends
+        with an error and not by a signal, and the store's file is removed."""
         words = ("--home", "state=nvme,weights=host", "--nvme", self.disk)
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         process = self.start("limit", "--quiet", preexec_fn=limit)
@@ -123,7 +127,7 @@ class Ends(StoppingTest):
         code, err = self.let_go(process)
         self.assertEqual(code, 5, err)
         self.assertIn("File too large", err)
-        self.assertRegex(err.splitlines()[-1], "; (its state could not be saved anywhere; )?no checkpoint was made before$")
+        self.assertRegex(err.splitlines()[-1], "; (the state could not be saved anywhere; )?there is no checkpoint$")
         self.assertEqual(os.listdir(self.disk), [])
 
     def test_the_marker_goes(self):
@@ -131,23 +135,23 @@ class Ends(StoppingTest):
         os.unlink(self.path("marker/offload-train.json"))
         code, err = self.let_go(process)
         self.assertEqual(code, 0, err)
-        self.assertIn("is put back", err)
+        self.assertIn("restored it", err)
         self.check_equal("marker", "whole")
         self.assertEqual(set(os.listdir(self.path("marker"))), set(os.listdir(self.path("whole"))))
 
     def test_the_output_is_moved_away(self):
-        """A stop, or the end: what is said to be saved is there."""
+        """After a stop, or at the end, everything that the run says it saved exists."""
         process = self.held("away")
         os.rename(self.path("away"), self.path("moved"))
         code, err = self.let_go(process, signal.SIGTERM)
         self.assertEqual(code, STOPPED, err)
         self.assertIn(f"{self.path('away')} was moved away while this run was writing to it", err)
-        self.assertIn(f"is now in {self.path('moved')}", err)
+        self.assertIn(f"are now in {self.path('moved')}", err)
         saved = re.search(r"\nsaved   (\S+) · step ", err)[1]
         self.assertTrue(os.path.exists(saved + "/manifest.bin"), err)
         self.assertIn("resume  ", self.succeed(*self.command("away")).err)
         self.assertEqual(read_bytes(self.path("away/model.safetensors")), read_bytes(self.path("whole/model.safetensors")))
-        process = self.held("away1", "--save-every", "1", "--steps", "4000")  # whose last checkpoint goes with it
+        process = self.held("away1", "--save-every", "1", "--steps", "4000")  # moved away with its last checkpoint
         os.rename(self.path("away1"), self.path("moved1"))
         code, err = self.let_go(process, signal.SIGTERM)
         self.assertEqual(code, STOPPED, err)
@@ -156,7 +160,7 @@ class Ends(StoppingTest):
         os.rename(self.path("away2"), self.path("moved2"))
         code, err = self.let_go(process)
         self.assertEqual(code, 0, err)
-        self.assertIn(f"is now in {self.path('moved2')}", err)
+        self.assertIn(f"are now in {self.path('moved2')}", err)
         self.assertEqual(read_bytes(self.path("away2/model.safetensors")), read_bytes(self.path("whole/model.safetensors")))
         self.assertTrue(os.path.exists(self.path("moved2/log.jsonl")))
 
@@ -173,7 +177,8 @@ class Ends(StoppingTest):
         self.check_goes_on("place", err, where="place.rescued/step-")
 
     def test_the_store_loses_its_name(self):
-        """What it holds is read through the descriptor: at a stop, and when a checkpoint is due while the run goes on."""
+        """The store's files are deleted. Saves still read them through open descriptors: at a stop, and when a
+        checkpoint is due during the run."""
         for i, home in enumerate(("state=nvme,weights=nvme", "state=nvme,weights=host")):
             words = ("--home", home, "--nvme", self.disk, "--io-engine", ("pool", "auto")[i])
             process = self.start(f"store{i}", *words, "--save-every", "10")
@@ -185,7 +190,7 @@ class Ends(StoppingTest):
             code, err = self.let_go(process, *([signal.SIGTERM] if i else []))
             self.assertEqual(code, STOPPED if i else 0, err)
             self.assertGreater(self.checkpoints(f"store{i}")[-1], before[-1])
-            self.assertNotIn("not made", err)
+            self.assertNotIn("could not save", err)
             self.succeed(*self.command(f"store{i}", *words, "--save-every", "10"))
             self.check_equal(f"store{i}", "whole")
 

@@ -1,5 +1,5 @@
-"""The built program on a disk that fails, or killed, in every phase of a save (faults.c): the old or the new checkpoint is
-whole, and the same command goes on to the same bits."""
+"""The built program on a disk that fails, or killed, in every phase of a save (faults.c). The old or the new
+checkpoint is whole, and the same command resumes the run to the same bits."""
 
 import glob
 import os
@@ -12,7 +12,7 @@ from program import STOPPED, read_bytes, run
 from resumable import SLOW, ResumableTest, preload
 
 # In one save of a run, as its calls are: before, amid and after the files, and after the rename.
-PLACES = ("gpu", "host", "nvme", "two", "mixed") if SLOW else ("mixed",)  # which copies some and refers to the rest
+PLACES = ("gpu", "host", "nvme", "two", "mixed") if SLOW else ("mixed",)  # copies some content and refers to the rest
 DTYPES = ([], ["--dtype", "bf16"]) if SLOW else ([],)
 EVERY = int(os.environ.get("OT_TEST_EVERY_FAULT", "1"))
 
@@ -24,7 +24,7 @@ class FaultsTest(ResumableTest):
         return run(*self.command(out, *more, "--io-engine", "pool"), env=preload(fault, where or f"/{out}"))
 
     def calls(self, *more):
-        """Those of a run that touch its output, from the beginning to the end: (call, path)."""
+        """The calls of a run that touch its output, from beginning to end: (call, path)."""
         log = self.path("calls")
         if os.path.exists(log):
             os.unlink(log)
@@ -36,8 +36,8 @@ class FaultsTest(ResumableTest):
         return [(call, path[len(self.folder):]) for call, path in calls]
 
     def moments(self, calls):
-        """Numbers of calls, from 1: each kind of call on each kind of file once, where it comes a second time, which is in
-        the save that has another behind it; every EVERY-th of those. All, where time does not matter."""
+        """Numbers of calls, from 1: each kind of call on each kind of file once, at its second occurrence, which is
+        in the save that has another before it. Of these every EVERY-th. In slow runs all calls."""
         if SLOW:
             return range(1, len(calls) + 1)
         seen = {}
@@ -53,7 +53,7 @@ class FaultsTest(ResumableTest):
 
 class Killed(FaultsTest):
     def check_killed(self, fault, more, whole, label, where=None):
-        """Returns whether it struck before the run came to its end."""
+        """Returns True if the fault happened before the run finished."""
         self.clear("f")
         result = self.run_with(fault, "f", *more, where=where)
         if result.code == 0:
@@ -70,8 +70,10 @@ class Killed(FaultsTest):
             calls = self.calls(*more)
             kept = self.checkpoints("f")
             last = max(n for n, (call, path) in enumerate(calls, 1) if (call, path[-8:]) == ("rename", "00000006"))
-            for n in sorted({*self.moments(calls), last + 2}):  # when the last one is there and has replaced none yet
-                if n in (1, last + 2) or calls[n - 2][0] != "fsync":  # which changes nothing that a kill leaves
+            # The last checkpoint exists and has not replaced an older one yet.
+            for n in sorted({*self.moments(calls), last + 2}):
+                # A flush before the kill changes nothing that stays.
+                if n in (1, last + 2) or calls[n - 2][0] != "fsync":
                     label = f"{more} {n}: {calls[n - 1]}"
                     self.assertTrue(self.check_killed(f"kill:any:{n}", more, whole, label) or SLOW, label)
                     self.assertEqual(self.checkpoints("f"), kept, label)
@@ -88,7 +90,7 @@ class Killed(FaultsTest):
             self.assertTrue(self.check_killed(f"kill:fsync:{n}", self.places["mixed"], self.whole(), n, where=".store"))
 
     def test_while_what_a_kill_left_is_cleared(self):
-        """What the next runs do before their first step is cut short as well, at one call after another."""
+        """The work of the next runs before their first step is interrupted too, at one call after another."""
         more = self.places["mixed"]
         self.clear("f")
         self.assertEqual(self.run_with("kill:fsync:9", "f", *more).code, -signal.SIGKILL)
@@ -101,10 +103,11 @@ class Killed(FaultsTest):
 
 
 class Failing(FaultsTest):
-    """Errors of the disk under OUT/checkpoints. All checkpoints stay, so that a later one cannot hide what befell another."""
+    """Disk errors under OUT/checkpoints. All checkpoints are kept, so that a later one cannot hide the damage of an
+    earlier one."""
 
     def check_failing(self, fault, more, whole, label, spoilt, where="/f/checkpoints"):
-        """A run on a disk that fails comes to the same end as any other."""
+        """A run on a failing disk ends with the same result as any other."""
         self.clear("f")
         result = self.run_with(fault, "f", *more, "--keep", "3", where=where)
         self.assertEqual(result.code, 0, f"{label}: {result.err}")
@@ -115,11 +118,12 @@ class Failing(FaultsTest):
         self.assertEqual(sorted(made + spoilt), [2, 4, 6], label)
         self.assertEqual(self.checkpoints("f"), made, label)
         for event in failed:
-            self.assertIn(f"checkpoint of step {event['step']} not made: {event['error']}\n", result.err, label)
+            self.assertIn(f"could not save the checkpoint of step {event['step']}: {event['error']}\n", result.err, label)
         self.check_tidy("f", label, keep=3)
 
     def saves(self, calls):
-        """Of each call the step whose save it belongs to; None: to no save, or a save does without it."""
+        """For each call the step whose save it belongs to. None: the call belongs to no save, or a save works
+        without it."""
         last = before = None
         for call, path in calls:
             step = re.search(r"/step-(\d+)" + ("$" if call == "rename" else ".partial"), path)
@@ -129,12 +133,12 @@ class Failing(FaultsTest):
             before = call
 
     def test_one_call_of_a_save(self):
-        """The save is given up, the next one is made."""
+        """This save is abandoned, and the next one is made."""
         for more, whole in self.each_plan():
             calls = [(call, path) for call, path in self.calls(*more, "--keep", "3") if path.startswith("/f/checkpoints")]
             steps = list(self.saves(calls))
             for n in self.moments(calls):
-                call, path = calls[n - 1]  # the number of which is not the same in each run: threads share the directory
+                call, path = calls[n - 1]  # its number differs between runs, because threads share the directory
                 k = len([1 for kind, other in calls[:n] if kind == call and path in other])
                 for error in ("enospc", "eio", "erofs") if SLOW else ("eio",):
                     if steps[n - 1]:
@@ -152,7 +156,8 @@ class AtAStop(FaultsTest):
     words = [*ResumableTest.words[:-4], "--steps", "150", "--eval-fraction", "0", "--io-engine", "pool"]
 
     def test_a_save_that_fails(self):
-        """It is the run's failure then, in one sentence; what was saved before it stays, and is gone on from."""
+        """At a stop a failed save is an error of the run, reported in one sentence. Earlier checkpoints stay, and
+        the run resumes from them."""
         for more in [self.places[place] for place in (("host", "mixed") if SLOW else PLACES)]:
             self.clear("s")
             code, err = self.stop_after_a_step(self.start("s", *more, save="1h"), "s")
@@ -172,7 +177,7 @@ class AtAStop(FaultsTest):
             self.check_equal("s", self.whole())
 
     def test_an_output_that_is_read_only(self):
-        """Is said before anything is computed."""
+        """The program reports it before it computes anything."""
         code, err = self.stop_after_a_step(self.start("r", save="1h"), "r")
         self.assertEqual(code, STOPPED, err)
         saved = self.checkpoints("r")
@@ -184,10 +189,11 @@ class AtAStop(FaultsTest):
 
 
 class SlowDisk(FaultsTest):
-    words = [*ResumableTest.words[:-4], "--steps", "300", "--eval-every", "300"]  # steps enough for all that is asked
+    # Enough steps for everything that the test asks for.
+    words = [*ResumableTest.words[:-4], "--steps", "300", "--eval-every", "300"]
 
     def test_a_signal_during_a_save_is_kept(self):
-        """SIGUSR1 asks for a checkpoint of its own, also where the one before it is not on the disk yet."""
+        """SIGUSR1 asks for an additional checkpoint, also while the one before is not on the disk yet."""
         self.clear("f")
         gate = self.path("gate")
         open(gate, "w").close()
@@ -196,9 +202,9 @@ class SlowDisk(FaultsTest):
         self.wait_for(process, lambda: self.logged("f", "step"))
         process.send_signal(signal.SIGUSR1)
         self.wait_for(process, lambda: glob.glob(self.path("f/checkpoints/*.partial")))
-        process.send_signal(signal.SIGUSR1)  # the run takes it up, and then waits for the first save
+        process.send_signal(signal.SIGUSR1)  # the run notices the request, and then waits for the first save
         steps = -1
-        while steps != len(self.logged("f", "step")):  # it does not wait yet
+        while steps != len(self.logged("f", "step")):  # the run does not wait yet
             steps = len(self.logged("f", "step"))
             time.sleep(0.5)
         process.send_signal(signal.SIGUSR1)

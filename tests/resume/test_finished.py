@@ -1,5 +1,5 @@
-"""A command whose run came to its end, started again: nothing is trained, the result is verified. With --resume never the old
-result stays until the new one is whole."""
+"""A command whose run has finished is started again: nothing is trained, and the result is verified. With --resume
+never the old result stays until the new one is complete."""
 
 import json
 import os
@@ -31,23 +31,23 @@ class Finished(StoppingTest):
             result = self.succeed(*self.command(out, "--save-every", save, "--json"))
             self.assertIn(f"already finished: {self.path(out)} · 6 of 6 steps", result.err)
             self.assertIn("verified: ", result.err)
-            self.assertIn("--resume never trains anew", result.err)
+            self.assertIn("to train again: --resume never", result.err)
             self.assertEqual(result.events(), [{"event": "already_finished", "out": self.path(out), "steps": 6}])
             self.assertEqual((self.contents(out), self.inodes(out)), (before, inodes))
             self.assertEqual(os.listdir(self.folder).count(out + ".partial"), 0)
 
     def test_another_run_is_refused(self):
-        """Another learning rate, other rows, more steps: none of them replaces the result without being told to."""
+        """Another learning rate, other rows or more steps do not replace the result unless the user asks for it."""
         self.succeed(*self.command("other", *self.flat, "--save-every", "2"))
         before = self.contents("other")
-        self.fail_with(2, "--lr is 0.003 in the checkpoint and 0.001 now. Use what the checkpoint has, --resume never",
+        self.fail_with(2, "--lr 0.003, you gave 0.001. Use the checkpoint's settings, --resume never",
                        *self.command("other", *self.flat, "--lr", "0.001", "--quiet"))
         rows = write_rows(self.path("more.jsonl"), sql_rows(61))
-        self.fail_with(3, "61 rows of ", *self.command("other", *self.flat, "--data", rows, "--quiet"))
-        line = self.fail_with(2, "this run is finished, with 6 steps; --resume ",
+        self.fail_with(3, "61 rows with ", *self.command("other", *self.flat, "--data", rows, "--quiet"))
+        line = self.fail_with(2, "this run is finished after 6 steps; if checkpoints are left, use --resume ",
                               *self.command("other", *self.flat, "--steps", "9", "--quiet"))
         self.assertEqual(self.contents("other"), before)
-        option = line[line.index("--resume "):].split(" makes ")[0].split(" ")
+        option = line[line.index("--resume "):].split(" to go on ")[0].split(" ")
         self.succeed(*self.command("other", *self.flat, "--steps", "9", *option))
         self.succeed(*self.command("whole", *self.flat, "--steps", "9"))
         self.check_equal("other", "whole", "step")
@@ -67,14 +67,14 @@ class Finished(StoppingTest):
         self.succeed(*self.command("anew"))
         before = self.contents("anew")
         words = ("--resume", "never", "--seed", "5", "--steps", "400", "--save-every", "3")
-        for _ in range(2):  # the second one finds what the first has left
+        for _ in range(2):  # the second attempt meets what the first has left
             process = self.start("anew", *words)
             self.assertTrue(self.wait_for(process, lambda: self.checkpoints("anew")))
             self.assertIsNotNone(self.end(process, signal.SIGKILL, -9))
             after = self.contents("anew") | {"log.jsonl": read_bytes(self.path("anew/log.old.jsonl"))}
             self.assertEqual(after, before)
             self.succeed("verify", self.path("anew"), "--quiet")
-        # The run that was killed is not over: it is this one that goes on, and not the old one that is finished.
+        # The killed run has not finished. So the same command resumes it and does not report the old, finished run.
         again = [word for word in words if word not in ("--resume", "never")]
         result = self.succeed(*self.command("anew", *again, "--steps", "400"))
         self.assertIn("resume  ", result.err)
@@ -93,7 +93,7 @@ class Finished(StoppingTest):
         self.assertFalse(os.path.exists(self.path("nothing/log.old.jsonl")))
 
     def test_what_is_no_result_of_a_run_is_not_taken_for_one(self):
-        """A run that was stopped; an export."""
+        """A stopped run and an export are no finished runs."""
         self.stop_after(2, "stopped", "--save-every", "2", "--steps", "2000", number=signal.SIGTERM)
         self.assertFalse(os.path.exists(self.path("stopped/finished.json")))
         self.succeed("export", self.path("stopped"), "--out", self.path("exported"))
@@ -102,7 +102,7 @@ class Finished(StoppingTest):
     def test_a_dry_run_of_a_finished_run_shows_the_plan(self):
         self.succeed(*self.command("dry"))
         result = self.succeed(*self.command("dry", "--dry-run", "--lr", "0.5"))
-        self.assertIn("already finished; this is the plan of --resume never", result.err)
+        self.assertIn("this run is finished already; the plan is for --resume never", result.err)
         self.assertIn("\nplan    ", result.err)
 
 

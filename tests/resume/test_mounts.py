@@ -1,5 +1,5 @@
-"""An output that cannot be exchanged by rename: bind mounts, tmpfs, both layers of an overlay, a mounted sub-directory. The
-whole script runs in a user and mount namespace of its own; where the system permits none, it is skipped."""
+"""Outputs that rename cannot exchange: bind mounts, tmpfs, both layers of an overlay, a mounted sub-directory. The
+whole script runs in a user and mount namespace of its own. It is skipped if the system permits none."""
 
 import os
 import re
@@ -37,7 +37,7 @@ class MountsTest(StoppingTest):
         with open("/proc/self/mounts") as mounts:
             points = [line.split(" ")[1] for line in mounts]
         for point in sorted((point for point in points if point.startswith(cls.folder)), reverse=True):
-            subprocess.run(["umount", "-l", point], check=True)  # what a ring held may be on its way
+            subprocess.run(["umount", "-l", point], check=True)  # files that a ring held may still be closing
         super().tearDownClass()
 
     def make(self, *names):
@@ -53,7 +53,7 @@ class MountsTest(StoppingTest):
         mount("-t", "tmpfs", *options, "none", *self.make(name))
 
     def overlay(self, name, lower_has_out):
-        """The output is NAME/out; made by the lower layer, or by the first run, in the upper one."""
+        """The output is NAME/out. The lower layer has it already, or the first run makes it in the upper layer."""
         base, merged = self.make(f"{name}.base", name)
         mount("-t", "tmpfs", "none", base)  # not every file system can be a layer
         layers = self.make(f"{name}.base/lower", f"{name}.base/upper", f"{name}.base/work")
@@ -76,7 +76,7 @@ class MountsTest(StoppingTest):
         self.succeed("verify", self.path(out), "--quiet")
 
     def check_runs(self, out):
-        """A first result, another one in its place, the same command again, an export in its place."""
+        """A first result, another one in its place, the same command again, then an export in its place."""
         anew = ("--resume", "never")
         self.succeed(*self.command(out, *anew))
         self.check_whole(out)
@@ -94,7 +94,7 @@ class MountsTest(StoppingTest):
         self.check_runs("tmpfs")
 
     def test_a_new_volume(self):
-        """ext4 has a directory of its own there."""
+        """ext4 has a directory of its own at the mount point."""
         self.bind("volume")
         os.mkdir(self.path("volume/lost+found"))
         self.succeed(*self.command("volume"))
@@ -130,11 +130,12 @@ class MountsTest(StoppingTest):
         process.terminate()
         err = process.communicate(timeout=60)[1]
         self.assertEqual(process.returncode, STOPPED, err)
-        # What it was stopped at does not matter: the checkpoint is of a run of its own length.
+        # The step at which the run was stopped does not matter: its checkpoint allows another length.
         self.assertIn("resume  ", self.succeed(*self.command("stopped", "--steps", "300")).err)
 
     def test_a_disk_that_becomes_full(self):
-        """The log has no room any more; the space that is held for checkpoints gives way, and then the log has its lines."""
+        """The log has no space left. The space reserved for checkpoints is released, and then the log gets its
+        lines."""
         self.tmpfs("full", "-o", "size=16M")
         self.make("full/out")
         more = ("--steps", "60", "--save-every", "1h")
@@ -149,7 +150,7 @@ class MountsTest(StoppingTest):
         err = process.communicate(timeout=60)[1].decode()
         line = err.splitlines()[-1]
         self.assertEqual(process.returncode, 5, err)
-        self.assertRegex(line, "log.jsonl: cannot write the log: No space left on device; step .* is saved: ")
+        self.assertRegex(line, "log.jsonl: cannot write the log: No space left on device; step .* is saved; ")
         os.unlink(self.path("full/others"))
         option = re.search(r"--resume \S+", line)[0].split(" ")
         self.assertIn(self.path("full/out/checkpoints/step-"), option[1])
@@ -159,8 +160,8 @@ class MountsTest(StoppingTest):
 
     @unittest.skipUnless(FAULTS, "needs faults.c")
     def test_cut_at_any_moment(self):
-        """A finished run, replaced by another one, which is killed before each call in turn: readers refuse what is half
-        replaced, or find the old result or the new one; the next command finishes it."""
+        """A second run replaces a finished one and is killed before each call in turn. Readers refuse the
+        half-replaced output, or find the old result or the new one. The next command finishes the replacement."""
         self.tmpfs("cut")
         words, log = self.command("cut", "--resume", "never", "--save-every", "never", "--steps", "2"), self.path("calls")
         weights, names = [], {"log.old.jsonl", "checkpoints"}
@@ -177,9 +178,10 @@ class MountsTest(StoppingTest):
             self.assertEqual(run(*words, env=preload(f"kill:any:{n}", "/cut/")).code, -9, calls[n - 1])
             seen = run("verify", self.path("cut"), "--quiet")
             if seen.code != 0:
-                self.assertIn("a process ended while it put a new result in place", seen.err, calls[n - 1])
+                self.assertIn("a process ended while it was replacing the result", seen.err, calls[n - 1])
                 refused += 1
-            # A reader that does not know us must not take a mixture of old and new files for a model.
+            # A reader that does not know this program must not find a mixture of old and new files that looks like a
+            # model.
             if os.path.exists(self.path("cut/config.json")):
                 self.assertIn(read_bytes(self.path(f"cut/{WEIGHTS}")), weights)
             again = self.succeed(*self.command("cut", "--save-every", "never", "--steps", "2"))
@@ -190,7 +192,7 @@ class MountsTest(StoppingTest):
 
 
 def enter_namespace():
-    """Everything again in a namespace, where mounting is permitted. Returns where that cannot be."""
+    """Runs the script again in a namespace, if mounting is permitted. Returns if it is not."""
     unshare = ["unshare", "-Ur", "-m"]
     try:
         tried = subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/tmp"], capture_output=True)

@@ -1,5 +1,5 @@
-"""One output, several commands: one of them has it, the others are refused before they touch anything, and whoever has it saves
-what it has whatever the others do."""
+"""Several commands with one output: one of them gets it, and the others are refused before they change anything. The
+first one saves its result, whatever the others do."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ import program
 from program import PROGRAM, STOPPED, read_bytes, run
 from stopping import StoppingTest
 
-REFUSED = "another process is writing this output; wait for it or choose another"
+REFUSED = "another process is writing this output; wait for that process, or choose another --out"
 
 
 class OneOutput(StoppingTest):
@@ -32,7 +32,7 @@ class OneOutput(StoppingTest):
         seconds = 0
         while process.poll() is None:
             second = run(*self.command("storm", "--save-every", "20", "--quiet"))
-            if second.code == 0:  # after its end
+            if second.code == 0:  # after the first command has finished
                 break
             self.assertEqual((second.code, second.err.count("\n")), (3, 1), second.err)
             self.assertIn(REFUSED, second.err)
@@ -60,7 +60,8 @@ class OneOutput(StoppingTest):
                          for _ in range(3)]
             results = [(process.communicate(timeout=60)[1].decode(), process.returncode) for process in processes]
             codes = sorted(code for _, code in results)
-            self.assertIn(codes, ([0, 3, 3], [0, 0, 3], [0, 0, 0]), results)  # one after the other is fine
+            # Commands that run one after the other succeed.
+            self.assertIn(codes, ([0, 3, 3], [0, 0, 3], [0, 0, 0]), results)
             for err, code in results:
                 self.assertTrue(code == 0 or REFUSED in err, err)
             self.assertEqual(read_bytes(self.path("both/model.safetensors")),
@@ -68,7 +69,8 @@ class OneOutput(StoppingTest):
             self.assertFalse(os.path.exists(self.path("both.partial")))
 
     def test_the_last_save_waits(self):
-        """For whoever has the directory that it writes to, as an older version of the program may."""
+        """The run waits until another process unlocks OUT.partial. An older version of the program may hold that
+        lock."""
         process = self.start("waits", "--save-every", "never")
         self.assertTrue(self.wait_for(process, lambda: self.logged("waits", "step", 1)))
         os.mkdir(self.path("waits.partial"))

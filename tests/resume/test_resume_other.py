@@ -1,5 +1,5 @@
-"""Going on from a checkpoint with another command: what is refused, and how it is said; what may change, and what then
-happens with the log and with the checkpoints of others."""
+"""Resuming with another command: which changes are refused and with which error, which are allowed, and what then
+happens to the log and to other runs' checkpoints."""
 
 import glob
 import os
@@ -10,11 +10,11 @@ import zlib
 import program
 from program import SMALL, read_bytes, run, sql_rows, write_rows
 
-LENGTH = ["--schedule", "constant", "--warmup", "4"]  # of which no step so far depends on how many follow
+LENGTH = ["--schedule", "constant", "--warmup", "4"]  # with these options no step depends on the number of steps
 
 
 class Other(program.ProgramTest):
-    """run/: 40 steps with a checkpoint after each tenth, of which 30 and 40 stay; as if it had been stopped."""
+    """run/: 40 steps with a checkpoint after every tenth, of which 30 and 40 stay, as if the run had been stopped."""
 
     @classmethod
     def setUpClass(cls):
@@ -41,30 +41,30 @@ class Other(program.ProgramTest):
 
     def refuse(self, code, phrase, *more, rows=None):
         before = sorted(glob.glob(self.path("run/**"), recursive=True)), read_bytes(self.path("run/log.jsonl"))
-        # --quiet: the lines before the refusal are the plan's
+        # --quiet: without it, lines of the plan come before the error
         line = self.fail_with(code, phrase, *self.command("run", "--quiet", *more, rows=rows))
         after = sorted(glob.glob(self.path("run/**"), recursive=True)), read_bytes(self.path("run/log.jsonl"))
         self.assertEqual(before, after)
         return line
 
     def test_another_run_is_refused_and_nothing_touched(self):
-        self.refuse(2, "--seed is 0 in the checkpoint and 3 now. Use what the checkpoint has, --resume never", "--seed", "3")
-        self.refuse(2, "--lr is 0.003 in the checkpoint and 0.001 now", "--lr", "1e-3")
-        self.refuse(2, "--schedule is constant in the checkpoint and wsd now", "--schedule", "wsd")
-        self.refuse(3, "61 rows of ", rows=write_rows(self.path("more.jsonl"), sql_rows(61)))
+        self.refuse(2, "--seed 0, you gave 3. Use the checkpoint's settings, --resume never", "--seed", "3")
+        self.refuse(2, "--lr 0.003, you gave 0.001", "--lr", "1e-3")
+        self.refuse(2, "--schedule constant, you gave wsd", "--schedule", "wsd")
+        self.refuse(3, "61 rows with ", rows=write_rows(self.path("more.jsonl"), sql_rows(61)))
         rows = sql_rows(60)
         rows[7], rows[8] = rows[8], rows[7]
-        self.refuse(3, "other rows than those that ", rows=write_rows(self.path("swapped.jsonl"), rows))
-        self.refuse(2, "a run of 39 steps is shorter than the 40 that ", "--steps", "39")
+        self.refuse(3, "as many rows and tokens as ", rows=write_rows(self.path("swapped.jsonl"), rows))
+        self.refuse(2, "the run would end after 39 steps, but 40 are done already in ", "--steps", "39")
 
     def test_another_model_is_refused(self):
         words = self.command("run", "--quiet")
         words[words.index("tiny-test")] = "tiny-sql"
-        self.fail_with(3, "is of another model: head_dim is 16 in the checkpoint and 32 now. Use what the checkpoint has", *words)
+        self.fail_with(3, "was made with another model: head_dim is 16 in the checkpoint and 32 now. Use the checkpoint's settings", *words)
 
     def test_what_is_left_out_is_as_it_was(self):
         result = self.succeed(*self.command("run"))
-        self.assertIn("\n        not given, as it was: --no-eos --schedule constant --warmup 4\n", result.err)
+        self.assertIn("\n        taken from the checkpoint: --no-eos --schedule constant --warmup 4\n", result.err)
         self.assertEqual(read_bytes(self.path("run/model.safetensors")), read_bytes(self.path("kept/model.safetensors")))
 
     def test_a_run_may_grow(self):
@@ -86,22 +86,23 @@ class Other(program.ProgramTest):
             file.write(bytes([byte[0] ^ 1]))
         line = self.refuse(3, "step-00000040/state.bin: damaged: ")
         option = f"--resume {self.path('run/checkpoints/step-00000030')}"
-        self.assertIn(f"; {option} goes on from the one before it", line)
+        self.assertIn(f"; to resume from the checkpoint before it, use {option}", line)
         self.succeed(*self.command("run", *option.split()))
         self.assertEqual(self.steps("run"), list(range(1, 41)))
         self.assertEqual(read_bytes(self.path("run/model.safetensors")), read_bytes(self.path("kept/model.safetensors")))
         self.assertEqual(self.checkpoints("run"), [40])
 
     def test_other_products_are_said(self):
-        """A checkpoint of a machine with another library of products: a warning, which --quiet leaves, or with --exact
-        a refusal. One that says nothing of it, of an older version, is no reason for either."""
+        """A checkpoint of a machine with another library of products gives a warning, also with --quiet; with
+        --exact the run is refused. A checkpoint of an older version, which does not name its library, gives
+        neither."""
         newest = self.path("run/checkpoints/step-00000040")
         more = ["--steps", "41", "--no-eos", *LENGTH]
         self.change_record(newest, b'"arithmetic": "', b'"arithmetic": "abacus, ')
-        self.refuse(3, "with --exact a run goes on with the same alone", "--exact", *more)
+        self.refuse(3, "--exact resumes only with the same libraries", "--exact", *more)
         said = self.succeed(*self.command("run", "--quiet", *more)).err
-        self.assertRegex(said, r"^warning: .* was computed with abacus, .* kernels, .*, and goes on with .* kernels, .*: from here on, "
-                               r"losses and weights are not bit for bit those of an uninterrupted run \(--exact refuses this\)\n$")
+        self.assertRegex(said, r"^warning: .* was computed with abacus, .* kernels, .*, and goes on with .* kernels, .*: from now on, "
+                               r"the last digits of losses and weights differ from those of an uninterrupted run \(--exact refuses this\)\n$")
         self.setUp()
         self.change_record(newest, b'"arithmetic": ', b'"unknown": ')
         self.assertEqual(self.succeed(*self.command("run", "--quiet", "--exact", *more)).err, "")
@@ -116,20 +117,21 @@ class Other(program.ProgramTest):
         self.assertRegex(said, r"was computed with \w+ kernels, oneDNN [\d.]+ isa 0x\w+, .*, and goes on with \w+ kernels, OpenBLAS [\d.]+ ")
 
     def test_what_a_checkpoint_says_of_itself_agrees(self):
-        """Its directory's name, its step, its place in the data: each changed, with checksums that are right."""
+        """The name of its directory, its step or its position in the data is changed, and the checksums are
+        corrected."""
         newest, parent = self.path("run/checkpoints/step-00000040"), self.path("run/checkpoints")
         os.rename(newest, parent + "/step-00000041")
-        self.refuse(3, "step-00000041/checkpoint.json: damaged: it is of step 40")
-        self.assertIn("it is of step 40", run("verify", parent + "/step-00000041").err)
-        os.rename(parent + "/step-00000041", self.path("copy"))  # a name that says nothing
+        self.refuse(3, "step-00000041/checkpoint.json: damaged: it says step 40")
+        self.assertIn("it says step 40", run("verify", parent + "/step-00000041").err)
+        os.rename(parent + "/step-00000041", self.path("copy"))  # a name without a step
         self.succeed("verify", self.path("copy"), "--quiet")
         os.rename(self.path("copy"), newest)
         self.change_record(newest, b'"sequence": ', b'"sequence": 1')
         line = self.refuse(3, "step-00000040/checkpoint.json: damaged: step 40 leads to sequence ")
-        self.assertIn("step-00000030 goes on from the one before it", line)
+        self.assertIn(f"to resume from the checkpoint before it, use --resume {self.path('run/checkpoints/step-00000030')}", line)
 
     def change_record(self, directory, old, new):
-        """The record's size and CRC-32 stand in the manifest, whose last four bytes are its own CRC-32."""
+        """The manifest has the record's size and CRC-32; its last four bytes are its own CRC-32."""
         path, manifest = os.path.join(directory, "checkpoint.json"), os.path.join(directory, "manifest.bin")
         was, whole = read_bytes(path), read_bytes(manifest)
         now = was.replace(old, new, 1)
@@ -144,7 +146,7 @@ class Other(program.ProgramTest):
                 file.write(data)
 
     def test_from_elsewhere_it_is_a_run_of_its_own(self):
-        self.train("branch", "--steps", "20", "--save-every", "5", "--seed", "8")  # whose checkpoints are not ours
+        self.train("branch", "--steps", "20", "--save-every", "5", "--seed", "8")  # checkpoints of another run
         self.succeed(*self.command("branch", "--steps", "45", "--resume", self.path("run/checkpoints/step-00000030")))
         self.assertEqual(self.steps("branch"), list(range(31, 46)))
         self.assertEqual(self.checkpoints("run"), [30, 40])

@@ -1,4 +1,4 @@
-"""The built program stopped by signals and killed at any time, on every kind of plan, and going on."""
+"""The built program is stopped by signals and killed at any time, on every kind of plan, and resumed."""
 
 import os
 import random
@@ -62,7 +62,7 @@ class Stopped(ResumableTest):
         self.assertGreater(runs, kills)
 
     def kill_after(self, seconds, process, label):
-        """Whether it had not come to its end by then."""
+        """Returns True if the run had not finished by then."""
         try:
             _, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -75,7 +75,7 @@ class Stopped(ResumableTest):
 
 class InFlight(ResumableTest):
     def test_saves_beside_the_steps(self):
-        """One after every step, on threads of their own (under a sanitizer of those as well)."""
+        """A checkpoint after every step, with saving threads (which the thread sanitizer watches too)."""
         for i, place in enumerate(("host", "mixed", "nvme")):
             more = [*self.places[place], "--io-engine", ("pool", "auto")[i % 2]]
             self.succeed(*self.command(place, *more, save="1"))

@@ -1,5 +1,5 @@
-"""Nobody reads what a run prints: a terminal stopped by Ctrl-S, a pipe that nobody empties. The run trains to its end, and
-a signal saves and stops it."""
+"""Nobody reads the run's output: a terminal stopped by Ctrl-S, a pipe that nobody empties. The run trains to its
+end, and a signal saves and stops it."""
 
 import fcntl
 import json
@@ -29,7 +29,7 @@ class SlowReader(StoppingTest):
             return file.read().decode()
 
     def check_saved(self, process, out):
-        """It ended by itself, soon after one signal, with a checkpoint of the last step that it logged."""
+        """The run must end by itself soon after one signal, with a checkpoint of the last logged step."""
         self.assertIn(process.wait(timeout=30), (0, 10), "the stop did not end the run")
         last = [event["step"] for event in self.log(out) if event["event"] == "step"][-1]
         self.assertLess(last, STEPS)
@@ -41,10 +41,10 @@ class SlowReader(StoppingTest):
         os.close(other)
         self.addCleanup(process.kill)
         self.assertTrue(self.wait_for(process, lambda: self.logged("held", "step", 1)))
-        os.write(terminal, b"\x13")  # no output passes from here on
+        os.write(terminal, b"\x13")  # the terminal takes no output from here on
         time.sleep(0.3)
         done = self.last_step("held")
-        self.assertTrue(self.wait_for(process, lambda: self.last_step("held") >= done + 50))  # it trains on
+        self.assertTrue(self.wait_for(process, lambda: self.last_step("held") >= done + 50))  # the run still trains
         process.send_signal(signal.SIGTERM)
         self.assertIn(process.wait(timeout=30), (0, 10))
         self.assertEqual(self.checkpoints("held")[-1], self.last_step("held"))
@@ -52,7 +52,7 @@ class SlowReader(StoppingTest):
 
     def last_step(self, out):
         with open(self.path(out + "/log.jsonl")) as file:
-            lines = [line for line in file if line.endswith("\n")]
+            lines = file.read().split("\n")[:-1]  # the run may be writing the last line
         return max((event["step"] for event in map(json.loads, lines) if event["event"] == "step"), default=0)
 
     def test_a_pipe_that_nobody_reads(self):
@@ -81,7 +81,7 @@ class SlowReader(StoppingTest):
         os.close(reader)
 
     def test_a_run_ends_and_says_what_it_left_out(self):
-        """The reader comes when the run is over but for its last lines."""
+        """The reader begins to read when only the last lines of the run are left."""
         reader, writer = self.small_pipe()
         process = self.start("late", stderr=writer)
         os.close(writer)

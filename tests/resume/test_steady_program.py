@@ -1,4 +1,4 @@
-"""A run that saves all the time takes no more memory, files, threads or room on the disk at its end than at its beginning."""
+"""A run that saves all the time uses no more memory, files, threads or disk space at its end than at its beginning."""
 
 import json
 import os
@@ -16,14 +16,15 @@ class Steady(ResumableTest):
     words = [*ResumableTest.words[:-4], "--steps", str(steps), "--eval-every", "50", "--json", "--quiet"]
 
     def used_on_disk(self, out):
-        """What a run keeps there; its log, which grows by a line a step, left out. Files are counted once."""
+        """The disk space of a run, without its log, which grows by a line a step. A file with several names counts
+        once."""
         files = {}
         for folder in (out, *self.disks):
             for parent, _, names in os.walk(folder):
                 for name in names:
                     try:
                         info = os.stat(os.path.join(parent, name))
-                    except FileNotFoundError:  # removed just now
+                    except FileNotFoundError:  # removed at this moment
                         continue
                     if name != "log.jsonl":
                         files[info.st_ino] = 512 * info.st_blocks
@@ -46,7 +47,7 @@ class Steady(ResumableTest):
         self.assertEqual(process.returncode, 0, err)
         begin = len(samples) // 10
         middle = (begin + len(samples)) // 2
-        # A save under way has some of its own; a leak would be one a save, of which there are many.
+        # A save in flight needs some of its own. A leak would add that much at every save, and there are many saves.
         slack = {"memory": 512 * KIB, "threads": 4, "files": 4, "disk": 64 * KIB}
         for what in slack:
             first, second = (max(sample[what] for sample in part) for part in (samples[begin:middle], samples[middle:]))

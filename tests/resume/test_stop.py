@@ -1,5 +1,5 @@
-"""What a person or a scheduler does to a run: Ctrl-C once and twice, in every phase of it; terminals that go away; the
-command that a stopped run prints, pasted into a shell."""
+"""What users and schedulers do to a run: Ctrl-C once and twice, in every phase; terminals that go away; the command
+that a stopped run prints, pasted into a shell."""
 
 import fcntl
 import glob
@@ -23,7 +23,7 @@ from stopping import SLOW, StoppingTest
 
 STEPS = 20
 STOPS = (signal.SIGINT, signal.SIGTERM)
-AT_ONCE = "error: stopped at once by a second signal; what was not saved yet is lost\n"
+AT_ONCE = "error: stopped at once by a second signal; unsaved progress is lost\n"
 NOTHING = "error: stopped before step 1: nothing was trained\n"
 
 
@@ -41,20 +41,20 @@ class StopTest(StoppingTest):
                 ["--save-every", "1", "--home", "weights=host,state=nvme", "--nvme", self.disk]]
 
     def in_a_shell(self, err):
-        """What a stopped run says goes on, done."""
+        """Runs the command that a stopped run prints, and expects it to finish the run."""
         command = re.search(r"^resume  (.*)$", err[err.index("stopped by a signal after step"):], re.M)[1]
         done = subprocess.run(["sh", "-c", command], capture_output=True, cwd=self.folder, timeout=120)
         self.assertEqual(done.returncode, 0, done.stderr.decode())
         return done.stderr.decode()
 
     def check_end(self, code, err, out):
-        """Of a run that was stopped once: what it says is so."""
+        """Checks a run that was stopped once: its message must be true."""
         if code == STOPPED:
             step = int(re.search(r"^saved   .* · step (\d+) of 20$", err, re.M)[1])
             self.assertEqual(self.checkpoints(out)[-1], step)
             self.assertIn("\nStopping: ", err)
             self.assertRegex(err, rf"\nstopped by a signal after step {step}\n")
-            export = re.search(r"\nexport  (.*) --out DIR makes a Hugging Face directory of it\n$", err)[1]
+            export = re.search(r"\nexport  (.*) --out DIR writes it as a Hugging Face directory\n$", err)[1]
             self.succeed(*shlex.split(export)[1:], "--out", self.path("exported"), "--quiet")
             shutil.rmtree(self.path("exported"))
         else:
@@ -79,7 +79,7 @@ class Once(StopTest):
             err = process.communicate(timeout=60)[1].decode()
             tries += 1
             self.assertLess(tries, 1000)
-            if ended or process.returncode == -number:  # before main, or when all was done
+            if ended or process.returncode == -number:  # before main, or after the run had finished
                 continue
             if os.path.exists(self.path(out + "/model.safetensors")):  # perhaps without the last evaluation
                 self.assertEqual(process.returncode, 0)
@@ -94,7 +94,7 @@ class Once(StopTest):
             self.check_equal(out, "whole")
 
     def test_before_step_1(self):
-        """While the machine is measured, and while rows are evaluated."""
+        """A signal while the machine is measured, and while rows are evaluated."""
         draw = random.Random(4)
         for i in range(20 if SLOW else 4):
             words = [word for word in self.command("early") if word != "--no-forecast"]
@@ -116,7 +116,7 @@ class Once(StopTest):
         self.assertEqual(os.listdir(self.path("early")).count("checkpoints"), 0)
 
     def test_while_a_model_is_loaded(self):
-        """Random weights, or a checkpoint, of a model of 10 million parameters."""
+        """Makes random weights, or a checkpoint, of a model of 10 million parameters."""
         shape = {"hidden_size": 384, "intermediate_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 6,
                  "num_key_value_heads": 6, "head_dim": 64}
         config = program.json.loads(read_bytes(self.path("whole/config.json"))) | shape
@@ -137,7 +137,7 @@ class Once(StopTest):
         self.assertEqual(self.checkpoints("larger-out"), before)
 
     def loading(self, out, words):
-        """A run whose plan stands, and which reads or makes weights now."""
+        """Starts a run and waits until it has a plan and reads or makes weights."""
         process = self.start(out, *words)
         for line in process.stderr:
             if b"  checkpoints " in line:
@@ -145,7 +145,8 @@ class Once(StopTest):
         self.fail(process.wait(timeout=60))
 
     def test_after_the_last_step(self):
-        """It has its model: while that is saved, while rows are evaluated, while the sample is made."""
+        """The training is over: a signal while the model is saved, while rows are evaluated, while the sample is
+        made."""
         for event, pause in (("step", 0), ("eval", 0), ("eval", 0.01)):
             shutil.rmtree(self.path("late"), ignore_errors=True)
             process = self.start("late", "--save-every", "7")
@@ -153,7 +154,7 @@ class Once(StopTest):
             time.sleep(pause)
             process.send_signal(signal.SIGINT)
             err = process.communicate(timeout=60)[1].decode()
-            if process.returncode == -signal.SIGINT:  # when all was done
+            if process.returncode == -signal.SIGINT:  # when everything was done
                 continue
             self.assertEqual(process.returncode, 0, err)
             self.assertIn("\ndone    20 of 20 steps", err)
@@ -172,24 +173,25 @@ class Once(StopTest):
         self.assertEqual(process.returncode, STOPPED, err)
         self.assertIn("Stopping: finishing the step; nothing is saved (--no-save)", err)
         self.assertNotIn("\nresume ", err)
-        self.assertEqual(glob.glob(self.path("out*")), [])  # the default's name
+        self.assertEqual(glob.glob(self.path("out*")), [])  # the default name of --out
 
     def test_within_the_time_that_the_machine_gives(self):
-        """It stands still for longer: too late for all, or for all but an older checkpoint."""
+        """The process is halted for longer than --grace: too late for everything, or for everything but an older
+        checkpoint."""
         slow = ("--tokens-per-step", "16Ki", "--steps", "90", "--eval-every", "90", "--grace", "1s", "--save-every")
         for _ in range(10):
             code, err = self.stand_still(*slow, "never")
-            if code != STOPPED:  # it could save before it was held
+            if code != STOPPED:  # it saved before it was halted
                 break
         self.assertEqual(code, 8, err)
-        self.assertRegex(err, r"\nwarning: stopped by a signal after step \d+: --grace had no time to save it\n")
-        self.assertRegex(err, r"\nerror: nothing is saved: --grace had no time for it, .* \(--save-every\)\n$")
+        self.assertRegex(err, r"\nwarning: stopped by a signal after step \d+: --grace left no time to save it\n")
+        self.assertRegex(err, r"\nerror: nothing is saved: --grace was too short for a save, .* \(--save-every\)\n$")
         code, err = self.stand_still(*slow, "1")
         self.assertEqual(code, STOPPED, err)
         self.assertRegex(err, r"\nsaved   \S+/step-000000\d\d · step \d+ of 90\nresume  ")
 
     def stand_still(self, *words):
-        """Between the signal and what it leads to."""
+        """Halts the process between the signal and its effect."""
         shutil.rmtree(self.path("grace"), ignore_errors=True)
         process = self.start("grace", *words)
         event = "step" if words[-1] == "never" else "checkpoint"
@@ -228,7 +230,7 @@ class Twice(StopTest):
             self.wait_for(process, lambda: self.logged("twice", "step", draw.randint(1, 12)))
             process.send_signal(signal.SIGINT)
             time.sleep(draw.uniform(0, 0.03))
-            process.send_signal(signal.SIGTERM)  # another one: no copy of the first
+            process.send_signal(signal.SIGTERM)  # another run, not a copy of the first
             err = process.communicate(timeout=60)[1].decode()
             if process.returncode == 8:
                 seen += 1
@@ -256,7 +258,7 @@ class Twice(StopTest):
             self.check_equal("saving", "whole")
 
     def test_the_same_again_at_once_is_one(self):
-        """As timeout(1) does it: to the process, and to its group."""
+        """A signal as timeout(1) sends it: to the process, and to its group."""
         process = self.start("same")
         self.wait_for(process, lambda: self.logged("same", "step", 1))
         process.send_signal(signal.SIGTERM)
@@ -268,7 +270,7 @@ class Twice(StopTest):
 
 class GoesOn(StopTest):
     def test_what_remains_and_the_whole(self):
-        """After a resume each figure says which of the two it is of."""
+        """After a resume each figure says whether it is of this part of the run or of the whole run."""
         words = [word for word in self.command("rest", "--save-every", "1", "--keep", "99") if word != "--no-forecast"]
         plain = self.succeed(*words)
         self.assertRegex(plain.err, r"\nexpect  [^\n]* tok/s · 20 steps in ")
@@ -278,10 +280,10 @@ class GoesOn(StopTest):
         err = self.succeed(*words).err
         self.assertRegex(err, rf"\nexpect  [^\n]* tok/s · remaining {20 - step} steps in \S+ · all 20 steps in ")
         self.assertRegex(err, rf"\ndone    20 of 20 steps · [^\n]* · since step {step}: \S+( K)? tokens in [^\n]*\n"
-                              r"        all of it: 20 steps, \S+( K)? tokens in \S+\n")
+                              r"        whole run: 20 steps, \S+( K)? tokens in \S+\n")
 
     def test_sigusr1_saves(self):
-        """Once for each signal, also where the one before is still being saved."""
+        """One checkpoint for each signal, also while the one before is still being saved."""
         process = self.start("usr1", "--save-every", "never", "--keep", "99")
         self.assertTrue(self.wait_for(process, lambda: self.logged("usr1", "step", 2)))
         begun = lambda: len(glob.glob(self.path("usr1/checkpoints/step-*")))
@@ -316,7 +318,7 @@ class GoesOn(StopTest):
 
 
 class Terminal(StopTest):
-    """What stands on the screen."""
+    """The text that stands on the screen."""
 
     def open(self, out, *more):
         terminal, other = pty.openpty()
@@ -331,12 +333,12 @@ class Terminal(StopTest):
         return process, terminal
 
     def read(self, terminal):
-        """Until the last process has closed it. What is shown in the end, line by line."""
+        """Reads until the last process has closed the terminal. Returns the lines that are visible in the end."""
         text = b""
         while True:
             try:
                 data = os.read(terminal, 1 << 16)
-            except OSError:  # Linux says so where it was closed on the other side
+            except OSError:  # Linux reports like this that the other side is closed
                 data = b""
             if not data:
                 break
@@ -359,7 +361,7 @@ class Terminal(StopTest):
         lines = self.read(terminal)
         self.assertEqual(process.wait(timeout=60), STOPPED, lines)
         at = next(i for i, line in enumerate(lines) if line.startswith("Stopping: "))
-        self.assertRegex(lines[at], r" without saving\.$")  # whole: the bar is erased for it
+        self.assertRegex(lines[at], r" without saving\.$")  # a whole line: the bar was erased before it
         for line in lines[:at] + lines[at + 1:]:
             self.assertRegex(line, r"^($|[a-z]+ |        )")
             self.assertNotIn("\033", line)
@@ -369,7 +371,7 @@ class Terminal(StopTest):
         self.check_equal("screen", "whole")
 
     def test_losses_stay_above_the_bar(self):
-        """A line an interval, as in a file, and the bar below them."""
+        """A line at each interval, as in a file, and the bar below the lines."""
         process, terminal = self.open("history", "--log-every", "4")
         lines = self.read(terminal)
         self.assertEqual(process.wait(timeout=60), 0)
@@ -384,12 +386,12 @@ class Terminal(StopTest):
         process = subprocess.Popen(words, stdin=other, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         os.close(other)
         self.addCleanup(process.kill)
-        for text in ("first", "second"):  # which is typed when the first is answered
+        for text in ("first", "second"):  # typed when the first is answered
             os.write(terminal, text.encode() + b"\n")
             ready, _, _ = select.select([process.stdout], [], [], 60)
             self.assertTrue(ready, "no answer before the end of the input")
             self.assertEqual(program.json.loads(process.stdout.readline())["prompt"], text)
-        os.write(terminal, b"x" * 300 + b"\nthird\n")  # too long for the model: said, and on it goes
+        os.write(terminal, b"x" * 300 + b"\nthird\n")  # too long for the model: an error, and the chat goes on
         self.assertEqual(program.json.loads(process.stdout.readline())["prompt"], "third")
         os.write(terminal, b"\x04")
         self.assertEqual(process.wait(timeout=60), 0)

@@ -1,4 +1,4 @@
-/* Learning rates and the shape of a run: pure functions of options and counts. */
+/* Learning rates and the shape of a run depend only on options and counts. */
 #include "tests/support/check.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ static void each_schedule_has_its_shape(void **state) {
     assert_near(ot_lr_at(&s, 60), 0.55);
     assert_near(ot_lr_at(&s, 110), 0.1);
     assert_near(ot_lr_at(&s, 35), 0.1 + 0.45 * (1 + sqrt(0.5)));
-    s.kind = OT_SCHEDULE_WSD; /* the last 20 of 100 fall */
+    s.kind = OT_SCHEDULE_WSD; /* the last 20 of 100 steps decrease */
     assert_near(ot_lr_at(&s, 90), 1);
     assert_near(ot_lr_at(&s, 91), 20.0 / 21);
     assert_near(ot_lr_at(&s, 110), 1.0 / 21);
@@ -105,7 +105,7 @@ static void given_options_are_kept(void **state) {
     assert_int_equal(o.in_effect.epochs, 0);
     ot_options_free(&o.in_effect);
     o = OPTIONS("--tokens-per-step", "100");
-    check_ok(ot_shape_seq_len(&o, 4096, &seq_len)); /* a sequence is no longer than a step */
+    check_ok(ot_shape_seq_len(&o, 4096, &seq_len)); /* a sequence is not longer than a step */
     assert_int_equal(seq_len, 100);
     ot_options_free(&o.in_effect);
 }

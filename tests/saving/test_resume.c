@@ -1,5 +1,5 @@
-/* Resuming: which checkpoint is found, what the run takes over from it, and which other run is refused. The
- * checkpoints are made by hand: one small slab of zeros. */
+/* Resuming: which checkpoint is found, which options the run takes from it, and which changed commands are
+ * refused. The test makes the checkpoints itself: one small slab of zeros. */
 #include "tests/options/option_lines.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@ struct folder {
     char *root, out[600], checkpoints[640];
 };
 
-/* ---- making ---- */
+/* ---- making checkpoints ---- */
 
 static struct ot_json *parse_json(const char *text) {
     struct ot_json *json;
@@ -25,7 +25,7 @@ static struct ot_json *parse_json(const char *text) {
     return json;
 }
 
-/* The options of the line as a run of it would record them, with what it chose: micro-batch, dtype. */
+/* Records the options of the line as a run would, with the program's choices (micro-batch, dtype). */
 static struct ot_json *record_options(const char *line) {
     struct ot_options o;
     struct ot_run_identity identity = {0};
@@ -43,10 +43,10 @@ static struct ot_json *record_options(const char *line) {
     return identity.options;
 }
 
-static const struct ot_data_print rows_print = {
+static const struct ot_data_fingerprint rows_print = {
     .rows = 41000, .tokens = 2121000, .trained_tokens = 9, .crc = 7};
 
-/* PARENT/step-N of a run with those options; NULL: of BASE. */
+/* Makes PARENT/step-N of a run with these options. NULL: the options of BASE. */
 static void make_checkpoint(const char *parent, int64_t step, const char *line) {
     struct ot_json *options = record_options(line ? line : BASE);
     struct ot_json *model = parse_json("{\"hidden_size\": 256, \"torch_dtype\": \"float32\"}");
@@ -108,7 +108,7 @@ static int close_folder(void **state) {
     return 0;
 }
 
-/* ---- finding ---- */
+/* ---- finding a checkpoint ---- */
 
 static int find(const struct folder *f, const char *words, struct ot_resume *resume) {
     static char line[2048];
@@ -120,7 +120,7 @@ static int find(const struct folder *f, const char *words, struct ot_resume *res
     return rc;
 }
 
-/* Which step is found; 0: none. */
+/* The step of the checkpoint that is found must be `step`; 0: none. */
 static void expect_step(const struct folder *f, const char *words, int64_t step) {
     struct ot_resume resume;
     check_ok(find(f, words, &resume));
@@ -171,10 +171,11 @@ static void a_directory_without_one_is_refused(void **state) {
     char line[1400];
     expect_refusal(f, "--resume /nowhere/at/all", OT_E_INPUT, "--resume: /nowhere/at/all: no such directory");
     snprintf(line, sizeof line, "--resume %s", f->root);
-    expect_refusal(f, line, OT_E_INPUT, "neither a checkpoint");
+    expect_refusal(f, line, OT_E_INPUT, "not a checkpoint");
 }
 
-/* The older one is named, and its option goes on from it. */
+/* If the newest checkpoint is damaged, the error names the one before, and the option that resumes from
+ * it. */
 static void a_damaged_newest_one_is_not_passed_over(void **state) {
     const struct folder *f = *state;
     char line[1400], words[1500];
@@ -184,18 +185,19 @@ static void a_damaged_newest_one_is_not_passed_over(void **state) {
     damage(f->checkpoints, 120);
     expect_refusal(f, "", OT_E_INPUT, "step-00000120/checkpoint.json: damaged");
     snprintf(line, sizeof line, "--resume %s/step-00000100", f->checkpoints);
-    snprintf(words, sizeof words, "; %s goes on from the one before it", line);
+    snprintf(words, sizeof words, "; to resume from the checkpoint before it, use %s", line);
     expect_refusal(f, "", OT_E_INPUT, words);
     expect_step(f, line, 100);
     damage(f->checkpoints, 100);
-    expect_refusal(f, "", OT_E_INPUT, "step-00000080 goes on from the one before it");
-    expect_refusal(f, line, OT_E_INPUT, "step-00000080 goes on from the one before it");
+    expect_refusal(f, "", OT_E_INPUT, "step-00000080");
+    expect_refusal(f, line, OT_E_INPUT, "step-00000080");
     damage(f->checkpoints, 80);
-    expect_refusal(f, "", OT_E_INPUT, "no intact one before it; --resume never begins anew");
+    expect_refusal(f, "", OT_E_INPUT,
+                   "no earlier checkpoint is intact; to start a new run, use --resume never");
     expect_step(f, "--resume never", 0);
 }
 
-/* Damage that only reading finds. */
+/* Damage that only reading the data finds. */
 static void reading_that_fails_gets_the_same_advice(void **state) {
     const struct folder *f = *state;
     struct ot_resume resume;
@@ -204,11 +206,11 @@ static void reading_that_fails_gets_the_same_advice(void **state) {
     check_ok(find(f, "", &resume));
     const char *dir = ot_checkpoint_dir(resume.checkpoint);
     check_fails(ot_resume_advise(&resume, ot_fail(OT_E_INPUT, "%s/state.bin: a checksum", dir)), OT_E_INPUT,
-                "step-00000120/state.bin: a checksum; --resume ");
+                "step-00000120/state.bin: a checksum; to resume from");
     check_fails(ot_resume_advise(&resume, ot_fail(OT_E_IO, "%s/state.bin: an error", dir)), OT_E_IO,
-                "step-00000100 goes on from the one before it");
+                "step-00000100");
     check_fails(ot_resume_advise(&resume, ot_fail(OT_E_IO, "/mnt/a: no space")), OT_E_IO, "/mnt/a: no space");
-    assert_null(strstr(ot_error_text(), "--resume")); /* nothing is wrong with the checkpoint */
+    assert_null(strstr(ot_error_text(), "--resume")); /* the checkpoint itself has no error */
     ot_resume_close(&resume);
 }
 
@@ -234,7 +236,7 @@ static void what_is_newer_is_cleared(void **state) {
     ot_resume_close(&resume);
     expect_step(f, "", 30);
 
-    /* From elsewhere: the log is another run's, and so are the checkpoints. */
+    /* A checkpoint of another folder: the log and the checkpoints there belong to another run. */
     snprintf(other, sizeof other, "%s/other", f->root);
     assert_int_equal(mkdir(other, 0777), 0);
     make_checkpoint(other, 5, NULL);
@@ -247,7 +249,7 @@ static void what_is_newer_is_cleared(void **state) {
     assert_int_equal(count(other), 1);
     ot_resume_close(&resume);
 
-    /* Anew, after a run that came to its end. */
+    /* A new run after one that has finished. */
     check_ok(ot_checkpoint_mark_complete(f->checkpoints));
     check_ok(find(f, "", &resume));
     check_ok(ot_resume_clear_newer(&resume, f->out));
@@ -256,9 +258,9 @@ static void what_is_newer_is_cleared(void **state) {
     ot_resume_close(&resume);
 }
 
-/* ---- taking over ---- */
+/* ---- taking options from the checkpoint ---- */
 
-/* `o`: what was given, and then what is in effect. */
+/* `o`: before, the options given; after, the options in effect. */
 static int take_into(struct ot_resume *resume, struct ot_options *o) {
     struct ot_settings settings = {*o};
     int rc = ot_resume_take_over(resume, &settings);
@@ -266,7 +268,7 @@ static int take_into(struct ot_resume *resume, struct ot_options *o) {
     return rc;
 }
 
-/* The run of `then` goes on with the words `now`. */
+/* Resumes the run of the line `then` with the line `now`. */
 static int take_over(const struct folder *f, const char *then, const char *now, struct ot_resume *resume,
                      struct ot_options *o) {
     static char line[2048];
@@ -293,17 +295,17 @@ static void what_fixes_the_bits_is_taken_over(void **state) {
     assert_string_equal(o.eval_data, "e");
     assert_string_equal(o.tokenizer, "t");
     assert_int_equal(o.dtype, OT_CHOICE_DTYPE_FP32);
-    assert_true(o.threads == 2 && o.save_every.seconds == 1800); /* which fix nothing */
+    assert_true(o.threads == 2 && o.save_every.seconds == 1800); /* these options change no bit */
     assert_true(ot_options_given(&o, "lr") && ot_options_given(&o, "eval-data"));
     static const char *const taken[] = {" --no-eos",      " --pack no", " --template chatml", " --warmup 7%",
                                         " --eval-data e", " --seed 5",  " --tokenizer t"};
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         if (!strstr(resume.taken, taken[i]))
-            fail_msg("'%s' lacks '%s'", resume.taken, taken[i]);
-    assert_null(strstr(resume.taken, "dtype")); /* which the program chose */
+            fail_msg("'%s' does not contain '%s'", resume.taken, taken[i]);
+    assert_null(strstr(resume.taken, "dtype")); /* the program chose it, not the user */
     assert_null(strstr(resume.taken, "threads"));
 
-    /* What the resumed run records is what the run recorded, as far as it fixes bits. */
+    /* The resumed run records the same options as the run, as far as they decide bits. */
     struct ot_run_identity identity = {0};
     const struct ot_option *option;
     check_ok(ot_run_identity_take_options(&identity, &o));
@@ -347,22 +349,19 @@ static void expect_difference(const struct folder *f, const char *then, const ch
 
 static void another_run_is_refused_with_all_differences(void **state) {
     const struct folder *f = *state;
-    expect_difference(f, BASE "--lr 1e-4", BASE "--lr 2e-4",
-                      "--lr is 0.0001 in the checkpoint and 0.0002 now. Use what");
-    expect_difference(f, BASE "--lr 1e-4", BASE "--lr 2e-4", "step-00000120 is of another run: --lr");
-    expect_difference(
-        f, BASE "--pack no --seed 1", BASE "--pack yes --seed 2",
-        "--pack is no in the checkpoint and yes now, --seed is 1 in the checkpoint and 2 now. ");
-    expect_difference(f, BASE, BASE "--no-eos", "--no-eos is not given in the checkpoint and given now");
-    expect_difference(f, BASE, BASE "--template chatml",
-                      "--template is not given in the checkpoint and chatml now");
+    expect_difference(f, BASE "--lr 1e-4", BASE "--lr 2e-4", "--lr 0.0001, you gave 0.0002. Use the");
+    expect_difference(f, BASE "--lr 1e-4", BASE "--lr 2e-4", "step-00000120 was made with --lr");
+    expect_difference(f, BASE "--pack no --seed 1", BASE "--pack yes --seed 2",
+                      "--pack no, you gave yes; --seed 1, you gave 2. ");
+    expect_difference(f, BASE, BASE "--no-eos", "--no-eos off, you gave on");
+    expect_difference(f, BASE, BASE "--template chatml", "--template not given, you gave chatml");
     expect_difference(f, BASE "--eval-data e", BASE "--eval-fraction 1%",
-                      "--eval-fraction is not given in the checkpoint and 0.01 now");
-    expect_difference(f, BASE, BASE "--dtype bf16", "--dtype is fp32 in the checkpoint and bf16 now");
-    expect_difference(f, BASE, BASE "--micro-batch 8", "--micro-batch is 4 in the checkpoint and 8 now");
-    expect_difference(f, BASE, BASE "--skip-spikes 4", "--skip-spikes is 0.0 in the checkpoint and 4.0 now");
+                      "--eval-fraction not given, you gave 0.01");
+    expect_difference(f, BASE, BASE "--dtype bf16", "--dtype fp32, you gave bf16");
+    expect_difference(f, BASE, BASE "--micro-batch 8", "--micro-batch 4, you gave 8");
+    expect_difference(f, BASE, BASE "--skip-spikes 4", "--skip-spikes 0.0, you gave 4.0");
     expect_difference(f, BASE, BASE "--seed 1 --clip 2 --beta1 0.5 --beta2 0.5 --eps 1e-3 --no-eos",
-                      ", and more. Use what");
+                      "; and more. Use the");
 }
 
 static void what_fixes_no_bit_may_change(void **state) {
@@ -371,24 +370,24 @@ static void what_fixes_no_bit_may_change(void **state) {
     struct ot_options o;
     check_ok(take_over(f, BASE "--gpu-mem 1G --home host --threads 2 --keep 3",
                        "--model elsewhere/m --data elsewhere/d --gpu-mem 2G --home gpu --threads 1 --keep 1 "
-                       "--eval-every 5 --order micro --recompute all --no-forecast --max-skips 3",
+                       "--eval-every 5 --rounds 3 --recompute all --shadow 8G --no-forecast --max-skips 3",
                        &resume, &o));
     assert_string_equal(o.model, "elsewhere/m");
-    assert_true(o.keep == 1 && o.home.weights == OT_HOME_GPU && o.order == OT_ORDER_MICRO);
+    assert_true(o.keep == 1 && o.home.weights == OT_HOME_GPU && o.rounds == 3);
     ot_resume_close(&resume);
     ot_options_free(&o);
 }
 
-/* A record is a file like any other. */
+/* A record is a file that may be damaged like any other. */
 static void records_that_cannot_be_are_refused(void **state) {
     const struct folder *f = *state;
     static const char *const records[][2] = {
-        {"{\"lr\": \"fast\"}", "step-00000120/checkpoint.json: lr fast: wants a number"},
-        {"{\"lr\": [1]}", "checkpoint.json: lr: an array is not a value"},
-        {"{\"steps\": -5}", "checkpoint.json: steps -5: wants a whole number"},
+        {"{\"lr\": \"fast\"}", "step-00000120/checkpoint.json: lr fast: must be a number"},
+        {"{\"lr\": [1]}", "checkpoint.json: lr: an array is not a valid value"},
+        {"{\"steps\": -5}", "checkpoint.json: steps must be at least 1."},
         {"{\"template\": \"a\\u0000b\"}", "checkpoint.json: template: a NUL character"},
-        {"{\"rotate-by\": 3}", "checkpoint.json: option 'rotate-by' is unknown to this version"},
-        {"{\"temperature\": 3}", "checkpoint.json: option 'temperature' is unknown"},
+        {"{\"rotate-by\": 3}", "checkpoint.json: this version does not know option 'rotate-by'"},
+        {"{\"temperature\": 3}", "checkpoint.json: this version does not know option 'temperature'"},
     };
     for (size_t i = 0; i < sizeof records / sizeof *records; i++) {
         struct ot_resume resume;
@@ -407,7 +406,7 @@ static void records_that_cannot_be_are_refused(void **state) {
     }
 }
 
-/* ---- checking ---- */
+/* ---- checking the identity of the run ---- */
 
 static void expect_verdict(const struct folder *f, const struct ot_run_identity *identity, const char *words,
                            const char *sentence) {
@@ -433,7 +432,7 @@ static void another_model_or_other_rows_are_refused(void **state) {
     static const char *const models[][2] = {
         {"{\"hidden_size\": 256, \"torch_dtype\": \"bfloat16\"}", NULL},
         {"{\"hidden_size\": 512}",
-         "is of another model: hidden_size is 256 in the checkpoint and 512 now. Use what"},
+         "was made with another model: hidden_size is 256 in the checkpoint and 512 now. Use the"},
         {"{}", "hidden_size is 256 in the checkpoint and absent now"},
         {"{\"hidden_size\": 256, \"ffn\": 3}", "ffn is absent in the checkpoint and 3 now"},
     };
@@ -445,20 +444,21 @@ static void another_model_or_other_rows_are_refused(void **state) {
     identity.model = parse_json(models[0][0]);
     identity.data.rows = 40000;
     identity.data.tokens = 2100000;
-    expect_verdict(f, &identity, "", "d.jsonl: 40,000 rows of 2,100,000 tokens, and ");
-    expect_verdict(f, &identity, "", "was trained on 41,000 of 2,121,000. Use what");
+    expect_verdict(f, &identity, "", "d.jsonl: has 40,000 rows with 2,100,000 tokens, but ");
+    expect_verdict(f, &identity, "", "was trained on 41,000 rows with 2,121,000 tokens. Use the");
     identity.data = rows_print;
     identity.data.crc++;
-    expect_verdict(f, &identity, "", "other rows than those that ");
+    expect_verdict(f, &identity, "", "as many rows and tokens as ");
     identity.data = rows_print;
     identity.eval_data = rows_print;
-    expect_verdict(f, &identity, "--eval-data e", "is of a run without --eval-data");
+    expect_verdict(f, &identity, "--eval-data e", "was made without --eval-data");
     ot_json_free(identity.model);
 }
 
-/* ---- length ---- */
+/* ---- changing the length ---- */
 
-/* A run of `then`, STEPS steps long, goes on as one of `steps`. NULL: it may. */
+/* Resumes a run of `then` with STEPS steps as a run with `steps` steps. The error must contain the sentence;
+ * NULL: it is accepted. */
 static void expect_length(const struct folder *f, const char *then, int64_t steps, const char *sentence) {
     struct ot_resume resume;
     struct ot_options o;
@@ -480,20 +480,21 @@ static void expect_length(const struct folder *f, const char *then, int64_t step
 static void a_run_may_grow_where_its_past_stays_what_it_was(void **state) {
     const struct folder *f = *state;
     expect_length(f, BASE "--steps 400", 400, NULL);
-    expect_length(f, BASE "--epochs 3", 400, NULL); /* as long */
-    expect_length(f, BASE "--steps 400", 500, "in one of 500 the learning rate of step 1 is another");
-    expect_length(f, BASE "--steps 400 --warmup 10", 500, "the learning rate of step 11 is another");
-    expect_length(f, BASE "--steps 400 --schedule constant", 500, "the learning rate of step 1 is another");
+    expect_length(f, BASE "--epochs 3", 400, NULL); /* the same length */
+    expect_length(f, BASE "--steps 400", 500, "in a run of 500 steps, step 1 would have had another");
+    expect_length(f, BASE "--steps 400 --warmup 10", 500, "step 11 would have had another");
+    expect_length(f, BASE "--steps 400 --schedule constant", 500, "step 1 would have had another");
     expect_length(f, BASE "--steps 400 --schedule constant --warmup 10", 500, NULL);
     expect_length(f, BASE "--steps 400 --schedule constant --warmup 10", 120, NULL);
     expect_length(f, BASE "--steps 400 --schedule constant --warmup 10", 119,
-                  "a run of 119 steps is shorter than the 120 that ");
-    /* wsd falls in the last 20 %: of 400 not yet at step 120, of 130 it would have. */
+                  "the run would end after 119 steps, but 120 are done already in ");
+    /* wsd decreases in the last 20 % of the steps: with 400 steps not yet at step 120, with 130 already. */
     expect_length(f, BASE "--steps 400 --schedule wsd --warmup 10", 1000, NULL);
-    expect_length(f, BASE "--steps 400 --schedule wsd --warmup 10", 130, "the learning rate of step 107 is");
+    expect_length(f, BASE "--steps 400 --schedule wsd --warmup 10", 130,
+                  "step 107 would have had another learning rate");
 }
 
-/* 100 sequences an epoch, 8 a step: 13 steps, the last of which has 4. */
+/* 100 sequences an epoch, 8 a step: 13 steps, and the last step has 4. */
 static void a_step_has_one_position(void **state) {
     static const struct {
         int64_t step, epoch, sequence;

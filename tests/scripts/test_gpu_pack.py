@@ -1,5 +1,6 @@
-"""The rehearsal of scripts/gpu-pack, gpu-check and gpu-report: the pack with the emulated GPU, copied to a root folder that
-has bash, coreutils and the few other tools that the scripts call, and no compiler, BLAS, cmocka, meson or Python.
+"""A rehearsal of scripts/gpu-pack, gpu-check and gpu-report. The pack has the emulated GPU. It is copied to a root
+folder that has bash, coreutils and the few other tools that the scripts call, but no compiler, BLAS, cmocka,
+meson or Python.
 
 Usage: test_gpu_pack.py BUILD [TEST..]: a build folder with tests/cli/offload-train-emu and tests/cuda/emu-tests.
 """
@@ -77,7 +78,7 @@ class Rehearsal(unittest.TestCase):
 
     @classmethod
     def enter(cls, *command):
-        """Starts the command with the bare folder as its root. Its process id is that of the command."""
+        """Starts the command with the bare folder as its root. The process id is that of the command itself."""
         return subprocess.Popen(["unshare", "-Urm", "bash", "-c", ENTER, cls.root, *command], stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True)
 
@@ -88,7 +89,7 @@ class Rehearsal(unittest.TestCase):
         return out, err
 
     def stop_when(self, command, ready):
-        """Stops the command once ready() holds. Returns what it said."""
+        """Stops the command once ready() returns true. Returns its output."""
         process = self.enter(*command)
         until = time.monotonic() + 200
         while not ready():
@@ -105,7 +106,8 @@ class Rehearsal(unittest.TestCase):
 
     def test_the_pack_is_whole_and_small(self):
         manifest = read(os.path.join(self.packed, "MANIFEST.txt"))
-        for name in ("offload-train", "gpu-tests", "gpu-check", "gpu-report", "peer_gpu.py", "libcmocka.so.0", "golden/train_llama.bin"):
+        for name in ("offload-train", "libot-comm-nccl.so", "gpu-tests", "gpu-check", "gpu-report", "peer_gpu.py",
+                     "libcmocka.so.0", "golden/train_llama.bin"):
             self.assertRegex(manifest, rf"(?m)^{os.path.getsize(os.path.join(self.packed, name))} +{re.escape(name)}$")
         self.assertRegex(self.said, r"[0-9]+ MiB, for emulated, commit ")
         around = [name for where, _, files in os.walk(self.root) for name in files if not where.endswith(("/pack", "/real"))]
@@ -175,7 +177,7 @@ class GoldenVectors(unittest.TestCase):
 
 
 class Results(unittest.TestCase):
-    """What gpu-check makes of each way in which a test can end, with a program in the place of gpu-tests."""
+    """gpu-check's verdict for each way in which a test can end. Another program stands in for gpu-tests."""
 
     FAKE = """#!/bin/sh
 case $1 in

@@ -1,4 +1,4 @@
-"""scripts/gpu-report on the cpu device: its rows, what does not fit, what fails, and what it does when the time is up."""
+"""scripts/gpu-report on the cpu device: its rows, cases that do not fit, cases that fail, and the end of its time."""
 
 import json
 import os
@@ -63,7 +63,7 @@ class GpuReport(program.ProgramTest):
             self.assertIsNone(row["mfu_percent"])
             if row["mix"] == "state nvme":
                 self.assertEqual((row["status"], row["tokens_per_s"]), ("unfit", None))
-                self.assertIn("where the budget is 1.0 MiB", row["reason"])
+                self.assertIn("but the budget is 1.0 MiB", row["reason"])
                 self.assertIn(f"| unfit: {row['reason']} |", text)
             else:
                 self.assertEqual(row["status"], "done")

@@ -1,4 +1,5 @@
-"""scripts/kernel-resources: no kernel of ours spills or has local memory, and one that does is found.
+"""scripts/kernel-resources: no kernel of ours spills registers or uses local memory, and a kernel that does is
+reported.
 
 Usage: test_kernel_resources.py SCRIPT ARCHS REPORTS
 """
@@ -13,7 +14,7 @@ reports = sys.argv.pop()
 archs = sys.argv.pop()
 script = sys.argv.pop()
 
-# An array indexed by what is known at run time alone cannot be in registers.
+# An array whose index is known only at run time cannot lie in registers.
 LOCAL_MEMORY = """
 __global__ void indexed(int *out, int i) {
     int room[64];
@@ -24,7 +25,7 @@ __global__ void indexed(int *out, int i) {
         out[j] = room[(j + i) % 64];
 }
 """
-# More live values than the launch bounds leave registers for.
+# More live values than registers under these launch bounds.
 SPILLS = """
 __global__ void __launch_bounds__(1024, 2) crowded(float *out) {
     float x[64];

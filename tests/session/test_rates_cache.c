@@ -1,4 +1,4 @@
-/* Kept rates: what was written is read, under its own key alone; whatever else lies there is measured again;
+/* Saved rates of the machine. They are read again under their own key alone; any other file is measured anew;
  * a folder that cannot be written does not stop a run. */
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ static const struct ot_rates some = {.product_flops = 1.5e12,
                                      .d2h_bytes = 5e10,
                                      .both_bytes = 6e10,
                                      .triad_bytes = 7e10,
-                                     .adamw_bytes = 8e10,
+                                     .adamw_bytes = {8e10, 7e10, 6e10},
                                      .nvme_read_bytes = 9e9,
                                      .task_seconds = 1e-5,
                                      .spread = 0.5};
@@ -29,7 +29,7 @@ static bool finds(const char *folder, const char *key, struct ot_rates *out) {
     return found;
 }
 
-/* The folder's only file. The caller frees it. */
+/* The path of the folder's only file. The caller frees it. */
 static char *only_file(const char *folder) {
     char command[512], *path;
     snprintf(command, sizeof command, "ls %s", folder);
@@ -54,7 +54,7 @@ static void what_is_kept_is_found_again(void **state) {
     check_ok(ot_rates_write(folder, "this machine", &some));
     assert_true(finds(folder, "this machine", &got));
     struct ot_rates want = some;
-    want.cores = 3; /* not measured: stays */
+    want.cores = 3; /* not measured, so the value must stay */
     assert_memory_equal(&got, &want, sizeof got);
     assert_false(finds(folder, "that machine", &got));
     assert_false(finds(NULL, "this machine", &got));
@@ -71,7 +71,7 @@ static void damaged_files_count_as_none(void **state) {
     check_ok(ot_rates_write(folder, "this machine", &some));
     char *path = only_file(folder);
     check_ok(ot_cache_read(path, 1 << 16, &text, &bytes));
-    for (size_t cut = 0; cut + 2 < bytes; cut++) { /* without its last brace it is no JSON */
+    for (size_t cut = 0; cut + 2 < bytes; cut++) { /* without its last brace it is not JSON */
         check_ok(ot_cache_write(path, text, cut));
         assert_false(finds(folder, "this machine", &got));
     }
@@ -88,7 +88,7 @@ static void damaged_files_count_as_none(void **state) {
         check_ok(ot_cache_write(path, others[i], strlen(others[i])));
         assert_false(finds(folder, "this machine", &got));
     }
-    /* A number that no machine has, and one that is missing. */
+    /* A number that no machine has, and a missing number. */
     static const char *const changes[][2] = {{"1.5e+12", "-5.0e12"}, {"h2d_bytes_per_s", "h2d_bytes_per_h"}};
     for (int i = 0; i < 2; i++) {
         char *changed = strdup(text), *at = strstr(changed, changes[i][0]);
@@ -108,7 +108,7 @@ static void damaged_files_count_as_none(void **state) {
 
 /* ---- noise ---- */
 
-/* What is said on stderr about such rates. */
+/* Collects the warning on stderr about such rates. */
 static void listen(const struct ot_rates *rates, char text[1024]) {
     FILE *file = tmpfile();
     assert_non_null(file);
@@ -151,7 +151,7 @@ static int open_machine(void **state) {
     m->options = (struct ot_options){.threads = 1, .quiet = true, .device = {.kind = OT_DEVICE_CPU}};
     m->session = (struct ot_session){
         .options = &m->options, .dtype = OT_F32, .budget_bytes = {config.memory_bytes, 16 << 20}};
-    check_ok(ot_machine_probe("", &m->session.machine));
+    check_ok(ot_machine_read("", &m->session.machine));
     check_ok(ot_device_open(&config, &m->session.device));
     m->cache = make_folder();
     setenv("XDG_CACHE_HOME", m->cache, 1);
@@ -167,7 +167,7 @@ static int close_machine(void **state) {
     return 0;
 }
 
-/* Puts rates in the cache that no measurement would give. */
+/* Writes rates into the cache that no measurement would give. */
 static void plant(struct machine *m) {
     assert_int_equal(ot_rates_keep(&m->session, &some), 1);
 }
@@ -175,7 +175,7 @@ static void plant(struct machine *m) {
 static bool is_planted(struct machine *m) {
     struct ot_rates rates;
     check_ok(ot_rates_obtain(&m->session, true, &rates));
-    assert_true(rates.product_flops > 0 && rates.task_seconds > 0 && rates.adamw_bytes > 0);
+    assert_true(rates.product_flops > 0 && rates.task_seconds > 0 && rates.adamw_bytes[OT_STATE_8BIT] > 0);
     assert_int_equal(rates.cores, m->session.machine.cores);
     assert_int_equal(rates.device_threads, 1);
     assert_true(rates.device_is_host);
@@ -187,9 +187,9 @@ static void the_second_time_nothing_is_measured(void **state) {
     struct ot_rates first, second;
     check_ok(ot_rates_obtain(&m->session, true, &first));
     check_ok(ot_rates_obtain(&m->session, true, &second));
-    /* To the nine digits of the file; two measurements do not agree so well in all of them. */
+    /* Equal to the nine digits of the file; two measurements never agree so well in all rates. */
     assert_true(fabs(first.product_flops / second.product_flops - 1) < 1e-8);
-    assert_true(fabs(first.adamw_bytes / second.adamw_bytes - 1) < 1e-8);
+    assert_true(fabs(first.adamw_bytes[0] / second.adamw_bytes[0] - 1) < 1e-8);
     assert_true(fabs(first.triad_bytes / second.triad_bytes - 1) < 1e-8);
     plant(m);
     assert_true(is_planted(m));
@@ -204,9 +204,9 @@ static void another_machine_is_measured(void **state) {
     assert_true(is_planted(m));
     m->options.optimizer_threads = 2;
     assert_false(is_planted(m));
-    m->options.optimizer_threads = 1; /* as it would be by itself */
+    m->options.optimizer_threads = 1; /* the value that the program chooses itself */
     assert_true(is_planted(m));
-    m->session.machine.cores++; /* a part of its fingerprint */
+    m->session.machine.cores++; /* part of the machine's fingerprint */
     assert_false(is_planted(m));
 }
 
@@ -226,7 +226,7 @@ static void a_damaged_cache_is_measured_again(void **state) {
 
 static void a_cache_that_cannot_be_written_stops_nothing(void **state) {
     struct machine *m = *state;
-    write_file(m->cache, "offload-train", "", 0); /* where the folder would be */
+    write_file(m->cache, "offload-train", "", 0); /* a file at the path of the folder */
     assert_false(is_planted(m));
     setenv("XDG_CACHE_HOME", "", 1);
     setenv("HOME", "", 1);

@@ -1,26 +1,31 @@
-"""The rules of the source tree that a compiler does not know: includes go one way and in no circle, files and
-lines stay readable.
+"""Rules of the source tree that a compiler does not check: includes follow the order of folders and make no circle,
+and files and lines stay readable.
 
 Usage: test_style.py SOURCE_ROOT
 """
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 import unittest
 
 FOLDERS = ["src", "models", "offload", "kernels", "tests"]
-# Who may include whom: a folder includes those before it, and itself. kernels/cuda is compiled for the emulator too, so
-# these two know each other. Kernels, engine and models know of src its base alone. Tests may include everything.
+# The order of folders: a folder may include headers of itself and of the folders before it. kernels/cuda is compiled
+# for the emulator too, so these two may include each other. Of src, the kernels, the engine and the models may include
+# src/base alone. Tests may include everything.
 ORDER = [["src/base"], ["kernels"], ["kernels/cpu", "kernels/cuda kernels/emu kernels/emu/include"], ["offload"],
-         ["offload/topology", "src/tokenizer"], ["offload/store"], ["models", "offload/plan"],
-         ["offload/schedule", "src/files", "src/machine", "src/options"], ["offload/predict"],
+         ["offload/comm", "offload/topology", "src/tokenizer"], ["offload/store", "offload/comm/plugins"], ["models", "offload/plan"],
+         ["offload/schedule", "src/files", "src/launch", "src/machine", "src/options"], ["offload/predict"],
          ["offload/engine", "offload/probe"], ["src/data", "src/manual"], ["src/checkpoint"], ["src/session", "src/verify"], ["src/run"],
-         ["src/saving"], ["src/bench", "src/report"], ["src/plan", "src/train"], ["src/cli"]]
+         ["src/saving"], ["src/bench", "src/commtest", "src/report"], ["src/plan", "src/train"], ["src/cli"]]
 LEVELS = {folder: (level, room) for level, rooms in enumerate(ORDER) for room in rooms for folder in room.split()}
-# Who may include the headers of the CUDA toolkit, or the emulator's in their place.
+# Folders that may include the headers of the CUDA toolkit, or the emulator's in their place.
 CUDA_FOLDERS = ("kernels/cuda/", "kernels/emu/", "tests/emu/")
 MOST_COLUMNS, MOST_LINES = 110, 600
+# The version of clang-format that .clang-format is for: others break lines elsewhere.
+CLANG_FORMAT = "14"
 # NAME_state.h is the private header of the module NAME: only the files of the module include it.
 PRIVATE = "_state.h"
 
@@ -32,7 +37,7 @@ def folder_of(path):
 
 
 def may_include(path, name):
-    """Whether the order of folders lets the file include the header."""
+    """True if the order of folders lets the file include the header."""
     if path.startswith("tests/"):
         return name.startswith("tests/") or folder_of(name) in LEVELS
     if folder_of(path) not in LEVELS or folder_of(name) not in LEVELS:
@@ -44,13 +49,14 @@ def may_include(path, name):
 
 
 def module_of(path):
-    """A module is a header, its implementation and its private header: their path without the ending."""
+    """A module is a header, its implementation and its private header. Returns their common path without the ending."""
     return path.removesuffix(PRIVATE) if path.endswith(PRIVATE) else os.path.splitext(path)[0]
 
 
 def may_see(path, name):
-    """Whether the file may include the header, if that header is private. The files of a module have its
-    name or begin with it; where the folder has that name, they are all files of the folder. Tests may too."""
+    """True if the file may include the header, as far as the header is private. The files of a module have the
+    module's name or begin with it. If the folder has the module's name, all its files belong to the module. Tests
+    may include private headers too."""
     if not name.endswith(PRIVATE) or path.startswith("tests/"):
         return True
     module, owner, folder = module_of(path), module_of(name), folder_of(name)
@@ -67,7 +73,7 @@ def graph_of(names_by_file):
 
 
 def find_circles(includes):
-    """Modules that include each other: {module: {module, ...}} -> the modules of each circle, sorted."""
+    """Modules that include each other: {module: {module, ...}} -> the sorted modules of each circle."""
     def reached_from(module):
         seen, left = set(), [module]
         while left:
@@ -81,10 +87,32 @@ def find_circles(includes):
 
 
 def find_option_names(lines):
-    """Words such as --home in string literals; comments may have them."""
+    """Command-line options such as --home in string literals. Comments may name them."""
     tokens = r'"((?:[^"\\\n]|\\.)*)"|\'(?:[^\'\\\n]|\\.)+\'|/\*.*?\*/|//[^\n]*'
     literals = re.findall(tokens, "\n".join(lines), re.DOTALL)
     return [name for text in literals for name in re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text)]
+
+
+def find_broken_strings(lines):
+    """Numbers of the lines that hold a short piece in the middle of a string literal, after a full line: what is
+    left where a formatter breaks a literal that was broken by hand."""
+    piece = re.compile(r'\s*"((?:[^"\\]|\\.)*)"$')
+    found = []
+    for number, (before, line, after) in enumerate(zip(lines, lines[1:], lines[2:]), 2):
+        match = piece.match(line)
+        if match and len(match[1]) < 16 and not match[1].endswith("\\n") and re.match(r'\s*"', after) and \
+                len(before) > 80 and re.search(r'[^n]"$', before):
+            found.append(number)
+    return found
+
+
+def clang_format():
+    """The path of clang-format in the version that .clang-format is for, or None."""
+    for name in (f"clang-format-{CLANG_FORMAT}", "clang-format"):
+        path = shutil.which(name)
+        if path and f" version {CLANG_FORMAT}." in subprocess.run([path, "--version"], capture_output=True, text=True).stdout:
+            return path
+    return None
 
 
 def names_included(lines):
@@ -103,7 +131,7 @@ def sources():
 
 class Style(unittest.TestCase):
     def check(self, faults_of):
-        """faults_of(path, lines) yields sentences."""
+        """faults_of(path, lines) yields one sentence for each fault."""
         files, faults = 0, []
         for path, lines in sources():
             files += 1
@@ -189,6 +217,24 @@ class Style(unittest.TestCase):
                 if len(line) > MOST_COLUMNS:
                     yield f"line {number} has {len(line)} columns"
         self.check(faults_of)
+
+    def test_strings_are_broken_at_ends_of_lines_alone(self):
+        self.check(lambda path, lines: (f"line {number}: a short piece of a string, join it with the next"
+                                        for number in find_broken_strings(lines)))
+
+    def test_the_test_sees_broken_strings(self):
+        full = '    fail("the budget of the run is smaller than the memory that the plan of this run, which was given, "'
+        self.assertEqual(find_broken_strings([full, '         "needs "', '         "at least");']), [2])
+        self.assertEqual(find_broken_strings([full, '         "needs");']), [])
+        self.assertEqual(find_broken_strings(['    "usage\\n"', '    "first\\n"', '    "second");']), [])
+
+    def test_files_have_the_form_of_clang_format(self):
+        if not clang_format():
+            self.skipTest(f"clang-format {CLANG_FORMAT} is not installed: the form of C files is not checked")
+        paths = [os.path.join(root, path) for path, _ in sources()]
+        done = subprocess.run([clang_format(), "--dry-run", "-Werror", *paths], capture_output=True, text=True)
+        self.assertEqual(re.findall(r"^(\S+?:\d+):.*clang-format-violations", done.stderr, re.MULTILINE), [])
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_headers_say_what_they_are_and_are_guarded(self):
         seen = set()

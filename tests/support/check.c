@@ -13,7 +13,8 @@ void check_failure(int rc, int code, const char *words, const char *expr, const 
     if (rc != -code)
         fail_msg("%s:%d: %s returned %d, wanted -%d: %s", file, line, expr, rc, code, ot_error_text());
     if (!strstr(ot_error_text(), words))
-        fail_msg("%s:%d: %s said \"%s\", which lacks \"%s\"", file, line, expr, ot_error_text(), words);
+        fail_msg("%s:%d: %s failed with \"%s\", which does not contain \"%s\"", file, line, expr,
+                 ot_error_text(), words);
     assert_null(strchr(ot_error_text(), '\n'));
 }
 
@@ -62,7 +63,7 @@ char *make_folder(void) {
     char path[512];
     snprintf(path, sizeof path, "%s/offload-train-test-XXXXXX", base ? base : "/tmp");
     if (!mkdtemp(path))
-        fail_msg("cannot make a folder like %s", path);
+        fail_msg("cannot make a temporary folder from the pattern %s", path);
     char *folder = strdup(path);
     assert_non_null(folder);
     return folder;
@@ -97,6 +98,10 @@ void write_under(const char *root, const char *path, const char *text) {
         *slash = '/';
     }
     write_file(root, path, text, strlen(text));
+}
+
+bool tests_are_brief(void) {
+    return getenv("OT_TEST_BRIEF") != NULL;
 }
 
 uint64_t mix_bits(uint64_t x) {

@@ -18,7 +18,7 @@ static size_t replace(char *text, size_t n, size_t most, size_t at, size_t old, 
     return n - old + bytes;
 }
 
-/* The first number behind a place, if there is one. */
+/* Replaces the first number after position `at`, if there is one. */
 static size_t absurd_number(struct dice *dice, char *text, size_t n, size_t most, size_t at) {
     static const char *const numbers[] = {"0",
                                           "-1",

@@ -1,7 +1,9 @@
-/* One program with many tests in it: `PROGRAM NAME` runs the test of that name in this process, and
- * `PROGRAM --list` prints the names. OT_TESTS is X(name) for each test; meson.build compiles the test's
- * main() under the name test_main_NAME. A test program that links a whole device, or that travels to another
- * machine, is several MB: one of them is linked and packed instead of twenty. */
+/* One program that holds many tests. `PROGRAM NAME` runs the test NAME in this process; `PROGRAM --list`
+ * prints the names. OT_TESTS is X(name) for each test; meson.build compiles each test's main() under the name
+ * test_main_NAME.
+ *
+ * Why: a test program that links a whole device, or that is sent to another machine, takes several MB. One
+ * such program is linked and packed instead of twenty. */
 #include <stdio.h>
 #include <string.h>
 

@@ -55,7 +55,7 @@ static void parse_line(const char *line, struct array *a) {
 struct ot_golden *golden_open(const char *name) {
     struct ot_golden *g = calloc(1, sizeof *g);
     assert_non_null(g);
-    const char *folder = getenv("OT_TEST_GOLDEN"); /* on a machine without the repository */
+    const char *folder = getenv("OT_TEST_GOLDEN"); /* set on a machine without the repository */
     snprintf(g->path, sizeof g->path, "%s/%s", folder ? folder : OT_TEST_GOLDEN, name);
     g->text = read_whole(g->path);
     g->arrays = calloc(MAX_ARRAYS, sizeof *g->arrays);
@@ -67,7 +67,7 @@ struct ot_golden *golden_open(const char *name) {
         parse_line(line, &g->arrays[g->n_arrays++]);
         line = strchr(line, '\n') + 1;
     }
-    /* A copy of its own, so that doubles are aligned. */
+    /* The data is copied into memory of its own, so that doubles are aligned. */
     const char *start = line + 1;
     size_t bytes = 0;
     for (int i = 0; i < g->n_arrays; i++) {

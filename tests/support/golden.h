@@ -12,8 +12,8 @@
 
 struct ot_golden;
 
-/* tests/golden/NAME, or $OT_TEST_GOLDEN/NAME on a machine without the repository. Fails the test if the file
- * is not there or broken. */
+/* Opens tests/golden/NAME, or $OT_TEST_GOLDEN/NAME on a machine without the repository. Fails the test if the
+ * file is missing or broken. */
 struct ot_golden *golden_open(const char *name);
 void golden_close(struct ot_golden *golden);
 bool golden_has(const struct ot_golden *golden, const char *array);

@@ -1,5 +1,6 @@
-/* The part of OpenBLAS that kernels/cpu calls, as plain loops. Test programs that travel to a GPU machine are
- * linked with it: they need matrix products for small reference values only, and OpenBLAS would add 30 MB. */
+/* Plain loops in place of the OpenBLAS functions that kernels/cpu calls. Test programs that are sent to a GPU
+ * machine are linked with this file: they need matrix products for small reference values only, and OpenBLAS
+ * would add 30 MB. */
 #include <assert.h>
 #include <cblas.h>
 
@@ -7,7 +8,7 @@ void openblas_set_num_threads(int threads) {
     (void)threads;
 }
 
-/* Any value but OPENBLAS_SEQUENTIAL: several threads may call at once. */
+/* Any value except OPENBLAS_SEQUENTIAL: it means that several threads may call at the same time. */
 int openblas_get_parallel(void) {
     return OPENBLAS_THREAD;
 }
@@ -29,7 +30,7 @@ static float dot(const float *x, blasint x_step, const float *y, blasint n) {
     return sum;
 }
 
-/* One row of C. x: the row of op(A), whose elements are x_step apart. */
+/* Computes one row of C. x is the row of op(A); its elements are x_step apart. */
 static void add_row(const float *x, blasint x_step, const float *b, blasint ldb, CBLAS_TRANSPOSE trans_b,
                     blasint n, blasint k, float alpha, float *row) {
     if (trans_b == CblasTrans) {

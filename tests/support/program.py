@@ -1,13 +1,14 @@
-"""Runs the built program for the end-to-end tests. Standard library only.
+"""Runs the built program for the end-to-end tests. Uses the standard library only.
 
-The path of the program is the first argument of a test script, the folder of real inputs the second; names of tests may
-follow, such as Train.test_two_things:
+The first argument of a test script is the path of the program, the second is the folder of real inputs. Names of
+tests may follow, such as Train.test_two_things:
 
     PYTHONPATH=tests/support python3 tests/cli/test_program.py build/offload-train none Train.test_two_things
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,14 +18,14 @@ import unittest
 PROGRAM = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else ""
 SHARED = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else ""
 
-STOPPED = 10  # the exit code of a run that a signal stopped, with its checkpoint
+STOPPED = 10  # the exit code of a run that a signal stopped after it saved a checkpoint
 
 TABLES = ["singer", "song", "city", "team"]
 COLUMNS = ["name", "age", "year", "place"]
-# What makes a training run of the smallest preset take a fraction of a second.
+# Options with which a training run of the smallest preset takes a fraction of a second.
 SMALL = ["--model", "tiny-test", "--init", "random", "--seq-len", "128", "--tokens-per-step", "512", "--threads", "1"]
 if PROGRAM.endswith("-emu"):
-    SMALL += ["--gpu-mem", "256M"]  # the emulated GPU is measured on the smallest sizes
+    SMALL += ["--gpu-mem", "256M"]  # so that the probe measures the emulated GPU on its smallest sizes
 
 
 class Result:
@@ -70,7 +71,7 @@ def read_bytes(path):
 
 
 class ProgramTest(unittest.TestCase):
-    """A folder of its own for each class, with rows.jsonl in it."""
+    """A temporary folder for each class, with rows.jsonl in it."""
 
     @classmethod
     def setUpClass(cls):
@@ -91,9 +92,11 @@ class ProgramTest(unittest.TestCase):
         return result
 
     def fail_with(self, code, phrase, *words, **more):
-        """One line on stderr, which begins with "error: " and contains the phrase; nothing on stdout."""
+        """Runs the program, which must print one line on stderr that begins with "error: " and contains the phrase,
+        and nothing on stdout. Warnings about other programs, such as tests that run at the same time, may come
+        before it."""
         result = run(*words, **more)
-        lines = result.err.splitlines()
+        lines = [line for line in result.err.splitlines() if not re.match("warning: .*other programs", line)]
         self.assertEqual(result.code, code, f"{words}: {result.err}")
         self.assertEqual(len(lines), 1, result.err)
         self.assertTrue(lines[0].startswith("error: "), result.err)
@@ -102,7 +105,8 @@ class ProgramTest(unittest.TestCase):
         return lines[0]
 
     def train(self, out, *words, rows=None, forecast=False, **more):
-        """Without a forecast, which takes longer than these runs, unless it is asked for. A finished run begins anew."""
+        """Trains without a forecast, because a forecast takes longer than these runs. A run in a finished --out
+        folder begins anew."""
         words = words if forecast else ("--no-forecast", *words)
         if os.path.exists(self.path(f"{out}/finished.json")) and "--resume" not in words:
             words = (*words, "--resume", "never")

@@ -120,7 +120,8 @@ static void check_ids(const char *name, size_t index, const struct ot_json *want
         fail_msg("%s: text %zu: %zu tokens, wanted %zu", name, index, got->n, ot_json_length(want));
 }
 
-/* Without characters to round to, an offset may lie within the three bytes behind a character's first. */
+/* Hugging Face counts characters. A text that is not UTF-8 has no characters to round to, so there an offset
+ * may lie within the three bytes after a character's first byte. */
 static void check_starts(const char *name, size_t index, const struct ot_json *want,
                          const struct ot_token_list *got, bool is_utf8) {
     for (size_t i = 0; i < got->n; i++) {
@@ -169,17 +170,17 @@ static void check_random(const struct ot_tokenizer *t, const char *name, size_t 
     check_ok(ot_tokenizer_encode(t, text->bytes, text->n, 0, list));
     round_starts(list, text);
     if (crc_numbers(0, list->ids, list->n) != ot_json_int(ot_json_at(want, 0), -1))
-        fail_msg("%s: random text %zu (\"%s\") has other ids", name, index, text->bytes);
+        fail_msg("%s: random text %zu (\"%s\") has wrong ids", name, index, text->bytes);
     if (crc_numbers(0, list->start, list->n) != ot_json_int(ot_json_at(want, 1), -1))
-        fail_msg("%s: random text %zu (\"%s\") has other offsets", name, index, text->bytes);
+        fail_msg("%s: random text %zu (\"%s\") has wrong offsets", name, index, text->bytes);
     check_ok(ot_tokenizer_decode(t, list->ids, list->n, false, &decoded, &n));
     if ((int64_t)crc32(0, (const unsigned char *)decoded, (unsigned)n) !=
         ot_json_int(ot_json_at(want, 2), -1))
-        fail_msg("%s: random text %zu decodes otherwise, to \"%s\"", name, index, decoded);
+        fail_msg("%s: random text %zu decodes wrongly, to \"%s\"", name, index, decoded);
     free(decoded);
 }
 
-/* The frame around a text, and where its parts are said to start. */
+/* The frame around a text (its special tokens), and the starts of its parts. */
 static void check_frame(const struct ot_tokenizer *t, const struct ot_json *want,
                         struct ot_token_list *list) {
     const struct ot_json *before = ot_json_get(want, "before"), *after = ot_json_get(want, "after");
@@ -216,7 +217,7 @@ void check_vectors(const struct ot_tokenizer *t, const char *name, const struct 
         check_ok(ot_tokenizer_encode(t, corpus->texts[i].bytes, corpus->texts[i].n,
                                      OT_TOKENIZER_SPECIALS_AS_TEXT, &list));
         if (crc_numbers(0, list.ids, list.n) != ot_json_int(ot_json_at(plain, i), -1) || list.specials != 0)
-            fail_msg("%s: text %zu has other ids with specials as text", name, i);
+            fail_msg("%s: text %zu has wrong ids with special tokens as text", name, i);
     }
     check_frame(t, root, &list);
     ot_token_list_free(&list);

@@ -1,4 +1,5 @@
-/* The texts that scripts/golden/tokenizer.py gave to Hugging Face, and comparisons with what it answered. */
+/* The texts that scripts/golden/tokenizer.py gave to Hugging Face's tokenizers, and comparisons with their
+ * results. */
 #ifndef OT_TESTS_TOKENIZER_CORPUS_H
 #define OT_TESTS_TOKENIZER_CORPUS_H
 
@@ -20,18 +21,19 @@ struct corpus {
     size_t n_texts, n_random;
 };
 
-struct ot_json *golden_json(const char *name); /* tests/golden/tokenizers/NAME */
+struct ot_json *golden_json(const char *name); /* reads tests/golden/tokenizers/NAME */
 void golden_tokenizer_path(const char *name, char path[512]);
 struct ot_tokenizer *golden_tokenizer(const char *name); /* NAME without .json */
 
 void corpus_open(struct corpus *corpus);
 void corpus_close(struct corpus *corpus);
 
-/* CRC-32 of numbers as little-endian 32-bit. */
+/* CRC-32 of the numbers as little-endian 32-bit integers. */
 uint32_t crc_numbers(uint32_t crc, const void *numbers, size_t n);
-/* Offsets of bytes to offsets of the characters that hold them: Hugging Face counts characters. */
+/* Changes offsets of bytes to offsets of the characters that hold them, because Hugging Face counts
+ * characters. */
 void round_starts(struct ot_token_list *list, const struct text *text);
-/* All that `expected` says about a tokenizer: ids, starts, decoding, frames, specials as text. */
+/* Compares everything that `expected` states: ids, starts, decoding, frames, special tokens as text. */
 void check_vectors(const struct ot_tokenizer *tokenizer, const char *name, const struct corpus *corpus);
 
 #endif

@@ -1,4 +1,4 @@
-/* What is not a comparison with Hugging Face: the byte-level writer, streams, threads, limits, and
+/* Tests without a comparison to Hugging Face: the writer of byte-level files, streams, threads, limits and
  * queries. */
 #include "tests/tokenizer/corpus.h"
 
@@ -59,7 +59,7 @@ static char *read_text(const char *path) {
     return text;
 }
 
-/* Hugging Face was asked about the committed copy: the writer must not drift from it. */
+/* Hugging Face read the committed copy of this file, so the writer must still make the same file. */
 static void byte_level_file_is_the_one_hugging_face_read(void **state) {
     (void)state;
     struct corpus corpus;
@@ -213,7 +213,8 @@ static void threads_share_a_tokenizer(void **state) {
 
 /* ---- large texts ---- */
 
-/* One line without a border, and of words; sizes for a sanitizer build, or those of the worst real file. */
+/* Texts of one long line without a word border, and of words. The size suits a sanitizer build, or is that of
+ * the largest real file. */
 static size_t large_bytes(void) {
     return getenv("OT_TEST_SLOW") ? 50 << 20 : 1 << 20;
 }
@@ -258,7 +259,8 @@ static void combining_marks_without_end_are_sorted_fast(void **state) {
     char *text = malloc(n);
     assert_non_null(text);
     for (size_t i = 0; i + 4 <= n; i += 4)
-        memcpy(text + i, i < n / 2 ? "\xcc\x81\xcc\x81" : "\xcc\xa3\xcc\xa3", 4); /* class 230, then 220 */
+        memcpy(text + i, i < n / 2 ? "\xcc\x81\xcc\x81" : "\xcc\xa3\xcc\xa3",
+               4); /* combining classes 230, 220 */
     check_ok(ot_tokenizer_encode(t, text, n, 0, &list));
     assert_true(list.n > 0);
     free(text);
@@ -344,7 +346,7 @@ static void check_encoded(const struct ot_tokenizer *t, const char *text, const 
     ot_token_list_free(&list);
 }
 
-/* A neighbour of one byte, at either end of the text, is a neighbour. */
+/* A single byte beside the word, at either end of the text, counts as a neighbour. */
 static void single_words_have_no_letter_beside_them(void **state) {
     (void)state;
     struct ot_tokenizer *t =
@@ -359,7 +361,7 @@ static void single_words_have_no_letter_beside_them(void **state) {
     ot_tokenizer_close(t);
 }
 
-/* Each token of a byte covers that byte: masks are made of these offsets. */
+/* Each token of a single byte covers that byte, because training masks are made from these offsets. */
 static void bytes_of_unknown_characters_have_their_own_offsets(void **state) {
     (void)state;
     struct ot_tokenizer *t =
@@ -394,8 +396,8 @@ static void lost_no_break_spaces_are_found_again(void **state) {
     ot_tokenizer_close(t);
 }
 
-/* As `tokenizers` 0.23 frames it; trim_offsets and add_prefix_space change no ids. A part of a text has no
- * frame, and keeps its place in the whole. */
+/* The frame that `tokenizers` 0.23 makes. trim_offsets and add_prefix_space change no ids. A part of a text
+ * has no frame, and its offsets count from the beginning of the whole text. */
 static void roberta_frames_a_text(void **state) {
     (void)state;
     static const char json[] =
@@ -404,8 +406,7 @@ static void roberta_frames_a_text(void **state) {
         "\"RobertaProcessing\",\"sep\":[\"</"
         "s>\",4],\"cls\":[\"<s>\",3],\"trim_offsets\":true,\"add_prefix_space\":false},"
         "\"decoder\":null,\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":0,\"b\":1,\"ab\":2,\"<s>\":3,\"</"
-        "s>\":4},"
-        "\"merges\":[\"a b\"]}}";
+        "s>\":4},\"merges\":[\"a b\"]}}";
     static const int32_t framed[] = {3, 2, 2, 4};
     char *folder = make_folder(), path[600];
     struct ot_tokenizer *t;

@@ -1,4 +1,4 @@
-/* One small tokenizer per family, against what Hugging Face makes of the same texts: ids, offsets,
+/* One small tokenizer per family against Hugging Face's results for the same texts: ids, offsets,
  * decoding. */
 #include "tests/tokenizer/corpus.h"
 

@@ -1,4 +1,5 @@
-/* Broken and foreign tokenizer.json files: one clear line each that names the file and the component. */
+/* Broken and unsupported tokenizer.json files: each gives one clear line that names the file and the
+ * component. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ static void check_refused(const char *text, const char *words) {
     assert_null(strchr(ot_error_text(), '\n'));
 }
 
-/* A file that differs from a good one in one part. */
+/* Writes a file that differs from a good one in one part. */
 static const char *with(const char *part, const char *value) {
     static char text[4096];
     static const char *const parts[] = {"model",         "added_tokens",   "normalizer",
@@ -61,8 +62,7 @@ static void models_are_refused_by_name(void **state) {
         {"null", "'model' must be an object"},
         {"[]", "'model' must be an object"},
         {"{\"type\":\"Unigram\",\"vocab\":[]}", "model.type 'Unigram' is not supported; supported: BPE"},
-        {"{\"unk_id\":2,\"vocab\":[[\"<pad>\",0.0],[\"</s>\",0.0]]}",
-         "of type Unigram, which is not supported"},
+        {"{\"unk_id\":2,\"vocab\":[[\"<pad>\",0.0],[\"</s>\",0.0]]}", "model.type Unigram is not supported"},
         {"{\"type\":\"WordPiece\",\"vocab\":{}}", "WordPiece"},
         {"{\"type\":7}", "model.type"},
         {"{\"type\":\"BPE\",\"merges\":[]}", "model.vocab must be an object"},
@@ -165,9 +165,8 @@ static void components_are_refused_by_name(void **state) {
          "'cls' has an id that is no token"},
         {"post_processor",
          "{\"type\":\"Sequence\",\"processors\":[{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":["
-         "\"b\",1]},{"
-         "\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}]}",
-         "more than one that adds tokens"},
+         "\"b\",1]},{\"type\":\"RobertaProcessing\",\"cls\":[\"a\",0],\"sep\":[\"b\",1]}]}",
+         "more than one part that adds tokens"},
         {"decoder", "{\"type\":\"WordPiece\"}", "decoder WordPiece is not supported; supported: Sequence"},
         {"decoder", "{\"type\":\"CTC\"}", "CTC"},
         {"decoder", "{\"type\":\"Strip\",\"content\":\"\",\"start\":1,\"stop\":0}", "one character"},
@@ -203,7 +202,7 @@ static void other_documents_are_refused(void **state) {
     assert_int_equal(open_text(deep, sizeof deep), -OT_E_INPUT);
 }
 
-/* Each beginning of a file, and the file with each byte changed, is read or refused: the sanitizers watch. */
+/* Every prefix of a file, and the file with each byte changed, is read or refused. The sanitizers watch. */
 static void truncated_and_changed_files_do_no_harm(void **state) {
     (void)state;
     char good[4096];
@@ -241,7 +240,7 @@ static void patterns_are_translated_or_refused(void **state) {
         struct ot_regex *regex = NULL;
         int rc = ot_regex_open(refused[i], strlen(refused[i]), "here", &regex);
         if (rc != -OT_E_INPUT || !strstr(ot_error_text(), "here: pattern '"))
-            fail_msg("%s: %d, \"%s\"", refused[i], rc, ot_error_text());
+            fail_msg("%s: returned %d, \"%s\"", refused[i], rc, ot_error_text());
     }
     struct ot_regex *regex;
     check_fails(ot_regex_open("a\0b", 3, "here", &regex), OT_E_INPUT, "NUL");
@@ -257,13 +256,13 @@ static void endless_backtracking_is_an_error(void **state) {
     check_ok(ot_regex_open("(?:(?:a+)+)+[bc]", 16, "here", &regex));
     check_ok(ot_regex_scratch_open(&scratch));
     check_fails(ot_regex_match(regex, scratch, text, sizeof text, 0, &begin, &end), OT_E_INPUT,
-                "cannot cope");
+                "cannot match");
     ot_regex_scratch_close(scratch);
     ot_regex_close(regex);
 }
 
-/* A choice for every character, and so more than the compiled matcher's stack holds, or the interpreter may
- * have. */
+/* A choice for every character: more than the stack of the compiled matcher holds, and more memory than the
+ * interpreter may use. */
 static void endless_memory_is_an_error(void **state) {
     (void)state;
     struct ot_regex *regex;

@@ -1,5 +1,5 @@
-/* Real tokenizers beside the repository: llama.cpp's vectors, sentencepiece's rows, the ids that the models'
- * goldens hold, and Hugging Face on our own texts. */
+/* Real tokenizers of published models: llama.cpp's test vectors, sentencepiece's rows, the ids in the models'
+ * golden files, and Hugging Face's results on our own texts. */
 #include "tests/tokenizer/corpus.h"
 
 #include <stdio.h>
@@ -142,7 +142,7 @@ static void story_llama_gives_the_ids_of_its_golden(void **state) {
     ot_tokenizer_close(t);
 }
 
-/* Oracle: the test of llama2.c, whose text its own decoder wrote. */
+/* The expected text is from the test of llama2.c: its own decoder wrote it. */
 static void stories260k_decodes_its_story(void **state) {
     (void)state;
     struct ot_tokenizer *t = open_shared("models/stories260k/tokenizer.json");

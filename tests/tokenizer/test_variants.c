@@ -11,7 +11,7 @@
 #include "src/tokenizer/text.h"
 #include "tests/support/check.h"
 
-/* crossing.json with the members that the variant names. */
+/* Opens crossing.json with the members that the variant replaces. */
 static struct ot_tokenizer *open_variant(const struct ot_json *base, const struct ot_json *variant,
                                          const char *folder) {
     struct ot_json_writer w = {.indent = -1};
@@ -81,11 +81,11 @@ static void check_variant(const struct ot_tokenizer *t, size_t index, const stru
     }
     if (sums.n != ot_json_int(ot_json_get(variant, "n"), -1) ||
         sums.ids != ot_json_int(ot_json_get(variant, "ids_crc"), -1))
-        fail_msg("variant %zu: other ids (%lld of them)", index, (long long)sums.n);
+        fail_msg("variant %zu: the %lld ids differ from Hugging Face's", index, (long long)sums.n);
     if (start_crc != 0 && sums.starts != start_crc)
-        fail_msg("variant %zu: other offsets", index);
+        fail_msg("variant %zu: the offsets differ from Hugging Face's", index);
     if (decoded && sums.decoded != ot_json_int(decoded, -1))
-        fail_msg("variant %zu: decodes otherwise", index);
+        fail_msg("variant %zu: the decoded text differs from Hugging Face's", index);
 }
 
 static void every_component_splits_as_hugging_face_does(void **state) {
@@ -107,7 +107,7 @@ static void every_component_splits_as_hugging_face_does(void **state) {
     ot_json_free(root);
 }
 
-/* Whether a sorted list of pairs [a, b] (or of borders, where half open) holds c. */
+/* True if a sorted list of pairs [a, b] (or of half-open borders) contains c. */
 static bool in_ranges(const struct ot_json *ranges, size_t *at, uint32_t c, bool half_open) {
     size_t n = ot_json_length(ranges);
     while (*at < n && (int64_t)c > ot_json_int(ot_json_at(ranges, *at + 1), 0) - half_open)

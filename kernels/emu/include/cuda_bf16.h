@@ -1,6 +1,6 @@
-/* bfloat16 as kernels see it: the conversions of the CUDA Math API that this project uses, by the formulas of
- * src/base/dtype.h. No arithmetic: kernels compute in fp32. The types are trivial, so that unions may hold
- * them. */
+/* bfloat16 for kernels: the conversions of the CUDA Math API that this project uses, by the formulas of
+ * src/base/dtype.h. There is no arithmetic, because kernels compute in fp32. The types are trivial, so that
+ * unions may hold them. */
 #ifndef OT_EMU_CUDA_BF16_H
 #define OT_EMU_CUDA_BF16_H
 

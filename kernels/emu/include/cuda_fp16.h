@@ -1,4 +1,4 @@
-/* IEEE binary16 as kernels see it; cuda_bf16.h says more. */
+/* IEEE binary16 for kernels; see cuda_bf16.h. */
 #ifndef OT_EMU_CUDA_FP16_H
 #define OT_EMU_CUDA_FP16_H
 

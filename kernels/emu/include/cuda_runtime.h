@@ -1,6 +1,6 @@
-/* The kernel language for the emulator: what CUDA C++ gives a kernel without a header, as far as this project
- * uses it. Meanings are those of the CUDA C++ Programming Guide and the CUDA Math API; kernels/emu/emu.h says
- * how threads, barriers and warp operations run, and what is checked. */
+/* The kernel language for the emulator: everything of CUDA C++ that needs no header, as far as this project
+ * uses it. The meanings are those of the CUDA C++ Programming Guide and the CUDA Math API. kernels/emu/emu.h
+ * explains how threads, barriers and warp operations run, and what is checked. */
 #ifndef OT_EMU_CUDA_RUNTIME_H
 #define OT_EMU_CUDA_RUNTIME_H
 
@@ -55,7 +55,7 @@ struct dim3 {
 
 #include "kernels/emu/emu_thread.h" /* threadIdx, barriers, warp operations, atomics */
 
-/* ---- loads and stores with hints: plain ones ---- */
+/* ---- loads and stores with cache hints, here plain ones ---- */
 
 template <class T>
 __forceinline__ T __ldg(const T *p) {
@@ -169,9 +169,9 @@ static inline float __double2float_rn(double x) {
     return (float)x;
 }
 
-/* ---- functions whose GPU versions are approximate: the host's library stands for them ---- */
+/* ---- functions whose GPU versions are approximate: the host's library replaces them ---- */
 
-/* Macros where the C library has functions of these names, or may have. */
+/* Macros, because the C library has, or may have, functions with these names. */
 static inline float ot_emu_rsqrtf(float x) {
     return (float)(1.0 / sqrt((double)x));
 }

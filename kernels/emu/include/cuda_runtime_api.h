@@ -1,5 +1,6 @@
 /* The part of the CUDA runtime API that this project uses, for the emulated runtime (kernels/emu/emu.h).
- * Names, values and meanings are those of the CUDA Runtime API reference; C17 and C++17 both read it. */
+ * Names, values and meanings are those of the CUDA Runtime API reference. The header is valid C17 and
+ * C++17. */
 #ifndef OT_EMU_CUDA_RUNTIME_API_H
 #define OT_EMU_CUDA_RUNTIME_API_H
 
@@ -29,6 +30,8 @@ typedef enum cudaError {
     cudaErrorIllegalAddress = 700,
     cudaErrorLaunchOutOfResources = 701,
     cudaErrorLaunchTimeout = 702,
+    cudaErrorPeerAccessAlreadyEnabled = 704,
+    cudaErrorPeerAccessNotEnabled = 705,
     cudaErrorAssert = 710,
     cudaErrorHostMemoryAlreadyRegistered = 712,
     cudaErrorHostMemoryNotRegistered = 713,
@@ -70,7 +73,7 @@ enum cudaDeviceAttr {
     cudaDevAttrHostRegisterSupported = 99
 };
 
-/* The members that are read here; the real one has many more. */
+/* Only the members that this project reads; the real struct has many more. */
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin;
@@ -130,6 +133,10 @@ cudaError_t cudaGetDeviceCount(int *count);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int device);
+cudaError_t cudaDeviceGetByPCIBusId(int *device, const char *id);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
+cudaError_t cudaDeviceDisablePeerAccess(int peer);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDevice(int *device);
 cudaError_t cudaDeviceSynchronize(void);
@@ -168,6 +175,8 @@ cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEve
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t bytes, enum cudaMemcpyKind kind,
                             cudaStream_t stream);
+cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
+                                cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void *memory, int byte, size_t bytes, cudaStream_t stream);
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value);

@@ -1,5 +1,6 @@
-/* Who updates a tile never shows: state on the device, streamed through it, or the CPU pool's (plan.h), in
- * any mix, the results are those of the all-resident run, bit by bit (offload/README.md, rule 1). */
+/* The engine that updates a tile never changes the result: state on the device, state streamed through it, or
+ * the CPU pool (plan.h), in any mix. The results equal those of the all-resident run, bit by bit
+ * (offload/README.md, rule 1). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,30 +13,27 @@ enum {
     GPU = 1 << OT_TILE_GPU,
     STREAM = 1 << OT_TILE_STREAM,
     CPU = 1 << OT_TILE_CPU,
-    ALL_SETS = GPU | STREAM | CPU, /* sets of engines are numbered 1 to this */
+    ALL_SETS = GPU | STREAM | CPU, /* sets of engines are bit sets from 1 to ALL_SETS */
 };
 
 static void plan_resident(struct tiny_run *run) {
     tiny_plan(run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 0);
 }
 
-/* A plan in which the engines of the set share each slab; the rest of it varies with `mix`. */
+/* A plan in which the engines of the set share each slab. The other choices of the plan vary with `mix`. */
 static void plan_engines(struct tiny_run *run, unsigned engines, unsigned mix) {
     enum ot_home weights = mix & 1 ? OT_HOME_GPU : OT_HOME_HOST;
     enum ot_home activations = mix & 2 ? OT_HOME_HOST : OT_HOME_GPU;
     tiny_plan(run, weights, OT_HOME_HOST, activations, 1 + (int)(mix % 4));
     run->plan.state_slots = 1 + (int)(mix % 5);
-    if (mix & 4) {
-        run->plan.order = OT_ORDER_MICRO;
-        run->plan.grad_slots[OT_SLOT_LAYER] = (int)run->config.n_layers;
-        run->plan.grad_slots[OT_SLOT_EDGE] = 3;
-    }
+    if (mix & 4)
+        ot_plan_set_rounds(&run->plan, run->plan.max_micro);
     run->optimizer_threads = 1 + (int)(mix % 3);
     run->delay_seed = mix % 11 == 10 ? mix : 0;
     tiny_deal(run, OT_SLAB_ALIGN_PARAMS, engines, mix / 2 % 4);
 }
 
-/* Brief: one plan for each set of engines. */
+/* If tests are brief, makes one plan for each set of engines. */
 static void all_mixes(enum ot_dtype dtype, bool tied, float clip) {
     struct tiny_run run;
     struct tiny_result resident, other;
@@ -46,7 +44,7 @@ static void all_mixes(enum ot_dtype dtype, bool tied, float clip) {
     tiny_train(&run, &resident);
     ot_plan_free(&run.plan);
     for (unsigned engines = 1; engines <= ALL_SETS; engines++)
-        for (unsigned mix = engines; mix < engines + (tiny_is_brief() ? 1 : 16); mix += 5) {
+        for (unsigned mix = engines; mix < engines + (tests_are_brief() ? 1 : 16); mix += 5) {
             plan_engines(&run, engines, mix);
             snprintf(what, sizeof what, "%s tied=%d clip=%g engines %u mix %u", ot_dtype_name(dtype), tied,
                      (double)clip, engines, mix);
@@ -61,7 +59,7 @@ static void all_mixes(enum ot_dtype dtype, bool tied, float clip) {
 static void mixes_fp32(void **state) {
     (void)state;
     all_mixes(OT_F32, true, 0);
-    if (tiny_is_brief())
+    if (tests_are_brief())
         return;
     all_mixes(OT_F32, false, 1.0f);
     all_mixes(OT_F32, true, 1.0f);
@@ -71,7 +69,7 @@ static void mixes_fp32(void **state) {
 static void mixes_bf16(void **state) {
     (void)state;
     all_mixes(OT_BF16, false, 1.0f);
-    if (tiny_is_brief())
+    if (tests_are_brief())
         return;
     all_mixes(OT_BF16, true, 1.0f);
     all_mixes(OT_BF16, false, 0);
@@ -80,8 +78,8 @@ static void mixes_bf16(void **state) {
 
 static void mixes_fp16(void **state) {
     (void)state;
-    all_mixes(OT_F16, true, 1.0f); /* always clips */
-    if (!tiny_is_brief())
+    all_mixes(OT_F16, true, 1.0f); /* fp16 always clips */
+    if (!tests_are_brief())
         all_mixes(OT_F16, false, 1.0f);
 }
 
@@ -111,7 +109,7 @@ static void shares_of_a_request_train_alike(void **state) {
     tiny_result_free(&resident);
 }
 
-/* ---- updates that wait, and who asks in between ---- */
+/* ---- delayed updates, and calls that need their result ---- */
 
 static void step(const struct tiny_run *run, struct ot_engine *engine, int number, float lr,
                  struct ot_step_result *result) {
@@ -142,7 +140,8 @@ static void same_eval(const struct tiny_run *run, const struct tiny_engine *a, c
     assert_memory_equal(of_a, of_b, sizeof of_a);
 }
 
-/* Who evaluates or reads after a step finds its updates made; a drain in between changes nothing after it. */
+/* An evaluation or a read after a step finds the step's updates made. A drain in between does not change
+ * later steps. */
 static void updates_are_made_before_anyone_looks(void **state) {
     (void)state;
     for (unsigned mix = 0; mix < 8; mix++) {
@@ -167,7 +166,7 @@ static void updates_are_made_before_anyone_looks(void **state) {
                 same_everything(&a, &b);
         }
         same_everything(&a, &b);
-        same_everything(&a, &b); /* and reading twice updates once */
+        same_everything(&a, &b); /* a second read does not update again */
         tiny_close(&a);
         tiny_close(&b);
         ot_plan_free(&resident.plan);
@@ -188,8 +187,8 @@ static void carry_over(const struct tiny_engine *from, const struct tiny_engine 
         }
 }
 
-/* A run handed from engine to engine, each with another mix, is the run of one; pieces of odd sizes are read
- * and written across the borders between engines. */
+/* A run that several engines make in turn, each with another mix, equals a run of one engine. Pieces of odd
+ * sizes are read and written across the borders between engines. */
 static void runs_go_on_under_another_mix(void **state) {
     (void)state;
     struct tiny_run run, resident;
@@ -254,8 +253,8 @@ static void pieces_are_read_across_borders(void **state) {
 
 /* ---- steps that change nothing ---- */
 
-/* An absurd learning rate in the third step sends the fourth and later ones to infinity: skipped as wholes.
- * The driver has two in flight, so streamed updates of a skipped step wait like any other. */
+/* A huge learning rate in the third step makes the fourth and later steps infinite, so they are skipped as a
+ * whole. Two steps are in flight, so the streamed updates of a skipped step wait like any others. */
 static void train_into_overflow(struct tiny_run *run, struct tiny_result *out, int64_t *adam_step) {
     struct tiny_engine tiny;
     struct tiny_batch *batch = malloc(sizeof *batch);
@@ -320,9 +319,9 @@ static void fill_tensor(const struct tiny_engine *tiny, int slab, const char *na
     fail_msg("slab %d has no %s", slab, name);
 }
 
-/* Without clipping nobody waits for the norm: a gradient that is not finite after other blocks were updated
- * is an error, also where their updates still wait to be made. Values of 0 hide the huge weights from
- * forward, not from backward. */
+/* Without clipping no update waits for the norm. So a gradient that is not finite after other blocks were
+ * updated is an error, also if those updates are still delayed. Zero activations hide the huge weights from
+ * forward, but not from backward. */
 static void overflow_without_clipping_is_an_error(void **state) {
     (void)state;
     for (unsigned engines = 1; engines <= ALL_SETS; engines++) {
@@ -364,6 +363,6 @@ int main(void) {
         cmocka_unit_test(mixes_bf16),
         cmocka_unit_test(mixes_fp16),
     };
-    return tiny_is_brief() ? cmocka_run_group_tests(brief, NULL, NULL)
-                           : cmocka_run_group_tests(tests, NULL, NULL);
+    return tests_are_brief() ? cmocka_run_group_tests(brief, NULL, NULL)
+                             : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* What the engine does about numbers that go wrong: steps whose loss or gradient is not finite, loss spikes,
- * and where a forward pass stops being finite. */
+/* The engine's reaction to bad numbers: steps whose loss or gradient is not finite, loss spikes, and the
+ * search for the block where a forward pass stops being finite. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 /* ---- steps ---- */
 
-/* A step of batch number `step` whose loss and gradient are those of the batch times `times`: they are
- * divided by the count of trained tokens, and the caller says what that is. */
+/* Makes the step of batch number `step` with its loss and gradient multiplied by `times`. The engine divides
+ * both by the count of trained tokens that the batch states, so this function states a smaller count. */
 static struct ot_step_result take_step(const struct tiny_engine *tiny, int step, int times) {
     struct tiny_batch *batch = malloc(sizeof *batch);
     struct ot_step_result result;
@@ -42,7 +42,7 @@ static bool same_values(const struct tiny_result *a, const struct tiny_result *b
     return a->n_values == b->n_values && !memcmp(a->values, b->values, (size_t)a->n_values * sizeof(float));
 }
 
-/* In fp16 with a loss scale that needs no search. */
+/* Opens the run. fp16 gets a loss scale that overflows in no step. */
 static void open_guarded(struct tiny_run *run, struct tiny_engine *tiny) {
     struct ot_engine_progress progress;
     tiny_open(run, tiny);
@@ -63,7 +63,7 @@ static void close_run(struct tiny_run *run, struct tiny_engine *tiny) {
 
 /* ---- spikes ---- */
 
-/* After so many steps the statistics are trusted. */
+/* The engine trusts its loss statistics after this number of steps. */
 enum { WARM = 32 };
 
 static void a_spike_is_seen_after_a_while(void **state) {
@@ -73,9 +73,10 @@ static void a_spike_is_seen_after_a_while(void **state) {
     tiny_defaults(&run, 1, true, OT_F32);
     open_resident(&run, &tiny);
     take_steps(&tiny, 0, WARM - 2);
-    struct ot_step_result early = take_step(&tiny, WARM - 2, 5); /* the losses so far scatter by a few % */
+    /* The losses so far scatter by a few percent. */
+    struct ot_step_result early = take_step(&tiny, WARM - 2, 5);
     assert_true(!early.spike && !early.skipped);
-    take_steps(&tiny, WARM - 1, 8 * WARM); /* which forgets the odd one */
+    take_steps(&tiny, WARM - 1, 8 * WARM); /* the statistics forget the unusual loss */
     struct ot_step_result late = take_step(&tiny, 8 * WARM, 5);
     assert_true(late.spike && !late.skipped);
     assert_int_equal(tiny_adam_step(tiny.engine), 8 * WARM + 1);
@@ -83,7 +84,7 @@ static void a_spike_is_seen_after_a_while(void **state) {
     close_run(&run, &tiny);
 }
 
-/* Statistics that make each step a spike, and steps without any: the same bits. */
+/* A run whose statistics make every step a spike has the same bits as a run without statistics. */
 static void spikes_that_are_counted_change_nothing(void **state) {
     (void)state;
     struct tiny_result plain, spiky;
@@ -126,14 +127,14 @@ static void a_skipped_spike_changes_nothing(void **state) {
         assert_true(same_values(&before, &after));
         ot_engine_get_progress(tiny.engine, &then);
         assert_int_equal(then.adam_step, WARM);
-        assert_true(then.loss_scale == warm.loss_scale); /* not an overflow */
+        assert_true(then.loss_scale == warm.loss_scale); /* not a loss-scale overflow */
         take_steps(&tiny, WARM, WARM + 2);
         tiny_result_free(&before), tiny_result_free(&after);
         close_run(&run, &tiny);
     }
 }
 
-/* Losses that are five times what they were, for good: skipped for a while, then the usual ones. */
+/* Losses that stay five times as large are skipped for a while and then accepted. */
 static void what_has_come_to_stay_comes_through(void **state) {
     (void)state;
     struct tiny_run run;
@@ -151,7 +152,8 @@ static void what_has_come_to_stay_comes_through(void **state) {
     close_run(&run, &tiny);
 }
 
-/* The statistics are an average of all losses at first, and then one whose weights halve in 64 steps. */
+/* The statistics are first the average of all losses, later a moving average whose weights halve in 64
+ * steps. */
 static void statistics_are_what_they_say(void **state) {
     (void)state;
     struct tiny_run run;
@@ -175,12 +177,12 @@ static void statistics_are_what_they_say(void **state) {
     for (int step = 0; step < 64; step++)
         sum += take_step(&tiny, step, 1).loss;
     ot_engine_get_progress(tiny.engine, &progress);
-    double later = sum / (WARM + 64); /* of the losses: they hardly move */
+    double later = sum / (WARM + 64); /* the mean of the losses, which hardly change */
     assert_true(fabs(progress.losses.mean - (100 + later) / 2) < 0.1);
     close_run(&run, &tiny);
 }
 
-/* A run that is taken up by another engine decides with the same bits. */
+/* A run that goes on in another engine makes the same decisions, bit by bit. */
 static void a_resumed_run_decides_alike(void **state) {
     (void)state;
     struct tiny_run run;
@@ -224,7 +226,7 @@ static void a_resumed_run_decides_alike(void **state) {
 static void (*models_backward)(const void *context, int block, const struct ot_block_run *run);
 static int poisoned_block; /* -1: none */
 
-/* The gradient of the block's first weight becomes NaN; what goes on to the blocks below stays sound. */
+/* The gradient of the block's first weight becomes NaN. The gradients of the blocks below stay finite. */
 static void poison_gradient(const void *context, int block, const struct ot_block_run *run) {
     models_backward(context, block, run);
     if (block == poisoned_block)
@@ -254,8 +256,8 @@ static void a_bad_gradient_names_its_slab(void **state) {
         }
         struct ot_engine_progress progress;
         ot_engine_get_progress(tiny.engine, &progress);
-        assert_int_equal(progress.losses.n, tiny.chain.n_blocks); /* sound losses */
-        if (dtype == OT_F16) { /* where the scale cannot come down any more */
+        assert_int_equal(progress.losses.n, tiny.chain.n_blocks); /* all losses were finite */
+        if (dtype == OT_F16) {                                    /* the scale cannot decrease any more */
             progress.loss_scale = 1;
             ot_engine_set_progress(tiny.engine, &progress);
             poisoned_block = 1;
@@ -265,7 +267,8 @@ static void a_bad_gradient_names_its_slab(void **state) {
     }
 }
 
-/* The step after which the loss scale grows is updated with the scale that its gradients have. */
+/* The step after which the loss scale grows uses the old scale for its update: its gradients have the old
+ * scale. */
 static void the_loss_scale_grows_after_the_update(void **state) {
     (void)state;
     struct tiny_result results[2];
@@ -312,8 +315,8 @@ static void a_bad_loss_comes_first(void **state) {
     close_run(&run, &tiny);
 }
 
-/* Without clipping spikes are counted and never skipped; a gradient that is not finite where nothing was
- * updated yet skips the step, and later it ends the run with its name. */
+/* Without clipping, spikes are counted and never skipped. A gradient that is not finite skips the step if
+ * nothing was updated before it; otherwise the run ends with an error that names the block. */
 static void without_clipping(void **state) {
     (void)state;
     struct tiny_run run;
@@ -342,7 +345,8 @@ static void without_clipping(void **state) {
     close_run(&run, &tiny);
 }
 
-/* A bound that no norm reaches, and none: the same norms, by way of one result or of one a slab. */
+/* A bound that no norm reaches, and no bound, give the same norms. With a bound there is one result, without
+ * one there is a result per slab. */
 static void the_norm_needs_no_clipping(void **state) {
     (void)state;
     static const enum ot_home homes[2] = {OT_HOME_GPU, OT_HOME_HOST};
@@ -371,7 +375,7 @@ static void the_norm_needs_no_clipping(void **state) {
     }
 }
 
-/* What the update is made with is as long as --clip says, but for the 1e-6 of the formula. */
+/* The update uses a gradient whose norm is --clip, except for the 1e-6 in the formula. */
 static void the_clipped_norm_is_what_is_left(void **state) {
     (void)state;
     for (int clips = 0; clips < 2; clips++) {
@@ -381,7 +385,7 @@ static void the_clipped_norm_is_what_is_left(void **state) {
         run.clip = clips ? 0.01f : 1e9f;
         open_resident(&run, &tiny);
         struct ot_step_result result = take_step(&tiny, 0, 1);
-        assert_true(result.grad_norm > 0.1); /* ten times the smaller bound, 1e5 times the 1e-6 */
+        assert_true(result.grad_norm > 0.1); /* ten times the smaller bound, 1e5 times the formula's 1e-6 */
         if (clips)
             assert_true(fabs(result.clipped_norm / 0.01f - 1) < 2e-5);
         else
@@ -394,7 +398,7 @@ static void the_clipped_norm_is_what_is_left(void **state) {
 
 enum { FROZEN_BLOCK = 1, FROZEN_SLAB = 1, MOST_SPECS = 8 };
 
-/* Freezes the group with the slab's first parameter, whose gradient is poisoned. */
+/* Freezes the group with the slab's first parameter. The test poisons that parameter's gradient. */
 static void freeze_first_group(struct ot_chain *chain) {
     static struct ot_slab_spec slabs[MOST_SPECS];
     static struct ot_param_group groups[MOST_SPECS];
@@ -409,7 +413,7 @@ static void freeze_first_group(struct ot_chain *chain) {
     chain->slabs = slabs;
 }
 
-/* Frozen parameters keep their bits and have no part in the norm, whatever their gradient is. */
+/* Frozen parameters keep their bits and do not count in the norm, even if their gradient is not finite. */
 static void frozen_parameters_have_no_part(void **state) {
     (void)state;
     for (int engine = 0; engine < OT_TILE_ENGINES; engine++) {
@@ -425,7 +429,8 @@ static void frozen_parameters_have_no_part(void **state) {
         open_guarded(&run, &tiny);
         const struct ot_slab_spec *slab = &tiny.chain.slabs[FROZEN_SLAB];
         int64_t frozen = slab->groups[0].n, changed = 0;
-        size_t first = 3 * (size_t)tiny.chain.slabs[0].n_params; /* the slab's master, in the values */
+        /* The slab's master in the array of values. */
+        size_t first = 3 * (size_t)tiny.chain.slabs[0].n_params;
         read_values(&tiny, &before);
         take_steps(&tiny, 0, 2);
         read_values(&tiny, &after);
@@ -458,13 +463,15 @@ static void find(const struct tiny_engine *tiny, int suspect, struct ot_bad_bloc
     free(batch);
 }
 
-/* A weight of each slab in turn is spoilt: the first block that uses it is found, and it. */
+/* Makes a weight of each slab bad, one after the other. The search finds the first block that uses the slab,
+ * and the slab. */
 static void find_planted(const struct tiny_engine *tiny, float value) {
     struct tiny_batch batch;
     tiny_fill_batch(&batch, tiny->chain.vocab, 0, 2, 2);
     for (int block = 0; block < tiny->chain.n_blocks; block++) {
         int slab = tiny->chain.blocks[block].uses[0].slab;
-        int64_t at = block == 0 ? batch.tokens[0] * tiny->chain.boundary_elems : 0; /* a row that it has */
+        /* The row of a token that the batch has. */
+        int64_t at = block == 0 ? batch.tokens[0] * tiny->chain.boundary_elems : 0;
         struct ot_bad_block found;
         float kept;
         check_ok(ot_engine_get(tiny->engine, OT_SLAB_MASTER, slab, at, 1, &kept));
@@ -486,20 +493,20 @@ static void the_first_bad_block_is_found(void **state) {
             struct ot_bad_block found;
             tiny_defaults(&run, 2, false, (enum ot_dtype)dtype);
             tiny_plan(&run, places[p].weights, places[p].state, places[p].activations, 0);
-            if (p > 0) /* all engines, the streams among them, which leave a flush to the drain */
+            if (p > 0) /* all update engines; streamed tiles leave one flush to the drain */
                 tiny_deal(&run, 2048, 7, 0);
             open_guarded(&run, &tiny);
             take_steps(&tiny, 0, 2);
             find(&tiny, -1, &found);
             assert_true(found.block == -1 && found.slab == -1 && found.bad_weights == 0);
             find_planted(&tiny, NAN);
-            find_planted(&tiny, dtype == OT_F16 ? 7e4f : INFINITY); /* a master that fp16 has no room for */
+            find_planted(&tiny, dtype == OT_F16 ? 7e4f : INFINITY); /* a master value that overflows fp16 */
             take_steps(&tiny, 2, 3);
             close_run(&run, &tiny);
         }
 }
 
-/* Sound weights that make an output too large for fp16; and a bad weight that no token meets. */
+/* Finite weights whose output overflows fp16; and a bad weight that no token of the batch uses. */
 static void what_the_weights_say(void **state) {
     (void)state;
     struct tiny_run run;

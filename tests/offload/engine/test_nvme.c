@@ -1,5 +1,6 @@
-/* The same bits with state, weights and boundaries on nvme: any mix of homes, engines, stripes and ring
- * depths, whatever the disks do short of failing; and a clear end where they fail. */
+/* State, weights, boundaries and gradients on nvme change no bit: any mix of homes, engines, stripes and ring
+ * depths, and disks that are slow, short and interrupted. If a disk fails, the run ends with a clear
+ * error. */
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ static void compare(struct tiny_run *run, const struct tiny_result *resident, co
     ot_plan_free(&run->plan);
 }
 
-/* Every mix with something on nvme; brief: a third of them. */
+/* Every mix with something on nvme; a third of them if tests are brief. */
 static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
     struct tiny_run run;
     struct tiny_result resident;
@@ -35,7 +36,7 @@ static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
     tiny_defaults(&run, 3, tied, dtype);
     run.clip = clip;
     train_resident(&run, &resident);
-    for (int mix = 0; mix < 27; mix += tiny_is_brief() ? 4 : 1) {
+    for (int mix = 0; mix < 27; mix += tests_are_brief() ? 4 : 1) {
         int weights = mix % 3, state = mix / 3 % 3, activations = mix / 9;
         if (weights < 2 && state < 2 && activations < 2)
             continue;
@@ -53,7 +54,7 @@ static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
 
 static void homes_fp32(void **state) {
     (void)state;
-    if (!tiny_is_brief())
+    if (!tests_are_brief())
         all_homes(OT_F32, true, 1.0f);
 }
 
@@ -72,7 +73,7 @@ static void homes_without_clipping(void **state) {
     all_homes(OT_BF16, true, 0);
 }
 
-/* Small tiles through every number of slots, with every engine of tiles and of I/O. */
+/* Small tiles, every number of slots, every update engine and every I/O engine. */
 static void ring_depths(void **state) {
     (void)state;
     struct tiny_run run;
@@ -80,7 +81,7 @@ static void ring_depths(void **state) {
     char what[96];
     tiny_defaults(&run, 2, true, OT_BF16);
     train_resident(&run, &resident);
-    for (int slots = 2; slots <= 8; slots += tiny_is_brief() ? 3 : 1)
+    for (int slots = 2; slots <= 8; slots += tests_are_brief() ? 3 : 1)
         for (int io = OT_IO_URING; io <= OT_IO_POOL; io++) {
             run.io = (enum ot_io_choice)io;
             run.stripes = 1 + slots % 4;
@@ -98,6 +99,69 @@ static void ring_depths(void **state) {
     tiny_result_free(&resident);
 }
 
+static size_t ledger_bytes(const struct ot_plan *plan, enum ot_tier tier, const char *name) {
+    size_t bytes = 0;
+    for (int i = 0; i < plan->ledger.n; i++)
+        if (plan->ledger.entries[i].tier == tier && strcmp(plan->ledger.entries[i].name, name) == 0)
+            bytes += plan->ledger.entries[i].bytes;
+    return bytes;
+}
+
+/* All gradients of the plan, and their sums between rounds, live on nvme and pass through few slots. */
+static void spill_gradients(struct tiny_run *run, int rounds, int slots) {
+    for (int s = 0; s < run->plan.n_slabs; s++)
+        run->plan.slabs[s].grads = run->plan.slabs[s].sums = OT_HOME_NVME;
+    ot_plan_set_rounds(&run->plan, rounds);
+    run->plan.host_grad_slots = slots;
+    run->plan.tile_slots = run->plan.tile_slots > 0 ? run->plan.tile_slots : slots;
+    tiny_finish(run);
+    static const char *const names[2] = {"gradients", "gradient sums"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(ledger_bytes(&run->plan, OT_TIER_HOST, names[i]), 0);
+        assert_int_equal(ledger_bytes(&run->plan, OT_TIER_NVME, names[i]) > 0, i == 0 || rounds > 1);
+    }
+}
+
+/* With each engine, beside state on the host and on nvme, with one slot and more, with and without rounds. */
+static void gradients(void **state) {
+    (void)state;
+    static const unsigned engines[3] = {1 << OT_TILE_CPU, 1 << OT_TILE_STREAM, 7};
+    for (int mix = 0; mix < 24; mix += tests_are_brief() ? 5 : 1) {
+        struct tiny_run run;
+        struct tiny_result resident;
+        char what[96];
+        tiny_defaults(&run, 2, mix & 1, (enum ot_dtype)(mix / 2 % 3));
+        run.clip = run.dtype != OT_F16 && mix & 4 ? 0 : 1.0f;
+        train_resident(&run, &resident);
+        run.io = mix & 1 ? OT_IO_URING : OT_IO_POOL;
+        run.optimizer_threads = 1 + mix % 2;
+        tiny_plan(&run, homes[mix % 3], homes[1 + mix / 3 % 2], OT_HOME_GPU, 1 + mix % 3);
+        run.plan.keep_grads = mix & 2;
+        tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, engines[mix / 4 % 3], 0);
+        spill_gradients(&run, 1 + mix % 3, 1 + mix / 2 % 3);
+        snprintf(what, sizeof what, "gradients on nvme, mix %d", mix);
+        compare(&run, &resident, what);
+        tiny_result_free(&resident);
+    }
+}
+
+/* A deep model trains with host memory of a tenth of the bytes of its weights. */
+static void a_tenth_of_the_weights_in_host_memory(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_result resident;
+    tiny_defaults(&run, 100, false, OT_BF16);
+    train_resident(&run, &resident);
+    tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 1);
+    run.plan.tile_slots = 2;
+    tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_CPU, 0);
+    spill_gradients(&run, 2, 2);
+    size_t weights = (size_t)resident.n_values / 3 * 2; /* values: master, m and v */
+    assert_true(ot_ledger_total(&run.plan.ledger, OT_TIER_HOST) <= weights / 10);
+    compare(&run, &resident, "a deep model");
+    tiny_result_free(&resident);
+}
+
 static void random_plans(void **state) {
     (void)state;
     int count = getenv("OT_TEST_PLANS") ? atoi(getenv("OT_TEST_PLANS")) : 300;
@@ -107,6 +171,7 @@ static void random_plans(void **state) {
         char what[64];
         tiny_defaults(&run, 1 + variant % 3, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
         run.clip = variant & 4 ? 0 : 1.0f;
+        run.state = (enum ot_state_format)((variant + 1) % OT_STATE_FORMATS);
         train_resident(&run, &resident);
         for (int i = variant; i < count; i += 8) {
             tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
@@ -118,13 +183,13 @@ static void random_plans(void **state) {
     }
 }
 
-/* ---- the order on the disks ---- */
+/* ---- the order of I/O on the disks ---- */
 
-/* Of the writes: those that do not begin where the one before them ended. */
+/* The order of the writes. A jump is a write that does not begin where the write before it ended. */
 struct order {
     struct ot_io_calls calls;
-    off_t end;                  /* the store's threads alone */
-    _Atomic(int) writes, jumps; /* the test looks while they write */
+    off_t end;                  /* only the store's threads use it */
+    _Atomic(int) writes, jumps; /* atomic, because the test reads them while the store writes */
 };
 
 static void note_write(void *context, bool write, int fd, size_t bytes, off_t offset) {
@@ -137,7 +202,7 @@ static void note_write(void *context, bool write, int fd, size_t bytes, off_t of
     order->end = offset + (off_t)bytes;
 }
 
-/* State and weights of all tiles, step after step: a step's writes are one stream. */
+/* State and weights of all tiles, step after step: the writes of a step are one stream. */
 static void a_step_writes_one_stream(void **state) {
     (void)state;
     for (int io = OT_IO_URING; io <= OT_IO_POOL; io++) {
@@ -153,27 +218,28 @@ static void a_step_writes_one_stream(void **state) {
         tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_GPU, 2);
         tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_CPU, 0);
         tiny_open(&run, &tiny);
-        tiny_steps(&run, tiny.engine, 0, 1, &result); /* after the writes of what it starts from */
+        tiny_steps(&run, tiny.engine, 0, 1, &result); /* after the writes of the initial values */
         order.writes = order.jumps = 0;
         tiny_steps(&run, tiny.engine, 1, TINY_STEPS, &result);
         assert_true(order.writes >= (TINY_STEPS - 1) * (int)ot_plan_passing_tiles(&run.plan));
-        assert_in_range(order.jumps, 0, TINY_STEPS - 1); /* back to the first tile, on the other side */
+        /* One jump back to the first tile of the other side. */
+        assert_in_range(order.jumps, 0, TINY_STEPS - 1);
         tiny_close(&tiny);
         ot_plan_free(&run.plan);
     }
 }
 
-/* ---- disks that misbehave ---- */
+/* ---- faulty disks ---- */
 
 struct bad_disk {
     struct ot_io_calls calls;
     atomic_long operations;
-    atomic_long fail_at;  /* this operation and all after it fail; 0: none */
-    atomic_long hangs_at; /* this one takes three seconds */
+    atomic_long fail_at;  /* this operation and all later ones fail; 0: none */
+    atomic_long hangs_at; /* this operation takes three seconds */
     int error;
 };
 
-/* Short, interrupted, put off, and late, by turns and without order. */
+/* Short, interrupted, refused (EAGAIN) and late transfers, in irregular turns. */
 static ssize_t storm(struct bad_disk *disk, long operation, size_t bytes) {
     uint64_t random = ot_random_below(3, ot_random_stream(OT_RANDOM_TEST, 5, 5), (uint64_t)operation, 8);
     if (operation == disk->hangs_at)
@@ -197,7 +263,8 @@ static ssize_t storm_write(void *context, int fd, const void *memory, size_t byt
     return n < 0 ? n : ot_io_system.pwrite(ot_io_system.context, fd, memory, (size_t)n, offset);
 }
 
-/* A completed I/O is reported as if it had been one of the storm's; what it moved besides is moved again. */
+/* Reports a completed I/O of a ring as one of the storm's faults. The bytes beyond the reported ones are
+ * moved again. */
 static int storm_result(void *context, bool write, int result) {
     struct bad_disk *disk = context;
     (void)write;
@@ -226,13 +293,14 @@ static void storms_change_nothing(void **state) {
         run.chunk_bytes = 16384;
         tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
         tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 6, 0);
+        spill_gradients(&run, 2, 2);
         compare(&run, &resident, "through a storm");
         assert_true(disk.operations > 100);
     }
     tiny_result_free(&resident);
 }
 
-/* Runs until the disk fails; every call after that fails with its sentence, and closing does not hang. */
+/* Runs until the disk fails. Every later call fails with the same sentence, and closing does not hang. */
 static void run_into(struct tiny_run *run, struct bad_disk *disk, long after, const char *words) {
     struct tiny_engine tiny;
     struct tiny_batch *batch = malloc(sizeof *batch);
@@ -261,18 +329,19 @@ static void failures_end_the_run(void **state) {
     struct tiny_run run;
     tiny_defaults(&run, 2, false, OT_BF16);
     for (int io = OT_IO_URING; io <= OT_IO_POOL; io++)
-        for (int i = 0; i < (tiny_is_brief() ? 2 : 8); i++) {
+        for (int i = 0; i < (tests_are_brief() ? 2 : 8); i++) {
             struct bad_disk disk;
             make_bad(&disk, errors[i % 2]);
             run.io = (enum ot_io_choice)io;
             run.io_calls = &disk.calls;
             tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 2);
+            spill_gradients(&run, 1 + i % 2, 2);
             run_into(&run, &disk, 1 + 13 * i, strerror(errors[i % 2]));
             ot_plan_free(&run.plan);
         }
 }
 
-/* What is said on stderr meanwhile: which lane is stuck, and on what. */
+/* The warning on stderr names the lane that is stuck and its task. */
 static void a_stuck_disk_is_named(void **state) {
     (void)state;
     struct tiny_run run;
@@ -308,7 +377,7 @@ static void a_stuck_disk_is_named(void **state) {
     assert_true(fread(text, 1, sizeof text - 1, file) > 0);
     fclose(file);
     assert_non_null(strstr(text, "no progress for"));
-    assert_non_null(strstr(text, "lane nvme_read is at nvme read"));
+    assert_non_null(strstr(text, "lane nvme_read is running nvme read"));
     tiny_close(&tiny);
     ot_plan_free(&run.plan);
     free(batch);
@@ -322,6 +391,8 @@ int main(void) {
         cmocka_unit_test(homes_fp16),
         cmocka_unit_test(homes_without_clipping),
         cmocka_unit_test(ring_depths),
+        cmocka_unit_test(gradients),
+        cmocka_unit_test(a_tenth_of_the_weights_in_host_memory),
         cmocka_unit_test(random_plans),
         cmocka_unit_test(a_step_writes_one_stream),
         cmocka_unit_test(a_stuck_disk_is_named),

@@ -1,4 +1,4 @@
-/* The product's first promise: the same bits wherever the bytes live (offload/README.md, rules 1 and 3). */
+/* The program's first promise: the same bits in every placement (offload/README.md, rules 1 and 3). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,20 +19,23 @@ static void train_resident(struct tiny_run *run, struct tiny_result *result) {
     assert_true(result->loss[TINY_STEPS - 1] != result->loss[0]);
 }
 
-/* Brief: one number of slots for each mix of homes, and of each pair of variants the second. */
-static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
+/* If tests are brief: one number of slots for each mix of homes, and only the second variant of each pair. */
+static void all_homes(enum ot_dtype dtype, enum ot_state_format format, bool tied, float clip) {
     struct tiny_run run;
     struct tiny_result resident, other;
     char what[160];
     tiny_defaults(&run, 3, tied, dtype);
+    run.state = format;
     run.clip = clip;
     train_resident(&run, &resident);
     for (int mix = 0; mix < 8; mix++)
-        for (int slots = tiny_is_brief() ? 1 + mix % 4 : 1; slots <= (tiny_is_brief() ? 1 + mix % 4 : 4);
+        for (int slots = tests_are_brief() ? 1 + mix % 4 : 1; slots <= (tests_are_brief() ? 1 + mix % 4 : 4);
              slots++) {
             tiny_plan(&run, homes[mix & 1], homes[mix >> 1 & 1], homes[mix >> 2], slots);
-            snprintf(what, sizeof what, "%s tied=%d clip=%g weights=%s state=%s activations=%s slots=%d",
-                     ot_dtype_name(dtype), tied, (double)clip, ot_tier_name((enum ot_tier)homes[mix & 1]),
+            snprintf(what, sizeof what,
+                     "%s, %s state, tied=%d clip=%g weights=%s state=%s activations=%s slots=%d",
+                     ot_dtype_name(dtype), ot_state_format_name(format), tied, (double)clip,
+                     ot_tier_name((enum ot_tier)homes[mix & 1]),
                      ot_tier_name((enum ot_tier)homes[mix >> 1 & 1]),
                      ot_tier_name((enum ot_tier)homes[mix >> 2]), slots);
             run.optimizer_threads = 1 + slots % 3;
@@ -46,43 +49,64 @@ static void all_homes(enum ot_dtype dtype, bool tied, float clip) {
 
 static void homes_fp32(void **state) {
     (void)state;
-    if (!tiny_is_brief())
-        all_homes(OT_F32, true, 1.0f);
-    all_homes(OT_F32, false, 1.0f);
+    if (!tests_are_brief())
+        all_homes(OT_F32, OT_STATE_F32, true, 1.0f);
+    all_homes(OT_F32, OT_STATE_F32, false, 1.0f);
 }
 
 static void homes_bf16(void **state) {
     (void)state;
-    if (!tiny_is_brief())
-        all_homes(OT_BF16, false, 1.0f);
-    all_homes(OT_BF16, true, 1.0f);
+    if (!tests_are_brief())
+        all_homes(OT_BF16, OT_STATE_F32, false, 1.0f);
+    all_homes(OT_BF16, OT_STATE_F32, true, 1.0f);
 }
 
 static void homes_fp16(void **state) {
     (void)state;
-    all_homes(OT_F16, true, 1.0f);
-    all_homes(OT_F16, false, 1.0f);
+    all_homes(OT_F16, OT_STATE_F32, true, 1.0f);
+    all_homes(OT_F16, OT_STATE_F32, false, 1.0f);
 }
 
 static void homes_without_clipping(void **state) {
     (void)state;
-    if (!tiny_is_brief())
-        all_homes(OT_F32, true, 0);
-    all_homes(OT_BF16, false, 0);
+    if (!tests_are_brief())
+        all_homes(OT_F32, OT_STATE_F32, true, 0);
+    all_homes(OT_BF16, OT_STATE_F32, false, 0);
 }
 
-/* Rule 3: layer-major equals micro-batch-major. */
+/* The same with compact moments. They are not those of fp32, so the format reaches the updates. */
+static void homes_of_compact_state(void **state) {
+    (void)state;
+    struct tiny_run run;
+    struct tiny_result results[OT_STATE_FORMATS];
+    tiny_defaults(&run, 2, true, OT_BF16);
+    for (int format = 0; format < OT_STATE_FORMATS; format++) {
+        run.state = (enum ot_state_format)format;
+        train_resident(&run, &results[format]);
+    }
+    size_t bytes = (size_t)results[0].n_values * sizeof(float);
+    for (int format = OT_STATE_16BIT; format < OT_STATE_FORMATS; format++) {
+        assert_memory_not_equal(results[format].values, results[format - 1].values, bytes);
+        all_homes(OT_BF16, (enum ot_state_format)format, true, 1.0f);
+        if (!tests_are_brief())
+            all_homes(OT_F32, (enum ot_state_format)format, false, 0);
+        all_homes(OT_F16, (enum ot_state_format)format, false, 1.0f);
+    }
+    for (int format = 0; format < OT_STATE_FORMATS; format++)
+        tiny_result_free(&results[format]);
+}
+
+/* Rule 3: a step in rounds of one micro-batch (micro-batch-major) gives the same bits as a step of one round
+ * (layer-major). */
 static void orders(void **state) {
     (void)state;
-    for (int variant = tiny_is_brief() ? 6 : 0; variant < 8; variant++) {
+    for (int variant = tests_are_brief() ? 6 : 0; variant < 8; variant++) {
         struct tiny_run run;
         struct tiny_result layer, micro;
         tiny_defaults(&run, 3, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
         train_resident(&run, &layer);
         tiny_plan(&run, variant & 4 ? OT_HOME_HOST : OT_HOME_GPU, OT_HOME_HOST, OT_HOME_HOST, 2);
-        run.plan.order = OT_ORDER_MICRO;
-        run.plan.grad_slots[OT_SLOT_LAYER] = 3;
-        run.plan.grad_slots[OT_SLOT_EDGE] = 3;
+        ot_plan_set_rounds(&run.plan, run.plan.max_micro);
         tiny_finish(&run);
         tiny_train(&run, &micro);
         tiny_same(&layer, &micro, "micro-batch-major against layer-major");
@@ -92,24 +116,21 @@ static void orders(void **state) {
     }
 }
 
-/* What a plan is free to choose, chosen at random: per slab, not only per kind. */
+/* Chooses at random everything that a plan may choose, for each slab and not only for each kind. */
 static void randomise(struct tiny_run *run, uint64_t seed) {
     uint64_t i = 0;
 #define PICK(bound) ((int)ot_random_below(seed, ot_random_stream(OT_RANDOM_TEST, 0, 99), i++, (bound)))
-    int layers = (int)run->config.n_layers;
     for (int s = 0; s < run->plan.n_slabs; s++) {
         run->plan.slabs[s].weights = homes[PICK(2)];
     }
     run->plan.activations = homes[PICK(2)];
     run->plan.activation_slots = 1 + PICK(4);
-    run->plan.kept_blocks = PICK((uint64_t)layers + 1);
-    run->plan.order = PICK(4) == 0 ? OT_ORDER_MICRO : OT_ORDER_LAYER;
+    tiny_random_kept(run, seed, OT_TIER_HOST);
+    tiny_random_rounds(run, seed);
     run->plan.state_slots = 1 + PICK(4);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
-        bool all = run->plan.order == OT_ORDER_MICRO;
         run->plan.weight_slots[k] = (k == OT_SLOT_EDGE ? 2 : 1) + PICK(3);
-        run->plan.grad_slots[k] =
-            all ? (k == OT_SLOT_EDGE ? 3 : layers) : (k == OT_SLOT_EDGE ? 2 : 1) + PICK(2);
+        run->plan.grad_slots[k] = (k == OT_SLOT_EDGE ? 2 : 1) + PICK(2);
         run->plan.stage_slots[k] = 1 + PICK(3);
     }
     run->optimizer_threads = 1 + PICK(3);
@@ -118,6 +139,7 @@ static void randomise(struct tiny_run *run, uint64_t seed) {
     run->tune = seed % 2;
     int64_t tile = OT_SLAB_ALIGN_PARAMS * (1 + PICK(4));
     tiny_deal(run, tile, 1 + (unsigned)PICK(7), seed);
+    tiny_random_shadows(run, seed);
 #undef PICK
 }
 
@@ -130,6 +152,7 @@ static void random_plans(void **state) {
         char what[64];
         tiny_defaults(&run, 1 + variant % 3, variant & 1, variant & 2 ? OT_BF16 : OT_F32);
         run.clip = variant & 4 ? 0 : 1.0f;
+        run.state = (enum ot_state_format)(variant % OT_STATE_FORMATS);
         train_resident(&run, &resident);
         for (int i = variant; i < count; i += 8) {
             tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_HOST, 2);
@@ -144,7 +167,7 @@ static void random_plans(void **state) {
     }
 }
 
-/* Nor does it show when the device was tuned, in memory that the plan needs in between. */
+/* Tuning the device, in memory that the plan uses afterwards, changes no bit. */
 static void tuning(void **state) {
     (void)state;
     struct tiny_run run;
@@ -168,9 +191,13 @@ static void tuning(void **state) {
 int main(void) {
     tiny_skip_without_device();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(homes_fp32), cmocka_unit_test(homes_bf16),
-        cmocka_unit_test(homes_fp16), cmocka_unit_test(homes_without_clipping),
-        cmocka_unit_test(orders),     cmocka_unit_test(random_plans),
+        cmocka_unit_test(homes_fp32),
+        cmocka_unit_test(homes_bf16),
+        cmocka_unit_test(homes_fp16),
+        cmocka_unit_test(homes_without_clipping),
+        cmocka_unit_test(homes_of_compact_state),
+        cmocka_unit_test(orders),
+        cmocka_unit_test(random_plans),
         cmocka_unit_test(tuning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

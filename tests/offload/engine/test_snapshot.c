@@ -1,5 +1,5 @@
-/* Snapshots: what they get is the state between two steps, whatever the steps that run meanwhile do to it;
- * those steps are not changed by it; and any plan takes it back. */
+/* A snapshot holds the state between two steps, although later steps run while it is copied. It does not
+ * change those steps. An engine under any plan can restore it. */
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,25 +17,26 @@
 
 enum { SPLIT = 2, MOST_PARTS = 4096, MOST_FILES = 16 };
 
-/* A sink that keeps all it gets, and takes its time. */
+/* A sink that keeps everything that it gets, and delays each part. */
 struct keeper {
     struct ot_engine *engine;
     enum ot_dtype dtype;
     uint64_t seed;
-    unsigned most_us; /* a part takes up to so long */
-    int fail_at;      /* which call fails; 0: none */
-    /* The first call does not return before a task waits for a tile of this snapshot. NULL: it returns. */
+    unsigned most_us; /* the longest delay of a part */
+    int fail_at;      /* the number of the call that fails; 0: none */
+    /* The first call does not return until a task waits for a tile of this snapshot. NULL: it returns at
+     * once. */
     struct ot_snapshot *held_for;
     bool was_waited_for;
     atomic_bool steps_are_over;
     int calls;
     bool may_refer, ended;
     char *memory;
-    char *folder; /* of second names for the store's files */
+    char *folder; /* holds hard links to the store's files */
     int n_parts;
     struct kept_part {
         struct ot_part part;
-        char *bytes; /* NULL: referred to */
+        char *bytes; /* NULL: the part refers to the store */
         struct ot_store_span *spans;
         int n_spans;
     } parts[MOST_PARTS];
@@ -48,7 +49,7 @@ static bool is_waited_for(struct ot_snapshot *snapshot) {
     return waited;
 }
 
-/* Until a task waits, or the steps are over and none did. */
+/* Returns when a task waits, or when the steps are over and none has waited. */
 static void hold(struct keeper *k) {
     while (!k->was_waited_for && !atomic_load(&k->steps_are_over)) {
         usleep(1000);
@@ -126,7 +127,7 @@ static struct ot_snapshot_config config_of(struct keeper *k) {
         .sink = {.context = k, .room = room, .put = put, .refer = k->may_refer ? refer : NULL, .end = end}};
 }
 
-/* What the store keeps for us stays when it is closed, under names of ours. */
+/* Makes hard links to the store's files, so that pinned contents outlive the store. */
 static void link_files(struct keeper *k, const struct ot_engine *engine) {
     char name[32];
     int dir = open(k->folder, O_RDONLY | O_DIRECTORY);
@@ -157,7 +158,7 @@ static void read_referred(const struct keeper *k, struct kept_part *kept) {
     }
 }
 
-/* Each parameter's state and weights have come exactly once. */
+/* Each parameter's state and weights must have come exactly once. */
 static void check_coverage(const struct keeper *k, const struct ot_chain *chain) {
     for (int s = 0; s < chain->n_slabs; s++) {
         size_t n = (size_t)chain->slabs[s].n_params;
@@ -176,7 +177,7 @@ static void check_coverage(const struct keeper *k, const struct ot_chain *chain)
     }
 }
 
-/* In another order than they came in. */
+/* Restores the parts in another order than they came. */
 static void put_back(struct keeper *k, struct ot_engine *engine) {
     for (int i = 0; i < k->n_parts; i++) {
         struct kept_part *kept = &k->parts[(i + k->n_parts / 3) % k->n_parts];
@@ -200,7 +201,7 @@ static void random_plan(struct tiny_run *run, uint64_t seed, int kept_contents) 
     tiny_finish(run);
 }
 
-/* The steps from SPLIT on, made by an engine that takes the snapshot back, under another plan. */
+/* Makes the steps from SPLIT on with another engine, which restores the snapshot under another plan. */
 static void go_on(struct tiny_run *run, const struct tiny_result *whole, struct keeper *k, uint64_t seed,
                   const struct ot_engine_progress *progress, struct tiny_result *after) {
     struct tiny_engine second;
@@ -218,7 +219,7 @@ static void go_on(struct tiny_run *run, const struct tiny_result *whole, struct 
     ot_plan_free(&run->plan);
 }
 
-/* Two steps, a snapshot while the others are made, and the rest once more from the snapshot. */
+/* Makes two steps and a snapshot during the others, then the others once more from the snapshot. */
 static void split_run(struct tiny_run *run, const struct tiny_result *whole, uint64_t seed) {
     struct tiny_engine first;
     struct tiny_result during = {0}, after = {0};
@@ -236,7 +237,7 @@ static void split_run(struct tiny_run *run, const struct tiny_result *whole, uin
     ot_engine_get_progress(first.engine, &progress);
     after = during;
     check_ok(ot_engine_snapshot(first.engine, &config));
-    check_fails(ot_engine_snapshot(first.engine, &config), OT_E_INTERNAL, "one at a time");
+    check_fails(ot_engine_snapshot(first.engine, &config), OT_E_INTERNAL, "has one under way");
     tiny_steps(run, first.engine, SPLIT, TINY_STEPS, &during);
     check_ok(ot_engine_snapshot_finish(first.engine, &pins));
     assert_true(k.ended && !ot_engine_snapshot_busy(first.engine));
@@ -260,12 +261,13 @@ static void split_run(struct tiny_run *run, const struct tiny_result *whole, uin
 static void snapshots_beside_steps(void **state) {
     (void)state;
     static const enum ot_dtype dtypes[3] = {OT_F32, OT_BF16, OT_F16};
-    int count = tiny_is_brief() ? 2 : 24;
+    int count = tests_are_brief() ? 2 : 24;
     for (int variant = 0; variant < 6 && variant < count; variant++) {
         struct tiny_run run;
         struct tiny_result whole;
         tiny_defaults(&run, 1 + variant % 3, variant & 1, dtypes[variant % 3]);
         run.clip = run.dtype == OT_F16 || variant < 3 ? 1.0f : 0;
+        run.state = (enum ot_state_format)((variant + variant / 3 + 1) % OT_STATE_FORMATS);
         whole_run(&run, &whole);
         for (int i = variant; i < count; i += 6)
             split_run(&run, &whole, (uint64_t)i + 1);
@@ -273,7 +275,7 @@ static void snapshots_beside_steps(void **state) {
     }
 }
 
-/* Moments of every parameter, which no step has made yet: each different from its neighbours. */
+/* Sets moments of every parameter, because no step has made any yet: each differs from its neighbours. */
 static void set_moments(const struct tiny_engine *tiny) {
     const struct ot_chain *chain = ot_model_chain(tiny->model);
     for (int s = 0; s < chain->n_slabs; s++) {
@@ -289,33 +291,37 @@ static void set_moments(const struct tiny_engine *tiny) {
     }
 }
 
-/* A tile that is larger than a part leaves in several; what is on nvme is read once, beside the slots. The
- * copy, of some milliseconds, is no faster than it may be, unless somebody waits for it. */
+/* A tile that is larger than a part is delivered in several parts. State on nvme is read once, outside the
+ * slots. The copy takes some milliseconds; it keeps to its limit of bytes per second unless someone waits for
+ * it. */
 static void large_tiles_come_in_parts(void **state) {
     (void)state;
-    for (int dtype = OT_F32; dtype <= OT_F16 && !tiny_is_brief(); dtype++) {
+    for (int dtype = OT_F32; dtype <= OT_F16 && !tests_are_brief(); dtype++) {
         struct tiny_run run;
         struct tiny_engine first, second;
         struct tiny_result given = {0}, got = {0};
         struct ot_pins *pins;
         struct keeper k;
         tiny_defaults(&run, 1, false, (enum ot_dtype)dtype);
-        run.config.vocab = OT_PART_PARAMS / 32 + 100; /* hidden is 32: more than a part in each edge */
+        /* Hidden is 32, so each edge slab is larger than a part. */
+        run.config.vocab = OT_PART_PARAMS / 32 + 100;
         tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_GPU, 2);
         run.plan.snapshot_slots = 2;
-        run.plan.kept_contents = dtype == OT_F32; /* the sink takes no references: memory beyond the plan's */
+        /* The sink takes no references, so the copy needs memory beyond the plan's. */
+        run.plan.kept_contents = dtype == OT_F32;
         tiny_deal(&run, 2 * OT_PART_PARAMS, 1 << OT_TILE_CPU, 0);
         tiny_open(&run, &first);
         set_moments(&first);
         tiny_read(&first, &given);
         open_keeper(&k, &run, 1, 0);
         k.may_refer = false;
-        int slots = first.engine->layout.snapshot_slots; /* the sink of this test has its own memory */
+        /* This test's sink brings its own memory, so the engine's stays untouched. */
+        int slots = first.engine->layout.snapshot_slots;
         unsigned char *memory = ot_engine_at(first.engine, slots);
         memset(memory, 0x5a, first.engine->layout.buffers[slots].bytes);
         struct ot_snapshot_config config = config_of(&k);
         bool hurried = dtype == OT_BF16;
-        const double least = hurried ? 60 : 0.25; /* seconds */
+        const double least = hurried ? 60 : 0.25; /* seconds that the copy takes within its limit */
         config.bytes_per_second = (double)given.n_values / 3 * 12 / least;
         double began = ot_clock_seconds();
         check_ok(ot_engine_snapshot(first.engine, &config));
@@ -324,7 +330,8 @@ static void large_tiles_come_in_parts(void **state) {
         check_ok(ot_engine_snapshot_finish(first.engine, &pins));
         double took = ot_clock_seconds() - began;
         assert_true(hurried ? took < least / 2 : took >= least);
-        assert_true(hurried || ot_engine_snapshot_seconds(first.engine) <= took - least / 4); /* at work */
+        /* The seconds without the pauses. */
+        assert_true(hurried || ot_engine_snapshot_seconds(first.engine) <= took - least / 4);
         for (size_t i = 0; i < first.engine->layout.buffers[slots].bytes; i++)
             assert_int_equal(memory[i], 0x5a);
         int tile = first.engine->layout.snapshot_tile;
@@ -349,7 +356,8 @@ static void large_tiles_come_in_parts(void **state) {
     }
 }
 
-/* A streamed update waits for the snapshot of what it changes. The sink takes nothing before that. */
+/* A streamed update waits until the snapshot has copied the tile that it changes. The sink holds the copy
+ * back until a task waits. */
 static void streamed_updates_wait(void **state) {
     (void)state;
     struct tiny_run run;
@@ -358,8 +366,8 @@ static void streamed_updates_wait(void **state) {
     struct ot_engine_progress progress;
     struct ot_pins *pins;
     struct keeper k;
-    if (tiny_is_brief())
-        return; /* no part of it is the device's */
+    if (tests_are_brief())
+        return; /* this test covers nothing of the device */
     tiny_defaults(&run, 2, false, OT_BF16);
     whole_run(&run, &whole);
     tiny_plan(&run, OT_HOME_GPU, OT_HOME_HOST, OT_HOME_GPU, 1);
@@ -387,7 +395,7 @@ static void streamed_updates_wait(void **state) {
     close_keeper(&k);
 }
 
-/* Pinned contents stay while their extents are written again and again, and several at a time. */
+/* Pinned contents survive while their extents are written again and again, for two snapshots at a time. */
 static void two_snapshots_kept(void **state) {
     (void)state;
     struct tiny_run run;
@@ -413,7 +421,7 @@ static void two_snapshots_kept(void **state) {
     }
     tiny_steps(&run, tiny.engine, 2, TINY_STEPS, &result);
     check_ok(ot_engine_drain(tiny.engine));
-    for (int i = 0; i < 2; i++) { /* each once more to the step after the other */
+    for (int i = 0; i < 2; i++) { /* restores each snapshot and repeats the steps after it */
         struct tiny_result again = result;
         again.values = NULL;
         struct ot_engine_progress progress = {.step = i + 1, .adam_step = i + 1, .loss_scale = 1};
@@ -431,13 +439,13 @@ static void two_snapshots_kept(void **state) {
     ot_plan_free(&run.plan);
 }
 
-/* Whichever call of the sink fails, the steps go on as if there were no snapshot, and the next one works. */
+/* Whichever call of the sink fails, the steps go on as without a snapshot, and the next snapshot works. */
 static void failing_sinks(void **state) {
     (void)state;
     struct tiny_run run;
     struct tiny_result whole;
-    if (tiny_is_brief())
-        return; /* no part of it is the device's */
+    if (tests_are_brief())
+        return; /* this test covers nothing of the device */
     tiny_defaults(&run, 2, false, OT_BF16);
     whole_run(&run, &whole);
     for (int kept = 0; kept < 3; kept += 2)
@@ -478,7 +486,7 @@ static void failing_sinks(void **state) {
     tiny_result_free(&whole);
 }
 
-/* ---- steps that are given up ---- */
+/* ---- abandoned steps ---- */
 
 static atomic_bool is_given_up;
 
@@ -486,8 +494,8 @@ static bool give_up(void) {
     return atomic_load(&is_given_up);
 }
 
-/* Submits the steps after SPLIT, gives up at some moment, and takes back what had not been decided. Returns
- * the number of steps that count. */
+/* Submits the steps after SPLIT, abandons them at a random moment, and takes back the steps that were not
+ * decided. Returns the number of steps that count. */
 static int give_up_some(struct tiny_run *run, struct tiny_engine *tiny, uint64_t seed,
                         struct tiny_result *result) {
     struct tiny_batch *batch = malloc(sizeof *batch);
@@ -505,7 +513,8 @@ static int give_up_some(struct tiny_run *run, struct tiny_engine *tiny, uint64_t
     atomic_store(&is_given_up, true);
     for (int step = SPLIT; step < SPLIT + 2; step++) {
         check_ok(ot_engine_result(tiny->engine, &r));
-        assert_true(r.skipped == OT_SKIP_GIVEN_UP || end == step); /* none counts after one that does not */
+        /* After an abandoned step no step counts. */
+        assert_true(r.skipped == OT_SKIP_GIVEN_UP || end == step);
         if (r.skipped == OT_SKIP_GIVEN_UP)
             continue;
         result->loss[step] = r.loss;
@@ -524,7 +533,7 @@ static int give_up_some(struct tiny_run *run, struct tiny_engine *tiny, uint64_t
 static void given_up_steps_change_nothing(void **state) {
     (void)state;
     static const enum ot_dtype dtypes[3] = {OT_F32, OT_BF16, OT_F16};
-    int given_up = 0, count = tiny_is_brief() ? 1 : 12;
+    int given_up = 0, count = tests_are_brief() ? 1 : 12;
     for (int i = 0; i < count; i++) {
         struct tiny_run run;
         struct tiny_engine tiny;
@@ -570,7 +579,7 @@ static void when_it_may_begin(void **state) {
     struct ot_step_result result;
     check_ok(ot_engine_result(tiny.engine, &result));
     check_ok(ot_engine_drain(tiny.engine));
-    /* One that nobody finishes is given up with the engine. */
+    /* Closing the engine abandons a snapshot that was not finished. */
     k.most_us = 2000;
     check_ok(ot_engine_snapshot(tiny.engine, &config));
     tiny_close(&tiny);

@@ -1,5 +1,5 @@
-/* Tasks that hang: the driver is told which, and gets its thread back. Each case is a process of its own,
- * because what hangs cannot be taken down. */
+/* Tasks that hang: the driver gets an error that names the task, and its thread goes on. Each case is a
+ * process, because a hanging thread cannot be ended. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-/* From the moment that it is armed, a call of that kind does not return. */
+/* Once this is set, a call of that kind does not return. */
 static _Atomic(int) armed;
 enum { NOTHING, READS, WRITES, FORWARDS, KERNELS };
 
@@ -55,24 +55,24 @@ static void change_forward(struct ot_chain *chain) {
 
 static const struct stall {
     enum ot_home weights, state;
-    unsigned engines; /* of the updates; 0: the pool */
+    unsigned engines; /* of the updates; 0: the CPU pool */
     int kind;
     enum { IN_STEPS, IN_EVAL, IN_GET } where;
-    const char *words; /* of the sentence */
+    const char *words; /* the error contains these words */
     bool consistent;
 } cases[] = {
-    {OT_HOME_NVME, OT_HOME_HOST, 0, READS, IN_STEPS, "lane nvme_read is at nvme read ", true},
-    /* the state of the step before is not in its files yet */
-    {OT_HOME_NVME, OT_HOME_NVME, 0, WRITES, IN_STEPS, "lane nvme_write is at nvme write ", false},
-    {OT_HOME_HOST, OT_HOME_HOST, 0, FORWARDS, IN_STEPS, "lane compute is at forward layer.1", true},
-    /* the call returns, what it gave to the device does not end */
+    {OT_HOME_NVME, OT_HOME_HOST, 0, READS, IN_STEPS, "lane nvme_read is running nvme read ", true},
+    /* the files do not have the state of the step before yet */
+    {OT_HOME_NVME, OT_HOME_NVME, 0, WRITES, IN_STEPS, "lane nvme_write is running nvme write ", false},
+    {OT_HOME_HOST, OT_HOME_HOST, 0, FORWARDS, IN_STEPS, "lane compute is running forward layer.1", true},
+    /* the call returns, but the work that it gave to the device does not end */
     {OT_HOME_HOST, OT_HOME_HOST, 0, KERNELS, IN_EVAL, "lane compute has not finished forward head #0", true},
-    /* half of the update before was to be made by this step */
+    /* this step should have made half of the update of the step before */
     {OT_HOME_HOST, OT_HOME_HOST, 1u << OT_TILE_STREAM | 1u << OT_TILE_CPU, FORWARDS, IN_STEPS,
-     "lane compute is at forward layer.1", false},
-    {OT_HOME_HOST, OT_HOME_NVME, 0, READS, IN_GET, "nvme, between two steps", false},
+     "lane compute is running forward layer.1", false},
+    {OT_HOME_HOST, OT_HOME_NVME, 0, READS, IN_GET, "an nvme transfer between steps", false},
     {OT_HOME_HOST, OT_HOME_HOST, 1u << OT_TILE_STREAM, FORWARDS, IN_EVAL,
-     "lane compute is at forward layer.1", true},
+     "lane compute is running forward layer.1", true},
 };
 static const struct stall *present;
 
@@ -84,7 +84,7 @@ static bool is_stalled(const char *call, int rc) {
     return false;
 }
 
-/* Steps until one of them hangs. */
+/* Makes steps until one of them hangs. */
 static int step_until_stuck(struct ot_engine *engine, struct tiny_batch *batch, int64_t vocab) {
     struct ot_step_result result;
     int rc = 0;
@@ -141,7 +141,7 @@ static int stall(void) {
         return 4;
     if (!is_stalled("once more", call_until_stuck(&tiny, &batch)))
         return 5;
-    ot_engine_close(tiny.engine); /* at once, and all of it is still there: */
+    ot_engine_close(tiny.engine); /* returns at once; all memory is still allocated */
     if (tiny.folder)
         remove_folder(tiny.folder);
     return ot_engine_is_stuck(tiny.engine) ? 0 : 6;

@@ -1,4 +1,4 @@
-/* Sizes of buffers on a chain whose blocks and slabs all differ. */
+/* Sizes of buffers on a chain whose blocks and slabs all have different sizes. */
 #include <string.h>
 
 #include "offload/plan/layout.h"
@@ -9,7 +9,7 @@
 enum { BLOCKS = 5, TILE = OT_SLAB_ALIGN_PARAMS, MICROS = 3, MICRO_TOKENS = 8 };
 
 struct uneven {
-    size_t saved[BLOCKS], scratch[BLOCKS];
+    size_t saved[BLOCKS], work[BLOCKS], scratch[BLOCKS]; /* saved: at OT_KEEP_PRODUCTS */
     struct ot_block_spec blocks[BLOCKS];
     struct ot_slab_spec slabs[BLOCKS];
     struct ot_chain chain;
@@ -17,8 +17,13 @@ struct uneven {
     struct ot_plan plan;
 };
 
-static size_t saved_bytes(const void *context, int block, int64_t n_tokens) {
-    return ((const struct uneven *)context)->saved[block] * (size_t)n_tokens;
+static size_t saved_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
+    return ((const struct uneven *)context)->saved[block] / OT_KEEP_PRODUCTS * level * (size_t)n_tokens;
+}
+
+static size_t work_bytes(const void *context, int block, enum ot_keep_level level, int64_t n_tokens) {
+    size_t work = ((const struct uneven *)context)->work[block];
+    return work / OT_KEEP_ALL * (OT_KEEP_ALL - level) * (size_t)n_tokens;
 }
 
 static size_t scratch_bytes(const void *context, int block, int64_t n_tokens) {
@@ -35,6 +40,7 @@ static void open_uneven(struct uneven *u) {
             (struct ot_slab_spec){.name = "slab", .n_params = (int64_t)TILE * (b + 1), .edge = edge};
         u->slab_plans[b].tiles[OT_TILE_GPU] = b + 1;
         u->saved[b] = u->scratch[b] = 1000;
+        u->work[b] = 1500;
     }
     u->chain = (struct ot_chain){.context = u,
                                  .dtype = OT_BF16,
@@ -46,6 +52,7 @@ static void open_uneven(struct uneven *u) {
                                  .vocab = 4,
                                  .constant_bytes = 64,
                                  .saved_bytes = saved_bytes,
+                                 .work_bytes = work_bytes,
                                  .scratch_bytes = scratch_bytes};
     u->plan = (struct ot_plan){.slabs = u->slab_plans,
                                .n_slabs = BLOCKS,
@@ -53,7 +60,7 @@ static void open_uneven(struct uneven *u) {
                                .max_micro = MICROS,
                                .train = true,
                                .clip = true,
-                               .kept_blocks = 1,
+                               .kept = {{OT_KEEP_PRODUCTS, 1}},
                                .tile_params = TILE};
 }
 
@@ -62,26 +69,29 @@ static const struct ot_buffer *make(const struct uneven *u, struct ot_layout *la
     return layout->buffers;
 }
 
-/* What is kept has room for any middle block; the scratch and the insides of a recomputed block for any
- * block. */
+/* The buffer of kept activations fits its block. The scratch and the work of a recomputed block fit
+ * any block. */
 static void workspace_is_the_largest_blocks(void **state) {
     (void)state;
     for (int b = 0; b < BLOCKS; b++) {
-        bool middle = b > 0 && b < BLOCKS - 1;
+        int last_middle = BLOCKS - 2; /* it keeps activations */
         struct uneven u;
         struct ot_layout l;
         open_uneven(&u);
         u.saved[b] = 3000;
+        u.work[b] = 6000;
         u.scratch[b] = 2000;
         const struct ot_buffer *buffers = make(&u, &l);
-        assert_int_equal(buffers[l.saved[0]].bytes, (middle ? 3000 : 1000) * MICRO_TOKENS);
-        assert_int_equal(buffers[l.saved_scratch].bytes, 3000 * MICRO_TOKENS);
+        assert_int_equal(buffers[l.kept[last_middle * l.places]].bytes,
+                         (b == last_middle ? 3000 : 1000) * MICRO_TOKENS);
+        assert_int_equal(buffers[l.work].bytes, 6000 * MICRO_TOKENS);
         assert_int_equal(buffers[l.scratch].bytes, 2000 * MICRO_TOKENS);
         ot_layout_free(&l);
     }
 }
 
-/* The results' pages hold a norm a slab and a loss a micro-batch, and what evaluation brings to the host. */
+/* The result pages hold a norm per slab, a loss per micro-batch, and the rank's wish. Those on the host also
+ * have room for the values that evaluation copies there. */
 static void results_have_room(void **state) {
     (void)state;
     for (int mix = 0; mix < 3; mix++) {
@@ -91,11 +101,12 @@ static void results_have_room(void **state) {
         u.chain.vocab = mix == 1 ? 5000 : 4;
         u.plan.micro_tokens = mix == 2 ? 6000 : 1;
         u.plan.max_micro = 1000;
-        size_t want[] = {(1000 + BLOCKS) * sizeof(double), 5000 * sizeof(float), 6000 * sizeof(float)};
+        size_t results = (1000 + 1 + BLOCKS) * sizeof(double);
+        size_t want[] = {results, 5000 * sizeof(float), 6000 * sizeof(float)};
         if (mix == 1)
             want[1] = want[1] > want[0] ? want[1] : want[0];
         const struct ot_buffer *buffers = make(&u, &l);
-        assert_int_equal(buffers[l.results_gpu].bytes, want[mix]);
+        assert_int_equal(buffers[l.results_gpu].bytes, results);
         for (int p = 0; p < 2; p++) {
             assert_int_equal(buffers[l.results_host[p]].bytes, want[mix]);
             assert_int_equal(buffers[l.batch_gpu[p]].bytes,
@@ -107,7 +118,7 @@ static void results_have_room(void **state) {
     }
 }
 
-/* A snapshot copies tiles on nvme only where no content of them can be kept. */
+/* A snapshot has a buffer for copies of tiles on nvme only if none of their contents can be kept. */
 static void a_snapshot_has_room_for_a_tile_it_copies(void **state) {
     (void)state;
     for (int mix = 0; mix < 8; mix++) {
@@ -126,7 +137,7 @@ static void a_snapshot_has_room_for_a_tile_it_copies(void **state) {
         assert_int_equal(l.snapshot_slots != OT_NO_BUFFER, snapshots);
         assert_int_equal(l.snapshot_tile != OT_NO_BUFFER, snapshots && nvme && !kept);
         if (l.snapshot_tile != OT_NO_BUFFER)
-            assert_int_equal(buffers[l.snapshot_tile].bytes, TILE * 10); /* m, v and lo; the weights stay */
+            assert_int_equal(buffers[l.snapshot_tile].bytes, TILE * 10); /* m, v and lo, no weights */
         for (int s = 0; nvme && s < BLOCKS; s++) {
             const struct ot_buffer *b = &buffers[l.slabs[s].state_nvme];
             assert_int_equal(b->n_tiles, s + 1);
@@ -139,6 +150,48 @@ static void a_snapshot_has_room_for_a_tile_it_copies(void **state) {
     }
 }
 
+/* Gradients on nvme have one extent per tile, or piece of a sum, with one side. The slots on the host fit the
+ * largest of them. */
+static void gradients_on_nvme_have_one_side(void **state) {
+    (void)state;
+    for (int rounds = 1; rounds <= 2; rounds++) {
+        struct uneven u;
+        struct ot_layout l;
+        open_uneven(&u);
+        for (int s = 0; s < BLOCKS; s++)
+            u.slab_plans[s] = (struct ot_slab_plan){.state = OT_HOME_HOST,
+                                                    .tiles = {1, s / 2, s - s / 2},
+                                                    .grads = OT_HOME_NVME,
+                                                    .sums = OT_HOME_NVME};
+        ot_plan_set_rounds(&u.plan, rounds);
+        u.plan.kept_contents = 1;
+        u.plan.tile_slots = u.plan.host_grad_slots = u.plan.snapshot_slots = 2;
+        const struct ot_buffer *buffers = make(&u, &l);
+        for (int s = 0; s < BLOCKS; s++) {
+            int grads = l.slabs[s].grad_nvme, sum = l.sums[ot_layout_sum(s, 0, 0)];
+            assert_int_equal(l.slabs[s].grad_host, OT_NO_BUFFER);
+            assert_int_equal(grads != OT_NO_BUFFER, s > 0); /* slab 0 has one tile, updated on the device */
+            assert_int_equal(sum != OT_NO_BUFFER, rounds > 1);
+            for (int t = 0; grads != OT_NO_BUFFER && t < s; t++) {
+                assert_int_equal(l.extent_bytes[buffers[grads].first_extent + t], TILE * 2);
+                assert_int_equal(l.extent_sides[buffers[grads].first_extent + t], 1);
+            }
+            for (int t = 0; sum != OT_NO_BUFFER && t <= s; t++) {
+                assert_int_equal(l.extent_bytes[buffers[sum].first_extent + t], TILE * 4);
+                assert_int_equal(l.extent_sides[buffers[sum].first_extent + t], 1);
+            }
+            if (grads != OT_NO_BUFFER)
+                assert_int_equal(buffers[grads].n_tiles, s);
+            if (sum != OT_NO_BUFFER)
+                assert_int_equal(buffers[sum].n_tiles, s + 1);
+        }
+        assert_int_equal(buffers[l.host_grad_slots[0]].bytes, TILE * (rounds > 1 ? 4 : 2));
+        assert_int_equal(buffers[l.tile_slots[0]].bytes, TILE * 2);
+        assert_int_equal(l.snapshot_tile, OT_NO_BUFFER); /* a snapshot copies no gradients */
+        ot_layout_free(&l);
+    }
+}
+
 static void check_place(enum ot_dtype dtype, const struct ot_part *part, enum ot_part_array array,
                         size_t offset, size_t width) {
     struct ot_part_place place = ot_part_find(dtype, part, array);
@@ -146,7 +199,7 @@ static void check_place(enum ot_dtype dtype, const struct ot_part *part, enum ot
     assert_int_equal(place.width, width);
 }
 
-/* The format of checkpoints: what a part has, in which order, how wide. */
+/* The arrays of a part in the format of checkpoints: which arrays, in which order, of which width. */
 static void arrays_of_a_part_follow_each_other(void **state) {
     (void)state;
     static const size_t rest[] = {[OT_F32] = 0, [OT_BF16] = 2, [OT_F16] = 4};
@@ -162,13 +215,32 @@ static void arrays_of_a_part_follow_each_other(void **state) {
         check_place(dtype, &whole, OT_PART_WEIGHTS, state_bytes, weights[i]);
         check_place(dtype, &only_weights, OT_PART_V, 0, 0);
         check_place(dtype, &only_weights, OT_PART_WEIGHTS, 0, weights[i]);
-        assert_int_equal(ot_state_bytes(dtype, 1000), state_bytes);
-        assert_int_equal(ot_state_offset(dtype, OT_PART_REST, 1000), 8000);
+        assert_int_equal(ot_state_bytes(dtype, OT_STATE_F32, 1000), state_bytes);
+        assert_int_equal(ot_state_find(dtype, OT_STATE_F32, OT_PART_REST, 1000).offset, 8000);
         assert_int_equal(ot_part_padded_bytes(dtype, &whole) % OT_STORE_ALIGN, 0);
     }
 }
 
-/* A slot of a snapshot has room for the largest part of any kind, and takes no page more. */
+/* The same with compact moments: 4 or 2 bytes a parameter, and 4 bytes of scales for each 32 of 8 bits. */
+static void compact_arrays_of_a_part_follow_each_other(void **state) {
+    (void)state;
+    struct ot_part part = {.n = 2048, .has_state = true, .has_weights = true, .state = OT_STATE_16BIT};
+    check_place(OT_BF16, &part, OT_PART_V, 2 * 2048, 2);
+    check_place(OT_BF16, &part, OT_PART_REST, 4 * 2048, 2);
+    check_place(OT_BF16, &part, OT_PART_SCALES, 6 * 2048, 0);
+    check_place(OT_BF16, &part, OT_PART_WEIGHTS, 6 * 2048, 2);
+    assert_int_equal(ot_part_bytes(OT_BF16, &part), 8 * 2048);
+    part.state = OT_STATE_8BIT;
+    check_place(OT_BF16, &part, OT_PART_V, 2048, 1);
+    check_place(OT_BF16, &part, OT_PART_REST, 2 * 2048, 2);
+    check_place(OT_BF16, &part, OT_PART_SCALES, 4 * 2048, 4);
+    check_place(OT_BF16, &part, OT_PART_WEIGHTS, 4 * 2048 + 256, 2);
+    assert_int_equal(ot_part_bytes(OT_BF16, &part), 6 * 2048 + 256);
+    assert_int_equal(ot_state_bytes(OT_F32, OT_STATE_8BIT, 64), 2 * 64 + 8);
+    assert_int_equal(ot_part_run(ot_part_find(OT_BF16, &part, OT_PART_SCALES), 320), 40);
+}
+
+/* A slot of a snapshot fits the largest part of any kind, without one page more. */
 static void a_snapshot_slot_is_the_largest_part(void **state) {
     (void)state;
     static const size_t bytes[] = {[OT_F32] = 4 + 4 + 4, [OT_BF16] = 4 + 4 + 2 + 2, [OT_F16] = 4 + 4 + 4 + 2};
@@ -182,11 +254,11 @@ static void a_snapshot_slot_is_the_largest_part(void **state) {
     }
 }
 
-/* A slot of a kind has room, in bytes and tiles, for the largest slab of that kind. */
+/* A slot of a kind fits the bytes and the tiles of the largest slab of that kind. */
 static void slots_are_the_largest_slabs(void **state) {
     (void)state;
     static const int largest[OT_SLOT_KINDS] = {
-        [OT_SLOT_LAYER] = BLOCKS - 1, [OT_SLOT_EDGE] = BLOCKS}; /* tiles */
+        [OT_SLOT_LAYER] = BLOCKS - 1, [OT_SLOT_EDGE] = BLOCKS}; /* in tiles */
     struct uneven u;
     struct ot_layout l;
     open_uneven(&u);
@@ -206,7 +278,7 @@ static void slots_are_the_largest_slabs(void **state) {
     ot_layout_free(&l);
 }
 
-/* A boundary's extent takes whole pages of 4 KiB, and no more of them than it needs. */
+/* The extent of a boundary takes whole pages of 4 KiB, and no more of them than it needs. */
 static void extents_of_boundaries_are_whole_pages(void **state) {
     (void)state;
     for (int extra = -1; extra <= 1; extra++) {
@@ -227,7 +299,7 @@ static void extents_of_boundaries_are_whole_pages(void **state) {
     }
 }
 
-/* Sizes whose sums or products would not be what they say. */
+/* Sizes whose sums or products overflow are refused. */
 static void sizes_beyond_any_machine_are_refused(void **state) {
     (void)state;
     struct uneven u;
@@ -236,8 +308,9 @@ static void sizes_beyond_any_machine_are_refused(void **state) {
     u.chain.constant_bytes = SIZE_MAX / 4 / OT_STORE_MAX_SIDES + 1;
     check_fails(ot_layout_make(&u.chain, &u.plan, &l), OT_E_BUDGET, "constants: 288230376151711744 bytes");
     u.chain.constant_bytes = 64;
-    u.saved[2] = SIZE_MAX / 4 / OT_STORE_MAX_SIDES / MICRO_TOKENS; /* each is fine, the tier's sum is not */
-    u.plan.kept_blocks = 3;
+    /* Each size is fine, but the sum of the tier overflows. */
+    u.saved[1] = u.saved[2] = u.saved[3] = SIZE_MAX / 4 / OT_STORE_MAX_SIDES / MICRO_TOKENS;
+    u.plan.kept[OT_TIER_GPU].blocks = 3;
     u.plan.max_micro = 8;
     check_fails(ot_layout_make(&u.chain, &u.plan, &l), OT_E_BUDGET, "more than any machine has");
     assert_null(l.buffers);
@@ -252,7 +325,9 @@ int main(void) {
         cmocka_unit_test(workspace_is_the_largest_blocks),
         cmocka_unit_test(results_have_room),
         cmocka_unit_test(a_snapshot_has_room_for_a_tile_it_copies),
+        cmocka_unit_test(gradients_on_nvme_have_one_side),
         cmocka_unit_test(arrays_of_a_part_follow_each_other),
+        cmocka_unit_test(compact_arrays_of_a_part_follow_each_other),
         cmocka_unit_test(a_snapshot_slot_is_the_largest_part),
         cmocka_unit_test(slots_are_the_largest_slabs),
         cmocka_unit_test(extents_of_boundaries_are_whole_pages),

@@ -1,5 +1,5 @@
-/* The third tier in plans: what goes to the disks when the host has no room, in which order, and what is said
- * when they have none either. */
+/* The nvme tier in plans: what moves to the disks when the host is too small, in which order, and the error
+ * when the disks are too small as well. */
 #include <stdlib.h>
 
 #include "offload/plan/layout.h"
@@ -15,6 +15,13 @@ static int count_state(const struct ot_plan *plan) {
     return n;
 }
 
+static int count_grads(const struct ot_plan *plan) {
+    int n = 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        n += plan->slabs[s].grads == OT_HOME_NVME;
+    return n;
+}
+
 static int count_weights_on(const struct ot_plan *plan, enum ot_home home) {
     int n = 0;
     for (int s = 0; s < plan->n_slabs; s++)
@@ -24,13 +31,13 @@ static int count_weights_on(const struct ot_plan *plan, enum ot_home home) {
 
 static void all_budgets_are_used_or_cured(void **state) {
     (void)state;
-    for (int mix = 0; mix < 4; mix++) {
+    for (int mix = 0; mix < 4; mix += tests_are_brief() ? 3 : 1) {
         struct fake f;
         int made = 0, refused = 0, spilled = 0;
         fake_open_small(&f, mix & 1 ? OT_BF16 : OT_F32, mix & 2);
         struct ot_plan_request rq = fake_request(&f);
         for (size_t gpu = 20; gpu <= 320; gpu += 100)
-            for (size_t host = 0; host <= 240; host += 60)
+            for (size_t host = 0; host <= 240; host += tests_are_brief() ? 120 : 60)
                 for (size_t nvme = 0; nvme <= 600; nvme += 200) {
                     struct ot_plan plan;
                     rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
@@ -48,42 +55,44 @@ static void all_budgets_are_used_or_cured(void **state) {
     }
 }
 
-/* State before boundaries before weights, the last slabs first; and never more than the host asks for. */
+/* State moves before boundaries, boundaries before gradients and gradients before weights, the last slabs
+ * first. Never more moves than the host lacks. */
 static void what_goes_first(void **state) {
     (void)state;
     struct fake f;
     struct ot_plan plan;
-    int64_t before[4] = {0};
+    int64_t before[5] = {0};
     int steps = 0;
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = fake_request(&f);
     rq.weights = OT_HOME_AUTO;
-    rq.recompute = 1;
+    rq.keep = OT_KEEP_NONE;
     rq.slots = 1;
     rq.budget_bytes[OT_TIER_GPU] = 60 * MIB;
     rq.budget_bytes[OT_TIER_NVME] = (size_t)4 << 30;
     for (size_t host = 400; host > 0 && plan_or_cure(&rq, &plan); host--, steps++) {
         int n = f.chain.n_slabs, on_nvme = count_state(&plan),
-            weights = count_weights_on(&plan, OT_HOME_NVME);
-        int64_t now[4] = {on_nvme, plan.activations == OT_HOME_NVME, weights,
+            weights = count_weights_on(&plan, OT_HOME_NVME), grads = count_grads(&plan);
+        int64_t now[5] = {on_nvme, plan.activations == OT_HOME_NVME, grads, weights,
                           (int64_t)ot_ledger_total(&plan.ledger, OT_TIER_NVME)};
         for (int s = 0; s < n; s++) {
             assert_int_equal(plan.slabs[s].state == OT_HOME_NVME, s >= n - on_nvme);
+            assert_int_equal(plan.slabs[s].grads == OT_HOME_NVME, s >= n - grads);
             assert_true(plan.slabs[s].weights != OT_HOME_NVME || s >= n - weights);
         }
         assert_true(plan.activations != OT_HOME_NVME || on_nvme == n);
-        assert_true(weights == 0 || (on_nvme == n && plan.activations != OT_HOME_HOST));
-        for (int i = 0; i < 4; i++) {
+        assert_true(grads == 0 || (on_nvme == n && plan.activations != OT_HOME_HOST));
+        assert_true(weights == 0 || grads == n);
+        for (int i = 0; i < 5; i++) {
             assert_true(now[i] >= before[i]);
             before[i] = now[i];
         }
         rq.budget_bytes[OT_TIER_HOST] = (host - 1) * MIB;
-        rq.micro_sequences =
-            plan.micro_tokens / rq.sequence_tokens; /* as it is: less memory, not less work */
+        rq.micro_sequences = plan.micro_tokens / rq.sequence_tokens; /* kept: less memory, not less work */
         rq.activations = plan.activations == OT_HOME_GPU ? OT_HOME_GPU : OT_HOME_AUTO;
         ot_plan_free(&plan);
     }
-    assert_true(steps > 50 && before[0] > 0 && before[2] > 0);
+    assert_true(steps > 50 && before[0] > 0 && before[2] > 0 && before[3] > 0);
 }
 
 static void nothing_goes_there_without_need(void **state) {
@@ -97,12 +106,13 @@ static void nothing_goes_there_without_need(void **state) {
     check_ok(ot_plan_make(&rq, &plan));
     assert_int_equal(ot_ledger_total(&plan.ledger, OT_TIER_NVME), 0);
     assert_int_equal(plan.tile_slots + plan.host_weight_slots[0] + plan.host_weight_slots[1], 0);
+    assert_int_equal(plan.host_grad_slots + count_grads(&plan), 0);
     ot_plan_free(&plan);
 }
 
 static void forced_homes_are_honoured_or_refused(void **state) {
     (void)state;
-    for (int mix = 0; mix < 27; mix++) {
+    for (int mix = 0; mix < 27; mix += tests_are_brief() ? 5 : 1) {
         static const enum ot_home homes[3] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_NVME};
         struct fake f;
         struct ot_plan plan;
@@ -125,7 +135,7 @@ static void forced_homes_are_honoured_or_refused(void **state) {
     }
 }
 
-/* Both sides of what was homed there: twice the bytes that the host would have held. */
+/* The disks hold two sides of everything homed there: twice the bytes that the host would have held. */
 static void disks_hold_two_sides(void **state) {
     (void)state;
     struct fake f;
@@ -155,7 +165,7 @@ static size_t bytes_on_nvme(const struct ot_plan *plan, const char *name) {
     return 0;
 }
 
-/* A side more for each content of state and weights that is to be kept; boundaries have two. */
+/* State and weights have one more side for each content that is to be kept. Boundaries have two sides. */
 static void kept_contents_take_sides(void **state) {
     (void)state;
     struct fake f;
@@ -189,7 +199,7 @@ static void kept_contents_take_sides(void **state) {
     check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "-1 contents to be kept on nvme");
 }
 
-/* What the disks have no room for with kept contents is refused by the amount that they take. */
+/* If the disks cannot hold the kept contents, the refusal names the bytes that they need. */
 static void kept_contents_count_against_the_budget(void **state) {
     (void)state;
     struct fake f;
@@ -204,14 +214,47 @@ static void kept_contents_count_against_the_budget(void **state) {
     check_ok(ot_plan_make(&rq, &plan));
     ot_plan_free(&plan);
     rq.kept_contents = 1;
-    assert_false(plan_or_cure(&rq, &plan)); /* which checks that what the sentence says to give is enough */
+    assert_false(plan_or_cure(&rq, &plan)); /* also checks that the budget that the refusal names is enough */
     rq.budget_bytes[OT_TIER_NVME] = rq.budget_bytes[OT_TIER_NVME] / 2 * 3;
     check_ok(ot_plan_make(&rq, &plan));
     assert_int_equal(ot_ledger_total(&plan.ledger, OT_TIER_NVME), rq.budget_bytes[OT_TIER_NVME]);
     ot_plan_free(&plan);
 }
 
-/* Slots for reading ahead are as many as memory allows, up to half of the tiles. */
+/* A model of many layers needs little of the host beside a disk: slots for a few layers and tiles. All else
+ * of it has another home. */
+static void a_tenth_of_the_weights_is_enough_for_the_host(void **state) {
+    (void)state;
+    for (int rounds = 1; rounds <= 2; rounds++) {
+        struct fake f = {.layers = 60,
+                         .hidden = 512,
+                         .layer_params = 1 << 20,
+                         .edge_params = 1 << 20,
+                         .vocab = 4096,
+                         .dtype = OT_BF16};
+        struct ot_plan plan;
+        size_t weights = 0;
+        fake_open(&f);
+        struct ot_plan_request rq = fake_request(&f);
+        for (int s = 0; s < f.chain.n_slabs; s++)
+            weights += 2 * (size_t)f.chain.slabs[s].n_params;
+        rq.rounds = rounds;
+        rq.tile_params = 1 << 16;
+        rq.budget_bytes[OT_TIER_GPU] = 200 * MIB;
+        rq.budget_bytes[OT_TIER_HOST] = weights / 10;
+        check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "short by");
+        rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
+        check_ok(ot_plan_make(&rq, &plan));
+        check_fits(&rq, &plan);
+        assert_int_equal(count_grads(&plan), plan.n_slabs);
+        assert_true(plan.host_grad_slots > 1 && plan.tile_slots > 1);
+        ot_plan_free(&plan);
+        rq.grads = rq.sums = OT_HOME_HOST; /* gradients of 2 bytes a parameter do not fit */
+        check_fails(ot_plan_make(&rq, &plan), OT_E_BUDGET, "host memory");
+    }
+}
+
+/* The number of slots for reading ahead grows with the memory, up to half of the tiles. */
 static void slots_grow_with_memory(void **state) {
     (void)state;
     struct fake f;
@@ -235,12 +278,12 @@ static void slots_grow_with_memory(void **state) {
     assert_true(grown > 2);
 }
 
-/* ---- the order on the disks ---- */
+/* ---- the order of extents on the disks ---- */
 
 struct stream {
-    const int *rank; /* of each extent */
-    int last;        /* the rank of the extent that was used last; -1: none yet */
-    int used, jumps; /* uses that did not follow the last one */
+    const int *rank; /* the rank of each extent */
+    int last;        /* the rank of the extent used last; -1: none yet */
+    int used, jumps; /* jumps: uses that did not follow the extent used last */
 };
 
 static void use(struct stream *stream, int extent) {
@@ -250,7 +293,7 @@ static void use(struct stream *stream, int extent) {
     stream->last = rank;
 }
 
-/* As the engine's transfer of the task does (engine/nvme.c): state, then weights. */
+/* In the order of the engine's transfer for the task (engine/nvme.c): state, then weights. */
 static void use_tile(struct stream *stream, const struct ot_layout *layout, const struct ot_plan *plan,
                      const struct ot_task *task) {
     if (task->state != OT_NO_BUFFER)
@@ -260,21 +303,23 @@ static void use_tile(struct stream *stream, const struct ot_layout *layout, cons
         use(stream, layout->buffers[task->weights[0]].first_extent + task->tile);
 }
 
-static int *rank_extents(const struct ot_layout *layout) {
-    int *rank = malloc((size_t)layout->n_extents * sizeof *rank);
+static int *rank_extents(const struct fake *f, const struct ot_plan *plan, const struct ot_layout *layout) {
+    int *order, *rank = malloc((size_t)layout->n_extents * sizeof *rank);
+    check_ok(ot_layout_order(&f->chain, plan, layout, &order));
     assert_non_null(rank);
     for (int i = 0; i < layout->n_extents; i++)
         rank[i] = -1;
     for (int i = 0; i < layout->n_extents; i++) {
-        assert_in_range(layout->extent_order[i], 0, layout->n_extents - 1);
-        assert_int_equal(rank[layout->extent_order[i]], -1); /* each has one place */
-        rank[layout->extent_order[i]] = i;
+        assert_in_range(order[i], 0, layout->n_extents - 1);
+        assert_int_equal(rank[order[i]], -1); /* each extent has one place */
+        rank[order[i]] = i;
     }
+    free(order);
     return rank;
 }
 
-/* A step that updates on the host reads every tile in one stream and writes it in one, and so it does with
- * boundaries: the schedule says what it uses, the layout where that lies. */
+/* A step that updates on the host reads every tile in one stream and writes it in one stream, and boundaries
+ * too: the schedule gives the order of use, the layout gives the places. */
 static void extents_lie_as_a_step_uses_them(void **state) {
     (void)state;
     struct fake f;
@@ -284,17 +329,20 @@ static void extents_lie_as_a_step_uses_them(void **state) {
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = fake_request(&f);
     rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
-    rq.weights = rq.state = rq.activations = OT_HOME_NVME;
+    rq.weights = rq.state = rq.grads = rq.sums = rq.activations = OT_HOME_NVME;
+    rq.rounds = 2;
+    rq.micro_sequences = 2;
     rq.tile_params = 16 * OT_SLAB_ALIGN_PARAMS;
     check_ok(ot_plan_make(&rq, &plan));
     check_ok(ot_layout_make(&f.chain, &plan, &layout));
     check_ok(ot_schedule_make_train(&f.chain, &plan, &layout, &schedule));
-    int *rank = rank_extents(&layout), tiles = 0;
-    struct stream reads = {.rank = rank}, writes = reads, boundaries = reads;
+    int *rank = rank_extents(&f, &plan, &layout), tiles = 0;
+    struct stream reads = {.rank = rank}, writes = reads, boundaries = reads, grads = reads;
     for (int s = 0; s < plan.n_slabs; s++) {
         assert_true(is_whole(&plan.slabs[s], OT_TILE_CPU));
         tiles += plan.slabs[s].tiles[OT_TILE_CPU];
-        for (int t = 0; t < schedule.n_tasks; t++) { /* the lanes take what is due first: slab by slab */
+        /* The lanes take the task with the earliest deadline first: slab by slab. */
+        for (int t = 0; t < schedule.n_tasks; t++) {
             const struct ot_task *task = &schedule.tasks[t];
             if (task->slab == s && task->tile >= 0 && task->kind == OT_TASK_NVME_READ)
                 use_tile(&reads, &layout, &plan, task);
@@ -302,9 +350,13 @@ static void extents_lie_as_a_step_uses_them(void **state) {
                 use_tile(&writes, &layout, &plan, task);
         }
     }
-    for (int t = 0; t < schedule.n_tasks; t++)
-        if (schedule.tasks[t].kind == OT_TASK_NVME_WRITE && schedule.tasks[t].block >= 0)
-            use(&boundaries, layout.buffers[schedule.tasks[t].to].first_extent);
+    for (int t = 0; t < schedule.n_tasks; t++) {
+        const struct ot_task *task = &schedule.tasks[t];
+        if (task->kind == OT_TASK_NVME_WRITE && task->block >= 0 && task->micro < layout.places)
+            use(&boundaries, layout.buffers[task->to].first_extent);
+        if (task->kind == OT_TASK_NVME_WRITE && task->tile >= 0 && task->stage == OT_NO_BUFFER)
+            use(&grads, layout.buffers[task->to].first_extent + task->tile);
+    }
     assert_true(tiles > plan.n_slabs);
     assert_int_equal(reads.used, 2 * tiles);
     assert_int_equal(reads.jumps, 0);
@@ -312,13 +364,15 @@ static void extents_lie_as_a_step_uses_them(void **state) {
     assert_int_equal(writes.jumps, 0);
     assert_true(boundaries.used > f.layers);
     assert_int_equal(boundaries.jumps, 0);
+    assert_int_equal(grads.used, 2 * tiles); /* the sums of the first round, then the gradients */
+    assert_int_equal(grads.jumps, 1);
     free(rank);
     ot_schedule_free(&schedule);
     ot_layout_free(&layout);
     ot_plan_free(&plan);
 }
 
-/* What the device updates: it reads and writes state alone, and forward reads weights alone. */
+/* The device's updates read and write state alone, and forward reads weights alone. */
 static void streamed_tiles_lie_apart(void **state) {
     (void)state;
     struct fake f;
@@ -330,13 +384,13 @@ static void streamed_tiles_lie_apart(void **state) {
     rq.weights = rq.state = OT_HOME_NVME;
     rq.tile_params = 16 * OT_SLAB_ALIGN_PARAMS;
     check_ok(ot_plan_make(&rq, &plan));
-    for (int s = 0; s < plan.n_slabs; s++) { /* half of each slab's tiles */
+    for (int s = 0; s < plan.n_slabs; s++) { /* half of the tiles of each slab */
         plan.slabs[s].tiles[OT_TILE_STREAM] = plan.slabs[s].tiles[OT_TILE_CPU] / 2;
         plan.slabs[s].tiles[OT_TILE_CPU] -= plan.slabs[s].tiles[OT_TILE_STREAM];
     }
     plan.state_slots = 2;
     check_ok(ot_layout_make(&f.chain, &plan, &layout));
-    int *rank = rank_extents(&layout);
+    int *rank = rank_extents(&f, &plan, &layout);
     for (int s = 0; s < plan.n_slabs; s++) {
         int weights = layout.buffers[layout.slabs[s].weights_nvme].first_extent,
             tile_state = layout.buffers[layout.slabs[s].state_nvme].first_extent,
@@ -360,23 +414,28 @@ static void contradictions_are_seen(void **state) {
     struct ot_plan plan;
     fake_open_small(&f, OT_BF16, false);
     struct ot_plan_request rq = fake_request(&f);
-    rq.weights = rq.state = rq.activations = OT_HOME_NVME;
+    rq.weights = rq.state = rq.grads = rq.activations = OT_HOME_NVME;
     rq.budget_bytes[OT_TIER_NVME] = (size_t)1 << 40;
     check_ok(ot_plan_make(&rq, &plan));
     struct ot_plan broken = plan;
     broken.tile_slots = 0;
     check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "no slot for them");
     broken = plan;
+    broken.host_grad_slots = 0;
+    check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "gradients on nvme pass through the host");
+    broken.host_grad_slots = -1;
+    check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "-1 slots for gradients on nvme");
+    broken = plan;
     broken.host_activation_slots = 0;
-    check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "no slot of the host");
+    check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "there is no host slot for them");
     broken = plan;
     broken.host_weight_slots[OT_SLOT_LAYER] = 0;
-    check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "weights on nvme pass through");
+    check_fails(ot_plan_finish(&f.chain, &broken), OT_E_USAGE, "weights on nvme need a slot");
     plan.slabs[0].state = OT_HOME_GPU;
-    check_fails(ot_plan_finish(&f.chain, &plan), OT_E_USAGE, "lives on the host or on nvme");
+    check_fails(ot_plan_finish(&f.chain, &plan), OT_E_USAGE, "must live on the host or on nvme");
     ot_plan_free(&plan);
     rq.tile_params = 1000;
-    check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "tiles of 1000");
+    check_fails(ot_plan_make(&rq, &plan), OT_E_USAGE, "the 1000 parameters of a tile");
 }
 
 int main(void) {
@@ -388,6 +447,7 @@ int main(void) {
         cmocka_unit_test(disks_hold_two_sides),
         cmocka_unit_test(kept_contents_take_sides),
         cmocka_unit_test(kept_contents_count_against_the_budget),
+        cmocka_unit_test(a_tenth_of_the_weights_is_enough_for_the_host),
         cmocka_unit_test(slots_grow_with_memory),
         cmocka_unit_test(extents_lie_as_a_step_uses_them),
         cmocka_unit_test(streamed_tiles_lie_apart),

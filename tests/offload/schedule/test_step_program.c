@@ -1,5 +1,5 @@
-/* What the program of a step says of its tasks, beyond what races and contents can tell: who decides on what,
- * which part of a slab a task moves, and how far copies run ahead. */
+/* Properties of a step's tasks that neither races nor contents show: which norms a decision reads, which part
+ * of a slab a task moves, and how far copies run ahead. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ struct made {
 };
 
 static void make_schedules(struct made *m) {
-    check_ok(ot_model_open(&m->run.config, m->run.dtype, TINY_SEQUENCE, &m->model));
+    tiny_open_model(&m->run, &m->model);
     m->chain = ot_model_chain(m->model);
     check_ok(ot_layout_make(m->chain, &m->run.plan, &m->layout));
     check_ok(ot_schedule_make_train(m->chain, &m->run.plan, &m->layout, &m->schedule));
@@ -36,7 +36,7 @@ static void discard(struct made *m) {
     ot_model_close(m->model);
 }
 
-/* Homes, engines, clipping and tied embeddings by the bits of `mix`, which is below 32. */
+/* The bits of `mix` (below 32) choose homes, engines, clipping and tied embeddings. */
 static void make_mix(struct made *m, unsigned mix) {
     static const enum ot_home weights[4] = {OT_HOME_GPU, OT_HOME_HOST, OT_HOME_HOST, OT_HOME_NVME};
     tiny_defaults(&m->run, LAYERS, mix & 1, mix & 8 ? OT_BF16 : OT_F32);
@@ -51,7 +51,7 @@ enum { MIXES = 32 };
 
 /* ---- order within a step ---- */
 
-/* Which tasks of one step come before which, by edges and by lanes that are in order. */
+/* Finds which tasks of one step run before which other tasks, by edges and by lanes that run in order. */
 static void open_order(const struct ot_schedule *s, struct ot_reach *order) {
     int last[OT_LANE_COUNT] = {-1, -1, -1, -1, -1, -1};
     check_ok(ot_reach_open(order, s->n_tasks));
@@ -66,7 +66,8 @@ static void open_order(const struct ot_schedule *s, struct ot_reach *order) {
     }
 }
 
-/* The tasks of that kind, slab and block (-1: any) that do not come before task t; *n counts all. */
+/* Counts the tasks of that kind, slab and block (-1: any) that do not run before task t. *n counts all of
+ * them. */
 static int count_not_before(const struct ot_schedule *s, const struct ot_reach *order, int t,
                             enum ot_task_kind kind, int slab, int block, int *n) {
     int others = 0;
@@ -87,13 +88,13 @@ static void check_decision(const struct made *m, const struct ot_reach *order, i
     assert_int_equal(norms, slab < 0 ? m->chain->n_slabs : 1);
     if (slab < 0)
         assert_int_equal(count_not_before(s, order, t, OT_TASK_BACKWARD, -1, -1, &losses), 0);
-    for (int i = 0; i < t; i++) /* not merely computed: on the host */
+    for (int i = 0; i < t; i++) /* computed, and also copied to the host */
         results +=
             s->tasks[i].kind == OT_TASK_RESULT_OUT && s->tasks[i].slab == slab && ot_reach_has(order, t, i);
     assert_int_equal(results, 1);
 }
 
-/* A decision has what it decides on, and every update has its decision. */
+/* A decision runs after the norms that it decides on, and every update runs after its decision. */
 static void decisions_come_between_norms_and_updates(void **state) {
     (void)state;
     for (unsigned mix = 0; mix < MIXES; mix++) {
@@ -111,7 +112,8 @@ static void decisions_come_between_norms_and_updates(void **state) {
             }
             if (!updates_here && task->kind != OT_TASK_PARAMS_IN)
                 continue;
-            int n = 0, slab = m.run.plan.clip ? -1 : task->slab; /* clipping decides for all slabs at once */
+            /* Clipping makes one decision for all slabs. */
+            int n = 0, slab = m.run.plan.clip ? -1 : task->slab;
             int late = count_not_before(&m.schedule, &order, t, OT_TASK_DECIDE, slab, -1, &n);
             assert_int_equal(late, 0);
             assert_int_equal(n, 1);
@@ -124,8 +126,8 @@ static void decisions_come_between_norms_and_updates(void **state) {
     }
 }
 
-/* Without clipping a decision looks at its slab's norm alone: it need not wait for any other. It only reads
- * what came out, and only writes what it decided. */
+/* Without clipping a decision reads its slab's norm alone and waits for no other norm. It reads only results
+ * and writes only its decision. */
 static void decisions_touch_their_slab_alone(void **state) {
     (void)state;
     for (unsigned mix = 0; mix < MIXES; mix++) {
@@ -152,7 +154,7 @@ static void decisions_touch_their_slab_alone(void **state) {
 
 /* ---- parts of slabs ---- */
 
-/* The parameters that a task moves or updates are those of its tiles; a task of one tile has that tile. */
+/* A task moves or updates exactly the parameters of its tiles. A task of one tile has that tile. */
 static void spans_are_of_their_tiles(void **state) {
     (void)state;
     int of_tiles = 0, of_more = 0;
@@ -181,7 +183,7 @@ static void spans_are_of_their_tiles(void **state) {
     assert_true(of_tiles > 100 && of_more > 100);
 }
 
-/* Calls of blocks say that they overwrite the scratch and the place of their insides: no two of them,
+/* The calls of blocks declare that they overwrite the scratch and the recomputed activations: no two calls
  * may overlap. */
 static void blocks_overwrite_their_workspace(void **state) {
     (void)state;
@@ -196,7 +198,7 @@ static void blocks_overwrite_their_workspace(void **state) {
         for (int a = 0; a < task->n_accesses; a++) {
             const struct ot_access *access = &task->accesses[a];
             scratch = scratch || (access->buffer == m.layout.scratch && access->writes);
-            insides = insides || (access->buffer == task->saved && access->writes);
+            insides = insides || (access->buffer == m.layout.work && access->writes);
         }
         assert_true(scratch && insides);
         calls++;
@@ -207,8 +209,8 @@ static void blocks_overwrite_their_workspace(void **state) {
 
 /* ---- copies that run ahead ---- */
 
-/* Boundaries come back as far ahead of backward as there are slots, in the order of their use; with
- * micro-batches one after the other, as far as they have been computed. */
+/* Boundaries come back as far ahead of backward as there are slots, in the order of their use. If
+ * micro-batches run one after the other, they come back as soon as they are computed. */
 static void boundaries_come_back_ahead(void **state) {
     (void)state;
     static const enum ot_home homes[2] = {OT_HOME_HOST, OT_HOME_NVME};
@@ -218,9 +220,7 @@ static void boundaries_come_back_ahead(void **state) {
         struct made m;
         tiny_defaults(&m.run, LAYERS + 2, false, OT_BF16);
         tiny_plan(&m.run, OT_HOME_GPU, OT_HOME_GPU, homes[mix >> 1 & 1], 2);
-        m.run.plan.order = by_micro ? OT_ORDER_MICRO : OT_ORDER_LAYER;
-        m.run.plan.grad_slots[OT_SLOT_LAYER] = LAYERS + 2;
-        m.run.plan.grad_slots[OT_SLOT_EDGE] = 2;
+        ot_plan_set_rounds(&m.run.plan, by_micro ? m.run.plan.max_micro : 1);
         m.run.plan.activation_slots = slots;
         tiny_finish(&m.run);
         make_schedules(&m);

@@ -1,4 +1,4 @@
-/* The verifier and the linker on schedules of a few tasks, whose order can be seen at a glance. */
+/* The verifier and the linker on schedules of a few tasks whose order can be seen at a glance. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 enum { MOST_TASKS = 6, MOST_DEPS = 4, BUFFERS = 3, TILES = 2, BUFFER_BYTES = 256 };
 
-/* Three buffers of two tiles on the host, and a plan without a slab. */
+/* Three buffers of two tiles on the host, and a plan without slabs. */
 struct hand {
     struct ot_buffer buffers[BUFFERS];
     struct ot_layout layout;
@@ -66,7 +66,8 @@ static int verify(const struct hand *h) {
 
 /* ---- the verifier ---- */
 
-/* Two tasks of a lane that has no order of its own, and the same tile: one write makes it a race. */
+/* Two tasks access the same tile on a lane that does not run in order. If one of them writes, it is a
+ * race. */
 static void two_accesses_are_ordered_if_one_writes(void **state) {
     (void)state;
     for (int mix = 0; mix < 16; mix++) {
@@ -91,7 +92,7 @@ static void two_accesses_are_ordered_if_one_writes(void **state) {
     }
 }
 
-/* A write waits for every read since the last write, not only for the newest. */
+/* A write waits for every read since the last write, not only for the newest read. */
 static void a_write_waits_for_all_readers(void **state) {
     (void)state;
     for (int missing = 0; missing <= 3; missing++) {
@@ -106,13 +107,14 @@ static void a_write_waits_for_all_readers(void **state) {
         if (missing != 2)
             after(&h, 3, 2, false);
         if (missing == 1 || missing == 2)
-            check_fails(verify(&h), OT_E_INTERNAL, "in no order");
+            check_fails(verify(&h), OT_E_INTERNAL, "no edge orders them");
         else
             check_ok(verify(&h));
     }
 }
 
-/* What a task writes in one step it writes again in the next: a lane of the host needs an edge for that. */
+/* A task writes again in the next step what it wrote in this one. A lane of the host needs an edge for
+ * this. */
 static void steps_are_ordered(void **state) {
     (void)state;
     for (int lane = 0; lane < OT_LANE_COUNT; lane++) {
@@ -130,16 +132,17 @@ static void steps_are_ordered(void **state) {
     open_hand(&h, false);
     touch(&h, add(&h, OT_LANE_D2H), 0, false, true);
     touch(&h, add(&h, OT_LANE_D2H), 0, true, false);
-    check_ok(verify(&h)); /* the first of a step comes after the last of the step before */
+    check_ok(verify(&h)); /* the first task of a step runs after the last task of the step before */
     h.tasks[0].accesses[0].parity = h.tasks[1].accesses[0].parity = true;
     h.tasks[1].lane = OT_LANE_CPU;
     h.schedule.lane_count[OT_LANE_D2H] = h.schedule.lane_count[OT_LANE_CPU] = 1;
     h.lanes[OT_LANE_CPU][0] = 1;
     after(&h, 1, 0, false);
-    check_ok(verify(&h)); /* steps alternate between two buffers, so that the reader may lag behind */
+    check_ok(verify(&h)); /* steps alternate between two buffers, so the reader may be one step late */
 }
 
-/* A task may wait for one that is listed after it: several sweeps find the order, none lists a task twice. */
+/* A task may wait for a task that is listed after it. Several sweeps find the order, and none lists a task
+ * twice. */
 static void the_list_need_not_be_the_order(void **state) {
     (void)state;
     struct hand h;
@@ -152,7 +155,7 @@ static void the_list_need_not_be_the_order(void **state) {
     after(&h, 2, 3, false);
     check_ok(verify(&h));
     after(&h, 3, 0, false);
-    check_fails(verify(&h), OT_E_INTERNAL, "'store' (task 0) waits for itself through a cycle");
+    check_fails(verify(&h), OT_E_INTERNAL, "'store' (task 0) can never start: the edges form a cycle");
 }
 
 static void tiles_are_those_of_the_buffer(void **state) {
@@ -170,11 +173,11 @@ static void tiles_are_those_of_the_buffer(void **state) {
     check_fails(verify(&h), OT_E_INTERNAL, "touches tiles");
 }
 
-/* A read finds what was written, in every field of the tag and in every tile. */
+/* A read must find exactly the content that was written: every field of the tag, in every tile. */
 static void contents_are_compared_whole(void **state) {
     (void)state;
     static const struct ot_tag good = {
-        .content = OT_CONTENT_BOUNDARY, .version = 1, .index = 2, .micro = 3}; /* any values */
+        .content = OT_CONTENT_BOUNDARY, .version = 1, .index = 2, .micro = 3}; /* arbitrary values */
     for (int field = 0; field <= 5; field++) {
         struct hand h;
         open_hand(&h, true);
@@ -191,14 +194,14 @@ static void contents_are_compared_whole(void **state) {
         if (field == 0)
             check_ok(verify(&h));
         else
-            check_fails(verify(&h), OT_E_INTERNAL, "'store' (task 1, step 0) would find something else");
+            check_fails(verify(&h), OT_E_INTERNAL, "'store' (task 1, step 0) would read the wrong content");
     }
 }
 
-/* Versions count from the task's own step; constants have none. */
+/* Versions count from the task's own step. Constants have no version. */
 static void versions_go_with_the_step(void **state) {
     (void)state;
-    for (int content = OT_CONTENT_WEIGHTS; content <= OT_CONTENT_SCALE; content++)
+    for (int content = OT_CONTENT_WEIGHTS; content <= OT_CONTENT_SHADOW; content++)
         for (int updates = 0; updates < 2; updates++) {
             struct hand h;
             open_hand(&h, false);
@@ -214,18 +217,19 @@ static void versions_go_with_the_step(void **state) {
             struct ot_access *w = touch(&h, writer, 0, false, true);
             w->n_tiles = 1;
             w->after = tag;
-            /* Before the first step a buffer holds nothing, so only constants are there for step 0. */
+            /* Before the first step a buffer holds nothing, so only constants exist for step 0. */
             if (content != OT_CONTENT_CONSTANTS) {
-                check_fails(verify(&h), OT_E_INTERNAL, "(task 0, step 0) would find");
+                check_fails(verify(&h), OT_E_INTERNAL, "(task 0, step 0) would read the wrong content");
                 h.lanes[OT_LANE_H2D][0] = writer;
                 h.lanes[OT_LANE_H2D][1] = reader;
                 check_ok(verify(&h));
-                r->before.version = -1; /* of the step before: only what has no version is that */
+                /* Content of the step before: allowed only for content without a version. */
+                r->before.version = -1;
             }
             if (fixed)
                 check_ok(verify(&h));
             else
-                check_fails(verify(&h), OT_E_INTERNAL, "(task 0, step 0) would find");
+                check_fails(verify(&h), OT_E_INTERNAL, "(task 0, step 0) would read the wrong content");
         }
 }
 
@@ -236,12 +240,12 @@ static void bytes_add_up_to_the_ledger(void **state) {
     add(&h, OT_LANE_CPU);
     check_ok(verify(&h));
     h.buffers[1].offset--;
-    check_fails(verify(&h), OT_E_INTERNAL, "buffer 1 ('hand') overlaps its neighbour");
+    check_fails(verify(&h), OT_E_INTERNAL, "buffer 1 ('hand') overlaps another buffer");
     h.buffers[1].offset++;
     h.buffers[2].bytes = BUFFER_BYTES + 1;
     check_fails(verify(&h), OT_E_INTERNAL, "buffer 2 ('hand') overlaps");
     h.buffers[2].bytes = BUFFER_BYTES;
-    h.buffers[2].tier = OT_TIER_NVME; /* the last tier counts as the first does */
+    h.buffers[2].tier = OT_TIER_NVME; /* the last tier is checked like the first */
     h.buffers[2].offset = 0;
     h.plan.ledger.entries[0].bytes -= BUFFER_BYTES;
     check_fails(verify(&h), OT_E_INTERNAL, "256 bytes on the nvme, the ledger says 0");
@@ -291,16 +295,16 @@ static void check_link(const struct hand *h, const struct edges *want) {
     ot_schedule_free(&s);
 }
 
-/* Two fetches, a forward and what leaves of it, a task of the host, and an update of what was fetched. */
+/* Two fetches, a forward and a copy of its result, a task of the host, and an update of a fetched slab. */
 static void edges_are_those_whose_loss_is_a_race(void **state) {
     (void)state;
     static const struct edges alone[] = {
-        {.event = true, .notify = true}, /* the host and another lane wait */
-        {.notify = true},                /* the last of its lane */
+        {.event = true, .notify = true}, /* the host and another lane wait for it */
+        {.notify = true},                /* the last task of its lane */
         {.n = 1, .deps = {{0, false}}, .event = true},
         {.n = 1, .deps = {{2, false}}, .notify = true},
         {.n = 1, .deps = {{0, false}}},
-        {.n = 1, .deps = {{4, false}}, .notify = true}, /* its lane and the host's task imply the others */
+        {.n = 1, .deps = {{4, false}}, .notify = true}, /* its lane and the host's task imply the rest */
     };
     static const struct edges again[] = {
         {.n = 1, .deps = {{5, true}}, .event = true, .notify = true},
@@ -325,7 +329,8 @@ static void edges_are_those_whose_loss_is_a_race(void **state) {
     }
 }
 
-/* Before anything was written there is nobody to wait for; other tiles of a buffer are others' business. */
+/* Before the first write there is nothing to wait for. Accesses to other tiles of a buffer are
+ * independent. */
 static void nothing_waits_without_a_reason(void **state) {
     (void)state;
     static const struct edges none[MOST_TASKS] = {{0}};

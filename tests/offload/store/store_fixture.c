@@ -68,7 +68,7 @@ static int faulty_sync(void *context, int fd) {
     return f->sync_error ? -f->sync_error : ot_io_system.fdatasync(NULL, fd);
 }
 
-/* What becomes of a true result. */
+/* Returns the result that the test reports instead of the true one. */
 static int64_t distort(struct faults *f, bool write, int64_t result) {
     uint64_t dice = mix_bits((uint64_t)atomic_fetch_add(&f->calls, 1));
     while (write && atomic_load(&f->hold_writes))

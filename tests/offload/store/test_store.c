@@ -1,6 +1,6 @@
-/* The NVMe store against a model in memory: what is read is what was written last, whatever the extents,
- * directories, stripes, chunks and depths, the number of transfers in flight and the lengths of the I/Os;
- * over both engines, through O_DIRECT and buffered. */
+/* The NVMe store against a model in memory: a read returns what was written last, for any extents,
+ * directories, stripes, chunks, depths, numbers of transfers in flight and lengths of I/Os; with both I/O
+ * engines, with O_DIRECT and buffered. */
 #include "tests/offload/store/store_fixture.h"
 
 #include <errno.h>
@@ -24,7 +24,8 @@ struct model {
     struct ot_store *store;
     int n_extents;
     size_t bytes[MOST_EXTENTS];
-    char *content[MOST_EXTENTS], *memory[MOST_EXTENTS]; /* what is stored; what is written or read into */
+    /* The store's content; the memory that the test writes from or reads into. */
+    char *content[MOST_EXTENTS], *memory[MOST_EXTENTS];
     int64_t moved[2];
 };
 
@@ -32,7 +33,7 @@ static int draw(struct model *m, int below) {
     return (int)ot_random_below(m->seed, OT_RANDOM_TEST, m->drawn++, (uint64_t)below);
 }
 
-/* Limits that are just enough, and differ. */
+/* Draws limits that are just large enough, and different for each directory. */
 static int draw_dirs(struct model *m, struct ot_store_dir *dirs) {
     int n = 1 + draw(m, MOST_FOLDERS);
     size_t pages = ot_store_bytes(m->bytes, NULL, m->n_extents) / OT_STORE_ALIGN;
@@ -43,7 +44,7 @@ static int draw_dirs(struct model *m, struct ot_store_dir *dirs) {
         pages -= part;
         dirs[i] =
             (struct ot_store_dir){m->folders[i], part * OT_STORE_ALIGN + (size_t)draw(m, OT_STORE_ALIGN)};
-        if (dirs[i].bytes == 0) /* which would be all that is free */
+        if (dirs[i].bytes == 0) /* 0 would mean all free space */
             dirs[i].bytes = 1;
     }
     return n;
@@ -112,7 +113,7 @@ static void model_step(struct model *m) {
 }
 
 static void model_close(struct model *m) {
-    for (int i = 0; i < m->n_extents; i++) { /* all of it once more, one at a time */
+    for (int i = 0; i < m->n_extents; i++) { /* reads everything once more, one extent at a time */
         check_ok(ot_store_read(m->store, i, m->memory[i]));
         assert_memory_equal(m->memory[i], m->content[i], m->bytes[i]);
     }
@@ -165,7 +166,8 @@ static void test_unwritten_extents_are_zeros_without_io(void **state) {
     fixture_close(&f);
 }
 
-/* While writes are held back, the content before them is what is read; afterwards it is what they wrote. */
+/* While writes are held back, a read returns the content before them. Afterwards it returns the new
+ * content. */
 static void test_old_content_is_read_until_the_write_is_complete(void **state) {
     struct fixture f;
     struct waiting waiting = WAITING_INIT;
@@ -188,8 +190,8 @@ static void test_old_content_is_read_until_the_write_is_complete(void **state) {
     fixture_close(&f);
 }
 
-/* A write of three pieces, one I/O of which fails: all three stay what they were, the transfers before and
- * behind it end well, and so does the next try. */
+/* One I/O of a write of three pieces fails. All three pieces keep their old content, the transfers before and
+ * after it succeed, and so does the next attempt. */
 static void test_failed_write_leaves_the_old_content(void **state) {
     const struct ot_store_config more = {.chunk_bytes = 1 << 18, .depth = 4};
     struct fixture f;
@@ -203,7 +205,7 @@ static void test_failed_write_leaves_the_old_content(void **state) {
         pieces[i] = (struct ot_store_piece){i, new[i]};
         check_ok(ot_store_write(f.store, i, old[i]));
     }
-    for (int64_t at = 1; at <= 14; at++) { /* of 1 + 1 + 12 chunks */
+    for (int64_t at = 1; at <= 14; at++) { /* each of the write's 1 + 1 + 12 chunks */
         struct waiting waiting = WAITING_INIT;
         for (int i = 0; i < 3; i++)
             fill_bytes(new[i], three_extents[i], (uint64_t)(at * 10 + i));
@@ -231,7 +233,7 @@ static void test_failed_write_leaves_the_old_content(void **state) {
 
 /* ---- transfers ---- */
 
-/* Each transfer is started by the end of the one before it, in turn by either thread. */
+/* The end of each transfer starts the next one, on either thread in turn. */
 struct chain {
     struct ot_store *store;
     struct ot_store_piece piece;
@@ -280,7 +282,7 @@ static void note_order(void *arg, const struct ot_error *error) {
     ordered->in_order = !error && ordered->number == (*ordered->next)++;
 }
 
-/* 40 writes of all sizes are started at once; closing waits for them, and they end in order. */
+/* Starts 40 writes of all sizes at once. Closing waits for them, and they end in order. */
 static void test_close_waits_and_transfers_end_in_order(void **state) {
     enum { N = 40 };
     const struct ot_store_config more = {.chunk_bytes = 1 << 16, .depth = 7};
@@ -304,7 +306,8 @@ static void test_close_waits_and_transfers_end_in_order(void **state) {
     free(memory);
 }
 
-/* As many I/Os as the depth says are in flight, and never more (of a ring the engine asserts it). */
+/* As many I/Os are in flight as the depth allows, and never more. (For a ring, the engine itself asserts
+ * this.) */
 static void test_depth(void **state) {
     const struct way *way = *state;
     const struct ot_store_config more = {.chunk_bytes = 1 << 16, .depth = 5};
@@ -325,7 +328,7 @@ static void test_depth(void **state) {
     fixture_close(&f);
 }
 
-/* ---- what is said ---- */
+/* ---- descriptions and errors ---- */
 
 static void test_describe(void **state) {
     const struct way *way = *state;

@@ -1,5 +1,5 @@
-/* The NVMe store when the system does not do as it is told: transfers that are short, interrupted, refused,
- * or lie; rings that may not be made, or break. What can be recovered is, the rest is one clear sentence. */
+/* The NVMe store with a faulty system: transfers that are short, interrupted, refused, or corrupt; rings that
+ * cannot be made, or break. The store recovers where it can; otherwise the error is one clear sentence. */
 #include "tests/offload/store/store_fixture.h"
 
 #include <dirent.h>
@@ -65,11 +65,11 @@ static void test_short_and_interrupted_transfers(void **state) {
     }
 }
 
-/* A file system may take O_DIRECT when the file is made, and refuse it with a later transfer. */
+/* A file system may accept O_DIRECT when the file is made, and refuse it in a later transfer. */
 static void test_o_direct_that_is_refused_later(void **state) {
     const struct way *way = *state;
     struct fixture f;
-    if (way->buffered || way->engine != OT_IO_POOL) /* a ring's writes pass the fake calls by */
+    if (way->buffered || way->engine != OT_IO_POOL) /* a ring's writes do not go through the fake calls */
         skip();
     fixture_open(&f, way, N_EXTENTS, extents, &small_chunks);
     f.faults.refuse_direct_io = true;
@@ -84,7 +84,8 @@ static void test_o_direct_that_is_refused_later(void **state) {
 
 static void test_endless_storm_is_given_up(void **state) {
     struct fixture f;
-    if (((const struct way *)*state)->buffered) /* the same code, for which it takes a second */
+    /* The test takes a second, and the code is the same if buffered. */
+    if (((const struct way *)*state)->buffered)
         skip();
     fixture_open(&f, *state, N_EXTENTS, extents, NULL);
     write_all(f.store, 1);
@@ -111,7 +112,7 @@ static void test_read_errors(void **state) {
     fixture_close(&f);
 }
 
-/* From some write on, for good: then the disk has room again. */
+/* From one write on, every write fails. Later the disk has room again. */
 static void test_full_disk(void **state) {
     struct fixture f;
     char *memory = aligned_bytes(extents[LARGE]);
@@ -138,7 +139,8 @@ static void test_corrupt_byte(void **state) {
         struct fixture f;
         fixture_open(&f, *state, N_EXTENTS, extents, verify ? &small_chunks : &unchecked);
         write_all(f.store, 1);
-        off_t at = (off_t)(extents[0] + extents[1]) + 5 * 16384 + 77; /* of the large extent's first side */
+        /* On the first side of the large extent. */
+        off_t at = (off_t)(extents[0] + extents[1]) + 5 * 16384 + 77;
         int fd = open(store_file(f.folder, 0), O_RDWR);
         assert_int_equal(pread(fd, &byte, 1, at), 1);
         byte ^= 4;
@@ -152,7 +154,7 @@ static void test_corrupt_byte(void **state) {
             check_ok(ot_store_read(f.store, LARGE, memory));
             assert_int_equal(memory[5 * 16384 + 77], byte);
         }
-        write_all(f.store, 2); /* to the other side; the one after that goes over the bad byte */
+        write_all(f.store, 2); /* goes to the other side; the next write overwrites the bad byte */
         write_all(f.store, 3);
         read_all(f.store, 3);
         free(memory);
@@ -160,21 +162,21 @@ static void test_corrupt_byte(void **state) {
     }
 }
 
-/* A chunk that was read in several parts is compared as a whole. */
+/* A chunk that was read in several pieces is compared as a whole. */
 static void test_corrupt_byte_of_short_transfers(void **state) {
     struct ot_store_usage usage;
     struct fixture f;
     char byte;
     fixture_open(&f, *state, N_EXTENTS, extents, &small_chunks);
     write_all(f.store, 1);
-    off_t at = (off_t)(extents[0] + extents[1]) + 3 * 16384 + 100; /* of the large extent's first side */
+    off_t at = (off_t)(extents[0] + extents[1]) + 3 * 16384 + 100; /* on the first side of the large extent */
     int fd = open(store_file(f.folder, 0), O_RDWR);
     assert_int_equal(pread(fd, &byte, 1, at), 1);
     byte ^= 1;
     assert_int_equal(pwrite(fd, &byte, 1, at), 1);
     assert_int_equal(close(fd), 0);
     f.faults.short_transfers = true;
-    for (int i = 0; i < 8; i++) /* some chunks may come whole */
+    for (int i = 0; i < 8; i++) /* some chunks may be read in one piece */
         read_fails(f.store, LARGE, "are not those that were written");
     ot_store_usage(f.store, &usage);
     assert_true(usage.resumed > 8);
@@ -192,7 +194,7 @@ static void test_truncated_file(void **state) {
 
 /* ---- rings ---- */
 
-/* Puts /dev/null in the place of the process's rings: the kernel then refuses whatever is asked of them. */
+/* Replaces the process's rings by /dev/null: the kernel then refuses every call on them. */
 static int break_rings(void) {
     char path[300], target[64];
     int n = 0, null = open("/dev/null", O_RDWR);
@@ -224,7 +226,7 @@ static void test_broken_ring(void **state) {
         start_transfer(f.store, &waiting, i == 1, 1, &(struct ot_store_piece){i, memory[i]});
     }
     check_fails(wait_all(&waiting), OT_E_IO, "io_uring: cannot ");
-    for (int i = 0; i < N_EXTENTS; i++) { /* and so does what comes later */
+    for (int i = 0; i < N_EXTENTS; i++) { /* and so do later transfers */
         check_fails(ot_store_read(f.store, i, memory[i]), OT_E_IO, "io_uring: cannot ");
         free(memory[i]);
     }
@@ -254,11 +256,11 @@ static void set_up_init(struct set_up *s, enum ot_io_choice engine) {
                                          .calls = &s->calls};
 }
 
-/* Opens, wants these words of the description, and moves some bytes. */
+/* Opens the store, requires these words in its description, and moves some bytes. */
 static void set_up_works(struct set_up *s, const char *words) {
     check_ok(ot_store_open(&s->config, &s->store));
     if (!strstr(ot_store_describe(s->store), words))
-        fail_msg("\"%s\" lacks \"%s\"", ot_store_describe(s->store), words);
+        fail_msg("the description \"%s\" does not contain \"%s\"", ot_store_describe(s->store), words);
     write_all(s->store, 1);
     read_all(s->store, 1);
     ot_store_close(s->store);
@@ -286,7 +288,7 @@ static void test_refused_ring(void **state) {
         char words[200];
         set_up_init(&s, OT_IO_AUTO);
         s.faults.ring_error = refusals[i].error;
-        snprintf(words, sizeof words, "pool (32 threads, since %s", refusals[i].reason);
+        snprintf(words, sizeof words, "pool (32 threads, because %s", refusals[i].reason);
         set_up_works(&s, words);
         set_up_init(&s, OT_IO_URING);
         s.faults.ring_error = refusals[i].error;
@@ -332,7 +334,7 @@ static void test_refused_registration(void **state) {
     free(arena);
 }
 
-/* Transfers into the arena, out of it, and over both of its ends. */
+/* Transfers into the arena, outside it, and across both of its ends. */
 static void test_registered_arena(void **state) {
     (void)state;
     struct set_up s;
@@ -358,8 +360,8 @@ static void test_registered_arena(void **state) {
     free(memory);
 }
 
-/* The kernel takes 1 GiB for one buffer: a transfer over the border of two must not name either. It takes
- * that much memory, which is pinned. */
+/* The kernel accepts 1 GiB for one buffer. A transfer across the border of two buffers must name neither of
+ * them. The test pins that much memory. */
 static void test_arena_of_two_buffers(void **state) {
     (void)state;
     if (!getenv("OT_TEST_SLOW"))

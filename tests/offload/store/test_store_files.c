@@ -1,5 +1,5 @@
-/* The files of the NVMe store: where the bytes go when directories have different limits, what is said about
- * directories that will not do, what is left behind, by whom, and who cleans it up. */
+/* The files of the NVMe store: where the bytes go if directories have different limits, the errors for
+ * unusable directories, which files are left behind, and who removes them. */
 #include "tests/offload/store/store_fixture.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ static int64_t draw(int64_t below) {
     return (int64_t)ot_random_below(7, OT_RANDOM_TEST, drawn++, (uint64_t)below);
 }
 
-/* Every page of the address space has a page of a file of its own, and the files have no page more. */
+/* Every page of the address space has a page of a file of its own, and the files have no other pages. */
 static void check_stripes(const struct ot_stripes *stripes, int64_t pages, int n, const int64_t *limits,
                           const int64_t *file_bytes) {
     char *taken[OT_STORE_MAX_DIRS];
@@ -44,7 +44,7 @@ static void check_stripes(const struct ot_stripes *stripes, int64_t pages, int n
         assert_true(place.run >= OT_STORE_ALIGN && place.run % OT_STORE_ALIGN == 0);
         assert_true(place.offset % OT_STORE_ALIGN == 0 && place.offset < file_bytes[place.file]);
         assert_int_equal(taken[place.file][place.offset / OT_STORE_ALIGN]++, 0);
-        if (before.run > OT_STORE_ALIGN) { /* so this is the next of its run */
+        if (before.run > OT_STORE_ALIGN) { /* this page continues its run */
             assert_int_equal(place.file, before.file);
             assert_int_equal(place.offset, before.offset + OT_STORE_ALIGN);
         }
@@ -71,7 +71,7 @@ static void test_stripes(void **state) {
     }
 }
 
-/* Directories take turns, and none is used more than its share. */
+/* Directories take turns, and no directory gets more than its limit. */
 static void test_stripes_take_turns(void **state) {
     (void)state;
     static const int64_t limits[] = {100 << 20, 40 << 20, 100 << 20};
@@ -81,7 +81,7 @@ static void test_stripes_take_turns(void **state) {
     for (int64_t i = 0; i < 90; i++)
         assert_int_equal(ot_stripes_locate(&stripes, i << 20).file, i % 3);
     ot_stripes_init(&stripes, limits, 3, 1 << 20, 200 << 20, file_bytes);
-    for (int64_t i = 0; i < 80; i++) /* after 3 x 40 the small one is full */
+    for (int64_t i = 0; i < 80; i++) /* the small directory is full after 3 x 40 pages */
         assert_int_equal(ot_stripes_locate(&stripes, (120 + i) << 20).file, i % 2 * 2);
     assert_int_equal(file_bytes[0], 80 << 20);
     assert_int_equal(file_bytes[1], 40 << 20);
@@ -101,7 +101,7 @@ struct place {
     struct ot_store *store;
 };
 
-/* n directories within one new folder, the first `made` of which exist; one extent of 1 MiB. */
+/* n directories in one new folder. The first `made` of them exist. One extent of 1 MiB. */
 static void place_init(struct place *p, int n, int made) {
     *p = (struct place){.folder = make_folder(), .extent = 1 << 20};
     p->calls = faulty_calls(&p->faults);
@@ -126,11 +126,11 @@ static void place_fails(struct place *p, int code, const char *words) {
     remove_folder(p->folder);
 }
 
-/* Opens, wants the words of the description, writes and reads. */
+/* Opens the store, requires the words in its description, writes and reads. */
 static void place_works(struct place *p, const char *words) {
     check_ok(ot_store_open(&p->config, &p->store));
     if (!strstr(ot_store_describe(p->store), words))
-        fail_msg("\"%s\" lacks \"%s\"", ot_store_describe(p->store), words);
+        fail_msg("the description \"%s\" does not contain \"%s\"", ot_store_describe(p->store), words);
     char *memory = aligned_bytes(p->extent), *back = aligned_bytes(p->extent);
     fill_bytes(memory, p->extent, 3);
     check_ok(ot_store_write(p->store, 0, memory));
@@ -152,7 +152,7 @@ static void test_bad_directories(void **state) {
                 "/1: make this directory first, or name another for the NVMe store: No such file");
     place_init(&p, 2, 1);
     write_file(p.folder, "1", "x", 1);
-    place_fails(&p, OT_E_IO, "/1: is a file; the NVMe store wants a directory");
+    place_fails(&p, OT_E_IO, "/1: is a file; the NVMe store needs a directory");
     place_init(&p, 1, 1);
     p.faults.open_error = EACCES;
     place_fails(&p, OT_E_IO, "/0: cannot make a file for the NVMe store here: Permission denied");
@@ -180,7 +180,7 @@ static void test_limits(void **state) {
     place_init(&p, 2, 2);
     p.dirs[0].bytes = 1 << 20;
     p.dirs[1].bytes = 512 << 10;
-    place_fails(&p, OT_E_BUDGET, "it needs 2 MiB, its directories may hold 1.5 MiB (");
+    place_fails(&p, OT_E_BUDGET, "it needs 2 MiB, but its directories may hold 1.5 MiB (");
     assert_non_null(strstr(ot_error_text(), "/0 1 MiB, "));
     assert_non_null(strstr(ot_error_text(), "/1 512 KiB), short by 512 KiB: raise the limits"));
     place_init(&p, 2, 2);
@@ -189,7 +189,8 @@ static void test_limits(void **state) {
     place_works(&p, ", O_DIRECT, 2 x");
 }
 
-/* Without limits, what is free, once: the directories are on one file system. */
+/* Without limits a directory gets the free space, but only once per file system: these directories share
+ * one. */
 static void test_default_limits(void **state) {
     (void)state;
     struct place p;
@@ -197,14 +198,14 @@ static void test_default_limits(void **state) {
     place_init(&p, 3, 3);
     check_ok(ot_store_find_limits(p.dirs, 1, one));
     check_ok(ot_store_find_limits(p.dirs, 2, all));
-    int64_t slack = one[0] / 10; /* others write to the disk meanwhile */
+    int64_t slack = one[0] / 10; /* other programs write to the disk meanwhile */
     assert_in_range(all[0], one[0] / 2 - slack, one[0] / 2 + slack);
     assert_int_equal(all[0] > 0, all[1] > 0);
     p.dirs[2].bytes = (size_t)one[0] / 2;
     check_ok(ot_store_find_limits(p.dirs, 3, all));
     assert_in_range(all[0], one[0] / 4 - slack, one[0] / 4 + slack);
     assert_int_equal(all[2], one[0] / 2);
-    p.dirs[2].bytes = SIZE_MAX; /* more than there is: the others then have nothing */
+    p.dirs[2].bytes = SIZE_MAX; /* more than is free, so the others get nothing */
     check_ok(ot_store_find_limits(p.dirs, 3, all));
     assert_int_equal(all[0], 0);
     remove_folder(p.folder);
@@ -215,17 +216,17 @@ static void test_file_systems_that_can_less(void **state) {
     struct place p;
     place_init(&p, 1, 1);
     p.faults.allocate_error = EOPNOTSUPP;
-    place_works(&p, "/0: space not reserved, its file system cannot");
+    place_works(&p, "/0: space not reserved, because its file system cannot");
     place_init(&p, 2, 2);
     p.faults.refuse_direct = true;
-    place_works(&p, ", buffered, for O_DIRECT is refused in ");
+    place_works(&p, ", buffered, because O_DIRECT is refused in ");
     place_init(&p, 1, 1);
     p.faults.refuse_direct_io = true;
     p.config.engine = OT_IO_POOL;
-    place_works(&p, ", buffered, for O_DIRECT is refused in ");
+    place_works(&p, ", buffered, because O_DIRECT is refused in ");
 }
 
-/* A run without anything on the disks. */
+/* A run that keeps nothing on the disks. */
 static void test_no_extents(void **state) {
     (void)state;
     struct place p;
@@ -260,7 +261,7 @@ static void test_memory_file_system(void **state) {
     assert_int_equal(rmdir(path), 0);
 }
 
-/* ---- what others have left ---- */
+/* ---- files of other processes ---- */
 
 static void test_stale_files(void **state) {
     (void)state;
@@ -322,7 +323,7 @@ static void test_two_stores_in_one_directory(void **state) {
     remove_folder(p.folder);
 }
 
-/* The part of the child: opens a store, says so, and holds it until it is killed. */
+/* Runs in the child: opens a store, reports it, and holds it until the child is killed. */
 static int hold_store(const char *dir_path) {
     size_t extent = 1 << 20;
     struct ot_store_dir dir = {dir_path, 0};
@@ -355,12 +356,12 @@ static void test_killed_process(void **state) {
     close(pipe_fds[1]);
     assert_int_equal(read(pipe_fds[0], word, 4), 4);
     close(pipe_fds[0]);
-    /* it lives: its file stays */
+    /* the child lives, so its file stays */
     check_ok(ot_store_open(&p.config, &p.store));
     assert_non_null(store_file(p.paths[0], 1));
     ot_store_close(p.store);
     assert_non_null(store_file(p.paths[0], 0));
-    /* it is killed: its file stays until the next store is opened */
+    /* the child is killed: its file stays until the next store is opened */
     assert_int_equal(kill(child, SIGKILL), 0);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_non_null(store_file(p.paths[0], 0));

@@ -1,6 +1,6 @@
-/* What outlives an NVMe store: files with a second name keep the contents that are pinned, and only those,
- * when the store is closed, and all that was flushed when its process ends without closing it. And how
- * flushing and linking fail. */
+/* Content that outlives an NVMe store. If the store is closed, files with a second name (hard link) keep the
+ * pinned contents and only those. If its process ends without closing it, they keep everything that was
+ * flushed. Also: failures of flushing and of linking. */
 #include "tests/offload/store/store_fixture.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@
 
 static const char *self; /* path of this program */
 
-/* ---- a store in several directories, beside one for links ---- */
+/* ---- a store in several directories, and a folder for hard links ---- */
 
 enum { N_EXTENTS = 5, N_DIRS = 3, MOST_SPANS = 64, REWRITES = 7 };
 static const size_t extents[N_EXTENTS] = {1 << 20, 3 * 4096, 256 << 10, 5 * 4096, 512 << 10};
@@ -97,9 +97,9 @@ static int write_all(struct ot_store *store, uint64_t version) {
     return rc;
 }
 
-/* ---- what is in the links ---- */
+/* ---- the contents of the linked files ---- */
 
-struct kept { /* spans of each extent, of one version */
+struct kept { /* the spans of each extent, all of one version */
     int n[N_EXTENTS];
     struct ot_store_span spans[N_EXTENTS][MOST_SPANS];
 };
@@ -143,7 +143,7 @@ static void check_kept(const struct place *p, const struct kept *kept, uint64_t 
     free(memory);
 }
 
-/* Size of all links, and what they take on the disk. */
+/* Measures the size of all linked files, and the blocks that they take on the disk. */
 static void measure_links(const struct place *p, int n, int64_t *size, int64_t *blocks) {
     *size = *blocks = 0;
     for (int i = 0; i < n; i++) {
@@ -157,7 +157,7 @@ static void measure_links(const struct place *p, int n, int64_t *size, int64_t *
     }
 }
 
-/* Whether the file system of the links makes holes; says so where not. */
+/* True if the file system can punch holes. Prints a line if it cannot. */
 static bool makes_holes(const struct place *p) {
     int fd = openat(p->links_fd, "probe", O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     assert_true(fd >= 0 && ot_io_system.allocate(NULL, fd, 0, 0, 8192) == 0);
@@ -165,8 +165,8 @@ static bool makes_holes(const struct place *p) {
     close(fd);
     unlinkat(p->links_fd, "probe", 0);
     if (rc < 0)
-        fprintf(stderr, "SKIP: %s: the file system makes no holes (%s): sizes are not checked\n", p->folder,
-                strerror(-rc));
+        fprintf(stderr, "SKIP: %s: the file system cannot punch holes (%s), so sizes are not checked\n",
+                p->folder, strerror(-rc));
     return rc == 0;
 }
 
@@ -186,19 +186,19 @@ static void test_links_keep_what_is_pinned(void **state) {
         check_ok(ot_store_sync(p.store));
         assert_int_equal(atomic_load(&p.faults.syncs), n_dirs);
         check_ok(link_all(p.store, p.links_fd));
-        check_ok(write_all(p.store, 99)); /* once: the extent with two sides has no third */
+        check_ok(write_all(p.store, 99)); /* only once, because an extent with two sides has no third side */
         ot_store_close(p.store);
         p.store = NULL;
         check_kept(&p, &kept, REWRITES);
         measure_links(&p, n_dirs, &size, &blocks);
         assert_int_equal(size, reserved);
-        if (holes) /* but for blocks that the file system needs for itself */
+        if (holes) /* except for blocks that the file system needs for itself */
             assert_in_range(blocks, kept_bytes(), kept_bytes() + 64 * 1024 * n_dirs);
         place_close(&p);
     }
 }
 
-/* Nothing pinned: only holes are left. */
+/* Nothing is pinned, so only holes are left. */
 static void test_link_without_pins_is_empty(void **state) {
     struct place p;
     int64_t size, blocks;
@@ -217,7 +217,7 @@ static void test_link_without_pins_is_empty(void **state) {
     place_close(&p);
 }
 
-/* Only the file that has a second name stays, and where holes are refused it stays as it is. */
+/* Only the linked file stays. If punching holes is refused, it keeps its size on the disk. */
 static void test_refused_holes_and_one_link(void **state) {
     struct place p;
     struct kept kept;
@@ -232,7 +232,7 @@ static void test_refused_holes_and_one_link(void **state) {
     ot_store_close(p.store);
     check_kept(&p, &kept, 1);
     assert_int_equal(fstatat(p.links_fd, "nvme-0", &info, 0), 0);
-    assert_true(info.st_blocks > blocks / 2); /* of which a third was pinned */
+    assert_true(info.st_blocks > blocks / 2); /* a third of these blocks was pinned */
     assert_int_equal(unlinkat(p.links_fd, "nvme-0", 0), 0);
     check_ok(open_store(&p, 3, OT_IO_AUTO));
     check_ok(ot_store_link(p.store, 1, p.links_fd, "nvme-1"));
@@ -243,9 +243,10 @@ static void test_refused_holes_and_one_link(void **state) {
     place_close(&p);
 }
 
-/* ---- ends without closing ---- */
+/* ---- processes that end without closing ---- */
 
-/* The part of the child: keeps version 3, tells where, and goes on: until it is killed, or ends itself. */
+/* Runs in the child: pins version 3, reports where it lies, and writes on until it is killed or ends
+ * itself. */
 static int run_child(const char *folder, const char *end, const char *engine) {
     struct place p = {.folder = (char *)folder};
     struct kept kept;
@@ -296,11 +297,11 @@ static void end_child(const char *folder, const char *end, const char *engine, s
     assert_true(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
 }
 
-/* The next store takes the dead one's own names away; the links keep their contents. */
+/* The next store removes the dead process's own names. The linked files keep their contents. */
 static void test_links_of_a_dead_process(void **state) {
     static const char *const ends[] = {"exit", "kill"};
     const struct way *way = *state;
-    if (way->buffered) /* which changes nothing here */
+    if (way->buffered) /* O_DIRECT or not makes no difference here */
         skip();
     for (int i = 0; i < 2; i++) {
         struct place p;
@@ -316,7 +317,7 @@ static void test_links_of_a_dead_process(void **state) {
         for (int k = 0; k < N_DIRS; k++)
             assert_null(store_file(p.paths[k], 1));
         check_ok(write_all(p.store, 5));
-        measure_links(&p, N_DIRS, &size, &blocks); /* they are the only names */
+        measure_links(&p, N_DIRS, &size, &blocks); /* the hard links are the only names */
         check_kept(&p, &kept, 3);
         place_close(&p);
     }
@@ -336,8 +337,8 @@ static void test_sync(void **state) {
     check_fails(ot_store_sync(p.store), OT_E_IO, "cannot be flushed to the disk, look for messages about it");
     assert_non_null(strstr(ot_error_text(), store_file(p.paths[0], 0)));
     assert_non_null(strstr(ot_error_text(), "Input/output error"));
-    p.faults.sync_error = 0; /* what was lost then would not be found out now */
-    check_fails(ot_store_sync(p.store), OT_E_IO, "may have lost what was written to it");
+    p.faults.sync_error = 0; /* content lost in that failure would no longer be noticed */
+    check_fails(ot_store_sync(p.store), OT_E_IO, "may have lost written data");
     assert_non_null(strstr(ot_error_text(), store_file(p.paths[0], 0)));
     check_ok(write_all(p.store, 2));
     check_ok(ot_store_read(p.store, 0, memory));
@@ -352,7 +353,7 @@ static void test_refused_links(void **state) {
     place_open(&p, 1, *state);
     check_ok(ot_store_link(p.store, 0, p.links_fd, "twice"));
     check_fails(ot_store_link(p.store, 0, p.links_fd, "twice"), OT_E_IO,
-                "cannot be given a second name, twice: File exists");
+                "cannot get the second name twice: File exists");
     assert_non_null(strstr(ot_error_text(), store_file(p.paths[0], 0)));
     check_fails(ot_store_link(p.store, 0, p.links_fd, "none/of/that"), OT_E_IO, "No such file or directory");
     assert_int_equal(fstat(p.links_fd, &here), 0);
@@ -361,7 +362,7 @@ static void test_refused_links(void **state) {
         assert_int_equal(fstat(fd, &there), 0);
         if (here.st_dev != there.st_dev)
             check_fails(ot_store_link(p.store, 0, fd, "away"), OT_E_IO,
-                        "cannot have a second name, away, in a directory that is on another file system");
+                        "cannot get the second name away: that directory is on another file system");
         close(fd);
         assert_int_equal(rmdir(other), 0);
     } else {

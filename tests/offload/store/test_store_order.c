@@ -1,6 +1,6 @@
-/* The order in which the NVMe store uses its files, as the system sees it: the oldest transfer first, extents
- * that are used one after the other in one stream, and so it stays whatever was pinned meanwhile. Both
- * engines, through the seam that sees each I/O begin. */
+/* The order in which the NVMe store accesses its files, as the system sees it. The oldest transfer goes
+ * first. Extents that are used one after the other form one stream, and they still do after some of them were
+ * pinned. Both I/O engines, through a seam that sees each I/O begin. */
 #include "tests/offload/store/store_fixture.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 enum {
     EXTENTS = 12,
     CHUNK_BYTES = 4 * OT_STORE_ALIGN,
-    DEPTH = 5, /* chunks of several extents are in flight at once */
+    DEPTH = 5, /* chunks of several extents are in flight at the same time */
     MOST_IOS = 4096,
     MOST_FILES = 2
 };
@@ -22,9 +22,10 @@ struct io {
     off_t offset;
 };
 
-/* What an engine began, in order. Reads and writes have an engine each, so each has its own list. */
+/* The I/Os that an engine began, in order. Reads and writes have separate engines, so each has its own
+ * list. */
 struct record {
-    int n[2]; /* by `write` */
+    int n[2]; /* [0] reads, [1] writes */
     struct io ios[2][MOST_IOS];
 };
 
@@ -46,7 +47,7 @@ struct order_test {
     char *memory[EXTENTS];
 };
 
-/* Extents of several chunks, the last of which is a short one for most. */
+/* Extents of several chunks; the last chunk of most extents is short. */
 static void open_test(struct order_test *t, const struct way *way, int n_dirs, int sides, const int *order) {
     struct ot_store_dir dirs[MOST_FILES];
     *t = (struct order_test){.folder = make_folder(), .faults = {.refuse_direct = way->buffered}};
@@ -84,7 +85,7 @@ static void close_test(struct order_test *t) {
     remove_folder(t->folder);
 }
 
-/* Starts a transfer for each of the extents, all at once, and waits for all of them. */
+/* Starts a transfer for each of the extents at once, and waits for all of them. */
 static void move_all(struct order_test *t, bool write, int n, const int *extents) {
     struct waiting waiting = WAITING_INIT;
     t->record.n[write] = 0;
@@ -95,7 +96,7 @@ static void move_all(struct order_test *t, bool write, int n, const int *extents
     check_ok(wait_all(&waiting));
 }
 
-/* I/Os that do not begin where the one before them on the same file ended. */
+/* Counts the I/Os that do not begin where the I/O before them on the same file ended. */
 static int count_jumps(const struct order_test *t, bool write) {
     int fds[MOST_FILES] = {-1, -1}, jumps = 0;
     off_t ends[MOST_FILES] = {0};
@@ -110,11 +111,12 @@ static int count_jumps(const struct order_test *t, bool write) {
     return jumps;
 }
 
-/* As they are numbered; and mixed. */
+/* The extents in the order of their numbers, and mixed. */
 static const int ascending[EXTENTS] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
 static const int mixed[EXTENTS] = {7, 2, 11, 0, 5, 9, 1, 10, 3, 8, 6, 4};
 
-/* Where each side of each extent of one file begins: sides lie together, in the order of the numbers. */
+/* The offset of a side of an extent in a store of one file: the sides lie one after the other, each in the
+ * order of the numbers. */
 static off_t address_of(const struct order_test *t, int extent, int side) {
     off_t address = 0, of_a_side = 0;
     for (int i = 0; i < EXTENTS; i++) {
@@ -124,7 +126,8 @@ static off_t address_of(const struct order_test *t, int extent, int side) {
     return address + side * of_a_side;
 }
 
-/* The extents are used against the order of the numbers, so that transfers, not offsets, decide. */
+/* The extents are used against the order of their numbers, so the age of transfers decides and not the
+ * offset. */
 static void the_oldest_transfer_goes_first(void **state) {
     struct order_test t;
     open_test(&t, *state, 1, 2, NULL);
@@ -145,10 +148,10 @@ static void the_oldest_transfer_goes_first(void **state) {
     close_test(&t);
 }
 
-/* Step after step, whichever sides hold the content. */
+/* Step after step, on any side. */
 static void extents_in_order_are_one_stream(void **state) {
     for (int n_dirs = 1; n_dirs <= MOST_FILES; n_dirs++)
-        for (int sides = 2; sides <= 4; sides++) {
+        for (int sides = 1; sides <= 4; sides++) {
             struct order_test t;
             open_test(&t, *state, n_dirs, sides, mixed);
             for (int step = 0; step < 5; step++) {
@@ -161,8 +164,8 @@ static void extents_in_order_are_one_stream(void **state) {
         }
 }
 
-/* A checkpoint lets its content go in the middle of a step: the rest of the step stays on the side that the
- * step began with. */
+/* A checkpoint unpins its content in the middle of a step. The rest of the step stays on the side on which
+ * the step began. */
 static void a_pin_does_not_part_the_stream(void **state) {
     struct order_test t;
     struct ot_store_pin pins[EXTENTS];
@@ -182,7 +185,8 @@ static void a_pin_does_not_part_the_stream(void **state) {
     close_test(&t);
 }
 
-/* Extents that were written once more than others are on another side. The next step brings them together. */
+/* Extents that were written once more than others are on another side. The next step brings all to one
+ * side. */
 static void parted_extents_come_together(void **state) {
     struct order_test t;
     open_test(&t, *state, 1, 3, NULL);
@@ -190,7 +194,7 @@ static void parted_extents_come_together(void **state) {
         move_all(&t, true, EXTENTS, ascending);
         move_all(&t, true, n, ascending);
         move_all(&t, false, EXTENTS, ascending);
-        assert_int_equal(count_jumps(&t, false), 1); /* or this tests nothing */
+        assert_int_equal(count_jumps(&t, false), 1); /* otherwise this tests nothing */
         move_all(&t, true, EXTENTS, ascending);
         assert_int_equal(count_jumps(&t, true), 0);
         move_all(&t, false, EXTENTS, ascending);

@@ -1,6 +1,6 @@
-/* Pins of the NVMe store against a model in memory: what is pinned stays, and lies where the store says, with
- * the checksums that it says, whatever is written, read, pinned and let go besides; over both engines,
- * through O_DIRECT and buffered, over up to four directories, with short and interrupted transfers. */
+/* Pins of the NVMe store against a model in memory. Pinned content stays, at the places and with the
+ * checksums that the store reports, during any writes, reads, pins and releases. Both I/O engines, O_DIRECT
+ * and buffered, one to four directories, short and interrupted transfers. */
 #include "tests/offload/store/store_fixture.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 /* ---- reading from the files ---- */
 
-/* As any other program would; without reading ahead, so that nothing is cached that is not pinned. */
+/* Opens the file as any other program would. Without readahead, so that only pinned content is cached. */
 static int open_to_read(const char *path) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     assert_true(fd >= 0);
@@ -24,7 +24,7 @@ static int open_to_read(const char *path) {
     return fd;
 }
 
-/* The content that is pinned, from the files alone; spans' checksums are those of what is there. */
+/* Reads pinned content from the files alone. The checksums of the spans must be those of the bytes found. */
 static void read_pinned(const struct ot_store *store, const int *fds, struct ot_store_pin pin, char *memory,
                         size_t bytes) {
     int most = ot_store_max_spans(store);
@@ -68,16 +68,17 @@ struct model {
     size_t bytes[MOST_EXTENTS];
     int sides[MOST_EXTENTS];
     uint64_t version[MOST_EXTENTS];
-    char *content[MOST_EXTENTS], *memory[MOST_EXTENTS]; /* what is stored; what is written or read into */
+    /* The store's content; the memory that the test writes from or reads into. */
+    char *content[MOST_EXTENTS], *memory[MOST_EXTENTS];
     struct pinned pins[MOST_PINS];
-    int full; /* writes that had no side to go to */
+    int full; /* counts writes that found no free side */
 };
 
 static int draw(struct model *m, int below) {
     return (int)ot_random_below(m->seed, OT_RANDOM_TEST, m->drawn++, (uint64_t)below);
 }
 
-/* Limits that are just enough, and differ. */
+/* Draws limits that are just large enough, and different for each directory. */
 static void draw_dirs(struct model *m, struct ot_store_dir *dirs) {
     size_t pages = ot_store_bytes(m->bytes, m->sides, m->n_extents) / OT_STORE_ALIGN;
     m->n_dirs = 1 + draw(m, MOST_FOLDERS);
@@ -101,7 +102,7 @@ static void model_open(struct model *m, const struct way *way, uint64_t seed) {
     m->n_extents = 1 + draw(m, MOST_EXTENTS);
     for (int i = 0; i < m->n_extents; i++) {
         m->bytes[i] = (size_t)(4 + draw(m, MOST_PAGES)) * OT_STORE_ALIGN;
-        m->sides[i] = 2 + draw(m, MOST_SIDES - 1);
+        m->sides[i] = 1 + draw(m, MOST_SIDES);
         m->content[i] = aligned_bytes(m->bytes[i]);
         m->memory[i] = aligned_bytes(m->bytes[i]);
         memset(m->content[i], 0, m->bytes[i]);
@@ -125,10 +126,11 @@ static void model_open(struct model *m, const struct way *way, uint64_t seed) {
     assert_int_equal(usage.file_bytes, ot_store_bytes(m->bytes, m->sides, m->n_extents));
 }
 
-/* Whether a side is left beside the present content and the pinned ones. */
+/* True if the extent has a side that holds no pinned content, and not the present content either unless there
+ * is only one side. */
 static bool has_free_side(const struct model *m, int extent) {
     uint64_t taken[MOST_PINS + 1] = {m->version[extent]};
-    int n = m->version[extent] > 0;
+    int n = m->version[extent] > 0 && m->sides[extent] > 1;
     for (int i = 0; i < m->n_pins; i++) {
         bool is_new = m->pins[i].pin.extent == extent && m->pins[i].version > 0;
         for (int k = 0; k < n; k++)
@@ -164,13 +166,13 @@ static void check_pin(struct model *m, int index) {
     free(memory);
 }
 
-/* A write that has nowhere to go fails, and nothing is lost. */
+/* A write that finds no free side fails, and nothing is lost. */
 static void write_in_vain(struct model *m, int extent) {
     check_fails(ot_store_write(m->store, extent, m->memory[extent]), OT_E_INTERNAL, "sides are pinned");
     m->full++;
 }
 
-/* Each extent is written, read, or left alone and perhaps pinned; all at once. */
+/* Writes or reads each extent, or leaves it alone and perhaps pins it; all at once. */
 static void model_step(struct model *m) {
     struct waiting waiting = WAITING_INIT;
     bool was_read[MOST_EXTENTS] = {false};
@@ -256,7 +258,7 @@ static void check_version(const struct ot_store *store, const int *fds, struct o
     free(memory);
 }
 
-/* Three checkpoints of the same content, given back one by one. */
+/* Three checkpoints of the same content, released one after the other. */
 static void test_content_is_free_after_its_last_pin(void **state) {
     const struct ot_store_config more = {.extent_sides = (int[]){2, 2}};
     struct fixture f;
@@ -281,7 +283,7 @@ static void test_content_is_free_after_its_last_pin(void **state) {
     fixture_close(&f);
 }
 
-/* One piece without a side fails its transfer as a whole; what is beside it works on. */
+/* A piece without a free side fails its whole transfer. Other transfers succeed. */
 static void test_transfer_without_a_side(void **state) {
     const struct ot_store_config more = {.extent_sides = (int[]){2, 2}, .chunk_bytes = 1 << 14, .depth = 3};
     struct fixture f;
@@ -301,7 +303,7 @@ static void test_transfer_without_a_side(void **state) {
     check_version(f.store, &fd, first, 1);
     check_version(f.store, &fd, ot_store_pin_extent(f.store, 0), 3);
     check_version(f.store, &fd, ot_store_pin_extent(f.store, 1), 2);
-    write_version(f.store, 1, 4); /* the pinned one's other side */
+    write_version(f.store, 1, 4); /* the other side of the pinned extent */
     free(memory[0]);
     free(memory[1]);
     close(fd);
@@ -322,7 +324,7 @@ static void test_pin_of_zeros_and_few_spans(void **state) {
     struct ot_store_pin pin = ot_store_pin_extent(f.store, 1);
     assert_int_equal(ot_store_find_spans(f.store, pin, spans, 3), 4);
     assert_int_equal(spans[2].bytes, 1 << 16);
-    assert_int_equal(spans[3].bytes, 5); /* there was room for three */
+    assert_int_equal(spans[3].bytes, 5); /* the array had room for three spans */
     fixture_close(&f);
 }
 
@@ -333,7 +335,8 @@ static void damage(const char *path, int64_t offset) {
     close(fd);
 }
 
-/* Without comparing what is read there are still checksums of what may be pinned, and of nothing else. */
+/* A store that does not verify reads still computes checksums of extents that may be pinned, and of no
+ * others. */
 static void test_pins_without_verifying(void **state) {
     const struct ot_store_config two = {.no_verify = true};
     const struct ot_store_config three = {.no_verify = true, .extent_sides = three_sides};
@@ -359,7 +362,7 @@ static void test_pins_without_verifying(void **state) {
     fixture_close(&f);
 }
 
-/* What is pinned while a write is under way is what was there before it. */
+/* A pin during a write pins the content before the write. */
 static void test_pin_beside_a_write(void **state) {
     const struct ot_store_config more = {.extent_sides = three_sides};
     struct fixture f;
@@ -383,8 +386,8 @@ static void test_pin_beside_a_write(void **state) {
 
 /* ---- threads ---- */
 
-/* A thread writes version after version into both extents, while this one pins, finds the version that it has
- * caught, in the files, sees that it stays, and lets it go. */
+/* One thread writes version after version into both extents. This thread pins, finds the version in the
+ * files, sees that it stays, and releases it. */
 enum { PINS_AT_A_TIME = 2, CAUGHT = 40 };
 
 struct race {
@@ -393,7 +396,7 @@ struct race {
     struct ot_error error;
 };
 
-/* The version stands in the first word; the rest follows from it. */
+/* The first word is the version. The rest depends on it. */
 static void fill_race(char *memory, int extent, uint64_t version) {
     fill_bytes(memory, two_extents[extent], version);
     memcpy(memory, &version, sizeof version);

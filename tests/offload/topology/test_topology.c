@@ -1,5 +1,5 @@
-/* Topology: machines that hwloc makes up, with devices from folders that look like /sys, and this machine
- * with the masks of child processes. */
+/* Topology: synthetic hwloc machines, with devices from folders that look like /sys, and this machine with
+ * the CPU masks of child processes. */
 #include "tests/support/check.h"
 
 #include <sched.h>
@@ -14,7 +14,8 @@
 #include "offload/topology/disk.h"
 #include "offload/topology/topology.h"
 
-/* Two packages of one node, each 8 cores with 2 threads: threads 0-15 are of node 0, 16-31 of node 1. */
+/* Two packages with a memory node each, and 8 cores with 2 threads each: threads 0-15 belong to node 0,
+ * threads 16-31 to node 1. */
 #define TWO  "pack:2 [numa(memory=64GB)] l3:1(size=33554432) l2:8(size=1048576) l1:1(size=32768) core:1 pu:2"
 #define FOUR "pack:2 group:2 [numa] core:2 pu:1"
 #define ONE  "pack:1 numa:1 core:4 pu:1"
@@ -57,7 +58,7 @@ static void put_gpu(const char *root, const char *node) {
 #define NVME0 "sys/devices/pci0000:00/0000:00:01.0/nvme/nvme0/"
 #define NVME1 "sys/devices/pci0000:80/0000:80:01.0/nvme/nvme1/"
 
-/* Two NVMe disks, the first with a partition; 259:0, 259:1 and 259:2. */
+/* Two NVMe disks, the first with a partition: 259:0, 259:1 and 259:2. */
 static void put_disks(const char *root) {
     write_under(root, "sys/devices/pci0000:00/0000:00:01.0/numa_node", "0\n");
     write_under(root, NVME0 "nvme0n1/size", "2000\n");
@@ -73,7 +74,7 @@ static void put_disks(const char *root) {
     put_link(root, "sys/dev/block/259:2", NVME1 "nvme1n1");
 }
 
-/* What holds the test's own folder becomes the device at `target`. */
+/* Makes the block device of the test's own folder appear as the device at `target`. */
 static void put_folders_disk(const char *root, const char *target) {
     struct stat folder;
     char path[64];
@@ -110,7 +111,7 @@ static void partitions_lead_to_their_disk(void **state) {
     assert_int_equal(ot_disk_find(*state, makedev(0, 44), disks), 0); /* tmpfs */
 }
 
-/* LVM on a RAID of a partition and a disk, and a second volume that uses the disk alone. */
+/* LVM on a RAID of a partition and a disk, and a second volume on the disk alone. */
 static void stacks_lead_to_all_their_disks(void **state) {
     struct ot_disk disks[OT_DISK_MAX];
     put_disks(*state);
@@ -121,10 +122,10 @@ static void stacks_lead_to_all_their_disks(void **state) {
     put_link(*state, "sys/devices/virtual/block/dm-1/slaves/nvme1n1", NVME1 "nvme1n1");
     put_link(*state, "sys/dev/block/253:0", "sys/devices/virtual/block/dm-0");
     assert_int_equal(ot_disk_find(*state, makedev(253, 0), disks), 2);
-    assert_string_equal(disks[0].name, "nvme0n1"); /* once, though it is used twice */
+    assert_string_equal(disks[0].name, "nvme0n1"); /* listed once, although it is used twice */
     assert_string_equal(disks[1].name, "nvme1n1");
     put_folders_disk(*state, "sys/devices/virtual/block/dm-0");
-    assert_int_equal(ot_disk_node(*state, *state), -1); /* on both nodes */
+    assert_int_equal(ot_disk_node(*state, *state), -1); /* the disks are on both nodes */
 }
 
 static void a_volume_on_one_node_is_there(void **state) {
@@ -158,14 +159,15 @@ static void stacks_that_go_round_end(void **state) {
 static void gpus_by_any_spelling(void **state) {
     put_gpu(*state, "1\n");
     assert_int_equal(ot_disk_pci_node(*state, GPU), 1);
-    assert_int_equal(ot_disk_pci_node(*state, "00000000:65:00.0"), 1); /* as the driver's tools have it */
+    /* In the notation of the driver's tools. */
+    assert_int_equal(ot_disk_pci_node(*state, "00000000:65:00.0"), 1);
     assert_int_equal(ot_disk_pci_node(*state, "0000:66:00.0"), -1);
     assert_int_equal(ot_disk_pci_node(*state, "no bus"), -1);
     write_under(*state, "sys/devices/pci0000:64/0000:65:00.0/numa_node", "-1\n");
     assert_int_equal(ot_disk_pci_node(*state, GPU), -1);
 }
 
-/* ---- what there is ---- */
+/* ---- counts and sizes ---- */
 
 static void a_machine_of_two_nodes(void **state) {
     put_gpu(*state, "1\n");
@@ -231,7 +233,7 @@ static void fast_memory_beside_the_main_memory_is_no_node_of_its_own(void **stat
     ot_topology_close(t);
 }
 
-/* ---- who goes where ---- */
+/* ---- which role gets which threads ---- */
 
 static void the_optimizer_has_a_core_a_thread_nearest_to_the_gpu(void **state) {
     put_gpu(*state, "1\n");
@@ -240,14 +242,15 @@ static void the_optimizer_has_a_core_a_thread_nearest_to_the_gpu(void **state) {
     assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 0, 12), "16-17");
     assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 7, 12), "30-31");
     assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 8, 12), "0-1");
-    assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 16, 20), "16-17"); /* once round */
-    assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 0, 33), "");       /* more than there are */
+    /* More threads than cores: begins again at the first core. */
+    assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 16, 20), "16-17");
+    assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 0, 33), ""); /* more than the machine has */
     assert_string_equal(cpus(t, OT_ROLE_LANE, 0, 1), "16-31");
     assert_string_equal(memory(t), "1");
     ot_topology_close(t);
 }
 
-/* Four nodes in two packages: after the GPU's the other one of its package. */
+/* Four nodes in two packages: the GPU's node, then the other node of its package, come first. */
 static void the_nearest_nodes_come_first(void **state) {
     put_gpu(*state, "3\n");
     struct ot_topology *t =
@@ -292,9 +295,9 @@ static void one_node_is_left_to_the_kernel(void **state) {
         open_as((struct ot_topology_config){.gpu_bus_id = GPU, .synthetic = ONE, .root = *state});
     struct ot_topology_summary s;
     ot_topology_summarise(t, &s);
-    assert_int_equal(s.gpu_node, 0); /* there is no other */
+    assert_int_equal(s.gpu_node, 0); /* the machine has no other node */
     assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 0, 4), "");
-    assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 2, 3), "2"); /* a core is left for the others */
+    assert_string_equal(cpus(t, OT_ROLE_OPTIMIZER, 2, 3), "2"); /* one core is left for the other roles */
     assert_string_equal(cpus(t, OT_ROLE_COMPUTE, 0, 2), "");
     assert_string_equal(cpus(t, OT_ROLE_LANE, 0, 2), "");
     assert_string_equal(memory(t), "");
@@ -311,7 +314,7 @@ static void a_gpu_on_a_node_that_may_not_be_used(void **state) {
     ot_topology_close(t);
 }
 
-/* "1,3-5" as bits. */
+/* Converts "1,3-5" to bits. */
 static uint64_t parse_list(const char *text) {
     uint64_t set = 0;
     while (*text) {
@@ -334,7 +337,7 @@ static void check_roles(const struct ot_topology *t, uint64_t allowed, int count
         }
 }
 
-/* Whatever may be used of whatever machine: nobody is put elsewhere. */
+/* On any machine, with any part of it allowed, no thread is placed outside the allowed part. */
 static void nobody_leaves_the_allowed_threads(void **state) {
     static const char *const machines[] = {TWO, FOUR, "pack:1 [numa] core:64 pu:1"};
     static const char *const masks[] = {"0", "1,3", "0-3", "2-9", "5,7,11,15", "0-63"};
@@ -394,7 +397,7 @@ static void a_masked_process_sees_what_it_may_use(void **state) {
     check_in_child(check_masked);
 }
 
-/* One thread for at least two cores beside a GPU: it has one of its own. */
+/* Beside a GPU, one thread on at least two cores gets a core of its own. */
 static int check_bound(void) {
     cpu_set_t before, after;
     struct ot_topology *t;
@@ -426,7 +429,7 @@ static void a_thread_is_bound_to_its_core(void **state) {
     assert_true(s.cores >= 1 && s.threads >= s.cores && s.packages >= 1 && s.nodes >= 1);
     ot_topology_close(t);
     if (s.cores < 2)
-        skip(); /* nothing to choose from */
+        skip(); /* no choice, so the test is skipped */
     check_in_child(check_bound);
 }
 

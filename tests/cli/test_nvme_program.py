@@ -1,5 +1,5 @@
-"""The built program with its third tier on disk: the same bits as in memory, within the limits that were given, and
-nothing left behind, however a run ends."""
+"""The built program with its third tier on disk: the same bits as in memory, within the given limits, and no file
+left behind, however a run ends."""
 
 import glob
 import json
@@ -36,14 +36,15 @@ class NvmeTest(program.ProgramTest):
 
 
 class Bits(NvmeTest):
-    """Names with `emulated` run on the emulated GPU as well."""
+    """Tests whose names contain `emulated` also run on the emulated GPU."""
 
     def check_equal(self, steps, *kinds):
         words = ["--steps", steps, "--micro-batch", "4", "--eval-fraction", "0"]
         self.train("memory", *words)
         for i, more in enumerate(kinds):
             out = f"disk-{i}"
-            result = self.train(out, *words, *more, forecast=more[0] != "--home")  # the planner has a say in it
+            # Without a forced home the planner decides.
+            result = self.train(out, *words, *more, forecast=more[0] != "--home")
             self.assertEqual(self.losses(out), self.losses("memory"), more)
             for name in ("model.safetensors", "tokenizer.json", "config.json"):
                 self.assertEqual(read_bytes(self.path(f"{out}/{name}")), read_bytes(self.path(f"memory/{name}")), more)
@@ -57,14 +58,14 @@ class Bits(NvmeTest):
         kinds += [["--home", "nvme", "--nvme", self.disk, "--nvme", self.other + ":64M", "--no-io-verify"],
                   ["--home", "state=nvme,weights=host", "--nvme", self.disk, "--optimizer-engine", "stream:0.5,cpu:0.5"],
                   ["--home", "weights=nvme,state=gpu,activations=nvme", "--nvme", self.disk, "--dtype", "fp32"],
-                  [*ALL_ON_DISK, "--nvme", self.disk, "--order", "micro", "--recompute", "all", "--slots", "2"],
-                  ["--gpu-mem", "3200K", "--host-mem", "8200K", "--nvme", self.disk]]  # where the planner puts it
+                  ["--home", "nvme", "--nvme", self.disk, "--rounds", "100", "--recompute", "all", "--slots", "2"],
+                  ["--gpu-mem", "3200K", "--host-mem", "8200K", "--nvme", self.disk]]  # homes that the planner chooses
         results = list(self.check_equal(6, *kinds))
         self.assertRegex(results[0].err, r"\nstore   (uring|pool) .*CRC-32")
         self.assertRegex(results[1].err, r"\nstore   pool .*CRC-32")
         self.assertRegex(results[2].err, r"\nstore   .*not verified")
-        self.assertRegex(results[0].err, r"weights nvme (\d+) of \1 slabs · state nvme (\d+) of \2 tiles")
-        self.assertRegex(results[2].err, r"state nvme (\d+) of \1 tiles · activations nvme\n")
+        self.assertRegex(results[0].err, r"weights: all \d+ slabs on nvme · optimizer state: all \d+ tiles on nvme")
+        self.assertRegex(results[2].err, r"optimizer state: all \d+ tiles on nvme · activations: on nvme · gradients: of all \d+ tiles on nvme\n")
 
     def test_emulated_the_same(self):
         kinds = [[*ALL_ON_DISK, "--nvme", self.disk, "--io-engine", engine] for engine in ("auto", "pool")]
@@ -92,11 +93,11 @@ class Bits(NvmeTest):
     def test_eval_and_generate_may_keep_weights_there(self):
         self.succeed("train", "--model", "tiny-sql", "--init", "random", "--data", self.rows, "--out", self.path("d"),
                      "--steps", "1", "--seq-len", "128", "--tokens-per-step", "128")
-        # The micro-batch is part of what fixes the bits; left to the plan, it follows the budgets.
+        # The size of the micro-batch decides some bits. If the plan chooses it, it depends on the budgets.
         for gpu, *words in (("16M", "eval", self.path("d"), "--data", self.rows, "--seq-len", "128", "--micro-batch", "1", "--json"),
                             ("7M", "generate", self.path("d"), "-p", "SELECT", "--max-new-tokens", "8", "--json")):
             want = self.succeed(*words).json()
-            tight = [*words, "--gpu-mem", gpu, "--host-mem", "5M"]  # no room for all weights
+            tight = [*words, "--gpu-mem", gpu, "--host-mem", "5M"]  # not enough memory for all weights
             self.fail_with(4, "short by", *tight)
             got = self.succeed(*tight, "--nvme", self.disk).json()
             want.pop("seconds", None), got.pop("seconds", None)
@@ -139,7 +140,7 @@ class Files(NvmeTest):
         self.end(self.start("killed"), signal.SIGKILL, -signal.SIGKILL)
         self.assertEqual(len(self.stores()), 1)
         result = self.train("next", "--steps", "2", *ALL_ON_DISK, "--nvme", self.disk)
-        self.assertIn("that a run which was killed had left", result.err)
+        self.assertIn("of files that a killed run left behind", result.err)
         self.assertEqual(self.stores(), [])
 
     def test_two_runs_in_one_directory(self):
@@ -176,7 +177,7 @@ class Limits(NvmeTest):
         self.assertIn("short by", line)
 
     def test_a_full_disk(self):
-        """A small file system of its own, in a mount namespace that ends with the run."""
+        """Runs on a small tmpfs, in a mount namespace that ends with the run."""
         script = 'mount -t tmpfs -o size=$1 none "$2" && shift 2 && "$@"; code=$?; ls "$DISK" >&2; exit $code'
         able = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", "1M", self.disk, "true"], capture_output=True,
                               env=os.environ | {"DISK": self.disk})
@@ -193,7 +194,7 @@ class Limits(NvmeTest):
             self.assertEqual(os.path.exists(self.path("full")), code == 0)
 
     def test_the_plan_is_what_is_used(self):
-        """Files to the byte; pinned memory and the device's to the page."""
+        """Planned and used bytes agree: files exactly, pinned memory and device memory to the page."""
         for i, more in enumerate((ALL_ON_DISK, ["--home", "nvme"], ["--home", "state=nvme"])):
             self.train(f"used-{i}", "--steps", "3", *more, "--nvme", self.disk)
             done, plan = self.done(f"used-{i}"), self.log(f"used-{i}")[0]["plan"]
@@ -204,7 +205,7 @@ class Limits(NvmeTest):
                 self.assertLessEqual(done[tier + "_used_bytes"], done[tier + "_planned_bytes"] * 1.02)
                 self.assertGreaterEqual(done[tier + "_used_bytes"], done[tier + "_planned_bytes"] * 0.9)
             steps = [event for event in self.log(f"used-{i}") if event["event"] == "step"]
-            for way in ("nvme_read_bytes", "nvme_written_bytes"):  # the update of a step ends after its record
+            for way in ("nvme_read_bytes", "nvme_written_bytes"):  # a step's update ends after its record
                 moved = sum(event.get(way, 0) for event in steps)
                 self.assertTrue(0 < moved <= done[way], (way, moved, done[way]))
 
@@ -213,7 +214,7 @@ MIB = 1 << 20
 
 
 class Inside(NvmeTest):
-    """Models of 16 bytes and more a parameter that do not fit in what the program may have."""
+    """Models of 16 bytes and more a parameter that are larger than the memory that the program gets."""
 
     @classmethod
     def setUpClass(cls):
@@ -221,7 +222,7 @@ class Inside(NvmeTest):
         run("train", *SMALL, "--data", cls.rows, "--out", cls.path("tiny"), "--steps", "1", "--quiet")
 
     def make_model(self, name, hidden, layers):
-        """A directory without weights, for --init random; returns the number of its parameters."""
+        """Makes a directory without weights, for --init random. Returns the number of parameters."""
         os.mkdir(self.path(name))
         shutil.copy(self.path("tiny/tokenizer.json"), self.path(name))
         with open(self.path("tiny/config.json")) as file:
@@ -237,7 +238,7 @@ class Inside(NvmeTest):
                 "--tokens-per-step", "128", "--dtype", "bf16", "--threads", "1", "--eval-fraction", "0", *more]
 
     def limit(self, bytes):
-        """What a child does before the program starts, so that it cannot have more memory. Returns that, and a name."""
+        """Returns a function that limits the memory of a child before the program starts, and the name of the limit."""
         folder = self.own_group()
         if folder:
             with open(folder + "/memory.max", "w") as file:
@@ -249,12 +250,13 @@ class Inside(NvmeTest):
             return enter, "memory.max"
 
         def restrict():
-            resource.setrlimit(resource.RLIMIT_STACK, (MIB, MIB))  # of every thread; they count, used or not
+            # Of every thread; the limit counts them even if they are unused.
+            resource.setrlimit(resource.RLIMIT_STACK, (MIB, MIB))
             resource.setrlimit(resource.RLIMIT_DATA, (bytes, bytes))
         return restrict, "RLIMIT_DATA"
 
     def own_group(self):
-        """A control group below our own, where version 2 lets us limit its memory; else None."""
+        """Makes a control group below our own, if version 2 lets us limit its memory; else returns None."""
         with open("/proc/self/cgroup") as file:
             mine = [line[3:].strip() for line in file if line.startswith("0::")]
         folder = "/sys/fs/cgroup" + (mine[0] if mine else "") + f"/offload-train-test-{os.getpid()}"
@@ -267,7 +269,8 @@ class Inside(NvmeTest):
 
     def test_a_model_larger_than_all_memory_trains(self):
         params = self.make_model("large", 512, 12)
-        gpu, host, program_itself = 76 * MIB, 140 * MIB, 200 * MIB  # the last: what libraries reserve, most of it unused
+        # The last: memory that libraries reserve and mostly do not use.
+        gpu, host, program_itself = 76 * MIB, 140 * MIB, 200 * MIB
         self.assertGreater(14 * params, 2.5 * (gpu + host))
         self.assertGreater(14 * params, gpu + host + program_itself)
         enter, name = self.limit(gpu + host + program_itself)
@@ -289,8 +292,8 @@ class Inside(NvmeTest):
 
     @unittest.skipUnless(os.environ.get("OT_TEST_SLOW"), "OT_TEST_SLOW=1 trains a model of some GiB")
     def test_the_plan_is_what_the_process_takes(self):
-        """The program itself (code, stacks, libraries' buffers, 16 MiB while random weights are made) takes up to 48 MiB
-        whatever the plan is, so 2 % of the plan mean something from 2.4 GiB on."""
+        """The program itself (code, stacks, library buffers, 16 MiB while it makes random weights) takes up to 48
+        MiB under any plan. So 2 % of the plan say something only from 2.4 GiB on."""
         self.make_model("huge", 1024, 14)
         result = self.succeed(*self.words("huge", "--steps", "2", "--json"))
         last = result.events()[-1]

@@ -1,4 +1,4 @@
-/* What is counted of steps that went wrong, when it is too much, and how it is said. */
+/* Bad steps: how they are counted, when there are too many, and the messages about them. */
 #include <math.h>
 #include <stdio.h>
 
@@ -18,7 +18,7 @@ static void too_many_in_a_row(void **state) {
     assert_false(add(&guard, OT_SKIP_LOSS, false));
     assert_false(add(&guard, OT_SKIP_GRADIENT, false));
     assert_false(add(&guard, OT_SKIP_NONE, true));
-    for (int i = 0; i < 24; i++) /* fp16 looks for its loss scale */
+    for (int i = 0; i < 24; i++) /* fp16 searches for its loss scale */
         assert_false(add(&guard, OT_SKIP_OVERFLOW, false));
     assert_false(add(&guard, OT_SKIP_SPIKE, true));
     assert_false(add(&guard, OT_SKIP_LOSS, false));
@@ -55,13 +55,15 @@ static void findings_are_told(void **state) {
                         "layer.2 is the first block whose output is not finite (its weights are)");
     assert_string_equal(
         ot_guard_finding(&weights, "head", text),
-        "layer.2 is the first block whose output is not finite, for 1,234 weights of layer.2 are not");
+        "layer.2 is the first block whose output is not finite, because 1,234 weights of layer.2 are not");
     assert_string_equal(ot_guard_finding(&asleep, "embed", text),
-                        "forward is finite, but 64 weights of embed are not");
-    assert_string_equal(
-        ot_guard_finding(&nothing, "head", text),
-        "forward is finite; on the way back head is the first whose gradient is not (its weights are)");
-    assert_string_equal(ot_guard_finding(&nothing, NULL, text), "run forward once more, all is finite");
+                        "the forward pass is finite, but 64 weights of embed are not");
+    assert_string_equal(ot_guard_finding(&nothing, "head", text),
+                        "the forward pass is finite; in the backward pass the gradient of head is the first "
+                        "that is not finite "
+                        "(its weights are)");
+    assert_string_equal(ot_guard_finding(&nothing, NULL, text),
+                        "a second forward pass gave only finite numbers");
 }
 
 static void a_line_says_why(void **state) {

@@ -1,4 +1,4 @@
-#include "src/saving/save.h"
+#include "src/saving/result.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,10 +9,10 @@
 #include <unistd.h>
 
 #include "src/base/error.h"
-#include "src/base/io_calls.h"
-#include "src/base/path.h"
 #include "src/saving/finished.h"
 #include "src/saving/model_card.h"
+#include "src/session/collect.h"
+#include "src/session/team.h"
 
 static void put_token(const struct ot_session *s, const char *key, int32_t id, struct ot_json_writer *w) {
     size_t bytes;
@@ -21,7 +21,7 @@ static void put_token(const struct ot_session *s, const char *key, int32_t id, s
         ot_json_put_string(w, key, token, bytes);
 }
 
-/* The least that transformers needs to load a tokenizer.json with its special tokens. */
+/* Writes the least that transformers needs to load a tokenizer.json with its special tokens. */
 static int write_tokenizer_config(const struct ot_session *s, char **text, size_t *bytes) {
     struct ot_json_writer w = {.indent = 0};
     ot_json_begin_object(&w, NULL);
@@ -34,15 +34,15 @@ static int write_tokenizer_config(const struct ot_session *s, char **text, size_
     return ot_json_writer_take(&w, text, bytes);
 }
 
-static int hold_tokenizer(const struct ot_session *s, struct ot_save *out) {
+static int hold_tokenizer(const struct ot_session *s, struct ot_result *out) {
     out->tokenizer_fd = open(s->tokenizer_path, O_RDONLY | O_CLOEXEC);
     if (out->tokenizer_fd < 0)
-        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open it", s->tokenizer_path);
+        return ot_fail_errno(OT_E_IO, errno, "%s: cannot open the tokenizer", s->tokenizer_path);
     snprintf(out->tokenizer_path, sizeof out->tokenizer_path, "/proc/self/fd/%d", out->tokenizer_fd);
     return 0;
 }
 
-/* The name on the hub of the model that training begins with, where --model is that, or a preset. */
+/* The base model's name on the hub if --model is such a name or a preset; otherwise NULL. */
 static const char *base_name(const struct ot_session *s, const char *model) {
     const struct ot_preset *preset = s->resolved.preset;
     if (preset)
@@ -54,65 +54,68 @@ static const char *base_name(const struct ot_session *s, const char *model) {
     return is_name && access(model, F_OK) != 0 ? model : NULL;
 }
 
-/* The card says what run.json says. */
-static int take_card(struct ot_save *save) {
+/* Makes the model card from the options in run.json. */
+static int take_card(struct ot_result *result) {
     struct ot_json *run;
     size_t bytes;
-    OT_TRY(ot_json_parse(save->run_text, strlen(save->run_text), "run.json", &run));
+    OT_TRY(ot_json_parse(result->run_text, strlen(result->run_text), "run.json", &run));
     const char *model = ot_json_string(ot_json_get(run, "model"), NULL);
-    free(save->card_text);
-    save->card_text = NULL;
-    int rc = ot_model_card_make(run, base_name(save->session, model), &save->card_text, &bytes);
+    free(result->card_text);
+    result->card_text = NULL;
+    int rc = ot_model_card_make(run, base_name(result->session, model), &result->card_text, &bytes);
     ot_json_free(run);
-    save->extra[1] = (struct ot_extra_file){.name = "README.md", .text = save->card_text, .bytes = bytes};
+    result->extra[1] = (struct ot_extra_file){.name = "README.md", .text = result->card_text, .bytes = bytes};
     return rc;
 }
 
-/* What ot_options_put_run wrote when the record was made. */
+/* Writes the settings as ot_options_put_run wrote them into the record. */
 static void put_recorded(const struct ot_checkpoint_record *record, struct ot_json_writer *w) {
     void *cursor = NULL;
     const char *key;
     struct ot_json *value;
-    ot_json_begin_object(w, NULL);
     while (ot_json_next(record->options, &cursor, &key, &value))
         ot_json_put_value(w, key, value);
     if (record->sources)
         ot_json_put_value(w, "sources", record->sources);
-    ot_json_end_object(w);
 }
 
-/* record NULL: the settings as they are now. */
-static int take_run(struct ot_save *save, const struct ot_checkpoint_record *record) {
+/* Makes run.json. record NULL: from the present settings. */
+static int take_run(struct ot_result *result, const struct ot_checkpoint_record *record) {
     struct ot_json_writer w = {.indent = 0};
     size_t bytes;
-    if (record)
+    ot_json_begin_object(&w, NULL);
+    if (record) {
         put_recorded(record, &w);
-    else
-        ot_options_put_run(save->session->options, &w);
-    free(save->run_text);
-    OT_TRY(ot_json_writer_take(&w, &save->run_text, &bytes));
-    save->extra[0] = (struct ot_extra_file){.name = "run.json", .text = save->run_text, .bytes = bytes};
-    return take_card(save);
+    } else {
+        ot_options_put_run(result->session->options, &w);
+        ot_team_put_json(result->session, OT_RUN_RANKS, &w);
+    }
+    ot_json_end_object(&w);
+    free(result->run_text);
+    OT_TRY(ot_json_writer_take(&w, &result->run_text, &bytes));
+    result->extra[0] = (struct ot_extra_file){.name = "run.json", .text = result->run_text, .bytes = bytes};
+    return take_card(result);
 }
 
-/* A server writes conversations as training did. *n grows by the file. */
-static int add_chat_template(struct ot_save *save, int *n) {
-    const struct ot_session *s = save->session;
+/* Adds the chat template of training, so that a server formats conversations in the same way. Increments
+ * *n. */
+static int add_chat_template(struct ot_result *result, int *n) {
+    const struct ot_session *s = result->session;
     const char *name = s->options->template_name;
     const struct ot_chat_template *template = name ? ot_chat_template_find(name) : NULL;
     size_t bytes;
     if (!template || (s->dir && ot_model_dir_facts(s->dir)->has_chat_template))
         return 0;
-    OT_TRY(ot_chat_template_write(template, &save->chat_text, &bytes));
-    save->extra[(*n)++] =
-        (struct ot_extra_file){.name = "chat_template.jinja", .text = save->chat_text, .bytes = bytes};
+    OT_TRY(ot_chat_template_write(template, &result->chat_text, &bytes));
+    result->extra[(*n)++] =
+        (struct ot_extra_file){.name = "chat_template.jinja", .text = result->chat_text, .bytes = bytes};
     return 0;
 }
 
-int ot_save_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_save *out) {
+int ot_result_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock, struct ot_result *out) {
     bool own_tokenizer = !s->dir || s->options->tokenizer;
     size_t tokenizer_bytes;
-    *out = (struct ot_save){.session = s, .tokenizer_fd = -1};
+    *out = (struct ot_result){.session = s, .tokenizer_fd = -1};
     OT_TRY(take_run(out, NULL));
     int n = 2;
     if (own_tokenizer) {
@@ -136,42 +139,40 @@ int ot_save_open(struct ot_session *s, const char *dir, struct ot_out_lock *lock
     return ot_model_dir_save_bytes(&out->files, &out->bytes);
 }
 
-void ot_save_close(struct ot_save *save) {
-    free(save->run_text);
-    free(save->tokenizer_text);
-    free(save->finished_text);
-    free(save->chat_text);
-    free(save->card_text);
-    if (save->session && save->tokenizer_fd >= 0) /* opened at all */
-        close(save->tokenizer_fd);
-    *save = (struct ot_save){0};
+void ot_result_close(struct ot_result *result) {
+    free(result->run_text);
+    free(result->tokenizer_text);
+    free(result->finished_text);
+    free(result->chat_text);
+    free(result->card_text);
+    if (result->session && result->tokenizer_fd >= 0) /* only after a successful open */
+        close(result->tokenizer_fd);
+    *result = (struct ot_result){0};
 }
 
-int ot_save_probe(const struct ot_save *save) {
-    return ot_model_dir_save_probe(&save->files);
+int ot_result_try(const struct ot_result *result) {
+    return ot_model_dir_save_try(&result->files);
 }
 
-static int get_values(void *context, int slab, int64_t first, int64_t n, float *values) {
-    return ot_engine_get(context, OT_SLAB_MASTER, slab, first, n, values);
+int ot_result_write_from(struct ot_result *result, const struct ot_checkpoint_record *record,
+                         ot_param_source source, void *context) {
+    OT_TRY(take_run(result, record));
+    return ot_model_dir_save(&result->files, source, context);
 }
 
-int ot_save_write_from(struct ot_save *save, const struct ot_checkpoint_record *record,
-                       ot_param_source source, void *context) {
-    OT_TRY(take_run(save, record));
-    return ot_model_dir_save(&save->files, source, context);
-}
-
-int ot_save_write(struct ot_save *save, const struct ot_checkpoint_record *finished) {
+static int add_record(struct ot_result *result, const struct ot_checkpoint_record *finished) {
     size_t bytes;
-    if (finished) {
-        OT_TRY(ot_checkpoint_record_encode(finished, &save->finished_text, &bytes));
-        save->extra[save->files.n_extra++] =
-            (struct ot_extra_file){.name = OT_FINISHED_NAME, .text = save->finished_text, .bytes = bytes};
-    }
-    return ot_save_write_from(save, NULL, get_values, save->session->engine);
+    OT_TRY(ot_checkpoint_record_encode(finished, &result->finished_text, &bytes));
+    result->extra[result->files.n_extra++] =
+        (struct ot_extra_file){.name = OT_FINISHED_NAME, .text = result->finished_text, .bytes = bytes};
+    return 0;
 }
 
-int64_t ot_save_disk_free(const char *dir) {
-    char nearest[PATH_MAX];
-    return ot_path_find_nearest(dir, nearest) ? ot_io_system.free_bytes(NULL, nearest) : -1;
+int ot_result_write(struct ot_result *result, const struct ot_checkpoint_record *finished) {
+    struct ot_collector collector;
+    ot_collect_open(result->session, &collector);
+    int rc = finished ? add_record(result, finished) : 0;
+    if (rc == 0)
+        rc = ot_result_write_from(result, NULL, ot_collect_values, &collector);
+    return ot_collect_close(&collector, rc);
 }

@@ -1,7 +1,8 @@
-"""offload-train probe: what it measures, and what it keeps for the next run."""
+"""offload-train probe: what it measures, and what it saves for the next run."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 
@@ -11,7 +12,8 @@ from program import run
 GROUPS = ["copy", "task", "gemm", "attention", "kernel", "memory", "optimizer"]
 UNITS = {"gemm": "flops", "attention": "flops", "task": "tasks"}
 RATES = ["product_flops_per_s", "attention_flops_per_s", "device_bytes_per_s", "h2d_bytes_per_s", "d2h_bytes_per_s",
-         "both_ways_bytes_per_s", "triad_bytes_per_s", "adamw_bytes_per_s", "crc_bytes_per_s", "task_seconds", "spread"]
+         "both_ways_bytes_per_s", "triad_bytes_per_s", "adamw_bytes_per_s", "adamw_16bit_bytes_per_s",
+         "adamw_8bit_bytes_per_s", "crc_bytes_per_s", "task_seconds", "spread"]
 SMALL = ["probe", "--device", "cpu", "--gpu-mem", "24M", "--host-mem", "32M", "--threads", "1"]
 
 
@@ -28,6 +30,14 @@ class Probe(program.ProgramTest):
     def kept(self, cache="cache"):
         folder = os.path.join(self.path(cache), "offload-train")
         return [os.path.join(folder, name) for name in os.listdir(folder)] if os.path.isdir(folder) else []
+
+    def test_ranks_measure_their_communicator(self):
+        result = self.probe("--gpus", "2", "--json", cache="ranks")
+        rates = result.json()["rates"]  # rank 0 alone prints
+        self.assertEqual(set(rates) - {"spread"}, {*RATES, "comm_bytes_per_s", "comm_seconds"} - {"spread"})
+        self.assertAlmostEqual(rates["comm_bytes_per_s"] * 1e-9,
+                               float(re.search(r"ranks   each receives ([\d.]+) GB/s", result.err)[1]), delta=0.001)
+        self.assertTrue(0 < rates["comm_seconds"] < 1)
 
     def test_every_row_is_work_over_time(self):
         groups = []
@@ -93,7 +103,7 @@ class Probe(program.ProgramTest):
         os.mkdir(self.path("table"))
         result = self.probe("--nvme", self.path("table") + ":16M")
         rate = r" +(\d+\.\d\d GB/s|-)"
-        self.assertRegex(result.out, "\ndisks, by block and depth +read +write +mixed\n")
+        self.assertRegex(result.out, "\ndisks, by block size and depth +read +write +mixed\n")
         self.assertRegex(result.out, f"\n  pool 256 KiB x 32{rate}{rate}{rate}\n")
         self.assertRegex(result.out, f"\n  the store{rate}{rate}{rate}\n    spread( +\\d+\\.\\d %){{3}}\n    of the best engine( +\\d+ %){{3}}\n$")
         self.assertRegex(result.err, r"\nnvme    .*CRC-32.* · the probe wrote \d+\.\d MiB\n")
@@ -121,7 +131,7 @@ class Probe(program.ProgramTest):
         out, err = child.communicate(timeout=60)
         self.assertEqual(child.returncode, 8)
         self.assertEqual(out, b"")
-        self.assertIn(b"stopping after the row", err)
+        self.assertIn(b"Stopping after the current measurement", err)
         self.assertEqual(err.splitlines()[-1], b"error: the probe was stopped; its rates are not kept")
         self.assertEqual(os.listdir(self.path("stopped")), [])
         self.assertEqual(self.kept("stopped-cache"), [])
@@ -151,7 +161,7 @@ class Probe(program.ProgramTest):
     def test_a_folder_that_cannot_be_written_is_a_line(self):
         program.write_rows(self.path("file"), [])
         result = self.probe(cache="file")
-        self.assertIn("rates   are not kept for the next run: ", result.err)
+        self.assertIn("rates   are not kept for later runs: ", result.err)
         self.assertEqual(result.err.count("not kept"), 1)
         result = self.succeed(*SMALL, "--json", "--quiet", env={"XDG_CACHE_HOME": "", "HOME": ""})
         self.assertEqual(result.err, "")
@@ -166,7 +176,7 @@ class Probe(program.ProgramTest):
         done = subprocess.run([program.PROGRAM, *SMALL], capture_output=True, timeout=60,
                               env={"HOME": home, "PATH": os.environ["PATH"]}, **user)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stderr.decode(), r"rates   are not kept for the next run: .*/rates-.*\.json: Permission denied")
+        self.assertRegex(done.stderr.decode(), r"rates   are not kept for later runs: .*/rates-.*\.json: Permission denied")
         os.chmod(home, 0o755)
 
     def test_a_link_in_the_files_place_is_replaced(self):

@@ -1,0 +1,93 @@
+/* What the files of the communicator share. Included inside this folder alone. */
+#ifndef OT_OFFLOAD_COMM_COMM_STATE_H
+#define OT_OFFLOAD_COMM_COMM_STATE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "kernels/device.h"
+#include "offload/comm/comm.h"
+#include "offload/comm/plugin.h"
+#include "src/base/error.h"
+
+enum ot_comm_kind { OT_COMM_GATHER, OT_COMM_EXCHANGE, OT_COMM_BROADCAST, OT_COMM_BEGIN, OT_COMM_END };
+
+/* One call of the communicator's functions, inside ot_lane_call. */
+struct ot_comm_operation {
+    struct ot_comm *comm;
+    enum ot_comm_kind kind;
+    const void *from; /* the part, or what is sent */
+    void *to;         /* the parts, what is received, or the memory of a broadcast */
+    size_t bytes;     /* of a part, or of a broadcast */
+    int root;
+};
+
+/* An operation is written before its command is enqueued, so one more may be in use than a lane holds
+ * commands. */
+enum { OT_COMM_OPERATIONS = OT_LANE_MOST_COMMANDS + 1 };
+
+/* monitor.c */
+struct ot_comm_monitor {
+    pthread_t thread;
+    bool is_running;          /* set by open and close */
+    _Atomic int64_t since_ns; /* when the stream has reached the operation that it is at; 0: it is at none */
+    pthread_mutex_t mutex;    /* guards `must_end` */
+    pthread_cond_t changed;
+    bool must_end;
+};
+
+struct ot_comm {
+    const struct ot_comm_v1 *api;
+    void *library; /* of dlopen; NULL: built in */
+    void *context;
+    bool is_open;
+    struct ot_world *world; /* NULL: none */
+    struct ot_device *device;
+    bool on_stream; /* operations are enqueued on the device's stream; otherwise a lane calls them */
+    bool is_staged; /* device memory is copied to the host and back around each operation */
+    int rank, ranks;
+    double timeout_seconds;
+    char description[192];
+    char *staging;
+    size_t staging_bytes;
+    size_t n_operations; /* enqueued so far; the index in the ring is the count modulo OT_COMM_OPERATIONS */
+    struct ot_comm_operation operations[OT_COMM_OPERATIONS];
+    bool is_grouping; /* on a stream: group_begin was enqueued, and group_end was not */
+    struct ot_comm_monitor monitor;
+
+    atomic_bool is_broken;
+    pthread_mutex_t mutex; /* guards `error` */
+    struct ot_error error; /* the first one */
+};
+
+/* ---- comm.c ---- */
+
+/* Keeps the error `rc` of the calling thread if it is the first one, and breaks the communicator. Returns the
+ * first error. */
+int ot_comm_break(struct ot_comm *comm, int rc);
+/* Breaks the communicator after `what` has returned a code of plugin.h. */
+void ot_comm_break_by_code(struct ot_comm *comm, const char *what, int code);
+
+/* ---- monitor.c ---- */
+
+/* Watches the operations if they are on a stream and there are other ranks. Errors: OT_E_COMM. */
+int ot_comm_monitor_start(struct ot_comm *comm);
+void ot_comm_monitor_stop(struct ot_comm *comm);
+/* Surround an operation, or a group of them, on the lane. */
+void ot_comm_monitor_begin(struct ot_comm *comm, struct ot_lane *lane);
+void ot_comm_monitor_end(struct ot_comm *comm, struct ot_lane *lane);
+
+/* ---- find.c ---- */
+
+/* Finds the communicator of the configuration among those that are built in and the plugins. *library: NULL,
+ * or what dlclose takes. Errors: see ot_comm_open. */
+int ot_comm_find(const struct ot_comm_config *config, const struct ot_comm_v1 **api, void **library);
+/* Checks that the struct is of this version and has what is required. path: where it comes from, for the
+ * sentence. Errors: OT_E_INPUT. */
+int ot_comm_check(const struct ot_comm_v1 *api, const char *path);
+
+/* ---- built in ---- */
+
+extern const struct ot_comm_v1 ot_comm_self;
+
+#endif

@@ -1,0 +1,272 @@
+/* One link of the tcp communicator: the bytes of one operation between two ranks (tcp_state.h). */
+#include <assert.h>
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "offload/comm/tcp_state.h"
+
+/* Little data goes through the stream: one message and no answer. A read from another process costs more than
+ * copying 16 KiB twice. */
+enum { MOST_IN_STREAM = 16 << 10, MOST_AT_ONCE = 4 << 20 };
+
+/* ---- outgoing ---- */
+
+static void queue(struct ot_tcp *tcp, struct ot_tcp_link *link, enum ot_tcp_kind kind, size_t bytes,
+                  const void *memory) {
+    assert(link->queued < OT_TCP_QUEUE);
+    struct ot_tcp_message *message = &link->queue[link->queued++];
+    *message = tcp->now;
+    message->kind = (uint16_t)kind;
+    message->bytes = bytes;
+    message->address = (uintptr_t)memory;
+}
+
+void ot_tcp_link_begin(struct ot_tcp *tcp, int rank, const struct ot_tcp_parts *parts) {
+    struct ot_tcp_link *link = &tcp->links[rank];
+    bool in_stream = !link->is_local || parts->out_bytes <= MOST_IN_STREAM;
+    assert(link->queued == 0 && link->payload_left == 0);
+    link->is_active = true;
+    link->expects = parts->has_in;
+    link->target = parts->in;
+    link->target_left = parts->in_bytes;
+    if (!parts->has_out)
+        return;
+    if (in_stream) {
+        queue(tcp, link, OT_TCP_DATA, parts->out_bytes, NULL);
+        link->payload = parts->out;
+        link->payload_left = parts->out_bytes;
+    } else if (link->they_read) {
+        queue(tcp, link, OT_TCP_LOOK, parts->out_bytes, parts->out);
+        link->awaits_taken = true;
+    } else {
+        link->source = parts->out;
+        link->source_left = parts->out_bytes;
+    }
+}
+
+/* Fills one slot of the ring, if one is free. */
+static bool fill_slot(struct ot_tcp *tcp, struct ot_tcp_link *link) {
+    size_t bytes = link->source_left < OT_TCP_SLOT_BYTES ? link->source_left : OT_TCP_SLOT_BYTES;
+    if (bytes == 0 || link->free_slots == 0)
+        return false;
+    memcpy(link->out_ring + (size_t)link->out_slot * OT_TCP_SLOT_BYTES, link->source, bytes);
+    link->out_slot = (link->out_slot + 1) % OT_TCP_SLOTS;
+    link->free_slots--;
+    link->source += bytes;
+    link->source_left -= bytes;
+    queue(tcp, link, OT_TCP_SLOT, bytes, NULL);
+    return true;
+}
+
+/* Data in the stream follows the first message, and other messages follow the data. */
+static struct msghdr next_bytes(const struct ot_tcp_link *link, struct iovec parts[2]) {
+    size_t message = sizeof(struct ot_tcp_message);
+    size_t queue_end = link->payload_left > 0 ? message : (size_t)link->queued * message;
+    struct msghdr header = {.msg_iov = parts};
+    if (link->queue_sent < queue_end)
+        parts[header.msg_iovlen++] =
+            (struct iovec){(char *)(uintptr_t)link->queue + link->queue_sent, queue_end - link->queue_sent};
+    if (link->payload_left > 0)
+        parts[header.msg_iovlen++] =
+            (struct iovec){(char *)(uintptr_t)link->payload,
+                           link->payload_left < MOST_AT_ONCE ? link->payload_left : MOST_AT_ONCE};
+    return header;
+}
+
+static void account_sent(struct ot_tcp_link *link, size_t sent) {
+    size_t message = sizeof(struct ot_tcp_message);
+    size_t queue_end = link->payload_left > 0 ? message : (size_t)link->queued * message;
+    size_t of_queue = queue_end - link->queue_sent;
+    of_queue = of_queue < sent ? of_queue : sent;
+    link->queue_sent += of_queue;
+    sent -= of_queue;
+    link->payload += sent;
+    link->payload_left -= sent;
+    if (link->payload_left == 0 && link->queue_sent == (size_t)link->queued * message) {
+        link->queued = 0;
+        link->queue_sent = 0;
+    }
+}
+
+static int flush(struct ot_tcp *tcp, int rank, bool *moved) {
+    struct ot_tcp_link *link = &tcp->links[rank];
+    struct iovec parts[2];
+    struct msghdr header = next_bytes(link, parts);
+    if (header.msg_iovlen == 0)
+        return OT_COMM_OK;
+    ssize_t sent;
+    do
+        sent = sendmsg(link->fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return OT_COMM_OK;
+    if (sent < 0)
+        return ot_tcp_fail(tcp, OT_COMM_FAILED, "rank %d does not take data: %s", rank, strerror(errno));
+    account_sent(link, (size_t)sent);
+    *moved = true;
+    return OT_COMM_OK;
+}
+
+/* ---- incoming ---- */
+
+/* Receives into memory without waiting. Returns the bytes, 0 if there are none now, or a code. */
+static ssize_t receive(struct ot_tcp *tcp, int rank, void *memory, size_t bytes) {
+    ssize_t got;
+    do
+        got = recv(tcp->links[rank].fd, memory, bytes, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got > 0)
+        return got;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    if (got == 0)
+        return ot_tcp_fail(tcp, OT_COMM_FAILED, "rank %d has closed its connection", rank);
+    return ot_tcp_fail(tcp, OT_COMM_FAILED, "cannot receive from rank %d: %s", rank, strerror(errno));
+}
+
+static const char *name_of(int operation) {
+    static const char *const names[] = {
+        [OT_TCP_GATHER] = "all_gather",
+        [OT_TCP_EXCHANGE] = "all_to_all",
+        [OT_TCP_BROADCAST] = "broadcast",
+        [OT_TCP_CLOSE] = "close",
+    };
+    return operation >= OT_TCP_GATHER && operation <= OT_TCP_CLOSE ? names[operation] : "nothing known";
+}
+
+/* A message with data must belong to this operation. */
+static int check_message(struct ot_tcp *tcp, int rank) {
+    const struct ot_tcp_link *link = &tcp->links[rank];
+    const struct ot_tcp_message *in = &link->in, *now = &tcp->now;
+    if (in->magic != OT_TCP_MAGIC || in->kind < OT_TCP_DATA || in->kind > OT_TCP_FREED)
+        return ot_tcp_fail(tcp, OT_COMM_FAILED, "rank %d has sent a message that cannot be understood", rank);
+    if (in->kind == OT_TCP_TAKEN || in->kind == OT_TCP_FREED)
+        return OT_COMM_OK;
+    if (in->sequence != now->sequence || in->operation != now->operation ||
+        in->part_bytes != now->part_bytes || !link->expects || in->bytes > link->target_left)
+        return ot_tcp_fail(
+            tcp, OT_COMM_FAILED,
+            "rank %d does operation %llu (%s of %llu bytes), but this rank does operation %llu (%s of "
+            "%llu bytes)",
+            rank, (unsigned long long)in->sequence, name_of(in->operation),
+            (unsigned long long)in->part_bytes, (unsigned long long)now->sequence, name_of(now->operation),
+            (unsigned long long)now->part_bytes);
+    return OT_COMM_OK;
+}
+
+/* The data of the message in progress is complete. */
+static void end_message(struct ot_tcp *tcp, struct ot_tcp_link *link) {
+    if (link->in.kind == OT_TCP_LOOK)
+        queue(tcp, link, OT_TCP_TAKEN, 0, NULL);
+    link->expects = link->target_left > 0;
+    link->in_have = 0;
+}
+
+static void take_bytes(struct ot_tcp *tcp, struct ot_tcp_link *link, size_t bytes) {
+    link->target += bytes;
+    link->target_left -= bytes;
+    link->in_left -= bytes;
+    if (link->in_left == 0)
+        end_message(tcp, link);
+}
+
+static void take_slot(struct ot_tcp *tcp, struct ot_tcp_link *link) {
+    memcpy(link->target, link->in_ring + (size_t)link->in_slot * OT_TCP_SLOT_BYTES, link->in_left);
+    link->in_slot = (link->in_slot + 1) % OT_TCP_SLOTS;
+    queue(tcp, link, OT_TCP_FREED, 0, NULL);
+    take_bytes(tcp, link, link->in_left);
+}
+
+/* The message itself is there. */
+static int begin_message(struct ot_tcp *tcp, int rank) {
+    struct ot_tcp_link *link = &tcp->links[rank];
+    int code = check_message(tcp, rank);
+    if (code != OT_COMM_OK)
+        return code;
+    link->in_left = link->in.bytes;
+    switch ((enum ot_tcp_kind)link->in.kind) {
+    case OT_TCP_TAKEN:
+        link->awaits_taken = false;
+        link->in_have = 0;
+        break;
+    case OT_TCP_FREED:
+        link->free_slots++;
+        link->in_have = 0;
+        break;
+    case OT_TCP_SLOT:
+        if (!link->in_ring || link->in_left == 0 || link->in_left > OT_TCP_SLOT_BYTES)
+            return ot_tcp_fail(tcp, OT_COMM_FAILED, "rank %d has sent a wrong slot", rank);
+        take_slot(tcp, link);
+        break;
+    case OT_TCP_DATA:
+    case OT_TCP_LOOK:
+        if (link->in_left == 0)
+            end_message(tcp, link);
+        break;
+    }
+    return OT_COMM_OK;
+}
+
+static int read_from_process(struct ot_tcp *tcp, int rank, bool *moved) {
+    struct ot_tcp_link *link = &tcp->links[rank];
+    size_t piece = link->in_left < MOST_AT_ONCE ? link->in_left : MOST_AT_ONCE;
+    struct iovec here = {link->target, piece};
+    struct iovec there = {(void *)(uintptr_t)(link->in.address + (link->in.bytes - link->in_left)), piece};
+    ssize_t got = process_vm_readv(link->pid, &here, 1, &there, 1, 0);
+    if (got <= 0)
+        return ot_tcp_fail(tcp, OT_COMM_FAILED, "cannot read the memory of rank %d: %s", rank,
+                           got < 0 ? strerror(errno) : "it has ended");
+    struct pollfd end = {.fd = link->fd, .events = POLLRDHUP};
+    if ((size_t)got == link->in_left && poll(&end, 1, 0) > 0)
+        return ot_tcp_fail(tcp, OT_COMM_FAILED, "rank %d has broken off", rank);
+    *moved = true;
+    take_bytes(tcp, link, (size_t)got);
+    return OT_COMM_OK;
+}
+
+static int advance_input(struct ot_tcp *tcp, int rank, bool *moved) {
+    struct ot_tcp_link *link = &tcp->links[rank];
+    bool has_message = link->in_have == sizeof link->in;
+    if (has_message && link->in.kind == OT_TCP_LOOK)
+        return read_from_process(tcp, rank, moved);
+    void *memory = has_message ? link->target : (char *)&link->in + link->in_have;
+    size_t bytes = has_message ? link->in_left : sizeof link->in - link->in_have;
+    ssize_t got = receive(tcp, rank, memory, bytes < MOST_AT_ONCE ? bytes : MOST_AT_ONCE);
+    if (got <= 0)
+        return (int)got;
+    *moved = true;
+    if (has_message) {
+        take_bytes(tcp, link, (size_t)got);
+        return OT_COMM_OK;
+    }
+    link->in_have += (size_t)got;
+    return link->in_have == sizeof link->in ? begin_message(tcp, rank) : OT_COMM_OK;
+}
+
+/* ---- both ---- */
+
+bool ot_tcp_link_wants_output(const struct ot_tcp_link *link) {
+    return link->queued > 0;
+}
+
+bool ot_tcp_link_wants_input(const struct ot_tcp_link *link) {
+    return link->expects || link->awaits_taken || link->source_left > 0;
+}
+
+bool ot_tcp_link_is_done(const struct ot_tcp_link *link) {
+    return !ot_tcp_link_wants_output(link) && !ot_tcp_link_wants_input(link);
+}
+
+int ot_tcp_link_advance(struct ot_tcp *tcp, int rank, bool *moved) {
+    struct ot_tcp_link *link = &tcp->links[rank];
+    *moved |= fill_slot(tcp, link);
+    int code = flush(tcp, rank, moved);
+    if (code == OT_COMM_OK && ot_tcp_link_wants_input(link))
+        code = advance_input(tcp, rank, moved);
+    if (code == OT_COMM_OK && link->queued > 0)
+        code = flush(tcp, rank, moved);
+    return code;
+}

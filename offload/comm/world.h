@@ -1,0 +1,93 @@
+/* The world: the ranks of a run, and the connections that control them.
+ * Rank 0 listens on a TCP port; every other rank connects to it and stays connected until the run ends. These
+ * connections carry little: the handshake, small gathers, signs of life, and the reason when a rank fails.
+ * The communicator (comm.h) moves the data.
+ *
+ * HANDSHAKE. Both sides send a magic number, the version of the protocol and of the program, the run's id,
+ * the number of ranks, their rank, and a key that an outsider does not know (the run's id serves as the key,
+ * if the launcher gives none). Whatever does not match is refused in one sentence that names the rank and
+ * both values. So a rank of another run that finds this port does no harm. All of it happens before the
+ * deadline, and rank 0 says which ranks are missing when that passes.
+ *
+ * SIGNS OF LIFE. A thread of each rank sends a sign every second, and expects one from the other end. A rank
+ * is lost if its connection closes without a goodbye, or if it was silent for silence_seconds. Then rank 0
+ * tells the others, and every rank breaks off: the world calls `on_loss`, and every wait returns the same
+ * sentence ("rank 3 (host b, process 4711) is lost: it was silent for 30 s"). A rank that fails by itself
+ * says why before it closes (ot_world_fail), so that the sentence is the true reason.
+ *
+ * The sign is sent by a thread of its own, so a rank that computes for a long time is not lost. A process
+ * that is stopped, or a machine that does not answer, is.
+ */
+#ifndef OT_OFFLOAD_COMM_WORLD_H
+#define OT_OFFLOAD_COMM_WORLD_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "src/base/error.h"
+
+struct ot_world;
+
+enum { OT_MAX_RANKS = 64 };
+
+/* What a rank knows about itself, from its launcher. */
+struct ot_ranks {
+    int rank, ranks;             /* of all; 0 and 1 without a launcher */
+    int local_rank, local_ranks; /* on this host; -1, 0: not known, so ot_world_open counts */
+    char address[256];           /* host name or IP address of rank 0; "": not known, or one rank */
+    int port;                    /* on which rank 0 listens */
+    char run_id[128];            /* equal on all ranks of a run, different between runs; "": not known */
+};
+
+struct ot_world_config {
+    struct ot_ranks ranks;
+    double timeout_seconds; /* for the handshake, and for every wait; 0: 600 s */
+    double silence_seconds; /* a rank that is silent for so long is lost; 0: 30 s */
+    /* A listening socket that rank 0 was given by its parent (local ranks); -1: none. ot_world_open closes
+     * it, also if it fails. */
+    int listener;
+    /* Called once when a rank is lost or has failed, this one too, on the thread of the world. NULL: nothing
+     * to break off. ot_world_on_loss sets it later. */
+    void (*on_loss)(void *context);
+    void *context;
+};
+
+/* Connects the ranks. With one rank nothing is opened. Errors: OT_E_COMM (the deadline has passed, or a
+ * handshake does not match), OT_E_USAGE (impossible ranks), OT_E_IO, OT_E_BUDGET. If a rank of this run (a
+ * run id that is known) does not match, or is lost, the call fails on all ranks. Rank 0 drops all other
+ * connections with a line in the log, and waits on. */
+int ot_world_open(const struct ot_world_config *config, struct ot_world **out);
+/* Says goodbye and waits, at most for 5 seconds (1 if a rank is lost), until the others have said it too.
+ * NULL is fine. */
+void ot_world_close(struct ot_world *world);
+/* Sets on_loss. If the world is broken and has called no on_loss yet, it calls this one soon. When the
+ * function returns, the on_loss of before is not running and will not be called. So on_loss must not call
+ * this function. Any thread. */
+void ot_world_on_loss(struct ot_world *world, void (*on_loss)(void *context), void *context);
+
+/* With local ranks that the launcher did not know. */
+const struct ot_ranks *ot_world_ranks(const struct ot_world *world);
+/* The number of hosts, and the name of a rank for people: "rank 3 (host b, process 4711)". Valid until the
+ * world is closed. */
+int ot_world_hosts(const struct ot_world *world);
+const char *ot_world_name(const struct ot_world *world, int rank);
+
+/* A set of ranks for people: "rank 3", "ranks 2 and 5", "ranks 1, 2 and 3". Bit r: rank r. Returns text. */
+enum { OT_RANK_LIST_BYTES = 256 };
+const char *ot_rank_list(uint64_t ranks, char text[OT_RANK_LIST_BYTES]);
+
+/* Gathers `bytes` bytes of every rank (at most OT_COMM_MOST_CONTROL_BYTES; 0: a barrier): all =
+ * [ranks][bytes]. All ranks call it in the same order, one thread at a time. A rank that comes too late, or
+ * with another size, breaks the world. Errors: OT_E_COMM. */
+int ot_world_all_gather(struct ot_world *world, const void *mine, size_t bytes, void *all);
+
+/* Tells all ranks that this one ends, and why. The others then fail with "NAME: WHY". Returns -why->code with
+ * the sentence to report. If why->code is OT_E_COMM, this rank probably failed because another one did: the
+ * call waits until rank 0 has heard the true reason, usually 0.5 s and at most 3 s, and returns that. */
+int ot_world_fail(struct ot_world *world, const struct ot_error *why);
+/* 0, or OT_E_COMM: a rank is lost or has failed. Does not wait. A loss shows here after the 0.5 s in which
+ * rank 0 waits for a better reason. Any thread. */
+int ot_world_error(struct ot_world *world);
+
+#endif

@@ -1,0 +1,31 @@
+/* Kept activations: which blocks keep how much of their inner activations for backward (block.h), and where
+ * it waits.
+ *
+ * Only middle blocks keep any. The last of them keep it on the device, because backward needs it first. Those
+ * before keep it on the host, those before these on nvme: it leaves through a slot after forward and comes
+ * back through a slot before backward, while the device works on other blocks. The first blocks keep nothing,
+ * and backward computes them again. Each tier has its own level.
+ *
+ * What a block keeps crosses the bus twice. That pays where the bytes take less time than computing again,
+ * and where the bus has time left. The bits do not depend on it.
+ *
+ */
+#ifndef OT_OFFLOAD_PLAN_KEPT_H
+#define OT_OFFLOAD_PLAN_KEPT_H
+
+#include "offload/block.h"
+#include "offload/plan/plan.h"
+
+struct ot_kept {
+    enum ot_keep_level level; /* OT_KEEP_NONE: nothing */
+    enum ot_tier tier;
+};
+
+struct ot_kept ot_plan_kept(const struct ot_chain *chain, const struct ot_plan *plan, int block);
+/* The number of blocks that keep anything; on one tier, or (tier OT_TIER_COUNT) on all. */
+int ot_plan_kept_blocks(const struct ot_plan *plan, enum ot_tier tier);
+/* True if kept activations leave the device. */
+bool ot_plan_spills_kept(const struct ot_plan *plan);
+const char *ot_keep_level_name(enum ot_keep_level level); /* "none", "attention", "products", "all" */
+
+#endif

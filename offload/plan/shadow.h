@@ -1,0 +1,54 @@
+/* Shadows: updates ahead of the decision.
+ *
+ * With clipping every update waits for the norm of all gradients. So the CPU pool idles during backward, and
+ * the next forward then waits for the pool. But in most steps of most runs the norm is below the limit. Then
+ * the clip factor is 1, and a tile can be updated as soon as its gradient is complete.
+ *
+ * A SHADOW is an update that the pool makes during backward, as if the step were neither clipped nor skipped.
+ * It changes the tile at its home, and before that copies the tile's weights and state to an UNDO FRAME on
+ * the host. The tile's normal update still follows the decision. If the decision is what the shadow has
+ * assumed, the update finds its work done: the shadow is COMMITTED, and no byte moves. Otherwise the shadow
+ * is DROPPED: the update copies the frame back and then does what the decision says. (SuperOffload,
+ * arXiv:2509.21271, updates ahead of the norm too.)
+ *
+ * WHY THE BITS DO NOT DEPEND ON IT. A committed shadow has computed the same function of the same bytes as
+ * the update: the update compares every number that it would have used. A dropped shadow leaves no byte,
+ * because the frame is a copy. So a shadow may be made or left out for any reason, such as the time or a
+ * guess about the norm (engine/shadow.c).
+ *
+ * WHY NO TASK SEES A SHADOW. The gradient of a slab is complete after the last backward pass of its last use
+ * in the last round. No later task of the step fetches the slab's weights, and the tasks of the next step
+ * wait for the update. From the shadow to the update, the tile and the frame have the content
+ * OT_CONTENT_SHADOW (schedule.h), which only the update accepts. So the verifier finds every other reader. A
+ * snapshot (engine/snapshot.h) reads homes while steps run: a tile that it has not copied yet gets no shadow.
+ *
+ * WHICH TILES. Tiles of the CPU pool whose weights, state and gradients have their home on the host. A frame
+ * belongs to one tile, because all frames are in use when the decision comes. If there are fewer frames than
+ * such tiles, they are spread evenly over the tiles, in the order in which the next forward needs them: then
+ * the pool works off what is left evenly, too. With frames for the last slabs alone, forward would wait for
+ * the first slabs as long as without.
+ *
+ * THE PRICE. A frame has 12 bytes a parameter in bf16 (with moments in fp32). A shadow reads and writes these
+ * once more than an update does: 50 bytes a parameter instead of 26. It moves them while the pool would idle,
+ * and takes 26 bytes from the time in which the next forward waits. A shadow that the pool has not begun when
+ * the decision is made does nothing.
+ */
+#ifndef OT_OFFLOAD_PLAN_SHADOW_H
+#define OT_OFFLOAD_PLAN_SHADOW_H
+
+#include "offload/plan/slabs.h"
+
+/* True if a step has shadows. */
+bool ot_plan_has_shadows(const struct ot_plan *plan);
+/* True if the squared norm of each slab is copied to the host as soon as the slab's gradient is complete:
+ * without clipping for the slab's decision, with shadows to guess the norm of the step. */
+bool ot_plan_sends_norms(const struct ot_plan *plan);
+/* The number of tiles of this slab, or of all slabs, that may have a shadow. */
+int ot_slab_shadow_tiles(const struct ot_plan *plan, int slab);
+int64_t ot_plan_shadow_tiles(const struct ot_plan *plan);
+/* The frame of a tile of the CPU pool, counted from 0. -1: the tile has no shadow. */
+int ot_plan_shadow_frame(const struct ot_plan *plan, int slab, int tile);
+/* Bytes of a frame: the weights and the state of the largest tile that may have a shadow. */
+size_t ot_plan_shadow_bytes(const struct ot_chain *chain, const struct ot_plan *plan);
+
+#endif

@@ -1,0 +1,139 @@
+#include "offload/plan/slabs.h"
+
+#include "offload/plan/rounds.h"
+
+enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab) {
+    return chain->slabs[slab].edge ? OT_SLOT_EDGE : OT_SLOT_LAYER;
+}
+
+bool ot_plan_is_sharded(const struct ot_plan *plan) {
+    return ot_shard_ranks(&plan->shard) > 1 && plan->shard.mode != OT_SHARD_NONE;
+}
+
+bool ot_slab_is_resident(const struct ot_plan *plan, int slab) {
+    return plan->slabs[slab].weights == OT_HOME_GPU;
+}
+
+bool ot_slab_is_streamed(const struct ot_plan *plan, int slab) {
+    return !ot_slab_is_resident(plan, slab) ||
+           (ot_plan_is_sharded(plan) && plan->shard.mode == OT_SHARD_FULL);
+}
+
+bool ot_slab_state_passes(const struct ot_plan *plan, int slab, enum ot_tile_engine engine) {
+    return engine != OT_TILE_GPU && plan->slabs[slab].state == OT_HOME_NVME;
+}
+
+bool ot_slab_grads_pass(const struct ot_plan *plan, int slab, enum ot_tile_engine engine) {
+    return engine != OT_TILE_GPU && plan->slabs[slab].grads == OT_HOME_NVME;
+}
+
+bool ot_slab_weights_pass(const struct ot_plan *plan, int slab) {
+    return plan->slabs[slab].weights == OT_HOME_NVME;
+}
+
+int64_t ot_plan_passing_tiles(const struct ot_plan *plan) {
+    int64_t n = 0;
+    for (int s = 0; s < plan->n_slabs; s++)
+        for (int e = 0; e < OT_TILE_ENGINES; e++)
+            if (ot_slab_weights_pass(plan, s) || ot_slab_state_passes(plan, s, (enum ot_tile_engine)e) ||
+                ot_slab_grads_pass(plan, s, (enum ot_tile_engine)e))
+                n += plan->slabs[s].tiles[e];
+    return n;
+}
+
+bool ot_plan_spills_grads(const struct ot_chain *chain, const struct ot_plan *plan) {
+    for (int s = 0; s < plan->n_slabs; s++) {
+        const struct ot_slab_plan *slab = &plan->slabs[s];
+        bool grads =
+            slab->grads == OT_HOME_NVME && slab->tiles[OT_TILE_STREAM] + slab->tiles[OT_TILE_CPU] > 0;
+        if (grads || (slab->sums == OT_HOME_NVME && ot_slab_sum_leaves(chain, plan, s)))
+            return true;
+    }
+    return false;
+}
+
+/* fp32 gradients that wait on the device are summed where they wait, without a slot. The exceptions: a tied
+ * slab, because its two sums are joined first; several ranks, because the sums of all ranks are joined; sums
+ * along a tree. */
+bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return chain->dtype == OT_F32 && ot_slab_uses(chain, slab) == 1 && ot_shard_ranks(&plan->shard) == 1 &&
+           ot_shard_levels(&plan->shard) == 1 &&
+           ot_slab_waiting_on_gpu(chain, plan, slab).n == chain->slabs[slab].n_params;
+}
+
+bool ot_slab_sum_stays(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return plan->train && ot_plan_rounds(plan) > 1 && !ot_slab_grad_in_place(chain, plan, slab) &&
+           plan->slabs[slab].sums == OT_HOME_GPU;
+}
+
+bool ot_slab_sum_leaves(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return plan->train && ot_plan_rounds(plan) > 1 && !ot_slab_grad_in_place(chain, plan, slab) &&
+           plan->slabs[slab].sums != OT_HOME_GPU;
+}
+
+int ot_slab_uses(const struct ot_chain *chain, int slab) {
+    int uses = 0;
+    for (int b = 0; b < chain->n_blocks; b++)
+        for (int u = 0; u < chain->blocks[b].n_uses; u++)
+            uses += chain->blocks[b].uses[u].slab == slab;
+    return uses;
+}
+
+struct ot_shard_range ot_slab_holding(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    int64_t n_params = chain->slabs[slab].n_params;
+    return ot_plan_is_sharded(plan) ? ot_shard_own(&plan->shard, n_params)
+                                    : (struct ot_shard_range){0, n_params};
+}
+
+int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return (int)((ot_slab_holding(chain, plan, slab).n + plan->tile_params - 1) / plan->tile_params);
+}
+
+int ot_slab_used_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return ot_slab_tiles(chain, plan, slab) + ot_plan_is_sharded(plan);
+}
+
+static int64_t clip_params(int64_t params, int64_t most) {
+    return params < most ? params : most;
+}
+
+struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                 int first_tile, int n_tiles) {
+    struct ot_shard_range held = ot_slab_holding(chain, plan, slab);
+    int64_t first = clip_params(first_tile * plan->tile_params, held.n);
+    int64_t end = clip_params((first_tile + n_tiles) * plan->tile_params, held.n);
+    return (struct ot_tile_span){first_tile, n_tiles, held.first + first, end - first};
+}
+
+int ot_slab_pieces(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    return (int)((chain->slabs[slab].n_params + plan->tile_params - 1) / plan->tile_params);
+}
+
+struct ot_tile_span ot_slab_piece(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                  int piece) {
+    int64_t first = piece * plan->tile_params;
+    return (struct ot_tile_span){piece, 1, first,
+                                 clip_params(plan->tile_params, chain->slabs[slab].n_params - first)};
+}
+
+struct ot_tile_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                 enum ot_tile_engine engine) {
+    const int *tiles = plan->slabs[slab].tiles;
+    int first = 0;
+    for (int e = 0; e < (int)engine; e++)
+        first += tiles[e];
+    return ot_slab_span(chain, plan, slab, first, tiles[engine]);
+}
+
+struct ot_tile_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
+                                           int slab) {
+    const struct ot_slab_plan *sp = &plan->slabs[slab];
+    int streamed = sp->grads == OT_HOME_GPU ? sp->tiles[OT_TILE_STREAM] : 0;
+    return ot_slab_span(chain, plan, slab, 0, sp->tiles[OT_TILE_GPU] + streamed);
+}
+
+struct ot_tile_span ot_slab_state_off_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
+                                          int slab) {
+    const int *tiles = plan->slabs[slab].tiles;
+    return ot_slab_span(chain, plan, slab, tiles[OT_TILE_GPU], tiles[OT_TILE_STREAM] + tiles[OT_TILE_CPU]);
+}

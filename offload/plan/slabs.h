@@ -1,0 +1,60 @@
+/* What a plan means for each slab: what this rank holds of it, its tiles, and the parts of the holding that
+ * the tile engines update.
+ *
+ */
+#ifndef OT_OFFLOAD_PLAN_SLABS_H
+#define OT_OFFLOAD_PLAN_SLABS_H
+
+#include "offload/block.h"
+#include "offload/plan/plan.h"
+
+/* Consecutive tiles of a slab, and the parameters in them. */
+struct ot_tile_span {
+    int first_tile, n_tiles;
+    int64_t first, n;
+};
+
+enum ot_slot_kind ot_slab_slot_kind(const struct ot_chain *chain, int slab);
+/* True if blocks use the weights of the slab in a slot. */
+bool ot_slab_is_streamed(const struct ot_plan *plan, int slab);
+/* True if the home of the rank's weights is the device: updates on the device change them there. */
+bool ot_slab_is_resident(const struct ot_plan *plan, int slab);
+/* True if the rank holds a share of each slab's state, and not all of it. */
+bool ot_plan_is_sharded(const struct ot_plan *plan);
+/* True if the state or the waiting gradients of the engine's tiles, or the weights of the slab, pass through
+ * tile slots. Weights that the device updates are only written through one; gradients are only read. */
+bool ot_slab_state_passes(const struct ot_plan *plan, int slab, enum ot_tile_engine engine);
+bool ot_slab_grads_pass(const struct ot_plan *plan, int slab, enum ot_tile_engine engine);
+bool ot_slab_weights_pass(const struct ot_plan *plan, int slab);
+/* The number of tiles of which anything passes through tile slots. */
+int64_t ot_plan_passing_tiles(const struct ot_plan *plan);
+/* True if finished gradients, or gradient sums, have their home on nvme. */
+bool ot_plan_spills_grads(const struct ot_chain *chain, const struct ot_plan *plan);
+bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* True if the sums of the slab stay in buffers of their own on the device from round to round. */
+bool ot_slab_sum_stays(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* True if the sums of the slab leave the device between rounds. */
+bool ot_slab_sum_leaves(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* Pieces of a gradient sum that passes through host slots: tile_params parameters each. They cover the whole
+ * slab, whatever the rank holds of it. */
+int ot_slab_pieces(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+struct ot_tile_span ot_slab_piece(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                  int piece);
+int ot_slab_uses(const struct ot_chain *chain, int slab); /* number of blocks that use the slab; 2 if tied */
+/* The rank's holding of a slab, and the tiles in it. */
+struct ot_shard_range ot_slab_holding(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+int ot_slab_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* The tiles that a use of the slab reads: those of the holding, and the rest. */
+int ot_slab_used_tiles(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+struct ot_tile_span ot_slab_span(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                 int first_tile, int n_tiles);
+/* Parts of a slab, which may be empty. ot_slab_part: the tiles of one engine. ot_slab_waiting_on_gpu: the
+ * first part, whose finished gradients wait on the device. ot_slab_state_off_gpu: the tiles whose state is on
+ * the host or on nvme. */
+struct ot_tile_span ot_slab_part(const struct ot_chain *chain, const struct ot_plan *plan, int slab,
+                                 enum ot_tile_engine engine);
+struct ot_tile_span ot_slab_waiting_on_gpu(const struct ot_chain *chain, const struct ot_plan *plan,
+                                           int slab);
+struct ot_tile_span ot_slab_state_off_gpu(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+
+#endif

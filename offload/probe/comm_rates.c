@@ -1,0 +1,129 @@
+#include "offload/probe/comm_rates.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "src/base/clock.h"
+#include "src/base/error.h"
+
+enum { BATCHES = 5, MOST_REPEATS = 10000 };
+
+enum measured { GATHER, EXCHANGE, BROADCAST, COPY, MEASURED };
+
+struct run {
+    const struct ot_comm_rates_config *config;
+    struct ot_lane *lane;
+    char *send, *receive; /* device memory: [ranks][part] */
+    size_t part_bytes, received_bytes;
+    int ranks;
+};
+
+static void enqueue(const struct run *run, enum measured measured) {
+    struct ot_comm *comm = run->config->comm;
+    switch (measured) {
+    case GATHER:
+        ot_comm_all_gather(comm, run->lane, run->receive + (size_t)ot_comm_rank(comm) * run->part_bytes,
+                           run->receive, run->part_bytes);
+        break;
+    case EXCHANGE:
+        ot_comm_all_to_all(comm, run->lane, run->send, run->receive, run->part_bytes);
+        break;
+    case BROADCAST:
+        ot_comm_broadcast(comm, run->lane, run->receive, run->part_bytes, 0);
+        break;
+    case COPY:
+    case MEASURED:
+        ot_lane_copy(run->lane, OT_COPY_D2D, run->receive, run->send, run->received_bytes);
+        break;
+    }
+}
+
+/* Seconds of `repeats` operations, on the slowest rank. */
+static int time_batch(const struct run *run, enum measured measured, int repeats, double *out) {
+    double all[OT_MAX_RANKS];
+    OT_TRY(ot_comm_barrier(run->config->comm));
+    double since = ot_clock_seconds();
+    for (int i = 0; i < repeats; i++)
+        enqueue(run, measured);
+    OT_TRY(ot_lane_sync(run->lane));
+    double seconds = ot_clock_seconds() - since;
+    OT_TRY(ot_comm_error(run->config->comm));
+    OT_TRY(ot_comm_all_gather_host(run->config->comm, &seconds, sizeof seconds, all));
+    *out = 0;
+    for (int r = 0; r < run->ranks; r++)
+        *out = fmax(*out, all[r]);
+    return 0;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of some batches, in seconds of one operation. All ranks have the same times, so they choose the
+ * same number of repeats. */
+static int time_operation(const struct run *run, enum measured measured, double *out) {
+    double first, seconds[BATCHES], budget = run->config->seconds > 0 ? run->config->seconds : 0.5;
+    OT_TRY(time_batch(run, measured, 1, &first)); /* touches the memory */
+    OT_TRY(time_batch(run, measured, 1, &first));
+    int repeats = (int)fmin(MOST_REPEATS, fmax(1, budget / BATCHES / fmax(first, 1e-9)));
+    for (int i = 0; i < BATCHES; i++)
+        OT_TRY(time_batch(run, measured, repeats, &seconds[i]));
+    qsort(seconds, BATCHES, sizeof *seconds, compare_doubles);
+    *out = seconds[BATCHES / 2] / repeats;
+    return 0;
+}
+
+static int measure_size(struct run *run) {
+    static const char *const names[] = {"all_gather", "all_to_all", "broadcast"};
+    for (int op = GATHER; op <= BROADCAST; op++) {
+        struct ot_comm_rate rate = {.operation = names[op], .part_bytes = run->part_bytes};
+        double copy_seconds;
+        if (run->ranks > 1)
+            rate.received_bytes =
+                op == BROADCAST ? run->part_bytes : (size_t)(run->ranks - 1) * run->part_bytes;
+        run->received_bytes = rate.received_bytes;
+        OT_TRY(time_operation(run, (enum measured)op, &rate.seconds));
+        rate.rate = (double)rate.received_bytes / rate.seconds;
+        if (!run->config->is_gpu && rate.received_bytes > 0) {
+            OT_TRY(time_operation(run, COPY, &copy_seconds));
+            rate.copy_rate = (double)rate.received_bytes / copy_seconds;
+        }
+        OT_TRY(run->config->take(run->config->context, &rate));
+    }
+    return 0;
+}
+
+static int open_memory(struct run *run, size_t bytes, size_t staging_bytes, void **staging) {
+    struct ot_device *device = run->config->device;
+    OT_TRY(ot_device_alloc_pinned(device, staging_bytes, "staging", staging));
+    ot_comm_reserve(run->config->comm, *staging, staging_bytes);
+    OT_TRY(ot_device_alloc(device, bytes, "sent parts", (void **)&run->send));
+    OT_TRY(ot_device_alloc(device, bytes, "received parts", (void **)&run->receive));
+    OT_TRY(ot_lane_open(device, "comm", &run->lane));
+    ot_lane_fill(run->lane, run->send, 1, bytes);
+    ot_lane_fill(run->lane, run->receive, 2, bytes);
+    return ot_lane_sync(run->lane);
+}
+
+int ot_comm_rates_measure(const struct ot_comm_rates_config *config) {
+    struct run run = {.config = config, .ranks = ot_comm_ranks(config->comm)};
+    size_t most = 0, staging_bytes;
+    void *staging = NULL;
+    for (int i = 0; i < config->n_sizes; i++)
+        most = config->sizes[i] > most ? config->sizes[i] : most;
+    staging_bytes = ot_comm_staging_bytes(config->comm, most);
+    int rc = open_memory(&run, (size_t)run.ranks * most, staging_bytes, &staging);
+    for (int i = 0; i < config->n_sizes && rc == 0; i++) {
+        run.part_bytes = config->sizes[i];
+        rc = measure_size(&run);
+    }
+    if (rc < 0)
+        ot_comm_abort(config->comm);
+    ot_lane_close(run.lane);
+    ot_comm_reserve(config->comm, NULL, 0);
+    ot_device_free_pinned(config->device, staging, staging_bytes);
+    ot_device_free(config->device, run.receive);
+    ot_device_free(config->device, run.send);
+    return rc;
+}

@@ -1,0 +1,81 @@
+#include "src/session/collect.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/comm/comm.h"
+#include "src/base/error.h"
+
+/* What rank 0 asks the others for: a slab, or one of these. */
+enum { SAVED = -1, NOT_SAVED = -2 };
+
+static int ask(struct ot_session *s, int32_t *wanted) {
+    return s->comm ? ot_comm_broadcast_host(s->comm, wanted, sizeof *wanted, 0) : 0;
+}
+
+int64_t ot_collect_bytes(const struct ot_session *s) {
+    const struct ot_chain *chain = ot_model_chain(s->model);
+    int64_t most = 0;
+    if (!s->comm || ot_comm_rank(s->comm) != 0)
+        return 0;
+    for (int i = 0; i < chain->n_slabs; i++)
+        most = chain->slabs[i].n_params > most ? chain->slabs[i].n_params : most;
+    return most * (int64_t)sizeof(float);
+}
+
+void ot_collect_open(struct ot_session *session, struct ot_collector *out) {
+    *out = (struct ot_collector){.session = session};
+}
+
+static int collect(struct ot_collector *c, int slab) {
+    const struct ot_slab_spec *about = &ot_model_chain(c->session->model)->slabs[slab];
+    int32_t wanted = slab;
+    free(c->values);
+    c->slab = slab;
+    c->values = malloc((size_t)about->n_params * sizeof *c->values);
+    if (!c->values)
+        return ot_fail(OT_E_BUDGET, "no memory to collect the %lld parameters of %s",
+                       (long long)about->n_params, about->name);
+    OT_TRY(ask(c->session, &wanted));
+    return ot_engine_collect(c->session->engine, OT_SLAB_MASTER, slab, c->values);
+}
+
+int ot_collect_values(void *collector, int slab, int64_t first, int64_t n, float *values) {
+    struct ot_collector *c = collector;
+    if (!c->session->comm)
+        return ot_engine_get(c->session->engine, OT_SLAB_MASTER, slab, first, n, values);
+    if (!c->values || c->slab != slab)
+        OT_TRY(collect(c, slab));
+    memcpy(values, c->values + first, (size_t)n * sizeof *values);
+    return 0;
+}
+
+int ot_collect_close(struct ot_collector *c, int rc) {
+    struct ot_error why;
+    int32_t last = rc < 0 ? NOT_SAVED : SAVED;
+    free(c->values);
+    c->values = NULL;
+    ot_error_save(&why, rc);
+    int told = ask(c->session, &last);
+    return rc < 0 ? ot_error_load(&why) : told;
+}
+
+int ot_collect_nothing(struct ot_session *session) {
+    struct ot_collector none = {.session = session};
+    return ot_collect_close(&none, 0);
+}
+
+int ot_collect_serve(struct ot_session *s, bool *saved) {
+    int32_t wanted = SAVED;
+    do {
+        OT_TRY(ask(s, &wanted));
+        if (wanted >= 0)
+            OT_TRY(ot_engine_collect(s->engine, OT_SLAB_MASTER, wanted, NULL));
+    } while (wanted >= 0);
+    *saved = wanted == SAVED;
+    return 0;
+}
+
+int ot_collect_fail(void) {
+    return ot_fail(OT_E_COMM, "rank 0 could not save the model");
+}

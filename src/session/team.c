@@ -1,0 +1,166 @@
+#include "src/session/team.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/comm/shared_memory.h"
+#include "src/base/error.h"
+#include "src/base/log.h"
+#include "src/session/plan_request.h"
+
+static int ranks_of(const struct ot_world *world) {
+    return world ? ot_world_ranks(world)->ranks : 1;
+}
+
+void ot_team_choose_gpu(struct ot_settings *settings, const struct ot_world *world) {
+    char bus_id[OT_BUS_ID_BYTES];
+    if (ranks_of(world) == 1 || settings->in_effect.device.kind != OT_DEVICE_AUTO)
+        return;
+    int gpu = ot_world_ranks(world)->local_rank;
+    if (ot_device_bus_id("cuda", gpu, bus_id))
+        ot_settings_choose_device(settings, (struct ot_device_choice){.kind = OT_DEVICE_CUDA, .index = gpu});
+}
+
+void ot_team_share_machine(const struct ot_world *world, struct ot_machine *machine) {
+    int locals = world ? ot_world_ranks(world)->local_ranks : 1;
+    if (locals <= 1)
+        return;
+    machine->free_bytes /= locals;
+    machine->cores = machine->cores / locals > 0 ? machine->cores / locals : 1;
+}
+
+static struct ot_shard shard_of(const struct ot_session *s) {
+    const struct ot_options *o = s->options;
+    struct ot_shard shard = {.ranks = 1, .world = o->deterministic == OT_CHOICE_DETERMINISTIC_WORLD};
+    if (ranks_of(s->world) == 1)
+        return shard;
+    shard.rank = ot_world_ranks(s->world)->rank;
+    shard.ranks = ot_world_ranks(s->world)->ranks;
+    shard.mode = ot_plan_request_mode(o);
+    shard.narrow = o->exchange == OT_CHOICE_EXCHANGE_DTYPE && s->dtype != OT_F32;
+    return shard;
+}
+
+int ot_team_open(struct ot_session *s) {
+    const struct ot_options *o = s->options;
+    s->shard = shard_of(s);
+    OT_TRY(ot_shard_check(&s->shard));
+    if (ranks_of(s->world) == 1)
+        return o->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES
+                   ? ot_fail(OT_E_USAGE,
+                             "--share-weights yes has no effect with one rank; use --gpus 2 or more")
+                   : 0;
+    bool is_gpu = o->device.kind == OT_DEVICE_CUDA;
+    struct ot_comm_config config = {.name = o->comm,
+                                    .world = s->world,
+                                    .device = s->device,
+                                    .device_index = is_gpu ? o->device.index : -1,
+                                    .plugin_dirs = getenv("OFFLOAD_TRAIN_PLUGINS"),
+                                    .timeout_seconds = o->comm_timeout};
+    OT_TRY(ot_comm_open(&config, &s->comm));
+    ot_log(OT_LOG_INFO, "comm    %s", ot_comm_describe(s->comm));
+    return 0;
+}
+
+/* Tries it with a page: a container may have no such memory, or none in common with the others. */
+static int try_sharing(const struct ot_session *s) {
+    enum { PAGE = 4096 };
+    int hosts = ot_world_hosts(s->world);
+    void *memory;
+    if (hosts > 1)
+        return ot_fail(OT_E_USAGE, "the ranks are on %d hosts", hosts);
+    OT_TRY(ot_shared_memory_map(s->comm, PAGE, &memory));
+    ot_shared_memory_unmap(memory, PAGE);
+    return 0;
+}
+
+int ot_team_find_sharing(struct ot_session *s) {
+    bool asked = s->options->share_weights == OT_CHOICE_SHARE_WEIGHTS_YES;
+    if (!s->comm || (!asked && !ot_plan_request_may_share(s->options)))
+        return 0;
+    int rc = try_sharing(s);
+    if (rc < 0 && (asked || rc == -OT_E_COMM))
+        return ot_fail((enum ot_error_code) - rc, "the ranks cannot share weights: %s", ot_error_text());
+    if (rc < 0 && ot_world_hosts(s->world) == 1)
+        ot_log(OT_LOG_INFO, "note    each rank keeps its own part of the weights: %s", ot_error_text());
+    s->may_share = rc == 0 && !asked;
+    s->shard.one_copy = asked;
+    return 0;
+}
+
+void ot_team_put_json(const struct ot_session *s, const char *key, struct ot_json_writer *w) {
+    if (!s->comm)
+        return;
+    ot_json_begin_object(w, key);
+    ot_json_put_int(w, "ranks", ot_comm_ranks(s->comm));
+    ot_json_put_int(w, "hosts", ot_world_hosts(s->world));
+    ot_json_put_text(w, "shard", ot_shard_mode_name(s->shard.mode));
+    ot_json_put_text(w, "comm", ot_comm_describe(s->comm));
+    ot_json_end_object(w);
+}
+
+bool ot_team_speaks(const struct ot_session *s) {
+    return !s->world || ot_world_ranks(s->world)->rank == 0;
+}
+
+int ot_team_find_least(struct ot_session *s, int64_t *values, int n) {
+    int64_t all[OT_MAX_RANKS * OT_TEAM_MOST_VALUES];
+    if (!s->comm)
+        return 0;
+    OT_TRY(ot_comm_all_gather_host(s->comm, values, (size_t)n * sizeof *values, all));
+    for (int i = 0; i < ot_comm_ranks(s->comm) * n; i++)
+        values[i % n] = all[i] < values[i % n] ? all[i] : values[i % n];
+    return 0;
+}
+
+int ot_team_hand(struct ot_session *s, int from, unsigned char **bytes, size_t *n) {
+    int64_t count = (int64_t)*n;
+    if (!s->comm)
+        return 0;
+    OT_TRY(ot_comm_broadcast_host(s->comm, &count, sizeof count, from));
+    if (ot_comm_rank(s->comm) != from) {
+        *n = (size_t)count;
+        *bytes = calloc(1, *n + 1);
+        if (!*bytes)
+            return ot_fail(OT_E_BUDGET, "no memory for %zu bytes of rank %d", *n, from);
+    }
+    return count > 0 ? ot_comm_broadcast_host(s->comm, *bytes, *n, from) : 0;
+}
+
+int ot_team_tell(struct ot_session *s, char **text) {
+    size_t n = *text ? strlen(*text) + 1 : 0;
+    unsigned char *bytes = (unsigned char *)*text;
+    if (!s->comm)
+        return 0;
+    int rc = ot_team_hand(s, 0, &bytes, &n);
+    if (ot_team_speaks(s))
+        return rc;
+    free(*text);
+    *text = n > 0 && rc == 0 ? (char *)bytes : NULL;
+    if (!*text)
+        free(bytes);
+    return rc;
+}
+
+int ot_team_choose(struct ot_session *s, int *value) {
+    return s->comm ? ot_comm_broadcast_host(s->comm, value, sizeof *value, 0) : 0;
+}
+
+int ot_team_agree(struct ot_session *s, int rc) {
+    struct ot_error mine = {0}, *all;
+    if (!s->comm)
+        return rc;
+    int ranks = ot_comm_ranks(s->comm), first = 0;
+    ot_error_save(&mine, rc);
+    all = calloc((size_t)ranks, sizeof *all);
+    if (!all)
+        return ot_fail(OT_E_BUDGET, "no memory for the answers of %d ranks", ranks);
+    rc = ot_comm_all_gather_host(s->comm, &mine, sizeof mine, all);
+    while (rc == 0 && first < ranks && all[first].code == 0)
+        first++;
+    if (rc == 0 && first < ranks)
+        rc = ot_fail((enum ot_error_code)all[first].code, "%s: %s", ot_world_name(s->world, first),
+                     all[first].text);
+    free(all);
+    return rc;
+}

@@ -1,0 +1,205 @@
+/* What forward keeps for backward, level by level: each level's bytes are a prefix of those of the next,
+ * and all levels give the same losses, gradients and boundary gradients, bit by bit. The runner overwrites
+ * work, scratch and what the level does not keep with NaNs, so a backward that reads more than its level
+ * keeps gives NaNs. Runs on the cpu device, and linked with an emulated or a real cuda device on that. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/models/chain_runner.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+
+enum { TOKENS = 29, ROW = 15, LAYERS = 2, CASES = 3 };
+
+struct tokens {
+    int32_t id[TOKENS], target[TOKENS], position[TOKENS], row_start[TOKENS];
+};
+
+/* Plain; with every optional tensor; with a window in the second layer, so small that level `attention` keeps
+ * q, k and v there. */
+static struct ot_model_config make_config(int i) {
+    struct ot_model_config c = tiny_config(LAYERS, i == 1);
+    if (i > 0)
+        c.qkv_bias = c.out_bias = c.mlp_bias = c.qk_norm = i == 1;
+    if (i == 2) {
+        c.window = 5;
+        c.window_by_layer = true;
+        c.window_layers[0] = 2;
+        c.qk_norm = true;
+    }
+    return c;
+}
+
+static struct runner_batch make_batch(const struct ot_model_config *config, struct tokens *t) {
+    for (int i = 0; i < TOKENS; i++) {
+        t->id[i] = (int32_t)((i * 7 + i / 5) % config->vocab);
+        t->target[i] = i % 6 == 2 ? -1 : (int32_t)((i * 5 + 1) % config->vocab);
+        t->position[i] = i % ROW;
+        t->row_start[i] = i - i % ROW;
+    }
+    return (struct runner_batch){TOKENS, t->id, t->target, t->position, t->row_start, 1.0f / TOKENS};
+}
+
+static struct runner *open_case(const struct ot_model_config *config, enum ot_dtype dtype) {
+    struct runner *runner = runner_open(config, dtype, TOKENS, 2);
+    runner_init_weights(runner, 11);
+    return runner;
+}
+
+/* ---- bytes ---- */
+
+static void check_sizes(const struct ot_chain *chain, int block, int64_t n) {
+    bool layer = block > 0 && block < chain->n_blocks - 1;
+    size_t saved[OT_KEEP_LEVELS], work[OT_KEEP_LEVELS];
+    for (int i = 0; i < OT_KEEP_LEVELS; i++) {
+        enum ot_keep_level level = (enum ot_keep_level)i;
+        saved[i] = chain->saved_bytes(chain->context, block, level, n);
+        work[i] = chain->work_bytes(chain->context, block, level, n);
+        assert_true(i == 0 || (layer ? saved[i] > saved[i - 1] : saved[i] == 0));
+        assert_true(layer || work[i] == 0);
+        if (i <= OT_KEEP_PRODUCTS)
+            assert_int_equal(saved[i] + work[i], work[OT_KEEP_NONE]);
+    }
+    assert_int_equal(saved[OT_KEEP_NONE], 0);
+    assert_int_equal(work[OT_KEEP_PRODUCTS], 0);
+    assert_int_equal(work[OT_KEEP_ALL], 0);
+}
+
+static void test_levels_are_nested(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        const struct ot_model_config config = make_config(i);
+        struct ot_model *model;
+        check_ok(ot_model_open(&config, OT_BF16, config.max_position, &model));
+        const struct ot_chain *chain = ot_model_chain(model);
+        for (int b = 0; b < chain->n_blocks; b++)
+            for (int64_t n = 1; n < 400; n += 57)
+                check_sizes(chain, b, n);
+        ot_model_close(model);
+    }
+}
+
+/* Bytes of q, k and v in a row of `attention` minus attention's output and its lse. */
+static int64_t attention_extra(int64_t max_position, int64_t window) {
+    struct ot_model_config config = tiny_config(1, false);
+    struct ot_model *model;
+    int64_t n = 64 * 256; /* so many that no piece needs padding */
+    config.window = window;
+    check_ok(ot_model_open(&config, OT_BF16, max_position, &model));
+    const struct ot_chain *chain = ot_model_chain(model);
+    size_t bytes = chain->saved_bytes(chain->context, 1, OT_KEEP_ATTENTION, n);
+    ot_model_close(model);
+    return (int64_t)bytes / n - (config.hidden * 2 + config.n_heads * 4);
+}
+
+/* A query that sees more than a quarter of `hidden` keys (here 8) makes attention's output the better
+ * bargain: then q, k and v are not part of its level. */
+static void test_attention_keeps_qkv_where_that_is_cheaper(void **state) {
+    (void)state;
+    int64_t qkv = 2 * (32 + 2 * 16);
+    assert_int_equal(attention_extra(15, 0), qkv);
+    assert_int_equal(attention_extra(16, 0), 0);
+    assert_int_equal(attention_extra(64, 8), qkv);
+    assert_int_equal(attention_extra(64, 10), 0);
+}
+
+/* ---- bits ---- */
+
+/* What a training pass leaves: losses, gradients of slabs, gradients of boundaries. */
+struct results {
+    float loss[TOKENS], *slab[LAYERS + 2];
+    void *boundary[LAYERS + 1];
+};
+
+static void take_results(struct runner *runner, const struct runner_batch *batch, enum ot_keep_level level,
+                         struct results *out) {
+    runner_zero_grads(runner);
+    runner_train(runner, batch, level, out->loss);
+    for (int s = 0; s < LAYERS + 2; s++)
+        out->slab[s] = runner_slab_grad(runner, s);
+    for (int b = 0; b < LAYERS + 1; b++)
+        out->boundary[b] = runner_boundary_grad(runner, b, TOKENS);
+}
+
+static void free_results(struct results *results) {
+    for (int s = 0; s < LAYERS + 2; s++)
+        free(results->slab[s]);
+    for (int b = 0; b < LAYERS + 1; b++)
+        free(results->boundary[b]);
+}
+
+static void check_same(struct runner *runner, const struct results *got, const struct results *want) {
+    const struct ot_chain *chain = ot_model_chain(runner_model(runner));
+    size_t boundary = (size_t)(TOKENS * chain->boundary_elems) * ot_dtype_bytes(chain->dtype);
+    assert_memory_equal(got->loss, want->loss, sizeof got->loss);
+    for (int s = 0; s < LAYERS + 2; s++)
+        assert_memory_equal(got->slab[s], want->slab[s], (size_t)chain->slabs[s].n_params * sizeof(float));
+    for (int b = 0; b < LAYERS + 1; b++)
+        assert_memory_equal(got->boundary[b], want->boundary[b], boundary);
+}
+
+/* Equal NaNs would be equal bits. */
+static void check_finite(const struct results *results, const struct ot_chain *chain) {
+    for (int s = 0; s < LAYERS + 2; s++)
+        for (int64_t i = 0; i < chain->slabs[s].n_params; i++)
+            assert_true(results->slab[s][i] - results->slab[s][i] == 0);
+}
+
+static void check_levels(int i, enum ot_dtype dtype) {
+    const struct ot_model_config config = make_config(i);
+    struct tokens tokens;
+    const struct runner_batch batch = make_batch(&config, &tokens);
+    struct runner *runner = open_case(&config, dtype);
+    struct results want, got;
+    take_results(runner, &batch, OT_KEEP_NONE, &want);
+    check_finite(&want, ot_model_chain(runner_model(runner)));
+    for (int level = OT_KEEP_ATTENTION; level < OT_KEEP_LEVELS; level++) {
+        take_results(runner, &batch, (enum ot_keep_level)level, &got);
+        check_same(runner, &got, &want);
+        free_results(&got);
+    }
+    free_results(&want);
+    runner_close(runner);
+}
+
+static void test_levels_give_the_same_bits(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; i++)
+        for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
+            check_levels(i, (enum ot_dtype)dtype);
+}
+
+/* What forward keeps at a level is the first part of what it keeps at the highest. So a block that kept
+ * more may go on as one that kept less. */
+static void test_what_is_kept_is_a_prefix(void **state) {
+    (void)state;
+    for (int i = 0; i < CASES; i++) {
+        const struct ot_model_config config = make_config(i);
+        struct tokens tokens;
+        const struct runner_batch batch = make_batch(&config, &tokens);
+        struct runner *runner = open_case(&config, OT_BF16);
+        const struct ot_chain *chain = ot_model_chain(runner_model(runner));
+        for (int b = 1; b <= LAYERS; b++) {
+            char *all = runner_forward_saved(runner, &batch, OT_KEEP_ALL, b);
+            for (int level = OT_KEEP_ATTENTION; level < OT_KEEP_ALL; level++) {
+                enum ot_keep_level kept = (enum ot_keep_level)level;
+                char *part = runner_forward_saved(runner, &batch, kept, b);
+                assert_memory_equal(part, all, chain->saved_bytes(chain->context, b, kept, TOKENS));
+                free(part);
+            }
+            free(all);
+        }
+        runner_close(runner);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_levels_are_nested),
+        cmocka_unit_test(test_attention_keeps_qkv_where_that_is_cheaper),
+        cmocka_unit_test(test_levels_give_the_same_bits),
+        cmocka_unit_test(test_what_is_kept_is_a_prefix),
+    };
+    tiny_skip_without_device();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,123 @@
+/* Each rank takes from a part what it holds of it, wherever the borders of the part lie. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "offload/plan/slabs.h"
+#include "tests/offload/tiny_run.h"
+#include "tests/support/check.h"
+#include "tests/support/damage.h"
+#include "tests/support/thread_world.h"
+
+enum { RANKS = 3 };
+
+/* The value of a parameter in an array of fp32: a small whole number. */
+static float value_of(enum ot_part_array array, int slab, int64_t index) {
+    return (float)((index * 7 + slab * 31 + (int)array * 5) % 251);
+}
+
+/* Fills in the part, in fp32. */
+static float *make_part(const struct ot_part *part) {
+    float *values = calloc(1, ot_part_bytes(OT_F32, part));
+    assert_non_null(values);
+    for (enum ot_part_array array = OT_PART_M; array < OT_PART_ARRAYS; array++) {
+        struct ot_part_place place = ot_part_find(OT_F32, part, array);
+        for (int64_t i = 0; place.width > 0 && i < part->n; i++)
+            values[place.offset / sizeof *values + (size_t)i] = value_of(array, part->slab, part->first + i);
+    }
+    return values;
+}
+
+/* Puts all parts of a slab, cut at random, in an order that is not theirs: the second half first. */
+static void put_slab(const struct tiny_engine *tiny, int slab, struct dice *dice, int *n_held) {
+    const int64_t params = tiny->chain.slabs[slab].n_params;
+    for (int half = 1; half >= 0; half--) {
+        int64_t end = half ? params : params / 2;
+        for (int64_t first = half * (params / 2), n; first < end; first += n) {
+            n = 1 + (int64_t)throw_below(dice, (size_t)(end - first));
+            struct ot_part part = {slab, first, n, true, true, OT_STATE_F32};
+            float *values = make_part(&part);
+            *n_held += ot_engine_holds(tiny->engine, &part);
+            check_ok(ot_engine_put(tiny->engine, &part, values));
+            free(values);
+        }
+    }
+}
+
+static void check_slab(const struct tiny_engine *tiny, const struct ot_plan *plan, int slab) {
+    static const enum ot_part_array arrays[] = {
+        [OT_SLAB_MASTER] = OT_PART_WEIGHTS, [OT_SLAB_M] = OT_PART_M, [OT_SLAB_V] = OT_PART_V};
+    struct ot_shard_range held = ot_slab_holding(&tiny->chain, plan, slab);
+    float *values = calloc((size_t)held.n + 1, sizeof *values);
+    assert_non_null(values);
+    for (int kind = OT_SLAB_MASTER; kind <= OT_SLAB_V; kind++) {
+        check_ok(ot_engine_get(tiny->engine, (enum ot_slab_kind)kind, slab, held.first, held.n, values));
+        for (int64_t i = 0; i < held.n; i++)
+            if (values[i] != value_of(arrays[kind], slab, held.first + i))
+                fail_msg("kind %d, slab %d: parameter %lld is %g", kind, slab, (long long)(held.first + i),
+                         (double)values[i]);
+    }
+    free(values);
+}
+
+struct member {
+    struct tiny_run run;
+    int n_held; /* parts that this rank holds something of */
+    pthread_t thread;
+};
+
+static void *put_all(void *context) {
+    struct member *m = context;
+    struct dice dice = {.round = 11};
+    struct tiny_engine tiny;
+    tiny_open(&m->run, &tiny);
+    for (int slab = 0; slab < tiny.chain.n_slabs; slab++)
+        put_slab(&tiny, slab, &dice, &m->n_held);
+    for (int slab = 0; slab < tiny.chain.n_slabs; slab++)
+        check_slab(&tiny, &m->run.plan, slab);
+    struct ot_part outside = {0, tiny.chain.slabs[0].n_params, 1, true, true, OT_STATE_F32};
+    check_fails(ot_engine_put(tiny.engine, &outside, &outside), OT_E_INTERNAL, "there are no parameters");
+    assert_false(ot_engine_holds(tiny.engine, &outside));
+    tiny_close(&tiny);
+    return NULL;
+}
+
+static int join(void *context, int rank, struct ot_device *device, struct ot_comm **out) {
+    return thread_world_join(context, rank, device, out);
+}
+
+static void clip(enum ot_shard_mode mode, enum ot_home home) {
+    struct thread_world *world = thread_world_open(RANKS, 0);
+    struct member members[RANKS] = {0};
+    enum ot_home weights = mode == OT_SHARD_STATE ? OT_HOME_GPU : home;
+    for (int r = 0; r < RANKS; r++) {
+        struct tiny_run *run = &members[r].run;
+        tiny_defaults(run, 1, false, OT_F32);
+        run->shard = (struct ot_shard){.rank = r, .ranks = RANKS, .mode = mode};
+        run->join = join;
+        run->join_context = world;
+        tiny_plan(run, weights, home, OT_HOME_GPU, 2);
+    }
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(pthread_create(&members[r].thread, NULL, put_all, &members[r]), 0);
+    for (int r = 0; r < RANKS; r++)
+        pthread_join(members[r].thread, NULL);
+    for (int r = 0; r < RANKS; r++) {
+        assert_true(members[r].n_held > 0);
+        ot_plan_free(&members[r].run.plan);
+    }
+    thread_world_close(world);
+}
+
+static void test_a_rank_takes_what_it_holds(void **state) {
+    (void)state;
+    for (int mode = 0; mode < OT_SHARD_MODES; mode++)
+        for (int home = OT_HOME_GPU; home <= OT_HOME_NVME; home++)
+            clip((enum ot_shard_mode)mode, (enum ot_home)home);
+}
+
+int main(void) {
+    tiny_skip_without_device();
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_rank_takes_what_it_holds)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

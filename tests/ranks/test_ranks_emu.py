@@ -1,0 +1,74 @@
+"""Ranks with an emulated GPU each: every communicator, under the program's own launcher and under mpirun."""
+
+import json
+import os
+import re
+import subprocess
+import unittest
+
+import program
+
+USAGE, COMM_FAILED = 2, 11
+SMALL = ["--gpu-mem", "256M", "--host-mem", "64M", "--threads", "1"]
+TEST = [program.PROGRAM, "comm-test", *SMALL, "--sizes", "1000", "--json"]
+MPIRUN = program.shutil.which("mpirun")
+
+
+def run(words, gpus, **more):
+    env = dict(os.environ, OT_EMU_DEVICES=str(gpus), OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+               OMPI_MCA_btl_vader_single_copy_mechanism="none", **more)
+    return program.Result(subprocess.run(words, env=env, capture_output=True, timeout=120))
+
+
+class Gpus(program.ProgramTest):
+    def check(self, words, ranks, description, **env):
+        """Every rank takes its own GPU, or NCCL would refuse them."""
+        result = run(words, ranks, **env)
+        self.assertEqual(result.code, 0, result.err)
+        report = json.loads(result.out)
+        self.assertEqual((report["ranks"], report["checks"]), (ranks, 56))
+        self.assertIn("Emulated GPU", report["device"])
+        self.assertRegex(report["comm"], description)
+
+    def test_all_gpus_use_nccl(self):
+        for ranks in 2, 3:
+            self.check([*TEST, "--gpus", "all"], ranks, rf"^NCCL .*, {ranks} ranks$")
+
+    @unittest.skipUnless(MPIRUN, "there is no mpirun here")
+    def test_mpirun(self):
+        for comm, description in ("nccl", "^NCCL"), ("tcp", "^tcp"), ("mpi", "MPI|MPICH"):
+            plugin = f"libot-comm-{comm}.so"
+            if comm != "tcp" and not os.path.exists(os.path.join(os.environ["OFFLOAD_TRAIN_PLUGINS"], plugin)):
+                self.skipTest(f"{plugin} is not built")
+            env = {"ASAN_OPTIONS": "detect_leaks=0"} if comm == "mpi" else {}  # Open MPI does not free all of its memory
+            self.check([MPIRUN, "--oversubscribe", "-n", "3", *TEST, "--comm", comm], 3, description, **env)
+
+    def test_two_ranks_on_one_gpu_are_refused(self):
+        train = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--steps", "2", "--no-save"]
+        result = run([*train, "--gpus", "2", "--device", "cuda:1"], 2)
+        self.assertEqual(result.code, USAGE, result.err)
+        self.assertRegex(result.err, r"error: ranks 0 and 1 use the same GPU \(0000:02:00\.0\); each rank needs ")
+        result = run([*TEST, "--comm", "nccl", "--gpus", "2", "--device", "cuda:1"], 2)
+        self.assertEqual(result.code, COMM_FAILED, result.err)
+        self.assertIn("ranks 0 and 1 use the same GPU (UUID ", result.err)
+
+    def test_one_copy_of_the_weights(self):
+        """Both processes pin the memory that they share, and copy from all of it."""
+        words = [program.PROGRAM, "train", *program.SMALL, "--data", self.rows, "--steps", "3", "--micro-batch", "1", "--shard",
+                 "full", "--home", "weights=host,state=host", "--no-forecast", "--no-save", "--gpus", "2", "--share-weights"]
+        results = [run([*words, share], 2) for share in ("no", "yes")]
+        for result in results:
+            self.assertEqual(result.code, 0, result.err)
+        self.assertIn("one copy for all ranks", results[1].err)
+        losses = [re.findall(r"step \d/3 loss [\d.]+", result.err) for result in results]
+        self.assertEqual(losses[0], losses[1])
+        self.assertGreater(len(losses[0]), 0)
+
+    def test_work_that_fails_on_the_gpu_ends_all_ranks(self):
+        result = run([*TEST, "--gpus", "2", "-q"], 2, OT_FAKE_NCCL_ASYNC="7")
+        self.assertEqual(result.code, COMM_FAILED, result.err)
+        self.assertEqual([line[:7] for line in result.err.splitlines()], ["error: "], result.err)
+        self.assertRegex(result.err, "nccl .*rank [01]: remote process exited")
+
+
+program.main()

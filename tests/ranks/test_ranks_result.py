@@ -1,0 +1,86 @@
+"""The model that several ranks leave: the bits of one rank, written once by rank 0."""
+
+import json
+import os
+
+import program
+
+WORLD = ["--device", "cpu", "--steps", "4", "--micro-batch", "1", "--deterministic", "world"]
+OWN = ("log.jsonl", "run.json", "finished.json", "README.md")  # of the run: names, times, options
+
+
+class Result(program.ProgramTest):
+    def model(self, out, *words):
+        """Trains, and returns the files of the model."""
+        self.train(out, *WORLD, *words)
+        names = sorted(name for name in os.listdir(self.path(out)) if name not in OWN)
+        self.assertIn("model.safetensors", names)
+        return {name: program.read_bytes(os.path.join(self.path(out), name)) for name in names
+                if os.path.isfile(os.path.join(self.path(out), name))}
+
+    def test_every_mode_leaves_the_model_of_one_rank(self):
+        one = self.model("one")
+        for ranks in 2, 4:
+            for mode in "none", "state", "full":
+                out = f"{mode}-{ranks}"
+                self.assertEqual(self.model(out, "--gpus", ranks, "--shard", mode), one, out)
+                self.assertEqual([name for name in os.listdir(self.path(out)) if name.startswith("rank-")], [])
+
+    def test_one_copy_of_the_weights_leaves_the_same_model(self):
+        homes = ["--home", "weights=host,state=host", "--optimizer-engine", "stream:0.5,cpu:0.5"]
+        words = ["--shard", "full", "--eval-fraction", 0.1, "--eval-every", 2, *homes]
+        one, losses = self.model("apart-one"), []
+        for share, ranks in ("no", 2), ("yes", 2), ("yes", 4):
+            out = f"{share}-{ranks}"
+            self.model(out, *words, "--gpus", ranks, "--share-weights", share)
+            log = self.log(out)
+            losses.append([event["loss"] for event in log if event["event"] in ("step", "eval")])
+            self.assertEqual([event for event in log if event["event"] == "run"][0]["plan"]["one_copy"], share == "yes")
+        self.assertEqual(losses[0], losses[1])
+        self.assertEqual(len(losses[0]), 4 + 3)
+        self.assertEqual(self.model("together-4", *homes, "--gpus", 4, "--share-weights", "yes"), one)
+
+    def test_bf16_with_state_on_the_host(self):
+        words = ["--dtype", "bf16", "--home", "state=host"]
+        one = self.model("bf16-one", *words)
+        self.assertEqual(self.model("bf16-two", *words, "--gpus", 2), one)
+
+    def test_three_ranks_train_too(self):
+        result = self.train("three", "--device", "cpu", "--steps", 4, "--micro-batch", 1, "--gpus", 3)
+        self.assertIn("tcp, 3 ranks", result.err)
+        steps = [event["step"] for event in self.log("three") if event["event"] == "step"]
+        self.assertEqual(steps, [1, 2, 3, 4])  # one log: that of rank 0
+        self.succeed("eval", self.path("three"), "--data", self.rows, "--device", "cpu", "--seq-len", 128)
+
+    def test_fewer_micro_batches_than_ranks(self):
+        words = ["--tokens-per-step", 256]  # two micro-batches
+        self.assertEqual(self.model("few-4", *words, "--gpus", 4), self.model("few-1", *words))
+
+    def test_evaluation_and_sample_at_the_end(self):
+        words = ["--eval-fraction", 0.1, "--eval-every", 2, "--gpus"]
+        found = []
+        for ranks in 1, 2:
+            self.train(f"eval-{ranks}", *WORLD, *words, ranks)
+            log = self.log(f"eval-{ranks}")
+            found.append(([event["loss"] for event in log if event["event"] == "eval"],
+                          [event["text"] for event in log if event["event"] == "sample"]))
+        self.assertEqual(len(found[0][0]), 3)
+        self.assertEqual(len(found[0][1]), 1)
+        self.assertEqual(found[0][1], found[1][1])
+        for one, two in zip(found[0][0], found[1][0]):
+            self.assertAlmostEqual(one, two, delta=1e-6)
+
+    def test_the_run_is_recorded(self):
+        self.train("recorded", *WORLD, "--gpus", 2)
+        with open(os.path.join(self.path("recorded"), "run.json")) as file:
+            self.assertEqual(json.load(file)["ranks"], {"ranks": 2, "hosts": 1, "shard": "full",
+                                                        "comm": "tcp, 2 ranks by direct reads"})
+
+    def test_a_finished_run_is_confirmed(self):
+        words = ["train", *program.SMALL, *WORLD, "--no-forecast", "--data", self.rows, "--out", self.path("again"),
+                 "--gpus", 2]
+        self.succeed(*words)
+        self.assertIn("already finished", self.succeed(*words).err)
+
+
+program.main()
