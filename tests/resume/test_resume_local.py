@@ -84,8 +84,11 @@ class Local(LocalTest):
         for host in 0, 1:
             os.remove(self.path(f"lost-{host}/checkpoints/complete"))
         shutil.rmtree(self.path("lost-1"))
-        for result in self.hosts("lost", "--save-local", "--steps", "4", "--schedule", "constant"):
-            self.assertEqual(result.code, INPUT, result.err)
+        results = self.hosts("lost", "--save-local", "--steps", "4", "--schedule", "constant")
+        # Both find it. The slower one may learn it from the other, which then is why it ends.
+        self.assertIn(INPUT, [result.code for result in results])
+        for result in results:
+            self.assertIn(result.code, (INPUT, COMM_FAILED), result.err)
             self.assertRegex(result.err, r"rank 1 \(.*\) has no checkpoint, but rank 0 \(.*\) has that of step 4: "
                                          "start the ranks on the hosts that saved it")
 

@@ -37,7 +37,7 @@ static void all_budgets_are_used_or_cured(void **state) {
         fake_open_small(&f, mix & 1 ? OT_BF16 : OT_F32, mix & 2);
         struct ot_plan_request rq = fake_request(&f);
         for (size_t gpu = 20; gpu <= 320; gpu += 100)
-            for (size_t host = 0; host <= 240; host += tests_are_brief() ? 120 : 60)
+            for (size_t host = 0; host <= 240; host += tests_are_brief() ? 80 : 60)
                 for (size_t nvme = 0; nvme <= 600; nvme += 200) {
                     struct ot_plan plan;
                     rq.budget_bytes[OT_TIER_GPU] = gpu * MIB;
@@ -51,7 +51,7 @@ static void all_budgets_are_used_or_cured(void **state) {
                     spilled += ot_ledger_total(&plan.ledger, OT_TIER_NVME) > 0;
                     ot_plan_free(&plan);
                 }
-        assert_true(made > 10 && refused > 10 && spilled > 10);
+        assert_true(made > 5 && refused > 5 && spilled > 5);
     }
 }
 
