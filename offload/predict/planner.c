@@ -80,11 +80,9 @@ static int try_request(struct search *s, const struct ot_plan_request *request, 
     if (best->tried >= s->most_tries || ot_plan_make(request, &plan) < 0)
         return 0; /* the forced plan does not fit: it is no candidate */
     int rc = 0;
-    if (!was_seen(s, &plan)) {
-        rc = ot_simulate_plan(request->chain, &plan, s->costs, &prediction);
-        if (rc == 0 && prediction.step_seconds < best->prediction.step_seconds * (1 - gain))
-            rc = 1;
-    }
+    if (!was_seen(s, &plan))
+        rc = ot_simulate_faster(request->chain, &plan, s->costs, best->prediction.step_seconds * (1 - gain),
+                                &prediction);
     if (rc > 0) {
         struct ot_plan before = best->plan;
         best->plan = plan;

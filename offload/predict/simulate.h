@@ -59,5 +59,10 @@ int ot_simulate(const struct ot_simulation *simulation, struct ot_trace *trace, 
  * making the layout and the schedule. */
 int ot_simulate_plan(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_costs *costs,
                      struct ot_prediction *out);
+/* The same for a search: gives up as soon as it is clear that a step takes `limit` seconds or more. Returns 1
+ * with the prediction if a step takes less, else 0, and then *out is unchanged. Gives up before it runs if a
+ * lane has more work in a step than that, or if the tasks need more of a shared resource. */
+int ot_simulate_faster(const struct ot_chain *chain, const struct ot_plan *plan, const struct ot_costs *costs,
+                       double limit, struct ot_prediction *out);
 
 #endif

@@ -32,6 +32,8 @@ struct linker {
     int n_tiles;
     int *candidates; /* nodes that must come before the present task */
     int n_candidates, capacity;
+    int *seen; /* [nodes]: the last node that has this one among its candidates; -1: none */
+    int n_deps, deps_capacity;
 };
 
 static int push(int **list, int *n, int *capacity, int value) {
@@ -70,7 +72,10 @@ static void add_ancestor(struct linker *lk, int node, int before) {
 
 /* Notes that node `before` (-1: no node) must come before `node`, unless that is known already. */
 static int after(struct linker *lk, int node, int before) {
-    if (before < 0 || before == node || is_ancestor(lk, node, before))
+    if (before < 0 || before == node || lk->seen[before] == node)
+        return 0;
+    lk->seen[before] = node;
+    if (is_ancestor(lk, node, before))
         return 0;
     return push(&lk->candidates, &lk->n_candidates, &lk->capacity, before);
 }
@@ -120,13 +125,27 @@ static void sort_descending(int *values, int n) {
     }
 }
 
-static int add_dep(struct ot_task *task, struct ot_dep dep) {
-    struct ot_dep *grown = realloc(task->deps, ((size_t)task->n_deps + 1) * sizeof *grown);
-    if (!grown)
-        return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
-    task->deps = grown;
-    task->deps[task->n_deps++] = dep;
+/* Tasks get their edges one after another, so these lie side by side. */
+static int add_dep(struct linker *lk, struct ot_task *task, struct ot_dep dep) {
+    struct ot_schedule *s = lk->schedule;
+    if (lk->n_deps == lk->deps_capacity) {
+        int more = 2 * lk->deps_capacity + 256;
+        struct ot_dep *grown = realloc(s->deps, (size_t)more * sizeof *grown);
+        if (!grown)
+            return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
+        s->deps = grown;
+        lk->deps_capacity = more;
+    }
+    s->deps[lk->n_deps++] = dep;
+    task->n_deps++;
     return 0;
+}
+
+/* To be called when the edges will not move any more. */
+static void find_deps(struct ot_schedule *schedule) {
+    int first = 0;
+    for (int i = 0; i < schedule->n_tasks; first += schedule->tasks[i++].n_deps)
+        schedule->tasks[i].deps = schedule->deps + first;
 }
 
 /* Keeps the candidates that no other candidate implies. Looks at the newest first, since a newer node may
@@ -136,12 +155,12 @@ static int reduce(struct linker *lk, int node, int step) {
     sort_descending(lk->candidates, lk->n_candidates);
     for (int i = 0; i < lk->n_candidates; i++) {
         int before = lk->candidates[i];
-        bool is_double = i > 0 && before == lk->candidates[i - 1];
-        if (is_double || is_ancestor(lk, node, before)) /* since one of these candidates was added */
+        if (is_ancestor(lk, node, before)) /* since one of these candidates was added */
             continue;
         add_ancestor(lk, node, before);
         if (step == lk->steps - 1)
-            OT_TRY(add_dep(&lk->schedule->tasks[node % n], (struct ot_dep){before % n, before / n < step}));
+            OT_TRY(
+                add_dep(lk, &lk->schedule->tasks[node % n], (struct ot_dep){before % n, before / n < step}));
     }
     return 0;
 }
@@ -204,6 +223,11 @@ static void mark_signals(struct ot_schedule *schedule) {
 
 static int open_ancestors(struct linker *lk) {
     size_t nodes = (size_t)lk->steps * (size_t)lk->schedule->n_tasks;
+    lk->seen = malloc((nodes + 1) * sizeof *lk->seen);
+    if (!lk->seen)
+        return ot_fail(OT_E_BUDGET, "no memory to order the schedule");
+    for (size_t i = 0; i < nodes; i++)
+        lk->seen[i] = -1;
     if (!lk->schedule->is_draft)
         return ot_reach_open(&lk->reach, (int)nodes);
     lk->places = calloc(nodes + 1, sizeof *lk->places);
@@ -232,6 +256,7 @@ int ot_schedule_link(struct ot_schedule *schedule, const struct ot_layout *layou
         lk.tiles[t].writer = -1;
     for (int step = 0; step < lk.steps; step++)
         OT_TRY_GOTO(link_step(&lk, step, lane_last), rc, out);
+    find_deps(schedule);
     mark_signals(schedule);
 out:
     for (int t = 0; lk.tiles && t < lk.n_tiles; t++)
@@ -239,6 +264,7 @@ out:
     free(lk.tiles);
     free(lk.first_tile);
     free(lk.candidates);
+    free(lk.seen);
     free(lk.places);
     free(lk.clocks);
     ot_reach_close(&lk.reach);

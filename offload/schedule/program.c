@@ -1,12 +1,29 @@
 #include "offload/schedule/program.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "src/base/error.h"
 
+enum { BLOCK_ACCESSES = 2048 };
+
+/* Makes sure that the schedule's first block has room for the accesses of one more task. False: no memory. */
+static bool has_room(struct ot_schedule *schedule) {
+    struct ot_access_block *block = schedule->accesses;
+    if (block && block->used + OT_TASK_MAX_ACCESSES <= BLOCK_ACCESSES)
+        return true;
+    block = malloc(sizeof *block + BLOCK_ACCESSES * sizeof *block->accesses);
+    if (!block)
+        return false;
+    block->next = schedule->accesses;
+    block->used = 0;
+    schedule->accesses = block;
+    return true;
+}
+
 static struct ot_task *add_task(struct ot_schedule *schedule) {
+    if (!has_room(schedule))
+        return NULL;
     if (schedule->n_tasks == schedule->capacity) {
         int capacity = schedule->capacity ? 2 * schedule->capacity : 256;
         struct ot_task *grown = realloc(schedule->tasks, (size_t)capacity * sizeof *grown);
@@ -25,9 +42,9 @@ struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, en
             p->rc = ot_fail(OT_E_BUDGET, "no memory for a schedule of %d tasks", p->schedule->n_tasks);
         task = &p->spare;
     }
-    memset(task, 0, offsetof(struct ot_task, accesses)); /* few of the accesses are used */
-    task->kind = kind;
-    task->lane = lane;
+    *task = (struct ot_task){.kind = kind, .lane = lane, .accesses = p->spare_accesses};
+    if (task != &p->spare)
+        task->accesses = p->schedule->accesses->accesses + p->schedule->accesses->used;
     task->block = task->slab = task->micro = task->tile = -1;
     for (int u = 0; u < OT_MAX_USES; u++)
         task->weights[u] = task->grads[u] = OT_NO_BUFFER;
@@ -46,6 +63,8 @@ struct ot_access *ot_program_access(struct ot_program *p, struct ot_task *task, 
         buffer = 0;
     }
     struct ot_access *a = &task->accesses[task->n_accesses++];
+    if (p->rc >= 0)
+        p->schedule->accesses->used++;
     *a = (struct ot_access){.buffer = buffer,
                             .reads = reads,
                             .writes = writes,

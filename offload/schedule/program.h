@@ -59,6 +59,7 @@ struct ot_program {
     enum ot_pass pass;
     int rc;
     struct ot_task spare; /* receives the task after a failure */
+    struct ot_access spare_accesses[OT_TASK_MAX_ACCESSES];
 
     int n_visits, n_needs, next_need;
     struct ot_visit *visits;

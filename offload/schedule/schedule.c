@@ -33,10 +33,13 @@ const char *ot_task_describe(const struct ot_task *task, const struct ot_chain *
 }
 
 void ot_schedule_free(struct ot_schedule *schedule) {
-    for (int i = 0; i < schedule->n_tasks; i++)
-        free(schedule->tasks[i].deps);
+    for (struct ot_access_block *block = schedule->accesses, *next; block; block = next) {
+        next = block->next;
+        free(block);
+    }
     for (int l = 0; l < OT_LANE_COUNT; l++)
         free(schedule->lane_tasks[l]);
+    free(schedule->deps);
     free(schedule->tasks);
     memset(schedule, 0, sizeof *schedule);
 }

@@ -154,15 +154,23 @@ struct ot_task {
     int n_deps;
     struct ot_dep *deps;
     /* Set by ot_schedule_link. */
-    bool needs_event;  /* a task of another device lane waits for it */
-    bool needs_notify; /* a host task waits for it, or it is the last of its lane */
-    int n_accesses;
-    struct ot_access accesses[OT_TASK_MAX_ACCESSES]; /* last: who runs or simulates the task needs none */
+    bool needs_event;           /* a task of another device lane waits for it */
+    bool needs_notify;          /* a host task waits for it, or it is the last of its lane */
+    int n_accesses;             /* at most OT_TASK_MAX_ACCESSES */
+    struct ot_access *accesses; /* the schedule owns them, and the edges */
+};
+
+struct ot_access_block { /* of the accesses of many tasks */
+    struct ot_access_block *next;
+    int used;
+    struct ot_access accesses[];
 };
 
 struct ot_schedule {
     int n_tasks, capacity;
     struct ot_task *tasks; /* in program order */
+    struct ot_access_block *accesses;
+    struct ot_dep *deps; /* of all tasks */
     int lane_count[OT_LANE_COUNT];
     int *lane_tasks[OT_LANE_COUNT]; /* indices, in order */
     bool alone;                     /* no other step may overlap with it */

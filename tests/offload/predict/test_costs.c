@@ -358,8 +358,9 @@ static void absent_disks_take_for_ever(void **state) {
     struct ot_plan plan = {0};
     struct ot_buffer buffer = {.tier = OT_TIER_NVME, .bytes = 100, .n_tiles = 4};
     struct ot_layout layout = {.n_buffers = 1, .buffers = &buffer};
-    struct ot_task task = {.kind = OT_TASK_NVME_READ, .lane = OT_LANE_NVME_READ, .n_accesses = 1};
-    task.accesses[0] = (struct ot_access){.first_tile = 1, .n_tiles = 2};
+    struct ot_access access = {.first_tile = 1, .n_tiles = 2};
+    struct ot_task task = {
+        .kind = OT_TASK_NVME_READ, .lane = OT_LANE_NVME_READ, .n_accesses = 1, .accesses = &access};
     struct ot_task_cost cost = ot_costs_of_task(&costs, &chain, &plan, &layout, &task);
     check_near("bytes", cost.bytes, 50);
     assert_true(isinf(cost.seconds));

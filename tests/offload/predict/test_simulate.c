@@ -28,6 +28,7 @@ struct hand {
     struct ot_layout layout;
     struct ot_costs costs;
     struct ot_task tasks[MOST_TASKS];
+    struct ot_access accesses[MOST_TASKS]; /* of nvme tasks */
     struct ot_dep deps[MOST_TASKS][MOST_DEPS];
     int lanes[OT_LANE_COUNT][MOST_TASKS];
     struct ot_schedule schedule;
@@ -65,7 +66,8 @@ static int add(struct hand *h, enum ot_lane_id lane, int seconds) {
     task->span.n = seconds;
     task->deps = h->deps[i];
     task->n_accesses = lane >= OT_LANE_NVME_READ;
-    task->accesses[0] = (struct ot_access){.n_tiles = seconds};
+    h->accesses[i] = (struct ot_access){.n_tiles = seconds};
+    task->accesses = &h->accesses[i];
     h->lanes[lane][h->schedule.lane_count[lane]++] = i;
     return i;
 }
@@ -458,6 +460,20 @@ static void any_plan(void **state) {
     assert_true(made > 30);
 }
 
+/* A search that gives up early rejects what is too slow and nothing else. */
+static void check_limits(const struct ot_chain *chain, const struct ot_plan *plan,
+                         const struct ot_costs *costs, const struct ot_prediction *p) {
+    static const double shares[] = {0.2, 0.8, 0.97, 0.9999};
+    struct ot_prediction within, before;
+    memset(&before, 7, sizeof before);
+    within = before;
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++)
+        assert_int_equal(ot_simulate_faster(chain, plan, costs, shares[i] * p->step_seconds, &within), 0);
+    assert_memory_equal(&within, &before, sizeof within);
+    assert_int_equal(ot_simulate_faster(chain, plan, costs, 1.0001 * p->step_seconds, &within), 1);
+    assert_memory_equal(&within, p, sizeof within);
+}
+
 /* The schedules of the engine's own tests end, and their traces agree with the prediction. */
 static void real_schedules_end(void **state) {
     (void)state;
@@ -490,6 +506,7 @@ static void real_schedules_end(void **state) {
         check_sound(&p);
         check_ok(ot_simulate_plan(chain, &run.plan, &costs, &draft)); /* implied edges do not count */
         assert_memory_equal(&draft, &p, sizeof p);
+        check_limits(chain, &run.plan, &costs, &p);
         check_ok(ot_trace_summarise_between(trace, 2, 4, &s));
         check_near("step", s.seconds / 2, p.step_seconds);
         assert_int_equal(s.steps, 2);

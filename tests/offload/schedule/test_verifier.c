@@ -13,6 +13,7 @@ struct hand {
     struct ot_layout layout;
     struct ot_plan plan;
     struct ot_task tasks[MOST_TASKS];
+    struct ot_access accesses[MOST_TASKS][OT_TASK_MAX_ACCESSES];
     struct ot_dep deps[MOST_TASKS][MOST_DEPS];
     int lanes[OT_LANE_COUNT][MOST_TASKS];
     struct ot_schedule schedule;
@@ -45,6 +46,7 @@ static int add(struct hand *h, enum ot_lane_id lane) {
     h->tasks[i].kind = OT_TASK_STORE;
     h->tasks[i].lane = lane;
     h->tasks[i].deps = h->deps[i];
+    h->tasks[i].accesses = h->accesses[i];
     h->lanes[lane][h->schedule.lane_count[lane]++] = i;
     return i;
 }
