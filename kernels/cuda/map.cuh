@@ -75,8 +75,15 @@ __device__ __forceinline__ bool ot_map_prepare(Op &) {
     return true;
 }
 
+/* Blocks of an op that a multiprocessor must have registers for. 0: the compiler chooses. An op that needs
+ * another number has its own function for its type. */
 template <class Op>
-__global__ void __launch_bounds__(OT_MAP_THREADS)
+constexpr int ot_map_blocks(const Op *) {
+    return 0;
+}
+
+template <class Op>
+__global__ void __launch_bounds__(OT_MAP_THREADS, ot_map_blocks(static_cast<const Op *>(nullptr)))
     ot_map_kernel(Op op, int64_t rows, int64_t cols, int64_t head) {
     constexpr int N = Op::N;
     int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, stride = (int64_t)gridDim.x * blockDim.x;
