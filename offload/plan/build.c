@@ -72,12 +72,12 @@ static int wanted_state_slots(const struct ot_plan *plan, int slots) {
 
 static void set_slots(const struct ot_chain *chain, const struct ot_plan_request *rq,
                       const struct ot_candidate *c, struct ot_plan *plan) {
+    const bool tied = ot_chain_is_tied(chain);
     for (int k = 0; k < OT_SLOT_KINDS; k++) {
         bool edge = k == OT_SLOT_EDGE;
         bool grads = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_grads);
         bool moves = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_moves_grads);
-        int needed =
-            edge ? 1 + ot_chain_is_tied(chain) : 1; /* a tied head works with two edge slabs at once */
+        int needed = edge ? 1 + tied : 1; /* a tied head works with two edge slabs at once */
         int wanted = edge && !rq->slots ? needed : c->slots;
         bool weights = ot_plan_any_slab(chain, plan, (enum ot_slot_kind)k, ot_plan_passes_weights);
         plan->weight_slots[k] = !weights ? 0 : wanted > needed ? wanted : needed;
@@ -85,11 +85,8 @@ static void set_slots(const struct ot_chain *chain, const struct ot_plan_request
          * slabs at once, and a tied slab needs a buffer for each of its two uses. Each block at work needs
          * all levels of its tree. */
         int levels = ot_shard_levels(&plan->shard);
-        plan->grad_slots[k] = !grads         ? 0
-                              : edge         ? (1 + ot_chain_is_tied(chain)) * levels
-                              : c->slots > 1 ? 1 + levels
-                                             : levels;
-        bool both = edge && plan->shard.world && ot_chain_is_tied(chain); /* both uses cross (shard.h) */
+        plan->grad_slots[k] = !grads ? 0 : edge ? (1 + tied) * levels : c->slots > 1 ? 1 + levels : levels;
+        bool both = edge && plan->shard.world && tied; /* both uses cross (shard.h) */
         plan->exchange_slots[k] = !moves || ot_shard_ranks(&plan->shard) == 1 ? 0 : 1 + both;
         plan->stage_slots[k] = !moves || chain->dtype == OT_F32 ? 0 : edge || c->slots == 1 ? 1 : 2;
     }

@@ -41,7 +41,7 @@ bool ot_plan_streams_state(const struct ot_plan *plan) {
 
 bool ot_chain_is_tied(const struct ot_chain *chain) {
     for (int s = 0; s < chain->n_slabs; s++)
-        if (ot_slab_uses(chain, s) > 1)
+        if (chain->slabs[s].edge && ot_slab_uses(chain, s) > 1)
             return true;
     return false;
 }
