@@ -134,8 +134,8 @@ INLINE void update_f32(const struct ot_adamw *args, const struct vectors *k, enu
 
 /* ---- random words: ot_state_word ---- */
 
-/* The words of parameters index + places. index: a multiple of 16, so they share the upper half of their
- * places. */
+/* The words of parameters index + places. index: a multiple of 16 or 32, so they share the upper half of
+ * their places. */
 INLINE __m512i random_words(struct ot_state_noise noise, int64_t index, __m512i places) {
     uint32_t first =
         noise.begin + (uint32_t)index * OT_NOISE_STEP + (uint32_t)((uint64_t)index >> 32) * OT_NOISE_PAGE;
@@ -153,11 +153,17 @@ INLINE __m512i whole_words(struct ot_state_noise noise, int64_t index) {
                         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
-/* ot_state_half_word */
-INLINE __m512i half_words(struct ot_state_noise noise, int64_t index) {
-    __m512i words =
-        random_words(noise, index, _mm512_setr_epi32(0, 1, 2, 3, 0, 1, 2, 3, 8, 9, 10, 11, 8, 9, 10, 11));
+/* The words of a group of 8-bit state: one for each two parameters (ot_state_half_word). */
+INLINE __m512i group_words(struct ot_state_noise noise, int64_t index) {
+    return random_words(noise, index,
+                        _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27));
+}
+
+/* The 16 random bits of each parameter in vector j of the group: the lower halves of four words, then their
+ * upper halves, then those of the next four. */
+INLINE __m512i half_words(__m512i words, int j) {
     __m512i high = _mm512_setr_epi32(0, 0, 0, 0, 16, 16, 16, 16, 0, 0, 0, 0, 16, 16, 16, 16);
+    words = j == 0 ? _mm512_shuffle_i32x4(words, words, 0x50) : _mm512_shuffle_i32x4(words, words, 0xfa);
     return _mm512_and_si512(_mm512_srlv_epi32(words, high), _mm512_set1_epi32(0xffff));
 }
 
@@ -255,9 +261,10 @@ INLINE void update_block(const struct ot_adamw *args, const struct vectors *k, e
     find_scales(block.most_m, block.most_root, &found);
     for (int g = 0; g < groups; g++) {
         __m512 m_steps = _mm512_set1_ps(found.m_steps[g]), v_steps = _mm512_set1_ps(found.v_steps[g]);
+        __m512i words = group_words(args->step->noise, args->first + i + g * OT_STATE_GROUP);
         for (int j = 0; j < VECTORS; j++) {
             int64_t at = i + g * OT_STATE_GROUP + j * LANES;
-            __m512i random = half_words(args->step->noise, args->first + at);
+            __m512i random = half_words(words, j);
             _mm_storeu_si128((void *)((int8_t *)args->m + at), encode_m(block.m[g][j], m_steps, random));
             _mm_storeu_si128((void *)((uint8_t *)args->v + at), encode_v(block.root[g][j], v_steps, random));
         }

@@ -21,6 +21,7 @@ typedef uint32_t emu_u32 __attribute__((vector_size(64)));
 /* Some compilers have these as macros. */
 #undef _mm512_setr_epi32
 #undef _mm512_extractf64x4_pd
+#undef _mm512_shuffle_i32x4
 #undef _mm512_cmp_ps_mask
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtps_ph
@@ -55,8 +56,15 @@ EMU __m256 emu_castps512_ps256(__m512 x) {
 EMU __m256d emu_extractf64x4_pd(__m512d x, int number) {
     return (__m256d)emu_half(&x, number);
 }
-#define _mm512_castps512_ps256(x)         emu_castps512_ps256(x)
-#define _mm512_extractf64x4_pd(x, number) emu_extractf64x4_pd(x, number)
+/* Two quarters of a, then two of b. */
+EMU __m512i emu_shuffle_i32x4(__m512i a, __m512i b, int quarters) {
+    emu_i32 r;
+    EMU_EACH r[i] = ((emu_i32)(i < 8 ? a : b))[4 * (quarters >> i / 4 * 2 & 3) + i % 4];
+    return (__m512i)r;
+}
+#define _mm512_shuffle_i32x4(a, b, quarters) emu_shuffle_i32x4(a, b, quarters)
+#define _mm512_castps512_ps256(x)            emu_castps512_ps256(x)
+#define _mm512_extractf64x4_pd(x, number)    emu_extractf64x4_pd(x, number)
 
 /* ---- loads and stores ---- */
 
