@@ -88,6 +88,21 @@ static int put_all(const struct saving *saving, const struct ot_snapshot_sink *s
     return saving->abandoned ? 0 : sink->end(sink->context);
 }
 
+/* Fills the bytes of each slot that a part of the chain may take, so that bytes which were not put show. The rest
+ * of the slots is never touched. */
+static void soil(const struct ot_chain *chain, char *memory, int n_slots) {
+    size_t slot = ot_part_slot_bytes(chain->dtype), most = 0;
+    for (int slab = 0; slab < chain->n_slabs; slab++) {
+        int64_t n = chain->slabs[slab].n_params;
+        struct ot_part part = {slab, 0, n < OT_PART_PARAMS ? n : OT_PART_PARAMS, true, true, OT_STATE_F32};
+        size_t bytes = ot_part_bytes(chain->dtype, &part);
+        most = bytes > most ? bytes : most;
+    }
+    most = (most + 2 * 4096 - 1) / 4096 * 4096; /* whole blocks of O_DIRECT, and one more */
+    for (int i = 0; i < n_slots; i++)
+        memset(memory + (size_t)i * slot, 0x5a, most < slot ? most : slot);
+}
+
 int fixture_save(struct saving *saving) {
     struct ot_checkpoint_record record = {.progress = {.step = saving->step, .loss_scale = 1},
                                           .library = "test",
@@ -107,7 +122,7 @@ int fixture_save(struct saving *saving) {
         .calls = saving->faulty ? &fixture_calls : NULL,
     };
     struct ot_checkpoint_writer *writer = NULL;
-    memset(config.memory, 0x5a, bytes);
+    soil(saving->chain, config.memory, n_slots);
     int rc = ot_checkpoint_writer_open(&config, &writer);
     if (rc == 0) {
         struct ot_snapshot_sink sink = ot_checkpoint_writer_sink(writer);

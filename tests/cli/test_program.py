@@ -483,7 +483,7 @@ class Signals(program.ProgramTest):
     def test_an_evaluation_is_given_up(self):
         rows = write_rows(self.path("many.jsonl"), sql_rows(4000))
         words = [PROGRAM, "train", *SMALL, "--data", self.rows, "--eval-data", rows, "--out", self.path("long-eval"),
-                 "--pack", "no", "--micro-batch", "1", "--json"]
+                 "--no-forecast", "--pack", "no", "--micro-batch", "1", "--json"]
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.assertEqual(json.loads(child.stdout.readline())["event"], "run")
         while not os.path.exists(self.path("long-eval/log.jsonl")):
