@@ -33,7 +33,9 @@ class StopTest(StoppingTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
+        begin = time.monotonic()
         result = run(*cls.command("whole"))
+        cls.seconds = time.monotonic() - begin
         assert result.code == 0, result.err
 
     def kinds(self):
@@ -72,7 +74,7 @@ class Once(StopTest):
             process = self.start(out, *draw.choice(self.kinds()))
             if draw.random() < 0.8:
                 self.wait_for(process, lambda: self.logged(out, "step", 1))
-            time.sleep(draw.uniform(0, 0.2))
+            time.sleep(draw.uniform(0, 0.2 if SLOW else 0.5 * self.seconds))
             number = draw.choice(STOPS)
             ended = process.poll() is not None
             process.send_signal(number)
@@ -229,7 +231,7 @@ class Twice(StopTest):
             process = self.start("twice", *draw.choice(self.kinds()))
             self.wait_for(process, lambda: self.logged("twice", "step", draw.randint(1, 12)))
             process.send_signal(signal.SIGINT)
-            time.sleep(draw.uniform(0, 0.03))
+            time.sleep(draw.uniform(0, 0.03 if SLOW else 0.01))
             process.send_signal(signal.SIGTERM)  # another run, not a copy of the first
             err = process.communicate(timeout=60)[1].decode()
             if process.returncode == 8:

@@ -33,8 +33,12 @@ static void plan_engines(struct tiny_run *run, unsigned engines, unsigned mix) {
     tiny_deal(run, OT_SLAB_ALIGN_PARAMS, engines, mix / 2 % 4);
 }
 
-/* If tests are brief, makes one plan for each set of engines. */
+/* Makes plans for each set of engines: four in slow tests, else two in turns from call to call, or one if tests are
+ * brief. */
 static void all_mixes(enum ot_dtype dtype, bool tied, float clip) {
+    static unsigned calls;
+    unsigned step = getenv("OT_TEST_SLOW") ? 5 : tests_are_brief() ? 20 : 10;
+    unsigned first = step == 10 ? 5 * (calls++ % 2) : 0;
     struct tiny_run run;
     struct tiny_result resident, other;
     char what[128];
@@ -44,7 +48,7 @@ static void all_mixes(enum ot_dtype dtype, bool tied, float clip) {
     tiny_train(&run, &resident);
     ot_plan_free(&run.plan);
     for (unsigned engines = 1; engines <= ALL_SETS; engines++)
-        for (unsigned mix = engines; mix < engines + (tests_are_brief() ? 1 : 16); mix += 5) {
+        for (unsigned mix = engines + first; mix < engines + 16; mix += step) {
             plan_engines(&run, engines, mix);
             snprintf(what, sizeof what, "%s tied=%d clip=%g engines %u mix %u", ot_dtype_name(dtype), tied,
                      (double)clip, engines, mix);
