@@ -88,8 +88,8 @@ static int put_all(const struct saving *saving, const struct ot_snapshot_sink *s
     return saving->abandoned ? 0 : sink->end(sink->context);
 }
 
-/* Fills the bytes of each slot that a part of the chain may take, so that bytes which were not put show. The rest
- * of the slots is never touched. */
+/* Fills the bytes of each slot that a part of the chain may take, so that bytes which were not put show. The
+ * rest of the slots is never touched. */
 static void soil(const struct ot_chain *chain, char *memory, int n_slots) {
     size_t slot = ot_part_slot_bytes(chain->dtype), most = 0;
     for (int slab = 0; slab < chain->n_slabs; slab++) {

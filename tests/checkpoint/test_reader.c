@@ -86,7 +86,7 @@ static void test_every_value_arrives_once(void **state) {
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++) {
         struct made made;
         struct delivery d;
-        if (tests_are_brief() && way->engine != OT_IO_POOL && dtype != OT_BF16)
+        if (tests_are_few() && way->engine != OT_IO_POOL && dtype != OT_BF16)
             continue;
         make_checkpoint(&made, (enum ot_dtype)dtype);
         for (int n_slots = 2; n_slots <= (tests_are_brief() ? 2 : 5); n_slots += 3) {
@@ -186,7 +186,7 @@ static void test_where_o_direct_is_refused_it_reads_buffered(void **state) {
 static void test_an_error_of_the_disk_names_file_and_offset(void **state) {
     struct made made;
     make_checkpoint(&made, OT_BF16);
-    for (int64_t at = 1; at <= 61; at += tests_are_brief() ? 40 : 20) {
+    for (int64_t at = 1; at <= 61; at += tests_are_few() ? 40 : 20) {
         struct faults faults = {.fail_at = at, .fail_error = EIO, .fail_from_there = true};
         struct delivery d;
         int rc;
@@ -276,7 +276,7 @@ static void test_every_byte_of_the_state_counts(void **state) {
     struct made made;
     make_checkpoint(&made, OT_BF16);
     const struct ot_manifest *m = &made.manifest;
-    for (int64_t i = 0; i < m->n_spans; i += 1 + m->n_spans / (tests_are_brief() ? 5 : 13)) {
+    for (int64_t i = 0; i < m->n_spans; i += 1 + m->n_spans / (tests_are_few() ? 5 : 13)) {
         const struct ot_store_span *span = &m->spans[i];
         int64_t places[] = {0, span->bytes * (i % 7) / 7, span->bytes - 1};
         const char *name = m->files[span->file].name;

@@ -33,7 +33,7 @@ static void test_what_was_put_is_there(void **state) {
     (void)state;
     for (int dtype = OT_F32; dtype <= OT_F16; dtype++)
         for (int engine = OT_IO_URING; engine <= OT_IO_POOL; engine++) {
-            if (tests_are_brief() && engine == OT_IO_URING && dtype != OT_BF16)
+            if (tests_are_few() && engine == OT_IO_URING && dtype != OT_BF16)
                 continue;
             char *folder = make_folder();
             struct ot_chain chain = fixture_chain((enum ot_dtype)dtype, true);

@@ -167,7 +167,7 @@ class Files(NvmeTest):
 class Limits(NvmeTest):
     def refuse(self, code, phrase, *words):
         line = self.fail_with(code, phrase, "train", *SMALL, "--data", self.rows, "--out", self.path("none"), "--steps",
-                              "1", *words)
+                              "1", "--no-forecast", *words)
         self.assertEqual(self.stores(), [])
         self.assertFalse(os.path.exists(self.path("none")))
         return line
@@ -184,7 +184,8 @@ class Limits(NvmeTest):
                               env=os.environ | {"DISK": self.disk})
         if able.returncode != 0:
             self.skipTest("needs a tmpfs of its own: " + able.stderr.decode().strip())
-        words = [PROGRAM, "train", *SMALL, "--data", self.rows, "--out", self.path("full"), "--steps", "1", *ALL_ON_DISK]
+        words = [PROGRAM, "train", *SMALL, "--data", self.rows, "--out", self.path("full"), "--steps", "1", "--no-forecast",
+                 *ALL_ON_DISK]
         for size, nvme, code, phrase in (("2M", self.disk, 4, "short by"), ("2M", self.disk + ":64M", 4, "give less"),
                                          ("64M", self.disk, 0, "\nsaved ")):
             done = subprocess.run(["unshare", "-m", "sh", "-c", script, "sh", size, self.disk, *words, "--nvme", nvme],
@@ -220,7 +221,7 @@ class Inside(NvmeTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        run("train", *SMALL, "--data", cls.rows, "--out", cls.path("tiny"), "--steps", "1", "--quiet")
+        run("train", *SMALL, "--data", cls.rows, "--out", cls.path("tiny"), "--steps", "1", "--quiet", "--no-forecast")
 
     def make_model(self, name, hidden, layers):
         """Makes a directory without weights, for --init random. Returns the number of parameters."""
@@ -275,7 +276,8 @@ class Inside(NvmeTest):
         self.assertGreater(14 * params, 2.5 * (gpu + host))
         self.assertGreater(14 * params, gpu + host + program_itself)
         enter, name = self.limit(gpu + host + program_itself)
-        words = [PROGRAM, *self.words("large", "--steps", "2", "--gpu-mem", str(gpu), "--host-mem", str(host), "--json")]
+        words = [PROGRAM, *self.words("large", "--steps", "2", "--gpu-mem", str(gpu), "--host-mem", str(host), "--json"),
+                 *(() if SLOW else ("--no-forecast",))]
         version = subprocess.run([PROGRAM, "--version"], capture_output=True, preexec_fn=enter, timeout=60)
         if b"Sanitizer" in version.stderr:
             self.skipTest(f"a sanitizer needs more than {name} leaves")

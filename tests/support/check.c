@@ -104,6 +104,10 @@ bool tests_are_brief(void) {
     return getenv("OT_TEST_BRIEF") != NULL;
 }
 
+bool tests_are_few(void) {
+    return tests_are_brief() && !getenv("OT_TEST_SLOW");
+}
+
 uint64_t mix_bits(uint64_t x) {
     x += 0x9e3779b97f4a7c15;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;

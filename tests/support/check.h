@@ -41,6 +41,9 @@ void skip_without_shared(const char *relative);
 /* True if tests should run fewer cases: on the emulated GPU, on which a run takes a hundred times longer
  * (tests/cuda/meson.build), and under sanitizers (scripts/test). */
 bool tests_are_brief(void);
+/* True if they are brief and OT_TEST_SLOW is not set: then fewer still, because sanitizers look for errors of
+ * memory and for races, and the release build compares the bits of all cases. */
+bool tests_are_few(void);
 
 /* A pseudo-random number that depends on x alone (splitmix64). */
 uint64_t mix_bits(uint64_t x);

@@ -46,16 +46,15 @@ static int check_in_rank(struct ot_world *world) {
     return rc;
 }
 
-/* Without the largest sizes where many ranks would take long, and without the largest for one rank, which is
- * like `self`, and for the names that stand for the ring or the sockets, which have it themselves. */
+/* Without the largest sizes where many ranks would take long. Only slow tests have the largest also for one
+ * rank, which is like `self`, and for the names that stand for the ring or the sockets. */
 static void check_ranks(const struct ot_comm_v1 *given, const char *given_name, int ranks) {
     api = given;
     want_way = given == &ot_comm_tcp_ring ? "shared memory" : given ? "sockets" : NULL;
     name = given_name;
-    bool largest = ranks == 2 || ranks == 3;
-    if (!getenv("OT_TEST_SLOW"))
-        largest = largest && given && !tests_are_brief();
-    n_sizes = N_SIZES - !largest - (ranks > 3 && tests_are_brief());
+    bool slow = getenv("OT_TEST_SLOW") != NULL;
+    bool largest = ranks <= 3 && !tests_are_brief() && (slow || (given && ranks > 1));
+    n_sizes = N_SIZES - !largest - (tests_are_brief() && ranks > (slow ? 4 : 3));
     start_ranks(ranks, check_in_rank);
     await_ranks();
     check_no_errors(ranks);
@@ -104,7 +103,7 @@ static void test_self(void **state) {
     assert_int_equal(ot_comm_ranks(comm), 1);
     assert_string_equal(ot_comm_describe(comm), "self, 1 rank");
     assert_int_equal(ot_comm_staging_bytes(comm, 1 << 20), 0);
-    n_sizes = N_SIZES - tests_are_brief();
+    n_sizes = N_SIZES - tests_are_few();
     check_ok(check_with(comm, device, 0));
     ot_comm_close(comm);
     ot_comm_close(NULL);
@@ -147,7 +146,7 @@ static void run_threads(struct thread_world *world, struct thread_rank *all, int
 static void test_threads(void **state) {
     (void)state;
     n_sizes = N_SIZES - 1;
-    for (int ranks = 1; ranks <= (tests_are_brief() ? 3 : 5); ranks += 2) {
+    for (int ranks = 1; ranks <= (tests_are_few() ? 3 : 5); ranks += 2) {
         struct thread_rank all[5];
         struct thread_world *world = thread_world_open(ranks, (uint64_t)ranks);
         run_threads(world, all, ranks);

@@ -1,5 +1,5 @@
 /* Several ranks train one model (plan/shard.h): the bits depend on the number of ranks alone, and with
- * `world` not even on that. If tests are brief, each number of ranks trains in fewer dtypes. */
+ * `world` not even on that. If tests are few, each number of ranks trains in fewer dtypes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +72,7 @@ static void all_mixes(int ranks, enum ot_dtype dtype, bool tied, float clip) {
 static void two_ranks(void **state) {
     (void)state;
     all_mixes(2, OT_BF16, true, 1);
-    if (tests_are_brief())
+    if (tests_are_few())
         return;
     all_mixes(2, OT_F32, false, 1);
     all_mixes(2, OT_F16, false, 1);
@@ -81,28 +81,28 @@ static void two_ranks(void **state) {
 static void two_ranks_without_clipping(void **state) {
     (void)state;
     all_mixes(2, OT_F32, true, 0);
-    if (!tests_are_brief())
+    if (!tests_are_few())
         all_mixes(2, OT_BF16, false, 0);
 }
 
 static void three_ranks(void **state) {
     (void)state;
     all_mixes(3, OT_BF16, false, 0);
-    if (!tests_are_brief())
+    if (!tests_are_few())
         all_mixes(3, OT_F32, true, 1);
 }
 
 static void four_ranks(void **state) {
     (void)state;
     all_mixes(4, OT_F16, true, 1);
-    if (!tests_are_brief())
+    if (!tests_are_few())
         all_mixes(4, OT_BF16, true, 1);
 }
 
 /* In the short step, some of the ranks have no micro-batch. */
 static void eight_ranks(void **state) {
     (void)state;
-    if (!tests_are_brief()) /* any_number_of_ranks has them too */
+    if (!tests_are_few()) /* any_number_of_ranks has them too */
         all_mixes(8, OT_BF16, true, 1);
 }
 
@@ -124,7 +124,7 @@ static void randomise(struct tiny_run *run, int rank, void *context) {
 static void random_plans(void **state) {
     (void)state;
     int count = getenv("OT_TEST_SLOW") ? 24 : 6;
-    for (int dtype = tests_are_brief() ? OT_BF16 : OT_F32; dtype <= OT_BF16; dtype++)
+    for (int dtype = tests_are_few() ? OT_BF16 : OT_F32; dtype <= OT_BF16; dtype++)
         for (int ranks = 2; ranks <= 4; ranks++) {
             struct tiny_run run;
             struct tiny_result whole;
@@ -191,20 +191,20 @@ static void one_copy(enum ot_dtype dtype, int ranks, bool tied, float clip, bool
 static void one_copy_of_two_ranks(void **state) {
     (void)state;
     one_copy(OT_BF16, 2, false, 1, false);
-    if (!tests_are_brief())
+    if (!tests_are_few())
         one_copy(OT_F32, 2, true, 0, true);
 }
 
 static void one_copy_of_three_ranks(void **state) {
     (void)state;
-    if (!tests_are_brief())
+    if (!tests_are_few())
         one_copy(OT_BF16, 3, true, 0, false);
 }
 
 static void one_copy_of_four_ranks(void **state) {
     (void)state;
     one_copy(OT_BF16, 4, true, 1, true);
-    if (!tests_are_brief())
+    if (!tests_are_few())
         one_copy(OT_F16, 4, false, 1, false);
 }
 
@@ -284,8 +284,8 @@ static void narrow_exchange(void **state) {
     }
 }
 
-/* With `world` every number of ranks gives the same bits as one. `variant`: each number of ranks runs with one
- * shard mode, and over three variants with all. Slow tests run with all modes each time. */
+/* With `world` every number of ranks gives the same bits as one. `variant`: each number of ranks runs with
+ * one shard mode, and over three variants with all. Slow tests run with all modes each time. */
 static void any_number_of_ranks(enum ot_dtype dtype, bool tied, float clip, int variant) {
     bool slow = getenv("OT_TEST_SLOW") != NULL;
     struct tiny_run run;
@@ -322,20 +322,20 @@ static void any_number_of_ranks(enum ot_dtype dtype, bool tied, float clip, int 
 static void any_number_of_ranks_fp32(void **state) {
     (void)state;
     any_number_of_ranks(OT_F32, true, 1, 0);
-    if (!tests_are_brief())
+    if (!tests_are_few())
         any_number_of_ranks(OT_F32, false, 0, 1);
 }
 
 static void any_number_of_ranks_bf16(void **state) {
     (void)state;
     any_number_of_ranks(OT_BF16, false, 1, 2);
-    if (!tests_are_brief())
+    if (!tests_are_few())
         any_number_of_ranks(OT_BF16, true, 0, 0);
 }
 
 static void any_number_of_ranks_fp16(void **state) {
     (void)state;
-    if (!tests_are_brief())
+    if (!tests_are_few())
         any_number_of_ranks(OT_F16, true, 1, 1);
 }
 

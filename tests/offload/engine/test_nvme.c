@@ -65,7 +65,7 @@ static void homes_bf16(void **state) {
 
 static void homes_fp16(void **state) {
     (void)state;
-    if (!tests_are_brief())
+    if (!tests_are_few())
         all_homes(OT_F16, true, 1.0f);
 }
 
@@ -146,20 +146,20 @@ static void gradients(void **state) {
     }
 }
 
-/* A deep model trains with host memory of a tenth of the bytes of its weights. If tests are brief, it is less deep,
- * and its slots are more than a tenth. */
+/* A deep model trains with host memory of a tenth of the bytes of its weights. If tests are few, it is less
+ * deep, and its slots are more than a tenth. */
 static void a_tenth_of_the_weights_in_host_memory(void **state) {
     (void)state;
     struct tiny_run run;
     struct tiny_result resident;
-    tiny_defaults(&run, tests_are_brief() ? 30 : 100, false, OT_BF16);
+    tiny_defaults(&run, tests_are_few() ? 30 : 100, false, OT_BF16);
     train_resident(&run, &resident);
     tiny_plan(&run, OT_HOME_NVME, OT_HOME_NVME, OT_HOME_NVME, 1);
     run.plan.tile_slots = 2;
     tiny_deal(&run, OT_SLAB_ALIGN_PARAMS, 1 << OT_TILE_CPU, 0);
     spill_gradients(&run, 2, 2);
     size_t weights = (size_t)resident.n_values / 3 * 2; /* values: master, m and v */
-    assert_true(ot_ledger_total(&run.plan.ledger, OT_TIER_HOST) <= weights / (tests_are_brief() ? 2 : 10));
+    assert_true(ot_ledger_total(&run.plan.ledger, OT_TIER_HOST) <= weights / (tests_are_few() ? 2 : 10));
     compare(&run, &resident, "a deep model");
     tiny_result_free(&resident);
 }

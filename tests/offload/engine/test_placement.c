@@ -19,14 +19,15 @@ static void train_resident(struct tiny_run *run, struct tiny_result *result) {
     assert_true(result->loss[TINY_STEPS - 1] != result->loss[0]);
 }
 
-/* Every mix of homes. Slow tests try it with every number of slots. Others try the odd and the even numbers in turns
- * from call to call, or if tests are brief one number and only the second variant of each pair. */
+/* Every mix of homes. If tests are brief: one number of slots for each, and only the second variant of each
+ * pair. Slow tests try every number of slots, others the odd and the even numbers in turns from call to
+ * call. */
 static void all_homes(enum ot_dtype dtype, enum ot_state_format format, bool tied, float clip) {
     static int calls;
     struct tiny_run run;
     struct tiny_result resident, other;
     char what[160];
-    int step = getenv("OT_TEST_SLOW") ? 1 : tests_are_brief() ? 4 : 2;
+    int step = tests_are_brief() ? 4 : getenv("OT_TEST_SLOW") ? 1 : 2;
     calls++;
     tiny_defaults(&run, 3, tied, dtype);
     run.state = format;
@@ -67,7 +68,7 @@ static void homes_bf16(void **state) {
 static void homes_fp16(void **state) {
     (void)state;
     all_homes(OT_F16, OT_STATE_F32, true, 1.0f);
-    if (!tests_are_brief())
+    if (!tests_are_few())
         all_homes(OT_F16, OT_STATE_F32, false, 1.0f);
 }
 
@@ -92,10 +93,10 @@ static void homes_of_compact_state(void **state) {
     for (int format = OT_STATE_16BIT; format < OT_STATE_FORMATS; format++) {
         assert_memory_not_equal(results[format].values, results[format - 1].values, bytes);
         all_homes(OT_BF16, (enum ot_state_format)format, true, 1.0f);
-        if (tests_are_brief())
-            continue;
-        all_homes(OT_F32, (enum ot_state_format)format, false, 0);
-        all_homes(OT_F16, (enum ot_state_format)format, false, 1.0f);
+        if (!tests_are_brief())
+            all_homes(OT_F32, (enum ot_state_format)format, false, 0);
+        if (!tests_are_few())
+            all_homes(OT_F16, (enum ot_state_format)format, false, 1.0f);
     }
     for (int format = 0; format < OT_STATE_FORMATS; format++)
         tiny_result_free(&results[format]);

@@ -75,7 +75,7 @@ static void probe(enum ot_dtype dtype, bool quick, struct seen *seen, int want) 
 
 static void every_row_is_measured(void **state) {
     (void)state;
-    for (int d = tests_are_brief(); d < 2; d++) {
+    for (int d = tests_are_few(); d < 2; d++) {
         struct seen seen = {0};
         probe(d ? OT_BF16 : OT_F32, false, &seen, 0);
         assert_int_equal(seen.groups[OT_PROBE_COPY], 3);
@@ -157,7 +157,7 @@ static int count_kernels(void) {
 
 static void threads_double_up_to_all(void **state) {
     (void)state;
-    for (int d = tests_are_brief() ? OT_F16 : 0; d < 3; d++) {
+    for (int d = tests_are_few() ? OT_F16 : 0; d < 3; d++) {
         struct seen seen = {0};
         probe_host(
             (struct ot_probe_host_config){.dtype = (enum ot_dtype)d, .threads = 3, .optimizer_threads = 2},
@@ -265,7 +265,7 @@ static int probe_disks(const char *folder, int n, size_t room, struct faults *fa
 static void blocks_and_depths_of_both_engines(void **state) {
     (void)state;
     char *folder = make_folder();
-    for (int n = 1 + tests_are_brief(); n <= 2; n++) {
+    for (int n = 1 + tests_are_few(); n <= 2; n++) {
         struct seen seen = {0};
         struct ot_probe_nvme_result result;
         check_ok(probe_disks(folder, n, 16 << 20, NULL, false, &seen, &result));
