@@ -334,6 +334,7 @@ class Signals(program.ProgramTest):
     def test_the_second_signal_ends_at_once(self):
         child = self.start("twice")
         child.send_signal(signal.SIGSTOP)  # both signals arrive before a step can end
+        os.waitpid(child.pid, os.WUNTRACED)  # until it stands still
         child.send_signal(signal.SIGINT)
         child.send_signal(signal.SIGTERM)
         child.send_signal(signal.SIGCONT)

@@ -249,9 +249,13 @@ class Twice(StopTest):
             process = self.start("saving", "--save-every", "3")
             partial = self.path("saving/checkpoints/step-00000003.partial")
             self.assertTrue(self.wait_for(process, lambda: os.path.exists(partial)))
+            if second:  # the save must not end between both signals
+                process.send_signal(signal.SIGSTOP)
+                os.waitpid(process.pid, os.WUNTRACED)
             process.send_signal(signal.SIGINT)
             if second:
                 process.send_signal(second)
+                process.send_signal(signal.SIGCONT)
             err = process.communicate(timeout=60)[1].decode()
             self.assertEqual(process.returncode, 8 if second else STOPPED, err)
             if not second:
