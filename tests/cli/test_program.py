@@ -294,7 +294,7 @@ class Train(program.ProgramTest):
 class Signals(program.ProgramTest):
     def start(self, out, *words, env=None, small=SMALL, steps=1000000):
         words = [PROGRAM, "train", *small, "--data", self.rows, "--out", self.path(out), "--steps", str(steps),
-                 "--json", *words]
+                 "--json", "--no-forecast", *words]
         child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
         while json.loads(child.stdout.readline())["event"] != "step":
             pass
@@ -384,12 +384,12 @@ class Signals(program.ProgramTest):
             fcntl.ioctl(there, termios.TIOCSCTTY, 0)
 
         child = subprocess.Popen([PROGRAM, "train", *SMALL, "--data", self.rows, "--out", self.path("hangup"), "--steps",
-                                  "300", "--log-every", "1"], stderr=there, preexec_fn=take_terminal)
+                                  "80", "--log-every", "1", "--no-forecast"], stderr=there, preexec_fn=take_terminal)
         os.close(there)
         os.read(here, 1)
         os.close(here)  # sends SIGHUP; from now on writing to the terminal fails
         self.assertEqual(child.wait(timeout=60), 0)
-        self.assertEqual(self.log("hangup")[-1]["steps"], 300)
+        self.assertEqual(self.log("hangup")[-1]["steps"], 80)
 
     def test_the_signal_for_a_checkpoint_ends_nothing(self):
         child = self.start("usr1")
@@ -518,7 +518,7 @@ class Generate(program.ProgramTest):
         super().setUpClass()
         write_rows(cls.path("one.jsonl"), [{"text": "abcdefghijklmnopqrstuvwxyz"}] * 8)
         run("train", *SMALL, "--data", cls.path("one.jsonl"), "--out", cls.path("model"), "--steps", "60",
-            "--eval-fraction", "0", "--pack", "no")
+            "--eval-fraction", "0", "--pack", "no", "--no-forecast")
         cls.model = cls.path("model")
 
     def test_it_continues_what_it_learnt(self):
@@ -567,7 +567,7 @@ class Tokenize(program.ProgramTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        run("train", *SMALL, "--data", cls.rows, "--out", cls.path("m"), "--steps", "1")
+        run("train", *SMALL, "--data", cls.rows, "--out", cls.path("m"), "--steps", "1", "--no-forecast")
         cls.model = cls.path("m")
 
     def test_text_to_ids_and_back(self):
@@ -619,7 +619,7 @@ class Help(program.ProgramTest):
         self.assertIn(child.wait(timeout=60), (0, -signal.SIGPIPE))
 
     def test_closed_standard_streams_are_not_taken_for_files(self):
-        words = ["train", *SMALL, "--data", self.rows, "--steps", "20", "--log-every", "1", "--json"]
+        words = ["train", *SMALL, "--data", self.rows, "--steps", "20", "--log-every", "1", "--json", "--no-forecast"]
         want = None
         for i, closed in enumerate(("0<&-", "1>&-", "2>&-", "0<&- 2>&-")):
             out = self.path(f"closed{i}")

@@ -68,7 +68,7 @@ class Once(StopTest):
     def test_at_random_moments(self):
         draw = random.Random(3)
         stops, tries = 0, 0
-        while stops < (100 if SLOW else 8):
+        while stops < (100 if SLOW else 5):
             out = "it's here"
             shutil.rmtree(self.path(out), ignore_errors=True)
             process = self.start(out, *draw.choice(self.kinds()))
@@ -224,7 +224,7 @@ class Twice(StopTest):
     def test_the_second_stops_at_once(self):
         draw = random.Random(6)
         seen, tries = 0, 0
-        while seen < (60 if SLOW else 6):
+        while seen < (60 if SLOW else 4):
             tries += 1
             self.assertLess(tries, 500)
             shutil.rmtree(self.path("twice"), ignore_errors=True)
