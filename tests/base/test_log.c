@@ -101,7 +101,7 @@ static int open_terminal(int *other_end) {
 static const char *caught_in_terminal(int main_end, int other_end) {
     release();
     size_t bytes = 0;
-    while (strstr(caught, "THE END") == NULL) {
+    while (strstr(caught, "THE END\r\n") == NULL) {
         ssize_t n = read(main_end, caught + bytes, sizeof caught - 1 - bytes);
         assert_true(n > 0);
         bytes += (size_t)n;
