@@ -161,7 +161,7 @@ double ot_engine_slab_squares(const struct ot_engine *engine, const double *resu
 struct ot_adamw_step ot_engine_adamw_step(const struct ot_engine *engine, int64_t step, int slab,
                                           double scale, bool skip);
 
-/* The pool's work on a tile: its update; the same after a copy of the tile to the frame task->stage; a copy
+/* The pool's work on a tile: its update; the same after a copy of the tile to the frame task->frame; a copy
  * back from there. step: not used by OT_TILE_UNDO. */
 enum ot_tile_work { OT_TILE_UPDATE, OT_TILE_SHADOW, OT_TILE_UNDO };
 void ot_engine_work_on_tile(struct ot_engine *engine, const struct ot_task *task, enum ot_tile_work work,

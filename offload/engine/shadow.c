@@ -82,7 +82,7 @@ void ot_engine_note_decision(struct ot_engine *en, const double *results, int64_
 /* ---- tasks ---- */
 
 static struct ot_engine_shadow *shadow_of(struct ot_engine *en, const struct ot_task *task) {
-    return &en->shadows.pending[task->stage - en->layout.shadow_frames[0]];
+    return &en->shadows.pending[task->frame];
 }
 
 void ot_engine_run_shadow(struct ot_engine *en, const struct ot_task *task, int64_t step) {
@@ -110,7 +110,7 @@ static bool are_same_numbers(const struct ot_adamw_step *a, const struct ot_adam
 bool ot_engine_settle_shadow(struct ot_engine *en, const struct ot_task *task,
                              const struct ot_adamw_step *params) {
     struct ot_engine_shadows *shadows = &en->shadows;
-    if (task->stage == OT_NO_BUFFER)
+    if (task->frame < 0)
         return false;
     struct ot_engine_shadow *shadow = shadow_of(en, task);
     pthread_mutex_lock(&shadows->mutex);

@@ -436,13 +436,18 @@ static void work_on_chunk(void *context, int64_t begin, int64_t end, int64_t num
  * a multiple too. */
 enum { UPDATE_CHUNK_PARAMS = 1 << 16 };
 
+static char *frame_of(struct ot_engine *en, const struct ot_task *task) {
+    const struct ot_frame *frame = &en->layout.frames[task->frame];
+    return (char *)ot_engine_at(en, frame->buffer) + (size_t)frame->tile * en->layout.frame_bytes;
+}
+
 void ot_engine_work_on_tile(struct ot_engine *en, const struct ot_task *task, enum ot_tile_work kind,
                             const struct ot_adamw_step *step) {
     struct tile_work work = {.slab = &en->chain.slabs[task->slab],
                              .whole = span_update(en, task, step, state_off_gpu(en, task),
                                                   weights_off_gpu(en, task), grads_off_gpu(en, task)),
                              .kind = kind,
-                             .frame = kind == OT_TILE_UPDATE ? NULL : ot_engine_at(en, task->stage)};
+                             .frame = kind == OT_TILE_UPDATE ? NULL : frame_of(en, task)};
     ot_pool_run(en->pool, work.whole.n, UPDATE_CHUNK_PARAMS, work_on_chunk, &work);
 }
 

@@ -206,7 +206,7 @@ static void add_training(struct maker *mk, int s) {
             add_from(mk, OT_TIER_GPU, "gradients", waiting.first, weight_bytes(chain, waiting.n), 1);
     if (mk->plan->slabs[s].grads == OT_HOME_NVME && off_gpu.n > 0)
         b->grad_nvme = add_on_nvme(mk, "gradients", off_gpu.first, off_gpu.n, GRAD_SIDES, weight_bytes);
-    else if (waiting.n < held.n)
+    else if (waiting.n < held.n && !ot_slab_grads_follow_sum(chain, mk->plan, s)) /* or: add_sums */
         b->grad_host = add_from(mk, OT_TIER_HOST, "gradients", waiting.first + waiting.n,
                                 weight_bytes(chain, held.n - waiting.n), 1);
     if (mk->plan->keep_grads)
@@ -250,6 +250,14 @@ static int add_sum(struct maker *mk, int slab) {
     return add(mk, OT_TIER_HOST, "gradient sums", sum_bytes(mk->chain, shares_of(mk, slab)), 1);
 }
 
+/* Lets the finished gradients of a slab wait where its first sum waited between rounds: the last round has
+ * brought the sum to the device before the gradients leave. */
+static void let_grads_follow(struct maker *mk, int slab, int sum) {
+    int *grads = &mk->layout->slabs[slab].grad_host;
+    if (*grads == OT_NO_BUFFER && ot_slab_grads_follow_sum(mk->chain, mk->plan, slab))
+        *grads = sum;
+}
+
 /* Homes of the gradient sums between rounds: one for each use, and each level of its tree. */
 static void add_sums(struct maker *mk) {
     const struct ot_chain *chain = mk->chain;
@@ -259,8 +267,10 @@ static void add_sums(struct maker *mk) {
             int slab = chain->blocks[b].uses[u].slab;
             if (!ot_slab_sum_stays(chain, mk->plan, slab) && !ot_slab_sum_leaves(chain, mk->plan, slab))
                 continue;
+            int *sums = &mk->layout->sums[ot_layout_sum(b, u, 0)];
             for (int level = 0; level < ot_shard_levels(&mk->plan->shard); level++)
-                mk->layout->sums[ot_layout_sum(b, u, level)] = add_sum(mk, slab);
+                sums[level] = add_sum(mk, slab);
+            let_grads_follow(mk, slab, sums[0]);
         }
 }
 
@@ -346,13 +356,6 @@ static void add_host_grad_slots(struct maker *mk) {
         add_many(mk, OT_TIER_HOST, "gradient slots", pages(bytes), mk->plan->host_grad_slots);
 }
 
-static void add_shadow_frames(struct maker *mk) {
-    if (ot_plan_has_shadows(mk->plan))
-        mk->layout->shadow_frames =
-            add_many(mk, OT_TIER_HOST, "shadow updates", ot_plan_shadow_bytes(mk->chain, mk->plan),
-                     mk->plan->shadow_frames);
-}
-
 static void add_snapshot(struct maker *mk) {
     struct ot_layout *layout = mk->layout;
     const struct ot_plan *plan = mk->plan;
@@ -427,11 +430,11 @@ static void add_boundaries(struct maker *mk) {
     layout->boundary_grad = add_many(mk, OT_TIER_GPU, "activation gradients", bytes, places);
 }
 
-/* The home of what a block keeps for one micro-batch. */
-static int add_kept_home(struct maker *mk, struct ot_kept kept, size_t bytes) {
+/* The home of what a block keeps for one micro-batch. Each frame of a shadow over it is a tile. */
+static int add_kept_home(struct maker *mk, struct ot_kept kept, size_t bytes, int frames) {
     size_t rounded = pages(bytes);
     return kept.tier == OT_TIER_NVME ? add_extents(mk, "kept activations", &rounded, 1, LEAST_SIDES)
-                                     : add(mk, kept.tier, "kept activations", bytes, 1);
+                                     : add(mk, kept.tier, "kept activations", bytes, frames > 0 ? frames : 1);
 }
 
 /* Adds the inner activations that blocks keep for backward. */
@@ -446,8 +449,9 @@ static void add_kept(struct maker *mk) {
     for (int b = 0; layout->kept && b < chain->n_blocks; b++) {
         struct ot_kept kept = ot_plan_kept(chain, plan, b);
         size_t bytes = chain->saved_bytes(chain->context, b, kept.level, plan->micro_tokens);
+        int frames = ot_plan_frames_over_kept(chain, plan, b, layout->frame_bytes);
         for (int i = 0; kept.level != OT_KEEP_NONE && i < layout->places; i++)
-            layout->kept[b * layout->places + i] = add_kept_home(mk, kept, bytes);
+            layout->kept[b * layout->places + i] = add_kept_home(mk, kept, bytes, frames);
         if (kept.tier != OT_TIER_GPU && bytes > largest)
             largest = bytes;
         if (kept.tier == OT_TIER_NVME && bytes > largest_on_nvme)
@@ -456,6 +460,43 @@ static void add_kept(struct maker *mk) {
     layout->kept_slots = add_many(mk, OT_TIER_GPU, "kept activation slots", largest, plan->kept_slots);
     layout->host_kept_slots =
         add_many(mk, OT_TIER_HOST, "kept activation slots", pages(largest_on_nvme), plan->host_kept_slots);
+}
+
+/* The next frame over what blocks keep, from the last block to the first. *place counts the micro-batches of
+ * all blocks behind it. */
+static struct ot_frame next_over_kept(struct maker *mk, int *place, int *tile) {
+    const struct ot_layout *l = mk->layout;
+    for (;; ++*place, *tile = 0) {
+        int block = mk->chain->n_blocks - 1 - *place / l->places;
+        if (*tile < ot_plan_frames_over_kept(mk->chain, mk->plan, block, l->frame_bytes))
+            return (struct ot_frame){l->kept[block * l->places + *place % l->places], (*tile)++};
+    }
+}
+
+/* Adds the frames of shadows. The last slabs take what the last blocks keep: shadow.h needs it to be behind
+ * the first use of the slab. */
+static void add_frames(struct maker *mk) {
+    struct ot_layout *l = mk->layout;
+    int n_slabs = mk->chain->n_slabs, frame = mk->plan->shadow_frames, place = 0, tile = 0;
+    struct ot_shadow_frames *deal = calloc((size_t)n_slabs, sizeof *deal);
+    l->first_frame = calloc((size_t)n_slabs + 1, sizeof *l->first_frame);
+    l->frames = calloc((size_t)frame, sizeof *l->frames);
+    if (!deal || !l->first_frame || !l->frames) {
+        mk->rc = mk->rc < 0 ? mk->rc : ot_fail(OT_E_BUDGET, "no memory for a plan with %d shadows", frame);
+        goto out;
+    }
+    ot_plan_deal_frames(mk->chain, mk->plan, deal);
+    l->first_frame[n_slabs] = frame;
+    for (int s = n_slabs - 1; s >= 0 && mk->rc >= 0; s--) {
+        l->first_frame[s] = frame - deal[s].all;
+        for (int i = 0; i < deal[s].all; i++)
+            l->frames[--frame] =
+                i < deal[s].over_kept
+                    ? next_over_kept(mk, &place, &tile)
+                    : (struct ot_frame){add(mk, OT_TIER_HOST, "shadow updates", l->frame_bytes, 1), 0};
+    }
+out:
+    free(deal);
 }
 
 /* Adds the memory for inner activations that blocks do not keep, and the scratch that all blocks share. Only
@@ -538,10 +579,13 @@ int ot_layout_make(const struct ot_chain *chain, const struct ot_plan *plan, str
     add_state_slots(&mk);
     add_tile_slots(&mk);
     add_host_grad_slots(&mk);
-    add_shadow_frames(&mk);
     add_snapshot(&mk);
     add_boundaries(&mk);
+    if (ot_plan_has_shadows(plan))
+        out->frame_bytes = ot_plan_frame_bytes(chain, plan);
     add_kept(&mk);
+    if (ot_plan_has_shadows(plan))
+        add_frames(&mk);
     add_workspace(&mk);
     out->idle_bytes = out->tier_bytes[OT_TIER_GPU] - out->idle_offset;
     add_step_buffers(&mk);

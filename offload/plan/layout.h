@@ -52,8 +52,9 @@ struct ot_slab_buffers {
     int state_gpu, state_host;
     int state_nvme; /* replaces state_host: one extent per tile, with the state of that tile */
     /* Gradients that wait for their update, in the chain's dtype. grad_gpu: of the first part of the holding.
-     * grad_host: of the rest; grad_nvme replaces it: one extent per tile of the rest. In fp32, if a rank
-     * holds a whole slab, all of it waits on the device, and it has one accumulator, grad_gpu is also the
+     * grad_host: of the rest; grad_nvme replaces it: one extent per tile of the rest. grad_host is the
+     * buffer of the slab's first sum, if that waits on the host between rounds. In fp32, if a rank holds a
+     * whole slab, all of it waits on the device, and it has one accumulator, grad_gpu is also the
      * accumulator. */
     int grad_gpu, grad_host, grad_nvme;
     int kept_grad; /* host, fp32, if plan.keep_grads */
@@ -78,7 +79,14 @@ struct ot_layout {
      * state of a tile, at slot_weights_offset its weights, and at slot_grads_offset its gradients. */
     int *host_weight_slots[OT_SLOT_KINDS], *tile_slots, *host_grad_slots, *host_activation_slots;
     size_t slot_weights_offset, slot_grads_offset;
-    int *shadow_frames; /* [plan.shadow_frames]: on the host (shadow.h) */
+    /* Frames of shadows (shadow.h), of frame_bytes each: frames[plan.shadow_frames] in the order of their
+     * slabs, which begin at first_frame[n_slabs + 1]. A frame is a tile of a buffer: of its own, or of what a
+     * block keeps. */
+    struct ot_frame {
+        int buffer, tile;
+    } * frames;
+    int *first_frame;
+    size_t frame_bytes;
     /* On the host. snapshot_slots: the slots of a snapshot's sink (snapshot.h), one after the other.
      * snapshot_tile: like a tile slot without gradients, for a snapshot that copies tiles from nvme.
      * OT_NO_BUFFER: not needed. */
@@ -139,6 +147,9 @@ static inline void *ot_layout_at(const struct ot_layout *layout, char *const *me
 /* The parameters before `first` in a buffer that has this slab. */
 int64_t ot_layout_index(const struct ot_layout *layout, const struct ot_chain *chain,
                         const struct ot_plan *plan, int buffer, int slab, int64_t first);
+
+/* The number of the frame of a tile of the CPU pool. -1: the tile has no shadow. */
+int ot_layout_frame(const struct ot_layout *layout, const struct ot_plan *plan, int slab, int tile);
 
 /* Adds up the buffers by name and tier, in order of first appearance. */
 void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out);

@@ -19,7 +19,8 @@ void ot_layout_free(struct ot_layout *layout) {
     free(layout->host_activation_slots);
     free(layout->tile_slots);
     free(layout->host_grad_slots);
-    free(layout->shadow_frames);
+    free(layout->frames);
+    free(layout->first_frame);
     free(layout->extent_bytes);
     free(layout->extent_sides);
     free(layout->activation_slots);
@@ -57,6 +58,16 @@ void ot_layout_ledger(const struct ot_layout *layout, struct ot_ledger *out) {
             out->entries[out->n++] = (struct ot_ledger_entry){b->tier, b->name, 0};
         out->entries[e].bytes += b->reserved;
     }
+}
+
+int ot_layout_frame(const struct ot_layout *layout, const struct ot_plan *plan, int slab, int tile) {
+    const int *tiles = plan->slabs[slab].tiles;
+    int64_t all = tiles[OT_TILE_CPU], i = tile - tiles[OT_TILE_GPU] - tiles[OT_TILE_STREAM];
+    if (!layout->frames)
+        return -1;
+    int64_t first = layout->first_frame[slab], frames = layout->first_frame[slab + 1] - first;
+    int64_t before = i * frames / all; /* spread evenly over the tiles */
+    return (i + 1) * frames / all > before ? (int)(first + before) : -1;
 }
 
 int ot_layout_boundary(const struct ot_layout *layout, const struct ot_plan *plan, int boundary, int micro) {

@@ -399,8 +399,10 @@ static int grow_shadows(const struct ot_plan_request *rq, struct ot_candidate *c
     int64_t frames = llround(rq->shadows * (double)ot_plan_shadow_tiles(plan));
     if (rq->shadows <= 0 || frames == 0)
         return 0;
-    size_t bytes = ot_plan_shadow_bytes(rq->chain, plan);
-    int64_t most = rq->shadow_bytes > 0 ? (int64_t)(rq->shadow_bytes / bytes) : frames;
+    size_t bytes = ot_plan_frame_bytes(rq->chain, plan);
+    int64_t most = rq->shadow_bytes > 0
+                       ? (int64_t)(rq->shadow_bytes / bytes) + ot_plan_free_frames(rq->chain, plan)
+                       : frames;
     return grow(rq, c, plan, &c->shadow_frames, (int)(frames < most ? frames : most));
 }
 

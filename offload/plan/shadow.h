@@ -23,19 +23,25 @@
  * snapshot (engine/snapshot.h) reads homes while steps run: a tile that it has not copied yet gets no shadow.
  *
  * WHICH TILES. Tiles of the CPU pool whose weights, state and gradients have their home on the host. A frame
- * belongs to one tile, because all frames are in use when the decision comes. If there are fewer frames than
- * such tiles, they are spread evenly over the tiles, in the order in which the next forward needs them: then
- * the pool works off what is left evenly, too. With frames for the last slabs alone, forward would wait for
- * the first slabs as long as without.
+ * belongs to one tile, because all frames are in use when the decision comes.
  *
- * THE PRICE. A frame has 12 bytes a parameter in bf16 (with moments in fp32). A shadow reads and writes these
- * once more than an update does: 50 bytes a parameter instead of 26. It moves them while the pool would idle,
- * and takes 26 bytes from the time in which the next forward waits. A shadow that the pool has not begun when
- * the decision is made does nothing.
+ * WHERE FRAMES LIE. First over kept activations (kept.h) that wait on the host: in the last round, backward
+ * has brought back what a block keeps before the block's gradients are complete, and the next forward of the
+ * block writes there only after the updates of this slab and of all slabs before it. So the frames of a slab
+ * may lie over what any block keeps, from the first block that uses the slab on, and take no memory. The
+ * other frames have buffers of their own. These are spread evenly over the other tiles, in the order in which
+ * the next forward needs them: then the pool works off what is left evenly, too. With frames for the last
+ * slabs alone, forward would wait for the first slabs as long as without.
+ *
+ * THE PRICE. A frame of its own has 12 bytes a parameter in bf16 (with moments in fp32). A shadow reads and
+ * writes these once more than an update does: 50 bytes a parameter instead of 26. It moves them while the
+ * pool would idle, and takes 26 bytes from the time in which the next forward waits. A shadow that the pool
+ * has not begun when the decision is made does nothing.
  */
 #ifndef OT_OFFLOAD_PLAN_SHADOW_H
 #define OT_OFFLOAD_PLAN_SHADOW_H
 
+#include "offload/plan/kept.h"
 #include "offload/plan/slabs.h"
 
 /* True if a step has shadows. */
@@ -46,9 +52,21 @@ bool ot_plan_sends_norms(const struct ot_plan *plan);
 /* The number of tiles of this slab, or of all slabs, that may have a shadow. */
 int ot_slab_shadow_tiles(const struct ot_plan *plan, int slab);
 int64_t ot_plan_shadow_tiles(const struct ot_plan *plan);
-/* The frame of a tile of the CPU pool, counted from 0. -1: the tile has no shadow. */
-int ot_plan_shadow_frame(const struct ot_plan *plan, int slab, int tile);
-/* Bytes of a frame: the weights and the state of the largest tile that may have a shadow. */
-size_t ot_plan_shadow_bytes(const struct ot_chain *chain, const struct ot_plan *plan);
+/* Bytes of a frame: the weights and the state of the largest tile that may have a shadow, rounded up to
+ * pages. 0: no tile may have one. */
+size_t ot_plan_frame_bytes(const struct ot_chain *chain, const struct ot_plan *plan);
+/* How many frames of so many bytes fit over what the block keeps on the host for one micro-batch. */
+int ot_plan_frames_over_kept(const struct ot_chain *chain, const struct ot_plan *plan, int block,
+                             size_t frame_bytes);
+
+/* The frames of a slab: all of them, and those that lie over kept activations. */
+struct ot_shadow_frames {
+    int all, over_kept;
+};
+/* Deals plan->shadow_frames to the slabs: out[n_slabs]. */
+void ot_plan_deal_frames(const struct ot_chain *chain, const struct ot_plan *plan,
+                         struct ot_shadow_frames *out);
+/* The most frames of the plan that can lie over kept activations. */
+int64_t ot_plan_free_frames(const struct ot_chain *chain, const struct ot_plan *plan);
 
 #endif

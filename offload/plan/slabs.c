@@ -71,6 +71,13 @@ bool ot_slab_sum_leaves(const struct ot_chain *chain, const struct ot_plan *plan
            plan->slabs[slab].sums != OT_HOME_GPU;
 }
 
+bool ot_slab_grads_follow_sum(const struct ot_chain *chain, const struct ot_plan *plan, int slab) {
+    const struct ot_slab_plan *sp = &plan->slabs[slab];
+    int64_t stays = ot_slab_waiting_on_gpu(chain, plan, slab).n;
+    return ot_slab_sum_leaves(chain, plan, slab) && sp->sums == OT_HOME_HOST && sp->grads != OT_HOME_NVME &&
+           stays < ot_slab_holding(chain, plan, slab).n;
+}
+
 int ot_slab_uses(const struct ot_chain *chain, int slab) {
     int uses = 0;
     for (int b = 0; b < chain->n_blocks; b++)

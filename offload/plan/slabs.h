@@ -35,6 +35,8 @@ bool ot_slab_grad_in_place(const struct ot_chain *chain, const struct ot_plan *p
 bool ot_slab_sum_stays(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 /* True if the sums of the slab leave the device between rounds. */
 bool ot_slab_sum_leaves(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
+/* True if finished gradients that wait on the host take the place of a gradient sum there. */
+bool ot_slab_grads_follow_sum(const struct ot_chain *chain, const struct ot_plan *plan, int slab);
 /* Pieces of a gradient sum that passes through host slots: tile_params parameters each. They cover the whole
  * slab, whatever the rank holds of it. */
 int ot_slab_pieces(const struct ot_chain *chain, const struct ot_plan *plan, int slab);

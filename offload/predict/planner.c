@@ -9,8 +9,8 @@
 
 /* A try costs a simulation, whose time grows with the number of tasks: about 2 us each. TRIES_COST limits the
  * tasks of all tries, so that planning a 7B model takes a second. Small models get as many tries as the
- * search can use. SHADOW_TRIES more are for shadows. */
-enum { TRIES_COST = 250000, FEWEST_TRIES = 8, MOST_TRIES = 32, SHADOW_TRIES = 9 };
+ * search can use. As many again, and at least FEWEST_LATE_TRIES, are for shadows. */
+enum { TRIES_COST = 250000, FEWEST_TRIES = 8, MOST_TRIES = 32, FEWEST_LATE_TRIES = 9 };
 /* A share of the step's time below this is not worth a try: predictions are no better than that. */
 static const double NEGLIGIBLE = 0.001;
 
@@ -20,7 +20,7 @@ struct search {
     const struct ot_costs *costs;
     int most_tries;
     struct ot_planner_result *out;
-    uint64_t seen[MOST_TRIES + SHADOW_TRIES]; /* fingerprints of the plans tried: [out->tried] */
+    uint64_t seen[2 * MOST_TRIES]; /* fingerprints of the plans tried: [out->tried] */
 };
 
 /* ---- trying one ---- */
@@ -236,7 +236,7 @@ static int move_tiles(struct search *s) {
 /* What blocks keep: the level, and the share of the blocks without room on the device that keep it on the
  * host or on nvme. Compares with computing everything again. */
 static int move_kept(struct search *s) {
-    static const double steps[] = {1, -1, 0.25, -0.25};
+    static const double steps[] = {1, 0.5, 0.25, 0.125, -1, -0.25};
     bool level_given = s->given->keep != OT_KEEP_CHOSEN;
     int taken = 0, rc;
     for (int level = OT_KEEP_ATTENTION; level < OT_KEEP_LEVELS && !level_given; level++) {
@@ -245,7 +245,7 @@ static int move_kept(struct search *s) {
         OT_TRY(rc = try_request(s, &request, 0));
         taken += rc;
     }
-    for (int i = 0; i < 4 && !level_given && s->given->kept != OT_HOME_GPU; i++) {
+    for (int i = 0; i < 6 && !level_given && s->given->kept != OT_HOME_GPU; i++) {
         struct ot_plan_request request = s->out->forced;
         request.kept_off = fmin(fmax(request.kept_off + steps[i], 0), 1);
         OT_TRY(rc = try_request(s, &request, 0));
@@ -375,7 +375,8 @@ static int search_rounds(struct search *s) {
 
 /* Another micro-batch must beat the best plan with the present one, so it is tried after the other moves.
  * Then come tile sizes: they matter less than the engines' shares, and each size has other best shares.
- * Shadows come last, because they take host memory that nothing else can use. */
+ * Shadows come last, because they take host memory that nothing else can use. With them less state is
+ * streamed, so the link has more time for kept activations, over which shadows then lie. */
 static int search(struct search *s) {
     for (int taken = 1; taken > 0;) {
         OT_TRY(search_rounds(s));
@@ -383,9 +384,13 @@ static int search(struct search *s) {
     }
     for (int taken = 1; taken > 0 && waits(s);)
         OT_TRY(taken = move_tiles(s));
-    s->most_tries = s->out->tried + SHADOW_TRIES;
-    if (s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip && waits(s))
-        OT_TRY(move_shadows(s));
+    int late = s->most_tries;
+    s->most_tries = s->out->tried + (late < FEWEST_LATE_TRIES ? FEWEST_LATE_TRIES : late);
+    for (int taken = s->given->shadows == OT_SHADOWS_CHOSEN && s->given->clip; taken > 0 && waits(s);) {
+        OT_TRY(taken = move_shadows(s));
+        if (taken > 0)
+            OT_TRY(taken = move_kept(s));
+    }
     return 0;
 }
 
@@ -437,27 +442,50 @@ failed:
     return rc;
 }
 
-/* Takes the better of two searches: from the plan that keeps activations on the device alone, and from the
- * one where all other blocks keep them on the host. The moves between the two pass through worse plans,
- * because the bus cannot carry both the activations and streamed state. */
+/* Makes plans in which a share of the blocks without room on the device keeps activations off the device: all
+ * of them in as few rounds as possible, or else fewer, until one fits and pushes no other data to nvme.
+ * Returns 1 if there is one: it is made of *keeping. */
+static int find_keeping(const struct ot_plan_request *request, const struct ot_plan *without,
+                        struct ot_plan_request *keeping) {
+    size_t on_nvme = ot_ledger_total(&without->ledger, OT_TIER_NVME);
+    int most = request->rounds ? 1 : without->max_micro;
+    double least = on_nvme > 0 ? 1 : 0.125; /* nvme has what the host has no room for */
+    *keeping = *request;
+    for (keeping->kept_off = 1; keeping->kept_off >= least; keeping->kept_off /= 2)
+        for (int rounds = 1; rounds <= most; rounds *= 2) {
+            struct ot_plan plan;
+            keeping->rounds = request->rounds ? request->rounds : rounds;
+            int rc = ot_plan_make(keeping, &plan);
+            if (rc < 0 && rc != -OT_E_BUDGET)
+                return rc;
+            bool fits = rc == 0 && ot_ledger_total(&plan.ledger, OT_TIER_NVME) <= on_nvme;
+            if (rc == 0)
+                ot_plan_free(&plan);
+            if (fits)
+                return 1;
+        }
+    return 0;
+}
+
+/* Takes the better of two searches: from the plan that keeps activations on the device alone, and from one
+ * where other blocks keep them on the host. The moves between the two pass through worse plans, because the
+ * bus cannot carry both the activations and streamed state. */
 int ot_planner_choose_from(const struct ot_plan_request *request, const struct ot_costs *costs,
                            const struct ot_plan_request *start, struct ot_planner_result *out) {
-    struct ot_plan_request keeping = *request;
+    struct ot_plan_request keeping;
     struct ot_planner_result other;
+    int rc;
     OT_TRY(climb(request, request, costs, start, out));
     if (!request->train || request->keep != OT_KEEP_CHOSEN || request->kept == OT_HOME_GPU ||
         !recomputes(&(struct search){.given = request, .out = out}))
         return 0;
-    keeping.kept_off = 1;
-    int rc = -OT_E_BUDGET, most = request->rounds ? 1 : out->plan.max_micro;
-    for (int rounds = 1; rounds <= most && rc == -OT_E_BUDGET; rounds *= 2) { /* until the host has room */
-        keeping.rounds = request->rounds ? request->rounds : rounds;
-        rc = climb(request, &keeping, costs, NULL, &other);
-    }
-    if (rc < 0)
-        return rc == -OT_E_BUDGET ? 0 : rc;
+    OT_TRY_GOTO(find_keeping(request, &out->plan, &keeping), rc, failed);
+    if (rc == 0)
+        return 0;
+    OT_TRY_GOTO(climb(request, &keeping, costs, NULL, &other), rc, failed);
     int tried = out->tried + other.tried;
-    if (other.prediction.step_seconds < out->prediction.step_seconds) {
+    double margin = other.plan.micro_tokens == out->plan.micro_tokens ? 0 : OT_PLANNER_MARGIN;
+    if (other.prediction.step_seconds < (1 - margin) * out->prediction.step_seconds) {
         struct ot_planner_result worse = *out;
         *out = other;
         other = worse;
@@ -465,6 +493,9 @@ int ot_planner_choose_from(const struct ot_plan_request *request, const struct o
     ot_plan_free(&other.plan);
     out->tried = tried;
     return 0;
+failed:
+    ot_plan_free(&out->plan);
+    return rc;
 }
 
 int ot_planner_choose(const struct ot_plan_request *request, const struct ot_costs *costs,

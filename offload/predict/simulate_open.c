@@ -32,19 +32,19 @@ static int list_tasks(struct sim *sim) {
 /* Finds the decisions, and the shadow of each update: the task that fills its frame. */
 static int find_shadows(struct sim *sim) {
     const struct ot_schedule *s = sim->schedule;
-    int n_buffers = sim->config->layout->n_buffers;
-    int *filled = malloc(((size_t)n_buffers + 1) * sizeof *filled);
+    int n_frames = sim->config->plan->shadow_frames;
+    int *filled = malloc(((size_t)n_frames + 1) * sizeof *filled);
     if (!filled)
         return no_memory(s);
-    for (int b = 0; b < n_buffers; b++)
-        filled[b] = -1;
+    for (int f = 0; f < n_frames; f++)
+        filled[f] = -1;
     sim->decision = -1;
     for (int i = 0; i < s->n_tasks; i++) {
         const struct ot_task *task = &s->tasks[i];
-        if (task->kind == OT_TASK_UPDATE_CPU && task->stage != OT_NO_BUFFER)
-            sim->tasks[i].shadow = filled[task->stage];
+        if (task->kind == OT_TASK_UPDATE_CPU && task->frame >= 0)
+            sim->tasks[i].shadow = filled[task->frame];
         if (task->kind == OT_TASK_SHADOW)
-            filled[task->stage] = i;
+            filled[task->frame] = i;
         if (task->kind == OT_TASK_DECIDE) {
             sim->decision = i;
             sim->n_decisions++;

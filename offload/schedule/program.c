@@ -45,7 +45,7 @@ struct ot_task *ot_program_task(struct ot_program *p, enum ot_task_kind kind, en
     *task = (struct ot_task){.kind = kind, .lane = lane, .accesses = p->spare_accesses};
     if (task != &p->spare)
         task->accesses = p->schedule->accesses->accesses + p->schedule->accesses->used;
-    task->block = task->slab = task->micro = task->tile = -1;
+    task->block = task->slab = task->micro = task->tile = task->frame = -1;
     for (int u = 0; u < OT_MAX_USES; u++)
         task->weights[u] = task->grads[u] = OT_NO_BUFFER;
     task->x = task->y = task->dxy = task->saved = OT_NO_BUFFER;

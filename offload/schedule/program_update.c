@@ -55,18 +55,12 @@ void ot_program_params_in(struct ot_program *p, int slab) {
 
 /* ---- state off the device, updated by the pool ---- */
 
-/* The frame of the tile's shadow; OT_NO_BUFFER: the tile has none. */
-static int shadow_frame(const struct ot_program *p, int slab, int tile) {
-    int frame = ot_plan_shadow_frame(p->plan, slab, tile);
-    return frame < 0 ? OT_NO_BUFFER : p->layout->shadow_frames[frame];
-}
-
 /* Appends a task of the pool on a tile, which reads the tile's gradients. slot: the tile's host slot, or
  * OT_NO_BUFFER. */
 static struct ot_task *pool_task(struct ot_program *p, enum ot_task_kind kind, int slab, int tile, int slot) {
     struct ot_task *task = ot_program_tile_task(p, kind, OT_LANE_CPU, slab, tile);
     task->deadline = slab; /* slabs are numbered in the order in which forward needs them */
-    task->stage = shadow_frame(p, slab, tile);
+    task->frame = ot_layout_frame(p->layout, p->plan, slab, tile);
     task->from = ot_program_tile_grads(p, task, slot, 0);
     return task;
 }
@@ -84,14 +78,15 @@ static void shadow_tile(struct ot_program *p, int slab, int tile) {
     task->to = ot_program_tile_weights(p, task, OT_NO_BUFFER, true, true,
                                        ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0), shadow);
     ot_program_tile_state(p, task, OT_NO_BUFFER, true, true, ot_tag(OT_CONTENT_STATE, slab, tile, 0), shadow);
-    ot_program_write(p, task, task->stage, shadow);
+    ot_program_write(p, task, p->layout->frames[task->frame].buffer, shadow);
+    ot_program_narrow(task, p->layout->frames[task->frame].tile, 1);
     task->n_norms = n_norms;
 }
 
 void ot_program_shadow(struct ot_program *p, int slab) {
     struct ot_tile_span part = ot_slab_part(p->chain, p->plan, slab, OT_TILE_CPU);
     for (int tile = part.first_tile; tile < part.first_tile + part.n_tiles; tile++)
-        if (shadow_frame(p, slab, tile) != OT_NO_BUFFER)
+        if (ot_layout_frame(p->layout, p->plan, slab, tile) >= 0)
             shadow_tile(p, slab, tile);
 }
 
@@ -100,9 +95,10 @@ static void update_tile_on_cpu(struct ot_program *p, int slab, int tile) {
     struct ot_task *task = pool_task(p, OT_TASK_UPDATE_CPU, slab, tile, slot);
     struct ot_tag weights = ot_tag(OT_CONTENT_WEIGHTS, slab, 0, 0),
                   state = ot_tag(OT_CONTENT_STATE, slab, tile, 0);
-    if (task->stage != OT_NO_BUFFER) {
+    if (task->frame >= 0) {
         weights = state = ot_tag(OT_CONTENT_SHADOW, slab, tile, 0);
-        ot_program_read(p, task, task->stage, state);
+        ot_program_read(p, task, p->layout->frames[task->frame].buffer, state);
+        ot_program_narrow(task, p->layout->frames[task->frame].tile, 1);
     }
     ot_program_read(p, task, p->layout->params_host[0], ot_tag(OT_CONTENT_PARAMS, 0, 0, 0));
     ot_program_last(task)->parity = true;

@@ -147,6 +147,7 @@ struct ot_task {
     struct ot_tile_span span;     /* the part of the slab that it moves or updates */
     bool first;                   /* BACKWARD: clears the gradient sums before it adds */
     int n_norms;                  /* SHADOW: slabs whose norms are on the host, from its own on */
+    int frame;                    /* SHADOW, UPDATE_CPU: the tile's frame (layout.h); -1: none */
     /* Buffers by role; OT_NO_BUFFER: none. Of a parity pair, the first buffer. */
     int weights[OT_MAX_USES], grads[OT_MAX_USES];
     int x, y, dxy, saved, from, to, state, stage;

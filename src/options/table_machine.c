@@ -168,9 +168,10 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_FREE,
      .section = OT_SECTION_MEMORY,
      .field = FIELD(shadow),
-     .help = "Host memory for updates that the CPU makes during backward, before the norm of the step is "
-             "known, such as 8G. It keeps the old values, for the case that the step is clipped or skipped. "
-             "0: no such updates. It does not change the result of a run.",
+     .help =
+         "Host memory for updates that the CPU makes during backward, before the norm of the step is "
+         "known, such as 8G. It keeps the old values, for the case that the step is clipped or skipped. "
+         "The memory of activations that are kept on the host is used too. 0: no such updates. It does not change the result of a run.",
      .elsewhere = "speculative-updates"},
     {.name = "threads",
      .type = OT_OPTION_COUNT,

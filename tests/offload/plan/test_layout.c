@@ -192,6 +192,37 @@ static void gradients_on_nvme_have_one_side(void **state) {
     }
 }
 
+/* Finished gradients wait on the host where the slab's sum waited between rounds. Without rounds, and without
+ * gradients that leave the device, they do not. */
+static void gradients_take_the_place_of_sums(void **state) {
+    (void)state;
+    for (int rounds = 1; rounds <= 2; rounds++) {
+        struct uneven u;
+        struct ot_layout l;
+        open_uneven(&u);
+        for (int s = 0; s < BLOCKS; s++)
+            u.slab_plans[s] = (struct ot_slab_plan){.state = OT_HOME_HOST,
+                                                    .tiles = {1, s / 2, s - s / 2},
+                                                    .grads = s % 2 ? OT_HOME_GPU : OT_HOME_HOST,
+                                                    .sums = OT_HOME_HOST};
+        ot_plan_set_rounds(&u.plan, rounds);
+        const struct ot_buffer *buffers = make(&u, &l);
+        for (int s = 0; s < BLOCKS; s++) {
+            int grads = l.slabs[s].grad_host, sum = l.sums[ot_layout_sum(s, 0, 0)];
+            assert_int_equal(grads != OT_NO_BUFFER, s > 0); /* slab 0 has one tile, updated on the device */
+            assert_int_equal(sum != OT_NO_BUFFER, rounds > 1);
+            if (grads == OT_NO_BUFFER)
+                continue;
+            int64_t waiting = s % 2 ? s - s / 2 : s, first = s + 1 - waiting;
+            int64_t begin = ot_layout_index(&l, &u.chain, &u.plan, grads, s, first * TILE);
+            assert_int_equal(grads == sum, rounds > 1);
+            assert_int_equal(begin, rounds > 1 ? first * TILE : 0);
+            assert_true((size_t)(begin + waiting * TILE) * 2 <= buffers[grads].bytes);
+        }
+        ot_layout_free(&l);
+    }
+}
+
 static void check_place(enum ot_dtype dtype, const struct ot_part *part, enum ot_part_array array,
                         size_t offset, size_t width) {
     struct ot_part_place place = ot_part_find(dtype, part, array);
@@ -326,6 +357,7 @@ int main(void) {
         cmocka_unit_test(results_have_room),
         cmocka_unit_test(a_snapshot_has_room_for_a_tile_it_copies),
         cmocka_unit_test(gradients_on_nvme_have_one_side),
+        cmocka_unit_test(gradients_take_the_place_of_sums),
         cmocka_unit_test(arrays_of_a_part_follow_each_other),
         cmocka_unit_test(compact_arrays_of_a_part_follow_each_other),
         cmocka_unit_test(a_snapshot_slot_is_the_largest_part),

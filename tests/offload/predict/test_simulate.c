@@ -61,7 +61,7 @@ static int add(struct hand *h, enum ot_lane_id lane, int seconds) {
     assert_true(i < MOST_TASKS);
     task->kind = seconds == 0 ? OT_TASK_DECIDE : kinds[lane];
     task->lane = lane;
-    task->block = task->micro = task->tile = -1;
+    task->block = task->micro = task->tile = task->frame = -1;
     task->slab = kinds[lane] == OT_TASK_GATHER ? 0 : -1;
     task->span.n = seconds;
     task->deps = h->deps[i];

@@ -7,20 +7,27 @@
 #include "tests/offload/tiny_schedule.h"
 #include "tests/support/check.h"
 
-/* The bits of `mix` (below 16) choose homes, dtype, tied embeddings, rounds and the number of frames. */
+/* The bits of `mix` choose homes, dtype, tied embeddings, rounds, the number of frames, and (16) whether
+ * frames lie over kept activations. */
 static void make(struct tiny_schedule *m, unsigned mix) {
     tiny_defaults(&m->run, 2, mix & 1, mix & 2 ? OT_BF16 : OT_F32);
     tiny_plan(&m->run, mix & 4 ? OT_HOME_GPU : OT_HOME_HOST, OT_HOME_HOST, OT_HOME_GPU, 1 + (int)(mix % 3));
     unsigned other = mix & 8 ? 0 : 1u << (mix & 1 ? OT_TILE_GPU : OT_TILE_STREAM);
     tiny_deal(&m->run, OT_SLAB_ALIGN_PARAMS, 1u << OT_TILE_CPU | other, 0);
     ot_plan_set_rounds(&m->run.plan, 1 + (int)(mix % 2));
-    m->run.plan.shadow_frames = (int)ot_plan_shadow_tiles(&m->run.plan) / (1 + (int)(mix / 8));
+    m->run.plan.shadow_frames = (int)ot_plan_shadow_tiles(&m->run.plan) / (1 + (int)(mix / 8 % 2));
+    if (mix & 16) {
+        m->run.plan.kept[OT_TIER_HOST] = (struct ot_kept_part){OT_KEEP_ALL, 2};
+        m->run.plan.kept_slots = 1 + (int)(mix % 3);
+    }
     tiny_finish(&m->run);
     assert_true(m->run.plan.shadow_frames > 1);
     tiny_schedule_make(m);
+    bool over_kept = ot_plan_free_frames(ot_model_chain(m->model), &m->run.plan) > 0;
+    assert_int_equal(over_kept, mix >= 16);
 }
 
-enum { MIXES = 16 };
+enum { MIXES = 32 };
 
 static void dropped_edges_of_shadows_are_seen(void **state) {
     (void)state;
@@ -48,17 +55,17 @@ static void a_shadow_belongs_to_one_update(void **state) {
         struct tiny_schedule m;
         make(&m, mix);
         check_ok(ot_schedule_verify(&m.schedule, &m.layout, &m.run.plan));
-        int n = 0, *filled = calloc((size_t)m.layout.n_buffers, sizeof *filled);
+        int n = 0, *filled = calloc((size_t)m.run.plan.shadow_frames, sizeof *filled);
         assert_non_null(filled);
         for (int t = 0; t < m.schedule.n_tasks; t++) {
             struct ot_task *task = &m.schedule.tasks[t];
             if (task->kind == OT_TASK_SHADOW) {
-                assert_int_equal(filled[task->stage], 0);
-                filled[task->stage] = t;
+                assert_int_equal(filled[task->frame], 0);
+                filled[task->frame] = t;
             }
-            if (task->kind != OT_TASK_UPDATE_CPU || task->stage == OT_NO_BUFFER)
+            if (task->kind != OT_TASK_UPDATE_CPU || task->frame < 0)
                 continue;
-            const struct ot_task *shadow = &m.schedule.tasks[filled[task->stage]];
+            const struct ot_task *shadow = &m.schedule.tasks[filled[task->frame]];
             assert_true(shadow->kind == OT_TASK_SHADOW && shadow->slab == task->slab &&
                         shadow->tile == task->tile && shadow->state == task->state);
             struct ot_access *weights = (struct ot_access *)access_to(task, task->to);
