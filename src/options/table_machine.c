@@ -171,7 +171,8 @@ static const struct ot_option table[] = {
      .help =
          "Host memory for updates that the CPU makes during backward, before the norm of the step is "
          "known, such as 8G. It keeps the old values, for the case that the step is clipped or skipped. "
-         "The memory of activations that are kept on the host is used too. 0: no such updates. It does not change the result of a run.",
+         "The memory of activations that are kept on the host is used too. 0: no such updates. It does not "
+         "change the result of a run.",
      .elsewhere = "speculative-updates"},
     {.name = "threads",
      .type = OT_OPTION_COUNT,
