@@ -13,8 +13,8 @@
  * Micro-batches keep their order, and a sum comes back as it left. So the bits do not depend on rounds.
  *
  * The first round may be longer or shorter than the others: the updates of the step before run under its
- * forward.
- *
+ * forward. The planner makes all rounds equally long. Kept activations have as many places as the longest
+ * round has micro-batches, so a longer first round needs as much memory as longer rounds throughout.
  */
 #ifndef OT_OFFLOAD_PLAN_ROUNDS_H
 #define OT_OFFLOAD_PLAN_ROUNDS_H
