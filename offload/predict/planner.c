@@ -10,7 +10,7 @@
 /* A try costs a simulation, whose time grows with the number of tasks: about 2 us each. TRIES_COST limits the
  * tasks of all tries, so that planning a 7B model takes a second. Small models get as many tries as the
  * search can use. As many again, and at least FEWEST_LATE_TRIES, are for shadows. */
-enum { TRIES_COST = 250000, FEWEST_TRIES = 8, MOST_TRIES = 32, FEWEST_LATE_TRIES = 9 };
+enum { TRIES_COST = 400000, FEWEST_TRIES = 8, MOST_TRIES = 40, FEWEST_LATE_TRIES = 9 };
 /* A share of the step's time below this is not worth a try: predictions are no better than that. */
 static const double NEGLIGIBLE = 0.001;
 
@@ -451,6 +451,8 @@ static int find_keeping(const struct ot_plan_request *request, const struct ot_p
     int most = request->rounds ? 1 : without->max_micro;
     double least = on_nvme > 0 ? 1 : 0.125; /* nvme has what the host has no room for */
     *keeping = *request;
+    if (request->shadows == OT_SHADOWS_CHOSEN && request->clip)
+        keeping->shadows = 1; /* many of them lie over what the host keeps */
     for (keeping->kept_off = 1; keeping->kept_off >= least; keeping->kept_off /= 2)
         for (int rounds = 1; rounds <= most; rounds *= 2) {
             struct ot_plan plan;
