@@ -31,7 +31,7 @@ struct ot_planner_result {
     struct ot_prediction prediction;
     struct ot_plan_request
         forced; /* the user's request with the planner's choices forced: ot_plan_make gives `plan` for it */
-    int tried;  /* number of plans that were simulated */
+    int tried;  /* plans; some were given up before or during their simulation (simulate.h) */
 };
 
 /* Chooses a plan for training. (For a forward pass alone, call ot_plan_make: there is nothing to choose.)

@@ -24,7 +24,7 @@ struct ot_world;
 /* How fast the run will be; made by forecast.h. */
 struct ot_forecast {
     struct ot_costs costs;
-    int tried;      /* plans that were simulated */
+    int tried;      /* plans, as in planner.h */
     double seconds; /* time that making the forecast took */
     bool is_explained;
     struct ot_explanation explanation;

@@ -29,7 +29,7 @@ class Plan(program.ProgramTest):
         """Returns the answer as text and as JSON. stderr may have progress only."""
         text = self.succeed(*words)
         answer = self.succeed(*words, "--json").json()
-        self.assertRegex(text.err, r"^planned \d+ plans simulated in \S+\n$")
+        self.assertRegex(text.err, r"^planned \d+ plans tried in \S+\n$")
         return text.out, answer
 
     def check_sums(self, text, answer):
