@@ -66,6 +66,7 @@ struct ot_explanation {
         double step_seconds;      /* predicted for the changed machine */
         double tokens_per_second; /* compare this, not step_seconds, for "twice the tokens, half the steps" */
         double gain;              /* relative gain in tokens a second; 0: no gain above the noise */
+        bool is_longer_step;      /* the answer for twice the tokens a step */
     } ifs[OT_WHAT_IFS];
     int n_ifs;
 };

@@ -4,8 +4,6 @@
 #include "offload/predict/planner_state.h"
 #include "src/base/error.h"
 
-static const char TWICE_THE_TOKENS[] = "twice the tokens, half the steps";
-
 void ot_planner_find_bound(const struct ot_prediction *p, struct ot_explanation *out) {
     double parts[OT_LANE_COUNT];
     int first = OT_LANE_COMPUTE, second;
@@ -53,15 +51,16 @@ static int ask(const struct question *q, const struct ot_plan_request *given,
         return 0; /* twice the tokens may not fit: then there is no answer */
     OT_TRY(rc);
     bool is_noise = q->is_more_memory && fits_without(&with.plan, given);
+    bool is_longer = q->request->step_sequences > given->step_sequences;
     ot_plan_free(&with.plan);
     double tokens = (double)(q->request->step_sequences * q->request->sequence_tokens);
     double now = (double)(given->step_sequences * given->sequence_tokens) / chosen->prediction.step_seconds;
     double step = with.prediction.step_seconds, gain = tokens / step / now - 1;
-    if (is_noise || fabs(gain) < OT_PLANNER_RESOLUTION || (gain < 0 && q->what != TWICE_THE_TOKENS)) {
+    if (is_noise || fabs(gain) < OT_PLANNER_RESOLUTION || (gain < 0 && !is_longer)) {
         gain = 0;
         step = tokens / now;
     }
-    out->ifs[out->n_ifs++] = (struct ot_what_if){q->what, step, tokens / step, gain};
+    out->ifs[out->n_ifs++] = (struct ot_what_if){q->what, step, tokens / step, gain, is_longer};
     return 0;
 }
 
@@ -104,5 +103,6 @@ int ot_planner_explain(const struct ot_plan_request *request, const struct ot_co
                out));
     *r = costs->rates;
     longer.step_sequences *= 2;
-    return ask(&(struct question){TWICE_THE_TOKENS, &longer, costs, false}, request, chosen, out);
+    return ask(&(struct question){"twice the tokens, half the steps", &longer, costs, false}, request, chosen,
+               out);
 }

@@ -48,7 +48,7 @@ static int answer_one(const struct ot_options *options) {
     OT_TRY_GOTO(ot_plan_case_open(options, options->model, options->gpu, c), rc, out);
     double since = ot_clock_seconds();
     OT_TRY_GOTO(ot_plan_case_predict(c), rc, out);
-    ot_log(OT_LOG_INFO, "planned %d plans tried in %s", c->chosen.tried,
+    ot_log(OT_LOG_INFO, "planned %d plans tried in %s", c->tried,
            ot_text_duration(ot_clock_seconds() - since, time));
     if (options->trace)
         OT_TRY_GOTO(write_trace(c), rc, out);

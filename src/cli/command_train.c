@@ -17,6 +17,7 @@
 #include "src/run/agreement.h"
 #include "src/run/generator.h"
 #include "src/run/run_identity.h"
+#include "src/run/step_choice.h"
 #include "src/session/collect.h"
 #include "src/session/team.h"
 #include "src/saving/finished.h"
@@ -37,6 +38,7 @@ struct train {
     struct ot_wishes wishes;
     struct ot_rows rows;
     struct ot_run_shape shape;
+    struct ot_step_choice choice; /* of --tokens-per-step auto */
     struct ot_result result;
     struct ot_places places;
     struct ot_out_lock *lock; /* lock of OUT; NULL with --no-save and --dry-run, or if another rank leads */
@@ -79,13 +81,13 @@ static int64_t sample_tokens(const struct train *t) {
     return tokens < t->rows.seq_len ? tokens : t->rows.seq_len;
 }
 
-static int make_plan(struct train *t) {
+/* All but the length of a step. */
+static void find_need(struct train *t) {
     const struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
     t->sample_row = find_sample_row(t);
-    t->need = (struct ot_session_need){.max_position = t->shape.seq_len,
-                                       .sequence_tokens = t->shape.seq_len,
-                                       .step_sequences = t->shape.step_sequences,
+    t->need = (struct ot_session_need){.max_position = t->rows.seq_len,
+                                       .sequence_tokens = t->rows.seq_len,
                                        .micro_sequences = o->micro_batch,
                                        .train = true,
                                        .clip = o->clip > 0,
@@ -96,10 +98,9 @@ static int make_plan(struct train *t) {
         t->need.snapshot_slots = ot_saver_slots(ot_model_param_count(&s->config), s->dtype);
     if (!o->no_save)
         t->need.kept_contents = ot_saver_kept_contents(s, t->checkpoints);
-    return ot_session_plan(&t->session, &t->need);
 }
 
-/* Reads the inputs and the length of the run, and checks that the checkpoint is of the same run. */
+/* Reads the inputs, and checks that the checkpoint is of the same run. */
 static int read_inputs(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
@@ -110,23 +111,59 @@ static int read_inputs(struct train *t) {
     if (!o->optimizer_threads && !no_cpu)
         ot_settings_choose_count(&t->settings, "optimizer-threads", o->threads);
     OT_TRY(ot_rows_open(s, seq_len, &t->rows));
-    OT_TRY(ot_shape_run(&t->settings, seq_len, ot_packing_sequences(t->rows.train),
-                        ot_model_param_count(&s->config), &t->shape));
     OT_TRY(ot_run_identity_make(s, &t->rows, &t->identity));
     OT_TRY(ot_resume_check(&t->resume, o, &t->identity));
     OT_TRY(ot_resume_check_arithmetic(&t->resume, o, ot_device_arithmetic(s->device)));
-    OT_TRY(ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->shard)));
-    OT_TRY(ot_resume_check_length(&t->resume, o, &t->shape));
+    return ot_resume_check_ranks(&t->resume, o, ot_shard_ranks(&s->shard));
+}
+
+/* Finds the length of the run. */
+static int find_shape(struct train *t) {
+    const struct ot_session *s = &t->session;
+    OT_TRY(ot_shape_run(&t->settings, t->rows.seq_len, ot_packing_sequences(t->rows.train),
+                        ot_model_param_count(&s->config), &t->shape));
+    OT_TRY(ot_resume_check_length(&t->resume, s->options, &t->shape));
     return ot_resume_advise(&t->resume, ot_resume_check_position(&t->resume, &t->shape));
+}
+
+static struct ot_forecast_rows forecast_rows(const struct train *t) {
+    const struct ot_packing *packing = t->rows.train;
+    return (struct ot_forecast_rows){.fill = ot_packing_fill(packing),
+                                     .tokens = ot_packing_tokens(packing) / ot_packing_rows(packing)};
+}
+
+static int predict_step(void *context, struct ot_step_candidate *candidate) {
+    struct train *t = context;
+    struct ot_forecast_rows rows = forecast_rows(t);
+    struct ot_prediction prediction;
+    t->need.step_sequences = candidate->sequences;
+    OT_TRY(ot_session_predict(&t->session, &t->need, &rows, &prediction));
+    candidate->step_seconds = prediction.step_seconds;
+    candidate->tokens_per_second = prediction.tokens / prediction.step_seconds;
+    return 0;
+}
+
+/* With --tokens-per-step auto, chooses the number. May take seconds. */
+static int choose_step(struct train *t) {
+    struct ot_step_choice *choice = &t->choice;
+    OT_TRY(ot_step_choice_make(t->session.options, t->rows.seq_len, ot_packing_sequences(t->rows.train),
+                               predict_step, t, choice));
+    if (choice->n == 0)
+        return 0;
+    OT_TRY(ot_team_choose(&t->session, &choice->chosen));
+    ot_settings_choose_step(&t->settings, choice->candidates[choice->chosen].tokens);
+    return 0;
 }
 
 static int prepare(struct train *t) {
     struct ot_session *s = &t->session;
     const struct ot_options *o = s->options;
-    OT_TRY(make_plan(t));
+    t->need.step_sequences = t->shape.step_sequences;
+    OT_TRY(ot_session_plan(s, &t->need));
     t->report = (struct ot_report){.session = s,
                                    .rows = &t->rows,
                                    .shape = &t->shape,
+                                   .choice = &t->choice,
                                    .resumed = t->resume.record,
                                    .has_places = t->places.hosts != NULL};
     if (writes_out(t)) {
@@ -151,9 +188,7 @@ static int try_trace(const struct ot_options *options) {
 /* May take seconds, so call it after all other checks. */
 static int forecast(struct train *t) {
     struct ot_session *s = &t->session;
-    const struct ot_packing *packing = t->rows.train;
-    struct ot_forecast_rows rows = {.fill = ot_packing_fill(packing),
-                                    .tokens = ot_packing_tokens(packing) / ot_packing_rows(packing)};
+    struct ot_forecast_rows rows = forecast_rows(t);
     if (!s->options->no_forecast)
         OT_TRY(ot_session_forecast(s, &t->need, &rows));
     if (!s->options->micro_batch)
@@ -402,10 +437,17 @@ static int open_world(struct train *t) {
     return 0;
 }
 
-/* Compares the ranks before the plan is made, since its errors do not say what differs. */
+/* Compares the ranks before the step is chosen and the plan is made, since these errors do not say what
+ * differs. */
 static int agree(struct train *t) {
     OT_TRY(ot_run_identity_take_options(&t->identity, &t->settings.in_effect));
     return ot_agree_on_run(&t->session, &t->identity);
+}
+
+/* The run is finished already. */
+static int confirm_finished(struct train *t) {
+    OT_TRY(find_shape(t));
+    return ot_finished_confirm(t->session.options, t->resume.record, t->shape.lr.steps, t->log);
 }
 
 static int prepare_and_run(struct train *t) {
@@ -416,10 +458,11 @@ static int prepare_and_run(struct train *t) {
     OT_TRY(ot_session_open(&t->settings, &t->session));
     OT_TRY(read_inputs(t));
     if (ot_resume_is_finished(&t->resume))
-        return ot_team_speaks(&t->session)
-                   ? ot_finished_confirm(options, t->resume.record, t->shape.lr.steps, t->log)
-                   : 0;
+        return ot_team_speaks(&t->session) ? confirm_finished(t) : 0;
     OT_TRY(agree(t));
+    find_need(t);
+    OT_TRY(choose_step(t));
+    OT_TRY(find_shape(t));
     OT_TRY(prepare(t));
     if (options->dry_run) {
         OT_TRY(forecast(t));

@@ -66,6 +66,7 @@ enum ot_option_type {
     OT_OPTION_DEVICE,  /* struct ot_device_choice: auto, cpu, cuda or cuda:1 */
     OT_OPTION_HOMES,   /* struct ot_homes: weights=gpu|host|nvme|auto,state=.., or one word for all */
     OT_OPTION_ENGINES, /* struct ot_engine_shares: auto, one of gpu, stream, cpu, or cpu:0.6,gpu:0.4 */
+    OT_OPTION_STEP,    /* struct ot_step_tokens: 16k, or auto:8k..64k */
     OT_OPTION_COUNTS,  /* struct ot_count_list: 2k,8k */
     OT_OPTION_SIZES,   /* struct ot_count_list, of bytes: 8G,16G */
     OT_OPTION_NVME,    /* struct ot_nvme_dirs: DIR or DIR:SIZE; each repetition, or array item, adds one */
@@ -92,6 +93,12 @@ struct ot_homes {
 struct ot_engine_shares { /* by enum ot_tile_engine; the shares add up to 1; all 0: auto */
     double share[OT_TILE_ENGINES];
 };
+
+struct ot_step_tokens {
+    int64_t count;       /* 0: not given; with bounds: not chosen yet */
+    int64_t least, most; /* of auto:LEAST..MOST; 0: a number was given, or nothing */
+};
+enum { OT_STEP_MOST_RATIO = 64 }; /* of the bounds; so few candidates lie between them (step_choice.h) */
 
 enum { OT_LIST_MAX = 8 };
 struct ot_count_list {
@@ -196,7 +203,8 @@ struct ot_options {
     bool pack, train_on_prompt, no_eos, skip_bad, show_sample;
     double eval_fraction;
 
-    int64_t seq_len, tokens_per_step, micro_batch, epochs, steps, seed;
+    int64_t seq_len, micro_batch, epochs, steps, seed;
+    struct ot_step_tokens tokens_per_step;
 
     double lr, weight_decay, beta1, beta2, eps, clip;
     int schedule; /* enum ot_schedule_kind */

@@ -264,11 +264,29 @@ static int check_sharing(const struct ot_options *o) {
     return 0;
 }
 
+static int check_step_tokens(const struct ot_options *o) {
+    const struct ot_step_tokens *step = &o->tokens_per_step;
+    int64_t most = step->count > 0 ? step->count : step->most;
+    if (most > 0 && most < o->seq_len)
+        return ot_fail(OT_E_USAGE, "--tokens-per-step %s%lld is less than one sequence (--seq-len %lld)",
+                       step->count > 0 ? "" : "auto: MAX ", (long long)most, (long long)o->seq_len);
+    if (step->most == 0)
+        return 0;
+    if (o->no_forecast)
+        return ot_fail(OT_E_USAGE, "--tokens-per-step auto needs the forecast; give a number, or leave out "
+                                   "--no-forecast");
+    if (o->minimum)
+        return ot_fail(OT_E_USAGE, "--minimum needs one step; give --tokens-per-step a number");
+    if (o->deterministic == OT_CHOICE_DETERMINISTIC_WORLD)
+        return ot_fail(OT_E_USAGE,
+                       "--tokens-per-step auto and --deterministic world contradict each other: the choice "
+                       "depends on the number of ranks; give a number");
+    return 0;
+}
+
 /* Checks the step and the homes, for train and plan. */
 static int check_step(const struct ot_options *o) {
-    if (o->seq_len > 0 && o->tokens_per_step > 0 && o->tokens_per_step < o->seq_len)
-        return ot_fail(OT_E_USAGE, "--tokens-per-step %lld is less than one sequence (--seq-len %lld)",
-                       (long long)o->tokens_per_step, (long long)o->seq_len);
+    OT_TRY(check_step_tokens(o));
     if (ot_options_given(o, "slots") && o->home.weights == OT_HOME_GPU)
         return ot_fail(OT_E_USAGE, "--slots has no effect with --home weights=gpu: no weights are streamed");
     if (ot_options_given(o, "shadow") && o->shadow > 0 && o->clip == 0)

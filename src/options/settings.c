@@ -39,6 +39,12 @@ void ot_settings_choose_word(struct ot_settings *settings, const char *name, int
     *(int *)choose(settings, name, OT_OPTION_CHOICE) = index;
 }
 
+void ot_settings_choose_step(struct ot_settings *settings, int64_t tokens) {
+    struct ot_step_tokens *step = choose(settings, "tokens-per-step", OT_OPTION_STEP);
+    assert(step->count == 0);
+    step->count = tokens;
+}
+
 void ot_settings_choose_device(struct ot_settings *settings, struct ot_device_choice device) {
     *(struct ot_device_choice *)choose(settings, "device", OT_OPTION_DEVICE) = device;
 }

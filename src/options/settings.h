@@ -9,7 +9,7 @@
  * `in_effect.source` says where each value comes from, and run.json and --json record it. Only the command
  * that owns the settings, and these functions, write to them. All other code reads `in_effect` through a
  * pointer to const, so that each value has one place. The program never chooses a value that the user gave:
- * the functions assert this. Only words and --device may be given as auto and then chosen.
+ * the functions assert this. Only words, --device and --tokens-per-step may be given as auto and then chosen.
  *
  * The settings borrow what the options own, so the options must outlive them. One thread.
  */
@@ -29,6 +29,8 @@ void ot_settings_choose_real(struct ot_settings *settings, const char *name, dou
 void ot_settings_choose_text(struct ot_settings *settings, const char *name, const char *value);
 /* index: into the choices of the option. */
 void ot_settings_choose_word(struct ot_settings *settings, const char *name, int index);
+/* Keeps the bounds that the user gave. */
+void ot_settings_choose_step(struct ot_settings *settings, int64_t tokens);
 void ot_settings_choose_device(struct ot_settings *settings, struct ot_device_choice device);
 
 /* Takes the value of option `index` from the record of the run that is resumed; its texts are borrowed.

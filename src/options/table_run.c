@@ -201,7 +201,7 @@ static const struct ot_option table[] = {
      .help = "Optimizer steps, instead of --epochs.",
      .elsewhere = "max-steps num-steps iterations max-iters"},
     {.name = "tokens-per-step",
-     .type = OT_OPTION_COUNT,
+     .type = OT_OPTION_STEP,
      .argument = "TOKENS",
      .min = 8,
      .max = MANY,
@@ -211,7 +211,9 @@ static const struct ot_option table[] = {
      .on_resume = OT_RESUME_SAME,
      .section = OT_SECTION_STEP,
      .field = FIELD(tokens_per_step),
-     .help = "Tokens of one optimizer step, rounded down to whole sequences; 16k is 16,384.",
+     .help =
+         "Tokens of one optimizer step, rounded down to whole sequences; 16k is 16,384. auto:8k..64k: the "
+         "fewest within these bounds that reach the best predicted rate.",
      .elsewhere = "batch-size train-batch-size global-batch-size batch-tokens total-batch-size"},
     {.name = "micro-batch",
      .type = OT_OPTION_COUNT,

@@ -76,7 +76,7 @@ static bool read_count(const struct ot_option *option, const char *text, int64_t
 /* True for a count below the least one. Its error then needs no list of valid forms. */
 static bool is_too_small(const struct ot_option *option, const char *text) {
     double value;
-    return option->type == OT_OPTION_COUNT &&
+    return (option->type == OT_OPTION_COUNT || option->type == OT_OPTION_STEP) &&
            read_number(text, option->of_tokens ? token_units : count_units, false, &value) &&
            value < option->min;
 }
@@ -116,6 +116,22 @@ static bool read_list(const struct ot_option *option, const char *text, struct o
         if (!*text)
             return true;
     }
+}
+
+/* Parses "16k", or "auto:8k..64k". */
+static bool read_step(const struct ot_option *option, const char *text, struct ot_step_tokens *out) {
+    static const char word[] = "auto:";
+    char least[32];
+    *out = (struct ot_step_tokens){0};
+    if (strncmp(text, word, strlen(word)) != 0)
+        return read_count(option, text, &out->count);
+    text += strlen(word);
+    const char *dots = strstr(text, "..");
+    if (!dots || dots - text >= (ptrdiff_t)sizeof least)
+        return false;
+    snprintf(least, sizeof least, "%.*s", (int)(dots - text), text);
+    return read_count(option, least, &out->least) && read_count(option, dots + 2, &out->most) &&
+           out->least <= out->most && out->most <= OT_STEP_MOST_RATIO * out->least;
 }
 
 static bool read_warmup(const struct ot_option *option, const char *text, struct ot_warmup *out) {
@@ -271,6 +287,13 @@ static void describe_wanted(const struct ot_option *option, char *out, size_t by
                  : option->max >= 64000 ? "500, 64k or 64Ki"
                                         : "2");
         break;
+    case OT_OPTION_STEP:
+        snprintf(
+            out, bytes,
+            "a whole number from %.0f to %.0f, such as 16k = 16384, or auto:MIN..MAX, such as auto:8k..64k, "
+            "with MAX from MIN to %d times MIN",
+            option->min, option->max, OT_STEP_MOST_RATIO);
+        break;
     case OT_OPTION_BYTES:
         snprintf(out, bytes, "a size from %.0fM to %.0fT, such as 64M or 24G", option->min * 0x1p-20,
                  option->max * 0x1p-40);
@@ -332,6 +355,8 @@ static bool read_value(const struct ot_option *option, const char *text, void *f
         return (*(int *)field = find_choice(option->choices, text, strlen(text))) >= 0;
     case OT_OPTION_COUNT:
         return read_count(option, text, field);
+    case OT_OPTION_STEP:
+        return read_step(option, text, field);
     case OT_OPTION_BYTES:
         return read_bytes(option, text, field);
     case OT_OPTION_RATE:
@@ -371,7 +396,7 @@ int ot_option_parse_value(const struct ot_option *option, const char *spelled, c
         return 0;
     if (is_too_small(option, text))
         return ot_fail(OT_E_USAGE, "%s must be at least %.0f.", spelled, option->min);
-    char wanted[160];
+    char wanted[200];
     describe_wanted(option, wanted, sizeof wanted);
     return ot_fail(OT_E_USAGE, "%s %.80s: must be %s", spelled, *text ? text : "''", wanted);
 }
@@ -435,6 +460,15 @@ void ot_option_put_value(const struct ot_option *option, const struct ot_options
     case OT_OPTION_BYTES:
         ot_json_put_int(w, option->name, *(const int64_t *)field);
         return;
+    case OT_OPTION_STEP: {
+        const struct ot_step_tokens *step = field;
+        snprintf(text, sizeof text, "auto:%lld..%lld", (long long)step->least, (long long)step->most);
+        if (step->count > 0)
+            ot_json_put_int(w, option->name, step->count);
+        else
+            ot_json_put_text(w, option->name, text);
+        return;
+    }
     case OT_OPTION_RATE:
     case OT_OPTION_REAL:
     case OT_OPTION_SHARE:

@@ -47,35 +47,45 @@ const char *ot_plan_case_model(const struct ot_plan_case *c) {
 
 /* ---- the step and the run ---- */
 
-/* Sequences in an epoch; 0: no option tells. */
-static int count_sequences(struct ot_plan_case *c, int64_t *out) {
+static int count_sequences(struct ot_plan_case *c) {
     const struct ot_options *o = c->options;
     struct ot_plan_rows rows;
-    *out = o->tokens ? (o->tokens + c->seq_len - 1) / c->seq_len : o->rows;
+    c->sequences = o->tokens ? (o->tokens + c->seq_len - 1) / c->seq_len : o->rows;
     if (!o->data)
         return 0;
     OT_TRY(ot_plan_rows_count(o, c->seq_len, &rows));
     c->rows = rows.rows;
-    *out = rows.sequences;
+    c->sequences = rows.sequences;
     return 0;
 }
 
+/* True until --tokens-per-step auto is chosen. */
+static bool is_step_open(const struct ot_plan_case *c) {
+    return c->options->tokens_per_step.count == 0 && c->options->tokens_per_step.most > 0;
+}
+
+static void set_step(struct ot_plan_case *c, int64_t step_sequences) {
+    c->step_sequences = c->request.step_sequences = step_sequences;
+    c->steps = ot_shape_steps(c->options, c->sequences, step_sequences);
+}
+
+/* A step that is open counts as the largest one until it is chosen. */
 static int shape_run(struct ot_plan_case *c) {
     const struct ot_options *o = c->options;
-    int64_t sequences;
     OT_TRY(ot_shape_seq_len(&c->settings, c->config.max_position, &c->seq_len));
-    OT_TRY(count_sequences(c, &sequences));
-    c->step_sequences = ot_shape_step_sequences(o, c->seq_len, o->data ? sequences : INT64_MAX);
-    if (!o->tokens_per_step)
-        ot_settings_choose_count(&c->settings, "tokens-per-step", c->step_sequences * c->seq_len);
+    OT_TRY(count_sequences(c));
+    int64_t most = o->tokens_per_step.most / c->seq_len;
+    set_step(c, is_step_open(c) ? (most > 0 ? most : 1)
+                                : ot_shape_step_sequences(o, c->seq_len, o->data ? c->sequences : INT64_MAX));
+    if (!o->tokens_per_step.count && !is_step_open(c))
+        ot_settings_choose_step(&c->settings, c->step_sequences * c->seq_len);
     if (o->micro_batch > c->step_sequences)
         return ot_fail(
             OT_E_USAGE,
             "--micro-batch %lld is more than the %lld sequences of a step; raise --tokens-per-step",
             (long long)o->micro_batch, (long long)c->step_sequences);
-    if (sequences && !o->epochs && !o->steps)
+    if (c->sequences && !o->epochs && !o->steps)
         ot_settings_choose_count(&c->settings, "epochs", OT_DEFAULT_EPOCHS);
-    c->steps = o->steps ? o->steps : (sequences + c->step_sequences - 1) / c->step_sequences * o->epochs;
     return 0;
 }
 
@@ -179,7 +189,7 @@ static int refuse(const struct ot_plan_case *c) {
     return ot_plan_cure(&cure, &c->chosen.plan.shortage);
 }
 
-int ot_plan_case_predict(struct ot_plan_case *c) {
+static int choose_plan(struct ot_plan_case *c) {
     struct ot_plan_request *rq = &c->request;
     bool several = rq->shard.ranks > 1;
     struct ot_shard_open open = {
@@ -187,6 +197,34 @@ int ot_plan_case_predict(struct ot_plan_case *c) {
         .one_copy = several && is_one_host(c) && ot_plan_request_may_share(c->options)};
     ot_plan_free(&c->chosen.plan);
     int rc = ot_planner_choose_shard(rq, &c->costs, open, &c->chosen);
+    c->tried += c->chosen.tried;
+    return rc;
+}
+
+static int predict_step(void *context, struct ot_step_candidate *candidate) {
+    struct ot_plan_case *c = context;
+    c->request.step_sequences = candidate->sequences;
+    OT_TRY(choose_plan(c));
+    candidate->step_seconds = c->chosen.prediction.step_seconds;
+    candidate->tokens_per_second = (double)candidate->tokens / candidate->step_seconds;
+    return 0;
+}
+
+static int choose_step(struct ot_plan_case *c) {
+    struct ot_step_choice *choice = &c->choice;
+    if (!is_step_open(c))
+        return 0;
+    OT_TRY(ot_step_choice_make(c->options, c->seq_len, c->sequences, predict_step, c, choice));
+    const struct ot_step_candidate *chosen = &choice->candidates[choice->chosen];
+    set_step(c, chosen->sequences);
+    ot_settings_choose_step(&c->settings, chosen->tokens);
+    return 0;
+}
+
+int ot_plan_case_predict(struct ot_plan_case *c) {
+    struct ot_plan_request *rq = &c->request;
+    OT_TRY(choose_step(c));
+    int rc = choose_plan(c);
     if (rc < 0)
         return rc == -OT_E_BUDGET ? refuse(c) : rc;
     struct ot_plan_request settled = *rq;

@@ -12,6 +12,7 @@
 #include "src/files/resolve.h"
 #include "src/options/options.h"
 #include "src/plan/machine.h"
+#include "src/run/step_choice.h"
 
 struct ot_plan_case {
     struct ot_settings settings;
@@ -21,10 +22,13 @@ struct ot_plan_case {
     struct ot_model_config config;
     struct ot_model *model;
     int64_t seq_len, step_sequences;
-    int64_t steps; /* of the run; 0: no option gives its length */
-    int64_t rows;  /* of --data, without held-out rows; 0: not counted */
+    int64_t sequences; /* of an epoch; 0: no option tells */
+    int64_t steps;     /* of the run; 0: no option gives its length */
+    int64_t rows;      /* of --data, without held-out rows; 0: not counted */
     struct ot_costs costs;
     struct ot_plan_request request;
+    struct ot_step_choice choice; /* of --tokens-per-step auto; n 0: none was made */
+    int tried;                    /* plans, of all steps */
     struct ot_planner_result chosen;
     struct ot_explanation explanation; /* with --explain */
     double slow_seconds, fast_seconds; /* time of a step; on a measured machine both are the prediction's */
@@ -35,9 +39,9 @@ struct ot_plan_case {
  * ot_plan_machine_cost. `out` needs ot_plan_case_close in either case. */
 int ot_plan_case_open(const struct ot_options *options, const char *model, const char *gpu,
                       struct ot_plan_case *out);
-/* Chooses the plan and predicts its step. With --explain, also predicts the gain of more of each resource.
- * May be called again after the request has changed. Errors: OT_E_BUDGET (no plan fits; the error text names
- * options that help), OT_E_USAGE. */
+/* Chooses the tokens of a step, with --tokens-per-step auto; chooses the plan and predicts its step. With
+ * --explain, also predicts the gain of more of each resource. May be called again after the request has
+ * changed. Errors: OT_E_BUDGET (no plan fits; the error text names options that help), OT_E_USAGE. */
 int ot_plan_case_predict(struct ot_plan_case *plan_case);
 void ot_plan_case_close(struct ot_plan_case *plan_case);
 

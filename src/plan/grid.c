@@ -103,9 +103,9 @@ int ot_plan_sweep(const struct ot_options *options, struct ot_plan_table *table)
     if (!c)
         return ot_fail(OT_E_BUDGET, "no memory for a sweep");
     table->is_described = options->gpu != NULL;
-    for (one.tokens_per_step = FEWEST_TOKENS; one.tokens_per_step <= MOST_TOKENS && rc == 0;
-         one.tokens_per_step *= 2)
-        if (one.tokens_per_step >= options->seq_len)
+    int64_t *tokens = &one.tokens_per_step.count;
+    for (*tokens = FEWEST_TOKENS; *tokens <= MOST_TOKENS && rc == 0; *tokens *= 2)
+        if (*tokens >= options->seq_len)
             rc = add_case(&one, options->model, options->gpu, c, table);
     free(c);
     if (rc == 0 && table->n == 0)

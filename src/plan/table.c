@@ -191,6 +191,7 @@ static int choose_columns(const struct ot_plan_table *table, enum column out[COL
         [COLUMN_GPU] = true, [COLUMN_STEP] = true, [COLUMN_RATE] = true, [COLUMN_LIMIT] = true};
     int n = 0;
     show[COLUMN_RANGE] = table->is_described;
+    show[COLUMN_TOKENS] = table->options->tokens_per_step.most > 0; /* each case has its own choice */
     show[COLUMN_PRICE] = table->options->price > 0;
     for (int i = 0; i < table->n; i++) {
         show[COLUMN_NVME] = show[COLUMN_NVME] || table->rows[i].used_bytes[OT_TIER_NVME] > 0;

@@ -102,6 +102,27 @@ static void print_machine(const struct ot_plan_case *c, FILE *out) {
 
 /* ---- the plan ---- */
 
+/* Prints the candidates of --tokens-per-step auto. */
+static void print_choice(const struct ot_plan_case *c, FILE *out) {
+    char tokens[OT_TEXT_BYTES], step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], steps[OT_TEXT_BYTES];
+    if (c->choice.n == 0)
+        return;
+    fprintf(out, "        The fewest tokens a step that reach the best rate, within %.0f %%:\n",
+            100 * OT_PLANNER_RESOLUTION);
+    fprintf(out, "          %-13s %14s %14s %12s\n", "tokens a step", "a step", "tokens/s", "steps");
+    for (int i = 0; i < c->choice.n; i++) {
+        const struct ot_step_candidate *one = &c->choice.candidates[i];
+        fprintf(out, "          %13s", ot_text_count(one->tokens, tokens));
+        if (one->tokens_per_second > 0)
+            fprintf(out, " %14s %14s %12s%s\n", ot_plan_view_seconds(c, one->step_seconds, step),
+                    ot_plan_view_rate(c, one->tokens_per_second, rate),
+                    one->steps ? ot_text_count(one->steps, steps) : "-",
+                    i == c->choice.chosen ? "   chosen" : "");
+        else
+            fprintf(out, "   does not fit\n");
+    }
+}
+
 static void print_plan(const struct ot_plan_case *c, FILE *out) {
     static const char *const held[OT_SHARD_MODES] = {
         [OT_SHARD_NONE] = "each holds everything",
@@ -118,6 +139,7 @@ static void print_plan(const struct ot_plan_case *c, FILE *out) {
     fprintf(out, "step    %s · %d micro-batch%s of %s%lld\n",
             ot_shape_step_text(c->options, c->step_sequences, c->seq_len, tokens), plan->max_micro,
             plan->max_micro == 1 ? "" : "es", c->step_sequences % micro ? "up to " : "", (long long)micro);
+    print_choice(c, out);
     if (plan->shard.ranks > 1)
         fprintf(out, "ranks   %d · shard %s: %s · what follows is of one rank\n", plan->shard.ranks,
                 ot_shard_mode_name(plan->shard.mode), held[plan->shard.mode]);
@@ -255,15 +277,17 @@ static void print_run(const struct ot_plan_case *c, FILE *out) {
 
 static void print_explanation(const struct ot_plan_case *c, FILE *out) {
     const struct ot_explanation *e = &c->explanation;
-    char bound[OT_FORECAST_LINE_BYTES], rate[OT_TEXT_BYTES], step[OT_TEXT_BYTES], gain[OT_TEXT_BYTES];
+    char bound[OT_FORECAST_LINE_BYTES], instead[OT_FORECAST_LINE_BYTES], rate[OT_TEXT_BYTES],
+        step[OT_TEXT_BYTES], gain[OT_TEXT_BYTES];
     if (!c->options->explain)
         return;
+    int64_t half = ot_shape_half_steps(c->options, c->sequences, c->step_sequences);
     fprintf(out, "bound   %s\n", ot_report_bound(e, bound));
     for (int i = 0; i < e->n_ifs; i++)
-        fprintf(out, "%-7s %-32s %14s a step %11s tokens/s %9s\n", i ? "" : "if", e->ifs[i].what,
+        fprintf(out, "%-7s %-32s %14s a step %11s tokens/s %9s%s\n", i ? "" : "if", e->ifs[i].what,
                 ot_plan_view_seconds(c, e->ifs[i].step_seconds, step),
-                ot_plan_view_rate(c, e->ifs[i].tokens_per_second, rate),
-                ot_report_gain(e->ifs[i].gain, gain));
+                ot_plan_view_rate(c, e->ifs[i].tokens_per_second, rate), ot_report_gain(e->ifs[i].gain, gain),
+                ot_report_instead(&e->ifs[i], c->steps, half, instead));
 }
 
 const char *ot_plan_view_basis(const struct ot_plan_case *c) {

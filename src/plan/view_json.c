@@ -168,6 +168,7 @@ int ot_plan_view_print_json(const struct ot_plan_case *c) {
     ot_json_put_text(&w, "computed", ot_dtype_name(c->machine.dtype));
     ot_json_end_object(&w);
     put_plan(c, &w);
+    ot_report_put_choice(&c->choice, &w);
     put_time(c, &w);
     put_explanation(c, &w);
     ot_json_end_object(&w);

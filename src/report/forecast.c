@@ -101,21 +101,82 @@ const char *ot_report_gain(double gain, char text[OT_TEXT_BYTES]) {
     return text;
 }
 
-int ot_report_explanation(const struct ot_explanation *e,
+const char *ot_report_instead(const struct ot_what_if *answer, int64_t steps, int64_t half,
+                              char text[OT_FORECAST_LINE_BYTES]) {
+    char now[OT_TEXT_BYTES], then[OT_TEXT_BYTES];
+    *text = '\0';
+    if (answer->is_longer_step && steps > 0)
+        snprintf(text, OT_FORECAST_LINE_BYTES, " · %s steps instead of %s", ot_text_count(half, then),
+                 ot_text_count(steps, now));
+    return text;
+}
+
+int ot_report_explanation(const struct ot_explanation *e, int64_t steps, int64_t half,
                           char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES]) {
     int made = 0;
     ot_report_bound(e, lines[made++]);
     for (int i = 0; i < e->n_ifs && i < OT_WHAT_IFS; i++) {
-        char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], gain[OT_TEXT_BYTES];
-        snprintf(lines[made++], OT_FORECAST_LINE_BYTES, "%-32s %10s a step %12s tok/s %8s", e->ifs[i].what,
+        char step[OT_TEXT_BYTES], rate[OT_TEXT_BYTES], gain[OT_TEXT_BYTES], instead[OT_FORECAST_LINE_BYTES];
+        snprintf(lines[made++], OT_FORECAST_LINE_BYTES, "%-32s %10s a step %12s tok/s %8s%s", e->ifs[i].what,
                  ot_text_seconds(e->ifs[i].step_seconds, step),
                  ot_text_count((int64_t)e->ifs[i].tokens_per_second, rate),
-                 ot_report_gain(e->ifs[i].gain, gain));
+                 ot_report_gain(e->ifs[i].gain, gain), ot_report_instead(&e->ifs[i], steps, half, instead));
     }
     return made;
 }
 
+/* ---- the choice of a step ---- */
+
+/* ", 1,428 with 8,192" */
+static int put_other(char *line, size_t bytes, const struct ot_step_candidate *other) {
+    char rate[OT_TEXT_BYTES], tokens[OT_TEXT_BYTES];
+    ot_text_count(other->tokens, tokens);
+    return other->tokens_per_second > 0
+               ? snprintf(line, bytes, ", %s with %s", ot_text_count((int64_t)other->tokens_per_second, rate),
+                          tokens)
+               : snprintf(line, bytes, ", %s does not fit", tokens);
+}
+
+const char *ot_report_choice(const struct ot_step_choice *c, char line[OT_FORECAST_LINE_BYTES]) {
+    const struct ot_step_candidate *least = &c->candidates[0], *most = &c->candidates[c->n - 1],
+                                   *chosen = &c->candidates[c->chosen];
+    char tokens[OT_TEXT_BYTES], from[OT_TEXT_BYTES], to[OT_TEXT_BYTES], text[OT_TEXT_BYTES];
+    int n =
+        snprintf(line, OT_FORECAST_LINE_BYTES, "%s a step, chosen from %s to %s: %s tok/s predicted",
+                 ot_text_count(chosen->tokens, tokens), ot_text_count(least->tokens, from),
+                 ot_text_count(most->tokens, to), ot_text_count((int64_t)chosen->tokens_per_second, text));
+    if (chosen != least)
+        n += put_other(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, least);
+    if (chosen != most)
+        n += put_other(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, most);
+    if (chosen->steps != least->steps)
+        snprintf(line + n, OT_FORECAST_LINE_BYTES - (size_t)n, " · %s steps instead of %s",
+                 ot_text_count(chosen->steps, text), ot_text_count(least->steps, to));
+    return line;
+}
+
 /* ---- JSON ---- */
+
+void ot_report_put_choice(const struct ot_step_choice *c, struct ot_json_writer *w) {
+    if (c->n == 0)
+        return;
+    ot_json_begin_array(w, "step_choice");
+    for (int i = 0; i < c->n; i++) {
+        const struct ot_step_candidate *one = &c->candidates[i];
+        ot_json_begin_object(w, NULL);
+        ot_json_put_int(w, "tokens", one->tokens);
+        ot_json_put_bool(w, "chosen", i == c->chosen);
+        ot_json_put_bool(w, "fits", one->tokens_per_second > 0);
+        if (one->tokens_per_second > 0) {
+            ot_json_put_real(w, "step_seconds", one->step_seconds);
+            ot_json_put_real(w, "tokens_per_s", one->tokens_per_second);
+        }
+        if (one->steps > 0)
+            ot_json_put_int(w, "steps", one->steps);
+        ot_json_end_object(w);
+    }
+    ot_json_end_array(w);
+}
 
 void ot_report_put_lanes(const char *key, const double values[OT_LANE_COUNT], struct ot_json_writer *w) {
     ot_json_begin_object(w, key);

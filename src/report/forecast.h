@@ -7,6 +7,7 @@
 #include "offload/predict/planner.h"
 #include "src/base/json.h"
 #include "src/base/units.h"
+#include "src/run/step_choice.h"
 
 /* "1.24 s a step, 13,210 tok/s · 264 steps in 5m28s". done: steps before a resume; if there are any, the line
  * names the remaining steps and all steps. */
@@ -31,11 +32,22 @@ int ot_report_lanes(const struct ot_lane_times *times, int n,
 const char *ot_report_bound(const struct ot_explanation *explanation, char line[OT_FORECAST_LINE_BYTES]);
 /* "+21 %"; "no gain" for 0. */
 const char *ot_report_gain(double gain, char text[OT_TEXT_BYTES]);
-/* What bounds the step, and what more of one resource would gain. Returns the number of lines. */
+/* For the answer of twice the tokens a step: " · 1,526 steps instead of 3,051". "" for other answers, and if
+ * `steps`, the steps of the run, are unknown (0). half: the steps with twice the tokens. */
+const char *ot_report_instead(const struct ot_what_if *answer, int64_t steps, int64_t half,
+                              char text[OT_FORECAST_LINE_BYTES]);
+/* What bounds the step, and what more of one resource would gain. steps, half: as above. Returns the number of
+ * lines. */
 enum { OT_EXPLANATION_LINES = 1 + OT_WHAT_IFS };
-int ot_report_explanation(const struct ot_explanation *explanation,
+int ot_report_explanation(const struct ot_explanation *explanation, int64_t steps, int64_t half,
                           char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES]);
 
+/* "32,768 a step, chosen from 8,192 to 131,072: 2,913 tok/s predicted, 1,428 with 8,192, 2,950 with 131,072 ·
+ * 3,051 steps instead of 12,204" */
+const char *ot_report_choice(const struct ot_step_choice *choice, char line[OT_FORECAST_LINE_BYTES]);
+
+/* Adds a member with the candidates to the open object, if there was a choice. */
+void ot_report_put_choice(const struct ot_step_choice *choice, struct ot_json_writer *w);
 /* Adds members to the open object. */
 void ot_report_put_prediction(const struct ot_prediction *prediction, int64_t steps,
                               struct ot_json_writer *w);

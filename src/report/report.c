@@ -175,6 +175,8 @@ static void print_shape(const struct ot_report *r) {
     ot_log(OT_LOG_INFO, "plan    all parameters · AdamW %.2g %s, warm-up %lld, clip %g · %s · %s", o->lr,
            schedules[shape->lr.kind], (long long)shape->lr.warmup, o->clip,
            ot_shape_step_text(o, shape->step_sequences, shape->seq_len, tokens), steps);
+    if (r->choice->n > 0)
+        ot_log(OT_LOG_INFO, "        tokens  %s", ot_report_choice(r->choice, line));
     int n_layers = (int)r->session->config.n_layers;
     ot_log(OT_LOG_INFO, "        micro-batch %lld x %lld sequences%s · %s",
            (long long)((shape->step_sequences + o->micro_batch - 1) / o->micro_batch),
@@ -251,14 +253,17 @@ static void print_save(const struct ot_report *r) {
     print_checkpoints(r);
 }
 
-static void print_explanation(const struct ot_session *s) {
+static void print_explanation(const struct ot_report *r) {
+    const struct ot_session *s = r->session;
+    const struct ot_run_shape *shape = r->shape;
+    int64_t half = ot_shape_half_steps(s->options, shape->sequences, shape->step_sequences);
     char lines[OT_EXPLANATION_LINES][OT_FORECAST_LINE_BYTES];
     const struct ot_prediction *p = &s->prediction;
     struct ot_lane_times times = {"predicted", p->step_seconds, p->busy, p->exposed, p->exposed_host};
     int n = ot_report_lanes(&times, 1, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%-7s %s", i ? "" : "lanes", lines[i]);
-    n = ot_report_explanation(&s->forecast.explanation, lines);
+    n = ot_report_explanation(&s->forecast.explanation, shape->lr.steps, half, lines);
     for (int i = 0; i < n; i++)
         ot_log(OT_LOG_INFO, "%-7s %s", i == 0 ? "bound" : i == 1 ? "if" : "", lines[i]);
 }
@@ -275,7 +280,7 @@ static void print_forecast(const struct ot_report *r) {
     else
         ot_log(OT_LOG_INFO, "expect  %s", line);
     if (f->is_explained)
-        print_explanation(r->session);
+        print_explanation(r);
     int64_t done = r->resumed ? r->resumed->progress.step : 0;
     ot_wear_warn(r->session->prediction.bytes[OT_LANE_NVME_WRITE], r->shape->lr.steps - done,
                  r->session->options->nvme.n);
@@ -417,6 +422,7 @@ int ot_report_record(const struct ot_report *r, struct ot_run_log *log) {
     ot_team_put_json(r->session, "ranks", w);
     record_data(r, w);
     record_plan(r, w);
+    ot_report_put_choice(r->choice, w);
     if (!r->session->options->no_forecast)
         record_forecast(r, w);
     return ot_run_log_end(log);

@@ -10,12 +10,14 @@
 #include "src/run/rows.h"
 #include "src/run/run_log.h"
 #include "src/run/run_shape.h"
+#include "src/run/step_choice.h"
 #include "src/session/session.h"
 
 struct ot_report {
     const struct ot_session *session; /* has a plan */
     const struct ot_rows *rows;
     const struct ot_run_shape *shape;
+    const struct ot_step_choice *choice;        /* of --tokens-per-step auto; n 0: none was made */
     const struct ot_checkpoint_record *resumed; /* the run resumes from this; NULL: a new run */
     const char *out;                            /* the output directory; NULL: the run keeps nothing */
     int64_t save_bytes, disk_free_bytes;        /* disk_free_bytes < 0: unknown */

@@ -10,13 +10,15 @@ enum { DEFAULT_SEQ_LEN = 2048, STEPS_OF_AN_EPOCH = 50 };
 
 int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len) {
     const struct ot_options *options = &settings->in_effect;
+    const struct ot_step_tokens *step = &options->tokens_per_step;
     if (options->seq_len > max_position)
         return ot_fail(OT_E_USAGE, "--seq-len %lld is beyond the model's %lld positions",
                        (long long)options->seq_len, (long long)max_position);
     if (!options->seq_len) {
         int64_t chosen = max_position < DEFAULT_SEQ_LEN ? max_position : DEFAULT_SEQ_LEN;
-        if (options->tokens_per_step && options->tokens_per_step < chosen)
-            chosen = options->tokens_per_step;
+        int64_t most = step->count ? step->count : step->most;
+        if (most && most < chosen)
+            chosen = most;
         ot_settings_choose_count(settings, "seq-len", chosen);
     }
     *seq_len = options->seq_len;
@@ -31,12 +33,21 @@ double ot_shape_default_lr(int64_t params, bool from_random) {
 }
 
 int64_t ot_shape_step_sequences(const struct ot_options *options, int64_t seq_len, int64_t sequences) {
-    int64_t chosen = options->tokens_per_step / seq_len;
+    int64_t chosen = options->tokens_per_step.count / seq_len;
     if (!chosen) {
         int64_t most = OT_DEFAULT_STEP_TOKENS / seq_len;
         chosen = sequences / STEPS_OF_AN_EPOCH < most ? sequences / STEPS_OF_AN_EPOCH : most;
     }
     return chosen > 0 ? chosen : 1;
+}
+
+int64_t ot_shape_steps(const struct ot_options *options, int64_t sequences, int64_t step_sequences) {
+    int64_t epochs = options->epochs ? options->epochs : OT_DEFAULT_EPOCHS;
+    return options->steps ? options->steps : epochs * ((sequences + step_sequences - 1) / step_sequences);
+}
+
+int64_t ot_shape_half_steps(const struct ot_options *options, int64_t sequences, int64_t step_sequences) {
+    return options->steps ? (options->steps + 1) / 2 : ot_shape_steps(options, sequences, 2 * step_sequences);
 }
 
 const char *ot_shape_step_text(const struct ot_options *options, int64_t step_sequences, int64_t seq_len,
@@ -45,9 +56,9 @@ const char *ot_shape_step_text(const struct ot_options *options, int64_t step_se
     int64_t tokens = step_sequences * seq_len;
     int n = snprintf(text, OT_STEP_TEXT_BYTES, "%s = %lld x %lld tokens a step", ot_text_count(tokens, whole),
                      (long long)step_sequences, (long long)seq_len);
-    if (options->tokens_per_step > tokens)
+    if (options->tokens_per_step.count > tokens)
         snprintf(text + n, OT_STEP_TEXT_BYTES - (size_t)n, " (%s rounded down)",
-                 ot_text_count(options->tokens_per_step, asked));
+                 ot_text_count(options->tokens_per_step.count, asked));
     return text;
 }
 
@@ -75,13 +86,12 @@ int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequence
             OT_E_USAGE,
             "--micro-batch %lld is more than the %lld sequences of a step; raise --tokens-per-step",
             (long long)options->micro_batch, (long long)out->step_sequences);
-    if (!options->tokens_per_step)
-        ot_settings_choose_count(settings, "tokens-per-step", out->step_sequences * seq_len);
+    if (!options->tokens_per_step.count)
+        ot_settings_choose_step(settings, out->step_sequences * seq_len);
     if (!options->steps && !options->epochs)
         ot_settings_choose_count(settings, "epochs", OT_DEFAULT_EPOCHS);
     if (!ot_options_given(options, "lr"))
         ot_settings_choose_real(settings, "lr",
                                 ot_shape_default_lr(params, options->init == OT_CHOICE_INIT_RANDOM));
-    int64_t steps = options->steps ? options->steps : options->epochs * out->steps_per_epoch;
-    return ot_shape_schedule(options, steps, &out->lr);
+    return ot_shape_schedule(options, ot_shape_steps(options, sequences, out->step_sequences), &out->lr);
 }

@@ -20,7 +20,8 @@ struct ot_run_shape {
 /* --seq-len, or a default that is within the model's positions and a step's tokens. Errors: OT_E_USAGE
  * (longer than the model's positions). */
 int ot_shape_seq_len(struct ot_settings *settings, int64_t max_position, int64_t *seq_len);
-/* Everything else. sequences: in one epoch; params: of the model. Errors: OT_E_USAGE (a warm-up longer than
+/* Everything else. --tokens-per-step auto is chosen before (step_choice.h). sequences: in one epoch; params: of
+ * the model. Errors: OT_E_USAGE (a warm-up longer than
  * the run, a micro-batch larger than a step). */
 int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequences, int64_t params,
                  struct ot_run_shape *out);
@@ -28,6 +29,13 @@ int ot_shape_run(struct ot_settings *settings, int64_t seq_len, int64_t sequence
 /* Sequences in a step, from --tokens-per-step. The default is OT_DEFAULT_STEP_TOKENS, or a fiftieth of an
  * epoch if an epoch of this many sequences would have fewer than 50 such steps. */
 int64_t ot_shape_step_sequences(const struct ot_options *options, int64_t seq_len, int64_t sequences);
+
+/* Steps of a run: --steps, or the steps of its epochs. sequences: in one epoch; 0: unknown, then only --steps
+ * counts. */
+int64_t ot_shape_steps(const struct ot_options *options, int64_t sequences, int64_t step_sequences);
+
+/* Steps of a run through the same data with steps of twice the sequences. */
+int64_t ot_shape_half_steps(const struct ot_options *options, int64_t sequences, int64_t step_sequences);
 
 /* "14,336 = 7 x 2048 tokens a step (16,000 rounded down)" */
 enum { OT_STEP_TEXT_BYTES = 128 };

@@ -48,17 +48,29 @@ struct taking {
     int n_differences;
 };
 
-/* True if the user gives the option now, with a value other than "auto". */
+/* True if the value that the user gives now leaves the recorded one: "auto", or bounds that it lies within. */
+static bool leaves_open(const struct taking *t, const struct ot_option *option, const char *is) {
+    if (option->type != OT_OPTION_STEP)
+        return strcmp(is, "auto") == 0;
+    const struct ot_step_tokens *now = (const void *)((const char *)t->options + option->field);
+    const struct ot_step_tokens *then = (const void *)((const char *)t->then + option->field);
+    return now->most > 0 && now->least <= then->count && then->count <= now->most;
+}
+
+/* True if the user gives the option now, and its value must be the recorded one. */
 static bool is_given_now(const struct taking *t, int index, const char *is) {
-    return t->options->source[index] >= OT_FROM_FILE && strcmp(is, "auto") != 0;
+    return t->options->source[index] >= OT_FROM_FILE && !leaves_open(t, ot_option_at(index), is);
 }
 
 /* Adds the option to resume->taken if the user must have given it in the earlier run: the recorded value
- * differs from the default, and the program does not choose such options itself. */
-static void note_taken(struct taking *t, const struct ot_option *option, const char *was, const char *is) {
+ * differs from the default, and the program does not choose such options itself. Also if the user gives
+ * bounds now. */
+static void note_taken(struct taking *t, int index, const char *was, const char *is) {
+    const struct ot_option *option = ot_option_at(index);
     char *taken = t->resume->taken;
     size_t used = strlen(taken), room = sizeof t->resume->taken - used;
-    bool is_chosen = option->type != OT_OPTION_FLAG && option->type != OT_OPTION_TEXT && !option->fallback;
+    bool is_chosen = option->type != OT_OPTION_FLAG && option->type != OT_OPTION_TEXT && !option->fallback &&
+                     t->options->source[index] < OT_FROM_FILE;
     if (strcmp(was, is) != 0 && strcmp(is, "auto") != 0 && !is_chosen)
         snprintf(taken + used, room, option->type == OT_OPTION_FLAG ? " --%s" : " --%s %.60s", option->name,
                  was);
@@ -89,7 +101,7 @@ static int take_or_compare(struct taking *t, int index, const struct ot_json *va
     if (given && option->on_resume == OT_RESUME_SAME && strcmp(was, is) != 0)
         note_difference(t, option->name, was, is);
     if (!given && value) {
-        note_taken(t, option, was, is);
+        note_taken(t, index, was, is);
         rc = ot_settings_take_recorded(t->settings, index, value);
     }
 out:

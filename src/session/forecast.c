@@ -34,9 +34,11 @@ static void scale_blocks(struct ot_costs *costs, double fill) {
     }
 }
 
-static int measure_costs(struct ot_session *s, const struct ot_plan_request *request,
-                         const struct ot_forecast_rows *rows) {
+int ot_forecast_measure(struct ot_session *s, const struct ot_plan_request *request,
+                        const struct ot_forecast_rows *rows) {
     struct ot_rates rates;
+    if (s->forecast.costs.blocks)
+        return 0;
     OT_TRY(ot_rates_obtain(s, true, &rates));
     OT_TRY(ot_team_measure(s, &rates, NULL));
     struct ot_calibration calibration = {.chain = request->chain,
@@ -89,6 +91,17 @@ static int choose(struct ot_session *s, struct ot_plan_request *request, struct 
     return 0;
 }
 
+int ot_forecast_predict(struct ot_session *s, struct ot_plan_request *request,
+                        const struct ot_forecast_rows *rows, struct ot_prediction *out) {
+    struct ot_planner_result result;
+    int rc = choose(s, request, &result);
+    OT_TRY(rc);
+    count_tokens(request, &result.prediction, &(struct ot_explanation){0}, rows->fill);
+    *out = result.prediction;
+    ot_plan_free(&result.plan);
+    return 0;
+}
+
 /* Keeps the predicted timeline, which --trace writes beside the measured one. */
 static int keep_trace(struct ot_session *s, const struct ot_chain *chain) {
     enum { MOST_SPANS = 1 << 20 };
@@ -106,7 +119,7 @@ int ot_forecast_make(struct ot_session *s, struct ot_plan_request *request,
     struct ot_forecast *f = &s->forecast;
     struct ot_planner_result result;
     double since = ot_clock_seconds();
-    OT_TRY(measure_costs(s, request, rows));
+    OT_TRY(ot_forecast_measure(s, request, rows));
     OT_TRY(choose(s, request, &result));
     s->prediction = result.prediction;
     f->tried = result.tried;

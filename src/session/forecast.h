@@ -19,6 +19,16 @@ struct ot_forecast_rows {
     int64_t tokens; /* mean tokens of a row */
 };
 
+/* Measures the machine's rates and the model's blocks, for the size of micro-batch of session->plan, and sets
+ * session->forecast.costs. Does nothing if they are set. Errors: OT_E_BUDGET, OT_E_DEVICE, OT_E_IO. */
+int ot_forecast_measure(struct ot_session *session, const struct ot_plan_request *request,
+                        const struct ot_forecast_rows *rows);
+/* After that, predicts a step of the plan that the planner chooses for the request, and keeps no plan of its own. On entry
+ * session->plan is as in ot_forecast_make. Changes session->shard with several ranks. Errors: as the
+ * planner. */
+int ot_forecast_predict(struct ot_session *session, struct ot_plan_request *request,
+                        const struct ot_forecast_rows *rows, struct ot_prediction *out);
+
 /* On entry session->plan is the plan that ot_plan_make made for the request; on return it is the plan that
  * the planner chose. With several ranks, writes the shard mode and the micro-batch that all ranks share into
  * the request. Fills in session->forecast and session->prediction. Errors: OT_E_BUDGET, OT_E_DEVICE,

@@ -55,7 +55,7 @@ static int agree(struct ot_session *s, struct ot_plan_request *request) {
     return ot_plan_finish(request->chain, plan);
 }
 
-static int make_plan(struct ot_session *s, const struct ot_plan_request *request) {
+static int try_plan(struct ot_session *s, const struct ot_plan_request *request) {
     struct ot_planner_result chosen = {0};
     if (!s->costs || !request->train)
         return ot_plan_make(request, &s->plan);
@@ -63,6 +63,15 @@ static int make_plan(struct ot_session *s, const struct ot_plan_request *request
     s->plan = chosen.plan;
     s->prediction = chosen.prediction;
     return rc;
+}
+
+/* If the plan does not fit, checkpoints are copied, which needs less on nvme. */
+static int make_plan(struct ot_session *s, struct ot_plan_request *request) {
+    int rc = try_plan(s, request);
+    if (rc != -OT_E_BUDGET || request->kept_contents == 0)
+        return rc;
+    request->kept_contents = 0;
+    return try_plan(s, request);
 }
 
 static int refuse(const struct ot_session *s, const struct ot_plan_request *request) {
@@ -75,27 +84,47 @@ static int refuse(const struct ot_session *s, const struct ot_plan_request *requ
     return ot_plan_cure(&cure, &s->plan.shortage);
 }
 
-int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
+/* Fixes what plans of any step have in common. */
+static int open_model(struct ot_session *s, const struct ot_session_need *need) {
+    if (s->model)
+        return 0;
     OT_TRY(ot_model_open(&s->config, s->dtype, need->max_position, &s->model));
     ot_model_set_state(s->model, (enum ot_state_format)s->options->state);
     if (s->options->init == OT_CHOICE_INIT_FILES)
         OT_TRY(ot_model_dir_check(s->dir, s->model));
     if (need->cache_tokens)
         s->cache_bytes = ot_engine_kv_bytes(ot_model_chain(s->model), need->cache_tokens);
-    OT_TRY(ot_team_find_sharing(s));
+    return ot_team_find_sharing(s);
+}
+
+int ot_session_plan(struct ot_session *s, const struct ot_session_need *need) {
+    OT_TRY(open_model(s, need));
     struct ot_plan_request request = make_request(s, need);
     int rc = make_plan(s, &request);
-    if (rc == -OT_E_BUDGET &&
-        request.kept_contents > 0) { /* checkpoints are then copied, which needs less here */
-        request.kept_contents = 0;
-        rc = make_plan(s, &request);
-    }
     if (rc == -OT_E_BUDGET)
         return refuse(s, &request);
     OT_TRY(rc);
     if (s->comm)
         OT_TRY(agree(s, &request));
     return ot_session_check_free(s);
+}
+
+/* The ranks agree where one of them may have no plan: they must measure and choose together. */
+int ot_session_predict(struct ot_session *s, const struct ot_session_need *need,
+                       const struct ot_forecast_rows *rows, struct ot_prediction *prediction) {
+    OT_TRY(open_model(s, need));
+    struct ot_plan_request request = make_request(s, need);
+    const struct ot_shard shard = s->shard;
+    int rc;
+    OT_TRY_GOTO(ot_team_agree(s, make_plan(s, &request)), rc, out);
+    OT_TRY_GOTO(ot_forecast_measure(s, &request, rows), rc, out);
+    rc = ot_forecast_predict(s, &request, rows, prediction);
+    if (rc == 0 || rc == -OT_E_BUDGET)
+        rc = ot_team_agree(s, rc);
+out:
+    s->shard = shard;
+    ot_plan_free(&s->plan);
+    return rc;
 }
 
 int ot_session_forecast(struct ot_session *s, const struct ot_session_need *need,

@@ -183,7 +183,7 @@ static void lists_are_read_and_recorded(void **state) {
     assert_int_equal(o.gpu_mem_list.n, 2);
     assert_int_equal(o.gpu_mem_list.values[1], 1 << 29);
     assert_int_equal(o.micro_batch_list.values[0], 3);
-    assert_int_equal(o.tokens_per_step, 0); /* an option of train */
+    assert_int_equal(o.tokens_per_step.count, 0); /* an option of train */
     assert_true(o.minutes == 5);
     struct ot_json_writer w = {.indent = -1};
     ot_options_put_json(&o, NULL, &w);

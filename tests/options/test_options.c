@@ -31,8 +31,8 @@ static void defaults_are_the_documented_ones(void **state) {
     assert_int_equal(o.home.state, OT_HOME_AUTO);
     assert_int_equal(o.rounds, 0);
     assert_true(o.log_every.seconds == 10 && o.log_every.steps == 0);
-    assert_int_equal(o.seq_len | o.tokens_per_step | o.micro_batch | o.epochs | o.steps | o.seed | o.threads,
-                     0);
+    assert_int_equal(
+        o.seq_len | o.tokens_per_step.count | o.micro_batch | o.epochs | o.steps | o.seed | o.threads, 0);
     assert_false(ot_options_given(&o, "clip"));
     assert_true(ot_options_given(&o, "model"));
     ot_options_free(&o);
@@ -58,7 +58,7 @@ static void every_option_of_train_parses(void **state) {
     assert_false(o.pack);
     assert_true(o.train_on_prompt && o.no_eos && o.skip_bad && o.show_sample && o.dry_run && o.json);
     assert_int_equal(o.epochs, 2);
-    assert_int_equal(o.tokens_per_step, 65536);
+    assert_int_equal(o.tokens_per_step.count, 65536);
     assert_int_equal(o.micro_batch, 2);
     assert_int_equal(o.seed, 7);
     assert_true(o.lr == 3e-4 && o.weight_decay == 0.1 && o.beta1 == 0.8 && o.beta2 == 0.99 && o.eps == 1e-6);
@@ -139,7 +139,7 @@ static void units_and_homes(void **state) {
     accept(&o, BASE "--steps 1e3 --warmup 0 --tokens-per-step 2Mi");
     assert_int_equal(o.steps, 1000);
     assert_true(o.warmup.steps == 0 && o.warmup.share == 0);
-    assert_int_equal(o.tokens_per_step, 2 << 20);
+    assert_int_equal(o.tokens_per_step.count, 2 << 20);
     ot_options_free(&o);
 }
 

@@ -74,7 +74,7 @@ static void defaults_follow_model_and_data(void **state) {
     assert_int_equal(shape.lr.steps, 264);
     assert_int_equal(shape.lr.warmup, 8);
     assert_near(shape.lr.peak, 1e-5);
-    assert_int_equal(o.in_effect.tokens_per_step, 65536);
+    assert_int_equal(o.in_effect.tokens_per_step.count, 65536);
     assert_int_equal(o.in_effect.epochs, 3);
     ot_options_free(&o.in_effect);
     o = OPTIONS("--seed", "1");
@@ -101,7 +101,7 @@ static void given_options_are_kept(void **state) {
     assert_int_equal(shape.lr.steps, 7);
     assert_int_equal(shape.lr.warmup, 4);
     assert_near(shape.lr.peak, 0.5);
-    assert_int_equal(o.in_effect.tokens_per_step, 1000);
+    assert_int_equal(o.in_effect.tokens_per_step.count, 1000);
     assert_int_equal(o.in_effect.epochs, 0);
     ot_options_free(&o.in_effect);
     o = OPTIONS("--tokens-per-step", "100");
